@@ -1,0 +1,1 @@
+"""The nouns of gpubench as frozen types: standard library and msgspec only."""

@@ -1,0 +1,95 @@
+"""The contract between the worker and a backend: a Backend opens a Session on one device.
+
+Nothing above this edge sees a vendor's type or exception: sessions raise `errors.BackendError` alone.
+Buffers are opaque. A launch is idempotent: it reads its inputs and writes its own output, nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from gpubench.errors import BackendError
+from gpubench.model.case import Case
+from gpubench.model.kernel import Limits
+from gpubench.model.op import Array, Dtype, Form, Op, Shape
+from gpubench.model.result import Blas, Device
+
+Buffer = Any
+
+
+class Launch(Protocol):
+    """One prepared, repeatable execution. `output` holds the result once it has run."""
+
+    @property
+    def output(self) -> Buffer: ...
+
+    @property
+    def kernel_hash(self) -> str | None: ...
+
+
+class Session(Protocol):
+    """One open device, held by one worker for as long as the worker lives."""
+
+    device: Device
+    limits: Limits
+    threads: int | None
+    blas: Blas | None
+
+    def supports(self, op: Op, case: Case) -> BackendError | None:
+        """None, or why the case cannot run here: from declarations and limits, without allocation."""
+
+    def host_array(self, shape: Shape, dtype: Dtype, form: Form) -> Array:
+        """A C-contiguous host array: pageable for the library form, the backend's best for tuned."""
+
+    def allocate(self, shape: Shape, dtype: Dtype) -> Buffer:
+        """A buffer that overlaps no other. Raises DeviceOutOfMemory and stays usable."""
+
+    def free(self, buffer: Buffer) -> None:
+        """Give the buffer back to the pool."""
+
+    def upload(self, buffer: Buffer, host: Array) -> None:
+        """Copy in, in order with launches; complete when `sync` returns."""
+
+    def download(self, buffer: Buffer, host: Array) -> None:
+        """Copy out, in order with launches; complete when it returns."""
+
+    def compile(self, op: Op, case: Case, inputs: Sequence[Buffer], output: Buffer) -> Launch:
+        """All untimed work. Cheap when repeated with the same buffers. Raises BuildError."""
+
+    def run(self, launch: Launch, repeat: int = 1) -> None:
+        """Enqueue `repeat` launches in order and return: no wait."""
+
+    def sync(self) -> None:
+        """Return when all enqueued work is done and readable. Raises DeviceLost."""
+
+    def time(self, launch: Launch, repeat: int = 1, *, cold: bool = False) -> float | None:
+        """Seconds on the device clock for `repeat` launches, or None without such a clock.
+
+        `cold`: one launch with flushed caches, queued so that no host time is inside.
+        """
+
+    def empty_launch(self) -> Launch:
+        """A launch that takes the path of a real one and does no work."""
+
+    def clock(self) -> float:
+        """The host clock in seconds: monotonic, only differences count (`fake` scripts it)."""
+
+    def throttled(self) -> bool:
+        """True if the device says that it slowed itself down since the last call."""
+
+    def close(self) -> None:
+        """Free everything; idempotent; never raises."""
+
+
+class Backend(Protocol):
+    """A library that drives devices. One file in gpubench/backends/ defines BACKEND."""
+
+    name: str
+    forms: tuple[Form, ...]
+
+    def devices(self) -> list[Device]:
+        """Each physical device once, without opening it. Raises BackendUnavailable."""
+
+    def open(self, device_id: str, threads: int | None = None) -> Session:
+        """Open one device. Raises BackendUnavailable. The library is imported here, not before."""

@@ -1,0 +1,84 @@
+"""Cases: one row of a result, and its stable id `matmul/n=4096/float32/tuned/resident@cupy:0`."""
+
+from __future__ import annotations
+
+import re
+from typing import Literal
+
+import msgspec
+
+from gpubench.model.op import Dtype, Form, Params
+
+RegimeKind = Literal["resident", "transfer-once", "transfer-always"]
+REGIMES: tuple[RegimeKind, ...] = ("resident", "transfer-once", "transfer-always")
+FORMS: tuple[Form, ...] = ("library", "tuned")
+DTYPES: tuple[Dtype, ...] = ("float64", "float32", "float16", "bfloat16")
+
+
+class Case(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Op, params, dtype, form, regime and device: what is measured once and shown as one row.
+
+    `calls` is the number of launches per transfer; it is set for the regime transfer-once alone.
+    """
+
+    op: str
+    group: str
+    params: dict[str, int]
+    dtype: Dtype
+    form: Form
+    regime: RegimeKind
+    device_id: str
+    calls: int | None = None
+
+    @property
+    def id(self) -> str:
+        """The stable key of every table and format; it holds no date, host or version."""
+        return f"{self.workload}/{self.form}/{self.regime_id}@{self.device_id}"
+
+    @property
+    def workload(self) -> str:
+        """`matmul/n=1024/float32`: seeds the inputs, so every backend gets the same bytes."""
+        return workload_key(self.op, self.params, self.dtype)
+
+    @property
+    def regime_id(self) -> str:
+        """`resident`, `transfer-once-10` or `transfer-always`."""
+        return f"transfer-once-{self.calls}" if self.regime == "transfer-once" else self.regime
+
+    @property
+    def backend(self) -> str:
+        """The backend's name: the part of the device id before the colon."""
+        return self.device_id.partition(":")[0]
+
+
+def workload_key(op: str, params: Params, dtype: str) -> str:
+    """`op/n=size[,param=value...]/dtype`, with n first and the other params sorted."""
+    rest = "".join(f",{name}={value}" for name, value in sorted(params.items()) if name != "n")
+    return f"{op}/n={params['n']}{rest}/{dtype}"
+
+
+_CASE_ID = re.compile(
+    r"(?P<op>[a-z0-9_]+)/n=(?P<n>\d+)(?P<rest>(?:,[a-z_]+=\d+)*)/(?P<dtype>[a-z0-9]+)/(?P<form>library|tuned)"
+    r"/(?P<regime>resident|transfer-always|transfer-once-(?P<calls>\d+))@(?P<device>\S+)"
+)
+
+
+def parse_case_id(text: str, group: str = "") -> Case:
+    """The inverse of `Case.id`. Raises ValueError if `text` is not a case id."""
+    found = _CASE_ID.fullmatch(text)
+    if not found:
+        raise ValueError(f"not a case id: {text!r}")
+    params = {"n": int(found["n"])}
+    for pair in filter(None, found["rest"].split(",")):
+        name, _, value = pair.partition("=")
+        params[name] = int(value)
+    calls = int(found["calls"]) if found["calls"] else None
+    regime = "transfer-once" if calls else found["regime"]
+    fields = {
+        "op": found["op"], "group": group, "params": params, "dtype": found["dtype"], "form": found["form"],
+        "regime": regime, "device_id": found["device"], "calls": calls,
+    }  # fmt: skip
+    try:
+        return msgspec.convert(fields, Case)
+    except msgspec.ValidationError as error:
+        raise ValueError(f"not a case id: {text!r} ({error})") from error

@@ -1,0 +1,82 @@
+"""Kernels as data: what a backend needs to build and launch one implementation of an op.
+
+A CUDA or WGSL kernel is a pure function of params, dtype and limits; it imports nothing and needs no GPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+import msgspec
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """What a device allows. Kernels choose tiles from these numbers, never from a vendor's name."""
+
+    max_buffer_bytes: int
+    max_binding_bytes: int
+    max_workgroup_bytes: int = 16384
+    max_workgroup_threads: int = 256
+    max_groups_per_dimension: int = 65535
+    multiprocessors: int | None = None
+    subgroups: bool = False
+    float16: bool = False
+    float64: bool = False
+    software: bool = False
+
+
+class WgslPass(msgspec.Struct, frozen=True):
+    """One dispatch. `bindings` name the buffers in binding order (group 0, from 0 up).
+
+    A binding is an input's name, the output's name, or a scratch buffer's name. If `uniform` is not
+    empty, its u32 values stand in one more binding, last, as `var<uniform> p: Params` (padded to 16 bytes).
+    Inputs are bound as read-only storage, output and scratch as read-write storage.
+    """
+
+    source: str
+    grid: tuple[int, int, int]
+    bindings: tuple[str, ...]
+    entry: str = "main"
+    uniform: tuple[int, ...] = ()
+    read_only: tuple[str, ...] = ()
+
+
+class WgslProgram(msgspec.Struct, frozen=True):
+    """The passes of one launch in order, and the bytes of each scratch buffer they share."""
+
+    passes: tuple[WgslPass, ...]
+    scratch: Mapping[str, int] = {}
+
+
+class CudaPass(msgspec.Struct, frozen=True):
+    """One CUDA launch. `arguments` name buffers (inputs, output, scratch) or are plain integers (int64)."""
+
+    source: str
+    entry: str
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    arguments: tuple[str | int, ...]
+    shared_bytes: int = 0
+
+
+class CudaProgram(msgspec.Struct, frozen=True):
+    """The CUDA passes of one launch in order, and the bytes of each scratch buffer they share."""
+
+    passes: tuple[CudaPass, ...]
+    scratch: Mapping[str, int] = {}
+
+
+class Kernel(msgspec.Struct, frozen=True):
+    """One tuned implementation of an op on one backend.
+
+    `language` "wgsl" or "cuda": `build(params, dtype, limits)` returns a WgslProgram or CudaProgram, or
+    raises `errors.Unsupported` naming the limit it meets. `language` "numpy": `build(np, blocks, params)`
+    returns `launch(inputs, output)`, where `blocks` runs a function over slices on all available cores.
+    `library` marks a kernel that *is* the library call: it is measured once and fills both forms.
+    """
+
+    language: Literal["wgsl", "cuda", "numpy"]
+    build: Callable[..., Any]
+    variant: str = "default"
+    library: bool = False

@@ -1,0 +1,106 @@
+"""What an op declares: shapes, costs, its array expression, its reference and its kernels.
+
+One declaration feeds listing, planning, the memory guard, execution, the correctness gate and the rates.
+Units: sizes in elements, `flops` in floating-point operations per launch, `bytes` in bytes per launch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+import msgspec
+
+from gpubench.model.kernel import Kernel
+
+Dtype = Literal["float64", "float32", "float16", "bfloat16"]
+Form = Literal["library", "tuned"]
+Params = Mapping[str, int]
+Shape = tuple[int, ...]
+Array = Any  # a NumPy, CuPy or array-API array: the model imports none of them
+
+ITEMSIZE: dict[str, int] = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
+# Unit round-off u: the largest relative error of one correctly rounded operation.
+UNIT_ROUNDOFF: dict[str, float] = {
+    "float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8,
+}  # fmt: skip
+
+
+class Operand(msgspec.Struct, frozen=True):
+    """An input or the output: a name and a shape computed from the params.
+
+    `values` says how random inputs are drawn: "uniform" in [-1, 1) or "normal" (mean 0, deviation 1).
+    """
+
+    name: str
+    shape: Callable[[Params], Shape]
+    values: Literal["uniform", "normal"] = "uniform"
+
+
+class Tolerance(msgspec.Struct, frozen=True):
+    """A result passes when |got - want| <= units * u(dtype) * scale, element by element.
+
+    `scale(xp, *inputs)` gets the float64 inputs and returns an array that broadcasts against the output:
+    the sum of absolute terms where terms can cancel, the product of the vectors' norms for dot products.
+    None means |want|. `why` states the reason of a bound other than the usual ones (measurement.md 7).
+    """
+
+    units: float
+    scale: Callable[..., Array] | None = None
+    why: str = ""
+
+
+EXACT = Tolerance(0)
+
+
+class Ladder(msgspec.Struct, frozen=True):
+    """The default sizes of an op: from `low` to `high` by `factor`, both ends included."""
+
+    low: int
+    high: int
+    factor: int = 4
+    granule: int = 1
+
+    def sizes(self) -> list[int]:
+        """All sizes, ascending."""
+        found, n = [], self.low
+        while n < self.high:
+            found.append(n)
+            n *= self.factor
+        return [*found, self.high]
+
+
+class Op(msgspec.Struct, frozen=True):
+    """A mathematical operation that the user names.
+
+    `expr(xp, *inputs)` is the program as a NumPy or CuPy user writes it: the library form.
+    `reference` defaults to `expr` in float64. `split` names the axis along which each input may be cut
+    (inputs left out are shared whole; the output is cut along axis 0); None: it cannot be split.
+    `tuned` maps a backend's name to its kernels; the first is measured, others are named variants.
+    """
+
+    name: str
+    group: str
+    summary: str
+    params: Mapping[str, str]
+    sizes: Ladder
+    dtypes: tuple[Dtype, ...]
+    inputs: tuple[Operand, ...]
+    output: Operand
+    flops: Callable[[Params], int]
+    expr: Callable[..., Array]
+    tolerance: Tolerance
+    reference: Callable[..., Array] | None = None
+    split: Mapping[str, int] | None = None
+    tuned: Mapping[str, tuple[Kernel, ...]] = {}
+    stages: tuple[str, ...] = ()
+
+    def bytes(self, params: Params, dtype: Dtype) -> int:
+        """Compulsory traffic of one launch: each input read once, the output written once."""
+        return sum(self.operand_bytes(operand, params, dtype) for operand in (*self.inputs, self.output))
+
+    @staticmethod
+    def operand_bytes(operand: Operand, params: Params, dtype: Dtype) -> int:
+        """Size of one operand in bytes."""
+        return math.prod(operand.shape(params)) * ITEMSIZE[dtype]

@@ -1,0 +1,342 @@
+"""The result file `gpubench-result`, version 1: raw samples and conditions, never an estimate.
+
+Units stand in the names (`_s`, `_bytes`, `_hz`, `_w`, `_c`, `_share` from 0 to 1). A quantity that was not
+measured is None with a reason beside it, never 0. Readers ignore unknown fields.
+Version history: 1 = first version.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from gpubench.model.case import Case
+from gpubench.model.machine import Machine
+
+SCHEMA_VERSION = 1
+DeviceKind = Literal["cpu", "gpu", "software", "hybrid", "fake"]
+StopReason = Literal["precision", "max-samples", "max-time", "timeout", "budget"]
+Severity = Literal["info", "warning", "error"]
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True):
+    """Base of the parts of a result: immutable, built by name."""
+
+
+class DeviceClock(Record):
+    """The device's own clock: `step_s` is its resolution."""
+
+    kind: Literal["event", "pass-timestamp", "derived"]
+    step_s: float
+
+
+class Theoretical(Record):
+    """The vendor's ceilings, where a trustworthy source tells them."""
+
+    bytes_per_s: float | None = None
+    flops_per_s: dict[str, float] = {}
+    source: str | None = None
+
+
+class Identity(Record):
+    """How detection recognises a device; never by its name. Ids are PCI numbers, `pci` is "0000:09:00.0"."""
+
+    uuid: str | None = None
+    pci: str | None = None
+    vendor_id: int | None = None
+    device_id: int | None = None
+
+
+class Device(Record):
+    """One device as one backend sees it. `gpu_id` points into `machine.gpus`.
+
+    `identity` travels from the worker to detection and is cleared before the file is written.
+    """
+
+    id: str
+    backend: str
+    kind: DeviceKind
+    name: str
+    api: Literal["host", "cuda", "vulkan", "metal", "dx12", "fake"]
+    driver: str | None = None
+    gpu_id: str | None = None
+    memory_bytes: int | None = None
+    usable_bytes: int | None = None
+    clock: DeviceClock | None = None
+    theoretical: Theoretical = Theoretical()
+    identity: Identity | None = None
+
+
+class Blas(Record):
+    """The BLAS that NumPy calls, as threadpoolctl names it."""
+
+    library: str
+    version: str | None = None
+    kernel: str | None = None
+
+
+class WorkerRecord(Record):
+    """What one worker process was, and what its device costs without any work."""
+
+    device_id: str
+    threads: int | None = None
+    blas: Blas | None = None
+    env: dict[str, str] = {}
+    clock_step_s: float = 0.0
+    clock_cost_s: float = 0.0
+    open_s: float | None = None
+    overhead_s: list[float] = []
+
+
+class Ceiling(Record):
+    """Measured roofs of one device in one session."""
+
+    device_id: str
+    dtype: str | None = None
+    bytes_per_s: float | None = None
+    flops_per_s: float | None = None
+
+
+class Telemetry(Record):
+    """Clocks, temperature, power and throttle reasons of one device, sampled beside the blocks."""
+
+    device_id: str
+    t_s: list[float] = []
+    clock_hz: list[float | None] = []
+    memory_clock_hz: list[float | None] = []
+    temperature_c: list[float | None] = []
+    power_w: list[float | None] = []
+    throttle: list[list[str]] = []
+
+
+class SessionRecord(Record):
+    """One set of fresh worker processes. A superseded session is kept and not used."""
+
+    index: int
+    started_at: str
+    superseded: bool = False
+    foreign_cpu_share: float | None = None
+    steal_share: float | None = None
+    workers: list[WorkerRecord] = []
+    ceilings: list[Ceiling] = []
+    telemetry: list[Telemetry] = []
+
+
+class Block(Record):
+    """Samples of one case in one round. Each value is seconds per launch.
+
+    The first `warmup` entries of `wall_s` are warm-up; `discarded` maps an index of `wall_s` to a reason.
+    """
+
+    session: int
+    round: int
+    position: int
+    phase: Literal["main", "search", "estimate", "sweep"] = "main"
+    fraction: float | None = None
+    repeat: int
+    hot_repeat: int | None = None
+    warmup: int = 0
+    t_s: float = 0.0
+    wall_s: list[float]
+    device_cold_s: list[float] | None = None
+    device_hot_s: list[float] | None = None
+    clock_hz: list[float] | None = None
+    discarded: dict[str, str] = {}
+
+
+class Parts(Record):
+    """Where the time of one case goes, each part a sample of its own, in one session (seconds)."""
+
+    session: int
+    compile_s: float | None = None
+    first_launch_s: float | None = None
+    alloc_s: list[float] = []
+    upload_s: list[float] = []
+    launch_s: list[float] = []
+    sync_s: list[float] = []
+    single_s: list[float] = []
+    download_s: list[float] = []
+    stage_s: dict[str, list[float]] = {}
+
+
+class Check(Record):
+    """Verdict of the correctness gate: `max_error` in units of `limit`'s scale, at `index`.
+
+    `max_error` is max |got - want| / scale; the gate passes when it is <= `limit` (= units * u).
+    """
+
+    ok: bool
+    max_error: float | None
+    limit: float
+    scale: Literal["value", "terms"]
+    index: list[int] = []
+
+
+class Stop(Record):
+    """Why sampling of one case ended in one session."""
+
+    session: int
+    reason: StopReason
+
+
+class Measurement(Record, tag_field="type", tag="measurement"):
+    """A case that ran and was right."""
+
+    id: str
+    case: Case
+    flops: int
+    bytes: int
+    op_hash: str
+    kernel_hash: str | None = None
+    check: Check
+    staging: Literal["pageable", "pinned"] = "pageable"
+    blocks: list[Block] = []
+    parts: list[Parts] = []
+    stops: list[Stop] = []
+
+
+class Skip(Record, tag_field="type", tag="skip"):
+    """A case that was not attempted, and why."""
+
+    id: str
+    case: Case
+    reason: str
+    detail: str
+    hint: str | None = None
+
+
+class Failure(Record, tag_field="type", tag="failure"):
+    """A case that was attempted and broke, or was wrong. It has no number."""
+
+    id: str
+    case: Case
+    reason: str
+    detail: str
+    hint: str | None = None
+    phase: str | None = None
+    stderr_tail: str | None = None
+    check: Check | None = None
+
+
+class Planned(Record, tag_field="type", tag="planned"):
+    """A case that the run had not reached when it was interrupted."""
+
+    id: str
+    case: Case
+
+
+Outcome = Measurement | Skip | Failure | Planned
+
+
+class RunWarning(Record):
+    """A finding about the run: a code of docs/warnings.md, one sentence and one sentence of advice."""
+
+    code: str
+    severity: Severity = "warning"
+    message: str
+    hint: str = ""
+    id: str | None = None
+    session: int | None = None
+    data: dict[str, float | str] = {}
+
+
+class Selection(Record):
+    """What to measure. `sizes` maps an op to its sizes; an op that is absent takes its ladder."""
+
+    ops: list[str]
+    sizes: dict[str, list[int]] = {}
+    dtypes: list[str] = ["float32"]
+    devices: list[str] = []
+    forms: list[str] = ["library", "tuned"]
+    regimes: list[str] = ["resident", "transfer-once", "transfer-always"]
+    calls: int = 10
+
+
+class Settings(Record):
+    """How to measure (measurement.md section 5)."""
+
+    preset: Literal["quick", "default", "rigorous"] = "default"
+    sessions: int = 3
+    min_samples: int = 10
+    max_samples: int = 100
+    max_time_s: float = 2.0
+    precision: float = 0.02
+    warmup_s: float = 0.25
+    case_timeout_s: float = 60.0
+    budget_s: float | None = None
+    order: Literal["interleave", "sequential"] = "interleave"
+    refine: Literal["auto", "on", "off"] = "auto"
+    break_even_timings: int = 400
+    inputs: Literal["random", "zeros", "ones"] = "random"
+    cache: Literal["warm", "cold"] = "warm"
+    threads: int | None = None
+    seed: int = 1
+
+
+class Git(Record):
+    """The state of the checkout in which the run was started."""
+
+    commit: str
+    branch: str | None = None
+    dirty: bool | None = None
+    commit_time: str | None = None
+
+
+class Ci(Record):
+    """Which CI ran this, where its variables tell."""
+
+    provider: str
+    run_url: str | None = None
+    runner_name: str | None = None
+    runner_image: str | None = None
+
+
+class Environment(Record):
+    """Recorded variables and context; nothing here names a host, a user or a path."""
+
+    variables: dict[str, str] = {}
+    context: dict[str, str] = {}
+    git: Git | None = None
+    ci: Ci | None = None
+
+
+class Fingerprint(Record):
+    """A hash over named fields, so that a comparison can say *which* field differs."""
+
+    hash: str
+    fields: dict[str, str]
+
+
+class Fingerprints(Record):
+    """Machine, devices and software apart: only the first two must agree in a comparison."""
+
+    machine: Fingerprint
+    device: Fingerprint
+    software: Fingerprint
+
+
+class Run(Record):
+    """One `gpubench run`: one file."""
+
+    name: Literal["gpubench-result"] = "gpubench-result"
+    schema_version: int = SCHEMA_VERSION
+    id: str
+    label: str | None = None
+    tags: list[str] = []
+    tool: dict[str, str] = {}
+    argv: list[str] = []
+    started_at: str
+    finished_at: str | None = None
+    complete: bool = False
+    exit_code: int = 0
+    exit_reason: str = "ok"
+    selection: Selection
+    settings: Settings
+    machine: Machine
+    environment: Environment = Environment()
+    fingerprint: Fingerprints
+    devices: list[Device] = []
+    sessions: list[SessionRecord] = []
+    outcomes: list[Outcome] = []
+    warnings: list[RunWarning] = []
