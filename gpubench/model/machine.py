@@ -1,14 +1,358 @@
-"""The `gpubench-detect` document, version 1 (placeholder while the detector is being written)."""
+"""The `gpubench-detect` document, version 1: what a machine is made of, and what to run on it.
+
+A fact is a `Fact`: a value with its source, or None with the reason. Everything else is plain.
+Sizes are bytes, frequencies hertz, powers watts. CPU sets are strings in list form ("0-3,8").
+Every field has a default, so a part that nobody asked about says `not_probed`, never 0.
+"""
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
+from msgspec import UNSET, UnsetType
+
+from gpubench.model.facts import Fact, Status
+
+SCHEMA_VERSION = 1
+Mode = Literal["cpu", "gpu", "hybrid"]
+Confidence = Literal["provisional", "verified", "measured"]
+
+BoolFact = Fact[bool]
+IntFact = Fact[int]
+FloatFact = Fact[float]
+StrFact = Fact[str]
+IntsFact = Fact[list[int]]
+StrsFact = Fact[list[str]]
+
+_NOT_PROBED: Fact[Any] = Fact(None, "not_probed", None)
+
+
+class Provider(msgspec.Struct, frozen=True, kw_only=True):
+    """One source that was asked. `status` is "ok" or the reason why its facts are missing."""
+
+    name: str
+    status: Status
+    version: str | None = None
+    took_s: float = 0.0
+    error_code: str | None = None
+    hint: str | None = None
+
+
+class MachineWarning(msgspec.Struct, frozen=True, kw_only=True):
+    """Something odd about the machine. `refs` name the GPUs or files that it is about."""
+
+    code: str
+    text: str
+    refs: list[str] = []
+
+
+class Platform(msgspec.Struct, frozen=True, kw_only=True):
+    """Operating system and firmware. `hypervisor` is "none" only where x86 says so."""
+
+    os: StrFact = _NOT_PROBED
+    kernel: StrFact = _NOT_PROBED
+    arch: StrFact = _NOT_PROBED
+    hypervisor: StrFact = _NOT_PROBED
+    container: StrFact = _NOT_PROBED
+    wsl: BoolFact = _NOT_PROBED
+    dmi_vendor: StrFact = _NOT_PROBED
+    dmi_product: StrFact = _NOT_PROBED
+
+
+class CpuKind(msgspec.Struct, frozen=True, kw_only=True):
+    """CPUs that are alike; rank 0 is the fastest kind. Counts are of online CPUs."""
+
+    rank: int
+    cores: int | None
+    logical: int
+    cpus: str
+    max_hz: int | None = None
+    base_hz: int | None = None
+    capacity: int | None = None
+    part: str | None = None
+
+
+class Cache(msgspec.Struct, frozen=True, kw_only=True):
+    """All caches of one level, type and size; `instances` counts the distinct ones."""
+
+    level: int
+    type: Literal["data", "instruction", "unified"]
+    size_bytes: int
+    instances: int
+
+
+class CpuBlas(msgspec.Struct, frozen=True, kw_only=True):
+    """A BLAS library that NumPy loads, and the threads it starts by default."""
+
+    library: str
+    version: str | None = None
+    threads: int | None = None
+    kernel: str | None = None
+
+
+class Cpu(msgspec.Struct, frozen=True, kw_only=True):
+    """`available` is how many CPUs this process may keep busy; `limited_by` names the tightest bound."""
+
+    model: StrFact = _NOT_PROBED
+    vendor: StrFact = _NOT_PROBED
+    packages: IntFact = _NOT_PROBED
+    cores: IntFact = _NOT_PROBED
+    logical: IntFact = _NOT_PROBED
+    online_cpus: StrFact = _NOT_PROBED
+    possible: IntFact = _NOT_PROBED
+    present: IntFact = _NOT_PROBED
+    offline: IntFact = _NOT_PROBED
+    smt: StrFact = _NOT_PROBED
+    kinds: Fact[list[CpuKind]] = _NOT_PROBED
+    available: IntFact = _NOT_PROBED
+    affinity: StrFact = _NOT_PROBED
+    cpuset: StrFact = _NOT_PROBED
+    quota_cpus: FloatFact = _NOT_PROBED
+    limited_by: StrFact = _NOT_PROBED
+    caches: Fact[list[Cache]] = _NOT_PROBED
+    isa: StrsFact = _NOT_PROBED
+    governor: StrFact = _NOT_PROBED
+    base_hz: IntFact = _NOT_PROBED
+    max_hz: IntFact = _NOT_PROBED
+    blas: Fact[list[CpuBlas]] = _NOT_PROBED
+
+
+class Memory(msgspec.Struct, frozen=True, kw_only=True):
+    """Host memory. `total_bytes` is `os_total_bytes` without the GPU memory that the kernel counts as RAM."""
+
+    total_bytes: IntFact = _NOT_PROBED
+    os_total_bytes: IntFact = _NOT_PROBED
+    gpu_numa_bytes: IntFact = _NOT_PROBED
+    available_bytes: IntFact = _NOT_PROBED
+    limit_bytes: IntFact = _NOT_PROBED
+    usable_bytes: IntFact = _NOT_PROBED
+    limited_by: StrFact = _NOT_PROBED
+    swap_total_bytes: IntFact = _NOT_PROBED
+
+
+class NumaNode(msgspec.Struct, frozen=True, kw_only=True):
+    """One node; `kind` is dram, gpu, hbm, cxl or pmem where a source tells."""
+
+    id: int
+    cpus: StrFact = _NOT_PROBED
+    memory_bytes: IntFact = _NOT_PROBED
+    kind: StrFact = _NOT_PROBED
+
+
+class Numa(msgspec.Struct, frozen=True, kw_only=True):
+    """NUMA nodes; ids may be sparse."""
+
+    ids: IntsFact = _NOT_PROBED
+    allowed_ids: IntsFact = _NOT_PROBED
+    nodes: list[NumaNode] = []
+
+
+class Driver(msgspec.Struct, frozen=True, kw_only=True):
+    """The kernel driver that is bound to a device."""
+
+    name: StrFact = _NOT_PROBED
+    version: StrFact = _NOT_PROBED
+
+
+class GpuMemory(msgspec.Struct, frozen=True, kw_only=True):
+    """`usable_bytes` is what one process may hope for; `shared_limit_bytes` is a window on RAM (GTT)."""
+
+    dedicated_bytes: IntFact = _NOT_PROBED
+    reserved_bytes: IntFact = _NOT_PROBED
+    free_bytes: IntFact = _NOT_PROBED
+    visible_bytes: IntFact = _NOT_PROBED
+    shared_limit_bytes: IntFact = _NOT_PROBED
+    usable_bytes: IntFact = _NOT_PROBED
+    unified: BoolFact = _NOT_PROBED
+    numa_node: IntFact = _NOT_PROBED
+
+
+class Partition(msgspec.Struct, frozen=True, kw_only=True):
+    """A slice of a GPU that programs see as a device (MIG instance, compute partition)."""
+
+    id: str
+    units: IntFact = _NOT_PROBED
+    memory_bytes: IntFact = _NOT_PROBED
+
+
+class Compute(msgspec.Struct, frozen=True, kw_only=True):
+    """`units`: multiprocessors, compute units or Xe cores. `partitions` is empty when not partitioned."""
+
+    arch: StrFact = _NOT_PROBED
+    units: IntFact = _NOT_PROBED
+    max_hz: IntFact = _NOT_PROBED
+    ecc: BoolFact = _NOT_PROBED
+    mode: StrFact = _NOT_PROBED
+    partitions: list[Partition] = []
+
+
+class Link(msgspec.Struct, frozen=True, kw_only=True):
+    """PCIe generation and lanes, at most and now (they fall while idle). `peers`: ids of linked GPUs."""
+
+    gen_max: IntFact = _NOT_PROBED
+    width_max: IntFact = _NOT_PROBED
+    gen_now: IntFact = _NOT_PROBED
+    width_now: IntFact = _NOT_PROBED
+    peers: list[str] = []
+
+
+class Power(msgspec.Struct, frozen=True, kw_only=True):
+    """`state` is the kernel's word (active, suspended, ...); `throttle` lists why clocks are held down now."""
+
+    state: StrFact = _NOT_PROBED
+    limit_w: FloatFact = _NOT_PROBED
+    default_limit_w: FloatFact = _NOT_PROBED
+    throttle: list[str] = []
+
+
+class Access(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether this process can open the device."""
+
+    device_node: StrFact = _NOT_PROBED
+    hidden_by_env: StrFact = _NOT_PROBED
+
+
+class Api(msgspec.Struct, frozen=True, kw_only=True):
+    """How one API lists the device."""
+
+    ordinal: int | str | None = None
+    version: str | None = None
+
+
+class Gpu(msgspec.Struct, frozen=True, kw_only=True):
+    """One physical GPU. `id` is its uuid if unique, else `pci:BDF`, else `api:SOURCE:N`.
+
+    `why_not` holds codes when `usable` is false. `records` is set with --debug alone.
+    """
+
+    id: str
+    kind: StrFact = _NOT_PROBED
+    vendor: StrFact = _NOT_PROBED
+    name: StrFact = _NOT_PROBED
+    name_precision: Literal["exact", "family"] | None = None
+    uuid: StrFact = _NOT_PROBED
+    bdf: StrFact = _NOT_PROBED
+    vendor_id: StrFact = _NOT_PROBED
+    device_id: StrFact = _NOT_PROBED
+    subvendor_id: StrFact = _NOT_PROBED
+    subdevice_id: StrFact = _NOT_PROBED
+    revision: StrFact = _NOT_PROBED
+    pci_class: StrFact = _NOT_PROBED
+    numa_node: IntFact = _NOT_PROBED
+    local_cpus: StrFact = _NOT_PROBED
+    display_attached: BoolFact = _NOT_PROBED
+    usable: BoolFact = _NOT_PROBED
+    why_not: list[str] = []
+    driver: Driver = Driver()
+    memory: GpuMemory = GpuMemory()
+    compute: Compute = Compute()
+    link: Link = Link()
+    power: Power = Power()
+    access: Access = Access()
+    apis: dict[str, Api] = {}
+    records: list[dict[str, Any]] | UnsetType = UNSET
+
+
+class Accelerator(msgspec.Struct, frozen=True, kw_only=True):
+    """A processing accelerator that is no GPU."""
+
+    id: str
+    bdf: StrFact = _NOT_PROBED
+    vendor_id: StrFact = _NOT_PROBED
+    device_id: StrFact = _NOT_PROBED
+    pci_class: StrFact = _NOT_PROBED
+    driver: Driver = Driver()
+
+
+class DisplayAdapter(msgspec.Struct, frozen=True, kw_only=True):
+    """A device that only draws: `role` is bmc, virtual or other."""
+
+    id: str
+    bdf: StrFact = _NOT_PROBED
+    vendor_id: StrFact = _NOT_PROBED
+    device_id: StrFact = _NOT_PROBED
+    pci_class: StrFact = _NOT_PROBED
+    role: StrFact = _NOT_PROBED
+    driver: Driver = Driver()
+
+
+class SoftwareRenderer(msgspec.Struct, frozen=True, kw_only=True):
+    """A program that draws on the CPU; never a GPU."""
+
+    name: str
+    apis: list[str] = []
+
+
+class Reason(msgspec.Struct, frozen=True, kw_only=True):
+    """Why a mode was chosen or a device was not; `text` names the remedy where there is one."""
+
+    code: str
+    device_id: str | None = None
+    text: str = ""
+
+
+class Rejected(msgspec.Struct, frozen=True, kw_only=True):
+    """A GPU that is no candidate for `mode`."""
+
+    device_id: str
+    mode: Mode
+    code: str
+
+
+class MeasuredBreakEven(msgspec.Struct, frozen=True, kw_only=True):
+    """The smallest size from which the GPU wins on this machine; None means never (`note` says so)."""
+
+    op: str
+    dtype: str
+    regime: str
+    backend: str
+    size: int | None
+    gpu_s: float | None = None
+    cpu_s: float | None = None
+    note: str | None = None
+
+
+class Measured(msgspec.Struct, frozen=True, kw_only=True):
+    """Evidence from a result file of this machine. `s` is CPU rate over GPU rate."""
+
+    file: str
+    date: str
+    s: float
+    split: float | None = None
+    break_even: list[MeasuredBreakEven] = []
+
+
+class Recommendation(msgspec.Struct, frozen=True, kw_only=True):
+    """Which mode to use, with codes that say why. `overrides` echoes choices of the user."""
+
+    mode: Mode = "cpu"
+    confidence: Confidence = "provisional"
+    device_ids: list[str] = []
+    cpu_threads: int | None = None
+    reasons: list[Reason] = []
+    rejected: list[Rejected] = []
+    overrides: list[str] = []
+    measured: Measured | None = None
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
-    """What one machine is made of."""
+    """What one machine is made of. `live` is false for recorded input, `took_s` is detection's own time."""
 
     name: Literal["gpubench-detect"] = "gpubench-detect"
-    schema_version: int = 1
+    schema_version: int = SCHEMA_VERSION
+    sysroot: str | None = None
+    live: bool = True
+    took_s: float = 0.0
+    providers: list[Provider] = []
+    warnings: list[MachineWarning] = []
+    platform: Platform = Platform()
+    cpu: Cpu = Cpu()
+    memory: Memory = Memory()
+    numa: Numa = Numa()
+    gpu_count: IntFact = _NOT_PROBED
+    gpus: list[Gpu] = []
+    accelerators: list[Accelerator] = []
+    display_adapters: list[DisplayAdapter] = []
+    software_renderers: list[SoftwareRenderer] = []
+    recommendation: Recommendation = Recommendation()
