@@ -1,0 +1,281 @@
+"""Statistics of timings: medians, intervals over sessions, noise measures, fits. Standard library only.
+
+Every function is pure and needs no seed. "Sessions" are lists of samples, one list per session; the session is
+the unit of replication (measurement.md, section 6). Intervals are 95 % intervals.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterable, Sequence
+from typing import Literal, NamedTuple
+
+IntervalKind = Literal["bootstrap", "within-session"]
+Atoms = Sequence[tuple[float, float]]  # a discrete distribution: (value, probability)
+
+MIN_BOOTSTRAP_SESSIONS = 5
+ALPHA = 0.05
+# Atoms of a bootstrap distribution below this probability are dropped from ratios: n * m products stay few,
+# and what is lost is far below the 2.5 % that an interval's end has to resolve.
+NEGLIGIBLE = 1e-7
+
+
+class Interval(NamedTuple):
+    """`low <= estimate <= high`, in the unit of the samples. `kind` says what the interval may be used for.
+
+    "within-session" describes what was seen; it does not foresee another session.
+    """
+
+    low: float
+    estimate: float
+    high: float
+    kind: IntervalKind
+
+
+class Spread(NamedTuple):
+    """Where the samples lie, all in the unit of the samples, and how many are outliers by Tukey's fences."""
+
+    minimum: float
+    q1: float
+    median: float
+    q3: float
+    p95: float
+    mad: float
+    mild_outliers: int
+    far_outliers: int
+
+
+def median(values: Iterable[float]) -> float:
+    """The middle value, or the mean of the two middle ones. Raises ValueError on no values."""
+    return quantile(sorted(values), 0.5)
+
+
+def geometric_median(values: Iterable[float]) -> float:
+    """As `median`, with the geometric mean of two middle values, so that median(1/r) = 1/median(r)."""
+    ordered = sorted(values)
+    if not ordered:
+        raise ValueError("no values")
+    low, high = ordered[(len(ordered) - 1) // 2], ordered[len(ordered) // 2]
+    return low if low == high else math.sqrt(low) * math.sqrt(high)
+
+
+def quantile(ordered: Sequence[float], q: float) -> float:
+    """The q-quantile of values sorted ascending, by linear interpolation between ranks (Hyndman-Fan type 7)."""
+    if not ordered:
+        raise ValueError("no values")
+    position = q * (len(ordered) - 1)
+    below = math.floor(position)
+    share = position - below
+    if share == 0.0:
+        return ordered[below]
+    low, high = ordered[below], ordered[below + 1]
+    return low + (high - low) * share
+
+
+def mad(values: Sequence[float]) -> float:
+    """Median absolute deviation from the median, unscaled."""
+    middle = median(values)
+    return median([abs(value - middle) for value in values])
+
+
+def spread(values: Sequence[float]) -> Spread:
+    """Quartiles, 95th percentile, MAD and Tukey's outlier counts (1.5 and 3 IQR beyond the quartiles)."""
+    ordered = sorted(values)
+    q1, middle, q3 = (quantile(ordered, q) for q in (0.25, 0.5, 0.75))
+    beyond = [max(q1 - value, value - q3) for value in ordered]
+    far = sum(1 for excess in beyond if excess > 3 * (q3 - q1))
+    mild = sum(1 for excess in beyond if excess > 1.5 * (q3 - q1)) - far
+    return Spread(ordered[0], q1, middle, q3, quantile(ordered, 0.95), mad(ordered), mild, far)
+
+
+def iqr_share(values: Sequence[float]) -> float:
+    """Interquartile range / median: the noise of one session."""
+    ordered = sorted(values)
+    middle = quantile(ordered, 0.5)
+    return (quantile(ordered, 0.75) - quantile(ordered, 0.25)) / middle if middle > 0 else 0.0
+
+
+def first_sample_z(values: Sequence[float]) -> float:
+    """Modified z-score of the first value: 0.6745 (x - median) / MAD (Iglewicz and Hoaglin 1993)."""
+    deviation = values[0] - median(values)
+    scale = mad(values)
+    if scale > 0:
+        return 0.6745 * deviation / scale
+    return math.copysign(math.inf, deviation) if deviation else 0.0
+
+
+def order_correlation(values: Sequence[float]) -> float:
+    """Spearman's rank correlation of the values against their order; 0 when it is undefined."""
+    if len(values) < 3:
+        return 0.0
+    ranks = _ranks(values)
+    centre = (len(values) - 1) / 2
+    covariance = sum((rank - centre) * (i - centre) for i, rank in enumerate(ranks))
+    variance = sum((rank - centre) ** 2 for rank in ranks)
+    steps = sum((i - centre) ** 2 for i in range(len(values)))
+    return covariance / math.sqrt(variance * steps) if variance > 0 else 0.0
+
+
+def _ranks(values: Sequence[float]) -> list[float]:
+    """Ranks from 0, equal values sharing the mean of theirs."""
+    order = sorted(range(len(values)), key=values.__getitem__)
+    ranks = [0.0] * len(values)
+    start = 0
+    while start < len(order):
+        end = start
+        while end + 1 < len(order) and values[order[end + 1]] == values[order[start]]:
+            end += 1
+        for place in range(start, end + 1):
+            ranks[order[place]] = (start + end) / 2
+        start = end + 1
+    return ranks
+
+
+def binomial_tail(n: int, p: float, m: int) -> float:
+    """P(X >= m) for X ~ Binomial(n, p)."""
+    if m <= 0 or p >= 1.0:
+        return 1.0
+    if m > n or p <= 0.0:
+        return 0.0
+    log_p, log_q, log_n = math.log(p), math.log1p(-p), math.lgamma(n + 1)
+    terms = (
+        math.exp(log_n - math.lgamma(j + 1) - math.lgamma(n - j + 1) + j * log_p + (n - j) * log_q)
+        for j in range(m, n + 1)
+    )
+    return min(1.0, math.fsum(terms))
+
+
+@functools.lru_cache(maxsize=512)
+def _median_rank(n: int) -> int:
+    """The largest r with P(Binomial(n, 1/2) < r) <= 2.5 %, at least 1: the interval is [x_(r), x_(n+1-r)]."""
+    rank = 1
+    while 2 * (rank + 1) <= n + 1 and 1.0 - binomial_tail(n, 0.5, rank + 1) <= ALPHA / 2:
+        rank += 1
+    return rank
+
+
+def median_interval(values: Sequence[float]) -> tuple[float, float]:
+    """Order-statistic interval of the median. Below 6 values it is [min, max], which covers less than 95 %."""
+    ordered = sorted(values)
+    rank = _median_rank(len(ordered))
+    return ordered[rank - 1], ordered[-rank]
+
+
+@functools.lru_cache(maxsize=512)
+def _median_weights(n: int) -> tuple[float, ...]:
+    """Probability that the median of n draws with replacement from n ordered values is the i-th of them.
+
+    P(m-th smallest draw <= x_(i)) = P(Binomial(n, i/n) >= m). With even n the median lies between the two middle
+    draws; the mixture of both is used, which is a little wider and keeps the support at n values.
+    """
+    middles = {(n + 1) // 2, n // 2 + 1}
+    cumulated = [0.0]
+    for i in range(1, n + 1):
+        cumulated.append(sum(binomial_tail(n, i / n, m) for m in middles) / len(middles))
+    return tuple(high - low for low, high in zip(cumulated, cumulated[1:], strict=False))
+
+
+def median_distribution(values: Sequence[float]) -> list[tuple[float, float]]:
+    """Bootstrap distribution of the median of one session, exactly: (value, probability), values ascending."""
+    return list(zip(sorted(values), _median_weights(len(values)), strict=True))
+
+
+@functools.lru_cache(maxsize=256)
+def _level(k: int, m: int, tail: float) -> float:
+    """The p at which P(Binomial(k, p) >= m) = tail, by bisection."""
+    low, high = 0.0, 1.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if binomial_tail(k, middle, m) < tail else (low, middle)
+    return high
+
+
+def cluster_bootstrap(distributions: Sequence[Atoms]) -> tuple[float, float]:
+    """Percentile interval of the median of k draws, each from the mixture of the k sessions' distributions.
+
+    This is the bootstrap that resamples sessions, then samples inside them, evaluated exactly: the m-th smallest
+    of k draws has distribution function P(Binomial(k, F) >= m). Even k takes the lower middle draw for the low
+    end and the upper one for the high end, which is slightly wide.
+    """
+    k = len(distributions)
+    atoms = sorted(atom for distribution in distributions for atom in distribution)
+    low_level = _level(k, (k + 1) // 2, ALPHA / 2)
+    high_level = _level(k, k // 2 + 1, 1 - ALPHA / 2)
+    return _quantile_of(atoms, low_level * k), _quantile_of(atoms, high_level * k)
+
+
+def _quantile_of(atoms: Atoms, mass: float) -> float:
+    """The smallest value at which the cumulated probability reaches `mass`; atoms sorted by value."""
+    cumulated = 0.0
+    for value, probability in atoms:
+        cumulated += probability
+        if cumulated >= mass - 1e-12:
+            return value
+    return atoms[-1][0]
+
+
+def run_interval(sessions: Sequence[Sequence[float]]) -> Interval:
+    """Run value = median of the session medians, with its interval: exact cluster bootstrap from 5 sessions on,
+    below that the hull of the sessions' order-statistic intervals."""
+    estimate = median([median(samples) for samples in sessions])
+    if len(sessions) >= MIN_BOOTSTRAP_SESSIONS:
+        low, high = cluster_bootstrap([median_distribution(samples) for samples in sessions])
+        return _around(low, estimate, high, "bootstrap")
+    ends = [median_interval(samples) for samples in sessions]
+    return _around(min(end[0] for end in ends), estimate, max(end[1] for end in ends), "within-session")
+
+
+def ratio_interval(pairs: Sequence[tuple[Sequence[float], Sequence[float]]]) -> Interval:
+    """Median over sessions of median(baseline) / median(case), with its interval (measurement.md, section 9).
+
+    `pairs` holds (baseline samples, case samples) of each session that measured both.
+    """
+    estimate = geometric_median([median(base) / median(case) for base, case in pairs])
+    if len(pairs) >= MIN_BOOTSTRAP_SESSIONS:
+        low, high = cluster_bootstrap([_ratio_distribution(base, case) for base, case in pairs])
+        return _around(low, estimate, high, "bootstrap")
+    ends = [(median_interval(base), median_interval(case)) for base, case in pairs]
+    low = min(base[0] / case[1] for base, case in ends)
+    high = max(base[1] / case[0] for base, case in ends)
+    return _around(low, estimate, high, "within-session")
+
+
+def _ratio_distribution(base: Sequence[float], case: Sequence[float]) -> list[tuple[float, float]]:
+    above = [atom for atom in median_distribution(base) if atom[1] > NEGLIGIBLE]
+    below = [atom for atom in median_distribution(case) if atom[1] > NEGLIGIBLE]
+    return [(x / y, p * q) for x, p in above for y, q in below]
+
+
+def _around(low: float, estimate: float, high: float, kind: IntervalKind) -> Interval:
+    return Interval(min(low, estimate), estimate, max(high, estimate), kind)
+
+
+def fit_line(
+    x: Sequence[float], y: Sequence[float], weights: Sequence[float] | None = None
+) -> tuple[float, float]:
+    """Weighted least-squares line: (intercept, slope). Raises ValueError unless x takes two values."""
+    w = weights or [1.0] * len(x)
+    total = math.fsum(w)
+    mean_x = math.fsum(a * b for a, b in zip(w, x, strict=True)) / total
+    mean_y = math.fsum(a * b for a, b in zip(w, y, strict=True)) / total
+    variance = math.fsum(a * (b - mean_x) ** 2 for a, b in zip(w, x, strict=True))
+    if variance <= 0:
+        raise ValueError("a line needs two different x")
+    slope = math.fsum(a * (b - mean_x) * (c - mean_y) for a, b, c in zip(w, x, y, strict=True)) / variance
+    return mean_y - slope * mean_x, slope
+
+
+def line_root(
+    x: Sequence[float], y: Sequence[float], weights: Sequence[float] | None = None
+) -> float | None:
+    """Where the fitted line crosses zero while rising; None if it does not rise."""
+    intercept, slope = fit_line(x, y, weights)
+    return -intercept / slope if slope > 0 else None
+
+
+def geometric_mean(values: Sequence[float]) -> float:
+    """exp of the mean logarithm. Raises ValueError on no values."""
+    if not values:
+        raise ValueError("no values")
+    return math.exp(math.fsum(math.log(value) for value in values) / len(values))
