@@ -133,7 +133,8 @@ def _value(found: re.Match[str]) -> Fraction:
 
 
 def _bounded_power(base: int, exponent: int) -> int:
-    return base ** min(exponent, 41) if base >= 2 else base ** min(exponent, 1)
+    power: int = base ** min(exponent, 41 if base >= 2 else 1)
+    return power
 
 
 def _shorten(text: str, width: int = 60) -> str:

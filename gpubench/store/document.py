@@ -1,0 +1,123 @@
+"""Run <-> bytes: six significant digits, no NaN, older versions upgraded in memory.
+
+Errors name `source`, the file as the user wrote it, so that the message can be acted upon.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, NoReturn
+
+import msgspec
+
+from gpubench.errors import InputError
+from gpubench.model.result import SCHEMA_VERSION, Run
+
+SIGNIFICANT_DIGITS = 6
+RESULT_NAME = "gpubench-result"
+
+# One pure function per step: MIGRATIONS[v] turns the plain data of version v into that of version v + 1.
+MIGRATIONS: Mapping[int, Callable[[dict[str, Any]], dict[str, Any]]] = {}
+
+
+class _Header(msgspec.Struct):
+    """The two fields with which every document of ours starts."""
+
+    name: Any = None
+    schema_version: Any = None
+
+
+def dumps(document: msgspec.Struct) -> bytes:
+    """The JSON of a document, one line with its newline: the same bytes for the same document.
+
+    Raises ValueError for NaN and infinity, naming the field: msgspec would write them as null.
+    """
+    return msgspec.json.encode(_rounded(msgspec.to_builtins(document), "")) + b"\n"
+
+
+def loads(data: bytes, source: str) -> Run:
+    """The Run that `data` holds. Raises InputError with what is wrong with it."""
+    if not data.strip():
+        _refuse("empty-file", source, "it is empty", "the run that should have written it did not start saving")
+    try:
+        version = _check_header(msgspec.json.decode(data, type=_Header), source)
+        if version == SCHEMA_VERSION:
+            run = msgspec.json.decode(data, type=Run)
+        else:
+            run = msgspec.convert(upgrade(msgspec.json.decode(data), version), type=Run)
+    except msgspec.ValidationError as error:
+        _refuse("bad-document", source, f"it is not a valid {RESULT_NAME} document: {error}")
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        if "truncated" in str(error):
+            _refuse("truncated-file", source, "it ends in the middle: the JSON is truncated")
+        _refuse("not-json", source, f"it is not JSON: {error}")
+    _check_unique(run, source)
+    return run
+
+
+def upgrade(data: dict[str, Any], version: int) -> dict[str, Any]:
+    """Plain data of an older version as plain data of the present one."""
+    for step in range(version, SCHEMA_VERSION):
+        data = {**MIGRATIONS[step](data), "schema_version": step + 1}
+    return data
+
+
+def _check_header(header: _Header, source: str) -> int:
+    name, version = header.name, header.schema_version
+    if name != RESULT_NAME:
+        if isinstance(name, str) and name.startswith("gpubench-"):
+            _refuse("wrong-document", source, f"it is a {name} document, not a {RESULT_NAME} document")
+        _refuse("wrong-document", source, f'it is JSON, but no {RESULT_NAME} document: "name" is {_show(name)}')
+    if isinstance(version, bool) or not isinstance(version, int) or version < 1:
+        _refuse("bad-document", source, f'"schema_version" is {_show(version)}, not a whole number from 1 on')
+    if version > SCHEMA_VERSION:
+        _refuse(
+            "too-new",
+            source,
+            f"it has schema version {version}; this gpubench reads up to {SCHEMA_VERSION}",
+            "upgrade gpubench: pip install --upgrade gpubench",
+        )
+    return version
+
+
+def _check_unique(run: Run, source: str) -> None:
+    seen: set[str] = set()
+    for outcome in run.outcomes:
+        if outcome.id in seen:
+            _refuse("bad-document", source, f"the case {_show(outcome.id)} occurs twice")
+        seen.add(outcome.id)
+
+
+def _refuse(code: str, source: str, why: str, hint: str = "") -> NoReturn:
+    hint = hint or "give a file that `gpubench run` has written"
+    raise InputError(code, f"{source} cannot be used", why=why, hint=hint) from None
+
+
+def _show(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def _rounded(value: Any, path: str) -> Any:
+    """`value` with every float rounded; `path` is where it stands in the document."""
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            raise ValueError(f"{path or 'the document'} is {value}: a result holds finite numbers or null")
+        return float(f"{value:.{SIGNIFICANT_DIGITS}g}")
+    if isinstance(value, dict):
+        return {key: _rounded(item, f"{path}.{key}" if path else key) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        if value and all(type(item) is float for item in value):
+            return _rounded_samples(value, path)
+        return [_rounded(item, f"{path}[{index}]") for index, item in enumerate(value)]
+    return value
+
+
+def _rounded_samples(samples: list[float] | tuple[float, ...], path: str) -> list[float]:
+    # Nearly all of a result is lists of samples, and the file is saved after every case.
+    if not all(map(math.isfinite, samples)):
+        index = next(i for i, sample in enumerate(samples) if not math.isfinite(sample))
+        raise ValueError(f"{path}[{index}] is {samples[index]}: a result holds finite numbers or null")
+    form = f"%.{SIGNIFICANT_DIGITS}g"
+    return [float(form % sample) for sample in samples]
