@@ -31,7 +31,9 @@ class WgslPass(msgspec.Struct, frozen=True):
 
     A binding is an input's name, the output's name, or a scratch buffer's name. If `uniform` is not
     empty, its u32 values stand in one more binding, last, as `var<uniform> p: Params` (padded to 16 bytes).
-    Inputs are bound as read-only storage, output and scratch as read-write storage.
+    Inputs are bound as read-only storage, output and scratch as read-write storage, but a binding named
+    in `read_only` is read-only in this pass. Kernels read 16 bytes at a time: a buffer's size and its
+    binding are rounded up to a multiple of 16 bytes. The bytes past the end are read at most, never written.
     """
 
     source: str

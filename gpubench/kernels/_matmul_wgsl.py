@@ -1,0 +1,11 @@
+"""To come."""
+
+from gpubench.errors import Unsupported
+from gpubench.model.kernel import Limits, WgslProgram
+
+
+def register(m: int, n: int, k: int, dtype: str, limits: Limits) -> WgslProgram:
+    raise Unsupported("no WGSL kernel yet", reason="no-implementation")
+
+
+tiled = naive = register

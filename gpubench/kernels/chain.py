@@ -1,0 +1,17 @@
+"""chain: (a + b) * c. The library form pays one temporary array, the tuned form is a single pass."""
+
+from gpubench.kernels._elementwise import absolute_sum, elementwise
+from gpubench.model.op import Tolerance
+
+OP = elementwise(
+    name="chain",
+    group="vector",
+    summary="out = (a + b) * c",
+    inputs=("a", "b", "c"),
+    flops_per_element=2,
+    expr=lambda xp, a, b, c: (a + b) * c,
+    wgsl="(a + b) * c",
+    cuda="(a + b) * c",
+    tolerance=Tolerance(4, scale=lambda xp, a, b, c: absolute_sum(xp, a * c, b * c)),
+    wgsl_dtypes=("float32", "float64"),
+)

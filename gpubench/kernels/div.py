@@ -1,0 +1,17 @@
+"""div: x / y. The divisor is drawn from a normal distribution, which never yields an exact 0."""
+
+from gpubench.kernels._elementwise import elementwise, vector_shape
+from gpubench.model.op import Operand, Tolerance
+
+OP = elementwise(
+    name="div",
+    group="vector",
+    summary="out = x / y",
+    inputs=("x", Operand("y", vector_shape, values="normal")),
+    flops_per_element=1,
+    expr=lambda xp, x, y: x / y,
+    wgsl="x / y",
+    cuda="x / y",
+    tolerance=Tolerance(6, why="Vulkan and WGSL allow a quotient 2.5 ULP, which is up to 5 u"),
+    wgsl_dtypes=("float32", "float64"),
+)

@@ -1,0 +1,18 @@
+"""mul: x * y; two reads and one write per element, so bound by memory everywhere."""
+
+from gpubench.kernels._elementwise import elementwise
+from gpubench.model.op import Tolerance
+
+OP = elementwise(
+    name="mul",
+    group="vector",
+    summary="out = x * y",
+    inputs=("x", "y"),
+    flops_per_element=1,
+    expr=lambda xp, x, y: x * y,
+    wgsl="x * y",
+    cuda="x * y",
+    tolerance=Tolerance(4),
+    dtypes=("float32", "float64"),
+    wgsl_dtypes=("float32", "float64"),
+)

@@ -1,0 +1,21 @@
+"""relu(x) = max(x, 0): one read and one write per element, so bound by memory everywhere.
+
+The shader compares instead of calling `max`: WGSL leaves open what `max` makes of a NaN, NumPy keeps it.
+"""
+
+from gpubench.kernels._elementwise import elementwise
+from gpubench.model.op import EXACT
+
+OP = elementwise(
+    name="relu",
+    group="activation",
+    summary="out = max(x, 0)",
+    inputs=("x",),
+    flops_per_element=1,
+    expr=lambda xp, x: xp.maximum(x, 0),
+    wgsl="select(x, 0.0, x < 0.0)",
+    cuda="x < real(0) ? real(0) : x",
+    tolerance=EXACT,
+    dtypes=("float32", "float64", "float16"),
+    wgsl_dtypes=("float32", "float64", "float16"),
+)

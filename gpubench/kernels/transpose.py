@@ -1,0 +1,41 @@
+"""transpose: out[i, j] = x[j, i], moved in memory and not just relabelled; one read and one write per element.
+
+x is n x n, or `m` x n where a param `m` is given.
+"""
+
+from gpubench.kernels import _transpose_wgsl
+from gpubench.model.kernel import Kernel, Limits, WgslProgram
+from gpubench.model.op import EXACT, Ladder, Op, Operand, Params, Shape
+
+
+def _input_shape(params: Params) -> Shape:
+    """(m, n)."""
+    return (params.get("m", params["n"]), params["n"])
+
+
+def _output_shape(params: Params) -> Shape:
+    """(n, m)."""
+    return (params["n"], params.get("m", params["n"]))
+
+
+def _build_wgsl(params: Params, dtype: str, limits: Limits) -> WgslProgram:
+    rows, columns = _input_shape(params)
+    return _transpose_wgsl.build(rows, columns, dtype, limits)
+
+
+OP = Op(
+    name="transpose",
+    group="matmul",
+    summary="out = x^T of an n x n matrix, contiguous",
+    params={"n": "side of the square matrix"},
+    sizes=Ladder(low=64, high=4096),
+    dtypes=("float32", "float64", "float16"),
+    inputs=(Operand("x", _input_shape),),
+    output=Operand("out", _output_shape),
+    flops=lambda params: 0,
+    # x.T alone is a view: nothing would move, and nothing would be measured.
+    expr=lambda xp, x: xp.ascontiguousarray(x.T),
+    tolerance=EXACT,
+    split={"x": 1},
+    tuned={"wgpu": (Kernel("wgsl", _build_wgsl),)},
+)
