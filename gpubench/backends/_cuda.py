@@ -1,0 +1,74 @@
+"""CUDA kernels of ops, compiled by NVRTC through CuPy's RawModule."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from gpubench.errors import BuildError
+from gpubench.model.backend import Buffer
+from gpubench.model.case import Case
+from gpubench.model.kernel import CudaPass, CudaProgram, Limits
+from gpubench.model.op import Op
+
+
+class CudaLaunch:
+    """A prepared call; `output` is the array that holds the result of the last one."""
+
+    def __init__(self, function: Callable[[], Any], kernel_hash: str | None) -> None:
+        self._function = function
+        self.output: Buffer = None
+        self.kernel_hash = kernel_hash
+
+    def __call__(self) -> None:
+        self.output = self._function()
+
+
+class CudaPrograms:
+    """Compiled programs of one session: compiling again with other buffers only binds them."""
+
+    def __init__(self, cupy: Any, limits: Limits) -> None:
+        self._cupy = cupy
+        self._limits = limits
+        self._built: dict[str, tuple[CudaProgram, list[Any], str]] = {}
+
+    def launch(self, op: Op, case: Case, inputs: Sequence[Buffer], output: Buffer) -> CudaLaunch:
+        """The op's first CUDA kernel bound to these buffers. Raises BuildError with NVRTC's text."""
+        program, functions, digest = self._program(op, case)
+        buffers = {operand.name: buffer for operand, buffer in zip(op.inputs, inputs, strict=True)}
+        buffers[op.output.name] = output
+        for name, size in program.scratch.items():
+            buffers[name] = self._cupy.empty(size, self._cupy.uint8)
+        steps = [
+            (function, step, _arguments(step, buffers))
+            for function, step in zip(functions, program.passes, strict=True)
+        ]
+
+        def call() -> Any:
+            for function, step, arguments in steps:
+                function(step.grid, step.block, arguments, shared_mem=step.shared_bytes)
+            return output
+
+        return CudaLaunch(call, digest)
+
+    def _program(self, op: Op, case: Case) -> tuple[CudaProgram, list[Any], str]:
+        if case.workload not in self._built:
+            program: CudaProgram = op.tuned["cupy"][0].build(case.params, case.dtype, self._limits)
+            functions = [self._function(step) for step in program.passes]
+            text = "\n".join(step.source for step in program.passes)
+            self._built[case.workload] = (program, functions, hashlib.sha256(text.encode()).hexdigest()[:12])
+        return self._built[case.workload]
+
+    def _function(self, step: CudaPass) -> Any:
+        try:
+            return self._cupy.RawModule(code=step.source, options=("--std=c++17",)).get_function(step.entry)
+        except self._cupy.cuda.compiler.CompileException as error:
+            raise BuildError(str(error)) from error
+
+
+def _arguments(step: CudaPass, buffers: dict[str, Buffer]) -> tuple[Any, ...]:
+    """Buffers by name; plain integers as 64-bit ones, whatever CuPy would make of a Python int."""
+    import numpy as np
+
+    return tuple(buffers[a] if isinstance(a, str) else np.int64(a) for a in step.arguments)

@@ -1,0 +1,152 @@
+"""The host side that every backend shares: seeded inputs, poison, float64 reference, full comparison.
+
+NumPy is imported inside the functions: only workers call them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+from gpubench.errors import Unsupported
+from gpubench.model.op import ITEMSIZE, UNIT_ROUNDOFF, Array, Dtype, Op, Params, Shape
+from gpubench.model.result import Check
+
+# Comparing in slices keeps the float64 temporaries small beside the arrays themselves.
+_SLICE = 1 << 20
+
+
+def host_dtype(dtype: Dtype) -> Any:
+    """The NumPy dtype. Raises Unsupported for bfloat16, which NumPy does not have."""
+    import numpy as np
+
+    if dtype == "bfloat16":
+        raise Unsupported("NumPy has no bfloat16", reason="no-dtype")
+    return np.dtype(dtype)
+
+
+def random_inputs(op: Op, params: Params, dtype: Dtype, seed: int, kind: str = "random") -> list[Array]:
+    """One C-contiguous array per input, the same bytes on every backend: seeded by op, size, dtype, seed.
+
+    "uniform" draws from [-1, 1), "normal" with mean 0 and deviation 1; `kind` zeros or ones overrides both.
+    """
+    import numpy as np
+
+    if kind != "random":
+        fill = 0 if kind == "zeros" else 1
+        return [np.full(x.shape(params), fill, host_dtype(dtype)) for x in op.inputs]
+    key = f"{op.name} {sorted(params.items())} {dtype} {seed}".encode()
+    digest = hashlib.sha256(key).digest()
+    generator = np.random.Generator(np.random.SFC64(int.from_bytes(digest[:16], "little")))
+    wide: Any = np.float64 if dtype == "float64" else np.float32
+    arrays = []
+    for operand in op.inputs:
+        shape = operand.shape(params)
+        if operand.values == "normal":
+            values = generator.standard_normal(shape, dtype=wide)
+        else:
+            values = generator.random(shape, dtype=wide)
+            values *= 2
+            values -= 1
+        arrays.append(np.ascontiguousarray(values, dtype=host_dtype(dtype)))
+    return arrays
+
+
+def poisoned(shape: Shape, dtype: Dtype) -> Array:
+    """An array of NaN: what an output is filled with, so that an unwritten element fails the check."""
+    import numpy as np
+
+    return np.full(shape, np.nan, host_dtype(dtype))
+
+
+def reference(op: Op, inputs: list[Array], folder: Path, key: str) -> tuple[Array, Array | None]:
+    """The float64 answer and its tolerance scale, computed once per workload and shared by all workers.
+
+    Both are memory-mapped files in `folder`; the second worker finds what the first one wrote.
+    The scale is None where the tolerance is relative to |want|.
+    """
+    import numpy as np
+
+    name = hashlib.sha256(key.encode()).hexdigest()[:16]
+    want_file, scale_file = folder / f"{name}-want.npy", folder / f"{name}-scale.npy"
+    if not want_file.exists():
+        wide = [x.astype(np.float64) for x in inputs]
+        # Overflow and invalid values are legal results here; the comparison judges them.
+        with np.errstate(all="ignore"):
+            if op.tolerance.scale is not None:
+                _publish(scale_file, np.asarray(op.tolerance.scale(np, *wide), np.float64))
+            _publish(want_file, np.asarray((op.reference or op.expr)(np, *wide), np.float64))
+    want = np.load(want_file, mmap_mode="r")
+    return want, np.load(scale_file, mmap_mode="r") if op.tolerance.scale is not None else None
+
+
+def _publish(path: Path, array: Array) -> None:
+    import numpy as np
+
+    temporary = path.with_suffix(".part")
+    with temporary.open("wb") as file:
+        np.save(file, array)
+    temporary.replace(path)
+
+
+def compare(op: Op, dtype: Dtype, got: Array, want: Array, scale: Array | None) -> Check:
+    """Every element of `got` against the reference: |got - want| <= units * u * scale.
+
+    The error of an element is |got - want| / scale; it is 0 where both are equal (infinities too) or both
+    NaN, and infinite where the scale is 0 or either is NaN. A non-finite error is reported as None.
+    """
+    import numpy as np
+
+    limit = op.tolerance.units * UNIT_ROUNDOFF[dtype]
+    spread = np.abs(want) if scale is None else np.broadcast_to(scale, want.shape)
+    got_flat, want_flat = np.ravel(got), np.ravel(want)
+    spread_flat = np.ravel(spread)
+    worst, where = 0.0, 0
+    for start in range(0, want_flat.size, _SLICE):
+        part = slice(start, start + _SLICE)
+        error = _errors(got_flat[part].astype(np.float64), want_flat[part], spread_flat[part])
+        index = int(np.argmax(error))
+        if error[index] > worst:
+            worst, where = float(error[index]), start + index
+    shape = np.shape(want)
+    place = [int(i) for i in np.unravel_index(where, shape)] if shape and want_flat.size else []
+    kind = "value" if scale is None else "terms"
+    ok = got_flat.size == want_flat.size and worst <= limit
+    return Check(ok=ok, max_error=worst if np.isfinite(worst) else None, limit=limit, scale=kind, index=place)
+
+
+def _errors(got: Array, want: Array, scale: Array) -> Array:
+    import numpy as np
+
+    same = (got == want) | (np.isnan(got) & np.isnan(want))
+    with np.errstate(all="ignore"):
+        error = np.abs(got - want) / scale
+    error[~np.isfinite(error)] = np.inf
+    error[same] = 0.0
+    return error
+
+
+def op_hash(op: Op) -> str:
+    """Twelve digits that change when the op means something else: shapes, costs, inputs or reference.
+
+    Built from behaviour, not from text, so that reformatting a file does not make results incomparable.
+    """
+    import numpy as np
+
+    seen: list[str] = [op.name, str(op.tolerance.units)]
+    for n in (1, 7, 96):
+        params = {"n": n}
+        seen += [str(x.shape(params)) + x.values for x in (*op.inputs, op.output)]
+        seen += [str(op.flops(params)), str(op.bytes(params, "float32"))]
+    inputs = random_inputs(op, {"n": 7}, "float64", seed=0)
+    with np.errstate(all="ignore"):
+        answer = np.ravel(np.asarray((op.reference or op.expr)(np, *inputs), np.float64))
+    seen += [f"{value:.9g}" for value in answer]
+    return hashlib.sha256("\n".join(seen).encode()).hexdigest()[:12]
+
+
+def host_bytes(op: Op, params: Params, dtype: Dtype) -> int:
+    """Host memory that checking one workload takes: operands, float64 copies, the answer and its scale."""
+    plain = op.bytes(params, dtype)
+    return plain + 3 * plain * 8 // ITEMSIZE[dtype]

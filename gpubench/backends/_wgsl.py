@@ -1,0 +1,152 @@
+"""WGSL programs on a wgpu device: modules without runtime checks, cached pipelines and bind groups."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any
+
+from gpubench.errors import BuildError
+from gpubench.model.backend import Buffer
+from gpubench.model.case import Case
+from gpubench.model.kernel import Limits, WgslPass, WgslProgram
+from gpubench.model.op import Op
+
+# A bind group holds its buffers; a few are enough for a pool that hands the same buffers out again.
+_BIND_GROUPS = 64
+
+
+class WgpuLaunch:
+    """Prepared dispatches: pipeline, bind group and grid of each pass."""
+
+    def __init__(self, steps: list[tuple[Any, Any, tuple[int, int, int]]], output: Buffer, digest: str | None) -> None:
+        self.steps = steps
+        self.output = output
+        self.kernel_hash = digest
+
+
+def encode(compute: Any, launch: WgpuLaunch, repeat: int) -> None:
+    """Record `repeat` launches into an open compute pass; WebGPU orders dispatches that share a buffer."""
+    if len(launch.steps) == 1:
+        pipeline, group, grid = launch.steps[0]
+        compute.set_pipeline(pipeline)
+        if group is not None:
+            compute.set_bind_group(0, group)
+        for _ in range(repeat):
+            compute.dispatch_workgroups(*grid)
+        return
+    for _ in range(repeat):
+        for pipeline, group, grid in launch.steps:
+            compute.set_pipeline(pipeline)
+            compute.set_bind_group(0, group)
+            compute.dispatch_workgroups(*grid)
+
+
+class Programs:
+    """What one device has built: pipelines by source text, programs by workload, bind groups by buffers."""
+
+    def __init__(self, device: Any, limits: Limits) -> None:
+        self._device = device
+        self._limits = limits
+        self._pipelines: dict[tuple[str, str], Any] = {}
+        self._programs: dict[str, tuple[WgslProgram, str]] = {}
+        self._launches: dict[tuple[Any, ...], WgpuLaunch] = {}
+
+    def launch(self, op: Op, case: Case, inputs: Sequence[Buffer], output: Buffer) -> WgpuLaunch:
+        """The op's first WGSL kernel bound to these buffers. Raises BuildError with the compiler's text."""
+        key = (case.workload, *(id(b) for b in inputs), id(output))
+        if key not in self._launches:
+            if len(self._launches) >= _BIND_GROUPS:
+                self._launches.clear()
+            self._launches[key] = self._bind(op, case, inputs, output)
+        return self._launches[key]
+
+    def bare(self, source: str) -> WgpuLaunch:
+        """A launch without buffers."""
+        return WgpuLaunch([(self._pipeline(source, "main"), None, (1, 1, 1))], None, None)
+
+    def _bind(self, op: Op, case: Case, inputs: Sequence[Buffer], output: Buffer) -> WgpuLaunch:
+        program, digest = self._program(op, case)
+        buffers = {operand.name: buffer for operand, buffer in zip(op.inputs, inputs, strict=True)}
+        buffers[op.output.name] = output
+        for name, size in program.scratch.items():
+            buffers[name] = self._buffer(-(-size // 16) * 16)
+        steps = [
+            (self._pipeline(step.source, step.entry), self._group(step, buffers), step.grid)
+            for step in program.passes
+        ]
+        return WgpuLaunch(steps, output, digest)
+
+    def _program(self, op: Op, case: Case) -> tuple[WgslProgram, str]:
+        if case.workload not in self._programs:
+            program: WgslProgram = op.tuned["wgpu"][0].build(case.params, case.dtype, self._limits)
+            text = "\n".join(step.source for step in program.passes)
+            self._programs[case.workload] = (program, hashlib.sha256(text.encode()).hexdigest()[:12])
+        return self._programs[case.workload]
+
+    def _pipeline(self, source: str, entry: str) -> Any:
+        if (source, entry) not in self._pipelines:
+            self._pipelines[source, entry] = self._build(source, entry)
+        return self._pipelines[source, entry]
+
+    def _build(self, source: str, entry: str) -> Any:
+        import wgpu
+
+        try:
+            # The checked module comes first: its compiler errors are exceptions, the trusted call's are not.
+            module = self._device.create_shader_module(code=source)
+            module = trusted_module(self._device, source) or module
+            return self._device.create_compute_pipeline(
+                layout="auto", compute={"module": module, "entry_point": entry}
+            )
+        except wgpu.GPUError as error:
+            raise BuildError(str(error)) from error
+
+    def _group(self, step: WgslPass, buffers: dict[str, Any]) -> Any:
+        import wgpu
+
+        entries = [
+            {"binding": i, "resource": {"buffer": buffers[name], "offset": 0, "size": buffers[name].size}}
+            for i, name in enumerate(step.bindings)
+        ]
+        if step.uniform:
+            words = [*step.uniform, *[0] * (-len(step.uniform) % 4)]
+            data = b"".join(int(word).to_bytes(4, "little") for word in words)
+            uniform = self._device.create_buffer_with_data(data=data, usage=wgpu.BufferUsage.UNIFORM)
+            entries.append(
+                {"binding": len(entries), "resource": {"buffer": uniform, "offset": 0, "size": len(data)}}
+            )
+        if not entries:
+            return None
+        layout = self._pipeline(step.source, step.entry).get_bind_group_layout(0)
+        return self._device.create_bind_group(layout=layout, entries=entries)
+
+    def _buffer(self, size: int) -> Any:
+        import wgpu
+
+        return self._device.create_buffer(size=max(16, size), usage=wgpu.BufferUsage.STORAGE)
+
+
+def trusted_module(device: Any, source: str) -> Any | None:
+    """A shader module without naga's bounds and loop checks, or None where that is not to be had.
+
+    Worth 23 % on a blocked matmul and 3 x on a simple one (docs/kernels.md). Only for our own texts, which
+    guard their tails themselves, and only after the checked module compiled. wgpu-py has no public way:
+    everything here is private, so every step may fail, and then the checked module is used.
+    """
+    try:
+        from wgpu.backends.wgpu_native import _api, ffi, lib
+
+        create = lib.wgpuDeviceCreateShaderModuleTrusted
+        wgsl = _api.new_struct_p("WGPUShaderSourceWGSL *", code=_api.to_c_string_view(source))
+        wgsl[0].chain.next = ffi.NULL
+        wgsl[0].chain.sType = lib.WGPUSType_ShaderSourceWGSL
+        descriptor = _api.new_struct_p(
+            "WGPUShaderModuleDescriptor *",
+            nextInChain=ffi.cast("WGPUChainedStruct *", wgsl),
+            label=_api.to_c_string_view(""),
+        )
+        module = create(device._internal, descriptor, 0)
+        return None if module == ffi.NULL else _api.GPUShaderModule("", module, device)
+    except (ImportError, AttributeError, TypeError, KeyError):
+        return None

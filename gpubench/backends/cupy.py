@@ -1,0 +1,265 @@
+"""CuPy: NVIDIA GPUs through CUDA.
+
+Library form = the array expression on CuPy arrays; tuned form = an op's CUDA kernel compiled by NVRTC.
+The device clock is a pair of events. To keep host time out of it, the timed launches are queued behind
+a spinning kernel that lasts longer than enqueueing them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from gpubench.backends._cuda import CudaLaunch, CudaPrograms
+from gpubench.backends._host import host_dtype
+from gpubench.errors import (
+    BackendError,
+    BackendUnavailable,
+    DeviceLost,
+    DeviceOutOfMemory,
+    Unsupported,
+)
+from gpubench.model.backend import Buffer
+from gpubench.model.case import Case
+from gpubench.model.kernel import Limits
+from gpubench.model.op import Array, Dtype, Form, Op, Shape
+from gpubench.model.result import Blas, Device, DeviceClock, Identity
+
+# cudaEvent timestamps have a resolution of about half a microsecond (CUDA runtime API, cudaEventRecord).
+EVENT_STEP_S = 0.5e-6
+# Longest wait that is put in front of queued launches: long enough for 5,000 of them, far below a watchdog.
+LONGEST_DELAY_S = 0.1
+_SPIN = r"""
+extern "C" __global__ void spin(long long nanoseconds) {
+    unsigned long long start, now;
+    asm volatile("mov.u64 %0, %globaltimer;" : "=l"(start));
+    do { asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now)); } while (now - start < nanoseconds);
+}
+extern "C" __global__ void nothing() {}
+"""
+
+
+@contextlib.contextmanager
+def _vendor_errors() -> Iterator[None]:
+    """Turn CuPy's exceptions into ours: nothing above this file knows them."""
+    import cupy
+
+    try:
+        yield
+    except cupy.cuda.memory.OutOfMemoryError as error:
+        raise DeviceOutOfMemory(str(error)) from error
+    except cupy.cuda.runtime.CUDARuntimeError as error:
+        if "OutOfMemory" in str(error) or "MemoryAllocation" in str(error):
+            raise DeviceOutOfMemory(str(error)) from error
+        raise DeviceLost(str(error)) from error
+    except cupy.cuda.driver.CUDADriverError as error:
+        raise DeviceLost(str(error)) from error
+
+
+class CupySession:
+    """One CUDA device, on the default stream and with CuPy's memory pool, as a CuPy user has it."""
+
+    def __init__(self, device: Device, ordinal: int) -> None:
+        import cupy
+
+        self._cupy = cupy
+        self.device = device
+        self.threads = None
+        self.blas: Blas | None = Blas(library="cublas", version=str(cupy.cuda.cublas.getVersion(_handle(cupy))))
+        self._ordinal = ordinal
+        cupy.cuda.Device(ordinal).use()
+        with _vendor_errors():
+            properties = cupy.cuda.runtime.getDeviceProperties(ordinal)
+            module = cupy.RawModule(code=_SPIN)
+            self._spin = module.get_function("spin")
+            self._nothing = module.get_function("nothing")
+            self._flush: Any = None
+            self._flush_bytes = 2 * int(properties.get("l2CacheSize") or 128 << 20)
+            self._events = (cupy.cuda.Event(), cupy.cuda.Event())
+            self.sync()
+        memory = int(properties["totalGlobalMem"])
+        self.limits = Limits(
+            max_buffer_bytes=memory,
+            max_binding_bytes=memory,
+            max_workgroup_bytes=int(properties["sharedMemPerBlock"]),
+            max_workgroup_threads=int(properties["maxThreadsPerBlock"]),
+            max_groups_per_dimension=65535,
+            multiprocessors=int(properties["multiProcessorCount"]),
+            subgroups=True,
+            float16=True,
+            float64=True,
+        )
+        self._programs = CudaPrograms(cupy, self.limits)
+
+    def supports(self, op: Op, case: Case) -> BackendError | None:
+        """Library everywhere, tuned where the op has a CUDA kernel; operands must fit the device."""
+        if case.dtype not in op.dtypes or case.dtype == "bfloat16":
+            return Unsupported(f"{op.name} has no {case.dtype} on cupy", reason="no-dtype")
+        if case.form == "tuned" and not op.tuned.get("cupy"):
+            return Unsupported(f"{op.name} has no tuned kernel for cupy", reason="no-implementation")
+        return None
+
+    def host_array(self, shape: Shape, dtype: Dtype, form: Form) -> Array:
+        """A pageable NumPy array: what a CuPy user passes."""
+        import numpy as np
+
+        return np.empty(shape, host_dtype(dtype))
+
+    def allocate(self, shape: Shape, dtype: Dtype) -> Buffer:
+        """An array from CuPy's pool. Raises DeviceOutOfMemory."""
+        with _vendor_errors():
+            return self._cupy.empty(shape, host_dtype(dtype))
+
+    def free(self, buffer: Buffer) -> None:
+        """Nothing to call: the pool takes the memory back with the last reference."""
+
+    def upload(self, buffer: Buffer, host: Array) -> None:
+        """Copy in on the current stream; pageable memory is staged by the driver."""
+        with _vendor_errors():
+            buffer.set(host)
+
+    def download(self, buffer: Buffer, host: Array) -> None:
+        """Copy out and wait for it."""
+        with _vendor_errors():
+            buffer.get(out=host, blocking=True)
+
+    def compile(self, op: Op, case: Case, inputs: Sequence[Buffer], output: Buffer) -> CudaLaunch:
+        """The expression on CuPy arrays, or the op's first CUDA kernel. Raises BuildError."""
+        cupy = self._cupy
+        if case.form == "library":
+            return CudaLaunch(lambda: op.expr(cupy, *inputs), None)
+        with _vendor_errors():
+            return self._programs.launch(op, case, inputs, output)
+
+    def run(self, launch: CudaLaunch, repeat: int = 1) -> None:
+        """Enqueue."""
+        with _vendor_errors():
+            for _ in range(repeat):
+                launch()
+
+    def sync(self) -> None:
+        """Wait for the stream."""
+        with _vendor_errors():
+            self._cupy.cuda.get_current_stream().synchronize()
+
+    def time(self, launch: CudaLaunch, repeat: int = 1, *, cold: bool = False) -> float | None:
+        """Device seconds between two events around `repeat` launches, queued so that no host time is inside.
+
+        `cold` overwrites twice the L2 cache first. Too short a delay is noticed, because the first event
+        has then passed before the last launch is enqueued, and the wait is doubled.
+        """
+        import numpy as np
+
+        begin, end = self._events
+        delay_s = 20e-6 * repeat + 30e-6
+        with _vendor_errors():
+            while True:
+                self.sync()
+                self._spin((1,), (1,), (np.int64(delay_s * 1e9),))
+                if cold:
+                    self._write_twice_the_cache()
+                begin.record()
+                for _ in range(repeat):
+                    launch()
+                hidden = not begin.done
+                end.record()
+                end.synchronize()
+                if hidden or delay_s >= LONGEST_DELAY_S:
+                    return float(self._cupy.cuda.get_elapsed_time(begin, end)) * 1e-3
+                delay_s = min(2 * delay_s, LONGEST_DELAY_S)
+
+    def empty_launch(self) -> CudaLaunch:
+        """A kernel that does nothing."""
+        return CudaLaunch(lambda: self._nothing((1,), (1,), ()), None)
+
+    def clock(self) -> float:
+        """The host's monotonic clock, in seconds."""
+        return time.perf_counter()
+
+    def throttled(self) -> bool:
+        """Not known to CUDA itself; NVML tells it to the parent."""
+        return False
+
+    def close(self) -> None:
+        """Return all pooled memory to the device."""
+        with contextlib.suppress(Exception):
+            self._flush = None
+            self._cupy.get_default_memory_pool().free_all_blocks()
+
+    def _write_twice_the_cache(self) -> None:
+        if self._flush is None:
+            self._flush = self._cupy.empty(self._flush_bytes, self._cupy.uint8)
+        self._flush.data.memset_async(0, self._flush_bytes)
+
+
+def _handle(cupy: Any) -> Any:
+    return cupy.cuda.device.get_cublas_handle()
+
+
+class CupyBackend:
+    """CUDA devices in the order that CUDA gives them."""
+
+    name = "cupy"
+    forms: tuple[Form, ...] = ("library", "tuned")
+
+    def devices(self) -> list[Device]:
+        """One entry per visible CUDA device. Raises BackendUnavailable with the remedy."""
+        cupy = _import_cupy()
+        try:
+            count = cupy.cuda.runtime.getDeviceCount()
+            driver = _cuda_version(cupy.cuda.runtime.driverGetVersion())
+        except Exception as error:
+            raise BackendUnavailable(
+                f"CUDA found no usable device: {error}",
+                hint="check the NVIDIA driver with `gpubench detect`, and CUDA_VISIBLE_DEVICES",
+            ) from error
+        if not count:
+            raise BackendUnavailable("CUDA lists no device", hint="see `gpubench detect`")
+        return [_device(cupy, ordinal, driver) for ordinal in range(count)]
+
+    def open(self, device_id: str, threads: int | None = None) -> CupySession:
+        """Open one device by id. Raises BackendUnavailable if there is none."""
+        for ordinal, device in enumerate(self.devices()):
+            if device.id == device_id:
+                return CupySession(device, ordinal)
+        raise BackendUnavailable(f"there is no device {device_id}")
+
+
+def _import_cupy() -> Any:
+    try:
+        import cupy
+    except ImportError as error:
+        raise BackendUnavailable(
+            f"CuPy cannot be imported: {error}",
+            hint="pip install 'gpubench[cuda13]' (CUDA 13) or 'gpubench[cuda12]' (CUDA 12)",
+        ) from error
+    return cupy
+
+
+def _device(cupy: Any, ordinal: int, driver: str) -> Device:
+    properties = cupy.cuda.runtime.getDeviceProperties(ordinal)
+    name = properties["name"]
+    raw = properties.get("uuid")
+    uuid = bytes(raw).hex() if isinstance(raw, (bytes, bytearray)) else None
+    domain, bus, slot = (int(properties[k]) for k in ("pciDomainID", "pciBusID", "pciDeviceID"))
+    return Device(
+        id=f"cupy:{ordinal}",
+        backend="cupy",
+        kind="gpu",
+        name=name.decode() if isinstance(name, bytes) else str(name),
+        api="cuda",
+        driver=driver,
+        memory_bytes=int(properties["totalGlobalMem"]),
+        usable_bytes=int(properties["totalGlobalMem"]),
+        clock=DeviceClock(kind="event", step_s=EVENT_STEP_S),
+        identity=Identity(uuid=uuid, pci=f"{domain:04x}:{bus:02x}:{slot:02x}.0", vendor_id=0x10DE),
+    )
+
+
+def _cuda_version(number: int) -> str:
+    return f"CUDA {number // 1000}.{number % 1000 // 10}"
+
+
+BACKEND = CupyBackend()

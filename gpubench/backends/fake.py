@@ -1,0 +1,221 @@
+"""fake: a hidden backend with a scripted clock and scripted failures, for tests and demonstrations.
+
+It computes with NumPy and *pretends* to take the time that a cost model gives, on a clock of its own, so the
+whole program is deterministic under test. `fake:cpu` and `fake:gpu` behave; every other device acts out one
+failure. GPUBENCH_FAKE_NOISE=0.1 makes costs log-normal with that deviation (seeded by device and process).
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import random
+import time
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from gpubench.backends._host import host_dtype
+from gpubench.errors import (
+    BackendError,
+    BackendUnavailable,
+    BuildError,
+    DeviceLost,
+    DeviceOutOfMemory,
+    Unsupported,
+)
+from gpubench.model.backend import Buffer
+from gpubench.model.case import Case
+from gpubench.model.kernel import Limits
+from gpubench.model.op import Array, Dtype, Form, Op, Shape
+from gpubench.model.result import Blas, Device, DeviceClock
+
+# Seconds and rates of the two cost models: plain numbers near a 16-core CPU and a large GPU, so that
+# break-even points fall inside the default ladders.
+CPU_CALL_S, CPU_BYTES_PER_S, CPU_FLOPS_PER_S = 1e-6, 4e10, 8e11
+GPU_LAUNCH_S, GPU_KERNEL_S, GPU_BYTES_PER_S, GPU_FLOPS_PER_S = 4e-6, 6e-6, 3e12, 4.5e13
+COPY_CALL_S, COPY_BYTES_PER_S, ALLOC_S = 8e-6, 5e10, 1e-6
+CLOCK_STEP_S = 1e-9
+
+WORDS = ("cpu", "gpu", "no-clock", "oom", "crash", "exit", "hang", "wrong", "lost", "build", "throttle", "noisy")
+
+
+class FakeLaunch:
+    """Computes the expression once, on the first run; `cost_s` is what each run pretends to take."""
+
+    def __init__(self, compute: Any, cost_s: float) -> None:
+        self._compute = compute
+        self.cost_s = cost_s
+        self.output: Buffer = None
+        self.kernel_hash: str | None = "fake"
+
+    def execute(self) -> None:
+        """Compute on the first call; later ones would give the same, because launches are idempotent."""
+        if self.output is None:
+            self.output = self._compute()
+
+
+class FakeSession:
+    """Host time and device time as two numbers that costs push forward."""
+
+    def __init__(self, device: Device, word: str) -> None:
+        import numpy as np
+
+        self._np = np
+        self._word = word
+        self.device = device
+        self.threads: int | None = 4 if word == "cpu" else None
+        self.blas: Blas | None = Blas(library="fake", version="1", kernel="scripted") if word == "cpu" else None
+        self.limits = Limits(max_buffer_bytes=1 << 34, max_binding_bytes=1 << 34, float16=True, float64=True)
+        self._host_s = 0.0
+        self._device_s = 0.0
+        self._noise = float(os.environ.get("GPUBENCH_FAKE_NOISE", "0.2" if word == "noisy" else "0"))
+        self._random = random.Random(f"{device.id} {os.environ.get('GPUBENCH_FAKE_SEED', '')}")
+
+    def supports(self, op: Op, case: Case) -> BackendError | None:
+        """The CPU has the library form in `resident` only; the GPUs have both forms where declared."""
+        if case.dtype not in op.dtypes or case.dtype == "bfloat16":
+            return Unsupported(f"{op.name} has no {case.dtype} on fake", reason="no-dtype")
+        if case.form == "tuned":
+            return Unsupported(f"{op.name} has no tuned kernel for fake", reason="no-implementation")
+        if self._word == "cpu" and case.regime != "resident":
+            return Unsupported("the CPU's data is already at home", reason="no-transfer")
+        return None
+
+    def host_array(self, shape: Shape, dtype: Dtype, form: Form) -> Array:
+        """A pageable array."""
+        return self._np.empty(shape, host_dtype(dtype))
+
+    def allocate(self, shape: Shape, dtype: Dtype) -> Buffer:
+        """An array, unless the device is `fake:oom`."""
+        self._spend(ALLOC_S)
+        if self._word == "oom":
+            raise DeviceOutOfMemory("scripted: no memory left")
+        return self._np.empty(shape, host_dtype(dtype))
+
+    def free(self, buffer: Buffer) -> None:
+        """The array goes with its last reference."""
+
+    def upload(self, buffer: Buffer, host: Array) -> None:
+        """Copy in, in order."""
+        self._np.copyto(buffer, host)
+        self._spend(COPY_CALL_S + host.nbytes / COPY_BYTES_PER_S)
+
+    def download(self, buffer: Buffer, host: Array) -> None:
+        """Wait for the launches, then copy out."""
+        self._host_s = max(self._host_s, self._device_s)
+        self._np.copyto(host, buffer)
+        self._spend(COPY_CALL_S + host.nbytes / COPY_BYTES_PER_S)
+
+    def compile(self, op: Op, case: Case, inputs: Sequence[Buffer], output: Buffer) -> FakeLaunch:
+        """The expression, and its cost by the model of this device."""
+        if self._word == "build":
+            raise BuildError("scripted: line 1: expected ';'")
+        np = self._np
+
+        def compute() -> Array:
+            with np.errstate(all="ignore"):
+                result = np.asarray(op.expr(np, *inputs))
+            return result + 1 if self._word == "wrong" else result
+
+        work, traffic = op.flops(case.params), op.bytes(case.params, case.dtype)
+        if self._word == "cpu":
+            cost = CPU_CALL_S + max(traffic / CPU_BYTES_PER_S, work / CPU_FLOPS_PER_S)
+        else:
+            cost = GPU_KERNEL_S + max(traffic / GPU_BYTES_PER_S, work / GPU_FLOPS_PER_S)
+        return FakeLaunch(compute, cost)
+
+    def run(self, launch: FakeLaunch, repeat: int = 1) -> None:
+        """Enqueue; the failing devices fail here, in the middle of real work."""
+        self._act_out()
+        launch.execute()
+        if self._word == "cpu":
+            self._spend(launch.cost_s * repeat)
+            return
+        first = self._host_s + GPU_LAUNCH_S
+        self._host_s += GPU_LAUNCH_S * repeat
+        # A kernel shorter than the launch waits for the host, a longer one lets it run ahead.
+        busy = max(launch.cost_s, GPU_LAUNCH_S) * (repeat - 1) + launch.cost_s
+        self._device_s = max(self._device_s, first) + busy * self._factor()
+
+    def sync(self) -> None:
+        """The host waits for the device; the wait itself is free."""
+        self._host_s = max(self._host_s, self._device_s)
+
+    def time(self, launch: FakeLaunch, repeat: int = 1, *, cold: bool = False) -> float | None:
+        """The model's kernel time; None on the CPU and on `fake:no-clock`."""
+        if self.device.clock is None:
+            return None
+        self.run(launch, repeat)
+        self.sync()
+        return launch.cost_s * repeat * self._factor()
+
+    def empty_launch(self) -> FakeLaunch:
+        """Costs the fixed part alone."""
+        return FakeLaunch(lambda: self._np.empty(0), 0.0 if self._word == "cpu" else 1e-6)
+
+    def clock(self) -> float:
+        """The scripted host clock; every reading costs one step, so time never stands still."""
+        self._host_s += CLOCK_STEP_S
+        return self._host_s
+
+    def throttled(self) -> bool:
+        """Always, on `fake:throttle`."""
+        return self._word == "throttle"
+
+    def close(self) -> None:
+        """Nothing to free."""
+
+    def _spend(self, seconds: float) -> None:
+        self._host_s += seconds * self._factor()
+
+    def _factor(self) -> float:
+        return math.exp(self._random.gauss(0.0, self._noise)) if self._noise else 1.0
+
+    def _act_out(self) -> None:
+        if self._word == "crash":
+            os.abort()
+        if self._word == "exit":
+            os._exit(3)
+        if self._word == "hang":
+            _sleep_for_ever()
+        if self._word == "lost":
+            raise DeviceLost("scripted: the device fell off the bus")
+
+
+def _sleep_for_ever() -> NoReturn:
+    while True:
+        time.sleep(60)
+
+
+class FakeBackend:
+    """The actors. `fake:unavailable` is not listed and refuses to open."""
+
+    name = "fake"
+    forms: tuple[Form, ...] = ("library",)
+
+    def devices(self) -> list[Device]:
+        """All actors."""
+        return [_actor(word) for word in WORDS]
+
+    def open(self, device_id: str, threads: int | None = None) -> FakeSession:
+        """One actor by its word. Raises BackendUnavailable for an unknown one."""
+        word = device_id.partition(":")[2]
+        if word not in WORDS:
+            raise BackendUnavailable(f"scripted: there is no {device_id}", hint=f"one of {', '.join(WORDS)}")
+        return FakeSession(_actor(word), word)
+
+
+def _actor(word: str) -> Device:
+    return Device(
+        id=f"fake:{word}",
+        backend="fake",
+        kind="cpu" if word == "cpu" else "gpu",
+        name=f"Scripted {word}",
+        api="fake",
+        memory_bytes=None if word == "cpu" else 1 << 34,
+        usable_bytes=None if word == "cpu" else 1 << 34,
+        clock=None if word in ("cpu", "no-clock") else DeviceClock(kind="event", step_s=CLOCK_STEP_S),
+    )
+
+
+BACKEND = FakeBackend()

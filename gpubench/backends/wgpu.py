@@ -1,0 +1,311 @@
+"""wgpu: any GPU through Vulkan, Metal or DX12, with the ops' WGSL kernels (tuned form only).
+
+The device clock stamps the begin and end of a compute pass. Transfers go through persistent, mapped
+staging buffers (gpu-kernels: 10 GB/s against 1 to 2 GB/s of the convenience calls).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from gpubench.backends._host import host_dtype
+from gpubench.backends._wgsl import Programs, WgpuLaunch, encode
+from gpubench.backends._wgpu_transfer import Transfers
+from gpubench.errors import BackendError, BackendUnavailable, DeviceLost, DeviceOutOfMemory, Unsupported
+from gpubench.model.backend import Buffer
+from gpubench.model.case import Case
+from gpubench.model.kernel import Limits
+from gpubench.model.op import ITEMSIZE, Array, Dtype, Form, Op, Shape
+from gpubench.model.result import Blas, Device, DeviceClock, Identity
+
+WANTED_FEATURES = ("timestamp-query", "shader-f16", "shader-f64", "subgroup")
+_APIS = {"Vulkan": "vulkan", "Metal": "metal", "D3D12": "dx12"}
+_SOFTWARE_VENDOR = 0x10005  # Mesa's PCI-less vendor id: llvmpipe and lavapipe
+_SOFTWARE_NAMES = ("llvmpipe", "lavapipe", "swiftshader", "warp", "basic render")
+_FLUSH_BYTES = 256 << 20  # no API tells the cache size; two times any L2 of today
+_FLUSH_BYTES_SOFTWARE = 64 << 20
+_EMPTY = "@compute @workgroup_size(1) fn main() {}"
+
+
+@contextlib.contextmanager
+def _vendor_errors() -> Iterator[None]:
+    """Turn wgpu's exceptions into ours: nothing above this file knows them."""
+    import wgpu
+
+    try:
+        yield
+    except wgpu.GPUOutOfMemoryError as error:
+        raise DeviceOutOfMemory(_first_line(error)) from error
+    except (wgpu.GPUInternalError, RuntimeError) as error:
+        if isinstance(error, wgpu.GPUValidationError):
+            raise BackendError(str(error), reason="validation-error") from error
+        raise DeviceLost(_first_line(error)) from error
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+class WgpuSession:
+    """One open adapter: one device, one queue, a pool of buffers and the programs built so far."""
+
+    def __init__(self, device: Device, adapter: Any) -> None:
+        self.device = device
+        self.threads = None
+        self.blas: Blas | None = None
+        wanted = [f for f in WANTED_FEATURES if f in adapter.features]
+        with _vendor_errors():
+            self._device = adapter.request_device_sync(required_features=wanted)
+        self.limits = _limits(self._device, device.kind == "software")
+        self._programs = Programs(self._device, self.limits)
+        self._transfers = Transfers(self._device)
+        self._pool: dict[int, list[Any]] = {}
+        self._flush: Any = None
+        self._stamps = _Stamps(self._device) if "timestamp-query" in wanted else None
+
+    def supports(self, op: Op, case: Case) -> BackendError | None:
+        """Tuned form, a dtype the device has, and operands within its limits (named exactly)."""
+        if case.form != "tuned":
+            return Unsupported("wgpu has no array library: only tuned WGSL kernels", reason="no-implementation")
+        if not op.tuned.get("wgpu"):
+            return Unsupported(f"{op.name} has no WGSL kernel", reason="no-implementation")
+        if case.dtype not in op.dtypes or case.dtype == "bfloat16":
+            return Unsupported(f"{op.name} has no {case.dtype} in WGSL", reason="no-dtype")
+        for operand in (*op.inputs, op.output):
+            size = op.operand_bytes(operand, case.params, case.dtype)
+            limit = min(self.limits.max_binding_bytes, self.limits.max_buffer_bytes)
+            if size > limit:
+                return Unsupported(
+                    f"{operand.name} takes {size} bytes; this device binds at most {limit}", reason="limit"
+                )
+        try:
+            op.tuned["wgpu"][0].build(case.params, case.dtype, self.limits)
+        except BackendError as error:
+            return error
+        return None
+
+    def host_array(self, shape: Shape, dtype: Dtype, form: Form) -> Array:
+        """A pageable array; the copy into mapped staging memory is part of every upload."""
+        import numpy as np
+
+        return np.empty(shape, host_dtype(dtype))
+
+    def allocate(self, shape: Shape, dtype: Dtype) -> Buffer:
+        """A storage buffer, from the pool if one of that size is free. Raises DeviceOutOfMemory."""
+        import wgpu
+
+        count = 1
+        for extent in shape:
+            count *= extent
+        size = max(16, -(-count * ITEMSIZE[dtype] // 16) * 16)
+        free = self._pool.get(size)
+        if free:
+            return free.pop()
+        usage = wgpu.BufferUsage.STORAGE | wgpu.BufferUsage.COPY_SRC | wgpu.BufferUsage.COPY_DST
+        with _vendor_errors():
+            return self._device.create_buffer(size=size, usage=usage)
+
+    def free(self, buffer: Buffer) -> None:
+        """Back into the pool."""
+        self._pool.setdefault(buffer.size, []).append(buffer)
+
+    def upload(self, buffer: Buffer, host: Array) -> None:
+        """Copy in; ordered with launches."""
+        with _vendor_errors():
+            self._transfers.upload(buffer, host)
+
+    def download(self, buffer: Buffer, host: Array) -> None:
+        """Copy out; complete on return."""
+        with _vendor_errors():
+            self._transfers.download(buffer, host)
+
+    def compile(self, op: Op, case: Case, inputs: Sequence[Buffer], output: Buffer) -> WgpuLaunch:
+        """Pipelines by source text, bind groups by buffers: both cached. Raises BuildError."""
+        return self._programs.launch(op, case, inputs, output)
+
+    def run(self, launch: WgpuLaunch, repeat: int = 1) -> None:
+        """All launches in one pass of one submit: a submit per dispatch would time the submit."""
+        with _vendor_errors():
+            encoder = self._device.create_command_encoder()
+            compute = encoder.begin_compute_pass()
+            encode(compute, launch, repeat)
+            compute.end()
+            self._device.queue.submit([encoder.finish()])
+
+    def sync(self) -> None:
+        """Wait for the queue. `on_submitted_work_done` raises TypeError in wgpu 0.32 (pygfx/wgpu-py#834)."""
+        with _vendor_errors():
+            if hasattr(self._device, "_poll_wait"):
+                self._device._poll_wait()
+            else:
+                self._transfers.fence()
+
+    def time(self, launch: WgpuLaunch, repeat: int = 1, *, cold: bool = False) -> float | None:
+        """Seconds between the begin and end stamps of one pass of `repeat` launches."""
+        if self._stamps is None:
+            return None
+        with _vendor_errors():
+            encoder = self._device.create_command_encoder()
+            if cold:
+                encoder.clear_buffer(self._flush_buffer())
+            compute = encoder.begin_compute_pass(timestamp_writes=self._stamps.writes)
+            encode(compute, launch, repeat)
+            compute.end()
+            return self._stamps.read(encoder)
+
+    def empty_launch(self) -> WgpuLaunch:
+        """A dispatch of one thread that does nothing."""
+        return self._programs.bare(_EMPTY)
+
+    def clock(self) -> float:
+        """The host's monotonic clock, in seconds."""
+        return time.perf_counter()
+
+    def throttled(self) -> bool:
+        """WebGPU cannot tell."""
+        return False
+
+    def close(self) -> None:
+        """Destroy the device and everything on it."""
+        with contextlib.suppress(Exception):
+            for buffers in self._pool.values():
+                for buffer in buffers:
+                    buffer.destroy()
+            self._pool.clear()
+            self._transfers.close()
+            self._device.destroy()
+
+    def _flush_buffer(self) -> Any:
+        import wgpu
+
+        if self._flush is None:
+            size = min(_FLUSH_BYTES_SOFTWARE if self.limits.software else _FLUSH_BYTES, self.limits.max_buffer_bytes)
+            self._flush = self._device.create_buffer(size=size // 16 * 16, usage=wgpu.BufferUsage.COPY_DST)
+        return self._flush
+
+
+class _Stamps:
+    """Two timestamps of one pass, resolved and read back."""
+
+    def __init__(self, device: Any) -> None:
+        import wgpu
+
+        self._device = device
+        self._set = device.create_query_set(type="timestamp", count=2)
+        usage = wgpu.BufferUsage.QUERY_RESOLVE | wgpu.BufferUsage.COPY_SRC
+        self._resolved = device.create_buffer(size=16, usage=usage)
+        self._readable = device.create_buffer(
+            size=16, usage=wgpu.BufferUsage.MAP_READ | wgpu.BufferUsage.COPY_DST
+        )
+        self._period_s = timestamp_period_s(device)
+        self.writes = {
+            "query_set": self._set,
+            "beginning_of_pass_write_index": 0,
+            "end_of_pass_write_index": 1,
+        }
+
+    def read(self, encoder: Any) -> float | None:
+        """Submit and return end - begin in seconds; None if the clock went backwards or stood still."""
+        encoder.resolve_query_set(self._set, 0, 2, self._resolved, 0)
+        encoder.copy_buffer_to_buffer(self._resolved, 0, self._readable, 0, 16)
+        self._device.queue.submit([encoder.finish()])
+        self._readable.map_sync("READ")
+        begin, end = memoryview(self._readable.read_mapped()).cast("B").cast("Q")
+        self._readable.unmap()
+        return (end - begin) * self._period_s if end > begin else None
+
+
+def timestamp_period_s(device: Any) -> float:
+    """Seconds per tick. Only the native library tells; without it WebGPU's own unit, 1 ns."""
+    try:
+        from wgpu.backends.wgpu_native import lib
+
+        return float(lib.wgpuQueueGetTimestampPeriod(device.queue._internal)) * 1e-9
+    except (ImportError, AttributeError):
+        return 1e-9
+
+
+def _limits(device: Any, software: bool) -> Limits:
+    limits, features = device.limits, device.features
+    return Limits(
+        max_buffer_bytes=limits["max-buffer-size"],
+        max_binding_bytes=limits["max-storage-buffer-binding-size"],
+        max_workgroup_bytes=limits["max-compute-workgroup-storage-size"],
+        max_workgroup_threads=min(
+            limits["max-compute-invocations-per-workgroup"], limits["max-compute-workgroup-size-x"]
+        ),
+        max_groups_per_dimension=limits["max-compute-workgroups-per-dimension"],
+        subgroups="subgroup" in features,
+        float16="shader-f16" in features,
+        float64="shader-f64" in features,
+        software=software,
+    )
+
+
+def is_software(info: dict[str, Any]) -> bool:
+    """A rasteriser on the CPU, whatever API lists it: never a GPU."""
+    name = f"{info.get('device', '')} {info.get('vendor', '')}".lower()
+    return (
+        info.get("adapter_type") == "CPU"
+        or info.get("vendor_id") == _SOFTWARE_VENDOR
+        or any(word in name for word in _SOFTWARE_NAMES)
+    )
+
+
+class WgpuBackend:
+    """Adapters of Vulkan, Metal and DX12; OpenGL is left out (it lists the same GPUs a second time)."""
+
+    name = "wgpu"
+    forms: tuple[Form, ...] = ("tuned",)
+
+    def devices(self) -> list[Device]:
+        """GPUs first, software adapters last. Raises BackendUnavailable if there is neither."""
+        return [device for device, _ in self._adapters()]
+
+    def open(self, device_id: str, threads: int | None = None) -> WgpuSession:
+        """Open one adapter by id. Raises BackendUnavailable if there is none."""
+        for device, adapter in self._adapters():
+            if device.id == device_id:
+                return WgpuSession(device, adapter)
+        raise BackendUnavailable(f"there is no device {device_id}")
+
+    def _adapters(self) -> list[tuple[Device, Any]]:
+        try:
+            import wgpu
+
+            adapters = wgpu.gpu.enumerate_adapters_sync()
+        except Exception as error:
+            raise BackendUnavailable(
+                f"wgpu cannot list adapters: {_first_line(error)}",
+                hint="install a Vulkan loader (Debian: apt install libvulkan1) and the GPU's driver",
+            ) from error
+        usable = [a for a in adapters if a.info["backend_type"] in _APIS]
+        if not usable:
+            raise BackendUnavailable(
+                "no Vulkan, Metal or DX12 adapter is present",
+                hint="install the GPU's Vulkan driver (Debian: apt install mesa-vulkan-drivers libvulkan1)",
+            )
+        usable.sort(key=lambda a: is_software(a.info))  # stable: enumeration order otherwise
+        return [(_describe(i, a), a) for i, a in enumerate(usable)]
+
+
+def _describe(index: int, adapter: Any) -> Device:
+    info = adapter.info
+    software = is_software(info)
+    clock = DeviceClock(kind="pass-timestamp", step_s=1e-9) if "timestamp-query" in adapter.features else None
+    return Device(
+        id=f"wgpu:{index}",
+        backend="wgpu",
+        kind="software" if software else "gpu",
+        name=str(info.get("device") or "unknown"),
+        api=_APIS[info["backend_type"]],  # type: ignore[arg-type]
+        driver=str(info.get("description") or "") or None,
+        clock=clock,
+        identity=Identity(vendor_id=info.get("vendor_id"), device_id=info.get("device_id")),
+    )
+
+
+BACKEND = WgpuBackend()

@@ -1,0 +1,95 @@
+"""Child side: one workload's inputs, buffers and reference, and the correctness gate in front of timing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from gpubench.backends._host import compare, op_hash, poisoned, random_inputs, reference
+from gpubench.errors import WrongResult
+from gpubench.model.backend import Buffer, Launch, Session
+from gpubench.model.case import Case
+from gpubench.model.op import Array, Form, Op
+from gpubench.model.result import Check
+
+
+class Wrong(WrongResult):
+    """The output is wrong; `check` says by how much and where."""
+
+    def __init__(self, check: Check) -> None:
+        size = "not finite" if check.max_error is None else f"{check.max_error:.3g}"
+        super().__init__(
+            f"largest error {size} at {check.index}, allowed {check.limit:.3g}",
+            hint="this is a defect of the kernel or of the driver: please report it with the result file",
+        )
+        self.check = check
+
+
+class Material:
+    """What all cases of one workload share on one device: host inputs, device inputs, the reference."""
+
+    def __init__(self, session: Session, op: Op, case: Case, seed: int, kind: str, scratch: Path) -> None:
+        self.session = session
+        self.op = op
+        self.case = case
+        self.inputs: list[Array] = random_inputs(op, case.params, case.dtype, seed, kind)
+        self.want, self.scale = reference(op, self.inputs, scratch, f"{case.workload} {seed} {kind}")
+        self.op_hash = op_hash(op)
+        self.buffers: list[Buffer] = []
+        self.outputs: dict[Form, Buffer] = {}
+        self.landing: Array = poisoned(op.output.shape(case.params), case.dtype)
+
+    def upload_inputs(self) -> None:
+        """Allocate the device's inputs once and fill them. Raises DeviceOutOfMemory."""
+        if self.buffers:
+            return
+        for operand, host in zip(self.op.inputs, self.inputs, strict=True):
+            buffer = self.session.allocate(operand.shape(self.case.params), self.case.dtype)
+            self.buffers.append(buffer)
+            self.session.upload(buffer, host)
+        self.session.sync()
+
+    def output(self, form: Form) -> Buffer | None:
+        """The poisoned output of the tuned form; the library form returns a fresh array each time."""
+        if form == "library":
+            return None
+        if form not in self.outputs:
+            shape = self.op.output.shape(self.case.params)
+            self.outputs[form] = self.session.allocate(shape, self.case.dtype)
+        self.session.upload(self.outputs[form], poisoned(self.op.output.shape(self.case.params), self.case.dtype))
+        return self.outputs[form]
+
+    def verify(self, launch: Launch) -> Check:
+        """Download the launch's output and compare all of it. Raises Wrong."""
+        self.landing.fill(float("nan"))
+        self.session.download(launch.output, self.landing)
+        check = compare(self.op, self.case.dtype, self.landing, self.want, self.scale)
+        if not check.ok:
+            raise Wrong(check)
+        return check
+
+    def release(self) -> None:
+        """Give all buffers back."""
+        for buffer in (*self.buffers, *self.outputs.values()):
+            self.session.free(buffer)
+        self.buffers, self.outputs = [], {}
+
+
+def gate(material: Material, form_case: Case, announce: Callable[[str], None]) -> tuple[Launch, Check, dict[str, Any]]:
+    """Build, run once and check: the launch, its check, and the seconds of building and first running."""
+    session, clock = material.session, material.session.clock
+    announce("upload")
+    material.upload_inputs()
+    output = material.output(form_case.form)
+    session.sync()
+    announce("compile")
+    start = clock()
+    launch = session.compile(material.op, form_case, material.buffers, output)
+    built = clock()
+    session.run(launch)
+    session.sync()
+    first = clock()
+    announce("check")
+    check = material.verify(launch)
+    return launch, check, {"compile_s": built - start, "first_launch_s": first - built}

@@ -1,0 +1,181 @@
+"""Messages between the parent and a worker: one JSON object a line, tagged, requests numbered.
+
+A worker answers each request with exactly one reply that carries its number; before each step it may
+announce the phase it is in, so that a crash or a hang can be blamed on that phase.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from gpubench.model.case import Case
+from gpubench.model.result import Block, Check, Device, Parts, WorkerRecord
+
+
+class Message(msgspec.Struct, frozen=True, tag_field="kind"):
+    """Base of all messages."""
+
+
+class ListDevices(Message, kw_only=True, tag="devices"):
+    """Which devices does this backend have? Nothing is opened."""
+
+    id: int
+    backend: str
+
+
+class Open(Message, kw_only=True, tag="open"):
+    """Open the device; `scratch` is the folder of shared references."""
+
+    id: int
+    device_id: str
+    threads: int | None
+    seed: int
+    inputs: str
+    scratch: str
+
+
+class Prepare(Message, kw_only=True, tag="prepare"):
+    """Inputs, buffers, build, correctness gate, parts; calibrate unless the counts are given.
+
+    `part_samples` is how often each part is timed; 0 leaves the parts out.
+    """
+
+    id: int
+    case: Case
+    session: int
+    repeat: int | None = None
+    hot_repeat: int | None = None
+    part_samples: int = 5
+    time_it: bool = True
+
+
+class Sample(Message, kw_only=True, tag="sample"):
+    """One block of a prepared case: warm up, then `samples` samples within `limit_s` seconds."""
+
+    id: int
+    case_id: str
+    session: int
+    round: int
+    position: int
+    samples: int
+    warmup_s: float
+    limit_s: float
+    cold: bool = False
+
+
+class Finish(Message, kw_only=True, tag="finish"):
+    """Check the output that the last launch left behind."""
+
+    id: int
+    case_id: str
+
+
+class Release(Message, kw_only=True, tag="release"):
+    """Free everything that belongs to the workload."""
+
+    id: int
+    workload: str
+
+
+class Close(Message, kw_only=True, tag="close"):
+    """Close the device and end."""
+
+    id: int
+
+
+class Phase(Message, kw_only=True, tag="phase"):
+    """What the worker is about to do; no reply."""
+
+    name: str
+
+
+class Devices(Message, kw_only=True, tag="devices-reply"):
+    """The devices of a backend."""
+
+    id: int
+    devices: list[Device]
+    library_version: str | None = None
+
+
+class Opened(Message, kw_only=True, tag="opened"):
+    """The device is open."""
+
+    id: int
+    device: Device
+    record: WorkerRecord
+
+
+class Prepared(Message, kw_only=True, tag="prepared"):
+    """The case is right and ready; `seconds` is one launch or transfer cycle as calibration saw it."""
+
+    id: int
+    check: Check
+    op_hash: str
+    kernel_hash: str | None
+    flops: int
+    bytes: int
+    parts: Parts
+    repeat: int
+    hot_repeat: int | None
+    staging: Literal["pageable", "pinned"]
+    seconds: float | None
+
+
+class Sampled(Message, kw_only=True, tag="sampled"):
+    """One block."""
+
+    id: int
+    block: Block
+
+
+class Done(Message, kw_only=True, tag="done"):
+    """The request was carried out and has nothing to say."""
+
+    id: int
+
+
+class Refused(Message, kw_only=True, tag="refused"):
+    """The case was not attempted, or the device is not to be had."""
+
+    id: int
+    reason: str
+    detail: str
+    hint: str = ""
+
+
+class Broke(Message, kw_only=True, tag="broke"):
+    """The case was attempted and failed; `fatal` means that only a fresh worker can go on."""
+
+    id: int
+    reason: str
+    detail: str
+    hint: str = ""
+    phase: str | None = None
+    check: Check | None = None
+    fatal: bool = False
+
+
+Request = ListDevices | Open | Prepare | Sample | Finish | Release | Close
+Reply = Devices | Opened | Prepared | Sampled | Done | Refused | Broke
+FromWorker = Phase | Reply
+
+_encoder = msgspec.json.Encoder()
+_request_decoder = msgspec.json.Decoder(Request)
+_reply_decoder = msgspec.json.Decoder(FromWorker)
+
+
+def encode(message: Request | FromWorker) -> bytes:
+    """One line."""
+    return _encoder.encode(message) + b"\n"
+
+
+def decode_request(line: bytes) -> Request:
+    """Raises msgspec.DecodeError or ValidationError."""
+    return _request_decoder.decode(line)
+
+
+def decode_reply(line: bytes) -> FromWorker:
+    """Raises msgspec.DecodeError or ValidationError."""
+    return _reply_decoder.decode(line)

@@ -1,0 +1,246 @@
+"""Child side: overhead, repeat counts, warm-up, the three regimes and the parts (measurement.md 4, 5, 8)."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import time
+from collections.abc import Callable, Iterator
+
+from gpubench.measure.checking import Material
+from gpubench.model.backend import Buffer, Launch, Session
+from gpubench.model.case import Case
+from gpubench.model.result import Block
+
+# A sample lasts at least this long on the wall clock, so that two clock readings and the scheduler's
+# jitter are below 1 % of it; on the device clock 1 ms does (measurement.md section 5).
+SAMPLE_S = 5e-3
+HOT_SAMPLE_S = 1e-3
+LONGEST_REPEAT = 1 << 20
+OVERHEAD_FACTOR = 10
+CLOCK_STEPS = 1000
+CLOCK_READINGS = 10_000
+# Pauses after a throttled sample: three tries, then the sample is kept and marked.
+THROTTLE_PAUSES_S = (0.05, 0.25, 1.0)
+WARMUP_LAUNCHES = 3
+# Cold samples flush the caches each time, which is slow on a small device: a few per block are enough.
+COLD_SAMPLES = 2
+
+
+class Cycle:
+    """One case ready to be sampled: `seconds(repeat)` runs it and returns seconds per launch."""
+
+    def __init__(self, material: Material, case: Case, launch: Launch) -> None:
+        self.material = material
+        self.case = case
+        self.launch = launch
+        self.session: Session = material.session
+        self.repeat = 1
+        self.hot_repeat: int | None = None
+
+    def seconds(self, repeat: int) -> float:
+        """Wall seconds per launch of one sample in this case's regime."""
+        regime = {
+            "resident": self._resident, "transfer-once": self._transfer_once,
+            "transfer-always": self._transfer_always,
+        }[self.case.regime]  # fmt: skip
+        return regime(repeat)
+
+    def _resident(self, repeat: int) -> float:
+        session, clock = self.session, self.session.clock
+        start = clock()
+        session.run(self.launch, repeat)
+        session.sync()
+        return (clock() - start) / repeat
+
+    def _transfer_once(self, repeat: int) -> float:
+        session, clock, calls = self.session, self.session.clock, self.case.calls or 1
+        start = clock()
+        for _ in range(repeat):
+            for buffer, host in zip(self.material.buffers, self.material.inputs, strict=True):
+                session.upload(buffer, host)
+            session.run(self.launch, calls)
+            session.download(self.launch.output, self.material.landing)
+        return (clock() - start) / (repeat * calls)
+
+    def _transfer_always(self, repeat: int) -> float:
+        clock = self.session.clock
+        start = clock()
+        for _ in range(repeat):
+            buffers, output = self.take()
+            for buffer, host in zip(buffers, self.material.inputs, strict=True):
+                self.session.upload(buffer, host)
+            launch = self.session.compile(self.material.op, self.case, buffers, output)
+            self.session.run(launch)
+            self.session.download(launch.output, self.material.landing)
+            self.give_back(buffers, output)
+        return (clock() - start) / repeat
+
+    def take(self) -> tuple[list[Buffer], Buffer | None]:
+        """Buffers for the inputs and, in the tuned form, the output, from the warm pool."""
+        op, case = self.material.op, self.case
+        buffers = [self.session.allocate(x.shape(case.params), case.dtype) for x in op.inputs]
+        if case.form == "library":
+            return buffers, None
+        return buffers, self.session.allocate(op.output.shape(case.params), case.dtype)
+
+    def give_back(self, buffers: list[Buffer], output: Buffer | None) -> None:
+        """The inverse of `take`."""
+        for buffer in buffers if output is None else [*buffers, output]:
+            self.session.free(buffer)
+
+
+def clock_facts(clock: Callable[[], float]) -> tuple[float, float]:
+    """(smallest step seen, mean cost of one reading) of a clock, in seconds."""
+    count = 2000
+    readings = [clock() for _ in range(count)]
+    steps = [b - a for a, b in zip(readings, readings[1:], strict=False) if b > a]
+    return (min(steps) if steps else 0.0), (readings[-1] - readings[0]) / (count - 1)
+
+
+def measure_overhead(session: Session, count: int = 100) -> list[float]:
+    """Seconds of an empty launch and its synchronise, `count` times after a short warm-up."""
+    empty = session.empty_launch()
+    values = []
+    for i in range(count + 10):
+        start = session.clock()
+        session.run(empty)
+        session.sync()
+        if i >= 10:
+            values.append(session.clock() - start)
+    return values
+
+
+def calibrate(cycle: Cycle, overhead_s: float, clock_step_s: float, clock_cost_s: float) -> tuple[int, float]:
+    """(repeat, seconds per launch): double from 1 until a sample is long enough for its clock and overhead."""
+    target = max(
+        SAMPLE_S, OVERHEAD_FACTOR * overhead_s, CLOCK_STEPS * clock_step_s, CLOCK_READINGS * clock_cost_s
+    )
+    launches = cycle.case.calls or 1
+    repeat = 1
+    while True:
+        seconds = cycle.seconds(repeat)
+        total = seconds * repeat * launches
+        if total >= target or repeat >= LONGEST_REPEAT:
+            return repeat, seconds
+        # Far from the target, several doublings are taken at once: half of what the sample predicts.
+        predicted = target / max(seconds * launches, 1e-9)
+        while repeat * 2 <= max(predicted / 2, 1) and repeat < LONGEST_REPEAT:
+            repeat *= 2
+        if repeat < LONGEST_REPEAT and cycle.seconds(repeat) * repeat * launches < target:
+            repeat *= 2
+
+
+def calibrate_hot(cycle: Cycle) -> int | None:
+    """Launches per device-clock sample: doubled until they last 1 ms; None without a device clock."""
+    repeat = 1
+    while True:
+        seconds = cycle.session.time(cycle.launch, repeat)
+        if seconds is None:
+            return None
+        if seconds >= HOT_SAMPLE_S or repeat >= LONGEST_REPEAT >> 6:
+            return repeat
+        repeat *= 2
+
+
+def time_parts(cycle: Cycle, count: int) -> dict[str, list[float]]:
+    """Each part timed singly, fenced before and after (measurement.md section 8), `count` times."""
+    parts: dict[str, list[float]] = {
+        name: [] for name in ("alloc_s", "upload_s", "launch_s", "sync_s", "single_s", "download_s")
+    }
+    session, material = cycle.session, cycle.material
+    for _ in range(count):
+        session.sync()
+        with _timed(session, parts["alloc_s"]):
+            taken = cycle.take()
+            cycle.give_back(*taken)
+        del taken
+        with _timed(session, parts["upload_s"], fence=True):
+            for buffer, host in zip(material.buffers, material.inputs, strict=True):
+                session.upload(buffer, host)
+        with _timed(session, parts["single_s"], fence=True), _timed(session, parts["launch_s"]):
+            session.run(cycle.launch)
+        with _timed(session, parts["sync_s"]):
+            session.sync()
+        with _timed(session, parts["download_s"]):
+            session.download(cycle.launch.output, material.landing)
+    return parts
+
+
+@contextlib.contextmanager
+def _timed(session: Session, into: list[float], *, fence: bool = False) -> Iterator[None]:
+    start = session.clock()
+    yield
+    if fence:
+        session.sync()
+    into.append(session.clock() - start)
+
+
+def sample_block(
+    cycle: Cycle, *, session: int, round_: int, position: int, samples: int, warmup_s: float, limit_s: float,
+    cold: bool, since: float,
+) -> Block:  # fmt: skip
+    """Warm up for `warmup_s` (at least three launches), then take samples; everything is kept.
+
+    Wall and device samples alternate in `resident`; a throttled sample is marked, waited out and taken
+    again a bounded number of times. `since` is the host time at which the session began.
+    """
+    began = time.perf_counter()
+    wall = _warm_up(cycle, warmup_s)
+    warmup = len(wall)
+    cold_s: list[float] = []
+    hot_s: list[float] = []
+    discarded: dict[str, str] = {}
+    pauses = list(THROTTLE_PAUSES_S)
+    on_device = cycle.case.regime == "resident" and cycle.hot_repeat is not None
+    with _no_garbage_collection():
+        while len(wall) - warmup - len(discarded) < samples:
+            cycle.session.throttled()
+            wall.append(cycle.seconds(cycle.repeat))
+            if cycle.session.throttled():
+                discarded[str(len(wall) - 1)] = "throttled"
+                if not pauses:
+                    break
+                time.sleep(pauses.pop(0))
+                continue
+            if on_device:
+                _device_samples(cycle, hot_s, cold_s)
+            if time.perf_counter() - began > limit_s:
+                break
+    return Block(
+        session=session, round=round_, position=position, repeat=cycle.repeat,
+        hot_repeat=cycle.hot_repeat if on_device else None, warmup=warmup, t_s=began - since, wall_s=wall,
+        device_cold_s=cold_s or None, device_hot_s=hot_s or None, discarded=discarded,
+    )  # fmt: skip
+
+
+def _device_samples(cycle: Cycle, hot_s: list[float], cold_s: list[float]) -> None:
+    hot_repeat = cycle.hot_repeat or 1
+    seconds = cycle.session.time(cycle.launch, hot_repeat)
+    if seconds is not None:
+        hot_s.append(seconds / hot_repeat)
+    if len(cold_s) < COLD_SAMPLES:
+        seconds = cycle.session.time(cycle.launch, 1, cold=True)
+        if seconds is not None:
+            cold_s.append(seconds)
+
+
+def _warm_up(cycle: Cycle, warmup_s: float) -> list[float]:
+    values: list[float] = []
+    clock = cycle.session.clock
+    start, launches = clock(), 0
+    while launches < WARMUP_LAUNCHES or clock() - start < warmup_s:
+        values.append(cycle.seconds(cycle.repeat))
+        launches += cycle.repeat * (cycle.case.calls or 1)
+    return values
+
+
+@contextlib.contextmanager
+def _no_garbage_collection() -> Iterator[None]:
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()

@@ -1,0 +1,236 @@
+"""The child process that drives one device: `python -m gpubench.measure.worker`.
+
+A loop over requests on stdin. Its replies go to a private copy of stdout: descriptor 1 is pointed at stderr,
+so that a library that prints cannot break the protocol. End-of-file on stdin ends the process at once.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import BinaryIO, NoReturn
+
+import gpubench.backends
+import gpubench.kernels
+from gpubench.errors import BackendError, BackendUnavailable, DeviceLost, DeviceOutOfMemory, Unsupported
+from gpubench.measure import protocol, sampling
+from gpubench.measure.checking import Material, Wrong, gate
+from gpubench.model.backend import Session
+from gpubench.model.case import Case
+from gpubench.model.result import Parts, WorkerRecord
+
+RECORDED = (
+    "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "CUPY_TF32",
+    "WGPU_BACKEND_TYPE",
+)  # fmt: skip
+
+
+class Worker:
+    """One open session and what is prepared on it."""
+
+    def __init__(self, out: BinaryIO) -> None:
+        self._out = out
+        self._session: Session | None = None
+        self._materials: dict[str, Material] = {}
+        self._cycles: dict[str, sampling.Cycle] = {}
+        self._parts: dict[tuple[str, str], dict[str, list[float]]] = {}
+        self._phase: str | None = None
+        self._began = time.perf_counter()
+        self._seed, self._inputs, self._scratch = 1, "random", Path()
+        self._overhead_s = self._clock_step_s = self._clock_cost_s = 0.0
+
+    def answer(self, request: protocol.Request) -> protocol.Reply:
+        """Carry out one request; every exception becomes a reply."""
+        try:
+            match request:
+                case protocol.ListDevices():
+                    return self._list(request)
+                case protocol.Open():
+                    return self._open(request)
+                case protocol.Prepare():
+                    return self._prepare(request)
+                case protocol.Sample():
+                    return self._sample(request)
+                case protocol.Finish():
+                    self._announce("check")
+                    cycle = self._cycles[request.case_id]
+                    cycle.material.verify(cycle.launch)
+                case protocol.Release():
+                    self._release(request.workload)
+                case protocol.Close():
+                    self._close()
+            return protocol.Done(id=request.id)
+        except (BackendUnavailable, Unsupported, DeviceOutOfMemory) as error:
+            return protocol.Refused(id=request.id, reason=error.reason, detail=error.detail, hint=error.hint)
+        except Wrong as error:
+            return self._broke(request.id, error, check=error.check)
+        except BackendError as error:
+            return self._broke(request.id, error, fatal=isinstance(error, DeviceLost))
+        except MemoryError as error:
+            return protocol.Refused(id=request.id, reason="out-of-memory", detail=f"host memory: {error}")
+
+    def unforeseen(self, request: protocol.Request, error: Exception) -> protocol.Reply:
+        """Anything else is a defect: it costs the case and is shown with its type."""
+        detail = f"{type(error).__name__}: {error}"
+        return protocol.Broke(id=request.id, reason="error", detail=detail[:2000], phase=self._phase)
+
+    def _broke(self, number: int, error: BackendError, **more: object) -> protocol.Broke:
+        return protocol.Broke(
+            id=number, reason=error.reason, detail=error.detail[:2000], hint=error.hint, phase=self._phase, **more
+        )  # type: ignore[arg-type]
+
+    def _announce(self, phase: str) -> None:
+        self._phase = phase
+        self._out.write(protocol.encode(protocol.Phase(name=phase)))
+        self._out.flush()
+
+    def _list(self, request: protocol.ListDevices) -> protocol.Devices:
+        self._announce("devices")
+        devices = gpubench.backends.load(request.backend).devices()
+        return protocol.Devices(id=request.id, devices=devices, library_version=_version(request.backend))
+
+    def _open(self, request: protocol.Open) -> protocol.Opened:
+        self._announce("open")
+        self._seed, self._inputs, self._scratch = request.seed, request.inputs, Path(request.scratch)
+        start = time.perf_counter()
+        session = gpubench.backends.load(request.device_id.partition(":")[0]).open(
+            request.device_id, request.threads
+        )
+        open_s = time.perf_counter() - start
+        self._session = session
+        self._announce("overhead")
+        overhead = sampling.measure_overhead(session)
+        self._clock_step_s, self._clock_cost_s = sampling.clock_facts(session.clock)
+        self._overhead_s = sorted(overhead)[len(overhead) // 2]
+        record = WorkerRecord(
+            device_id=request.device_id, threads=session.threads, blas=session.blas,
+            env={name: os.environ[name] for name in RECORDED if name in os.environ},
+            clock_step_s=self._clock_step_s, clock_cost_s=self._clock_cost_s, open_s=open_s, overhead_s=overhead,
+        )  # fmt: skip
+        return protocol.Opened(id=request.id, device=session.device, record=record)
+
+    def _prepare(self, request: protocol.Prepare) -> protocol.Prepared:
+        case, session = request.case, self._opened()
+        op = gpubench.kernels.load(case.op)
+        self._announce("supports")
+        refusal = session.supports(op, case)
+        if refusal is not None:
+            raise refusal if isinstance(refusal, Unsupported) else Unsupported(
+                refusal.detail, hint=refusal.hint, reason=refusal.reason
+            )
+        material = self._material(case)
+        launch, check, built = gate(material, case, self._announce)
+        cycle = sampling.Cycle(material, case, launch)
+        seconds = None
+        if request.time_it:
+            seconds = self._calibrate(cycle, request)
+        self._cycles[case.id] = cycle
+        timed = self._time_parts(cycle, request.part_samples if request.time_it else 0)
+        return protocol.Prepared(
+            id=request.id, check=check, op_hash=material.op_hash, kernel_hash=launch.kernel_hash,
+            flops=op.flops(case.params), bytes=op.bytes(case.params, case.dtype),
+            parts=Parts(session=request.session, **built, **timed), repeat=cycle.repeat,
+            hot_repeat=cycle.hot_repeat, staging="pageable", seconds=seconds,
+        )  # fmt: skip
+
+    def _material(self, case: Case) -> Material:
+        if case.workload not in self._materials:
+            self._announce("inputs")
+            self._materials[case.workload] = Material(
+                self._opened(), gpubench.kernels.load(case.op), case, self._seed, self._inputs, self._scratch
+            )
+        return self._materials[case.workload]
+
+    def _calibrate(self, cycle: sampling.Cycle, request: protocol.Prepare) -> float | None:
+        self._announce("calibrate")
+        if request.repeat is not None:
+            cycle.repeat, cycle.hot_repeat = request.repeat, request.hot_repeat
+            return None
+        cycle.repeat, seconds = sampling.calibrate(
+            cycle, self._overhead_s, self._clock_step_s, self._clock_cost_s
+        )
+        if cycle.case.regime == "resident":
+            cycle.hot_repeat = sampling.calibrate_hot(cycle)
+        return seconds
+
+    def _time_parts(self, cycle: sampling.Cycle, count: int) -> dict[str, list[float]]:
+        """Once per workload and form: the parts do not depend on the regime. The CPU has none."""
+        if not count or cycle.session.device.kind == "cpu":
+            return {}
+        key = (cycle.case.workload, cycle.case.form)
+        if key not in self._parts:
+            self._announce("parts")
+            self._parts[key] = sampling.time_parts(cycle, count)
+        return self._parts[key]
+
+    def _sample(self, request: protocol.Sample) -> protocol.Sampled:
+        self._announce("sample")
+        block = sampling.sample_block(
+            self._cycles[request.case_id], session=request.session, round_=request.round,
+            position=request.position, samples=request.samples, warmup_s=request.warmup_s,
+            limit_s=request.limit_s, cold=request.cold, since=self._began,
+        )  # fmt: skip
+        return protocol.Sampled(id=request.id, block=block)
+
+    def _release(self, workload: str) -> None:
+        self._announce("release")
+        for case_id in [c for c, cycle in self._cycles.items() if cycle.case.workload == workload]:
+            del self._cycles[case_id]
+        for key in [k for k in self._parts if k[0] == workload]:
+            del self._parts[key]
+        material = self._materials.pop(workload, None)
+        if material is not None:
+            material.release()
+
+    def _close(self) -> None:
+        for workload in list(self._materials):
+            self._release(workload)
+        if self._session is not None:
+            self._session.close()
+            self._session = None
+
+    def _opened(self) -> Session:
+        if self._session is None:
+            raise BackendUnavailable("no device is open")
+        return self._session
+
+
+def _version(backend: str) -> str | None:
+    """The version of the library, which listing its devices has imported."""
+    return getattr(sys.modules.get(backend), "__version__", None)
+
+
+def _read_requests(stream: BinaryIO, into: queue.Queue[bytes]) -> NoReturn:
+    for line in stream:
+        into.put(line)
+    os._exit(0)  # the parent is gone: no orphan keeps a device
+
+
+def main() -> int:
+    """Serve requests until `close` or end-of-file."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN if number == signal.SIGINT else signal.SIG_DFL)
+    out = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    requests: queue.Queue[bytes] = queue.Queue()
+    threading.Thread(target=_read_requests, args=(sys.stdin.buffer, requests), daemon=True).start()
+    worker = Worker(out)
+    while True:
+        request = protocol.decode_request(requests.get())
+        try:
+            reply = worker.answer(request)
+        except Exception as error:
+            reply = worker.unforeseen(request, error)
+        out.write(protocol.encode(reply))
+        out.flush()
+        if isinstance(request, protocol.Close):
+            os._exit(0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
