@@ -1,0 +1,198 @@
+"""Configuration: environment > project file > user file, as defaults of the options.
+
+With `_command`, this is the only reader of GPUBENCH_ variables and of configuration files.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gpubench.cli._suggest import suggest
+from gpubench.errors import ConfigError
+
+FILE_NAME = "gpubench.toml"
+# These say where settings come from, so they cannot be settings themselves.
+_UNCONFIGURABLE = {"config", "no-config", "show-config", "help"}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A configured value of the option `--key`, and the file or variable that it comes from."""
+
+    key: str
+    value: Any
+    source: str
+
+
+@dataclass(frozen=True)
+class Option:
+    """What configuration must know of an option: its parameter's name, and whether it repeats or switches."""
+
+    name: str
+    multiple: bool
+    switch: bool
+
+
+Known = Mapping[str, Option]
+
+
+def options_of(params: Iterable[Any]) -> dict[str, Option]:
+    """The configurable options among a command's parameters, by long name without the dashes."""
+    found = {}
+    for param in params:
+        for text in param.opts:
+            key = text.removeprefix("--")
+            if text.startswith("--") and key not in _UNCONFIGURABLE:
+                found[key] = Option(param.name, param.multiple, bool(getattr(param, "is_flag", False)))
+    return found
+
+
+def settings(
+    *,
+    command: str,
+    known: Mapping[str, Known],
+    common: Known,
+    environ: Mapping[str, str],
+    folder: Path,
+    file: str | None,
+    files_wanted: bool,
+) -> dict[str, Setting]:
+    """Every configured value of `command` by parameter name. Raises ConfigError."""
+    if file and not files_wanted:
+        raise ConfigError(
+            "config-conflict", "--config and --no-config contradict each other",
+            why="one names a file, the other reads none", hint="leave one of them out",
+        )  # fmt: skip
+    found: dict[str, Setting] = {}
+    paths = [Path(file)] if file else [_user_file(environ), _project_file(folder)] if files_wanted else []
+    for path in paths:
+        if path is not None and (file or path.is_file()):
+            found.update(_from_file(path, command, known, common))
+    for key, option in known[command].items():
+        variable = "GPUBENCH_" + key.upper().replace("-", "_")
+        text = environ.get(variable)
+        if text:
+            found[option.name] = Setting(key, text.split() if option.multiple else text, variable)
+    return found
+
+
+def show(command: str, context: Any, configured: Mapping[str, Setting]) -> str:
+    """The effective values of `command` as TOML, each with its source."""
+    lines = [f"[{command}]"]
+    for key, option in options_of(context.command.params).items():
+        value = context.params.get(option.name)
+        origin = context.get_parameter_source(option.name)
+        source = "default"
+        if origin is not None and origin.name == "COMMANDLINE":
+            source = "option"
+        elif option.name in configured:
+            source = configured[option.name].source
+        text = _toml(value)
+        lines.append(f"{key} = {text}  # {source}" if text else f"# {key} is not set")
+    return "\n".join(lines)
+
+
+def _project_file(folder: Path) -> Path | None:
+    """The nearest file from `folder` up to the repository's root; outside a repository, `folder` alone."""
+    above = [folder, *folder.parents]
+    depth = next((i for i, place in enumerate(above) if (place / ".git").exists()), 0)
+    for place in above[: depth + 1]:
+        if (place / FILE_NAME).is_file():
+            return place / FILE_NAME
+        project = place / "pyproject.toml"
+        if project.is_file() and "gpubench" in _read(project).get("tool", {}):
+            return project
+    return None
+
+
+def _user_file(environ: Mapping[str, str], platform: str = sys.platform) -> Path | None:
+    home = environ.get("HOME") or environ.get("USERPROFILE")
+    if platform == "win32":
+        base = environ.get("APPDATA")
+    elif platform == "darwin":
+        base = home and f"{home}/Library/Application Support"
+    else:
+        base = environ.get("XDG_CONFIG_HOME") or (home and f"{home}/.config")
+    return Path(base) / "gpubench" / "config.toml" if base else None
+
+
+def _read(path: Path) -> dict[str, Any]:
+    import tomllib
+
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or str(error)
+        raise ConfigError(
+            "bad-config", f"the configuration file {path} cannot be read", why=why,
+            hint="correct it, or leave it out with --no-config",
+        ) from error  # fmt: skip
+
+
+def _from_file(path: Path, command: str, known: Mapping[str, Known], common: Known) -> dict[str, Setting]:
+    tables = _read(path)
+    if path.name == "pyproject.toml":
+        tables = tables.get("tool", {}).get("gpubench", {})
+    found = {}
+    for table, allowed in {"common": common, **known}.items():
+        for key, value in _table(tables, table, path).items():
+            if key not in allowed:
+                raise _unknown(f"{key!r} in [{table}]", key, allowed, path)
+            if table in ("common", command):
+                option = allowed[key]
+                found[option.name] = Setting(key, _plain(key, value, option, path), str(path))
+    for table in tables:
+        if table not in known and table != "common":
+            raise _unknown(f"the table [{table}]", table, ["common", *known], path)
+    return found
+
+
+def _table(tables: Mapping[str, Any], name: str, path: Path) -> Mapping[str, Any]:
+    table = tables.get(name, {})
+    if isinstance(table, dict):
+        return table
+    raise ConfigError(
+        "bad-config", f"{path}: {name!r} is not a table", why="settings stand in tables named after commands",
+        hint=f"write [{name}] above the settings of {name}",
+    )  # fmt: skip
+
+
+def _plain(key: str, value: Any, option: Option, path: Path) -> Any:
+    """A TOML value as the parser takes it: lists of a single option are joined by commas."""
+    items = value if isinstance(value, list) else [value]
+    right = all(isinstance(item, str | int | float) and isinstance(item, bool) == option.switch for item in items)
+    if not right or (option.switch and isinstance(value, list)):
+        wanted = "true or false" if option.switch else "a text, a number or a list of them"
+        raise ConfigError(
+            "bad-setting", f"{path}: {key} = {value!r} is not usable", why=f"{key} takes {wanted}",
+            hint="correct it there, or leave the file out with --no-config",
+        )  # fmt: skip
+    if option.switch:
+        return value
+    texts = [str(item) for item in items]
+    return texts if option.multiple else ",".join(texts)
+
+
+def _unknown(what: str, word: str, names: Iterable[str], path: Path) -> ConfigError:
+    names = list(names)
+    return ConfigError(
+        "unknown-setting", f"{path}: gpubench does not know {what}", why="known: " + ", ".join(names),
+        hint=suggest(word, names) or "remove it or correct its name",
+    )  # fmt: skip
+
+
+def _toml(value: Any) -> str:
+    if value is None or value == [] or value == ():
+        return ""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int | float):
+        return str(value)
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(_toml(item) for item in value) + "]"
+    escaped = str(value).replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'

@@ -1,0 +1,109 @@
+"""From whatever ends a command to three lines on stderr and the documented exit code."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Sequence
+from types import FrameType
+from typing import Any
+
+from gpubench.errors import ExitCode, GpubenchError
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM. Whoever cleans up after Ctrl-C cleans up after this too; only the exit code differs."""
+
+
+def run_guarded(arguments: Sequence[str]) -> int:
+    """Run the command line `arguments`; nothing escapes but the exit code."""
+    invocation: dict[str, Any] = {"verbose": False}
+    previous = _catch_sigterm()
+    try:
+        from gpubench.cli.app import run_app
+
+        code = run_app(arguments, invocation)
+        sys.stdout.flush()
+        return code
+    except GpubenchError as error:
+        return tell(error, verbose=invocation["verbose"])
+    except SystemExit as exit:
+        return exit.code if isinstance(exit.code, int) else ExitCode.FAILED
+    except Terminated:
+        return ExitCode.TERMINATED
+    except KeyboardInterrupt:
+        return ExitCode.INTERRUPTED
+    except OSError as error:
+        return _output_failed(error) or _bug()
+    except Exception:
+        return _bug()
+    finally:
+        if previous is not None:
+            signal.signal(signal.SIGTERM, previous)
+
+
+def tell(error: GpubenchError, *, verbose: bool = False) -> ExitCode:
+    """Print what happened, why, and what to do; with `verbose` the traceback before them."""
+    if verbose:
+        traceback.print_exception(error)
+    lines = [f"error: {_one_line(error.message)}"]
+    if error.why:
+        lines.append(f"  why: {_one_line(error.why)}")
+    if error.hint:
+        lines.append(f"  fix: {_one_line(error.hint)}")
+    print("\n".join(lines), file=sys.stderr)
+    return error.exit_code
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _catch_sigterm() -> Any:
+    """Make SIGTERM raise Terminated; the previous handler, or None where handlers cannot be set."""
+
+    def terminate(signum: int, frame: FrameType | None) -> None:
+        raise Terminated
+
+    try:
+        return signal.signal(signal.SIGTERM, terminate)
+    except ValueError:  # not in the main thread: a caller that embeds us keeps its own handler
+        return None
+
+
+def _output_failed(error: OSError) -> ExitCode | None:
+    """The exit code if standard output is what failed (a closed pipe, a full disk), else None."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _drop_output()
+        return ExitCode.OK  # the reader, such as `head`, has what it wanted
+    except OSError as full:
+        _drop_output()
+        why = full.strerror or str(full)
+        return tell(
+            GpubenchError("cannot-print", "cannot write to standard output", why=why, hint="free some space")
+        )
+    return None
+
+
+def _drop_output() -> None:
+    # The interpreter flushes once more at exit, and would complain.
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
+
+
+def _bug() -> ExitCode:
+    from gpubench import __version__
+
+    traceback.print_exc()
+    print(
+        f"error: gpubench {__version__} has failed unexpectedly\n"
+        "  why: this is a bug in gpubench, not in what you typed\n"
+        "  fix: please report the lines above, with the command, as CONTRIBUTING.md says",
+        file=sys.stderr,
+    )
+    return ExitCode.FAILED

@@ -1,0 +1,125 @@
+"""`gpubench ops`: what can be measured, and which backends have it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from gpubench.cli._suggest import require_choice
+
+if TYPE_CHECKING:
+    from gpubench.model.op import Op, Operand, Shape
+
+FORMATS = ("table", "json", "markdown")
+_BACKENDS = ("numpy", "cupy", "wgpu")
+# NumPy and CuPy run the array expression of every op; other backends have what is written for them.
+_LIBRARY_BACKENDS = ("numpy", "cupy")
+_HEADER = ("op", "group", "inputs -> output", "FLOPs", "bytes (f32)", "dtypes", "default sizes", *_BACKENDS, "n is")
+_SHORT_DTYPES = {"float64": "f64", "float32": "f32", "float16": "f16", "bfloat16": "bf16"}
+_PROBE = 64  # sizes at which a cost is looked at to write it as a formula
+
+
+def ops(
+    format: Annotated[  # noqa: A002 - the option's name
+        str, typer.Option("--format", metavar="|".join(FORMATS), help="How to write the list.")
+    ] = "table",
+) -> None:
+    """List the ops: what n means, shapes, FLOPs, bytes, dtypes, default sizes, backends and forms."""
+    require_choice(format, FORMATS, "--format")
+    from gpubench import kernels
+
+    found = [kernels.load(name) for members in kernels.groups().values() for name in members]
+    if format == "json":
+        typer.echo(_json(found))
+        return
+    rows = [_HEADER, *(_row(op) for op in found)]
+    typer.echo(_markdown(rows) if format == "markdown" else _table(rows))
+
+
+def forms(op: Op, backend: str) -> list[str]:
+    """The forms in which `backend` has `op`."""
+    library = ["library"] if backend in _LIBRARY_BACKENDS else []
+    return library + (["tuned"] if op.tuned.get(backend) else [])
+
+
+def formula(cost: Callable[[int], int]) -> str:
+    """`2 n^3`, `n - 1`: a cost as c n^k + d where it is one, else its value at one size."""
+    at = [cost(_PROBE * i) for i in (1, 2, 3, 4)]
+    for power in (0, 1, 2, 3):
+        powers = [(_PROBE * i) ** power for i in (1, 2, 3, 4)]
+        scale = (at[1] - at[0]) // (powers[1] - powers[0]) if power else 0
+        rest = at[0] - scale * powers[0]
+        if all(scale * p + rest == value for p, value in zip(powers, at, strict=True)):
+            return _polynomial(scale, power, rest)
+    return f"{at[0]} at n={_PROBE}"
+
+
+def _polynomial(scale: int, power: int, rest: int) -> str:
+    if scale == 0:
+        return str(rest)
+    text = ("" if scale == 1 else f"{scale} ") + ("n" if power == 1 else f"n^{power}")
+    return text + (f" {'+' if rest > 0 else '-'} {abs(rest)}" if rest else "")
+
+
+def _shape(shape: Callable[[dict[str, int]], Shape]) -> list[str]:
+    """The extents of a shape, each as a formula in n."""
+    count = len(shape({"n": _PROBE}))
+    return [formula(lambda n, axis=axis: shape({"n": n})[axis]) for axis in range(count)]  # type: ignore[misc]
+
+
+def _operand(operand: Operand) -> str:
+    return f"{operand.name}[{','.join(_shape(operand.shape))}]"
+
+
+def _bytes(op: Op) -> str:
+    return formula(lambda n: op.bytes({"n": n}, "float32"))
+
+
+def _flops(op: Op) -> str:
+    return formula(lambda n: op.flops({"n": n}))
+
+
+def _row(op: Op) -> tuple[str, ...]:
+    shapes = " ".join(_operand(operand) for operand in op.inputs) + " -> " + ",".join(_shape(op.output.shape))
+    sizes = f"{op.sizes.low}..{op.sizes.high} x{op.sizes.factor}"
+    dtypes = " ".join(_SHORT_DTYPES[dtype] for dtype in op.dtypes)
+    backends = ["+".join(forms(op, backend)) or "-" for backend in _BACKENDS]
+    return (op.name, op.group, shapes, _flops(op), _bytes(op), dtypes, sizes, *backends, op.params["n"])
+
+
+def _table(rows: list[tuple[str, ...]]) -> str:
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    )
+
+
+def _markdown(rows: list[tuple[str, ...]]) -> str:
+    lines = ["| " + " | ".join(row) + " |" for row in rows]
+    return "\n".join([lines[0], "|" + " --- |" * len(rows[0]), *lines[1:]])
+
+
+def _json(found: list[Op]) -> str:
+    import msgspec
+
+    document = {"name": "gpubench-ops", "schema_version": 1, "ops": [_plain(op) for op in found]}
+    return msgspec.json.format(msgspec.json.encode(document)).decode()
+
+
+def _plain(op: Op) -> dict[str, Any]:
+    return {
+        "name": op.name,
+        "group": op.group,
+        "summary": op.summary,
+        "params": dict(op.params),
+        "inputs": [{"name": operand.name, "shape": _shape(operand.shape)} for operand in op.inputs],
+        "output": {"name": op.output.name, "shape": _shape(op.output.shape)},
+        "flops": _flops(op),
+        "bytes_float32": _bytes(op),
+        "dtypes": list(op.dtypes),
+        "default_sizes": op.sizes.sizes(),
+        "forms": {backend: forms(op, backend) for backend in _BACKENDS},
+        "variants": {backend: [kernel.variant for kernel in tuned] for backend, tuned in op.tuned.items()},
+    }
