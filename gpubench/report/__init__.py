@@ -1,0 +1,60 @@
+"""Result files -> a report. Works from the file alone, on any machine, without NumPy or a GPU."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Sequence
+
+from gpubench.errors import UsageError
+from gpubench.model.case import Case
+from gpubench.model.result import Run
+
+# Format -> its module; a module is imported only when its format is asked for (rich draws tables alone).
+FORMATS = {
+    "table": "terminal", "plain": "plain", "markdown": "markdown", "json": "json_document", "csv": "csv_rows",
+}  # fmt: skip
+
+
+def render(
+    runs: Sequence[Run],
+    format: str,
+    *,
+    width: int = 80,
+    color: bool = False,
+    ascii_only: bool = False,
+    sections: Sequence[str] | None = None,
+    time_unit: str = "auto",
+    baseline: str | None = None,
+    keep: Callable[[Case], bool] | None = None,
+) -> str:
+    """The report of `runs` as text with one trailing newline; the same bytes for the same files.
+
+    `width` in characters; `sections` by key (None: all but raw); `time_unit` auto, s, ms, us or ns; `baseline`
+    DEVICE, FORM or FORM@DEVICE (None: the fastest CPU form); `keep` selects the cases shown.
+    Raises UsageError for an unknown format, section or unit, InputError for a baseline that was not measured.
+    """
+    from gpubench.report.analysis import analyse
+    from gpubench.report.formats._options import DEFAULT_SECTIONS, SECTIONS, TIME_UNITS, RenderOptions
+
+    module = importlib.import_module(f"gpubench.report.formats.{FORMATS[known(format, FORMATS, 'format')]}")
+    chosen = DEFAULT_SECTIONS if sections is None else tuple(known(name, SECTIONS, "section") for name in sections)
+    options = RenderOptions(
+        width=width, color=color, ascii_only=ascii_only, sections=chosen,
+        time_unit=known(time_unit, TIME_UNITS, "time unit"),
+    )  # fmt: skip
+    text: str = module.render([analyse(run, baseline=baseline, keep=keep) for run in runs], options)
+    return text
+
+
+def known(name: str, names: Sequence[str] | dict[str, str], what: str) -> str:
+    """`name`, if it is one of `names`. Raises UsageError with the nearest name."""
+    if name in names:
+        return name
+    import difflib
+
+    near = difflib.get_close_matches(name, list(names), n=1)
+    hint = f"did you mean {near[0]!r}?" if near else f"choose one of: {', '.join(names)}"
+    raise UsageError(
+        f"unknown-{what.replace(' ', '-')}", f"there is no {what} {name[:40]!r}",
+        why=f"known: {', '.join(names)}", hint=hint,
+    )  # fmt: skip

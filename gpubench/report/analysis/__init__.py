@@ -1,0 +1,36 @@
+"""From a result file to everything that a report says: pure functions, the same answer for the same file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from gpubench.model.case import Case
+from gpubench.model.result import Run
+from gpubench.report.analysis.baseline import baseline_line
+from gpubench.report.analysis.breakeven import break_evens
+from gpubench.report.analysis.estimate import case_results
+from gpubench.report.analysis.findings import findings
+from gpubench.report.analysis.machine import machine_line
+from gpubench.report.analysis.speedup import speedups
+from gpubench.report.analysis.types import Analysis
+from gpubench.report.analysis.verdict import verdicts
+
+__all__ = ["Analysis", "analyse", "machine_line"]
+
+
+def analyse(
+    run: Run, *, baseline: str | None = None, keep: Callable[[Case], bool] | None = None
+) -> Analysis:
+    """Everything derived from `run`. `baseline` is DEVICE, FORM or FORM@DEVICE (default: the fastest CPU form);
+    `keep` selects cases. Raises InputError if the baseline was not measured."""
+    everything = case_results(run)
+    # The selection chooses what is shown; a baseline that is not shown is still the baseline.
+    cases = tuple(row for row in everything if keep is None or keep(row.case))
+    ratios = tuple(row for row in speedups(everything, baseline) if keep is None or keep(row.case.case))
+    curves = break_evens(run, everything, ratios)
+    return Analysis(
+        run=run, machine=machine_line(run),
+        baseline=baseline_line(run, [row for row in ratios if row.kind == "headline"]),
+        cases=cases, speedups=ratios, break_even=curves,
+        verdicts=verdicts(run, cases, curves), findings=findings(run, cases),
+    )  # fmt: skip

@@ -1,0 +1,84 @@
+"""Where the time of a GPU case goes: parts that add up to the whole, with a signed residual (section 8)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from gpubench.model.result import Measurement, Parts, Run
+from gpubench.report.analysis.labels import workers
+from gpubench.report.analysis.samples import device_time, used_sessions
+from gpubench.report.analysis.types import Anatomy
+from gpubench.stats import median
+
+PARTS = ("alloc_s", "upload_s", "launch_s", "kernel_s", "sync_s", "download_s")
+
+
+def anatomy(run: Run, outcome: Measurement, wall_s: float) -> Anatomy | None:
+    """The anatomy of a `transfer-always` case; None for other regimes and when a part was not measured."""
+    if outcome.case.regime != "transfer-always":
+        return None
+    resident = _resident_sibling(run, outcome)
+    parts = _counted(run, outcome) or (_counted(run, resident) if resident else [])
+    times = {name: _typical(getattr(part, name) for part in parts) for name in (*_LISTED, "single_s")}
+    kernel_s = device_time(run, outcome, "cold")
+    if kernel_s is None and resident is not None:
+        kernel_s = device_time(run, resident, "cold")
+    derived = kernel_s is None
+    if kernel_s is None:
+        kernel_s = _derived_kernel(times)
+    listed = {name: times[name] for name in _LISTED}
+    if kernel_s is None or any(value is None for value in listed.values()):
+        return None
+    known = {name: value for name, value in listed.items() if value is not None}
+    open_s = _typical([worker.open_s] for worker in workers(run, outcome.case.device_id) if worker.open_s)
+    compile_s = _typical([part.compile_s] for part in parts if part.compile_s is not None)
+    first_s = _typical([part.first_launch_s] for part in parts if part.first_launch_s is not None)
+    once = [open_s, compile_s, first_s, known["alloc_s"], known["upload_s"], known["download_s"]]
+    return Anatomy(
+        **known,
+        kernel_s=kernel_s,
+        residual_s=wall_s - sum(known.values()) - kernel_s,
+        whole_s=wall_s,
+        kernel_derived=derived,
+        single_s=times["single_s"],
+        compile_s=compile_s,
+        first_launch_s=first_s,
+        first_result_s=None if None in once else sum(value for value in once if value is not None),
+    )
+
+
+_LISTED = tuple(name for name in PARTS if name != "kernel_s")
+
+
+def _derived_kernel(times: dict[str, float | None]) -> float | None:
+    """Without a device clock: kernel = single - launch - sync, at least 0."""
+    single, launch, sync = times["single_s"], times["launch_s"], times["sync_s"]
+    if single is None or launch is None or sync is None:
+        return None
+    return max(0.0, single - launch - sync)
+
+
+def _counted(run: Run, outcome: Measurement) -> list[Parts]:
+    allowed = used_sessions(run)
+    return [part for part in outcome.parts if allowed is None or part.session in allowed]
+
+
+def _typical(samples_by_session: Iterable[list[float] | list[float | None]]) -> float | None:
+    """Median over sessions of the session medians; None when no session has a sample."""
+    medians = []
+    for samples in samples_by_session:
+        values = [value for value in samples if value is not None]
+        if values:
+            medians.append(median(values))
+    return median(medians) if medians else None
+
+
+def _resident_sibling(run: Run, outcome: Measurement) -> Measurement | None:
+    """The same workload, form and device with data resident: the kernel is the same one."""
+    wanted = outcome.case
+    for other in run.outcomes:
+        if isinstance(other, Measurement) and other.case.regime == "resident":
+            case = other.case
+            if (case.workload, case.form, case.device_id) == (wanted.workload, wanted.form, wanted.device_id):
+                return other
+    return None

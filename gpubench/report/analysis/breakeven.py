@@ -1,0 +1,183 @@
+"""Break-even from measured sizes: the smallest size from which the device wins for all larger ones (section 10)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Literal
+
+import msgspec
+
+from gpubench import stats
+from gpubench.model.case import Case
+from gpubench.model.result import Run
+from gpubench.report.analysis.types import (
+    BreakEven,
+    CaseResult,
+    Speedup,
+    UndecidedReason,
+    VerdictKind,
+)
+
+WIDEST_INTERVAL = 4.0
+NARROWEST = 0.01  # an interval is never narrower than +-1 %
+MIN_SAMPLES = 3  # fewer timings on a side cannot tell a win from a tie
+MEMORY_SHARE = 0.8  # the planner's guard: a case may take this share of what is free
+State = Literal["win", "loss", "tie"]
+
+
+class Point(msgspec.Struct, frozen=True):
+    """One measured size: the headline pair's ratio, and what it says with confidence."""
+
+    n: int
+    ratio: stats.Interval
+    state: State
+    row: Speedup
+
+
+def break_evens(run: Run, cases: Sequence[CaseResult], rows: Sequence[Speedup]) -> tuple[BreakEven, ...]:
+    """One verdict per op, other params, dtype, regime and GPU device, in the order of `rows`."""
+    curves: dict[tuple[object, ...], list[Speedup]] = {}
+    for row in rows:
+        if row.kind == "headline" and row.case.device_kind in ("gpu", "fake"):
+            curves.setdefault(_curve(row.case.case), []).append(row)
+    return tuple(_judge(run, cases, curve) for curve in curves.values())
+
+
+def _curve(case: Case) -> tuple[object, ...]:
+    return (case.op, _other_params(case), case.dtype, case.regime_id, case.device_id)
+
+
+def _other_params(case: Case) -> tuple[tuple[str, int], ...]:
+    return tuple(sorted((name, value) for name, value in case.params.items() if name != "n"))
+
+
+def state(row: Speedup) -> State:
+    """A win or a loss when the ratio's interval excludes 1; else a tie.
+
+    An unstable or throttled pair takes no headline: it counts only if every sample of one side beats every
+    sample of the other, which no label can put in doubt.
+    """
+    if min(row.baseline.sample_count, row.case.sample_count) < MIN_SAMPLES:
+        return "tie"
+    low, high = row.ratio.low, row.ratio.high
+    if not row.headline:
+        common = row.baseline.sessions.keys() & row.case.sessions.keys()
+        base = [value for i in common for value in row.baseline.sessions[i]]
+        case = [value for i in common for value in row.case.sessions[i]]
+        low, high = min(base) / max(case), max(base) / min(case)
+    return "win" if low > 1 else "loss" if high < 1 else "tie"
+
+
+def _judge(run: Run, cases: Sequence[CaseResult], curve: Sequence[Speedup]) -> BreakEven:
+    ordered = sorted(curve, key=lambda row: row.case.case.params["n"])
+    points = [Point(row.case.case.params["n"], row.ratio, state(row), row) for row in ordered]
+    verdict, low, high = _verdict(run, points)
+    crossings = tuple(round(n) for n in _crossings(points))
+    n: float | None = None
+    if verdict == "at" and low is not None and high is not None:
+        n = _root(points, low, high)
+        low, high = min(low, n * (1 - NARROWEST)), max(high, n * (1 + NARROWEST))
+    case = ordered[-1].case
+    reason = _why_undecided(run, cases, case, points) if verdict == "undecided" else None
+    return BreakEven(
+        op=case.case.op, dtype=case.case.dtype, params=dict(_other_params(case.case)),
+        regime=case.case.regime, calls=case.case.calls, device_id=case.case.device_id,
+        device_kind=case.device_kind, baseline_id=ordered[-1].baseline.case.device_id,
+        verdict=verdict, first=points[0].n, last=points[-1].n,
+        n=None if n is None else round(n),
+        low=math.floor(low) if n is not None and low is not None else None,
+        high=math.ceil(high) if n is not None and high is not None else None,
+        crossings=crossings if verdict in ("at", "unstable") else (), reason=reason,
+    )  # fmt: skip
+
+
+def _verdict(run: Run, points: Sequence[Point]) -> tuple[VerdictKind, float | None, float | None]:
+    """The verdict, and for `at` the last confident loss and the first confident win as bounds."""
+    sure = [point for point in points if point.state != "tie"]
+    changes = [(a, b) for a, b in zip(sure, sure[1:], strict=False) if a.state != b.state]
+    if len(changes) > 1 or (changes and changes[0][1].state == "loss"):
+        return "unstable", None, None  # a device that wins and then loses again has no single threshold either
+    if len(points) < 2 or not sure or points[-1].state == "tie":
+        return "undecided", None, None
+    if changes:
+        low, high = changes[0][0].n, changes[0][1].n
+        return ("at", low, high) if high <= low * WIDEST_INTERVAL else ("undecided", None, None)
+    if points[0].state == "tie":
+        return "undecided", None, None
+    if sure[0].state == "win":
+        return "always", None, None
+    return _losing(run, points), None, None
+
+
+def _losing(run: Run, points: Sequence[Point]) -> VerdictKind:
+    """Loses everywhere: will a larger size help? Only a rise beyond the noise counts, and only if it would fit."""
+    if len(points) < 3:
+        return "undecided"
+    a, b, c = points[-3:]
+    rising = a.ratio.estimate < b.ratio.estimate < c.ratio.estimate and a.ratio.high < c.ratio.low
+    root = stats.line_root(
+        [math.log(point.n) for point in (a, b, c)], [math.log(point.ratio.estimate) for point in (a, b, c)]
+    )
+    if not rising or root is None:
+        return "never"
+    return "beyond-limit" if _fits(run, points, root) else "never"
+
+
+def _fits(run: Run, points: Sequence[Point], log_n: float) -> bool:
+    """Whether the case at exp(log_n) would fit into the device; unknown memory contradicts nothing."""
+    device_id = points[-1].row.case.case.device_id
+    device = next((device for device in run.devices if device.id == device_id), None)
+    limit = (device.usable_bytes or device.memory_bytes) if device else None
+    sizes = [(math.log(point.n), math.log(point.row.case.bytes)) for point in points if point.row.case.bytes > 0]
+    if not limit or len(sizes) < 2:
+        return True
+    intercept, slope = stats.fit_line(*zip(*sizes[-2:], strict=True))
+    return intercept + slope * log_n <= math.log(limit * MEMORY_SHARE)
+
+
+def _crossings(points: Sequence[Point]) -> list[float]:
+    """The size at each confident change of side, interpolated between the sure sizes around it."""
+    sure = [point for point in points if point.state != "tie"]
+    found = []
+    for a, b in zip(sure, sure[1:], strict=False):
+        if a.state != b.state:
+            found.append(_root(points, a.n, b.n))
+    return found
+
+
+def _root(points: Sequence[Point], low: float, high: float) -> float:
+    """The last place in [low, high] where the log-log curve through the measured ratios crosses 1.
+
+    The ends count with the side that they are sure of, so a crossing always lies between them.
+    """
+    inside = [point for point in points if low <= point.n <= high]
+    found = math.sqrt(low * high)
+    for a, b in zip(inside, inside[1:], strict=False):
+        x0, x1, y0, y1 = math.log(a.n), math.log(b.n), math.log(a.ratio.estimate), math.log(b.ratio.estimate)
+        if (y0 < 0) != (y1 < 0):
+            found = math.exp(x0 + (x1 - x0) * (0.0 - y0) / (y1 - y0))
+    return found
+
+
+def _why_undecided(
+    run: Run, cases: Sequence[CaseResult], case: CaseResult, points: Sequence[Point]
+) -> UndecidedReason:
+    if any("throttled" in (point.row.label, point.row.case.label) for point in points if point.state == "tie"):
+        return "throttled"
+    if any(point.state == "tie" for point in points):
+        return "noise"
+    missing = [row for row in cases if row.time is None and _belongs(row, case)]
+    if any(row.outcome == "failure" or row.reason == "timeout" for row in missing):
+        return "failed-cases"
+    if run.exit_reason == "budget" or any(row.reason == "budget" for row in missing):
+        return "budget"
+    return "few-sizes"
+
+
+def _belongs(row: CaseResult, case: CaseResult) -> bool:
+    """Whether `row` is a point that this curve, or its baseline, lacks."""
+    ours, theirs = row.case, case.case
+    same = (ours.op, _other_params(ours), ours.dtype) == (theirs.op, _other_params(theirs), theirs.dtype)
+    on_curve = (ours.device_id, ours.regime_id) == (theirs.device_id, theirs.regime_id)
+    return same and (on_curve or row.device_kind == "cpu")

@@ -1,0 +1,104 @@
+"""One outcome of a run -> one row: estimate, interval, spread, rates, label; or the reason for none."""
+
+from __future__ import annotations
+
+from gpubench import stats
+from gpubench.model.result import DeviceKind, Failure, Measurement, Outcome, Run, Skip
+from gpubench.report.analysis.anatomy import anatomy
+from gpubench.report.analysis.labels import condition_findings, gravest, implausible, noise_findings
+from gpubench.report.analysis.samples import device_time, kept_samples
+from gpubench.report.analysis.types import CaseResult, Rates
+
+NO_SAMPLES = "no-samples"
+
+
+def case_results(run: Run) -> tuple[CaseResult, ...]:
+    """One row for each outcome, ordered by op, dtype, params, regime, device and form: not by the file."""
+    kinds = {device.id: device.kind for device in run.devices}
+    rows = [case_result(run, outcome, device_kind(outcome.case.device_id, kinds)) for outcome in run.outcomes]
+    return tuple(sorted(rows, key=_order))
+
+
+def device_kind(device_id: str, kinds: dict[str, DeviceKind]) -> DeviceKind:
+    """The kind that the file states; a device that was never opened is judged by its backend."""
+    if device_id in kinds:
+        return kinds[device_id]
+    backend = device_id.partition(":")[0]
+    guessed: dict[str, DeviceKind] = {"numpy": "cpu", "hybrid": "hybrid", "fake": "fake"}
+    return guessed.get(backend, "gpu")
+
+
+def case_result(run: Run, outcome: Outcome, kind: DeviceKind) -> CaseResult:
+    """The row of one outcome on a device of this kind."""
+    if isinstance(outcome, Measurement):
+        return _measured(run, outcome, kind)
+    if isinstance(outcome, Skip | Failure):
+        return CaseResult(
+            id=outcome.id, case=outcome.case, device_kind=kind,
+            outcome="skip" if isinstance(outcome, Skip) else "failure",
+            reason=outcome.reason, detail=outcome.detail, hint=outcome.hint,
+        )  # fmt: skip
+    return CaseResult(
+        id=outcome.id, case=outcome.case, device_kind=kind, outcome="planned", reason="not-reached",
+        detail="the run ended before this case was measured",
+    )  # fmt: skip
+
+
+def _measured(run: Run, outcome: Measurement, kind: DeviceKind) -> CaseResult:
+    sessions, throttled = kept_samples(run, outcome)
+    if not sessions:
+        return _without_number(run, outcome, kind)
+    time = stats.run_interval(list(sessions.values()))
+    cold_s, hot_s = device_time(run, outcome, "cold"), device_time(run, outcome, "hot")
+    findings = noise_findings(sessions) + condition_findings(run, outcome, sessions)
+    findings += ["throttled"] if throttled else []
+    findings += ["software"] if kind == "software" else []
+    if kind == "gpu" and cold_s is None and outcome.case.regime == "resident":
+        findings.append("no-device-clock")
+    parts = anatomy(run, outcome, time.estimate)
+    if parts is not None and parts.mismatch:
+        findings.append("transfer-mismatch")
+    doubt = implausible(run, outcome, kind, time.estimate, cold_s, hot_s)
+    if doubt:
+        findings.append("implausible")
+    return CaseResult(
+        id=outcome.id, case=outcome.case, device_kind=kind, outcome="measurement",
+        label=gravest(findings), findings=tuple(findings), time=time,
+        spread=stats.spread([value for samples in sessions.values() for value in samples]),
+        sessions=sessions, flops=outcome.flops, bytes=outcome.bytes,
+        device_cold_s=cold_s, device_hot_s=hot_s, rates=_rates(outcome, time.estimate, cold_s),
+        anatomy=parts, detail=doubt or "",
+    )  # fmt: skip
+
+
+def _without_number(run: Run, outcome: Measurement, kind: DeviceKind) -> CaseResult:
+    """A case that passed its check but has too few samples: no estimate, with the reason for it."""
+    stopped = sorted({stop.reason for stop in outcome.stops} & {"timeout", "budget"})
+    return CaseResult(
+        id=outcome.id, case=outcome.case, device_kind=kind, outcome="measurement",
+        reason=stopped[0] if stopped else NO_SAMPLES,
+        detail=f"fewer than {run.settings.min_samples} samples in every session, so there is no estimate",
+    )  # fmt: skip
+
+
+def _rates(outcome: Measurement, wall_s: float, cold_s: float | None) -> Rates:
+    """Resident kernels: the device's own clock where there is one; else, and with transfers, wall time."""
+    on_device = cold_s is not None and outcome.case.regime == "resident"
+    seconds = cold_s if on_device and cold_s is not None else wall_s
+    return Rates(
+        flops_per_s=outcome.flops / seconds if outcome.flops else None,
+        bytes_per_s=outcome.bytes / seconds if outcome.bytes else None,
+        clock="device_cold" if on_device else "wall",
+    )
+
+
+_REGIME_ORDER = {"resident": 0, "transfer-once": 1, "transfer-always": 2}
+
+
+def _order(row: CaseResult) -> tuple[object, ...]:
+    case = row.case
+    rest = tuple(sorted((name, value) for name, value in case.params.items() if name != "n"))
+    return (
+        case.op, case.dtype, case.params.get("n", 0), rest, _REGIME_ORDER[case.regime], case.calls or 0,
+        row.device_kind != "cpu", case.device_id, case.form,
+    )  # fmt: skip

@@ -1,0 +1,112 @@
+"""Quality of one case: which findings hold, and the gravest of them as its label (measurement.md, section 6)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from gpubench.model.result import DeviceKind, Measurement, Run, WorkerRecord
+from gpubench.report.analysis.machine import fact
+from gpubench.report.analysis.samples import sample_seconds, used_sessions
+from gpubench.report.analysis.types import Label
+from gpubench.stats import first_sample_z, iqr_share, median, order_correlation
+
+NOISY, UNSTABLE = 0.10, 0.25
+TOO_SHORT_S = 1e-3
+CLOCK_STEPS = 100
+FOREIGN_SHARE = 0.05
+FIRST_SLOW_Z = 10.0
+DRIFT, DRIFT_SAMPLES = 0.5, 20
+OVER_THEORETICAL, OVER_MEASURED = 1.05, 1.10
+# Below 4 x the last-level cache a rate may rightly exceed the memory's; where the cache is unknown, 256 MiB
+# (more than any GPU's so far) stands in for it.
+UNKNOWN_CACHE_BYTES = 256 * 2**20
+GRAVITY: tuple[Label, ...] = (
+    "implausible", "software", "throttled", "unstable", "contended", "too-short", "noisy",
+)  # fmt: skip
+
+
+def gravest(findings: Sequence[str]) -> Label:
+    """The label of a case: the first of GRAVITY that was found, else `ok`."""
+    return next((label for label in GRAVITY if label in findings), "ok")
+
+
+def noise_findings(sessions: Mapping[int, Sequence[float]]) -> list[str]:
+    """Findings that the samples alone tell."""
+    found = []
+    noise = max((iqr_share(samples) for samples in sessions.values()), default=0.0)
+    if noise > NOISY:
+        found.append("unstable" if noise > UNSTABLE else "noisy")
+    if any(len(samples) > 2 and first_sample_z(samples) > FIRST_SLOW_Z for samples in sessions.values()):
+        found.append("first-slow")
+    long_enough = [samples for samples in sessions.values() if len(samples) >= DRIFT_SAMPLES]
+    if any(abs(order_correlation(samples)) > DRIFT for samples in long_enough):
+        found.append("drift")
+    return found
+
+
+def condition_findings(run: Run, outcome: Measurement, sessions: Mapping[int, Sequence[float]]) -> list[str]:
+    """Findings about the length of a sample and about other load on the machine."""
+    found = []
+    shortest = sample_seconds(run, outcome)
+    step_s = max((worker.clock_step_s for worker in workers(run, outcome.case.device_id)), default=0.0)
+    if shortest is not None and (shortest < TOO_SHORT_S or shortest < CLOCK_STEPS * step_s):
+        found.append("too-short")
+    for session in run.sessions:
+        loads = (session.foreign_cpu_share, session.steal_share)
+        if session.index in sessions and any(load is not None and load > FOREIGN_SHARE for load in loads):
+            found.append("contended")
+            break
+    return found
+
+
+def implausible(
+    run: Run, outcome: Measurement, kind: DeviceKind, wall_s: float, cold_s: float | None, hot_s: float | None
+) -> str | None:
+    """Why this case cannot be true, with both numbers; None if nothing speaks against it (section 7)."""
+    if hot_s is not None and outcome.case.regime == "resident" and hot_s > wall_s * 1.05:
+        return f"device time {hot_s:.3g} s exceeds wall time {wall_s:.3g} s"
+    overheads = [value for worker in workers(run, outcome.case.device_id) for value in worker.overhead_s]
+    singles = [value for part in outcome.parts for value in part.single_s]
+    # An empty launch is as noisy as a real one: only below the smallest of them is there no doubt.
+    if overheads and singles and median(singles) < 0.9 * min(overheads):
+        return f"one launch takes {median(singles):.3g} s, less than an empty one ({min(overheads):.3g} s)"
+    shortest = min(value for value in (wall_s, cold_s) if value is not None)
+    return _above_roof(run, outcome, kind, shortest)
+
+
+def workers(run: Run, device_id: str) -> list[WorkerRecord]:
+    """What the workers of one device told, of the sessions that count."""
+    allowed = used_sessions(run) or frozenset()
+    return [
+        worker
+        for session in run.sessions
+        if session.index in allowed
+        for worker in session.workers
+        if worker.device_id == device_id
+    ]
+
+
+def _above_roof(run: Run, outcome: Measurement, kind: DeviceKind, seconds: float) -> str | None:
+    case = outcome.case
+    device = next((device for device in run.devices if device.id == case.device_id), None)
+    measured = [
+        ceiling for session in run.sessions for ceiling in session.ceilings if ceiling.device_id == case.device_id
+    ]
+    flops = [c.flops_per_s * OVER_MEASURED for c in measured if c.flops_per_s and c.dtype in (None, case.dtype)]
+    memory = [c.bytes_per_s * OVER_MEASURED for c in measured if c.bytes_per_s]
+    if device is not None and case.dtype in device.theoretical.flops_per_s:
+        flops.append(device.theoretical.flops_per_s[case.dtype] * OVER_THEORETICAL)
+    if device is not None and device.theoretical.bytes_per_s:
+        memory.append(device.theoretical.bytes_per_s * OVER_THEORETICAL)
+    if flops and outcome.flops / seconds > max(flops):
+        return f"{outcome.flops / seconds:.3g} FLOP/s is above the roof of {max(flops):.3g}"
+    large = outcome.bytes > 4 * _last_level_cache(run, kind)
+    if memory and large and outcome.bytes / seconds > max(memory):
+        return f"{outcome.bytes / seconds:.3g} B/s is above the roof of {max(memory):.3g}"
+    return None
+
+
+def _last_level_cache(run: Run, kind: DeviceKind) -> int:
+    caches = fact(run.machine, "cpu", "caches") if kind == "cpu" else None
+    sizes = [cache.size_bytes * cache.instances for cache in caches or []]
+    return max(sizes, default=UNKNOWN_CACHE_BYTES)

@@ -1,0 +1,90 @@
+"""Which samples count: not warm-up, not discarded, not of a superseded session (measurement.md, section 6)."""
+
+from __future__ import annotations
+
+import math
+
+from gpubench.model.result import Block, Measurement, Run
+from gpubench.stats import median
+
+UNFINISHED_STOPS = frozenset({"timeout", "budget"})
+
+
+def used_sessions(run: Run) -> frozenset[int] | None:
+    """Indexes of the sessions that count; None when the file lists no sessions, so that all do."""
+    if not run.sessions:
+        return None
+    return frozenset(session.index for session in run.sessions if not session.superseded)
+
+
+def main_blocks(run: Run, outcome: Measurement) -> dict[int, list[Block]]:
+    """The blocks of the main phase per used session, in the order in which they were measured."""
+    allowed = used_sessions(run)
+    found: dict[int, list[Block]] = {}
+    for block in sorted(outcome.blocks, key=lambda block: (block.session, block.round, block.position)):
+        if block.phase == "main" and (allowed is None or block.session in allowed):
+            found.setdefault(block.session, []).append(block)
+    return found
+
+
+def wall_samples(blocks: list[Block], *, discarded: bool = False) -> list[float]:
+    """Seconds per launch of the used samples; with `discarded`, also of those that were set aside."""
+    return [
+        value
+        for block in blocks
+        for i, value in enumerate(block.wall_s)
+        if i >= block.warmup and (discarded or str(i) not in block.discarded) and _usable(value)
+    ]
+
+
+def kept_samples(run: Run, outcome: Measurement) -> tuple[dict[int, tuple[float, ...]], bool]:
+    """The used samples per session, and whether throttling left fewer than the minimum in one of them.
+
+    Then all samples of that session are used: a filter never empties a table. A session that a deadline cut
+    short of the minimum gives no samples.
+    """
+    kept: dict[int, tuple[float, ...]] = {}
+    throttled = False
+    for session, blocks in main_blocks(run, outcome).items():
+        samples = wall_samples(blocks)
+        if len(samples) < run.settings.min_samples and any(block.discarded for block in blocks):
+            samples, throttled = wall_samples(blocks, discarded=True), True
+        if samples and not _cut_short(run, outcome, session, len(samples)):
+            kept[session] = tuple(samples)
+    return kept, throttled
+
+
+def device_time(run: Run, outcome: Measurement, clock: str) -> float | None:
+    """Median over sessions of the session medians of `device_cold_s` or `device_hot_s`; None without the clock."""
+    medians = []
+    for blocks in main_blocks(run, outcome).values():
+        values = [
+            value
+            for block in blocks
+            for value in (block.device_cold_s if clock == "cold" else block.device_hot_s) or []
+            if _usable(value)
+        ]
+        if values:
+            medians.append(median(values))
+    return median(medians) if medians else None
+
+
+def sample_seconds(run: Run, outcome: Measurement) -> float | None:
+    """The length of the shortest session's median sample: `repeat` launches, in seconds."""
+    medians = [
+        median([value * block.repeat for block in blocks for value in wall_samples([block])])
+        for blocks in main_blocks(run, outcome).values()
+        if any(wall_samples([block]) for block in blocks)
+    ]
+    return min(medians) if medians else None
+
+
+def _cut_short(run: Run, outcome: Measurement, session: int, count: int) -> bool:
+    if count >= run.settings.min_samples:
+        return False
+    reasons = {stop.reason for stop in outcome.stops if stop.session == session}
+    return bool(reasons & UNFINISHED_STOPS) or (not reasons and not run.complete)
+
+
+def _usable(value: float) -> bool:
+    return math.isfinite(value) and value > 0

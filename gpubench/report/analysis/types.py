@@ -1,0 +1,160 @@
+"""What the analysis of one run finds: frozen data that every format renders. Times are in seconds.
+
+Nothing here is ever stored in a result file; all of it is derived from one, and gives the same values again.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from gpubench.model.case import Case, RegimeKind
+from gpubench.model.result import DeviceKind, Run, Severity
+from gpubench.stats import Interval, Spread
+
+OutcomeType = Literal["measurement", "skip", "failure", "planned"]
+Label = Literal[
+    "ok", "noisy", "unstable", "too-short", "contended", "throttled", "implausible", "software",
+]  # fmt: skip
+VerdictKind = Literal["always", "at", "beyond-limit", "never", "unstable", "undecided"]
+UndecidedReason = Literal["noise", "few-sizes", "throttled", "failed-cases", "budget"]
+SpeedupKind = Literal["headline", "library"]
+# Labels that keep a case out of headlines (measurement.md, section 6).
+NO_HEADLINE: frozenset[Label] = frozenset({"unstable", "throttled", "implausible", "software"})
+
+
+class Derived(msgspec.Struct, frozen=True):
+    """Base of the derived types: immutable."""
+
+
+class Rates(Derived, frozen=True, kw_only=True):
+    """Declared work / time of one launch. `clock` names the clock that gave the time."""
+
+    flops_per_s: float | None
+    bytes_per_s: float | None
+    clock: Literal["wall", "device_cold"]
+
+
+class Anatomy(Derived, frozen=True, kw_only=True):
+    """Where the wall time of one `transfer-always` launch goes.
+
+    `sum of parts + residual_s = whole_s`, exactly; a negative residual is overlap. `kernel_derived` says that the
+    device has no clock and the kernel's time is single - launch - sync.
+    """
+
+    alloc_s: float
+    upload_s: float
+    launch_s: float
+    kernel_s: float
+    sync_s: float
+    download_s: float
+    residual_s: float
+    whole_s: float
+    kernel_derived: bool
+    single_s: float | None = None
+    compile_s: float | None = None
+    first_launch_s: float | None = None
+    first_result_s: float | None = None
+
+    @property
+    def residual_share(self) -> float:
+        """residual / whole, signed."""
+        return self.residual_s / self.whole_s
+
+    @property
+    def mismatch(self) -> bool:
+        """The parts miss the whole by more than 10 % and more than 20 us (measurement.md, section 8)."""
+        return abs(self.residual_share) > 0.10 and abs(self.residual_s) > 20e-6
+
+
+class CaseResult(Derived, frozen=True, kw_only=True):
+    """One case: its estimate, or the reason why it has none.
+
+    `label` is the gravest of `findings`. `sessions` holds the kept samples of each used session, by index.
+    """
+
+    id: str
+    case: Case
+    device_kind: DeviceKind
+    outcome: OutcomeType
+    label: Label = "ok"
+    findings: tuple[str, ...] = ()
+    time: Interval | None = None
+    spread: Spread | None = None
+    sessions: dict[int, tuple[float, ...]] = {}
+    flops: int = 0
+    bytes: int = 0
+    device_cold_s: float | None = None
+    device_hot_s: float | None = None
+    rates: Rates | None = None
+    anatomy: Anatomy | None = None
+    reason: str | None = None
+    detail: str = ""
+    hint: str | None = None
+
+    @property
+    def sample_count(self) -> int:
+        """Used samples over all used sessions."""
+        return sum(len(samples) for samples in self.sessions.values())
+
+
+class Speedup(Derived, frozen=True, kw_only=True):
+    """Wall time of the baseline / wall time of the case; above 1 the case is faster.
+
+    `headline` is False when a label of either side forbids one; the row is shown and marked.
+    """
+
+    case: CaseResult
+    baseline: CaseResult
+    kind: SpeedupKind
+    ratio: Interval
+    label: Label
+    headline: bool
+
+
+class BreakEven(Derived, frozen=True, kw_only=True):
+    """The smallest size from which the device wins for all larger sizes, or why none can be named.
+
+    `n`, `low`, `high` are sizes; an open end is None. `first` and `last` are the measured sizes' ends.
+    """
+
+    op: str
+    dtype: str
+    params: dict[str, int]
+    regime: RegimeKind
+    calls: int | None
+    device_id: str
+    device_kind: DeviceKind
+    baseline_id: str
+    verdict: VerdictKind
+    first: int
+    last: int
+    n: int | None = None
+    low: int | None = None
+    high: int | None = None
+    crossings: tuple[int, ...] = ()
+    reason: UndecidedReason | None = None
+
+
+class Finding(Derived, frozen=True, kw_only=True):
+    """A warning with its advice; `ids` are the cases it concerns, none when it is about the whole run."""
+
+    code: str
+    severity: Severity
+    message: str
+    hint: str = ""
+    ids: tuple[str, ...] = ()
+
+
+class Analysis(Derived, frozen=True, kw_only=True):
+    """Everything that is derived from one run, in the order in which it is printed."""
+
+    run: Run
+    machine: str
+    baseline: str
+    cases: tuple[CaseResult, ...]
+    speedups: tuple[Speedup, ...]
+    break_even: tuple[BreakEven, ...]
+    verdicts: tuple[str, ...]
+    findings: tuple[Finding, ...]

@@ -1,0 +1,87 @@
+"""The report as text in tables, before any format: sections, lines and cells. Cells hold no markup."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import msgspec
+
+Tone = Literal["plain", "good", "bad", "muted"]
+
+
+class Column(msgspec.Struct, frozen=True):
+    """A heading. Columns of a higher `rank` are left out first where the width does not suffice; 0 never."""
+
+    name: str
+    right: bool = False
+    rank: int = 0
+
+
+class Cell(msgspec.Struct, frozen=True):
+    """Text and its direction: better or worse. Colour may follow it, and never says anything alone."""
+
+    text: str
+    tone: Tone = "plain"
+
+
+class Table(msgspec.Struct, frozen=True):
+    """`note` stands above the table (the baseline of a speedup), `legend` below."""
+
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    title: str = ""
+    note: str = ""
+    legend: str = ""
+
+
+class Section(msgspec.Struct, frozen=True):
+    """One part of the report, under one key of `--sections`. `folded`: a detail, closed where that is possible."""
+
+    key: str
+    title: str
+    lines: tuple[str, ...] = ()
+    tables: tuple[Table, ...] = ()
+    folded: bool = False
+
+
+class Document(msgspec.Struct, frozen=True):
+    """The whole report of one run. `headings` come first: run and machine."""
+
+    headings: tuple[str, ...]
+    sections: tuple[Section, ...]
+
+
+def cells(*texts: str | Cell) -> tuple[Cell, ...]:
+    """A row; text becomes a plain cell."""
+    return tuple(text if isinstance(text, Cell) else Cell(text) for text in texts)
+
+
+def printable(text: str) -> str:
+    """One line without control characters or marks that reorder what follows them."""
+    return " ".join("".join(c if c.isprintable() else " " for c in text).split())
+
+
+def widths(table: Table) -> list[int]:
+    """The width of each column: its heading or its widest cell."""
+    return [
+        max([len(column.name), *(len(row[i].text) for row in table.rows)]) for i, column in enumerate(table.columns)
+    ]
+
+
+def fitted(table: Table, width: int, *, gap: int = 2) -> Table:
+    """The table without as many columns of the highest rank as it takes to fit `width` characters."""
+    while sum(widths(table)) + gap * (len(table.columns) - 1) > width:
+        ranks = [column.rank for column in table.columns]
+        if max(ranks) == 0:
+            return table
+        table = _without(table, ranks.index(max(ranks)))
+    return table
+
+
+def _without(table: Table, index: int) -> Table:
+    def keep(items: Sequence[Cell]) -> tuple[Cell, ...]:
+        return (*items[:index], *items[index + 1 :])
+
+    columns = (*table.columns[:index], *table.columns[index + 1 :])
+    return msgspec.structs.replace(table, columns=columns, rows=tuple(keep(row) for row in table.rows))

@@ -1,0 +1,142 @@
+"""Hand-built runs: each case is given its time, so that every answer is known."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gpubench.model.case import Case
+from gpubench.model.facts import Fact
+from gpubench.model.machine import Cpu, Gpu, GpuMemory, Machine, Memory
+from gpubench.model.result import (
+    Blas,
+    Block,
+    Check,
+    Device,
+    DeviceClock,
+    Failure,
+    Fingerprint,
+    Fingerprints,
+    Measurement,
+    Outcome,
+    Parts,
+    Planned,
+    Run,
+    RunWarning,
+    Selection,
+    SessionRecord,
+    Settings,
+    Skip,
+    Stop,
+    WorkerRecord,
+)
+
+GROUPS = {"matmul": "matmul", "relu": "activation", "add": "vector"}
+# Ten samples around 1: the median is 1, the quartiles lie 0.9 % apart.
+QUIET = (0.99, 1.01, 0.995, 1.005, 1.0, 1.0, 0.998, 1.002, 0.996, 1.004)
+CPU = Device(id="numpy:0", backend="numpy", kind="cpu", name="Test CPU", api="host")
+GPU = Device(
+    id="cupy:0", backend="cupy", kind="gpu", name="Test GPU", api="cuda", driver="570.1",
+    memory_bytes=16 * 2**30, usable_bytes=16 * 2**30, clock=DeviceClock(kind="event", step_s=5e-7),
+)  # fmt: skip
+SOFTWARE = Device(
+    id="wgpu:0", backend="wgpu", kind="software", name="llvmpipe (LLVM 15)", api="vulkan",
+    clock=DeviceClock(kind="pass-timestamp", step_s=1e-9),
+)  # fmt: skip
+
+
+def case(
+    op: str = "matmul", n: int = 1024, form: str = "library", regime: str = "resident",
+    device: str = "numpy:0", dtype: str = "float32",
+) -> Case:  # fmt: skip
+    """A case; `transfer-once` has 10 calls."""
+    calls = 10 if regime == "transfer-once" else None
+    return Case(op, GROUPS.get(op, "vector"), {"n": n}, dtype, form, regime, device, calls)  # type: ignore[arg-type]
+
+
+def measured(
+    what: Case, seconds: float, *, sessions: int = 3, factors: Sequence[float] = QUIET, repeat: int = 10_000,
+    cold_s: float | None = None, parts: Parts | None = None, discarded: dict[str, str] | None = None,
+    stop: str = "precision",
+) -> Measurement:  # fmt: skip
+    """A measurement whose samples are `seconds * factors` in each session, after one slow warm-up sample."""
+    flops = 2 * what.params["n"] ** 3 if what.op == "matmul" else what.params["n"]
+    size = 3 * 4 * (what.params["n"] ** 2 if what.op == "matmul" else what.params["n"])
+    wall = [seconds * 7.0, *(seconds * factor for factor in factors)]
+    return Measurement(
+        id=what.id, case=what, flops=flops, bytes=size, op_hash="0" * 12,
+        check=Check(ok=True, max_error=0.0, limit=1e-6, scale="terms"),
+        blocks=[
+            Block(
+                session=i, round=0, position=0, repeat=repeat, warmup=1, wall_s=wall, discarded=discarded or {},
+                device_cold_s=None if cold_s is None else [cold_s] * 3,
+            )
+            for i in range(sessions)
+        ],
+        parts=[] if parts is None else [parts], stops=[Stop(session=i, reason=stop) for i in range(sessions)],  # type: ignore[arg-type]
+    )  # fmt: skip
+
+
+def skipped(what: Case, reason: str = "out-of-memory", detail: str = "needs 9 GiB of 4 GiB") -> Skip:
+    """A case that was not attempted."""
+    return Skip(id=what.id, case=what, reason=reason, detail=detail)
+
+
+def failed(what: Case, reason: str = "wrong-result", detail: str = "largest error 0.5 at [3, 7]") -> Failure:
+    """A case that was attempted and broke."""
+    return Failure(id=what.id, case=what, reason=reason, detail=detail, phase="check")
+
+
+def planned(what: Case) -> Planned:
+    """A case that the run did not reach."""
+    return Planned(id=what.id, case=what)
+
+
+def machine() -> Machine:
+    """Two of two CPUs and one GPU of 16 GiB."""
+    gpu = Gpu(
+        id="GPU-1", name=Fact("Test GPU", "ok", "nvml"),
+        memory=GpuMemory(usable_bytes=Fact(16 * 2**30, "ok", "nvml")),
+    )  # fmt: skip
+    cpu = Cpu(model=Fact("Test CPU", "ok", "proc"), available=Fact(2, "ok", "proc"), logical=Fact(2, "ok", "proc"))
+    return Machine(cpu=cpu, memory=Memory(total_bytes=Fact(8 * 2**30, "ok", "proc")), gpus=[gpu])
+
+
+def run_of(
+    outcomes: Sequence[Outcome], *, devices: Sequence[Device] = (CPU, GPU), sessions: int = 3,
+    complete: bool = True, exit_reason: str = "ok", threads: int = 2, warnings: Sequence[RunWarning] = (),
+    with_machine: bool = True, settings: Settings | None = None,
+) -> Run:  # fmt: skip
+    """A run that holds `outcomes`."""
+    blas = Blas(library="openblas", version="0.3.29", kernel="Haswell")
+    workers = [
+        WorkerRecord(
+            device_id=device.id, threads=threads if device.kind == "cpu" else None,
+            blas=blas if device.kind == "cpu" else None, clock_step_s=1e-9, open_s=0.2, overhead_s=[5e-6] * 5,
+        )
+        for device in devices
+    ]  # fmt: skip
+    empty = Fingerprint(hash="0" * 12, fields={})
+    return Run(
+        id="00000000-0000-4000-8000-000000000001", started_at="2026-01-02T03:04:05Z", complete=complete,
+        exit_reason=exit_reason, tool={"gpubench": "0.1.0", "numpy": "2.1.0"},
+        selection=Selection(ops=["matmul"]), settings=settings or Settings(sessions=sessions),
+        machine=machine() if with_machine else Machine(),
+        fingerprint=Fingerprints(machine=empty, device=empty, software=empty), devices=list(devices),
+        sessions=[
+            SessionRecord(index=i, started_at="2026-01-02T03:04:05Z", workers=workers) for i in range(sessions)
+        ],
+        outcomes=list(outcomes), warnings=list(warnings),
+    )  # fmt: skip
+
+
+def curve(
+    ratios: dict[int, float], *, regime: str = "resident", cpu_s: float = 1e-3, device: str = "cupy:0",
+    factors: Sequence[float] = QUIET, sessions: int = 3,
+) -> list[Outcome]:  # fmt: skip
+    """A CPU case and a GPU case of each size, the GPU `ratio` times faster."""
+    found: list[Outcome] = []
+    for n, ratio in ratios.items():
+        found.append(measured(case(n=n), cpu_s, sessions=sessions))
+        what = case(n=n, regime=regime, device=device)
+        found.append(measured(what, cpu_s / ratio, factors=factors, sessions=sessions))
+    return found

@@ -1,0 +1,41 @@
+"""The run of the golden files: every kind of outcome once, times of a plausible machine."""
+
+from __future__ import annotations
+
+from gpubench.model.result import Outcome, Parts, Run
+from tests.unit.report.builders import CPU, GPU, SOFTWARE, case, failed, measured, run_of, skipped
+
+
+def full_run() -> Run:
+    """CPU, GPU and software adapter; a win, a loss, a break-even, a skip, a failure, a noisy case."""
+    found: list[Outcome] = []
+    for n in (64, 256, 1024, 4096):
+        cpu_s, gpu_s = 3e-6 + 2 * n**3 / 8e11, 12e-6 + 2 * n**3 / 4.5e13
+        copy_s = 16 * n * n / 1e10
+        found += [measured(case(n=n), cpu_s), measured(case(n=n, form="tuned"), cpu_s * 0.97)]
+        found += _gpu_cases(n, gpu_s, copy_s)
+    for n in (65536, 1048576, 16777216):
+        found += [
+            measured(case("relu", n), n * 8 / 2e10),
+            measured(case("relu", n, "tuned"), n * 8 / 3e10, factors=(0.8, 0.9, 1.0, 1.1, 1.0, 0.95, 1.1, 1.0, 0.9, 1.1)),
+            measured(case("relu", n, device="cupy:0"), 8e-6 + n * 8 / 2e12),
+            measured(case("relu", n, regime="transfer-always", device="cupy:0"), 3e-5 + n * 8 / 1e10),
+            measured(case("relu", n, "tuned", device="wgpu:0"), 2.5e-4 + n * 8 / 1e10),
+            skipped(case("relu", n, "tuned", device="cupy:0"), "no-implementation", "relu has no tuned kernel here"),
+        ]
+    found.append(failed(case("add", 1000, "tuned", device="cupy:0")))
+    found.append(skipped(case("add", 2**36, device="cupy:0")))
+    return run_of(found, devices=(CPU, GPU, SOFTWARE))
+
+
+def _gpu_cases(n: int, gpu_s: float, copy_s: float) -> list[Outcome]:
+    parts = Parts(
+        session=0, compile_s=0.3, first_launch_s=2e-3, alloc_s=[2e-6], upload_s=[copy_s * 0.7], launch_s=[4e-6],
+        sync_s=[5e-6], single_s=[gpu_s + 9e-6], download_s=[copy_s * 0.3],
+    )  # fmt: skip
+    always_s = gpu_s + copy_s + 12e-6
+    return [
+        measured(case(n=n, device="cupy:0"), gpu_s, cold_s=gpu_s * 0.9),
+        measured(case(n=n, regime="transfer-once", device="cupy:0"), gpu_s + copy_s / 10),
+        measured(case(n=n, regime="transfer-always", device="cupy:0"), always_s, parts=parts),
+    ]
