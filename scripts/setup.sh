@@ -1,0 +1,118 @@
+#!/bin/sh
+# Usage: sh scripts/setup.sh run|test
+# Makes .venv fit for `make run` or `make test`, and installs the system packages they need when root.
+# A stamp keyed by pyproject.toml, the Python and the folder makes the second time immediate.
+set -eu
+cd "$(dirname "$0")/.."
+goal=$1
+
+say() { printf '%s\n' "$*" >&2; }
+
+# fail WHAT WHY FIX
+fail() {
+    say "error: $1"
+    say "  why: $2"
+    say "  fix: $3"
+    exit 1
+}
+
+# install_packages WHY PACKAGE...: as root through apt-get; fails with the command to type otherwise.
+install_packages() {
+    why=$1
+    shift
+    command -v apt-get >/dev/null 2>&1 || return 1
+    [ "$(id -u)" = 0 ] || return 1
+    say "installing $* ($why)"
+    DEBIAN_FRONTEND=noninteractive
+    export DEBIAN_FRONTEND
+    { apt-get update -qq && apt-get install -y -qq --no-install-recommends "$@"; } >&2 </dev/null
+}
+
+find_python() {
+    for candidate in ${PYTHON:-} python3 python3.13 python3.12 python3.11 /usr/bin/python3; do
+        if "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
+            printf '%s\n' "$candidate"
+            return
+        fi
+    done
+    fail "no Python 3.11 or newer" "tried python3 and python3.11 to python3.13" \
+        "apt-get install python3, or make $goal PYTHON=/path/to/python3"
+}
+
+make_venv() {
+    python=$(find_python)
+    if ! "$python" -c 'import ensurepip, venv' 2>/dev/null; then
+        version=$("$python" -c 'import sys; print("python%d.%d-venv" % sys.version_info[:2])')
+        install_packages "$python cannot make virtual environments" "$version" ||
+            fail "$python cannot make virtual environments" "its venv module is a package of its own here" \
+                "sudo apt-get install $version"
+    fi
+    "$python" -m venv --clear .venv
+}
+
+# Which CuPy fits the NVIDIA driver that is here; empty without one.
+cuda_extra() {
+    version=$(nvidia-smi 2>/dev/null | sed -n 's/.*CUDA Version: *\([0-9]*\).*/\1/p' | head -n 1) || version=
+    case $version in
+        12) echo cuda12 ;;
+        1[3-9]) echo cuda13 ;;
+    esac
+}
+
+has_vulkan_loader() {
+    .venv/bin/python -c 'import ctypes; ctypes.CDLL("libvulkan.so.1")' 2>/dev/null
+}
+
+has_software_vulkan() {
+    has_vulkan_loader || return 1
+    for folder in /usr/share/vulkan/icd.d /etc/vulkan/icd.d /usr/local/share/vulkan/icd.d; do
+        ls "$folder"/lvp_icd*.json >/dev/null 2>&1 && return 0
+    done
+    return 1
+}
+
+need_vulkan() {
+    [ "$(uname -s)" = Linux ] || return 0
+    if [ "$goal" = test ]; then
+        has_software_vulkan || install_packages "the tests of wgpu run on a software adapter" \
+            libvulkan1 mesa-vulkan-drivers ||
+            fail "the tests need a software Vulkan adapter" "libvulkan.so.1 or Mesa's lavapipe is missing" \
+                "sudo apt-get install libvulkan1 mesa-vulkan-drivers"
+    else
+        has_vulkan_loader || install_packages "wgpu reaches GPUs through it" libvulkan1 ||
+            say "note: no Vulkan loader, so wgpu finds no GPU; sudo apt-get install libvulkan1"
+    fi
+}
+
+install_gpubench() {
+    extras=$([ "$goal" = test ] && echo '[dev]' || true)
+    say "setting up .venv for make $goal (some minutes the first time)"
+    .venv/bin/python -m pip install --quiet --disable-pip-version-check -e ".$extras"
+    cuda=$(cuda_extra)
+    if [ -n "$cuda" ] && ! .venv/bin/python -c 'import cupy' 2>/dev/null; then
+        .venv/bin/python -m pip install --quiet --disable-pip-version-check -e ".[$cuda]" ||
+            say "note: CuPy could not be installed, so the NVIDIA GPU is reached through wgpu alone"
+    fi
+}
+
+mkdir -p .setup
+# Two at once would write into the same .venv: the second waits.
+if command -v flock >/dev/null 2>&1; then
+    exec 9>.setup/lock
+    flock 9
+fi
+
+place=$(pwd -P)
+if ! .venv/bin/python -c 'import pip' 2>/dev/null || [ "$(cat .setup/place 2>/dev/null || echo "$place")" != "$place" ]
+then
+    rm -f .setup/run .setup/test
+    make_venv
+fi
+printf '%s\n' "$place" >.setup/place
+
+key=$({ .venv/bin/python --version && cat pyproject.toml scripts/setup.sh; } | cksum)
+if [ "$(cat ".setup/$goal" 2>/dev/null || true)" != "$key" ]; then
+    need_vulkan
+    install_gpubench
+    printf '%s\n' "$key" >".setup/$goal"
+fi
