@@ -164,7 +164,9 @@ def _table(tables: Mapping[str, Any], name: str, path: Path) -> Mapping[str, Any
 def _plain(key: str, value: Any, option: Option, path: Path) -> Any:
     """A TOML value as the parser takes it: lists of a single option are joined by commas."""
     items = value if isinstance(value, list) else [value]
-    right = all(isinstance(item, str | int | float) and isinstance(item, bool) == option.switch for item in items)
+    right = all(
+        isinstance(item, str | int | float) and isinstance(item, bool) == option.switch for item in items
+    )
     if not right or (option.switch and isinstance(value, list)):
         wanted = "true or false" if option.switch else "a text, a number or a list of them"
         raise ConfigError(

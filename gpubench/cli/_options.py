@@ -27,7 +27,7 @@ def shared(
     quiet: Quiet = False,
     verbose: Verbose = False,
     color: Color = "auto",
-    ascii: Ascii = False,  # noqa: A002 - the option's name
+    ascii: Ascii = False,
     no_progress: NoProgress = False,
     config: Config = None,
     no_config: NoConfig = False,

@@ -16,13 +16,23 @@ FORMATS = ("table", "json", "markdown")
 _BACKENDS = ("numpy", "cupy", "wgpu")
 # NumPy and CuPy run the array expression of every op; other backends have what is written for them.
 _LIBRARY_BACKENDS = ("numpy", "cupy")
-_HEADER = ("op", "group", "inputs -> output", "FLOPs", "bytes (f32)", "dtypes", "default sizes", *_BACKENDS, "n is")
+_HEADER = (
+    "op",
+    "group",
+    "inputs -> output",
+    "FLOPs",
+    "bytes (f32)",
+    "dtypes",
+    "default sizes",
+    *_BACKENDS,
+    "n is",
+)
 _SHORT_DTYPES = {"float64": "f64", "float32": "f32", "float16": "f16", "bfloat16": "bf16"}
 _PROBE = 64  # sizes at which a cost is looked at to write it as a formula
 
 
 def ops(
-    format: Annotated[  # noqa: A002 - the option's name
+    format: Annotated[
         str, typer.Option("--format", metavar="|".join(FORMATS), help="How to write the list.")
     ] = "table",
 ) -> None:

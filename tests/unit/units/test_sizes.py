@@ -74,7 +74,8 @@ def test_everything_else_is_a_usage_error_with_its_position(text: str, position:
     error = caught.value
     assert error.exit_code == ExitCode.USAGE
     assert f"position {position} " in error.message
-    assert error.why and error.hint
+    assert error.why
+    assert error.hint
     assert len(error.message) < 250
 
 
@@ -87,7 +88,8 @@ def test_arbitrary_text_gives_sizes_or_a_usage_error(text: str) -> None:
         return
     assert sizes == sorted(set(sizes))
     assert 1 <= len(sizes) <= MAX_SIZES
-    assert sizes[0] >= 1 and sizes[-1] <= MAX_SIZE
+    assert sizes[0] >= 1
+    assert sizes[-1] <= MAX_SIZE
 
 
 @given(st.lists(st.integers(1, MAX_SIZE), min_size=1, max_size=20), st.booleans())

@@ -1,0 +1,156 @@
+"""Run <-> bytes: round trips, digits, refusals and upgrades."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpubench import store
+from gpubench.errors import ExitCode, InputError
+from gpubench.model.result import SCHEMA_VERSION, Run
+from gpubench.store import document
+
+FIXTURES = Path(__file__).parent / "fixtures"
+
+
+def test_the_same_run_gives_the_same_bytes(run: Run) -> None:
+    data = store.dumps(run)
+    assert data == store.dumps(run)
+    assert data.endswith(b"}\n")
+    assert data.count(b"\n") == 1
+    assert store.dumps(store.loads(data, "x")) == data
+
+
+def test_floats_keep_six_significant_digits(run: Run) -> None:
+    back = store.loads(store.dumps(run), "x")
+    assert back.outcomes[0].blocks[0].wall_s == [0.0123457, 0.0125]  # type: ignore[union-attr]
+
+
+@given(samples=st.lists(st.floats(1e-12, 1e6), max_size=20), label=st.none() | st.text(max_size=20))
+def test_round_trip(make_run: Callable[..., Run], samples: list[float], label: str | None) -> None:
+    if label is not None and any(0xD800 <= ord(letter) <= 0xDFFF for letter in label):
+        return  # no text of an operating system that says UTF-8
+    run = make_run(samples, label=label)
+    back = store.loads(store.dumps(run), "x")
+    assert back.label == label
+    got = back.outcomes[0].blocks[0].wall_s  # type: ignore[union-attr]
+    assert all(math.isclose(a, b, rel_tol=1e-5) for a, b in zip(got, samples, strict=True))
+    assert store.loads(store.dumps(back), "x") == back
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_numbers_that_are_none_are_refused_with_their_place(make_run: Callable[..., Run], bad: float) -> None:
+    with pytest.raises(ValueError, match=r"outcomes\[0\]\.blocks\[0\]\.wall_s\[1\] is"):
+        store.dumps(make_run([1.0, bad]))
+
+
+def test_unknown_fields_are_ignored_and_absent_ones_default(run: Run) -> None:
+    plain = json.loads(store.dumps(run))
+    plain["from_the_future"] = {"deep": [1, 2]}
+    plain["outcomes"][0]["novelty"] = "x"
+    del plain["warnings"]
+    assert store.loads(json.dumps(plain).encode(), "x") == store.loads(store.dumps(run), "x")
+
+
+def _refusal(data: bytes) -> InputError:
+    with pytest.raises(InputError) as caught:
+        store.loads(data, "some.json")
+    error = caught.value
+    assert error.exit_code == ExitCode.INPUT
+    assert "some.json" in error.message
+    assert error.why
+    assert error.hint
+    return error
+
+
+@pytest.mark.parametrize(
+    ("data", "code"),
+    [
+        (b"", "empty-file"),
+        (b" \n", "empty-file"),
+        (b"hello", "not-json"),
+        (b"\xff\xfe\x00", "not-json"),
+        (b"{'a': 1}", "not-json"),
+        (b'{"a":' * 100_000, "not-json"),
+        (b"[]", "bad-document"),
+        (b"null", "bad-document"),
+        (b"{}", "wrong-document"),
+        (b'{"name": "gpubench-detect", "schema_version": 1}', "wrong-document"),
+        (b'{"name": 3}', "wrong-document"),
+        (b'{"name": "gpubench-result"}', "bad-document"),
+        (b'{"name": "gpubench-result", "schema_version": "1"}', "bad-document"),
+        (b'{"name": "gpubench-result", "schema_version": true}', "bad-document"),
+        (b'{"name": "gpubench-result", "schema_version": 0}', "bad-document"),
+        (b'{"name": "gpubench-result", "schema_version": 1}', "bad-document"),
+        (b'{"name": "gpubench-result", "schema_version": 99, "news": []}', "too-new"),
+    ],
+)
+def test_what_is_no_result_is_refused(data: bytes, code: str) -> None:
+    assert _refusal(data).code == code
+
+
+def test_a_newer_version_asks_for_an_upgrade() -> None:
+    assert "pip install --upgrade" in _refusal(b'{"name": "gpubench-result", "schema_version": 99}').hint
+
+
+def test_every_truncation_is_refused(run: Run) -> None:
+    data = store.dumps(run)
+    for end in range(1, len(data) - 1, 97):
+        assert _refusal(data[:end]).code in ("truncated-file", "not-json")
+
+
+@given(st.binary(max_size=200))
+def test_arbitrary_bytes_never_crash(data: bytes) -> None:
+    with pytest.raises(InputError):
+        store.loads(data, "x")
+
+
+def test_a_wrong_value_is_named(run: Run) -> None:
+    plain = json.loads(store.dumps(run))
+    plain["outcomes"][0]["flops"] = "many"
+    assert "flops" in _refusal(json.dumps(plain).encode()).why
+
+
+def test_a_case_occurs_once(run: Run) -> None:
+    twice = msgspec.structs.replace(run, outcomes=[*run.outcomes, run.outcomes[0]])
+    assert "twice" in _refusal(store.dumps(twice)).why
+
+
+@pytest.mark.parametrize("version", range(1, SCHEMA_VERSION + 1))
+def test_each_version_has_a_fixture_that_loads(version: int) -> None:
+    path = FIXTURES / f"version-{version}.json"
+    assert json.loads(path.read_text())["schema_version"] == version
+    assert store.load(path).schema_version == SCHEMA_VERSION
+
+
+def test_older_versions_go_through_every_step(monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
+    """The chain itself, on two made-up steps: 1 -> 2 -> 3."""
+    steps: dict[int, Any] = {
+        1: lambda data: {**data, "label": "one"},
+        2: lambda data: {**data, "label": data["label"] + ", two"},
+    }
+    monkeypatch.setattr(document, "MIGRATIONS", steps)
+    monkeypatch.setattr(document, "SCHEMA_VERSION", 3)
+    back = store.loads(store.dumps(run), "x")
+    assert (back.schema_version, back.label) == (3, "one, two")
+
+
+@pytest.mark.parametrize("name", store.SCHEMA_NAMES)
+def test_schemas_are_valid(name: str) -> None:
+    jsonschema.Draft202012Validator.check_schema(store.schema(name))
+
+
+def test_what_is_written_matches_the_schema(run: Run) -> None:
+    validator = jsonschema.Draft202012Validator(store.schema("gpubench-result"))
+    validator.validate(json.loads(store.dumps(run)))
+    with pytest.raises(jsonschema.ValidationError):
+        validator.validate({"name": "gpubench-result"})

@@ -1,0 +1,179 @@
+"""Files: atomic replacement under kill -9, and a message for every file that cannot be used."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import os
+import signal
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from gpubench import store
+from gpubench.errors import ExitCode, GpubenchError, InputError, UsageError
+from gpubench.model.result import Run
+from gpubench.store import files
+
+
+@pytest.mark.parametrize("name", ["a.json", "a.json.gz", "with space.json"])
+def test_saved_files_load(tmp_path: Path, run: Run, name: str) -> None:
+    path = tmp_path / name
+    store.save(run, path)
+    store.save(run, path)
+    assert store.dumps(store.load(path)) == store.dumps(run)
+    assert [entry.name for entry in tmp_path.iterdir()] == [name]
+
+
+def test_compression_is_told_by_content_and_is_deterministic(tmp_path: Path, run: Run) -> None:
+    packed, other = tmp_path / "a.json.gz", tmp_path / "b.json"
+    store.save(run, packed)
+    other.write_bytes(packed.read_bytes())
+    assert store.load(other).id == run.id
+    store.save(run, packed)
+    assert packed.read_bytes() == other.read_bytes()
+
+
+def test_a_link_keeps_pointing(tmp_path: Path, run: Run) -> None:
+    (tmp_path / "deep").mkdir()
+    link = tmp_path / "latest.json"
+    link.symlink_to("deep/a.json")
+    store.save(run, link)
+    assert link.is_symlink()
+    assert store.load(tmp_path / "deep" / "a.json").id == run.id
+
+
+def test_a_failed_save_keeps_the_old_file(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "a.json"
+    store.save(run, path)
+    before = path.read_bytes()
+
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(GpubenchError, match="cannot save") as caught:
+        store.save(run, path)
+    assert caught.value.why == "No space left on device"
+    assert path.read_bytes() == before
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+_SAVE_FOREVER = """
+import sys
+from gpubench import store
+run = store.load(sys.argv[1])
+while True:
+    store.save(run, sys.argv[1])
+    print("saved", flush=True)
+"""
+
+
+@pytest.mark.skipif(os.name == "nt", reason="kill -9 is a matter of POSIX")
+def test_kill_9_never_leaves_a_broken_file(tmp_path: Path, run: Run) -> None:
+    path = tmp_path / "a.json"
+    store.save(run, path)
+    for attempt in range(4):
+        with subprocess.Popen(
+            [sys.executable, "-c", _SAVE_FOREVER, str(path)], stdout=subprocess.PIPE, text=True
+        ) as child:
+            assert child.stdout is not None
+            assert child.stdout.readline() == "saved\n"
+            time.sleep(0.005 * attempt)
+            child.send_signal(signal.SIGKILL)
+        assert store.load(path).id == run.id
+
+
+def _refusal(path: str | Path) -> InputError:
+    with pytest.raises(InputError) as caught:
+        store.load(path)
+    error = caught.value
+    assert error.exit_code == ExitCode.INPUT
+    assert error.why
+    assert error.hint
+    return error
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    assert "no such file" in _refusal(tmp_path / "absent.json").why
+    assert "folder" in _refusal(tmp_path).why
+    assert "not a directory" in _refusal(_touch(tmp_path / "file") / "below.json").why.lower()
+
+
+def test_permission_errors_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a patch: to root, who runs the tests in containers, no file says no."""
+
+    def denied(*args: object, **kwargs: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("builtins.open", denied)
+    assert "may not read" in _refusal("a.json").why
+
+
+def test_damaged_compression(tmp_path: Path, run: Run) -> None:
+    path = tmp_path / "a.json.gz"
+    store.save(run, path)
+    path.write_bytes(path.read_bytes()[:-20])
+    assert _refusal(path).code == "truncated-file"
+    path.write_bytes(b"\x1f\x8bnonsense")
+    assert _refusal(path).code == "truncated-file"
+
+
+def test_files_that_are_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "MAX_BYTES", 1000)
+    path = tmp_path / "a.json"
+    path.write_bytes(b" " * 2000)
+    assert _refusal(path).code == "too-large"
+    path.write_bytes(gzip.compress(b" " * 100_000))
+    assert _refusal(path).code == "too-large"
+
+
+def test_standard_input(monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(store.dumps(run))))
+    assert store.load("-").id == run.id
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(b"")))
+    assert "standard input" in _refusal("-").message
+
+
+def _touch(path: Path) -> Path:
+    path.touch()
+    return path
+
+
+def test_places_that_can_be_written(tmp_path: Path) -> None:
+    store.check_writable("-")
+    store.check_writable(tmp_path / "new.json")
+    store.check_writable(_touch(tmp_path / "old.json"))
+    assert [path.name for path in tmp_path.iterdir()] == ["old.json"]
+
+
+def test_places_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = _touch(tmp_path / "file")
+    places = [(tmp_path, "folder"), (tmp_path / "no" / "a.json", "does not exist"), (file / "a.json", "not a")]
+    places.append((Path(os.devnull), "regular file"))
+    for place, why in places:
+        with pytest.raises(UsageError) as caught:
+            store.check_writable(place, option="-o")
+        assert why in caught.value.why.lower() or place == file / "a.json"
+        assert caught.value.message.startswith("-o: ")
+        assert caught.value.hint
+        assert caught.value.exit_code == ExitCode.USAGE
+
+    def denied(*args: object, **kwargs: object) -> None:
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr(Path, "touch", denied)
+    with pytest.raises(UsageError) as caught:
+        store.check_writable(tmp_path / "a.json")
+    assert caught.value.why == "Read-only file system"
+
+
+def test_saved_files_are_as_readable_as_others(tmp_path: Path, run: Run) -> None:
+    store.save(run, tmp_path / "a.json")
+    other = _touch(tmp_path / "b")
+    assert stat.S_IMODE((tmp_path / "a.json").stat().st_mode) == stat.S_IMODE(other.stat().st_mode)
