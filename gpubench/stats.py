@@ -7,6 +7,7 @@ the unit of replication (measurement.md, section 6). Intervals are 95 % interval
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple
@@ -166,14 +167,14 @@ def median_interval(values: Sequence[float]) -> tuple[float, float]:
 def _median_weights(n: int) -> tuple[float, ...]:
     """Probability that the median of n draws with replacement from n ordered values is the i-th of them.
 
-    P(m-th smallest draw <= x_(i)) = P(Binomial(n, i/n) >= m). With even n the median lies between the two middle
-    draws; the mixture of both is used, which is a little wider and keeps the support at n values.
+    P(m-th smallest draw <= x_(i)) = P(Binomial(n, i/n) >= m). With even n the median lies between the two
+    middle draws; the mixture of both is used, which is a little wider and keeps the support at n values.
     """
     middles = {(n + 1) // 2, n // 2 + 1}
     cumulated = [0.0]
     for i in range(1, n + 1):
         cumulated.append(sum(binomial_tail(n, i / n, m) for m in middles) / len(middles))
-    return tuple(high - low for low, high in zip(cumulated, cumulated[1:], strict=False))
+    return tuple(high - low for low, high in itertools.pairwise(cumulated))
 
 
 def median_distribution(values: Sequence[float]) -> list[tuple[float, float]]:
@@ -194,9 +195,9 @@ def _level(k: int, m: int, tail: float) -> float:
 def cluster_bootstrap(distributions: Sequence[Atoms]) -> tuple[float, float]:
     """Percentile interval of the median of k draws, each from the mixture of the k sessions' distributions.
 
-    This is the bootstrap that resamples sessions, then samples inside them, evaluated exactly: the m-th smallest
-    of k draws has distribution function P(Binomial(k, F) >= m). Even k takes the lower middle draw for the low
-    end and the upper one for the high end, which is slightly wide.
+    This is the bootstrap that resamples sessions, then samples inside them, evaluated exactly: the m-th
+    smallest of k draws has distribution function P(Binomial(k, F) >= m). Even k takes the lower middle draw
+    for the low end and the upper one for the high end, which is slightly wide.
     """
     k = len(distributions)
     atoms = sorted(atom for distribution in distributions for atom in distribution)

@@ -31,18 +31,26 @@ def render(
 
     `width` in characters; `sections` by key (None: all but raw); `time_unit` auto, s, ms, us or ns; `baseline`
     DEVICE, FORM or FORM@DEVICE (None: the fastest CPU form); `keep` selects the cases shown.
-    Raises UsageError for an unknown format, section or unit, InputError for a baseline that was not measured.
+    Raises UsageError for an unknown format, section or unit and when `keep` keeps nothing, InputError for a baseline that was not measured.
     """
     from gpubench.report.analysis import analyse
     from gpubench.report.formats._options import DEFAULT_SECTIONS, SECTIONS, TIME_UNITS, RenderOptions
 
     module = importlib.import_module(f"gpubench.report.formats.{FORMATS[known(format, FORMATS, 'format')]}")
-    chosen = DEFAULT_SECTIONS if sections is None else tuple(known(name, SECTIONS, "section") for name in sections)
+    chosen = DEFAULT_SECTIONS
+    if sections is not None:
+        chosen = tuple(known(name, SECTIONS, "section") for name in sections)
     options = RenderOptions(
         width=width, color=color, ascii_only=ascii_only, sections=chosen,
         time_unit=known(time_unit, TIME_UNITS, "time unit"),
     )  # fmt: skip
-    text: str = module.render([analyse(run, baseline=baseline, keep=keep) for run in runs], options)
+    analyses = [analyse(run, baseline=baseline, keep=keep) for run in runs]
+    if keep is not None and not any(analysis.cases for analysis in analyses):
+        raise UsageError(
+            "no-such-case", "--filter and --skip leave no case",
+            why="no case of the file matches", hint="--sections raw lists the cases with their ids",
+        )  # fmt: skip
+    text: str = module.render(analyses, options)
     return text
 
 

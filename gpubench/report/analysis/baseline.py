@@ -18,6 +18,11 @@ def baseline_line(run: Run, rows: Sequence[Speedup]) -> str:
     return "vs " + "; ".join(_device_text(run, device_id, form) for device_id in devices)
 
 
+def cpu_line(run: Run) -> str:
+    """The CPU side by itself: `numpy, OpenBLAS 0.3.29 (Haswell), 2 of 2 threads`."""
+    return "; ".join(_device_text(run, device_id, "") for device_id in _cpu_devices(run))
+
+
 def blas_text(blas: Blas | None) -> str:
     """`OpenBLAS 0.3.29 (Haswell)`; what is unknown is said to be."""
     if blas is None:
@@ -50,7 +55,7 @@ def _device_text(run: Run, device_id: str, form: str) -> str:
     blas = next((worker.blas for worker in told if worker.blas is not None), None)
     threads, usable = _threads(told), usable_cpus(run)
     count = "threads unknown" if threads is None else f"{threads} of {usable or '?'} threads"
-    return f"{backend} {form}, {blas_text(blas)}, {count}"
+    return f"{backend} {form}".rstrip() + f", {blas_text(blas)}, {count}"
 
 
 def _threads(told: Sequence[WorkerRecord]) -> int | None:

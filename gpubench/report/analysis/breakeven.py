@@ -1,7 +1,8 @@
-"""Break-even from measured sizes: the smallest size from which the device wins for all larger ones (section 10)."""
+"""Break-even: the smallest measured size from which the device wins for all larger ones (section 10)."""
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from typing import Literal
@@ -95,7 +96,7 @@ def _judge(run: Run, cases: Sequence[CaseResult], curve: Sequence[Speedup]) -> B
 def _verdict(run: Run, points: Sequence[Point]) -> tuple[VerdictKind, float | None, float | None]:
     """The verdict, and for `at` the last confident loss and the first confident win as bounds."""
     sure = [point for point in points if point.state != "tie"]
-    changes = [(a, b) for a, b in zip(sure, sure[1:], strict=False) if a.state != b.state]
+    changes = [(a, b) for a, b in itertools.pairwise(sure) if a.state != b.state]
     if len(changes) > 1 or (changes and changes[0][1].state == "loss"):
         return "unstable", None, None  # a device that wins and then loses again has no single threshold either
     if len(points) < 2 or not sure or points[-1].state == "tie":
@@ -111,7 +112,7 @@ def _verdict(run: Run, points: Sequence[Point]) -> tuple[VerdictKind, float | No
 
 
 def _losing(run: Run, points: Sequence[Point]) -> VerdictKind:
-    """Loses everywhere: will a larger size help? Only a rise beyond the noise counts, and only if it would fit."""
+    """Loses everywhere: will a larger size help? Only a rise beyond the noise counts, and if it would fit."""
     if len(points) < 3:
         return "undecided"
     a, b, c = points[-3:]
@@ -129,7 +130,8 @@ def _fits(run: Run, points: Sequence[Point], log_n: float) -> bool:
     device_id = points[-1].row.case.case.device_id
     device = next((device for device in run.devices if device.id == device_id), None)
     limit = (device.usable_bytes or device.memory_bytes) if device else None
-    sizes = [(math.log(point.n), math.log(point.row.case.bytes)) for point in points if point.row.case.bytes > 0]
+    needs = [(point.n, point.row.case.bytes) for point in points if point.row.case.bytes > 0]
+    sizes = [(math.log(n), math.log(need)) for n, need in needs]
     if not limit or len(sizes) < 2:
         return True
     intercept, slope = stats.fit_line(*zip(*sizes[-2:], strict=True))
@@ -140,7 +142,7 @@ def _crossings(points: Sequence[Point]) -> list[float]:
     """The size at each confident change of side, interpolated between the sure sizes around it."""
     sure = [point for point in points if point.state != "tie"]
     found = []
-    for a, b in zip(sure, sure[1:], strict=False):
+    for a, b in itertools.pairwise(sure):
         if a.state != b.state:
             found.append(_root(points, a.n, b.n))
     return found
@@ -153,7 +155,7 @@ def _root(points: Sequence[Point], low: float, high: float) -> float:
     """
     inside = [point for point in points if low <= point.n <= high]
     found = math.sqrt(low * high)
-    for a, b in zip(inside, inside[1:], strict=False):
+    for a, b in itertools.pairwise(inside):
         x0, x1, y0, y1 = math.log(a.n), math.log(b.n), math.log(a.ratio.estimate), math.log(b.ratio.estimate)
         if (y0 < 0) != (y1 < 0):
             found = math.exp(x0 + (x1 - x0) * (0.0 - y0) / (y1 - y0))

@@ -53,7 +53,7 @@ def _measured(run: Run, outcome: Measurement, kind: DeviceKind) -> CaseResult:
     findings = noise_findings(sessions) + condition_findings(run, outcome, sessions)
     findings += ["throttled"] if throttled else []
     findings += ["software"] if kind == "software" else []
-    if kind == "gpu" and cold_s is None and outcome.case.regime == "resident":
+    if kind == "gpu" and outcome.case.regime == "resident" and not _has_clock(run, outcome.case.device_id):
         findings.append("no-device-clock")
     parts = anatomy(run, outcome, time.estimate)
     if parts is not None and parts.mismatch:
@@ -69,6 +69,10 @@ def _measured(run: Run, outcome: Measurement, kind: DeviceKind) -> CaseResult:
         device_cold_s=cold_s, device_hot_s=hot_s, rates=_rates(outcome, time.estimate, cold_s),
         anatomy=parts, detail=doubt or "",
     )  # fmt: skip
+
+
+def _has_clock(run: Run, device_id: str) -> bool:
+    return any(device.id == device_id and device.clock is not None for device in run.devices)
 
 
 def _without_number(run: Run, outcome: Measurement, kind: DeviceKind) -> CaseResult:

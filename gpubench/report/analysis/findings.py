@@ -10,7 +10,8 @@ from gpubench.report.analysis.baseline import cpu_limit
 from gpubench.report.analysis.types import CaseResult, Finding
 
 _CASE_FINDINGS: dict[str, tuple[Severity, str, str]] = {
-    "noisy": ("warning", "the quartiles lie more than 10 % of the median apart", "close other programs or use --rigorous"),
+    "noisy": ("warning", "the quartiles lie more than 10 % of the median apart",
+              "close other programs or use --rigorous"),
     "unstable": ("warning", "the quartiles lie more than 25 % of the median apart; no headline",
                  "close other programs and run again with --rigorous"),
     "too-short": ("warning", "a sample lasts less than 1 ms", "use larger --sizes"),

@@ -1,4 +1,4 @@
-"""Quality of one case: which findings hold, and the gravest of them as its label (measurement.md, section 6)."""
+"""Quality of one case: which findings hold, and the gravest of them as its label."""
 
 from __future__ import annotations
 
@@ -90,7 +90,10 @@ def _above_roof(run: Run, outcome: Measurement, kind: DeviceKind, seconds: float
     case = outcome.case
     device = next((device for device in run.devices if device.id == case.device_id), None)
     measured = [
-        ceiling for session in run.sessions for ceiling in session.ceilings if ceiling.device_id == case.device_id
+        ceiling
+        for session in run.sessions
+        for ceiling in session.ceilings
+        if ceiling.device_id == case.device_id
     ]
     flops = [c.flops_per_s * OVER_MEASURED for c in measured if c.flops_per_s and c.dtype in (None, case.dtype)]
     memory = [c.bytes_per_s * OVER_MEASURED for c in measured if c.bytes_per_s]

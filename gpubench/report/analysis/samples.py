@@ -55,7 +55,7 @@ def kept_samples(run: Run, outcome: Measurement) -> tuple[dict[int, tuple[float,
 
 
 def device_time(run: Run, outcome: Measurement, clock: str) -> float | None:
-    """Median over sessions of the session medians of `device_cold_s` or `device_hot_s`; None without the clock."""
+    """Median over sessions of the session medians on the clock "cold" or "hot"; None without that clock."""
     medians = []
     for blocks in main_blocks(run, outcome).values():
         values = [

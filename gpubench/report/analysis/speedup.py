@@ -12,7 +12,7 @@ from gpubench.report.analysis.types import NO_HEADLINE, CaseResult, Speedup, Spe
 
 
 def speedups(cases: Sequence[CaseResult], baseline: str | None = None) -> tuple[Speedup, ...]:
-    """All headline and library rows, in the order of `cases`.
+    """All rows, in the order of `cases`: per workload, regime and device the headline and what stands beside it.
 
     `baseline` names another baseline than the fastest CPU form: DEVICE, FORM or FORM@DEVICE.
     Raises InputError (`baseline-missing`) if it names nothing that was measured.
@@ -22,7 +22,10 @@ def speedups(cases: Sequence[CaseResult], baseline: str | None = None) -> tuple[
     found: list[Speedup] = []
     for group in _contenders(numbered, is_baseline):
         bases = _baselines(numbered, group[0], is_baseline)
-        found += _pair("headline", _fastest(bases), _fastest(group))
+        best = _fastest(group)
+        found += _pair("headline", _fastest(bases), best)
+        for other in group:
+            found += _pair("case", _fastest(bases), other) if other is not best else []
         if baseline is None:
             found += _pair("library", _library(bases), _library(group))
     return tuple(found)
@@ -72,7 +75,7 @@ def _contenders(
 def _baselines(
     cases: Sequence[CaseResult], contender: CaseResult, is_baseline: Callable[[CaseResult], bool]
 ) -> list[CaseResult]:
-    """A CPU's data is always at home: its resident case is the baseline in all regimes. Others pay their own."""
+    """A CPU's data is at home: its resident case is the baseline in all regimes. Others pay their own."""
     return [
         row
         for row in cases
@@ -96,9 +99,5 @@ def _pair(kind: SpeedupKind, baseline: CaseResult | None, case: CaseResult | Non
     if baseline is None or case is None or ratio is None:
         return []
     label = gravest([baseline.label, case.label])
-    return [
-        Speedup(
-            case=case, baseline=baseline, kind=kind, ratio=ratio, label=label,
-            headline=kind == "headline" and not {baseline.label, case.label} & NO_HEADLINE,
-        )  # fmt: skip
-    ]
+    headline = kind == "headline" and not {baseline.label, case.label} & NO_HEADLINE
+    return [Speedup(case=case, baseline=baseline, kind=kind, ratio=ratio, label=label, headline=headline)]

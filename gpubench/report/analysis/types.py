@@ -19,7 +19,8 @@ Label = Literal[
 ]  # fmt: skip
 VerdictKind = Literal["always", "at", "beyond-limit", "never", "unstable", "undecided"]
 UndecidedReason = Literal["noise", "few-sizes", "throttled", "failed-cases", "budget"]
-SpeedupKind = Literal["headline", "library"]
+# "case": any other form against the same baseline as the headline; for tables of all cases alone.
+SpeedupKind = Literal["headline", "library", "case"]
 # Labels that keep a case out of headlines (measurement.md, section 6).
 NO_HEADLINE: frozenset[Label] = frozenset({"unstable", "throttled", "implausible", "software"})
 
@@ -39,8 +40,8 @@ class Rates(Derived, frozen=True, kw_only=True):
 class Anatomy(Derived, frozen=True, kw_only=True):
     """Where the wall time of one `transfer-always` launch goes.
 
-    `sum of parts + residual_s = whole_s`, exactly; a negative residual is overlap. `kernel_derived` says that the
-    device has no clock and the kernel's time is single - launch - sync.
+    The parts and `residual_s` add up to `whole_s`; a negative residual is overlap. `kernel_derived` says that
+    the device has no clock and the kernel's time is single - launch - sync.
     """
 
     alloc_s: float

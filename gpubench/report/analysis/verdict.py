@@ -62,8 +62,8 @@ def no_gpu(run: Run, cases: Sequence[CaseResult]) -> str:
     software = sorted({device.name for device in run.devices if device.kind == "software"})
     if any(row.device_kind == "software" and row.time is not None for row in cases):
         return (
-            f"No GPU was measured: {', '.join(software) or 'the adapter'} is a software adapter, which runs on the "
-            "CPU; its times stand in a table of their own and give no verdict."
+            f"No GPU was measured: {', '.join(software) or 'the adapter'} is a software adapter, which runs on "
+            "the CPU; its times stand in a table of their own and give no verdict."
         )
     if not any(row.time is not None for row in cases):
         return f"Nothing was measured{_because(run, cases)}."
@@ -79,10 +79,12 @@ def _because(run: Run, cases: Sequence[CaseResult]) -> str:
             reasons.setdefault(row.case.device_id, " ".join(row.detail.split()) or row.reason)
     for warning in run.warnings:
         if "unavailable" in warning.code:
-            reasons.setdefault(warning.id or warning.code, " ".join(warning.message.split()))
+            text = " ".join(warning.message.split())
+            reasons.setdefault(text.partition(":")[0], text)
     if not reasons:
         return " (no GPU backend was asked for, or none was found)"
-    told = "; ".join(text if name == text.partition(":")[0] else f"{name}: {text}" for name, text in reasons.items())
+    texts = [text if text.startswith(f"{name}:") else f"{name}: {text}" for name, text in reasons.items()]
+    told = "; ".join(texts)
     return f" ({told.rstrip('.')})"
 
 
@@ -93,7 +95,13 @@ def _sentence(family: Sequence[BreakEven], *, name_device: bool) -> str:
     if all(row.verdict == "never" for row in family):
         where = "in no regime" if len(family) > 1 else f"not {where_text(first)}"
         return f"{subject}: the GPU pays {where}, at any size up to {max(row.last for row in family)}."
-    return f"{subject}: the GPU " + ", ".join(_clause(row) for row in family) + "."
+    clauses = [_clause(row) for row in family]
+    # "pays from ..., from ..." reads better than the verb in every clause.
+    short = [
+        clause.removeprefix("pays ") if before.startswith("pays ") else clause
+        for before, clause in zip(["", *clauses], clauses, strict=False)
+    ]
+    return f"{subject}: the GPU {', '.join(short)}."
 
 
 def _clause(row: BreakEven) -> str:

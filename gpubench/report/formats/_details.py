@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gpubench.report.analysis.types import Anatomy, Analysis, CaseResult
-from gpubench.report.formats._document import Cell, Column, Section, Table, cells, printable
+from gpubench.report.analysis.types import Analysis, Anatomy, CaseResult
+from gpubench.report.formats._document import Cell, Column, Section, Table, cells, printable, shortened
 from gpubench.report.formats._numbers import (
     mark,
     rate_text,
@@ -18,6 +18,7 @@ from gpubench.report.formats._ratios import device_text, size_text
 from gpubench.units import format_bytes
 
 _PARTS = ("alloc", "upload", "launch", "kernel", "sync", "download")
+_RANKS = {"alloc": 3, "launch": 2, "sync": 1}
 
 
 def anatomy_section(analysis: Analysis, unit: str) -> Section:
@@ -38,7 +39,7 @@ def _anatomy_table(analysis: Analysis, rows: Sequence[tuple[CaseResult, Anatomy]
     first = rows[0][0]
     columns = (
         Column("n", right=True), Column("whole", right=True),
-        *(Column(name, right=True) for name in _PARTS), Column("rest", right=True),
+        *(Column(name, right=True, rank=_RANKS.get(name, 0)) for name in _PARTS), Column("rest", right=True),
     )  # fmt: skip
     body = []
     for row, parts in rows:
@@ -62,7 +63,8 @@ def environment_section(analysis: Analysis) -> Section:
     lines = [f"Software: {printable(tools)}"] if tools else []
     lines.append(
         f"Protocol: {settings.min_samples} to {settings.max_samples} samples a session, precision "
-        f"{share_text(settings.precision)}, order {settings.order}, inputs {settings.inputs}, seed {settings.seed}"
+        f"{share_text(settings.precision)}, order {settings.order}, inputs {settings.inputs}, "
+        f"seed {settings.seed}"
     )
     lines += [printable(f"{name}={value}") for name, value in sorted(run.environment.variables.items())]
     columns = (
@@ -71,8 +73,8 @@ def environment_section(analysis: Analysis) -> Section:
     )  # fmt: skip
     rows = [
         cells(
-            device.id, device.kind, printable(device.name), device.api,
-            format_bytes(device.memory_bytes) if device.memory_bytes else "-", printable(device.driver or "-"),
+            device.id, device.kind, shortened(device.name, 30), device.api,
+            format_bytes(device.memory_bytes) if device.memory_bytes else "-", shortened(device.driver or "-", 20),
         )
         for device in run.devices
     ]  # fmt: skip
@@ -83,13 +85,13 @@ def environment_section(analysis: Analysis) -> Section:
 def raw_section(analysis: Analysis, unit: str) -> Section:
     """Every case with its interval."""
     columns = (
-        Column("case"), Column("wall", right=True), Column("95 % interval", right=True),
-        Column("device cold", right=True, rank=2), Column("rate", right=True, rank=3), Column("k x n", right=True, rank=1),
+        Column("wall", right=True), Column("95 % interval", right=True), Column("device cold", right=True, rank=2),
+        Column("rate", right=True, rank=3), Column("k x n", right=True, rank=1), Column("case"),
     )  # fmt: skip
     rows = [
         cells(
-            row.id, time_text(row.time, unit) + mark(row.label), time_interval_text(row.time, unit),
-            seconds_text(row.device_cold_s, unit), _rate(row), f"{len(row.sessions)} x {_samples(row)}",
+            time_text(row.time, unit) + mark(row.label), time_interval_text(row.time, unit),
+            seconds_text(row.device_cold_s, unit), _rate(row), f"{len(row.sessions)} x {_samples(row)}", row.id,
         )
         for row in analysis.cases
         if row.time is not None

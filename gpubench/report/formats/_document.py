@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from typing import Literal
 
 import msgspec
 
+NARROWEST_WRAP = 20
 Tone = Literal["plain", "good", "bad", "muted"]
 
 
@@ -36,7 +38,7 @@ class Table(msgspec.Struct, frozen=True):
 
 
 class Section(msgspec.Struct, frozen=True):
-    """One part of the report, under one key of `--sections`. `folded`: a detail, closed where that is possible."""
+    """One part of the report, under one key of `--sections`. `folded`: a detail, closed where possible."""
 
     key: str
     title: str
@@ -62,11 +64,21 @@ def printable(text: str) -> str:
     return " ".join("".join(c if c.isprintable() else " " for c in text).split())
 
 
+def wrapped(text: str, width: int) -> str:
+    """`text` in lines of at most `width` characters, all but the first indented."""
+    return textwrap.fill(text, max(width, NARROWEST_WRAP), subsequent_indent="  ", break_on_hyphens=False)
+
+
+def shortened(text: str, length: int = 40) -> str:
+    """`text` on one line, cut to `length` characters: a name must not push a table off the page."""
+    line = printable(text)
+    return line if len(line) <= length else line[: length - 3] + "..."
+
+
 def widths(table: Table) -> list[int]:
     """The width of each column: its heading or its widest cell."""
-    return [
-        max([len(column.name), *(len(row[i].text) for row in table.rows)]) for i, column in enumerate(table.columns)
-    ]
+    names = [column.name for column in table.columns]
+    return [max([len(name), *(len(row[i].text) for row in table.rows)]) for i, name in enumerate(names)]
 
 
 def fitted(table: Table, width: int, *, gap: int = 2) -> Table:

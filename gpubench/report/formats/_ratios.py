@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gpubench.report.analysis.baseline import baseline_line
+from gpubench.report.analysis.baseline import baseline_line, cpu_line
 from gpubench.report.analysis.types import Analysis, BreakEven, CaseResult, Speedup
 from gpubench.report.analysis.verdict import verdict_text
-from gpubench.report.formats._document import Cell, Column, Section, Table, Tone, cells, printable
+from gpubench.report.formats._document import Cell, Column, Section, Table, Tone, cells, printable, shortened
 from gpubench.report.formats._numbers import legend, mark, rate_text, ratio_text, short_ratio_text, time_text
 from gpubench.units import format_size
 
 _DATA = {"resident": "resident", "transfer-always": "always"}
 _FORMS = {"library": "lib", "tuned": "tuned"}
-WHERE = "data: resident = already on the device; once-N = N calls share one copy; always = every call copies both ways"
+WHERE = (
+    "data: resident = already on the device; once-N = N calls share one copy; "
+    "always = every call copies both ways"
+)
 
 
 def break_even_section(analysis: Analysis) -> Section:
@@ -25,7 +28,7 @@ def break_even_section(analysis: Analysis) -> Section:
     rows = [
         cells(
             _subject(row), row.dtype, row.device_id, _data(row.regime, row.calls),
-            Cell(verdict_text(row), _verdict_tone(row)), f"{row.first}..{row.last}",
+            Cell(verdict_text(row), _verdict_tone(row)), _range(row),
         )
         for row in analysis.break_even
     ]  # fmt: skip
@@ -41,7 +44,8 @@ def speedup_section(analysis: Analysis, unit: str) -> Section:
     tables = [_speedup_table(analysis, group, unit) for group in _by_table([*real, *software])]
     if not real and any(row.device_kind == "cpu" and row.time for row in analysis.cases):
         tables.insert(0, _cpu_table(analysis, unit))
-    title = "Speedup: CPU time / GPU time" if headline else "CPU: library and tuned form"
+    title = "Speedup: CPU time / GPU time" if real else "CPU: library and tuned form"
+    title = title if all(row.baseline.device_kind == "cpu" for row in headline) else "Speedup: baseline / device"
     return Section(key="speedup", title=title, tables=tuple(tables))
 
 
@@ -51,7 +55,7 @@ def device_text(analysis: Analysis, device_id: str) -> str:
     if device is None:
         return device_id
     software = "software adapter: no GPU, no headline; " if device.kind == "software" else ""
-    return f"{device_id} ({software}{printable(device.name)})"
+    return f"{device_id} ({software}{shortened(device.name)})"
 
 
 def _by_table(rows: Sequence[Speedup]) -> list[list[Speedup]]:
@@ -64,10 +68,11 @@ def _by_table(rows: Sequence[Speedup]) -> list[list[Speedup]]:
 
 def _speedup_table(analysis: Analysis, rows: Sequence[Speedup], unit: str) -> Table:
     first = rows[0].case
-    side = "adapter" if first.device_kind == "software" else "hybrid" if first.device_kind == "hybrid" else "GPU"
+    side = {"software": "adapter", "hybrid": "hybrid"}.get(first.device_kind, "GPU")
+    against = "CPU" if rows[0].baseline.device_kind == "cpu" else "baseline"
     columns = (
-        Column("n", right=True), Column("data"), Column("CPU", right=True), Column(side, right=True),
-        Column("speedup", right=True), Column("lib/lib", right=True, rank=1),
+        Column("n", right=True), Column("data"), Column(against, right=True, rank=1), Column(side, right=True),
+        Column("speedup", right=True), Column("lib/lib", right=True, rank=2),
     )  # fmt: skip
     library = {
         (row.case.case.workload, row.case.case.regime_id, row.case.case.device_id): row
@@ -95,7 +100,7 @@ def _speedup_table(analysis: Analysis, rows: Sequence[Speedup], unit: str) -> Ta
 def _cpu_table(analysis: Analysis, unit: str) -> Table:
     columns = (
         Column("op"), Column("dtype", rank=1), Column("n", right=True), Column("library", right=True),
-        Column("tuned", right=True), Column("GFLOP/s", right=True, rank=3), Column("GB/s", right=True, rank=2),
+        Column("tuned", right=True), Column("compute", right=True, rank=3), Column("payload", right=True, rank=2),
     )  # fmt: skip
     workloads: dict[tuple[str, str], dict[str, CaseResult]] = {}
     for row in analysis.cases:
@@ -111,14 +116,19 @@ def _cpu_table(analysis: Analysis, unit: str) -> Table:
         rates = [rate_text(best.rates, flops=flops) for flops in (True, False)]
         body.append(cells(best.case.op, best.case.dtype, size_text(best), *texts, *rates))
     labels = {row.label for forms in workloads.values() for row in forms.values()}
-    note = "wall time of one call; rates of the faster form. " + printable(analysis.baseline)
-    return Table(columns, tuple(body), note=note, legend=legend(labels))
+    note = f"{printable(cpu_line(analysis.run))}; wall time of one call, rates of the faster form"
+    payload = "payload: each input read once and the output written once"
+    return Table(columns, tuple(body), note=note, legend="; ".join(filter(None, [legend(labels), payload])))
 
 
 def size_text(row: CaseResult) -> str:
     """n, and the other params where the op has some: `4096 batch=8`."""
     rest = "".join(f" {name}={value}" for name, value in sorted(row.case.params.items()) if name != "n")
     return format_size(row.case.params.get("n", 0), table=True) + rest
+
+
+def _range(row: BreakEven) -> str:
+    return f"{format_size(row.first, table=True)}..{format_size(row.last, table=True)}"
 
 
 def _subject(row: BreakEven) -> str:

@@ -44,7 +44,9 @@ def _verdict_section(analysis: Analysis) -> Section:
     lines = [printable(sentence) for sentence in analysis.verdicts]
     counts = Counter(row.outcome for row in analysis.cases)
     if not analysis.run.complete:
-        lines.append(f"The run ended early ({analysis.run.exit_reason}): {counts['planned']} cases were not reached.")
+        reason = analysis.run.exit_reason
+        lines.append(f"The run ended early ({reason}): {counts['planned']} cases were not reached.")
     if counts["failure"]:
-        lines.append(f"{counts['failure']} of {len(analysis.cases)} cases failed and have no number; reasons below.")
+        failed = "1 case" if counts["failure"] == 1 else f"{counts['failure']} cases"
+        lines.append(f"Failed, with no number: {failed}; the reasons are below.")
     return Section(key="verdict", title="Verdict", lines=tuple(lines))

@@ -6,12 +6,19 @@ import textwrap
 from collections.abc import Sequence
 
 from gpubench.report.analysis.types import Analysis
-from gpubench.report.formats._document import Document, Section, Table, fitted, widths
+from gpubench.report.formats._document import (
+    NARROWEST_WRAP,
+    Document,
+    Section,
+    Table,
+    fitted,
+    widths,
+    wrapped,
+)
 from gpubench.report.formats._options import RenderOptions
 from gpubench.report.formats._text import document
 
 GAP = "  "
-NARROWEST_WRAP = 20
 
 
 def render(analyses: Sequence[Analysis], options: RenderOptions) -> str:
@@ -22,13 +29,14 @@ def render(analyses: Sequence[Analysis], options: RenderOptions) -> str:
 
 
 def _document_text(report: Document, width: int) -> str:
-    parts = ["\n".join(_wrapped(line, width) for line in report.headings)]
+    parts = ["\n".join(wrapped(line, width) for line in report.headings)]
     parts += [_section_text(section, width) for section in report.sections]
     return "\n\n".join(parts) + "\n"
 
 
 def _section_text(section: Section, width: int) -> str:
-    parts = ["\n".join([section.title, "-" * len(section.title), *(_wrapped(line, width) for line in section.lines)])]
+    lines = [wrapped(line, width) for line in section.lines]
+    parts = ["\n".join([section.title, "-" * len(section.title), *lines])]
     parts += [_table_text(table, width) for table in section.tables]
     first = "\n" if not section.lines else "\n\n"
     return parts[0] + (first + "\n\n".join(parts[1:]) if parts[1:] else "")
@@ -37,11 +45,11 @@ def _section_text(section: Section, width: int) -> str:
 def _table_text(table: Table, width: int) -> str:
     table = fitted(table, width, gap=len(GAP))
     size = widths(table)
-    lines = [_wrapped(text, width) for text in (table.title, table.note) if text]
+    lines = [wrapped(text, width) for text in (table.title, table.note) if text]
     lines.append(_row([column.name for column in table.columns], table, size, width))
     lines.append(GAP.join("-" * n for n in _shrunk(size, width)))
     lines += [_row([cell.text for cell in row], table, size, width) for row in table.rows]
-    return "\n".join(lines + ([_wrapped(table.legend, width)] if table.legend else []))
+    return "\n".join(lines + ([wrapped(table.legend, width)] if table.legend else []))
 
 
 def _row(texts: Sequence[str], table: Table, size: Sequence[int], width: int) -> str:
@@ -62,7 +70,3 @@ def _row(texts: Sequence[str], table: Table, size: Sequence[int], width: int) ->
 def _shrunk(size: Sequence[int], width: int) -> list[int]:
     rest = width - sum(size[:-1]) - len(GAP) * (len(size) - 1)
     return [*size[:-1], min(size[-1], max(NARROWEST_WRAP, rest))]
-
-
-def _wrapped(text: str, width: int) -> str:
-    return textwrap.fill(text, max(width, NARROWEST_WRAP), subsequent_indent="  ", break_on_hyphens=False)

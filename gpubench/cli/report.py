@@ -1,0 +1,152 @@
+"""`gpubench report`: render saved results from the files alone."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gpubench.cli._options import Ascii, Color
+from gpubench.errors import GpubenchError, InputError, UsageError
+
+if TYPE_CHECKING:
+    from gpubench.model.result import Run
+
+FORMATS = ("table", "plain", "markdown", "json", "csv")
+_SUFFIXES = {".md": "markdown", ".json": "json", ".csv": "csv", ".txt": "plain"}
+_PLAIN_WIDTH = 80  # where no terminal says otherwise: the same bytes for the same file
+_NARROWEST, _WIDEST = 60, 120
+
+
+def report(
+    files: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[FILE]...", help="Result files, - for stdin. Default: the newest result."),
+    ] = None,
+    format: Annotated[
+        str | None,
+        typer.Option(
+            "--format",
+            metavar="|".join(FORMATS),
+            help="Default: table on a terminal, else plain text.",
+            show_default=False,
+        ),
+    ] = None,
+    output: Annotated[
+        str | None, typer.Option("--output", "-o", metavar="FILE", help="Write here; format by suffix.")
+    ] = None,
+    sections: Annotated[
+        str | None,
+        typer.Option("--sections", metavar="LIST", help="Only these sections (default: all but raw)."),
+    ] = None,
+    baseline: Annotated[
+        str | None,
+        typer.Option("--baseline", metavar="ID", help="DEVICE, FORM or FORM@DEVICE (default: best CPU form)."),
+    ] = None,
+    filter: Annotated[
+        list[str] | None, typer.Option("--filter", metavar="SEL", help="Show these cases only; repeatable.")
+    ] = None,
+    skip: Annotated[
+        list[str] | None, typer.Option("--skip", metavar="SEL", help="Leave these cases out; repeatable.")
+    ] = None,
+    results_dir: Annotated[
+        Path, typer.Option("--results-dir", metavar="DIR", help="Where the newest result is looked for.")
+    ] = Path("results"),
+    time_unit: Annotated[
+        str, typer.Option("--time-unit", metavar="auto|s|ms|us|ns", help="Unit of times in tables.")
+    ] = "auto",
+    color: Color = "auto",
+    ascii: Ascii = False,
+) -> None:
+    """Render saved results: verdict, break-even, speedup, where the time goes, warnings."""
+    from gpubench import report as reports
+    from gpubench import selectors, store
+
+    to_terminal = output in (None, "-") and sys.stdout.isatty()
+    name = chosen_format(format, output, to_terminal)
+    if name not in reports.FORMATS:
+        reports.known(name, reports.FORMATS, "format")
+    keep = selectors.selection(filter or [], skip or [])
+    if output is not None:
+        store.check_writable(output)
+    text = reports.render(
+        _load(files or [], results_dir), name, width=table_width(to_terminal),
+        color=wants_color(color, os.environ, terminal=to_terminal), ascii_only=ascii,
+        sections=_listed(sections), time_unit=time_unit, baseline=baseline, keep=keep,
+    )  # fmt: skip
+    _write(text, output)
+
+
+def chosen_format(format: str | None, output: str | None, to_terminal: bool) -> str:
+    """The format asked for; else by the suffix of `output`; else by where the text goes."""
+    if format is not None:
+        return format
+    if output is not None and output != "-":
+        suffix = Path(output).suffix.lower()
+        if suffix not in _SUFFIXES:
+            raise UsageError(
+                "unknown-suffix", f"--output: no format belongs to the suffix of {output!r}",
+                why=f"known: {', '.join(_SUFFIXES)}", hint="name the format with --format",
+            )  # fmt: skip
+        return _SUFFIXES[suffix]
+    return "table" if to_terminal else "plain"
+
+
+def wants_color(choice: str, environ: Mapping[str, str], *, terminal: bool) -> bool:
+    """--color, then NO_COLOR (set and not empty), then FORCE_COLOR, then: a terminal that is not dumb."""
+    if choice != "auto":
+        return choice == "always"
+    if environ.get("NO_COLOR"):
+        return False
+    if environ.get("FORCE_COLOR"):
+        return True
+    return terminal and environ.get("TERM") != "dumb"
+
+
+def table_width(to_terminal: bool) -> int:
+    """The terminal's width within reason; 80 elsewhere."""
+    if not to_terminal:
+        return _PLAIN_WIDTH
+    import shutil
+
+    return max(_NARROWEST, min(_WIDEST, shutil.get_terminal_size((_PLAIN_WIDTH, 24)).columns))
+
+
+def _load(files: Sequence[str], results_dir: Path) -> list[Run]:
+    from gpubench import store
+
+    if files:
+        return [store.load(file) for file in files]
+    found = store.newest([results_dir]) or store.newest([store.user_data_dir() / "results"])
+    if found is None:
+        raise InputError(
+            "no-results", "there is no result to report",
+            why=f"no result file in {results_dir} nor in the user's data folder",
+            hint="run `gpubench run` first, or name a FILE",
+        )  # fmt: skip
+    return [store.load(found)]
+
+
+def _listed(sections: str | None) -> list[str] | None:
+    if sections is None:
+        return None
+    return [name.strip() for name in sections.split(",") if name.strip()]
+
+
+def _write(text: str, output: str | None) -> None:
+    if output in (None, "-"):
+        # One newline ends the text already. UTF-8 whatever the locale says.
+        sys.stdout.reconfigure(encoding="utf-8")  # type: ignore[union-attr]
+        sys.stdout.write(text)
+        return
+    try:
+        Path(str(output)).write_text(text, encoding="utf-8", newline="\n")
+    except OSError as error:
+        raise GpubenchError(
+            "cannot-write", f"cannot write {output}", why=error.strerror or str(error),
+            hint="free some space or choose another place",
+        ) from error  # fmt: skip

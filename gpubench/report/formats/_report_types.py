@@ -1,0 +1,159 @@
+"""The `gpubench-report` document, version 1: what other programs read. Seconds, plain ratios, sizes.
+
+Every list is there even when it is empty; a field that does not apply is null. `source` is an index into
+`sources`.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from gpubench.model.result import Severity
+from gpubench.report.analysis.types import Label, OutcomeType, SpeedupKind, UndecidedReason, VerdictKind
+
+
+class Row(msgspec.Struct, frozen=True):
+    """Base of the document's parts: immutable."""
+
+
+class Source(Row, frozen=True, kw_only=True):
+    """One result file."""
+
+    run_id: str
+    label: str | None
+    started_at: str
+    complete: bool
+    exit_reason: str
+    machine: str
+    tool: dict[str, str]
+
+
+class TimeRow(Row, frozen=True, kw_only=True):
+    """Run value and interval; k sessions, n used samples over all of them."""
+
+    estimate_s: float
+    lo_s: float
+    hi_s: float
+    ci_kind: Literal["bootstrap", "within-session"]
+    k: int
+    n: int
+
+
+class RatesRow(Row, frozen=True, kw_only=True):
+    """Declared work over the time of `clock`."""
+
+    flops_per_s: float | None
+    bytes_per_s: float | None
+    clock: Literal["wall", "device_cold"]
+
+
+class AnatomyRow(Row, frozen=True, kw_only=True):
+    """The parts and the residual add up to `whole_s`."""
+
+    alloc_s: float
+    upload_s: float
+    launch_s: float
+    kernel_s: float
+    sync_s: float
+    download_s: float
+    residual_s: float
+    whole_s: float
+    kernel_derived: bool
+    mismatch: bool
+    single_s: float | None
+    compile_s: float | None
+    first_launch_s: float | None
+    first_result_s: float | None
+
+
+class CaseRow(Row, frozen=True, kw_only=True):
+    """One case; `time` is null when `reason` says why."""
+
+    source: int
+    id: str
+    outcome: OutcomeType
+    label: Label | None
+    time: TimeRow | None
+    min_s: float | None
+    q1_s: float | None
+    q3_s: float | None
+    mad_s: float | None
+    device_cold_s: float | None
+    device_hot_s: float | None
+    rates: RatesRow | None
+    anatomy: AnatomyRow | None
+    reason: str | None
+    detail: str | None
+    hint: str | None
+    warnings: tuple[str, ...]
+
+
+class SpeedupRow(Row, frozen=True, kw_only=True):
+    """Baseline time / case time, both wall. `headline` is false where a label forbids one."""
+
+    source: int
+    id: str
+    baseline_id: str
+    kind: SpeedupKind
+    ratio: float
+    lo: float
+    hi: float
+    ci_kind: Literal["bootstrap", "within-session"]
+    label: Label
+    headline: bool
+
+
+class BreakEvenRow(Row, frozen=True, kw_only=True):
+    """The smallest size from which the device wins for all larger ones. `n`, `lo`, `hi` are sizes."""
+
+    source: int
+    op: str
+    dtype: str
+    params: dict[str, int]
+    regime: str
+    device_id: str
+    baseline_id: str
+    verdict: VerdictKind
+    n: int | None
+    lo: int | None
+    hi: int | None
+    crossings: tuple[int, ...]
+    first: int
+    last: int
+    reason: UndecidedReason | None
+    text: str
+
+
+class WarningRow(Row, frozen=True, kw_only=True):
+    """A finding with its advice; no ids: it is about the whole run."""
+
+    source: int
+    code: str
+    severity: Severity
+    message: str
+    hint: str
+    ids: tuple[str, ...]
+
+
+class ReportDocument(Row, frozen=True, kw_only=True):
+    """`reuse`, `hybrid`, `means`, `claims` and `gates` are empty until they are derived."""
+
+    name: Literal["gpubench-report"] = "gpubench-report"
+    schema_version: int = 1
+    sources: tuple[Source, ...]
+    baseline: str
+    verdicts: tuple[str, ...]
+    cases: tuple[CaseRow, ...]
+    speedups: tuple[SpeedupRow, ...]
+    break_even: tuple[BreakEvenRow, ...]
+    reuse: tuple[dict[str, float], ...] = ()
+    hybrid: tuple[dict[str, float], ...] = ()
+    means: tuple[dict[str, float], ...] = ()
+    claims: tuple[dict[str, float], ...] = ()
+    recommendation: str | None = None
+    gates: tuple[dict[str, float], ...] = ()
+    warnings: tuple[WarningRow, ...]
+    exit_code: int = 0
+    exit_reason: str = "ok"

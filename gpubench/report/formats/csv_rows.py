@@ -1,0 +1,76 @@
+"""CSV: one row per case with fixed columns; empty is null. Times in seconds, rates per second."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+
+from gpubench.report.analysis.types import Analysis, CaseResult, Speedup
+from gpubench.report.formats._document import printable
+from gpubench.report.formats._options import RenderOptions
+
+COLUMNS = (
+    "run_id", "case_id", "op", "n", "dtype", "form", "regime", "calls", "device", "device_name", "outcome", "reason",
+    "time_s", "lo_s", "hi_s", "ci_kind", "min_s", "q1_s", "q3_s", "mad_s", "sessions", "samples",
+    "flops_per_s", "bytes_per_s", "device_cold_s", "device_hot_s",
+    "speedup", "speedup_lo", "speedup_hi", "baseline_id", "label", "warnings",
+)  # fmt: skip
+Value = str | int | float | None
+
+
+def render(analyses: Sequence[Analysis], options: RenderOptions) -> str:
+    """A heading and the cases of all runs. No option changes it: other programs read it."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, COLUMNS, lineterminator="\n", restval="")
+    writer.writeheader()
+    for analysis in analyses:
+        names = {device.id: device.name for device in analysis.run.devices}
+        ratios = {row.case.id: row for row in analysis.speedups if row.kind != "library"}
+        for row in analysis.cases:
+            values = _identity(analysis, row, names) | _numbers(row) | _ratio(ratios.get(row.id))
+            writer.writerow({name: _field(value) for name, value in values.items()})
+    return text.getvalue()
+
+
+def _identity(analysis: Analysis, row: CaseResult, names: dict[str, str]) -> dict[str, Value]:
+    case = row.case
+    return {
+        "run_id": analysis.run.id, "case_id": row.id, "op": case.op, "n": case.params.get("n"), "dtype": case.dtype,
+        "form": case.form, "regime": case.regime, "calls": case.calls, "device": case.device_id,
+        "device_name": _inert(names.get(case.device_id, "")), "outcome": row.outcome, "reason": row.reason,
+        "label": row.label if row.time is not None else None, "warnings": " ".join(row.findings),
+    }  # fmt: skip
+
+
+def _numbers(row: CaseResult) -> dict[str, Value]:
+    if row.time is None or row.spread is None or row.rates is None:
+        return {}
+    return {
+        "time_s": row.time.estimate, "lo_s": row.time.low, "hi_s": row.time.high, "ci_kind": row.time.kind,
+        "min_s": row.spread.minimum, "q1_s": row.spread.q1, "q3_s": row.spread.q3, "mad_s": row.spread.mad,
+        "sessions": len(row.sessions), "samples": row.sample_count,
+        "flops_per_s": row.rates.flops_per_s, "bytes_per_s": row.rates.bytes_per_s,
+        "device_cold_s": row.device_cold_s, "device_hot_s": row.device_hot_s,
+    }  # fmt: skip
+
+
+def _ratio(row: Speedup | None) -> dict[str, Value]:
+    if row is None:
+        return {}
+    ratio = row.ratio
+    return {
+        "speedup": ratio.estimate, "speedup_lo": ratio.low, "speedup_hi": ratio.high, "baseline_id": row.baseline.id,
+    }  # fmt: skip
+
+
+def _field(value: Value) -> str:
+    if value is None:
+        return ""
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def _inert(name: str) -> str:
+    """A device's name that no spreadsheet takes for a formula."""
+    text = printable(name)
+    return f"'{text}" if text.startswith(("=", "+", "-", "@")) else text

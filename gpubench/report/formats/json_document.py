@@ -1,0 +1,104 @@
+"""JSON: the `gpubench-report` document, indented, six significant digits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from gpubench.report.analysis.types import Analysis, Anatomy, BreakEven, CaseResult, Speedup
+from gpubench.report.analysis.verdict import verdict_text
+from gpubench.report.formats import _report_types as types
+from gpubench.report.formats._options import RenderOptions
+
+
+def render(analyses: Sequence[Analysis], options: RenderOptions) -> str:
+    """One document for all runs. Of the options only `ascii_only` changes it, and no value in it."""
+    data = _rounded(msgspec.to_builtins(report_document(analyses)))
+    if options.ascii_only:
+        import json
+
+        return json.dumps(data, indent=2) + "\n"
+    return msgspec.json.format(msgspec.json.encode(data)).decode() + "\n"
+
+
+def report_document(analyses: Sequence[Analysis]) -> types.ReportDocument:
+    """The document of the runs, in the order in which they were given."""
+    numbered = list(enumerate(analyses))
+    return types.ReportDocument(
+        sources=tuple(_source(analysis) for analysis in analyses),
+        baseline="; ".join(dict.fromkeys(analysis.baseline for analysis in analyses)),
+        verdicts=tuple(sentence for analysis in analyses for sentence in analysis.verdicts),
+        cases=tuple(_case(i, row) for i, analysis in numbered for row in analysis.cases),
+        speedups=tuple(
+            _speedup(i, row) for i, analysis in numbered for row in analysis.speedups if row.kind != "case"
+        ),
+        break_even=tuple(_break_even(i, row) for i, analysis in numbered for row in analysis.break_even),
+        warnings=tuple(
+            types.WarningRow(
+                source=i, code=finding.code, severity=finding.severity, message=finding.message,
+                hint=finding.hint, ids=finding.ids,
+            )
+            for i, analysis in numbered
+            for finding in analysis.findings
+        ),
+    )  # fmt: skip
+
+
+def _source(analysis: Analysis) -> types.Source:
+    run = analysis.run
+    return types.Source(
+        run_id=run.id, label=run.label, started_at=run.started_at, complete=run.complete,
+        exit_reason=run.exit_reason, machine=analysis.machine, tool=dict(sorted(run.tool.items())),
+    )  # fmt: skip
+
+
+def _case(source: int, row: CaseResult) -> types.CaseRow:
+    spread = row.spread
+    return types.CaseRow(
+        source=source, id=row.id, outcome=row.outcome, label=row.label if row.time else None, time=_time(row),
+        min_s=spread.minimum if spread else None, q1_s=spread.q1 if spread else None,
+        q3_s=spread.q3 if spread else None, mad_s=spread.mad if spread else None,
+        device_cold_s=row.device_cold_s, device_hot_s=row.device_hot_s,
+        rates=types.RatesRow(**msgspec.structs.asdict(row.rates)) if row.rates else None,
+        anatomy=_anatomy(row.anatomy) if row.anatomy else None,
+        reason=row.reason, detail=row.detail or None, hint=row.hint, warnings=row.findings,
+    )  # fmt: skip
+
+
+def _time(row: CaseResult) -> types.TimeRow | None:
+    if row.time is None:
+        return None
+    return types.TimeRow(
+        estimate_s=row.time.estimate, lo_s=row.time.low, hi_s=row.time.high, ci_kind=row.time.kind,
+        k=len(row.sessions), n=row.sample_count,
+    )  # fmt: skip
+
+
+def _anatomy(parts: Anatomy) -> types.AnatomyRow:
+    return types.AnatomyRow(**msgspec.structs.asdict(parts), mismatch=parts.mismatch)
+
+
+def _speedup(source: int, row: Speedup) -> types.SpeedupRow:
+    return types.SpeedupRow(
+        source=source, id=row.case.id, baseline_id=row.baseline.id, kind=row.kind, ratio=row.ratio.estimate,
+        lo=row.ratio.low, hi=row.ratio.high, ci_kind=row.ratio.kind, label=row.label, headline=row.headline,
+    )  # fmt: skip
+
+
+def _break_even(source: int, row: BreakEven) -> types.BreakEvenRow:
+    regime = f"transfer-once-{row.calls}" if row.calls else row.regime
+    return types.BreakEvenRow(
+        source=source, op=row.op, dtype=row.dtype, params=row.params, regime=regime, device_id=row.device_id,
+        baseline_id=row.baseline_id, verdict=row.verdict, n=row.n, lo=row.low, hi=row.high,
+        crossings=row.crossings, first=row.first, last=row.last, reason=row.reason, text=verdict_text(row),
+    )  # fmt: skip
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, float):
+        return float(f"{value:.6g}")
+    if isinstance(value, dict):
+        return {key: _rounded(item) for key, item in value.items()}
+    return [_rounded(item) for item in value] if isinstance(value, list | tuple) else value

@@ -1,0 +1,54 @@
+"""GitHub Markdown: verdict and break-even first, details folded, every foreign character escaped."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Sequence
+
+from gpubench.report.analysis.types import Analysis
+from gpubench.report.formats._document import Cell, Document, Section, Table
+from gpubench.report.formats._options import RenderOptions
+from gpubench.report.formats._text import document
+
+# What Markdown could take for markup inside a line; "](" is the one way a bracket becomes a link.
+_MARKUP = re.compile(r"[\\`*_~|]|(?<=\])\(")
+
+
+def render(analyses: Sequence[Analysis], options: RenderOptions) -> str:
+    """The reports of all runs, one after the other."""
+    text = "\n---\n\n".join(_document_text(document(analysis, options)) for analysis in analyses)
+    return text.encode("ascii", "xmlcharrefreplace").decode() if options.ascii_only else text
+
+
+def escaped(text: str) -> str:
+    """`text` so that GitHub shows exactly it: HTML as entities, Markdown's characters with a backslash."""
+    return _MARKUP.sub(lambda found: "\\" + found[0], html.escape(text, quote=False))
+
+
+def _document_text(report: Document) -> str:
+    parts = ["## gpubench report", *(escaped(line) for line in report.headings)]
+    return "\n\n".join([*parts, *(_section_text(section) for section in report.sections)]) + "\n"
+
+
+def _section_text(section: Section) -> str:
+    parts = ["\n".join(f"- {escaped(line)}" for line in section.lines)] if section.lines else []
+    parts += [_table_text(table) for table in section.tables]
+    body = "\n\n".join(parts)
+    if section.folded:
+        return f"<details>\n<summary>{escaped(section.title)}</summary>\n\n{body}\n\n</details>"
+    return f"### {escaped(section.title)}\n\n{body}"
+
+
+def _table_text(table: Table) -> str:
+    parts = [f"**{escaped(table.title)}**"] if table.title else []
+    parts += [escaped(table.note)] if table.note else []
+    head = _row([Cell(column.name) for column in table.columns])
+    rule = "|" + "|".join(" ---: " if column.right else " --- " for column in table.columns) + "|"
+    parts.append("\n".join([head, rule, *(_row(row) for row in table.rows)]))
+    parts += [escaped(table.legend)] if table.legend else []
+    return "\n\n".join(parts)
+
+
+def _row(row: Sequence[Cell]) -> str:
+    return "| " + " | ".join(escaped(cell.text) for cell in row) + " |"
