@@ -1,0 +1,75 @@
+"""What all tests share: the program as users start it, and tiers that need hardware.
+
+GPUBENCH_REQUIRE names tiers (`vulkan`, `cuda`) whose hardware this job promises: there its absence fails
+instead of skipping. `make test` promises a software Vulkan adapter.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+# A shared machine may stall for longer than any deadline that would tell something.
+settings.register_profile("gpubench", deadline=None, derandomize="CI" in os.environ)
+settings.load_profile("gpubench")
+
+_PROBES = {
+    "vulkan": "import wgpu; assert any(a.info['backend_type'] == 'Vulkan'"
+    " for a in wgpu.gpu.enumerate_adapters_sync()), 'no Vulkan adapter'",
+    "cuda": "import cupy; assert cupy.cuda.runtime.getDeviceCount(), 'no CUDA device'",
+}
+
+
+@functools.cache
+def _missing(tier: str) -> str:
+    """Why this machine lacks what the tier needs, or an empty text. Asked in a process of its own."""
+    probe = subprocess.run(
+        [sys.executable, "-c", _PROBES[tier]], capture_output=True, text=True, timeout=60, check=False
+    )
+    return "" if probe.returncode == 0 else (probe.stderr.strip().splitlines() or ["it crashed"])[-1]
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    for tier in _PROBES:
+        if item.get_closest_marker(tier) and _missing(tier):
+            if tier in os.environ.get("GPUBENCH_REQUIRE", "").split():
+                pytest.fail(f"this job promises {tier}, but: {_missing(tier)}", pytrace=False)
+            pytest.skip(f"needs {tier}: {_missing(tier)}")
+
+
+Program = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture
+def gpubench(tmp_path: Path) -> Program:
+    """Run `python -m gpubench ARGUMENTS` as a user would, in an empty folder and without any settings."""
+
+    def run(
+        *arguments: str,
+        env: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
+        input: str = "",
+        timeout: float = 60,
+    ) -> subprocess.CompletedProcess[str]:
+        home = tmp_path / "home"
+        home.mkdir(exist_ok=True)
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("GPUBENCH_", "XDG_"))}
+        return subprocess.run(
+            [sys.executable, "-m", "gpubench", *arguments],
+            env={**kept, "HOME": str(home), "COLUMNS": "100", **(env or {})},
+            cwd=cwd or tmp_path,
+            input=input,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+        )
+
+    return run

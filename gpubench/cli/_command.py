@@ -12,7 +12,7 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_params_convertors_ctx_param_name_from_function as params_of
 
 from gpubench.cli import _config
-from gpubench.cli._exit import Terminated
+from gpubench.cli._exit import PipeBroken, Terminated
 from gpubench.cli._options import COLORS, shared
 from gpubench.cli._suggest import require_choice, suggest
 from gpubench.cli._usage import ParserUsageError
@@ -55,11 +55,13 @@ class Command(TyperCommand):
         return rest
 
     def invoke(self, ctx: Any) -> Any:
-        """Run it; SIGTERM keeps its own exit code."""
+        """Run it; what the parser would swallow keeps its meaning."""
         try:
             return super().invoke(ctx)
         except Terminated as error:
             raise typer.Exit(ExitCode.TERMINATED) from error
+        except BrokenPipeError as error:
+            raise PipeBroken from error
 
     def _settings(self, ctx: Any, given: dict[str, Any]) -> dict[str, _config.Setting]:
         commands = ctx.parent.command.commands

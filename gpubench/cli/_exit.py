@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import select
 import signal
 import sys
 import traceback
@@ -15,6 +17,10 @@ from gpubench.errors import ExitCode, GpubenchError
 
 class Terminated(KeyboardInterrupt):
     """SIGTERM. Whoever cleans up after Ctrl-C cleans up after this too; only the exit code differs."""
+
+
+class PipeBroken(Exception):
+    """Some pipe broke inside a command. The parser would end quietly, even when it was a worker's pipe."""
 
 
 def run_guarded(arguments: Sequence[str]) -> int:
@@ -35,8 +41,9 @@ def run_guarded(arguments: Sequence[str]) -> int:
         return ExitCode.TERMINATED
     except KeyboardInterrupt:
         return ExitCode.INTERRUPTED
-    except OSError as error:
-        return _output_failed(error) or _bug()
+    except (OSError, PipeBroken) as error:
+        code = _output_failed(error)
+        return _bug() if code is None else code
     except Exception:
         return _bug()
     finally:
@@ -73,20 +80,30 @@ def _catch_sigterm() -> Any:
         return None
 
 
-def _output_failed(error: OSError) -> ExitCode | None:
+def _output_failed(error: OSError | PipeBroken) -> ExitCode | None:
     """The exit code if standard output is what failed (a closed pipe, a full disk), else None."""
-    try:
-        sys.stdout.flush()
-    except BrokenPipeError:
+    if isinstance(error, PipeBroken | BrokenPipeError):
+        if not _reader_gone():
+            return None
         _drop_output()
         return ExitCode.OK  # the reader, such as `head`, has what it wanted
-    except OSError as full:
-        _drop_output()
-        why = full.strerror or str(full)
-        return tell(
-            GpubenchError("cannot-print", "cannot write to standard output", why=why, hint="free some space")
-        )
-    return None
+    if error.errno != errno.ENOSPC or error.filename is not None:
+        return None
+    _drop_output()
+    why = error.strerror or str(error)
+    return tell(
+        GpubenchError("cannot-print", "cannot write to standard output", why=why, hint="free some space")
+    )
+
+
+def _reader_gone() -> bool:
+    """Whether standard output is a pipe that nobody reads any more."""
+    try:
+        poll = select.poll()
+        poll.register(sys.stdout.fileno(), 0)
+        return any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))
+    except (AttributeError, OSError, ValueError):
+        return False
 
 
 def _drop_output() -> None:

@@ -26,6 +26,10 @@ def schema(
 
 
 def _schema(name: str) -> dict[str, Any]:
-    from gpubench import store
+    from gpubench.store import schemas
 
-    return store.schema(name)
+    if name in schemas.SCHEMA_NAMES:
+        return schemas.schema(name)
+    from gpubench.report.formats._report_types import ReportDocument
+
+    return schemas.document_schema(name, ReportDocument)

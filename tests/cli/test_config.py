@@ -1,0 +1,176 @@
+"""Options come from the command line, the environment, the project's file, the user's file, in this order."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpubench.cli import _config
+from gpubench.cli._config import Option
+from gpubench.errors import ConfigError
+
+COMMON = {"quiet": Option("quiet", False, True), "color": Option("color", False, False)}
+KNOWN = {
+    "run": {
+        **COMMON,
+        "sessions": Option("sessions", False, False),
+        "ops": Option("ops", False, False),
+        "tag": Option("tags", True, False),
+        "dry-run": Option("dry_run", False, True),
+    },
+    "ops": {**COMMON, "format": Option("format", False, False)},
+}
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """A repository with a folder deep inside, and a home outside of it."""
+    (tmp_path / "repo" / ".git").mkdir(parents=True)
+    (tmp_path / "repo" / "a" / "b").mkdir(parents=True)
+    (tmp_path / "home" / ".config" / "gpubench").mkdir(parents=True)
+    return tmp_path
+
+
+def settings(place: Path, command: str = "run", **changes: Any) -> dict[str, Any]:
+    environ = {"HOME": str(place / "home"), **changes.pop("environ", {})}
+    arguments: dict[str, Any] = {
+        "file": None,
+        "files_wanted": True,
+        "folder": place / "repo" / "a" / "b",
+        **changes,
+    }
+    found = _config.settings(command=command, known=KNOWN, common=COMMON, environ=environ, **arguments)
+    return {name: setting.value for name, setting in found.items()}
+
+
+def write(path: Path, text: str) -> Path:
+    path.write_text(text)
+    return path
+
+
+def test_precedence(place: Path) -> None:
+    write(place / "home" / ".config" / "gpubench" / "config.toml", "[run]\nsessions = 1\nops = 'add'\n")
+    assert settings(place) == {"sessions": "1", "ops": "add"}
+    write(place / "repo" / "gpubench.toml", "[run]\nsessions = 2\n")
+    assert settings(place) == {"sessions": "2", "ops": "add"}
+    write(place / "repo" / "a" / "pyproject.toml", "[tool.gpubench.run]\nsessions = 3\n")
+    assert settings(place)["sessions"] == "3"
+    assert settings(place, environ={"GPUBENCH_SESSIONS": "4"})["sessions"] == "4"
+    assert settings(place, files_wanted=False) == {}
+
+
+def test_files_outside_the_repository_are_not_read(place: Path) -> None:
+    write(place / "gpubench.toml", "[run]\nsessions = 9\n")
+    write(place / "repo" / "pyproject.toml", "[tool.other]\nx = 1\n")
+    assert settings(place) == {}
+    outside = place / "elsewhere" / "deep"
+    outside.mkdir(parents=True)
+    assert settings(place, folder=outside) == {}
+
+
+def test_a_named_file_is_the_only_one(place: Path) -> None:
+    write(place / "repo" / "gpubench.toml", "[run]\nsessions = 2\n")
+    named = write(
+        place / "mine.toml", "[run]\nops = ['matmul', 'add']\ntag = ['a', 'b']\n[common]\nquiet = true\n"
+    )
+    assert settings(place, file=str(named)) == {"ops": "matmul,add", "tags": ["a", "b"], "quiet": True}
+
+
+def test_each_command_takes_its_own_table(place: Path) -> None:
+    write(
+        place / "repo" / "gpubench.toml",
+        "[run]\nsessions = 2\n[ops]\nformat = 'json'\n[common]\ncolor = 'never'\n",
+    )
+    assert settings(place, "ops") == {"format": "json", "color": "never"}
+
+
+def test_variables(place: Path) -> None:
+    environ = {
+        "GPUBENCH_TAG": "a b",
+        "GPUBENCH_DRY_RUN": "1",
+        "GPUBENCH_OPS": "add,mul",
+        "GPUBENCH_SESSIONS": "",
+    }
+    assert settings(place, environ=environ) == {"tags": ["a", "b"], "dry_run": "1", "ops": "add,mul"}
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ("[run]\nsesions = 2\n", "did you mean 'sessions'?"),
+        ("[rnu]\nsessions = 2\n", "did you mean 'run'?"),
+        ("[common]\nsessions = 2\n", "'sessions' in [common]"),
+        ("[ops]\nsessions = 2\n", "'sessions' in [ops]"),
+        ("[run]\ndry-run = 'yes'\n", "true or false"),
+        ("[run]\nsessions = true\n", "a number"),
+        ("[run]\nsessions = {a = 1}\n", "a number"),
+        ("[run]\ndry-run = [true]\n", "true or false"),
+        ("run = 3\n", "[run]"),
+        ("[run\n", "cannot be read"),
+        ("\x00", "cannot be read"),
+    ],
+)
+def test_mistakes_in_files(place: Path, text: str, part: str) -> None:
+    write(place / "repo" / "gpubench.toml", text)
+    with pytest.raises(ConfigError) as caught:
+        settings(place)
+    error = caught.value
+    assert part in f"{error.message} {error.why} {error.hint}"
+    assert "gpubench.toml" in error.message
+
+
+def test_a_named_file_must_be_there(place: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot be read"):
+        settings(place, file="absent.toml")
+    with pytest.raises(ConfigError, match="contradict"):
+        settings(place, file="absent.toml", files_wanted=False)
+
+
+def test_the_program_obeys(gpubench: Any, tmp_path: Path) -> None:
+    write(tmp_path / "gpubench.toml", "[ops]\nformat = 'json'\n")
+    assert json.loads(gpubench("ops").stdout)["name"] == "gpubench-ops"
+    assert gpubench("ops", "--format", "markdown").stdout.startswith("| op |")
+    assert gpubench("ops", env={"GPUBENCH_FORMAT": "markdown"}).stdout.startswith("| op |")
+    assert gpubench("ops", "--no-config").stdout.startswith("op ")
+
+
+def test_show_config_names_each_source(gpubench: Any, tmp_path: Path) -> None:
+    write(tmp_path / "gpubench.toml", "[common]\nascii = true\n")
+    shown = gpubench("ops", "--show-config", "--format", "json", env={"GPUBENCH_COLOR": "never"})
+    assert shown.returncode == 0
+    lines = shown.stdout.splitlines()
+    assert lines[0] == "[ops]"
+    assert 'format = "json"  # option' in lines
+    assert 'color = "never"  # GPUBENCH_COLOR' in lines
+    assert "quiet = false  # default" in lines
+    assert any(line.startswith("ascii = true  # ") and "gpubench.toml" in line for line in lines)
+
+
+def test_a_bad_value_names_where_it_stands(gpubench: Any) -> None:
+    ended = gpubench("run", env={"GPUBENCH_SESSIONS": "many"})
+    assert ended.returncode == 2
+    assert ended.stderr.startswith("error: GPUBENCH_SESSIONS")
+    assert "override it with --sessions" in ended.stderr
+
+
+def test_help_works_with_a_broken_file(gpubench: Any, tmp_path: Path) -> None:
+    write(tmp_path / "gpubench.toml", "[run\n")
+    assert gpubench("ops", "--help").returncode == 0
+    assert gpubench("ops").returncode == 2
+
+
+@pytest.mark.parametrize(
+    ("platform", "environ", "path"),
+    [
+        ("linux", {"HOME": "/h"}, "/h/.config/gpubench/config.toml"),
+        ("linux", {"HOME": "/h", "XDG_CONFIG_HOME": "/x"}, "/x/gpubench/config.toml"),
+        ("darwin", {"HOME": "/h"}, "/h/Library/Application Support/gpubench/config.toml"),
+        ("win32", {"APPDATA": "/r"}, "/r/gpubench/config.toml"),
+    ],
+)
+def test_the_user_file_of_each_platform(platform: str, environ: dict[str, str], path: str) -> None:
+    assert _config._user_file(environ, platform) == Path(path)
+    assert _config._user_file({}, platform) is None

@@ -1,0 +1,166 @@
+"""Every error is three lines on stderr, nothing on stdout, the documented exit code, and no traceback."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from gpubench.cli import _exit, _usage
+from gpubench.cli._suggest import require_choice, suggest
+from gpubench.errors import ExitCode, GpubenchError, InputError, UsageError
+
+
+def assert_three_lines(ended: Any, code: int, *parts: str) -> None:
+    what, why, fix = ended.stderr.splitlines()
+    assert what.startswith("error: ")
+    assert why.startswith("  why: ")
+    assert fix.startswith("  fix: ")
+    assert ended.stdout == ""
+    assert ended.returncode == code
+    for part in parts:
+        assert part in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "parts"),
+    [
+        (("rnu",), ("'rnu'", "did you mean 'run'?")),
+        (("xyzzy",), ("'xyzzy'", "gpubench --help")),
+        (("--halp",), ("--halp", "did you mean '--help'?")),
+        (("ops", "--fromat", "json"), ("--fromat", "did you mean '--format'?")),
+        (("ops", "--format", "jsno"), ("'jsno'", "did you mean 'json'?")),
+        (("ops", "--format"), ("--format", "requires an argument")),
+        (("ops", "surplus"), ("unexpected extra argument", "surplus")),
+        (("ops", "--color", "blue"), ("--color", "auto, always, never")),
+        (("schema", "gpubench-resutl"), ("did you mean 'gpubench-result'?",)),
+        (("schema", "--verbos"), ("did you mean '--verbose'?",)),
+        (("run", "--sessions", "many"), ("--sessions", "'many'")),
+    ],
+)
+def test_bad_command_lines(gpubench: Any, arguments: tuple[str, ...], parts: tuple[str, ...]) -> None:
+    assert_three_lines(gpubench(*arguments), ExitCode.USAGE, *parts)
+
+
+def test_no_command_shows_the_help_and_fails(gpubench: Any) -> None:
+    ended = gpubench()
+    assert ended.returncode == ExitCode.USAGE
+    assert ended.stdout == ""
+    assert "Usage: gpubench" in ended.stderr
+
+
+def test_a_mistyped_option_that_resembles_nothing() -> None:
+    assert suggest("--zzzzzz", ["--format"]) == ""
+    with pytest.raises(UsageError) as caught:
+        require_choice("zzz", ["table", "json"], "--format")
+    assert caught.value.why == "possible: table, json"
+    assert require_choice("json", ["table", "json"], "--format") == "json"
+
+
+def test_suggestions_ignore_case() -> None:
+    assert suggest("MATMUL", ["matmul", "add"]) == "did you mean 'matmul'?"
+
+
+def _run(monkeypatch: pytest.MonkeyPatch, error: BaseException, verbose: bool = False) -> int:
+    def fail(arguments: object, invocation: dict[str, Any]) -> int:
+        invocation["verbose"] = verbose
+        raise error
+
+    monkeypatch.setattr("gpubench.cli.app.run_app", fail)
+    return _exit.run_guarded([])
+
+
+def test_each_exception_has_its_exit_code(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert _run(monkeypatch, InputError("x", "what\nbroken", why="because", hint="do")) == ExitCode.INPUT
+    assert capsys.readouterr().err == "error: what broken\n  why: because\n  fix: do\n"
+    assert _run(monkeypatch, GpubenchError("x", "what")) == ExitCode.FAILED
+    assert _run(monkeypatch, KeyboardInterrupt()) == ExitCode.INTERRUPTED
+    assert _run(monkeypatch, _exit.Terminated()) == ExitCode.TERMINATED
+    assert _run(monkeypatch, SystemExit(2)) == ExitCode.USAGE
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_verbose_adds_the_traceback(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert _run(monkeypatch, InputError("x", "what"), verbose=True) == ExitCode.INPUT
+    assert "Traceback" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("error", [RuntimeError("oops"), OSError(5, "Input/output error"), BrokenPipeError()])
+def test_anything_else_is_a_bug(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: Exception
+) -> None:
+    """A pipe to a worker that breaks is a bug too: only standard output may break quietly."""
+    assert _run(monkeypatch, error) == ExitCode.FAILED
+    told = capsys.readouterr().err
+    assert "Traceback" in told
+    assert "please report" in told
+
+
+@pytest.mark.skipif(os.name == "nt", reason="POSIX pipes and devices")
+def test_a_closed_pipe_is_quiet() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "gpubench", "schema"]
+    ended = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+    os.close(writer)
+    assert ended.stderr == ""
+    assert ended.returncode == ExitCode.OK
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
+def test_a_full_disk_is_told() -> None:
+    with open("/dev/full", "w") as full:
+        ended = subprocess.run(
+            [sys.executable, "-m", "gpubench", "schema"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+    assert ended.returncode == ExitCode.FAILED
+    assert "cannot write to standard output" in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+_WAIT = """
+import sys, time
+from gpubench.cli import _exit, app
+def wait(arguments, invocation):
+    print("waiting", flush=True)
+    time.sleep(60)
+app.run_app = wait
+sys.exit(_exit.run_guarded([]))
+"""
+
+
+@pytest.mark.skipif(os.name == "nt", reason="POSIX signals")
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGTERM, ExitCode.TERMINATED), (signal.SIGINT, ExitCode.INTERRUPTED)]
+)
+def test_signals(number: signal.Signals, code: int) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", _WAIT], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "waiting\n"
+        child.send_signal(number)
+        _, told = child.communicate(timeout=30)
+    assert child.returncode == code
+    assert "Traceback" not in told
+
+
+def test_the_parser_still_has_the_shape_we_translate() -> None:
+    """`_usage` recognises the parser's exceptions by these names, which typer does not export."""
+    assert _usage.ParserUsageError.__name__ == "UsageError"
+    module = sys.modules[_usage.ParserUsageError.__module__]
+    assert issubclass(module.NoSuchOption, _usage.ParserUsageError)
+    assert issubclass(module.NoArgsIsHelpError, _usage.ParserUsageError)

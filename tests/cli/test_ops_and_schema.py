@@ -1,0 +1,88 @@
+"""`gpubench ops` and `gpubench schema`."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import jsonschema
+import pytest
+
+from gpubench.cli.ops import formula
+from gpubench.cli.schema import NAMES
+
+REQUIRED = {
+    "copy", "add", "sub", "mul", "div", "saxpy", "dot", "chain", "sum", "max", "matmul", "transpose",
+    "relu", "sigmoid", "tanh", "gelu", "softmax",
+}  # fmt: skip
+
+
+def test_the_table_lists_every_op(gpubench: Any) -> None:
+    ended = gpubench("ops")
+    assert ended.stderr == ""
+    header, *rows = ended.stdout.splitlines()
+    assert {row.split()[0] for row in rows} >= REQUIRED
+    assert header.split()[:2] == ["op", "group"]
+    matmul = next(row for row in rows if row.startswith("matmul"))
+    assert "a[n,n] b[n,n] -> n,n" in matmul
+    assert "2 n^3" in matmul
+    assert "12 n^2" in matmul
+    assert "side of the square matrices" in matmul
+
+
+def test_json_says_who_has_what(gpubench: Any) -> None:
+    listed = {op["name"]: op for op in json.loads(gpubench("ops", "--format", "json").stdout)["ops"]}
+    assert listed.keys() >= REQUIRED
+    for op in listed.values():
+        assert "library" in op["forms"]["numpy"]
+        assert "library" in op["forms"]["cupy"]
+        assert op["forms"]["wgpu"] == ["tuned"]
+        assert op["default_sizes"] == sorted(set(op["default_sizes"]))
+    assert listed["matmul"]["inputs"][0] == {"name": "a", "shape": ["n", "n"]}
+
+
+def test_markdown_is_one_table(gpubench: Any) -> None:
+    lines = gpubench("ops", "--format", "markdown").stdout.splitlines()
+    assert len({line.count(" | ") for line in lines if "---" not in line}) == 1
+
+
+@pytest.mark.parametrize(
+    ("cost", "text"),
+    [
+        (lambda n: 0, "0"),
+        (lambda n: n, "n"),
+        (lambda n: n - 1, "n - 1"),
+        (lambda n: 2 * n**3, "2 n^3"),
+        (lambda n: 8 * n + 4, "8 n + 4"),
+        (lambda n: n * n.bit_length(), "448 at n=64"),
+    ],
+)
+def test_costs_as_formulas(cost: Any, text: str) -> None:
+    assert formula(cost) == text
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_schemas(gpubench: Any, name: str) -> None:
+    full = json.loads(gpubench("schema", name).stdout)
+    jsonschema.Draft202012Validator.check_schema(full)
+    assert full["title"] == name
+    assert json.loads(gpubench("schema", name.removeprefix("gpubench-")).stdout) == full
+
+
+def test_the_default_schema_is_the_result(gpubench: Any) -> None:
+    assert json.loads(gpubench("schema").stdout)["title"] == "gpubench-result"
+
+
+@pytest.mark.parametrize("arguments", [("--version",), ("--help",), ("ops", "-h"), ("schema", "--help")])
+def test_help_and_version_write_to_stdout_alone(gpubench: Any, arguments: tuple[str, ...]) -> None:
+    ended = gpubench(*arguments)
+    assert ended.returncode == 0
+    assert ended.stderr == ""
+    assert "gpubench" in ended.stdout
+
+
+@pytest.mark.parametrize("command", ["detect", "run", "report", "ops", "schema"])
+def test_every_command_takes_the_shared_options(gpubench: Any, command: str) -> None:
+    told = gpubench(command, "--help").stdout
+    for option in ("--quiet", "--verbose", "--color", "--ascii", "--no-progress", "--config", "--show-config"):
+        assert option in told
