@@ -1,0 +1,238 @@
+"""The control groups of this process, v1, v2 and mixed: quota, CPU set, memory limit over the whole ancestry."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from gpubench.detect import _sets
+from gpubench.detect._fact import known, lost, missing
+from gpubench.detect._root import Root, size
+from gpubench.model.facts import Fact
+
+NO_LIMIT = 2**63 - 4096  # what v1 shows for "no limit": the largest page-aligned int64
+
+
+class Mount(NamedTuple):
+    """A mounted hierarchy: `point` where, `root` the group that is mounted there, `controllers` of v1."""
+
+    point: str
+    root: str
+    kind: str
+    controllers: frozenset[str]
+
+
+class Level(NamedTuple):
+    """One group on the way up; `v2` tells which files to expect."""
+
+    folder: str
+    v2: bool
+
+
+class Groups(NamedTuple):
+    """The way from the own group up to the mount point, by controller."""
+
+    cpu: list[Level]
+    cpuset: list[Level]
+    memory: list[Level]
+
+
+def acquire(root: Root) -> Groups:
+    """Find the own group in every hierarchy."""
+    mounts = parse_mountinfo(root.read("/proc/self/mountinfo").text or "")
+    for path in ("/proc/self/mounts", "/proc/mounts"):
+        mounts = mounts or parse_mounts(root.read(path).text or "")
+    own = parse_own(root.read("/proc/self/cgroup").text or "")
+    fallback = root.read("/proc/self/cpuset").text
+    return Groups(*(list(_levels(mounts, own, fallback, name)) for name in ("cpu", "cpuset", "memory")))
+
+
+def parse_mountinfo(text: str) -> list[Mount]:
+    """The cgroup and cpuset lines of /proc/self/mountinfo; others and spoiled ones are left out."""
+    found = []
+    for line in text.splitlines():
+        left, dash, right = line.partition(" - ")
+        head, tail = left.split(), right.split()
+        if dash and len(head) >= 6 and len(tail) >= 3:
+            found += _mount(head[4], head[3], tail[0], tail[2])
+    return found
+
+
+def parse_mounts(text: str) -> list[Mount]:
+    """The cgroup and cpuset lines of /proc/mounts, which does not tell the mounted group."""
+    found = []
+    for line in text.splitlines():
+        words = line.split()
+        if len(words) >= 4:
+            found += _mount(words[1], "/", words[2], words[3])
+    return found
+
+
+def parse_own(text: str) -> dict[str, str]:
+    """Path of the own group by controller; "" is the v2 hierarchy."""
+    own: dict[str, str] = {}
+    for line in text.splitlines():
+        parts = line.split(":", 2)
+        if len(parts) == 3 and parts[2].startswith("/"):
+            for name in parts[1].split(","):
+                own.setdefault(name, parts[2])
+    return own
+
+
+def quota(root: Root, groups: Groups) -> Fact[float]:
+    """CPUs that may be used on average: the smallest quota of the ancestry."""
+    found, worst = [], None
+    for level in groups.cpu:
+        fact = _quota_v2(root, level.folder) if level.v2 else _quota_v1(root, level.folder)
+        if fact.value is not None:
+            found.append(fact)
+        elif fact.status != "absent":
+            worst = fact
+    return worst or min(found, key=_value, default=missing("absent"))
+
+
+def cpus(root: Root, groups: Groups) -> Fact[frozenset[int]]:
+    """CPUs of the nearest group that names any."""
+    return _nearest(root, groups, ("cpuset.cpus.effective", "cpuset.effective_cpus", "cpuset.cpus", "cpus"))
+
+
+def nodes(root: Root, groups: Groups) -> Fact[frozenset[int]]:
+    """NUMA nodes of the nearest group that names any."""
+    return _nearest(root, groups, ("cpuset.mems.effective", "cpuset.effective_mems", "cpuset.mems", "mems"))
+
+
+class MemoryBounds(NamedTuple):
+    """`limit`: the smallest limit. `room`: the smallest of limit - (used - cache that can be dropped)."""
+
+    limit: Fact[int]
+    room: Fact[int]
+
+
+def memory(root: Root, groups: Groups) -> MemoryBounds:
+    """Memory limits over the ancestry, in bytes."""
+    limits, rooms = [], []
+    for level in groups.memory:
+        names = ("memory.max", "memory.high") if level.v2 else ("memory.limit_in_bytes",)
+        own = [root.fact(f"{level.folder}/{name}", _limit) for name in names]
+        spoiled = next((fact for fact in own if fact.value is None and fact.status != "absent"), None)
+        if spoiled is not None:
+            return MemoryBounds(spoiled, spoiled)
+        values = [fact for fact in own if fact.value is not None]
+        limits += values
+        rooms += [_room(root, level, fact) for fact in values]
+    worst = next((fact for fact in rooms if fact.value is None), None)
+    none = missing("absent")
+    return MemoryBounds(min(limits, key=_value, default=none), worst or min(rooms, key=_value, default=none))
+
+
+def parse_cpu_max(text: str) -> float | None:
+    """CPUs of "150000 100000" (microseconds a period); None for "max". Raises ValueError."""
+    words = text.split()
+    if len(words) != 2:
+        raise ValueError("not a quota")
+    period = size(words[1])
+    if words[0] == "max":
+        return None
+    amount = size(words[0])
+    if amount == 0 or period == 0:
+        raise ValueError("not a quota")
+    return amount / period
+
+
+def _quota_v2(root: Root, folder: str) -> Fact[float]:
+    return root.fact(f"{folder}/cpu.max", parse_cpu_max)
+
+
+def _quota_v1(root: Root, folder: str) -> Fact[float]:
+    amount = root.fact(
+        f"{folder}/cpu.cfs_quota_us", lambda text: None if text == "-1" else size(text) or _refuse()
+    )
+    period = root.fact(f"{folder}/cpu.cfs_period_us", lambda text: size(text) or _refuse())
+    if amount.value is None:
+        return lost(amount)
+    if period.value is None:
+        return missing("invalid", period.source)
+    return known(amount.value / period.value, amount.source or "")
+
+
+def _refuse() -> int:
+    raise ValueError("zero")
+
+
+def _nearest(root: Root, groups: Groups, names: tuple[str, ...]) -> Fact[frozenset[int]]:
+    for level in groups.cpuset:
+        spoiled = None
+        for name in names:
+            fact = root.fact(f"{level.folder}/{name}", lambda text: _sets.parse_list(text) or None)
+            if fact.value is not None:
+                return fact
+            if fact.status != "absent":
+                spoiled = spoiled or fact
+        if spoiled is not None:
+            return spoiled
+    return missing("absent")
+
+
+def _limit(text: str) -> int | None:
+    if text == "max":
+        return None
+    value = size(text)
+    return None if value >= NO_LIMIT else value
+
+
+def _room(root: Root, level: Level, limit: Fact[int]) -> Fact[int]:
+    current, dropped = ("memory.current", "inactive_file") if level.v2 else (
+        "memory.usage_in_bytes", "total_inactive_file")  # fmt: skip
+    used = root.fact(f"{level.folder}/{current}", size)
+    if used.value is None and used.status != "absent":
+        return missing("invalid", used.source)
+    cache = root.fact(f"{level.folder}/memory.stat", lambda text: _stat(text, dropped)).value or 0
+    return known(max(0, _value(limit) - max(0, (used.value or 0) - cache)), limit.source or "")
+
+
+def _stat(text: str, key: str) -> int | None:
+    found = re.search(rf"^{key} (\d{{1,20}})$", text, re.M)
+    return int(found[1]) if found else None
+
+
+def _value(fact: Fact[Any]) -> Any:
+    return fact.value if fact.value is not None else math.inf
+
+
+def _mount(point: str, root: str, kind: str, options: str) -> list[Mount]:
+    if kind not in ("cgroup", "cgroup2", "cpuset"):
+        return []
+    controllers = frozenset({"cpuset"} if kind == "cpuset" else options.split(","))
+    return [Mount(_unescape(point), _unescape(root), kind, controllers)]
+
+
+def _unescape(path: str) -> str:
+    return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), path)
+
+
+def _levels(mounts: list[Mount], own: dict[str, str], fallback: str | None, controller: str) -> Iterator[Level]:
+    """Own group first, mount point last, for each hierarchy that carries `controller`."""
+    for mount in mounts:
+        v2 = mount.kind == "cgroup2"
+        if not v2 and controller not in mount.controllers:
+            continue
+        path = own.get("" if v2 else controller)
+        if path is None and (controller == "cpuset" or v2):
+            path = fallback
+        inside = _below(path or "/", mount.root)
+        while inside:
+            yield Level(mount.point.rstrip("/") + inside, v2)
+            inside = inside.rpartition("/")[0]
+        yield Level(mount.point.rstrip("/") or "/", v2)
+
+
+def _below(path: str, root: str) -> str:
+    """`path` as seen from the mounted group; "" for the mount point itself, also when outside of it."""
+    path, root = path.rstrip("/"), root.rstrip("/")
+    if ".." in path.split("/") or not path.startswith("/"):
+        return ""
+    if root and path != root and not path.startswith(f"{root}/"):
+        return ""
+    return path[len(root) :]

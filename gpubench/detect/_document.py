@@ -1,0 +1,85 @@
+"""Merged records -> the lists of the document: GPUs with their ids, and what is none."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+
+from gpubench.detect import _access, _classify, _gpu
+from gpubench.detect._access import Said
+from gpubench.detect._fact import ABSENT, first, known
+from gpubench.detect._gpu import Context
+from gpubench.detect._merge import Device, Merged
+from gpubench.detect._record import Address, Record, uuid_key
+from gpubench.model.facts import Fact
+from gpubench.model.machine import Accelerator, DisplayAdapter, Driver, Gpu, SoftwareRenderer
+
+
+def gpus(merged: Merged, context: Context, access: Callable[[Gpu, Device], Said]) -> list[Gpu]:
+    """All GPUs in address order, each judged usable or not."""
+    found = []
+    for device, gpu_id in zip(merged.devices, ids(merged.devices), strict=True):
+        gpu = _gpu.build(device, gpu_id, context)
+        found.append(_access.judge(gpu, access(gpu, device), context.live))
+    return found
+
+
+def ids(devices: list[Device]) -> list[str]:
+    """uuid if unique here, else `pci:BDF` if that is unique, else `api:SOURCE:N`."""
+    uuids = [_gpu.uuid_fact(device).value for device in devices]
+    addresses = [str(device.bdf) if device.bdf is not None else None for device in devices]
+    uuid_count = Counter(uuid_key(uuid) for uuid in uuids if uuid)
+    address_count = Counter(addresses)
+    found, numbers = [], Counter[str]()
+    for device, uuid, bdf in zip(devices, uuids, addresses, strict=True):
+        if uuid and uuid_count[uuid_key(uuid)] == 1:
+            found.append(uuid)
+        elif bdf and address_count[bdf] == 1:
+            found.append(f"pci:{bdf}")
+        else:
+            source = device.records[0].source
+            found.append(f"api:{source}:{numbers[source]}")
+            numbers[source] += 1
+    return found
+
+
+def accelerators(merged: Merged) -> list[Accelerator]:
+    """Processing accelerators by address."""
+    return [
+        Accelerator(id=f"pci:{bdf}", driver=_driver(records), **_ids(bdf, records))
+        for bdf, records in merged.sorted.accelerators.items()
+    ]
+
+
+def display_adapters(merged: Merged) -> list[DisplayAdapter]:
+    """Adapters that only draw, by address."""
+    found = []
+    for bdf, records in merged.sorted.displays.items():
+        vendor = next((r.vendor_id for r in records if r.vendor_id is not None), None)
+        device = next((r.device_id for r in records if r.device_id is not None), None)
+        role = known(_classify.role(vendor, device), records[0].source)
+        found.append(DisplayAdapter(id=f"pci:{bdf}", role=role, driver=_driver(records), **_ids(bdf, records)))
+    return found
+
+
+def software_renderers(merged: Merged) -> list[SoftwareRenderer]:
+    """One entry a name, with the APIs that showed it."""
+    names: dict[str, set[str]] = {}
+    for record in merged.sorted.software:
+        names.setdefault(record.name or record.driver or "unnamed", set()).add(record.source)
+    return [SoftwareRenderer(name=name, apis=sorted(apis)) for name, apis in sorted(names.items())]
+
+
+def _ids(bdf: Address, records: list[Record]) -> dict[str, Fact[str]]:
+    found = {"bdf": known(str(bdf), records[0].source)}
+    for name in ("vendor_id", "device_id", "pci_class"):
+        facts = [record.facts[name] for record in records if name in record.facts]
+        plain = [known(f"{getattr(r, name):04x}", r.source) for r in records if getattr(r, name) is not None]
+        found[name] = first(*facts, *plain, ABSENT)
+    return found
+
+
+def _driver(records: list[Record]) -> Driver:
+    names = [record.facts["driver.name"] for record in records if "driver.name" in record.facts]
+    versions = [record.facts["driver.version"] for record in records if "driver.version" in record.facts]
+    return Driver(name=first(*names, ABSENT), version=first(*versions, ABSENT))

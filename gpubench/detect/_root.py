@@ -1,0 +1,212 @@
+"""All file access of detection, below one root. Paths are those of the described machine ("/proc/meminfo").
+
+Only regular files are opened, at most 4 MiB of each; links never lead out of the root.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
+
+from gpubench.detect._fact import known, missing
+from gpubench.model.facts import Fact, Status
+
+T = TypeVar("T")
+
+MOST_BYTES = 4 << 20
+MOST_LINKS = 40
+_DENIED = (errno.EACCES, errno.EPERM)
+
+
+class Reading(NamedTuple):
+    """What a file said: stripped text, or None and why."""
+
+    path: str
+    text: str | None
+    status: Status
+
+    def fact(self, parse: Callable[[str], T | None]) -> Fact[T]:
+        """The parsed text; `parse` raises ValueError for a spoiled file and gives None for "no such thing"."""
+        if self.text is None:
+            return missing(self.status, self.path)
+        try:
+            value = parse(self.text)
+        except (ValueError, LookupError, OverflowError):
+            return missing("invalid", self.path)
+        return missing("absent", self.path) if value is None else known(value, self.path)
+
+
+class Trace(NamedTuple):
+    """What was touched, for a recording: texts of files, names in folders, targets of links."""
+
+    files: dict[str, str]
+    folders: dict[str, None]
+    links: dict[str, str]
+
+
+class Root:
+    """The file system of a machine: "/" is this one, any other folder a recorded one."""
+
+    def __init__(self, base: str = "/", trace: Trace | None = None) -> None:
+        self.base = base
+        self.trace = trace
+        self._resolved: dict[str, str | None] = {}
+        self._direct = os.path.realpath(base) == "/" and trace is None
+
+    def read(self, path: str) -> Reading:
+        """The text of a regular file without NUL bytes and outer white space; never raises."""
+        real = self._real(path)
+        if real is None:
+            return Reading(path, None, "absent")
+        try:
+            raw = _regular(self._host(real))
+        except OSError as error:
+            return Reading(path, None, _status(error))
+        if raw is None:
+            return Reading(path, None, "invalid")
+        text = raw.decode("utf-8", "replace").replace("\0", "").strip()
+        if self.trace is not None:
+            self.trace.files[real] = text
+        return Reading(path, text, "ok")
+
+    def fact(self, path: str, parse: Callable[[str], Any]) -> Fact[Any]:
+        """`read` and `Reading.fact` in one."""
+        return self.read(path).fact(parse)
+
+    def names(self, path: str) -> list[str] | None:
+        """Sorted names in a folder, or None if it cannot be listed."""
+        real = self._real(path)
+        if real is None:
+            return None
+        try:
+            found = sorted(os.listdir(self._host(real)))
+        except OSError:
+            return None
+        if self.trace is not None:
+            self.trace.folders[real] = None
+        return found
+
+    def link(self, path: str) -> str | None:
+        """The last name of a link's target, or None if `path` is no link."""
+        parent, _, name = path.rpartition("/")
+        folder = self._real(parent) if parent else "/"
+        if folder is None:
+            return None
+        at = f"{folder.rstrip('/')}/{name}"
+        try:
+            target = os.readlink(self._host(at))
+        except OSError:
+            return None
+        if self.trace is not None:
+            self.trace.links[at] = target
+        return target.rstrip("/").rpartition("/")[2]
+
+    def exists(self, path: str) -> bool:
+        """Whether anything is there (a broken link is not)."""
+        real = self._real(path)
+        there = real is not None and os.path.lexists(self._host(real))
+        if there and self.trace is not None and real is not None:
+            if os.path.isdir(self._host(real)):
+                self.trace.folders[real] = None
+            else:
+                self.trace.files.setdefault(real, "")
+        return there
+
+    def _host(self, real: str) -> str:
+        return real if self._direct else self.base.rstrip("/") + real
+
+    def _real(self, path: str) -> str | None:
+        """`path` without links, below the root; None if a part is missing or links run in a circle."""
+        if "\0" in path:
+            return None
+        if self._direct:
+            return path
+        if path not in self._resolved:
+            self._resolved[path] = self._walk(path)
+        return self._resolved[path]
+
+    def _walk(self, path: str) -> str | None:
+        parent, _, name = path.rstrip("/").rpartition("/")
+        folder = self._real(parent) if parent else ""
+        if folder is None or not name:
+            return folder
+        budget = MOST_LINKS
+        todo, at = [name], folder
+        while todo:
+            part = todo.pop()
+            if part in ("", "."):
+                continue
+            if part == "..":
+                at = at.rpartition("/")[0]
+                continue
+            step = f"{at}/{part}"
+            target = self._target(step)
+            if target is None:
+                at = step
+                continue
+            budget -= 1
+            if budget < 0:
+                return None
+            if target.startswith("/"):
+                at = ""
+            todo += reversed(target.split("/"))
+        return at if os.path.lexists(self._host(at or "/")) else None
+
+    def _target(self, step: str) -> str | None:
+        # /proc/self is a link to a number that changes: a recording keeps the word instead.
+        if step == "/proc/self":
+            return None
+        try:
+            target = os.readlink(self._host(step))
+        except OSError:
+            return None
+        if self.trace is not None:
+            self.trace.links[step] = target
+        return target
+
+
+def _regular(path: str) -> bytes | None:
+    """Up to 4 MiB of a regular file; None for a folder, pipe, socket or device. Raises OSError."""
+    if not stat.S_ISREG(os.stat(path).st_mode):
+        return None
+    handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
+    try:
+        parts, left = [], MOST_BYTES
+        while left > 0 and (part := os.read(handle, min(left, 1 << 16))):
+            parts.append(part)
+            left -= len(part)
+        return b"".join(parts)
+    finally:
+        os.close(handle)
+
+
+def _status(error: OSError) -> Status:
+    if error.errno in (errno.ENOENT, errno.ENOTDIR):
+        return "absent"
+    return "permission" if error.errno in _DENIED else "invalid"
+
+
+def integer(text: str) -> int:
+    """A decimal number, possibly negative. Raises ValueError (also for "1_0" and "+1")."""
+    digits = text.removeprefix("-")
+    if not (digits.isascii() and digits.isdigit()) or len(digits) > 20:
+        raise ValueError(f"not a number: {text[:20]!r}")
+    return int(text)
+
+
+def size(text: str) -> int:
+    """A number of bytes, not negative. Raises ValueError."""
+    value = integer(text)
+    if value < 0:
+        raise ValueError("a negative size")
+    return value
+
+
+def words(text: str) -> str | None:
+    """Printable text; None for an empty file. Raises ValueError for anything that is no text."""
+    if not text.replace("\n", "").replace("\t", "").isprintable() or "\ufffd" in text:
+        raise ValueError("not text")
+    return text or None

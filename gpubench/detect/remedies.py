@@ -1,0 +1,45 @@
+"""Reason codes: what each one means and what to do about it. Every code of a report stands here."""
+
+from __future__ import annotations
+
+_TEXTS = {
+    "VRAM_GE_4GIB": "At least 4 GiB of usable GPU memory. Not measured yet: `gpubench run` does.",
+    "VRAM_2_TO_4GIB": "2 to 4 GiB of usable GPU memory: share the work. Not measured yet: `gpubench run` does.",
+    "VRAM_LT_2GIB": "Less than 2 GiB of usable GPU memory.",
+    "VRAM_UNKNOWN": "No source tells the size of its memory; install the vendor's driver, or try --deep.",
+    "SHARED_BANDWIDTH": "It shares the CPU's memory, so splitting the work gains nothing.",
+    "FEW_CPU_THREADS": "Fewer than two usable CPUs: they have enough to do with feeding the GPU.",
+    "INTEGRATED_UNMEASURED": "An integrated GPU may be slower than the CPU: `gpubench run` tells.",
+    "GPU_ASLEEP": "It sleeps, and asking for its memory would wake it; `gpubench detect --wake` may.",
+    "WILL_WAKE": "It sleeps now and will wake when it is used.",
+    "MEMORY_BUSY": "More than half of its memory is in use by other programs.",
+    "NO_DRIVER": "No driver is bound to it; install the vendor's driver, then check `lspci -k`.",
+    "PASSED_THROUGH": "It is reserved for a virtual machine (vfio-pci).",
+    "NOT_EXPOSED": "Its device node is not here; give the container the device (--gpus all, or --device).",
+    "NO_PERMISSION": "This user may not open its device node; join the groups render and video.",
+    "DRIVER_MISMATCH": "The driver's library and kernel module differ; reboot or reload the module.",
+    "HIDDEN_BY_ENV": "An environment variable hides it; unset the variable that access.hidden_by_env names.",
+    "COMPUTE_PROHIBITED": "Its compute mode forbids computing; `nvidia-smi -c DEFAULT` as root allows it.",
+    "RUNTIME_MISSING": "The Python library that drives it is missing; install gpubench[cuda12] or gpubench[cuda13].",
+    "TOO_OLD": "The installed libraries no longer support this model.",
+    "SOFTWARE_ONLY": "Only a software renderer was found: it runs on the CPU and gains nothing.",
+    "DISPLAY_ONLY": "Only adapters that drive a display were found; none of them computes.",
+    "GPU_UNKNOWN": "Nothing on this system could list GPUs, so their number is unknown.",
+    "NO_GPU": "There is no GPU.",
+    "UNUSABLE": "A source says that it cannot be used.",
+    "OVERRIDE": "The user's choice.",
+    "GPU_DOMINATES": "Measured on this machine: the GPU is more than ten times as fast.",
+    "CPU_DOMINATES": "Measured on this machine: the CPU is more than four times as fast.",
+    "HYBRID_PAYS": "Measured on this machine: sharing the work pays.",
+    "FASTER_ALONE": "Measured on this machine: the faster side alone is best.",
+}
+
+
+def text(code: str) -> str:
+    """One sentence that says what the code means and what helps."""
+    return _TEXTS.get(code, "")
+
+
+def codes() -> list[str]:
+    """All codes, in the order of the documentation."""
+    return list(_TEXTS)
