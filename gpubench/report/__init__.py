@@ -31,7 +31,8 @@ def render(
 
     `width` in characters; `sections` by key (None: all but raw); `time_unit` auto, s, ms, us or ns; `baseline`
     DEVICE, FORM or FORM@DEVICE (None: the fastest CPU form); `keep` selects the cases shown.
-    Raises UsageError for an unknown format, section or unit and when `keep` keeps nothing, InputError for a baseline that was not measured.
+    Raises UsageError for an unknown format, section or unit and when `keep` keeps nothing; InputError for a
+    baseline that was not measured.
     """
     from gpubench.report.analysis import analyse
     from gpubench.report.formats._options import DEFAULT_SECTIONS, SECTIONS, TIME_UNITS, RenderOptions

@@ -5,6 +5,8 @@ from __future__ import annotations
 from gpubench.model.result import Outcome, Parts, Run
 from tests.unit.report.builders import CPU, GPU, SOFTWARE, case, failed, measured, run_of, skipped
 
+NOISY = (0.8, 0.9, 1.0, 1.1, 1.0, 0.95, 1.1, 1.0, 0.9, 1.1)
+
 
 def full_run() -> Run:
     """CPU, GPU and software adapter; a win, a loss, a break-even, a skip, a failure, a noisy case."""
@@ -17,7 +19,7 @@ def full_run() -> Run:
     for n in (65536, 1048576, 16777216):
         found += [
             measured(case("relu", n), n * 8 / 2e10),
-            measured(case("relu", n, "tuned"), n * 8 / 3e10, factors=(0.8, 0.9, 1.0, 1.1, 1.0, 0.95, 1.1, 1.0, 0.9, 1.1)),
+            measured(case("relu", n, "tuned"), n * 8 / 3e10, factors=NOISY),
             measured(case("relu", n, device="cupy:0"), 8e-6 + n * 8 / 2e12),
             measured(case("relu", n, regime="transfer-always", device="cupy:0"), 3e-5 + n * 8 / 1e10),
             measured(case("relu", n, "tuned", device="wgpu:0"), 2.5e-4 + n * 8 / 1e10),

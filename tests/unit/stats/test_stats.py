@@ -1,0 +1,206 @@
+"""Statistics: known answers, invariances, the exact bootstrap against random draws, coverage by simulation."""
+
+from __future__ import annotations
+
+import math
+import random
+import statistics
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpubench import stats
+
+times = st.floats(1e-9, 1e3, allow_nan=False, allow_infinity=False)
+samples = st.lists(times, min_size=1, max_size=12)
+sessions = st.lists(samples, min_size=1, max_size=7)
+pairs = st.lists(st.tuples(samples, samples), min_size=1, max_size=6)
+
+
+def test_median_and_quantiles_agree_with_the_standard_library():
+    values = [3.0, 1.0, 4.0, 1.5, 9.0, 2.6]
+    assert stats.median(values) == statistics.median(values)
+    ordered = sorted(values)
+    expected = statistics.quantiles(values, n=4, method="inclusive")
+    assert [stats.quantile(ordered, q) for q in (0.25, 0.5, 0.75)] == pytest.approx(expected)
+    assert stats.quantile(ordered, 0.0) == 1.0
+    assert stats.quantile(ordered, 1.0) == 9.0
+
+
+def test_no_values_is_an_error():
+    with pytest.raises(ValueError, match="no values"):
+        stats.median([])
+    with pytest.raises(ValueError, match="no values"):
+        stats.geometric_median([])
+
+
+def test_spread_counts_mild_and_far_outliers():
+    found = stats.spread([1.0, 2.0, 3.0, 4.0, 5.0, 9.0, 100.0])
+    assert (found.minimum, found.median, found.mild_outliers, found.far_outliers) == (1.0, 4.0, 0, 1)
+    assert found.mad == 2.0
+
+
+@pytest.mark.parametrize("n", [1, 5, 6, 8, 9, 12, 30, 100])
+def test_order_statistic_interval_covers_95_percent_as_tightly_as_ranks_allow(n):
+    low, high = stats.median_interval([float(i) for i in range(1, n + 1)])
+    rank = int(low)
+    assert high == n + 1 - rank
+
+    def outside(r: int) -> float:  # P(the median lies below x_(r)) = P(Binomial(n, 1/2) < r)
+        return sum(math.comb(n, j) for j in range(r)) / 2**n
+
+    assert rank == 1 or outside(rank) <= 0.025
+    assert 2 * (rank + 1) > n + 1 or outside(rank + 1) > 0.025
+
+
+def test_binomial_tail():
+    assert stats.binomial_tail(5, 0.5, 3) == pytest.approx(0.5)
+    assert stats.binomial_tail(3, 0.2, 1) == pytest.approx(1 - 0.8**3)
+    assert stats.binomial_tail(4, 0.0, 1) == 0.0
+    assert stats.binomial_tail(4, 0.3, 0) == 1.0
+    assert stats.binomial_tail(200, 0.5, 101) == pytest.approx(0.4718, abs=1e-4)
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 8, 31, 200])
+def test_median_distribution_is_a_distribution(n):
+    total = sum(weight for _, weight in stats.median_distribution([float(i) for i in range(n)]))
+    assert total == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(("k", "n"), [(5, 11), (7, 21), (9, 15)])
+def test_exact_bootstrap_agrees_with_random_draws(k, n):
+    draw = random.Random(4)
+    data = [[draw.lognormvariate(0.02 * draw.gauss(0, 1), 0.05) for _ in range(n)] for _ in range(k)]
+    medians = sorted(
+        statistics.median(statistics.median(draw.choices(draw.choice(data), k=n)) for _ in range(k))
+        for _ in range(4000)
+    )
+    exact = stats.run_interval(data)
+    assert exact.kind == "bootstrap"
+    # The ends of the exact interval lie where 4000 draws put 2.5 % and 97.5 %, within 3 standard errors.
+    for end, level in ((exact.low, 0.025), (exact.high, 0.975)):
+        error = 3 * math.sqrt(level * (1 - level) / len(medians))
+        below = sum(value < end for value in medians) / len(medians)
+        up_to = sum(value <= end for value in medians) / len(medians)
+        assert below - error <= level <= up_to + error
+
+
+def test_even_counts_are_slightly_wide_never_narrow():
+    draw = random.Random(5)
+    data = [[draw.gauss(10 + draw.gauss(0, 0.2), 0.3) for _ in range(10)] for _ in range(6)]
+    medians = sorted(
+        statistics.median(statistics.median(draw.choices(draw.choice(data), k=10)) for _ in range(6))
+        for _ in range(3000)
+    )
+    exact = stats.run_interval(data)
+    assert exact.low <= medians[len(medians) * 35 // 1000]
+    assert exact.high >= medians[len(medians) * 965 // 1000]
+
+
+@pytest.mark.parametrize(("between", "within", "k"), [(0.5, 3, 5), (2, 2, 8), (5, 2, 10)])
+def test_run_interval_covers_the_truth(between, within, k):
+    """measurement.md section 14: at least 90 % for k >= 5, with 3 % outliers."""
+    draw, hits, runs = random.Random(6), 0, 400
+    for _ in range(runs):
+        data = []
+        for _ in range(k):
+            centre = 100 + draw.gauss(0, between)
+            data.append([draw.gauss(centre, within) * (1 + (draw.random() < 0.03)) for _ in range(20)])
+        interval = stats.run_interval(data)
+        hits += interval.low <= 100 <= interval.high
+    assert hits / runs >= 0.89  # 90 % less one standard error of 400 runs
+
+
+@given(sessions)
+def test_run_interval_contains_its_estimate(data):
+    interval = stats.run_interval(data)
+    assert interval.low <= interval.estimate <= interval.high
+    assert interval.kind == ("bootstrap" if len(data) >= 5 else "within-session")
+
+
+@given(sessions, st.randoms(use_true_random=False))
+def test_run_interval_ignores_order(data, shuffle):
+    mixed = [shuffle.sample(values, len(values)) for values in data]
+    shuffle.shuffle(mixed)
+    before, after = stats.run_interval(data), stats.run_interval(mixed)
+    assert after[:3] == pytest.approx(before[:3], rel=1e-12)
+
+
+@given(sessions, st.integers(-8, 8))
+def test_run_interval_scales_with_the_unit(data, power):
+    scale = 2.0**power  # exact in floating point
+    before = stats.run_interval(data)
+    after = stats.run_interval([[value * scale for value in values] for values in data])
+    assert after[:3] == tuple(value * scale for value in before[:3])
+
+
+@given(sessions, st.integers(0, 6), st.floats(1.0, 2.0))
+def test_run_value_is_monotone(data, which, factor):
+    slower = [list(values) for values in data]
+    slower[which % len(slower)] = [value * factor for value in slower[which % len(slower)]]
+    assert stats.run_interval(slower).estimate >= stats.run_interval(data).estimate * (1 - 1e-12)
+
+
+@settings(max_examples=60)
+@given(pairs)
+def test_speedups_of_both_directions_multiply_to_one(data):
+    there = stats.ratio_interval(data)
+    back = stats.ratio_interval([(case, base) for base, case in data])
+    assert there.estimate * back.estimate == pytest.approx(1.0)
+    if len(data) < stats.MIN_BOOTSTRAP_SESSIONS:
+        assert there.low * back.high == pytest.approx(1.0)
+
+
+def test_ratio_bootstrap_agrees_with_random_draws():
+    draw = random.Random(7)
+    data = [([draw.gauss(20, 1) for _ in range(15)], [draw.gauss(10, 1) for _ in range(15)]) for _ in range(7)]
+
+    def one() -> float:
+        picked = [draw.choice(data) for _ in data]
+        return statistics.median(
+            statistics.median(draw.choices(base, k=15)) / statistics.median(draw.choices(case, k=15))
+            for base, case in picked
+        )
+
+    drawn = sorted(one() for _ in range(3000))
+    exact = stats.ratio_interval(data)
+    assert exact.low == pytest.approx(drawn[75], rel=0.01)
+    assert exact.high == pytest.approx(drawn[2925], rel=0.01)
+
+
+def test_noise_measures():
+    assert stats.iqr_share([10.0, 10.0, 10.0]) == 0.0
+    assert stats.first_sample_z([50.0, 1.0, 1.1, 0.9, 1.0, 1.2]) > 10
+    assert stats.first_sample_z([2.0, 1.0, 1.0, 1.0]) == math.inf
+    assert stats.first_sample_z([1.0, 1.0]) == 0.0
+    assert stats.order_correlation([1.0, 2.0, 3.0, 4.0]) == pytest.approx(1.0)
+    assert stats.order_correlation([4.0, 3.0, 2.0, 1.0]) == pytest.approx(-1.0)
+    assert stats.order_correlation([1.0, 1.0, 1.0]) == 0.0
+    assert stats.order_correlation([1.0, 2.0]) == 0.0
+    # Ties share their mean rank: deviations -2, -0.5, -0.5, 2, 1 against -2 ... 2 give 8.5 / sqrt(9.5 * 10).
+    assert stats.order_correlation([1.0, 2.0, 2.0, 4.0, 3.0]) == pytest.approx(8.5 / math.sqrt(95))
+
+
+@given(st.floats(-5, 5), st.floats(0.1, 5))
+def test_line_root(root, slope):
+    x = [root - 2, root - 0.5, root + 1, root + 3]
+    y = [slope * (value - root) for value in x]
+    assert stats.line_root(x, y, [1.0, 2.0, 1.0, 0.5]) == pytest.approx(root, abs=1e-9)
+
+
+def test_lines_that_do_not_rise_have_no_root():
+    assert stats.line_root([0.0, 1.0], [1.0, 0.0]) is None
+    with pytest.raises(ValueError, match="two different x"):
+        stats.fit_line([1.0, 1.0], [0.0, 1.0])
+
+
+def test_weights_decide_between_contradicting_points():
+    intercept, slope = stats.fit_line([0.0, 1.0, 1.0], [0.0, 1.0, 3.0], [1.0, 1.0, 0.0])
+    assert (intercept, slope) == pytest.approx((0.0, 1.0))
+
+
+def test_geometric_mean():
+    assert stats.geometric_mean([2.0, 8.0]) == pytest.approx(4.0)
+    with pytest.raises(ValueError, match="no values"):
+        stats.geometric_mean([])
