@@ -15,7 +15,7 @@ fn tanh_accurate(x: f32) -> f32 {
   let a = select(abs(x), 10.0, abs(x) > 10.0);
   let far = sign(x) * (1.0 - 2.0 / (exp(2.0 * a) + 1.0));
   return select(far, fma(x * z, series, x), abs(x) < 0.625);
-}"""  # noqa: E501
+}"""
 
 
 def _reference(xp: Array, x: Array) -> Array:
