@@ -1,0 +1,64 @@
+"""What each command loads, as a user's process sees it: start-up is a promise."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+FIXTURE = Path(__file__).parents[1] / "unit" / "store" / "fixtures" / "version-1.json"
+HEAVY = {"numpy", "cupy", "cupyx", "wgpu", "rich", "altair", "pynvml", "cpuinfo", "threadpoolctl"}
+NEVER = {"pydantic", "scipy", "pandas", "matplotlib", "asyncio"}
+
+_PROGRAM = """
+import sys
+from gpubench.cli import main
+code = main(sys.argv[1:])
+sys.stdout.flush()
+print("\\n".join(sorted(name for name in sys.modules)), file=sys.stderr)
+sys.exit(code)
+"""
+
+
+def loaded(arguments: list[str], cwd: Path) -> set[str]:
+    ended = subprocess.run(
+        [sys.executable, "-c", _PROGRAM, *arguments],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    return set(ended.stderr.split())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "also_absent"),
+    [
+        (["--version"], {"typer", "msgspec", "psutil", "argparse", "gpubench.errors", "gpubench.cli._exit"}),
+        (["--help"], {"msgspec", "psutil", "gpubench.store", "gpubench.model", "gpubench.measure", "tomllib"}),
+        (["run", "--help"], {"msgspec", "psutil", "gpubench.store", "gpubench.measure"}),
+        (["ops"], {"psutil", "gpubench.store", "gpubench.measure", "gpubench.detect", "gpubench.report"}),
+        (["schema"], {"psutil", "gpubench.measure", "gpubench.detect", "gpubench.kernels"}),
+        (["report", str(FIXTURE), "--format", "markdown"], {"psutil", "gpubench.measure", "gpubench.kernels"}),
+        (["report", str(FIXTURE), "--format", "json"], {"psutil", "gpubench.measure"}),
+        (["detect", "--sysroot", ".", "--format", "json"], {"gpubench.measure"}),
+    ],
+    ids=lambda value: " ".join(Path(word).name for word in value) if isinstance(value, list) else "",
+)
+def test_what_stays_unimported(tmp_path: Path, arguments: list[str], also_absent: set[str]) -> None:
+    modules = loaded(arguments, tmp_path)
+    assert not modules & (HEAVY | NEVER | also_absent)
+
+
+def test_the_package_itself_imports_nothing() -> None:
+    program = (
+        "import sys; before = set(sys.modules); import gpubench; print(*sorted(set(sys.modules) - before))"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert ended.stdout.split() == ["gpubench"]

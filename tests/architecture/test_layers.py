@@ -1,0 +1,74 @@
+"""Who may import whom (import-linter, contracts in pyproject.toml), and how large a module may be."""
+
+from __future__ import annotations
+
+import ast
+import shutil
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "gpubench"
+MODULES = sorted(PACKAGE.rglob("*.py"))
+MEDIAN_LINES = 120
+MAX_LINES = 400
+
+
+def test_every_import_contract_is_kept() -> None:
+    tool = shutil.which("lint-imports", path=str(Path(sys.executable).parent)) or shutil.which("lint-imports")
+    assert tool, "import-linter is not installed: make test installs it"
+    ended = subprocess.run(
+        [tool, "--no-cache"], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert ended.returncode == 0, ended.stdout[-3000:] + ended.stderr[-1000:]
+
+
+def test_modules_stay_small() -> None:
+    lines = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in MODULES}
+    too_long = {str(path.relative_to(ROOT)): count for path, count in lines.items() if count > MAX_LINES}
+    assert not too_long
+    # Empty package markers would flatter the median.
+    assert statistics.median(count for count in lines.values() if count > 3) <= MEDIAN_LINES
+
+
+def test_no_module_is_named_after_nothing() -> None:
+    vague = {"utils", "util", "helpers", "helper", "manager", "base", "common", "misc"}
+    assert not [path for path in MODULES if path.stem.strip("_") in vague]
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_no_work_at_import_time(path: Path) -> None:
+    """Modules define; only `__main__` runs: no bare call at the top, apart from the commands' registration."""
+    allowed = {"__main__.py", "app.py"}
+    if path.name in allowed or path.parts[-2:] == ("measure", "worker.py"):
+        return
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    calls = [
+        node.lineno for node in tree.body if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)
+    ]
+    assert not calls
+
+
+def test_every_test_file_is_collected() -> None:
+    """A file that pytest does not collect is a test that silently does not run."""
+    ended = subprocess.run(
+        [sys.executable, "-m", "pytest", "--collect-only", "-q", "--no-header", "-p", "no:cacheprovider"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stdout[-3000:]
+    collected = {line.partition("::")[0] for line in ended.stdout.splitlines() if "::" in line}
+    written = {str(path.relative_to(ROOT)) for path in (ROOT / "tests").rglob("test_*.py")}
+    assert written == collected
+    holders = [path for path in (ROOT / "tests").rglob("*.py") if not path.name.startswith("test_")]
+    hidden = [
+        str(path.relative_to(ROOT)) for path in holders if "\ndef test_" in path.read_text(encoding="utf-8")
+    ]
+    assert not hidden, "tests in files whose name does not start with test_"
