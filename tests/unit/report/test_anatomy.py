@@ -1,0 +1,73 @@
+"""The parts of a GPU call add up to the whole, and say so when they do not."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpubench.model.result import Parts
+from gpubench.report.analysis import analyse
+from gpubench.report.analysis.types import CaseResult
+from tests.unit.report.builders import case, measured, run_of
+
+PARTS = Parts(
+    session=0, compile_s=0.3, first_launch_s=2e-3, alloc_s=[1e-5], upload_s=[4e-4, 4e-4, 9.0], launch_s=[1e-5],
+    sync_s=[2e-5], single_s=[1.3e-4], download_s=[2e-4],
+)  # fmt: skip
+SUM_S = 1e-5 + 4e-4 + 1e-5 + 1e-4 + 2e-5 + 2e-4  # with a kernel of 1e-4
+
+
+def always(seconds: float, **more: object) -> CaseResult:
+    what = case(regime="transfer-always", device="cupy:0")
+    return analyse(run_of([measured(what, seconds, parts=PARTS, **more)])).cases[0]  # type: ignore[arg-type]
+
+
+def test_the_residual_is_zero_when_the_parts_are_the_whole():
+    found = always(SUM_S, cold_s=1e-4).anatomy
+    assert found is not None
+    assert found.residual_s == pytest.approx(0, abs=1e-9)
+    assert not found.mismatch
+    assert not found.kernel_derived
+
+
+def test_the_parts_and_the_residual_add_up_always():
+    for seconds in (1e-4, 5e-4, 2e-3):
+        found = always(seconds, cold_s=1e-4).anatomy
+        assert found is not None
+        parts = (found.alloc_s, found.upload_s, found.launch_s, found.kernel_s, found.sync_s, found.download_s)
+        assert sum(parts) + found.residual_s == pytest.approx(found.whole_s)
+
+
+def test_a_residual_above_ten_percent_is_a_finding_in_both_directions():
+    assert "transfer-mismatch" in always(SUM_S * 1.3, cold_s=1e-4).findings
+    assert "transfer-mismatch" in always(SUM_S * 0.7, cold_s=1e-4).findings
+    assert "transfer-mismatch" not in always(SUM_S * 1.05, cold_s=1e-4).findings
+
+
+def test_without_a_device_clock_the_kernel_is_derived():
+    found = always(SUM_S).anatomy
+    assert found is not None
+    assert found.kernel_derived
+    assert found.kernel_s == pytest.approx(1.3e-4 - 1e-5 - 2e-5)
+
+
+def test_the_kernel_time_may_stand_in_the_resident_case():
+    always_case = case(regime="transfer-always", device="cupy:0")
+    run = run_of([
+        measured(always_case, SUM_S, parts=PARTS), measured(case(device="cupy:0"), 1.2e-4, cold_s=1e-4),
+    ])  # fmt: skip
+    found = next(row.anatomy for row in analyse(run).cases if row.id == always_case.id)
+    assert found is not None
+    assert (found.kernel_s, found.kernel_derived) == (pytest.approx(1e-4), False)
+
+
+def test_the_first_result_pays_for_everything_once():
+    found = always(SUM_S, cold_s=1e-4).anatomy
+    assert found is not None
+    assert found.first_result_s == pytest.approx(0.2 + 0.3 + 2e-3 + 1e-5 + 4e-4 + 2e-4)
+
+
+def test_missing_parts_give_no_anatomy():
+    what = case(regime="transfer-always", device="cupy:0")
+    bare = Parts(session=0, upload_s=[1e-3])
+    assert analyse(run_of([measured(what, 1e-3, parts=bare)])).cases[0].anatomy is None
+    assert analyse(run_of([measured(case(device="cupy:0"), 1e-3, parts=PARTS)])).cases[0].anatomy is None

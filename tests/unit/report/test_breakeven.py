@@ -1,0 +1,152 @@
+"""Break-even on curves whose right answer is known, one for each verdict and each reason."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpubench.report.analysis import analyse
+from gpubench.report.analysis.types import BreakEven
+from tests.unit.report.builders import CPU, GPU, QUIET, case, curve, failed, measured, run_of
+
+WIDE = (0.7, 0.8, 0.9, 1.0, 1.0, 1.0, 1.05, 1.1, 1.2, 1.3)
+
+
+def verdict(ratios: dict[int, float], **kind: object) -> BreakEven:
+    (found,) = analyse(run_of(curve(ratios, **kind))).break_even  # type: ignore[arg-type]
+    return found
+
+
+def test_at():
+    found = verdict({64: 0.25, 256: 4.0, 1024: 30.0})
+    assert (found.verdict, found.n, found.low, found.high) == ("at", 128, 64, 256)
+    assert found.crossings == (128,)
+
+
+def test_at_is_interpolated_on_log_axes():
+    assert verdict({100: 0.5, 400: 8.0}).n == round(100 * 4 ** (1 / 4))
+
+
+def test_a_tie_beside_the_crossing_widens_the_interval():
+    found = verdict({64: 0.5, 100: 1.0, 128: 2.0})
+    assert (found.verdict, found.low, found.high) == ("at", 64, 128)
+
+
+def test_a_dip_that_contains_one_is_no_crossing():
+    assert verdict({64: 0.25, 128: 3.0, 256: 1.0, 512: 8.0}).verdict == "at"
+
+
+def test_always():
+    found = verdict({256: 1.5, 1024: 4.0})
+    assert (found.verdict, found.first, found.n) == ("always", 256, None)
+
+
+def test_never_when_the_ratio_does_not_rise():
+    assert verdict({256: 0.3, 1024: 0.3, 4096: 0.3}).verdict == "never"
+    assert verdict({256: 0.5, 1024: 0.4, 4096: 0.3}).verdict == "never"
+
+
+def test_never_when_the_crossing_would_not_fit_into_memory():
+    # The crossing lies near n = 2^20, where matmul needs 12 TiB of the 16 GiB.
+    assert verdict({256: 0.10, 1024: 0.15, 4096: 0.22}).verdict == "never"
+
+
+def test_beyond_limit_when_it_would_fit():
+    found = verdict({256: 0.1, 1024: 0.3, 4096: 0.9})
+    assert (found.verdict, found.last, found.n) == ("beyond-limit", 4096, None)
+
+
+def test_beyond_limit_when_the_memory_is_unknown():
+    device = msgspec.structs.replace(GPU, memory_bytes=None, usable_bytes=None)
+    run = run_of(curve({256: 0.10, 1024: 0.15, 4096: 0.22}), devices=(CPU, device))
+    assert analyse(run).break_even[0].verdict == "beyond-limit"
+
+
+def test_unstable_lists_all_crossings():
+    found = verdict({64: 0.25, 256: 4.0, 1024: 0.25, 4096: 4.0})
+    assert (found.verdict, found.crossings) == ("unstable", (128, 512, 2048))
+
+
+def test_a_device_that_wins_and_then_loses_has_no_threshold():
+    found = verdict({64: 4.0, 256: 0.25})
+    assert (found.verdict, found.crossings) == ("unstable", (128,))
+
+
+@pytest.mark.parametrize(
+    ("ratios", "reason"),
+    [
+        ({64: 0.5}, "few-sizes"),
+        ({64: 0.3, 256: 0.5}, "few-sizes"),
+        ({64: 0.5, 1024: 4.0}, "few-sizes"),  # high / low is 16
+        ({64: 1.0, 256: 1.0}, "noise"),
+        ({64: 0.5, 256: 1.0}, "noise"),
+        ({64: 1.0, 256: 4.0}, "noise"),
+        ({64: 0.5, 256: 1.0, 1024: 4.0}, "noise"),
+    ],
+)
+def test_undecided(ratios, reason):
+    found = verdict(ratios)
+    assert (found.verdict, found.reason, found.n) == ("undecided", reason, None)
+
+
+def test_undecided_by_failed_cases():
+    run = run_of([*curve({64: 0.3}), failed(case(n=256, device="cupy:0"))])
+    assert analyse(run).break_even[0].reason == "failed-cases"
+
+
+def test_undecided_by_budget():
+    run = run_of(curve({64: 0.3}), exit_reason="budget")
+    assert analyse(run).break_even[0].reason == "budget"
+
+
+def test_undecided_by_throttling():
+    outcomes = curve({64: 0.9})
+    outcomes += [
+        measured(case(n=128), 1e-3),
+        measured(case(n=128, device="cupy:0"), 9e-4, factors=WIDE, discarded={"1": "throttled"}),
+    ]
+    assert analyse(run_of(outcomes)).break_even[0].reason == "throttled"
+
+
+def test_an_unstable_pair_counts_only_when_every_sample_agrees():
+    wild = [0.6] * 5 + [1.4] * 5
+    assert verdict({64: 0.1, 256: 10.0}, factors=wild).verdict == "at"
+    assert verdict({64: 0.8, 256: 10.0}, factors=wild).verdict == "undecided"
+
+
+def test_each_regime_and_device_has_its_own_verdict():
+    outcomes = [*curve({64: 0.25, 256: 4.0}), *curve({64: 0.1, 256: 0.2}, regime="transfer-always")]
+    unique = {outcome.id: outcome for outcome in outcomes}
+    found = analyse(run_of(list(unique.values()))).break_even
+    assert [(row.regime, row.verdict) for row in found] == [("resident", "at"), ("transfer-always", "undecided")]
+
+
+@settings(max_examples=40)
+@given(
+    st.lists(st.sampled_from([0.2, 0.5, 1.0, 2.0, 8.0]), min_size=1, max_size=5),
+    st.randoms(use_true_random=False),
+    st.integers(-6, 6),
+)
+def test_verdicts_ignore_the_order_of_cases_and_the_unit_of_time(ratios, shuffle, power):
+    sizes = {64 * 4**i: ratio for i, ratio in enumerate(ratios)}
+    before = analyse(run_of(curve(sizes, sessions=1)))
+    mixed = curve(sizes, sessions=1, cpu_s=1e-3 * 2.0**power)
+    shuffle.shuffle(mixed)
+    after = analyse(run_of(mixed))
+    assert before.break_even == after.break_even
+    assert before.verdicts == after.verdicts
+
+
+@settings(max_examples=40)
+@given(st.dictionaries(st.integers(1, 2**20), st.floats(0.01, 100), min_size=1, max_size=6))
+def test_intervals_contain_the_estimate_and_lie_inside_the_measured_sizes(ratios):
+    found = verdict(ratios, sessions=1, factors=QUIET[:3])
+    if found.verdict == "at":
+        assert found.n is not None
+        assert found.low is not None
+        assert found.high is not None
+        assert found.low <= found.n <= found.high
+        assert found.first * 0.98 - 1 <= found.low
+        assert found.high <= found.last * 1.02 + 1

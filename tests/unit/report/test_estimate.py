@@ -1,0 +1,204 @@
+"""Which samples count, what the estimate is, and which label a case gets."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from gpubench.model.result import Ceiling, Measurement, Parts, Run, SessionRecord, Settings, Stop, Theoretical
+from gpubench.report.analysis import analyse
+from gpubench.report.analysis.types import CaseResult
+from tests.unit.report.builders import (
+    CPU,
+    GPU,
+    QUIET,
+    SOFTWARE,
+    case,
+    failed,
+    measured,
+    planned,
+    run_of,
+    skipped,
+)
+
+
+def row_of(run: Run, index: int = 0) -> CaseResult:
+    return analyse(run).cases[index]
+
+
+def with_sessions(run: Run, **fields: object) -> Run:
+    sessions = [msgspec.structs.replace(session, **fields) for session in run.sessions]
+    return msgspec.structs.replace(run, sessions=sessions)
+
+
+def with_blocks(outcome: Measurement, **fields: object) -> Measurement:
+    blocks = [msgspec.structs.replace(block, **fields) for block in outcome.blocks]
+    return msgspec.structs.replace(outcome, blocks=blocks)
+
+
+def test_warm_up_never_counts():
+    row = row_of(run_of([measured(case(), 1e-3)]))
+    assert row.time is not None
+    assert row.time.estimate == pytest.approx(1e-3)
+    assert (row.sample_count, len(row.sessions), row.label) == (30, 3, "ok")
+
+
+def test_superseded_sessions_do_not_count():
+    run = run_of([measured(case(), 1e-3)])
+    sessions = [msgspec.structs.replace(s, superseded=s.index == 1) for s in run.sessions]
+    assert list(row_of(msgspec.structs.replace(run, sessions=sessions)).sessions) == [0, 2]
+
+
+def test_search_samples_do_not_count():
+    good = measured(case(), 1e-3)
+    search = [msgspec.structs.replace(block, phase="search", wall_s=[9.0] * 11) for block in good.blocks]
+    row = row_of(run_of([msgspec.structs.replace(good, blocks=[*good.blocks, *search])]))
+    assert row.time is not None
+    assert row.time.high < 1.1e-3
+
+
+def test_the_order_of_blocks_and_sessions_changes_nothing():
+    one, two = measured(case(), 1e-3), measured(case(form="tuned"), 2e-3)
+    first = run_of([one, two])
+    second = msgspec.structs.replace(
+        run_of([two, msgspec.structs.replace(one, blocks=one.blocks[::-1])]), sessions=first.sessions[::-1]
+    )
+    assert analyse(first).cases == analyse(second).cases
+
+
+@pytest.mark.parametrize(("width", "label"), [(0.04, "ok"), (0.08, "noisy"), (0.2, "unstable")])
+def test_noise_labels(width, label):
+    factors = [1 - width] * 5 + [1 + width] * 5
+    row = row_of(run_of([measured(case(), 1e-3, factors=factors)]))
+    assert row.label == label
+
+
+def test_a_throttled_case_keeps_all_its_samples():
+    row = row_of(run_of([measured(case(), 1e-3, discarded={"2": "throttled"})]))
+    assert (row.label, row.sample_count) == ("throttled", 30)
+
+
+def test_enough_unthrottled_samples_leave_the_throttled_ones_out():
+    outcome = measured(case(), 1e-3, factors=[*QUIET, 5.0], discarded={"11": "throttled"})
+    row = row_of(run_of([outcome]))
+    assert (row.label, row.sample_count) == ("ok", 30)
+
+
+@pytest.mark.parametrize("reason", ["timeout", "budget"])
+def test_a_deadline_before_the_minimum_gives_no_number(reason):
+    row = row_of(run_of([measured(case(), 1e-3, factors=QUIET[:4], stop=reason)]))
+    assert (row.time, row.reason) == (None, reason)
+
+
+def test_max_time_before_the_minimum_still_gives_a_number():
+    row = row_of(run_of([measured(case(), 1e-3, factors=QUIET[:4], stop="max-time")]))
+    assert row.time is not None
+
+
+def test_an_interrupted_case_gives_no_number():
+    outcome = msgspec.structs.replace(measured(case(), 1e-3, factors=QUIET[:4], sessions=1), stops=[])
+    row = row_of(run_of([outcome], complete=False))
+    assert (row.time, row.reason) == (None, "no-samples")
+
+
+def test_one_session_that_was_cut_short_does_not_spoil_the_others():
+    good = measured(case(), 1e-3)
+    blocks = [*good.blocks[:2], msgspec.structs.replace(good.blocks[2], wall_s=[1.0, 9.0])]
+    stops = [*good.stops[:2], Stop(session=2, reason="budget")]
+    row = row_of(run_of([msgspec.structs.replace(good, blocks=blocks, stops=stops)]))
+    assert list(row.sessions) == [0, 1]
+
+
+@pytest.mark.parametrize(("repeat", "label"), [(1, "too-short"), (10_000, "ok")])
+def test_short_samples_are_marked(repeat, label):
+    assert row_of(run_of([measured(case(), 1e-5, repeat=repeat)])).label == label
+
+
+def test_foreign_load_is_marked():
+    run = with_sessions(run_of([measured(case(), 1e-3)]), foreign_cpu_share=0.2)
+    assert row_of(run).label == "contended"
+
+
+def test_software_adapters_are_labelled():
+    assert row_of(run_of([measured(case(device="wgpu:0"), 1e-3)], devices=(SOFTWARE,))).label == "software"
+
+
+def test_no_clock_is_told_of_devices_without_one():
+    mute = msgspec.structs.replace(GPU, clock=None)
+    outcome = measured(case(device="cupy:0"), 1e-3)
+    assert "no-device-clock" in row_of(run_of([outcome], devices=(mute,))).findings
+    assert "no-device-clock" not in row_of(run_of([outcome])).findings
+
+
+def test_rates_above_a_measured_roof_are_implausible():
+    run = run_of([measured(case(n=1000, device="cupy:0"), 1e-3)])  # 2 TFLOP/s
+    slow = with_sessions(run, ceilings=[Ceiling(device_id="cupy:0", dtype="float32", flops_per_s=1.5e12)])
+    fine = with_sessions(run, ceilings=[Ceiling(device_id="cupy:0", dtype="float32", flops_per_s=1.9e12)])
+    assert (row_of(slow).label, row_of(fine).label) == ("implausible", "ok")
+    assert "1.65e+12" in row_of(slow).detail
+
+
+def test_rates_above_a_theoretical_roof_are_implausible():
+    device = msgspec.structs.replace(GPU, theoretical=Theoretical(flops_per_s={"float32": 1e12}))
+    run = run_of([measured(case(n=1000, device="cupy:0"), 1e-3)], devices=(CPU, device))
+    assert row_of(run).label == "implausible"
+
+
+def test_the_memory_roof_ignores_what_fits_into_a_cache():
+    roof = [Ceiling(device_id="cupy:0", bytes_per_s=1e9)]
+    small = with_sessions(run_of([measured(case("relu", 1000, device="cupy:0"), 1e-6)]), ceilings=roof)
+    large = with_sessions(run_of([measured(case("relu", 2**30, device="cupy:0"), 1e-3)]), ceilings=roof)
+    assert (row_of(small).label, row_of(large).label) == ("ok", "implausible")
+
+
+def test_a_launch_shorter_than_an_empty_one_is_implausible():
+    parts = Parts(session=0, single_s=[1e-6])
+    assert row_of(run_of([measured(case(device="cupy:0"), 1e-6, parts=parts)])).label == "implausible"
+
+
+def test_implausible_cases_enter_no_ratio():
+    run = run_of([measured(case(n=1000), 1e-2), measured(case(n=1000, device="cupy:0"), 1e-3)])
+    roof = [Ceiling(device_id="cupy:0", dtype="float32", flops_per_s=1e12)]
+    assert analyse(run).speedups
+    assert not analyse(with_sessions(run, ceilings=roof)).speedups
+
+
+def test_first_slow_and_drift():
+    slow = row_of(run_of([measured(case(), 1e-3, factors=(3.0, *QUIET))]))
+    assert slow.findings == ("first-slow",)
+    rising = [1 + i * 1e-3 for i in range(20)]
+    assert row_of(run_of([measured(case(), 1e-3, factors=rising)])).findings == ("drift",)
+
+
+def test_rates_name_their_clock():
+    wall = row_of(run_of([measured(case(n=1000), 1e-3)]))
+    cold = row_of(run_of([measured(case(n=1000, device="cupy:0"), 1e-3, cold_s=5e-4)]))
+    assert wall.rates is not None
+    assert (wall.rates.clock, wall.rates.flops_per_s) == ("wall", pytest.approx(2e12))
+    assert cold.rates is not None
+    assert (cold.rates.clock, cold.rates.flops_per_s) == ("device_cold", pytest.approx(4e12))
+
+
+def test_what_was_not_measured_is_a_row_with_a_reason():
+    rows = analyse(run_of([skipped(case()), failed(case(n=2)), planned(case(n=4))], complete=False)).cases
+    assert {(row.outcome, row.reason) for row in rows} == {
+        ("skip", "out-of-memory"), ("failure", "wrong-result"), ("planned", "not-reached"),
+    }  # fmt: skip
+    assert all(row.time is None for row in rows)
+
+
+def test_five_sessions_give_a_bootstrap_interval():
+    row = row_of(run_of([measured(case(), 1e-3, sessions=5)], sessions=5))
+    assert row.time is not None
+    assert row.time.kind == "bootstrap"
+
+
+def test_a_run_without_session_records_still_reports():
+    run = msgspec.structs.replace(run_of([measured(case(), 1e-3)], settings=Settings()), sessions=[])
+    assert row_of(run).time is not None
+
+
+def test_a_session_that_only_the_blocks_know_is_left_out():
+    run = run_of([measured(case(), 1e-3)])
+    known = msgspec.structs.replace(run, sessions=[SessionRecord(index=0, started_at="2026-01-02T03:04:05Z")])
+    assert list(row_of(known).sessions) == [0]
