@@ -64,17 +64,24 @@ class Command(TyperCommand):
             raise PipeBroken from error
 
     def _settings(self, ctx: Any, given: dict[str, Any]) -> dict[str, _config.Setting]:
-        commands = ctx.parent.command.commands
-        known = {name: _config.options_of(command.params) for name, command in commands.items()}
         return _config.settings(
             command=ctx.info_name,
-            known=known,
-            common=_config.options_of(_shared_params()),
+            own=_config.options_of(self.params),
+            tables=_tables,
             environ=os.environ,
             folder=Path.cwd(),
             file=given.get("config"),
             files_wanted=not given.get("no_config"),
         )
+
+
+def _tables() -> dict[str, _config.Known]:
+    """The tables that a configuration file may hold: loads every command, so only for a file that is there."""
+    from gpubench.cli.app import build
+
+    commands = build().commands
+    known = {name: _config.options_of(command.params) for name, command in commands.items()}
+    return {"common": _config.options_of(_shared_params()), **known}
 
 
 class Group(TyperGroup):

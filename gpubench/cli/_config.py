@@ -6,10 +6,9 @@ With `_command`, this is the only reader of GPUBENCH_ variables and of configura
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from gpubench.cli._suggest import suggest
 from gpubench.errors import ConfigError
@@ -19,8 +18,7 @@ FILE_NAME = "gpubench.toml"
 _UNCONFIGURABLE = {"config", "no-config", "show-config", "help"}
 
 
-@dataclass(frozen=True)
-class Setting:
+class Setting(NamedTuple):
     """A configured value of the option `--key`, and the file or variable that it comes from."""
 
     key: str
@@ -28,8 +26,7 @@ class Setting:
     source: str
 
 
-@dataclass(frozen=True)
-class Option:
+class Option(NamedTuple):
     """What configuration must know of an option: its parameter's name, and whether it repeats or switches."""
 
     name: str
@@ -54,14 +51,17 @@ def options_of(params: Iterable[Any]) -> dict[str, Option]:
 def settings(
     *,
     command: str,
-    known: Mapping[str, Known],
-    common: Known,
+    own: Known,
+    tables: Callable[[], Mapping[str, Known]],
     environ: Mapping[str, str],
     folder: Path,
     file: str | None,
     files_wanted: bool,
 ) -> dict[str, Setting]:
-    """Every configured value of `command` by parameter name. Raises ConfigError."""
+    """Every configured value of `command` by parameter name. Raises ConfigError.
+
+    `own` are the options of the command; `tables` gives those of every table that a file may hold.
+    """
     if file and not files_wanted:
         raise ConfigError(
             "config-conflict", "--config and --no-config contradict each other",
@@ -71,8 +71,8 @@ def settings(
     paths = [Path(file)] if file else [_user_file(environ), _project_file(folder)] if files_wanted else []
     for path in paths:
         if path is not None and (file or path.is_file()):
-            found.update(_from_file(path, command, known, common))
-    for key, option in known[command].items():
+            found.update(_from_file(path, command, tables()))
+    for key, option in own.items():
         variable = "GPUBENCH_" + key.upper().replace("-", "_")
         text = environ.get(variable)
         if text:
@@ -133,12 +133,12 @@ def _read(path: Path) -> dict[str, Any]:
         ) from error  # fmt: skip
 
 
-def _from_file(path: Path, command: str, known: Mapping[str, Known], common: Known) -> dict[str, Setting]:
+def _from_file(path: Path, command: str, known: Mapping[str, Known]) -> dict[str, Setting]:
     tables = _read(path)
     if path.name == "pyproject.toml":
         tables = tables.get("tool", {}).get("gpubench", {})
     found = {}
-    for table, allowed in {"common": common, **known}.items():
+    for table, allowed in known.items():
         for key, value in _table(tables, table, path).items():
             if key not in allowed:
                 raise _unknown(f"{key!r} in [{table}]", key, allowed, path)
@@ -146,8 +146,8 @@ def _from_file(path: Path, command: str, known: Mapping[str, Known], common: Kno
                 option = allowed[key]
                 found[option.name] = Setting(key, _plain(key, value, option, path), str(path))
     for table in tables:
-        if table not in known and table != "common":
-            raise _unknown(f"the table [{table}]", table, ["common", *known], path)
+        if table not in known:
+            raise _unknown(f"the table [{table}]", table, known, path)
     return found
 
 

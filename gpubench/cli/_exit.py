@@ -18,6 +18,8 @@ from gpubench.errors import ExitCode, GpubenchError
 class Terminated(KeyboardInterrupt):
     """SIGTERM. Whoever cleans up after Ctrl-C cleans up after this too; only the exit code differs."""
 
+    exit_code = ExitCode.TERMINATED
+
 
 class PipeBroken(Exception):
     """Some pipe broke inside a command. The parser would end quietly, even when it was a worker's pipe."""
@@ -42,8 +44,8 @@ def run_guarded(arguments: Sequence[str]) -> int:
     except KeyboardInterrupt:
         return ExitCode.INTERRUPTED
     except (OSError, PipeBroken) as error:
-        code = _output_failed(error)
-        return _bug() if code is None else code
+        failed = _output_failed(error)
+        return _bug() if failed is None else failed
     except Exception:
         return _bug()
     finally:

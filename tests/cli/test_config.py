@@ -14,6 +14,7 @@ from gpubench.errors import ConfigError
 
 COMMON = {"quiet": Option("quiet", False, True), "color": Option("color", False, False)}
 KNOWN = {
+    "common": COMMON,
     "run": {
         **COMMON,
         "sessions": Option("sessions", False, False),
@@ -42,7 +43,9 @@ def settings(place: Path, command: str = "run", **changes: Any) -> dict[str, Any
         "folder": place / "repo" / "a" / "b",
         **changes,
     }
-    found = _config.settings(command=command, known=KNOWN, common=COMMON, environ=environ, **arguments)
+    found = _config.settings(
+        command=command, own=KNOWN[command], tables=lambda: KNOWN, environ=environ, **arguments
+    )
     return {name: setting.value for name, setting in found.items()}
 
 

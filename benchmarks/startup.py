@@ -1,0 +1,67 @@
+"""Start-up of each command as a ratio to `python -c pass`: whole processes, interleaved, medians.
+
+Run: .venv/bin/python benchmarks/startup.py [ROUNDS]. A report, not a test: a ratio survives a slow machine, but
+not a busy one. Exit code 0 in any case.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+FIXTURE = Path(__file__).parents[1] / "tests" / "unit" / "store" / "fixtures" / "version-1.json"
+BASE = "python -c pass"
+# Name, arguments, limit as a ratio to BASE (docs/architecture.md, "Start-up").
+COMMANDS: tuple[tuple[str, tuple[str, ...], float], ...] = (
+    ("--version", ("--version",), 2),
+    ("--help", ("--help",), 8),
+    ("usage error", ("rnu",), 8),
+    ("run --help", ("run", "--help"), 8),
+    ("ops", ("ops",), 9),
+    ("schema", ("schema",), 9),
+    ("report --format markdown", ("report", str(FIXTURE), "--format", "markdown"), 10),
+    ("detect --sysroot", ("detect", "--sysroot", ".", "--format", "json"), 12),
+)
+
+
+def took_s(arguments: list[str], folder: str) -> float:
+    """Wall seconds of one process, from its start to its end."""
+    start = time.perf_counter()
+    subprocess.run([sys.executable, *arguments], cwd=folder, capture_output=True, check=False)
+    return time.perf_counter() - start
+
+
+def measure(rounds: int) -> dict[str, list[float]]:
+    """Seconds of each process in each round; the first round warms the file cache and is dropped."""
+    programs = {BASE: ["-c", "pass"]} | {name: ["-m", "gpubench", *rest] for name, rest, _ in COMMANDS}
+    found: dict[str, list[float]] = {name: [] for name in programs}
+    with tempfile.TemporaryDirectory() as folder:
+        for index in range(rounds + 1):
+            for name, arguments in programs.items():
+                seconds = took_s(arguments, folder)
+                if index:
+                    found[name].append(seconds)
+    return found
+
+
+def main() -> None:
+    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 15
+    found = measure(rounds)
+    base = statistics.median(found[BASE])
+    print(
+        f"{BASE}: {base * 1e3:.1f} ms (median of {rounds}, load {os.getloadavg()[0]:.1f} on {os.cpu_count()} CPUs)"
+    )
+    for name, _, limit in COMMANDS:
+        seconds = statistics.median(found[name])
+        ratio = statistics.median(a / b for a, b in zip(found[name], found[BASE], strict=True))
+        verdict = "ok" if ratio <= limit else "TOO SLOW"
+        print(f"{name:26} {seconds * 1e3:7.1f} ms  {ratio:5.1f} x  (limit {limit:g} x)  {verdict}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,93 @@
+"""Write docs/cli.md from `--help`, so that the page and the program cannot differ. Run by `make docs`."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+TARGET = Path(__file__).parents[1] / "docs" / "cli.md"
+_COMMANDS = ("detect", "run", "report", "ops", "schema")
+
+_INTRODUCTION = """\
+# Command line
+
+Generated from `--help` by `make docs`; a test compares. stdout carries the result only; progress, warnings and
+errors go to stderr; `-` as a FILE is standard input or output. Every error is three lines: what happened, why,
+what to do.
+
+## Exit codes
+
+| code | meaning |
+|---|---|
+| 0 | done; planned skips allowed |
+| 1 | an error, a wrong result, a failed case, or nothing was measured |
+| 2 | usage or configuration error; nothing was started |
+| 3 | a gate failed |
+| 4 | input not usable: unreadable, too new, not comparable, missing |
+| 5 | a required backend or device is unavailable |
+| 124 | time budget exhausted before the minimum samples |
+| 130, 143 | interrupted by Ctrl-C or SIGTERM; results so far are saved |
+
+If several apply: interrupted, then 1, 5, 4, 124, 3. A closed pipe (`| head`) ends quietly with 0.
+
+## Sizes
+
+A size is the number of elements for vector, reduction and activation ops and the side of the square matrices for
+matmul and transpose; `gpubench ops` says it for each. **`1k` is 1024**: the suffixes `k`, `M`, `G`, with or without
+`i`, in any case, are powers of 1024; a plain number is itself. Values are whole, 1 to 2^40, and a list has at most
+1000 of them; they are sorted and made unique.
+
+| written | means |
+|---|---|
+| `1k,4k` | 1024, 4096 |
+| `1000`, `1e6`, `1_000` | 1000, 1000000, 1000 |
+| `1Ki`, `1.5k`, `2^20` | 1024, 1536, 1048576 |
+| `1k:16k` | 1024, 2048, 4096, 8192, 16384 |
+| `1k:64M:x4` | 1024, 4096, ... 67108864 |
+| `256:1024:+256` | 256, 512, 768, 1024 |
+
+## Configuration
+
+Option > environment > project file > user file > default. The project file is the nearest `gpubench.toml`, or
+`pyproject.toml` with a table `[tool.gpubench]`, from the working folder up to the repository's root. The user file is
+`gpubench/config.toml` in the platform's configuration folder (`~/.config` on Linux). `--config FILE` reads that file
+alone, `--no-config` none, and `--show-config` prints every effective value with its source.
+
+```toml
+[common]            # options of every command
+color = "never"
+
+[run]               # options of one command, by their long names
+sessions = 5
+ops = ["matmul", "add"]
+```
+
+Every long option `--some-option` is also the variable `GPUBENCH_SOME_OPTION`; lists keep their commas, repeatable
+options are separated by spaces, switches take `1` or `0`.
+
+## Commands
+"""
+
+
+def page() -> str:
+    """The whole page."""
+    parts = [_INTRODUCTION, _block("gpubench", ())]
+    parts += [_block(f"gpubench {command}", (command,)) for command in _COMMANDS]
+    return "\n".join(parts)
+
+
+def _block(title: str, arguments: tuple[str, ...]) -> str:
+    help_text = subprocess.run(
+        [sys.executable, "-m", "gpubench", *arguments, "--help"],
+        env={**os.environ, "COLUMNS": "100", "TERM": "dumb"},
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    return f"### {title}\n\n```\n{help_text.rstrip()}\n```\n"
+
+
+if __name__ == "__main__":
+    TARGET.write_text(page(), encoding="utf-8")

@@ -1,0 +1,41 @@
+"""The documents agree with the program."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from pathlib import Path
+
+from gpubench.cli.app import COMMANDS
+from gpubench.errors import ExitCode
+
+ROOT = Path(__file__).parents[2]
+SCRIPT = ROOT / "scripts" / "write_cli_docs.py"
+
+
+def test_the_command_line_page_is_fresh() -> None:
+    spec = importlib.util.spec_from_file_location("write_cli_docs", SCRIPT)
+    assert spec is not None
+    assert spec.loader is not None
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    assert script.TARGET.read_text(encoding="utf-8") == script.page(), "docs/cli.md is stale: run make docs"
+    assert script._COMMANDS == COMMANDS
+
+
+def test_every_exit_code_is_documented() -> None:
+    text = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
+    table = text.partition("## Exit codes")[2].partition("##")[0]
+    documented = {int(code) for row in re.findall(r"^\| ([0-9, ]+) \|", table, re.M) for code in row.split(",")}
+    assert documented == {int(code) for code in ExitCode}
+
+
+def test_links_between_the_documents_lead_somewhere() -> None:
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+    broken = [
+        f"{page.relative_to(ROOT)}: {target}"
+        for page in pages
+        for target in re.findall(r"\]\(([^)#\s]+)", page.read_text(encoding="utf-8"))
+        if "://" not in target and not (page.parent / target).exists()
+    ]
+    assert not broken
