@@ -19,7 +19,9 @@ _BIND_GROUPS = 64
 class WgpuLaunch:
     """Prepared dispatches: pipeline, bind group and grid of each pass."""
 
-    def __init__(self, steps: list[tuple[Any, Any, tuple[int, int, int]]], output: Buffer, digest: str | None) -> None:
+    def __init__(
+        self, steps: list[tuple[Any, Any, tuple[int, int, int]]], output: Buffer, digest: str | None
+    ) -> None:
         self.steps = steps
         self.output = output
         self.kernel_hash = digest

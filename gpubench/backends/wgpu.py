@@ -182,7 +182,9 @@ class WgpuSession:
         import wgpu
 
         if self._flush is None:
-            size = min(_FLUSH_BYTES_SOFTWARE if self.limits.software else _FLUSH_BYTES, self.limits.max_buffer_bytes)
+            size = min(
+                _FLUSH_BYTES_SOFTWARE if self.limits.software else _FLUSH_BYTES, self.limits.max_buffer_bytes
+            )
             self._flush = self._device.create_buffer(size=size // 16 * 16, usage=wgpu.BufferUsage.COPY_DST)
         return self._flush
 

@@ -64,7 +64,7 @@ def _cublas(params: Params, dtype: str, limits: Limits) -> CudaProgram:
 
 OP = Op(
     name="matmul",
-    group="matmul",
+    group="matrix",
     summary="C = A B of n x n matrices",
     params={"n": "side of the square matrices"},
     sizes=Ladder(low=32, high=2048, factor=2, granule=8),

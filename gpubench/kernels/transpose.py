@@ -25,7 +25,7 @@ def _build_wgsl(params: Params, dtype: str, limits: Limits) -> WgslProgram:
 
 OP = Op(
     name="transpose",
-    group="matmul",
+    group="matrix",
     summary="out = x^T of an n x n matrix, contiguous",
     params={"n": "side of the square matrix"},
     sizes=Ladder(low=64, high=4096),

@@ -57,7 +57,9 @@ class Material:
         if form not in self.outputs:
             shape = self.op.output.shape(self.case.params)
             self.outputs[form] = self.session.allocate(shape, self.case.dtype)
-        self.session.upload(self.outputs[form], poisoned(self.op.output.shape(self.case.params), self.case.dtype))
+        self.session.upload(
+            self.outputs[form], poisoned(self.op.output.shape(self.case.params), self.case.dtype)
+        )
         return self.outputs[form]
 
     def verify(self, launch: Launch) -> Check:
@@ -76,7 +78,9 @@ class Material:
         self.buffers, self.outputs = [], {}
 
 
-def gate(material: Material, form_case: Case, announce: Callable[[str], None]) -> tuple[Launch, Check, dict[str, Any]]:
+def gate(
+    material: Material, form_case: Case, announce: Callable[[str], None]
+) -> tuple[Launch, Check, dict[str, Any]]:
     """Build, run once and check: the launch, its check, and the seconds of building and first running."""
     session, clock = material.session, material.session.clock
     announce("upload")

@@ -19,6 +19,7 @@ class Listing(msgspec.Struct, frozen=True):
 
     backend: str
     devices: tuple[Device, ...] = ()
+    forms: tuple[str, ...] = ()
     version: str | None = None
     reason: str | None = None
     detail: str = ""
@@ -41,7 +42,7 @@ def _ask(backend: str, deadline_s: float) -> Listing:
             return Listing(backend, reason=gone.reason, detail=gone.detail, hint=gone.stderr_tail[-200:])
     match reply:
         case protocol.Devices():
-            return Listing(backend, tuple(reply.devices), reply.library_version)
+            return Listing(backend, tuple(reply.devices), tuple(reply.forms), reply.library_version)
         case protocol.Refused() | protocol.Broke():
             return Listing(backend, reason=reply.reason, detail=reply.detail, hint=reply.hint)
     return Listing(backend, reason="error", detail=f"unexpected answer {type(reply).__name__}")

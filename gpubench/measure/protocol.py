@@ -62,7 +62,6 @@ class Sample(Message, kw_only=True, tag="sample"):
     samples: int
     warmup_s: float
     limit_s: float
-    cold: bool = False
 
 
 class Finish(Message, kw_only=True, tag="finish"):
@@ -96,6 +95,7 @@ class Devices(Message, kw_only=True, tag="devices-reply"):
 
     id: int
     devices: list[Device]
+    forms: list[str] = []
     library_version: str | None = None
 
 

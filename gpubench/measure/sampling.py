@@ -25,6 +25,8 @@ THROTTLE_PAUSES_S = (0.05, 0.25, 1.0)
 WARMUP_LAUNCHES = 3
 # Cold samples flush the caches each time, which is slow on a small device: a few per block are enough.
 COLD_SAMPLES = 2
+# The parts explain a time, they do not estimate it: a slow case is not made several times slower for them.
+PARTS_LIMIT_S = 0.5
 
 
 class Cycle:
@@ -149,7 +151,10 @@ def time_parts(cycle: Cycle, count: int) -> dict[str, list[float]]:
         name: [] for name in ("alloc_s", "upload_s", "launch_s", "sync_s", "single_s", "download_s")
     }
     session, material = cycle.session, cycle.material
-    for _ in range(count):
+    began = time.perf_counter()
+    while len(parts["alloc_s"]) < count and not (
+        parts["alloc_s"] and time.perf_counter() - began > PARTS_LIMIT_S
+    ):
         session.sync()
         with _timed(session, parts["alloc_s"]):
             taken = cycle.take()
@@ -178,7 +183,7 @@ def _timed(session: Session, into: list[float], *, fence: bool = False) -> Itera
 
 def sample_block(
     cycle: Cycle, *, session: int, round_: int, position: int, samples: int, warmup_s: float, limit_s: float,
-    cold: bool, since: float,
+    since: float,
 ) -> Block:  # fmt: skip
     """Warm up for `warmup_s` (at least three launches), then take samples; everything is kept.
 
@@ -188,10 +193,10 @@ def sample_block(
     began = time.perf_counter()
     wall = _warm_up(cycle, warmup_s)
     warmup = len(wall)
+    pauses = list(THROTTLE_PAUSES_S)
     cold_s: list[float] = []
     hot_s: list[float] = []
     discarded: dict[str, str] = {}
-    pauses = list(THROTTLE_PAUSES_S)
     on_device = cycle.case.regime == "resident" and cycle.hot_repeat is not None
     with _no_garbage_collection():
         while len(wall) - warmup - len(discarded) < samples:

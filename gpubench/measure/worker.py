@@ -81,7 +81,12 @@ class Worker:
 
     def _broke(self, number: int, error: BackendError, **more: object) -> protocol.Broke:
         return protocol.Broke(
-            id=number, reason=error.reason, detail=error.detail[:2000], hint=error.hint, phase=self._phase, **more
+            id=number,
+            reason=error.reason,
+            detail=error.detail[:2000],
+            hint=error.hint,
+            phase=self._phase,
+            **more,
         )  # type: ignore[arg-type]
 
     def _announce(self, phase: str) -> None:
@@ -91,8 +96,11 @@ class Worker:
 
     def _list(self, request: protocol.ListDevices) -> protocol.Devices:
         self._announce("devices")
-        devices = gpubench.backends.load(request.backend).devices()
-        return protocol.Devices(id=request.id, devices=devices, library_version=_version(request.backend))
+        backend = gpubench.backends.load(request.backend)
+        devices, version = backend.devices(), _version(request.backend)
+        return protocol.Devices(
+            id=request.id, devices=devices, forms=list(backend.forms), library_version=version
+        )
 
     def _open(self, request: protocol.Open) -> protocol.Opened:
         self._announce("open")
@@ -120,8 +128,10 @@ class Worker:
         self._announce("supports")
         refusal = session.supports(op, case)
         if refusal is not None:
-            raise refusal if isinstance(refusal, Unsupported) else Unsupported(
-                refusal.detail, hint=refusal.hint, reason=refusal.reason
+            raise (
+                refusal
+                if isinstance(refusal, Unsupported)
+                else Unsupported(refusal.detail, hint=refusal.hint, reason=refusal.reason)
             )
         material = self._material(case)
         launch, check, built = gate(material, case, self._announce)
@@ -173,7 +183,7 @@ class Worker:
         block = sampling.sample_block(
             self._cycles[request.case_id], session=request.session, round_=request.round,
             position=request.position, samples=request.samples, warmup_s=request.warmup_s,
-            limit_s=request.limit_s, cold=request.cold, since=self._began,
+            limit_s=request.limit_s, since=self._began,
         )  # fmt: skip
         return protocol.Sampled(id=request.id, block=block)
 

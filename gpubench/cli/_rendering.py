@@ -1,0 +1,62 @@
+"""How a report looks where it goes: format, width, colour. Shared by `run` and `report`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from gpubench.cli.report import chosen_format, table_width, wants_color
+
+if TYPE_CHECKING:
+    from gpubench.model.result import Run
+
+
+class Look(msgspec.Struct, frozen=True):
+    """The options of a report, checked before anything is measured."""
+
+    format: str
+    color: bool
+    ascii_only: bool
+    width: int
+    sections: tuple[str, ...] | None
+    time_unit: str
+
+    def format_of(self, path: str) -> str:
+        """The format of a report file, by its suffix. Raises UsageError for an unknown suffix."""
+        return chosen_format(None, path, False)
+
+    def render(self, runs: Sequence[Run], format: str) -> str:  # noqa: A002
+        """The report as text; files get neither colour nor the terminal's width."""
+        from gpubench import report
+
+        here = format == self.format
+        return report.render(
+            runs, format, width=self.width if here else 80, color=self.color and here,
+            ascii_only=self.ascii_only, sections=self.sections, time_unit=self.time_unit,
+        )  # fmt: skip
+
+
+def look(format: str | None, color: str, ascii_only: bool, sections: str | None, time_unit: str) -> Look:  # noqa: A002
+    """Raises UsageError for an unknown format, section or unit."""
+    from gpubench import report
+    from gpubench.report.formats._options import SECTIONS, TIME_UNITS
+
+    terminal = sys.stdout.isatty()
+    name = report.known(chosen_format(format, None, terminal), report.FORMATS, "format")
+    chosen = None
+    if sections is not None:
+        words = [word.strip() for word in sections.split(",") if word.strip()]
+        chosen = tuple(report.known(word, SECTIONS, "section") for word in words)
+    report.known(time_unit, TIME_UNITS, "time unit")
+    return Look(
+        name,
+        wants_color(color, os.environ, terminal=terminal),
+        ascii_only,
+        table_width(terminal),
+        chosen,
+        time_unit,
+    )

@@ -1,0 +1,235 @@
+"""`gpubench run`: check and measure ops on every backend, save the result, report."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from gpubench.cli._options import Ascii, Color, NoProgress, Quiet
+from gpubench.cli._suggest import require_choice
+from gpubench.errors import UsageError
+
+if TYPE_CHECKING:
+    from gpubench.measure.runner import Request
+    from gpubench.measure.targets import Choice
+    from gpubench.model.case import Case
+    from gpubench.model.result import Run, Selection, Settings
+
+_RESULT_SUFFIXES = (".json", ".json.gz")
+
+
+def run(
+    ops: Annotated[
+        str | None,
+        typer.Option("--ops", metavar="LIST", help="Op names or groups, or all. Default: vector,matmul,activation.", show_default=False),
+    ] = None,
+    sizes: Annotated[
+        list[str] | None,
+        typer.Option("--sizes", metavar="LIST", help="1k,4k or 1k:64M:x4, or OP=LIST; repeatable. Default: found by a search inside the budget.", show_default=False),
+    ] = None,
+    dtypes: Annotated[str, typer.Option("--dtypes", metavar="LIST", help="float64 float32 float16, short f64 f32 f16.")] = "float32",
+    backends: Annotated[str, typer.Option("--backends", metavar="LIST", help="auto, or numpy cupy wgpu; `cupy?` may be absent.")] = "auto",
+    devices: Annotated[str | None, typer.Option("--devices", metavar="LIST", help="Device ids such as cupy:0.", show_default=False)] = None,
+    allow_software: Annotated[bool, typer.Option("--allow-software", help="Measure software adapters too; they never headline.")] = False,
+    forms: Annotated[str, typer.Option("--forms", metavar="LIST", help="library,tuned.")] = "library,tuned",
+    regimes: Annotated[str, typer.Option("--regimes", metavar="LIST", help="resident,transfer-once,transfer-always.")] = "resident,transfer-once,transfer-always",
+    calls: Annotated[int, typer.Option("--calls", min=2, help="Launches per transfer in transfer-once.")] = 10,
+    threads: Annotated[int | None, typer.Option("--threads", min=1, help="CPU threads of the baseline. Default: all usable CPUs.", show_default=False)] = None,
+    filter: Annotated[list[str] | None, typer.Option("--filter", metavar="SEL", help="Measure these cases only; repeatable.")] = None,  # noqa: A002
+    skip: Annotated[list[str] | None, typer.Option("--skip", metavar="SEL", help="Leave these cases out; repeatable.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and stop.")] = False,
+    check_only: Annotated[bool, typer.Option("--check-only", help="Check every case once, without timing.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="1 session, precision 5 %.")] = False,
+    rigorous: Annotated[bool, typer.Option("--rigorous", help="10 sessions, precision 1 %.")] = False,
+    sessions: Annotated[int | None, typer.Option("--sessions", min=1, max=1000, help="Sessions of fresh workers. Default: 3; 1 when sizes are searched.", show_default=False)] = None,
+    min_samples: Annotated[int | None, typer.Option("--min-samples", min=2, help="Per case and session.", show_default=False)] = None,
+    max_samples: Annotated[int | None, typer.Option("--max-samples", min=2, help="Per case and session.", show_default=False)] = None,
+    max_time: Annotated[str | None, typer.Option("--max-time", metavar="TIME", help="Sampling time per case and session.", show_default=False)] = None,
+    precision: Annotated[str | None, typer.Option("--precision", metavar="PCT", help="Target half-width of the interval.", show_default=False)] = None,
+    case_timeout: Annotated[str, typer.Option("--case-timeout", metavar="TIME", help="Kill a case that takes longer.")] = "60s",
+    budget: Annotated[str | None, typer.Option("--budget", metavar="TIME", help="Limit of the whole run. Default: 60s without --sizes, else none.", show_default=False)] = None,
+    order: Annotated[str, typer.Option("--order", metavar="interleave|sequential", help="Sequential is for debugging.")] = "interleave",
+    seed: Annotated[int, typer.Option("--seed", help="Seeds inputs and order.")] = 1,
+    inputs: Annotated[str, typer.Option("--inputs", metavar="random|zeros|ones", help="Anything but random only shows an effect.")] = "random",
+    output: Annotated[list[str] | None, typer.Option("--output", "-o", metavar="FILE", help="Result (.json, .json.gz) or report (.md .csv .txt); repeatable.")] = None,
+    results_dir: Annotated[Path | None, typer.Option("--results-dir", metavar="DIR", help="Where results go without -o. Default: results.", show_default=False)] = None,
+    no_save: Annotated[bool, typer.Option("--no-save", help="Keep no result file.")] = False,
+    label: Annotated[str | None, typer.Option("--label", metavar="TEXT", help="Stored with the result.", show_default=False)] = None,
+    tag: Annotated[list[str] | None, typer.Option("--tag", metavar="TEXT", help="Stored with the result; repeatable.")] = None,
+    context: Annotated[list[str] | None, typer.Option("--context", metavar="K=V", help="Stored with the result; repeatable.")] = None,
+    format: Annotated[str | None, typer.Option("--format", metavar="table|plain|markdown|json|csv", help="Of the report. Default: table on a terminal, else plain; json is the result document.", show_default=False)] = None,  # noqa: A002
+    sections: Annotated[str | None, typer.Option("--sections", metavar="LIST", help="Sections of the report.", show_default=False)] = None,
+    time_unit: Annotated[str, typer.Option("--time-unit", metavar="auto|s|ms|us|ns", help="Unit of times in tables.")] = "auto",
+    color: Color = "auto",
+    ascii: Ascii = False,  # noqa: A002
+    quiet: Quiet = False,
+    no_progress: NoProgress = False,
+) -> int:  # fmt: skip
+    """Check and measure ops on every backend, save the result file, and print the report."""
+    began = time.monotonic()
+    from gpubench import selectors
+    from gpubench.cli import _progress, _rendering
+    from gpubench.cli import _selection as words
+
+    names = words.parse_ops(ops or words.DEFAULT_SUITE)
+    given_sizes = words.parse_sizes(sizes or [], names)
+    from gpubench.model.result import Selection
+
+    require_choice(order, ("interleave", "sequential"), "--order")
+    require_choice(inputs, ("random", "zeros", "ones"), "--inputs")
+    if quick and rigorous:
+        raise UsageError(
+            "two-presets", "--quick and --rigorous contradict each other",
+            why="each sets sessions and precision", hint="leave one of them out",
+        )  # fmt: skip
+    selection = Selection(
+        ops=names, sizes=given_sizes, dtypes=words.parse_dtypes(dtypes), forms=words.parse_forms(forms),
+        regimes=words.parse_regimes(regimes), calls=calls,
+    )  # fmt: skip
+    settings = words.settings(
+        preset="quick" if quick else "rigorous" if rigorous else None,
+        every_size_given=all(name in given_sizes for name in names), budget=budget, case_timeout=case_timeout,
+        max_time=max_time, precision=precision, sessions=sessions, min_samples=min_samples,
+        max_samples=max_samples, order=order, seed=seed, inputs=inputs, threads=threads,
+    )  # fmt: skip
+    wish = words.parse_wish(backends, devices, allow_software)
+    keep = selectors.selection(filter or [], skip or [])
+    look = _rendering.look(format, color, ascii, sections, time_unit)
+    outputs = _checked_outputs(output or [], look, results_dir, no_save)
+
+    from gpubench.measure import runner, targets
+
+    choice = targets.choose(wish)
+    request = _request(
+        selection, settings, choice, keep, began=began, label=label, tags=tag or [],
+        context=_pairs(context or []), required=_required(wish, choice), check_only=check_only,
+    )  # fmt: skip
+    if dry_run:
+        from gpubench.cli import _dry_run
+
+        sys.stdout.write(_dry_run.render(request))
+        return 0
+    sink = _progress.sink(quiet=quiet, no_progress=no_progress, environ=os.environ)
+    saver = _Saver(outputs, results_dir, no_save)
+    try:
+        finished = runner.run(request, sink, saver)
+    finally:
+        if isinstance(sink, _progress.Live):  # also after an error: give the terminal back
+            sink.close()
+    if not quiet:
+        for path in saver.paths:
+            print(f"saved {path}", file=sys.stderr)
+    return _deliver(finished, outputs, look)
+
+
+def _checked_outputs(output: list[str], look: Any, results_dir: Path | None, no_save: bool) -> list[str]:
+    """Every output path can be written: found out before measuring, not after. Raises UsageError."""
+    from gpubench import store
+
+    for path in output:
+        if not path.endswith(_RESULT_SUFFIXES):
+            look.format_of(path)  # refuses a suffix that no format has
+        store.check_writable(path)
+    if results_dir is not None and not no_save and not any(p.endswith(_RESULT_SUFFIXES) for p in output):
+        results_dir.mkdir(parents=True, exist_ok=True) if not results_dir.exists() else None
+        store.check_writable(results_dir / ".probe", option="--results-dir")
+    return output
+
+
+def _request(
+    selection: Selection, settings: Settings, choice: Choice, keep: Callable[[Case], bool], *, began: float,
+    label: str | None, tags: list[str], context: dict[str, str], required: frozenset[str], check_only: bool,
+) -> Request:  # fmt: skip
+    import msgspec
+
+    from gpubench import detect, kernels
+    from gpubench.measure import runner
+    from gpubench.measure.document import new_run
+    from gpubench.measure.plan import Scope
+    from gpubench.measure.targets import records
+
+    machine = detect.inspect(extra_records=records(choice))
+    usable = machine.cpu.available.value
+    settings = msgspec.structs.replace(settings, threads=settings.threads or usable)
+    devices = [
+        msgspec.structs.replace(
+            t.device, gpu_id=detect.gpu_for(machine, t.device.identity) if t.device.identity else None
+        )
+        for t in choice.targets
+    ]
+    selection = msgspec.structs.replace(selection, devices=[d.id for d in devices])
+    run = new_run(
+        argv=sys.argv[1:], selection=selection, settings=settings, machine=machine, devices=devices,
+        versions=choice.versions, label=label, tags=tags, context=context, environ=os.environ,
+    )  # fmt: skip
+    return runner.Request(
+        run=msgspec.structs.replace(run, warnings=[*choice.warnings, *_input_warnings(settings)]),
+        ops={name: kernels.load(name) for name in selection.ops},
+        scope=Scope(choice.targets, selection, machine.memory.usable_bytes.value, keep), began=began,
+        required=required, check_only=check_only,
+    )  # fmt: skip
+
+
+def _input_warnings(settings: Settings) -> list[Any]:
+    from gpubench.model.result import RunWarning
+
+    if settings.inputs == "random":
+        return []
+    message = f"all inputs are {settings.inputs}: such figures flatter the hardware and stand alone"
+    return [RunWarning(code="inputs-not-random", message=message, hint="leave --inputs out")]
+
+
+def _required(wish: Any, choice: Choice) -> frozenset[str]:
+    named = {t.device.id for t in choice.targets if t.device.backend in wish.required}
+    return frozenset(named | set(wish.devices))
+
+
+def _pairs(texts: list[str]) -> dict[str, str]:
+    pairs = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not equals or not key:
+            raise UsageError(
+                "bad-context", f"--context: {text!r} is not K=V", why="there is no key before an equals sign",
+                hint="write for example --context runner=large",
+            )  # fmt: skip
+        pairs[key] = value
+    return pairs
+
+
+class _Saver:
+    """Saves the result to every result file asked for, else to the results folder."""
+
+    def __init__(self, output: list[str], results_dir: Path | None, no_save: bool) -> None:
+        self.paths: list[str | Path] = [path for path in output if path.endswith(_RESULT_SUFFIXES)]
+        self._folder = results_dir
+        self._anywhere = not (self.paths or no_save)
+
+    def __call__(self, run: Run) -> None:
+        from gpubench import store
+
+        if self._anywhere and not self.paths:
+            self.paths.append(store.result_path(self._folder or store.default_results_dir(), run))
+        for path in self.paths:
+            store.save(run, path)
+
+
+def _deliver(finished: Run, output: list[str], look: Any) -> int:
+    """Reports to files and to stdout."""
+    from gpubench import store
+
+    for path in output:
+        if not path.endswith(_RESULT_SUFFIXES):
+            Path(path).write_text(look.render([finished], look.format_of(path)), encoding="utf-8", newline="\n")
+    if look.format == "json":
+        sys.stdout.write(store.dumps(finished).decode())
+    else:
+        sys.stdout.reconfigure(encoding="utf-8")  # type: ignore[union-attr]
+        sys.stdout.write(look.render([finished], look.format))
+    return int(finished.exit_code)

@@ -1,0 +1,107 @@
+"""The workers of one session: one per device, opened on first use, replaced when they die."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from gpubench.measure import protocol
+from gpubench.measure.workers import Worker, WorkerGone
+from gpubench.model.result import Device, Settings, WorkerRecord
+
+OPEN_DEADLINE_S = 60.0
+SHORT_DEADLINE_S = 5.0
+# Two failed starts in a row make a device unavailable (architecture: nothing is retried silently).
+FAILED_STARTS = 2
+
+
+class DeviceGone(Exception):
+    """The device cannot be opened: what is left of it is skipped with this reason."""
+
+    def __init__(self, reason: str, detail: str, hint: str = "") -> None:
+        super().__init__(detail)
+        self.reason = reason
+        self.detail = detail
+        self.hint = hint
+
+
+class Crew:
+    """Hands out the worker of a device and counts what went wrong. `gone` outlives the session."""
+
+    def __init__(self, settings: Settings, scratch: Path, gone: dict[str, DeviceGone]) -> None:
+        self._settings = settings
+        self._scratch = scratch
+        self._gone = gone
+        self._workers: dict[str, Worker] = {}
+        self._failed: dict[str, int] = {}
+        self._ever_opened: set[str] = set()
+        self.records: list[WorkerRecord] = []
+        self.opened: dict[str, Device] = {}
+
+    def worker(self, device_id: str) -> Worker:
+        """The open worker of this device. Raises DeviceGone."""
+        if device_id in self._gone:
+            raise self._gone[device_id]
+        while device_id not in self._workers:
+            try:
+                self._workers[device_id] = self._start(device_id)
+                self._failed[device_id] = 0
+            except WorkerGone as gone:
+                self._failed[device_id] = self._failed.get(device_id, 0) + 1
+                if self._failed[device_id] >= FAILED_STARTS:
+                    self._give_up(device_id, DeviceGone("device-lost", gone.detail, gone.stderr_tail[-300:]))
+        return self._workers[device_id]
+
+    def holds(self, device_id: str, worker: Worker | None) -> bool:
+        """True if this very worker still drives the device."""
+        return worker is not None and self._workers.get(device_id) is worker
+
+    def drop(self, device_id: str) -> None:
+        """The worker is dead or must not be used again; the next request gets a fresh one."""
+        worker = self._workers.pop(device_id, None)
+        if worker is not None:
+            worker.kill()
+
+    def release(self, workload: str) -> None:
+        """Free the workload on every worker that is alive."""
+        for device_id, worker in list(self._workers.items()):
+            try:
+                worker.ask(protocol.Release(id=worker.next_id, workload=workload), SHORT_DEADLINE_S)
+            except WorkerGone:
+                self.drop(device_id)
+
+    def close(self) -> None:
+        """End all workers."""
+        for worker in self._workers.values():
+            worker.close()
+        self._workers.clear()
+
+    def kill(self) -> None:
+        """End all workers at once, as an interrupt does."""
+        for worker in self._workers.values():
+            worker.kill()
+        self._workers.clear()
+
+    def _start(self, device_id: str) -> Worker:
+        worker = Worker(self._settings.threads)
+        request = protocol.Open(
+            id=worker.next_id, device_id=device_id, threads=self._settings.threads, seed=self._settings.seed,
+            inputs=self._settings.inputs, scratch=str(self._scratch),
+        )  # fmt: skip
+        try:
+            reply = worker.ask(request, OPEN_DEADLINE_S)
+        except WorkerGone:
+            worker.kill()
+            raise
+        if isinstance(reply, protocol.Opened):
+            self.records.append(reply.record)
+            self.opened[device_id] = reply.device
+            self._ever_opened.add(device_id)
+            return worker
+        worker.close()
+        reason = "device-lost" if device_id in self._ever_opened else getattr(reply, "reason", "unavailable")
+        self._give_up(device_id, DeviceGone(reason, getattr(reply, "detail", ""), getattr(reply, "hint", "")))
+        raise self._gone[device_id]
+
+    def _give_up(self, device_id: str, gone: DeviceGone) -> None:
+        self._gone[device_id] = gone
+        raise gone

@@ -1,0 +1,280 @@
+"""The run: sessions of fresh workers, given sizes or a search for them, the budget, and the exit code."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import msgspec
+
+from gpubench import stats
+from gpubench.errors import ExitCode
+from gpubench.measure import rounds, search
+from gpubench.measure.crew import Crew, DeviceGone
+from gpubench.measure.events import RunDone, RunStarted, Sink, Warned
+from gpubench.measure.plan import Scope, Workload, expand, workload
+from gpubench.measure.recorder import Recorder, Save, utc_now
+from gpubench.model.op import Op
+from gpubench.model.result import (
+    Failure,
+    Measurement,
+    Planned,
+    Run,
+    RunWarning,
+    SessionRecord,
+    Settings,
+)
+
+# The search leaves this share of the budget for saving, closing workers and the report.
+SEARCH_SHARE = 0.9
+# While the coarse sizes are measured, refinement keeps this share of what is left.
+COARSE_SHARE = 0.8
+
+
+class Request(msgspec.Struct, frozen=True):
+    """What `run` needs: the document to fill, the ops, the devices and what else bounds the plan.
+
+    `required` devices were named by the user: if one cannot be opened, that is exit 5. `began` is
+    the monotonic time from which the budget counts.
+    """
+
+    run: Run
+    ops: Mapping[str, Op]
+    scope: Scope
+    began: float
+    required: frozenset[str] = frozenset()
+    check_only: bool = False
+
+    @property
+    def settings(self) -> Settings:
+        """How to measure."""
+        return self.run.settings
+
+
+def run(request: Request, sink: Sink, save: Save) -> Run:
+    """Measure everything; the returned run is saved, complete or not. Ctrl-C and SIGTERM end it early."""
+    runner = _Runner(request, sink, save)
+    try:
+        runner.sessions()
+        code, reason = runner.verdict()
+        complete = True
+    except KeyboardInterrupt as interrupt:
+        code = getattr(interrupt, "exit_code", ExitCode.INTERRUPTED)
+        reason, complete = "interrupted", False
+    finally:
+        runner.clean_up()
+    finished = runner.recorder.finish(code, reason, complete=complete)
+    sink(RunDone(code, reason))
+    return finished
+
+
+def planned(request: Request) -> list[Workload]:
+    """What is known before measuring: given sizes, and the coarse ones of ops whose sizes are searched."""
+    searched = [
+        workload(op, n, dtype, request.scope)
+        for name, op in request.ops.items() if name not in request.scope.selection.sizes
+        for dtype in request.scope.selection.dtypes
+        for n in search.coarse_sizes(op.sizes)
+    ]  # fmt: skip
+    return [*expand(request.ops, request.scope), *searched]
+
+
+class _Runner:
+    def __init__(self, request: Request, sink: Sink, save: Save) -> None:
+        self.request = request
+        self.settings = request.settings
+        self.sink = sink
+        self.recorder = Recorder(request.run, save)
+        self._scratch = Path(tempfile.mkdtemp(prefix="gpubench-"))
+        self._gone: dict[str, DeviceGone] = {}
+        self._kinds = {t.device.id: t.device.kind for t in request.scope.targets}
+        self._crew: Crew | None = None
+        self._found: list[Workload] = []
+        self._elapsed: dict[str, dict[int, float]] = {}
+        self.progress = rounds.Progress(0, self.settings.sessions, self._remaining_s)
+        self._given = [name for name in request.ops if request.scope.selection.sizes.get(name)]
+
+    def sessions(self) -> None:
+        """Every session: the first may search for sizes, the others repeat what it found."""
+        static = expand(self.request.ops, self.request.scope)
+        self._announce_plan(static)
+        first_s = 0.0
+        for index in range(self.settings.sessions):
+            began = time.monotonic()
+            if index and self._left_s() < first_s:
+                self._warn_budget(f"{index} of {self.settings.sessions} sessions fit the budget")
+                break
+            self._one_session(index, static)
+            first_s = first_s or time.monotonic() - began
+
+    def verdict(self) -> tuple[ExitCode, str]:
+        """The exit code of what was learnt (interface.md section 6)."""
+        outcomes = self.recorder.run.outcomes
+        failures = [o for o in outcomes if isinstance(o, Failure)]
+        if any(f.reason == "wrong-result" for f in failures):
+            return ExitCode.FAILED, "wrong-result"
+        if failures:
+            return ExitCode.FAILED, "failed"
+        measured = [o for o in outcomes if isinstance(o, Measurement)]
+        if self.request.required & self._gone.keys():
+            return ExitCode.UNAVAILABLE, "unavailable"
+        if not measured:
+            return ExitCode.FAILED, "nothing-measured"
+        if any(isinstance(o, Planned) for o in outcomes) or any(self._too_few(o) for o in measured):
+            return ExitCode.BUDGET, "budget"
+        return ExitCode.OK, "ok"
+
+    def clean_up(self) -> None:
+        """No worker and no scratch file stays behind."""
+        if self._crew is not None:
+            self._crew.kill()
+        shutil.rmtree(self._scratch, ignore_errors=True)
+
+    def _too_few(self, outcome: Measurement) -> bool:
+        if self.request.check_only:
+            return False
+        kept = sum(len(rounds.kept_samples(block)) for block in outcome.blocks)
+        return kept < self.settings.min_samples
+
+    def _one_session(self, index: int, static: list[Workload]) -> None:
+        crew = Crew(self.settings, self._scratch, self._gone)
+        self._crew = crew
+        record = SessionRecord(index=index, started_at=utc_now())
+        self.recorder.session(record)
+        runtime = rounds.Runtime(
+            crew=crew, recorder=self.recorder, settings=self.settings, sink=self.sink, progress=self.progress,
+            session=index, out_of_budget=self._out_of_budget,
+            device_kind=lambda device_id: self._kinds[device_id], check_only=self.request.check_only,
+        )  # fmt: skip
+        for item in self._workloads(index, static):
+            if self._out_of_budget():
+                break
+            began = time.monotonic()
+            rounds.measure(runtime, item)
+            self._elapsed.setdefault(f"{item.op.name}/{item.dtype}", {})[item.n] = time.monotonic() - began
+            for file in self._scratch.glob("*.npy"):
+                file.unlink(missing_ok=True)
+            self.recorder.session(msgspec.structs.replace(record, workers=list(crew.records)))
+        crew.close()
+        self.recorder.session(msgspec.structs.replace(record, workers=list(crew.records)))
+
+    def _workloads(self, index: int, static: list[Workload]) -> Iterator[Workload]:
+        if index == 0:
+            yield from self._shuffled(static, index)
+            yield from self._search()
+        else:
+            yield from self._shuffled([*static, *self._found], index)
+
+    def _shuffled(self, items: list[Workload], index: int) -> list[Workload]:
+        if self.settings.order == "sequential":
+            return list(items)
+        return random.Random(f"{self.settings.seed} workloads {index}").sample(items, len(items))
+
+    # ---------------------------------------------------------------- the search for sizes
+
+    def _search(self) -> Iterator[Workload]:
+        """Coarse sizes of every op first, so that each gets a verdict; then the widest brackets in turn."""
+        pairs = [
+            (op, dtype) for name, op in self.request.ops.items() if name not in self._given
+            for dtype in self.request.scope.selection.dtypes
+        ]  # fmt: skip
+        if self.settings.budget_s is None or self.settings.refine == "off":
+            for op, dtype in pairs:
+                for n in op.sizes.sizes():
+                    yield self._new(op, n, dtype)
+            return
+        for place, (op, dtype) in enumerate(pairs):
+            share = self._search_left_s() * COARSE_SHARE / (len(pairs) - place)
+            yield from self._coarse(op, dtype, share)
+        yield from self._refine(pairs)
+
+    def _coarse(self, op: Op, dtype: str, share_s: float) -> Iterator[Workload]:
+        began = time.monotonic()
+        for n in search.coarse_sizes(op.sizes):
+            left = share_s - (time.monotonic() - began)
+            elapsed = self._elapsed.get(f"{op.name}/{dtype}", {})
+            fits = search.affordable(
+                op, n, dtype, self._times(op, dtype), elapsed, self.settings.min_samples, left
+            )
+            if fits is None:
+                return
+            yield self._new(op, fits, dtype)
+            if fits < n:
+                return
+
+    def _refine(self, pairs: list[tuple[Op, str]]) -> Iterator[Workload]:
+        open_pairs = list(pairs)
+        while open_pairs:
+            for op, dtype in list(open_pairs):
+                times = self._times(op, dtype)
+                n = search.next_size(op.sizes, times, self._slots(times, "cpu"), self._slots(times, "gpu"))
+                elapsed = self._elapsed.get(f"{op.name}/{dtype}", {})
+                if n is None or 1.2 * max(elapsed.values(), default=0.0) > self._search_left_s():
+                    open_pairs.remove((op, dtype))
+                    continue
+                yield self._new(op, n, dtype)
+
+    def _new(self, op: Op, n: int, dtype: str) -> Workload:
+        found = workload(op, n, dtype, self.request.scope)
+        self._found.append(found)
+        self._announce_plan([found])
+        return found
+
+    def _times(self, op: Op, dtype: str) -> dict[int, dict[search.Slot, float]]:
+        times: dict[int, dict[search.Slot, float]] = {}
+        for item in self._found:
+            if item.op.name != op.name or item.dtype != dtype:
+                continue
+            for case in item.cases:
+                outcome = self.recorder.outcome(case.id)
+                if isinstance(outcome, Measurement) and outcome.blocks:
+                    kept = [v for block in outcome.blocks for v in rounds.kept_samples(block)]
+                    slot = (case.device_id, case.form, case.regime_id)
+                    times.setdefault(item.n, {})[slot] = stats.median(kept)
+        return times
+
+    def _slots(self, times: Mapping[int, Mapping[search.Slot, float]], side: str) -> list[search.Slot]:
+        slots = {slot for row in times.values() for slot in row}
+        return sorted(s for s in slots if (self._kinds[s[0]] == "cpu") == (side == "cpu"))
+
+    # ---------------------------------------------------------------- budget and bookkeeping
+
+    def _announce_plan(self, workloads: list[Workload]) -> None:
+        planned = [Planned(id=case.id, case=case) for w in workloads for case in w.cases]
+        self.recorder.plan([*planned, *(skip for w in workloads for skip in w.skips)])
+        self.recorder.save()
+        self.progress.cases += len(planned) * (self.settings.sessions if not self._found else 1)
+        if not self.progress.number:
+            self.sink(RunStarted(self.progress.cases, self.settings.sessions, self.settings.budget_s))
+
+    def _left_s(self) -> float:
+        if self.settings.budget_s is None:
+            return float("inf")
+        return self.settings.budget_s - (time.monotonic() - self.request.began)
+
+    def _search_left_s(self) -> float:
+        """The search may use the first session's share of the budget."""
+        budget = self.settings.budget_s or 0.0
+        spent = time.monotonic() - self.request.began
+        return SEARCH_SHARE * budget / self.settings.sessions - spent
+
+    def _out_of_budget(self) -> bool:
+        return self._left_s() <= 0
+
+    def _remaining_s(self) -> float | None:
+        """Until the end: the budget's rest, or the pace so far times the cases that are left."""
+        if self.settings.budget_s is not None:
+            return max(0.0, self._left_s())
+        if not self.progress.number:
+            return None
+        spent = time.monotonic() - self.request.began
+        return spent / self.progress.number * max(0, self.progress.cases - self.progress.number)
+
+    def _warn_budget(self, message: str) -> None:
+        warning = RunWarning(code="budget", message=message, hint="raise --budget or choose fewer --ops")
+        self.recorder.warn(warning)
+        self.sink(Warned(warning))

@@ -1,0 +1,140 @@
+"""Which devices are measured: `auto` takes what is usable, a name is a requirement (exit 5 if absent)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+
+from gpubench import backends
+from gpubench.errors import RequiredUnavailable
+from gpubench.measure.devices import Listing, list_devices
+from gpubench.measure.plan import Target
+from gpubench.model.result import Device, RunWarning
+
+
+class Wish(msgspec.Struct, frozen=True):
+    """What the user asked for. `optional` backends (`cupy?`) may be absent; `devices` are ids."""
+
+    required: tuple[str, ...] = ()
+    optional: tuple[str, ...] = ()
+    devices: tuple[str, ...] = ()
+    allow_software: bool = False
+
+    @property
+    def auto(self) -> bool:
+        """Nothing was named: take whatever is usable."""
+        return not (self.required or self.optional or self.devices)
+
+
+class Choice(msgspec.Struct, frozen=True):
+    """The devices to measure, what every backend answered, and what the user should know."""
+
+    targets: tuple[Target, ...]
+    listings: tuple[Listing, ...]
+    warnings: tuple[RunWarning, ...]
+
+    @property
+    def versions(self) -> dict[str, str]:
+        """Library versions by backend."""
+        return {listing.backend: listing.version for listing in self.listings if listing.version}
+
+
+def choose(wish: Wish) -> Choice:
+    """Ask the backends and apply the wish. Raises RequiredUnavailable for what was named and is not there."""
+    named = [*wish.required, *wish.optional, *(d.partition(":")[0] for d in wish.devices)]
+    listings = list_devices(_unique(backends.names() if wish.auto else named))
+    warnings = []
+    for listing in listings:
+        if listing.reason is not None:
+            if listing.backend in wish.required:
+                raise _unavailable(f"the backend {listing.backend} is not available", listing)
+            warnings.append(_absence(listing))
+    targets = [
+        Target(device, listing.forms)
+        for listing in listings
+        for device in listing.devices
+        if _wanted(device.id, device.kind == "software", listing, wish)
+    ]
+    for device_id in wish.devices:
+        if all(target.device.id != device_id for target in targets):
+            listing = next(x for x in listings if x.backend == device_id.partition(":")[0])
+            raise _unavailable(f"there is no device {device_id}", listing)
+    return Choice(tuple(targets), tuple(listings), (*warnings, *_left_out(listings, targets)))
+
+
+def records(choice: Choice) -> list[dict[str, Any]]:
+    """What the backends know of their GPUs, as records that detection merges with its own findings."""
+    return [
+        {
+            "source": "cuda" if device.api == "cuda" else f"{listing.backend}:{device.api}",
+            "ordinal": int(device.id.partition(":")[2]),
+            "name": device.name,
+            "memory_bytes": device.memory_bytes,
+            "adapter_type": "cpu" if device.kind == "software" else None,
+            **_identity(device),
+        }
+        for listing in choice.listings
+        if listing.backend not in backends.HIDDEN
+        for device in listing.devices
+        if device.identity is not None
+    ]
+
+
+def _identity(device: Device) -> dict[str, str | None]:
+    known = device.identity
+    assert known is not None
+    return {
+        "uuid": f"GPU-{known.uuid}" if known.uuid else None,
+        "bdf": known.pci,
+        "vendor_id": None if known.vendor_id is None else f"{known.vendor_id:04x}",
+        "device_id": None if known.device_id is None else f"{known.device_id:04x}",
+    }
+
+
+def _wanted(device_id: str, software: bool, listing: Listing, wish: Wish) -> bool:
+    """Software adapters run only when named, by id or by backend, or when they are allowed."""
+    if wish.devices and device_id in wish.devices:
+        return True
+    by_backend = listing.backend in (*wish.required, *wish.optional)
+    if listing.backend in backends.HIDDEN:
+        return by_backend and not wish.devices and device_id in ("fake:cpu", "fake:gpu")
+    if wish.devices and not by_backend:
+        return False
+    return not software or wish.allow_software or listing.backend in wish.required
+
+
+def _left_out(listings: Sequence[Listing], targets: Sequence[Target]) -> list[RunWarning]:
+    taken = {target.device.id for target in targets}
+    return [
+        RunWarning(
+            code="software-device",
+            severity="info",
+            message=f"{device.id} ({device.name}) is a software adapter, not a GPU: it was left out",
+            hint="--allow-software measures it all the same, without headlines",
+        )  # fmt: skip
+        for listing in listings
+        for device in listing.devices
+        if device.kind == "software" and device.id not in taken
+    ]
+
+
+def _absence(listing: Listing) -> RunWarning:
+    return RunWarning(
+        code="unavailable", severity="info", message=f"{listing.backend} was left out: {listing.detail}",
+        hint=listing.hint, data={"backend": listing.backend, "reason": listing.reason or ""},
+    )  # fmt: skip
+
+
+def _unavailable(message: str, listing: Listing) -> RequiredUnavailable:
+    there = ", ".join(device.id for device in listing.devices if listing.backend not in backends.HIDDEN)
+    why = listing.detail or (
+        f"{listing.backend} has {there}" if there else f"{listing.backend} lists no device"
+    )
+    hint = listing.hint or "leave it out, or let --backends auto take what is there"
+    return RequiredUnavailable("unavailable", message, why=why, hint=hint)
+
+
+def _unique(names: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(names))
