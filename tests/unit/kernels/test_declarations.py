@@ -1,0 +1,162 @@
+"""Every op file declares a complete op, and listing or loading one is cheap."""
+
+import subprocess
+import sys
+
+import pytest
+
+from gpubench import kernels
+from gpubench.model.op import ITEMSIZE, Op
+
+OPS = [kernels.load(name) for name in kernels.names()]
+SIZES = (1, 3, 7, 255, 257, 1000, 1024, 4099)
+
+
+def by_name(op: Op) -> str:
+    return op.name
+
+
+def test_the_ops_of_the_first_form_are_there():
+    assert kernels.groups() == {
+        "vector": ("add", "chain", "copy", "div", "dot", "mul", "saxpy", "sub"),
+        "reduction": ("max", "sum"),
+        "matrix": ("matmul", "transpose"),
+        "activation": ("gelu", "relu", "sigmoid", "softmax", "tanh"),
+    }
+
+
+def test_the_groups_hold_each_op_once():
+    assert sorted(name for members in kernels.groups().values() for name in members) == list(kernels.names())
+
+
+@pytest.mark.parametrize("name", ["nothing", "", "_elementwise", "add.py", "Add"])
+def test_an_unknown_name_is_a_key_error(name):
+    with pytest.raises(KeyError) as caught:
+        kernels.load(name)
+    assert caught.value.args == (name,)
+
+
+def test_an_op_of_another_package_is_found_by_entry_point(monkeypatch):
+    import importlib.metadata as metadata
+
+    class Entry:
+        value = "other:OP"
+
+        def load(self) -> Op:
+            return OPS[0]
+
+    def entry_points(*, group: str, name: str) -> list[Entry]:
+        return [Entry()] if (group, name) == ("gpubench.ops", "foreign") else []
+
+    monkeypatch.setattr(metadata, "entry_points", entry_points)
+    assert kernels.load("foreign") is OPS[0]
+    with pytest.raises(KeyError):
+        kernels.load("stranger")
+
+
+def test_an_entry_point_that_is_no_op_is_refused(monkeypatch):
+    import importlib.metadata as metadata
+
+    class Entry:
+        value = "other:OP"
+
+        def load(self) -> str:
+            return "no op"
+
+    monkeypatch.setattr(metadata, "entry_points", lambda **_: [Entry()])
+    with pytest.raises(TypeError, match="other:OP"):
+        kernels.load("foreign")
+
+
+def test_loading_every_op_imports_no_array_library():
+    code = (
+        "import sys; from gpubench import kernels; kernels.groups();"
+        "print([m for m in ('numpy', 'cupy', 'wgpu', 'importlib.metadata') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_listing_names_imports_no_op():
+    code = (
+        "import sys; from gpubench import kernels; kernels.names();"
+        "print([m for m in sys.modules if m.startswith('gpubench.kernels.')])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("op", OPS, ids=by_name)
+def test_the_declaration_is_complete(op):
+    assert op.name == kernels.load(op.name).name
+    assert op.summary
+    assert "n" in op.params
+    assert {"float32", "float64"} <= set(op.dtypes)
+    assert len({operand.name for operand in (*op.inputs, op.output)}) == len(op.inputs) + 1
+    assert all(size % op.sizes.granule == 0 for size in op.sizes.sizes())
+    assert op.tolerance.units in (0, 4, 8, 64) or op.tolerance.why
+    for name, kernel_list in op.tuned.items():
+        assert {kernel.language for kernel in kernel_list} == {{"wgpu": "wgsl", "cupy": "cuda"}.get(name, name)}
+        variants = [kernel.variant for kernel in kernel_list]
+        assert len(set(variants)) == len(variants)
+    assert op.tuned["wgpu"]
+
+
+@pytest.mark.parametrize("op", OPS, ids=by_name)
+def test_the_ladder_reaches_from_overhead_to_bandwidth(op):
+    sizes = op.sizes.sizes()
+    assert sizes == sorted(set(sizes))
+    assert op.bytes({"n": sizes[0]}, "float32") <= 2**16
+    assert op.bytes({"n": sizes[-1]}, "float32") >= 2**25
+    assert op.bytes({"n": sizes[-1]}, "float32") <= 2**28
+
+
+@pytest.mark.parametrize("n", SIZES)
+@pytest.mark.parametrize("op", OPS, ids=by_name)
+def test_the_bytes_are_those_of_the_shapes(op, n):
+    elements = 0
+    for operand in (*op.inputs, op.output):
+        count = 1
+        for extent in operand.shape({"n": n}):
+            assert extent >= 1
+            count *= extent
+        elements += count
+    for dtype in op.dtypes:
+        assert op.bytes({"n": n}, dtype) == elements * ITEMSIZE[dtype]
+
+
+@pytest.mark.parametrize("op", [op for op in OPS if op.split is not None], ids=by_name)
+def test_a_split_names_inputs_and_their_axes(op):
+    shapes = {operand.name: operand.shape({"n": 96}) for operand in op.inputs}
+    for name, axis in op.split.items():
+        assert 0 <= axis < len(shapes[name])
+        assert shapes[name][axis] == op.output.shape({"n": 96})[0]
+
+
+@pytest.mark.parametrize(
+    ("n", "columns"),
+    [
+        (1, 1), (3, 3), (1000, 1000), (1021, 1021), (1024, 1024), (1025, 205), (2048, 1024),
+        (4099, 4099), (65521, 65521), (65537, 1), (65536, 1024), (2**24, 1024), (3 * 65536, 1024),
+    ],
+)  # fmt: skip
+def test_the_rows_of_softmax(n, columns):
+    op = kernels.load("softmax")
+    assert op.inputs[0].shape({"n": n}) == (n // columns, columns)
+    assert op.output.shape({"n": n}) == (n // columns, columns)
+
+
+def test_softmax_takes_other_rows_when_told():
+    assert kernels.load("softmax").inputs[0].shape({"n": 96, "columns": 12}) == (8, 12)
+
+
+def test_matmul_takes_other_sides_when_told():
+    op = kernels.load("matmul")
+    params = {"n": 5, "m": 2, "k": 3}
+    assert [x.shape(params) for x in (*op.inputs, op.output)] == [(2, 3), (3, 5), (2, 5)]
+    assert op.flops(params) == 60
+
+
+def test_the_matmul_ladder_is_selectable_and_the_best_comes_first():
+    variants = [kernel.variant for kernel in kernels.load("matmul").tuned["wgpu"]]
+    assert variants == ["register", "tiled", "naive"]

@@ -1,0 +1,150 @@
+"""The array expressions: portable, equal to their references, and as expensive as they claim."""
+
+import math
+
+import numpy as np
+import pytest
+
+from gpubench import kernels
+from gpubench.backends._host import compare, random_inputs
+from gpubench.model.op import Op
+
+OPS = [kernels.load(name) for name in kernels.names()]
+# Not in the array API standard, which has neither a method `copy` nor `ascontiguousarray`; without them
+# copy and transpose would be views, and nothing would move.
+NOT_PORTABLE = ("copy", "transpose")
+
+
+def by_name(op: Op) -> str:
+    return op.name
+
+
+def answer(op: Op, inputs: list) -> np.ndarray:
+    wide = [x.astype(np.float64) for x in inputs]
+    return np.asarray((op.reference or op.expr)(np, *wide))
+
+
+@pytest.mark.parametrize("n", [1, 3, 8, 96])
+@pytest.mark.parametrize("op", [op for op in OPS if op.name not in NOT_PORTABLE], ids=by_name)
+def test_the_expression_needs_only_the_array_api(op, n):
+    import array_api_strict as xp
+
+    inputs = random_inputs(op, {"n": n}, "float32", seed=1)
+    got = op.expr(xp, *(xp.asarray(x) for x in inputs))
+    assert got.dtype == xp.float32
+    assert got.shape == op.output.shape({"n": n})
+    np.testing.assert_array_max_ulp(np.asarray(got), np.asarray(op.expr(np, *inputs)), maxulp=2)
+
+
+@pytest.mark.parametrize("n", [1, 3, 7, 97, 1024])
+@pytest.mark.parametrize("op", OPS, ids=by_name)
+def test_expression_and_reference_agree(op, n):
+    inputs = random_inputs(op, {"n": n}, "float64", seed=2)
+    got = np.asarray(op.expr(np, *inputs))
+    assert got.shape == op.output.shape({"n": n})
+    scale = np.asarray(op.tolerance.scale(np, *inputs)) if op.tolerance.scale else None
+    assert compare(op, "float64", got, answer(op, inputs), scale).ok
+
+
+@pytest.mark.parametrize(("name", "dtype"), [(op.name, dtype) for op in OPS for dtype in op.dtypes])
+def test_numpy_passes_its_own_gate_and_keeps_the_dtype(name, dtype):
+    op = kernels.load(name)
+    for n in (1, 7, 1000):
+        inputs = random_inputs(op, {"n": n}, dtype, seed=3)
+        before = [x.copy() for x in inputs]
+        got = np.asarray(op.expr(np, *inputs))
+        wide = [x.astype(np.float64) for x in inputs]
+        scale = np.asarray(op.tolerance.scale(np, *wide)) if op.tolerance.scale else None
+        assert got.dtype == dtype
+        assert compare(op, dtype, got, answer(op, inputs), scale).ok
+        assert all(np.array_equal(x, y) for x, y in zip(inputs, before, strict=True))
+
+
+@pytest.mark.parametrize("op", [op for op in OPS if op.tolerance.scale], ids=by_name)
+def test_the_scale_broadcasts_and_is_no_smaller_than_the_answer(op):
+    inputs = random_inputs(op, {"n": 96}, "float64", seed=4)
+    scale = np.broadcast_to(op.tolerance.scale(np, *inputs), op.output.shape({"n": 96}))
+    assert np.all(scale >= np.abs(answer(op, inputs)) * (1 - 1e-12))
+
+
+@pytest.mark.parametrize("op", OPS, ids=by_name)
+def test_a_result_that_is_wrong_in_the_fourth_digit_is_caught(op):
+    inputs = random_inputs(op, {"n": 1024}, "float32", seed=5)
+    wide = [x.astype(np.float64) for x in inputs]
+    want = answer(op, inputs)
+    scale = np.asarray(op.tolerance.scale(np, *wide)) if op.tolerance.scale else None
+    wrong = np.array(want)
+    spread = np.abs(want) if scale is None else np.broadcast_to(scale, want.shape)
+    place = np.unravel_index(np.argmax(spread), want.shape)
+    wrong[place] += 1e-4 * spread[place]
+    assert not compare(op, "float32", wrong, want, scale).ok
+
+
+@pytest.mark.parametrize(("name", "view"), [("copy", "x"), ("transpose", "x")])
+def test_data_really_moves(name, view):
+    op = kernels.load(name)
+    (x,) = random_inputs(op, {"n": 8}, "float32", seed=6)
+    got = op.expr(np, x)
+    assert got.flags["C_CONTIGUOUS"]
+    assert not np.shares_memory(got, x)
+
+
+class Counted:
+    """A number that counts the operations it takes part in."""
+
+    operations = 0
+
+    def __init__(self, value: float) -> None:
+        self.value = value
+
+    def _with(self, value: float) -> "Counted":
+        Counted.operations += 1
+        return Counted(value)
+
+    def __add__(self, other):
+        return self._with(self.value + getattr(other, "value", other))
+
+    def __sub__(self, other):
+        return self._with(self.value - getattr(other, "value", other))
+
+    def __mul__(self, other):
+        return self._with(self.value * getattr(other, "value", other))
+
+    def __truediv__(self, other):
+        return self._with(self.value / getattr(other, "value", other))
+
+    def __rtruediv__(self, other):
+        return self._with(other / self.value)
+
+    def __neg__(self):
+        return self._with(-self.value)
+
+    def __ge__(self, other):
+        Counted.operations += 1
+        return self.value >= getattr(other, "value", other)
+
+    __radd__ = __add__
+    __rmul__ = __mul__
+
+    def exp(self):
+        return self._with(math.exp(self.value))
+
+    def tanh(self):
+        return self._with(math.tanh(self.value))
+
+
+# What the usual convention counts although the last one of a chain is not needed: n additions for n terms.
+UNNEEDED = {
+    "sum": lambda n: 1, "max": lambda n: 1, "dot": lambda n: 1, "matmul": lambda n: n**2, "softmax": lambda n: 2,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("n", [3, 8])
+@pytest.mark.parametrize("op", OPS, ids=by_name)
+def test_the_flops_are_those_of_the_expression(op, n):
+    numbers = [
+        np.vectorize(Counted, otypes=[object])(x) for x in random_inputs(op, {"n": n}, "float64", seed=7)
+    ]
+    Counted.operations = 0
+    op.expr(np, *numbers)
+    assert Counted.operations == op.flops({"n": n}) - UNNEEDED.get(op.name, lambda n: 0)(n)
