@@ -14,14 +14,15 @@ from gpubench.detect._record import Address, Record, uuid_key
 from gpubench.model.facts import Fact
 from gpubench.model.machine import Accelerator, DisplayAdapter, Driver, Gpu, SoftwareRenderer
 
+Access = Callable[[list[Gpu], list[Device]], list[Said]]
 
-def gpus(merged: Merged, context: Context, access: Callable[[Gpu, Device], Said]) -> list[Gpu]:
+
+def gpus(merged: Merged, context: Context, access: Access | None) -> list[Gpu]:
     """All GPUs in address order, each judged usable or not."""
-    found = []
-    for device, gpu_id in zip(merged.devices, ids(merged.devices), strict=True):
-        gpu = _gpu.build(device, gpu_id, context)
-        found.append(_access.judge(gpu, access(gpu, device), context.live))
-    return found
+    names = ids(merged.devices)
+    found = [_gpu.build(device, name, context) for device, name in zip(merged.devices, names, strict=True)]
+    told = access(found, merged.devices) if access else [Said()] * len(found)
+    return [_access.judge(gpu, said, context.live) for gpu, said in zip(found, told, strict=True)]
 
 
 def ids(devices: list[Device]) -> list[str]:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from gpubench.detect import _amd, _cgroup, _drm, _intel, _numa, _nvidia, _pci, cpu, memory, system
+from gpubench.detect._classify import SOC_DEVICES
 from gpubench.detect._drm import Card
 from gpubench.detect._fact import known, missing
 from gpubench.detect._pci import Function
@@ -20,7 +21,6 @@ from gpubench.model.machine import Cpu, MachineWarning, Memory, Numa, Platform
 AMD, INTEL, NVIDIA = 0x1002, 0x8086, 0x10DE
 # Unified memory has a second proof: the firmware names the chip (a discrete card may refuse its size too).
 _SOC = re.compile(r"GB10|DGX[ _]Spark|Tegra|Jetson|Thor\b|Orin", re.I)
-_SOC_DEVICES = (0x2E12,)  # GB10
 
 
 class Files(NamedTuple):
@@ -89,7 +89,7 @@ def _enriched(root: Root, function: Function, card: Card | None, soc: Fact[str])
 
 
 def _nvidia_facts(function: Function, soc: Fact[str]) -> dict[str, Fact[Any]]:
-    if soc.value is not None or function.record.device_id in _SOC_DEVICES:
+    if soc.value is not None or function.record.device_id in SOC_DEVICES:
         return {"kind": missing("not_probed", soc.source, "may share the memory of the CPU")}
     return {"kind": known("discrete", function.folder)}
 

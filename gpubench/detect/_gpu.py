@@ -31,6 +31,7 @@ class Context(NamedTuple):
     live: bool
     memory: Memory
     debug: bool = False
+    soc: bool = False  # the firmware names a chip whose GPU shares the memory
     device_name: Callable[[int, int], tuple[str, str] | None] = lambda _vendor, _device: None
 
 
@@ -38,7 +39,7 @@ def build(device: Device, gpu_id: str, context: Context) -> Gpu:
     """All fields of one GPU."""
     vendor_id = device.vendor
     vendor = _classify.GPU_VENDORS.get(vendor_id) if vendor_id is not None else None
-    memory = _memory(device, vendor)
+    memory = _memory(device, vendor, context.soc or device.device_id in _classify.SOC_DEVICES)
     kind = _kind(device, vendor, memory)
     name, precision = _name(device, context)
     state = _pick(device, "power.state", _OTHER_ORDER)
@@ -122,18 +123,26 @@ def _by_order(facts: list[Fact[Any]], order: tuple[str, ...]) -> list[Fact[Any]]
     return sorted(facts, key=lambda f: order.index(f.source) if f.source in order else len(order))
 
 
-def _memory(device: Device, vendor: str | None) -> GpuMemory:
+def _memory(device: Device, vendor: str | None, soc: bool) -> GpuMemory:
     """Everything about memory but what is usable of it."""
     unified = _pick(device, "memory.unified", _KIND_ORDER)
     if unified.value is None and vendor == "nvidia" and any(
         r.source == "cuda" and r.adapter_type == "integrated" for r in device.records
     ):  # fmt: skip
         unified = known(True, "cuda")
+    if unified.value is None and vendor == "nvidia" and soc and _refused(device):
+        unified = known(True, "nvml", "NVML cannot tell a size, and the firmware names a chip with one memory")
     fields = {
         name: _pick(device, f"memory.{name}", _MEMORY_ORDER)
         for name in ("reserved_bytes", "free_bytes", "visible_bytes", "shared_limit_bytes", "numa_node")
     }
     return GpuMemory(dedicated_bytes=_dedicated(device, unified), unified=unified, **fields)
+
+
+def _refused(device: Device) -> bool:
+    """Whether NVML said that there is no memory of the GPU's own."""
+    facts = [r.facts.get("memory.dedicated_bytes") for r in device.records if r.source == "nvml"]
+    return any(fact is not None and fact.status == "unsupported" for fact in facts)
 
 
 def _dedicated(device: Device, unified: Fact[bool]) -> Fact[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -11,7 +12,7 @@ import msgspec
 
 from gpubench.detect import _document, _files, _live, _merge, _record, measured
 from gpubench.detect import mode as rule
-from gpubench.detect._access import Said
+from gpubench.detect._document import Access
 from gpubench.detect._fact import NOT_PROBED, known, missing
 from gpubench.detect._files import Files
 from gpubench.detect._gpu import Context
@@ -41,7 +42,7 @@ def inspect(
     elif sysroot is not None:
         machine = _recorded(Root(str(sysroot)), str(sysroot), given, debug)
     else:
-        machine = _live.inspect(given, deep=deep, wake=wake, debug=debug)
+        machine = _this_machine(given, deep=deep, wake=wake, debug=debug)
     advice = rule.recommend(machine, cast("Mode | None", mode))
     if results is not None and mode is None:
         advice = measured.apply(machine, advice, results)
@@ -54,8 +55,21 @@ def _recorded(root: Root, name: str, given: Sequence[Record], debug: bool) -> Ma
     files = _files.acquire(root, NOT_PROBED)
     provider = Provider(name="files", status="ok", took_s=round(time.perf_counter() - start, 6))
     return assemble(
-        files, [*files.records, *given], [provider], Context(False, files.memory, debug), sysroot=name
+        files,
+        [*files.records, *given],
+        [provider],
+        Context(False, files.memory, debug, files.soc.value is not None),
+        sysroot=name,
     )
+
+
+def _this_machine(given: Sequence[Record], *, deep: bool, wake: bool, debug: bool) -> Machine:
+    found = _live.gather(given, deep=deep, wake=wake)
+    files = found.files._replace(warnings=[*found.files.warnings, *found.warnings])
+    return assemble(
+        files, found.records, found.providers, _live.context(found, debug), sysroot=None,
+        access=lambda gpus, devices: _live.said(found, os.environ, gpus, devices),
+    )  # fmt: skip
 
 
 def _from_records(found: list[Record], debug: bool) -> Machine:
@@ -66,7 +80,7 @@ def _from_records(found: list[Record], debug: bool) -> Machine:
 
 def assemble(
     files: Files, found: Sequence[Record], providers: list[Provider], context: Context, *, sysroot: str | None,
-    access: Any = lambda _gpu, _device: Said(),
+    access: Access | None = None,
 ) -> Machine:  # fmt: skip
     """The document without its recommendation."""
     merged = _merge.merge(found)

@@ -1,13 +1,158 @@
-"""This machine, with everything that only a live system tells."""
+"""This machine: files, then the probes that the evidence allows, then what only a live system tells."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
+import msgspec
+
+from gpubench.detect import _child, _files, _nodes, _portable, _visibility
+from gpubench.detect._access import Said
+from gpubench.detect._child import Answer, Request
+from gpubench.detect._fact import NOT_PROBED, known, missing
+from gpubench.detect._files import NVIDIA, Files
+from gpubench.detect._gpu import Context
+from gpubench.detect._merge import Device
+from gpubench.detect._pci import ASLEEP
 from gpubench.detect._record import Record
-from gpubench.model.machine import Machine
+from gpubench.detect._root import Root
+from gpubench.model.facts import Fact
+from gpubench.model.machine import Cpu, CpuBlas, Gpu, MachineWarning, Provider
+
+NVML_LIMIT_S, CPUINFO_LIMIT_S = 2.0, 5.0
+# An APU with 111 GiB of GTT has been seen to need 5 to 10 s.
+DEEP_LIMIT_S = 10.0
 
 
-def inspect(given: Sequence[Record], *, deep: bool, wake: bool, debug: bool) -> Machine:
-    """Files, then the probes that the evidence allows."""
-    return Machine()
+class Gathered(NamedTuple):
+    """All that was collected about this machine before the merge."""
+
+    files: Files
+    providers: list[Provider]
+    records: list[Record]
+    warnings: list[MachineWarning]
+    root: Root
+
+
+def gather(given: Sequence[Record], *, deep: bool, wake: bool, root: Root | None = None) -> Gathered:
+    """Read the files, look at the evidence, run the probes side by side."""
+    root = root or Root()
+    start = time.perf_counter()
+    affinity = _portable.affinity()
+    files = _files.acquire(root, affinity)
+    files = _portable.completed(files, affinity)
+    providers = [Provider(name="files", status="ok", took_s=round(time.perf_counter() - start, 6))]
+    requests, skipped = plan(files, deep=deep, wake=wake, given=given)
+    answers = _child.run(requests)
+    records = [*files.records, *given] + [record for answer in answers for record in answer.records]
+    cpu = _with_probes(files.cpu, answers)
+    providers += skipped + [answer.provider for answer in answers]
+    providers.sort(key=lambda provider: (provider.name != "files", provider.name))
+    warnings = _blas_warnings(cpu)
+    return Gathered(files._replace(cpu=cpu), providers, records, warnings, root)
+
+
+def plan(
+    files: Files, *, deep: bool, wake: bool, given: Sequence[Record] = ()
+) -> tuple[list[Request], list[Provider]]:
+    """The probes to run, and those that were left out although there is evidence for them."""
+    requests: list[Request] = []
+    skipped: list[Provider] = []
+    nvidia = [r for r in files.records if r.vendor_id == NVIDIA and _is_gpu(r)]
+    if nvidia or os.path.exists(_nodes.WSL_NODE):
+        if wake or not nvidia or any(not _sleeps(r) for r in nvidia):
+            requests.append(Request("nvml", NVML_LIMIT_S))
+        else:
+            hint = "every NVIDIA GPU sleeps; --wake asks nevertheless"
+            skipped.append(Provider(name="nvml", status="not_probed", hint=hint))
+    if files.cpu.model.status == "absent" and sys.platform != "linux":
+        requests.append(Request("cpuinfo", CPUINFO_LIMIT_S))
+    asleep = [r for r in files.records if _is_gpu(r) and _sleeps(r)]
+    if deep and asleep and not wake:
+        hint = "a GPU sleeps, and opening the devices would wake it; --wake does it nevertheless"
+        skipped += [Provider(name=name, status="not_probed", hint=hint) for name in ("cuda", "wgpu")]
+        requests.append(Request("blas", DEEP_LIMIT_S))
+    elif deep:
+        names = ["cuda"] if nvidia or os.path.exists(_nodes.WSL_NODE) else []
+        requests += [Request(name, DEEP_LIMIT_S) for name in (*names, "wgpu", "blas")]
+    return requests, skipped
+
+
+def access(gathered: Gathered, environ: Mapping[str, str], gpus: Sequence[Gpu]) -> dict[str, Said]:
+    """What live sources say about reaching each GPU, by id."""
+    hiding = _visibility.hidden(gpus, environ)
+    nvml = next((p for p in gathered.providers if p.name == "nvml"), None)
+    mismatch = nvml is not None and nvml.status == "mismatch"
+    found = {}
+    for gpu in gpus:
+        codes = ("DRIVER_MISMATCH",) if mismatch and gpu.vendor.value == "nvidia" else ()
+        found[gpu.id] = Said(NOT_PROBED, hiding[gpu.id], codes)
+    return found
+
+
+def context(gathered: Gathered, debug: bool) -> Context:
+    """What the GPUs of this machine depend on."""
+    soc = gathered.files.soc.value is not None
+    return Context(True, gathered.files.memory, debug, soc=soc)
+
+
+def said(
+    gathered: Gathered, environ: Mapping[str, str], gpus: Sequence[Gpu], devices: Sequence[Device]
+) -> list[Said]:
+    """`access` with the states of the device nodes, in the order of `gpus`."""
+    nodes = _nodes.render_nodes(gathered.root)
+    table = access(gathered, environ, gpus)
+    return [
+        table[gpu.id]._replace(device_node=_nodes.state(gpu, device, nodes))
+        for gpu, device in zip(gpus, devices, strict=True)
+    ]
+
+
+def _is_gpu(record: Record) -> bool:
+    return record.source == "proc-nvidia" or (record.pci_class or 0x0300) >> 8 in (0x03, 0x12)
+
+
+def _sleeps(record: Record) -> bool:
+    state: Fact[Any] | None = record.facts.get("power.state")
+    return state is not None and state.value in ASLEEP
+
+
+def _with_probes(cpu: Cpu, answers: Sequence[Answer]) -> Cpu:
+    """The CPU with its BLAS and, without /proc, with what py-cpuinfo says."""
+    extra = {answer.provider.name: answer for answer in answers}
+    if "blas" in extra:
+        cpu = msgspec.structs.replace(cpu, blas=_blas(extra["blas"]))
+    told = extra["cpuinfo"].extra.get("cpu") if "cpuinfo" in extra else None
+    if isinstance(told, dict):
+        facts = {
+            key: known(told[key], "cpuinfo") for key in ("model", "vendor") if isinstance(told.get(key), str)
+        }
+        cpu = msgspec.structs.replace(cpu, **facts)
+    return cpu
+
+
+def _blas(answer: Answer) -> Fact[list[CpuBlas]]:
+    if answer.provider.status != "ok":
+        return missing(answer.provider.status, "blas")
+    try:
+        return known(msgspec.convert(answer.extra.get("blas"), list[CpuBlas]), "blas")
+    except msgspec.ValidationError:
+        return missing("invalid", "blas")
+
+
+def _blas_warnings(cpu: Cpu) -> list[MachineWarning]:
+    """BLAS threads that do not fit the usable CPUs make the CPU side look slow."""
+    usable = cpu.available.value
+    odd = [b for b in cpu.blas.value or () if usable is not None and b.threads not in (None, usable)]
+    return [
+        MachineWarning(
+            code="BLAS_THREADS", refs=[blas.library],
+            text=f"{blas.library} starts {blas.threads} threads, but {usable} CPUs are usable; "
+            f"gpubench sets the number itself, other programs need OPENBLAS_NUM_THREADS or OMP_NUM_THREADS.",
+        )
+        for blas in odd
+    ]  # fmt: skip

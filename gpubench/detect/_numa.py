@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from typing import NamedTuple
 
@@ -49,9 +50,8 @@ def memory(root: Root, node: int) -> NodeMemory:
     """The two lines of nodeN/meminfo that count."""
     path = f"{NODES}/node{node}/meminfo"
     reading = root.read(path)
-    return NodeMemory(
-        *(reading.fact(lambda text, key=key: _line(text, key)) for key in ("MemTotal", "MemFree"))
-    )
+    total, free = (reading.fact(functools.partial(_line, key=key)) for key in ("MemTotal", "MemFree"))
+    return NodeMemory(total, free)
 
 
 def _ids(root: Root) -> Fact[list[int]]:

@@ -82,4 +82,8 @@ def _record(root: Root, name: str, version: Fact[str]) -> Record:
         facts["name"] = known(model, source)
     if gpu_uuid:
         facts["uuid"] = known(gpu_uuid, source)
-    return Record(source="proc-nvidia", bdf=address(name), uuid=gpu_uuid, vendor_id=0x10DE, facts=facts)
+    minor = told.get("Device Minor", "")
+    ordinal = int(minor) if minor.isascii() and minor.isdigit() else None
+    return Record(
+        source="proc-nvidia", ordinal=ordinal, bdf=address(name), uuid=gpu_uuid, vendor_id=0x10DE, facts=facts
+    )

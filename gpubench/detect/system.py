@@ -79,5 +79,5 @@ def _container(root: Root) -> Fact[str]:
             return known(name, path)
     path = "/proc/self/cgroup"
     text = root.read(path).text or ""
-    name: str | None = next((name for pattern, name in _CONTAINERS if re.search(pattern, text)), None)
-    return known(name, path) if name else missing("absent")
+    manager = next((word for pattern, word in _CONTAINERS if re.search(pattern, text)), None)
+    return known(manager, path) if manager else missing("absent")

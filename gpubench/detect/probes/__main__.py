@@ -1,0 +1,40 @@
+"""`python -m gpubench.detect.probes NAME [OPTIONS]`: one JSON object on stdout, whatever libraries print."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import re
+import sys
+from typing import Any
+
+from gpubench.detect.probes._failure import ProbeFailure
+
+
+def main(arguments: list[str]) -> int:
+    """Run one probe. OPTIONS is a JSON object of keyword arguments."""
+    result = os.dup(1)
+    os.dup2(2, 1)
+    name, options = arguments[0], json.loads(arguments[1]) if len(arguments) > 1 else {}
+    if not re.fullmatch(r"[a-z]+", name):
+        return 2
+    module = importlib.import_module(f"gpubench.detect.probes.{name}")
+    try:
+        answer: dict[str, Any] = module.probe(**options)
+    except ProbeFailure as failure:
+        answer = {
+            "records": [],
+            "status": failure.status,
+            "error_code": failure.error_code,
+            "hint": failure.hint,
+        }
+    with os.fdopen(result, "w", encoding="utf-8") as stream:
+        json.dump(answer, stream)
+    # Native libraries have crashed in their own exit handlers; the answer is out, so leave without them.
+    sys.stderr.flush()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

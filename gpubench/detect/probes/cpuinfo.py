@@ -1,0 +1,24 @@
+"""CPU facts from py-cpuinfo, only where there is no /proc/cpuinfo: it sleeps a second and forks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gpubench.detect.probes._failure import ProbeFailure
+
+
+def probe() -> dict[str, Any]:
+    """`cpu`: model, vendor and flags."""
+    try:
+        import cpuinfo
+    except ImportError as error:
+        raise ProbeFailure("absent", type(error).__name__, "install py-cpuinfo") from error
+    told = cpuinfo.get_cpu_info()
+    return {
+        "records": [],
+        "cpu": {
+            "model": told.get("brand_raw"),
+            "vendor": told.get("vendor_id_raw"),
+            "flags": told.get("flags", []),
+        },
+    }

@@ -1,0 +1,69 @@
+"""CUDA through CuPy: what compute can use. It creates a context and obeys CUDA_VISIBLE_DEVICES."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+from gpubench.detect.probes._failure import ProbeFailure
+
+_NO_DEVICE, _OLD_DRIVER = 100, 35
+
+
+def probe(cupy: Any = None, check: bool = True) -> dict[str, Any]:
+    """Records of all visible devices; with `check` each runs one kernel whose result is compared."""
+    cupy = cupy or _library()
+    runtime = cupy.cuda.runtime
+    try:
+        count = runtime.getDeviceCount()
+    except runtime.CUDARuntimeError as error:
+        if error.status == _NO_DEVICE:
+            return {"records": [], "version": cupy.__version__}
+        hint = "the NVIDIA driver is too old for this CuPy" if error.status == _OLD_DRIVER else str(error)
+        raise ProbeFailure(
+            "mismatch" if error.status == _OLD_DRIVER else "invalid", str(error), hint
+        ) from error
+    records = [_device(cupy, index, check) for index in range(count)]
+    return {"records": records, "version": cupy.__version__}
+
+
+def _library() -> Any:
+    try:
+        import cupy
+    except ImportError as error:
+        hint = "install CuPy: pip install 'gpubench[cuda12]' or 'gpubench[cuda13]'"
+        raise ProbeFailure("absent", type(error).__name__, hint) from error
+    return cupy
+
+
+def _device(cupy: Any, index: int, check: bool) -> dict[str, Any]:
+    table = cupy.cuda.runtime.getDeviceProperties(index)
+    identity = table.get("uuid")
+    bdf = f"{table['pciDomainID']:04x}:{table['pciBusID']:02x}:{table['pciDeviceID']:02x}.0"
+    name = table.get("name")
+    record: dict[str, Any] = {
+        "source": "cuda", "ordinal": index, "bdf": bdf, "vendor_id": "10de",
+        "version": str(cupy.cuda.runtime.runtimeGetVersion()),
+        "name": name.decode("utf-8", "replace") if isinstance(name, bytes) else name,
+        "memory_bytes": int(table["totalGlobalMem"]),
+        "adapter_type": "integrated" if table.get("integrated") else "discrete",
+        "compute.units": {"value": int(table["multiProcessorCount"]), "status": "ok"},
+        "compute.arch": {"value": f"sm_{table['major']}{table['minor']}", "status": "ok"},
+        "memory.unified": {"value": bool(table.get("integrated")), "status": "ok"},
+    }  # fmt: skip
+    if isinstance(identity, bytes) and len(identity) == 16 and any(identity):
+        record["uuid"] = f"GPU-{uuid.UUID(bytes=identity)}"
+    if check:
+        record["checked"] = _checked(cupy, index)
+    return record
+
+
+def _checked(cupy: Any, index: int) -> bool:
+    """2 x + 1 over 0..999, compared element by element on the host."""
+    try:
+        with cupy.cuda.Device(index):
+            got = (cupy.arange(1000, dtype=cupy.float32) * 2 + 1).tolist()
+        return bool(got == [2.0 * x + 1.0 for x in range(1000)])
+    except Exception as error:  # any failure of the device means: not checked
+        print(f"cuda:{index}: {error}")
+        return False

@@ -1,0 +1,185 @@
+"""NVML: everything about NVIDIA GPUs without creating a context. Each field has its own try."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+from collections.abc import Callable
+from typing import Any
+
+from gpubench.detect.probes._failure import ProbeFailure
+
+_WSL_LIBRARY = "/usr/lib/wsl/lib/libnvidia-ml.so.1"
+_STATUS = {3: "unsupported", 13: "unsupported", 25: "unsupported", 4: "permission", 18: "mismatch", 10: "timeout",
+           9: "absent", 12: "absent", 6: "absent"}  # fmt: skip
+_HINTS = {
+    9: "the NVIDIA kernel module is not loaded",
+    12: "the NVIDIA driver's library libnvidia-ml is not installed",
+    18: "reboot, or reload the NVIDIA kernel module: it differs from the library",
+}
+_COMPUTE_MODES = {0: "default", 1: "exclusive_thread", 2: "prohibited", 3: "exclusive_process"}
+# Bits of nvmlClocksEventReasons, in the words of nvidia-smi.
+_THROTTLE = {
+    0x2: "applications_clocks", 0x4: "sw_power_cap", 0x8: "hw_slowdown", 0x10: "sync_boost",
+    0x20: "sw_thermal_slowdown", 0x40: "hw_thermal_slowdown", 0x80: "hw_power_brake", 0x100: "display_clocks",
+}  # fmt: skip
+_VGPU_GUEST = 2
+_P2P_NVLINK, _P2P_OK = 2, 0
+
+
+def probe(nvml: Any = None) -> dict[str, Any]:
+    """Records of all GPUs and MIG instances. Raises ProbeFailure if NVML cannot start."""
+    nvml = nvml or _library()
+    try:
+        nvml.nvmlInit()
+    except nvml.NVMLError as error:
+        raise _failure(error) from error
+    driver = _text(_tried(nvml, nvml.nvmlSystemGetDriverVersion).get("value"))
+    handles = []
+    for index in range(nvml.nvmlDeviceGetCount()):
+        with contextlib.suppress(nvml.NVMLError):  # one lost card must not hide the others
+            handles.append((index, nvml.nvmlDeviceGetHandleByIndex(index)))
+    records = []
+    for index, handle in handles:
+        record = _device(nvml, handle, index, driver)
+        peers = [
+            _bdf(nvml, other) for number, other in handles if number != index and _linked(nvml, handle, other)
+        ]
+        records.append(record | {"peers": [peer for peer in peers if peer]})
+        records += _instances(nvml, handle, record)
+    cuda = _tried(nvml, nvml.nvmlSystemGetCudaDriverVersion_v2).get("value")
+    return {"records": records, "version": driver, "cuda_driver": cuda}
+
+
+def _library() -> Any:
+    # Under WSL the distribution may carry a library that talks to no driver: take Windows' own first.
+    with contextlib.suppress(OSError):
+        ctypes.CDLL(_WSL_LIBRARY, mode=ctypes.RTLD_GLOBAL)
+    try:
+        import pynvml
+    except ImportError as error:
+        raise ProbeFailure("absent", "ImportError", "install nvidia-ml-py") from error
+    return pynvml
+
+
+def _failure(error: Any) -> ProbeFailure:
+    code = getattr(error, "value", None)
+    status: Any = _STATUS.get(code if isinstance(code, int) else -1, "invalid")
+    return ProbeFailure(status, str(error), _HINTS.get(code if isinstance(code, int) else -1, str(error)))
+
+
+def _tried(nvml: Any, call: Callable[..., Any], *arguments: Any) -> dict[str, Any]:
+    """A fact of one call: its value, or the status behind its error."""
+    try:
+        return {"value": call(*arguments), "status": "ok"}
+    except nvml.NVMLError as error:
+        return {
+            "value": None,
+            "status": _STATUS.get(getattr(error, "value", -1), "invalid"),
+            "note": str(error),
+        }
+    except (AttributeError, TypeError, ValueError):
+        return {"value": None, "status": "unsupported"}  # the binding or the library is too old
+
+
+def _device(nvml: Any, handle: Any, index: int, driver: str | None) -> dict[str, Any]:
+    def ask(name: str, change: Callable[[Any], Any] = lambda value: value, *more: Any) -> dict[str, Any]:
+        call = getattr(nvml, name, None)
+        fact = _tried(nvml, call, handle, *more) if call else {"value": None, "status": "unsupported"}
+        if fact["value"] is not None:
+            fact["value"] = change(fact["value"])
+            fact = fact if fact["value"] is not None else {"value": None, "status": "unsupported"}
+        return fact
+
+    pci = ask("nvmlDeviceGetPciInfo")["value"]
+    return {
+        "source": "nvml", "ordinal": index, "bdf": _bdf(nvml, handle), "version": driver,
+        "uuid": _text(ask("nvmlDeviceGetUUID")["value"]), "name": _text(ask("nvmlDeviceGetName")["value"]),
+        "vendor_id": f"{pci.pciDeviceId & 0xFFFF:04x}" if pci else "10de",
+        "device_id": f"{pci.pciDeviceId >> 16:04x}" if pci else None, "driver.version": _told(driver),
+        "kind": ask("nvmlDeviceGetVirtualizationMode", lambda mode: "vgpu" if mode == _VGPU_GUEST else None),
+        "display_attached": ask("nvmlDeviceGetDisplayMode", bool), "throttle": _throttle(nvml, ask),
+        "memory": _memory(nvml, handle),
+        "compute": {
+            "arch": ask("nvmlDeviceGetCudaComputeCapability", lambda pair: f"sm_{pair[0]}{pair[1]}"),
+            "max_hz": ask("nvmlDeviceGetMaxClockInfo", lambda mhz: mhz * 1_000_000 or None, nvml.NVML_CLOCK_SM),
+            "ecc": ask("nvmlDeviceGetEccMode", lambda pair: bool(pair[0])),
+            "mode": ask("nvmlDeviceGetComputeMode", _COMPUTE_MODES.get),
+        },
+        "link": {
+            "gen_max": ask("nvmlDeviceGetMaxPcieLinkGeneration"), "width_max": ask("nvmlDeviceGetMaxPcieLinkWidth"),
+            "gen_now": ask("nvmlDeviceGetCurrPcieLinkGeneration"), "width_now": ask("nvmlDeviceGetCurrPcieLinkWidth"),
+        },
+        "power": {
+            "limit_w": ask("nvmlDeviceGetPowerManagementLimit", lambda mw: mw / 1000),
+            "default_limit_w": ask("nvmlDeviceGetPowerManagementDefaultLimit", lambda mw: mw / 1000),
+        },
+    }  # fmt: skip
+
+
+def _memory(nvml: Any, handle: Any) -> dict[str, Any]:
+    """Total, free and reserved of the v2 call; the older call has no `reserved`. A total of 0 is no answer."""
+    version = getattr(nvml, "nvmlMemory_v2", None)
+    fact = (
+        _tried(nvml, nvml.nvmlDeviceGetMemoryInfo, handle, version) if version is not None else {"value": None}
+    )
+    if fact["value"] is None and fact.get("status") not in ("permission",):
+        fact = _tried(nvml, nvml.nvmlDeviceGetMemoryInfo, handle)
+    if fact["value"] is not None and not fact["value"].total:
+        fact = {"value": None, "status": "unsupported", "note": "NVML said 0"}
+    told = fact["value"]
+    if told is None:
+        lost = {"value": None, "status": fact["status"]}
+        return {"dedicated_bytes": fact, "free_bytes": lost, "reserved_bytes": lost}
+    reserved = getattr(told, "reserved", None)
+    return {
+        "dedicated_bytes": {"value": int(told.total), "status": "ok"},
+        "free_bytes": {"value": int(told.free), "status": "ok"},
+        "reserved_bytes": _told(None if reserved is None else int(reserved)),
+    }
+
+
+def _throttle(nvml: Any, ask: Callable[..., dict[str, Any]]) -> list[str]:
+    mask = None
+    for name in ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons"):
+        mask = ask(name)["value"] if mask is None else mask
+    return [word for bit, word in _THROTTLE.items() if isinstance(mask, int) and mask & bit]
+
+
+def _instances(nvml: Any, handle: Any, parent: dict[str, Any]) -> list[dict[str, Any]]:
+    """MIG instances: memory from the instance's own handle."""
+    mode = _tried(nvml, nvml.nvmlDeviceGetMigMode, handle)["value"]
+    if not mode or mode[0] != 1:
+        return []
+    found = []
+    for index in range(_tried(nvml, nvml.nvmlDeviceGetMaxMigDeviceCount, handle)["value"] or 0):
+        instance = _tried(nvml, nvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, index)["value"]
+        if instance is None:
+            continue
+        attributes = _tried(nvml, nvml.nvmlDeviceGetAttributes, instance)["value"]
+        units = getattr(attributes, "multiprocessorCount", None)
+        found.append({
+            "source": "nvml", "ordinal": f"{parent['ordinal']}:{index}",
+            "partition_of": parent["uuid"] or parent["bdf"],
+            "uuid": _text(_tried(nvml, nvml.nvmlDeviceGetUUID, instance)["value"]),
+            "memory": _memory(nvml, instance), "compute": {"units": _told(units)},
+        })  # fmt: skip
+    return found
+
+
+def _linked(nvml: Any, one: Any, other: Any) -> bool:
+    call = getattr(nvml, "nvmlDeviceGetP2PStatus", None)
+    return call is not None and _tried(nvml, call, one, other, _P2P_NVLINK)["value"] == _P2P_OK
+
+
+def _bdf(nvml: Any, handle: Any) -> str | None:
+    pci = _tried(nvml, nvml.nvmlDeviceGetPciInfo, handle)["value"]
+    return _text(pci.busId) if pci is not None else None
+
+
+def _told(value: Any) -> dict[str, Any]:
+    return {"value": value, "status": "unsupported" if value is None else "ok"}
+
+
+def _text(value: Any) -> str | None:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
