@@ -24,14 +24,14 @@ class Record(msgspec.Struct, frozen=True):
     """Base of the parts of a result: immutable. (kw_only is not inherited, so each class says it.)"""
 
 
-class DeviceClock(Record, kw_only=True):
+class DeviceClock(Record, frozen=True, kw_only=True):
     """The device's own clock: `step_s` is its resolution."""
 
     kind: Literal["event", "pass-timestamp", "derived"]
     step_s: float
 
 
-class Theoretical(Record, kw_only=True):
+class Theoretical(Record, frozen=True, kw_only=True):
     """The vendor's ceilings, where a trustworthy source tells them."""
 
     bytes_per_s: float | None = None
@@ -39,7 +39,7 @@ class Theoretical(Record, kw_only=True):
     source: str | None = None
 
 
-class Identity(Record, kw_only=True):
+class Identity(Record, frozen=True, kw_only=True):
     """How detection recognises a device; never by its name. Ids are PCI numbers, `pci` is "0000:09:00.0"."""
 
     uuid: str | None = None
@@ -48,7 +48,7 @@ class Identity(Record, kw_only=True):
     device_id: int | None = None
 
 
-class Device(Record, kw_only=True):
+class Device(Record, frozen=True, kw_only=True):
     """One device as one backend sees it. `gpu_id` points into `machine.gpus`.
 
     `identity` travels from the worker to detection and is cleared before the file is written.
@@ -68,7 +68,7 @@ class Device(Record, kw_only=True):
     identity: Identity | None = None
 
 
-class Blas(Record, kw_only=True):
+class Blas(Record, frozen=True, kw_only=True):
     """The BLAS that NumPy calls, as threadpoolctl names it."""
 
     library: str
@@ -76,7 +76,7 @@ class Blas(Record, kw_only=True):
     kernel: str | None = None
 
 
-class WorkerRecord(Record, kw_only=True):
+class WorkerRecord(Record, frozen=True, kw_only=True):
     """What one worker process was, and what its device costs without any work."""
 
     device_id: str
@@ -89,7 +89,7 @@ class WorkerRecord(Record, kw_only=True):
     overhead_s: list[float] = []
 
 
-class Ceiling(Record, kw_only=True):
+class Ceiling(Record, frozen=True, kw_only=True):
     """Measured roofs of one device in one session."""
 
     device_id: str
@@ -98,7 +98,7 @@ class Ceiling(Record, kw_only=True):
     flops_per_s: float | None = None
 
 
-class Telemetry(Record, kw_only=True):
+class Telemetry(Record, frozen=True, kw_only=True):
     """Clocks, temperature, power and throttle reasons of one device, sampled beside the blocks."""
 
     device_id: str
@@ -110,7 +110,7 @@ class Telemetry(Record, kw_only=True):
     throttle: list[list[str]] = []
 
 
-class SessionRecord(Record, kw_only=True):
+class SessionRecord(Record, frozen=True, kw_only=True):
     """One set of fresh worker processes. A superseded session is kept and not used."""
 
     index: int
@@ -123,7 +123,7 @@ class SessionRecord(Record, kw_only=True):
     telemetry: list[Telemetry] = []
 
 
-class Block(Record, kw_only=True):
+class Block(Record, frozen=True, kw_only=True):
     """Samples of one case in one round. Each value is seconds per launch.
 
     The first `warmup` entries of `wall_s` are warm-up; `discarded` maps an index of `wall_s` to a reason.
@@ -145,7 +145,7 @@ class Block(Record, kw_only=True):
     discarded: dict[str, str] = {}
 
 
-class Parts(Record, kw_only=True):
+class Parts(Record, frozen=True, kw_only=True):
     """Where the time of one case goes, each part a sample of its own, in one session (seconds)."""
 
     session: int
@@ -160,7 +160,7 @@ class Parts(Record, kw_only=True):
     stage_s: dict[str, list[float]] = {}
 
 
-class Check(Record, kw_only=True):
+class Check(Record, frozen=True, kw_only=True):
     """Verdict of the correctness gate: `max_error` in units of `limit`'s scale, at `index`.
 
     `max_error` is max |got - want| / scale; the gate passes when it is <= `limit` (= units * u).
@@ -173,14 +173,14 @@ class Check(Record, kw_only=True):
     index: list[int] = []
 
 
-class Stop(Record, kw_only=True):
+class Stop(Record, frozen=True, kw_only=True):
     """Why sampling of one case ended in one session."""
 
     session: int
     reason: StopReason
 
 
-class Measurement(Record, kw_only=True, tag_field="type", tag="measurement"):
+class Measurement(Record, frozen=True, kw_only=True, tag_field="type", tag="measurement"):
     """A case that ran and was right."""
 
     id: str
@@ -196,7 +196,7 @@ class Measurement(Record, kw_only=True, tag_field="type", tag="measurement"):
     stops: list[Stop] = []
 
 
-class Skip(Record, kw_only=True, tag_field="type", tag="skip"):
+class Skip(Record, frozen=True, kw_only=True, tag_field="type", tag="skip"):
     """A case that was not attempted, and why."""
 
     id: str
@@ -206,7 +206,7 @@ class Skip(Record, kw_only=True, tag_field="type", tag="skip"):
     hint: str | None = None
 
 
-class Failure(Record, kw_only=True, tag_field="type", tag="failure"):
+class Failure(Record, frozen=True, kw_only=True, tag_field="type", tag="failure"):
     """A case that was attempted and broke, or was wrong. It has no number."""
 
     id: str
@@ -219,7 +219,7 @@ class Failure(Record, kw_only=True, tag_field="type", tag="failure"):
     check: Check | None = None
 
 
-class Planned(Record, kw_only=True, tag_field="type", tag="planned"):
+class Planned(Record, frozen=True, kw_only=True, tag_field="type", tag="planned"):
     """A case that the run had not reached when it was interrupted."""
 
     id: str
@@ -229,7 +229,7 @@ class Planned(Record, kw_only=True, tag_field="type", tag="planned"):
 Outcome = Measurement | Skip | Failure | Planned
 
 
-class RunWarning(Record, kw_only=True):
+class RunWarning(Record, frozen=True, kw_only=True):
     """A finding about the run: a code of docs/warnings.md, one sentence and one sentence of advice."""
 
     code: str
@@ -241,7 +241,7 @@ class RunWarning(Record, kw_only=True):
     data: dict[str, float | str] = {}
 
 
-class Selection(Record, kw_only=True):
+class Selection(Record, frozen=True, kw_only=True):
     """What to measure. `sizes` maps an op to its sizes; an op that is absent takes its ladder."""
 
     ops: list[str]
@@ -253,7 +253,7 @@ class Selection(Record, kw_only=True):
     calls: int = 10
 
 
-class Settings(Record, kw_only=True):
+class Settings(Record, frozen=True, kw_only=True):
     """How to measure (measurement.md section 5)."""
 
     preset: Literal["quick", "default", "rigorous"] = "default"
@@ -274,7 +274,7 @@ class Settings(Record, kw_only=True):
     seed: int = 1
 
 
-class Git(Record, kw_only=True):
+class Git(Record, frozen=True, kw_only=True):
     """The state of the checkout in which the run was started."""
 
     commit: str
@@ -283,7 +283,7 @@ class Git(Record, kw_only=True):
     commit_time: str | None = None
 
 
-class Ci(Record, kw_only=True):
+class Ci(Record, frozen=True, kw_only=True):
     """Which CI ran this, where its variables tell."""
 
     provider: str
@@ -292,7 +292,7 @@ class Ci(Record, kw_only=True):
     runner_image: str | None = None
 
 
-class Environment(Record, kw_only=True):
+class Environment(Record, frozen=True, kw_only=True):
     """Recorded variables and context; nothing here names a host, a user or a path."""
 
     variables: dict[str, str] = {}
@@ -301,14 +301,14 @@ class Environment(Record, kw_only=True):
     ci: Ci | None = None
 
 
-class Fingerprint(Record, kw_only=True):
+class Fingerprint(Record, frozen=True, kw_only=True):
     """A hash over named fields, so that a comparison can say *which* field differs."""
 
     hash: str
     fields: dict[str, str]
 
 
-class Fingerprints(Record, kw_only=True):
+class Fingerprints(Record, frozen=True, kw_only=True):
     """Machine, devices and software apart: only the first two must agree in a comparison."""
 
     machine: Fingerprint
@@ -316,7 +316,7 @@ class Fingerprints(Record, kw_only=True):
     software: Fingerprint
 
 
-class Run(Record, kw_only=True):
+class Run(Record, frozen=True, kw_only=True):
     """One `gpubench run`: one file."""
 
     name: Literal["gpubench-result"] = "gpubench-result"
