@@ -86,6 +86,7 @@ def _judge(run: Run, cases: Sequence[CaseResult], curve: Sequence[Speedup]) -> B
         regime=case.case.regime, calls=case.case.calls, device_id=case.case.device_id,
         device_kind=case.device_kind, baseline_id=ordered[-1].baseline.case.device_id,
         verdict=verdict, first=points[0].n, last=points[-1].n,
+        last_ratio=points[-1].ratio, last_label=points[-1].row.label,
         n=None if n is None else round(n),
         low=math.floor(low) if n is not None and low is not None else None,
         high=math.ceil(high) if n is not None and high is not None else None,

@@ -117,7 +117,8 @@ class Speedup(Derived, frozen=True, kw_only=True):
 class BreakEven(Derived, frozen=True, kw_only=True):
     """The smallest size from which the device wins for all larger sizes, or why none can be named.
 
-    `n`, `low`, `high` are sizes; an open end is None. `first` and `last` are the measured sizes' ends.
+    `n`, `low`, `high` are sizes; an open end is None. `first` and `last` are the ends of the measured sizes,
+    `last_ratio` is the speedup at the largest.
     """
 
     op: str
@@ -131,6 +132,8 @@ class BreakEven(Derived, frozen=True, kw_only=True):
     verdict: VerdictKind
     first: int
     last: int
+    last_ratio: Interval
+    last_label: Label
     n: int | None = None
     low: int | None = None
     high: int | None = None

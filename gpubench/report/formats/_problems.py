@@ -64,7 +64,8 @@ def _group_text(rows: Sequence[CaseResult]) -> str:
     hint = f" ({shortened(first.hint, DETAIL_LENGTH)})" if first.hint else ""
     count = f"{len(rows)} cases" if len(rows) > 1 else "1 case"
     where = ids_text([row.id for row in rows])
-    return f"{what}, {first.reason or first.label}{detail}{hint}; {count} on {first.case.device_id}: {where}"
+    reason = "" if first.outcome == "planned" else f", {first.reason or first.label}"
+    return f"{what}{reason}{detail}{hint}; {count} on {first.case.device_id}: {where}"
 
 
 def _warning_text(finding: Finding) -> str:

@@ -23,12 +23,13 @@ def break_even_section(analysis: Analysis) -> Section:
     """One row per curve: from which size on the device wins for all larger sizes."""
     columns = (
         Column("op"), Column("dtype", rank=1), Column("device"), Column("data"), Column("GPU wins"),
-        Column("measured n", rank=2),
+        Column("at largest", right=True, rank=2), Column("measured n", rank=3),
     )  # fmt: skip
     rows = [
         cells(
             _subject(row), row.dtype, row.device_id, _data(row.regime, row.calls),
-            Cell(verdict_text(row), _verdict_tone(row)), _range(row),
+            Cell(verdict_text(row), _verdict_tone(row)), short_ratio_text(row.last_ratio) + mark(row.last_label),
+            _range(row),
         )
         for row in analysis.break_even
     ]  # fmt: skip
@@ -70,24 +71,21 @@ def _speedup_table(analysis: Analysis, rows: Sequence[Speedup], unit: str) -> Ta
     first = rows[0].case
     side = {"software": "adapter", "hybrid": "hybrid"}.get(first.device_kind, "GPU")
     against = "CPU" if rows[0].baseline.device_kind == "cpu" else "baseline"
+    library = _library_rows(analysis, rows)
     columns = (
         Column("n", right=True), Column("data"), Column(against, right=True, rank=1), Column(side, right=True),
-        Column("speedup", right=True), Column("lib/lib", right=True, rank=2),
+        Column("speedup", right=True), *([Column("lib/lib", right=True, rank=2)] if library else []),
     )  # fmt: skip
-    library = {
-        (row.case.case.workload, row.case.case.regime_id, row.case.case.device_id): row
-        for row in analysis.speedups
-        if row.kind == "library"
-    }
     body = []
     for row in rows:
         case = row.case.case
-        beside = library.get((case.workload, case.regime_id, case.device_id))
+        beside = library.get((case.workload, case.regime_id))
+        beside_text = short_ratio_text(beside.ratio) + mark(beside.label) if beside else "-"
         body.append(
             cells(
                 size_text(row.case), _data(case.regime, case.calls), _timed(row.baseline, unit),
                 _timed(row.case, unit), Cell(ratio_text(row.ratio) + mark(row.label), _tone(row)),
-                short_ratio_text(beside.ratio) + mark(beside.label) if beside else "-",
+                *([beside_text] if library else []),
             )
         )  # fmt: skip
     return Table(
@@ -95,6 +93,16 @@ def _speedup_table(analysis: Analysis, rows: Sequence[Speedup], unit: str) -> Ta
         title=f"{first.case.op} {first.case.dtype} on {device_text(analysis, first.case.device_id)}",
         note=printable(baseline_line(analysis.run, rows)), legend=legend({row.label for row in rows}),
     )  # fmt: skip
+
+
+def _library_rows(analysis: Analysis, rows: Sequence[Speedup]) -> dict[tuple[str, str], Speedup]:
+    """The library-to-library ratios that belong to the rows of one table, by workload and regime."""
+    wanted = {(row.case.case.workload, row.case.case.device_id) for row in rows}
+    return {
+        (row.case.case.workload, row.case.case.regime_id): row
+        for row in analysis.speedups
+        if row.kind == "library" and (row.case.case.workload, row.case.case.device_id) in wanted
+    }
 
 
 def _cpu_table(analysis: Analysis, unit: str) -> Table:

@@ -122,6 +122,7 @@ class BreakEvenRow(Row, frozen=True, kw_only=True):
     crossings: tuple[int, ...]
     first: int
     last: int
+    last_ratio: float
     reason: UndecidedReason | None
     text: str
 

@@ -92,7 +92,8 @@ def _break_even(source: int, row: BreakEven) -> types.BreakEvenRow:
     return types.BreakEvenRow(
         source=source, op=row.op, dtype=row.dtype, params=row.params, regime=regime, device_id=row.device_id,
         baseline_id=row.baseline_id, verdict=row.verdict, n=row.n, lo=row.low, hi=row.high,
-        crossings=row.crossings, first=row.first, last=row.last, reason=row.reason, text=verdict_text(row),
+        crossings=row.crossings, first=row.first, last=row.last,
+        last_ratio=row.last_ratio.estimate, reason=row.reason, text=verdict_text(row),
     )  # fmt: skip
 
 

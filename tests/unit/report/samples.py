@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from gpubench.model.result import Outcome, Parts, Run
-from tests.unit.report.builders import CPU, GPU, SOFTWARE, case, failed, measured, run_of, skipped
+from gpubench.model.result import Outcome, Parts, Run, RunWarning
+from tests.unit.report.builders import CPU, GPU, SOFTWARE, case, failed, measured, planned, run_of, skipped
 
 NOISY = (0.8, 0.9, 1.0, 1.1, 1.0, 0.95, 1.1, 1.0, 0.9, 1.1)
 
@@ -41,3 +41,38 @@ def _gpu_cases(n: int, gpu_s: float, copy_s: float) -> list[Outcome]:
         measured(case(n=n, regime="transfer-once", device="cupy:0"), gpu_s + copy_s / 10),
         measured(case(n=n, regime="transfer-always", device="cupy:0"), always_s, parts=parts),
     ]
+
+
+def cpu_run() -> Run:
+    """A machine without a GPU; cupy and wgpu say why they are absent."""
+    found: list[Outcome] = []
+    for n in (65536, 1048576):
+        found.append(measured(case("relu", n), n * 8 / 2e10))
+        found.append(measured(case("relu", n, "tuned"), n * 8 / 3e10))
+    found.append(measured(case(n=1024), 2.7e-3))
+    warnings = [
+        RunWarning(code="unavailable", severity="info", message="cupy: the package cupy is not installed",
+                   hint="pip install 'gpubench[cuda12]'"),
+        RunWarning(code="unavailable", severity="info", message="wgpu: no Vulkan adapter was found",
+                   hint="install the GPU's Vulkan driver"),
+    ]  # fmt: skip
+    return run_of(found, devices=(CPU,), warnings=warnings, with_machine=False)
+
+
+def software_run() -> Run:
+    """The only adapter is a program."""
+    found: list[Outcome] = []
+    for n in (65536, 1048576, 16777216):
+        found.append(measured(case("relu", n), n * 8 / 2e10))
+        found.append(measured(case("relu", n, "tuned", device="wgpu:0"), 2.5e-4 + n * 8 / 3e10))
+        always = case("relu", n, "tuned", "transfer-always", "wgpu:0")
+        found.append(measured(always, 3.5e-4 + n * 8 / 5e9))
+    return run_of(found, devices=(CPU, SOFTWARE), with_machine=False)
+
+
+def interrupted_run() -> Run:
+    """Stopped in the first session: one case measured, one failed, the rest planned."""
+    found: list[Outcome] = [measured(case(n=64), 4e-6, sessions=1), failed(case(n=64, device="cupy:0"), "timeout",
+                            "no answer within 60 s while sampling")]  # fmt: skip
+    found += [planned(case(n=n, device=device)) for n in (256, 1024) for device in ("numpy:0", "cupy:0")]
+    return run_of(found, sessions=1, complete=False, exit_reason="interrupted")

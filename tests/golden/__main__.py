@@ -1,0 +1,9 @@
+"""Write the golden reports anew."""
+
+from __future__ import annotations
+
+from tests.golden import CASES, path, text
+
+for run, name in CASES:
+    path(run, name).write_text(text(run, name), encoding="utf-8", newline="\n")
+    print(path(run, name).name)

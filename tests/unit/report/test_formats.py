@@ -1,0 +1,197 @@
+"""Formats: golden reports, hostile names, widths, and what other programs read."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+import subprocess
+import sys
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpubench.errors import UsageError
+from gpubench.report import FORMATS, render
+from gpubench.report.formats._report_types import ReportDocument
+from gpubench.report.formats.csv_rows import COLUMNS
+from gpubench.report.formats.markdown import escaped
+from gpubench.store import dumps
+from tests import golden
+from tests.unit.report.builders import CPU, GPU, SOFTWARE, case, curve, measured, run_of
+from tests.unit.report.samples import cpu_run, full_run, interrupted_run, software_run
+
+HOSTILE = st.text(min_size=1, max_size=200) | st.sampled_from(
+    ["a|b", "`rm`", "<script>alert(1)</script>", "[x](javascript:1)", "=1+1", "\u202egpu", "🔥", "a\nb", "~~x~~", "\\|", "| --- |"]
+)
+
+
+@pytest.mark.parametrize(("run", "name"), golden.CASES)
+def test_golden(run, name):
+    """If the difference is wanted: python -m tests.golden, and look at it."""
+    assert golden.text(run, name) == golden.path(run, name).read_text(encoding="utf-8")
+
+
+def named(name):
+    return run_of(curve({64: 0.25, 256: 4.0}, sessions=1), devices=(CPU, msgspec.structs.replace(GPU, name=name)))
+
+
+@settings(max_examples=50, deadline=None)
+@given(HOSTILE)
+def test_markdown_rows_keep_their_shape(name):
+    text = render([named(name)], "markdown")
+    assert "<script" not in text
+    columns = 0
+    for line in text.split("\n"):
+        if not line.startswith("|"):
+            columns = 0
+            continue
+        found = len(re.findall(r"(?<!\\)(?:\\\\)*\|", line))
+        assert columns in (0, found)
+        columns = found
+    assert re.sub(r"</?(?:details|summary)>", "", text).count("<") == 0
+
+
+@settings(max_examples=50, deadline=None)
+@given(HOSTILE)
+def test_other_formats_stand_any_name(name):
+    run = named(name)
+    for line in render([run], "plain").split("\n"):
+        assert len(line) <= 80 or " " not in line.strip()
+    rows = list(csv.DictReader(io.StringIO(render([run], "csv"))))
+    assert len(rows) == len(run.outcomes)
+    assert all(not row["device_name"].startswith("=") for row in rows)
+    assert json.loads(render([run], "json"))["name"] == "gpubench-report"
+    assert "\x1b" not in render([run], "table")
+
+
+def test_escaping():
+    assert escaped("a|b`c*d_e~f\\g<h>&") == "a\\|b\\`c\\*d\\_e\\~f\\\\g&lt;h&gt;&amp;"
+    assert escaped("[x](y)") == "[x]\\(y)"
+    assert escaped("at 128 [64, 256]") == "at 128 [64, 256]"
+
+
+@pytest.mark.parametrize("name", ["table", "plain"])
+@pytest.mark.parametrize("width", [60, 80, 120])
+@pytest.mark.parametrize("make", [full_run, cpu_run, software_run, interrupted_run])
+def test_text_keeps_inside_its_width(name, width, make):
+    for line in render([make()], name, width=width).split("\n"):
+        assert len(line) <= width, line
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_ascii_is_ascii(name):
+    run = named("Größe 🔥")
+    assert render([run], name, ascii_only=True).isascii() or name == "csv"
+
+
+def test_colour_only_where_it_is_asked_for(monkeypatch):
+    monkeypatch.setenv("FORCE_COLOR", "1")  # the caller decides; the environment does not reach this layer
+    assert "\x1b" not in render([full_run()], "table")
+    colored = render([full_run()], "table", color=True)
+    assert "\x1b[32m" in colored
+    assert re.sub(r"\x1b\[[0-9;]*m", "", colored).split() == render([full_run()], "table").split()
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("make", [full_run, cpu_run, software_run, interrupted_run, lambda: run_of([])])
+def test_every_run_renders_the_same_bytes_twice(name, make):
+    text = render([make()], name)
+    assert text == render([make()], name)
+    assert text.endswith("\n")
+    assert not text.endswith("\n\n")
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_two_runs_stand_one_after_the_other(name):
+    assert len(render([full_run(), cpu_run()], name)) > len(render([full_run()], name))
+
+
+def test_every_speedup_table_names_its_baseline():
+    for name in ("plain", "markdown", "table"):
+        text = render([full_run()], name, sections=["speedup"])
+        assert text.count("vs numpy tuned, OpenBLAS 0.3.29 (Haswell), 2 of 2 threads") == 3
+
+
+def test_json_is_the_document():
+    text = render([full_run(), cpu_run()], "json")
+    found = msgspec.json.decode(text, type=ReportDocument)
+    assert len(found.sources) == 2
+    assert {row.verdict for row in found.break_even} == {"at", "always", "never"}
+    assert {row.kind for row in found.speedups} == {"headline", "library"}
+    assert not [row for row in found.speedups if row.headline and "wgpu" in row.id]
+    assert "NaN" not in text
+
+
+def test_csv_columns_are_those_that_are_documented():
+    text = render([full_run()], "csv")
+    assert text.split("\n")[0] == ",".join(COLUMNS)
+    rows = {row["case_id"]: row for row in csv.DictReader(io.StringIO(text))}
+    row = rows["matmul/n=1024/float32/library/resident@cupy:0"]
+    assert (row["n"], row["label"], row["ci_kind"]) == ("1024", "ok", "within-session")
+    assert float(row["speedup"]) == pytest.approx(43.65, rel=1e-3)
+    assert row["baseline_id"] == "matmul/n=1024/float32/tuned/resident@numpy:0"
+    assert rows["add/n=1000/float32/tuned/resident@cupy:0"]["time_s"] == ""
+
+
+def test_every_measured_gpu_row_of_the_csv_has_a_speedup():
+    run = run_of([
+        measured(case(), 2e-3), measured(case(device="cupy:0"), 1e-3), measured(case(form="tuned", device="cupy:0"), 5e-4),
+    ])  # fmt: skip
+    rows = list(csv.DictReader(io.StringIO(render([run], "csv"))))
+    assert [row["speedup"] for row in rows] == ["", "2", "4"]
+
+
+def test_time_unit():
+    assert "0.0597 ms" in render([full_run()], "plain", time_unit="ms", sections=["speedup"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "hint"),
+    [
+        ({"format": "markdwn"}, "did you mean 'markdown'?"),
+        ({"format": "plain", "sections": ["speedups"]}, "did you mean 'speedup'?"),
+        ({"format": "plain", "time_unit": "min"}, "choose one of: auto, s, ms, us, ns"),
+    ],
+)
+def test_unknown_names_get_a_suggestion(arguments, hint):
+    with pytest.raises(UsageError) as caught:
+        render([full_run()], **arguments)
+    assert caught.value.hint == hint
+
+
+def test_sections_come_in_one_order():
+    both = render([full_run()], "plain", sections=["speedup", "verdict"])
+    assert both == render([full_run()], "plain", sections=["verdict", "speedup"])
+    assert "Warnings" not in both
+
+
+def test_a_selection_that_keeps_nothing_is_an_error():
+    with pytest.raises(UsageError, match="leave no case"):
+        render([full_run()], "plain", keep=lambda case: False)
+
+
+def test_a_filter_keeps_the_baseline():
+    text = render([full_run()], "plain", keep=lambda case: case.device_id == "cupy:0", sections=["breakeven"])
+    assert "at 128 [64, 256]" in text
+
+
+@pytest.mark.parametrize("name", ["plain", "markdown", "json", "csv"])
+def test_rendering_for_files_imports_neither_rich_nor_numpy(name, tmp_path):
+    file = tmp_path / "run.json"
+    file.write_bytes(dumps(software_run()))
+    program = (
+        "import sys; from gpubench import report, store; "
+        f"report.render([store.load({str(file)!r})], {name!r}); "
+        "print([m for m in ('rich', 'numpy', 'cupy', 'wgpu') if m in sys.modules])"
+    )
+    assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+def test_a_stored_run_reports_the_same(tmp_path):
+    run = run_of([measured(case(), 1e-3), measured(case(device="wgpu:0"), 2e-3)], devices=(CPU, SOFTWARE))
+    again = msgspec.json.decode(dumps(run), type=type(run))
+    assert render([again], "plain") == render([run], "plain")

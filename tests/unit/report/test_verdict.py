@@ -1,0 +1,127 @@
+"""The verdict in words, with and without a GPU, and the warnings beside it."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from gpubench.model.result import RunWarning, Settings
+from gpubench.report.analysis import analyse, machine_line
+from tests.unit.report.builders import (
+    CPU,
+    GPU,
+    SOFTWARE,
+    case,
+    curve,
+    failed,
+    measured,
+    planned,
+    run_of,
+    skipped,
+)
+
+
+def words(outcomes, **kind):
+    return analyse(run_of(outcomes, **kind)).verdicts
+
+
+def together(*curves):
+    return list({outcome.id: outcome for outcomes in curves for outcome in outcomes}.values())
+
+
+def test_regimes_share_one_sentence():
+    found = words(together(curve({64: 0.25, 256: 4.0}), curve({64: 0.1, 256: 4.0}, regime="transfer-always")))
+    assert found == (
+        (
+            "matmul float32: the GPU pays from n = 128 [64, 256] with data resident, "
+            "from n = 152 [64, 256] when every call copies both ways."
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    ("ratios", "expected"),
+    [
+        ({64: 2.0, 256: 4.0}, "the GPU pays at every measured size (from n = 64) with data resident."),
+        ({64: 0.3, 256: 0.3, 1024: 0.3}, "the GPU pays not with data resident, at any size up to 1024."),
+        ({64: 0.1, 256: 0.3, 1024: 0.9}, "the GPU does not pay up to n = 1024 with data resident, but comes closer"),
+        ({64: 0.3, 256: 4.0, 1024: 0.3, 4096: 4.0}, "has no single threshold with data resident (it crosses at"),
+        ({64: 1.0, 256: 1.0}, "is undecided with data resident (the measurements are too noisy to say)."),
+    ],
+)
+def test_each_verdict_has_words(ratios, expected):
+    assert expected in words(curve(ratios))[0]
+
+
+def test_several_devices_are_named():
+    other = msgspec.structs.replace(GPU, id="wgpu:0", backend="wgpu")
+    found = words(
+        together(curve({64: 2.0, 256: 4.0}), curve({64: 2.0, 256: 4.0}, device="wgpu:0")), devices=(CPU, GPU, other)
+    )
+    assert [sentence.partition(":0:")[0] for sentence in found] == [
+        "matmul float32 on cupy", "matmul float32 on wgpu",
+    ]  # fmt: skip
+
+
+def test_cpu_only_says_so_and_why():
+    warning = RunWarning(code="unavailable", message="cupy: no CUDA driver was found")
+    assert words([measured(case(), 1e-3)], devices=(CPU,)) == (
+        "CPU: no GPU was measured (no GPU backend was asked for, or none was found).",
+    )
+    assert words([measured(case(), 1e-3)], devices=(CPU,), warnings=[warning]) == (
+        "CPU: no GPU was measured (cupy: no CUDA driver was found).",
+    )
+    unavailable = skipped(case(device="cupy:0"), "unavailable", "cupy is not installed")
+    assert words([measured(case(), 1e-3), unavailable], devices=(CPU,)) == (
+        "CPU: no GPU was measured (cupy:0: cupy is not installed).",
+    )
+
+
+def test_a_software_adapter_is_no_gpu():
+    found = words([measured(case(), 1e-3), measured(case(device="wgpu:0"), 1e-4)], devices=(CPU, SOFTWARE))
+    assert "No GPU was measured: llvmpipe (LLVM 15) is a software adapter" in found[0]
+
+
+def test_nothing_measured_and_gpu_without_cpu():
+    assert words([]) == ("Nothing was measured (no GPU backend was asked for, or none was found).",)
+    assert "no CPU case of the same work" in words([measured(case(device="cupy:0"), 1e-3)])[0]
+    assert "Nothing was measured (cupy:0: largest error" in words([failed(case(device="cupy:0"))])[0]
+    assert "Nothing was measured" in words([planned(case())])[0]
+
+
+def codes(run):
+    return {finding.code for finding in analyse(run).findings}
+
+
+def test_warnings_about_the_run():
+    assert codes(run_of([measured(case(), 1e-3, sessions=5)], sessions=5)) == set()
+    assert codes(run_of([measured(case(), 1e-3)])) == {"few-sessions"}
+    assert "cpu-limited" in codes(run_of([measured(case(), 1e-3)], threads=1))
+    zeros = run_of([measured(case(), 1e-3)], settings=Settings(inputs="zeros"))
+    assert "inputs-not-random" in codes(zeros)
+    assert "budget" in codes(run_of([measured(case(), 1e-3)], exit_reason="budget"))
+
+
+def test_a_stored_warning_is_not_repeated():
+    stored = RunWarning(code="few-sessions", severity="info", message="told by the run")
+    found = analyse(run_of([measured(case(), 1e-3)], warnings=[stored])).findings
+    assert [finding.message for finding in found] == ["told by the run"]
+
+
+def test_every_derived_warning_gives_advice():
+    wild = [0.5] * 5 + [1.5] * 5
+    run = run_of(
+        [measured(case(), 1e-3, factors=wild), measured(case(device="wgpu:0"), 1e-6, repeat=1)], threads=1,
+        devices=(CPU, SOFTWARE),
+    )  # fmt: skip
+    found = analyse(run).findings
+    assert {finding.code for finding in found} >= {"unstable", "software-device", "too-short", "cpu-limited"}
+    assert all(finding.hint for finding in found)
+
+
+def test_the_machine_line_tolerates_everything_missing():
+    assert machine_line(run_of([])) == "Test CPU, 2 CPUs, 8 GiB RAM; Test GPU, 16 GiB"
+    assert machine_line(run_of([], with_machine=False, devices=())) == "unknown CPU; no GPU"
+    assert machine_line(run_of([], with_machine=False)) == "Test CPU; Test GPU, 16 GiB"
+    software = machine_line(run_of([], with_machine=False, devices=(CPU, SOFTWARE)))
+    assert software == "Test CPU; llvmpipe (LLVM 15) (software, no GPU)"
