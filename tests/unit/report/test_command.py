@@ -1,0 +1,118 @@
+"""`gpubench report` as a user runs it: formats, files, stdin, messages and exit codes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from gpubench.cli.report import chosen_format, table_width, wants_color
+from gpubench.errors import UsageError
+from gpubench.store import save
+from tests.unit.report.samples import full_run, interrupted_run
+
+
+def gpubench(*arguments, cwd, stdin=None):
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("GPUBENCH_")}
+    environ = {**clean, "HOME": str(cwd), "XDG_DATA_HOME": str(cwd / "data"), "XDG_CONFIG_HOME": str(cwd / "config")}
+    return subprocess.run(
+        [sys.executable, "-m", "gpubench", "report", *arguments], cwd=cwd, env=environ, input=stdin,
+        capture_output=True, text=True, check=False, encoding="utf-8",
+    )  # fmt: skip
+
+
+@pytest.fixture
+def folder(tmp_path):
+    save(full_run(), tmp_path / "full.json")
+    return tmp_path
+
+
+def test_plain_text_where_there_is_no_terminal(folder):
+    done = gpubench("full.json", cwd=folder)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("Run: 2026-01-02T03:04:05Z")
+    assert "\x1b" not in done.stdout
+
+
+def test_standard_input(folder):
+    done = gpubench("-", "--format", "json", cwd=folder, stdin=(folder / "full.json").read_text())
+    assert done.returncode == 0
+    assert json.loads(done.stdout)["name"] == "gpubench-report"
+
+
+def test_the_newest_result_is_the_default(folder):
+    place = folder / "results" / "machine"
+    place.mkdir(parents=True)
+    save(full_run(), place / "20260101T000000Z-00000001.json")
+    save(interrupted_run(), place / "20260102T000000Z-00000002.json")
+    done = gpubench(cwd=folder)
+    assert done.returncode == 0
+    assert "not complete (interrupted)" in done.stdout
+
+
+def test_no_result_at_all(tmp_path):
+    done = gpubench(cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (4, "")
+    assert "error: there is no result to report" in done.stderr
+
+
+def test_output_by_suffix(folder):
+    done = gpubench("full.json", "-o", "report.md", cwd=folder)
+    assert (done.returncode, done.stdout) == (0, "")
+    assert (folder / "report.md").read_text(encoding="utf-8").startswith("## gpubench report\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["full.json", "--format", "markdwn"], 2, "did you mean 'markdown'?"),
+        (["full.json", "--sections", "verdit"], 2, "did you mean 'verdict'?"),
+        (["full.json", "-o", "nowhere/report.md"], 2, "nowhere does not exist"),
+        (["full.json", "-o", "report.xyz"], 2, "name the format with --format"),
+        (["full.json", "--filter", "matmul/4096"], 2, "is no size"),
+        (["full.json", "--filter", "conv2d"], 2, "leave no case"),
+        (["full.json", "--baseline", "tpu:0"], 4, "no measured case matches"),
+        (["missing.json"], 4, "there is no such file"),
+        (["."], 4, "it is a folder"),
+    ],
+)
+def test_mistakes(folder, arguments, code, message):
+    done = gpubench(*arguments, cwd=folder)
+    assert (done.returncode, done.stdout) == (code, "")
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+    assert len(done.stderr.splitlines()) == 3
+
+
+def test_a_failed_run_is_read_with_exit_code_zero(tmp_path):
+    save(interrupted_run(), tmp_path / "run.json")
+    assert gpubench("run.json", "--format", "csv", cwd=tmp_path).returncode == 0
+
+
+def test_colour_order():
+    assert wants_color("always", {"NO_COLOR": "1"}, terminal=False)
+    assert not wants_color("never", {"FORCE_COLOR": "1"}, terminal=True)
+    assert not wants_color("auto", {"NO_COLOR": "1", "FORCE_COLOR": "1"}, terminal=True)
+    assert wants_color("auto", {"NO_COLOR": "", "FORCE_COLOR": "1"}, terminal=False)
+    assert not wants_color("auto", {"TERM": "dumb"}, terminal=True)
+    assert wants_color("auto", {"TERM": "xterm"}, terminal=True)
+    assert not wants_color("auto", {}, terminal=False)
+
+
+def test_format_order():
+    assert chosen_format("csv", "x.md", True) == "csv"
+    assert chosen_format(None, "x.MD", True) == "markdown"
+    assert chosen_format(None, "-", False) == "plain"
+    assert chosen_format(None, None, True) == "table"
+    with pytest.raises(UsageError):
+        chosen_format(None, "x", True)
+
+
+def test_width_follows_a_terminal_within_reason(monkeypatch):
+    assert table_width(False) == 80
+    for columns, expected in (("20", 60), ("100", 100), ("400", 120)):
+        monkeypatch.setenv("COLUMNS", columns)
+        assert table_width(True) == expected

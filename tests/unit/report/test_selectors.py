@@ -1,0 +1,72 @@
+"""Selectors: what matches, and the message for what is none."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpubench.errors import UsageError
+from gpubench.selectors import selection, selector
+from tests.unit.report.builders import case
+
+BIG = case(n=4096, form="tuned", regime="transfer-once", device="cupy:0")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "matmul", "*", "mat*", "matmul@cupy", "matmul@cupy:0", "*@cupy", "matmul/n>=4096@cupy", "matmul/n=1k..4k",
+        "matmul/n<=1M", "matmul/n=4k/f32/tuned/transfer-once", "*/*/float32/*/transfer-once-10@*",
+        BIG.id,
+    ],
+)  # fmt: skip
+def test_matches(text):
+    assert selector(text)(BIG)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "relu", "matmul@numpy", "*@cupy:1", "matmul/n>=4097", "matmul/n=1k..2k", "matmul/n<=1k", "*/*/f64",
+        "*/*/*/library", "*/*/*/*/resident", "*/n=4096,batch=8",
+    ],
+)  # fmt: skip
+def test_does_not_match(text):
+    assert not selector(text)(BIG)
+
+
+def test_the_first_segment_may_be_a_group():
+    assert selector("activation")(case("relu"))
+    assert not selector("activation")(case("add"))
+
+
+@pytest.mark.parametrize("text", ["", "@cupy", "matmul@", "a/b/c/d/e/f", "matmul//f32", "matmul/4096", "matmul/n>1",
+                                  "matmul/n=0", "matmul/n>=1..2", "matmul/n=1k:4k", "matmul/n=1,batch"])  # fmt: skip
+def test_what_is_no_selector_is_a_usage_error(text):
+    with pytest.raises(UsageError) as caught:
+        selector(text, option="--skip")
+    assert "--skip" in caught.value.message
+
+
+def test_selection_combines():
+    assert selection([], []) is None
+    chosen = selection(["matmul", "relu"], ["*@numpy"])
+    assert chosen is not None
+    assert chosen(BIG)
+    assert not chosen(case())
+    assert not chosen(case("add", device="cupy:0"))
+
+
+@given(st.text(max_size=40))
+def test_no_text_gives_anything_but_a_usage_error(text):
+    with contextlib.suppress(UsageError):
+        selector(text)(BIG)
+
+
+@given(st.sampled_from(["add", "relu"]), st.integers(1, 2**40), st.sampled_from(["library", "tuned"]))
+def test_every_case_id_selects_its_case(op, n, form):
+    what = case(op, n, form)
+    assert selector(what.id)(what)
