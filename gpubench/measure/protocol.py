@@ -18,14 +18,14 @@ class Message(msgspec.Struct, frozen=True, tag_field="kind"):
     """Base of all messages."""
 
 
-class ListDevices(Message, kw_only=True, tag="devices"):
+class ListDevices(Message, frozen=True, kw_only=True, tag="devices"):
     """Which devices does this backend have? Nothing is opened."""
 
     id: int
     backend: str
 
 
-class Open(Message, kw_only=True, tag="open"):
+class Open(Message, frozen=True, kw_only=True, tag="open"):
     """Open the device; `scratch` is the folder of shared references."""
 
     id: int
@@ -36,7 +36,7 @@ class Open(Message, kw_only=True, tag="open"):
     scratch: str
 
 
-class Prepare(Message, kw_only=True, tag="prepare"):
+class Prepare(Message, frozen=True, kw_only=True, tag="prepare"):
     """Inputs, buffers, build, correctness gate, parts; calibrate unless the counts are given.
 
     `part_samples` is how often each part is timed; 0 leaves the parts out.
@@ -51,7 +51,7 @@ class Prepare(Message, kw_only=True, tag="prepare"):
     time_it: bool = True
 
 
-class Sample(Message, kw_only=True, tag="sample"):
+class Sample(Message, frozen=True, kw_only=True, tag="sample"):
     """One block of a prepared case: warm up, then `samples` samples within `limit_s` seconds."""
 
     id: int
@@ -64,33 +64,33 @@ class Sample(Message, kw_only=True, tag="sample"):
     limit_s: float
 
 
-class Finish(Message, kw_only=True, tag="finish"):
+class Finish(Message, frozen=True, kw_only=True, tag="finish"):
     """Check the output that the last launch left behind."""
 
     id: int
     case_id: str
 
 
-class Release(Message, kw_only=True, tag="release"):
+class Release(Message, frozen=True, kw_only=True, tag="release"):
     """Free everything that belongs to the workload."""
 
     id: int
     workload: str
 
 
-class Close(Message, kw_only=True, tag="close"):
+class Close(Message, frozen=True, kw_only=True, tag="close"):
     """Close the device and end."""
 
     id: int
 
 
-class Phase(Message, kw_only=True, tag="phase"):
+class Phase(Message, frozen=True, kw_only=True, tag="phase"):
     """What the worker is about to do; no reply."""
 
     name: str
 
 
-class Devices(Message, kw_only=True, tag="devices-reply"):
+class Devices(Message, frozen=True, kw_only=True, tag="devices-reply"):
     """The devices of a backend."""
 
     id: int
@@ -99,7 +99,7 @@ class Devices(Message, kw_only=True, tag="devices-reply"):
     library_version: str | None = None
 
 
-class Opened(Message, kw_only=True, tag="opened"):
+class Opened(Message, frozen=True, kw_only=True, tag="opened"):
     """The device is open."""
 
     id: int
@@ -107,7 +107,7 @@ class Opened(Message, kw_only=True, tag="opened"):
     record: WorkerRecord
 
 
-class Prepared(Message, kw_only=True, tag="prepared"):
+class Prepared(Message, frozen=True, kw_only=True, tag="prepared"):
     """The case is right and ready; `seconds` is one launch or transfer cycle as calibration saw it."""
 
     id: int
@@ -123,20 +123,20 @@ class Prepared(Message, kw_only=True, tag="prepared"):
     seconds: float | None
 
 
-class Sampled(Message, kw_only=True, tag="sampled"):
+class Sampled(Message, frozen=True, kw_only=True, tag="sampled"):
     """One block."""
 
     id: int
     block: Block
 
 
-class Done(Message, kw_only=True, tag="done"):
+class Done(Message, frozen=True, kw_only=True, tag="done"):
     """The request was carried out and has nothing to say."""
 
     id: int
 
 
-class Refused(Message, kw_only=True, tag="refused"):
+class Refused(Message, frozen=True, kw_only=True, tag="refused"):
     """The case was not attempted, or the device is not to be had."""
 
     id: int
@@ -145,7 +145,7 @@ class Refused(Message, kw_only=True, tag="refused"):
     hint: str = ""
 
 
-class Broke(Message, kw_only=True, tag="broke"):
+class Broke(Message, frozen=True, kw_only=True, tag="broke"):
     """The case was attempted and failed; `fatal` means that only a fresh worker can go on."""
 
     id: int
