@@ -1,4 +1,4 @@
-"""div: x / y. The divisor is drawn from a normal distribution, which never yields an exact 0."""
+"""div: x / y. The divisor is drawn from a normal distribution, where an exact 0 is rarer than among uniform values."""
 
 from gpubench.kernels._elementwise import elementwise, vector_shape
 from gpubench.model.op import Operand, Tolerance

@@ -1,0 +1,193 @@
+"""Every WGSL kernel, through the wgpu backend, against float64: full outputs, poisoned, any size."""
+
+import numpy as np
+import pytest
+
+from gpubench import kernels
+from gpubench.backends._host import compare, poisoned, random_inputs
+from gpubench.kernels import _matmul_wgsl
+from gpubench.model.case import Case
+from gpubench.model.kernel import Kernel, Limits
+from gpubench.model.op import Op
+
+pytestmark = pytest.mark.vulkan
+
+NAMES = kernels.names()
+VECTORS = [name for name in NAMES if kernels.load(name).group != "matrix"]
+WEBGPU = Limits(max_buffer_bytes=2**28, max_binding_bytes=2**27)
+
+
+@pytest.fixture(scope="module")
+def session():
+    from gpubench.backends.wgpu import BACKEND
+
+    device = next(d for d in BACKEND.devices() if d.kind == "software" or d.kind == "gpu")
+    opened = BACKEND.open(device.id)
+    yield opened
+    opened.close()
+
+
+def with_kernel(op: Op, build, name: str) -> Op:
+    """The op under another name (programs are cached by it) with one WGSL kernel alone."""
+    fields = {field: getattr(op, field) for field in op.__struct_fields__}
+    return Op(**{**fields, "name": name, "tuned": {"wgpu": (Kernel("wgsl", build),)}})
+
+
+def launch(session, op: Op, params: dict[str, int], dtype: str, inputs: list[np.ndarray]) -> np.ndarray:
+    """Upload, poison, run twice (a launch is idempotent), download; the inputs must be left alone."""
+    case = Case(op.name, op.group, params, dtype, "tuned", "resident", session.device.id)
+    buffers = [session.allocate(x.shape, dtype) for x in inputs]
+    output = session.allocate(op.output.shape(params), dtype)
+    got = poisoned(op.output.shape(params), dtype)
+    for buffer, x in zip(buffers, inputs, strict=True):
+        session.upload(buffer, x)
+    session.upload(output, got)
+    prepared = session.compile(op, case, buffers, output)
+    session.run(prepared, 2)
+    session.download(prepared.output, got)
+    for buffer, x in zip(buffers, inputs, strict=True):
+        back = np.empty_like(x)
+        session.download(buffer, back)
+        assert back.tobytes() == x.tobytes()
+    for buffer in (*buffers, output):
+        session.free(buffer)
+    return got
+
+
+def check(session, op: Op, params: dict[str, int], dtype: str = "float32") -> None:
+    inputs = random_inputs(op, params, dtype, seed=11)
+    got = launch(session, op, params, dtype, inputs)
+    wide = [x.astype(np.float64) for x in inputs]
+    scale = np.asarray(op.tolerance.scale(np, *wide)) if op.tolerance.scale else None
+    with np.errstate(all="ignore"):  # a divisor may be 0
+        want = np.asarray((op.reference or op.expr)(np, *wide))
+    found = compare(op, dtype, got, want, scale)
+    assert found.ok, (op.name, params, dtype, found)
+
+
+@pytest.mark.parametrize("name", VECTORS)
+def test_vectors_of_any_length(session, name):
+    for n in (1, 2, 3, 4, 5, 7, 255, 256, 257, 1000, 1023, 1025, 4099, 65537, 300_007):
+        check(session, kernels.load(name), {"n": n})
+
+
+@pytest.mark.parametrize("name", VECTORS)
+def test_vectors_long_enough_for_the_four_fold_shape_and_the_second_pass(session, name):
+    # 2^22 + 5 elements are more than 8 groups a multiprocessor: four vectors a thread, with a tail.
+    check(session, kernels.load(name), {"n": 2**22 + 5})
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [
+        *((name, "float16") for name in ("copy", "add", "sub", "relu", "transpose")),
+        *(
+            (name, "float64")
+            for name in ("copy", "add", "sub", "mul", "div", "saxpy", "chain", "relu", "transpose")
+        ),
+    ],
+)
+def test_other_dtypes(session, name, dtype):
+    if not getattr(session.limits, dtype):
+        pytest.skip(f"the adapter has no {dtype} in shaders")
+    for n in (1, 3, 4, 97, 257):
+        check(session, kernels.load(name), {"n": n}, dtype)
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [1, 2, 3, 4, 7, 8, 32, 36, 63, 100, 255, 257, 1000, 1024, 1025, 2048, 4099, 7777, 8192, 16384, 65535],
+)
+def test_softmax_rows_of_any_length(session, columns):
+    op = kernels.load("softmax")
+    check(session, op, {"n": 3 * columns, "columns": columns})
+    check(session, op, {"n": 67 * columns if columns < 5000 else columns, "columns": columns})
+
+
+@pytest.mark.parametrize(("columns", "count"), [(16384, 2), (40_000, 1)])
+def test_softmax_loops_where_a_row_does_not_fit_registers(session, columns, count):
+    from gpubench.kernels import _softmax_wgsl
+
+    def build(params, dtype, limits):
+        return _softmax_wgsl.build(count, columns, dtype, WEBGPU)
+
+    assert _softmax_wgsl.choose_layout(columns, WEBGPU).held == 0
+    op = with_kernel(kernels.load("softmax"), build, "softmax_looping")
+    check(session, op, {"n": count * columns, "columns": columns})
+
+
+def test_softmax_shifts_by_the_largest_and_keeps_minus_infinity_out(session):
+    op = kernels.load("softmax")
+    x = np.array([[1e30, 1e30, -np.inf, 0.0], [-np.inf, -np.inf, 5.0, 5.0]], np.float32)
+    got = launch(session, op, {"n": 8, "columns": 4}, "float32", [x])
+    assert got.tolist() == [[0.5, 0.5, 0.0, 0.0], [0.0, 0.0, 0.5, 0.5]]
+
+
+SIDES = [
+    (1, 1, 1), (3, 3, 3), (4, 4, 4), (32, 32, 32), (64, 64, 64), (128, 128, 128), (100, 100, 100),
+    (255, 257, 129), (130, 132, 68), (1, 260, 5), (260, 1, 3), (5, 4, 260), (256, 256, 16), (129, 1, 1), (1, 129, 257),
+]  # fmt: skip
+
+
+def all_sides(session, op: Op) -> None:
+    for m, n, k in SIDES:
+        check(session, op, {"n": n, "m": m, "k": k})
+
+
+def test_the_chosen_matmul_on_any_sides(session):
+    all_sides(session, kernels.load("matmul"))
+
+
+@pytest.mark.parametrize("n", [1000, 1023, 1025])
+def test_the_chosen_matmul_on_odd_squares(session, n):
+    check(session, kernels.load("matmul"), {"n": n})
+
+
+@pytest.mark.parametrize("tile", _matmul_wgsl.TILES[1:], ids=lambda tile: f"{tile.rows}x{tile.columns}")
+def test_every_matmul_tile_on_any_sides(session, tile):
+    def build(params, dtype, limits):
+        return _matmul_wgsl.register(params["m"], params["n"], params["k"], dtype, limits, tile)
+
+    all_sides(session, with_kernel(kernels.load("matmul"), build, f"matmul_{tile.rows}_{tile.columns}"))
+
+
+@pytest.mark.parametrize("sides", [(128, 128, 128), (130, 132, 68), (255, 257, 129)])
+@pytest.mark.parametrize("device", [None, WEBGPU], ids=["padded", "16 KiB"])
+def test_the_largest_matmul_tile(session, sides, device):
+    m, n, k = sides
+
+    def build(params, dtype, limits):
+        return _matmul_wgsl.register(m, n, k, dtype, device or limits, _matmul_wgsl.TILES[0])
+
+    op = with_kernel(kernels.load("matmul"), build, "matmul_padded" if device is None else "matmul_16k")
+    check(session, op, {"n": n, "m": m, "k": k})
+
+
+@pytest.mark.parametrize("variant", [1, 2], ids=["tiled", "naive"])
+def test_the_lower_rungs_of_the_matmul_ladder(session, variant):
+    kernel = kernels.load("matmul").tuned["wgpu"][variant]
+    all_sides(session, with_kernel(kernels.load("matmul"), kernel.build, f"matmul_{kernel.variant}"))
+
+
+@pytest.mark.parametrize(
+    "sides", [(1, 1), (1, 257), (257, 1), (4, 1000), (1000, 4), (36, 100), (33, 31), (1025, 7)]
+)
+def test_transpose_of_any_sides(session, sides):
+    check(session, kernels.load("transpose"), {"n": sides[1], "m": sides[0]})
+
+
+@pytest.mark.parametrize("n", [3, 4, 31, 32, 33, 255, 256, 1000, 1023])
+def test_transpose_of_squares(session, n):
+    check(session, kernels.load("transpose"), {"n": n})
+
+
+@pytest.mark.parametrize("name", ["relu", "sigmoid", "tanh", "gelu", "max", "sum"])
+def test_special_values_follow_numpy(session, name):
+    op = kernels.load(name)
+    x = np.array([0.0, -0.0, 1e-30, -1e-30, 50.0, -50.0, 200.0, -200.0, 1e30, np.inf], np.float32)
+    for values in (x, np.append(x, np.float32(np.nan)), np.append(np.float32(np.nan), x)):
+        got = launch(session, op, {"n": values.size}, "float32", [values])
+        with np.errstate(all="ignore"):
+            want = np.asarray(op.expr(np, values))
+        # 1e-37: results next to the smallest normal number may be flushed to 0.
+        np.testing.assert_allclose(got, want, rtol=4e-6, atol=1e-37)
