@@ -70,9 +70,10 @@ def device_time(run: Run, outcome: Measurement, clock: str) -> float | None:
 
 
 def sample_seconds(run: Run, outcome: Measurement) -> float | None:
-    """The length of the shortest session's median sample: `repeat` launches, in seconds."""
+    """The length of the shortest session's median sample in seconds; transfer-once repeats `calls` launches."""
+    calls = outcome.case.calls or 1
     medians = [
-        median([value * block.repeat for block in blocks for value in wall_samples([block])])
+        median([value * block.repeat * calls for block in blocks for value in wall_samples([block])])
         for blocks in main_blocks(run, outcome).values()
         if any(wall_samples([block]) for block in blocks)
     ]

@@ -78,7 +78,7 @@ def _because(run: Run, cases: Sequence[CaseResult]) -> str:
         if row.device_kind != "cpu" and row.time is None and row.reason:
             reasons.setdefault(row.case.device_id, " ".join(row.detail.split()) or row.reason)
     for warning in run.warnings:
-        if "unavailable" in warning.code:
+        if warning.code in ("unavailable", "software-device") and warning.id is None:
             text = " ".join(warning.message.split())
             reasons.setdefault(text.partition(":")[0], text)
     if not reasons:
@@ -94,7 +94,7 @@ def _sentence(family: Sequence[BreakEven], *, name_device: bool) -> str:
     subject = f"{first.op} {first.dtype}{rest}" + (f" on {first.device_id}" if name_device else "")
     if all(row.verdict == "never" for row in family):
         where = "in no regime" if len(family) > 1 else f"not {where_text(first)}"
-        return f"{subject}: the GPU pays {where}, at any size up to {max(row.last for row in family)}."
+        return f"{subject}: the GPU pays {where} at any size up to {max(row.last for row in family)}."
     clauses = [_clause(row) for row in family]
     # "pays from ..., from ..." reads better than the verb in every clause.
     short = [

@@ -54,9 +54,9 @@ def rate_text(rates: Rates | None, *, flops: bool) -> str:
 
 
 def share_text(share: float) -> str:
-    """`12%`, signed when negative, one decimal below 10 %."""
-    percent = share * 100
-    return f"{percent:.0f}%" if abs(percent) >= 9.95 or percent == 0 else f"{percent:.1f}%"
+    """`12%`, signed when negative, one decimal below 10 %; what rounds to nothing is `0%`."""
+    percent = share * 100 if abs(share) >= 5e-4 else 0.0
+    return f"{percent:.0f}%" if abs(percent) >= 9.95 or not percent else f"{percent:.1f}%"
 
 
 def mark(label: Label) -> str:

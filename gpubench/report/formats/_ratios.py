@@ -96,7 +96,12 @@ def _speedup_table(analysis: Analysis, rows: Sequence[Speedup], unit: str) -> Ta
 
 
 def _library_rows(analysis: Analysis, rows: Sequence[Speedup]) -> dict[tuple[str, str], Speedup]:
-    """The library-to-library ratios that belong to the rows of one table, by workload and regime."""
+    """The library-to-library ratios that belong to the rows of one table, by workload and regime.
+
+    None where every headline is that ratio already: the column would say everything twice.
+    """
+    if all({row.baseline.case.form, row.case.case.form} == {"library"} for row in rows):
+        return {}
     wanted = {(row.case.case.workload, row.case.case.device_id) for row in rows}
     return {
         (row.case.case.workload, row.case.case.regime_id): row

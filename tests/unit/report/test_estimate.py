@@ -202,3 +202,13 @@ def test_a_session_that_only_the_blocks_know_is_left_out():
     run = run_of([measured(case(), 1e-3)])
     known = msgspec.structs.replace(run, sessions=[SessionRecord(index=0, started_at="2026-01-02T03:04:05Z")])
     assert list(row_of(known).sessions) == [0]
+
+
+def test_a_sample_of_transfer_once_is_all_its_launches():
+    what = case(regime="transfer-once", device="cupy:0")
+    assert row_of(run_of([measured(what, 2e-4, repeat=1)])).label == "ok"
+    assert row_of(run_of([measured(what, 5e-5, repeat=1)])).label == "too-short"
+
+
+def test_a_first_sample_that_hardly_differs_is_no_finding():
+    assert row_of(run_of([measured(case(), 1e-3, factors=(1.001, *[1.0] * 12))])).findings == ()

@@ -43,7 +43,7 @@ def test_regimes_share_one_sentence():
     ("ratios", "expected"),
     [
         ({64: 2.0, 256: 4.0}, "the GPU pays at every measured size (from n = 64) with data resident."),
-        ({64: 0.3, 256: 0.3, 1024: 0.3}, "the GPU pays not with data resident, at any size up to 1024."),
+        ({64: 0.3, 256: 0.3, 1024: 0.3}, "the GPU pays not with data resident at any size up to 1024."),
         ({64: 0.1, 256: 0.3, 1024: 0.9}, "the GPU does not pay up to n = 1024 with data resident, but comes closer"),
         ({64: 0.3, 256: 4.0, 1024: 0.3, 4096: 4.0}, "has no single threshold with data resident (it crosses at"),
         ({64: 1.0, 256: 1.0}, "is undecided with data resident (the measurements are too noisy to say)."),
