@@ -22,6 +22,7 @@ class CudaLaunch:
         self.kernel_hash = kernel_hash
 
     def __call__(self) -> None:
+        """Enqueue once."""
         self.output = self._function()
 
 

@@ -6,6 +6,8 @@ NumPy is imported inside the functions: only workers call them.
 from __future__ import annotations
 
 import hashlib
+import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,8 @@ from gpubench.model.op import ITEMSIZE, UNIT_ROUNDOFF, Array, Dtype, Op, Params,
 from gpubench.model.result import Check
 
 # Comparing in slices keeps the float64 temporaries small beside the arrays themselves.
-_SLICE = 1 << 20
+_SLICE = 1 << 18
+_CHECKERS = min(16, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
 
 
 def host_dtype(dtype: Dtype) -> Any:
@@ -99,21 +102,29 @@ def compare(op: Op, dtype: Dtype, got: Array, want: Array, scale: Array | None) 
     import numpy as np
 
     limit = op.tolerance.units * UNIT_ROUNDOFF[dtype]
-    spread = np.abs(want) if scale is None else np.broadcast_to(scale, want.shape)
+    spread = np.ravel(np.abs(want) if scale is None else np.broadcast_to(scale, want.shape))
     got_flat, want_flat = np.ravel(got), np.ravel(want)
-    spread_flat = np.ravel(spread)
-    worst, where = 0.0, 0
-    for start in range(0, want_flat.size, _SLICE):
+
+    def worst_of(start: int) -> tuple[float, int]:
         part = slice(start, start + _SLICE)
-        error = _errors(got_flat[part].astype(np.float64), want_flat[part], spread_flat[part])
+        error = _errors(got_flat[part].astype(np.float64), want_flat[part], spread[part])
         index = int(np.argmax(error))
-        if error[index] > worst:
-            worst, where = float(error[index]), start + index
+        return float(error[index]), start + index
+
+    starts = range(0, want_flat.size, _SLICE)
+    if len(starts) > 1:  # NumPy lets go of the interpreter lock inside each call
+        with ThreadPoolExecutor(_CHECKERS) as pool:
+            found = list(pool.map(worst_of, starts))
+    else:
+        found = [worst_of(start) for start in starts]
+    worst, where = max(found, key=lambda pair: pair[0], default=(0.0, 0))
     shape = np.shape(want)
     place = [int(i) for i in np.unravel_index(where, shape)] if shape and want_flat.size else []
-    kind = "value" if scale is None else "terms"
     ok = got_flat.size == want_flat.size and worst <= limit
-    return Check(ok=ok, max_error=worst if np.isfinite(worst) else None, limit=limit, scale=kind, index=place)
+    return Check(
+        ok=ok, max_error=worst if np.isfinite(worst) else None, limit=limit,
+        scale="value" if scale is None else "terms", index=place,
+    )  # fmt: skip
 
 
 def _errors(got: Array, want: Array, scale: Array) -> Array:

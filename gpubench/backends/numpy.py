@@ -39,6 +39,7 @@ class NumpyLaunch:
         self.kernel_hash = kernel_hash
 
     def __call__(self) -> None:
+        """Run once."""
         self.output = self._function()
 
 

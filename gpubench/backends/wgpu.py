@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from gpubench.backends._host import host_dtype
-from gpubench.backends._wgsl import Programs, WgpuLaunch, encode
 from gpubench.backends._wgpu_transfer import Transfers
+from gpubench.backends._wgsl import Programs, WgpuLaunch, encode
 from gpubench.errors import BackendError, BackendUnavailable, DeviceLost, DeviceOutOfMemory, Unsupported
 from gpubench.model.backend import Buffer
 from gpubench.model.case import Case

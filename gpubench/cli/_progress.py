@@ -29,7 +29,8 @@ def describe(event: BlockDone | CaseDone) -> str:
     """`53.1 us ± 0.4 %`, or what happened instead of a number."""
     if isinstance(event, CaseDone) and isinstance(event.outcome, (Skip, Failure)):
         kind = "skipped" if isinstance(event.outcome, Skip) else "FAILED"
-        return f"{kind} ({event.outcome.reason}): {event.outcome.detail.splitlines()[0] if event.outcome.detail else ''}"
+        first_line = event.outcome.detail.partition("\n")[0]
+        return f"{kind} ({event.outcome.reason}): {first_line}"
     if event.estimate_s is None:
         return "checked"
     margin = f" ± {event.precision:.1%}".replace("%", " %") if event.precision is not None else ""

@@ -29,7 +29,7 @@ class Look(msgspec.Struct, frozen=True):
         """The format of a report file, by its suffix. Raises UsageError for an unknown suffix."""
         return chosen_format(None, path, False)
 
-    def render(self, runs: Sequence[Run], format: str) -> str:  # noqa: A002
+    def render(self, runs: Sequence[Run], format: str) -> str:
         """The report as text; files get neither colour nor the terminal's width."""
         from gpubench import report
 
@@ -40,7 +40,7 @@ class Look(msgspec.Struct, frozen=True):
         )  # fmt: skip
 
 
-def look(format: str | None, color: str, ascii_only: bool, sections: str | None, time_unit: str) -> Look:  # noqa: A002
+def look(format: str | None, color: str, ascii_only: bool, sections: str | None, time_unit: str) -> Look:
     """Raises UsageError for an unknown format, section or unit."""
     from gpubench import report
     from gpubench.report.formats._options import SECTIONS, TIME_UNITS

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, cast
 
 from gpubench import backends, kernels, units
 from gpubench.cli._suggest import require_choice
 from gpubench.errors import UsageError
 from gpubench.measure.targets import Wish
 from gpubench.model.case import DTYPES, FORMS, REGIMES
+from gpubench.model.op import Dtype
 from gpubench.model.result import Settings
 
 DEFAULT_SUITE = "vector,matmul,activation"
 DEFAULT_BUDGET_S = 60.0
-# Without --sizes the budget is spent on finding sizes: one session, and a warm-up that only bridges the
-# gaps between blocks, because each device is busy again within a fraction of a second.
-SUITE_WARMUP_S = 0.05
+# Without --sizes the budget is spent on finding sizes rather than on precision: one session, a few samples,
+# and a warm-up that only bridges the gaps between blocks, because each device is busy again at once.
+SUITE = {"warmup_s": 0.02, "min_samples": 6, "max_samples": 20, "max_time_s": 0.08}
 _SHORT_DTYPES = {"f64": "float64", "f32": "float32", "f16": "float16", "bf16": "bfloat16"}
 PRESETS: dict[str, dict[str, Any]] = {
     "quick": {"sessions": 1, "min_samples": 7, "max_samples": 30, "max_time_s": 0.5, "precision": 0.05},
@@ -79,10 +80,10 @@ def parse_sizes(texts: Iterable[str], ops: Sequence[str]) -> dict[str, list[int]
     return sizes
 
 
-def parse_dtypes(text: str) -> list[str]:
+def parse_dtypes(text: str) -> list[Dtype]:
     """Dtype names, long or short."""
     long = [_SHORT_DTYPES.get(word, word) for word in words(text, "--dtypes")]
-    return [require_choice(word, DTYPES, "--dtypes") for word in long]
+    return [cast("Dtype", require_choice(word, [*DTYPES, *_SHORT_DTYPES], "--dtypes")) for word in long]
 
 
 def parse_forms(text: str) -> list[str]:
@@ -128,7 +129,7 @@ def settings(
     values: dict[str, Any] = {"preset": name, **PRESETS[name]}
     if not every_size_given:
         values["budget_s"] = DEFAULT_BUDGET_S
-        values["warmup_s"] = SUITE_WARMUP_S if preset is None else Settings().warmup_s
+        values.update(SUITE if preset is None else {})
     if budget is not None:
         values["budget_s"] = units.parse_duration(budget, option="--budget")
     if case_timeout is not None:

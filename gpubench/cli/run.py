@@ -7,10 +7,9 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
-
+from gpubench.cli import _run_options as options
 from gpubench.cli._options import Ascii, Color, NoProgress, Quiet
 from gpubench.cli._suggest import require_choice
 from gpubench.errors import UsageError
@@ -25,52 +24,46 @@ _RESULT_SUFFIXES = (".json", ".json.gz")
 
 
 def run(
-    ops: Annotated[
-        str | None,
-        typer.Option("--ops", metavar="LIST", help="Op names or groups, or all. Default: vector,matmul,activation.", show_default=False),
-    ] = None,
-    sizes: Annotated[
-        list[str] | None,
-        typer.Option("--sizes", metavar="LIST", help="1k,4k or 1k:64M:x4, or OP=LIST; repeatable. Default: found by a search inside the budget.", show_default=False),
-    ] = None,
-    dtypes: Annotated[str, typer.Option("--dtypes", metavar="LIST", help="float64 float32 float16, short f64 f32 f16.")] = "float32",
-    backends: Annotated[str, typer.Option("--backends", metavar="LIST", help="auto, or numpy cupy wgpu; `cupy?` may be absent.")] = "auto",
-    devices: Annotated[str | None, typer.Option("--devices", metavar="LIST", help="Device ids such as cupy:0.", show_default=False)] = None,
-    allow_software: Annotated[bool, typer.Option("--allow-software", help="Measure software adapters too; they never headline.")] = False,
-    forms: Annotated[str, typer.Option("--forms", metavar="LIST", help="library,tuned.")] = "library,tuned",
-    regimes: Annotated[str, typer.Option("--regimes", metavar="LIST", help="resident,transfer-once,transfer-always.")] = "resident,transfer-once,transfer-always",
-    calls: Annotated[int, typer.Option("--calls", min=2, help="Launches per transfer in transfer-once.")] = 10,
-    threads: Annotated[int | None, typer.Option("--threads", min=1, help="CPU threads of the baseline. Default: all usable CPUs.", show_default=False)] = None,
-    filter: Annotated[list[str] | None, typer.Option("--filter", metavar="SEL", help="Measure these cases only; repeatable.")] = None,  # noqa: A002
-    skip: Annotated[list[str] | None, typer.Option("--skip", metavar="SEL", help="Leave these cases out; repeatable.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and stop.")] = False,
-    check_only: Annotated[bool, typer.Option("--check-only", help="Check every case once, without timing.")] = False,
-    quick: Annotated[bool, typer.Option("--quick", help="1 session, precision 5 %.")] = False,
-    rigorous: Annotated[bool, typer.Option("--rigorous", help="10 sessions, precision 1 %.")] = False,
-    sessions: Annotated[int | None, typer.Option("--sessions", min=1, max=1000, help="Sessions of fresh workers. Default: 3; 1 when sizes are searched.", show_default=False)] = None,
-    min_samples: Annotated[int | None, typer.Option("--min-samples", min=2, help="Per case and session.", show_default=False)] = None,
-    max_samples: Annotated[int | None, typer.Option("--max-samples", min=2, help="Per case and session.", show_default=False)] = None,
-    max_time: Annotated[str | None, typer.Option("--max-time", metavar="TIME", help="Sampling time per case and session.", show_default=False)] = None,
-    precision: Annotated[str | None, typer.Option("--precision", metavar="PCT", help="Target half-width of the interval.", show_default=False)] = None,
-    case_timeout: Annotated[str, typer.Option("--case-timeout", metavar="TIME", help="Kill a case that takes longer.")] = "60s",
-    budget: Annotated[str | None, typer.Option("--budget", metavar="TIME", help="Limit of the whole run. Default: 60s without --sizes, else none.", show_default=False)] = None,
-    order: Annotated[str, typer.Option("--order", metavar="interleave|sequential", help="Sequential is for debugging.")] = "interleave",
-    seed: Annotated[int, typer.Option("--seed", help="Seeds inputs and order.")] = 1,
-    inputs: Annotated[str, typer.Option("--inputs", metavar="random|zeros|ones", help="Anything but random only shows an effect.")] = "random",
-    output: Annotated[list[str] | None, typer.Option("--output", "-o", metavar="FILE", help="Result (.json, .json.gz) or report (.md .csv .txt); repeatable.")] = None,
-    results_dir: Annotated[Path | None, typer.Option("--results-dir", metavar="DIR", help="Where results go without -o. Default: results.", show_default=False)] = None,
-    no_save: Annotated[bool, typer.Option("--no-save", help="Keep no result file.")] = False,
-    label: Annotated[str | None, typer.Option("--label", metavar="TEXT", help="Stored with the result.", show_default=False)] = None,
-    tag: Annotated[list[str] | None, typer.Option("--tag", metavar="TEXT", help="Stored with the result; repeatable.")] = None,
-    context: Annotated[list[str] | None, typer.Option("--context", metavar="K=V", help="Stored with the result; repeatable.")] = None,
-    format: Annotated[str | None, typer.Option("--format", metavar="table|plain|markdown|json|csv", help="Of the report. Default: table on a terminal, else plain; json is the result document.", show_default=False)] = None,  # noqa: A002
-    sections: Annotated[str | None, typer.Option("--sections", metavar="LIST", help="Sections of the report.", show_default=False)] = None,
-    time_unit: Annotated[str, typer.Option("--time-unit", metavar="auto|s|ms|us|ns", help="Unit of times in tables.")] = "auto",
+    ops: options.Ops = None,
+    sizes: options.Sizes = None,
+    dtypes: options.Dtypes = "float32",
+    backends: options.Backends = "auto",
+    devices: options.Devices = None,
+    allow_software: options.AllowSoftware = False,
+    forms: options.Forms = "library,tuned",
+    regimes: options.Regimes = "resident,transfer-once,transfer-always",
+    calls: options.Calls = 10,
+    threads: options.Threads = None,
+    filter: options.Filter = None,
+    skip: options.Skip = None,
+    dry_run: options.DryRun = False,
+    check_only: options.CheckOnly = False,
+    quick: options.Quick = False,
+    rigorous: options.Rigorous = False,
+    sessions: options.Sessions = None,
+    min_samples: options.MinSamples = None,
+    max_samples: options.MaxSamples = None,
+    max_time: options.MaxTime = None,
+    precision: options.Precision = None,
+    case_timeout: options.CaseTimeout = "60s",
+    budget: options.Budget = None,
+    order: options.Order = "interleave",
+    seed: options.Seed = 1,
+    inputs: options.Inputs = "random",
+    output: options.Output = None,
+    results_dir: options.ResultsDir = None,
+    no_save: options.NoSave = False,
+    label: options.Label = None,
+    tag: options.Tag = None,
+    context: options.Context = None,
+    format: options.ReportFormat = None,
+    sections: options.Sections = None,
+    time_unit: options.TimeUnit = "auto",
     color: Color = "auto",
-    ascii: Ascii = False,  # noqa: A002
+    ascii: Ascii = False,
     quiet: Quiet = False,
     no_progress: NoProgress = False,
-) -> int:  # fmt: skip
+) -> int:
     """Check and measure ops on every backend, save the result file, and print the report."""
     began = time.monotonic()
     from gpubench import selectors
@@ -143,7 +136,7 @@ def _checked_outputs(output: list[str], look: Any, results_dir: Path | None, no_
 
 
 def _request(
-    selection: Selection, settings: Settings, choice: Choice, keep: Callable[[Case], bool], *, began: float,
+    selection: Selection, settings: Settings, choice: Choice, keep: Callable[[Case], bool] | None, *, began: float,
     label: str | None, tags: list[str], context: dict[str, str], required: frozenset[str], check_only: bool,
 ) -> Request:  # fmt: skip
     import msgspec

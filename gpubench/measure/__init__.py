@@ -1,0 +1,1 @@
+"""Measuring: from a selection of cases to samples in a result file."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+
+import msgspec
 
 from gpubench.backends._host import compare, op_hash, poisoned, random_inputs, reference
 from gpubench.errors import WrongResult
@@ -64,8 +65,16 @@ class Material:
 
     def verify(self, launch: Launch) -> Check:
         """Download the launch's output and compare all of it. Raises Wrong."""
-        self.landing.fill(float("nan"))
+        self.poison_landing()
         self.session.download(launch.output, self.landing)
+        return self.verify_landing()
+
+    def poison_landing(self) -> None:
+        """Fill the host's output with NaN, so that what is not downloaded fails."""
+        self.landing.fill(float("nan"))
+
+    def verify_landing(self) -> Check:
+        """Compare what was downloaded last. Raises Wrong."""
         check = compare(self.op, self.case.dtype, self.landing, self.want, self.scale)
         if not check.ok:
             raise Wrong(check)
@@ -78,22 +87,31 @@ class Material:
         self.buffers, self.outputs = [], {}
 
 
-def gate(
-    material: Material, form_case: Case, announce: Callable[[str], None]
-) -> tuple[Launch, Check, dict[str, Any]]:
-    """Build, run once and check: the launch, its check, and the seconds of building and first running."""
+class Gated(msgspec.Struct, frozen=True):
+    """A launch that was right, and the seconds of building it and of its first run."""
+
+    launch: Launch
+    check: Check
+    compile_s: float
+    first_launch_s: float
+
+
+def gate(material: Material, case: Case, announce: Callable[[str], None]) -> Gated:
+    """Build the form's launch, run it once on a poisoned output and compare all of it.
+
+    All regimes of the form share the launch. Raises BuildError, Wrong or DeviceOutOfMemory.
+    """
     session, clock = material.session, material.session.clock
     announce("upload")
     material.upload_inputs()
-    output = material.output(form_case.form)
+    output = material.output(case.form)
     session.sync()
     announce("compile")
     start = clock()
-    launch = session.compile(material.op, form_case, material.buffers, output)
+    launch = session.compile(material.op, case, material.buffers, output)
     built = clock()
     session.run(launch)
     session.sync()
     first = clock()
     announce("check")
-    check = material.verify(launch)
-    return launch, check, {"compile_s": built - start, "first_launch_s": first - built}
+    return Gated(launch, material.verify(launch), built - start, first - built)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 from gpubench.measure import protocol
@@ -31,6 +32,7 @@ class Crew:
         self._settings = settings
         self._scratch = scratch
         self._gone = gone
+        self._since = time.monotonic()
         self._workers: dict[str, Worker] = {}
         self._failed: dict[str, int] = {}
         self._ever_opened: set[str] = set()
@@ -85,7 +87,7 @@ class Crew:
         worker = Worker(self._settings.threads)
         request = protocol.Open(
             id=worker.next_id, device_id=device_id, threads=self._settings.threads, seed=self._settings.seed,
-            inputs=self._settings.inputs, scratch=str(self._scratch),
+            inputs=self._settings.inputs, scratch=str(self._scratch), since=self._since,
         )  # fmt: skip
         try:
             reply = worker.ask(request, OPEN_DEADLINE_S)

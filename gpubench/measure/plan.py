@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 import msgspec
 
 from gpubench.model.case import Case, workload_key
-from gpubench.model.op import ITEMSIZE, Op
+from gpubench.model.op import ITEMSIZE, Dtype, Op
 from gpubench.model.result import Device, Selection, Settings, Skip
 
 # A plan may fill this share of the memory that is free; the rest is for the system and for temporaries.
@@ -26,7 +26,7 @@ class Workload(msgspec.Struct, frozen=True):
 
     op: Op
     params: dict[str, int]
-    dtype: str
+    dtype: Dtype
     cases: tuple[Case, ...]
     skips: tuple[Skip, ...] = ()
 
@@ -47,16 +47,18 @@ class Scope(msgspec.Struct, frozen=True):
     targets: tuple[Target, ...]
     selection: Selection
     host_bytes: int | None
-    keep: Callable[[Case], bool]
+    keep: Callable[[Case], bool] | None = None
 
 
-def workload(op: Op, n: int, dtype: str, scope: Scope) -> Workload:
+def workload(op: Op, n: int, dtype: Dtype, scope: Scope) -> Workload:
     """All cases of one op, size and dtype. What cannot be measured becomes a Skip with its reason."""
     params = {"n": n}
     cases: list[Case] = []
     skips: list[Skip] = []
     for target in scope.targets:
-        for case in filter(scope.keep, _cases(op, params, dtype, target, scope.selection)):
+        for case in _cases(op, params, dtype, target, scope.selection):
+            if scope.keep is not None and not scope.keep(case):
+                continue
             skip = _refusal(op, case, target.device, scope.host_bytes)
             if skip is None:
                 cases.append(case)
@@ -65,7 +67,7 @@ def workload(op: Op, n: int, dtype: str, scope: Scope) -> Workload:
     return Workload(op, params, dtype, tuple(cases), tuple(skips))
 
 
-def _cases(op: Op, params: dict[str, int], dtype: str, target: Target, selection: Selection) -> list[Case]:
+def _cases(op: Op, params: dict[str, int], dtype: Dtype, target: Target, selection: Selection) -> list[Case]:
     device = target.device
     found = []
     for form in target.forms:

@@ -26,7 +26,7 @@ class ListDevices(Message, frozen=True, kw_only=True, tag="devices"):
 
 
 class Open(Message, frozen=True, kw_only=True, tag="open"):
-    """Open the device; `scratch` is the folder of shared references."""
+    """Open the device; `scratch` is the folder of shared references, `since` the session's monotonic start."""
 
     id: int
     device_id: str
@@ -34,12 +34,14 @@ class Open(Message, frozen=True, kw_only=True, tag="open"):
     seed: int
     inputs: str
     scratch: str
+    since: float
 
 
 class Prepare(Message, frozen=True, kw_only=True, tag="prepare"):
     """Inputs, buffers, build, correctness gate, parts; calibrate unless the counts are given.
 
-    `part_samples` is how often each part is timed; 0 leaves the parts out.
+    `repeat` counts launches per sample, as a Block stores it. `part_samples` is how often each part is
+    timed; 0 leaves the parts out.
     """
 
     id: int
@@ -108,7 +110,7 @@ class Opened(Message, frozen=True, kw_only=True, tag="opened"):
 
 
 class Prepared(Message, frozen=True, kw_only=True, tag="prepared"):
-    """The case is right and ready; `seconds` is one launch or transfer cycle as calibration saw it."""
+    """The case is right and ready."""
 
     id: int
     check: Check
@@ -120,7 +122,6 @@ class Prepared(Message, frozen=True, kw_only=True, tag="prepared"):
     repeat: int
     hot_repeat: int | None
     staging: Literal["pageable", "pinned"]
-    seconds: float | None
 
 
 class Sampled(Message, frozen=True, kw_only=True, tag="sampled"):
@@ -173,9 +174,11 @@ def encode(message: Request | FromWorker) -> bytes:
 
 def decode_request(line: bytes) -> Request:
     """Raises msgspec.DecodeError or ValidationError."""
-    return _request_decoder.decode(line)
+    request: Request = _request_decoder.decode(line)
+    return request
 
 
 def decode_reply(line: bytes) -> FromWorker:
     """Raises msgspec.DecodeError or ValidationError."""
-    return _reply_decoder.decode(line)
+    message: FromWorker = _reply_decoder.decode(line)
+    return message

@@ -18,7 +18,7 @@ from gpubench.measure.crew import Crew, DeviceGone
 from gpubench.measure.events import RunDone, RunStarted, Sink, Warned
 from gpubench.measure.plan import Scope, Workload, expand, workload
 from gpubench.measure.recorder import Recorder, Save, utc_now
-from gpubench.model.op import Op
+from gpubench.model.op import Dtype, Op
 from gpubench.model.result import (
     Failure,
     Measurement,
@@ -192,7 +192,7 @@ class _Runner:
             yield from self._coarse(op, dtype, share)
         yield from self._refine(pairs)
 
-    def _coarse(self, op: Op, dtype: str, share_s: float) -> Iterator[Workload]:
+    def _coarse(self, op: Op, dtype: Dtype, share_s: float) -> Iterator[Workload]:
         began = time.monotonic()
         for n in search.coarse_sizes(op.sizes):
             left = share_s - (time.monotonic() - began)
@@ -206,7 +206,7 @@ class _Runner:
             if fits < n:
                 return
 
-    def _refine(self, pairs: list[tuple[Op, str]]) -> Iterator[Workload]:
+    def _refine(self, pairs: list[tuple[Op, Dtype]]) -> Iterator[Workload]:
         open_pairs = list(pairs)
         while open_pairs:
             for op, dtype in list(open_pairs):
@@ -218,13 +218,13 @@ class _Runner:
                     continue
                 yield self._new(op, n, dtype)
 
-    def _new(self, op: Op, n: int, dtype: str) -> Workload:
+    def _new(self, op: Op, n: int, dtype: Dtype) -> Workload:
         found = workload(op, n, dtype, self.request.scope)
         self._found.append(found)
         self._announce_plan([found])
         return found
 
-    def _times(self, op: Op, dtype: str) -> dict[int, dict[search.Slot, float]]:
+    def _times(self, op: Op, dtype: Dtype) -> dict[int, dict[search.Slot, float]]:
         times: dict[int, dict[search.Slot, float]] = {}
         for item in self._found:
             if item.op.name != op.name or item.dtype != dtype:

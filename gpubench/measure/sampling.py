@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import itertools
+import math
 import time
 from collections.abc import Callable, Iterator
 
@@ -17,14 +19,15 @@ from gpubench.model.result import Block
 SAMPLE_S = 5e-3
 HOT_SAMPLE_S = 1e-3
 LONGEST_REPEAT = 1 << 20
+LONGEST_HOT_REPEAT = 1 << 11
 OVERHEAD_FACTOR = 10
 CLOCK_STEPS = 1000
 CLOCK_READINGS = 10_000
 # Pauses after a throttled sample: three tries, then the sample is kept and marked.
 THROTTLE_PAUSES_S = (0.05, 0.25, 1.0)
 WARMUP_LAUNCHES = 3
-# Cold samples flush the caches each time, which is slow on a small device: a few per block are enough.
-COLD_SAMPLES = 2
+# Samples on the device clock, of each kind, per block: they explain the wall time and do not stop the case.
+DEVICE_SAMPLES = 2
 # The parts explain a time, they do not estimate it: a slow case is not made several times slower for them.
 PARTS_LIMIT_S = 0.5
 
@@ -78,6 +81,15 @@ class Cycle:
             self.give_back(buffers, output)
         return (clock() - start) / repeat
 
+    def verify(self) -> None:
+        """Check what this case's own path delivers: the output left behind, or one more transfer cycle."""
+        if self.case.regime == "resident":
+            self.material.verify(self.launch)
+            return
+        self.material.poison_landing()
+        self.seconds(1)
+        self.material.verify_landing()
+
     def take(self) -> tuple[list[Buffer], Buffer | None]:
         """Buffers for the inputs and, in the tuned form, the output, from the warm pool."""
         op, case = self.material.op, self.case
@@ -96,7 +108,7 @@ def clock_facts(clock: Callable[[], float]) -> tuple[float, float]:
     """(smallest step seen, mean cost of one reading) of a clock, in seconds."""
     count = 2000
     readings = [clock() for _ in range(count)]
-    steps = [b - a for a, b in zip(readings, readings[1:], strict=False) if b > a]
+    steps = [b - a for a, b in itertools.pairwise(readings) if b > a]
     return (min(steps) if steps else 0.0), (readings[-1] - readings[0]) / (count - 1)
 
 
@@ -113,8 +125,8 @@ def measure_overhead(session: Session, count: int = 100) -> list[float]:
     return values
 
 
-def calibrate(cycle: Cycle, overhead_s: float, clock_step_s: float, clock_cost_s: float) -> tuple[int, float]:
-    """(repeat, seconds per launch): double from 1 until a sample is long enough for its clock and overhead."""
+def calibrate(cycle: Cycle, overhead_s: float, clock_step_s: float, clock_cost_s: float) -> int:
+    """Launches (or transfer cycles) per sample: doubled from 1 until it is long for its clock and overhead."""
     target = max(
         SAMPLE_S, OVERHEAD_FACTOR * overhead_s, CLOCK_STEPS * clock_step_s, CLOCK_READINGS * clock_cost_s
     )
@@ -124,7 +136,7 @@ def calibrate(cycle: Cycle, overhead_s: float, clock_step_s: float, clock_cost_s
         seconds = cycle.seconds(repeat)
         total = seconds * repeat * launches
         if total >= target or repeat >= LONGEST_REPEAT:
-            return repeat, seconds
+            return repeat
         # Far from the target, several doublings are taken at once: half of what the sample predicts.
         predicted = target / max(seconds * launches, 1e-9)
         while repeat * 2 <= max(predicted / 2, 1) and repeat < LONGEST_REPEAT:
@@ -134,19 +146,21 @@ def calibrate(cycle: Cycle, overhead_s: float, clock_step_s: float, clock_cost_s
 
 
 def calibrate_hot(cycle: Cycle) -> int | None:
-    """Launches per device-clock sample: doubled until they last 1 ms; None without a device clock."""
+    """Launches per device-clock sample, so that it lasts 1 ms; None without a device clock."""
     repeat = 1
     while True:
         seconds = cycle.session.time(cycle.launch, repeat)
         if seconds is None:
             return None
-        if seconds >= HOT_SAMPLE_S or repeat >= LONGEST_REPEAT >> 6:
+        if seconds >= HOT_SAMPLE_S or repeat >= LONGEST_HOT_REPEAT:
             return repeat
-        repeat *= 2
+        wanted = repeat * HOT_SAMPLE_S / max(seconds, 1e-9)
+        repeat = min(max(2 * repeat, 1 << math.ceil(math.log2(wanted))), LONGEST_HOT_REPEAT)
 
 
 def time_parts(cycle: Cycle, count: int) -> dict[str, list[float]]:
-    """Each part timed singly, fenced before and after (measurement.md section 8), `count` times."""
+    """Each part timed singly, fenced before and after (measurement.md section 8), `count` times after a
+    first round that is thrown away."""
     parts: dict[str, list[float]] = {
         name: [] for name in ("alloc_s", "upload_s", "launch_s", "sync_s", "single_s", "download_s")
     }
@@ -169,7 +183,7 @@ def time_parts(cycle: Cycle, count: int) -> dict[str, list[float]]:
             session.sync()
         with _timed(session, parts["download_s"]):
             session.download(cycle.launch.output, material.landing)
-    return parts
+    return {name: values[1:] for name, values in parts.items()}
 
 
 @contextlib.contextmanager
@@ -188,9 +202,9 @@ def sample_block(
     """Warm up for `warmup_s` (at least three launches), then take samples; everything is kept.
 
     Wall and device samples alternate in `resident`; a throttled sample is marked, waited out and taken
-    again a bounded number of times. `since` is the host time at which the session began.
+    again a bounded number of times. `since` is the monotonic time at which the session began.
     """
-    began = time.perf_counter()
+    began = time.monotonic()
     wall = _warm_up(cycle, warmup_s)
     warmup = len(wall)
     pauses = list(THROTTLE_PAUSES_S)
@@ -208,26 +222,26 @@ def sample_block(
                     break
                 time.sleep(pauses.pop(0))
                 continue
-            if on_device:
+            if on_device and len(hot_s) < DEVICE_SAMPLES:
                 _device_samples(cycle, hot_s, cold_s)
-            if time.perf_counter() - began > limit_s:
+            if time.monotonic() - began > limit_s:
                 break
     return Block(
-        session=session, round=round_, position=position, repeat=cycle.repeat,
+        session=session, round=round_, position=position, repeat=cycle.repeat * (cycle.case.calls or 1),
         hot_repeat=cycle.hot_repeat if on_device else None, warmup=warmup, t_s=began - since, wall_s=wall,
         device_cold_s=cold_s or None, device_hot_s=hot_s or None, discarded=discarded,
     )  # fmt: skip
 
 
 def _device_samples(cycle: Cycle, hot_s: list[float], cold_s: list[float]) -> None:
+    """One hot and one cold sample: `repeat` launches with warm caches, and one after a flush."""
     hot_repeat = cycle.hot_repeat or 1
     seconds = cycle.session.time(cycle.launch, hot_repeat)
     if seconds is not None:
         hot_s.append(seconds / hot_repeat)
-    if len(cold_s) < COLD_SAMPLES:
-        seconds = cycle.session.time(cycle.launch, 1, cold=True)
-        if seconds is not None:
-            cold_s.append(seconds)
+    seconds = cycle.session.time(cycle.launch, 1, cold=True)
+    if seconds is not None:
+        cold_s.append(seconds)
 
 
 def _warm_up(cycle: Cycle, warmup_s: float) -> list[float]:

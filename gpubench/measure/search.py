@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from gpubench.model.op import Dtype, Ladder, Op
 
-COARSE_SIZES = 4
+COARSE_SIZES = 3
 # A bracket this narrow is left to interpolation (measurement.md section 10, step 3).
 NARROW = 1.25
 # Launches of one case in one session beside its samples: calibration, warm-up, checks, parts.
@@ -22,10 +22,10 @@ Times = Mapping[int, Mapping[Slot, float]]  # size -> slot -> seconds per launch
 
 
 def coarse_sizes(ladder: Ladder) -> list[int]:
-    """`COARSE_SIZES` sizes evenly spaced in ln n, both ends of the ladder included."""
-    span = math.log(ladder.high / ladder.low)
-    steps = COARSE_SIZES - 1
-    return sorted({_round(ladder, ladder.low * math.exp(span * i / steps)) for i in range(steps + 1)})
+    """`COARSE_SIZES` sizes of the ladder, spread evenly, both ends included."""
+    sizes = ladder.sizes()
+    last = COARSE_SIZES - 1
+    return sorted({sizes[round(i * (len(sizes) - 1) / last)] for i in range(COARSE_SIZES)})
 
 
 def bracket(times: Times, slot: Slot, cpu: Sequence[Slot]) -> tuple[int, int] | None:

@@ -15,14 +15,16 @@ import time
 from pathlib import Path
 from typing import BinaryIO, NoReturn
 
+import msgspec
+
 import gpubench.backends
 import gpubench.kernels
 from gpubench.errors import BackendError, BackendUnavailable, DeviceLost, DeviceOutOfMemory, Unsupported
 from gpubench.measure import protocol, sampling
-from gpubench.measure.checking import Material, Wrong, gate
+from gpubench.measure.checking import Gated, Material, Wrong, gate
 from gpubench.model.backend import Session
 from gpubench.model.case import Case
-from gpubench.model.result import Parts, WorkerRecord
+from gpubench.model.result import Check, Parts, WorkerRecord
 
 RECORDED = (
     "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "CUPY_TF32",
@@ -38,9 +40,10 @@ class Worker:
         self._session: Session | None = None
         self._materials: dict[str, Material] = {}
         self._cycles: dict[str, sampling.Cycle] = {}
+        self._gated: dict[tuple[str, str], Gated] = {}
         self._parts: dict[tuple[str, str], dict[str, list[float]]] = {}
         self._phase: str | None = None
-        self._began = time.perf_counter()
+        self._since = 0.0
         self._seed, self._inputs, self._scratch = 1, "random", Path()
         self._overhead_s = self._clock_step_s = self._clock_cost_s = 0.0
 
@@ -58,8 +61,7 @@ class Worker:
                     return self._sample(request)
                 case protocol.Finish():
                     self._announce("check")
-                    cycle = self._cycles[request.case_id]
-                    cycle.material.verify(cycle.launch)
+                    self._cycles[request.case_id].verify()
                 case protocol.Release():
                     self._release(request.workload)
                 case protocol.Close():
@@ -79,15 +81,13 @@ class Worker:
         detail = f"{type(error).__name__}: {error}"
         return protocol.Broke(id=request.id, reason="error", detail=detail[:2000], phase=self._phase)
 
-    def _broke(self, number: int, error: BackendError, **more: object) -> protocol.Broke:
+    def _broke(
+        self, number: int, error: BackendError, *, check: Check | None = None, fatal: bool = False
+    ) -> protocol.Broke:
         return protocol.Broke(
-            id=number,
-            reason=error.reason,
-            detail=error.detail[:2000],
-            hint=error.hint,
-            phase=self._phase,
-            **more,
-        )  # type: ignore[arg-type]
+            id=number, reason=error.reason, detail=error.detail[:2000], hint=error.hint, phase=self._phase,
+            check=check, fatal=fatal,
+        )  # fmt: skip
 
     def _announce(self, phase: str) -> None:
         self._phase = phase
@@ -105,6 +105,7 @@ class Worker:
     def _open(self, request: protocol.Open) -> protocol.Opened:
         self._announce("open")
         self._seed, self._inputs, self._scratch = request.seed, request.inputs, Path(request.scratch)
+        self._since = request.since
         start = time.perf_counter()
         session = gpubench.backends.load(request.device_id.partition(":")[0]).open(
             request.device_id, request.threads
@@ -134,18 +135,21 @@ class Worker:
                 else Unsupported(refusal.detail, hint=refusal.hint, reason=refusal.reason)
             )
         material = self._material(case)
-        launch, check, built = gate(material, case, self._announce)
-        cycle = sampling.Cycle(material, case, launch)
-        seconds = None
+        key = (case.workload, case.form)
+        if key not in self._gated:
+            self._gated[key] = gate(material, case, self._announce)
+        gated = self._gated[key]
+        cycle = sampling.Cycle(material, case, gated.launch)
         if request.time_it:
-            seconds = self._calibrate(cycle, request)
+            self._calibrate(cycle, request)
         self._cycles[case.id] = cycle
         timed = self._time_parts(cycle, request.part_samples if request.time_it else 0)
+        built = Parts(session=request.session, compile_s=gated.compile_s, first_launch_s=gated.first_launch_s)
+        parts = msgspec.structs.replace(built, **timed)
         return protocol.Prepared(
-            id=request.id, check=check, op_hash=material.op_hash, kernel_hash=launch.kernel_hash,
-            flops=op.flops(case.params), bytes=op.bytes(case.params, case.dtype),
-            parts=Parts(session=request.session, **built, **timed), repeat=cycle.repeat,
-            hot_repeat=cycle.hot_repeat, staging="pageable", seconds=seconds,
+            id=request.id, check=gated.check, op_hash=material.op_hash, kernel_hash=gated.launch.kernel_hash,
+            flops=op.flops(case.params), bytes=op.bytes(case.params, case.dtype), parts=parts,
+            repeat=cycle.repeat, hot_repeat=cycle.hot_repeat, staging="pageable",
         )  # fmt: skip
 
     def _material(self, case: Case) -> Material:
@@ -156,17 +160,16 @@ class Worker:
             )
         return self._materials[case.workload]
 
-    def _calibrate(self, cycle: sampling.Cycle, request: protocol.Prepare) -> float | None:
+    def _calibrate(self, cycle: sampling.Cycle, request: protocol.Prepare) -> None:
+        """Find the repeat counts, or take those of an earlier session."""
         self._announce("calibrate")
         if request.repeat is not None:
-            cycle.repeat, cycle.hot_repeat = request.repeat, request.hot_repeat
-            return None
-        cycle.repeat, seconds = sampling.calibrate(
-            cycle, self._overhead_s, self._clock_step_s, self._clock_cost_s
-        )
+            cycle.repeat = max(1, request.repeat // (request.case.calls or 1))
+            cycle.hot_repeat = request.hot_repeat
+            return
+        cycle.repeat = sampling.calibrate(cycle, self._overhead_s, self._clock_step_s, self._clock_cost_s)
         if cycle.case.regime == "resident":
             cycle.hot_repeat = sampling.calibrate_hot(cycle)
-        return seconds
 
     def _time_parts(self, cycle: sampling.Cycle, count: int) -> dict[str, list[float]]:
         """Once per workload and form: the parts do not depend on the regime. The CPU has none."""
@@ -183,7 +186,7 @@ class Worker:
         block = sampling.sample_block(
             self._cycles[request.case_id], session=request.session, round_=request.round,
             position=request.position, samples=request.samples, warmup_s=request.warmup_s,
-            limit_s=request.limit_s, since=self._began,
+            limit_s=request.limit_s, since=self._since,
         )  # fmt: skip
         return protocol.Sampled(id=request.id, block=block)
 
@@ -191,8 +194,9 @@ class Worker:
         self._announce("release")
         for case_id in [c for c, cycle in self._cycles.items() if cycle.case.workload == workload]:
             del self._cycles[case_id]
-        for key in [k for k in self._parts if k[0] == workload]:
-            del self._parts[key]
+        for known in (self._parts, self._gated):
+            for key in [key for key in known if key[0] == workload]:
+                del known[key]
         material = self._materials.pop(workload, None)
         if material is not None:
             material.release()

@@ -42,7 +42,7 @@ class Worker:
     """One child process. Use as a context manager, or call `close`."""
 
     def __init__(self, threads: int | None = None) -> None:
-        self._stderr: IO[bytes] = tempfile.TemporaryFile()
+        self._stderr: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the worker
         self._number = 0
         self.phase: str | None = None
         self._process = subprocess.Popen(

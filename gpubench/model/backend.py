@@ -22,10 +22,12 @@ class Launch(Protocol):
     """One prepared, repeatable execution. `output` holds the result once it has run."""
 
     @property
-    def output(self) -> Buffer: ...
+    def output(self) -> Buffer:
+        """The buffer of the result."""
 
     @property
-    def kernel_hash(self) -> str | None: ...
+    def kernel_hash(self) -> str | None:
+        """Twelve digits that change with the implementation, or None."""
 
 
 class Session(Protocol):

@@ -13,6 +13,7 @@ import msgspec
 
 from gpubench.model.case import FORMS, REGIMES, Case
 from gpubench.model.machine import Machine
+from gpubench.model.op import Dtype
 
 SCHEMA_VERSION = 1
 DeviceKind = Literal["cpu", "gpu", "software", "hybrid", "fake"]
@@ -246,7 +247,7 @@ class Selection(Record, frozen=True, kw_only=True):
 
     ops: list[str]
     sizes: dict[str, list[int]] = {}
-    dtypes: list[str] = msgspec.field(default_factory=lambda: ["float32"])
+    dtypes: list[Dtype] = msgspec.field(default_factory=lambda: ["float32"])
     devices: list[str] = []
     forms: list[str] = msgspec.field(default_factory=lambda: list(FORMS))
     regimes: list[str] = msgspec.field(default_factory=lambda: list(REGIMES))
