@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from gpubench.model.result import Measurement, Parts, Run
 from gpubench.report.analysis.labels import workers
@@ -13,11 +13,23 @@ from gpubench.stats import median
 PARTS = ("alloc_s", "upload_s", "launch_s", "kernel_s", "sync_s", "download_s")
 
 
-def anatomy(run: Run, outcome: Measurement, wall_s: float) -> Anatomy | None:
+Residents = Mapping[tuple[str, str, str], Measurement]
+
+
+def residents(run: Run) -> Residents:
+    """The cases with resident data by workload, form and device: their kernel is that of the other regimes."""
+    return {
+        _kernel_key(outcome): outcome
+        for outcome in run.outcomes
+        if isinstance(outcome, Measurement) and outcome.case.regime == "resident"
+    }
+
+
+def anatomy(run: Run, outcome: Measurement, wall_s: float, beside: Residents) -> Anatomy | None:
     """The anatomy of a `transfer-always` case; None for other regimes and when a part was not measured."""
     if outcome.case.regime != "transfer-always":
         return None
-    resident = _resident_sibling(run, outcome)
+    resident = beside.get(_kernel_key(outcome))
     parts = _counted(run, outcome) or (_counted(run, resident) if resident else [])
     times = {name: _typical(getattr(part, name) for part in parts) for name in (*_LISTED, "single_s")}
     kernel_s = device_time(run, outcome, "cold")
@@ -73,12 +85,6 @@ def _typical(samples_by_session: Iterable[list[float] | list[float | None]]) -> 
     return median(medians) if medians else None
 
 
-def _resident_sibling(run: Run, outcome: Measurement) -> Measurement | None:
-    """The same workload, form and device with data resident: the kernel is the same one."""
-    wanted = outcome.case
-    for other in run.outcomes:
-        if isinstance(other, Measurement) and other.case.regime == "resident":
-            case = other.case
-            if (case.workload, case.form, case.device_id) == (wanted.workload, wanted.form, wanted.device_id):
-                return other
-    return None
+def _kernel_key(outcome: Measurement) -> tuple[str, str, str]:
+    case = outcome.case
+    return (case.workload, case.form, case.device_id)

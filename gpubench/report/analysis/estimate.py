@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gpubench import stats
 from gpubench.model.result import DeviceKind, Failure, Measurement, Outcome, Run, Skip
-from gpubench.report.analysis.anatomy import anatomy
+from gpubench.report.analysis.anatomy import Residents, anatomy, residents
 from gpubench.report.analysis.labels import condition_findings, gravest, implausible, noise_findings
 from gpubench.report.analysis.samples import device_time, kept_samples
 from gpubench.report.analysis.types import CaseResult, Rates
@@ -15,7 +15,10 @@ NO_SAMPLES = "no-samples"
 def case_results(run: Run) -> tuple[CaseResult, ...]:
     """One row for each outcome, ordered by op, dtype, params, regime, device and form: not by the file."""
     kinds = {device.id: device.kind for device in run.devices}
-    rows = [case_result(run, outcome, device_kind(outcome.case.device_id, kinds)) for outcome in run.outcomes]
+    beside = residents(run)
+    rows = [
+        case_result(run, outcome, device_kind(outcome.case.device_id, kinds), beside) for outcome in run.outcomes
+    ]
     return tuple(sorted(rows, key=_order))
 
 
@@ -28,10 +31,10 @@ def device_kind(device_id: str, kinds: dict[str, DeviceKind]) -> DeviceKind:
     return guessed.get(backend, "gpu")
 
 
-def case_result(run: Run, outcome: Outcome, kind: DeviceKind) -> CaseResult:
-    """The row of one outcome on a device of this kind."""
+def case_result(run: Run, outcome: Outcome, kind: DeviceKind, beside: Residents) -> CaseResult:
+    """The row of one outcome on a device of this kind; `beside` are the run's resident cases."""
     if isinstance(outcome, Measurement):
-        return _measured(run, outcome, kind)
+        return _measured(run, outcome, kind, beside)
     if isinstance(outcome, Skip | Failure):
         return CaseResult(
             id=outcome.id, case=outcome.case, device_kind=kind,
@@ -44,7 +47,7 @@ def case_result(run: Run, outcome: Outcome, kind: DeviceKind) -> CaseResult:
     )  # fmt: skip
 
 
-def _measured(run: Run, outcome: Measurement, kind: DeviceKind) -> CaseResult:
+def _measured(run: Run, outcome: Measurement, kind: DeviceKind, beside: Residents) -> CaseResult:
     sessions, throttled = kept_samples(run, outcome)
     if not sessions:
         return _without_number(run, outcome, kind)
@@ -55,7 +58,7 @@ def _measured(run: Run, outcome: Measurement, kind: DeviceKind) -> CaseResult:
     findings += ["software"] if kind == "software" else []
     if kind == "gpu" and outcome.case.regime == "resident" and not _has_clock(run, outcome.case.device_id):
         findings.append("no-device-clock")
-    parts = anatomy(run, outcome, time.estimate)
+    parts = anatomy(run, outcome, time.estimate, beside)
     if parts is not None and parts.mismatch:
         findings.append("transfer-mismatch")
     doubt = implausible(run, outcome, kind, time.estimate, cold_s, hot_s)

@@ -19,9 +19,12 @@ def speedups(cases: Sequence[CaseResult], baseline: str | None = None) -> tuple[
     """
     numbered = [row for row in cases if row.time is not None and row.label != "implausible"]
     is_baseline = _baseline_rule(numbered, baseline)
+    references: dict[str, list[CaseResult]] = {}
+    for row in filter(is_baseline, numbered):
+        references.setdefault(row.case.workload, []).append(row)
     found: list[Speedup] = []
     for group in _contenders(numbered, is_baseline):
-        bases = _baselines(numbered, group[0], is_baseline)
+        bases = _baselines(references.get(group[0].case.workload, []), group[0])
         best = _fastest(group)
         found += _pair("headline", _fastest(bases), best)
         for other in group:
@@ -72,16 +75,12 @@ def _contenders(
     return groups.values()
 
 
-def _baselines(
-    cases: Sequence[CaseResult], contender: CaseResult, is_baseline: Callable[[CaseResult], bool]
-) -> list[CaseResult]:
+def _baselines(references: Sequence[CaseResult], contender: CaseResult) -> list[CaseResult]:
     """A CPU's data is at home: its resident case is the baseline in all regimes. Others pay their own."""
     return [
         row
-        for row in cases
-        if is_baseline(row)
-        and row.case.workload == contender.case.workload
-        and row.case.regime_id == ("resident" if row.device_kind == "cpu" else contender.case.regime_id)
+        for row in references
+        if row.case.regime_id == ("resident" if row.device_kind == "cpu" else contender.case.regime_id)
     ]
 
 
