@@ -68,14 +68,17 @@ def kfd(root: Root) -> list[Record] | None:
     if names is None:
         return None
     groups: dict[tuple[str, object], list[Node]] = {}
+    spoiled = False
     for number in sorted(int(name) for name in names if name.isascii() and name.isdigit()):
-        table = root.fact(f"{NODES}/{number}/properties", properties).value
+        fact = root.fact(f"{NODES}/{number}/properties", properties)
+        table = fact.value
+        spoiled = spoiled or fact.status not in ("ok", "absent")
         if table is None or table.get("simd_count", 0) == 0:
             continue
         node = Node(number, table, _banks(root, f"{NODES}/{number}/mem_banks"))
         unique = table.get("unique_id", 0)
         groups.setdefault(("uuid", unique) if unique else ("address", node.address), []).append(node)
-    return [_record(nodes) for nodes in groups.values()]
+    return [_record(nodes, spoiled) for nodes in groups.values()]
 
 
 def properties(text: str) -> dict[str, int]:
@@ -91,7 +94,7 @@ def gfx(version: int) -> str | None:
     return f"gfx{version // 10000}{version // 100 % 100:x}{version % 100:x}" if version > 0 else None
 
 
-def _record(nodes: list[Node]) -> Record:
+def _record(nodes: list[Node], spoiled: bool) -> Record:
     lead = nodes[0]
     source = f"{NODES}/{lead.number}/properties"
     unique = lead.table.get("unique_id", 0)
@@ -105,6 +108,8 @@ def _record(nodes: list[Node]) -> Record:
         "compute.arch": known(arch, source) if arch else missing("absent", source),
         "compute.max_hz": known(clock * 1_000_000, source) if clock else missing("absent", source),
     }  # fmt: skip
+    if spoiled and len(nodes) > 1:  # the node that cannot be read may be one of these partitions
+        facts["compute.units"] = facts["memory.dedicated_bytes"] = missing("invalid", NODES)
     if unique:
         facts["uuid"] = known(f"GPU-{unique:016x}", source)
     if apu:

@@ -6,7 +6,7 @@ import re
 from typing import Literal, NamedTuple, cast
 
 from gpubench.detect import _sets
-from gpubench.detect._fact import known, missing
+from gpubench.detect._fact import first, known, missing
 from gpubench.detect._root import Root, size
 from gpubench.detect._topology import CPUS, CpuSet
 from gpubench.model.facts import Fact
@@ -62,15 +62,14 @@ def _one(root: Root, folder: str, cpu: int) -> tuple[Cache, CpuSet] | str:
     if level.status == kind.status == "absent":
         return "end"
     amount = root.fact(f"{folder}/size", cache_size)
-    if "invalid" in (level.status, kind.status, amount.status):
+    if {level.status, kind.status, amount.status} - {"ok", "absent"}:
         return "invalid"
     if level.value is None or kind.value is None or amount.value is None:
         return "absent"
     sharing = root.fact(f"{folder}/shared_cpu_list", _sets.parse_list)
     if not sharing.value:
-        mask = root.fact(f"{folder}/shared_cpu_map", _sets.parse_mask)
-        sharing = mask if mask.value else sharing
-    if sharing.status == "invalid" or (sharing.value is not None and cpu not in sharing.value):
+        sharing = first(root.fact(f"{folder}/shared_cpu_map", _sets.parse_mask), sharing)
+    if sharing.status != "absent" and cpu not in (sharing.value or ()):
         return "invalid"
     members = sharing.value or frozenset({cpu})
     return Cache(level=level.value, type=kind.value, size_bytes=amount.value, instances=1), members

@@ -37,16 +37,23 @@ class Groups(NamedTuple):
     cpu: list[Level]
     cpuset: list[Level]
     memory: list[Level]
+    unread: str | None = None  # the table of mounts that could not be read: nothing is known then
 
 
 def acquire(root: Root) -> Groups:
     """Find the own group in every hierarchy."""
-    mounts = parse_mountinfo(root.read("/proc/self/mountinfo").text or "")
-    for path in ("/proc/self/mounts", "/proc/mounts"):
-        mounts = mounts or parse_mounts(root.read(path).text or "")
+    readings = [root.read("/proc/self/mountinfo"), root.read("/proc/self/mounts"), root.read("/proc/mounts")]
+    mounts = parse_mountinfo(readings[0].text or "")
+    for reading in readings[1:]:
+        mounts = mounts or parse_mounts(reading.text or "")
+    spoiled = [
+        reading.path for reading in readings if reading.status != "absent" and not _is_table(reading.text)
+    ]
+    intact = [reading.path for reading in readings if _is_table(reading.text)]
     own = parse_own(root.read("/proc/self/cgroup").text or "")
     fallback = root.read("/proc/self/cpuset").text
-    return Groups(*(list(_levels(mounts, own, fallback, name)) for name in ("cpu", "cpuset", "memory")))
+    levels = (list(_levels(mounts, own, fallback, name)) for name in ("cpu", "cpuset", "memory"))
+    return Groups(*levels, unread=spoiled[0] if spoiled and not intact else None)
 
 
 def parse_mountinfo(text: str) -> list[Mount]:
@@ -83,6 +90,8 @@ def parse_own(text: str) -> dict[str, str]:
 
 def quota(root: Root, groups: Groups) -> Fact[float]:
     """CPUs that may be used on average: the smallest quota of the ancestry."""
+    if groups.unread:
+        return missing("invalid", groups.unread)
     found, worst = [], None
     for level in groups.cpu:
         fact = _quota_v2(root, level.folder) if level.v2 else _quota_v1(root, level.folder)
@@ -112,6 +121,8 @@ class MemoryBounds(NamedTuple):
 
 def memory(root: Root, groups: Groups) -> MemoryBounds:
     """Memory limits over the ancestry, in bytes."""
+    if groups.unread:
+        return MemoryBounds(missing("invalid", groups.unread), missing("invalid", groups.unread))
     limits, rooms = [], []
     for level in groups.memory:
         names = ("memory.max", "memory.high") if level.v2 else ("memory.limit_in_bytes",)
@@ -162,6 +173,8 @@ def _refuse() -> int:
 
 
 def _nearest(root: Root, groups: Groups, names: tuple[str, ...]) -> Fact[frozenset[int]]:
+    if groups.unread:
+        return missing("invalid", groups.unread)
     for level in groups.cpuset:
         spoiled = None
         for name in names:
@@ -210,6 +223,10 @@ def _mount(point: str, root: str, kind: str, options: str) -> list[Mount]:
 
 def _unescape(path: str) -> str:
     return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), path)
+
+
+def _is_table(text: str | None) -> bool:
+    return text is not None and all(len(line.split()) >= 4 for line in text.splitlines()) and bool(text)
 
 
 def _levels(mounts: list[Mount], own: dict[str, str], fallback: str | None, controller: str) -> Iterator[Level]:

@@ -54,6 +54,7 @@ class _Child:
     def __init__(self, request: Request) -> None:
         self.request = request
         self.start = time.monotonic()
+        self.ended: list[float] = []
         self.output, self.errors = bytearray(), bytearray()
         command = request.command or (
             sys.executable, "-m", "gpubench.detect.probes", request.name, json.dumps(request.options),
@@ -63,13 +64,17 @@ class _Child:
             start_new_session=True, env=_environment(),
         )  # fmt: skip
         self.threads = [
-            threading.Thread(target=_drain, args=(stream, store, most), daemon=True)
+            threading.Thread(target=self._read, args=(stream, store, most), daemon=True)
             for stream, store, most in (
                 (self.process.stdout, self.output, MOST_OUTPUT), (self.process.stderr, self.errors, MOST_ERRORS),
             )
         ]  # fmt: skip
         for thread in self.threads:
             thread.start()
+
+    def _read(self, stream: IO[bytes] | None, store: bytearray, most: int) -> None:
+        _drain(stream, store, most)
+        self.ended.append(time.monotonic())
 
     def answer(self) -> Answer:
         """Wait until the deadline, then kill."""
@@ -82,7 +87,7 @@ class _Child:
             self.kill()
         for thread in self.threads:
             thread.join(0.2)
-        took = time.monotonic() - self.start
+        took = (self.ended[0] if self.ended else time.monotonic()) - self.start
         if timed_out:
             return self._failed("timeout", f"no answer in {self.request.limit_s:g} s", took)
         code = self.process.returncode

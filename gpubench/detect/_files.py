@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from gpubench.detect import _amd, _cgroup, _drm, _intel, _numa, _nvidia, _pci, cpu, memory, system
+from gpubench.detect import _amd, _cgroup, _cpuinfo, _drm, _intel, _numa, _nvidia, _pci, cpu, memory, system
 from gpubench.detect._classify import SOC_DEVICES
 from gpubench.detect._drm import Card
 from gpubench.detect._fact import known, missing
@@ -39,7 +39,8 @@ class Files(NamedTuple):
 def acquire(root: Root, affinity: Fact[CpuSet]) -> Files:
     """Read the machine below `root`; `affinity` is the caller's, because no file tells it."""
     info = root.read("/proc/cpuinfo")
-    platform = system.acquire(root, info)
+    blocks = info.fact(_cpuinfo.parse)
+    platform = system.acquire(root, blocks)
     groups = _cgroup.acquire(root)
     nvidia = _nvidia.acquire(root)
     nodes = _nvidia.numa_nodes(nvidia)
@@ -51,7 +52,7 @@ def acquire(root: Root, affinity: Fact[CpuSet]) -> Files:
     ) if found is not None]  # fmt: skip
     devices = _devices(root, pci or [], drm or [], soc)
     return Files(
-        platform, cpu.acquire(root, info, platform.hypervisor, groups, affinity),
+        platform, cpu.acquire(root, blocks, platform.hypervisor, groups, affinity),
         memory.acquire(root, groups, nodes), numa, warnings, devices + (nvidia or []) + (kfd or []), folders, soc,
     )  # fmt: skip
 

@@ -10,15 +10,16 @@ from gpubench.detect import _caches, _cgroup, _cpuinfo, _frequency, _kinds, _set
 from gpubench.detect._cgroup import Groups
 from gpubench.detect._cpuinfo import CpuInfo
 from gpubench.detect._fact import derived, known, lost, missing
-from gpubench.detect._root import Reading, Root
+from gpubench.detect._root import Root
 from gpubench.detect._topology import CpuSet, Topology
 from gpubench.model.facts import Fact
 from gpubench.model.machine import Cpu
 
 
-def acquire(root: Root, info: Reading, hypervisor: Fact[str], groups: Groups, affinity: Fact[CpuSet]) -> Cpu:
+def acquire(
+    root: Root, blocks: Fact[CpuInfo], hypervisor: Fact[str], groups: Groups, affinity: Fact[CpuSet]
+) -> Cpu:
     """Everything that files tell about the CPUs; `affinity` comes from a live source or is not_probed."""
-    blocks = info.fact(_cpuinfo.parse)
     topology = _topology.acquire(root, blocks.value)
     online = topology.online.value or frozenset()
     caches = _caches.acquire(root, online)
@@ -66,6 +67,8 @@ def smt(cores: Fact[list[CpuSet]], hypervisor: Fact[str]) -> Fact[str]:
         return lost(cores)
     if any(len(core) > 1 for core in cores.value):
         return known("on", cores.source or "")
+    if hypervisor.status not in ("ok", "absent", "not_probed"):
+        return lost(hypervisor)
     virtual = hypervisor.value not in (None, "none")
     return known("hidden" if virtual else "off", cores.source or "")
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 
 from gpubench.detect import _cpuinfo
-from gpubench.detect._fact import known, missing
-from gpubench.detect._root import Reading, Root, words
+from gpubench.detect._cpuinfo import CpuInfo
+from gpubench.detect._fact import known, lost, missing
+from gpubench.detect._root import Root, words
 from gpubench.model.facts import Fact
 from gpubench.model.machine import Platform
 
@@ -23,20 +24,19 @@ _CONTAINERS = (
 )  # fmt: skip
 
 
-def acquire(root: Root, info: Reading) -> Platform:
+def acquire(root: Root, blocks: Fact[CpuInfo]) -> Platform:
     """What the files under /proc and the DMI tables say."""
     version = root.read(VERSION)
     vendor, product = _dmi(root, "sys_vendor"), _dmi(root, "product_name")
-    blocks = info.fact(_cpuinfo.parse)
-    arch = info.fact(lambda text: _cpuinfo.arch(_cpuinfo.parse(text), version.text or ""))
     return Platform(
-        os=version.fact(lambda text: "linux" if _kernel(text) else None), kernel=version.fact(_kernel), arch=arch,
+        os=version.fact(lambda text: "linux" if _kernel(text) else None), kernel=version.fact(_kernel),
+        arch=_arch(blocks, version.text or ""),
         hypervisor=hypervisor(root, blocks, vendor.value or "", product.value or ""), container=_container(root),
         wsl=version.fact(lambda text: "microsoft" in text.lower()), dmi_vendor=vendor, dmi_product=product,
     )  # fmt: skip
 
 
-def hypervisor(root: Root, blocks: Fact[_cpuinfo.CpuInfo], vendor: str, product: str) -> Fact[str]:
+def hypervisor(root: Root, blocks: Fact[CpuInfo], vendor: str, product: str) -> Fact[str]:
     """The hypervisor's name, "unknown" if it has none, "none" only where x86 denies one."""
     name: str | None = next(
         (name for pattern, name in _VIRTUAL if re.search(pattern, f"{vendor} {product}")), None
@@ -55,6 +55,13 @@ def hypervisor(root: Root, blocks: Fact[_cpuinfo.CpuInfo], vendor: str, product:
         return known("kvm", "/proc/cpuinfo")
     # Off x86 there is no flag: a firmware table can show a hypervisor, its silence shows nothing.
     return known(name, _DMI[0]) if name else missing("absent")
+
+
+def _arch(blocks: Fact[CpuInfo], version: str) -> Fact[str]:
+    if blocks.value is None:
+        return lost(blocks)
+    value = _cpuinfo.arch(blocks.value, version)
+    return known(value, blocks.source or "") if value else missing("absent", blocks.source)
 
 
 def _kernel(text: str) -> str:

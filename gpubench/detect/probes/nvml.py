@@ -98,7 +98,7 @@ def _device(nvml: Any, handle: Any, index: int, driver: str | None) -> dict[str,
         "vendor_id": f"{pci.pciDeviceId & 0xFFFF:04x}" if pci else "10de",
         "device_id": f"{pci.pciDeviceId >> 16:04x}" if pci else None, "driver.version": _told(driver),
         "kind": ask("nvmlDeviceGetVirtualizationMode", lambda mode: "vgpu" if mode == _VGPU_GUEST else None),
-        "display_attached": ask("nvmlDeviceGetDisplayMode", bool), "throttle": _throttle(nvml, ask),
+        "display_attached": ask("nvmlDeviceGetDisplayActive", bool), "throttle": _throttle(nvml, ask),
         "memory": _memory(nvml, handle),
         "compute": {
             "arch": ask("nvmlDeviceGetCudaComputeCapability", lambda pair: f"sm_{pair[0]}{pair[1]}"),
