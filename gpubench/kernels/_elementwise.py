@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from gpubench.kernels import _elementwise_cuda, _elementwise_wgsl
+from gpubench.kernels import _elementwise_cuda, _elementwise_numpy, _elementwise_wgsl
 from gpubench.model.kernel import CudaProgram, Kernel, Limits, WgslProgram
 from gpubench.model.op import Array, Dtype, Ladder, Op, Operand, Params, Shape, Tolerance
 
@@ -77,6 +77,7 @@ def elementwise(
         reference=reference,
         split=dict.fromkeys(names, 0),
         tuned={
+            "numpy": (Kernel("numpy", partial(_elementwise_numpy.build, expr, len(names))),),
             "wgpu": (Kernel("wgsl", partial(_build_wgsl, shader)),),
             "cupy": (Kernel("cuda", partial(_build_cuda, device_code)),),
         },

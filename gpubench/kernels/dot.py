@@ -1,6 +1,8 @@
 """dot: the sum of x[i] * y[i]; two reads per element and a single number written."""
 
-from gpubench.kernels import _reduce_wgsl
+from functools import partial
+
+from gpubench.kernels import _reduce_wgsl, _rows_numpy
 from gpubench.kernels._elementwise import LADDER, PARAMS, WORKING_DTYPES, scalar_shape, vector_shape
 from gpubench.model.kernel import Kernel, Limits, WgslProgram
 from gpubench.model.op import Array, Op, Operand, Params, Tolerance
@@ -19,6 +21,10 @@ def _build_wgsl(params: Params, dtype: str, limits: Limits) -> WgslProgram:
     return _reduce_wgsl.build(_BODY, params["n"], dtype, limits)
 
 
+def _expr(xp: Array, x: Array, y: Array) -> Array:
+    return x @ y
+
+
 OP = Op(
     name="dot",
     group="vector",
@@ -29,8 +35,11 @@ OP = Op(
     inputs=(Operand("x", vector_shape), Operand("y", vector_shape)),
     output=Operand("out", scalar_shape),
     flops=lambda params: 2 * params["n"],
-    expr=lambda xp, x, y: x @ y,
+    expr=_expr,
     tolerance=Tolerance(8, scale=_scale),
     reference=lambda xp, x, y: xp.sum(x * y),
-    tuned={"wgpu": (Kernel("wgsl", _build_wgsl),)},
+    tuned={
+        "numpy": (Kernel("numpy", partial(_rows_numpy.reduction, _expr)),),
+        "wgpu": (Kernel("wgsl", _build_wgsl),),
+    },
 )

@@ -3,10 +3,12 @@
 A NaN wins, as in NumPy: `a` stays if it is NaN, and `b` replaces it unless b <= a is known to hold.
 """
 
-from gpubench.kernels import _reduce_wgsl
+from functools import partial
+
+from gpubench.kernels import _reduce_wgsl, _rows_numpy
 from gpubench.kernels._elementwise import LADDER, PARAMS, scalar_shape, vector_shape
 from gpubench.model.kernel import Kernel, Limits, WgslProgram
-from gpubench.model.op import EXACT, Op, Operand, Params
+from gpubench.model.op import EXACT, Array, Op, Operand, Params
 
 _BODY = _reduce_wgsl.Body(
     names=("x",),
@@ -21,6 +23,10 @@ def _build_wgsl(params: Params, dtype: str, limits: Limits) -> WgslProgram:
     return _reduce_wgsl.build(_BODY, params["n"], dtype, limits)
 
 
+def _expr(xp: Array, x: Array) -> Array:
+    return xp.max(x)
+
+
 OP = Op(
     name="max",
     group="reduction",
@@ -31,7 +37,10 @@ OP = Op(
     inputs=(Operand("x", vector_shape),),
     output=Operand("out", scalar_shape),
     flops=lambda params: params["n"],
-    expr=lambda xp, x: xp.max(x),
+    expr=_expr,
     tolerance=EXACT,
-    tuned={"wgpu": (Kernel("wgsl", _build_wgsl),)},
+    tuned={
+        "numpy": (Kernel("numpy", partial(_rows_numpy.reduction, _expr)),),
+        "wgpu": (Kernel("wgsl", _build_wgsl),),
+    },
 )

@@ -4,7 +4,7 @@ n elements are cut into rows of `columns`: the largest divisor of n up to 1024. 
 is at most 65,536 (a prime n, say), all of n is one row. A param `columns` that divides n overrides the rule.
 """
 
-from gpubench.kernels import _softmax_wgsl
+from gpubench.kernels import _rows_numpy, _softmax_wgsl
 from gpubench.model.kernel import Kernel, Limits, WgslProgram
 from gpubench.model.op import Array, Ladder, Op, Operand, Params, Shape, Tolerance
 
@@ -56,5 +56,8 @@ OP = Op(
     tolerance=Tolerance(64),
     reference=_reference,
     split={"x": 0},
-    tuned={"wgpu": (Kernel("wgsl", _build_wgsl),)},
+    tuned={
+        "numpy": (Kernel("numpy", _rows_numpy.softmax),),
+        "wgpu": (Kernel("wgsl", _build_wgsl),),
+    },
 )

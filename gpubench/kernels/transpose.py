@@ -3,7 +3,7 @@
 x is n x n, or `m` x n where a param `m` is given.
 """
 
-from gpubench.kernels import _transpose_wgsl
+from gpubench.kernels import _rows_numpy, _transpose_wgsl
 from gpubench.model.kernel import Kernel, Limits, WgslProgram
 from gpubench.model.op import EXACT, Ladder, Op, Operand, Params, Shape
 
@@ -37,5 +37,8 @@ OP = Op(
     expr=lambda xp, x: xp.ascontiguousarray(x.T),
     tolerance=EXACT,
     split={"x": 1},
-    tuned={"wgpu": (Kernel("wgsl", _build_wgsl),)},
+    tuned={
+        "numpy": (Kernel("numpy", _rows_numpy.transpose),),
+        "wgpu": (Kernel("wgsl", _build_wgsl),),
+    },
 )
