@@ -55,7 +55,8 @@ def _device_text(run: Run, device_id: str, form: str) -> str:
     blas = next((worker.blas for worker in told if worker.blas is not None), None)
     threads, usable = _threads(told), usable_cpus(run)
     count = "threads unknown" if threads is None else f"{threads} of {usable or '?'} threads"
-    return f"{backend} {form}".rstrip() + f", {blas_text(blas)}, {count}"
+    limited = " (cpu-limited)" if cpu_limit(run) else ""
+    return f"{backend} {form}".rstrip() + f", {blas_text(blas)}, {count}{limited}"
 
 
 def _threads(told: Sequence[WorkerRecord]) -> int | None:

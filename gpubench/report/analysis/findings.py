@@ -28,6 +28,8 @@ _CASE_FINDINGS: dict[str, tuple[Severity, str, str]] = {
     "transfer-mismatch": ("warning", "the parts miss the whole by more than 10 %",
                           "see --sections anatomy; predictions from the parts are withheld"),
 }  # fmt: skip
+# Advice never names an option that was given already.
+_GIVEN_ALREADY = "close other programs; on a shared machine only a quieter hour helps"
 _CODES = {"software": "software-device"}
 
 
@@ -43,19 +45,19 @@ def findings(run: Run, cases: Sequence[CaseResult]) -> tuple[Finding, ...]:
     known = {(finding.code, case_id) for finding in stored for case_id in finding.ids}
     known |= {(finding.code, "") for finding in stored if not finding.ids}
     about_run = [finding for finding in _about_run(run, cases) if (finding.code, "") not in known]
-    found = [*stored, *about_run, *_about_cases(cases, known)]
+    found = [*stored, *about_run, *_about_cases(run, cases, known)]
     gravity = {"error": 0, "warning": 1, "info": 2}
     return tuple(sorted(found, key=lambda finding: (gravity[finding.severity], finding.code, finding.ids)))
 
 
-def _about_cases(cases: Sequence[CaseResult], known: set[tuple[str, str]]) -> list[Finding]:
+def _about_cases(run: Run, cases: Sequence[CaseResult], known: set[tuple[str, str]]) -> list[Finding]:
     ids: dict[str, list[str]] = {}
     for row in cases:
         for name in row.findings:
             code = _CODES.get(name, name)
             if (code, row.id) not in known and (code, "") not in known:
                 ids.setdefault(code, []).append(row.id)
-    return [_case_finding(code, where) for code, where in ids.items()]
+    return [_case_finding(run, code, where) for code, where in ids.items()]
 
 
 def _about_run(run: Run, cases: Sequence[CaseResult]) -> list[Finding]:
@@ -80,6 +82,8 @@ def _about_run(run: Run, cases: Sequence[CaseResult]) -> list[Finding]:
     return found
 
 
-def _case_finding(code: str, ids: Sequence[str]) -> Finding:
+def _case_finding(run: Run, code: str, ids: Sequence[str]) -> Finding:
     severity, message, hint = _CASE_FINDINGS[code]
+    if "--rigorous" in hint and run.settings.preset == "rigorous":
+        hint = _GIVEN_ALREADY
     return Finding(code=code, severity=severity, message=message, hint=hint, ids=tuple(ids))

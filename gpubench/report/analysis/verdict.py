@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from gpubench.model.result import Run
 from gpubench.report.analysis.types import BreakEven, CaseResult
+from gpubench.units import earned_digits
 
 _WHERE = {"resident": "with data resident", "transfer-always": "when every call copies both ways"}
 _REASONS = {
@@ -37,7 +38,7 @@ def where_text(row: BreakEven) -> str:
 def verdict_text(row: BreakEven) -> str:
     """The table's word for a verdict: `at 212 [204, 221]`, `always (from 256)`, `undecided (noise)`."""
     if row.verdict == "at":
-        return f"at {row.n}{interval_text(row)}"
+        return f"at {size_text(row)}{interval_text(row)}"
     if row.verdict == "always":
         return f"always (from {row.first})"
     if row.verdict == "beyond-limit":
@@ -46,6 +47,15 @@ def verdict_text(row: BreakEven) -> str:
         times = "once" if len(row.crossings) == 1 else f"{len(row.crossings)} times"
         return f"unstable: crosses {times} ({', '.join(map(str, row.crossings))})"
     return f"undecided ({row.reason})" if row.verdict == "undecided" else row.verdict
+
+
+def size_text(row: BreakEven) -> str:
+    """The threshold without digits that its interval does not earn, still inside the interval."""
+    if row.n is None or row.low is None or row.high is None:
+        return str(row.n)
+    digits = earned_digits(row.n, row.low, row.high)
+    rounded = int(float(f"{row.n:.{digits - 1}e}"))
+    return str(rounded if row.low <= rounded <= row.high else row.n)
 
 
 def interval_text(row: BreakEven) -> str:
@@ -107,7 +117,7 @@ def _sentence(family: Sequence[BreakEven], *, name_device: bool) -> str:
 def _clause(row: BreakEven) -> str:
     where = where_text(row)
     if row.verdict == "at":
-        return f"pays from n = {row.n}{interval_text(row)} {where}"
+        return f"pays from n = {size_text(row)}{interval_text(row)} {where}"
     if row.verdict == "always":
         return f"pays at every measured size (from n = {row.first}) {where}"
     if row.verdict == "beyond-limit":

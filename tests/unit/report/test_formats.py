@@ -176,7 +176,7 @@ def test_a_selection_that_keeps_nothing_is_an_error():
 
 def test_a_filter_keeps_the_baseline():
     text = render([full_run()], "plain", keep=lambda case: case.device_id == "cupy:0", sections=["breakeven"])
-    assert "at 128 [64, 256]" in text
+    assert "at 130 [64, 256]" in text
 
 
 @pytest.mark.parametrize("name", ["plain", "markdown", "json", "csv"])

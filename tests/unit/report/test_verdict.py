@@ -33,8 +33,8 @@ def test_regimes_share_one_sentence():
     found = words(together(curve({64: 0.25, 256: 4.0}), curve({64: 0.1, 256: 4.0}, regime="transfer-always")))
     assert found == (
         (
-            "matmul float32: the GPU pays from n = 128 [64, 256] with data resident, "
-            "from n = 152 [64, 256] when every call copies both ways."
+            "matmul float32: the GPU pays from n = 130 [64, 256] with data resident, "
+            "from n = 150 [64, 256] when every call copies both ways."
         ),
     )
 
@@ -125,3 +125,22 @@ def test_the_machine_line_tolerates_everything_missing():
     assert machine_line(run_of([], with_machine=False)) == "Test CPU; Test GPU, 16 GiB"
     software = machine_line(run_of([], with_machine=False, devices=(CPU, SOFTWARE)))
     assert software == "Test CPU; llvmpipe (LLVM 15) (software, no GPU)"
+
+
+def test_advice_names_no_option_that_was_given():
+    wild = [0.5] * 5 + [1.5] * 5
+    run = run_of([measured(case(), 1e-3, factors=wild, sessions=10)], sessions=10, settings=Settings(preset="rigorous"))
+    assert not [finding for finding in analyse(run).findings if "--rigorous" in finding.hint]
+
+
+def test_a_limited_cpu_is_named_beside_every_speedup():
+    run = run_of(curve({64: 2.0, 256: 4.0}), threads=1)
+    assert analyse(run).baseline == "vs numpy library, OpenBLAS 0.3.29 (Haswell), 1 of 2 threads (cpu-limited)"
+
+
+@pytest.mark.parametrize(
+    ("ratios", "expected"),
+    [({1000: 0.99, 1010: 1.03}, "n = 1003"), ({10000: 0.5, 14000: 1.7}, "n = 12100"), ({4: 0.5, 6: 1.5}, "n = 5")],
+)
+def test_a_threshold_has_the_digits_that_it_earns(ratios, expected):
+    assert expected in words(curve(ratios, factors=[1.0] * 10))[0]
