@@ -77,6 +77,20 @@ def check_writable(path: str | Path, *, option: str = "--output") -> None:
         raise UsageError("cannot-write", f"{option}: cannot write {path}", why=why, hint=hint)
 
 
+def check_folder(path: str | Path, *, option: str = "--results-dir") -> None:
+    """Find out before measuring that files could not be put into the folder `path`, which need not exist yet.
+
+    Raises UsageError; creates nothing.
+    """
+    folder = Path(os.path.realpath(path))
+    while not folder.exists() and folder != folder.parent:
+        folder = folder.parent
+    why, hint = _obstacle(folder / "probe.json") if folder.is_dir() else (f"{folder} is not a folder", "")
+    if why:
+        hint = hint or "choose another folder"
+        raise UsageError("cannot-write", f"{option}: cannot write into {path}", why=why, hint=hint)
+
+
 def _obstacle(target: Path) -> tuple[str, str]:
     """Why `target` cannot be replaced and what to do about it; two empty texts if it can."""
     elsewhere = f"create the folder {target.parent} first, or choose another place"

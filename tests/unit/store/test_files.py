@@ -177,3 +177,20 @@ def test_saved_files_are_as_readable_as_others(tmp_path: Path, run: Run) -> None
     store.save(run, tmp_path / "a.json")
     other = _touch(tmp_path / "b")
     assert stat.S_IMODE((tmp_path / "a.json").stat().st_mode) == stat.S_IMODE(other.stat().st_mode)
+
+
+def test_folders_that_can_and_cannot_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store.check_folder(tmp_path)
+    store.check_folder(tmp_path / "not" / "there" / "yet")
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(UsageError, match="--results-dir") as caught:
+        store.check_folder(_touch(tmp_path / "file") / "below")
+    assert "is not a folder" in caught.value.why
+
+    def denied(*args: object, **kwargs: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "touch", denied)
+    with pytest.raises(UsageError) as caught:
+        store.check_folder(tmp_path / "a" / "b")
+    assert caught.value.why == "Permission denied"

@@ -1,0 +1,77 @@
+"""Files that cannot be used, as the user of `report` meets them: three lines, exit 4, nothing on stdout."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpubench.errors import ExitCode
+
+FIXTURE = Path(__file__).parents[1] / "unit" / "store" / "fixtures" / "version-1.json"
+GOOD = FIXTURE.read_bytes()
+
+
+def assert_refused(ended: Any, code: int, *parts: str) -> None:
+    assert [line[:7] for line in ended.stderr.splitlines()] == ["error: ", "  why: ", "  fix: "]
+    assert ended.stdout == ""
+    assert ended.returncode == code
+    for part in parts:
+        assert part in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("content", "part"),
+    [
+        (b"", "empty"),
+        (GOOD[:-30], "truncated"),
+        (b"speedup: 200x", "not JSON"),
+        (GOOD.replace(b'"schema_version": 1', b'"schema_version": 7', 1), "upgrade gpubench"),
+        (b'{"name": "gpubench-detect", "schema_version": 1}', "gpubench-detect"),
+        (b"[1, 2]", "gpubench-result"),
+        (b"\x1f\x8b\x08\x00", "gzip"),
+    ],
+)
+def test_unusable_results(gpubench: Any, tmp_path: Path, content: bytes, part: str) -> None:
+    (tmp_path / "bad.json").write_bytes(content)
+    assert_refused(gpubench("report", "bad.json"), ExitCode.INPUT, "bad.json", part)
+
+
+def test_a_missing_file_and_a_folder(gpubench: Any, tmp_path: Path) -> None:
+    assert_refused(gpubench("report", "absent.json"), ExitCode.INPUT, "no such file")
+    assert_refused(gpubench("report", "."), ExitCode.INPUT, "folder")
+
+
+def test_no_result_anywhere(gpubench: Any) -> None:
+    assert_refused(gpubench("report"), ExitCode.INPUT, "gpubench run")
+
+
+def test_standard_input(gpubench: Any) -> None:
+    ended = gpubench("report", "-", "--format", "markdown", input=GOOD.decode())
+    assert ended.returncode == ExitCode.OK
+    assert ended.stdout.endswith("\n")
+    assert_refused(gpubench("report", "-", input=""), ExitCode.INPUT, "standard input")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "part"),
+    [
+        (("--format", "tabel"), "did you mean 'table'?"),
+        (("-o", "no/such/folder/report.md"), "does not exist"),
+        (("--format", "csv", "-o", "."), "folder"),
+        (("--format", "csv", "-o", os.devnull), "regular file"),
+    ],
+)
+def test_reports_that_cannot_be_written(gpubench: Any, arguments: tuple[str, ...], part: str) -> None:
+    assert_refused(gpubench("report", str(FIXTURE), *arguments), ExitCode.USAGE, part)
+
+
+def test_the_newest_result_is_found(gpubench: Any, tmp_path: Path) -> None:
+    for name in ("results/m/20260101T000000Z-aaaaaaaa.json", "home/.local/share/gpubench/results/x.json"):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True)
+        path.write_bytes(GOOD)
+        assert gpubench("report", "--format", "plain").returncode == ExitCode.OK
+        path.unlink()
