@@ -61,7 +61,7 @@ def _measured(run: Run, outcome: Measurement, kind: DeviceKind, beside: Resident
     parts = anatomy(run, outcome, time.estimate, beside)
     if parts is not None and parts.mismatch:
         findings.append("transfer-mismatch")
-    doubt = implausible(run, outcome, kind, time.estimate, cold_s, hot_s)
+    doubt = implausible(run, outcome, kind, time, cold_s)
     if doubt:
         findings.append("implausible")
     return CaseResult(

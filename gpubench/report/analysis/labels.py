@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 
 from gpubench.model.result import DeviceKind, Measurement, Run, WorkerRecord
 from gpubench.report.analysis.machine import fact
-from gpubench.report.analysis.samples import sample_seconds, used_sessions
+from gpubench.report.analysis.samples import device_samples, sample_seconds, used_sessions
 from gpubench.report.analysis.types import Label
-from gpubench.stats import first_sample_z, iqr_share, median, order_correlation
+from gpubench.stats import Interval, first_sample_z, iqr_share, median, order_correlation
 
 NOISY, UNSTABLE = 0.10, 0.25
 TOO_SHORT_S = 1e-3
@@ -66,17 +66,20 @@ def condition_findings(run: Run, outcome: Measurement, sessions: Mapping[int, Se
 
 
 def implausible(
-    run: Run, outcome: Measurement, kind: DeviceKind, wall_s: float, cold_s: float | None, hot_s: float | None
+    run: Run, outcome: Measurement, kind: DeviceKind, wall: Interval, cold_s: float | None
 ) -> str | None:
     """Why this case cannot be true, with both numbers; None if nothing speaks against it (section 7)."""
-    if hot_s is not None and outcome.case.regime == "resident" and hot_s > wall_s * 1.05:
-        return f"device time {hot_s:.3g} s exceeds wall time {wall_s:.3g} s"
+    # The device is part of what the caller waits for. Both are noisy: only if every device sample exceeds the
+    # whole interval of the wall time is there no doubt.
+    hot = [value for values in device_samples(run, outcome, "hot") for value in values]
+    if hot and outcome.case.regime == "resident" and min(hot) > wall.high + _device_step(run, outcome):
+        return f"device time {min(hot):.3g} s exceeds wall time {wall.high:.3g} s"
     overheads = [value for worker in workers(run, outcome.case.device_id) for value in worker.overhead_s]
     singles = [value for part in outcome.parts for value in part.single_s]
     # An empty launch is as noisy as a real one: only below the smallest of them is there no doubt.
     if overheads and singles and median(singles) < 0.9 * min(overheads):
         return f"one launch takes {median(singles):.3g} s, less than an empty one ({min(overheads):.3g} s)"
-    shortest = min(value for value in (wall_s, cold_s) if value is not None)
+    shortest = min(value for value in (wall.estimate, cold_s) if value is not None)
     return _above_roof(run, outcome, kind, shortest)
 
 
@@ -90,6 +93,11 @@ def workers(run: Run, device_id: str) -> list[WorkerRecord]:
         for worker in session.workers
         if worker.device_id == device_id
     ]
+
+
+def _device_step(run: Run, outcome: Measurement) -> float:
+    clocks = [device.clock for device in run.devices if device.id == outcome.case.device_id]
+    return max((clock.step_s for clock in clocks if clock is not None), default=0.0)
 
 
 def _above_roof(run: Run, outcome: Measurement, kind: DeviceKind, seconds: float) -> str | None:

@@ -56,17 +56,22 @@ def kept_samples(run: Run, outcome: Measurement) -> tuple[dict[int, tuple[float,
 
 def device_time(run: Run, outcome: Measurement, clock: str) -> float | None:
     """Median over sessions of the session medians on the clock "cold" or "hot"; None without that clock."""
-    medians = []
-    for blocks in main_blocks(run, outcome).values():
-        values = [
+    sessions = device_samples(run, outcome, clock)
+    return median([median(values) for values in sessions]) if sessions else None
+
+
+def device_samples(run: Run, outcome: Measurement, clock: str) -> list[list[float]]:
+    """Seconds per launch on the clock "cold" or "hot", a list for each used session that has any."""
+    sessions = [
+        [
             value
             for block in blocks
             for value in (block.device_cold_s if clock == "cold" else block.device_hot_s) or []
             if _usable(value)
         ]
-        if values:
-            medians.append(median(values))
-    return median(medians) if medians else None
+        for blocks in main_blocks(run, outcome).values()
+    ]
+    return [values for values in sessions if values]
 
 
 def sample_seconds(run: Run, outcome: Measurement) -> float | None:
