@@ -129,9 +129,8 @@ def _checked_outputs(output: list[str], look: Any, results_dir: Path | None, no_
         if not path.endswith(_RESULT_SUFFIXES):
             look.format_of(path)  # refuses a suffix that no format has
         store.check_writable(path)
-    if results_dir is not None and not no_save and not any(p.endswith(_RESULT_SUFFIXES) for p in output):
-        results_dir.mkdir(parents=True, exist_ok=True) if not results_dir.exists() else None
-        store.check_writable(results_dir / ".probe", option="--results-dir")
+    if not no_save and not any(path.endswith(_RESULT_SUFFIXES) for path in output):
+        store.check_folder(results_dir or store.default_results_dir())
     return output
 
 
