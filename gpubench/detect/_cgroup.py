@@ -52,8 +52,8 @@ def acquire(root: Root) -> Groups:
     intact = [reading.path for reading in readings if _is_table(reading.text)]
     own = parse_own(root.read("/proc/self/cgroup").text or "")
     fallback = root.read("/proc/self/cpuset").text
-    levels = (list(_levels(mounts, own, fallback, name)) for name in ("cpu", "cpuset", "memory"))
-    return Groups(*levels, unread=spoiled[0] if spoiled and not intact else None)
+    cpu, cpuset, memory = (list(_levels(mounts, own, fallback, name)) for name in ("cpu", "cpuset", "memory"))
+    return Groups(cpu, cpuset, memory, spoiled[0] if spoiled and not intact else None)
 
 
 def parse_mountinfo(text: str) -> list[Mount]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any, NamedTuple
 
+import msgspec
+
 from gpubench.detect import _pci
 from gpubench.detect._fact import NOT_PROBED, known, missing
 from gpubench.detect._pci import Function
@@ -17,6 +19,10 @@ CARDS = "/sys/class/drm"
 _TREE_GPUS = {
     "asahi": 0x106B, "tegra": 0x10DE, "nvgpu": 0x10DE, "panfrost": None, "panthor": None, "lima": None, "msm": None,
     "v3d": None, "etnaviv": None, "powervr": None,
+}  # fmt: skip
+_BUS_DRIVERS = {
+    "nvidia": 0x10DE, "nouveau": 0x10DE, "nova": 0x10DE, "amdgpu": 0x1002, "radeon": 0x1002, "i915": 0x8086,
+    "xe": 0x8086,
 }  # fmt: skip
 
 
@@ -41,11 +47,15 @@ def acquire(root: Root) -> list[Card] | None:
     return cards
 
 
-def tree_record(card: Card, ordinal: int) -> Record | None:
-    """A GPU of the device tree, or None for a card that only displays or is on PCI."""
+def unplaced_record(card: Card, ordinal: int) -> Record | None:
+    """A GPU without an address: one of the device tree; None for a card that only displays."""
     record = card.function.record
     name = record.facts["driver.name"].value
-    if card.function.bdf is not None or name not in _TREE_GPUS:
+    if name in _BUS_DRIVERS:
+        # A PCI card whose address cannot be read: it is still there, and its driver says whose it is.
+        vendor = record.vendor_id if record.vendor_id is not None else _BUS_DRIVERS[name]
+        return msgspec.structs.replace(record, ordinal=ordinal, vendor_id=vendor)
+    if name not in _TREE_GPUS:
         return None
     facts: dict[str, Fact[Any]] = {
         "kind": known("integrated", f"{card.folder}/device/uevent"),

@@ -66,8 +66,10 @@ def _devices(root: Root, pci: list[Function], drm: list[Card], soc: Fact[str]) -
     listed = {function.bdf for function in pci}
     for ordinal, card in enumerate(drm):
         if card.function.bdf is None:
-            tree = _drm.tree_record(card, ordinal)
-            records += [tree] if tree else []
+            loose = _drm.unplaced_record(card, ordinal)
+            if loose is not None and loose.vendor_id in (AMD, INTEL):
+                loose = _enriched(root, card.function._replace(record=loose), card, soc)
+            records += [loose] if loose else []
         elif card.function.bdf not in listed and cards[card.function.bdf] is card:
             records.append(_enriched(root, card.function, card, soc))
     return records

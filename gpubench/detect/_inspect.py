@@ -16,10 +16,12 @@ from gpubench.detect._document import Access
 from gpubench.detect._fact import NOT_PROBED, known, missing
 from gpubench.detect._files import Files
 from gpubench.detect._gpu import Context
+from gpubench.detect._identity import gpu_for
 from gpubench.detect._record import Record
 from gpubench.detect._root import Root
 from gpubench.errors import UsageError
 from gpubench.model.machine import Machine, Mode, Platform, Provider
+from gpubench.model.result import Identity
 
 
 def inspect(
@@ -42,8 +44,9 @@ def inspect(
     elif sysroot is not None:
         machine = _recorded(Root(str(sysroot)), str(sysroot), given, debug)
     else:
-        machine = _this_machine(given, deep=deep, wake=wake, debug=debug)
+        machine, given = _this_machine(given, deep=deep, wake=wake, debug=debug)
     advice = rule.recommend(machine, cast("Mode | None", mode))
+    advice = rule.verified(advice, _checked(machine, given)) if machine.live else advice
     if results is not None and mode is None:
         advice = measured.apply(machine, advice, results)
     took = round(time.perf_counter() - start, 6)
@@ -63,13 +66,29 @@ def _recorded(root: Root, name: str, given: Sequence[Record], debug: bool) -> Ma
     )
 
 
-def _this_machine(given: Sequence[Record], *, deep: bool, wake: bool, debug: bool) -> Machine:
+def _checked(machine: Machine, found: Sequence[Record]) -> frozenset[str]:
+    """Ids of GPUs on which a checked kernel ran."""
+    ids = [_home(machine, record) for record in found if record.checked]
+    return frozenset(gpu_id for gpu_id in ids if gpu_id is not None)
+
+
+def _home(machine: Machine, record: Record) -> str | None:
+    bdf = str(record.bdf) if record.bdf is not None else None
+    told = Identity(uuid=record.uuid, pci=bdf, vendor_id=record.vendor_id, device_id=record.device_id)
+    return gpu_for(machine, told)
+
+
+def _this_machine(
+    given: Sequence[Record], *, deep: bool, wake: bool, debug: bool
+) -> tuple[Machine, list[Record]]:
+    """The document of this machine, and the records it was made of."""
     found = _live.gather(given, deep=deep, wake=wake)
     files = found.files._replace(warnings=[*found.files.warnings, *found.warnings])
-    return assemble(
+    machine = assemble(
         files, found.records, found.providers, _live.context(found, debug), sysroot=None,
         access=lambda gpus, devices: _live.said(found, os.environ, gpus, devices),
     )  # fmt: skip
+    return machine, found.records
 
 
 def _from_records(found: list[Record], debug: bool) -> Machine:

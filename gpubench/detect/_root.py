@@ -43,7 +43,7 @@ class Trace(NamedTuple):
     """What was touched, for a recording: texts of files, names in folders, targets of links."""
 
     files: dict[str, str]
-    folders: dict[str, None]
+    folders: dict[str, list[str]]
     links: dict[str, str]
 
 
@@ -86,7 +86,7 @@ class Root:
         except OSError:
             return None
         if self.trace is not None:
-            self.trace.folders[real] = None
+            self.trace.folders[real] = found
         return found
 
     def link(self, path: str) -> str | None:
@@ -110,7 +110,7 @@ class Root:
         there = real is not None and os.path.lexists(self._host(real))
         if there and self.trace is not None and real is not None:
             if os.path.isdir(self._host(real)):
-                self.trace.folders[real] = None
+                self.trace.folders.setdefault(real, [])
             else:
                 self.trace.files.setdefault(real, "")
         return there

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import msgspec
+
 from gpubench.detect import remedies
 from gpubench.model.machine import Gpu, Machine, Mode, Reason, Recommendation, Rejected
 
@@ -42,6 +44,13 @@ def recommend(machine: Machine, override: Mode | None = None) -> Recommendation:
         cpu_threads=machine.cpu.available.value, reasons=reasons, overrides=overrides,
         rejected=[Rejected(device_id=gpu.id, mode="gpu", code=code) for gpu, code in rejected],
     )  # fmt: skip
+
+
+def verified(advice: Recommendation, checked: frozenset[str]) -> Recommendation:
+    """The same, with confidence `verified` if a checked kernel ran on every listed device."""
+    if advice.device_ids and set(advice.device_ids) <= checked and advice.confidence == "provisional":
+        return msgspec.structs.replace(advice, confidence="verified")
+    return advice
 
 
 def at_least(size: int, gib: int) -> bool:

@@ -54,6 +54,8 @@ def hypervisor(root: Root, blocks: Fact[CpuInfo], vendor: str, product: str) -> 
     if blocks.value and "emulated by qemu" in (blocks.value.any("machine") or ""):
         return known("kvm", "/proc/cpuinfo")
     # Off x86 there is no flag: a firmware table can show a hypervisor, its silence shows nothing.
+    if name is None and blocks.status not in ("ok", "absent"):
+        return lost(blocks)
     return known(name, _DMI[0]) if name else missing("absent")
 
 
