@@ -20,8 +20,6 @@ class Terminated(KeyboardInterrupt):
 
     exit_code = ExitCode.TERMINATED
 
-    exit_code = ExitCode.TERMINATED
-
 
 class PipeBroken(Exception):
     """Some pipe broke inside a command. The parser would end quietly, even when it was a worker's pipe."""
