@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from gpubench.model.case import REGIMES
 from gpubench.report.analysis.baseline import baseline_line, cpu_line
 from gpubench.report.analysis.types import Analysis, BreakEven, CaseResult, Speedup
 from gpubench.report.analysis.verdict import verdict_text
@@ -64,7 +65,12 @@ def _by_table(rows: Sequence[Speedup]) -> list[list[Speedup]]:
     for row in rows:
         case = row.case.case
         groups.setdefault((case.op, case.dtype, case.device_id), []).append(row)
-    return list(groups.values())
+    # One regime after the other, sizes ascending: each is a curve, and a search measures other sizes for each.
+    return [sorted(group, key=_regime_first) for group in groups.values()]
+
+
+def _regime_first(row: Speedup) -> tuple[int, int]:
+    return (REGIMES.index(row.case.case.regime), row.case.case.calls or 0)
 
 
 def _speedup_table(analysis: Analysis, rows: Sequence[Speedup], unit: str) -> Table:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import msgspec
 import pytest
 from hypothesis import given, settings
@@ -150,3 +152,24 @@ def test_intervals_contain_the_estimate_and_lie_inside_the_measured_sizes(ratios
         assert found.low <= found.n <= found.high
         assert found.first * 0.98 - 1 <= found.low
         assert found.high <= found.last * 1.02 + 1
+
+
+@pytest.mark.parametrize(("sigma", "sure"), [(0.02, 0.95), (0.10, 0.80)])
+def test_the_interval_covers_the_truth_on_noisy_curves(sigma, sure):
+    """First curve of measurement.md E5 (transfer-always, crossing at 212), sizes by factor 2, 10 samples a side."""
+    draw = random.Random(8)
+    runs, hits, answers = 60, 0, 0
+    for _ in range(runs):
+        outcomes = []
+        for n in (32, 64, 128, 256, 512, 1024):
+            cpu_s = 3e-6 + 2 * n**3 / 8e11
+            gpu_s = 12e-6 + 16 * n**2 / 5e10 + 2 * n**3 / 4.5e13
+            for what, seconds in ((case(n=n), cpu_s), (case(n=n, device="cupy:0"), gpu_s)):
+                noise = [draw.lognormvariate(0, sigma) * (1 + 2 * (draw.random() < 0.02)) for _ in range(10)]
+                outcomes.append(measured(what, seconds, sessions=1, factors=noise))
+        (found,) = analyse(run_of(outcomes, sessions=1)).break_even
+        if found.verdict == "at":
+            answers += 1
+            hits += found.low <= 212 <= found.high  # type: ignore[operator]
+    assert answers / runs >= sure
+    assert hits >= 0.95 * answers
