@@ -79,7 +79,7 @@ def _speedup_table(analysis: Analysis, rows: Sequence[Speedup], unit: str) -> Ta
     against = "CPU" if rows[0].baseline.device_kind == "cpu" else "baseline"
     library = _library_rows(analysis, rows)
     columns = (
-        Column("n", right=True), Column("data"), Column(against, right=True, rank=1), Column(side, right=True),
+        Column("data"), Column("n", right=True), Column(against, right=True, rank=1), Column(side, right=True),
         Column("speedup", right=True), *([Column("lib/lib", right=True, rank=2)] if library else []),
     )  # fmt: skip
     body = []
@@ -89,7 +89,7 @@ def _speedup_table(analysis: Analysis, rows: Sequence[Speedup], unit: str) -> Ta
         beside_text = short_ratio_text(beside.ratio) + mark(beside.label) if beside else "-"
         body.append(
             cells(
-                size_text(row.case), _data(case.regime, case.calls), _timed(row.baseline, unit),
+                _data(case.regime, case.calls), size_text(row.case), _timed(row.baseline, unit),
                 _timed(row.case, unit), Cell(ratio_text(row.ratio) + mark(row.label), _tone(row)),
                 *([beside_text] if library else []),
             )
