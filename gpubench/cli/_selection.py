@@ -17,7 +17,7 @@ DEFAULT_SUITE = "vector,matmul,activation"
 DEFAULT_BUDGET_S = 60.0
 # Without --sizes the budget is spent on finding sizes rather than on precision: one session, a few samples,
 # and a warm-up that only bridges the gaps between blocks, because each device is busy again at once.
-SUITE = {"warmup_s": 0.02, "min_samples": 6, "max_samples": 20, "max_time_s": 0.08}
+SUITE = {"warmup_s": 0.02, "min_samples": 6, "max_samples": 20, "max_time_s": 0.03}
 _SHORT_DTYPES = {"f64": "float64", "f32": "float32", "f16": "float16", "bf16": "bfloat16"}
 PRESETS: dict[str, dict[str, Any]] = {
     "quick": {"sessions": 1, "min_samples": 7, "max_samples": 30, "max_time_s": 0.5, "precision": 0.05},

@@ -22,13 +22,17 @@ class Target(msgspec.Struct, frozen=True):
 
 
 class Workload(msgspec.Struct, frozen=True):
-    """Op, size and dtype with its cases on all devices: what is measured side by side, interleaved."""
+    """Op, size and dtype with its cases on all devices: what is measured side by side, interleaved.
+
+    `searching` marks a size that only narrows a bracket: its device clock is left alone.
+    """
 
     op: Op
     params: dict[str, int]
     dtype: Dtype
     cases: tuple[Case, ...]
     skips: tuple[Skip, ...] = ()
+    searching: bool = False
 
     @property
     def key(self) -> str:

@@ -41,7 +41,7 @@ class Prepare(Message, frozen=True, kw_only=True, tag="prepare"):
     """Inputs, buffers, build, correctness gate, parts; calibrate unless the counts are given.
 
     `repeat` counts launches per sample, as a Block stores it. `part_samples` is how often each part is
-    timed; 0 leaves the parts out.
+    timed; 0 leaves the parts out. Without `device_clock` only the wall clock is read.
     """
 
     id: int
@@ -51,6 +51,7 @@ class Prepare(Message, frozen=True, kw_only=True, tag="prepare"):
     hot_repeat: int | None = None
     part_samples: int = 5
     time_it: bool = True
+    device_clock: bool = True
 
 
 class Sample(Message, frozen=True, kw_only=True, tag="sample"):

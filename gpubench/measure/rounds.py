@@ -49,8 +49,9 @@ class Runtime(msgspec.Struct, frozen=True):
 class _Seat:
     """One case while its workload is measured: its clock, its kept samples, whether its worker knows it."""
 
-    def __init__(self, case: Case, limit_s: float) -> None:
+    def __init__(self, case: Case, limit_s: float, *, device_clock: bool) -> None:
         self.case = case
+        self.device_clock = device_clock
         self.left_s = limit_s
         self.kept: list[float] = []
         self.prepared: protocol.Prepared | None = None
@@ -62,7 +63,7 @@ class _Seat:
 def measure(runtime: Runtime, workload: Workload) -> None:
     """Measure every case of the workload that has not failed before. Outcomes go to the recorder."""
     seats = [
-        _Seat(case, runtime.settings.case_timeout_s)
+        _Seat(case, runtime.settings.case_timeout_s, device_clock=not workload.searching)
         for case in workload.cases
         if not isinstance(runtime.recorder.outcome(case.id), (Failure, Skip))
     ]
@@ -97,7 +98,7 @@ def _prepare(runtime: Runtime, seat: _Seat, *, first: bool) -> None:
         return protocol.Prepare(
             id=worker.next_id, case=seat.case, session=runtime.session,
             repeat=block.repeat if block else None, hot_repeat=block.hot_repeat if block else None,
-            time_it=not runtime.check_only,
+            time_it=not runtime.check_only, device_clock=seat.device_clock,
         )  # fmt: skip
 
     reply = _exchange(runtime, seat, request)

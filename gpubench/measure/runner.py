@@ -92,6 +92,7 @@ class _Runner:
         self._scratch = Path(tempfile.mkdtemp(prefix="gpubench-"))
         self._gone: dict[str, DeviceGone] = {}
         self._kinds = {t.device.id: t.device.kind for t in request.scope.targets}
+        self._cpu = {device_id for device_id, kind in self._kinds.items() if kind == "cpu"}
         self._crew: Crew | None = None
         self._found: list[Workload] = []
         self._elapsed: dict[str, dict[int, float]] = {}
@@ -207,19 +208,30 @@ class _Runner:
                 return
 
     def _refine(self, pairs: list[tuple[Op, Dtype]]) -> Iterator[Workload]:
-        open_pairs = list(pairs)
-        while open_pairs:
-            for op, dtype in list(open_pairs):
-                times = self._times(op, dtype)
-                n = search.next_size(op.sizes, times, self._slots(times, "cpu"), self._slots(times, "gpu"))
-                elapsed = self._elapsed.get(f"{op.name}/{dtype}", {})
-                if n is None or 1.2 * max(elapsed.values(), default=0.0) > self._search_left_s():
-                    open_pairs.remove((op, dtype))
-                    continue
-                yield self._new(op, n, dtype)
+        """Halve the widest bracket of all, as long as there is one and time for it."""
+        while True:
+            found = []
+            for place, (op, dtype) in enumerate(pairs):
+                step = search.widest(op.sizes, self._times(op, dtype), self._cpu)
+                if step is not None and self._fits(op, step[1], dtype):
+                    found.append((step[0], -place, step[1]))
+            if not found:
+                return
+            _, place, n = max(found)
+            op, dtype = pairs[-place]
+            yield self._new(op, n, dtype, search.contenders(self._times(op, dtype), n, self._cpu))
 
-    def _new(self, op: Op, n: int, dtype: Dtype) -> Workload:
+    def _fits(self, op: Op, n: int, dtype: Dtype) -> bool:
+        """A size inside a bracket takes no longer than the next larger one did."""
+        elapsed = self._elapsed.get(f"{op.name}/{dtype}", {})
+        larger = [elapsed[m] for m in sorted(elapsed) if m > n]
+        return bool(larger) and 1.2 * larger[0] < self._search_left_s()
+
+    def _new(self, op: Op, n: int, dtype: Dtype, slots: set[search.Slot] | None = None) -> Workload:
         found = workload(op, n, dtype, self.request.scope)
+        if slots is not None:
+            kept = tuple(c for c in found.cases if (c.device_id, c.form, c.regime_id) in slots)
+            found = msgspec.structs.replace(found, cases=kept, skips=(), searching=True)
         self._found.append(found)
         self._announce_plan([found])
         return found
@@ -236,10 +248,6 @@ class _Runner:
                     slot = (case.device_id, case.form, case.regime_id)
                     times.setdefault(item.n, {})[slot] = stats.median(kept)
         return times
-
-    def _slots(self, times: Mapping[int, Mapping[search.Slot, float]], side: str) -> list[search.Slot]:
-        slots = {slot for row in times.values() for slot in row}
-        return sorted(s for s in slots if (self._kinds[s[0]] == "cpu") == (side == "cpu"))
 
     # ---------------------------------------------------------------- budget and bookkeeping
 

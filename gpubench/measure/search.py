@@ -7,7 +7,7 @@ search timings decide where to look, the estimate is made from the file (report/
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping
 
 from gpubench.model.op import Dtype, Ladder, Op
 
@@ -18,6 +18,7 @@ NARROW = 1.25
 EXTRA_LAUNCHES = 12
 
 Slot = tuple[str, str, str]  # device id, form, regime id
+Curve = tuple[str, str]  # device id, regime id
 Times = Mapping[int, Mapping[Slot, float]]  # size -> slot -> seconds per launch
 
 
@@ -28,26 +29,57 @@ def coarse_sizes(ladder: Ladder) -> list[int]:
     return sorted({sizes[round(i * (len(sizes) - 1) / last)] for i in range(COARSE_SIZES)})
 
 
-def bracket(times: Times, slot: Slot, cpu: Sequence[Slot]) -> tuple[int, int] | None:
-    """(largest measured size at which the slot loses to the best CPU slot, next measured size).
+def ratios(times: Times, cpu: Collection[str]) -> dict[Curve, dict[int, float]]:
+    """Fastest CPU form over fastest form of each GPU device and regime, by size; above 1 the GPU wins."""
+    found: dict[Curve, dict[int, float]] = {}
+    for n, row in times.items():
+        baseline = min((seconds for slot, seconds in row.items() if slot[0] in cpu), default=None)
+        if baseline is None:
+            continue
+        for device, _, regime in row:
+            if device not in cpu:
+                best = min(s for slot, s in row.items() if (slot[0], slot[2]) == (device, regime))
+                found.setdefault((device, regime), {})[n] = baseline / best
+    return found
+
+
+def bracket(curve: Mapping[int, float]) -> tuple[int, int] | None:
+    """(largest measured size at which the GPU loses, next measured size).
 
     None if it never loses, or still loses at the largest size.
     """
-    sizes = sorted(n for n, row in times.items() if slot in row and any(c in row for c in cpu))
-    loses = [n for n in sizes if times[n][slot] >= min(times[n][c] for c in cpu if c in times[n])]
+    sizes = sorted(curve)
+    loses = [n for n in sizes if curve[n] <= 1]
     if not loses or loses[-1] == sizes[-1]:
         return None
     return loses[-1], sizes[sizes.index(loses[-1]) + 1]
 
 
-def next_size(ladder: Ladder, times: Times, cpu: Sequence[Slot], gpu: Sequence[Slot]) -> int | None:
-    """The geometric middle of the widest bracket that is not narrow yet, or None."""
-    brackets = [found for slot in gpu if (found := bracket(times, slot, cpu))]
-    for low, high in sorted(brackets, key=lambda b: b[1] / b[0], reverse=True):
+def widest(ladder: Ladder, times: Times, cpu: Collection[str]) -> tuple[float, int] | None:
+    """(high / low, geometric middle) of the widest bracket that is not narrow yet, or None."""
+    found = None
+    for curve in ratios(times, cpu).values():
+        ends = bracket(curve)
+        if ends is None:
+            continue
+        low, high = ends
         middle = _round(ladder, math.sqrt(low * high))
-        if high / low > NARROW and low < middle < high and middle not in times:
-            return middle
-    return None
+        if high / low > NARROW and low < middle < high and middle not in curve:
+            found = max(found or (0.0, 0), (high / low, middle))
+    return found
+
+
+def contenders(times: Times, n: int, cpu: Collection[str]) -> set[Slot]:
+    """The slots worth measuring at `n`: all CPU forms, and of each bracket that holds `n` the forms that
+    are fastest at its ends."""
+    wanted = {slot for row in times.values() for slot in row if slot[0] in cpu}
+    for (device, regime), curve in ratios(times, cpu).items():
+        ends = bracket(curve)
+        if ends is not None and ends[0] < n < ends[1]:
+            for end in ends:
+                row = {s: t for s, t in times[end].items() if (s[0], s[2]) == (device, regime)}
+                wanted.add(min(row, key=lambda slot: row[slot]))
+    return wanted
 
 
 def predicted_seconds(

@@ -168,7 +168,7 @@ class Worker:
             cycle.hot_repeat = request.hot_repeat
             return
         cycle.repeat = sampling.calibrate(cycle, self._overhead_s, self._clock_step_s, self._clock_cost_s)
-        if cycle.case.regime == "resident":
+        if cycle.case.regime == "resident" and request.device_clock:
             cycle.hot_repeat = sampling.calibrate_hot(cycle)
 
     def _time_parts(self, cycle: sampling.Cycle, count: int) -> dict[str, list[float]]:
