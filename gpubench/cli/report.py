@@ -64,13 +64,17 @@ def report(
 ) -> None:
     """Render saved results: verdict, break-even, speedup, where the time goes, warnings."""
     from gpubench import report as reports
-    from gpubench import selectors, store
+    from gpubench import store
 
     to_terminal = output in (None, "-") and sys.stdout.isatty()
     name = chosen_format(format, output, to_terminal)
     if name not in reports.FORMATS:
         reports.known(name, reports.FORMATS, "format")
-    keep = selectors.selection(filter or [], skip or [])
+    keep = None
+    if filter or skip:
+        from gpubench import selectors
+
+        keep = selectors.selection(filter or [], skip or [])
     if output is not None:
         store.check_writable(output)
     text = reports.render(
