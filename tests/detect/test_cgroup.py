@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+import pytest
+
+from gpubench.detect import _cgroup
+
+GIB = 1 << 30
+
+
+def mountinfo(root: str, point: str, kind: str, options: str) -> str:
+    return f"30 23 0:26 {root} {point} rw,nosuid - {kind} {kind} {options}"
+
+
+def test_kubernetes_v2_the_tighter_parent_wins(look, host):
+    group = "/sys/fs/cgroup/kubepods/pod1"
+    host |= {
+        "/proc/self/cgroup": "0::/kubepods/pod1/container",
+        "/proc/self/mountinfo": mountinfo("/", "/sys/fs/cgroup", "cgroup2", "rw"),
+        f"{group}/container/cpu.max": "max 100000",
+        f"{group}/cpu.max": "50000 100000",
+        f"{group}/container/memory.max": str(4 * GIB),
+        f"{group}/container/memory.current": str(GIB),
+        f"{group}/memory.max": str(2 * GIB),
+        f"{group}/memory.current": str(GIB),
+        f"{group}/memory.stat": f"anon 1\ninactive_file {GIB // 2}",
+    }
+    machine = look(host)
+    assert machine.cpu.quota_cpus.value == 0.5
+    assert (machine.cpu.available.value, machine.cpu.limited_by.value) == (1, "quota")
+    assert machine.memory.limit_bytes.value == 2 * GIB
+    assert machine.memory.usable_bytes.value == 2 * GIB - GIB // 2
+    assert machine.memory.limited_by.value == "cgroup"
+    assert machine.platform.container.value == "kubernetes"
+
+
+def test_docker_v1_cuts_the_mounted_root_off_the_path(look, host):
+    host |= {
+        "/proc/self/cgroup": "4:cpu,cpuacct:/docker/abc\n3:memory:/docker/abc\n2:cpuset:/docker/abc",
+        "/proc/self/mountinfo": "\n".join([
+            mountinfo("/docker/abc", "/sys/fs/cgroup/cpu", "cgroup", "rw,cpu,cpuacct"),
+            mountinfo("/docker/abc", "/sys/fs/cgroup/memory", "cgroup", "rw,memory"),
+            mountinfo("/docker/abc", "/sys/fs/cgroup/cpuset", "cgroup", "rw,cpuset"),
+        ]),
+        "/sys/fs/cgroup/cpu/cpu.cfs_quota_us": "150000",
+        "/sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000",
+        "/sys/fs/cgroup/cpuset/cpuset.cpus": "1-63",
+        "/sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712",
+    }  # fmt: skip
+    machine = look(host)
+    assert machine.cpu.quota_cpus.value == 1.5
+    assert machine.cpu.cpuset.value == "1"
+    assert (machine.cpu.available.value, machine.cpu.limited_by.value) == (1, "cpuset")
+    assert machine.memory.limit_bytes.status == "absent"
+    assert machine.memory.limited_by.value == "host"
+
+
+def test_hybrid_takes_the_tightest_of_both(look, host):
+    host |= {
+        "/proc/self/cgroup": "2:cpu:/a\n0::/b",
+        "/proc/self/mounts": "cgroup /sys/fs/cgroup/cpu cgroup rw,cpu 0 0\ncgroup2 /sys/fs/cgroup/unified cgroup2 rw 0 0",
+        "/sys/fs/cgroup/cpu/a/cpu.cfs_quota_us": "-1",
+        "/sys/fs/cgroup/cpu/a/cpu.cfs_period_us": "100000",
+        "/sys/fs/cgroup/unified/b/cpu.max": "25000 100000",
+    }
+    assert look(host).cpu.quota_cpus.value == 0.25
+
+
+def test_a_spoiled_limit_is_invalid_and_not_ignored(look, host):
+    host |= {
+        "/proc/self/cgroup": "0::/",
+        "/proc/self/mounts": "cgroup2 /sys/fs/cgroup cgroup2 rw 0 0",
+        "/sys/fs/cgroup/memory.max": "much",
+        "/sys/fs/cgroup/cpu.max": "fast",
+    }
+    machine = look(host)
+    assert machine.memory.limit_bytes.status == machine.memory.usable_bytes.status == "invalid"
+    assert machine.cpu.quota_cpus.status == "invalid"
+    assert machine.cpu.available.value == 2
+    assert "quota" in machine.cpu.available.note
+
+
+@pytest.mark.parametrize("path", ["/../../elsewhere", "/other"])
+def test_a_group_outside_of_the_mount_is_read_at_the_mount_point(path):
+    mount = _cgroup.Mount("/cg", "/docker/abc", "cgroup2", frozenset())
+    assert [level.folder for level in _cgroup._levels([mount], {"": path}, None, "cpu")] == ["/cg"]
+
+
+def test_escaped_mount_points_are_understood():
+    mounts = _cgroup.parse_mounts("cgroup2 /my\\040groups cgroup2 rw 0 0\nspoiled\nproc /proc proc rw 0 0")
+    assert [mount.point for mount in mounts] == ["/my groups"]
