@@ -62,10 +62,17 @@ def build(rows: int, columns: int, dtype: str, limits: Limits) -> WgslProgram:
 
 
 def choose_layout(columns: int, limits: Limits) -> Layout:
-    """Two vec4 a lane (measured best at 1024 and 4096 columns), up to eight when the group is at its limit."""
-    vectors = columns % 4 == 0
-    units = columns // 4 if vectors else columns
-    most = group_threads(limits, _LARGEST_GROUP)
+    """The layout of WGSL rows of that length within the device's limits."""
+    return layout_of(columns, group_threads(limits, _LARGEST_GROUP), width=4)
+
+
+def layout_of(columns: int, most: int, width: int) -> Layout:
+    """Two vectors of `width` elements a lane (measured best at 1024 and 4096 columns of float32).
+
+    Up to eight when the group is at its limit of `most` threads, a power of two; beyond that a loop.
+    """
+    vectors = columns % width == 0
+    units = columns // width if vectors else columns
     per_lane, largest = (2, 8) if vectors else (4, 16)
     lanes = min(power_of_two_at_least(ceil_div(units, per_lane)), most)
     held = ceil_div(units, lanes)

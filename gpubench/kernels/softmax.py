@@ -4,8 +4,8 @@ n elements are cut into rows of `columns`: the largest divisor of n up to 1024. 
 is at most 65,536 (a prime n, say), all of n is one row. A param `columns` that divides n overrides the rule.
 """
 
-from gpubench.kernels import _rows_numpy, _softmax_wgsl
-from gpubench.model.kernel import Kernel, Limits, WgslProgram
+from gpubench.kernels import _rows_numpy, _softmax_cuda, _softmax_wgsl
+from gpubench.model.kernel import CudaProgram, Kernel, Limits, WgslProgram
 from gpubench.model.op import Array, Ladder, Op, Operand, Params, Shape, Tolerance
 
 _WIDEST, _NARROWEST, _ONE_ROW = 1024, 32, 65536
@@ -41,12 +41,17 @@ def _build_wgsl(params: Params, dtype: str, limits: Limits) -> WgslProgram:
     return _softmax_wgsl.build(rows, width, dtype, limits)
 
 
+def _build_cuda(params: Params, dtype: str, limits: Limits) -> CudaProgram:
+    rows, width = _shape(params)
+    return _softmax_cuda.build(rows, width, dtype)
+
+
 OP = Op(
     name="softmax",
     group="activation",
     summary="out = exp(x - max(x)) / sum(exp(x - max(x))) along rows of up to 1024",
     params={"n": "number of elements (a multiple of 1024 gives rows of 1024)"},
-    sizes=Ladder(low=2**10, high=2**24, granule=1024),
+    sizes=Ladder(low=2**10, high=2**22, granule=1024),
     dtypes=("float32", "float64"),
     inputs=(Operand("x", _shape, values="normal"),),
     output=Operand("out", _shape),
@@ -58,6 +63,7 @@ OP = Op(
     split={"x": 0},
     tuned={
         "numpy": (Kernel("numpy", _rows_numpy.softmax),),
+        "cupy": (Kernel("cuda", _build_cuda),),
         "wgpu": (Kernel("wgsl", _build_wgsl),),
     },
 )

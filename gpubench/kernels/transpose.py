@@ -3,8 +3,8 @@
 x is n x n, or `m` x n where a param `m` is given.
 """
 
-from gpubench.kernels import _rows_numpy, _transpose_wgsl
-from gpubench.model.kernel import Kernel, Limits, WgslProgram
+from gpubench.kernels import _rows_numpy, _transpose_cuda, _transpose_wgsl
+from gpubench.model.kernel import CudaProgram, Kernel, Limits, WgslProgram
 from gpubench.model.op import EXACT, Ladder, Op, Operand, Params, Shape
 
 
@@ -23,12 +23,17 @@ def _build_wgsl(params: Params, dtype: str, limits: Limits) -> WgslProgram:
     return _transpose_wgsl.build(rows, columns, dtype, limits)
 
 
+def _build_cuda(params: Params, dtype: str, limits: Limits) -> CudaProgram:
+    rows, columns = _input_shape(params)
+    return _transpose_cuda.build(rows, columns, dtype)
+
+
 OP = Op(
     name="transpose",
     group="matrix",
     summary="out = x^T of an n x n matrix, contiguous",
     params={"n": "side of the square matrix"},
-    sizes=Ladder(low=64, high=4096),
+    sizes=Ladder(low=64, high=2048),
     dtypes=("float32", "float64", "float16"),
     inputs=(Operand("x", _input_shape),),
     output=Operand("out", _output_shape),
@@ -39,6 +44,7 @@ OP = Op(
     split={"x": 1},
     tuned={
         "numpy": (Kernel("numpy", _rows_numpy.transpose),),
+        "cupy": (Kernel("cuda", _build_cuda),),
         "wgpu": (Kernel("wgsl", _build_wgsl),),
     },
 )
