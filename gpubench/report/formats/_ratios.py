@@ -34,7 +34,9 @@ def break_even_section(analysis: Analysis) -> Section:
         )
         for row in analysis.break_even
     ]  # fmt: skip
-    tables = (Table(columns, tuple(rows), note=printable(analysis.baseline), legend=WHERE),) if rows else ()
+    marks = legend({row.last_label for row in analysis.break_even})
+    text = f"{WHERE}; {marks}" if marks else WHERE
+    tables = (Table(columns, tuple(rows), note=printable(analysis.baseline), legend=text),) if rows else ()
     return Section(key="breakeven", title="Break-even: the size from which the GPU wins", tables=tables)
 
 
