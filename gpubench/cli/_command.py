@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import os
 from pathlib import Path
 from typing import Any
@@ -56,6 +57,9 @@ class Command(TyperCommand):
 
     def invoke(self, ctx: Any) -> Any:
         """Run it; what the parser would swallow keeps its meaning."""
+        if not gc.isenabled():  # see `cli.main`
+            gc.freeze()
+            gc.enable()
         try:
             return super().invoke(ctx)
         except Terminated as error:
