@@ -267,9 +267,7 @@ def fit_line(
     return mean_y - slope * mean_x, slope
 
 
-def line_root(
-    x: Sequence[float], y: Sequence[float], weights: Sequence[float] | None = None
-) -> float | None:
+def line_root(x: Sequence[float], y: Sequence[float], weights: Sequence[float] | None = None) -> float | None:
     """Where the fitted line crosses zero while rising; None if it does not rise."""
     intercept, slope = fit_line(x, y, weights)
     return -intercept / slope if slope > 0 else None

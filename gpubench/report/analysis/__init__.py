@@ -18,9 +18,7 @@ from gpubench.report.analysis.verdict import verdicts
 __all__ = ["Analysis", "analyse", "machine_line"]
 
 
-def analyse(
-    run: Run, *, baseline: str | None = None, keep: Callable[[Case], bool] | None = None
-) -> Analysis:
+def analyse(run: Run, *, baseline: str | None = None, keep: Callable[[Case], bool] | None = None) -> Analysis:
     """Everything derived from `run`. `baseline` is DEVICE, FORM or FORM@DEVICE (default: the fastest CPU form);
     `keep` selects cases. Raises InputError if the baseline was not measured."""
     everything = case_results(run)

@@ -17,7 +17,8 @@ def case_results(run: Run) -> tuple[CaseResult, ...]:
     kinds = {device.id: device.kind for device in run.devices}
     beside = residents(run)
     rows = [
-        case_result(run, outcome, device_kind(outcome.case.device_id, kinds), beside) for outcome in run.outcomes
+        case_result(run, outcome, device_kind(outcome.case.device_id, kinds), beside)
+        for outcome in run.outcomes
     ]
     return tuple(sorted(rows, key=_order))
 

@@ -74,7 +74,9 @@ def _about_run(run: Run, cases: Sequence[CaseResult]) -> list[Finding]:
         found.append(Finding(code="cpu-limited", severity="warning", message=limit, hint=advice))
     if run.settings.inputs != "random":
         message = f"inputs are {run.settings.inputs}, which can be faster than real data"
-        found.append(Finding(code="inputs-not-random", severity="warning", message=message, hint="leave out --inputs"))
+        found.append(
+            Finding(code="inputs-not-random", severity="warning", message=message, hint="leave out --inputs")
+        )
     if run.exit_reason == "budget":
         message = "the time budget ended before every case had its samples"
         advice = "raise --budget or choose fewer --ops or --sizes"

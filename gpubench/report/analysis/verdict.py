@@ -127,4 +127,3 @@ def _clause(row: BreakEven) -> str:
     if row.verdict == "unstable":
         return f"has no single threshold {where} (it crosses at {', '.join(map(str, row.crossings))})"
     return f"is undecided {where} ({_REASONS[row.reason or 'noise']})"
-

@@ -22,7 +22,9 @@ def skipped_section(analysis: Analysis) -> Section:
         if row.time is None or row.label == "implausible":
             # A failure is told with its own words; skips share a reason that is the same for many sizes and ops.
             detail = "" if row.outcome == "skip" else row.detail
-            groups.setdefault((row.outcome, row.reason or row.label, row.case.device_id, detail), []).append(row)
+            groups.setdefault((row.outcome, row.reason or row.label, row.case.device_id, detail), []).append(
+                row
+            )
     ordered = sorted(groups.items(), key=lambda item: (_ORDER[item[0][0]], item[0]))
     lines = tuple(_group_text(rows) for _, rows in ordered)
     return Section(key="skipped", title="Skipped and failed cases", lines=lines, folded=True)

@@ -49,7 +49,9 @@ def speedup_section(analysis: Analysis, unit: str) -> Section:
     if not real and any(row.device_kind == "cpu" and row.time for row in analysis.cases):
         tables.insert(0, _cpu_table(analysis, unit))
     title = "Speedup: CPU time / GPU time" if real else "CPU: library and tuned form"
-    title = title if all(row.baseline.device_kind == "cpu" for row in headline) else "Speedup: baseline / device"
+    title = (
+        title if all(row.baseline.device_kind == "cpu" for row in headline) else "Speedup: baseline / device"
+    )
     return Section(key="speedup", title=title, tables=tuple(tables))
 
 

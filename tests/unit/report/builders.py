@@ -97,7 +97,9 @@ def machine() -> Machine:
         id="GPU-1", name=Fact("Test GPU", "ok", "nvml"),
         memory=GpuMemory(usable_bytes=Fact(16 * 2**30, "ok", "nvml")),
     )  # fmt: skip
-    cpu = Cpu(model=Fact("Test CPU", "ok", "proc"), available=Fact(2, "ok", "proc"), logical=Fact(2, "ok", "proc"))
+    cpu = Cpu(
+        model=Fact("Test CPU", "ok", "proc"), available=Fact(2, "ok", "proc"), logical=Fact(2, "ok", "proc")
+    )
     return Machine(cpu=cpu, memory=Memory(total_bytes=Fact(8 * 2**30, "ok", "proc")), gpus=[gpu])
 
 

@@ -23,7 +23,9 @@ def full_run() -> Run:
             measured(case("relu", n, device="cupy:0"), 8e-6 + n * 8 / 2e12),
             measured(case("relu", n, regime="transfer-always", device="cupy:0"), 3e-5 + n * 8 / 1e10),
             measured(case("relu", n, "tuned", device="wgpu:0"), 2.5e-4 + n * 8 / 1e10),
-            skipped(case("relu", n, "tuned", device="cupy:0"), "no-implementation", "relu has no tuned kernel here"),
+            skipped(
+                case("relu", n, "tuned", device="cupy:0"), "no-implementation", "relu has no tuned kernel here"
+            ),
         ]
     found.append(failed(case("add", 1000, "tuned", device="cupy:0")))
     found.append(skipped(case("add", 2**36, device="cupy:0")))

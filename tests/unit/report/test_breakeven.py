@@ -122,7 +122,10 @@ def test_each_regime_and_device_has_its_own_verdict():
     outcomes = [*curve({64: 0.25, 256: 4.0}), *curve({64: 0.1, 256: 0.2}, regime="transfer-always")]
     unique = {outcome.id: outcome for outcome in outcomes}
     found = analyse(run_of(list(unique.values()))).break_even
-    assert [(row.regime, row.verdict) for row in found] == [("resident", "at"), ("transfer-always", "undecided")]
+    assert [(row.regime, row.verdict) for row in found] == [
+        ("resident", "at"),
+        ("transfer-always", "undecided"),
+    ]
 
 
 @settings(max_examples=40)

@@ -17,7 +17,12 @@ from tests.unit.report.samples import full_run, interrupted_run
 
 def gpubench(*arguments, cwd, stdin=None):
     clean = {name: value for name, value in os.environ.items() if not name.startswith("GPUBENCH_")}
-    environ = {**clean, "HOME": str(cwd), "XDG_DATA_HOME": str(cwd / "data"), "XDG_CONFIG_HOME": str(cwd / "config")}
+    environ = {
+        **clean,
+        "HOME": str(cwd),
+        "XDG_DATA_HOME": str(cwd / "data"),
+        "XDG_CONFIG_HOME": str(cwd / "config"),
+    }
     return subprocess.run(
         [sys.executable, "-m", "gpubench", "report", *arguments], cwd=cwd, env=environ, input=stdin,
         capture_output=True, text=True, check=False, encoding="utf-8",

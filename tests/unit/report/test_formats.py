@@ -24,7 +24,17 @@ from tests import golden
 from tests.unit.report.builders import CPU, GPU, SOFTWARE, case, curve, measured, run_of
 from tests.unit.report.samples import cpu_run, full_run, interrupted_run, software_run
 
-NAMES = ["a|b", "`rm`", "<script>alert(1)</script>", "[x](javascript:1)", "=1+1", "\u202egpu", "🔥", "a\nb", "~~x~~"]
+NAMES = [
+    "a|b",
+    "`rm`",
+    "<script>alert(1)</script>",
+    "[x](javascript:1)",
+    "=1+1",
+    "\u202egpu",
+    "🔥",
+    "a\nb",
+    "~~x~~",
+]
 HOSTILE = st.text(min_size=1, max_size=200) | st.sampled_from([*NAMES, "\\|", "| --- |", "\\", "x" * 200])
 
 
@@ -35,7 +45,9 @@ def test_golden(run, name):
 
 
 def named(name):
-    return run_of(curve({64: 0.25, 256: 4.0}, sessions=1), devices=(CPU, msgspec.structs.replace(GPU, name=name)))
+    return run_of(
+        curve({64: 0.25, 256: 4.0}, sessions=1), devices=(CPU, msgspec.structs.replace(GPU, name=name))
+    )
 
 
 @settings(max_examples=50, deadline=None)
@@ -188,7 +200,10 @@ def test_rendering_for_files_imports_neither_rich_nor_numpy(name, tmp_path):
         f"report.render([store.load({str(file)!r})], {name!r}); "
         "print([m for m in ('rich', 'numpy', 'cupy', 'wgpu') if m in sys.modules])"
     )
-    assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout == "[]\n"
+    assert (
+        subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+        == "[]\n"
+    )
 
 
 def test_a_stored_run_reports_the_same(tmp_path):

@@ -50,13 +50,13 @@ def test_each_gpu_has_its_own_row():
 
 
 def test_software_and_unstable_cases_take_no_headline():
-    run = run_of(
-        [measured(case(), 2e-3), measured(case(device="wgpu:0"), 1e-3)], devices=(CPU, SOFTWARE)
-    )
+    run = run_of([measured(case(), 2e-3), measured(case(device="wgpu:0"), 1e-3)], devices=(CPU, SOFTWARE))
     analysis = analyse(run)
     assert [row.headline for row in analysis.speedups if row.kind == "headline"] == [False]
     assert not analysis.break_even
-    wild = run_of([measured(case(), 2e-3, factors=[0.5] * 5 + [1.5] * 5), measured(case(device="cupy:0"), 1e-3)])
+    wild = run_of(
+        [measured(case(), 2e-3, factors=[0.5] * 5 + [1.5] * 5), measured(case(device="cupy:0"), 1e-3)]
+    )
     assert [row.headline for row in analyse(wild).speedups if row.kind == "headline"] == [False]
 
 

@@ -44,8 +44,14 @@ def test_regimes_share_one_sentence():
     [
         ({64: 2.0, 256: 4.0}, "the GPU pays at every measured size (from n = 64) with data resident."),
         ({64: 0.3, 256: 0.3, 1024: 0.3}, "the GPU pays not with data resident at any size up to 1024."),
-        ({64: 0.1, 256: 0.3, 1024: 0.9}, "the GPU does not pay up to n = 1024 with data resident, but comes closer"),
-        ({64: 0.3, 256: 4.0, 1024: 0.3, 4096: 4.0}, "has no single threshold with data resident (it crosses at"),
+        (
+            {64: 0.1, 256: 0.3, 1024: 0.9},
+            "the GPU does not pay up to n = 1024 with data resident, but comes closer",
+        ),
+        (
+            {64: 0.3, 256: 4.0, 1024: 0.3, 4096: 4.0},
+            "has no single threshold with data resident (it crosses at",
+        ),
         ({64: 1.0, 256: 1.0}, "is undecided with data resident (the measurements are too noisy to say)."),
     ],
 )
@@ -56,7 +62,8 @@ def test_each_verdict_has_words(ratios, expected):
 def test_several_devices_are_named():
     other = msgspec.structs.replace(GPU, id="wgpu:0", backend="wgpu")
     found = words(
-        together(curve({64: 2.0, 256: 4.0}), curve({64: 2.0, 256: 4.0}, device="wgpu:0")), devices=(CPU, GPU, other)
+        together(curve({64: 2.0, 256: 4.0}), curve({64: 2.0, 256: 4.0}, device="wgpu:0")),
+        devices=(CPU, GPU, other),
     )
     assert [sentence.partition(":0:")[0] for sentence in found] == [
         "matmul float32 on cupy", "matmul float32 on wgpu",
@@ -129,7 +136,9 @@ def test_the_machine_line_tolerates_everything_missing():
 
 def test_advice_names_no_option_that_was_given():
     wild = [0.5] * 5 + [1.5] * 5
-    run = run_of([measured(case(), 1e-3, factors=wild, sessions=10)], sessions=10, settings=Settings(preset="rigorous"))
+    run = run_of(
+        [measured(case(), 1e-3, factors=wild, sessions=10)], sessions=10, settings=Settings(preset="rigorous")
+    )
     assert not [finding for finding in analyse(run).findings if "--rigorous" in finding.hint]
 
 
@@ -140,7 +149,11 @@ def test_a_limited_cpu_is_named_beside_every_speedup():
 
 @pytest.mark.parametrize(
     ("ratios", "expected"),
-    [({1000: 0.99, 1010: 1.03}, "n = 1003"), ({10000: 0.5, 14000: 1.7}, "n = 12100"), ({4: 0.5, 6: 1.5}, "n = 5")],
+    [
+        ({1000: 0.99, 1010: 1.03}, "n = 1003"),
+        ({10000: 0.5, 14000: 1.7}, "n = 12100"),
+        ({4: 0.5, 6: 1.5}, "n = 5"),
+    ],
 )
 def test_a_threshold_has_the_digits_that_it_earns(ratios, expected):
     assert expected in words(curve(ratios, factors=[1.0] * 10))[0]
