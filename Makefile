@@ -14,8 +14,11 @@ run:
 	@sh scripts/setup.sh run
 	@.venv/bin/python -m gpubench run $(ARGS)
 
-test: lint
-	@GPUBENCH_REQUIRE=vulkan .venv/bin/python -m pytest $(PYTEST_ARGS)
+# The tests run even when lint fails, and pytest has the last word; either failing fails the target.
+test:
+	@sh scripts/setup.sh test
+	@lint=0; $(MAKE) --no-print-directory lint || lint=1; \
+	GPUBENCH_REQUIRE=vulkan .venv/bin/python -m pytest $(PYTEST_ARGS) && exit $$lint
 
 lint:
 	@sh scripts/setup.sh test
