@@ -53,6 +53,13 @@ WORDS = (
 )
 
 
+class FakeBuffer:
+    """What a device would hold. An upload only refers to the host's array: its time is scripted anyway."""
+
+    def __init__(self, array: Array) -> None:
+        self.array = array
+
+
 class FakeLaunch:
     """Computes the expression once, on the first run; `cost_s` is what each run pretends to take."""
 
@@ -81,7 +88,7 @@ class FakeSession:
         self.blas: Blas | None = Blas(library="fake", version="1", kernel="scripted") if word == "cpu" else None
         self.limits = Limits(max_buffer_bytes=1 << 34, max_binding_bytes=1 << 34, float16=True, float64=True)
         # The inputs of a workload never change, so its answer is computed once, not once a launch.
-        self._answers: dict[str, Array] = {}
+        self._answers: dict[str, FakeBuffer] = {}
         self._host_s = 0.0
         self._device_s = 0.0
         self._noise = float(os.environ.get("GPUBENCH_FAKE_NOISE", "0.2" if word == "noisy" else "0"))
@@ -106,20 +113,20 @@ class FakeSession:
         self._spend(ALLOC_S)
         if self._word == "oom":
             raise DeviceOutOfMemory("scripted: no memory left")
-        return self._np.empty(shape, host_dtype(dtype))
+        return FakeBuffer(self._np.zeros(shape, host_dtype(dtype)))
 
     def free(self, buffer: Buffer) -> None:
         """The array goes with its last reference."""
 
     def upload(self, buffer: Buffer, host: Array) -> None:
         """Copy in, in order."""
-        self._np.copyto(buffer, host)
+        buffer.array = host
         self._spend(COPY_CALL_S + host.nbytes / COPY_BYTES_PER_S)
 
     def download(self, buffer: Buffer, host: Array) -> None:
         """Wait for the launches, then copy out."""
         self._host_s = max(self._host_s, self._device_s)
-        self._np.copyto(host, buffer)
+        self._np.copyto(host, buffer.array)
         self._spend(COPY_CALL_S + host.nbytes / COPY_BYTES_PER_S)
 
     def compile(self, op: Op, case: Case, inputs: Sequence[Buffer], output: Buffer) -> FakeLaunch:
@@ -128,11 +135,11 @@ class FakeSession:
             raise BuildError("scripted: line 1: expected ';'")
         np = self._np
 
-        def compute() -> Array:
+        def compute() -> FakeBuffer:
             if case.workload not in self._answers:
                 with np.errstate(all="ignore"):
-                    result = np.asarray(op.expr(np, *inputs))
-                self._answers = {case.workload: result + 1 if self._word == "wrong" else result}
+                    result = np.asarray(op.expr(np, *(buffer.array for buffer in inputs)))
+                self._answers = {case.workload: FakeBuffer(result + 1 if self._word == "wrong" else result)}
             return self._answers[case.workload]
 
         work, traffic = op.flops(case.params), op.bytes(case.params, case.dtype)

@@ -208,24 +208,26 @@ class _Runner:
                 return
 
     def _refine(self, pairs: list[tuple[Op, Dtype]]) -> Iterator[Workload]:
-        """Halve the widest bracket of all, as long as there is one and time for it."""
+        """Take the most urgent step of all ops, as long as there is one and time for it."""
         while True:
-            found = []
+            steps = []
             for place, (op, dtype) in enumerate(pairs):
-                step = search.widest(op.sizes, self._times(op, dtype), self._cpu)
+                step = search.next_step(op.sizes, self._times(op, dtype), self._cpu)
                 if step is not None and self._fits(op, step[1], dtype):
-                    found.append((step[0], -place, step[1]))
-            if not found:
+                    steps.append((step[0], -place, step[1]))
+            if not steps:
                 return
-            _, place, n = max(found)
+            _, place, n = max(steps)
             op, dtype = pairs[-place]
             yield self._new(op, n, dtype, search.contenders(self._times(op, dtype), n, self._cpu))
 
     def _fits(self, op: Op, n: int, dtype: Dtype) -> bool:
-        """A size inside a bracket takes no longer than the next larger one did."""
+        """True if this size is predicted to fit what the search may still spend."""
         elapsed = self._elapsed.get(f"{op.name}/{dtype}", {})
-        larger = [elapsed[m] for m in sorted(elapsed) if m > n]
-        return bool(larger) and 1.2 * larger[0] < self._search_left_s()
+        seconds = search.predicted_seconds(
+            op, n, dtype, self._times(op, dtype), elapsed, self.settings.min_samples
+        )
+        return 1.2 * seconds < self._search_left_s()
 
     def _new(self, op: Op, n: int, dtype: Dtype, slots: set[search.Slot] | None = None) -> Workload:
         found = workload(op, n, dtype, self.request.scope)

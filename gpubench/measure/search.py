@@ -12,6 +12,9 @@ from collections.abc import Collection, Mapping
 from gpubench.model.op import Dtype, Ladder, Op
 
 COARSE_SIZES = 3
+COARSE_SHARE = 0.7
+# A curve that loses at its largest size is followed upwards by this factor.
+STRIDE = 4
 # A bracket this narrow is left to interpolation (measurement.md section 10, step 3).
 NARROW = 1.25
 # Launches of one case in one session beside its samples: calibration, warm-up, checks, parts.
@@ -23,10 +26,13 @@ Times = Mapping[int, Mapping[Slot, float]]  # size -> slot -> seconds per launch
 
 
 def coarse_sizes(ladder: Ladder) -> list[int]:
-    """`COARSE_SIZES` sizes of the ladder, spread evenly, both ends included."""
+    """`COARSE_SIZES` sizes of the ladder, spread evenly from its low end to `COARSE_SHARE` of its steps.
+
+    The large sizes cost most; they are added only where the GPU still loses (see `next_step`).
+    """
     sizes = ladder.sizes()
-    last = COARSE_SIZES - 1
-    return sorted({sizes[round(i * (len(sizes) - 1) / last)] for i in range(COARSE_SIZES)})
+    last = round((len(sizes) - 1) * COARSE_SHARE)
+    return sorted({sizes[round(i * last / (COARSE_SIZES - 1))] for i in range(COARSE_SIZES)})
 
 
 def ratios(times: Times, cpu: Collection[str]) -> dict[Curve, dict[int, float]]:
@@ -55,27 +61,38 @@ def bracket(curve: Mapping[int, float]) -> tuple[int, int] | None:
     return loses[-1], sizes[sizes.index(loses[-1]) + 1]
 
 
-def widest(ladder: Ladder, times: Times, cpu: Collection[str]) -> tuple[float, int] | None:
-    """(high / low, geometric middle) of the widest bracket that is not narrow yet, or None."""
-    found = None
+def next_step(ladder: Ladder, times: Times, cpu: Collection[str]) -> tuple[float, int] | None:
+    """(urgency, size) of the most urgent size to measure next, or None.
+
+    A bracket asks for its geometric middle, with its width high / low as urgency. A curve that loses at its
+    largest size and still rises asks for a larger one, as urgently as a bracket of that width.
+    """
+    steps = []
     for curve in ratios(times, cpu).values():
         ends = bracket(curve)
-        if ends is None:
-            continue
-        low, high = ends
-        middle = _round(ladder, math.sqrt(low * high))
-        if high / low > NARROW and low < middle < high and middle not in curve:
-            found = max(found or (0.0, 0), (high / low, middle))
-    return found
+        top = max(curve)
+        if ends is not None:
+            low, high = ends
+            middle = _round(ladder, math.sqrt(low * high))
+            if high / low > NARROW and low < middle < high and middle not in curve:
+                steps.append((high / low, middle))
+        elif curve[top] <= 1 and top < ladder.high and _rising(curve):
+            steps.append((float(STRIDE), min(top * STRIDE, ladder.high)))
+    return max(steps, default=None)
+
+
+def _rising(curve: Mapping[int, float]) -> bool:
+    *_, before, last = (curve[n] for n in sorted(curve)) if len(curve) > 1 else (0.0, curve[max(curve)])
+    return last > before
 
 
 def contenders(times: Times, n: int, cpu: Collection[str]) -> set[Slot]:
     """The slots worth measuring at `n`: all CPU forms, and of each bracket that holds `n` the forms that
-    are fastest at its ends."""
+    are fastest at its ends. Above the largest size so far: the fastest forms of the curves that lose there."""
     wanted = {slot for row in times.values() for slot in row if slot[0] in cpu}
     for (device, regime), curve in ratios(times, cpu).items():
-        ends = bracket(curve)
-        if ends is not None and ends[0] < n < ends[1]:
+        ends = bracket(curve) or (max(curve),)
+        if ends[0] < n < ends[-1] or (len(ends) == 1 and ends[0] < n and curve[ends[0]] <= 1):
             for end in ends:
                 row = {s: t for s, t in times[end].items() if (s[0], s[2]) == (device, regime)}
                 wanted.add(min(row, key=lambda slot: row[slot]))

@@ -125,7 +125,8 @@ class SessionRecord(Record, frozen=True, kw_only=True):
 
 
 class Block(Record, frozen=True, kw_only=True):
-    """Samples of one case in one round. Each value is seconds per launch.
+    """Samples of one case in one round. Each value is seconds per launch, `repeat` launches make a sample
+    (in transfer-once: transfer rounds times calls); `t_s` is the block's start from that of the session.
 
     The first `warmup` entries of `wall_s` are warm-up; `discarded` maps an index of `wall_s` to a reason.
     """

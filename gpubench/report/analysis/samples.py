@@ -75,10 +75,9 @@ def device_samples(run: Run, outcome: Measurement, clock: str) -> list[list[floa
 
 
 def sample_seconds(run: Run, outcome: Measurement) -> float | None:
-    """The length of the shortest session's median sample in seconds; transfer-once repeats `calls` launches."""
-    calls = outcome.case.calls or 1
+    """The length of the shortest session's median sample in seconds: `repeat` launches."""
     medians = [
-        median([value * block.repeat * calls for block in blocks for value in wall_samples([block])])
+        median([value * block.repeat for block in blocks for value in wall_samples([block])])
         for blocks in main_blocks(run, outcome).values()
         if any(wall_samples([block]) for block in blocks)
     ]
