@@ -1,0 +1,81 @@
+"""Providers that sleep, abort, print junk or never stop printing: each through a real child process."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+
+import pytest
+
+from gpubench.detect import _child
+from gpubench.detect._child import Request
+
+GOOD = "import json; print(json.dumps({'records': [{'source': 'nvml', 'ordinal': 0}], 'version': '1'}))"
+
+
+def run(*programs, limit=3.0):
+    return _child.run(
+        [Request(f"p{n}", limit, {}, (sys.executable, "-c", code)) for n, code in enumerate(programs)]
+    )
+
+
+@pytest.mark.parametrize(
+    ("code", "status", "told"),
+    [
+        ("import os; os.abort()", "crashed", "signal 6"),
+        ("import sys; print('no such library', file=sys.stderr); sys.exit(3)", "crashed", "exit status 3"),
+        ("print('Segmentation fault lol')", "invalid", "JSON"),
+        ("print('[1, 2')", "invalid", "JSON"),
+        ('print(\'{"records": [{"no": "source"}]}\')', "invalid", "JSON"),
+        ("print('{\"records\": 7}')", "invalid", "JSON"),
+        ("pass", "invalid", "JSON"),
+    ],
+)
+def test_a_broken_provider_is_marked_and_costs_nothing_else(code, status, told):
+    broken, good = run(code, GOOD)
+    assert (broken.provider.status, broken.records) == (status, [])
+    assert told in (broken.provider.error_code or "")
+    assert good.provider.status == "ok"
+    assert [record.source for record in good.records] == ["nvml"]
+
+
+def test_stderr_becomes_the_hint():
+    (answer,) = run("import sys; print('first'); print('the reason', file=sys.stderr); sys.exit(1)")
+    assert answer.provider.hint == "the reason"
+
+
+def test_a_sleeper_costs_its_limit_and_its_group_dies_with_it(tmp_path):
+    marker = tmp_path / "alive"
+    inner = f"import time; time.sleep(2); open({str(marker)!r}, 'w')"
+    code = f"import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', {inner!r}]); time.sleep(60)"
+    start = time.monotonic()
+    asleep, good = run(code, GOOD, limit=1.0)
+    assert time.monotonic() - start < 1.0 + _child.KILL_WAIT_S + 0.5
+    assert asleep.provider.status == "timeout"
+    assert good.provider.status == "ok"
+    time.sleep(1.5)
+    assert not marker.exists()
+
+
+def test_endless_output_costs_time_and_no_memory():
+    (answer,) = run("import sys\nwhile True: sys.stdout.write('x' * 65536)", limit=1.0)
+    assert answer.provider.status == "timeout"
+
+
+def test_what_libraries_print_on_stdout_does_not_break_the_answer(tmp_path, monkeypatch):
+    (tmp_path / "threadpoolctl.py").write_text(
+        "import os; print('hello'); os.write(1, b'native noise'); threadpool_info = list"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    (answer,) = _child.run([Request("blas", 20.0)])
+    assert answer.provider.status == "ok"
+    assert answer.extra["blas"] == []
+
+
+def test_a_half_installed_library_says_what_to_install(tmp_path, monkeypatch):
+    (tmp_path / "cupy.py").write_text("raise ImportError('libnvrtc is missing')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    (answer,) = _child.run([Request("cuda", 20.0)])
+    assert answer.provider.status == "absent"
+    assert "pip install" in (answer.provider.hint or "")

@@ -1,0 +1,144 @@
+"""`gpubench detect` as users start it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from gpubench.detect import picture
+
+
+@pytest.fixture
+def root(plant, host, pci):
+    return plant(host | pci("0000:03:00.0", "1002", "744c", "amdgpu", mem_info_vram_total=str(8 << 30)))
+
+
+def test_json_is_one_document_and_nothing_else(gpubench, root):
+    done = gpubench("detect", "--sysroot", str(root), "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    document = json.loads(done.stdout)
+    assert (document["name"], document["live"], document["recommendation"]["mode"]) == (
+        "gpubench-detect",
+        False,
+        "gpu",
+    )
+    assert str(root) not in json.dumps({**document, "sysroot": None})
+
+
+def test_the_result_does_not_depend_on_path_or_visibility_variables(gpubench, root):
+    hide = {"PATH": "", "CUDA_VISIBLE_DEVICES": "", "ROCR_VISIBLE_DEVICES": "-1", "HIP_VISIBLE_DEVICES": "-1"}
+    texts = []
+    for env in ({}, hide):
+        document = json.loads(gpubench("detect", "--sysroot", str(root), "--json", env=env).stdout)
+        texts.append({**document, "took_s": 0, "providers": []})
+    assert texts[0] == texts[1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (["--sysroot", "nowhere"], 4),
+        (["--records", "nowhere.json"], 4),
+        (["--sysroot", ".", "--records", "x"], 2),
+        (["--mode", "turbo"], 2),
+        (["--format", "xml"], 2),
+        (["--sysroot", ".", "--require", "gpu"], 5),
+        (["--sysroot", ".", "--require", "GPU-unknown"], 5),
+        (["--sysroot", ".", "--require", "cpu"], 0),
+        (["--sysroot", ".", "--record", "."], 4),
+    ],
+)
+def test_exit_codes(gpubench, arguments, code):
+    done = gpubench("detect", *arguments)
+    assert done.returncode == code
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    "text", ["[{", "[]", '{"records": 1}', '{"records": [{}]}', '{"records": [{"source": 1}]}', ""]
+)
+def test_files_that_hold_no_records(gpubench, tmp_path, text):
+    (tmp_path / "records.json").write_text(text)
+    assert gpubench("detect", "--records", "records.json").returncode == 4
+
+
+def test_records_leave_the_machine_unprobed(gpubench, tmp_path):
+    (tmp_path / "r.json").write_text(
+        json.dumps({"records": [{"source": "nvml", "bdf": "junk", "memory_bytes": -1}]})
+    )
+    document = json.loads(gpubench("detect", "--records", "r.json", "--json").stdout)
+    assert document["cpu"]["logical"]["status"] == document["platform"]["os"]["status"] == "not_probed"
+    assert document["gpu_count"]["value"] == 1
+
+
+@pytest.mark.parametrize("format", ["table", "markdown", "env"])
+def test_every_format_has_the_mode(gpubench, root, format):
+    done = gpubench("detect", "--sysroot", str(root), "--format", format, "--ascii")
+    assert done.returncode == 0
+    assert "VRAM_GE_4GIB" in done.stdout
+    assert done.stdout.isascii()
+
+
+def test_the_table_fits_60_columns(gpubench, root):
+    done = gpubench("detect", "--sysroot", str(root), env={"COLUMNS": "60"})
+    assert max(map(len, done.stdout.splitlines())) <= 60
+
+
+def test_explain_gives_every_fact_its_source(gpubench, root):
+    lines = gpubench("detect", "--sysroot", str(root), "--explain").stdout.splitlines()
+    assert "gpus[0].device_id = 744c  <- /sys/bus/pci/devices/0000:03:00.0/device" in lines
+
+
+def test_control_characters_of_a_device_reach_no_terminal():
+    assert picture.clean("a\x1b[31mb\n") == "a?[31mb?"
+
+
+@pytest.mark.skipif(shutil.which("strace") is None, reason="needs strace")
+def test_default_detection_starts_no_program_and_opens_no_device(tmp_path):
+    trace = tmp_path / "trace"
+    command = [
+        "strace",
+        "-f",
+        "-e",
+        "trace=execve,openat,open",
+        "-o",
+        str(trace),
+        sys.executable,
+        "-m",
+        "gpubench",
+        "detect",
+        "--json",
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, cwd=tmp_path)
+    if done.returncode and "ptrace" in done.stderr:
+        pytest.skip("strace may not trace here")
+    document = json.loads(done.stdout)
+    lines = trace.read_text().splitlines()
+    ran = [line for line in lines if "execve(" in line and "ENOENT" not in line]
+    assert all(sys.executable in line or "python" in line for line in ran)
+    if not document["gpus"]:
+        assert len(ran) == 1
+        assert not [
+            line for line in lines if '"/dev/nvidia' in line or '"/dev/dri' in line or '"/dev/kfd' in line
+        ]
+
+
+@pytest.mark.skipif(shutil.which("strace") is None, reason="needs strace")
+def test_a_sleeping_gpu_is_left_alone(plant, host, pci, tmp_path):
+    files = {"power__runtime_status": "suspended", "current_link_speed": "16.0 GT/s PCIe", "max_link_speed": "16.0 GT/s PCIe",
+             "mem_info_vram_total": "1", "mem_info_vram_used": "1", "config": "x", "gpu_busy_percent": "0"}  # fmt: skip
+    root = plant(host | pci("0000:03:00.0", "1002", "744c", "amdgpu", **files))
+    trace = tmp_path / "trace"
+    subprocess.run(
+        ["strace", "-f", "-e", "trace=openat,open", "-o", str(trace), sys.executable, "-m", "gpubench", "detect", "--sysroot", str(root)],
+        capture_output=True, timeout=60, check=False, cwd=tmp_path,
+    )  # fmt: skip
+    text = trace.read_text()
+    if "runtime_status" not in text:
+        pytest.skip("strace may not trace here")
+    for name in ("link_speed", "vram_used", "/config", "busy_percent"):
+        assert name not in text

@@ -1,0 +1,140 @@
+"""A scripted NVML whose answers follow what `nvidia-smi -q` shows."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from gpubench import detect
+from gpubench.detect.probes import nvml as probe
+from gpubench.detect.probes._failure import ProbeFailure
+
+H200 = "GPU-00000000-1111-2222-3333-444444444444"
+GIB = 1 << 30
+
+
+class Nvml:
+    """`answers` maps a function to its value, or to an error code; what is not scripted is not supported."""
+
+    nvmlMemory_v2 = 2
+    NVML_CLOCK_SM = 1
+
+    class NVMLError(Exception):
+        def __init__(self, value):
+            super().__init__(f"NVML error {value}")
+            self.value = value
+
+    def __init__(self, **answers):
+        self.answers = {
+            "nvmlInit": None, "nvmlSystemGetDriverVersion": "580.1", "nvmlSystemGetCudaDriverVersion_v2": 13000,
+            "nvmlDeviceGetCount": 1, "nvmlDeviceGetHandleByIndex": lambda index: index, "nvmlDeviceGetUUID": H200,
+            "nvmlDeviceGetName": "NVIDIA H200",
+            "nvmlDeviceGetPciInfo": SimpleNamespace(busId=b"00000000:06:00.0", pciDeviceId=0x233510DE),
+            "nvmlDeviceGetMemoryInfo": SimpleNamespace(total=100 * GIB, free=90 * GIB, reserved=GIB, used=9 * GIB),
+            "nvmlDeviceGetMigMode": 3,
+        } | answers  # fmt: skip
+
+    def __getattr__(self, name):
+        if not name.startswith("nvml"):
+            raise AttributeError(name)
+
+        def call(*arguments):
+            answer = self.answers.get(name, 3)
+            if isinstance(answer, int) and name not in (
+                "nvmlDeviceGetCount",
+                "nvmlSystemGetCudaDriverVersion_v2",
+            ):
+                raise self.NVMLError(answer)
+            return answer(*arguments) if callable(answer) else answer
+
+        return call
+
+
+def gpu(**answers):
+    found = detect.inspect(records=probe.probe(Nvml(**answers))["records"])
+    assert len(found.gpus) == 1
+    return found.gpus[0]
+
+
+def test_memory_is_total_less_reserved():
+    memory = gpu().memory
+    assert (memory.dedicated_bytes.value, memory.free_bytes.value) == (100 * GIB, 90 * GIB)
+    assert memory.usable_bytes.value == 99 * GIB
+
+
+def test_every_field_has_its_own_try():
+    found = gpu(
+        nvmlDeviceGetCudaComputeCapability=(9, 0), nvmlDeviceGetMaxClockInfo=lambda _h, _c: 1980, nvmlDeviceGetEccMode=(1, 1),
+        nvmlDeviceGetComputeMode=lambda _h: 2, nvmlDeviceGetPowerManagementLimit=lambda _h: 700000,
+        nvmlDeviceGetMaxPcieLinkGeneration=lambda _h: 5, nvmlDeviceGetCurrentClocksEventReasons=lambda _h: 0x24,
+        nvmlDeviceGetName=4,
+    )  # fmt: skip
+    assert (found.compute.arch.value, found.compute.max_hz.value) == ("sm_90", 1_980_000_000)
+    assert found.compute.ecc.value is True
+    assert (found.usable.value, found.why_not) == (False, ["COMPUTE_PROHIBITED"])
+    assert (found.power.limit_w.value, found.power.throttle) == (700.0, ["sw_power_cap", "sw_thermal_slowdown"])
+    assert (found.link.gen_max.value, found.link.width_max.status) == (5, "unsupported")
+    assert found.name.value is None
+
+
+def test_old_library_without_the_v2_call():
+    def memory(_handle, version=None):
+        if version is not None:
+            raise Nvml.NVMLError(13)
+        return SimpleNamespace(total=16 * GIB, free=GIB, used=15 * GIB)
+
+    found = gpu(nvmlDeviceGetMemoryInfo=memory).memory
+    assert (found.dedicated_bytes.value, found.reserved_bytes.status) == (16 * GIB, "unsupported")
+
+
+@pytest.mark.parametrize("answer", [3, SimpleNamespace(total=0, free=0, reserved=0)])
+def test_a_discrete_card_that_refuses_its_size_gets_none(answer):
+    memory = gpu(nvmlDeviceGetMemoryInfo=answer).memory
+    assert memory.dedicated_bytes.status == memory.usable_bytes.status == "unsupported"
+    assert memory.unified.value is None
+
+
+def test_vgpu_is_no_discrete_card():
+    assert gpu(nvmlDeviceGetVirtualizationMode=lambda _h: 2).kind.value == "vgpu"
+
+
+def test_mig_in_a_container_has_memory_from_its_instances():
+    def memory(handle, _version=None):
+        if handle == 0:
+            raise Nvml.NVMLError(4)
+        return SimpleNamespace(total=20 * GIB, free=20 * GIB, reserved=0)
+
+    def instance(_handle, index):
+        if index > 1:
+            raise Nvml.NVMLError(6)
+        return f"mig{index}"
+
+    found = gpu(
+        nvmlDeviceGetMemoryInfo=memory, nvmlDeviceGetMigMode=(1, 1), nvmlDeviceGetMigDeviceHandleByIndex=instance,
+        nvmlDeviceGetMaxMigDeviceCount=lambda _h: 7,
+        nvmlDeviceGetUUID=lambda handle: H200 if handle == 0 else f"MIG-{'1' * 8}-0000-0000-0000-00000000000{handle[-1]}",
+        nvmlDeviceGetAttributes=SimpleNamespace(multiprocessorCount=60),
+    )  # fmt: skip
+    assert found.memory.dedicated_bytes.status == "permission"
+    assert found.memory.usable_bytes.value == 20 * GIB
+    assert [p.units.value for p in found.compute.partitions] == [60, 60]
+
+
+def test_one_lost_card_does_not_hide_the_other():
+    def handle(index):
+        if index == 0:
+            raise Nvml.NVMLError(15)
+        return index
+
+    assert gpu(nvmlDeviceGetCount=2, nvmlDeviceGetHandleByIndex=handle).id == H200
+
+
+@pytest.mark.parametrize(
+    ("code", "status"), [(18, "mismatch"), (9, "absent"), (12, "absent"), (4, "permission"), (999, "invalid")]
+)
+def test_nvml_that_cannot_start_says_why(code, status):
+    with pytest.raises(ProbeFailure) as failure:
+        probe.probe(Nvml(nvmlInit=code))
+    assert failure.value.status == status
+    assert failure.value.hint

@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpubench.detect import _visibility
+from gpubench.detect._fact import ABSENT, known
+from gpubench.detect._visibility import parse
+from gpubench.model.machine import Gpu
+
+UUIDS = ["GPU-aaaa1111", "GPU-aaaa2222", "GPU-bbbb3333"]
+
+
+@pytest.mark.parametrize(
+    ("text", "ordinals"),
+    [("", ()), ("-1", ()), ("x", ()), ("0,0", ()), ("1,x,2", (1,)), ("2,0", (2, 0)), ("0,7,1", (0,)), ("1,-1,2", (1,)),
+     ("0,GPU-aaaa1111", (0,)), (" 1 , 2 ", (1, 2))],
+)  # fmt: skip
+def test_lists_of_numbers(text, ordinals):
+    assert parse(text, 3, UUIDS) == (ordinals, ())
+
+
+@pytest.mark.parametrize(
+    ("text", "uuids"),
+    [
+        ("GPU-bbbb", ("GPU-bbbb3333",)),
+        ("GPU-aaaa", ()),
+        ("GPU-aaaa2222,0", ("GPU-aaaa2222",)),
+        ("gpu-b", ()),
+        ("GPU-", ()),
+    ],
+)
+def test_lists_of_uuids(text, uuids):
+    assert parse(text, 3, UUIDS) == ((), uuids)
+
+
+@given(st.text(), st.integers(0, 8))
+def test_any_text_names_only_devices_that_exist(text, count):
+    seen = parse(text, count, UUIDS[:count])
+    assert all(n < count for n in seen.ordinals)
+    assert set(seen.uuids) <= set(UUIDS)
+
+
+def gpus(vendor, *models):
+    return [
+        Gpu(
+            id=f"g{n}",
+            vendor=known(vendor, "t"),
+            uuid=known(UUIDS[n], "t"),
+            device_id=known(model, "t"),
+            name=known(model, "t"),
+        )
+        for n, model in enumerate(models)
+    ]
+
+
+def hidden(found, **environ):
+    return {key: fact.value or fact.status for key, fact in _visibility.hidden(found, environ).items()}
+
+
+def test_numbers_follow_speed_unless_models_are_equal():
+    variable = "CUDA_VISIBLE_DEVICES"
+    assert hidden(gpus("nvidia", "a", "a"), **{variable: "1"}) == {"g0": variable, "g1": "absent"}
+    assert hidden(gpus("nvidia", "a", "b"), **{variable: "1"}) == {"g0": "not_probed", "g1": "not_probed"}
+    by_bus = {variable: "1", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+    assert hidden(gpus("nvidia", "a", "b"), **by_bus) == {"g0": variable, "g1": "absent"}
+
+
+def test_cuda_says_nothing_about_other_vendors():
+    assert hidden(gpus("amd", "a"), CUDA_VISIBLE_DEVICES="") == {"g0": "absent"}
+    assert _visibility.hidden(gpus("amd", "a"), {})["g0"] == ABSENT
+
+
+def test_rocr_filters_before_hip_counts():
+    found = hidden(gpus("amd", "a", "a", "a"), ROCR_VISIBLE_DEVICES="1,2", HIP_VISIBLE_DEVICES="1")
+    assert found == {"g0": "ROCR_VISIBLE_DEVICES", "g1": "HIP_VISIBLE_DEVICES", "g2": "absent"}
