@@ -61,28 +61,30 @@ def elementwise(
     """
     operands = tuple(Operand(x, vector_shape) if isinstance(x, str) else x for x in inputs)
     names = tuple(operand.name for operand in operands)
-    shader = _elementwise_wgsl.Body(names=names, expression=wgsl, functions=wgsl_functions, dtypes=wgsl_dtypes)
-    device_code = _elementwise_cuda.Body(op=name, names=names, expression=cuda, dtypes=dtypes)
     return Op(
-        name=name,
-        group=group,
-        summary=summary,
-        params=PARAMS,
-        sizes=LADDER,
-        dtypes=dtypes,
-        inputs=operands,
-        output=Operand("out", vector_shape),
+        name=name, group=group, summary=summary, params=PARAMS, sizes=LADDER, dtypes=dtypes,
+        inputs=operands, output=Operand("out", vector_shape),
         flops=lambda params: flops_per_element * params["n"],
         expr=expr,
         tolerance=tolerance,
         reference=reference,
         split=dict.fromkeys(names, 0),
-        tuned={
-            "numpy": (Kernel("numpy", partial(_elementwise_numpy.build, expr, len(names))),),
-            "wgpu": (Kernel("wgsl", partial(_build_wgsl, shader)),),
-            "cupy": (Kernel("cuda", partial(_build_cuda, device_code)),),
-        },
-    )
+        tuned=_tuned(
+            expr,
+            _elementwise_wgsl.Body(names, wgsl, wgsl_functions, wgsl_dtypes),
+            _elementwise_cuda.Body(name, names, cuda, dtypes),
+        ),
+    )  # fmt: skip
+
+
+def _tuned(
+    expr: Callable[..., Array], shader: _elementwise_wgsl.Body, device_code: _elementwise_cuda.Body
+) -> dict[str, tuple[Kernel, ...]]:
+    return {
+        "numpy": (Kernel("numpy", partial(_elementwise_numpy.build, expr, len(shader.names))),),
+        "wgpu": (Kernel("wgsl", partial(_build_wgsl, shader)),),
+        "cupy": (Kernel("cuda", partial(_build_cuda, device_code)),),
+    }
 
 
 def _build_wgsl(body: _elementwise_wgsl.Body, params: Params, dtype: str, limits: Limits) -> WgslProgram:
