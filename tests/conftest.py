@@ -1,6 +1,6 @@
 """What all tests share: the program as users start it, and tiers that need hardware.
 
-GPUBENCH_REQUIRE names tiers (`vulkan`, `cuda`) whose hardware this job promises: there its absence fails
+TESTS_EXPECT names tiers (`vulkan`, `cuda`) whose hardware this job promises: there its absence fails
 instead of skipping. `make test` promises a software Vulkan adapter.
 """
 
@@ -39,7 +39,7 @@ def _missing(tier: str) -> str:
 def pytest_runtest_setup(item: pytest.Item) -> None:
     for tier in _PROBES:
         if item.get_closest_marker(tier) and _missing(tier):
-            if tier in os.environ.get("GPUBENCH_REQUIRE", "").split():
+            if tier in os.environ.get("TESTS_EXPECT", "").split():
                 pytest.fail(f"this job promises {tier}, but: {_missing(tier)}", pytrace=False)
             pytest.skip(f"needs {tier}: {_missing(tier)}")
 

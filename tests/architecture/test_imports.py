@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -23,9 +24,11 @@ sys.exit(code)
 
 
 def loaded(arguments: list[str], cwd: Path) -> set[str]:
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("GPUBENCH_")}
     ended = subprocess.run(
         [sys.executable, "-c", _PROGRAM, *arguments],
         cwd=cwd,
+        env=environ,
         capture_output=True,
         text=True,
         timeout=60,
