@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 FORMATS = ("table", "json", "markdown", "env")
 MODES = ("cpu", "gpu", "hybrid")
-_RESULTS = Path("results")
 
 
 def detect(
@@ -129,7 +128,12 @@ def _measured(path: Path | None, *, live: bool) -> Path | None:
         if not path.exists():
             raise InputError("no-results", f"{path}: there is nothing", hint="name a result file or its folder")
         return path
-    return _RESULTS if live and _RESULTS.is_dir() else None
+    if not live:
+        return None
+    from gpubench.store import default_results_dir
+
+    folder = default_results_dir()
+    return folder if folder.is_dir() else None
 
 
 def _tell(machine: Machine) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import sys
 import time
@@ -52,7 +53,7 @@ def gather(given: Sequence[Record], *, deep: bool, wake: bool, root: Root | None
     cpu = _with_probes(files.cpu, answers)
     providers += skipped + [answer.provider for answer in answers]
     providers.sort(key=lambda provider: (provider.name != "files", provider.name))
-    warnings = _blas_warnings(cpu)
+    warnings = _blas_warnings(cpu) + _runtime_warnings(files, answers)
     return Gathered(files._replace(cpu=cpu), providers, records, warnings, root)
 
 
@@ -87,9 +88,13 @@ def access(gathered: Gathered, environ: Mapping[str, str], gpus: Sequence[Gpu]) 
     hiding = _visibility.hidden(gpus, environ)
     nvml = next((p for p in gathered.providers if p.name == "nvml"), None)
     mismatch = nvml is not None and nvml.status == "mismatch"
+    statuses = {p.name: p.status for p in gathered.providers}
     found = {}
     for gpu in gpus:
-        codes = ("DRIVER_MISMATCH",) if mismatch and gpu.vendor.value == "nvidia" else ()
+        nvidia = gpu.vendor.value == "nvidia"
+        codes: tuple[str, ...] = ("DRIVER_MISMATCH",) if mismatch and nvidia else ()
+        if nvidia and statuses.get("cuda") == "absent" and not any(api.startswith("wgpu") for api in gpu.apis):
+            codes += ("RUNTIME_MISSING",)
         found[gpu.id] = Said(NOT_PROBED, hiding[gpu.id], codes)
     return found
 
@@ -142,6 +147,24 @@ def _blas(answer: Answer) -> Fact[list[CpuBlas]]:
         return known(msgspec.convert(answer.extra.get("blas"), list[CpuBlas]), "blas")
     except msgspec.ValidationError:
         return missing("invalid", "blas")
+
+
+def _runtime_warnings(files: Files, answers: Sequence[Answer]) -> list[MachineWarning]:
+    """An NVIDIA driver without CuPy: named with the extra that fits the driver."""
+    bound = [
+        r
+        for r in files.records
+        if r.vendor_id == NVIDIA and (f := r.facts.get("driver.name")) and f.value == "nvidia"
+    ]
+    if not bound or importlib.util.find_spec("cupy") is not None:
+        return []
+    extra = "cuda12 or cuda13"
+    for answer in answers:
+        cuda = answer.extra.get("cuda_driver")
+        if isinstance(cuda, int):
+            extra = "cuda13" if cuda >= 13000 else "cuda12"
+    text = f"CuPy is not installed, so nothing can be measured through CUDA: pip install 'gpubench[{extra}]'."
+    return [MachineWarning(code="RUNTIME_MISSING", text=text, refs=["cupy"])]
 
 
 def _blas_warnings(cpu: Cpu) -> list[MachineWarning]:

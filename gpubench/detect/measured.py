@@ -2,11 +2,205 @@
 
 from __future__ import annotations
 
+import math
+import statistics
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
-from gpubench.model.machine import Machine, Recommendation
+import msgspec
+
+from gpubench.detect import remedies
+from gpubench.errors import GpubenchError
+from gpubench.model.machine import Machine, Measured, MeasuredBreakEven, Mode, Reason, Recommendation
+from gpubench.model.result import Measurement, Run
+
+# Outside of these ratios of CPU rate to GPU rate the slower side cannot help even if the split were free.
+GPU_DOMINATES, CPU_DOMINATES = 0.1, 4.0
+FEWEST_THREADS = 3  # one to feed the GPU and two to compute
+MOST_FILES = 20
+
+
+class Key(NamedTuple):
+    """What is compared between devices."""
+
+    op: str
+    dtype: str
+    regime: str
+    n: int
+
+
+class Times(NamedTuple):
+    """Best form against best form, in seconds per launch; `backend` is the GPU's."""
+
+    cpu_s: float | None
+    gpu_s: float | None
+    hybrid_s: float | None
+    backend: str
+
+
+class Verdict(NamedTuple):
+    """A mode with its code."""
+
+    mode: Mode
+    code: str
+    split: float | None = None
 
 
 def apply(machine: Machine, advice: Recommendation, results: Path) -> Recommendation:
-    """The recommendation from result files below `results`, or `advice` unchanged where none fits."""
+    """The recommendation from the newest result of this machine below `results`, or `advice` where none fits."""
+    for path in _candidates(machine, results):
+        run = _load(path)
+        if run is None or not same_machine(machine, run.machine):
+            continue
+        table = times(run)
+        s = ratio(table)
+        if s is not None:
+            return _measured(machine, advice, run, path, table, s)
     return advice
+
+
+def same_machine(here: Machine, there: Machine) -> bool:
+    """Whether CPU model, GPU device ids and driver versions agree."""
+    return _marks(here) == _marks(there) and here.cpu.model.value is not None
+
+
+def times(run: Run) -> dict[Key, Times]:
+    """The best time of each side by op, dtype, regime and size; software devices take no part."""
+    kinds = {device.id: device.kind for device in run.devices}
+    best: dict[Key, dict[str, tuple[float, str]]] = {}
+    for outcome in run.outcomes:
+        if not isinstance(outcome, Measurement) or not outcome.check.ok:
+            continue
+        side, seconds = kinds.get(outcome.case.device_id, ""), _median(outcome)
+        if side not in ("cpu", "gpu", "hybrid") or seconds is None:
+            continue
+        case = outcome.case
+        table = best.setdefault(Key(case.op, case.dtype, case.regime_id, case.params["n"]), {})
+        table[side] = min(table.get(side, (math.inf, "")), (seconds, case.backend))
+    none = (None, "")
+    return {
+        key: Times(found.get("cpu", none)[0], found.get("gpu", none)[0], found.get("hybrid", none)[0],
+                   found.get("gpu", none)[1])
+        for key, found in best.items()
+    }  # fmt: skip
+
+
+def ratio(table: Mapping[Key, Times]) -> float | None:
+    """CPU rate / GPU rate: geometric mean over the ops at their largest common size, data resident."""
+    largest: dict[str, tuple[int, float]] = {}
+    for key, found in table.items():
+        if (
+            key.regime == "resident"
+            and found.cpu_s
+            and found.gpu_s
+            and key.n > largest.get(key.op, (0, 0.0))[0]
+        ):
+            largest[key.op] = (key.n, found.gpu_s / found.cpu_s)
+    return statistics.geometric_mean(value for _, value in largest.values()) if largest else None
+
+
+def judge(s: float, *, separate: bool, threads: int | None, hybrid_gain: float | None = None) -> Verdict:
+    """The mode for a ratio `s`; a measured hybrid run (gain over the best single side) overrules the estimate."""
+    if hybrid_gain is not None and hybrid_gain > 1:
+        return Verdict("hybrid", "HYBRID_PAYS", 1 / (1 + s))
+    if s < GPU_DOMINATES:
+        return Verdict("gpu", "GPU_DOMINATES")
+    if s > CPU_DOMINATES:
+        return Verdict("cpu", "CPU_DOMINATES")
+    if separate and (threads or 0) >= FEWEST_THREADS and hybrid_gain is None:
+        return Verdict("hybrid", "HYBRID_PAYS", 1 / (1 + s))
+    return Verdict("gpu" if s < 1 else "cpu", "FASTER_ALONE")
+
+
+def break_evens(table: Mapping[Key, Times]) -> Iterator[MeasuredBreakEven]:
+    """Per op, dtype and regime: the smallest measured size from which the GPU wins at all larger ones."""
+    curves: dict[tuple[str, str, str], list[tuple[int, Times]]] = {}
+    for key, found in sorted(table.items()):
+        if found.cpu_s is not None and found.gpu_s is not None:
+            curves.setdefault(key[:3], []).append((key.n, found))
+    for (op, dtype, regime), curve in curves.items():
+        won: tuple[int, Times] | None = None
+        for n, found in reversed(curve):
+            if (found.gpu_s or 0) >= (found.cpu_s or 0):
+                break
+            won = (n, found)
+        at = won[1] if won else curve[-1][1]
+        yield MeasuredBreakEven(
+            op=op, dtype=dtype, regime=regime, backend=at.backend, size=won[0] if won else None, gpu_s=at.gpu_s,
+            cpu_s=at.cpu_s, note=None if won else f"never up to n = {curve[-1][0]}",
+        )  # fmt: skip
+
+
+def _measured(
+    machine: Machine, advice: Recommendation, run: Run, path: Path, table: dict[Key, Times], s: float
+) -> Recommendation:
+    gpus = [gpu for gpu in machine.gpus if gpu.usable.value is not False]
+    if not gpus:
+        return advice
+    separate = not any(gpu.memory.unified.value for gpu in gpus)
+    verdict = judge(s, separate=separate, threads=machine.cpu.available.value, hybrid_gain=_hybrid_gain(table))
+    points = list(break_evens(table))
+    kept = [r for r in advice.reasons if r.device_id is not None and not r.code.startswith("VRAM_")]
+    ids = [] if verdict.mode == "cpu" else advice.device_ids or [gpus[0].id]
+    found = Measured(
+        file=path.name, date=run.started_at, s=round(s, 6), split=_rounded(verdict.split), break_even=points
+    )
+    reason = Reason(code=verdict.code, text=remedies.text(verdict.code))
+    return msgspec.structs.replace(
+        advice,
+        mode=verdict.mode,
+        confidence="measured",
+        device_ids=ids,
+        reasons=[reason, *kept],
+        measured=found,
+    )
+
+
+def _hybrid_gain(table: Mapping[Key, Times]) -> float | None:
+    gains = [min(t.cpu_s, t.gpu_s) / t.hybrid_s for t in table.values() if t.hybrid_s and t.cpu_s and t.gpu_s]
+    return statistics.geometric_mean(gains) if gains else None
+
+
+def _median(outcome: Measurement) -> float | None:
+    samples = [
+        wall for block in outcome.blocks for n, wall in enumerate(block.wall_s)
+        if n >= block.warmup and str(n) not in block.discarded
+    ]  # fmt: skip
+    return statistics.median(samples) if samples and min(samples) > 0 else None
+
+
+def _candidates(machine: Machine, results: Path) -> list[Path]:
+    """Result files that may be of this machine, newest name first."""
+    if results.is_file():
+        return [results]
+    from gpubench.store.folders import machine_name
+
+    own = machine_name(machine, "")
+    found = [
+        path
+        for pattern in ("*.json", "*.json.gz", f"{own}*/*.json", f"{own}*/*.json.gz")
+        for path in results.glob(pattern)
+    ]
+    return sorted(found, key=lambda path: path.name, reverse=True)[:MOST_FILES]
+
+
+def _load(path: Path) -> Run | None:
+    from gpubench import store
+
+    try:
+        return store.load(path)
+    except GpubenchError:  # somebody else's JSON beside our results
+        return None
+
+
+def _marks(machine: Machine) -> tuple[object, ...]:
+    gpus = sorted(
+        (gpu.vendor_id.value or "", gpu.device_id.value or "", gpu.driver.version.value or "")
+        for gpu in machine.gpus
+    )
+    return (machine.cpu.model.value, gpus)
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 4)

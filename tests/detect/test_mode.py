@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import msgspec
 import pytest
 
@@ -85,3 +87,8 @@ def test_busy_memory_is_noted():
 
 def test_every_code_has_a_text():
     assert all(remedies.text(code).endswith(".") for code in remedies.codes())
+
+
+def test_the_documentation_lists_every_code():
+    page = (Path(__file__).parents[2] / "docs" / "detection.md").read_text()
+    assert [code for code in remedies.codes() if f"| `{code}` | {remedies.text(code)} |" not in page] == []

@@ -1,0 +1,76 @@
+"""What the sources of one NVIDIA H200 said (its uuid replaced): six enumerations, one GPU."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from gpubench import detect
+from gpubench.model.result import Identity
+
+RECORDS = json.loads((Path(__file__).parent / "h200.records.json").read_text())["records"]
+UUID = "GPU-00112233-4455-6677-8899-aabbccddeeff"
+
+
+@pytest.fixture
+def machine():
+    return detect.inspect(records=RECORDS)
+
+
+def test_six_enumerations_are_one_gpu(machine):
+    assert {r["source"] for r in RECORDS} == {
+        "pci-sysfs",
+        "proc-nvidia",
+        "nvml",
+        "cuda",
+        "wgpu:vulkan",
+        "wgpu:gl",
+    }
+    (gpu,) = machine.gpus
+    assert (gpu.id, gpu.name.value, gpu.bdf.value) == (UUID, "NVIDIA H200", "0000:00:06.0")
+    assert set(gpu.apis) == {"nvml", "cuda", "wgpu:vulkan", "wgpu:gl"}
+
+
+def test_memory_comes_from_nvml_and_cuda_stands_beside_it(machine):
+    memory = machine.gpus[0].memory
+    assert (memory.dedicated_bytes.value, memory.dedicated_bytes.source) == (150754820096, "nvml")
+    assert [other.source for other in memory.dedicated_bytes.alternatives] == ["cuda"]
+    assert memory.usable_bytes.value == 150754820096 - 644939776
+    assert memory.unified.value is False
+
+
+def test_all_of_what_nvidia_tells(machine):
+    gpu = machine.gpus[0]
+    assert (gpu.driver.version.value, gpu.compute.arch.value, gpu.compute.units.value) == (
+        "580.159.04",
+        "sm_90",
+        132,
+    )
+    assert (gpu.compute.max_hz.value, gpu.compute.ecc.value, gpu.compute.mode.value) == (
+        1980000000,
+        True,
+        "default",
+    )
+    assert (gpu.link.gen_max.value, gpu.link.width_max.value, gpu.power.limit_w.value) == (5, 16, 700.0)
+
+
+@pytest.mark.parametrize(
+    ("identity", "found"),
+    [
+        (Identity(uuid=UUID.upper()), UUID),
+        (Identity(uuid="GPU-99999999-4455-6677-8899-aabbccddeeff", pci="0000:00:06.0"), UUID),
+        (Identity(pci="00000000:00:06.0"), UUID),
+        (Identity(vendor_id=0x10DE, device_id=0x2335), UUID),
+        (Identity(vendor_id=0x10DE, device_id=0x2336), None),
+        (Identity(pci="0000:07:00.0"), None),
+        (Identity(), None),
+    ],
+)
+def test_a_backends_device_finds_its_gpu(machine, identity, found):
+    assert detect.gpu_for(machine, identity) == found
+
+
+def test_machine_line_names_the_gpu(machine):
+    assert "NVIDIA H200 (140.4 GiB)" in detect.machine_line(machine)
