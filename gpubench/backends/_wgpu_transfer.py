@@ -13,7 +13,7 @@ from gpubench.model.op import Array
 
 CHUNK_BYTES = 32 << 20
 # Below this, the convenience call is quicker than mapping (about 0.1 ms).
-SMALL_BYTES = 1 << 18
+SMALL_BYTES = 1 << 16
 
 
 class Transfers:

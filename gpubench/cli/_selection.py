@@ -15,9 +15,9 @@ from gpubench.model.result import Settings
 
 DEFAULT_SUITE = "vector,matmul,activation"
 DEFAULT_BUDGET_S = 60.0
-# Without --sizes the budget is spent on finding sizes rather than on precision: one session, a few samples,
-# and a warm-up that only bridges the gaps between blocks, because each device is busy again at once.
-SUITE = {"warmup_s": 0.02, "min_samples": 6, "max_samples": 20, "max_time_s": 0.03}
+# Without --sizes the budget is spent on finding sizes rather than on precision: one session, one block of
+# samples a case, and the first batch of launches as the warm-up (docs/decisions/0003-default-suite.md).
+SUITE = {"warmup_s": 0.0, "min_samples": 5, "max_samples": 10, "max_time_s": 0.02}
 _SHORT_DTYPES = {"f64": "float64", "f32": "float32", "f16": "float16", "bf16": "bfloat16"}
 PRESETS: dict[str, dict[str, Any]] = {
     "quick": {"sessions": 1, "min_samples": 7, "max_samples": 30, "max_time_s": 0.5, "precision": 0.05},

@@ -24,7 +24,7 @@ class Target(msgspec.Struct, frozen=True):
 class Workload(msgspec.Struct, frozen=True):
     """Op, size and dtype with its cases on all devices: what is measured side by side, interleaved.
 
-    `searching` marks a size that only narrows a bracket: its device clock is left alone.
+    Without `device_clock` (a size that is only searched) the device's own clock is left alone.
     """
 
     op: Op
@@ -32,7 +32,7 @@ class Workload(msgspec.Struct, frozen=True):
     dtype: Dtype
     cases: tuple[Case, ...]
     skips: tuple[Skip, ...] = ()
-    searching: bool = False
+    device_clock: bool = True
 
     @property
     def key(self) -> str:

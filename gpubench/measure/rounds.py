@@ -63,7 +63,7 @@ class _Seat:
 def measure(runtime: Runtime, workload: Workload) -> None:
     """Measure every case of the workload that has not failed before. Outcomes go to the recorder."""
     seats = [
-        _Seat(case, runtime.settings.case_timeout_s, device_clock=not workload.searching)
+        _Seat(case, runtime.settings.case_timeout_s, device_clock=workload.device_clock)
         for case in workload.cases
         if not isinstance(runtime.recorder.outcome(case.id), (Failure, Skip))
     ]
@@ -154,7 +154,7 @@ def _sample(runtime: Runtime, seat: _Seat, number: int, position: int) -> None:
     def request(worker: Worker) -> protocol.Request:
         return protocol.Sample(
             id=worker.next_id, case_id=case.id, session=runtime.session, round=number, position=position,
-            samples=min(LARGEST_BLOCK, -(-settings.min_samples // 2)), warmup_s=warmup_s,
+            samples=min(LARGEST_BLOCK, settings.min_samples), warmup_s=warmup_s,
             limit_s=max(seat.left_s, SHORTEST_DEADLINE_S),
         )  # fmt: skip
 

@@ -186,7 +186,7 @@ class _Runner:
         if self.settings.budget_s is None or self.settings.refine == "off":
             for op, dtype in pairs:
                 for n in op.sizes.sizes():
-                    yield self._new(op, n, dtype)
+                    yield self._new(op, n, dtype, device_clock=True)
             return
         for place, (op, dtype) in enumerate(pairs):
             share = self._search_left_s() * COARSE_SHARE / (len(pairs) - place)
@@ -195,7 +195,8 @@ class _Runner:
 
     def _coarse(self, op: Op, dtype: Dtype, share_s: float) -> Iterator[Workload]:
         began = time.monotonic()
-        for n in search.coarse_sizes(op.sizes):
+        sizes = search.coarse_sizes(op.sizes)
+        for n in sizes:
             left = share_s - (time.monotonic() - began)
             elapsed = self._elapsed.get(f"{op.name}/{dtype}", {})
             fits = search.affordable(
@@ -203,7 +204,7 @@ class _Runner:
             )
             if fits is None:
                 return
-            yield self._new(op, fits, dtype)
+            yield self._new(op, fits, dtype, device_clock=n == sizes[-1])
             if fits < n:
                 return
 
@@ -229,11 +230,14 @@ class _Runner:
         )
         return 1.2 * seconds < self._search_left_s()
 
-    def _new(self, op: Op, n: int, dtype: Dtype, slots: set[search.Slot] | None = None) -> Workload:
+    def _new(
+        self, op: Op, n: int, dtype: Dtype, slots: set[search.Slot] | None = None, *, device_clock: bool = False
+    ) -> Workload:
         found = workload(op, n, dtype, self.request.scope)
+        found = msgspec.structs.replace(found, device_clock=device_clock)
         if slots is not None:
             kept = tuple(c for c in found.cases if (c.device_id, c.form, c.regime_id) in slots)
-            found = msgspec.structs.replace(found, cases=kept, skips=(), searching=True)
+            found = msgspec.structs.replace(found, cases=kept, skips=())
         self._found.append(found)
         self._announce_plan([found])
         return found

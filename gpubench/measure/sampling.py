@@ -133,15 +133,15 @@ def calibrate(cycle: Cycle, overhead_s: float, clock_step_s: float, clock_cost_s
     launches = cycle.case.calls or 1
     repeat = 1
     while True:
-        seconds = cycle.seconds(repeat)
-        total = seconds * repeat * launches
-        if total >= target or repeat >= LONGEST_REPEAT:
+        seconds = cycle.seconds(repeat) * launches
+        if seconds * repeat >= target:
+            # The last doubling overshoots by up to two: keep a margin of a fifth and give the rest back.
+            return min(repeat, max(1, math.ceil(1.2 * target / seconds)))
+        if repeat >= LONGEST_REPEAT:
             return repeat
-        # Far from the target, several doublings are taken at once: half of what the sample predicts.
-        predicted = target / max(seconds * launches, 1e-9)
-        while repeat * 2 <= max(predicted / 2, 1) and repeat < LONGEST_REPEAT:
-            repeat *= 2
-        if repeat < LONGEST_REPEAT and cycle.seconds(repeat) * repeat * launches < target:
+        repeat *= 2
+        # Far from the target several doublings are taken at once, up to half of what this sample predicts.
+        while repeat * 2 * seconds <= target / 2 and repeat < LONGEST_REPEAT:
             repeat *= 2
 
 

@@ -206,8 +206,8 @@ def test_a_session_that_only_the_blocks_know_is_left_out():
 
 def test_a_sample_of_transfer_once_is_all_its_launches():
     what = case(regime="transfer-once", device="cupy:0")
-    assert row_of(run_of([measured(what, 2e-4, repeat=1)])).label == "ok"
-    assert row_of(run_of([measured(what, 5e-5, repeat=1)])).label == "too-short"
+    assert row_of(run_of([measured(what, 2e-4, repeat=10)])).label == "ok"
+    assert row_of(run_of([measured(what, 5e-5, repeat=10)])).label == "too-short"
 
 
 def test_a_first_sample_that_hardly_differs_is_no_finding():
