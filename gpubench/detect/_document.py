@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 
+import msgspec
+
 from gpubench.detect import _access, _classify, _gpu
 from gpubench.detect._access import Said
 from gpubench.detect._fact import ABSENT, first, known
 from gpubench.detect._gpu import Context
 from gpubench.detect._merge import Device, Merged
-from gpubench.detect._record import Address, Record, uuid_key
+from gpubench.detect._record import Address, Record, address, uuid_key
 from gpubench.model.facts import Fact
 from gpubench.model.machine import Accelerator, DisplayAdapter, Driver, Gpu, SoftwareRenderer
 
@@ -22,7 +24,24 @@ def gpus(merged: Merged, context: Context, access: Access | None) -> list[Gpu]:
     names = ids(merged.devices)
     found = [_gpu.build(device, name, context) for device, name in zip(merged.devices, names, strict=True)]
     told = access(found, merged.devices) if access else [Said()] * len(found)
-    return [_access.judge(gpu, said, context.live) for gpu, said in zip(found, told, strict=True)]
+    judged = [_access.judge(gpu, said, context.live) for gpu, said in zip(found, told, strict=True)]
+    return _with_peers(judged)
+
+
+def _with_peers(found: list[Gpu]) -> list[Gpu]:
+    """Linked GPUs by id instead of by address; an address that is no GPU's (a switch) is left out."""
+    by_bdf = {address(gpu.bdf.value): gpu.id for gpu in found if gpu.bdf.value is not None}
+    return [
+        msgspec.structs.replace(
+            gpu,
+            link=msgspec.structs.replace(
+                gpu.link, peers=[by_bdf[b] for p in gpu.link.peers if (b := address(p)) in by_bdf]
+            ),
+        )
+        if gpu.link.peers
+        else gpu
+        for gpu in found
+    ]
 
 
 def ids(devices: list[Device]) -> list[str]:

@@ -17,14 +17,16 @@ from gpubench.detect._child import Answer, Request
 from gpubench.detect._fact import NOT_PROBED, known, missing
 from gpubench.detect._files import NVIDIA, Files
 from gpubench.detect._gpu import Context
+from gpubench.detect._intel import INTEGRATED
 from gpubench.detect._merge import Device
 from gpubench.detect._pci import ASLEEP
-from gpubench.detect._record import Record
+from gpubench.detect._record import Address, Record
 from gpubench.detect._root import Root
 from gpubench.model.facts import Fact
 from gpubench.model.machine import Cpu, CpuBlas, Gpu, MachineWarning, Provider
 
-NVML_LIMIT_S, CPUINFO_LIMIT_S = 2.0, 5.0
+NVML_LIMIT_S, DRM_LIMIT_S, CPUINFO_LIMIT_S = 2.0, 2.0, 5.0
+_QUERIED = ("amdgpu", "i915", "xe")
 # An APU with 111 GiB of GTT has been seen to need 5 to 10 s.
 DEEP_LIMIT_S = 10.0
 
@@ -47,7 +49,8 @@ def gather(given: Sequence[Record], *, deep: bool, wake: bool, root: Root | None
     files = _files.acquire(root, affinity)
     files = _portable.completed(files, affinity)
     providers = [Provider(name="files", status="ok", took_s=round(time.perf_counter() - start, 6))]
-    requests, skipped = plan(files, deep=deep, wake=wake, given=given)
+    requests, skipped = plan(files, deep=deep, wake=wake)
+    requests += render_queries(files.records, _nodes.render_nodes(root), wake=wake)
     answers = _child.run(requests)
     records = [*files.records, *given] + [record for answer in answers for record in answer.records]
     cpu = _with_probes(files.cpu, answers)
@@ -57,9 +60,7 @@ def gather(given: Sequence[Record], *, deep: bool, wake: bool, root: Root | None
     return Gathered(files._replace(cpu=cpu), providers, records, warnings, root)
 
 
-def plan(
-    files: Files, *, deep: bool, wake: bool, given: Sequence[Record] = ()
-) -> tuple[list[Request], list[Provider]]:
+def plan(files: Files, *, deep: bool, wake: bool) -> tuple[list[Request], list[Provider]]:
     """The probes to run, and those that were left out although there is evidence for them."""
     requests: list[Request] = []
     skipped: list[Provider] = []
@@ -81,6 +82,25 @@ def plan(
         names = ["cuda"] if nvidia or os.path.exists(_nodes.WSL_NODE) else []
         requests += [Request(name, DEEP_LIMIT_S) for name in (*names, "wgpu", "blas")]
     return requests, skipped
+
+
+def render_queries(records: Sequence[Record], nodes: Mapping[Address, str], *, wake: bool) -> list[Request]:
+    """Queries on the render nodes of AMD and Intel GPUs whose kind or memory no file told, if they are awake."""
+    asked = []
+    for record in records:
+        driver = record.facts.get("driver.name")
+        if (
+            record.bdf not in nodes
+            or driver is None
+            or driver.value not in _QUERIED
+            or (_sleeps(record) and not wake)
+        ):
+            continue
+        fact = record.facts.get("kind" if driver.value == "amdgpu" else "memory.dedicated_bytes")
+        integrated = driver.value != "amdgpu" and record.bdf == INTEGRATED
+        if not integrated and (fact is None or fact.value is None):
+            asked.append({"node": nodes[record.bdf], "bdf": str(record.bdf), "driver": driver.value})
+    return [Request("drm", DRM_LIMIT_S, {"nodes": asked})] if asked else []
 
 
 def access(gathered: Gathered, environ: Mapping[str, str], gpus: Sequence[Gpu]) -> dict[str, Said]:

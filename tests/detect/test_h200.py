@@ -74,3 +74,13 @@ def test_a_backends_device_finds_its_gpu(machine, identity, found):
 
 def test_machine_line_names_the_gpu(machine):
     assert "NVIDIA H200 (140.4 GiB)" in detect.machine_line(machine)
+
+
+def test_two_cards_stay_two_and_know_their_link():
+    text = (Path(__file__).parent / "two-h200.records.json").read_text()
+    machine = detect.inspect(records=json.loads(text)["records"])
+    first, second = machine.gpus
+    assert first.id != second.id
+    assert (first.link.peers, second.link.peers) == ([second.id], [first.id])
+    assert [gpu.apis["cuda"].ordinal for gpu in machine.gpus] == [0, 1]
+    assert machine.recommendation.device_ids == [first.id, second.id]

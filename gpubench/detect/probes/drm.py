@@ -1,0 +1,116 @@
+"""Queries on render nodes: AMD's APU flag and memory, Intel's memory regions. Opening a node wakes its GPU."""
+
+from __future__ import annotations
+
+import array
+import os
+import struct
+from typing import Any
+
+from gpubench.detect.probes._failure import ProbeFailure
+
+# Layouts of the kernel's include/uapi/drm: amdgpu_drm.h, i915_drm.h, xe_drm.h (stable interfaces).
+_WRITE, _READ_WRITE = 1, 3
+_COMMAND = 0x40  # DRM_COMMAND_BASE
+_AMD_DEV_INFO, _AMD_MEMORY = 0x16, 0x19
+_AMD_FUSION = 1
+_I915_MEMORY_REGIONS, _XE_MEMORY_REGIONS = 4, 1
+_REGION_BYTES = 88  # of i915 and of xe alike
+_DEVICE_MEMORY = 1
+_MOST_BYTES = 1 << 16
+
+
+def probe(nodes: list[dict[str, str]]) -> dict[str, Any]:
+    """One record per node: `nodes` name a render node, its address and its driver."""
+    try:
+        import fcntl
+    except ImportError as error:
+        raise ProbeFailure("unsupported", "ImportError", "there are no render nodes on this system") from error
+    asks = {"amdgpu": _amdgpu, "i915": _i915, "xe": _xe}
+    records, refused = [], None
+    for node in nodes:
+        try:
+            handle = os.open(f"/dev/dri/{node['node']}", os.O_RDWR | os.O_CLOEXEC)
+        except OSError as error:
+            refused = error
+            continue
+        try:
+            facts = asks[node["driver"]](fcntl.ioctl, handle)
+            records.append({"source": "drm-ioctl", "bdf": node["bdf"]} | facts)
+        except (OSError, struct.error, KeyError) as error:
+            print(f"{node['node']}: {error}")
+        finally:
+            os.close(handle)
+    if refused is not None and not records:
+        raise ProbeFailure("permission", str(refused.strerror), "join the groups render and video")
+    return {"records": records}
+
+
+def amd_facts(info: bytes, memory: bytes) -> dict[str, Any]:
+    """Facts of struct drm_amdgpu_info_device and struct drm_amdgpu_memory_info. Raises struct.error."""
+    units, flags = struct.unpack_from("=I", info, 48)[0], struct.unpack_from("=Q", info, 136)[0]
+    vram = struct.unpack_from("=Q", memory, 0)[0]
+    fused = bool(flags & _AMD_FUSION)
+    return {
+        "kind": _fact("integrated" if fused else "discrete"), "memory.unified": _fact(fused),
+        "compute.units": _fact(units or None), "memory.dedicated_bytes": _fact(vram or None),
+    }  # fmt: skip
+
+
+def region_bytes(data: bytes, header: int, size_at: int) -> int | None:
+    """Sum of the regions that are the device's own; None if there is none. Raises struct.error."""
+    count = struct.unpack_from("=I", data, 0)[0]
+    total = 0
+    for number in range(count):
+        start = header + number * _REGION_BYTES
+        if struct.unpack_from("=H", data, start)[0] == _DEVICE_MEMORY:
+            total += struct.unpack_from("=Q", data, start + size_at)[0]
+    return total or None
+
+
+def request(direction: int, number: int, size: int) -> int:
+    """The ioctl number of a DRM command."""
+    return direction << 30 | size << 16 | ord("d") << 8 | _COMMAND + number
+
+
+def _amdgpu(ioctl: Any, handle: int) -> dict[str, Any]:
+    def ask(query: int) -> bytes:
+        answer = array.array("B", bytes(1024))
+        command = struct.pack("=QII16x", answer.buffer_info()[0], len(answer), query)
+        ioctl(handle, request(_WRITE, 0x05, len(command)), command)
+        return answer.tobytes()
+
+    return amd_facts(ask(_AMD_DEV_INFO), ask(_AMD_MEMORY))
+
+
+def _i915(ioctl: Any, handle: int) -> dict[str, Any]:
+    """Asked twice: with length 0 the kernel fills in the length."""
+    answer = array.array("B")
+    for _ in range(2):
+        item = array.array("B", struct.pack("=QiIQ", _I915_MEMORY_REGIONS, len(answer), 0, _at(answer)))
+        ioctl(handle, request(_READ_WRITE, 0x39, 16), struct.pack("=IIQ", 1, 0, _at(item)))
+        length = struct.unpack_from("=i", item.tobytes(), 8)[0]
+        if not 0 < length <= _MOST_BYTES:
+            raise OSError(f"the query answered {length}")
+        answer = answer if len(answer) == length else array.array("B", bytes(length))
+    return {"memory.dedicated_bytes": _fact(region_bytes(answer.tobytes(), 16, 8))}
+
+
+def _xe(ioctl: Any, handle: int) -> dict[str, Any]:
+    answer = array.array("B")
+    for _ in range(2):
+        command = array.array("B", struct.pack("=QIIQ16x", 0, _XE_MEMORY_REGIONS, len(answer), _at(answer)))
+        ioctl(handle, request(_READ_WRITE, 0x00, len(command)), command, True)
+        length = struct.unpack_from("=I", command.tobytes(), 12)[0]
+        if not 0 < length <= _MOST_BYTES:
+            raise OSError(f"the query answered {length}")
+        answer = answer if len(answer) == length else array.array("B", bytes(length))
+    return {"memory.dedicated_bytes": _fact(region_bytes(answer.tobytes(), 8, 8))}
+
+
+def _at(buffer: array.array[int]) -> int:
+    return buffer.buffer_info()[0] if len(buffer) else 0
+
+
+def _fact(value: Any) -> dict[str, Any]:
+    return {"value": value, "status": "absent" if value is None else "ok"}
