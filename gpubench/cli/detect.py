@@ -130,9 +130,11 @@ def _measured(path: Path | None, *, live: bool) -> Path | None:
         return path
     if not live:
         return None
-    from gpubench.store import default_results_dir
+    folder = Path("results")
+    if not folder.is_dir() and not os.access(".", os.W_OK):  # then `gpubench run` writes to the user's folder
+        from gpubench.store import default_results_dir
 
-    folder = default_results_dir()
+        folder = default_results_dir()
     return folder if folder.is_dir() else None
 
 

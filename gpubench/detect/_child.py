@@ -12,32 +12,15 @@ import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, Any
 
 from gpubench.detect import _record
-from gpubench.detect._record import Record
+from gpubench.detect._request import Answer, Request
 from gpubench.model.machine import Provider
 
 KILL_WAIT_S = 1.0  # a child stuck in the kernel is abandoned after this
 MOST_OUTPUT = 4 << 20
 MOST_ERRORS = 64 << 10
-
-
-class Request(NamedTuple):
-    """A probe to run: its name, its options and how long it may take, in seconds."""
-
-    name: str
-    limit_s: float
-    options: dict[str, Any] = {}
-    command: tuple[str, ...] = ()  # for tests: another program in its place
-
-
-class Answer(NamedTuple):
-    """What a probe said; `extra` holds the rest of its JSON object."""
-
-    provider: Provider
-    records: list[Record]
-    extra: dict[str, Any]
 
 
 def run(requests: Sequence[Request]) -> list[Answer]:

@@ -31,17 +31,11 @@ def gpus(merged: Merged, context: Context, access: Access | None) -> list[Gpu]:
 def _with_peers(found: list[Gpu]) -> list[Gpu]:
     """Linked GPUs by id instead of by address; an address that is no GPU's (a switch) is left out."""
     by_bdf = {address(gpu.bdf.value): gpu.id for gpu in found if gpu.bdf.value is not None}
-    return [
-        msgspec.structs.replace(
-            gpu,
-            link=msgspec.structs.replace(
-                gpu.link, peers=[by_bdf[b] for p in gpu.link.peers if (b := address(p)) in by_bdf]
-            ),
-        )
-        if gpu.link.peers
-        else gpu
-        for gpu in found
-    ]
+    linked = []
+    for gpu in found:
+        peers = [by_bdf[bdf] for peer in gpu.link.peers if (bdf := address(peer)) in by_bdf]
+        linked.append(msgspec.structs.replace(gpu, link=msgspec.structs.replace(gpu.link, peers=peers)))
+    return linked
 
 
 def ids(devices: list[Device]) -> list[str]:

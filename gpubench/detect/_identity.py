@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, NamedTuple
+
 from gpubench.detect._record import address, pci_id, uuid, uuid_key
 from gpubench.model.machine import Gpu, Machine
-from gpubench.model.result import Identity
+
+if TYPE_CHECKING:
+    from gpubench.model.result import Identity
 
 
-def gpu_for(machine: Machine, identity: Identity) -> str | None:
+class Told(NamedTuple):
+    """The fields of `model.result.Identity` that count, for callers that do not load results."""
+
+    uuid: str | None = None
+    pci: str | None = None
+    vendor_id: int | None = None
+    device_id: int | None = None
+
+
+def gpu_for(machine: Machine, identity: Identity | Told) -> str | None:
     """`gpus[].id` by uuid, then by address, then by vendor and device id if only one GPU has them; never by name."""
     own = uuid(identity.uuid)
     if own is not None:
@@ -25,7 +38,7 @@ def gpu_for(machine: Machine, identity: Identity) -> str | None:
     return same[0] if len(same) == 1 else None
 
 
-def _alike(gpu: Gpu, identity: Identity) -> bool:
+def _alike(gpu: Gpu, identity: Identity | Told) -> bool:
     return (
         pci_id(gpu.vendor_id.value) == identity.vendor_id and pci_id(gpu.device_id.value) == identity.device_id
     )

@@ -10,18 +10,17 @@ from typing import Any, cast, get_args
 
 import msgspec
 
-from gpubench.detect import _document, _files, _live, _merge, _record, measured
+from gpubench.detect import _document, _files, _live, _merge, _record
 from gpubench.detect import mode as rule
 from gpubench.detect._document import Access
 from gpubench.detect._fact import NOT_PROBED, known, missing
 from gpubench.detect._files import Files
 from gpubench.detect._gpu import Context
-from gpubench.detect._identity import gpu_for
+from gpubench.detect._identity import Told, gpu_for
 from gpubench.detect._record import Record
 from gpubench.detect._root import Root
 from gpubench.errors import UsageError
 from gpubench.model.machine import Machine, Mode, Platform, Provider
-from gpubench.model.result import Identity
 
 
 def inspect(
@@ -48,6 +47,8 @@ def inspect(
     advice = rule.recommend(machine, cast("Mode | None", mode))
     advice = rule.verified(advice, _checked(machine, given)) if machine.live else advice
     if results is not None and mode is None:
+        from gpubench.detect import measured  # loads the result model, which nothing else here needs
+
         advice = measured.apply(machine, advice, results)
     took = round(time.perf_counter() - start, 6)
     return msgspec.structs.replace(machine, recommendation=advice, took_s=took)
@@ -74,7 +75,7 @@ def _checked(machine: Machine, found: Sequence[Record]) -> frozenset[str]:
 
 def _home(machine: Machine, record: Record) -> str | None:
     bdf = str(record.bdf) if record.bdf is not None else None
-    told = Identity(uuid=record.uuid, pci=bdf, vendor_id=record.vendor_id, device_id=record.device_id)
+    told = Told(uuid=record.uuid, pci=bdf, vendor_id=record.vendor_id, device_id=record.device_id)
     return gpu_for(machine, told)
 
 

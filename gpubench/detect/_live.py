@@ -11,9 +11,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from gpubench.detect import _child, _files, _nodes, _portable, _visibility
+from gpubench.detect import _files, _nodes, _portable, _visibility
 from gpubench.detect._access import Said
-from gpubench.detect._child import Answer, Request
 from gpubench.detect._fact import NOT_PROBED, known, missing
 from gpubench.detect._files import NVIDIA, Files
 from gpubench.detect._gpu import Context
@@ -21,6 +20,7 @@ from gpubench.detect._intel import INTEGRATED
 from gpubench.detect._merge import Device
 from gpubench.detect._pci import ASLEEP
 from gpubench.detect._record import Address, Record
+from gpubench.detect._request import Answer, Request
 from gpubench.detect._root import Root
 from gpubench.model.facts import Fact
 from gpubench.model.machine import Cpu, CpuBlas, Gpu, MachineWarning, Provider
@@ -51,13 +51,21 @@ def gather(given: Sequence[Record], *, deep: bool, wake: bool, root: Root | None
     providers = [Provider(name="files", status="ok", took_s=round(time.perf_counter() - start, 6))]
     requests, skipped = plan(files, deep=deep, wake=wake)
     requests += render_queries(files.records, _nodes.render_nodes(root), wake=wake)
-    answers = _child.run(requests)
+    answers = _run(requests)
     records = [*files.records, *given] + [record for answer in answers for record in answer.records]
     cpu = _with_probes(files.cpu, answers)
     providers += skipped + [answer.provider for answer in answers]
     providers.sort(key=lambda provider: (provider.name != "files", provider.name))
     warnings = _blas_warnings(cpu) + _runtime_warnings(files, answers)
     return Gathered(files._replace(cpu=cpu), providers, records, warnings, root)
+
+
+def _run(requests: Sequence[Request]) -> list[Answer]:
+    if not requests:
+        return []
+    from gpubench.detect import _child  # subprocess costs 3 ms of start-up, and most machines need no probe
+
+    return _child.run(requests)
 
 
 def plan(files: Files, *, deep: bool, wake: bool) -> tuple[list[Request], list[Provider]]:
@@ -89,12 +97,9 @@ def render_queries(records: Sequence[Record], nodes: Mapping[Address, str], *, w
     asked = []
     for record in records:
         driver = record.facts.get("driver.name")
-        if (
-            record.bdf not in nodes
-            or driver is None
-            or driver.value not in _QUERIED
-            or (_sleeps(record) and not wake)
-        ):
+        if record.bdf is None or record.bdf not in nodes or (_sleeps(record) and not wake):
+            continue
+        if driver is None or driver.value not in _QUERIED:
             continue
         fact = record.facts.get("kind" if driver.value == "amdgpu" else "memory.dedicated_bytes")
         integrated = driver.value != "amdgpu" and record.bdf == INTEGRATED

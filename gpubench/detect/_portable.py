@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import platform
 import sys
 from typing import Any
 
@@ -29,13 +28,21 @@ def affinity() -> Fact[CpuSet]:
 
 def completed(files: Files, allowed: Fact[CpuSet]) -> Files:
     """The files' facts with those of uname and, off Linux, of psutil."""
-    told = platform.uname()
-    uname: dict[str, Any] = {"os": told.system.lower(), "kernel": told.release, "arch": told.machine.lower()}
+    uname = _uname()
     facts = {key: known(value, "uname") for key, value in uname.items() if value}
     files = files._replace(platform=msgspec.structs.replace(files.platform, **facts))
     if files.memory.total_bytes.status == "absent" and sys.platform != "linux":
         files = _from_psutil(files, allowed)
     return files
+
+
+def _uname() -> dict[str, Any]:
+    if hasattr(os, "uname"):
+        told = os.uname()
+        return {"os": told.sysname.lower(), "kernel": told.release, "arch": told.machine.lower()}
+    import platform
+
+    return {"os": platform.system().lower(), "kernel": platform.release(), "arch": platform.machine().lower()}
 
 
 def _from_psutil(files: Files, allowed: Fact[CpuSet]) -> Files:

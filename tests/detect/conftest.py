@@ -29,6 +29,7 @@ def plant(tmp_path: Path) -> Callable[[Tree], Path]:
             elif isinstance(content, bytes):
                 place.write_bytes(content)
             elif content.startswith("-> "):
+                place.unlink(missing_ok=True)
                 place.symlink_to(content[3:])
             else:
                 place.write_text(content + "\n")

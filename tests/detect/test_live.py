@@ -1,0 +1,90 @@
+"""What a live detection asks, and what it makes of the answers, without any hardware."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpubench import detect
+from gpubench.detect import _access, _files, _live, _nodes
+from gpubench.detect._access import Said
+from gpubench.detect._fact import ABSENT, NOT_PROBED, known
+from gpubench.detect._root import Root
+from gpubench.model.machine import Driver, Gpu
+
+
+@pytest.fixture
+def plan(plant):
+    def ask(tree, **options):
+        files = _files.acquire(Root(str(plant(tree))), NOT_PROBED)
+        requests, skipped = _live.plan(files, **({"deep": False, "wake": False} | options))
+        return [request.name for request in requests], [provider.name for provider in skipped]
+
+    return ask
+
+
+def test_without_nvidia_nothing_is_loaded(plan, host, pci):
+    assert plan(host) == ([], [])
+    assert plan(host | pci("0000:03:00.0", "1002", "744c", "amdgpu")) == ([], [])
+    assert plan(host, deep=True) == (["wgpu", "blas"], [])
+
+
+def test_an_awake_nvidia_gpu_is_evidence_for_nvml(plan, host, pci):
+    awake = host | pci("0000:01:00.0", "10de", "2684", "nvidia", power__runtime_status="active")
+    assert plan(awake) == (["nvml"], [])
+    assert plan(awake, deep=True) == (["nvml", "cuda", "wgpu", "blas"], [])
+
+
+def test_a_sleeping_gpu_is_evidence_against_every_probe_that_wakes_it(plan, host, pci):
+    asleep = host | pci("0000:01:00.0", "10de", "2684", "nvidia", power__runtime_status="suspended")
+    assert plan(asleep) == ([], ["nvml"])
+    assert plan(asleep, deep=True) == (["blas"], ["nvml", "cuda", "wgpu"])
+    assert plan(asleep, deep=True, wake=True) == (["nvml", "cuda", "wgpu", "blas"], [])
+
+
+def test_render_nodes_are_asked_only_for_what_no_file_told(plant, host, pci):
+    host |= pci("0000:03:00.0", "8086", "56a0", "i915") | pci("0000:00:02.0", "8086", "4680", "i915")
+    host |= pci("0000:04:00.0", "1002", "744c", "amdgpu", board_info="x") | pci(
+        "0000:05:00.0", "1002", "15bf", "amdgpu"
+    )
+    nodes = {}
+    for number, bdf in enumerate(("0000:03:00.0", "0000:00:02.0", "0000:04:00.0", "0000:05:00.0"), start=128):
+        host[f"/sys/class/drm/renderD{number}/device"] = f"-> ../../../bus/pci/devices/{bdf}"
+    root = Root(str(plant(host)))
+    nodes = _nodes.render_nodes(root)
+    (request,) = _live.render_queries(_files.acquire(root, NOT_PROBED).records, nodes, wake=False)
+    assert [node["node"] for node in request.options["nodes"]] == ["renderD128", "renderD131"]
+
+
+GPU = Gpu(id="g", vendor=known("nvidia", "t"), driver=Driver(name=known("nvidia", "t")))
+
+
+@pytest.mark.parametrize(
+    ("said", "usable", "codes"),
+    [
+        (Said(known("present", "/dev/nvidia0"), ABSENT), True, []),
+        (Said(known("absent", "/dev/nvidiactl"), ABSENT), False, ["NOT_EXPOSED"]),
+        (Said(known("no_permission", "/dev/nvidia0"), ABSENT), False, ["NO_PERMISSION"]),
+        (Said(known("present", "/dev/nvidia0"), ABSENT, ("DRIVER_MISMATCH",)), False, ["DRIVER_MISMATCH"]),
+        (Said(known("present", "/dev/nvidia0"), known("CUDA_VISIBLE_DEVICES", "x")), False, ["HIDDEN_BY_ENV"]),
+        (Said(), None, []),
+    ],
+)
+def test_usable_needs_every_door_open(said, usable, codes):
+    gpu = _access.judge(GPU, said, live=True)
+    assert (gpu.usable.value, gpu.why_not) == (usable, codes)
+    assert (gpu.usable.source is not None) == (usable is not None)
+
+
+def test_this_machine_is_described_whatever_it_is():
+    machine = detect.inspect()
+    assert machine.live is True
+    assert machine.cpu.available.value >= 1
+    assert machine.memory.usable_bytes.value <= machine.memory.os_total_bytes.value
+    assert machine.providers[0].name == "files"
+    assert detect.machine_line(machine)
+
+
+def test_extra_records_of_the_callers_workers_are_merged():
+    software = {"source": "wgpu:vulkan", "name": "llvmpipe", "vendor_id": "10005", "adapter_type": "cpu"}
+    names = [renderer.name for renderer in detect.inspect(extra_records=[software]).software_renderers]
+    assert "llvmpipe" in names
