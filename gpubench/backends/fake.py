@@ -26,7 +26,7 @@ from gpubench.errors import (
 from gpubench.model.backend import Buffer
 from gpubench.model.case import Case
 from gpubench.model.kernel import Limits
-from gpubench.model.op import Array, Dtype, Form, Op, Shape
+from gpubench.model.op import ITEMSIZE, Array, Dtype, Form, Op, Shape
 from gpubench.model.result import Blas, Device, DeviceClock
 
 # Seconds and rates of the two cost models: plain numbers near a 16-core CPU and a large GPU, so that
@@ -87,8 +87,9 @@ class FakeSession:
         self.threads: int | None = 4 if word == "cpu" else None
         self.blas: Blas | None = Blas(library="fake", version="1", kernel="scripted") if word == "cpu" else None
         self.limits = Limits(max_buffer_bytes=1 << 34, max_binding_bytes=1 << 34, float16=True, float64=True)
-        # The inputs of a workload never change, so its answer is computed once, not once a launch.
-        self._answers: dict[str, FakeBuffer] = {}
+        # The answer to the inputs seen last: computed once per workload, not once a launch.
+        self._asked: list[Any] = []
+        self._answer = FakeBuffer(None)
         self._host_s = 0.0
         self._device_s = 0.0
         self._noise = float(os.environ.get("GPUBENCH_FAKE_NOISE", "0.2" if word == "noisy" else "0"))
@@ -109,9 +110,9 @@ class FakeSession:
         return self._np.empty(shape, host_dtype(dtype))
 
     def allocate(self, shape: Shape, dtype: Dtype) -> Buffer:
-        """An array, unless the device is `fake:oom`."""
+        """An array, unless it exceeds the device or the device is `fake:oom`."""
         self._spend(ALLOC_S)
-        if self._word == "oom":
+        if self._word == "oom" or math.prod(shape) * ITEMSIZE[dtype] > self.limits.max_buffer_bytes:
             raise DeviceOutOfMemory("scripted: no memory left")
         return FakeBuffer(self._np.zeros(shape, host_dtype(dtype)))
 
@@ -136,11 +137,14 @@ class FakeSession:
         np = self._np
 
         def compute() -> FakeBuffer:
-            if case.workload not in self._answers:
+            asked = [op.expr, *(buffer.array for buffer in inputs)]
+            if len(asked) != len(self._asked) or any(
+                a is not b for a, b in zip(asked, self._asked, strict=True)
+            ):
                 with np.errstate(all="ignore"):
-                    result = np.asarray(op.expr(np, *(buffer.array for buffer in inputs)))
-                self._answers = {case.workload: FakeBuffer(result + 1 if self._word == "wrong" else result)}
-            return self._answers[case.workload]
+                    result = np.asarray(op.expr(np, *asked[1:]))
+                self._asked, self._answer = asked, FakeBuffer(result + 1 if self._word == "wrong" else result)
+            return self._answer
 
         work, traffic = op.flops(case.params), op.bytes(case.params, case.dtype)
         if self._word == "cpu":
