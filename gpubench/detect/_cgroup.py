@@ -226,7 +226,8 @@ def _unescape(path: str) -> str:
 
 
 def _is_table(text: str | None) -> bool:
-    return text is not None and all(len(line.split()) >= 4 for line in text.splitlines()) and bool(text)
+    """Whether every line has the form of a mount; a table without lines is one too."""
+    return text is not None and all(len(line.split()) >= 4 for line in text.splitlines())
 
 
 def _levels(mounts: list[Mount], own: dict[str, str], fallback: str | None, controller: str) -> Iterator[Level]:

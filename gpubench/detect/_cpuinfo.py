@@ -10,6 +10,7 @@ _KEPT = (
     "avx512_fp16", "amx_tile", "amx_int8", "amx_bf16", "asimd", "sve", "sve2", "i8mm", "bf16", "sme",
     "vx", "vxe", "vxe2",
 )  # fmt: skip
+_POWER = r"POWER|PPC970|Cell"  # the 64-bit ones
 _FLAG_KEYS = ("flags", "Features", "features")
 _ARM_MAKERS = {
     "0x41": "Arm", "0x42": "Broadcom", "0x43": "Cavium", "0x46": "Fujitsu", "0x48": "HiSilicon", "0x4e": "NVIDIA",
@@ -67,7 +68,9 @@ def arch(info: CpuInfo, version: str = "") -> str | None:
         return "aarch64"
     if (info.any("isa") or "").startswith("rv64"):
         return "riscv64"
-    if re.match(r"POWER|PPC", info.any("cpu") or ""):
+    if info.any("arch") == "IA-64":
+        return "ia64"
+    if re.match(_POWER, info.any("cpu") or ""):
         return "ppc64le" if "ppc64le" in version else "ppc64"
     return None
 
@@ -77,7 +80,7 @@ def model(info: CpuInfo) -> str | None:
     for key in ("model name", "cpu model", "uarch"):
         if found := info.any(key):
             return " ".join(found.split())
-    if re.match(r"POWER|PPC", info.any("cpu") or ""):
+    if re.match(_POWER, info.any("cpu") or ""):
         return (info.any("cpu") or "").partition(",")[0].strip()
     if info.any("vendor_id") == "IBM/S390" and (machine := info.any("machine")):
         return f"IBM {machine}"
@@ -90,7 +93,7 @@ def vendor(info: CpuInfo) -> str | None:
         return found
     if code := info.any("CPU implementer"):
         return _ARM_MAKERS.get(code.lower(), code.lower())
-    return "IBM" if re.match(r"POWER", info.any("cpu") or "") else None
+    return "IBM" if re.match(_POWER, info.any("cpu") or "") else None
 
 
 def isa(info: CpuInfo, online: frozenset[int] | None = None) -> list[str] | None:

@@ -88,3 +88,15 @@ def test_a_group_outside_of_the_mount_is_read_at_the_mount_point(path):
 def test_escaped_mount_points_are_understood():
     mounts = _cgroup.parse_mounts("cgroup2 /my\\040groups cgroup2 rw 0 0\nspoiled\nproc /proc proc rw 0 0")
     assert [mount.point for mount in mounts] == ["/my groups"]
+
+
+def test_a_table_without_cgroups_is_no_spoiled_file(look, host):
+    machine = look(host | {"/proc/mounts": ""})
+    assert machine.cpu.quota_cpus.status == machine.memory.limit_bytes.status == "absent"
+    assert machine.memory.usable_bytes.value == 6 << 30
+
+
+def test_a_spoiled_table_of_mounts_is_told(look, host):
+    machine = look(host | {"/proc/mounts": "garbage"})
+    assert machine.cpu.quota_cpus.status == machine.memory.usable_bytes.status == "invalid"
+    assert machine.cpu.available.value == 2
