@@ -68,17 +68,33 @@ def kfd(root: Root) -> list[Record] | None:
     if names is None:
         return None
     groups: dict[tuple[str, object], list[Node]] = {}
-    spoiled = False
+    spoiled: list[int] = []
     for number in sorted(int(name) for name in names if name.isascii() and name.isdigit()):
         fact = root.fact(f"{NODES}/{number}/properties", properties)
         table = fact.value
-        spoiled = spoiled or fact.status not in ("ok", "absent")
+        spoiled += [number] if fact.status not in ("ok", "absent") else []
         if table is None or table.get("simd_count", 0) == 0:
             continue
         node = Node(number, table, _banks(root, f"{NODES}/{number}/mem_banks"))
         unique = table.get("unique_id", 0)
         groups.setdefault(("uuid", unique) if unique else ("address", node.address), []).append(node)
-    return [_record(nodes, spoiled) for nodes in groups.values()]
+    records = [_record(nodes, bool(spoiled)) for nodes in groups.values()]
+    # A spoiled node is a GPU of its own if its gpu_id says so, unless it may be a partition of another.
+    whole = all(len(nodes) == 1 for nodes in groups.values())
+    return records + [_unread(root, number) for number in spoiled if whole and _is_gpu(root, number)]
+
+
+def _is_gpu(root: Root, number: int) -> bool:
+    return bool(root.fact(f"{NODES}/{number}/gpu_id", size).value)
+
+
+def _unread(root: Root, number: int) -> Record:
+    folder = f"{NODES}/{number}"
+    facts: dict[str, Fact[Any]] = {
+        "driver.name": known("amdgpu", f"{folder}/gpu_id"), "compute.units": missing("invalid", f"{folder}/properties"),
+        "memory.dedicated_bytes": _banks(root, f"{folder}/mem_banks"),
+    }  # fmt: skip
+    return Record(source="kfd", ordinal=number, vendor_id=0x1002, facts=facts)
 
 
 def properties(text: str) -> dict[str, int]:

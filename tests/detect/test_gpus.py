@@ -165,3 +165,15 @@ def test_one_unreadable_bank_gives_no_partial_sum(look):
 
 def test_kfd_node_with_cpu_cores_is_integrated(look):
     assert only(look(kfd_node(0, cpu_cores_count=16))).kind.value == "integrated"
+
+
+def test_a_spoiled_kfd_node_is_still_a_gpu(look):
+    tree = (
+        kfd_node(1, unique_id=77)
+        | {"/sys/class/kfd/kfd/topology/nodes/2/gpu_id": "9028"}
+        | bank(2, 0, 1, 16 * GIB)
+    )
+    machine = look(tree | {"/sys/class/kfd/kfd/topology/nodes/2/properties": "?"})
+    assert machine.gpu_count.value == 2
+    spoiled = machine.gpus[1]
+    assert (spoiled.compute.units.status, spoiled.memory.dedicated_bytes.value) == ("invalid", 16 * GIB)
