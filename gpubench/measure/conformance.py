@@ -1,10 +1,6 @@
-"""Does a backend keep the contract of `model.backend`? For our tests and for authors of other backends.
-
-    from gpubench.measure import conformance
-    for finding in conformance.suite(BACKEND, "mine:0").findings:
-        print(finding)
-
-No finding means: every case that the device does not refuse is right, and everything around it holds.
+"""Does a backend keep the contract of `model.backend`? For our tests and for authors of other backends:
+`conformance.suite(BACKEND, "mine:0").findings` is empty if every case that the device does not refuse is right,
+and everything around it holds.
 """
 
 from __future__ import annotations
@@ -12,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from statistics import median
 
@@ -25,10 +22,10 @@ from gpubench.model.backend import Backend, Buffer, Session
 from gpubench.model.case import DTYPES, FORMS, Case
 from gpubench.model.op import Array, Dtype, Form, Op
 
-# 1, below and above a workgroup, no multiple of any tile or vector width.
+# 1, around a workgroup, no multiple of any tile or vector width.
 VECTOR_SIZES = (1, 3, 255, 257, 1000, 1025)
 MATRIX_SIZES = (1, 3, 17, 65, 130)
-# Bytes of a round trip: not a multiple of 4 (WebGPU's unit), and just above two chunks of 32 MiB.
+# Above two staging buffers of 32 MiB, with a remainder.
 LARGE_BYTES = (64 << 20) + 12
 # A launch this long is far above the step of every device clock; shorter ones are mostly launch overhead.
 LONG_LAUNCH_S = 2e-4
@@ -60,50 +57,39 @@ def usual_sizes(op: Op) -> Sequence[int]:
 
 
 def suite(
-    backend: Backend,
-    device_id: str,
-    ops: Iterable[Op] | None = None,
-    *,
-    sizes: Callable[[Op], Sequence[int]] = usual_sizes,
-    seeds: Sequence[int] = (1, 2),
-    exhaust: bool = False,
-    clock: bool = True,
-) -> Report:
-    """Open the device and try everything. Raises BackendUnavailable if it cannot be opened.
+    backend: Backend, device_id: str, ops: Iterable[Op] | None = None, *,
+    sizes: Callable[[Op], Sequence[int]] = usual_sizes, seeds: Sequence[int] = (1, 2),
+    around: bool = True, exhaust: bool = False,
+) -> Report:  # fmt: skip
+    """Open the device, try `ops` (None: all) and, with `around`, transfers, memory and the clock.
 
-    `exhaust` asks for more memory than the device has; `clock` compares its clock with the wall's.
+    `exhaust` also asks for more memory than there is. Raises BackendUnavailable if it cannot be opened.
     """
-    chosen = [kernels.load(name) for name in kernels.names()] if ops is None else list(ops)
-    session = backend.open(device_id)
     with tempfile.TemporaryDirectory(prefix="gpubench-") as folder:
-        trial = _Trial(session, device_id, Path(folder))
+        trial = _Trial(backend.open(device_id), device_id, Path(folder))
         try:
-            trial.idle()
-            trial.transfers()
-            trial.memory(exhaust=exhaust)
-            for op in chosen:
-                trial.op(op, sizes(op), seeds)
-            if clock:
+            if around:
+                trial.idle()
+                trial.transfers()
+                trial.memory(exhaust)
                 trial.device_clock(kernels.load("matmul"))
+            for op in map(kernels.load, kernels.names()) if ops is None else ops:
+                trial.op(op, sizes(op), seeds)
         finally:
             for _ in range(2):
                 with trial.promise("close is idempotent and never raises"):
-                    session.close()
-        return Report(trial.findings, trial.checked, trial.refused)
+                    trial.session.close()
+        return trial.report
 
 
 class _Trial:
     def __init__(self, session: Session, device_id: str, folder: Path) -> None:
-        self.session = session
-        self.device_id = device_id
-        self.folder = folder
-        self.findings: list[Finding] = []
-        self.checked: list[str] = []
-        self.refused: dict[str, str] = {}
+        self.session, self.device_id, self.folder = session, device_id, folder
+        self.report = Report([], [], {})
 
-    def expect(self, kept: bool, what: str, detail: str = "", op: str = "") -> None:
+    def expect(self, kept: bool, what: str, detail: str, op: str = "") -> None:
         if not kept:
-            self.findings.append(Finding(what, self.device_id, op, detail))
+            self.report.findings.append(Finding(what, self.device_id, op, detail))
 
     @contextlib.contextmanager
     def promise(self, what: str, op: str = "") -> Iterator[None]:
@@ -113,19 +99,20 @@ class _Trial:
         except Exception as error:
             self.expect(False, what, f"{type(error).__name__}: {error}", op)
 
-    # ------------------------------------------------------------- around the ops
+    def case(self, op: Op, n: int, dtype: Dtype, form: Form) -> Case:
+        return Case(op.name, op.group, {"n": n}, dtype, form, "resident", self.device_id)
+
+    # Around the ops: nothing enqueued, transfers, memory.
 
     def idle(self) -> None:
         session = self.session
-        with self.promise("sync returns when nothing was enqueued"):
+        with self.promise("empty launches and syncs return, and the host clock is monotonic"):
             session.sync()
-            session.sync()
-        with self.promise("an empty launch runs"):
             before = session.clock()
             session.run(session.empty_launch(), 3)
             session.sync()
-            self.expect(session.clock() >= before, "the host clock is monotonic")
-        self.expect(isinstance(session.throttled(), bool), "throttled says yes or no")
+            self.expect(session.clock() >= before, "the host clock is monotonic", str(before))
+            self.expect(isinstance(session.throttled(), bool), "throttled says yes or no", "")
         for form in FORMS:
             array = session.host_array((3, 5), "float32", form)
             right = array.shape == (3, 5) and array.dtype == "float32" and array.flags["C_CONTIGUOUS"]
@@ -133,26 +120,23 @@ class _Trial:
 
     def transfers(self) -> None:
         for dtype in ("float32", "float64", "float16"):
-            with self.promise(f"upload and download of {dtype}"):
-                self.round_trip(dtype, (1, 3, 255, 257, 1000, 1025, 70_001))
-        with self.promise("upload and download of more than one staging buffer"):
-            self.round_trip("float32", (LARGE_BYTES // 4,))
-            self.round_trip("float16", (LARGE_BYTES // 2 + 1,))
+            self.round_trip(dtype, (1, 3, 255, 257, 1000, 1025, 70_001))
+        self.round_trip("float32", (LARGE_BYTES // 4,))
+        self.round_trip("float16", (LARGE_BYTES // 2 + 1,))
 
     def round_trip(self, dtype: Dtype, counts: Sequence[int]) -> None:
         """All buffers are filled before the first is read: one that overlaps another loses its data."""
-        hosts = [self.values(dtype, count) for count in counts]
-        buffers = [self.session.allocate(host.shape, dtype) for host in hosts]
-        for buffer, host in zip(buffers, hosts, strict=True):
-            self.session.upload(buffer, host)
-        self.session.sync()
-        for buffer, host in zip(buffers, hosts, strict=True):
-            same = (self.fetch(buffer, host) == host).all()
-            self.expect(bool(same), "what comes back is what was sent", f"{host.size} x {dtype}")
-            self.session.free(buffer)
-
-    def values(self, dtype: Dtype, count: int) -> Array:
-        return random_inputs(kernels.load("copy"), {"n": count}, dtype, seed=count)[0]
+        copy = kernels.load("copy")
+        hosts = [random_inputs(copy, {"n": count}, dtype, seed=count)[0] for count in counts]
+        with self.promise(f"upload and download of {dtype}"):
+            buffers = [self.session.allocate(host.shape, dtype) for host in hosts]
+            for buffer, host in zip(buffers, hosts, strict=True):
+                self.session.upload(buffer, host)
+            self.session.sync()
+            for buffer, host in zip(buffers, hosts, strict=True):
+                same = bool((self.fetch(buffer, host) == host).all())
+                self.expect(same, "what comes back is what was sent", f"{host.size} x {dtype}")
+                self.session.free(buffer)
 
     def fetch(self, buffer: Buffer, like: Array) -> Array:
         landing = like.copy()
@@ -160,68 +144,63 @@ class _Trial:
         self.session.download(buffer, landing)
         return landing
 
-    def memory(self, *, exhaust: bool) -> None:
+    def memory(self, exhaust: bool) -> None:
         known = self.session.device.usable_bytes
-        count = (known // 8 if known else LARGE_BYTES) // 4
         with self.promise("memory that was freed is used again"):
             for _ in range(REUSES):
-                self.session.free(self.session.allocate((count,), "float32"))
+                self.session.free(self.session.allocate((known // 32 if known else LARGE_BYTES,), "float32"))
         most = self.session.limits.max_buffer_bytes
-        if not exhaust or most >= _UNLIMITED:
-            return
-        copy, params = kernels.load("copy"), {"n": most // 4 + 64}
-        with self.promise("more than a buffer may hold is refused, or out of memory"):
-            refusal = self.session.supports(copy, self.case(copy, params["n"], "float32", FORMS[-1]))
-            if refusal is None:
-                with contextlib.suppress(DeviceOutOfMemory):
-                    self.session.allocate((params["n"],), "float32")
-                    self.expect(False, "more than a buffer may hold is refused", f"{params['n']} x float32")
-        with self.promise("the session is usable after that"):
+        if exhaust and most < _UNLIMITED:
+            with self.promise("more than a buffer may hold is refused, or out of memory"):
+                case = self.case(kernels.load("copy"), most // 4 + 64, "float32", FORMS[-1])
+                if self.session.supports(kernels.load("copy"), case) is None:
+                    with contextlib.suppress(DeviceOutOfMemory):
+                        self.session.allocate((case.params["n"],), "float32")
+                        self.expect(False, "more than a buffer may hold is out of memory", case.id)
             self.round_trip("float32", (1000,))
 
-    # ------------------------------------------------------------- ops
-
-    def case(self, op: Op, n: int, dtype: Dtype, form: Form) -> Case:
-        return Case(op.name, op.group, {"n": n}, dtype, form, "resident", self.device_id)
+    # Ops: every form and dtype that is not refused.
 
     def op(self, op: Op, sizes: Sequence[int], seeds: Sequence[int]) -> None:
         for dtype in DTYPES:
             for n in sizes:
-                forms = [form for form in FORMS if self.supported(op, self.case(op, n, dtype, form))]
-                for seed in seeds if forms else ():
-                    with self.material(op, self.case(op, n, dtype, forms[0]), seed) as material:
-                        for form in forms:
-                            self.launch(material, self.case(op, n, dtype, form), seed)
+                cases = [c for c in (self.case(op, n, dtype, form) for form in FORMS) if self.supported(op, c)]
+                for seed in seeds if cases else ():
+                    self.with_material(op, cases[0], seed, partial(self.launches, cases, seed))
 
     def supported(self, op: Op, case: Case) -> bool:
         with self.promise("supports answers and does not raise", op.name):
             refusal = self.session.supports(op, case)
             if refusal is None:
-                self.expect(case.dtype in op.dtypes, "a dtype that the op does not declare is refused", case.id)
+                self.expect(case.dtype in op.dtypes, "an undeclared dtype is refused", case.id, op.name)
                 return case.dtype in op.dtypes
             told = isinstance(refusal, BackendError) and bool(refusal.reason and refusal.detail)
             self.expect(told, "a refusal is a BackendError with a reason and a sentence", case.id, op.name)
-            self.refused[case.id] = getattr(refusal, "reason", "")
+            self.report.refused[case.id] = getattr(refusal, "reason", "")
         return False
 
-    @contextlib.contextmanager
-    def material(self, op: Op, case: Case, seed: int) -> Iterator[Material]:
-        """Inputs and reference of one workload, given back at the end."""
-        with self.promise("a supported case can be prepared", op.name):
+    def with_material(self, op: Op, case: Case, seed: int, use: Callable[[Material], bool]) -> bool:
+        """What `use` makes of the workload's inputs and reference; False if they cannot be prepared."""
+        with self.promise(f"a supported case can be prepared: {case.id}", op.name):
             material = Material(self.session, op, case, seed, "random", self.folder)
-            try:
-                yield material
-            finally:
-                material.release()
-                for file in self.folder.iterdir():
-                    file.unlink()
+            used = use(material)
+            material.release()
+            for file in self.folder.iterdir():
+                file.unlink()
+            return used
+        return False
 
-    def launch(self, material: Material, case: Case, seed: int) -> None:
+    def launches(self, cases: Sequence[Case], seed: int, material: Material) -> bool:
+        for case in cases:
+            self.launch(case, seed, material)
+        return True
+
+    def launch(self, case: Case, seed: int, material: Material) -> None:
         """Right over a poisoned output; the same when run again; inputs as they were."""
-        name, where = case.op, f"{case.id}, seed {seed}"
+        where, name = f"{case.id}, seed {seed}", case.op
         with self.promise(f"a supported case is right: {where}", name):
             launch = gate(material, case, lambda phase: None).launch
-            self.checked.append(case.id)
+            self.report.checked.append(case.id)
             first = material.landing.tobytes()
             self.session.run(launch, 2)
             self.session.download(launch.output, material.landing)
@@ -230,43 +209,38 @@ class _Trial:
                 same = self.fetch(buffer, host).tobytes() == host.tobytes()
                 self.expect(same, "a launch leaves its inputs alone", where, name)
 
-    # ------------------------------------------------------------- the device's clock
+    # The device's clock.
 
     def device_clock(self, op: Op) -> None:
-        """On the first size of the op's ladder whose launch is long enough; nothing without a clock."""
+        """At the first size of the op's ladder whose launch is long enough."""
         for n in op.sizes.sizes():
-            forms: list[Form] = [f for f in FORMS if self.supported(op, self.case(op, n, "float32", f))]
-            if not forms:
+            case = next(
+                (c for c in (self.case(op, n, "float32", f) for f in FORMS) if self.supported(op, c)), None
+            )
+            if case is None:
                 return
-            case = self.case(op, n, "float32", forms[0])
-            with self.material(op, case, seed=1) as material:
-                long_enough = self.clocked(material, case)
-            if long_enough:
+            if self.with_material(op, case, 1, partial(self.clocked, case)):
                 return
 
-    def clocked(self, material: Material, case: Case) -> bool:
-        """True once there is nothing more to learn from a longer launch."""
+    def clocked(self, case: Case, material: Material) -> bool:
+        """True once a longer launch would teach nothing more."""
         session, launch = self.session, gate(material, case, lambda phase: None).launch
         once, cold = session.time(launch), session.time(launch, cold=True)
         if session.device.clock is None:
             self.expect(once is None and cold is None, "without a clock there is no device time", case.id)
             return True
-        for seconds in (once, cold):
-            self.expect(
-                seconds is None or seconds > 0, "device time is None or above 0", f"{seconds} {case.id}"
-            )
+        right = all(seconds is None or seconds > 0 for seconds in (once, cold))
+        self.expect(right, "device time is None or above 0", f"{once}, cold {cold}: {case.id}")
         if once is None or once < LONG_LAUNCH_S:
             return False
         single = median([session.time(launch) or 0.0 for _ in range(5)])
         ten = [session.time(launch, 10) or 0.0 for _ in range(5)]
         wall = [self.wall(lambda: session.run(launch, 10)) for _ in range(5)]
-        ratio = median(ten) / single if single else 0.0
-        self.expect(
-            3 < ratio < 30, "ten launches take about ten times as long as one", f"{ratio:.1f} {case.id}"
-        )
-        # Not one sample against another: on a shared machine either may be held up.
+        in_range = 3 * single < median(ten) < 30 * single
+        self.expect(in_range, "ten launches take about ten times as long as one", f"{single}, {ten}: {case.id}")
+        # The shortest against the longest: on a shared machine any of them may be held up.
         limit = 1.2 * max(wall) + session.device.clock.step_s
-        self.expect(min(ten) <= limit, "device time is at most wall time", f"{min(ten)} > {limit} {case.id}")
+        self.expect(min(ten) <= limit, "device time is at most wall time", f"{min(ten)} > {limit}: {case.id}")
         return True
 
     def wall(self, enqueue: Callable[[], None]) -> float:

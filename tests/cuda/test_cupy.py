@@ -1,0 +1,192 @@
+"""CuPy on a real GPU: the conformance suite, large sizes, its clock, and running out of memory."""
+
+from __future__ import annotations
+
+from statistics import median
+
+import pytest
+
+from gpubench import kernels
+from gpubench.backends._host import random_inputs
+from gpubench.errors import DeviceOutOfMemory
+from gpubench.measure import conformance
+from gpubench.measure.checking import Material, gate
+from gpubench.model.case import Case
+
+pytestmark = pytest.mark.cuda
+
+DEVICE = "cupy:0"
+OPS = [kernels.load(name) for name in kernels.names()]
+
+
+@pytest.fixture(scope="module")
+def session():
+    from gpubench.backends.cupy import BACKEND
+
+    opened = BACKEND.open(DEVICE)
+    yield opened
+    opened.close()
+
+
+def case(op, n, dtype="float32", form="library"):
+    return Case(op.name, op.group, {"n": n}, dtype, form, "resident", DEVICE)
+
+
+def prepared(session, op, n, folder, form="library", dtype="float32"):
+    """(material, launch) of one case that has passed the gate; the caller releases the material."""
+    material = Material(session, op, case(op, n, dtype, form), 1, "random", folder)
+    return material, gate(material, case(op, n, dtype, form), lambda phase: None).launch
+
+
+def times(session, launch, repeat=1, *, cold=False, count=5):
+    return [session.time(launch, repeat, cold=cold) for _ in range(count)]
+
+
+def test_the_suite():
+    from gpubench.backends.cupy import BACKEND
+
+    report = conformance.suite(BACKEND, DEVICE, exhaust=True)
+    assert report.findings == []
+    # Every op runs as a CuPy user writes it, and every hand-written CUDA kernel was there.
+    checked = {(text.split("/")[0], text.split("/")[3]) for text in report.checked}
+    assert {(op.name, "library") for op in OPS} <= checked
+    tuned = {op.name for op in OPS if op.tuned.get("cupy") and not op.tuned["cupy"][0].library}
+    assert {(name, "tuned") for name in tuned} <= checked
+    assert len(tuned) >= 10
+
+
+@pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)
+def test_large_sizes_in_every_form_and_dtype(op):
+    from gpubench.backends.cupy import BACKEND
+
+    def sizes(op):
+        return (1023, 1500) if op.group == "matrix" else (2**20 + 3, 2**22 + 5)
+
+    report = conformance.suite(BACKEND, DEVICE, [op], sizes=sizes, seeds=(5,), clock=False, around=False)
+    assert report.findings == []
+    assert report.checked
+
+
+@pytest.mark.parametrize("n", [1, 1000, 2**20 + 3])
+def test_a_softmax_of_long_rows(session, tmp_path, n):
+    op = kernels.load("softmax")
+    for columns in {n, min(n, 8)} if n % 8 == 0 else {n}:
+        params = {"n": n, "columns": columns}
+        for form in ("library", "tuned"):
+            wide = Case(op.name, op.group, params, "float32", form, "resident", DEVICE)
+            material = Material(session, op, wide, 1, "random", tmp_path)
+            assert gate(material, wide, lambda phase: None).check.ok
+            material.release()
+
+
+def test_events_agree_with_the_wall_on_a_long_launch(session, tmp_path):
+    material, launch = prepared(session, kernels.load("matmul"), 2048, tmp_path)
+    device = median(times(session, launch, 10))
+    walls = []
+    for _ in range(5):
+        start = session.clock()
+        session.run(launch, 10)
+        session.sync()
+        walls.append(session.clock() - start)
+    # 3 ms of work on a large GPU: the host's part of it is small, and the device's is never longer.
+    assert 0.3 * median(walls) <= device <= 1.1 * median(walls)
+    material.release()
+
+
+def test_events_hold_no_host_time(session, tmp_path):
+    """A tiny launch takes the host longer than the device: queued launches must not show the host's pace."""
+    material, launch = prepared(session, kernels.load("add"), 1024, tmp_path, form="tuned")
+    hot = median(times(session, launch, 100)) / 100
+    start = session.clock()
+    session.run(launch, 1000)
+    enqueued = (session.clock() - start) / 1000
+    session.sync()
+    assert 0 < hot
+    assert hot <= 1.2 * enqueued
+    material.release()
+
+
+def test_a_cold_launch_is_slower_than_a_hot_one(session, tmp_path):
+    """12 MB of operands stay in the L2 cache of every GPU that CUDA 13 knows well; a flush sends them out."""
+    material, launch = prepared(session, kernels.load("add"), 2**20, tmp_path, form="tuned")
+    hot = median(times(session, launch, 50)) / 50
+    cold = median(times(session, launch, cold=True))
+    assert cold > hot
+    assert cold < 1e-3
+    material.release()
+
+
+def test_time_grows_with_the_work(session, tmp_path):
+    small, small_launch = prepared(session, kernels.load("matmul"), 1024, tmp_path)
+    large, large_launch = prepared(session, kernels.load("matmul"), 4096, tmp_path)
+    ratio = median(times(session, large_launch)) / median(times(session, small_launch))
+    assert ratio > 8  # 64 times the operations
+    small.release()
+    large.release()
+
+
+def test_out_of_memory_leaves_the_session_usable(session, tmp_path):
+    held = []
+    with pytest.raises(DeviceOutOfMemory):
+        while True:
+            held.append(session.allocate((2**32,), "float32"))
+    held.clear()
+    material, _ = prepared(session, kernels.load("add"), 2**20, tmp_path)
+    material.release()
+
+
+def test_out_of_memory_inside_a_launch(session, tmp_path):
+    """The library form allocates its output while it runs: that error is ours as well."""
+    import cupy
+
+    op = kernels.load("add")
+    material = Material(session, op, case(op, 2**28), 1, "random", tmp_path)
+    material.upload_inputs()
+    launch = session.compile(op, case(op, 2**28), material.buffers, None)
+    pool = cupy.get_default_memory_pool()
+    pool.free_all_blocks()
+    pool.set_limit(size=pool.used_bytes() + 2**20)
+    try:
+        with pytest.raises(DeviceOutOfMemory):
+            session.run(launch)
+    finally:
+        pool.set_limit(size=0)
+    session.run(launch)
+    assert material.verify(launch).ok
+    material.release()
+
+
+def test_ten_thousand_launches_do_not_leak(session, tmp_path):
+    import cupy
+
+    material, launch = prepared(session, kernels.load("saxpy"), 2**16, tmp_path)
+    session.run(launch, 10)
+    session.sync()
+    before = cupy.get_default_memory_pool().used_bytes()
+    session.run(launch, 10_000)
+    session.sync()
+    assert cupy.get_default_memory_pool().used_bytes() <= before + 2**20
+    material.release()
+
+
+def test_the_device_tells_what_detection_needs():
+    from gpubench.backends.cupy import BACKEND
+
+    device = BACKEND.devices()[0]
+    assert device.kind == "gpu"
+    assert device.api == "cuda"
+    assert device.memory_bytes > 2**30
+    assert device.clock is not None
+    assert device.identity.uuid
+    assert device.identity.pci
+
+
+def test_inputs_are_the_same_bytes_as_on_the_cpu(session):
+    op = kernels.load("mul")
+    for host in random_inputs(op, {"n": 2**20 + 3}, "float32", seed=3):
+        buffer = session.allocate(host.shape, "float32")
+        session.upload(buffer, host)
+        back = host.copy()
+        back.fill(0)
+        session.download(buffer, back)
+        assert back.tobytes() == host.tobytes()
