@@ -29,12 +29,13 @@ def draw(sections: Sequence[Section], *, color: str, ascii: bool) -> str:
     table.add_column(no_wrap=True)
     table.add_column(ratio=1, overflow="fold")
     for section in sections:
-        headline = Text(section.headline, style="bold" if section.good else "bold yellow")
+        headline = Text()  # a base style would spread over the lines below
+        headline.append(section.headline, style="bold" if section.good else "bold yellow")
         if section.used is not None:
             headline.append("  ")
             headline.append(bar(section.used, ascii), style="cyan")
         for line in section.lines:
-            headline.append(f"\n{line}", style="default" if section.good else "yellow")
+            headline.append(f"\n{line}", style="" if section.good else "yellow")
         table.add_row(Text(section.title, style="bold cyan"), headline)
     stream = io.StringIO()
     console: Any = Console(file=stream, width=width, force_terminal=colored, no_color=not colored, highlight=False,
