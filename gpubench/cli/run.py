@@ -98,7 +98,7 @@ def run(
 
     from gpubench.measure import runner, targets
 
-    choice = targets.choose(wish)
+    choice = targets.choose(wish, one_of_each=len(given_sizes) < len(names))
     request = _request(
         selection, settings, choice, keep, began=began, label=label, tags=tag or [],
         context=_pairs(context or []), required=_required(wish, choice), check_only=check_only,

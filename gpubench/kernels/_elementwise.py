@@ -13,8 +13,7 @@ from gpubench.model.kernel import CudaProgram, Kernel, Limits, WgslProgram
 from gpubench.model.op import Array, Dtype, Ladder, Op, Operand, Params, Shape, Tolerance
 
 # 4 KiB to 64 MiB of float32: from a launch's overhead to well past any cache, in eight sizes.
-# The top is what fits a large last-level cache: big enough for a GPU to win, small enough to check quickly.
-LADDER = Ladder(low=2**10, high=2**22)
+LADDER = Ladder(low=2**10, high=2**24)
 PARAMS = {"n": "number of elements"}
 WORKING_DTYPES: tuple[Dtype, ...] = ("float32", "float64")
 

@@ -67,7 +67,7 @@ OP = Op(
     group="matrix",
     summary="C = A B of n x n matrices",
     params={"n": "side of the square matrices"},
-    sizes=Ladder(low=32, high=2048, factor=2, granule=8),
+    sizes=Ladder(low=32, high=4096, factor=2, granule=8),
     dtypes=("float32", "float64"),
     inputs=(Operand("a", _shape_a), Operand("b", _shape_b)),
     output=Operand("out", _shape_out),

@@ -51,7 +51,7 @@ OP = Op(
     group="activation",
     summary="out = exp(x - max(x)) / sum(exp(x - max(x))) along rows of up to 1024",
     params={"n": "number of elements (a multiple of 1024 gives rows of 1024)"},
-    sizes=Ladder(low=2**10, high=2**22, granule=1024),
+    sizes=Ladder(low=2**10, high=2**24, granule=1024),
     dtypes=("float32", "float64"),
     inputs=(Operand("x", _shape, values="normal"),),
     output=Operand("out", _shape),

@@ -33,7 +33,7 @@ OP = Op(
     group="matrix",
     summary="out = x^T of an n x n matrix, contiguous",
     params={"n": "side of the square matrix"},
-    sizes=Ladder(low=64, high=2048),
+    sizes=Ladder(low=64, high=4096),
     dtypes=("float32", "float64", "float16"),
     inputs=(Operand("x", _input_shape),),
     output=Operand("out", _output_shape),

@@ -41,8 +41,12 @@ class Choice(msgspec.Struct, frozen=True):
         return {listing.backend: listing.version for listing in self.listings if listing.version}
 
 
-def choose(wish: Wish) -> Choice:
-    """Ask the backends and apply the wish. Raises RequiredUnavailable for what was named and is not there."""
+def choose(wish: Wish, *, one_of_each: bool = False) -> Choice:
+    """Ask the backends and apply the wish. Raises RequiredUnavailable for what was named and is not there.
+
+    `one_of_each`: of equal devices of one backend only the first is taken, unless ids were named. A search
+    for sizes inside a budget has no time to measure eight equal GPUs.
+    """
     named = [*wish.required, *wish.optional, *(d.partition(":")[0] for d in wish.devices)]
     listings = list_devices(_unique(backends.names() if wish.auto else named))
     warnings = []
@@ -61,7 +65,20 @@ def choose(wish: Wish) -> Choice:
         if all(target.device.id != device_id for target in targets):
             listing = next(x for x in listings if x.backend == device_id.partition(":")[0])
             raise _unavailable(f"there is no device {device_id}", listing)
-    return Choice(tuple(targets), tuple(listings), (*warnings, *_left_out(listings, targets)))
+    warnings += _left_out(listings, targets)
+    if one_of_each and not wish.devices:
+        firsts = {(t.device.backend, t.device.name): t for t in reversed(targets)}
+        warnings += [_twin(t.device) for t in targets if t not in firsts.values()]
+        targets = [t for t in targets if t in firsts.values()]
+    return Choice(tuple(targets), tuple(listings), tuple(warnings))
+
+
+def _twin(device: Device) -> RunWarning:
+    return RunWarning(
+        code="budget", severity="info",
+        message=f"{device.id} is another {device.name}: left out of the search for sizes",
+        hint=f"name it with --devices {device.id}, or give --sizes",
+    )  # fmt: skip
 
 
 def records(choice: Choice) -> list[dict[str, Any]]:
