@@ -1,0 +1,61 @@
+"""NumPy and the scripted backend keep the contract; the suites on wgpu and CuPy are in vulkan/ and cuda/."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpubench import backends, kernels
+from gpubench.errors import BackendUnavailable
+from gpubench.measure import conformance
+
+OPS = {name: kernels.load(name) for name in kernels.names()}
+
+
+def cases(report: conformance.Report) -> set[tuple[str, ...]]:
+    """(op, dtype, form) of everything that was checked."""
+    return {(text.split("/")[0], text.split("/")[2], text.split("/")[3]) for text in report.checked}
+
+
+def test_numpy_in_every_op_dtype_and_form() -> None:
+    report = conformance.suite(backends.load("numpy"), "numpy:0", exhaust=True)
+    assert report.findings == []
+    assert cases(report) == {
+        (op.name, dtype, form)
+        for op in OPS.values()
+        for dtype in op.dtypes
+        for form in ("library", "tuned")
+        if form == "library" or op.tuned.get("numpy")
+    }
+    assert set(report.refused.values()) <= {"no-dtype", "no-implementation"}
+
+
+@pytest.mark.parametrize("device", ["fake:cpu", "fake:gpu", "fake:no-clock", "fake:throttle", "fake:noisy"])
+def test_the_actors_that_behave(device: str) -> None:
+    report = conformance.suite(backends.load("fake"), device, seeds=(1,), exhaust=True)
+    assert report.findings == []
+    assert cases(report) == {(op.name, dtype, "library") for op in OPS.values() for dtype in op.dtypes}
+
+
+@pytest.mark.parametrize(
+    ("device", "told"),
+    [
+        ("fake:wrong", "Wrong"),
+        ("fake:oom", "DeviceOutOfMemory"),
+        ("fake:build", "BuildError"),
+        ("fake:lost", "DeviceLost"),
+    ],
+)
+def test_the_actors_that_fail_are_found_out(device: str, told: str) -> None:
+    report = conformance.suite(backends.load("fake"), device, [OPS["add"]], seeds=(1,), around=False)
+    assert report.checked == []
+    assert len(report.findings) == len(OPS["add"].dtypes) * len(conformance.VECTOR_SIZES)
+    assert all(told in finding.detail for finding in report.findings)
+    assert {(finding.device, finding.op) for finding in report.findings} == {(device, "add")}
+
+
+@pytest.mark.parametrize(
+    ("backend", "device"), [("fake", "fake:nope"), ("wgpu", "wgpu:999"), ("cupy", "cupy:999")]
+)
+def test_a_device_that_is_not_there(backend: str, device: str) -> None:
+    with pytest.raises(BackendUnavailable):
+        conformance.suite(backends.load(backend), device)

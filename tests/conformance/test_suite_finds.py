@@ -1,0 +1,139 @@
+"""The suite itself: each promise, broken on purpose by one line, becomes a finding that names it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from gpubench import kernels
+from gpubench.backends.fake import FakeBackend, FakeSession
+from gpubench.errors import DeviceOutOfMemory, Unsupported
+from gpubench.measure import conformance
+
+
+class Broken:
+    """The scripted backend with one method of its session replaced."""
+
+    name = "fake"
+    forms = ("library",)
+
+    def __init__(self, method: str, replacement: Callable[..., Any]) -> None:
+        self._broken = type("BrokenSession", (FakeSession,), {method: replacement})
+
+    def open(self, device_id: str, threads: int | None = None) -> Any:
+        whole = FakeBackend().open(device_id)
+        whole.__class__ = self._broken
+        return whole
+
+
+def findings(method: str, replacement: Callable[..., Any], **options: Any) -> list[conformance.Finding]:
+    backend: Any = Broken(method, replacement)
+    return conformance.suite(backend, "fake:gpu", [kernels.load("add")], seeds=(1,), **options).findings
+
+
+def truncating_download(self: Any, buffer: Any, host: Any) -> None:
+    host.reshape(-1)[:70_000] = buffer.array.reshape(-1)[:70_000]
+
+
+shared: dict[Any, Any] = {}
+
+
+def overlapping_allocate(self: Any, shape: Any, dtype: Any) -> Any:
+    return shared.setdefault(self, FakeSession.allocate(self, shape, dtype))
+
+
+def drifting_run(self: Any, launch: Any, repeat: int = 1) -> None:
+    FakeSession.run(self, launch, repeat)
+    if launch.output.array.size and repeat > 1:
+        launch.output.array = launch.output.array + 1
+
+
+def scribbling_compile(self: Any, op: Any, case: Any, inputs: Any, output: Any) -> Any:
+    launch = FakeSession.compile(self, op, case, inputs, output)
+    compute = launch._compute
+
+    def compute_and_scribble() -> Any:
+        result = compute()
+        inputs[0].array = inputs[0].array * 0
+        return result
+
+    launch._compute = compute_and_scribble
+    return launch
+
+
+def forgetful_sync(self: Any) -> None:
+    raise RuntimeError("nothing to wait for")
+
+
+def strict_supports(self: Any, op: Any, case: Any) -> Any:
+    raise KeyError(case.dtype)
+
+
+def silent_supports(self: Any, op: Any, case: Any) -> Any:
+    return Unsupported("") if case.form == "tuned" else FakeSession.supports(self, op, case)
+
+
+def bold_supports(self: Any, op: Any, case: Any) -> Any:
+    return None if case.form == "library" else FakeSession.supports(self, op, case)
+
+
+def flat_time(self: Any, launch: Any, repeat: int = 1, *, cold: bool = False) -> float:
+    return 1e-3
+
+
+def slow_time(self: Any, launch: Any, repeat: int = 1, *, cold: bool = False) -> float:
+    return 1.0 * repeat
+
+
+def negative_time(self: Any, launch: Any, repeat: int = 1, *, cold: bool = False) -> float:
+    return -1e-6
+
+
+def leaking_allocate(self: Any, shape: Any, dtype: Any) -> Any:
+    self.taken = getattr(self, "taken", 0) + 1
+    if self.taken > 30:
+        raise DeviceOutOfMemory("never given back")
+    return FakeSession.allocate(self, shape, dtype)
+
+
+def endless_allocate(self: Any, shape: Any, dtype: Any) -> Any:
+    return FakeSession.allocate(self, tuple(min(extent, 1 << 20) for extent in shape), dtype)
+
+
+def failing_close(self: Any) -> None:
+    raise OSError("already closed")
+
+
+@pytest.mark.parametrize(
+    ("method", "replacement", "promise"),
+    [
+        ("download", truncating_download, "what comes back is what was sent"),
+        ("allocate", overlapping_allocate, "is right"),
+        ("allocate", leaking_allocate, "memory that was freed is used again"),
+        ("run", drifting_run, "a launch is idempotent"),
+        ("compile", scribbling_compile, "a launch leaves its inputs alone"),
+        ("sync", forgetful_sync, "empty launches and syncs return"),
+        ("supports", strict_supports, "supports answers and does not raise"),
+        ("supports", silent_supports, "a refusal is a BackendError with a reason and a sentence"),
+        ("supports", bold_supports, "an undeclared dtype is refused"),
+        ("time", flat_time, "ten launches take about ten times as long as one"),
+        ("time", slow_time, "device time is at most wall time"),
+        ("time", negative_time, "device time is None or above 0"),
+        ("close", failing_close, "close is idempotent and never raises"),
+    ],
+)
+def test_a_broken_promise_is_found(method: str, replacement: Callable[..., Any], promise: str) -> None:
+    found = findings(method, replacement)
+    assert any(promise in finding.what for finding in found), found
+
+
+def test_more_memory_than_the_device_has() -> None:
+    assert findings("endless", endless_allocate, exhaust=True) == []
+    found = findings("allocate", endless_allocate, exhaust=True)
+    assert "more than a buffer may hold is out of memory" in [finding.what for finding in found]
+
+
+def test_nothing_is_found_on_the_whole_session() -> None:
+    assert findings("unused", failing_close) == []
