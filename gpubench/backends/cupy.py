@@ -97,8 +97,11 @@ class CupySession:
         """Library everywhere, tuned where the op has a CUDA kernel; operands must fit the device."""
         if case.dtype not in op.dtypes or case.dtype == "bfloat16":
             return Unsupported(f"{op.name} has no {case.dtype} on cupy", reason="no-dtype")
-        if case.form == "tuned" and not op.tuned.get("cupy"):
+        kernels = op.tuned.get("cupy", ())
+        if case.form == "tuned" and not kernels:
             return Unsupported(f"{op.name} has no tuned kernel for cupy", reason="no-implementation")
+        if case.form == "tuned" and kernels[0].library:
+            return Unsupported(f"the best {op.name} on cupy is the library call", reason="no-implementation")
         return None
 
     def host_array(self, shape: Shape, dtype: Dtype, form: Form) -> Array:

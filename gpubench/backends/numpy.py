@@ -63,8 +63,11 @@ class NumpySession:
         """Every op has a library form; a tuned form only where the op declares one."""
         if case.dtype not in op.dtypes or case.dtype == "bfloat16":
             return Unsupported(f"{op.name} has no {case.dtype} on numpy", reason="no-dtype")
-        if case.form == "tuned" and not op.tuned.get("numpy"):
+        kernels = op.tuned.get("numpy", ())
+        if case.form == "tuned" and not kernels:
             return Unsupported(f"{op.name} has no tuned kernel for numpy", reason="no-implementation")
+        if case.form == "tuned" and kernels[0].library:
+            return Unsupported(f"the best {op.name} on numpy is the library call", reason="no-implementation")
         if case.regime != "resident":
             return Unsupported("the CPU's data is already at home", reason="no-transfer")
         return None

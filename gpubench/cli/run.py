@@ -15,6 +15,7 @@ from gpubench.cli._suggest import require_choice
 from gpubench.errors import UsageError
 
 if TYPE_CHECKING:
+    from gpubench import store
     from gpubench.measure.runner import Request
     from gpubench.measure.targets import Choice
     from gpubench.model.case import Case
@@ -202,14 +203,17 @@ class _Saver:
         self.paths: list[str | Path] = [path for path in output if path.endswith(_RESULT_SUFFIXES)]
         self._folder = results_dir
         self._anywhere = not (self.paths or no_save)
+        self._encoder: store.Encoder | None = None
 
     def __call__(self, run: Run) -> None:
         from gpubench import store
 
         if self._anywhere and not self.paths:
             self.paths.append(store.result_path(self._folder or store.default_results_dir(), run))
+        if self._encoder is None:
+            self._encoder = store.Encoder()
         for path in self.paths:
-            store.save(run, path)
+            store.save(run, path, self._encoder)
 
 
 def _deliver(finished: Run, output: list[str], look: Any) -> int:

@@ -1,4 +1,4 @@
-"""The run so far, saved by atomic replace whenever something was learnt."""
+"""The run so far, saved by atomic replace after every round of a workload and every case that broke."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Save = Callable[[Run], None]
 
 
 class Recorder:
-    """Collects outcomes by case id; every change is written through `save`."""
+    """Collects outcomes by case id; `save` writes the document as it stands."""
 
     def __init__(self, run: Run, save: Save) -> None:
         self._run = run
@@ -46,9 +46,8 @@ class Recorder:
             self._outcomes.setdefault(outcome.id, outcome)
 
     def put(self, outcome: Outcome) -> None:
-        """Set a case's outcome and save."""
+        """Set a case's outcome; `save` is called once a round."""
         self._outcomes[outcome.id] = outcome
-        self.save()
 
     def add_block(self, case_id: str, block: Block) -> None:
         """Append samples; `save` is called once a round."""
@@ -61,7 +60,7 @@ class Recorder:
         self._outcomes[case_id] = msgspec.structs.replace(known, parts=[*known.parts, parts])
 
     def stop(self, case_id: str, stop: Stop) -> None:
-        """Note why sampling ended in this session, and save."""
+        """Note why sampling ended in this session."""
         known = self._measurement(case_id)
         self.put(msgspec.structs.replace(known, stops=[*known.stops, stop]))
 

@@ -291,6 +291,7 @@ def _end(runtime: Runtime, seat: _Seat, outcome: Outcome) -> None:
     seat.over = True
     seat.prepared = None
     runtime.recorder.put(outcome)
+    runtime.recorder.save()
     _announce(runtime, seat)
 
 

@@ -1,12 +1,13 @@
 """Documents on disk: Run <-> JSON, atomic replace, upgrades of older versions, JSON Schema."""
 
-from gpubench.store.document import dumps, loads
+from gpubench.store.document import Encoder, dumps, loads
 from gpubench.store.files import check_folder, check_writable, load, save
 from gpubench.store.folders import default_results_dir, newest, result_path, user_data_dir
 from gpubench.store.schemas import SCHEMA_NAMES, schema
 
 __all__ = [
     "SCHEMA_NAMES",
+    "Encoder",
     "check_folder",
     "check_writable",
     "default_results_dir",

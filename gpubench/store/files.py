@@ -10,21 +10,21 @@ from typing import IO
 
 from gpubench.errors import GpubenchError, InputError, UsageError
 from gpubench.model.result import Run
-from gpubench.store.document import dumps, loads
+from gpubench.store.document import Encoder, dumps, loads
 
 # Far above any real run (about 1 MB per thousand blocks); protects from /dev/zero and zip bombs.
 MAX_BYTES = 256 * 2**20
 _GZIP_MAGIC = b"\x1f\x8b"
 
 
-def save(run: Run, path: str | Path) -> None:
-    """Replace `path` by the JSON of `run`, compressed if it ends in `.gz`.
+def save(run: Run, path: str | Path, encoder: Encoder | None = None) -> None:
+    """Replace `path` by the JSON of `run`, compressed if it ends in `.gz`. Who saves often keeps an `encoder`.
 
     Whoever reads or kills at any moment finds the old file or the new one, never a part: the bytes go
     to a new file in the same folder, reach the disk, and take the name in one step. Raises GpubenchError.
     """
     target = Path(os.path.realpath(path))  # a link keeps pointing at the file
-    data = dumps(run)
+    data = encoder.dumps(run) if encoder else dumps(run)
     if target.suffix == ".gz":
         import gzip
 

@@ -30,6 +30,15 @@ def test_the_same_run_gives_the_same_bytes(run: Run) -> None:
     assert store.dumps(store.loads(data, "x")) == data
 
 
+def test_an_encoder_gives_the_same_bytes_while_a_run_grows(make_run: Callable[..., Run]) -> None:
+    encoder = store.Encoder()
+    for samples in ([0.1], [0.1, 0.123456789], [0.1, 0.123456789, 1 / 3]):
+        run = make_run(samples)
+        assert encoder.dumps(run) == store.dumps(run)
+        renamed = msgspec.structs.replace(run, label="later", outcomes=run.outcomes[::-1])
+        assert encoder.dumps(renamed) == store.dumps(renamed)
+
+
 def test_floats_keep_six_significant_digits(run: Run) -> None:
     back = store.loads(store.dumps(run), "x")
     assert back.outcomes[0].blocks[0].wall_s == [0.0123457, 0.0125]  # type: ignore[union-attr]
