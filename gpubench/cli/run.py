@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from gpubench.measure.runner import Request
     from gpubench.measure.targets import Choice
     from gpubench.model.case import Case
+    from gpubench.model.machine import Machine
     from gpubench.model.result import Run, Selection, Settings
 
 _RESULT_SUFFIXES = (".json", ".json.gz")
@@ -162,11 +163,22 @@ def _request(
         versions=choice.versions, label=label, tags=tags, context=context, environ=os.environ,
     )  # fmt: skip
     return runner.Request(
-        run=msgspec.structs.replace(run, warnings=[*choice.warnings, *_input_warnings(settings)]),
+        run=msgspec.structs.replace(run, warnings=[*choice.warnings, *_blas_warnings(machine), *_input_warnings(settings)]),
         ops={name: kernels.load(name) for name in selection.ops},
         scope=Scope(choice.targets, selection, machine.memory.usable_bytes.value, keep), began=began,
         required=required, check_only=check_only,
     )  # fmt: skip
+
+
+def _blas_warnings(machine: Machine) -> list[Any]:
+    """A BLAS whose threads do not fit the usable CPUs: the run sets them, the user's own programs may not."""
+    from gpubench.model.result import RunWarning
+
+    return [
+        RunWarning(code="blas-threads", message=warning.text, hint="gpubench detect --deep shows each BLAS")
+        for warning in machine.warnings
+        if warning.code == "BLAS_THREADS"
+    ]
 
 
 def _input_warnings(settings: Settings) -> list[Any]:

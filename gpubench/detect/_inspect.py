@@ -25,25 +25,27 @@ from gpubench.model.machine import Machine, Mode, Platform, Provider
 
 def inspect(
     *, sysroot: Path | None = None, records: list[dict[str, Any]] | None = None,
-    extra_records: Iterable[dict[str, Any]] = (), mode: str | None = None, deep: bool = False, wake: bool = False,
-    debug: bool = False, results: Path | None = None,
+    extra_records: Iterable[dict[str, Any]] | None = None, mode: str | None = None, deep: bool = False,
+    wake: bool = False, debug: bool = False, results: Path | None = None,
 ) -> Machine:  # fmt: skip
     """Describe a machine: this one, a recorded one, or the devices of given provider records.
 
-    `extra_records` are records that the caller gathered; they are merged like any other. `results` is a folder
-    or file of measured results. Raises UsageError for an unknown mode and ValueError for a malformed record;
+    `extra_records` are records that the caller gathered; they are merged like any other. Who gives them is about
+    to measure, so the BLAS is asked too. `results` is a folder or file of measured results. Raises UsageError for
+    an unknown mode and ValueError for a malformed record;
     anything that goes wrong with the machine itself is a status in the document.
     """
     if mode is not None and mode not in get_args(Mode):
         raise UsageError("unknown-mode", f"There is no mode {mode!r}.", hint="Use cpu, gpu or hybrid.")
     start = time.perf_counter()
-    given = [_record.parse(raw) for raw in extra_records]
+    given = [_record.parse(raw) for raw in extra_records or ()]
     if records is not None:
         machine = _from_records([_record.parse(raw) for raw in records] + given, debug)
     elif sysroot is not None:
         machine = _recorded(Root(str(sysroot)), str(sysroot), given, debug)
     else:
-        machine, given = _this_machine(given, deep=deep, wake=wake, debug=debug)
+        blas = extra_records is not None
+        machine, given = _this_machine(given, deep=deep, wake=wake, blas=blas, debug=debug)
     advice = rule.recommend(machine, cast("Mode | None", mode))
     advice = rule.verified(advice, _checked(machine, given)) if machine.live else advice
     if results is not None and mode is None:
@@ -80,10 +82,10 @@ def _home(machine: Machine, record: Record) -> str | None:
 
 
 def _this_machine(
-    given: Sequence[Record], *, deep: bool, wake: bool, debug: bool
+    given: Sequence[Record], *, deep: bool, wake: bool, blas: bool, debug: bool
 ) -> tuple[Machine, list[Record]]:
     """The document of this machine, and the records it was made of."""
-    found = _live.gather(given, deep=deep, wake=wake)
+    found = _live.gather(given, deep=deep, wake=wake, blas=blas)
     files = found.files._replace(warnings=[*found.files.warnings, *found.warnings])
     machine = assemble(
         files, found.records, found.providers, _live.context(found, debug), sysroot=None,

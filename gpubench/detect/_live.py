@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from gpubench.detect import _files, _nodes, _portable, _visibility
+from gpubench.detect import _blas, _files, _nodes, _portable, _visibility
 from gpubench.detect._access import Said
-from gpubench.detect._fact import NOT_PROBED, known, missing
+from gpubench.detect._fact import NOT_PROBED, known
 from gpubench.detect._files import NVIDIA, Files
 from gpubench.detect._gpu import Context
 from gpubench.detect._intel import INTEGRATED
@@ -23,9 +23,9 @@ from gpubench.detect._record import Address, Record
 from gpubench.detect._request import Answer, Request
 from gpubench.detect._root import Root
 from gpubench.model.facts import Fact
-from gpubench.model.machine import Cpu, CpuBlas, Gpu, MachineWarning, Provider
+from gpubench.model.machine import Cpu, Gpu, MachineWarning, Provider
 
-NVML_LIMIT_S, DRM_LIMIT_S, CPUINFO_LIMIT_S = 2.0, 2.0, 5.0
+NVML_LIMIT_S, DRM_LIMIT_S, CPUINFO_LIMIT_S, BLAS_LIMIT_S = 2.0, 2.0, 5.0, 5.0
 _QUERIED = ("amdgpu", "i915", "xe")
 # An APU with 111 GiB of GTT has been seen to need 5 to 10 s.
 DEEP_LIMIT_S = 10.0
@@ -41,8 +41,10 @@ class Gathered(NamedTuple):
     root: Root
 
 
-def gather(given: Sequence[Record], *, deep: bool, wake: bool, root: Root | None = None) -> Gathered:
-    """Read the files, look at the evidence, run the probes side by side."""
+def gather(
+    given: Sequence[Record], *, deep: bool, wake: bool, blas: bool = False, root: Root | None = None
+) -> Gathered:
+    """Read the files, look at the evidence, run the probes side by side; `blas` asks for the BLAS in any case."""
     root = root or Root()
     start = time.perf_counter()
     affinity = _portable.affinity()
@@ -50,13 +52,15 @@ def gather(given: Sequence[Record], *, deep: bool, wake: bool, root: Root | None
     files = _portable.completed(files, affinity)
     providers = [Provider(name="files", status="ok", took_s=round(time.perf_counter() - start, 6))]
     requests, skipped = plan(files, deep=deep, wake=wake)
+    if deep or blas or _blas.doubtful(files.cpu, os.environ):
+        requests.append(Request("blas", DEEP_LIMIT_S if deep else BLAS_LIMIT_S))
     requests += render_queries(files.records, _nodes.render_nodes(root), wake=wake)
     answers = _run(requests)
     records = [*files.records, *given] + [record for answer in answers for record in answer.records]
     cpu = _with_probes(files.cpu, answers)
     providers += skipped + [answer.provider for answer in answers]
     providers.sort(key=lambda provider: (provider.name != "files", provider.name))
-    warnings = _blas_warnings(cpu) + _runtime_warnings(files, answers)
+    warnings = _blas.warnings(cpu) + _runtime_warnings(files, answers)
     return Gathered(files._replace(cpu=cpu), providers, records, warnings, root)
 
 
@@ -85,10 +89,9 @@ def plan(files: Files, *, deep: bool, wake: bool) -> tuple[list[Request], list[P
     if deep and asleep and not wake:
         hint = "a GPU sleeps, and opening the devices would wake it; --wake does it nevertheless"
         skipped += [Provider(name=name, status="not_probed", hint=hint) for name in ("cuda", "wgpu")]
-        requests.append(Request("blas", DEEP_LIMIT_S))
     elif deep:
         names = ["cuda"] if nvidia or os.path.exists(_nodes.WSL_NODE) else []
-        requests += [Request(name, DEEP_LIMIT_S) for name in (*names, "wgpu", "blas")]
+        requests += [Request(name, DEEP_LIMIT_S) for name in (*names, "wgpu")]
     return requests, skipped
 
 
@@ -155,7 +158,7 @@ def _with_probes(cpu: Cpu, answers: Sequence[Answer]) -> Cpu:
     """The CPU with its BLAS and, without /proc, with what py-cpuinfo says."""
     extra = {answer.provider.name: answer for answer in answers}
     if "blas" in extra:
-        cpu = msgspec.structs.replace(cpu, blas=_blas(extra["blas"]))
+        cpu = msgspec.structs.replace(cpu, blas=_blas.fact(extra["blas"]))
     told = extra["cpuinfo"].extra.get("cpu") if "cpuinfo" in extra else None
     if isinstance(told, dict):
         facts = {
@@ -163,15 +166,6 @@ def _with_probes(cpu: Cpu, answers: Sequence[Answer]) -> Cpu:
         }
         cpu = msgspec.structs.replace(cpu, **facts)
     return cpu
-
-
-def _blas(answer: Answer) -> Fact[list[CpuBlas]]:
-    if answer.provider.status != "ok":
-        return missing(answer.provider.status, "blas")
-    try:
-        return known(msgspec.convert(answer.extra.get("blas"), list[CpuBlas]), "blas")
-    except msgspec.ValidationError:
-        return missing("invalid", "blas")
 
 
 def _runtime_warnings(files: Files, answers: Sequence[Answer]) -> list[MachineWarning]:
@@ -190,17 +184,3 @@ def _runtime_warnings(files: Files, answers: Sequence[Answer]) -> list[MachineWa
             extra = "cuda13" if cuda >= 13000 else "cuda12"
     text = f"CuPy is not installed, so nothing can be measured through CUDA: pip install 'gpubench[{extra}]'."
     return [MachineWarning(code="RUNTIME_MISSING", text=text, refs=["cupy"])]
-
-
-def _blas_warnings(cpu: Cpu) -> list[MachineWarning]:
-    """BLAS threads that do not fit the usable CPUs make the CPU side look slow."""
-    usable = cpu.available.value
-    odd = [b for b in cpu.blas.value or () if usable is not None and b.threads not in (None, usable)]
-    return [
-        MachineWarning(
-            code="BLAS_THREADS", refs=[blas.library],
-            text=f"{blas.library} starts {blas.threads} threads, but {usable} CPUs are usable; "
-            f"gpubench sets the number itself, other programs need OPENBLAS_NUM_THREADS or OMP_NUM_THREADS.",
-        )
-        for blas in odd
-    ]  # fmt: skip

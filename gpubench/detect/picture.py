@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from gpubench.detect import remedies
+from gpubench.detect._blas import misfit
 from gpubench.model.machine import Gpu, Machine
 
 GIB = 1 << 30
@@ -116,8 +117,22 @@ def _cpu(machine: Machine) -> Section:
     lines += ["kinds: " + "; ".join(kinds)] if len(kinds) > 1 else []
     lines += [", ".join(caches)] if caches else []
     lines += [" ".join(cpu.isa.value)] if cpu.isa.value else []
-    lines += [f"BLAS {b.library} {b.version or ''} with {_or(b.threads)} threads" for b in cpu.blas.value or ()]
+    lines += list(_blas_lines(machine))
     return Section("CPU", clean(cpu.model.value or "unknown model"), [clean(line) for line in lines])
+
+
+def _blas_lines(machine: Machine) -> Iterator[str]:
+    """Each BLAS with its threads; or how to see it."""
+    cpu = machine.cpu
+    for blas in cpu.blas.value or ():
+        odd = f": {cpu.available.value} CPUs are usable!" if misfit(blas, cpu) else ""
+        yield (
+            " ".join(f"BLAS {blas.library} {blas.version or ''} with {_or(blas.threads)} threads".split()) + odd
+        )
+    if machine.live and cpu.blas.status == "not_probed":
+        yield "BLAS not asked: --deep shows it and its threads"
+    elif cpu.blas.value is None and cpu.blas.status != "not_probed":
+        yield f"BLAS unknown ({cpu.blas.status})"
 
 
 def _ram(machine: Machine) -> Section:

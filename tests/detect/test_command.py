@@ -121,7 +121,9 @@ def test_default_detection_starts_no_program_and_opens_no_device(tmp_path):
     ran = [line for line in lines if "execve(" in line and "ENOENT" not in line]
     assert all(sys.executable in line or "python" in line for line in ran)
     if not document["gpus"]:
-        assert len(ran) == 1
+        assert len(ran) == len(
+            document["providers"]
+        )  # ours, and the probe of the BLAS where its threads are in doubt
         assert not [
             line for line in lines if '"/dev/nvidia' in line or '"/dev/dri' in line or '"/dev/kfd' in line
         ]

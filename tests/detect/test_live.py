@@ -25,20 +25,20 @@ def plan(plant):
 def test_without_nvidia_nothing_is_loaded(plan, host, pci):
     assert plan(host) == ([], [])
     assert plan(host | pci("0000:03:00.0", "1002", "744c", "amdgpu")) == ([], [])
-    assert plan(host, deep=True) == (["wgpu", "blas"], [])
+    assert plan(host, deep=True) == (["wgpu"], [])
 
 
 def test_an_awake_nvidia_gpu_is_evidence_for_nvml(plan, host, pci):
     awake = host | pci("0000:01:00.0", "10de", "2684", "nvidia", power__runtime_status="active")
     assert plan(awake) == (["nvml"], [])
-    assert plan(awake, deep=True) == (["nvml", "cuda", "wgpu", "blas"], [])
+    assert plan(awake, deep=True) == (["nvml", "cuda", "wgpu"], [])
 
 
 def test_a_sleeping_gpu_is_evidence_against_every_probe_that_wakes_it(plan, host, pci):
     asleep = host | pci("0000:01:00.0", "10de", "2684", "nvidia", power__runtime_status="suspended")
     assert plan(asleep) == ([], ["nvml"])
-    assert plan(asleep, deep=True) == (["blas"], ["nvml", "cuda", "wgpu"])
-    assert plan(asleep, deep=True, wake=True) == (["nvml", "cuda", "wgpu", "blas"], [])
+    assert plan(asleep, deep=True) == ([], ["nvml", "cuda", "wgpu"])
+    assert plan(asleep, deep=True, wake=True) == (["nvml", "cuda", "wgpu"], [])
 
 
 def test_render_nodes_are_asked_only_for_what_no_file_told(plant, host, pci):

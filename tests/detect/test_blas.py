@@ -1,0 +1,77 @@
+"""BLAS and its threads: asked where they are in doubt, and a warning where they do not fit."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import pytest
+
+from gpubench.detect import _blas, picture
+from gpubench.detect._fact import NOT_PROBED, known
+from gpubench.model.machine import Cpu, CpuBlas, Machine
+
+
+def cpu(available=8, limited_by="online", threads=None):
+    blas = (
+        NOT_PROBED
+        if threads is None
+        else known([CpuBlas(library="openblas", version="0.3", threads=threads)], "blas")
+    )
+    return Cpu(available=known(available, "t"), limited_by=known(limited_by, "t"), blas=blas)
+
+
+@pytest.mark.parametrize(
+    ("machine", "environ", "asked"),
+    [
+        (cpu(), {}, False),
+        (cpu(limited_by="affinity"), {}, False),
+        (cpu(limited_by="quota"), {}, True),
+        (cpu(limited_by="cpuset"), {}, True),
+        (cpu(available=96), {}, True),
+        (cpu(), {"OMP_NUM_THREADS": "1"}, True),
+        (cpu(), {"OMP_NUM_THREADS": ""}, False),
+        (Cpu(), {}, False),
+    ],
+)
+def test_the_blas_is_asked_where_its_threads_may_not_fit(machine, environ, asked):
+    assert _blas.doubtful(machine, environ) is asked
+
+
+@pytest.mark.parametrize("threads", [1, 64])
+def test_threads_that_do_not_fit_are_told_with_the_variable_that_helps(threads):
+    (warning,) = _blas.warnings(cpu(threads=threads))
+    assert warning.code == "BLAS_THREADS"
+    assert f"{threads} thread" in warning.text
+    assert "OPENBLAS_NUM_THREADS=8" in warning.text
+
+
+def test_threads_that_fit_are_no_reason_to_warn():
+    assert _blas.warnings(cpu(threads=8)) == []
+
+
+def test_the_picture_shows_blas_and_its_threads_or_how_to_see_them():
+    assert "starts" not in picture.render(Machine(cpu=cpu()), "markdown")
+    assert "BLAS not asked: --deep shows it" in picture.render(Machine(cpu=cpu()), "markdown")
+    assert "BLAS openblas 0.3 with 64 threads: 8 CPUs are usable!" in picture.render(
+        Machine(cpu=cpu(threads=64)), "markdown"
+    )
+    assert "BLAS" not in picture.render(Machine(live=False, cpu=cpu()), "markdown")
+
+
+def test_a_variable_brings_the_probe_and_the_warning_into_the_default_command(gpubench):
+    done = gpubench("detect", "--json", env={"OPENBLAS_NUM_THREADS": "1"})
+    document = json.loads(done.stdout)
+    (blas,) = (b for b in document["cpu"]["blas"]["value"] if b["library"] == "openblas")
+    assert blas["threads"] == 1
+    warned = any(w["code"] == "BLAS_THREADS" for w in document["warnings"])
+    assert warned is (document["cpu"]["available"]["value"] != 1)
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) == 1, reason="one thread fits one CPU")
+def test_a_run_warns_too(gpubench):
+    done = gpubench("run", "--devices", "fake:cpu,fake:gpu", "--ops", "saxpy", "--sizes", "1k", "-o", "r.json",
+                    env={"OPENBLAS_NUM_THREADS": "1"}, timeout=110)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    text = gpubench("report", "r.json", "--format", "plain").stdout
+    assert "OPENBLAS_NUM_THREADS=" in " ".join(text.split())
