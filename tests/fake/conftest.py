@@ -1,0 +1,67 @@
+"""The program on scripted devices: a real command line, real worker processes, a clock that costs nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+# One session, few samples: scripted samples are alike, so more of them would tell nothing more.
+SHORT = ("--quick", "--min-samples", "5", "--max-samples", "10", "--max-time", "50ms")
+
+
+class Ran(NamedTuple):
+    code: int
+    out: str
+    err: str
+    folder: Path
+
+    @property
+    def result(self) -> dict[str, Any]:
+        """The result file."""
+        return json.loads((self.folder / "r.json").read_text())
+
+    @property
+    def outcomes(self) -> dict[str, dict[str, Any]]:
+        """Its outcomes by case id."""
+        return {outcome["id"]: outcome for outcome in self.result["outcomes"]}
+
+
+def environment(home: Path, extra: Mapping[str, str] | None = None) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("GPUBENCH_", "XDG_"))}
+    return {**kept, "HOME": str(home), "COLUMNS": "100", "PYTHONPATH": str(ROOT), **(extra or {})}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Ran]:
+    """`gpubench run ARGUMENTS -o r.json` in a fresh folder."""
+
+    def start(*arguments: str, env: Mapping[str, str] | None = None, timeout: float = 100) -> Ran:
+        folder = tmp_path_factory.mktemp("run")
+        ended = subprocess.run(
+            [sys.executable, "-m", "gpubench", "run", *SHORT, *arguments, "-o", "r.json"],
+            cwd=folder, env=environment(folder, env), capture_output=True, text=True, timeout=timeout, check=False,
+        )  # fmt: skip
+        return Ran(ended.returncode, ended.stdout, ended.stderr, folder)
+
+    return start
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Callable[..., subprocess.Popen[str]]:
+    """The same, not waited for: to be interrupted."""
+
+    def begin(*arguments: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-m", "gpubench", "run", *arguments, "-o", "r.json"],
+            cwd=tmp_path, env=environment(tmp_path), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+
+    return begin

@@ -1,0 +1,159 @@
+"""Each accident costs its cases alone: the run goes on, the file says what happened, the exit code too."""
+
+from __future__ import annotations
+
+import pytest
+
+ADD = ("--ops", "add", "--sizes", "1k,4k")
+RESIDENT = ("--regimes", "resident")
+
+
+def of(ran, device):
+    return {name: outcome for name, outcome in ran.outcomes.items() if name.endswith(f"@{device}")}
+
+
+def assert_the_rest_was_measured(ran, sizes=2):
+    assert ran.result["complete"]
+    measured = of(ran, "fake:cpu")
+    assert len(measured) == sizes
+    assert all(o["type"] == "measurement" and o["stops"] for o in measured.values())
+
+
+@pytest.mark.parametrize(
+    ("word", "reason", "detail"),
+    [
+        ("crash", "worker-crashed", "SIGABRT"),
+        ("exit", "worker-crashed", "exited with status 3"),
+        ("lost", "device-lost", "fell off the bus"),
+        ("build", "build-error", "expected ';'"),
+        ("wrong", "wrong-result", "largest error"),
+    ],
+)
+def test_a_failure_costs_its_cases(run, word, reason, detail):
+    ran = run("--devices", f"fake:cpu,fake:{word}", *ADD)
+    assert ran.code == 1
+    assert ran.result["exit_reason"] == ("wrong-result" if word == "wrong" else "failed")
+    broken = of(ran, f"fake:{word}")
+    assert len(broken) == 6, "two sizes in three regimes"
+    for outcome in broken.values():
+        assert (outcome["type"], outcome["reason"]) == ("failure", reason)
+        assert detail in outcome["detail"]
+        assert outcome["phase"]
+        assert "blocks" not in outcome, "a failure has no number"
+    assert_the_rest_was_measured(ran)
+    assert f"failed, {reason}" in ran.out
+    assert ran.err.count("FAILED") == 6
+
+
+def test_a_wrong_result_says_by_how_much_and_where(run):
+    ran = run("--devices", "fake:cpu,fake:wrong", *ADD, *RESIDENT)
+    for outcome in of(ran, "fake:wrong").values():
+        check = outcome["check"]
+        assert not check["ok"]
+        assert check["max_error"] > check["limit"]
+        assert len(check["index"]) == 1
+
+
+def test_a_hang_is_killed_after_the_case_timeout(run):
+    ran = run(
+        "--devices", "fake:cpu,fake:hang", "--ops", "add", "--sizes", "1k", *RESIDENT, "--case-timeout", "2s"
+    )
+    assert ran.code == 1
+    (hung,) = of(ran, "fake:hang").values()
+    assert (hung["type"], hung["reason"]) == ("failure", "timeout")
+    assert "2 s" in hung["detail"]
+    assert_the_rest_was_measured(ran, 1)
+
+
+def test_out_of_memory_is_a_skip(run):
+    ran = run("--devices", "fake:cpu,fake:oom", *ADD)
+    assert ran.code == 0
+    assert {(o["type"], o["reason"]) for o in of(ran, "fake:oom").values()} == {("skip", "out-of-memory")}
+    assert_the_rest_was_measured(ran)
+    assert "skipped, out-of-memory" in ran.out
+
+
+def test_throttled_samples_are_kept_and_marked(run):
+    ran = run("--devices", "fake:cpu,fake:throttle", "--ops", "add", "--sizes", "1k", *RESIDENT)
+    assert ran.code == 0
+    (throttled,) = of(ran, "fake:throttle").values()
+    for block in throttled["blocks"]:
+        taken = len(block["wall_s"]) - block["warmup"]
+        assert taken == 4, "one sample and three tries"
+        indices = range(block["warmup"], len(block["wall_s"]))
+        assert block["discarded"] == {str(i): "throttled" for i in indices}
+    assert "throttled" in ran.out
+    assert_the_rest_was_measured(ran, 1)
+
+
+def test_a_case_that_failed_is_not_tried_again_in_later_sessions(run):
+    ran = run("--devices", "fake:cpu,fake:crash", *ADD, *RESIDENT, "--sessions", "3")
+    assert ran.code == 1
+    assert ran.err.count("FAILED") == 2
+    assert len(ran.result["sessions"]) == 3
+    assert {s["session"] for o in of(ran, "fake:cpu").values() for s in o["stops"]} == {0, 1, 2}
+
+
+def test_each_accident_beside_the_others(run):
+    words = ("crash", "exit", "oom", "lost", "build", "wrong", "gpu")
+    devices = ",".join(f"fake:{word}" for word in ("cpu", *words))
+    ran = run("--devices", devices, "--ops", "add", "--sizes", "1k", *RESIDENT)
+    assert ran.code == 1
+    assert ran.result["exit_reason"] == "wrong-result", "the worst is named"
+    types = {word: next(iter(of(ran, f"fake:{word}").values()))["type"] for word in words}
+    assert types == {
+        "crash": "failure", "exit": "failure", "oom": "skip", "lost": "failure", "build": "failure",
+        "wrong": "failure", "gpu": "measurement",
+    }  # fmt: skip
+    assert_the_rest_was_measured(ran, 1)
+
+
+# ------------------------------------------------------------------- exit codes
+
+
+def test_nothing_measured_is_a_failure(run):
+    ran = run("--devices", "fake:oom", *ADD)
+    assert ran.code == 1
+    assert ran.result["exit_reason"] == "nothing-measured"
+
+
+def test_a_filter_that_matches_nothing_measures_nothing(run):
+    ran = run("--devices", "fake:cpu", *ADD, "--filter", "matmul")
+    assert ran.code in (1, 2)
+    assert "Traceback" not in ran.err
+
+
+def test_a_budget_too_small_for_the_sizes(run):
+    ran = run(
+        "--devices", "fake:cpu,fake:throttle", "--ops", "add,mul,sub", "--sizes", "1k,2k,4k", "--budget", "1s"
+    )
+    assert ran.code == 124
+    assert (ran.result["exit_reason"], ran.result["complete"]) == ("budget", True)
+    reasons = {o.get("reason") for o in ran.outcomes.values() if o["type"] == "skip"}
+    assert reasons == {"budget"}
+    assert not [o for o in ran.outcomes.values() if o["type"] == "planned"]
+
+
+def test_a_backend_that_was_named_and_is_not_there(run):
+    ran = run("--backends", "cupy", *ADD)
+    assert ran.code == 5
+    assert ran.out == ""
+    assert len(ran.err.splitlines()) == 3
+    assert "CuPy cannot be imported" in ran.err
+    assert "pip install" in ran.err
+    assert list(ran.folder.iterdir()) == []
+
+
+def test_an_optional_backend_may_be_absent(run):
+    ran = run("--backends", "fake,cupy?", "--ops", "add", "--sizes", "1k", *RESIDENT)
+    assert ran.code == 0
+    assert [w["code"] for w in ran.result["warnings"]] == ["unavailable"]
+
+
+def test_a_device_that_does_not_exist(run):
+    ran = run("--devices", "fake:cpu,fake:nope", *ADD)
+    assert ran.code == 5
+    assert ran.out == ""
+    assert len(ran.err.splitlines()) == 3
+    assert "there is no device fake:nope" in ran.err
+    assert list(ran.folder.iterdir()) == []

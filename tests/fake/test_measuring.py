@@ -1,0 +1,189 @@
+"""What a run without accidents records: rounds, regimes, parts, both clocks, sessions, the same for a seed."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from itertools import pairwise
+from statistics import median
+
+import pytest
+
+ARGUMENTS = ("--devices", "fake:cpu,fake:gpu", "--ops", "add,matmul", "--sizes", "64,1k")
+
+
+@pytest.fixture(scope="module")
+def ran(run):
+    ended = run(*ARGUMENTS, "--sessions", "2", "--min-samples", "12", "--max-samples", "20")
+    assert ended.code == 0, ended.err
+    return ended
+
+
+def blocks(ran, part=""):
+    """(case id, block) of every block, in the order in which they were measured."""
+    found = [(name, block) for name, o in ran.outcomes.items() if part in name for block in o["blocks"]]
+    return sorted(found, key=lambda pair: (pair[1]["session"], pair[1]["t_s"]))
+
+
+def kept(outcome):
+    return [value for block in outcome["blocks"] for value in block["wall_s"][block["warmup"] :]]
+
+
+def test_every_case_is_measured_and_the_file_is_complete(ran):
+    result = ran.result
+    assert result["complete"]
+    assert (result["exit_code"], result["exit_reason"]) == (0, "ok")
+    expected = {
+        f"{op}/n={n}/float32/library/{case}"
+        for op in ("add", "matmul") for n in (64, 1024)
+        for case in (
+            "resident@fake:cpu", "resident@fake:gpu", "transfer-once-10@fake:gpu", "transfer-always@fake:gpu",
+        )
+    }  # fmt: skip
+    assert set(ran.outcomes) == expected
+    assert {o["type"] for o in ran.outcomes.values()} == {"measurement"}
+    assert all(o["check"]["ok"] for o in ran.outcomes.values())
+    assert [s["index"] for s in result["sessions"]] == [0, 1]
+
+
+def test_the_cpu_runs_resident_only(ran):
+    assert {name.split("/")[-1] for name in ran.outcomes if name.endswith("@fake:cpu")} == {"resident@fake:cpu"}
+
+
+def test_each_round_holds_one_block_of_every_case_and_every_second_round_is_reversed(ran):
+    rounds = defaultdict(list)
+    for name, block in blocks(ran, "add/n=1024/"):
+        rounds[block["session"], block["round"]].append((block["position"], name))
+    orders = {key: [name for _, name in sorted(cases)] for key, cases in rounds.items()}
+    for (session, number), cases in rounds.items():
+        assert [position for position, _ in cases] == list(range(4)), "positions are the order in time"
+        if number % 2:
+            assert orders[session, number] == orders[session, number - 1][::-1]
+    assert {number for _, number in rounds} == {0, 1, 2}
+    assert {session for session, _ in rounds} == {0, 1}
+    assert orders[0, 0] != orders[0, 2] or orders[0, 0] != orders[1, 0], "the order is drawn anew"
+
+
+def test_workloads_are_measured_one_after_the_other(ran):
+    for session in (0, 1):
+        order = [
+            name.rpartition("/")[0].rpartition("/")[0] for name, b in blocks(ran) if b["session"] == session
+        ]
+        changes = sum(a != b for a, b in pairwise(order))
+        assert changes == len(set(order)) - 1
+
+
+def test_later_sessions_keep_the_repeat_counts_of_the_first(ran):
+    for outcome in ran.outcomes.values():
+        assert len({(b["repeat"], b["hot_repeat"]) for b in outcome["blocks"]}) == 1
+        assert {b["session"] for b in outcome["blocks"]} == {0, 1}
+
+
+def test_each_session_has_its_own_workers(ran):
+    for session in ran.result["sessions"]:
+        assert sorted(w["device_id"] for w in session["workers"]) == ["fake:cpu", "fake:gpu"]
+        assert all(len(w["overhead_s"]) >= 100 for w in session["workers"])
+
+
+def test_samples_are_long_enough_and_warmed_up(ran):
+    for name, outcome in ran.outcomes.items():
+        for block in outcome["blocks"]:
+            assert block["warmup"] >= 1, name
+            assert len(block["wall_s"]) - block["warmup"] == 5, name
+            assert block["repeat"] * min(block["wall_s"]) >= 5e-3, name
+            assert block["discarded"] == {}
+
+
+def test_sampling_stops_when_it_is_precise(ran):
+    for outcome in ran.outcomes.values():
+        assert [(stop["session"], stop["reason"]) for stop in outcome["stops"]] == [
+            (0, "precision"),
+            (1, "precision"),
+        ]
+
+
+def test_the_regimes_cost_what_the_script_says(ran):
+    resident, once, always = (
+        median(kept(ran.outcomes[f"add/n=1024/float32/library/{regime}@fake:gpu"]))
+        for regime in ("resident", "transfer-once-10", "transfer-always")
+    )
+    assert resident < once < always
+    # transfer-once shares one upload and download among ten launches.
+    copies = 2 * (8e-6 + 4096 / 5e10) + 8e-6 + 4096 / 5e10
+    assert once == pytest.approx(resident + copies / 10, rel=0.1)
+
+
+def test_the_parts_add_up_to_the_whole(ran):
+    for op, n in (("add", 1024), ("matmul", 64), ("matmul", 1024)):
+        resident = ran.outcomes[f"{op}/n={n}/float32/library/resident@fake:gpu"]
+        always = ran.outcomes[f"{op}/n={n}/float32/library/transfer-always@fake:gpu"]
+        parts = always["parts"][0]
+        kernel = median(x for block in resident["blocks"] for x in block["device_cold_s"])
+        names = ("alloc_s", "upload_s", "launch_s", "sync_s", "download_s")
+        total = kernel + sum(median(parts[name]) for name in names)
+        # Each part is one clock reading longer than the work: a nanosecond each.
+        assert total - median(kept(always)) == pytest.approx(0, abs=20e-9), (op, n)
+
+
+def test_the_report_shows_a_rest_of_zero(ran, run):
+    table = ran.out[ran.out.index("Where the time goes") :]
+    rows = [line.split() for line in table.splitlines() if line.split()[:1] in (["64"], ["1024"])]
+    assert len(rows) == 4
+    assert {row[-1] for row in rows} == {"0%"}
+
+
+def test_the_device_clock_is_read_in_resident_alone(ran):
+    for name, outcome in ran.outcomes.items():
+        for block in outcome["blocks"]:
+            on_device = "resident@fake:gpu" in name
+            assert bool(block["device_hot_s"]) == bool(block["device_cold_s"]) == on_device, name
+            if on_device:
+                assert max(block["device_hot_s"]) <= min(block["wall_s"]) + 1e-9
+
+
+def test_a_device_without_a_clock_has_no_device_time(run):
+    ran = run("--devices", "fake:cpu,fake:no-clock", "--ops", "add", "--sizes", "1k")
+    assert ran.code == 0
+    for outcome in ran.outcomes.values():
+        assert all(not block["device_hot_s"] and not block["device_cold_s"] for block in outcome["blocks"])
+        assert all(block["hot_repeat"] is None for block in outcome["blocks"])
+
+
+def test_sequential_order_finishes_one_case_before_the_next(run):
+    ran = run("--devices", "fake:cpu,fake:gpu", "--ops", "add", "--sizes", "1k", "--order", "sequential",
+              "--precision", "1%", "--min-samples", "10", env={"GPUBENCH_FAKE_NOISE": "0.05"})  # fmt: skip
+    assert ran.code == 0
+    order = [name for name, _ in blocks(ran)]
+    assert len(order) > len(set(order)), "more than one block a case"
+    assert sum(a != b for a, b in pairwise(order)) == len(set(order)) - 1
+
+
+def scripted(result):
+    """A result without what real time, the machine and chance put into it."""
+    kept_fields = {
+        name: result[name] for name in ("selection", "settings", "outcomes", "warnings", "exit_code")
+    }
+    for outcome in kept_fields["outcomes"]:
+        for block in outcome["blocks"]:
+            del block["t_s"]
+    workers = [[{**w, "open_s": None} for w in session["workers"]] for session in result["sessions"]]
+    return json.dumps([kept_fields, workers], sort_keys=True)
+
+
+def test_the_same_seed_gives_the_same_result_byte_for_byte(run):
+    arguments = ("--devices", "fake:cpu,fake:gpu", "--ops", "gelu", "--sizes", "64,1k")
+    first, second, other = run(*arguments), run(*arguments), run(*arguments, "--seed", "2")
+    assert scripted(first.result) == scripted(second.result)
+    errors = [[o["check"]["max_error"] for o in r.result["outcomes"]] for r in (first, other)]
+    assert errors[0] != errors[1], "another seed draws other inputs"
+
+
+def test_stdout_carries_the_report_and_stderr_the_progress(ran):
+    assert ran.out.startswith("Run: ")
+    assert "Speedup: CPU time / GPU time" in ran.out
+    assert "Break-even" in ran.out
+    lines = ran.err.splitlines()
+    assert lines[-1] == "saved r.json"
+    assert all(line.startswith("[ ") for line in lines[:-1])
+    assert len(lines) == 16 * 2 + 1
+    assert "\x1b" not in ran.out + ran.err
