@@ -242,8 +242,8 @@ class _Runner:
         self._announce_plan([found])
         return found
 
-    def _times(self, op: Op, dtype: Dtype) -> dict[int, dict[search.Slot, float]]:
-        times: dict[int, dict[search.Slot, float]] = {}
+    def _times(self, op: Op, dtype: Dtype) -> dict[int, dict[search.Slot, search.Span]]:
+        times: dict[int, dict[search.Slot, search.Span]] = {}
         for item in self._found:
             if item.op.name != op.name or item.dtype != dtype:
                 continue
@@ -252,7 +252,8 @@ class _Runner:
                 if isinstance(outcome, Measurement) and outcome.blocks:
                     kept = [v for block in outcome.blocks for v in rounds.kept_samples(block)]
                     slot = (case.device_id, case.form, case.regime_id)
-                    times.setdefault(item.n, {})[slot] = stats.median(kept)
+                    low, high = stats.median_interval(kept)
+                    times.setdefault(item.n, {})[slot] = search.Span(low, stats.median(kept), high)
         return times
 
     # ---------------------------------------------------------------- budget and bookkeeping

@@ -1,18 +1,20 @@
 """Which size next? For ops without given sizes: a coarse ladder, then bisection of the break-even brackets.
 
-Pure functions of what was measured; the runner pays the time. Only the sign of CPU against GPU is used here:
-search timings decide where to look, the estimate is made from the file (report/analysis).
+Pure functions of what was measured; the runner pays the time. Only the side (CPU or GPU, or too
+close to tell) is used here: it decides where to look, the estimate is made from the file (report/analysis).
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Collection, Mapping
+from typing import NamedTuple
 
 from gpubench.model.op import Dtype, Ladder, Op
 
 COARSE_SIZES = 3
-COARSE_SHARE = 0.7
+LADDER_SHARE = 0.7
 # A curve that loses at its largest size is followed upwards by this factor.
 STRIDE = 4
 # A bracket this narrow is left to interpolation (measurement.md section 10, step 3).
@@ -22,81 +24,106 @@ EXTRA_LAUNCHES = 12
 
 Slot = tuple[str, str, str]  # device id, form, regime id
 Curve = tuple[str, str]  # device id, regime id
-Times = Mapping[int, Mapping[Slot, float]]  # size -> slot -> seconds per launch
+
+
+class Span(NamedTuple):
+    """An estimate with its interval: seconds per launch, or a ratio of two of them."""
+
+    low: float
+    middle: float
+    high: float
+
+
+Times = Mapping[int, Mapping[Slot, Span]]  # size -> slot -> seconds per launch
 
 
 def coarse_sizes(ladder: Ladder) -> list[int]:
-    """`COARSE_SIZES` sizes of the ladder, spread evenly from its low end to `COARSE_SHARE` of its steps.
+    """`COARSE_SIZES` sizes of the ladder, spread evenly from its low end to `LADDER_SHARE` of its steps.
 
     The large sizes cost most; they are added only where the GPU still loses (see `next_step`).
     """
     sizes = ladder.sizes()
-    last = round((len(sizes) - 1) * COARSE_SHARE)
+    last = round((len(sizes) - 1) * LADDER_SHARE)
     return sorted({sizes[round(i * last / (COARSE_SIZES - 1))] for i in range(COARSE_SIZES)})
 
 
-def ratios(times: Times, cpu: Collection[str]) -> dict[Curve, dict[int, float]]:
+def ratios(times: Times, cpu: Collection[str]) -> dict[Curve, dict[int, Span]]:
     """Fastest CPU form over fastest form of each GPU device and regime, by size; above 1 the GPU wins."""
-    found: dict[Curve, dict[int, float]] = {}
+    found: dict[Curve, dict[int, Span]] = {}
     for n, row in times.items():
-        baseline = min((seconds for slot, seconds in row.items() if slot[0] in cpu), default=None)
+        baseline = min((s for slot, s in row.items() if slot[0] in cpu), key=_middle, default=None)
         if baseline is None:
             continue
         for device, _, regime in row:
             if device not in cpu:
-                best = min(s for slot, s in row.items() if (slot[0], slot[2]) == (device, regime))
-                found.setdefault((device, regime), {})[n] = baseline / best
+                best = min(
+                    (s for slot, s in row.items() if (slot[0], slot[2]) == (device, regime)), key=_middle
+                )
+                found.setdefault((device, regime), {})[n] = Span(
+                    baseline.low / best.high, baseline.middle / best.middle, baseline.high / best.low
+                )
     return found
 
 
-def bracket(curve: Mapping[int, float]) -> tuple[int, int] | None:
-    """(largest measured size at which the GPU loses, next measured size).
+def bracket(curve: Mapping[int, Span]) -> tuple[int, int] | None:
+    """(largest size at which the GPU surely loses, smallest size above it at which it surely wins).
 
-    None if it never loses, or still loses at the largest size.
+    None if it never surely loses, or never wins above. Sizes between them are ties: noise hides the side.
     """
-    sizes = sorted(curve)
-    loses = [n for n in sizes if curve[n] <= 1]
-    if not loses or loses[-1] == sizes[-1]:
-        return None
-    return loses[-1], sizes[sizes.index(loses[-1]) + 1]
+    loses = [n for n, ratio in curve.items() if ratio.high < 1]
+    wins = [n for n, ratio in curve.items() if ratio.low > 1 and n > max(loses, default=n)]
+    return (max(loses), min(wins)) if wins else None
 
 
 def next_step(ladder: Ladder, times: Times, cpu: Collection[str]) -> tuple[float, int] | None:
     """(urgency, size) of the most urgent size to measure next, or None.
 
-    A bracket asks for its geometric middle, with its width high / low as urgency. A curve that loses at its
-    largest size and still rises asks for a larger one, as urgently as a bracket of that width.
+    A bracket asks for the geometric middle of its widest gap, with its width high / low as urgency. A curve
+    that does not win at its largest size and rises asks for a larger one, as urgently as a bracket of that width.
     """
     steps = []
     for curve in ratios(times, cpu).values():
         ends = bracket(curve)
         top = max(curve)
         if ends is not None:
-            low, high = ends
-            middle = _round(ladder, math.sqrt(low * high))
-            if high / low > NARROW and low < middle < high and middle not in curve:
-                steps.append((high / low, middle))
-        elif curve[top] <= 1 and top < ladder.high and _rising(curve):
+            middle = _gap_middle(ladder, [n for n in sorted(curve) if ends[0] <= n <= ends[1]])
+            if ends[1] / ends[0] > NARROW and middle is not None:
+                steps.append((ends[1] / ends[0], middle))
+        elif curve[top].low <= 1 and top < ladder.high and _rising(curve):
             steps.append((float(STRIDE), min(top * STRIDE, ladder.high)))
     return max(steps, default=None)
 
 
-def _rising(curve: Mapping[int, float]) -> bool:
-    *_, before, last = (curve[n] for n in sorted(curve)) if len(curve) > 1 else (0.0, curve[max(curve)])
-    return last > before
+def _gap_middle(ladder: Ladder, sizes: list[int]) -> int | None:
+    """The middle of the widest gap between neighbouring sizes, or None if no size is left between them."""
+    low, high = max(itertools.pairwise(sizes), key=lambda pair: pair[1] / pair[0])
+    middle = _round(ladder, math.sqrt(low * high))
+    return middle if low < middle < high else None
+
+
+def _rising(curve: Mapping[int, Span]) -> bool:
+    last, *before = (curve[n].middle for n in sorted(curve, reverse=True))
+    return not before or last > before[0]
 
 
 def contenders(times: Times, n: int, cpu: Collection[str]) -> set[Slot]:
     """The slots worth measuring at `n`: all CPU forms, and of each bracket that holds `n` the forms that
-    are fastest at its ends. Above the largest size so far: the fastest forms of the curves that lose there."""
+    are fastest at its ends. Above the largest size so far: the fastest forms of the curves that do not win."""
     wanted = {slot for row in times.values() for slot in row if slot[0] in cpu}
     for (device, regime), curve in ratios(times, cpu).items():
-        ends = bracket(curve) or (max(curve),)
-        if ends[0] < n < ends[-1] or (len(ends) == 1 and ends[0] < n and curve[ends[0]] <= 1):
-            for end in ends:
+        ends = bracket(curve)
+        top = max(curve)
+        if ends is None and n > top and curve[top].low <= 1:
+            ends = (top, n)
+        if ends is not None and ends[0] < n <= ends[1]:
+            for end in set(ends) & curve.keys():
                 row = {s: t for s, t in times[end].items() if (s[0], s[2]) == (device, regime)}
-                wanted.add(min(row, key=lambda slot: row[slot]))
+                wanted.add(min(row, key=lambda slot: row[slot].middle))
     return wanted
+
+
+def _middle(span: Span) -> float:
+    return span.middle
 
 
 def predicted_seconds(
@@ -108,7 +135,7 @@ def predicted_seconds(
         return max(elapsed.values(), default=0.0)
     nearest = max(smaller)
     growth = work(op, n, dtype) / max(work(op, nearest, dtype), 1)
-    longer = sum(times[nearest].values()) * (growth - 1) * (samples + EXTRA_LAUNCHES)
+    longer = sum(span.middle for span in times[nearest].values()) * (growth - 1) * (samples + EXTRA_LAUNCHES)
     return elapsed[nearest] + longer
 
 
