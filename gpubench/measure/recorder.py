@@ -1,4 +1,4 @@
-"""The run so far, saved by atomic replace after every round of a workload and every case that broke."""
+"""The run so far, saved by atomic replace after every case and every round."""
 
 from __future__ import annotations
 

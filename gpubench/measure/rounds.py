@@ -143,7 +143,8 @@ def _rounds(runtime: Runtime, workload: Workload, seats: list[_Seat]) -> None:
                 _stop(runtime, seat, "budget")
             elif not seat.over:
                 _sample(runtime, seat, number, position)
-        runtime.recorder.save()
+        if any(not seat.over for seat in active):
+            runtime.recorder.save()
         number += 1
 
 
@@ -224,6 +225,7 @@ def _stop(runtime: Runtime, seat: _Seat, reason: StopReason) -> None:
         _end(runtime, seat, _failure(seat.case, "timeout", detail, hint=hint, phase="sample"))
         return
     runtime.recorder.stop(seat.case.id, Stop(session=runtime.session, reason=reason))
+    runtime.recorder.save()
 
 
 def _finish(runtime: Runtime, seat: _Seat) -> None:
