@@ -39,8 +39,9 @@ def build(device: Device, gpu_id: str, context: Context) -> Gpu:
     """All fields of one GPU."""
     vendor_id = device.vendor
     vendor = _classify.GPU_VENDORS.get(vendor_id) if vendor_id is not None else None
-    memory = _memory(device, vendor, context.soc or device.device_id in _classify.SOC_DEVICES)
-    kind = _kind(device, vendor, memory)
+    soc = context.soc or device.device_id in _classify.SOC_DEVICES
+    memory = _memory(device, vendor, soc)
+    kind = _kind(device, vendor, memory, soc)
     name, precision = _name(device, context)
     state = _pick(device, "power.state", _OTHER_ORDER)
     return Gpu(
@@ -180,14 +181,14 @@ def _agreed(told: list[Fact[Any]], weak: list[Fact[Any]]) -> Fact[int]:
     return Fact(best.value, "conflict" if conflict else "ok", best.source, best.note, listed)
 
 
-def _kind(device: Device, vendor: str | None, memory: GpuMemory) -> Fact[str]:
+def _kind(device: Device, vendor: str | None, memory: GpuMemory, soc: bool) -> Fact[str]:
     facts = _facts(device, "kind", _KIND_ORDER)
     if memory.unified.value:
         facts.insert(0, known("integrated", memory.unified.source or ""))
     types = {"discrete": "discrete", "integrated": "integrated", "virtual": "vgpu"}
     told = [known(types[r.adapter_type], r.source) for r in device.records if r.adapter_type in types]
     found = first(*facts, *_by_order(told, _KIND_ORDER), ABSENT)
-    if found.value is None and vendor == "nvidia" and not facts:
+    if found.value is None and vendor == "nvidia" and not soc:  # NVIDIA's are discrete unless unified
         return known("discrete", _source(device))
     if found.value is None and vendor == "apple":
         return known("integrated", _source(device))
