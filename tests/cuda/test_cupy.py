@@ -62,7 +62,7 @@ def test_large_sizes_in_every_form_and_dtype(op):
     def sizes(op):
         return (1023, 1500) if op.group == "matrix" else (2**20 + 3, 2**22 + 5)
 
-    report = conformance.suite(BACKEND, DEVICE, [op], sizes=sizes, seeds=(5,), clock=False, around=False)
+    report = conformance.suite(BACKEND, DEVICE, [op], sizes=sizes, seeds=(5,), around=False)
     assert report.findings == []
     assert report.checked
 

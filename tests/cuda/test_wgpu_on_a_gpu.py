@@ -39,7 +39,7 @@ def test_large_sizes_in_every_dtype(device_id, op):
     def sizes(op):
         return (1023, 1500) if op.group == "matrix" else (2**20 + 3, 2**22 + 5)
 
-    report = conformance.suite(BACKEND, device_id, [op], sizes=sizes, seeds=(5,), clock=False, around=False)
+    report = conformance.suite(BACKEND, device_id, [op], sizes=sizes, seeds=(5,), around=False)
     assert report.findings == []
     assert report.checked
 
