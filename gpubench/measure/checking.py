@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from gpubench.backends._host import compare, op_hash, poisoned, random_inputs, reference
-from gpubench.errors import WrongResult
+from gpubench.errors import BackendError, WrongResult
 from gpubench.model.backend import Buffer, Launch, Session
 from gpubench.model.case import Case
 from gpubench.model.op import Array, Form, Op
@@ -42,14 +42,20 @@ class Material:
         self.landing: Array = poisoned(op.output.shape(case.params), case.dtype)
 
     def upload_inputs(self) -> None:
-        """Allocate the device's inputs once and fill them. Raises DeviceOutOfMemory."""
+        """Allocate the device's inputs once and fill them: all or none. Raises DeviceOutOfMemory."""
         if self.buffers:
             return
-        for operand, host in zip(self.op.inputs, self.inputs, strict=True):
-            buffer = self.session.allocate(operand.shape(self.case.params), self.case.dtype)
-            self.buffers.append(buffer)
-            self.session.upload(buffer, host)
-        self.session.sync()
+        taken: list[Buffer] = []
+        try:
+            for operand, host in zip(self.op.inputs, self.inputs, strict=True):
+                taken.append(self.session.allocate(operand.shape(self.case.params), self.case.dtype))
+                self.session.upload(taken[-1], host)
+            self.session.sync()
+        except BackendError:
+            for buffer in taken:
+                self.session.free(buffer)
+            raise
+        self.buffers = taken
 
     def output(self, form: Form) -> Buffer | None:
         """The poisoned output of the tuned form; the library form returns a fresh array each time."""
