@@ -24,7 +24,7 @@ def test_numpy_in_every_op_dtype_and_form() -> None:
         for op in OPS.values()
         for dtype in op.dtypes
         for form in ("library", "tuned")
-        if form == "library" or op.tuned.get("numpy")
+        if form == "library" or (op.tuned.get("numpy") and not op.tuned["numpy"][0].library)
     }
     assert set(report.refused.values()) <= {"no-dtype", "no-implementation"}
 

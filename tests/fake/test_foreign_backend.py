@@ -1,0 +1,173 @@
+"""A backend of another package: found by its entry point, driven like ours, and allowed to misbehave."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+from gpubench import detect, kernels
+from gpubench.measure import runner
+from gpubench.measure.document import new_run
+from gpubench.measure.plan import Scope, Target
+from gpubench.model.result import Device, Failure, Measurement, Selection, Settings, Skip
+
+MODULE = '''
+"""`foreign:WORD`: the scripted GPU with one habit."""
+import os
+from pathlib import Path
+
+from gpubench.backends.fake import FakeBackend, FakeSession
+from gpubench.errors import BackendUnavailable, DeviceOutOfMemory
+
+
+class Session(FakeSession):
+    habit = ""
+    allocated = 0
+
+    def time(self, launch, repeat=1, *, cold=False):
+        if self.habit == "dies-sampling" and cold:
+            os.abort()
+        return super().time(launch, repeat, cold=cold)
+
+    def compile(self, op, case, inputs, output):
+        if self.habit == "buggy":
+            raise ZeroDivisionError("a bug of the backend")
+        if self.habit == "chatty":
+            print("printed"); os.write(1, b"written\\n")
+        return super().compile(op, case, inputs, output)
+
+    def allocate(self, shape, dtype):
+        self.allocated += 1
+        if self.habit == "second-does-not-fit" and self.allocated % 2 == 0:
+            raise DeviceOutOfMemory("the second operand does not fit")
+        return super().allocate(shape, dtype)
+
+    def download(self, buffer, host):
+        super().download(buffer, host)
+        if self.habit == "wrong-in-transfer" and buffer in self.seen:
+            host.reshape(-1)[-1] += 1
+        self.seen.append(buffer)
+
+    def run(self, launch, repeat=1):
+        super().run(launch, repeat)
+        if self.habit == "opens-once" and repeat == 10:
+            os._exit(9)
+
+    def close(self):
+        raise OSError("it was closed already")
+
+
+class Backend:
+    name = "foreign"
+    forms = ("library",)
+
+    def devices(self):
+        return []
+
+    def open(self, device_id, threads=None):
+        habit = device_id.partition(":")[2]
+        once = Path(os.environ["FOREIGN_MARK"])
+        if habit == "opens-once" and once.exists():
+            raise BackendUnavailable("it fell off the bus", hint="push it back")
+        once.touch()
+        session = FakeBackend().open("fake:gpu")
+        session.__class__ = Session
+        session.habit, session.seen = habit, []
+        return session
+
+
+BACKEND = Backend()
+'''
+
+
+@pytest.fixture
+def installed(tmp_path, monkeypatch):
+    """The package on the path of the workers, with the metadata that pip would write."""
+    site = tmp_path / "site"
+    info = site / "foreign-1.0.dist-info"
+    info.mkdir(parents=True)
+    (site / "foreign.py").write_text(MODULE)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: foreign\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[gpubench.backends]\nforeign = foreign:BACKEND\n")
+    monkeypatch.setenv("PYTHONPATH", str(site))
+    monkeypatch.setenv("FOREIGN_MARK", str(tmp_path / "opened"))
+
+
+def target(device_id, kind):
+    device = Device(id=device_id, backend=device_id.partition(":")[0], kind=kind, name=device_id, api="fake")
+    return Target(device, ("library",))
+
+
+def measure(habit, *, op="add", check_only=False, **changes):
+    """Outcomes by regime of one workload on fake:cpu and foreign:HABIT, and the finished run."""
+    settings = Settings(**{
+        "sessions": 1, "min_samples": 10, "max_samples": 10, "max_time_s": 0.2, "case_timeout_s": 20.0, **changes
+    })  # fmt: skip
+    targets = (target("fake:cpu", "cpu"), target(f"foreign:{habit}", "gpu"))
+    selection = Selection(ops=[op], sizes={op: [1000]}, devices=[t.device.id for t in targets])
+    run = new_run(
+        argv=[], selection=selection, settings=settings, machine=detect.inspect(extra_records=[]),
+        devices=[t.device for t in targets], versions={}, label=None, tags=[], context={}, environ={},
+    )  # fmt: skip
+    request = runner.Request(
+        run=run, ops={op: kernels.load(op)}, scope=Scope(targets, selection, None), began=time.monotonic(),
+        check_only=check_only,
+    )  # fmt: skip
+    finished = runner.run(request, lambda event: None, lambda run: None)
+    assert finished.complete
+    assert threading.active_count() < 20
+    found = {o.case.regime if "foreign" in o.id else "cpu": o for o in finished.outcomes}
+    assert isinstance(found.pop("cpu"), Measurement), "the neighbour is never touched"
+    return found, finished
+
+
+@pytest.mark.usefixtures("installed")
+class TestForeign:
+    def test_it_is_measured_like_ours(self):
+        found, finished = measure("polite")
+        assert {regime: type(o) for regime, o in found.items()} == dict.fromkeys(
+            ("resident", "transfer-once", "transfer-always"), Measurement
+        )
+        assert finished.exit_code == 0
+
+    def test_printing_does_no_harm(self):
+        found, _ = measure("chatty")
+        assert all(isinstance(o, Measurement) for o in found.values())
+
+    def test_a_bug_in_it_is_a_failure_with_its_name(self):
+        found, finished = measure("buggy")
+        for outcome in found.values():
+            assert isinstance(outcome, Failure)
+            assert outcome.reason == "error"
+            assert "ZeroDivisionError: a bug of the backend" in outcome.detail
+        assert (finished.exit_code, finished.exit_reason) == (1, "failed")
+
+    def test_neighbours_of_a_case_that_kills_the_worker_are_prepared_anew(self):
+        found, finished = measure("dies-sampling")
+        killer = found.pop("resident")
+        assert isinstance(killer, Failure)
+        assert (killer.reason, killer.phase) == ("worker-crashed", "sample")
+        for outcome in found.values():
+            assert isinstance(outcome, Measurement)
+            assert sum(len(b.wall_s) - b.warmup for b in outcome.blocks) == 10
+            assert len({b.repeat for b in outcome.blocks}) == 1
+            assert [p.session for p in outcome.parts] == [0], "prepared twice, but one set of parts a session"
+        devices = [w.device_id for w in finished.sessions[0].workers]
+        assert devices.count("foreign:dies-sampling") == 2, "one worker died, one took over"
+
+    def test_a_device_that_cannot_be_opened_again_is_lost(self):
+        found, finished = measure("opens-once")
+        assert isinstance(found["resident"], Skip | Failure | Measurement)
+        reasons = sorted((type(o).__name__, getattr(o, "reason", "")) for o in found.values())
+        assert ("Failure", "worker-crashed") in reasons
+        assert ("Skip", "device-lost") in reasons
+        lost = next(o for o in found.values() if isinstance(o, Skip))
+        assert (lost.detail, lost.hint) == ("it fell off the bus", "push it back")
+        assert finished.exit_code == 1
+
+    def test_memory_that_runs_out_between_two_operands_is_a_skip_in_every_regime(self):
+        found, finished = measure("second-does-not-fit")
+        assert {(type(o), getattr(o, "reason", "")) for o in found.values()} == {(Skip, "out-of-memory")}
+        assert finished.exit_code == 0

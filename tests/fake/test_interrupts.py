@@ -1,0 +1,152 @@
+"""Ctrl-C, SIGTERM and kill -9 in the middle of a run: a readable file, the right exit code, no orphans."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.fake.conftest import environment
+
+pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="counts processes in /proc")
+
+# Far more than can be measured before the interrupt comes.
+LONG = ("--devices", "fake:cpu,fake:noisy", "--ops", "add,mul,relu", "--sizes", "1k:64k", "--sessions", "50")
+
+
+def children(of: int) -> set[int]:
+    """Processes whose parent is `of`."""
+    found = set()
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            parent = int(stat.read_text().rpartition(")")[2].split()[1])
+        except (OSError, IndexError, ValueError):
+            continue
+        if parent == of:
+            found.add(int(stat.parent.name))
+    return found
+
+
+def alive(pids: set[int]) -> set[int]:
+    """Those of the processes that are neither gone nor waiting to be reaped."""
+    running = set()
+    for pid in pids:
+        try:
+            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        except OSError:
+            continue
+        if state != "Z":
+            running.add(pid)
+    return running
+
+
+def wait_for(condition, seconds=30.0):
+    until = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < until, "it did not happen"
+        time.sleep(0.02)
+
+
+def read(folder: Path):
+    return json.loads((folder / "r.json").read_text())
+
+
+def under_way(start, folder, *arguments):
+    """A run that has measured something, and its workers."""
+    process = start(*(arguments or LONG))
+    for line in process.stderr:
+        if line.startswith("["):
+            break
+    wait_for(lambda: (folder / "r.json").exists())
+    workers = children(process.pid)
+    assert len(workers) == 2
+    return process, workers
+
+
+def end(process, number):
+    process.send_signal(number)
+    out, err = process.communicate(timeout=30)
+    return process.returncode, out, err
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_interrupt_saves_what_there_is(start, tmp_path, number, code):
+    process, workers = under_way(start, tmp_path)
+    returned, out, err = end(process, number)
+    assert returned == code
+    result = read(tmp_path)
+    assert not result["complete"]
+    assert (result["exit_code"], result["exit_reason"]) == (code, "interrupted")
+    types = {o["type"] for o in result["outcomes"]}
+    assert {"measurement", "planned"} <= types
+    assert types <= {"measurement", "planned"}, "what was not reached is planned, not skipped or failed"
+    assert "Traceback" not in err
+    assert "Speedup" in out, "the report of what there is"
+    assert "interrupted" in out
+    wait_for(lambda: not alive(workers), 5)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["r.json"], "no scratch file beside it"
+
+
+def test_ctrl_c_reaches_the_whole_foreground_group_and_still_saves(tmp_path, start):
+    """A terminal sends SIGINT to every process of the group at once."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "gpubench", "run", *LONG, "-o", "r.json"], cwd=tmp_path,
+        env=environment(tmp_path), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        start_new_session=True,
+    )  # fmt: skip
+    for line in process.stderr:
+        if line.startswith("["):
+            break
+    workers = children(process.pid)
+    os.killpg(process.pid, signal.SIGINT)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert "Traceback" not in err
+    assert not read(tmp_path)["complete"]
+    wait_for(lambda: not alive(workers), 5)
+
+
+def test_an_interrupt_while_a_device_hangs(start, tmp_path):
+    process = start("--devices", "fake:cpu,fake:hang", "--ops", "add", "--sizes", "1k", "--regimes", "resident")
+    wait_for(lambda: len(children(process.pid)) == 2)
+    workers = children(process.pid)
+    returned, _, err = end(process, signal.SIGINT)
+    assert returned == 130
+    assert "Traceback" not in err
+    wait_for(lambda: not alive(workers), 5)
+
+
+def test_kill_9_leaves_a_file_that_report_reads(start, tmp_path, gpubench):
+    process, workers = under_way(start, tmp_path)
+    end(process, signal.SIGKILL)
+    result = read(tmp_path)
+    assert not result["complete"]
+    assert any(o["type"] == "measurement" and o["blocks"] for o in result["outcomes"])
+    wait_for(lambda: not alive(workers), 10)
+    report = gpubench("report", "r.json", "--format", "markdown")
+    assert report.returncode == 0, report.stderr
+    assert "add" in report.stdout
+    assert "| " in report.stdout
+
+
+def test_killing_a_worker_costs_one_case(start, tmp_path):
+    """The kernel's OOM killer sends SIGKILL to a worker: a crash like any other."""
+    process, workers = under_way(
+        start, tmp_path, "--devices", "fake:cpu,fake:noisy", "--ops", "add", "--sizes", "1k", "--precision", "0.1%",
+        "--sessions", "1", "--max-time", "100ms"
+    )  # fmt: skip
+    os.kill(max(workers), signal.SIGKILL)
+    process.communicate(timeout=60)
+    result = read(tmp_path)
+    assert process.returncode == 1
+    assert result["complete"]
+    failures = [o for o in result["outcomes"] if o["type"] == "failure"]
+    assert [f["reason"] for f in failures] == ["worker-crashed"]
+    assert "SIGKILL" in failures[0]["detail"]
+    assert sum(o["type"] == "measurement" for o in result["outcomes"]) == len(result["outcomes"]) - 1

@@ -1,0 +1,181 @@
+"""The worker process itself, line by line: order of its steps, what it survives, and when it ends."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+
+import msgspec
+import pytest
+
+from gpubench.measure import protocol
+from gpubench.model.case import Case
+from tests.fake.conftest import ROOT
+
+ADD = Case("add", "vector", {"n": 1000}, "float32", "library", "resident", "fake:gpu")
+
+
+class Talk:
+    """A worker and the replies and phases it sends."""
+
+    def __init__(self, folder):
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "gpubench.measure.worker"],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )  # fmt: skip
+        self.folder = folder
+        self.number = 0
+
+    def ask(self, kind, **fields):
+        """(phases, reply) of one request."""
+        self.number += 1
+        return self.send(protocol.encode(kind(id=self.number, **fields)))
+
+    def send(self, line):
+        self.process.stdin.write(line)
+        self.process.stdin.flush()
+        phases = []
+        while True:
+            message = protocol.decode_reply(self.process.stdout.readline())
+            if not isinstance(message, protocol.Phase):
+                assert message.id == self.number
+                return phases, message
+            phases.append(message.name)
+
+    def open(self, device="fake:gpu"):
+        return self.ask(
+            protocol.Open, device_id=device, threads=1, seed=1, inputs="random", scratch=str(self.folder),
+            since=time.monotonic(),
+        )  # fmt: skip
+
+    def sample(self, case, **fields):
+        wanted = {"session": 0, "round": 0, "position": 0, "samples": 3, "warmup_s": 0.0, "limit_s": 5.0}
+        return self.ask(protocol.Sample, case_id=case.id, **{**wanted, **fields})
+
+
+@pytest.fixture
+def talk(tmp_path):
+    conversation = Talk(tmp_path)
+    yield conversation
+    conversation.process.kill()
+    conversation.process.communicate()
+
+
+def other(case=ADD, **changes):
+    return msgspec.structs.replace(case, **changes)
+
+
+def test_nothing_is_timed_before_the_whole_output_was_checked(talk):
+    phases, opened = talk.open()
+    assert isinstance(opened, protocol.Opened)
+    assert phases == ["open", "overhead"]
+    phases, prepared = talk.ask(protocol.Prepare, case=ADD, session=0)
+    assert isinstance(prepared, protocol.Prepared)
+    assert prepared.check.ok
+    assert phases[:3] == ["supports", "inputs", "upload"]
+    assert phases.index("compile") < phases.index("check") < phases.index("calibrate") <= phases.index("parts")
+    phases, sampled = talk.sample(ADD)
+    assert phases == ["sample"]
+    assert len(sampled.block.wall_s) - sampled.block.warmup == 3
+    phases, done = talk.ask(protocol.Finish, case_id=ADD.id)
+    assert phases == ["check"], "and once more on what the last launch left"
+    assert isinstance(done, protocol.Done)
+
+
+def test_a_wrong_case_is_never_timed(talk):
+    talk.open("fake:wrong")
+    phases, broke = talk.ask(protocol.Prepare, case=other(device_id="fake:wrong"), session=0)
+    assert isinstance(broke, protocol.Broke)
+    assert (broke.reason, broke.phase, broke.fatal) == ("wrong-result", "check", False)
+    assert phases[-1] == "check"
+    assert not broke.check.ok
+
+
+def test_check_only_stops_after_the_check(talk):
+    talk.open()
+    phases, prepared = talk.ask(protocol.Prepare, case=ADD, session=0, time_it=False)
+    assert phases[-1] == "check"
+    assert prepared.parts.alloc_s == []
+
+
+def test_given_repeat_counts_are_used_and_not_found_again(talk):
+    talk.open()
+    once = other(regime="transfer-once", calls=10)
+    for case, repeat in ((ADD, 50), (once, 50)):
+        prepared = talk.ask(protocol.Prepare, case=case, session=1, repeat=repeat, hot_repeat=7)[1]
+        assert (prepared.repeat, prepared.hot_repeat) == (repeat if case is ADD else 5, 7)
+        assert talk.sample(case, session=1)[1].block.repeat == 50
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields"),
+    [
+        (protocol.Prepare, {"case": ADD, "session": 0}),
+        (protocol.Finish, {"case_id": ADD.id}),
+        (protocol.ListDevices, {"backend": "nonsense"}),
+        (protocol.Open, {"device_id": "fake:nope", "threads": 1, "seed": 1, "inputs": "random", "scratch": ".", "since": 0.0}),
+    ],
+)  # fmt: skip
+def test_a_request_that_cannot_be_met_is_answered_and_the_next_one_too(talk, kind, fields):
+    reply = talk.ask(kind, **fields)[1]
+    assert isinstance(reply, protocol.Refused | protocol.Broke)
+    assert reply.detail
+    assert isinstance(talk.open()[1], protocol.Opened)
+    assert isinstance(talk.ask(protocol.Prepare, case=ADD, session=0)[1], protocol.Prepared)
+
+
+def test_an_op_that_does_not_exist_is_an_answer(talk):
+    talk.open()
+    assert isinstance(talk.ask(protocol.Prepare, case=other(op="nonsense"), session=0)[1], protocol.Broke)
+    assert isinstance(talk.ask(protocol.Prepare, case=ADD, session=0)[1], protocol.Prepared)
+
+
+def test_release_forgets_the_workload_alone(talk):
+    talk.open()
+    small = other(params={"n": 10})
+    for case in (ADD, small):
+        talk.ask(protocol.Prepare, case=case, session=0)
+    assert isinstance(talk.ask(protocol.Release, workload=ADD.workload)[1], protocol.Done)
+    assert isinstance(talk.sample(ADD)[1], protocol.Broke)
+    assert isinstance(talk.sample(small)[1], protocol.Sampled)
+
+
+def test_close_ends_the_process(talk):
+    talk.open()
+    assert isinstance(talk.ask(protocol.Close)[1], protocol.Done)
+    assert talk.process.wait(10) == 0
+
+
+def test_end_of_file_ends_the_process_even_in_the_middle_of_work(talk):
+    talk.open("fake:hang")
+    talk.number += 1
+    talk.process.stdin.write(
+        protocol.encode(protocol.Prepare(id=talk.number, case=other(device_id="fake:hang"), session=0))
+    )
+    talk.process.stdin.flush()
+    while protocol.decode_reply(talk.process.stdout.readline()).name != "compile":
+        pass
+    talk.process.stdin.close()
+    assert talk.process.wait(10) == 0
+    talk.process.stdin = None
+
+
+def test_a_library_that_prints_cannot_break_the_protocol(tmp_path, monkeypatch):
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os\n"
+        "import gpubench.backends.fake as fake\n"
+        "whole = fake.FakeSession.run\n"
+        "def run(self, launch, repeat=1):\n"
+        "    os.write(1, b'chatter\\n'); print('more chatter', flush=True); whole(self, launch, repeat)\n"
+        "fake.FakeSession.run = run\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{ROOT}")
+    talk = Talk(tmp_path)
+    try:
+        talk.open()
+        assert isinstance(talk.ask(protocol.Prepare, case=ADD, session=0)[1], protocol.Prepared)
+    finally:
+        talk.process.kill()
+        assert b"chatter" in talk.process.communicate()[1]
