@@ -31,7 +31,7 @@ def judge(gpu: Gpu, said: Said, live: bool) -> Gpu:
         codes, source = ["PASSED_THROUGH"], driver.source or ""
     if said.device_node.value in _BLOCKED_NODE and not codes:
         codes, source = [_BLOCKED_NODE[said.device_node.value]], said.device_node.source or ""
-    codes += [code for code in said.codes if code not in codes]
+    codes += [code for code in (*gpu.why_not, *said.codes) if code not in codes]
     if said.hidden_by_env.value is not None:
         codes.append("HIDDEN_BY_ENV")
         source = source or said.hidden_by_env.source or ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable
 from typing import Literal, NamedTuple
 
@@ -43,7 +44,10 @@ def sort(records: Iterable[Record]) -> Sorted:
     """Take apart what is no GPU. Records of one address are judged together."""
     found = Sorted([], [], [], {}, {})
     placed: dict[Address, list[Record]] = {}
+    proofs = Counter[tuple[str, str]]()
     for record in records:
+        if proves_virtio(record):
+            proofs[record.enumeration] += 1
         if is_software(record):
             found.software.append(record)
         elif record.partition_of is not None:
@@ -52,8 +56,11 @@ def sort(records: Iterable[Record]) -> Sorted:
             found.gpus.append(record)
         else:
             placed.setdefault(record.bdf, []).append(record)
+    left = max(proofs.values(), default=0)  # adapters that passed, in the API that lists most
     for bdf in sorted(placed):
-        kind = judge(bdf, placed[bdf])
+        virtio = _is_virtio(placed[bdf])
+        kind = judge(bdf, placed[bdf], passed=virtio and left > 0)
+        left -= virtio
         if kind == "gpu":
             found.gpus.extend(placed[bdf])
         elif kind == "display":
@@ -74,8 +81,25 @@ def is_layered(record: Record) -> bool:
     return bool(_LAYERED.search(f"{record.name or ''} {record.driver or ''}"))
 
 
-def judge(bdf: Address, records: list[Record]) -> Sort:
-    """What all records of one address together are."""
+def proves_virtio(record: Record) -> bool:
+    """A Vulkan adapter that stands for a virtio GPU and has computed; never one that the host's CPU runs."""
+    return bool(record.checked) and "vulkan" in record.source and stands_for_virtio(record)
+
+
+def stands_for_virtio(record: Record) -> bool:
+    """An adapter of the driver of virtio GPUs: it bears the ids of the host's GPU, or virtio's own."""
+    if is_software(record):
+        return False
+    said = f"{record.name or ''} {record.driver or ''}"
+    return (record.vendor_id, record.device_id) == VIRTIO_GPU or bool(re.search(r"venus|virtio", said, re.I))
+
+
+def _is_virtio(records: list[Record]) -> bool:
+    return any((r.vendor_id, r.device_id) == VIRTIO_GPU for r in records)
+
+
+def judge(bdf: Address, records: list[Record], *, passed: bool = False) -> Sort:
+    """What all records of one address together are; `passed`: a virtio GPU that has computed."""
     vendor = next((r.vendor_id for r in records if r.vendor_id is not None), None)
     device = next((r.device_id for r in records if r.device_id is not None), None)
     pci_class = next((r.pci_class for r in records if r.pci_class is not None), None)
@@ -90,7 +114,7 @@ def judge(bdf: Address, records: list[Record]) -> Sort:
         return "gpu" if proven or (bound and vendor in GPU_VENDORS) else "accelerator"
     if bdf.function > 0 and pci_class == 0x0380 and not proven:
         return "none"
-    if (vendor, device) == VIRTIO_GPU and any(r.checked for r in records):
+    if passed or ((vendor, device) == VIRTIO_GPU and any(r.checked for r in records)):
         return "gpu"
     # A 3D controller whose vendor cannot be read drives no display: it is there to compute.
     unreadable = vendor is None and pci_class == 0x0302

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from msgspec import UNSET
 
-from gpubench.detect import _classify
+from gpubench.detect import _classify, remedies
 from gpubench.detect._fact import ABSENT, NOT_PROBED, first, known, missing
 from gpubench.detect._merge import Device
 from gpubench.detect._record import Record, to_json, uuid_key
@@ -49,7 +49,7 @@ def build(device: Device, gpu_id: str, context: Context) -> Gpu:
         name_precision=precision, uuid=uuid_fact(device), bdf=_bdf(device), **_identity(device),
         numa_node=_pick(device, "numa_node", _OTHER_ORDER), local_cpus=_pick(device, "local_cpus", _OTHER_ORDER),
         display_attached=_pick(device, "display_attached", _OTHER_ORDER), usable=NOT_PROBED,
-        driver=Driver(name=_pick(device, "driver.name", _OTHER_ORDER),
+        why_not=_why_not(device), driver=Driver(name=_pick(device, "driver.name", _OTHER_ORDER),
                       version=_pick(device, "driver.version", ("proc-nvidia", "nvml", "pci-sysfs", "drm", "cuda"))),
         memory=_with_usable(device, memory, kind, vendor, context.memory), compute=_compute(device),
         link=_link(device), power=_power(device, state), access=Access(),
@@ -91,6 +91,13 @@ def _source(device: Device) -> str:
     record = next((r for r in device.records if _classify.vendor_of(r) is not None), device.records[0])
     fact = record.facts.get("vendor_id")
     return fact.source if fact is not None and fact.source else record.source
+
+
+def _why_not(device: Device) -> list[str]:
+    """What the records say against the device, unless it has computed through another API."""
+    if any(record.checked for record in device.records):
+        return []
+    return sorted({code for record in device.records for code in record.why_not if remedies.text(code)})
 
 
 def uuid_fact(device: Device) -> Fact[str]:

@@ -129,6 +129,13 @@ def _attach_partition(devices: list[Device], record: Record) -> None:
 def _attach_loose(devices: list[Device], record: Record, found: Sorted, warnings: list[MachineWarning]) -> None:
     """A record without address and uuid: onto a device of equal vendor and id that lacks its enumeration."""
     vendor = vendor_of(record)
+    if _classify.stands_for_virtio(record):  # it bears the ids of the host's GPU
+        virtio = [
+            d for d in devices if (d.vendor, d.device_id) == _classify.VIRTIO_GPU and not d.listed_by(record)
+        ]
+        if virtio:
+            virtio[0].records.append(record)
+            return
     fitting = [
         device for device in devices
         if vendor is not None and device.vendor == vendor and not device.listed_by(record)

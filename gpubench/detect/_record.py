@@ -16,7 +16,7 @@ AdapterType = Literal["discrete", "integrated", "virtual", "cpu", "other"]
 _BDF = re.compile(r"(?:([0-9a-f]{4,8}):)?([0-9a-f]{2}):([0-9a-f]{2})\.([0-7])", re.I)
 _PLAIN = (
     "source", "driver", "ordinal", "bdf", "uuid", "luid", "vendor_id", "device_id", "pci_class", "vendor", "name",
-    "adapter_type", "memory_bytes", "partition_of", "version", "checked", "throttle", "peers",
+    "adapter_type", "memory_bytes", "partition_of", "version", "checked", "throttle", "peers", "why_not",
 )  # fmt: skip
 _TYPES = ("discrete", "integrated", "virtual", "cpu", "other")
 
@@ -37,7 +37,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     """Normalised: ids are integers, addresses four of them, uuids in one spelling.
 
     `facts` holds further facts by their path in the document's `gpus[]` ("memory.free_bytes").
-    `checked`: a checked kernel ran on the device. `throttle` and `peers` as in the document.
+    `checked`: a checked kernel ran on the device. `throttle`, `peers` and `why_not` as in the document.
     """
 
     source: str
@@ -58,6 +58,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     checked: bool | None = None
     throttle: tuple[str, ...] = ()
     peers: tuple[str, ...] = ()
+    why_not: tuple[str, ...] = ()
     facts: dict[str, Fact[Any]] = {}
     partitions: tuple[Partition, ...] = ()
 
@@ -118,7 +119,8 @@ def parse(raw: object) -> Record:
         memory_bytes=memory if isinstance(memory, int) and not isinstance(memory, bool) and memory > 0 else None,
         partition_of=_text(raw.get("partition_of")), version=_text(raw.get("version")),
         checked=raw.get("checked") if isinstance(raw.get("checked"), bool) else None,
-        throttle=_texts(raw.get("throttle")), peers=_texts(raw.get("peers")), facts=dict(_facts(raw, source)),
+        throttle=_texts(raw.get("throttle")), peers=_texts(raw.get("peers")),
+        why_not=_texts(raw.get("why_not")), facts=dict(_facts(raw, source)),
     )  # fmt: skip
 
 

@@ -6,15 +6,11 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from gpubench.detect import _oneapi
 from gpubench.detect._fact import ABSENT, known, missing
 from gpubench.detect._record import uuid_key
 from gpubench.model.facts import Fact
 from gpubench.model.machine import Gpu
-
-RECORDED = (
-    "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL",
-    "ZE_AFFINITY_MASK",
-)  # fmt: skip
 
 
 class Visible(NamedTuple):
@@ -47,7 +43,7 @@ def parse(text: str, count: int, uuids: Sequence[str] = ()) -> Visible:
 def hidden(gpus: Sequence[Gpu], environ: Mapping[str, str]) -> dict[str, Fact[str]]:
     """`access.hidden_by_env` by GPU id: the variable that hides it; absent if none does."""
     found = {gpu.id: ABSENT for gpu in gpus}
-    for vendor, judge in (("nvidia", _nvidia), ("amd", _amd), ("intel", _intel)):
+    for vendor, judge in (("nvidia", _nvidia), ("amd", _amd), ("intel", _oneapi.hidden)):
         found |= judge([gpu for gpu in gpus if gpu.vendor.value == vendor], environ)
     return found
 
@@ -99,19 +95,6 @@ def _amd(gpus: list[Gpu], environ: Mapping[str, str]) -> dict[str, Fact[str]]:
         verdicts |= {gpu.id: known(variable, variable) for gpu in left if gpu not in kept}
         left = kept
     return verdicts
-
-
-def _intel(gpus: list[Gpu], environ: Mapping[str, str]) -> dict[str, Fact[str]]:
-    variable = "ZE_AFFINITY_MASK"
-    text = environ.get(variable)
-    if text is None or not gpus:
-        return {}
-    numbers = {part.partition(".")[0].strip() for part in text.split(",")}
-    if len(gpus) == 1:
-        return {gpus[0].id: _verdict("0" in numbers, variable)}
-    return {
-        gpu.id: missing("not_probed", variable, f"{variable}={text}: the order is the driver's") for gpu in gpus
-    }
 
 
 def _verdict(shown: bool, variable: str) -> Fact[str]:

@@ -21,7 +21,7 @@ _TEXTS = {
     "HIDDEN_BY_ENV": "An environment variable hides it; unset the variable that access.hidden_by_env names.",
     "COMPUTE_PROHIBITED": "Its compute mode forbids computing; `nvidia-smi -c DEFAULT` as root allows it.",
     "RUNTIME_MISSING": "The Python library that drives it is missing; install gpubench[cuda12] or gpubench[cuda13].",
-    "TOO_OLD": "The installed libraries no longer support this model.",
+    "TOO_OLD": "CuPy's compiler no longer serves this model; gpubench[cuda12] serves older ones than gpubench[cuda13].",
     "SOFTWARE_ONLY": "Only a software renderer was found: it runs on the CPU and gains nothing.",
     "DISPLAY_ONLY": "Only adapters that drive a display were found; none of them computes.",
     "GPU_UNKNOWN": "Nothing on this system could list GPUs, so their number is unknown.",

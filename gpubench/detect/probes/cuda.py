@@ -53,9 +53,21 @@ def _device(cupy: Any, index: int, check: bool) -> dict[str, Any]:
     }  # fmt: skip
     if isinstance(identity, bytes) and len(identity) == 16 and any(identity):
         record["uuid"] = f"GPU-{uuid.UUID(bytes=identity)}"
-    if check:
+    if _too_old(cupy, 10 * table["major"] + table["minor"]):
+        record["why_not"] = ["TOO_OLD"]
+    elif check:
         record["checked"] = _checked(cupy, index)
     return record
+
+
+def _too_old(cupy: Any, capability: int) -> bool:
+    """Whether the compiler that CuPy uses says itself that it no longer serves such a device."""
+    try:
+        served = [int(arch) for arch in cupy.cuda.nvrtc.getSupportedArchs()]
+    except Exception as error:  # a CuPy or CUDA without the call says nothing
+        print(f"nvrtc: {error}")
+        return False
+    return bool(served) and capability < min(served)
 
 
 def _checked(cupy: Any, index: int) -> bool:

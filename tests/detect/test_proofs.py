@@ -1,0 +1,108 @@
+"""What a kernel that ran, or a compiler that declines, says about a device."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from gpubench import detect
+from gpubench.detect.probes import cuda as probe
+
+VENUS = {"source": "wgpu:vulkan", "ordinal": 0, "driver": "venus", "name": "Virtio-GPU Venus (Intel(R) Arc(tm) A770)",
+         "vendor_id": "8086", "device_id": "56a0", "adapter_type": "virtual", "checked": True}  # fmt: skip
+
+
+@pytest.fixture
+def virtio(plant, host, pci):
+    tree = host | pci("0000:00:03.0", "1af4", "1050", "virtio-pci")
+    return lambda *records: detect.inspect(sysroot=plant(tree), extra_records=records)
+
+
+def test_a_virtio_gpu_that_computed_is_a_gpu(virtio):
+    machine = virtio(VENUS)
+    (gpu,) = machine.gpus
+    assert (gpu.bdf.value, gpu.kind.value, set(gpu.apis)) == ("0000:00:03.0", "vgpu", {"wgpu:vulkan"})
+    assert machine.display_adapters == machine.warnings == []
+    assert machine.recommendation.rejected[0].code == "VRAM_UNKNOWN"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"checked": False},
+        {"checked": None},
+        {"source": "wgpu:gl", "name": "virgl (AMD Radeon)", "driver": "virgl"},
+        {"name": "Virtio-GPU Venus (llvmpipe (LLVM 17.0.6, 256 bits))"},
+        {"adapter_type": "cpu"},
+    ],
+)
+def test_a_virtio_gpu_without_that_proof_only_draws(virtio, change):
+    machine = virtio(VENUS | change)
+    assert machine.gpus == []
+    assert [adapter.role.value for adapter in machine.display_adapters] == ["virtual"]
+
+
+def test_one_proof_promotes_one_of_two(plant, host, pci):
+    host |= pci("0000:00:03.0", "1af4", "1050") | pci("0000:00:04.0", "1af4", "1050")
+    root = plant(host)
+    machine = detect.inspect(sysroot=root, extra_records=[VENUS])
+    assert (len(machine.gpus), len(machine.display_adapters)) == (1, 1)
+    machine = detect.inspect(sysroot=root, extra_records=[VENUS, VENUS | {"ordinal": 1}])
+    assert (len(machine.gpus), len(machine.display_adapters)) == (2, 0)
+
+
+def test_a_passed_through_card_beside_virtio_keeps_its_own_adapter(plant, host, pci):
+    host |= pci("0000:00:03.0", "1af4", "1050") | pci("0000:00:05.0", "8086", "56a0", "i915")
+    own = VENUS | {
+        "driver": "Intel open-source Mesa driver",
+        "name": "Intel(R) Arc(tm) A770",
+        "adapter_type": "discrete",
+    }
+    machine = detect.inspect(sysroot=plant(host), extra_records=[own, VENUS])
+    assert [(gpu.bdf.value, len(gpu.apis)) for gpu in machine.gpus] == [
+        ("0000:00:03.0", 1),
+        ("0000:00:05.0", 1),
+    ]
+
+
+class Cupy:
+    __version__ = "14.0"
+
+    def __init__(self, served, capability=(6, 1)):
+        table = {"pciDomainID": 0, "pciBusID": 1, "pciDeviceID": 0, "name": b"NVIDIA GeForce GTX 1080", "integrated": 0,
+                 "totalGlobalMem": 8 << 30, "multiProcessorCount": 20, "major": capability[0], "minor": capability[1]}  # fmt: skip
+        runtime = SimpleNamespace(
+            getDeviceCount=lambda: 1, getDeviceProperties=lambda _n: table, runtimeGetVersion=lambda: 13000,
+            CUDARuntimeError=RuntimeError,
+        )  # fmt: skip
+        self.cuda = SimpleNamespace(runtime=runtime, nvrtc=SimpleNamespace(getSupportedArchs=served))
+        self.ran = []
+        self.cuda.Device = self.ran.append
+
+
+def test_a_model_that_the_compiler_no_longer_serves_is_too_old():
+    cupy = Cupy(lambda: [75, 80, 90, 100, 120])
+    records = probe.probe(cupy)["records"]
+    machine = detect.inspect(records=records)
+    (gpu,) = machine.gpus
+    assert (gpu.usable.value, gpu.why_not, cupy.ran) == (False, ["TOO_OLD"], [])
+    assert machine.recommendation.rejected[0].code == "TOO_OLD"
+    assert "gpubench[cuda12]" in machine.recommendation.reasons[0].text
+
+
+def test_a_gpu_too_old_for_cuda_may_still_compute_through_vulkan():
+    records = probe.probe(Cupy(lambda: [75]))["records"]
+    vulkan = {"source": "wgpu:vulkan", "vendor_id": "10de", "adapter_type": "discrete", "checked": True}
+    (gpu,) = detect.inspect(records=[*records, vulkan]).gpus
+    assert gpu.why_not == []
+
+
+def refuse():
+    raise AttributeError("this CUDA has no such call")
+
+
+@pytest.mark.parametrize("served", [lambda: [50, 60, 61], list, refuse])
+def test_nothing_is_too_old_without_a_source_that_says_so(served):
+    (record,) = probe.probe(Cupy(served), check=False)["records"]
+    assert "why_not" not in record
