@@ -95,6 +95,7 @@ def run(
     )  # fmt: skip
     wish = words.parse_wish(backends, devices, allow_software)
     keep = selectors.selection(filter or [], skip or [])
+    pairs = _pairs(context or [])
     look = _rendering.look(format, color, ascii, sections, time_unit)
     outputs = _checked_outputs(output or [], look, results_dir, no_save)
 
@@ -103,7 +104,7 @@ def run(
     choice = targets.choose(wish, one_of_each=len(given_sizes) < len(names))
     request = _request(
         selection, settings, choice, keep, began=began, label=label, tags=tag or [],
-        context=_pairs(context or []), required=_required(wish, choice), check_only=check_only,
+        context=pairs, required=_required(wish, choice), check_only=check_only,
     )  # fmt: skip
     if dry_run:
         from gpubench.cli import _dry_run
@@ -229,9 +230,10 @@ class _Saver:
 
 
 def _deliver(finished: Run, output: list[str], look: Any) -> int:
-    """Reports to files and to stdout."""
+    """Reports to files and to stdout, from what the file says: `report` prints the same bytes from it."""
     from gpubench import store
 
+    finished = store.loads(store.dumps(finished), "the result")
     for path in output:
         if not path.endswith(_RESULT_SUFFIXES):
             Path(path).write_text(look.render([finished], look.format_of(path)), encoding="utf-8", newline="\n")
