@@ -1,0 +1,162 @@
+"""`run` as a command on scripted devices: what it writes where, plans, checks and options that only show."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+FAKE = ("--devices", "fake:cpu,fake:gpu", "--quick", "--min-samples", "5", "--max-time", "50ms")
+ADD = (*FAKE, "--ops", "add", "--sizes", "1k")
+
+
+def files(folder: Path) -> list[str]:
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+
+
+def test_every_kind_of_output_at_once(gpubench: Any, tmp_path: Path) -> None:
+    names = ["r.json", "r.json.gz", "r.md", "r.csv", "r.txt"]
+    ended = gpubench("run", *ADD, *(part for name in names for part in ("-o", name)))
+    assert ended.returncode == 0, ended.stderr
+    assert files(tmp_path) == sorted(names)
+    plain = json.loads((tmp_path / "r.json").read_bytes())
+    assert json.loads(gzip.decompress((tmp_path / "r.json.gz").read_bytes())) == plain
+    assert plain["name"] == "gpubench-result"
+    assert "| " in (tmp_path / "r.md").read_text()
+    rows = list(csv.DictReader((tmp_path / "r.csv").open(newline="")))
+    assert {row["case_id"] for row in rows} == {outcome["id"] for outcome in plain["outcomes"]}
+    assert all(float(row["time_s"]) > 0 for row in rows)
+    assert (tmp_path / "r.txt").read_text().startswith("Run: ")
+    assert {"saved r.json", "saved r.json.gz"} <= set(ended.stderr.splitlines())
+
+
+def test_report_says_the_same_as_run_did(gpubench: Any, tmp_path: Path) -> None:
+    for format in ("plain", "markdown", "csv"):
+        ran = gpubench("run", *ADD, "--format", format, "-o", f"{format}.json")
+        assert ran.returncode == 0, ran.stderr
+        reported = gpubench("report", f"{format}.json", "--format", format)
+        assert reported.stdout == ran.stdout
+
+
+def test_json_on_stdout_is_the_result_document(gpubench: Any, tmp_path: Path) -> None:
+    ended = gpubench("run", *ADD, "--format", "json", "-o", "r.json")
+    assert ended.returncode == 0
+    assert json.loads(ended.stdout) == json.loads((tmp_path / "r.json").read_text())
+
+
+def test_without_o_the_result_goes_to_the_results_folder_and_report_finds_it(
+    gpubench: Any, tmp_path: Path
+) -> None:
+    ended = gpubench("run", *ADD, "--regimes", "resident")
+    assert ended.returncode == 0
+    (path,) = files(tmp_path)
+    assert path.startswith("results/")
+    assert f"saved {path}" in ended.stderr
+    assert gpubench("report").stdout == ended.stdout
+
+
+def test_no_save_keeps_nothing(gpubench: Any, tmp_path: Path) -> None:
+    ended = gpubench("run", *ADD, "--regimes", "resident", "--no-save")
+    assert ended.returncode == 0
+    assert files(tmp_path) == []
+    assert "Speedup" in ended.stdout
+
+
+def test_a_dry_run_measures_nothing_and_writes_nothing(gpubench: Any, tmp_path: Path) -> None:
+    ended = gpubench("run", *FAKE, "--ops", "add", "--sizes", "4k,1k,1k", "--dry-run", "-o", "r.json")
+    assert ended.returncode == 0
+    assert files(tmp_path) == []
+    ids = [line for line in ended.stdout.splitlines() if "@" in line]
+    assert ids == [
+        f"add/n={n}/float32/library/{case}"
+        for n in (1024, 4096)
+        for case in (
+            "resident@fake:cpu", "resident@fake:gpu", "transfer-once-10@fake:gpu", "transfer-always@fake:gpu",
+        )
+    ]  # fmt: skip
+    assert "8 cases" in ended.stdout
+    assert ended.stderr == ""
+
+
+def test_a_dry_run_tells_what_will_be_skipped(gpubench: Any) -> None:
+    ended = gpubench("run", *FAKE, "--ops", "add", "--sizes", "1G", "--dtypes", "f64,f32", "--dry-run")
+    assert ended.returncode == 0
+    assert "out-of-memory" in ended.stdout
+
+
+def test_check_only_checks_without_timing(gpubench: Any, tmp_path: Path) -> None:
+    ended = gpubench("run", *ADD, "--check-only", "-o", "r.json")
+    assert ended.returncode == 0, ended.stderr
+    outcomes = json.loads((tmp_path / "r.json").read_text())["outcomes"]
+    assert len(outcomes) == 4
+    for outcome in outcomes:
+        assert outcome["type"] == "measurement"
+        assert outcome["check"]["ok"]
+        assert not outcome.get("blocks")
+
+
+def test_check_only_finds_a_wrong_result(gpubench: Any) -> None:
+    ended = gpubench(
+        "run", "--devices", "fake:wrong", "--ops", "add", "--sizes", "1k", "--check-only", "--no-save"
+    )
+    assert ended.returncode == 1
+    assert "wrong-result" in ended.stdout
+
+
+def test_quiet_and_no_progress(gpubench: Any) -> None:
+    quiet = gpubench("run", *ADD, "--regimes", "resident", "-q", "-o", "r.json")
+    assert (quiet.returncode, quiet.stderr) == (0, "")
+    assert "Speedup" in quiet.stdout
+    calm = gpubench("run", *ADD, "--regimes", "resident", "--no-progress", "-o", "r.json")
+    assert calm.stderr == "saved r.json\n"
+
+
+def test_what_is_asked_for_is_what_is_measured(gpubench: Any, tmp_path: Path) -> None:
+    ended = gpubench(
+        "run", *FAKE, "--ops", "add,relu", "--sizes", "1k", "--sizes", "relu=2k", "--dtypes", "f32,f64",
+        "--regimes", "transfer-once,resident", "--calls", "3", "--skip", "add/*/float64", "-o", "r.json",
+        "--label", "a label", "--tag", "one", "--tag", "two", "--context", "runner=large",
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr
+    result = json.loads((tmp_path / "r.json").read_text())
+    workloads = {o["id"].rsplit("/", 2)[0] for o in result["outcomes"]}
+    assert workloads == {"add/n=1024/float32", "relu/n=2048/float32", "relu/n=2048/float64"}
+    regimes = {o["id"].split("/")[-1].split("@")[0] for o in result["outcomes"]}
+    assert regimes == {"resident", "transfer-once-3"}
+    assert (result["label"], result["tags"]) == ("a label", ["one", "two"])
+    assert result["environment"]["context"] == {"runner": "large"}
+    assert result["selection"]["calls"] == 3
+
+
+def test_inputs_of_one_value_carry_a_warning(gpubench: Any, tmp_path: Path) -> None:
+    ended = gpubench("run", *ADD, "--regimes", "resident", "--inputs", "zeros", "-o", "r.json")
+    assert ended.returncode == 0
+    result = json.loads((tmp_path / "r.json").read_text())
+    assert "inputs-not-random" in [warning["code"] for warning in result["warnings"]]
+    assert "zeros" in ended.stdout
+
+
+def test_the_result_names_no_path_user_or_host(gpubench: Any, tmp_path: Path) -> None:
+    import getpass
+    import socket
+
+    ended = gpubench("run", *ADD, "--regimes", "resident", "-o", str(tmp_path / "r.json"))
+    assert ended.returncode == 0
+    text = (tmp_path / "r.json").read_text()
+    for private in (str(tmp_path), str(tmp_path.parent), socket.gethostname(), f"/{getpass.getuser()}"):
+        assert private not in text
+    assert "r.json" in json.loads(text)["argv"]
+
+
+def test_the_search_finds_where_the_gpu_begins_to_win(gpubench: Any, tmp_path: Path) -> None:
+    """The script's break-even is known: 1e-6 + 12 n / 4e10 = 6e-6 + 12 n / 3e12, so n = 16,900 (resident)."""
+    ended = gpubench("run", "--devices", "fake:cpu,fake:gpu", "--ops", "add", "--budget", "8s", "-o", "r.json")
+    assert ended.returncode == 0, ended.stderr
+    report = json.loads(gpubench("report", "r.json", "--format", "json").stdout)
+    (found,) = [b for b in report["break_even"] if b["regime"] == "resident"]
+    assert found["verdict"] == "at"
+    assert found["n"] == pytest.approx(16_900, rel=0.15)

@@ -1,0 +1,134 @@
+"""`run` refuses what makes no sense before anything starts: three lines, exit 2, no traceback, no file, no worker."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpubench import cli
+from gpubench.errors import ExitCode
+from gpubench.measure import workers
+
+
+@pytest.fixture
+def refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
+    """Run in an empty folder where starting a worker is an error; the three lines of the refusal."""
+
+    def no_worker(*arguments: Any, **options: Any) -> None:
+        raise AssertionError("a worker was started")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(workers.subprocess, "Popen", no_worker)
+
+    def run(*arguments: str) -> str:
+        code = cli.main(["run", "--devices", "fake:cpu", "--no-config", *arguments])
+        out, err = capsys.readouterr()
+        assert code == ExitCode.USAGE
+        assert out == ""
+        what, why, fix = err.splitlines()
+        assert what.startswith("error: ")
+        assert why.startswith("  why: ")
+        assert fix.startswith("  fix: ")
+        assert list(tmp_path.iterdir()) == []
+        return err
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("sizes", "told"),
+    [
+        ("0", "at least 1"),
+        ("-1", "'-1'"),
+        ("-5:10", "'-5'"),
+        ("99999999999999", "at most 2^40"),
+        ("2^99", "at most 2^40"),
+        ("1e400", "at most 2^40"),
+        ("junk", "'junk'"),
+        ("1k,,4k", "missing"),
+        ("", "missing"),
+        ("1k:", "missing"),
+        ("4k:1k", "ascends"),
+        ("1k:4k:x1", "at least 2"),
+        ("1.3", "whole"),
+        ("1T", "'1T'"),
+        ("1k;4k", "'1k;4k'"),
+        ("nan", "'nan'"),
+        ("١٢", "'١٢'"),
+        ("addd=1k", "did you mean 'add'?"),
+        ("matmul=1k", "'matmul'"),
+        ("add=0", "at least 1"),
+    ],
+)
+def test_sizes(refused: Any, sizes: str, told: str) -> None:
+    err = refused("--ops", "add", f"--sizes={sizes}")
+    assert "--sizes" in err
+    assert told in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ("--ops matmull", "did you mean 'matmul'?"),
+        ("--ops activations", "did you mean 'activation'?"),
+        ("--ops add --backends nunpy", "did you mean 'numpy'?"),
+        ("--ops add --backends cuppy?", "did you mean 'cupy'?"),
+        ("--ops add --devices wgup:0", "did you mean 'wgpu'?"),
+        ("--ops add --devices numpy", "write numpy:0"),
+        ("--ops add --dtypes float23", "did you mean 'float32'?"),
+        ("--ops add --regimes residnet", "did you mean 'resident'?"),
+        ("--ops add --forms libary", "did you mean 'library'?"),
+        ("--ops add --format markdwon", "did you mean 'markdown'?"),
+        ("--ops add --order interleaved", "did you mean 'interleave'?"),
+        ("--ops add --inputs one", "did you mean 'ones'?"),
+        ("--ops add --sections speedups", "did you mean 'speedup'?"),
+        ("--ops add --time-unit hour", "time unit"),
+        ("--ops add --filter add/x", "--filter"),
+        ("--ops add --skip add/1/2/3/4/5/6/7", "--skip"),
+        ("--ops add --budget 5x", "--budget"),
+        ("--ops add --budget 0", "--budget"),
+        ("--ops add --budget=-1s", "--budget"),
+        ("--ops add --case-timeout 0s", "--case-timeout"),
+        ("--ops add --max-time soon", "--max-time"),
+        ("--ops add --precision 0", "--precision"),
+        ("--ops add --precision 200%", "--precision"),
+        ("--ops add --calls 1", "--calls"),
+        ("--ops add --threads 0", "--threads"),
+        ("--ops add --sessions 0", "--sessions"),
+        ("--ops add --sessions many", "'many'"),
+        ("--ops add --seed x", "--seed"),
+        ("--ops add --min-samples 20 --max-samples 10", "--max-samples"),
+        ("--ops add --quick --rigorous", "contradict"),
+        ("--ops add --context novalue", "K=V"),
+        ("--ops , --sizes 1k", "empty"),
+        ("--ops add --sizess 1k", "did you mean '--sizes'?"),
+        ("--ops add surplus", "surplus"),
+    ],
+)
+def test_everything_else(refused: Any, arguments: str, told: str) -> None:
+    assert told in refused(*arguments.split())
+
+
+@pytest.mark.parametrize(
+    ("path", "told"),
+    [
+        ("x.xyz", "suffix"),
+        ("nowhere/r.json", "the folder"),
+        ("nowhere/r.md", "the folder"),
+        ("/proc/r.json", "cannot write"),
+    ],
+)
+def test_an_output_that_cannot_be_written_is_found_before_measuring(refused: Any, path: str, told: str) -> None:
+    err = refused("--ops", "add", "--sizes", "1k", "-o", path)
+    assert "--output" in err
+    assert told in err
+
+
+def test_every_output_is_tried_not_just_the_first(refused: Any, tmp_path: Path) -> None:
+    assert "nowhere" in refused("--ops", "add", "--sizes", "1k", "-o", "r.json", "-o", "nowhere/r.csv")
+
+
+def test_a_results_folder_that_cannot_be_made(refused: Any) -> None:
+    assert "--results-dir" in refused("--ops", "add", "--sizes", "1k", "--results-dir", "/proc/results")
