@@ -273,6 +273,18 @@ def line_root(x: Sequence[float], y: Sequence[float], weights: Sequence[float] |
     return -intercept / slope if slope > 0 else None
 
 
+def last_crossing(x: Sequence[float], y: Sequence[float]) -> float | None:
+    """Where the curve of straight pieces through the points, in ascending x, last rises through zero.
+
+    None if it does not. A point on zero counts as risen.
+    """
+    found = None
+    for (x0, y0), (x1, y1) in itertools.pairwise(zip(x, y, strict=True)):
+        if y0 < 0 <= y1:
+            found = x0 + (x1 - x0) * -y0 / (y1 - y0)
+    return found
+
+
 def geometric_mean(values: Sequence[float]) -> float:
     """exp of the mean logarithm. Raises ValueError on no values."""
     if not values:

@@ -4,39 +4,23 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
 
 from gpubench.detect import remedies
+from gpubench.detect._breakeven import Key, Times, break_evens
 from gpubench.errors import GpubenchError
-from gpubench.model.machine import Machine, Measured, MeasuredBreakEven, Mode, Reason, Recommendation
+from gpubench.model.case import Case
+from gpubench.model.machine import Machine, Measured, Mode, Reason, Recommendation
 from gpubench.model.result import Measurement, Run
 
 # Outside of these ratios of CPU rate to GPU rate the slower side cannot help even if the split were free.
 GPU_DOMINATES, CPU_DOMINATES = 0.1, 4.0
 FEWEST_THREADS = 3  # one to feed the GPU and two to compute
 MOST_FILES = 20
-
-
-class Key(NamedTuple):
-    """What is compared between devices."""
-
-    op: str
-    dtype: str
-    regime: str
-    n: int
-
-
-class Times(NamedTuple):
-    """Best form against best form, in seconds per launch; `backend` is the GPU's."""
-
-    cpu_s: float | None
-    gpu_s: float | None
-    hybrid_s: float | None
-    backend: str
 
 
 class Verdict(NamedTuple):
@@ -72,12 +56,16 @@ def times(run: Run) -> dict[Key, Times]:
     for outcome in run.outcomes:
         if not isinstance(outcome, Measurement) or not outcome.check.ok:
             continue
-        side, seconds = kinds.get(outcome.case.device_id, ""), _median(outcome)
+        side, seconds = kinds.get(outcome.case.device_id, ""), _median(run, outcome)
         if side not in ("cpu", "gpu", "hybrid") or seconds is None:
             continue
         case = outcome.case
-        table = best.setdefault(Key(case.op, case.dtype, case.regime_id, case.params["n"]), {})
+        table = best.setdefault(_key(case), {})
         table[side] = min(table.get(side, (math.inf, "")), (seconds, case.backend))
+    for key, table in best.items():  # the CPU copies nothing: its time is one in every regime
+        resident = best.get(key._replace(regime="resident"), {}).get("cpu")
+        if resident is not None:
+            table.setdefault("cpu", resident)
     none = (None, "")
     return {
         key: Times(found.get("cpu", none)[0], found.get("gpu", none)[0], found.get("hybrid", none)[0],
@@ -86,17 +74,22 @@ def times(run: Run) -> dict[Key, Times]:
     }  # fmt: skip
 
 
+def _key(case: Case) -> Key:
+    others = (f"{name}={value}" for name, value in sorted(case.params.items()) if name != "n")
+    return Key(case.op, ",".join(others), case.dtype, case.regime_id, case.params["n"])
+
+
 def ratio(table: Mapping[Key, Times]) -> float | None:
     """CPU rate / GPU rate: geometric mean over the ops at their largest common size, data resident."""
-    largest: dict[str, tuple[int, float]] = {}
+    largest: dict[tuple[str, str], tuple[int, float]] = {}
     for key, found in table.items():
         if (
             key.regime == "resident"
             and found.cpu_s
             and found.gpu_s
-            and key.n > largest.get(key.op, (0, 0.0))[0]
+            and key.n > largest.get((key.op, key.params), (0, 0.0))[0]
         ):
-            largest[key.op] = (key.n, found.gpu_s / found.cpu_s)
+            largest[key.op, key.params] = (key.n, found.gpu_s / found.cpu_s)
     return statistics.geometric_mean(value for _, value in largest.values()) if largest else None
 
 
@@ -111,25 +104,6 @@ def judge(s: float, *, separate: bool, threads: int | None, hybrid_gain: float |
     if separate and (threads or 0) >= FEWEST_THREADS and hybrid_gain is None:
         return Verdict("hybrid", "HYBRID_PAYS", 1 / (1 + s))
     return Verdict("gpu" if s < 1 else "cpu", "FASTER_ALONE")
-
-
-def break_evens(table: Mapping[Key, Times]) -> Iterator[MeasuredBreakEven]:
-    """Per op, dtype and regime: the smallest measured size from which the GPU wins at all larger ones."""
-    curves: dict[tuple[str, str, str], list[tuple[int, Times]]] = {}
-    for key, found in sorted(table.items()):
-        if found.cpu_s is not None and found.gpu_s is not None:
-            curves.setdefault(key[:3], []).append((key.n, found))
-    for (op, dtype, regime), curve in curves.items():
-        won: tuple[int, Times] | None = None
-        for n, found in reversed(curve):
-            if (found.gpu_s or 0) >= (found.cpu_s or 0):
-                break
-            won = (n, found)
-        at = won[1] if won else curve[-1][1]
-        yield MeasuredBreakEven(
-            op=op, dtype=dtype, regime=regime, backend=at.backend, size=won[0] if won else None, gpu_s=at.gpu_s,
-            cpu_s=at.cpu_s, note=None if won else f"never up to n = {curve[-1][0]}",
-        )  # fmt: skip
 
 
 def _measured(
@@ -162,10 +136,12 @@ def _hybrid_gain(table: Mapping[Key, Times]) -> float | None:
     return statistics.geometric_mean(gains) if gains else None
 
 
-def _median(outcome: Measurement) -> float | None:
+def _median(run: Run, outcome: Measurement) -> float | None:
+    superseded = {session.index for session in run.sessions if session.superseded}
     samples = [
         wall for block in outcome.blocks for n, wall in enumerate(block.wall_s)
-        if n >= block.warmup and str(n) not in block.discarded
+        if block.phase == "main" and block.session not in superseded
+        and n >= block.warmup and str(n) not in block.discarded
     ]  # fmt: skip
     return statistics.median(samples) if samples and min(samples) > 0 else None
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
 
 from gpubench.detect import remedies
 from gpubench.detect._blas import misfit
-from gpubench.model.machine import Gpu, Machine
+from gpubench.model.machine import Gpu, Machine, MeasuredBreakEven
 
 GIB = 1 << 30
 _SMT = {"on": "SMT on", "off": "no SMT", "hidden": "SMT hidden by the hypervisor"}
@@ -182,10 +182,25 @@ def _mode(machine: Machine) -> Section:
     advice = machine.recommendation
     threads = f", {advice.cpu_threads} CPU threads" if advice.cpu_threads else ""
     lines = [f"{reason.code}: {reason.text}" for reason in advice.reasons]
-    for point in advice.measured.break_even if advice.measured else ():
-        size = f"GPU from n = {point.size}" if point.size is not None else f"GPU {point.note or 'never'}"
-        lines.append(f"{point.op} {point.dtype} {point.regime}: {size}")
+    lines += quoted(advice.measured.break_even) if advice.measured else []
     return Section("Mode", f"{advice.mode} ({advice.confidence}){threads}", [clean(line) for line in lines])
+
+
+def quoted(points: Sequence[MeasuredBreakEven]) -> list[str]:
+    """ "matmul float32: GPU from n = 320 with transfers": a line per op, dtype and other params."""
+    lines: dict[tuple[str, str, str], list[str]] = {}
+    for point in points:
+        size = f"from n = {point.size}" if point.size is not None else "never"
+        key = (point.op, point.params, point.dtype)
+        lines.setdefault(key, []).append(f"{size} {_regime(point.regime)}")
+    return [f"{' '.join(part for part in key if part)}: GPU {', '.join(sizes)}" for key, sizes in lines.items()]
+
+
+def _regime(regime: str) -> str:
+    calls = regime.removeprefix("transfer-once-")
+    if regime.startswith("transfer-once"):
+        return f"with one copy for {calls} calls" if calls.isdigit() else "with one copy"
+    return {"resident": "with resident data", "transfer-always": "with transfers"}.get(regime, regime)
 
 
 def _variables(machine: Machine) -> dict[str, str]:

@@ -301,9 +301,14 @@ class Rejected(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MeasuredBreakEven(msgspec.Struct, frozen=True, kw_only=True):
-    """The smallest size from which the GPU wins on this machine; None means never (`note` says so)."""
+    """The smallest size from which the GPU wins on this machine; None means never (`note` says so).
+
+    `params` are the op's parameters beside the size ("kernel=3"). The seconds are of a measured size: the first
+    at or above `size`, else the largest.
+    """
 
     op: str
+    params: str = ""
     dtype: str
     regime: str
     backend: str

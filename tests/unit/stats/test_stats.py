@@ -204,3 +204,11 @@ def test_geometric_mean():
     assert stats.geometric_mean([2.0, 8.0]) == pytest.approx(4.0)
     with pytest.raises(ValueError, match="no values"):
         stats.geometric_mean([])
+
+
+@pytest.mark.parametrize(
+    ("y", "found"),
+    [((-1, 1, 2), 0.5), ((-1, 1, -2, 2), 2.5), ((1, 2, 3), None), ((-3, -2, -1), None), ((2, 1, -1), None), ((-2, 0, 1), 1.0)],
+)
+def test_a_curve_crosses_zero_where_its_last_rise_does(y, found):
+    assert stats.last_crossing(range(len(y)), y) == found
