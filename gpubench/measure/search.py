@@ -78,27 +78,27 @@ def bracket(curve: Mapping[int, Span]) -> tuple[int, int] | None:
 def next_step(ladder: Ladder, times: Times, cpu: Collection[str]) -> tuple[float, int] | None:
     """(urgency, size) of the most urgent size to measure next, or None.
 
-    A bracket asks for the geometric middle of its widest gap, with its width high / low as urgency. A curve
-    that does not win at its largest size and rises asks for a larger one, as urgently as a bracket of that width.
+    A bracket asks for the geometric middle of its widest gap, with that gap's width high / low as urgency: ties
+    inside a bracket end the search there too. A curve that does not win at its largest size and rises asks for
+    a larger one, as urgently as a gap of that width.
     """
     steps = []
     for curve in ratios(times, cpu).values():
         ends = bracket(curve)
         top = max(curve)
         if ends is not None:
-            middle = _gap_middle(ladder, [n for n in sorted(curve) if ends[0] <= n <= ends[1]])
-            if ends[1] / ends[0] > NARROW and middle is not None:
-                steps.append((ends[1] / ends[0], middle))
+            gap = _widest_gap([n for n in sorted(curve) if ends[0] <= n <= ends[1]])
+            middle = _round(ladder, math.sqrt(gap[0] * gap[1]))
+            if gap[1] / gap[0] > NARROW and gap[0] < middle < gap[1]:
+                steps.append((gap[1] / gap[0], middle))
         elif curve[top].low <= 1 and top < ladder.high and _rising(curve):
             steps.append((float(STRIDE), min(top * STRIDE, ladder.high)))
     return max(steps, default=None)
 
 
-def _gap_middle(ladder: Ladder, sizes: list[int]) -> int | None:
-    """The middle of the widest gap between neighbouring sizes, or None if no size is left between them."""
-    low, high = max(itertools.pairwise(sizes), key=lambda pair: pair[1] / pair[0])
-    middle = _round(ladder, math.sqrt(low * high))
-    return middle if low < middle < high else None
+def _widest_gap(sizes: list[int]) -> tuple[int, int]:
+    """The neighbouring sizes that lie furthest apart, as a ratio."""
+    return max(itertools.pairwise(sizes), key=lambda pair: pair[1] / pair[0])
 
 
 def _rising(curve: Mapping[int, Span]) -> bool:
