@@ -11,10 +11,10 @@ from gpubench.report.analysis.types import Speedup
 
 
 def baseline_line(run: Run, rows: Sequence[Speedup]) -> str:
-    """`vs numpy tuned, OpenBLAS 0.3.29 (Haswell), 16 of 16 threads`; several forms are named per row."""
+    """`vs numpy tuned, OpenBLAS 0.3.29 (Haswell), 16 of 16 threads`; of several forms, tables name each."""
     forms = sorted({row.baseline.case.form for row in rows}) or ["library", "tuned"]
     devices = list(dict.fromkeys(row.baseline.case.device_id for row in rows)) or _cpu_devices(run)
-    form = forms[0] if len(forms) == 1 else "library or tuned, whichever is faster (the row names it)"
+    form = forms[0] if len(forms) == 1 else "library or tuned (the faster one)"
     return "vs " + "; ".join(_device_text(run, device_id, form) for device_id in devices)
 
 

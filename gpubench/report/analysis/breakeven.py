@@ -88,14 +88,16 @@ def _judge(run: Run, cases: Sequence[CaseResult], curve: Sequence[Speedup]) -> B
         verdict=verdict, first=points[0].n, last=points[-1].n,
         last_ratio=points[-1].ratio, last_label=points[-1].row.label,
         n=None if n is None else round(n),
-        low=math.floor(low) if n is not None and low is not None else None,
-        high=math.ceil(high) if n is not None and high is not None else None,
+        low=None if low is None else math.floor(low), high=None if high is None else math.ceil(high),
         crossings=crossings if verdict in ("at", "unstable") else (), reason=reason,
     )  # fmt: skip
 
 
 def _verdict(run: Run, points: Sequence[Point]) -> tuple[VerdictKind, float | None, float | None]:
-    """The verdict, and for `at` the last confident loss and the first confident win as bounds."""
+    """The verdict, and the last confident loss and the first confident win where they are a bracket.
+
+    A bracket wider than WIDEST_INTERVAL decides nothing, but it is still known.
+    """
     sure = [point for point in points if point.state != "tie"]
     changes = [(a, b) for a, b in itertools.pairwise(sure) if a.state != b.state]
     if len(changes) > 1 or (changes and changes[0][1].state == "loss"):
@@ -104,7 +106,7 @@ def _verdict(run: Run, points: Sequence[Point]) -> tuple[VerdictKind, float | No
         return "undecided", None, None
     if changes:
         low, high = changes[0][0].n, changes[0][1].n
-        return ("at", low, high) if high <= low * WIDEST_INTERVAL else ("undecided", None, None)
+        return ("at" if high <= low * WIDEST_INTERVAL else "undecided"), low, high
     if points[0].state == "tie":
         return "undecided", None, None
     if sure[0].state == "win":

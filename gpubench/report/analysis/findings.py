@@ -25,7 +25,7 @@ _CASE_FINDINGS: dict[str, tuple[Severity, str, str]] = {
                         "install the GPU's driver; gpubench detect names what is missing"),
     "no-device-clock": ("info", "the device has no usable clock of its own; rates use wall time",
                         "compare wall times; they need no device clock"),
-    "transfer-mismatch": ("warning", "the parts miss the whole by more than 10 %",
+    "transfer-mismatch": ("warning", "the parts, timed one by one, miss the whole by more than 10 %",
                           "see --sections anatomy; predictions from the parts are withheld"),
 }  # fmt: skip
 # Advice never names an option that was given already.

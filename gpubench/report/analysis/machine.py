@@ -60,6 +60,8 @@ def _gpu_texts(run: Run) -> list[str]:
         # One GPU seen by several backends is one GPU: its name and memory tell it apart here.
         gpus = [device for device in run.devices if device.kind in ("gpu", "fake")]
         found = list(dict.fromkeys(_named(device.name, device.memory_bytes) for device in gpus))
+    counted = {text: found.count(text) for text in found}
+    found = [text if count == 1 else f"{count} x {text}" for text, count in counted.items()]
     software = {device.name for device in run.devices if device.kind == "software"}
     return found + [f"{name} (software, no GPU)" for name in sorted(software)]
 

@@ -117,7 +117,8 @@ class Speedup(Derived, frozen=True, kw_only=True):
 class BreakEven(Derived, frozen=True, kw_only=True):
     """The smallest size from which the device wins for all larger sizes, or why none can be named.
 
-    `n`, `low`, `high` are sizes; an open end is None. `first` and `last` are the ends of the measured sizes,
+    `n`, `low`, `high` are sizes; an open end is None. An undecided row without `n` may still have a bracket: it
+    loses at `low` and wins at `high`. `first` and `last` are the ends of the measured sizes,
     `last_ratio` is the speedup at the largest.
     """
 

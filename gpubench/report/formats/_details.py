@@ -1,11 +1,9 @@
-"""Anatomy, environment and the table of all cases: details below the verdicts."""
+"""Environment and the table of all cases: details below the verdicts."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from gpubench.report.analysis.types import Analysis, Anatomy, CaseResult
-from gpubench.report.formats._document import Cell, Column, Section, Table, cells, printable, shortened
+from gpubench.report.analysis.types import Analysis, CaseResult
+from gpubench.report.formats._document import Column, Section, Table, cells, printable, shortened
 from gpubench.report.formats._numbers import (
     mark,
     rate_text,
@@ -14,45 +12,7 @@ from gpubench.report.formats._numbers import (
     time_interval_text,
     time_text,
 )
-from gpubench.report.formats._ratios import device_text, size_text
 from gpubench.units import format_bytes
-
-_PARTS = ("alloc", "upload", "launch", "kernel", "sync", "download")
-_RANKS = {"alloc": 3, "launch": 2, "sync": 1}
-
-
-def anatomy_section(analysis: Analysis, unit: str) -> Section:
-    """Where the time of a call goes that copies both ways: the faster form of each workload and device."""
-    groups: dict[tuple[str, str, str], list[tuple[CaseResult, Anatomy]]] = {}
-    for speedup in analysis.speedups:
-        row = speedup.case
-        if speedup.kind == "headline" and row.anatomy is not None:
-            key = (row.case.op, row.case.dtype, row.case.device_id)
-            groups.setdefault(key, []).append((row, row.anatomy))
-    tables = tuple(_anatomy_table(analysis, rows, unit) for rows in groups.values())
-    lines = ("Shares of the wall time of one call that copies both ways; a negative rest is overlap.",)
-    title = "Where the time goes"
-    return Section(key="anatomy", title=title, lines=lines if tables else (), tables=tables, folded=True)
-
-
-def _anatomy_table(analysis: Analysis, rows: Sequence[tuple[CaseResult, Anatomy]], unit: str) -> Table:
-    first = rows[0][0]
-    columns = (
-        Column("n", right=True), Column("whole", right=True),
-        *(Column(name, right=True, rank=_RANKS.get(name, 0)) for name in _PARTS), Column("rest", right=True),
-    )  # fmt: skip
-    body = []
-    for row, parts in rows:
-        shares = [share_text(getattr(parts, f"{name}_s") / parts.whole_s) for name in _PARTS]
-        shares[_PARTS.index("kernel")] += "*" if parts.kernel_derived else ""
-        rest = Cell(share_text(parts.residual_share), "bad" if parts.mismatch else "plain")
-        body.append(cells(size_text(row), seconds_text(parts.whole_s, unit), *shares, rest))
-    derived = any(parts.kernel_derived for _, parts in rows)
-    return Table(
-        columns, tuple(body),
-        title=f"{first.case.op} {first.case.dtype} on {device_text(analysis, first.case.device_id)}",
-        legend="* derived: single launch - launch - sync, the device has no clock" if derived else "",
-    )  # fmt: skip
 
 
 def environment_section(analysis: Analysis) -> Section:

@@ -28,13 +28,17 @@ class Cell(msgspec.Struct, frozen=True):
 
 
 class Table(msgspec.Struct, frozen=True):
-    """`note` stands above the table (the baseline of a speedup), `legend` below."""
+    """`note` stands above the table (the baseline of a speedup), `legend` below.
+
+    `narrower` says the same in shorter cells, for where this one does not fit.
+    """
 
     columns: tuple[Column, ...]
     rows: tuple[tuple[Cell, ...], ...]
     title: str = ""
     note: str = ""
     legend: str = ""
+    narrower: Table | None = None
 
 
 class Section(msgspec.Struct, frozen=True):
@@ -82,12 +86,25 @@ def widths(table: Table) -> list[int]:
 
 
 def fitted(table: Table, width: int, *, gap: int = 2) -> Table:
-    """The table without as many columns of the highest rank as it takes to fit `width` characters."""
-    while sum(widths(table)) + gap * (len(table.columns) - 1) > width:
+    """The first of the table and its narrower forms that fits `width` characters without ranked columns; then
+    without as few columns of the highest rank as it takes."""
+    while table.narrower is not None and _needs(_unranked(table), gap) > width:
+        table = table.narrower
+    while _needs(table, gap) > width:
         ranks = [column.rank for column in table.columns]
         if max(ranks) == 0:
             return table
         table = _without(table, ranks.index(max(ranks)))
+    return table
+
+
+def _needs(table: Table, gap: int) -> int:
+    return sum(widths(table)) + gap * (len(table.columns) - 1)
+
+
+def _unranked(table: Table) -> Table:
+    while (rank := max(column.rank for column in table.columns)) > 0:
+        table = _without(table, [column.rank for column in table.columns].index(rank))
     return table
 
 

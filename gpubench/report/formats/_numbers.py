@@ -34,6 +34,13 @@ def ratio_text(ratio: Interval) -> str:
     return f"{short_ratio_text(ratio)} {interval_text(ratio)}"
 
 
+def percent_ratio_text(ratio: Interval) -> str:
+    """`33.7x +-2%`: the farther end of the interval, rounded up."""
+    ends = (ratio.high / ratio.estimate - 1, 1 - ratio.low / ratio.estimate)
+    percent = math.ceil(max(ends) * 100 - 1e-9)
+    return f"{short_ratio_text(ratio)} +-{max(percent, 0)}%"
+
+
 def short_ratio_text(ratio: Interval) -> str:
     """`33.7x`."""
     return f"{_fixed(ratio.estimate, _decimals(ratio))}x"

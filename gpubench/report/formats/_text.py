@@ -5,22 +5,30 @@ from __future__ import annotations
 from collections import Counter
 
 from gpubench.report.analysis.types import Analysis
-from gpubench.report.formats._details import anatomy_section, environment_section, raw_section
+from gpubench.report.analysis.verdict import sentences
+from gpubench.report.formats._anatomy import anatomy_section
+from gpubench.report.formats._breakeven import break_even_section
+from gpubench.report.formats._details import environment_section, raw_section
 from gpubench.report.formats._document import Document, Section, printable
 from gpubench.report.formats._options import RenderOptions
 from gpubench.report.formats._problems import skipped_section, warnings_section
-from gpubench.report.formats._ratios import break_even_section, speedup_section
+from gpubench.report.formats._speedup import speedup_section
+
+MANY_SENTENCES = 8  # more of them leave out their intervals, so that one screen holds the verdict
 
 
-def document(analysis: Analysis, options: RenderOptions) -> Document:
-    """The report of one run, limited to `options.sections`; sections without content are left out."""
+def document(analysis: Analysis, options: RenderOptions, *, full: bool = False) -> Document:
+    """The report of one run, limited to `options.sections`; sections without content are left out.
+
+    `full`: every number in wide tables, for what is not read on a terminal.
+    """
     sections = (
         _verdict_section(analysis),
-        break_even_section(analysis),
-        speedup_section(analysis, options.time_unit),
-        skipped_section(analysis),
-        anatomy_section(analysis, options.time_unit),
-        warnings_section(analysis),
+        break_even_section(analysis, full=full),
+        speedup_section(analysis, options.time_unit, full=full),
+        skipped_section(analysis, full=full),
+        anatomy_section(analysis, options.time_unit, full=full),
+        warnings_section(analysis, full=full),
         environment_section(analysis),
         raw_section(analysis, options.time_unit),
     )
@@ -33,7 +41,8 @@ def _headings(analysis: Analysis) -> tuple[str, ...]:
     label = f", {printable(run.label)}" if run.label else ""
     count = len(run.sessions) or run.settings.sessions
     sessions = f"{count} session{'s' if count != 1 else ''}"
-    state = "complete" if run.complete else f"not complete ({run.exit_reason})"
+    why = f" ({run.exit_reason})" if run.exit_reason != "ok" else ""
+    state = "complete" if run.complete else f"not complete{why}"
     return (
         f"Run: {run.started_at}{label}, {run.settings.preset} preset, {sessions}, {state}",
         f"Machine: {printable(analysis.machine)}",
@@ -41,11 +50,17 @@ def _headings(analysis: Analysis) -> tuple[str, ...]:
 
 
 def _verdict_section(analysis: Analysis) -> Section:
-    lines = [printable(sentence) for sentence in analysis.verdicts]
+    found = analysis.verdicts
+    many = len(found) > MANY_SENTENCES
+    lines = [
+        printable(text) for text in (sentences(analysis.break_even, short=True) if many else found) or found
+    ]
     counts = Counter(row.outcome for row in analysis.cases)
     if not analysis.run.complete:
         reason = analysis.run.exit_reason
-        lines.append(f"The run ended early ({reason}): {counts['planned']} cases were not reached.")
+        why = f" ({reason})" if reason != "ok" else ""
+        missing = "1 case was" if counts["planned"] == 1 else f"{counts['planned']} cases were"
+        lines.append(f"The run ended early{why}: {missing} not reached.")
     if counts["failure"]:
         failed = "1 case" if counts["failure"] == 1 else f"{counts['failure']} cases"
         lines.append(f"Failed, with no number: {failed}; the reasons are below.")

@@ -17,7 +17,7 @@ _MARKUP = re.compile(r"[\\`*_~|]|(?<=\])\(")
 
 def render(analyses: Sequence[Analysis], options: RenderOptions) -> str:
     """The reports of all runs, one after the other."""
-    text = "\n---\n\n".join(_document_text(document(analysis, options)) for analysis in analyses)
+    text = "\n---\n\n".join(_document_text(document(analysis, options, full=True)) for analysis in analyses)
     return text.encode("ascii", "xmlcharrefreplace").decode() if options.ascii_only else text
 
 

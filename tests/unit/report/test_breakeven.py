@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from gpubench.report.analysis import analyse
 from gpubench.report.analysis.types import BreakEven
+from gpubench.report.analysis.verdict import verdict_text
 from tests.unit.report.builders import CPU, GPU, QUIET, case, curve, failed, measured, run_of
 
 WIDE = (0.7, 0.8, 0.9, 1.0, 1.0, 1.0, 1.05, 1.1, 1.2, 1.3)
@@ -91,6 +92,14 @@ def test_a_device_that_wins_and_then_loses_has_no_threshold():
 def test_undecided(ratios, reason):
     found = verdict(ratios)
     assert (found.verdict, found.reason, found.n) == ("undecided", reason, None)
+
+
+def test_a_wide_bracket_is_undecided_but_known():
+    found = verdict({64: 0.5, 1024: 4.0})
+    assert (found.low, found.high, verdict_text(found)) == (64, 1024, "undecided (between 64 and 1024)")
+    across_a_tie = verdict({64: 0.5, 256: 1.0, 1024: 4.0})
+    assert (across_a_tie.low, across_a_tie.high) == (64, 1024)
+    assert verdict({64: 0.5}).low is None
 
 
 def test_undecided_by_failed_cases():

@@ -122,9 +122,76 @@ def test_two_runs_stand_one_after_the_other(name):
 
 
 def test_every_speedup_table_names_its_baseline():
+    line = "vs numpy tuned, OpenBLAS 0.3.29 (Haswell), 2 of 2 threads"
     for name in ("plain", "markdown", "table"):
         text = render([full_run()], name, sections=["speedup"])
-        assert text.count("vs numpy tuned, OpenBLAS 0.3.29 (Haswell), 2 of 2 threads") == 3
+        assert text.count(line) == 1  # once for all tables, before the first of them
+        assert text.index(line) < text.index("lib")
+    assert render([full_run()], "plain", sections=["speedup"]).count("CPU tuned") == 3
+
+
+def pivot(ratios, width=80, **more):
+    return render([run_of(curve(ratios, **more))], "plain", width=width, sections=["speedup"])
+
+
+def test_sizes_of_the_search_alone_are_in_markdown_only():
+    sizes = {64 * 2**i: 0.25 * 2**i for i in range(6)}
+    outcomes = [*curve(sizes | {100: 0.4}), *curve(sizes | {200: 0.5}, regime="transfer-once")]
+    outcomes += curve(sizes, regime="transfer-always")
+    run = run_of(list({outcome.id: outcome for outcome in outcomes}.values()))
+    text = render([run], "plain", sections=["speedup"])
+    assert "Sizes of the break-even search alone are left out" in text
+    assert not re.search(r"^ *(100|200) ", text, re.M)
+    text = render([run], "markdown", sections=["speedup"])
+    assert "| 100 |" in text
+    assert "| 200 |" in text
+
+
+def test_a_row_that_mixes_forms_names_them():
+    outcomes = curve({64: 0.25, 256: 4.0})
+    outcomes += [
+        measured(case(n=n, form="tuned", regime="transfer-always", device="cupy:0"), 1e-3) for n in (64, 256)
+    ]
+    text = render([run_of(outcomes)], "plain", sections=["speedup"])
+    assert re.search(r"cupy:0 lib .* tuned$", text, re.M)
+
+
+def test_a_narrow_terminal_shortens_intervals_and_says_so():
+    outcomes = [
+        outcome
+        for regime in ("resident", "transfer-once", "transfer-always")
+        for outcome in curve({64000000: 0.25, 256000000: 4.0}, regime=regime)
+    ]
+    run = run_of(list({outcome.id: outcome for outcome in outcomes}.values()))
+    found = {width: render([run], "plain", width=width, sections=["breakeven"]) for width in (60, 80, 120)}
+    assert found[120].count("130000000 [64000000, 256000000]") == 3
+    assert found[80].count("130000000 -51% +97%") == 3
+    assert "-4% +25%: the ends of the interval" in found[80]
+    assert found[60].count("130000000") == 3
+    assert "%" not in found[60]
+    assert "intervals: in a wider terminal" in " ".join(found[60].split())
+
+
+def test_devices_without_a_verdict_share_a_row():
+    two = (CPU, GPU, msgspec.structs.replace(GPU, id="wgpu:0"))
+    outcomes = [*curve({64: 1.0}), *curve({64: 1.0}, device="wgpu:0")]
+    run = run_of(list({outcome.id: outcome for outcome in outcomes}.values()), devices=two)
+    assert re.search(r"matmul  all 2 +\? noise", render([run], "plain", sections=["breakeven"]))
+    assert render([run], "markdown", sections=["breakeven"]).count("| ? noise |") == 2
+
+
+def test_a_terminal_sees_where_the_time_goes_at_the_largest_size():
+    section = ["anatomy"]
+    assert len(re.findall(r"^matmul +\d+", render([full_run()], "plain", sections=section), re.M)) == 1
+    assert render([full_run()], "markdown", sections=section).count("us |") >= 2
+
+
+def test_warnings_of_many_cases_stay_short():
+    wild = [0.6] * 5 + [1.4] * 5
+    run = run_of(curve({2**i: 0.5 for i in range(4, 20)}, factors=wild))
+    text = render([run], "plain", sections=["warnings"])
+    assert "unstable (16 cases): " in text
+    assert len(text.splitlines()) < 20
 
 
 def test_json_is_the_document():
@@ -158,7 +225,8 @@ def test_every_measured_gpu_row_of_the_csv_has_a_speedup():
 
 
 def test_time_unit():
-    assert "0.0597 ms" in render([full_run()], "plain", time_unit="ms", sections=["speedup"])
+    assert "0.0597 ms" in render([full_run()], "markdown", time_unit="ms", sections=["speedup"])
+    assert "0.0436 ms" in render([full_run()], "plain", time_unit="ms", sections=["speedup"])
 
 
 @pytest.mark.parametrize(
@@ -188,7 +256,7 @@ def test_a_selection_that_keeps_nothing_is_an_error():
 
 def test_a_filter_keeps_the_baseline():
     text = render([full_run()], "plain", keep=lambda case: case.device_id == "cupy:0", sections=["breakeven"])
-    assert "at 130 [64, 256]" in text
+    assert "130 [64, 256]" in text
 
 
 @pytest.mark.parametrize("name", ["plain", "markdown", "json", "csv"])

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from gpubench.model.result import RunWarning, Settings
+from gpubench.report import render
 from gpubench.report.analysis import analyse, machine_line
 from tests.unit.report.builders import (
     CPU,
@@ -43,31 +44,92 @@ def test_regimes_share_one_sentence():
     ("ratios", "expected"),
     [
         ({64: 2.0, 256: 4.0}, "the GPU pays at every measured size (from n = 64) with data resident."),
-        ({64: 0.3, 256: 0.3, 1024: 0.3}, "the GPU pays not with data resident at any size up to 1024."),
+        ({64: 0.3, 256: 0.3, 1024: 0.3}, "the GPU pays at no size up to n = 1024 with data resident."),
         (
             {64: 0.1, 256: 0.3, 1024: 0.9},
-            "the GPU does not pay up to n = 1024 with data resident, but comes closer",
+            "the GPU pays not up to n = 1024 with data resident, but it comes closer with size.",
         ),
         (
             {64: 0.3, 256: 4.0, 1024: 0.3, 4096: 4.0},
-            "has no single threshold with data resident (it crosses at",
+            ": no single threshold with data resident (crosses at n = 122, 538, 1950).",
         ),
-        ({64: 1.0, 256: 1.0}, "is undecided with data resident (the measurements are too noisy to say)."),
+        ({64: 0.5, 1024: 4.0}, "the GPU pays from somewhere between n = 64 and 1024 with data resident."),
+        ({64: 1.0, 256: 1.0}, "matmul float32: undecided (too noisy)."),
     ],
 )
 def test_each_verdict_has_words(ratios, expected):
     assert expected in words(curve(ratios))[0]
 
 
-def test_several_devices_are_named():
-    other = msgspec.structs.replace(GPU, id="wgpu:0", backend="wgpu")
+TWO = (CPU, GPU, msgspec.structs.replace(GPU, id="wgpu:0", backend="wgpu"))
+
+
+def test_the_earliest_device_of_each_regime_is_named():
     found = words(
-        together(curve({64: 2.0, 256: 4.0}), curve({64: 2.0, 256: 4.0}, device="wgpu:0")),
-        devices=(CPU, GPU, other),
+        together(
+            curve({64: 0.5, 256: 4.0}), curve({64: 0.25, 256: 4.0}, device="wgpu:0"),
+            curve({64: 0.3, 256: 0.3, 1024: 0.3}, regime="transfer-always"),
+            curve({64: 0.1, 256: 0.9, 1024: 9.0}, regime="transfer-always", device="wgpu:0"),
+        ), devices=TWO,
+    )  # fmt: skip
+    assert found == (
+        (
+            "matmul float32: the GPU pays from n = 100 [64, 256] with data resident (cupy:0), "
+            "from n = 270 [256, 1024] when every call copies both ways (wgpu:0)."
+        ),
     )
-    assert [sentence.partition(":0:")[0] for sentence in found] == [
-        "matmul float32 on cupy", "matmul float32 on wgpu",
-    ]  # fmt: skip
+
+
+def test_what_holds_for_all_devices_names_none():
+    win = together(curve({64: 2.0, 256: 4.0}), curve({64: 2.0, 256: 4.0}, device="wgpu:0"))
+    assert words(win, devices=TWO)[0].endswith("(from n = 64) with data resident (every device).")
+    lose = {64: 0.3, 256: 0.3, 1024: 0.3}
+    found = words(together(curve(lose), curve(lose, device="wgpu:0")), devices=TWO)
+    assert found == ("matmul float32: the GPU pays at no size up to n = 1024 with data resident.",)
+
+
+def test_an_undecided_device_leaves_the_question_open():
+    never, tie = {64: 0.3, 256: 0.3, 1024: 0.3}, {64: 1.0, 256: 1.0}
+    found = words(together(curve(never), curve(tie, device="wgpu:0")), devices=TWO)
+    assert found == ("matmul float32: undecided (too noisy).",)
+
+
+def test_undecided_regimes_are_said_once():
+    tie = {64: 1.0, 256: 1.0}
+    found = words(together(curve(tie), curve(tie, regime="transfer-always")))
+    assert found == ("matmul float32: undecided (too noisy).",)
+    found = words(
+        together(
+            curve({64: 2.0, 256: 4.0}), curve(tie, regime="transfer-once"), curve(tie, regime="transfer-always")
+        )
+    )
+    assert found[0].endswith(
+        "with data resident; undecided when 10 calls share one copy and when every call copies both ways "
+        "(too noisy)."
+    )
+
+
+def ops(*names):
+    found = []
+    for i, op in enumerate(names):
+        for n, factor in ((64 * 2**i, 0.25), (256 * 2**i, 4.0)):
+            found.append(measured(case(op, n), 1e-3))
+            found.append(measured(case(op, n, device="cupy:0"), 1e-3 / factor))
+    return found
+
+
+def test_ops_with_the_same_verdict_share_a_sentence():
+    tie = [measured(case(op, 64, device=device), 1e-3) for op in "ab" for device in ("numpy:0", "cupy:0")]
+    assert words(tie) == ("a, b float32: undecided (too noisy).",)
+
+
+def test_one_screen_holds_the_verdict_of_many_ops():
+    run = run_of(ops(*(f"op{i}" for i in range(14))))
+    text = render([run], "plain", sections=["verdict"])
+    assert len(text.splitlines()) < 24
+    assert all(f"op{i} float32" in text for i in range(14))
+    assert "[64, 256]" not in text
+    assert all("[" in sentence for sentence in analyse(run).verdicts)
 
 
 def test_cpu_only_says_so_and_why():
@@ -130,6 +192,11 @@ def test_the_machine_line_tolerates_everything_missing():
     assert machine_line(run_of([])) == "Test CPU, 2 CPUs, 8 GiB RAM; Test GPU, 16 GiB"
     assert machine_line(run_of([], with_machine=False, devices=())) == "unknown CPU; no GPU"
     assert machine_line(run_of([], with_machine=False)) == "Test CPU; Test GPU, 16 GiB"
+    both = run_of([])
+    both = msgspec.structs.replace(
+        both, machine=msgspec.structs.replace(both.machine, gpus=both.machine.gpus * 2)
+    )
+    assert machine_line(both) == "Test CPU, 2 CPUs, 8 GiB RAM; 2 x Test GPU, 16 GiB"
     software = machine_line(run_of([], with_machine=False, devices=(CPU, SOFTWARE)))
     assert software == "Test CPU; llvmpipe (LLVM 15) (software, no GPU)"
 

@@ -1,0 +1,88 @@
+"""Where the time of a call goes that copies both ways: for a terminal at the largest sizes, in full at all."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gpubench.report.analysis.types import Analysis, Anatomy, CaseResult
+from gpubench.report.formats._document import Cell, Column, Section, Table, cells
+from gpubench.report.formats._names import device_text, size_text
+from gpubench.report.formats._numbers import seconds_text, share_text
+
+_PARTS = {
+    "alloc": "alloc", "upload": "up", "launch": "launch", "kernel": "kernel", "sync": "sync", "download": "down"
+}  # fmt: skip
+_RANKS = {"sync": 3, "alloc": 2, "launch": 1}
+_MEANING = (
+    "Shares of the wall time of one call that copies both ways. Each part is timed alone; in the call they "
+    "overlap (the kernel runs while the host still launches, the download contains its own wait), so the rest "
+    "may be negative."
+)
+_DERIVED = "* derived: single launch - launch - sync, without a device clock"
+Row = tuple[CaseResult, Anatomy]
+
+
+def anatomy_section(analysis: Analysis, unit: str, *, full: bool) -> Section:
+    """The faster form of each workload and device."""
+    groups: dict[tuple[str, str, str], list[Row]] = {}
+    for speedup in analysis.speedups:
+        row = speedup.case
+        if speedup.kind == "headline" and row.anatomy is not None:
+            key = (row.case.op, row.case.dtype, row.case.device_id)
+            groups.setdefault(key, []).append((row, row.anatomy))
+    lines = [_MEANING] if groups else []
+    if full:
+        tables = [_full_table(analysis, rows, unit) for rows in groups.values()]
+    else:
+        largest = [max(rows, key=lambda pair: pair[0].case.params.get("n", 0)) for rows in groups.values()]
+        tables = [_table(analysis, largest, unit)] if largest else []
+        lines += ["The largest size of each op; all sizes: --format markdown."] if len(groups) else []
+    return Section(
+        key="anatomy", title="Where the time goes", lines=tuple(lines), tables=tuple(tables), folded=True
+    )
+
+
+def _full_table(analysis: Analysis, rows: Sequence[Row], unit: str) -> Table:
+    case = rows[0][0].case
+    return Table(
+        _columns(), tuple(_row(row, unit) for row in rows),
+        title=f"{case.op} {case.dtype} on {device_text(analysis, case.device_id)}", legend=_legend(rows),
+    )  # fmt: skip
+
+
+def _table(analysis: Analysis, rows: Sequence[Row], unit: str) -> Table:
+    """What is the same in all rows stands in the title instead of a column."""
+    dtypes = {row.case.dtype for row, _ in rows}
+    devices = {row.case.device_id for row, _ in rows}
+    head = [Column("op")]
+    head += [Column("dtype")] if len(dtypes) > 1 else []
+    head += [Column("device")] if len(devices) > 1 else []
+    body = []
+    for row, parts in rows:
+        names = [row.case.op]
+        names += [row.case.dtype] if len(dtypes) > 1 else []
+        names += [row.case.device_id] if len(devices) > 1 else []
+        body.append((*cells(*names), *_row((row, parts), unit)))
+    title = f"{min(dtypes)}" if len(dtypes) == 1 else ""
+    title += f" on {device_text(analysis, min(devices))}" if len(devices) == 1 else ""
+    return Table((*head, *_columns()), tuple(body), title=title.strip(), legend=_legend(rows))
+
+
+def _columns() -> tuple[Column, ...]:
+    return (
+        Column("n", right=True), Column("whole", right=True),
+        *(Column(text, right=True, rank=_RANKS.get(name, 0)) for name, text in _PARTS.items()),
+        Column("rest", right=True),
+    )  # fmt: skip
+
+
+def _row(pair: Row, unit: str) -> tuple[Cell, ...]:
+    row, parts = pair
+    shares = {name: share_text(getattr(parts, f"{name}_s") / parts.whole_s) for name in _PARTS}
+    shares["kernel"] += "*" if parts.kernel_derived else ""
+    rest = Cell(share_text(parts.residual_share), "bad" if parts.mismatch else "plain")
+    return cells(size_text(row), seconds_text(parts.whole_s, unit), *shares.values(), rest)
+
+
+def _legend(rows: Sequence[Row]) -> str:
+    return _DERIVED if any(parts.kernel_derived for _, parts in rows) else ""
