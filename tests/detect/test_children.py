@@ -79,3 +79,17 @@ def test_a_half_installed_library_says_what_to_install(tmp_path, monkeypatch):
     (answer,) = _child.run([Request("cuda", 20.0)])
     assert answer.provider.status == "absent"
     assert "pip install" in (answer.provider.hint or "")
+
+
+def test_providers_run_side_by_side():
+    """Three that sleep take as long as one; so do three that never end."""
+    nap = f"import time; time.sleep(1.0); {GOOD}"
+    start = time.monotonic()
+    answers = run(nap, nap, nap, limit=20.0)
+    assert time.monotonic() - start < 2.0
+    assert [answer.provider.status for answer in answers] == ["ok"] * 3
+    assert all(answer.provider.took_s >= 1.0 for answer in answers)
+    start = time.monotonic()
+    answers = run(*["import time; time.sleep(60)"] * 3, limit=0.8)
+    assert time.monotonic() - start < 0.8 + _child.KILL_WAIT_S
+    assert [answer.provider.status for answer in answers] == ["timeout"] * 3

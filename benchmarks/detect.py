@@ -1,0 +1,111 @@
+"""What detection costs: whole commands as ratios to `python -c pass`, and own time of the parts.
+
+Run: .venv/bin/python benchmarks/detect.py [--rounds N] [--deep] [RECORDED_MACHINE ...]. A folder, or a .tar.gz with
+one machine or folders of machines. A report, not a test: exit code 0 in any case.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+BASE = "python -c pass"
+LIMIT_OF_FILES_MS = 50.0
+
+
+def took_s(arguments: list[str], folder: str) -> tuple[float, str]:
+    """Wall seconds of one process, and what it printed."""
+    start = time.perf_counter()
+    done = subprocess.run([sys.executable, *arguments], cwd=folder, capture_output=True, text=True, check=False)
+    return time.perf_counter() - start, done.stdout
+
+
+def compare(programs: dict[str, list[str]], rounds: int) -> dict[str, list[float]]:
+    """Seconds of each program in each round, interleaved; the first round warms the file cache."""
+    found: dict[str, list[float]] = {name: [] for name in programs}
+    with tempfile.TemporaryDirectory() as folder:
+        for index in range(rounds + 1):
+            for name, arguments in programs.items():
+                seconds, _ = took_s(arguments, folder)
+                if index:
+                    found[name].append(seconds)
+    return found
+
+
+def providers(arguments: list[str], rounds: int) -> dict[str, list[float]]:
+    """`took_s` of each provider, and `total`: detection's own time without the start of Python."""
+    found: dict[str, list[float]] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for _ in range(rounds):
+            document: dict[str, Any] = json.loads(
+                took_s(["-m", "gpubench", "detect", "--json", *arguments], folder)[1]
+            )
+            for provider in document["providers"]:
+                found.setdefault(provider["name"], []).append(provider["took_s"])
+            found.setdefault("total", []).append(document["took_s"])
+    return found
+
+
+def machines(path: Path, unpacked: Path) -> list[Path]:
+    """The recorded machines of a folder or an archive: folders that hold `proc` or `sys`."""
+    if path.is_dir():
+        return [path]
+    with tarfile.open(path) as archive:
+        # Python before 3.11.4 has no filters; the archives are the caller's own.
+        safe: dict[str, Any] = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
+        archive.extractall(unpacked, **safe)
+    roots = [root for root in (unpacked, *sorted(unpacked.iterdir())) if root.is_dir()]
+    return [root for root in roots if (root / "proc").is_dir() or (root / "sys").is_dir()]
+
+
+def show(name: str, seconds: list[float], note: str = "") -> None:
+    median = statistics.median(seconds) * 1e3
+    print(
+        f"{name:34} {median:8.1f} ms  ({min(seconds) * 1e3:.1f} to {max(seconds) * 1e3:.1f})  {note}".rstrip()
+    )
+
+
+def show_parts(name: str, arguments: list[str], rounds: int) -> None:
+    for part, seconds in providers(arguments, rounds).items():
+        slow = statistics.median(seconds) * 1e3 > LIMIT_OF_FILES_MS
+        note = f"limit {LIMIT_OF_FILES_MS:g} ms: {'TOO SLOW' if slow else 'ok'}" if part == "files" else ""
+        show(f"{name}: {part}", seconds, note)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--deep", action="store_true", help="measure `detect --deep` as well")
+    parser.add_argument("machines", nargs="*", type=Path)
+    options = parser.parse_args()
+    programs = {
+        BASE: ["-c", "pass"],
+        "detect (files only, --sysroot /)": ["-m", "gpubench", "detect", "--json", "--sysroot", "/"],
+        "detect --json": ["-m", "gpubench", "detect", "--json"],
+        "detect": ["-m", "gpubench", "detect"],
+    }
+    if options.deep:
+        programs["detect --deep"] = ["-m", "gpubench", "detect", "--deep"]
+    found = compare(programs, options.rounds)
+    print(f"medians of {options.rounds}, load {os.getloadavg()[0]:.1f} on {os.cpu_count()} CPUs")
+    for name, seconds in found.items():
+        ratio = statistics.median(a / b for a, b in zip(seconds, found[BASE], strict=True))
+        show(name, seconds, f"{ratio:.1f} x")
+    show_parts("this machine", [], options.rounds)
+    for path in options.machines:
+        with tempfile.TemporaryDirectory() as folder:
+            for root in machines(path, Path(folder)):
+                show_parts(path.name.removesuffix(".tar.gz"), ["--sysroot", str(root)], options.rounds)
+
+
+if __name__ == "__main__":
+    main()
