@@ -1,0 +1,73 @@
+"""When sampling of a case ends, and which samples count."""
+
+from __future__ import annotations
+
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from gpubench.measure.rounds import kept_samples, stop_reason
+from gpubench.model.result import Block, Settings
+
+samples = st.lists(st.floats(1e-9, 10), max_size=30)
+settings = st.builds(
+    lambda low, more, precision, time: Settings(
+        min_samples=low, max_samples=low + more, precision=precision, max_time_s=time
+    ),
+    st.integers(2, 20), st.integers(0, 20), st.floats(0.001, 0.5), st.floats(0.01, 10),
+)  # fmt: skip
+
+
+def block(wall, warmup, discarded):
+    return Block(
+        session=0, round=0, position=0, repeat=1, warmup=warmup, wall_s=wall,
+        discarded={str(i): "throttled" for i in discarded},
+    )  # fmt: skip
+
+
+@given(samples, st.data())
+def test_kept_samples_are_neither_warm_up_nor_discarded(wall, data):
+    warmup = data.draw(st.integers(0, len(wall)))
+    discarded = data.draw(st.sets(st.integers(warmup, max(warmup, len(wall) - 1)), max_size=len(wall)))
+    kept = kept_samples(block(wall, warmup, discarded))
+    used = [value for i, value in enumerate(wall) if i >= warmup]
+    clean = [value for i, value in enumerate(wall) if i >= warmup and i not in discarded]
+    assert kept == (clean or used), "a filter never empties a table"
+
+
+@given(samples, st.floats(0, 20), st.floats(-5, 60), settings)
+def test_a_reason_to_stop_is_true(kept, sampling_s, left_s, wanted):
+    reason = stop_reason(kept, sampling_s, left_s, wanted)
+    if left_s <= 0:
+        assert reason == "timeout"
+    elif len(kept) < wanted.min_samples:
+        assert reason is None, "never before the minimum"
+    elif reason == "max-samples":
+        assert len(kept) >= wanted.max_samples
+    elif reason == "max-time":
+        assert sampling_s >= wanted.max_time_s
+    elif reason is None:
+        assert len(kept) < wanted.max_samples
+        assert sampling_s < wanted.max_time_s
+
+
+@given(st.floats(1e-9, 10), settings, st.integers(0, 30))
+def test_equal_samples_are_precise_at_the_minimum(value, wanted, count):
+    kept = [value] * count
+    assert (stop_reason(kept, 0.0, 60.0, wanted) == "precision") == (count >= wanted.min_samples)
+
+
+@given(samples, settings, st.floats(1e-3, 1e3))
+def test_the_unit_of_time_does_not_matter_for_precision(kept, wanted, scale):
+    scaled = [value * scale for value in kept]
+    assume(stop_reason(kept, 0.0, 60.0, wanted) != "precision" or len(set(kept)) > 1)
+    loose = Settings(
+        **{**{f: getattr(wanted, f) for f in wanted.__struct_fields__}, "precision": wanted.precision * 1.001}
+    )
+    if stop_reason(kept, 0.0, 60.0, wanted) == "precision":
+        assert stop_reason(scaled, 0.0, 60.0, loose) == "precision"
+
+
+@given(st.lists(st.floats(1e-9, 10), min_size=20, max_size=20), settings)
+def test_enough_time_always_ends_it(kept, wanted):
+    assume(wanted.min_samples <= 20)
+    assert stop_reason(kept, wanted.max_time_s, 60.0, wanted) is not None

@@ -1,0 +1,100 @@
+"""Repeat counts and the facts of a clock, on a clock that the test moves."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpubench.measure import sampling
+
+
+class Stub:
+    """A cycle whose launches take `launch_s` each after `fixed_s` once a sample."""
+
+    def __init__(self, fixed_s, launch_s, calls=None):
+        self.fixed_s, self.launch_s = fixed_s, launch_s
+        self.case = SimpleNamespace(calls=calls, regime="resident")
+        self.asked = []
+        self.session = SimpleNamespace(time=lambda launch, repeat: launch_s * repeat)
+        self.launch = None
+
+    def sample_s(self, repeat):
+        return self.fixed_s + self.launch_s * repeat * (self.case.calls or 1)
+
+    def seconds(self, repeat):
+        self.asked.append(repeat)
+        return self.sample_s(repeat) / (repeat * (self.case.calls or 1))
+
+
+times = st.floats(1e-9, 1e-1)
+
+
+@given(st.floats(0, 1e-3), times, st.one_of(st.none(), st.integers(2, 20)), st.floats(0, 1e-3))
+def test_a_sample_is_long_enough_and_not_much_longer(fixed_s, launch_s, calls, overhead_s):
+    cycle = Stub(fixed_s, launch_s, calls)
+    target = max(sampling.SAMPLE_S, sampling.OVERHEAD_FACTOR * overhead_s, 1000e-9)
+    repeat = sampling.calibrate(cycle, overhead_s, 1e-9, 1e-12)
+    assert 1 <= repeat <= sampling.LONGEST_REPEAT
+    if repeat < sampling.LONGEST_REPEAT:
+        assert cycle.sample_s(repeat) >= 0.99 * target or fixed_s > 0.1 * target
+    if repeat > 1:
+        assert cycle.sample_s(repeat - 1) <= 2.5 * target
+    assert len(cycle.asked) <= 22
+    assert cycle.asked == sorted(cycle.asked)
+
+
+def test_a_slow_launch_is_sampled_once_and_calibrated_with_one_run():
+    cycle = Stub(0.0, 0.5)
+    assert sampling.calibrate(cycle, 1e-6, 1e-9, 1e-8) == 1
+    assert cycle.asked == [1]
+
+
+@given(times)
+def test_a_device_sample_is_long_enough(launch_s):
+    repeat = sampling.calibrate_hot(Stub(0.0, launch_s))
+    assert 1 <= repeat <= sampling.LONGEST_HOT_REPEAT
+    assert launch_s * repeat >= sampling.HOT_SAMPLE_S or repeat == sampling.LONGEST_HOT_REPEAT
+    assert repeat == 1 or launch_s * repeat <= 4 * sampling.HOT_SAMPLE_S
+
+
+def test_without_a_device_clock_there_is_no_count():
+    cycle = Stub(0.0, 1e-3)
+    cycle.session.time = lambda launch, repeat: None
+    assert sampling.calibrate_hot(cycle) is None
+
+
+@given(st.integers(1, 1000), st.integers(1, 50))
+def test_the_step_of_a_coarse_clock_is_found(step, readings_per_step):
+    count = 0
+
+    def clock():
+        nonlocal count
+        count += 1
+        return count // readings_per_step * step
+
+    smallest, cost = sampling.clock_facts(clock)
+    assert smallest == step
+    assert cost == pytest.approx(step / readings_per_step, rel=0.05)
+
+
+def test_a_clock_that_stands_still_has_no_step():
+    assert sampling.clock_facts(lambda: 5.0) == (0.0, 0.0)
+
+
+def test_garbage_collection_is_off_while_sampling_and_back_afterwards():
+    import gc
+
+    assert gc.isenabled()
+    with sampling._no_garbage_collection():
+        assert not gc.isenabled()
+    assert gc.isenabled()
+    gc.disable()
+    try:
+        with sampling._no_garbage_collection():
+            pass
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
