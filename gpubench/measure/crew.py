@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 from gpubench.measure import protocol
@@ -52,6 +54,14 @@ class Crew:
                 if self._failed[device_id] >= FAILED_STARTS:
                     self._give_up(device_id, DeviceGone("device-lost", gone.detail, gone.stderr_tail[-300:]))
         return self._workers[device_id]
+
+    def open_all(self, device_ids: Iterable[str]) -> None:
+        """Open every device before the first case: starting a worker is no part of any workload's time."""
+        for device_id in device_ids:
+            with contextlib.suppress(
+                DeviceGone
+            ):  # remembered: each of its cases becomes a Skip with the reason
+                self.worker(device_id)
 
     def holds(self, device_id: str, worker: Worker | None) -> bool:
         """True if this very worker still drives the device."""

@@ -151,6 +151,7 @@ class _Runner:
             session=index, out_of_budget=self._out_of_budget,
             device_kind=lambda device_id: self._kinds[device_id], check_only=self.request.check_only,
         )  # fmt: skip
+        crew.open_all(self._kinds)
         for item in self._workloads(index, static):
             if self._out_of_budget():
                 break
