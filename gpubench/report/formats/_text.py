@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 
 from gpubench.report.analysis.types import Analysis
 from gpubench.report.analysis.verdict import sentences
@@ -22,18 +23,21 @@ def document(analysis: Analysis, options: RenderOptions, *, full: bool = False) 
 
     `full`: every number in wide tables, for what is not read on a terminal.
     """
-    sections = (
-        _verdict_section(analysis),
-        break_even_section(analysis, full=full),
-        speedup_section(analysis, options.time_unit, full=full),
-        skipped_section(analysis, full=full),
-        anatomy_section(analysis, options.time_unit, full=full),
-        warnings_section(analysis, full=full),
-        environment_section(analysis),
-        raw_section(analysis, options.time_unit),
+    unit = options.time_unit
+    makers: dict[str, Callable[[], Section]] = {
+        "verdict": lambda: _verdict_section(analysis),
+        "breakeven": lambda: break_even_section(analysis, full=full),
+        "speedup": lambda: speedup_section(analysis, unit, full=full),
+        "skipped": lambda: skipped_section(analysis, full=full),
+        "anatomy": lambda: anatomy_section(analysis, unit, full=full),
+        "warnings": lambda: warnings_section(analysis, full=full),
+        "environment": lambda: environment_section(analysis),
+        "raw": lambda: raw_section(analysis, unit),
+    }
+    made = [make() for key, make in makers.items() if key in options.sections]
+    return Document(
+        headings=_headings(analysis), sections=tuple(part for part in made if part.lines or part.tables)
     )
-    shown = [part for part in sections if part.key in options.sections and (part.lines or part.tables)]
-    return Document(headings=_headings(analysis), sections=tuple(shown))
 
 
 def _headings(analysis: Analysis) -> tuple[str, ...]:
