@@ -32,7 +32,7 @@ class Context(NamedTuple):
     memory: Memory
     debug: bool = False
     soc: bool = False  # the firmware names a chip whose GPU shares the memory
-    device_name: Callable[[int, int], tuple[str, str] | None] = lambda _vendor, _device: None
+    device_name: Callable[[int, int], tuple[str, str] | None] = lambda _vendor, _device: None  # and its source
 
 
 def build(device: Device, gpu_id: str, context: Context) -> Gpu:

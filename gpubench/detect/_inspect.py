@@ -17,6 +17,7 @@ from gpubench.detect._fact import NOT_PROBED, known, missing
 from gpubench.detect._files import Files
 from gpubench.detect._gpu import Context
 from gpubench.detect._identity import Told, gpu_for
+from gpubench.detect._names import Names
 from gpubench.detect._record import Record
 from gpubench.detect._root import Root
 from gpubench.errors import UsageError
@@ -64,7 +65,7 @@ def _recorded(root: Root, name: str, given: Sequence[Record], debug: bool) -> Ma
         files,
         [*files.records, *given],
         [provider],
-        Context(False, files.memory, debug, files.soc.value is not None),
+        Context(False, files.memory, debug, files.soc.value is not None, Names(root)),
         sysroot=name,
     )
 
@@ -97,7 +98,7 @@ def _this_machine(
 def _from_records(found: list[Record], debug: bool) -> Machine:
     blank = Machine()
     files = Files(Platform(), blank.cpu, blank.memory, blank.numa, [], [], ["records"], missing("not_probed"))
-    return assemble(files, found, [], Context(False, blank.memory, debug), sysroot=None)
+    return assemble(files, found, [], Context(False, blank.memory, debug, device_name=Names()), sysroot=None)
 
 
 def assemble(

@@ -18,6 +18,7 @@ from gpubench.detect._files import NVIDIA, Files
 from gpubench.detect._gpu import Context
 from gpubench.detect._intel import INTEGRATED
 from gpubench.detect._merge import Device
+from gpubench.detect._names import Names
 from gpubench.detect._pci import ASLEEP
 from gpubench.detect._record import Address, Record
 from gpubench.detect._request import Answer, Request
@@ -130,7 +131,7 @@ def access(gathered: Gathered, environ: Mapping[str, str], gpus: Sequence[Gpu]) 
 def context(gathered: Gathered, debug: bool) -> Context:
     """What the GPUs of this machine depend on."""
     soc = gathered.files.soc.value is not None
-    return Context(True, gathered.files.memory, debug, soc=soc)
+    return Context(True, gathered.files.memory, debug, soc, Names(gathered.root))
 
 
 def said(

@@ -7,8 +7,9 @@ import re
 import tarfile
 from pathlib import Path
 
-from gpubench.detect import _files
+from gpubench.detect import _files, _names
 from gpubench.detect._fact import NOT_PROBED
+from gpubench.detect._record import Record
 from gpubench.detect._root import Root, Trace
 from gpubench.errors import InputError
 
@@ -23,7 +24,9 @@ def save_recording(target: Path, sysroot: Path | None) -> None:
     Raises InputError if `target` exists already or cannot be written.
     """
     trace = Trace({}, {}, {})
-    _files.acquire(Root(str(sysroot or "/"), trace), NOT_PROBED)
+    root = Root(str(sysroot or "/"), trace)
+    found = _files.acquire(root, NOT_PROBED)
+    _record_names(root, trace, found.records)
     try:
         if target.name.endswith((".tar.gz", ".tgz")):
             with target.open("xb") as stream:
@@ -37,6 +40,17 @@ def save_recording(target: Path, sysroot: Path | None) -> None:
         raise InputError(
             "recording-failed", f"{target}: cannot write the recording", why=why, hint=hint
         ) from error
+
+
+def _record_names(root: Root, trace: Trace, records: list[Record]) -> None:
+    """The names of the devices that are there, where the machine has a newer pci.ids than ours."""
+    before = set(trace.files)
+    _names.books(root)
+    wanted = {
+        (r.vendor_id, r.device_id) for r in records if r.vendor_id is not None and r.device_id is not None
+    }
+    for path in set(trace.files) - before:
+        trace.files[path] = _names.excerpt(trace.files[path], wanted)
 
 
 def folders(trace: Trace) -> list[str]:

@@ -14,6 +14,8 @@ from gpubench.model.machine import Gpu, Machine, MeasuredBreakEven
 
 GIB = 1 << 30
 _SMT = {"on": "SMT on", "off": "no SMT", "hidden": "SMT hidden by the hypervisor"}
+# pci.ids names the chip, and the maker elsewhere.
+_MAKERS = {"nvidia": "NVIDIA", "amd": "AMD", "intel": "Intel", "apple": "Apple"}
 
 
 class Section(NamedTuple):
@@ -89,7 +91,8 @@ def explained(machine: Machine) -> Iterator[str]:
 def title(gpu: Gpu) -> str:
     """What to call a GPU."""
     fallback = f"{gpu.vendor.value or 'unknown'} GPU {gpu.vendor_id.value or '?'}:{gpu.device_id.value or '?'}"
-    return clean(gpu.name.value or fallback)
+    maker = _MAKERS.get(gpu.vendor.value or "", "") if gpu.name_precision == "family" else ""
+    return clean(" ".join(part for part in (maker, gpu.name.value or fallback) if part))
 
 
 def gib(size: int | None) -> str:

@@ -1,0 +1,116 @@
+from __future__ import annotations
+
+import time
+import zlib
+
+import pytest
+
+from gpubench import detect
+from gpubench.detect import _names, picture
+from gpubench.detect._names import Names
+from gpubench.detect._root import Root
+
+BOOK = """#
+#\tVersion: {date}
+#\tDate:    {date} 03:15:02
+#
+0e11  Somebody Else
+\t2330  Not this one
+10de  NVIDIA Corporation
+# a comment
+\t2330  GH100 [H100 of tomorrow]
+\t\t10de 16c1  A board
+\t2684  AD102 [GeForce RTX 4090]
+\tzz84  spoiled
+\t9999
+1af4  Red Hat
+\t2684  Wrong vendor
+C 00  Unclassified device"""
+
+
+@pytest.fixture
+def card(plant, host, pci):
+    return lambda **files: plant(host | pci("0000:01:00.0", "10de", "2330", "nvidia") | files)
+
+
+def name(root):
+    (gpu,) = detect.inspect(sysroot=root).gpus
+    return gpu.name.value, gpu.name_precision, gpu.name.source
+
+
+def test_a_gpu_that_no_driver_names_gets_the_name_of_its_family(card):
+    root = card()
+    told, precision, source = name(root)
+    assert "H100" in told
+    assert (precision, source) == ("family", "pci.ids of 2023-04-10")
+    assert f"NVIDIA {told}" in picture.render(detect.inspect(sysroot=root), "markdown")
+
+
+def test_the_drivers_name_is_exact_and_comes_first(card):
+    information = "Model: \t\t NVIDIA H100 PCIe\nGPU UUID: \t GPU-00000000-0000-0000-0000-000000000001"
+    told = name(card(**{"/proc/driver/nvidia/gpus/0000:01:00.0/information": information}))
+    assert told[:2] == ("NVIDIA H100 PCIe", "exact")
+
+
+def test_an_unknown_id_has_no_name(plant, host, pci):
+    assert name(plant(host | pci("0000:01:00.0", "10de", "fffe", "nvidia"))) == (None, None, None)
+
+
+@pytest.mark.parametrize("place", _names.PLACES)
+@pytest.mark.parametrize(("date", "newer"), [("2099-01-01", True), ("2001-01-01", False)])
+def test_a_newer_file_of_the_machine_lies_over_ours(card, place, date, newer):
+    told, precision, source = name(card(**{place: BOOK.format(date=date)}))
+    assert (told == "GH100 [H100 of tomorrow]") is (source == place) is newer
+    assert precision == "family"
+
+
+def test_the_newest_of_two_files_counts(card):
+    older = BOOK.format(date="2098-01-01").replace("tomorrow", "yesterday")
+    newer = BOOK.format(date="2099-01-01")
+    assert name(card(**{_names.PLACES[0]: older, _names.PLACES[1]: newer}))[2] == _names.PLACES[1]
+
+
+@pytest.mark.parametrize("text", ["", "nothing", "# Date: soon", b"\xff\x00\xfe"])
+def test_a_spoiled_file_costs_nothing(card, text):
+    assert name(card(**{_names.PLACES[0]: text}))[2] == "pci.ids of 2023-04-10"
+
+
+def test_without_a_machine_no_file_is_read(monkeypatch):
+    monkeypatch.setattr(Root, "read", lambda *_: pytest.fail("a file of the host was read"))
+    assert "H100" in (Names()(0x10DE, 0x2330) or ("", ""))[0]
+
+
+def test_a_spoiled_table_costs_the_names_only(monkeypatch, tmp_path):
+    for content in (b"junk", zlib.compress(b"")):
+        (tmp_path / "table").write_bytes(content)
+        monkeypatch.setattr(_names, "TABLE", tmp_path / "table")
+        assert Names()(0x10DE, 0x2330) is None
+
+
+def test_names_decide_nothing(card):
+    plainly = detect.inspect(sysroot=card())
+    named = detect.inspect(
+        sysroot=card(**{_names.PLACES[0]: BOOK.format(date="2099-01-01").replace("GH100", "llvmpipe 80 GiB")})
+    )
+    assert named.gpus[0].name.value != plainly.gpus[0].name.value
+    assert named.recommendation == plainly.recommendation
+    assert named.gpus[0].memory == plainly.gpus[0].memory
+
+
+def test_the_shipped_table_is_small_fast_and_has_its_notice():
+    assert _names.TABLE.stat().st_size < 200 << 10
+    assert "Martin Mares" in (_names.TABLE.parent / "pci.ids.LICENSE").read_text()
+    start = time.perf_counter()
+    assert Names()(0x1002, 0x744C) is not None
+    assert time.perf_counter() - start < 0.05
+    assert all(
+        Names()(vendor, device) for vendor, device in ((0x8086, 0x56A0), (0x10DE, 0x1EB8), (0x1002, 0x1636))
+    )
+
+
+def test_a_recording_keeps_the_names_of_its_devices_and_no_others(card, tmp_path, plain):
+    root = card(**{_names.PLACES[0]: BOOK.format(date="2099-01-01")})
+    detect.save_recording(tmp_path / "copy", root)
+    kept = (tmp_path / "copy" / _names.PLACES[0].lstrip("/")).read_text()
+    assert "2684" not in kept
+    assert plain(detect.inspect(sysroot=tmp_path / "copy")) == plain(detect.inspect(sysroot=root))
