@@ -1,0 +1,120 @@
+"""The three headline commands as a user types them, on NumPy and a software adapter, in an empty folder."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+pytestmark = pytest.mark.vulkan
+
+RUN = (
+    "run",
+    "--ops",
+    "matmul",
+    "--sizes",
+    "64,128",
+    "--backends",
+    "numpy,wgpu",
+    "--quick",
+    "--max-time",
+    "200ms",
+)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("user")
+
+
+@pytest.fixture(scope="module")
+def ran(folder):
+    import os
+    import subprocess
+    import sys
+
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("GPUBENCH_", "XDG_"))}
+    return subprocess.run(
+        [sys.executable, "-m", "gpubench", *RUN], cwd=folder, env={**kept, "HOME": str(folder), "COLUMNS": "100"},
+        capture_output=True, text=True, timeout=110, check=False,
+    )  # fmt: skip
+
+
+def rows(text, *cells):
+    """Markdown table rows that hold every one of the cells."""
+    found = [
+        [cell.strip() for cell in line.strip("| ").split("|")] for line in text.splitlines() if "|" in line
+    ]
+    return [row for row in found if all(cell in row for cell in cells)]
+
+
+def test_detect(gpubench):
+    ended = gpubench("detect")
+    assert ended.returncode == 0, ended.stderr
+    assert "CPU" in ended.stdout
+    assert "Traceback" not in ended.stderr
+    document = json.loads(gpubench("detect", "--deep", "--json").stdout)
+    assert document["name"] == "gpubench-detect"
+    assert document["recommendation"]["mode"] in ("cpu", "gpu", "hybrid")
+    assert any("llvmpipe" in str(renderer) for renderer in document["software_renderers"])
+
+
+def test_run_measures_both_backends(ran, folder):
+    assert ran.returncode == 0, ran.stderr
+    (path,) = folder.glob("results/*/*.json")
+    result = json.loads(path.read_text())
+    assert result["complete"]
+    measured = {o["id"] for o in result["outcomes"] if o["type"] == "measurement"}
+    assert measured == {
+        f"matmul/n={n}/float32/{case}"
+        for n in (64, 128)
+        for case in (
+            "library/resident@numpy:0", "tuned/resident@wgpu:0", "tuned/transfer-once-10@wgpu:0",
+            "tuned/transfer-always@wgpu:0",
+        )
+    }  # fmt: skip
+    for outcome in result["outcomes"]:
+        if "resident@wgpu" in outcome["id"]:
+            assert outcome["blocks"][0]["device_hot_s"], "the adapter has a clock"
+
+
+def test_run_ends_with_the_tables_on_stdout_and_the_progress_on_stderr(ran):
+    for heading in ("Verdict", "Where the time goes", "Warnings", "Environment"):
+        assert re.search(rf"^{heading}", ran.stdout, re.MULTILINE), heading
+    assert re.search(r"^vs numpy library, \w+", ran.stdout, re.MULTILINE), "the baseline is named"
+    assert re.search(r"^matmul +float32 +64 +[\d.]+ [mun]?s", ran.stdout, re.MULTILINE), "the CPU's own table"
+    assert len([line for line in ran.stderr.splitlines() if line.startswith("[")]) == 8
+    assert re.search(r"^saved results/", ran.stderr, re.MULTILINE)
+
+
+def test_a_software_adapter_takes_no_headline(ran):
+    verdict, _, rest = ran.stdout.partition("Verdict")[2].partition("\n\n")
+    assert "No GPU was measured" in " ".join(verdict.split())
+    assert "software adapter" in " ".join(rest.split()), "its times are shown all the same, and labelled"
+
+
+def test_report_in_markdown_says_the_same(ran, folder, gpubench):
+    ended = gpubench("report", "--format", "markdown", cwd=folder)
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stderr == ""
+    text = ended.stdout
+    for n in ("64", "128"):
+        for data in ("once-10", "always"):
+            (found,) = rows(text, data, n)
+            assert "wgpu:0" in found
+            assert any(re.match(r"[\d.]+x \[[\d.]+, [\d.]+\]", cell) for cell in found), found
+        # A busy machine may hold up the wall samples of the shortest regime alone; then it says so.
+        assert rows(text, "resident", n) or f"matmul/n={n}/float32/tuned/resident@wgpu:0" in text
+    assert "wgpu:0" in text
+    assert "numpy" in text
+
+
+def test_report_in_the_other_formats(ran, folder, gpubench):
+    document = json.loads(gpubench("report", "--format", "json", cwd=folder).stdout)
+    assert document["name"] == "gpubench-report"
+    assert len(document["cases"]) == 8
+    assert document["break_even"] == [], "an adapter without a GPU breaks even nowhere"
+    lines = gpubench("report", "--format", "csv", cwd=folder).stdout.splitlines()
+    assert len(lines) == 9
+    assert lines[0].startswith("run_id,case_id,op,n,")
