@@ -156,7 +156,8 @@ def _crossings(row: BreakEven, names: str) -> str:
 
 def _undecided(rows: Sequence[BreakEven], *, short: bool, whole: bool) -> str:
     """One clause for all undecided regimes; the regimes are not listed when they are all there is."""
-    reasons = " or ".join(_unique(_REASONS[row.reason or "noise"] for row in rows))
+    told = {row.reason or "noise" for row in rows}
+    reasons = " or ".join(words for name, words in _REASONS.items() if name in told)
     where = "" if whole else " " + " and ".join(_unique(_where(row, short) for row in rows))
     return f"undecided{where} ({reasons})"
 

@@ -128,8 +128,8 @@ def _gain(row: BreakEven) -> str:
 
 
 def _measured(rows: Sequence[BreakEven]) -> str:
-    low, high = min(row.first for row in rows), max(row.last for row in rows)
-    return f"{format_size(low, table=True)}..{format_size(high, table=True)}"
+    ends = {min(row.first for row in rows), max(row.last for row in rows)}
+    return "..".join(format_size(n, table=True) for n in sorted(ends))
 
 
 def _tone(row: BreakEven) -> Tone:

@@ -106,7 +106,10 @@ class SpeedupRow(Row, frozen=True, kw_only=True):
 
 
 class BreakEvenRow(Row, frozen=True, kw_only=True):
-    """The smallest size from which the device wins for all larger ones. `n`, `lo`, `hi` are sizes."""
+    """The smallest size from which the device wins for all larger ones. `n`, `lo`, `hi` are sizes.
+
+    `lo` and `hi` without `n`: undecided, but it loses at `lo` and wins at `hi`.
+    """
 
     source: int
     op: str
