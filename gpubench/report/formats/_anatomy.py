@@ -35,7 +35,11 @@ def anatomy_section(analysis: Analysis, unit: str, *, full: bool) -> Section:
         tables = [_full_table(analysis, rows, unit) for rows in groups.values()]
     else:
         largest = [max(rows, key=lambda pair: pair[0].case.params.get("n", 0)) for rows in groups.values()]
-        tables = [_table(analysis, largest, unit)] if largest else []
+        dtypes = dict.fromkeys(row.case.dtype for row, _ in largest)
+        tables = [
+            _table(analysis, [pair for pair in largest if pair[0].case.dtype == dtype], unit)
+            for dtype in dtypes
+        ]
         lines += ["The largest size of each op; all sizes: --format markdown."] if len(groups) else []
     return Section(
         key="anatomy", title="Where the time goes", lines=tuple(lines), tables=tuple(tables), folded=True
@@ -51,21 +55,16 @@ def _full_table(analysis: Analysis, rows: Sequence[Row], unit: str) -> Table:
 
 
 def _table(analysis: Analysis, rows: Sequence[Row], unit: str) -> Table:
-    """What is the same in all rows stands in the title instead of a column."""
-    dtypes = {row.case.dtype for row, _ in rows}
+    """The rows of one dtype; a single device stands in the title instead of a column."""
     devices = {row.case.device_id for row, _ in rows}
-    head = [Column("op")]
-    head += [Column("dtype")] if len(dtypes) > 1 else []
-    head += [Column("device")] if len(devices) > 1 else []
+    head = [Column("op"), *([Column("device")] if len(devices) > 1 else [])]
     body = []
     for row, parts in rows:
-        names = [row.case.op]
-        names += [row.case.dtype] if len(dtypes) > 1 else []
-        names += [row.case.device_id] if len(devices) > 1 else []
+        names = [row.case.op, *([row.case.device_id] if len(devices) > 1 else [])]
         body.append((*cells(*names), *_row((row, parts), unit)))
-    title = f"{min(dtypes)}" if len(dtypes) == 1 else ""
-    title += f" on {device_text(analysis, min(devices))}" if len(devices) == 1 else ""
-    return Table((*head, *_columns()), tuple(body), title=title.strip(), legend=_legend(rows))
+    where = f" on {device_text(analysis, min(devices))}" if len(devices) == 1 else ""
+    title = f"{rows[0][0].case.dtype}{where}"
+    return Table((*head, *_columns()), tuple(body), title=title, legend=_legend(rows))
 
 
 def _columns() -> tuple[Column, ...]:

@@ -28,23 +28,29 @@ def break_even_section(analysis: Analysis, *, full: bool) -> Section:
     """`full`: with every column, whatever its width."""
     if not analysis.break_even:
         return Section(key="breakeven", title=TITLE)
+    line, rows = printable(analysis.baseline), analysis.break_even
     if full:
-        table = _table(analysis, _with_interval, None, full=True)
+        tables = [_table(analysis, rows, _with_interval, None, full=True)]
     else:
-        table = _table(analysis, _bare, None, full=False)
-        for style in (_with_percent, _with_interval):
-            table = _table(analysis, style, table, full=False)
-    return Section(key="breakeven", title=TITLE, tables=(table,))
+        tables = []
+        for dtype in dict.fromkeys(row.dtype for row in rows):
+            ours = [row for row in rows if row.dtype == dtype]
+            table = _table(analysis, ours, _bare, None, full=False)
+            for style in (_with_percent, _with_interval):
+                table = _table(analysis, ours, style, table, full=False)
+            tables.append(table)
+    return Section(key="breakeven", title=TITLE, lines=(line,), tables=tuple(tables))
 
 
-def _table(analysis: Analysis, text: Style, narrower: Table | None, *, full: bool) -> Table:
+def _table(
+    analysis: Analysis, rows: Sequence[BreakEven], text: Style, narrower: Table | None, *, full: bool
+) -> Table:
     """What is the same in all rows (dtype, device) stands in the title instead of a column, unless `full`."""
-    rows = analysis.break_even
     data = regimes(rows)
-    dtypes, devices = {row.dtype for row in rows}, {row.device_id for row in rows}
-    by_dtype, by_device = full or len(dtypes) > 1, full or len(devices) > 1
+    devices = {row.device_id for row in rows}
+    by_device = full or len(devices) > 1
     columns = [Column("op")]
-    columns += [Column("dtype")] if by_dtype else []
+    columns += [Column("dtype")] if full else []
     columns += [Column("device")] if by_device else []
     columns += [Column(name) for name in data]
     columns += [Column("gain at largest n")] if full else []
@@ -52,16 +58,16 @@ def _table(analysis: Analysis, text: Style, narrower: Table | None, *, full: boo
     for device, family in _families(rows, merge=not full):
         first = next(iter(family.values()))
         row: list[str | Cell] = [first.op + "".join(f" {name}={value}" for name, value in first.params.items())]
-        row += [first.dtype] if by_dtype else []
+        row += [first.dtype] if full else []
         row += [device] if by_device else []
         row += [Cell(text(family[name]), _tone(family[name])) if name in family else "" for name in data]
         row += [" / ".join(_gain(family[name]) if name in family else "-" for name in data)] if full else []
         body.append(cells(*row, _measured(list(family.values()))))
-    title = "" if by_dtype else f"{min(dtypes)}"
+    title = "" if full else rows[0].dtype
     title += "" if by_device else f" on {device_text(analysis, min(devices))}"
     return Table(
         (*columns, Column("measured n", rank=1)), tuple(body), title=printable(title),
-        note=printable(analysis.baseline), legend=_legend(rows, text, full=full), narrower=narrower,
+        legend=_legend(rows, text, full=full), narrower=narrower,
     )  # fmt: skip
 
 
@@ -86,7 +92,12 @@ def _families(rows: Sequence[BreakEven], *, merge: bool) -> list[tuple[str, Fami
 
 
 def _with_interval(row: BreakEven) -> str:
-    return size_text(row) + interval_text(row) if row.verdict == "at" else _said(row)
+    if row.verdict != "at":
+        return _said(row)
+    low, high = (None if n is None else format_size(n, table=True) for n in (row.low, row.high))
+    if low is None or high is None:
+        return size_text(row) + interval_text(row)
+    return f"{size_text(row)} [{low}, {high}]"
 
 
 def _with_percent(row: BreakEven) -> str:

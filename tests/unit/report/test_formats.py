@@ -172,6 +172,18 @@ def test_a_narrow_terminal_shortens_intervals_and_says_so():
     assert "intervals: in a wider terminal" in " ".join(found[60].split())
 
 
+def test_each_dtype_has_a_table_and_large_sizes_are_short():
+    outcomes = [
+        measured(case("relu", n, device=device, dtype=dtype), 1e-3 / (ratio if device == "cupy:0" else 1))
+        for dtype in ("float32", "float16")
+        for n, ratio in ((2**22, 0.25), (2**24, 4.0))
+        for device in ("numpy:0", "cupy:0")
+    ]
+    text = render([run_of(outcomes)], "plain", sections=["breakeven"])
+    assert text.count("8000000 [4Mi, 16Mi]") == 2
+    assert re.findall(r"^float\d+", text, re.M) == ["float16", "float32"]
+
+
 def test_devices_without_a_verdict_share_a_row():
     two = (CPU, GPU, msgspec.structs.replace(GPU, id="wgpu:0"))
     outcomes = [*curve({64: 1.0}), *curve({64: 1.0}, device="wgpu:0")]
