@@ -1,0 +1,224 @@
+"""Names, adapters told apart, NumPy's blocks, and the clock of the scripted backend."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpubench import backends, kernels
+from gpubench.backends import wgpu as wgpu_backend
+from gpubench.errors import BackendUnavailable, DeviceOutOfMemory
+from gpubench.model.case import Case
+
+
+def test_the_baseline_comes_first_and_the_actor_is_hidden():
+    assert backends.names() == ("numpy", "cupy", "wgpu")
+    assert "fake" not in backends.names()
+    assert backends.load("fake").name == "fake"
+    with pytest.raises(KeyError):
+        backends.load("nonsense")
+
+
+@pytest.mark.parametrize("name", [*backends.names(), *backends.HIDDEN])
+def test_a_backend_is_named_like_its_file_and_loads_without_its_library(name):
+    code = (
+        f"import sys; from gpubench import backends; assert backends.load('{name}').name == '{name}'\n"
+        "assert not {'numpy', 'cupy', 'wgpu'} & sys.modules.keys(), sorted(sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_cupy_says_what_to_install():
+    try:
+        import cupy  # noqa: F401
+    except ImportError:
+        with pytest.raises(BackendUnavailable) as refused:
+            backends.load("cupy").devices()
+        assert "gpubench[cuda" in refused.value.hint
+
+
+# ------------------------------------------------------------------- wgpu's adapters
+
+
+def adapter(name, api="Vulkan", kind="DiscreteGPU", vendor=0x10DE):
+    info = {
+        "device": name,
+        "backend_type": api,
+        "adapter_type": kind,
+        "vendor_id": vendor,
+        "vendor": "",
+        "description": "",
+    }
+    return SimpleNamespace(info=info, features={"timestamp-query"})
+
+
+LLVMPIPE = adapter("llvmpipe (LLVM 15.0.6, 256 bits)", kind="CPU", vendor=0x10005)
+
+
+@pytest.fixture
+def listed(monkeypatch):
+    def devices(*adapters):
+        import wgpu
+
+        monkeypatch.setattr(wgpu.gpu, "enumerate_adapters_sync", lambda: list(adapters))
+        return [(d.id, d.kind, d.name) for d in wgpu_backend.BACKEND.devices()]
+
+    return devices
+
+
+def test_gpus_come_first_and_software_last_whatever_the_order(listed):
+    h200, arc = adapter("NVIDIA H200"), adapter("Intel Arc", kind="IntegratedGPU", vendor=0x8086)
+    expected = [("wgpu:0", "gpu", h200.info["device"]), ("wgpu:1", "gpu", "Intel Arc")]
+    assert listed(LLVMPIPE, h200, arc)[:2] == expected
+    assert listed(h200, LLVMPIPE, arc)[2] == ("wgpu:2", "software", LLVMPIPE.info["device"])
+
+
+def test_opengl_lists_the_same_gpus_again_and_is_left_out(listed):
+    assert listed(adapter("NVIDIA H200"), adapter("NVIDIA H200/PCIe", api="OpenGL")) == [
+        ("wgpu:0", "gpu", "NVIDIA H200")
+    ]
+
+
+@pytest.mark.parametrize(
+    "software",
+    [
+        LLVMPIPE,
+        adapter("SwiftShader Device (LLVM 10.0.0)", kind="Other", vendor=0x1AE0),
+        adapter("Microsoft Basic Render Driver", api="D3D12", kind="Unknown", vendor=0x1414),
+        adapter("a name nobody knows", kind="CPU", vendor=1),
+    ],
+    ids=lambda a: a.info["device"][:9],
+)
+def test_a_software_adapter_is_never_a_gpu(listed, software):
+    assert [kind for _, kind, _ in listed(software)] == ["software"]
+
+
+def test_no_adapter_names_the_remedy(listed):
+    for adapters in ((), (adapter("x", api="OpenGL"),)):
+        with pytest.raises(BackendUnavailable) as refused:
+            listed(*adapters)
+        assert "install" in refused.value.hint
+
+
+def test_a_loader_that_raises_is_an_absence(monkeypatch):
+    import wgpu
+
+    def fail():
+        raise RuntimeError("no loader\nand a long story")
+
+    monkeypatch.setattr(wgpu.gpu, "enumerate_adapters_sync", fail)
+    with pytest.raises(BackendUnavailable) as refused:
+        wgpu_backend.BACKEND.devices()
+    assert refused.value.detail == "wgpu cannot list adapters: no loader"
+
+
+# ------------------------------------------------------------------- NumPy
+
+
+@given(st.integers(0, 1000), st.integers(1, 300), st.sampled_from([1, 3]))
+def test_blocks_cover_every_element_once(length, grain, threads):
+    session = backends.load("numpy").open("numpy:0", threads)
+    seen = np.zeros(length, np.int64)
+
+    def count(start, stop):
+        assert stop - start <= grain
+        seen[start:stop] += 1
+
+    session._blocks(count, length, grain)
+    session.close()
+    assert (seen == 1).all()
+
+
+def test_threads_are_what_was_asked_for_and_lifted_at_the_end():
+    from threadpoolctl import threadpool_info
+
+    before = [(pool["filepath"], pool["num_threads"]) for pool in threadpool_info()]
+    session = backends.load("numpy").open("numpy:0", 1)
+    assert session.threads == 1
+    assert {pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"} <= {1}
+    session.close()
+    assert [(pool["filepath"], pool["num_threads"]) for pool in threadpool_info()] == before
+
+
+def test_invalid_values_are_results_and_not_warnings(recwarn):
+    session = backends.load("numpy").open("numpy:0", 1)
+    op = kernels.load("div")
+    case = Case("div", "vector", {"n": 3}, "float32", "library", "resident", "numpy:0")
+    zeros = [np.zeros(3, np.float32), np.zeros(3, np.float32)]
+    launch = session.compile(op, case, zeros, None)
+    session.run(launch)
+    assert np.isnan(launch.output).all()
+    assert not recwarn.list
+
+
+# ------------------------------------------------------------------- the actor
+
+
+def opened(word):
+    return backends.load("fake").open(f"fake:{word}")
+
+
+def launch_of(session, n=1000):
+    op = kernels.load("add")
+    case = Case("add", "vector", {"n": n}, "float32", "library", "resident", session.device.id)
+    buffers = [session.allocate((n,), "float32") for _ in op.inputs]
+    return session.compile(op, case, buffers, None)
+
+
+@given(st.integers(1, 500))
+def test_scripted_time_is_the_same_in_every_process(repeat):
+    seconds = []
+    for _ in range(2):
+        session = opened("gpu")
+        launch = launch_of(session)
+        start = session.clock()
+        session.run(launch, repeat)
+        session.sync()
+        seconds.append(session.clock() - start)
+    assert seconds[0] == seconds[1]
+    assert seconds[0] >= repeat * launch.cost_s
+
+
+def test_enqueueing_is_cheap_and_waiting_is_not():
+    session = opened("gpu")
+    launch = launch_of(session, 1 << 20)
+    start = session.clock()
+    session.run(launch, 10)
+    enqueued = session.clock()
+    session.sync()
+    assert enqueued - start < (session.clock() - start) / 2
+
+
+def test_device_time_is_the_model_of_the_kernel():
+    session = opened("gpu")
+    launch = launch_of(session)
+    assert session.time(launch, 10) == pytest.approx(10 * launch.cost_s)
+    assert opened("no-clock").time(launch_of(opened("no-clock"))) is None
+
+
+def test_noise_is_seeded(monkeypatch):
+    def three():
+        session = opened("noisy")
+        return [session.time(launch_of(session)) for _ in range(3)]
+
+    assert three() == three()
+    assert len(set(three())) == 3
+    before = three()
+    monkeypatch.setenv("GPUBENCH_FAKE_SEED", "2")
+    assert three() != before
+    assert all(math.isfinite(seconds) and seconds > 0 for seconds in before)
+
+
+def test_the_actor_has_as_much_memory_as_it_says():
+    session = opened("gpu")
+    with pytest.raises(DeviceOutOfMemory):
+        session.allocate((session.device.memory_bytes,), "float32")
+    assert session.allocate((10,), "float32")

@@ -1,0 +1,186 @@
+"""The host side of every check: seeded inputs, poison, the float64 reference and the comparison."""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpubench import kernels
+from gpubench.backends import _host
+from gpubench.errors import Unsupported
+from gpubench.model.op import EXACT, Tolerance
+
+ADD, MATMUL, GELU = (kernels.load(name) for name in ("add", "matmul", "gelu"))
+
+
+def with_tolerance(tolerance, op=ADD):
+    return msgspec.structs.replace(op, tolerance=tolerance)
+
+
+@given(st.sampled_from(kernels.names()), st.integers(1, 100), st.integers(0, 2**31))
+def test_inputs_are_the_same_bytes_for_the_same_seed_and_others_for_another(name, n, seed):
+    op = kernels.load(name)
+    first, again, other = (_host.random_inputs(op, {"n": n}, "float32", s) for s in (seed, seed, seed + 1))
+    assert [x.tobytes() for x in first] == [x.tobytes() for x in again]
+    assert [x.tobytes() for x in first] != [x.tobytes() for x in other]
+    for operand, array in zip(op.inputs, first, strict=True):
+        assert array.shape == operand.shape({"n": n})
+        assert array.flags["C_CONTIGUOUS"]
+        assert array.dtype == np.float32
+        assert np.isfinite(array).all()
+        if operand.values == "uniform":
+            assert array.min() >= -1
+            assert array.max() < 1
+
+
+def test_inputs_differ_between_ops_sizes_dtypes_and_operands():
+    drawn = [
+        _host.random_inputs(ADD, {"n": 64}, "float64", 1)[0],
+        _host.random_inputs(ADD, {"n": 64}, "float64", 1)[1],
+        _host.random_inputs(kernels.load("sub"), {"n": 64}, "float64", 1)[0],
+        _host.random_inputs(ADD, {"n": 65}, "float64", 1)[0][:64],
+        _host.random_inputs(ADD, {"n": 64}, "float32", 1)[0].astype(np.float64),
+    ]
+    assert len({array.tobytes() for array in drawn}) == len(drawn)
+
+
+def test_normal_inputs_are_normal():
+    (x,) = _host.random_inputs(GELU, {"n": 100_000}, "float64", 1)
+    assert abs(x.mean()) < 0.02
+    assert abs(x.std() - 1) < 0.02
+
+
+@pytest.mark.parametrize(("kind", "value"), [("zeros", 0), ("ones", 1)])
+def test_inputs_of_one_value(kind, value):
+    assert all((x == value).all() for x in _host.random_inputs(ADD, {"n": 9}, "float16", 1, kind))
+
+
+def test_poison_is_not_a_number_everywhere():
+    assert np.isnan(_host.poisoned((3, 5), "float16")).all()
+    assert np.isnan(_host.poisoned((), "float64"))
+
+
+def test_numpy_has_no_bfloat16():
+    with pytest.raises(Unsupported) as refused:
+        _host.host_dtype("bfloat16")
+    assert refused.value.reason == "no-dtype"
+
+
+@pytest.mark.parametrize("name", kernels.names())
+def test_the_reference_is_computed_once_and_shared(name, tmp_path):
+    op = kernels.load(name)
+    inputs = _host.random_inputs(op, {"n": 12}, "float32", 1)
+    want, scale = _host.reference(op, inputs, tmp_path, "key")
+    files = sorted(path.name for path in tmp_path.iterdir())
+    assert not [name for name in files if name.endswith(".part")]
+    again, _ = _host.reference(op, [np.zeros_like(x) for x in inputs], tmp_path, "key")
+    assert again.tobytes() == want.tobytes(), "the second worker reads what the first one wrote"
+    assert want.dtype == np.float64
+    assert want.shape == op.output.shape({"n": 12})
+    assert (scale is None) == (op.tolerance.scale is None)
+
+
+# ------------------------------------------------------------------- the comparison
+
+finite = st.floats(-1e6, 1e6).filter(lambda x: x == 0 or abs(x) > 1e-6)
+arrays = st.lists(finite, min_size=1, max_size=40).map(np.array)
+
+
+@given(arrays)
+def test_equal_passes_whatever_the_tolerance(want):
+    check = _host.compare(with_tolerance(EXACT), "float64", want.copy(), want, None)
+    assert check.ok
+    assert check.max_error == 0
+
+
+@given(arrays, st.data())
+def test_one_wrong_element_fails_and_is_named(want, data):
+    index = data.draw(st.integers(0, want.size - 1))
+    got = want.copy()
+    got[index] += max(1.0, abs(got[index]))
+    check = _host.compare(with_tolerance(Tolerance(4)), "float64", got, want, None)
+    assert not check.ok
+    assert check.index == [index]
+
+
+@given(arrays, st.data(), st.sampled_from([math.nan, math.inf, -math.inf]))
+def test_what_is_not_a_number_fails(want, data, value):
+    got = want.copy()
+    got[data.draw(st.integers(0, want.size - 1))] = value
+    check = _host.compare(with_tolerance(Tolerance(1e9)), "float64", got, want, None)
+    assert not check.ok
+    assert check.max_error is None
+
+
+@given(st.floats(0.1, 10), st.floats(0, 100))
+def test_the_limit_is_units_of_rounding_error(units, error):
+    want = np.ones(5)
+    got = want.copy()
+    got[3] += error * 2.0**-24
+    check = _host.compare(with_tolerance(Tolerance(units)), "float32", got, want, None)
+    assert check.limit == units * 2.0**-24
+    assert check.ok == ((got[3] - 1) <= check.limit)
+
+
+def test_infinities_and_nans_in_the_right_places_pass():
+    want = np.array([math.inf, -math.inf, math.nan, 1.0])
+    assert _host.compare(with_tolerance(EXACT), "float32", want.copy(), want, None).ok
+    assert not _host.compare(with_tolerance(EXACT), "float32", -want, want, None).ok
+
+
+@pytest.mark.parametrize("size", [1, 4, 6])
+def test_a_result_of_another_size_never_passes(size):
+    """Broadcasting must not hide a missing element."""
+    try:
+        passed = _host.compare(with_tolerance(Tolerance(4)), "float32", np.ones(size), np.ones(5), None).ok
+    except ValueError:
+        passed = False
+    assert not passed
+
+
+def test_the_scale_is_that_of_the_terms_where_they_cancel():
+    a, b = np.array([[1e8, 1.0]]), np.array([[1.0], [-1e8]])
+    scale = np.asarray(MATMUL.tolerance.scale(np, a, b))
+    check = _host.compare(MATMUL, "float32", np.array([[0.5]]), a @ b, scale)
+    assert check.ok
+    assert check.scale == "terms"
+    assert check.index == [0, 0]
+
+
+def test_an_error_in_any_slice_is_found():
+    n = 3 * _host._SLICE + 7
+    want = np.ones(n)
+    for index in (0, _host._SLICE - 1, _host._SLICE, n - 1):
+        got = want.copy()
+        got[index] = 2
+        check = _host.compare(with_tolerance(Tolerance(4)), "float32", got, want, None)
+        assert (check.ok, check.index) == (False, [index])
+
+
+def test_scalars_are_compared_too():
+    check = _host.compare(with_tolerance(Tolerance(4)), "float32", np.float32(2), np.asarray(1.0), None)
+    assert (check.ok, check.index) == (False, [])
+
+
+# ------------------------------------------------------------------- hashes and memory
+
+
+def test_the_hash_of_an_op_changes_with_its_meaning():
+    same = msgspec.structs.replace(ADD, summary="another text")
+    assert _host.op_hash(same) == _host.op_hash(ADD)
+    others = [
+        msgspec.structs.replace(ADD, flops=lambda params: 2 * params["n"]),
+        msgspec.structs.replace(ADD, expr=lambda xp, x, y: x - y, reference=None),
+        with_tolerance(Tolerance(16)),
+        kernels.load("mul"),
+    ]
+    assert len({_host.op_hash(op) for op in (ADD, *others)}) == 5
+
+
+def test_hashes_of_all_ops_differ():
+    assert len({_host.op_hash(kernels.load(name)) for name in kernels.names()}) == len(kernels.names())
