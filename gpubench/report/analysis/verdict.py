@@ -10,7 +10,7 @@ from gpubench.report.analysis.types import BreakEven, CaseResult
 from gpubench.units import earned_digits
 
 _WHERE = {"resident": "with data resident", "transfer-always": "when every call copies both ways"}
-_WHERE_SHORT = {"resident": "with data resident", "transfer-always": "copying at every call"}
+_WHERE_SHORT = {"resident": "with data resident", "transfer-always": "when each call copies"}
 _REASONS = {
     "noise": "too noisy",
     "few-sizes": "too few sizes",
@@ -63,6 +63,13 @@ def verdict_text(row: BreakEven) -> str:
 def bracketed(row: BreakEven) -> bool:
     """Undecided, but the device is known to lose at `low` and to win at `high`."""
     return row.verdict == "undecided" and row.low is not None and row.high is not None
+
+
+def seen(row: BreakEven) -> str:
+    """What too few sizes still tell: `wins at`, or `loses up to` the largest of them; empty if they disagree."""
+    if row.verdict != "undecided" or row.reason != "few-sizes" or bracketed(row):
+        return ""
+    return "wins at" if row.last_ratio.low > 1 else "loses up to" if row.last_ratio.high < 1 else ""
 
 
 def size_text(row: BreakEven) -> str:
@@ -159,7 +166,10 @@ def _undecided(rows: Sequence[BreakEven], *, short: bool, whole: bool) -> str:
     told = {row.reason or "noise" for row in rows}
     reasons = " or ".join(words for name, words in _REASONS.items() if name in told)
     where = "" if whole else " " + " and ".join(_unique(_where(row, short) for row in rows))
-    return f"undecided{where} ({reasons})"
+    known = {(seen(row), row.last) for row in rows}
+    word, last = min(known)
+    more = f"; the GPU {word} n = {last}" if len(known) == 1 and word else ""
+    return f"undecided{where} ({reasons}{more})"
 
 
 def _where(row: BreakEven, short: bool) -> str:

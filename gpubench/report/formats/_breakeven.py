@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 
 from gpubench.report.analysis.types import Analysis, BreakEven
-from gpubench.report.analysis.verdict import bracketed, interval_text, size_text
+from gpubench.report.analysis.verdict import bracketed, interval_text, seen, size_text
 from gpubench.report.formats._document import Cell, Column, Section, Table, Tone, cells, printable
 from gpubench.report.formats._names import data_text, device_text, regimes, where_legend
 from gpubench.report.formats._numbers import legend, mark, short_ratio_text
@@ -16,7 +16,7 @@ TITLE = "Break-even: the size n from which the GPU wins"
 _WORDS = {
     "always": "always in a row: at every measured size", "never": "never: at no size",
     "beyond-limit": "> n: not up to n, but closer with size", "unstable": "unstable: wins and loses in turn",
-    "undecided": "?: undecided",
+    "undecided": "?: undecided, with what is known",
 }  # fmt: skip
 _PERCENT = "-4% +25%: the ends of the interval"
 _NO_INTERVAL = "intervals: in a wider terminal or --format markdown"
@@ -118,7 +118,10 @@ def _said(row: BreakEven) -> str:
     if row.verdict == "beyond-limit":
         return f"> {format_size(row.last, table=True)}"
     if row.verdict == "undecided":
-        return f"? {row.low}..{row.high}" if bracketed(row) else f"? {row.reason}"
+        if bracketed(row):
+            return f"? {row.low}..{row.high}"
+        word = seen(row).replace(" up", "")
+        return f"? {word} {format_size(row.last, table=True)}" if word else f"? {row.reason}"
     return row.verdict
 
 

@@ -184,6 +184,11 @@ def test_each_dtype_has_a_table_and_large_sizes_are_short():
     assert re.findall(r"^float\d+", text, re.M) == ["float16", "float32"]
 
 
+@pytest.mark.parametrize(("ratio", "cell"), [(4.0, "? wins at 64"), (0.5, "? loses to 64"), (1.0, "? noise")])
+def test_a_cell_says_what_is_known(ratio, cell):
+    assert cell in render([run_of(curve({64: ratio}))], "plain", sections=["breakeven"])
+
+
 def test_devices_without_a_verdict_share_a_row():
     two = (CPU, GPU, msgspec.structs.replace(GPU, id="wgpu:0"))
     outcomes = [*curve({64: 1.0}), *curve({64: 1.0}, device="wgpu:0")]

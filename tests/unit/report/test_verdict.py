@@ -54,6 +54,8 @@ def test_regimes_share_one_sentence():
             ": no single threshold with data resident (crosses at n = 122, 538, 1950).",
         ),
         ({64: 0.5, 1024: 4.0}, "the GPU pays from somewhere between n = 64 and 1024 with data resident."),
+        ({64: 4.0}, "matmul float32: undecided (too few sizes; the GPU wins at n = 64)."),
+        ({64: 0.3, 256: 0.5}, "matmul float32: undecided (too few sizes; the GPU loses up to n = 256)."),
         ({64: 1.0, 256: 1.0}, "matmul float32: undecided (too noisy)."),
     ],
 )
