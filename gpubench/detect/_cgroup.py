@@ -7,8 +7,11 @@ import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+import msgspec
+
 from gpubench.detect import _sets
 from gpubench.detect._fact import known, lost, missing
+from gpubench.detect._private import masked
 from gpubench.detect._root import Root, size
 from gpubench.model.facts import Fact
 
@@ -47,9 +50,9 @@ def acquire(root: Root) -> Groups:
     for reading in readings[1:]:
         mounts = mounts or parse_mounts(reading.text or "")
     spoiled = [
-        reading.path for reading in readings if reading.status != "absent" and not _is_table(reading.text)
+        reading.path for reading in readings if reading.status != "absent" and not is_table(reading.text)
     ]
-    intact = [reading.path for reading in readings if _is_table(reading.text)]
+    intact = [reading.path for reading in readings if is_table(reading.text)]
     own = parse_own(root.read("/proc/self/cgroup").text or "")
     fallback = root.read("/proc/self/cpuset").text
     cpu, cpuset, memory = (list(_levels(mounts, own, fallback, name)) for name in ("cpu", "cpuset", "memory"))
@@ -99,17 +102,21 @@ def quota(root: Root, groups: Groups) -> Fact[float]:
             found.append(fact)
         elif fact.status != "absent":
             worst = fact
-    return worst or min(found, key=_value, default=missing("absent"))
+    return _public(worst or min(found, key=_value, default=missing("absent")))
 
 
 def cpus(root: Root, groups: Groups) -> Fact[frozenset[int]]:
     """CPUs of the nearest group that names any."""
-    return _nearest(root, groups, ("cpuset.cpus.effective", "cpuset.effective_cpus", "cpuset.cpus", "cpus"))
+    return _public(
+        _nearest(root, groups, ("cpuset.cpus.effective", "cpuset.effective_cpus", "cpuset.cpus", "cpus"))
+    )
 
 
 def nodes(root: Root, groups: Groups) -> Fact[frozenset[int]]:
     """NUMA nodes of the nearest group that names any."""
-    return _nearest(root, groups, ("cpuset.mems.effective", "cpuset.effective_mems", "cpuset.mems", "mems"))
+    return _public(
+        _nearest(root, groups, ("cpuset.mems.effective", "cpuset.effective_mems", "cpuset.mems", "mems"))
+    )
 
 
 class MemoryBounds(NamedTuple):
@@ -129,13 +136,22 @@ def memory(root: Root, groups: Groups) -> MemoryBounds:
         own = [root.fact(f"{level.folder}/{name}", _limit) for name in names]
         spoiled = next((fact for fact in own if fact.value is None and fact.status != "absent"), None)
         if spoiled is not None:
-            return MemoryBounds(spoiled, spoiled)
+            return MemoryBounds(_public(spoiled), _public(spoiled))
         values = [fact for fact in own if fact.value is not None]
         limits += values
         rooms += [_room(root, level, fact) for fact in values]
     worst = next((fact for fact in rooms if fact.value is None), None)
     none = missing("absent")
-    return MemoryBounds(min(limits, key=_value, default=none), worst or min(rooms, key=_value, default=none))
+    room = worst or min(rooms, key=_value, default=none)
+    return MemoryBounds(_public(min(limits, key=_value, default=none)), _public(room))
+
+
+def _public(fact: Fact[Any]) -> Fact[Any]:
+    """The fact without users and containers in its source: documents are passed on."""
+    if not fact.source:
+        return fact
+    folder, slash, name = fact.source.rpartition("/")
+    return msgspec.structs.replace(fact, source=masked(folder) + slash + name)
 
 
 def parse_cpu_max(text: str) -> float | None:
@@ -225,7 +241,7 @@ def _unescape(path: str) -> str:
     return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), path)
 
 
-def _is_table(text: str | None) -> bool:
+def is_table(text: str | None) -> bool:
     """Whether every line has the form of a mount; a table without lines is one too."""
     return text is not None and all(len(line.split()) >= 4 for line in text.splitlines())
 

@@ -7,15 +7,13 @@ import re
 import tarfile
 from pathlib import Path
 
-from gpubench.detect import _files, _names
+from gpubench.detect import _cleaning, _files, _names
 from gpubench.detect._fact import NOT_PROBED
 from gpubench.detect._record import Record
 from gpubench.detect._root import Root, Trace
 from gpubench.errors import InputError
 
 _COUNTED = re.compile(r"(cpu|node|index|tile)\d+")
-_MOUNT_TABLES = ("/proc/self/mountinfo", "/proc/self/mounts", "/proc/mounts")
-_NVIDIA_KEPT = ("Model", "GPU UUID", "Device Minor")
 
 
 def save_recording(target: Path, sysroot: Path | None) -> None:
@@ -23,10 +21,11 @@ def save_recording(target: Path, sysroot: Path | None) -> None:
 
     Raises InputError if `target` exists already or cannot be written.
     """
-    trace = Trace({}, {}, {})
+    trace = Trace({}, {}, {}, set())
     root = Root(str(sysroot or "/"), trace)
     found = _files.acquire(root, NOT_PROBED)
     _record_names(root, trace, found.records)
+    trace = _cleaning.cleaned(trace)
     try:
         if target.name.endswith((".tar.gz", ".tgz")):
             with target.open("xb") as stream:
@@ -61,28 +60,14 @@ def folders(trace: Trace) -> list[str]:
     return sorted(path for path in found - set(trace.links) if path)
 
 
-def cleaned(path: str, text: str) -> str:
-    """A file's text without serial numbers, names of hosts and users, and unrelated mounts."""
-    if path == "/proc/version":
-        words = re.match(r"Linux version \S+", text)
-        hints = [word for word in ("microsoft", "ppc64le") if word in text.lower()]
-        return " ".join([words[0], *hints]) if words else text
-    if path in _MOUNT_TABLES:
-        return "\n".join(line for line in text.splitlines() if re.search(r"\b(cgroup2?|cpuset)\b", line))
-    if path == "/proc/cpuinfo":
-        return "\n".join(line for line in text.splitlines() if not line.startswith("Serial"))
-    if re.fullmatch(r"/proc/driver/nvidia/gpus/[^/]+/information", path):
-        return "\n".join(line for line in text.splitlines() if line.partition(":")[0].strip() in _NVIDIA_KEPT)
-    return text
-
-
 def _unfold(target: Path, trace: Trace) -> None:
     for path in folders(trace):
         (target / path.lstrip("/")).mkdir(parents=True, exist_ok=True)
     for path, text in trace.files.items():
         file = target / path.lstrip("/")
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(_line(path, text), encoding="utf-8")
+        file.write_text(text, encoding="utf-8")
+        file.chmod(0 if path in trace.refused else 0o644)
     for path, link in trace.links.items():
         place = target / path.lstrip("/")
         place.parent.mkdir(parents=True, exist_ok=True)
@@ -96,16 +81,11 @@ def _pack(stream: io.BufferedWriter, trace: Trace) -> None:
             entry.type, entry.mode = tarfile.DIRTYPE, 0o755
             archive.addfile(entry)
         for path, text in sorted(trace.files.items()):
-            data = _line(path, text).encode()
+            data = text.encode()
             entry = tarfile.TarInfo(path.lstrip("/"))
-            entry.size = len(data)
+            entry.size, entry.mode = len(data), 0 if path in trace.refused else 0o644
             archive.addfile(entry, io.BytesIO(data))
         for path, link in sorted(trace.links.items()):
             entry = tarfile.TarInfo(path.lstrip("/"))
             entry.type, entry.linkname = tarfile.SYMTYPE, link
             archive.addfile(entry)
-
-
-def _line(path: str, text: str) -> str:
-    kept = cleaned(path, text)
-    return f"{kept}\n" if kept else ""

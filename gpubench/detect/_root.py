@@ -40,11 +40,12 @@ class Reading(NamedTuple):
 
 
 class Trace(NamedTuple):
-    """What was touched, for a recording: texts of files, names in folders, targets of links."""
+    """What was touched, for a recording: texts of files, names in folders, targets of links, refused files."""
 
     files: dict[str, str]
     folders: dict[str, list[str]]
     links: dict[str, str]
+    refused: set[str]
 
 
 class Root:
@@ -64,13 +65,21 @@ class Root:
         try:
             raw = _regular(self._host(real))
         except OSError as error:
-            return Reading(path, None, _status(error))
+            return self._unread(path, real, _status(error))
         if raw is None:
-            return Reading(path, None, "invalid")
+            return self._unread(path, real, "invalid")
         text = raw.decode("utf-8", "replace").replace("\0", "").strip()
         if self.trace is not None:
             self.trace.files[real] = text
         return Reading(path, text, "ok")
+
+    def _unread(self, path: str, real: str, status: Status) -> Reading:
+        """A recording gives the same answer: a refused file is one without rights, a broken one a folder."""
+        if self.trace is not None and status == "permission":
+            self.trace.refused.add(real)
+        elif self.trace is not None and status == "invalid":
+            self.trace.folders.setdefault(real, [])
+        return Reading(path, None, status)
 
     def fact(self, path: str, parse: Callable[[str], Any]) -> Fact[Any]:
         """`read` and `Reading.fact` in one."""

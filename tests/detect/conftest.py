@@ -39,9 +39,18 @@ def plant(tmp_path: Path) -> Callable[[Tree], Path]:
 
 
 @pytest.fixture
-def look(plant: Callable[[Tree], Path]) -> Callable[[Tree], Any]:
-    """The document of a tree."""
-    return lambda tree: detect.inspect(sysroot=plant(tree))
+def look(plant: Callable[[Tree], Path], plain: Any, tmp_path: Path) -> Callable[[Tree], Any]:
+    """The document of a tree; and, for every tree, its recording reads the same."""
+
+    def read(tree: Tree) -> Any:
+        root = plant(tree)
+        machine = detect.inspect(sysroot=root)
+        copy = tmp_path / f"recording-{len(list(tmp_path.iterdir()))}"
+        detect.save_recording(copy, root)
+        assert plain(detect.inspect(sysroot=copy)) == plain(machine)
+        return machine
+
+    return read
 
 
 @pytest.fixture

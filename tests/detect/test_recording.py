@@ -1,11 +1,16 @@
 from __future__ import annotations
 
+import os
 import tarfile
+from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gpubench import detect
-from gpubench.detect import _recording
+from gpubench.detect import _cleaning
+from gpubench.detect._private import Numbers, masked
 from gpubench.errors import InputError
 
 
@@ -37,13 +42,118 @@ def test_a_recording_gives_the_same_document(tree, tmp_path, plain, name):
 
 
 def test_names_and_serial_numbers_are_left_out():
-    assert _recording.cleaned("/proc/version", "Linux version 6.1 (me@myhost) (gcc) #1") == "Linux version 6.1"
-    assert "Serial" not in _recording.cleaned("/proc/cpuinfo", "processor : 0\nSerial : 0000dead")
-    mounts = "/dev/sda1 /home/me ext4 rw 0 0\ncgroup2 /sys/fs/cgroup cgroup2 rw 0 0"
-    assert _recording.cleaned("/proc/self/mounts", mounts) == mounts.splitlines()[1]
+    def clean(path, text):
+        return _cleaning.clean_text(path, text, Numbers())
+
+    assert clean("/proc/version", "Linux version 6.1 (me@myhost) (gcc) #1") == "Linux version 6.1"
+    assert "dead" not in clean("/proc/cpuinfo", "processor : 0\nSerial : 0000dead")
+    assert "0DA1E8" not in clean(
+        "/proc/cpuinfo", "processor 0: version = FF, identification = 0DA1E8, machine = 3906"
+    )
+    mounts = "/dev/sda1 /home/me/cgroup ext4 rw 0 0\ncgroup2 /sys/fs/cgroup cgroup2 rw 0 0"
+    assert clean("/proc/self/mounts", mounts) == mounts.splitlines()[1]
+    assert clean("/proc/mounts", "garbage") != ""
+
+
+PRIVATE = {
+    "user": "0::/user.slice/user-4711.slice/user@4711.service/app.slice/app-org.alice.Editor-99.scope",
+    "home": "0::/alice/myhost",
+    "docker": "0::/system.slice/docker-4f0c9a11223344556677889900aabbccddeeff00112233445566778899aabbcc.scope",
+    "pod": "0::/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod8e5c4711_1f2e.slice/cri-containerd-4711abc.scope",
+    "lxc": "0::/lxc.payload.myhost",
+    "slurm": "0::/slurm_myhost/uid_4711/job_15389/step_0",
+}
+
+
+@pytest.mark.parametrize("name", PRIVATE)
+@pytest.mark.parametrize("style", ["mounts", "mountinfo"])
+def test_users_hosts_and_containers_are_in_no_document_and_no_recording(
+    plant, host, tmp_path, plain, name, style
+):
+    group = PRIVATE[name].partition("::")[2]
+    table = (
+        "cgroup2 /sys/fs/cgroup cgroup2 rw 0 0"
+        if style == "mounts"
+        else "30 23 0:26 / /sys/fs/cgroup rw - cgroup2 myhost rw"
+    )
+    host |= {"/proc/self/cgroup": PRIVATE[name], f"/proc/self/{style}": table, f"/sys/fs/cgroup{group}/cpu.max": "150000 100000",
+             f"/sys/fs/cgroup{group}/memory.max": str(1 << 30), f"/sys/fs/cgroup{group}/cpuset.cpus": "0-1"}  # fmt: skip
+    root, copy = plant(host), tmp_path / "copy"
+    before = detect.inspect(sysroot=root)
+    assert (before.cpu.quota_cpus.value, before.memory.limit_bytes.value) == (1.5, 1 << 30)
+    detect.save_recording(copy, root)
+    assert plain(detect.inspect(sysroot=copy)) == plain(before)
+    written = [str(path.relative_to(copy)) for path in copy.rglob("*")]
+    written += [path.read_text() for path in copy.rglob("*") if path.is_file()]
+    for secret in ("4711", "alice", "myhost", "4f0c9a", "15389"):
+        assert not [text for text in written if secret in text]
+        assert secret not in detect.to_json(before)
+
+
+def test_equal_parts_keep_equal_names_and_a_second_recording_changes_nothing():
+    numbers = Numbers()
+    assert numbers.rename("/docker/abc/docker-abc.scope") == "/docker/1/docker-1.scope"
+    assert Numbers().rename("/docker/1/docker-1.scope") == "/docker/1/docker-1.scope"
+    assert numbers.rename("/docker/1") == "/docker/2"
+
+
+@given(st.lists(st.text(alphabet="abuser-_.@/01slice", max_size=20), max_size=5))
+def test_any_group_is_masked_as_its_recording(paths):
+    numbers = Numbers()
+    renamed = [numbers.rename(path) for path in paths]
+    assert [masked(path) for path in renamed] == [masked(path) for path in paths]
+    assert len(set(renamed)) == len(set(paths))
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_a_refused_file_is_refused_in_the_recording_too(tree, tmp_path, plain):
+    (tree / "proc/meminfo").chmod(0)
+    detect.save_recording(tmp_path / "copy", tree)
+    assert plain(detect.inspect(sysroot=tmp_path / "copy")) == plain(detect.inspect(sysroot=tree))
+
+
+def test_a_folder_in_place_of_a_file_stays_one(plant, host, tmp_path, plain):
+    root = plant({**host, "/proc/meminfo": None})
+    detect.save_recording(tmp_path / "copy", root)
+    found = detect.inspect(sysroot=tmp_path / "copy")
+    assert found.memory.total_bytes.status == "invalid"
+    assert plain(found) == plain(detect.inspect(sysroot=root))
+
+
+def test_a_recording_of_this_machine_is_this_machine(tmp_path, plain):
+    detect.save_recording(tmp_path / "copy", None)
+    here, there = (plain(detect.inspect(sysroot=root)) for root in (Path("/"), tmp_path / "copy"))
+    for document in (here, there):  # what is free changes while we look
+        document.pop("memory")
+        document["recommendation"] = None
+    assert there == here
 
 
 def test_nothing_is_overwritten(tree, tmp_path):
     (tmp_path / "there").mkdir()
     with pytest.raises(InputError):
         detect.save_recording(tmp_path / "there", tree)
+
+
+# Recorded machines of other people, which lie beside a checkout at most.
+ARCHIVES = sorted(
+    Path(
+        os.environ.get("RECORDED_MACHINES", Path(__file__).parents[3] / "shared/acceptance/detect/trees")
+    ).glob("*.tar.gz")
+)
+
+
+@pytest.mark.skipif(not ARCHIVES, reason="no recorded machines: RECORDED_MACHINES names their folder")
+@pytest.mark.parametrize("archive", ARCHIVES, ids=lambda path: path.name.partition(".")[0])
+def test_recorded_machines_survive_another_recording(archive, tmp_path, plain):
+    unpacked, once, twice = (tmp_path / name for name in ("given", "once", "twice"))
+    with tarfile.open(archive) as stream:
+        safe = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
+        stream.extractall(unpacked, **safe)
+    detect.save_recording(once, unpacked)
+    detect.save_recording(twice, once)
+    documents = [plain(detect.inspect(sysroot=root)) for root in (unpacked, once, twice)]
+    assert documents[0] == documents[1] == documents[2]
+    files = [{path.relative_to(root): path.read_bytes() for path in root.rglob("*") if path.is_file() and not path.is_symlink()}
+             for root in (once, twice)]  # fmt: skip
+    assert files[0] == files[1]
