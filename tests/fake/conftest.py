@@ -58,10 +58,13 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Ran]:
 def start(tmp_path: Path) -> Callable[..., subprocess.Popen[str]]:
     """The same, not waited for: to be interrupted."""
 
-    def begin(*arguments: str) -> subprocess.Popen[str]:
+    def begin(*arguments: str, **options: Any) -> subprocess.Popen[str]:
+        scratch = tmp_path / "tmp"
+        scratch.mkdir()
         return subprocess.Popen(
-            [sys.executable, "-m", "gpubench", "run", *arguments, "-o", "r.json"],
-            cwd=tmp_path, env=environment(tmp_path), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            [sys.executable, "-m", "gpubench", "run", *arguments, "-o", "r.json"], cwd=tmp_path, text=True,
+            env=environment(tmp_path, {"TMPDIR": str(scratch)}), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            **options,
         )  # fmt: skip
 
     return begin

@@ -20,16 +20,16 @@ def assert_the_rest_was_measured(ran, sizes=2):
 
 
 @pytest.mark.parametrize(
-    ("word", "reason", "detail"),
+    ("word", "reason", "phase", "detail"),
     [
-        ("crash", "worker-crashed", "SIGABRT"),
-        ("exit", "worker-crashed", "exited with status 3"),
-        ("lost", "device-lost", "fell off the bus"),
-        ("build", "build-error", "expected ';'"),
-        ("wrong", "wrong-result", "largest error"),
+        ("crash", "worker-crashed", "first launch", "SIGABRT"),
+        ("exit", "worker-crashed", "first launch", "exited with status 3"),
+        ("lost", "device-lost", "first launch", "fell off the bus"),
+        ("build", "build-error", "compile", "expected ';'"),
+        ("wrong", "wrong-result", "check", "largest error"),
     ],
 )
-def test_a_failure_costs_its_cases(run, word, reason, detail):
+def test_a_failure_costs_its_cases(run, word, reason, phase, detail):
     ran = run("--devices", f"fake:cpu,fake:{word}", *ADD)
     assert ran.code == 1
     assert ran.result["exit_reason"] == ("wrong-result" if word == "wrong" else "failed")
@@ -38,7 +38,7 @@ def test_a_failure_costs_its_cases(run, word, reason, detail):
     for outcome in broken.values():
         assert (outcome["type"], outcome["reason"]) == ("failure", reason)
         assert detail in outcome["detail"]
-        assert outcome["phase"]
+        assert outcome["phase"] == phase
         assert "blocks" not in outcome, "a failure has no number"
     assert_the_rest_was_measured(ran)
     assert f"failed, {reason}" in ran.out
@@ -62,6 +62,7 @@ def test_a_hang_is_killed_after_the_case_timeout(run):
     (hung,) = of(ran, "fake:hang").values()
     assert (hung["type"], hung["reason"]) == ("failure", "timeout")
     assert "2 s" in hung["detail"]
+    assert hung["phase"] == "first launch"
     assert_the_rest_was_measured(ran, 1)
 
 

@@ -68,6 +68,8 @@ class Backend:
 
     def open(self, device_id, threads=None):
         habit = device_id.partition(":")[2]
+        if habit == "dies-opening":
+            os.abort()
         once = Path(os.environ["FOREIGN_MARK"])
         if habit == "opens-once" and once.exists():
             raise BackendUnavailable("it fell off the bus", hint="push it back")
@@ -166,6 +168,20 @@ class TestForeign:
         lost = next(o for o in found.values() if isinstance(o, Skip))
         assert (lost.detail, lost.hint) == ("it fell off the bus", "push it back")
         assert finished.exit_code == 1
+
+    def test_a_device_whose_driver_crashes_on_opening_is_given_up_after_two_tries(self):
+        found, finished = measure("dies-opening")
+        assert {type(o) for o in found.values()} == {Skip}
+        assert all("SIGABRT" in o.detail for o in found.values())
+        assert finished.exit_code == 0, "nobody named it"
+
+    @pytest.mark.xfail(
+        strict=True, reason="--backends and --devices know built-in names alone (cli/_selection.py)"
+    )
+    def test_it_can_be_named_on_the_command_line(self, gpubench, tmp_path):
+        site = str(tmp_path / "site")
+        ended = gpubench("run", "--backends", "foreign?", "--ops", "add", "--dry-run", env={"PYTHONPATH": site})
+        assert ended.returncode == 0, ended.stderr
 
     def test_memory_that_runs_out_between_two_operands_is_a_skip_in_every_regime(self):
         found, finished = measure("second-does-not-fit")

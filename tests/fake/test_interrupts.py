@@ -5,14 +5,10 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
-
-from tests.fake.conftest import environment
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="counts processes in /proc")
 
@@ -90,16 +86,13 @@ def test_an_interrupt_saves_what_there_is(start, tmp_path, number, code):
     assert "Speedup" in out, "the report of what there is"
     assert "interrupted" in out
     wait_for(lambda: not alive(workers), 5)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["r.json"], "no scratch file beside it"
+    assert list((tmp_path / "tmp").iterdir()) == [], "no scratch file stays behind"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["r.json", "tmp"], "nor half a result"
 
 
 def test_ctrl_c_reaches_the_whole_foreground_group_and_still_saves(tmp_path, start):
     """A terminal sends SIGINT to every process of the group at once."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "gpubench", "run", *LONG, "-o", "r.json"], cwd=tmp_path,
-        env=environment(tmp_path), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        start_new_session=True,
-    )  # fmt: skip
+    process = start(*LONG, start_new_session=True)
     for line in process.stderr:
         if line.startswith("["):
             break
