@@ -30,7 +30,7 @@ from gpubench.model.result import (
 )
 
 # The search leaves this share of the budget for saving, closing workers and the report.
-SEARCH_SHARE = 0.9
+SEARCH_SHARE = 0.95
 # While the coarse sizes are measured, refinement keeps this share of what is left.
 COARSE_SHARE = 0.8
 

@@ -17,6 +17,9 @@ COARSE_SIZES = 3
 LADDER_SHARE = 0.7
 # A curve that loses at its largest size is followed upwards by this factor.
 STRIDE = 4
+NEARLY = 0.5
+# A bracket wider than this gives no verdict (measurement.md section 10).
+WIDE = 4.0
 # A bracket this narrow is left to interpolation (measurement.md section 10, step 3).
 NARROW = 1.25
 # Launches of one case in one session beside its samples: calibration, warm-up, checks, parts.
@@ -90,9 +93,13 @@ def next_step(ladder: Ladder, times: Times, cpu: Collection[str]) -> tuple[float
             gap = _widest_gap([n for n in sorted(curve) if ends[0] <= n <= ends[1]])
             middle = _round(ladder, math.sqrt(gap[0] * gap[1]))
             if gap[1] / gap[0] > NARROW and gap[0] < middle < gap[1]:
-                steps.append((gap[1] / gap[0], middle))
+                # Ties inside leave small gaps in a bracket that is still too wide for a verdict.
+                undecided = ends[1] / ends[0] > WIDE
+                steps.append((max(gap[1] / gap[0], WIDE if undecided else 0.0), middle))
         elif curve[top].low <= 1 and top < ladder.high and _rising(curve):
-            steps.append((float(STRIDE), min(top * STRIDE, ladder.high)))
+            # Above half the CPU's speed the next stride is likely to hold the crossing.
+            near = curve[top].middle > NEARLY
+            steps.append((float(STRIDE**2 if near else STRIDE), min(top * STRIDE, ladder.high)))
     return max(steps, default=None)
 
 
@@ -107,9 +114,9 @@ def _rising(curve: Mapping[int, Span]) -> bool:
 
 
 def contenders(times: Times, n: int, cpu: Collection[str]) -> set[Slot]:
-    """The slots worth measuring at `n`: all CPU forms, and of each bracket that holds `n` the forms that
-    are fastest at its ends. Above the largest size so far: the fastest forms of the curves that do not win."""
-    wanted = {slot for row in times.values() for slot in row if slot[0] in cpu}
+    """The slots worth measuring at `n`: of each bracket that holds `n` the forms, on both sides, that are
+    fastest at its ends. Above the largest size so far: those of the curves that do not win there."""
+    wanted: set[Slot] = set()
     for (device, regime), curve in ratios(times, cpu).items():
         ends = bracket(curve)
         top = max(curve)
@@ -117,9 +124,14 @@ def contenders(times: Times, n: int, cpu: Collection[str]) -> set[Slot]:
             ends = (top, n)
         if ends is not None and ends[0] < n <= ends[1]:
             for end in set(ends) & curve.keys():
-                row = {s: t for s, t in times[end].items() if (s[0], s[2]) == (device, regime)}
-                wanted.add(min(row, key=lambda slot: row[slot].middle))
+                row = times[end]
+                wanted.add(_fastest(row, [slot for slot in row if slot[0] in cpu]))
+                wanted.add(_fastest(row, [slot for slot in row if (slot[0], slot[2]) == (device, regime)]))
     return wanted
+
+
+def _fastest(row: Mapping[Slot, Span], slots: list[Slot]) -> Slot:
+    return min(slots, key=lambda slot: row[slot].middle)
 
 
 def _middle(span: Span) -> float:

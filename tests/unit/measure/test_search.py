@@ -49,7 +49,7 @@ def run(ladder, crossing, **curve):
             assert ends[0] < n < ends[1]
         else:
             assert n > max(times)
-        assert {BASE, OTHER, GPU} == search.contenders(times, n, CPU)
+        assert {BASE, GPU} == search.contenders(times, n, CPU)  # the slower forms can wait
         times[n] = row(n, crossing, **curve)
     raise AssertionError(f"still searching after {ENOUGH} sizes: {sorted(times)}")
 
