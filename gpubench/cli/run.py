@@ -125,9 +125,13 @@ def run(
 
 
 def _checked_outputs(output: list[str], look: Any, results_dir: Path | None, no_save: bool) -> list[str]:
-    """Every output path can be written: found out before measuring, not after. Raises UsageError."""
+    """Every output path can be written: found out before measuring, not after. Raises UsageError.
+
+    `-` is standard output, which carries the report in any case.
+    """
     from gpubench import store
 
+    output = [path for path in output if path != "-"]
     for path in output:
         if not path.endswith(_RESULT_SUFFIXES):
             look.format_of(path)  # refuses a suffix that no format has

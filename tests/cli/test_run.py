@@ -59,6 +59,13 @@ def test_without_o_the_result_goes_to_the_results_folder_and_report_finds_it(
     assert gpubench("report").stdout == ended.stdout
 
 
+def test_a_dash_is_standard_output_and_no_file(gpubench: Any, tmp_path: Path) -> None:
+    ended = gpubench("run", *ADD, "--regimes", "resident", "--no-save", "-o", "-")
+    assert ended.returncode == 0
+    assert files(tmp_path) == []
+    assert "Speedup" in ended.stdout
+
+
 def test_no_save_keeps_nothing(gpubench: Any, tmp_path: Path) -> None:
     ended = gpubench("run", *ADD, "--regimes", "resident", "--no-save")
     assert ended.returncode == 0
