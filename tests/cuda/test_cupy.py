@@ -142,12 +142,12 @@ def test_out_of_memory_inside_a_launch(session, tmp_path):
     import cupy
 
     op = kernels.load("add")
-    material = Material(session, op, case(op, 2**24), 1, "random", tmp_path)
+    material = Material(session, op, case(op, 2**27), 1, "random", tmp_path)
     material.upload_inputs()
-    launch = session.compile(op, case(op, 2**24), material.buffers, None)
+    launch = session.compile(op, case(op, 2**27), material.buffers, None)
     pool = cupy.get_default_memory_pool()
     pool.free_all_blocks()
-    pool.set_limit(size=pool.used_bytes() + 2**20)
+    pool.set_limit(size=pool.total_bytes() + 2**20)  # less than the 512 MiB of the output
     try:
         with pytest.raises(DeviceOutOfMemory):
             session.run(launch)
