@@ -15,7 +15,15 @@ from gpubench.detect._private import masked
 from gpubench.detect._root import Root, size
 from gpubench.model.facts import Fact
 
-NO_LIMIT = 2**63 - 4096  # what v1 shows for "no limit": the largest page-aligned int64
+# What v1 shows for "no limit" is the largest int64 that is whole pages, and pages have up to 64 KiB (POWER, Arm).
+NO_LIMIT = 2**63 - (1 << 16)
+
+
+# v2, v1, and v1 mounted without prefixes; the effective set before the one that was asked for.
+_CPUS, _MEMS = (
+    (f"cpuset.{kind}.effective", f"cpuset.effective_{kind}", f"effective_{kind}", f"cpuset.{kind}", kind)
+    for kind in ("cpus", "mems")
+)
 
 
 class Mount(NamedTuple):
@@ -107,16 +115,12 @@ def quota(root: Root, groups: Groups) -> Fact[float]:
 
 def cpus(root: Root, groups: Groups) -> Fact[frozenset[int]]:
     """CPUs of the nearest group that names any."""
-    return _public(
-        _nearest(root, groups, ("cpuset.cpus.effective", "cpuset.effective_cpus", "cpuset.cpus", "cpus"))
-    )
+    return _public(_nearest(root, groups, _CPUS))
 
 
 def nodes(root: Root, groups: Groups) -> Fact[frozenset[int]]:
     """NUMA nodes of the nearest group that names any."""
-    return _public(
-        _nearest(root, groups, ("cpuset.mems.effective", "cpuset.effective_mems", "cpuset.mems", "mems"))
-    )
+    return _public(_nearest(root, groups, _MEMS))
 
 
 class MemoryBounds(NamedTuple):

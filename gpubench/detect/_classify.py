@@ -106,7 +106,10 @@ def judge(bdf: Address, records: list[Record], *, passed: bool = False) -> Sort:
     drivers = {fact.value for r in records if (fact := r.facts.get("driver.name")) is not None}
     bound = not drivers.isdisjoint(GPU_DRIVERS)
     proven = any(r.source in _PROOF for r in records)
-    if pci_class is None or pci_class >> 8 not in (0x03, 0x0B, 0x12):
+    if pci_class is None:  # a DRM card is there to draw, at least
+        drawn = all(r.source in ("drm", "pci-sysfs") for r in records)
+        return "gpu" if bound or vendor is None or vendor in GPU_VENDORS or not drawn else "display"
+    if pci_class >> 8 not in (0x03, 0x0B, 0x12):
         return "gpu"
     if pci_class == 0x0B40:
         return "accelerator"

@@ -10,6 +10,7 @@ _KEPT = (
     "avx512_fp16", "amx_tile", "amx_int8", "amx_bf16", "asimd", "sve", "sve2", "i8mm", "bf16", "sme",
     "vx", "vxe", "vxe2",
 )  # fmt: skip
+_X86_HOMONYMS = {"sme"}  # AMD encrypts memory under the name of Arm's matrix extension
 _POWER = r"POWER|PPC970|Cell"  # the 64-bit ones
 _FLAG_KEYS = ("flags", "Features", "features")
 _ARM_MAKERS = {
@@ -104,7 +105,7 @@ def isa(info: CpuInfo, online: frozenset[int] | None = None) -> list[str] | None
             continue
         for key in _FLAG_KEYS:
             if key in block:
-                flags = set(block[key].split())
+                flags = set(block[key].split()) - (_X86_HOMONYMS if key == "flags" else set())
                 common = flags if common is None else common & flags
     return None if common is None else [flag for flag in _KEPT if flag in common]
 

@@ -26,7 +26,7 @@ class NodeMemory(NamedTuple):
 def acquire(root: Root, groups: Groups, gpu_nodes: frozenset[int]) -> tuple[Numa, list[MachineWarning]]:
     """All nodes; `gpu_nodes` are those that a GPU calls its memory."""
     ids = _ids(root)
-    allowed = derived(_cgroup.nodes(root, groups), sorted)
+    allowed = derived(_cut(_cgroup.nodes(root, groups), ids), sorted)
     if ids.value is None:
         return Numa(ids=ids, allowed_ids=allowed), []
     cpus = {node: _cpus(root, node) for node in ids.value}
@@ -44,6 +44,14 @@ def acquire(root: Root, groups: Groups, gpu_nodes: frozenset[int]) -> tuple[Numa
         for node in ids.value
     ]
     return Numa(ids=ids, allowed_ids=allowed, nodes=nodes), []
+
+
+def _cut(allowed: Fact[frozenset[int]], ids: Fact[list[int]]) -> Fact[frozenset[int]]:
+    """An older cpuset may name nodes that are not there."""
+    if allowed.value is None or ids.value is None:
+        return allowed
+    inside = allowed.value & frozenset(ids.value)
+    return derived(allowed, lambda _: inside) if inside else missing("invalid", allowed.source)
 
 
 def memory(root: Root, node: int) -> NodeMemory:
