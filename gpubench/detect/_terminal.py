@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from gpubench.detect.picture import Section
 
 BAR_CELLS = 20
+# What is usable, and what is not: by sign first, so that it is told without colour.
+_STYLES = {"✓": "green", "✗": "yellow"}
 NARROWEST, WIDEST = 40, 100
 
 
@@ -21,6 +23,8 @@ def draw(sections: Sequence[Section], *, color: str, ascii: bool) -> str:
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
+
+    from gpubench.detect.picture import spelled
 
     colored = color == "always" or (color == "auto" and sys.stdout.isatty() and not os.environ.get("NO_COLOR"))
     ascii = ascii or not _unicode()
@@ -32,10 +36,10 @@ def draw(sections: Sequence[Section], *, color: str, ascii: bool) -> str:
         headline = Text()  # a base style would spread over the lines below
         headline.append(section.headline, style="bold" if section.good else "bold yellow")
         if section.used is not None:
-            headline.append("  ")
+            headline.append("\n")
             headline.append(bar(section.used, ascii), style="cyan")
         for line in section.lines:
-            headline.append(f"\n{line}", style="" if section.good else "yellow")
+            headline.append(f"\n{spelled(line) if ascii else line}", style=_STYLES.get(line[:1], ""))
         table.add_row(Text(section.title, style="bold cyan"), headline)
     stream = io.StringIO()
     console: Any = Console(file=stream, width=width, force_terminal=colored, no_color=not colored, highlight=False,
@@ -64,7 +68,7 @@ def _columns() -> int:
 
 def _unicode() -> bool:
     try:
-        "╭█".encode(sys.stdout.encoding or "ascii")
+        "╭█✓✗".encode(sys.stdout.encoding or "ascii")
     except (UnicodeEncodeError, LookupError):
         return False
     return True

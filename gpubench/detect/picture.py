@@ -8,12 +8,13 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from gpubench.detect import remedies
+from gpubench.detect import _sets, remedies
 from gpubench.detect._blas import misfit
 from gpubench.model.machine import Gpu, Machine, MeasuredBreakEven
 
 GIB = 1 << 30
 _SMT = {"on": "SMT on", "off": "no SMT", "hidden": "SMT hidden by the hypervisor"}
+_YES, _NO = "✓", "✗"
 # pci.ids names the chip, and the maker elsewhere.
 _MAKERS = {"nvidia": "NVIDIA", "amd": "AMD", "intel": "Intel", "apple": "Apple"}
 
@@ -52,18 +53,23 @@ def render(
     found = list(sections(machine))
     if format == "markdown":
         rows = [f"| {s.title} | {'<br>'.join(_cell(line) for line in (s.headline, *s.lines))} |" for s in found]
-        return "\n".join(["| part | what was found |", "| --- | --- |", *rows])
+        text = "\n".join(["| part | what was found |", "| --- | --- |", *rows])
+        return spelled(text) if ascii else text
     from gpubench.detect import _terminal
 
     return _terminal.draw(found, color=color, ascii=ascii)
+
+
+def spelled(text: str) -> str:
+    """The signs in ASCII."""
+    return text.replace(_YES, "+").replace(_NO, "!")
 
 
 def sections(machine: Machine) -> Iterator[Section]:
     """CPU, RAM, each GPU, what is no GPU, and the mode."""
     yield _cpu(machine)
     yield _ram(machine)
-    for gpu in machine.gpus:
-        yield _gpu(gpu)
+    yield from _gpus(machine)
     others = [f"{clean(s.name)} (software, {', '.join(s.apis)})" for s in machine.software_renderers]
     others += [f"{a.bdf.value} display adapter ({a.role.value})" for a in machine.display_adapters]
     others += [
@@ -90,9 +96,15 @@ def explained(machine: Machine) -> Iterator[str]:
 
 def title(gpu: Gpu) -> str:
     """What to call a GPU."""
-    fallback = f"{gpu.vendor.value or 'unknown'} GPU {gpu.vendor_id.value or '?'}:{gpu.device_id.value or '?'}"
-    maker = _MAKERS.get(gpu.vendor.value or "", "") if gpu.name_precision == "family" else ""
-    return clean(" ".join(part for part in (maker, gpu.name.value or fallback) if part))
+    maker = _MAKERS.get(gpu.vendor.value or "")
+    if gpu.name.value is None:
+        ids = (
+            f" {gpu.vendor_id.value}:{gpu.device_id.value}"
+            if gpu.vendor_id.value and gpu.device_id.value
+            else ""
+        )
+        return f"{maker or 'unknown'} GPU{ids}"
+    return clean(f"{maker} {gpu.name.value}" if maker and gpu.name_precision == "family" else gpu.name.value)
 
 
 def gib(size: int | None) -> str:
@@ -108,20 +120,25 @@ def clean(text: str) -> str:
 def _cpu(machine: Machine) -> Section:
     cpu = machine.cpu
     counts = f"{_or(cpu.cores.value)} cores, {_or(cpu.logical.value)} CPUs, {_or(cpu.available.value)} usable"
+    if cpu.logical.value is None:
+        counts = "number of CPUs unknown"
     if cpu.limited_by.value not in (None, "online"):
         counts += f" (limited by {cpu.limited_by.value})"
     kinds = [f"{_or(kind.cores)} cores on CPUs {kind.cpus}" for kind in cpu.kinds.value or ()]
-    caches = [
-        f"L{c.level} {c.size_bytes >> 10} KiB x{c.instances}"
-        for c in cpu.caches.value or ()
-        if c.type != "instruction"
-    ]
+    caches: dict[int, list[str]] = {}
+    for c in cpu.caches.value or ():
+        if c.type != "instruction":
+            caches.setdefault(c.level, []).append(f"{_cache_size(c.size_bytes)} x{c.instances}")
     lines = [counts + (f", {_SMT[cpu.smt.value]}" if cpu.smt.value in _SMT else "")]
     lines += ["kinds: " + "; ".join(kinds)] if len(kinds) > 1 else []
-    lines += [", ".join(caches)] if caches else []
+    lines += [", ".join(f"L{level} {' + '.join(sizes)}" for level, sizes in caches.items())] if caches else []
     lines += [" ".join(cpu.isa.value)] if cpu.isa.value else []
     lines += list(_blas_lines(machine))
     return Section("CPU", clean(cpu.model.value or "unknown model"), [clean(line) for line in lines])
+
+
+def _cache_size(size: int) -> str:
+    return f"{size >> 20} MiB" if size >= 1 << 20 and size % (1 << 20) == 0 else f"{size >> 10} KiB"
 
 
 def _blas_lines(machine: Machine) -> Iterator[str]:
@@ -149,44 +166,96 @@ def _ram(machine: Machine) -> Section:
         )
     total, usable = memory.total_bytes.value, memory.usable_bytes.value
     used = 1 - min(1.0, usable / total) if total and usable is not None else None
-    return Section("RAM", f"{gib(total)}, {gib(usable)} usable", lines, used)
+    headline = "size unknown" if total is None else f"{gib(total)}, {gib(usable)} usable"
+    return Section("RAM", headline, lines, used)
 
 
-def _gpu(gpu: Gpu) -> Section:
-    memory = gpu.memory
-    size, free = memory.dedicated_bytes.value, memory.free_bytes.value
-    used = 1 - min(1.0, free / size) if size and free is not None else None
-    driver = (
-        f"driver {gpu.driver.name.value} {gpu.driver.version.value or ''}".strip()
-        if gpu.driver.name.value
-        else None
+def _gpus(machine: Machine) -> Iterator[Section]:
+    """One section per GPU; three and more that differ in nothing but their address are one."""
+    rejected = {entry.device_id: entry.code for entry in machine.recommendation.rejected}
+    groups: dict[tuple[object, ...], list[tuple[int, Gpu]]] = {}
+    for number, gpu in enumerate(machine.gpus):
+        groups.setdefault((title(gpu), _vram(gpu), *_gpu_lines(gpu, rejected.get(gpu.id))), []).append(
+            (number, gpu)
+        )
+    small = [[entry] for group in groups.values() if len(group) < 3 for entry in group]
+    for group in sorted(small + [group for group in groups.values() if len(group) >= 3]):
+        yield _gpu(group, rejected)
+
+
+def _gpu(group: list[tuple[int, Gpu]], rejected: dict[str, str]) -> Section:
+    gpu, many = group[0][1], len(group) > 1
+    places = ", ".join(entry.bdf.value or entry.id for _, entry in group[:4]) + (
+        " ..." if len(group) > 4 else ""
     )
-    link = f"PCIe {gpu.link.gen_max.value} x{gpu.link.width_max.value}" if gpu.link.gen_max.value else None
-    parts = (gpu.kind.value, gpu.bdf.value, driver, gpu.compute.arch.value, link)
-    lines = [", ".join(part for part in parts if part)]
+    each = " each" if many and gpu.memory.dedicated_bytes.value else ""
+    headline = (f"{len(group)} x " if many else "") + f"{title(gpu)}, {_vram(gpu)}{each}"
+    lines = [places if many else gpu.bdf.value or "", *_gpu_lines(gpu, rejected.get(gpu.id))]
+    name = f"GPU {_sets.list_form(number for number, _ in group)}"
+    lines = _joined(lines)
+    size, free = gpu.memory.dedicated_bytes.value, gpu.memory.free_bytes.value
+    used = 1 - min(1.0, free / size) if size and free is not None and not many else None
+    return Section(name, headline, [clean(line) for line in lines], used, not gpu.why_not)
+
+
+def _joined(lines: list[str]) -> list[str]:
+    """The place and the first line as one."""
+    head = ", ".join(line for line in lines[:2] if line)
+    return [line for line in (head, *lines[2:]) if line]
+
+
+def _gpu_lines(gpu: Gpu, rejected: str | None) -> tuple[str, ...]:
+    """What is known, then what is usable, then why not."""
+    driver, link, memory = gpu.driver, gpu.link, gpu.memory
+    facts = (
+        gpu.kind.value,
+        f"driver {driver.name.value} {driver.version.value or ''}".strip() if driver.name.value else None,
+        gpu.compute.arch.value, f"{gpu.compute.units.value} units" if gpu.compute.units.value else None,
+        f"PCIe {link.gen_max.value} x{_or(link.width_max.value)}" if link.gen_max.value else None,
+    )  # fmt: skip
+    lines = [", ".join(fact for fact in facts if fact)]
     if gpu.compute.partitions:
-        lines.append(f"{len(gpu.compute.partitions)} partitions, the largest {gib(memory.usable_bytes.value)}")
+        largest = f", the largest {gib(memory.usable_bytes.value)}" if memory.usable_bytes.value else ""
+        lines.append(f"{len(gpu.compute.partitions)} partitions{largest}")
     if gpu.power.throttle:
         lines.append(f"clocks held down now: {', '.join(gpu.power.throttle)}")
-    lines += [f"not usable: {code}. {remedies.text(code)}" for code in gpu.why_not]
-    return Section(
-        "GPU", f"{title(gpu)}, {_vram(gpu)}", [clean(line) for line in lines if line], used, not gpu.why_not
-    )
+    if gpu.power.state.value in ("suspended", "suspending"):
+        lines.append(f"asleep ({gpu.power.state.value})")
+    if gpu.apis:
+        lines.append(f"listed by {', '.join(sorted(gpu.apis))}")
+    lines += [f"{_NO} not usable: {code}. {remedies.text(code)}" for code in gpu.why_not]
+    if rejected is not None and rejected not in gpu.why_not:
+        lines.append(f"{_NO} not chosen: {rejected}. {remedies.text(rejected)}")
+    elif gpu.usable.value and rejected is None:
+        lines.append(f"{_YES} usable: {gib(memory.usable_bytes.value)}")
+    elif rejected is None:
+        lines.append(f"{_YES} {gib(memory.usable_bytes.value)} for one process; whether it opens was not tried")
+    return tuple(lines)
 
 
 def _vram(gpu: Gpu) -> str:
     memory = gpu.memory
     if memory.unified.value:
-        return f"shares RAM, {gib(memory.usable_bytes.value)} usable"
+        return "shares RAM" + (
+            f", {gib(memory.usable_bytes.value)} usable" if memory.usable_bytes.value else ""
+        )
     return f"{gib(memory.dedicated_bytes.value)}" if memory.dedicated_bytes.value else "memory unknown"
 
 
 def _mode(machine: Machine) -> Section:
     advice = machine.recommendation
+    numbers = {gpu.id: number for number, gpu in enumerate(machine.gpus)}
+    chosen = [numbers[name] for name in advice.device_ids if name in numbers]
+    on = f" on GPU {_sets.list_form(chosen)}" if chosen else ""
     threads = f", {advice.cpu_threads} CPU threads" if advice.cpu_threads else ""
-    lines = [f"{reason.code}: {reason.text}" for reason in advice.reasons]
+    told = {(entry.device_id, entry.code) for entry in advice.rejected}  # the GPU's own section says why
+    lines = [f"{r.code}: {r.text}" for r in advice.reasons if (r.device_id, r.code) not in told]
+    refused: dict[str, list[int]] = {}
+    for entry in advice.rejected:
+        refused.setdefault(entry.code, []).append(numbers[entry.device_id])
+    lines += [f"not GPU {_sets.list_form(found)}: {code}" for code, found in refused.items()]
     lines += quoted(advice.measured.break_even) if advice.measured else []
-    return Section("Mode", f"{advice.mode} ({advice.confidence}){threads}", [clean(line) for line in lines])
+    return Section("Mode", f"{advice.mode}{on}{threads} ({advice.confidence})", [clean(line) for line in lines])
 
 
 def quoted(points: Sequence[MeasuredBreakEven]) -> list[str]:
