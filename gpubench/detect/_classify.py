@@ -7,11 +7,11 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Literal, NamedTuple
 
+from gpubench.detect._pci import GPU_DRIVERS
 from gpubench.detect._record import Address, Record
 
 Sort = Literal["gpu", "display", "accelerator", "none"]
 GPU_VENDORS = {0x10DE: "nvidia", 0x1002: "amd", 0x8086: "intel", 0x106B: "apple"}
-GPU_DRIVERS = ("nvidia", "nouveau", "nova", "amdgpu", "radeon", "i915", "xe", "asahi")
 # Sources that list nothing but GPUs.
 _PROOF = ("kfd", "proc-nvidia", "nvml", "cuda")
 _LAYERED = re.compile(r"dozen|\bdzn\b|venus|virgl|zink|Microsoft Direct3D12", re.I)

@@ -12,6 +12,7 @@ from gpubench.detect._root import Reading, Root, integer
 from gpubench.model.facts import Fact
 
 DEVICES = "/sys/bus/pci/devices"
+GPU_DRIVERS = ("nvidia", "nouveau", "nova", "amdgpu", "radeon", "i915", "xe", "asahi")
 ASLEEP = ("suspended", "suspending")
 _LINK = ("gen_max", "width_max", "gen_now", "width_now")
 _SPEEDS = {2.5: 1, 5.0: 2, 8.0: 3, 16.0: 4, 32.0: 5, 64.0: 6}
@@ -43,7 +44,11 @@ def acquire(root: Root) -> list[Function] | None:
         folder = f"{DEVICES}/{name}"
         pci_class = first(root.fact(f"{folder}/class", _class_file))
         value = pci_class.value if pci_class.value is not None else _from_uevent(root, folder, "class").value
-        if value is not None and (value >> 8 in (0x03, 0x12) or value == 0x0B40):
+        if value is None:  # a spoiled class hides no device that a GPU driver holds
+            wanted = driver(root, folder, _uevent(root.read(f"{folder}/uevent"))).value in GPU_DRIVERS
+        else:
+            wanted = value >> 8 in (0x03, 0x12) or value == 0x0B40
+        if wanted:
             found.append(describe(root, folder, "pci-sysfs", bdf))
     return sorted(found, key=lambda function: function.bdf or Address(0, 0, 0, 0))
 

@@ -59,11 +59,11 @@ class Root:
 
     def read(self, path: str) -> Reading:
         """The text of a regular file without NUL bytes and outer white space; never raises."""
-        real = self._real(path)
+        real, about = self._leaf(path)
         if real is None:
             return Reading(path, None, "absent")
         try:
-            raw = _regular(self._host(real))
+            raw = _regular(self._host(real), about)
         except OSError as error:
             return self._unread(path, real, _status(error))
         if raw is None:
@@ -127,6 +127,21 @@ class Root:
     def _host(self, real: str) -> str:
         return real if self._direct else self.base.rstrip("/") + real
 
+    def _leaf(self, path: str) -> tuple[str | None, os.stat_result | None]:
+        """As `_real`, for a file that is seldom a link; and what is known about it by then."""
+        folder, _, name = path.rpartition("/")
+        if self._direct or name in ("", ".", "..") or "\0" in path:
+            return self._real(path), None
+        parent = self._real(folder) if folder else ""
+        if parent is None:
+            return None, None
+        step = f"{parent.rstrip('/')}/{name}"
+        try:
+            about = os.lstat(self._host(step))
+        except OSError:
+            return step, None  # opening it tells why
+        return (self._real(path), None) if stat.S_ISLNK(about.st_mode) else (step, about)
+
     def _real(self, path: str) -> str | None:
         """`path` without links, below the root; None if a part is missing or links run in a circle."""
         if "\0" in path:
@@ -143,16 +158,16 @@ class Root:
         if folder is None or not name:
             return folder
         budget = MOST_LINKS
-        todo, at = [name], folder
+        todo, at, there = [name], folder, True
         while todo:
             part = todo.pop()
             if part in ("", "."):
                 continue
             if part == "..":
-                at = at.rpartition("/")[0]
+                at, there = at.rpartition("/")[0], True
                 continue
             step = f"{at}/{part}"
-            target = self._target(step)
+            target, there = self._target(step)
             if target is None:
                 at = step
                 continue
@@ -162,24 +177,26 @@ class Root:
             if target.startswith("/"):
                 at = ""
             todo += reversed(target.split("/"))
-        return at if os.path.lexists(self._host(at or "/")) else None
+        return at if there else None
 
-    def _target(self, step: str) -> str | None:
+    def _target(self, step: str) -> tuple[str | None, bool]:
+        """Where a link leads, and whether there is anything at all."""
         # /proc/self is a link to a number that changes: a recording keeps the word instead.
         if step == "/proc/self":
-            return None
+            return None, os.path.lexists(self._host(step))
         try:
             target = os.readlink(self._host(step))
-        except OSError:
-            return None
+        except OSError as error:
+            return None, error.errno == errno.EINVAL  # it is there, and no link
         if self.trace is not None:
             self.trace.links[step] = target
-        return target
+        return target, True
 
 
-def _regular(path: str) -> bytes | None:
+def _regular(path: str, about: os.stat_result | None = None) -> bytes | None:
     """Up to 4 MiB of a regular file; None for a folder, pipe, socket or device. Raises OSError."""
-    if not stat.S_ISREG(os.stat(path).st_mode):
+    found = about or os.stat(path)
+    if not stat.S_ISREG(found.st_mode):
         return None
     handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
     try:
@@ -187,6 +204,10 @@ def _regular(path: str) -> bytes | None:
         while left > 0 and (part := os.read(handle, min(left, 1 << 16))):
             parts.append(part)
             left -= len(part)
+            if (
+                len(part) == found.st_size
+            ):  # a file of a disk is at its end; those of a kernel lie about their size
+                break
         return b"".join(parts)
     finally:
         os.close(handle)
