@@ -18,6 +18,15 @@ def names() -> tuple[str, ...]:
     return tuple(sorted(found, key=lambda name: (_ORDER.index(name) if name in _ORDER else len(_ORDER), name)))
 
 
+def known(name: str) -> bool:
+    """True if `load` would find it; entry points are looked up, not loaded, and only for a foreign name."""
+    if name in names() or name in HIDDEN:
+        return True
+    from importlib.metadata import entry_points
+
+    return bool(entry_points(group="gpubench.backends", name=name))
+
+
 def load(name: str) -> Backend:
     """The backend of that name: a file here, else an entry point of the group `gpubench.backends`.
 

@@ -52,7 +52,7 @@ class Programs:
         self._limits = limits
         self._pipelines: dict[tuple[str, str], Any] = {}
         self._programs: dict[str, tuple[WgslProgram, str]] = {}
-        self._launches: dict[tuple[Any, ...], WgpuLaunch] = {}
+        self._launches: dict[tuple[Any, ...], tuple[WgpuLaunch, tuple[Buffer, ...]]] = {}
 
     def launch(self, op: Op, case: Case, inputs: Sequence[Buffer], output: Buffer) -> WgpuLaunch:
         """The op's first WGSL kernel bound to these buffers. Raises BuildError with the compiler's text."""
@@ -60,8 +60,13 @@ class Programs:
         if key not in self._launches:
             if len(self._launches) >= _BIND_GROUPS:
                 self._launches.clear()
-            self._launches[key] = self._bind(op, case, inputs, output)
-        return self._launches[key]
+            # The buffers are kept with the launch: as long as they live, no other object has their id.
+            self._launches[key] = (self._bind(op, case, inputs, output), (*inputs, output))
+        return self._launches[key][0]
+
+    def forget_buffers(self) -> None:
+        """Drop every bind group: some buffers are gone."""
+        self._launches.clear()
 
     def bare(self, source: str) -> WgpuLaunch:
         """A launch without buffers."""

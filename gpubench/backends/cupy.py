@@ -102,6 +102,9 @@ class CupySession:
             return Unsupported(f"{op.name} has no tuned kernel for cupy", reason="no-implementation")
         if case.form == "tuned" and kernels[0].library:
             return Unsupported(f"the best {op.name} on cupy is the library call", reason="no-implementation")
+        size, limit = op.bytes(case.params, case.dtype), self.limits.max_buffer_bytes
+        if size > limit:
+            return Unsupported(f"the operands take {size} bytes; the device has {limit}", reason="limit")
         return None
 
     def host_array(self, shape: Shape, dtype: Dtype, form: Form) -> Array:

@@ -27,6 +27,7 @@ _SOFTWARE_VENDOR = 0x10005  # Mesa's PCI-less vendor id: llvmpipe and lavapipe
 _SOFTWARE_NAMES = ("llvmpipe", "lavapipe", "swiftshader", "warp", "basic render")
 _FLUSH_BYTES = 256 << 20  # no API tells the cache size; two times any L2 of today
 _FLUSH_BYTES_SOFTWARE = 64 << 20
+IDLE_BYTES = 1 << 30  # idle buffers of sizes that are done with may hold this much device memory
 _EMPTY = "@compute @workgroup_size(1) fn main() {}"
 
 
@@ -104,9 +105,16 @@ class WgpuSession:
         free = self._pool.get(size)
         if free:
             return free.pop()
+        if self._idle_bytes() > IDLE_BYTES:
+            self._empty_pool()
         usage = wgpu.BufferUsage.STORAGE | wgpu.BufferUsage.COPY_SRC | wgpu.BufferUsage.COPY_DST
-        with _vendor_errors():
-            return self._device.create_buffer(size=size, usage=usage)
+        try:
+            with _vendor_errors():
+                return self._device.create_buffer(size=size, usage=usage)
+        except DeviceOutOfMemory:
+            self._empty_pool()
+            with _vendor_errors():
+                return self._device.create_buffer(size=size, usage=usage)
 
     def free(self, buffer: Buffer) -> None:
         """Back into the pool."""
@@ -171,12 +179,20 @@ class WgpuSession:
     def close(self) -> None:
         """Destroy the device and everything on it."""
         with contextlib.suppress(Exception):
-            for buffers in self._pool.values():
-                for buffer in buffers:
-                    buffer.destroy()
-            self._pool.clear()
+            self._empty_pool()
             self._transfers.close()
             self._device.destroy()
+
+    def _idle_bytes(self) -> int:
+        return sum(size * len(buffers) for size, buffers in self._pool.items())
+
+    def _empty_pool(self) -> None:
+        """Destroy the idle buffers, and forget the bind groups that hold some of them."""
+        for buffers in self._pool.values():
+            for buffer in buffers:
+                buffer.destroy()
+        self._pool.clear()
+        self._programs.forget_buffers()
 
     def _flush_buffer(self) -> Any:
         import wgpu

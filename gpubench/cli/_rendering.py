@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from gpubench.cli.report import chosen_format, table_width, wants_color
+from gpubench.errors import UsageError
 
 if TYPE_CHECKING:
     from gpubench.model.result import Run
@@ -27,7 +28,13 @@ class Look(msgspec.Struct, frozen=True):
 
     def format_of(self, path: str) -> str:
         """The format of a report file, by its suffix. Raises UsageError for an unknown suffix."""
-        return chosen_format(None, path, False)
+        try:
+            return chosen_format(None, path, False)
+        except UsageError as error:
+            raise UsageError(
+                error.code, error.message, why=".json and .json.gz hold the result; .md, .csv and .txt a report",
+                hint="give the file one of these suffixes",
+            ) from error  # fmt: skip
 
     def render(self, runs: Sequence[Run], format: str) -> str:
         """The report as text; files get neither colour nor the terminal's width."""

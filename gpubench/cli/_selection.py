@@ -103,14 +103,14 @@ def parse_wish(backend_text: str, device_text: str | None, allow_software: bool)
     known = [*backends.names(), "auto"]
     for word in words(backend_text, "--backends"):
         name = word.removesuffix("?")
-        if name not in backends.HIDDEN:
+        if name != "auto" and not backends.known(name):
             require_choice(name, known, "--backends")
         if name != "auto":
             (optional if word.endswith("?") else required).append(name)
     devices = words(device_text, "--devices") if device_text is not None else []
     for device in devices:
         name, colon, index = device.partition(":")
-        if name not in backends.HIDDEN:
+        if not backends.known(name):
             require_choice(name, backends.names(), "--devices")
         if not colon or not index:
             raise UsageError(

@@ -106,6 +106,11 @@ def run(
         selection, settings, choice, keep, began=began, label=label, tags=tag or [],
         context=pairs, required=_required(wish, choice), check_only=check_only,
     )  # fmt: skip
+    if keep is not None and not any(workload.cases for workload in runner.planned(request)):
+        raise UsageError(
+            "empty-selection", "--filter and --skip leave no case to measure",
+            why="no planned case matches", hint="--dry-run without them lists the case ids",
+        )  # fmt: skip
     if dry_run:
         from gpubench.cli import _dry_run
 

@@ -153,7 +153,8 @@ def calibrate_hot(cycle: Cycle) -> int | None:
         if seconds is None:
             return None
         if seconds >= HOT_SAMPLE_S or repeat >= LONGEST_HOT_REPEAT:
-            return repeat
+            # Time per launch falls as launches queue up: fewer than on the wall clock would look slower than it.
+            return max(repeat, min(cycle.repeat, LONGEST_HOT_REPEAT))
         wanted = repeat * HOT_SAMPLE_S / max(seconds, 1e-9)
         repeat = min(max(2 * repeat, 1 << math.ceil(math.log2(wanted))), LONGEST_HOT_REPEAT)
 

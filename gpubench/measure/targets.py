@@ -147,7 +147,7 @@ def _absence(listing: Listing) -> RunWarning:
 def _unavailable(message: str, listing: Listing) -> RequiredUnavailable:
     there = ", ".join(device.id for device in listing.devices if listing.backend not in backends.HIDDEN)
     why = listing.detail or (
-        f"{listing.backend} has {there}" if there else f"{listing.backend} lists no device"
+        f"{listing.backend} has {there}" if there else f"{listing.backend} has no device of that name"
     )
     hint = listing.hint or "leave it out, or let --backends auto take what is there"
     return RequiredUnavailable("unavailable", message, why=why, hint=hint)

@@ -16,7 +16,7 @@ _CASE_FINDINGS: dict[str, tuple[Severity, str, str]] = {
                  "close other programs and run again with --rigorous"),
     "too-short": ("warning", "a sample lasts less than 1 ms", "use larger --sizes"),
     "first-slow": ("info", "the first sample is an outlier", "outliers are kept; --rigorous takes more samples"),
-    "drift": ("warning", "values rise or fall with time", "let the machine settle, then add sessions with --append"),
+    "drift": ("warning", "values rise or fall with time", "let the machine settle and take more --sessions"),
     "contended": ("warning", "other processes took more than 5 % of the CPU", "close other programs and run again"),
     "throttled": ("warning", "the device was throttled; no headline", "improve cooling or power, or lower --max-time"),
     "implausible": ("error", "beyond a ceiling or below the clock; excluded from every table",
@@ -65,7 +65,7 @@ def _about_run(run: Run, cases: Sequence[CaseResult]) -> list[Finding]:
     used = max((len(row.sessions) for row in cases), default=0)
     if 0 < used < stats.MIN_BOOTSTRAP_SESSIONS:
         sessions = "1 session" if used == 1 else f"{used} sessions"
-        advice = "use --sessions 5 or add sessions with --append; a regression gate needs 5"
+        advice = "use --sessions 5 or more"
         message = f"{sessions}: an interval tells what was seen within it, not what another session would give"
         found.append(Finding(code="few-sessions", severity="info", message=message, hint=advice))
     limit = cpu_limit(run)
