@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -7,7 +8,7 @@ from hypothesis import strategies as st
 from gpubench.detect import _visibility
 from gpubench.detect._fact import ABSENT, known
 from gpubench.detect._visibility import parse
-from gpubench.model.machine import Gpu
+from gpubench.model.machine import Compute, Gpu, Partition
 
 UUIDS = ["GPU-aaaa1111", "GPU-aaaa2222", "GPU-bbbb3333"]
 
@@ -75,3 +76,26 @@ def test_cuda_says_nothing_about_other_vendors():
 def test_rocr_filters_before_hip_counts():
     found = hidden(gpus("amd", "a", "a", "a"), ROCR_VISIBLE_DEVICES="1,2", HIP_VISIBLE_DEVICES="1")
     assert found == {"g0": "ROCR_VISIBLE_DEVICES", "g1": "HIP_VISIBLE_DEVICES", "g2": "absent"}
+
+
+MIG = "MIG-11111111-2222-3333-4444-555555555555"
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [(MIG, "g1"), (MIG[:12], "g1"), (MIG.lower().replace("mig", "MIG"), "g1"), ("MIG-9", ""), (f"{MIG},{MIG}", ""), (f"0,{MIG}", "g0"),
+     (f"{MIG},0", "g1"), ("GPU-aaaa1111", "g0"), ("GPU-AAAA1111", "g0"), ("GPU-aaaa", ""), ("MIG-GPU-aaaa1111/3/0", "")],
+)  # fmt: skip
+def test_an_instance_shows_the_gpu_that_it_is_a_slice_of(text, shown):
+    first, second = gpus("nvidia", "a", "a")
+    slices = Compute(partitions=[Partition(id=MIG)])
+    found = hidden([first, msgspec.structs.replace(second, compute=slices)], CUDA_VISIBLE_DEVICES=text)
+    assert [name for name, verdict in found.items() if verdict == "absent"] == ([shown] if shown else [])
+
+
+def test_unlike_models_by_number_are_told_where_all_are_named():
+    """Whatever the order is, a list of all numbers hides none, and a list of none hides all."""
+    variable = "CUDA_VISIBLE_DEVICES"
+    assert hidden(gpus("nvidia", "a", "b"), **{variable: "1,0"}) == {"g0": "absent", "g1": "absent"}
+    assert hidden(gpus("nvidia", "a", "b"), **{variable: "-1"}) == {"g0": variable, "g1": variable}
+    assert hidden(gpus("nvidia", "a", "b"), **{variable: "0,0"}) == {"g0": variable, "g1": variable}
