@@ -53,4 +53,4 @@ def _why(machine: Machine) -> Lack:
 def _blocked(gpu: Gpu) -> Lack:
     code = gpu.why_not[0] if gpu.why_not else "UNUSABLE"
     name = gpu.name.value or gpu.vendor.value or "a GPU"
-    return Lack(f"{name} ({gpu.id}) is there but not usable: {code}", remedies.text(code))
+    return Lack(f"{name} ({gpu.id}) is there but not usable: {code}", remedies.about(code, gpu))

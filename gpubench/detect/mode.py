@@ -28,7 +28,7 @@ def recommend(machine: Machine, override: Mode | None = None) -> Recommendation:
     """Mode, devices and reasons for a machine whose GPUs are known; `override` is the user's choice."""
     candidates, rejected = _judge(machine.gpus)
     mode, chosen, reasons = _rule(machine, candidates)
-    reasons += [Reason(code=code, device_id=gpu.id, text=remedies.text(code)) for gpu, code in rejected]
+    reasons += [Reason(code=code, device_id=gpu.id, text=remedies.about(code, gpu)) for gpu, code in rejected]
     reasons += _notes(chosen if mode != "cpu" else [])
     if mode == "cpu" and not machine.gpus:
         reasons.append(_no_gpu(machine))

@@ -223,7 +223,7 @@ def _gpu_lines(gpu: Gpu, rejected: str | None) -> tuple[str, ...]:
         lines.append(f"asleep ({gpu.power.state.value})")
     if gpu.apis:
         lines.append(f"listed by {', '.join(sorted(gpu.apis))}")
-    lines += [f"{_NO} not usable: {code}. {remedies.text(code)}" for code in gpu.why_not]
+    lines += [f"{_NO} not usable: {code}. {remedies.about(code, gpu)}" for code in gpu.why_not]
     if rejected is not None and rejected not in gpu.why_not:
         lines.append(f"{_NO} not chosen: {rejected}. {remedies.text(rejected)}")
     elif gpu.usable.value and rejected is None:

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from gpubench.model.machine import Gpu
+
 _TEXTS = {
     "VRAM_GE_4GIB": "At least 4 GiB of usable GPU memory. Not measured yet: `gpubench run` does.",
     "VRAM_2_TO_4GIB": "2 to 4 GiB of usable GPU memory: share the work. Not measured yet: `gpubench run` does.",
@@ -38,6 +43,18 @@ _TEXTS = {
 def text(code: str) -> str:
     """One sentence that says what the code means and what helps."""
     return _TEXTS.get(code, "")
+
+
+def about(code: str, gpu: Gpu) -> str:
+    """As `text`, with the variable or the device node of this GPU."""
+    node, variable = gpu.access.device_node, gpu.access.hidden_by_env.value
+    if code == "HIDDEN_BY_ENV" and variable:
+        return f"The environment variable {variable} hides it; unset it, or name this GPU in it."
+    if code == "NO_PERMISSION" and node.source:
+        return f"This user may not open {node.source}; join the group that owns it (render or video)."
+    if code == "NOT_EXPOSED" and node.source:
+        return f"{node.source} is not here; give the container the device (--gpus all, or --device)."
+    return text(code)
 
 
 def codes() -> list[str]:

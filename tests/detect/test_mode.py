@@ -5,9 +5,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from gpubench.detect import mode, remedies
+from gpubench.detect import _require, mode, remedies
 from gpubench.detect._fact import known
-from gpubench.model.machine import Api, Compute, Cpu, Gpu, GpuMemory, Machine, Recommendation
+from gpubench.model.machine import Access, Api, Compute, Cpu, Gpu, GpuMemory, Machine, Recommendation
 
 GIB = 1 << 30
 
@@ -92,3 +92,27 @@ def test_every_code_has_a_text():
 def test_the_documentation_lists_every_code():
     page = (Path(__file__).parents[2] / "docs" / "detection.md").read_text()
     assert [code for code in remedies.codes() if f"| `{code}` | {remedies.text(code)} |" not in page] == []
+
+
+@pytest.mark.parametrize(
+    ("access", "code", "named"),
+    [
+        (Access(hidden_by_env=known("CUDA_VISIBLE_DEVICES", "x")), "HIDDEN_BY_ENV", "unset it"),
+        (Access(hidden_by_env=known("ONEAPI_DEVICE_SELECTOR", "x")), "HIDDEN_BY_ENV", "ONEAPI_DEVICE_SELECTOR"),
+        (
+            Access(device_node=known("no_permission", "/dev/dri/renderD129")),
+            "NO_PERMISSION",
+            "/dev/dri/renderD129",
+        ),
+        (Access(device_node=known("absent", "/dev/nvidia3")), "NOT_EXPOSED", "/dev/nvidia3"),
+    ],
+)
+def test_a_reason_names_the_variable_or_the_node(access, code, named):
+    gpu = card(8 * GIB, usable=known(False, "t"), why_not=[code], access=access)
+    advice = advise(gpu)
+    assert (advice.mode, advice.reasons[0].code) == ("cpu", code)
+    assert named in advice.reasons[0].text
+    lack = _require.lacks(Machine(gpus=[gpu]), "gpu")
+    assert lack is not None
+    assert named in lack.hint
+    assert lack.why.endswith(code)
