@@ -1,4 +1,4 @@
-"""A scripted NVML for machines that people have shown with `nvidia-smi -q`: figures in, document out."""
+"""A scripted NVML for machines as people show them with `nvidia-smi -q`: figures in, document out."""
 
 from __future__ import annotations
 
