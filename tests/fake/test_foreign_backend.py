@@ -175,9 +175,6 @@ class TestForeign:
         assert all("SIGABRT" in o.detail for o in found.values())
         assert finished.exit_code == 0, "nobody named it"
 
-    @pytest.mark.xfail(
-        strict=True, reason="--backends and --devices know built-in names alone (cli/_selection.py)"
-    )
     def test_it_can_be_named_on_the_command_line(self, gpubench, tmp_path):
         site = str(tmp_path / "site")
         ended = gpubench("run", "--backends", "foreign?", "--ops", "add", "--dry-run", env={"PYTHONPATH": site})

@@ -18,6 +18,7 @@ class Stub:
         self.fixed_s, self.launch_s = fixed_s, launch_s
         self.case = SimpleNamespace(calls=calls, regime="resident")
         self.asked = []
+        self.repeat = 1
         self.session = SimpleNamespace(time=lambda launch, repeat: launch_s * repeat)
         self.launch = None
 
@@ -58,6 +59,14 @@ def test_a_device_sample_is_long_enough(launch_s):
     assert 1 <= repeat <= sampling.LONGEST_HOT_REPEAT
     assert launch_s * repeat >= sampling.HOT_SAMPLE_S or repeat == sampling.LONGEST_HOT_REPEAT
     assert repeat == 1 or launch_s * repeat <= 4 * sampling.HOT_SAMPLE_S
+
+
+def test_the_device_clock_sees_no_fewer_launches_than_the_wall():
+    cycle = Stub(0.0, 1e-2)
+    cycle.repeat = 21
+    assert sampling.calibrate_hot(cycle) == 21
+    cycle.repeat = 1 << 19
+    assert sampling.calibrate_hot(cycle) == sampling.LONGEST_HOT_REPEAT
 
 
 def test_without_a_device_clock_there_is_no_count():
