@@ -16,7 +16,17 @@ from gpubench.measure.plan import Workload
 from gpubench.measure.recorder import Recorder
 from gpubench.measure.workers import Worker, WorkerGone
 from gpubench.model.case import Case
-from gpubench.model.result import Block, Failure, Measurement, Outcome, Settings, Skip, Stop, StopReason
+from gpubench.model.result import (
+    Block,
+    Failure,
+    Measurement,
+    Outcome,
+    RunWarning,
+    Settings,
+    Skip,
+    Stop,
+    StopReason,
+)
 
 LARGEST_BLOCK = 5
 SHORTEST_DEADLINE_S = 1.0
@@ -290,9 +300,15 @@ def _refused(runtime: Runtime, seat: _Seat, reply: protocol.Refused | protocol.B
 
 
 def _end(runtime: Runtime, seat: _Seat, outcome: Outcome) -> None:
+    """The case is over. What earlier sessions measured outlives a device that is not to be had in this one."""
     seat.over = True
     seat.prepared = None
-    runtime.recorder.put(outcome)
+    known = runtime.recorder.outcome(seat.case.id)
+    earlier = isinstance(known, Measurement) and any(b.session < runtime.session for b in known.blocks)
+    if isinstance(outcome, Skip) and earlier:
+        runtime.recorder.warn(_missed(outcome, runtime.session))
+    else:
+        runtime.recorder.put(outcome)
     runtime.recorder.save()
     _announce(runtime, seat)
 
@@ -308,6 +324,13 @@ def _announce(runtime: Runtime, seat: _Seat) -> None:
             outcome, progress.number, progress.cases, runtime.session, estimate, precision, progress.remaining()
         )
     )
+
+
+def _missed(skip: Skip, session: int) -> RunWarning:
+    return RunWarning(
+        code="few-sessions", id=skip.id, session=session,
+        message=f"session {session + 1} lacks this case: {skip.detail}", hint=skip.hint or "run it again",
+    )  # fmt: skip
 
 
 def _skip(case: Case, reason: str, detail: str, hint: str = "") -> Skip:

@@ -5,8 +5,24 @@ from __future__ import annotations
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from gpubench.measure.rounds import kept_samples, stop_reason
-from gpubench.model.result import Block, Settings
+from gpubench import kernels
+from gpubench.measure import rounds
+from gpubench.measure.crew import DeviceGone
+from gpubench.measure.plan import Workload
+from gpubench.measure.recorder import Recorder
+from gpubench.measure.rounds import Progress, Runtime, kept_samples, stop_reason
+from gpubench.model.case import Case
+from gpubench.model.machine import Machine
+from gpubench.model.result import (
+    Block,
+    Check,
+    Fingerprint,
+    Fingerprints,
+    Measurement,
+    Run,
+    Selection,
+    Settings,
+)
 
 samples = st.lists(st.floats(1e-9, 10), max_size=30)
 settings = st.builds(
@@ -71,3 +87,44 @@ def test_the_unit_of_time_does_not_matter_for_precision(kept, wanted, scale):
 def test_enough_time_always_ends_it(kept, wanted):
     assume(wanted.min_samples <= 20)
     assert stop_reason(kept, wanted.max_time_s, 60.0, wanted) is not None
+
+
+class NoDevice:
+    """A crew whose device is gone."""
+
+    def worker(self, device_id):
+        raise DeviceGone("device-lost", "the device fell off the bus", "plug it in")
+
+    def holds(self, device_id, worker):
+        return False
+
+    def release(self, workload):
+        pass
+
+
+def test_a_device_that_is_gone_in_a_later_session_keeps_what_was_measured():
+    case = Case("add", "vector", {"n": 64}, "float32", "library", "resident", "fake:gpu")
+    same = Fingerprint(hash="0", fields={})
+    measured = Measurement(
+        id=case.id, case=case, flops=64, bytes=768, op_hash="0", check=Check(ok=True, max_error=0.0, limit=0.0, scale="value"),
+        blocks=[block([1e-6, 1e-6], 0, ())],
+    )  # fmt: skip
+    run = Run(
+        id="x", started_at="2026-01-01T00:00:00Z", selection=Selection(ops=["add"]), settings=Settings(),
+        machine=Machine(), fingerprint=Fingerprints(machine=same, device=same, software=same), outcomes=[measured],
+    )  # fmt: skip
+    recorder = Recorder(run, lambda run: None)
+
+    def measure(session):
+        runtime = Runtime(
+            crew=NoDevice(), recorder=recorder, settings=run.settings, sink=lambda event: None,
+            progress=Progress(1, 2, lambda: None), session=session, out_of_budget=lambda: False,
+            device_kind=lambda device_id: "gpu",
+        )  # fmt: skip
+        rounds.measure(runtime, Workload(kernels.load("add"), {"n": 64}, "float32", (case,)))
+
+    measure(session=1)
+    assert recorder.outcome(case.id) == measured
+    assert [(w.id, w.session) for w in recorder.run.warnings] == [(case.id, 1)]
+    measure(session=0)
+    assert recorder.outcome(case.id).reason == "device-lost", "nothing was measured before: a skip"
