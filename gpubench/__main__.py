@@ -1,8 +1,25 @@
 """`python -m gpubench` is the same program as `gpubench`."""
 
+import os
 import sys
 
-from gpubench.cli import main
+
+def _leave_working_folder() -> None:
+    """Take the working folder off the module path: a random.py there is the user's, not Python's.
+
+    It stays where it holds this package, as in a checkout that is not installed.
+    """
+    try:
+        first, here = os.path.realpath(sys.path[0]), os.path.realpath(os.getcwd())
+    except OSError:  # the folder is gone, so nothing can be imported from it
+        return
+    package = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
+    if not sys.flags.safe_path and first == here != package:
+        del sys.path[0]
+
 
 if __name__ == "__main__":
+    _leave_working_folder()
+    from gpubench.cli import main
+
     sys.exit(main())

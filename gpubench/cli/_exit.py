@@ -28,6 +28,7 @@ class PipeBroken(Exception):
 def run_guarded(arguments: Sequence[str]) -> int:
     """Run the command line `arguments`; nothing escapes but the exit code."""
     invocation: dict[str, Any] = {"verbose": False}
+    _open_streams()
     previous = _catch_sigterm()
     try:
         from gpubench.cli.app import run_app
@@ -38,7 +39,7 @@ def run_guarded(arguments: Sequence[str]) -> int:
     except GpubenchError as error:
         return tell(error, verbose=invocation["verbose"])
     except SystemExit as exit:
-        return exit.code if isinstance(exit.code, int) else ExitCode.FAILED
+        return _exit_code(exit)
     except Terminated:
         return ExitCode.TERMINATED
     except KeyboardInterrupt:
@@ -64,6 +65,21 @@ def tell(error: GpubenchError, *, verbose: bool = False) -> ExitCode:
         lines.append(f"  fix: {_one_line(error.hint)}")
     print("\n".join(lines), file=sys.stderr)
     return error.exit_code
+
+
+def _exit_code(exit: SystemExit) -> int:
+    """As the interpreter understands it: nothing is success, and a text is an error message."""
+    if exit.code is None or isinstance(exit.code, int):
+        return exit.code or ExitCode.OK
+    print(exit.code, file=sys.stderr)
+    return ExitCode.FAILED
+
+
+def _open_streams() -> None:
+    """A standard stream that was closed before we started (`>&-`) is None; what goes there is dropped."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 - until the process ends
 
 
 def _one_line(text: str) -> str:

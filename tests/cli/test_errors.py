@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -83,7 +84,28 @@ def test_each_exception_has_its_exit_code(
     assert _run(monkeypatch, KeyboardInterrupt()) == ExitCode.INTERRUPTED
     assert _run(monkeypatch, _exit.Terminated()) == ExitCode.TERMINATED
     assert _run(monkeypatch, SystemExit(2)) == ExitCode.USAGE
+    assert _run(monkeypatch, SystemExit()) == ExitCode.OK
     assert "Traceback" not in capsys.readouterr().err
+    assert _run(monkeypatch, SystemExit("no such luck")) == ExitCode.FAILED
+    assert capsys.readouterr().err == "no such luck\n"
+
+
+def test_files_of_the_working_folder_are_no_modules_of_ours(gpubench: Any, tmp_path: Path) -> None:
+    for name in ("random", "json", "queue", "typer"):
+        (tmp_path / f"{name}.py").write_text("raise RuntimeError('the wrong module')\n")
+    ended = gpubench("ops", "--format", "json")
+    assert (ended.returncode, ended.stderr) == (ExitCode.OK, "")
+
+
+@pytest.mark.skipif(os.name == "nt", reason="POSIX shells close streams")
+@pytest.mark.parametrize("arguments", ["ops", "ops --format json", "--version"])
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])
+def test_a_closed_stream_is_no_error(arguments: str, closed: str) -> None:
+    ended = subprocess.run(
+        ["sh", "-c", f'"$0" -m gpubench {arguments} {closed}', sys.executable],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert (ended.returncode, ended.stderr) == (ExitCode.OK, "")
 
 
 def test_verbose_adds_the_traceback(
