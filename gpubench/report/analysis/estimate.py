@@ -10,6 +10,7 @@ from gpubench.report.analysis.samples import device_time, kept_samples
 from gpubench.report.analysis.types import CaseResult, Rates
 
 NO_SAMPLES = "no-samples"
+CHECK_ONLY = "check-only"
 
 
 def case_results(run: Run) -> tuple[CaseResult, ...]:
@@ -81,12 +82,23 @@ def _has_clock(run: Run, device_id: str) -> bool:
 
 def _without_number(run: Run, outcome: Measurement, kind: DeviceKind) -> CaseResult:
     """A case that passed its check but has too few samples: no estimate, with the reason for it."""
+    if _check_only(run, outcome):
+        return CaseResult(
+            id=outcome.id, case=outcome.case, device_kind=kind, outcome="measurement", reason=CHECK_ONLY,
+            detail="checked and right; nothing was timed",
+        )  # fmt: skip
     stopped = sorted({stop.reason for stop in outcome.stops} & {"timeout", "budget"})
     return CaseResult(
         id=outcome.id, case=outcome.case, device_kind=kind, outcome="measurement",
         reason=stopped[0] if stopped else NO_SAMPLES,
         detail=f"fewer than {run.settings.min_samples} samples in every session, so there is no estimate",
     )  # fmt: skip
+
+
+def _check_only(run: Run, outcome: Measurement) -> bool:
+    """Whether timing was never meant to begin. A run that was cut short looks the same, but for its options."""
+    untouched = outcome.check.ok and not outcome.blocks and not outcome.stops
+    return untouched and (run.complete or "--check-only" in run.argv)
 
 
 def _rates(outcome: Measurement, wall_s: float, cold_s: float | None) -> Rates:

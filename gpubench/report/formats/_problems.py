@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from gpubench.report.analysis.estimate import CHECK_ONLY
 from gpubench.report.analysis.types import Analysis, CaseResult, Finding
 from gpubench.report.formats._document import Cell, Column, Section, Table, Tone, cells, printable, shortened
 
@@ -22,7 +23,7 @@ def skipped_section(analysis: Analysis, *, full: bool) -> Section:
     """Failures first, then what has no estimate, skips and cases that were not reached."""
     groups: dict[tuple[str, ...], list[CaseResult]] = {}
     for row in analysis.cases:
-        if row.time is None or row.label == "implausible":
+        if (row.time is None and row.reason != CHECK_ONLY) or row.label == "implausible":
             # A failure is told with its own words; skips share a reason that is the same for many sizes and ops.
             detail = "" if row.outcome == "skip" else row.detail
             where = row.case.device_id if detail else row.case.device_id.partition(":")[0]

@@ -154,10 +154,63 @@ def test_a_software_adapter_is_no_gpu():
 
 
 def test_nothing_measured_and_gpu_without_cpu():
-    assert words([]) == ("Nothing was measured (no GPU backend was asked for, or none was found).",)
+    assert words([]) == ("Nothing was measured (no case was planned).",)
     assert "no CPU case of the same work" in words([measured(case(device="cupy:0"), 1e-3)])[0]
     assert "Nothing was measured (cupy:0: largest error" in words([failed(case(device="cupy:0"))])[0]
     assert "Nothing was measured" in words([planned(case())])[0]
+
+
+OUT_OF_TIME = "the time budget was used up before this case"
+
+
+def test_nothing_measured_names_what_happened_to_the_cases_themselves():
+    absent = RunWarning(code="unavailable", message="cupy: the package cupy is not installed")
+    few = [measured(case(), 1e-3, factors=(1.0,) * 3, stop="budget", sessions=1)]
+    spent = [skipped(case(n=n), "budget", OUT_OF_TIME) for n in (64, 256)]
+    for outcomes in (few, spent, [*few, *spent]):
+        found = words(outcomes, exit_reason="budget", warnings=[absent])
+        assert found == ("Nothing was measured (the time budget was used up first).",)
+    unstopped = msgspec.structs.replace(few[0], stops=[])
+    assert "no GPU backend" not in words([unstopped], exit_reason="budget")[0]
+    broken = [failed(case(), "build-error", "no compiler"), skipped(case(device="cupy:0"))]
+    assert words(broken) == (
+        "Nothing was measured (numpy:0: no compiler; cupy:0: needs 9 GiB of 4 GiB).",
+    )  # fmt: skip
+    early = words([planned(case())], complete=False, exit_reason="interrupted", warnings=[absent])
+    assert early == ("Nothing was measured (the run was interrupted).",)
+    assert words([], warnings=[absent]) == ("Nothing was measured (cupy: the package cupy is not installed).",)
+
+
+def test_a_gpu_that_ran_out_of_budget_is_not_said_to_be_absent():
+    usual = skipped(case(form="tuned", device="cupy:0"), "no-implementation", "no tuned kernel")
+    spent = skipped(case(device="cupy:0"), "budget", OUT_OF_TIME)
+    assert words([measured(case(), 1e-3), usual, spent]) == (
+        "CPU: no GPU was measured (the time budget was used up first).",
+    )  # fmt: skip
+    assert "no tuned kernel" in words([measured(case(), 1e-3), usual])[0]
+    assert "no case was planned for cupy:0" in words([measured(case(), 1e-3)])[0]
+
+
+def test_a_selection_without_the_gpu_does_not_deny_it():
+    found = analyse(run_of(curve({64: 0.25, 256: 4.0})), keep=lambda case: case.device_id == "numpy:0").verdicts
+    assert found == ("CPU: no case of a GPU is among those shown.",)
+
+
+def checked(what):
+    return msgspec.structs.replace(measured(what, 1e-3), blocks=[], stops=[])
+
+
+def test_a_run_that_only_checks_has_right_cases_and_no_complaint():
+    run = run_of([checked(case()), checked(case(device="cupy:0"))])
+    assert analyse(run).verdicts == ("2 cases are right; nothing was timed (--check-only).",)
+    text = render([run], "plain")
+    assert "Skipped and failed" not in text
+    assert "no estimate" not in text
+    assert words([checked(case()), failed(case(n=64))])[0].startswith("1 case is right;")
+    cut = run_of([checked(case()), planned(case(n=64))], complete=False, exit_reason="interrupted")
+    assert "no-samples" in render([cut], "plain")
+    cut = msgspec.structs.replace(cut, argv=["run", "--check-only"])
+    assert analyse(cut).verdicts[0].startswith("1 case is right;")
 
 
 def codes(run):
