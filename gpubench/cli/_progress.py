@@ -22,7 +22,7 @@ def sink(*, quiet: bool, no_progress: bool, environ: Mapping[str, str], stream: 
     if quiet or no_progress:
         return lambda event: None
     live = stream.isatty() and not environ.get("CI") and environ.get("TERM") != "dumb"
-    return Live() if live else _Lines(stream)
+    return Live(stream) if live else _Lines(stream)
 
 
 def describe(event: BlockDone | CaseDone) -> str:
@@ -58,58 +58,50 @@ class _Lines:
             case CaseDone():
                 self._done += 1
                 self._say(
-                    f"[{self._done:>3}/{max(event.cases, self._done)}] {event.outcome.id}  {describe(event)}"
+                    f"[{self._done:>3}/{max(event.cases, self._done)}] {event.outcome.id}  {describe(event)}",
+                    whole=isinstance(event.outcome, (Skip, Failure)),
                 )
             case Warned():
-                self._say(f"warning: {event.warning.message}")
+                self._say(f"warning: {event.warning.message}", whole=True)
             case BlockDone() if time.monotonic() - self._spoke > HEARTBEAT_S:
                 self._say(
                     f"... {event.id}  {describe(event)}, {event.samples} samples  {remaining(event.remaining_s)}"
                 )
 
-    def _say(self, text: str) -> None:
+    def _say(self, text: str, *, whole: bool = False) -> None:
+        """Print one line; `whole` for a reason, whose end often is what helps."""
         self._spoke = time.monotonic()
-        line = text if len(text) <= WIDTH else text[: WIDTH - 3] + "..."
+        line = text if whole or len(text) <= WIDTH else text[: WIDTH - 3] + "..."
         print(line, file=self._stream, flush=True)
 
 
 class Live:
-    """One live line, cleared before the result."""
+    """One live line without any style, cleared before the result."""
 
-    def __init__(self) -> None:
+    def __init__(self, stream: IO[str]) -> None:
         from rich.console import Console
         from rich.live import Live
 
+        # Without a colour system there is nothing for NO_COLOR to switch off.
+        console = Console(file=stream, color_system=None, highlight=False, markup=False, emoji=False)
         self._live: Any = Live(
-            "", console=Console(stderr=True), auto_refresh=False, transient=True, redirect_stdout=False
-        )
+            "", console=console, auto_refresh=False, transient=True, redirect_stdout=False,
+            redirect_stderr=stream is sys.stderr,
+        )  # fmt: skip
         self._drawn = 0.0
-        self._done = 0
 
     def __call__(self, event: Event) -> None:
         match event:
             case RunStarted():
                 self._live.start()
             case CaseStarted():
-                self._draw(
-                    f"{event.id}  preparing",
-                    event.number,
-                    event.cases,
-                    event.session,
-                    event.sessions,
-                    event.remaining_s,
-                )
+                self._draw(event, "preparing")
             case BlockDone():
-                self._draw(
-                    f"{event.id}  {describe(event)}", event.number, event.cases, event.session, event.sessions,
-                    event.remaining_s,
-                )  # fmt: skip
+                self._draw(event, describe(event))
             case CaseDone() if isinstance(event.outcome, Failure):
-                self._live.console.print(
-                    f"{event.outcome.id}  {describe(event)}", markup=False, highlight=False
-                )
+                self._live.console.print(f"{event.outcome.id}  {describe(event)}")
             case Warned():
-                self._live.console.print(f"warning: {event.warning.message}", markup=False, highlight=False)
+                self._live.console.print(f"warning: {event.warning.message}")
             case RunDone():
                 self._live.stop()
 
@@ -117,18 +109,17 @@ class Live:
         """Give the terminal back, also after an error."""
         self._live.stop()
 
-    def _draw(
-        self, text: str, number: int, cases: int, session: int, sessions: int, left_s: float | None
-    ) -> None:
+    def _draw(self, event: CaseStarted | BlockDone, state: str) -> None:
+        """What changes comes first: a narrow terminal cuts the end of the case's id."""
         now = time.monotonic()
         if now - self._drawn < REDRAW_S:
             return
         self._drawn = now
         from rich.text import Text
 
-        where = f"case {min(number, cases)} of {cases}"
-        if sessions > 1:
-            where += f", session {session + 1} of {sessions}"
-        self._live.update(
-            Text(f"{where}  {text}  {remaining(left_s)}", no_wrap=True, overflow="ellipsis"), refresh=True
-        )
+        where = f"case {min(event.number, event.cases)} of {event.cases}"
+        if event.sessions > 1:
+            where += f", session {event.session + 1} of {event.sessions}"
+        parts = [where, state, remaining(event.remaining_s), event.id]
+        line = "  ".join(part for part in parts if part)
+        self._live.update(Text(line, no_wrap=True, overflow="ellipsis"), refresh=True)
