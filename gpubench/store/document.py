@@ -16,6 +16,7 @@ from gpubench.model.result import SCHEMA_VERSION, Outcome, Run
 
 SIGNIFICANT_DIGITS = 6
 RESULT_NAME = "gpubench-result"
+_RUN_AGAIN = "run `gpubench run` again; the run that should have written it never saved"
 
 # One pure function per step: MIGRATIONS[v] turns the plain data of version v into that of version v + 1.
 MIGRATIONS: Mapping[int, Callable[[dict[str, Any]], dict[str, Any]]] = {}
@@ -60,7 +61,7 @@ class Encoder:
 def loads(data: bytes, source: str) -> Run:
     """The Run that `data` holds. Raises InputError with what is wrong with it."""
     if not data.strip():
-        _refuse("empty-file", source, "it is empty", "the run that should have written it did not start saving")
+        _refuse("empty-file", source, "it is empty", _RUN_AGAIN)
     try:
         version = _check_header(msgspec.json.decode(data, type=_Header), source)
         if version == SCHEMA_VERSION:
@@ -74,6 +75,7 @@ def loads(data: bytes, source: str) -> Run:
             _refuse("truncated-file", source, "it ends in the middle: the JSON is truncated")
         _refuse("not-json", source, f"it is not JSON: {error}")
     _check_unique(run, source)
+    _check_sizes(run, source)
     return run
 
 
@@ -108,6 +110,14 @@ def _check_unique(run: Run, source: str) -> None:
         if outcome.id in seen:
             _refuse("bad-document", source, f"the case {_show(outcome.id)} occurs twice")
         seen.add(outcome.id)
+
+
+def _check_sizes(run: Run, source: str) -> None:
+    for outcome in run.outcomes:
+        n = outcome.case.params.get("n")
+        if n is None or n < 1:
+            what = "has no size n" if n is None else f"has the size n = {n}"
+            _refuse("bad-document", source, f"the case {_show(outcome.id)} {what}")
 
 
 def _refuse(code: str, source: str, why: str, hint: str = "") -> NoReturn:

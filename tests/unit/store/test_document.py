@@ -134,6 +134,18 @@ def test_a_case_occurs_once(run: Run) -> None:
     assert "twice" in _refusal(store.dumps(twice)).why
 
 
+@pytest.mark.parametrize("params", [{}, {"m": 4}, {"n": 0}, {"n": -1}])
+def test_every_case_has_a_size(run: Run, params: dict[str, int]) -> None:
+    plain = json.loads(store.dumps(run))
+    plain["outcomes"][1]["case"]["params"] = params
+    refusal = _refusal(json.dumps(plain).encode())
+    assert (refusal.code, "size n" in refusal.why) == ("bad-document", True)
+
+
+def test_an_empty_file_asks_for_another_run() -> None:
+    assert _refusal(b"").hint.startswith("run `gpubench run` again")
+
+
 @pytest.mark.parametrize("version", range(1, SCHEMA_VERSION + 1))
 def test_each_version_has_a_fixture_that_loads(version: int) -> None:
     path = FIXTURES / f"version-{version}.json"
