@@ -17,6 +17,7 @@ from gpubench.model.result import Check
 
 # Comparing in slices keeps the float64 temporaries small beside the arrays themselves.
 _SLICE = 1 << 18
+_ODD = 0.6180339887
 _CHECKERS = min(16, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
 
 
@@ -56,11 +57,18 @@ def random_inputs(op: Op, params: Params, dtype: Dtype, seed: int, kind: str = "
     return arrays
 
 
-def poisoned(shape: Shape, dtype: Dtype) -> Array:
-    """An array of NaN: what an output is filled with, so that an unwritten element fails the check."""
+def poison_for(want: Array) -> float:
+    """The value that no right answer holds: NaN; where the answer holds NaN itself, a number."""
     import numpy as np
 
-    return np.full(shape, np.nan, host_dtype(dtype))
+    return _ODD if np.isnan(want).any() else float("nan")
+
+
+def poisoned(shape: Shape, dtype: Dtype, value: float = float("nan")) -> Array:
+    """An array of poison: what an output is filled with, so that an unwritten element fails the check."""
+    import numpy as np
+
+    return np.full(shape, value, host_dtype(dtype))
 
 
 def reference(op: Op, inputs: list[Array], folder: Path, key: str) -> tuple[Array, Array | None]:

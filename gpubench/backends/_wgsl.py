@@ -106,7 +106,7 @@ class Programs:
             return self._device.create_compute_pipeline(
                 layout="auto", compute={"module": module, "entry_point": entry}
             )
-        except wgpu.GPUError as error:
+        except (wgpu.GPUValidationError, wgpu.GPUPipelineError, wgpu.GPUInternalError) as error:
             raise BuildError(str(error)) from error
 
     def _group(self, step: WgslPass, buffers: dict[str, Any]) -> Any:

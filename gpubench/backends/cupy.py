@@ -64,12 +64,13 @@ class CupySession:
     def __init__(self, device: Device, ordinal: int) -> None:
         import cupy
 
+        # First of all: without it, whatever comes next would open a context on device 0.
+        cupy.cuda.Device(ordinal).use()
         self._cupy = cupy
         self.device = device
         self.threads = None
         self.blas: Blas | None = Blas(library="cublas", version=str(cupy.cuda.cublas.getVersion(_handle(cupy))))
         self._launch_s = 10e-6  # host time of one launch, as far as it is known (CuPy: 5 to 15 us)
-        cupy.cuda.Device(ordinal).use()
         with _vendor_errors():
             properties = cupy.cuda.runtime.getDeviceProperties(ordinal)
             module = cupy.RawModule(code=_SPIN)

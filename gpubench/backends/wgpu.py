@@ -40,9 +40,9 @@ def _vendor_errors() -> Iterator[None]:
         yield
     except wgpu.GPUOutOfMemoryError as error:
         raise DeviceOutOfMemory(_first_line(error)) from error
+    except wgpu.GPUValidationError as error:
+        raise BackendError(str(error), reason="validation-error") from error
     except (wgpu.GPUInternalError, RuntimeError) as error:
-        if isinstance(error, wgpu.GPUValidationError):
-            raise BackendError(str(error), reason="validation-error") from error
         raise DeviceLost(_first_line(error)) from error
 
 
@@ -132,7 +132,8 @@ class WgpuSession:
 
     def compile(self, op: Op, case: Case, inputs: Sequence[Buffer], output: Buffer) -> WgpuLaunch:
         """Pipelines by source text, bind groups by buffers: both cached. Raises BuildError."""
-        return self._programs.launch(op, case, inputs, output)
+        with _vendor_errors():
+            return self._programs.launch(op, case, inputs, output)
 
     def run(self, launch: WgpuLaunch, repeat: int = 1) -> None:
         """All launches in one pass of one submit: a submit per dispatch would time the submit."""

@@ -107,6 +107,8 @@ def parse_wish(backend_text: str, device_text: str | None, allow_software: bool)
             require_choice(name, known, "--backends")
         if name != "auto":
             (optional if word.endswith("?") else required).append(name)
+    if "auto" in words(backend_text, "--backends") and required + optional:
+        optional += [name for name in backends.names() if name not in required + optional]
     devices = words(device_text, "--devices") if device_text is not None else []
     for device in devices:
         name, colon, index = device.partition(":")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -72,6 +72,8 @@ def run(
     from gpubench.cli import _progress, _rendering
     from gpubench.cli import _selection as words
 
+    for option, texts in (("--label", [label]), ("--tag", tag), ("--context", context), ("--output", output)):
+        _storable(option, texts or [])
     names = words.parse_ops(ops or words.DEFAULT_SUITE)
     given_sizes = words.parse_sizes(sizes or [], names)
     from gpubench.model.result import Selection
@@ -90,7 +92,7 @@ def run(
     settings = words.settings(
         preset="quick" if quick else "rigorous" if rigorous else None,
         every_size_given=all(name in given_sizes for name in names), budget=budget, case_timeout=case_timeout,
-        max_time=max_time, precision=precision, sessions=sessions, min_samples=min_samples,
+        max_time=max_time, precision=precision, sessions=1 if check_only else sessions, min_samples=min_samples,
         max_samples=max_samples, order=order, seed=seed, inputs=inputs, threads=threads,
     )  # fmt: skip
     wish = words.parse_wish(backends, devices, allow_software)
@@ -155,8 +157,8 @@ def _request(
     from gpubench import detect, kernels
     from gpubench.measure import runner
     from gpubench.measure.document import new_run
-    from gpubench.measure.plan import Scope
-    from gpubench.measure.targets import records
+    from gpubench.measure.plan import Scope, Target
+    from gpubench.measure.targets import records, with_gpu_memory
 
     machine = detect.inspect(extra_records=records(choice))
     usable = machine.cpu.available.value
@@ -167,6 +169,8 @@ def _request(
         )
         for t in choice.targets
     ]
+    devices = with_gpu_memory(devices, {gpu.id: gpu.memory.usable_bytes.value for gpu in machine.gpus})
+    targets = tuple(Target(d, t.forms) for d, t in zip(devices, choice.targets, strict=True))
     selection = msgspec.structs.replace(selection, devices=[d.id for d in devices])
     run = new_run(
         argv=sys.argv[1:], selection=selection, settings=settings, machine=machine, devices=devices,
@@ -175,7 +179,7 @@ def _request(
     return runner.Request(
         run=msgspec.structs.replace(run, warnings=[*choice.warnings, *_blas_warnings(machine), *_input_warnings(settings)]),
         ops={name: kernels.load(name) for name in selection.ops},
-        scope=Scope(choice.targets, selection, machine.memory.usable_bytes.value, keep), began=began,
+        scope=Scope(targets, selection, machine.memory.usable_bytes.value, keep), began=began,
         required=required, check_only=check_only,
     )  # fmt: skip
 
@@ -203,6 +207,16 @@ def _input_warnings(settings: Settings) -> list[Any]:
 def _required(wish: Any, choice: Choice) -> frozenset[str]:
     named = {t.device.id for t in choice.targets if t.device.backend in wish.required}
     return frozenset(named | set(wish.devices))
+
+
+def _storable(option: str, texts: Iterable[str | None]) -> None:
+    """Raises UsageError for bytes that are no text: they could not be stored."""
+    for text in texts:
+        if text is not None and any(0xD800 <= ord(letter) <= 0xDFFF for letter in text):
+            raise UsageError(
+                "not-text", f"{option}: the value is not valid UTF-8", why="a result file holds text",
+                hint="write it in UTF-8",
+            )  # fmt: skip
 
 
 def _pairs(texts: list[str]) -> dict[str, str]:

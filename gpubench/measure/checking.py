@@ -7,11 +7,11 @@ from pathlib import Path
 
 import msgspec
 
-from gpubench.backends._host import compare, op_hash, poisoned, random_inputs, reference
+from gpubench.backends._host import compare, op_hash, poison_for, poisoned, random_inputs, reference
 from gpubench.errors import BackendError, WrongResult
 from gpubench.model.backend import Buffer, Launch, Session
 from gpubench.model.case import Case
-from gpubench.model.op import Array, Form, Op
+from gpubench.model.op import Array, Form, Op, Operand
 from gpubench.model.result import Check
 
 
@@ -39,7 +39,8 @@ class Material:
         self.op_hash = op_hash(op)
         self.buffers: list[Buffer] = []
         self.outputs: dict[Form, Buffer] = {}
-        self.landing: Array = poisoned(op.output.shape(case.params), case.dtype)
+        self.poison = poison_for(self.want)
+        self.landing: Array = poisoned(op.output.shape(case.params), case.dtype, self.poison)
 
     def upload_inputs(self) -> None:
         """Allocate the device's inputs once and fill them: all or none. Raises DeviceOutOfMemory."""
@@ -64,9 +65,7 @@ class Material:
         if form not in self.outputs:
             shape = self.op.output.shape(self.case.params)
             self.outputs[form] = self.session.allocate(shape, self.case.dtype)
-        self.session.upload(
-            self.outputs[form], poisoned(self.op.output.shape(self.case.params), self.case.dtype)
-        )
+        self.spoil(self.outputs[form], self.op.output)
         return self.outputs[form]
 
     def verify(self, launch: Launch) -> Check:
@@ -76,8 +75,13 @@ class Material:
         return self.verify_landing()
 
     def poison_landing(self) -> None:
-        """Fill the host's output with NaN, so that what is not downloaded fails."""
-        self.landing.fill(float("nan"))
+        """Fill the host's output with poison, so that what is not downloaded fails."""
+        self.landing.fill(self.poison)
+
+    def spoil(self, buffer: Buffer, operand: Operand) -> None:
+        """Fill a device buffer with poison."""
+        shape = operand.shape(self.case.params)
+        self.session.upload(buffer, poisoned(shape, self.case.dtype, self.poison))
 
     def verify_landing(self) -> Check:
         """Compare what was downloaded last. Raises Wrong."""

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from gpubench import __version__
+from gpubench.errors import ExitCode
 from gpubench.measure.recorder import utc_now
 from gpubench.model.machine import Machine
 from gpubench.model.result import (
@@ -38,7 +39,7 @@ def new_run(
     devices: Sequence[Device], versions: Mapping[str, str], label: str | None, tags: Sequence[str],
     context: Mapping[str, str], environ: Mapping[str, str],
 ) -> Run:  # fmt: skip
-    """An empty, incomplete run. Nothing in it names a host, a user or a path."""
+    """An empty run, interrupted until it is finished. Nothing in it names a host, a user or a path."""
     tool = {
         "gpubench": __version__,
         "python": platform.python_version(),
@@ -47,7 +48,9 @@ def new_run(
     }
     return Run(
         id=str(uuid.uuid4()), label=label, tags=list(tags), tool=tool, argv=[_base_name(a) for a in argv],
-        started_at=utc_now(), selection=selection, settings=settings, machine=machine,
+        started_at=utc_now(),
+        exit_code=int(ExitCode.INTERRUPTED), exit_reason="interrupted", selection=selection, settings=settings,
+        machine=machine,
         environment=Environment(
             variables={name: environ[name] for name in VARIABLES if name in environ},
             context=dict(context), git=_git(), ci=_ci(environ),
@@ -83,6 +86,7 @@ def _gib(count: int | None) -> int | None:
 
 def _base_name(argument: str) -> str:
     """Paths are cut to their last part: they name users and hosts."""
+    argument = argument.encode("utf-8", "replace").decode()
     option, equals, value = argument.partition("=")
     if equals and os.sep in value:
         return f"{option}={os.path.basename(value)}"

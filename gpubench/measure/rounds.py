@@ -33,10 +33,11 @@ SHORTEST_DEADLINE_S = 1.0
 
 
 class Progress:
-    """Counts for whoever watches: cases begun and planned, and the time that is left."""
+    """Counts for whoever watches: cases begun, finished and planned, and the time that is left."""
 
     def __init__(self, cases: int, sessions: int, remaining: Callable[[], float | None]) -> None:
         self.number = 0
+        self.finished = 0
         self.cases = cases
         self.sessions = sessions
         self.remaining = remaining
@@ -54,6 +55,7 @@ class Runtime(msgspec.Struct, frozen=True):
     out_of_budget: Callable[[], bool]
     device_kind: Callable[[str], str]
     check_only: bool = False
+    left_s: Callable[[], float] = lambda: float("inf")
 
 
 class _Seat:
@@ -67,6 +69,7 @@ class _Seat:
         self.prepared: protocol.Prepared | None = None
         self.worker: Worker | None = None
         self.over = False
+        self.number = 0
         self.sampling_s = 0.0
 
 
@@ -78,7 +81,11 @@ def measure(runtime: Runtime, workload: Workload) -> None:
         if not isinstance(runtime.recorder.outcome(case.id), (Failure, Skip))
     ]
     for seat in seats:
+        if runtime.out_of_budget():
+            seat.over = True
+            continue
         runtime.progress.number += 1
+        seat.number = runtime.progress.number
         progress = runtime.progress
         runtime.sink(
             CaseStarted(
@@ -93,8 +100,8 @@ def measure(runtime: Runtime, workload: Workload) -> None:
         _prepare(runtime, seat, first=True)
     if not runtime.check_only:
         _rounds(runtime, workload, seats)
-        for seat in seats:
-            _finish(runtime, seat)
+    for seat in seats:
+        _finish(runtime, seat)
     runtime.crew.release(workload.key)
 
 
@@ -166,7 +173,7 @@ def _sample(runtime: Runtime, seat: _Seat, number: int, position: int) -> None:
         return protocol.Sample(
             id=worker.next_id, case_id=case.id, session=runtime.session, round=number, position=position,
             samples=min(LARGEST_BLOCK, settings.min_samples), warmup_s=warmup_s,
-            limit_s=max(seat.left_s, SHORTEST_DEADLINE_S),
+            limit_s=max(0.0, min(seat.left_s, runtime.left_s())),
         )  # fmt: skip
 
     began = time.monotonic()
@@ -181,7 +188,7 @@ def _sample(runtime: Runtime, seat: _Seat, number: int, position: int) -> None:
     runtime.sink(
         BlockDone(
             case.id,
-            progress.number,
+            seat.number,
             progress.cases,
             runtime.session,
             progress.sessions,
@@ -319,9 +326,10 @@ def _announce(runtime: Runtime, seat: _Seat) -> None:
     measured = isinstance(outcome, Measurement) and bool(seat.kept)
     estimate, precision = _estimate(seat.kept) if measured else (None, None)
     progress = runtime.progress
+    progress.finished += 1
     runtime.sink(
         CaseDone(
-            outcome, progress.number, progress.cases, runtime.session, estimate, precision, progress.remaining()
+            outcome, seat.number, progress.cases, runtime.session, estimate, precision, progress.remaining()
         )
     )
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import random
 import shutil
-import tempfile
+import signal
+import threading
 import time
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 
 import msgspec
 
 from gpubench import stats
 from gpubench.errors import ExitCode
-from gpubench.measure import rounds, search
+from gpubench.measure import rounds, scratch, search
 from gpubench.measure.crew import Crew, DeviceGone
 from gpubench.measure.events import RunDone, RunStarted, Sink, Warned
 from gpubench.measure.plan import Scope, Workload, expand, workload
@@ -63,6 +63,7 @@ def run(request: Request, sink: Sink, save: Save) -> Run:
         code, reason = runner.verdict()
         complete = True
     except KeyboardInterrupt as interrupt:
+        _hold_signals()
         code = getattr(interrupt, "exit_code", ExitCode.INTERRUPTED)
         reason, complete = "interrupted", False
     finally:
@@ -70,6 +71,13 @@ def run(request: Request, sink: Sink, save: Save) -> Run:
     finished = runner.recorder.finish(code, reason, complete=complete)
     sink(RunDone(code, reason))
     return finished
+
+
+def _hold_signals() -> None:
+    """A second Ctrl-C must not come between the first one and the saved file: the program ends soon anyway."""
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_IGN)
 
 
 def planned(request: Request) -> list[Workload]:
@@ -89,7 +97,7 @@ class _Runner:
         self.settings = request.settings
         self.sink = sink
         self.recorder = Recorder(request.run, save)
-        self._scratch = Path(tempfile.mkdtemp(prefix="gpubench-"))
+        self._scratch = scratch.new_folder()
         self._gone: dict[str, DeviceGone] = {}
         self._kinds = {t.device.id: t.device.kind for t in request.scope.targets}
         self._cpu = {device_id for device_id, kind in self._kinds.items() if kind == "cpu"}
@@ -107,7 +115,8 @@ class _Runner:
         for index in range(self.settings.sessions):
             began = time.monotonic()
             if index and self._left_s() < first_s:
-                self._warn_budget(f"{index} of {self.settings.sessions} sessions fit the budget")
+                cut = "the first session used up the budget" if self._left_s() <= 0 and index == 1 else ""
+                self._warn_budget(cut or f"{index} of {self.settings.sessions} sessions fit the budget")
                 break
             self._one_session(index, static)
             first_s = first_s or time.monotonic() - began
@@ -150,8 +159,10 @@ class _Runner:
             crew=crew, recorder=self.recorder, settings=self.settings, sink=self.sink, progress=self.progress,
             session=index, out_of_budget=self._out_of_budget,
             device_kind=lambda device_id: self._kinds[device_id], check_only=self.request.check_only,
+            left_s=self._left_s,
         )  # fmt: skip
         crew.open_all(self._kinds)
+        self.recorder.session(msgspec.structs.replace(record, workers=list(crew.records)))
         for item in self._workloads(index, static):
             if self._out_of_budget():
                 break
@@ -285,10 +296,10 @@ class _Runner:
         """Until the end: the budget's rest, or the pace so far times the cases that are left."""
         if self.settings.budget_s is not None:
             return max(0.0, self._left_s())
-        if not self.progress.number:
+        if not self.progress.finished:
             return None
         spent = time.monotonic() - self.request.began
-        return spent / self.progress.number * max(0, self.progress.cases - self.progress.number)
+        return spent / self.progress.finished * max(0, self.progress.cases - self.progress.finished)
 
     def _warn_budget(self, message: str) -> None:
         warning = RunWarning(code="budget", message=message, hint="raise --budget or choose fewer --ops")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -108,6 +109,21 @@ def _identity(device: Device) -> dict[str, str | None]:
         "vendor_id": None if known.vendor_id is None else f"{known.vendor_id:04x}",
         "device_id": None if known.device_id is None else f"{known.device_id:04x}",
     }
+
+
+def with_gpu_memory(devices: Sequence[Device], usable_bytes: Mapping[str, int | None]) -> list[Device]:
+    """Each device with the memory that one worker may count on: its GPU's, shared by the workers on that GPU.
+
+    `usable_bytes` is by GPU id. Two backends on one card hold the same workload side by side.
+    """
+    sharing = Counter(device.gpu_id for device in devices if device.gpu_id)
+    found = []
+    for device in devices:
+        known = [x for x in (device.usable_bytes, usable_bytes.get(device.gpu_id or "")) if x is not None]
+        if device.gpu_id and known:
+            device = msgspec.structs.replace(device, usable_bytes=min(known) // sharing[device.gpu_id])
+        found.append(device)
+    return found
 
 
 def _wanted(device_id: str, software: bool, listing: Listing, wish: Wish) -> bool:

@@ -20,6 +20,7 @@ from gpubench.measure import protocol
 
 # Time between the polite end and the certain one.
 KILL_AFTER_S = 2.0
+READER_END_S = 1.0
 STDERR_TAIL = 2000
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 
@@ -51,7 +52,8 @@ class Worker:
             start_new_session=True,
         )  # fmt: skip
         self._lines: queue.Queue[bytes | None] = queue.Queue()
-        threading.Thread(target=self._read, daemon=True).start()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
 
     def __enter__(self) -> Worker:
         return self
@@ -110,6 +112,9 @@ class Worker:
                 self._process.kill()
         with contextlib.suppress(subprocess.TimeoutExpired):  # stuck in the kernel: abandoned
             self._process.wait(KILL_AFTER_S)
+        self._reader.join(READER_END_S)
+        if self._reader.is_alive():
+            return  # it holds the pipe's lock until the abandoned worker dies: closing would wait for that
         for stream in (self._process.stdin, self._process.stdout):
             if stream is not None:
                 with contextlib.suppress(OSError):

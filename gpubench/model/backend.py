@@ -19,11 +19,12 @@ Buffer = Any
 
 
 class Launch(Protocol):
-    """One prepared, repeatable execution. `output` holds the result once it has run."""
+    """One prepared, repeatable execution.
 
-    @property
-    def output(self) -> Buffer:
-        """The buffer of the result."""
+    `output` holds the result once it has run; the library form puts a fresh array there each time.
+    """
+
+    output: Buffer
 
     @property
     def kernel_hash(self) -> str | None:

@@ -7,7 +7,7 @@ import pytest
 from gpubench.errors import ExitCode, RequiredUnavailable
 from gpubench.measure import targets
 from gpubench.measure.devices import Listing
-from gpubench.measure.targets import Wish, choose
+from gpubench.measure.targets import Wish, choose, with_gpu_memory
 from gpubench.model.result import Device, Identity
 
 
@@ -106,3 +106,15 @@ def test_records_for_detection_carry_ids_in_its_spelling(monkeypatch):
     assert record["ordinal"] == 1
     assert (record["uuid"], record["bdf"]) == ("GPU-abc", "0000:09:00.0")
     assert (record["vendor_id"], record["device_id"]) == ("10de", "2335")
+
+
+def test_backends_on_one_gpu_share_its_memory():
+    card = {"gpu_id": "GPU-1", "kind": "gpu", "name": "X"}
+    cuda = Device(id="cupy:0", backend="cupy", api="cuda", usable_bytes=100, **card)
+    vulkan = Device(id="wgpu:0", backend="wgpu", api="vulkan", **card)
+    alone = Device(
+        id="cupy:1", backend="cupy", api="cuda", usable_bytes=70, gpu_id="GPU-2", kind="gpu", name="X"
+    )
+    cpu = Device(id="numpy:0", backend="numpy", api="host", kind="cpu", name="CPU")
+    found = with_gpu_memory([cuda, vulkan, alone, cpu], {"GPU-1": 90, "GPU-2": None})
+    assert [device.usable_bytes for device in found] == [45, 45, 70, None]

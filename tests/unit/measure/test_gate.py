@@ -1,0 +1,57 @@
+"""The second gate: nothing that an earlier launch wrote passes for the answer of the last one."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from gpubench import backends, kernels
+from gpubench.backends._host import poison_for, random_inputs
+from gpubench.measure.checking import Material, gate
+from gpubench.measure.sampling import Cycle
+from gpubench.model.case import Case
+
+
+@pytest.fixture
+def session():
+    opened = backends.load("numpy").open("numpy:0", 1)
+    yield opened
+    opened.close()
+
+
+def cycle_of(session, folder, op, form, regime="resident", kind="random"):
+    calls = 3 if regime == "transfer-once" else None
+    case = Case(op, kernels.load(op).group, {"n": 1000}, "float32", form, regime, "numpy:0", calls)
+    material = Material(session, kernels.load(op), case, 1, kind, folder)
+    return Cycle(material, case, gate(material, case, lambda phase: None).launch)
+
+
+@pytest.mark.parametrize("form", ["library", "tuned"])
+@pytest.mark.parametrize("regime", ["resident", "transfer-once", "transfer-always"])
+def test_a_launch_that_does_nothing_after_the_first_time_is_found(session, tmp_path, form, regime):
+    cycle = cycle_of(session, tmp_path, "relu", form, regime)
+    cycle.verify()
+    session.run = lambda launch, repeat=1: None
+    with pytest.raises(Exception, match=r"largest error|dtype|None"):  # wrong, or nothing there to download
+        cycle.verify()
+
+
+def test_inputs_survive_the_poison(session, tmp_path):
+    cycle = cycle_of(session, tmp_path, "saxpy", "tuned", "transfer-always")
+    for _ in range(3):
+        cycle.verify()
+        cycle.seconds(2)
+    expected = random_inputs(cycle.material.op, {"n": 1000}, "float32", 1)
+    for got, want in zip(cycle.material.inputs, expected, strict=True):
+        np.testing.assert_array_equal(got, want)
+
+
+def test_an_answer_of_nan_is_not_poisoned_with_nan(session, tmp_path):
+    """0 / 0 is NaN everywhere: NaN in an untouched output would pass for it."""
+    assert np.isnan(poison_for(np.ones(3)))
+    assert not np.isnan(poison_for(np.array([1.0, np.nan])))
+    cycle = cycle_of(session, tmp_path, "div", "tuned", kind="zeros")
+    cycle.verify()
+    session.run = lambda launch, repeat=1: None
+    with pytest.raises(Exception, match="largest error"):
+        cycle.verify()
