@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 
+from gpubench.model.result import Run
 from gpubench.report.analysis.types import Analysis
 from gpubench.report.analysis.verdict import sentences
 from gpubench.report.formats._anatomy import anatomy_section
@@ -16,6 +17,11 @@ from gpubench.report.formats._problems import skipped_section, warnings_section
 from gpubench.report.formats._speedup import speedup_section
 
 MANY_SENTENCES = 8  # more of them leave out their intervals, so that one screen holds the verdict
+
+_ENDINGS = {
+    "budget": "budget exhausted", "failed": "cases failed", "wrong-result": "wrong results",
+    "unavailable": "a required device was unavailable", "nothing-measured": "nothing measured",
+}  # fmt: skip
 
 
 def document(analysis: Analysis, options: RenderOptions, *, full: bool = False) -> Document:
@@ -45,12 +51,19 @@ def _headings(analysis: Analysis) -> tuple[str, ...]:
     label = f", {printable(run.label)}" if run.label else ""
     count = len(run.sessions) or run.settings.sessions
     sessions = f"{count} session{'s' if count != 1 else ''}"
-    why = f" ({run.exit_reason})" if run.exit_reason != "ok" else ""
-    state = "complete" if run.complete else f"not complete{why}"
     return (
-        f"Run: {run.started_at}{label}, {run.settings.preset} preset, {sessions}, {state}",
+        f"Run: {run.started_at}{label}, {run.settings.preset} preset, {sessions}, {_state(run)}",
         f"Machine: {printable(analysis.machine)}",
     )
+
+
+def _state(run: Run) -> str:
+    """`complete` means that the run came to its own end, whatever that end was."""
+    if not run.complete and run.exit_reason == "interrupted":
+        return "interrupted"
+    state = "complete" if run.complete else "not complete"
+    reason = printable(run.exit_reason)
+    return state if reason == "ok" else f"{state}, {_ENDINGS.get(reason, reason)}"
 
 
 def _verdict_section(analysis: Analysis) -> Section:

@@ -55,7 +55,7 @@ def test_the_newest_result_is_the_default(folder):
     save(interrupted_run(), place / "20260102T000000Z-00000002.json")
     done = gpubench(cwd=folder)
     assert done.returncode == 0
-    assert "not complete (interrupted)" in done.stdout
+    assert ", interrupted\n" in done.stdout
 
 
 def test_no_result_at_all(tmp_path):

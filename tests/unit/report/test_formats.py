@@ -79,6 +79,22 @@ def test_other_formats_stand_any_name(name):
     assert "\x1b" not in render([run], "table")
 
 
+@pytest.mark.parametrize(
+    ("reason", "complete", "state"),
+    [
+        ("ok", True, "complete"),
+        ("budget", True, "complete, budget exhausted"),
+        ("wrong-result", True, "complete, wrong results"),
+        ("interrupted", False, "interrupted"),
+        ("ok", False, "not complete"),
+        ("from-the-future", True, "complete, from-the-future"),
+    ],
+)
+def test_the_first_line_says_how_the_run_ended(reason, complete, state):
+    run = run_of([measured(case(), 1e-3)], complete=complete, exit_reason=reason)
+    assert render([run], "plain", width=120).split("\n")[0].endswith(f"3 sessions, {state}")
+
+
 def test_escaping():
     assert escaped("a|b`c*d_e~f\\g<h>&") == "a\\|b\\`c\\*d\\_e\\~f\\\\g&lt;h&gt;&amp;"
     assert escaped("[x](y)") == "[x]\\(y)"
