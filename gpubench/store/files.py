@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import sys
@@ -49,6 +50,8 @@ def load(path: str | Path) -> Run:
     source = "standard input" if str(path) == "-" else str(path)
     try:
         if str(path) == "-":
+            if sys.stdin is None:  # closed before we started
+                raise OSError(errno.EBADF, "it is closed")
             data = _read(sys.stdin.buffer)
         else:
             with open(path, "rb") as file:

@@ -194,3 +194,9 @@ def test_folders_that_can_and_cannot_be_made(tmp_path: Path, monkeypatch: pytest
     with pytest.raises(UsageError) as caught:
         store.check_folder(tmp_path / "a" / "b")
     assert caught.value.why == "Permission denied"
+
+
+def test_a_closed_standard_input_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", None)
+    with pytest.raises(InputError, match="standard input"):
+        store.load("-")
