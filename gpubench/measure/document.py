@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
+import re
 import subprocess
 import uuid
 from collections.abc import Mapping, Sequence
@@ -27,6 +28,9 @@ from gpubench.model.result import (
     Settings,
 )
 
+_UUID = re.compile(r"(?:GPU|MIG)-[0-9a-fA-F][0-9a-fA-F/-]{14,80}")
+_NAMESPACE = uuid.UUID("6ba7b812-9dad-11d1-80b4-00c04fd430c8")  # RFC 4122: names that are object identifiers
+
 # Recorded because they change what the libraries do; never interpreted.
 VARIABLES = (
     "CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "WGPU_BACKEND_TYPE",
@@ -46,7 +50,7 @@ def new_run(
         "implementation": platform.python_implementation(),
         **versions,
     }
-    return Run(
+    run = Run(
         id=str(uuid.uuid4()), label=label, tags=list(tags), tool=tool, argv=[_base_name(a) for a in argv],
         started_at=utc_now(),
         exit_code=int(ExitCode.INTERRUPTED), exit_reason="interrupted", selection=selection, settings=settings,
@@ -62,6 +66,16 @@ def new_run(
         ),
         devices=[msgspec.structs.replace(device, identity=None) for device in devices],
     )  # fmt: skip
+    return without_uuids(run)
+
+
+def without_uuids(run: Run) -> Run:
+    """The same run with every GPU's uuid replaced by a digest of it: stable, but it identifies no hardware."""
+    text = msgspec.json.encode(run).decode()
+    for uuid_text in sorted(set(_UUID.findall(text)), key=len, reverse=True):
+        prefix, _, rest = uuid_text.partition("-")
+        text = text.replace(uuid_text, f"{prefix}-{uuid.uuid5(_NAMESPACE, rest)}")
+    return msgspec.json.decode(text, type=Run)
 
 
 def fingerprint(fields: Mapping[str, str]) -> Fingerprint:

@@ -17,7 +17,8 @@ from gpubench import store
 from gpubench.measure.document import fingerprint, new_run
 from gpubench.measure.recorder import Recorder
 from gpubench.model.case import Case
-from gpubench.model.machine import Machine
+from gpubench.model.facts import Fact
+from gpubench.model.machine import Gpu, Machine
 from gpubench.model.result import (
     Block,
     Check,
@@ -79,6 +80,24 @@ def test_raw_ids_of_devices_are_not_written():
     text = store.dumps(document()).decode()
     assert "0123456789abcdef" not in text
     assert "0000:09:00.0" not in text
+
+
+@pytest.mark.parametrize("uuid", ["GPU-8fd2ceae-1e56-1aae-077f-81452b8715a7", "GPU-fa8f3d8e91c2b7a0"])
+def test_a_uuid_becomes_a_digest_everywhere_and_stays_one_name(uuid):
+    gpu = Gpu(id=uuid, uuid=Fact(uuid, "ok", "nvml"))
+    device = msgspec.structs.replace(DEVICE, gpu_id=uuid)
+    runs = [
+        new_run(
+            argv=[], selection=Selection(ops=["add"]), settings=Settings(), machine=Machine(gpus=[gpu]),
+            devices=[device], versions={}, label=None, tags=[], context={}, environ={},
+        )
+        for _ in range(2)
+    ]  # fmt: skip
+    assert uuid.encode() not in store.dumps(runs[0])
+    found = runs[0].machine.gpus[0]
+    assert found.id == found.uuid.value == runs[0].devices[0].gpu_id
+    assert found.id.startswith("GPU-")
+    assert found.id == runs[1].machine.gpus[0].id
 
 
 @pytest.mark.parametrize(
