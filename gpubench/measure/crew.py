@@ -73,13 +73,16 @@ class Crew:
         if worker is not None:
             worker.kill()
 
-    def release(self, workload: str) -> None:
-        """Free the workload on every worker that is alive."""
+    def release(self, workload: str) -> dict[str, str]:
+        """Free the workload on every worker that is alive. Returns what became of those that were not."""
+        ended = {}
         for device_id, worker in list(self._workers.items()):
             try:
                 worker.ask(protocol.Release(id=worker.next_id, workload=workload), SHORT_DEADLINE_S)
-            except WorkerGone:
+            except WorkerGone as gone:
                 self.drop(device_id)
+                ended[device_id] = gone.detail
+        return ended
 
     def close(self) -> None:
         """End all workers."""

@@ -102,7 +102,8 @@ def measure(runtime: Runtime, workload: Workload) -> None:
         _rounds(runtime, workload, seats)
     for seat in seats:
         _finish(runtime, seat)
-    runtime.crew.release(workload.key)
+    for device_id, detail in runtime.crew.release(workload.key).items():
+        runtime.recorder.warn(_restarted(device_id, detail, runtime.session))
 
 
 def _prepare(runtime: Runtime, seat: _Seat, *, first: bool) -> None:
@@ -332,6 +333,14 @@ def _announce(runtime: Runtime, seat: _Seat) -> None:
             outcome, seat.number, progress.cases, runtime.session, estimate, precision, progress.remaining()
         )
     )
+
+
+def _restarted(device_id: str, detail: str, session: int) -> RunWarning:
+    """It died between two cases: no case is to blame, and none is lost."""
+    return RunWarning(
+        code="worker-restarted", session=session, message=f"{device_id}: {detail}; a fresh worker goes on",
+        hint="free some memory, or look at the system's log",
+    )  # fmt: skip
 
 
 def _missed(skip: Skip, session: int) -> RunWarning:
