@@ -12,13 +12,20 @@ from pathlib import Path
 from typing import Any
 
 from gpubench.errors import Unsupported
-from gpubench.model.op import ITEMSIZE, UNIT_ROUNDOFF, Array, Dtype, Op, Params, Shape
+from gpubench.model.op import UNIT_ROUNDOFF, Array, Dtype, Op, Params, Shape
 from gpubench.model.result import Check
 
 # Comparing in slices keeps the float64 temporaries small beside the arrays themselves.
 _SLICE = 1 << 18
-_ODD = 0.6180339887
-_CHECKERS = min(16, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+_ODD = 0.6180339887  # poison where NaN is a right answer: a number that no op gives by design
+_MOST_CHECKERS = 16
+
+
+def usable_cpus() -> int:
+    """CPUs that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def host_dtype(dtype: Dtype) -> Any:
@@ -121,7 +128,7 @@ def compare(op: Op, dtype: Dtype, got: Array, want: Array, scale: Array | None) 
 
     starts = range(0, want_flat.size, _SLICE)
     if len(starts) > 1:  # NumPy lets go of the interpreter lock inside each call
-        with ThreadPoolExecutor(_CHECKERS) as pool:
+        with ThreadPoolExecutor(min(_MOST_CHECKERS, usable_cpus())) as pool:
             found = list(pool.map(worst_of, starts))
     else:
         found = [worst_of(start) for start in starts]
@@ -163,9 +170,3 @@ def op_hash(op: Op) -> str:
         answer = np.ravel(np.asarray((op.reference or op.expr)(np, *inputs), np.float64))
     seen += [f"{value:.9g}" for value in answer]
     return hashlib.sha256("\n".join(seen).encode()).hexdigest()[:12]
-
-
-def host_bytes(op: Op, params: Params, dtype: Dtype) -> int:
-    """Host memory that checking one workload takes: operands, float64 copies, the answer and its scale."""
-    plain = op.bytes(params, dtype)
-    return plain + 3 * plain * 8 // ITEMSIZE[dtype]

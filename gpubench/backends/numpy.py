@@ -6,13 +6,12 @@ Its device clock is None: the wall clock is its clock. Transfers are plain copie
 from __future__ import annotations
 
 import hashlib
-import os
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from gpubench.backends._host import host_dtype
+from gpubench.backends._host import host_dtype, usable_cpus
 from gpubench.errors import BackendError, BackendUnavailable, DeviceOutOfMemory, Unsupported
 from gpubench.model.backend import Buffer
 from gpubench.model.case import Case
@@ -21,13 +20,6 @@ from gpubench.model.op import Array, Dtype, Form, Op, Shape
 from gpubench.model.result import Blas, Device
 
 Blocks = Callable[[Callable[[int, int], None], int, int], None]
-
-
-def usable_cpus() -> int:
-    """CPUs that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 class NumpyLaunch:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from gpubench.measure import protocol
 from gpubench.measure.workers import Worker, WorkerGone
-from gpubench.model.result import Device, Settings, WorkerRecord
+from gpubench.model.result import Settings, WorkerRecord
 
 OPEN_DEADLINE_S = 60.0
 SHORT_DEADLINE_S = 5.0
@@ -39,7 +39,6 @@ class Crew:
         self._failed: dict[str, int] = {}
         self._ever_opened: set[str] = set()
         self.records: list[WorkerRecord] = []
-        self.opened: dict[str, Device] = {}
 
     def worker(self, device_id: str) -> Worker:
         """The open worker of this device. Raises DeviceGone."""
@@ -58,9 +57,8 @@ class Crew:
     def open_all(self, device_ids: Iterable[str]) -> None:
         """Open every device before the first case: starting a worker is no part of any workload's time."""
         for device_id in device_ids:
-            with contextlib.suppress(
-                DeviceGone
-            ):  # remembered: each of its cases becomes a Skip with the reason
+            # A device that is gone is remembered: each of its cases becomes a Skip with the reason.
+            with contextlib.suppress(DeviceGone):
                 self.worker(device_id)
 
     def holds(self, device_id: str, worker: Worker | None) -> bool:
@@ -109,7 +107,6 @@ class Crew:
             raise
         if isinstance(reply, protocol.Opened):
             self.records.append(reply.record)
-            self.opened[device_id] = reply.device
             self._ever_opened.add(device_id)
             return worker
         worker.close()

@@ -105,7 +105,6 @@ class _Runner:
         self._found: list[Workload] = []
         self._elapsed: dict[str, dict[int, float]] = {}
         self.progress = rounds.Progress(0, self.settings.sessions, self._remaining_s)
-        self._given = [name for name in request.ops if request.scope.selection.sizes.get(name)]
 
     def sessions(self) -> None:
         """Every session: the first may search for sizes, the others repeat what it found."""
@@ -192,7 +191,7 @@ class _Runner:
     def _search(self) -> Iterator[Workload]:
         """Coarse sizes of every op first, so that each gets a verdict; then the widest brackets in turn."""
         pairs = [
-            (op, dtype) for name, op in self.request.ops.items() if name not in self._given
+            (op, dtype) for name, op in self.request.ops.items() if name not in self.request.scope.selection.sizes
             for dtype in self.request.scope.selection.dtypes
         ]  # fmt: skip
         if self.settings.budget_s is None or self.settings.refine == "off":
