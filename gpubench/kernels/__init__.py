@@ -13,7 +13,7 @@ from gpubench.model.op import Op
 
 ENTRY_POINT_GROUP = "gpubench.ops"
 # The order in which listings and reports show the groups; a group of another package comes after these.
-_GROUP_ORDER = ("vector", "reduction", "matrix", "activation")
+_GROUP_ORDER = ("vector", "reduction", "matrix", "activation", "derivative", "overhead")
 
 
 @cache
