@@ -1,7 +1,8 @@
 """Selectors: a case id with `*` in any segment and trailing segments left out.
 
 `matmul`, `matmul/n>=4096@cupy`, `*@wgpu:0`, `activation/*/float16`, `matmul/n=1k..4k`. The first segment is an op
-or a group; the size segment also compares; `@cupy` is `@cupy:*`; `transfer-once` stands for any number of calls.
+or a group; the size segment also compares; `@cupy` is `@cupy:*`; `transfer-once` stands for any number of calls;
+`tuned` is the plain form alone, `tuned-naive` one variant and `tuned*` the form with all its variants.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def selector(text: str, *, option: str = "--filter") -> Selector:
             any(fnmatchcase(name, parts[0]) for name in (case.op, case.group))
             and size(case)
             and fnmatchcase(case.dtype, dtype)
-            and fnmatchcase(case.form, parts[3])
+            and fnmatchcase(case.form_id, parts[3])
             and any(fnmatchcase(name, parts[4]) for name in (case.regime_id, case.regime))
             and (not pattern or fnmatchcase(case.device_id, pattern))
         )

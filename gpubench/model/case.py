@@ -18,7 +18,8 @@ DTYPES: tuple[Dtype, ...] = ("float64", "float32", "float16", "bfloat16")
 class Case(msgspec.Struct, frozen=True, omit_defaults=True):
     """Op, params, dtype, form, regime and device: what is measured once and shown as one row.
 
-    `calls` is the number of launches per transfer; it is set for the regime transfer-once alone.
+    `calls` is the number of launches per transfer; it is set for the regime transfer-once alone. `variant` names an
+    extra kernel of the form (`naive`), or another way to run the library call (`tf32`); None is the form itself.
     """
 
     op: str
@@ -29,16 +30,22 @@ class Case(msgspec.Struct, frozen=True, omit_defaults=True):
     regime: RegimeKind
     device_id: str
     calls: int | None = None
+    variant: str | None = None
 
     @property
     def id(self) -> str:
         """The stable key of every table and format; it holds no date, host or version."""
-        return f"{self.workload}/{self.form}/{self.regime_id}@{self.device_id}"
+        return f"{self.workload}/{self.form_id}/{self.regime_id}@{self.device_id}"
 
     @property
     def workload(self) -> str:
         """`matmul/n=1024/float32`: seeds the inputs, so every backend gets the same bytes."""
         return workload_key(self.op, self.params, self.dtype)
+
+    @property
+    def form_id(self) -> str:
+        """`tuned`, or with a variant `tuned-naive`: which of a device's kernels runs."""
+        return f"{self.form}-{self.variant}" if self.variant else self.form
 
     @property
     def regime_id(self) -> str:
@@ -58,8 +65,8 @@ def workload_key(op: str, params: Params, dtype: str) -> str:
 
 
 _CASE_ID = re.compile(
-    r"(?P<op>[a-z0-9_]+)/n=(?P<n>\d+)(?P<rest>(?:,[a-z_]+=\d+)*)/(?P<dtype>[a-z0-9]+)/(?P<form>library|tuned)"
-    r"/(?P<regime>resident|transfer-always|transfer-once-(?P<calls>\d+))@(?P<device>\S+)"
+    r"(?P<op>[a-z0-9_]+)/n=(?P<n>\d+)(?P<rest>(?:,[a-z_]+=\d+)*)/(?P<dtype>[a-z0-9]+)"
+    r"/(?P<form>library|tuned)(?:-(?P<variant>[a-z0-9_]+))?/(?P<regime>resident|transfer-always|transfer-once-(?P<calls>\d+))@(?P<device>\S+)"
 )
 
 
@@ -76,7 +83,7 @@ def parse_case_id(text: str, group: str = "") -> Case:
     regime = "transfer-once" if calls else found["regime"]
     fields = {
         "op": found["op"], "group": group, "params": params, "dtype": found["dtype"], "form": found["form"],
-        "regime": regime, "device_id": found["device"], "calls": calls,
+        "regime": regime, "device_id": found["device"], "calls": calls, "variant": found["variant"],
     }  # fmt: skip
     try:
         return msgspec.convert(fields, Case)

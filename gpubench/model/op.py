@@ -71,6 +71,11 @@ class Ladder(msgspec.Struct, frozen=True):
         return [*found, self.high]
 
 
+def always_fits(params: Params) -> str | None:
+    """None: every combination of params has a shape."""
+    return None
+
+
 class Op(msgspec.Struct, frozen=True):
     """A mathematical operation that the user names.
 
@@ -78,6 +83,8 @@ class Op(msgspec.Struct, frozen=True):
     `reference` defaults to `expr` in float64. `split` names the axis along which each input may be cut
     (inputs left out are shared whole; the output is cut along axis 0); None: it cannot be split.
     `tuned` maps a backend's name to its kernels; the first is measured, others are named variants.
+    `options` are params beside the size that may be given, each with its meaning; `fits(params)` says why a
+    combination has no shape (or None). `tf32`: the library call may be allowed to round float32 inputs to TF32.
     """
 
     name: str
@@ -95,6 +102,14 @@ class Op(msgspec.Struct, frozen=True):
     split: Mapping[str, int] | None = None
     tuned: Mapping[str, tuple[Kernel, ...]] = {}
     stages: tuple[str, ...] = ()
+    options: Mapping[str, str] = {}
+    fits: Callable[[Params], str | None] = always_fits
+    tf32: bool = False
+
+    def kernel(self, backend: str, variant: str | None = None) -> Kernel | None:
+        """The tuned kernel of that name on `backend`, the first if none is named; None if there is no such kernel."""
+        kernels = self.tuned.get(backend, ())
+        return next((kernel for kernel in kernels if variant in (None, kernel.variant)), None)
 
     def bytes(self, params: Params, dtype: Dtype) -> int:
         """Compulsory traffic of one launch: each input read once, the output written once."""

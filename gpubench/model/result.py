@@ -244,7 +244,11 @@ class RunWarning(Record, frozen=True, kw_only=True):
 
 
 class Selection(Record, frozen=True, kw_only=True):
-    """What to measure. `sizes` maps an op to its sizes; an op that is absent takes its ladder."""
+    """What to measure. `sizes` maps an op to its sizes; an op that is absent takes its ladder.
+
+    `params` maps an op to its shapes, each a set of params beside the size; absent: the plain shape alone.
+    `variants` are named kernels that are measured beside the default one of their form.
+    """
 
     ops: list[str]
     sizes: dict[str, list[int]] = {}
@@ -253,10 +257,16 @@ class Selection(Record, frozen=True, kw_only=True):
     forms: list[str] = msgspec.field(default_factory=lambda: list(FORMS))
     regimes: list[str] = msgspec.field(default_factory=lambda: list(REGIMES))
     calls: int = 10
+    params: dict[str, list[dict[str, int]]] = {}
+    variants: list[str] = []
 
 
 class Settings(Record, frozen=True, kw_only=True):
-    """How to measure (measurement.md section 5)."""
+    """How to measure (measurement.md section 5).
+
+    `autotune`: a backend may try its kernels' candidates once per device. `allow_tf32`: float32 matrix products of
+    the library are measured once more with inputs rounded to TF32.
+    """
 
     preset: Literal["quick", "default", "rigorous"] = "default"
     sessions: int = 3
@@ -274,6 +284,8 @@ class Settings(Record, frozen=True, kw_only=True):
     cache: Literal["warm", "cold"] = "warm"
     threads: int | None = None
     seed: int = 1
+    autotune: bool = True
+    allow_tf32: bool = False
 
 
 class Git(Record, frozen=True, kw_only=True):
