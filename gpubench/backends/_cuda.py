@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from gpubench.backends._host import tuned_kernel
 from gpubench.errors import BuildError
 from gpubench.model.backend import Buffer
 from gpubench.model.case import Case
@@ -32,10 +33,10 @@ class CudaPrograms:
     def __init__(self, cupy: Any, limits: Limits) -> None:
         self._cupy = cupy
         self._limits = limits
-        self._built: dict[str, tuple[CudaProgram, list[Any], str]] = {}
+        self._built: dict[tuple[str, str | None], tuple[CudaProgram, list[Any], str]] = {}
 
     def launch(self, op: Op, case: Case, inputs: Sequence[Buffer], output: Buffer) -> CudaLaunch:
-        """The op's first CUDA kernel bound to these buffers. Raises BuildError with NVRTC's text."""
+        """The case's CUDA kernel bound to these buffers. Raises BuildError with NVRTC's text."""
         program, functions, digest = self._program(op, case)
         buffers = {operand.name: buffer for operand, buffer in zip(op.inputs, inputs, strict=True)}
         buffers[op.output.name] = output
@@ -54,12 +55,13 @@ class CudaPrograms:
         return CudaLaunch(call, digest)
 
     def _program(self, op: Op, case: Case) -> tuple[CudaProgram, list[Any], str]:
-        if case.workload not in self._built:
-            program: CudaProgram = op.tuned["cupy"][0].build(case.params, case.dtype, self._limits)
+        key = (case.workload, case.variant)
+        if key not in self._built:
+            program: CudaProgram = tuned_kernel(op, case).build(case.params, case.dtype, self._limits)
             functions = [self._function(step) for step in program.passes]
             text = "\n".join(step.source for step in program.passes)
-            self._built[case.workload] = (program, functions, hashlib.sha256(text.encode()).hexdigest()[:12])
-        return self._built[case.workload]
+            self._built[key] = (program, functions, hashlib.sha256(text.encode()).hexdigest()[:12])
+        return self._built[key]
 
     def _function(self, step: CudaPass) -> Any:
         try:

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from gpubench.errors import Unsupported
+from gpubench.model.case import Case
+from gpubench.model.kernel import Kernel
 from gpubench.model.op import UNIT_ROUNDOFF, Array, Dtype, Op, Params, Shape
 from gpubench.model.result import Check
 
@@ -35,6 +37,28 @@ def host_dtype(dtype: Dtype) -> Any:
     if dtype == "bfloat16":
         raise Unsupported("NumPy has no bfloat16", reason="no-dtype")
     return np.dtype(dtype)
+
+
+def no_kernel(op: Op, case: Case) -> Unsupported | None:
+    """Why `op` has no tuned kernel of its own for this case, or None: none written, no such variant, a library call."""
+    kernel = op.kernel(case.backend, case.variant)
+    if kernel is not None and not kernel.library:
+        return None
+    if kernel is not None:
+        why = f"the best {op.name} on {case.backend} is the library call"
+    else:
+        why = f"{op.name} has no {case.variant or 'tuned'} kernel for {case.backend}"
+    return Unsupported(why, reason="no-implementation")
+
+
+def tuned_kernel(op: Op, case: Case) -> Kernel:
+    """The kernel that this case runs. Raises Unsupported where `no_kernel` says so."""
+    refusal = no_kernel(op, case)
+    if refusal is not None:
+        raise refusal
+    kernel = op.kernel(case.backend, case.variant)
+    assert kernel is not None
+    return kernel
 
 
 def random_inputs(op: Op, params: Params, dtype: Dtype, seed: int, kind: str = "random") -> list[Array]:

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Sequence
 from typing import Any
 
+from gpubench.backends._host import tuned_kernel
 from gpubench.errors import BuildError
 from gpubench.model.backend import Buffer
 from gpubench.model.case import Case
@@ -47,16 +48,17 @@ def encode(compute: Any, launch: WgpuLaunch, repeat: int) -> None:
 class Programs:
     """What one device has built: pipelines by source text, programs by workload, bind groups by buffers."""
 
-    def __init__(self, device: Any, limits: Limits) -> None:
+    def __init__(self, device: Any, limits: Limits, autotune: bool = True) -> None:
         self._device = device
         self._limits = limits
+        self._autotune = autotune
         self._pipelines: dict[tuple[str, str], Any] = {}
-        self._programs: dict[str, tuple[WgslProgram, str]] = {}
+        self._programs: dict[tuple[str, str | None], tuple[WgslProgram, str]] = {}
         self._launches: dict[tuple[Any, ...], tuple[WgpuLaunch, tuple[Buffer, ...]]] = {}
 
     def launch(self, op: Op, case: Case, inputs: Sequence[Buffer], output: Buffer) -> WgpuLaunch:
-        """The op's first WGSL kernel bound to these buffers. Raises BuildError with the compiler's text."""
-        key = (case.workload, *(id(b) for b in inputs), id(output))
+        """The case's WGSL kernel bound to these buffers. Raises BuildError with the compiler's text."""
+        key = (case.workload, case.variant, *(id(b) for b in inputs), id(output))
         if key not in self._launches:
             if len(self._launches) >= _BIND_GROUPS:
                 self._launches.clear()
@@ -85,11 +87,12 @@ class Programs:
         return WgpuLaunch(steps, output, digest)
 
     def _program(self, op: Op, case: Case) -> tuple[WgslProgram, str]:
-        if case.workload not in self._programs:
-            program: WgslProgram = op.tuned["wgpu"][0].build(case.params, case.dtype, self._limits)
+        key = (case.workload, case.variant)
+        if key not in self._programs:
+            program: WgslProgram = tuned_kernel(op, case).build(case.params, case.dtype, self._limits)
             text = "\n".join(step.source for step in program.passes)
-            self._programs[case.workload] = (program, hashlib.sha256(text.encode()).hexdigest()[:12])
-        return self._programs[case.workload]
+            self._programs[key] = (program, hashlib.sha256(text.encode()).hexdigest()[:12])
+        return self._programs[key]
 
     def _pipeline(self, source: str, entry: str) -> Any:
         if (source, entry) not in self._pipelines:

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from gpubench.backends._cuda import CudaLaunch, CudaPrograms
-from gpubench.backends._host import host_dtype
+from gpubench.backends._host import host_dtype, no_kernel
 from gpubench.errors import (
     BackendError,
     BackendUnavailable,
@@ -98,11 +98,8 @@ class CupySession:
         """Library everywhere, tuned where the op has a CUDA kernel; operands must fit the device."""
         if case.dtype not in op.dtypes or case.dtype == "bfloat16":
             return Unsupported(f"{op.name} has no {case.dtype} on cupy", reason="no-dtype")
-        kernels = op.tuned.get("cupy", ())
-        if case.form == "tuned" and not kernels:
-            return Unsupported(f"{op.name} has no tuned kernel for cupy", reason="no-implementation")
-        if case.form == "tuned" and kernels[0].library:
-            return Unsupported(f"the best {op.name} on cupy is the library call", reason="no-implementation")
+        if case.form == "tuned" and (refusal := no_kernel(op, case)):
+            return refusal
         size, limit = op.bytes(case.params, case.dtype), self.limits.max_buffer_bytes
         if size > limit:
             return Unsupported(f"the operands take {size} bytes; the device has {limit}", reason="limit")

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from gpubench.backends._host import host_dtype, usable_cpus
+from gpubench.backends._host import host_dtype, no_kernel, tuned_kernel, usable_cpus
 from gpubench.errors import BackendError, BackendUnavailable, DeviceOutOfMemory, Unsupported
 from gpubench.model.backend import Buffer
 from gpubench.model.case import Case
@@ -55,11 +55,8 @@ class NumpySession:
         """Every op has a library form; a tuned form only where the op declares one."""
         if case.dtype not in op.dtypes or case.dtype == "bfloat16":
             return Unsupported(f"{op.name} has no {case.dtype} on numpy", reason="no-dtype")
-        kernels = op.tuned.get("numpy", ())
-        if case.form == "tuned" and not kernels:
-            return Unsupported(f"{op.name} has no tuned kernel for numpy", reason="no-implementation")
-        if case.form == "tuned" and kernels[0].library:
-            return Unsupported(f"the best {op.name} on numpy is the library call", reason="no-implementation")
+        if case.form == "tuned" and (refusal := no_kernel(op, case)):
+            return refusal
         if case.regime != "resident":
             return Unsupported("the CPU's data is already at home", reason="no-transfer")
         return None
@@ -92,7 +89,7 @@ class NumpySession:
         if case.form == "library":
             version = hashlib.sha256(f"numpy {np.__version__}".encode()).hexdigest()[:12]
             return NumpyLaunch(lambda: op.expr(np, *inputs), version)
-        run = op.tuned["numpy"][0].build(np, self._blocks, case.params)
+        run = tuned_kernel(op, case).build(np, self._blocks, case.params)
 
         def call() -> Array:
             run(inputs, output)

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from gpubench.backends._host import host_dtype
+from gpubench.backends._host import host_dtype, no_kernel
 from gpubench.backends._wgpu_transfer import Transfers
 from gpubench.backends._wgsl import Programs, WgpuLaunch, encode
 from gpubench.errors import BackendError, BackendUnavailable, DeviceLost, DeviceOutOfMemory, Unsupported
@@ -53,7 +53,7 @@ def _first_line(error: Exception) -> str:
 class WgpuSession:
     """One open adapter: one device, one queue, a pool of buffers and the programs built so far."""
 
-    def __init__(self, device: Device, adapter: Any) -> None:
+    def __init__(self, device: Device, adapter: Any, autotune: bool = True) -> None:
         self.device = device
         self.threads = None
         self.blas: Blas | None = None
@@ -61,7 +61,7 @@ class WgpuSession:
         with _vendor_errors():
             self._device = adapter.request_device_sync(required_features=wanted)
         self.limits = _limits(self._device, device.kind == "software")
-        self._programs = Programs(self._device, self.limits)
+        self._programs = Programs(self._device, self.limits, autotune)
         self._transfers = Transfers(self._device)
         self._pool: dict[int, list[Any]] = {}
         self._flush: Any = None
@@ -71,8 +71,9 @@ class WgpuSession:
         """Tuned form, a dtype the device has, and operands within its limits (named exactly)."""
         if case.form != "tuned":
             return Unsupported("wgpu has no array library: only tuned WGSL kernels", reason="no-implementation")
-        if not op.tuned.get("wgpu"):
-            return Unsupported(f"{op.name} has no WGSL kernel", reason="no-implementation")
+        kernel = op.kernel("wgpu", case.variant)
+        if kernel is None:
+            return no_kernel(op, case)
         if case.dtype not in op.dtypes or case.dtype == "bfloat16":
             return Unsupported(f"{op.name} has no {case.dtype} in WGSL", reason="no-dtype")
         for operand in (*op.inputs, op.output):
@@ -83,7 +84,7 @@ class WgpuSession:
                     f"{operand.name} takes {size} bytes; this device binds at most {limit}", reason="limit"
                 )
         try:
-            op.tuned["wgpu"][0].build(case.params, case.dtype, self.limits)
+            kernel.build(case.params, case.dtype, self.limits)
         except BackendError as error:
             return error
         return None
@@ -284,11 +285,11 @@ class WgpuBackend:
         """GPUs first, software adapters last. Raises BackendUnavailable if there is neither."""
         return [device for device, _ in self._adapters()]
 
-    def open(self, device_id: str, threads: int | None = None) -> WgpuSession:
+    def open(self, device_id: str, threads: int | None = None, *, autotune: bool = True) -> WgpuSession:
         """Open one adapter by id. Raises BackendUnavailable if there is none."""
         for device, adapter in self._adapters():
             if device.id == device_id:
-                return WgpuSession(device, adapter)
+                return WgpuSession(device, adapter, autotune)
         raise BackendUnavailable(f"there is no device {device_id}")
 
     def _adapters(self) -> list[tuple[Device, Any]]:

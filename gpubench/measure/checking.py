@@ -11,7 +11,7 @@ from gpubench.backends._host import compare, op_hash, poison_for, poisoned, rand
 from gpubench.errors import BackendError, WrongResult
 from gpubench.model.backend import Buffer, Launch, Session
 from gpubench.model.case import Case
-from gpubench.model.op import Array, Form, Op, Operand
+from gpubench.model.op import Array, Op, Operand
 from gpubench.model.result import Check
 
 
@@ -38,7 +38,7 @@ class Material:
         self.want, self.scale = reference(op, self.inputs, scratch, f"{case.workload} {seed} {kind}")
         self.op_hash = op_hash(op)
         self.buffers: list[Buffer] = []
-        self.outputs: dict[Form, Buffer] = {}
+        self.outputs: dict[str, Buffer] = {}
         self.poison = poison_for(self.want)
         self.landing: Array = poisoned(op.output.shape(case.params), case.dtype, self.poison)
 
@@ -58,15 +58,15 @@ class Material:
             raise
         self.buffers = taken
 
-    def output(self, form: Form) -> Buffer | None:
-        """The poisoned output of the tuned form; the library form returns a fresh array each time."""
-        if form == "library":
+    def output(self, case: Case) -> Buffer | None:
+        """The poisoned output of a tuned kernel, one per variant; the library form returns a fresh array each time."""
+        if case.form == "library":
             return None
-        if form not in self.outputs:
+        if case.form_id not in self.outputs:
             shape = self.op.output.shape(self.case.params)
-            self.outputs[form] = self.session.allocate(shape, self.case.dtype)
-        self.spoil(self.outputs[form], self.op.output)
-        return self.outputs[form]
+            self.outputs[case.form_id] = self.session.allocate(shape, self.case.dtype)
+        self.spoil(self.outputs[case.form_id], self.op.output)
+        return self.outputs[case.form_id]
 
     def verify(self, launch: Launch) -> Check:
         """Download the launch's output and compare all of it. Raises Wrong."""
@@ -114,7 +114,7 @@ def gate(material: Material, case: Case, announce: Callable[[str], None]) -> Gat
     session, clock = material.session, material.session.clock
     announce("upload")
     material.upload_inputs()
-    output = material.output(case.form)
+    output = material.output(case)
     session.sync()
     announce("compile")
     start = clock()

@@ -99,6 +99,7 @@ class Crew:
         request = protocol.Open(
             id=worker.next_id, device_id=device_id, threads=self._settings.threads, seed=self._settings.seed,
             inputs=self._settings.inputs, scratch=str(self._scratch), since=self._since,
+            autotune=self._settings.autotune,
         )  # fmt: skip
         try:
             reply = worker.ask(request, OPEN_DEADLINE_S)

@@ -35,6 +35,7 @@ class Open(Message, frozen=True, kw_only=True, tag="open"):
     inputs: str
     scratch: str
     since: float
+    autotune: bool = True
 
 
 class Prepare(Message, frozen=True, kw_only=True, tag="prepare"):

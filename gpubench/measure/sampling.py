@@ -98,7 +98,7 @@ class Cycle:
         """Nothing that an earlier launch wrote may pass for this one's answer."""
         if self.case.form == "library":
             self.launch.output = None  # a launch that makes no array of its own leaves nothing to download
-        self.material.output(self.case.form)
+        self.material.output(self.case)
         if self.case.regime == "transfer-always" and self.case.form == "tuned":
             # The pool hands these out again, and in which order is its own business.
             buffers, output = self.take()

@@ -6,6 +6,7 @@ so that a library that prints cannot break the protocol. End-of-file on stdin en
 
 from __future__ import annotations
 
+import inspect
 import os
 import queue
 import signal
@@ -22,7 +23,7 @@ import gpubench.kernels
 from gpubench.errors import BackendError, BackendUnavailable, DeviceLost, DeviceOutOfMemory, Unsupported
 from gpubench.measure import protocol, sampling
 from gpubench.measure.checking import Gated, Material, Wrong, gate
-from gpubench.model.backend import Session
+from gpubench.model.backend import Backend, Session
 from gpubench.model.case import Case
 from gpubench.model.result import Check, Parts, WorkerRecord
 
@@ -107,9 +108,8 @@ class Worker:
         self._seed, self._inputs, self._scratch = request.seed, request.inputs, Path(request.scratch)
         self._since = request.since
         start = time.perf_counter()
-        session = gpubench.backends.load(request.device_id.partition(":")[0]).open(
-            request.device_id, request.threads
-        )
+        backend = gpubench.backends.load(request.device_id.partition(":")[0])
+        session = backend.open(request.device_id, request.threads, **_open_options(backend, request))
         open_s = time.perf_counter() - start
         self._session = session
         self._announce("overhead")
@@ -135,7 +135,7 @@ class Worker:
                 else Unsupported(refusal.detail, hint=refusal.hint, reason=refusal.reason)
             )
         material = self._material(case)
-        key = (case.workload, case.form)
+        key = (case.workload, case.form_id)
         if key not in self._gated:
             self._gated[key] = gate(material, case, self._announce)
         gated = self._gated[key]
@@ -175,7 +175,7 @@ class Worker:
         """Once per workload and form: the parts do not depend on the regime. The CPU has none."""
         if not count or cycle.session.device.kind == "cpu":
             return {}
-        key = (cycle.case.workload, cycle.case.form)
+        key = (cycle.case.workload, cycle.case.form_id)
         if key not in self._parts:
             self._announce("parts")
             self._parts[key] = sampling.time_parts(cycle, count)
@@ -212,6 +212,13 @@ class Worker:
         if self._session is None:
             raise BackendUnavailable("no device is open")
         return self._session
+
+
+def _open_options(backend: Backend, request: protocol.Open) -> dict[str, bool]:
+    """`autotune=False` for a backend that knows the word: one that does not has nothing to tune."""
+    if request.autotune or "autotune" not in inspect.signature(backend.open).parameters:
+        return {}
+    return {"autotune": False}
 
 
 def _version(backend: str) -> str | None:

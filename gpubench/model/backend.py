@@ -58,7 +58,8 @@ class Session(Protocol):
         """Copy out, in order with launches; complete when it returns."""
 
     def compile(self, op: Op, case: Case, inputs: Sequence[Buffer], output: Buffer) -> Launch:
-        """All untimed work. Cheap when repeated with the same buffers. Raises BuildError."""
+        """All untimed work: the library call or the kernel of `case.variant` (None: the first), with what depends on
+        them cached by `case.form_id`. Cheap when repeated with the same buffers. Raises BuildError."""
 
     def run(self, launch: Launch, repeat: int = 1) -> None:
         """Enqueue `repeat` launches in order and return: no wait."""
@@ -95,4 +96,7 @@ class Backend(Protocol):
         """Each physical device once, without opening it. Raises BackendUnavailable."""
 
     def open(self, device_id: str, threads: int | None = None) -> Session:
-        """Open one device. Raises BackendUnavailable. The library is imported here, not before."""
+        """Open one device. Raises BackendUnavailable. The library is imported here, not before.
+
+        A backend that chooses kernels by trying them also takes `autotune: bool = True`; False: take the defaults.
+        """
