@@ -31,11 +31,13 @@ def usable_cpus() -> int:
 
 
 def host_dtype(dtype: Dtype) -> Any:
-    """The NumPy dtype. Raises Unsupported for bfloat16, which NumPy does not have."""
+    """The NumPy dtype of host arrays; bfloat16, which NumPy itself does not have, is ml_dtypes' own."""
     import numpy as np
 
     if dtype == "bfloat16":
-        raise Unsupported("NumPy has no bfloat16", reason="no-dtype")
+        import ml_dtypes
+
+        return np.dtype(ml_dtypes.bfloat16)
     return np.dtype(dtype)
 
 

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from gpubench import kernels
 from gpubench.backends import _host
-from gpubench.errors import Unsupported
 from gpubench.model.op import EXACT, Tolerance
 
 ADD, MATMUL, GELU = (kernels.load(name) for name in ("add", "matmul", "gelu"))
@@ -65,10 +64,24 @@ def test_poison_is_not_a_number_everywhere():
     assert np.isnan(_host.poisoned((), "float64"))
 
 
-def test_numpy_has_no_bfloat16():
-    with pytest.raises(Unsupported) as refused:
-        _host.host_dtype("bfloat16")
-    assert refused.value.reason == "no-dtype"
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_the_halves_have_host_arrays(dtype):
+    """Inputs are rounded to the dtype, poison is NaN in it, and a comparison knows its unit round-off."""
+    (x, y) = _host.random_inputs(ADD, {"n": 1000}, dtype, 1)
+    assert (x.dtype.name, x.dtype.itemsize, x.flags["C_CONTIGUOUS"]) == (dtype, 2, True)
+    assert np.abs(x.astype(np.float64)).max() <= 1
+    assert np.unique(x).size > 200
+    assert np.isnan(_host.poisoned((3,), dtype).astype(np.float64)).all()
+    want = np.abs(x.astype(np.float64)) + 1
+    rounded = want.astype(x.dtype)
+    assert _host.compare(with_tolerance(Tolerance(1)), dtype, rounded, want, None).ok
+    assert not _host.compare(with_tolerance(Tolerance(0.5)), dtype, rounded, want, None).ok
+    assert y.tobytes() != x.tobytes()
+
+
+def test_bfloat16_keeps_the_range_of_float32():
+    big = np.full(3, 1e38, np.float32).astype(_host.host_dtype("bfloat16"))
+    assert np.isfinite(big.astype(np.float64)).all()
 
 
 @pytest.mark.parametrize("name", kernels.names())
