@@ -43,13 +43,14 @@ def host_dtype(dtype: Dtype) -> Any:
 
 def no_kernel(op: Op, case: Case) -> Unsupported | None:
     """Why `op` has no tuned kernel of its own for this case, or None: none written, no such variant, a library call."""
-    kernel = op.kernel(case.backend, case.variant)
+    kernel = op.kernel(case.backend, case.dtype, case.variant)
     if kernel is not None and not kernel.library:
         return None
     if kernel is not None:
         why = f"the best {op.name} on {case.backend} is the library call"
     else:
-        why = f"{op.name} has no {case.variant or 'tuned'} kernel for {case.backend}"
+        name = case.variant or "tuned"
+        why = f"{op.name} has no {name} kernel for {case.dtype} on {case.backend}"
     return Unsupported(why, reason="no-implementation")
 
 
@@ -58,7 +59,7 @@ def tuned_kernel(op: Op, case: Case) -> Kernel:
     refusal = no_kernel(op, case)
     if refusal is not None:
         raise refusal
-    kernel = op.kernel(case.backend, case.variant)
+    kernel = op.kernel(case.backend, case.dtype, case.variant)
     assert kernel is not None
     return kernel
 
@@ -88,6 +89,19 @@ def random_inputs(op: Op, params: Params, dtype: Dtype, seed: int, kind: str = "
             values -= 1
         arrays.append(np.ascontiguousarray(values, dtype=host_dtype(dtype)))
     return arrays
+
+
+def random_bytes(array: Array, key: str) -> None:
+    """Fill a C-contiguous array with random bytes, the same for the same key."""
+    import numpy as np
+
+    generator = np.random.Generator(
+        np.random.SFC64(int.from_bytes(hashlib.sha256(key.encode()).digest()[:16], "little"))
+    )
+    whole = array.reshape(-1).view(np.uint8)
+    for start in range(0, whole.size, 4 * _SLICE):
+        part = whole[start : start + 4 * _SLICE]
+        part[:] = np.frombuffer(generator.bytes(part.size), np.uint8)
 
 
 def poison_for(want: Array) -> float:
@@ -134,15 +148,15 @@ def _publish(path: Path, array: Array) -> None:
     temporary.replace(path)
 
 
-def compare(op: Op, dtype: Dtype, got: Array, want: Array, scale: Array | None) -> Check:
-    """Every element of `got` against the reference: |got - want| <= units * u * scale.
+def compare(op: Op, precision: str, got: Array, want: Array, scale: Array | None) -> Check:
+    """Every element of `got` against the reference: |got - want| <= units * u(precision) * scale.
 
     The error of an element is |got - want| / scale; it is 0 where both are equal (infinities too) or both
     NaN, and infinite where the scale is 0 or either is NaN. A non-finite error is reported as None.
     """
     import numpy as np
 
-    limit = op.tolerance.units * UNIT_ROUNDOFF[dtype]
+    limit = op.tolerance.units * UNIT_ROUNDOFF[precision]
     spread = np.ravel(np.abs(want) if scale is None else np.broadcast_to(scale, want.shape))
     got_flat, want_flat = np.ravel(got), np.ravel(want)
 

@@ -71,17 +71,19 @@ class WgpuSession:
         """Tuned form, a dtype the device has, and operands within its limits (named exactly)."""
         if case.form != "tuned":
             return Unsupported("wgpu has no array library: only tuned WGSL kernels", reason="no-implementation")
-        kernel = op.kernel("wgpu", case.variant)
+        kernel = op.kernel("wgpu", case.dtype, case.variant)
         if kernel is None:
             return no_kernel(op, case)
         if case.dtype not in op.dtypes or case.dtype == "bfloat16":
             return Unsupported(f"{op.name} has no {case.dtype} in WGSL", reason="no-dtype")
         for operand in (*op.inputs, op.output):
             size = op.operand_bytes(operand, case.params, case.dtype)
-            limit = min(self.limits.max_binding_bytes, self.limits.max_buffer_bytes)
-            if size > limit:
+            limit = self.limits.max_buffer_bytes
+            if size > limit:  # an array beyond one binding is the kernel's affair
                 return Unsupported(
-                    f"{operand.name} takes {size} bytes; this device binds at most {limit}", reason="limit"
+                    f"{operand.name} takes {size} bytes; this device's buffers hold at most {limit} bytes"
+                    " (maxBufferSize)",
+                    reason="limit",
                 )
         try:
             kernel.build(case.params, case.dtype, self.limits)
@@ -262,6 +264,7 @@ def _limits(device: Any, software: bool) -> Limits:
         float16="shader-f16" in features,
         float64="shader-f64" in features,
         software=software,
+        binding_alignment=max(16, limits["min-storage-buffer-offset-alignment"]),
     )
 
 

@@ -68,11 +68,11 @@ class Material:
         self.spoil(self.outputs[case.form_id], self.op.output)
         return self.outputs[case.form_id]
 
-    def verify(self, launch: Launch) -> Check:
+    def verify(self, launch: Launch, precision: str | None = None) -> Check:
         """Download the launch's output and compare all of it. Raises Wrong."""
         self.poison_landing()
         self.session.download(launch.output, self.landing)
-        return self.verify_landing()
+        return self.verify_landing(precision)
 
     def poison_landing(self) -> None:
         """Fill the host's output with poison, so that what is not downloaded fails."""
@@ -83,9 +83,9 @@ class Material:
         shape = operand.shape(self.case.params)
         self.session.upload(buffer, poisoned(shape, self.case.dtype, self.poison))
 
-    def verify_landing(self) -> Check:
-        """Compare what was downloaded last. Raises Wrong."""
-        check = compare(self.op, self.case.dtype, self.landing, self.want, self.scale)
+    def verify_landing(self, precision: str | None = None) -> Check:
+        """Compare what was downloaded last, with the tolerance of `precision` (None: of the dtype). Raises Wrong."""
+        check = compare(self.op, precision or self.case.dtype, self.landing, self.want, self.scale)
         if not check.ok:
             raise Wrong(check)
         return check
@@ -126,4 +126,4 @@ def gate(material: Material, case: Case, announce: Callable[[str], None]) -> Gat
     session.sync()
     first = clock()
     announce("check")
-    return Gated(launch, material.verify(launch), built - start, first - launched)
+    return Gated(launch, material.verify(launch, case.precision), built - start, first - launched)

@@ -12,6 +12,8 @@ from gpubench.model.op import Dtype, Form, Params
 RegimeKind = Literal["resident", "transfer-once", "transfer-always"]
 REGIMES: tuple[RegimeKind, ...] = ("resident", "transfer-once", "transfer-always")
 FORMS: tuple[Form, ...] = ("library", "tuned")
+# The variant of a library call that may round float32 inputs to TF32.
+TF32 = "tf32"
 DTYPES: tuple[Dtype, ...] = ("float64", "float32", "float16", "bfloat16")
 
 
@@ -46,6 +48,11 @@ class Case(msgspec.Struct, frozen=True, omit_defaults=True):
     def form_id(self) -> str:
         """`tuned`, or with a variant `tuned-naive`: which of a device's kernels runs."""
         return f"{self.form}-{self.variant}" if self.variant else self.form
+
+    @property
+    def precision(self) -> str:
+        """The format whose unit round-off the gate grants: the dtype, or `tf32` where that was asked for."""
+        return TF32 if self.variant == TF32 else self.dtype
 
     @property
     def regime_id(self) -> str:

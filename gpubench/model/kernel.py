@@ -12,7 +12,10 @@ import msgspec
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """What a device allows. Kernels choose tiles from these numbers, never from a vendor's name."""
+    """What a device allows. Kernels choose tiles from these numbers, never from a vendor's name.
+
+    `clusters`: blocks of a CUDA grid can run together and reach each other's shared memory (9.0 and above).
+    """
 
     max_buffer_bytes: int
     max_binding_bytes: int
@@ -24,6 +27,8 @@ class Limits(msgspec.Struct, frozen=True):
     float16: bool = False
     float64: bool = False
     software: bool = False
+    binding_alignment: int = 256
+    clusters: bool = False
 
 
 class WgslPass(msgspec.Struct, frozen=True):
@@ -34,6 +39,8 @@ class WgslPass(msgspec.Struct, frozen=True):
     Inputs are bound as read-only storage, output and scratch as read-write storage, but a binding named
     in `read_only` is read-only in this pass. Kernels read 16 bytes at a time: a buffer's size and its
     binding are rounded up to a multiple of 16 bytes. The bytes past the end are read at most, never written.
+    `windows` names the bindings that see a part of their buffer only: (offset, size) in bytes, the offset a
+    multiple of `Limits.binding_alignment`. An array beyond one binding takes several passes.
     """
 
     source: str
@@ -42,17 +49,24 @@ class WgslPass(msgspec.Struct, frozen=True):
     entry: str = "main"
     uniform: tuple[int, ...] = ()
     read_only: tuple[str, ...] = ()
+    windows: Mapping[str, tuple[int, int]] = {}
 
 
 class WgslProgram(msgspec.Struct, frozen=True):
-    """The passes of one launch in order, and the bytes of each scratch buffer they share."""
+    """The passes of one launch in order, and the bytes of each scratch buffer they share.
+
+    No passes at all is a launch that does nothing: an op over no elements.
+    """
 
     passes: tuple[WgslPass, ...]
     scratch: Mapping[str, int] = {}
 
 
 class CudaPass(msgspec.Struct, frozen=True):
-    """One CUDA launch. `arguments` name buffers (inputs, output, scratch) or are plain integers (int64)."""
+    """One CUDA launch. `arguments` name buffers (inputs, output, scratch) or are plain integers (int64).
+
+    `options` are NVRTC's, beside the language standard that the backend gives.
+    """
 
     source: str
     entry: str
@@ -60,10 +74,14 @@ class CudaPass(msgspec.Struct, frozen=True):
     block: tuple[int, int, int]
     arguments: tuple[str | int, ...]
     shared_bytes: int = 0
+    options: tuple[str, ...] = ()
 
 
 class CudaProgram(msgspec.Struct, frozen=True):
-    """The CUDA passes of one launch in order, and the bytes of each scratch buffer they share."""
+    """The CUDA passes of one launch in order (none: nothing to do), and the bytes of each scratch buffer.
+
+    Scratch is zero before the first launch and belongs to the kernel afterwards: no launch clears it again.
+    """
 
     passes: tuple[CudaPass, ...]
     scratch: Mapping[str, int] = {}
@@ -76,9 +94,11 @@ class Kernel(msgspec.Struct, frozen=True):
     raises `errors.Unsupported` naming the limit it meets. `language` "numpy": `build(np, blocks, params)`
     returns `launch(inputs, output)`, where `blocks` runs a function over slices on all available cores.
     `library` marks a kernel that *is* the library call: it is measured once and fills both forms.
+    `dtypes` are those it works in; None: all that the op declares, as far as `build` does not refuse.
     """
 
     language: Literal["wgsl", "cuda", "numpy"]
     build: Callable[..., Any]
     variant: str = "default"
     library: bool = False
+    dtypes: tuple[str, ...] | None = None

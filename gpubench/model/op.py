@@ -21,9 +21,10 @@ Shape = tuple[int, ...]
 Array = Any  # a NumPy, CuPy or array-API array: the model imports none of them
 
 ITEMSIZE: dict[str, int] = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
-# Unit round-off u: the largest relative error of one correctly rounded operation.
+# Unit round-off u: the largest relative error of one correctly rounded operation. TF32 is no dtype but what
+# tensor cores make of float32 inputs: 10 bits of mantissa, the range of float32.
 UNIT_ROUNDOFF: dict[str, float] = {
-    "float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8,
+    "float64": 2.0**-53, "float32": 2.0**-24, "tf32": 2.0**-11, "float16": 2.0**-11, "bfloat16": 2.0**-8,
 }  # fmt: skip
 
 
@@ -71,6 +72,23 @@ class Ladder(msgspec.Struct, frozen=True):
         return [*found, self.high]
 
 
+class Overhead(msgspec.Struct, frozen=True):
+    """A call of the device's session that is timed in place of an expression, in the forms that differ.
+
+    `open`: a fresh process imports the library and opens the device. `launch`: an empty launch is enqueued.
+    `roundtrip`: it is waited for, too. `sync`: a wait with nothing enqueued. `allocate`, `upload`, `download`:
+    n bytes; library is the plain way (fresh memory, ordinary host arrays), tuned the best one that there is.
+    """
+
+    call: Literal["open", "launch", "roundtrip", "sync", "allocate", "upload", "download"]
+    forms: tuple[Form, ...] = ("library",)
+
+    @property
+    def moves(self) -> bool:
+        """True if n bytes travel."""
+        return self.call in ("upload", "download")
+
+
 def always_fits(params: Params) -> str | None:
     """None: every combination of params has a shape."""
     return None
@@ -84,7 +102,9 @@ class Op(msgspec.Struct, frozen=True):
     (inputs left out are shared whole; the output is cut along axis 0); None: it cannot be split.
     `tuned` maps a backend's name to its kernels; the first is measured, others are named variants.
     `options` are params beside the size that may be given, each with its meaning; `fits(params)` says why a
-    combination has no shape (or None). `tf32`: the library call may be allowed to round float32 inputs to TF32.
+    combination has no shape (or None). `tf32` names the backends whose library call can round float32 inputs to
+    TF32. `slow` has the operations a second, at most, of a library call that has no fast code behind it.
+    `overhead`: nothing is computed; what is timed is this call, on devices other than the CPU.
     """
 
     name: str
@@ -104,15 +124,25 @@ class Op(msgspec.Struct, frozen=True):
     stages: tuple[str, ...] = ()
     options: Mapping[str, str] = {}
     fits: Callable[[Params], str | None] = always_fits
-    tf32: bool = False
+    tf32: tuple[str, ...] = ()
+    slow: Mapping[tuple[str, Dtype], float] = {}
+    overhead: Overhead | None = None
 
-    def kernel(self, backend: str, variant: str | None = None) -> Kernel | None:
-        """The tuned kernel of that name on `backend`, the first if none is named; None if there is no such kernel."""
-        kernels = self.tuned.get(backend, ())
-        return next((kernel for kernel in kernels if variant in (None, kernel.variant)), None)
+    def kernel(self, backend: str, dtype: Dtype, variant: str | None = None) -> Kernel | None:
+        """The tuned kernel of that name on `backend`, the first for the dtype if none is named; None: no such one."""
+        return next(
+            (
+                kernel
+                for kernel in self.tuned.get(backend, ())
+                if variant in (None, kernel.variant) and (kernel.dtypes is None or dtype in kernel.dtypes)
+            ),
+            None,
+        )
 
     def bytes(self, params: Params, dtype: Dtype) -> int:
-        """Compulsory traffic of one launch: each input read once, the output written once."""
+        """Compulsory traffic of one launch: each input read once, the output written once. Of a transfer: n."""
+        if self.overhead is not None:
+            return params["n"] if self.overhead.moves else 0
         return sum(self.operand_bytes(operand, params, dtype) for operand in (*self.inputs, self.output))
 
     @staticmethod

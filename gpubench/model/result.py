@@ -18,6 +18,9 @@ from gpubench.model.op import Dtype
 SCHEMA_VERSION = 1
 DeviceKind = Literal["cpu", "gpu", "software", "hybrid", "fake"]
 StopReason = Literal["precision", "max-samples", "max-time", "timeout", "budget"]
+# How data reaches the device: from ordinary memory by the library's own call, through page-locked memory, or through
+# staging buffers that stay mapped.
+Staging = Literal["pageable", "pinned", "mapped"]
 Severity = Literal["info", "warning", "error"]
 
 
@@ -192,7 +195,7 @@ class Measurement(Record, frozen=True, kw_only=True, tag_field="type", tag="meas
     op_hash: str
     kernel_hash: str | None = None
     check: Check
-    staging: Literal["pageable", "pinned"] = "pageable"
+    staging: Staging = "pageable"
     blocks: list[Block] = []
     parts: list[Parts] = []
     stops: list[Stop] = []
@@ -247,7 +250,8 @@ class Selection(Record, frozen=True, kw_only=True):
     """What to measure. `sizes` maps an op to its sizes; an op that is absent takes its ladder.
 
     `params` maps an op to its shapes, each a set of params beside the size; absent: the plain shape alone.
-    `variants` are named kernels that are measured beside the default one of their form.
+    `variants` are named kernels that are measured beside the default one of their form; `tf32` among them stands for
+    the library's float32 matrix products with inputs rounded to TF32.
     """
 
     ops: list[str]
@@ -262,11 +266,7 @@ class Selection(Record, frozen=True, kw_only=True):
 
 
 class Settings(Record, frozen=True, kw_only=True):
-    """How to measure (measurement.md section 5).
-
-    `autotune`: a backend may try its kernels' candidates once per device. `allow_tf32`: float32 matrix products of
-    the library are measured once more with inputs rounded to TF32.
-    """
+    """How to measure (measurement.md section 5). `autotune`: a backend may try its kernels once per device."""
 
     preset: Literal["quick", "default", "rigorous"] = "default"
     sessions: int = 3
@@ -285,7 +285,6 @@ class Settings(Record, frozen=True, kw_only=True):
     threads: int | None = None
     seed: int = 1
     autotune: bool = True
-    allow_tf32: bool = False
 
 
 class Git(Record, frozen=True, kw_only=True):
