@@ -99,7 +99,8 @@ class Op(msgspec.Struct, frozen=True):
 
     `expr(xp, *inputs)` is the program as a NumPy or CuPy user writes it: the library form.
     `reference` defaults to `expr` in float64. `split` names the axis along which each input may be cut
-    (inputs left out are shared whole; the output is cut along axis 0); None: it cannot be split.
+    (inputs left out are shared whole; the output is cut along axis 0), for all params or by them; None: it cannot
+    be split. `cut(params)` is what holds.
     `tuned` maps a backend's name to its kernels; the first is measured, others are named variants.
     `options` are params beside the size that may be given, each with its meaning; `fits(params)` says why a
     combination has no shape (or None). `tf32` names the backends whose library call can round float32 inputs to
@@ -119,7 +120,7 @@ class Op(msgspec.Struct, frozen=True):
     expr: Callable[..., Array]
     tolerance: Tolerance
     reference: Callable[..., Array] | None = None
-    split: Mapping[str, int] | None = None
+    split: Mapping[str, int] | Callable[[Params], Mapping[str, int]] | None = None
     tuned: Mapping[str, tuple[Kernel, ...]] = {}
     stages: tuple[str, ...] = ()
     options: Mapping[str, str] = {}
@@ -138,6 +139,10 @@ class Op(msgspec.Struct, frozen=True):
             ),
             None,
         )
+
+    def cut(self, params: Params) -> Mapping[str, int] | None:
+        """The axis along which each input may be cut; None: it cannot be split."""
+        return self.split(params) if callable(self.split) else self.split
 
     def bytes(self, params: Params, dtype: Dtype) -> int:
         """Compulsory traffic of one launch: each input read once, the output written once. Of a transfer: n."""
