@@ -6,12 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
-from gpubench.model.case import Case, workload_key
+from gpubench.model.case import FORMS, TF32, Case, workload_key
 from gpubench.model.op import ITEMSIZE, Dtype, Op
 from gpubench.model.result import Device, Selection, Settings, Skip
 
 # A plan may fill this share of the memory that is free; the rest is for the system and for temporaries.
 MEMORY_SHARE = 0.8
+# Launches of one case in one session beside its samples: calibration, warm-up, checks, parts.
+EXTRA_LAUNCHES = 12
 
 
 class Target(msgspec.Struct, frozen=True):
@@ -44,55 +46,159 @@ class Workload(msgspec.Struct, frozen=True):
         """The size."""
         return self.params["n"]
 
+    @property
+    def series(self) -> Series:
+        """The curve that this size is a point of."""
+        return Series(self.op, self.dtype, {name: value for name, value in self.params.items() if name != "n"})
+
+
+class Series(msgspec.Struct, frozen=True):
+    """Op, dtype and the params beside the size: what is one curve over the sizes."""
+
+    op: Op
+    dtype: Dtype
+    shape: dict[str, int] = {}
+
+    @property
+    def key(self) -> str:
+        """`matmul,k=64/float32`."""
+        shape = "".join(f",{name}={value}" for name, value in sorted(self.shape.items()))
+        return f"{self.op.name}{shape}/{self.dtype}"
+
+    def params(self, n: int) -> dict[str, int]:
+        """All params at size `n`."""
+        return {"n": n, **self.shape}
+
 
 class Scope(msgspec.Struct, frozen=True):
-    """Where and what: devices, the selection, the host memory that is free, and the cases to keep."""
+    """Where and what: devices, the selection, the host memory that is free, and the cases to keep.
+
+    With `named_forms` (the user chose the forms) a form that a backend lacks is a Skip; else it is left out.
+    """
 
     targets: tuple[Target, ...]
     selection: Selection
     host_bytes: int | None
     keep: Callable[[Case], bool] | None = None
+    settings: Settings = Settings()
+    named_forms: bool = False
 
 
-def workload(op: Op, n: int, dtype: Dtype, scope: Scope) -> Workload:
-    """All cases of one op, size and dtype. What cannot be measured becomes a Skip with its reason."""
-    params = {"n": n}
+def workload(series: Series, n: int, scope: Scope) -> Workload:
+    """All cases of one curve and size. What cannot be measured becomes a Skip with its reason."""
+    params = series.params(n)
     cases: list[Case] = []
     skips: list[Skip] = []
     for target in scope.targets:
-        for case in _cases(op, params, dtype, target, scope.selection):
+        for case in _cases(series, params, target, scope):
             if scope.keep is not None and not scope.keep(case):
                 continue
-            skip = _refusal(op, case, target.device, scope.host_bytes)
+            skip = _refusal(series.op, case, target, scope)
             if skip is None:
                 cases.append(case)
             else:
                 skips.append(skip)
-    return Workload(op, params, dtype, tuple(cases), tuple(skips))
+    return Workload(series.op, params, series.dtype, tuple(cases), tuple(skips))
 
 
-def _cases(op: Op, params: dict[str, int], dtype: Dtype, target: Target, selection: Selection) -> list[Case]:
-    device = target.device
+def _cases(series: Series, params: dict[str, int], target: Target, scope: Scope) -> list[Case]:
+    device, selection, op = target.device, scope.selection, series.op
+    on_device = device.kind != "cpu" and op.overhead is None
     found = []
-    for form in target.forms:
-        kernels = op.tuned.get(device.backend, ())
-        if form not in selection.forms or (form == "tuned" and kernels and kernels[0].library):
-            continue  # a tuned kernel that is the library call is measured once, as library
-        for regime in selection.regimes if device.kind != "cpu" else ["resident"]:
+    for form, variant in _kernels(series, target, scope):
+        for regime in selection.regimes if on_device else ["resident"]:
             fields = {
-                "op": op.name, "group": op.group, "params": params, "dtype": dtype, "form": form,
-                "regime": regime, "device_id": device.id,
+                "op": op.name, "group": op.group, "params": params, "dtype": series.dtype, "form": form,
+                "regime": regime, "device_id": device.id, "variant": variant,
                 "calls": selection.calls if regime == "transfer-once" else None,
             }  # fmt: skip
             found.append(msgspec.convert(fields, Case))
     return found
 
 
-def _refusal(op: Op, case: Case, device: Device, host_bytes: int | None) -> Skip | None:
+def _kernels(series: Series, target: Target, scope: Scope) -> list[tuple[str, str | None]]:
+    """(form, variant): the selected forms, each followed by the variants of it that were asked for."""
+    op, backend = series.op, target.device.backend
+    best = op.kernel(backend, series.dtype)
+    found: list[tuple[str, str | None]] = []
+    for form in FORMS:
+        there = form in _forms(op, target) and not (form == "tuned" and best is not None and best.library)
+        if form in scope.selection.forms and (there or scope.named_forms):
+            found.append((form, None))  # a tuned kernel that is the library call is measured once, as library
+        found += [
+            (form, variant) for variant in scope.selection.variants if _asked(series, backend, form, variant)
+        ]
+    return found
+
+
+def _forms(op: Op, target: Target) -> tuple[str, ...]:
+    return target.forms if op.overhead is None else op.overhead.forms
+
+
+def _asked(series: Series, backend: str, form: str, variant: str) -> bool:
+    """Whether a variant that was asked for concerns this op: a backend has it, or TF32 is this library's to allow."""
+    if variant == TF32:
+        return form == "library" and backend in series.op.tf32 and series.dtype == "float32"
+    return form == "tuned" and variant in variants(series.op)
+
+
+def variants(op: Op) -> set[str]:
+    """The names of the op's kernels on all backends, `default` apart."""
+    return {kernel.variant for kernels in op.tuned.values() for kernel in kernels} - {"default"}
+
+
+def _refusal(op: Op, case: Case, target: Target, scope: Scope) -> Skip | None:
+    unfit = op.fits(case.params)
+    if unfit is not None:
+        return _skip(case, "shape", unfit, hint="choose --sizes and --params that go together")
     if case.dtype not in op.dtypes:
         return _skip(case, "no-dtype", f"{op.name} is declared for {', '.join(op.dtypes)}")
-    if case.form == "tuned" and not op.tuned.get(case.backend):
-        return _skip(case, "no-implementation", f"{op.name} has no tuned kernel for {case.backend}")
+    return (
+        _no_kernel(op, case, target)
+        or _too_slow(op, case, scope.settings)
+        or _no_room(op, case, target.device, scope.host_bytes)
+    )
+
+
+def _no_kernel(op: Op, case: Case, target: Target) -> Skip | None:
+    if op.overhead is not None:
+        if target.device.kind == "cpu":
+            return _skip(
+                case, "no-implementation", "the CPU has no launch, no transfer and no memory of its own"
+            )
+        return None
+    if case.form not in target.forms:
+        return _skip(case, "no-implementation", f"{case.backend} has no {case.form} form")
+    if case.form == "library":
+        return None
+    kernel = op.kernel(case.backend, case.dtype, case.variant)
+    if kernel is None:
+        name = case.variant or "tuned"
+        return _skip(
+            case, "no-implementation", f"{op.name} has no {name} kernel for {case.dtype} on {case.backend}"
+        )
+    if kernel.library:
+        return _skip(case, "no-implementation", f"the best {op.name} on {case.backend} is the library call")
+    return None
+
+
+def _too_slow(op: Op, case: Case, settings: Settings) -> Skip | None:
+    """A library call without fast code behind it, at a size of which one session does not fit the case's time limit."""
+    rate = op.slow.get((case.backend, case.dtype)) if case.form == "library" else None
+    if rate is None:
+        return None
+    launches = settings.min_samples + EXTRA_LAUNCHES
+    seconds = op.flops(case.params) / rate
+    if seconds * launches <= settings.case_timeout_s:
+        return None
+    detail = (
+        f"{case.backend} has no fast {op.name} in {case.dtype}: one launch takes {seconds:.1f} s or more,"
+        f" {launches} do not fit {settings.case_timeout_s:g} s"
+    )
+    return _skip(case, "too-slow", detail, hint="choose smaller --sizes, or raise --case-timeout")
+
+
+def _no_room(op: Op, case: Case, device: Device, host_bytes: int | None) -> Skip | None:
     operands = op.bytes(case.params, case.dtype)
     # Inputs and output, and their float64 copies, the reference and its scale while checking.
     on_host = operands + 3 * operands * 8 // ITEMSIZE[case.dtype]
@@ -117,10 +223,19 @@ def _skip(case: Case, reason: str, detail: str, hint: str | None = None) -> Skip
 def expand(ops: Mapping[str, Op], scope: Scope) -> list[Workload]:
     """The workloads of the sizes that were given, op by op from small to large."""
     return [
-        workload(op, n, dtype, scope)
+        workload(curve, n, scope)
+        for curve in series(ops, scope.selection)
+        for n in scope.selection.sizes.get(curve.op.name, [])
+    ]
+
+
+def series(ops: Mapping[str, Op], selection: Selection) -> list[Series]:
+    """The curves of a selection, op by op: dtypes, and of each the shapes that were given, else the plain one."""
+    return [
+        Series(op, dtype, dict(shape))
         for name, op in ops.items()
-        for dtype in scope.selection.dtypes
-        for n in scope.selection.sizes.get(name, [])
+        for dtype in selection.dtypes
+        for shape in selection.params.get(name) or [{}]
     ]
 
 

@@ -16,9 +16,9 @@ from gpubench.errors import ExitCode
 from gpubench.measure import rounds, scratch, search
 from gpubench.measure.crew import Crew, DeviceGone
 from gpubench.measure.events import RunDone, RunStarted, Sink, Warned
-from gpubench.measure.plan import Scope, Workload, expand, workload
+from gpubench.measure.plan import Scope, Series, Workload, expand, series, workload
 from gpubench.measure.recorder import Recorder, Save, utc_now
-from gpubench.model.op import Dtype, Op
+from gpubench.model.op import Op
 from gpubench.model.result import (
     Failure,
     Measurement,
@@ -83,12 +83,17 @@ def _hold_signals() -> None:
 def planned(request: Request) -> list[Workload]:
     """What is known before measuring: given sizes, and the coarse ones of ops whose sizes are searched."""
     searched = [
-        workload(op, n, dtype, request.scope)
-        for name, op in request.ops.items() if name not in request.scope.selection.sizes
-        for dtype in request.scope.selection.dtypes
-        for n in search.coarse_sizes(op.sizes)
-    ]  # fmt: skip
+        workload(curve, n, request.scope)
+        for curve in _searched(request)
+        for n in search.coarse_sizes(curve.op.sizes)
+    ]
     return [*expand(request.ops, request.scope), *searched]
+
+
+def _searched(request: Request) -> list[Series]:
+    """The curves whose sizes were not given."""
+    selection = request.scope.selection
+    return [curve for curve in series(request.ops, selection) if curve.op.name not in selection.sizes]
 
 
 class _Runner:
@@ -167,7 +172,7 @@ class _Runner:
                 break
             began = time.monotonic()
             rounds.measure(runtime, item)
-            self._elapsed.setdefault(f"{item.op.name}/{item.dtype}", {})[item.n] = time.monotonic() - began
+            self._elapsed.setdefault(item.series.key, {})[item.n] = time.monotonic() - began
             for file in self._scratch.glob("*.npy"):
                 file.unlink(missing_ok=True)
             self.recorder.session(msgspec.structs.replace(record, workers=list(crew.records)))
@@ -190,75 +195,70 @@ class _Runner:
 
     def _search(self) -> Iterator[Workload]:
         """Coarse sizes of every op first, so that each gets a verdict; then the widest brackets in turn."""
-        pairs = [
-            (op, dtype) for name, op in self.request.ops.items() if name not in self.request.scope.selection.sizes
-            for dtype in self.request.scope.selection.dtypes
-        ]  # fmt: skip
+        curves = _searched(self.request)
         if self.settings.budget_s is None or self.settings.refine == "off":
-            for op, dtype in pairs:
-                for n in op.sizes.sizes():
-                    yield self._new(op, n, dtype, device_clock=True)
+            for curve in curves:
+                for n in curve.op.sizes.sizes():
+                    yield self._new(curve, n, device_clock=True)
             return
-        for place, (op, dtype) in enumerate(pairs):
-            share = self._search_left_s() * COARSE_SHARE / (len(pairs) - place)
-            yield from self._coarse(op, dtype, share)
-        yield from self._refine(pairs)
+        for place, curve in enumerate(curves):
+            share = self._search_left_s() * COARSE_SHARE / (len(curves) - place)
+            yield from self._coarse(curve, share)
+        yield from self._refine(curves)
 
-    def _coarse(self, op: Op, dtype: Dtype, share_s: float) -> Iterator[Workload]:
+    def _coarse(self, curve: Series, share_s: float) -> Iterator[Workload]:
         began = time.monotonic()
-        sizes = search.coarse_sizes(op.sizes)
+        sizes = search.coarse_sizes(curve.op.sizes)
         for n in sizes:
             left = share_s - (time.monotonic() - began)
-            elapsed = self._elapsed.get(f"{op.name}/{dtype}", {})
-            fits = search.affordable(
-                op, n, dtype, self._times(op, dtype), elapsed, self.settings.min_samples, left
-            )
+            elapsed = self._elapsed.get(curve.key, {})
+            fits = search.affordable(curve, n, self._times(curve), elapsed, self.settings.min_samples, left)
             if fits is None:
                 return
-            yield self._new(op, fits, dtype, device_clock=n == sizes[-1])
+            yield self._new(curve, fits, device_clock=n == sizes[-1])
             if fits < n:
                 return
 
-    def _refine(self, pairs: list[tuple[Op, Dtype]]) -> Iterator[Workload]:
-        """Take the most urgent step of all ops, as long as there is one and time for it."""
+    def _refine(self, curves: list[Series]) -> Iterator[Workload]:
+        """Take the most urgent step of all curves, as long as there is one and time for it."""
         while True:
             steps = []
-            for place, (op, dtype) in enumerate(pairs):
-                step = search.next_step(op.sizes, self._times(op, dtype), self._cpu)
-                if step is not None and self._fits(op, step[1], dtype):
+            for place, curve in enumerate(curves):
+                step = search.next_step(curve.op.sizes, self._times(curve), self._cpu)
+                if step is not None and self._fits(curve, step[1]):
                     steps.append((step[0], -place, step[1]))
             if not steps:
                 return
             _, place, n = max(steps)
-            op, dtype = pairs[-place]
-            yield self._new(op, n, dtype, search.contenders(self._times(op, dtype), n, self._cpu))
+            curve = curves[-place]
+            yield self._new(curve, n, search.contenders(self._times(curve), n, self._cpu))
 
-    def _fits(self, op: Op, n: int, dtype: Dtype) -> bool:
+    def _fits(self, curve: Series, n: int) -> bool:
         """True if this size is predicted to fit what the search may still spend."""
-        elapsed = self._elapsed.get(f"{op.name}/{dtype}", {})
-        seconds = search.predicted_seconds(
-            op, n, dtype, self._times(op, dtype), elapsed, self.settings.min_samples
-        )
+        elapsed = self._elapsed.get(curve.key, {})
+        seconds = search.predicted_seconds(curve, n, self._times(curve), elapsed, self.settings.min_samples)
         return 1.2 * seconds < self._search_left_s()
 
     def _new(
-        self, op: Op, n: int, dtype: Dtype, slots: set[search.Slot] | None = None, *, device_clock: bool = False
+        self, curve: Series, n: int, slots: set[search.Slot] | None = None, *, device_clock: bool = False
     ) -> Workload:
-        found = workload(op, n, dtype, self.request.scope)
+        found = workload(curve, n, self.request.scope)
         found = msgspec.structs.replace(found, device_clock=device_clock)
         if slots is not None:
-            kept = tuple(c for c in found.cases if (c.device_id, c.form, c.regime_id) in slots)
+            kept = tuple(c for c in found.cases if (c.device_id, c.form_id, c.regime_id) in slots)
             found = msgspec.structs.replace(found, cases=kept, skips=())
         self._found.append(found)
         self._announce_plan([found])
         return found
 
-    def _times(self, op: Op, dtype: Dtype) -> dict[int, dict[search.Slot, search.Span]]:
+    def _times(self, curve: Series) -> dict[int, dict[search.Slot, search.Span]]:
         times: dict[int, dict[search.Slot, search.Span]] = {}
         for item in self._found:
-            if item.op.name != op.name or item.dtype != dtype:
+            if item.series.key != curve.key:
                 continue
             for case in item.cases:
+                if case.variant is not None:
+                    continue  # no contender: it is measured for its own sake
                 outcome = self.recorder.outcome(case.id)
                 if isinstance(outcome, Measurement) and outcome.blocks:
                     kept = [v for block in outcome.blocks for v in rounds.kept_samples(block)]

@@ -11,7 +11,8 @@ import math
 from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
-from gpubench.model.op import Dtype, Ladder, Op
+from gpubench.measure.plan import EXTRA_LAUNCHES, Series
+from gpubench.model.op import Ladder
 
 COARSE_SIZES = 3
 LADDER_SHARE = 0.7
@@ -22,10 +23,8 @@ NEARLY = 0.5
 WIDE = 4.0
 # A bracket this narrow is left to interpolation (measurement.md section 10, step 3).
 NARROW = 1.25
-# Launches of one case in one session beside its samples: calibration, warm-up, checks, parts.
-EXTRA_LAUNCHES = 12
 
-Slot = tuple[str, str, str]  # device id, form, regime id
+Slot = tuple[str, str, str]  # device id, form (variants take no part in the search), regime id
 Curve = tuple[str, str]  # device id, regime id
 
 
@@ -139,33 +138,36 @@ def _middle(span: Span) -> float:
 
 
 def predicted_seconds(
-    op: Op, n: int, dtype: Dtype, times: Times, elapsed: Mapping[int, float], samples: int
+    series: Series, n: int, times: Times, elapsed: Mapping[int, float], samples: int
 ) -> float:
     """What measuring size `n` will take, from the nearest smaller size: its own time plus the extra launches."""
     smaller = [m for m in elapsed if m < n and m in times]
     if not smaller:
         return max(elapsed.values(), default=0.0)
     nearest = max(smaller)
-    growth = work(op, n, dtype) / max(work(op, nearest, dtype), 1)
+    growth = work(series, n) / max(work(series, nearest), 1)
     longer = sum(span.middle for span in times[nearest].values()) * (growth - 1) * (samples + EXTRA_LAUNCHES)
     return elapsed[nearest] + longer
 
 
 def affordable(
-    op: Op, n: int, dtype: Dtype, times: Times, elapsed: Mapping[int, float], samples: int, limit_s: float
+    series: Series, n: int, times: Times, elapsed: Mapping[int, float], samples: int, limit_s: float
 ) -> int | None:
     """The largest size up to `n` that is predicted to fit `limit_s`, at least twice the largest measured one."""
     measured = max((m for m in elapsed if m in times), default=None)
-    while predicted_seconds(op, n, dtype, times, elapsed, samples) > limit_s:
-        n = _round(op.sizes, n / 2)
+    while predicted_seconds(series, n, times, elapsed, samples) > limit_s:
+        n = _round(series.op.sizes, n / 2)
         if measured is None or n < 2 * measured:
             return None
     return n
 
 
-def work(op: Op, n: int, dtype: Dtype) -> int:
+def work(series: Series, n: int) -> int:
     """What a launch must do: the larger of its operations and its bytes."""
-    return max(op.flops({"n": n}), op.bytes({"n": n}, dtype))
+    params = series.params(n)
+    if series.op.fits(params) is not None:
+        return 0
+    return max(series.op.flops(params), series.op.bytes(params, series.dtype))
 
 
 def _round(ladder: Ladder, n: float) -> int:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gpubench import kernels
 from gpubench.measure import plan
-from gpubench.measure.plan import MEMORY_SHARE, Scope, Target
+from gpubench.measure.plan import MEMORY_SHARE, Scope, Series, Target
 from gpubench.model.case import DTYPES, FORMS, REGIMES, parse_case_id
 from gpubench.model.result import Device, Selection, Settings
 
@@ -36,7 +36,7 @@ scopes = st.builds(
 @given(st.sampled_from(kernels.names()), st.sampled_from(DTYPES), st.integers(1, 2**30), scopes)
 def test_every_case_once_and_only_what_was_asked_for(name, dtype, n, scope):
     op = kernels.load(name)
-    found = plan.workload(op, n, dtype, scope)
+    found = plan.workload(Series(op, dtype), n, scope)
     ids = [x.id for x in (*found.cases, *found.skips)]
     assert len(ids) == len(set(ids))
     expected = set()
@@ -58,7 +58,7 @@ def test_every_case_once_and_only_what_was_asked_for(name, dtype, n, scope):
 @given(st.sampled_from(kernels.names()), st.integers(1, 2**34), scopes)
 def test_a_case_that_is_planned_fits_and_one_that_is_skipped_says_why(name, n, scope):
     op = kernels.load(name)
-    found = plan.workload(op, n, "float32", scope)
+    found = plan.workload(Series(op, "float32"), n, scope)
     operands = op.bytes({"n": n}, "float32")
     for case in found.cases:
         device = next(t.device for t in scope.targets if t.device.id == case.device_id)
@@ -77,14 +77,14 @@ def test_more_memory_never_means_fewer_cases(name):
     counts = []
     for host in (2**20, 2**30, 2**40, None):
         scope = Scope((target("numpy:0"), target("cupy:0", 2**33)), Selection(ops=[]), host)
-        counts.append(sum(len(plan.workload(op, n, "float32", scope).cases) for n in sizes))
+        counts.append(sum(len(plan.workload(Series(op, "float32"), n, scope).cases) for n in sizes))
     assert counts == sorted(counts)
     assert counts[0] < counts[-1]
 
 
 def test_a_dtype_that_an_op_lacks_is_a_skip_with_the_ones_it_has():
     scope = Scope((target("numpy:0"),), Selection(ops=[]), None)
-    found = plan.workload(kernels.load("dot"), 64, "bfloat16", scope)
+    found = plan.workload(Series(kernels.load("dot"), "bfloat16"), 64, scope)
     assert found.cases == ()
     assert {s.reason for s in found.skips} == {"no-dtype"}
     assert "float32" in found.skips[0].detail
@@ -94,7 +94,7 @@ def test_what_a_selector_leaves_out_is_neither_case_nor_skip():
     scope = Scope(
         (target("numpy:0"), target("wgpu:0")), Selection(ops=[]), None, lambda case: case.form == "tuned"
     )
-    found = plan.workload(kernels.load("add"), 64, "float32", scope)
+    found = plan.workload(Series(kernels.load("add"), "float32"), 64, scope)
     assert {case.form for case in found.cases} == {"tuned"}
     assert found.skips == ()
 
@@ -114,6 +114,6 @@ def test_given_sizes_are_expanded_op_by_op_and_searched_ones_are_left_to_the_sea
 @given(st.integers(1, 10))
 def test_the_estimate_grows_with_the_sessions(sessions):
     scope = Scope((target("numpy:0"),), Selection(ops=[]), None)
-    found = [plan.workload(kernels.load("add"), 64, "float32", scope)]
+    found = [plan.workload(Series(kernels.load("add"), "float32"), 64, scope)]
     one = plan.estimate_seconds(found, Settings(sessions=1))
     assert plan.estimate_seconds(found, Settings(sessions=sessions)) == pytest.approx(sessions * one)

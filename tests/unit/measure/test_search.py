@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from gpubench import kernels
 from gpubench.measure import search
+from gpubench.measure.plan import Series
 from gpubench.measure.search import NARROW, Span
 from gpubench.model.op import Ladder
 
@@ -131,15 +132,15 @@ def test_the_ratio_is_of_the_fastest_forms():
 
 @given(st.floats(1e-3, 100), st.sampled_from([2**14, 2**20, 2**24]))
 def test_what_is_affordable_is_predicted_to_fit(limit_s, n):
-    op = kernels.load("add")
+    curve = Series(kernels.load("add"), "float32")
     times = {1024: row(1024, 5000), 8192: row(8192, 5000)}
     elapsed = {1024: 0.2, 8192: 0.25}
-    found = search.affordable(op, n, "float32", times, elapsed, 5, limit_s)
+    found = search.affordable(curve, n, times, elapsed, 5, limit_s)
     if found is None:
-        assert search.predicted_seconds(op, 2 * 8192, "float32", times, elapsed, 5) > limit_s
+        assert search.predicted_seconds(curve, 2 * 8192, times, elapsed, 5) > limit_s
     else:
         assert 2 * 8192 <= found <= n
-        assert search.predicted_seconds(op, found, "float32", times, elapsed, 5) <= limit_s
+        assert search.predicted_seconds(curve, found, times, elapsed, 5) <= limit_s
 
 
 @pytest.mark.parametrize("name", kernels.names())
@@ -147,6 +148,6 @@ def test_larger_sizes_are_predicted_to_take_longer(name):
     op = kernels.load(name)
     low, *more = op.sizes.sizes()
     times, elapsed = {low: row(low, 5000)}, {low: 0.2}
-    predicted = [search.predicted_seconds(op, n, "float32", times, elapsed, 5) for n in more]
+    predicted = [search.predicted_seconds(Series(op, "float32"), n, times, elapsed, 5) for n in more]
     assert predicted == sorted(predicted)
     assert predicted[0] >= elapsed[low]
