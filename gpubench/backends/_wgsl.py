@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gpubench.backends._host import tuned_kernel
@@ -16,13 +16,13 @@ from gpubench.model.op import Op
 # A bind group holds its buffers; a few are enough for a pool that hands the same buffers out again.
 _BIND_GROUPS = 64
 
+Step = tuple[Any, Any, tuple[int, int, int]]  # pipeline, bind group, groups in x, y and z
+
 
 class WgpuLaunch:
     """Prepared dispatches: pipeline, bind group and grid of each pass."""
 
-    def __init__(
-        self, steps: list[tuple[Any, Any, tuple[int, int, int]]], output: Buffer, digest: str | None
-    ) -> None:
+    def __init__(self, steps: list[Step], output: Buffer, digest: str | None) -> None:
         self.steps = steps
         self.output = output
         self.kernel_hash = digest
@@ -78,13 +78,16 @@ class Programs:
         program, digest = self._program(op, case)
         buffers = {operand.name: buffer for operand, buffer in zip(op.inputs, inputs, strict=True)}
         buffers[op.output.name] = output
-        for name, size in program.scratch.items():
-            buffers[name] = self._buffer(-(-size // 16) * 16)
-        steps = [
-            (self._pipeline(step.source, step.entry), self._group(step, buffers), step.grid)
+        return WgpuLaunch(self.steps(program, buffers), output, digest)
+
+    def steps(self, program: WgslProgram, buffers: Mapping[str, Buffer]) -> list[Step]:
+        """Pipeline, bind group and grid of each pass over these buffers and fresh scratch. Raises BuildError."""
+        scratch = {name: self._buffer(-(-size // 16) * 16) for name, size in program.scratch.items()}
+        known = {**buffers, **scratch}
+        return [
+            (self._pipeline(step.source, step.entry), self._group(step, known), step.grid)
             for step in program.passes
         ]
-        return WgpuLaunch(steps, output, digest)
 
     def _program(self, op: Op, case: Case) -> tuple[WgslProgram, str]:
         key = (case.workload, case.variant)
@@ -115,10 +118,12 @@ class Programs:
     def _group(self, step: WgslPass, buffers: dict[str, Any]) -> Any:
         import wgpu
 
-        entries = [
-            {"binding": i, "resource": {"buffer": buffers[name], "offset": 0, "size": buffers[name].size}}
-            for i, name in enumerate(step.bindings)
-        ]
+        entries = []
+        for i, name in enumerate(step.bindings):
+            offset, size = step.windows.get(name, (0, buffers[name].size))
+            entries.append(
+                {"binding": i, "resource": {"buffer": buffers[name], "offset": offset, "size": size}}
+            )
         if step.uniform:
             words = [*step.uniform, *[0] * (-len(step.uniform) % 4)]
             data = b"".join(int(word).to_bytes(4, "little") for word in words)

@@ -6,103 +6,162 @@ that one group can read in a moment takes a single pass.
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
-from gpubench.kernels._limits import ceil_div, group_threads, require_bindings, require_dtype
+from gpubench.kernels._limits import ceil_div, group_threads, require_buffers, windows
+from gpubench.kernels._storage_wgsl import LANES, Storage, real_dtype, require_storage, vectors
 from gpubench.model.kernel import Limits, WgslPass, WgslProgram
+from gpubench.model.op import ITEMSIZE
 
 # Up to this many vectors (64 KiB an input) the second pass would cost more than it saves.
 ONE_GROUP_VECTORS = 4096
 MOST_GROUPS = 1024
-_UNROLL = 4
+UNROLL = 4
+# The bits of minus infinity come with the sizes: WGSL has no literal for it.
+_MINUS_INFINITY = 0xFF800000
 
 
 class Body(msgspec.Struct, frozen=True):
-    """A reduction: `start` of the accumulators, `element` from the inputs' vectors, `join` of a and b.
+    """A reduction: the accumulators' start, `element` from the inputs, `join` of two partial results a and b.
 
-    `start`, `element`, `join` and `finish` are WGSL expressions; `start` may use the input arrays, `element`
-    the inputs' names (vec4 each), `join` the vec4 or f32 values a and b, `finish` folds the vec4 a to a f32.
+    `element` and `join` are WGSL expressions that hold for single numbers and for vectors of them, in float32
+    and float64; the empty reduction is `start`.
     """
 
     names: tuple[str, ...]
-    start: str
+    start: Literal["zero", "minus infinity"]
     element: str
     join: str
-    finish: str
 
 
-def build(body: Body, n: int, dtype: str, limits: Limits) -> WgslProgram:
-    """One or two dispatches over n >= 1 elements. Raises Unsupported for a dtype or size it cannot do."""
-    require_dtype(dtype, ("float32",))
-    require_bindings(dict.fromkeys(body.names, 4 * n), limits)
-    threads = group_threads(limits)
-    vectors = ceil_div(n, 4)
-    if vectors <= ONE_GROUP_VECTORS:
-        text = source(body, threads)
-        return WgslProgram((WgslPass(text, (1, 1, 1), (*body.names, "out"), uniform=(n,)),))
-    groups = min(MOST_GROUPS, ceil_div(vectors, threads * _UNROLL), limits.max_groups_per_dimension)
-    first = WgslPass(source(body, threads), (groups, 1, 1), (*body.names, "partials"), uniform=(n,))
-    rest = source(Body(("x",), body.start, "x", body.join, body.finish), threads)
-    second = WgslPass(rest, (1, 1, 1), ("partials", "out"), uniform=(groups,), read_only=("partials",))
-    return WgslProgram((first, second), scratch={"partials": ceil_div(4 * groups, 16) * 16})
+class Shape(msgspec.Struct, frozen=True):
+    """Threads of a group, groups at most, and loads in flight per thread and input."""
+
+    threads: int
+    groups: int = MOST_GROUPS
+    unroll: int = UNROLL
 
 
-def source(body: Body, threads: int) -> str:
-    """The text of one pass: group g writes its partial result to out_[g]. It does not depend on n."""
+def build(body: Body, n: int, dtype: str, limits: Limits, shape: Shape | None = None) -> WgslProgram:
+    """One dispatch, or one per window of the bindings and one over the partials. n = 0 gives the start.
+
+    Raises Unsupported for a dtype or size that the device cannot do.
+    """
+    require_storage(dtype, limits)
+    require_buffers(dict.fromkeys(body.names, n * ITEMSIZE[dtype]), limits)
+    shape = shape or Shape(group_threads(limits))
+    data, partial = vectors(dtype), vectors(real_dtype(dtype))
+    if ceil_div(n, data.width) <= ONE_GROUP_VECTORS:
+        text = source(body, data, data.stored, shape)
+        return WgslProgram((WgslPass(text, (1, 1, 1), (*body.names, "out"), uniform=_uniform(n)),))
+    text, passes, first = source(body, data, data.real, shape), [], 0
+    for window in windows(n, ITEMSIZE[dtype], limits):
+        whole = ceil_div(window.count, data.width)
+        groups = min(
+            shape.groups, ceil_div(whole, shape.threads * shape.unroll), limits.max_groups_per_dimension
+        )
+        parts = window.of(body.names, ITEMSIZE[dtype])
+        uniform = _uniform(window.count, first)
+        passes.append(WgslPass(text, (groups, 1, 1), (*body.names, "partials"), uniform=uniform, windows=parts))
+        first += groups
+    rest = source(Body(("x",), body.start, "x", body.join), partial, data.stored, Shape(shape.threads))
+    passes.append(
+        WgslPass(rest, (1, 1, 1), ("partials", "out"), uniform=_uniform(first), read_only=("partials",))
+    )
+    size = first * ITEMSIZE[real_dtype(dtype)]
+    return WgslProgram(tuple(passes), scratch={"partials": ceil_div(size, 16) * 16})
+
+
+def _uniform(n: int, first: int = 0) -> tuple[int, int, int]:
+    return (n, first, _MINUS_INFINITY)
+
+
+def source(body: Body, storage: Storage, result: str, shape: Shape) -> str:
+    """The text of one pass: group g writes its partial result of type `result` to out_[first + g]."""
     last = len(body.names)
-    arguments = ", ".join(f"{name}: vec4<f32>" for name in body.names)
+    arguments = ", ".join(f"{name}: {storage.part}" for name in body.names)
     lines = [
-        "struct Params { n: u32, }",
+        *(["enable f16;"] if result == "f16" else []),
+        "struct Params { n: u32, first: u32, low: u32, }",
         *(
-            f"@group(0) @binding({i}) var<storage, read> {name}_: array<vec4<f32>>;"
+            f"@group(0) @binding({i}) var<storage, read> {name}_: array<{storage.unit}>;"
             for i, name in enumerate(body.names)
         ),
-        f"@group(0) @binding({last}) var<storage, read_write> out_: array<f32>;",
+        f"@group(0) @binding({last}) var<storage, read_write> out_: array<{result}>;",
         f"@group(0) @binding({last + 1}) var<uniform> p: Params;",
-        f"var<workgroup> shared_: array<f32, {threads}>;",
-        f"fn join4(a: vec4<f32>, b: vec4<f32>) -> vec4<f32> {{ return {body.join}; }}",
-        f"fn join1(a: f32, b: f32) -> f32 {{ return {body.join}; }}",
-        f"fn element({arguments}) -> vec4<f32> {{ return {body.element}; }}",
-        f"fn finish(a: vec4<f32>) -> f32 {{ return {body.finish}; }}",
-        *_main(body, threads),
+        f"var<workgroup> shared_: array<{storage.real}, {shape.threads}>;",
+        *storage.functions,
+        f"fn join_parts(a: {storage.part}, b: {storage.part}) -> {storage.part} {{ return {body.join}; }}",
+        f"fn join(a: {storage.real}, b: {storage.real}) -> {storage.real} {{ return {body.join}; }}",
+        f"fn element({arguments}) -> {storage.part} {{ return {body.element}; }}",
+        *_main(body, storage, result, shape),
     ]
     return "\n".join(lines) + "\n"
 
 
-def _main(body: Body, threads: int) -> list[str]:
-    def element(index: str) -> str:
-        return f"element({', '.join(f'{name}_[{index}]' for name in body.names)})"
+def _elements(body: Body, storage: Storage, index: str) -> list[str]:
+    """The parts of the elements at a unit's index."""
+    decoded = [storage.decoded(f"{name}_[{index}]") for name in body.names]
+    return [f"element({', '.join(at)})" for at in zip(*decoded, strict=True)]
 
-    lines = [
+
+def _joined(values: list[str]) -> str:
+    return values[0] if len(values) == 1 else f"join_parts({values[0]}, {_joined(values[1:])})"
+
+
+def _main(body: Body, storage: Storage, result: str, shape: Shape) -> list[str]:
+    threads, unroll = shape.threads, shape.unroll
+    start = "0.0" if body.start == "zero" else "bitcast<f32>(p.low)"
+    accumulators = [f"a{k}" for k in range(unroll)]
+    return [
         f"@compute @workgroup_size({threads})",
         "fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>,",
         "        @builtin(local_invocation_index) thread: u32) {",
-        "  let whole = p.n >> 2u;",
-        "  let rest = p.n & 3u;",
+        f"  let whole = p.n >> {storage.width.bit_length() - 1}u;",
+        f"  let rest = p.n & {storage.width - 1}u;",
         f"  let stride = groups.x * {threads}u;",
         f"  var i = group.x * {threads}u + thread;",
-        *(f"  var a{k} = {body.start};" for k in range(_UNROLL)),
-        # Four accumulators: four loads are in flight before the first one is needed.
-        f"  for (; i + {_UNROLL - 1}u * stride < whole; i += {_UNROLL}u * stride) {{",
-        *(f"    a{k} = join4(a{k}, {element(f'i + {k}u * stride')});" for k in range(_UNROLL)),
+        f"  let start = {storage.part}({storage.real}({start}));",
+        *(f"  var {a} = start;" for a in accumulators),
+        # As many accumulators as loads: all are in flight before the first one is needed.
+        f"  for (; i + {unroll - 1}u * stride < whole; i += {unroll}u * stride) {{",
+        *(
+            f"    {a} = {_joined([a, *_elements(body, storage, f'i + {k}u * stride')])};"
+            for k, a in enumerate(accumulators)
+        ),
         "  }",
-        f"  for (; i < whole; i += stride) {{ a0 = join4(a0, {element('i')}); }}",
-        "  var a = join4(join4(a0, a1), join4(a2, a3));",
-        # Exactly one thread of the grid ends at `whole`: it takes the up to three elements left over.
-        "  if (i == whole && rest > 0u) {",
-        f"    let e = {element('i')};",
-        *(f"    if (rest > {k}u) {{ a.{lane} = join1(a.{lane}, e.{lane}); }}" for k, lane in enumerate("xyz")),
-        "  }",
-        "  shared_[thread] = finish(a);",
+        f"  for (; i < whole; i += stride) {{ a0 = {_joined(['a0', *_elements(body, storage, 'i')])}; }}",
+        f"  var a = {_joined(accumulators)};",
+        *_tail(body, storage),
+        f"  shared_[thread] = {storage.across('join', 'a')};",
         "  workgroupBarrier();",
+        *_tree(threads),
+        f"  if (thread == 0u) {{ out_[p.first + group.x] = {result}(shared_[0]); }}",
+        "}",
     ]
-    half = threads // 2
+
+
+def _tail(body: Body, storage: Storage) -> list[str]:
+    """Exactly one thread of the grid ends at `whole`: it takes the elements left over."""
+    lines = ["  if (i == whole && rest > 0u) {"]
+    lines += [f"    let e{k} = {text};" for k, text in enumerate(_elements(body, storage, "i"))]
+    for k in range(storage.width - 1):
+        lane = LANES[k % storage.lanes]
+        value = f"join(a.{lane}, e{k // storage.lanes}.{lane})"
+        lines.append(f"    if (rest > {k}u) {{ a.{lane} = {value}; }}")
+    return [*lines, "  }"]
+
+
+def _tree(threads: int) -> list[str]:
+    lines, half = [], threads // 2
     while half:
         lines += [
             f"  if (thread < {half}u) {{",
-            f"    shared_[thread] = join1(shared_[thread], shared_[thread + {half}u]);",
+            f"    shared_[thread] = join(shared_[thread], shared_[thread + {half}u]);",
             "  }",
             "  workgroupBarrier();",
         ]
         half //= 2
-    return [*lines, "  if (thread == 0u) { out_[group.x] = shared_[0]; }", "}"]
+    return lines

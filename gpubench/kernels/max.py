@@ -5,22 +5,31 @@ A NaN wins, as in NumPy: `a` stays if it is NaN, and `b` replaces it unless b <=
 
 from functools import partial
 
-from gpubench.kernels import _reduce_wgsl, _rows_numpy
-from gpubench.kernels._elementwise import LADDER, PARAMS, scalar_shape, vector_shape
-from gpubench.model.kernel import Kernel, Limits, WgslProgram
+from gpubench.errors import Unsupported
+from gpubench.kernels import _reduce_cuda, _reduce_wgsl, _rows_numpy
+from gpubench.kernels._elementwise import LADDER, PARAMS, WORKING_DTYPES, scalar_shape, vector_shape
+from gpubench.model.kernel import CudaProgram, Kernel, Limits, WgslProgram
 from gpubench.model.op import EXACT, Array, Op, Operand, Params
 
 _BODY = _reduce_wgsl.Body(
     names=("x",),
-    start="vec4<f32>(x_[0].x)",  # WGSL has no literal for minus infinity; any element serves
+    start="minus infinity",
     element="x",
     join="select(a, b, !(b <= a) & (a == a))",
-    finish="join1(join1(a.x, a.y), join1(a.z, a.w))",
 )
+_CUDA = _reduce_cuda.Body("max", ("x",), "x", "larger(a, b)", _reduce_cuda.MINUS_INFINITY)
 
 
 def _build_wgsl(params: Params, dtype: str, limits: Limits) -> WgslProgram:
+    if params["n"] == 0:
+        raise Unsupported("no elements have no largest one: NumPy raises here, too")
     return _reduce_wgsl.build(_BODY, params["n"], dtype, limits)
+
+
+def _build_cuda(params: Params, dtype: str, limits: Limits) -> CudaProgram:
+    if params["n"] == 0:
+        raise Unsupported("no elements have no largest one: NumPy raises here, too")
+    return _reduce_cuda.build(_CUDA, params["n"], dtype)
 
 
 def _expr(xp: Array, x: Array) -> Array:
@@ -33,7 +42,7 @@ OP = Op(
     summary="out = largest of x",
     params=PARAMS,
     sizes=LADDER,
-    dtypes=("float32", "float64", "float16"),
+    dtypes=WORKING_DTYPES,
     inputs=(Operand("x", vector_shape),),
     output=Operand("out", scalar_shape),
     flops=lambda params: params["n"],
@@ -42,5 +51,6 @@ OP = Op(
     tuned={
         "numpy": (Kernel("numpy", partial(_rows_numpy.reduction, _expr)),),
         "wgpu": (Kernel("wgsl", _build_wgsl),),
+        "cupy": (Kernel("cuda", _build_cuda),),
     },
 )

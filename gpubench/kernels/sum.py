@@ -2,18 +2,21 @@
 
 from functools import partial
 
-from gpubench.kernels import _reduce_wgsl, _rows_numpy
+from gpubench.kernels import _reduce_cuda, _reduce_wgsl, _rows_numpy
 from gpubench.kernels._elementwise import LADDER, PARAMS, WORKING_DTYPES, scalar_shape, vector_shape
-from gpubench.model.kernel import Kernel, Limits, WgslProgram
+from gpubench.model.kernel import CudaProgram, Kernel, Limits, WgslProgram
 from gpubench.model.op import Array, Op, Operand, Params, Tolerance
 
-_BODY = _reduce_wgsl.Body(
-    names=("x",), start="vec4<f32>()", element="x", join="a + b", finish="a.x + a.y + (a.z + a.w)"
-)
+_BODY = _reduce_wgsl.Body(names=("x",), start="zero", element="x", join="a + b")
+_CUDA = _reduce_cuda.Body("sum", ("x",), "x")
 
 
 def _build_wgsl(params: Params, dtype: str, limits: Limits) -> WgslProgram:
     return _reduce_wgsl.build(_BODY, params["n"], dtype, limits)
+
+
+def _build_cuda(params: Params, dtype: str, limits: Limits) -> CudaProgram:
+    return _reduce_cuda.build(_CUDA, params["n"], dtype)
 
 
 def _expr(xp: Array, x: Array) -> Array:
@@ -35,5 +38,6 @@ OP = Op(
     tuned={
         "numpy": (Kernel("numpy", partial(_rows_numpy.reduction, _expr)),),
         "wgpu": (Kernel("wgsl", _build_wgsl),),
+        "cupy": (Kernel("cuda", _build_cuda),),
     },
 )

@@ -1,0 +1,322 @@
+"""The WGSL templates by themselves: every dtype, any length and row, windows, tails that leave the rest alone."""
+
+import msgspec
+import numpy as np
+import pytest
+
+from gpubench.backends._wgsl import WgpuLaunch
+from gpubench.errors import Unsupported
+from gpubench.kernels import (
+    _elementwise_wgsl,
+    _gemv_wgsl,
+    _reduce_wgsl,
+    _softmax_grad_wgsl,
+    _softmax_wgsl,
+    _transpose_wgsl,
+)
+from gpubench.model.kernel import Limits, WgslProgram
+from gpubench.model.op import UNIT_ROUNDOFF
+
+pytestmark = pytest.mark.vulkan
+
+DTYPES = ("float32", "float16", "float64")
+LENGTHS = (1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 255, 256, 257, 1000, 4099, 65537)
+ADD = _elementwise_wgsl.Body(("x", "y"), "x + y", dtypes=DTYPES)
+COPY = _elementwise_wgsl.Body(("x",), "x", dtypes=DTYPES)
+SUM = _reduce_wgsl.Body(("x",), "zero", "x", "a + b")
+DOT = _reduce_wgsl.Body(("x", "y"), "zero", "x * y", "a + b")
+MAX = _reduce_wgsl.Body(("x",), "minus infinity", "x", "select(a, b, !(b <= a) & (a == a))")
+WEBGPU = {"max_workgroup_threads": 256, "max_workgroup_bytes": 16384}
+
+
+@pytest.fixture(scope="module")
+def session():
+    from gpubench.backends.wgpu import BACKEND
+
+    opened = BACKEND.open(next(d.id for d in BACKEND.devices() if d.kind in ("software", "gpu")))
+    yield opened
+    opened.close()
+
+
+def able(session, dtype: str, **changes: int) -> Limits:
+    """The device's limits with some of them lowered; skips where it lacks the dtype."""
+    if dtype != "float32" and not getattr(session.limits, dtype):
+        pytest.skip(f"the adapter has no {dtype} in shaders")
+    return msgspec.structs.replace(session.limits, **changes)
+
+
+def values(shape, dtype: str, seed: int = 1) -> np.ndarray:
+    return np.random.default_rng(seed).uniform(-1, 1, shape).astype(dtype)
+
+
+def launch(session, program: WgslProgram, inputs: dict[str, np.ndarray], shape) -> np.ndarray:
+    """Run a program twice over a poisoned output that is longer than its result; all else must stay."""
+    dtype = next(iter(inputs.values())).dtype
+    extra = 16 // dtype.itemsize
+    count = int(np.prod(shape))
+    buffers = {}
+    for name, x in inputs.items():
+        buffers[name] = session.allocate(x.shape, dtype.name)
+        session.upload(buffers[name], x)
+    poison = np.full(count + extra, 77, dtype)
+    output = session.allocate((count + extra,), dtype.name)
+    session.upload(output, poison)
+    steps = session._programs.steps(program, {**buffers, "out": output})
+    session.run(WgpuLaunch(steps, output, None), 2)
+    got = np.empty_like(poison)
+    session.download(output, got)
+    for name, x in inputs.items():
+        back = np.empty_like(x)
+        session.download(buffers[name], back)
+        assert back.tobytes() == x.tobytes()
+    for buffer in (*buffers.values(), output):
+        session.free(buffer)
+    assert got[count:].tolist() == [77] * extra, "written past the end"
+    return got[:count].reshape(shape)
+
+
+def close(got, want, dtype: str, units: float, scale) -> None:
+    # Results below the smallest normal half are multiples of its last bit.
+    least = 2.0**-24 if dtype == "float16" else 1e-300
+    assert np.all(np.abs(got.astype(np.float64) - want) <= units * UNIT_ROUNDOFF[dtype] * scale + least)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_elementwise_of_any_length(session, dtype):
+    limits = able(session, dtype)
+    for n in (*LENGTHS, 2**21 + 5):
+        x, y = values(n, dtype), values(n, dtype, 2)
+        got = launch(session, _elementwise_wgsl.build(ADD, n, dtype, limits), {"x": x, "y": y}, (n,))
+        wide = x.astype(np.float64) + y
+        close(got, wide, dtype, 2, np.abs(x.astype(np.float64)) + np.abs(y))
+        got = launch(session, _elementwise_wgsl.build(COPY, n, dtype, limits), {"x": x}, (n,))
+        assert got.tobytes() == x.tobytes()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_reductions_of_any_length(session, dtype):
+    limits = able(session, dtype)
+    for n in (*LENGTHS, 2**20 + 3):
+        x, y = values(n, dtype), values(n, dtype, 2)
+        wide, other = x.astype(np.float64), y.astype(np.float64)
+        got = launch(session, _reduce_wgsl.build(SUM, n, dtype, limits), {"x": x}, ())
+        close(got, wide.sum(), dtype, 4, np.abs(wide).sum())
+        got = launch(session, _reduce_wgsl.build(DOT, n, dtype, limits), {"x": x, "y": y}, ())
+        close(got, wide @ other, dtype, 4, np.abs(wide * other).sum())
+        got = launch(session, _reduce_wgsl.build(MAX, n, dtype, limits), {"x": x}, ())
+        assert got == x.max()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_largest_follows_numpy_at_infinities_and_nan(session, dtype):
+    limits = able(session, dtype)
+    for n in (1, 3, 9, 1000, 100_003):
+        program = _reduce_wgsl.build(MAX, n, dtype, limits)
+        x = np.full(n, -np.inf, dtype)
+        assert launch(session, program, {"x": x}, ()) == -np.inf
+        x[n // 2] = np.inf
+        assert launch(session, program, {"x": x}, ()) == np.inf
+        for place in {0, n // 3, n - 1}:
+            x[:] = values(n, dtype)
+            x[place] = np.nan
+            assert np.isnan(launch(session, program, {"x": x}, ())), (n, place)
+
+
+def test_reductions_of_nothing(session):
+    for body in (SUM, DOT):
+        empty = dict.fromkeys(body.names, np.empty(0, np.float32))
+        program = _reduce_wgsl.build(body, 0, "float32", session.limits)
+        assert launch(session, program, empty, ()) == 0
+
+
+def test_nothing_to_do_is_a_launch_without_passes(session):
+    limits = session.limits
+    empty = {"x": np.empty(0, np.float32), "y": np.empty(0, np.float32)}
+    assert launch(session, _elementwise_wgsl.build(ADD, 0, "float32", limits), empty, (0,)).size == 0
+    for program in (
+        _softmax_wgsl.build(0, 8, "float32", limits),
+        _softmax_wgsl.build(8, 0, "float32", limits),
+        _transpose_wgsl.build(0, 5, "float32", limits),
+        _gemv_wgsl.build(0, 5, "float32", limits),
+    ):
+        assert program.passes == ()
+    a = {"a": np.empty((3, 0), np.float32), "x": np.empty(0, np.float32)}
+    assert launch(session, _gemv_wgsl.build(3, 0, "float32", limits), a, (3,)).tolist() == [0, 0, 0]
+
+
+COLUMNS = (
+    1,
+    2,
+    3,
+    4,
+    7,
+    8,
+    32,
+    36,
+    63,
+    100,
+    255,
+    256,
+    1000,
+    1024,
+    1025,
+    2048,
+    4099,
+    8192,
+    10240,
+    16384,
+    40_000,
+    65536,
+)
+
+
+def softmax(x: np.ndarray) -> np.ndarray:
+    e = np.exp(x - x.max(axis=-1, keepdims=True))
+    return e / e.sum(axis=-1, keepdims=True)
+
+
+@pytest.mark.parametrize("device", [{}, WEBGPU], ids=["own limits", "webgpu"])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_softmax_and_its_derivative_along_rows_of_any_length(session, dtype, device):
+    limits = able(session, dtype, **device)
+    for columns in COLUMNS:
+        rows = 3 if columns > 2000 else 67
+        y, dy = values((rows, columns), dtype), values((rows, columns), dtype, 2)
+        wide, other = y.astype(np.float64), dy.astype(np.float64)
+        product = wide * other
+        want = wide * (other - product.sum(-1, keepdims=True))
+        scale = np.abs(wide) * (np.abs(other) + np.abs(product).sum(-1, keepdims=True))
+        program = _softmax_grad_wgsl.build(rows, columns, dtype, limits)
+        got = launch(session, program, {"y": y, "dy": dy}, y.shape)
+        close(got, want, dtype, 8, scale)
+        if dtype == "float64":
+            continue
+        x = (8 * y).astype(dtype)
+        got = launch(session, _softmax_wgsl.build(rows, columns, dtype, limits), {"x": x}, x.shape)
+        # Half of the smallest float16 is what any of its results may be off by.
+        want = softmax(x.astype(np.float64))
+        close(got, want, dtype, 64, want + (2.0**-24 if dtype == "float16" else 0))
+
+
+@pytest.mark.parametrize("columns", [6, 8, 10240, 40_001])
+def test_softmax_shifts_by_the_largest_and_keeps_minus_infinity_out(session, columns):
+    limits = able(session, "float32", **WEBGPU)
+    x = np.full((4, columns), -np.inf, np.float32)
+    x[0, -1] = x[0, 0] = 1e30
+    x[1, -2:] = 5
+    x[2, 1] = np.nan
+    got = launch(session, _softmax_wgsl.build(4, columns, "float32", limits), {"x": x}, x.shape)
+    assert got[0, [0, -1]].tolist() == got[1, -2:].tolist() == [0.5, 0.5]
+    assert not np.any(got[0, 1:-1])
+    assert not np.any(got[1, :-2])
+    assert np.isnan(got[2:]).all()  # a NaN; nothing but -inf: as in NumPy
+
+
+@pytest.mark.parametrize("device", [{}, WEBGPU], ids=["own limits", "webgpu"])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_transpose_of_any_sides(session, dtype, device):
+    limits = able(session, dtype, **device)
+    for m, n in [
+        (1, 1),
+        (1, 257),
+        (257, 1),
+        (8, 8),
+        (8, 1000),
+        (1000, 8),
+        (64, 64),
+        (136, 264),
+        (33, 31),
+        (36, 100),
+    ]:
+        x = values((m, n), dtype)
+        got = launch(session, _transpose_wgsl.build(m, n, dtype, limits), {"x": x}, (n, m))
+        assert got.tobytes() == x.T.tobytes(), (m, n)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_gemv_of_any_sides(session, dtype):
+    limits = able(session, dtype)
+    sides = [
+        (1, 1), (1, 8), (3, 7), (5, 64), (1000, 64), (300, 1), (2, 100_000), (1, 65_537), (257, 257), (40_000, 24),
+        (100_003, 3), (2064, 1024),
+    ]  # fmt: skip
+    for m, n in sides:
+        a, x = values((m, n), dtype), values(n, dtype, 2)
+        wide, other = a.astype(np.float64), x.astype(np.float64)
+        got = launch(session, _gemv_wgsl.build(m, n, dtype, limits), {"a": a, "x": x}, (m,))
+        close(got, wide @ other, dtype, 4, np.linalg.norm(wide, axis=1) * np.linalg.norm(other))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_windows_of_a_small_binding_give_the_same_results(session, dtype):
+    limits = able(session, dtype, max_binding_bytes=40_000)
+    n = 70_001
+    x, y = values(n, dtype), values(n, dtype, 2)
+    program = _elementwise_wgsl.build(ADD, n, dtype, limits)
+    assert len(program.passes) > 3
+    assert (
+        launch(session, program, {"x": x, "y": y}, (n,)).tobytes()
+        == launch(
+            session, _elementwise_wgsl.build(ADD, n, dtype, session.limits), {"x": x, "y": y}, (n,)
+        ).tobytes()
+    )
+    program = _reduce_wgsl.build(MAX, n, dtype, limits)
+    x[-1] = 2
+    assert launch(session, program, {"x": x}, ()) == 2
+    n = 200_003  # past what one group takes
+    x, y = values(n, dtype), values(n, dtype, 2)
+    wide, other = x.astype(np.float64), y.astype(np.float64)
+    program = _reduce_wgsl.build(DOT, n, dtype, limits)
+    assert len(program.passes) > 5
+    close(launch(session, program, {"x": x, "y": y}, ()), wide @ other, dtype, 4, np.abs(wide * other).sum())
+
+
+@pytest.mark.parametrize("columns", [100, 24, 1001])
+def test_rows_are_cut_between_windows_and_not_within(session, columns):
+    limits = able(session, "float32", max_binding_bytes=300_000)
+    rows = 400_000 // columns
+    x = values((rows, columns), "float32")
+    program = _softmax_wgsl.build(rows, columns, "float32", limits)
+    assert len(program.passes) > 3
+    got = launch(session, program, {"x": x}, x.shape)
+    close(got, softmax(x.astype(np.float64)), "float32", 64, softmax(x.astype(np.float64)))
+
+
+def test_arrays_past_the_devices_own_binding(session):
+    n = 34 * 2**20 + 7  # 136 MiB: past llvmpipe's and WebGPU's 128 MiB
+    x = values(1 << 16, "float32")
+    x = np.resize(x, n)
+    x[-1] = 3
+    limits = session.limits
+    doubled = _elementwise_wgsl.Body(("x",), "x + x")
+    got = launch(session, _elementwise_wgsl.build(doubled, n, "float32", limits), {"x": x}, (n,))
+    assert np.array_equal(got, x + x)
+    assert launch(session, _reduce_wgsl.build(MAX, n, "float32", limits), {"x": x}, ()) == 3
+    got = launch(session, _reduce_wgsl.build(SUM, n, "float32", limits), {"x": x}, ())
+    close(got, x.sum(dtype=np.float64), "float32", 4, np.abs(x).sum(dtype=np.float64))
+
+
+def test_denormals_survive_where_nothing_is_computed(session):
+    x = np.array([1e-40, -1e-40, 1e-45, 0], np.float32)
+    assert launch(
+        session, _elementwise_wgsl.build(COPY, 4, "float32", session.limits), {"x": x}, (4,)
+    ).tolist() == (x.tolist())
+    limits = able(session, "float16")
+    half = np.arange(1, 1024, dtype=np.uint16).view(np.float16)  # all subnormal halves
+    relu = _elementwise_wgsl.Body(("x",), "select(x, 0.0, x < 0.0)")
+    for body in (COPY, relu):
+        got = launch(
+            session, _elementwise_wgsl.build(body, half.size, "float16", limits), {"x": half}, half.shape
+        )
+        assert got.tobytes() == half.tobytes()
+    got = launch(session, _reduce_wgsl.build(MAX, 3, "float16", limits), {"x": half[:3]}, ())
+    assert got == half[2]
+
+
+def test_double_precision_needs_a_body_that_has_it(session):
+    limits = able(session, "float64")
+    body = _elementwise_wgsl.Body(("x",), "exp(x)")
+    with pytest.raises(Unsupported, match="no exp or tanh in double precision"):
+        _elementwise_wgsl.build(body, 8, "float64", limits)
+    with pytest.raises(Unsupported, match="no exp in double precision"):
+        _softmax_wgsl.build(8, 8, "float64", limits)
