@@ -41,7 +41,7 @@ class CudaPrograms:
         buffers = {operand.name: buffer for operand, buffer in zip(op.inputs, inputs, strict=True)}
         buffers[op.output.name] = output
         for name, size in program.scratch.items():
-            buffers[name] = self._cupy.empty(size, self._cupy.uint8)
+            buffers[name] = self._cupy.zeros(size, self._cupy.uint8)
         steps = [
             (function, step, _arguments(step, buffers))
             for function, step in zip(functions, program.passes, strict=True)
@@ -59,13 +59,14 @@ class CudaPrograms:
         if key not in self._built:
             program: CudaProgram = tuned_kernel(op, case).build(case.params, case.dtype, self._limits)
             functions = [self._function(step) for step in program.passes]
-            text = "\n".join(step.source for step in program.passes)
+            text = "\n".join(part for step in program.passes for part in (step.source, *step.options))
             self._built[key] = (program, functions, hashlib.sha256(text.encode()).hexdigest()[:12])
         return self._built[key]
 
     def _function(self, step: CudaPass) -> Any:
         try:
-            return self._cupy.RawModule(code=step.source, options=("--std=c++17",)).get_function(step.entry)
+            module = self._cupy.RawModule(code=step.source, options=("--std=c++17", *step.options))
+            return module.get_function(step.entry)
         except self._cupy.cuda.compiler.CompileException as error:
             raise BuildError(str(error)) from error
 

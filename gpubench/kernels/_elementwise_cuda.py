@@ -8,19 +8,12 @@ from __future__ import annotations
 
 import msgspec
 
+from gpubench.errors import Unsupported
+from gpubench.kernels import _types_cuda
 from gpubench.kernels._limits import ceil_div, require_dtype
 from gpubench.model.kernel import CudaPass, CudaProgram
-from gpubench.model.op import ITEMSIZE
 
 BLOCK_THREADS = 256
-# The element type in memory and the type of the arithmetic: half precision is widened to float.
-TYPES = {
-    "float32": ("float", "float"),
-    "float64": ("double", "double"),
-    "float16": ("__half", "float"),
-    "bfloat16": ("__nv_bfloat16", "float"),
-}
-_HEADERS = {"float16": "#include <cuda_fp16.h>\n", "bfloat16": "#include <cuda_bf16.h>\n"}
 
 
 class Body(msgspec.Struct, frozen=True):
@@ -33,36 +26,30 @@ class Body(msgspec.Struct, frozen=True):
 
 
 def build(body: Body, n: int, dtype: str) -> CudaProgram:
-    """One launch over n elements. Raises Unsupported for a dtype that the op does not declare."""
+    """One launch over n elements, none if n is 0. Raises Unsupported for a dtype that the op does not declare."""
     require_dtype(dtype, body.dtypes, "CUDA")
-    vectors = ceil_div(n, 16 // ITEMSIZE[dtype])
-    grid = (ceil_div(max(1, vectors), BLOCK_THREADS), 1, 1)
-    entry = f"gpubench_{body.op}"
-    arguments: tuple[str | int, ...] = (*body.names, "out", n)
-    return CudaProgram((CudaPass(source(body, dtype), entry, grid, (BLOCK_THREADS, 1, 1), arguments),))
-
-
-def prelude(dtype: str) -> str:
-    """The types of a kernel: `stored` in memory, `real` in registers, `Pack` for one 128-bit access."""
-    stored, real = TYPES[dtype]
-    return f"""{_HEADERS.get(dtype, "")}typedef {stored} stored;
-typedef {real} real;
-const int LANES = {16 // ITEMSIZE[dtype]};
-struct alignas(16) Pack {{ stored lane[LANES]; }};
-"""
+    if n == 0:
+        return CudaProgram(())
+    blocks = ceil_div(ceil_div(n, _types_cuda.lanes(dtype)), BLOCK_THREADS)
+    if blocks > _types_cuda.MOST_BLOCKS:
+        raise Unsupported(f"{n} elements take {blocks} blocks; a CUDA grid has {_types_cuda.MOST_BLOCKS}")
+    step = CudaPass(
+        source(body, dtype), f"gpubench_{body.op}", (blocks, 1, 1), (BLOCK_THREADS, 1, 1),
+        (*body.names, "out", n), options=_types_cuda.options(dtype),
+    )  # fmt: skip
+    return CudaProgram((step,))
 
 
 def source(body: Body, dtype: str) -> str:
     """The whole translation unit; the kernel's arguments are the inputs, `out` and n (64-bit)."""
     pointers = ", ".join(f"const stored* __restrict__ {name}_" for name in body.names)
-    arguments = ", ".join(f"real {name}" for name in body.names)
     loads = "\n".join(
         f"    const Pack {name} = reinterpret_cast<const Pack*>({name}_)[i];" for name in body.names
     )
-    lanes = ", ".join(f"real({name}.lane[k])" for name in body.names)
-    scalars = ", ".join(f"real({name}_[k])" for name in body.names)
-    return f"""{prelude(dtype)}
-__device__ __forceinline__ real element({arguments}) {{ return {body.expression}; }}
+    lanes = ", ".join(f"{name}.lane[k]" for name in body.names)
+    scalars = ", ".join(f"{name}_[k]" for name in body.names)
+    return f"""{_types_cuda.prelude(dtype)}
+{_element(body)}
 
 extern "C" __global__ void gpubench_{body.op}({pointers}, stored* __restrict__ out_, long long n) {{
   const long long i = (long long)blockIdx.x * blockDim.x + threadIdx.x;
@@ -71,10 +58,24 @@ extern "C" __global__ void gpubench_{body.op}({pointers}, stored* __restrict__ o
 {loads}
     Pack result;
     #pragma unroll
-    for (int k = 0; k < LANES; ++k) result.lane[k] = stored(element({lanes}));
+    for (int k = 0; k < LANES; ++k) result.lane[k] = element({lanes});
     reinterpret_cast<Pack*>(out_)[i] = result;
   }} else if (i == whole) {{
-    for (long long k = whole * LANES; k < n; ++k) out_[k] = stored(element({scalars}));
+    #pragma unroll 1
+    for (long long k = whole * LANES; k < n; ++k) out_[k] = element({scalars});
   }}
 }}
 """
+
+
+def _element(body: Body) -> str:
+    """The function of one element. What only moves is not converted: every bit pattern arrives as it was."""
+    if body.expression in body.names:
+        arguments = ", ".join(f"stored {name}" for name in body.names)
+        return f"__device__ __forceinline__ stored element({arguments}) {{ return {body.expression}; }}"
+    names = ", ".join(f"stored {name}_" for name in body.names)
+    widened = " ".join(f"const real {name} = wide({name}_);" for name in body.names)
+    return f"""__device__ __forceinline__ stored element({names}) {{
+  {widened}
+  return narrow({body.expression});
+}}"""

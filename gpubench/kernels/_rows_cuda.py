@@ -1,0 +1,165 @@
+"""What CUDA kernels along rows share: how rows meet threads, and folds over a row's threads.
+
+A row lies in the registers of its threads: of a part of a warp, of a warp, of a block, or of a cluster of
+blocks that reach each other's shared memory. So nothing is read twice, whatever the arithmetic needs.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from gpubench.errors import Unsupported
+from gpubench.kernels._limits import ceil_div, power_of_two_at_least
+from gpubench.kernels._types_cuda import MOST_BLOCKS, MOST_THREADS, lanes, prelude
+from gpubench.model.kernel import Limits
+from gpubench.model.op import ITEMSIZE
+
+# 128 bytes of a row in each thread: 32 registers, which leaves room for two blocks of 1024 threads.
+_HELD_BYTES = 128
+_SHORT_ROW_THREADS = 128  # threads of a block that several short rows share
+_MOST_CLUSTER = 8  # blocks of a cluster that every device with clusters can run
+
+
+class Layout(msgspec.Struct, frozen=True):
+    """How rows meet threads: `lanes` threads of each of `cluster` blocks share a row of `units` units.
+
+    A unit is 16 bytes where the row's length allows it (`packed`), else one element. A thread holds `held`
+    units in registers; 0 means that it loops over them and reads the row twice.
+    """
+
+    packed: bool
+    units: int
+    threads: int
+    lanes: int
+    held: int
+    cluster: int = 1
+
+    @property
+    def whole(self) -> bool:
+        """Threads and units match exactly, so that no load needs a guard."""
+        return self.units == self.lanes * self.held * self.cluster
+
+
+def layout_of(columns: int, dtype: str, limits: Limits, *, arrays: int = 1) -> Layout:
+    """The layout for rows of `columns` elements of which each thread holds `arrays` at a time.
+
+    Two units a thread first, which hides the latency of memory; more only when a block has no more threads.
+    """
+    width = lanes(dtype)
+    packed = columns % width == 0
+    units = columns // width if packed else columns
+    real_bytes = max(4, ITEMSIZE[dtype]) * (width if packed else 1) * arrays
+    most = max(1, _HELD_BYTES // real_bytes)
+    wanted = min(most, max(1, 32 // real_bytes))
+    spread = power_of_two_at_least(ceil_div(units, wanted))
+    row_threads = max(min(spread, MOST_THREADS), min(32, power_of_two_at_least(units)))
+    threads = max(row_threads, _SHORT_ROW_THREADS)
+    held = ceil_div(units, row_threads)
+    if held <= most:
+        return Layout(packed, units, threads, row_threads, held)
+    cluster = power_of_two_at_least(ceil_div(held, most))
+    if limits.clusters and cluster <= _MOST_CLUSTER:
+        return Layout(packed, units, threads, row_threads, ceil_div(units, row_threads * cluster), cluster)
+    return Layout(packed, units, threads, row_threads, 0)
+
+
+def blocks(layout: Layout, rows: int) -> int:
+    """Blocks of the grid. Raises Unsupported beyond CUDA's largest grid."""
+    count = ceil_div(rows, layout.threads // layout.lanes) * layout.cluster
+    if count > MOST_BLOCKS:
+        raise Unsupported(f"{rows} rows take {count} blocks; a CUDA grid has {MOST_BLOCKS}")
+    return count
+
+
+def head(layout: Layout, dtype: str) -> str:
+    """Types, the layout as constants, and `across`: depends on the layout, not on the number of rows."""
+    cluster = _CLUSTER if layout.cluster > 1 else _NO_CLUSTER
+    return f"""{prelude(dtype)}
+const int THREADS = {layout.threads}, ROW_THREADS = {layout.lanes}, HELD = {layout.held};
+const int CLUSTER = {layout.cluster}, WIDTH = {"LANES" if layout.packed else "1"};
+const bool WHOLE = {"true" if layout.held and layout.whole else "false"};
+struct alignas(WIDTH * sizeof(stored)) Unit {{ stored lane[WIDTH]; }};
+struct Larger {{ static __device__ __forceinline__ real of(real a, real b) {{ return a > b ? a : b; }} }};
+struct Sum {{ static __device__ __forceinline__ real of(real a, real b) {{ return a + b; }} }};
+{cluster}
+{_ACROSS}"""
+
+
+def kernel(layout: Layout, name: str, inputs: tuple[str, ...], body: str) -> str:
+    """The kernel around `body`, which sees `row`, `live`, `lane`, `first` and the rows of each array."""
+    arguments = ", ".join(f"const stored* __restrict__ {x}_" for x in inputs)
+    rows = "\n".join(f"  const Unit* {x} = reinterpret_cast<const Unit*>({x}_ + row);" for x in inputs)
+    clustered = f" __cluster_dims__({layout.cluster}, 1, 1)" if layout.cluster > 1 else ""
+    return f"""
+extern "C" __global__ void{clustered} __launch_bounds__({layout.threads})
+gpubench_{name}({arguments}, stored* __restrict__ out_, long long rows, long long columns) {{
+  __shared__ real spare[2][32 + 8];  // of each fold: a word per warp, then one per block of the cluster
+  enter();
+  const int lane = threadIdx.x % ROW_THREADS, first = rank() * (HELD * ROW_THREADS) + lane;
+  const long long index = (long long)(blockIdx.x / CLUSTER) * (THREADS / ROW_THREADS) + threadIdx.x / ROW_THREADS;
+  const bool live = index < rows;  // a spare row repeats the last one and writes nothing
+  const long long row = (live ? index : rows - 1) * columns;
+{rows}
+  Unit* out = reinterpret_cast<Unit*>(out_ + row);
+  const int units = int(columns / WIDTH);
+{body}}}
+"""
+
+
+# Every thread of a row gets the value folded over the row: shuffles in a warp, one word per warp in shared
+# memory, one word per block of the cluster. Each fold of a kernel has its own words: nothing is overwritten.
+_ACROSS = """
+template <class Join> __device__ __forceinline__ real across(real value, real* spare) {
+  #pragma unroll
+  for (int far = (ROW_THREADS < 32 ? ROW_THREADS : 32) / 2; far > 0; far /= 2)
+    value = Join::of(value, __shfl_xor_sync(0xffffffffu, value, far));
+  if (ROW_THREADS > 32) {
+    if (threadIdx.x % 32 == 0) spare[threadIdx.x / 32] = value;
+    __syncthreads();
+    const int begin = threadIdx.x / ROW_THREADS * (ROW_THREADS / 32);
+    value = spare[begin];
+    #pragma unroll
+    for (int i = 1; i < ROW_THREADS / 32; ++i) value = Join::of(value, spare[begin + i]);
+  }
+  return over_cluster<Join>(value, spare + 32);
+}
+"""
+
+_NO_CLUSTER = """__device__ __forceinline__ void enter() {}
+__device__ __forceinline__ void entered() {}
+__device__ __forceinline__ int rank() { return 0; }
+template <class Join> __device__ __forceinline__ real over_cluster(real value, real*) { return value; }"""
+
+# Arriving on entry and waiting before the first fold makes sure that the other blocks run by then.
+_CLUSTER = """__device__ __forceinline__ void arrive() {
+  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+}
+__device__ __forceinline__ void wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
+__device__ __forceinline__ void enter() { arrive(); }
+__device__ __forceinline__ void entered() { wait(); }
+__device__ __forceinline__ int rank() {
+  int r;
+  asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(r));
+  return r;
+}
+__device__ __forceinline__ void put(unsigned to, float value) {
+  asm volatile("st.shared::cluster.f32 [%0], %1;" :: "r"(to), "f"(value) : "memory");
+}
+__device__ __forceinline__ void put(unsigned to, double value) {
+  asm volatile("st.shared::cluster.f64 [%0], %1;" :: "r"(to), "d"(value) : "memory");
+}
+template <class Join> __device__ __forceinline__ real over_cluster(real value, real* slots) {
+  if (threadIdx.x < CLUSTER) {
+    unsigned there;
+    const unsigned here = (unsigned)__cvta_generic_to_shared(slots + rank());
+    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(here), "r"(threadIdx.x));
+    put(there, value);
+  }
+  __syncwarp();
+  arrive();
+  wait();
+  value = slots[0];
+  #pragma unroll
+  for (int i = 1; i < CLUSTER; ++i) value = Join::of(value, slots[i]);
+  return value;
+}"""
