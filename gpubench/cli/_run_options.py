@@ -25,8 +25,18 @@ Sizes = Annotated[
         show_default=False,
     ),
 ]
+Params = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--params",
+        metavar="[OP:]NAME=LIST",
+        help="Shapes beside the size: columns=256,1024 or matmul:m=64,k=4k; repeatable, each adds its shapes. "
+        "See `gpubench ops`.",
+    ),
+]
 Dtypes = Annotated[
-    str, typer.Option("--dtypes", metavar="LIST", help="float64 float32 float16, short f64 f32 f16.")
+    str,
+    typer.Option("--dtypes", metavar="LIST", help="float64 float32 float16 bfloat16, short f64 f32 f16 bf16."),
 ]
 Backends = Annotated[
     str, typer.Option("--backends", metavar="LIST", help="auto, or numpy cupy wgpu; `cupy?` may be absent.")
@@ -37,7 +47,27 @@ Devices = Annotated[
 AllowSoftware = Annotated[
     bool, typer.Option("--allow-software", help="Measure software adapters too; they never headline.")
 ]
-Forms = Annotated[str, typer.Option("--forms", metavar="LIST", help="library,tuned.")]
+Forms = Annotated[
+    str | None,
+    typer.Option(
+        "--forms",
+        metavar="LIST",
+        help="library,tuned, or all: forms that a backend lacks are then listed as skipped. Default: what there is.",
+        show_default=False,
+    ),
+]
+Variant = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--variant", metavar="LIST", help="Named kernels, measured beside the best: naive,tiled; repeatable."
+    ),
+]
+AllowTf32 = Annotated[
+    bool, typer.Option("--allow-tf32", help="Measure cupy's float32 matmul once more, with TF32 inputs.")
+]
+NoAutotune = Annotated[
+    bool, typer.Option("--no-autotune", help="Take the default kernels instead of trying candidates.")
+]
 Regimes = Annotated[
     str, typer.Option("--regimes", metavar="LIST", help="resident,transfer-once,transfer-always.")
 ]

@@ -38,7 +38,7 @@ def words(text: str, option: str) -> list[str]:
 
 
 def parse_ops(text: str) -> list[str]:
-    """Op names of a list of ops and groups, in the order of `gpubench ops`."""
+    """Op names of a list of ops and groups, in the order of `gpubench ops`; `all` are those that compute."""
     groups = kernels.groups()
     every = [name for members in groups.values() for name in members]
     known = [*groups, *every, "all"]
@@ -46,7 +46,7 @@ def parse_ops(text: str) -> list[str]:
     foreign: list[str] = []
     for word in words(text, "--ops"):
         if word == "all":
-            wanted.update(every)
+            wanted.update(kernels.computed())
         elif word in groups:
             wanted.update(groups[word])
         elif word in every:
@@ -86,9 +86,11 @@ def parse_dtypes(text: str) -> list[Dtype]:
     return [cast("Dtype", require_choice(word, [*DTYPES, *_SHORT_DTYPES], "--dtypes")) for word in long]
 
 
-def parse_forms(text: str) -> list[str]:
-    """library, tuned."""
-    return [require_choice(word, FORMS, "--forms") for word in words(text, "--forms")]
+def parse_forms(text: str | None) -> list[str]:
+    """library, tuned; None or `all`: both."""
+    named = words(text, "--forms") if text is not None else ["all"]
+    found = [require_choice(word, [*FORMS, "all"], "--forms") for word in named]
+    return list(FORMS) if "all" in found else found
 
 
 def parse_regimes(text: str) -> list[str]:

@@ -28,11 +28,15 @@ _RESULT_SUFFIXES = (".json", ".json.gz")
 def run(
     ops: options.Ops = None,
     sizes: options.Sizes = None,
+    params: options.Params = None,
     dtypes: options.Dtypes = "float32",
     backends: options.Backends = "auto",
     devices: options.Devices = None,
     allow_software: options.AllowSoftware = False,
-    forms: options.Forms = "library,tuned",
+    forms: options.Forms = None,
+    variant: options.Variant = None,
+    allow_tf32: options.AllowTf32 = False,
+    no_autotune: options.NoAutotune = False,
     regimes: options.Regimes = "resident,transfer-once,transfer-always",
     calls: options.Calls = 10,
     threads: options.Threads = None,
@@ -68,14 +72,15 @@ def run(
 ) -> int:
     """Check and measure ops on every backend, save the result file, and print the report."""
     began = time.monotonic()
-    from gpubench import selectors
-    from gpubench.cli import _progress, _rendering
+    from gpubench import kernels, selectors
+    from gpubench.cli import _progress, _rendering, _shapes
     from gpubench.cli import _selection as words
 
     for option, texts in (("--label", [label]), ("--tag", tag), ("--context", context), ("--output", output)):
         _storable(option, texts or [])
     names = words.parse_ops(ops or words.DEFAULT_SUITE)
     given_sizes = words.parse_sizes(sizes or [], names)
+    declared = {name: kernels.load(name) for name in names}
     from gpubench.model.result import Selection
 
     require_choice(order, ("interleave", "sequential"), "--order")
@@ -87,13 +92,14 @@ def run(
         )  # fmt: skip
     selection = Selection(
         ops=names, sizes=given_sizes, dtypes=words.parse_dtypes(dtypes), forms=words.parse_forms(forms),
-        regimes=words.parse_regimes(regimes), calls=calls,
+        regimes=words.parse_regimes(regimes), calls=calls, params=_shapes.parse_params(params or [], declared),
+        variants=_shapes.parse_variants(variant or [], declared, allow_tf32=allow_tf32),
     )  # fmt: skip
     settings = words.settings(
         preset="quick" if quick else "rigorous" if rigorous else None,
         every_size_given=all(name in given_sizes for name in names), budget=budget, case_timeout=case_timeout,
         max_time=max_time, precision=precision, sessions=1 if check_only else sessions, min_samples=min_samples,
-        max_samples=max_samples, order=order, seed=seed, inputs=inputs, threads=threads,
+        max_samples=max_samples, order=order, seed=seed, inputs=inputs, threads=threads, autotune=not no_autotune,
     )  # fmt: skip
     wish = words.parse_wish(backends, devices, allow_software)
     keep = selectors.selection(filter or [], skip or [])
@@ -106,7 +112,7 @@ def run(
     choice = targets.choose(wish, one_of_each=len(given_sizes) < len(names))
     request = _request(
         selection, settings, choice, keep, began=began, label=label, tags=tag or [],
-        context=pairs, required=_required(wish, choice), check_only=check_only,
+        context=pairs, required=_required(wish, choice), check_only=check_only, named_forms=forms is not None,
     )  # fmt: skip
     if keep is not None and not any(workload.cases for workload in runner.planned(request)):
         raise UsageError(
@@ -151,6 +157,7 @@ def _checked_outputs(output: list[str], look: Any, results_dir: Path | None, no_
 def _request(
     selection: Selection, settings: Settings, choice: Choice, keep: Callable[[Case], bool] | None, *, began: float,
     label: str | None, tags: list[str], context: dict[str, str], required: frozenset[str], check_only: bool,
+    named_forms: bool,
 ) -> Request:  # fmt: skip
     import msgspec
 
@@ -162,6 +169,7 @@ def _request(
 
     machine = detect.inspect(extra_records=records(choice))
     usable = machine.cpu.available.value
+    _require_cpus(settings.threads, usable)
     settings = msgspec.structs.replace(settings, threads=settings.threads or usable)
     devices = [
         msgspec.structs.replace(
@@ -179,9 +187,19 @@ def _request(
     return runner.Request(
         run=msgspec.structs.replace(run, warnings=[*choice.warnings, *_blas_warnings(machine), *_input_warnings(settings)]),
         ops={name: kernels.load(name) for name in selection.ops},
-        scope=Scope(targets, selection, machine.memory.usable_bytes.value, keep), began=began,
+        scope=Scope(targets, selection, machine.memory.usable_bytes.value, keep, settings, named_forms), began=began,
         required=required, check_only=check_only,
     )  # fmt: skip
+
+
+def _require_cpus(threads: int | None, usable: int | None) -> None:
+    """Raises UsageError if more threads are asked for than CPUs may be used: they would take turns."""
+    if threads is not None and usable is not None and threads > usable:
+        raise UsageError(
+            "too-many-threads", f"--threads {threads} is more than the {usable} CPUs that may be used",
+            why="threads that take turns on a CPU make a slow baseline, and so a flattering speedup",
+            hint="leave --threads out: it takes all usable CPUs; `gpubench detect` tells what limits them",
+        )  # fmt: skip
 
 
 def _blas_warnings(machine: Machine) -> list[Any]:
