@@ -54,7 +54,7 @@ def times(run: Run) -> dict[Key, Times]:
     kinds = {device.id: device.kind for device in run.devices}
     best: dict[Key, dict[str, tuple[float, str]]] = {}
     for outcome in run.outcomes:
-        if not isinstance(outcome, Measurement) or not outcome.check.ok:
+        if not isinstance(outcome, Measurement) or not outcome.check.ok or outcome.case.variant is not None:
             continue
         side, seconds = kinds.get(outcome.case.device_id, ""), _median(run, outcome)
         if side not in ("cpu", "gpu", "hybrid") or seconds is None:

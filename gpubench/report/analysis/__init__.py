@@ -11,8 +11,10 @@ from gpubench.report.analysis.breakeven import break_evens
 from gpubench.report.analysis.estimate import case_results
 from gpubench.report.analysis.findings import findings
 from gpubench.report.analysis.machine import machine_line
+from gpubench.report.analysis.overheads import GROUP, overheads
+from gpubench.report.analysis.roofline import roofline
 from gpubench.report.analysis.speedup import speedups
-from gpubench.report.analysis.types import Analysis
+from gpubench.report.analysis.types import Analysis, CaseResult
 from gpubench.report.analysis.verdict import verdicts
 
 __all__ = ["Analysis", "analyse", "machine_line"]
@@ -24,11 +26,18 @@ def analyse(run: Run, *, baseline: str | None = None, keep: Callable[[Case], boo
     everything = case_results(run)
     # The selection chooses what is shown; a baseline that is not shown is still the baseline.
     cases = tuple(row for row in everything if keep is None or keep(row.case))
-    ratios = tuple(row for row in speedups(everything, baseline) if keep is None or keep(row.case.case))
-    curves = break_evens(run, everything, ratios)
+    compared = [row for row in everything if _compared(row)]
+    ratios = tuple(row for row in speedups(compared, baseline) if keep is None or keep(row.case.case))
+    curves = break_evens(run, compared, ratios)
     return Analysis(
         run=run, machine=machine_line(run),
         baseline=baseline_line(run, [row for row in ratios if row.kind == "headline"]),
         cases=cases, speedups=ratios, break_even=curves,
         verdicts=verdicts(run, cases, curves), findings=findings(run, cases),
+        roofline=roofline(run, everything, cases), overheads=overheads(everything, cases),
     )  # fmt: skip
+
+
+def _compared(row: CaseResult) -> bool:
+    """Overheads have no CPU side; a named variant stands beside the form that it is a variant of."""
+    return row.case.variant is None and row.case.group != GROUP

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from gpubench.model.result import Run
 from gpubench.report.analysis.estimate import CHECK_ONLY, NO_SAMPLES
+from gpubench.report.analysis.overheads import GROUP
 from gpubench.report.analysis.types import CaseResult
 
 _BUDGET = "the time budget was used up first"
@@ -15,6 +16,9 @@ _USUAL = frozenset({"no-implementation", "no-dtype", "no-transfer"})
 
 def no_gpu(run: Run, cases: Sequence[CaseResult]) -> str:
     """Why there is no verdict at all."""
+    everything, cases = cases, [row for row in cases if row.case.group != GROUP]
+    if not cases and any(row.time is not None for row in everything):
+        return "Overheads were measured, and nothing that a CPU could do instead: there is no verdict."
     software = sorted({device.name for device in run.devices if device.kind == "software"})
     if any(row.device_kind == "software" and row.time is not None for row in cases):
         return (

@@ -87,4 +87,4 @@ def _typical(samples_by_session: Iterable[list[float] | list[float | None]]) -> 
 
 def _kernel_key(outcome: Measurement) -> tuple[str, str, str]:
     case = outcome.case
-    return (case.workload, case.form, case.device_id)
+    return (case.workload, case.form_id, case.device_id)

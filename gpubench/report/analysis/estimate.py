@@ -120,5 +120,5 @@ def _order(row: CaseResult) -> tuple[object, ...]:
     rest = tuple(sorted((name, value) for name, value in case.params.items() if name != "n"))
     return (
         case.op, case.dtype, case.params.get("n", 0), rest, _REGIME_ORDER[case.regime], case.calls or 0,
-        row.device_kind != "cpu", case.device_id, case.form,
+        row.device_kind != "cpu", case.device_id, case.form_id,
     )  # fmt: skip

@@ -123,7 +123,12 @@ def _above_roof(run: Run, outcome: Measurement, kind: DeviceKind, seconds: float
     return None
 
 
+def cpu_cache_bytes(run: Run) -> int | None:
+    """The CPU's largest level of cache, all instances together; None if detection could not tell."""
+    caches = fact(run.machine, "cpu", "caches")
+    return max((cache.size_bytes * cache.instances for cache in caches or []), default=None)
+
+
 def _last_level_cache(run: Run, kind: DeviceKind) -> int:
-    caches = fact(run.machine, "cpu", "caches") if kind == "cpu" else None
-    sizes = [cache.size_bytes * cache.instances for cache in caches or []]
-    return max(sizes, default=UNKNOWN_CACHE_BYTES)
+    known = cpu_cache_bytes(run) if kind == "cpu" else None
+    return UNKNOWN_CACHE_BYTES if known is None else known

@@ -10,6 +10,7 @@ from typing import Literal
 import msgspec
 
 from gpubench.model.case import Case, RegimeKind
+from gpubench.model.op import Dtype
 from gpubench.model.result import DeviceKind, Run, Severity
 from gpubench.stats import Interval, Spread
 
@@ -18,6 +19,7 @@ Label = Literal[
     "ok", "noisy", "unstable", "too-short", "contended", "throttled", "implausible", "software",
 ]  # fmt: skip
 VerdictKind = Literal["always", "at", "beyond-limit", "never", "unstable", "undecided"]
+Bound = Literal["memory", "compute"]
 UndecidedReason = Literal["noise", "few-sizes", "throttled", "failed-cases", "budget"]
 # "case": any other form against the same baseline as the headline; for tables of all cases alone.
 SpeedupKind = Literal["headline", "library", "case"]
@@ -152,6 +154,68 @@ class Finding(Derived, frozen=True, kw_only=True):
     ids: tuple[str, ...] = ()
 
 
+class Roof(Derived, frozen=True, kw_only=True):
+    """What one piece of hardware reached in this run with one dtype. Always measured, never from a data sheet.
+
+    `device_ids` are the names under which the backends see it. A rate that was not measured is None. `copy` and
+    `matmul` are the cases behind the two rates; `cache_sized`: no copy was larger than a cache may be.
+    """
+
+    device_ids: tuple[str, ...]
+    dtype: Dtype
+    bytes_per_s: float | None = None
+    copy: CaseResult | None = None
+    cache_sized: bool = False
+    flops_per_s: float | None = None
+    matmul: CaseResult | None = None
+
+    @property
+    def ridge(self) -> float | None:
+        """FLOP per byte from which on computing, not memory, is the limit."""
+        if self.bytes_per_s is None or self.flops_per_s is None:
+            return None
+        return self.flops_per_s / self.bytes_per_s
+
+
+class RoofShare(Derived, frozen=True, kw_only=True):
+    """One case with resident data below its roof: `share` = the time that the roof allows / `seconds`.
+
+    `seconds` is device time where `clock` says so. `share` is None without a roof, and is never clipped: `in_cache`
+    says that memory does not limit a working set of this size. `to_library`: device time of the vendor library's
+    case of the same work / device time of this one.
+    """
+
+    case: CaseResult
+    seconds: float
+    clock: Literal["device_hot", "wall"]
+    bound: Bound | None = None
+    share: float | None = None
+    in_cache: bool = False
+    to_library: float | None = None
+
+
+class Roofline(Derived, frozen=True, kw_only=True):
+    """The roofs of all hardware of a run, and the cases below them."""
+
+    roofs: tuple[Roof, ...] = ()
+    rows: tuple[RoofShare, ...] = ()
+
+
+class PoolOverhead(Derived, frozen=True, kw_only=True):
+    """Memory from the pool against an elementwise op of 1 Mi elements on the same device, both by wall time."""
+
+    allocate: CaseResult
+    op: CaseResult
+    share: float
+
+
+class Overheads(Derived, frozen=True, kw_only=True):
+    """What a device costs beside its kernels; such cases have no CPU side and take no part in any comparison."""
+
+    rows: tuple[CaseResult, ...] = ()
+    pools: tuple[PoolOverhead, ...] = ()
+
+
 class Analysis(Derived, frozen=True, kw_only=True):
     """Everything that is derived from one run, in the order in which it is printed."""
 
@@ -163,3 +227,5 @@ class Analysis(Derived, frozen=True, kw_only=True):
     break_even: tuple[BreakEven, ...]
     verdicts: tuple[str, ...]
     findings: tuple[Finding, ...]
+    roofline: Roofline
+    overheads: Overheads

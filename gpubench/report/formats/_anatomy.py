@@ -8,6 +8,7 @@ from gpubench.report.analysis.types import Analysis, Anatomy, CaseResult
 from gpubench.report.formats._document import Cell, Column, Section, Table, cells
 from gpubench.report.formats._names import device_text, size_text
 from gpubench.report.formats._numbers import seconds_text, share_text
+from gpubench.report.formats._overheads import overhead_lines, overheads_table
 
 _PARTS = {
     "alloc": "alloc", "upload": "up", "launch": "launch", "kernel": "kernel", "sync": "sync", "download": "down"
@@ -22,8 +23,8 @@ _DERIVED = "* derived: single launch - launch - sync, without a device clock"
 Row = tuple[CaseResult, Anatomy]
 
 
-def anatomy_section(analysis: Analysis, unit: str, *, full: bool) -> Section:
-    """The faster form of each workload and device."""
+def anatomy_section(analysis: Analysis, unit: str, *, full: bool, every_size: bool) -> Section:
+    """The faster form of each workload and device, and below it what a device costs beside its kernels."""
     groups: dict[tuple[str, str, str], list[Row]] = {}
     for speedup in analysis.speedups:
         row = speedup.case
@@ -41,9 +42,11 @@ def anatomy_section(analysis: Analysis, unit: str, *, full: bool) -> Section:
             for dtype in dtypes
         ]
         lines += ["The largest size of each op; all sizes: --format markdown."] if len(groups) else []
+    overheads = overheads_table(analysis, unit, full=every_size)
     return Section(
-        key="anatomy", title="Where the time goes", lines=tuple(lines), tables=tuple(tables), folded=True
-    )
+        key="anatomy", title="Where the time goes", lines=(*lines, *overhead_lines(analysis)),
+        tables=(*tables, *([overheads] if overheads else [])), folded=True,
+    )  # fmt: skip
 
 
 def _full_table(analysis: Analysis, rows: Sequence[Row], unit: str) -> Table:

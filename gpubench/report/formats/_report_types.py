@@ -11,7 +11,7 @@ from typing import Literal
 import msgspec
 
 from gpubench.model.result import Severity
-from gpubench.report.analysis.types import Label, OutcomeType, SpeedupKind, UndecidedReason, VerdictKind
+from gpubench.report.analysis.types import Bound, Label, OutcomeType, SpeedupKind, UndecidedReason, VerdictKind
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -141,6 +141,55 @@ class WarningRow(Row, frozen=True, kw_only=True):
     ids: tuple[str, ...]
 
 
+class RoofRow(Row, frozen=True, kw_only=True):
+    """The measured roofs of one piece of hardware with one dtype; null: not measured.
+
+    The cases are those that reached them. `cache_sized`: no copy was larger than a cache may be. `ridge` is in FLOP
+    per byte.
+    """
+
+    source: int
+    device_ids: tuple[str, ...]
+    dtype: str
+    bytes_per_s: float | None
+    bytes_case: str | None
+    cache_sized: bool
+    flops_per_s: float | None
+    flops_case: str | None
+    ridge: float | None
+
+
+class RoofCaseRow(Row, frozen=True, kw_only=True):
+    """One case with resident data below its roof. `to_library`: device time of the vendor library / its own."""
+
+    source: int
+    id: str
+    clock: Literal["device_hot", "wall"]
+    time_s: float
+    bytes_per_s: float
+    flops_per_s: float
+    bound: Bound | None
+    percent_of_roof: float | None
+    in_cache: bool
+    to_library: float | None
+
+
+class RooflineRow(Row, frozen=True, kw_only=True):
+    """The roofs of all hardware, and every case with resident data."""
+
+    roofs: tuple[RoofRow, ...]
+    cases: tuple[RoofCaseRow, ...]
+
+
+class PoolRow(Row, frozen=True, kw_only=True):
+    """Wall time of memory from the pool / that of an elementwise op of 1 Mi elements on the same device."""
+
+    source: int
+    id: str
+    op_id: str
+    share: float
+
+
 class ReportDocument(Row, frozen=True, kw_only=True):
     """`reuse`, `hybrid`, `means`, `claims` and `gates` are empty until they are derived."""
 
@@ -152,6 +201,8 @@ class ReportDocument(Row, frozen=True, kw_only=True):
     cases: tuple[CaseRow, ...]
     speedups: tuple[SpeedupRow, ...]
     break_even: tuple[BreakEvenRow, ...]
+    roofline: RooflineRow
+    pool_overhead: tuple[PoolRow, ...]
     reuse: tuple[dict[str, float], ...] = ()
     hybrid: tuple[dict[str, float], ...] = ()
     means: tuple[dict[str, float], ...] = ()

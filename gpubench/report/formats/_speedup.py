@@ -70,7 +70,7 @@ def _cpu_table(analysis: Analysis, unit: str) -> Table:
     )  # fmt: skip
     workloads: dict[tuple[str, str], dict[str, CaseResult]] = {}
     for row in analysis.cases:
-        if row.device_kind == "cpu" and row.time is not None:
+        if row.device_kind == "cpu" and row.time is not None and row.case.variant is None:
             workloads.setdefault((row.case.workload, row.case.device_id), {})[row.case.form] = row
     body = []
     for forms in workloads.values():

@@ -6,14 +6,16 @@ from collections import Counter
 from collections.abc import Callable
 
 from gpubench.model.result import Run
+from gpubench.report.analysis.roofline import measures_roofs
 from gpubench.report.analysis.types import Analysis
 from gpubench.report.analysis.verdict import sentences
 from gpubench.report.formats._anatomy import anatomy_section
 from gpubench.report.formats._breakeven import break_even_section
 from gpubench.report.formats._details import environment_section, raw_section
 from gpubench.report.formats._document import Document, Section, printable
-from gpubench.report.formats._options import RenderOptions
+from gpubench.report.formats._options import DEFAULT_SECTIONS, RenderOptions
 from gpubench.report.formats._problems import skipped_section, warnings_section
+from gpubench.report.formats._roofline import roofline_section
 from gpubench.report.formats._speedup import speedup_section
 
 MANY_SENTENCES = 8  # more of them leave out their intervals, so that one screen holds the verdict
@@ -30,17 +32,21 @@ def document(analysis: Analysis, options: RenderOptions, *, full: bool = False) 
     `full`: every number in wide tables, for what is not read on a terminal.
     """
     unit = options.time_unit
+    # Who names sections wants all of them that there is.
+    asked = options.sections != DEFAULT_SECTIONS
     makers: dict[str, Callable[[], Section]] = {
         "verdict": lambda: _verdict_section(analysis),
         "breakeven": lambda: break_even_section(analysis, full=full),
         "speedup": lambda: speedup_section(analysis, unit, full=full),
         "skipped": lambda: skipped_section(analysis, full=full),
-        "anatomy": lambda: anatomy_section(analysis, unit, full=full),
+        "anatomy": lambda: anatomy_section(analysis, unit, full=full, every_size=full or asked),
+        "roofline": lambda: roofline_section(analysis, full=full or asked),
         "warnings": lambda: warnings_section(analysis, full=full),
         "environment": lambda: environment_section(analysis),
         "raw": lambda: raw_section(analysis, unit),
     }
-    made = [make() for key, make in makers.items() if key in options.sections]
+    order = sorted(makers, key=lambda key: key != "roofline") if measures_roofs(analysis.run) else list(makers)
+    made = [makers[key]() for key in order if key in options.sections]
     return Document(
         headings=_headings(analysis), sections=tuple(part for part in made if part.lines or part.tables)
     )

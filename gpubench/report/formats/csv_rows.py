@@ -6,7 +6,7 @@ import csv
 import io
 from collections.abc import Sequence
 
-from gpubench.report.analysis.types import Analysis, CaseResult, Speedup
+from gpubench.report.analysis.types import Analysis, CaseResult, RoofShare, Speedup
 from gpubench.report.formats._document import printable
 from gpubench.report.formats._options import RenderOptions
 
@@ -15,6 +15,7 @@ COLUMNS = (
     "time_s", "lo_s", "hi_s", "ci_kind", "min_s", "q1_s", "q3_s", "mad_s", "sessions", "samples",
     "flops_per_s", "bytes_per_s", "device_cold_s", "device_hot_s",
     "speedup", "speedup_lo", "speedup_hi", "baseline_id", "label", "warnings",
+    "percent_of_roof",
 )  # fmt: skip
 Value = str | int | float | None
 
@@ -26,9 +27,11 @@ def render(analyses: Sequence[Analysis], options: RenderOptions) -> str:
     writer.writeheader()
     for analysis in analyses:
         names = {device.id: device.name for device in analysis.run.devices}
+        roofs = {row.case.id: row for row in analysis.roofline.rows}
         ratios = {row.case.id: row for row in analysis.speedups if row.kind != "library"}
         for row in analysis.cases:
             values = _identity(analysis, row, names) | _numbers(row) | _ratio(ratios.get(row.id))
+            values |= _of_roof(roofs.get(row.id))
             writer.writerow({name: _field(value) for name, value in values.items()})
     return text.getvalue()
 
@@ -37,7 +40,7 @@ def _identity(analysis: Analysis, row: CaseResult, names: dict[str, str]) -> dic
     case = row.case
     return {
         "run_id": analysis.run.id, "case_id": row.id, "op": case.op, "n": case.params.get("n"), "dtype": case.dtype,
-        "form": case.form, "regime": case.regime, "calls": case.calls, "device": case.device_id,
+        "form": case.form_id, "regime": case.regime, "calls": case.calls, "device": case.device_id,
         "device_name": _inert(names.get(case.device_id, "")), "outcome": row.outcome, "reason": row.reason,
         "label": row.label if row.time is not None else None, "warnings": " ".join(row.findings),
     }  # fmt: skip
@@ -62,6 +65,10 @@ def _ratio(row: Speedup | None) -> dict[str, Value]:
     return {
         "speedup": ratio.estimate, "speedup_lo": ratio.low, "speedup_hi": ratio.high, "baseline_id": row.baseline.id,
     }  # fmt: skip
+
+
+def _of_roof(row: RoofShare | None) -> dict[str, Value]:
+    return {} if row is None or row.share is None else {"percent_of_roof": row.share * 100}
 
 
 def _field(value: Value) -> str:

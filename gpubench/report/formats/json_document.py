@@ -7,7 +7,15 @@ from typing import Any
 
 import msgspec
 
-from gpubench.report.analysis.types import Analysis, Anatomy, BreakEven, CaseResult, Speedup
+from gpubench.report.analysis.types import (
+    Analysis,
+    Anatomy,
+    BreakEven,
+    CaseResult,
+    Roof,
+    RoofShare,
+    Speedup,
+)
 from gpubench.report.analysis.verdict import verdict_text
 from gpubench.report.formats import _report_types as types
 from gpubench.report.formats._options import RenderOptions
@@ -35,6 +43,12 @@ def report_document(analyses: Sequence[Analysis]) -> types.ReportDocument:
             _speedup(i, row) for i, analysis in numbered for row in analysis.speedups if row.kind != "case"
         ),
         break_even=tuple(_break_even(i, row) for i, analysis in numbered for row in analysis.break_even),
+        roofline=_roofline(numbered),
+        pool_overhead=tuple(
+            types.PoolRow(source=i, id=pool.allocate.id, op_id=pool.op.id, share=pool.share)
+            for i, analysis in numbered
+            for pool in analysis.overheads.pools
+        ),
         warnings=tuple(
             types.WarningRow(
                 source=i, code=finding.code, severity=finding.severity, message=finding.message,
@@ -94,6 +108,30 @@ def _break_even(source: int, row: BreakEven) -> types.BreakEvenRow:
         baseline_id=row.baseline_id, verdict=row.verdict, n=row.n, lo=row.low, hi=row.high,
         crossings=row.crossings, first=row.first, last=row.last,
         last_ratio=row.last_ratio.estimate, reason=row.reason, text=verdict_text(row),
+    )  # fmt: skip
+
+
+def _roofline(numbered: Sequence[tuple[int, Analysis]]) -> types.RooflineRow:
+    return types.RooflineRow(
+        roofs=tuple(_roof(i, roof) for i, analysis in numbered for roof in analysis.roofline.roofs),
+        cases=tuple(_roof_case(i, row) for i, analysis in numbered for row in analysis.roofline.rows),
+    )
+
+
+def _roof(source: int, roof: Roof) -> types.RoofRow:
+    return types.RoofRow(
+        source=source, device_ids=roof.device_ids, dtype=roof.dtype, bytes_per_s=roof.bytes_per_s,
+        bytes_case=roof.copy.id if roof.copy else None, cache_sized=roof.cache_sized,
+        flops_per_s=roof.flops_per_s, flops_case=roof.matmul.id if roof.matmul else None, ridge=roof.ridge,
+    )  # fmt: skip
+
+
+def _roof_case(source: int, row: RoofShare) -> types.RoofCaseRow:
+    return types.RoofCaseRow(
+        source=source, id=row.case.id, clock=row.clock, time_s=row.seconds,
+        bytes_per_s=row.case.bytes / row.seconds, flops_per_s=row.case.flops / row.seconds, bound=row.bound,
+        percent_of_roof=None if row.share is None else row.share * 100, in_cache=row.in_cache,
+        to_library=row.to_library,
     )  # fmt: skip
 
 

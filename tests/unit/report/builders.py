@@ -30,7 +30,8 @@ from gpubench.model.result import (
     WorkerRecord,
 )
 
-GROUPS = {"matmul": "matmul", "relu": "activation", "add": "vector"}
+GROUPS = {"matmul": "matrix", "relu": "activation", "add": "vector"}
+GROUPS |= dict.fromkeys(("open", "launch", "sync", "allocate", "upload", "download"), "overhead")
 # Ten samples around 1: the median is 1, the quartiles lie 0.9 % apart.
 QUIET = (0.99, 1.01, 0.995, 1.005, 1.0, 1.0, 0.998, 1.002, 0.996, 1.004)
 CPU = Device(id="numpy:0", backend="numpy", kind="cpu", name="Test CPU", api="host")
@@ -46,21 +47,21 @@ SOFTWARE = Device(
 
 def case(
     op: str = "matmul", n: int = 1024, form: str = "library", regime: str = "resident",
-    device: str = "numpy:0", dtype: str = "float32",
+    device: str = "numpy:0", dtype: str = "float32", variant: str | None = None,
 ) -> Case:  # fmt: skip
     """A case; `transfer-once` has 10 calls."""
     calls = 10 if regime == "transfer-once" else None
-    return Case(op, GROUPS.get(op, "vector"), {"n": n}, dtype, form, regime, device, calls)  # type: ignore[arg-type]
+    group = GROUPS.get(op, "vector")
+    return Case(op, group, {"n": n}, dtype, form, regime, device, calls, variant)  # type: ignore[arg-type]
 
 
 def measured(
     what: Case, seconds: float, *, sessions: int = 3, factors: Sequence[float] = QUIET, repeat: int = 10_000,
-    cold_s: float | None = None, parts: Parts | None = None, discarded: dict[str, str] | None = None,
+    cold_s: float | None = None, hot_s: float | None = None, parts: Parts | None = None, discarded: dict[str, str] | None = None,
     stop: str = "precision",
 ) -> Measurement:  # fmt: skip
     """A measurement whose samples are `seconds * factors` in each session, after one slow warm-up sample."""
-    flops = 2 * what.params["n"] ** 3 if what.op == "matmul" else what.params["n"]
-    size = 3 * 4 * (what.params["n"] ** 2 if what.op == "matmul" else what.params["n"])
+    flops, size = work(what)
     wall = [seconds * 7.0, *(seconds * factor for factor in factors)]
     return Measurement(
         id=what.id, case=what, flops=flops, bytes=size, op_hash="0" * 12,
@@ -69,11 +70,22 @@ def measured(
             Block(
                 session=i, round=0, position=0, repeat=repeat, warmup=1, wall_s=wall, discarded=discarded or {},
                 device_cold_s=None if cold_s is None else [cold_s] * 3,
+                device_hot_s=None if hot_s is None else [hot_s] * 3,
             )
             for i in range(sessions)
         ],
         parts=[] if parts is None else [parts], stops=[Stop(session=i, reason=stop) for i in range(sessions)],  # type: ignore[arg-type]
     )  # fmt: skip
+
+
+def work(what: Case) -> tuple[int, int]:
+    """FLOP and bytes of one launch: two inputs and an output, but for a copy and for overheads."""
+    n = what.params["n"]
+    if what.group == "overhead":
+        return 0, n if what.op in ("upload", "download") else 0
+    if what.op == "copy":
+        return 0, 2 * 4 * n
+    return (2 * n**3, 3 * 4 * n * n) if what.op == "matmul" else (n, 3 * 4 * n)
 
 
 def skipped(what: Case, reason: str = "out-of-memory", detail: str = "needs 9 GiB of 4 GiB") -> Skip:

@@ -27,6 +27,7 @@ def full_run() -> Run:
                 case("relu", n, "tuned", device="cupy:0"), "no-implementation", "relu has no tuned kernel here"
             ),
         ]
+    found += _roof_cases() + _overhead_cases()
     found.append(failed(case("add", 1000, "tuned", device="cupy:0")))
     found.append(skipped(case("add", 2**36, device="cupy:0")))
     return run_of(found, devices=(CPU, GPU, SOFTWARE))
@@ -43,6 +44,33 @@ def _gpu_cases(n: int, gpu_s: float, copy_s: float) -> list[Outcome]:
         measured(case(n=n, regime="transfer-once", device="cupy:0"), gpu_s + copy_s / 10),
         measured(case(n=n, regime="transfer-always", device="cupy:0"), always_s, parts=parts),
     ]
+
+
+def _roof_cases() -> list[Outcome]:
+    """A copy that is out of cache, its vendor's form, and a rung of the ladder of matmul."""
+    n = 2**26
+    rung = case(n=4096, form="tuned", device="cupy:0", variant="naive")
+    return [
+        measured(case("copy", n, "tuned"), 0.05),
+        measured(case("copy", n, device="cupy:0"), 7e-4, hot_s=6.8e-4),
+        measured(case("copy", n, "tuned", device="cupy:0"), 3e-4, hot_s=2.9e-4),
+        measured(case("copy", 2**20, "tuned", device="cupy:0"), 2e-5, hot_s=1e-6),
+        measured(rung, 0.03, hot_s=0.029),
+    ]
+
+
+def _overhead_cases() -> list[Outcome]:
+    sizes = [2**10, 2**20, 2**24, 2**30]
+    found: list[Outcome] = [
+        measured(case("open", 1, device="cupy:0"), 0.4), measured(case("launch", 1, device="cupy:0"), 6e-6),
+        measured(case("sync", 1, device="cupy:0"), 5e-6), measured(case("add", 2**20, device="cupy:0"), 2e-5),
+        measured(case("allocate", 2**22, "tuned", device="cupy:0"), 6e-7),
+        measured(case("allocate", 2**22, device="cupy:0"), 3e-4),
+    ]  # fmt: skip
+    for n in sizes:
+        found.append(measured(case("upload", n, device="cupy:0"), 1e-5 + n / 8e9))
+        found.append(measured(case("upload", n, "tuned", device="cupy:0"), 1e-5 + n / 5.5e10))
+    return found
 
 
 def cpu_run() -> Run:

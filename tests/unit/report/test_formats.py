@@ -143,7 +143,7 @@ def test_every_speedup_table_names_its_baseline():
         text = render([full_run()], name, sections=["speedup"])
         assert text.count(line) == 1  # once for all tables, before the first of them
         assert text.index(line) < text.index("lib")
-    assert render([full_run()], "plain", sections=["speedup"]).count("CPU tuned") == 3
+    assert render([full_run()], "plain", sections=["speedup"]).count("CPU tuned") == 4
 
 
 def pivot(ratios, width=80, **more):
@@ -231,7 +231,7 @@ def test_json_is_the_document():
     text = render([full_run(), cpu_run()], "json")
     found = msgspec.json.decode(text, type=ReportDocument)
     assert len(found.sources) == 2
-    assert {row.verdict for row in found.break_even} == {"at", "always", "never"}
+    assert {row.verdict for row in found.break_even} == {"at", "always", "never", "undecided"}
     assert {row.kind for row in found.speedups} == {"headline", "library"}
     assert not [row for row in found.speedups if row.headline and "wgpu" in row.id]
     assert "NaN" not in text

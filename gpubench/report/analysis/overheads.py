@@ -1,0 +1,55 @@
+"""What a device costs beside its kernels: opening, launching, waiting, memory, transfers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from gpubench.report.analysis.types import CaseResult, Overheads, PoolOverhead
+
+GROUP = "overhead"
+ELEMENTS = 2**20  # the size of the op that the pool is held against
+OUTPUT_BYTES = 4 * ELEMENTS
+_ORDER = ("open", "launch", "roundtrip", "sync", "allocate", "upload", "download")
+_ELEMENTWISE = ("vector", "activation")
+_FIRST = "add"  # the op that is preferred, where several were measured
+
+
+def overheads(cases: Sequence[CaseResult], shown: Sequence[CaseResult]) -> Overheads:
+    """The overheads among `shown`, device by device, and what the pool costs as far as `cases` can tell."""
+    wanted = {row.id for row in shown}
+    rows = [row for row in cases if row.case.group == GROUP and row.time is not None and row.id in wanted]
+    devices = sorted({row.case.device_id for row in rows})
+    pools = [found for device_id in devices if (found := _pool(cases, device_id)) is not None]
+    return Overheads(rows=tuple(sorted(rows, key=_order)), pools=tuple(pools))
+
+
+def _order(row: CaseResult) -> tuple[object, ...]:
+    case = row.case
+    rank = _ORDER.index(case.op) if case.op in _ORDER else len(_ORDER)
+    return (case.device_id, rank, case.op, case.params.get("n", 0), case.form_id)
+
+
+def _pool(cases: Sequence[CaseResult], device_id: str) -> PoolOverhead | None:
+    """Memory for the output of 1 Mi elements of float32, or the size next to it that was measured."""
+    ours = [row for row in cases if row.case.device_id == device_id and row.time is not None]
+    pooled = [row for row in ours if row.case.op == "allocate" and row.case.form_id == "tuned"]
+    ops = [row for row in ours if _is_elementwise(row)]
+    if not pooled or not ops:
+        return None
+    allocate = min(pooled, key=lambda row: abs(math.log(row.case.params["n"] / OUTPUT_BYTES)))
+    op = min(ops, key=lambda row: (row.case.op != _FIRST, row.case.op, _wall(row)))
+    return PoolOverhead(allocate=allocate, op=op, share=_wall(allocate) / _wall(op))
+
+
+def _is_elementwise(row: CaseResult) -> bool:
+    case = row.case
+    plain = case.regime == "resident" and case.variant is None and case.dtype == "float32"
+    return (
+        plain and case.group in _ELEMENTWISE and case.params == {"n": ELEMENTS} and row.label != "implausible"
+    )
+
+
+def _wall(row: CaseResult) -> float:
+    assert row.time is not None
+    return row.time.estimate

@@ -1,0 +1,137 @@
+"""The measured roofline: how near each case comes to what its device did at best (Williams et al., 2009).
+
+Memory's roof is the best `copy`, computing's the best `matmul` of the same dtype, both of the run itself; a case
+with i FLOP per byte can reach min(compute roof, i x memory roof). Bytes are compulsory: what an op has to move.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from gpubench.model.result import Run
+from gpubench.report.analysis.labels import cpu_cache_bytes
+from gpubench.report.analysis.types import Bound, CaseResult, Roof, Roofline, RoofShare
+
+MEMORY_OP, COMPUTE_OP = "copy", "matmul"
+VENDOR_LIBRARY = "cupy"  # its library form calls the vendor's own kernels
+# Traffic from which on a copy, or an op, is taken to work on memory: above the last-level cache of any GPU so far.
+OUT_OF_CACHE_BYTES = 256 * 2**20
+# FLOP per byte at which a case is of the one kind or the other where its device has one of the roofs alone.
+ASSUMED_RIDGE = 4.0
+Rated = tuple[CaseResult, float]  # a case and its rate
+
+
+def roofline(run: Run, cases: Sequence[CaseResult], shown: Sequence[CaseResult]) -> Roofline:
+    """The roofs that `cases` reach, and the share of them of each case of `shown` that has resident data."""
+    hardware = hardware_of(run)
+    rows = [row for row in cases if _counts(row)]
+    roofs: dict[tuple[str, str], Roof] = {}
+    for row in rows:
+        key = (hardware.get(row.case.device_id, row.case.device_id), row.case.dtype)
+        if key not in roofs:
+            peers = [peer for peer in rows if hardware.get(peer.case.device_id, peer.case.device_id) == key[0]]
+            roofs[key] = _roof(run, peers, row)
+    library = _library_seconds(rows, hardware)
+    wanted = {row.id for row in shown}
+    found = [
+        _share(run, row, roofs[hardware.get(row.case.device_id, row.case.device_id), row.case.dtype],
+               library.get((hardware.get(row.case.device_id, ""), row.case.workload)))
+        for row in rows if row.id in wanted
+    ]  # fmt: skip
+    return Roofline(roofs=tuple(roofs.values()), rows=tuple(found))
+
+
+def measures_roofs(run: Run) -> bool:
+    """Whether the run was made for its roofs (`--ops roofline`): these two ops, with resident data alone."""
+    return set(run.selection.ops) == {MEMORY_OP, COMPUTE_OP} and run.selection.regimes == ["resident"]
+
+
+def hardware_of(run: Run) -> dict[str, str]:
+    """Device id -> what it is physically: backends that drive the same GPU share a name. A software adapter is
+    a device of its own, although it runs on the CPU."""
+    return {device.id: device.gpu_id or device.id for device in run.devices}
+
+
+def _counts(row: CaseResult) -> bool:
+    resident = row.case.regime == "resident" and row.case.group != "overhead" and row.bytes > 0
+    return resident and row.time is not None and row.label != "implausible"
+
+
+def _seconds(row: CaseResult) -> float:
+    """Device time where there is a clock, else wall time."""
+    assert row.time is not None
+    return row.device_hot_s or row.time.estimate
+
+
+def _roof(run: Run, peers: Sequence[CaseResult], row: CaseResult) -> Roof:
+    """The roof of one piece of hardware for the dtype of `row`. Variants are rungs of a ladder, or compute
+    something else (TF32): none of them makes a roof."""
+    plain = [peer for peer in peers if peer.case.variant is None]
+    copies = [peer for peer in plain if peer.case.op == MEMORY_OP]
+    large = [peer for peer in copies if peer.bytes >= out_of_cache_bytes(run, peer)]
+    copy = _best((peer, peer.bytes / _seconds(peer)) for peer in _largest(large or copies))
+    products = [peer for peer in plain if peer.case.op == COMPUTE_OP and peer.case.dtype == row.case.dtype]
+    matmul = _best((peer, peer.flops / _seconds(peer)) for peer in products)
+    return Roof(
+        device_ids=tuple(sorted({peer.case.device_id for peer in peers})), dtype=row.case.dtype,
+        bytes_per_s=copy[1] if copy else None, copy=copy[0] if copy else None,
+        cache_sized=bool(copies) and not large,
+        flops_per_s=matmul[1] if matmul else None, matmul=matmul[0] if matmul else None,
+    )  # fmt: skip
+
+
+def out_of_cache_bytes(run: Run, row: CaseResult) -> int:
+    """The traffic from which on the case does not live in a cache; a CPU's cache is known and may be larger."""
+    known = cpu_cache_bytes(run) if row.device_kind in ("cpu", "software") else None
+    return max(OUT_OF_CACHE_BYTES, known or 0)
+
+
+def _largest(copies: Sequence[CaseResult]) -> list[CaseResult]:
+    """Of each device and form the copies of its largest size: bytes are bytes, whatever their dtype."""
+    most: dict[tuple[str, str], int] = {}
+    for row in copies:
+        key = (row.case.device_id, row.case.form)
+        most[key] = max(most.get(key, 0), row.bytes)
+    return [row for row in copies if row.bytes == most[row.case.device_id, row.case.form]]
+
+
+def _best(rates: Iterable[Rated]) -> Rated | None:
+    """The case with the highest rate; of equal ones the last by id, so that the file's order decides nothing."""
+    return max(rates, key=lambda pair: (pair[1], pair[0].id), default=None)
+
+
+def _library_seconds(rows: Sequence[CaseResult], hardware: dict[str, str]) -> dict[tuple[str, str], float]:
+    """Device seconds of the vendor library by hardware and workload."""
+    return {
+        (hardware.get(row.case.device_id, ""), row.case.workload): row.device_hot_s
+        for row in rows
+        if row.case.backend == VENDOR_LIBRARY and row.case.form_id == "library" and row.device_hot_s
+    }
+
+
+def _share(run: Run, row: CaseResult, roof: Roof, library_s: float | None) -> RoofShare:
+    seconds = _seconds(row)
+    bound = _bound(row, roof)
+    if bound is None:
+        share = None
+    elif bound == "memory":
+        share = row.bytes / (roof.bytes_per_s or 1.0) / seconds
+    else:
+        share = row.flops / (roof.flops_per_s or 1.0) / seconds
+    own = row.case.backend == VENDOR_LIBRARY and row.case.form_id == "library"
+    return RoofShare(
+        case=row, seconds=seconds, clock="device_hot" if row.device_hot_s else "wall", bound=bound, share=share,
+        in_cache=bound == "memory" and row.bytes < out_of_cache_bytes(run, row),
+        to_library=library_s / row.device_hot_s if library_s and row.device_hot_s and not own else None,
+    )  # fmt: skip
+
+
+def _bound(row: CaseResult, roof: Roof) -> Bound | None:
+    """Which roof is the lower one for this case; None where the one that counts was not measured, and for
+    TF32, whose roof is none of float32's."""
+    if row.case.variant == "tf32":
+        return None
+    ridge = roof.ridge if roof.ridge is not None else ASSUMED_RIDGE
+    if row.flops > ridge * row.bytes:
+        return "compute" if roof.flops_per_s is not None else None
+    return "memory" if roof.bytes_per_s is not None else None
