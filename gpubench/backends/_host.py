@@ -13,9 +13,9 @@ from typing import Any
 
 from gpubench.errors import Unsupported
 from gpubench.model.case import Case
-from gpubench.model.kernel import Kernel
+from gpubench.model.kernel import Kernel, Limits
 from gpubench.model.op import UNIT_ROUNDOFF, Array, Dtype, Op, Params, Shape
-from gpubench.model.result import Check
+from gpubench.model.result import Check, Device
 
 # Comparing in slices keeps the float64 temporaries small beside the arrays themselves.
 _SLICE = 1 << 18
@@ -62,6 +62,21 @@ def tuned_kernel(op: Op, case: Case) -> Kernel:
     kernel = op.kernel(case.backend, case.dtype, case.variant)
     assert kernel is not None
     return kernel
+
+
+def no_overhead(op: Op, case: Case, device: Device, limits: Limits) -> Unsupported | None:
+    """Why a device has no such overhead, or None: a CPU, a form that is like another one, too many bytes."""
+    assert op.overhead is not None
+    if device.kind == "cpu":
+        return Unsupported(f"{op.name} is a cost of GPUs; a CPU does without", reason="no-implementation")
+    if case.form not in op.overhead.forms:
+        return Unsupported(f"{op.name} has no {case.form} form of its own", reason="no-implementation")
+    if case.dtype not in op.dtypes:
+        return Unsupported(f"{op.name} is declared for {', '.join(op.dtypes)}", reason="no-dtype")
+    if case.params["n"] > limits.max_buffer_bytes:
+        why = f"{case.params['n']} bytes; a buffer of {device.id} holds at most {limits.max_buffer_bytes}"
+        return Unsupported(why, reason="limit")
+    return None
 
 
 def random_inputs(op: Op, params: Params, dtype: Dtype, seed: int, kind: str = "random") -> list[Array]:

@@ -8,12 +8,15 @@ a spinning kernel that lasts longer than enqueueing them.
 from __future__ import annotations
 
 import contextlib
+import itertools
+import math
 import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from gpubench.backends._cuda import CudaLaunch, CudaPrograms
-from gpubench.backends._host import host_dtype, no_kernel
+from gpubench.backends._cuda_memory import DevicePool, PinnedMemory, PinnedTransfers
+from gpubench.backends._host import host_dtype, no_kernel, no_overhead
 from gpubench.errors import (
     BackendError,
     BackendUnavailable,
@@ -63,6 +66,7 @@ class CupySession:
 
     def __init__(self, device: Device, ordinal: int) -> None:
         import cupy
+        import numpy
 
         # First of all: without it, whatever comes next would open a context on device 0.
         cupy.cuda.Device(ordinal).use()
@@ -91,13 +95,22 @@ class CupySession:
             subgroups=True,
             float16=True,
             float64=True,
+            clusters=int(properties["major"]) >= 9,
         )
+        self._no_bfloat16 = no_bfloat16(cupy.__version__, numpy.__version__)
         self._programs = CudaPrograms(cupy, self.limits)
+        self._pool = DevicePool(cupy, memory)
+        self._pinned = PinnedMemory(cupy)
+        self._staged = PinnedTransfers(cupy, self._pinned, _vendor_errors)
 
     def supports(self, op: Op, case: Case) -> BackendError | None:
         """Library everywhere, tuned where the op has a CUDA kernel; operands must fit the device."""
-        if case.dtype not in op.dtypes or case.dtype == "bfloat16":
+        if op.overhead is not None:
+            return no_overhead(op, case, self.device, self.limits)
+        if case.dtype not in op.dtypes:
             return Unsupported(f"{op.name} has no {case.dtype} on cupy", reason="no-dtype")
+        if case.dtype == "bfloat16" and self._no_bfloat16:
+            return Unsupported(self._no_bfloat16, reason="no-dtype")
         if case.form == "tuned" and (refusal := no_kernel(op, case)):
             return refusal
         size, limit = op.bytes(case.params, case.dtype), self.limits.max_buffer_bytes
@@ -106,18 +119,39 @@ class CupySession:
         return None
 
     def host_array(self, shape: Shape, dtype: Dtype, form: Form) -> Array:
-        """A pageable NumPy array: what a CuPy user passes."""
+        """A pageable NumPy array, which is what a CuPy user passes; page-locked for the tuned form."""
         import numpy as np
 
-        return np.empty(shape, host_dtype(dtype))
+        if form == "library":
+            return np.empty(shape, host_dtype(dtype))
+        with _vendor_errors():
+            return self._pinned.array(shape, host_dtype(dtype))
 
     def allocate(self, shape: Shape, dtype: Dtype) -> Buffer:
-        """An array from CuPy's pool. Raises DeviceOutOfMemory."""
+        """An idle array of that shape, else one from CuPy's pool. Raises DeviceOutOfMemory."""
         with _vendor_errors():
-            return self._cupy.empty(shape, host_dtype(dtype))
+            return self._pool.take(shape, dtype)
 
     def free(self, buffer: Buffer) -> None:
-        """Nothing to call: the pool takes the memory back with the last reference."""
+        """Idle from now on."""
+        self._pool.give_back(buffer)
+
+    def allocate_fresh(self, shape: Shape, dtype: Dtype) -> Buffer:
+        """cudaMalloc. Raises DeviceOutOfMemory."""
+        cupy, kind = self._cupy, host_dtype(dtype)
+        size = math.prod(shape) * kind.itemsize
+        with _vendor_errors():
+            memory = cupy.cuda.UnownedMemory(cupy.cuda.runtime.malloc(size), size, None)
+            return cupy.ndarray(shape, kind, cupy.cuda.MemoryPointer(memory, 0))
+
+    def free_fresh(self, buffer: Buffer) -> None:
+        """cudaFree."""
+        with _vendor_errors():
+            self._cupy.cuda.runtime.free(buffer.data.ptr)
+
+    def transfers(self, form: Form) -> PinnedTransfers | None:
+        """Through page-locked memory in the tuned form; None: as CuPy itself does it."""
+        return self._staged if form == "tuned" else None
 
     def upload(self, buffer: Buffer, host: Array) -> None:
         """Copy in on the current stream; pageable memory is staged by the driver."""
@@ -188,15 +222,34 @@ class CupySession:
         return False
 
     def close(self) -> None:
-        """Return all pooled memory to the device."""
+        """Return all pooled memory, of the device and of the host."""
         with contextlib.suppress(Exception):
             self._flush = None
-            self._cupy.get_default_memory_pool().free_all_blocks()
+            self._staged.close()
+            self._pinned.empty()
+            self._pool.empty()
 
     def _write_twice_the_cache(self) -> None:
         if self._flush is None:
             self._flush = self._cupy.empty(self._flush_bytes, self._cupy.uint8)
         self._flush.data.memset_async(0, self._flush_bytes)
+
+
+def no_bfloat16(cupy: str, numpy: str) -> str:
+    """Why these versions have no bfloat16 arrays, or an empty text.
+
+    Source: CuPy's upgrade guide; bfloat16 came with CuPy 14, by ml_dtypes, for NumPy 2.1.2 and above.
+    """
+    if _numbers(cupy) < (14,):
+        return f"CuPy {cupy} has no bfloat16 arrays; CuPy 14 has"
+    if _numbers(numpy) < (2, 1, 2):
+        return f"CuPy has bfloat16 arrays with NumPy 2.1.2 and above; this is NumPy {numpy}"
+    return ""
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    """The leading whole numbers of a version: "14.0.0rc1" -> (14, 0)."""
+    return tuple(int(part) for part in itertools.takewhile(str.isdecimal, version.split(".")))
 
 
 def _handle(cupy: Any) -> Any:

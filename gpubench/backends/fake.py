@@ -14,7 +14,7 @@ import time
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from gpubench.backends._host import host_dtype
+from gpubench.backends._host import host_dtype, no_overhead
 from gpubench.errors import (
     BackendError,
     BackendUnavailable,
@@ -27,13 +27,15 @@ from gpubench.model.backend import Buffer
 from gpubench.model.case import Case
 from gpubench.model.kernel import Limits
 from gpubench.model.op import ITEMSIZE, Array, Dtype, Form, Op, Shape
-from gpubench.model.result import Blas, Device, DeviceClock
+from gpubench.model.result import Blas, Device, DeviceClock, Staging
 
 # Seconds and rates of the two cost models: plain numbers near a 16-core CPU and a large GPU, so that
 # break-even points fall inside the default ladders.
 CPU_CALL_S, CPU_BYTES_PER_S, CPU_FLOPS_PER_S = 1e-6, 4e10, 8e11
 GPU_LAUNCH_S, GPU_KERNEL_S, GPU_BYTES_PER_S, GPU_FLOPS_PER_S = 4e-6, 6e-6, 3e12, 4.5e13
 COPY_CALL_S, COPY_BYTES_PER_S, ALLOC_S = 8e-6, 5e10, 1e-6
+# The best way to move data, and memory from the driver.
+STAGED_CALL_S, STAGED_BYTES_PER_S, FRESH_S = 4e-6, 1e11, 1e-4
 EMPTY_COST_S = 1e-6
 CLOCK_STEP_S = 1e-9
 
@@ -75,6 +77,26 @@ class FakeLaunch:
             self.output = self._compute()
 
 
+class FakeTransfers:
+    """The session's own transfers, quicker in the tuned form; on `fake:wrong` each upload spoils what it carries."""
+
+    def __init__(self, session: FakeSession, form: Form) -> None:
+        tuned = form == "tuned"
+        self.staging: Staging = "pinned" if tuned else "pageable"
+        self._call_s = STAGED_CALL_S if tuned else COPY_CALL_S
+        self._rate = STAGED_BYTES_PER_S if tuned else COPY_BYTES_PER_S
+        self._session = session
+
+    def upload(self, buffer: Buffer, host: Array) -> None:
+        """Copy in, in order."""
+        sent = host + 1 if self._session.lies else host
+        self._session.copy_in(buffer, sent, self._call_s + host.nbytes / self._rate)
+
+    def download(self, buffer: Buffer, host: Array) -> None:
+        """Copy out."""
+        self._session.copy_out(buffer, host, self._call_s + host.nbytes / self._rate)
+
+
 class FakeSession:
     """Host time and device time as two numbers that costs push forward."""
 
@@ -83,6 +105,7 @@ class FakeSession:
 
         self._np = np
         self._word = word
+        self.lies = word == "wrong"
         self.device = device
         self.threads: int | None = 4 if word == "cpu" else None
         self.blas: Blas | None = Blas(library="fake", version="1", kernel="scripted") if word == "cpu" else None
@@ -97,6 +120,8 @@ class FakeSession:
 
     def supports(self, op: Op, case: Case) -> BackendError | None:
         """The CPU has the library form in `resident` only; the GPUs have both forms where declared."""
+        if op.overhead is not None:
+            return no_overhead(op, case, self.device, self.limits)
         if case.dtype not in op.dtypes or case.dtype == "bfloat16":
             return Unsupported(f"{op.name} has no {case.dtype} on fake", reason="no-dtype")
         if case.form == "tuned":
@@ -119,16 +144,36 @@ class FakeSession:
     def free(self, buffer: Buffer) -> None:
         """The array goes with its last reference."""
 
+    def allocate_fresh(self, shape: Shape, dtype: Dtype) -> Buffer:
+        """The same, at the price of the driver."""
+        self._spend(FRESH_S)
+        return self.allocate(shape, dtype)
+
+    def free_fresh(self, buffer: Buffer) -> None:
+        """As `free`."""
+
+    def transfers(self, form: Form) -> FakeTransfers:
+        """Quicker in the tuned form."""
+        return FakeTransfers(self, form)
+
     def upload(self, buffer: Buffer, host: Array) -> None:
         """Copy in, in order."""
-        buffer.array = host
-        self._spend(COPY_CALL_S + host.nbytes / COPY_BYTES_PER_S)
+        self.copy_in(buffer, host, COPY_CALL_S + host.nbytes / COPY_BYTES_PER_S)
 
     def download(self, buffer: Buffer, host: Array) -> None:
         """Wait for the launches, then copy out."""
+        self.copy_out(buffer, host, COPY_CALL_S + host.nbytes / COPY_BYTES_PER_S)
+
+    def copy_in(self, buffer: Buffer, host: Array, cost_s: float) -> None:
+        """The upload of any form."""
+        buffer.array = host
+        self._spend(cost_s)
+
+    def copy_out(self, buffer: Buffer, host: Array, cost_s: float) -> None:
+        """The download of any form."""
         self._host_s = max(self._host_s, self._device_s)
         self._np.copyto(host, buffer.array)
-        self._spend(COPY_CALL_S + host.nbytes / COPY_BYTES_PER_S)
+        self._spend(cost_s)
 
     def compile(self, op: Op, case: Case, inputs: Sequence[Buffer], output: Buffer) -> FakeLaunch:
         """The expression, and its cost by the model of this device."""

@@ -7,12 +7,13 @@ staging buffers (gpu-kernels: 10 GB/s against 1 to 2 GB/s of the convenience cal
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from gpubench.backends._host import host_dtype, no_kernel
-from gpubench.backends._wgpu_transfer import Transfers
+from gpubench.backends._host import host_dtype, no_kernel, no_overhead
+from gpubench.backends._wgpu_transfer import PlainTransfers, Transfers
 from gpubench.backends._wgsl import Programs, WgpuLaunch, encode
 from gpubench.errors import BackendError, BackendUnavailable, DeviceLost, DeviceOutOfMemory, Unsupported
 from gpubench.model.backend import Buffer
@@ -63,12 +64,17 @@ class WgpuSession:
         self.limits = _limits(self._device, device.kind == "software")
         self._programs = Programs(self._device, self.limits, autotune)
         self._transfers = Transfers(self._device)
+        self._ways: dict[Form, _Guarded] = {
+            "library": _Guarded(PlainTransfers(self._device)), "tuned": _Guarded(self._transfers)
+        }  # fmt: skip
         self._pool: dict[int, list[Any]] = {}
         self._flush: Any = None
         self._stamps = _Stamps(self._device) if "timestamp-query" in wanted else None
 
     def supports(self, op: Op, case: Case) -> BackendError | None:
         """Tuned form, a dtype the device has, and operands within its limits (named exactly)."""
+        if op.overhead is not None:
+            return no_overhead(op, case, self.device, self.limits)
         if case.form != "tuned":
             return Unsupported("wgpu has no array library: only tuned WGSL kernels", reason="no-implementation")
         kernel = op.kernel("wgpu", case.dtype, case.variant)
@@ -99,39 +105,54 @@ class WgpuSession:
 
     def allocate(self, shape: Shape, dtype: Dtype) -> Buffer:
         """A storage buffer, from the pool if one of that size is free. Raises DeviceOutOfMemory."""
-        import wgpu
-
-        count = 1
-        for extent in shape:
-            count *= extent
-        size = max(16, -(-count * ITEMSIZE[dtype] // 16) * 16)
+        size = _buffer_bytes(shape, dtype)
         free = self._pool.get(size)
         if free:
             return free.pop()
         if self._idle_bytes() > IDLE_BYTES:
             self._empty_pool()
-        usage = wgpu.BufferUsage.STORAGE | wgpu.BufferUsage.COPY_SRC | wgpu.BufferUsage.COPY_DST
         try:
-            with _vendor_errors():
-                return self._device.create_buffer(size=size, usage=usage)
+            return self._create(size)
         except DeviceOutOfMemory:
             self._empty_pool()
-            with _vendor_errors():
-                return self._device.create_buffer(size=size, usage=usage)
+            return self._create(size)
+
+    def _create(self, size: int) -> Buffer:
+        import wgpu
+
+        usage = wgpu.BufferUsage.STORAGE | wgpu.BufferUsage.COPY_SRC | wgpu.BufferUsage.COPY_DST
+        with _vendor_errors():
+            return self._device.create_buffer(size=size, usage=usage)
 
     def free(self, buffer: Buffer) -> None:
         """Back into the pool."""
         self._pool.setdefault(buffer.size, []).append(buffer)
 
+    def allocate_fresh(self, shape: Shape, dtype: Dtype) -> Buffer:
+        """A new buffer, cleared: wgpu would do that at its first use. Raises DeviceOutOfMemory."""
+        buffer = self._create(_buffer_bytes(shape, dtype))
+        with _vendor_errors():
+            encoder = self._device.create_command_encoder()
+            encoder.clear_buffer(buffer)
+            self._device.queue.submit([encoder.finish()])
+        self.sync()
+        return buffer
+
+    def free_fresh(self, buffer: Buffer) -> None:
+        """Destroy it."""
+        buffer.destroy()
+
     def upload(self, buffer: Buffer, host: Array) -> None:
         """Copy in; ordered with launches."""
-        with _vendor_errors():
-            self._transfers.upload(buffer, host)
+        self._ways["tuned"].upload(buffer, host)
 
     def download(self, buffer: Buffer, host: Array) -> None:
         """Copy out; complete on return."""
-        with _vendor_errors():
-            self._transfers.download(buffer, host)
+        self._ways["tuned"].download(buffer, host)
+
+    def transfers(self, form: Form) -> _Guarded:
+        """The queue's convenience calls, or staging buffers that are kept."""
+        return self._ways[form]
 
     def compile(self, op: Op, case: Case, inputs: Sequence[Buffer], output: Buffer) -> WgpuLaunch:
         """Pipelines by source text, bind groups by buffers: both cached. Raises BuildError."""
@@ -146,10 +167,12 @@ class WgpuSession:
             encode(compute, launch, repeat)
             compute.end()
             self._device.queue.submit([encoder.finish()])
+            self._transfers.unsent = False
 
     def sync(self) -> None:
         """Wait for the queue. `on_submitted_work_done` raises TypeError in wgpu 0.32 (pygfx/wgpu-py#834)."""
         with _vendor_errors():
+            self._transfers.send()
             if hasattr(self._device, "_poll_wait"):
                 self._device._poll_wait()
             else:
@@ -209,6 +232,24 @@ class WgpuSession:
         return self._flush
 
 
+class _Guarded:
+    """One way to move data, with wgpu's exceptions turned into ours."""
+
+    def __init__(self, way: PlainTransfers | Transfers) -> None:
+        self._way = way
+        self.staging = way.staging
+
+    def upload(self, buffer: Buffer, host: Array) -> None:
+        """Copy in; ordered with launches."""
+        with _vendor_errors():
+            self._way.upload(buffer, host)
+
+    def download(self, buffer: Buffer, host: Array) -> None:
+        """Copy out; complete on return."""
+        with _vendor_errors():
+            self._way.download(buffer, host)
+
+
 class _Stamps:
     """Two timestamps of one pass, resolved and read back."""
 
@@ -248,6 +289,11 @@ def timestamp_period_s(device: Any) -> float:
         return float(lib.wgpuQueueGetTimestampPeriod(device.queue._internal)) * 1e-9
     except (ImportError, AttributeError):
         return 1e-9
+
+
+def _buffer_bytes(shape: Shape, dtype: Dtype) -> int:
+    """Kernels read 16 bytes at a time."""
+    return max(16, -(-math.prod(shape) * ITEMSIZE[dtype] // 16) * 16)
 
 
 def _limits(device: Any, software: bool) -> Limits:

@@ -50,6 +50,8 @@ def ops(
 
 def forms(op: Op, backend: str) -> list[str]:
     """The forms in which `backend` has `op`."""
+    if op.overhead is not None:
+        return [] if backend == "numpy" else list(op.overhead.forms)
     library = ["library"] if backend in _LIBRARY_BACKENDS else []
     return library + (["tuned"] if op.tuned.get(backend) else [])
 
@@ -93,7 +95,9 @@ def _flops(op: Op) -> str:
 
 def _row(op: Op) -> tuple[str, ...]:
     shapes = " ".join(_operand(operand) for operand in op.inputs) + " -> " + ",".join(_shape(op.output.shape))
-    sizes = f"{op.sizes.low}..{op.sizes.high} x{op.sizes.factor}"
+    if op.overhead is not None:
+        shapes = "-"  # nothing is computed
+    sizes = f"{op.sizes.low}..{op.sizes.high} x{op.sizes.factor}" if op.sizes.high > op.sizes.low else "1"
     dtypes = " ".join(_SHORT_DTYPES[dtype] for dtype in op.dtypes)
     backends = ["+".join(forms(op, backend)) or "-" for backend in _BACKENDS]
     return (op.name, op.group, shapes, _flops(op), _bytes(op), dtypes, sizes, *backends, op.params["n"])

@@ -23,6 +23,11 @@ def names() -> tuple[str, ...]:
     return tuple(sorted(path.stem for path in here.glob("*.py") if not path.stem.startswith("_")))
 
 
+def computed() -> tuple[str, ...]:
+    """The built-in ops that compute something: all but the overheads."""
+    return tuple(name for name in names() if load(name).overhead is None)
+
+
 def load(name: str) -> Op:
     """The op called `name`: built in, or else from an installed package. Raises KeyError if there is none."""
     if name in names():

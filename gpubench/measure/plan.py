@@ -199,13 +199,19 @@ def _too_slow(op: Op, case: Case, settings: Settings) -> Skip | None:
 
 
 def _no_room(op: Op, case: Case, device: Device, host_bytes: int | None) -> Skip | None:
+    if op.overhead is not None:
+        # What is sent and where it lands, and one copy while both are compared.
+        return _fits(case, 3 * case.params["n"], case.params["n"], device, host_bytes)
     operands = op.bytes(case.params, case.dtype)
     # Inputs and output, and their float64 copies, the reference and its scale while checking.
     on_host = operands + 3 * operands * 8 // ITEMSIZE[case.dtype]
+    # transfer-always takes a second set of buffers beside the resident one.
+    return _fits(case, on_host, 2 * operands, device, host_bytes)
+
+
+def _fits(case: Case, on_host: int, on_device: int, device: Device, host_bytes: int | None) -> Skip | None:
     if host_bytes is not None and on_host > MEMORY_SHARE * host_bytes:
         return _too_big(case, on_host, host_bytes, "host memory")
-    # transfer-always takes a second set of buffers beside the resident one.
-    on_device = 2 * operands
     if device.usable_bytes is not None and on_device > MEMORY_SHARE * device.usable_bytes:
         return _too_big(case, on_device, device.usable_bytes, f"memory of {device.id}")
     return None
@@ -221,12 +227,21 @@ def _skip(case: Case, reason: str, detail: str, hint: str | None = None) -> Skip
 
 
 def expand(ops: Mapping[str, Op], scope: Scope) -> list[Workload]:
-    """The workloads of the sizes that were given, op by op from small to large."""
+    """The workloads whose sizes are known, op by op from small to large."""
     return [
         workload(curve, n, scope)
         for curve in series(ops, scope.selection)
-        for n in scope.selection.sizes.get(curve.op.name, [])
+        for n in sizes(curve.op, scope.selection)
     ]
+
+
+def sizes(op: Op, selection: Selection) -> list[int]:
+    """The sizes that were given, none if they are to be searched. An overhead has no break-even to search for:
+    its ladder is measured, whatever was given if that is a single size."""
+    given = selection.sizes.get(op.name, [])
+    if op.overhead is not None and (not given or op.sizes.low == op.sizes.high):
+        return op.sizes.sizes()
+    return given
 
 
 def series(ops: Mapping[str, Op], selection: Selection) -> list[Series]:

@@ -6,12 +6,10 @@ announce the phase it is in, so that a crash or a hang can be blamed on that pha
 
 from __future__ import annotations
 
-from typing import Literal
-
 import msgspec
 
 from gpubench.model.case import Case
-from gpubench.model.result import Block, Check, Device, Parts, WorkerRecord
+from gpubench.model.result import Block, Check, Device, Parts, Staging, WorkerRecord
 
 
 class Message(msgspec.Struct, frozen=True, tag_field="kind"):
@@ -123,7 +121,7 @@ class Prepared(Message, frozen=True, kw_only=True, tag="prepared"):
     parts: Parts
     repeat: int
     hot_repeat: int | None
-    staging: Literal["pageable", "pinned"]
+    staging: Staging
 
 
 class Sampled(Message, frozen=True, kw_only=True, tag="sampled"):

@@ -91,9 +91,12 @@ def planned(request: Request) -> list[Workload]:
 
 
 def _searched(request: Request) -> list[Series]:
-    """The curves whose sizes were not given."""
+    """The curves whose sizes were not given; those of overheads are known (`plan.sizes`)."""
     selection = request.scope.selection
-    return [curve for curve in series(request.ops, selection) if curve.op.name not in selection.sizes]
+    return [
+        curve for curve in series(request.ops, selection)
+        if curve.op.name not in selection.sizes and curve.op.overhead is None
+    ]  # fmt: skip
 
 
 class _Runner:

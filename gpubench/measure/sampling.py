@@ -8,8 +8,10 @@ import itertools
 import math
 import time
 from collections.abc import Callable, Iterator
+from typing import Protocol
 
 from gpubench.measure.checking import Material
+from gpubench.measure.staging import transfers_of
 from gpubench.model.backend import Buffer, Launch, Session
 from gpubench.model.case import Case
 from gpubench.model.result import Block
@@ -32,6 +34,19 @@ DEVICE_SAMPLES = 2
 PARTS_LIMIT_S = 0.5
 
 
+class Sampled(Protocol):
+    """What is sampled: a `Cycle`, or an overhead. `warmup_launches` come before the first sample that counts."""
+
+    case: Case
+    session: Session
+    repeat: int
+    hot_repeat: int | None
+    warmup_launches: int
+
+    def seconds(self, repeat: int) -> float:
+        """Wall seconds per launch of one sample of `repeat` launches."""
+
+
 class Cycle:
     """One case ready to be sampled: `seconds(repeat)` runs it and returns seconds per launch."""
 
@@ -40,8 +55,10 @@ class Cycle:
         self.case = case
         self.launch = launch
         self.session: Session = material.session
+        self.transfers = transfers_of(self.session, case.form)
         self.repeat = 1
         self.hot_repeat: int | None = None
+        self.warmup_launches = WARMUP_LAUNCHES
 
     def seconds(self, repeat: int) -> float:
         """Wall seconds per launch of one sample in this case's regime."""
@@ -60,12 +77,13 @@ class Cycle:
 
     def _transfer_once(self, repeat: int) -> float:
         session, clock, calls = self.session, self.session.clock, self.case.calls or 1
+        transfers = self.transfers
         start = clock()
         for _ in range(repeat):
             for buffer, host in zip(self.material.buffers, self.material.inputs, strict=True):
-                session.upload(buffer, host)
+                transfers.upload(buffer, host)
             session.run(self.launch, calls)
-            session.download(self.launch.output, self.material.landing)
+            transfers.download(self.launch.output, self.material.landing)
         return (clock() - start) / (repeat * calls)
 
     def _transfer_always(self, repeat: int) -> float:
@@ -74,10 +92,10 @@ class Cycle:
         for _ in range(repeat):
             buffers, output = self.take()
             for buffer, host in zip(buffers, self.material.inputs, strict=True):
-                self.session.upload(buffer, host)
+                self.transfers.upload(buffer, host)
             launch = self.session.compile(self.material.op, self.case, buffers, output)
             self.session.run(launch)
-            self.session.download(launch.output, self.material.landing)
+            self.transfers.download(launch.output, self.material.landing)
             self.give_back(buffers, output)
         return (clock() - start) / repeat
 
@@ -86,13 +104,13 @@ class Cycle:
         over poisoned outputs on the device and on the host. Raises Wrong."""
         resident = self.case.regime == "resident"
         if resident:
-            self.material.verify(self.launch)
+            self.material.verify(self.launch, self.case.precision)
         self._poison()
         self.seconds(1)
         if resident:
-            self.material.verify(self.launch)
+            self.material.verify(self.launch, self.case.precision)
         else:
-            self.material.verify_landing()
+            self.material.verify_landing(self.case.precision)
 
     def _poison(self) -> None:
         """Nothing that an earlier launch wrote may pass for this one's answer."""
@@ -122,6 +140,9 @@ class Cycle:
         for buffer in buffers if output is None else [*buffers, output]:
             self.session.free(buffer)
 
+    def release(self) -> None:
+        """Nothing of its own: the material frees the buffers."""
+
 
 def clock_facts(clock: Callable[[], float]) -> tuple[float, float]:
     """(smallest step seen, mean cost of one reading) of a clock, in seconds."""
@@ -144,7 +165,7 @@ def measure_overhead(session: Session, count: int = 100) -> list[float]:
     return values
 
 
-def calibrate(cycle: Cycle, overhead_s: float, clock_step_s: float, clock_cost_s: float) -> int:
+def calibrate(cycle: Sampled, overhead_s: float, clock_step_s: float, clock_cost_s: float) -> int:
     """Launches (or transfer cycles) per sample: doubled from 1 until it is long for its clock and overhead."""
     target = max(
         SAMPLE_S, OVERHEAD_FACTOR * overhead_s, CLOCK_STEPS * clock_step_s, CLOCK_READINGS * clock_cost_s
@@ -196,13 +217,13 @@ def time_parts(cycle: Cycle, count: int) -> dict[str, list[float]]:
         del taken
         with _timed(session, parts["upload_s"], fence=True):
             for buffer, host in zip(material.buffers, material.inputs, strict=True):
-                session.upload(buffer, host)
+                cycle.transfers.upload(buffer, host)
         with _timed(session, parts["single_s"], fence=True), _timed(session, parts["launch_s"]):
             session.run(cycle.launch)
         with _timed(session, parts["sync_s"]):
             session.sync()
         with _timed(session, parts["download_s"]):
-            session.download(cycle.launch.output, material.landing)
+            cycle.transfers.download(cycle.launch.output, material.landing)
     return {name: values[1:] for name, values in parts.items()}
 
 
@@ -216,10 +237,10 @@ def _timed(session: Session, into: list[float], *, fence: bool = False) -> Itera
 
 
 def sample_block(
-    cycle: Cycle, *, session: int, round_: int, position: int, samples: int, warmup_s: float, limit_s: float,
+    cycle: Sampled, *, session: int, round_: int, position: int, samples: int, warmup_s: float, limit_s: float,
     since: float,
 ) -> Block:  # fmt: skip
-    """Warm up for `warmup_s` (at least three launches), then take samples; everything is kept.
+    """Warm up for `warmup_s` (and `warmup_launches`), then take samples; everything is kept.
 
     Wall and device samples alternate in `resident`; a throttled sample is marked, waited out and taken
     again a bounded number of times. `since` is the monotonic time at which the session began.
@@ -242,7 +263,7 @@ def sample_block(
                     break
                 time.sleep(pauses.pop(0))
                 continue
-            if on_device and len(hot_s) < DEVICE_SAMPLES:
+            if isinstance(cycle, Cycle) and on_device and len(hot_s) < DEVICE_SAMPLES:
                 _device_samples(cycle, hot_s, cold_s)
             if time.monotonic() - began > limit_s:
                 break
@@ -264,11 +285,11 @@ def _device_samples(cycle: Cycle, hot_s: list[float], cold_s: list[float]) -> No
         cold_s.append(seconds)
 
 
-def _warm_up(cycle: Cycle, warmup_s: float) -> list[float]:
+def _warm_up(cycle: Sampled, warmup_s: float) -> list[float]:
     values: list[float] = []
     clock = cycle.session.clock
     start, launches = clock(), 0
-    while launches < WARMUP_LAUNCHES or clock() - start < warmup_s:
+    while launches < cycle.warmup_launches or clock() - start < warmup_s:
         values.append(cycle.seconds(cycle.repeat))
         launches += cycle.repeat * (cycle.case.calls or 1)
     return values

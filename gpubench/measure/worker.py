@@ -23,8 +23,10 @@ import gpubench.kernels
 from gpubench.errors import BackendError, BackendUnavailable, DeviceLost, DeviceOutOfMemory, Unsupported
 from gpubench.measure import protocol, sampling
 from gpubench.measure.checking import Gated, Material, Wrong, gate
+from gpubench.measure.overheads import OverheadCycle, overhead_hash
 from gpubench.model.backend import Backend, Session
 from gpubench.model.case import Case
+from gpubench.model.op import Op
 from gpubench.model.result import Check, Parts, WorkerRecord
 
 RECORDED = (
@@ -40,7 +42,8 @@ class Worker:
         self._out = out
         self._session: Session | None = None
         self._materials: dict[str, Material] = {}
-        self._cycles: dict[str, sampling.Cycle] = {}
+        self._cycles: dict[str, sampling.Cycle | OverheadCycle] = {}
+        self._opening: protocol.Open | None = None
         self._gated: dict[tuple[str, str], Gated] = {}
         self._parts: dict[tuple[str, str], dict[str, list[float]]] = {}
         self._phase: str | None = None
@@ -105,6 +108,7 @@ class Worker:
 
     def _open(self, request: protocol.Open) -> protocol.Opened:
         self._announce("open")
+        self._opening = request
         self._seed, self._inputs, self._scratch = request.seed, request.inputs, Path(request.scratch)
         self._since = request.since
         start = time.perf_counter()
@@ -134,6 +138,8 @@ class Worker:
                 if isinstance(refusal, Unsupported)
                 else Unsupported(refusal.detail, hint=refusal.hint, reason=refusal.reason)
             )
+        if op.overhead is not None:
+            return self._prepare_overhead(op, request)
         material = self._material(case)
         key = (case.workload, case.form_id)
         if key not in self._gated:
@@ -149,7 +155,24 @@ class Worker:
         return protocol.Prepared(
             id=request.id, check=gated.check, op_hash=material.op_hash, kernel_hash=gated.launch.kernel_hash,
             flops=op.flops(case.params), bytes=op.bytes(case.params, case.dtype), parts=parts,
-            repeat=cycle.repeat, hot_repeat=cycle.hot_repeat, staging="pageable",
+            repeat=cycle.repeat, hot_repeat=cycle.hot_repeat, staging=cycle.transfers.staging,
+        )  # fmt: skip
+
+    def _prepare_overhead(self, op: Op, request: protocol.Prepare) -> protocol.Prepared:
+        """As any other case: checked, then calibrated. What is timed is a call of the session."""
+        case, opening = request.case, self._opening
+        assert opening is not None
+        self._announce("inputs")
+        cycle = OverheadCycle(self._opened(), op, case, opening)
+        self._cycles[case.id] = cycle
+        self._announce("check")
+        check = cycle.verify()
+        if request.time_it and not cycle.calibrated:
+            self._calibrate(cycle, request)
+        return protocol.Prepared(
+            id=request.id, check=check, op_hash=overhead_hash(op), kernel_hash=None, flops=op.flops(case.params),
+            bytes=op.bytes(case.params, case.dtype), parts=Parts(session=request.session), repeat=cycle.repeat,
+            hot_repeat=None, staging=cycle.staging,
         )  # fmt: skip
 
     def _material(self, case: Case) -> Material:
@@ -160,15 +183,16 @@ class Worker:
             )
         return self._materials[case.workload]
 
-    def _calibrate(self, cycle: sampling.Cycle, request: protocol.Prepare) -> None:
-        """Find the repeat counts, or take those of an earlier session."""
+    def _calibrate(self, cycle: sampling.Cycle | OverheadCycle, request: protocol.Prepare) -> None:
+        """Find the repeat counts, or take those of an earlier session. An overhead has the wall clock alone."""
         self._announce("calibrate")
         if request.repeat is not None:
             cycle.repeat = max(1, request.repeat // (request.case.calls or 1))
-            cycle.hot_repeat = request.hot_repeat
+            if isinstance(cycle, sampling.Cycle):
+                cycle.hot_repeat = request.hot_repeat
             return
         cycle.repeat = sampling.calibrate(cycle, self._overhead_s, self._clock_step_s, self._clock_cost_s)
-        if cycle.case.regime == "resident" and request.device_clock:
+        if isinstance(cycle, sampling.Cycle) and cycle.case.regime == "resident" and request.device_clock:
             cycle.hot_repeat = sampling.calibrate_hot(cycle)
 
     def _time_parts(self, cycle: sampling.Cycle, count: int) -> dict[str, list[float]]:
@@ -193,7 +217,7 @@ class Worker:
     def _release(self, workload: str) -> None:
         self._announce("release")
         for case_id in [c for c, cycle in self._cycles.items() if cycle.case.workload == workload]:
-            del self._cycles[case_id]
+            self._cycles.pop(case_id).release()
         for known in (self._parts, self._gated):
             for key in [key for key in known if key[0] == workload]:
                 del known[key]
@@ -202,7 +226,7 @@ class Worker:
             material.release()
 
     def _close(self) -> None:
-        for workload in list(self._materials):
+        for workload in {cycle.case.workload for cycle in self._cycles.values()} | set(self._materials):
             self._release(workload)
         if self._session is not None:
             self._session.close()

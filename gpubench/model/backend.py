@@ -13,7 +13,7 @@ from gpubench.errors import BackendError
 from gpubench.model.case import Case
 from gpubench.model.kernel import Limits
 from gpubench.model.op import Array, Dtype, Form, Op, Shape
-from gpubench.model.result import Blas, Device
+from gpubench.model.result import Blas, Device, Staging
 
 Buffer = Any
 
@@ -84,6 +84,34 @@ class Session(Protocol):
 
     def close(self) -> None:
         """Free everything; idempotent; never raises."""
+
+
+class Transfers(Protocol):
+    """One way to move data; both calls keep the promises of the session's own."""
+
+    staging: Staging
+
+    def upload(self, buffer: Buffer, host: Array) -> None:
+        """Copy in, in order with launches; complete when the session's `sync` returns."""
+
+    def download(self, buffer: Buffer, host: Array) -> None:
+        """Copy out, in order with launches; complete when it returns."""
+
+
+class Ways(Protocol):
+    """What a session MAY offer beside the contract: a plain and a best way to move data, and memory past the pool.
+
+    `library` is what a user of the library writes; `tuned` may stage, and what staging costs is part of the call.
+    """
+
+    def transfers(self, form: Form) -> Transfers | None:
+        """How data moves in this form; None: by the session's own calls, from ordinary memory."""
+
+    def allocate_fresh(self, shape: Shape, dtype: Dtype) -> Buffer:
+        """A buffer from the driver, usable at once, whatever the pool holds. Raises DeviceOutOfMemory."""
+
+    def free_fresh(self, buffer: Buffer) -> None:
+        """Give it back to the driver, now."""
 
 
 class Backend(Protocol):
