@@ -12,11 +12,13 @@ import itertools
 import math
 import time
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from gpubench.backends._cuda import CudaLaunch, CudaPrograms
 from gpubench.backends._cuda_memory import DevicePool, PinnedMemory, PinnedTransfers
 from gpubench.backends._host import host_dtype, no_kernel, no_overhead
+from gpubench.backends._tf32 import no_tf32, pin_off, with_tf32
 from gpubench.errors import (
     BackendError,
     BackendUnavailable,
@@ -85,6 +87,7 @@ class CupySession:
             self._events = (cupy.cuda.Event(), cupy.cuda.Event())
             self.sync()
         memory = int(properties["totalGlobalMem"])
+        self._capability = (int(properties["major"]), int(properties["minor"]))
         self.limits = Limits(
             max_buffer_bytes=memory,
             max_binding_bytes=memory,
@@ -111,7 +114,8 @@ class CupySession:
             return Unsupported(f"{op.name} has no {case.dtype} on cupy", reason="no-dtype")
         if case.dtype == "bfloat16" and self._no_bfloat16:
             return Unsupported(self._no_bfloat16, reason="no-dtype")
-        if case.form == "tuned" and (refusal := no_kernel(op, case)):
+        refusal = no_kernel(op, case) if case.form == "tuned" else no_tf32(op, case, *self._capability)
+        if refusal:
             return refusal
         size, limit = op.bytes(case.params, case.dtype), self.limits.max_buffer_bytes
         if size > limit:
@@ -167,7 +171,8 @@ class CupySession:
         """The expression on CuPy arrays, or the op's first CUDA kernel. Raises BuildError."""
         cupy = self._cupy
         if case.form == "library":
-            return CudaLaunch(lambda: op.expr(cupy, *inputs), None)
+            call = partial(op.expr, cupy, *inputs)
+            return CudaLaunch(with_tf32(cupy, call) if case.variant else call, None)
         with _vendor_errors():
             return self._programs.launch(op, case, inputs, output)
 
@@ -286,6 +291,7 @@ class CupyBackend:
 
 
 def _import_cupy() -> Any:
+    pin_off()
     try:
         import cupy
     except ImportError as error:
