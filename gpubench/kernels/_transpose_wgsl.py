@@ -7,6 +7,8 @@ neighbouring threads on different memory banks in both directions.
 
 from __future__ import annotations
 
+import msgspec
+
 from gpubench.errors import Unsupported
 from gpubench.kernels._limits import ceil_div, require_bindings
 from gpubench.kernels._storage_wgsl import LANES, Storage, elements, require_storage, vectors
@@ -17,29 +19,53 @@ _BINDINGS = ("x", "out")
 _TILE, _TILE_ROWS = 32, 8
 
 
-def build(rows: int, columns: int, dtype: str, limits: Limits) -> WgslProgram:
+class Tile(msgspec.Struct, frozen=True):
+    """Squares of vectors that a group takes along a row and along a column, one a thread; powers of two."""
+
+    across: int
+    down: int
+
+    @property
+    def threads(self) -> int:
+        """Threads of a group."""
+        return self.across * self.down
+
+
+_TILES = (Tile(16, 16), Tile(8, 8))
+
+
+def build(rows: int, columns: int, dtype: str, limits: Limits, tile: Tile | None = None) -> WgslProgram:
     """One dispatch from rows x columns to columns x rows. Raises Unsupported for what it cannot do."""
     require_storage(dtype, limits)
     require_bindings(dict.fromkeys(_BINDINGS, rows * columns * ITEMSIZE[dtype]), limits)
     if rows * columns == 0:
         return WgslProgram(())
     storage = vectors(dtype)
-    edge = 0 if rows % storage.width or columns % storage.width else _edge(storage, limits)
-    side = edge * storage.width or _TILE
-    grid = (ceil_div(columns, side), ceil_div(rows, side), 1)
+    tile = None if rows % storage.width or columns % storage.width else tile or choose_tile(storage, limits)
+    if tile:
+        grid = (
+            ceil_div(columns, storage.width * tile.across),
+            ceil_div(rows, storage.width * tile.down),
+            1,
+        )
+    else:
+        grid = (ceil_div(columns, _TILE), ceil_div(rows, _TILE), 1)
     if max(grid) > limits.max_groups_per_dimension:
         raise Unsupported(
             f"{grid[0]} x {grid[1]} groups exceed {limits.max_groups_per_dimension} a dimension"
             " (maxComputeWorkgroupsPerDimension)"
         )
-    text = vector_source(storage, edge) if edge else tile_source(dtype)
+    text = vector_source(storage, tile) if tile else tile_source(dtype)
     return WgslProgram((WgslPass(text, grid, _BINDINGS, uniform=(rows, columns)),))
 
 
-def _edge(storage: Storage, limits: Limits) -> int:
-    """Vectors along a side of the tile: 16, or 8 where the workgroup memory or the threads do not suffice."""
-    able = [e for e in (16, 8) if e * e <= limits.max_workgroup_threads]
-    return next((e for e in able if 16 * storage.width * e * e <= limits.max_workgroup_bytes), 0)
+def choose_tile(storage: Storage, limits: Limits) -> Tile | None:
+    """The first tile that the device's threads and workgroup memory hold."""
+    for tile in _TILES:
+        enough = 16 * storage.width * tile.threads <= limits.max_workgroup_bytes
+        if enough and tile.threads <= limits.max_workgroup_threads:
+            return tile
+    return None
 
 
 def turned(storage: Storage, names: list[str]) -> list[str]:
@@ -63,20 +89,20 @@ def turned(storage: Storage, names: list[str]) -> list[str]:
     return columns
 
 
-def vector_source(storage: Storage, edge: int) -> str:
-    """Rows and columns in multiples of a vector: tiles of `edge` x `edge` squares of vectors."""
+def vector_source(storage: Storage, tile: Tile) -> str:
+    """Rows and columns in multiples of a vector."""
     width = storage.width
-    bits, down = edge.bit_length() - 1, width.bit_length() - 1
+    bits = width.bit_length() - 1
     names = [f"r{i}" for i in range(width)]
     loads = "\n".join(f"    let {name} = x_[start + {i}u * across];" for i, name in enumerate(names))
     puts = "\n".join(
-        f"    tile[({width}u * c + {j}u) * {edge}u + (r ^ c)] = {text};"
+        f"    tile[({width}u * c + {j}u) * {tile.down}u + (r ^ (c & {tile.down - 1}u))] = {text};"
         for j, text in enumerate(turned(storage, names))
     )
     stores = "\n".join(
-        f"""  let k{j} = r + {j * edge}u;
+        f"""  let k{j} = k + {j * tile.across}u;
   if (top + k{j} < p.columns && left < down) {{
-    out_[(top + k{j}) * down + left] = tile[k{j} * {edge}u + (c ^ (k{j} >> {down}u))];
+    out_[(top + k{j}) * down + left] = tile[k{j} * {tile.down}u + (v ^ ((k{j} >> {bits}u) & {tile.down - 1}u))];
   }}"""
         for j in range(width)
     )
@@ -84,23 +110,25 @@ def vector_source(storage: Storage, edge: int) -> str:
 @group(0) @binding(0) var<storage, read> x_: array<{storage.unit}>;
 @group(0) @binding(1) var<storage, read_write> out_: array<{storage.unit}>;
 @group(0) @binding(2) var<uniform> p: Params;
-var<workgroup> tile: array<{storage.unit}, {width * edge * edge}>;
-@compute @workgroup_size({edge * edge})
+var<workgroup> tile: array<{storage.unit}, {width * tile.threads}>;
+@compute @workgroup_size({tile.threads})
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) thread: u32) {{
-  let across = p.columns >> {down}u;
-  let down = p.rows >> {down}u;
-  let c = thread & {edge - 1}u;
-  let r = thread >> {bits}u;
-  let x = group.x * {edge}u + c;
-  let y = group.y * {edge}u + r;
+  let across = p.columns >> {bits}u;
+  let down = p.rows >> {bits}u;
+  let c = thread & {tile.across - 1}u;
+  let r = thread >> {tile.across.bit_length() - 1}u;
+  let x = group.x * {tile.across}u + c;
+  let y = group.y * {tile.down}u + r;
   if (x < across && y < down) {{
     let start = {width}u * y * across + x;
 {loads}
 {puts}
   }}
   workgroupBarrier();
-  let top = group.x * {width * edge}u;
-  let left = group.y * {edge}u + c;
+  let v = thread & {tile.down - 1}u;
+  let k = thread >> {tile.down.bit_length() - 1}u;
+  let top = group.x * {width * tile.across}u;
+  let left = group.y * {tile.down}u + v;
 {stores}
 }}
 """
