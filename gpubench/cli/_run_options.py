@@ -12,7 +12,7 @@ Ops = Annotated[
     typer.Option(
         "--ops",
         metavar="LIST",
-        help="Op names or groups, or all. Default: vector,matmul,activation.",
+        help="Op names or groups, all, or roofline (what the hardware can do). Default: vector,matmul,activation.",
         show_default=False,
     ),
 ]
@@ -69,7 +69,13 @@ NoAutotune = Annotated[
     bool, typer.Option("--no-autotune", help="Take the default kernels instead of trying candidates.")
 ]
 Regimes = Annotated[
-    str, typer.Option("--regimes", metavar="LIST", help="resident,transfer-once,transfer-always.")
+    str | None,
+    typer.Option(
+        "--regimes",
+        metavar="LIST",
+        help="resident,transfer-once,transfer-always. Default: all; with --ops roofline resident.",
+        show_default=False,
+    ),
 ]
 Calls = Annotated[int, typer.Option("--calls", min=2, help="Launches per transfer in transfer-once.")]
 Threads = Annotated[

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, cast
 
 from gpubench import backends, kernels, units
+from gpubench.cli import _roofline
 from gpubench.cli._suggest import require_choice
 from gpubench.errors import UsageError
 from gpubench.measure.targets import Wish
@@ -38,15 +39,18 @@ def words(text: str, option: str) -> list[str]:
 
 
 def parse_ops(text: str) -> list[str]:
-    """Op names of a list of ops and groups, in the order of `gpubench ops`; `all` are those that compute."""
+    """Op names of a list of ops and groups, in the order of `gpubench ops`; `all` are those that compute, `roofline`
+    those that show the roofs."""
     groups = kernels.groups()
     every = [name for members in groups.values() for name in members]
-    known = [*groups, *every, "all"]
+    known = [*groups, *every, "all", _roofline.WORD]
     wanted: set[str] = set()
     foreign: list[str] = []
     for word in words(text, "--ops"):
         if word == "all":
             wanted.update(kernels.computed())
+        elif word == _roofline.WORD:
+            wanted.update(_roofline.OPS)
         elif word in groups:
             wanted.update(groups[word])
         elif word in every:
@@ -93,8 +97,10 @@ def parse_forms(text: str | None) -> list[str]:
     return list(FORMS) if "all" in found else found
 
 
-def parse_regimes(text: str) -> list[str]:
-    """resident, transfer-once, transfer-always."""
+def parse_regimes(text: str | None) -> list[str]:
+    """resident, transfer-once, transfer-always; None: all."""
+    if text is None:
+        return list(REGIMES)
     return [require_choice(word, REGIMES, "--regimes") for word in words(text, "--regimes")]
 
 

@@ -37,7 +37,7 @@ def run(
     variant: options.Variant = None,
     allow_tf32: options.AllowTf32 = False,
     no_autotune: options.NoAutotune = False,
-    regimes: options.Regimes = "resident,transfer-once,transfer-always",
+    regimes: options.Regimes = None,
     calls: options.Calls = 10,
     threads: options.Threads = None,
     filter: options.Filter = None,
@@ -73,14 +73,18 @@ def run(
     """Check and measure ops on every backend, save the result file, and print the report."""
     began = time.monotonic()
     from gpubench import kernels, selectors
-    from gpubench.cli import _progress, _rendering, _shapes
+    from gpubench.cli import _progress, _rendering, _roofline, _shapes
     from gpubench.cli import _selection as words
 
     for option, texts in (("--label", [label]), ("--tag", tag), ("--context", context), ("--output", output)):
         _storable(option, texts or [])
     names = words.parse_ops(ops or words.DEFAULT_SUITE)
     given_sizes = words.parse_sizes(sizes or [], names)
+    roofs = _roofline.asked(ops)
     declared = {name: kernels.load(name) for name in names}
+    overheads = {name for name, op in declared.items() if op.overhead is not None}
+    sized = {*given_sizes, *overheads, *(_roofline.OPS if roofs else ())}
+    brief = quick or roofs or (overheads == set(names) and not given_sizes)
     from gpubench.model.result import Selection
 
     require_choice(order, ("interleave", "sequential"), "--order")
@@ -92,12 +96,12 @@ def run(
         )  # fmt: skip
     selection = Selection(
         ops=names, sizes=given_sizes, dtypes=words.parse_dtypes(dtypes), forms=words.parse_forms(forms),
-        regimes=words.parse_regimes(regimes), calls=calls, params=_shapes.parse_params(params or [], declared),
+        regimes=words.parse_regimes(regimes or ("resident" if roofs else None)), calls=calls, params=_shapes.parse_params(params or [], declared),
         variants=_shapes.parse_variants(variant or [], declared, allow_tf32=allow_tf32),
     )  # fmt: skip
     settings = words.settings(
-        preset="quick" if quick else "rigorous" if rigorous else None,
-        every_size_given=all(name in given_sizes for name in names), budget=budget, case_timeout=case_timeout,
+        preset="rigorous" if rigorous else "quick" if brief else None,
+        every_size_given=all(name in sized for name in names), budget=budget, case_timeout=case_timeout,
         max_time=max_time, precision=precision, sessions=1 if check_only else sessions, min_samples=min_samples,
         max_samples=max_samples, order=order, seed=seed, inputs=inputs, threads=threads, autotune=not no_autotune,
     )  # fmt: skip
@@ -113,6 +117,7 @@ def run(
     request = _request(
         selection, settings, choice, keep, began=began, label=label, tags=tag or [],
         context=pairs, required=_required(wish, choice), check_only=check_only, named_forms=forms is not None,
+        roofs=roofs,
     )  # fmt: skip
     if keep is not None and not any(workload.cases for workload in runner.planned(request)):
         raise UsageError(
@@ -157,7 +162,7 @@ def _checked_outputs(output: list[str], look: Any, results_dir: Path | None, no_
 def _request(
     selection: Selection, settings: Settings, choice: Choice, keep: Callable[[Case], bool] | None, *, began: float,
     label: str | None, tags: list[str], context: dict[str, str], required: frozenset[str], check_only: bool,
-    named_forms: bool,
+    named_forms: bool, roofs: bool,
 ) -> Request:  # fmt: skip
     import msgspec
 
@@ -180,6 +185,11 @@ def _request(
     devices = with_gpu_memory(devices, {gpu.id: gpu.memory.usable_bytes.value for gpu in machine.gpus})
     targets = tuple(Target(d, t.forms) for d, t in zip(devices, choice.targets, strict=True))
     selection = msgspec.structs.replace(selection, devices=[d.id for d in devices])
+    if roofs:
+        from gpubench.cli import _roofline
+
+        host = _roofline.Host(machine.memory.usable_bytes.value, usable)
+        selection, keep = _roofline.chosen(selection, devices, host, keep)
     run = new_run(
         argv=sys.argv[1:], selection=selection, settings=settings, machine=machine, devices=devices,
         versions=choice.versions, label=label, tags=tags, context=context, environ=os.environ,

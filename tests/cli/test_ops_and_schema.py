@@ -27,18 +27,26 @@ def test_the_table_lists_every_op(gpubench: Any) -> None:
     assert "a[n,n] b[n,n] -> n,n" in matmul
     assert "2 n^3" in matmul
     assert "12 n^2" in matmul
+    assert "m k batch" in matmul
     assert "side of the square matrices" in matmul
+    assert rows[-1].split()[:2] == ["roofline", "preset"]
 
 
 def test_json_says_who_has_what(gpubench: Any) -> None:
     listed = {op["name"]: op for op in json.loads(gpubench("ops", "--format", "json").stdout)["ops"]}
     assert listed.keys() >= REQUIRED
     for op in listed.values():
+        if op["group"] == "overhead":
+            assert not op["forms"]["numpy"]
+            continue
         assert "library" in op["forms"]["numpy"]
         assert "library" in op["forms"]["cupy"]
         assert op["forms"]["wgpu"] == ["tuned"]
         assert op["default_sizes"] == sorted(set(op["default_sizes"]))
     assert listed["matmul"]["inputs"][0] == {"name": "a", "shape": ["n", "n"]}
+    assert listed["matmul"]["options"].keys() == {"m", "k", "batch"}
+    assert {"naive", "tiled"} <= set(listed["matmul"]["variants"]["wgpu"])
+    assert listed["matmul"]["forms"]["cupy"] == ["library"]  # whose best kernel is the library call
 
 
 def test_markdown_is_one_table(gpubench: Any) -> None:
@@ -54,6 +62,10 @@ def test_markdown_is_one_table(gpubench: Any) -> None:
         (lambda n: n - 1, "n - 1"),
         (lambda n: 2 * n**3, "2 n^3"),
         (lambda n: 8 * n + 4, "8 n + 4"),
+        (lambda n: 4 * n * n + 8 * n - 1, "4 n^2 + 8 n - 1"),
+        (lambda n: n * n - n, "n^2 - n"),
+        (lambda n: max(1, n // 1024), "n/1024"),
+        (lambda n: 1024, "1024"),
         (lambda n: n * n.bit_length(), "448 at n=64"),
     ],
 )

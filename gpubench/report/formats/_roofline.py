@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from gpubench.report.analysis.types import Analysis, CaseResult, Roof, RoofShare
 from gpubench.report.formats._document import Cell, Column, Section, Table, Tone, cells, printable
 from gpubench.report.formats._names import FORMS, devices_text, size_text
-from gpubench.report.formats._numbers import mark, share_text
 from gpubench.report.formats._numbers import legend as marks_legend
+from gpubench.report.formats._numbers import mark, share_text
 from gpubench.units import format_bytes, format_rate
 
 TITLE = "Roofline: share of what the hardware was measured to do"

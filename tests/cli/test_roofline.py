@@ -1,0 +1,95 @@
+"""`run --ops roofline`: each device gets sizes of its own, and what is given wins."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from gpubench.cli import _roofline
+from gpubench.cli._roofline import Host, chosen, sizes
+from gpubench.model.case import parse_case_id
+from gpubench.model.result import Selection
+from tests.unit.report.builders import CPU, GPU, SOFTWARE
+
+GIB = 2**30
+HOST = Host(64 * GIB, 16)
+BIG = msgspec.structs.replace(GPU, memory_bytes=140 * GIB, usable_bytes=70 * GIB)
+
+
+def roofs(**more: Any) -> Selection:
+    return Selection(ops=["copy", "matmul"], regimes=["resident"], **more)
+
+
+def test_a_large_gpu_copies_what_no_cache_holds():
+    for dtype, size in (("float64", 8), ("float32", 4), ("float16", 2)):
+        assert sizes("copy", dtype, BIG, HOST) == (256 * 2**20 // size,)
+    assert sizes("matmul", "float32", BIG, HOST) == (4096, 8192)
+    assert sizes("matmul", "float64", BIG, HOST) == (2048, 4096)
+
+
+@pytest.mark.parametrize(
+    ("device", "host", "copy", "matmul"),
+    [
+        (msgspec.structs.replace(GPU, memory_bytes=GIB, usable_bytes=GIB), HOST, 2**24, (2048, 4096)),
+        (msgspec.structs.replace(GPU, memory_bytes=None, usable_bytes=None), HOST, 2**26, (2048, 4096)),
+        (CPU, HOST, 2**26, (2048, 4096)),
+        (CPU, Host(4 * GIB, 2), 2**24, (1024, 2048)),
+        (CPU, Host(None, None), 2**26, (1024, 2048)),
+        (SOFTWARE, HOST, 2**25, (512,)),
+    ],
+)
+def test_what_is_small_takes_less(device, host, copy, matmul):
+    assert sizes("copy", "float32", device, host) == (copy,)
+    assert sizes("matmul", "float32", device, host) == matmul
+
+
+def test_a_cpu_multiplies_halves_without_a_blas():
+    assert sizes("matmul", "float16", CPU, HOST) == (512,)
+
+
+def test_each_device_takes_its_own_of_all_sizes():
+    selection, keep = chosen(roofs(), [CPU, BIG, SOFTWARE], HOST, None)
+    assert selection.sizes == {"copy": [2**25, 2**26], "matmul": [512, 2048, 4096, 8192]}
+    kept = [
+        (device.id, n)
+        for device in (CPU, BIG, SOFTWARE)
+        for n in selection.sizes["matmul"]
+        if keep(parse_case_id(f"matmul/n={n}/float32/library/resident@{device.id}"))
+    ]
+    assert kept == [
+        ("numpy:0", 2048), ("numpy:0", 4096), ("cupy:0", 4096), ("cupy:0", 8192), ("wgpu:0", 512),
+    ]  # fmt: skip
+
+
+def test_given_sizes_and_filters_win():
+    selection, keep = chosen(roofs(sizes={"matmul": [64]}), [BIG], HOST, lambda case: case.op == "matmul")
+    assert selection.sizes == {"copy": [2**26], "matmul": [64]}
+    assert keep(parse_case_id("matmul/n=64/float32/library/resident@cupy:0"))
+    assert not keep(parse_case_id(f"copy/n={2**26}/float32/library/resident@cupy:0"))
+
+
+@pytest.mark.parametrize(
+    ("text", "found"), [("roofline", True), ("add, roofline", True), ("add", False), (None, False)]
+)
+def test_the_word_is_recognised(text, found):
+    assert _roofline.asked(text) is found
+
+
+def test_the_plan_has_resident_data_alone(gpubench: Any) -> None:
+    ended = gpubench("run", "--ops", "roofline", "--devices", "numpy:0,fake:gpu", "--dry-run")
+    assert ended.returncode == 0, ended.stderr
+    cases = [line for line in ended.stdout.splitlines() if "@" in line]
+    assert {case.partition("/")[0] for case in cases} == {"copy", "matmul"}
+    assert all("/resident@" in case for case in cases)
+    ended = gpubench(
+        "run", "--ops", "roofline", "--devices", "fake:gpu", "--regimes", "transfer-always", "--dry-run"
+    )
+    assert "/transfer-always@fake:gpu" in ended.stdout
+
+
+def test_a_wrong_word_finds_it(gpubench: Any) -> None:
+    ended = gpubench("run", "--ops", "rooflin", "--dry-run")
+    assert ended.returncode == 2
+    assert "did you mean 'roofline'?" in ended.stderr
