@@ -49,21 +49,21 @@ def build(m: int, n: int, dtype: str, limits: Limits, shape: Shape | None = None
     storage = elements(dtype) if n % vectors(dtype).width else vectors(dtype)
     units = n // storage.width
     shape = shape or choose_shape(m, units, limits)
-    span, chunks = _chunks(m, units, shape, limits)
+    span, parts = chunks(m, units, shape, limits)
     x, y, _ = fold(ceil_div(m, shape.group_rows), limits)
-    uniform = (m, units, span, chunks)
-    if chunks == 1:
+    uniform = (m, units, span, parts)
+    if parts == 1:
         text = source(storage, storage.stored, shape)
         return WgslProgram((WgslPass(text, (x, y, 1), ("a", "x", "out"), uniform=uniform),))
     text = source(storage, storage.real, shape)
-    first = WgslPass(text, (x, y, chunks), ("a", "x", "partials"), uniform=uniform)
+    first = WgslPass(text, (x, y, parts), ("a", "x", "partials"), uniform=uniform)
     partial = elements(real_dtype(dtype))
-    rest = choose_shape(m, chunks, limits)
+    rest = choose_shape(m, parts, limits)
     text = source(partial, storage.stored, rest, weighted=False)
     grid = fold(ceil_div(m, rest.group_rows), limits)
-    second = WgslPass(text, grid, ("partials", "out"), uniform=(m, chunks, chunks, 1), read_only=("partials",))
-    bytes_ = m * chunks * ITEMSIZE[real_dtype(dtype)]
-    return WgslProgram((first, second), scratch={"partials": ceil_div(bytes_, 16) * 16})
+    second = WgslPass(text, grid, ("partials", "out"), uniform=(m, parts, parts, 1), read_only=("partials",))
+    size = m * parts * ITEMSIZE[real_dtype(dtype)]
+    return WgslProgram((first, second), scratch={"partials": ceil_div(size, 16) * 16})
 
 
 def choose_shape(m: int, units: int, limits: Limits) -> Shape:
@@ -74,7 +74,7 @@ def choose_shape(m: int, units: int, limits: Limits) -> Shape:
     return Shape(threads, lanes, rows)
 
 
-def _chunks(m: int, units: int, shape: Shape, limits: Limits) -> tuple[int, int]:
+def chunks(m: int, units: int, shape: Shape, limits: Limits) -> tuple[int, int]:
     """(units of a chunk, chunks of a row): more than one chunk where the rows alone leave the device idle."""
     groups = ceil_div(m, shape.group_rows)
     wanted = min(_FULL_GROUPS * multiprocessors(limits) // groups, _MOST_CHUNKS)

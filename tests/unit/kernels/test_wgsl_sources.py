@@ -1,0 +1,294 @@
+"""WGSL as text: any size and any limits give launches that the device accepts, or Unsupported with the limit."""
+
+import math
+import re
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpubench import kernels
+from gpubench.errors import Unsupported
+from gpubench.kernels import _gemv_wgsl, _matmul_wgsl, _softmax_grad_wgsl, _softmax_wgsl, _transpose_wgsl
+from gpubench.kernels._limits import fold, windows
+from gpubench.kernels._storage_wgsl import vectors
+from gpubench.model.kernel import Limits, WgslPass, WgslProgram
+from gpubench.model.op import ITEMSIZE
+
+OPS = {name: kernels.load(name) for name in kernels.names() if "wgpu" in kernels.load(name).tuned}
+MATRICES = [name for name, op in OPS.items() if op.group == "matrix"]
+VECTORS = [name for name in OPS if name not in MATRICES]
+DTYPES = ("float32", "float64", "float16")
+WEBGPU = Limits(max_buffer_bytes=2**28, max_binding_bytes=2**27)
+H200 = Limits(
+    max_buffer_bytes=4292870144,
+    max_binding_bytes=2147483644,
+    max_workgroup_bytes=49152,
+    max_workgroup_threads=1024,
+    multiprocessors=132,
+    float16=True,
+    float64=True,
+)
+BYTES = {"f16": 2, "f32": 4, "f64": 8, "vec4<f32>": 16, "vec2<f64>": 16, "vec4<u32>": 16}
+
+limits = st.builds(
+    Limits,
+    max_buffer_bytes=st.just(2**40),
+    max_binding_bytes=st.sampled_from([2**27, 2147483644, 2**31, 2**34]),
+    max_workgroup_bytes=st.sampled_from([16384, 32768, 49152, 65536]),
+    max_workgroup_threads=st.sampled_from([256, 512, 1000, 1024]),
+    max_groups_per_dimension=st.sampled_from([65535, 2**31 - 1]),
+    multiprocessors=st.one_of(st.none(), st.integers(1, 300)),
+    software=st.booleans(),
+    float16=st.just(True),
+    float64=st.just(True),
+    binding_alignment=st.sampled_from([16, 32, 256]),
+)
+sizes = st.one_of(st.integers(0, 5000), st.integers(1, 2**32), st.sampled_from([2**k for k in range(33)]))
+
+
+def workgroup_bytes(source: str) -> int:
+    total = 0
+    for declared in re.findall(r"var<workgroup> \w+: (.+);", source):
+        counts = [int(count) for count in re.findall(r", (\d+)>", declared)]
+        element = re.search(r"(vec\d<\w+>|f\d\d)", declared)
+        assert element
+        total += math.prod(counts) * BYTES[element[1]]
+    return total
+
+
+def check_pass(step: WgslPass, device: Limits, known: set[str]) -> None:
+    assert f"fn {step.entry}(" in step.source
+    assert all(1 <= extent <= device.max_groups_per_dimension for extent in step.grid)
+    threads = re.search(r"@workgroup_size\(([\d, ]+)\)", step.source)
+    assert threads
+    assert math.prod(int(extent) for extent in threads[1].split(",")) <= device.max_workgroup_threads
+    assert workgroup_bytes(step.source) <= device.max_workgroup_bytes
+    assert set(step.bindings) <= known
+    assert set(step.read_only) <= set(step.bindings)
+    assert set(step.windows) <= set(step.bindings)
+    declared = re.findall(r"@group\(0\) @binding\((\d+)\) var<(.+?)>", step.source)
+    wanted = [*step.bindings, *(["the sizes"] if step.uniform else [])]
+    assert [int(number) for number, _ in declared] == list(range(len(wanted)))
+    assert ("uniform" in [access for _, access in declared]) == bool(step.uniform)
+    assert all(0 <= word < 2**32 for word in step.uniform)
+    assert step.source.count("{") == step.source.count("}")
+    assert step.source.count("(") == step.source.count(")")
+    assert ("f16" in step.source) == step.source.startswith("enable f16;")
+    # naga turns / and % into guarded calls, also by constants; `enable subgroups` is rejected outright.
+    body = step.source.split("@compute")[1]
+    assert "%" not in body
+    assert not re.search(r"\w / \d+u", body)
+    assert "subgroups" not in step.source
+    assert "bitcast<vec2<f16>>" not in step.source  # compiled to wrong values by naga 29
+
+
+def check_windows(program: WgslProgram, sizes: dict[str, int], device: Limits) -> None:
+    """Each operand is bound whole, or in windows that are aligned, fit a binding and cover it without overlap."""
+    for name, size in sizes.items():
+        padded = -(-size // 16) * 16
+        bound = [step.windows.get(name) for step in program.passes if name in step.bindings]
+        if None in bound:
+            assert set(bound) == {None}
+            assert padded <= device.max_binding_bytes
+            continue
+        end = 0
+        for offset, length in bound:
+            assert offset == end
+            assert offset % device.binding_alignment == 0
+            assert 0 < length <= device.max_binding_bytes
+            assert length % 16 == 0
+            end = offset + length
+        assert not bound or end == padded
+
+
+def check_program(program: WgslProgram, op, params, dtype: str, device: Limits) -> None:
+    operands = {x.name: op.operand_bytes(x, params, dtype) for x in (*op.inputs, op.output)}
+    known = set(operands) | set(program.scratch)
+    for step in program.passes:
+        check_pass(step, device, known)
+    assert all(size % 16 == 0 and size > 0 for size in program.scratch.values())
+    check_windows(program, operands, device)
+    if program.passes:
+        assert program.passes[-1].bindings[-1] == op.output.name
+        assert {name for step in program.passes for name in step.bindings} == known
+    else:
+        assert operands[op.output.name] == 0
+
+
+def built(kernel, params, dtype: str, device: Limits, refused: re.Pattern[str]) -> WgslProgram | None:
+    try:
+        return kernel.build(params, dtype, device)
+    except Unsupported as error:
+        if not refused.search(error.detail):
+            raise
+        return None
+
+
+@pytest.mark.parametrize("name", VECTORS)
+@given(n=sizes, dtype=st.sampled_from(DTYPES), device=limits)
+@settings(max_examples=40)
+def test_wgsl_of_vectors_fits_any_device(name, n, dtype, device):
+    op, params = OPS[name], {"n": n}
+    # No exponential in double precision; no largest of nothing; a row of all n, longer than a binding.
+    refused = re.compile("double precision|NumPy raises|maxStorageBufferBindingSize")
+    program = built(op.tuned["wgpu"][0], params, dtype, device, refused)
+    if program is not None:
+        check_program(program, op, params, dtype, device)
+
+
+@pytest.mark.parametrize("name", MATRICES)
+@given(n=st.integers(1, 5000), m=st.integers(1, 5000), k=st.integers(1, 5000), device=limits)
+def test_wgsl_of_matrices_fits_any_device(name, n, m, k, device):
+    op, params = OPS[name], {"n": n, "m": m, "k": k}
+    for kernel in op.tuned["wgpu"]:
+        check_program(kernel.build(params, "float32", device), op, params, "float32", device)
+
+
+@pytest.mark.parametrize("name", ["transpose", "gemv"])
+@pytest.mark.parametrize("dtype", ["float64", "float16"])
+@given(n=st.integers(0, 5000), m=st.integers(0, 5000), device=limits)
+@settings(max_examples=40)
+def test_matrices_of_other_dtypes_fit_any_device(name, dtype, n, m, device):
+    op, params = OPS[name], {"n": n, "m": m}
+    check_program(op.tuned["wgpu"][0].build(params, dtype, device), op, params, dtype, device)
+
+
+@pytest.mark.parametrize("name", OPS)
+def test_one_text_serves_many_sizes(name):
+    sides = (1032, 1056, 1184) if name in MATRICES else (2**23, 2**23 + 4, 3 * 2**22)
+    if name.startswith("softmax"):
+        sides = (2**20, 3 * 2**20, 2**23)
+    build = OPS[name].tuned["wgpu"][0].build
+    assert len({build({"n": n}, "float32", WEBGPU).passes[0].source for n in sides}) <= 2
+
+
+@pytest.mark.parametrize("name", MATRICES)
+def test_a_matrix_beyond_the_binding_limit_is_named_exactly(name):
+    with pytest.raises(Unsupported, match=r"134217728 bytes.*maxStorageBufferBindingSize") as caught:
+        OPS[name].tuned["wgpu"][0].build({"n": 6000}, "float32", WEBGPU)
+    assert caught.value.reason == "limit"
+
+
+@pytest.mark.parametrize("name", VECTORS)
+def test_a_vector_beyond_one_binding_takes_windows_and_beyond_one_buffer_is_named_exactly(name):
+    build = OPS[name].tuned["wgpu"][0].build
+    passes = build({"n": 2**26}, "float32", WEBGPU).passes
+    assert len([step for step in passes if step.windows]) == 2
+    with pytest.raises(Unsupported, match=r"has 536870912 bytes.* 268435456 bytes \(maxBufferSize\)") as caught:
+        build({"n": 2**27}, "float32", WEBGPU)
+    assert caught.value.reason == "limit"
+
+
+@given(
+    total=st.integers(0, 2**33),
+    itemsize=st.one_of(st.sampled_from([2, 4, 8]), st.integers(1, 2**16)),
+    device=limits,
+)
+def test_windows_cover_every_item_once_and_fit_a_binding(total, itemsize, device):
+    found = windows(total, itemsize, device)
+    assert sum(window.count for window in found) == total
+    first = 0
+    for window in found:
+        assert window.first == first
+        assert window.first * itemsize % device.binding_alignment == 0
+        assert -(-window.count * itemsize // 16) * 16 <= device.max_binding_bytes
+        first += window.count
+    # The fewest, up to what alignment may cost.
+    assert len(found) <= 1 + -(-total * itemsize // (min(device.max_binding_bytes, 2**32 - 2**16) // 2))
+
+
+def test_a_row_longer_than_a_binding_is_refused_with_the_limit():
+    small = msgspec.structs.replace(WEBGPU, max_binding_bytes=1 << 20)
+    with pytest.raises(Unsupported, match="1048576 bytes that"):
+        _softmax_wgsl.build(3, 2**19, "float32", small)
+
+
+@pytest.mark.parametrize("name", OPS)
+def test_a_dtype_without_a_shader_is_named(name):
+    for kernel in OPS[name].tuned["wgpu"]:
+        with pytest.raises(Unsupported, match="bfloat16"):
+            kernel.build({"n": 64}, "bfloat16", H200)
+
+
+def test_half_and_double_need_the_device():
+    build = OPS["add"].tuned["wgpu"][0].build
+    for dtype in ("float16", "float64"):
+        with pytest.raises(Unsupported, match=f"no {dtype}.*shader-f"):
+            build({"n": 64}, dtype, WEBGPU)
+        assert build({"n": 64}, dtype, H200).passes
+
+
+@given(groups=st.integers(1, 2**32), most=st.sampled_from([65535, 2**31 - 1]))
+def test_the_fold_covers_all_groups_and_wastes_less_than_one_row(groups, most):
+    device = Limits(max_buffer_bytes=2**40, max_binding_bytes=2**40, max_groups_per_dimension=most)
+    if groups > most * most:
+        with pytest.raises(Unsupported, match=str(groups)):
+            fold(groups, device)
+        return
+    x, y, z = fold(groups, device)
+    assert groups <= x * y < groups + y
+    assert max(x, y) <= most
+    assert z == 1
+
+
+@given(columns=st.integers(1, 200_000), dtype=st.sampled_from(DTYPES), device=limits)
+def test_a_row_is_held_as_far_as_registers_go(columns, dtype, device):
+    for module in (_softmax_wgsl, _softmax_grad_wgsl):
+        rows = module.choose_layout(columns, dtype, device)
+        assert rows.storage.width in (1, vectors(dtype).width)
+        assert columns % rows.storage.width == 0
+        units = columns // rows.storage.width
+        assert rows.threads % rows.lanes == 0
+        assert rows.threads <= device.max_workgroup_threads
+        assert 1 <= rows.held <= 16
+        assert rows.rest == (rows.lanes * rows.held < units)
+        assert rows.whole == (rows.lanes * rows.held == units)
+        assert rows.lanes * (rows.held - 1) < units  # no register is idle in every lane
+
+
+@given(m=st.integers(1, 2**22), units=st.integers(0, 2**24), device=limits)
+def test_gemv_gives_every_row_and_every_unit_to_somebody(m, units, device):
+    shape = _gemv_wgsl.choose_shape(m, units, device)
+    assert shape.threads % shape.lanes == 0
+    span, chunks = _gemv_wgsl.chunks(m, units, shape, device)
+    assert span * chunks >= units
+    assert chunks == 1 or span * (chunks - 1) < units
+    assert 4 * m * chunks <= max(4 * m, 2**27)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@given(device=limits)
+def test_a_tile_of_vectors_fits_the_device(dtype, device):
+    tile = _transpose_wgsl.choose_tile(vectors(dtype), device)
+    assert tile is not None
+    assert tile.threads <= device.max_workgroup_threads
+    assert 16 * ITEMSIZE["float32"] // 4 * vectors(dtype).width * tile.threads <= device.max_workgroup_bytes
+
+
+@pytest.mark.parametrize(
+    ("n", "rows", "columns"), [(512, 32, 32), (1024, 64, 128), (2048, 128, 128), (4096, 128, 128), (1, 32, 32)]
+)
+def test_the_tile_follows_the_size(n, rows, columns):
+    tile = _matmul_wgsl.choose_tile(n, n, H200)
+    assert (tile.rows, tile.columns) == (rows, columns)
+
+
+def test_a_software_adapter_gets_the_shortest_text():
+    device = Limits(max_buffer_bytes=2**30, max_binding_bytes=2**30, max_workgroup_bytes=32768, software=True)
+    assert _matmul_wgsl.choose_tile(4096, 4096, device) == _matmul_wgsl.TILES[-1]
+
+
+def test_a_device_too_small_for_any_tile_is_told_what_is_missing():
+    tiny = Limits(max_buffer_bytes=2**30, max_binding_bytes=2**30, max_workgroup_bytes=4096)
+    with pytest.raises(Unsupported, match="4096 bytes"):
+        _matmul_wgsl.choose_tile(1024, 1024, tiny)
+
+
+@pytest.mark.parametrize("tile", _matmul_wgsl.TILES)
+def test_every_tile_is_written_out_in_full(tile):
+    program = _matmul_wgsl.register(256, 256, 256, "float32", H200, tile)
+    text = program.passes[0].source
+    assert text.count("fma(") == tile.depth * tile.thread_rows * tile.thread_columns // 4
+    assert len(re.findall(r"\bfor \(", text)) == 1
