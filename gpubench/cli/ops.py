@@ -25,10 +25,12 @@ _HEADER = (
     "dtypes",
     "default sizes",
     *_BACKENDS,
+    "params",
     "n is",
 )
 _SHORT_DTYPES = {"float64": "f64", "float32": "f32", "float16": "f16", "bfloat16": "bf16"}
-_PROBE = 64  # sizes at which a cost is looked at to write it as a formula
+_PROBE = 64  # the size at which a cost is told that no formula fits
+_BASE = 1 << 20  # sizes at which a cost is looked at to write it as a formula: this one and a few below
 
 
 def ops(
@@ -36,7 +38,7 @@ def ops(
         str, typer.Option("--format", metavar="|".join(FORMATS), help="How to write the list.")
     ] = "table",
 ) -> None:
-    """List the ops: what n means, shapes, FLOPs, bytes, dtypes, default sizes, backends and forms."""
+    """List the ops: what n means, shapes, FLOPs, bytes, dtypes, default sizes, backends, forms and --params."""
     require_choice(format, FORMATS, "--format")
     from gpubench import kernels
 
@@ -45,7 +47,15 @@ def ops(
         typer.echo(_json(found))
         return
     rows = [_HEADER, *(_row(op) for op in found)]
+    rows.append(_preset())
     typer.echo(_markdown(rows) if format == "markdown" else _table(rows))
+
+
+def _preset() -> tuple[str, ...]:
+    """The word that stands for two ops, as a row without costs of its own."""
+    from gpubench.cli._roofline import SUMMARY, WORD
+
+    return (WORD, "preset", *["-"] * (len(_HEADER) - 3), SUMMARY)
 
 
 def forms(op: Op, backend: str) -> list[str]:
@@ -53,26 +63,36 @@ def forms(op: Op, backend: str) -> list[str]:
     if op.overhead is not None:
         return [] if backend == "numpy" else list(op.overhead.forms)
     library = ["library"] if backend in _LIBRARY_BACKENDS else []
-    return library + (["tuned"] if op.tuned.get(backend) else [])
+    return library + (["tuned"] if any(not kernel.library for kernel in op.tuned.get(backend, ())) else [])
 
 
 def formula(cost: Callable[[int], int]) -> str:
-    """`2 n^3`, `n - 1`: a cost as c n^k + d where it is one, else its value at one size."""
-    at = [cost(_PROBE * i) for i in (1, 2, 3, 4)]
-    for power in (0, 1, 2, 3):
-        powers = [(_PROBE * i) ** power for i in (1, 2, 3, 4)]
-        scale = (at[1] - at[0]) // (powers[1] - powers[0]) if power else 0
-        rest = at[0] - scale * powers[0]
-        if all(scale * p + rest == value for p, value in zip(powers, at, strict=True)):
-            return _polynomial(scale, power, rest)
-    return f"{at[0]} at n={_PROBE}"
+    """`2 n^3`, `4 n^2 + 8 n`, `n/1024`: a cost as a polynomial in n or a fraction of it, else its value at one size."""
+    # Coefficients as the digits of one value: to a base so large that no coefficient, of either sign, reaches half.
+    base, probes = _BASE, (_BASE >> 8, _BASE >> 7, _BASE >> 6)
+    rest, scales = cost(base), []
+    while rest and len(scales) < 4:
+        digit = (rest + base // 2) % base - base // 2
+        scales.append(digit)
+        rest = (rest - digit) // base
+    if not rest and all(cost(n) == sum(scale * n**power for power, scale in enumerate(scales)) for n in probes):
+        return _polynomial(scales)
+    share = base // (cost(base) or base)
+    if share and all(cost(n) * share == n for n in probes):
+        return f"n/{share}"
+    return f"{cost(_PROBE)} at n={_PROBE}"
 
 
-def _polynomial(scale: int, power: int, rest: int) -> str:
-    if scale == 0:
-        return str(rest)
-    text = ("" if scale == 1 else f"{scale} ") + ("n" if power == 1 else f"n^{power}")
-    return text + (f" {'+' if rest > 0 else '-'} {abs(rest)}" if rest else "")
+def _polynomial(scales: list[int]) -> str:
+    """Coefficients of n^0, n^1, ... as text, the highest power first."""
+    text = ""
+    for power, scale in reversed(list(enumerate(scales))):
+        if scale:
+            sign = ("- " if scale < 0 else "+ ") if text else "-" if scale < 0 else ""
+            unit = "" if power == 0 else "n" if power == 1 else f"n^{power}"
+            count = str(abs(scale)) if abs(scale) != 1 or not unit else ""
+            text += (" " if text else "") + sign + " ".join(filter(None, (count, unit)))
+    return text or "0"
 
 
 def _shape(shape: Callable[[dict[str, int]], Shape]) -> list[str]:
@@ -100,7 +120,8 @@ def _row(op: Op) -> tuple[str, ...]:
     sizes = f"{op.sizes.low}..{op.sizes.high} x{op.sizes.factor}" if op.sizes.high > op.sizes.low else "1"
     dtypes = " ".join(_SHORT_DTYPES[dtype] for dtype in op.dtypes)
     backends = ["+".join(forms(op, backend)) or "-" for backend in _BACKENDS]
-    return (op.name, op.group, shapes, _flops(op), _bytes(op), dtypes, sizes, *backends, op.params["n"])
+    params = " ".join(op.options) or "-"
+    return (op.name, op.group, shapes, _flops(op), _bytes(op), dtypes, sizes, *backends, params, op.params["n"])
 
 
 def _table(rows: list[tuple[str, ...]]) -> str:
@@ -128,6 +149,7 @@ def _plain(op: Op) -> dict[str, Any]:
         "group": op.group,
         "summary": op.summary,
         "params": dict(op.params),
+        "options": dict(op.options),
         "inputs": [{"name": operand.name, "shape": _shape(operand.shape)} for operand in op.inputs],
         "output": {"name": op.output.name, "shape": _shape(op.output.shape)},
         "flops": _flops(op),

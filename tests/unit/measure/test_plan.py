@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import product
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -33,7 +34,7 @@ scopes = st.builds(
 )  # fmt: skip
 
 
-@given(st.sampled_from(kernels.names()), st.sampled_from(DTYPES), st.integers(1, 2**30), scopes)
+@given(st.sampled_from(kernels.computed()), st.sampled_from(DTYPES), st.integers(1, 2**30), scopes)
 def test_every_case_once_and_only_what_was_asked_for(name, dtype, n, scope):
     op = kernels.load(name)
     found = plan.workload(Series(op, dtype), n, scope)
@@ -55,7 +56,7 @@ def test_every_case_once_and_only_what_was_asked_for(name, dtype, n, scope):
         assert parse_case_id(case.id, op.group) == case
 
 
-@given(st.sampled_from(kernels.names()), st.integers(1, 2**34), scopes)
+@given(st.sampled_from(kernels.computed()), st.integers(1, 2**34), scopes)
 def test_a_case_that_is_planned_fits_and_one_that_is_skipped_says_why(name, n, scope):
     op = kernels.load(name)
     found = plan.workload(Series(op, "float32"), n, scope)
@@ -84,7 +85,8 @@ def test_more_memory_never_means_fewer_cases(name):
 
 def test_a_dtype_that_an_op_lacks_is_a_skip_with_the_ones_it_has():
     scope = Scope((target("numpy:0"),), Selection(ops=[]), None)
-    found = plan.workload(Series(kernels.load("dot"), "bfloat16"), 64, scope)
+    op = msgspec.structs.replace(kernels.load("dot"), dtypes=("float32", "float64"))
+    found = plan.workload(Series(op, "bfloat16"), 64, scope)
     assert found.cases == ()
     assert {s.reason for s in found.skips} == {"no-dtype"}
     assert "float32" in found.skips[0].detail
@@ -117,3 +119,98 @@ def test_the_estimate_grows_with_the_sessions(sessions):
     found = [plan.workload(Series(kernels.load("add"), "float32"), 64, scope)]
     one = plan.estimate_seconds(found, Settings(sessions=1))
     assert plan.estimate_seconds(found, Settings(sessions=sessions)) == pytest.approx(sessions * one)
+
+
+# ------------------------------------------------------------------- shapes, variants, forms that are named
+
+
+def everything(*devices, **more):
+    """Ids of all cases and (id, reason) of all skips of matmul, and the workloads."""
+    selection = {
+        key: more.pop(key) for key in ("variants", "params", "dtypes", "forms", "sizes") if key in more
+    }
+    chosen = Selection(ops=["matmul"], **{"sizes": {"matmul": [64]}, **selection})
+    scope = Scope(tuple(target(device) for device in devices), chosen, None, **more)
+    found = plan.expand({"matmul": kernels.load("matmul")}, scope)
+    cases = [case.id for w in found for case in w.cases if case.regime == "resident"]
+    skips = {skip.id: skip for w in found for skip in w.skips if skip.case.regime == "resident"}
+    return cases, skips, found
+
+
+def test_shapes_make_workloads_of_their_own():
+    shapes = [{"m": 16, "k": 8}, {"batch": 3}]
+    cases, skips, found = everything("numpy:0", params={"matmul": shapes}, forms=["library"])
+    assert cases == [
+        "matmul/n=64,k=8,m=16/float32/library/resident@numpy:0", "matmul/n=64,batch=3/float32/library/resident@numpy:0",
+    ]  # fmt: skip
+    assert not skips
+    assert [w.series.shape for w in found] == shapes
+    assert [w.series.key for w in found] == ["matmul,k=8,m=16/float32", "matmul,batch=3/float32"]
+    assert len({w.key for w in found}) == 2
+
+
+def test_params_without_a_shape_are_a_skip_with_the_reason():
+    op = msgspec.structs.replace(
+        kernels.load("matmul"), fits=lambda params: None if params["n"] % params["k"] == 0 else "k does not fit"
+    )
+    scope = Scope((target("numpy:0"),), Selection(ops=[]), None)
+    good, bad = (plan.workload(Series(op, "float32", {"k": k}), 64, scope) for k in (8, 7))
+    assert good.cases
+    assert not good.skips
+    assert bad.cases == ()
+    assert {(skip.reason, skip.detail) for skip in bad.skips} == {("shape", "k does not fit")}
+
+
+def test_variants_are_rows_of_their_own_beside_the_default_and_a_backend_without_one_says_so():
+    cases, skips, _ = everything("numpy:0", "wgpu:0", variants=["naive", "tiled"])
+    assert cases == [
+        "matmul/n=64/float32/library/resident@numpy:0", "matmul/n=64/float32/tuned/resident@wgpu:0",
+        "matmul/n=64/float32/tuned-naive/resident@wgpu:0", "matmul/n=64/float32/tuned-tiled/resident@wgpu:0",
+    ]  # fmt: skip
+    assert {id: skip.reason for id, skip in skips.items()} == {
+        "matmul/n=64/float32/tuned-naive/resident@numpy:0": "no-implementation",
+        "matmul/n=64/float32/tuned-tiled/resident@numpy:0": "no-implementation",
+    }
+
+
+def test_a_variant_of_another_op_concerns_no_other():
+    scope = Scope((target("wgpu:0"),), Selection(ops=[], variants=["naive"]), None)
+    found = plan.workload(Series(kernels.load("add"), "float32"), 64, scope)
+    assert {case.variant for case in found.cases} == {None}
+    assert not found.skips
+
+
+@pytest.mark.parametrize(
+    ("device", "dtype", "row"),
+    [("cupy:0", "float32", True), ("cupy:0", "float64", False), ("numpy:0", "float32", False), ("wgpu:0", "float32", False)],
+)  # fmt: skip
+def test_tf32_is_a_row_of_the_library_where_it_exists_and_was_allowed(device, dtype, row):
+    tf32 = f"matmul/n=64/{dtype}/library-tf32/resident@{device}"
+    assert tf32 not in everything(device, dtypes=[dtype])[0]
+    cases, skips, _ = everything(device, dtypes=[dtype], variants=["tf32"])
+    assert (tf32 in cases) == row
+    assert tf32 not in skips
+
+
+def test_a_form_that_is_named_and_missing_is_a_skip():
+    ids = ["matmul/n=64/float32/tuned/resident@numpy:0", "matmul/n=64/float32/library/resident@wgpu:0"]
+    assert not everything("numpy:0", "wgpu:0")[1]
+    skips = everything("numpy:0", "wgpu:0", named_forms=True)[1]
+    assert sorted(skips) == sorted(ids)
+    assert {skip.reason for skip in skips.values()} == {"no-implementation"}
+    assert "library call" in skips[ids[0]].detail
+    assert "wgpu has no library form" in skips[ids[1]].detail
+
+
+def test_a_product_of_halves_that_numpy_would_take_minutes_for_is_a_skip():
+    half = "matmul/n={}/float16/library/resident@numpy:0"
+    cases, skips, _ = everything("numpy:0", dtypes=["float16"], sizes={"matmul": [64, 4096]})
+    assert half.format(64) in cases
+    slow = skips[half.format(4096)]
+    assert slow.reason == "too-slow"
+    assert "137" in slow.detail
+    assert "--case-timeout" in (slow.hint or "")
+    patient = everything(
+        "numpy:0", dtypes=["float16"], sizes={"matmul": [4096]}, settings=Settings(case_timeout_s=1e4)
+    )
+    assert half.format(4096) in patient[0]
