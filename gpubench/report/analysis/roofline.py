@@ -38,7 +38,11 @@ def roofline(run: Run, cases: Sequence[CaseResult], shown: Sequence[CaseResult])
                library.get((hardware.get(row.case.device_id, ""), row.case.workload)))
         for row in rows if row.id in wanted
     ]  # fmt: skip
-    return Roofline(roofs=tuple(roofs.values()), rows=tuple(found))
+    kinds = {row.case.device_id: row.device_kind for row in rows}
+    ordered = sorted(
+        roofs.values(), key=lambda roof: (kinds[roof.device_ids[0]] != "cpu", roof.device_ids, roof.dtype)
+    )
+    return Roofline(roofs=tuple(ordered), rows=tuple(found))
 
 
 def measures_roofs(run: Run) -> bool:

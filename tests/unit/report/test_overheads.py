@@ -1,0 +1,105 @@
+"""Overheads and variants: rows of their own, no part in verdicts, break-even, speedups or baselines."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpubench.report import render
+from gpubench.report.analysis import analyse
+from tests.unit.report.builders import CPU, GPU, case, curve, measured, run_of
+
+ADD = 2**20
+
+
+def test_overheads_are_compared_with_nothing():
+    plain = analyse(run_of(curve({64: 0.25, 256: 4.0})))
+    rows = [measured(case("upload", 2**20, form, device="cupy:0"), 1e-4) for form in ("library", "tuned")]
+    found = analyse(run_of([*curve({64: 0.25, 256: 4.0}), *rows]))
+    assert (found.speedups, found.break_even, found.verdicts) == (
+        plain.speedups, plain.break_even, plain.verdicts,
+    )  # fmt: skip
+    assert [row.id for row in found.overheads.rows] == [row.id for row in rows]
+    assert not [row for row in found.roofline.rows if row.case.case.group == "overhead"]
+
+
+def test_variants_are_neither_contender_nor_baseline():
+    plain = analyse(run_of(curve({64: 0.25, 256: 4.0})))
+    rows = [
+        measured(case(n=256, form="tuned", variant="naive", device="cupy:0"), 1e-9),
+        measured(case(n=256, variant="tf32", device="cupy:0"), 1e-9),
+        measured(case(n=256, form="tuned", variant="blocked"), 1e-9),
+    ]
+    found = analyse(run_of([*curve({64: 0.25, 256: 4.0}), *rows]))
+    assert (found.speedups, found.break_even, found.verdicts) == (
+        plain.speedups, plain.break_even, plain.verdicts,
+    )  # fmt: skip
+    text = render([found.run], "csv")
+    assert "tuned-naive" in text
+    assert "library-tf32" in text
+
+
+def test_overheads_alone_say_that_there_is_no_verdict():
+    run = run_of([measured(case("sync", 1, device="cupy:0"), 5e-6)], devices=(CPU, GPU))
+    text = render([run], "plain", width=120)
+    assert "Overheads were measured" in text
+    assert "sync" in text
+
+
+@pytest.mark.parametrize(
+    ("device", "op", "form", "words"),
+    [
+        ("cupy:0", "upload", "library", "upload, pageable"),
+        ("cupy:0", "download", "tuned", "download, pinned"),
+        ("wgpu:0", "upload", "library", "upload, plain call"),
+        ("wgpu:0", "download", "tuned", "download, staging"),
+        ("wgpu:0", "allocate", "library", "allocate, fresh"),
+        ("cupy:0", "allocate", "tuned", "allocate, pool"),
+        ("fake:gpu", "upload", "tuned", "upload, tuned"),
+        ("cupy:0", "launch", "library", "launch"),
+    ],
+)
+def test_words_of_the_forms(device, op, form, words):
+    run = run_of([measured(case(op, 2**20, form, device=device), 1e-3)])
+    assert f"  {words}  " in render([run], "plain", sections=["anatomy"])
+
+
+def test_transfers_have_a_rate_and_a_size_in_binary_units():
+    run = run_of([measured(case("upload", 2**30, "tuned", device="cupy:0"), 2**30 / 55e9)])
+    text = render([run], "plain", sections=["anatomy"])
+    assert "1 GiB" in text
+    assert "55.0 GB/s" in text
+
+
+def test_a_terminal_shows_three_sizes_and_markdown_all():
+    sizes = [2**10, 2**14, 2**18, 2**20, 2**24, 2**30]
+    run = run_of([measured(case("upload", n, device="cupy:0"), 1e-5 + n / 1e10) for n in sizes])
+    short, full = render([run], "plain"), render([run], "markdown")
+    assert [size for size in ("1 KiB", "16 KiB", "1 MiB", "16 MiB", "1 GiB") if f" {size} " in short] == [
+        "1 KiB", "1 MiB", "1 GiB",
+    ]  # fmt: skip
+    assert all(f"| {size} |" in full for size in ("16 KiB", "256 KiB", "16 MiB"))
+
+
+def test_the_pool_is_held_against_an_elementwise_op():
+    rows = [
+        measured(case("allocate", 2**22, "tuned", device="cupy:0"), 4e-7),
+        measured(case("allocate", 2**22, device="cupy:0"), 4e-4),
+        measured(case("add", ADD, device="cupy:0"), 2e-5),
+        measured(case("add", ADD, "tuned", device="cupy:0"), 1e-5),
+        measured(case("add", ADD), 1e-9),
+        measured(case("mul", ADD, device="cupy:0"), 1e-9),
+    ]
+    (pool,) = analyse(run_of(rows)).overheads.pools
+    assert pool.share == pytest.approx(0.04)
+    assert pool.op.case.op == "add"
+    assert "Pool overhead on cupy:0: 4.0% of add at 1 Mi elements" in render([run_of(rows)], "plain")
+    assert not analyse(run_of(rows[:2])).overheads.pools
+
+
+def test_without_add_another_elementwise_op_serves():
+    rows = [
+        measured(case("allocate", 2**20, "tuned", device="cupy:0"), 1e-6),
+        measured(case("relu", ADD, device="cupy:0"), 2e-5),
+    ]
+    (pool,) = analyse(run_of(rows)).overheads.pools
+    assert (pool.op.case.op, pool.allocate.case.params) == ("relu", {"n": 2**20})
