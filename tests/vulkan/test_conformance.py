@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from gpubench import kernels
@@ -25,7 +27,7 @@ def test_the_suite(device):
     assert report.findings == []
     checked = {tuple(text.split("/")[i] for i in (0, 2, 3)) for text in report.checked}
     # Every op has a WGSL kernel in float32, and wgpu has no library form.
-    assert {(name, "float32", "tuned") for name in kernels.names()} <= checked
+    assert {(name, "float32", "tuned") for name in kernels.computed()} <= checked
     assert {form for _, _, form in checked} == {"tuned"}
     assert set(report.refused.values()) <= {"no-dtype", "no-implementation", "unsupported", "limit"}
     assert conformance.LARGE_BYTES > 2 * CHUNK_BYTES  # both staging buffers, and the first a second time
@@ -46,18 +48,30 @@ def test_a_second_session_works_after_the_first_was_closed(device):
         assert report.checked
 
 
-def test_a_case_beyond_the_binding_limit_is_refused_with_its_numbers(device):
+def test_a_case_beyond_a_binding_works_and_beyond_a_buffer_is_refused_with_its_numbers(device):
     from gpubench.backends.wgpu import BACKEND
     from gpubench.model.case import Case
 
     session = BACKEND.open(device.id)
+
+    def refusal(name: str, n: int):
+        op = kernels.load(name)
+        return session.supports(op, Case(name, op.group, {"n": n}, "float32", "tuned", "resident", device.id))
+
     try:
-        n = session.limits.max_binding_bytes // 4 + 4
-        refusal = session.supports(
-            kernels.load("add"), Case("add", "vector", {"n": n}, "float32", "tuned", "resident", device.id)
-        )
-        assert refusal is not None
-        assert str(4 * n) in refusal.detail
-        assert str(session.limits.max_binding_bytes) in refusal.detail
+        binding, buffer = session.limits.max_binding_bytes, session.limits.max_buffer_bytes
+        for name in ("add", "sum", "softmax"):
+            assert refusal(name, binding // 4 + 4) is None
+            found = refusal(name, buffer // 4 + 4)
+            assert found is not None
+            assert found.reason == "limit"
+            assert f"{4 * (buffer // 4 + 4)} bytes" in found.detail
+            assert f"{buffer} bytes (maxBufferSize)" in found.detail
+        side = math.isqrt(binding // 4) + 4
+        found = refusal("transpose", side)
+        assert found is not None
+        assert f"{4 * side * side} bytes" in found.detail
+        assert f"{binding} bytes" in found.detail
+        assert "maxStorageBufferBindingSize" in found.detail
     finally:
         session.close()
