@@ -14,7 +14,7 @@ from typing import Any
 from gpubench.errors import Unsupported
 from gpubench.model.case import Case
 from gpubench.model.kernel import Kernel, Limits
-from gpubench.model.op import UNIT_ROUNDOFF, Array, Dtype, Op, Params, Shape
+from gpubench.model.op import OVERFLOW, SMALLEST_NORMAL, UNIT_ROUNDOFF, Array, Dtype, Op, Params, Shape
 from gpubench.model.result import Check, Device
 
 # Comparing in slices keeps the float64 temporaries small beside the arrays themselves.
@@ -166,18 +166,23 @@ def _publish(path: Path, array: Array) -> None:
 def compare(op: Op, precision: str, got: Array, want: Array, scale: Array | None) -> Check:
     """Every element of `got` against the reference: |got - want| <= units * u(precision) * scale.
 
+    Two limits of the dtype count as right: below its smallest normal number rounding is absolute, so a scale
+    under that is raised to it; and an infinity stands for whatever rounds past its largest number.
     The error of an element is |got - want| / scale; it is 0 where both are equal (infinities too) or both
-    NaN, and infinite where the scale is 0 or either is NaN. A non-finite error is reported as None.
+    NaN, and infinite where either is NaN. A non-finite error is reported as None.
     """
     import numpy as np
 
     limit = op.tolerance.units * UNIT_ROUNDOFF[precision]
+    past = OVERFLOW[precision] * (1 - UNIT_ROUNDOFF[precision] / 2) / (1 + limit)
     spread = np.ravel(np.abs(want) if scale is None else np.broadcast_to(scale, want.shape))
     got_flat, want_flat = np.ravel(got), np.ravel(want)
 
     def worst_of(start: int) -> tuple[float, int]:
         part = slice(start, start + _SLICE)
-        error = _errors(got_flat[part].astype(np.float64), want_flat[part], spread[part])
+        values, wanted = got_flat[part].astype(np.float64), want_flat[part]
+        error = _errors(values, wanted, np.maximum(spread[part], SMALLEST_NORMAL[precision]))
+        error[np.isinf(values) & (np.sign(values) * wanted >= past)] = 0.0
         index = int(np.argmax(error))
         return float(error[index]), start + index
 

@@ -8,18 +8,16 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from gpubench.backends._host import host_dtype, no_kernel, tuned_kernel, usable_cpus
+from gpubench.backends._block_threads import BlockThreads
+from gpubench.backends._host import host_dtype, no_kernel, no_overhead, tuned_kernel, usable_cpus
 from gpubench.errors import BackendError, BackendUnavailable, DeviceOutOfMemory, Unsupported
 from gpubench.model.backend import Buffer
 from gpubench.model.case import Case
 from gpubench.model.kernel import Limits
 from gpubench.model.op import Array, Dtype, Form, Op, Shape
 from gpubench.model.result import Blas, Device
-
-Blocks = Callable[[Callable[[int, int], None], int, int], None]
 
 
 class NumpyLaunch:
@@ -49,10 +47,12 @@ class NumpySession:
         self._limit = controller.limit(limits=self.threads)
         self.blas = _blas(controller)
         self.limits = Limits(max_buffer_bytes=2**62, max_binding_bytes=2**62, float16=True, float64=True)
-        self._pool: ThreadPoolExecutor | None = None
+        self._blocks = BlockThreads(self.threads)
 
     def supports(self, op: Op, case: Case) -> BackendError | None:
         """Every op has a library form; a tuned form only where the op declares one."""
+        if op.overhead is not None:
+            return no_overhead(op, case, self.device, self.limits)
         if case.dtype not in op.dtypes or case.dtype == "bfloat16":
             return Unsupported(f"{op.name} has no {case.dtype} on numpy", reason="no-dtype")
         if case.form == "tuned" and (refusal := no_kernel(op, case)):
@@ -89,7 +89,7 @@ class NumpySession:
         if case.form == "library":
             version = hashlib.sha256(f"numpy {np.__version__}".encode()).hexdigest()[:12]
             return NumpyLaunch(lambda: op.expr(np, *inputs), version)
-        run = tuned_kernel(op, case).build(np, self._blocks, case.params)
+        run = tuned_kernel(op, case).build(np, self._blocks.run, case.params)
 
         def call() -> Array:
             run(inputs, output)
@@ -124,21 +124,8 @@ class NumpySession:
 
     def close(self) -> None:
         """Stop the block threads and lift the thread limit."""
-        if self._pool is not None:
-            self._pool.shutdown(wait=False)
-            self._pool = None
+        self._blocks.close()
         self._limit.restore_original_limits()
-
-    def _blocks(self, function: Callable[[int, int], None], length: int, grain: int) -> None:
-        """Run `function(start, stop)` over slices of `grain` on all threads; small lengths stay here."""
-        if length <= grain or self.threads == 1:
-            for start in range(0, length, grain):
-                function(start, min(start + grain, length))
-            return
-        if self._pool is None:
-            self._pool = ThreadPoolExecutor(self.threads)
-        starts = range(0, length, grain)
-        list(self._pool.map(lambda start: function(start, min(start + grain, length)), starts))
 
 
 def _blas(controller: Any) -> Blas | None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 from gpubench.kernels import _elementwise_cuda, _elementwise_numpy, _elementwise_wgsl
 from gpubench.model.kernel import CudaProgram, Kernel, Limits, WgslProgram
@@ -15,7 +16,11 @@ from gpubench.model.op import Array, Dtype, Ladder, Op, Operand, Params, Shape, 
 # 4 KiB to 64 MiB of float32: from a launch's overhead to well past any cache, in eight sizes.
 LADDER = Ladder(low=2**10, high=2**24)
 PARAMS = {"n": "number of elements"}
-WORKING_DTYPES: tuple[Dtype, ...] = ("float32", "float64")
+# Every op works in all of these; a backend that lacks one refuses the case. bfloat16 is CUDA's alone.
+WORKING_DTYPES: tuple[Dtype, ...] = ("float32", "float64", "float16", "bfloat16")
+# WGSL has +, -, *, / and comparisons in float64, but no exponential: float16 is computed in float32 in any case.
+WGSL_ALL: tuple[Dtype, ...] = ("float32", "float64", "float16")
+WGSL_NO_DOUBLE: tuple[Dtype, ...] = ("float32", "float16")
 
 
 def vector_shape(params: Params) -> Shape:
@@ -50,13 +55,15 @@ def elementwise(
     reference: Callable[..., Array] | None = None,
     dtypes: tuple[Dtype, ...] = WORKING_DTYPES,
     wgsl_functions: str = "",
-    wgsl_dtypes: tuple[Dtype, ...] = ("float32",),
+    wgsl_dtypes: tuple[Dtype, ...] = WGSL_NO_DOUBLE,
+    numpy: Callable[..., Callable[..., None]] | None = None,
 ) -> Op:
     """The op of n elements that applies one scalar function to each position of its inputs.
 
-    `wgsl` and `cuda` are scalar expressions in the inputs' names: of type `real` in CUDA (float or double)
-    and f32 in WGSL. `wgsl_functions` is WGSL text that the expression calls. A plain name among `inputs`
-    stands for an operand of shape (n,) with uniform values.
+    `wgsl` and `cuda` are scalar expressions in the inputs' names, of type `real`: float or double, also where
+    the elements are halves. `wgsl_dtypes` are those in which the WGSL expression is right, `wgsl_functions` is
+    WGSL text that it calls. `numpy` builds the tuned NumPy form where the expression's ufuncs, one after the
+    other over blocks, are not it. A plain name among `inputs` is an operand of shape (n,) with uniform values.
     """
     operands = tuple(Operand(x, vector_shape) if isinstance(x, str) else x for x in inputs)
     names = tuple(operand.name for operand in operands)
@@ -69,7 +76,7 @@ def elementwise(
         reference=reference,
         split=dict.fromkeys(names, 0),
         tuned=_tuned(
-            expr,
+            numpy or partial(_elementwise_numpy.build, expr, len(names)),
             _elementwise_wgsl.Body(names, wgsl, wgsl_functions, wgsl_dtypes),
             _elementwise_cuda.Body(name, names, cuda, dtypes),
         ),
@@ -77,10 +84,10 @@ def elementwise(
 
 
 def _tuned(
-    expr: Callable[..., Array], shader: _elementwise_wgsl.Body, device_code: _elementwise_cuda.Body
+    numpy: Callable[..., Any], shader: _elementwise_wgsl.Body, device_code: _elementwise_cuda.Body
 ) -> dict[str, tuple[Kernel, ...]]:
     return {
-        "numpy": (Kernel("numpy", partial(_elementwise_numpy.build, expr, len(shader.names))),),
+        "numpy": (Kernel("numpy", numpy),),
         "wgpu": (Kernel("wgsl", partial(_build_wgsl, shader)),),
         "cupy": (Kernel("cuda", partial(_build_cuda, device_code)),),
     }

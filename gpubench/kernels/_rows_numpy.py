@@ -1,73 +1,61 @@
-"""Tuned NumPy forms of the ops that are not elementwise: reductions, softmax and transpose over blocks."""
+"""Tuned NumPy forms of softmax and its derivative: rows in blocks that stay in cache, in place in the output."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from gpubench.kernels._elementwise_numpy import Blocks, Launch
+from gpubench.kernels._elementwise_numpy import Blocks, Launch, Scratch, widen
 from gpubench.model.op import Array, Params
 
-# Squares of 128 x 128 (64 KiB of float32) turn in the second-level cache: measured 2.7 x faster than whole rows.
-_SQUARE = 128
-_ONE_SQUARE = 256 * 256  # up to here one copy is faster than the squares' calls
-# One core folds 1 Mi elements in the time it takes to wake the others a few times.
-_FOLD_BLOCK, _FOLD_WHOLE = 1024 * 1024, 4 * 1024 * 1024
-_ROWS_ELEMENTS = 256 * 1024  # a block of softmax rows: three passes over it must find it in cache
-
-
-def reduction(fold: Callable[..., Array], np: Any, blocks: Blocks, params: Params) -> Launch:
-    """`fold(np, *slices)` of each block; the partial results are folded, or added if `fold` takes two arrays."""
-
-    def launch(arrays: Sequence[Array], output: Array) -> None:
-        length = arrays[0].size
-        if length <= _FOLD_WHOLE:
-            output[...] = fold(np, *arrays)
-            return
-        partial = np.empty(-(-length // _FOLD_BLOCK), output.dtype)
-
-        def block(start: int, stop: int) -> None:
-            partial[start // _FOLD_BLOCK] = fold(np, *(array[start:stop] for array in arrays))
-
-        blocks(block, length, _FOLD_BLOCK)
-        output[...] = fold(np, partial) if len(arrays) == 1 else np.sum(partial)
-
-    return launch
+_BLOCK = 256 * 1024  # elements of a block: several passes over it must find it in cache
 
 
 def softmax(np: Any, blocks: Blocks, params: Params) -> Launch:
-    """Rows in blocks that stay in cache, in place in the output."""
+    """Subtract the maximum, exponentials, divide by their sum."""
+
+    def rows(out: Array, x: Array) -> None:
+        np.subtract(x, np.maximum.reduce(x, axis=-1, keepdims=True), out=out)
+        np.exp(out, out=out)
+        np.divide(out, np.add.reduce(out, axis=-1, keepdims=True), out=out)
+
+    return _by_rows(np, blocks, rows)
+
+
+def softmax_grad(np: Any, blocks: Blocks, params: Params) -> Launch:
+    """Products, their sum subtracted from dy, times y."""
+
+    def rows(out: Array, y: Array, dy: Array) -> None:
+        np.multiply(y, dy, out=out)
+        np.subtract(dy, np.add.reduce(out, axis=-1, keepdims=True), out=out)
+        np.multiply(y, out, out=out)
+
+    return _by_rows(np, blocks, rows)
+
+
+def _by_rows(np: Any, blocks: Blocks, rows: Callable[..., None]) -> Launch:
+    """`rows(out, *inputs)` over blocks of rows; halves in float32 scratch, rounded once on the way out."""
+    scratch = Scratch(np)
 
     def launch(arrays: Sequence[Array], output: Array) -> None:
-        x = arrays[0]
-        rows, columns = x.shape
-
-        def block(start: int, stop: int) -> None:
-            part, out = x[start:stop], output[start:stop]
-            with np.errstate(all="ignore"):
-                np.subtract(part, np.max(part, axis=-1, keepdims=True), out=out)
-                np.exp(out, out=out)
-                np.divide(out, np.sum(out, axis=-1, keepdims=True), out=out)
-
-        blocks(block, rows, max(1, _ROWS_ELEMENTS // columns))
-
-    return launch
-
-
-def transpose(np: Any, blocks: Blocks, params: Params) -> Launch:
-    """Bands of the output, each in squares small enough for both of its sides to stay in cache."""
-
-    def launch(arrays: Sequence[Array], output: Array) -> None:
-        x = arrays[0]
-        rows, columns = output.shape
-        if x.size <= _ONE_SQUARE:
-            np.copyto(output, x.T)
+        if not output.size:
             return
+        count, columns = output.shape
+        size = min(count, max(1, _BLOCK // columns))
 
         def block(start: int, stop: int) -> None:
-            for at in range(0, columns, _SQUARE):
-                np.copyto(output[start:stop, at : at + _SQUARE], x[at : at + _SQUARE, start:stop].T)
+            parts, out = [array[start:stop] for array in arrays], output[start:stop]
+            with np.errstate(all="ignore"):
+                if out.dtype != np.float16:
+                    rows(out, *parts)
+                    return
+                wide, *spare = (
+                    array[: out.size].reshape(out.shape)
+                    for array in scratch.arrays(len(parts) + 1, size * columns, np.float32)
+                )
+                rows(wide, *(widen(np, part, array) for part, array in zip(parts, spare, strict=True)))
+                np.copyto(out, wide, casting="same_kind")
 
-        blocks(block, rows, _SQUARE)
+        blocks(block, count, size)
 
     return launch

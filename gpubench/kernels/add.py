@@ -1,6 +1,6 @@
 """add: x + y; two reads and one write per element, so bound by memory everywhere."""
 
-from gpubench.kernels._elementwise import absolute_sum, elementwise
+from gpubench.kernels._elementwise import WGSL_ALL, absolute_sum, elementwise
 from gpubench.model.op import Tolerance
 
 OP = elementwise(
@@ -13,6 +13,5 @@ OP = elementwise(
     wgsl="x + y",
     cuda="x + y",
     tolerance=Tolerance(4, scale=absolute_sum),
-    dtypes=("float32", "float64", "float16"),
-    wgsl_dtypes=("float32", "float64", "float16"),
+    wgsl_dtypes=WGSL_ALL,
 )

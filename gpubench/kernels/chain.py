@@ -1,6 +1,6 @@
 """chain: (a + b) * c. The library form pays one temporary array, the tuned form is a single pass."""
 
-from gpubench.kernels._elementwise import absolute_sum, elementwise
+from gpubench.kernels._elementwise import WGSL_ALL, absolute_sum, elementwise
 from gpubench.model.op import Tolerance
 
 OP = elementwise(
@@ -13,5 +13,5 @@ OP = elementwise(
     wgsl="(a + b) * c",
     cuda="(a + b) * c",
     tolerance=Tolerance(4, scale=lambda xp, a, b, c: absolute_sum(xp, a * c, b * c)),
-    wgsl_dtypes=("float32", "float64"),
+    wgsl_dtypes=WGSL_ALL,
 )

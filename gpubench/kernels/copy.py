@@ -1,6 +1,6 @@
 """copy: one read and one write per element and nothing else: the roof that the memory-bound ops are held to."""
 
-from gpubench.kernels._elementwise import elementwise
+from gpubench.kernels._elementwise import WGSL_ALL, elementwise
 from gpubench.model.op import EXACT
 
 OP = elementwise(
@@ -13,6 +13,5 @@ OP = elementwise(
     wgsl="x",
     cuda="x",
     tolerance=EXACT,
-    dtypes=("float32", "float64", "float16"),
-    wgsl_dtypes=("float32", "float64", "float16"),
+    wgsl_dtypes=WGSL_ALL,
 )

@@ -1,8 +1,6 @@
 """dot: the sum of x[i] * y[i]; two reads per element and a single number written."""
 
-from functools import partial
-
-from gpubench.kernels import _reduce_cuda, _reduce_wgsl, _rows_numpy
+from gpubench.kernels import _reduce_cuda, _reduce_numpy, _reduce_wgsl
 from gpubench.kernels._elementwise import LADDER, PARAMS, WORKING_DTYPES, scalar_shape, vector_shape
 from gpubench.model.kernel import CudaProgram, Kernel, Limits, WgslProgram
 from gpubench.model.op import Array, Op, Operand, Params, Tolerance
@@ -42,7 +40,7 @@ OP = Op(
     tolerance=Tolerance(8, scale=_scale),
     reference=lambda xp, x, y: xp.sum(x * y),
     tuned={
-        "numpy": (Kernel("numpy", partial(_rows_numpy.reduction, _expr)),),
+        "numpy": (Kernel("numpy", _reduce_numpy.inner_product),),
         "wgpu": (Kernel("wgsl", _build_wgsl),),
         "cupy": (Kernel("cuda", _build_cuda),),
     },

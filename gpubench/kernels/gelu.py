@@ -4,13 +4,9 @@ Source: Hendrycks and Gimpel, arXiv 1606.08415. The kernels use the equal form
 x / (1 + exp(-2 c (x + 0.044715 x^3))): one exponential, and no cancellation for negative x.
 """
 
-import math
-
 from gpubench.kernels._elementwise import elementwise, vector_shape
+from gpubench.kernels._gelu import CUBIC, C
 from gpubench.model.op import Array, Operand, Tolerance
-
-C = math.sqrt(2 / math.pi)
-CUBIC = 0.044715
 
 
 def _expr(xp: Array, x: Array) -> Array:

@@ -3,10 +3,8 @@
 A NaN wins, as in NumPy: `a` stays if it is NaN, and `b` replaces it unless b <= a is known to hold.
 """
 
-from functools import partial
-
 from gpubench.errors import Unsupported
-from gpubench.kernels import _reduce_cuda, _reduce_wgsl, _rows_numpy
+from gpubench.kernels import _reduce_cuda, _reduce_numpy, _reduce_wgsl
 from gpubench.kernels._elementwise import LADDER, PARAMS, WORKING_DTYPES, scalar_shape, vector_shape
 from gpubench.model.kernel import CudaProgram, Kernel, Limits, WgslProgram
 from gpubench.model.op import EXACT, Array, Op, Operand, Params
@@ -49,7 +47,7 @@ OP = Op(
     expr=_expr,
     tolerance=EXACT,
     tuned={
-        "numpy": (Kernel("numpy", partial(_rows_numpy.reduction, _expr)),),
+        "numpy": (Kernel("numpy", _reduce_numpy.largest),),
         "wgpu": (Kernel("wgsl", _build_wgsl),),
         "cupy": (Kernel("cuda", _build_cuda),),
     },

@@ -1,6 +1,6 @@
 """mul: x * y; two reads and one write per element, so bound by memory everywhere."""
 
-from gpubench.kernels._elementwise import elementwise
+from gpubench.kernels._elementwise import WGSL_ALL, elementwise
 from gpubench.model.op import Tolerance
 
 OP = elementwise(
@@ -13,6 +13,5 @@ OP = elementwise(
     wgsl="x * y",
     cuda="x * y",
     tolerance=Tolerance(4),
-    dtypes=("float32", "float64"),
-    wgsl_dtypes=("float32", "float64"),
+    wgsl_dtypes=WGSL_ALL,
 )

@@ -3,7 +3,7 @@
 The shader compares instead of calling `max`: WGSL leaves open what `max` makes of a NaN, NumPy keeps it.
 """
 
-from gpubench.kernels._elementwise import elementwise
+from gpubench.kernels._elementwise import WGSL_ALL, elementwise
 from gpubench.model.op import EXACT
 
 OP = elementwise(
@@ -16,6 +16,5 @@ OP = elementwise(
     wgsl="select(x, 0.0, x < 0.0)",
     cuda="x < real(0) ? real(0) : x",
     tolerance=EXACT,
-    dtypes=("float32", "float64", "float16"),
-    wgsl_dtypes=("float32", "float64", "float16"),
+    wgsl_dtypes=WGSL_ALL,
 )

@@ -1,6 +1,6 @@
 """saxpy: a * x + y with a = 2.5, the BLAS level 1 classic; two reads and one write per element."""
 
-from gpubench.kernels._elementwise import absolute_sum, elementwise
+from gpubench.kernels._elementwise import WGSL_ALL, absolute_sum, elementwise
 from gpubench.model.op import Tolerance
 
 A = 2.5  # exact in every dtype, and no power of two: the product has to be rounded
@@ -15,5 +15,5 @@ OP = elementwise(
     wgsl=f"fma({A}, x, y)",
     cuda=f"fma(real({A}), x, y)",
     tolerance=Tolerance(4, scale=lambda xp, x, y: absolute_sum(xp, A * x, y)),
-    wgsl_dtypes=("float32", "float64"),
+    wgsl_dtypes=WGSL_ALL,
 )

@@ -1,8 +1,6 @@
 """sum: one read per element and a single number written: bound by memory."""
 
-from functools import partial
-
-from gpubench.kernels import _reduce_cuda, _reduce_wgsl, _rows_numpy
+from gpubench.kernels import _reduce_cuda, _reduce_numpy, _reduce_wgsl
 from gpubench.kernels._elementwise import LADDER, PARAMS, WORKING_DTYPES, scalar_shape, vector_shape
 from gpubench.model.kernel import CudaProgram, Kernel, Limits, WgslProgram
 from gpubench.model.op import Array, Op, Operand, Params, Tolerance
@@ -36,7 +34,7 @@ OP = Op(
     expr=_expr,
     tolerance=Tolerance(4, scale=lambda xp, x: xp.sum(xp.abs(x))),
     tuned={
-        "numpy": (Kernel("numpy", partial(_rows_numpy.reduction, _expr)),),
+        "numpy": (Kernel("numpy", _reduce_numpy.total),),
         "wgpu": (Kernel("wgsl", _build_wgsl),),
         "cupy": (Kernel("cuda", _build_cuda),),
     },

@@ -3,7 +3,8 @@
 x is n x n, or `m` x n where a param `m` is given.
 """
 
-from gpubench.kernels import _rows_numpy, _transpose_cuda, _transpose_wgsl
+from gpubench.kernels import _transpose_cuda, _transpose_numpy, _transpose_wgsl
+from gpubench.kernels._elementwise import WORKING_DTYPES
 from gpubench.model.kernel import CudaProgram, Kernel, Limits, WgslProgram
 from gpubench.model.op import EXACT, Ladder, Op, Operand, Params, Shape
 
@@ -33,8 +34,9 @@ OP = Op(
     group="matrix",
     summary="out = x^T of an n x n matrix, contiguous",
     params={"n": "side of the square matrix"},
+    options={"m": "rows of x; n is its columns (default: n)"},
     sizes=Ladder(low=64, high=4096),
-    dtypes=("float32", "float64", "float16"),
+    dtypes=WORKING_DTYPES,
     inputs=(Operand("x", _input_shape),),
     output=Operand("out", _output_shape),
     flops=lambda params: 0,
@@ -43,7 +45,7 @@ OP = Op(
     tolerance=EXACT,
     split={"x": 1},
     tuned={
-        "numpy": (Kernel("numpy", _rows_numpy.transpose),),
+        "numpy": (Kernel("numpy", _transpose_numpy.transpose),),
         "cupy": (Kernel("cuda", _build_cuda),),
         "wgpu": (Kernel("wgsl", _build_wgsl),),
     },

@@ -26,6 +26,14 @@ ITEMSIZE: dict[str, int] = {"float64": 8, "float32": 4, "float16": 2, "bfloat16"
 UNIT_ROUNDOFF: dict[str, float] = {
     "float64": 2.0**-53, "float32": 2.0**-24, "tf32": 2.0**-11, "float16": 2.0**-11, "bfloat16": 2.0**-8,
 }  # fmt: skip
+# Below the smallest normal number a rounding error no longer shrinks with the value; from `OVERFLOW` (less half a
+# unit in the last place) up a value rounds to infinity.
+SMALLEST_NORMAL: dict[str, float] = {
+    "float64": 2.0**-1022, "float32": 2.0**-126, "tf32": 2.0**-126, "float16": 2.0**-14, "bfloat16": 2.0**-126,
+}  # fmt: skip
+OVERFLOW: dict[str, float] = {
+    "float64": math.inf, "float32": 2.0**128, "tf32": 2.0**128, "float16": 2.0**16, "bfloat16": 2.0**128,
+}  # fmt: skip
 
 
 class Operand(msgspec.Struct, frozen=True):

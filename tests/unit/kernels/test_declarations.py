@@ -6,9 +6,11 @@ import sys
 import pytest
 
 from gpubench import kernels
+from gpubench.errors import Unsupported
+from gpubench.model.kernel import Limits
 from gpubench.model.op import ITEMSIZE, Op
 
-OPS = [kernels.load(name) for name in kernels.names()]
+OPS = [kernels.load(name) for name in kernels.computed()]
 SIZES = (1, 3, 7, 255, 257, 1000, 1024, 4099)
 
 
@@ -20,8 +22,10 @@ def test_the_ops_of_the_first_form_are_there():
     assert kernels.groups() == {
         "vector": ("add", "chain", "copy", "div", "dot", "mul", "saxpy", "sub"),
         "reduction": ("max", "sum"),
-        "matrix": ("matmul", "transpose"),
+        "matrix": ("gemv", "matmul", "transpose"),
         "activation": ("gelu", "relu", "sigmoid", "softmax", "tanh"),
+        "derivative": ("gelu_grad", "relu_grad", "sigmoid_grad", "softmax_grad", "tanh_grad"),
+        "overhead": ("allocate", "download", "launch", "open", "roundtrip", "sync", "upload"),
     }
 
 
@@ -91,7 +95,7 @@ def test_the_declaration_is_complete(op):
     assert op.name == kernels.load(op.name).name
     assert op.summary
     assert "n" in op.params
-    assert {"float32", "float64"} <= set(op.dtypes)
+    assert set(op.dtypes) == set(ITEMSIZE) or op.name == "matmul"
     assert len({operand.name for operand in (*op.inputs, op.output)}) == len(op.inputs) + 1
     assert all(size % op.sizes.granule == 0 for size in op.sizes.sizes())
     assert op.tolerance.units in (0, 4, 8, 64) or op.tolerance.why
@@ -99,7 +103,7 @@ def test_the_declaration_is_complete(op):
         assert {kernel.language for kernel in kernel_list} == {{"wgpu": "wgsl", "cupy": "cuda"}.get(name, name)}
         variants = [kernel.variant for kernel in kernel_list]
         assert len(set(variants)) == len(variants)
-    assert op.tuned["wgpu"]
+    assert set(op.tuned) == {"numpy", "cupy", "wgpu"}
 
 
 @pytest.mark.parametrize("op", OPS, ids=by_name)
@@ -148,6 +152,59 @@ def test_the_rows_of_softmax(n, columns):
 
 def test_softmax_takes_other_rows_when_told():
     assert kernels.load("softmax").inputs[0].shape({"n": 96, "columns": 12}) == (8, 12)
+
+
+def test_rows_that_do_not_divide_the_elements_are_refused():
+    for name in ("softmax", "softmax_grad"):
+        op = kernels.load(name)
+        assert "columns" in op.options
+        assert op.fits({"n": 96}) is None
+        assert op.fits({"n": 96, "columns": 12}) is None
+        assert op.fits({"n": 96, "columns": 11}) == "rows of 11 do not divide 96 elements"
+        assert op.fits({"n": 96, "columns": 0}) is not None
+
+
+@pytest.mark.parametrize("n", [0, 1])
+def test_no_elements_and_one_have_shapes(n):
+    for op in OPS:
+        assert all(extent in (0, 1) for operand in op.inputs for extent in operand.shape({"n": n}))
+        assert op.fits({"n": n}) is None
+        assert op.flops({"n": 0}) == 0
+
+
+def test_gemv_takes_other_rows_when_told():
+    op = kernels.load("gemv")
+    params = {"n": 5, "m": 3}
+    assert [x.shape(params) for x in (*op.inputs, op.output)] == [(3, 5), (5,), (3,)]
+    assert op.flops(params) == 30
+    assert op.bytes(params, "float32") == 4 * (15 + 5 + 3)
+
+
+def test_transpose_takes_other_rows_when_told():
+    op = kernels.load("transpose")
+    assert [x.shape({"n": 5, "m": 3}) for x in (*op.inputs, op.output)] == [(3, 5), (5, 3)]
+
+
+# WGSL has no exponential in float64.
+NO_DOUBLE = {
+    (name, "wgpu", "float64")
+    for name in ("sigmoid", "tanh", "gelu", "softmax", "sigmoid_grad", "tanh_grad", "gelu_grad")
+}
+
+
+@pytest.mark.parametrize("backend", ["cupy", "wgpu"])
+@pytest.mark.parametrize("op", [op for op in OPS if op.name != "matmul"], ids=by_name)
+def test_every_declared_dtype_has_a_kernel_or_a_reason(op, backend):
+    limits = Limits(
+        max_buffer_bytes=2**34, max_binding_bytes=2**30, float16=True, float64=True, multiprocessors=132
+    )
+    kernel = op.tuned[backend][0]
+    for dtype in op.dtypes:
+        if (backend, dtype) == ("wgpu", "bfloat16") or (op.name, backend, dtype) in NO_DOUBLE:
+            with pytest.raises(Unsupported):
+                kernel.build({"n": 1000}, dtype, limits)
+        else:
+            assert kernel.build({"n": 1000}, dtype, limits).passes
 
 
 def test_matmul_takes_other_sides_when_told():
