@@ -5,7 +5,7 @@ front: so many products of their own, one launch.
 """
 
 from gpubench.errors import Unsupported
-from gpubench.kernels import _matmul_wgsl
+from gpubench.kernels import _matmul_wgsl, _matrix_numpy
 from gpubench.model.kernel import CudaProgram, Kernel, Limits, WgslProgram
 from gpubench.model.op import Array, Dtype, Ladder, Op, Operand, Params, Shape, Tolerance
 
@@ -102,7 +102,10 @@ OP = Op(
     tf32=("cupy",),
     slow={("numpy", "float16"): _NUMPY_HALF_FLOPS_PER_S},
     tuned={
-        "numpy": (Kernel("numpy", _blas, library=True),),
+        "numpy": (
+            Kernel("numpy", _blas, library=True, dtypes=("float32", "float64")),
+            Kernel("numpy", _matrix_numpy.matmul, variant="widened", dtypes=("float16",)),
+        ),
         "cupy": (Kernel("cuda", _cublas, library=True),),
         "wgpu": (
             Kernel("wgsl", _register, variant="register"),

@@ -1,0 +1,81 @@
+"""matmul beyond the square: sides, batches and halves, from the declaration to a checked launch on NumPy."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from gpubench import kernels
+from gpubench.backends._host import random_inputs
+from gpubench.backends.numpy import BACKEND
+from gpubench.measure.checking import Material, gate
+from gpubench.model.case import Case
+
+OP = kernels.load("matmul")
+SHAPES = [
+    {"n": 7}, {"n": 5, "m": 2}, {"n": 5, "k": 1}, {"n": 33, "m": 1, "k": 70}, {"n": 1, "m": 1, "k": 1},
+    {"n": 6, "batch": 1}, {"n": 6, "batch": 5}, {"n": 4, "m": 9, "k": 3, "batch": 2},
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def session():
+    opened = BACKEND.open("numpy:0")
+    yield opened
+    opened.close()
+
+
+@pytest.mark.parametrize("params", SHAPES, ids=str)
+def test_shapes_work_and_traffic_follow_the_params(params):
+    n, m, k = params["n"], params.get("m", params["n"]), params.get("k", params["n"])
+    front = (params["batch"],) if "batch" in params else ()
+    count = params.get("batch", 1)
+    assert [x.shape(params) for x in (*OP.inputs, OP.output)] == [
+        (*front, m, k),
+        (*front, k, n),
+        (*front, m, n),
+    ]
+    assert OP.flops(params) == 2 * count * m * n * k
+    assert OP.bytes(params, "float16") == 2 * count * (m * k + k * n + m * n)
+
+
+@pytest.mark.parametrize("params", SHAPES, ids=str)
+def test_the_parts_of_a_split_make_the_whole(params):
+    """Inputs cut along the axes of `cut`, others whole: the outputs, joined along axis 0, are the answer."""
+    a, b = random_inputs(OP, params, "float64", 1)
+    cut = OP.cut(params)
+    middle = a.shape[0] // 2
+    halves = [
+        OP.expr(np, *(x[part] if cut.get(name) == 0 else x for name, x in (("a", a), ("b", b))))
+        for part in (slice(None, middle), slice(middle, None))
+    ]
+    np.testing.assert_allclose(np.concatenate(halves), OP.expr(np, a, b), rtol=1e-12)
+    assert set(cut.values()) == {0}
+
+
+@pytest.mark.parametrize("params", SHAPES, ids=str)
+def test_the_scale_is_the_product_of_the_norms(params):
+    a, b = random_inputs(OP, params, "float64", 1)
+    want = np.linalg.norm(a, axis=-1)[..., :, None] * np.linalg.norm(b, axis=-2)[..., None, :]
+    np.testing.assert_allclose(OP.tolerance.scale(np, a, b), want, rtol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
+@pytest.mark.parametrize("params", SHAPES, ids=str)
+def test_numpy_is_right_in_every_form_it_has(session, params, dtype, tmp_path):
+    checked = []
+    for form in ("library", "tuned"):
+        case = Case(OP.name, OP.group, params, dtype, form, "resident", "numpy:0")
+        if session.supports(OP, case) is None:
+            material = Material(session, OP, case, 1, "random", tmp_path)
+            assert gate(material, case, lambda phase: None).check.ok
+            material.release()
+            checked.append(form)
+    # The product of halves is the one that BLAS does not have: a tuned form goes through float32.
+    assert checked == (["library", "tuned"] if dtype == "float16" else ["library"])
+
+
+def test_numpy_itself_has_no_bfloat16(session):
+    for form in ("library", "tuned"):
+        case = Case(OP.name, OP.group, {"n": 4}, "bfloat16", form, "resident", "numpy:0")
+        assert session.supports(OP, case).reason == "no-dtype"
