@@ -1,0 +1,113 @@
+"""`run` with shapes, variants, named forms and switches: what is measured, skipped and written down."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from gpubench.measure import protocol, worker
+
+SHORT = ("--quick", "--min-samples", "5", "--max-time", "50ms", "--regimes", "resident", "-o", "r.json")
+FAKE = ("--devices", "fake:cpu,fake:gpu", *SHORT)
+
+
+def outcomes(folder: Path) -> dict[str, Any]:
+    found = json.loads((folder / "r.json").read_text())
+    return {outcome["id"]: outcome for outcome in found["outcomes"]}
+
+
+def test_every_shape_is_measured_checked_and_reported(gpubench: Any, tmp_path: Path) -> None:
+    ended = gpubench(
+        "run", *FAKE, "--ops", "matmul,add", "--sizes", "64", "--params", "m=16,32,k=8", "--params", "matmul:batch=3"
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr
+    found = outcomes(tmp_path)
+    shapes = ["n=64,k=8,m=16", "n=64,k=8,m=32", "n=64,batch=3"]
+    matmul = [
+        f"matmul/{shape}/float32/library/resident@fake:{word}" for shape in shapes for word in ("cpu", "gpu")
+    ]
+    add = [f"add/n=64/float32/library/resident@fake:{word}" for word in ("cpu", "gpu")]
+    assert sorted(found) == sorted(matmul + add)  # add has no such params: it stays as it is
+    assert all(outcome["check"]["ok"] for outcome in found.values())
+    assert found[matmul[0]]["flops"] == 2 * 16 * 64 * 8
+    assert "k=8 m=16" in ended.stdout
+    selection = json.loads((tmp_path / "r.json").read_text())["selection"]
+    assert selection["params"] == {"matmul": [{"m": 16, "k": 8}, {"m": 32, "k": 8}, {"batch": 3}]}
+
+
+def test_a_shape_that_does_not_fit_a_size_is_a_skip(gpubench: Any, tmp_path: Path) -> None:
+    ended = gpubench("run", *FAKE, "--ops", "softmax", "--sizes", "1000,1024", "--params", "columns=256")
+    assert ended.returncode == 0, ended.stderr
+    found = outcomes(tmp_path)
+    skipped = found["softmax/n=1000,columns=256/float32/library/resident@fake:gpu"]
+    assert (skipped["type"], skipped["reason"]) == ("skip", "shape")
+    assert "256" in skipped["detail"]
+    assert found["softmax/n=1024,columns=256/float32/library/resident@fake:gpu"]["type"] == "measurement"
+
+
+def test_the_search_follows_each_shape_by_itself(gpubench: Any, tmp_path: Path) -> None:
+    ended = gpubench(
+        "run", "--devices", "fake:cpu,fake:gpu", "--ops", "matmul", "--params", "m=4,64", "--budget", "4s",
+        "--regimes", "resident", "-o", "r.json",
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr
+    report = json.loads(gpubench("report", "r.json", "--format", "json").stdout)
+    params = [found["params"] for found in report["break_even"]]
+    assert sorted(params, key=str) == [{"m": 4}, {"m": 64}]
+
+
+def test_a_named_form_that_is_missing_is_listed_and_the_default_is_not_a_wall_of_skips(
+    gpubench: Any, tmp_path: Path
+) -> None:
+    base = ("run", *FAKE, "--ops", "add", "--sizes", "1k")
+    assert gpubench(*base).returncode == 0
+    assert [o["type"] for o in outcomes(tmp_path).values()] == ["measurement", "measurement"]
+    assert gpubench(*base, "--forms", "all").returncode == 0
+    found = outcomes(tmp_path)
+    skipped = found["add/n=1024/float32/tuned/resident@fake:gpu"]
+    assert (skipped["type"], skipped["reason"]) == ("skip", "no-implementation")
+    assert "fake has no tuned form" in skipped["detail"]
+
+
+def test_variants_that_a_backend_lacks_are_listed(gpubench: Any, tmp_path: Path) -> None:
+    ended = gpubench(
+        "run", *FAKE, "--ops", "matmul,add", "--sizes", "64", "--variant", "naive,tiled", "--variant", "naive"
+    )
+    assert ended.returncode == 0, ended.stderr
+    skipped = {id: o["reason"] for id, o in outcomes(tmp_path).items() if o["type"] == "skip"}
+    assert skipped == {
+        f"matmul/n=64/float32/tuned-{name}/resident@fake:{word}": "no-implementation"
+        for name in ("naive", "tiled") for word in ("cpu", "gpu")
+    }  # fmt: skip
+    assert json.loads((tmp_path / "r.json").read_text())["selection"]["variants"] == ["naive", "tiled"]
+
+
+def test_tf32_and_autotuning_are_written_down(gpubench: Any, tmp_path: Path) -> None:
+    ended = gpubench("run", *FAKE, "--ops", "matmul", "--sizes", "64", "--allow-tf32", "--no-autotune")
+    assert ended.returncode == 0, ended.stderr
+    result = json.loads((tmp_path / "r.json").read_text())
+    assert result["selection"]["variants"] == ["tf32"]
+    assert result["settings"]["autotune"] is False
+    assert not [id for id in outcomes(tmp_path) if "tf32" in id]  # a row of CuPy's alone
+
+
+@pytest.mark.parametrize("autotune", [True, False])
+def test_only_a_backend_that_knows_the_word_is_told_not_to_tune(autotune: bool) -> None:
+    request = protocol.Open(
+        id=1, device_id="x:0", threads=None, seed=1, inputs="random", scratch="", since=0.0, autotune=autotune
+    )
+    old = SimpleNamespace(open=lambda device_id, threads=None: None)
+    new = SimpleNamespace(open=lambda device_id, threads=None, *, autotune=True: None)
+    assert worker._open_options(old, request) == {}
+    assert worker._open_options(new, request) == ({} if autotune else {"autotune": False})
+
+
+def test_more_threads_than_cpus_are_a_usage_error(gpubench: Any, tmp_path: Path) -> None:
+    ended = gpubench("run", *FAKE, "--ops", "add", "--sizes", "1k", "--threads", "100000")
+    assert ended.returncode == 2
+    assert "CPUs that may be used" in ended.stderr
+    assert not list(tmp_path.glob("*.json"))
