@@ -42,21 +42,28 @@ def build(rows: int, columns: int, dtype: str, limits: Limits, tile: Tile | None
         return WgslProgram(())
     storage = vectors(dtype)
     tile = None if rows % storage.width or columns % storage.width else tile or choose_tile(storage, limits)
-    if tile:
-        grid = (
-            ceil_div(columns, storage.width * tile.across),
-            ceil_div(rows, storage.width * tile.down),
-            1,
-        )
-    else:
-        grid = (ceil_div(columns, _TILE), ceil_div(rows, _TILE), 1)
-    if max(grid) > limits.max_groups_per_dimension:
-        raise Unsupported(
-            f"{grid[0]} x {grid[1]} groups exceed {limits.max_groups_per_dimension} a dimension"
-            " (maxComputeWorkgroupsPerDimension)"
-        )
+    across, down = (storage.width * tile.across, storage.width * tile.down) if tile else (_TILE, _TILE)
+    grid, step_x, step_y = _grid(ceil_div(columns, across), ceil_div(rows, down), limits)
+    uniform = (rows, columns, step_x, step_y)
     text = vector_source(storage, tile) if tile else tile_source(dtype)
-    return WgslProgram((WgslPass(text, grid, _BINDINGS, uniform=(rows, columns)),))
+    return WgslProgram((WgslPass(text, grid, _BINDINGS, uniform=uniform),))
+
+
+def _grid(across: int, down: int, limits: Limits) -> tuple[tuple[int, int, int], int, int]:
+    """A grid of across x down groups, and what one step in z adds to a group's x and to its y.
+
+    The side that is too long for its dimension goes on in z. Raises Unsupported if z is too short, too.
+    """
+    most = limits.max_groups_per_dimension
+    z = ceil_div(max(across, down), most)
+    if z > most or min(across, down) > most:
+        raise Unsupported(
+            f"{across} x {down} groups exceed {most} a dimension (maxComputeWorkgroupsPerDimension)",
+            reason="limit",
+        )
+    if across > most:
+        return (ceil_div(across, z), down, z), ceil_div(across, z), 0
+    return (across, ceil_div(down, z), z), 0, ceil_div(down, z)
 
 
 def choose_tile(storage: Storage, limits: Limits) -> Tile | None:
@@ -106,7 +113,7 @@ def vector_source(storage: Storage, tile: Tile) -> str:
   }}"""
         for j in range(width)
     )
-    return f"""struct Params {{ rows: u32, columns: u32, }}
+    return f"""struct Params {{ rows: u32, columns: u32, step_x: u32, step_y: u32, }}
 @group(0) @binding(0) var<storage, read> x_: array<{storage.unit}>;
 @group(0) @binding(1) var<storage, read_write> out_: array<{storage.unit}>;
 @group(0) @binding(2) var<uniform> p: Params;
@@ -117,8 +124,10 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
   let down = p.rows >> {bits}u;
   let c = thread & {tile.across - 1}u;
   let r = thread >> {tile.across.bit_length() - 1}u;
-  let x = group.x * {tile.across}u + c;
-  let y = group.y * {tile.down}u + r;
+  let group_x = group.x + group.z * p.step_x;
+  let group_y = group.y + group.z * p.step_y;
+  let x = group_x * {tile.across}u + c;
+  let y = group_y * {tile.down}u + r;
   if (x < across && y < down) {{
     let start = {width}u * y * across + x;
 {loads}
@@ -127,8 +136,8 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
   workgroupBarrier();
   let v = thread & {tile.down - 1}u;
   let k = thread >> {tile.down.bit_length() - 1}u;
-  let top = group.x * {width * tile.across}u;
-  let left = group.y * {tile.down}u + v;
+  let top = group_x * {width * tile.across}u;
+  let left = group_y * {tile.down}u + v;
 {stores}
 }}
 """
@@ -141,15 +150,15 @@ def tile_source(dtype: str) -> str:
     """
     storage = elements(dtype)
     enable = "".join(f"{line}\n" for line in storage.header)
-    return f"""{enable}struct Params {{ rows: u32, columns: u32, }}
+    return f"""{enable}struct Params {{ rows: u32, columns: u32, step_x: u32, step_y: u32, }}
 @group(0) @binding(0) var<storage, read> x_: array<{storage.stored}>;
 @group(0) @binding(1) var<storage, read_write> out_: array<{storage.stored}>;
 @group(0) @binding(2) var<uniform> p: Params;
 var<workgroup> tile: array<array<{storage.stored}, {_TILE + 1}>, {_TILE}>;
 @compute @workgroup_size({_TILE}, {_TILE_ROWS})
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_id) local: vec3<u32>) {{
-  let x = group.x * {_TILE}u;
-  let y = group.y * {_TILE}u;
+  let x = (group.x + group.z * p.step_x) * {_TILE}u;
+  let y = (group.y + group.z * p.step_y) * {_TILE}u;
   for (var i = local.y; i < {_TILE}u; i += {_TILE_ROWS}u) {{
     if (y + i < p.rows && x + local.x < p.columns) {{
       tile[i][local.x] = x_[(y + i) * p.columns + x + local.x];

@@ -233,6 +233,22 @@ def test_transpose_of_any_sides(session, dtype, device):
         assert got.tobytes() == x.T.tobytes(), (m, n)
 
 
+@pytest.mark.parametrize(("m", "n"), [(1003, 8), (8, 1003), (1000, 8), (8, 1000)])
+def test_a_grid_too_long_for_one_dimension_goes_on_in_another(session, m, n):
+    limits = able(session, "float32", max_groups_per_dimension=6)
+    x = values((m, n), "float32")
+    program = _transpose_wgsl.build(m, n, "float32", limits)
+    assert program.passes[0].grid[2] > 1
+    assert launch(session, program, {"x": x}, (n, m)).tobytes() == x.T.tobytes()
+    y = values(200_003, "float32")
+    got = launch(
+        session, _elementwise_wgsl.build(COPY, 5000, "float32", limits), {"x": y[:5000].copy()}, (5000,)
+    )
+    assert got.tobytes() == y[:5000].tobytes()
+    got = launch(session, _reduce_wgsl.build(MAX, y.size, "float32", limits), {"x": y}, ())
+    assert got == y.max()
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_gemv_of_any_sides(session, dtype):
     limits = able(session, dtype)
