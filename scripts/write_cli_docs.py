@@ -48,6 +48,27 @@ matmul and transpose; `gpubench ops` says it for each. **`1k` is 1024**: the suf
 | `1k:64M:x4` | 1024, 4096, ... 67108864 |
 | `256:1024:+256` | 256, 512, 768, 1024 |
 
+## Shapes, variants, TF32
+
+Ops with params beside the size list them in `gpubench ops`: matmul `m`, `k` and `batch`, gemv and transpose `m`, softmax
+and its derivative `columns`. `--params [OP:]NAME=LIST[,NAME=LIST...]` gives them, with values written as sizes are. Several
+values make several workloads, several names all their combinations, and each `--params` adds its own; the plain shape
+is then left out. Without `OP:` (an op or a group) the ops that have all the names take them, the others stay as they are.
+A shape that does not go with a size is a skip with the reason `shape`.
+
+| written | means |
+|---|---|
+| `--params columns=256,1024,4096` | rows of three lengths |
+| `--params m=16,k=4k` | A is 16 x 4096, B is 4096 x n |
+| `--params m=16,64,k=64,4k` | four shapes |
+| `--params m=16 --params k=16` | two shapes |
+| `--params matmul:batch=8:64:x2` | 8, 16, 32 and 64 products in one launch |
+
+`--variant naive,tiled` measures named kernels beside the best one, as rows of their own: the form of their case id is
+`tuned-naive`. `--allow-tf32` does the same for cupy's float32 matmul with inputs rounded to TF32 (`library-tf32`); TF32
+is off everywhere else, whatever `CUPY_TF32` and `NVIDIA_TF32_OVERRIDE` say. Variants are shown and never a headline. A
+selector's `tuned` is the plain form, `tuned-naive` one variant, `tuned*` all of them.
+
 ## Configuration
 
 Option > environment > project file > user file > default. The project file is the nearest `gpubench.toml`, or
