@@ -17,6 +17,7 @@ import msgspec
 from gpubench import kernels
 from gpubench.backends._host import random_inputs
 from gpubench.errors import BackendError, DeviceOutOfMemory
+from gpubench.measure import leaks
 from gpubench.measure.checking import Material, gate
 from gpubench.model.backend import Backend, Buffer, Session
 from gpubench.model.case import DTYPES, FORMS, Case
@@ -59,11 +60,12 @@ def usual_sizes(op: Op) -> Sequence[int]:
 def suite(
     backend: Backend, device_id: str, ops: Iterable[Op] | None = None, *,
     sizes: Callable[[Op], Sequence[int]] = usual_sizes, seeds: Sequence[int] = (1, 2),
-    around: bool = True, exhaust: bool = False,
+    around: bool = True, exhaust: bool = False, launches: int = 0, openings: int = 0,
 ) -> Report:  # fmt: skip
-    """Open the device, try `ops` (None: all) and, with `around`, transfers, memory and the clock.
+    """Open the device, try `ops` (None: all that compute) and, with `around`, transfers, memory and the clock.
 
-    `exhaust` also asks for more memory than there is. Raises BackendUnavailable if it cannot be opened.
+    `exhaust` also asks for more memory than there is. After `launches` of each op in each form, and after
+    `openings` of the device, nothing may be left behind. Raises BackendUnavailable if it cannot be opened.
     """
     with tempfile.TemporaryDirectory(prefix="gpubench-") as folder:
         trial = _Trial(backend.open(device_id), device_id, Path(folder))
@@ -73,8 +75,12 @@ def suite(
                 trial.transfers()
                 trial.memory(exhaust)
                 trial.device_clock(kernels.load("matmul"))
-            for op in map(kernels.load, kernels.names()) if ops is None else ops:
+            if openings:
+                trial.openings(backend, openings)
+            for op in map(kernels.load, kernels.computed()) if ops is None else ops:
                 trial.op(op, sizes(op), seeds)
+                if launches:
+                    trial.leaves_nothing(op, max(sizes(op)), launches)
         finally:
             for _ in range(2):
                 with trial.promise("close is idempotent and never raises"):
@@ -211,6 +217,23 @@ class _Trial:
             for buffer, host in zip(material.buffers, material.inputs, strict=True):
                 same = self.fetch(buffer, host).tobytes() == host.tobytes()
                 self.expect(same, "a launch leaves its inputs alone", where, name)
+
+    # What is left behind.
+
+    def openings(self, backend: Backend, count: int) -> None:
+        """Beside the open one: a second context of the same process."""
+        with self.promise("a device can be opened and closed again and again"):
+            trace = leaks.openings(backend, self.device_id, kernels.load("sum"), self.folder, count)
+            self.expect(not trace.leaks(), "openings leave nothing behind", "; ".join(trace.leaks()))
+
+    def leaves_nothing(self, op: Op, n: int, count: int) -> None:
+        """In each form; in one dtype."""
+        for case in [self.case(op, n, "float32", form) for form in FORMS]:
+            if self.supported(op, case):
+                with self.promise(f"a supported case can be launched again and again: {case.id}", op.name):
+                    trace = leaks.launches(self.session, op, case, self.folder, count)
+                    detail = f"{'; '.join(trace.leaks())}: {case.id}"
+                    self.expect(not trace.leaks(), "launches leave nothing behind", detail, op.name)
 
     # The device's clock.
 

@@ -167,7 +167,7 @@ class Worker:
         self._cycles[case.id] = cycle
         self._announce("check")
         check = cycle.verify()
-        if request.time_it and not cycle.calibrated:
+        if request.time_it and not cycle.single:
             self._calibrate(cycle, request)
         return protocol.Prepared(
             id=request.id, check=check, op_hash=overhead_hash(op), kernel_hash=None, flops=op.flops(case.params),

@@ -8,7 +8,7 @@ from gpubench import backends, kernels
 from gpubench.errors import BackendUnavailable
 from gpubench.measure import conformance
 
-OPS = {name: kernels.load(name) for name in kernels.names()}
+OPS = {name: kernels.load(name) for name in kernels.computed()}
 
 
 def cases(report: conformance.Report) -> set[tuple[str, ...]]:

@@ -10,7 +10,7 @@ from gpubench.model.kernel import Limits
 
 pytestmark = pytest.mark.cuda
 
-OPS = [kernels.load(name) for name in kernels.names()]
+OPS = [kernels.load(name) for name in kernels.computed()]
 
 
 @pytest.fixture(scope="module")

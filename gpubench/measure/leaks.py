@@ -1,0 +1,163 @@
+"""Does work leave anything behind? Launches, transfers and openings of a device, and what the process holds after.
+
+`launches` and `openings` return a `Trace`: what was held after a warm-up, half way and at the end. A leak grows in
+both halves; what grows once and stays is a cache, a pool or an arena.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from gpubench.measure.checking import Material, gate
+from gpubench.measure.sampling import Cycle
+from gpubench.model.backend import Backend, Session
+from gpubench.model.case import Case
+from gpubench.model.op import Op
+
+DeviceBytes = Callable[[], int | None]
+
+# Launches between two waits, and of these one whole transfer cycle and one reading of the device's clock.
+BATCH = 100
+WARMUP_SHARE = 0.2
+# Drivers and the allocator go on filling their arenas for about so many openings (llvmpipe: 12 MiB, then flat).
+WARMUP_OPENINGS = 16
+# Growth that is no leak: arenas and pools take memory in pieces of this size. In 10,000 launches 1 MiB is 105 bytes
+# a launch; one forgotten buffer, bind group or event is more.
+HOST_TOLERANCE_BYTES = 1 << 20
+# 200 openings: 20 KiB each. What an open device holds is megabytes.
+OPEN_TOLERANCE_BYTES = 4 << 20
+# The driver hands out device memory in pieces of 2 MiB.
+DEVICE_TOLERANCE_BYTES = 4 << 20
+
+
+class Held(msgspec.Struct, frozen=True):
+    """What a process holds: resident memory, open files or handles, threads; None: device memory is not known."""
+
+    rss_bytes: int
+    handles: int
+    threads: int
+    device_bytes: int | None = None
+
+
+class Trace(msgspec.Struct, frozen=True):
+    """`count` launches or openings of `what`, and what was held after the warm-up, half way and at the end."""
+
+    what: str
+    count: int
+    first: Held
+    middle: Held
+    last: Held
+    tolerance_bytes: int = HOST_TOLERANCE_BYTES
+
+    def leaks(self) -> list[str]:
+        """One sentence for each quantity that grew in both halves by more than half its tolerance."""
+        tolerances = {
+            "rss_bytes": self.tolerance_bytes, "handles": 0, "threads": 0,
+            "device_bytes": DEVICE_TOLERANCE_BYTES,
+        }  # fmt: skip
+        found = []
+        for name, tolerance in tolerances.items():
+            first, middle, last = (getattr(held, name) for held in (self.first, self.middle, self.last))
+            if first is not None and min(middle - first, last - middle) > tolerance / 2:
+                found.append(f"{name} grew from {first} by {middle} to {last} in {self.count}")
+        return found
+
+
+def held(device_bytes: DeviceBytes | None = None) -> Held:
+    """What this process holds now, garbage apart."""
+    import psutil
+
+    gc.collect()
+    process = psutil.Process()
+    with process.oneshot():
+        handles = process.num_handles() if hasattr(process, "num_handles") else process.num_fds()
+        rss, threads = process.memory_info().rss, process.num_threads()
+    return Held(rss, handles, threads, device_bytes() if device_bytes is not None else None)
+
+
+def traced(
+    what: str, count: int, step: Callable[[], int], limit_s: float, device_bytes: DeviceBytes | None, *,
+    warmup: int, tolerance_bytes: int = HOST_TOLERANCE_BYTES,
+) -> Trace:  # fmt: skip
+    """Repeat `step`, which says how many it did: `warmup` times, then `count` times in two halves.
+
+    Where the first half takes longer than half of `limit_s`, the second one is as short: fewer than `count` then.
+    """
+    _steps(step, warmup, limit_s / 2)
+    first = held(device_bytes)
+    half = _steps(step, -(-count // 2), limit_s / 2)
+    middle = held(device_bytes)
+    done = half + _steps(step, half, limit_s)
+    return Trace(what, done, first, middle, held(device_bytes), tolerance_bytes)
+
+
+def _steps(step: Callable[[], int], count: int, limit_s: float) -> int:
+    done, until = 0, time.monotonic() + limit_s
+    while done < count and (not done or time.monotonic() < until):
+        done += step()
+    return done
+
+
+def launches(
+    session: Session, op: Op, case: Case, folder: Path, count: int, *, limit_s: float = 60.0,
+    device_bytes: DeviceBytes | None = None,
+) -> Trace:  # fmt: skip
+    """`count` launches of a checked case, with whole transfer cycles and readings of the device's clock between."""
+    material = Material(session, op, case, 1, "random", folder)
+    try:
+        launch = gate(material, case, lambda phase: None).launch
+        cycle = Cycle(material, msgspec.structs.replace(case, regime="transfer-always"), launch)
+
+        def step() -> int:
+            for _ in range(BATCH // 10):
+                session.run(launch, 10)
+            session.sync()
+            if session.device.kind != "cpu":
+                cycle.seconds(1)
+                session.time(launch, 2)
+            return BATCH
+
+        return traced(
+            f"{op.name} {case.form}", count, step, limit_s, device_bytes, warmup=round(count * WARMUP_SHARE)
+        )
+    finally:
+        material.release()
+        for file in folder.iterdir():
+            file.unlink()
+
+
+def openings(
+    backend: Backend, device_id: str, op: Op, folder: Path, count: int, *, limit_s: float = 60.0,
+    device_bytes: DeviceBytes | None = None,
+) -> Trace:  # fmt: skip
+    """`count` times: open the device, use it in every way, close it."""
+
+    def step() -> int:
+        with contextlib.closing(backend.open(device_id)) as session:
+            session.run(session.empty_launch())
+            session.sync()
+            for form in backend.forms:
+                case = Case(op.name, op.group, {"n": 1000}, "float32", form, "resident", device_id)
+                if session.supports(op, case) is None:
+                    launches_once(session, op, case, folder)
+        return 1
+
+    return traced(
+        "open and close", count, step, limit_s, device_bytes,
+        warmup=max(WARMUP_OPENINGS, round(count * WARMUP_SHARE)), tolerance_bytes=OPEN_TOLERANCE_BYTES,
+    )  # fmt: skip
+
+
+def launches_once(session: Session, op: Op, case: Case, folder: Path) -> None:
+    """One checked launch, and one reading of the device's clock."""
+    material = Material(session, op, case, 1, "random", folder)
+    session.time(gate(material, case, lambda phase: None).launch)
+    material.release()
+    for file in folder.iterdir():
+        file.unlink()

@@ -1,0 +1,102 @@
+"""What a device costs before any work, measured as any other case: checked, sampled, saved; never on a CPU."""
+
+from __future__ import annotations
+
+import pytest
+
+BYTES = ("--sizes", "1k,64k")
+NAMES = ("open", "launch", "roundtrip", "sync", "allocate", "upload", "download")
+
+
+@pytest.fixture(scope="module")
+def ran(run):
+    return run("--ops", "overhead", "--backends", "fake", *BYTES)
+
+
+def measured(ran):
+    return {key: outcome for key, outcome in ran.outcomes.items() if outcome["type"] == "measurement"}
+
+
+def sample(ran, text):
+    return measured(ran)[text]["blocks"][0]["wall_s"][-1]
+
+
+def test_every_overhead_in_its_forms_and_sizes(ran):
+    assert ran.code == 0, ran.err
+    assert set(measured(ran)) == {
+        f"{name}/n={n}/float32/{form}/resident@fake:gpu"
+        for name in NAMES
+        for n in ((1024, 65536) if name in ("allocate", "upload", "download") else (1,))
+        for form in (("library", "tuned") if name in ("allocate", "upload", "download") else ("library",))
+    }
+
+
+def test_the_cpu_has_none_and_says_why(ran):
+    skips = [o for o in ran.outcomes.values() if o["case"]["device_id"] == "fake:cpu"]
+    assert skips
+    assert {(o["type"], o["reason"]) for o in skips} == {("skip", "no-implementation")}
+    assert all("CPU" in o["detail"] for o in skips)
+
+
+def test_samples_are_those_of_the_scripted_device(ran):
+    where = "float32/library/resident@fake:gpu"
+    assert sample(ran, f"launch/n=1/{where}") == pytest.approx(4e-6, rel=0.01)
+    assert sample(ran, f"roundtrip/n=1/{where}") == pytest.approx(5e-6, rel=0.01)
+    assert sample(ran, f"allocate/n=1024/{where}") == pytest.approx(101e-6, rel=0.01)
+    assert sample(ran, f"upload/n=65536/{where}") == pytest.approx(8e-6 + 65536 / 5e10, rel=0.01)
+    assert sample(ran, "allocate/n=1024/float32/tuned/resident@fake:gpu") == pytest.approx(1e-6, rel=0.01)
+    assert sample(ran, "download/n=65536/float32/tuned/resident@fake:gpu") == pytest.approx(
+        4e-6 + 65536 / 1e11, rel=0.01
+    )
+    assert sample(ran, f"open/n=1/{where}") > 1e-3, "a process of its own, on the real clock"
+
+
+def test_bytes_are_those_that_travel_and_nothing_is_computed(ran):
+    for outcome in measured(ran).values():
+        case = outcome["case"]
+        assert outcome["flops"] == 0
+        assert outcome["bytes"] == (case["params"]["n"] if case["op"] in ("upload", "download") else 0)
+        assert outcome["check"]["ok"]
+        assert all(block.get("device_hot_s") is None for block in outcome["blocks"])
+
+
+def test_how_data_reached_the_device_is_said(ran):
+    found = {o["case"]["form"]: o.get("staging", "pageable") for o in measured(ran).values()}
+    assert found == {"library": "pageable", "tuned": "pinned"}
+
+
+def test_without_sizes_the_ladder_is_planned_and_nothing_is_searched(run):
+    ran = run("--ops", "upload,sync", "--backends", "fake", "--dry-run")
+    assert ran.code == 0
+    sizes = [
+        int(line.split("n=")[1].split("/")[0]) for line in ran.out.splitlines() if line.startswith("upload/")
+    ]
+    assert sorted(set(sizes)) == [2**10, 2**14, 2**18, 2**22, 2**26, 2**30]
+    assert [line for line in ran.out.splitlines() if line.startswith("sync/")] == [
+        "sync/n=1/float32/library/resident@fake:gpu"
+    ]
+    assert "budget" not in ran.out
+
+
+def test_sizes_do_not_reach_what_has_none(run):
+    ran = run("--ops", "sync,upload", "--sizes", "1k", "--backends", "fake", "--dry-run")
+    cases = [line.split("/float32")[0] for line in ran.out.splitlines() if "@fake:gpu" in line]
+    assert sorted(set(cases)) == ["sync/n=1", "upload/n=1024"]
+
+
+def test_half_a_word_cannot_be_sent(run):
+    ran = run("--ops", "upload", "--sizes", "1001,1000", "--devices", "fake:gpu")
+    reasons = {key.split("/")[1]: o.get("reason") for key, o in ran.outcomes.items()}
+    assert reasons == {"n=1001": "shape", "n=1000": None}
+
+
+def test_bytes_that_do_not_arrive_are_a_failure(run):
+    ran = run("--ops", "upload,download", "--sizes", "1k", "--devices", "fake:wrong")
+    assert ran.code == 1
+    assert {(o["type"], o["reason"]) for o in ran.outcomes.values()} == {("failure", "wrong-result")}
+
+
+def test_all_ops_are_those_that_compute(run):
+    ran = run("--ops", "all", "--sizes", "16", "--backends", "fake", "--dry-run")
+    assert "add/n=16/" in ran.out
+    assert "sync/" not in ran.out

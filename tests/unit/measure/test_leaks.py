@@ -1,0 +1,73 @@
+"""A leak grows in both halves; a cache or an arena that fills once is none."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpubench import backends, kernels
+from gpubench.measure import leaks
+from gpubench.measure.leaks import Held, Trace
+from gpubench.model.case import Case
+
+MIB = 1 << 20
+
+
+def trace(first, middle, last):
+    return Trace("add tuned", 200, first, middle, last)
+
+
+def test_what_stays_as_it_is_leaks_nothing():
+    same = Held(100 * MIB, 6, 12, 500 * MIB)
+    assert trace(same, same, same).leaks() == []
+
+
+@pytest.mark.parametrize(
+    ("field", "step"), [("rss_bytes", MIB), ("handles", 1), ("threads", 1), ("device_bytes", 4 * MIB)]
+)
+def test_what_grows_in_both_halves_is_named(field, step):
+    start = {"rss_bytes": 100 * MIB, "handles": 6, "threads": 12, "device_bytes": 500 * MIB}
+    helds = [Held(**{**start, field: start[field] + i * step}) for i in range(3)]
+    assert [text.partition(" ")[0] for text in trace(*helds).leaks()] == [field]
+    # Filled in the first half, flat in the second, or the other way round: a cache.
+    assert trace(helds[0], helds[2], helds[2]).leaks() == []
+    assert trace(helds[0], helds[0], helds[2]).leaks() == []
+
+
+def test_unknown_device_memory_is_no_leak():
+    known = Held(100 * MIB, 6, 12)
+    assert trace(known, known, known).leaks() == []
+
+
+@given(st.integers(1, 2000), st.integers(1, 150))
+def test_both_halves_do_as_much(count, per_step):
+    done = []
+
+    def step():
+        done.append(per_step)
+        return per_step
+
+    found = leaks.traced("x", count, step, 10.0, None, warmup=10)
+    assert found.count >= count
+    assert found.count % (2 * per_step) == 0
+
+
+def test_time_that_runs_out_is_said_in_the_count():
+    found = leaks.traced("x", 1000, lambda: 1, 0.0, None, warmup=10)
+    assert found.count == 2
+
+
+def test_a_forgotten_array_a_launch_is_found(tmp_path):
+    op = kernels.load("add")
+    session = backends.load("numpy").open("numpy:0")
+    kept = []
+    whole = session.run
+    session.run = lambda launch, repeat=1: (kept.append(bytearray(8192 * repeat)), whole(launch, repeat))
+    case = Case("add", "vector", {"n": 1000}, "float32", "library", "resident", "numpy:0")
+    try:
+        found = leaks.launches(session, op, case, tmp_path, 1000)
+    finally:
+        session.close()
+    assert found.count == 1000
+    assert any(text.startswith("rss_bytes") for text in found.leaks())
