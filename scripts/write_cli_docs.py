@@ -50,11 +50,11 @@ matmul and transpose; `gpubench ops` says it for each. **`1k` is 1024**: the suf
 
 ## Shapes, variants, TF32
 
-Ops with params beside the size list them in `gpubench ops`: matmul `m`, `k` and `batch`, gemv and transpose `m`, softmax
-and its derivative `columns`. `--params [OP:]NAME=LIST[,NAME=LIST...]` gives them, with values written as sizes are. Several
-values make several workloads, several names all their combinations, and each `--params` adds its own; the plain shape
-is then left out. Without `OP:` (an op or a group) the ops that have all the names take them, the others stay as they are.
-A shape that does not go with a size is a skip with the reason `shape`.
+Ops with params beside the size list them in `gpubench ops`: matmul `m`, `k` and `batch`, gemv and transpose `m`,
+softmax and its derivative `columns`. `--params [OP:]NAME=LIST[,NAME=LIST...]` gives them, with values written as
+sizes are. Several values make several workloads, several names all their combinations, and each `--params` adds
+its own; the plain shape is then left out. Without `OP:` (an op or a group) the ops that have all the names take
+them, the others stay as they are. A shape that does not go with a size is a skip with the reason `shape`.
 
 | written | means |
 |---|---|
