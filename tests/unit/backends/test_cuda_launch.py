@@ -1,0 +1,127 @@
+"""How CUDA programs are bound and launched, on a stand-in for CuPy that records what it is asked for."""
+
+import numpy as np
+import pytest
+
+from gpubench import kernels
+from gpubench.backends._cuda import CudaPrograms
+from gpubench.backends.cupy import no_bfloat16
+from gpubench.errors import BuildError
+from gpubench.model.case import Case
+from gpubench.model.kernel import Limits
+
+LIMITS = Limits(max_buffer_bytes=2**37, max_binding_bytes=2**37, multiprocessors=132, clusters=True)
+
+
+class CompileError(Exception):
+    pass
+
+
+class Recorder:
+    """The part of CuPy that `CudaPrograms` uses."""
+
+    uint8 = np.uint8
+
+    class cuda:
+        class compiler:
+            CompileException = CompileError
+
+    def __init__(self, fails=False):
+        self.fails = fails
+        self.modules, self.launched = [], []
+
+    def zeros(self, size, dtype):
+        return np.zeros(size, dtype)
+
+    def RawModule(self, code, options):
+        if self.fails:
+            raise CompileError("line 1: no")
+        self.modules.append((code, options))
+        return self
+
+    def get_function(self, entry):
+        return lambda grid, block, arguments, shared_mem: self.launched.append((entry, grid, block, arguments))
+
+
+def case(name, params, dtype="float32"):
+    return Case(name, kernels.load(name).group, params, dtype, "tuned", "resident", "cupy:0")
+
+
+def launch(cupy, name, params, dtype="float32", inputs=1):
+    programs = CudaPrograms(cupy, LIMITS)
+    buffers = [object() for _ in range(inputs)]
+    return buffers, programs.launch(kernels.load(name), case(name, params, dtype), buffers, "the output")
+
+
+def test_a_program_without_passes_launches_nothing():
+    cupy = Recorder()
+    _, prepared = launch(cupy, "relu", {"n": 0})
+    prepared()
+    assert cupy.launched == []
+    assert prepared.output == "the output"
+    assert prepared.kernel_hash
+
+
+def test_scratch_is_zero_before_the_first_launch():
+    cupy = Recorder()
+    (x,), prepared = launch(cupy, "sum", {"n": 10**7})
+    prepared()
+    ((entry, grid, block, arguments),) = cupy.launched
+    assert entry == "gpubench_sum"
+    assert grid[0] > 1
+    assert block == (256, 1, 1)
+    assert arguments[:2] == (x, "the output")
+    partial, ticket, n = arguments[2:]
+    assert partial.size >= 4 * grid[0]
+    assert not ticket.any()
+    assert n == 10**7
+    assert n.dtype == np.int64
+
+
+def test_passes_run_in_order_and_share_their_scratch():
+    cupy = Recorder()
+    (a, x), prepared = launch(cupy, "gemv", {"m": 2, "n": 2**20}, inputs=2)
+    prepared()
+    prepared()
+    names = [entry for entry, *_ in cupy.launched]
+    assert names == ["gpubench_gemv", "gpubench_gemv_add"] * 2
+    first, second = (arguments for *_, arguments in cupy.launched[:2])
+    assert first[:2] == (a, x)
+    assert first[2] is second[0]
+    assert second[1] == "the output"
+
+
+def test_a_kernels_options_reach_the_compiler_and_its_hash():
+    cupy = Recorder()
+    _, half = launch(cupy, "sigmoid", {"n": 64}, "float16")
+    _, single = launch(cupy, "sigmoid", {"n": 64})
+    assert [options for _, options in cupy.modules] == [("--std=c++17", "--prec-div=false"), ("--std=c++17",)]
+    assert half.kernel_hash != single.kernel_hash
+
+
+def test_a_text_is_compiled_once_per_workload():
+    cupy = Recorder()
+    programs = CudaPrograms(cupy, LIMITS)
+    for _ in range(3):
+        programs.launch(kernels.load("relu"), case("relu", {"n": 64}), [object()], object())
+    assert len(cupy.modules) == 1
+
+
+def test_what_the_compiler_says_is_our_error():
+    with pytest.raises(BuildError, match="line 1: no"):
+        launch(Recorder(fails=True), "relu", {"n": 64})
+
+
+@pytest.mark.parametrize(
+    ("cupy", "numpy", "why"),
+    [
+        ("14.0.0", "2.1.2", ""),
+        ("14.0.0rc1", "2.4.0.dev0", ""),
+        ("15.1", "3.0.0", ""),
+        ("13.6.0", "2.3.0", "CuPy 13.6.0 has no bfloat16 arrays; CuPy 14 has"),
+        ("14.1.1", "2.1.1", "CuPy has bfloat16 arrays with NumPy 2.1.2 and above; this is NumPy 2.1.1"),
+        ("14.1.1", "2.0.2", "CuPy has bfloat16 arrays with NumPy 2.1.2 and above; this is NumPy 2.0.2"),
+    ],
+)
+def test_bfloat16_needs_these_versions(cupy, numpy, why):
+    assert no_bfloat16(cupy, numpy) == why

@@ -1,0 +1,249 @@
+"""CUDA as text: any size gives a launch that the device accepts and that covers every element, or Unsupported."""
+
+import math
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpubench import kernels
+from gpubench.errors import Unsupported
+from gpubench.kernels import _gemv_cuda, _reduce_cuda, _rows_cuda, _transpose_cuda
+from gpubench.model.kernel import CudaPass, CudaProgram, Limits
+from gpubench.model.op import ITEMSIZE, Dtype
+
+H200 = Limits(
+    max_buffer_bytes=2**37,
+    max_binding_bytes=2**37,
+    max_workgroup_bytes=49152,
+    max_workgroup_threads=1024,
+    multiprocessors=132,
+    float16=True,
+    float64=True,
+    clusters=True,
+)
+OLDER = Limits(max_buffer_bytes=2**37, max_binding_bytes=2**37, multiprocessors=80)
+DTYPES: tuple[Dtype, ...] = ("float32", "float64", "float16", "bfloat16")
+OPS = {
+    name: op.tuned["cupy"][0]
+    for name in kernels.computed()
+    if "cupy" in (op := kernels.load(name)).tuned and not op.tuned["cupy"][0].library
+}
+REDUCTIONS = ("dot", "max", "sum")
+BY_ROWS = ("softmax", "softmax_grad")
+ELEMENTWISE = sorted(set(OPS) - {*REDUCTIONS, *BY_ROWS, "gemv", "transpose"})
+
+dtypes = st.sampled_from(DTYPES)
+devices = st.sampled_from([H200, OLDER])
+
+
+def built(name, params, dtype, device=H200) -> CudaProgram:
+    program: CudaProgram = OPS[name].build(params, dtype, device)
+    for step in program.passes:
+        check_pass(step)
+    known = {operand.name for operand in kernels.load(name).inputs} | {"out"} | set(program.scratch)
+    assert {a for step in program.passes for a in step.arguments if isinstance(a, str)} <= known
+    assert all(size > 0 for size in program.scratch.values())
+    return program
+
+
+def check_pass(step: CudaPass) -> None:
+    assert all(1 <= extent <= most for extent, most in zip(step.grid, (2**31 - 1, 65535, 65535), strict=True))
+    threads = math.prod(step.block)
+    assert threads <= 1024
+    assert threads % 32 == 0  # the shuffles name all 32 threads of a warp
+    signature = re.search(rf"\b{step.entry}\(([^)]+)\)", step.source)
+    assert signature
+    declared = [part.strip() for part in signature[1].split(",")]
+    assert len(declared) == len(step.arguments)
+    for text, given_ in zip(declared, step.arguments, strict=True):
+        assert text.startswith("long long ") == isinstance(given_, int)
+    for opening, closing in ("{}", "()", "[]"):
+        assert step.source.count(opening) == step.source.count(closing)
+    assert "#include" not in step.source  # a machine with a driver and CuPy may have no CUDA headers
+
+
+def number(name: str, source: str) -> int:
+    found = re.search(rf"\b{name} = (\d+)", source)
+    assert found
+    return int(found[1])
+
+
+def lanes(dtype: str) -> int:
+    return 16 // ITEMSIZE[dtype]
+
+
+def test_every_op_that_computes_has_a_cuda_kernel_or_is_a_library_call():
+    assert {name for name in kernels.computed() if name not in OPS} == {"matmul"}
+
+
+@pytest.mark.parametrize("name", OPS)
+def test_every_declared_dtype_is_there(name):
+    for dtype in kernels.load(name).dtypes:
+        assert built(name, {"n": 4096}, dtype).passes
+
+
+@pytest.mark.parametrize("name", ELEMENTWISE)
+@given(n=st.one_of(st.integers(1, 5000), st.integers(1, 2**34)), dtype=dtypes)
+def test_every_element_is_covered(name, n, dtype):
+    (step,) = built(name, {"n": n}, dtype).passes
+    assert step.arguments[-1] == n
+    blocks, threads = step.grid[0], step.block[0]
+    assert (blocks - 1) * threads * lanes(dtype) < n <= blocks * threads * lanes(dtype)
+
+
+@pytest.mark.parametrize("name", ELEMENTWISE)
+def test_a_vector_longer_than_any_grid_is_refused(name):
+    with pytest.raises(Unsupported, match="2147483647"):
+        OPS[name].build({"n": 2**45}, "float32", H200)
+
+
+def test_what_only_moves_is_not_converted():
+    for dtype in ("float16", "bfloat16"):
+        source = built("copy", {"n": 64}, dtype).passes[0].source
+        assert "stored element(stored x) { return x; }" in source
+        assert "narrow(x + y)" in built("add", {"n": 64}, dtype).passes[0].source
+
+
+def test_only_halves_beside_an_exponential_are_divided_in_short():
+    short = ("--prec-div=false",)
+    assert built("sigmoid", {"n": 64}, "float16").passes[0].options == short
+    assert built("sigmoid", {"n": 64}, "float32").passes[0].options == ()
+    assert built("div", {"n": 64}, "float16").passes[0].options == ()
+
+
+@pytest.mark.parametrize("name", sorted(OPS))
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_no_elements_are_no_work(name, dtype):
+    if name == "max":
+        with pytest.raises(Unsupported, match="no largest"):
+            OPS[name].build({"n": 0}, dtype, H200)
+    elif name in REDUCTIONS:
+        (step,) = built(name, {"n": 0}, dtype).passes  # it writes the 0
+        assert step.grid == (1, 1, 1)
+    else:
+        assert built(name, {"n": 0}, dtype).passes == ()
+
+
+@pytest.mark.parametrize("name", sorted(OPS))
+def test_one_text_serves_many_sizes(name):
+    sides = (1032, 1056, 1184) if name in ("gemv", "transpose") else (2**23, 2**23 + 2**14, 3 * 2**22)
+    assert len({built(name, {"n": n}, "float32").passes[0].source for n in sides}) == 1
+
+
+@pytest.mark.parametrize("name", REDUCTIONS)
+@given(n=st.one_of(st.integers(1, 10**6), st.integers(1, 2**36)), dtype=dtypes)
+def test_a_reduction_is_one_launch_with_a_word_per_block(name, n, dtype):
+    program = built(name, {"n": n}, dtype)
+    (step,) = program.passes
+    blocks = step.grid[0]
+    assert blocks <= _reduce_cuda.Shape().blocks
+    assert program.scratch["partial"] >= blocks * max(4, ITEMSIZE[dtype])
+    assert program.scratch["ticket"] >= 4
+    tile = number("THREADS", step.source) * number("VECTORS", step.source) * lanes(dtype)
+    assert blocks == _reduce_cuda.Shape().blocks or (blocks - 1) * tile < n <= blocks * tile
+
+
+@given(columns=st.integers(1, 200_000), dtype=dtypes, device=devices, arrays=st.sampled_from([1, 2]))
+def test_a_row_is_held_by_its_threads_or_looped_over(columns, dtype, device, arrays):
+    layout = _rows_cuda.layout_of(columns, dtype, device, arrays=arrays)
+    width = lanes(dtype) if layout.packed else 1
+    assert layout.units * width == columns
+    assert layout.lanes & (layout.lanes - 1) == 0
+    assert layout.threads % layout.lanes == 0
+    assert layout.threads in (128, 256, 512, 1024)
+    if layout.cluster > 1:
+        assert device.clusters
+        assert layout.cluster in (2, 4, 8)
+        assert layout.lanes == layout.threads == 1024
+    if layout.held:
+        assert layout.lanes * layout.held * layout.cluster >= layout.units
+        assert layout.held * width * max(4, ITEMSIZE[dtype]) * arrays <= 128
+    else:
+        blocks = 8 if device.clusters else 1
+        assert columns * max(4, ITEMSIZE[dtype]) * arrays > blocks * 1024 * 64
+
+
+@pytest.mark.parametrize("name", BY_ROWS)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_rows_up_to_65536_are_read_once(name, dtype):
+    for columns in (256, 1024, 4096, 16384, 65536):
+        (step,) = built(name, {"n": columns * 3, "columns": columns}, dtype).passes
+        assert number("HELD", step.source) > 0
+
+
+@pytest.mark.parametrize("name", BY_ROWS)
+@given(rows=st.integers(1, 5000), columns=st.integers(1, 100_000), dtype=dtypes, device=devices)
+def test_every_row_is_covered(name, rows, columns, dtype, device):
+    (step,) = built(name, {"n": rows * columns, "columns": columns}, dtype, device).passes
+    assert step.arguments[-2:] == (rows, columns)
+    assert number("THREADS", step.source) == step.block[0]
+    cluster = number("CLUSTER", step.source)
+    assert (f"__cluster_dims__({cluster}, 1, 1)" in step.source) == (cluster > 1)
+    assert step.grid[0] % cluster == 0
+    assert step.grid[0] // cluster * (step.block[0] // number("ROW_THREADS", step.source)) >= rows
+
+
+@given(m=st.integers(1, 100_000), n=st.integers(1, 100_000), dtype=dtypes)
+def test_every_tile_of_a_transpose_is_covered(m, n, dtype):
+    (step,) = built("transpose", {"n": n, "m": m}, dtype).passes
+    assert step.arguments == ("x", "out", m, n)
+    if m % lanes(dtype) == 0 and n % lanes(dtype) == 0:
+        down, across = (number(name, step.source) * lanes(dtype) for name in ("DOWN", "ACROSS"))
+    else:
+        down = across = number("SIDE", step.source)
+    assert step.grid[0] == -(-m // down) * -(-n // across)
+
+
+def test_a_transpose_taller_than_a_grid_in_y_is_done():
+    assert built("transpose", {"n": 4, "m": 2**27}, "float32").passes
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_transpose_meets_no_memory_bank_twice(dtype):
+    """Eight threads move 128 bytes at once: their eight places must differ modulo 8, writing and reading."""
+    tile, width = _transpose_cuda.Tile(), lanes(dtype)
+    assert "tile[j * LANES + k][i ^ (j & 7)]" in _transpose_cuda.squares(dtype, tile)
+    assert "tile[j][i ^ (j / LANES & 7)]" in _transpose_cuda.squares(dtype, tile)
+    for first in range(0, tile.down * tile.across, 8):
+        for k in range(width):
+            squares = [divmod(q, tile.across) for q in range(first, first + 8)]
+            written = {((j * width + k) * tile.down + (i ^ (j & 7))) % 8 for i, j in squares}
+            assert len(written) == 8
+    for first in range(0, tile.down * tile.across * width, 8):
+        places = [divmod(q, tile.down) for q in range(first, first + 8)]
+        assert len({(j * tile.down + (i ^ (j // width & 7))) % 8 for j, i in places}) == 8
+
+
+def test_a_tile_beyond_shared_memory_is_refused():
+    with pytest.raises(Unsupported, match="65536 bytes"):
+        _transpose_cuda.squares("float32", _transpose_cuda.Tile(32, 32, 256))
+
+
+@given(m=st.integers(1, 10**7), n=st.integers(1, 10**6), dtype=dtypes)
+def test_gemv_covers_every_row_and_every_part_of_it(m, n, dtype):
+    program = built("gemv", {"m": m, "n": n}, dtype)
+    layout = _gemv_cuda.layout_of(m, n, dtype, H200)
+    first = program.passes[0]
+    assert first.grid == (-(-m // layout.block_rows), layout.parts, 1)
+    assert first.arguments == ("a", "x", "partial" if layout.parts > 1 else "out", m, n)
+    assert len(program.passes) == (1 if layout.parts == 1 else 2)
+    if layout.parts > 1:
+        assert program.scratch["partial"] == m * layout.parts * max(4, ITEMSIZE[dtype])
+        last = program.passes[1]
+        assert last.grid[0] * (last.block[0] // 32) >= m
+
+
+@pytest.mark.parametrize(("m", "n"), [(1, 2**26), (16, 2**22), (8192, 8192), (2**22, 16)])
+def test_gemv_fills_the_device_whatever_the_shape(m, n):
+    first = built("gemv", {"m": m, "n": n}, "float32").passes[0]
+    assert math.prod(first.grid) >= 4 * 132
+
+
+def test_cublas_is_its_own_tuned_form():
+    (kernel,) = kernels.load("matmul").tuned["cupy"]
+    assert kernel.library
+    with pytest.raises(Unsupported, match="cuBLAS") as caught:
+        kernel.build({"n": 64}, "float32", H200)
+    assert caught.value.reason == "no-implementation"
