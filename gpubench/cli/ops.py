@@ -70,7 +70,7 @@ def formula(cost: Callable[[int], int]) -> str:
     """`2 n^3`, `4 n^2 + 8 n`, `n/1024`: a cost as a polynomial in n or a fraction of it, else its value at one size."""
     # Coefficients as the digits of one value: to a base so large that no coefficient, of either sign, reaches half.
     base, probes = _BASE, (_BASE >> 8, _BASE >> 7, _BASE >> 6)
-    rest, scales = cost(base), []
+    rest, scales = cost(base), list[int]()
     while rest and len(scales) < 4:
         digit = (rest + base // 2) % base - base // 2
         scales.append(digit)

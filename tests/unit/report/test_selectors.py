@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gpubench.errors import UsageError
+from gpubench.model.case import parse_case_id
 from gpubench.selectors import selection, selector
 from tests.unit.report.builders import case
 
@@ -66,7 +68,45 @@ def test_no_text_gives_anything_but_a_usage_error(text):
         selector(text)(BIG)
 
 
-@given(st.sampled_from(["add", "relu"]), st.integers(1, 2**40), st.sampled_from(["library", "tuned"]))
-def test_every_case_id_selects_its_case(op, n, form):
-    what = case(op, n, form)
+@pytest.mark.parametrize(
+    ("form", "variants"),
+    [
+        ("tuned", {None}), ("tuned-naive", {"naive"}), ("tuned-*", {"naive", "register"}),
+        ("tuned*", {None, "naive", "register"}), ("*", {None, "naive", "register"}), ("library*", set()),
+    ],
+)  # fmt: skip
+def test_a_plain_form_is_not_its_variants(form, variants):
+    found = {
+        variant
+        for variant in (None, "naive", "register")
+        if selector(f"matmul/*/*/{form}")(msgspec.structs.replace(BIG, variant=variant))
+    }
+    assert found == variants
+
+
+def test_params_beside_the_size_can_be_named_or_left_open():
+    wide = msgspec.structs.replace(BIG, params={"n": 4096, "m": 16, "k": 8})
+    for text in ("matmul/n=4096", "matmul/n=4096,m=16", "matmul/n>=1k,k=8,m=16", wide.id):
+        assert selector(text)(wide)
+    for text in ("matmul/n=4096,m=17", "matmul/n=4096,batch=2"):
+        assert not selector(text)(wide)
+    assert not selector(wide.id)(BIG)
+
+
+variants = st.none() | st.sampled_from(["naive", "tiled", "tf32", "split_k2"])
+shapes = st.dictionaries(st.sampled_from(["m", "k", "batch", "columns"]), st.integers(1, 2**40))
+
+
+@given(
+    st.sampled_from(["add", "relu"]), st.integers(1, 2**40), st.sampled_from(["library", "tuned"]), variants, shapes
+)  # fmt: skip
+def test_every_case_id_selects_its_case_and_reads_back(op, n, form, variant, shape):
+    what = msgspec.structs.replace(case(op, n, form), variant=variant, params={"n": n, **shape})
     assert selector(what.id)(what)
+    assert parse_case_id(what.id, what.group) == what
+
+
+@pytest.mark.parametrize("form", ["tuned-", "tuned-A", "tuned-a-b", "tuned naive", "tunednaive", "-naive"])
+def test_what_is_no_form_is_no_case_id(form):
+    with pytest.raises(ValueError, match="not a case id"):
+        parse_case_id(BIG.id.replace("/tuned/", f"/{form}/"))
