@@ -1,0 +1,83 @@
+"""CuPy's matmul on a real GPU: TF32 only where it was asked for, batches and sides, halves."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from gpubench import kernels
+from gpubench.measure.checking import Material, gate
+from gpubench.model.case import TF32, Case
+from gpubench.model.op import UNIT_ROUNDOFF
+
+pytestmark = pytest.mark.cuda
+
+OP = kernels.load("matmul")
+FLOAT32_LIMIT = OP.tolerance.units * UNIT_ROUNDOFF["float32"]
+SHAPES = [
+    {"n": 512}, {"n": 1024}, {"n": 1000}, {"n": 256, "m": 4096, "k": 64}, {"n": 256, "batch": 8},
+    {"n": 100, "m": 33, "k": 700, "batch": 3},
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def session():
+    from gpubench.backends.cupy import BACKEND
+
+    opened = BACKEND.open("cupy:0")
+    yield opened
+    opened.close()
+
+
+def case(params, dtype="float32", variant=None, form="library"):
+    return Case(OP.name, OP.group, params, dtype, form, "resident", "cupy:0", variant=variant)
+
+
+@pytest.mark.parametrize("params", SHAPES, ids=str)
+def test_tf32_is_on_for_its_own_row_and_off_before_and_after(session, params, tmp_path):
+    plain, rounded = case(params), case(params, variant=TF32)
+    assert session.supports(OP, rounded) is None
+    material = Material(session, OP, plain, 1, "random", tmp_path)
+    errors = [gate(material, one, lambda phase: None).check.max_error for one in (plain, rounded, plain)]
+    material.release()
+    assert errors[0] == errors[2], "the mode of the handle is put back"
+    assert errors[0] <= FLOAT32_LIMIT < errors[1], "TF32 rounds: if it did not, it would not have been on"
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float16", "bfloat16"])
+@pytest.mark.parametrize("params", SHAPES, ids=str)
+def test_shapes_in_other_dtypes(session, params, dtype, tmp_path):
+    one = case(params, dtype)
+    refusal = session.supports(OP, one)
+    if refusal is not None:
+        assert (dtype, refusal.reason) == ("bfloat16", "no-dtype")
+        return
+    material = Material(session, OP, one, 1, "random", tmp_path)
+    assert gate(material, one, lambda phase: None).check.ok
+    material.release()
+
+
+def test_tf32_concerns_float32_alone(session):
+    for dtype in ("float64", "float16"):
+        assert session.supports(OP, case({"n": 64}, dtype, TF32)).reason == "no-implementation"
+
+
+def test_the_environment_cannot_switch_it_on_and_the_row_is_faster(tmp_path):
+    """Under CUPY_TF32=1 the plain row still passes the gate of float32; the other row shows what TF32 gains."""
+    ended = subprocess.run(
+        [
+            sys.executable, "-m", "gpubench", "run", "--devices", "cupy:0", "--ops", "matmul", "--sizes", "4096",
+            "--regimes", "resident", "--allow-tf32", "--quick", "-o", "r.json", "--format", "json",
+        ],
+        cwd=tmp_path, env={**os.environ, "CUPY_TF32": "1", "NVIDIA_TF32_OVERRIDE": "1"}, capture_output=True,
+        text=True, timeout=300, check=False,
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr
+    found = {outcome["case"].get("variant"): outcome for outcome in json.loads(ended.stdout)["outcomes"]}
+    assert found[None]["check"]["max_error"] <= FLOAT32_LIMIT < found[TF32]["check"]["max_error"]
+    fastest = {name: min(v for b in o["blocks"] for v in b["wall_s"]) for name, o in found.items()}
+    assert fastest[TF32] < 0.6 * fastest[None]
