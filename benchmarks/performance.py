@@ -1,0 +1,178 @@
+"""Measure what docs/performance.md shows, or rewrite its tables from result files.
+
+    python benchmarks/performance.py                  rewrite the page from the files that it names (`make docs`)
+    python benchmarks/performance.py FILE...          the same from these files
+    python benchmarks/performance.py --run            run every measurement on this machine, then rewrite the page
+    python benchmarks/performance.py --run --quick    a trial under a minute, software adapters included: saves nothing,
+                                                      prints the page
+
+--results-dir DIR and --page FILE (`-`: print) put files elsewhere. Exit code 1 if a measurement failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs" / "performance.md"
+GIB = 2**30
+_SAVED = re.compile(r"^saved (.+)$", re.MULTILINE)
+_BRIEF = ("--quick", "--max-time", "200ms", "--regimes", "resident")
+_GPU = ("--backends", "cupy?,wgpu?")
+_CPU = ("--backends", "numpy")
+_MEMORY_OPS = "vector,reduction,activation,derivative,transpose,gemv"
+_LARGER_OPS = "copy,add,chain,relu,sum,softmax"  # at twice the size, too: the copy's rate does not depend on it
+
+
+class Sizes(NamedTuple):
+    """Sizes of one class of devices, in the words of `--sizes`; for devices with `least_bytes` of memory or more."""
+
+    least_bytes: int
+    elements: str
+    more_elements: str
+    cpu_elements: str
+    sides: str  # of the matrices of matmul
+    rungs: str  # of those that the ladder climbs
+    large_side: str  # of the matrices of transpose and gemv
+    shapes: tuple[tuple[str, ...], ...]
+    widths: str
+    product: str  # the side of the matrices in other dtypes
+
+
+_LARGE = Sizes(
+    24 * GIB, "64M", "128M", "32M", "512,1000,1024,2048,4096,4097,8192", "1024,4096", "8k",
+    (("4096", "m=256", "k=256", "m=256,k=256"), ("256", "m=4096,k=4096", "m=64k,k=1k"), ("1024", "batch=16")),
+    "256,512,1024,2048,4096,8192,16384,32768,65536", "4096",
+)  # fmt: skip
+_MIDDLE = _LARGE._replace(
+    least_bytes=6 * GIB, elements="32M", more_elements="64M", sides="512,1000,1024,2048,4096,4097"
+)
+_SMALL = _LARGE._replace(
+    least_bytes=0, elements="8M", more_elements="16M", cpu_elements="16M", sides="512,1000,1024,2048", rungs="1024",
+    large_side="2k", shapes=(("1024", "m=256", "k=256"), ("256", "batch=16")), product="1024",
+)  # fmt: skip
+_TRIAL = _LARGE._replace(
+    elements="64k", more_elements="128k", cpu_elements="64k", sides="64,100", rungs="64", large_side="128",
+    shapes=(("64", "m=16,k=32", "batch=2"),), widths="256,1024", product="64",
+)  # fmt: skip
+
+
+def plan(sizes: Sizes) -> list[tuple[str, ...]]:
+    """The arguments of every `gpubench run`, each with what it takes to judge its rows: copy, matmul or both."""
+    sided = ("--sizes", f"transpose={sizes.large_side}", "--sizes", f"gemv={sizes.large_side}")
+    dtypes = ("float64", "float16", "bfloat16")
+    return [
+        ("--ops", "roofline", "--dtypes", "float32,float64,float16,bfloat16"),
+        ("--ops", "matmul,copy", "--sizes", f"matmul={sizes.sides}", "--sizes", f"copy={sizes.elements}"),
+        *(("--ops", "matmul", "--sizes", f"{side}", *_each("--params", texts), *_GPU) for side, *texts in sizes.shapes),
+        ("--ops", "matmul", "--sizes", sizes.rungs, "--variant", "naive,tiled,register", "--allow-tf32", *_GPU),
+        ("--ops", _MEMORY_OPS, "--sizes", sizes.elements, *sided, *_GPU),
+        ("--ops", _LARGER_OPS, "--sizes", sizes.more_elements, *_GPU),
+        ("--ops", _MEMORY_OPS, "--sizes", sizes.cpu_elements, *sided, *_CPU),
+        ("--ops", "copy,softmax,softmax_grad", "--sizes", sizes.elements, "--params", f"columns={sizes.widths}", *_GPU),
+        ("--ops", "copy,add,relu,gelu,sum,softmax,transpose,matmul", "--sizes", sizes.elements,
+         "--sizes", f"transpose={sizes.large_side}", "--sizes", f"matmul={sizes.product}",
+         "--dtypes", ",".join(dtypes), *_GPU),
+        ("--ops", "overhead,add", "--sizes", "add=1M", *_GPU),
+    ]  # fmt: skip
+
+
+def _each(option: str, texts: Sequence[str]) -> list[str]:
+    return [word for text in texts for word in (option, text)]
+
+
+def trial(arguments: Sequence[str]) -> tuple[str, ...]:
+    """The same on whatever there is, with the fewest samples."""
+    words = list(arguments)
+    if "roofline" in words:
+        words = ["--ops", "roofline", "--sizes", "copy=64k", "--sizes", "matmul=64"]
+    if "overhead,add" in words:
+        ops = "launch,roundtrip,sync,allocate,upload,download,add"  # not `open`: a process for every sample
+        words = ["--ops", ops, "--sizes", "add=64k", "--sizes", "overhead=64k", *_GPU]
+    return (*words, "--allow-software", "--max-time", "20ms", "--min-samples", "3")
+
+
+def device_bytes() -> int | None:
+    """Memory of the largest GPU that detection knows; None without a GPU or its size."""
+    ended = subprocess.run(
+        [sys.executable, "-m", "gpubench", "detect", "--json"], capture_output=True, text=True, cwd=ROOT
+    )
+    gpus = json.loads(ended.stdout or "{}").get("gpus", [])
+    known = [gpu.get("memory", {}).get("usable_bytes", {}).get("value") for gpu in gpus]
+    return max((value for value in known if value), default=None)
+
+
+def measure(arguments: Sequence[str], folder: Path) -> tuple[int, str | None]:
+    """One `gpubench run`: its exit code and the result file, with a line on how long it took."""
+    began = time.monotonic()
+    words = ["run", *_BRIEF, *arguments, "--tag", "performance", "--results-dir", str(folder), "--no-progress"]
+    ended = subprocess.run([sys.executable, "-m", "gpubench", *words], capture_output=True, text=True, cwd=ROOT)
+    found = _SAVED.search(ended.stderr)
+    print(
+        f"{time.monotonic() - began:6.1f} s, exit {ended.returncode}: gpubench run {' '.join(arguments)}",
+        file=sys.stderr,
+    )
+    if ended.returncode:
+        print(*ended.stderr.splitlines()[-4:], sep="\n", file=sys.stderr)
+    return ended.returncode, found[1] if found else None
+
+
+def measured(folder: Path, *, quick: bool) -> tuple[list[str], bool]:
+    """The result files of the whole plan, relative to the repository where they lie in it; whether all went well."""
+    memory = device_bytes()
+    sizes = (
+        _TRIAL
+        if quick
+        else next(found for found in (_LARGE, _MIDDLE, _SMALL) if (memory or 0) >= found.least_bytes)
+    )
+    saved, well = [], True
+    for arguments in plan(sizes):
+        if quick and _LARGER_OPS in arguments:
+            continue
+        code, path = measure(trial(arguments) if quick else arguments, folder)
+        well = well and code == 0
+        if path is not None:
+            place = (ROOT / path).resolve()
+            saved.append(str(place.relative_to(ROOT) if place.is_relative_to(ROOT) else place))
+    return saved, well
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("files", nargs="*", metavar="FILE")
+    parser.add_argument("--run", action="store_true")
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--results-dir", type=Path, default=ROOT / "results")
+    parser.add_argument("--page", default=None)
+    given = parser.parse_args()
+    sys.path.insert(0, str(ROOT))  # as a script, this file's own folder is there instead
+    from benchmarks.performance_page import files_of, rewritten
+
+    text = PAGE.read_text(encoding="utf-8")
+    files, well = given.files, True
+    with tempfile.TemporaryDirectory() as scratch:
+        if given.run:
+            files, well = measured(Path(scratch) if given.quick else given.results_dir, quick=given.quick)
+        if given.run and not files:
+            print("nothing was measured", file=sys.stderr)
+            return 1
+        new = rewritten(text, files or files_of(text))
+    page = given.page or ("-" if given.quick else str(PAGE))
+    if page == "-":
+        sys.stdout.write(new)
+    else:
+        Path(page).write_text(new, encoding="utf-8")
+    return 0 if well else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

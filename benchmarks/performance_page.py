@@ -1,0 +1,298 @@
+"""The tables of docs/performance.md, from result files. Text outside the markers belongs to people and stays.
+
+A block lies between `<!-- begin: NAME -->` and `<!-- end: NAME -->`; the line `<!-- files: A B -->` names the result
+files, relative to the repository, that the page was made from.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import shlex
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+from gpubench import store
+from gpubench.report.analysis import Analysis, analyse
+from gpubench.report.analysis.roofline import OUT_OF_CACHE_BYTES
+from gpubench.report.analysis.types import CaseResult, RoofShare
+from gpubench.report.formats._numbers import share_text, time_interval_text, time_text
+from gpubench.report.formats._overheads import rate as transfer_rate
+from gpubench.report.formats._overheads import what
+from gpubench.report.formats._roofline import form_text, rate, roof_texts
+from gpubench.units import format_bytes, format_size
+
+ROOT = Path(__file__).parents[1]
+NOTHING = "Not measured in these files."
+# Sizes over which the ratio to the vendor's matmul is averaged, as the target is stated.
+GEOMETRIC = (512, 1024, 2048, 4096, 8192)
+_FILES = re.compile(r"<!-- files:(?P<files>[^>]*)-->")
+_BLOCK = re.compile(r"<!-- begin: (?P<name>[a-z]+) -->\n.*?<!-- end: (?P=name) -->", re.DOTALL)
+# Options that say where the output went, not what was measured.
+_PLUMBING = frozenset({"--results-dir", "--format", "--tag", "--output", "-o", "--no-progress", "--quiet"})
+_FLAGS = frozenset({"--no-progress", "--quiet"})
+Row = tuple[Analysis, RoofShare]
+Keep = Callable[[RoofShare], bool]
+
+
+def files_of(page: str) -> list[str]:
+    """The result files that the page names. Raises ValueError if it names none."""
+    found = _FILES.search(page)
+    if found is None or not found["files"].split():
+        raise ValueError("the page has no line <!-- files: ... -->; give result files")
+    return found["files"].split()
+
+
+def rewritten(page: str, files: Sequence[str], root: Path = ROOT) -> str:
+    """`page` with its blocks made anew from `files` (relative to `root`), in the order in which they were measured."""
+    analyses = sorted((analyse(store.load(root / name)) for name in files), key=lambda one: one.run.started_at)
+    named = {analysis.run.id: name for analysis, name in _paired(analyses, files, root)}
+    blocks = {name: make(analyses) for name, make in _BLOCKS.items()}
+    blocks["runs"] = _runs(analyses, named)
+
+    def block(found: re.Match[str]) -> str:
+        name = found["name"]
+        if name not in blocks:
+            raise ValueError(f"the page has a block {name!r}; there are {', '.join(sorted(blocks))}")
+        return f"<!-- begin: {name} -->\n{blocks[name]}\n<!-- end: {name} -->"
+
+    page = _FILES.sub(f"<!-- files: {' '.join(named.values())} -->", page, count=1)
+    return _BLOCK.sub(block, page)
+
+
+def _paired(analyses: Sequence[Analysis], files: Sequence[str], root: Path) -> list[tuple[Analysis, str]]:
+    names = {store.load(root / name).id: name for name in files}
+    return [(analysis, names[analysis.run.id]) for analysis in analyses]
+
+
+def command(argv: Sequence[str]) -> str:
+    """`gpubench run ...` as it can be typed again, without where its output went."""
+    kept, rest = [], iter(argv)
+    for word in rest:
+        name = word.partition("=")[0]
+        if name in _PLUMBING:
+            if name not in _FLAGS and "=" not in word:
+                next(rest, None)
+            continue
+        kept.append(word)
+    return shlex.join(["gpubench", *kept])
+
+
+def _runs(analyses: Sequence[Analysis], named: dict[str, str]) -> str:
+    machines = dict.fromkeys(analysis.machine for analysis in analyses)
+    tools = dict.fromkeys(
+        ", ".join(f"{name} {version}" for name, version in sorted(analysis.run.tool.items()))
+        for analysis in analyses
+    )
+    rows = [
+        (f"`{command(analysis.run.argv)}`", analysis.run.started_at, f"[{Path(name).name}](../{name})")
+        for analysis in analyses
+        for name in [named[analysis.run.id]]
+    ]
+    lines = [f"Machine: {_plain(machine)}." for machine in machines] + [
+        f"Software: {_plain(text)}." for text in tools
+    ]
+    return "\n".join([*lines, "", _table(("command", "measured", "file"), rows)])
+
+
+def _roofs(analyses: Sequence[Analysis]) -> str:
+    """The best roof of all files: each share below is of the roof of its own file."""
+    best: dict[tuple[tuple[str, ...], str], tuple[str, ...]] = {}
+    order: dict[tuple[tuple[str, ...], str], float] = {}
+    for analysis in analyses:
+        for roof in analysis.roofline.roofs:
+            key = (roof.device_ids, roof.dtype)
+            known = (roof.bytes_per_s is not None) + (roof.flops_per_s is not None)
+            rank = known + (roof.bytes_per_s or 0.0) / 1e18 - (0.5 if roof.cache_sized else 0.0)
+            if known and rank > order.get(key, -1.0):
+                memory, compute, ridge = roof_texts(roof)
+                memory += " (cache-sized)" if roof.cache_sized else ""
+                order[key], best[key] = rank, ("+".join(roof.device_ids), roof.dtype, memory, compute, ridge)
+    head = ("device", "dtype", "memory (copy)", "compute (matmul)", "ridge, FLOP/byte")
+    return _table(head, [best[key] for key in sorted(best)])
+
+
+def _rows(analyses: Iterable[Analysis], keep: Keep) -> list[Row]:
+    """The wanted rows of all files; of a case that several files have, the newest."""
+    found: dict[tuple[str, str], Row] = {}
+    for analysis in analyses:
+        for row in analysis.roofline.rows:
+            if keep(row) and row.case.device_kind != "hybrid":
+                found[analysis.machine, row.case.id] = (analysis, row)
+    return list(found.values())
+
+
+def _pivot(analyses: Sequence[Analysis], keep: Keep, labels: Sequence[str]) -> str:
+    """A row for each work, a column for each device and form: rate, share of roof, ratio to the vendor library."""
+    rows = _rows(analyses, keep)
+    machines = dict.fromkeys(analysis.machine for analysis, _ in rows)
+    columns = sorted({_column(row) for _, row in rows}, key=_column_order)
+    tables = []
+    for machine in machines:
+        works: dict[tuple[str, ...], dict[str, str]] = {}
+        for _, row in sorted(
+            (pair for pair in rows if pair[0].machine == machine), key=lambda pair: _order(pair[1])
+        ):
+            works.setdefault(tuple(_label(row.case, name) for name in labels), {})[_column(row)] = _cell(row)
+        body = [(*work, *(cells.get(column, "") for column in columns)) for work, cells in works.items()]
+        tables += [f"**{_plain(machine)}**"] if len(machines) > 1 else []
+        tables.append(_table((*labels, *columns), body))
+    return "\n\n".join(tables) if rows else NOTHING
+
+
+def _cell(row: RoofShare) -> str:
+    parts = [rate(row)]
+    if row.share is not None:
+        parts.append(share_text(row.share) + (" c" if row.in_cache else ""))
+    if row.to_library is not None:
+        parts.append(f"{row.to_library:.2f} x")
+    return ", ".join(parts)
+
+
+def _column(row: RoofShare) -> str:
+    return f"{row.case.case.device_id} {form_text(row.case)}"
+
+
+def _column_order(name: str) -> tuple[bool, bool, str]:
+    return (not name.startswith("numpy"), not name.startswith("cupy"), name)
+
+
+def _label(row: CaseResult, name: str) -> str:
+    if name == "op":
+        return row.case.op
+    if name == "dtype":
+        return row.case.dtype
+    if name == "shape":
+        return " ".join(f"{key}={value}" for key, value in sorted(row.case.params.items()) if key != "n")
+    value = row.case.params.get(name)
+    return "" if value is None else format_size(value, table=name == "n")
+
+
+def _order(row: RoofShare) -> tuple[object, ...]:
+    case = row.case.case
+    params = tuple(sorted((name, value) for name, value in case.params.items() if name != "n"))
+    return (case.op, case.dtype, case.params["n"], params)
+
+
+def _square(row: RoofShare) -> bool:
+    return (
+        row.case.case.op == "matmul"
+        and list(row.case.case.params) == ["n"]
+        and row.case.case.dtype == "float32"
+    )
+
+
+def _matmul(analyses: Sequence[Analysis]) -> str:
+    def keep(row: RoofShare) -> bool:
+        return _square(row) and row.case.case.variant is None
+
+    lines = [_pivot(analyses, keep, ("n",))]
+    ratios: dict[str, dict[int, float]] = {}
+    for _, row in _rows(analyses, keep):
+        n = row.case.case.params["n"]
+        if row.to_library is not None and n in GEOMETRIC:
+            ratios.setdefault(_column(row), {})[n] = row.to_library
+    for column, found in sorted(ratios.items()):
+        mean = math.exp(sum(map(math.log, found.values())) / len(found))
+        worst = min(found, key=lambda n: found[n])
+        sizes = ", ".join(map(str, sorted(found)))
+        lines.append(
+            f"{column} against the vendor library: geometric mean {mean:.3f} over {sizes}; "
+            f"lowest {found[worst]:.3f} at {worst}."
+        )
+    return "\n\n".join(lines)
+
+
+def _ladder(analyses: Sequence[Analysis]) -> str:
+    """Every rung on the sizes at which variants were measured, below the default kernel and the library."""
+    rungs = [row for _, row in _rows(analyses, lambda row: row.case.case.variant is not None)]
+    works = {row.case.case.workload for row in rungs}
+    rows = [row for _, row in _rows(analyses, lambda row: row.case.case.workload in works)]
+    rows = [row for row in rows if row.case.device_kind != "cpu"]
+    body = [
+        (
+            row.case.case.op, format_size(row.case.case.params["n"]), row.case.case.device_id, form_text(row.case),
+            rate(row), "" if row.share is None else share_text(row.share),
+            "" if row.to_library is None else f"{row.to_library:.2f} x",
+        )
+        for row in sorted(rows, key=lambda row: (*_order(row), row.case.case.device_id, row.seconds * -1))
+    ]  # fmt: skip
+    head = ("op", "n", "device", "kernel", "rate", "of roof", "x library")
+    return _table(head, body) if body else NOTHING
+
+
+def _memory(analyses: Sequence[Analysis]) -> str:
+    """float32: of each op the sizes that no cache holds, where there are any."""
+    ours = [analysis for analysis in analyses if not analysis.overheads.rows]
+    rows = [row for _, row in _rows(ours, _plain_op)]
+    large = {row.case.case.op for row in rows if row.case.bytes >= OUT_OF_CACHE_BYTES}
+
+    def keep(row: RoofShare) -> bool:
+        case = row.case.case
+        beyond = row.case.bytes >= OUT_OF_CACHE_BYTES or case.op not in large
+        return _plain_op(row) and case.dtype == "float32" and beyond
+
+    return _pivot(ours, keep, ("op", "n"))
+
+
+def _plain_op(row: RoofShare) -> bool:
+    case = row.case.case
+    return case.op != "matmul" and case.variant is None and list(case.params) == ["n"]
+
+
+def _widths(analyses: Sequence[Analysis]) -> str:
+    return _pivot(analyses, lambda row: "columns" in row.case.case.params, ("op", "n", "columns", "dtype"))
+
+
+def _shapes(analyses: Sequence[Analysis]) -> str:
+    def keep(row: RoofShare) -> bool:
+        return row.case.case.op == "matmul" and len(row.case.case.params) > 1
+
+    return _pivot(analyses, keep, ("op", "n", "shape", "dtype"))
+
+
+def _dtypes(analyses: Sequence[Analysis]) -> str:
+    def keep(row: RoofShare) -> bool:
+        case = row.case.case
+        return case.dtype != "float32" and (
+            _plain_op(row) or (case.op == "matmul" and list(case.params) == ["n"])
+        )
+
+    return _pivot(analyses, keep, ("op", "dtype", "n"))
+
+
+def _overheads(analyses: Sequence[Analysis]) -> str:
+    rows = {row.id: row for analysis in analyses for row in analysis.overheads.rows}
+    body = [
+        (
+            row.case.device_id, what(row), format_bytes(row.case.params["n"]) if row.case.params["n"] > 1 else "",
+            time_text(row.time), time_interval_text(row.time) if row.time else "", transfer_rate(row).strip("-"),
+        )
+        for row in rows.values()
+    ]  # fmt: skip
+    pools = [
+        f"{pool.op.case.device_id}: {format_bytes(pool.allocate.case.params['n'])} from the pool take "
+        f"{share_text(pool.share)} of {pool.op.case.op} at 1 Mi elements."
+        for analysis in analyses
+        for pool in analysis.overheads.pools
+    ]
+    head = ("device", "what", "size", "time", "95 % interval", "rate")
+    return "\n\n".join([*dict.fromkeys(pools), _table(head, body)]) if body else NOTHING
+
+
+_BLOCKS: dict[str, Callable[[Sequence[Analysis]], str]] = {
+    "roofs": _roofs, "matmul": _matmul, "shapes": _shapes, "ladder": _ladder, "memory": _memory, "rows": _widths,
+    "dtypes": _dtypes, "overheads": _overheads,
+}  # fmt: skip
+
+
+def _table(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:
+    """A Markdown table; nothing measured is a sentence instead."""
+    if not body:
+        return NOTHING
+    lines = [head, ["---"] * len(head), *body]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+
+
+def _plain(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;")
