@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from gpubench import kernels
+from gpubench.backends._block_threads import BlockThreads
 from gpubench.backends._host import compare, poisoned, random_inputs
-from gpubench.kernels import _elementwise_numpy
+from gpubench.kernels import _elementwise_numpy, _matrix_numpy
 
 TUNED = [name for name in kernels.computed() if "numpy" in kernels.load(name).tuned]
 ELEMENTWISE = [
@@ -119,3 +120,111 @@ def test_operators_with_a_number_on_either_side():
     output = np.empty_like(x)
     _elementwise_numpy.build(expr, 1, np, one_after_another, {})([x], output)
     np.testing.assert_array_equal(output, expr(np, x))
+
+
+SPECIAL = (0.0, -0.0, 1.0, -1.0, np.inf, -np.inf, np.nan, -np.nan, 1e-40, -1e-40, 6e-8, 3e4, -3e4)
+
+
+def launched(name, inputs, shape, dtype, params):
+    output = poisoned(shape, dtype, value=0.25)
+    with np.errstate(all="ignore"):
+        kernels.load(name).tuned["numpy"][0].build(np, one_after_another, params)(inputs, output)
+    return output
+
+
+@pytest.mark.parametrize("dtype", HOST_DTYPES)
+@pytest.mark.parametrize("name", ELEMENTWISE)
+def test_what_is_not_finite_or_not_normal_comes_out_as_in_numpy(name, dtype):
+    """Every special value meets every other; halves are computed in float32 and rounded once."""
+    op = kernels.load(name)
+    grid = np.meshgrid(*[np.array(SPECIAL).astype(dtype)] * len(op.inputs))
+    inputs = [np.ascontiguousarray(values.ravel()) for values in grid]
+    got = launched(name, inputs, inputs[0].shape, dtype, {"n": inputs[0].size})
+    with np.errstate(all="ignore"):
+        if dtype == "float16" and name not in ("copy", "relu_grad"):
+            want = op.expr(np, *(x.astype(np.float32) for x in inputs)).astype(np.float16)
+        else:
+            want = op.expr(np, *inputs)
+    np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize("dtype", HOST_DTYPES)
+@pytest.mark.parametrize(
+    "name", ["sum", "max", "dot", "softmax", "softmax_grad", "gemv", "matmul", "transpose"]
+)
+def test_one_value_that_is_not_finite_spreads_as_in_numpy(name, dtype):
+    op, params = kernels.load(name), {"n": 64}
+    for value in (np.inf, -np.inf, np.nan, 1e-40):
+        inputs = random_inputs(op, params, dtype, seed=23)
+        inputs[0].ravel()[5] = value
+        got = launched(name, inputs, op.output.shape(params), dtype, params)
+        with np.errstate(all="ignore"):
+            want = np.asarray(op.expr(np, *inputs))
+        np.testing.assert_array_equal(np.isnan(got), np.isnan(want))
+        np.testing.assert_array_equal(np.isinf(got), np.isinf(want))
+        np.testing.assert_allclose(got, want, rtol=1e-2, atol=1e-2)
+
+
+@pytest.mark.parametrize("dtype", HOST_DTYPES)
+@pytest.mark.parametrize("name", TUNED)
+def test_no_elements_give_what_numpy_gives(name, dtype):
+    op, params = kernels.load(name), {"n": 0}
+    inputs = random_inputs(op, params, dtype, seed=24)
+    if name == "max":
+        with pytest.raises(ValueError, match="zero-size"):
+            launched(name, inputs, (), dtype, params)
+        return
+    got = launched(name, inputs, op.output.shape(params), dtype, params)
+    np.testing.assert_array_equal(got, op.expr(np, *inputs))
+
+
+def test_a_matrix_without_columns_times_an_empty_vector_is_zero():
+    for dtype in HOST_DTYPES:
+        inputs = [np.empty((3, 0), dtype), np.empty(0, dtype)]
+        assert launched("gemv", inputs, (3,), dtype, {"n": 0, "m": 3}).tolist() == [0, 0, 0]
+
+
+def test_every_half_is_widened_exactly():
+    half = np.arange(2**16, dtype=np.uint16).view(np.float16)
+    for part in (half, half[np.isfinite(half)]):
+        wide = _elementwise_numpy.widen(np, part, np.full(part.size, np.nan, np.float32))
+        np.testing.assert_array_equal(wide, part.astype(np.float32))
+        np.testing.assert_array_equal(np.signbit(wide), np.signbit(part))
+
+
+def test_halves_are_multiplied_in_float32():
+    inputs = [np.full((40, 40), 0.1, np.float16), np.full((40, 40), 0.3, np.float16)]
+    output = np.empty((40, 40), np.float16)
+    _matrix_numpy.matmul(np, one_after_another, {"n": 40})(inputs, output)
+    np.testing.assert_array_equal(output, (inputs[0].astype("f4") @ inputs[1].astype("f4")).astype("f2"))
+
+
+@pytest.mark.parametrize("threads", [1, 2, 5])
+def test_block_threads_run_each_block_once_and_end(threads):
+    before = threading.active_count()
+    team = BlockThreads(threads)
+    for length, grain in ((0, 4), (3, 4), (4, 4), (1001, 7)):
+        seen = []
+        team.run(lambda start, stop: seen.append((start, stop)), length, grain)  # noqa: B023
+        assert sorted(seen) == [(start, min(start + grain, length)) for start in range(0, length, grain)]
+    assert threading.active_count() <= before + threads - 1
+    team.close()
+    assert threading.active_count() == before
+    team.run(lambda start, stop: seen.append((start, stop)), 8, 4)
+    assert seen[-2:] in ([(0, 4), (4, 8)], [(4, 8), (0, 4)])
+    team.close()
+
+
+def test_an_error_in_a_block_reaches_the_caller_and_the_threads_live_on():
+    team = BlockThreads(3)
+
+    def fails(start, stop):
+        if start == 5:
+            raise MemoryError("block 5")
+
+    with pytest.raises(MemoryError, match="block 5"):
+        team.run(fails, 10, 1)
+    seen = []
+    team.run(lambda start, stop: seen.append(start), 10, 1)
+    assert sorted(seen) == list(range(10))
+    team.close()

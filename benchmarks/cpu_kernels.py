@@ -1,0 +1,113 @@
+"""Rates of NumPy's tuned forms beside the all-core copy: GB/s in compulsory bytes, interleaved with it, medians.
+
+Run: .venv/bin/python benchmarks/cpu_kernels.py [--mib 256] [--dtype float32] [--ops copy,add] [--threads 8]
+A report, not a test; the ratios need a machine that does nothing else. Exit code 0 in any case.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+from gpubench import kernels
+from gpubench.backends._host import random_inputs
+from gpubench.backends.numpy import BACKEND, NumpySession
+from gpubench.model.case import Case
+from gpubench.model.op import ITEMSIZE, Dtype, Form, Op
+
+OPS = (
+    "copy,add,sub,mul,div,saxpy,chain,dot,sum,max,relu,relu_grad,transpose,gemv,"
+    "sigmoid,tanh,gelu,softmax,sigmoid_grad,tanh_grad,gelu_grad,softmax_grad"
+)
+SIDES = ("transpose", "gemv")  # n is the side of a matrix
+LEAST_ROUNDS = 3
+
+
+def params(name: str, elements: int) -> dict[str, int]:
+    """The size of an op whose largest input has about that many elements."""
+    return {"n": int(elements**0.5) // 64 * 64 if name in SIDES else elements}
+
+
+def runner(session: NumpySession, op: Op, elements: int, dtype: Dtype) -> Callable[[Form], Callable[[], None]]:
+    """The op's forms as calls without arguments, on inputs of their own."""
+    size = params(op.name, elements)
+    inputs = random_inputs(op, size, dtype, seed=1)
+    output = session.allocate(op.output.shape(size), dtype)
+    output[...] = 0  # the pages are there before the first launch
+
+    def form(name: Form) -> Callable[[], None]:
+        case = Case(
+            op=op.name,
+            group=op.group,
+            params=size,
+            dtype=dtype,
+            form=name,
+            regime="resident",
+            device_id="numpy:0",
+        )
+        launch = session.compile(op, case, inputs, output if name == "tuned" else None)
+        return lambda: session.run(launch)
+
+    return form
+
+
+def rates(calls: dict[str, tuple[Callable[[], None], int]], seconds: float) -> dict[str, list[float]]:
+    """GB/s of each call (name -> call, bytes) in each round; all of them in turn, the first round dropped."""
+    found: dict[str, list[float]] = {name: [] for name in calls}
+    end = time.perf_counter() + seconds
+    rounds = 0
+    while rounds <= LEAST_ROUNDS or time.perf_counter() < end:
+        for name, (call, size) in calls.items():
+            start = time.perf_counter()
+            call()
+            if rounds:
+                found[name].append(size / (time.perf_counter() - start) / 1e9)
+        rounds += 1
+    return found
+
+
+def main() -> None:
+    options = _options()
+    session = BACKEND.open("numpy:0", options.threads)
+    elements = options.mib * 2**20 // ITEMSIZE[options.dtype]
+    copy_op = kernels.load("copy")
+    copy = runner(session, copy_op, elements, options.dtype)("tuned")
+    copy_bytes = copy_op.bytes({"n": elements}, options.dtype)
+    print(
+        f"{session.threads} threads, {options.dtype}, {options.mib} MiB an array, load {os.getloadavg()[0]:.1f}"
+    )
+    print(f"{'op':14}{'library':>9}{'tuned':>9}{'copy':>9}{'tuned/copy':>12}{'tuned/library':>15}")
+    for name in options.ops.split(","):
+        op = kernels.load(name)
+        forms = runner(session, op, elements, options.dtype)
+        size = op.bytes(params(name, elements), options.dtype)
+        calls = {
+            "library": (forms("library"), size),
+            "tuned": (forms("tuned"), size),
+            "copy": (copy, copy_bytes),
+        }
+        found = rates(calls, options.seconds)
+        library, tuned, beside = (statistics.median(found[form]) for form in calls)
+        ratio = statistics.median(a / b for a, b in zip(found["tuned"], found["copy"], strict=True))
+        print(
+            f"{name:14}{library:9.1f}{tuned:9.1f}{beside:9.1f}{ratio:12.2f}{tuned / library:15.1f}", flush=True
+        )
+    session.close()
+
+
+def _options() -> Any:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--mib", type=int, default=256)
+    parser.add_argument("--dtype", choices=("float32", "float64", "float16"), default="float32")
+    parser.add_argument("--ops", default=OPS)
+    parser.add_argument("--threads", type=int)
+    parser.add_argument("--seconds", type=float, default=1.5)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
