@@ -47,7 +47,7 @@ def build(body: Body, n: int, dtype: str, limits: Limits) -> WgslProgram:
     """
     require_dtype(dtype, ("float32", "float64", "float16"))
     if dtype == "float64" and dtype not in body.dtypes:
-        raise Unsupported("WGSL has no exp or tanh in double precision")
+        raise Unsupported("WGSL has no exp or tanh in double precision", reason="no-dtype")
     require_storage(dtype, limits)
     names, size = (*body.names, "out"), ITEMSIZE[dtype]
     require_buffers(dict.fromkeys(names, n * size), limits)

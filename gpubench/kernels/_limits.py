@@ -57,7 +57,8 @@ def require_dtype(dtype: str, able: Iterable[str], language: str = "WGSL") -> No
     """Raise Unsupported unless `dtype` is one of `able`."""
     able = tuple(able)
     if dtype not in able:
-        raise Unsupported(f"the {language} kernel works in {', '.join(able)}, not in {dtype}")
+        detail = f"the {language} kernel works in {', '.join(able)}, not in {dtype}"
+        raise Unsupported(detail, reason="no-dtype")
 
 
 def require_buffers(sizes: Mapping[str, int], limits: Limits) -> None:

@@ -22,7 +22,7 @@ _MOST_HELD = {
 def build(rows: int, columns: int, dtype: str, limits: Limits) -> WgslProgram:
     """One dispatch over rows x columns elements per window. Raises Unsupported for what it cannot do."""
     if dtype == "float64":
-        raise Unsupported("WGSL has no exp in double precision")
+        raise Unsupported("WGSL has no exp in double precision", reason="no-dtype")
     return _rows_wgsl.program(
         source, ("x", "out"), (rows, columns), dtype, limits, choose_layout(columns, dtype, limits)
     )

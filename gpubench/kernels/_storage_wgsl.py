@@ -96,4 +96,6 @@ def require_storage(dtype: str, limits: Limits) -> None:
     require_dtype(dtype, _DTYPES)
     if (dtype == "float16" and not limits.float16) or (dtype == "float64" and not limits.float64):
         feature = {"float16": "shader-f16", "float64": "shader-f64"}[dtype]
-        raise Unsupported(f"the device has no {dtype} arithmetic in shaders (feature {feature})")
+        raise Unsupported(
+            f"the device has no {dtype} arithmetic in shaders (feature {feature})", reason="no-dtype"
+        )
