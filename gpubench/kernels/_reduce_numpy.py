@@ -39,7 +39,7 @@ def inner_product(np: Any, blocks: Blocks, params: Params) -> Launch:
 
 
 def _reduction(np: Any, blocks: Blocks, fold: Fold, join: Callable[[Array], Array]) -> Launch:
-    """`fold` of each block of the inputs, `join` of the partial results; both run in float32 where the elements are halves."""
+    """`fold` of each block of the inputs, `join` of the partial results; of halves in float32."""
     scratch = Scratch(np)
 
     def partial_result(parts: Sequence[Array]) -> Array:
