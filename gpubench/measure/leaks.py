@@ -32,6 +32,8 @@ WARMUP_OPENINGS = 16
 HOST_TOLERANCE_BYTES = 1 << 20
 # 200 openings: 20 KiB each. What an open device holds is megabytes.
 OPEN_TOLERANCE_BYTES = 4 << 20
+# So many are spread over threads, which an opening starts and a closing has to end.
+THREADED_ELEMENTS = 1 << 21
 # The driver hands out device memory in pieces of 2 MiB.
 DEVICE_TOLERANCE_BYTES = 4 << 20
 
@@ -143,7 +145,8 @@ def openings(
             session.run(session.empty_launch())
             session.sync()
             for form in backend.forms:
-                case = Case(op.name, op.group, {"n": 1000}, "float32", form, "resident", device_id)
+                n = 1000 if session.device.kind != "cpu" else THREADED_ELEMENTS
+                case = Case(op.name, op.group, {"n": n}, "float32", form, "resident", device_id)
                 if session.supports(op, case) is None:
                     launches_once(session, op, case, folder)
         return 1

@@ -1,0 +1,163 @@
+"""Leaks: launches of each op in each form and openings of each device, and what the process holds after them.
+
+    python benchmarks/leaks.py --launches 10000 --openings 200 --backends cupy,wgpu,numpy
+
+Each device is driven in a process of its own. A row tells what was held after a warm-up and at the end; it is a leak
+(exit 1) if it grew in both halves by more than the tolerance in gpubench/measure/leaks.py. Device memory is NVML's,
+of all GPUs together; other programs on them show up here, too. A row that takes longer than --limit stops early and
+says so by its count.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from gpubench import backends, kernels
+from gpubench.errors import BackendUnavailable
+from gpubench.measure import leaks
+from gpubench.model.backend import Backend
+from gpubench.model.case import FORMS, Case
+from gpubench.model.op import Op
+
+MIB = 1 << 20
+# 256 KiB of float32 an operand on a GPU; less on a CPU, whose launches last as long as they compute.
+ELEMENTS, CPU_ELEMENTS = 1 << 16, 1 << 12
+SIDE, CPU_SIDE = 256, 64
+ROW = "{:<22} {:>7}  {:>15}  {:>15}  {:>9}  {:>9}  {}"
+
+
+def main() -> int:
+    """Every device of the backends that are there; 1 if anything leaks, or if a named device is not there."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--launches", type=int, default=10_000, help="per op and form; 0: none")
+    parser.add_argument("--openings", type=int, default=200, help="per device; 0: none")
+    parser.add_argument(
+        "--backends", default="cupy,wgpu,numpy", help="those that are not there are named and left out"
+    )
+    parser.add_argument("--device", help="one device, in this process")
+    parser.add_argument("--ops", help="names, separated by commas; all that compute")
+    parser.add_argument("--limit", type=float, default=4.0, help="seconds per op and form")
+    parser.add_argument("--open-limit", type=float, default=60.0, help="seconds for the openings of a device")
+    asked = parser.parse_args()
+    os.environ.setdefault("XDG_RUNTIME_DIR", tempfile.gettempdir())  # else Vulkan loaders write to stderr
+    return _one(asked) if asked.device else _each(asked)
+
+
+def _each(asked: argparse.Namespace) -> int:
+    worst = 0
+    for device_id in _device_ids(asked.backends.split(",")):
+        again = [sys.executable, __file__, *sys.argv[1:], "--device", device_id]
+        worst = max(worst, abs(subprocess.run(again, check=False).returncode))
+    print("leaks" if worst else "no leaks")
+    return min(worst, 1)
+
+
+def _device_ids(names: list[str]) -> Iterator[str]:
+    """One device of each kind and name: equal ones leak alike."""
+    for name in names:
+        try:
+            devices = backends.load(name).devices()
+        except BackendUnavailable as error:
+            print(f"{name} is not here: {error.detail}")
+            continue
+        yield from {(device.kind, device.name): device.id for device in reversed(devices)}.values()
+
+
+def _one(asked: argparse.Namespace) -> int:
+    backend = backends.load(asked.device.partition(":")[0])
+    device_bytes = _device_memory()
+    began, count, found = time.perf_counter(), 0, 0
+    print(f"\n{asked.device}")
+    print(ROW.format("what", "count", "device MiB", "RSS MiB", "handles", "threads", ""))
+    with tempfile.TemporaryDirectory() as folder:
+        for trace in _traces(asked, backend, Path(folder), device_bytes):
+            print(_row(trace), flush=True)
+            count, found = count + 1, found + bool(trace.leaks())
+    print(f"{asked.device}: {count} rows, {found} with a leak, {time.perf_counter() - began:.0f} s")
+    return 1 if found else 0
+
+
+def _traces(
+    asked: argparse.Namespace, backend: Backend, folder: Path, device_bytes: leaks.DeviceBytes | None
+) -> Iterator[leaks.Trace]:
+    if asked.openings:
+        yield leaks.openings(
+            backend, asked.device, kernels.load("sum"), folder, asked.openings, limit_s=asked.open_limit,
+            device_bytes=device_bytes,
+        )  # fmt: skip
+    if not asked.launches:
+        return
+    session = backend.open(asked.device)
+    for name in asked.ops.split(",") if asked.ops else kernels.computed():
+        op = kernels.load(name)
+        n = _size(op, cpu=session.device.kind == "cpu")
+        for form in FORMS:
+            case = Case(op.name, op.group, {"n": n}, "float32", form, "resident", asked.device)
+            if session.supports(op, case) is None:
+                yield leaks.launches(
+                    session, op, case, folder, asked.launches, limit_s=asked.limit, device_bytes=device_bytes
+                )
+    session.close()
+
+
+def _size(op: Op, *, cpu: bool) -> int:
+    if op.group == "matrix":
+        return CPU_SIDE if cpu else SIDE
+    return CPU_ELEMENTS if cpu else ELEMENTS
+
+
+class _Memory(ctypes.Structure):
+    """nvmlMemory_t (NVML API reference)."""
+
+    _fields_ = (("total", ctypes.c_ulonglong), ("free", ctypes.c_ulonglong), ("used", ctypes.c_ulonglong))
+
+
+def _device_memory() -> leaks.DeviceBytes | None:
+    """The memory in use on all NVIDIA GPUs, or None without the driver's NVML library."""
+    try:
+        nvml = ctypes.CDLL("nvml.dll" if sys.platform == "win32" else "libnvidia-ml.so.1")
+    except OSError:
+        return None
+    count = ctypes.c_uint()
+    if nvml.nvmlInit_v2() or nvml.nvmlDeviceGetCount_v2(ctypes.byref(count)):
+        return None
+    handles = [ctypes.c_void_p() for _ in range(count.value)]
+    for index, handle in enumerate(handles):
+        if nvml.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(handle)):
+            return None
+
+    def used() -> int:
+        found = [_Memory() for _ in handles]
+        for handle, memory in zip(handles, found, strict=True):
+            nvml.nvmlDeviceGetMemoryInfo(handle, ctypes.byref(memory))
+        return sum(memory.used for memory in found)
+
+    return used
+
+
+def _row(trace: leaks.Trace) -> str:
+    first, last = trace.first, trace.last
+    device = (
+        "-" if first.device_bytes is None else _span(first.device_bytes / MIB, (last.device_bytes or 0) / MIB)
+    )
+    return ROW.format(
+        trace.what, trace.count, device, _span(first.rss_bytes / MIB, last.rss_bytes / MIB),
+        f"{first.handles} {last.handles}", f"{first.threads} {last.threads}",
+        "LEAK: " + "; ".join(trace.leaks()) if trace.leaks() else "",
+    ).rstrip()  # fmt: skip
+
+
+def _span(first: float, last: float) -> str:
+    return f"{first:.1f} {last:.1f}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
