@@ -312,21 +312,27 @@ def test_arrays_past_the_devices_own_binding(session):
     close(got, x.sum(dtype=np.float64), "float32", 4, np.abs(x).sum(dtype=np.float64))
 
 
-def test_denormals_survive_where_nothing_is_computed(session):
-    x = np.array([1e-40, -1e-40, 1e-45, 0], np.float32)
-    assert launch(
-        session, _elementwise_wgsl.build(COPY, 4, "float32", session.limits), {"x": x}, (4,)
-    ).tolist() == (x.tolist())
-    limits = able(session, "float16")
-    half = np.arange(1, 1024, dtype=np.uint16).view(np.float16)  # all subnormal halves
-    relu = _elementwise_wgsl.Body(("x",), "select(x, 0.0, x < 0.0)")
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_denormals_survive_where_nothing_is_computed(session, dtype):
+    limits = able(session, dtype)
+    least = np.finfo(dtype).smallest_subnormal
+    x = (np.arange(1, 601) * least).astype(dtype)
+    relu = _elementwise_wgsl.Body(("x",), "select(x, 0.0, x < 0.0)", dtypes=DTYPES)
     for body in (COPY, relu):
-        got = launch(
-            session, _elementwise_wgsl.build(body, half.size, "float16", limits), {"x": half}, half.shape
-        )
-        assert got.tobytes() == half.tobytes()
-    got = launch(session, _reduce_wgsl.build(MAX, 3, "float16", limits), {"x": half[:3]}, ())
-    assert got == half[2]
+        got = launch(session, _elementwise_wgsl.build(body, x.size, dtype, limits), {"x": x}, x.shape)
+        assert got.tobytes() == x.tobytes()
+    got = launch(session, _reduce_wgsl.build(MAX, 3, dtype, limits), {"x": x[:3].copy()}, ())
+    assert got == x[2]
+    square = x[:576].reshape(24, 24).copy()
+    got = launch(session, _transpose_wgsl.build(24, 24, dtype, limits), {"x": square}, square.shape)
+    assert got.tobytes() == square.T.tobytes()
+
+
+def test_a_denormal_result_is_right_or_flushed(session):
+    x = np.array([2e-38, 1e-38, 1e-40, -1e-40], np.float32)
+    halved = _elementwise_wgsl.Body(("x",), "0.5 * x")
+    got = launch(session, _elementwise_wgsl.build(halved, 4, "float32", session.limits), {"x": x}, (4,))
+    assert all(value in (half, 0) for value, half in zip(got, x / 2, strict=True))
 
 
 def test_double_precision_needs_a_body_that_has_it(session):
