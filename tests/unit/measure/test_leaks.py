@@ -63,7 +63,7 @@ def test_a_forgotten_array_a_launch_is_found(tmp_path):
     session = backends.load("numpy").open("numpy:0")
     kept = []
     whole = session.run
-    session.run = lambda launch, repeat=1: (kept.append(bytearray(8192 * repeat)), whole(launch, repeat))
+    session.run = lambda launch, repeat=1: (kept.append(b"x" * (1 << 15) * repeat), whole(launch, repeat))
     case = Case("add", "vector", {"n": 1000}, "float32", "library", "resident", "numpy:0")
     try:
         found = leaks.launches(session, op, case, tmp_path, 1000)
