@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
 from gpubench.model.case import FORMS, TF32, Case, workload_key
-from gpubench.model.op import ITEMSIZE, Dtype, Op
+from gpubench.model.op import ITEMSIZE, Dtype, Ladder, Op
 from gpubench.model.result import Device, Selection, Settings, Skip
 
 # A plan may fill this share of the memory that is free; the rest is for the system and for temporaries.
@@ -68,6 +69,17 @@ class Series(msgspec.Struct, frozen=True):
     def params(self, n: int) -> dict[str, int]:
         """All params at size `n`."""
         return {"n": n, **self.shape}
+
+    @property
+    def ladder(self) -> Ladder:
+        """The op's ladder; where its sizes do not go with the shape, one of multiples of what the shape asks for."""
+        usual = self.op.sizes
+        if all(self.op.fits(self.params(n)) is None for n in usual.sizes()):
+            return usual
+        granule = math.lcm(usual.granule, *self.shape.values())
+        low, high = -(-usual.low // granule) * granule, usual.high // granule * granule
+        fitting = low <= high and self.op.fits(self.params(low)) is None
+        return Ladder(low, high, usual.factor, granule) if fitting else usual
 
 
 class Scope(msgspec.Struct, frozen=True):

@@ -85,7 +85,7 @@ def planned(request: Request) -> list[Workload]:
     searched = [
         workload(curve, n, request.scope)
         for curve in _searched(request)
-        for n in search.coarse_sizes(curve.op.sizes)
+        for n in search.coarse_sizes(curve.ladder)
     ]
     return [*expand(request.ops, request.scope), *searched]
 
@@ -201,7 +201,7 @@ class _Runner:
         curves = _searched(self.request)
         if self.settings.budget_s is None or self.settings.refine == "off":
             for curve in curves:
-                for n in curve.op.sizes.sizes():
+                for n in curve.ladder.sizes():
                     yield self._new(curve, n, device_clock=True)
             return
         for place, curve in enumerate(curves):
@@ -211,7 +211,7 @@ class _Runner:
 
     def _coarse(self, curve: Series, share_s: float) -> Iterator[Workload]:
         began = time.monotonic()
-        sizes = search.coarse_sizes(curve.op.sizes)
+        sizes = search.coarse_sizes(curve.ladder)
         for n in sizes:
             left = share_s - (time.monotonic() - began)
             elapsed = self._elapsed.get(curve.key, {})
@@ -227,8 +227,10 @@ class _Runner:
         while True:
             steps = []
             for place, curve in enumerate(curves):
-                step = search.next_step(curve.op.sizes, self._times(curve), self._cpu)
-                if step is not None and self._fits(curve, step[1]):
+                step = search.next_step(curve.ladder, self._times(curve), self._cpu)
+                # A size that was tried and gave no time (it did not fit, say) gives none the second time either.
+                tried = self._elapsed.get(curve.key, {})
+                if step is not None and step[1] not in tried and self._fits(curve, step[1]):
                     steps.append((step[0], -place, step[1]))
             if not steps:
                 return

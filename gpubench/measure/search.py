@@ -156,7 +156,7 @@ def affordable(
     """The largest size up to `n` that is predicted to fit `limit_s`, at least twice the largest measured one."""
     measured = max((m for m in elapsed if m in times), default=None)
     while predicted_seconds(series, n, times, elapsed, samples) > limit_s:
-        n = _round(series.op.sizes, n / 2)
+        n = _round(series.ladder, n / 2)
         if measured is None or n < 2 * measured:
             return None
     return n

@@ -44,8 +44,8 @@ def test_every_case_once_and_only_what_was_asked_for(name, dtype, n, scope):
     for t in scope.targets:
         regimes = ["resident"] if t.device.kind == "cpu" else scope.selection.regimes
         for form, regime in product(t.forms, regimes):
-            tuned = op.tuned.get(t.device.backend, ())
-            same_call = form == "tuned" and tuned and tuned[0].library
+            tuned = op.kernel(t.device.backend, dtype)
+            same_call = form == "tuned" and tuned is not None and tuned.library
             if form in scope.selection.forms and not same_call:
                 expected.add((t.device.id, form, regime))
     cases = [x if hasattr(x, "regime") else x.case for x in (*found.cases, *found.skips)]
@@ -159,6 +159,21 @@ def test_params_without_a_shape_are_a_skip_with_the_reason():
     assert not good.skips
     assert bad.cases == ()
     assert {(skip.reason, skip.detail) for skip in bad.skips} == {("shape", "k does not fit")}
+
+
+@pytest.mark.parametrize("columns", [256, 1000, 4096, 65536, 3])
+def test_the_ladder_of_a_shape_has_sizes_that_go_with_it(columns):
+    op = kernels.load("softmax")
+    ladder = Series(op, "float32", {"columns": columns}).ladder
+    sizes = ladder.sizes()
+    assert all(op.fits({"n": n, "columns": columns}) is None for n in sizes)
+    assert op.sizes.low <= sizes[0] < sizes[-1] <= op.sizes.high
+    assert (ladder == op.sizes) == (columns == 256)
+
+
+def test_a_shape_that_goes_with_no_size_keeps_the_ladder():
+    op = kernels.load("softmax")
+    assert Series(op, "float32", {"columns": 2**30}).ladder == op.sizes
 
 
 def test_variants_are_rows_of_their_own_beside_the_default_and_a_backend_without_one_says_so():
