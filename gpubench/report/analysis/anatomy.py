@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from gpubench.model.result import Measurement, Parts, Run
 from gpubench.report.analysis.labels import workers
-from gpubench.report.analysis.samples import device_time, used_sessions
+from gpubench.report.analysis.samples import device_time, main_blocks, used_sessions
 from gpubench.report.analysis.types import Anatomy
 from gpubench.stats import median
 
@@ -25,16 +25,18 @@ def residents(run: Run) -> Residents:
     }
 
 
-def anatomy(run: Run, outcome: Measurement, wall_s: float, beside: Residents) -> Anatomy | None:
+def anatomy(
+    run: Run, outcome: Measurement, wall_s: float, cold_s: float | None, beside: Residents
+) -> Anatomy | None:
     """The anatomy of a `transfer-always` case; None for other regimes and when a part was not measured."""
     if outcome.case.regime != "transfer-always":
         return None
     resident = beside.get(_kernel_key(outcome))
     parts = _counted(run, outcome) or (_counted(run, resident) if resident else [])
     times = {name: _typical(getattr(part, name) for part in parts) for name in (*_LISTED, "single_s")}
-    kernel_s = device_time(run, outcome, "cold")
+    kernel_s = cold_s
     if kernel_s is None and resident is not None:
-        kernel_s = device_time(run, resident, "cold")
+        kernel_s = device_time(main_blocks(run, resident), "cold")
     derived = kernel_s is None
     if kernel_s is None:
         kernel_s = _derived_kernel(times)

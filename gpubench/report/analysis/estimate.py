@@ -6,7 +6,7 @@ from gpubench import stats
 from gpubench.model.result import DeviceKind, Failure, Measurement, Outcome, Run, Skip
 from gpubench.report.analysis.anatomy import Residents, anatomy, residents
 from gpubench.report.analysis.labels import condition_findings, gravest, implausible, noise_findings
-from gpubench.report.analysis.samples import device_time, kept_samples
+from gpubench.report.analysis.samples import device_time, kept_samples, main_blocks
 from gpubench.report.analysis.types import CaseResult, Rates
 
 NO_SAMPLES = "no-samples"
@@ -50,20 +50,21 @@ def case_result(run: Run, outcome: Outcome, kind: DeviceKind, beside: Residents)
 
 
 def _measured(run: Run, outcome: Measurement, kind: DeviceKind, beside: Residents) -> CaseResult:
-    sessions, throttled = kept_samples(run, outcome)
+    blocks = main_blocks(run, outcome)
+    sessions, throttled = kept_samples(run, outcome, blocks)
     if not sessions:
         return _without_number(run, outcome, kind)
     time = stats.run_interval(list(sessions.values()))
-    cold_s, hot_s = device_time(run, outcome, "cold"), device_time(run, outcome, "hot")
-    findings = noise_findings(sessions) + condition_findings(run, outcome, sessions)
+    cold_s, hot_s = device_time(blocks, "cold"), device_time(blocks, "hot")
+    findings = noise_findings(sessions) + condition_findings(run, outcome, sessions, blocks)
     findings += ["throttled"] if throttled else []
     findings += ["software"] if kind == "software" else []
     if kind == "gpu" and outcome.case.regime == "resident" and not _has_clock(run, outcome.case.device_id):
         findings.append("no-device-clock")
-    parts = anatomy(run, outcome, time.estimate, beside)
+    parts = anatomy(run, outcome, time.estimate, cold_s, beside)
     if parts is not None and parts.mismatch:
         findings.append("transfer-mismatch")
-    doubt = implausible(run, outcome, kind, time, cold_s)
+    doubt = implausible(run, outcome, kind, time, cold_s, blocks)
     if doubt:
         findings.append("implausible")
     return CaseResult(

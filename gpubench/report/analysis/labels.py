@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from gpubench.model.result import DeviceKind, Measurement, Run, WorkerRecord
 from gpubench.report.analysis.machine import fact
-from gpubench.report.analysis.samples import device_samples, sample_seconds, used_sessions
+from gpubench.report.analysis.samples import Blocks, device_samples, sample_seconds, used_sessions
 from gpubench.report.analysis.types import Label
 from gpubench.stats import Interval, first_sample_z, iqr_share, median, order_correlation
 
@@ -50,10 +50,12 @@ def _first_slow(samples: Sequence[float]) -> bool:
     return slow and first_sample_z(samples) > FIRST_SLOW_Z
 
 
-def condition_findings(run: Run, outcome: Measurement, sessions: Mapping[int, Sequence[float]]) -> list[str]:
+def condition_findings(
+    run: Run, outcome: Measurement, sessions: Mapping[int, Sequence[float]], blocks: Blocks
+) -> list[str]:
     """Findings about the length of a sample and about other load on the machine."""
     found = []
-    shortest = sample_seconds(run, outcome)
+    shortest = sample_seconds(blocks)
     step_s = max((worker.clock_step_s for worker in workers(run, outcome.case.device_id)), default=0.0)
     if shortest is not None and (shortest < TOO_SHORT_S or shortest < CLOCK_STEPS * step_s):
         found.append("too-short")
@@ -66,12 +68,12 @@ def condition_findings(run: Run, outcome: Measurement, sessions: Mapping[int, Se
 
 
 def implausible(
-    run: Run, outcome: Measurement, kind: DeviceKind, wall: Interval, cold_s: float | None
+    run: Run, outcome: Measurement, kind: DeviceKind, wall: Interval, cold_s: float | None, blocks: Blocks
 ) -> str | None:
     """Why this case cannot be true, with both numbers; None if nothing speaks against it (section 7)."""
     # The device is part of what the caller waits for. Both are noisy: only if every device sample exceeds the
     # whole interval of the wall time is there no doubt.
-    hot = [value for values in device_samples(run, outcome, "hot") for value in values]
+    hot = [value for values in device_samples(blocks, "hot") for value in values]
     if hot and outcome.case.regime == "resident" and min(hot) > wall.high + _device_step(run, outcome):
         return f"device time {min(hot):.3g} s exceeds wall time {wall.high:.3g} s"
     overheads = [value for worker in workers(run, outcome.case.device_id) for value in worker.overhead_s]

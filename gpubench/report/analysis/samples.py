@@ -17,10 +17,13 @@ def used_sessions(run: Run) -> frozenset[int] | None:
     return frozenset(session.index for session in run.sessions if not session.superseded)
 
 
-def main_blocks(run: Run, outcome: Measurement) -> dict[int, list[Block]]:
+Blocks = dict[int, list[Block]]  # by session
+
+
+def main_blocks(run: Run, outcome: Measurement) -> Blocks:
     """The blocks of the main phase per used session, in the order in which they were measured."""
     allowed = used_sessions(run)
-    found: dict[int, list[Block]] = {}
+    found: Blocks = {}
     for block in sorted(outcome.blocks, key=lambda block: (block.session, block.round, block.position)):
         if block.phase == "main" and (allowed is None or block.session in allowed):
             found.setdefault(block.session, []).append(block)
@@ -37,49 +40,49 @@ def wall_samples(blocks: list[Block], *, discarded: bool = False) -> list[float]
     ]
 
 
-def kept_samples(run: Run, outcome: Measurement) -> tuple[dict[int, tuple[float, ...]], bool]:
-    """The used samples per session, and whether throttling left fewer than the minimum in one of them.
+def kept_samples(run: Run, outcome: Measurement, blocks: Blocks) -> tuple[dict[int, tuple[float, ...]], bool]:
+    """The used samples per session of its main `blocks`, and whether throttling left too few of them in one.
 
     Then all samples of that session are used: a filter never empties a table. A session that a deadline cut
     short of the minimum gives no samples.
     """
     kept: dict[int, tuple[float, ...]] = {}
     throttled = False
-    for session, blocks in main_blocks(run, outcome).items():
-        samples = wall_samples(blocks)
-        if len(samples) < run.settings.min_samples and any(block.discarded for block in blocks):
-            samples, throttled = wall_samples(blocks, discarded=True), True
+    for session, ours in blocks.items():
+        samples = wall_samples(ours)
+        if len(samples) < run.settings.min_samples and any(block.discarded for block in ours):
+            samples, throttled = wall_samples(ours, discarded=True), True
         if samples and not _cut_short(run, outcome, session, len(samples)):
             kept[session] = tuple(samples)
     return kept, throttled
 
 
-def device_time(run: Run, outcome: Measurement, clock: str) -> float | None:
+def device_time(blocks: Blocks, clock: str) -> float | None:
     """Median over sessions of the session medians on the clock "cold" or "hot"; None without that clock."""
-    sessions = device_samples(run, outcome, clock)
+    sessions = device_samples(blocks, clock)
     return median([median(values) for values in sessions]) if sessions else None
 
 
-def device_samples(run: Run, outcome: Measurement, clock: str) -> list[list[float]]:
+def device_samples(blocks: Blocks, clock: str) -> list[list[float]]:
     """Seconds per launch on the clock "cold" or "hot", a list for each used session that has any."""
     sessions = [
         [
             value
-            for block in blocks
+            for block in ours
             for value in (block.device_cold_s if clock == "cold" else block.device_hot_s) or []
             if _usable(value)
         ]
-        for blocks in main_blocks(run, outcome).values()
+        for ours in blocks.values()
     ]
     return [values for values in sessions if values]
 
 
-def sample_seconds(run: Run, outcome: Measurement) -> float | None:
+def sample_seconds(blocks: Blocks) -> float | None:
     """The length of the shortest session's median sample in seconds: `repeat` launches."""
     medians = [
-        median([value * block.repeat for block in blocks for value in wall_samples([block])])
-        for blocks in main_blocks(run, outcome).values()
-        if any(wall_samples([block]) for block in blocks)
+        median(seconds)
+        for ours in blocks.values()
+        if (seconds := [value * block.repeat for block in ours for value in wall_samples([block])])
     ]
     return min(medians) if medians else None
 
