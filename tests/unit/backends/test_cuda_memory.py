@@ -1,0 +1,187 @@
+"""The pool and the staged transfers of CUDA, against a stub whose copies happen as late as CUDA allows."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpubench.backends import _cuda_memory as memory
+
+
+class OutOfMemoryError(Exception):
+    pass
+
+
+class Stream:
+    """Work in order, done when somebody waits for it."""
+
+    ptr = 7
+
+    def __init__(self):
+        self.work, self.done = [], 0
+
+    def finish(self, until=None):
+        until = len(self.work) if until is None else until
+        while self.done < until:
+            self.work[self.done]()
+            self.done += 1
+
+    synchronize = finish
+
+
+class Event:
+    def __init__(self, stream):
+        self.stream, self.place = stream, 0
+
+    def record(self):
+        self.place = len(self.stream.work)
+
+    def synchronize(self):
+        self.stream.finish(self.place)
+
+
+class Cupy:
+    """Device memory is host memory; page-locked memory is what was asked for as such."""
+
+    def __init__(self, room=1 << 40):
+        self.stream, self.room, self.emptied = Stream(), room, []
+        self.locked = []
+        runtime = SimpleNamespace(
+            memcpyHostToDevice=1, memcpyDeviceToHost=2, memcpyAsync=self._copy,
+            pointerGetAttributes=lambda address: SimpleNamespace(type=int(self._is_locked(address))),
+        )  # fmt: skip
+        self.cuda = SimpleNamespace(
+            runtime=runtime, get_current_stream=lambda: self.stream, alloc_pinned_memory=self._pinned,
+            Event=lambda disable_timing: Event(self.stream),
+            memory=SimpleNamespace(OutOfMemoryError=OutOfMemoryError),
+        )  # fmt: skip
+        pool = SimpleNamespace(free_bytes=lambda: 0, free_all_blocks=lambda: self.emptied.append("device"))
+        pinned = SimpleNamespace(free_all_blocks=lambda: self.emptied.append("pinned"))
+        self.get_default_memory_pool = lambda: pool
+        self.get_default_pinned_memory_pool = lambda: pinned
+
+    def empty(self, shape, dtype):
+        made = np.empty(shape, dtype)
+        if made.nbytes > self.room:
+            self.room += 1  # the second try fails as well
+            raise OutOfMemoryError
+        return made
+
+    def device(self, count):
+        """A buffer as the transfers see it."""
+        array = np.full(count, 0xEE, np.uint8)
+        return SimpleNamespace(array=array, data=SimpleNamespace(ptr=array.ctypes.data))
+
+    def _pinned(self, size):
+        array = np.full(size, 0xDD, np.uint8)
+        self.locked.append((array.ctypes.data, array.ctypes.data + size, array))
+        return memoryview(array)
+
+    def _is_locked(self, address):
+        return any(begin <= address < end for begin, end, _ in self.locked)
+
+    def _copy(self, target, source, size, kind, stream):
+        assert stream == self.stream.ptr
+        assert kind in (1, 2)
+        assert self._is_locked(source if kind == 1 else target), "a copy that is not staged is no DMA"
+        self.stream.work.append(lambda: ctypes.memmove(target, source, size))
+
+
+@pytest.fixture(autouse=True)
+def small_chunks(monkeypatch):
+    monkeypatch.setattr(memory, "CHUNK_BYTES", 1000)
+    monkeypatch.setattr(memory, "PIECE_BYTES", 300)
+    monkeypatch.setattr(memory, "usable_cpus", lambda: 4)
+
+
+def staged(cupy):
+    return memory.PinnedTransfers(cupy, memory.PinnedMemory(cupy), contextlib.nullcontext)
+
+
+def random(count):
+    return np.random.default_rng(count).integers(0, 255, count, np.uint8)
+
+
+@given(st.lists(st.integers(0, 9000), min_size=1, max_size=4))
+def test_what_comes_back_is_what_was_sent_whatever_was_sent_before(counts):
+    cupy = Cupy()
+    way = staged(cupy)
+    buffers = [cupy.device(count) for count in counts]
+    for buffer, count in zip(buffers, counts, strict=True):
+        host = random(count)
+        way.upload(buffer, host)
+        host[:] = 0  # it was staged: the caller may change it
+    for buffer, count in zip(buffers, counts, strict=True):
+        landing = np.zeros(count, np.uint8)
+        way.download(buffer, landing)
+        assert (landing == random(count)).all()
+        assert (buffer.array == random(count)).all()
+    way.close()
+
+
+def test_page_locked_arrays_go_straight():
+    cupy = Cupy()
+    way, pinned = staged(cupy), memory.PinnedMemory(cupy)
+    buffer, host = cupy.device(4000), pinned.array((10, 100), "float32")
+    host[:] = np.arange(1000).reshape(10, 100)
+    way.upload(buffer, host)
+    assert len(cupy.stream.work) == 1
+    landing = pinned.array((10, 100), "float32")
+    way.download(buffer, landing)
+    assert (landing == host).all()
+    assert len(cupy.stream.work) == 2
+
+
+def test_a_number_is_four_bytes():
+    cupy = Cupy()
+    way, buffer = staged(cupy), cupy.device(4)
+    way.upload(buffer, np.array(3.5, np.float32))
+    landing = np.zeros((), np.float32)
+    way.download(buffer, landing)
+    assert landing == 3.5
+
+
+def test_a_freed_buffer_is_handed_out_again_and_only_for_its_shape():
+    pool = memory.DevicePool(Cupy(), 1 << 40)
+    first = pool.take((3, 4), "float32")
+    other = pool.take((3, 4), "float32")
+    assert other is not first
+    pool.give_back(first)
+    assert pool.take((4, 3), "float32") is not first
+    assert pool.take((3, 4), "float64") is not first
+    assert pool.take((3, 4), "float32") is first
+
+
+def test_idle_memory_is_bounded():
+    cupy = Cupy()
+    pool = memory.DevicePool(cupy, 16 * 4000)  # at most 4000 bytes idle
+    for count in (500, 600, 700, 800):
+        pool.give_back(pool.take((count,), "float32"))
+        assert pool.idle_bytes() <= 4000 + 4 * count
+    assert cupy.emptied
+
+
+def test_out_of_memory_gives_idle_buffers_back_first():
+    cupy = Cupy(room=4000)
+    pool = memory.DevicePool(cupy, 1 << 40)
+    pool.give_back(pool.take((10,), "float32"))
+    with pytest.raises(OutOfMemoryError):
+        pool.take((2000,), "float32")
+    assert cupy.emptied == ["device"]
+    assert pool.idle_bytes() == 0
+    assert pool.take((10,), "float32").shape == (10,)
+
+
+def test_page_locked_memory_is_bounded(monkeypatch):
+    monkeypatch.setattr(memory, "IDLE_BYTES", 1000)
+    cupy = Cupy()
+    pinned = memory.PinnedMemory(cupy)
+    for _ in range(5):
+        pinned.array((100,), "float32")
+    assert cupy.emptied == ["pinned"]
