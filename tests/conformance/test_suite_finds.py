@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 
 from gpubench import kernels
@@ -30,7 +31,9 @@ class Broken:
 
 def findings(method: str, replacement: Callable[..., Any], **options: Any) -> list[conformance.Finding]:
     backend: Any = Broken(method, replacement)
-    return conformance.suite(backend, "fake:gpu", [kernels.load("add")], seeds=(1,), **options).findings
+    # Without bfloat16, so that there is a dtype to refuse.
+    op = msgspec.structs.replace(kernels.load("add"), dtypes=("float64", "float32", "float16"))
+    return conformance.suite(backend, "fake:gpu", [op], seeds=(1,), **options).findings
 
 
 def truncating_download(self: Any, buffer: Any, host: Any) -> None:

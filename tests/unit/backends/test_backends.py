@@ -132,7 +132,7 @@ def test_blocks_cover_every_element_once(length, grain, threads):
         assert stop - start <= grain
         seen[start:stop] += 1
 
-    session._blocks(count, length, grain)
+    session._blocks.run(count, length, grain)
     session.close()
     assert (seen == 1).all()
 
