@@ -34,6 +34,7 @@ class CudaPrograms:
         self._cupy = cupy
         self._limits = limits
         self._built: dict[tuple[str, str | None], tuple[CudaProgram, list[Any], str]] = {}
+        self._functions: dict[tuple[str, str, tuple[str, ...]], Any] = {}
 
     def launch(self, op: Op, case: Case, inputs: Sequence[Buffer], output: Buffer) -> CudaLaunch:
         """The case's CUDA kernel bound to these buffers. Raises BuildError with NVRTC's text."""
@@ -64,11 +65,15 @@ class CudaPrograms:
         return self._built[key]
 
     def _function(self, step: CudaPass) -> Any:
-        try:
-            module = self._cupy.RawModule(code=step.source, options=("--std=c++17", *step.options))
-            return module.get_function(step.entry)
-        except self._cupy.cuda.compiler.CompileException as error:
-            raise BuildError(str(error)) from error
+        """The compiled entry of a text: most texts serve many sizes, and one module is enough for them."""
+        key = (step.source, step.entry, step.options)
+        if key not in self._functions:
+            try:
+                module = self._cupy.RawModule(code=step.source, options=("--std=c++17", *step.options))
+                self._functions[key] = module.get_function(step.entry)
+            except self._cupy.cuda.compiler.CompileException as error:
+                raise BuildError(str(error)) from error
+        return self._functions[key]
 
 
 def _arguments(step: CudaPass, buffers: dict[str, Buffer]) -> tuple[Any, ...]:

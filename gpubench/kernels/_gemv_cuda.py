@@ -7,6 +7,8 @@ into parts and a second launch adds these up, in a fixed order.
 
 from __future__ import annotations
 
+import math
+
 import msgspec
 
 from gpubench.errors import Unsupported
@@ -22,9 +24,12 @@ _BLOCKS_A_MULTIPROCESSOR = 8
 
 
 class Layout(msgspec.Struct, frozen=True):
-    """`lanes` threads share a row and hold `rows` rows at once; each row is cut into `parts` parts."""
+    """`lanes` threads share a row and work on `rows` rows at once; each row is cut into `parts` parts.
 
-    packed: bool
+    A load has `width` elements: 16 bytes, or the largest part of that which divides the row.
+    """
+
+    width: int
     lanes: int
     rows: int
     parts: int
@@ -48,15 +53,14 @@ def build(m: int, n: int, dtype: str, limits: Limits) -> CudaProgram:
 
 def layout_of(m: int, n: int, dtype: str, limits: Limits) -> Layout:
     """Four rows a thread, a few loads a row; parts so that the device has eight blocks a multiprocessor."""
-    width = lanes(dtype)
-    packed = n % width == 0
-    units = n // width if packed else n
+    width = math.gcd(n, lanes(dtype))
+    units = n // width
     row_lanes = min(THREADS, power_of_two_at_least(ceil_div(max(1, units), _UNITS_A_LANE)))
     rows = 4 if m >= 4 else power_of_two_at_least(m)
     row_blocks = ceil_div(m, THREADS // row_lanes * rows)
     wanted = ceil_div(_BLOCKS_A_MULTIPROCESSOR * multiprocessors(limits), row_blocks)
     longest = max(1, units // (row_lanes * _UNITS_A_LANE))
-    return Layout(packed, row_lanes, rows, max(1, min(wanted, longest, _MOST_PARTS)))
+    return Layout(width, row_lanes, rows, max(1, min(wanted, longest, _MOST_PARTS)))
 
 
 def program(layout: Layout, m: int, n: int, dtype: str) -> CudaProgram:
@@ -84,7 +88,7 @@ def source(layout: Layout, dtype: str) -> str:
     whole = layout.parts == 1
     return f"""{prelude(dtype)}
 const int THREADS = {THREADS}, ROW_THREADS = {layout.lanes}, ROWS = {layout.rows};
-const int WIDTH = {"LANES" if layout.packed else "1"}, UNROLL = {2 if layout.packed else 4};
+const int WIDTH = {layout.width}, UNROLL = {2 if layout.width == lanes(dtype) else 4};
 typedef {"stored" if whole else "real"} result;
 __device__ __forceinline__ result finish(real value) {{ return {"narrow(value)" if whole else "value"}; }}
 {_KERNEL}"""

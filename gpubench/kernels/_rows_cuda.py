@@ -6,6 +6,8 @@ blocks that reach each other's shared memory. So nothing is read twice, whatever
 
 from __future__ import annotations
 
+import math
+
 import msgspec
 
 from gpubench.errors import Unsupported
@@ -23,11 +25,11 @@ _MOST_CLUSTER = 8  # blocks of a cluster that every device with clusters can run
 class Layout(msgspec.Struct, frozen=True):
     """How rows meet threads: `lanes` threads of each of `cluster` blocks share a row of `units` units.
 
-    A unit is 16 bytes where the row's length allows it (`packed`), else one element. A thread holds `held`
-    units in registers; 0 means that it loops over them and reads the row twice.
+    A unit is `width` elements: 16 bytes, or the largest part of that which divides the row. A thread holds
+    `held` units in registers; 0 means that it loops over them and reads the row twice.
     """
 
-    packed: bool
+    width: int
     units: int
     threads: int
     lanes: int
@@ -45,10 +47,9 @@ def layout_of(columns: int, dtype: str, limits: Limits, *, arrays: int = 1) -> L
 
     Two units a thread first, which hides the latency of memory; more only when a block has no more threads.
     """
-    width = lanes(dtype)
-    packed = columns % width == 0
-    units = columns // width if packed else columns
-    real_bytes = max(4, ITEMSIZE[dtype]) * (width if packed else 1) * arrays
+    width = math.gcd(columns, lanes(dtype))
+    units = columns // width
+    real_bytes = max(4, ITEMSIZE[dtype]) * width * arrays
     most = max(1, _HELD_BYTES // real_bytes)
     wanted = min(most, max(1, 32 // real_bytes))
     spread = power_of_two_at_least(ceil_div(units, wanted))
@@ -56,11 +57,11 @@ def layout_of(columns: int, dtype: str, limits: Limits, *, arrays: int = 1) -> L
     threads = max(row_threads, _SHORT_ROW_THREADS)
     held = ceil_div(units, row_threads)
     if held <= most:
-        return Layout(packed, units, threads, row_threads, held)
+        return Layout(width, units, threads, row_threads, held)
     cluster = power_of_two_at_least(ceil_div(held, most))
     if limits.clusters and cluster <= _MOST_CLUSTER:
-        return Layout(packed, units, threads, row_threads, ceil_div(units, row_threads * cluster), cluster)
-    return Layout(packed, units, threads, row_threads, 0)
+        return Layout(width, units, threads, row_threads, ceil_div(units, row_threads * cluster), cluster)
+    return Layout(width, units, threads, row_threads, 0)
 
 
 def blocks(layout: Layout, rows: int) -> int:
@@ -76,7 +77,7 @@ def head(layout: Layout, dtype: str) -> str:
     cluster = _CLUSTER if layout.cluster > 1 else _NO_CLUSTER
     return f"""{prelude(dtype)}
 const int THREADS = {layout.threads}, ROW_THREADS = {layout.lanes}, HELD = {layout.held};
-const int CLUSTER = {layout.cluster}, WIDTH = {"LANES" if layout.packed else "1"};
+const int CLUSTER = {layout.cluster}, WIDTH = {layout.width};
 const bool WHOLE = {"true" if layout.held and layout.whole else "false"};
 struct alignas(WIDTH * sizeof(stored)) Unit {{ stored lane[WIDTH]; }};
 struct Larger {{ static __device__ __forceinline__ real of(real a, real b) {{ return a > b ? a : b; }} }};

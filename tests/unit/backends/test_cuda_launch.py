@@ -99,11 +99,11 @@ def test_a_kernels_options_reach_the_compiler_and_its_hash():
     assert half.kernel_hash != single.kernel_hash
 
 
-def test_a_text_is_compiled_once_per_workload():
+def test_a_text_is_compiled_once_for_all_sizes():
     cupy = Recorder()
     programs = CudaPrograms(cupy, LIMITS)
-    for _ in range(3):
-        programs.launch(kernels.load("relu"), case("relu", {"n": 64}), [object()], object())
+    for n in (64, 64, 100, 2**20):
+        programs.launch(kernels.load("relu"), case("relu", {"n": n}), [object()], object())
     assert len(cupy.modules) == 1
 
 

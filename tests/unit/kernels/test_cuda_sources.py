@@ -148,8 +148,10 @@ def test_a_reduction_is_one_launch_with_a_word_per_block(name, n, dtype):
 @given(columns=st.integers(1, 200_000), dtype=dtypes, device=devices, arrays=st.sampled_from([1, 2]))
 def test_a_row_is_held_by_its_threads_or_looped_over(columns, dtype, device, arrays):
     layout = _rows_cuda.layout_of(columns, dtype, device, arrays=arrays)
-    width = lanes(dtype) if layout.packed else 1
+    width = layout.width
     assert layout.units * width == columns
+    assert width in (1, 2, 4, 8)
+    assert width == lanes(dtype) or columns % (2 * width)
     assert layout.lanes & (layout.lanes - 1) == 0
     assert layout.threads % layout.lanes == 0
     assert layout.threads in (128, 256, 512, 1024)
