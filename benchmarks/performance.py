@@ -6,7 +6,9 @@
     python benchmarks/performance.py --run --quick    a trial under a minute, software adapters included: saves nothing,
                                                       prints the page
 
---results-dir DIR and --page FILE (`-`: print) put files elsewhere. Exit code 1 if a measurement failed.
+--only PART,... runs some of the parts (roofs matmul shapes ladder memory rows dtypes cpu overheads); the page is then
+made from these and from the FILEs given. --results-dir DIR and --page FILE (`-`: print) put files elsewhere.
+Exit code 1 if a measurement failed.
 """
 
 from __future__ import annotations
@@ -29,8 +31,7 @@ _SAVED = re.compile(r"^saved (.+)$", re.MULTILINE)
 _BRIEF = ("--quick", "--max-time", "200ms", "--regimes", "resident")
 _GPU = ("--backends", "cupy?,wgpu?")
 _CPU = ("--backends", "numpy")
-_MEMORY_OPS = "vector,reduction,activation,derivative,transpose,gemv"
-_LARGER_OPS = "copy,add,chain,relu,sum,softmax"  # at twice the size, too: the copy's rate does not depend on it
+_CPU_OPS = "copy,add,saxpy,chain,dot,sum,max,relu,gelu,softmax,transpose,gemv"
 
 
 class Sizes(NamedTuple):
@@ -51,7 +52,7 @@ class Sizes(NamedTuple):
 _LARGE = Sizes(
     24 * GIB, "64M", "128M", "32M", "512,1000,1024,2048,4096,4097,8192", "1024,4096", "8k",
     (("4096", "m=256", "k=256", "m=256,k=256"), ("256", "m=4096,k=4096", "m=64k,k=1k"), ("1024", "batch=16")),
-    "256,512,1024,2048,4096,8192,16384,32768,65536", "4096",
+    "256,1024,4096,16384,65536", "4096",
 )  # fmt: skip
 _MIDDLE = _LARGE._replace(
     least_bytes=6 * GIB, elements="32M", more_elements="64M", sides="512,1000,1024,2048,4096,4097"
@@ -66,24 +67,31 @@ _TRIAL = _LARGE._replace(
 )  # fmt: skip
 
 
-def plan(sizes: Sizes) -> list[tuple[str, ...]]:
-    """The arguments of every `gpubench run`, each with what it takes to judge its rows: copy, matmul or both."""
+def plan(sizes: Sizes) -> dict[str, list[tuple[str, ...]]]:
+    """Part -> the arguments of its `gpubench run`s, each with what it takes to judge its rows: copy, matmul or both."""
     sided = ("--sizes", f"transpose={sizes.large_side}", "--sizes", f"gemv={sizes.large_side}")
-    dtypes = ("float64", "float16", "bfloat16")
-    return [
-        ("--ops", "roofline", "--dtypes", "float32,float64,float16,bfloat16"),
-        ("--ops", "matmul,copy", "--sizes", f"matmul={sizes.sides}", "--sizes", f"copy={sizes.elements}"),
-        *(("--ops", "matmul", "--sizes", f"{side}", *_each("--params", texts), *_GPU) for side, *texts in sizes.shapes),
-        ("--ops", "matmul", "--sizes", sizes.rungs, "--variant", "naive,tiled,register", "--allow-tf32", *_GPU),
-        ("--ops", _MEMORY_OPS, "--sizes", sizes.elements, *sided, *_GPU),
-        ("--ops", _LARGER_OPS, "--sizes", sizes.more_elements, *_GPU),
-        ("--ops", _MEMORY_OPS, "--sizes", sizes.cpu_elements, *sided, *_CPU),
-        ("--ops", "copy,softmax,softmax_grad", "--sizes", sizes.elements, "--params", f"columns={sizes.widths}", *_GPU),
-        ("--ops", "copy,add,relu,gelu,sum,softmax,transpose,matmul", "--sizes", sizes.elements,
-         "--sizes", f"transpose={sizes.large_side}", "--sizes", f"matmul={sizes.product}",
-         "--dtypes", ",".join(dtypes), *_GPU),
-        ("--ops", "overhead,add", "--sizes", "add=1M", *_GPU),
-    ]  # fmt: skip
+    elements = ("--sizes", sizes.elements)
+    return {
+        "roofs": [("--ops", "roofline", "--dtypes", "float32,float64,float16,bfloat16")],
+        "matmul": [("--ops", "matmul", "--sizes", sizes.sides, "--skip", "matmul/n>=4097@numpy")],
+        "shapes": [
+            ("--ops", "matmul", "--sizes", f"{side}", *_each("--params", texts), *_GPU) for side, *texts in sizes.shapes
+        ],
+        "ladder": [
+            ("--ops", "matmul", "--sizes", sizes.rungs, "--variant", "naive,tiled,register", "--allow-tf32", *_GPU)
+        ],
+        "memory": [
+            ("--ops", "vector,reduction,activation,derivative,transpose,gemv", *elements, *sided, *_GPU),
+            ("--ops", "copy,add,softmax", "--sizes", sizes.more_elements, *_GPU),
+        ],
+        "rows": [("--ops", "copy,softmax", *elements, "--params", f"columns={sizes.widths}", *_GPU)],
+        "dtypes": [
+            ("--ops", "copy,sum,softmax,matmul", *elements, "--sizes", f"matmul={sizes.product}",
+             "--dtypes", "float64,float16,bfloat16", *_GPU)
+        ],
+        "cpu": [("--ops", _CPU_OPS, "--sizes", sizes.cpu_elements, *sided, *_CPU)],
+        "overheads": [("--ops", "overhead,add", "--sizes", "add=1M", *_GPU)],
+    }  # fmt: skip
 
 
 def _each(option: str, texts: Sequence[str]) -> list[str]:
@@ -126,7 +134,7 @@ def measure(arguments: Sequence[str], folder: Path) -> tuple[int, str | None]:
     return ended.returncode, found[1] if found else None
 
 
-def measured(folder: Path, *, quick: bool) -> tuple[list[str], bool]:
+def measured(folder: Path, *, quick: bool, parts: Sequence[str]) -> tuple[list[str], bool]:
     """The result files of the whole plan, relative to the repository where they lie in it; whether all went well."""
     memory = device_bytes()
     sizes = (
@@ -134,10 +142,9 @@ def measured(folder: Path, *, quick: bool) -> tuple[list[str], bool]:
         if quick
         else next(found for found in (_LARGE, _MIDDLE, _SMALL) if (memory or 0) >= found.least_bytes)
     )
+    chosen = plan(sizes)
     saved, well = [], True
-    for arguments in plan(sizes):
-        if quick and _LARGER_OPS in arguments:
-            continue
+    for arguments in (arguments for part in parts for arguments in chosen[part][: 1 if quick else None]):
         code, path = measure(trial(arguments) if quick else arguments, folder)
         well = well and code == 0
         if path is not None:
@@ -151,9 +158,13 @@ def main() -> int:
     parser.add_argument("files", nargs="*", metavar="FILE")
     parser.add_argument("--run", action="store_true")
     parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--only", metavar="PART,...", default=",".join(plan(_LARGE)))
     parser.add_argument("--results-dir", type=Path, default=ROOT / "results")
     parser.add_argument("--page", default=None)
     given = parser.parse_args()
+    parts = given.only.split(",")
+    if unknown := set(parts) - set(plan(_LARGE)):
+        parser.error(f"no such part: {', '.join(sorted(unknown))}; there are {', '.join(plan(_LARGE))}")
     sys.path.insert(0, str(ROOT))  # as a script, this file's own folder is there instead
     from benchmarks.performance_page import files_of, rewritten
 
@@ -161,7 +172,9 @@ def main() -> int:
     files, well = given.files, True
     with tempfile.TemporaryDirectory() as scratch:
         if given.run:
-            files, well = measured(Path(scratch) if given.quick else given.results_dir, quick=given.quick)
+            folder = Path(scratch) if given.quick else given.results_dir
+            found, well = measured(folder, quick=given.quick, parts=parts)
+            files = [*files, *found]
         if given.run and not files:
             print("nothing was measured", file=sys.stderr)
             return 1
