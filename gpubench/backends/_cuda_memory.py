@@ -24,6 +24,8 @@ CHUNKS = 3
 # Below this one thread copies: handing out the pieces would take longer.
 PIECE_BYTES = 2 << 20
 MOST_THREADS = 8
+# A larger buffer goes back to CuPy's pool, which gives it up by itself when memory runs out.
+KEPT_BYTES = 64 << 20
 # Idle memory of sizes that are done with: emptied when a new size comes and there is more of it than this.
 IDLE_BYTES = 1 << 30
 _PAGE_LOCKED = 1  # cudaMemoryTypeHost
@@ -50,11 +52,12 @@ class DevicePool:
         except self._cupy.cuda.memory.OutOfMemoryError:
             self.empty()
             found = self._cupy.empty(shape, host_dtype(dtype))
-        self._asked[found.shape, found.dtype.char] = (shape, dtype)
+        if found.nbytes <= KEPT_BYTES:
+            self._asked[found.shape, found.dtype.char] = (shape, dtype)
         return found
 
     def give_back(self, buffer: Buffer) -> None:
-        """Keep it for the next one who asks for its shape and dtype."""
+        """Keep it, if it is not large, for the next one who asks for its shape and dtype."""
         asked = self._asked.get((buffer.shape, buffer.dtype.char))
         if asked is not None:
             self._free.setdefault(asked, []).append(buffer)

@@ -158,6 +158,13 @@ def test_a_freed_buffer_is_handed_out_again_and_only_for_its_shape():
     assert pool.take((3, 4), "float32") is first
 
 
+def test_a_large_buffer_is_left_to_cupy():
+    pool = memory.DevicePool(Cupy(), 1 << 40)
+    large = pool.take((memory.KEPT_BYTES // 4 + 1,), "float32")
+    pool.give_back(large)
+    assert pool.idle_bytes() == 0
+
+
 def test_idle_memory_is_bounded():
     cupy = Cupy()
     pool = memory.DevicePool(cupy, 16 * 4000)  # at most 4000 bytes idle
