@@ -22,6 +22,7 @@ _SHORTEST_CHEAP, _SHORTEST, _LONGEST, _SLICES = 256 * 1024, 128 * 1024, 256 * 10
 _LONGEST_ALONE, _SLICES_ALONE = 4 * 1024 * 1024, 64
 _CHEAP_STEPS = 2
 
+_HALF_BYTES = 2
 _OUTPUT = -1  # the slot of the output; scratch counts up from 0
 
 
@@ -157,43 +158,71 @@ def record(expr: Callable[..., Any], inputs: int) -> tuple[list[_Step], int]:
 
 
 def build(expr: Callable[..., Any], inputs: int, np: Any, blocks: Blocks, params: Params) -> Launch:
-    """A launch that fills the output block by block; scratch belongs to its thread and is kept."""
+    """A launch that fills the output block by block; scratch belongs to its thread and is kept.
+
+    The steps find their arrays by place: the inputs, the output, the scratch slots, then the plain numbers.
+    """
     steps, slots = record(expr, inputs)
-    calls = [(_function(np, step.ufunc), step) for step in steps]
+    calls, numbers = _placed(np, steps, inputs, slots)
     scratch = Scratch(np)
     # A lone step streams; several pass the block on, and it has to be in cache still.
     cheap, alone = len(steps) <= _CHEAP_STEPS, len(steps) == 1
     moves = alone and steps[0].ufunc == "copy"
 
     def run(parts: Sequence[Array], output: Array, size: int) -> None:
-        half = output.dtype == np.float16 and not moves
-        extra = slots + (inputs + 1 if half else 0)
-        spare = [
-            array[: output.size] for array in scratch.arrays(extra, size, np.float32 if half else output.dtype)
-        ]
-        target = spare[slots] if half else output
-        if half:
-            parts = [widen(np, part, wide) for part, wide in zip(parts, spare[slots + 1 :], strict=True)]
-        for function, step in calls:
-            operands = [_value(operand, parts, spare, target) for operand in step.operands]
-            function(*operands, out=target if step.slot == _OUTPUT else spare[step.slot])
-        if half:
-            np.copyto(output, target, casting="same_kind")
+        spare = scratch.arrays(slots, size, output.dtype) if slots else []
+        perform([*parts, output, *(array[: output.size] for array in spare), *numbers])
+
+    def run_halves(parts: Sequence[Array], output: Array, size: int) -> None:
+        spare = [array[: output.size] for array in scratch.arrays(inputs + 1 + slots, size, np.float32)]
+        for part, wide in zip(parts, spare, strict=False):
+            widen(np, part, wide)
+        perform([*spare, *numbers])
+        np.copyto(output, spare[inputs], casting="same_kind")
+
+    def perform(places: list[Any]) -> None:
+        for function, operands, result in calls:
+            function(*[places[i] for i in operands], out=places[result])
 
     def launch(arrays: Sequence[Array], output: Array) -> None:
-        size = grain(output.size, cheap=cheap, alone=alone and output.dtype != np.float16)
+        half = output.itemsize == _HALF_BYTES and not moves
+        size = grain(output.size, cheap=cheap, alone=alone and not half)
+        work = run_halves if half else run
         if output.size <= size:
-            run(arrays, output, output.size)
+            work(arrays, output, output.size)
             return
 
         def block(start: int, stop: int) -> None:
             # The caller's error state does not reach the threads of the block runner.
             with np.errstate(all="ignore"):
-                run([array[start:stop] for array in arrays], output[start:stop], size)
+                work([array[start:stop] for array in arrays], output[start:stop], size)
 
         blocks(block, output.size, size)
 
     return launch
+
+
+_Call = tuple[Callable[..., Any], list[int], int]
+
+
+def _placed(np: Any, steps: list[_Step], inputs: int, slots: int) -> tuple[list[_Call], list[Any]]:
+    """The steps as (function, places of the operands, place of the result), and the plain numbers in use."""
+    numbers: list[Any] = []
+
+    def place(operand: Any) -> int:
+        if not isinstance(operand, _Recorded):
+            numbers.append(operand)
+            return inputs + slots + len(numbers)
+        return operand.origin if isinstance(operand.origin, int) else slot_place(operand.origin)
+
+    def slot_place(step: _Step) -> int:
+        return inputs if step.slot == _OUTPUT else inputs + 1 + step.slot
+
+    calls = [
+        (_function(np, step.ufunc), [place(operand) for operand in step.operands], slot_place(step))
+        for step in steps
+    ]
+    return calls, numbers
 
 
 def _function(np: Any, ufunc: str) -> Callable[..., Any]:
@@ -201,11 +230,3 @@ def _function(np: Any, ufunc: str) -> Callable[..., Any]:
         return lambda x, out: np.copyto(out, x)
     function: Callable[..., Any] = getattr(np, ufunc)
     return function
-
-
-def _value(operand: Any, parts: Sequence[Array], spare: list[Array], output: Array) -> Any:
-    if not isinstance(operand, _Recorded):
-        return operand
-    if isinstance(operand.origin, int):
-        return parts[operand.origin]
-    return output if operand.origin.slot == _OUTPUT else spare[operand.origin.slot]
