@@ -40,11 +40,13 @@ class DevicePool:
         self._free: dict[tuple[Shape, str], list[Buffer]] = {}
         self._asked: dict[tuple[Shape, str], tuple[Shape, str]] = {}
 
+    def idle(self, shape: Shape, dtype: Dtype) -> Buffer | None:
+        """A buffer of that shape that is there already."""
+        found = self._free.get((shape, dtype))
+        return found.pop() if found else None
+
     def take(self, shape: Shape, dtype: Dtype) -> Buffer:
-        """A buffer of that shape. Raises CuPy's OutOfMemoryError once nothing idle is left."""
-        idle = self._free.get((shape, dtype))
-        if idle:
-            return idle.pop()
+        """A new buffer of that shape. Raises CuPy's OutOfMemoryError once nothing idle is left."""
         if self.idle_bytes() > self._limit:
             self.empty()
         try:

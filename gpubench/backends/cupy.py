@@ -133,6 +133,9 @@ class CupySession:
 
     def allocate(self, shape: Shape, dtype: Dtype) -> Buffer:
         """An idle array of that shape, else one from CuPy's pool. Raises DeviceOutOfMemory."""
+        idle = self._pool.idle(shape, dtype)
+        if idle is not None:  # outside the guard, which would take longer than the look-up
+            return idle
         with _vendor_errors():
             return self._pool.take(shape, dtype)
 

@@ -150,12 +150,12 @@ def test_a_number_is_four_bytes():
 def test_a_freed_buffer_is_handed_out_again_and_only_for_its_shape():
     pool = memory.DevicePool(Cupy(), 1 << 40)
     first = pool.take((3, 4), "float32")
-    other = pool.take((3, 4), "float32")
-    assert other is not first
+    assert pool.idle((3, 4), "float32") is None
     pool.give_back(first)
-    assert pool.take((4, 3), "float32") is not first
-    assert pool.take((3, 4), "float64") is not first
-    assert pool.take((3, 4), "float32") is first
+    assert pool.idle((4, 3), "float32") is None
+    assert pool.idle((3, 4), "float64") is None
+    assert pool.idle((3, 4), "float32") is first
+    assert pool.idle((3, 4), "float32") is None
 
 
 def test_a_large_buffer_is_left_to_cupy():
