@@ -17,8 +17,8 @@ from gpubench.report.analysis import Analysis, analyse
 from gpubench.report.analysis.roofline import OUT_OF_CACHE_BYTES
 from gpubench.report.analysis.types import CaseResult, RoofShare
 from gpubench.report.formats._numbers import share_text, time_interval_text, time_text
+from gpubench.report.formats._overheads import pool_share, what
 from gpubench.report.formats._overheads import rate as transfer_rate
-from gpubench.report.formats._overheads import what
 from gpubench.report.formats._roofline import form_text, rate, roof_texts
 from gpubench.units import format_bytes, format_size
 
@@ -272,7 +272,7 @@ def _overheads(analyses: Sequence[Analysis]) -> str:
     ]  # fmt: skip
     pools = [
         f"{pool.op.case.device_id}: {format_bytes(pool.allocate.case.params['n'])} from the pool take "
-        f"{share_text(pool.share)} of {pool.op.case.op} at 1 Mi elements."
+        f"{pool_share(pool)} of {pool.op.case.op} at 1 Mi elements."
         for analysis in analyses
         for pool in analysis.overheads.pools
     ]

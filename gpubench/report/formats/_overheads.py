@@ -70,6 +70,11 @@ def rate(row: CaseResult) -> str:
     return format_rate(row.case.params["n"] / row.time.estimate, "B/s")
 
 
+def pool_share(pool: PoolOverhead) -> str:
+    """`3.0%`; what would round to nothing is `less than 0.1%`."""
+    return share_text(pool.share) if pool.share >= 1e-3 else "less than 0.1%"
+
+
 def _size(row: CaseResult) -> str:
     return format_bytes(row.case.params["n"]) if row.case.op in _SIZED else "-"
 
@@ -88,6 +93,6 @@ def _pool_text(pool: PoolOverhead) -> str:
     memory = format_bytes(pool.allocate.case.params["n"])
     op = pool.op.case
     return (
-        f"Pool overhead on {op.device_id}: {share_text(pool.share)} of {op.op} at 1 Mi elements "
+        f"Pool overhead on {op.device_id}: {pool_share(pool)} of {op.op} at 1 Mi elements "
         f"({memory} from the pool against one call)."
     )

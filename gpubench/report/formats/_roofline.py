@@ -101,7 +101,8 @@ def _roofs_table(analysis: Analysis, roofs: Sequence[Roof]) -> Table:
         size = f"{format_bytes(roof.copy.bytes)}{' *' if roof.cache_sized else ''}" if roof.copy else "-"
         side = size_text(roof.matmul) if roof.matmul else "-"
         memory, compute, ridge = roof_texts(roof)
-        memory += " *" if roof.cache_sized else ""
+        memory += (mark(roof.copy.label) if roof.copy else "") + (" *" if roof.cache_sized else "")
+        compute += mark(roof.matmul.label) if roof.matmul else ""
         body.append(cells("+".join(roof.device_ids), roof.dtype, memory, compute, ridge, size, side))
     devices = list(dict.fromkeys(device_id for roof in roofs for device_id in roof.device_ids))
     small = (
@@ -109,7 +110,9 @@ def _roofs_table(analysis: Analysis, roofs: Sequence[Roof]) -> Table:
         if any(roof.cache_sized for roof in roofs)
         else ""
     )
-    legend = "ridge: from so many FLOP per byte on, computing is the limit" + small
+    labels = {row.label for roof in roofs for row in (roof.copy, roof.matmul) if row is not None}
+    words = ["ridge: from so many FLOP per byte on, computing is the limit" + small, marks_legend(labels)]
+    legend = "; ".join(filter(None, words))
     return Table(
         columns, tuple(body), title="Roofs", note=printable(devices_text(analysis, devices)), legend=legend
     )

@@ -94,6 +94,8 @@ def test_the_pool_is_held_against_an_elementwise_op():
     assert pool.op.case.op == "add"
     assert "Pool overhead on cupy:0: 4.0% of add at 1 Mi elements" in render([run_of(rows)], "plain")
     assert not analyse(run_of(rows[:2])).overheads.pools
+    rows[0] = measured(case("allocate", 2**22, "tuned", device="cupy:0"), 1e-9)
+    assert "less than 0.1% of add" in render([run_of(rows)], "plain", width=120)
 
 
 def test_without_add_another_elementwise_op_serves():
