@@ -12,7 +12,8 @@ Ops = Annotated[
     typer.Option(
         "--ops",
         metavar="LIST",
-        help="Op names or groups, all, or roofline (what the hardware can do). Default: vector,matmul,activation.",
+        help="Op names or groups, all (overhead apart), or roofline (what the hardware can do)."
+        " Default: vector,matmul,activation.",
         show_default=False,
     ),
 ]
