@@ -103,10 +103,11 @@ def _roofs(analyses: Sequence[Analysis]) -> str:
         for roof in analysis.roofline.roofs:
             key = (roof.device_ids, roof.dtype)
             known = (roof.bytes_per_s is not None) + (roof.flops_per_s is not None)
-            rank = known + (roof.bytes_per_s or 0.0) / 1e18 - (0.5 if roof.cache_sized else 0.0)
+            rank = known - 0.4 * roof.cache_sized - 0.2 * roof.small_matmul + (roof.bytes_per_s or 0.0) / 1e18
             if known and rank > order.get(key, -1.0):
                 memory, compute, ridge = roof_texts(roof)
                 memory += " (cache-sized)" if roof.cache_sized else ""
+                compute += " (small)" if roof.small_matmul else ""
                 order[key], best[key] = rank, ("+".join(roof.device_ids), roof.dtype, memory, compute, ridge)
     head = ("device", "dtype", "memory (copy)", "compute (matmul)", "ridge, FLOP/byte")
     return _table(head, [best[key] for key in sorted(best)])

@@ -18,6 +18,8 @@ VENDOR_LIBRARY = "cupy"  # its library form calls the vendor's own kernels
 OUT_OF_CACHE_BYTES = 256 * 2**20
 # FLOP per byte at which a case is of the one kind or the other where its device has one of the roofs alone.
 ASSUMED_RIDGE = 4.0
+# Sides from which on a product occupies a device; a smaller one tells of launches and of idle units.
+FULL_SIDE, FULL_SIDE_CPU = 2048, 512
 Rated = tuple[CaseResult, float]  # a case and its rate
 
 
@@ -81,7 +83,12 @@ def _roof(run: Run, peers: Sequence[CaseResult], row: CaseResult) -> Roof:
         bytes_per_s=copy[1] if copy else None, copy=copy[0] if copy else None,
         cache_sized=bool(copies) and not large,
         flops_per_s=matmul[1] if matmul else None, matmul=matmul[0] if matmul else None,
+        small_matmul=bool(products) and max(peer.flops for peer in products) < _full_flops(row),
     )  # fmt: skip
+
+
+def _full_flops(row: CaseResult) -> int:
+    return 2 * (FULL_SIDE if row.device_kind == "gpu" else FULL_SIDE_CPU) ** 3
 
 
 def out_of_cache_bytes(run: Run, row: CaseResult) -> int:
@@ -126,6 +133,7 @@ def _share(run: Run, row: CaseResult, roof: Roof, library_s: float | None) -> Ro
     return RoofShare(
         case=row, seconds=seconds, clock="device_hot" if row.device_hot_s else "wall", bound=bound, share=share,
         in_cache=bound == "memory" and row.bytes < out_of_cache_bytes(run, row),
+        weak_roof=roof.cache_sized if bound == "memory" else roof.small_matmul if bound == "compute" else False,
         to_library=library_s / row.device_hot_s if library_s and row.device_hot_s and not own else None,
     )  # fmt: skip
 

@@ -158,7 +158,8 @@ class Roof(Derived, frozen=True, kw_only=True):
     """What one piece of hardware reached in this run with one dtype. Always measured, never from a data sheet.
 
     `device_ids` are the names under which the backends see it. A rate that was not measured is None. `copy` and
-    `matmul` are the cases behind the two rates; `cache_sized`: no copy was larger than a cache may be.
+    `matmul` are the cases behind the two rates; `cache_sized`: no copy was larger than a cache may be;
+    `small_matmul`: no matmul was large enough to occupy the device.
     """
 
     device_ids: tuple[str, ...]
@@ -168,6 +169,7 @@ class Roof(Derived, frozen=True, kw_only=True):
     cache_sized: bool = False
     flops_per_s: float | None = None
     matmul: CaseResult | None = None
+    small_matmul: bool = False
 
     @property
     def ridge(self) -> float | None:
@@ -181,7 +183,8 @@ class RoofShare(Derived, frozen=True, kw_only=True):
     """One case with resident data below its roof: `share` = the time that the roof allows / `seconds`.
 
     `seconds` is device time where `clock` says so. `share` is None without a roof, and is never clipped: `in_cache`
-    says that memory does not limit a working set of this size. `to_library`: device time of the vendor library's
+    says that memory does not limit a working set of this size; `weak_roof`, that the roof was measured at small sizes
+    alone and is none yet. `to_library`: device time of the vendor library's
     case of the same work / device time of this one.
     """
 
@@ -191,6 +194,7 @@ class RoofShare(Derived, frozen=True, kw_only=True):
     bound: Bound | None = None
     share: float | None = None
     in_cache: bool = False
+    weak_roof: bool = False
     to_library: float | None = None
 
 

@@ -144,8 +144,8 @@ class WarningRow(Row, frozen=True, kw_only=True):
 class RoofRow(Row, frozen=True, kw_only=True):
     """The measured roofs of one piece of hardware with one dtype; null: not measured.
 
-    The cases are those that reached them. `cache_sized`: no copy was larger than a cache may be. `ridge` is in FLOP
-    per byte.
+    The cases are those that reached them. `cache_sized`: no copy was larger than a cache may be; `small_matmul`: no
+    matmul occupied the device. `ridge` is in FLOP per byte.
     """
 
     source: int
@@ -156,6 +156,7 @@ class RoofRow(Row, frozen=True, kw_only=True):
     cache_sized: bool
     flops_per_s: float | None
     flops_case: str | None
+    small_matmul: bool
     ridge: float | None
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from gpubench.report.analysis.roofline import measures_roofs
 from gpubench.report.analysis.types import Analysis, CaseResult, Roof, RoofShare
 from gpubench.report.formats._document import Cell, Column, Section, Table, Tone, cells, printable
 from gpubench.report.formats._names import FORMS, devices_text, size_text
@@ -18,6 +19,11 @@ _MEANING = (
     "the two; GB/s or FLOP/s names the one that limits it."
 )
 _LARGEST = "The largest size of each op; all sizes: --sections roofline or --format markdown."
+_WEAK = (
+    "Left out: cases below a roof of small sizes alone (*), which is none yet; --sections roofline has them, and "
+    f"{HINT} measures the roofs."
+)
+_SMALL = "* of small sizes: no copy left the caches, or no matmul had sides of 2048 (on a CPU 512)"
 _CACHE = "c: in cache, as far as the size tells; memory is no limit then"
 _WALL = "w: wall time, without the device's clock"
 _LIBRARY = "x lib: device time of the vendor library's case / of this one"
@@ -29,13 +35,18 @@ def roofline_section(analysis: Analysis, *, full: bool) -> Section:
     found = analysis.roofline
     measured = [roof for roof in found.roofs if roof.bytes_per_s is not None or roof.flops_per_s is not None]
     if not measured:
-        lines = (f"not measured: {HINT}",) if found.rows else ()
-        return Section(key="roofline", title=TITLE, lines=lines, folded=True)
+        hint = (f"not measured: {HINT}",) if found.rows else ()
+        return Section(key="roofline", title=TITLE, lines=hint, folded=True)
+    full = full or measures_roofs(analysis.run)
     rows = list(found.rows) if full else [row for row in largest(found.rows) if row.share is not None]
+    weak = not full and any(row.weak_roof for row in rows)
+    rows = [row for row in rows if full or not row.weak_roof]
     dtypes = dict.fromkeys(row.case.case.dtype for row in rows)
     tables = [_roofs_table(analysis, measured)]
     tables += [_table(dtype, [row for row in rows if row.case.case.dtype == dtype]) for dtype in dtypes]
-    lines = (_MEANING, *_missing(found.roofs), *(() if len(rows) == len(found.rows) else (_LARGEST,)))
+    notes = [_WEAK] if weak else []
+    notes += [_LARGEST] if rows and len(rows) < len(found.rows) else []
+    lines = (_MEANING, *_missing(found.roofs), *notes)
     return Section(key="roofline", title=TITLE, lines=lines, tables=tuple(tables), folded=True)
 
 
@@ -98,11 +109,11 @@ def _roofs_table(analysis: Analysis, roofs: Sequence[Roof]) -> Table:
     )  # fmt: skip
     body = []
     for roof in roofs:
-        size = f"{format_bytes(roof.copy.bytes)}{' *' if roof.cache_sized else ''}" if roof.copy else "-"
+        size = format_bytes(roof.copy.bytes) if roof.copy else "-"
         side = size_text(roof.matmul) if roof.matmul else "-"
         memory, compute, ridge = roof_texts(roof)
         memory += (mark(roof.copy.label) if roof.copy else "") + (" *" if roof.cache_sized else "")
-        compute += mark(roof.matmul.label) if roof.matmul else ""
+        compute += (mark(roof.matmul.label) if roof.matmul else "") + (" *" if roof.small_matmul else "")
         body.append(cells("+".join(roof.device_ids), roof.dtype, memory, compute, ridge, size, side))
     devices = list(dict.fromkeys(device_id for roof in roofs for device_id in roof.device_ids))
     small = (
@@ -111,7 +122,11 @@ def _roofs_table(analysis: Analysis, roofs: Sequence[Roof]) -> Table:
         else ""
     )
     labels = {row.label for roof in roofs for row in (roof.copy, roof.matmul) if row is not None}
-    words = ["ridge: from so many FLOP per byte on, computing is the limit" + small, marks_legend(labels)]
+    words = [
+        "ridge: from so many FLOP per byte on, computing is the limit",
+        _SMALL if small else "",
+        marks_legend(labels),
+    ]
     legend = "; ".join(filter(None, words))
     return Table(
         columns, tuple(body), title="Roofs", note=printable(devices_text(analysis, devices)), legend=legend

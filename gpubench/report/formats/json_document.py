@@ -122,7 +122,8 @@ def _roof(source: int, roof: Roof) -> types.RoofRow:
     return types.RoofRow(
         source=source, device_ids=roof.device_ids, dtype=roof.dtype, bytes_per_s=roof.bytes_per_s,
         bytes_case=roof.copy.id if roof.copy else None, cache_sized=roof.cache_sized,
-        flops_per_s=roof.flops_per_s, flops_case=roof.matmul.id if roof.matmul else None, ridge=roof.ridge,
+        flops_per_s=roof.flops_per_s, flops_case=roof.matmul.id if roof.matmul else None,
+        small_matmul=roof.small_matmul, ridge=roof.ridge,
     )  # fmt: skip
 
 

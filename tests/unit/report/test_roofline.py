@@ -108,7 +108,7 @@ def test_a_roof_of_small_copies_says_so():
     assert roof.cache_sized
     assert roof.bytes_per_s == pytest.approx(9e12)
     run = run_of([copied(9000, 2**20, device="cupy:0")], devices=SHARED)
-    assert "* cache-sized" in render([run], "plain", sections=["roofline"])
+    assert "* of small sizes" in render([run], "plain", sections=["roofline"])
 
 
 def test_256_mib_are_out_of_cache():
@@ -191,3 +191,21 @@ def test_a_terminal_shows_the_largest_size_and_markdown_all():
     assert "16Mi" not in render([run], "plain").partition("Roofline")[2]
     assert "16Mi" in render([run], "plain", sections=["roofline"])
     assert "16Mi" in render([run], "markdown").partition("Roofline")[2]
+
+
+def test_below_a_roof_of_small_sizes_a_terminal_shows_no_case():
+    rows = [copied(9000, 2**20, device="cupy:0"), multiplied(18, 512, device="cupy:0")]
+    run = run_of(rows, devices=SHARED)
+    assert all(row.weak_roof for row in analyse(run).roofline.rows)
+    text = render([run], "plain")
+    assert "18.0 TFLOP/s *" in text
+    assert "Left out: cases below a roof of small sizes alone" in text
+    assert "100%" not in text.partition("Roofline")[2]
+    assert "100%" in render([run], "plain", sections=["roofline"])
+    strong = roofline(*rows, copied(4000, device="cupy:0"), multiplied(50, 2048, device="cupy:0"))
+    assert not any(row.weak_roof for row in strong.rows)
+
+
+def test_a_cpu_is_occupied_by_smaller_products():
+    assert not roofline(multiplied(0.3, 512)).roofs[0].small_matmul
+    assert roofline(multiplied(0.3, 256)).roofs[0].small_matmul
