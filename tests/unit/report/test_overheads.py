@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from gpubench.detect.measured import times
 from gpubench.report import render
 from gpubench.report.analysis import analyse
 from tests.unit.report.builders import CPU, GPU, case, curve, measured, run_of
@@ -36,6 +37,12 @@ def test_variants_are_neither_contender_nor_baseline():
     text = render([found.run], "csv")
     assert "tuned-naive" in text
     assert "library-tf32" in text
+
+
+def test_the_recommendation_reads_no_variant():
+    rows = curve({64: 0.25, 256: 4.0})
+    fast = measured(case(n=256, variant="tf32", device="cupy:0"), 1e-9)
+    assert times(run_of([*rows, fast])) == times(run_of(rows))
 
 
 def test_overheads_alone_say_that_there_is_no_verdict():
