@@ -12,7 +12,6 @@ from gpubench.backends._host import random_bytes
 from gpubench.errors import BackendUnavailable, Unsupported
 from gpubench.measure import protocol
 from gpubench.measure.checking import Wrong
-from gpubench.measure.sampling import WARMUP_LAUNCHES
 from gpubench.measure.staging import OwnTransfers, transfers_of
 from gpubench.measure.workers import Worker
 from gpubench.model.backend import Buffer, Launch, Session, Transfers
@@ -47,7 +46,8 @@ class OverheadCycle:
         self._landing: Array = None
         # A fresh process has nothing to warm up but the disk's cache; each is one sample, and takes its seconds.
         self.single = self._call == "open"
-        self.warmup_launches = 0 if self.single else WARMUP_LAUNCHES
+        # A gigabyte takes seconds where transfers are slow, and short calls are made many times a sample.
+        self.warmup_launches = 0 if self.single else 1
         self._opened_once = False
 
     def seconds(self, repeat: int) -> float:
