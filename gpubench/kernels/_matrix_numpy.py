@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from gpubench.kernels._elementwise_numpy import Blocks, Launch, Scratch, widen
+from gpubench.kernels._elementwise_numpy import Blocks, Launch, Scratch, grain, widen
 from gpubench.model.op import Array, Params
 
-_BLOCK = 512 * 1024  # elements of A that one thread takes at a time
+_BLOCK = 256 * 1024  # halves that one thread widens at a time: they have to be in cache still
 _IN_CACHE = 4 * 1024 * 1024
 
 
@@ -28,7 +28,8 @@ def gemv(np: Any, blocks: Blocks, params: Params) -> Launch:
             return
         if half:
             x = x.astype(np.float32)
-        rows = max(1, _BLOCK // max(1, a.shape[1]))
+        size = _BLOCK if half else grain(a.size, cheap=True, alone=True)
+        rows = max(1, size // max(1, a.shape[1]))
 
         def block(start: int, stop: int) -> None:
             part = a[start:stop]
