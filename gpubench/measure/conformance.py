@@ -19,6 +19,7 @@ from gpubench.backends._host import random_inputs
 from gpubench.errors import BackendError, DeviceOutOfMemory
 from gpubench.measure import leaks
 from gpubench.measure.checking import Material, gate
+from gpubench.measure.staging import transfers_of
 from gpubench.model.backend import Backend, Buffer, Session
 from gpubench.model.case import DTYPES, FORMS, Case
 from gpubench.model.op import Array, Dtype, Form, Op
@@ -73,6 +74,7 @@ def suite(
             if around:
                 trial.idle()
                 trial.transfers()
+                trial.ways()
                 trial.memory(exhaust)
                 trial.device_clock(kernels.load("matmul"))
             if openings:
@@ -143,6 +145,45 @@ class _Trial:
                 same = bool((self.fetch(buffer, host) == host).all())
                 self.expect(same, "what comes back is what was sent", f"{host.size} x {dtype}")
                 self.session.free(buffer)
+
+    def ways(self) -> None:
+        """What a session may offer beside its own calls: a way to move data in each form, memory past the pool."""
+        for form in FORMS:
+            with self.promise(f"upload and download in the {form} form"):
+                for count in (1, 257, 70_001, LARGE_BYTES // 4):
+                    self.sent_and_fetched(form, count)
+        fresh = getattr(self.session, "allocate_fresh", None)
+        if fresh is not None:
+            with self.promise("memory past the pool holds what was sent to it"):
+                host = random_inputs(kernels.load("copy"), {"n": 70_001}, "float32", seed=1)[0]
+                buffer = fresh(host.shape, "float32")
+                self.session.upload(buffer, host)
+                self.session.sync()
+                self.expect(
+                    bool((self.fetch(buffer, host) == host).all()), "what comes back is what was sent", "fresh"
+                )
+                self.session.free_fresh(buffer)  # type: ignore[attr-defined]
+
+    def sent_and_fetched(self, form: Form, count: int) -> None:
+        """From the caller's own array and from the session's, which the caller may change once `sync` has returned."""
+        way, own = (
+            transfers_of(self.session, form),
+            random_inputs(kernels.load("copy"), {"n": count}, "float32", seed=count),
+        )
+        theirs = self.session.host_array((count,), "float32", form)
+        theirs[:] = own[0]
+        for host, kind in ((own[0], "an ordinary array"), (theirs, "a host array")):
+            buffer, landing = self.session.allocate(host.shape, "float32"), host.copy()
+            way.upload(buffer, host)
+            self.session.sync()
+            landing.fill(-7)
+            way.download(buffer, landing)
+            theirs_too = self.session.host_array((count,), "float32", form)
+            theirs_too.fill(-7)
+            way.download(buffer, theirs_too)
+            same = bool((landing == own[0]).all()) and bool((theirs_too == own[0]).all())
+            self.expect(same, "what comes back is what was sent", f"{form}: {count} x float32 from {kind}")
+            self.session.free(buffer)
 
     def fetch(self, buffer: Buffer, like: Array) -> Array:
         landing = like.copy()
