@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -140,3 +142,21 @@ def test_more_memory_than_the_device_has() -> None:
 
 def test_nothing_is_found_on_the_whole_session() -> None:
     assert findings("unused", failing_close) == []
+
+
+@pytest.mark.parametrize(
+    ("method", "options", "told"),
+    [("run", {"launches": 200}, "launches"), ("close", {"openings": 4, "around": False}, "openings")],
+)
+def test_what_is_left_behind(method: str, options: dict[str, Any], told: str) -> None:
+    left: list[Any] = []
+
+    def forget(self: Any, *arguments: Any) -> None:
+        left.append(Path(os.devnull).open())
+        getattr(FakeSession, method)(self, *arguments)
+
+    found = findings(method, forget, sizes=lambda op: (3,), **options)
+    for file in left:
+        file.close()
+    assert {finding.what for finding in found} == {f"{told} leave nothing behind"}
+    assert all("handles grew" in finding.detail for finding in found)
