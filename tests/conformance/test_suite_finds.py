@@ -152,7 +152,7 @@ def test_what_is_left_behind(method: str, options: dict[str, Any], told: str) ->
     left: list[Any] = []
 
     def forget(self: Any, *arguments: Any) -> None:
-        left.append(Path(os.devnull).open())
+        left.append(Path(os.devnull).open())  # noqa: SIM115 - forgotten on purpose
         getattr(FakeSession, method)(self, *arguments)
 
     found = findings(method, forget, sizes=lambda op: (3,), **options)
