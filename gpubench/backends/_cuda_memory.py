@@ -28,7 +28,6 @@ MOST_THREADS = 8
 KEPT_BYTES = 64 << 20
 # Idle memory of sizes that are done with: emptied when a new size comes and there is more of it than this.
 IDLE_BYTES = 1 << 30
-_PAGE_LOCKED = 1  # cudaMemoryTypeHost
 
 
 class DevicePool:
@@ -163,8 +162,13 @@ class PinnedTransfers:
             stream = self._cupy.cuda.get_current_stream().ptr
             self._runtime.memcpyAsync(target, source, size, kind, stream)
 
-    def _page_locked(self, data: Array) -> bool:
-        return bool(self._runtime.pointerGetAttributes(data.ctypes.data).type == _PAGE_LOCKED)
+    def _page_locked(self, host: Array) -> bool:
+        """True if the memory behind the array is one of CuPy's page-locked pieces (`PinnedMemory.array`)."""
+        owner: Any = host
+        while getattr(owner, "base", None) is not None:
+            owner = owner.base
+        # NumPy keeps the owner of a foreign buffer in a memoryview.
+        return isinstance(getattr(owner, "obj", owner), self._cupy.cuda.PinnedMemoryPointer)
 
     def _chunk(self, turn: int, size: int) -> tuple[Array, Any]:
         """The chunk whose turn it is, and the event of the last copy into or out of it."""

@@ -46,6 +46,10 @@ class Event:
         self.stream.finish(self.place)
 
 
+class PinnedMemoryPointer(bytearray):
+    """What CuPy hands out as page-locked memory."""
+
+
 class Cupy:
     """Device memory is host memory; page-locked memory is what was asked for as such."""
 
@@ -54,11 +58,10 @@ class Cupy:
         self.locked = []
         runtime = SimpleNamespace(
             memcpyHostToDevice=1, memcpyDeviceToHost=2, memcpyAsync=self._copy,
-            pointerGetAttributes=lambda address: SimpleNamespace(type=int(self._is_locked(address))),
         )  # fmt: skip
         self.cuda = SimpleNamespace(
             runtime=runtime, get_current_stream=lambda: self.stream, alloc_pinned_memory=self._pinned,
-            Event=lambda disable_timing: Event(self.stream),
+            PinnedMemoryPointer=PinnedMemoryPointer, Event=lambda disable_timing: Event(self.stream),
             memory=SimpleNamespace(OutOfMemoryError=OutOfMemoryError),
         )  # fmt: skip
         pool = SimpleNamespace(free_bytes=lambda: 0, free_all_blocks=lambda: self.emptied.append("device"))
@@ -79,9 +82,10 @@ class Cupy:
         return SimpleNamespace(array=array, data=SimpleNamespace(ptr=array.ctypes.data))
 
     def _pinned(self, size):
-        array = np.full(size, 0xDD, np.uint8)
-        self.locked.append((array.ctypes.data, array.ctypes.data + size, array))
-        return memoryview(array)
+        pointer = PinnedMemoryPointer(b"\xdd" * size)
+        begin = np.frombuffer(pointer, np.uint8).ctypes.data
+        self.locked.append((begin, begin + size, pointer))
+        return pointer
 
     def _is_locked(self, address):
         return any(begin <= address < end for begin, end, _ in self.locked)
