@@ -212,8 +212,8 @@ def _too_slow(op: Op, case: Case, settings: Settings) -> Skip | None:
 
 def _no_room(op: Op, case: Case, device: Device, host_bytes: int | None) -> Skip | None:
     if op.overhead is not None:
-        # What is sent and where it lands, and one copy while both are compared.
-        return _fits(case, 3 * case.params["n"], case.params["n"], device, host_bytes)
+        # What is sent and where it lands, held by both forms on two devices side by side.
+        return _fits(case, 8 * case.params["n"], 2 * case.params["n"], device, host_bytes)
     operands = op.bytes(case.params, case.dtype)
     # Inputs and output, and their float64 copies, the reference and its scale while checking.
     on_host = operands + 3 * operands * 8 // ITEMSIZE[case.dtype]
