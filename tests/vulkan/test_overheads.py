@@ -1,0 +1,66 @@
+"""Overheads on a real wgpu device: every call is checked and takes time; both ways to move data bring back every byte."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from gpubench import kernels
+from gpubench.measure import protocol
+from gpubench.measure.overheads import OverheadCycle
+from gpubench.model.case import Case
+
+pytestmark = pytest.mark.vulkan
+
+
+@pytest.fixture(scope="module")
+def session():
+    from gpubench.backends.wgpu import BACKEND
+
+    opened = BACKEND.open(next(device.id for device in BACKEND.devices() if device.kind == "software"))
+    yield opened
+    opened.close()
+
+
+def cycle(session, name, form, n):
+    case = Case(name, "overhead", {"n": n}, "float32", form, "resident", session.device.id)
+    op = kernels.load(name)
+    assert session.supports(op, case) is None
+    opening = protocol.Open(
+        id=1, device_id=session.device.id, threads=None, seed=1, inputs="random", scratch="", since=time.monotonic()
+    )  # fmt: skip
+    return OverheadCycle(session, op, case, opening)
+
+
+@pytest.mark.parametrize("name", ["open", "launch", "roundtrip", "sync"])
+def test_a_call_without_a_size(session, name):
+    found = cycle(session, name, "library", 1)
+    assert found.verify().ok
+    assert found.seconds(1 if name == "open" else 300) > 0
+    found.release()
+
+
+@pytest.mark.parametrize("n", [4, 1024, (1 << 16) + 4, (64 << 20) + 4])
+@pytest.mark.parametrize("form", ["library", "tuned"])
+@pytest.mark.parametrize("name", ["allocate", "upload", "download"])
+def test_a_call_with_a_size(session, name, form, n):
+    found = cycle(session, name, form, n)
+    assert found.verify().ok
+    assert found.seconds(2) > 0
+    assert found.verify().ok, "also after it was timed"
+    assert found.staging == {"library": "pageable", "tuned": "mapped"}[form]
+    found.release()
+
+
+def test_what_no_buffer_holds_is_refused_with_its_limit(session):
+    n = session.limits.max_buffer_bytes + 4
+    case = Case("upload", "overhead", {"n": n}, "float32", "tuned", "resident", session.device.id)
+    refusal = session.supports(kernels.load("upload"), case)
+    assert refusal.reason == "limit"
+    assert str(session.limits.max_buffer_bytes) in refusal.detail
+
+
+def test_a_form_that_is_like_another_is_refused(session):
+    case = Case("sync", "overhead", {"n": 1}, "float32", "tuned", "resident", session.device.id)
+    assert session.supports(kernels.load("sync"), case).reason == "no-implementation"
