@@ -1,162 +1,129 @@
-"""The text of the register-blocked WGSL matmul: each thread owns a block of C in named vec4 accumulators.
+"""The text of the register-blocked WGSL matmul: each thread owns a block of C in named accumulators.
 
-What each choice is worth at n = 4096 on an H200: register blocking 8.8x over naive; the K tile written out
-in full +50 % (WGSL has no unroll hint); the next tile fetched into registers during the arithmetic +16 %;
-A's tile transposed, so that both operands are read as vec4, +16 %; vec4 global loads +9 %; one vec4 of
-padding and 4 x 8 lanes per 32 threads +3 % each.
+What the choices are worth on an H200 stands in docs/performance.md. Sizes are constants of the text, and every
+address is one sum of a thread's base and a constant: that saves the registers which let a second and a third
+group live on a multiprocessor. K's steps are written out in full (WGSL has no unroll hint), the next tile is
+fetched into registers during the arithmetic, and A's tile lies transposed, so that both are read as vec4.
 """
 
 from __future__ import annotations
 
 import msgspec
 
+from gpubench.kernels._matmul_tile import Tile, sequence
+
 LANES = "xyzw"
-
-
-class Tile(msgspec.Struct, frozen=True):
-    """A group computes rows x columns of C, stepping through K by `depth`; a thread a block of it.
-
-    All are powers of two; the thread's block is at least 4 x 4 and a group is at least 8 threads wide.
-    """
-
-    rows: int
-    columns: int
-    depth: int
-    thread_rows: int
-    thread_columns: int
-
-    @property
-    def threads_x(self) -> int:
-        """Threads along a row of C."""
-        return self.columns // self.thread_columns
-
-    @property
-    def threads_y(self) -> int:
-        """Threads along a column of C."""
-        return self.rows // self.thread_rows
-
-    @property
-    def threads(self) -> int:
-        """Threads of a group."""
-        return self.threads_x * self.threads_y
-
-    def workgroup_bytes(self, *, padded: bool) -> int:
-        """Workgroup memory of both tiles; padding adds one vec4 to each row of A's transposed tile."""
-        return 16 * self.depth * (self.rows // 4 + padded + self.columns // 4)
+_REAL = {"float32": "f32", "float16": "f32", "float64": "f64"}
+_STORED = {"float32": "f32", "float16": "f16", "float64": "f64"}
 
 
 class Layout(msgspec.Struct, frozen=True):
-    """A tile and what is known about the sizes: each fact saves guards in the text.
+    """A tile and the sizes. A is m x k and B k x `stride`, both read as vec4; C is m x n.
 
-    `vectors`: rows of B and C and of A are multiples of 4 long. `whole_depth`: K is a multiple of the
-    tile's depth. `whole_output`: C is a multiple of the tile. `sizes`: (m, n, k) as constants, else uniform.
+    k and `stride` are multiples of 4 and `stride` >= n; k >= 4. Each of the `batch` products follows the one
+    before. Bindings: `names` of A, B and C, in this order.
     """
 
     tile: Tile
-    padded: bool
-    vectors: bool
-    whole_depth: bool
-    whole_output: bool
-    sizes: tuple[int, int, int] | None = None
+    dtype: str
+    m: int
+    n: int
+    k: int
+    stride: int
+    batch: int = 1
 
     @property
-    def stride_a(self) -> int:
-        """The vec4s of one row of A's transposed tile."""
-        return self.tile.rows // 4 + self.padded
+    def real(self) -> str:
+        """The type of the arithmetic and of workgroup memory."""
+        return _REAL[self.dtype]
+
+    @property
+    def vector(self) -> str:
+        """Four of them."""
+        return f"vec4<{self.real}>"
+
+    @property
+    def inside(self) -> bool:
+        """C holds at least one whole block: a block past its edge moves back inside, and repeats a part."""
+        return self.m >= self.tile.rows and self.stride >= self.tile.columns
+
+    @property
+    def scalar_stores(self) -> bool:
+        """C is written element by element."""
+        return self.tile.scalar_stores or self.n % 4 != 0
+
+    @property
+    def whole(self) -> int:
+        """Whole tiles along K."""
+        return self.k // self.tile.depth
+
+    @property
+    def rest(self) -> int:
+        """Steps of K after the whole tiles."""
+        return self.k % self.tile.depth
+
+    @property
+    def steps(self) -> int:
+        """Steps of K of one team in one tile."""
+        return self.tile.depth // self.tile.slices
 
 
 def source(layout: Layout) -> str:
-    """The whole shader; bindings a, b, out and, unless the sizes are constants, the uniform."""
-    lines = [*_header(layout), *_loaders(layout), *_store_function(layout)]
-    lines += [*_entry(layout), *_addresses(layout), *_accumulators(layout.tile)]
-    lines += ["  var step = 0u;", *_fetch(layout, "  ")]
-    lines += ["  for (var tile = 0u; tile < tiles; tile++) {", *_publish(layout), "    workgroupBarrier();"]
-    lines += [f"    step += {layout.tile.depth // 4}u;"]
-    lines += ["    if (tile + 1u < tiles) {", *_fetch(layout, "      "), "    }"]
-    for k in range(layout.tile.depth):
-        lines += _multiply(layout, k)
-    lines += ["    workgroupBarrier();", "  }", *_write(layout), "}"]
-    return "\n".join(lines) + "\n"
+    """The whole shader; bindings a, b, out."""
+    lines = [*_header(layout), *_thread(layout), *_addresses(layout)]
+    lines += [f"  var c{i}_{j} = {layout.real}();" for i, j in sorted(sequence(layout.tile))]
+    if layout.whole:
+        lines += ["  var step = 0u;", *_fetch(layout)]
+        lines += [f"  for (var tile = 0u; tile < {layout.whole}u; tile++) {{", *_publish(layout)]
+        lines += ["    workgroupBarrier();"]
+        # The last round fetches its own tile once more: cheaper than a branch around the loads.
+        lines += [f"    step = min(step + {layout.tile.depth // 4}u, {(layout.whole - 1) * layout.tile.depth // 4}u);"]
+        lines += _fetch(layout)
+        for k in range(layout.steps):
+            lines += _multiply(layout, k)
+        lines += ["    workgroupBarrier();", "  }"]
+    if layout.rest:
+        lines += _last_tile(layout)
+    return "\n".join([*lines, *_add_slices(layout), *_write(layout), "}"]) + "\n"
 
 
 def _header(layout: Layout) -> list[str]:
-    tile, element = layout.tile, "vec4<f32>" if layout.vectors else "f32"
-    lines = [
-        f"@group(0) @binding(0) var<storage, read> a_: array<{element}>;",
-        f"@group(0) @binding(1) var<storage, read> b_: array<{element}>;",
-        f"@group(0) @binding(2) var<storage, read_write> out_: array<{element}>;",
-        f"var<workgroup> tile_a: array<vec4<f32>, {tile.depth * layout.stride_a}>;",
-        f"var<workgroup> tile_b: array<vec4<f32>, {tile.depth * tile.columns // 4}>;",
-    ]
-    if layout.sizes is None:
-        lines += ["struct Params { m: u32, n: u32, k: u32, }", "@group(0) @binding(3) var<uniform> p: Params;"]
-    return lines
-
-
-def _size(layout: Layout, name: str) -> str:
-    return f"p.{name}" if layout.sizes is None else f"{layout.sizes['mnk'.index(name)]}u"
-
-
-def _loaders(layout: Layout) -> list[str]:
-    """load_a(row, k) and load_b(k, column): 4 neighbours in a row; k of A and column count vec4s.
-
-    Rows and columns arrive inside the matrix. Past the end of K both give 0, so that no garbage (or
-    infinity times 0) enters a sum; the address is clamped, since a read must not leave the buffer.
-    """
-    n, k = _size(layout, "n"), _size(layout, "k")
-    if layout.whole_depth:
-        a = f"return a_[row * ({k} >> 2u) + k];"
-        b = f"return b_[k * ({n} >> 2u) + column];"
-    elif layout.vectors:
-        a = f"return select(vec4<f32>(), a_[row * ({k} >> 2u) + min(k, ({k} >> 2u) - 1u)], k < ({k} >> 2u));"
-        b = f"return select(vec4<f32>(), b_[min(k, {k} - 1u) * ({n} >> 2u) + column], k < {k});"
-    else:
-        each_a = ", ".join(
-            f"select(0.0, a_[row * {k} + min(4u * k + {q}u, {k} - 1u)], 4u * k + {q}u < {k})" for q in range(4)
-        )
-        each_b = ", ".join(f"b_[min(k, {k} - 1u) * {n} + min(4u * column + {q}u, {n} - 1u)]" for q in range(4))
-        a = f"return vec4<f32>({each_a});"
-        b = f"return select(vec4<f32>(), vec4<f32>({each_b}), k < {k});"
+    stored = _STORED[layout.dtype]
+    out = stored if layout.scalar_stores else f"vec4<{stored}>"
     return [
-        f"fn load_a(row: u32, k: u32) -> vec4<f32> {{ {a} }}",
-        f"fn load_b(k: u32, column: u32) -> vec4<f32> {{ {b} }}",
+        *(["enable f16;"] if stored == "f16" else []),
+        f"@group(0) @binding(0) var<storage, read> a_: array<vec4<{stored}>>;",
+        f"@group(0) @binding(1) var<storage, read> b_: array<vec4<{stored}>>;",
+        f"@group(0) @binding(2) var<storage, read_write> out_: array<{out}>;",
+        f"var<workgroup> shared_: array<{layout.vector}, {layout.tile.vectors}>;",
     ]
 
 
-def _store_function(layout: Layout) -> list[str]:
-    m, n = _size(layout, "m"), _size(layout, "n")
-    head = "fn store(row: u32, column: u32, value: vec4<f32>) {"
-    if layout.whole_output:
-        return [f"{head} out_[row * ({n} >> 2u) + column] = value; }}"]
-    if layout.vectors:
-        inside = f"row < {m} && column < ({n} >> 2u)"
-        return [f"{head} if ({inside}) {{ out_[row * ({n} >> 2u) + column] = value; }} }}"]
-    return [
-        head,
-        f"  if (row >= {m}) {{ return; }}",
-        *(
-            f"  if (4u * column + {q}u < {n}) {{ out_[row * {n} + 4u * column + {q}u] = value.{lane}; }}"
-            for q, lane in enumerate(LANES)
-        ),
-        "}",
-    ]
-
-
-def _entry(layout: Layout) -> list[str]:
+def _thread(layout: Layout) -> list[str]:
     tile = layout.tile
     warps_x = tile.threads_x // 8
+    top, left = f"group.y * {tile.rows}u", f"group.x * {tile.columns // 4}u"
+    if layout.inside:
+        top = f"min({top}, {layout.m - tile.rows}u)"
+        left = f"min({left}, {(layout.stride - tile.columns) // 4}u)"
     return [
         f"@compute @workgroup_size({tile.threads})",
         "fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) thread: u32) {",
-        # 32 neighbouring threads cover 4 x 8 blocks: they share more of both tiles than a row of 32 would.
-        f"  let tx = (((thread >> 5u) & {warps_x - 1}u) << 3u) + (thread & 7u);",
-        f"  let ty = ((thread >> {5 + _log2(warps_x)}u) << 2u) + ((thread >> 3u) & 3u);",
-        f"  let row0 = group.y * {tile.rows}u;",
-        f"  let column0 = group.x * {tile.columns // 4}u;",
-        f"  let last_row = {_size(layout, 'm')} - 1u;",
-        f"  let last_column = (({_size(layout, 'n')} + 3u) >> 2u) - 1u;",
-        f"  let tiles = ({_size(layout, 'k')} + {tile.depth - 1}u) >> {_log2(tile.depth)}u;",
+        f"  let member = thread & {tile.team - 1}u;",
+        # 32 neighbouring threads cover 8 x 4 blocks, and 8 of them 2 x 4: their reads of both tiles fall
+        # into different banks of workgroup memory.
+        f"  let tx = (((member >> 5u) & {warps_x - 1}u) << 3u) | (((member >> 3u) & 3u) << 1u) | (member & 1u);",
+        f"  let ty = ((member >> {5 + _log2(warps_x)}u) << 2u) | ((member >> 1u) & 3u);",
+        *([f"  let slice = thread >> {_log2(tile.team)}u;"] if tile.slices > 1 else []),
+        f"  let top = {top};",
+        f"  let left = {left};",
+        f"  let read_a = ty{_slice_offset(layout, tile.stride_a)};",
+        f"  let read_b = {tile.depth * tile.stride_a}u + tx{_slice_offset(layout, tile.columns // 4)};",
     ]
+
+
+def _slice_offset(layout: Layout, row: int) -> str:
+    return f" + slice * {layout.steps * row}u" if layout.tile.slices > 1 else ""
 
 
 def _log2(power: int) -> int:
@@ -164,114 +131,194 @@ def _log2(power: int) -> int:
 
 
 class _Share(msgspec.Struct, frozen=True):
-    """One vec4 of a tile that a thread carries: the register's name and where it comes from."""
+    """One vec4 that a thread carries from A or B to workgroup memory.
+
+    `address` is its index in the matrix for step 0 of K, `row` and `column` say where it stands in the tile:
+    rows of the matrix and vec4s along it.
+    """
 
     name: str
+    address: str
     row: str
     column: str
 
 
-def _shares_a(tile: Tile) -> list[_Share]:
-    """A's tile in 4 x 4 blocks where they come out even (stored transposed as vec4s), else in single vec4s."""
+def _shares_a(layout: Layout, column: str | None = None) -> list[_Share]:
+    """A's tile in squares of 4 x 4 where they come out even, which turn in registers; else in single vec4s."""
+    tile, across = layout.tile, layout.k // 4
     quads = tile.depth // 4
-    each = tile.rows * quads // tile.threads
+    each, rows = tile.rows * quads // tile.threads, tile.threads // quads
+    square = each % 4 == 0
+    first = f"(thread >> {_log2(quads)}u)" + (" * 4u" if square else "")
+    column = column or f"(thread & {quads - 1}u)"
     shares = []
     for i in range(each):
-        if each % 4 == 0:
-            item = f"(thread + {i // 4 * tile.threads}u)"
-            row = f"({item} >> {_log2(quads)}u) * 4u + {i % 4}u"
-        else:
-            item = f"(thread + {i * tile.threads}u)"
-            row = f"({item} >> {_log2(quads)}u)"
-        shares.append(_Share(f"a{i}", row, f"({item} & {quads - 1}u)"))
+        ahead = 4 * (i // 4) * rows + i % 4 if square else i * rows
+        address = f"base_a + {ahead * across}u"
+        if not layout.inside:
+            address = f"batch_a + min(top + {first} + {ahead}u, {layout.m - 1}u) * {across}u + {column}"
+        shares.append(_Share(f"a{i}", address, f"({first} + {ahead}u)", column))
     return shares
 
 
-def _shares_b(tile: Tile) -> list[_Share]:
+def _shares_b(layout: Layout) -> list[_Share]:
+    tile, across = layout.tile, layout.stride // 4
     quads = tile.columns // 4
-    items = [f"(thread + {i * tile.threads}u)" for i in range(tile.depth * quads // tile.threads)]
-    return [
-        _Share(f"b{i}", f"({item} >> {_log2(quads)}u)", f"({item} & {quads - 1}u)")
-        for i, item in enumerate(items)
-    ]
+    first, column = f"(thread >> {_log2(quads)}u)", f"(thread & {quads - 1}u)"
+    shares = []
+    for i in range(tile.depth * quads // tile.threads):
+        ahead = i * tile.threads // quads
+        address = f"base_b + {ahead * across}u"
+        if not layout.inside:
+            address = f"batch_b + ({first} + {ahead}u) * {across}u + min(left + {column}, {across - 1}u)"
+        shares.append(_Share(f"b{i}", address, f"({first} + {ahead}u)", column))
+    return shares
 
 
 def _addresses(layout: Layout) -> list[str]:
-    """Rows of A and columns of B are clamped once: what a group computes past the edge is not stored."""
-    lines = []
-    for share in _shares_a(layout.tile):
-        lines.append(f"  let row_{share.name} = min(row0 + {share.row}, last_row);")
-        lines.append(f"  var next_{share.name}: vec4<f32>;")
-    for share in _shares_b(layout.tile):
-        lines.append(f"  let column_{share.name} = min(column0 + {share.column}, last_column);")
-        lines.append(f"  var next_{share.name}: vec4<f32>;")
+    tile = layout.tile
+    a, b = _shares_a(layout), _shares_b(layout)
+    batch_a, batch_b = layout.m * layout.k // 4, layout.k * layout.stride // 4
+    lines = [
+        f"  let batch_a = {f'group.z * {batch_a}u' if layout.batch > 1 else '0u'};",
+        f"  let batch_b = {f'group.z * {batch_b}u' if layout.batch > 1 else '0u'};",
+    ]
+    if layout.inside:
+        lines += [
+            f"  let base_a = batch_a + (top + {a[0].row}) * {layout.k // 4}u + {a[0].column};",
+            f"  let base_b = batch_b + {b[0].row} * {layout.stride // 4}u + left + {b[0].column};",
+        ]
+    lines += [
+        f"  let put_a = 4u * {a[0].column} * {tile.stride_a}u + ({a[0].row} >> 2u);",
+        f"  let lane_a = {a[0].row} & 3u;",
+        f"  let put_b = {tile.depth * tile.stride_a}u + {b[0].row} * {tile.columns // 4}u + {b[0].column};",
+        *(f"  var next_{share.name}: {layout.vector};" for share in (*a, *b)),
+    ]
     return lines
 
 
-def _accumulators(tile: Tile) -> list[str]:
+def _fetch(layout: Layout) -> list[str]:
+    """The tile at `step` (in vec4s of K) into registers."""
+    rows = 4 * (layout.stride // 4)
     return [
-        f"  var c{i}{lane}{j} = vec4<f32>();"
-        for i in range(tile.thread_rows // 4)
-        for lane in LANES
-        for j in range(tile.thread_columns // 4)
+        *(f"    next_{s.name} = {layout.vector}(a_[{s.address} + step]);" for s in _shares_a(layout)),
+        *(f"    next_{s.name} = {layout.vector}(b_[{s.address} + step * {rows}u]);" for s in _shares_b(layout)),
     ]
 
 
-def _fetch(layout: Layout, indent: str) -> list[str]:
-    lines = [
-        f"{indent}next_{share.name} = load_a(row_{share.name}, step + {share.column});"
-        for share in _shares_a(layout.tile)
-    ]
-    lines += [
-        f"{indent}next_{share.name} = load_b(4u * step + {share.row}, column_{share.name});"
-        for share in _shares_b(layout.tile)
-    ]
+def _fetch_rest(layout: Layout) -> list[str]:
+    """The steps of K after the whole tiles; a thread whose share lies past the end reads the last one again."""
+    tile = layout.tile
+    start, last = layout.whole * tile.depth // 4, layout.k // 4 - 1
+    lines = [f"  let rest_a = min({_shares_a(layout)[0].column} + {start}u, {last}u);"]
+    for share in _shares_a(layout):
+        row = f"min(top + {share.row}, {layout.m - 1}u)"
+        lines.append(f"    next_{share.name} = {layout.vector}(a_[batch_a + {row} * {layout.k // 4}u + rest_a]);")
+    for share in _shares_b(layout):
+        k = f"min({share.row} + {4 * start}u, {layout.k - 1}u)"
+        column = f"min(left + {share.column}, {layout.stride // 4 - 1}u)"
+        lines.append(
+            f"    next_{share.name} = {layout.vector}(b_[batch_b + {k} * {layout.stride // 4}u + {column}]);"
+        )
     return lines
 
 
 def _publish(layout: Layout) -> list[str]:
     """From registers to workgroup memory, A transposed: row k of its tile holds column k of the matrix."""
-    shares, lines = _shares_a(layout.tile), []
+    tile = layout.tile
+    shares, lines = _shares_a(layout), []
+    rows = tile.threads // (tile.depth // 4)
     if len(shares) % 4 == 0:
         for first in range(0, len(shares), 4):
-            block = shares[first : first + 4]
             for q, lane in enumerate(LANES):
-                value = ", ".join(f"next_{share.name}.{lane}" for share in block)
-                at = f"(4u * {block[0].column} + {q}u) * {layout.stride_a}u + (({block[0].row}) >> 2u)"
-                lines.append(f"    tile_a[{at}] = vec4<f32>({value});")
+                value = ", ".join(f"next_{share.name}.{lane}" for share in shares[first : first + 4])
+                at = q * tile.stride_a + first // 4 * rows
+                lines.append(f"    shared_[put_a + {at}u] = {layout.vector}({value});")
     else:
-        for share in shares:
+        for i, share in enumerate(shares):
             for q, lane in enumerate(LANES):
-                at = f"(4u * {share.column} + {q}u) * {layout.stride_a}u + ({share.row} >> 2u)"
-                lines.append(f"    tile_a[{at}][{share.row} & 3u] = next_{share.name}.{lane};")
+                lines.append(
+                    f"    shared_[put_a + {q * tile.stride_a + i * rows // 4}u][lane_a] = next_{share.name}.{lane};"
+                )
     return lines + [
-        f"    tile_b[{share.row} * {layout.tile.columns // 4}u + {share.column}] = next_{share.name};"
-        for share in _shares_b(layout.tile)
+        f"    shared_[put_b + {i * tile.threads}u] = next_{share.name};" for i, share in enumerate(_shares_b(layout))
     ]
 
 
 def _multiply(layout: Layout, k: int) -> list[str]:
     """One step of K: thread_rows x thread_columns multiply-adds from a few vec4 reads."""
     tile = layout.tile
-    rows, columns = range(tile.thread_rows // 4), range(tile.thread_columns // 4)
     lines = ["    {"]
-    for i in rows:
-        lines.append(f"      let a{i} = tile_a[{k * layout.stride_a + i * tile.threads_y}u + ty];")
-    for j in columns:
-        lines.append(f"      let b{j} = tile_b[{k * tile.columns // 4 + j * tile.threads_x}u + tx];")
-    for i in rows:
-        for lane in LANES:
-            for j in columns:
-                lines.append(f"      c{i}{lane}{j} = fma(vec4<f32>(a{i}.{lane}), b{j}, c{i}{lane}{j});")
+    for i in range(tile.thread_rows // 4):
+        lines.append(f"      let a{i} = shared_[read_a + {k * tile.stride_a + i * tile.threads_y}u];")
+    for j in range(tile.thread_columns // 4):
+        lines.append(f"      let b{j} = shared_[read_b + {k * tile.columns // 4 + j * tile.threads_x}u];")
+    for row, column in sequence(tile):
+        a, b = f"a{row // 4}.{LANES[row % 4]}", f"b{column // 4}.{LANES[column % 4]}"
+        lines.append(f"      c{row}_{column} = fma({a}, {b}, c{row}_{column});")
     return [*lines, "    }"]
 
 
-def _write(layout: Layout) -> list[str]:
-    tile = layout.tile
-    return [
-        f"  store(row0 + (ty + {i * tile.threads_y}u) * 4u + {r}u,"
-        f" column0 + tx + {j * tile.threads_x}u, c{i}{lane}{j});"
-        for i in range(tile.thread_rows // 4)
-        for r, lane in enumerate(LANES)
+def _last_tile(layout: Layout) -> list[str]:
+    """The steps that fill no tile. A team whose share of the tile lies past the end of K skips them."""
+    lines = [*_fetch_rest(layout), *_publish(layout), "  workgroupBarrier();"]
+    for k in range(min(layout.steps, layout.rest)):
+        if layout.tile.slices > 1:
+            inside = f"slice * {layout.steps}u + {k}u < {layout.rest}u"
+            lines += [f"  if ({inside}) {{", *_multiply(layout, k), "  }"]
+        else:
+            lines += _multiply(layout, k)
+    return [*lines, "  workgroupBarrier();"]
+
+
+def _add_slices(layout: Layout) -> list[str]:
+    """The teams' sums, halving the number of teams each time; the first team has them all in the end."""
+    tile, lines = layout.tile, []
+    blocks = [
+        [f"c{row}_{4 * j + q}" for q in range(4)]
+        for row in range(tile.thread_rows)
         for j in range(tile.thread_columns // 4)
     ]
+    size = len(blocks) * tile.team
+    half = tile.slices // 2
+    while half:
+        lines += ["  workgroupBarrier();", f"  if (slice >= {half}u && slice < {2 * half}u) {{"]
+        for i, block in enumerate(blocks):
+            at = f"(slice - {half}u) * {size}u + {i * tile.team}u + member"
+            lines.append(f"    shared_[{at}] = {layout.vector}({', '.join(block)});")
+        lines += ["  }", "  workgroupBarrier();", f"  if (slice < {half}u) {{"]
+        for i, block in enumerate(blocks):
+            lines.append(f"    {{ let e = shared_[slice * {size}u + {i * tile.team}u + member];")
+            lines.append("      " + " ".join(f"{c} += e.{lane};" for c, lane in zip(block, LANES, strict=True)) + " }")
+        lines.append("  }")
+        half //= 2
+    return lines
+
+
+def _write(layout: Layout) -> list[str]:
+    tile, stored = layout.tile, _STORED[layout.dtype]
+    across = layout.n if layout.scalar_stores else layout.n // 4
+    batch = f"group.z * {layout.m * across}u + " if layout.batch > 1 else ""
+    lines = ["  if (slice > 0u) { return; }"] if tile.slices > 1 else []
+    for row in range(tile.thread_rows):
+        lines.append(f"  let row{row} = top + (ty + {row // 4 * tile.threads_y}u) * 4u + {row % 4}u;")
+        for j in range(tile.thread_columns // 4):
+            column = f"(left + tx + {j * tile.threads_x}u)"
+            values = [f"c{row}_{4 * j + q}" for q in range(4)]
+            lines += _store(layout, f"{batch}row{row} * {across}u", f"row{row}", column, values, stored)
+    return lines
+
+
+def _store(layout: Layout, start: str, row: str, column: str, values: list[str], stored: str) -> list[str]:
+    """Four neighbours of C, guarded where a block may stand over the edge."""
+    down = [] if layout.inside else [f"{row} < {layout.m}u"]
+    if not layout.scalar_stores:
+        guards = [] if layout.inside else [*down, f"{column} < {layout.n // 4}u"]
+        statements = [(f"out_[{start} + {column}] = vec4<{stored}>(vec4({', '.join(values)}));", guards)]
+    else:
+        ragged = not layout.inside or layout.stride != layout.n
+        statements = []
+        for q, value in enumerate(values):
+            guards = [*down, f"{column} * 4u + {q}u < {layout.n}u"] if ragged else []
+            statements.append((f"out_[{start} + {column} * 4u + {q}u] = {stored}({value});", guards))
+    return [f"  if ({' && '.join(guards)}) {{ {text} }}" if guards else f"  {text}" for text, guards in statements]

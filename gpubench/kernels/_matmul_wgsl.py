@@ -1,102 +1,121 @@
-"""Which WGSL matmul runs: the tile by size and limits, and the ladder naive -> tiled -> register-blocked.
-
-On an H200 the register-blocked kernel reaches 0.90 to 0.98 of cuBLAS (float32, TF32 off) from 512 to 8192
-if the tile fits the size, and 0.36 if it does not: 128 x 128 at n = 1024 leaves half the device idle.
-"""
+"""The WGSL matmul as programs: the register-blocked kernel with its candidates, and the ladder below it."""
 
 from __future__ import annotations
 
+from functools import partial
+
 from gpubench.errors import Unsupported
 from gpubench.kernels import _matmul_ladder, _matmul_register
-from gpubench.kernels._limits import ceil_div, multiprocessors, require_bindings, require_dtype
-from gpubench.kernels._matmul_register import Layout, Tile
-from gpubench.model.kernel import Limits, WgslPass, WgslProgram
+from gpubench.kernels._limits import ceil_div, require_bindings, require_dtype
+from gpubench.kernels._matmul_register import Layout
+from gpubench.kernels._matmul_tile import TILES, WIDE_TILES, Tile, able, ranked
+from gpubench.model.kernel import Candidate, Limits, WgslPass, WgslProgram
+from gpubench.model.op import ITEMSIZE
 
-# Largest first. Best measured tiles: 32 x 32 at 512, 64 x 128 at 1024, 128 x 128 from 2048 up.
-TILES = (
-    Tile(rows=128, columns=128, depth=16, thread_rows=16, thread_columns=8),
-    Tile(rows=64, columns=128, depth=16, thread_rows=8, thread_columns=8),
-    Tile(rows=64, columns=64, depth=16, thread_rows=8, thread_columns=8),
-    Tile(rows=32, columns=32, depth=32, thread_rows=4, thread_columns=4),
-)
 BINDINGS = ("a", "b", "out")
+_PAD_THREADS = 64
+_STORED = {"float32": "f32", "float16": "f16", "float64": "f64"}
 
 
-def choose_tile(m: int, n: int, limits: Limits) -> Tile:
-    """The largest tile that the limits hold and that still gives about one group per multiprocessor.
+def register(m: int, n: int, k: int, batch: int, dtype: str, limits: Limits) -> tuple[Candidate, ...]:
+    """The register-blocked kernel for `batch` products of A (m x k) and B (k x n), one candidate per tile.
 
-    "About" is 7/8: 64 x 128 at n = 1024 gives 128 groups to 132 multiprocessors and is the best there. On
-    a software adapter the smallest: its compiler takes seconds for the long texts. Raises Unsupported.
+    The default comes first. Halves are multiplied and added in float32. Raises Unsupported.
     """
-    able = [
-        tile
-        for tile in TILES
-        if tile.threads <= limits.max_workgroup_threads
-        and tile.workgroup_bytes(padded=False) <= limits.max_workgroup_bytes
-    ]
-    if not able:
-        raise Unsupported(
-            f"the smallest tile needs {TILES[-1].workgroup_bytes(padded=False)} bytes of workgroup memory and"
-            f" {TILES[-1].threads} threads; the device has {limits.max_workgroup_bytes} bytes"
-            f" (maxComputeWorkgroupStorageSize) and {limits.max_workgroup_threads} threads"
-        )
-    if limits.software:
-        return able[-1]
-    enough = multiprocessors(limits) * 7 // 8
-    for tile in able:
-        if ceil_div(m, tile.rows) * ceil_div(n, tile.columns) >= enough:
-            return tile
-    return able[-1]
-
-
-def register(m: int, n: int, k: int, dtype: str, limits: Limits, tile: Tile | None = None) -> WgslProgram:
-    """The register-blocked kernel for A (m x k) and B (k x n), with the given or the chosen tile."""
-    _require(m, n, k, dtype, limits)
-    tile = tile or choose_tile(m, n, limits)
-    vectors = n % 4 == 0 and k % 4 == 0
-    layout = Layout(
-        tile=tile,
-        padded=tile.workgroup_bytes(padded=True) <= limits.max_workgroup_bytes,
-        vectors=vectors,
-        whole_depth=vectors and k % tile.depth == 0,
-        whole_output=vectors and m % tile.rows == 0 and n % tile.columns == 0,
-        # Sizes as constants are worth 4 % to the 16 x 8 tile and nothing to the others, which so keep one
-        # pipeline for all sizes.
-        sizes=(m, n, k) if tile is TILES[0] else None,
+    _require(m, n, k, batch, dtype, limits)
+    if 0 in (m, n, k, batch):
+        raise Unsupported("a matrix without elements is not multiplied", reason="shape")
+    tiles = able(WIDE_TILES if dtype == "float64" else TILES, 8 if dtype == "float64" else 4, limits)
+    return tuple(
+        Candidate(tile.name, partial(program, m, n, k, batch, dtype, limits, tile))
+        for tile in ranked(m, n, batch, tiles, limits)
     )
-    grid = _grid(ceil_div(n, tile.columns), ceil_div(m, tile.rows), limits)
-    uniform = () if layout.sizes else (m, n, k)
-    return WgslProgram((WgslPass(_matmul_register.source(layout), grid, BINDINGS, uniform=uniform),))
 
 
-def tiled(m: int, n: int, k: int, dtype: str, limits: Limits) -> WgslProgram:
+def program(m: int, n: int, k: int, batch: int, dtype: str, limits: Limits, tile: Tile) -> WgslProgram:
+    """The passes with one tile: matrices whose rows are no multiple of 4 long are copied into longer rows first."""
+    deep, stride = 4 * ceil_div(k, 4), 4 * ceil_div(n, 4)
+    layout = Layout(tile=tile, dtype=dtype, m=m, n=n, k=deep, stride=stride, batch=batch)
+    grid = _grid(ceil_div(n, tile.columns), ceil_div(m, tile.rows), batch, limits)
+    text = _matmul_register.source(layout)
+    if (deep, stride) == (k, n):
+        return WgslProgram((WgslPass(text, grid, BINDINGS),))
+    sizes = {"a_padded": batch * m * deep * ITEMSIZE[dtype], "b_padded": batch * deep * stride * ITEMSIZE[dtype]}
+    require_bindings(sizes, limits)
+    return WgslProgram(
+        (
+            _pad("a", (batch, m, k), (m, deep), dtype, limits),
+            _pad("b", (batch, k, n), (deep, stride), dtype, limits),
+            WgslPass(text, grid, ("a_padded", "b_padded", "out"), read_only=("a_padded", "b_padded")),
+        ),
+        scratch={name: ceil_div(size, 16) * 16 for name, size in sizes.items()},
+    )
+
+
+def _pad(name: str, shape: tuple[int, int, int], padded: tuple[int, int], dtype: str, limits: Limits) -> WgslPass:
+    """Copy (batch, rows, columns) into (batch, *padded), zeros around it; a thread writes four neighbours."""
+    batch, rows, columns = shape
+    down, across = padded[0], padded[1] // 4
+    stored = _STORED[dtype]
+    elements = "\n".join(
+        f"    if (inside && 4u * x + {q}u < {columns}u) {{ v.{lane} = in_[start + 4u * x + {q}u]; }}"
+        for q, lane in enumerate("xyzw")
+    )
+    text = f"""{"enable f16;" if stored == "f16" else ""}
+@group(0) @binding(0) var<storage, read> in_: array<{stored}>;
+@group(0) @binding(1) var<storage, read_write> out_: array<vec4<{stored}>>;
+@compute @workgroup_size({_PAD_THREADS})
+fn main(@builtin(global_invocation_id) id: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>) {{
+  let x = id.x;
+  if (x >= {across}u) {{ return; }}
+  for (var y = id.y; y < {batch * down}u; y += groups.y) {{
+    let inside = y % {down}u < {rows}u;
+    let start = (y / {down}u * {rows}u + y % {down}u) * {columns}u;
+    var v = vec4<{stored}>();
+{elements}
+    out_[y * {across}u + x] = v;
+  }}
+}}
+"""
+    height = min(batch * down, limits.max_groups_per_dimension)
+    return WgslPass(text, (ceil_div(across, _PAD_THREADS), height, 1), (name, f"{name}_padded"))
+
+
+def tiled(m: int, n: int, k: int, batch: int, dtype: str, limits: Limits) -> WgslProgram:
     """For teaching: one element a thread, both tiles shared through workgroup memory."""
-    return _ladder(_matmul_ladder.tiled, m, n, k, dtype, limits)
+    return _ladder(_matmul_ladder.tiled, m, n, k, batch, dtype, limits)
 
 
-def naive(m: int, n: int, k: int, dtype: str, limits: Limits) -> WgslProgram:
+def naive(m: int, n: int, k: int, batch: int, dtype: str, limits: Limits) -> WgslProgram:
     """For teaching: one element a thread, everything read from global memory."""
-    return _ladder(_matmul_ladder.naive, m, n, k, dtype, limits)
+    return _ladder(_matmul_ladder.naive, m, n, k, batch, dtype, limits)
 
 
-def _ladder(source: str, m: int, n: int, k: int, dtype: str, limits: Limits) -> WgslProgram:
-    _require(m, n, k, dtype, limits)
+def _ladder(source: str, m: int, n: int, k: int, batch: int, dtype: str, limits: Limits) -> WgslProgram:
+    require_dtype(dtype, ("float32",))
+    if batch > 1:
+        raise Unsupported("the lower rungs of the ladder take one product a launch", reason="no-implementation")
+    _require(m, n, k, batch, dtype, limits)
     side = _matmul_ladder.SIDE
     if side * side > limits.max_workgroup_threads:
-        raise Unsupported(f"{side * side} threads a group exceed {limits.max_workgroup_threads}")
-    grid = _grid(ceil_div(n, side), ceil_div(m, side), limits)
+        raise Unsupported(f"{side * side} threads a group exceed {limits.max_workgroup_threads}", reason="limit")
+    grid = _grid(ceil_div(n, side), ceil_div(m, side), 1, limits)
     return WgslProgram((WgslPass(source, grid, BINDINGS, uniform=(m, n, k)),))
 
 
-def _require(m: int, n: int, k: int, dtype: str, limits: Limits) -> None:
-    require_dtype(dtype, ("float32",))
-    require_bindings({"a": 4 * m * k, "b": 4 * k * n, "out": 4 * m * n}, limits)
+def _require(m: int, n: int, k: int, batch: int, dtype: str, limits: Limits) -> None:
+    require_dtype(dtype, ("float32", "float16", "float64"))
+    if (dtype == "float16" and not limits.float16) or (dtype == "float64" and not limits.float64):
+        raise Unsupported(f"the device has no {dtype} in shaders", reason="no-dtype")
+    size = batch * ITEMSIZE[dtype]
+    require_bindings({"a": size * m * k, "b": size * k * n, "out": size * m * n}, limits)
 
 
-def _grid(x: int, y: int, limits: Limits) -> tuple[int, int, int]:
-    if max(x, y) > limits.max_groups_per_dimension:
+def _grid(x: int, y: int, z: int, limits: Limits) -> tuple[int, int, int]:
+    if max(x, y, z) > limits.max_groups_per_dimension:
         raise Unsupported(
-            f"{x} x {y} groups exceed {limits.max_groups_per_dimension} a dimension"
-            " (maxComputeWorkgroupsPerDimension)"
+            f"{x} x {y} x {z} groups exceed {limits.max_groups_per_dimension} a dimension"
+            " (maxComputeWorkgroupsPerDimension)",
+            reason="limit",
         )
-    return (x, y, 1)
+    return (x, y, z)

@@ -6,7 +6,7 @@ front: so many products of their own, one launch.
 
 from gpubench.errors import Unsupported
 from gpubench.kernels import _matmul_wgsl, _matrix_numpy
-from gpubench.model.kernel import CudaProgram, Kernel, Limits, WgslProgram
+from gpubench.model.kernel import Candidate, CudaProgram, Kernel, Limits, WgslProgram
 from gpubench.model.op import Array, Dtype, Ladder, Op, Operand, Params, Shape, Tolerance
 
 # NumPy multiplies halves without its BLAS: 0.6 to 0.8 GFLOP/s on one core (256 to 512, a Xeon of 2023).
@@ -54,22 +54,20 @@ def _scale(xp: Array, a: Array, b: Array) -> Array:
     return rows * xp.sqrt(xp.sum(b * b, axis=-2, keepdims=True))
 
 
+def _candidates(params: Params, dtype: Dtype, limits: Limits) -> tuple[Candidate, ...]:
+    return _matmul_wgsl.register(*sides(params), params.get("batch", 1), dtype, limits)
+
+
 def _register(params: Params, dtype: Dtype, limits: Limits) -> WgslProgram:
-    return _matmul_wgsl.register(*_single(params), dtype, limits)
+    return _candidates(params, dtype, limits)[0].build()
 
 
 def _tiled(params: Params, dtype: Dtype, limits: Limits) -> WgslProgram:
-    return _matmul_wgsl.tiled(*_single(params), dtype, limits)
+    return _matmul_wgsl.tiled(*sides(params), params.get("batch", 1), dtype, limits)
 
 
 def _naive(params: Params, dtype: Dtype, limits: Limits) -> WgslProgram:
-    return _matmul_wgsl.naive(*_single(params), dtype, limits)
-
-
-def _single(params: Params) -> tuple[int, int, int]:
-    if "batch" in params:
-        raise Unsupported("the WGSL matmul takes one product a launch, no batch", reason="no-implementation")
-    return sides(params)
+    return _matmul_wgsl.naive(*sides(params), params.get("batch", 1), dtype, limits)
 
 
 def _blas(np: Array, blocks: Array, params: Params) -> Array:
@@ -108,7 +106,7 @@ OP = Op(
         ),
         "cupy": (Kernel("cuda", _cublas, library=True),),
         "wgpu": (
-            Kernel("wgsl", _register, variant="register"),
+            Kernel("wgsl", _register, variant="register", candidates=_candidates),
             Kernel("wgsl", _tiled, variant="tiled"),
             Kernel("wgsl", _naive, variant="naive"),
         ),

@@ -87,6 +87,16 @@ class CudaProgram(msgspec.Struct, frozen=True):
     scratch: Mapping[str, int] = {}
 
 
+class Candidate(msgspec.Struct, frozen=True):
+    """One of the ways in which a kernel may do the same launch: `build()` returns its program.
+
+    `name` says what is special about it and holds no size, so that a choice can be remembered.
+    """
+
+    name: str
+    build: Callable[[], WgslProgram]
+
+
 class Kernel(msgspec.Struct, frozen=True):
     """One tuned implementation of an op on one backend.
 
@@ -95,6 +105,8 @@ class Kernel(msgspec.Struct, frozen=True):
     returns `launch(inputs, output)`, where `blocks` runs a function over slices on all available cores.
     `library` marks a kernel that *is* the library call: it is measured once and fills both forms.
     `dtypes` are those it works in; None: all that the op declares, as far as `build` does not refuse.
+    `candidates(params, dtype, limits)` lists what a device may choose from by timing, the default first;
+    `build` returns the default's program.
     """
 
     language: Literal["wgsl", "cuda", "numpy"]
@@ -102,3 +114,4 @@ class Kernel(msgspec.Struct, frozen=True):
     variant: str = "default"
     library: bool = False
     dtypes: tuple[str, ...] | None = None
+    candidates: Callable[..., tuple[Candidate, ...]] | None = None
