@@ -10,7 +10,7 @@ from gpubench.backends._host import tuned_kernel
 from gpubench.errors import BuildError
 from gpubench.model.backend import Buffer
 from gpubench.model.case import Case
-from gpubench.model.kernel import Limits, WgslPass, WgslProgram
+from gpubench.model.kernel import Candidate, Limits, WgslPass, WgslProgram
 from gpubench.model.op import Op
 
 # A bind group holds its buffers; a few are enough for a pool that hands the same buffers out again.
@@ -22,10 +22,13 @@ Step = tuple[Any, Any, tuple[int, int, int]]  # pipeline, bind group, groups in 
 class WgpuLaunch:
     """Prepared dispatches: pipeline, bind group and grid of each pass."""
 
-    def __init__(self, steps: list[Step], output: Buffer, digest: str | None) -> None:
+    def __init__(
+        self, steps: list[Step], output: Buffer, digest: str | None, kernel_name: str | None = None
+    ) -> None:
         self.steps = steps
         self.output = output
         self.kernel_hash = digest
+        self.kernel_name = kernel_name
 
 
 def encode(compute: Any, launch: WgpuLaunch, repeat: int) -> None:
@@ -48,12 +51,12 @@ def encode(compute: Any, launch: WgpuLaunch, repeat: int) -> None:
 class Programs:
     """What one device has built: pipelines by source text, programs by workload, bind groups by buffers."""
 
-    def __init__(self, device: Any, limits: Limits, autotune: bool = True) -> None:
+    def __init__(self, device: Any, limits: Limits) -> None:
         self._device = device
         self._limits = limits
-        self._autotune = autotune
         self._pipelines: dict[tuple[str, str], Any] = {}
-        self._programs: dict[tuple[str, str | None], tuple[WgslProgram, str]] = {}
+        self._programs: dict[tuple[str, str | None], tuple[WgslProgram, str, str | None]] = {}
+        self._chosen: dict[tuple[str, str | None], str] = {}
         self._launches: dict[tuple[Any, ...], tuple[WgpuLaunch, tuple[Buffer, ...]]] = {}
 
     def launch(self, op: Op, case: Case, inputs: Sequence[Buffer], output: Buffer) -> WgpuLaunch:
@@ -66,6 +69,29 @@ class Programs:
             self._launches[key] = (self._bind(op, case, inputs, output), (*inputs, output))
         return self._launches[key][0]
 
+    def candidates(self, op: Op, case: Case) -> tuple[Candidate, ...]:
+        """What the case's kernel lets a device choose from; nothing if there is but one way."""
+        kernel = tuned_kernel(op, case)
+        return kernel.candidates(case.params, case.dtype, self._limits) if kernel.candidates else ()
+
+    def choose(self, case: Case, name: str) -> None:
+        """Launches of this case take the candidate of that name from now on."""
+        key = (case.workload, case.variant)
+        if self._chosen.get(key) != name:
+            self._chosen[key] = name
+            self._programs.pop(key, None)
+            self.forget_buffers()
+
+    def chosen(self, case: Case) -> bool:
+        """True once `choose` was called for the case."""
+        return (case.workload, case.variant) in self._chosen
+
+    def trial(self, op: Op, candidate: Candidate, inputs: Sequence[Buffer], output: Buffer) -> WgpuLaunch:
+        """A launch of one candidate that is kept nowhere. Raises BuildError."""
+        buffers = {operand.name: buffer for operand, buffer in zip(op.inputs, inputs, strict=True)}
+        buffers[op.output.name] = output
+        return WgpuLaunch(self.steps(candidate.build(), buffers), output, None)
+
     def forget_buffers(self) -> None:
         """Drop every bind group: some buffers are gone."""
         self._launches.clear()
@@ -75,10 +101,10 @@ class Programs:
         return WgpuLaunch([(self._pipeline(source, "main"), None, (1, 1, 1))], None, None)
 
     def _bind(self, op: Op, case: Case, inputs: Sequence[Buffer], output: Buffer) -> WgpuLaunch:
-        program, digest = self._program(op, case)
+        program, digest, name = self._program(op, case)
         buffers = {operand.name: buffer for operand, buffer in zip(op.inputs, inputs, strict=True)}
         buffers[op.output.name] = output
-        return WgpuLaunch(self.steps(program, buffers), output, digest)
+        return WgpuLaunch(self.steps(program, buffers), output, digest, name)
 
     def steps(self, program: WgslProgram, buffers: Mapping[str, Buffer]) -> list[Step]:
         """Pipeline, bind group and grid of each pass over these buffers and fresh scratch. Raises BuildError."""
@@ -89,12 +115,18 @@ class Programs:
             for step in program.passes
         ]
 
-    def _program(self, op: Op, case: Case) -> tuple[WgslProgram, str]:
+    def _program(self, op: Op, case: Case) -> tuple[WgslProgram, str, str | None]:
         key = (case.workload, case.variant)
         if key not in self._programs:
-            program: WgslProgram = tuned_kernel(op, case).build(case.params, case.dtype, self._limits)
+            candidates = self.candidates(op, case)
+            wanted = self._chosen.get(key)
+            taken = next((c for c in candidates if c.name == wanted), candidates[0] if candidates else None)
+            program: WgslProgram = (
+                taken.build() if taken else tuned_kernel(op, case).build(case.params, case.dtype, self._limits)
+            )
             text = "\n".join(step.source for step in program.passes)
-            self._programs[key] = (program, hashlib.sha256(text.encode()).hexdigest()[:12])
+            digest = hashlib.sha256(text.encode()).hexdigest()[:12]
+            self._programs[key] = (program, digest, taken.name if taken else None)
         return self._programs[key]
 
     def _pipeline(self, source: str, entry: str) -> Any:

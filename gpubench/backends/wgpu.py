@@ -9,10 +9,14 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from gpubench import __version__
+from gpubench.backends._choices import Choices, cache_folder, fastest
+from gpubench.backends._choices import key as choice_key
 from gpubench.backends._host import host_dtype, no_kernel, no_overhead
+from gpubench.backends._wgpu_clock import Stamps
 from gpubench.backends._wgpu_transfer import PlainTransfers, Transfers
 from gpubench.backends._wgsl import Programs, WgpuLaunch, encode
 from gpubench.errors import BackendError, BackendUnavailable, DeviceLost, DeviceOutOfMemory, Unsupported
@@ -28,6 +32,7 @@ _SOFTWARE_VENDOR = 0x10005  # Mesa's PCI-less vendor id: llvmpipe and lavapipe
 _SOFTWARE_NAMES = ("llvmpipe", "lavapipe", "swiftshader", "warp", "basic render")
 _FLUSH_BYTES = 256 << 20  # no API tells the cache size; two times any L2 of today
 _FLUSH_BYTES_SOFTWARE = 64 << 20
+TUNING_S = 3.0  # for the candidates of one kernel and size: seven texts of 0.2 s to build, then milliseconds
 IDLE_BYTES = 1 << 30  # idle buffers of sizes that are done with may hold this much device memory
 _EMPTY = "@compute @workgroup_size(1) fn main() {}"
 
@@ -62,14 +67,17 @@ class WgpuSession:
         with _vendor_errors():
             self._device = adapter.request_device_sync(required_features=wanted)
         self.limits = _limits(self._device, device.kind == "software")
-        self._programs = Programs(self._device, self.limits, autotune)
+        self._programs = Programs(self._device, self.limits)
+        # A rasteriser's figures say nothing about a GPU, and its compiler takes seconds for each candidate.
+        self._autotune = autotune and device.kind == "gpu"
+        self._choices = Choices(_description(device), cache_folder())
         self._transfers = Transfers(self._device)
         self._ways: dict[Form, _Guarded] = {
             "library": _Guarded(PlainTransfers(self._device)), "tuned": _Guarded(self._transfers)
         }  # fmt: skip
         self._pool: dict[int, list[Any]] = {}
         self._flush: Any = None
-        self._stamps = _Stamps(self._device) if "timestamp-query" in wanted else None
+        self._stamps = Stamps(self._device) if "timestamp-query" in wanted else None
 
     def supports(self, op: Op, case: Case) -> BackendError | None:
         """Tuned form, a dtype the device has, and operands within its limits (named exactly)."""
@@ -158,6 +166,45 @@ class WgpuSession:
         """Pipelines by source text, bind groups by buffers: both cached. Raises BuildError."""
         with _vendor_errors():
             return self._programs.launch(op, case, inputs, output)
+
+    def tune(self, op: Op, case: Case, inputs: Sequence[Buffer]) -> None:
+        """Time the kernel's candidates, once for this device and size, and let `compile` take the fastest.
+
+        The trials write to an output of their own, which the correctness check never sees. Where memory is too
+        short for it the default stays.
+        """
+        if not self._autotune or case.form != "tuned" or self._programs.chosen(case):
+            return
+        by_name = {candidate.name: candidate for candidate in self._programs.candidates(op, case)}
+        if len(by_name) < 2:
+            return
+        key = choice_key(case, list(by_name))
+        name = self._choices.get(key)
+        if name not in by_name:
+            try:
+                output = self.allocate(op.output.shape(case.params), case.dtype)
+            except DeviceOutOfMemory:
+                return
+
+            def timer(name: str) -> Callable[[int], float]:
+                launch = self._programs.trial(op, by_name[name], inputs, output)
+                return lambda repeat: self._took(launch, repeat)
+
+            with _vendor_errors():
+                name = fastest(list(by_name), timer, clock=self.clock, budget_s=TUNING_S)
+            self.free(output)
+            self._choices.put(key, name)
+        self._programs.choose(case, name)
+
+    def _took(self, launch: WgpuLaunch, repeat: int) -> float:
+        """Seconds of `repeat` launches, by the device's clock where it has one."""
+        seconds = self.time(launch, repeat)
+        if seconds is None:
+            start = self.clock()
+            self.run(launch, repeat)
+            self.sync()
+            seconds = self.clock() - start
+        return seconds
 
     def run(self, launch: WgpuLaunch, repeat: int = 1) -> None:
         """All launches in one pass of one submit: a submit per dispatch would time the submit."""
@@ -250,50 +297,16 @@ class _Guarded:
             self._way.download(buffer, host)
 
 
-class _Stamps:
-    """Two timestamps of one pass, resolved and read back."""
-
-    def __init__(self, device: Any) -> None:
-        import wgpu
-
-        self._device = device
-        self._set = device.create_query_set(type="timestamp", count=2)
-        usage = wgpu.BufferUsage.QUERY_RESOLVE | wgpu.BufferUsage.COPY_SRC
-        self._resolved = device.create_buffer(size=16, usage=usage)
-        self._readable = device.create_buffer(
-            size=16, usage=wgpu.BufferUsage.MAP_READ | wgpu.BufferUsage.COPY_DST
-        )
-        self._period_s = timestamp_period_s(device)
-        self.writes = {
-            "query_set": self._set,
-            "beginning_of_pass_write_index": 0,
-            "end_of_pass_write_index": 1,
-        }
-
-    def read(self, encoder: Any) -> float | None:
-        """Submit and return end - begin in seconds; None if the clock went backwards or stood still."""
-        encoder.resolve_query_set(self._set, 0, 2, self._resolved, 0)
-        encoder.copy_buffer_to_buffer(self._resolved, 0, self._readable, 0, 16)
-        self._device.queue.submit([encoder.finish()])
-        self._readable.map_sync("READ")
-        begin, end = memoryview(self._readable.read_mapped()).cast("B").cast("Q")
-        self._readable.unmap()
-        return (end - begin) * self._period_s if end > begin else None
-
-
-def timestamp_period_s(device: Any) -> float:
-    """Seconds per tick. Only the native library tells; without it WebGPU's own unit, 1 ns."""
-    try:
-        from wgpu.backends.wgpu_native import lib
-
-        return float(lib.wgpuQueueGetTimestampPeriod(device.queue._internal)) * 1e-9
-    except (ImportError, AttributeError):
-        return 1e-9
-
-
 def _buffer_bytes(shape: Shape, dtype: Dtype) -> int:
     """Kernels read 16 bytes at a time."""
     return max(16, -(-math.prod(shape) * ITEMSIZE[dtype] // 16) * 16)
+
+
+def _description(device: Device) -> str:
+    """What a choice of kernels depends on: the adapter, its driver and the library that compiles for it."""
+    import wgpu
+
+    return f"{device.name} | {device.api} | {device.driver} | wgpu {wgpu.__version__} | gpubench {__version__}"
 
 
 def _limits(device: Any, software: bool) -> Limits:

@@ -114,6 +114,10 @@ def gate(material: Material, case: Case, announce: Callable[[str], None]) -> Gat
     session, clock = material.session, material.session.clock
     announce("upload")
     material.upload_inputs()
+    tune = getattr(session, "tune", None)
+    if tune is not None:  # before the output is poisoned, and outside the time of building
+        announce("autotune")
+        tune(material.op, case, material.buffers)
     output = material.output(case)
     session.sync()
     announce("compile")

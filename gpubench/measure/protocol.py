@@ -116,6 +116,7 @@ class Prepared(Message, frozen=True, kw_only=True, tag="prepared"):
     check: Check
     op_hash: str
     kernel_hash: str | None
+    kernel: str | None = None
     flops: int
     bytes: int
     parts: Parts

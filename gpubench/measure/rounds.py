@@ -136,6 +136,7 @@ def _enter(runtime: Runtime, case: Case, reply: protocol.Prepared) -> None:
                 bytes=reply.bytes,
                 op_hash=reply.op_hash,
                 kernel_hash=reply.kernel_hash,
+                kernel=reply.kernel,
                 check=reply.check,
                 staging=reply.staging,
             )  # fmt: skip

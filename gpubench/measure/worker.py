@@ -154,6 +154,7 @@ class Worker:
         parts = msgspec.structs.replace(built, **timed)
         return protocol.Prepared(
             id=request.id, check=gated.check, op_hash=material.op_hash, kernel_hash=gated.launch.kernel_hash,
+            kernel=getattr(gated.launch, "kernel_name", None),
             flops=op.flops(case.params), bytes=op.bytes(case.params, case.dtype), parts=parts,
             repeat=cycle.repeat, hot_repeat=cycle.hot_repeat, staging=cycle.transfers.staging,
         )  # fmt: skip

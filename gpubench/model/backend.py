@@ -114,6 +114,13 @@ class Ways(Protocol):
         """Give it back to the driver, now."""
 
 
+class Tunes(Protocol):
+    """What a session MAY offer where kernels name candidates."""
+
+    def tune(self, op: Op, case: Case, inputs: Sequence[Buffer]) -> None:
+        """Choose the case's candidate before `compile`: remembered, or found in a bounded time. Untimed."""
+
+
 class Backend(Protocol):
     """A library that drives devices. One file in gpubench/backends/ defines BACKEND."""
 

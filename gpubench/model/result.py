@@ -186,7 +186,7 @@ class Stop(Record, frozen=True, kw_only=True):
 
 
 class Measurement(Record, frozen=True, kw_only=True, tag_field="type", tag="measurement"):
-    """A case that ran and was right."""
+    """A case that ran and was right. `kernel` names the candidate that a device took, where it had a choice."""
 
     id: str
     case: Case
@@ -194,6 +194,7 @@ class Measurement(Record, frozen=True, kw_only=True, tag_field="type", tag="meas
     bytes: int
     op_hash: str
     kernel_hash: str | None = None
+    kernel: str | None = None
     check: Check
     staging: Staging = "pageable"
     blocks: list[Block] = []

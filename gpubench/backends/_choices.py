@@ -1,0 +1,114 @@
+"""Which candidate of a kernel a device took: timed once, remembered in the user's cache folder.
+
+The file is a convenience: unreadable, it counts as empty; unwritable, a choice lasts as long as the session.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import math
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from gpubench.errors import BackendError
+from gpubench.model.case import Case
+
+FILE_NAME = "choices.json"
+# A candidate this much slower than the best so far in one launch is not timed any further.
+_HOPELESS = 1.3
+_SAMPLES = 3
+_SAMPLE_S, _MOST_LAUNCHES = 0.002, 50
+
+
+def cache_folder(environ: Mapping[str, str] = os.environ, platform: str = sys.platform) -> Path | None:
+    """The user's folder for what can be made again: `GPUBENCH_CACHE_DIR`, else where the platform keeps it."""
+    if environ.get("GPUBENCH_CACHE_DIR"):
+        return Path(environ["GPUBENCH_CACHE_DIR"])
+    home = environ.get("HOME") or environ.get("USERPROFILE")
+    if platform == "win32":
+        base = environ.get("LOCALAPPDATA")
+    elif platform == "darwin":
+        base = home and f"{home}/Library/Caches"
+    else:
+        base = environ.get("XDG_CACHE_HOME") or (home and f"{home}/.cache")
+    return Path(base) / "gpubench" if base else None
+
+
+class Choices:
+    """The choices of one device, as `device` describes it: adapter, driver, version of the library."""
+
+    def __init__(self, device: str, folder: Path | None) -> None:
+        self._device = device
+        self._path = folder / FILE_NAME if folder is not None else None
+        self._known: dict[str, str] | None = None
+
+    def get(self, key: str) -> str | None:
+        """The name remembered under `key`, or None."""
+        if self._known is None:
+            self._known = self._read().get(self._device, {})
+        return self._known.get(key)
+
+    def put(self, key: str, name: str) -> None:
+        """Remember, here and in the file; what others wrote there meanwhile stays."""
+        self._known = {**(self._known or {}), key: name}
+        if self._path is None:
+            return
+        every = self._read()
+        every[self._device] = {**every.get(self._device, {}), **self._known}
+        with contextlib.suppress(OSError):
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            temporary = self._path.with_name(f"{FILE_NAME}.{os.getpid()}")
+            temporary.write_text(json.dumps(every, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+            temporary.replace(self._path)
+
+    def _read(self) -> dict[str, dict[str, str]]:
+        try:
+            found = json.loads(self._path.read_text(encoding="utf-8")) if self._path else {}
+        except (OSError, ValueError):
+            return {}
+        good = isinstance(found, dict) and all(isinstance(x, dict) for x in found.values())
+        return found if good else {}
+
+
+def key(case: Case, names: Sequence[str]) -> str:
+    """What a choice holds for: op, dtype, variant, each param to half an octave, and the set of candidates."""
+    sizes = ",".join(f"{name}={_half_octave(value)}" for name, value in sorted(case.params.items()))
+    digest = hashlib.sha256("\n".join(sorted(names)).encode()).hexdigest()[:8]
+    return "/".join([case.op, sizes, case.dtype, *([case.variant] if case.variant else []), digest])
+
+
+def _half_octave(value: int) -> str:
+    return f"{2 ** (round(2 * math.log2(value)) / 2):.0f}" if value > 0 else "0"
+
+
+def fastest(names: Sequence[str], timer: Callable[[str], Callable[[int], float]], *, clock: Callable[[], float],
+            budget_s: float) -> str:  # fmt: skip
+    """The name whose launches take the least time; candidates that cannot be built are passed over.
+
+    `timer(name)` builds one and returns a function from a number of launches to their seconds. The first
+    name, the default, is always tried, the others as long as the budget lasts.
+    """
+    start = clock()
+    best, best_s = names[0], math.inf
+    for name in names:
+        if clock() - start > budget_s:
+            break
+        try:
+            took = timer(name)
+            took(1)  # the first launch loads the program
+            single = took(1)
+            if single > _HOPELESS * best_s:
+                continue
+            repeat = max(1, min(_MOST_LAUNCHES, int(_SAMPLE_S / single))) if single > 0 else _MOST_LAUNCHES
+            typical = sorted(took(repeat) / repeat for _ in range(_SAMPLES))[_SAMPLES // 2]
+        except BackendError:
+            if name == names[0]:
+                raise
+            continue
+        if typical < best_s:
+            best, best_s = name, typical
+    return best
