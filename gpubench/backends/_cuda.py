@@ -1,4 +1,7 @@
-"""CUDA kernels of ops, compiled by NVRTC through CuPy's RawModule."""
+"""CUDA kernels of ops, compiled by NVRTC through CuPy.
+
+Not through RawModule: that appends -ftz=true to every option list, and numbers below 1.2e-38 would become 0.
+"""
 
 from __future__ import annotations
 
@@ -68,11 +71,14 @@ class CudaPrograms:
         """The compiled entry of a text: most texts serve many sizes, and one module is enough for them."""
         key = (step.source, step.entry, step.options)
         if key not in self._functions:
+            cuda = self._cupy.cuda
             try:
-                module = self._cupy.RawModule(code=step.source, options=("--std=c++17", *step.options))
-                self._functions[key] = module.get_function(step.entry)
-            except self._cupy.cuda.compiler.CompileException as error:
+                binary, _ = cuda.compiler.compile_using_nvrtc(step.source, ("--std=c++17", *step.options))
+            except cuda.compiler.CompileException as error:
                 raise BuildError(str(error)) from error
+            module = cuda.function.Module()
+            module.load(binary)
+            self._functions[key] = module.get_function(step.entry)
         return self._functions[key]
 
 

@@ -101,6 +101,7 @@ class CupySession:
             clusters=int(properties["major"]) >= 9,
         )
         self._no_bfloat16 = no_bfloat16(cupy.__version__, numpy.__version__)
+        self._other_dtypes: dict[tuple[str, tuple[str, ...]], str] = {}
         self._programs = CudaPrograms(cupy, self.limits)
         self._pool = DevicePool(cupy, memory)
         self._pinned = PinnedMemory(cupy)
@@ -120,7 +121,17 @@ class CupySession:
         size, limit = op.bytes(case.params, case.dtype), self.limits.max_buffer_bytes
         if size > limit:
             return Unsupported(f"the operands take {size} bytes; the device has {limit}", reason="limit")
+        if case.dtype == "bfloat16" and case.form == "library" and (why := self._no_expression(op, case)):
+            return Unsupported(why, reason="no-dtype")
         return None
+
+    def _no_expression(self, op: Op, case: Case) -> str:
+        """What `no_expression` says, once for an op and the names of its params."""
+        key = (op.name, tuple(sorted(case.params)))
+        if key not in self._other_dtypes:
+            with _vendor_errors():
+                self._other_dtypes[key] = no_expression(self._cupy, op, case)
+        return self._other_dtypes[key]
 
     def host_array(self, shape: Shape, dtype: Dtype, form: Form) -> Array:
         """A pageable NumPy array, which is what a CuPy user passes; page-locked for the tuned form."""
@@ -253,6 +264,19 @@ def no_bfloat16(cupy: str, numpy: str) -> str:
     if _numbers(numpy) < (2, 1, 2):
         return f"CuPy has bfloat16 arrays with NumPy 2.1.2 and above; this is NumPy {numpy}"
     return ""
+
+
+def no_expression(cupy: Any, op: Op, case: Case) -> str:
+    """Why the op's expression does not stay in the case's dtype, on operands of two by two; an empty text if it does.
+
+    CuPy promotes some bfloat16 expressions, such as those with a plain number, and has no batched product of them.
+    """
+    two, kind = dict.fromkeys(case.params, 2), host_dtype(case.dtype)
+    try:
+        result = op.expr(cupy, *(cupy.zeros(operand.shape(two), kind) for operand in op.inputs))
+    except (TypeError, ValueError, NotImplementedError) as error:
+        return f"CuPy cannot compute this expression in {case.dtype}: {error}"
+    return "" if result.dtype == kind else f"CuPy computes this expression in {result.dtype}"
 
 
 def _numbers(version: str) -> tuple[int, ...]:

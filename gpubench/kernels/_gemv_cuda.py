@@ -1,8 +1,8 @@
 """Matrix times vector in CUDA: A is read once in 128-bit accesses, x stays in the caches.
 
-The threads of a row stride through it; each thread works on several rows at once, so that what it reads of x
-serves all of them. Short rows share a warp. Where there are too few rows to fill the device, each row is cut
-into parts and a second launch adds these up, in a fixed order.
+The threads of a row stride through it. In half precision each thread works on four long rows at once, so that
+what it unpacks of x serves all of them. Short rows share a warp. Where there are too few rows to fill the device,
+each row is cut into parts and a second launch adds these up, in a fixed order.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from gpubench.model.op import ITEMSIZE
 
 THREADS = 256
 _MOST_PARTS = 1024  # blocks along a row; CUDA's limit of the grid in y is 65,535
-_UNITS_A_LANE = 4  # loads that a thread makes of a row before more threads pay
+_UNITS_A_LANE = 2  # loads that a thread makes of a row before more threads pay
+_UNITS_A_PART = 4  # and of a part of a row, before more parts pay
 _BLOCKS_A_MULTIPROCESSOR = 8
 
 
@@ -52,14 +53,19 @@ def build(m: int, n: int, dtype: str, limits: Limits) -> CudaProgram:
 
 
 def layout_of(m: int, n: int, dtype: str, limits: Limits) -> Layout:
-    """Four rows a thread, a few loads a row; parts so that the device has eight blocks a multiprocessor."""
+    """One row a thread, two loads a row; parts so that the device has eight blocks a multiprocessor.
+
+    Four rows where they pay: long ones in half precision, or in loads of less than 16 bytes.
+    """
     width = math.gcd(n, lanes(dtype))
     units = n // width
-    row_lanes = min(THREADS, power_of_two_at_least(ceil_div(max(1, units), _UNITS_A_LANE)))
-    rows = 4 if m >= 4 else power_of_two_at_least(m)
+    half = ITEMSIZE[dtype] < 4
+    most = THREADS // 2 if half else THREADS
+    row_lanes = min(most, power_of_two_at_least(ceil_div(max(1, units), _UNITS_A_LANE)))
+    rows = 4 if m >= 4 and row_lanes >= 32 and (half or width < lanes(dtype)) else 1
     row_blocks = ceil_div(m, THREADS // row_lanes * rows)
     wanted = ceil_div(_BLOCKS_A_MULTIPROCESSOR * multiprocessors(limits), row_blocks)
-    longest = max(1, units // (row_lanes * _UNITS_A_LANE))
+    longest = max(1, units // (row_lanes * _UNITS_A_PART))
     return Layout(width, row_lanes, rows, max(1, min(wanted, longest, _MOST_PARTS)))
 
 

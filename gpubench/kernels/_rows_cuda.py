@@ -16,8 +16,11 @@ from gpubench.kernels._types_cuda import MOST_BLOCKS, MOST_THREADS, lanes, prelu
 from gpubench.model.kernel import Limits
 from gpubench.model.op import ITEMSIZE
 
-# 128 bytes of a row in each thread: 32 registers, which leaves room for two blocks of 1024 threads.
-_HELD_BYTES = 128
+# 128 bytes of a row in each thread: 32 registers, which leaves room for two blocks of 512 threads.
+HELD_BYTES = 128
+# Few large blocks wait at every fold: with 1024 threads and the same bytes in flight a fifth of the rate is lost.
+_ROW_THREADS = 512
+_FIRST_BYTES = 32  # of a row in memory, that a thread loads before more threads pay
 _SHORT_ROW_THREADS = 128  # threads of a block that several short rows share
 _MOST_CLUSTER = 8  # blocks of a cluster that every device with clusters can run
 
@@ -42,26 +45,28 @@ class Layout(msgspec.Struct, frozen=True):
         return self.units == self.lanes * self.held * self.cluster
 
 
-def layout_of(columns: int, dtype: str, limits: Limits, *, arrays: int = 1) -> Layout:
-    """The layout for rows of `columns` elements of which each thread holds `arrays` at a time.
+def layout_of(columns: int, dtype: str, limits: Limits, *, itemsize: int, arrays: int = 1) -> Layout:
+    """The layout for rows of `columns` elements in each of `arrays`, which take `itemsize` bytes in registers.
 
-    Two units a thread first, which hides the latency of memory; more only when a block has no more threads.
+    32 bytes a thread first, which hides the latency of memory; more once the row has 512 threads, then
+    clusters, then 1024 threads, and the loop for what even those cannot hold.
     """
     width = math.gcd(columns, lanes(dtype))
     units = columns // width
-    real_bytes = max(4, ITEMSIZE[dtype]) * width * arrays
-    most = max(1, _HELD_BYTES // real_bytes)
-    wanted = min(most, max(1, 32 // real_bytes))
+    unit_bytes = arrays * max(4, itemsize * width)  # half a register is not to be had
+    most = max(1, HELD_BYTES // unit_bytes)
+    wanted = min(most, _FIRST_BYTES // (width * ITEMSIZE[dtype]))
     spread = power_of_two_at_least(ceil_div(units, wanted))
-    row_threads = max(min(spread, MOST_THREADS), min(32, power_of_two_at_least(units)))
-    threads = max(row_threads, _SHORT_ROW_THREADS)
-    held = ceil_div(units, row_threads)
-    if held <= most:
-        return Layout(width, units, threads, row_threads, held)
-    cluster = power_of_two_at_least(ceil_div(held, most))
-    if limits.clusters and cluster <= _MOST_CLUSTER:
-        return Layout(width, units, threads, row_threads, ceil_div(units, row_threads * cluster), cluster)
-    return Layout(width, units, threads, row_threads, 0)
+    row_threads = max(min(spread, _ROW_THREADS), min(32, power_of_two_at_least(units)))
+    if units <= row_threads * most:
+        threads = max(row_threads, _SHORT_ROW_THREADS)
+        return Layout(width, units, threads, row_threads, ceil_div(units, row_threads))
+    for row_threads in (_ROW_THREADS, MOST_THREADS):
+        cluster = power_of_two_at_least(ceil_div(units, row_threads * most))
+        if cluster <= (_MOST_CLUSTER if limits.clusters else 1):
+            held = ceil_div(units, row_threads * cluster)
+            return Layout(width, units, row_threads, row_threads, held, cluster)
+    return Layout(width, units, MOST_THREADS, MOST_THREADS, 0)
 
 
 def blocks(layout: Layout, rows: int) -> int:
@@ -83,6 +88,7 @@ struct alignas(WIDTH * sizeof(stored)) Unit {{ stored lane[WIDTH]; }};
 struct Larger {{ static __device__ __forceinline__ real of(real a, real b) {{ return a > b ? a : b; }} }};
 struct Sum {{ static __device__ __forceinline__ real of(real a, real b) {{ return a + b; }} }};
 {cluster}
+{_FORGET}
 {_ACROSS}"""
 
 
@@ -106,6 +112,16 @@ gpubench_{name}({arguments}, stored* __restrict__ out_, long long rows, long lon
 {body}}}
 """
 
+
+# What was computed from packed halves is computed again where it is needed again: kept, it would take twice their
+# registers. `nothing` is a 0 that the compiler does not know.
+_FORGET = """
+__device__ __forceinline__ void forget(Unit& unit, long long nothing) {
+  if (sizeof(stored) != 2) return;
+  unsigned* words = reinterpret_cast<unsigned*>(&unit);
+  #pragma unroll
+  for (int w = 0; w < WIDTH / 2; ++w) words[w] ^= (unsigned)nothing;
+}"""
 
 # Every thread of a row gets the value folded over the row: shuffles in a warp, one word per warp in shared
 # memory, one word per block of the cluster. Each fold of a kernel has its own words: nothing is overwritten.

@@ -9,6 +9,7 @@ from gpubench.kernels import _rows_cuda
 from gpubench.kernels._limits import require_dtype
 from gpubench.kernels._types_cuda import DTYPES, options
 from gpubench.model.kernel import CudaPass, CudaProgram, Limits
+from gpubench.model.op import ITEMSIZE
 
 
 def build(rows: int, columns: int, dtype: str, limits: Limits) -> CudaProgram:
@@ -19,7 +20,7 @@ def build(rows: int, columns: int, dtype: str, limits: Limits) -> CudaProgram:
     require_dtype(dtype, DTYPES, "CUDA")
     if rows * columns == 0:
         return CudaProgram(())
-    layout = _rows_cuda.layout_of(columns, dtype, limits, arrays=2)
+    layout = _rows_cuda.layout_of(columns, dtype, limits, itemsize=ITEMSIZE[dtype], arrays=2)
     step = CudaPass(
         source(layout, dtype), "gpubench_softmax_grad", (_rows_cuda.blocks(layout, rows), 1, 1),
         (layout.threads, 1, 1), ("y", "dy", "out", rows, columns), options=options(dtype),
@@ -50,6 +51,7 @@ _IN_REGISTERS = """  Unit a[HELD], b[HELD];
   #pragma unroll
   for (int k = 0; k < HELD; ++k) {
     Unit result;
+    forget(a[k], rows >> 62), forget(b[k], rows >> 62);
     #pragma unroll
     for (int j = 0; j < WIDTH; ++j) result.lane[j] = narrow(wide(a[k].lane[j]) * (wide(b[k].lane[j]) - total));
     const int u = first + k * ROW_THREADS;

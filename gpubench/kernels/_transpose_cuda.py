@@ -18,12 +18,15 @@ from gpubench.model.op import ITEMSIZE
 
 
 class Tile(msgspec.Struct, frozen=True):
-    """Squares of a block's tile, down and across, and its threads. `by_rows`: neighbouring blocks read on."""
+    """Squares of a block's tile, down and across, and its threads.
+
+    `by_rows`: neighbouring blocks read on; else they write on, which is worth 0.02 to 0.05 of the copy.
+    """
 
     down: int = 16
     across: int = 16
     threads: int = 256
-    by_rows: bool = True
+    by_rows: bool = False
 
 
 _ELEMENT_SIDE, _ELEMENT_BLOCK = 32, (32, 8, 1)

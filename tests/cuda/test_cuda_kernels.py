@@ -177,6 +177,22 @@ def test_special_values_follow_numpy(session, dtype):
             assert np.nanmax(np.abs(got - want)) < 0.01, name
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_subnormal_numbers_are_not_zeros(session, dtype):
+    """NumPy keeps them; CuPy's own kernels take a subnormal float as 0."""
+    size = 8 * host_dtype(dtype).itemsize
+    bits = np.array([64, 99, 127], f"u{size // 8}")  # subnormal in every dtype, with 6 bits of precision
+    x = np.concatenate([bits, bits | 1 << (size - 1)]).astype(bits.dtype).view(host_dtype(dtype))
+    for name in ("tanh", "gelu", "relu", "copy"):
+        got = apply(session, name, x).astype(np.float64)
+        want = kernels.load(name).expr(np, x.astype(np.float64))
+        assert np.allclose(got, want, rtol=0.02, atol=0), name
+    assert apply(session, "max", x[3:]) == x[3]
+    assert np.allclose(
+        apply(session, "sum", x[:3]).astype(np.float64), x[:3].astype(np.float64).sum(), rtol=0.02, atol=0
+    )
+
+
 def test_copy_keeps_every_bit_of_every_half(session):
     every = np.arange(2**16, dtype=np.uint16)
     for dtype in ("float16", "bfloat16"):

@@ -1,11 +1,12 @@
 """How CUDA programs are bound and launched, on a stand-in for CuPy that records what it is asked for."""
 
+import msgspec
 import numpy as np
 import pytest
 
 from gpubench import kernels
 from gpubench.backends._cuda import CudaPrograms
-from gpubench.backends.cupy import no_bfloat16
+from gpubench.backends.cupy import no_bfloat16, no_expression
 from gpubench.errors import BuildError
 from gpubench.model.case import Case
 from gpubench.model.kernel import Limits
@@ -22,22 +23,26 @@ class Recorder:
 
     uint8 = np.uint8
 
-    class cuda:
-        class compiler:
-            CompileException = CompileError
-
     def __init__(self, fails=False):
         self.fails = fails
         self.modules, self.launched = [], []
+        self.cuda = self.compiler = self.function = self
+        self.CompileException = CompileError
 
     def zeros(self, size, dtype):
         return np.zeros(size, dtype)
 
-    def RawModule(self, code, options):
+    def compile_using_nvrtc(self, source, options):
         if self.fails:
             raise CompileError("line 1: no")
-        self.modules.append((code, options))
+        self.modules.append((source, options))
+        return b"binary", {}
+
+    def Module(self):
         return self
+
+    def load(self, binary):
+        assert binary == b"binary"
 
     def get_function(self, entry):
         return lambda grid, block, arguments, shared_mem: self.launched.append((entry, grid, block, arguments))
@@ -95,7 +100,10 @@ def test_a_kernels_options_reach_the_compiler_and_its_hash():
     cupy = Recorder()
     _, half = launch(cupy, "sigmoid", {"n": 64}, "float16")
     _, single = launch(cupy, "sigmoid", {"n": 64})
-    assert [options for _, options in cupy.modules] == [("--std=c++17", "--prec-div=false"), ("--std=c++17",)]
+    assert [options for _, options in cupy.modules] == [
+        ("--std=c++17", "--prec-div=false", "-ftz=true"),
+        ("--std=c++17",),
+    ]
     assert half.kernel_hash != single.kernel_hash
 
 
@@ -125,3 +133,22 @@ def test_what_the_compiler_says_is_our_error():
 )
 def test_bfloat16_needs_these_versions(cupy, numpy, why):
     assert no_bfloat16(cupy, numpy) == why
+
+
+def refuses(xp, a, b):
+    raise TypeError("data type 'E' not understood")
+
+
+@pytest.mark.parametrize(
+    ("expression", "why"),
+    [
+        (lambda xp, a, b: a @ b, ""),
+        (lambda xp, a, b: (a @ b).astype(np.float32), "CuPy computes this expression in float32"),
+        (refuses, "CuPy cannot compute this expression in float16: data type 'E' not understood"),
+    ],
+)
+@pytest.mark.parametrize("params", [{"n": 5000}, {"n": 3, "batch": 10**9}])
+def test_an_expression_that_leaves_its_dtype_is_told_in_words(expression, why, params):
+    op = msgspec.structs.replace(kernels.load("matmul"), expr=expression)
+    one = Case(op.name, op.group, params, "float16", "library", "resident", "cupy:0")
+    assert no_expression(np, op, one) == why

@@ -31,6 +31,7 @@ OPS = {
     if "cupy" in (op := kernels.load(name)).tuned and not op.tuned["cupy"][0].library
 }
 REDUCTIONS = ("dot", "max", "sum")
+_BODIES = {name: _reduce_cuda.Body(name, ("x", "y")[: 1 + (name == "dot")], "") for name in REDUCTIONS}
 BY_ROWS = ("softmax", "softmax_grad")
 ELEMENTWISE = sorted(set(OPS) - {*REDUCTIONS, *BY_ROWS, "gemv", "transpose"})
 
@@ -107,8 +108,8 @@ def test_what_only_moves_is_not_converted():
 
 
 def test_only_halves_beside_an_exponential_are_divided_in_short():
-    short = ("--prec-div=false",)
-    assert built("sigmoid", {"n": 64}, "float16").passes[0].options == short
+    assert built("sigmoid", {"n": 64}, "float16").passes[0].options == ("--prec-div=false", "-ftz=true")
+    assert built("sigmoid", {"n": 64}, "bfloat16").passes[0].options == ("--prec-div=false",)
     assert built("sigmoid", {"n": 64}, "float32").passes[0].options == ()
     assert built("div", {"n": 64}, "float16").passes[0].options == ()
 
@@ -138,16 +139,26 @@ def test_a_reduction_is_one_launch_with_a_word_per_block(name, n, dtype):
     program = built(name, {"n": n}, dtype)
     (step,) = program.passes
     blocks = step.grid[0]
-    assert blocks <= _reduce_cuda.Shape().blocks
+    shape = _reduce_cuda.shape_of(_BODIES[name], n, dtype)
+    assert blocks <= shape.blocks
+    assert step.block == (shape.threads, 1, 1)
     assert program.scratch["partial"] >= blocks * max(4, ITEMSIZE[dtype])
     assert program.scratch["ticket"] >= 4
     tile = number("THREADS", step.source) * number("VECTORS", step.source) * lanes(dtype)
-    assert blocks == _reduce_cuda.Shape().blocks or (blocks - 1) * tile < n <= blocks * tile
+    assert blocks == shape.blocks or (blocks - 1) * tile < n <= blocks * tile
+
+
+def test_a_reduction_takes_large_blocks_once_they_fill_the_device():
+    for name, blocks in (("sum", 1056), ("dot", 2112)):
+        assert built(name, {"n": 2**20}, "float32").passes[0].grid[0] == 256
+        (step,) = built(name, {"n": 2**26}, "float32").passes
+        assert (step.grid[0], step.block[0]) == (blocks, 1024)
 
 
 @given(columns=st.integers(1, 200_000), dtype=dtypes, device=devices, arrays=st.sampled_from([1, 2]))
 def test_a_row_is_held_by_its_threads_or_looped_over(columns, dtype, device, arrays):
-    layout = _rows_cuda.layout_of(columns, dtype, device, arrays=arrays)
+    size = ITEMSIZE[dtype]
+    layout = _rows_cuda.layout_of(columns, dtype, device, itemsize=size, arrays=arrays)
     width = layout.width
     assert layout.units * width == columns
     assert width in (1, 2, 4, 8)
@@ -158,13 +169,22 @@ def test_a_row_is_held_by_its_threads_or_looped_over(columns, dtype, device, arr
     if layout.cluster > 1:
         assert device.clusters
         assert layout.cluster in (2, 4, 8)
-        assert layout.lanes == layout.threads == 1024
+        assert layout.lanes == layout.threads >= 512
     if layout.held:
         assert layout.lanes * layout.held * layout.cluster >= layout.units
-        assert layout.held * width * max(4, ITEMSIZE[dtype]) * arrays <= 128
+        assert layout.held * max(4, width * size) * arrays <= 128
     else:
         blocks = 8 if device.clusters else 1
-        assert columns * max(4, ITEMSIZE[dtype]) * arrays > blocks * 1024 * 64
+        assert layout.units * max(4, width * size) * arrays > blocks * 1024 * 64
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_softmax_keeps_long_rows_of_halves_packed(dtype):
+    for columns, blocks, packed in ((4096, 1, False), (16384, 1, False), (32768, 1, True), (65536, 2, True)):
+        (step,) = built("softmax", {"n": columns, "columns": columns}, dtype).passes
+        assert number("CLUSTER", step.source) == blocks
+        assert step.block == (512 if columns > 4096 else 256, 1, 1)
+        assert ("forget(given[k]" in step.source) == packed
 
 
 @pytest.mark.parametrize("name", BY_ROWS)
