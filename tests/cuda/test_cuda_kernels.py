@@ -109,6 +109,12 @@ def test_reductions_of_every_length(session, tmp_path, name, dtype):
         right(session, name, {"n": n}, dtype, tmp_path)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("name", ["sum", "dot", "max"])
+def test_reductions_in_large_blocks(session, tmp_path, name, dtype):
+    right(session, name, {"n": 40_000_003}, dtype, tmp_path)
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", TUNED)
 def test_one_element(session, tmp_path, name, dtype):
@@ -226,7 +232,7 @@ def test_softmax_of_nan_and_infinity_is_nan_in_that_row_alone(session, columns):
 
 @pytest.mark.parametrize("name", ["sum", "dot"])
 def test_a_reduction_is_the_same_in_every_launch(session, name):
-    op, n = kernels.load(name), 2**24 + 3
+    op, n = kernels.load(name), 2**26 + 3  # enough for large blocks
     values = np.random.default_rng(3).standard_normal(n).astype(np.float32)
     buffers = [session.allocate((n,), "float32") for _ in op.inputs]
     for buffer in buffers:
