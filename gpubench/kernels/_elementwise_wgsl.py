@@ -22,7 +22,7 @@ from gpubench.kernels._storage_wgsl import LANES, Storage, require_storage, vect
 from gpubench.model.kernel import Limits, WgslPass, WgslProgram
 from gpubench.model.op import ITEMSIZE
 
-VECTORS_PER_THREAD = 4
+VECTORS_PER_THREAD = 2
 # Below this many groups per multiprocessor the device is not full, and more, smaller groups hide latency.
 _FULL_GROUPS = 8
 

@@ -21,7 +21,7 @@ from gpubench.model.kernel import Limits, WgslPass, WgslProgram
 from gpubench.model.op import ITEMSIZE
 
 _ROWS = 4  # of a thread: x is read once for all of them
-_UNITS_PER_LANE = 4  # the least that is worth a thread
+_UNITS_PER_LANE = 2  # the least that is worth a thread
 _FULL_GROUPS = 8  # per multiprocessor
 _MOST_CHUNKS = 1024
 

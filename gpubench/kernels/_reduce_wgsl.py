@@ -17,7 +17,7 @@ from gpubench.model.op import ITEMSIZE
 
 # Up to this many vectors (64 KiB an input) the second pass would cost more than it saves.
 ONE_GROUP_VECTORS = 4096
-MOST_GROUPS = 1024
+MOST_GROUPS = 4096
 UNROLL = 4
 # The bits of minus infinity come with the sizes: WGSL has no literal for it.
 _MINUS_INFINITY = 0xFF800000
