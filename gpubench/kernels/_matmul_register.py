@@ -21,7 +21,8 @@ class Layout(msgspec.Struct, frozen=True):
     """A tile and the sizes. A is m x k and B k x `stride`, both read as vec4; C is m x n.
 
     k and `stride` are multiples of 4 and `stride` >= n; k >= 4. Each of the `batch` products follows the one
-    before. Bindings: `names` of A, B and C, in this order.
+    before. With the tile's `splits` k is a multiple of their depth, there is one product, and C is written once
+    for each split, in the type of the arithmetic.
     """
 
     tile: Tile
@@ -55,12 +56,22 @@ class Layout(msgspec.Struct, frozen=True):
     @property
     def whole(self) -> int:
         """Whole tiles along K."""
-        return self.k // self.tile.depth
+        return self.k // self.tile.depth // self.tile.splits
 
     @property
     def rest(self) -> int:
         """Steps of K after the whole tiles."""
         return self.k % self.tile.depth
+
+    @property
+    def out(self) -> str:
+        """The type of an element of C in memory."""
+        return self.real if self.tile.splits > 1 else _STORED[self.dtype]
+
+    @property
+    def layers(self) -> bool:
+        """The grid's third dimension counts something: products or splits."""
+        return self.batch > 1 or self.tile.splits > 1
 
     @property
     def steps(self) -> int:
@@ -77,7 +88,9 @@ def source(layout: Layout) -> str:
         lines += [f"  for (var tile = 0u; tile < {layout.whole}u; tile++) {{", *_publish(layout)]
         lines += ["    workgroupBarrier();"]
         # The last round fetches its own tile once more: cheaper than a branch around the loads.
-        lines += [f"    step = min(step + {layout.tile.depth // 4}u, {(layout.whole - 1) * layout.tile.depth // 4}u);"]
+        lines += [
+            f"    step = min(step + {layout.tile.depth // 4}u, {(layout.whole - 1) * layout.tile.depth // 4}u);"
+        ]
         lines += _fetch(layout)
         for k in range(layout.steps):
             lines += _multiply(layout, k)
@@ -89,7 +102,7 @@ def source(layout: Layout) -> str:
 
 def _header(layout: Layout) -> list[str]:
     stored = _STORED[layout.dtype]
-    out = stored if layout.scalar_stores else f"vec4<{stored}>"
+    out = layout.out if layout.scalar_stores else f"vec4<{layout.out}>"
     return [
         *(["enable f16;"] if stored == "f16" else []),
         f"@group(0) @binding(0) var<storage, read> a_: array<vec4<{stored}>>;",
@@ -156,7 +169,7 @@ def _shares_a(layout: Layout, column: str | None = None) -> list[_Share]:
         ahead = 4 * (i // 4) * rows + i % 4 if square else i * rows
         address = f"base_a + {ahead * across}u"
         if not layout.inside:
-            address = f"batch_a + min(top + {first} + {ahead}u, {layout.m - 1}u) * {across}u + {column}"
+            address = f"layer_a + min(top + {first} + {ahead}u, {layout.m - 1}u) * {across}u + {column}"
         shares.append(_Share(f"a{i}", address, f"({first} + {ahead}u)", column))
     return shares
 
@@ -170,7 +183,7 @@ def _shares_b(layout: Layout) -> list[_Share]:
         ahead = i * tile.threads // quads
         address = f"base_b + {ahead * across}u"
         if not layout.inside:
-            address = f"batch_b + ({first} + {ahead}u) * {across}u + min(left + {column}, {across - 1}u)"
+            address = f"layer_b + ({first} + {ahead}u) * {across}u + min(left + {column}, {across - 1}u)"
         shares.append(_Share(f"b{i}", address, f"({first} + {ahead}u)", column))
     return shares
 
@@ -178,15 +191,17 @@ def _shares_b(layout: Layout) -> list[_Share]:
 def _addresses(layout: Layout) -> list[str]:
     tile = layout.tile
     a, b = _shares_a(layout), _shares_b(layout)
-    batch_a, batch_b = layout.m * layout.k // 4, layout.k * layout.stride // 4
+    layer_a, layer_b = layout.m * layout.k // 4, layout.k * layout.stride // 4
+    if tile.splits > 1:
+        layer_a, layer_b = layout.k // tile.splits // 4, layout.k // tile.splits * layout.stride // 4
     lines = [
-        f"  let batch_a = {f'group.z * {batch_a}u' if layout.batch > 1 else '0u'};",
-        f"  let batch_b = {f'group.z * {batch_b}u' if layout.batch > 1 else '0u'};",
+        f"  let layer_a = {f'group.z * {layer_a}u' if layout.layers else '0u'};",
+        f"  let layer_b = {f'group.z * {layer_b}u' if layout.layers else '0u'};",
     ]
     if layout.inside:
         lines += [
-            f"  let base_a = batch_a + (top + {a[0].row}) * {layout.k // 4}u + {a[0].column};",
-            f"  let base_b = batch_b + {b[0].row} * {layout.stride // 4}u + left + {b[0].column};",
+            f"  let base_a = layer_a + (top + {a[0].row}) * {layout.k // 4}u + {a[0].column};",
+            f"  let base_b = layer_b + {b[0].row} * {layout.stride // 4}u + left + {b[0].column};",
         ]
     lines += [
         f"  let put_a = 4u * {a[0].column} * {tile.stride_a}u + ({a[0].row} >> 2u);",
@@ -213,12 +228,14 @@ def _fetch_rest(layout: Layout) -> list[str]:
     lines = [f"  let rest_a = min({_shares_a(layout)[0].column} + {start}u, {last}u);"]
     for share in _shares_a(layout):
         row = f"min(top + {share.row}, {layout.m - 1}u)"
-        lines.append(f"    next_{share.name} = {layout.vector}(a_[batch_a + {row} * {layout.k // 4}u + rest_a]);")
+        lines.append(
+            f"    next_{share.name} = {layout.vector}(a_[layer_a + {row} * {layout.k // 4}u + rest_a]);"
+        )
     for share in _shares_b(layout):
         k = f"min({share.row} + {4 * start}u, {layout.k - 1}u)"
         column = f"min(left + {share.column}, {layout.stride // 4 - 1}u)"
         lines.append(
-            f"    next_{share.name} = {layout.vector}(b_[batch_b + {k} * {layout.stride // 4}u + {column}]);"
+            f"    next_{share.name} = {layout.vector}(b_[layer_b + {k} * {layout.stride // 4}u + {column}]);"
         )
     return lines
 
@@ -241,7 +258,8 @@ def _publish(layout: Layout) -> list[str]:
                     f"    shared_[put_a + {q * tile.stride_a + i * rows // 4}u][lane_a] = next_{share.name}.{lane};"
                 )
     return lines + [
-        f"    shared_[put_b + {i * tile.threads}u] = next_{share.name};" for i, share in enumerate(_shares_b(layout))
+        f"    shared_[put_b + {i * tile.threads}u] = next_{share.name};"
+        for i, share in enumerate(_shares_b(layout))
     ]
 
 
@@ -289,36 +307,40 @@ def _add_slices(layout: Layout) -> list[str]:
         lines += ["  }", "  workgroupBarrier();", f"  if (slice < {half}u) {{"]
         for i, block in enumerate(blocks):
             lines.append(f"    {{ let e = shared_[slice * {size}u + {i * tile.team}u + member];")
-            lines.append("      " + " ".join(f"{c} += e.{lane};" for c, lane in zip(block, LANES, strict=True)) + " }")
+            lines.append(
+                "      " + " ".join(f"{c} += e.{lane};" for c, lane in zip(block, LANES, strict=True)) + " }"
+            )
         lines.append("  }")
         half //= 2
     return lines
 
 
 def _write(layout: Layout) -> list[str]:
-    tile, stored = layout.tile, _STORED[layout.dtype]
+    tile = layout.tile
     across = layout.n if layout.scalar_stores else layout.n // 4
-    batch = f"group.z * {layout.m * across}u + " if layout.batch > 1 else ""
+    layer = f"group.z * {layout.m * across}u + " if layout.layers else ""
     lines = ["  if (slice > 0u) { return; }"] if tile.slices > 1 else []
     for row in range(tile.thread_rows):
         lines.append(f"  let row{row} = top + (ty + {row // 4 * tile.threads_y}u) * 4u + {row % 4}u;")
         for j in range(tile.thread_columns // 4):
             column = f"(left + tx + {j * tile.threads_x}u)"
             values = [f"c{row}_{4 * j + q}" for q in range(4)]
-            lines += _store(layout, f"{batch}row{row} * {across}u", f"row{row}", column, values, stored)
+            lines += _store(layout, f"{layer}row{row} * {across}u", f"row{row}", column, values)
     return lines
 
 
-def _store(layout: Layout, start: str, row: str, column: str, values: list[str], stored: str) -> list[str]:
+def _store(layout: Layout, start: str, row: str, column: str, values: list[str]) -> list[str]:
     """Four neighbours of C, guarded where a block may stand over the edge."""
     down = [] if layout.inside else [f"{row} < {layout.m}u"]
     if not layout.scalar_stores:
         guards = [] if layout.inside else [*down, f"{column} < {layout.n // 4}u"]
-        statements = [(f"out_[{start} + {column}] = vec4<{stored}>(vec4({', '.join(values)}));", guards)]
+        statements = [(f"out_[{start} + {column}] = vec4<{layout.out}>(vec4({', '.join(values)}));", guards)]
     else:
         ragged = not layout.inside or layout.stride != layout.n
         statements = []
         for q, value in enumerate(values):
             guards = [*down, f"{column} * 4u + {q}u < {layout.n}u"] if ragged else []
-            statements.append((f"out_[{start} + {column} * 4u + {q}u] = {stored}({value});", guards))
-    return [f"  if ({' && '.join(guards)}) {{ {text} }}" if guards else f"  {text}" for text, guards in statements]
+            statements.append((f"out_[{start} + {column} * 4u + {q}u] = {layout.out}({value});", guards))
+    return [
+        f"  if ({' && '.join(guards)}) {{ {text} }}" if guards else f"  {text}" for text, guards in statements
+    ]

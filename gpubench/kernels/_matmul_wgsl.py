@@ -6,14 +6,15 @@ from functools import partial
 
 from gpubench.errors import Unsupported
 from gpubench.kernels import _matmul_ladder, _matmul_register
-from gpubench.kernels._limits import ceil_div, require_bindings, require_dtype
+from gpubench.kernels._limits import ceil_div, fold, require_bindings, require_dtype
 from gpubench.kernels._matmul_register import Layout
-from gpubench.kernels._matmul_tile import TILES, WIDE_TILES, Tile, able, ranked
+from gpubench.kernels._matmul_tile import TILES, WIDE_TILES, Tile, able, ranked, split
 from gpubench.model.kernel import Candidate, Limits, WgslPass, WgslProgram
 from gpubench.model.op import ITEMSIZE
 
 BINDINGS = ("a", "b", "out")
 _PAD_THREADS = 64
+_SUM_THREADS = 256
 _STORED = {"float32": "f32", "float16": "f16", "float64": "f64"}
 
 
@@ -26,10 +27,13 @@ def register(m: int, n: int, k: int, batch: int, dtype: str, limits: Limits) -> 
     if 0 in (m, n, k, batch):
         raise Unsupported("a matrix without elements is not multiplied", reason="shape")
     tiles = able(WIDE_TILES if dtype == "float64" else TILES, 8 if dtype == "float64" else 4, limits)
-    return tuple(
-        Candidate(tile.name, partial(program, m, n, k, batch, dtype, limits, tile))
-        for tile in ranked(m, n, batch, tiles, limits)
-    )
+    found = ranked(m, n, batch, tiles, limits)
+    if batch == 1 and not limits.software:
+        thin = split(m, n, 4 * ceil_div(k, 4), tiles, limits)
+        found = (
+            [*thin, *found] if len(thin) == len([t for t in tiles if not t.scalar_stores]) else [*found, *thin]
+        )
+    return tuple(Candidate(tile.name, partial(program, m, n, k, batch, dtype, limits, tile)) for tile in found)
 
 
 def program(m: int, n: int, k: int, batch: int, dtype: str, limits: Limits, tile: Tile) -> WgslProgram:
@@ -40,7 +44,10 @@ def program(m: int, n: int, k: int, batch: int, dtype: str, limits: Limits, tile
     text = _matmul_register.source(layout)
     if (deep, stride) == (k, n):
         return WgslProgram((WgslPass(text, grid, BINDINGS),))
-    sizes = {"a_padded": batch * m * deep * ITEMSIZE[dtype], "b_padded": batch * deep * stride * ITEMSIZE[dtype]}
+    sizes = {
+        "a_padded": batch * m * deep * ITEMSIZE[dtype],
+        "b_padded": batch * deep * stride * ITEMSIZE[dtype],
+    }
     require_bindings(sizes, limits)
     return WgslProgram(
         (
@@ -52,7 +59,9 @@ def program(m: int, n: int, k: int, batch: int, dtype: str, limits: Limits, tile
     )
 
 
-def _pad(name: str, shape: tuple[int, int, int], padded: tuple[int, int], dtype: str, limits: Limits) -> WgslPass:
+def _pad(
+    name: str, shape: tuple[int, int, int], padded: tuple[int, int], dtype: str, limits: Limits
+) -> WgslPass:
     """Copy (batch, rows, columns) into (batch, *padded), zeros around it; a thread writes four neighbours."""
     batch, rows, columns = shape
     down, across = padded[0], padded[1] // 4
@@ -68,17 +77,19 @@ def _pad(name: str, shape: tuple[int, int, int], padded: tuple[int, int], dtype:
 fn main(@builtin(global_invocation_id) id: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>) {{
   let x = id.x;
   if (x >= {across}u) {{ return; }}
-  for (var y = id.y; y < {batch * down}u; y += groups.y) {{
-    let inside = y % {down}u < {rows}u;
-    let start = (y / {down}u * {rows}u + y % {down}u) * {columns}u;
+  for (var y = id.y; y < {down}u; y += groups.y) {{
+    let inside = y < {rows}u;
+    let start = (id.z * {rows}u + y) * {columns}u;
     var v = vec4<{stored}>();
 {elements}
-    out_[y * {across}u + x] = v;
+    out_[(id.z * {down}u + y) * {across}u + x] = v;
   }}
 }}
 """
-    height = min(batch * down, limits.max_groups_per_dimension)
-    return WgslPass(text, (ceil_div(across, _PAD_THREADS), height, 1), (name, f"{name}_padded"))
+    height = min(down, limits.max_groups_per_dimension)
+    return WgslPass(
+        text, _grid(ceil_div(across, _PAD_THREADS), height, batch, limits), (name, f"{name}_padded")
+    )
 
 
 def tiled(m: int, n: int, k: int, batch: int, dtype: str, limits: Limits) -> WgslProgram:
@@ -98,7 +109,9 @@ def _ladder(source: str, m: int, n: int, k: int, batch: int, dtype: str, limits:
     _require(m, n, k, batch, dtype, limits)
     side = _matmul_ladder.SIDE
     if side * side > limits.max_workgroup_threads:
-        raise Unsupported(f"{side * side} threads a group exceed {limits.max_workgroup_threads}", reason="limit")
+        raise Unsupported(
+            f"{side * side} threads a group exceed {limits.max_workgroup_threads}", reason="limit"
+        )
     grid = _grid(ceil_div(n, side), ceil_div(m, side), 1, limits)
     return WgslProgram((WgslPass(source, grid, BINDINGS, uniform=(m, n, k)),))
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gpubench import kernels
 from gpubench.errors import Unsupported
-from gpubench.kernels import _gemv_wgsl, _matmul_wgsl, _softmax_grad_wgsl, _softmax_wgsl, _transpose_wgsl
+from gpubench.kernels import _gemv_wgsl, _softmax_grad_wgsl, _softmax_wgsl, _transpose_wgsl
 from gpubench.kernels._limits import fold, windows
 from gpubench.kernels._storage_wgsl import vectors
 from gpubench.model.kernel import Limits, WgslPass, WgslProgram
@@ -30,7 +30,7 @@ H200 = Limits(
     float16=True,
     float64=True,
 )
-BYTES = {"f16": 2, "f32": 4, "f64": 8, "vec4<f32>": 16, "vec2<f64>": 16, "vec4<u32>": 16}
+BYTES = {"f16": 2, "f32": 4, "f64": 8, "vec4<f32>": 16, "vec4<f64>": 32, "vec2<f64>": 16, "vec4<u32>": 16}
 
 limits = st.builds(
     Limits,
@@ -140,10 +140,26 @@ def test_wgsl_of_vectors_fits_any_device(name, n, dtype, device):
 
 @pytest.mark.parametrize("name", MATRICES)
 @given(n=st.integers(1, 5000), m=st.integers(1, 5000), k=st.integers(1, 5000), device=limits)
+@settings(max_examples=40)
 def test_wgsl_of_matrices_fits_any_device(name, n, m, k, device):
     op, params = OPS[name], {"n": n, "m": m, "k": k}
     for kernel in op.tuned["wgpu"]:
         check_program(kernel.build(params, "float32", device), op, params, "float32", device)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@given(
+    n=st.integers(1, 3000),
+    m=st.integers(1, 3000),
+    k=st.integers(1, 3000),
+    batch=st.integers(1, 4),
+    device=limits,
+)
+@settings(max_examples=15)
+def test_every_candidate_fits_any_device(dtype, n, m, k, batch, device):
+    op, params = OPS["matmul"], {"n": n, "m": m, "k": k, "batch": batch}
+    for candidate in op.tuned["wgpu"][0].candidates(params, dtype, device):
+        check_program(candidate.build(), op, params, dtype, device)
 
 
 @pytest.mark.parametrize("name", ["transpose", "gemv"])
@@ -155,7 +171,7 @@ def test_matrices_of_other_dtypes_fit_any_device(name, dtype, n, m, device):
     check_program(op.tuned["wgpu"][0].build(params, dtype, device), op, params, dtype, device)
 
 
-@pytest.mark.parametrize("name", OPS)
+@pytest.mark.parametrize("name", [name for name in OPS if name != "matmul"])  # whose sizes are constants
 def test_one_text_serves_many_sizes(name):
     sides = (1032, 1056, 1184) if name in MATRICES else (2**23, 2**23 + 4, 3 * 2**22)
     if name.startswith("softmax"):
@@ -265,30 +281,3 @@ def test_a_tile_of_vectors_fits_the_device(dtype, device):
     assert tile is not None
     assert tile.threads <= device.max_workgroup_threads
     assert 16 * ITEMSIZE["float32"] // 4 * vectors(dtype).width * tile.threads <= device.max_workgroup_bytes
-
-
-@pytest.mark.parametrize(
-    ("n", "rows", "columns"), [(512, 32, 32), (1024, 64, 128), (2048, 128, 128), (4096, 128, 128), (1, 32, 32)]
-)
-def test_the_tile_follows_the_size(n, rows, columns):
-    tile = _matmul_wgsl.choose_tile(n, n, H200)
-    assert (tile.rows, tile.columns) == (rows, columns)
-
-
-def test_a_software_adapter_gets_the_shortest_text():
-    device = Limits(max_buffer_bytes=2**30, max_binding_bytes=2**30, max_workgroup_bytes=32768, software=True)
-    assert _matmul_wgsl.choose_tile(4096, 4096, device) == _matmul_wgsl.TILES[-1]
-
-
-def test_a_device_too_small_for_any_tile_is_told_what_is_missing():
-    tiny = Limits(max_buffer_bytes=2**30, max_binding_bytes=2**30, max_workgroup_bytes=4096)
-    with pytest.raises(Unsupported, match="4096 bytes"):
-        _matmul_wgsl.choose_tile(1024, 1024, tiny)
-
-
-@pytest.mark.parametrize("tile", _matmul_wgsl.TILES)
-def test_every_tile_is_written_out_in_full(tile):
-    program = _matmul_wgsl.register(256, 256, 256, "float32", H200, tile)
-    text = program.passes[0].source
-    assert text.count("fma(") == tile.depth * tile.thread_rows * tile.thread_columns // 4
-    assert len(re.findall(r"\bfor \(", text)) == 1

@@ -6,9 +6,7 @@ import pytest
 from gpubench import kernels
 from gpubench.backends._host import compare, poisoned, random_inputs
 from gpubench.errors import Unsupported
-from gpubench.kernels import _matmul_wgsl
 from gpubench.model.case import Case
-from gpubench.model.kernel import Kernel, Limits
 from gpubench.model.op import Op
 
 pytestmark = pytest.mark.vulkan
@@ -16,7 +14,6 @@ pytestmark = pytest.mark.vulkan
 NAMES = [name for name in kernels.computed() if "wgpu" in kernels.load(name).tuned]
 VECTORS = [name for name in NAMES if kernels.load(name).group != "matrix"]
 NO_DOUBLE = ("sigmoid", "tanh", "gelu", "softmax")  # and their derivatives but softmax's: WGSL has no exp there
-WEBGPU = Limits(max_buffer_bytes=2**28, max_binding_bytes=2**27)
 
 
 @pytest.fixture(scope="module")
@@ -27,12 +24,6 @@ def session():
     opened = BACKEND.open(device.id)
     yield opened
     opened.close()
-
-
-def with_kernel(op: Op, build, name: str) -> Op:
-    """The op under another name (programs are cached by it) with one WGSL kernel alone."""
-    fields = {field: getattr(op, field) for field in op.__struct_fields__}
-    return Op(**{**fields, "name": name, "tuned": {"wgpu": (Kernel("wgsl", build),)}})
 
 
 def launch(session, op: Op, params: dict[str, int], dtype: str, inputs: list[np.ndarray]) -> np.ndarray:
@@ -114,52 +105,6 @@ def test_softmax_shifts_by_the_largest_and_keeps_minus_infinity_out(session):
     x = np.array([[1e30, 1e30, -np.inf, 0.0], [-np.inf, -np.inf, 5.0, 5.0]], np.float32)
     got = launch(session, op, {"n": 8, "columns": 4}, "float32", [x])
     assert got.tolist() == [[0.5, 0.5, 0.0, 0.0], [0.0, 0.0, 0.5, 0.5]]
-
-
-SIDES = [
-    (1, 1, 1), (3, 3, 3), (4, 4, 4), (32, 32, 32), (64, 64, 64), (128, 128, 128), (100, 100, 100),
-    (255, 257, 129), (130, 132, 68), (1, 260, 5), (260, 1, 3), (5, 4, 260), (256, 256, 16), (129, 1, 1), (1, 129, 257),
-]  # fmt: skip
-
-
-def all_sides(session, op: Op) -> None:
-    for m, n, k in SIDES:
-        check(session, op, {"n": n, "m": m, "k": k})
-
-
-def test_the_chosen_matmul_on_any_sides(session):
-    all_sides(session, kernels.load("matmul"))
-
-
-@pytest.mark.parametrize("n", [1000, 1023, 1025])
-def test_the_chosen_matmul_on_odd_squares(session, n):
-    check(session, kernels.load("matmul"), {"n": n})
-
-
-@pytest.mark.parametrize("tile", _matmul_wgsl.TILES[1:], ids=lambda tile: f"{tile.rows}x{tile.columns}")
-def test_every_matmul_tile_on_any_sides(session, tile):
-    def build(params, dtype, limits):
-        return _matmul_wgsl.register(params["m"], params["n"], params["k"], dtype, limits, tile)
-
-    all_sides(session, with_kernel(kernels.load("matmul"), build, f"matmul_{tile.rows}_{tile.columns}"))
-
-
-@pytest.mark.parametrize("sides", [(128, 128, 128), (130, 132, 68), (255, 257, 129)])
-@pytest.mark.parametrize("device", [None, WEBGPU], ids=["padded", "16 KiB"])
-def test_the_largest_matmul_tile(session, sides, device):
-    m, n, k = sides
-
-    def build(params, dtype, limits):
-        return _matmul_wgsl.register(m, n, k, dtype, device or limits, _matmul_wgsl.TILES[0])
-
-    op = with_kernel(kernels.load("matmul"), build, "matmul_padded" if device is None else "matmul_16k")
-    check(session, op, {"n": n, "m": m, "k": k})
-
-
-@pytest.mark.parametrize("variant", [1, 2], ids=["tiled", "naive"])
-def test_the_lower_rungs_of_the_matmul_ladder(session, variant):
-    kernel = kernels.load("matmul").tuned["wgpu"][variant]
-    all_sides(session, with_kernel(kernels.load("matmul"), kernel.build, f"matmul_{kernel.variant}"))
 
 
 @pytest.mark.parametrize(

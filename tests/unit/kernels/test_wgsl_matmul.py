@@ -1,0 +1,284 @@
+"""The WGSL matmul as text: which tiles a device may choose from, and who carries what, without a device."""
+
+import functools
+import itertools
+import re
+from types import SimpleNamespace
+
+import msgspec
+import pytest
+
+from gpubench import kernels
+from gpubench.errors import Unsupported
+from gpubench.kernels import _matmul_register, _matmul_tile
+from gpubench.kernels._matmul_register import Layout
+from gpubench.kernels._matmul_tile import TILES, WIDE_TILES, Tile
+from gpubench.model.kernel import Limits
+
+OP = kernels.load("matmul")
+REGISTER, TILED, NAIVE = OP.tuned["wgpu"]
+WEBGPU = Limits(max_buffer_bytes=2**28, max_binding_bytes=2**27)
+# As an H200 tells them through WebGPU: without the number of its multiprocessors.
+H200 = Limits(
+    max_buffer_bytes=4292870144,
+    max_binding_bytes=2147483644,
+    max_workgroup_bytes=49152,
+    max_workgroup_threads=1024,
+    float16=True,
+    float64=True,
+)
+SOFTWARE = msgspec.structs.replace(H200, software=True)
+EVERY = [(tile, "float32") for tile in TILES] + [(tile, "float64") for tile in WIDE_TILES]
+every_tile = pytest.mark.parametrize(
+    ("tile", "dtype"), EVERY, ids=[f"{tile.name}, {dtype}" for tile, dtype in EVERY]
+)
+
+
+@functools.cache
+def _code(expression: str):
+    return compile(re.sub(r"\b(\d+)u\b", r"\1", expression), "wgsl", "eval")
+
+
+def value(expression: str, names: dict) -> int:
+    """A WGSL expression over u32 numbers, worked out by Python."""
+    return eval(_code(expression), {"min": min}, names)
+
+
+def one_block(tile: Tile, dtype: str) -> str:
+    """The text for matrices of exactly one block and one step of K."""
+    return _matmul_register.source(
+        Layout(tile=tile, dtype=dtype, m=tile.rows, n=tile.columns, k=tile.depth, stride=tile.columns)
+    )
+
+
+def constants(text: str, thread: int) -> dict:
+    """What one thread of the first group knows before it reads anything."""
+    names: dict = {"thread": thread, "group": SimpleNamespace(x=0, y=0, z=0), "step": 0}
+    for name, expression in re.findall(r"^  let (\w+) = (.+?);", text, re.MULTILINE):
+        names[name] = value(expression, names)
+    return names
+
+
+@every_tile
+def test_what_the_threads_carry_fills_both_tiles_exactly_once(tile, dtype):
+    """Each element of A (transposed) and B arrives at its place in workgroup memory, by one thread."""
+    text = one_block(tile, dtype)
+    before, loop = text.split("  for (")
+    fetches = re.findall(r"next_(\w+) = vec4<f\d\d>\((a|b)_\[(.+)\]\);", before)
+    stores = re.findall(r"shared_\[(.+?)\](\[lane_a\])? = (.+);", loop.split("workgroupBarrier")[0])
+    found: dict[tuple[int, int], tuple[str, int]] = {}
+    for thread in range(tile.threads):
+        names = constants(text, thread)
+        carried = {name: (matrix, value(address, names)) for name, matrix, address in fetches}
+
+        def put(at: int, lane: int, share: str, part: int, carried: dict = carried) -> None:
+            matrix, vector = carried[share]
+            assert (at, lane) not in found, "written twice"
+            found[at, lane] = (matrix, 4 * vector + part)
+
+        for index, lane, source in stores:
+            at, parts = value(index, names), re.findall(r"next_(\w+)(?:\.([xyzw]))?", source)
+            if lane:
+                put(at, names["lane_a"], parts[0][0], "xyzw".index(parts[0][1]))
+            elif len(parts) == 1:
+                for q in range(4):
+                    put(at, q, parts[0][0], q)
+            else:
+                for q, (share, part) in enumerate(parts):
+                    put(at, q, share, "xyzw".index(part))
+    want = {
+        (k * tile.stride_a + row // 4, row % 4): ("a", row * tile.depth + k)
+        for row in range(tile.rows)
+        for k in range(tile.depth)
+    } | {
+        (tile.depth * tile.stride_a + (k * tile.columns + column) // 4, column % 4): (
+            "b",
+            k * tile.columns + column,
+        )
+        for column in range(tile.columns)
+        for k in range(tile.depth)
+    }
+    assert found == want
+    assert max(at for at, _ in found) < tile.vectors
+
+
+@every_tile
+def test_every_element_of_the_block_is_written_by_one_thread_of_the_first_team(tile, dtype):
+    text = one_block(tile, dtype)
+    stores = re.findall(r"out_\[(.+?)\] = (.+);", text)
+    width = 1 if tile.scalar_stores else 4
+    known = [constants(text, thread) for thread in range(tile.team)]
+    written = [value(index, names) * width + q for names in known for index, _ in stores for q in range(width)]
+    assert sorted(written) == list(range(tile.rows * tile.columns))
+    # Each of a thread's sums is stored once.
+    sums = re.findall(r"c\d+_\d+", " ".join(values for _, values in stores))
+    assert sorted(sums) == sorted(f"c{row}_{column}" for row, column in _matmul_tile.sequence(tile))
+    assert ("if (slice > 0u) { return; }" in text) == (tile.slices > 1)
+
+
+@every_tile
+def test_the_slices_share_the_steps_of_k(tile, dtype):
+    """Every team reads its own rows of both tiles, and all of them together read each row."""
+    text = one_block(tile, dtype)
+    reads = re.findall(r"let (a|b)\d+ = shared_\[(.+?)\];", text)
+    rows: dict[str, dict[int, set[int]]] = {"a": {}, "b": {}}
+    for thread in range(tile.threads):
+        names = constants(text, thread)
+        for matrix, index in reads:
+            at = value(index, names)
+            row = (
+                at // tile.stride_a if matrix == "a" else (at - tile.depth * tile.stride_a) * 4 // tile.columns
+            )
+            rows[matrix].setdefault(thread // tile.team, set()).add(row)
+    share = tile.depth // tile.slices
+    want = {team: set(range(team * share, (team + 1) * share)) for team in range(tile.slices)}
+    assert rows == {"a": want, "b": want}
+
+
+@every_tile
+def test_every_tile_is_written_out_in_full(tile, dtype):
+    text = one_block(tile, dtype)
+    assert text.count("fma(") == tile.depth // tile.slices * tile.thread_rows * tile.thread_columns
+    assert len(re.findall(r"\bfor \(", text)) == 1
+
+
+@pytest.mark.parametrize("order", ["serpentine", "paired", "interleaved"])
+@pytest.mark.parametrize("block", [(8, 8), (8, 4), (4, 4)])
+def test_an_order_takes_every_product_once_and_neighbours_share_an_operand(order, block):
+    found = _matmul_tile.sequence(Tile(32, 32, 16, *block, order=order))
+    assert sorted(found) == [(row, column) for row in range(block[0]) for column in range(block[1])]
+    for one, two in itertools.pairwise(found):
+        assert one[0] == two[0] or one[1] == two[1]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "float64"])
+@pytest.mark.parametrize("device", [H200, SOFTWARE])
+def test_candidates_differ_in_name_and_in_text_and_the_default_is_what_build_returns(dtype, device):
+    params = {"n": 512, "m": 300, "k": 70, "batch": 2}
+    candidates = REGISTER.candidates(params, dtype, device)
+    assert len({candidate.name for candidate in candidates}) == len(candidates) > 1
+    texts = [candidate.build().passes[-1].source for candidate in candidates]
+    assert len(set(texts)) == len(candidates)
+    assert REGISTER.build(params, dtype, device) == candidates[0].build()
+    for candidate in candidates:  # a choice is remembered for other sizes too
+        assert not re.search("512|300|70", candidate.name)
+
+
+def test_the_tiles_that_a_device_can_hold():
+    assert _matmul_tile.able(TILES, 4, H200) == list(TILES)
+    small = _matmul_tile.able(TILES, 4, WEBGPU)
+    assert small
+    assert len(small) < len(TILES)
+    for tile in TILES:
+        fits = 16 * tile.vectors <= 16384 and tile.threads <= 256
+        assert (tile in small) == fits, tile.name
+    few = msgspec.structs.replace(H200, max_workgroup_threads=64)
+    assert all(tile.threads <= 64 for tile in _matmul_tile.able(TILES, 4, few))
+    # Doubles take twice the memory.
+    assert WIDE_TILES[0] in _matmul_tile.able(WIDE_TILES, 4, WEBGPU)
+    assert WIDE_TILES[0] not in _matmul_tile.able(WIDE_TILES, 8, WEBGPU)
+
+
+def test_the_order_of_the_tiles_keeps_all_of_them():
+    tiles = _matmul_tile.able(TILES, 4, H200)
+    for n in (1, 256, 1024, 8192):
+        for device in (H200, SOFTWARE):
+            assert sorted(t.name for t in _matmul_tile.ranked(n, n, 1, tiles, device)) == sorted(
+                t.name for t in tiles
+            )
+
+
+DEFAULTS = [
+    (64, "32x32x32, 4x4, 2 slices"),
+    (256, "32x32x32, 4x4, 2 slices"),
+    (512, "32x64x64, 8x8, 4 slices"),
+    (1024, "64x128x32, 8x8, 2 slices"),
+    (2048, "128x128x16, 8x8, paired"),
+    (4096, "64x128x16, 8x8, interleaved"),
+    (8192, "64x128x16, 8x8, interleaved"),
+]
+
+
+@pytest.mark.parametrize(("n", "name"), DEFAULTS)
+def test_the_default_follows_the_size(n, name):
+    assert REGISTER.candidates({"n": n}, "float32", H200)[0].name == name
+
+
+def test_the_default_counts_the_groups_of_the_whole_batch():
+    assert (
+        REGISTER.candidates({"n": 512, "batch": 64}, "float32", H200)[0].name == "64x128x16, 8x8, interleaved"
+    )
+    assert REGISTER.candidates({"n": 512, "batch": 16}, "float32", H200)[0].name == "128x128x16, 8x8, paired"
+
+
+def test_a_software_adapter_gets_the_shortest_text():
+    for n in (1, 512, 4096):
+        assert REGISTER.candidates({"n": n}, "float32", SOFTWARE)[0].name == TILES[-1].name
+
+
+def test_a_device_too_small_for_any_tile_is_told_what_is_missing():
+    tiny = msgspec.structs.replace(WEBGPU, max_workgroup_bytes=4096)
+    with pytest.raises(Unsupported, match=r"4096 bytes \(maxComputeWorkgroupStorageSize\)") as caught:
+        REGISTER.build({"n": 1024}, "float32", tiny)
+    assert caught.value.reason == "limit"
+
+
+@pytest.mark.parametrize("kernel", [REGISTER, TILED, NAIVE], ids=lambda kernel: kernel.variant)
+@pytest.mark.parametrize("dtype", ["float16", "float64", "bfloat16"])
+def test_a_dtype_that_the_device_lacks_is_refused_as_such(kernel, dtype):
+    with pytest.raises(Unsupported, match=dtype) as caught:
+        kernel.build({"n": 64}, dtype, WEBGPU)
+    assert caught.value.reason == "no-dtype"
+
+
+@pytest.mark.parametrize("kernel", [REGISTER, TILED, NAIVE], ids=lambda kernel: kernel.variant)
+@pytest.mark.parametrize(
+    "params", [{"n": 6000}, {"n": 8, "m": 8, "k": 2**23}, {"n": 2**22 + 64, "m": 8, "k": 8}]
+)
+def test_what_exceeds_a_binding_or_the_grid_is_refused_with_the_limit(kernel, params):
+    with pytest.raises(
+        Unsupported, match=r"maxStorageBufferBindingSize|maxComputeWorkgroupsPerDimension"
+    ) as caught:
+        kernel.build(params, "float32", WEBGPU)
+    assert caught.value.reason == "limit"
+
+
+def test_a_batch_of_small_products_may_exceed_a_binding_or_the_grid():
+    with pytest.raises(Unsupported, match="maxStorageBufferBindingSize") as caught:
+        REGISTER.build({"n": 512, "batch": 200}, "float32", WEBGPU)
+    assert caught.value.reason == "limit"
+    with pytest.raises(Unsupported, match="65536 groups exceed 65535") as caught:
+        REGISTER.build({"n": 4, "batch": 65536}, "float32", WEBGPU)
+    assert caught.value.reason == "limit"
+    assert REGISTER.build({"n": 3, "batch": 65535}, "float32", WEBGPU).passes[0].grid[2] == 65535
+
+
+def test_padded_copies_have_to_fit_as_well():
+    # A's rows of 3 take 96 MiB of a binding's 128 MiB, rows of 4 take all of it and 32 KiB more.
+    params = {"n": 1, "m": 2**23 + 2**11, "k": 3}
+    tall = msgspec.structs.replace(WEBGPU, max_groups_per_dimension=2**20)
+    with pytest.raises(Unsupported, match="a_padded has 134250496 bytes") as caught:
+        REGISTER.build(params, "float32", tall)
+    assert caught.value.reason == "limit"
+
+
+@pytest.mark.parametrize("kernel", [TILED, NAIVE], ids=lambda kernel: kernel.variant)
+def test_the_lower_rungs_take_one_product(kernel):
+    with pytest.raises(Unsupported, match="one product") as caught:
+        kernel.build({"n": 64, "batch": 2}, "float32", H200)
+    assert caught.value.reason == "no-implementation"
+    assert kernel.build({"n": 64, "batch": 1}, "float32", H200).passes
+
+
+@pytest.mark.parametrize("params", [{"n": 0}, {"n": 4, "m": 0}, {"n": 4, "k": 0}, {"n": 4, "batch": 0}])
+def test_matrices_without_elements_are_refused(params):
+    with pytest.raises(Unsupported, match="without elements") as caught:
+        REGISTER.build(params, "float32", H200)
+    assert caught.value.reason == "shape"
+
+
+def test_rows_of_multiples_of_four_need_no_copies():
+    whole, ragged = (REGISTER.build({"n": n, "k": k}, "float32", H200) for n, k in ((260, 40), (260, 41)))
+    assert [len(whole.passes), dict(whole.scratch)] == [1, {}]
+    assert [step.bindings[-1] for step in ragged.passes] == ["a_padded", "b_padded", "out"]
+    assert dict(ragged.scratch) == {"a_padded": 4 * 260 * 44, "b_padded": 4 * 44 * 260}

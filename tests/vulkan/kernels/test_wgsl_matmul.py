@@ -1,0 +1,171 @@
+"""The WGSL matmul through wgpu against float64: every tile and dtype, and every branch of the generator.
+
+A software adapter compiles a long text in half a second; so each tile meets a few shapes that differ.
+"""
+
+import numpy as np
+import pytest
+
+from gpubench import kernels
+from gpubench.backends._host import compare, poisoned, random_inputs
+from gpubench.backends._wgsl import WgpuLaunch
+from gpubench.kernels import _matmul_wgsl
+from gpubench.kernels._matmul_tile import TILES, WIDE_TILES, Tile
+from gpubench.model.kernel import Limits, WgslProgram
+
+pytestmark = pytest.mark.vulkan
+
+OP = kernels.load("matmul")
+WEBGPU = Limits(max_buffer_bytes=2**28, max_binding_bytes=2**27)
+
+
+@pytest.fixture(scope="module")
+def session():
+    from gpubench.backends.wgpu import BACKEND
+
+    opened = BACKEND.open(next(d.id for d in BACKEND.devices() if d.kind in ("software", "gpu")))
+    yield opened
+    opened.close()
+
+
+def check(session, program: WgslProgram, params: dict[str, int], dtype: str) -> None:
+    """Upload, poison, run twice (a launch is idempotent), compare everything; inputs and what follows C must stay."""
+    inputs = random_inputs(OP, params, dtype, seed=11)
+    shape = OP.output.shape(params)
+    extra = 64 // inputs[0].itemsize
+    count = int(np.prod(shape))
+    buffers = [session.allocate(x.shape, dtype) for x in inputs]
+    output = session.allocate((count + extra,), dtype)
+    got = poisoned((count + extra,), dtype)
+    got[count:] = 77
+    for buffer, x in zip((*buffers, output), (*inputs, got), strict=True):
+        session.upload(buffer, x)
+    named = {operand.name: buffer for operand, buffer in zip(OP.inputs, buffers, strict=True)}
+    steps = session._programs.steps(program, {**named, "out": output})
+    session.run(WgpuLaunch(steps, output, None), 2)
+    session.download(output, got)
+    for buffer, x in zip(buffers, inputs, strict=True):
+        back = np.empty_like(x)
+        session.download(buffer, back)
+        assert back.tobytes() == x.tobytes()
+    for buffer in (*buffers, output):
+        session.free(buffer)
+    assert got[count:].tolist() == [77] * extra, "written past the end"
+    wide = [x.astype(np.float64) for x in inputs]
+    scale = OP.tolerance.scale(np, *wide)
+    found = compare(OP, dtype, got[:count].reshape(shape), wide[0] @ wide[1], np.asarray(scale))
+    assert found.ok, (params, dtype, found)
+
+
+def check_tile(session, tile: Tile, dtype: str, m: int, n: int, k: int, batch: int) -> None:
+    limits = session.limits
+    if dtype != "float32" and not getattr(limits, dtype):
+        pytest.skip(f"the adapter has no {dtype} in shaders")
+    params = {"m": m, "n": n, "k": k, "batch": batch}
+    check(session, _matmul_wgsl.program(m, n, k, batch, dtype, limits, tile), params, dtype)
+
+
+# Tile, then m, n, k and batch. What each is there for stands beside it.
+SHAPES = [
+    (TILES[0], (128, 256, 32, 1)),  # whole blocks and whole steps
+    (TILES[0], (130, 132, 40, 1)),  # blocks moved back inside, and a rest of K
+    (TILES[0], (16, 256, 300, 1)),  # thinner than a block
+    (TILES[1], (200, 264, 100, 2)),  # a batch whose blocks overlap
+    (TILES[1], (129, 131, 133, 1)),  # nothing is a multiple of 4: padded copies, stores by element
+    (TILES[2], (64, 128, 64, 1)),  # two slices
+    (TILES[2], (70, 140, 300, 1)),  # the second slice has nothing in the last step
+    (TILES[2], (16, 256, 40, 1)),
+    (TILES[3], (33, 70, 65, 1)),  # four slices, the last step is one vec4 of padding
+    (TILES[3], (32, 64, 128, 3)),
+    (TILES[3], (5, 300, 77, 2)),  # K is padded in a batch
+    (TILES[4], (256, 16, 8, 3)),  # narrower than a block, K shorter than a step
+    (TILES[4], (129, 131, 40, 1)),
+    (TILES[5], (1, 1, 1, 1)),
+    (TILES[5], (129, 131, 133, 1)),
+    (TILES[5], (16, 256, 300, 2)),
+    (TILES[6], (7, 5, 3, 1)),
+    (TILES[6], (36, 100, 40, 1)),
+    (TILES[6], (129, 131, 133, 2)),
+]
+# Halves take the same texts with other types in the loads and stores; the shortest ones do.
+HALVES = [
+    (TILES[0], (64, 128, 16, 1)),  # stored by element
+    (TILES[5], (33, 70, 65, 2)),  # padded
+    (TILES[6], (64, 100, 40, 1)),  # stored as vec4
+    (TILES[6], (3, 1, 5, 1)),
+]
+DOUBLES = [
+    (WIDE_TILES[0], (65, 66, 41, 1)),
+    (WIDE_TILES[0], (64, 64, 300, 1)),
+    (WIDE_TILES[1], (129, 131, 133, 2)),
+    (WIDE_TILES[1], (16, 256, 40, 1)),
+    (WIDE_TILES[2], (1, 1, 1, 1)),
+    (WIDE_TILES[2], (100, 36, 32, 3)),
+]
+
+
+def named(cases: list[tuple[Tile, tuple[int, int, int, int]]]) -> pytest.MarkDecorator:
+    ids = [f"{tile.name}, {'x'.join(str(side) for side in shape)}" for tile, shape in cases]
+    return pytest.mark.parametrize(("tile", "shape"), cases, ids=ids)
+
+
+@named(SHAPES)
+def test_every_tile(session, tile, shape):
+    check_tile(session, tile, "float32", *shape)
+
+
+@named(HALVES)
+def test_halves(session, tile, shape):
+    check_tile(session, tile, "float16", *shape)
+
+
+@named(DOUBLES)
+def test_doubles(session, tile, shape):
+    check_tile(session, tile, "float64", *shape)
+
+
+def test_every_tile_is_among_them():
+    assert {tile for tile, _ in SHAPES} == set(TILES)
+    assert {tile for tile, _ in DOUBLES} == set(WIDE_TILES)
+
+
+@pytest.mark.parametrize("params", [{"n": 257}, {"n": 31, "m": 70}, {"n": 60, "k": 7, "batch": 3}], ids=str)
+@pytest.mark.parametrize("device", [None, WEBGPU], ids=["own limits", "webgpu"])
+def test_what_the_op_chooses(session, params, device):
+    check(session, OP.tuned["wgpu"][0].build(params, "float32", device or session.limits), params, "float32")
+
+
+@pytest.mark.parametrize("variant", [1, 2], ids=["tiled", "naive"])
+def test_the_lower_rungs_of_the_ladder(session, variant):
+    for m, n, k in [
+        (1, 1, 1),
+        (3, 3, 3),
+        (64, 64, 64),
+        (100, 100, 100),
+        (130, 132, 68),
+        (1, 260, 5),
+        (129, 1, 257),
+    ]:
+        params = {"n": n, "m": m, "k": k}
+        check(session, OP.tuned["wgpu"][variant].build(params, "float32", session.limits), params, "float32")
+
+
+def test_infinity_and_nan_stay_in_their_rows_and_columns(session):
+    """Nothing that is read past an edge or for padding takes part in the sums."""
+    for m, n, k in [(33, 35, 37), (5, 40, 9)]:
+        inputs = random_inputs(OP, {"n": n, "m": m, "k": k}, "float32", seed=3)
+        inputs[0][m - 1, k - 1] = np.inf
+        inputs[1][k - 1, n - 1] = np.nan
+        program = OP.tuned["wgpu"][0].build({"n": n, "m": m, "k": k}, "float32", session.limits)
+        buffers = {name: session.allocate(x.shape, "float32") for name, x in zip("ab", inputs, strict=True)}
+        for name, x in zip("ab", inputs, strict=True):
+            session.upload(buffers[name], x)
+        output = session.allocate((m, n), "float32")
+        session.run(WgpuLaunch(session._programs.steps(program, {**buffers, "out": output}), output, None))
+        got = np.empty((m, n), np.float32)
+        session.download(output, got)
+        with np.errstate(invalid="ignore"):
+            want = inputs[0] @ inputs[1]
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
+        for buffer in (*buffers.values(), output):
+            session.free(buffer)
