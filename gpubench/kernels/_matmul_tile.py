@@ -111,7 +111,6 @@ TILES = (
     Tile(32, 32, 32, 4, 4, slices=2),  # 256: 1.40
     Tile(32, 32, 32, 4, 4),
 )
-_SMALLEST = TILES[-1]
 # float64 doubles a thread's registers and the workgroup's memory: half the block.
 WIDE_TILES = (Tile(64, 64, 16, 8, 4), Tile(64, 32, 16, 4, 4), Tile(32, 32, 16, 4, 4))
 

@@ -27,12 +27,9 @@ def register(m: int, n: int, k: int, batch: int, dtype: str, limits: Limits) -> 
     if 0 in (m, n, k, batch):
         raise Unsupported("a matrix without elements is not multiplied", reason="shape")
     tiles = able(WIDE_TILES if dtype == "float64" else TILES, 8 if dtype == "float64" else 4, limits)
-    found = ranked(m, n, batch, tiles, limits)
-    if batch == 1 and not limits.software:
-        thin = split(m, n, 4 * ceil_div(k, 4), tiles, limits)
-        found = (
-            [*thin, *found] if len(thin) == len([t for t in tiles if not t.scalar_stores]) else [*found, *thin]
-        )
+    first, *rest = ranked(m, n, batch, tiles, limits)
+    thin = split(m, n, 4 * ceil_div(k, 4), tiles, limits) if batch == 1 and not limits.software else []
+    found = (first, *thin, *rest)
     return tuple(Candidate(tile.name, partial(program, m, n, k, batch, dtype, limits, tile)) for tile in found)
 
 
@@ -40,23 +37,46 @@ def program(m: int, n: int, k: int, batch: int, dtype: str, limits: Limits, tile
     """The passes with one tile: matrices whose rows are no multiple of 4 long are copied into longer rows first."""
     deep, stride = 4 * ceil_div(k, 4), 4 * ceil_div(n, 4)
     layout = Layout(tile=tile, dtype=dtype, m=m, n=n, k=deep, stride=stride, batch=batch)
-    grid = _grid(ceil_div(n, tile.columns), ceil_div(m, tile.rows), batch, limits)
-    text = _matmul_register.source(layout)
-    if (deep, stride) == (k, n):
-        return WgslProgram((WgslPass(text, grid, BINDINGS),))
-    sizes = {
-        "a_padded": batch * m * deep * ITEMSIZE[dtype],
-        "b_padded": batch * deep * stride * ITEMSIZE[dtype],
-    }
-    require_bindings(sizes, limits)
-    return WgslProgram(
-        (
+    grid = _grid(ceil_div(n, tile.columns), ceil_div(m, tile.rows), max(batch, tile.splits), limits)
+    before, after, names = [], [], list(BINDINGS)
+    scratch: dict[str, int] = {}
+    if (deep, stride) != (k, n):
+        before = [
             _pad("a", (batch, m, k), (m, deep), dtype, limits),
             _pad("b", (batch, k, n), (deep, stride), dtype, limits),
-            WgslPass(text, grid, ("a_padded", "b_padded", "out"), read_only=("a_padded", "b_padded")),
-        ),
-        scratch={name: ceil_div(size, 16) * 16 for name, size in sizes.items()},
+        ]
+        names[:2] = ["a_padded", "b_padded"]
+        scratch["a_padded"] = batch * m * deep * ITEMSIZE[dtype]
+        scratch["b_padded"] = batch * deep * stride * ITEMSIZE[dtype]
+    if tile.splits > 1:
+        after = [_sum(layout, limits)]
+        names[2] = "partials"
+        scratch["partials"] = tile.splits * m * n * (8 if dtype == "float64" else 4)
+    require_bindings(scratch, limits)
+    padded = tuple(names[:2]) if before else ()
+    multiply = WgslPass(_matmul_register.source(layout), grid, tuple(names), read_only=padded)
+    return WgslProgram(
+        (*before, multiply, *after),
+        scratch={name: ceil_div(size, 16) * 16 for name, size in scratch.items()},
     )
+
+
+def _sum(layout: Layout, limits: Limits) -> WgslPass:
+    """Add the splits of C up, element by element."""
+    count, stored = layout.m * layout.n, _STORED[layout.dtype]
+    terms = " + ".join(f"in_[i + {index * count}u]" for index in range(layout.tile.splits))
+    text = f"""{"enable f16;" if stored == "f16" else ""}
+@group(0) @binding(0) var<storage, read> in_: array<{layout.real}>;
+@group(0) @binding(1) var<storage, read_write> out_: array<{stored}>;
+@compute @workgroup_size({_SUM_THREADS})
+fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>,
+        @builtin(local_invocation_index) thread: u32) {{
+  let i = (group.y * groups.x + group.x) * {_SUM_THREADS}u + thread;
+  if (i < {count}u) {{ out_[i] = {stored}({terms}); }}
+}}
+"""
+    grid = fold(ceil_div(count, _SUM_THREADS), limits)
+    return WgslPass(text, grid, ("partials", "out"), read_only=("partials",))
 
 
 def _pad(
