@@ -10,7 +10,7 @@ import functools
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -44,11 +44,20 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
             pytest.skip(f"needs {tier}: {_missing(tier)}")
 
 
+@pytest.fixture(scope="session", autouse=True)
+def cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """What tests let the program remember stays among the tests: workers and other children inherit it."""
+    with pytest.MonkeyPatch.context() as patch:
+        folder = tmp_path_factory.mktemp("cache")
+        patch.setenv("GPUBENCH_CACHE_DIR", str(folder))
+        yield folder
+
+
 Program = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 @pytest.fixture
-def gpubench(tmp_path: Path) -> Program:
+def gpubench(tmp_path: Path, cache_folder: Path) -> Program:
     """Run `python -m gpubench ARGUMENTS` as a user would, in an empty folder and without any settings."""
 
     def run(
@@ -63,7 +72,13 @@ def gpubench(tmp_path: Path) -> Program:
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("GPUBENCH_", "XDG_"))}
         return subprocess.run(
             [sys.executable, "-m", "gpubench", *arguments],
-            env={**kept, "HOME": str(home), "COLUMNS": "100", **(env or {})},
+            env={
+                **kept,
+                "HOME": str(home),
+                "COLUMNS": "100",
+                "GPUBENCH_CACHE_DIR": str(cache_folder),
+                **(env or {}),
+            },
             cwd=cwd or tmp_path,
             input=input,
             capture_output=True,

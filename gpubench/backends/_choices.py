@@ -62,16 +62,23 @@ class Choices:
         with contextlib.suppress(OSError):
             self._path.parent.mkdir(parents=True, exist_ok=True)
             temporary = self._path.with_name(f"{FILE_NAME}.{os.getpid()}")
-            temporary.write_text(json.dumps(every, indent=1, sort_keys=True) + "\n", encoding="utf-8")
-            temporary.replace(self._path)
+            try:
+                temporary.write_text(json.dumps(every, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+                temporary.replace(self._path)
+            except OSError:
+                temporary.unlink(missing_ok=True)
 
     def _read(self) -> dict[str, dict[str, str]]:
         try:
             found = json.loads(self._path.read_text(encoding="utf-8")) if self._path else {}
-        except (OSError, ValueError):
+        except (OSError, ValueError, RecursionError):
             return {}
-        good = isinstance(found, dict) and all(isinstance(x, dict) for x in found.values())
-        return found if good else {}
+        devices = found.items() if isinstance(found, dict) else ()
+        return {
+            device: {key: name for key, name in known.items() if isinstance(name, str)}
+            for device, known in devices
+            if isinstance(known, dict)
+        }
 
 
 def key(case: Case, names: Sequence[str]) -> str:

@@ -187,12 +187,14 @@ class WgpuSession:
                 return
 
             def timer(name: str) -> Callable[[int], float]:
-                launch = self._programs.trial(op, by_name[name], inputs, output)
+                with _vendor_errors():
+                    launch = self._programs.trial(op, by_name[name], inputs, output)
                 return lambda repeat: self._took(launch, repeat)
 
-            with _vendor_errors():
+            try:
                 name = fastest(list(by_name), timer, clock=self.clock, budget_s=TUNING_S)
-            self.free(output)
+            finally:
+                self.free(output)
             self._choices.put(key, name)
         self._programs.choose(case, name)
 

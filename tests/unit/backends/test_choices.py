@@ -1,0 +1,237 @@
+"""Which candidate a device takes: timed with a scripted clock, remembered in a file that may be missing or broken."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from gpubench.backends import _choices
+from gpubench.backends._choices import Choices, fastest
+from gpubench.errors import BackendError, BuildError, DeviceOutOfMemory
+from gpubench.model.case import Case
+
+KEY = "matmul/n=64/float32/0"
+
+
+def test_the_tests_have_a_cache_of_their_own(cache_folder):
+    assert _choices.cache_folder() == cache_folder
+    assert Path.home() not in (cache_folder, cache_folder.parent)
+
+
+@pytest.mark.parametrize(
+    ("platform", "environ", "folder"),
+    [
+        ("linux", {"HOME": "/home/u"}, "/home/u/.cache/gpubench"),
+        ("linux", {"HOME": "/home/u", "XDG_CACHE_HOME": "/var/cache"}, "/var/cache/gpubench"),
+        ("linux", {"HOME": "/home/u", "XDG_CACHE_HOME": ""}, "/home/u/.cache/gpubench"),
+        ("darwin", {"HOME": "/Users/u"}, "/Users/u/Library/Caches/gpubench"),
+        ("win32", {"LOCALAPPDATA": "C:/Users/u/AppData/Local"}, "C:/Users/u/AppData/Local/gpubench"),
+        ("linux", {"HOME": "/home/u", "GPUBENCH_CACHE_DIR": "/tmp/mine"}, "/tmp/mine"),
+        ("win32", {"LOCALAPPDATA": "C:/x", "GPUBENCH_CACHE_DIR": "/tmp/mine"}, "/tmp/mine"),
+        ("linux", {"HOME": "/home/u", "GPUBENCH_CACHE_DIR": ""}, "/home/u/.cache/gpubench"),
+        ("linux", {}, None),
+        ("darwin", {}, None),
+        ("win32", {"USERPROFILE": "C:/Users/u"}, None),
+    ],
+)
+def test_where_choices_live(platform, environ, folder):
+    found = _choices.cache_folder(environ, platform)
+    assert found == (Path(folder) if folder else None)
+
+
+def test_a_choice_outlives_the_session_and_belongs_to_its_device(tmp_path):
+    folder = tmp_path / "not" / "yet"
+    first = Choices("GPU, driver 1", folder)
+    assert first.get(KEY) is None
+    first.put(KEY, "64x64")
+    first.put("other", "32x32")
+    assert first.get(KEY) == "64x64"
+    again = Choices("GPU, driver 1", folder)
+    assert [again.get(KEY), again.get("other")] == ["64x64", "32x32"]
+    assert Choices("GPU, driver 2", folder).get(KEY) is None
+    assert [path.name for path in folder.iterdir()] == [_choices.FILE_NAME]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "{", "[]", "null", '"text"', '{"GPU": []}', json.dumps({"GPU": {KEY: 5}}), json.dumps({"GPU": {KEY: ["a"]}}),
+     '{"other": 7, "GPU": {}}', "[" * 100_000, "\ufeff{}"],
+    ids=lambda text: text[:20] or "empty",
+)  # fmt: skip
+def test_a_broken_file_counts_as_empty_and_is_replaced(tmp_path, text):
+    (tmp_path / _choices.FILE_NAME).write_text(text, encoding="utf-8")
+    choices = Choices("GPU", tmp_path)
+    assert choices.get(KEY) is None
+    choices.put(KEY, "64x64")
+    assert Choices("GPU", tmp_path).get(KEY) == "64x64"
+
+
+def test_bytes_that_are_no_text_count_as_empty(tmp_path):
+    (tmp_path / _choices.FILE_NAME).write_bytes(b"\xff\xfe\x00\x80")
+    assert Choices("GPU", tmp_path).get(KEY) is None
+
+
+def test_what_is_well_formed_beside_what_is_not_stays(tmp_path):
+    path = tmp_path / _choices.FILE_NAME
+    path.write_text(json.dumps({"A": {"x": "one", "y": 2}, "B": 3, "C": {"z": "three"}}), encoding="utf-8")
+    choices = Choices("A", tmp_path)
+    assert [choices.get("x"), choices.get("y")] == ["one", None]
+    choices.put("y", "two")
+    assert json.loads(path.read_text(encoding="utf-8")) == {"A": {"x": "one", "y": "two"}, "C": {"z": "three"}}
+
+
+def test_where_nothing_can_be_written_a_choice_lasts_as_long_as_the_session(tmp_path):
+    occupied = tmp_path / "a file"
+    occupied.write_text("not a folder")
+    for folder in (occupied, occupied / "below", None):
+        choices = Choices("GPU", folder)
+        choices.put(KEY, "64x64")
+        assert choices.get(KEY) == "64x64"
+        assert Choices("GPU", folder).get(KEY) is None
+    assert occupied.read_text() == "not a folder"
+
+
+def test_a_folder_in_the_place_of_the_file(tmp_path):
+    (tmp_path / _choices.FILE_NAME).mkdir()
+    choices = Choices("GPU", tmp_path)
+    choices.put(KEY, "64x64")
+    assert choices.get(KEY) == "64x64"
+    assert [path.name for path in tmp_path.iterdir()] == [_choices.FILE_NAME]
+
+
+def test_two_writers_keep_each_others_choices(tmp_path):
+    one, other, same = Choices("A", tmp_path), Choices("B", tmp_path), Choices("A", tmp_path)
+    assert [x.get(KEY) for x in (one, other, same)] == [None, None, None]  # each has read the empty file
+    one.put("first", "a")
+    other.put("second", "b")
+    same.put("third", "c")
+    one.put("fourth", "d")
+    assert json.loads((tmp_path / _choices.FILE_NAME).read_text()) == {
+        "A": {"first": "a", "third": "c", "fourth": "d"},
+        "B": {"second": "b"},
+    }
+
+
+# ---------------------------------------------------------------------- what a choice holds for
+
+
+def case(
+    params: dict[str, int], dtype: str = "float32", variant: str | None = None, regime: str = "resident"
+) -> Case:
+    return Case("matmul", "matrix", params, dtype, "tuned", regime, "wgpu:0", variant=variant)
+
+
+def test_sizes_within_a_quarter_octave_share_a_choice():
+    key = lambda n: _choices.key(case({"n": n}), ["a", "b"])  # noqa: E731
+    assert key(1024) == key(1000) == key(1200) == key(900)
+    assert len({key(n) for n in (1024, 1448, 2048, 2896, 4096, 512, 724, 1, 0)}) == 9
+    assert key(1217) != key(1218)  # 1024 times the fourth root of 2 is 1217.7
+    assert _choices.key(case({"n": 64, "m": 2}), ["a"]) == _choices.key(case({"m": 2, "n": 64}), ["a"])
+    assert _choices.key(case({"n": 64, "m": 2}), ["a"]) != _choices.key(case({"n": 2, "m": 64}), ["a"])
+    # As text in the file: no two sizes of different half octaves may look alike.
+    sizes = [round(2 ** (half / 2)) for half in range(2, 60)]
+    assert len({key(n) for n in sizes}) == len(sizes)
+
+
+def test_a_choice_belongs_to_dtype_variant_and_the_set_of_candidates():
+    names = ["a", "b"]
+    keys = [
+        _choices.key(case({"n": 64}), names),
+        _choices.key(case({"n": 64}, "float16"), names),
+        _choices.key(case({"n": 64}, variant="tiled"), names),
+        _choices.key(case({"n": 64}), [*names, "c"]),
+        _choices.key(case({"n": 64}), ["a", "c"]),
+    ]
+    assert len(set(keys)) == len(keys)
+    assert keys[0] == _choices.key(case({"n": 64}), ["b", "a"])  # in any order
+    assert keys[0] == _choices.key(case({"n": 64}, regime="transfer-always"), names)
+
+
+# ---------------------------------------------------------------------- the fastest of them
+
+
+class Bench:
+    """Launches that take scripted times and a clock that moves with them; `build_s` passes for each text."""
+
+    def __init__(self, costs: dict[str, float | Exception], build_s: float = 0.0) -> None:
+        self.costs, self.build_s, self.now = costs, build_s, 100.0
+        self.built: list[str] = []
+        self.launches: dict[str, int] = {}
+
+    def timer(self, name: str):
+        self.now += self.build_s
+        self.built.append(name)
+        cost = self.costs[name]
+        if isinstance(cost, Exception):
+            raise cost
+
+        def took(repeat: int) -> float:
+            self.launches[name] = self.launches.get(name, 0) + repeat
+            self.now += cost * repeat
+            return cost * repeat
+
+        return took
+
+    def choose(self, budget_s: float = 1e9) -> str:
+        return fastest(list(self.costs), self.timer, clock=lambda: self.now, budget_s=budget_s)
+
+
+def test_the_least_time_wins():
+    assert Bench({"a": 3e-3, "b": 1e-3, "c": 2e-3}).choose() == "b"
+    assert Bench({"a": 1e-3, "b": 1e-3}).choose() == "a"  # the default, if nothing is better
+    assert Bench({"a": 1e-3}).choose() == "a"
+
+
+def test_a_slow_first_launch_and_a_stray_sample_do_not_decide():
+    stray = iter([9.0, 1e-3, 1e-3, 5.0, 1e-3])  # loading, single, three samples
+
+    def timer(name: str):
+        return (lambda repeat: next(stray) * repeat) if name == "b" else lambda repeat: 2e-3 * repeat
+
+    assert fastest(["a", "b"], timer, clock=lambda: 0.0, budget_s=1) == "b"
+
+
+@pytest.mark.parametrize(
+    "error", [BuildError("no"), DeviceOutOfMemory("scratch"), BackendError("no", reason="x")]
+)
+def test_what_cannot_be_built_is_passed_over(error):
+    bench = Bench({"a": 3e-3, "b": error, "c": 1e-3})
+    assert bench.choose() == "c"
+    assert bench.built == ["a", "b", "c"]
+
+
+def test_a_default_that_cannot_be_built_is_an_error():
+    with pytest.raises(BuildError, match="the default"):
+        Bench({"a": BuildError("the default"), "b": 1e-3}).choose()
+
+
+def test_an_error_of_our_own_is_not_swallowed():
+    with pytest.raises(ZeroDivisionError):
+        Bench({"a": 1e-3, "b": ZeroDivisionError()}).choose()
+
+
+def test_the_budget_ends_the_trials_but_not_before_the_default():
+    bench = Bench({"a": 5e-3, "b": 4e-3, "c": 3e-3, "d": 1e-3}, build_s=1.0)
+    assert bench.choose(budget_s=1.5) == "b"
+    assert bench.built == ["a", "b"]
+    bench = Bench({"a": 5e-3, "b": 1e-3}, build_s=10.0)
+    assert bench.choose(budget_s=3) == "a"
+    assert bench.built == ["a"]
+
+
+def test_the_hopeless_are_launched_twice_and_no_more():
+    bench = Bench({"a": 1e-4, "b": 1.4e-4, "c": 1.2e-4})
+    assert bench.choose() == "a"
+    assert bench.launches["b"] == 2
+    assert bench.launches["c"] == 2 + 3 * 16  # samples of 2 ms
+    # Short launches are repeated, but not without end, and a clock that stands still ends it too.
+    assert Bench({"a": 1e-9, "b": 1e-9}).choose() == "a"
+    still = Bench({"a": 0.0, "b": 0.0})
+    assert still.choose() == "a"
+    assert still.launches["a"] == 2 + 3 * 50
+
+
+def test_a_long_launch_is_timed_singly():
+    bench = Bench({"a": 0.5, "b": 0.45})
+    assert bench.choose() == "b"
+    assert bench.launches == {"a": 5, "b": 5}

@@ -1,0 +1,219 @@
+"""A wgpu device times the candidates of a kernel once, takes the fastest and remembers it."""
+
+import json
+
+import numpy as np
+import pytest
+
+from gpubench import kernels
+from gpubench.backends import wgpu as wgpu_backend
+from gpubench.backends._choices import FILE_NAME
+from gpubench.backends._wgsl import WgpuLaunch
+from gpubench.errors import BuildError, DeviceOutOfMemory
+from gpubench.measure.checking import Material, gate
+from gpubench.model.case import Case
+
+pytestmark = pytest.mark.vulkan
+
+OP = kernels.load("matmul")
+PARAMS = {"n": 48, "m": 40, "k": 36}
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("GPUBENCH_CACHE_DIR", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def opened(folder):
+    """Open the first device; `tuning` does as if it were a GPU."""
+    sessions = []
+
+    def start(tuning: bool = True, **options) -> wgpu_backend.WgpuSession:
+        device = next(d for d in wgpu_backend.BACKEND.devices() if d.kind in ("software", "gpu"))
+        sessions.append(wgpu_backend.BACKEND.open(device.id, **options))
+        if tuning:
+            sessions[-1]._autotune = True
+        return sessions[-1]
+
+    yield start
+    for session in sessions:
+        session.close()
+
+
+def case_of(session, op=OP, params=PARAMS, variant: str | None = None) -> Case:
+    return Case(op.name, op.group, params, "float32", "tuned", "resident", session.device.id, variant=variant)
+
+
+def names(session, op=OP) -> list[str]:
+    return [candidate.name for candidate in session._programs.candidates(op, case_of(session, op))]
+
+
+def scripted(session, costs: dict) -> list[str]:
+    """Trials take what `costs` says (1 ms otherwise); returns the names of those that were tried, as they are."""
+    tried: list[str] = []
+
+    def trial(op, candidate, inputs, output):
+        tried.append(candidate.name)
+        cost = costs.get(candidate.name, 1e-3)
+        if isinstance(cost, Exception):
+            raise cost
+        return WgpuLaunch([], None, None, candidate.name)
+
+    session._programs.trial = trial
+    session._took = lambda launch, repeat: costs.get(launch.kernel_name, 1e-3) * repeat
+    return tried
+
+
+def measured(session, tmp_path, phases: list[str] | None = None):
+    """The whole gate: tuned, compiled, launched and compared in full. Raises if the result is wrong."""
+    material = Material(session, OP, case_of(session), 1, "random", tmp_path)
+    return gate(material, case_of(session), (phases if phases is not None else []).append)
+
+
+def test_the_trials_choose_and_the_result_is_right(opened, folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(wgpu_backend, "TUNING_S", 1.0)  # of compiling, on a software adapter
+    session, phases = opened(), []
+    gated = measured(session, tmp_path, phases)
+    assert gated.check.ok
+    assert gated.launch.kernel_name in names(session)
+    assert phases == ["upload", "autotune", "compile", "first launch", "check"]
+    (known,) = json.loads((folder / FILE_NAME).read_text()).values()
+    assert list(known.values()) == [gated.launch.kernel_name]
+
+
+def test_the_fastest_is_compiled_named_and_found_again_by_the_next_session(opened, tmp_path):
+    session = opened()
+    wanted = names(session)[2]
+    tried = scripted(session, {wanted: 5e-4})
+    gated = measured(session, tmp_path)
+    assert gated.check.ok
+    assert gated.launch.kernel_name == wanted
+    assert tried == names(session)
+    tried.clear()
+    assert measured(session, tmp_path).launch.kernel_name == wanted
+    assert tried == []  # once a session
+
+    other = opened()
+    tried = scripted(other, {})
+    again = measured(other, tmp_path)
+    assert tried == []  # and once a device
+    assert again.launch.kernel_name == wanted
+    assert again.launch.kernel_hash == gated.launch.kernel_hash
+
+
+def test_a_choice_made_after_a_launch_replaces_the_program(opened):
+    session = opened()
+    case, default = case_of(session), names(session)[0]
+    inputs = [session.allocate(x.shape(PARAMS), "float32") for x in OP.inputs]
+    output = session.allocate(OP.output.shape(PARAMS), "float32")
+    before = session.compile(OP, case, inputs, output)
+    session._programs.choose(case, names(session)[1])
+    after = session.compile(OP, case, inputs, output)
+    assert [before.kernel_name, after.kernel_name] == [default, names(session)[1]]
+    assert before.kernel_hash != after.kernel_hash
+    assert session.compile(OP, case, inputs, output) is after
+
+
+def test_a_remembered_name_that_no_longer_exists_is_timed_anew(opened, folder, tmp_path):
+    session = opened()
+    scripted(session, {})
+    measured(session, tmp_path)
+    path = folder / FILE_NAME
+    text = json.loads(path.read_text())
+    path.write_text(json.dumps({device: dict.fromkeys(known, "gone") for device, known in text.items()}))
+    other = opened()
+    tried = scripted(other, {})
+    assert measured(other, tmp_path).launch.kernel_name == names(other)[0]
+    assert tried == names(other)
+
+
+def test_candidates_that_do_not_build_are_passed_over(opened, tmp_path):
+    session = opened()
+    every = names(session)
+    scripted(session, {name: BuildError("the compiler gave up") for name in every[1:-1]} | {every[-1]: 1e-4})
+    assert measured(session, tmp_path).launch.kernel_name == every[-1]
+
+
+def test_the_vendors_exceptions_count_as_ours(opened, tmp_path):
+    import wgpu
+
+    session = opened()
+    every = names(session)
+    scripted(
+        session, {every[1]: wgpu.GPUOutOfMemoryError("scratch"), every[2]: wgpu.GPUValidationError("a group")}
+    )
+    assert measured(session, tmp_path).launch.kernel_name == every[0]
+
+
+def test_without_memory_for_the_trials_the_default_stays(opened, folder):
+    session = opened()
+    tried = scripted(session, {})
+    inputs = [session.allocate(x.shape(PARAMS), "float32") for x in OP.inputs]
+    allocate = session.allocate
+
+    def full(shape, dtype):
+        raise DeviceOutOfMemory("full")
+
+    session.allocate = full
+    session.tune(OP, case_of(session), inputs)
+    session.allocate = allocate
+    assert tried == []
+    assert not (folder / FILE_NAME).exists()
+    launch = session.compile(OP, case_of(session), inputs, allocate(OP.output.shape(PARAMS), "float32"))
+    assert launch.kernel_name == names(session)[0]
+
+
+def test_the_output_of_the_trials_goes_back_whatever_happens(opened):
+    session = opened()
+    scripted(session, {names(session)[0]: BuildError("the default")})
+    inputs = [session.allocate(x.shape(PARAMS), "float32") for x in OP.inputs]
+    idle = session._idle_bytes()
+    with pytest.raises(BuildError, match="the default"):
+        session.tune(OP, case_of(session), inputs)
+    assert session._idle_bytes() == idle + 4 * 40 * 48
+
+
+def test_trials_leave_the_inputs_alone(opened, monkeypatch):
+    monkeypatch.setattr(wgpu_backend, "TUNING_S", 0.5)
+    session = opened()
+    values = [np.random.default_rng(1).uniform(size=x.shape(PARAMS)).astype(np.float32) for x in OP.inputs]
+    inputs = [session.allocate(x.shape, "float32") for x in values]
+    for buffer, x in zip(inputs, values, strict=True):
+        session.upload(buffer, x)
+    session.tune(OP, case_of(session), inputs)
+    for buffer, x in zip(inputs, values, strict=True):
+        back = np.empty_like(x)
+        session.download(buffer, back)
+        assert back.tobytes() == x.tobytes()
+
+
+def test_no_autotune_takes_the_default(opened, folder, tmp_path):
+    session = opened(tuning=False, autotune=False)
+    tried = scripted(session, {})
+    assert measured(session, tmp_path).launch.kernel_name == names(session)[0]
+    assert tried == []
+    assert not folder.exists()
+
+
+def test_a_software_adapter_never_tunes(opened, folder, tmp_path):
+    device = next((d for d in wgpu_backend.BACKEND.devices() if d.kind == "software"), None)
+    assert device is not None, "the tier promises a software adapter"
+    session = wgpu_backend.BACKEND.open(device.id, autotune=True)
+    tried = scripted(session, {})
+    assert measured(session, tmp_path).launch.kernel_name == names(session)[0]
+    assert tried == []
+    assert not folder.exists()
+    session.close()
+
+
+def test_a_kernel_without_a_choice_has_no_name_and_no_trial(opened, folder):
+    session = opened()
+    for op, params, variant in ((kernels.load("add"), {"n": 100}, None), (OP, PARAMS, "tiled")):
+        case = case_of(session, op, params, variant)
+        inputs = [session.allocate(x.shape(params), "float32") for x in op.inputs]
+        session.tune(op, case, inputs)
+        launch = session.compile(op, case, inputs, session.allocate(op.output.shape(params), "float32"))
+        assert launch.kernel_name is None
+    assert not folder.exists()
