@@ -68,7 +68,7 @@ def _measured(run: Run, outcome: Measurement, kind: DeviceKind, beside: Resident
     if doubt:
         findings.append("implausible")
     return CaseResult(
-        id=outcome.id, case=outcome.case, device_kind=kind, outcome="measurement",
+        id=outcome.id, case=outcome.case, device_kind=kind, outcome="measurement", kernel=outcome.kernel,
         label=gravest(findings), findings=tuple(findings), time=time,
         spread=stats.spread([value for samples in sessions.values() for value in samples]),
         sessions=sessions, flops=outcome.flops, bytes=outcome.bytes,
@@ -85,12 +85,12 @@ def _without_number(run: Run, outcome: Measurement, kind: DeviceKind) -> CaseRes
     """A case that passed its check but has too few samples: no estimate, with the reason for it."""
     if _check_only(run, outcome):
         return CaseResult(
-            id=outcome.id, case=outcome.case, device_kind=kind, outcome="measurement", reason=CHECK_ONLY,
-            detail="checked and right; nothing was timed",
+            id=outcome.id, case=outcome.case, device_kind=kind, outcome="measurement", kernel=outcome.kernel,
+            reason=CHECK_ONLY, detail="checked and right; nothing was timed",
         )  # fmt: skip
     stopped = sorted({stop.reason for stop in outcome.stops} & {"timeout", "budget"})
     return CaseResult(
-        id=outcome.id, case=outcome.case, device_kind=kind, outcome="measurement",
+        id=outcome.id, case=outcome.case, device_kind=kind, outcome="measurement", kernel=outcome.kernel,
         reason=stopped[0] if stopped else NO_SAMPLES,
         detail=f"fewer than {run.settings.min_samples} samples in every session, so there is no estimate",
     )  # fmt: skip

@@ -75,12 +75,14 @@ class CaseResult(Derived, frozen=True, kw_only=True):
     """One case: its estimate, or the reason why it has none.
 
     `label` is the gravest of `findings`. `sessions` holds the kept samples of each used session, by index.
+    `kernel` names what the device took where a kernel let it choose.
     """
 
     id: str
     case: Case
     device_kind: DeviceKind
     outcome: OutcomeType
+    kernel: str | None = None
     label: Label = "ok"
     findings: tuple[str, ...] = ()
     time: Interval | None = None

@@ -43,15 +43,18 @@ def environment_section(analysis: Analysis) -> Section:
 
 
 def raw_section(analysis: Analysis, unit: str) -> Section:
-    """Every case with its interval."""
+    """Every case with its interval, and the kernel that its device took where it had a choice."""
+    chosen = any(row.kernel for row in analysis.cases)
     columns = (
         Column("wall", right=True), Column("95 % interval", right=True), Column("device cold", right=True, rank=2),
         Column("rate", right=True, rank=3), Column("k x n", right=True, rank=1), Column("case"),
+        *([Column("kernel", rank=4)] if chosen else []),
     )  # fmt: skip
     rows = [
         cells(
             time_text(row.time, unit) + mark(row.label), time_interval_text(row.time, unit),
             seconds_text(row.device_cold_s, unit), _rate(row), f"{len(row.sessions)} x {_samples(row)}", row.id,
+            *([printable(row.kernel or "-")] if chosen else []),
         )
         for row in analysis.cases
         if row.time is not None

@@ -69,11 +69,12 @@ class AnatomyRow(Row, frozen=True, kw_only=True):
 
 
 class CaseRow(Row, frozen=True, kw_only=True):
-    """One case; `time` is null when `reason` says why."""
+    """One case; `time` is null when `reason` says why. `kernel`: what the device took of several candidates."""
 
     source: int
     id: str
     outcome: OutcomeType
+    kernel: str | None
     label: Label | None
     time: TimeRow | None
     min_s: float | None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 import pytest
 
@@ -55,3 +57,35 @@ def test_an_answer_of_nan_is_not_poisoned_with_nan(session, tmp_path):
     session.run = lambda launch, repeat=1: None
     with pytest.raises(Exception, match="largest error"):
         cycle.verify()
+
+
+def test_a_session_that_tunes_does_so_with_the_inputs_before_anything_is_built_or_poisoned(session, tmp_path):
+    case = Case("relu", "activation", {"n": 1000}, "float32", "tuned", "resident", "numpy:0")
+    material = Material(session, kernels.load("relu"), case, 1, "random", tmp_path)
+    seen, phases = [], []
+
+    def tune(op, tuned, inputs):
+        seen.append((op.name, tuned, [np.array(x) for x in inputs], dict(material.outputs)))
+
+    session.tune = tune
+    assert gate(material, case, phases.append).check.ok
+    assert phases == ["upload", "autotune", "compile", "first launch", "check"]
+    ((name, tuned, inputs, outputs),) = seen
+    assert (name, tuned, outputs) == ("relu", case, {})
+    np.testing.assert_array_equal(inputs[0], material.inputs[0])
+
+
+def test_the_time_of_tuning_is_not_that_of_building(session, tmp_path):
+    case = Case("relu", "activation", {"n": 1000}, "float32", "tuned", "resident", "numpy:0")
+    material = Material(session, kernels.load("relu"), case, 1, "random", tmp_path)
+    session.tune = lambda op, case, inputs: time.sleep(0.3)
+    gated = gate(material, case, lambda phase: None)
+    assert gated.compile_s < 0.3
+    assert gated.first_launch_s < 0.3
+
+
+def test_a_session_without_candidates_has_no_such_phase(session, tmp_path):
+    case = Case("relu", "activation", {"n": 1000}, "float32", "tuned", "resident", "numpy:0")
+    phases = []
+    gate(Material(session, kernels.load("relu"), case, 1, "random", tmp_path), case, phases.append)
+    assert "autotune" not in phases

@@ -49,7 +49,7 @@ replies = st.one_of(
     st.builds(protocol.Devices, id=numbers, devices=st.lists(devices, max_size=2), forms=st.lists(texts, max_size=2)),
     st.builds(
         protocol.Prepared, id=numbers, check=checks, op_hash=texts, kernel_hash=st.one_of(st.none(), texts),
-        flops=numbers, bytes=numbers, parts=st.builds(Parts, session=numbers, alloc_s=st.lists(seconds, max_size=3)),
+        kernel=st.one_of(st.none(), texts), flops=numbers, bytes=numbers, parts=st.builds(Parts, session=numbers, alloc_s=st.lists(seconds, max_size=3)),
         repeat=numbers, hot_repeat=st.one_of(st.none(), numbers), staging=st.just("pinned"),
     ),
     st.builds(protocol.Sampled, id=numbers, block=blocks),

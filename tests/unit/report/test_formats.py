@@ -237,6 +237,22 @@ def test_json_is_the_document():
     assert "NaN" not in text
 
 
+def test_the_kernel_that_a_device_took_stands_beside_the_case():
+    plain = measured(case(n=64, form="tuned"), 2e-3)
+    chosen = msgspec.structs.replace(
+        measured(case(n=64, form="tuned", device="wgpu:0"), 1e-3), kernel="64x128x16, 8x8|<b>"
+    )
+    run = run_of([plain, chosen], devices=(CPU, msgspec.structs.replace(GPU, id="wgpu:0", backend="wgpu")))
+    rows = {row["id"]: row for row in json.loads(render([run], "json"))["cases"]}
+    assert rows[chosen.id]["kernel"] == "64x128x16, 8x8|<b>"
+    assert rows[plain.id]["kernel"] is None
+    lines = [line for line in render([run], "markdown", sections=["raw"]).splitlines() if "64x128x16" in line]
+    assert len(lines) == 1
+    assert chosen.id in lines[0]
+    assert "<b>" not in lines[0]
+    assert "kernel" not in render([run_of([plain])], "markdown", sections=["raw"])
+
+
 def test_csv_columns_are_those_that_are_documented():
     text = render([full_run()], "csv")
     assert text.split("\n")[0] == ",".join(COLUMNS)

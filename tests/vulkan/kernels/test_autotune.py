@@ -217,3 +217,25 @@ def test_a_kernel_without_a_choice_has_no_name_and_no_trial(opened, folder):
         launch = session.compile(op, case, inputs, session.allocate(op.output.shape(params), "float32"))
         assert launch.kernel_name is None
     assert not folder.exists()
+
+
+def test_the_result_file_and_the_report_name_the_kernel(gpubench, tmp_path, cache_folder):
+    """Through the program and its workers: on a software adapter that is the default, and nothing is remembered."""
+    ended = gpubench(
+        "run", "--ops", "matmul", "--sizes", "48", "--backends", "wgpu", "--sessions", "1", "--regimes", "resident",
+        "--min-samples", "5", "--max-samples", "5", "--variant", "naive", "--no-autotune", "-o", "r.json",
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr
+    result = json.loads((tmp_path / "r.json").read_text())
+    taken = {
+        outcome["case"].get("variant"): outcome.get("kernel")
+        for outcome in result["outcomes"]
+        if outcome["case"]["device_id"].startswith("wgpu") and outcome["type"] == "measurement"
+    }
+    assert set(taken) == {None, "naive"}
+    assert taken["naive"] is None
+    assert taken[None]
+    assert result["settings"]["autotune"] is False
+    assert not list(cache_folder.iterdir())
+    shown = gpubench("report", "r.json", "--format", "markdown", "--sections", "raw").stdout
+    assert taken[None] in shown
