@@ -10,7 +10,7 @@ import pytest
 
 from gpubench import kernels
 from gpubench.errors import Unsupported
-from gpubench.kernels import _matmul_register, _matmul_tile
+from gpubench.kernels import _matmul_register, _matmul_tile, _matmul_wgsl
 from gpubench.kernels._matmul_register import Layout
 from gpubench.kernels._matmul_tile import TILES, WIDE_TILES, Tile
 from gpubench.model.kernel import Limits
@@ -209,6 +209,37 @@ def test_the_default_counts_the_groups_of_the_whole_batch():
         REGISTER.candidates({"n": 512, "batch": 64}, "float32", H200)[0].name == "64x128x16, 8x8, interleaved"
     )
     assert REGISTER.candidates({"n": 512, "batch": 16}, "float32", H200)[0].name == "128x128x16, 8x8, paired"
+
+
+def test_thin_products_may_split_k_over_groups():
+    tiles = _matmul_tile.able(TILES, 4, H200)
+    for m, n, k in [(64, 4096, 4096), (256, 256, 256), (1, 1, 65536), (100, 36, 2048)]:
+        found = _matmul_tile.split(m, n, k, tiles, H200)
+        assert found
+        for tile in found:
+            assert k % (2 * tile.splits * tile.depth) == 0, "two whole steps of K for each split at least"
+            assert tile.groups(m, n) < 112
+            assert tile.splits * tile.groups(m, n) <= 2 * 112
+        names = [candidate.name for candidate in REGISTER.candidates({"n": n, "m": m, "k": k}, "float32", H200)]
+        assert "splits" not in names[0]
+        assert {tile.name for tile in found} < set(names)
+    for m, n, k in [(4096, 4096, 4096), (64, 64, 64), (64, 64, 68)]:  # wide enough; too short; no whole steps
+        assert not [t for t in _matmul_tile.split(m, n, k, tiles, H200) if t.depth >= 32]
+    for params, device in [({"n": 64, "k": 4096, "batch": 2}, H200), ({"n": 64, "k": 4096}, SOFTWARE)]:
+        assert not [c for c in REGISTER.candidates(params, "float32", device) if "splits" in c.name]
+
+
+@pytest.mark.parametrize("k", [4096, 4094])
+def test_the_splits_of_k_are_added_up_by_a_pass_of_their_own(k):
+    (tile,) = _matmul_tile.split(64, 64, 4096, [Tile(32, 32, 32, 4, 4)], H200)
+    program = _matmul_wgsl.program(64, 64, k, 1, "float16", H200, tile)
+    *_, multiply, add = program.passes
+    assert multiply.grid == (2, 2, tile.splits)
+    assert multiply.bindings[-1] == "partials"
+    assert program.scratch["partials"] == tile.splits * 64 * 64 * 4  # float32: rounded once, at the end
+    assert add.bindings == ("partials", "out")
+    assert add.source.count("in_[i + ") == tile.splits
+    assert len(program.passes) == (2 if k % 4 == 0 else 4)
 
 
 def test_a_software_adapter_gets_the_shortest_text():

@@ -149,9 +149,9 @@ def test_wgsl_of_matrices_fits_any_device(name, n, m, k, device):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @given(
-    n=st.integers(1, 3000),
-    m=st.integers(1, 3000),
-    k=st.integers(1, 3000),
+    n=st.integers(1, 1500),
+    m=st.integers(1, 1500),
+    k=st.integers(1, 1500),
     batch=st.integers(1, 4),
     device=limits,
 )

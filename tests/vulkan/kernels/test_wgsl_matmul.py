@@ -3,6 +3,7 @@
 A software adapter compiles a long text in half a second; so each tile meets a few shapes that differ.
 """
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -104,6 +105,17 @@ DOUBLES = [
 ]
 
 
+# K split over groups: tile, then m, n and k. Each dtype adds up in its own type of arithmetic.
+SPLITS = [
+    ("float32", TILES[6], 4, (36, 100, 1024)),
+    ("float32", TILES[5], 2, (33, 35, 253)),  # padded, and stored by element
+    ("float32", TILES[4], 2, (70, 128, 64)),
+    ("float32", TILES[3], 2, (5, 64, 256)),  # four slices in each of two splits
+    ("float16", TILES[6], 8, (31, 64, 512)),
+    ("float64", WIDE_TILES[2], 2, (32, 30, 128)),
+]
+
+
 def named(cases: list[tuple[Tile, tuple[int, int, int, int]]]) -> pytest.MarkDecorator:
     ids = [f"{tile.name}, {'x'.join(str(side) for side in shape)}" for tile, shape in cases]
     return pytest.mark.parametrize(("tile", "shape"), cases, ids=ids)
@@ -122,6 +134,11 @@ def test_halves(session, tile, shape):
 @named(DOUBLES)
 def test_doubles(session, tile, shape):
     check_tile(session, tile, "float64", *shape)
+
+
+@pytest.mark.parametrize(("dtype", "tile", "splits", "shape"), SPLITS, ids=str)
+def test_k_split_over_groups(session, dtype, tile, splits, shape):
+    check_tile(session, msgspec.structs.replace(tile, splits=splits), dtype, *shape, 1)
 
 
 def test_every_tile_is_among_them():
