@@ -67,7 +67,7 @@ AllowTf32 = Annotated[
     bool, typer.Option("--allow-tf32", help="Measure cupy's float32 matmul once more, with TF32 inputs.")
 ]
 NoAutotune = Annotated[
-    bool, typer.Option("--no-autotune", help="Take the default kernels instead of trying candidates.")
+    bool, typer.Option("--no-autotune", help="Take the default kernels; time and remember no candidates.")
 ]
 Regimes = Annotated[
     str | None,

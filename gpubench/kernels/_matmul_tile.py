@@ -160,7 +160,7 @@ def ranked(m: int, n: int, batch: int, tiles: list[Tile], limits: Limits) -> lis
         return tiles[::-1]
     one = multiprocessors(limits) * 7 // 8
     groups = {tile: batch * tile.groups(m, n) for tile in tiles}
-    # From some twenty groups a multiprocessor on, the last, half filled round of the first tile no longer counts.
+    # From some twelve groups a multiprocessor on, the last, half filled round of the first tile no longer counts.
     wanted = {tile: one * (1 if tile.slices > 1 else 2) for tile in tiles} | {tiles[0]: 14 * one}
     enough = [tile for tile in tiles if groups[tile] >= wanted[tile]]
     # Where no tile gives enough, the one that gives the most, with slices if there is such a one.
