@@ -1,6 +1,6 @@
 """The text of the register-blocked WGSL matmul: each thread owns a block of C in named accumulators.
 
-What the choices are worth on an H200 stands in docs/performance.md. Sizes are constants of the text, and every
+What the choices are worth on an H200 stands in docs/kernels.md. Sizes are constants of the text, and every
 address is one sum of a thread's base and a constant: that saves the registers which let a second and a third
 group live on a multiprocessor. K's steps are written out in full (WGSL has no unroll hint), the next tile is
 fetched into registers during the arithmetic, and A's tile lies transposed, so that both are read as vec4.
