@@ -90,7 +90,12 @@ class Programs:
         """A launch of one candidate that is kept nowhere. Raises BuildError."""
         buffers = {operand.name: buffer for operand, buffer in zip(op.inputs, inputs, strict=True)}
         buffers[op.output.name] = output
-        return WgpuLaunch(self.steps(candidate.build(), buffers), output, None)
+        before = set(self._pipelines)
+        try:
+            return WgpuLaunch(self.steps(candidate.build(), buffers), output, None)
+        finally:  # `compile` builds the chosen one itself, so that the time of building is its own
+            for key in set(self._pipelines) - before:
+                del self._pipelines[key]
 
     def forget_buffers(self) -> None:
         """Drop every bind group: some buffers are gone."""
