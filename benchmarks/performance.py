@@ -72,7 +72,7 @@ def plan(sizes: Sizes) -> dict[str, list[tuple[str, ...]]]:
     sided = ("--sizes", f"transpose={sizes.large_side}", "--sizes", f"gemv={sizes.large_side}")
     elements = ("--sizes", sizes.elements)
     return {
-        "roofs": [("--ops", "roofline", "--dtypes", "float32,float64,float16,bfloat16")],
+        "roofs": [("--ops", "roofline")],
         "matmul": [("--ops", "matmul", "--sizes", sizes.sides, "--skip", "matmul/n>=4097@numpy")],
         "shapes": [
             ("--ops", "matmul", "--sizes", f"{side}", *_each("--params", texts), *_GPU) for side, *texts in sizes.shapes
@@ -82,11 +82,11 @@ def plan(sizes: Sizes) -> dict[str, list[tuple[str, ...]]]:
         ],
         "memory": [
             ("--ops", "vector,reduction,activation,derivative,transpose,gemv", *elements, *sided, *_GPU),
-            ("--ops", "copy,add,softmax", "--sizes", sizes.more_elements, *_GPU),
+            ("--ops", "copy,add", "--sizes", sizes.more_elements, *_GPU),
         ],
         "rows": [("--ops", "copy,softmax", *elements, "--params", f"columns={sizes.widths}", *_GPU)],
         "dtypes": [
-            ("--ops", "copy,sum,softmax,matmul", *elements, "--sizes", f"matmul={sizes.product}",
+            ("--ops", "copy,sum,matmul", *elements, "--sizes", f"matmul={sizes.product}",
              "--dtypes", "float64,float16,bfloat16", *_GPU)
         ],
         "cpu": [("--ops", _CPU_OPS, "--sizes", sizes.cpu_elements, *sided, *_CPU)],
