@@ -12,10 +12,8 @@ _MARKS: dict[Label, str] = {"noisy": "~", "unstable": "~~"}
 
 
 def time_text(time: Interval | None, unit: str = "auto") -> str:
-    """`1.52 ms`, at most three digits; `-` for no estimate."""
-    if time is None:
-        return "-"
-    return format_seconds(time.estimate, digits=min(3, _digits(time)), unit=unit)
+    """`1.52 ms`, two or three digits as its interval has them; `-` for no estimate."""
+    return "-" if time is None else format_seconds(time.estimate, digits=_digits(time), unit=unit)
 
 
 def seconds_text(seconds: float | None, unit: str = "auto") -> str:
@@ -48,7 +46,7 @@ def short_ratio_text(ratio: Interval) -> str:
 
 def time_interval_text(time: Interval, unit: str = "auto") -> str:
     """`[1.50, 1.54] ms`: in the unit of the estimate."""
-    name = format_seconds(time.estimate, unit=unit).rpartition(" ")[2]
+    name = time_text(time, unit).rpartition(" ")[2]
     scale = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}[name]
     scaled = Interval(time.low * scale, time.estimate * scale, time.high * scale, time.kind)
     return f"{interval_text(scaled)} {name}"
@@ -79,12 +77,14 @@ def legend(labels: set[Label]) -> str:
 
 
 def _digits(interval: Interval) -> int:
-    return earned_digits(interval.estimate, interval.low, interval.high)
+    return min(3, max(2, earned_digits(interval.estimate, interval.low, interval.high)))
 
 
 def _decimals(interval: Interval) -> int:
-    digits = min(3, max(2, _digits(interval)))
-    return digits - 1 - (math.floor(math.log10(abs(interval.estimate))) if interval.estimate else 0)
+    """Of the estimate as it is printed: 99.96 with three digits is 100, without decimals."""
+    digits = _digits(interval)
+    printed = float(f"{interval.estimate:.{digits - 1}e}") if math.isfinite(interval.estimate) else 0.0
+    return digits - 1 - (math.floor(math.log10(abs(printed))) if printed else 0)
 
 
 def _fixed(value: float, decimals: int) -> str:
