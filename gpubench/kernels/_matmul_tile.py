@@ -166,3 +166,22 @@ def ranked(m: int, n: int, batch: int, tiles: list[Tile], limits: Limits) -> lis
     # Where no tile gives enough, the one that gives the most, with slices if there is such a one.
     first = enough[0] if enough else max(tiles, key=lambda tile: (groups[tile], tile.slices))
     return [first, *(tile for tile in tiles if tile is not first)]
+
+
+def promising(m: int, n: int, batch: int, tiles: list[Tile], limits: Limits) -> list[Tile]:
+    """The tiles that are worth a trial beside the default: building one takes a driver up to half a second.
+
+    A block of 16 a thread loses by half once larger ones fill the device, whole groups lose where most of the
+    device has none, and very many small groups read every row too often.
+    """
+    one = multiprocessors(limits) * 7 // 8
+    found = []
+    for tile in tiles:
+        groups = batch * tile.splits * tile.groups(m, n)
+        if tile.thread_rows * tile.thread_columns < 32:
+            fits = groups <= 4 * one and tile.splits == 1
+        else:
+            fits = groups <= 64 * one or tile.rows * tile.columns > 4096
+        if fits and 2 * groups >= one:
+            found.append(tile)
+    return found

@@ -8,7 +8,7 @@ from gpubench.errors import Unsupported
 from gpubench.kernels import _matmul_ladder, _matmul_register
 from gpubench.kernels._limits import ceil_div, fold, require_bindings, require_dtype
 from gpubench.kernels._matmul_register import Layout
-from gpubench.kernels._matmul_tile import TILES, WIDE_TILES, Tile, able, ranked, split
+from gpubench.kernels._matmul_tile import TILES, WIDE_TILES, Tile, able, promising, ranked, split
 from gpubench.model.kernel import Candidate, Limits, WgslPass, WgslProgram
 from gpubench.model.op import ITEMSIZE
 
@@ -19,7 +19,7 @@ _STORED = {"float32": "f32", "float16": "f16", "float64": "f64"}
 
 
 def register(m: int, n: int, k: int, batch: int, dtype: str, limits: Limits) -> tuple[Candidate, ...]:
-    """The register-blocked kernel for `batch` products of A (m x k) and B (k x n), one candidate per tile.
+    """The register-blocked kernel for `batch` products of A (m x k) and B (k x n), one candidate per promising tile.
 
     The default comes first. Halves are multiplied and added in float32. Raises Unsupported.
     """
@@ -28,8 +28,10 @@ def register(m: int, n: int, k: int, batch: int, dtype: str, limits: Limits) -> 
         raise Unsupported("a matrix without elements is not multiplied", reason="shape")
     tiles = able(WIDE_TILES if dtype == "float64" else TILES, 8 if dtype == "float64" else 4, limits)
     first, *rest = ranked(m, n, batch, tiles, limits)
-    thin = split(m, n, 4 * ceil_div(k, 4), tiles, limits) if batch == 1 and not limits.software else []
-    found = (first, *thin, *rest)
+    if not limits.software:  # which never takes any but the default
+        thin = split(m, n, 4 * ceil_div(k, 4), tiles, limits) if batch == 1 else []
+        rest = promising(m, n, batch, [*thin, *rest], limits)
+    found = (first, *rest)
     return tuple(Candidate(tile.name, partial(program, m, n, k, batch, dtype, limits, tile)) for tile in found)
 
 

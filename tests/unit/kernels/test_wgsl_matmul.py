@@ -222,11 +222,21 @@ def test_thin_products_may_split_k_over_groups():
             assert tile.splits * tile.groups(m, n) <= 2 * 112
         names = [candidate.name for candidate in REGISTER.candidates({"n": n, "m": m, "k": k}, "float32", H200)]
         assert "splits" not in names[0]
-        assert {tile.name for tile in found} < set(names)
+        assert {tile.name for tile in _matmul_tile.promising(m, n, 1, found, H200)} <= set(names)
     for m, n, k in [(4096, 4096, 4096), (64, 64, 64), (64, 64, 68)]:  # wide enough; too short; no whole steps
         assert not [t for t in _matmul_tile.split(m, n, k, tiles, H200) if t.depth >= 32]
     for params, device in [({"n": 64, "k": 4096, "batch": 2}, H200), ({"n": 64, "k": 4096}, SOFTWARE)]:
         assert not [c for c in REGISTER.candidates(params, "float32", device) if "splits" in c.name]
+
+
+def test_only_promising_tiles_are_tried():
+    """Each trial costs a compilation: small blocks are left out where large ones fill the device, and vice versa."""
+    tried = {n: [c.name for c in REGISTER.candidates({"n": n}, "float32", H200)] for n in (64, 512, 1024, 8192)}
+    assert len(tried[64]) == 1
+    assert any("4x4" in name for name in tried[512])
+    assert not any("4x4" in name for name in tried[1024])
+    assert not any(name.startswith(("32x", "64x64")) for name in tried[8192])
+    assert all(2 <= len(names) <= 8 for n, names in tried.items() if n > 64)
 
 
 @pytest.mark.parametrize("k", [4096, 4094])
