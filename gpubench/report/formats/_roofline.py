@@ -38,14 +38,15 @@ def roofline_section(analysis: Analysis, *, full: bool) -> Section:
         hint = (f"not measured: {HINT}",) if found.rows else ()
         return Section(key="roofline", title=TITLE, lines=hint, folded=True)
     full = full or measures_roofs(analysis.run)
-    rows = list(found.rows) if full else [row for row in largest(found.rows) if row.share is not None]
-    weak = not full and any(row.weak_roof for row in rows)
-    rows = [row for row in rows if full or not row.weak_roof]
+    rows = list(found.rows) if full else [row for row in largest(found.rows) if _tells(row, found.rows)]
+    kept = [row for row in rows if full or not row.weak_roof or _on_a_ladder(row, found.rows)]
+    weak = len(kept) < len(rows)
+    rows = kept
     dtypes = dict.fromkeys(row.case.case.dtype for row in rows)
     tables = [_roofs_table(analysis, measured)]
     tables += [_table(dtype, [row for row in rows if row.case.case.dtype == dtype]) for dtype in dtypes]
     notes = [_WEAK] if weak else []
-    notes += [_LARGEST] if rows and len(rows) < len(found.rows) else []
+    notes += [_LARGEST] if rows and not full and len(largest(found.rows)) < len(found.rows) else []
     lines = (_MEANING, *_missing(found.roofs), *notes)
     return Section(key="roofline", title=TITLE, lines=lines, tables=tuple(tables), folded=True)
 
@@ -56,6 +57,16 @@ def largest(rows: Sequence[RoofShare]) -> list[RoofShare]:
     for row in rows:
         most[_kind(row)] = max(most.get(_kind(row), 0), row.case.case.params.get("n", 0))
     return [row for row in rows if row.case.case.params.get("n", 0) == most[_kind(row)]]
+
+
+def _tells(row: RoofShare, rows: Sequence[RoofShare]) -> bool:
+    return row.share is not None or _on_a_ladder(row, rows)
+
+
+def _on_a_ladder(row: RoofShare, rows: Sequence[RoofShare]) -> bool:
+    """Whether named variants of this op, dtype and device were measured. They were asked for and have no row
+    elsewhere, and a rung says something beside the others only: all of them are shown, whatever the roof."""
+    return any(other.case.case.variant is not None and _kind(other)[:3] == _kind(row)[:3] for other in rows)
 
 
 def rate(row: RoofShare) -> str:
@@ -116,11 +127,7 @@ def _roofs_table(analysis: Analysis, roofs: Sequence[Roof]) -> Table:
         compute += (mark(roof.matmul.label) if roof.matmul else "") + (" *" if roof.small_matmul else "")
         body.append(cells("+".join(roof.device_ids), roof.dtype, memory, compute, ridge, size, side))
     devices = list(dict.fromkeys(device_id for roof in roofs for device_id in roof.device_ids))
-    small = (
-        "; * cache-sized: no copy moved more than a cache may hold"
-        if any(roof.cache_sized for roof in roofs)
-        else ""
-    )
+    small = any(roof.cache_sized or roof.small_matmul for roof in roofs)
     labels = {row.label for roof in roofs for row in (roof.copy, roof.matmul) if row is not None}
     words = [
         "ridge: from so many FLOP per byte on, computing is the limit",

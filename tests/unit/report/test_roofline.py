@@ -206,6 +206,32 @@ def test_below_a_roof_of_small_sizes_a_terminal_shows_no_case():
     assert not any(row.weak_roof for row in strong.rows)
 
 
+def test_variants_that_were_asked_for_have_a_row_whatever_the_roof():
+    small = run_of(
+        [
+            multiplied(9, 256, form="tuned", device="cupy:0"),
+            multiplied(1, 256, form="tuned", device="cupy:0", variant="naive"),
+            multiplied(9, 256, form="tuned", device="wgpu:0", dtype="float64"),
+        ],
+        devices=SHARED,
+    )
+    text = render([small], "plain")
+    assert "tuned naive" in text
+    assert "* of small sizes" in text
+    shown = text.partition("float32\nop ")[2]
+    assert "cupy:0  tuned " in shown
+    assert "\nfloat64\n" not in shown.partition("Warnings")[0], "no ladder there, and no roof yet"
+
+
+def test_tf32_has_a_row_without_a_roof():
+    run = run_of(
+        [multiplied(50, device="cupy:0"), multiplied(300, device="cupy:0", variant="tf32")], devices=SHARED
+    )
+    (line,) = [line for line in render([run], "plain").splitlines() if "lib tf32" in line]
+    assert "300 TFLOP/s" in line
+    assert "%" not in line
+
+
 def test_a_cpu_is_occupied_by_smaller_products():
     assert not roofline(multiplied(0.3, 512)).roofs[0].small_matmul
     assert roofline(multiplied(0.3, 256)).roofs[0].small_matmul
