@@ -38,6 +38,7 @@ class DevicePool:
         self._limit = min(IDLE_BYTES, device_bytes // 16)
         self._free: dict[tuple[Shape, str], list[Buffer]] = {}
         self._asked: dict[tuple[Shape, str], tuple[Shape, str]] = {}
+        self._in_use: set[tuple[Shape, str]] = set()
 
     def idle(self, shape: Shape, dtype: Dtype) -> Buffer | None:
         """A buffer of that shape that is there already."""
@@ -46,7 +47,8 @@ class DevicePool:
 
     def take(self, shape: Shape, dtype: Dtype) -> Buffer:
         """A new buffer of that shape. Raises CuPy's OutOfMemoryError once nothing idle is left."""
-        if self.idle_bytes() > self._limit:
+        # Not for a size that is in use: a large workload's buffers are idle between its launches.
+        if (shape, dtype) not in self._in_use and self.idle_bytes() > self._limit:
             self.empty()
         try:
             found = self._cupy.empty(shape, host_dtype(dtype))
@@ -55,6 +57,7 @@ class DevicePool:
             found = self._cupy.empty(shape, host_dtype(dtype))
         if found.nbytes <= KEPT_BYTES:
             self._asked[found.shape, found.dtype.char] = (shape, dtype)
+        self._in_use.add((shape, dtype))
         return found
 
     def give_back(self, buffer: Buffer) -> None:
@@ -72,6 +75,7 @@ class DevicePool:
         """Back to the driver with all that nobody holds."""
         self._free.clear()
         self._asked.clear()
+        self._in_use.clear()
         self._cupy.get_default_memory_pool().free_all_blocks()
 
 

@@ -178,6 +178,27 @@ def test_idle_memory_is_bounded():
     assert cupy.emptied
 
 
+def test_a_large_workload_keeps_its_memory_from_launch_to_launch():
+    """Its buffers lie idle between two transfers: emptying the pool there would time cudaMalloc."""
+    cupy, idle = Cupy(), [0]
+    emptied = []
+    cupy.get_default_memory_pool = lambda: SimpleNamespace(
+        free_bytes=lambda: idle[0], free_all_blocks=lambda: (emptied.append(idle[0]), idle.__setitem__(0, 0))
+    )
+    pool = memory.DevicePool(cupy, 16 * 4000)  # at most 4000 bytes idle
+    for _ in range(3):
+        for shape in ((2000,), (50, 60)):
+            pool.take(shape, "float32")
+        idle[0] = 4 * (2000 + 3000)
+    assert emptied == []
+    pool.take((2001,), "float32")
+    assert emptied == [20_000]
+    pool.take((2000,), "float32")  # new again
+    idle[0] = 5000
+    pool.take((2000,), "float32")
+    assert emptied == [20_000]
+
+
 def test_out_of_memory_gives_idle_buffers_back_first():
     cupy = Cupy(room=4000)
     pool = memory.DevicePool(cupy, 1 << 40)
