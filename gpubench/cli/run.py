@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from gpubench.measure.targets import Choice
     from gpubench.model.case import Case
     from gpubench.model.machine import Machine
+    from gpubench.model.op import Op
     from gpubench.model.result import Run, Selection, Settings
 
 _RESULT_SUFFIXES = (".json", ".json.gz")
@@ -103,7 +104,8 @@ def run(
         preset="rigorous" if rigorous else "quick" if brief else None,
         every_size_given=all(name in sized for name in names), budget=budget, case_timeout=case_timeout,
         max_time=max_time, precision=precision, sessions=1 if check_only else sessions, min_samples=min_samples,
-        max_samples=max_samples, order=order, seed=seed, inputs=inputs, threads=threads, autotune=not no_autotune,
+        max_samples=max_samples, order=order, seed=seed, inputs=inputs, threads=threads,
+        autotune=not (no_autotune or check_only),  # trials are timings, and --check-only takes none
     )  # fmt: skip
     wish = words.parse_wish(backends, devices, allow_software)
     keep = selectors.selection(filter or [], skip or [])
@@ -194,9 +196,13 @@ def _request(
         argv=sys.argv[1:], selection=selection, settings=settings, machine=machine, devices=devices,
         versions=choice.versions, label=label, tags=tags, context=context, environ=os.environ,
     )  # fmt: skip
+    ops = {name: kernels.load(name) for name in selection.ops}
+    warnings = [
+        *choice.warnings, *_blas_warnings(machine), *_input_warnings(settings),
+        *_tf32_warnings(selection, ops, {device.backend for device in devices}),
+    ]  # fmt: skip
     return runner.Request(
-        run=msgspec.structs.replace(run, warnings=[*choice.warnings, *_blas_warnings(machine), *_input_warnings(settings)]),
-        ops={name: kernels.load(name) for name in selection.ops},
+        run=msgspec.structs.replace(run, warnings=warnings), ops=ops,
         scope=Scope(targets, selection, machine.memory.usable_bytes.value, keep, settings, named_forms), began=began,
         required=required, check_only=check_only,
     )  # fmt: skip
@@ -230,6 +236,21 @@ def _input_warnings(settings: Settings) -> list[Any]:
         return []
     message = f"all inputs are {settings.inputs}: such figures flatter the hardware and stand alone"
     return [RunWarning(code="inputs-not-random", message=message, hint="leave --inputs out")]
+
+
+def _tf32_warnings(selection: Selection, ops: Mapping[str, Op], backends: set[str]) -> list[Any]:
+    """TF32 was asked for, and there is no row that it could add."""
+    from gpubench.model.case import TF32
+    from gpubench.model.result import RunWarning
+
+    able = any(backends.intersection(op.tf32) for op in ops.values())
+    if TF32 not in selection.variants or (
+        able and "float32" in selection.dtypes and "library" in selection.forms
+    ):
+        return []
+    message = "--allow-tf32 adds no row: none of these cases is a float32 matmul in CuPy's library form"
+    hint = "it takes --ops matmul, --dtypes float32 and an NVIDIA GPU with CuPy"
+    return [RunWarning(code="no-tf32", message=message, hint=hint)]
 
 
 def _required(wish: Any, choice: Choice) -> frozenset[str]:

@@ -236,7 +236,7 @@ Outcome = Measurement | Skip | Failure | Planned
 
 
 class RunWarning(Record, frozen=True, kw_only=True):
-    """A finding about the run: a code of docs/warnings.md, one sentence and one sentence of advice."""
+    """A finding about the run: a short code that never changes, one sentence and one sentence of advice."""
 
     code: str
     severity: Severity = "warning"

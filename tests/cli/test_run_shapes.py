@@ -93,6 +93,17 @@ def test_tf32_and_autotuning_are_written_down(gpubench: Any, tmp_path: Path) -> 
     assert result["selection"]["variants"] == ["tf32"]
     assert result["settings"]["autotune"] is False
     assert not [id for id in outcomes(tmp_path) if "tf32" in id]  # a row of CuPy's alone
+    (warning,) = [w for w in result["warnings"] if w["code"] == "no-tf32"]
+    assert "adds no row" in warning["message"]
+    assert "adds no row" in " ".join(ended.stdout.split())
+
+
+def test_a_check_without_timing_times_no_candidates(gpubench: Any, tmp_path: Path) -> None:
+    ended = gpubench("run", *FAKE, "--ops", "matmul", "--sizes", "64", "--check-only")
+    assert ended.returncode == 0, ended.stderr
+    result = json.loads((tmp_path / "r.json").read_text())
+    assert result["settings"]["autotune"] is False
+    assert not [w for w in result["warnings"] if w["code"] == "no-tf32"], "nobody asked for it"
 
 
 @pytest.mark.parametrize("autotune", [True, False])
