@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from gpubench import kernels
-from gpubench.measure import rounds
+from gpubench.measure import protocol, rounds
 from gpubench.measure.crew import DeviceGone
 from gpubench.measure.plan import Workload
 from gpubench.measure.recorder import Recorder
@@ -19,6 +21,7 @@ from gpubench.model.result import (
     Fingerprint,
     Fingerprints,
     Measurement,
+    Parts,
     Run,
     Selection,
     Settings,
@@ -128,3 +131,64 @@ def test_a_device_that_is_gone_in_a_later_session_keeps_what_was_measured():
     assert [(w.id, w.session) for w in recorder.run.warnings] == [(case.id, 1)]
     measure(session=0)
     assert recorder.outcome(case.id).reason == "device-lost", "nothing was measured before: a skip"
+
+
+class SlowWorker:
+    """Answers everything; a block of samples takes 25 s of a scripted clock, and each deadline is kept."""
+
+    next_id = 1
+
+    def __init__(self, clock):
+        self.clock, self.deadlines = clock, {}
+
+    def ask(self, request, deadline_s):
+        self.deadlines[type(request)] = deadline_s
+        match request:
+            case protocol.Prepare():
+                return protocol.Prepared(
+                    id=1, check=Check(ok=True, max_error=0.0, limit=0.0, scale="value"), op_hash="0", kernel_hash=None,
+                    flops=1, bytes=1, parts=Parts(session=0), repeat=1, hot_repeat=None, staging="pageable",
+                )  # fmt: skip
+            case protocol.Sample():
+                self.clock[0] += 25.0
+                return protocol.Sampled(id=1, block=block([1.0, 2.0, 1.5], 0, ()))
+        return protocol.Done(id=1)
+
+
+class OneWorker:
+    """A crew of one."""
+
+    def __init__(self, worker):
+        self._worker = worker
+
+    def worker(self, device_id):
+        return self._worker
+
+    def holds(self, device_id, worker):
+        return worker is self._worker
+
+    def release(self, workload):
+        return {}
+
+
+def test_a_case_whose_time_is_over_after_enough_samples_gets_its_final_check(monkeypatch):
+    clock = [0.0]
+    monkeypatch.setattr(rounds, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    wanted = Settings(min_samples=2, max_samples=9, case_timeout_s=20.0)
+    same = Fingerprint(hash="0", fields={})
+    run = Run(
+        id="x", started_at="2026-01-01T00:00:00Z", selection=Selection(ops=["add"]), settings=wanted,
+        machine=Machine(), fingerprint=Fingerprints(machine=same, device=same, software=same), outcomes=[],
+    )  # fmt: skip
+    recorder, worker = Recorder(run, lambda run: None), SlowWorker(clock)
+    runtime = Runtime(
+        crew=OneWorker(worker), recorder=recorder, settings=wanted, sink=lambda event: None,
+        progress=Progress(1, 1, lambda: None), session=0, out_of_budget=lambda: False,
+        device_kind=lambda device_id: "cpu",
+    )  # fmt: skip
+    case = Case("add", "vector", {"n": 64}, "float32", "library", "resident", "fake:cpu")
+    rounds.measure(runtime, Workload(kernels.load("add"), {"n": 64}, "float32", (case,)))
+    found = recorder.outcome(case.id)
+    assert isinstance(found, Measurement)
+    assert [stop.reason for stop in found.stops] == ["timeout"]
+    assert worker.deadlines[protocol.Finish] == 20.0
