@@ -20,6 +20,8 @@ from gpubench.model.case import Case
 FILE_NAME = "choices.json"
 # A candidate this much slower than the best so far in one launch is not timed any further.
 _HOPELESS = 1.3
+# One that takes this share of the budget is timed once: there the noise is small and the samples are dear.
+_LONG = 0.05
 _SAMPLES = 3
 _SAMPLE_S, _MOST_LAUNCHES = 0.002, 50
 
@@ -97,7 +99,8 @@ def fastest(names: Sequence[str], timer: Callable[[str], Callable[[int], float]]
     """The name whose launches take the least time; candidates that cannot be built are passed over.
 
     `timer(name)` builds one and returns a function from a number of launches to their seconds. The first
-    name, the default, is always tried, the others as long as the budget lasts.
+    name, the default, is always tried, the others as long as the budget lasts: it is exceeded by what one
+    candidate takes to build and to launch twice. Raises BackendError if the default cannot be built.
     """
     start = clock()
     best, best_s = names[0], math.inf
@@ -106,12 +109,13 @@ def fastest(names: Sequence[str], timer: Callable[[str], Callable[[int], float]]
             break
         try:
             took = timer(name)
-            took(1)  # the first launch loads the program
+            first = took(1)  # loads the program
+            if first > budget_s < clock() - start:
+                break  # a second one would be as long again, and there is no time for a comparison
             single = took(1)
             if single > _HOPELESS * best_s:
                 continue
-            repeat = max(1, min(_MOST_LAUNCHES, int(_SAMPLE_S / single))) if single > 0 else _MOST_LAUNCHES
-            typical = sorted(took(repeat) / repeat for _ in range(_SAMPLES))[_SAMPLES // 2]
+            typical = single if single > _LONG * budget_s else _typical(took, single)
         except BackendError:
             if name == names[0]:
                 raise
@@ -119,3 +123,9 @@ def fastest(names: Sequence[str], timer: Callable[[str], Callable[[int], float]]
         if typical < best_s:
             best, best_s = name, typical
     return best
+
+
+def _typical(took: Callable[[int], float], single: float) -> float:
+    """Seconds of a launch: the middle of a few samples, each of several launches where one takes `single`."""
+    repeat = max(1, min(_MOST_LAUNCHES, int(_SAMPLE_S / single))) if single > 0 else _MOST_LAUNCHES
+    return sorted(took(repeat) / repeat for _ in range(_SAMPLES))[_SAMPLES // 2]

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gpubench.backends._host import tuned_kernel
-from gpubench.errors import BuildError
+from gpubench.errors import BuildError, Unsupported
 from gpubench.model.backend import Buffer
 from gpubench.model.case import Case
 from gpubench.model.kernel import Candidate, Limits, WgslPass, WgslProgram
@@ -123,16 +123,23 @@ class Programs:
     def _program(self, op: Op, case: Case) -> tuple[WgslProgram, str, str | None]:
         key = (case.workload, case.variant)
         if key not in self._programs:
-            candidates = self.candidates(op, case)
-            wanted = self._chosen.get(key)
-            taken = next((c for c in candidates if c.name == wanted), candidates[0] if candidates else None)
-            program: WgslProgram = (
-                taken.build() if taken else tuned_kernel(op, case).build(case.params, case.dtype, self._limits)
-            )
+            program, name = self._built(op, case, self._chosen.get(key))
             text = "\n".join(step.source for step in program.passes)
             digest = hashlib.sha256(text.encode()).hexdigest()[:12]
-            self._programs[key] = (program, digest, taken.name if taken else None)
+            self._programs[key] = (program, digest, name)
         return self._programs[key]
+
+    def _built(self, op: Op, case: Case, wanted: str | None) -> tuple[WgslProgram, str | None]:
+        """The wanted candidate's program, else the default's, with its name. Raises Unsupported."""
+        candidates = self.candidates(op, case)
+        if not candidates:
+            return tuned_kernel(op, case).build(case.params, case.dtype, self._limits), None
+        chosen = next((candidate for candidate in candidates if candidate.name == wanted), candidates[0])
+        try:
+            return chosen.build(), chosen.name
+        except Unsupported:
+            # It was chosen at another size of the same half octave, and this one is past its limits.
+            return candidates[0].build(), candidates[0].name
 
     def _pipeline(self, source: str, entry: str) -> Any:
         if (source, entry) not in self._pipelines:

@@ -17,12 +17,12 @@ from gpubench.backends._choices import Choices, cache_folder, fastest
 from gpubench.backends._choices import key as choice_key
 from gpubench.backends._host import host_dtype, no_kernel, no_overhead
 from gpubench.backends._wgpu_clock import Stamps
+from gpubench.backends._wgpu_limits import limits_of
 from gpubench.backends._wgpu_transfer import PlainTransfers, Transfers
 from gpubench.backends._wgsl import Programs, WgpuLaunch, encode
 from gpubench.errors import BackendError, BackendUnavailable, DeviceLost, DeviceOutOfMemory, Unsupported
 from gpubench.model.backend import Buffer
 from gpubench.model.case import Case
-from gpubench.model.kernel import Limits
 from gpubench.model.op import ITEMSIZE, Array, Dtype, Form, Op, Shape
 from gpubench.model.result import Blas, Device, DeviceClock, Identity
 
@@ -66,7 +66,7 @@ class WgpuSession:
         wanted = [f for f in WANTED_FEATURES if f in adapter.features]
         with _vendor_errors():
             self._device = adapter.request_device_sync(required_features=wanted)
-        self.limits = _limits(self._device, device.kind == "software")
+        self.limits = limits_of(self._device, software=device.kind == "software")
         self._programs = Programs(self._device, self.limits)
         # A rasteriser's figures say nothing about a GPU, and its compiler takes seconds for each candidate.
         self._autotune = autotune and device.kind == "gpu"
@@ -163,9 +163,14 @@ class WgpuSession:
         return self._ways[form]
 
     def compile(self, op: Op, case: Case, inputs: Sequence[Buffer], output: Buffer) -> WgpuLaunch:
-        """Pipelines by source text, bind groups by buffers: both cached. Raises BuildError."""
-        with _vendor_errors():
-            return self._programs.launch(op, case, inputs, output)
+        """Pipelines by source text, bind groups by buffers: both cached. Raises BuildError, DeviceOutOfMemory."""
+        try:
+            with _vendor_errors():
+                return self._programs.launch(op, case, inputs, output)
+        except DeviceOutOfMemory:  # of scratch: what is idle may make room for it
+            self._empty_pool()
+            with _vendor_errors():
+                return self._programs.launch(op, case, inputs, output)
 
     def tune(self, op: Op, case: Case, inputs: Sequence[Buffer]) -> None:
         """Time the kernel's candidates, once for this device and size, and let `compile` take the fastest.
@@ -193,6 +198,8 @@ class WgpuSession:
 
             try:
                 name = fastest(list(by_name), timer, clock=self.clock, budget_s=TUNING_S)
+            except DeviceOutOfMemory:
+                return
             finally:
                 self.free(output)
             self._choices.put(key, name)
@@ -309,24 +316,6 @@ def _description(device: Device) -> str:
     import wgpu
 
     return f"{device.name} | {device.api} | {device.driver} | wgpu {wgpu.__version__} | gpubench {__version__}"
-
-
-def _limits(device: Any, software: bool) -> Limits:
-    limits, features = device.limits, device.features
-    return Limits(
-        max_buffer_bytes=limits["max-buffer-size"],
-        max_binding_bytes=limits["max-storage-buffer-binding-size"],
-        max_workgroup_bytes=limits["max-compute-workgroup-storage-size"],
-        max_workgroup_threads=min(
-            limits["max-compute-invocations-per-workgroup"], limits["max-compute-workgroup-size-x"]
-        ),
-        max_groups_per_dimension=limits["max-compute-workgroups-per-dimension"],
-        subgroups="subgroup" in features,
-        float16="shader-f16" in features,
-        float64="shader-f64" in features,
-        software=software,
-        binding_alignment=max(16, limits["min-storage-buffer-offset-alignment"]),
-    )
 
 
 def is_software(info: dict[str, Any]) -> bool:

@@ -235,3 +235,12 @@ def test_a_long_launch_is_timed_singly():
     bench = Bench({"a": 0.5, "b": 0.45})
     assert bench.choose() == "b"
     assert bench.launches == {"a": 5, "b": 5}
+
+
+def test_launches_as_long_as_the_budget_do_not_multiply_it():
+    bench = Bench({"a": 0.9, "b": 0.8, "c": 0.7, "d": 0.1})
+    assert bench.choose(budget_s=3.0) == "b"  # c would begin after 3.4 s
+    assert bench.launches == {"a": 2, "b": 2}
+    bench = Bench({"a": 30.0, "b": 1e-3})
+    assert bench.choose(budget_s=3.0) == "a"
+    assert bench.launches == {"a": 1}

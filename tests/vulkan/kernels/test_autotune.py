@@ -2,6 +2,7 @@
 
 import json
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -9,7 +10,7 @@ from gpubench import kernels
 from gpubench.backends import wgpu as wgpu_backend
 from gpubench.backends._choices import FILE_NAME
 from gpubench.backends._wgsl import WgpuLaunch
-from gpubench.errors import BuildError, DeviceOutOfMemory
+from gpubench.errors import BuildError, DeviceOutOfMemory, Unsupported
 from gpubench.measure.checking import Material, gate
 from gpubench.model.case import Case
 
@@ -239,3 +240,52 @@ def test_the_result_file_and_the_report_name_the_kernel(gpubench, tmp_path, cach
     assert not list(cache_folder.iterdir())
     shown = gpubench("report", "r.json", "--format", "markdown", "--sections", "raw").stdout
     assert taken[None] in shown
+
+
+def test_trials_that_do_not_fit_leave_the_default(opened, folder, tmp_path):
+    session = opened()
+    scripted(session, {names(session)[0]: DeviceOutOfMemory("scratch")})
+    assert measured(session, tmp_path).launch.kernel_name == names(session)[0]
+    assert not folder.exists()
+
+
+def test_a_choice_that_this_size_is_too_large_for_gives_way_to_the_default(opened, tmp_path):
+    """Sizes of a half octave share a choice, and a limit may lie between two of them."""
+    session = opened()
+    default, other, *_ = session._programs.candidates(OP, case_of(session))
+
+    def refuse():
+        raise Unsupported("more groups than the device has", reason="limit")
+
+    refused = msgspec.structs.replace(other, build=refuse)
+    session._programs.candidates = lambda op, case: (default, refused)
+    session._programs.choose(case_of(session), other.name)
+    session._autotune = False
+    gated = measured(session, tmp_path)
+    assert gated.check.ok
+    assert gated.launch.kernel_name == default.name
+
+
+def test_idle_buffers_make_room_for_scratch(opened):
+    """Odd rows are copied into longer ones: that memory is taken when the kernel is built."""
+    session = opened(tuning=False)
+    params = {"n": 5, "m": 5, "k": 5}
+    idle = session.allocate((999,), "float32")
+    session.free(idle)
+    inputs = [session.allocate(x.shape(params), "float32") for x in OP.inputs]
+    output = session.allocate(OP.output.shape(params), "float32")
+    create = session._programs._buffer
+
+    def scarce(size: int):
+        if session._idle_bytes():
+            raise DeviceOutOfMemory("full")
+        return create(size)
+
+    session._programs._buffer = scarce
+    launch = session.compile(OP, case_of(session, params=params), inputs, output)
+    session.run(launch)
+    session.sync()
+    assert session._idle_bytes() == 0
+    session._programs._buffer = lambda size: (_ for _ in ()).throw(DeviceOutOfMemory("full for good"))
+    with pytest.raises(DeviceOutOfMemory, match="for good"):
+        session.compile(OP, case_of(session, params={"n": 6, "m": 7, "k": 5}), inputs, output)
