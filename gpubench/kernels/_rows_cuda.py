@@ -22,6 +22,7 @@ HELD_BYTES = 128
 _ROW_THREADS = 512
 _FIRST_BYTES = 32  # of a row in memory, that a thread loads before more threads pay
 _SHORT_ROW_THREADS = 128  # threads of a block that several short rows share
+_MOST_UNITS = 2**31 - 1 - MOST_THREADS  # the kernels count the loads of a row in 32 bits, a block's step ahead
 _MOST_CLUSTER = 8  # blocks of a cluster that every device with clusters can run
 
 
@@ -49,10 +50,16 @@ def layout_of(columns: int, dtype: str, limits: Limits, *, itemsize: int, arrays
     """The layout for rows of `columns` elements in each of `arrays`, which take `itemsize` bytes in registers.
 
     32 bytes a thread first, which hides the latency of memory; more once the row has 512 threads, then
-    clusters, then 1024 threads, and the loop for what even those cannot hold.
+    clusters, then 1024 threads, and the loop for what even those cannot hold. Raises Unsupported for rows that the
+    kernels cannot count.
     """
     width = math.gcd(columns, lanes(dtype))
     units = columns // width
+    if units > _MOST_UNITS:
+        raise Unsupported(
+            f"a row of {columns} elements takes {units} loads; the kernel counts up to {_MOST_UNITS}",
+            reason="limit",
+        )
     unit_bytes = arrays * max(4, itemsize * width)  # half a register is not to be had
     most = max(1, HELD_BYTES // unit_bytes)
     wanted = min(most, _FIRST_BYTES // (width * ITEMSIZE[dtype]))

@@ -269,3 +269,14 @@ def test_cublas_is_its_own_tuned_form():
     with pytest.raises(Unsupported, match="cuBLAS") as caught:
         kernel.build({"n": 64}, "float32", H200)
     assert caught.value.reason == "no-implementation"
+
+
+@pytest.mark.parametrize("name", BY_ROWS)
+def test_a_row_that_32_bits_cannot_count_is_refused(name):
+    """An odd length is loaded by element; eight halves a load make the same row short."""
+    odd = 2**31 + 1
+    with pytest.raises(Unsupported, match="counts up to") as refused:
+        built(name, {"n": odd, "columns": odd}, "float16")
+    assert refused.value.reason == "limit"
+    built(name, {"n": 2**31, "columns": 2**31}, "float16")
+    built(name, {"n": 2**31 - 2049, "columns": 2**31 - 2049}, "float16")
