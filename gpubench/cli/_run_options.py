@@ -127,7 +127,7 @@ Budget = Annotated[
     typer.Option(
         "--budget",
         metavar="TIME",
-        help="Limit of the whole run. Default: 60s without --sizes, else none.",
+        help="Limit of the whole run. Default: 60s without --sizes (120s beside overheads), else none.",
         show_default=False,
     ),
 ]

@@ -102,7 +102,7 @@ def run(
     )  # fmt: skip
     settings = words.settings(
         preset="rigorous" if rigorous else "quick" if brief else None,
-        every_size_given=all(name in sized for name in names), budget=budget, case_timeout=case_timeout,
+        every_size_given=all(name in sized for name in names), overheads=bool(overheads), budget=budget, case_timeout=case_timeout,
         max_time=max_time, precision=precision, sessions=1 if check_only else sessions, min_samples=min_samples,
         max_samples=max_samples, order=order, seed=seed, inputs=inputs, threads=threads,
         autotune=not (no_autotune or check_only),  # trials are timings, and --check-only takes none

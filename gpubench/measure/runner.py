@@ -31,6 +31,8 @@ from gpubench.model.result import (
 
 # The search leaves this share of the budget for saving, closing workers and the report.
 SEARCH_SHARE = 0.95
+# Overheads come after the search, which can be cut short as they cannot: where there are some, it leaves them half.
+SHARE_BESIDE_OVERHEADS = 0.5
 # While the coarse sizes are measured, refinement keeps this share of what is left.
 COARSE_SHARE = 0.8
 
@@ -111,6 +113,7 @@ class _Runner:
         self._cpu = {device_id for device_id, kind in self._kinds.items() if kind == "cpu"}
         self._crew: Crew | None = None
         self._found: list[Workload] = []
+        self._search_share = SEARCH_SHARE
         self._elapsed: dict[str, dict[int, float]] = {}
         self.progress = rounds.Progress(0, self.settings.sessions, self._remaining_s)
 
@@ -184,8 +187,13 @@ class _Runner:
 
     def _workloads(self, index: int, static: list[Workload]) -> Iterator[Workload]:
         if index == 0:
-            yield from self._shuffled(static, index)
+            overheads = [item for item in static if item.op.overhead is not None]
+            if overheads:
+                self._search_share = SEARCH_SHARE * SHARE_BESIDE_OVERHEADS
+            yield from self._shuffled([item for item in static if item.op.overhead is None], index)
             yield from self._search()
+            # From small to large: what a budget cuts off are the gigabytes, which take the longest.
+            yield from sorted(overheads, key=lambda item: item.n)
         else:
             yield from self._shuffled([*static, *self._found], index)
 
@@ -291,7 +299,7 @@ class _Runner:
         """The search may use the first session's share of the budget."""
         budget = self.settings.budget_s or 0.0
         spent = time.monotonic() - self.request.began
-        return SEARCH_SHARE * budget / self.settings.sessions - spent
+        return self._search_share * budget / self.settings.sessions - spent
 
     def _out_of_budget(self) -> bool:
         return self._left_s() <= 0

@@ -100,3 +100,17 @@ def test_all_ops_are_those_that_compute(run):
     ran = run("--ops", "all", "--sizes", "16", "--backends", "fake", "--dry-run")
     assert "add/n=16/" in ran.out
     assert "sync/" not in ran.out
+
+
+def test_beside_a_search_overheads_come_last_and_leave_it_time(run):
+    wanted = ("--ops", "add,sync,allocate", "--sizes", "allocate=1k,64k", "--regimes", "resident")
+    ran = run(*wanted, "--backends", "fake")
+    assert ran.code == 0, ran.err
+    assert ran.result["settings"]["budget_s"] == 120, "as much again as the search alone has"
+    began = {"add": [], "overhead": []}
+    for outcome in measured(ran).values():
+        kind = "add" if outcome["case"]["op"] == "add" else "overhead"
+        began[kind] += [block["t_s"] for block in outcome["blocks"]]
+    assert len({o["case"]["params"]["n"] for o in measured(ran).values() if o["case"]["op"] == "add"}) >= 3
+    assert len(began["overhead"]) >= 5, "sync, and allocate at two sizes in two forms"
+    assert max(began["add"]) < min(began["overhead"])
