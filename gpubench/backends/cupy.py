@@ -36,6 +36,8 @@ from gpubench.model.result import Blas, Device, DeviceClock, Identity
 EVENT_STEP_S = 0.5e-6
 # Longest wait that is put in front of queued launches: long enough for 5,000 of them, far below a watchdog.
 LONGEST_DELAY_S = 0.1
+# Memory runs out at a launch too: a kernel's own, or the library's workspace.
+_OUT_OF_MEMORY = ("OutOfMemory", "MemoryAllocation", "OUT_OF_MEMORY", "ALLOC_FAILED")
 _SPIN = r"""
 extern "C" __global__ void spin(long long nanoseconds) {
     unsigned long long start, now;
@@ -55,11 +57,13 @@ def _vendor_errors() -> Iterator[None]:
         yield
     except cupy.cuda.memory.OutOfMemoryError as error:
         raise DeviceOutOfMemory(str(error)) from error
-    except cupy.cuda.runtime.CUDARuntimeError as error:
-        if "OutOfMemory" in str(error) or "MemoryAllocation" in str(error):
+    except (
+        cupy.cuda.runtime.CUDARuntimeError, cupy.cuda.driver.CUDADriverError, cupy.cuda.cublas.CUBLASError
+    ) as error:  # fmt: skip
+        if any(word in str(error) for word in _OUT_OF_MEMORY):
             raise DeviceOutOfMemory(str(error)) from error
-        raise DeviceLost(str(error)) from error
-    except cupy.cuda.driver.CUDADriverError as error:
+        if isinstance(error, cupy.cuda.cublas.CUBLASError):
+            raise BackendError(str(error)) from error
         raise DeviceLost(str(error)) from error
 
 
