@@ -6,6 +6,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from gpubench.detect._host import differences
     from gpubench.detect._identity import gpu_for
     from gpubench.detect._inspect import inspect, to_json
     from gpubench.detect._recording import save_recording
@@ -14,11 +15,11 @@ if TYPE_CHECKING:
 
 # Resolved on first use: a probe's child and a JSON report need few of these, and start-up is measured.
 _HOMES = {
-    "gpu_for": "_identity", "inspect": "_inspect", "lacks": "_require", "machine_line": "picture", "render": "picture",
-    "save_recording": "_recording", "to_json": "_inspect",
+    "differences": "_host", "gpu_for": "_identity", "inspect": "_inspect", "lacks": "_require",
+    "machine_line": "picture", "render": "picture", "save_recording": "_recording", "to_json": "_inspect",
 }  # fmt: skip
 
-__all__ = ["gpu_for", "inspect", "lacks", "machine_line", "render", "save_recording", "to_json"]
+__all__ = ["differences", "gpu_for", "inspect", "lacks", "machine_line", "render", "save_recording", "to_json"]
 
 
 def __getattr__(name: str) -> Any:

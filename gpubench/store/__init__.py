@@ -2,7 +2,7 @@
 
 from gpubench.store.document import Encoder, dumps, loads
 from gpubench.store.files import check_folder, check_writable, load, save
-from gpubench.store.folders import default_results_dir, newest, result_path, user_data_dir
+from gpubench.store.folders import default_results_dir, newest, newest_first, result_path, user_data_dir
 from gpubench.store.schemas import SCHEMA_NAMES, schema
 
 __all__ = [
@@ -15,6 +15,7 @@ __all__ = [
     "load",
     "loads",
     "newest",
+    "newest_first",
     "result_path",
     "save",
     "schema",

@@ -39,8 +39,13 @@ def newest(folders: Iterable[str | Path]) -> Path | None:
 
     A name that gpubench gave tells its own time, which survives a checkout; other names go by file time.
     """
-    found = [path for folder in folders for path in _results(Path(folder))]
-    return max(found, key=lambda path: (_time(path), path.name), default=None)
+    return next(iter(newest_first(folders)), None)
+
+
+def newest_first(folders: Iterable[str | Path]) -> list[Path]:
+    """All results in `folders` and in the folders right below them, the newest first; see `newest`."""
+    found = {path for folder in folders for path in _results(Path(folder))}
+    return sorted(found, key=lambda path: (_time(path), path.name), reverse=True)
 
 
 def result_path(results_dir: str | Path, run: Run) -> Path:

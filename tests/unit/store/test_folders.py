@@ -78,3 +78,12 @@ def test_results_stay_in_the_working_folder(tmp_path: Path, monkeypatch: pytest.
     assert store.default_results_dir({}) == Path("results")
     monkeypatch.setattr(os, "access", lambda path, mode: False)
     assert store.default_results_dir({"XDG_DATA_HOME": "/x"}) == Path("/x/gpubench/results")
+
+
+def test_all_results_the_newest_first_and_each_once(tmp_path: Path) -> None:
+    names = ["m/20260101T000000Z-aaaa.json", "m/20270101T000000Z-bbbb.json", "20250101T000000Z-cccc.json.gz"]
+    (tmp_path / "m").mkdir()
+    for name in names:
+        (tmp_path / name).touch()
+    found = store.newest_first([tmp_path, tmp_path / "m"])
+    assert found == [tmp_path / names[1], tmp_path / names[0], tmp_path / names[2]]

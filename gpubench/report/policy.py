@@ -1,0 +1,184 @@
+"""`gpubench.Policy`: where one call should run, asked by a program at every call in place of a constant threshold.
+
+Everything that a file tells is worked out when it is loaded; a call looks at one curve for each device and form.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from gpubench.errors import UsageError
+from gpubench.model.op import Params, Shape
+from gpubench.model.result import Run
+from gpubench.report import results
+from gpubench.report.analysis.advise import Field, Key, basis, choose, families, field
+from gpubench.report.analysis.cost_curves import Basis
+
+Size = int | Sequence[int] | Mapping[str, int]
+_Question = tuple[str, str, tuple[tuple[str, int], ...], str]
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """Where to run: `device_id` as "cupy:0", its `backend`, and the form that was the fastest there.
+
+    `expected_s` is the time of one call, transfers included where the regime has them; `gain` how many times as long
+    the best of the other side (CPU or not) takes, None where nothing competes. `basis` is measured, interpolated, or
+    unknown: then all else is None.
+    """
+
+    device_id: str | None
+    backend: str | None
+    form: str | None
+    expected_s: float | None
+    gain: float | None
+    basis: Basis
+
+
+UNKNOWN = Answer(None, None, None, None, None, "unknown")
+
+
+class Policy:
+    """Measured results as a function from op, shape, dtype and regime to a device. Immutable; safe among threads."""
+
+    def __init__(self, runs: Iterable[Run]) -> None:
+        """`runs`, the newest first: an op is answered by the newest that compares two devices there."""
+        self._found: dict[Key, list[tuple[Run, tuple[Any, ...]]]] = {}
+        for run in runs:
+            for key, rows in families(run).items():
+                self._found.setdefault(key, []).append((run, rows))
+        self._fields: dict[_Question, tuple[Field, ...]] = {}
+        for key in self._found:
+            for regime in ("resident", "transfer-always"):
+                self._known(key.op, key.dtype, key.params, regime)
+
+    @classmethod
+    def load(cls, path: str | Path | None = None) -> Policy:
+        """The policy of a result file, of this machine's results in a folder, or (None) of those that
+        `gpubench run` saves by default. Raises InputError, a GpubenchError, if there is none that is usable."""
+        return cls(results.runs(path))
+
+    @property
+    def ops(self) -> tuple[str, ...]:
+        """The ops that were measured, sorted."""
+        return tuple(sorted({key.op for key in self._found}))
+
+    def choose(
+        self, op: str, *, shape: Size, dtype: Any = "float32", regime: str = "transfer-always"
+    ) -> Answer:
+        """Where to run `op`, in about ten microseconds.
+
+        `shape` is the size n, a mapping of n and further params ({"n": 1024, "m": 16}), or the shape of the op's first
+        input: an array's `.shape`. `dtype` is a name or what has one, as NumPy's dtypes do. `regime` says where the
+        data lives: "resident", "transfer-always" or "transfer-once-N" (N calls share one copy). What was not
+        measured, or lies outside the measured sizes, is unknown. Raises UsageError for another regime and for a
+        mapping without n.
+        """
+        n, params = _size(op, shape)
+        if n < 1:
+            return UNKNOWN
+        name = dtype if type(dtype) is str else _dtype_name(dtype)
+        fields = self._fields.get((op, name, params, regime))
+        if fields is None:
+            fields = self._known(op, name, params, regime)
+        answer = UNKNOWN
+        for one in fields:
+            choice = choose(one, n)
+            if choice.best is not None and (choice.against is not None or answer is UNKNOWN):
+                best = choice.best
+                gain = None if choice.against is None else choice.against_s / choice.seconds
+                answer = Answer(
+                    best.device_id, best.device_id.partition(":")[0], best.form, choice.seconds, gain,
+                    basis(choice, n),
+                )  # fmt: skip
+                if gain is not None:
+                    break
+        return answer
+
+    def _known(
+        self, op: str, dtype: str, params: tuple[tuple[str, int], ...], regime: str
+    ) -> tuple[Field, ...]:
+        calls = calls_of(regime)
+        found = self._found.get(Key(op, dtype, params))
+        if found is None:  # not remembered: what a caller makes up must not fill the memory
+            return ()
+        fields = tuple(field(run, rows, calls) for run, rows in found)
+        self._fields[op, dtype, params, regime] = fields
+        return fields
+
+
+def calls_of(regime: str) -> int | None:
+    """Calls that share a copy: None for "resident", 1 for "transfer-always", N for "transfer-once-N".
+
+    Raises UsageError for any other text.
+    """
+    if regime == "resident":
+        return None
+    if regime == "transfer-always":
+        return 1
+    head, _, count = regime.rpartition("-")
+    if head == "transfer-once" and count.isdecimal() and int(count) > 0:
+        return int(count)
+    raise UsageError(
+        "unknown-regime", f"there is no regime {regime!r}", why="known: resident, transfer-always, transfer-once-N",
+        hint="N is the number of calls that share one copy, as in transfer-once-10",
+    )  # fmt: skip
+
+
+def _dtype_name(dtype: Any) -> str:
+    name = getattr(dtype, "name", None) or getattr(dtype, "__name__", None)
+    return str(name if name is not None else dtype)
+
+
+def _size(op: str, shape: Size) -> tuple[int, tuple[tuple[str, int], ...]]:
+    """n and the other params of a mapping, or of the shape of the op's first input; n = 0 where no size has it."""
+    if type(shape) is int:  # the usual case, before any slower question
+        return shape, ()
+    if isinstance(shape, Mapping):
+        if "n" not in shape:
+            raise UsageError("no-size", f"the shape {dict(shape)!r} has no n", hint='give {"n": 1024, ...}')
+        return int(shape["n"]), tuple(
+            sorted((name, int(value)) for name, value in shape.items() if name != "n")
+        )
+    if not isinstance(shape, Sequence):
+        return int(shape), ()
+    return _declared(op, tuple(map(int, shape)))
+
+
+def _declared(op: str, shape: Shape) -> tuple[int, tuple[tuple[str, int], ...]]:
+    """The params whose first input has this shape; a vector op takes an array of any shape as its elements.
+
+    An extent that the first input does not tell (the columns of matmul's B) is that of the plain op: square.
+    """
+    whole = math.prod(shape)
+    first, options = _first_input(op)
+    if first is None or not shape:
+        return whole, ()
+    last = shape[-1]
+    if options == {"columns"}:  # rows, however many axes count them
+        shape = (whole // last if last else 0, last)
+    for n, more in ((last, None), (whole, None), (last, ("m", shape[0])), (whole, ("columns", last))):
+        if n < 1 or (more is not None and options != {more[0]}):
+            continue
+        if tuple(first({"n": n} if more is None else {"n": n, more[0]: more[1]})) == shape:
+            return n, () if more is None else (more,)
+    return 0, ()
+
+
+@cache
+def _first_input(op: str) -> tuple[Callable[[Params], Shape] | None, frozenset[str]]:
+    """The declared shape of an op's first input, None for the n elements of a vector, and the op's options."""
+    from gpubench import kernels
+
+    try:
+        declared = kernels.load(op)
+    except KeyError:
+        return None, frozenset()
+    first = declared.inputs[0].shape if declared.inputs else None
+    vector = first is None or tuple(first({"n": 64})) == (64,)
+    return None if vector else first, frozenset(declared.options)

@@ -1,0 +1,177 @@
+"""Which device is advised, when nothing is, and what `gpubench advise` prints."""
+
+from __future__ import annotations
+
+import json
+import shlex
+
+import jsonschema
+import msgspec
+import pytest
+
+from gpubench.errors import InputError
+from gpubench.report.advice import answer, render
+from gpubench.report.analysis.advise import Key
+from gpubench.report.formats._advice_types import AdviceDocument
+from tests.unit.report.builders import CPU, GPU, SOFTWARE, case, curve, failed, measured, run_of, skipped
+
+MATMUL = Key("matmul", "float32")
+SMALL_LOSES = {256: 0.5, 1024: 2.0, 4096: 8.0}
+WILD = (0.5, 1.5, 0.6, 1.4, 1.0, 1.0, 0.7, 1.3, 0.8, 1.2)
+
+
+def gpu(n: int, seconds: float, regime: str = "transfer-always", form: str = "library", **words):
+    return measured(case(n=n, regime=regime, device="cupy:0", form=form), seconds, **words)
+
+
+def ask(outcomes, n, calls=1, key=MATMUL, **words):
+    return answer([run_of(outcomes, **words)], key, n, calls)
+
+
+def test_measured_sizes_are_answered_from_the_measurements():
+    for n, device, gain in ((256, "numpy:0", 2.0), (1024, "cupy:0", 2.0), (4096, "cupy:0", 8.0)):
+        found = ask(curve(SMALL_LOSES, regime="transfer-always"), n)
+        assert found.best is not None
+        assert (found.best.device_id, found.basis, found.confidence) == (device, "measured", "clear")
+        assert found.gain is not None
+        assert found.gain.estimate == pytest.approx(gain)
+
+
+def test_sizes_in_between_are_interpolated_and_say_so():
+    found = ask(curve(SMALL_LOSES, regime="transfer-always"), 2048)
+    assert found.best is not None
+    assert found.best.expected is not None
+    assert (found.best.device_id, found.basis) == ("cupy:0", "interpolated")
+    assert found.best.expected.between == (1024, 4096)
+    assert found.gain is not None
+    assert found.gain.estimate == pytest.approx(4.0)
+    close = ask(curve(SMALL_LOSES, regime="transfer-always"), 520)
+    assert close.confidence == "close"
+
+
+@pytest.mark.parametrize("n", [1, 255, 4097, 2**40])
+def test_sizes_outside_are_unknown(n):
+    found = ask(curve(SMALL_LOSES, regime="transfer-always"), n)
+    assert (found.best, found.basis, found.confidence, found.gain) == (None, "unknown", "none", None)
+    assert "cupy:0 measured from n = 256 to 4096" in found.reason
+
+
+def test_one_side_alone_answers_only_where_the_other_takes_no_part():
+    cpu = [measured(case(n=n), 1e-3) for n in (256, 1024, 4096)]
+    assert ask(cpu, 512).confidence == "alone"
+    shorter = ask([*cpu, gpu(256, 1e-4), gpu(1024, 1e-4)], 2048)
+    assert shorter.best is None
+    no_room = ask(
+        [
+            *cpu,
+            gpu(256, 1e-4),
+            gpu(1024, 1e-4),
+            skipped(case(n=2048, regime="transfer-always", device="cupy:0")),
+        ],
+        3000,
+    )
+    assert no_room.best is not None
+    assert (no_room.best.device_id, no_room.confidence) == ("numpy:0", "alone")
+    assert no_room.candidates[1].reason == "skip at n = 2048: out-of-memory"
+    broken = ask([*cpu, failed(case(n=1024, regime="transfer-always", device="cupy:0"))], 512)
+    assert broken.best is not None
+    assert broken.best.device_id == "numpy:0"
+
+
+def test_a_regime_that_was_not_measured_is_unknown():
+    found = ask(curve(SMALL_LOSES, regime="resident"), 1024)
+    assert found.basis == "unknown"
+    assert found.reason == "cupy:0 not measured with the data there"
+    assert ask(curve(SMALL_LOSES, regime="resident"), 1024, calls=None).basis == "measured"
+
+
+def test_the_fastest_form_at_the_size_counts():
+    forms = [gpu(256, 1e-4), gpu(4096, 4e-4), gpu(256, 2e-4, form="tuned"), gpu(4096, 2e-4, form="tuned")]
+    outcomes = [*(measured(case(n=n), 1e-3) for n in (256, 4096)), *forms]
+    small, large = ask(outcomes, 300), ask(outcomes, 4000)
+    assert small.best is not None
+    assert large.best is not None
+    assert (small.best.form, large.best.form) == ("library", "tuned")
+
+
+def test_software_variants_and_overheads_advise_nothing():
+    outcomes = [
+        measured(case(n=256), 1e-3),
+        measured(case(n=256, regime="transfer-always", device="wgpu:0"), 1e-6),
+        gpu(256, 2e-3),
+        measured(case(n=256, regime="transfer-always", device="cupy:0", form="library", variant="tf32"), 1e-6),
+        measured(case("upload", n=256, device="cupy:0"), 1e-6),
+    ]
+    found = ask(outcomes, 256, devices=(CPU, GPU, SOFTWARE))
+    assert [one.device_id for one in found.candidates] == ["numpy:0", "cupy:0"]
+    with pytest.raises(InputError, match="no result of upload"):
+        ask(outcomes, 256, key=Key("upload", "float32"))
+
+
+def test_unstable_cases_are_no_clear_answer():
+    found = ask([measured(case(n=256), 1e-2), gpu(256, 1e-4, factors=WILD)], 256)
+    assert found.confidence == "noisy"
+    assert found.best is not None
+    assert found.best.expected is not None
+    assert found.best.expected.labels == {"unstable"}
+
+
+def test_the_newest_run_that_compares_answers():
+    old = run_of(curve({256: 4.0, 1024: 4.0}, regime="transfer-always"))
+    cpu_only = run_of([measured(case(n=256), 5e-3)], devices=(CPU,))
+    other = run_of([measured(case("relu", n=256), 5e-3)])
+    found = answer(iter([other, cpu_only, old]), MATMUL, 256, 1)
+    assert found.run is old
+    assert answer([cpu_only, other], MATMUL, 256, 1).run is cpu_only
+
+
+def test_no_result_names_what_there_is():
+    run = run_of(curve(SMALL_LOSES))
+    with pytest.raises(InputError) as error:
+        answer([run], Key("relu", "float32"), 256, 1)
+    assert error.value.exit_code == 4
+    assert error.value.why == "measured: matmul"
+    with pytest.raises(InputError) as error:
+        answer([run], Key("matmul", "float16", (("m", 4),)), 256, 1)
+    assert error.value.message == "there is no result of matmul float16 m=4"
+    assert error.value.hint.endswith("--ops matmul --dtypes float16 --params m=4")
+
+
+def test_the_text_says_what_the_answer_rests_on():
+    text = render(ask(curve(SMALL_LOSES, regime="transfer-always"), 2048), "table")
+    assert text.startswith(
+        "matmul float32, n = 2048, data on the host, copied at every call: cupy:0 (library)\n"
+    )
+    assert "interpolated between n = 1024 and 4096" in text
+    assert "Gain: 4.0x" in text
+    assert "over numpy:0 (library)" in text
+    unknown = render(ask(curve(SMALL_LOSES, regime="transfer-always"), 2**30), "table")
+    assert "unknown" in unknown.splitlines()[0]
+    assert "Nothing is extrapolated" in unknown
+
+
+@pytest.mark.parametrize("n", [1024, 2048, 2**30])
+def test_the_document_follows_its_schema(n):
+    text = render(ask(curve(SMALL_LOSES, regime="transfer-always"), n), "json")
+    found = json.loads(text)
+    jsonschema.validate(found, msgspec.json.schema(AdviceDocument))
+    assert (found["name"], found["schema_version"]) == ("gpubench-advise", 1)
+    assert list(found) == [field.name for field in msgspec.structs.fields(AdviceDocument)]
+    assert (found["device_id"] is None) == (found["basis"] == "unknown") == (n == 2**30)
+    assert text == render(ask(curve(SMALL_LOSES, regime="transfer-always"), n), "json")
+
+
+def test_the_variables_are_none_that_an_option_reads():
+    from gpubench.cli.app import build
+
+    text = render(ask(curve(SMALL_LOSES, regime="transfer-always"), 1024), "env")
+    values = dict(line.split("=", 1) for line in shlex.split(text))
+    assert values["GPUBENCH_ADVICE_DEVICE"] == "cupy:0"
+    assert values["GPUBENCH_ADVICE_BASIS"] == "measured"
+    options = {
+        "GPUBENCH_" + text.removeprefix("--").upper().replace("-", "_")
+        for command in build().commands.values()
+        for param in command.params
+        for text in param.opts
+    }
+    assert not options & set(values)

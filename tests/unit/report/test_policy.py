@@ -1,0 +1,156 @@
+"""`gpubench.Policy`: the same answers as `gpubench advise`, without its cost."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import gpubench
+from gpubench.errors import InputError, UsageError
+from gpubench.report.advice import answer
+from gpubench.report.analysis.advise import Key
+from gpubench.report.policy import UNKNOWN, Policy
+from gpubench.store import save
+from tests.architecture.test_imports import HEAVY, NEVER
+from tests.unit.report.builders import case, curve, measured, run_of
+
+RATIOS = {256: 0.5, 1024: 2.0, 4096: 8.0}
+RUN = run_of(
+    [
+        *curve(RATIOS, regime="transfer-always"),
+        *(measured(case(n=n, regime="transfer-once", device="cupy:0"), 1e-4) for n in RATIOS),
+        *(measured(case(n=n, regime="resident", device="cupy:0"), 5e-5) for n in RATIOS),
+        *(measured(case("relu", n=n), 1e-3) for n in (2**10, 2**20)),
+        *(measured(case("relu", n=n, regime="transfer-always", device="cupy:0"), 1e-4) for n in (2**10, 2**20)),
+    ]
+)
+POLICY = Policy([RUN])
+
+
+def test_the_answer_at_a_measured_size():
+    found = POLICY.choose("matmul", shape=1024, dtype="float32", regime="transfer-always")
+    assert (found.device_id, found.backend, found.form, found.basis) == (
+        "cupy:0",
+        "cupy",
+        "library",
+        "measured",
+    )
+    assert found.expected_s == pytest.approx(5e-4)
+    assert found.gain == pytest.approx(2.0)
+    assert POLICY.ops == ("matmul", "relu")
+    with pytest.raises(AttributeError):
+        found.device_id = "numpy:0"
+
+
+@given(
+    st.integers(1, 10_000), st.sampled_from([None, 1, 3, 10, 700]),
+    st.sampled_from(["matmul", "relu"]),
+)  # fmt: skip
+def test_it_says_what_advise_says(n, calls, op):
+    regime = "resident" if calls is None else "transfer-always" if calls == 1 else f"transfer-once-{calls}"
+    found = POLICY.choose(op, shape=n, regime=regime)
+    want = answer([RUN], Key(op, "float32"), n, calls)
+    assert found.basis == want.basis
+    assert found.device_id == (want.best.device_id if want.best else None)
+    assert found.expected_s == (want.best.expected.time.estimate if want.best and want.best.expected else None)
+    assert (found.gain is None) == (want.gain is None)
+
+
+@pytest.mark.parametrize(
+    ("words", "n"),
+    [
+        ({"op": "matmul", "shape": (512, 512)}, 512),
+        ({"op": "matmul", "shape": {"n": 512}}, 512),
+        ({"op": "relu", "shape": (128, 8, 4)}, 4096),
+        ({"op": "relu", "shape": (4096,)}, 4096),
+    ],
+)
+def test_the_shape_of_an_array_is_its_size(words, n):
+    assert POLICY.choose(**words) == POLICY.choose(words["op"], shape=n)
+    assert POLICY.choose(**words).basis == "interpolated"
+
+
+def test_dtypes_by_name_or_as_numpy_has_them():
+    for dtype in ("float32", SimpleNamespace(name="float32"), type("float32", (), {})):
+        assert POLICY.choose("matmul", shape=1024, dtype=dtype).basis == "measured"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        {"op": "matmul", "shape": 255},
+        {"op": "matmul", "shape": 4097},
+        {"op": "matmul", "shape": 0},
+        {"op": "matmul", "shape": (512, 1024)},
+        {"op": "matmul", "shape": {"n": 512, "m": 4}},
+        {"op": "matmul", "shape": 512, "dtype": "int8"},
+        {"op": "softmax", "shape": 512},
+        {"op": "an op of somebody else", "shape": (4, 4)},
+    ],
+)
+def test_what_was_not_measured_is_unknown(words):
+    assert POLICY.choose(**words) == UNKNOWN
+
+
+@pytest.mark.parametrize(
+    "regime", ["hot", "transfer-once", "transfer-once-0", "transfer-once-x", "transfer-once--1"]
+)
+def test_unknown_regimes_are_refused(regime):
+    with pytest.raises(UsageError, match="there is no regime"):
+        POLICY.choose("matmul", shape=1024, regime=regime)
+
+
+def test_a_mapping_without_a_size_is_refused():
+    with pytest.raises(UsageError, match="has no n"):
+        POLICY.choose("matmul", shape={"m": 4})
+
+
+def test_a_newer_run_of_one_device_does_not_hide_a_comparison():
+    newest = run_of([measured(case(n=1024), 5e-3)])
+    found = Policy([newest, RUN]).choose("matmul", shape=1024)
+    assert found == POLICY.choose("matmul", shape=1024)
+
+
+def test_load_from_a_file_and_from_nothing(tmp_path):
+    save(RUN, tmp_path / "run.json")
+    assert gpubench.Policy.load(tmp_path / "run.json").choose("relu", shape=2**20).device_id == "cupy:0"
+    with pytest.raises(InputError, match="cannot be read"):
+        gpubench.Policy.load(tmp_path / "missing.json")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(InputError, match="no result to answer from"):
+        gpubench.Policy.load(tmp_path / "empty")
+
+
+def test_a_folder_speaks_for_its_own_machine_alone(tmp_path):
+    save(RUN, tmp_path / "20260101T000000Z-00000001.json")  # of a CPU that is called Test CPU
+    with pytest.raises(InputError) as error:
+        Policy.load(tmp_path)
+    assert error.value.code == "other-machine"
+    assert "Test CPU" in error.value.why
+
+
+def test_asking_imports_nothing_heavy(tmp_path):
+    save(RUN, tmp_path / "run.json")
+    program = (
+        "import sys, gpubench\n"
+        f"policy = gpubench.Policy.load({str(tmp_path / 'run.json')!r})\n"
+        "assert policy.choose('matmul', shape=(1024, 1024)).device_id == 'cupy:0'\n"
+        "print(*sys.modules)"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+    )
+    modules = set(ended.stdout.split())
+    assert not modules & (
+        HEAVY | NEVER | {"typer", "psutil", "gpubench.measure", "gpubench.cli", "gpubench.backends"}
+    )
+
+
+def test_the_package_has_nothing_else_by_that_way():
+    with pytest.raises(AttributeError, match="has no attribute 'Polcy'"):
+        gpubench.Polcy  # noqa: B018
