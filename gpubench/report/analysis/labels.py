@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from gpubench.model.case import TF32
 from gpubench.model.result import DeviceKind, Measurement, Run, WorkerRecord
 from gpubench.report.analysis.machine import fact
 from gpubench.report.analysis.samples import Blocks, device_samples, sample_seconds, used_sessions
@@ -117,6 +118,8 @@ def _above_roof(run: Run, outcome: Measurement, kind: DeviceKind, seconds: float
         flops.append(device.theoretical.flops_per_s[case.dtype] * OVER_THEORETICAL)
     if device is not None and device.theoretical.bytes_per_s:
         memory.append(device.theoretical.bytes_per_s * OVER_THEORETICAL)
+    if case.variant == TF32:
+        flops = []  # tensor cores: the ceilings of float32 are none of theirs
     if flops and outcome.flops / seconds > max(flops):
         return f"{outcome.flops / seconds:.3g} FLOP/s is above the roof of {max(flops):.3g}"
     large = outcome.bytes > 4 * _last_level_cache(run, kind)

@@ -144,6 +144,16 @@ def test_rates_above_a_theoretical_roof_are_implausible():
     assert row_of(run).label == "implausible"
 
 
+def test_the_roofs_of_float32_are_none_of_tf32():
+    """Tensor cores do what no float32 unit does; with the memory's roof it is another matter."""
+    device = msgspec.structs.replace(GPU, theoretical=Theoretical(flops_per_s={"float32": 1e12}))
+    tf32 = msgspec.structs.replace(case(n=1000, device="cupy:0"), variant="tf32")
+    run = run_of([measured(tf32, 1e-3)], devices=(CPU, device))
+    assert row_of(run).label == "ok"
+    roof = [Ceiling(device_id="cupy:0", dtype="float32", flops_per_s=1e12)]
+    assert row_of(with_sessions(run, ceilings=roof)).label == "ok"
+
+
 def test_the_memory_roof_ignores_what_fits_into_a_cache():
     roof = [Ceiling(device_id="cupy:0", bytes_per_s=1e9)]
     small = with_sessions(run_of([measured(case("relu", 1000, device="cupy:0"), 1e-6)]), ceilings=roof)
