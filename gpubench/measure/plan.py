@@ -257,11 +257,12 @@ def sizes(op: Op, selection: Selection) -> list[int]:
 
 
 def series(ops: Mapping[str, Op], selection: Selection) -> list[Series]:
-    """The curves of a selection, op by op: dtypes, and of each the shapes that were given, else the plain one."""
+    """The curves of a selection, op by op: dtypes, and of each the shapes that were given, else the plain one.
+    Overheads move bytes, whatever dtype was selected: theirs is the one that they declare."""
     return [
         Series(op, dtype, dict(shape))
         for name, op in ops.items()
-        for dtype in selection.dtypes
+        for dtype in (selection.dtypes if op.overhead is None else op.dtypes)
         for shape in selection.params.get(name) or [{}]
     ]
 

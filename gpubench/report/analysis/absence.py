@@ -26,7 +26,8 @@ def no_gpu(run: Run, cases: Sequence[CaseResult]) -> str:
             "the CPU; its times stand in a table of their own and give no verdict."
         )
     if not any(row.time is not None for row in cases):
-        return _nothing(run, cases)
+        only = any(row.time is not None for row in everything)
+        return _nothing(run, cases, "Only overheads were measured") if only else _nothing(run, everything)
     if any(row.device_kind in ("gpu", "fake") and row.time is not None for row in cases):
         return "A GPU was measured, but no CPU case of the same work: there is nothing to compare it with."
     rows = [row for row in cases if row.device_kind != "cpu"]
@@ -36,13 +37,13 @@ def no_gpu(run: Run, cases: Sequence[CaseResult]) -> str:
     return f"CPU: no GPU was measured ({'; '.join(told).rstrip('.')})."
 
 
-def _nothing(run: Run, cases: Sequence[CaseResult]) -> str:
+def _nothing(run: Run, cases: Sequence[CaseResult], words: str = "Nothing was measured") -> str:
     checked = sum(row.reason == CHECK_ONLY for row in cases)
     if checked:
         right = "1 case is right" if checked == 1 else f"{checked} cases are right"
         return f"{right}; nothing was timed (--check-only)."
     told = _reasons(run, cases) or _absent(run) or ["no case was planned"]
-    return f"Nothing was measured ({'; '.join(told).rstrip('.')})."
+    return f"{words} ({'; '.join(told).rstrip('.')})."
 
 
 def _reasons(run: Run, rows: Sequence[CaseResult]) -> list[str]:

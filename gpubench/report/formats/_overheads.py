@@ -19,7 +19,7 @@ _WAYS = {
 }  # fmt: skip
 _MEMORY = {"library": "fresh", "tuned": "pool"}
 _SHOWN_BYTES = 2**20  # on a terminal: the smallest size, the largest, and the one next to this
-_SOME = "The smallest, the largest and a middle size; all sizes: --sections anatomy or --format markdown."
+_SOME = "The smallest, the largest and a middle size; all sizes: --sections anatomy or --format markdown"
 
 
 def overhead_lines(analysis: Analysis) -> list[str]:

@@ -229,3 +229,9 @@ def test_a_product_of_halves_that_numpy_would_take_minutes_for_is_a_skip():
         "numpy:0", dtypes=["float16"], sizes={"matmul": [4096]}, settings=Settings(case_timeout_s=1e4)
     )
     assert half.format(4096) in patient[0]
+
+
+def test_overheads_have_the_dtype_that_they_declare_whatever_was_selected():
+    ops = {name: kernels.load(name) for name in ("add", "upload")}
+    found = plan.series(ops, Selection(ops=list(ops), dtypes=["float16", "float64"]))
+    assert [curve.key for curve in found] == ["add/float16", "add/float64", "upload/float32"]

@@ -213,6 +213,17 @@ def test_a_run_that_only_checks_has_right_cases_and_no_complaint():
     assert analyse(cut).verdicts[0].startswith("1 case is right;")
 
 
+def test_overheads_alone_are_no_reason_to_say_that_nothing_was_planned():
+    sync = case("sync", 1, device="cupy:0")
+    assert words([checked(sync)]) == ("1 case is right; nothing was timed (--check-only).",)
+    assert words([skipped(sync, "no-dtype", "float32 only")]) == (
+        "Nothing was measured (cupy:0: float32 only).",
+    )
+    assert words([measured(sync, 1e-5), failed(case(), "build-error", "no compiler")]) == (
+        "Only overheads were measured (numpy:0: no compiler).",
+    )
+
+
 def codes(run):
     return {finding.code for finding in analyse(run).findings}
 
