@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from gpubench import store
-from gpubench.report.analysis.advise import Choice, Contender, Field, choose, families, field
+from gpubench.report.analysis.contest import Choice, Contender, Field, choose, families, field
 from gpubench.report.analysis.cost_curves import curve
 from gpubench.report.policy import Policy
 

@@ -12,7 +12,7 @@ from gpubench.cli._suggest import require_choice, suggest
 from gpubench.errors import UsageError
 
 if TYPE_CHECKING:
-    from gpubench.report.analysis.advise import Key
+    from gpubench.report.analysis.contest import Key
 
 FORMATS = ("table", "json", "env")
 PLACES = ("host", "device")
@@ -78,7 +78,7 @@ def _size(text: str) -> int:
 
 def _key(op: str, dtype: str, params: str | None) -> Key:
     from gpubench import kernels
-    from gpubench.report.analysis.advise import Key
+    from gpubench.report.analysis.contest import Key
 
     try:
         declared = kernels.load(op)

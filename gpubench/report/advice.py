@@ -9,7 +9,8 @@ from gpubench.errors import InputError
 
 if TYPE_CHECKING:
     from gpubench.model.result import Run
-    from gpubench.report.analysis.advise import Advice, Field, Key
+    from gpubench.report.analysis.advise import Advice
+    from gpubench.report.analysis.contest import Field, Key
 
 FORMATS = ("table", "json", "env")
 
@@ -20,7 +21,8 @@ def answer(runs: Iterable[Run], key: Key, n: int, calls: int | None) -> Advice:
 
     Raises InputError if no run has a result for the op, dtype and params, naming what there is.
     """
-    from gpubench.report.analysis.advise import advise, first_to_know
+    from gpubench.report.analysis.advise import advise
+    from gpubench.report.analysis.contest import first_to_know
 
     seen: set[Key] = set()
     best = first_to_know(_fields(runs, key, calls, seen), n)
@@ -37,7 +39,7 @@ def render(advice: Advice, format: str) -> str:
 
 
 def _fields(runs: Iterable[Run], key: Key, calls: int | None, seen: set[Key]) -> Iterator[Field]:
-    from gpubench.report.analysis.advise import families, field
+    from gpubench.report.analysis.contest import families, field
 
     for run in runs:
         found = families(run)

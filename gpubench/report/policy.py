@@ -17,10 +17,11 @@ from gpubench.errors import UsageError
 from gpubench.model.op import Params, Shape
 from gpubench.model.result import Run
 from gpubench.report import results
-from gpubench.report.analysis.advise import Field, Key, basis, choose, families, field
+from gpubench.report.analysis.contest import Field, Key, basis, choose, families, field
 from gpubench.report.analysis.cost_curves import Basis
 
 Size = int | Sequence[int] | Mapping[str, int]
+MOST_FIELDS = 4096  # kept; a caller that makes up ever new numbers of calls pays for them, not the memory
 _Question = tuple[str, str, tuple[tuple[str, int], ...], str]
 
 
@@ -108,7 +109,8 @@ class Policy:
         if found is None:  # not remembered: what a caller makes up must not fill the memory
             return ()
         fields = tuple(field(run, rows, calls) for run, rows in found)
-        self._fields[op, dtype, params, regime] = fields
+        if len(self._fields) < MOST_FIELDS:
+            self._fields[op, dtype, params, regime] = fields
         return fields
 
 

@@ -22,7 +22,7 @@ _MEANING = {
     "clear": "the interval of the gain lies above 1",
     "close": "the interval of the gain holds 1: it may be the other way round",
     "noisy": "a case behind it is unstable or throttled: measure again",
-    "alone": "nothing else takes part",
+    "alone": "nothing else was measured, or could run it",
 }
 
 

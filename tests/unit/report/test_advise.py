@@ -11,7 +11,7 @@ import pytest
 
 from gpubench.errors import InputError
 from gpubench.report.advice import answer, render
-from gpubench.report.analysis.advise import Key
+from gpubench.report.analysis.contest import Key
 from gpubench.report.formats._advice_types import AdviceDocument
 from tests.unit.report.builders import CPU, GPU, SOFTWARE, case, curve, failed, measured, run_of, skipped
 

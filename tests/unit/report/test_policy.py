@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import gpubench
 from gpubench.errors import InputError, UsageError
 from gpubench.report.advice import answer
-from gpubench.report.analysis.advise import Key
+from gpubench.report.analysis.contest import Key
 from gpubench.report.policy import UNKNOWN, Policy
 from gpubench.store import save
 from tests.architecture.test_imports import HEAVY, NEVER
