@@ -15,6 +15,10 @@ import time
 from pathlib import Path
 
 FIXTURE = Path(__file__).parents[1] / "tests" / "unit" / "store" / "fixtures" / "version-1.json"
+# The smallest real result of this checkout: the fixture has no number that could be compared.
+RESULT = min(
+    Path(__file__).parents[1].glob("results/*/*.json"), key=lambda path: path.stat().st_size, default=FIXTURE
+)
 BASE = "python -c pass"
 # Name, arguments, limit as a ratio to BASE (docs/architecture.md, "Start-up").
 COMMANDS: tuple[tuple[str, tuple[str, ...], float], ...] = (
@@ -25,6 +29,7 @@ COMMANDS: tuple[tuple[str, tuple[str, ...], float], ...] = (
     ("ops", ("ops",), 9),
     ("schema", ("schema",), 9),
     ("report --format markdown", ("report", str(FIXTURE), "--format", "markdown"), 10),
+    ("compare --format markdown", ("compare", str(RESULT), str(RESULT), "--format", "markdown"), 10),
     ("detect --sysroot", ("detect", "--sysroot", ".", "--format", "json"), 12),
 )
 

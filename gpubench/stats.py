@@ -1,7 +1,8 @@
 """Statistics of timings: medians, intervals over sessions, noise measures, fits. Standard library only.
 
-Every function is pure and needs no seed. "Sessions" are lists of samples, one list per session; the session is
-the unit of replication (measurement.md, section 6). Intervals are 95 % intervals.
+Every function is pure: the same answer for the same samples, whatever the order of sessions. "Sessions" are lists
+of samples, one list per session; the session is the unit of replication (measurement.md, section 6). Intervals are
+95 % intervals.
 """
 
 from __future__ import annotations
@@ -290,3 +291,57 @@ def geometric_mean(values: Sequence[float]) -> float:
     if not values:
         raise ValueError("no values")
     return math.exp(math.fsum(math.log(value) for value in values) / len(values))
+
+
+@functools.lru_cache(maxsize=64)
+def _rank_sums(ranks: tuple[int, ...], k: int) -> tuple[int, ...]:
+    """In how many ways k of these ranks have the sum 0, 1, 2, ...
+
+    Each number holds the counts of all sums side by side, so that one shift and one addition serve them all.
+    """
+    width = len(ranks) + 1
+    ways = [1] + [0] * k
+    for rank in ranks:
+        for taken in range(k, 0, -1):
+            ways[taken] += ways[taken - 1] << (rank * width)
+    mask = (1 << width) - 1
+    return tuple(ways[k] >> (at * width) & mask for at in range(sum(ranks) + 1))
+
+
+def smallest_p(k_base: int, k_new: int) -> float:
+    """The smallest one-sided p that the exact rank test can reach with so many sessions a side."""
+    return 1 / math.comb(k_base + k_new, k_new)
+
+
+def rank_test(base: Sequence[float], new: Sequence[float]) -> tuple[float, float]:
+    """Exact one-sided Mann-Whitney test: (p that `new` is larger, p that it is smaller). Ties share their ranks."""
+    doubled = [round(2 * rank) for rank in _ranks([*base, *new])]
+    ways = _rank_sums(tuple(sorted(doubled)), len(new))
+    seen = sum(doubled[len(base) :])
+    return sum(ways[seen:]) / sum(ways), sum(ways[: seen + 1]) / sum(ways)
+
+
+def shift_ratio(
+    base: Sequence[float], new: Sequence[float], alpha: float = ALPHA
+) -> tuple[float, float, float]:
+    """Hodges-Lehmann ratio new / base: (low, estimate, high), the interval that the rank test at `alpha` inverts to.
+
+    With too few sessions for `alpha` the interval is all that was seen.
+    """
+    ratios = sorted(y / x for x in base for y in new)
+    ways = _rank_sums(tuple(range(len(base) + len(new))), len(new))
+    least, allowed = len(new) * (len(new) - 1) // 2, alpha / 2 * sum(ways)
+    rank = 1
+    while 2 * (rank + 1) <= len(ratios) + 1 and sum(ways[least : least + rank + 1]) <= allowed:
+        rank += 1
+    return ratios[rank - 1], geometric_median(ratios), ratios[-rank]
+
+
+def benjamini_hochberg(p: Sequence[float]) -> list[float]:
+    """p adjusted for the false discovery rate over the family, in the order given (Benjamini and Hochberg 1995)."""
+    adjusted, least = [0.0] * len(p), 1.0
+    order = sorted(range(len(p)), key=p.__getitem__, reverse=True)
+    for place, index in enumerate(order):
+        least = min(least, p[index] * len(p) / (len(p) - place))
+        adjusted[index] = least
+    return adjusted

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 TARGET = Path(__file__).parents[1] / "docs" / "cli.md"
-_COMMANDS = ("detect", "run", "report", "ops", "schema")
+_COMMANDS = ("detect", "run", "report", "compare", "advise", "ops", "schema")
 
 _INTRODUCTION = """\
 # Command line

@@ -82,7 +82,7 @@ def report(
         color=wants_color(color, os.environ, terminal=to_terminal), ascii_only=ascii,
         sections=_listed(sections), time_unit=time_unit, baseline=baseline, keep=keep,
     )  # fmt: skip
-    _write(text, output)
+    write_text(text, output)
 
 
 def chosen_format(format: str | None, output: str | None, to_terminal: bool) -> str:
@@ -141,7 +141,8 @@ def _listed(sections: str | None) -> list[str] | None:
     return [name.strip() for name in sections.split(",") if name.strip()]
 
 
-def _write(text: str, output: str | None) -> None:
+def write_text(text: str, output: str | None) -> None:
+    """To the file `output`, or to standard output. Raises GpubenchError."""
     if output in (None, "-"):
         # One newline ends the text already. UTF-8 whatever the locale says.
         sys.stdout.reconfigure(encoding="utf-8")  # type: ignore[union-attr]

@@ -9,12 +9,12 @@ import typer
 from gpubench.cli._suggest import require_choice
 
 _PREFIX = "gpubench-"
-NAMES = ("gpubench-result", "gpubench-detect", "gpubench-report")
+NAMES = ("gpubench-result", "gpubench-detect", "gpubench-report", "gpubench-compare", "gpubench-advise")
 
 
 def schema(
     name: Annotated[
-        str, typer.Argument(metavar="NAME", help="gpubench-result, gpubench-detect or gpubench-report.")
+        str, typer.Argument(metavar="NAME", help="gpubench-result, -detect, -report, -compare or -advise.")
     ] = "gpubench-result",
 ) -> None:
     """Print the JSON Schema of a document."""
@@ -30,6 +30,14 @@ def _schema(name: str) -> dict[str, Any]:
 
     if name in schemas.SCHEMA_NAMES:
         return schemas.schema(name)
+    if name == "gpubench-compare":
+        from gpubench.report.compare.types import Comparison
+
+        return schemas.document_schema(name, Comparison)
+    if name == "gpubench-advise":
+        from gpubench.report.formats._advice_types import AdviceDocument
+
+        return schemas.document_schema(name, AdviceDocument)
     from gpubench.report.formats._report_types import ReportDocument
 
     return schemas.document_schema(name, ReportDocument)

@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from gpubench.store import save
+from tests.unit.report import sides
+
 FIXTURE = Path(__file__).parents[1] / "unit" / "store" / "fixtures" / "version-1.json"
 HEAVY = {"numpy", "cupy", "cupyx", "wgpu", "rich", "altair", "pynvml", "cpuinfo", "threadpoolctl"}
 NEVER = {"pydantic", "scipy", "pandas", "matplotlib", "asyncio"}
@@ -56,6 +59,14 @@ def loaded(arguments: list[str], cwd: Path) -> set[str]:
 def test_what_stays_unimported(tmp_path: Path, arguments: list[str], also_absent: set[str]) -> None:
     modules = loaded(arguments, tmp_path)
     assert not modules & (HEAVY | NEVER | also_absent)
+
+
+@pytest.mark.parametrize("format", ["plain", "markdown", "json", "csv"])
+def test_comparing_loads_what_reporting_does(tmp_path: Path, format: str) -> None:
+    for name, run in zip(("base.json", "new.json"), sides.pair(), strict=True):
+        save(run, tmp_path / name)
+    modules = loaded(["compare", "base.json", "new.json", "--format", format], tmp_path)
+    assert not modules & (HEAVY | NEVER | {"psutil", "gpubench.measure", "gpubench.kernels", "gpubench.detect"})
 
 
 def test_the_package_itself_imports_nothing() -> None:

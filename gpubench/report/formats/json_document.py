@@ -23,7 +23,12 @@ from gpubench.report.formats._options import RenderOptions
 
 def render(analyses: Sequence[Analysis], options: RenderOptions) -> str:
     """One document for all runs. Of the options only `ascii_only` changes it, and no value in it."""
-    data = _rounded(msgspec.to_builtins(report_document(analyses)))
+    return document_text(report_document(analyses), options)
+
+
+def document_text(found: msgspec.Struct, options: RenderOptions) -> str:
+    """Any document of ours as it is printed."""
+    data = _rounded(msgspec.to_builtins(found))
     if options.ascii_only:
         import json
 

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from gpubench.report.analysis.types import Analysis
 from gpubench.report.formats._document import Cell, Document, Section, Table
 from gpubench.report.formats._options import RenderOptions
-from gpubench.report.formats._text import document
 
 # What Markdown could take for markup inside a line; "](" is the one way a bracket becomes a link.
 _MARKUP = re.compile(r"[\\`*_~|]|(?<=\])\(")
@@ -17,7 +16,14 @@ _MARKUP = re.compile(r"[\\`*_~|]|(?<=\])\(")
 
 def render(analyses: Sequence[Analysis], options: RenderOptions) -> str:
     """The reports of all runs, one after the other."""
-    text = "\n---\n\n".join(_document_text(document(analysis, options, full=True)) for analysis in analyses)
+    from gpubench.report.formats._text import document  # a comparison draws without it
+
+    return draw([document(analysis, options, full=True) for analysis in analyses], options)
+
+
+def draw(documents: Sequence[Document], options: RenderOptions, title: str = "gpubench report") -> str:
+    """Any documents as text, one after the other, each below `title`."""
+    text = "\n---\n\n".join(_document_text(report, title) for report in documents)
     return text.encode("ascii", "xmlcharrefreplace").decode() if options.ascii_only else text
 
 
@@ -26,8 +32,8 @@ def escaped(text: str) -> str:
     return _MARKUP.sub(lambda found: "\\" + found[0], html.escape(text, quote=False))
 
 
-def _document_text(report: Document) -> str:
-    parts = ["## gpubench report", *(escaped(line) for line in report.headings)]
+def _document_text(report: Document, title: str) -> str:
+    parts = [f"## {title}", *(escaped(line) for line in report.headings)]
     return "\n\n".join([*parts, *(_section_text(section) for section in report.sections)]) + "\n"
 
 

@@ -16,14 +16,20 @@ from gpubench.report.formats._document import (
     wrapped,
 )
 from gpubench.report.formats._options import RenderOptions
-from gpubench.report.formats._text import document
 
 GAP = "  "
 
 
 def render(analyses: Sequence[Analysis], options: RenderOptions) -> str:
     """The reports of all runs, one after the other."""
-    texts = [_document_text(document(analysis, options), options.width) for analysis in analyses]
+    from gpubench.report.formats._text import document  # a comparison draws without it
+
+    return draw([document(analysis, options) for analysis in analyses], options)
+
+
+def draw(documents: Sequence[Document], options: RenderOptions) -> str:
+    """Any documents as text, one after the other."""
+    texts = [_document_text(report, options.width) for report in documents]
     text = ("\n" + "=" * min(options.width, 60) + "\n\n").join(texts)
     return text.encode("ascii", "replace").decode() if options.ascii_only else text
 

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from gpubench.report.analysis.types import Analysis
-from gpubench.report.formats._document import Section, Table, Tone, fitted, wrapped
+from gpubench.report.formats._document import Document, Section, Table, Tone, fitted, wrapped
 from gpubench.report.formats._options import RenderOptions
-from gpubench.report.formats._text import document
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -22,11 +21,17 @@ _STYLES: dict[Tone, str] = {"plain": "", "good": "green", "bad": "red", "muted":
 
 def render(analyses: Sequence[Analysis], options: RenderOptions) -> str:
     """The reports of all runs as the characters for a terminal of `options.width` columns."""
+    from gpubench.report.formats._text import document  # a comparison draws without it
+
+    return draw([document(analysis, options) for analysis in analyses], options)
+
+
+def draw(documents: Sequence[Document], options: RenderOptions) -> str:
+    """Any documents as the characters for a terminal, one after the other."""
     console = _console(options)
-    for i, analysis in enumerate(analyses):
+    for i, report in enumerate(documents):
         if i:
             console.rule(characters="=" if options.ascii_only else "═")
-        report = document(analysis, options)
         for line in report.headings:
             _print(console, line)
         for section in report.sections:

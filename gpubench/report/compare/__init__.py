@@ -1,0 +1,128 @@
+"""Base against new result files -> verdicts per case and gates. From the files alone; no NumPy, no GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from gpubench.errors import InputError
+from gpubench.model.result import Run
+from gpubench.report.analysis.machine import machine_line
+from gpubench.report.analysis.samples import used_sessions
+from gpubench.report.compare import gates as outcome
+from gpubench.report.compare.comparability import IDENTITY, interleaved, run_differences
+from gpubench.report.compare.judge import can_fire, correction_of, judged
+from gpubench.report.compare.options import CompareOptions
+from gpubench.report.compare.pairing import Paired, Side, paired, side
+from gpubench.report.compare.types import Comparison, Correction, Difference, JudgedCase, Pair, SideRow
+
+__all__ = ["CompareOptions", "Comparison", "compare"]
+
+Named = tuple[str, Run]  # the name under which the user gave a file, and what it holds
+
+
+def compare(base: Named, news: Sequence[Named], options: CompareOptions) -> Comparison:
+    """Every case of each new file against `base`.
+
+    Raises InputError where a file stems from another machine and that is not allowed, and where no case is left
+    that can be compared; both name the fields that differ.
+    """
+    ours = side(base[1])
+    pairs, differences, parts, cases = [], [], [], []
+    fires = False
+    for index, (name, run) in enumerate(news):
+        found = run_differences(base[1], run, index)
+        _require_same_machine(found, base[0], name, options)
+        pair, part, rows = _one(ours, side(run), index, found, options)
+        _require_common(part, rows, (*found, *part.differences), base[0], name)
+        family = [twin for twin in part.twins if twin.testable and not twin.muted]
+        fires = fires or can_fire(family, options.alpha)
+        pairs.append(pair)
+        parts.append(part)
+        cases += rows
+        differences += [*found, *part.differences]
+    return _summed_up(base, news, options, pairs, differences, parts, cases, fires)
+
+
+def _one(
+    base: Side, new: Side, index: int, found: Sequence[Difference], options: CompareOptions
+) -> tuple[Pair, Paired, list[JudgedCase]]:
+    """One new file against the base."""
+    takes_turns = interleaved(base.run, new.run)
+    alike = not any(row.scope == "protocol" for row in found)
+    part = paired(base, new, index, options, alike=alike, takes_turns=takes_turns)
+    family = [twin for twin in part.twins if twin.testable and not twin.muted]
+    pair = Pair(interleaved=takes_turns, correction=correction_of(family, options.alpha), family=len(family))
+    verdicts = {row.id: row for row in (*judged(part.twins, options.alpha, index), *part.refused)}
+    return pair, part, [verdicts[name] for name in base.rows if name in verdicts]
+
+
+def _summed_up(
+    base: Named, news: Sequence[Named], options: CompareOptions, pairs: Sequence[Pair],
+    differences: Sequence[Difference], parts: Sequence[Paired], cases: Sequence[JudgedCase], fires: bool,
+) -> Comparison:  # fmt: skip
+    missing = tuple(row for part in parts for row in part.missing)
+    failed = tuple(row for part in parts for row in part.failed)
+    added = tuple(row for part in parts for row in part.added)
+    found = outcome.gates(options, cases, missing, failed, can_fire=fires)
+    code = outcome.ending(options, found)
+    return Comparison(
+        base=_side_row(base), new=tuple(_side_row(new) for new in news), alpha=options.alpha,
+        interleaved=all(pair.interleaved for pair in pairs), correction=_correction(pairs), pairs=tuple(pairs),
+        differences=tuple(differences), cases=tuple(cases), missing=missing, failed=failed, added=added,
+        counts=outcome.counts(cases, missing, failed, added), gates=found,
+        warnings=outcome.notices(
+            options, found, cases, pairs, differences, any(run.id == base[1].id for _, run in news)
+        ),
+        exit_code=code, exit_reason={3: "gate", 4: "input"}.get(code, "ok"),  # type: ignore[arg-type]
+    )  # fmt: skip
+
+
+def _correction(pairs: Iterable[Pair]) -> Correction | None:
+    """That of all pairs; where they differ, the joint one, which is used for large families."""
+    used = [pair.correction for pair in pairs if pair.correction is not None]
+    return None if not used else "max-t" if "max-t" in used else "bh"
+
+
+def _side_row(named: Named) -> SideRow:
+    name, run = named
+    allowed = used_sessions(run)
+    return SideRow(
+        source=name, run_id=run.id, label=run.label, started_at=run.started_at, machine=machine_line(run),
+        sessions=run.settings.sessions if allowed is None else len(allowed),
+    )  # fmt: skip
+
+
+def _require_same_machine(found: Sequence[Difference], base: str, new: str, options: CompareOptions) -> None:
+    foreign = [row for row in found if row.scope in IDENTITY]
+    if foreign and not options.allow_different_machine:
+        raise InputError(
+            "not-comparable", f"{base} and {new} stem from different machines", why=_listed(foreign),
+            hint="measure both on one machine, or compare all the same with --allow-different-machine",
+        )  # fmt: skip
+
+
+def _require_common(
+    part: Paired, rows: Sequence[JudgedCase], found: Sequence[Difference], base: str, new: str
+) -> None:
+    """A file whose every case failed is a result; one that shares nothing with the base is not."""
+    if any(row.verdict != "not-comparable" for row in rows) or part.failed:
+        return
+    if rows:
+        reasons = [row for row in found if row.scope in ("protocol", "op")]
+        raise InputError(
+            "not-comparable", f"{base} and {new} have no case that can be compared",
+            why=_listed(reasons) or "the numbers of every common case are implausible",
+            hint="measure both with the same options and the same definition of the ops",
+        )  # fmt: skip
+    raise InputError(
+        "not-comparable", f"{base} and {new} have no case in common",
+        why=f"cases with a number: {len(part.missing)} in {base} alone, {len(part.added)} in {new} alone, none in both",
+        hint="measure the same ops, sizes and devices on both sides",
+    )  # fmt: skip
+
+
+def _listed(rows: Sequence[Difference], most: int = 4) -> str:
+    """`cpu: 'A' against 'B'; usable_cpus: '2' against '4'`."""
+    texts = list(dict.fromkeys(f"{row.field}: {row.base!r} against {row.value!r}" for row in rows))
+    more = f"; and {len(texts) - most} more" if len(texts) > most else ""
+    return "; ".join(texts[:most]) + more

@@ -1,0 +1,139 @@
+"""Gates, notices and counts: what follows from the verdicts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from gpubench.report.compare.judge import MIN_SESSIONS
+from gpubench.report.compare.options import CompareOptions
+from gpubench.report.compare.types import (
+    AbsentCase,
+    Counts,
+    Difference,
+    Gate,
+    GateName,
+    JudgedCase,
+    Notice,
+    Pair,
+)
+
+
+def gates(
+    options: CompareOptions,
+    cases: Sequence[JudgedCase],
+    missing: Sequence[AbsentCase],
+    failed: Sequence[AbsentCase],
+    *,
+    can_fire: bool,
+) -> tuple[Gate, ...]:
+    """The gates asked for, each with the cases that breach it. `can_fire`: SLOWER was possible at all."""
+    heard = [row for row in cases if not row.muted]
+    breaches: dict[GateName, Callable[[], list[str]]] = {
+        "slower": lambda: [row.id for row in heard if row.verdict == "SLOWER"],
+        "unsure": lambda: [row.id for row in heard if row.verdict == "UNSURE"],
+        "failed": lambda: [row.id for row in failed if not row.muted],
+        # Whatever cannot be compared any more is missing from the comparison.
+        "missing": lambda: (
+            [row.id for row in missing if not row.muted]
+            + [row.id for row in heard if row.verdict == "not-comparable"]
+        ),
+        "noisy": lambda: [row.id for row in heard if {"noisy", "unstable"} & set(row.labels)],
+    }
+    found = []
+    for name in options.gates:
+        ids = tuple(dict.fromkeys(breaches[name]()))
+        impossible = name == "slower" and not can_fire
+        found.append(Gate(name=name, passed=not ids and not impossible, impossible=impossible, ids=ids))
+    return tuple(found)
+
+
+def ending(options: CompareOptions, found: Sequence[Gate]) -> int:
+    """The exit code: 4 for a gate on regressions that could not fire and had to, 3 for one that failed, else 0."""
+    if options.regressions_must_count and any(gate.impossible for gate in found):
+        return 4
+    failed = any(not gate.passed and not gate.impossible for gate in found)
+    return 3 if failed and not options.advisory else 0
+
+
+def notices(
+    options: CompareOptions,
+    found: Sequence[Gate],
+    cases: Sequence[JudgedCase],
+    pairs: Sequence[Pair],
+    differences: Sequence[Difference],
+    same_run: bool,
+) -> tuple[Notice, ...]:
+    """What a reader has to know before trusting the verdicts."""
+    rows = [row for row in cases if row.verdict != "not-comparable"]
+    few = [row for row in rows if min(row.k_base, row.k_new) < MIN_SESSIONS]
+    told = []
+    if few:
+        told.append(_few_sessions(len(few), len(rows)))
+    if any(gate.impossible for gate in found):
+        told.append(_no_gate(bool(rows) and len(few) == len(rows)))
+    if not all(pair.interleaved for pair in pairs):
+        told.append(
+            Notice(
+                code="not-interleaved", severity="warning",
+                message="base and new were measured one after the other, so drift of the machine looks like a change; "
+                "the threshold is 10 % where --threshold does not say otherwise",
+                hint="measure sessions of both in turns",
+            )
+        )  # fmt: skip
+    if any(row.scope in ("machine", "device") for row in differences):
+        told.append(
+            Notice(
+                code="different-machine", severity="warning",
+                message="the files stem from different machines: what differs may be the machine, not the code",
+                hint="measure both on one machine",
+            )
+        )  # fmt: skip
+    if same_run:
+        told.append(
+            Notice(
+                code="same-run", severity="info", message="both files hold the same run",
+                hint="give the result of another run as NEW",
+            )
+        )  # fmt: skip
+    return tuple(told)
+
+
+def counts(
+    cases: Sequence[JudgedCase],
+    missing: Sequence[AbsentCase],
+    failed: Sequence[AbsentCase],
+    added: Sequence[AbsentCase],
+) -> Counts:
+    """Cases by verdict; muted ones apart."""
+    heard = [row.verdict for row in cases if not row.muted]
+    muted = [row.muted for row in cases]
+    for rows in (missing, failed, added):
+        muted += [row.muted for row in rows]
+    return Counts(
+        faster=heard.count("FASTER"), slower=heard.count("SLOWER"), same=heard.count("SAME"),
+        unsure=heard.count("UNSURE"), not_comparable=heard.count("not-comparable"),
+        missing=_heard(missing), failed=_heard(failed), added=_heard(added), muted=muted.count(True),
+    )  # fmt: skip
+
+
+def _heard(rows: Sequence[AbsentCase]) -> int:
+    return sum(1 for row in rows if not row.muted)
+
+
+def _few_sessions(few: int, all_cases: int) -> Notice:
+    which = "every case has" if few == all_cases else f"{few} of {all_cases} cases have"
+    return Notice(
+        code="few-sessions", severity="warning",
+        message=f"{which} fewer than {MIN_SESSIONS} sessions on a side, too few to tell a change from chance",
+        hint=f"measure both with --sessions {MIN_SESSIONS} or more",
+    )  # fmt: skip
+
+
+def _no_gate(for_want_of_sessions: bool) -> Notice:
+    hint = f"measure both with --sessions {MIN_SESSIONS} or more" if for_want_of_sessions else (
+        "compare cases that no --ignore mutes, with more sessions or a larger --alpha"
+    )  # fmt: skip
+    return Notice(
+        code="no-gate", severity="warning", hint=hint,
+        message="no regression gate was applied: nothing in these files could have made it fail",
+    )  # fmt: skip

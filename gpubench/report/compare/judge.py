@@ -1,0 +1,186 @@
+"""FASTER, SLOWER, SAME or UNSURE per case, by tests on whole sessions (measurement.md, section 12)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+
+import msgspec
+
+from gpubench import stats
+from gpubench.report.analysis.types import CaseResult
+from gpubench.report.compare.max_t import MAX_RELABELLINGS, max_t
+from gpubench.report.compare.types import Correction, JudgedCase, VerdictWord
+
+MIN_SESSIONS = stats.MIN_BOOTSTRAP_SESSIONS
+SAME_ALPHA = 0.10  # SAME is said where the 90 % interval lies within the threshold
+# Benjamini-Hochberg needs this much room between the smallest p that can occur and alpha / m, or it could not
+# report one slow case among m reliably.
+BH_ROOM = 4
+MOST_SESSIONS = 100  # advice to measure more often than this is none
+
+
+class Twin(msgspec.Struct, frozen=True, kw_only=True):
+    """One case on both sides, both with a number. `low` maps a session to its low end in seconds.
+
+    `cycles`: the low ends in clock cycles per session, where both sides know their clock in every session.
+    """
+
+    base: CaseResult
+    new: CaseResult
+    base_low: dict[int, float]
+    new_low: dict[int, float]
+    base_cycles: tuple[float, ...] = ()
+    new_cycles: tuple[float, ...] = ()
+    threshold: float
+    muted: bool = False
+
+    @property
+    def testable(self) -> bool:
+        """Whether both sides have the sessions that a verdict takes."""
+        return min(len(self.base_low), len(self.new_low)) >= MIN_SESSIONS
+
+
+class _Tested(msgspec.Struct, frozen=True, kw_only=True):
+    """What the tests say about one case. p-values: (that it is slower, that it is faster)."""
+
+    low: float
+    ratio: float
+    high: float
+    inner: tuple[float, float]
+    p: tuple[float, float]
+    adjusted: tuple[float, float] | None
+
+
+def low_ends(row: CaseResult, first: int) -> dict[int, float]:
+    """Per session the smallest of its `first` used samples: what a busy neighbour changes least."""
+    return {session: min(samples[:first]) for session, samples in row.sessions.items()}
+
+
+def fewest_samples(*rows: CaseResult) -> int:
+    """The smallest number of samples in any session: a minimum of more samples would be lower by itself."""
+    return min(len(samples) for row in rows for samples in row.sessions.values())
+
+
+def correction_of(family: Sequence[Twin], alpha: float) -> Correction | None:
+    """How p-values are adjusted over the family: by its size and its sessions alone; None if it is empty."""
+    if not family:
+        return None
+    return "bh" if BH_ROOM * _coarsest(family) <= alpha / len(family) else "max-t"
+
+
+def can_fire(family: Sequence[Twin], alpha: float) -> bool:
+    """Whether any samples at all could have made one of these cases SLOWER."""
+    return any(_least_p(twin) <= alpha for twin in family)
+
+
+def judged(twins: Sequence[Twin], alpha: float, new: int) -> tuple[JudgedCase, ...]:
+    """The verdicts, in the order of `twins`. The answer does not depend on that order, nor on that of sessions."""
+    family = [twin for twin in twins if twin.testable and not twin.muted]
+    adjusted = _adjusted(family, correction_of(family, alpha))
+    return tuple(
+        _judge(twin, _tested(twin, adjusted.get(twin.base.id)) if twin.testable else None, alpha, new)
+        for twin in twins
+    )
+
+
+def _coarsest(family: Iterable[Twin]) -> float:
+    return max(stats.smallest_p(len(twin.base_low), len(twin.new_low)) for twin in family)
+
+
+def _least_p(twin: Twin) -> float:
+    return max(stats.smallest_p(len(twin.base_low), len(twin.new_low)), 1 / (MAX_RELABELLINGS + 1))
+
+
+def _adjusted(family: Sequence[Twin], correction: Correction | None) -> dict[str, tuple[float, float]]:
+    if correction == "bh":
+        raw = [_raw_p(twin) for twin in family]
+        slower = stats.benjamini_hochberg([p for p, _ in raw])
+        faster = stats.benjamini_hochberg([p for _, p in raw])
+        return {twin.base.id: p for twin, p in zip(family, zip(slower, faster, strict=True), strict=True)}
+    # Sessions are relabelled as a whole, so a case that missed some of them is in a family of its own kind.
+    groups: dict[tuple[frozenset[int], frozenset[int]], list[Twin]] = {}
+    for twin in sorted(family, key=lambda twin: twin.base.id):
+        groups.setdefault((frozenset(twin.base_low), frozenset(twin.new_low)), []).append(twin)
+    found = {}
+    for group in groups.values():
+        joint = max_t([_logs(twin.base_low) for twin in group], [_logs(twin.new_low) for twin in group])
+        for twin, (slower_p, faster_p) in zip(group, joint, strict=True):
+            found[twin.base.id] = (min(1.0, slower_p * len(groups)), min(1.0, faster_p * len(groups)))
+    return found
+
+
+def _raw_p(twin: Twin) -> tuple[float, float]:
+    return stats.rank_test(list(twin.base_low.values()), list(twin.new_low.values()))
+
+
+def _logs(low: dict[int, float]) -> list[float]:
+    return [math.log(low[session]) for session in sorted(low)]
+
+
+def _tested(twin: Twin, adjusted: tuple[float, float] | None) -> _Tested:
+    base, new = list(twin.base_low.values()), list(twin.new_low.values())
+    low, ratio, high = stats.shift_ratio(base, new)
+    inner_low, _, inner_high = stats.shift_ratio(base, new, SAME_ALPHA)
+    return _Tested(
+        low=low, ratio=ratio, high=high, inner=(inner_low, inner_high), p=_raw_p(twin), adjusted=adjusted
+    )
+
+
+def _judge(twin: Twin, tested: _Tested | None, alpha: float, new: int) -> JudgedCase:
+    assert twin.base.time is not None
+    assert twin.new.time is not None
+    row = JudgedCase(
+        new=new, id=twin.base.id, verdict="UNSURE", reason="few-sessions", muted=twin.muted,
+        base_s=twin.base.time.estimate, new_s=twin.new.time.estimate, threshold=twin.threshold,
+        k_base=len(twin.base_low), k_new=len(twin.new_low), sessions_needed=MIN_SESSIONS,
+        labels=tuple(dict.fromkeys(side.label for side in (twin.base, twin.new) if side.label != "ok")),
+    )  # fmt: skip
+    if tested is None:
+        low, ratio, high = stats.shift_ratio(list(twin.base_low.values()), list(twin.new_low.values()))
+        return msgspec.structs.replace(row, ratio=ratio, lo=low, hi=high)
+    verdict, reason = _verdict(twin, tested, alpha)
+    worse = 0 if tested.ratio >= 1 else 1
+    return msgspec.structs.replace(
+        row, verdict=verdict, reason=reason, ratio=tested.ratio, lo=tested.low, hi=tested.high,
+        p=tested.p[worse], p_adjusted=None if tested.adjusted is None else tested.adjusted[worse],
+        sessions_needed=_sessions_needed(row, tested) if reason == "noise" else None,
+    )  # fmt: skip
+
+
+def _verdict(twin: Twin, tested: _Tested, alpha: float) -> tuple[VerdictWord, str | None]:
+    """The word, and for UNSURE its reason."""
+    if "throttled" in (twin.base.label, twin.new.label):
+        return "UNSURE", "throttled"
+    limit = 1 + twin.threshold
+    adjusted = tested.p if tested.adjusted is None else tested.adjusted
+    words: tuple[tuple[VerdictWord, int, Callable[[float], float]], ...] = (
+        ("SLOWER", 0, lambda ratio: ratio), ("FASTER", 1, lambda ratio: 1 / ratio),
+    )  # fmt: skip
+    for word, side, effect in words:
+        if max(tested.p[side], adjusted[side]) <= alpha and effect(tested.ratio) > limit:
+            if twin.base_cycles and effect(_cycle_ratio(twin)) <= 1 + twin.threshold / 2:
+                return "UNSURE", "clock-limited"
+            return word, None
+    if 1 / limit <= tested.inner[0] and tested.inner[1] <= limit:
+        return "SAME", None
+    return "UNSURE", "noise"
+
+
+def _cycle_ratio(twin: Twin) -> float:
+    return stats.shift_ratio(twin.base_cycles, twin.new_cycles)[1]
+
+
+def _sessions_needed(row: JudgedCase, tested: _Tested) -> int | None:
+    """Sessions a side after which the interval should be narrow enough, as its width falls with their root.
+
+    None where more sessions are no remedy: the ratio is at the threshold, or there would be too many of them.
+    """
+    assert row.threshold is not None
+    sessions = min(row.k_base, row.k_new)
+    half = math.log(tested.inner[1] / tested.inner[0]) / 2
+    distance = abs(math.log1p(row.threshold) - abs(math.log(tested.ratio)))
+    if distance <= 0:
+        return None
+    needed = max(sessions + 1, math.ceil(sessions * (half / distance) ** 2))
+    return needed if needed <= MOST_SESSIONS else None

@@ -1,0 +1,53 @@
+"""What the user asks of a comparison: thresholds, muted cases and gates, as checked values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from gpubench.model.case import Case
+from gpubench.report.compare.types import DEFAULT_GATES, GateName
+from gpubench.stats import ALPHA
+
+Test = Callable[[Case], bool]
+INTERLEAVED, APART = 0.05, 0.10  # thresholds of the effect, as shares
+
+
+class CompareOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """`thresholds`: (selection or None for every case, share); of those that select a case the last one holds.
+
+    `fail_on` None: the default gates, and nobody insists on the one for regressions unless `insist` does, as a CI
+    does. `advisory`: a gate that fails is told and does not end the program.
+    """
+
+    fail_on: tuple[GateName, ...] | None = None
+    thresholds: tuple[tuple[Test | None, float], ...] = ()
+    ignored: tuple[Test, ...] = ()
+    alpha: float = ALPHA
+    advisory: bool = False
+    allow_different_machine: bool = False
+    insist: bool = False
+
+    @property
+    def gates(self) -> tuple[GateName, ...]:
+        """The gates that are applied."""
+        return DEFAULT_GATES if self.fail_on is None else self.fail_on
+
+    @property
+    def regressions_must_count(self) -> bool:
+        """Whether a gate on regressions that cannot fire is an error."""
+        explicit = self.fail_on is not None and "slower" in self.fail_on
+        return explicit or (self.insist and "slower" in self.gates and not self.advisory)
+
+    def threshold(self, case: Case, interleaved: bool) -> float:
+        """The effect below which a difference is none, as a share."""
+        found = INTERLEAVED if interleaved else APART
+        for selects, share in self.thresholds:
+            if selects is None or selects(case):
+                found = share
+        return found
+
+    def muted(self, case: Case) -> bool:
+        """Whether no gate looks at this case."""
+        return any(selects(case) for selects in self.ignored)

@@ -1,0 +1,122 @@
+"""Which cases of two runs belong together, and why the others do not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from gpubench import stats
+from gpubench.model.result import Measurement, Run
+from gpubench.report.analysis.estimate import case_results
+from gpubench.report.analysis.samples import main_blocks
+from gpubench.report.analysis.types import CaseResult
+from gpubench.report.compare.comparability import case_differences
+from gpubench.report.compare.judge import Twin, fewest_samples, low_ends
+from gpubench.report.compare.options import CompareOptions
+from gpubench.report.compare.types import AbsentCase, Difference, JudgedCase
+
+NOT_COMPARABLE = ("op", "protocol")
+
+
+class Paired(msgspec.Struct, frozen=True, kw_only=True):
+    """`twins` can be compared; `refused` have numbers that mean different things; the rest has one number."""
+
+    twins: tuple[Twin, ...]
+    refused: tuple[JudgedCase, ...]
+    missing: tuple[AbsentCase, ...]
+    failed: tuple[AbsentCase, ...]
+    added: tuple[AbsentCase, ...]
+    differences: tuple[Difference, ...]
+
+
+class Side(msgspec.Struct, frozen=True):
+    """One run with the rows of its cases and its measurements, by case id."""
+
+    run: Run
+    rows: dict[str, CaseResult]
+    measurements: dict[str, Measurement]
+
+
+def side(run: Run) -> Side:
+    """What a comparison needs of one run."""
+    measurements = {outcome.id: outcome for outcome in run.outcomes if isinstance(outcome, Measurement)}
+    return Side(run, {row.id: row for row in case_results(run)}, measurements)
+
+
+def paired(
+    base: Side, new: Side, index: int, options: CompareOptions, *, alike: bool, takes_turns: bool
+) -> Paired:
+    """The cases of `new`, number `index`, against `base`. `alike`: the protocol of the runs is the same."""
+    ours, theirs = base.rows, new.rows
+    twins, refused = [], []
+    differences: list[Difference] = []
+    missing: list[AbsentCase] = []
+    failed: list[AbsentCase] = []
+    for case_id, row in ours.items():
+        if row.time is None:
+            continue
+        other = theirs.get(case_id)
+        muted = options.muted(row.case)
+        if other is None or other.time is None:
+            place = failed if other is not None and other.outcome == "failure" else missing
+            place.append(_absent(case_id, other, index, muted))
+            continue
+        both = base.measurements[case_id], new.measurements[case_id]
+        found = case_differences(base.run, new.run, *both, index)
+        differences += found
+        reasons = ["protocol"] if not alike else [row.scope for row in found if row.scope in NOT_COMPARABLE]
+        reasons += ["implausible"] if "implausible" in (row.label, other.label) else []
+        if reasons:
+            refused.append(_refused(row, other, index, reasons[0], muted))
+        else:
+            twins.append(_twin(base, new, row, other, options.threshold(row.case, takes_turns), muted))
+    added = [
+        _absent(case_id, ours.get(case_id), index, options.muted(row.case))
+        for case_id, row in theirs.items()
+        if row.time is not None and (case_id not in ours or ours[case_id].time is None)
+    ]
+    return Paired(
+        twins=tuple(twins), refused=tuple(refused), missing=tuple(missing), failed=tuple(failed),
+        added=tuple(added), differences=tuple(differences),
+    )  # fmt: skip
+
+
+def _absent(case_id: str, row: CaseResult | None, index: int, muted: bool) -> AbsentCase:
+    """Why the side whose row this is has no number."""
+    if row is None:
+        return AbsentCase(
+            new=index, id=case_id, reason="absent", detail="the case is not in the file", muted=muted
+        )
+    return AbsentCase(new=index, id=case_id, reason=row.reason or "unknown", detail=row.detail, muted=muted)
+
+
+def _refused(row: CaseResult, other: CaseResult, index: int, reason: str, muted: bool) -> JudgedCase:
+    assert row.time is not None
+    assert other.time is not None
+    return JudgedCase(
+        new=index, id=row.id, verdict="not-comparable", reason=reason, base_s=row.time.estimate,
+        new_s=other.time.estimate, k_base=len(row.sessions), k_new=len(other.sessions), muted=muted,
+    )  # fmt: skip
+
+
+def _twin(base: Side, new: Side, row: CaseResult, other: CaseResult, threshold: float, muted: bool) -> Twin:
+    first = fewest_samples(row, other)
+    ours, theirs = low_ends(row, first), low_ends(other, first)
+    our_cycles, their_cycles = _cycles(base, row, ours), _cycles(new, other, theirs)
+    known = bool(our_cycles and their_cycles)
+    return Twin(
+        base=row, new=other, base_low=ours, new_low=theirs, threshold=threshold, muted=muted,
+        base_cycles=our_cycles if known else (), new_cycles=their_cycles if known else (),
+    )  # fmt: skip
+
+
+def _cycles(side: Side, row: CaseResult, low: dict[int, float]) -> tuple[float, ...]:
+    """The low ends in cycles of the device's clock; empty where one session does not know it."""
+    clocks: dict[int, Sequence[float]] = {
+        session: [hertz for block in blocks for hertz in block.clock_hz or ()]
+        for session, blocks in main_blocks(side.run, side.measurements[row.id]).items()
+    }
+    if not all(clocks.get(session) for session in low):
+        return ()
+    return tuple(seconds * stats.median(clocks[session]) for session, seconds in low.items())

@@ -1,0 +1,211 @@
+"""A comparison as sections and tables for people, one document for each new file."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gpubench.report.compare.types import AbsentCase, Comparison, Gate, JudgedCase, Pair, SideRow, VerdictWord
+from gpubench.report.formats._document import Cell, Column, Document, Section, Table, Tone, cells, printable
+from gpubench.report.formats._numbers import interval_text, short_ratio_text
+from gpubench.stats import Interval
+from gpubench.units import format_seconds
+
+# What asks for a reader's attention first. SAME is folded where that is possible.
+ORDER: tuple[tuple[VerdictWord, str, Tone], ...] = (
+    ("SLOWER", "Slower", "bad"), ("FASTER", "Faster", "good"), ("UNSURE", "Unsure", "plain"),
+    ("not-comparable", "Not comparable", "plain"), ("SAME", "Same", "muted"),
+)  # fmt: skip
+REASONS = {
+    "few-sessions": "few-sessions: fewer than 5 sessions on a side",
+    "noise": "noise: neither a change nor its absence is proven",
+    "throttled": "throttled: the device was slowed down while it was measured",
+    "clock-limited": "clock-limited: slower or faster by the clock of the device, not by its work",
+    "protocol": "protocol: measured in another way",
+    "op": "op: the op's definition is another one",
+    "implausible": "implausible: a number that cannot be true",
+}
+CORRECTIONS = {"bh": "Benjamini-Hochberg", "max-t": "max-T permutations"}
+_MOST_IDS = 5
+
+
+def documents(comparison: Comparison, unit: str) -> list[Document]:
+    """One for each new file; the last one has the gates. `unit`: auto, s, ms, us or ns."""
+    last = len(comparison.new) - 1
+    return [
+        Document(
+            headings=_headings(comparison, i),
+            sections=tuple(
+                section
+                for section in (
+                    _verdict_section(comparison, i),
+                    _gates_section(comparison) if i == last else None,
+                    *_case_sections(comparison, i, unit),
+                    _absent_section(comparison, i),
+                    _differences_section(comparison, i),
+                    _notices_section(comparison) if i == last else None,
+                )
+                if section is not None
+            ),
+        )
+        for i in range(last + 1)
+    ]
+
+
+def _headings(comparison: Comparison, index: int) -> tuple[str, ...]:
+    base, new = comparison.base, comparison.new[index]
+    machines = [f"Machine: {printable(base.machine)}"]
+    if base.machine != new.machine:
+        machines = [f"Machine of base: {printable(base.machine)}", f"Machine of new: {printable(new.machine)}"]
+    return (_side_text("Base", base), _side_text("New", new), *machines)
+
+
+def _side_text(title: str, side: SideRow) -> str:
+    label = f" ({printable(side.label)})" if side.label else ""
+    sessions = f"{side.sessions} session{'s' if side.sessions != 1 else ''}"
+    return f"{title}: {printable(side.source)}{label}, {side.started_at}, {sessions}"
+
+
+def _verdict_section(comparison: Comparison, index: int) -> Section:
+    heard = [row for row in comparison.cases if row.new == index and not row.muted]
+    words = [row.verdict for row in heard]
+    parts = [f"{words.count(word)} {title.lower()}" for word, title, _ in ORDER if word in words]
+    for name, rows in (
+        ("missing", comparison.missing),
+        ("failed", comparison.failed),
+        ("added", comparison.added),
+    ):
+        count = sum(1 for row in rows if row.new == index and not row.muted)
+        parts += [f"{count} {name}"] if count else []
+    muted = sum(1 for row in comparison.cases if row.new == index and row.muted)
+    parts += [f"{muted} ignored"] if muted else []
+    total = f"{len(heard)} case{'s' if len(heard) != 1 else ''} compared"
+    lines = [
+        f"{total}: {', '.join(parts)}" if parts else total,
+        _test_text(comparison, comparison.pairs[index]),
+    ]
+    return Section(key="verdict", title="Verdict", lines=tuple(lines))
+
+
+def _test_text(comparison: Comparison, pair: Pair) -> str:
+    shares = sorted({row.threshold for row in comparison.cases if row.threshold is not None})
+    apart = (
+        f"{_percent(shares[0])} to {_percent(shares[-1])}"
+        if len(shares) > 1
+        else _percent(shares[0] if shares else 0)
+    )
+    if pair.correction is None:
+        return f"No case was tested; the threshold would be {apart}."
+    turns = "in turns" if pair.interleaved else "one side after the other"
+    return (
+        f"Threshold {apart}, sessions {turns}, alpha {_percent(comparison.alpha)} over {pair.family} "
+        f"case{'s' if pair.family != 1 else ''} tested together ({CORRECTIONS[pair.correction]})."
+    )
+
+
+def _gates_section(comparison: Comparison) -> Section | None:
+    if not comparison.gates:
+        return None
+    return Section(key="gates", title="Gates", lines=tuple(_gate_text(gate) for gate in comparison.gates))
+
+
+def _gate_text(gate: Gate) -> str:
+    if gate.impossible:
+        return f"{gate.name}: not applied, as it could not have failed"
+    if gate.passed:
+        return f"{gate.name}: passed"
+    more = f" and {len(gate.ids) - _MOST_IDS} more" if len(gate.ids) > _MOST_IDS else ""
+    return f"{gate.name}: FAILED by {', '.join(gate.ids[:_MOST_IDS])}{more}"
+
+
+def _case_sections(comparison: Comparison, index: int, unit: str) -> list[Section]:
+    found = []
+    for word, title, tone in ORDER:
+        rows = [row for row in comparison.cases if row.new == index and row.verdict == word]
+        tables = tuple(
+            _table([row for row in rows if row.reason == reason], reason, unit, tone)
+            for reason in dict.fromkeys(row.reason for row in rows)
+        )
+        if tables:
+            found.append(Section(key=word.lower(), title=title, tables=tables, folded=word == "SAME"))
+    return found
+
+
+def _table(rows: Sequence[JudgedCase], reason: str | None, unit: str, tone: Tone) -> Table:
+    """The case ids are the keys that --ignore and --threshold take, so they stand in full."""
+    needed = any(row.sessions_needed is not None for row in rows)
+    tested = any(row.p_adjusted is not None for row in rows)
+    columns = (
+        Column("case"), Column("new/base", right=True),
+        *((Column("sessions", right=True),) if needed else ()),
+        Column("base -> new", right=True, rank=1),
+        *((Column("adjusted p", right=True, rank=3),) if tested else ()),
+        Column("threshold", right=True, rank=2),
+    )  # fmt: skip
+    body = [
+        cells(
+            printable(row.id) + (" (ignored)" if row.muted else ""), Cell(_ratio_text(row), tone),
+            *((f"{row.sessions_needed or '-'}",) if needed else ()),
+            f"{_time_text(row.base_s, unit)} -> {_time_text(row.new_s, unit)}",
+            *((_p_text(row.p_adjusted),) if tested else ()),
+            "-" if row.threshold is None else _percent(row.threshold),
+        )
+        for row in rows
+    ]  # fmt: skip
+    legend = "sessions: how many on each side should settle it; -: more sessions will not" if needed else ""
+    return Table(columns, tuple(body), title=REASONS.get(reason or "", reason or ""), legend=legend)
+
+
+def _ratio_text(row: JudgedCase) -> str:
+    if row.ratio is None or row.lo is None or row.hi is None:
+        return "-"
+    ratio = Interval(row.lo, row.ratio, row.hi, "bootstrap")
+    return f"{short_ratio_text(ratio)} {interval_text(ratio)}"
+
+
+def _absent_section(comparison: Comparison, index: int) -> Section | None:
+    found: list[tuple[str, Sequence[AbsentCase]]] = [
+        ("failed in new", comparison.failed), ("missing in new", comparison.missing),
+        ("added in new", comparison.added),
+    ]  # fmt: skip
+    body = [
+        cells(what, printable(row.id) + (" (ignored)" if row.muted else ""), _reason_text(what, row))
+        for what, rows in found
+        for row in rows
+        if row.new == index
+    ]
+    if not body:
+        return None
+    table = Table((Column("what"), Column("case"), Column("reason")), tuple(body))
+    return Section(key="absent", title="On one side only", tables=(table,))
+
+
+def _reason_text(what: str, row: AbsentCase) -> str:
+    where = "in base: " if what == "added in new" else ""
+    return printable(f"{where}{row.reason}" + (f": {row.detail}" if row.detail else ""))
+
+
+def _differences_section(comparison: Comparison, index: int) -> Section | None:
+    rows = [row for row in comparison.differences if row.new == index]
+    whole = [row for row in rows if row.id is None]
+    lines = [printable(f"{row.scope} {row.field}: {row.base or '-'} -> {row.value or '-'}") for row in whole]
+    for scope, field in dict.fromkeys((row.scope, row.field) for row in rows if row.id is not None):
+        count = len({row.id for row in rows if (row.scope, row.field) == (scope, field) and row.id is not None})
+        lines.append(f"{scope} {field}: differs in {count} case{'s' if count != 1 else ''}")
+    return Section(key="differences", title="Differences", lines=tuple(lines)) if lines else None
+
+
+def _notices_section(comparison: Comparison) -> Section | None:
+    lines = tuple(f"{row.code}: {row.message}; {row.hint}" for row in comparison.warnings)
+    return Section(key="warnings", title="Warnings", lines=lines) if lines else None
+
+
+def _time_text(seconds: float | None, unit: str) -> str:
+    return "-" if seconds is None else format_seconds(seconds, digits=3, unit=unit)
+
+
+def _p_text(p: float | None) -> str:
+    return "-" if p is None else f"{p:.2g}"
+
+
+def _percent(share: float) -> str:
+    return f"{share * 100:g} %"

@@ -1,0 +1,108 @@
+"""The exact rank test, its interval and the false discovery rate: against brute force and by symmetry."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpubench import stats
+
+# Few different values, so that ties are common.
+coarse = st.integers(1, 6).map(float)
+side = st.lists(coarse, min_size=1, max_size=5)
+times = st.floats(1e-6, 1e3, allow_nan=False)
+sessions = st.lists(times, min_size=1, max_size=7)
+
+
+def brute_force(base: list[float], new: list[float]) -> tuple[float, float]:
+    """Both p-values by trying every way to put the values on two sides."""
+    pooled = base + new
+    rank = {
+        value: sum(1 for other in pooled if other < value) + (pooled.count(value) - 1) / 2 for value in pooled
+    }
+    seen = sum(rank[value] for value in new)
+    sums = [sum(rank[v] for v in chosen) for chosen in itertools.combinations(pooled, len(new))]
+    return sum(x >= seen for x in sums) / len(sums), sum(x <= seen for x in sums) / len(sums)
+
+
+@given(side, side)
+def test_the_rank_test_is_the_exact_one_with_ties(base, new):
+    assert stats.rank_test(base, new) == pytest.approx(brute_force(base, new))
+
+
+@pytest.mark.parametrize(("k", "ways"), [(3, 20), (4, 70), (5, 252), (6, 924), (10, 184756)])
+def test_the_smallest_p_is_that_of_complete_separation(k, ways):
+    base, new = [float(i) for i in range(k)], [100.0 + i for i in range(k)]
+    assert stats.smallest_p(k, k) == 1 / ways
+    assert stats.rank_test(base, new) == (1 / ways, 1.0)
+    assert stats.rank_test(new, base) == (1.0, 1 / ways)
+
+
+def test_many_sessions_are_no_trouble():
+    larger, smaller = stats.rank_test(
+        [float(i) for i in range(0, 120, 2)], [float(i) for i in range(1, 120, 2)]
+    )
+    assert 0.4 < larger < 0.5 < smaller < 0.6
+
+
+@given(sessions, sessions, st.randoms())
+def test_swapping_the_sides_inverts_the_ratio_and_order_does_not_matter(base, new, chance):
+    low, ratio, high = stats.shift_ratio(base, new)
+    assert low <= ratio * (1 + 1e-12)
+    assert ratio <= high * (1 + 1e-12)
+    back_low, back, back_high = stats.shift_ratio(new, base)
+    assert [ratio * back, low * back_high, high * back_low] == pytest.approx([1, 1, 1])
+    chance.shuffle(base)
+    chance.shuffle(new)
+    assert stats.shift_ratio(base, new) == (low, ratio, high)
+
+
+@pytest.mark.parametrize(("k", "alpha"), [(5, 0.05), (5, 0.10), (8, 0.05)])
+def test_the_interval_is_what_the_test_does_not_reject(k, alpha):
+    """Dividing `new` by an end of the interval brings the test to the edge of rejection, and not before."""
+    chance = random.Random(3)
+    base = [math.exp(chance.gauss(0, 0.05)) for _ in range(k)]
+    new = [math.exp(chance.gauss(0.1, 0.05)) for _ in range(k)]
+    low, _, high = stats.shift_ratio(base, new, alpha)
+    inside = [stats.rank_test(base, [y / at for y in new]) for at in (low * 1.0001, high / 1.0001)]
+    outside = [stats.rank_test(base, [y / at for y in new]) for at in (low / 1.0001, high * 1.0001)]
+    assert all(min(p) > alpha / 2 for p in inside)
+    assert outside[0][0] <= alpha / 2
+    assert outside[1][1] <= alpha / 2
+
+
+def test_the_interval_covers_the_truth():
+    chance = random.Random(1)
+    hits = 0
+    for _ in range(300):
+        base = [math.exp(chance.gauss(0, 0.03)) for _ in range(6)]
+        new = [1.1 * math.exp(chance.gauss(0, 0.03)) for _ in range(6)]
+        low, _, high = stats.shift_ratio(base, new)
+        hits += low <= 1.1 <= high
+    assert hits >= 0.93 * 300
+
+
+def test_benjamini_hochberg_as_published():
+    # Benjamini and Hochberg 1995, section 3.2: four of these 15 are rejected at 5 %.
+    p = [
+        0.0001, 0.0004, 0.0019, 0.0095, 0.0201, 0.0278, 0.0298, 0.0344, 0.0459, 0.3240, 0.4262, 0.5719, 0.6528,
+        0.7590, 1.0,
+    ]  # fmt: skip
+    adjusted = stats.benjamini_hochberg(p)
+    assert sum(value <= 0.05 for value in adjusted) == 4
+    assert adjusted == sorted(adjusted)
+    assert adjusted[0] == pytest.approx(0.0015)
+
+
+@given(st.lists(st.floats(0, 1), max_size=12), st.randoms())
+def test_benjamini_hochberg_keeps_the_order_it_was_given(p, chance):
+    order = list(range(len(p)))
+    chance.shuffle(order)
+    adjusted = stats.benjamini_hochberg(p)
+    assert stats.benjamini_hochberg([p[i] for i in order]) == [adjusted[i] for i in order]
+    assert all(p_one <= better + 1e-12 <= 1 + 1e-9 for p_one, better in zip(p, adjusted, strict=True))
