@@ -1,0 +1,162 @@
+"""`gpubench advise` as a user runs it: where it looks, what it refuses, and the example of docs/advice.md."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import jsonschema
+import msgspec
+import pytest
+
+from gpubench.detect import inspect
+from gpubench.store import save
+from tests.architecture.test_imports import HEAVY, NEVER, loaded
+from tests.conftest import Program
+from tests.unit.report.builders import case, curve, measured, run_of
+
+ROOT = Path(__file__).parents[2]
+RUN = run_of(
+    [
+        *curve({256: 0.5, 1024: 2.0, 4096: 8.0}, regime="transfer-always"),
+        *(measured(case(n=n, device="cupy:0"), 5e-5) for n in (256, 1024, 4096)),
+    ]
+)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> str:
+    save(RUN, tmp_path / "run.json")
+    return "run.json"
+
+
+def test_the_answer_comes_first(gpubench: Program, file: str) -> None:
+    done = gpubench("advise", "matmul", "--size", "1k", "--from", file)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith(
+        "matmul float32, n = 1024, data on the host, copied at every call: cupy:0 (library)\n"
+    )
+
+
+def test_where_the_data_is_decides(gpubench: Program, file: str) -> None:
+    host = gpubench("advise", "matmul", "--size", "256", "--from", file, "--format", "env")
+    device = gpubench(
+        "advise", "matmul", "--size", "256", "--data", "device", "--from", file, "--format", "env"
+    )
+    many = gpubench("advise", "matmul", "--size", "256", "--calls", "1000", "--from", file, "--format", "env")
+    assert "GPUBENCH_ADVICE_DEVICE=numpy:0\n" in host.stdout
+    assert "GPUBENCH_ADVICE_DEVICE=cupy:0\n" in device.stdout
+    assert "GPUBENCH_ADVICE_DEVICE=cupy:0\n" in many.stdout
+    assert "GPUBENCH_ADVICE_BASIS=interpolated\n" in many.stdout
+
+
+def test_outside_of_the_measured_sizes_the_answer_is_unknown(gpubench: Program, file: str) -> None:
+    done = gpubench("advise", "matmul", "--size", "1G", "--from", file, "--format", "json")
+    found = json.loads(done.stdout)
+    assert (done.returncode, found["basis"], found["device_id"]) == (0, "unknown", None)
+
+
+def test_the_schema_is_that_of_the_answer(gpubench: Program, file: str) -> None:
+    schema = json.loads(gpubench("schema", "advise").stdout)
+    done = gpubench("advise", "matmul", "--size", "2000", "--from", file, "--format", "json")
+    jsonschema.validate(json.loads(done.stdout), schema)
+    assert schema["title"] == "gpubench-advise"
+
+
+def test_standard_input(gpubench: Program, file: str, tmp_path: Path) -> None:
+    text = (tmp_path / file).read_text(encoding="utf-8")
+    done = gpubench("advise", "matmul", "--size", "1024", "--from", "-", input=text)
+    assert done.returncode == 0
+
+
+def test_only_results_of_this_machine_answer(gpubench: Program, tmp_path: Path) -> None:
+    foreign, own = tmp_path / "results" / "other", tmp_path / "results" / "own"
+    foreign.mkdir(parents=True)
+    own.mkdir()
+    save(RUN, foreign / "20270101T000000Z-00000002.json")
+    done = gpubench("advise", "matmul", "--size", "1024")
+    assert done.returncode == 4
+    assert "no result of this machine" in done.stderr
+    assert len(done.stderr.splitlines()) == 3
+    here = msgspec.structs.replace(RUN, machine=inspect(), label="mine")
+    save(here, own / "20260101T000000Z-00000001.json")
+    done = gpubench("advise", "matmul", "--size", "1024")
+    assert done.returncode == 0, done.stderr
+    assert ", mine;" in done.stdout
+
+
+@pytest.mark.parametrize("format", ["table", "json", "env"])
+def test_it_loads_what_a_report_loads(file: str, tmp_path: Path, format: str) -> None:
+    modules = loaded(["advise", "matmul", "--size", "1k", "--from", file, "--format", format], tmp_path)
+    assert not modules & (
+        HEAVY | NEVER | {"psutil", "gpubench.measure", "gpubench.backends", "gpubench.detect"}
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["matmull", "--size", "1024"], 2, "did you mean 'matmul'?"),
+        (["matmul", "--size", "1k,2k"], 2, "more than one size"),
+        (["matmul", "--size", "many"], 2, "--size: 'many' at position 1"),
+        (["matmul"], 2, "--size"),
+        (["matmul", "--size", "1k", "--dtype", "flot32"], 2, "did you mean 'float32'?"),
+        (["matmul", "--size", "1k", "--data", "hots"], 2, "did you mean 'host'?"),
+        (["matmul", "--size", "1k", "--format", "jsn"], 2, "did you mean 'json'?"),
+        (["matmul", "--size", "1k", "--calls", "0"], 2, "--calls"),
+        (["matmul", "--size", "1k", "--data", "device", "--calls", "2"], 2, "exclude each other"),
+        (["matmul", "--size", "1k", "--params", "columns=3"], 2, "matmul takes m, k, batch"),
+        (["matmul", "--size", "1k", "--params", "m=3,4"], 2, "more than one shape"),
+        (["matmul", "--size", "1k", "--params", "m=3"], 4, "no result of matmul float32 m=3"),
+        (["matmul", "--size", "1k", "--dtype", "f16"], 4, "no result of matmul float16"),
+        (["relu", "--size", "1k"], 4, "no result of relu"),
+        (["matmul", "--size", "1k", "--from", "missing.json"], 4, "there is no such file"),
+    ],
+)
+def test_mistakes(gpubench: Program, file: str, arguments: list[str], code: int, message: str) -> None:
+    source = [] if "--from" in arguments else ["--from", file]
+    done = gpubench("advise", *arguments, *source)
+    assert (done.returncode, done.stdout) == (code, "")
+    assert message in done.stderr
+    assert len(done.stderr.splitlines()) == 3
+
+
+def test_no_result_at_all(gpubench: Program) -> None:
+    done = gpubench("advise", "matmul", "--size", "1k")
+    assert (done.returncode, done.stdout) == (4, "")
+    assert "run `gpubench run` first" in done.stderr
+
+
+def test_the_examples_of_the_page_work(gpubench: Program, tmp_path: Path) -> None:
+    """docs/advice.md: its commands and its program, on the results that a user would have."""
+    page = (ROOT / "docs" / "advice.md").read_text(encoding="utf-8")
+    here = msgspec.structs.replace(RUN, machine=inspect())
+    (tmp_path / "results").mkdir()
+    save(here, tmp_path / "results" / "20260101T000000Z-00000001.json")
+    commands = re.findall(r"^gpubench (advise .*?)(?: +#.*)?$", page, re.M)
+    assert len(commands) >= 3
+    for command in commands:
+        done = gpubench(*command.split())
+        assert done.returncode == 0, done.stderr
+    program = re.search(r"```python\n(.*?)```", page, re.S)
+    assert program
+    ended = subprocess.run(
+        [sys.executable, "-c", program[1]],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.split() == ["cupy", "numpy"]
+
+
+def test_the_answer_of_the_page_is_the_real_one(gpubench: Program) -> None:
+    page = (ROOT / "docs" / "advice.md").read_text(encoding="utf-8")
+    shown = re.search(r"<!-- gpubench (.*?) -->\n```\n(.*?)```", page, re.S)
+    assert shown
+    assert gpubench(*shown[1].split(), cwd=ROOT).stdout == shown[2]
