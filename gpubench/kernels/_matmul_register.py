@@ -11,10 +11,7 @@ from __future__ import annotations
 import msgspec
 
 from gpubench.kernels._matmul_tile import Tile, sequence
-
-LANES = "xyzw"
-_REAL = {"float32": "f32", "float16": "f32", "float64": "f64"}
-_STORED = {"float32": "f32", "float16": "f16", "float64": "f64"}
+from gpubench.kernels._storage_wgsl import LANES, elements
 
 
 class Layout(msgspec.Struct, frozen=True):
@@ -36,7 +33,7 @@ class Layout(msgspec.Struct, frozen=True):
     @property
     def real(self) -> str:
         """The type of the arithmetic and of workgroup memory."""
-        return _REAL[self.dtype]
+        return elements(self.dtype).real
 
     @property
     def vector(self) -> str:
@@ -66,7 +63,7 @@ class Layout(msgspec.Struct, frozen=True):
     @property
     def out(self) -> str:
         """The type of an element of C in memory."""
-        return self.real if self.tile.splits > 1 else _STORED[self.dtype]
+        return self.real if self.tile.splits > 1 else elements(self.dtype).stored
 
     @property
     def layers(self) -> bool:
@@ -101,7 +98,7 @@ def source(layout: Layout) -> str:
 
 
 def _header(layout: Layout) -> list[str]:
-    stored = _STORED[layout.dtype]
+    stored = elements(layout.dtype).stored
     out = layout.out if layout.scalar_stores else f"vec4<{layout.out}>"
     return [
         *(["enable f16;"] if stored == "f16" else []),

@@ -9,13 +9,13 @@ from gpubench.kernels import _matmul_ladder, _matmul_register
 from gpubench.kernels._limits import ceil_div, fold, require_bindings, require_dtype
 from gpubench.kernels._matmul_register import Layout
 from gpubench.kernels._matmul_tile import TILES, WIDE_TILES, Tile, able, promising, ranked, split
+from gpubench.kernels._storage_wgsl import elements, require_storage
 from gpubench.model.kernel import Candidate, Limits, WgslPass, WgslProgram
 from gpubench.model.op import ITEMSIZE
 
 BINDINGS = ("a", "b", "out")
 _PAD_THREADS = 64
 _SUM_THREADS = 256
-_STORED = {"float32": "f32", "float16": "f16", "float64": "f64"}
 
 
 def register(m: int, n: int, k: int, batch: int, dtype: str, limits: Limits) -> tuple[Candidate, ...]:
@@ -65,7 +65,7 @@ def program(m: int, n: int, k: int, batch: int, dtype: str, limits: Limits, tile
 
 def _sum(layout: Layout, limits: Limits) -> WgslPass:
     """Add the splits of C up, element by element."""
-    count, stored = layout.m * layout.n, _STORED[layout.dtype]
+    count, stored = layout.m * layout.n, elements(layout.dtype).stored
     terms = " + ".join(f"in_[i + {index * count}u]" for index in range(layout.tile.splits))
     text = f"""{"enable f16;" if stored == "f16" else ""}
 @group(0) @binding(0) var<storage, read> in_: array<{layout.real}>;
@@ -87,8 +87,8 @@ def _pad(
     """Copy (batch, rows, columns) into (batch, *padded), zeros around it; a thread writes four neighbours."""
     batch, rows, columns = shape
     down, across = padded[0], padded[1] // 4
-    stored = _STORED[dtype]
-    elements = "\n".join(
+    stored = elements(dtype).stored
+    copies = "\n".join(
         f"    if (inside && 4u * x + {q}u < {columns}u) {{ v.{lane} = in_[start + 4u * x + {q}u]; }}"
         for q, lane in enumerate("xyzw")
     )
@@ -103,7 +103,7 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>, @builtin(num_workgroups) g
     let inside = y < {rows}u;
     let start = (id.z * {rows}u + y) * {columns}u;
     var v = vec4<{stored}>();
-{elements}
+{copies}
     out_[(id.z * {down}u + y) * {across}u + x] = v;
   }}
 }}
@@ -139,9 +139,7 @@ def _ladder(source: str, m: int, n: int, k: int, batch: int, dtype: str, limits:
 
 
 def _require(m: int, n: int, k: int, batch: int, dtype: str, limits: Limits) -> None:
-    require_dtype(dtype, ("float32", "float16", "float64"))
-    if (dtype == "float16" and not limits.float16) or (dtype == "float64" and not limits.float64):
-        raise Unsupported(f"the device has no {dtype} in shaders", reason="no-dtype")
+    require_storage(dtype, limits)
     size = batch * ITEMSIZE[dtype]
     require_bindings({"a": size * m * k, "b": size * k * n, "out": size * m * n}, limits)
 

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from gpubench.model.case import TF32
 from gpubench.model.result import Run
 from gpubench.report.analysis.labels import cpu_cache_bytes
+from gpubench.report.analysis.overheads import GROUP
 from gpubench.report.analysis.types import Bound, CaseResult, Roof, Roofline, RoofShare
 
 MEMORY_OP, COMPUTE_OP = "copy", "matmul"
@@ -59,7 +61,7 @@ def hardware_of(run: Run) -> dict[str, str]:
 
 
 def _counts(row: CaseResult) -> bool:
-    resident = row.case.regime == "resident" and row.case.group != "overhead" and row.bytes > 0
+    resident = row.case.regime == "resident" and row.case.group != GROUP and row.bytes > 0
     return resident and row.time is not None and row.label != "implausible"
 
 
@@ -141,7 +143,7 @@ def _share(run: Run, row: CaseResult, roof: Roof, library_s: float | None) -> Ro
 def _bound(row: CaseResult, roof: Roof) -> Bound | None:
     """Which roof is the lower one for this case; None where the one that counts was not measured, and for
     TF32, whose roof is none of float32's."""
-    if row.case.variant == "tf32":
+    if row.case.variant == TF32:
         return None
     ridge = roof.ridge if roof.ridge is not None else ASSUMED_RIDGE
     if row.flops > ridge * row.bytes:
