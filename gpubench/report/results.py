@@ -16,7 +16,8 @@ def runs(source: str | Path | None = None, results_dir: Path = RESULTS_DIR) -> I
     """The runs that `source` holds, newest first, each read when it is asked for.
 
     A file (`-`: standard input) is taken as it is. A folder, or None for `results_dir` and the user's data folder,
-    gives the runs of this machine. Raises InputError for an unreadable file, and for folders without a usable result.
+    gives the runs of this machine, without those whose inputs, caches or threads were set. Raises InputError for an
+    unreadable file, and for folders without a usable result.
     """
     from gpubench import store
 
@@ -36,7 +37,7 @@ def _of_this_machine(paths: Iterable[Path], folders: Sequence[Path]) -> Iterator
             run = store.load(path)
         except GpubenchError:  # somebody else's JSON beside our results
             continue
-        different = detect.differences(run.machine)
+        different = {**detect.differences(run.machine), **_experiment(run)}
         if different:
             foreign = foreign or "; ".join(f"{name}: {words}" for name, words in different.items())
             continue
@@ -48,13 +49,25 @@ def _of_this_machine(paths: Iterable[Path], folders: Sequence[Path]) -> Iterator
         raise _nothing(folders, foreign)
 
 
+def _experiment(run: Run) -> dict[str, str]:
+    """Settings that make a run show something else than what a call usually takes."""
+    found: dict[str, str] = {}
+    if run.settings.inputs != "random":
+        found["--inputs"] = run.settings.inputs
+    if run.settings.cache != "warm":
+        found["--cache"] = run.settings.cache
+    if run.settings.threads is not None:
+        found["--threads"] = str(run.settings.threads)
+    return found
+
+
 def _nothing(folders: Sequence[Path], foreign: str) -> InputError:
     places = " and ".join(str(folder) for folder in folders)
     if foreign:
         return InputError(
             "other-machine", "there is no result of this machine",
-            why=f"those in {places} are of another one ({foreign})",
-            hint="run `gpubench run` here, or name a file, which is not asked where it was made",
+            why=f"those in {places} are of another one, or of an experiment ({foreign})",
+            hint="run `gpubench run` here, or name a file, which is not asked where and how it was made",
         )  # fmt: skip
     return InputError(
         "no-results", "there is no result to answer from", why=f"no result file in {places}",

@@ -9,8 +9,10 @@ from types import SimpleNamespace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 import gpubench
+from gpubench.detect._host import this_host
 from gpubench.errors import InputError, UsageError
 from gpubench.report.advice import answer
 from gpubench.report.analysis.contest import Key
@@ -132,6 +134,18 @@ def test_a_folder_speaks_for_its_own_machine_alone(tmp_path):
         Policy.load(tmp_path)
     assert error.value.code == "other-machine"
     assert "Test CPU" in error.value.why
+
+
+@pytest.mark.parametrize("odd", [{"inputs": "zeros"}, {"cache": "cold"}, {"threads": 1}])
+def test_a_folder_leaves_experiments_out_and_a_file_does_not(tmp_path, odd):
+    run = replace(RUN, machine=this_host(), settings=replace(RUN.settings, **odd))
+    path = tmp_path / "20260101T000000Z-00000001.json"
+    save(run, path)
+    with pytest.raises(InputError, match="no result of this machine"):
+        Policy.load(tmp_path)
+    assert Policy.load(path).choose("matmul", shape=1024).basis == "measured"
+    save(replace(RUN, machine=this_host()), tmp_path / "20250101T000000Z-00000002.json")
+    assert Policy.load(tmp_path).choose("matmul", shape=1024).basis == "measured"
 
 
 def test_asking_imports_nothing_heavy(tmp_path):
