@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 
 import pytest
 from hypothesis import given
@@ -40,6 +41,18 @@ def test_what_grows_in_both_halves_is_named(field, step):
 def test_unknown_device_memory_is_no_leak():
     known = Held(100 * MIB, 6, 12)
     assert trace(known, known, known).leaks() == []
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc can be told to give memory back")
+def test_memory_that_was_freed_is_not_held():
+    before = leaks.held().rss_bytes
+    blocks = [b"x" * 100_000 for _ in range(600)]
+    pin = blocks[-1]  # the heap's end stays in use: without being told to, the allocator keeps what lies below
+    full = leaks.held().rss_bytes
+    del blocks
+    assert full - before > 50 * MIB
+    assert leaks.held().rss_bytes - before < 10 * MIB
+    assert pin
 
 
 @given(st.integers(1, 2000), st.integers(1, 150))
