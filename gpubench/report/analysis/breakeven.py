@@ -9,9 +9,10 @@ from typing import Literal
 
 import msgspec
 
-from gpubench import stats
+from gpubench import stats, threshold
 from gpubench.model.case import Case
 from gpubench.model.result import Run
+from gpubench.report.analysis.crossing import fresh_crossing
 from gpubench.report.analysis.types import (
     BreakEven,
     CaseResult,
@@ -21,7 +22,6 @@ from gpubench.report.analysis.types import (
 )
 
 WIDEST_INTERVAL = 4.0
-NARROWEST = 0.01  # an interval is never narrower than +-1 %
 MIN_SAMPLES = 3  # fewer timings on a side cannot tell a win from a tie
 MEMORY_SHARE = 0.8  # the planner's guard: a case may take this share of what is free
 State = Literal["win", "loss", "tie"]
@@ -76,9 +76,12 @@ def _judge(run: Run, cases: Sequence[CaseResult], curve: Sequence[Speedup]) -> B
     verdict, low, high = _verdict(run, points)
     crossings = tuple(round(n) for n in _crossings(points))
     n: float | None = None
-    if verdict == "at" and low is not None and high is not None:
+    fresh = None if verdict == "unstable" else _fresh(run, points)
+    if fresh is not None:
+        verdict, (n, low, high), crossings = "at", fresh, (round(fresh.n),)
+    elif verdict == "at" and low is not None and high is not None:
         n = _root(points, low, high)
-        low, high = min(low, n * (1 - NARROWEST)), max(high, n * (1 + NARROWEST))
+        low, high = min(low, n * (1 - threshold.NARROWEST)), max(high, n * (1 + threshold.NARROWEST))
     case = ordered[-1].case
     reason = _why_undecided(run, cases, case, points) if verdict == "undecided" else None
     return BreakEven(
@@ -112,6 +115,25 @@ def _verdict(run: Run, points: Sequence[Point]) -> tuple[VerdictKind, float | No
     if sure[0].state == "win":
         return "always", None, None
     return _losing(run, points), None, None
+
+
+def _fresh(run: Run, points: Sequence[Point]) -> threshold.Crossing | None:
+    """The crossing by the timings made for it, where they settle it.
+
+    None if there are none, if an end is open or lies beyond the measured sizes, if the interval is too wide, or if a
+    size outside it says otherwise with confidence. Then the sizes decide as they do without them.
+    """
+    found = fresh_crossing(run, points[-1].row)
+    if found is None or found.low is None or found.high is None:
+        return None
+    against = any(
+        (point.state == "loss" and point.n > found.high) or (point.state == "win" and point.n < found.low)
+        for point in points
+    )
+    inside = points[0].n * (1 - threshold.NARROWEST) <= found.low and found.high <= points[-1].n * (
+        1 + threshold.NARROWEST
+    )
+    return found if inside and not against and found.high <= found.low * WIDEST_INTERVAL else None
 
 
 def _losing(run: Run, points: Sequence[Point]) -> VerdictKind:

@@ -6,7 +6,7 @@ from gpubench import stats
 from gpubench.model.result import DeviceKind, Failure, Measurement, Outcome, Run, Skip
 from gpubench.report.analysis.anatomy import Residents, anatomy, residents
 from gpubench.report.analysis.labels import condition_findings, gravest, implausible, noise_findings
-from gpubench.report.analysis.samples import device_time, kept_samples, main_blocks
+from gpubench.report.analysis.samples import device_time, kept_samples, main_blocks, only_estimates
 from gpubench.report.analysis.types import CaseResult, Rates
 
 NO_SAMPLES = "no-samples"
@@ -14,12 +14,16 @@ CHECK_ONLY = "check-only"
 
 
 def case_results(run: Run) -> tuple[CaseResult, ...]:
-    """One row for each outcome, ordered by op, dtype, params, regime, device and form: not by the file."""
+    """One row for each outcome, ordered by op, dtype, params, regime, device and form: not by the file.
+
+    A size that was measured for a break-even's estimate alone belongs to that curve and has no row.
+    """
     kinds = {device.id: device.kind for device in run.devices}
     beside = residents(run)
     rows = [
         case_result(run, outcome, device_kind(outcome.case.device_id, kinds), beside)
         for outcome in run.outcomes
+        if not only_estimates(outcome)
     ]
     return tuple(sorted(rows, key=_order))
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from typing import Literal
 
-from gpubench.model.result import Block, Measurement, Run
+from gpubench.model.result import Block, Measurement, Outcome, Run
 from gpubench.stats import median
 
 UNFINISHED_STOPS = frozenset({"timeout", "budget"})
@@ -17,17 +18,27 @@ def used_sessions(run: Run) -> frozenset[int] | None:
     return frozenset(session.index for session in run.sessions if not session.superseded)
 
 
+Phase = Literal["main", "search", "estimate", "sweep"]
 Blocks = dict[int, list[Block]]  # by session
 
 
-def main_blocks(run: Run, outcome: Measurement) -> Blocks:
-    """The blocks of the main phase per used session, in the order in which they were measured."""
+def main_blocks(run: Run, outcome: Measurement, phase: Phase = "main") -> Blocks:
+    """The blocks of the main phase, or of another, per used session, in the order in which they were measured."""
     allowed = used_sessions(run)
     found: Blocks = {}
     for block in sorted(outcome.blocks, key=lambda block: (block.session, block.round, block.position)):
-        if block.phase == "main" and (allowed is None or block.session in allowed):
+        if block.phase == phase and (allowed is None or block.session in allowed):
             found.setdefault(block.session, []).append(block)
     return found
+
+
+def only_estimates(outcome: Outcome) -> bool:
+    """Whether all that was measured of a case are fresh timings for a break-even."""
+    return (
+        isinstance(outcome, Measurement)
+        and bool(outcome.blocks)
+        and all(block.phase == "estimate" for block in outcome.blocks)
+    )
 
 
 def wall_samples(blocks: list[Block], *, discarded: bool = False) -> list[float]:

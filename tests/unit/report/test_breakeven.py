@@ -185,3 +185,92 @@ def test_the_interval_covers_the_truth_on_noisy_curves(sigma, sure):
             hits += found.low <= 212 <= found.high  # type: ignore[operator]
     assert answers / runs >= sure
     assert hits >= 0.95 * answers
+
+
+def fresh(ratio_at, sizes, *, phase="estimate", sessions=3, sigma=0.03, seed=1, samples=12, **kind):
+    """Both sides of each size, measured for the estimate alone; `ratio_at(n)` is the speedup."""
+    draw = random.Random(seed)
+    found = []
+    for n in sizes:
+        for what, seconds in ((case(n=n), 1e-3), (case(n=n, device="cupy:0", **kind), 1e-3 / ratio_at(n))):
+            noise = [draw.lognormvariate(0, sigma) for _ in range(samples)]
+            made = measured(what, seconds, sessions=sessions, factors=noise)
+            blocks = [msgspec.structs.replace(block, phase=phase) for block in made.blocks]
+            found.append(msgspec.structs.replace(made, blocks=blocks))
+    return found
+
+
+WINDOW = (130, 136, 142, 148, 155, 162, 170)
+
+
+def crosses_at_150(n):
+    return (n / 150) ** 1.5
+
+
+def test_fresh_timings_alone_tell_the_crossing():
+    sparse = {64: 0.25, 256: 4.0}  # interpolated: 128
+    found = analyse(run_of([*curve(sparse), *fresh(crosses_at_150, WINDOW)])).break_even[0]
+    assert found.verdict == "at"
+    assert found.n == pytest.approx(150, rel=0.02)
+    assert 140 <= found.low <= 150 <= found.high <= 160  # type: ignore[operator]
+    assert found.crossings == (found.n,)
+    assert (found.first, found.last) == (64, 256)
+
+
+def test_fresh_timings_settle_what_the_search_left_open():
+    found = analyse(run_of([*curve({64: 0.5, 1024: 4.0}), *fresh(crosses_at_150, WINDOW)])).break_even[0]
+    assert (found.verdict, found.reason) == ("at", None)
+    assert found.n == pytest.approx(150, rel=0.02)
+
+
+def test_sizes_of_the_estimate_have_no_rows_of_their_own():
+    analysis = analyse(run_of([*curve({64: 0.25, 256: 4.0}), *fresh(crosses_at_150, WINDOW)]))
+    assert {row.case.params["n"] for row in analysis.cases} == {64, 256}
+    assert {row.case.case.params["n"] for row in analysis.speedups} == {64, 256}
+
+
+@pytest.mark.parametrize(
+    "useless",
+    [
+        fresh(lambda n: (150 / n) ** 1.5, WINDOW),  # falls
+        fresh(lambda n: 1.0, WINDOW, sigma=0.3),  # open ends
+        fresh(lambda n: (n / 600) ** 1.5, WINDOW),  # beyond the measured sizes
+        fresh(crosses_at_150, WINDOW, samples=2),
+        fresh(crosses_at_150, WINDOW[:1]),
+        fresh(crosses_at_150, WINDOW, phase="search"),
+        fresh(crosses_at_150, WINDOW, regime="transfer-always"),
+    ],
+)
+def test_fresh_timings_that_tell_nothing_change_nothing(useless):
+    outcomes = curve({64: 0.25, 256: 4.0})
+    assert analyse(run_of([*outcomes, *useless])).break_even == analyse(run_of(outcomes)).break_even
+
+
+@pytest.mark.parametrize(
+    "ratios", [{64: 0.25, 256: 0.2, 1024: 0.15}, {64: 4.0, 256: 8.0}, {64: 4.0, 256: 0.25}]
+)
+def test_fresh_timings_do_not_overrule_sizes_that_are_sure(ratios):
+    outcomes = curve(ratios)
+    both = analyse(run_of([*outcomes, *fresh(crosses_at_150, WINDOW)]))
+    assert both.break_even == analyse(run_of(outcomes)).break_even
+
+
+def test_a_superseded_session_takes_no_part_in_the_estimate():
+    good = fresh(crosses_at_150, WINDOW, sessions=2)
+    bad = fresh(lambda n: (n / 80) ** 1.5, WINDOW, sessions=1)
+    outcomes = []
+    for ours, theirs in zip(good, bad, strict=True):
+        third = [msgspec.structs.replace(block, session=2) for block in theirs.blocks]
+        outcomes.append(msgspec.structs.replace(ours, blocks=[*ours.blocks, *third]))
+    run = run_of([*curve({64: 0.25, 256: 4.0}), *outcomes])
+    sessions = [msgspec.structs.replace(one, superseded=one.index == 2) for one in run.sessions]
+    found = analyse(msgspec.structs.replace(run, sessions=sessions)).break_even[0]
+    assert found.n == pytest.approx(150, rel=0.03)
+
+
+def test_the_form_with_the_most_fresh_timings_takes_part():
+    few = fresh(lambda n: (n / 90) ** 1.5, WINDOW[:3], seed=2, form="tuned")
+    one_side = [outcome for outcome in few if outcome.case.form == "tuned"]
+    outcomes = [*curve({64: 0.25, 256: 4.0}), *one_side, *fresh(crosses_at_150, WINDOW)]
+    for order in (outcomes, outcomes[::-1]):
+        assert analyse(run_of(order)).break_even[0].n == pytest.approx(150, rel=0.02)
