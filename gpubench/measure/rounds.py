@@ -71,6 +71,7 @@ class _Seat:
         self.over = False
         self.number = 0
         self.sampling_s = 0.0
+        self.block_s = 0.0
 
 
 def measure(runtime: Runtime, workload: Workload) -> None:
@@ -169,6 +170,9 @@ def _rounds(runtime: Runtime, workload: Workload, seats: list[_Seat]) -> None:
 
 def _sample(runtime: Runtime, seat: _Seat, number: int, position: int) -> None:
     settings, case = runtime.settings, seat.case
+    if len(seat.kept) >= settings.min_samples and seat.block_s > seat.left_s:
+        _stop(runtime, seat, "timeout")  # a block that its deadline kills would take the good samples with it
+        return
     warmup_s = 0.0 if runtime.device_kind(case.device_id) == "cpu" else settings.warmup_s
 
     def request(worker: Worker) -> protocol.Request:
@@ -184,7 +188,8 @@ def _sample(runtime: Runtime, seat: _Seat, number: int, position: int) -> None:
         return
     runtime.recorder.add_block(case.id, reply.block)
     seat.kept += kept_samples(reply.block)
-    seat.sampling_s += max(0.0, time.monotonic() - began - warmup_s)
+    seat.block_s = time.monotonic() - began
+    seat.sampling_s += max(0.0, seat.block_s - warmup_s)
     progress = runtime.progress
     estimate, precision = _estimate(seat.kept)
     runtime.sink(

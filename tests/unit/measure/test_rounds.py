@@ -139,10 +139,11 @@ class SlowWorker:
     next_id = 1
 
     def __init__(self, clock):
-        self.clock, self.deadlines = clock, {}
+        self.clock, self.deadlines, self.asked = clock, {}, []
 
     def ask(self, request, deadline_s):
         self.deadlines[type(request)] = deadline_s
+        self.asked.append(type(request))
         match request:
             case protocol.Prepare():
                 return protocol.Prepared(
@@ -171,10 +172,10 @@ class OneWorker:
         return {}
 
 
-def test_a_case_whose_time_is_over_after_enough_samples_gets_its_final_check(monkeypatch):
+def slowly_measured(monkeypatch, wanted):
+    """The worker and the outcome of one case whose blocks take 25 s."""
     clock = [0.0]
     monkeypatch.setattr(rounds, "time", SimpleNamespace(monotonic=lambda: clock[0]))
-    wanted = Settings(min_samples=2, max_samples=9, case_timeout_s=20.0)
     same = Fingerprint(hash="0", fields={})
     run = Run(
         id="x", started_at="2026-01-01T00:00:00Z", selection=Selection(ops=["add"]), settings=wanted,
@@ -188,7 +189,19 @@ def test_a_case_whose_time_is_over_after_enough_samples_gets_its_final_check(mon
     )  # fmt: skip
     case = Case("add", "vector", {"n": 64}, "float32", "library", "resident", "fake:cpu")
     rounds.measure(runtime, Workload(kernels.load("add"), {"n": 64}, "float32", (case,)))
-    found = recorder.outcome(case.id)
+    return worker, recorder.outcome(case.id)
+
+
+def test_a_case_whose_time_is_over_after_enough_samples_gets_its_final_check(monkeypatch):
+    worker, found = slowly_measured(monkeypatch, Settings(min_samples=2, max_samples=9, case_timeout_s=20.0))
     assert isinstance(found, Measurement)
     assert [stop.reason for stop in found.stops] == ["timeout"]
     assert worker.deadlines[protocol.Finish] == 20.0
+
+
+def test_no_block_begins_that_would_not_end_in_time_once_there_are_enough_samples(monkeypatch):
+    wanted = Settings(min_samples=2, max_samples=90, precision=1e-9, max_time_s=1000.0, case_timeout_s=60.0)
+    worker, found = slowly_measured(monkeypatch, wanted)
+    assert isinstance(found, Measurement)
+    assert [stop.reason for stop in found.stops] == ["timeout"]
+    assert worker.asked.count(protocol.Sample) == 2, "a third one had 10 s left for its 25"
