@@ -7,6 +7,7 @@ from pathlib import Path
 
 from gpubench.errors import GpubenchError, InputError
 from gpubench.model.result import Run
+from gpubench.report.analysis.machine import usable_cpus
 
 MOST_FILES = 20  # of this machine; older ones say nothing that these do not
 RESULTS_DIR = Path("results")
@@ -16,8 +17,8 @@ def runs(source: str | Path | None = None, results_dir: Path = RESULTS_DIR) -> I
     """The runs that `source` holds, newest first, each read when it is asked for.
 
     A file (`-`: standard input) is taken as it is. A folder, or None for `results_dir` and the user's data folder,
-    gives the runs of this machine, without those whose inputs, caches or threads were set. Raises InputError for an
-    unreadable file, and for folders without a usable result.
+    gives the runs of this machine, without those of zeros or ones, cold caches or fewer threads. Raises InputError
+    for an unreadable file, and for folders without a usable result.
     """
     from gpubench import store
 
@@ -56,8 +57,10 @@ def _experiment(run: Run) -> dict[str, str]:
         found["--inputs"] = run.settings.inputs
     if run.settings.cache != "warm":
         found["--cache"] = run.settings.cache
-    if run.settings.threads is not None:
-        found["--threads"] = str(run.settings.threads)
+    # A run always says how many threads it used; all usable CPUs are nothing special.
+    threads, cpus = run.settings.threads, usable_cpus(run)
+    if threads is not None and cpus is not None and threads < cpus:
+        found["--threads"] = f"{threads} of {cpus}"
     return found
 
 

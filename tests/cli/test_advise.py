@@ -88,6 +88,31 @@ def test_only_results_of_this_machine_answer(gpubench: Program, tmp_path: Path) 
     assert ", mine;" in done.stdout
 
 
+def test_what_run_has_just_saved_answers(gpubench: Program) -> None:
+    run = [
+        "run",
+        "--ops",
+        "relu",
+        "--backends",
+        "numpy",
+        "--sizes",
+        "1k,16k",
+        "--quick",
+        "--max-time",
+        "50ms",
+        "-q",
+    ]
+    assert gpubench(*run, "--threads", "1").returncode == 0
+    assert gpubench(*run).returncode == 0
+    measured, between = (
+        gpubench("advise", "relu", "--size", size, "--format", "json") for size in ("1k", "4k")
+    )
+    assert json.loads(measured.stdout)["basis"] == "measured"
+    found = json.loads(between.stdout)
+    assert (found["device_id"], found["basis"], found["confidence"]) == ("numpy:0", "interpolated", "alone")
+    assert found["time"]["lo_s"] <= found["time"]["estimate_s"] <= found["time"]["hi_s"]
+
+
 @pytest.mark.parametrize("format", ["table", "json", "env"])
 def test_it_loads_what_a_report_loads(file: str, tmp_path: Path, format: str) -> None:
     modules = loaded(["advise", "matmul", "--size", "1k", "--from", file, "--format", format], tmp_path)
