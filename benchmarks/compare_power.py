@@ -2,7 +2,7 @@
 
 Run: .venv/bin/python benchmarks/compare_power.py [SUITES]. Sessions follow noise model S of measurement.md: log-normal
 low ends, half of their variance slow drift, 3 % of the sessions disturbed by 5 to 20 %; five sessions a side in turns,
-one case of each suite slowed. A report with a fixed seed, not a test; 200 suites take about two minutes.
+one case of each suite slowed. A report with a fixed seed, not a test; 200 suites take about four minutes.
 """
 
 from __future__ import annotations

@@ -77,7 +77,7 @@ def notices(
                 code="not-interleaved", severity="warning",
                 message="base and new were measured one after the other, so drift of the machine looks like a change; "
                 "the threshold is 10 % where --threshold does not say otherwise",
-                hint="measure sessions of both in turns",
+                hint="before trusting a small change, measure both again in the other order",
             )
         )  # fmt: skip
     if any(row.scope in ("machine", "device") for row in differences):

@@ -174,7 +174,7 @@ def _cycle_ratio(twin: Twin) -> float:
 def _sessions_needed(row: JudgedCase, tested: _Tested) -> int | None:
     """Sessions a side after which the interval should be narrow enough, as its width falls with their root.
 
-    None where more sessions are no remedy: the ratio is at the threshold, or there would be too many of them.
+    None where more sessions are no remedy: there would be too many of them.
     """
     assert row.threshold is not None
     sessions = min(row.k_base, row.k_new)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import msgspec
@@ -17,6 +18,7 @@ from gpubench.report.compare.options import CompareOptions
 from gpubench.report.compare.types import AbsentCase, Difference, JudgedCase
 
 NOT_COMPARABLE = ("op", "protocol")
+BILLION = 1e9  # a case that became so many times faster or slower is a broken number, and no change
 
 
 class Paired(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,7 +68,7 @@ def paired(
         found = case_differences(base.run, new.run, *both, index)
         differences += found
         reasons = ["protocol"] if not alike else [row.scope for row in found if row.scope in NOT_COMPARABLE]
-        reasons += ["implausible"] if "implausible" in (row.label, other.label) else []
+        reasons += ["implausible"] if _implausible(row, other) else []
         if reasons:
             refused.append(_refused(row, other, index, reasons[0], muted))
         else:
@@ -89,6 +91,12 @@ def _absent(case_id: str, row: CaseResult | None, index: int, muted: bool) -> Ab
             new=index, id=case_id, reason="absent", detail="the case is not in the file", muted=muted
         )
     return AbsentCase(new=index, id=case_id, reason=row.reason or "unknown", detail=row.detail, muted=muted)
+
+
+def _implausible(row: CaseResult, other: CaseResult) -> bool:
+    """Whether one of the two numbers cannot be true."""
+    seconds = [value for side in (row, other) for samples in side.sessions.values() for value in samples]
+    return "implausible" in (row.label, other.label) or min(seconds) * BILLION < max(seconds)
 
 
 def _refused(row: CaseResult, other: CaseResult, index: int, reason: str, muted: bool) -> JudgedCase:
@@ -114,7 +122,7 @@ def _twin(base: Side, new: Side, row: CaseResult, other: CaseResult, threshold: 
 def _cycles(side: Side, row: CaseResult, low: dict[int, float]) -> tuple[float, ...]:
     """The low ends in cycles of the device's clock; empty where one session does not know it."""
     clocks: dict[int, Sequence[float]] = {
-        session: [hertz for block in blocks for hertz in block.clock_hz or ()]
+        session: [hertz for block in blocks for hertz in block.clock_hz or () if 0 < hertz < math.inf]
         for session, blocks in main_blocks(side.run, side.measurements[row.id]).items()
     }
     if not all(clocks.get(session) for session in low):

@@ -151,7 +151,7 @@ def _table(rows: Sequence[JudgedCase], reason: str | None, unit: str, tone: Tone
         )
         for row in rows
     ]  # fmt: skip
-    legend = "sessions: how many on each side should settle it; -: more sessions will not" if needed else ""
+    legend = "sessions: how many on each side should settle it; -: more than 100" if needed else ""
     return Table(columns, tuple(body), title=REASONS.get(reason or "", reason or ""), legend=legend)
 
 

@@ -324,6 +324,25 @@ def test_a_lower_clock_is_no_regression():
     assert set(words(found(with_clock(base, 2e9), new)).values()) == {"SLOWER"}
 
 
+@pytest.mark.parametrize("hertz", [0.0, -1.0])
+def test_a_clock_that_does_not_run_is_no_clock(hertz):
+    base, new = pair({what.id: 1.25 for what in CASES})
+    assert set(words(found(with_clock(base, hertz), with_clock(new, 2e9))).values()) == {"SLOWER"}
+
+
+@pytest.mark.parametrize("seconds", [(1e300, 1e-300), (1e-300, 1e300), (1e-3, 1e250)])
+def test_a_number_that_cannot_be_true_is_not_compared(seconds):
+    sides = [
+        a_run([timed(CASES[0], [at] * 5), timed(CASES[1], [1e-3] * 5)], second=i)
+        for i, at in enumerate(seconds)
+    ]
+    result = found(*sides)
+    assert [(row.verdict, row.reason) for row in result.cases] == [
+        ("not-comparable", "implausible"),
+        ("SAME", None),
+    ]
+
+
 def test_noise_is_unsure_and_says_how_many_sessions_it_takes():
     base, new = pair(sigma=0.12, seed=4)
     noisy = [row for row in found(base, new).cases if row.reason == "noise"]
