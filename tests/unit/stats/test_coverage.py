@@ -1,0 +1,95 @@
+"""How often the intervals hold the truth, by simulation (measurement.md, sections 14 and 15, E7), and what may not
+change a speedup: order, the unit of time, which side is called the baseline."""
+
+from __future__ import annotations
+
+import random
+from statistics import NormalDist
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpubench import stats
+
+# Noise between and within sessions, in percent; 3 % of the samples take twice as long.
+NOISES = ((0.5, 3.0), (2.0, 2.0), (5.0, 2.0))
+OUTLIERS = 0.03
+RUNS = 150
+# Coverage that the intervals reach at the worst of these noises, from 1500 repeats. Below 5 sessions the hull cannot
+# know how far sessions differ: two of them lie on the same side of the truth half of the time.
+RUN_VALUE = {2: 0.70, 3: 0.88, 4: 0.95, 5: 0.90, 6: 0.90, 7: 0.90, 9: 0.90, 12: 0.90}
+SPEEDUP = {2: 0.75, 3: 0.90, 4: 0.95, 5: 0.90, 8: 0.90}
+SAMPLES = 15
+
+
+def simulated(draw, k, between, within, true=100.0):
+    data = []
+    for _ in range(k):
+        centre = true * (1 + draw.gauss(0, between / 100))
+        data.append(
+            [draw.gauss(centre, true * within / 100) * (1 + (draw.random() < OUTLIERS)) for _ in range(SAMPLES)]
+        )
+    return data
+
+
+def least(share, runs):
+    """What a simulation of `runs` repeats must show of a true coverage of `share`: all but 0.1 % of them do."""
+    return share - NormalDist().inv_cdf(0.999) * (share * (1 - share) / runs) ** 0.5
+
+
+@pytest.mark.parametrize(("k", "share"), RUN_VALUE.items())
+@pytest.mark.parametrize(("between", "within"), NOISES)
+def test_run_value(k, share, between, within):
+    draw = random.Random(k)
+    found = [stats.run_interval(simulated(draw, k, between, within)) for _ in range(RUNS)]
+    assert {interval.kind for interval in found} == {"bootstrap" if k >= 5 else "within-session"}
+    hits = sum(interval.low <= 100 <= interval.high for interval in found)
+    assert hits / RUNS >= least(share, RUNS)
+
+
+@pytest.mark.parametrize(("k", "share"), SPEEDUP.items())
+@pytest.mark.parametrize(("between", "within"), NOISES)
+def test_speedup(k, share, between, within):
+    """A drift that both sides share cancels: it is no reason for a wider interval, nor for a missed truth."""
+    draw, hits = random.Random(k), 0
+    runs = RUNS if k < 5 else 50  # the exact bootstrap of a ratio takes milliseconds
+    for _ in range(runs):
+        drift = [draw.uniform(0.9, 1.1) for _ in range(k)]
+        sides = [simulated(draw, k, between, within, true) for true in (300.0, 100.0)]
+        pairs = [
+            ([value * shift for value in base], [value * shift for value in case])
+            for shift, base, case in zip(drift, *sides, strict=True)
+        ]
+        interval = stats.ratio_interval(pairs)
+        hits += interval.low <= 3 <= interval.high
+    assert hits / runs >= least(share, runs)
+
+
+@st.composite
+def paired_sessions(draw):
+    value = st.floats(0.5, 2.0)
+    sizes = draw(st.lists(st.integers(1, 5), min_size=1, max_size=6))
+    side = [draw(st.lists(value, min_size=n, max_size=n)) for n in sizes + sizes]
+    return list(zip(side[: len(sizes)], side[len(sizes) :], strict=True))
+
+
+@settings(max_examples=40)
+@given(paired_sessions(), st.integers(0, 999), st.integers(-8, 8))
+def test_order_and_unit_do_not_change_a_speedup(data, seed, power):
+    shuffle = random.Random(seed)
+    mixed = [
+        tuple([value * 2.0**power for value in shuffle.sample(side, len(side))] for side in pair)
+        for pair in shuffle.sample(data, len(data))
+    ]
+    assert stats.ratio_interval(mixed)[:3] == pytest.approx(stats.ratio_interval(data)[:3], rel=1e-12)
+
+
+@settings(max_examples=40)
+@given(paired_sessions())
+def test_the_speedup_of_the_other_direction_is_the_reciprocal_with_its_ends_exchanged(data):
+    there = stats.ratio_interval(data)
+    back = stats.ratio_interval([(case, base) for base, case in data])
+    assert there.estimate * back.estimate == pytest.approx(1.0)
+    assert there.low * back.high == pytest.approx(1.0)
+    assert there.high * back.low == pytest.approx(1.0)
