@@ -47,7 +47,7 @@ def raw_section(analysis: Analysis, unit: str) -> Section:
     chosen = any(row.kernel for row in analysis.cases)
     columns = (
         Column("wall", right=True), Column("95 % interval", right=True), Column("device cold", right=True, rank=2),
-        Column("rate", right=True, rank=3), Column("k x n", right=True, rank=1), Column("case"),
+        Column("rate", right=True, rank=3), Column("sessions x samples", right=True, rank=1), Column("case"),
         *([Column("kernel", rank=4)] if chosen else []),
     )  # fmt: skip
     rows = [
