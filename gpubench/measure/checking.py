@@ -98,12 +98,13 @@ class Material:
 
 
 class Gated(msgspec.Struct, frozen=True):
-    """A launch that was right, and the seconds of building it and of its first run."""
+    """A launch that was right, and the seconds of choosing its kernel, of building it and of its first run."""
 
     launch: Launch
     check: Check
     compile_s: float
     first_launch_s: float
+    tune_s: float = 0.0
 
 
 def gate(material: Material, case: Case, announce: Callable[[str], None]) -> Gated:
@@ -114,10 +115,11 @@ def gate(material: Material, case: Case, announce: Callable[[str], None]) -> Gat
     session, clock = material.session, material.session.clock
     announce("upload")
     material.upload_inputs()
-    tune = getattr(session, "tune", None)
+    tune, began = getattr(session, "tune", None), clock()
     if tune is not None:  # before the output is poisoned, and outside the time of building
         announce("autotune")
         tune(material.op, case, material.buffers)
+    tuned = clock()
     output = material.output(case)
     session.sync()
     announce("compile")
@@ -130,4 +132,5 @@ def gate(material: Material, case: Case, announce: Callable[[str], None]) -> Gat
     session.sync()
     first = clock()
     announce("check")
-    return Gated(launch, material.verify(launch, case.precision), built - start, first - launched)
+    check = material.verify(launch, case.precision)
+    return Gated(launch, check, built - start, first - launched, tuned - began)

@@ -117,6 +117,7 @@ class Prepared(Message, frozen=True, kw_only=True, tag="prepared"):
     op_hash: str
     kernel_hash: str | None
     kernel: str | None = None
+    tune_s: float = 0.0
     flops: int
     bytes: int
     parts: Parts

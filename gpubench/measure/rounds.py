@@ -74,8 +74,11 @@ class _Seat:
         self.block_s = 0.0
 
 
-def measure(runtime: Runtime, workload: Workload) -> None:
-    """Measure every case of the workload that has not failed before. Outcomes go to the recorder."""
+def measure(runtime: Runtime, workload: Workload) -> float:
+    """Measure every case of the workload that has not failed before. Outcomes go to the recorder.
+
+    Returns the seconds that choosing kernels took: they come once per device, not with each size.
+    """
     seats = [
         _Seat(case, runtime.settings.case_timeout_s, device_clock=workload.device_clock)
         for case in workload.cases
@@ -105,6 +108,7 @@ def measure(runtime: Runtime, workload: Workload) -> None:
         _finish(runtime, seat)
     for device_id, detail in runtime.crew.release(workload.key).items():
         runtime.recorder.warn(_restarted(device_id, detail, runtime.session))
+    return sum(seat.prepared.tune_s for seat in seats if seat.prepared is not None)
 
 
 def _prepare(runtime: Runtime, seat: _Seat, *, first: bool) -> None:

@@ -177,8 +177,8 @@ class _Runner:
             if self._out_of_budget():
                 break
             began = time.monotonic()
-            rounds.measure(runtime, item)
-            self._elapsed.setdefault(item.series.key, {})[item.n] = time.monotonic() - began
+            tuning_s = rounds.measure(runtime, item)
+            self._elapsed.setdefault(item.series.key, {})[item.n] = time.monotonic() - began - tuning_s
             for file in self._scratch.glob("*.npy"):
                 file.unlink(missing_ok=True)
             self.recorder.session(msgspec.structs.replace(record, workers=list(crew.records)))

@@ -142,7 +142,8 @@ class Worker:
             return self._prepare_overhead(op, request)
         material = self._material(case)
         key = (case.workload, case.form_id)
-        if key not in self._gated:
+        fresh = key not in self._gated
+        if fresh:
             self._gated[key] = gate(material, case, self._announce)
         gated = self._gated[key]
         cycle = sampling.Cycle(material, case, gated.launch)
@@ -154,7 +155,7 @@ class Worker:
         parts = msgspec.structs.replace(built, **timed)
         return protocol.Prepared(
             id=request.id, check=gated.check, op_hash=material.op_hash, kernel_hash=gated.launch.kernel_hash,
-            kernel=getattr(gated.launch, "kernel_name", None),
+            kernel=getattr(gated.launch, "kernel_name", None), tune_s=gated.tune_s if fresh else 0.0,
             flops=op.flops(case.params), bytes=op.bytes(case.params, case.dtype), parts=parts,
             repeat=cycle.repeat, hot_repeat=cycle.hot_repeat, staging=cycle.transfers.staging,
         )  # fmt: skip

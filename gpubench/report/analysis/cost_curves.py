@@ -17,6 +17,8 @@ from gpubench.stats import Interval, IntervalKind
 # Noise and caches bend a curve even where its neighbours are straight: by 25 % in the middle of a gap of factor 4, as
 # leaving out every measured size of the results of an H200 showed (benchmarks/policy.py).
 LEAST_BEND = math.log(1.25) / math.log(4)
+# Sizes that nearly coincide give a line no slope to speak of: from here on an interval says nothing anyway.
+MOST_BEND = 20.0
 Basis = Literal["measured", "interpolated", "unknown"]
 
 
@@ -94,7 +96,7 @@ class Curve(Derived, frozen=True):
         share = (x - self.log_n[i - 1]) / (self.log_n[i] - self.log_n[i - 1])
         low = math.exp(_mixed(math.log(a.low), math.log(b.low), share))
         high = math.exp(_mixed(math.log(a.high), math.log(b.high), share))
-        bend = math.exp(4 * share * (1 - share) * self._bend(i))
+        bend = math.exp(min(MOST_BEND, 4 * share * (1 - share) * self._bend(i)))
         estimate = self._between(i, x)
         return Interval(min(low, estimate) / bend, estimate, max(high, estimate) * bend, weaker(a.kind, b.kind))
 
