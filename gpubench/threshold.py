@@ -40,7 +40,11 @@ class Crossing(NamedTuple):
 
 
 def bracket(ratios: Mapping[int, float]) -> tuple[int, int] | None:
-    """(largest size at which the case loses, next measured size); None without a loss or without a size above."""
+    """(largest size at which the case loses, next measured size); None without a loss or without a size above.
+
+    By the middle ratios, sure or not: a bracket between sure sizes is wide where noise is, its centre lies off the
+    crossing, and a line fitted around it is bent (simulated: intervals then hold a crossing near a knee in 37 to 87 %).
+    """
     low = max((n for n, ratio in ratios.items() if ratio < 1), default=None)
     above = [n for n in ratios if low is not None and n > low]
     return (low, min(above)) if low is not None and above else None
