@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -19,6 +20,10 @@ from hypothesis import settings
 # A shared machine may stall for longer than any deadline that would tell something.
 settings.register_profile("gpubench", deadline=None, derandomize="CI" in os.environ)
 settings.load_profile("gpubench")
+
+# A job in the background of a script ignores Ctrl-C, and so would every program that the tests interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _PROBES = {
     "vulkan": "import wgpu; assert any(a.info['backend_type'] == 'Vulkan'"
