@@ -152,7 +152,19 @@ def _table(rows: Sequence[JudgedCase], reason: str | None, unit: str, tone: Tone
         for row in rows
     ]  # fmt: skip
     legend = "sessions: how many on each side should settle it; -: more than 100" if needed else ""
+    if any(_wider_than_its_verdict(row) for row in rows):
+        legend = (
+            "new/base: of the sessions' low ends, with its exact 95 % interval; for SAME the one at 90 % has"
+            " to lie within the threshold"
+        )
     return Table(columns, tuple(body), title=REASONS.get(reason or "", reason or ""), legend=legend)
+
+
+def _wider_than_its_verdict(row: JudgedCase) -> bool:
+    """A SAME whose printed interval reaches past the threshold: one slow session a side is enough."""
+    if row.verdict != "SAME" or row.threshold is None or row.lo is None or row.hi is None:
+        return False
+    return row.hi > 1 + row.threshold or row.lo < 1 / (1 + row.threshold)
 
 
 def _ratio_text(row: JudgedCase) -> str:

@@ -15,6 +15,8 @@ from gpubench.model.result import Block, Settings
 from gpubench.report.compare import CompareOptions, compare
 from gpubench.report.compare.comparability import interleaved
 from gpubench.report.compare.max_t import max_t
+from gpubench.report.compare.render import render
+from gpubench.report.formats._options import RenderOptions
 from gpubench.selectors import selector
 from tests.unit.report.builders import QUIET, case, failed, measured, skipped
 from tests.unit.report.sides import CASES, a_run, on_machine, pair, timed
@@ -404,3 +406,27 @@ def test_max_t_is_stricter_for_a_larger_family():
     rest = [[chance.gauss(0, 0.02) for _ in range(5)] for _ in range(60)]
     among = max_t([one[0], *rest[:30]], [one[1], *rest[30:]])[0][0]
     assert alone < among <= 1
+
+
+def test_a_same_with_a_wide_interval_says_which_interval_decides():
+    """One slow session a side leaves the 90 % interval narrow and makes the printed one wide."""
+    base, new = pair(sigma=0.002)
+
+    def with_a_slow_session(run):
+        slow = [
+            msgspec.structs.replace(
+                row, blocks=[
+                    msgspec.structs.replace(b, wall_s=[2 * x for x in b.wall_s]) if b.session == 0 else b
+                    for b in row.blocks
+                ],
+            )
+            for row in run.outcomes
+        ]  # fmt: skip
+        return msgspec.structs.replace(run, outcomes=slow)
+
+    look = RenderOptions()
+    calm, disturbed = found(base, new), found(with_a_slow_session(base), with_a_slow_session(new))
+    assert set(words(disturbed).values()) == {"SAME"}
+    assert disturbed.cases[0].hi > 1 + disturbed.cases[0].threshold
+    assert "95 % interval" in " ".join(render(disturbed, "plain", look).split())
+    assert "95 % interval" not in render(calm, "plain", look)
