@@ -16,6 +16,7 @@ from pathlib import Path
 
 from gpubench.errors import BackendError
 from gpubench.model.case import Case
+from gpubench.user_folders import CACHE, user_folder
 
 FILE_NAME = "choices.json"
 # A candidate this much slower than the best so far in one launch is not timed any further.
@@ -30,14 +31,7 @@ def cache_folder(environ: Mapping[str, str] = os.environ, platform: str = sys.pl
     """The user's folder for what can be made again: `GPUBENCH_CACHE_DIR`, else where the platform keeps it."""
     if environ.get("GPUBENCH_CACHE_DIR"):
         return Path(environ["GPUBENCH_CACHE_DIR"])
-    home = environ.get("HOME") or environ.get("USERPROFILE")
-    if platform == "win32":
-        base = environ.get("LOCALAPPDATA")
-    elif platform == "darwin":
-        base = home and f"{home}/Library/Caches"
-    else:
-        base = environ.get("XDG_CACHE_HOME") or (home and f"{home}/.cache")
-    return Path(base) / "gpubench" if base else None
+    return user_folder(CACHE, environ, platform)
 
 
 class Choices:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from gpubench.cli._suggest import suggest
 from gpubench.errors import ConfigError
+from gpubench.user_folders import CONFIGURATION, user_folder
 
 FILE_NAME = "gpubench.toml"
 # These say where settings come from, so they cannot be settings themselves.
@@ -110,14 +111,8 @@ def _project_file(folder: Path) -> Path | None:
 
 
 def _user_file(environ: Mapping[str, str], platform: str = sys.platform) -> Path | None:
-    home = environ.get("HOME") or environ.get("USERPROFILE")
-    if platform == "win32":
-        base = environ.get("APPDATA")
-    elif platform == "darwin":
-        base = home and f"{home}/Library/Application Support"
-    else:
-        base = environ.get("XDG_CONFIG_HOME") or (home and f"{home}/.config")
-    return Path(base) / "gpubench" / "config.toml" if base else None
+    folder = user_folder(CONFIGURATION, environ, platform)
+    return folder / "config.toml" if folder else None
 
 
 def _read(path: Path) -> dict[str, Any]:
