@@ -134,12 +134,17 @@ def able(tiles: tuple[Tile, ...], itemsize: int, limits: Limits) -> list[Tile]:
     return found
 
 
+def _full(limits: Limits) -> int:
+    """Groups that fill the device once: about one for each multiprocessor, a few of them may stay idle."""
+    return multiprocessors(limits) * 7 // 8
+
+
 def split(m: int, n: int, k: int, tiles: list[Tile], limits: Limits) -> list[Tile]:
     """The tiles with K split over groups, where C alone has too few of them; at least two tiles a group stay.
 
     A 64 x 4096 product takes 32 groups of 64 x 128 and 0.63 of cuBLAS without this on an H200.
     """
-    one, found = multiprocessors(limits) * 7 // 8, []
+    one, found = _full(limits), []
     for tile in tiles:
         splits = 1
         while 2 * splits * tile.groups(m, n) <= 2 * one and k % (4 * splits * tile.depth) == 0:
@@ -158,7 +163,7 @@ def ranked(m: int, n: int, batch: int, tiles: list[Tile], limits: Limits) -> lis
     """
     if limits.software:
         return tiles[::-1]
-    one = multiprocessors(limits) * 7 // 8
+    one = _full(limits)
     groups = {tile: batch * tile.groups(m, n) for tile in tiles}
     # From some twelve groups a multiprocessor on, the last, half filled round of the first tile no longer counts.
     wanted = {tile: one * (1 if tile.slices > 1 else 2) for tile in tiles} | {tiles[0]: 14 * one}
@@ -174,7 +179,7 @@ def promising(m: int, n: int, batch: int, tiles: list[Tile], limits: Limits) -> 
     A block of 16 a thread loses by half once larger ones fill the device, whole groups lose where most of the
     device has none, and very many small groups read every row too often.
     """
-    one = multiprocessors(limits) * 7 // 8
+    one = _full(limits)
     found = []
     for tile in tiles:
         groups = batch * tile.splits * tile.groups(m, n)

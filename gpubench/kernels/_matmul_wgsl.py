@@ -9,7 +9,7 @@ from gpubench.kernels import _matmul_ladder, _matmul_register
 from gpubench.kernels._limits import ceil_div, fold, require_bindings, require_dtype
 from gpubench.kernels._matmul_register import Layout
 from gpubench.kernels._matmul_tile import TILES, WIDE_TILES, Tile, able, promising, ranked, split
-from gpubench.kernels._storage_wgsl import elements, require_storage
+from gpubench.kernels._storage_wgsl import elements, real_dtype, require_storage
 from gpubench.model.kernel import Candidate, Limits, WgslPass, WgslProgram
 from gpubench.model.op import ITEMSIZE
 
@@ -26,7 +26,7 @@ def register(m: int, n: int, k: int, batch: int, dtype: str, limits: Limits) -> 
     _require(m, n, k, batch, dtype, limits)
     if 0 in (m, n, k, batch):
         raise Unsupported("a matrix without elements is not multiplied", reason="shape")
-    tiles = able(WIDE_TILES if dtype == "float64" else TILES, 8 if dtype == "float64" else 4, limits)
+    tiles = able(WIDE_TILES if dtype == "float64" else TILES, ITEMSIZE[real_dtype(dtype)], limits)
     first, *rest = ranked(m, n, batch, tiles, limits)
     if not limits.software:  # which never takes any but the default
         thin = split(m, n, 4 * ceil_div(k, 4), tiles, limits) if batch == 1 else []
@@ -53,7 +53,7 @@ def program(m: int, n: int, k: int, batch: int, dtype: str, limits: Limits, tile
     if tile.splits > 1:
         after = [_sum(layout, limits)]
         names[2] = "partials"
-        scratch["partials"] = tile.splits * m * n * (8 if dtype == "float64" else 4)
+        scratch["partials"] = tile.splits * m * n * ITEMSIZE[real_dtype(dtype)]
     require_bindings(scratch, limits)
     padded = tuple(names[:2]) if before else ()
     multiply = WgslPass(_matmul_register.source(layout), grid, tuple(names), read_only=padded)

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TypeVar
+
+from gpubench.model.kernel import CudaProgram, Limits, WgslProgram
 from gpubench.model.op import Ladder, Params
+
+Program = TypeVar("Program", WgslProgram, CudaProgram)
 
 PARAMS = {"n": "number of elements (a multiple of 1024 gives rows of 1024)"}
 OPTIONS = {"columns": "length of a row; it has to divide n (default: the largest divisor up to 1024)"}
@@ -31,3 +37,8 @@ def fits(params: Params) -> str | None:
     """Why n elements cannot be cut into rows of `columns`; None if they can."""
     n, width = params["n"], columns(params)
     return None if width >= 1 and n % width == 0 else f"rows of {width} do not divide {n} elements"
+
+
+def by_rows(build: Callable[[int, int, str, Limits], Program]) -> Callable[[Params, str, Limits], Program]:
+    """A kernel's `build` from one that takes rows and columns."""
+    return lambda params, dtype, limits: build(*shape(params), dtype, limits)

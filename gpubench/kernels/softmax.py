@@ -5,9 +5,9 @@ The rows are those of `_rows.py`: of 1024 for sizes that are multiples of it, or
 
 from gpubench.kernels import _rows_numpy, _softmax_cuda, _softmax_wgsl
 from gpubench.kernels._elementwise import WORKING_DTYPES
-from gpubench.kernels._rows import LADDER, OPTIONS, PARAMS, fits, shape
-from gpubench.model.kernel import CudaProgram, Kernel, Limits, WgslProgram
-from gpubench.model.op import Array, Op, Operand, Params, Tolerance
+from gpubench.kernels._rows import LADDER, OPTIONS, PARAMS, by_rows, fits, shape
+from gpubench.model.kernel import Kernel
+from gpubench.model.op import Array, Op, Operand, Tolerance
 
 
 def _expr(xp: Array, x: Array) -> Array:
@@ -19,16 +19,6 @@ def _reference(xp: Array, x: Array) -> Array:
     """The same as exp(z - log(sum(exp(z)))) of the shifted rows z: no division."""
     z = x - xp.max(x, axis=-1, keepdims=True)
     return xp.exp(z - xp.log(xp.sum(xp.exp(z), axis=-1, keepdims=True)))
-
-
-def _build_wgsl(params: Params, dtype: str, limits: Limits) -> WgslProgram:
-    rows, width = shape(params)
-    return _softmax_wgsl.build(rows, width, dtype, limits)
-
-
-def _build_cuda(params: Params, dtype: str, limits: Limits) -> CudaProgram:
-    rows, width = shape(params)
-    return _softmax_cuda.build(rows, width, dtype, limits)
 
 
 OP = Op(
@@ -50,7 +40,7 @@ OP = Op(
     split={"x": 0},
     tuned={
         "numpy": (Kernel("numpy", _rows_numpy.softmax),),
-        "cupy": (Kernel("cuda", _build_cuda),),
-        "wgpu": (Kernel("wgsl", _build_wgsl),),
+        "cupy": (Kernel("cuda", by_rows(_softmax_cuda.build)),),
+        "wgpu": (Kernel("wgsl", by_rows(_softmax_wgsl.build)),),
     },
 )

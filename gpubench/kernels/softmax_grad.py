@@ -6,9 +6,9 @@ to one, and here they do not. The rows are those of `_rows.py`.
 
 from gpubench.kernels import _rows_numpy, _softmax_grad_cuda, _softmax_grad_wgsl
 from gpubench.kernels._elementwise import WORKING_DTYPES
-from gpubench.kernels._rows import LADDER, OPTIONS, PARAMS, fits, shape
-from gpubench.model.kernel import CudaProgram, Kernel, Limits, WgslProgram
-from gpubench.model.op import Array, Op, Operand, Params, Tolerance
+from gpubench.kernels._rows import LADDER, OPTIONS, PARAMS, by_rows, fits, shape
+from gpubench.model.kernel import Kernel
+from gpubench.model.op import Array, Op, Operand, Tolerance
 
 
 def _expr(xp: Array, y: Array, dy: Array) -> Array:
@@ -24,14 +24,6 @@ def _reference(xp: Array, y: Array, dy: Array) -> Array:
 def _scale(xp: Array, y: Array, dy: Array) -> Array:
     """|y| (|dy| + sum |y dy|): the terms of the sum may cancel, and so may the difference."""
     return xp.abs(y) * (xp.abs(dy) + xp.sum(xp.abs(y * dy), axis=-1, keepdims=True))
-
-
-def _build_wgsl(params: Params, dtype: str, limits: Limits) -> WgslProgram:
-    return _softmax_grad_wgsl.build(*shape(params), dtype, limits)
-
-
-def _build_cuda(params: Params, dtype: str, limits: Limits) -> CudaProgram:
-    return _softmax_grad_cuda.build(*shape(params), dtype, limits)
 
 
 OP = Op(
@@ -53,7 +45,7 @@ OP = Op(
     split={"y": 0, "dy": 0},
     tuned={
         "numpy": (Kernel("numpy", _rows_numpy.softmax_grad),),
-        "cupy": (Kernel("cuda", _build_cuda),),
-        "wgpu": (Kernel("wgsl", _build_wgsl),),
+        "cupy": (Kernel("cuda", by_rows(_softmax_grad_cuda.build)),),
+        "wgpu": (Kernel("wgsl", by_rows(_softmax_grad_wgsl.build)),),
     },
 )
