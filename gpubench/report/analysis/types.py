@@ -20,6 +20,7 @@ Label = Literal[
 ]  # fmt: skip
 VerdictKind = Literal["always", "at", "beyond-limit", "never", "unstable", "undecided"]
 Bound = Literal["memory", "compute"]
+FailOn = Literal["noisy", "skipped", "incomplete"]
 UndecidedReason = Literal["noise", "few-sizes", "throttled", "failed-cases", "budget"]
 # "case": any other form against the same baseline as the headline; for tables of all cases alone.
 SpeedupKind = Literal["headline", "library", "case"]
@@ -222,6 +223,28 @@ class Overheads(Derived, frozen=True, kw_only=True):
     pools: tuple[PoolOverhead, ...] = ()
 
 
+class Gate(Derived, frozen=True, kw_only=True):
+    """One gate and the cases that decide it.
+
+    `low`: the whole interval lies below what was asked for, or the case is what `--fail-on` names. `missing`: a
+    selected case without a number. Either fails the gate. `near`: the interval contains what was asked for, which
+    is told and fails nothing. `reason`: why a gate on the whole run failed.
+    """
+
+    name: Literal["min-speedup"] | FailOn
+    selector: str | None = None
+    least: float | None = None
+    low: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
+    near: tuple[str, ...] = ()
+    reason: str | None = None
+
+    @property
+    def passed(self) -> bool:
+        """Whether nothing breached it."""
+        return not (self.low or self.missing or self.reason)
+
+
 class Analysis(Derived, frozen=True, kw_only=True):
     """Everything that is derived from one run, in the order in which it is printed."""
 
@@ -235,3 +258,4 @@ class Analysis(Derived, frozen=True, kw_only=True):
     findings: tuple[Finding, ...]
     roofline: Roofline
     overheads: Overheads
+    gates: tuple[Gate, ...] = ()
