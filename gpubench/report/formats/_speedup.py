@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
+
 from gpubench.report.analysis.baseline import baseline_line, cpu_line
 from gpubench.report.analysis.types import Analysis, CaseResult, Speedup
 from gpubench.report.formats._document import Column, Section, Table, cells, printable
@@ -13,11 +15,23 @@ from gpubench.report.formats._speedup_pivot import mostly_measured, pivot_table
 from gpubench.report.formats._speedup_rows import library_ratios, rows_table
 
 _HOW_TO_READ = "+-: the farther end of the interval; lib, tuned (l, t): the form"
+_HOW_TO_READ_WIDE = "[a, b]: the interval; lib, tuned: the form"
 _LIBRARY = "; lib/lib: library on both sides"
-_LEFT_OUT = "Sizes of the break-even search alone are left out; --format markdown has them."
+_LEFT_OUT = "Sizes of the break-even search alone are left out; "
+_IN_MARKDOWN, _BELOW = "--format markdown has them.", "the table of every ratio has them."
 
 
-def speedup_section(analysis: Analysis, unit: str, *, full: bool) -> Section:
+def speedup_sections(analysis: Analysis, unit: str, *, full: bool) -> tuple[Section, ...]:
+    """The tables with a column per regime; `full`: and, folded, a row for each ratio with both times."""
+    if not full:
+        return (_section(analysis, unit, full=False, elsewhere=_IN_MARKDOWN),)
+    pivots, rows = (_section(analysis, unit, full=full, elsewhere=_BELOW) for full in (False, True))
+    if not any(row.kind == "headline" for row in analysis.speedups):
+        return (pivots,)  # no ratio, so there is nothing to tell in full
+    return pivots, msgspec.structs.replace(rows, title="Every speedup, with both times", folded=True)
+
+
+def _section(analysis: Analysis, unit: str, *, full: bool, elsewhere: str) -> Section:
     """A table per op and dtype; software adapters after all devices; without a GPU, the CPU's forms."""
     headline = [row for row in analysis.speedups if row.kind == "headline"]
     real = [row for row in headline if row.case.device_kind != "software"]
@@ -26,16 +40,17 @@ def speedup_section(analysis: Analysis, unit: str, *, full: bool) -> Section:
     notes = [printable(baseline_line(analysis.run, group)) for group in groups]
     # The tables name the form; the line above them all the device, with its BLAS and threads.
     shared = bool(real) and len({row.baseline.case.device_id for row in headline}) == 1
+    how = "" if full else _HOW_TO_READ_WIDE if elsewhere == _BELOW else _HOW_TO_READ
     if notes and not real:
         words = where_legend(row.case.case for row in software)
-        notes[0] += f"; {words}" if full else f"; {words}; {_HOW_TO_READ}"
+        notes[0] += f"; {words}; {how}" if how else f"; {words}"
     tables = [
         (rows_table if full else pivot_table)(analysis, group, unit, "" if shared else note)
         for group, note in zip(groups, notes, strict=True)
     ]
-    lines = _lines(analysis, real, shared=shared, full=full) if real else []
+    lines = _lines(analysis, real, how, shared=shared) if real else []
     if not full and any(sum(map(len, mostly_measured(group).values())) < len(group) for group in groups):
-        lines.append(_LEFT_OUT)
+        lines.append(_LEFT_OUT + elsewhere)
     if not real and any(row.device_kind == "cpu" and row.time for row in analysis.cases):
         tables.insert(0, _cpu_table(analysis, unit))
     title = "Speedup: CPU time / GPU time" if real else "CPU: library and tuned form"
@@ -52,14 +67,14 @@ def _by_op(rows: Sequence[Speedup]) -> list[list[Speedup]]:
     return list(groups.values())
 
 
-def _lines(analysis: Analysis, rows: Sequence[Speedup], *, shared: bool, full: bool) -> list[str]:
+def _lines(analysis: Analysis, rows: Sequence[Speedup], how: str, *, shared: bool) -> list[str]:
     """What holds for all tables: the baseline, the devices' names, the words of the headings."""
     devices = dict.fromkeys(row.case.case.device_id for row in rows)
     lines = [printable(baseline_line(analysis.run, rows))] if shared else []
     lines.append(f"on {devices_text(analysis, list(devices))}")
-    if not full:
+    if how:
         library = _LIBRARY if library_ratios(analysis, rows) else ""
-        lines.append(f"{where_legend(row.case.case for row in rows)}; {_HOW_TO_READ}{library}")
+        lines.append(f"{where_legend(row.case.case for row in rows)}; {how}{library}")
     return lines
 
 

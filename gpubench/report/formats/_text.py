@@ -16,7 +16,7 @@ from gpubench.report.formats._document import Document, Section, printable
 from gpubench.report.formats._options import DEFAULT_SECTIONS, RenderOptions
 from gpubench.report.formats._problems import skipped_section, warnings_section
 from gpubench.report.formats._roofline import roofline_section
-from gpubench.report.formats._speedup import speedup_section
+from gpubench.report.formats._speedup import speedup_sections
 
 MANY_SENTENCES = 8  # more of them leave out their intervals, so that one screen holds the verdict
 
@@ -34,10 +34,10 @@ def document(analysis: Analysis, options: RenderOptions, *, full: bool = False) 
     unit = options.time_unit
     # Who names sections wants all of them that there is.
     asked = options.sections != DEFAULT_SECTIONS
-    makers: dict[str, Callable[[], Section]] = {
+    makers: dict[str, Callable[[], Section | tuple[Section, ...]]] = {
         "verdict": lambda: _verdict_section(analysis),
         "breakeven": lambda: break_even_section(analysis, full=full),
-        "speedup": lambda: speedup_section(analysis, unit, full=full),
+        "speedup": lambda: speedup_sections(analysis, unit, full=full),
         "skipped": lambda: skipped_section(analysis, full=full),
         "anatomy": lambda: anatomy_section(analysis, unit, full=full, every_size=full or asked),
         "roofline": lambda: roofline_section(analysis, full=full or asked),
@@ -46,7 +46,11 @@ def document(analysis: Analysis, options: RenderOptions, *, full: bool = False) 
         "raw": lambda: raw_section(analysis, unit),
     }
     order = sorted(makers, key=lambda key: key != "roofline") if measures_roofs(analysis.run) else list(makers)
-    made = [makers[key]() for key in order if key in options.sections]
+    made: list[Section] = []
+    for key in order:
+        if key in options.sections:
+            found = makers[key]()
+            made += [found] if isinstance(found, Section) else found
     return Document(
         headings=_headings(analysis), sections=tuple(part for part in made if part.lines or part.tables)
     )

@@ -6,6 +6,8 @@ import html
 import re
 from collections.abc import Sequence
 
+import msgspec
+
 from gpubench.report.analysis.types import Analysis
 from gpubench.report.formats._document import Cell, Document, Section, Table
 from gpubench.report.formats._options import RenderOptions
@@ -14,11 +16,35 @@ from gpubench.report.formats._options import RenderOptions
 _MARKUP = re.compile(r"[\\`*_~|]|(?<=\])\(")
 
 
+# What a reader came for, in this order; then the machine and the warnings; the rest is folded.
+_LEAD = ("verdict", "breakeven", "reuse", "speedup", "hybrid", "claims")
+
+
 def render(analyses: Sequence[Analysis], options: RenderOptions) -> str:
     """The reports of all runs, one after the other."""
     from gpubench.report.formats._text import document  # a comparison draws without it
 
-    return draw([document(analysis, options, full=True) for analysis in analyses], options)
+    return draw([arranged(document(analysis, options, full=True)) for analysis in analyses], options)
+
+
+def arranged(report: Document) -> Document:
+    """Verdict, break-even and speedup first, then the machine, the warnings, and folded whatever else there is."""
+    machine = Section(key="machine", title="Machine", lines=report.headings)
+    first = report.sections[:1]
+    if first and first[0].key == "roofline":  # the run was made for it
+        report = msgspec.structs.replace(report, sections=report.sections[1:])
+    else:
+        first = ()
+    first = tuple(msgspec.structs.replace(part, folded=False) for part in first)
+    lead = [part for part in report.sections if part.key in _LEAD and not part.folded]
+    lead.sort(key=lambda part: _LEAD.index(part.key))
+    warnings = [part for part in report.sections if part.key == "warnings"]
+    rest = [
+        msgspec.structs.replace(part, folded=True)
+        for part in report.sections
+        if part not in lead and part not in warnings
+    ]
+    return Document(headings=(), sections=(*first, *lead, machine, *warnings, *rest))
 
 
 def draw(documents: Sequence[Document], options: RenderOptions, title: str = "gpubench report") -> str:

@@ -141,9 +141,26 @@ def test_every_speedup_table_names_its_baseline():
     line = "vs numpy tuned, OpenBLAS 0.3.29 (Haswell), 2 of 2 threads"
     for name in ("plain", "markdown", "table"):
         text = render([full_run()], name, sections=["speedup"])
-        assert text.count(line) == 1  # once for all tables, before the first of them
+        # Once for all tables, before the first of them; Markdown tells every ratio once more, folded.
+        assert text.count(line) == (2 if name == "markdown" else 1)
         assert text.index(line) < text.index("lib")
     assert render([full_run()], "plain", sections=["speedup"]).count("CPU tuned") == 4
+
+
+def test_markdown_leads_with_what_a_reader_came_for():
+    text = render([full_run()], "markdown")
+    titles = re.findall(r"^(?:### |<summary>)(.*?)(?:</summary>)?$", text, re.M)
+    assert [re.split("[:,]", title)[0] for title in titles] == [
+        "Verdict", "Break-even", "Speedup", "Machine", "Warnings", "Every speedup", "Skipped and failed cases",
+        "Where the time goes", "Roofline", "Environment",
+    ]  # fmt: skip
+    opened = text.index("<details>")
+    assert text.index("### Warnings") < opened
+    assert "### " not in text[opened:]
+    assert text.splitlines()[4].startswith("- copy float32: undecided")
+    assert "the GPU pays from n = 130 [64, 256] with data resident" in text.split("### Break-even")[0]
+    assert "<img" not in text
+    assert "](" not in text
 
 
 def pivot(ratios, width=80, **more):
