@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from gpubench.errors import UsageError
 from gpubench.model.case import Case
 from gpubench.model.result import Run
+
+if TYPE_CHECKING:
+    from gpubench.report.analysis import Analysis, Demands
 
 # Format -> its module; a module is imported only when its format is asked for (rich draws tables alone).
 FORMATS = {
@@ -27,14 +31,52 @@ def render(
     baseline: str | None = None,
     keep: Callable[[Case], bool] | None = None,
 ) -> str:
-    """The report of `runs` as text with one trailing newline; the same bytes for the same files.
+    """The report of `runs` as text with one trailing newline: `drawn` of `analysed`, and what they raise."""
+    analyses = analysed(runs, baseline=baseline, keep=keep)
+    return drawn(
+        analyses, format, width=width, color=color, ascii_only=ascii_only, sections=sections, time_unit=time_unit
+    )
 
-    `width` in characters; `sections` by key (None: all but raw); `time_unit` auto, s, ms, us or ns; `baseline`
-    DEVICE, FORM or FORM@DEVICE (None: the fastest CPU form); `keep` selects the cases shown.
-    Raises UsageError for an unknown format, section or unit and when `keep` keeps nothing; InputError for a
-    baseline that was not measured.
+
+def analysed(
+    runs: Sequence[Run],
+    *,
+    baseline: str | None = None,
+    keep: Callable[[Case], bool] | None = None,
+    demands: Demands | None = None,
+) -> list[Analysis]:
+    """What the runs say, in their order.
+
+    `baseline` is DEVICE, FORM or FORM@DEVICE (None: the fastest CPU form); `keep` selects the cases shown; `demands`
+    are the gates. Raises UsageError when `keep` keeps nothing, InputError for a baseline that was not measured.
     """
-    from gpubench.report.analysis import analyse
+    from gpubench.report.analysis import NOTHING_DEMANDED, analyse
+
+    wanted = demands or NOTHING_DEMANDED
+    analyses = [analyse(run, baseline=baseline, keep=keep, demands=wanted) for run in runs]
+    if keep is not None and not any(analysis.cases for analysis in analyses):
+        raise UsageError(
+            "no-such-case", "--filter and --skip leave no case",
+            why="no case of the file matches", hint="--sections raw lists the cases with their ids",
+        )  # fmt: skip
+    return analyses
+
+
+def drawn(
+    analyses: Sequence[Analysis],
+    format: str,
+    *,
+    width: int = 80,
+    color: bool = False,
+    ascii_only: bool = False,
+    sections: Sequence[str] | None = None,
+    time_unit: str = "auto",
+) -> str:
+    """The analyses as text with one trailing newline; the same bytes for the same files.
+
+    `width` in characters; `sections` by key (None: all but raw); `time_unit` auto, s, ms, us or ns.
+    Raises UsageError for an unknown format, section or unit.
+    """
     from gpubench.report.formats._options import DEFAULT_SECTIONS, SECTIONS, TIME_UNITS, RenderOptions
 
     module = importlib.import_module(f"gpubench.report.formats.{FORMATS[known(format, FORMATS, 'format')]}")
@@ -45,12 +87,6 @@ def render(
         width=width, color=color, ascii_only=ascii_only, sections=chosen,
         time_unit=known(time_unit, TIME_UNITS, "time unit"),
     )  # fmt: skip
-    analyses = [analyse(run, baseline=baseline, keep=keep) for run in runs]
-    if keep is not None and not any(analysis.cases for analysis in analyses):
-        raise UsageError(
-            "no-such-case", "--filter and --skip leave no case",
-            why="no case of the file matches", hint="--sections raw lists the cases with their ids",
-        )  # fmt: skip
     text: str = module.render(analyses, options)
     return text
 

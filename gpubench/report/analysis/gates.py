@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
 from gpubench.model.case import Case
 from gpubench.model.result import Run
-from gpubench.report.analysis.types import CaseResult, FailOn, Gate, Speedup, SpeedupKind
+from gpubench.report.analysis.types import Analysis, CaseResult, FailOn, Gate, Speedup, SpeedupKind
 
 FAIL_ON: tuple[FailOn, ...] = ("noisy", "skipped", "incomplete")
 # Which of a case's ratios a gate looks at: the one that the tables show first.
@@ -42,6 +42,11 @@ def gates(
     return (*fast_enough, *(_on_run(name, run, cases) for name in demands.fail_on))
 
 
+def failed(analyses: Iterable[Analysis]) -> bool:
+    """Whether a gate of any of them failed."""
+    return any(not gate.passed for analysis in analyses for gate in analysis.gates)
+
+
 def competes(row: CaseResult) -> bool:
     """Whether the case is on the side that a speedup is told of: a CPU's case is what others are measured by."""
     return row.device_kind != "cpu"
@@ -53,9 +58,7 @@ def _fast_enough(demand: MinSpeedup, cases: Sequence[CaseResult], speedups: Sequ
         row.case.id: row.ratio
         for row in sorted(speedups, key=lambda row: _PREFERENCE.index(row.kind), reverse=True)
     }
-    chosen = [
-        row.id for row in cases if competes(row) and row.id not in baselines and demand.selects(row.case)
-    ]
+    chosen = [row.id for row in cases if competes(row) and row.id not in baselines and demand.selects(row.case)]
     known = [(case_id, ratios[case_id]) for case_id in chosen if case_id in ratios]
     return Gate(
         name="min-speedup", selector=demand.text, least=demand.least,
@@ -71,5 +74,7 @@ def _on_run(name: FailOn, run: Run, cases: Sequence[CaseResult]) -> Gate:
     if name == "skipped":
         return Gate(name=name, low=tuple(row.id for row in cases if row.outcome == "skip"))
     unreached = tuple(row.id for row in cases if row.outcome == "planned")
-    reason = None if run.complete and run.exit_reason != "budget" else f"the run ended early ({run.exit_reason})"
+    reason = (
+        None if run.complete and run.exit_reason != "budget" else f"the run ended early ({run.exit_reason})"
+    )
     return Gate(name=name, low=unreached, reason=reason)

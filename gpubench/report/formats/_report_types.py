@@ -192,6 +192,21 @@ class PoolRow(Row, frozen=True, kw_only=True):
     share: float
 
 
+class GateRow(Row, frozen=True, kw_only=True):
+    """One gate of one run. It fails by the cases in `low` (below `least`, or of the kind that is named) and by those in
+    `missing` (selected, and without a number); `near` are cases whose interval contains `least`."""
+
+    source: int
+    name: str
+    selector: str | None
+    least: float | None
+    passed: bool
+    low: tuple[str, ...]
+    missing: tuple[str, ...]
+    near: tuple[str, ...]
+    reason: str | None
+
+
 class ReportDocument(Row, frozen=True, kw_only=True):
     """`reuse`, `hybrid`, `means`, `claims` and `gates` are empty until they are derived."""
 
@@ -210,7 +225,7 @@ class ReportDocument(Row, frozen=True, kw_only=True):
     means: tuple[dict[str, float], ...] = ()
     claims: tuple[dict[str, float], ...] = ()
     recommendation: str | None = None
-    gates: tuple[dict[str, float], ...] = ()
+    gates: tuple[GateRow, ...] = ()
     warnings: tuple[WarningRow, ...]
     exit_code: int = 0
     exit_reason: str = "ok"

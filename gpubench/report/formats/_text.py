@@ -13,16 +13,18 @@ from gpubench.report.formats._anatomy import anatomy_section
 from gpubench.report.formats._breakeven import break_even_section
 from gpubench.report.formats._details import environment_section, raw_section
 from gpubench.report.formats._document import Document, Section, printable
+from gpubench.report.formats._gates import gates_section
 from gpubench.report.formats._options import DEFAULT_SECTIONS, RenderOptions
 from gpubench.report.formats._problems import skipped_section, warnings_section
 from gpubench.report.formats._roofline import roofline_section
 from gpubench.report.formats._speedup import speedup_sections
 
+GATES = "gates"  # no section to choose: whoever asks for gates is told how they ended
 MANY_SENTENCES = 8  # more of them leave out their intervals, so that one screen holds the verdict
 
 _ENDINGS = {
     "budget": "budget exhausted", "failed": "cases failed", "wrong-result": "wrong results",
-    "unavailable": "a required device was unavailable", "nothing-measured": "nothing measured",
+    "unavailable": "a required device was unavailable", "nothing-measured": "nothing measured", "gate": "a gate failed",
 }  # fmt: skip
 
 
@@ -36,6 +38,7 @@ def document(analysis: Analysis, options: RenderOptions, *, full: bool = False) 
     asked = options.sections != DEFAULT_SECTIONS
     makers: dict[str, Callable[[], Section | tuple[Section, ...]]] = {
         "verdict": lambda: _verdict_section(analysis),
+        GATES: lambda: gates_section(analysis),
         "breakeven": lambda: break_even_section(analysis, full=full),
         "speedup": lambda: speedup_sections(analysis, unit, full=full),
         "skipped": lambda: skipped_section(analysis, full=full),
@@ -48,7 +51,7 @@ def document(analysis: Analysis, options: RenderOptions, *, full: bool = False) 
     order = sorted(makers, key=lambda key: key != "roofline") if measures_roofs(analysis.run) else list(makers)
     made: list[Section] = []
     for key in order:
-        if key in options.sections:
+        if key in options.sections or key == GATES:
             found = makers[key]()
             made += [found] if isinstance(found, Section) else found
     return Document(

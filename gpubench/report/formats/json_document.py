@@ -7,11 +7,14 @@ from typing import Any
 
 import msgspec
 
+from gpubench.errors import ExitCode
+from gpubench.report.analysis.gates import failed
 from gpubench.report.analysis.types import (
     Analysis,
     Anatomy,
     BreakEven,
     CaseResult,
+    Gate,
     Roof,
     RoofShare,
     Speedup,
@@ -54,6 +57,9 @@ def report_document(analyses: Sequence[Analysis]) -> types.ReportDocument:
             for i, analysis in numbered
             for pool in analysis.overheads.pools
         ),
+        gates=tuple(_gate(i, gate) for i, analysis in numbered for gate in analysis.gates),
+        exit_code=ExitCode.GATE if failed(analyses) else ExitCode.OK,
+        exit_reason="gate" if failed(analyses) else "ok",
         warnings=tuple(
             types.WarningRow(
                 source=i, code=finding.code, severity=finding.severity, message=finding.message,
@@ -115,6 +121,10 @@ def _break_even(source: int, row: BreakEven) -> types.BreakEvenRow:
         crossings=row.crossings, first=row.first, last=row.last,
         last_ratio=row.last_ratio.estimate, reason=row.reason, text=verdict_text(row),
     )  # fmt: skip
+
+
+def _gate(source: int, gate: Gate) -> types.GateRow:
+    return types.GateRow(source=source, **msgspec.structs.asdict(gate), passed=gate.passed)
 
 
 def _roofline(numbered: Sequence[tuple[int, Analysis]]) -> types.RooflineRow:

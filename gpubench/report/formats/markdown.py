@@ -17,7 +17,7 @@ _MARKUP = re.compile(r"[\\`*_~|]|(?<=\])\(")
 
 
 # What a reader came for, in this order; then the machine and the warnings; the rest is folded.
-_LEAD = ("verdict", "breakeven", "reuse", "speedup", "hybrid", "claims")
+_LEAD = ("verdict", "gates", "breakeven", "reuse", "speedup", "hybrid", "claims")
 
 
 def render(analyses: Sequence[Analysis], options: RenderOptions) -> str:
