@@ -34,7 +34,13 @@ def render(
     """The report of `runs` as text with one trailing newline: `drawn` of `analysed`, and what they raise."""
     analyses = analysed(runs, baseline=baseline, keep=keep)
     return drawn(
-        analyses, format, width=width, color=color, ascii_only=ascii_only, sections=sections, time_unit=time_unit
+        analyses,
+        format,
+        width=width,
+        color=color,
+        ascii_only=ascii_only,
+        sections=sections,
+        time_unit=time_unit,
     )
 
 
