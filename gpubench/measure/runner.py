@@ -18,6 +18,8 @@ from gpubench.measure.crew import Crew, DeviceGone
 from gpubench.measure.events import RunDone, RunStarted, Sink, Warned
 from gpubench.measure.plan import Scope, Series, Workload, expand, series, workload
 from gpubench.measure.recorder import Recorder, Save, utc_now
+from gpubench.measure.runtime import Progress, Runtime
+from gpubench.measure.stopping import kept_samples
 from gpubench.model.op import Op
 from gpubench.model.result import (
     Failure,
@@ -78,8 +80,9 @@ def run(request: Request, sink: Sink, save: Save) -> Run:
 def _hold_signals() -> None:
     """A second Ctrl-C must not come between the first one and the saved file: the program ends soon anyway."""
     if threading.current_thread() is threading.main_thread():
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, signal.SIG_IGN)
+        for name in ("SIGINT", "SIGTERM", "SIGHUP"):  # Windows has no SIGHUP
+            if hasattr(signal, name):
+                signal.signal(getattr(signal, name), signal.SIG_IGN)
 
 
 def planned(request: Request) -> list[Workload]:
@@ -115,7 +118,7 @@ class _Runner:
         self._found: list[Workload] = []
         self._search_share = SEARCH_SHARE
         self._elapsed: dict[str, dict[int, float]] = {}
-        self.progress = rounds.Progress(0, self.settings.sessions, self._remaining_s)
+        self.progress = Progress(0, self.settings.sessions, self._remaining_s)
 
     def sessions(self) -> None:
         """Every session: the first may search for sizes, the others repeat what it found."""
@@ -157,7 +160,7 @@ class _Runner:
     def _too_few(self, outcome: Measurement) -> bool:
         if self.request.check_only:
             return False
-        kept = sum(len(rounds.kept_samples(block)) for block in outcome.blocks)
+        kept = sum(len(kept_samples(block)) for block in outcome.blocks)
         return kept < self.settings.min_samples
 
     def _one_session(self, index: int, static: list[Workload]) -> None:
@@ -165,7 +168,7 @@ class _Runner:
         self._crew = crew
         record = SessionRecord(index=index, started_at=utc_now())
         self.recorder.session(record)
-        runtime = rounds.Runtime(
+        runtime = Runtime(
             crew=crew, recorder=self.recorder, settings=self.settings, sink=self.sink, progress=self.progress,
             session=index, out_of_budget=self._out_of_budget,
             device_kind=lambda device_id: self._kinds[device_id], check_only=self.request.check_only,
@@ -274,7 +277,7 @@ class _Runner:
                     continue  # no contender: it is measured for its own sake
                 outcome = self.recorder.outcome(case.id)
                 if isinstance(outcome, Measurement) and outcome.blocks:
-                    kept = [v for block in outcome.blocks for v in rounds.kept_samples(block)]
+                    kept = [v for block in outcome.blocks for v in kept_samples(block)]
                     slot = (case.device_id, case.form, case.regime_id)
                     low, high = stats.median_interval(kept)
                     times.setdefault(item.n, {})[slot] = search.Span(low, stats.median(kept), high)

@@ -8,11 +8,12 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from gpubench import kernels
-from gpubench.measure import protocol, rounds
+from gpubench.measure import protocol, rounds, seat
 from gpubench.measure.crew import DeviceGone
 from gpubench.measure.plan import Workload
 from gpubench.measure.recorder import Recorder
-from gpubench.measure.rounds import Progress, Runtime, kept_samples, stop_reason
+from gpubench.measure.runtime import Progress, Runtime
+from gpubench.measure.stopping import kept_samples, stop_reason
 from gpubench.model.case import Case
 from gpubench.model.machine import Machine
 from gpubench.model.result import (
@@ -175,7 +176,8 @@ class OneWorker:
 def slowly_measured(monkeypatch, wanted):
     """The worker and the outcome of one case whose blocks take 25 s."""
     clock = [0.0]
-    monkeypatch.setattr(rounds, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    for module in (rounds, seat):
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: clock[0]))
     same = Fingerprint(hash="0", fields={})
     run = Run(
         id="x", started_at="2026-01-01T00:00:00Z", selection=Selection(ops=["add"]), settings=wanted,
