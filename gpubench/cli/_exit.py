@@ -16,7 +16,8 @@ from gpubench.errors import ExitCode, GpubenchError
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM. Whoever cleans up after Ctrl-C cleans up after this too; only the exit code differs."""
+    """SIGTERM, or SIGHUP when the terminal goes. Whoever cleans up after Ctrl-C cleans up after this too; only the
+    exit code differs."""
 
     exit_code = ExitCode.TERMINATED
 
@@ -29,7 +30,7 @@ def run_guarded(arguments: Sequence[str]) -> int:
     """Run the command line `arguments`; nothing escapes but the exit code."""
     invocation: dict[str, Any] = {"verbose": False}
     _open_streams()
-    previous = _catch_sigterm()
+    previous = _catch_endings()
     try:
         from gpubench.cli.app import run_app
 
@@ -50,8 +51,8 @@ def run_guarded(arguments: Sequence[str]) -> int:
     except Exception:
         return _bug()
     finally:
-        if previous is not None:
-            signal.signal(signal.SIGTERM, previous)
+        for number, handler in previous.items():
+            signal.signal(number, handler)
 
 
 def tell(error: GpubenchError, *, verbose: bool = False) -> ExitCode:
@@ -86,16 +87,23 @@ def _one_line(text: str) -> str:
     return " ".join(text.split())
 
 
-def _catch_sigterm() -> Any:
-    """Make SIGTERM raise Terminated; the previous handler, or None where handlers cannot be set."""
+def _catch_endings() -> dict[int, Any]:
+    """Make SIGTERM and SIGHUP raise Terminated; the previous handlers, none where handlers cannot be set.
+
+    A SIGHUP that is ignored stays so: `nohup` asks for that.
+    """
 
     def terminate(signum: int, frame: FrameType | None) -> None:
         raise Terminated
 
+    numbers = [signal.SIGTERM]
+    hangup = getattr(signal, "SIGHUP", None)  # Windows has none
+    if hangup is not None and signal.getsignal(hangup) is not signal.SIG_IGN:
+        numbers.append(hangup)
     try:
-        return signal.signal(signal.SIGTERM, terminate)
-    except ValueError:  # not in the main thread: a caller that embeds us keeps its own handler
-        return None
+        return {number: signal.signal(number, terminate) for number in numbers}
+    except ValueError:  # not in the main thread: a caller that embeds us keeps its own handlers
+        return {}
 
 
 def _output_failed(error: OSError | PipeBroken) -> ExitCode | None:

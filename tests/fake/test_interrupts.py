@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM and kill -9 in the middle of a run: a readable file, the right exit code, no orphans."""
+"""Ctrl-C, SIGTERM, SIGHUP and kill -9 in the middle of a run: a readable file, the right exit code, no orphans."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def end(process, number):
     return process.returncode, out, err
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 143)])
 def test_an_interrupt_saves_what_there_is(start, tmp_path, number, code):
     process, workers = under_way(start, tmp_path)
     returned, out, err = end(process, number)
@@ -113,6 +113,20 @@ def test_an_interrupt_while_a_device_hangs(start, tmp_path):
     assert returned == 130
     assert "Traceback" not in err
     wait_for(lambda: not alive(workers), 5)
+
+
+def test_a_run_under_nohup_outlives_the_terminal(start, tmp_path):
+    """`nohup` ignores SIGHUP, and so does what it starts."""
+    process = start(
+        "--devices", "fake:cpu,fake:gpu", "--ops", "add", "--sizes", "1k:64k", "--quick",
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN),
+    )  # fmt: skip
+    for line in process.stderr:
+        if line.startswith("["):
+            break
+    returned, _, _ = end(process, signal.SIGHUP)
+    assert returned == 0
+    assert read(tmp_path)["complete"]
 
 
 def test_kill_9_leaves_a_file_that_report_reads(start, tmp_path, gpubench):
