@@ -11,7 +11,18 @@ from typing import Any
 
 from gpubench.kernels import _elementwise_cuda, _elementwise_numpy, _elementwise_wgsl
 from gpubench.model.kernel import CudaProgram, Kernel, Limits, WgslProgram
-from gpubench.model.op import Array, Dtype, Ladder, Op, Operand, Params, Shape, Tolerance
+from gpubench.model.op import (
+    Array,
+    Dtype,
+    Ladder,
+    Op,
+    Operand,
+    Params,
+    Shape,
+    Split,
+    Tolerance,
+    counted_by,
+)
 
 # 4 KiB to 64 MiB of float32: from a launch's overhead to well past any cache, in eight sizes.
 LADDER = Ladder(low=2**10, high=2**24)
@@ -74,7 +85,7 @@ def elementwise(
         expr=expr,
         tolerance=tolerance,
         reference=reference,
-        split=dict.fromkeys(names, 0),
+        split=Split(dict.fromkeys(names, 0), counted_by("n")),
         tuned=_tuned(
             numpy or partial(_elementwise_numpy.build, expr, len(names)),
             _elementwise_wgsl.Body(names, wgsl, wgsl_functions, wgsl_dtypes),

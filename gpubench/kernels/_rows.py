@@ -33,6 +33,12 @@ def shape(params: Params) -> tuple[int, int]:
     return (params["n"] // columns(params), columns(params))
 
 
+def rows_of(params: Params, units: int) -> Params:
+    """So many rows of the same length."""
+    width = columns(params)
+    return {"n": units * width, "columns": width}
+
+
 def fits(params: Params) -> str | None:
     """Why n elements cannot be cut into rows of `columns`; None if they can."""
     n, width = params["n"], columns(params)

@@ -3,7 +3,7 @@
 from gpubench.kernels import _reduce_cuda, _reduce_numpy, _reduce_wgsl
 from gpubench.kernels._elementwise import LADDER, PARAMS, WORKING_DTYPES, scalar_shape, vector_shape
 from gpubench.model.kernel import CudaProgram, Kernel, Limits, WgslProgram
-from gpubench.model.op import Array, Op, Operand, Params, Tolerance
+from gpubench.model.op import Array, Op, Operand, Params, Split, Tolerance, counted_by
 
 _BODY = _reduce_wgsl.Body(names=("x", "y"), start="zero", element="x * y", join="a + b")
 _CUDA = _reduce_cuda.Body("dot", ("x", "y"), "x * y")
@@ -39,6 +39,7 @@ OP = Op(
     expr=_expr,
     tolerance=Tolerance(8, scale=_scale),
     reference=lambda xp, x, y: xp.sum(x * y),
+    split=Split({"x": 0, "y": 0}, counted_by("n"), join="add"),
     tuned={
         "numpy": (Kernel("numpy", _reduce_numpy.inner_product),),
         "wgpu": (Kernel("wgsl", _build_wgsl),),

@@ -6,7 +6,7 @@ A is n x n, or `m` x n where a param `m` is given.
 from gpubench.kernels import _gemv_cuda, _gemv_wgsl, _matrix_numpy
 from gpubench.kernels._elementwise import WORKING_DTYPES
 from gpubench.model.kernel import CudaProgram, Kernel, Limits, WgslProgram
-from gpubench.model.op import Array, Ladder, Op, Operand, Params, Shape, Tolerance
+from gpubench.model.op import Array, Ladder, Op, Operand, Params, Shape, Split, Tolerance, counted_by
 
 
 def sides(params: Params) -> tuple[int, int]:
@@ -54,7 +54,7 @@ OP = Op(
     expr=lambda xp, a, x: a @ x,
     tolerance=Tolerance(8, scale=_scale),
     reference=lambda xp, a, x: xp.sum(a * x, axis=1),
-    split={"a": 0},
+    split=Split({"a": 0}, counted_by("m")),
     tuned={
         "numpy": (Kernel("numpy", _matrix_numpy.gemv),),
         "cupy": (Kernel("cuda", _build_cuda),),

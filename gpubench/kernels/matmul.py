@@ -7,7 +7,7 @@ front: so many products of their own, one launch.
 from gpubench.errors import Unsupported
 from gpubench.kernels import _matmul_wgsl, _matrix_numpy
 from gpubench.model.kernel import Candidate, CudaProgram, Kernel, Limits, WgslProgram
-from gpubench.model.op import Array, Dtype, Ladder, Op, Operand, Params, Shape, Tolerance
+from gpubench.model.op import Array, Dtype, Ladder, Op, Operand, Params, Shape, Split, Tolerance, counted_by
 
 # NumPy multiplies halves without its BLAS: 0.6 to 0.8 GFLOP/s on one core (256 to 512, a Xeon of 2023).
 _NUMPY_HALF_FLOPS_PER_S = 1e9
@@ -43,9 +43,11 @@ def _flops(params: Params) -> int:
     return 2 * params.get("batch", 1) * m * n * k
 
 
-def _split(params: Params) -> dict[str, int]:
+def _split(params: Params) -> Split:
     """Rows of A and C; of a batch, whole products."""
-    return {"a": 0, "b": 0} if "batch" in params else {"a": 0}
+    if "batch" in params:
+        return Split({"a": 0, "b": 0}, counted_by("batch"))
+    return Split({"a": 0}, counted_by("m"))
 
 
 def _scale(xp: Array, a: Array, b: Array) -> Array:

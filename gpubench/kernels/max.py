@@ -7,7 +7,7 @@ from gpubench.errors import Unsupported
 from gpubench.kernels import _reduce_cuda, _reduce_numpy, _reduce_wgsl
 from gpubench.kernels._elementwise import LADDER, PARAMS, WORKING_DTYPES, scalar_shape, vector_shape
 from gpubench.model.kernel import CudaProgram, Kernel, Limits, WgslProgram
-from gpubench.model.op import EXACT, Array, Op, Operand, Params
+from gpubench.model.op import EXACT, Array, Op, Operand, Params, Split, counted_by
 
 _BODY = _reduce_wgsl.Body(
     names=("x",),
@@ -46,6 +46,7 @@ OP = Op(
     flops=lambda params: params["n"],
     expr=_expr,
     tolerance=EXACT,
+    split=Split({"x": 0}, counted_by("n"), join="maximum"),
     tuned={
         "numpy": (Kernel("numpy", _reduce_numpy.largest),),
         "wgpu": (Kernel("wgsl", _build_wgsl),),

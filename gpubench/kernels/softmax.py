@@ -5,9 +5,9 @@ The rows are those of `_rows.py`: of 1024 for sizes that are multiples of it, or
 
 from gpubench.kernels import _rows_numpy, _softmax_cuda, _softmax_wgsl
 from gpubench.kernels._elementwise import WORKING_DTYPES
-from gpubench.kernels._rows import LADDER, OPTIONS, PARAMS, by_rows, fits, shape
+from gpubench.kernels._rows import LADDER, OPTIONS, PARAMS, by_rows, fits, rows_of, shape
 from gpubench.model.kernel import Kernel
-from gpubench.model.op import Array, Op, Operand, Tolerance
+from gpubench.model.op import Array, Op, Operand, Split, Tolerance
 
 
 def _expr(xp: Array, x: Array) -> Array:
@@ -37,7 +37,7 @@ OP = Op(
     expr=_expr,
     tolerance=Tolerance(64),
     reference=_reference,
-    split={"x": 0},
+    split=Split({"x": 0}, rows_of),
     tuned={
         "numpy": (Kernel("numpy", _rows_numpy.softmax),),
         "cupy": (Kernel("cuda", by_rows(_softmax_cuda.build)),),

@@ -6,9 +6,9 @@ to one, and here they do not. The rows are those of `_rows.py`.
 
 from gpubench.kernels import _rows_numpy, _softmax_grad_cuda, _softmax_grad_wgsl
 from gpubench.kernels._elementwise import WORKING_DTYPES
-from gpubench.kernels._rows import LADDER, OPTIONS, PARAMS, by_rows, fits, shape
+from gpubench.kernels._rows import LADDER, OPTIONS, PARAMS, by_rows, fits, rows_of, shape
 from gpubench.model.kernel import Kernel
-from gpubench.model.op import Array, Op, Operand, Tolerance
+from gpubench.model.op import Array, Op, Operand, Split, Tolerance
 
 
 def _expr(xp: Array, y: Array, dy: Array) -> Array:
@@ -42,7 +42,7 @@ OP = Op(
     expr=_expr,
     tolerance=Tolerance(8, scale=_scale),
     reference=_reference,
-    split={"y": 0, "dy": 0},
+    split=Split({"y": 0, "dy": 0}, rows_of),
     tuned={
         "numpy": (Kernel("numpy", _rows_numpy.softmax_grad),),
         "cupy": (Kernel("cuda", by_rows(_softmax_grad_cuda.build)),),

@@ -3,7 +3,7 @@
 from gpubench.kernels import _reduce_cuda, _reduce_numpy, _reduce_wgsl
 from gpubench.kernels._elementwise import LADDER, PARAMS, WORKING_DTYPES, scalar_shape, vector_shape
 from gpubench.model.kernel import CudaProgram, Kernel, Limits, WgslProgram
-from gpubench.model.op import Array, Op, Operand, Params, Tolerance
+from gpubench.model.op import Array, Op, Operand, Params, Split, Tolerance, counted_by
 
 _BODY = _reduce_wgsl.Body(names=("x",), start="zero", element="x", join="a + b")
 _CUDA = _reduce_cuda.Body("sum", ("x",), "x")
@@ -33,6 +33,7 @@ OP = Op(
     flops=lambda params: params["n"],
     expr=_expr,
     tolerance=Tolerance(4, scale=lambda xp, x: xp.sum(xp.abs(x))),
+    split=Split({"x": 0}, counted_by("n"), join="add"),
     tuned={
         "numpy": (Kernel("numpy", _reduce_numpy.total),),
         "wgpu": (Kernel("wgsl", _build_wgsl),),

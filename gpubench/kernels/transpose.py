@@ -6,7 +6,7 @@ x is n x n, or `m` x n where a param `m` is given.
 from gpubench.kernels import _transpose_cuda, _transpose_numpy, _transpose_wgsl
 from gpubench.kernels._elementwise import WORKING_DTYPES
 from gpubench.model.kernel import CudaProgram, Kernel, Limits, WgslProgram
-from gpubench.model.op import EXACT, Ladder, Op, Operand, Params, Shape
+from gpubench.model.op import EXACT, Ladder, Op, Operand, Params, Shape, Split
 
 
 def _input_shape(params: Params) -> Shape:
@@ -17,6 +17,11 @@ def _input_shape(params: Params) -> Shape:
 def _output_shape(params: Params) -> Shape:
     """(n, m)."""
     return (params["n"], params.get("m", params["n"]))
+
+
+def _columns(params: Params, units: int) -> Params:
+    """So many columns of x, which are rows of the output."""
+    return {"n": units, "m": params.get("m", params["n"])}
 
 
 def _build_wgsl(params: Params, dtype: str, limits: Limits) -> WgslProgram:
@@ -43,7 +48,7 @@ OP = Op(
     # x.T alone is a view: nothing would move, and nothing would be measured.
     expr=lambda xp, x: xp.ascontiguousarray(x.T),
     tolerance=EXACT,
-    split={"x": 1},
+    split=Split({"x": 1}, _columns),
     tuned={
         "numpy": (Kernel("numpy", _transpose_numpy.transpose),),
         "cupy": (Kernel("cuda", _build_cuda),),

@@ -102,13 +102,30 @@ def always_fits(params: Params) -> str | None:
     return None
 
 
+class Split(msgspec.Struct, frozen=True):
+    """How an op is cut along its outer dimension into parts that can be computed apart.
+
+    `axes`: the axis along which each input is cut; inputs left out are shared whole. `part(params, units)`: the params
+    of the same op on so many units of that dimension. The parts' outputs follow each other along axis 0; where `join`
+    names a function of the array library, they are combined by it instead.
+    """
+
+    axes: Mapping[str, int]
+    part: Callable[[Params, int], Params]
+    join: Literal["add", "maximum"] | None = None
+
+
+def counted_by(param: str) -> Callable[[Params, int], Params]:
+    """The `part` of an op whose outer dimension is one of its params."""
+    return lambda params, units: {**params, param: units}
+
+
 class Op(msgspec.Struct, frozen=True):
     """A mathematical operation that the user names.
 
     `expr(xp, *inputs)` is the program as a NumPy or CuPy user writes it: the library form.
-    `reference` defaults to `expr` in float64. `split` names the axis along which each input may be cut
-    (inputs left out are shared whole; the output is cut along axis 0), for all params or by them; None: it cannot
-    be split. `cut(params)` is what holds.
+    `reference` defaults to `expr` in float64. `split` says how the work is cut in two, for all params or by them;
+    None: it cannot be split. `cut(params)` is what holds.
     `tuned` maps a backend's name to its kernels; the first is measured, others are named variants.
     `options` are params beside the size that may be given, each with its meaning; `fits(params)` says why a
     combination has no shape (or None). `tf32` names the backends whose library call can round float32 inputs to
@@ -128,7 +145,7 @@ class Op(msgspec.Struct, frozen=True):
     expr: Callable[..., Array]
     tolerance: Tolerance
     reference: Callable[..., Array] | None = None
-    split: Mapping[str, int] | Callable[[Params], Mapping[str, int]] | None = None
+    split: Split | Callable[[Params], Split] | None = None
     tuned: Mapping[str, tuple[Kernel, ...]] = {}
     stages: tuple[str, ...] = ()
     options: Mapping[str, str] = {}
@@ -148,9 +165,16 @@ class Op(msgspec.Struct, frozen=True):
             None,
         )
 
-    def cut(self, params: Params) -> Mapping[str, int] | None:
-        """The axis along which each input may be cut; None: it cannot be split."""
+    def cut(self, params: Params) -> Split | None:
+        """How the work is cut at these params; None: it cannot be split."""
         return self.split(params) if callable(self.split) else self.split
+
+    def units(self, params: Params) -> int:
+        """The length of the outer dimension, along which the work is cut: 0 if it cannot be split."""
+        cut = self.cut(params)
+        if cut is None:
+            return 0
+        return next(x.shape(params)[cut.axes[x.name]] for x in self.inputs if x.name in cut.axes)
 
     def bytes(self, params: Params, dtype: Dtype) -> int:
         """Compulsory traffic of one launch: each input read once, the output written once. Of a transfer: n."""

@@ -46,11 +46,11 @@ def test_the_parts_of_a_split_make_the_whole(params):
     cut = OP.cut(params)
     middle = a.shape[0] // 2
     halves = [
-        OP.expr(np, *(x[part] if cut.get(name) == 0 else x for name, x in (("a", a), ("b", b))))
+        OP.expr(np, *(x[part] if cut.axes.get(name) == 0 else x for name, x in (("a", a), ("b", b))))
         for part in (slice(None, middle), slice(middle, None))
     ]
     np.testing.assert_allclose(np.concatenate(halves), OP.expr(np, a, b), rtol=1e-12)
-    assert set(cut.values()) == {0}
+    assert set(cut.axes.values()) == {0}
 
 
 @pytest.mark.parametrize("params", SHAPES, ids=str)

@@ -1,0 +1,71 @@
+"""The parts of every op that can be cut make the whole, at every place where it can be cut."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpubench import kernels
+from gpubench.backends._host import random_inputs
+from gpubench.model.op import Op, Params
+
+OPS = {name: kernels.load(name) for name in kernels.computed()}
+SHAPES = {
+    "matmul": [{"n": 7}, {"n": 5, "m": 9, "k": 3}, {"n": 4, "batch": 6}, {"n": 4, "m": 2, "batch": 3}],
+    "gemv": [{"n": 11}, {"n": 5, "m": 13}],
+    "transpose": [{"n": 11}, {"n": 5, "m": 13}],
+    "softmax": [{"n": 2048}, {"n": 63}, {"n": 60, "columns": 5}],
+    "softmax_grad": [{"n": 2048}, {"n": 60, "columns": 5}],
+}
+
+
+def part_of(op: Op, params: Params, start: int, stop: int) -> np.ndarray:
+    """The op on one part, from arrays of exactly the shapes that the part's params declare."""
+    cut = op.cut(params)
+    assert cut is not None
+    less = cut.part(params, stop - start)
+    assert op.fits(less) is None
+    arrays = []
+    for operand, whole in zip(op.inputs, random_inputs(op, params, "float64", 1), strict=True):
+        part = whole
+        if operand.name in cut.axes:
+            index = [slice(None)] * whole.ndim
+            index[cut.axes[operand.name]] = slice(start, stop)
+            part = whole[tuple(index)]
+        assert part.shape == operand.shape(less)
+        arrays.append(part)
+    found = np.asarray(op.expr(np, *arrays))
+    assert found.shape == op.output.shape(less)
+    return found
+
+
+@pytest.mark.parametrize("op", OPS.values(), ids=OPS)
+@given(share=st.floats(0, 1))
+def test_two_parts_make_the_whole(op: Op, share: float) -> None:
+    for params in SHAPES.get(op.name, [{"n": 1000}, {"n": 257}]):
+        cut, units = op.cut(params), op.units(params)
+        assert cut is not None
+        if units < 2:
+            continue
+        place = min(max(round(share * units), 1), units - 1)
+        first, second = part_of(op, params, 0, place), part_of(op, params, place, units)
+        joined = getattr(np, cut.join)(first, second) if cut.join else np.concatenate([first, second])
+        want = np.asarray(op.expr(np, *random_inputs(op, params, "float64", 1)))
+        np.testing.assert_allclose(joined, want, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("op", OPS.values(), ids=OPS)
+def test_the_work_of_the_parts_is_the_work_of_the_whole(op: Op) -> None:
+    for params in SHAPES.get(op.name, [{"n": 1000}]):
+        cut, units = op.cut(params), op.units(params)
+        assert cut is not None
+        place = units // 3
+        flops = sum(op.flops(cut.part(params, count)) for count in (place, units - place))
+        assert flops == op.flops(params)
+
+
+def test_an_overhead_cannot_be_split() -> None:
+    assert kernels.load("launch").cut({"n": 1}) is None
+    assert kernels.load("launch").units({"n": 1}) == 0
