@@ -1,7 +1,7 @@
 """Documents on disk: Run <-> JSON, atomic replace, upgrades of older versions, JSON Schema."""
 
-from gpubench.store.document import Encoder, dumps, loads
-from gpubench.store.files import check_folder, check_writable, load, save
+from gpubench.store.document import Encoder, dumps, loads, loads_as
+from gpubench.store.files import check_folder, check_writable, load, read, replace, save
 from gpubench.store.folders import default_results_dir, newest, newest_first, result_path, user_data_dir
 from gpubench.store.schemas import SCHEMA_NAMES, schema
 
@@ -14,8 +14,11 @@ __all__ = [
     "dumps",
     "load",
     "loads",
+    "loads_as",
     "newest",
     "newest_first",
+    "read",
+    "replace",
     "result_path",
     "save",
     "schema",

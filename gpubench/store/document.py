@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import msgspec
 
@@ -16,6 +16,8 @@ from gpubench.model.result import SCHEMA_VERSION, Outcome, Run
 
 SIGNIFICANT_DIGITS = 6
 RESULT_NAME = "gpubench-result"
+Document = TypeVar("Document", bound=msgspec.Struct)
+_WRITTEN_BY = {RESULT_NAME: "run", "gpubench-noise": "noise -o", "gpubench-fleet": "merge"}
 _RUN_AGAIN = "run `gpubench run` again; the run that should have written it never saved"
 
 # One pure function per step: MIGRATIONS[v] turns the plain data of version v into that of version v + 1.
@@ -60,23 +62,27 @@ class Encoder:
 
 def loads(data: bytes, source: str) -> Run:
     """The Run that `data` holds. Raises InputError with what is wrong with it."""
-    if not data.strip():
-        _refuse("empty-file", source, "it is empty", _RUN_AGAIN)
-    try:
-        version = _check_header(msgspec.json.decode(data, type=_Header), source)
-        if version == SCHEMA_VERSION:
-            run = msgspec.json.decode(data, type=Run)
-        else:
-            run = msgspec.convert(upgrade(msgspec.json.decode(data), version), type=Run)
-    except msgspec.ValidationError as error:
-        _refuse("bad-document", source, f"it is not a valid {RESULT_NAME} document: {error}")
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        if "truncated" in str(error):
-            _refuse("truncated-file", source, "it ends in the middle: the JSON is truncated")
-        _refuse("not-json", source, f"it is not JSON: {error}")
+    run = loads_as(Run, data, source, name=RESULT_NAME, newest=SCHEMA_VERSION)
     _check_unique(run, source)
     _check_sizes(run, source)
     return run
+
+
+def loads_as(kind: type[Document], data: bytes, source: str, *, name: str, newest: int) -> Document:
+    """The document `name` that `data` holds, of version `newest` or older. Raises InputError."""
+    if not data.strip():
+        _refuse("empty-file", source, "it is empty", _RUN_AGAIN if name == RESULT_NAME else "", name=name)
+    try:
+        version = _check_header(msgspec.json.decode(data, type=_Header), source, name, newest)
+        if version == newest:
+            return msgspec.json.decode(data, type=kind)
+        return msgspec.convert(upgrade(msgspec.json.decode(data), version), type=kind)
+    except msgspec.ValidationError as error:
+        _refuse("bad-document", source, f"it is not a valid {name} document: {error}", name=name)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        if "truncated" in str(error):
+            _refuse("truncated-file", source, "it ends in the middle: the JSON is truncated", name=name)
+        _refuse("not-json", source, f"it is not JSON: {error}", name=name)
 
 
 def upgrade(data: dict[str, Any], version: int) -> dict[str, Any]:
@@ -86,19 +92,25 @@ def upgrade(data: dict[str, Any], version: int) -> dict[str, Any]:
     return data
 
 
-def _check_header(header: _Header, source: str) -> int:
+def _check_header(header: _Header, source: str, wanted: str, newest: int) -> int:
     name, version = header.name, header.schema_version
-    if name != RESULT_NAME:
+    if name != wanted:
         if isinstance(name, str) and name.startswith("gpubench-"):
-            _refuse("wrong-document", source, f"it is a {name} document, not a {RESULT_NAME} document")
-        _refuse("wrong-document", source, f'it is JSON, but no {RESULT_NAME} document: "name" is {_show(name)}')
+            _refuse("wrong-document", source, f"it is a {name} document, not a {wanted} document", name=wanted)
+        why = f'it is JSON, but no {wanted} document: "name" is {_show(name)}'
+        _refuse("wrong-document", source, why, name=wanted)
     if isinstance(version, bool) or not isinstance(version, int) or version < 1:
-        _refuse("bad-document", source, f'"schema_version" is {_show(version)}, not a whole number from 1 on')
-    if version > SCHEMA_VERSION:
+        _refuse(
+            "bad-document",
+            source,
+            f'"schema_version" is {_show(version)}, not a whole number from 1 on',
+            name=wanted,
+        )
+    if version > newest:
         _refuse(
             "too-new",
             source,
-            f"it has schema version {version}; this gpubench reads up to {SCHEMA_VERSION}",
+            f"it has schema version {version}; this gpubench reads up to {newest}",
             "upgrade gpubench: pip install --upgrade gpubench",
         )
     return version
@@ -120,8 +132,8 @@ def _check_sizes(run: Run, source: str) -> None:
             _refuse("bad-document", source, f"the case {_show(outcome.id)} {what}")
 
 
-def _refuse(code: str, source: str, why: str, hint: str = "") -> NoReturn:
-    hint = hint or "give a file that `gpubench run` has written"
+def _refuse(code: str, source: str, why: str, hint: str = "", *, name: str = RESULT_NAME) -> NoReturn:
+    hint = hint or f"give a file that `gpubench {_WRITTEN_BY[name]}` has written"
     raise InputError(code, f"{source} cannot be used", why=why, hint=hint) from None
 
 

@@ -24,8 +24,12 @@ def save(run: Run, path: str | Path, encoder: Encoder | None = None) -> None:
     Whoever reads or kills at any moment finds the old file or the new one, never a part: the bytes go
     to a new file in the same folder, reach the disk, and take the name in one step. Raises GpubenchError.
     """
+    replace(path, encoder.dumps(run) if encoder else dumps(run))
+
+
+def replace(path: str | Path, data: bytes) -> None:
+    """`save` of a document that was encoded already. Raises GpubenchError."""
     target = Path(os.path.realpath(path))  # a link keeps pointing at the file
-    data = encoder.dumps(run) if encoder else dumps(run)
     if target.suffix == ".gz":
         import gzip
 
@@ -47,6 +51,11 @@ def save(run: Run, path: str | Path, encoder: Encoder | None = None) -> None:
 
 def load(path: str | Path) -> Run:
     """The Run in `path` (`-`: standard input), compressed or not. Raises InputError."""
+    return loads(*read(path))
+
+
+def read(path: str | Path) -> tuple[bytes, str]:
+    """What `path` holds (`-`: standard input), unpacked, and how messages name it. Raises InputError."""
     source = "standard input" if str(path) == "-" else str(path)
     try:
         if str(path) == "-":
@@ -67,7 +76,7 @@ def load(path: str | Path) -> Run:
             why=f"it holds more than {MAX_BYTES // 2**20} MiB, and no result is that large",
             hint="give a file that `gpubench run` has written",
         )
-    return loads(data, source)
+    return data, source
 
 
 def check_writable(path: str | Path, *, option: str = "--output") -> None:
