@@ -15,7 +15,10 @@ if TYPE_CHECKING:
 
 # Format -> its module; a module is imported only when its format is asked for (rich draws tables alone).
 FORMATS = {
-    "table": "terminal", "plain": "plain", "markdown": "markdown", "json": "json_document", "csv": "csv_rows",
+    "table": "terminal", "plain": "plain", "markdown": "markdown", "json": "json_document", "jsonl": "jsonl",
+    "csv": "csv_rows", "gha-smaller": "gha_smaller", "gha-bigger": "gha_bigger", "bmf": "bmf",
+    "pytest-benchmark": "pytest_benchmark", "hyperfine": "hyperfine", "google-benchmark": "google_benchmark",
+    "go": "go_bench",
 }  # fmt: skip
 
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from gpubench.report.analysis.types import Analysis, CaseResult, RoofShare, Speedup
 from gpubench.report.formats._document import printable
+from gpubench.report.formats._estimated import speedup_of
 from gpubench.report.formats._options import RenderOptions
 
 COLUMNS = (
@@ -28,7 +29,7 @@ def render(analyses: Sequence[Analysis], options: RenderOptions) -> str:
     for analysis in analyses:
         names = {device.id: device.name for device in analysis.run.devices}
         roofs = {row.case.id: row for row in analysis.roofline.rows}
-        ratios = {row.case.id: row for row in analysis.speedups if row.kind != "library"}
+        ratios = speedup_of(analysis)
         for row in analysis.cases:
             values = _identity(analysis, row, names) | _numbers(row) | _ratio(ratios.get(row.id))
             values |= _of_roof(roofs.get(row.id))

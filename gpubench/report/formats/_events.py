@@ -1,0 +1,179 @@
+"""The events of a run, one JSON object a line, told apart by `reason`; a file's events from its analysis."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal
+
+import msgspec
+
+from gpubench.model.result import Severity
+from gpubench.report.analysis.types import (
+    Analysis,
+    BreakEven,
+    CaseResult,
+    Finding,
+    Label,
+    OutcomeType,
+    Speedup,
+    SpeedupKind,
+    UndecidedReason,
+    VerdictKind,
+)
+
+SCHEMA_VERSION = 1
+
+
+class Line(msgspec.Struct, frozen=True, kw_only=True, tag_field="reason"):
+    """Base of the events: immutable; `reason` comes first."""
+
+
+class RunStart(Line, frozen=True, kw_only=True, tag="run-start"):
+    """The first event of a run."""
+
+    name: Literal["gpubench-events"] = "gpubench-events"
+    schema_version: int = SCHEMA_VERSION
+    run_id: str
+    label: str | None
+    started_at: str
+    tool: dict[str, str]
+
+
+class CaseStart(Line, frozen=True, kw_only=True, tag="case-start"):
+    """A case is prepared in a session; while a run is under way, once for each session."""
+
+    id: str
+    session: int = 0
+
+
+class Typical(msgspec.Struct, frozen=True):
+    """Wall time of one launch with its 95 % interval."""
+
+    estimate: float
+    lower_bound: float
+    upper_bound: float
+    unit: Literal["s"] = "s"
+
+
+class CaseComplete(Line, frozen=True, kw_only=True, tag="case-complete"):
+    """What is known of a case; `typical` is null where `cause` says why. The last one of an id counts."""
+
+    id: str
+    outcome: OutcomeType
+    typical: Typical | None
+    label: Label | None
+    sessions: int
+    samples: int
+    cause: str | None
+    detail: str | None
+    hint: str | None
+
+
+class SpeedupFound(Line, frozen=True, kw_only=True, tag="speedup"):
+    """Wall time of the baseline / wall time of the case."""
+
+    id: str
+    baseline_id: str
+    kind: SpeedupKind
+    ratio: float
+    lo: float
+    hi: float
+    label: Label
+    headline: bool
+
+
+class BreakEvenFound(Line, frozen=True, kw_only=True, tag="break-even"):
+    """From which size on the device wins; `cause` says why a verdict is undecided."""
+
+    op: str
+    dtype: str
+    params: dict[str, int]
+    regime: str
+    device_id: str
+    baseline_id: str
+    verdict: VerdictKind
+    n: int | None
+    lo: int | None
+    hi: int | None
+    crossings: tuple[int, ...]
+    cause: UndecidedReason | None
+
+
+class Warned(Line, frozen=True, kw_only=True, tag="warning"):
+    """A warning with its advice; `ids` are the cases that it concerns."""
+
+    code: str
+    severity: Severity
+    message: str
+    hint: str
+    ids: tuple[str, ...]
+
+
+class RunComplete(Line, frozen=True, kw_only=True, tag="run-complete"):
+    """The last event of a run; `complete` is false for one that was interrupted."""
+
+    exit_code: int
+    exit_reason: str
+    complete: bool
+
+
+EventLine = RunStart | CaseStart | CaseComplete | SpeedupFound | BreakEvenFound | Warned | RunComplete
+
+
+def events(analysis: Analysis) -> Iterator[EventLine]:
+    """All events of a run that is over."""
+    yield run_start(analysis)
+    for row in analysis.cases:
+        if row.outcome in ("measurement", "failure"):
+            yield CaseStart(id=row.id)
+        yield case_complete(row)
+    yield from conclusions(analysis)
+
+
+def conclusions(analysis: Analysis) -> Iterator[EventLine]:
+    """What only the whole run tells, and its end."""
+    yield from (_speedup(row) for row in analysis.speedups)
+    yield from (_break_even(row) for row in analysis.break_even)
+    yield from (_warned(row) for row in analysis.findings)
+    run = analysis.run
+    yield RunComplete(exit_code=run.exit_code, exit_reason=run.exit_reason, complete=run.complete)
+
+
+def run_start(analysis: Analysis) -> RunStart:
+    """Which run it is."""
+    run = analysis.run
+    return RunStart(
+        run_id=run.id, label=run.label, started_at=run.started_at, tool=dict(sorted(run.tool.items()))
+    )
+
+
+def case_complete(row: CaseResult) -> CaseComplete:
+    """A case with its number, or with the reason for none."""
+    time = row.time
+    return CaseComplete(
+        id=row.id, outcome=row.outcome,
+        typical=None if time is None else Typical(time.estimate, time.low, time.high),
+        label=row.label if time is not None else None, sessions=len(row.sessions), samples=row.sample_count,
+        cause=row.reason, detail=row.detail or None, hint=row.hint,
+    )  # fmt: skip
+
+
+def _speedup(row: Speedup) -> SpeedupFound:
+    ratio = row.ratio
+    return SpeedupFound(
+        id=row.case.id, baseline_id=row.baseline.id, kind=row.kind, ratio=ratio.estimate, lo=ratio.low, hi=ratio.high,
+        label=row.label, headline=row.headline,
+    )  # fmt: skip
+
+
+def _break_even(row: BreakEven) -> BreakEvenFound:
+    return BreakEvenFound(
+        op=row.op, dtype=row.dtype, params=row.params,
+        regime=f"transfer-once-{row.calls}" if row.calls else row.regime, device_id=row.device_id,
+        baseline_id=row.baseline_id, verdict=row.verdict, n=row.n, lo=row.low, hi=row.high,
+        crossings=row.crossings, cause=row.reason,
+    )  # fmt: skip
+
+
+def _warned(row: Finding) -> Warned:
+    return Warned(code=row.code, severity=row.severity, message=row.message, hint=row.hint, ids=row.ids)
