@@ -1,0 +1,198 @@
+"""gpubench's device times beside those of other tools, on the same kernels and in turns; writes docs/accuracy.md.
+
+    python benchmarks/accuracy.py                 rewrite the page's tables from the file that it names (`make docs`)
+    python benchmarks/accuracy.py FILE            the same from this file
+    python benchmarks/accuracy.py --run -o FILE   measure on the first CUDA device (three minutes), print the tables
+
+A tool that is not installed, or fails, is named with its reason and left out. Exit code 1 if nothing was measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from importlib import metadata
+from pathlib import Path
+
+import msgspec
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))  # as a script, this file's own folder is there instead
+
+from benchmarks import accuracy_ncu, accuracy_page  # noqa: E402
+from benchmarks.accuracy_record import Agreement, Pairing, Reading  # noqa: E402
+from benchmarks.accuracy_subjects import SIZES, Subject, cupy_subject, floors, reading, torch_subject  # noqa: E402
+from benchmarks.accuracy_tools import TOOLS, Tool, turns  # noqa: E402
+from gpubench import backends  # noqa: E402
+from gpubench.errors import BackendUnavailable  # noqa: E402
+from gpubench.model.backend import Session  # noqa: E402
+
+TURNS = 3
+CHILD_S = 90.0
+PACKAGES = ("cupy-cuda13x", "cupy-cuda12x", "torch", "triton", "cuda-bench", "numpy")
+
+
+def usable(subjects: Sequence[Subject]) -> tuple[list[Tool], dict[str, str]]:
+    """The tools that measure a small kernel without an exception, and why the others do not."""
+    found, absent = [], {}
+    for tool in TOOLS:
+        mine = [subject for subject in subjects if subject.library == tool.library]
+        try:
+            for subject in mine:
+                tool.measure(subject)
+        except Exception as error:
+            absent[tool.name] = _why(error)
+        else:
+            found += [tool] if mine else []
+    return found, absent
+
+
+def both(session: Session, op: str, n: int, *, torch: bool) -> list[Subject]:
+    """CuPy's kernel, and PyTorch's on the same arrays."""
+    ours = cupy_subject(session, op, n)
+    return [ours, torch_subject(session, ours)] if torch else [ours]
+
+
+def in_turns(
+    session: Session, op: str, n: int, tools: Sequence[Tool], *, torch: bool
+) -> tuple[list[Pairing], Reading]:
+    """The pairings of one op and size, and one more reading of CuPy's kernel by gpubench alone."""
+    subjects = both(session, op, n, torch=torch)
+    found = [
+        pairing
+        for subject in subjects
+        for pairing in turns(subject, [tool for tool in tools if tool.library == subject.library], TURNS)
+    ]
+    return found, reading(subjects[0])
+
+
+def beside_ncu(
+    ours: dict[tuple[str, int], Reading],
+) -> tuple[list[Pairing], dict[str, str], dict[str, float]]:
+    """Pairings with ncu, why there are none, and the empty kernel's durations."""
+    found, absent, empty = [], {}, {}
+    for tool, cache, clocks in accuracy_ncu.MODES:
+        try:
+            rows = accuracy_ncu.profiled(cache, timeout_s=CHILD_S)
+            found += accuracy_ncu.pairings(tool, clocks, rows, ours)
+            empty[f"empty, {tool}"] = accuracy_ncu.empty_s(rows)
+        except (OSError, ValueError, KeyError, subprocess.SubprocessError) as error:
+            absent[tool] = f"{type(error).__name__}: {error}"[:600]
+        _say(tool)
+    return found, absent, empty
+
+
+def beside_nvbench() -> tuple[list[Pairing], dict[str, str]]:
+    """Pairings with nvbench, or why there are none."""
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "pairings.json"
+        words = [sys.executable, "-m", "benchmarks.accuracy_nvbench", str(out)]
+        try:
+            ended = subprocess.run(
+                words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=CHILD_S, cwd=ROOT,
+                check=False,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired as error:
+            return [], {"nvbench": str(error)[-300:]}
+        if out.exists():
+            return msgspec.json.decode(out.read_bytes(), type=list[Pairing]), {}
+        last = ended.stdout.strip().splitlines()[-4:]
+        return [], {"nvbench": f"exit {ended.returncode}: {' / '.join(last)}"[:600]}
+
+
+def measured() -> Iterator[Agreement]:
+    """What is known after each stage: the tools of this process, nvbench, ncu. Raises BackendUnavailable."""
+    session = backends.load("cupy").open("cupy:0")
+    found = Agreement(
+        measured_at=datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        device=session.device.name, driver=session.device.driver, versions=_versions(), absent={},
+        floors=floors(session), pairings=[],
+    )  # fmt: skip
+    alone: dict[tuple[str, int], Reading] = {}
+    found = _here(session, found, alone)
+    session.close()
+    yield found
+    pairings, absent = beside_nvbench()
+    found = _joined(found, pairings, absent)
+    yield found
+    pairings, absent, empty = beside_ncu(alone)
+    yield msgspec.structs.replace(_joined(found, pairings, absent), floors=found.floors | empty)
+
+
+def _here(session: Session, found: Agreement, alone: dict[tuple[str, int], Reading]) -> Agreement:
+    """The tools that run in this process; `alone` is filled with gpubench's readings of CuPy's kernels."""
+    small = [cupy_subject(session, "matmul", 256)]
+    try:
+        small.append(torch_subject(session, small[0]))
+    except Exception as error:  # torch is absent, or cannot run here: all else goes on
+        found = _joined(found, [], {"torch": _why(error)})
+    tools, absent = usable(small)
+    found = _joined(found, [], absent)
+    for op, n in ((op, n) for op, sizes in SIZES.items() for n in sizes):
+        try:
+            pairings, alone[op, n] = in_turns(session, op, n, tools, torch=len(small) > 1)
+            found = _joined(found, pairings, {})
+        except Exception as error:  # one size is lost, not the rest
+            found = _joined(found, [], {f"{op} {n}": _why(error)})
+        _say(f"{op} {n}")
+    return found
+
+
+def _joined(found: Agreement, pairings: list[Pairing], absent: dict[str, str]) -> Agreement:
+    return msgspec.structs.replace(found, pairings=[*found.pairings, *pairings], absent=found.absent | absent)
+
+
+def _why(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"[:300]
+
+
+def _versions() -> dict[str, str]:
+    from gpubench import __version__
+
+    found = {"gpubench": __version__}
+    for name in PACKAGES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    command = accuracy_ncu.where()
+    if command is not None:
+        said = subprocess.run([command, "--version"], capture_output=True, text=True, check=False).stdout.split(
+            "Version "
+        )
+        found["ncu"] = said[-1].split()[0] if len(said) > 1 else "?"
+    return found
+
+
+def _say(text: str) -> None:
+    print(f"{datetime.datetime.now():%H:%M:%S} {text}", file=sys.stderr, flush=True)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("file", nargs="?", metavar="FILE", type=Path)
+    parser.add_argument("--run", action="store_true")
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE")
+    given = parser.parse_args()
+    if not given.run:
+        return accuracy_page.rewrite(given.file)
+    found = None
+    try:
+        for found in measured():
+            if given.output:
+                given.output.write_bytes(msgspec.json.format(msgspec.json.encode(found), indent=1) + b"\n")
+    except BackendUnavailable as error:
+        print(f"no CUDA device: {error.detail}", file=sys.stderr)
+    if found is None or not found.pairings:
+        print("nothing was measured", file=sys.stderr)
+        return 1
+    print(accuracy_page.tables(found))
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,129 @@
+"""Nsight Compute beside gpubench: `ncu ... python -m benchmarks.accuracy_ncu` launches what ncu then times.
+
+The profiler slows everything around a kernel, so gpubench's readings come from another process. Each kernel is launched
+`LAUNCHES` times after one empty kernel, by which the rows are told apart.
+"""
+
+from __future__ import annotations
+
+import csv
+import glob
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Sequence
+
+from benchmarks.accuracy_record import Clock, Pairing, Reading
+
+METRIC = "gpu__time_duration.sum"
+EMPTY = "nothing"
+LAUNCHES = 7
+AWAKE_S = 0.1
+KERNELS = (
+    *(("add", 1 << power) for power in range(12, 25, 2)),
+    *(("matmul", n) for n in (64, 128, 256, 512, 1024, 2048)),
+)
+# What ncu does to the caches before a kernel, and what of ours that is like; `single` is shown, not judged.
+MODES: tuple[tuple[str, str, tuple[tuple[Clock, bool], ...]], ...] = (
+    ("ncu, caches flushed", "all", (("cold", True),)),
+    ("ncu, caches kept", "none", (("hot", True), ("single", False))),
+)
+
+
+def where() -> str | None:
+    """The command `ncu`, from PATH or a CUDA toolkit."""
+    return shutil.which("ncu") or next(iter(sorted(glob.glob("/usr/local/cuda*/bin/ncu"), reverse=True)), None)
+
+
+def durations(lines: Iterable[str]) -> list[tuple[str, float]]:
+    """(kernel, seconds) in launch order, from `ncu --csv --page raw --print-units base`."""
+    rows = csv.DictReader(line for line in lines if line.startswith('"'))
+    return [
+        (row["Kernel Name"], float(row[METRIC].replace(",", "")) * 1e-9) for row in rows if row["ID"].isdigit()
+    ]
+
+
+def per_launch(rows: Sequence[tuple[str, float]], launches: int = LAUNCHES) -> list[list[float]]:
+    """Seconds of each launch, for each kernel in turn: a library call may take several kernels. Raises ValueError."""
+    groups: list[list[float]] = []
+    for name, seconds in rows:
+        if name.partition("(")[0] == EMPTY:
+            groups.append([])
+        else:
+            groups[-1].append(seconds)
+    if any(not group or len(group) % launches for group in groups):
+        raise ValueError(f"not {launches} launches each: {[len(group) for group in groups]} kernels")
+    sizes = [len(group) // launches for group in groups]
+    return [
+        [sum(group[at : at + size]) for at in range(0, len(group), size)]
+        for group, size in zip(groups, sizes, strict=True)
+    ]
+
+
+def empty_s(rows: Sequence[tuple[str, float]]) -> float:
+    """Seconds of the empty kernel: the median."""
+    return statistics.median(seconds for name, seconds in rows if name.partition("(")[0] == EMPTY)
+
+
+def profiled(cache: str, *, timeout_s: float) -> list[tuple[str, float]]:
+    """What ncu says of every kernel, its caches flushed or kept. Raises OSError or ValueError with the reason."""
+    command = where()
+    if command is None:
+        raise OSError("ncu is not installed")
+    words = [
+        command, "--clock-control", "none", "--cache-control", cache, "--metrics", METRIC, "--csv", "--page", "raw",
+        "--print-units", "base", "--profile-from-start", "off", sys.executable, "-m", "benchmarks.accuracy_ncu",
+    ]  # fmt: skip
+    ended = subprocess.run(words, capture_output=True, text=True, timeout=timeout_s, check=False)
+    found = durations(ended.stdout.splitlines())
+    if not found:
+        raise ValueError(
+            " / ".join((ended.stdout + ended.stderr).strip().splitlines()[-4:]) or "ncu said nothing"
+        )
+    return found
+
+
+def pairings(
+    tool: str, clocks: Sequence[tuple[Clock, bool]], rows: Sequence[tuple[str, float]],
+    ours: dict[tuple[str, int], Reading],
+) -> list[Pairing]:  # fmt: skip
+    """The median launch of each kernel beside gpubench's readings of it."""
+    seconds = dict(zip(KERNELS, per_launch(rows), strict=True))
+    return [
+        Pairing(op, n, "cupy", tool, clock, [ours[op, n][clock]], [statistics.median(seconds[op, n])], judged)
+        for op, n in KERNELS
+        if (op, n) in ours
+        for clock, judged in clocks
+        if clock in ours[op, n]
+    ]
+
+
+def launch_all() -> None:
+    """The process under ncu: the device is kept awake by a large product between the profiled launches."""
+    from benchmarks.accuracy_subjects import inputs_of, library_launch
+    from gpubench import backends
+
+    session = backends.load("cupy").open("cupy:0")
+    import cupy
+
+    empty = session.empty_launch()
+    wake = library_launch(session, "matmul", 2048, inputs_of(session, "matmul", 2048))
+    for op, n in KERNELS:
+        launch = library_launch(session, op, n, inputs_of(session, op, n))
+        until = time.perf_counter() + AWAKE_S
+        while time.perf_counter() < until:
+            session.run(wake, 10)
+            session.sync()
+        session.run(launch, 3)
+        session.sync()
+        cupy.cuda.runtime.profilerStart()
+        session.run(empty)
+        session.run(launch, LAUNCHES)
+        session.sync()
+        cupy.cuda.runtime.profilerStop()
+
+
+if __name__ == "__main__":
+    launch_all()

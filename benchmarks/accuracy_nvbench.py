@@ -1,0 +1,113 @@
+"""nvbench beside gpubench: `python -m benchmarks.accuracy_nvbench OUT.json`, in a process of its own.
+
+nvbench resets the device when it ends, and may run once in a process. So gpubench's readings are taken inside it:
+one before and one after each measurement of nvbench. `readings()` is the caller's side.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from benchmarks.accuracy_record import Clock, Pairing, Reading
+
+TURNS = 2
+# Wall seconds per kernel for single launches, device seconds for the batch.
+TIMEOUT_S, BATCH_S = 0.3, 0.05
+COLD = ("nv/cold/time/gpu/median", "nv/cold/time/gpu/mean")
+BATCH = ("nv/batch/time/gpu/mean",)
+_CLOCKS: tuple[tuple[str, Clock, Sequence[str]], ...] = (
+    ("nvbench", "cold", COLD),
+    ("nvbench, batch", "hot", BATCH),
+)
+
+
+class Beside(NamedTuple):
+    """gpubench's readings around one measurement of nvbench, which has the same number."""
+
+    op: str
+    n: int
+    number: int
+    before: Reading
+    after: Reading
+
+
+def summaries(document: Mapping[str, Any]) -> dict[int, dict[str, float]]:
+    """nvbench's JSON: for each value of the axis `number` its summaries by tag, in seconds; no skipped states."""
+    found: dict[int, dict[str, float]] = {}
+    for benchmark in document["benchmarks"]:
+        for state in benchmark["states"]:
+            number = next(int(axis["value"]) for axis in state["axis_values"] if axis["name"] == "number")
+            if not state.get("is_skipped"):
+                found[number] = {
+                    summary["tag"]: float(entry["value"])
+                    for summary in state["summaries"] or ()
+                    for entry in summary["data"]
+                    if entry["name"] == "value" and entry["type"] == "float64" and entry["value"] is not None
+                }
+    return found
+
+
+def pairings(besides: Sequence[Beside], document: Mapping[str, Any]) -> list[Pairing]:
+    """Single launches beside our cold clock, batches beside our hot one."""
+    theirs = summaries(document)
+    found: dict[tuple[str, int, str, Clock], tuple[list[float], list[float]]] = {}
+    for one in besides:
+        for tool, clock, tags in _CLOCKS:
+            seconds = next((theirs[one.number][tag] for tag in tags if tag in theirs.get(one.number, {})), None)
+            if seconds is not None:
+                ours, others = found.setdefault((one.op, one.n, tool, clock), ([], []))
+                ours.append((one.before[clock] + one.after[clock]) / 2)
+                others.append(seconds)
+    return [
+        Pairing(op, n, "cupy", tool, clock, ours, others)
+        for (op, n, tool, clock), (ours, others) in found.items()
+    ]
+
+
+def measure(out: Path) -> None:
+    """Run nvbench over every size of `add` and `matmul`, and write the pairings."""
+    from cuda import bench
+
+    from benchmarks.accuracy_subjects import SIZES, Subject, cupy_subject, reading
+    from gpubench import backends
+
+    session = backends.load("cupy").open("cupy:0")
+    import cupy
+
+    kernels = [(op, n) for op, sizes in SIZES.items() for n in sizes]
+    besides: list[Beside] = []
+    made: dict[tuple[str, int], Subject] = {}
+
+    def run(state: Any) -> None:
+        number = state.get_int64("number")
+        op, n = (kernels if number < len(kernels) else kernels[::-1])[number % len(kernels)]
+        if (op, n) not in made:
+            made.clear()
+            made[op, n] = cupy_subject(session, op, n)
+        subject = made[op, n]
+        theirs = cupy.cuda.ExternalStream(state.get_stream().addressof())
+
+        def launch(_: Any) -> None:
+            with theirs:
+                subject.call()
+
+        before = reading(subject)
+        state.exec(launch)
+        besides.append(Beside(op, n, number, before, reading(subject)))
+
+    bench.register(run).add_int64_axis("number", list(range(TURNS * len(kernels))))
+    report = out.with_suffix(".nvbench.json")
+    options = {"--json": report, "--devices": 0, "--timeout": TIMEOUT_S, "--batch-target-time": BATCH_S}
+    bench.run_all_benchmarks([sys.argv[0], *(str(word) for option in options.items() for word in option)])
+    document = json.loads(report.read_text(encoding="utf-8"))
+    out.write_bytes(msgspec.json.encode(pairings(besides, document)))
+
+
+if __name__ == "__main__":
+    measure(Path(sys.argv[1]))

@@ -1,0 +1,161 @@
+"""The kernels of benchmarks/accuracy.py on arrays that every tool shares, and gpubench's own readings of them."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple, cast
+
+from benchmarks.accuracy_record import Clock, Reading
+from gpubench import kernels
+from gpubench.backends._cuda import CudaLaunch
+from gpubench.measure import sampling
+from gpubench.measure.checking import Material
+from gpubench.model.backend import Buffer, Launch, Session
+from gpubench.model.case import Case
+
+SIZES = {
+    "add": tuple(1 << power for power in range(12, 29, 2)),
+    "matmul": (64, 128, 256, 512, 1024, 2048, 4096, 8192),
+}
+# A reading is the median over this many blocks of gpubench's own sampling, two samples on the device clock in each.
+BLOCKS = 3
+WALL_SAMPLES = 2
+SINGLES = 5
+WARMUP_S = 0.02
+LIMIT_S = 2.0
+
+
+class OnDevice(Material):
+    """A workload whose inputs were drawn on the device: nothing to copy there and no float64 answer to wait for."""
+
+    def __init__(self, session: Session, case: Case, buffers: list[Buffer]) -> None:
+        self.session, self.case, self.buffers = session, case, buffers
+        self.op = kernels.load(case.op)
+        self.outputs: dict[str, Buffer] = {}
+
+
+class Subject(NamedTuple):
+    """One kernel of one library; `call` enqueues it, `cycle` is how gpubench samples it."""
+
+    op: str
+    n: int
+    library: str
+    call: Callable[[], Any]
+    cycle: sampling.Cycle
+
+
+def case_of(op: str, n: int, device_id: str) -> Case:
+    """The plain library case that gpubench would measure."""
+    declared = kernels.load(op)
+    return Case(op, declared.group, {"n": n}, "float32", "library", "resident", device_id)
+
+
+def calibrated(session: Session, case: Case, buffers: list[Buffer], launch: Launch) -> sampling.Cycle:
+    """The case ready to be sampled, with the repeat counts that a worker would choose."""
+    cycle = sampling.Cycle(OnDevice(session, case, buffers), case, launch)
+    step_s, cost_s = sampling.clock_facts(session.clock)
+    cycle.repeat = sampling.calibrate(
+        cycle, statistics.median(sampling.measure_overhead(session)), step_s, cost_s
+    )
+    cycle.hot_repeat = sampling.calibrate_hot(cycle)
+    return cycle
+
+
+def inputs_of(session: Session, op: str, n: int) -> list[Buffer]:
+    """Inputs of the op on the device, from [-1, 1) as gpubench draws them."""
+    import cupy
+
+    case, draw = case_of(op, n, session.device.id), cupy.random.default_rng(n)
+    return [
+        2 * draw.random(operand.shape(case.params), dtype=cupy.float32) - 1
+        for operand in kernels.load(op).inputs
+    ]
+
+
+def library_launch(session: Session, op: str, n: int, buffers: list[Buffer]) -> CudaLaunch:
+    """The plain CuPy expression on these buffers, run once."""
+    launch = cast(
+        "CudaLaunch", session.compile(kernels.load(op), case_of(op, n, session.device.id), buffers, None)
+    )
+    launch()
+    session.sync()
+    return launch
+
+
+def cupy_subject(session: Session, op: str, n: int) -> Subject:
+    """The library form of the op on CuPy arrays."""
+    buffers = inputs_of(session, op, n)
+    launch = library_launch(session, op, n, buffers)
+    return Subject(
+        op, n, "cupy", launch, calibrated(session, case_of(op, n, session.device.id), buffers, launch)
+    )
+
+
+def torch_subject(session: Session, twin: Subject) -> Subject:
+    """PyTorch's op on the very arrays of `twin`, launched on the stream that CuPy's session times."""
+    import torch
+
+    case, buffers = twin.cycle.case, twin.cycle.material.buffers
+    torch.backends.cuda.matmul.allow_tf32 = False
+    a, b = (torch.from_dlpack(buffer) for buffer in buffers)
+    out = torch.empty_like(a)
+    call = partial(torch.add if twin.op == "add" else torch.mm, a, b, out=out)
+    launch = CudaLaunch(call, None)
+    launch()
+    session.sync()
+    same(twin, out)
+    return Subject(twin.op, twin.n, "torch", call, calibrated(session, case, buffers, launch))
+
+
+def same(twin: Subject, out: Any) -> None:
+    """Both libraries must have computed the same thing. Raises ValueError."""
+    import cupy
+
+    want, got = twin.cycle.launch.output, cupy.from_dlpack(out)
+    worst, scale = float(abs(want - got).max()), float(abs(want).max())
+    if not worst <= 1e-4 * scale:
+        raise ValueError(f"{twin.op} {twin.n}: cupy and torch differ by {worst:.3g} of {scale:.3g}")
+
+
+def reading(subject: Subject) -> Reading:
+    """Seconds per launch on each clock, by gpubench's sampling; clocks that the device lacks are left out."""
+    cycle = subject.cycle
+    blocks = [
+        sampling.sample_block(
+            cycle,
+            session=0,
+            round_=turn,
+            position=0,
+            samples=WALL_SAMPLES,
+            warmup_s=WARMUP_S / BLOCKS,
+            limit_s=LIMIT_S,
+            since=0.0,
+        )  # fmt: skip
+        for turn in range(BLOCKS)
+    ]
+    singles = [cycle.session.time(cycle.launch) for _ in range(SINGLES)]
+    found: dict[Clock, list[float]] = {
+        "hot": [x for block in blocks for x in block.device_hot_s or ()],
+        "cold": [x for block in blocks for x in block.device_cold_s or ()],
+        "wall": [x for block in blocks for x in block.wall_s[block.warmup :]],
+        "single": [x for x in singles if x is not None],
+    }
+    return {clock: statistics.median(values) for clock, values in found.items() if values}
+
+
+def floors(session: Session) -> dict[str, float]:
+    """Seconds on the device clock for launches without work, per launch: what a short kernel's time contains."""
+    empty = cast("CudaLaunch", session.empty_launch())
+    nothing = CudaLaunch(lambda: None, None)
+
+    def of(launch: Launch, repeat: int = 1, *, cold: bool = False) -> float:
+        values = [session.time(launch, repeat, cold=cold) for _ in range(31)]
+        return statistics.median(x for x in values if x is not None) / repeat
+
+    found = {"nothing": of(nothing), "nothing, cold": of(nothing, cold=True)}
+    found |= {"empty": of(empty), "empty, cold": of(empty, cold=True)}
+    return found | {
+        f"empty x {repeat}": of(empty, repeat) for repeat in (2, 16, 256, 512, 768, 1024, 1536, 2048)
+    }

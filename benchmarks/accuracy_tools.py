@@ -1,0 +1,112 @@
+"""The tools that benchmarks/accuracy.py sets beside gpubench, each called as its own documentation says."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from benchmarks.accuracy_record import Clock, Pairing, Reading
+from benchmarks.accuracy_subjects import Subject, reading
+
+TORCH_RUN_S = 0.05
+TRITON_RUN_MS = 40
+CUPYX_CALLS = 5
+CUPYX_SINGLES = 30
+
+
+class Theirs(NamedTuple):
+    """Seconds per launch, and what the tool says of the host's share in it."""
+
+    seconds: float
+    host_s: float | None = None
+
+
+class Tool(NamedTuple):
+    """One way to measure; `clock` is the one of gpubench that measures the same, `library` whose kernel it runs."""
+
+    name: str
+    clock: Clock
+    library: str
+    judged: bool
+    measure: Callable[[Subject], Theirs]
+
+
+def cupyx_many(subject: Subject) -> Theirs:
+    """cupyx.profiler around as many launches as gpubench queues: the host's enqueueing hides behind them."""
+    from cupyx.profiler import benchmark
+
+    count = subject.cycle.hot_repeat or 1
+
+    def many() -> None:
+        for _ in range(count):
+            subject.call()
+
+    found = benchmark(many, n_repeat=CUPYX_CALLS, n_warmup=1)
+    return Theirs(
+        float(statistics.median(found.gpu_times[0])) / count, statistics.median(found.cpu_times) / count
+    )
+
+
+def cupyx_one(subject: Subject) -> Theirs:
+    """cupyx.profiler around one launch, as its examples show it: an idle device waits for the host inside the span."""
+    from cupyx.profiler import benchmark
+
+    found = benchmark(subject.call, n_repeat=CUPYX_SINGLES, n_warmup=3, name=subject.op)
+    return Theirs(float(statistics.median(found.gpu_times[0])), float(statistics.median(found.cpu_times)))
+
+
+def torch_timer(subject: Subject) -> Theirs:
+    """torch.utils.benchmark: wall time of many launches and one wait."""
+    from torch.utils.benchmark import Timer
+
+    found = Timer("call()", globals={"call": subject.call}).blocked_autorange(min_run_time=TORCH_RUN_S)
+    return Theirs(float(found.median))
+
+
+def triton_bench(subject: Subject) -> Theirs:
+    """triton.testing.do_bench: events around one launch after 256 MiB were cleared."""
+    from triton.testing import do_bench
+
+    return Theirs(do_bench(subject.call, warmup=10, rep=TRITON_RUN_MS, return_mode="median") * 1e-3)
+
+
+TOOLS = (
+    Tool("cupyx.profiler, many launches", "hot", "cupy", True, cupyx_many),
+    Tool("cupyx.profiler, one launch", "single", "cupy", False, cupyx_one),
+    Tool("triton do_bench", "cold", "cupy", True, triton_bench),
+    Tool("torch Timer", "hot", "torch", True, torch_timer),
+    Tool("torch Timer", "wall", "torch", False, torch_timer),
+)
+
+
+def turns(
+    subject: Subject, tools: Sequence[Tool], count: int, read: Callable[[Subject], Reading] = reading
+) -> list[Pairing]:
+    """Each tool between two readings of gpubench, `count` times, every second time in reversed order.
+
+    Two tools that share `measure` share its reading. A tool that fails leaves the others alone: it is raised by name.
+    """
+    ways = list(dict.fromkeys(tool.measure for tool in tools))
+    ours: dict[Callable[[Subject], Theirs], list[Reading]] = {way: [] for way in ways}
+    theirs: dict[Callable[[Subject], Theirs], list[Theirs]] = {way: [] for way in ways}
+    before = read(subject)
+    for turn in range(count):
+        for way in ways if turn % 2 == 0 else reversed(ways):
+            theirs[way].append(way(subject))
+            after = read(subject)
+            ours[way].append({clock: (before[clock] + after[clock]) / 2 for clock in before})
+            before = after
+    return [
+        Pairing(
+            subject.op, subject.n, subject.library, tool.name, tool.clock,
+            [found[tool.clock] for found in ours[tool.measure]], [found.seconds for found in theirs[tool.measure]],
+            tool.judged, _host(theirs[tool.measure]),
+        )
+        for tool in tools
+    ]  # fmt: skip
+
+
+def _host(found: Sequence[Theirs]) -> float | None:
+    known = [one.host_s for one in found if one.host_s is not None]
+    return statistics.median(known) if known else None
