@@ -41,6 +41,13 @@ class Table(msgspec.Struct, frozen=True):
     narrower: Table | None = None
 
 
+class Picture(msgspec.Struct, frozen=True):
+    """A drawing made of characters: lines that must not be wrapped, each with its direction."""
+
+    rows: tuple[Cell, ...]
+    title: str = ""
+
+
 class Section(msgspec.Struct, frozen=True):
     """One part of the report, under one key of `--sections`. `folded`: a detail, closed where possible."""
 
@@ -49,6 +56,7 @@ class Section(msgspec.Struct, frozen=True):
     lines: tuple[str, ...] = ()
     tables: tuple[Table, ...] = ()
     folded: bool = False
+    pictures: tuple[Picture, ...] = ()
 
 
 class Document(msgspec.Struct, frozen=True):

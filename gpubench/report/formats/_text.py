@@ -11,6 +11,7 @@ from gpubench.report.analysis.types import Analysis
 from gpubench.report.analysis.verdict import sentences
 from gpubench.report.formats._anatomy import anatomy_section
 from gpubench.report.formats._breakeven import break_even_section
+from gpubench.report.formats._chart import TITLE, chart_section
 from gpubench.report.formats._details import environment_section, raw_section
 from gpubench.report.formats._document import Document, Section, printable
 from gpubench.report.formats._gates import gates_section
@@ -28,10 +29,13 @@ _ENDINGS = {
 }  # fmt: skip
 
 
-def document(analysis: Analysis, options: RenderOptions, *, full: bool = False) -> Document:
+def document(
+    analysis: Analysis, options: RenderOptions, *, full: bool = False, charts: bool = False
+) -> Document:
     """The report of one run, limited to `options.sections`; sections without content are left out.
 
-    `full`: every number in wide tables, for what is not read on a terminal.
+    `full`: every number in wide tables, for what is not read on a terminal. `charts`: drawings in characters
+    where they are few; whoever names the section gets them anyway.
     """
     unit = options.time_unit
     # Who names sections wants all of them that there is.
@@ -41,6 +45,7 @@ def document(analysis: Analysis, options: RenderOptions, *, full: bool = False) 
         GATES: lambda: gates_section(analysis),
         "breakeven": lambda: break_even_section(analysis, full=full),
         "speedup": lambda: speedup_sections(analysis, unit, full=full),
+        "chart": lambda: _charts(analysis, options, charts, asked=asked),
         "skipped": lambda: skipped_section(analysis, full=full),
         "anatomy": lambda: anatomy_section(analysis, unit, full=full, every_size=full or asked),
         "roofline": lambda: roofline_section(analysis, full=full or asked),
@@ -55,8 +60,15 @@ def document(analysis: Analysis, options: RenderOptions, *, full: bool = False) 
             found = makers[key]()
             made += [found] if isinstance(found, Section) else found
     return Document(
-        headings=_headings(analysis), sections=tuple(part for part in made if part.lines or part.tables)
+        headings=_headings(analysis),
+        sections=tuple(part for part in made if part.lines or part.tables or part.pictures),
     )
+
+
+def _charts(analysis: Analysis, options: RenderOptions, charts: bool, *, asked: bool) -> Section:
+    if not (charts or asked):
+        return Section(key="chart", title=TITLE)
+    return chart_section(analysis, options.width, ascii_only=options.ascii_only, every=asked)
 
 
 def _headings(analysis: Analysis) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import msgspec
 
 from gpubench.report.analysis.types import Analysis
-from gpubench.report.formats._document import Cell, Document, Section, Table
+from gpubench.report.formats._document import Cell, Document, Picture, Section, Table
 from gpubench.report.formats._options import RenderOptions
 
 # What Markdown could take for markup inside a line; "](" is the one way a bracket becomes a link.
@@ -17,7 +17,7 @@ _MARKUP = re.compile(r"[\\`*_~|]|(?<=\])\(")
 
 
 # What a reader came for, in this order; then the machine and the warnings; the rest is folded.
-_LEAD = ("verdict", "gates", "breakeven", "reuse", "speedup", "hybrid", "claims")
+_LEAD = ("verdict", "gates", "breakeven", "reuse", "speedup", "chart", "hybrid", "claims")
 
 
 def render(analyses: Sequence[Analysis], options: RenderOptions) -> str:
@@ -66,10 +66,17 @@ def _document_text(report: Document, title: str) -> str:
 def _section_text(section: Section) -> str:
     parts = ["\n".join(f"- {escaped(line)}" for line in section.lines)] if section.lines else []
     parts += [_table_text(table) for table in section.tables]
+    parts += [_picture_text(picture) for picture in section.pictures]
     body = "\n\n".join(parts)
     if section.folded:
         return f"<details>\n<summary>{escaped(section.title)}</summary>\n\n{body}\n\n</details>"
     return f"### {escaped(section.title)}\n\n{body}"
+
+
+def _picture_text(picture: Picture) -> str:
+    # Inside the fence stand sizes and ratios alone; the title, which holds a device's name, is escaped above it.
+    body = "\n".join(row.text for row in picture.rows)
+    return f"**{escaped(picture.title)}**\n\n~~~text\n{body}\n~~~"
 
 
 def _table_text(table: Table) -> str:

@@ -9,6 +9,7 @@ from gpubench.report.analysis.types import Analysis
 from gpubench.report.formats._document import (
     NARROWEST_WRAP,
     Document,
+    Picture,
     Section,
     Table,
     fitted,
@@ -44,8 +45,14 @@ def _section_text(section: Section, width: int) -> str:
     lines = [wrapped(line, width) for line in section.lines]
     parts = ["\n".join([section.title, "-" * len(section.title), *lines])]
     parts += [_table_text(table, width) for table in section.tables]
+    parts += [_picture_text(picture, width) for picture in section.pictures]
     first = "\n" if not section.lines else "\n\n"
     return parts[0] + (first + "\n\n".join(parts[1:]) if parts[1:] else "")
+
+
+def _picture_text(picture: Picture, width: int) -> str:
+    title = [wrapped(picture.title, width)] if picture.title else []
+    return "\n".join([*title, *(row.text for row in picture.rows)])
 
 
 def _table_text(table: Table, width: int) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from gpubench.report.analysis.types import Analysis
-from gpubench.report.formats._document import Document, Section, Table, Tone, fitted, wrapped
+from gpubench.report.formats._document import Document, Picture, Section, Table, Tone, fitted, wrapped
 from gpubench.report.formats._options import RenderOptions
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ def render(analyses: Sequence[Analysis], options: RenderOptions) -> str:
     """The reports of all runs as the characters for a terminal of `options.width` columns."""
     from gpubench.report.formats._text import document  # a comparison draws without it
 
-    return draw([document(analysis, options) for analysis in analyses], options)
+    return draw([document(analysis, options, charts=True) for analysis in analyses], options)
 
 
 def draw(documents: Sequence[Document], options: RenderOptions) -> str:
@@ -77,6 +77,18 @@ def _print_section(console: Console, section: Section, options: RenderOptions) -
         console.print(_rich_table(table, options))
         if table.legend:
             _print(console, table.legend, "dim")
+    for picture in section.pictures:
+        _print_picture(console, picture)
+
+
+def _print_picture(console: Console, picture: Picture) -> None:
+    from rich.text import Text
+
+    console.print()
+    if picture.title:
+        _print(console, picture.title, "bold")
+    for row in picture.rows:
+        console.print(Text(row.text, style=_STYLES[row.tone]), no_wrap=True, overflow="crop")
 
 
 def _rich_table(table: Table, options: RenderOptions) -> Any:
