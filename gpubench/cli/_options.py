@@ -21,6 +21,11 @@ ShowConfig = Annotated[
 ]
 
 COLORS = ("auto", "always", "never")
+# As `report.FORMATS` has them, which takes longer to import than --help may.
+FORMAT_NAMES = (
+    "table, plain, markdown, json, jsonl, csv; for other tools gha-smaller, gha-bigger, bmf, pytest-benchmark, "
+    "hyperfine, google-benchmark, go"
+)
 
 
 def shared(

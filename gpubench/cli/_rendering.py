@@ -32,7 +32,8 @@ class Look(msgspec.Struct, frozen=True):
             return chosen_format(None, path, False)
         except UsageError as error:
             raise UsageError(
-                error.code, error.message, why=".json and .json.gz hold the result; .md, .csv and .txt a report",
+                error.code, error.message,
+                why=".json and .json.gz hold the result, .jsonl the events; .md, .csv and .txt a report",
                 hint="give the file one of these suffixes",
             ) from error  # fmt: skip
 

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from gpubench.cli._options import FORMAT_NAMES
+
 Ops = Annotated[
     str | None,
     typer.Option(
@@ -141,7 +143,10 @@ Inputs = Annotated[
 Output = Annotated[
     list[str] | None,
     typer.Option(
-        "--output", "-o", metavar="FILE", help="Result (.json, .json.gz) or report (.md .csv .txt); repeatable."
+        "--output",
+        "-o",
+        metavar="FILE",
+        help="Result (.json, .json.gz), events (.jsonl) or report (.md .csv .txt); repeatable.",
     ),
 ]
 ResultsDir = Annotated[
@@ -167,8 +172,9 @@ ReportFormat = Annotated[
     str | None,
     typer.Option(
         "--format",
-        metavar="table|plain|markdown|json|csv",
-        help="Of the report. Default: table on a terminal, else plain; json is the result document.",
+        metavar="NAME",
+        help=f"Of the report: {FORMAT_NAMES}. Default: table on a terminal, else plain; json is the result document, "
+        "jsonl the events as they happen.",
         show_default=False,
     ),
 ]

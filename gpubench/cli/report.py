@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gpubench.cli._options import Ascii, Color
+from gpubench.cli._options import FORMAT_NAMES, Ascii, Color
 from gpubench.errors import GpubenchError, InputError, UsageError
 
 if TYPE_CHECKING:
     from gpubench.model.result import Run
 
-FORMATS = ("table", "plain", "markdown", "json", "csv")
-_SUFFIXES = {".md": "markdown", ".json": "json", ".csv": "csv", ".txt": "plain"}
+_SUFFIXES = {".md": "markdown", ".json": "json", ".jsonl": "jsonl", ".csv": "csv", ".txt": "plain"}
 _PLAIN_WIDTH = 80  # where no terminal says otherwise: the same bytes for the same file
 _NARROWEST, _WIDEST = 60, 120
 
@@ -31,8 +30,8 @@ def report(
         str | None,
         typer.Option(
             "--format",
-            metavar="|".join(FORMATS),
-            help="Default: table on a terminal, else plain text.",
+            metavar="NAME",
+            help=f"{FORMAT_NAMES}. Default: table on a terminal, else plain text.",
             show_default=False,
         ),
     ] = None,
