@@ -11,6 +11,8 @@ import msgspec
 from gpubench.model.case import Case
 from gpubench.model.result import Block, Check, Device, Parts, Staging, WorkerRecord
 
+PART_SAMPLES = 5
+
 
 class Message(msgspec.Struct, frozen=True, tag_field="kind"):
     """Base of all messages."""
@@ -48,7 +50,7 @@ class Prepare(Message, frozen=True, kw_only=True, tag="prepare"):
     session: int
     repeat: int | None = None
     hot_repeat: int | None = None
-    part_samples: int = 5
+    part_samples: int = PART_SAMPLES
     time_it: bool = True
     device_clock: bool = True
 

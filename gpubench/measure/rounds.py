@@ -1,29 +1,34 @@
-"""One workload in one session: prepare its cases, sample them in interleaved rounds, check again, release."""
+"""Workloads in one session: prepare their cases, sample them in interleaved rounds, check again, release."""
 
 from __future__ import annotations
 
 import random
 import time
 
+import msgspec
+
 from gpubench.measure import protocol
+from gpubench.measure.aim import MAIN, Aim
 from gpubench.measure.events import BlockDone, CaseStarted
 from gpubench.measure.plan import Workload
 from gpubench.measure.runtime import Runtime
 from gpubench.measure.seat import Seat, announce, exchange_prepared, prepare, stop
 from gpubench.measure.stopping import estimate, kept_samples, stop_reason
 from gpubench.measure.workers import Worker
-from gpubench.model.result import Failure, Measurement, RunWarning, Skip
+from gpubench.model.result import Failure, Measurement, RunWarning, Settings, Skip
 
 LARGEST_BLOCK = 5
 
 
-def measure(runtime: Runtime, workload: Workload) -> float:
-    """Measure every case of the workload that has not failed before. Outcomes go to the recorder.
+def measure(runtime: Runtime, *workloads: Workload, aim: Aim = MAIN) -> float:
+    """Measure every case of the workloads that has not failed before, all of them interleaved.
 
-    Returns the seconds that choosing kernels took: they come once per device, not with each size.
+    Outcomes go to the recorder. Returns the seconds that choosing kernels took: they come once per device, not
+    with each size.
     """
     seats = [
-        Seat(case, runtime.settings.case_timeout_s, device_clock=workload.device_clock)
+        Seat(case, runtime.settings.case_timeout_s, device_clock=workload.device_clock, aim=aim)
+        for workload in workloads
         for case in workload.cases
         if not isinstance(runtime.recorder.outcome(case.id), (Failure, Skip))
     ]
@@ -46,18 +51,19 @@ def measure(runtime: Runtime, workload: Workload) -> float:
         )
         prepare(runtime, seat, first=True)
     if not runtime.check_only:
-        _rounds(runtime, workload, seats)
+        _rounds(runtime, workloads[0].key if workloads else "", seats)
     for seat in seats:
         _finish(runtime, seat)
-    for device_id, detail in runtime.crew.release(workload.key).items():
-        runtime.recorder.warn(_restarted(device_id, detail, runtime.session))
+    for workload in workloads:
+        for device_id, detail in runtime.crew.release(workload.key).items():
+            runtime.recorder.warn(_restarted(device_id, detail, runtime.session))
     return sum(seat.prepared.tune_s for seat in seats if seat.prepared is not None)
 
 
-def _rounds(runtime: Runtime, workload: Workload, seats: list[Seat]) -> None:
+def _rounds(runtime: Runtime, key: str, seats: list[Seat]) -> None:
     """Blocks in an order seeded per round, every second round reversed, until each case may stop."""
     settings = runtime.settings
-    shuffle = random.Random(f"{settings.seed} {runtime.session} {workload.key}")
+    shuffle = random.Random(f"{settings.seed} {runtime.session} {key}")
     order: list[Seat] = []
     number = 0
     while active := [s for s in seats if s.prepared is not None and not s.over]:
@@ -87,7 +93,7 @@ def _sample(runtime: Runtime, seat: Seat, number: int, position: int) -> None:
     def request(worker: Worker) -> protocol.Request:
         return protocol.Sample(
             id=worker.next_id, case_id=case.id, session=runtime.session, round=number, position=position,
-            samples=min(LARGEST_BLOCK, settings.min_samples), warmup_s=warmup_s,
+            samples=min(LARGEST_BLOCK, _wanted(seat, settings)), warmup_s=warmup_s,
             limit_s=max(0.0, min(seat.left_s, runtime.left_s())),
         )  # fmt: skip
 
@@ -95,7 +101,7 @@ def _sample(runtime: Runtime, seat: Seat, number: int, position: int) -> None:
     reply = exchange_prepared(runtime, seat, request)
     if not isinstance(reply, protocol.Sampled):
         return
-    runtime.recorder.add_block(case.id, reply.block)
+    runtime.recorder.add_block(case.id, msgspec.structs.replace(reply.block, phase=seat.aim.phase))
     seat.kept += kept_samples(reply.block)
     seat.block_s = time.monotonic() - began
     seat.sampling_s += max(0.0, seat.block_s - warmup_s)
@@ -114,9 +120,16 @@ def _sample(runtime: Runtime, seat: Seat, number: int, position: int) -> None:
             progress.remaining(),
         )  # fmt: skip
     )
-    reason = stop_reason(seat.kept, seat.sampling_s, seat.left_s, settings)
+    reason = stop_reason(seat.kept, seat.sampling_s, seat.left_s, settings, wanted=seat.aim.samples)
     if reason is not None:
         stop(runtime, seat, reason)
+
+
+def _wanted(seat: Seat, settings: Settings) -> int:
+    """Samples until the case may stop for the first time."""
+    if seat.aim.samples is None:
+        return settings.min_samples
+    return max(1, seat.aim.samples - len(seat.kept))
 
 
 def _finish(runtime: Runtime, seat: Seat) -> None:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 
 from gpubench.measure import protocol
+from gpubench.measure.aim import MAIN, Aim
 from gpubench.measure.crew import DeviceGone
 from gpubench.measure.events import CaseDone
 from gpubench.measure.runtime import Runtime
@@ -20,9 +21,10 @@ SHORTEST_DEADLINE_S = 1.0
 class Seat:
     """One case while its workload is measured: its clock, its kept samples, whether its worker knows it."""
 
-    def __init__(self, case: Case, limit_s: float, *, device_clock: bool) -> None:
+    def __init__(self, case: Case, limit_s: float, *, device_clock: bool, aim: Aim = MAIN) -> None:
         self.case = case
-        self.device_clock = device_clock
+        self.aim = aim
+        self.device_clock = device_clock and aim.explains
         self.left_s = limit_s
         self.kept: list[float] = []
         self.prepared: protocol.Prepared | None = None
@@ -44,16 +46,18 @@ def prepare(runtime: Runtime, seat: Seat, *, first: bool) -> None:
             id=worker.next_id, case=seat.case, session=runtime.session,
             repeat=block.repeat if block else None, hot_repeat=block.hot_repeat if block else None,
             time_it=not runtime.check_only, device_clock=seat.device_clock,
+            part_samples=protocol.PART_SAMPLES if seat.aim.explains else 0,
         )  # fmt: skip
 
     reply = exchange(runtime, seat, request)
     if isinstance(reply, protocol.Prepared):
         seat.prepared = reply
         if first:
-            _enter(runtime, seat.case, reply)
+            _enter(runtime, seat, reply)
 
 
-def _enter(runtime: Runtime, case: Case, reply: protocol.Prepared) -> None:
+def _enter(runtime: Runtime, seat: Seat, reply: protocol.Prepared) -> None:
+    case = seat.case
     if not isinstance(runtime.recorder.outcome(case.id), Measurement):
         runtime.recorder.put(
             Measurement(
@@ -68,7 +72,8 @@ def _enter(runtime: Runtime, case: Case, reply: protocol.Prepared) -> None:
                 staging=reply.staging,
             )  # fmt: skip
         )
-    runtime.recorder.add_parts(case.id, reply.parts)
+    if seat.aim.explains:
+        runtime.recorder.add_parts(case.id, reply.parts)
 
 
 def stop(runtime: Runtime, seat: Seat, reason: StopReason) -> None:
@@ -76,6 +81,8 @@ def stop(runtime: Runtime, seat: Seat, reason: StopReason) -> None:
     if seat.over:
         return
     seat.over = True
+    if seat.aim.phase == "estimate":
+        return  # of a case that the main phase measured, this is not what ended its sampling
     if reason == "timeout" and len(seat.kept) < runtime.settings.min_samples:
         detail = f"{len(seat.kept)} of {runtime.settings.min_samples} samples within the case's time limit"
         hint = "raise --case-timeout or choose smaller --sizes"

@@ -13,10 +13,19 @@ def kept_samples(block: Block) -> list[float]:
     return kept if kept or not used else [value for _, value in used]
 
 
-def stop_reason(kept: list[float], sampling_s: float, left_s: float, settings: Settings) -> StopReason | None:
-    """Precision first, then the limits (measurement.md section 5, step 7); None: go on."""
+def stop_reason(
+    kept: list[float], sampling_s: float, left_s: float, settings: Settings, *, wanted: int | None = None
+) -> StopReason | None:
+    """Precision first, then the limits (measurement.md section 5, step 7); None: go on.
+
+    Where a number of samples is `wanted`, it alone decides, and the time that is left.
+    """
+    if wanted is not None and len(kept) >= wanted:
+        return "max-samples"
     if left_s <= 0:
         return "timeout"
+    if wanted is not None:
+        return None
     if len(kept) < settings.min_samples:
         return None
     precision = estimate(kept)[1]
