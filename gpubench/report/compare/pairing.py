@@ -111,20 +111,21 @@ def _refused(row: CaseResult, other: CaseResult, index: int, reason: str, muted:
 def _twin(base: Side, new: Side, row: CaseResult, other: CaseResult, threshold: float, muted: bool) -> Twin:
     first = fewest_samples(row, other)
     ours, theirs = low_ends(row, first), low_ends(other, first)
-    our_cycles, their_cycles = _cycles(base, row, ours), _cycles(new, other, theirs)
+    our_cycles, their_cycles = low_cycles(base, row, ours), low_cycles(new, other, theirs)
     known = bool(our_cycles and their_cycles)
     return Twin(
         base=row, new=other, base_low=ours, new_low=theirs, threshold=threshold, muted=muted,
-        base_cycles=our_cycles if known else (), new_cycles=their_cycles if known else (),
+        base_cycles=tuple(our_cycles.values()) if known else (),
+        new_cycles=tuple(their_cycles.values()) if known else (),
     )  # fmt: skip
 
 
-def _cycles(side: Side, row: CaseResult, low: dict[int, float]) -> tuple[float, ...]:
-    """The low ends in cycles of the device's clock; empty where one session does not know it."""
+def low_cycles(side: Side, row: CaseResult, low: dict[int, float]) -> dict[int, float]:
+    """The low ends in cycles of the device's clock, by session; empty where one session does not know it."""
     clocks: dict[int, Sequence[float]] = {
         session: [hertz for block in blocks for hertz in block.clock_hz or () if 0 < hertz < math.inf]
         for session, blocks in main_blocks(side.run, side.measurements[row.id]).items()
     }
     if not all(clocks.get(session) for session in low):
-        return ()
-    return tuple(seconds * stats.median(clocks[session]) for session, seconds in low.items())
+        return {}
+    return {session: seconds * stats.median(clocks[session]) for session, seconds in low.items()}

@@ -1,0 +1,135 @@
+"""A/A: one result of many sessions against itself -> how much unchanged work seems to change. From the file alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from gpubench import stats
+from gpubench.errors import InputError
+from gpubench.model.result import Run
+from gpubench.report.analysis.machine import machine_line
+from gpubench.report.analysis.samples import used_sessions
+from gpubench.report.analysis.types import CaseResult
+from gpubench.report.compare.judge import Twin, fewest_samples, judged, low_ends
+from gpubench.report.compare.options import INTERLEAVED
+from gpubench.report.compare.pairing import Side, low_cycles, side
+from gpubench.report.noise.labellings import Labelling, labellings, windows
+from gpubench.report.noise.types import Noise, NoisyCase
+
+__all__ = ["ALLOWED_SHARE", "SESSIONS", "Noise", "noise"]
+
+SESSIONS = 5  # a side, as a comparison needs them
+MARGIN = 1.2
+ALLOWED_SHARE = 0.05  # of labellings with a false alarm: the gate of `--check`
+
+
+class _Case(NamedTuple):
+    """What all labellings ask of one case, by session."""
+
+    row: CaseResult
+    low: dict[int, float]
+    cycles: dict[int, float]
+
+
+class _Seen(NamedTuple):
+    """One case in one labelling or in its mirror image: new / base, and whether it was called SLOWER."""
+
+    ratio: float
+    slower: bool
+
+
+def noise(run: Run, sessions: int = SESSIONS, alpha: float = stats.ALPHA) -> Noise:
+    """The false alarms and the spread of `run`, whose consecutive sessions are paired, `sessions` a side.
+
+    A file with more sessions gives more labellings: one set for each stretch of so many pairs. Raises InputError
+    where there are too few sessions, or no case that has them.
+    """
+    ours = side(run)
+    order = _in_time(run)
+    if len(order) < 2 * sessions:
+        raise _too_few(len(order), sessions)
+    cases = _cases(ours)
+    seen: dict[str, list[_Seen]] = {}
+    views: list[dict[str, _Seen]] = []
+    for pairs in windows(order, sessions):
+        complete = [case for case in cases if all({*pair} <= case.low.keys() for pair in pairs)]
+        for one in labellings(pairs):
+            views += _both_ways(complete, one, alpha)
+    for view in views:
+        for name, found in view.items():
+            seen.setdefault(name, []).append(found)
+    if not seen:
+        raise _too_few(0, sessions)
+    rows = tuple(_row(case.row.id, seen[case.row.id]) for case in cases if case.row.id in seen)
+    return Noise(
+        run_id=run.id, machine=machine_line(run), fingerprint=run.fingerprint, sessions=sessions, alpha=alpha,
+        labellings=len(views), false_alarm_share=_alarms(views, {}),
+        raised_alarm_share=_alarms(views, {row.id: row.threshold for row in rows}), cases=rows,
+        left_out=tuple(name for name, row in ours.rows.items() if row.time is not None and name not in seen),
+    )  # fmt: skip
+
+
+def _in_time(run: Run) -> list[int]:
+    """The used sessions, oldest first."""
+    allowed = used_sessions(run) or ()
+    used = [session for session in run.sessions if session.index in allowed]
+    return [session.index for session in sorted(used, key=lambda one: (one.started_at, one.index))]
+
+
+def _cases(ours: Side) -> list[_Case]:
+    rows = [row for row in ours.rows.values() if row.time is not None and row.label != "implausible"]
+    found = []
+    for row in rows:
+        low = low_ends(row, fewest_samples(row))
+        found.append(_Case(row, low, low_cycles(ours, row, low)))
+    return found
+
+
+def _both_ways(
+    cases: Sequence[_Case], one: Labelling, alpha: float
+) -> tuple[dict[str, _Seen], dict[str, _Seen]]:
+    """What `compare` says of this labelling, and so, mirrored, of the one with both sides exchanged."""
+    twins = [_twin(case, one) for case in cases]
+    there, back = {}, {}
+    for row in judged(twins, alpha, 0):
+        if row.ratio is not None:
+            there[row.id] = _Seen(row.ratio, row.verdict == "SLOWER")
+            back[row.id] = _Seen(1 / row.ratio, row.verdict == "FASTER")
+    return there, back
+
+
+def _twin(case: _Case, one: Labelling) -> Twin:
+    known = all(session in case.cycles for session in (*one.base, *one.new))
+    return Twin(
+        base=case.row, new=case.row, threshold=INTERLEAVED,
+        base_low={session: case.low[session] for session in one.base},
+        new_low={session: case.low[session] for session in one.new},
+        base_cycles=tuple(case.cycles[session] for session in one.base) if known else (),
+        new_cycles=tuple(case.cycles[session] for session in one.new) if known else (),
+    )  # fmt: skip
+
+
+def _row(name: str, seen: Sequence[_Seen]) -> NoisyCase:
+    spread = stats.quantile(sorted(abs(found.ratio - 1) for found in seen), 0.95)
+    alarms = sum(found.slower for found in seen) / len(seen)
+    return NoisyCase(
+        id=name, spread=spread, threshold=max(INTERLEAVED, MARGIN * spread), alarm_share=alarms
+    )  # fmt: skip
+
+
+def _alarms(views: Sequence[Mapping[str, _Seen]], thresholds: Mapping[str, float]) -> float:
+    """The share of labellings in which some case is SLOWER, and beyond its threshold where it has one."""
+    alarmed = [
+        any(found.slower and found.ratio > 1 + thresholds.get(name, 0.0) for name, found in view.items())
+        for view in views
+    ]
+    return sum(alarmed) / len(alarmed)
+
+
+def _too_few(found: int, sessions: int) -> InputError:
+    return InputError(
+        "few-sessions", "there are too few sessions to tell noise from change",
+        why=f"{2 * sessions} quiet sessions of one case are needed, {sessions} a side; there are {found}",
+        hint=f"measure with --sessions {2 * sessions}, or let `gpubench noise` measure",
+    )  # fmt: skip
