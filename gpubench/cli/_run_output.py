@@ -12,6 +12,7 @@ from gpubench.errors import UsageError
 from gpubench.model.result import Run
 
 RESULT_SUFFIXES = (".json", ".json.gz")
+EVENTS = "jsonl"  # the format that is written while the run goes on (_event_log.py)
 
 
 def require_text(option: str, texts: Iterable[str | None]) -> None:
@@ -55,14 +56,18 @@ class Saver:
             store.save(run, path, self._encoder)
 
 
-def deliver(finished: Run, output: list[str], look: Any) -> None:
-    """Reports to files and to stdout, from what the file says: `report` prints the same bytes from it."""
-    finished = store.loads(store.dumps(finished), "the result")
+def as_stored(run: Run) -> Run:
+    """The run with the digits of its file: whatever is derived from it is what `report` derives."""
+    return store.loads(store.dumps(run), "the result")
+
+
+def deliver(stored: Run, output: list[str], look: Any) -> None:
+    """Reports to files and to stdout: `report` prints the same bytes from the file. Events were told already."""
     for path in output:
-        if not path.endswith(RESULT_SUFFIXES):
-            Path(path).write_text(look.render([finished], look.format_of(path)), encoding="utf-8", newline="\n")
+        if not path.endswith(RESULT_SUFFIXES) and (format := look.format_of(path)) != EVENTS:
+            Path(path).write_text(look.render([stored], format), encoding="utf-8", newline="\n")
     if look.format == "json":
-        sys.stdout.write(store.dumps(finished).decode())
-    else:
+        sys.stdout.write(store.dumps(stored).decode())
+    elif look.format != EVENTS:
         sys.stdout.reconfigure(encoding="utf-8")  # type: ignore[union-attr]
-        sys.stdout.write(look.render([finished], look.format))
+        sys.stdout.write(look.render([stored], look.format))

@@ -57,7 +57,7 @@ def run(
 ) -> int:
     """Check and measure ops on every backend, save the result file, and print the report."""
     began = time.monotonic()
-    from gpubench.cli import _progress, _rendering, _run_output, _run_request
+    from gpubench.cli import _event_log, _progress, _rendering, _run_output, _run_request
     from gpubench.measure import runner
 
     for option, texts in (("--label", [label]), ("--tag", tag), ("--context", context), ("--output", output)):
@@ -80,13 +80,16 @@ def run(
         return 0
     sink = _progress.sink(quiet=quiet, no_progress=no_progress, environ=os.environ)
     saver = _run_output.Saver(outputs, results_dir, no_save)
+    events = _event_log.EventLog(request.run, outputs, to_stdout=look.format == "jsonl")
     try:
-        finished = runner.run(request, sink, saver)
+        finished = runner.run(request, events.beside(sink), events.watching(saver))
     finally:
         if isinstance(sink, _progress.Live):  # also after an error: give the terminal back
             sink.close()
     if not quiet:
         for path in saver.paths:
             print(f"saved {path}", file=sys.stderr)
-    _run_output.deliver(finished, outputs, look)
+    stored = _run_output.as_stored(finished)
+    events.finish(stored)
+    _run_output.deliver(stored, outputs, look)
     return int(finished.exit_code)

@@ -9,15 +9,26 @@ import typer
 from gpubench.cli._suggest import require_choice
 
 _PREFIX = "gpubench-"
-NAMES = ("gpubench-result", "gpubench-detect", "gpubench-report", "gpubench-compare", "gpubench-advise")
+# The module and the type of the documents that are derived from results.
+_DERIVED = {
+    "gpubench-report": ("gpubench.report.formats._report_types", "ReportDocument"),
+    "gpubench-events": ("gpubench.report.formats._events", "EventLine"),
+    "gpubench-compare": ("gpubench.report.compare.types", "Comparison"),
+    "gpubench-advise": ("gpubench.report.formats._advice_types", "AdviceDocument"),
+}
+NAMES = ("gpubench-result", "gpubench-detect", *_DERIVED)
 
 
 def schema(
     name: Annotated[
-        str, typer.Argument(metavar="NAME", help="gpubench-result, -detect, -report, -compare or -advise.")
+        str,
+        typer.Argument(
+            metavar="NAME",
+            help=f"{NAMES[0]}, {', '.join(name.removeprefix('gpubench') for name in NAMES[1:])}.",
+        ),
     ] = "gpubench-result",
 ) -> None:
-    """Print the JSON Schema of a document."""
+    """Print the JSON Schema of a document; of events, that of one line."""
     full = name if name.startswith(_PREFIX) else _PREFIX + name
     require_choice(full, NAMES, "NAME")
     import msgspec
@@ -28,16 +39,9 @@ def schema(
 def _schema(name: str) -> dict[str, Any]:
     from gpubench.store import schemas
 
-    if name in schemas.SCHEMA_NAMES:
+    if name not in _DERIVED:
         return schemas.schema(name)
-    if name == "gpubench-compare":
-        from gpubench.report.compare.types import Comparison
+    import importlib
 
-        return schemas.document_schema(name, Comparison)
-    if name == "gpubench-advise":
-        from gpubench.report.formats._advice_types import AdviceDocument
-
-        return schemas.document_schema(name, AdviceDocument)
-    from gpubench.report.formats._report_types import ReportDocument
-
-    return schemas.document_schema(name, ReportDocument)
+    module, kind = _DERIVED[name]
+    return schemas.document_schema(name, getattr(importlib.import_module(module), kind))

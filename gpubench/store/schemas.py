@@ -27,6 +27,6 @@ def schema(name: str) -> dict[str, Any]:
     return document_schema(name, _TYPES[name])
 
 
-def document_schema(name: str, kind: type[msgspec.Struct]) -> dict[str, Any]:
-    """The schema of `kind` under the title `name`; for documents whose type lives elsewhere."""
+def document_schema(name: str, kind: Any) -> dict[str, Any]:
+    """The schema of `kind`, a struct or a union of some, under the title `name`; its type may live elsewhere."""
     return {"$schema": _DIALECT, "title": name, **msgspec.json.schema(kind)}

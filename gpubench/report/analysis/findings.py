@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gpubench import stats
-from gpubench.model.result import Run, Severity
+from gpubench.model.result import Run, RunWarning, Severity
 from gpubench.report.analysis.baseline import cpu_limit
 from gpubench.report.analysis.types import CaseResult, Finding
 
@@ -35,19 +35,21 @@ _CODES = {"software": "software-device"}
 
 def findings(run: Run, cases: Sequence[CaseResult]) -> tuple[Finding, ...]:
     """All warnings, gravest first. A code that the file already tells about a case is not repeated for it."""
-    stored = [
-        Finding(
-            code=warning.code, severity=warning.severity, message=warning.message, hint=warning.hint,
-            ids=(warning.id,) if warning.id else (),
-        )
-        for warning in run.warnings
-    ]  # fmt: skip
+    stored = [stored_finding(warning) for warning in run.warnings]
     known = {(finding.code, case_id) for finding in stored for case_id in finding.ids}
     known |= {(finding.code, "") for finding in stored if not finding.ids}
     about_run = [finding for finding in _about_run(run, cases) if (finding.code, "") not in known]
     found = [*stored, *about_run, *_about_cases(run, cases, known)]
     gravity = {"error": 0, "warning": 1, "info": 2}
     return tuple(sorted(found, key=lambda finding: (gravity[finding.severity], finding.code, finding.ids)))
+
+
+def stored_finding(warning: RunWarning) -> Finding:
+    """A warning as the file holds it."""
+    return Finding(
+        code=warning.code, severity=warning.severity, message=warning.message, hint=warning.hint,
+        ids=(warning.id,) if warning.id else (),
+    )  # fmt: skip
 
 
 def _about_cases(run: Run, cases: Sequence[CaseResult], known: set[tuple[str, str]]) -> list[Finding]:

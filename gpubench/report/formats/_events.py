@@ -7,7 +7,8 @@ from typing import Literal
 
 import msgspec
 
-from gpubench.model.result import Severity
+from gpubench.errors import ExitCode
+from gpubench.model.result import Run, Severity
 from gpubench.report.analysis.types import (
     Analysis,
     BreakEven,
@@ -122,7 +123,7 @@ EventLine = RunStart | CaseStart | CaseComplete | SpeedupFound | BreakEvenFound 
 
 def events(analysis: Analysis) -> Iterator[EventLine]:
     """All events of a run that is over."""
-    yield run_start(analysis)
+    yield run_start(analysis.run)
     for row in analysis.cases:
         if row.outcome in ("measurement", "failure"):
             yield CaseStart(id=row.id)
@@ -134,14 +135,12 @@ def conclusions(analysis: Analysis) -> Iterator[EventLine]:
     """What only the whole run tells, and its end."""
     yield from (_speedup(row) for row in analysis.speedups)
     yield from (_break_even(row) for row in analysis.break_even)
-    yield from (_warned(row) for row in analysis.findings)
-    run = analysis.run
-    yield RunComplete(exit_code=run.exit_code, exit_reason=run.exit_reason, complete=run.complete)
+    yield from (warned(row) for row in analysis.findings)
+    yield _run_complete(analysis)
 
 
-def run_start(analysis: Analysis) -> RunStart:
+def run_start(run: Run) -> RunStart:
     """Which run it is."""
-    run = analysis.run
     return RunStart(
         run_id=run.id, label=run.label, started_at=run.started_at, tool=dict(sorted(run.tool.items()))
     )
@@ -156,6 +155,15 @@ def case_complete(row: CaseResult) -> CaseComplete:
         label=row.label if time is not None else None, sessions=len(row.sessions), samples=row.sample_count,
         cause=row.reason, detail=row.detail or None, hint=row.hint,
     )  # fmt: skip
+
+
+def _run_complete(analysis: Analysis) -> RunComplete:
+    """The run's own end; a failed gate is told only of a run that ended well."""
+    run = analysis.run
+    code, reason = run.exit_code, run.exit_reason
+    if code == ExitCode.OK and any(not gate.passed for gate in analysis.gates):
+        code, reason = ExitCode.GATE, "gate"
+    return RunComplete(exit_code=int(code), exit_reason=reason, complete=run.complete)
 
 
 def _speedup(row: Speedup) -> SpeedupFound:
@@ -175,5 +183,6 @@ def _break_even(row: BreakEven) -> BreakEvenFound:
     )  # fmt: skip
 
 
-def _warned(row: Finding) -> Warned:
+def warned(row: Finding) -> Warned:
+    """A warning of the run or of its cases."""
     return Warned(code=row.code, severity=row.severity, message=row.message, hint=row.hint, ids=row.ids)
