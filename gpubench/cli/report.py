@@ -11,12 +11,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gpubench.cli._options import FORMAT_NAMES, Ascii, Color
+from gpubench.cli._report_options import Claims, loaded_claims
 from gpubench.errors import GpubenchError, InputError, UsageError
 
 if TYPE_CHECKING:
     from gpubench.model.result import Run
 
-_SUFFIXES = {".md": "markdown", ".json": "json", ".jsonl": "jsonl", ".csv": "csv", ".txt": "plain"}
+_SUFFIXES = {
+    ".md": "markdown", ".json": "json", ".jsonl": "jsonl", ".csv": "csv", ".html": "html",
+    ".txt": "plain",
+}  # fmt: skip
 _PLAIN_WIDTH = 80  # where no terminal says otherwise: the same bytes for the same file
 _NARROWEST, _WIDEST = 60, 120
 
@@ -46,6 +50,7 @@ def report(
         str | None,
         typer.Option("--baseline", metavar="ID", help="DEVICE, FORM or FORM@DEVICE (default: best CPU form)."),
     ] = None,
+    claims: Claims = None,
     filter: Annotated[
         list[str] | None, typer.Option("--filter", metavar="SEL", help="Show these cases only; repeatable.")
     ] = None,
@@ -76,10 +81,13 @@ def report(
         keep = selectors.selection(filter or [], skip or [])
     if output is not None:
         store.check_writable(output)
-    text = reports.render(
-        _load(files or [], results_dir), name, width=table_width(to_terminal),
+    analyses = reports.analysed(
+        _load(files or [], results_dir), baseline=baseline, keep=keep, claims=loaded_claims(claims)
+    )
+    text = reports.drawn(
+        analyses, name, width=table_width(to_terminal),
         color=wants_color(color, os.environ, terminal=to_terminal), ascii_only=ascii,
-        sections=_listed(sections), time_unit=time_unit, baseline=baseline, keep=keep,
+        sections=_listed(sections), time_unit=time_unit,
     )  # fmt: skip
     write_text(text, output)
 

@@ -11,12 +11,12 @@ from gpubench.model.case import Case
 from gpubench.model.result import Run
 
 if TYPE_CHECKING:
-    from gpubench.report.analysis import Analysis, Demands
+    from gpubench.report.analysis import Analysis, Claim, Demands
 
 # Format -> its module; a module is imported only when its format is asked for (rich draws tables alone).
 FORMATS = {
     "table": "terminal", "plain": "plain", "markdown": "markdown", "json": "json_document", "jsonl": "jsonl",
-    "csv": "csv_rows", "gha-smaller": "gha_smaller", "gha-bigger": "gha_bigger", "bmf": "bmf",
+    "csv": "csv_rows", "html": "html_page", "gha-smaller": "gha_smaller", "gha-bigger": "gha_bigger", "bmf": "bmf",
     "pytest-benchmark": "pytest_benchmark", "hyperfine": "hyperfine", "google-benchmark": "google_benchmark",
     "go": "go_bench",
 }  # fmt: skip
@@ -53,16 +53,18 @@ def analysed(
     baseline: str | None = None,
     keep: Callable[[Case], bool] | None = None,
     demands: Demands | None = None,
+    claims: Sequence[Claim] = (),
 ) -> list[Analysis]:
     """What the runs say, in their order.
 
     `baseline` is DEVICE, FORM or FORM@DEVICE (None: the fastest CPU form); `keep` selects the cases shown; `demands`
-    are the gates. Raises UsageError when `keep` keeps nothing, InputError for a baseline that was not measured.
+    are the gates, `claims` what others expect. Raises UsageError when `keep` keeps nothing, InputError for a baseline
+    that was not measured.
     """
     from gpubench.report.analysis import NOTHING_DEMANDED, analyse
 
     wanted = demands or NOTHING_DEMANDED
-    analyses = [analyse(run, baseline=baseline, keep=keep, demands=wanted) for run in runs]
+    analyses = [analyse(run, baseline=baseline, keep=keep, demands=wanted, claims=claims) for run in runs]
     if keep is not None and not any(analysis.cases for analysis in analyses):
         raise UsageError(
             "no-such-case", "--filter and --skip leave no case",

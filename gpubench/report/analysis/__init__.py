@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from gpubench.model.case import Case
 from gpubench.model.result import Run
 from gpubench.report.analysis.baseline import baseline_line
 from gpubench.report.analysis.breakeven import break_evens
+from gpubench.report.analysis.claims import judged
 from gpubench.report.analysis.estimate import case_results
 from gpubench.report.analysis.findings import findings
 from gpubench.report.analysis.gates import Demands, gates
@@ -15,10 +16,10 @@ from gpubench.report.analysis.machine import machine_line
 from gpubench.report.analysis.overheads import GROUP, overheads
 from gpubench.report.analysis.roofline import roofline
 from gpubench.report.analysis.speedup import speedups
-from gpubench.report.analysis.types import Analysis, CaseResult, Gate
+from gpubench.report.analysis.types import Analysis, CaseResult, Claim, Gate
 from gpubench.report.analysis.verdict import verdicts
 
-__all__ = ["Analysis", "Demands", "Gate", "analyse", "machine_line"]
+__all__ = ["Analysis", "Claim", "Demands", "Gate", "analyse", "machine_line"]
 
 NOTHING_DEMANDED = Demands()
 
@@ -29,9 +30,11 @@ def analyse(
     baseline: str | None = None,
     keep: Callable[[Case], bool] | None = None,
     demands: Demands = NOTHING_DEMANDED,
+    claims: Sequence[Claim] = (),
 ) -> Analysis:
     """Everything derived from `run`. `baseline` is DEVICE, FORM or FORM@DEVICE (default: the fastest CPU form);
-    `keep` selects cases, `demands` are the gates. Raises InputError if the baseline was not measured."""
+    `keep` selects cases, `demands` are the gates, `claims` what others expect. Raises InputError if the
+    baseline was not measured."""
     everything = case_results(run)
     # The selection chooses what is shown; a baseline that is not shown is still the baseline.
     cases = tuple(row for row in everything if keep is None or keep(row.case))
@@ -43,8 +46,9 @@ def analyse(
         baseline=baseline_line(run, [row for row in ratios if row.kind == "headline"]),
         cases=cases, speedups=ratios, break_even=curves,
         verdicts=verdicts(run, cases, curves), findings=findings(run, cases),
-        roofline=roofline(run, everything, cases), overheads=overheads(everything, cases),
+        roofline=roofline(run, everything, cases), overheads=overheads(run, everything, cases),
         gates=gates(run, cases, [row for row in cases if _compared(row)], ratios, demands),
+        claims=judged(claims, ratios),
     )  # fmt: skip
 
 

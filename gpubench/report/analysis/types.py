@@ -22,6 +22,7 @@ VerdictKind = Literal["always", "at", "beyond-limit", "never", "unstable", "unde
 Bound = Literal["memory", "compute"]
 FailOn = Literal["noisy", "skipped", "incomplete"]
 UndecidedReason = Literal["noise", "few-sizes", "throttled", "failed-cases", "budget"]
+ClaimVerdict = Literal["confirmed", "refuted", "undecided", "not measured"]
 # "case": any other form against the same baseline as the headline; for tables of all cases alone.
 SpeedupKind = Literal["headline", "library", "case"]
 # Labels that keep a case out of headlines (measurement.md, section 6).
@@ -209,11 +210,16 @@ class Roofline(Derived, frozen=True, kw_only=True):
 
 
 class PoolOverhead(Derived, frozen=True, kw_only=True):
-    """Memory from the pool against an elementwise op of 1 Mi elements on the same device, both by wall time."""
+    """Memory from the pool against an elementwise op of 1 Mi elements on the same device, all by wall time.
+
+    `share` is that of a launch among many that are waited for together, `single_share` that of one which is
+    waited for alone; None: that was not timed.
+    """
 
     allocate: CaseResult
     op: CaseResult
     share: float
+    single_share: float | None = None
 
 
 class Overheads(Derived, frozen=True, kw_only=True):
@@ -245,6 +251,37 @@ class Gate(Derived, frozen=True, kw_only=True):
         return not (self.low or self.missing or self.reason)
 
 
+class Claim(Derived, frozen=True, kw_only=True):
+    """What somebody expects: a speedup, or the times of both sides, or the GPU's alone (seconds).
+
+    `case` selects what it is about; None: gpubench has no op for it. `tolerance` is a share of the expectation.
+    """
+
+    claim: str
+    case: str | None = None
+    speedup: float | None = None
+    cpu_s: float | None = None
+    gpu_s: float | None = None
+    tolerance: float = 0.1
+
+    @property
+    def expected(self) -> float | None:
+        """The speedup that it names, else the ratio of its times."""
+        if self.speedup is None and self.cpu_s is not None and self.gpu_s is not None:
+            return self.cpu_s / self.gpu_s
+        return self.speedup
+
+
+class ClaimResult(Derived, frozen=True, kw_only=True):
+    """A claim beside what was measured. `with_copies`: the same work when every call copies both ways."""
+
+    claim: Claim
+    verdict: ClaimVerdict
+    reason: str = ""
+    measured: Speedup | None = None
+    with_copies: Speedup | None = None
+
+
 class Analysis(Derived, frozen=True, kw_only=True):
     """Everything that is derived from one run, in the order in which it is printed."""
 
@@ -259,3 +296,4 @@ class Analysis(Derived, frozen=True, kw_only=True):
     roofline: Roofline
     overheads: Overheads
     gates: tuple[Gate, ...] = ()
+    claims: tuple[ClaimResult, ...] = ()

@@ -11,7 +11,15 @@ from typing import Literal
 import msgspec
 
 from gpubench.model.result import Severity
-from gpubench.report.analysis.types import Bound, Label, OutcomeType, SpeedupKind, UndecidedReason, VerdictKind
+from gpubench.report.analysis.types import (
+    Bound,
+    ClaimVerdict,
+    Label,
+    OutcomeType,
+    SpeedupKind,
+    UndecidedReason,
+    VerdictKind,
+)
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -184,12 +192,16 @@ class RooflineRow(Row, frozen=True, kw_only=True):
 
 
 class PoolRow(Row, frozen=True, kw_only=True):
-    """Wall time of memory from the pool / that of an elementwise op of 1 Mi elements on the same device."""
+    """Wall time of memory from the pool / that of an elementwise op of 1 Mi elements on the same device.
+
+    `share`: launches waited for together; `single_share`: one waited for alone, null where that was not timed.
+    """
 
     source: int
     id: str
     op_id: str
     share: float
+    single_share: float | None
 
 
 class GateRow(Row, frozen=True, kw_only=True):
@@ -205,6 +217,29 @@ class GateRow(Row, frozen=True, kw_only=True):
     missing: tuple[str, ...]
     near: tuple[str, ...]
     reason: str | None
+
+
+class ClaimRow(Row, frozen=True, kw_only=True):
+    """What somebody claimed, and the kindest measured case: its speedup with interval, and the speedup of the same
+    work when every call copies both ways. `ratio` and what follows it are null where nothing was measured."""
+
+    source: int
+    claim: str
+    case: str | None
+    verdict: ClaimVerdict
+    reason: str | None
+    tolerance: float
+    claimed_speedup: float | None
+    claimed_cpu_s: float | None
+    claimed_gpu_s: float | None
+    id: str | None
+    baseline_id: str | None
+    ratio: float | None
+    lo: float | None
+    hi: float | None
+    cpu_s: float | None
+    gpu_s: float | None
+    ratio_with_copies: float | None
 
 
 class ReportDocument(Row, frozen=True, kw_only=True):
@@ -223,7 +258,7 @@ class ReportDocument(Row, frozen=True, kw_only=True):
     reuse: tuple[dict[str, float], ...] = ()
     hybrid: tuple[dict[str, float], ...] = ()
     means: tuple[dict[str, float], ...] = ()
-    claims: tuple[dict[str, float], ...] = ()
+    claims: tuple[ClaimRow, ...] = ()
     recommendation: str | None = None
     gates: tuple[GateRow, ...] = ()
     warnings: tuple[WarningRow, ...]

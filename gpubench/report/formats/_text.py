@@ -12,6 +12,7 @@ from gpubench.report.analysis.verdict import sentences
 from gpubench.report.formats._anatomy import anatomy_section
 from gpubench.report.formats._breakeven import break_even_section
 from gpubench.report.formats._chart import TITLE, chart_section
+from gpubench.report.formats._claims import claims_section
 from gpubench.report.formats._details import environment_section, raw_section
 from gpubench.report.formats._document import Document, Section, printable
 from gpubench.report.formats._gates import gates_section
@@ -49,6 +50,7 @@ def document(
         "skipped": lambda: skipped_section(analysis, full=full),
         "anatomy": lambda: anatomy_section(analysis, unit, full=full, every_size=full or asked),
         "roofline": lambda: roofline_section(analysis, full=full or asked),
+        "claims": lambda: claims_section(analysis, unit, full=full),
         "warnings": lambda: warnings_section(analysis, full=full),
         "environment": lambda: environment_section(analysis),
         "raw": lambda: raw_section(analysis, unit),

@@ -14,6 +14,7 @@ from gpubench.report.analysis.types import (
     Anatomy,
     BreakEven,
     CaseResult,
+    ClaimResult,
     Gate,
     Roof,
     RoofShare,
@@ -53,10 +54,13 @@ def report_document(analyses: Sequence[Analysis]) -> types.ReportDocument:
         break_even=tuple(_break_even(i, row) for i, analysis in numbered for row in analysis.break_even),
         roofline=_roofline(numbered),
         pool_overhead=tuple(
-            types.PoolRow(source=i, id=pool.allocate.id, op_id=pool.op.id, share=pool.share)
+            types.PoolRow(
+                source=i, id=pool.allocate.id, op_id=pool.op.id, share=pool.share, single_share=pool.single_share
+            )
             for i, analysis in numbered
             for pool in analysis.overheads.pools
         ),
+        claims=tuple(_claim(i, row) for i, analysis in numbered for row in analysis.claims),
         gates=tuple(_gate(i, gate) for i, analysis in numbered for gate in analysis.gates),
         exit_code=ExitCode.GATE if failed(analyses) else ExitCode.OK,
         exit_reason="gate" if failed(analyses) else "ok",
@@ -120,6 +124,20 @@ def _break_even(source: int, row: BreakEven) -> types.BreakEvenRow:
         baseline_id=row.baseline_id, verdict=row.verdict, n=row.n, lo=row.low, hi=row.high,
         crossings=row.crossings, first=row.first, last=row.last,
         last_ratio=row.last_ratio.estimate, reason=row.reason, text=verdict_text(row),
+    )  # fmt: skip
+
+
+def _claim(source: int, row: ClaimResult) -> types.ClaimRow:
+    claim, found, copied = row.claim, row.measured, row.with_copies
+    return types.ClaimRow(
+        source=source, claim=claim.claim, case=claim.case, verdict=row.verdict, reason=row.reason or None,
+        tolerance=claim.tolerance, claimed_speedup=claim.expected, claimed_cpu_s=claim.cpu_s,
+        claimed_gpu_s=claim.gpu_s, id=found.case.id if found else None,
+        baseline_id=found.baseline.id if found else None, ratio=found.ratio.estimate if found else None,
+        lo=found.ratio.low if found else None, hi=found.ratio.high if found else None,
+        cpu_s=found.baseline.time.estimate if found and found.baseline.time else None,
+        gpu_s=found.case.time.estimate if found and found.case.time else None,
+        ratio_with_copies=copied.ratio.estimate if copied else None,
     )  # fmt: skip
 
 

@@ -1,0 +1,154 @@
+"""Claims: the file, the verdicts, and the table that sets them beside measured speedups."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpubench.errors import InputError
+from gpubench.report import analysed, claims, drawn
+from gpubench.report.analysis.types import Claim
+from gpubench.report.formats._report_types import ReportDocument
+from tests.unit.report.builders import CPU, SOFTWARE, case, curve, measured, run_of
+from tests.unit.report.samples import NOISY
+
+MATMUL = "matmul/n=1k/float32/*/resident"
+
+
+def verdict(claim, outcomes, **more):
+    (analysis,) = analysed([run_of(outcomes, **more)], claims=[claim])
+    return analysis.claims[0]
+
+
+@pytest.mark.parametrize(
+    ("claimed", "said"),
+    [(30, "confirmed"), (40, "confirmed"), (44.4, "undecided"), (50, "refuted"), (200, "refuted")],
+)
+def test_a_claim_stands_from_nine_tenths_of_it_on(claimed, said):
+    found = verdict(Claim(claim="matmul", case=MATMUL, speedup=claimed), curve({1024: 40.0}))
+    assert found.verdict == said
+    assert found.measured.ratio.estimate == pytest.approx(40)
+
+
+@given(st.floats(0.01, 1e4), st.floats(0.01, 1e4), st.floats(0, 0.99))
+def test_a_verdict_follows_its_interval(claimed, ratio, tolerance):
+    found = verdict(Claim(claim="m", case=MATMUL, speedup=claimed, tolerance=tolerance), curve({1024: ratio}))
+    bound, interval = claimed * (1 - tolerance), found.measured.ratio
+    expected = "confirmed" if interval.low >= bound else "refuted" if interval.high < bound else "undecided"
+    assert found.verdict == expected
+
+
+def test_two_times_claim_their_ratio_and_one_claims_itself():
+    curve_of_40 = curve({1024: 40.0}, cpu_s=1e-3)
+    assert verdict(Claim(claim="m", case=MATMUL, cpu_s=0.1, gpu_s=0.0005), curve_of_40).verdict == "refuted"
+    assert verdict(Claim(claim="m", case=MATMUL, gpu_s=1e-4), curve_of_40).verdict == "confirmed"
+    assert verdict(Claim(claim="m", case=MATMUL, gpu_s=1e-5), curve_of_40).verdict == "refuted"
+
+
+def test_the_kindest_case_answers_and_copies_stand_beside_it():
+    outcomes = [
+        *curve({1024: 40.0}, regime="transfer-always"),
+        measured(case(device="wgpu:0"), 1e-5), measured(case(device="cupy:0"), 1e-4),
+    ]  # fmt: skip
+    found = verdict(Claim(claim="m", case=MATMUL, speedup=90), outcomes)
+    assert (found.measured.case.case.device_id, found.verdict) == ("wgpu:0", "confirmed")
+    assert found.with_copies.ratio.estimate == pytest.approx(40)
+
+
+def test_what_was_not_measured_is_neither_confirmed_nor_refuted():
+    assert verdict(Claim(claim="m", speedup=2), curve({1024: 40.0})).verdict == "not measured"
+    assert verdict(Claim(claim="m", case="relu", speedup=2), curve({1024: 40.0})).verdict == "not measured"
+    software = curve({1024: 40.0}, device="wgpu:0")
+    found = verdict(Claim(claim="m", case=MATMUL, speedup=2), software, devices=(CPU, SOFTWARE))
+    assert (found.verdict, found.reason) == ("not measured", "a software adapter is no GPU")
+
+
+def test_an_unstable_case_decides_nothing():
+    wild = tuple(factor**8 for factor in NOISY)
+    found = verdict(Claim(claim="m", case=MATMUL, speedup=2), curve({1024: 40.0}, factors=wild))
+    assert (found.verdict, found.reason) == ("undecided", "unstable")
+
+
+def test_the_claims_that_come_with_gpubench():
+    found = claims.load("builtin")
+    assert len(found) == 13
+    assert all(claim.expected for claim in found)
+    assert [claim.claim for claim in found if claim.case is None] == [
+        "forward pass", "backward pass", "attention, 8 heads", "FFN, 256 hidden", "whole inference",
+    ]  # fmt: skip
+    four = next(claim for claim in found if claim.claim == "matmul 4K x 4K")
+    assert (four.cpu_s, four.gpu_s, four.speedup) == (10.0, 0.05, 200)
+
+
+@pytest.mark.parametrize("suffix", ["toml", "json"])
+def test_a_file_of_claims(tmp_path, suffix):
+    path = tmp_path / f"mine.{suffix}"
+    entry = {"claim": "ours", "case": "matmul/n=1024", "gpu": "2 ms", "tolerance": 0.2}
+    text = json.dumps({"claims": [entry]})
+    if suffix == "toml":
+        text = '[[claims]]\nclaim = "ours"\ncase = "matmul/n=1024"\ngpu = "2 ms"\ntolerance = 0.2\n'
+    path.write_text(text)
+    assert claims.load(str(path)) == (Claim(claim="ours", case="matmul/n=1024", gpu_s=2e-3, tolerance=0.2),)
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("claims = 3", "Expected `array`"),
+        ("x = = 3", "Invalid value"),
+        ("[[claims]]\nspeedup = 2", "claim"),
+        ('[[claims]]\nclaim = "a"\nspedup = 2', "spedup"),
+        ('[[claims]]\nclaim = "a"', "it expects nothing"),
+        ('[[claims]]\nclaim = "a"\nspeedup = -2', "above 0"),
+        ('[[claims]]\nclaim = "a"\nspeedup = inf', "above 0"),
+        ('[[claims]]\nclaim = "a"\ngpu = "2 parsec"', "not a duration"),
+        ('[[claims]]\nclaim = "a"\nspeedup = 2\ncase = "matmul/4096"', "no size"),
+        ('[[claims]]\nclaim = "a"\nspeedup = 2\ntolerance = 1.5', "tolerance"),
+        ("schema_version = 2\nclaims = []", "reads gpubench-claims version 1"),
+    ],
+)
+def test_mistakes_in_a_file(tmp_path, text, why):
+    path = tmp_path / "mine.toml"
+    path.write_text(text)
+    with pytest.raises(InputError) as caught:
+        claims.load(str(path))
+    assert why in caught.value.why
+    assert "docs/claims.md" in caught.value.hint
+
+
+def test_a_missing_file_says_so():
+    with pytest.raises(InputError, match="cannot be read"):
+        claims.load("nowhere.toml")
+
+
+def table(format, width=80, **more):
+    run = run_of(curve({512: 14.0, 1024: 40.0, 2048: 140.0}))
+    analyses = analysed([run], claims=claims.load("builtin"))
+    return drawn(analyses, format, width=width, sections=["claims"], **more)
+
+
+def test_the_table_counts_and_names_the_baseline():
+    text = table("plain")
+    assert "Claims: 1 confirmed, 3 refuted, 9 not measured" in text
+    assert "vs numpy library, OpenBLAS" in text
+    assert re.search(r"^matmul 1K x 1K +200x +40\.0x \[39\.\d, 40\.\d\]  refuted", text, re.M)
+    assert re.search(r"^forward pass +100x +- +not measured", text, re.M)
+    assert all(len(line) <= 60 for line in table("plain", 60).splitlines())
+    assert "\x1b[32mconfirmed" in table("table", color=True)
+    assert "| 100 ms | 1.00 ms | 500 us | 25.0 us |" in table("markdown")
+
+
+def test_the_document_has_every_claim():
+    found = msgspec.json.decode(table("json"), type=ReportDocument).claims
+    assert len(found) == 13
+    assert [row.claim for row in found if row.verdict == "confirmed"] == ["matmul 2048"]
+    assert all((row.ratio is None) == (row.verdict == "not measured") for row in found)
+
+
+def test_no_claims_no_section():
+    assert "Claims" not in drawn(analysed([run_of(curve({1024: 40.0}))]), "markdown")
