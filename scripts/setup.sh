@@ -84,6 +84,16 @@ need_vulkan() {
     fi
 }
 
+# The programs that read our reports; each is one small package.
+need_consumers() {
+    [ "$goal" = test ] && [ "$(uname -s)" = Linux ] || return 0
+    if ! command -v hyperfine >/dev/null 2>&1 || ! [ -f /usr/share/benchmark/compare.py ]; then
+        install_packages "tests let them read our reports" hyperfine libbenchmark-tools ||
+            fail "the tests need hyperfine and google-benchmark's compare.py" "they read our reports" \
+                "sudo apt-get install hyperfine libbenchmark-tools"
+    fi
+}
+
 install_gpubench() {
     extras=$([ "$goal" = test ] && echo '[dev]' || true)
     say "setting up .venv for make $goal (some minutes the first time)"
@@ -113,6 +123,7 @@ printf '%s\n' "$place" >.setup/place
 key=$({ .venv/bin/python --version && cat pyproject.toml scripts/setup.sh; } | cksum)
 if [ "$(cat ".setup/$goal" 2>/dev/null || true)" != "$key" ]; then
     need_vulkan
+    need_consumers
     install_gpubench
     printf '%s\n' "$key" >".setup/$goal"
 fi

@@ -28,6 +28,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 _PROBES = {
     "vulkan": "import wgpu; assert any(a.info['backend_type'] == 'Vulkan'"
     " for a in wgpu.gpu.enumerate_adapters_sync()), 'no Vulkan adapter'",
+    "consumers": "import pathlib, shutil; assert shutil.which('hyperfine'), 'no hyperfine';"
+    " assert pathlib.Path('/usr/share/benchmark/compare.py').exists(), 'no libbenchmark-tools'",
     "cuda": "import cupy; assert cupy.cuda.runtime.getDeviceCount(), 'no CUDA device'",
 }
 
