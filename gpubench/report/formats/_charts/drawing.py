@@ -1,0 +1,39 @@
+"""A chart with the rows of one series: the whole spec, and its picture."""
+
+from __future__ import annotations
+
+from gpubench.report.formats._charts.theme import theme
+from gpubench.report.formats._charts.types import MARKS, ROWS, Chart, Row, Series
+
+PICTURE_WIDTH = 720
+SCALE = 2  # pixels of a PNG to a point
+
+
+def drawn(chart: Chart, series: Series, *, dark: bool = False, width: int = PICTURE_WIDTH) -> Row:
+    """The spec as it is drawn without a page: all devices and regimes, the fastest forms, one size."""
+    rows = [row for row in chart.rows.get(series.name, []) if row.get("best", True)]
+    if chart.one_size:
+        rows = [row for row in rows if row["n"] == series.size]
+    data = {ROWS: rows, MARKS: chart.marks.get(series.name, [])}
+    background = {"background": "#14181d"} if dark else {"background": "#ffffff"}
+    params = [{"name": name, "value": value} for name, value in chart.params.get(series.name, {}).items()]
+    return chart.spec | {
+        "datasets": data, "params": params, "width": width, "config": theme(dark=dark) | background,
+        "title": {"text": chart.title, "subtitle": series.name, "anchor": "start"},
+    }  # fmt: skip
+
+
+def svg(spec: Row) -> str:
+    """The picture as SVG."""
+    import vl_convert
+
+    text: str = vl_convert.vegalite_to_svg(spec)
+    return text
+
+
+def png(spec: Row) -> bytes:
+    """The picture as PNG."""
+    import vl_convert
+
+    image: bytes = vl_convert.vegalite_to_png(spec, scale=SCALE)
+    return image

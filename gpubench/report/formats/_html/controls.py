@@ -1,0 +1,92 @@
+"""What a reader chooses from, and the empty places in which the page's script draws. Ordinary form controls."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from xml.etree.ElementTree import Element
+
+from gpubench.report.formats._charts.types import Chart, ChartSet
+from gpubench.report.formats._html.elements import element
+
+NO_SCRIPT = "The charts need JavaScript. The tables below hold the same numbers."
+
+
+def charts_section(found: ChartSet, prefix: str, gone: Sequence[str]) -> Element:
+    """Controls above the figures; `gone` says what had to be left out."""
+    return element(
+        "section", {"id": f"{prefix}charts", "class": "charts", "aria-labelledby": f"{prefix}charts-title", "data-charts": prefix},
+        element("h2", {"id": f"{prefix}charts-title"}, "Charts"),
+        element("noscript", {}, element("p", {"class": "note"}, NO_SCRIPT)),
+        *(element("p", {"class": "note"}, text) for text in gone),
+        _form(found, prefix),
+        element("p", {"class": "quiet", "role": "status", "id": f"{prefix}status"}),
+        element("div", {"class": "figures"}, *(_figure(chart, prefix) for chart in found.charts)),
+    )  # fmt: skip
+
+
+def _form(found: ChartSet, prefix: str) -> Element:
+    """The op, the devices, the regimes, the form and the size; a choice of one is no choice."""
+    chosen = next(one for one in found.series if one.name == found.chosen)
+    parts = [
+        _select("series", "Operation", prefix, [(one.name, one.name) for one in found.series], found.chosen)
+    ]
+    if any(chart.one_size for chart in found.charts):
+        sizes = [(str(n), str(n)) for n in chosen.sizes]
+        parts.append(_select("size", "Size of the samples", prefix, sizes, str(chosen.size)))
+    if len(found.forms) > 1:
+        forms = [("", "fastest"), *((name, name) for name in found.forms)]
+        parts.append(_select("form", "Form", prefix, forms, ""))
+    swatches = {name: str(i) for i, (name, _) in enumerate(found.devices)}
+    parts.append(_boxes("device", "Devices", prefix, found.devices, swatches))
+    if len(found.regimes) > 1:
+        parts.append(_boxes("regime", "Where the data is", prefix, found.regimes, {}))
+    return element("form", {"class": "controls", "aria-label": "What the charts show"}, *parts)
+
+
+def _select(name: str, label: str, prefix: str, options: Sequence[tuple[str, str]], chosen: str) -> Element:
+    made = [
+        element("option", {"value": value} | ({"selected": "selected"} if value == chosen else {}), text)
+        for value, text in options
+    ]
+    field = f"{prefix}{name}"
+    return element(
+        "div", {"class": "field"}, element("label", {"for": field}, label),
+        element("select", {"id": field, "name": name, "autocomplete": "off"}, *made),
+    )  # fmt: skip
+
+
+def _boxes(
+    name: str, label: str, prefix: str, choices: Sequence[tuple[str, str]], swatches: dict[str, str]
+) -> Element:
+    boxes = []
+    for value, meaning in choices:
+        box = element(
+            "input",
+            {"type": "checkbox", "name": name, "value": value, "checked": "checked", "autocomplete": "off"},
+        )
+        swatch = (
+            element("span", {"class": f"swatch s{swatches[value]}", "aria-hidden": "true"})
+            if swatches
+            else None
+        )
+        quiet = element("span", {"class": "quiet"}, meaning)
+        boxes.append(element("label", {}, box, swatch, element("span", {}, value), " ", quiet))
+    return element("fieldset", {"id": f"{prefix}{name}s"}, element("legend", {}, label), *boxes)
+
+
+def _figure(chart: Chart, prefix: str) -> Element:
+    name = f"{prefix}{chart.id}"
+    place = element("div", {
+        "class": "chart", "id": name, "role": "img", "aria-label": chart.title, "aria-describedby": f"{name}-caption",
+    })  # fmt: skip
+    data = element(
+        "details", {"class": "data"}, element("summary", {}, "Data table"),
+        element(
+            "div", {"class": "scroll", "role": "region", "aria-label": f"Data: {chart.title}", "tabindex": "0"},
+            element("table", {"id": f"{name}-table"}, element("caption", {}, chart.title)),
+        ),
+    )  # fmt: skip
+    return element(
+        "figure", {"id": f"{name}-figure"}, element("h3", {}, chart.title), place,
+        element("figcaption", {"id": f"{name}-caption"}, chart.caption), data,
+    )  # fmt: skip

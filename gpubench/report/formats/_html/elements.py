@@ -1,0 +1,56 @@
+"""Elements of a page. Foreign text enters as text nodes and attribute values only, and is escaped on the way out."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from xml.etree.ElementTree import Element, tostring
+
+from gpubench.report.formats._document import printable
+
+Content = Element | str | None
+_NAME = re.compile(r"[^a-z0-9]+")
+
+
+def element(tag: str, attributes: Mapping[str, str] | None = None, *content: Content) -> Element:
+    """An element with its content in order; None is left out. Text loses control characters and marks that reorder."""
+    made = Element(tag, {name: printable(value) for name, value in (attributes or {}).items()})
+    for part in content:
+        if isinstance(part, str):
+            _append(made, _kept(part))
+        elif part is not None:
+            made.append(part)
+    return made
+
+
+def verbatim(tag: str, attributes: Mapping[str, str], text: str) -> Element:
+    """A script or a style, whose text no browser unescapes. Raises ValueError if it could end its own element."""
+    if f"</{tag}" in text.lower() or "<!--" in text:
+        raise ValueError(f"the text would end or change its {tag} element")
+    made = Element(tag, dict(attributes))
+    made.text = text
+    return made
+
+
+def markup(root: Element) -> str:
+    """The document as HTML."""
+    text: str = tostring(root, encoding="unicode", method="html")
+    return "<!DOCTYPE html>\n" + text + "\n"
+
+
+def anchor(text: str) -> str:
+    """`text` as part of an id."""
+    return _NAME.sub("-", text.lower()).strip("-")
+
+
+def _append(parent: Element, text: str) -> None:
+    if len(parent):
+        parent[-1].tail = (parent[-1].tail or "") + text
+    else:
+        parent.text = (parent.text or "") + text
+
+
+def _kept(text: str) -> str:
+    """`printable` keeps no outer spaces, and between words and elements they matter."""
+    lead, tail = " " * text.startswith(" "), " " * text.endswith(" ")
+    return lead + printable(text) + tail if text.strip() else " " * bool(text)

@@ -1,0 +1,127 @@
+"use strict";
+// Draws the charts of each run, keeps their tables in step with them, and saves the embedded result.
+(async () => {
+  const dark = matchMedia("(prefers-color-scheme: dark)");
+
+  async function embedded(id) {
+    const bytes = Uint8Array.from(atob(document.getElementById(id).textContent), (c) => c.charCodeAt(0));
+    const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
+    return new Response(stream).text();
+  }
+
+  for (const button of document.querySelectorAll("[data-download]")) {
+    button.addEventListener("click", async () => {
+      const file = new Blob([await embedded(button.dataset.download)], { type: "application/json" });
+      const link = document.createElement("a");
+      link.href = URL.createObjectURL(file);
+      link.download = button.dataset.name;
+      link.click();
+      setTimeout(() => URL.revokeObjectURL(link.href), 60000);
+    });
+  }
+
+  function choice(form) {
+    const checked = (name) => {
+      const boxes = [...form.querySelectorAll(`input[name=${name}]`)];
+      return boxes.length ? new Set(boxes.filter((box) => box.checked).map((box) => box.value)) : null;
+    };
+    const value = (name) => (form.elements[name] ? form.elements[name].value : "");
+    return {
+      series: value("series"), form: value("form"), size: Number(value("size")),
+      devices: checked("device"), regimes: checked("regime"),
+    };
+  }
+
+  // A row without the field passes; the data of a CPU is at home in every regime.
+  function shown(rows, wanted, chart) {
+    return (rows || []).filter((row) =>
+      (row.device === undefined || !wanted.devices || wanted.devices.has(row.device)) &&
+      (row.regime === undefined || row.home || !wanted.regimes || wanted.regimes.has(row.regime)) &&
+      (row.form === undefined || (wanted.form ? row.form === wanted.form : row.best)) &&
+      (!chart.one_size || row.n === wanted.size));
+  }
+
+  function fillTable(table, chart, rows) {
+    const line = (tag, texts) => {
+      const made = document.createElement("tr");
+      texts.forEach((text, i) => {
+        const cell = document.createElement(tag === "th" || i === 0 ? "th" : "td");
+        if (tag === "th" || i === 0) cell.scope = tag === "th" ? "col" : "row";
+        cell.textContent = text;
+        made.append(cell);
+      });
+      return made;
+    };
+    const head = document.createElement("thead");
+    head.append(line("th", chart.columns.map((column) => column[1])));
+    const body = document.createElement("tbody");
+    body.append(...rows.map((row) => line("td", chart.columns.map((column) => String(row[column[0]] ?? "")))));
+    table.replaceChildren(table.caption, head, body);
+    const count = rows.length === 1 ? "1 row" : `${rows.length} rows`;
+    table.closest("details").querySelector("summary").textContent = `Data table (${count})`;
+  }
+
+  function fillSizes(select, series) {
+    if (!select) return;
+    select.replaceChildren(...series.sizes.map((n) => {
+      const option = document.createElement("option");
+      option.value = option.textContent = String(n);
+      option.selected = n === series.size;
+      return option;
+    }));
+  }
+
+  function draw(chart, place, rows, marks, params, theme) {
+    const spec = { ...chart.spec, datasets: { rows, marks }, params };
+    return vegaEmbed(place, spec, {
+      ast: true, actions: false, defaultStyle: false, renderer: "svg", config: theme,
+      tooltip: { theme: dark.matches ? "dark" : "light" },
+    });
+  }
+
+  async function run(part, themes) {
+    const prefix = part.dataset.charts;
+    const set = JSON.parse(await embedded(`${prefix}charts-data`));
+    const form = part.querySelector("form");
+    const drawn = new Map();
+
+    async function update() {
+      const wanted = choice(form);
+      const theme = dark.matches ? themes.dark : themes.light;
+      for (const chart of set.charts) {
+        const place = document.getElementById(prefix + chart.id);
+        const rows = shown(chart.rows[wanted.series], wanted, chart);
+        const marks = shown((chart.marks || {})[wanted.series], wanted, { ...chart, one_size: false });
+        const params = Object.entries((chart.params || {})[wanted.series] || {}).map(([name, value]) => ({ name, value }));
+        fillTable(document.getElementById(`${prefix}${chart.id}-table`), chart, rows);
+        if (drawn.has(chart.id)) drawn.get(chart.id).finalize();
+        drawn.delete(chart.id);
+        if (rows.length) drawn.set(chart.id, await draw(chart, place, rows, marks, params, theme));
+        else place.textContent = "Nothing was measured of what is chosen above.";
+      }
+      document.getElementById(`${prefix}status`).textContent = `The charts show ${wanted.series}.`;
+      part.dataset.ready = String(Number(part.dataset.ready || 0) + 1);
+    }
+
+    // One drawing after the other: the last choice is the one that stays.
+    let queue = Promise.resolve();
+    const later = () => (queue = queue.then(update));
+    form.addEventListener("submit", (event) => event.preventDefault());
+    form.addEventListener("change", (event) => {
+      if (event.target.name === "series") {
+        fillSizes(form.elements.size, set.series.find((one) => one.name === event.target.value));
+      }
+      later();
+    });
+    dark.addEventListener("change", later);
+    return later();
+  }
+
+  const parts = [...document.querySelectorAll("[data-charts]")];
+  if (!parts.length) return;
+  const script = document.createElement("script");
+  script.textContent = await embedded("library");
+  document.head.append(script);
+  const themes = JSON.parse(await embedded("themes"));
+  for (const part of parts) await run(part, themes);
+})();

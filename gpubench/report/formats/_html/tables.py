@@ -1,0 +1,71 @@
+"""Sections, tables and cells of the report as elements."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from xml.etree.ElementTree import Element
+
+from gpubench.report.formats._document import Cell, Column, Section, Table
+from gpubench.report.formats._html.elements import anchor, element
+
+
+def section(part: Section, prefix: str, *, folded: bool = False) -> Element:
+    """One section with its heading; what is folded opens on demand."""
+    name = f"{prefix}{anchor(part.key)}"
+    heading = element("h2", {"id": f"{name}-title"}, part.title)
+    body = [*_lines(part.lines), *(table(item, part.title) for item in part.tables)]
+    attributes = {"id": name, "aria-labelledby": f"{name}-title"}
+    if part.folded or folded:
+        return element("section", attributes, element("details", {}, element("summary", {}, heading), *body))
+    return element("section", attributes, heading, *body)
+
+
+def verdict(part: Section, prefix: str) -> Element:
+    """The verdict in large words: what a sentence is about stands out."""
+    sentences = []
+    for line in part.lines:
+        subject, colon, rest = line.partition(": ")
+        named = bool(colon) and len(subject) <= 60
+        words = [element("strong", {}, subject + ":"), " " + rest] if named else [line]
+        sentences.append(element("li", {}, *words))
+    size = "few" if len(sentences) <= 4 else "many"
+    return element(
+        "section", {"id": f"{prefix}verdict", "class": "verdict", "aria-labelledby": f"{prefix}verdict-title"},
+        element("h2", {"id": f"{prefix}verdict-title"}, part.title), element("ul", {"class": size}, *sentences),
+    )  # fmt: skip
+
+
+def table(found: Table, name: str) -> Element:
+    """A table in a box of its own that scrolls, with the mouse and by keyboard, instead of the page."""
+    title = found.title or name
+    head = element("tr", {}, *(_heading(column) for column in found.columns))
+    body = [_row(row, found.columns) for row in found.rows]
+    caption = element("caption", {}, element("span", {"class": "title"}, title))
+    if found.note:
+        caption.append(element("span", {"class": "note"}, found.note))
+    whole = element("table", {}, caption, element("thead", {}, head), element("tbody", {}, *body))
+    box = element("div", {"class": "scroll", "role": "region", "aria-label": title, "tabindex": "0"}, whole)
+    legend = element("p", {"class": "legend"}, found.legend) if found.legend else None
+    return element("div", {"class": "table"}, box, legend)
+
+
+def _lines(lines: Sequence[str]) -> list[Element]:
+    return [element("ul", {"class": "lines"}, *(element("li", {}, line) for line in lines))] if lines else []
+
+
+def _heading(column: Column) -> Element:
+    return element("th", {"scope": "col", **_side(column)}, column.name)
+
+
+def _row(row: Sequence[Cell], columns: Sequence[Column]) -> Element:
+    return element("tr", {}, *(_cell(cell, columns[i], head=i == 0) for i, cell in enumerate(row)))
+
+
+def _cell(cell: Cell, column: Column, *, head: bool) -> Element:
+    classes = " ".join(filter(None, ["n" if column.right else "", cell.tone if cell.tone != "plain" else ""]))
+    attributes = ({"class": classes} if classes else {}) | ({"scope": "row"} if head else {})
+    return element("th" if head else "td", attributes, cell.text)
+
+
+def _side(column: Column) -> dict[str, str]:
+    return {"class": "n"} if column.right else {}
