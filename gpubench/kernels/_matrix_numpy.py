@@ -6,36 +6,32 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from gpubench.kernels._elementwise_numpy import Blocks, Launch, Scratch, grain, widen
+from gpubench.kernels._elementwise_numpy import Blocks, Launch, Scratch, widen
 from gpubench.model.op import Array, Params
 
 _BLOCK = 256 * 1024  # halves that one thread widens at a time: they have to be in cache still
-_IN_CACHE = 4 * 1024 * 1024
+
+
+def blas(np: Any, blocks: Blocks, params: Params) -> Launch:
+    """The product of two inputs by the BLAS behind NumPy, which uses all cores by itself; only the temporary is saved.
+
+    Called from several threads at once, a BLAS fights for its own threads: 1.2 instead of 25 GB/s of gemv on two cores.
+    """
+    return lambda inputs, output: np.matmul(inputs[0], inputs[1], out=output)
 
 
 def gemv(np: Any, blocks: Blocks, params: Params) -> Launch:
-    """BLAS while A fits a cache; past that blocks of rows by einsum, which takes no lock and starts no threads.
-
-    BLAS called from several threads at once fights for its own threads: 1.2 instead of 25 GB/s with two cores.
-    """
+    """Halves as float32, in blocks of rows by einsum, which takes no lock and starts no threads."""
     scratch = Scratch(np)
 
     def launch(arrays: Sequence[Array], output: Array) -> None:
-        a, x = arrays
-        half = a.dtype == np.float16
-        if a.size <= _IN_CACHE and not half:
-            np.matmul(a, x, out=output)
-            return
-        if half:
-            x = x.astype(np.float32)
-        size = _BLOCK if half else grain(a.size, cheap=True, alone=True)
-        rows = max(1, size // max(1, a.shape[1]))
+        a, x = arrays[0], arrays[1].astype(np.float32)
+        rows = max(1, _BLOCK // max(1, a.shape[1]))
 
         def block(start: int, stop: int) -> None:
             part = a[start:stop]
-            if half:
-                wide = scratch.arrays(1, rows * a.shape[1], np.float32)[0]
-                part = widen(np, part, wide[: part.size].reshape(part.shape))
+            wide = scratch.arrays(1, rows * a.shape[1], np.float32)[0]
+            part = widen(np, part, wide[: part.size].reshape(part.shape))
             with np.errstate(all="ignore"):
                 output[start:stop] = np.einsum("ij,j->i", part, x)
 

@@ -56,7 +56,10 @@ OP = Op(
     reference=lambda xp, a, x: xp.sum(a * x, axis=1),
     split=Split({"a": 0}, counted_by("m")),
     tuned={
-        "numpy": (Kernel("numpy", _matrix_numpy.gemv),),
+        "numpy": (
+            Kernel("numpy", _matrix_numpy.blas, library=True, dtypes=("float32", "float64")),
+            Kernel("numpy", _matrix_numpy.gemv, variant="widened", dtypes=("float16",)),
+        ),
         "cupy": (Kernel("cuda", _build_cuda),),
         "wgpu": (Kernel("wgsl", _build_wgsl),),
     },

@@ -72,11 +72,6 @@ def _naive(params: Params, dtype: Dtype, limits: Limits) -> WgslProgram:
     return _matmul_wgsl.naive(*sides(params), params.get("batch", 1), dtype, limits)
 
 
-def _blas(np: Array, blocks: Array, params: Params) -> Array:
-    """The BLAS behind NumPy uses all cores by itself; only the temporary is saved."""
-    return lambda inputs, output: np.matmul(inputs[0], inputs[1], out=output)
-
-
 def _cublas(params: Params, dtype: str, limits: Limits) -> CudaProgram:
     raise Unsupported("cuBLAS behind the library call is the tuned kernel", reason="no-implementation")
 
@@ -103,7 +98,7 @@ OP = Op(
     slow={("numpy", "float16"): _NUMPY_HALF_FLOPS_PER_S},
     tuned={
         "numpy": (
-            Kernel("numpy", _blas, library=True, dtypes=("float32", "float64")),
+            Kernel("numpy", _matrix_numpy.blas, library=True, dtypes=("float32", "float64")),
             Kernel("numpy", _matrix_numpy.matmul, variant="widened", dtypes=("float16",)),
         ),
         "cupy": (Kernel("cuda", _cublas, library=True),),

@@ -71,8 +71,13 @@ def rate(row: CaseResult) -> str:
 
 
 def pool_share(pool: PoolOverhead) -> str:
-    """`3.0%`; what would round to nothing is `less than 0.1%`."""
-    return share_text(pool.share) if pool.share >= 1e-3 else "less than 0.1%"
+    """`3.0%`, and of a call that is waited for alone where that was timed; what rounds to nothing is said so."""
+    share = _share(pool.share)
+    return share if pool.single_share is None else f"{_share(pool.single_share)} ({share} of launches in a row)"
+
+
+def _share(share: float) -> str:
+    return share_text(share) if share >= 1e-3 else "less than 0.1%"
 
 
 def _size(row: CaseResult) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpubench.detect.measured import times
+from gpubench.model.result import Parts
 from gpubench.report import render
 from gpubench.report.analysis import analyse
 from tests.unit.report.builders import CPU, GPU, case, curve, measured, run_of
@@ -103,6 +104,19 @@ def test_the_pool_is_held_against_an_elementwise_op():
     assert not analyse(run_of(rows[:2])).overheads.pools
     rows[0] = measured(case("allocate", 2**22, "tuned", device="cupy:0"), 1e-9)
     assert "less than 0.1% of add" in render([run_of(rows)], "plain", width=120)
+
+
+def test_the_pool_is_held_against_one_call_that_is_waited_for_too():
+    parts = Parts(session=0, single_s=[3e-5, 2e-5, 9e-5, 2e-5])
+    rows = [
+        measured(case("allocate", 2**22, "tuned", device="cupy:0"), 1e-6),
+        measured(case("add", ADD, "tuned", device="cupy:0"), 1e-5, parts=parts),
+    ]
+    (pool,) = analyse(run_of(rows)).overheads.pools
+    assert pool.share == pytest.approx(0.1)
+    assert pool.single_share == pytest.approx(0.04)
+    text = render([run_of(rows)], "plain", width=120)
+    assert "4.0% (10% of launches in a row) of add at 1 Mi elements" in text
 
 
 def test_without_add_another_elementwise_op_serves():
