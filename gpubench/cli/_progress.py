@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import IO, Any
 
 from gpubench import units
@@ -23,6 +24,17 @@ def sink(*, quiet: bool, no_progress: bool, environ: Mapping[str, str], stream: 
         return lambda event: None
     live = stream.isatty() and not environ.get("CI") and environ.get("TERM") != "dumb"
     return Live(stream) if live else _Lines(stream)
+
+
+@contextlib.contextmanager
+def shown(*, quiet: bool, no_progress: bool, environ: Mapping[str, str]) -> Iterator[Sink]:
+    """`sink` for as long as something is measured; then, also after an error, the terminal is given back."""
+    events = sink(quiet=quiet, no_progress=no_progress, environ=environ)
+    try:
+        yield events
+    finally:
+        if isinstance(events, Live):
+            events.close()
 
 
 def describe(event: BlockDone | CaseDone) -> str:

@@ -78,14 +78,10 @@ def run(
 
         sys.stdout.write(_dry_run.render(request))
         return 0
-    sink = _progress.sink(quiet=quiet, no_progress=no_progress, environ=os.environ)
     saver = _run_output.Saver(outputs, results_dir, no_save)
     events = _event_log.EventLog(request.run, outputs, to_stdout=look.format == "jsonl")
-    try:
+    with _progress.shown(quiet=quiet, no_progress=no_progress, environ=os.environ) as sink:
         finished = runner.run(request, events.beside(sink), events.watching(saver))
-    finally:
-        if isinstance(sink, _progress.Live):  # also after an error: give the terminal back
-            sink.close()
     if not quiet:
         for path in saver.paths:
             print(f"saved {path}", file=sys.stderr)
