@@ -1,0 +1,87 @@
+"""`altered:0`: a real device that in some sessions does more than it is asked, for benchmarks/false_alarms.py.
+
+It opens the device ALTERED_DEVICE and hands everything through. ALTERED_EXTRA is a list of shares, one for each session
+in turn (`0,0.1,0,0.2`): in a session with 0.1 every tenth launch of the cases whose size is in ALTERED_SIZES is made
+twice, so that a sample takes a tenth longer by real work on the device. ALTERED_LOG counts the sessions: one line each.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from gpubench import backends
+from gpubench.model.backend import Buffer, Launch, Session
+from gpubench.model.case import Case
+from gpubench.model.op import Op
+from gpubench.model.result import Device
+
+
+class AlteredSession:
+    """The session of the real device, but for `run`."""
+
+    def __init__(self, inner: Session, device: Device, extra: float, sizes: frozenset[int]) -> None:
+        self._inner = inner
+        self.device = device
+        self._extra = extra
+        self._sizes = sizes
+        self._owed: dict[int, float] = {}  # launches not yet made, by the launch's identity
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def compile(self, op: Op, case: Case, inputs: Sequence[Buffer], output: Buffer) -> Launch:
+        """As the device does it; remembers the launches that are made more often."""
+        launch = self._inner.compile(op, case, inputs, output)
+        if self._extra and case.params["n"] in self._sizes:
+            self._owed[id(launch)] = 0.0
+        return launch
+
+    def run(self, launch: Launch, repeat: int = 1) -> None:
+        """`repeat` launches, and those that the share adds up to by now."""
+        self._inner.run(launch, repeat)
+        if id(launch) in self._owed:
+            owed = self._owed[id(launch)] + repeat * self._extra
+            self._owed[id(launch)] = owed - int(owed)
+            if int(owed):
+                self._inner.run(launch, int(owed))
+
+
+class AlteredBackend:
+    """One device of another backend under its own name."""
+
+    name = "altered"
+
+    def __init__(self) -> None:
+        self._inner_id = os.environ.get("ALTERED_DEVICE", "numpy:0")
+        self._inner = backends.load(self._inner_id.partition(":")[0])
+        self.forms = self._inner.forms
+
+    def devices(self) -> list[Device]:
+        """That one device."""
+        return [_renamed(device) for device in self._inner.devices() if device.id == self._inner_id]
+
+    def open(self, device_id: str, threads: int | None = None) -> AlteredSession:
+        """The real device, in the next of the sessions that ALTERED_EXTRA lists."""
+        log = Path(os.environ["ALTERED_LOG"])
+        number = len(log.read_text().splitlines()) if log.exists() else 0
+        shares = [float(text) for text in os.environ.get("ALTERED_EXTRA", "0").split(",")]
+        extra = shares[number % len(shares)]
+        with log.open("a") as file:
+            file.write(f"{extra}\n")
+        # The scripted device has the same noise in every process unless told otherwise.
+        os.environ["GPUBENCH_FAKE_SEED"] = str(number)
+        sizes = frozenset(int(text) for text in os.environ.get("ALTERED_SIZES", "").split(",") if text)
+        inner = self._inner.open(self._inner_id, threads)
+        return AlteredSession(inner, _renamed(inner.device), extra, sizes)
+
+
+def _renamed(device: Device) -> Device:
+    return msgspec.structs.replace(device, id="altered:0", backend="altered", identity=None)
+
+
+BACKEND = AlteredBackend()

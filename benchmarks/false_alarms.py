@@ -1,0 +1,194 @@
+"""False alarms and power of `gpubench compare` on real sessions: the tables of docs/comparing.md.
+
+Run: .venv/bin/python benchmarks/false_alarms.py DEVICE [--sessions N] [--ops LIST] [--sizes A,B]
+     [--samples N] [-o FILE] [--from FILE]
+
+DEVICE is measured (numpy:0, cupy:0, wgpu:0, fake:cpu) in one run of N fresh sessions (48): in every second one nothing
+is changed, in the others every tenth or every fifth launch of the larger size of each op is made twice
+(benchmarks/altered_backend.py). Then
+- unchanged sessions are put on two sides that take turns, in all ways, five a side: any SLOWER is a false alarm;
+- one slowed case among all cases that were not touched is looked for in five of those sessions against five unchanged
+  ones, which took turns with them.
+The verdicts are those of `compare` itself. Overlapping sets of sessions are no independent trials: with 24 unchanged
+sessions, shares are good to some percent. `--from` reads what `-o` has saved. A report, not a test.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from gpubench import stats, store
+from gpubench.model.result import Measurement, Run
+from gpubench.report.compare import CompareOptions, compare
+from gpubench.report.noise import noise
+from gpubench.report.noise.labellings import labellings, windows
+
+SIDE = 5
+SHARES = (0.1, 0.2)
+TARGETS = {0.1: 0.80, 0.2: 0.95}
+MOST_ALARMS = 0.05
+
+
+class Pool(NamedTuple):
+    """One run, and by session which share of launches was made twice."""
+
+    run: Run
+    extra: dict[int, float]
+
+    def sessions(self, share: float) -> list[int]:
+        """The sessions with this share, in order of time."""
+        return [index for index in sorted(self.extra) if self.extra[index] == share]
+
+
+def measured(device: str, sessions: int, samples: int, ops: str, sizes: Sequence[int], folder: Path) -> Pool:
+    """One run of so many sessions, in the order unchanged, +10 %, unchanged, +20 %."""
+    site = folder / "site" / "altered-1.dist-info"
+    site.mkdir(parents=True)
+    (site / "METADATA").write_text("Metadata-Version: 2.1\nName: altered\nVersion: 1\n")
+    (site / "entry_points.txt").write_text("[gpubench.backends]\naltered = altered_backend:BACKEND\n")
+    log, result = folder / "log", folder / "pool.json"
+    shares = itertools.islice(itertools.cycle((0.0, SHARES[0], 0.0, SHARES[1])), sessions)
+    paths = [str(site.parent), str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environ = {
+        **os.environ, "PYTHONPATH": os.pathsep.join(paths), "ALTERED_DEVICE": device, "ALTERED_LOG": str(log),
+        "ALTERED_EXTRA": ",".join(f"{share:g}" for share in shares), "ALTERED_SIZES": str(max(sizes)),
+    }  # fmt: skip
+    command = [
+        sys.executable, "-m", "gpubench", "run", "--quick", "--no-progress", "--devices", "altered:0", "--ops", ops,
+        "--sizes", ",".join(map(str, sizes)), "--regimes", "resident", "--sessions", str(sessions),
+        "--min-samples", str(samples), "--max-samples", str(samples), "--format", "csv", "-o", str(result),
+    ]  # fmt: skip
+    subprocess.run(command, env=environ, check=True, stdout=subprocess.DEVNULL)
+    extra = [float(line) for line in log.read_text().splitlines()]
+    run = store.load(result)
+    if len(extra) != len(run.sessions):
+        raise SystemExit(
+            f"{len(extra)} openings for {len(run.sessions)} sessions: a worker died; measure again"
+        )
+    order = sorted(session.index for session in run.sessions)
+    return Pool(run, dict(zip(order, extra, strict=True)))
+
+
+def part(run: Run, sessions: Sequence[int], ids: frozenset[str], name: str) -> Run:
+    """The run with these sessions and these cases alone."""
+    kept = frozenset(sessions)
+    outcomes = [
+        msgspec.structs.replace(row, blocks=[block for block in row.blocks if block.session in kept])
+        for row in run.outcomes
+        if isinstance(row, Measurement) and row.id in ids
+    ]
+    records = [session for session in run.sessions if session.index in kept]
+    return msgspec.structs.replace(run, id=name, sessions=records, outcomes=outcomes)
+
+
+def false_alarms(pool: Pool, raised: dict[str, float]) -> Iterator[tuple[bool, bool, int]]:
+    """For each comparison of unchanged sessions: any SLOWER; any beyond `raised` thresholds; how many FASTER."""
+    ids = frozenset(row.id for row in pool.run.outcomes)
+    unchanged = pool.sessions(0.0)
+    pairs = [*windows(unchanged, SIDE), *windows(unchanged[1:], SIDE)]
+    for one in itertools.chain.from_iterable(map(labellings, pairs)):
+        for base, new in ((one.base, one.new), (one.new, one.base)):
+            sides = part(pool.run, base, ids, "base"), part(pool.run, new, ids, "new")
+            found = compare(("base", sides[0]), [("new", sides[1])], CompareOptions())
+            slower = [row for row in found.cases if row.verdict == "SLOWER"]
+            beyond = [row for row in slower if (row.ratio or 0) > 1 + raised[row.id]]
+            yield bool(slower), bool(beyond), found.counts.faster
+
+
+def finds(pool: Pool, share: float, case_id: str, others: frozenset[str]) -> Iterator[tuple[str, float]]:
+    """For each comparison with one slowed case among untouched ones: its verdict and new / base."""
+    slowed, unchanged = pool.sessions(share), pool.sessions(0.0)
+    near = [
+        [index for index in unchanged if abs(index - session) == 1] for session in slowed
+    ]  # the neighbours that it took turns with
+    for start in range(len(slowed) - SIDE + 1):
+        for base in itertools.product(*near[start : start + SIDE]):
+            if len(set(base)) < SIDE:
+                continue
+            new = slowed[start : start + SIDE]
+            sides = (
+                part(pool.run, base, others | {case_id}, "base"),
+                part(pool.run, new, others | {case_id}, "new"),
+            )
+            found = compare(("base", sides[0]), [("new", sides[1])], CompareOptions())
+            row = next(row for row in found.cases if row.id == case_id)
+            yield row.verdict, row.ratio or float("nan")
+
+
+def report(pool: Pool) -> bool:
+    """Print the tables; whether every target is met."""
+    rows = [row for row in pool.run.outcomes if isinstance(row, Measurement)]
+    largest = max(row.case.params["n"] for row in rows)
+    changed = [row.id for row in rows if row.case.params["n"] == largest]
+    others = frozenset(row.id for row in rows) - frozenset(changed)
+    quiet = noise(part(pool.run, pool.sessions(0.0), others | frozenset(changed), "quiet"))
+    raised = {row.id: row.threshold for row in quiet.cases}
+    seen = list(false_alarms(pool, raised))
+    alarms, beyond = (sum(row[i] for row in seen) / len(seen) for i in (0, 1))
+    print(
+        f"{pool.run.devices[0].name}, {len(pool.run.sessions)} sessions, {len(rows)} cases, {SIDE} sessions a side"
+    )
+    print(f"A/A: {len(seen)} comparisons, any SLOWER in {alarms:.1%} (at most {MOST_ALARMS:.0%}); "
+          f"with the thresholds of `gpubench noise` {beyond:.1%}")  # fmt: skip
+    print(
+        "case                                              spread  "
+        + "  ".join(f"{s:+.0%} found  ratio" for s in SHARES)
+    )
+    totals: dict[float, list[bool]] = {share: [] for share in SHARES}
+    spreads = {row.id: row.spread for row in quiet.cases}
+    for case_id in changed:
+        line = f"{case_id.replace('@altered:0', ''):48}  {spreads[case_id]:5.1%} "
+        for share in SHARES:
+            found = list(finds(pool, share, case_id, others))
+            hits = [word == "SLOWER" for word, _ in found]
+            totals[share] += hits
+            line += f"  {sum(hits) / len(hits):9.0%}  {stats.median([ratio for _, ratio in found]):5.3f}"
+        print(line)
+    met = alarms <= MOST_ALARMS
+    for share, hits in totals.items():
+        part_found = sum(hits) / len(hits)
+        met = met and part_found >= TARGETS[share]
+        print(
+            f"{share:+.0%}: {part_found:.0%} of {len(hits)} comparisons found (at least {TARGETS[share]:.0%})"
+        )
+    print("every target is met" if met else "A TARGET IS MISSED")
+    return met
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("device", nargs="?", default="numpy:0")
+    parser.add_argument("--sessions", type=int, default=48)
+    parser.add_argument("--samples", type=int, default=30, help="of each case in each session")
+    parser.add_argument("--ops", default="add,mul,relu,tanh,sum")
+    parser.add_argument("--sizes", default="20000,40000")
+    parser.add_argument("-o", "--output", help="where the sessions are saved, .json or .json.gz")
+    parser.add_argument("--from", dest="source", help="a file that -o has saved: measure nothing")
+    asked = parser.parse_args()
+    if asked.source:
+        run = store.load(asked.source)
+        extra = [float(text) for text in run.environment.context["extra"].split(",")]
+        pool = Pool(run, dict(zip(sorted(session.index for session in run.sessions), extra, strict=True)))
+    else:
+        with tempfile.TemporaryDirectory() as folder:
+            sizes = [int(text) for text in asked.sizes.split(",")]
+            pool = measured(asked.device, asked.sessions, asked.samples, asked.ops, sizes, Path(folder))
+    if asked.output:
+        shares = ",".join(f"{pool.extra[index]:g}" for index in sorted(pool.extra))
+        environment = msgspec.structs.replace(pool.run.environment, context={"extra": shares})
+        store.save(msgspec.structs.replace(pool.run, environment=environment), asked.output)
+    sys.exit(not report(pool))
+
+
+if __name__ == "__main__":
+    main()
