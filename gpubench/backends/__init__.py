@@ -8,14 +8,26 @@ import pkgutil
 from gpubench.model.backend import Backend
 
 HIDDEN = ("fake",)
+# Made of devices of the others: measured when asked for, because each size then takes a sweep of its own.
+COMPOSED = ("hybrid",)
 # The order in which devices are listed and measured: the baseline first.
-_ORDER = ("numpy", "cupy", "wgpu")
+_ORDER = ("numpy", "cupy", "wgpu", "hybrid")
 
 
 def names() -> tuple[str, ...]:
     """Built-in backends by file name, the baseline first, without importing any."""
     found = {m.name for m in pkgutil.iter_modules(__path__) if not m.name.startswith("_")} - set(HIDDEN)
     return tuple(sorted(found, key=lambda name: (_ORDER.index(name) if name in _ORDER else len(_ORDER), name)))
+
+
+def usual() -> tuple[str, ...]:
+    """What `auto` tries: all but the composed ones."""
+    return tuple(name for name in names() if name not in COMPOSED)
+
+
+def hidden(device_id: str) -> bool:
+    """True for devices that answer to their id alone: the actors, and what is composed with one."""
+    return any(part in HIDDEN for part in device_id.split(":"))
 
 
 def known(name: str) -> bool:

@@ -74,9 +74,9 @@ class CupySession:
         import cupy
         import numpy
 
+        self._cupy, self._ordinal = cupy, ordinal
         # First of all: without it, whatever comes next would open a context on device 0.
-        cupy.cuda.Device(ordinal).use()
-        self._cupy = cupy
+        self.enter()
         self.device = device
         self.threads = None
         self.blas: Blas | None = Blas(library="cublas", version=str(cupy.cuda.cublas.getVersion(_handle(cupy))))
@@ -89,6 +89,8 @@ class CupySession:
             self._flush: Any = None
             self._flush_bytes = 2 * int(properties.get("l2CacheSize") or 128 << 20)
             self._events = (cupy.cuda.Event(), cupy.cuda.Event())
+            # Waiting for this one puts the thread to sleep; the stream's own wait spins on a core.
+            self._asleep = cupy.cuda.Event(block=True, disable_timing=True)
             self.sync()
         memory = int(properties["totalGlobalMem"])
         self._capability = (int(properties["major"]), int(properties["minor"]))
@@ -205,6 +207,16 @@ class CupySession:
         with _vendor_errors():
             self._cupy.cuda.get_current_stream().synchronize()
 
+    def enter(self) -> None:
+        """CUDA's current device is the thread's own affair."""
+        self._cupy.cuda.Device(self._ordinal).use()
+
+    def rest(self) -> None:
+        """Wait for the stream asleep, until the driver's interrupt."""
+        with _vendor_errors():
+            self._asleep.record()
+            self._asleep.synchronize()
+
     def time(self, launch: CudaLaunch, repeat: int = 1, *, cold: bool = False) -> float | None:
         """Device seconds between two events around `repeat` launches, queued so that no host time is inside.
 
@@ -239,10 +251,6 @@ class CupySession:
     def clock(self) -> float:
         """The host's monotonic clock, in seconds."""
         return time.perf_counter()
-
-    def throttled(self) -> bool:
-        """Not known to CUDA itself; NVML tells it to the parent."""
-        return False
 
     def close(self) -> None:
         """Return all pooled memory, of the device and of the host."""

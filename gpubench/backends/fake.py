@@ -11,7 +11,7 @@ import math
 import os
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from gpubench.backends._host import host_dtype, no_overhead
@@ -51,6 +51,11 @@ WORDS = (
     "lost",
     "build",
     "throttle",
+    "cools",
+    "slows",
+    "power-cap",
+    "gauge-hangs",
+    "gauge-dies",
     "noisy",
 )
 
@@ -97,10 +102,17 @@ class FakeTransfers:
         self._session.copy_out(buffer, host, self._call_s + host.nbytes / self._rate)
 
 
+class HostTime:
+    """The scripted host clock, which the sessions of one worker may share."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+
 class FakeSession:
     """Host time and device time as two numbers that costs push forward."""
 
-    def __init__(self, device: Device, word: str) -> None:
+    def __init__(self, device: Device, word: str, host: HostTime | None = None) -> None:
         import numpy as np
 
         self._np = np
@@ -113,7 +125,7 @@ class FakeSession:
         # The answer to the inputs seen last: computed once per workload, not once a launch.
         self._asked: list[Any] = []
         self._answer = FakeBuffer(None)
-        self._host_s = 0.0
+        self._host = host or HostTime()
         self._device_s = 0.0
         self._noise = float(os.environ.get("GPUBENCH_FAKE_NOISE", "0.2" if word == "noisy" else "0"))
         self._random = random.Random(f"{device.id} {os.environ.get('GPUBENCH_FAKE_SEED', '')}")
@@ -170,10 +182,11 @@ class FakeSession:
         self._spend(cost_s)
 
     def copy_out(self, buffer: Buffer, host: Array, cost_s: float) -> None:
-        """The download of any form."""
-        self._host_s = max(self._host_s, self._device_s)
+        """The download of any form; the CPU's data is at home."""
+        self._host.seconds = max(self._host.seconds, self._device_s)
         self._np.copyto(host, buffer.array)
-        self._spend(cost_s)
+        if self._word != "cpu":
+            self._spend(cost_s)
 
     def compile(self, op: Op, case: Case, inputs: Sequence[Buffer], output: Buffer) -> FakeLaunch:
         """The expression, and its cost by the model of this device."""
@@ -206,15 +219,32 @@ class FakeSession:
         if self._word == "cpu":
             self._spend(launch.cost_s * repeat)
             return
-        first = self._host_s + GPU_LAUNCH_S
-        self._host_s += GPU_LAUNCH_S * repeat
+        first = self._host.seconds + GPU_LAUNCH_S
+        self._host.seconds += GPU_LAUNCH_S * repeat
         # A kernel shorter than the launch waits for the host, a longer one lets it run ahead.
         busy = max(launch.cost_s, GPU_LAUNCH_S) * (repeat - 1) + launch.cost_s
         self._device_s = max(self._device_s, first) + busy * self._factor()
 
     def sync(self) -> None:
         """The host waits for the device; the wait itself is free."""
-        self._host_s = max(self._host_s, self._device_s)
+        self._host.seconds = max(self._host.seconds, self._device_s)
+
+    def both(self, aside: Callable[[], None], here: Callable[[], None]) -> None:
+        """One after the other; on the clock both begin now, and the longer one tells when they are done."""
+        began = self._host.seconds
+        aside()
+        ended = self._host.seconds
+        self._host.seconds = began
+        here()
+        self._host.seconds = max(self._host.seconds, ended)
+
+    def cpu_beside(self) -> FakeSession:
+        """`fake:cpu` on the same clock."""
+        return FakeSession(_actor("cpu"), "cpu", self._host)
+
+    def view(self, array: Array) -> FakeBuffer:
+        """The array itself as a buffer."""
+        return FakeBuffer(array)
 
     def time(self, launch: FakeLaunch, repeat: int = 1, *, cold: bool = False) -> float | None:
         """The model's kernel time; None on the CPU and on `fake:no-clock`."""
@@ -230,18 +260,14 @@ class FakeSession:
 
     def clock(self) -> float:
         """The scripted host clock; every reading costs one step, so time never stands still."""
-        self._host_s += CLOCK_STEP_S
-        return self._host_s
-
-    def throttled(self) -> bool:
-        """Always, on `fake:throttle`."""
-        return self._word == "throttle"
+        self._host.seconds += CLOCK_STEP_S
+        return self._host.seconds
 
     def close(self) -> None:
         """Nothing to free."""
 
     def _spend(self, seconds: float) -> None:
-        self._host_s += seconds * self._factor()
+        self._host.seconds += seconds * self._factor()
 
     def _factor(self) -> float:
         return math.exp(self._random.gauss(0.0, self._noise)) if self._noise else 1.0

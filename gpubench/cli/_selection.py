@@ -7,12 +7,12 @@ from typing import Any, cast
 
 from gpubench import backends, kernels, units
 from gpubench.cli import _roofline
-from gpubench.cli._suggest import require_choice
 from gpubench.errors import UsageError
 from gpubench.measure.targets import Wish
 from gpubench.model.case import DTYPES, FORMS, REGIMES
 from gpubench.model.op import Dtype
 from gpubench.model.result import Settings
+from gpubench.suggestions import require_choice
 
 DEFAULT_SUITE = "vector,matmul,activation"
 DEFAULT_BUDGET_S = 60.0
@@ -116,7 +116,7 @@ def parse_wish(backend_text: str, device_text: str | None, allow_software: bool)
         if name != "auto":
             (optional if word.endswith("?") else required).append(name)
     if "auto" in words(backend_text, "--backends") and required + optional:
-        optional += [name for name in backends.names() if name not in required + optional]
+        optional += [name for name in backends.usual() if name not in required + optional]
     devices = words(device_text, "--devices") if device_text is not None else []
     for device in devices:
         name, colon, index = device.partition(":")

@@ -49,7 +49,7 @@ def choose(wish: Wish, *, one_of_each: bool = False) -> Choice:
     for sizes inside a budget has no time to measure eight equal GPUs.
     """
     named = [*wish.required, *wish.optional, *(d.partition(":")[0] for d in wish.devices)]
-    listings = list_devices(_unique(backends.names() if wish.auto else named))
+    listings = list_devices(_unique(backends.usual() if wish.auto else named))
     warnings = []
     for listing in listings:
         if listing.reason is not None:
@@ -94,7 +94,7 @@ def records(choice: Choice) -> list[dict[str, Any]]:
             **_identity(device),
         }
         for listing in choice.listings
-        if listing.backend not in backends.HIDDEN
+        if listing.backend not in (*backends.HIDDEN, *backends.COMPOSED)
         for device in listing.devices
         if device.identity is not None
     ]
@@ -133,6 +133,8 @@ def _wanted(device_id: str, software: bool, listing: Listing, wish: Wish) -> boo
     by_backend = listing.backend in (*wish.required, *wish.optional)
     if listing.backend in backends.HIDDEN:
         return by_backend and not wish.devices and device_id in ("fake:cpu", "fake:gpu")
+    if backends.hidden(device_id):
+        return False
     if wish.devices and not by_backend:
         return False
     return not software or wish.allow_software or listing.backend in wish.required
@@ -161,7 +163,7 @@ def _absence(listing: Listing) -> RunWarning:
 
 
 def _unavailable(message: str, listing: Listing) -> RequiredUnavailable:
-    there = ", ".join(device.id for device in listing.devices if listing.backend not in backends.HIDDEN)
+    there = ", ".join(device.id for device in listing.devices if not backends.hidden(device.id))
     why = listing.detail or (
         f"{listing.backend} has {there}" if there else f"{listing.backend} has no device of that name"
     )

@@ -6,7 +6,7 @@ Buffers are opaque. A launch is idempotent: it reads its inputs and writes its o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from gpubench.errors import BackendError
@@ -79,9 +79,6 @@ class Session(Protocol):
     def clock(self) -> float:
         """The host clock in seconds: monotonic, only differences count (`fake` scripts it)."""
 
-    def throttled(self) -> bool:
-        """True if the device says that it slowed itself down since the last call."""
-
     def close(self) -> None:
         """Free everything; idempotent; never raises."""
 
@@ -119,6 +116,35 @@ class Tunes(Protocol):
 
     def tune(self, op: Op, case: Case, inputs: Sequence[Buffer]) -> None:
         """Choose the case's candidate before `compile`: remembered, or found in a bounded time. Untimed."""
+
+
+class Divides(Protocol):
+    """What a session offers that splits an op: over two sides, both at once."""
+
+    def divide(self, op: Op, case: Case, fraction: float) -> float:
+        """Launches of this case that are compiled from now on put that share of the work on the GPU. Returns the
+        share after rounding to whole units."""
+
+    def sides(self, launch: Launch, repeat: int, landing: Array | None) -> dict[str, float]:
+        """Seconds per launch of the sides: `cpu_alone_s` and `gpu_alone_s`, nothing else running; `cpu_beside_s`, with
+        both at work. With `landing` the GPU's share of the data travels, as in the transfer regimes."""
+
+
+class Shares(Protocol):
+    """What a GPU's session MAY offer to the one that splits ops over it and the CPU."""
+
+    def enter(self) -> None:
+        """Make the calling thread one that may drive the device."""
+
+    def rest(self) -> None:
+        """Wait as `sync` does, but asleep: the CPU has work of its own."""
+
+    def both(self, aside: Callable[[], None], here: Callable[[], None]) -> None:
+        """Run both at once (`fake` scripts it); without it a thread runs `aside`."""
+
+    def cpu_beside(self) -> Session:
+        """The CPU that goes with the device; without it NumPy's. Its `view(array)`, if it has one, makes a buffer of
+        a host array; without it the array is one."""
 
 
 class Backend(Protocol):

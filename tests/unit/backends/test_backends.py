@@ -19,7 +19,8 @@ from gpubench.model.case import Case
 
 
 def test_the_baseline_comes_first_and_the_actor_is_hidden():
-    assert backends.names() == ("numpy", "cupy", "wgpu")
+    assert backends.names() == ("numpy", "cupy", "wgpu", "hybrid")
+    assert backends.usual() == ("numpy", "cupy", "wgpu")  # a split multiplies the time: it waits to be asked
     assert "fake" not in backends.names()
     assert backends.load("fake").name == "fake"
     with pytest.raises(KeyError):

@@ -1,0 +1,151 @@
+"""Both sides of a split op at work: what is sent, what runs where, and how the results come together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from gpubench.backends._beside import Beside
+from gpubench.backends._split_launch import CpuPart, SplitLaunch, joined
+from gpubench.backends._split_units import cut_array
+from gpubench.model.backend import Session
+from gpubench.model.op import Array
+
+# Launches that the GPU is sent before the CPU computes as many: one submit serves several, and the driver's queue
+# never fills up, which would make this thread wait.
+CHUNK = 8
+# Bound CPU parts that are kept: a few operands and landings take turns.
+_KEPT = 32
+
+
+class Sides:
+    """A GPU's session and the CPU's. `cpu_s` sums up the seconds that the CPU's parts took."""
+
+    def __init__(self, gpu: Session, cpu: Session) -> None:
+        self.gpu, self.cpu = gpu, cpu
+        ways = getattr(gpu, "transfers", None)
+        self.way: Any = (ways("tuned") if ways is not None else None) or gpu
+        self.cpu_s = 0.0
+        self._rest: Callable[[], None] = getattr(gpu, "rest", gpu.sync)
+        self._beside = Beside(getattr(gpu, "enter", _nothing))
+        self._both: Callable[..., None] = getattr(gpu, "both", self._beside.both)
+        self._bound: dict[tuple[object, ...], CpuPart] = {}
+
+    def resident(self, launch: SplitLaunch, repeat: int) -> None:
+        """The data is in place: this thread enqueues a few launches, then computes as many while the GPU works."""
+        cpu = self._cpu_part(launch, None) if launch.on_cpu else None
+        for start in range(0, repeat, CHUNK):
+            count = min(CHUNK, repeat - start)
+            if launch.gpu is not None:
+                self.gpu.run(launch.gpu, count)
+            if cpu is not None:
+                self._compute(cpu, count)
+
+    def together(self, launch: SplitLaunch, repeat: int, landing: Array | None, *, again: bool = False) -> None:
+        """The GPU's data travels and its kernel runs on the second thread, while this one computes.
+
+        With `landing` the whole result is there afterwards. `again`: all inputs are sent, changed or not.
+        """
+        if launch.on_gpu and launch.on_cpu:
+            cpu = self._cpu_part(launch, landing)
+            self._both(
+                lambda: self.on_gpu(launch, repeat, landing, again=again, rest=True),
+                lambda: self._compute(cpu, repeat),
+            )
+        elif launch.on_gpu:
+            self.on_gpu(launch, repeat, landing, again=again)
+        else:
+            self.on_cpu(launch, repeat, landing)
+        if landing is not None and launch.cut.join:
+            landing[...] = self._joined(launch)
+
+    def on_gpu(
+        self,
+        launch: SplitLaunch,
+        repeat: int,
+        landing: Array | None,
+        *,
+        again: bool = False,
+        rest: bool = False,
+    ) -> None:
+        """The GPU's side alone: send what is out of date, run, and with `landing` fetch its part of the result.
+
+        `rest`: wait for the kernel asleep, because the CPU is at work.
+        """
+        assert launch.gpu is not None
+        self.send(launch, again=again)
+        self.gpu.run(launch.gpu, repeat)
+        if landing is not None:
+            if rest:
+                self._rest()
+            self._fetch(launch, landing)
+
+    def on_cpu(self, launch: SplitLaunch, repeat: int, landing: Array | None) -> None:
+        """The CPU's side alone."""
+        self._compute(self._cpu_part(launch, landing), repeat)
+
+    def gather(self, launch: SplitLaunch, host: Array) -> None:
+        """The result of a launch that ran: the GPU's part comes down, the CPU's is copied, or computed once more
+        where the caller got the only copy."""
+        self.gpu.sync()
+        if launch.on_gpu:
+            self._fetch(launch, host)
+        if launch.cut.join:
+            host[...] = self._joined(launch)
+        elif launch.landed and launch.on_cpu:
+            self.on_cpu(launch, 1, host)
+        elif launch.on_cpu:
+            host[launch.on_gpu :] = launch.output.own()[launch.on_gpu :]
+
+    def send(self, launch: SplitLaunch, *, again: bool = False) -> None:
+        """The GPU's part of each input that was uploaded since it was sent last, and of a poisoned output."""
+        import numpy as np
+
+        for operand, buffer, part in zip(launch.op.inputs, launch.inputs, launch.parts, strict=True):
+            if again or part.version != buffer.version:
+                ours = cut_array(operand, buffer.host, launch.cut, 0, launch.on_gpu)
+                self.way.upload(part.device, np.ascontiguousarray(ours))
+                part.version = buffer.version
+        target, output = launch.target, launch.output
+        if target is not None and target.version != output.version:
+            ours = output.host if launch.cut.join else output.host[: launch.on_gpu]
+            self.way.upload(target.device, np.ascontiguousarray(ours))
+            target.version = output.version
+
+    def close(self) -> None:
+        """End the second thread and forget the arrays."""
+        self._beside.close()
+        self._bound.clear()
+
+    def _fetch(self, launch: SplitLaunch, host: Array) -> None:
+        assert launch.gpu is not None
+        place = launch.partial[0] if launch.cut.join else host[: launch.on_gpu]
+        self.way.download(launch.gpu.output, place)
+
+    def _cpu_part(self, launch: SplitLaunch, landing: Array | None) -> CpuPart:
+        """Bound to the inputs as they are, and to where its result goes."""
+        launch.landed = landing is not None
+        whole = landing if landing is not None else launch.output.own()
+        if launch.cut.join:
+            whole = launch.partial[1]
+        key = (launch.case.workload, launch.on_gpu, *(id(x.host) for x in launch.inputs), id(whole))
+        found = self._bound.get(key)
+        if found is None:
+            if len(self._bound) >= _KEPT:
+                self._bound.clear()
+            found = self._bound[key] = CpuPart(launch, self.cpu, whole)
+        return found
+
+    def _compute(self, cpu: CpuPart, count: int) -> None:
+        start = self.gpu.clock()
+        cpu.run(count)
+        self.cpu_s += self.gpu.clock() - start
+
+    def _joined(self, launch: SplitLaunch) -> Array:
+        if launch.on_gpu and launch.on_cpu:
+            return joined(launch.cut, *launch.partial)
+        return launch.partial[0 if launch.on_gpu else 1]
+
+
+def _nothing() -> None:
+    """No device is the thread's own."""

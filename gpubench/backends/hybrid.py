@@ -1,0 +1,267 @@
+"""hybrid: one op split over a GPU and the CPU, both at work at once (`hybrid:cupy:0`).
+
+The GPU takes the first units of the op's outer dimension, NumPy the rest, in the caller's own arrays. In `resident`
+the GPU's part of the data is on the device already and both outputs stay where they are made. In the transfer regimes
+everything is in host memory: a second thread moves the GPU's share up and down while this one computes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from collections.abc import Sequence
+
+import msgspec
+
+from gpubench import backends
+from gpubench.backends._split_buffers import SplitBuffer
+from gpubench.backends._split_launch import SplitLaunch, side_case
+from gpubench.backends._split_sides import Sides
+from gpubench.backends._split_units import gpu_units
+from gpubench.errors import BackendError, BackendUnavailable, Unsupported
+from gpubench.model.backend import Launch, Session
+from gpubench.model.case import Case
+from gpubench.model.op import Array, Dtype, Form, Op, Shape
+from gpubench.model.result import Device, Staging
+
+# The share of the GPU until somebody says another.
+EVEN = 0.5
+
+
+class SplitSession:
+    """A GPU's session and the CPU's, driven as one."""
+
+    def __init__(self, device: Device, gpu: Session, cpu: Session) -> None:
+        self.device = device
+        self.limits = gpu.limits
+        self.threads, self.blas = cpu.threads, cpu.blas
+        self._gpu, self._cpu = gpu, cpu
+        self._sides = Sides(gpu, cpu)
+        self._fractions: dict[str, float] = {}
+        self._partials: dict[str, tuple[Array, Array]] = {}
+        self._waiting: tuple[SplitLaunch, int] | None = None
+
+    def supports(self, op: Op, case: Case) -> BackendError | None:
+        """An op that says how it is cut, in what both sides compute; tuned: the best that each side has."""
+        if case.form != "tuned" or case.variant is not None or op.overhead is not None:
+            why = "a split takes the best that each side has: its only form is tuned"
+            return Unsupported(why, reason="no-implementation")
+        units = op.units(case.params)
+        if units < 2:
+            what = "does not say how it is cut" if op.cut(case.params) is None else f"has {units} unit to cut"
+            return Unsupported(f"{op.name} {what}", reason="no-split")
+        for side in (self._gpu, self._cpu):  # at the ends of a sweep each has all of the work
+            one = side_case(op, case, case.params, side)
+            kernel = op.kernel(side.device.backend, case.dtype)
+            if kernel is not None and kernel.library:
+                one = msgspec.structs.replace(one, form="library")
+            refusal = side.supports(op, one)
+            if refusal is not None:
+                return Unsupported(
+                    f"{side.device.id}: {refusal.detail}", reason=refusal.reason, hint=refusal.hint
+                )
+        return None
+
+    def host_array(self, shape: Shape, dtype: Dtype, form: Form) -> Array:
+        """An ordinary array: the CPU computes in it."""
+        return self._cpu.host_array(shape, dtype, form)
+
+    def allocate(self, shape: Shape, dtype: Dtype) -> SplitBuffer:
+        """An operand; device memory is taken when a launch needs its part of it."""
+        return SplitBuffer(shape, dtype)
+
+    def free(self, buffer: SplitBuffer) -> None:
+        """Its device memory goes back to the GPU's pool."""
+        self._flush()
+        buffer.free(self._gpu)
+
+    def upload(self, buffer: SplitBuffer, host: Array) -> None:
+        """Refer to the array; the GPU's part goes up with the next launch, which knows how much it is."""
+        self._flush()
+        buffer.hold(host)
+
+    def download(self, buffer: SplitBuffer, host: Array) -> None:
+        """Do what was put off, the CPU's part straight into `host`; else bring both parts together there."""
+        if self._waiting is not None and self._waiting[0].output is buffer:
+            self._flush(host)
+            return
+        self._flush()
+        if buffer.last is None:
+            host[...] = buffer.host
+        else:
+            self._sides.gather(buffer.last, host)
+
+    def transfers(self, form: Form) -> Moves:
+        """The session's own calls, staged as the GPU's tuned form stages them."""
+        return Moves(self, getattr(self._sides.way, "staging", "pageable"))
+
+    def divide(self, op: Op, case: Case, fraction: float) -> float:
+        """From the next `compile` of this case on. Returns the share after rounding to whole units."""
+        self._fractions[case.id] = fraction
+        units = op.units(case.params)
+        return gpu_units(units, fraction) / units
+
+    def tune(self, op: Op, case: Case, inputs: Sequence[SplitBuffer]) -> None:
+        """Let the GPU choose its candidate for the part that it will get."""
+        tune = getattr(self._gpu, "tune", None)
+        launch = self._cut(op, case, inputs, SplitBuffer(op.output.shape(case.params), case.dtype))
+        if tune is not None and launch.on_gpu:
+            self._sides.send(launch)
+            tune(op, launch.part_case(self._gpu, launch.on_gpu), launch.devices)
+
+    def compile(self, op: Op, case: Case, inputs: Sequence[SplitBuffer], output: SplitBuffer) -> SplitLaunch:
+        """The GPU's kernel for its units; the CPU's part is bound to arrays when it runs."""
+        launch = self._cut(op, case, inputs, output)
+        if launch.on_gpu:
+            part = launch.part_case(self._gpu, launch.on_gpu)
+            if part.form == "tuned":
+                launch.target = output.part(self._gpu, case.regime_id, op.output.shape(part.params))
+            target = launch.target.device if launch.target is not None else None
+            launch.gpu = self._gpu.compile(op, part, launch.devices, target)
+        return launch
+
+    def _cut(self, op: Op, case: Case, inputs: Sequence[SplitBuffer], output: SplitBuffer) -> SplitLaunch:
+        units = op.units(case.params)
+        on_gpu = gpu_units(units, self._fractions.get(case.id, EVEN))
+        launch = SplitLaunch(op, case, units, on_gpu, inputs, output)
+        if launch.cut.join:
+            launch.partial = self._partials.setdefault(
+                case.id, (self._scalar(op, case), self._scalar(op, case))
+            )
+        if on_gpu:
+            params = launch.part_case(self._gpu, on_gpu).params
+            launch.parts = [
+                buffer.part(self._gpu, case.regime_id, operand.shape(params))
+                for operand, buffer in zip(op.inputs, inputs, strict=True)
+            ]
+        return launch
+
+    def _scalar(self, op: Op, case: Case) -> Array:
+        """Host memory for one side's partial result."""
+        return self._cpu.host_array(op.output.shape(case.params), case.dtype, case.form)
+
+    def run(self, launch: SplitLaunch | Empty, repeat: int = 1) -> None:
+        """Enqueue on the GPU and compute on the CPU. After an upload all of it is put off: `download` knows where
+        the result goes, and the GPU's data has still to travel."""
+        self._flush()
+        if isinstance(launch, Empty):
+            self._gpu.run(launch.gpu, repeat)
+            return
+        waits = launch.waits
+        launch.begin()
+        if waits:
+            self._waiting = (launch, repeat)
+            return
+        self._sides.resident(launch, repeat)
+
+    def sync(self) -> None:
+        """Do what was put off, and wait for the GPU."""
+        self._flush()
+        self._gpu.sync()
+
+    def sides(self, launch: SplitLaunch, launches: int, landing: Array | None) -> dict[str, float]:
+        """Seconds per launch of each side alone, and of the CPU's with both at work: what they cost each other."""
+        self.sync()
+        sides, found, travels = self._sides, {}, landing is not None
+        if launch.on_gpu:
+            start = self.clock()
+            sides.on_gpu(launch, launches, landing, again=travels)
+            self._gpu.sync()
+            found["gpu_alone_s"] = (self.clock() - start) / launches
+        if launch.on_cpu:
+            sides.cpu_s = 0.0
+            sides.on_cpu(launch, launches, landing)
+            found["cpu_alone_s"] = sides.cpu_s / launches
+        if launch.on_cpu and launch.on_gpu:
+            sides.cpu_s = 0.0
+            if travels:
+                sides.together(launch, launches, landing, again=True)
+            else:
+                sides.resident(launch, launches)
+                self._gpu.sync()
+            found["cpu_beside_s"] = sides.cpu_s / launches
+        return found
+
+    def time(self, launch: SplitLaunch, repeat: int = 1, *, cold: bool = False) -> float | None:
+        """None: two sides have no clock in common but the wall's."""
+        return None
+
+    def empty_launch(self) -> Empty:
+        """The GPU's: the CPU's costs nothing."""
+        return Empty(self._gpu.empty_launch())
+
+    def clock(self) -> float:
+        """The host's clock."""
+        return self._gpu.clock()
+
+    def close(self) -> None:
+        """Both sides, whatever happens to the first."""
+        self._waiting = None
+        self._sides.close()
+        for side in (self._gpu, self._cpu):
+            with contextlib.suppress(Exception):
+                side.close()
+
+    def _flush(self, landing: Array | None = None) -> None:
+        """Do what was put off; with `landing` the whole result is there afterwards."""
+        if self._waiting is not None:
+            (launch, repeat), self._waiting = self._waiting, None
+            self._sides.together(launch, repeat, landing)
+
+
+class Empty:
+    """A launch that does nothing, on the GPU."""
+
+    kernel_hash: str | None = None
+    output = None
+
+    def __init__(self, gpu: Launch) -> None:
+        self.gpu = gpu
+
+
+class Moves:
+    """The session's transfers under the name of the GPU's staging."""
+
+    def __init__(self, session: SplitSession, staging: Staging) -> None:
+        self.staging = staging
+        self.upload, self.download = session.upload, session.download
+
+
+class HybridBackend:
+    """Each GPU of the other backends with the CPU beside it."""
+
+    name = "hybrid"
+    forms: tuple[Form, ...] = ("tuned",)
+
+    def devices(self) -> list[Device]:
+        """One for each GPU, and for each software adapter. Raises BackendUnavailable if there is none."""
+        found, why = [], []
+        for name in (*backends.usual(), *backends.HIDDEN):
+            try:
+                found += [_pair(device) for device in backends.load(name).devices() if device.kind != "cpu"]
+            except BackendUnavailable as error:
+                why.append(error.detail)
+        if not any(device.api != "fake" for device in found) and why:
+            raise BackendUnavailable("; ".join(why), hint="see `gpubench detect`")
+        return found
+
+    def open(self, device_id: str, threads: int | None = None, *, autotune: bool = True) -> SplitSession:
+        """The GPU of that id, and the CPU with `threads` threads. Raises BackendUnavailable."""
+        inner = device_id.partition(":")[2]
+        backend = backends.load(inner.partition(":")[0])
+        tunes = "autotune" in inspect.signature(backend.open).parameters
+        options: dict[str, bool] = {"autotune": False} if tunes and not autotune else {}
+        gpu = backend.open(inner, threads, **options)
+        beside = getattr(gpu, "cpu_beside", None)
+        cpu = beside() if beside is not None else backends.load("numpy").open("numpy:0", threads)
+        return SplitSession(_pair(gpu.device), gpu, cpu)
+
+
+def _pair(gpu: Device) -> Device:
+    return msgspec.structs.replace(
+        gpu, id=f"hybrid:{gpu.id}", backend="hybrid", kind="software" if gpu.kind == "software" else "hybrid",
+        name=f"CPU + {gpu.name}", clock=None,
+    )  # fmt: skip
+
+
+BACKEND = HybridBackend()

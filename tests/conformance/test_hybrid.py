@@ -1,0 +1,171 @@
+"""An op split over the CPU and a scripted GPU is right: every op, dtype and regime, at every kind of share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gpubench import backends, kernels
+from gpubench.errors import BuildError, DeviceLost, DeviceOutOfMemory, WrongResult
+from gpubench.measure import conformance
+from gpubench.measure.checking import Material, gate
+from gpubench.measure.sampling import Cycle
+from gpubench.model.backend import Session
+from gpubench.model.case import Case, RegimeKind
+from gpubench.model.op import Dtype, Op
+
+OPS = {name: kernels.load(name) for name in kernels.computed()}
+FRACTIONS = (0.0, 0.03, 0.5, 0.77, 1.0)
+REGIMES: tuple[RegimeKind, ...] = ("resident", "transfer-once", "transfer-always")
+
+
+@pytest.fixture(scope="module")
+def session() -> Iterator[Session]:
+    opened = backends.load("hybrid").open("hybrid:fake:gpu")
+    yield opened
+    opened.close()
+
+
+def case_of(
+    op: Op, regime: RegimeKind, dtype: Dtype = "float32", device: str = "hybrid:fake:gpu", **params: int
+) -> Case:
+    calls = 3 if regime == "transfer-once" else None
+    return Case(op.name, op.group, params, dtype, "tuned", regime, device, calls)
+
+
+def check_everywhere(
+    session: Session, op: Op, dtype: Dtype, params: dict[str, int], folder: Path, device: str
+) -> int:
+    """All regimes of one workload side by side, each at shares of its own, as in a session; the shares tried."""
+    cases = [case_of(op, regime, dtype, device, **params) for regime in REGIMES]
+    if session.supports(op, cases[0]) is not None:
+        return 0
+    material = Material(session, op, cases[0], 1, "random", folder)
+    cycles, tried = [], 0
+    for fraction in FRACTIONS:
+        for case in cases:
+            share = session.divide(op, case, fraction)  # type: ignore[attr-defined]
+            assert 0 <= share <= 1
+            assert (share in (0, 1)) == (fraction in (0, 1))
+            cycle = Cycle(material, case, gate(material, case, lambda phase: None).launch)
+            cycle.verify()
+            cycles.append(cycle)
+            tried += 1
+    for cycle in cycles[-3:]:  # what one case did is not undone by another
+        cycle.seconds(3)
+        cycle.verify()
+    material.release()
+    return tried
+
+
+def test_the_contract_is_kept() -> None:
+    report = conformance.suite(backends.load("hybrid"), "hybrid:fake:gpu", seeds=(1,))
+    assert report.findings == []
+    assert {case_id.split("/")[0] for case_id in report.checked} == set(OPS)
+    assert set(report.refused.values()) <= {"no-implementation", "no-dtype", "no-split"}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
+@pytest.mark.parametrize("op", OPS.values(), ids=OPS)
+def test_every_op_is_right_at_every_share(session: Session, op: Op, dtype: Dtype, tmp_path: Path) -> None:
+    sizes = (2, 17, 130) if op.group == "matrix" else (2048, 5005)
+    tried = [check_everywhere(session, op, dtype, {"n": n}, tmp_path, "hybrid:fake:gpu") for n in sizes]
+    assert tried == [len(FRACTIONS) * len(REGIMES)] * len(sizes)
+
+
+@pytest.mark.parametrize(
+    ("name", "params"),
+    [
+        ("matmul", {"n": 24, "m": 7, "k": 5}), ("matmul", {"n": 6, "batch": 5}), ("gemv", {"n": 9, "m": 31}),
+        ("transpose", {"n": 33, "m": 5}), ("softmax", {"n": 300, "columns": 20}),
+    ],
+)  # fmt: skip
+def test_other_shapes_are_right_too(
+    session: Session, name: str, params: dict[str, int], tmp_path: Path
+) -> None:
+    assert check_everywhere(session, OPS[name], "float32", params, tmp_path, "hybrid:fake:gpu")
+
+
+def test_what_cannot_be_cut_is_refused_by_name(session: Session) -> None:
+    for name, params, told in [
+        ("add", {"n": 1}, "1 unit"), ("softmax", {"n": 257}, "1 unit"), ("matmul", {"n": 8, "m": 1}, "1 unit"),
+    ]:  # fmt: skip
+        refusal = session.supports(OPS[name], case_of(OPS[name], "resident", **params))
+        assert refusal is not None
+        assert refusal.reason == "no-split"
+        assert told in refusal.detail
+    launch = kernels.load("launch")
+    refusal = session.supports(launch, case_of(launch, "resident", n=1))
+    assert refusal is not None
+    assert refusal.reason == "no-implementation"
+
+
+def test_both_sides_are_at_work_at_once(session: Session, tmp_path: Path) -> None:
+    """On the scripted clock: the time is that of the longer side, not the sum."""
+    op = OPS["matmul"]
+    case = case_of(op, "resident", n=512)
+    material = Material(session, op, case, 1, "random", tmp_path)
+    times = {}
+    for fraction in (0.0, 0.5, 1.0):
+        session.divide(op, case, fraction)  # type: ignore[attr-defined]
+        times[fraction] = Cycle(material, case, gate(material, case, lambda phase: None).launch).seconds(20)
+    assert times[0.5] == pytest.approx(times[0.0] / 2, rel=0.05)
+    assert times[1.0] < times[0.5]
+    material.release()
+
+
+def test_the_sides_are_timed_alone_and_beside_each_other(session: Session, tmp_path: Path) -> None:
+    op = OPS["add"]
+    for regime in REGIMES:
+        case = case_of(op, regime, n=1 << 16)
+        material = Material(session, op, case, 1, "random", tmp_path)
+        session.divide(op, case, 0.25)  # type: ignore[attr-defined]
+        launch = gate(material, case, lambda phase: None).launch
+        landing = None if regime == "resident" else material.landing
+        sides = session.sides(launch, 3, landing)  # type: ignore[attr-defined]
+        assert sides["cpu_beside_s"] == pytest.approx(sides["cpu_alone_s"], rel=0.3)
+        assert sides["gpu_alone_s"] > 0
+        material.release()
+
+
+def test_the_callers_arrays_are_computed_in_and_never_written_to(session: Session, tmp_path: Path) -> None:
+    op = OPS["add"]
+    case = case_of(op, "transfer-always", n=5000)
+    material = Material(session, op, case, 1, "random", tmp_path)
+    before = [array.copy() for array in material.inputs]
+    session.divide(op, case, 0.5)  # type: ignore[attr-defined]
+    poison = np.full(5000, np.nan, "float32")
+    output = session.allocate((5000,), "float32")
+    session.upload(output, poison)
+    buffers = [session.allocate((5000,), "float32") for _ in op.inputs]
+    for buffer, host in zip(buffers, material.inputs, strict=True):
+        session.upload(buffer, host)
+    launch = session.compile(op, case, buffers, output)
+    session.run(launch)
+    session.sync()
+    landing = np.empty(5000, "float32")
+    session.download(output, landing)
+    np.testing.assert_array_equal(landing, material.inputs[0] + material.inputs[1])
+    assert np.isnan(poison).all()
+    assert all((array == old).all() for array, old in zip(material.inputs, before, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("word", "raised"),
+    [("wrong", WrongResult), ("oom", DeviceOutOfMemory), ("build", BuildError), ("lost", DeviceLost)],
+)
+@pytest.mark.parametrize("regime", REGIMES)
+def test_a_gpu_that_fails_is_found_out(
+    word: str, raised: type[Exception], regime: RegimeKind, tmp_path: Path
+) -> None:
+    session = backends.load("hybrid").open(f"hybrid:fake:{word}")
+    op = OPS["add"]
+    case = case_of(op, regime, device=f"hybrid:fake:{word}", n=2048)
+    material = Material(session, op, case, 1, "random", tmp_path)
+    with pytest.raises(raised):
+        gate(material, case, lambda phase: None)
+    session.close()
+    session.close()

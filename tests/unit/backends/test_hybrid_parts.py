@@ -1,0 +1,62 @@
+"""The pieces of the split: shares in whole units, a second thread that hands back what it raised."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpubench.backends._beside import Beside
+from gpubench.backends._split_units import gpu_units, granule
+
+
+@given(st.integers(2, 1 << 30), st.floats(0, 1))
+def test_each_side_of_a_real_split_gets_something(units: int, fraction: float) -> None:
+    found = gpu_units(units, fraction)
+    if 0 < fraction < 1:
+        assert 1 <= found <= units - 1
+        assert abs(found / units - fraction) <= granule(units) / units
+    else:
+        assert found == fraction * units
+
+
+@given(st.integers(2, 1 << 30), st.floats(0, 1))
+def test_a_share_that_was_rounded_stays_as_it_is(units: int, fraction: float) -> None:
+    """A later session gets the share from a file, with six digits."""
+    found = gpu_units(units, fraction)
+    assert gpu_units(units, float(f"{found / units:.6g}")) == found
+
+
+@given(st.integers(2, 1 << 30), st.floats(0, 1), st.floats(0, 1))
+def test_more_is_never_fewer(units: int, one: float, other: float) -> None:
+    low, high = sorted((one, other))
+    assert gpu_units(units, low) <= gpu_units(units, high)
+
+
+def test_both_run_at_once_and_the_thread_is_prepared_once() -> None:
+    entered: list[str] = []
+    beside = Beside(lambda: entered.append(threading.current_thread().name))
+    meeting = threading.Barrier(2, timeout=10)
+    for _ in range(3):
+        beside.both(meeting.wait, meeting.wait)  # each waits for the other: in turn they would never meet
+    assert entered == ["gpubench-beside"]
+    beside.close()
+    beside.close()
+
+
+def test_errors_of_either_side_come_back_and_the_next_work_runs() -> None:
+    beside = Beside(lambda: None)
+    done: list[int] = []
+
+    def fail() -> None:
+        raise ValueError("aside")
+
+    with pytest.raises(ValueError, match="aside"):
+        beside.both(fail, lambda: done.append(1))
+    with pytest.raises(ValueError, match="aside"):
+        beside.both(lambda: done.append(2), fail)
+    beside.both(lambda: done.append(3), lambda: done.append(4))
+    assert sorted(done) == [1, 2, 3, 4]
+    beside.close()
