@@ -15,9 +15,9 @@ from typer.main import get_params_convertors_ctx_param_name_from_function as par
 from gpubench.cli import _config
 from gpubench.cli._exit import PipeBroken, Terminated
 from gpubench.cli._options import COLORS, shared
-from gpubench.cli._suggest import require_choice, suggest
 from gpubench.cli._usage import ParserUsageError
 from gpubench.errors import ConfigError, ExitCode, UsageError
+from gpubench.suggestions import require_choice, suggest
 
 
 @functools.cache

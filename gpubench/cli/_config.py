@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from gpubench.cli._suggest import suggest
 from gpubench.errors import ConfigError
+from gpubench.suggestions import suggest
 from gpubench.user_folders import CONFIGURATION, user_folder
 
 FILE_NAME = "gpubench.toml"

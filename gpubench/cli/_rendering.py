@@ -11,6 +11,7 @@ import msgspec
 
 from gpubench.cli.report import chosen_format, table_width, wants_color
 from gpubench.errors import UsageError
+from gpubench.suggestions import require_choice
 
 if TYPE_CHECKING:
     from gpubench.model.result import Run
@@ -54,12 +55,12 @@ def look(format: str | None, color: str, ascii_only: bool, sections: str | None,
     from gpubench.report.formats._options import SECTIONS, TIME_UNITS
 
     terminal = sys.stdout.isatty()
-    name = report.known(chosen_format(format, None, terminal), report.FORMATS, "format")
+    name = require_choice(chosen_format(format, None, terminal), report.FORMATS, "--format")
     chosen = None
     if sections is not None:
         words = [word.strip() for word in sections.split(",") if word.strip()]
-        chosen = tuple(report.known(word, SECTIONS, "section") for word in words)
-    report.known(time_unit, TIME_UNITS, "time unit")
+        chosen = tuple(require_choice(word, SECTIONS, "--sections") for word in words)
+    require_choice(time_unit, TIME_UNITS, "--time-unit")
     return Look(
         name,
         wants_color(color, os.environ, terminal=terminal),

@@ -12,7 +12,6 @@ import msgspec
 from gpubench import detect, kernels, selectors
 from gpubench.cli import _roofline, _run_warnings, _shapes
 from gpubench.cli import _selection as words
-from gpubench.cli._suggest import require_choice
 from gpubench.errors import UsageError
 from gpubench.measure import runner, targets
 from gpubench.measure.document import new_run
@@ -21,6 +20,7 @@ from gpubench.measure.targets import Choice, Wish
 from gpubench.model.case import Case
 from gpubench.model.op import Op
 from gpubench.model.result import Device, Selection, Settings
+from gpubench.suggestions import require_choice
 
 
 class Typed(msgspec.Struct, frozen=True, kw_only=True):

@@ -8,11 +8,11 @@ from typing import NoReturn
 
 from gpubench import kernels, units
 from gpubench.cli._selection import words
-from gpubench.cli._suggest import require_choice, suggest
 from gpubench.errors import UsageError
 from gpubench.measure.plan import variants
 from gpubench.model.case import TF32
 from gpubench.model.op import Op
+from gpubench.suggestions import require_choice, suggest
 
 Shapes = dict[str, list[dict[str, int]]]
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import typer
 
-from gpubench.cli._suggest import suggest
 from gpubench.errors import ExitCode, UsageError
+from gpubench.suggestions import suggest
 
 # typer (>= 0.26) carries click inside and exports these through the bases of BadParameter alone.
 ParserUsageError: type[Exception] = typer.BadParameter.__mro__[1]

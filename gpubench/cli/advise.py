@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gpubench.cli._suggest import require_choice, suggest
 from gpubench.errors import UsageError
+from gpubench.suggestions import require_choice, suggest
 
 if TYPE_CHECKING:
     from gpubench.report.analysis.contest import Key

@@ -13,6 +13,7 @@ import typer
 from gpubench.cli._options import Ascii, Color
 from gpubench.cli.report import chosen_format, table_width, wants_color, write_text
 from gpubench.errors import ExitCode, InputError, UsageError
+from gpubench.suggestions import require_choice
 
 if TYPE_CHECKING:
     from gpubench.model.case import Case
@@ -78,15 +79,14 @@ def compare(
     """Decide FASTER, SLOWER, SAME or UNSURE for each case of two or more results. Needs 5 sessions a side."""
     from gpubench import store
     from gpubench.report import compare as comparing
-    from gpubench.report import known
     from gpubench.report.compare.render import FORMATS, render
     from gpubench.report.formats._options import TIME_UNITS, RenderOptions
 
     to_terminal = output in (None, "-") and sys.stdout.isatty()
-    name = known(chosen_format(format, output, to_terminal), FORMATS, "format")
+    name = require_choice(chosen_format(format, output, to_terminal), FORMATS, "--format")
     look = RenderOptions(
         width=table_width(to_terminal), color=wants_color(color, os.environ, terminal=to_terminal),
-        ascii_only=ascii, time_unit=known(time_unit, TIME_UNITS, "time unit"),
+        ascii_only=ascii, time_unit=require_choice(time_unit, TIME_UNITS, "--time-unit"),
     )  # fmt: skip
     options = _options(fail_on, threshold or [], ignore or [], alpha, advisory, allow_different_machine)
     if [base, *new].count("-") > 1:
@@ -126,7 +126,6 @@ def _options(
 
 
 def _gates(text: str) -> tuple[GateName, ...]:
-    from gpubench.cli._suggest import require_choice
     from gpubench.report.compare.types import GATES
 
     words = [word.strip() for word in text.split(",") if word.strip()]

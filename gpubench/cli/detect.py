@@ -80,7 +80,7 @@ def detect(
 
 
 def _format(chosen: str, mode: str | None, sysroot: Path | None, records: Path | None) -> str:
-    from gpubench.cli._suggest import require_choice
+    from gpubench.suggestions import require_choice
 
     require_choice(chosen, FORMATS, "--format")
     if mode is not None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gpubench.cli._suggest import require_choice
+from gpubench.suggestions import require_choice
 
 if TYPE_CHECKING:
     from gpubench.model.op import Op, Operand, Shape

@@ -13,6 +13,7 @@ import typer
 from gpubench.cli._options import FORMAT_NAMES, Ascii, Color
 from gpubench.cli._report_options import Claims, loaded_claims
 from gpubench.errors import GpubenchError, InputError, UsageError
+from gpubench.suggestions import require_choice
 
 if TYPE_CHECKING:
     from gpubench.model.result import Run
@@ -72,8 +73,7 @@ def report(
 
     to_terminal = output in (None, "-") and sys.stdout.isatty()
     name = chosen_format(format, output, to_terminal)
-    if name not in reports.FORMATS:
-        reports.known(name, reports.FORMATS, "format")
+    require_choice(name, reports.FORMATS, "--format")
     keep = None
     if filter or skip:
         from gpubench import selectors

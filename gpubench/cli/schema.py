@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from gpubench.cli._suggest import require_choice
+from gpubench.suggestions import require_choice
 
 _PREFIX = "gpubench-"
 # The module and the type of the documents that are derived from results.
@@ -14,6 +14,7 @@ _DERIVED = {
     "gpubench-report": ("gpubench.report.formats._report_types", "ReportDocument"),
     "gpubench-events": ("gpubench.report.formats._events", "EventLine"),
     "gpubench-compare": ("gpubench.report.compare.types", "Comparison"),
+    "gpubench-noise": ("gpubench.report.noise.types", "Noise"),
     "gpubench-advise": ("gpubench.report.formats._advice_types", "AdviceDocument"),
 }
 NAMES = ("gpubench-result", "gpubench-detect", *_DERIVED)

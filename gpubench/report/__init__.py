@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from gpubench.errors import UsageError
 from gpubench.model.case import Case
 from gpubench.model.result import Run
+from gpubench.suggestions import require_choice
 
 if TYPE_CHECKING:
     from gpubench.report.analysis import Analysis, Claim, Demands
@@ -90,27 +91,13 @@ def drawn(
     """
     from gpubench.report.formats._options import DEFAULT_SECTIONS, SECTIONS, TIME_UNITS, RenderOptions
 
-    module = importlib.import_module(f"gpubench.report.formats.{FORMATS[known(format, FORMATS, 'format')]}")
+    module = importlib.import_module(f"gpubench.report.formats.{FORMATS[require_choice(format, FORMATS, '--format')]}")
     chosen = DEFAULT_SECTIONS
     if sections is not None:
-        chosen = tuple(known(name, SECTIONS, "section") for name in sections)
+        chosen = tuple(require_choice(name, SECTIONS, "--sections") for name in sections)
     options = RenderOptions(
         width=width, color=color, ascii_only=ascii_only, sections=chosen,
-        time_unit=known(time_unit, TIME_UNITS, "time unit"),
+        time_unit=require_choice(time_unit, TIME_UNITS, "--time-unit"),
     )  # fmt: skip
     text: str = module.render(analyses, options)
     return text
-
-
-def known(name: str, names: Sequence[str] | dict[str, str], what: str) -> str:
-    """`name`, if it is one of `names`. Raises UsageError with the nearest name."""
-    if name in names:
-        return name
-    import difflib
-
-    near = difflib.get_close_matches(name, list(names), n=1)
-    hint = f"did you mean {near[0]!r}?" if near else f"choose one of: {', '.join(names)}"
-    raise UsageError(
-        f"unknown-{what.replace(' ', '-')}", f"there is no {what} {name[:40]!r}",
-        why=f"known: {', '.join(names)}", hint=hint,
-    )  # fmt: skip

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from gpubench.cli import _exit, _usage
-from gpubench.cli._suggest import require_choice, suggest
 from gpubench.errors import ExitCode, GpubenchError, InputError, UsageError
+from gpubench.suggestions import require_choice, suggest
 
 
 def assert_three_lines(ended: Any, code: int, *parts: str) -> None:

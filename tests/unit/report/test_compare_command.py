@@ -121,7 +121,7 @@ def test_different_machines_are_bad_input_naming_the_field(folder):
         (["base.json", "new.json", "--alpha", "2"], 2, "--alpha"), (["base.json", "new.json", "--alpha", "nan"], 2, "--alpha"),
         (["-", "-"], 2, "more than once"), (["base.json", "new.json", "--format", "jsn"], 2, "did you mean 'json'?"),
         (["base.json", "new.json", "-o", "x.pdf"], 2, "suffix"), (["base.json", "new.json", "-o", "no/x.md"], 2, "no/x.md"),
-        (["base.json", "new.json", "--time-unit", "h"], 2, "time unit"),
+        (["base.json", "new.json", "--time-unit", "h"], 2, "--time-unit: there is no"),
     ],
 )  # fmt: skip
 def test_bad_input_is_three_lines(folder, arguments, code, told):

@@ -300,7 +300,7 @@ def test_time_unit():
     [
         ({"format": "markdwn"}, "did you mean 'markdown'?"),
         ({"format": "plain", "sections": ["speedups"]}, "did you mean 'speedup'?"),
-        ({"format": "plain", "time_unit": "min"}, "choose one of: auto, s, ms, us, ns"),
+        ({"format": "plain", "time_unit": "min"}, "take one of these for --time-unit"),
     ],
 )
 def test_unknown_names_get_a_suggestion(arguments, hint):
