@@ -100,6 +100,7 @@ def beside_nvbench() -> tuple[list[Pairing], dict[str, str]]:
             return [], {"nvbench": str(error)[-300:]}
         if out.exists():
             return msgspec.json.decode(out.read_bytes(), type=list[Pairing]), {}
+        print(ended.stdout[-4000:], file=sys.stderr)
         last = ended.stdout.strip().splitlines()[-4:]
         return [], {"nvbench": f"exit {ended.returncode}: {' / '.join(last)}"[:600]}
 

@@ -14,9 +14,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 from benchmarks.accuracy_record import Clock, Pairing, Reading
 
+ROOT = Path(__file__).parents[1]
 METRIC = "gpu__time_duration.sum"
 EMPTY = "nothing"
 LAUNCHES = 7
@@ -76,7 +78,7 @@ def profiled(cache: str, *, timeout_s: float) -> list[tuple[str, float]]:
         command, "--clock-control", "none", "--cache-control", cache, "--metrics", METRIC, "--csv", "--page", "raw",
         "--print-units", "base", "--profile-from-start", "off", sys.executable, "-m", "benchmarks.accuracy_ncu",
     ]  # fmt: skip
-    ended = subprocess.run(words, capture_output=True, text=True, timeout=timeout_s, check=False)
+    ended = subprocess.run(words, capture_output=True, text=True, timeout=timeout_s, cwd=ROOT, check=False)
     found = durations(ended.stdout.splitlines())
     if not found:
         raise ValueError(

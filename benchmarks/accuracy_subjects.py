@@ -124,17 +124,11 @@ def reading(subject: Subject) -> Reading:
     cycle = subject.cycle
     blocks = [
         sampling.sample_block(
-            cycle,
-            session=0,
-            round_=turn,
-            position=0,
-            samples=WALL_SAMPLES,
-            warmup_s=WARMUP_S / BLOCKS,
-            limit_s=LIMIT_S,
-            since=0.0,
-        )  # fmt: skip
+            cycle, session=0, round_=turn, position=0, samples=WALL_SAMPLES, warmup_s=WARMUP_S / BLOCKS,
+            limit_s=LIMIT_S, since=0.0,
+        )[0]
         for turn in range(BLOCKS)
-    ]
+    ]  # fmt: skip
     singles = [cycle.session.time(cycle.launch) for _ in range(SINGLES)]
     found: dict[Clock, list[float]] = {
         "hot": [x for block in blocks for x in block.device_hot_s or ()],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from benchmarks.accuracy_record import Clock, Pairing, Reading
 from benchmarks.accuracy_subjects import Subject, reading
@@ -43,9 +43,7 @@ def cupyx_many(subject: Subject) -> Theirs:
             subject.call()
 
     found = benchmark(many, n_repeat=CUPYX_CALLS, n_warmup=1)
-    return Theirs(
-        float(statistics.median(found.gpu_times[0])) / count, statistics.median(found.cpu_times) / count
-    )
+    return Theirs(_middle(found.gpu_times[0]) / count, _middle(found.cpu_times) / count)
 
 
 def cupyx_one(subject: Subject) -> Theirs:
@@ -53,7 +51,7 @@ def cupyx_one(subject: Subject) -> Theirs:
     from cupyx.profiler import benchmark
 
     found = benchmark(subject.call, n_repeat=CUPYX_SINGLES, n_warmup=3, name=subject.op)
-    return Theirs(float(statistics.median(found.gpu_times[0])), float(statistics.median(found.cpu_times)))
+    return Theirs(_middle(found.gpu_times[0]), _middle(found.cpu_times))
 
 
 def torch_timer(subject: Subject) -> Theirs:
@@ -68,7 +66,12 @@ def triton_bench(subject: Subject) -> Theirs:
     """triton.testing.do_bench: events around one launch after 256 MiB were cleared."""
     from triton.testing import do_bench
 
-    return Theirs(do_bench(subject.call, warmup=10, rep=TRITON_RUN_MS, return_mode="median") * 1e-3)
+    return Theirs(float(do_bench(subject.call, warmup=10, rep=TRITON_RUN_MS, return_mode="median")) * 1e-3)
+
+
+def _middle(values: Any) -> float:
+    """The median of an array as a plain number."""
+    return float(statistics.median(values.tolist()))
 
 
 TOOLS = (
