@@ -9,7 +9,7 @@ from gpubench.model.result import Run
 from gpubench.report.analysis.machine import machine_line
 from gpubench.report.analysis.samples import used_sessions
 from gpubench.report.compare import gates as outcome
-from gpubench.report.compare.comparability import IDENTITY, interleaved, run_differences
+from gpubench.report.compare.comparability import IDENTITY, interleaved, print_differences, run_differences
 from gpubench.report.compare.judge import can_fire, correction_of, judged
 from gpubench.report.compare.options import CompareOptions
 from gpubench.report.compare.pairing import Paired, Side, paired, side
@@ -27,6 +27,7 @@ def compare(base: Named, news: Sequence[Named], options: CompareOptions) -> Comp
     that can be compared; both name the fields that differ.
     """
     ours = side(base[1])
+    _require_fitting(options, base)
     pairs, differences, parts, cases = [], [], [], []
     fires = False
     for index, (name, run) in enumerate(news):
@@ -98,6 +99,26 @@ def _require_same_machine(found: Sequence[Difference], base: str, new: str, opti
         raise InputError(
             "not-comparable", f"{base} and {new} stem from different machines", why=_listed(foreign),
             hint="measure both on one machine, or compare all the same with --allow-different-machine",
+        )  # fmt: skip
+
+
+def _require_fitting(options: CompareOptions, base: Named) -> None:
+    """Thresholds of another machine, or of other cases, are none."""
+    found = options.noise
+    if found is None:
+        return
+    differences = print_differences(base[1].fingerprint, found.fingerprint, 0)
+    foreign = [row for row in differences if row.scope in IDENTITY]
+    if foreign and not options.allow_different_machine:
+        raise InputError(
+            "not-comparable", f"{base[0]} and {found.source} stem from different machines", why=_listed(foreign),
+            hint="measure the thresholds on the same machine with `gpubench noise -o`",
+        )  # fmt: skip
+    if not any(outcome.id in found.shares for outcome in base[1].outcomes):
+        raise InputError(
+            "not-comparable", f"{base[0]} and {found.source} have no case in common",
+            why="the thresholds are those of other cases",
+            hint="measure the thresholds of the same ops and sizes with `gpubench noise -o`",
         )  # fmt: skip
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 
-from gpubench.model.result import Fingerprint, Measurement, Run
+from gpubench.model.result import Fingerprint, Fingerprints, Measurement, Run
 from gpubench.report.analysis.labels import workers
 from gpubench.report.analysis.samples import used_sessions
 from gpubench.report.compare.types import Difference, Scope
@@ -19,19 +19,24 @@ LONGEST_STRETCH = 2  # sessions of one side in a row, in an order that counts as
 
 def run_differences(base: Run, new: Run, index: int) -> tuple[Difference, ...]:
     """Differences of the whole runs: machine, devices, software, protocol."""
-    found: list[Difference] = []
-    pairs: tuple[tuple[Scope, Fingerprint, Fingerprint], ...] = (
-        ("machine", base.fingerprint.machine, new.fingerprint.machine),
-        ("device", base.fingerprint.device, new.fingerprint.device),
-        ("software", base.fingerprint.software, new.fingerprint.software),
-    )
-    for scope, ours, theirs in pairs:
-        # A device or package that one side lacks is no difference of the other's: its cases are missing.
-        common = scope != "software"
-        found += _fields(index, scope, ours.fields, theirs.fields, common=common)
+    found = print_differences(base.fingerprint, new.fingerprint, index)
     ours_protocol = {name: str(getattr(base.settings, name)) for name in PROTOCOL}
     theirs_protocol = {name: str(getattr(new.settings, name)) for name in PROTOCOL}
     return (*found, *_fields(index, "protocol", ours_protocol, theirs_protocol, common=True))
+
+
+def print_differences(base: Fingerprints, new: Fingerprints, index: int) -> tuple[Difference, ...]:
+    """Differences of two fingerprints: machine, devices, software."""
+    found: list[Difference] = []
+    pairs: tuple[tuple[Scope, Fingerprint, Fingerprint], ...] = (
+        ("machine", base.machine, new.machine),
+        ("device", base.device, new.device),
+        ("software", base.software, new.software),
+    )
+    for scope, ours, theirs in pairs:
+        # A device or package that one side lacks is no difference of the other's: its cases are missing.
+        found += _fields(index, scope, ours.fields, theirs.fields, common=scope != "software")
+    return tuple(found)
 
 
 def case_differences(

@@ -88,6 +88,16 @@ def notices(
                 hint="measure both on one machine",
             )
         )  # fmt: skip
+    unknown = [row for row in rows if options.noise is not None and row.id not in options.noise.shares]
+    if unknown:
+        told.append(
+            Notice(
+                code="no-threshold", severity="info",
+                message=f"{len(unknown)} of {len(rows)} cases have no threshold in the file of --thresholds; "
+                "the usual one is theirs",
+                hint="measure them with `gpubench noise -o` too",
+            )
+        )  # fmt: skip
     if same_run:
         told.append(
             Notice(

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import msgspec
 
 from gpubench.model.case import Case
+from gpubench.model.result import Fingerprints
 from gpubench.report.compare.types import DEFAULT_GATES, GateName
 from gpubench.stats import ALPHA
 
@@ -14,15 +15,25 @@ Test = Callable[[Case], bool]
 INTERLEAVED, APART = 0.05, 0.10  # thresholds of the effect, as shares
 
 
+class Thresholds(msgspec.Struct, frozen=True, kw_only=True):
+    """What A/A on one machine has found: by case id the share that a change has to exceed. `source` names the file."""
+
+    source: str
+    fingerprint: Fingerprints
+    shares: dict[str, float]
+
+
 class CompareOptions(msgspec.Struct, frozen=True, kw_only=True):
     """`thresholds`: (selection or None for every case, share); of those that select a case the last one holds.
 
+    `noise` raises the usual threshold of the cases that it names; `thresholds` outweigh both.
     `fail_on` None: the default gates, and nobody insists on the one for regressions unless `insist` does, as a CI
     does. `advisory`: a gate that fails is told and does not end the program.
     """
 
     fail_on: tuple[GateName, ...] | None = None
     thresholds: tuple[tuple[Test | None, float], ...] = ()
+    noise: Thresholds | None = None
     ignored: tuple[Test, ...] = ()
     alpha: float = ALPHA
     advisory: bool = False
@@ -43,6 +54,8 @@ class CompareOptions(msgspec.Struct, frozen=True, kw_only=True):
     def threshold(self, case: Case, interleaved: bool) -> float:
         """The effect below which a difference is none, as a share."""
         found = INTERLEAVED if interleaved else APART
+        if self.noise is not None:
+            found = max(found, self.noise.shares.get(case.id, 0.0))
         for selects, share in self.thresholds:
             if selects is None or selects(case):
                 found = share
