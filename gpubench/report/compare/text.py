@@ -105,10 +105,11 @@ def _test_text(comparison: Comparison, pair: Pair) -> str:
 def _gates_section(comparison: Comparison) -> Section | None:
     if not comparison.gates:
         return None
-    return Section(key="gates", title="Gates", lines=tuple(_gate_text(gate) for gate in comparison.gates))
+    return Section(key="gates", title="Gates", lines=tuple(gate_text(gate) for gate in comparison.gates))
 
 
-def _gate_text(gate: Gate) -> str:
+def gate_text(gate: Gate) -> str:
+    """`slower: FAILED by matmul/n=64/...`."""
     if gate.impossible:
         return f"{gate.name}: not applied, as it could not have failed"
     if gate.passed:
