@@ -5,18 +5,29 @@ from __future__ import annotations
 from pathlib import Path
 
 from gpubench.report import render
-from tests.unit.report.samples import cpu_run, full_run, interrupted_run, software_run
+from tests.unit.report.samples import cpu_run, full_run, interrupted_run, software_run, tool_run
 
 FOLDER = Path(__file__).parent
 SUFFIXES = {"table": "table.txt", "plain": "txt", "markdown": "md", "json": "json", "csv": "csv"}
-RUNS = {"full": full_run, "cpu-only": cpu_run, "software-only": software_run, "interrupted": interrupted_run}
+# What other programs read, of a run that is short enough to be looked at.
+TOOL_SUFFIXES = {
+    "jsonl": "jsonl", "gha-smaller": "gha-smaller.json", "gha-bigger": "gha-bigger.json", "bmf": "bmf.json",
+    "pytest-benchmark": "pytest-benchmark.json", "hyperfine": "hyperfine.json",
+    "google-benchmark": "google-benchmark.json", "go": "go.txt",
+}  # fmt: skip
+RUNS = {
+    "full": full_run, "cpu-only": cpu_run, "software-only": software_run, "interrupted": interrupted_run,
+    "tools": tool_run,
+}  # fmt: skip
 # Every format of the full run; of the others what people read.
-CASES = [("full", name) for name in SUFFIXES] + [(run, "plain") for run in RUNS if run != "full"]
+CASES = [("full", name) for name in SUFFIXES]
+CASES += [(run, "plain") for run in ("cpu-only", "software-only", "interrupted")]
+CASES += [("tools", name) for name in TOOL_SUFFIXES]
 
 
 def path(run: str, format: str) -> Path:
     """Where the golden report lies."""
-    return FOLDER / f"{run}.{SUFFIXES[format]}"
+    return FOLDER / f"{run}.{(SUFFIXES | TOOL_SUFFIXES)[format]}"
 
 
 def text(run: str, format: str) -> str:

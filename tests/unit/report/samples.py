@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from gpubench.model.result import Outcome, Parts, Run, RunWarning
+import msgspec
+
+from gpubench.model.facts import Fact
+from gpubench.model.machine import Cache, Platform
+from gpubench.model.result import Environment, Git, Outcome, Parts, Run, RunWarning
 from tests.unit.report.builders import CPU, GPU, SOFTWARE, case, failed, measured, planned, run_of, skipped
 
 NOISY = (0.8, 0.9, 1.0, 1.1, 1.0, 0.95, 1.1, 1.0, 0.9, 1.1)
@@ -106,3 +110,29 @@ def interrupted_run() -> Run:
                             "no answer within 60 s while sampling")]  # fmt: skip
     found += [planned(case(n=n, device=device)) for n in (256, 1024) for device in ("numpy:0", "cupy:0")]
     return run_of(found, sessions=1, complete=False, exit_reason="interrupted")
+
+
+def tool_run() -> Run:
+    """Short enough to be read in the formats of other tools, with all that these tell of a machine and a commit."""
+    gpu_s = 1e-3
+    found = [
+        measured(case(), 4 * gpu_s, sessions=2), measured(case(device="cupy:0"), gpu_s, sessions=2, cold_s=0.9 * gpu_s),
+        measured(case("open", 1, device="cupy:0"), 0.4, sessions=2), skipped(case("add", 2**36, device="cupy:0")),
+    ]  # fmt: skip
+    run = run_of(found, sessions=2)
+    caches = [
+        Cache(level=1, type="data", size_bytes=49152, instances=2),
+        Cache(level=3, type="unified", size_bytes=2**25, instances=1),
+    ]
+    cpu = msgspec.structs.replace(
+        run.machine.cpu, caches=Fact(caches, "ok", "sys"), max_hz=Fact(2_500_000_000, "ok", "sys"),
+        governor=Fact("powersave", "ok", "sys"),
+    )  # fmt: skip
+    platform = Platform(
+        os=Fact("linux", "ok", "uname"), arch=Fact("x86_64", "ok", "uname"), kernel=Fact("6.1.0", "ok", "uname")
+    )
+    return msgspec.structs.replace(
+        run, machine=msgspec.structs.replace(run.machine, cpu=cpu, platform=platform),
+        tool={**run.tool, "python": "3.12.3", "implementation": "CPython"},
+        environment=Environment(git=Git(commit="0" * 40, branch="main", dirty=False, commit_time="2026-01-02T03:00:00+00:00")),
+    )  # fmt: skip

@@ -1,0 +1,36 @@
+"""Reports as files, for the programs that read them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from gpubench.model.result import Run
+from gpubench.report import render
+from tests.unit.report.builders import CPU, GPU, case, measured, run_of
+from tests.unit.report.samples import full_run
+
+Report = Callable[..., Path]
+
+
+def small_run(seconds: float = 1e-3, sessions: int = 5) -> Run:
+    """Two cases, and enough sessions for whoever tests them."""
+    cases = [
+        measured(case(), 4 * seconds, sessions=sessions),
+        measured(case(device="cupy:0"), seconds, sessions=sessions),
+    ]
+    return run_of(cases, devices=(CPU, GPU), sessions=sessions)
+
+
+@pytest.fixture
+def report(tmp_path: Path) -> Report:
+    """Write the report of a run (default: the one of the golden files) in a format; the file's path."""
+
+    def write(format: str, run: Run | None = None, name: str = "report") -> Path:
+        path = tmp_path / name
+        path.write_text(render([run or full_run()], format), encoding="utf-8", newline="\n")
+        return path
+
+    return write

@@ -1,0 +1,73 @@
+"""Go benchmark text: what a strict reader of the published format finds in `--format go`."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+
+import pytest
+
+from gpubench.report import render
+from gpubench.report.formats._estimated import decimal
+from tests.consumers.conftest import small_run
+from tests.consumers.go_text import read
+from tests.unit.report.builders import CPU, GPU, case, measured, run_of
+from tests.unit.report.samples import cpu_run, full_run
+
+
+def test_one_line_per_case_and_session():
+    found = read(render([small_run(sessions=5)], "go"))
+    assert set(Counter(row.name for row in found).values()) == {5}
+    row = next(row for row in found if row.parts["backend"] == "cupy")
+    assert row.name == ("BenchmarkMatmul/n=1024/dtype=float32/form=library/regime=resident/backend=cupy/dev=0")
+    assert row.values == {"ns/op": 1e6, "GFLOP/s": pytest.approx(2 * 1024**3 / 1e-3 / 1e9, rel=1e-5)}
+    assert row.iterations == 10 * 10_000  # ten samples of ten thousand launches
+
+
+def test_the_heading_is_the_configuration_of_every_line():
+    text = render([full_run()], "go")
+    assert [line.split(":")[0] for line in text.splitlines()[:4]] == ["goos", "goarch", "pkg", "cpu"]
+    assert all(
+        row.configuration["pkg"] == "gpubench" and row.configuration["cpu"] == "Test CPU" for row in read(text)
+    )
+
+
+def test_several_runs_follow_one_another_each_under_its_heading():
+    found = read(render([full_run(), cpu_run()], "go"))
+    assert len(found) == len(read(render([full_run()], "go"))) + len(read(render([cpu_run()], "go")))
+
+
+def test_names_are_unique_per_case_and_say_all_of_it():
+    what = [
+        case("gelu_grad", 64, "tuned", "transfer-once", "cupy:0"), case("gelu_grad", 64, "tuned", device="hybrid:cupy:0"),
+        case("gelu_grad", 64, "tuned", device="cupy:0", variant="naive"), case("gelu_grad", 64, device="fake:slow"),
+    ]  # fmt: skip
+    names = [
+        row.name
+        for row in read(
+            render(
+                [run_of([measured(c, 1e-3, sessions=1) for c in what], devices=(CPU, GPU), sessions=1)], "go"
+            )
+        )
+    ]
+    assert sorted(names) == [
+        "BenchmarkGeluGrad/n=64/dtype=float32/form=library/regime=resident/backend=fake/dev=slow",
+        "BenchmarkGeluGrad/n=64/dtype=float32/form=tuned-naive/regime=resident/backend=cupy/dev=0",
+        "BenchmarkGeluGrad/n=64/dtype=float32/form=tuned/regime=resident/backend=hybrid-cupy/dev=0",
+        "BenchmarkGeluGrad/n=64/dtype=float32/form=tuned/regime=transfer-once-10/backend=cupy/dev=0",
+    ]
+
+
+def test_the_documented_columns_of_benchstat_exist():
+    """benchstat -col '/backend@(numpy cupy)' -row '/n@num': both keys are in every name, n is a number."""
+    for row in read(render([full_run()], "go")):
+        assert row.parts["backend"] in ("numpy", "cupy", "wgpu")
+        assert re.fullmatch(r"\d+", row.parts["n"])
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(600.0, "600"), (1.23456789e-7, "0.000000123457"), (134227726.4, "134228000"), (0.1, "0.1")],
+)
+def test_numbers_have_no_exponent(value, text):
+    assert decimal(value) == text

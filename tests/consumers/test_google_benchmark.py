@@ -1,0 +1,50 @@
+"""google-benchmark's compare.py sets two of our reports side by side."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+
+import pytest
+
+from tests.consumers.conftest import small_run
+
+pytestmark = pytest.mark.consumers
+COMPARE = "/usr/share/benchmark/compare.py"
+
+
+def compare(*arguments):
+    command = [sys.executable, COMPARE, "--no-color", *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_two_reports_are_compared_session_by_session(report):
+    base = report("google-benchmark", small_run(1e-3, sessions=10), "base.json")
+    new = report("google-benchmark", small_run(1.5e-3, sessions=10), "new.json")
+    text = compare("benchmarks", base, new)
+    rows = [
+        line for line in text.splitlines() if line.startswith("matmul/n=1024/float32/library/resident@cupy:0 ")
+    ]
+    assert len(rows) == 10
+    assert all(re.search(r"\+0\.5000 +\+0\.5000 +1000000 +1500000", row) for row in rows)
+    assert (
+        "resident@cupy:0_pvalue" in text
+    )  # its test over the repetitions ran: one row a session is what it wants
+    assert "U Test, Repetitions: 10 vs 10" in text
+
+
+def test_two_devices_of_one_report_are_compared_by_filters(report):
+    path = report("google-benchmark")
+    text = compare("filters", path, "numpy:0", "cupy:0")
+    assert "[numpy:0 vs. cupy:0]" in text
+    assert len(re.findall(r"^matmul/n=1024/float32/library/resident@", text, re.M)) >= 3
+
+
+def test_the_context_has_what_the_library_writes(report):
+    found = json.loads(report("google-benchmark").read_text())
+    assert {"date", "num_cpus", "mhz_per_cpu", "caches", "library_build_type"} <= found["context"].keys()
+    assert found["context"]["host_name"] == ""

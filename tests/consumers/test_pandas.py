@@ -1,0 +1,62 @@
+"""pandas reads the CSV with the types that its columns have."""
+
+from __future__ import annotations
+
+import pandas as pd
+import pytest
+
+from gpubench.report.formats.csv_rows import COLUMNS
+
+DOCUMENTED = (
+    "run_id,case_id,op,n,dtype,form,regime,calls,device,device_name,outcome,reason,time_s,lo_s,hi_s,ci_kind,min_s,q1_s,"
+    "q3_s,mad_s,sessions,samples,flops_per_s,bytes_per_s,device_cold_s,device_hot_s,speedup,speedup_lo,speedup_hi,"
+    "baseline_id,label,warnings"
+)
+NUMBERS = [
+    "time_s", "lo_s", "hi_s", "min_s", "q1_s", "q3_s", "mad_s", "flops_per_s", "bytes_per_s", "device_cold_s",
+    "device_hot_s", "speedup", "speedup_lo", "speedup_hi", "percent_of_roof",
+]  # fmt: skip
+COUNTS = ["calls", "sessions", "samples"]
+
+
+@pytest.fixture
+def table(report):
+    return pd.read_csv(report("csv"))
+
+
+def test_the_columns_are_the_documented_ones_and_new_ones_come_last(table):
+    assert ",".join(table.columns) == f"{DOCUMENTED},percent_of_roof"
+
+
+def test_types(table):
+    assert table["n"].dtype == "int64"
+    for name in NUMBERS:
+        assert table[name].dtype == "float64", name
+    for name in set(COLUMNS) - {*NUMBERS, *COUNTS, "n"}:
+        assert pd.api.types.is_string_dtype(table[name].dropna()), name
+
+
+def test_counts_with_gaps_become_integers_on_request(table):
+    whole = table.convert_dtypes()
+    for name in COUNTS:
+        assert whole[name].dtype == "Int64", name
+
+
+def test_empty_is_missing(table):
+    unmeasured = table[table["outcome"] != "measurement"]
+    assert len(unmeasured) > 0
+    assert unmeasured[[*NUMBERS, "label", "baseline_id", "ci_kind"]].isna().all(axis=None)
+    assert unmeasured["reason"].notna().all()
+    assert table.loc[table["regime"] != "transfer-once", "calls"].isna().all()
+
+
+def test_one_row_per_case(table):
+    assert table["case_id"].is_unique
+
+
+def test_speedups_can_be_computed_again(table):
+    times = table.set_index("case_id")["time_s"]
+    rows = table.dropna(subset=["speedup"])
+    assert len(rows) > 10
+    expected = rows["baseline_id"].map(times) / rows["time_s"]
+    assert (expected / rows["speedup"] - 1).abs().max() < 1e-4

@@ -1,0 +1,88 @@
+"""pytest-benchmark reads, compares and would have computed what `--format pytest-benchmark` writes."""
+
+from __future__ import annotations
+
+import csv
+import json
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pytest_benchmark.stats import Stats
+
+from gpubench.report.formats.pytest_benchmark import sample_stats
+from tests.consumers.conftest import small_run
+
+
+def compare(folder, *arguments):
+    command = [sys.executable, "-m", "pytest_benchmark", "compare", *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=folder, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "Failed to load" not in done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+def test_compare_shows_every_case_of_a_report(report, tmp_path):
+    path = report("pytest-benchmark", name="0001_run.json")
+    table = compare(tmp_path, path, "--csv", tmp_path / "table.csv")
+    names = [row["fullname"] for row in json.loads(path.read_text())["benchmarks"]]
+    rows = list(csv.DictReader((tmp_path / "table.csv").open()))
+    assert sorted(row["name"] for row in rows) == sorted(names)
+    assert len(names) > 30
+    assert all(name in table for name in names)
+
+
+def test_compare_groups_by_op_and_sets_two_reports_side_by_side(report, tmp_path):
+    base = report("pytest-benchmark", small_run(1e-3), "0001_base.json")
+    new = report("pytest-benchmark", small_run(2e-3), "0002_new.json")
+    table = compare(
+        tmp_path, base, new, "--group-by", "fullname", "--sort", "mean", "--columns", "mean,median,outliers"
+    )
+    case = "matmul/n=1024/float32/library/resident@cupy:0"
+    lines = [line for line in table.splitlines() if line.startswith(case)]
+    assert len(lines) == 2
+    assert "(1.0)" in lines[0]
+    assert "(2.00)" in lines[1]
+
+
+def test_history_by_machine_takes_the_file_as_a_saved_run(report, tmp_path):
+    storage = tmp_path / ".benchmarks" / "Linux-CPython-3.11-64bit"
+    storage.mkdir(parents=True)
+    for number, seconds in (("0001", 1e-3), ("0002", 2e-3)):
+        path = report("pytest-benchmark", small_run(seconds))
+        path.rename(storage / f"{number}_run.json")
+    table = compare(tmp_path, "--group-by", "name", "--columns", "min")
+    assert table.count("resident@cupy:0") >= 2
+    assert "0001_run" in table
+    assert "0002_run" in table
+
+
+@given(st.lists(st.floats(1e-9, 1e3), min_size=1, max_size=60))
+def test_the_statistics_are_those_that_it_computes_itself(samples):
+    theirs = Stats()
+    for value in samples:
+        theirs.update(value)
+    ours = sample_stats(samples, 7)
+    for field in Stats.fields:
+        expected = getattr(theirs, field)
+        if field in ("outliers", "iqr_outliers", "stddev_outliers", "ld15iqr", "hd15iqr"):
+            continue  # a value exactly on a fence may fall on either side of it by the last bit
+        assert getattr(ours, field) == pytest.approx(expected, rel=1e-6, abs=1e-12), field
+    assert ours.data == samples
+    assert ours.iterations == 7
+
+
+def test_outliers_are_counted_as_it_counts_them():
+    samples = [1.0, 1.01, 0.99, 1.02, 0.98, 1.0, 1.01, 3.0]
+    theirs = Stats()
+    for value in samples:
+        theirs.update(value)
+    ours = sample_stats(samples, 1)
+    assert (ours.outliers, ours.iqr_outliers, ours.stddev_outliers) == (
+        theirs.outliers,
+        theirs.iqr_outliers,
+        theirs.stddev_outliers,
+    )
+    assert (ours.ld15iqr, ours.hd15iqr) == (theirs.ld15iqr, 1.02)
