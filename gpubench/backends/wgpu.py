@@ -255,10 +255,6 @@ class WgpuSession:
         """The host's monotonic clock, in seconds."""
         return time.perf_counter()
 
-    def throttled(self) -> bool:
-        """WebGPU cannot tell."""
-        return False
-
     def close(self) -> None:
         """Destroy the device and everything on it."""
         with contextlib.suppress(Exception):

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+import msgspec
+
 from gpubench.measure import protocol
+from gpubench.measure.telemetry import of_session
 from gpubench.measure.workers import Worker, WorkerGone
-from gpubench.model.result import Settings, WorkerRecord
+from gpubench.model.machine import Machine
+from gpubench.model.result import Device, SessionRecord, Settings, WorkerRecord
 
 OPEN_DEADLINE_S = 60.0
 SHORT_DEADLINE_S = 5.0
@@ -30,7 +34,10 @@ class DeviceGone(Exception):
 class Crew:
     """Hands out the worker of a device and counts what went wrong. `gone` outlives the session."""
 
-    def __init__(self, settings: Settings, scratch: Path, gone: dict[str, DeviceGone]) -> None:
+    def __init__(
+        self, settings: Settings, scratch: Path, gone: dict[str, DeviceGone], devices: Sequence[Device] = (),
+        machine: Machine | None = None,
+    ) -> None:  # fmt: skip
         self._settings = settings
         self._scratch = scratch
         self._gone = gone
@@ -39,6 +46,7 @@ class Crew:
         self._failed: dict[str, int] = {}
         self._ever_opened: set[str] = set()
         self.records: list[WorkerRecord] = []
+        self.telemetry = of_session(devices, machine or Machine(), self._since)
 
     def worker(self, device_id: str) -> Worker:
         """The open worker of this device. Raises DeviceGone."""
@@ -82,14 +90,20 @@ class Crew:
                 ended[device_id] = gone.detail
         return ended
 
+    def entered(self, record: SessionRecord) -> SessionRecord:
+        """The session's record with what its workers and its gauge have told so far."""
+        return msgspec.structs.replace(record, workers=list(self.records), telemetry=self.telemetry.records())
+
     def close(self) -> None:
         """End all workers."""
+        self.telemetry.close()
         for worker in self._workers.values():
             worker.close()
         self._workers.clear()
 
     def kill(self) -> None:
         """End all workers at once, as an interrupt does."""
+        self.telemetry.close()
         for worker in self._workers.values():
             worker.kill()
         self._workers.clear()

@@ -129,10 +129,11 @@ class Prepared(Message, frozen=True, kw_only=True, tag="prepared"):
 
 
 class Sampled(Message, frozen=True, kw_only=True, tag="sampled"):
-    """One block."""
+    """One block. `times_s`: the monotonic times at which it began and at which each entry of `wall_s` ended."""
 
     id: int
     block: Block
+    times_s: list[float] = []
 
 
 class Done(Message, frozen=True, kw_only=True, tag="done"):

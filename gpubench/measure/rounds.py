@@ -5,19 +5,15 @@ from __future__ import annotations
 import random
 import time
 
-import msgspec
-
 from gpubench.measure import protocol
 from gpubench.measure.aim import MAIN, Aim
+from gpubench.measure.blocks import take, warmup_s
 from gpubench.measure.events import BlockDone, CaseStarted
 from gpubench.measure.plan import Workload
 from gpubench.measure.runtime import Runtime
 from gpubench.measure.seat import Seat, announce, exchange_prepared, prepare, stop
-from gpubench.measure.stopping import estimate, kept_samples, stop_reason
-from gpubench.measure.workers import Worker
-from gpubench.model.result import Failure, Measurement, RunWarning, Settings, Skip
-
-LARGEST_BLOCK = 5
+from gpubench.measure.stopping import estimate, stop_reason
+from gpubench.model.result import Failure, Measurement, RunWarning, Skip
 
 
 def measure(runtime: Runtime, *workloads: Workload, aim: Aim = MAIN) -> float:
@@ -27,7 +23,7 @@ def measure(runtime: Runtime, *workloads: Workload, aim: Aim = MAIN) -> float:
     with each size.
     """
     seats = [
-        Seat(case, runtime.settings.case_timeout_s, device_clock=workload.device_clock, aim=aim)
+        Seat(case, runtime.settings, device_clock=workload.device_clock, aim=aim)
         for workload in workloads
         for case in workload.cases
         if not isinstance(runtime.recorder.outcome(case.id), (Failure, Skip))
@@ -88,23 +84,10 @@ def _sample(runtime: Runtime, seat: Seat, number: int, position: int) -> None:
     if len(seat.kept) >= settings.min_samples and seat.block_s > seat.left_s:
         stop(runtime, seat, "timeout")  # a block that its deadline kills would take the good samples with it
         return
-    warmup_s = 0.0 if runtime.device_kind(case.device_id) == "cpu" else settings.warmup_s
-
-    def request(worker: Worker) -> protocol.Request:
-        return protocol.Sample(
-            id=worker.next_id, case_id=case.id, session=runtime.session, round=number, position=position,
-            samples=min(LARGEST_BLOCK, _wanted(seat, settings)), warmup_s=warmup_s,
-            limit_s=max(0.0, min(seat.left_s, runtime.left_s())),
-        )  # fmt: skip
-
     began = time.monotonic()
-    reply = exchange_prepared(runtime, seat, request)
-    if not isinstance(reply, protocol.Sampled):
+    if not take(runtime, seat, number, position):
         return
-    runtime.recorder.add_block(case.id, msgspec.structs.replace(reply.block, phase=seat.aim.phase))
-    seat.kept += kept_samples(reply.block)
-    seat.block_s = time.monotonic() - began
-    seat.sampling_s += max(0.0, seat.block_s - warmup_s)
+    seat.sampling_s += max(0.0, time.monotonic() - began - warmup_s(runtime, seat))
     progress = runtime.progress
     typical, precision = estimate(seat.kept)
     runtime.sink(
@@ -123,13 +106,6 @@ def _sample(runtime: Runtime, seat: Seat, number: int, position: int) -> None:
     reason = stop_reason(seat.kept, seat.sampling_s, seat.left_s, settings, wanted=seat.aim.samples)
     if reason is not None:
         stop(runtime, seat, reason)
-
-
-def _wanted(seat: Seat, settings: Settings) -> int:
-    """Samples until the case may stop for the first time."""
-    if seat.aim.samples is None:
-        return settings.min_samples
-    return max(1, seat.aim.samples - len(seat.kept))
 
 
 def _finish(runtime: Runtime, seat: Seat) -> None:

@@ -13,7 +13,7 @@ import msgspec
 
 from gpubench import stats
 from gpubench.errors import ExitCode
-from gpubench.measure import rounds, scratch, search
+from gpubench.measure import rounds, scratch, search, telemetry
 from gpubench.measure.crew import Crew, DeviceGone
 from gpubench.measure.events import RunDone, RunStarted, Sink, Warned
 from gpubench.measure.plan import Scope, Series, Workload, expand, series, workload
@@ -164,7 +164,8 @@ class _Runner:
         return kept < self.settings.min_samples
 
     def _one_session(self, index: int, static: list[Workload]) -> None:
-        crew = Crew(self.settings, self._scratch, self._gone)
+        measured = [] if self.request.check_only else [t.device for t in self.request.scope.targets]
+        crew = Crew(self.settings, self._scratch, self._gone, measured, self.request.run.machine)
         self._crew = crew
         record = SessionRecord(index=index, started_at=utc_now())
         self.recorder.session(record)
@@ -175,7 +176,7 @@ class _Runner:
             left_s=self._left_s,
         )  # fmt: skip
         crew.open_all(self._kinds)
-        self.recorder.session(msgspec.structs.replace(record, workers=list(crew.records)))
+        self.recorder.session(crew.entered(record))
         for item in self._workloads(index, static):
             if self._out_of_budget():
                 break
@@ -184,9 +185,16 @@ class _Runner:
             self._elapsed.setdefault(item.series.key, {})[item.n] = time.monotonic() - began - tuning_s
             for file in self._scratch.glob("*.npy"):
                 file.unlink(missing_ok=True)
-            self.recorder.session(msgspec.structs.replace(record, workers=list(crew.records)))
+            self.recorder.session(crew.entered(record))
+        self._warn_telemetry(crew)
         crew.close()
-        self.recorder.session(msgspec.structs.replace(record, workers=list(crew.records)))
+        self.recorder.session(crew.entered(record))
+
+    def _warn_telemetry(self, crew: Crew) -> None:
+        """Once a run: which clocks cannot be read, and why."""
+        found = telemetry.warning(crew.telemetry.absent())
+        if found is not None and all(known.code != found.code for known in self.recorder.run.warnings):
+            self.recorder.warn(found)
 
     def _workloads(self, index: int, static: list[Workload]) -> Iterator[Workload]:
         if index == 0:

@@ -25,8 +25,6 @@ LONGEST_HOT_REPEAT = 1 << 11
 OVERHEAD_FACTOR = 10
 CLOCK_STEPS = 1000
 CLOCK_READINGS = 10_000
-# Pauses after a throttled sample: three tries, then the sample is kept and marked.
-THROTTLE_PAUSES_S = (0.05, 0.25, 1.0)
 WARMUP_LAUNCHES = 3
 # Samples on the device clock, of each kind, per block: they explain the wall time and do not stop the case.
 DEVICE_SAMPLES = 2
@@ -239,39 +237,37 @@ def _timed(session: Session, into: list[float], *, fence: bool = False) -> Itera
 def sample_block(
     cycle: Sampled, *, session: int, round_: int, position: int, samples: int, warmup_s: float, limit_s: float,
     since: float,
-) -> Block:  # fmt: skip
+) -> tuple[Block, list[float]]:  # fmt: skip
     """Warm up for `warmup_s` (and `warmup_launches`), then take samples; everything is kept.
 
-    Wall and device samples alternate in `resident`; a throttled sample is marked, waited out and taken
-    again a bounded number of times. `since` is the monotonic time at which the session began.
+    Wall and device samples alternate in `resident`. `since` is the monotonic time at which the session began.
+    Returns also the times at which the block began and at which each entry of `wall_s` ended.
     """
     began = time.monotonic()
-    wall = _warm_up(cycle, warmup_s)
-    warmup = len(wall)
-    pauses = list(THROTTLE_PAUSES_S)
+    times, wall = [began], []
     cold_s: list[float] = []
     hot_s: list[float] = []
-    discarded: dict[str, str] = {}
+
+    def take() -> None:
+        wall.append(cycle.seconds(cycle.repeat))
+        times.append(time.monotonic())
+
+    _warm_up(cycle, warmup_s, take)
+    warmup = len(wall)
     on_device = cycle.case.regime == "resident" and cycle.hot_repeat is not None
     with _no_garbage_collection():
-        while len(wall) - warmup - len(discarded) < samples:
-            cycle.session.throttled()
-            wall.append(cycle.seconds(cycle.repeat))
-            if cycle.session.throttled():
-                discarded[str(len(wall) - 1)] = "throttled"
-                if not pauses:
-                    break
-                time.sleep(pauses.pop(0))
-                continue
+        while len(wall) - warmup < samples:
+            take()
             if isinstance(cycle, Cycle) and on_device and len(hot_s) < DEVICE_SAMPLES:
                 _device_samples(cycle, hot_s, cold_s)
             if time.monotonic() - began > limit_s:
                 break
-    return Block(
+    block = Block(
         session=session, round=round_, position=position, repeat=cycle.repeat * (cycle.case.calls or 1),
         hot_repeat=cycle.hot_repeat if on_device else None, warmup=warmup, t_s=began - since, wall_s=wall,
-        device_cold_s=cold_s or None, device_hot_s=hot_s or None, discarded=discarded,
+        device_cold_s=cold_s or None, device_hot_s=hot_s or None,
     )  # fmt: skip
+    return block, times
 
 
 def _device_samples(cycle: Cycle, hot_s: list[float], cold_s: list[float]) -> None:
@@ -285,15 +281,13 @@ def _device_samples(cycle: Cycle, hot_s: list[float], cold_s: list[float]) -> No
         cold_s.append(seconds)
 
 
-def _warm_up(cycle: Sampled, warmup_s: float) -> list[float]:
+def _warm_up(cycle: Sampled, warmup_s: float, take: Callable[[], None]) -> None:
     """By the session's clock, and no longer by the host's: what stands still on a scripted clock ends, too."""
-    values: list[float] = []
     clock, until = cycle.session.clock, time.monotonic() + warmup_s
     start, launches = clock(), 0
     while launches < cycle.warmup_launches or (clock() - start < warmup_s and time.monotonic() < until):
-        values.append(cycle.seconds(cycle.repeat))
+        take()
         launches += cycle.repeat * (cycle.case.calls or 1)
-    return values
 
 
 @contextlib.contextmanager

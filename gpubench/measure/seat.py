@@ -13,26 +13,51 @@ from gpubench.measure.runtime import Runtime
 from gpubench.measure.stopping import estimate
 from gpubench.measure.workers import Worker, WorkerGone
 from gpubench.model.case import Case
-from gpubench.model.result import Failure, Measurement, Outcome, RunWarning, Skip, Stop, StopReason
+from gpubench.model.result import (
+    Block,
+    Failure,
+    Measurement,
+    Outcome,
+    RunWarning,
+    Settings,
+    Skip,
+    Stop,
+    StopReason,
+)
 
 SHORTEST_DEADLINE_S = 1.0
+# Before what was throttled is taken again: three tries for each case and session (measurement.md section 6).
+PAUSES_S = (0.05, 0.25, 1.0)
 
 
 class Seat:
     """One case while its workload is measured: its clock, its kept samples, whether its worker knows it."""
 
-    def __init__(self, case: Case, limit_s: float, *, device_clock: bool, aim: Aim = MAIN) -> None:
+    def __init__(self, case: Case, settings: Settings, *, device_clock: bool, aim: Aim = MAIN) -> None:
         self.case = case
         self.aim = aim
         self.device_clock = device_clock and aim.explains
-        self.left_s = limit_s
+        self.left_s = settings.case_timeout_s
         self.kept: list[float] = []
+        self._taken: list[float] = []
+        self._unthrottled: list[float] = []
+        self._least = settings.min_samples
+        self.pauses_s = list(PAUSES_S)
+        self.warm_hz: list[float] = []
         self.prepared: protocol.Prepared | None = None
         self.worker: Worker | None = None
         self.over = False
         self.number = 0
         self.sampling_s = 0.0
         self.block_s = 0.0
+
+    def add(self, block: Block) -> None:
+        """Count the samples of a block: all of the session, where too few of them would be left by throttling."""
+        used = block.wall_s[block.warmup :]
+        self._taken += used
+        self._unthrottled += [x for i, x in enumerate(used, block.warmup) if str(i) not in block.discarded]
+        enough = len(self._unthrottled) >= self._least
+        self.kept = self._unthrottled if enough or self.pauses_s else self._taken
 
 
 def prepare(runtime: Runtime, seat: Seat, *, first: bool) -> None:

@@ -209,12 +209,12 @@ class Worker:
 
     def _sample(self, request: protocol.Sample) -> protocol.Sampled:
         self._announce("sample")
-        block = sampling.sample_block(
+        block, times_s = sampling.sample_block(
             self._cycles[request.case_id], session=request.session, round_=request.round,
             position=request.position, samples=request.samples, warmup_s=request.warmup_s,
             limit_s=request.limit_s, since=self._since,
         )  # fmt: skip
-        return protocol.Sampled(id=request.id, block=block)
+        return protocol.Sampled(id=request.id, block=block, times_s=times_s)
 
     def _release(self, workload: str) -> None:
         self._announce("release")

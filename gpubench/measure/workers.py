@@ -88,7 +88,9 @@ class Worker:
     def _crashed(self) -> WorkerGone:
         self.kill()
         code = self._child.status
-        how = f"was ended by {signal.Signals(-code).name}" if code and code < 0 else f"exited with status {code}"
+        how = (
+            f"was ended by {signal.Signals(-code).name}" if code and code < 0 else f"exited with status {code}"
+        )
         return self._gone("worker-crashed", f"the worker {how} in phase {self.phase or 'start'}")
 
     def _gone(self, reason: str, detail: str) -> WorkerGone:

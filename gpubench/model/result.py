@@ -132,6 +132,8 @@ class Block(Record, frozen=True, kw_only=True):
     (in transfer-once: transfer rounds times calls); `t_s` is the block's start from that of the session.
 
     The first `warmup` entries of `wall_s` are warm-up; `discarded` maps an index of `wall_s` to a reason.
+    `clock_hz` is the device's clock at each sample after the warm-up, `throttle` holds every reason for a lowered
+    clock that was read from the block's start to its end.
     """
 
     session: int
@@ -147,6 +149,7 @@ class Block(Record, frozen=True, kw_only=True):
     device_cold_s: list[float] | None = None
     device_hot_s: list[float] | None = None
     clock_hz: list[float] | None = None
+    throttle: list[str] = []
     discarded: dict[str, str] = {}
 
 

@@ -74,19 +74,6 @@ def test_out_of_memory_is_a_skip(run):
     assert "skipped, out-of-memory" in ran.out
 
 
-def test_throttled_samples_are_kept_and_marked(run):
-    ran = run("--devices", "fake:cpu,fake:throttle", "--ops", "add", "--sizes", "1k", *RESIDENT)
-    assert ran.code == 0
-    (throttled,) = of(ran, "fake:throttle").values()
-    for block in throttled["blocks"]:
-        taken = len(block["wall_s"]) - block["warmup"]
-        assert taken == 4, "one sample and three tries"
-        indices = range(block["warmup"], len(block["wall_s"]))
-        assert block["discarded"] == {str(i): "throttled" for i in indices}
-    assert "throttled" in ran.out
-    assert_the_rest_was_measured(ran, 1)
-
-
 def test_a_case_that_failed_is_not_tried_again_in_later_sessions(run):
     ran = run("--devices", "fake:cpu,fake:crash", *ADD, *RESIDENT, "--sessions", "3")
     assert ran.code == 1

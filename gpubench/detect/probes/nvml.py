@@ -29,12 +29,12 @@ _P2P_NVLINK, _P2P_OK = 2, 0
 
 def probe(nvml: Any = None) -> dict[str, Any]:
     """Records of all GPUs and MIG instances. Raises ProbeFailure if NVML cannot start."""
-    nvml = nvml or _library()
+    nvml = nvml or library()
     try:
         nvml.nvmlInit()
     except nvml.NVMLError as error:
         raise _failure(error) from error
-    driver = _text(_tried(nvml, nvml.nvmlSystemGetDriverVersion).get("value"))
+    driver = text(_tried(nvml, nvml.nvmlSystemGetDriverVersion).get("value"))
     handles = []
     for index in range(nvml.nvmlDeviceGetCount()):
         with contextlib.suppress(nvml.NVMLError):  # one lost card must not hide the others
@@ -43,7 +43,7 @@ def probe(nvml: Any = None) -> dict[str, Any]:
     for index, handle in handles:
         record = _device(nvml, handle, index, driver)
         peers = [
-            _bdf(nvml, other) for number, other in handles if number != index and _linked(nvml, handle, other)
+            bdf(nvml, other) for number, other in handles if number != index and _linked(nvml, handle, other)
         ]
         records.append(record | {"peers": [peer for peer in peers if peer]})
         records += _instances(nvml, handle, record)
@@ -51,7 +51,8 @@ def probe(nvml: Any = None) -> dict[str, Any]:
     return {"records": records, "version": driver, "cuda_driver": cuda}
 
 
-def _library() -> Any:
+def library() -> Any:
+    """The binding. Raises ProbeFailure where it is not installed."""
     # Under WSL the distribution may carry a library that talks to no driver: take Windows' own first.
     with contextlib.suppress(OSError):
         ctypes.CDLL(_WSL_LIBRARY, mode=ctypes.RTLD_GLOBAL)
@@ -93,12 +94,12 @@ def _device(nvml: Any, handle: Any, index: int, driver: str | None) -> dict[str,
 
     pci = ask("nvmlDeviceGetPciInfo")["value"]
     return {
-        "source": "nvml", "ordinal": index, "bdf": _bdf(nvml, handle), "version": driver,
-        "uuid": _text(ask("nvmlDeviceGetUUID")["value"]), "name": _text(ask("nvmlDeviceGetName")["value"]),
+        "source": "nvml", "ordinal": index, "bdf": bdf(nvml, handle), "version": driver,
+        "uuid": text(ask("nvmlDeviceGetUUID")["value"]), "name": text(ask("nvmlDeviceGetName")["value"]),
         "vendor_id": f"{pci.pciDeviceId & 0xFFFF:04x}" if pci else "10de",
         "device_id": f"{pci.pciDeviceId >> 16:04x}" if pci else None, "driver.version": _told(driver),
         "kind": ask("nvmlDeviceGetVirtualizationMode", lambda mode: "vgpu" if mode == _VGPU_GUEST else None),
-        "display_attached": ask("nvmlDeviceGetDisplayActive", bool), "throttle": _throttle(nvml, ask),
+        "display_attached": ask("nvmlDeviceGetDisplayActive", bool), "throttle": throttle_words(nvml, handle),
         "memory": _memory(nvml, handle),
         "compute": {
             "arch": ask("nvmlDeviceGetCudaComputeCapability", lambda pair: f"sm_{pair[0]}{pair[1]}"),
@@ -139,11 +140,14 @@ def _memory(nvml: Any, handle: Any) -> dict[str, Any]:
     }
 
 
-def _throttle(nvml: Any, ask: Callable[..., dict[str, Any]]) -> list[str]:
-    mask = None
+def throttle_words(nvml: Any, handle: Any) -> list[str]:
+    """Why the clocks are lower than they could be, in the words of nvidia-smi."""
     for name in ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons"):
-        mask = ask(name)["value"] if mask is None else mask
-    return [word for bit, word in _THROTTLE.items() if isinstance(mask, int) and mask & bit]
+        call = getattr(nvml, name, None)
+        mask = _tried(nvml, call, handle)["value"] if call is not None else None
+        if isinstance(mask, int):
+            return [word for bit, word in _THROTTLE.items() if mask & bit]
+    return []
 
 
 def _instances(nvml: Any, handle: Any, parent: dict[str, Any]) -> list[dict[str, Any]]:
@@ -161,7 +165,7 @@ def _instances(nvml: Any, handle: Any, parent: dict[str, Any]) -> list[dict[str,
         found.append({
             "source": "nvml", "ordinal": f"{parent['ordinal']}:{index}",
             "partition_of": parent["uuid"] or parent["bdf"],
-            "uuid": _text(_tried(nvml, nvml.nvmlDeviceGetUUID, instance)["value"]),
+            "uuid": text(_tried(nvml, nvml.nvmlDeviceGetUUID, instance)["value"]),
             "memory": _memory(nvml, instance), "compute": {"units": _told(units)},
         })  # fmt: skip
     return found
@@ -172,14 +176,16 @@ def _linked(nvml: Any, one: Any, other: Any) -> bool:
     return call is not None and _tried(nvml, call, one, other, _P2P_NVLINK)["value"] == _P2P_OK
 
 
-def _bdf(nvml: Any, handle: Any) -> str | None:
+def bdf(nvml: Any, handle: Any) -> str | None:
+    """The PCI address as NVML writes it; None where it does not tell."""
     pci = _tried(nvml, nvml.nvmlDeviceGetPciInfo, handle)["value"]
-    return _text(pci.busId) if pci is not None else None
+    return text(pci.busId) if pci is not None else None
 
 
 def _told(value: Any) -> dict[str, Any]:
     return {"value": value, "status": "unsupported" if value is None else "ok"}
 
 
-def _text(value: Any) -> str | None:
+def text(value: Any) -> str | None:
+    """Older bindings give bytes."""
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else value

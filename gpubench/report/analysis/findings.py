@@ -19,6 +19,8 @@ _CASE_FINDINGS: dict[str, tuple[Severity, str, str]] = {
     "drift": ("warning", "values rise or fall with time", "let the machine settle and take more --sessions"),
     "contended": ("warning", "other processes took more than 5 % of the CPU", "close other programs and run again"),
     "throttled": ("warning", "the device was throttled; no headline", "improve cooling or power, or lower --max-time"),
+    "power-cap": ("info", "the software power limit lowered the clock, as it does on large GPUs under a matrix product",
+                  "compare runs at the same power limit; gpubench detect shows it"),
     "implausible": ("error", "beyond a ceiling or below the clock; excluded from every table",
                     "check it with run --filter on this case and report it as a bug"),
     "software-device": ("warning", "a software adapter runs on the CPU; it is no GPU and takes no headline",

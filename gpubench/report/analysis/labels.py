@@ -15,6 +15,7 @@ NOISY, UNSTABLE = 0.10, 0.25
 TOO_SHORT_S = 1e-3
 CLOCK_STEPS = 100
 FOREIGN_SHARE = 0.05
+POWER_CAP = "sw_power_cap"  # in the words of nvidia-smi
 FIRST_SLOW_Z, FIRST_SLOW_SHARE = 10.0, 1.01
 DRIFT, DRIFT_SAMPLES = 0.5, 20
 OVER_THEORETICAL, OVER_MEASURED = 1.05, 1.10
@@ -54,7 +55,7 @@ def _first_slow(samples: Sequence[float]) -> bool:
 def condition_findings(
     run: Run, outcome: Measurement, sessions: Mapping[int, Sequence[float]], blocks: Blocks
 ) -> list[str]:
-    """Findings about the length of a sample and about other load on the machine."""
+    """Findings about the length of a sample, other load on the machine and the power limit."""
     found = []
     shortest = sample_seconds(blocks)
     step_s = max((worker.clock_step_s for worker in workers(run, outcome.case.device_id)), default=0.0)
@@ -65,6 +66,8 @@ def condition_findings(
         if session.index in sessions and any(load is not None and load > FOREIGN_SHARE for load in loads):
             found.append("contended")
             break
+    if any(POWER_CAP in block.throttle for ours in blocks.values() for block in ours):
+        found.append("power-cap")
     return found
 
 

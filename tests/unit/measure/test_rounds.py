@@ -8,7 +8,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from gpubench import kernels
-from gpubench.measure import protocol, rounds, seat
+from gpubench.measure import blocks, protocol, rounds, seat
 from gpubench.measure.crew import DeviceGone
 from gpubench.measure.plan import Workload
 from gpubench.measure.recorder import Recorder
@@ -176,7 +176,7 @@ class OneWorker:
 def slowly_measured(monkeypatch, wanted):
     """The worker and the outcome of one case whose blocks take 25 s."""
     clock = [0.0]
-    for module in (rounds, seat):
+    for module in (rounds, blocks, seat):
         monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: clock[0]))
     same = Fingerprint(hash="0", fields={})
     run = Run(

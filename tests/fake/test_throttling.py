@@ -1,0 +1,114 @@
+"""What is read beside the blocks, and what becomes of samples that a slowed device gave: every way, scripted."""
+
+from __future__ import annotations
+
+import pytest
+
+CASE = "add/n=1024/float32/library/resident@fake:"
+
+
+def measured(run, word, *more, ops=("--ops", "add", "--sizes", "1k", "--regimes", "resident")):
+    ran = run("--devices", f"fake:cpu,fake:{word}", *ops, *more)
+    assert ran.code == 0, ran.err
+    return ran
+
+
+def blocks_of(ran, word):
+    return ran.outcomes[CASE + word]["blocks"]
+
+
+def used(block):
+    return len(block["wall_s"]) - block["warmup"]
+
+
+def codes(ran):
+    return [warning["code"] for warning in ran.result["warnings"]]
+
+
+def test_clocks_are_read_at_the_start_and_the_end_of_every_block_of_the_gpu_alone(run):
+    ran = measured(run, "gpu")
+    (session,) = ran.result["sessions"]
+    (read,) = session["telemetry"]
+    blocks = blocks_of(ran, "gpu")
+    assert read["device_id"] == "fake:gpu"
+    columns = [read[name] for name in ("clock_hz", "memory_clock_hz", "temperature_c", "power_w", "throttle")]
+    assert {len(column) for column in columns} == {len(read["t_s"])}
+    assert len(read["t_s"]) >= 2 * len(blocks)
+    assert read["t_s"] == sorted(read["t_s"])
+    for block in blocks:
+        assert block["clock_hz"] == [1.98e9] * used(block)
+        assert block["throttle"] == []
+    for block in ran.outcomes["add/n=1024/float32/library/resident@fake:cpu"]["blocks"]:
+        assert block["clock_hz"] is None
+    # A CPU case is timed beside no reading: each lies within a block of the GPU, give or take the exchange.
+    spans = sorted((block["t_s"], name) for name, o in ran.outcomes.items() for block in o["blocks"])
+    for at in read["t_s"]:
+        begun = [name for t, name in spans if t <= at + 0.02]
+        assert begun == [] or begun[-1].endswith("@fake:gpu") or at - spans[len(begun) - 1][0] < 0.05
+    assert "no-telemetry" not in codes(ran)
+
+
+def test_throttled_samples_are_kept_marked_and_taken_again_three_times(run):
+    ran = measured(run, "throttle")
+    blocks = blocks_of(ran, "throttle")
+    assert [block["round"] for block in blocks] == [0, 0, 0, 0], "one block and three tries"
+    for block in blocks:
+        assert used(block) == 5
+        assert block["discarded"] == {str(i): "throttled" for i in range(block["warmup"], len(block["wall_s"]))}
+        assert block["throttle"] == ["hw_thermal_slowdown"]
+    assert "throttled" in ran.out
+    assert "throttled (1 case)" in ran.out
+    assert blocks[-1]["t_s"] - blocks[0]["t_s"] >= 1.3, "pauses of 0.05, 0.25 and 1 s"
+
+
+def test_a_device_that_recovers_is_measured_again_and_carries_no_label(run):
+    ran = measured(run, "cools")
+    first, *rest = blocks_of(ran, "cools")
+    assert len(first["discarded"]) == used(first) == 5
+    assert rest
+    assert all(not block["discarded"] for block in rest)
+    assert sum(used(block) for block in rest) >= 5
+    assert "throttled" not in ran.out
+
+
+def test_a_clock_far_below_that_of_the_warm_up_is_throttling_too(run):
+    ran = measured(run, "slows", "--min-samples", "8")
+    first, *rest = blocks_of(ran, "slows")
+    assert not first["discarded"]
+    assert first["clock_hz"] == [1.98e9] * 5
+    assert len(rest) == 4
+    assert all(len(block["discarded"]) == used(block) for block in rest)
+    assert all(block["throttle"] == [] for block in rest), "no reason was given, the clock says it"
+    assert "throttled (1 case)" in ran.out
+
+
+def test_the_power_cap_is_information_and_costs_no_sample(run):
+    ran = measured(run, "power-cap", "--min-samples", "8")
+    assert all(not block["discarded"] for block in blocks_of(ran, "power-cap"))
+    assert "power-cap (1 case)" in ran.out
+    assert "throttled" not in ran.out
+
+
+@pytest.mark.parametrize(
+    ("word", "why"), [("gauge-hangs", "does not answer"), ("gauge-dies", "the gauge ended")]
+)
+def test_a_driver_that_does_not_answer_ends_and_delays_nothing(run, word, why):
+    ran = measured(run, word, "--sessions", "2", ops=("--ops", "add", "--sizes", "64,1k"))
+    assert all(outcome["type"] == "measurement" for outcome in ran.outcomes.values())
+    assert codes(ran) == ["no-telemetry"], "once a run"
+    (warning,) = ran.result["warnings"]
+    assert warning["severity"] == "info"
+    assert why in warning["message"]
+    assert f"fake:{word}" in warning["message"]
+    assert all(block["clock_hz"] is None for block in blocks_of(ran, word))
+    assert all(session["telemetry"] == [] for session in ran.result["sessions"])
+
+
+@pytest.mark.parametrize(
+    "word", ["gpu", "throttle", "cools", "slows", "power-cap", "gauge-hangs", "gauge-dies"]
+)
+def test_no_table_is_empty(run, word):
+    ran = measured(run, word)
+    rows = [line for line in ran.out.splitlines() if line.lstrip().startswith("1024")]
+    assert rows, ran.out
+    assert all(o["stops"] for o in ran.outcomes.values())

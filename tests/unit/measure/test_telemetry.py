@@ -1,0 +1,176 @@
+"""Whose clocks are read: devices matched by uuid or address, and a reason for each that is not."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from gpubench.detect.probes import nvml_readings
+from gpubench.measure import readings, telemetry
+from gpubench.measure.readings import Reading, Target
+from gpubench.model.facts import Fact
+from gpubench.model.machine import Gpu, Machine
+from gpubench.model.result import Device, Identity
+
+UUID = "GPU-00000000-1111-2222-3333-444444444444"
+
+
+class Nvml:
+    """Two cards; the power of the second one is a secret."""
+
+    NVML_CLOCK_SM, NVML_CLOCK_MEM, NVML_TEMPERATURE_GPU = 1, 2, 0
+
+    class NVMLError(Exception):
+        pass
+
+    def nvmlInit(self):
+        pass
+
+    def nvmlDeviceGetCount(self):
+        return 2
+
+    def nvmlDeviceGetHandleByIndex(self, index):
+        return index
+
+    def nvmlDeviceGetUUID(self, handle):
+        return UUID.replace("444444444444", f"44444444444{handle}")
+
+    def nvmlDeviceGetPciInfo(self, handle):
+        return SimpleNamespace(busId=f"00000000:0{handle + 6}:00.0".encode())
+
+    def nvmlDeviceGetClockInfo(self, handle, kind):
+        return 1980 if kind == self.NVML_CLOCK_SM else 2619
+
+    def nvmlDeviceGetTemperature(self, handle, sensor):
+        return 41 + handle
+
+    def nvmlDeviceGetPowerUsage(self, handle):
+        if handle:
+            raise self.NVMLError("not supported")
+        return 123456
+
+    def nvmlDeviceGetCurrentClocksEventReasons(self, handle):
+        return 0x1 | 0x4 | 0x40
+
+
+def test_a_reading_has_what_the_card_tells_and_none_for_the_rest():
+    found = nvml_readings.sources(
+        [Target("cupy:0", pci="0000:06:00.0"), Target("cupy:1", pci="0000:07:00.0")], {}, Nvml()
+    )
+    assert found["cupy:0"]() == {
+        "clock_hz": 1.98e9, "memory_clock_hz": 2.619e9, "temperature_c": 41.0, "power_w": pytest.approx(123.456),
+        "throttle": ["sw_power_cap", "hw_thermal_slowdown"],
+    }  # fmt: skip
+    assert found["cupy:1"]()["power_w"] is None
+    assert found["cupy:1"]()["temperature_c"] == 42.0
+
+
+@pytest.mark.parametrize(
+    ("target", "temperature"),
+    [
+        (Target("cupy:0", uuid="00000000111122223333444444444441"), 42.0),
+        (Target("cupy:0", uuid="MIG-00000000-1111-2222-3333-999999999999", pci="0000:07:00.0"), 42.0),
+        (Target("cupy:0", pci="00000000:06:00.0"), 41.0),
+    ],
+)
+def test_a_device_is_found_by_uuid_in_any_spelling_or_by_address(target, temperature):
+    absent = {}
+    assert nvml_readings.sources([target], absent, Nvml())["cupy:0"]()["temperature_c"] == temperature
+    assert absent == {}
+
+
+def test_what_the_driver_does_not_list_is_named():
+    absent = {}
+    assert nvml_readings.sources([Target("cupy:0", pci="0000:99:00.0")], absent, Nvml()) == {}
+    assert absent == {"cupy:0": "NVML lists no such GPU"}
+
+
+def test_a_driver_that_refuses_is_a_reason_and_no_exception():
+    class Broken(Nvml):
+        def nvmlInit(self):
+            raise self.NVMLError("Driver Not Loaded")
+
+    absent = {}
+    assert nvml_readings.sources([Target("cupy:0", pci="0000:06:00.0")], absent, Broken()) == {}
+    assert absent == {"cupy:0": "NVML: Driver Not Loaded"}
+
+
+def device(name, kind="gpu", gpu_id=None, identity=None):
+    return Device(
+        id=name,
+        backend=name.partition(":")[0],
+        kind=kind,
+        name="X",
+        api="vulkan",
+        gpu_id=gpu_id,
+        identity=identity,
+    )
+
+
+class Watching:
+    """Stands where a child would: what it is sent, and nothing more."""
+
+    sent: list = []
+
+    def __init__(self, module, env):
+        self.sent = Watching.sent = []
+
+    def write(self, line):
+        self.sent.append(readings.decode_order(line))
+
+    def kill(self, after_s):
+        pass
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """The targets that the gauge is sent for some devices, and what is absent."""
+    monkeypatch.setattr(telemetry, "Child", Watching)
+    machine = Machine(gpus=[Gpu(id="GPU-a", bdf=Fact("0000:06:00.0", "ok", "nvml"))])
+
+    def ask(*devices):
+        Watching.sent = []
+        session = telemetry.of_session(devices, machine, 0.0)
+        return [t for order in Watching.sent for t in order.targets], session.absent()
+
+    return ask
+
+
+def test_a_vulkan_device_is_read_by_the_address_of_the_gpu_that_it_is(asked):
+    nvidia = Identity(vendor_id=0x10DE, device_id=0x2335)
+    targets, absent = asked(device("wgpu:0", gpu_id="GPU-a", identity=nvidia))
+    assert (targets, absent) == ([Target("wgpu:0", None, "0000:06:00.0")], {})
+
+
+def test_a_cuda_device_is_read_by_its_own_identity(asked):
+    own = Identity(uuid="abc", pci="0000:07:00.0", vendor_id=0x10DE)
+    assert asked(device("cupy:0", identity=own))[0] == [Target("cupy:0", "abc", "0000:07:00.0")]
+
+
+def test_the_cpu_and_software_adapters_have_no_clock_to_read_and_nothing_is_started(asked):
+    assert asked(device("numpy:0", "cpu"), device("wgpu:0", "software")) == ([], {})
+    assert Watching.sent == []
+
+
+def test_another_vendor_and_an_unknown_gpu_are_reasons(asked):
+    other = asked(device("wgpu:0", identity=Identity(vendor_id=0x1002)), device("wgpu:1"))
+    assert other[0] == []
+    assert set(other[1]) == {"wgpu:0", "wgpu:1"}
+    assert "NVIDIA" in other[1]["wgpu:0"]
+    assert "which GPU" in other[1]["wgpu:1"]
+
+
+def test_one_warning_for_all_of_them():
+    assert telemetry.warning({}) is None
+    found = telemetry.warning({"wgpu:0": "a", "cupy:0": "a", "wgpu:1": "b"})
+    assert (found.code, found.severity) == ("no-telemetry", "info")
+    assert "cupy:0, wgpu:0, wgpu:1 cannot be read: a; b" in found.message
+
+
+def test_columns_count_time_from_the_session(asked):
+    found = readings.columns(
+        "cupy:0", [Reading("cupy:0", 12.5, 1e9), Reading("cupy:0", 12.6, None, power_w=3.0)], 12.0
+    )
+    assert found.t_s == pytest.approx([0.5, 0.6])
+    assert (found.clock_hz, found.power_w, found.throttle) == ([1e9, None], [None, 3.0], [[], []])
