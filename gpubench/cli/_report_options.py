@@ -19,6 +19,27 @@ Claims = Annotated[
     ),
 ]
 
+Sort = Annotated[
+    str | None,
+    typer.Option(
+        "--sort",
+        metavar="KEY",
+        help="Rows by case, op, n, device, time or speedup; -KEY: largest first.",
+        show_default=False,
+    ),
+]
+Columns = Annotated[
+    str | None,
+    typer.Option(
+        "--columns", metavar="LIST", help="Tables and CSV with these columns only.", show_default=False
+    ),
+]
+
+
+def listed(text: str | None) -> tuple[str, ...]:
+    """The words of a list with commas; none without one."""
+    return tuple(word.strip() for word in (text or "").split(",") if word.strip())
+
 
 def loaded_claims(name: str | None) -> tuple[Claim, ...]:
     """The claims of the file `name`; none without one. Raises InputError."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gpubench.cli._options import FORMAT_NAMES, Ascii, Color
-from gpubench.cli._report_options import Claims, loaded_claims
+from gpubench.cli._report_options import Claims, Columns, Sort, listed, loaded_claims
 from gpubench.errors import GpubenchError, InputError, UsageError
 from gpubench.suggestions import require_choice
 
@@ -52,6 +52,8 @@ def report(
         typer.Option("--baseline", metavar="ID", help="DEVICE, FORM or FORM@DEVICE (default: best CPU form)."),
     ] = None,
     claims: Claims = None,
+    sort: Sort = None,
+    columns: Columns = None,
     filter: Annotated[
         list[str] | None, typer.Option("--filter", metavar="SEL", help="Show these cases only; repeatable.")
     ] = None,
@@ -87,7 +89,7 @@ def report(
     text = reports.drawn(
         analyses, name, width=table_width(to_terminal),
         color=wants_color(color, os.environ, terminal=to_terminal), ascii_only=ascii,
-        sections=_listed(sections), time_unit=time_unit,
+        sections=_listed(sections), time_unit=time_unit, columns=listed(columns), sort=sort,
     )  # fmt: skip
     write_text(text, output)
 

@@ -22,6 +22,8 @@ FORMATS = {
     "go": "go_bench",
 }  # fmt: skip
 
+WITH_COLUMNS = ("table", "plain", "markdown", "csv")
+
 
 def render(
     runs: Sequence[Run],
@@ -83,21 +85,37 @@ def drawn(
     ascii_only: bool = False,
     sections: Sequence[str] | None = None,
     time_unit: str = "auto",
+    columns: Sequence[str] = (),
+    sort: str | None = None,
 ) -> str:
     """The analyses as text with one trailing newline; the same bytes for the same files.
 
     `width` in characters; `sections` by key (None: all but raw); `time_unit` auto, s, ms, us or ns.
-    Raises UsageError for an unknown format, section or unit.
+    `columns` limits tables (and CSV) to these; `sort` is a key of `analysis.order`, with `-` the largest first.
+    Raises UsageError for an unknown format, section, unit, column or key.
     """
     from gpubench.report.formats._options import DEFAULT_SECTIONS, SECTIONS, TIME_UNITS, RenderOptions
 
-    module = importlib.import_module(f"gpubench.report.formats.{FORMATS[require_choice(format, FORMATS, '--format')]}")
+    module = importlib.import_module(
+        f"gpubench.report.formats.{FORMATS[require_choice(format, FORMATS, '--format')]}"
+    )
     chosen = DEFAULT_SECTIONS
     if sections is not None:
         chosen = tuple(require_choice(name, SECTIONS, "--sections") for name in sections)
     options = RenderOptions(
         width=width, color=color, ascii_only=ascii_only, sections=chosen,
-        time_unit=require_choice(time_unit, TIME_UNITS, "--time-unit"),
+        time_unit=require_choice(time_unit, TIME_UNITS, "--time-unit"), columns=tuple(columns),
+        in_order=sort is not None,
     )  # fmt: skip
+    if sort is not None:
+        from gpubench.report.analysis.order import KEYS, ordered
+
+        require_choice(sort.removeprefix("-"), KEYS, "--sort")
+        analyses = [ordered(analysis, sort) for analysis in analyses]
+    if columns and format not in WITH_COLUMNS:
+        raise UsageError(
+            "no-columns", f"--columns does not go with --format {format}", why="other programs read it as a whole",
+            hint=f"take one of these formats: {', '.join(WITH_COLUMNS)}",
+        )  # fmt: skip
     text: str = module.render(analyses, options)
     return text

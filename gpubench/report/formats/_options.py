@@ -13,10 +13,15 @@ TIME_UNITS = ("auto", "s", "ms", "us", "ns")
 
 
 class RenderOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """`width` in characters; `sections` by key, in the order of SECTIONS whatever order they are given in."""
+    """`width` in characters; `sections` by key, in the order of SECTIONS whatever order they are given in.
+
+    `columns`: what tables are cut down to; none: all of theirs. `in_order`: the rows were sorted on request.
+    """
 
     width: int = 80
     color: bool = False
     ascii_only: bool = False
     sections: tuple[str, ...] = DEFAULT_SECTIONS
     time_unit: str = "auto"
+    columns: tuple[str, ...] = ()
+    in_order: bool = False

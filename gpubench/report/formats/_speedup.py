@@ -21,8 +21,15 @@ _LEFT_OUT = "Sizes of the break-even search alone are left out; "
 _IN_MARKDOWN, _BELOW = "--format markdown has them.", "the table of every ratio has them."
 
 
-def speedup_sections(analysis: Analysis, unit: str, *, full: bool) -> tuple[Section, ...]:
-    """The tables with a column per regime; `full`: and, folded, a row for each ratio with both times."""
+def speedup_sections(
+    analysis: Analysis, unit: str, *, full: bool, in_order: bool = False
+) -> tuple[Section, ...]:
+    """The tables with a column per regime; `full`: and, folded, a row for each ratio with both times.
+
+    `in_order`: the rows alone, as they stand in the analysis.
+    """
+    if in_order:
+        return (_section(analysis, unit, full=True, elsewhere=_BELOW, in_order=True),)
     if not full:
         return (_section(analysis, unit, full=False, elsewhere=_IN_MARKDOWN),)
     pivots, rows = (_section(analysis, unit, full=full, elsewhere=_BELOW) for full in (False, True))
@@ -31,7 +38,7 @@ def speedup_sections(analysis: Analysis, unit: str, *, full: bool) -> tuple[Sect
     return pivots, msgspec.structs.replace(rows, title="Every speedup, with both times", folded=True)
 
 
-def _section(analysis: Analysis, unit: str, *, full: bool, elsewhere: str) -> Section:
+def _section(analysis: Analysis, unit: str, *, full: bool, elsewhere: str, in_order: bool = False) -> Section:
     """A table per op and dtype; software adapters after all devices; without a GPU, the CPU's forms."""
     headline = [row for row in analysis.speedups if row.kind == "headline"]
     real = [row for row in headline if row.case.device_kind != "software"]
@@ -45,7 +52,9 @@ def _section(analysis: Analysis, unit: str, *, full: bool, elsewhere: str) -> Se
         words = where_legend(row.case.case for row in software)
         notes[0] += f"; {words}; {how}" if how else f"; {words}"
     tables = [
-        (rows_table if full else pivot_table)(analysis, group, unit, "" if shared else note)
+        rows_table(analysis, group, unit, "" if shared else note, in_order=in_order)
+        if full
+        else pivot_table(analysis, group, unit, "" if shared else note)
         for group, note in zip(groups, notes, strict=True)
     ]
     lines = _lines(analysis, real, how, shared=shared) if real else []

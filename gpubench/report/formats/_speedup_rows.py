@@ -12,18 +12,23 @@ from gpubench.report.formats._numbers import legend, mark, ratio_text, short_rat
 SIDES = {"software": "adapter", "hybrid": "hybrid"}
 
 
-def rows_table(analysis: Analysis, rows: Sequence[Speedup], unit: str, note: str) -> Table:
-    """All of `rows`: one device after the other, one regime after the other, sizes ascending."""
+def rows_table(
+    analysis: Analysis, rows: Sequence[Speedup], unit: str, note: str, *, in_order: bool = False
+) -> Table:
+    """All of `rows`: one device after the other, one regime after the other, sizes ascending; `in_order`: as they
+    are."""
     first = rows[0].case
     library = library_ratios(analysis, rows)
     against = "CPU" if rows[0].baseline.device_kind == "cpu" else "baseline"
     columns = (
-        Column("device"), Column("data"), Column("n", right=True), Column(against, right=True),
-        Column(SIDES.get(first.device_kind, "GPU"), right=True), Column("speedup", right=True),
-        *([Column("lib/lib", right=True)] if library else []),
+        Column("device"), Column("data"), Column("n", right=True), Column(against, right=True, rank=2),
+        Column(SIDES.get(first.device_kind, "GPU"), right=True, rank=1), Column("speedup", right=True),
+        *([Column("lib/lib", right=True, rank=3)] if library else []),
     )  # fmt: skip
     body = []
-    for row in sorted(rows, key=lambda row: (row.case.case.device_id, regime_order(row.case.case))):
+    if not in_order:
+        rows = sorted(rows, key=lambda row: (row.case.case.device_id, regime_order(row.case.case)))
+    for row in rows:
         case = row.case.case
         beside = library.get((case.workload, case.regime_id, case.device_id))
         beside_text = short_ratio_text(beside.ratio) + mark(beside.label) if beside else "-"

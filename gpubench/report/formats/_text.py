@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from gpubench.model.result import Run
 from gpubench.report.analysis.roofline import measures_roofs
@@ -13,6 +13,7 @@ from gpubench.report.formats._anatomy import anatomy_section
 from gpubench.report.formats._breakeven import break_even_section
 from gpubench.report.formats._chart import TITLE, chart_section
 from gpubench.report.formats._claims import claims_section
+from gpubench.report.formats._columns import limited
 from gpubench.report.formats._details import environment_section, raw_section
 from gpubench.report.formats._document import Document, Section, printable
 from gpubench.report.formats._gates import gates_section
@@ -30,6 +31,17 @@ _ENDINGS = {
 }  # fmt: skip
 
 
+def documents(
+    analyses: Sequence[Analysis], options: RenderOptions, *, full: bool = False, charts: bool = False
+) -> list[Document]:
+    """The reports of all runs, their tables limited to the columns that were asked for.
+
+    Raises UsageError for a column that no table has.
+    """
+    found = [document(analysis, options, full=full, charts=charts) for analysis in analyses]
+    return limited(found, options.columns)
+
+
 def document(
     analysis: Analysis, options: RenderOptions, *, full: bool = False, charts: bool = False
 ) -> Document:
@@ -45,7 +57,7 @@ def document(
         "verdict": lambda: _verdict_section(analysis),
         GATES: lambda: gates_section(analysis),
         "breakeven": lambda: break_even_section(analysis, full=full),
-        "speedup": lambda: speedup_sections(analysis, unit, full=full),
+        "speedup": lambda: speedup_sections(analysis, unit, full=full, in_order=options.in_order),
         "chart": lambda: _charts(analysis, options, charts, asked=asked),
         "skipped": lambda: skipped_section(analysis, full=full),
         "anatomy": lambda: anatomy_section(analysis, unit, full=full, every_size=full or asked),

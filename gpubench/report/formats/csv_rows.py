@@ -10,6 +10,7 @@ from gpubench.report.analysis.types import Analysis, CaseResult, RoofShare, Spee
 from gpubench.report.formats._document import printable
 from gpubench.report.formats._estimated import speedup_of
 from gpubench.report.formats._options import RenderOptions
+from gpubench.suggestions import require_choice
 
 COLUMNS = (
     "run_id", "case_id", "op", "n", "dtype", "form", "regime", "calls", "device", "device_name", "outcome", "reason",
@@ -22,9 +23,13 @@ Value = str | int | float | None
 
 
 def render(analyses: Sequence[Analysis], options: RenderOptions) -> str:
-    """A heading and the cases of all runs. No option changes it: other programs read it."""
+    """A heading and the cases of all runs. Of the options only `columns` changes it: other programs read it.
+
+    Raises UsageError for an unknown column.
+    """
     text = io.StringIO()
-    writer = csv.DictWriter(text, COLUMNS, lineterminator="\n", restval="")
+    columns = [require_choice(name, COLUMNS, "--columns") for name in options.columns] or COLUMNS
+    writer = csv.DictWriter(text, columns, lineterminator="\n", restval="", extrasaction="ignore")
     writer.writeheader()
     for analysis in analyses:
         names = {device.id: device.name for device in analysis.run.devices}

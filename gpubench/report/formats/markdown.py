@@ -22,9 +22,9 @@ _LEAD = ("verdict", "gates", "breakeven", "reuse", "speedup", "chart", "hybrid",
 
 def render(analyses: Sequence[Analysis], options: RenderOptions) -> str:
     """The reports of all runs, one after the other."""
-    from gpubench.report.formats._text import document  # a comparison draws without it
+    from gpubench.report.formats._text import documents  # a comparison draws without it
 
-    return draw([arranged(document(analysis, options, full=True)) for analysis in analyses], options)
+    return draw([arranged(found) for found in documents(analyses, options, full=True)], options)
 
 
 def arranged(report: Document) -> Document:

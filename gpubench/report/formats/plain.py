@@ -23,9 +23,9 @@ GAP = "  "
 
 def render(analyses: Sequence[Analysis], options: RenderOptions) -> str:
     """The reports of all runs, one after the other."""
-    from gpubench.report.formats._text import document  # a comparison draws without it
+    from gpubench.report.formats._text import documents  # a comparison draws without it
 
-    return draw([document(analysis, options) for analysis in analyses], options)
+    return draw(documents(analyses, options), options)
 
 
 def draw(documents: Sequence[Document], options: RenderOptions) -> str:

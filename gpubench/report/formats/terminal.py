@@ -21,9 +21,9 @@ _STYLES: dict[Tone, str] = {"plain": "", "good": "green", "bad": "red", "muted":
 
 def render(analyses: Sequence[Analysis], options: RenderOptions) -> str:
     """The reports of all runs as the characters for a terminal of `options.width` columns."""
-    from gpubench.report.formats._text import document  # a comparison draws without it
+    from gpubench.report.formats._text import documents  # a comparison draws without it
 
-    return draw([document(analysis, options, charts=True) for analysis in analyses], options)
+    return draw(documents(analyses, options, charts=True), options)
 
 
 def draw(documents: Sequence[Document], options: RenderOptions) -> str:
