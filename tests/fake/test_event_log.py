@@ -1,0 +1,102 @@
+"""Events of a run while it happens: real workers, a scripted device."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+SMALL = (
+    "run",
+    "--ops",
+    "relu",
+    "--sizes",
+    "1k,4k",
+    "--backends",
+    "fake,numpy",
+    "--max-time",
+    "20ms",
+    "--no-progress",
+)
+
+
+def events(text):
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def outcome_lines(found):
+    """The last word on each case, and what follows from all of them."""
+    cases = {line["id"]: line for line in found if line["reason"] == "case-complete"}
+    rest = [line for line in found if line["reason"] in ("speedup", "break-even", "run-complete")]
+    warnings = [line for line in found if line["reason"] == "warning"]
+    return cases, rest, sorted(warnings, key=json.dumps)
+
+
+@pytest.mark.parametrize("sessions", ["1", "2"])
+def test_the_log_ends_with_what_report_says(gpubench, tmp_path, sessions):
+    done = gpubench(*SMALL, "--sessions", sessions, "-o", "r.json", "-o", "r.jsonl", "--format", "jsonl")
+    assert done.returncode == 0, done.stderr
+    told = (tmp_path / "r.jsonl").read_text()
+    assert done.stdout == told
+    again = gpubench("report", "r.json", "--format", "jsonl")
+    live, saved = events(told), events(again.stdout)
+    assert live[0] == saved[0]
+    assert outcome_lines(live) == outcome_lines(saved)
+    starts = [line for line in live if line["reason"] == "case-start"]
+    assert {line["session"] for line in starts} == set(range(int(sessions)))
+
+
+def test_events_come_while_the_run_goes_on(tmp_path, cache_folder):
+    """Each line is there as soon as it is true: the reader has the first case before the run has ended."""
+    command = [
+        sys.executable,
+        "-m",
+        "gpubench",
+        *SMALL,
+        "--max-time",
+        "2s",
+        "--precision",
+        "0.001",
+        "--min-samples",
+        "50",
+    ]
+    run = subprocess.Popen(
+        [*command, "--no-save", "--format", "jsonl"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+        cwd=tmp_path, env={**os.environ, "HOME": str(tmp_path)},
+    )  # fmt: skip
+    with run:
+        assert run.stdout is not None
+        seen = []
+        for line in run.stdout:
+            seen.append(json.loads(line)["reason"])
+            if seen[-1] == "case-complete":
+                break
+        assert run.poll() is None
+        assert seen[:2] == ["run-start", "case-start"]
+        run.send_signal(signal.SIGINT)
+        rest = events(run.stdout.read())
+    assert run.returncode == 130
+    assert rest[-1]["reason"] == "run-complete"
+    assert (rest[-1]["exit_reason"], rest[-1]["complete"]) == ("interrupted", False)
+
+
+def test_a_failure_is_told_with_its_cause(gpubench):
+    done = gpubench(
+        "run", "--ops", "relu", "--sizes", "1k", "--devices", "fake:wrong", "--quick", "--no-save", "--no-progress",
+        "--format", "jsonl",
+    )  # fmt: skip
+    found = [line for line in events(done.stdout) if line["reason"] == "case-complete"]
+    assert done.returncode == 1
+    assert {line["cause"] for line in found} == {"wrong-result"}
+    assert events(done.stdout)[-1]["exit_reason"] == "wrong-result"
+
+
+def test_a_log_that_cannot_be_written_is_refused_before_anything_is_measured(gpubench):
+    done = gpubench(*SMALL, "-o", "no-such-folder/r.jsonl")
+    assert done.returncode != 0
+    assert "no-such-folder/r.jsonl" in done.stderr
+    assert done.stdout == ""

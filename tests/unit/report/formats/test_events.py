@@ -1,0 +1,91 @@
+"""JSON lines: one event a line, told apart by `reason`, whatever the run went through."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+
+import jsonschema
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpubench.report import render
+from gpubench.report.formats._events import CaseComplete, EventLine
+from gpubench.store.schemas import document_schema
+from tests.unit.report.builders import case, failed, measured, planned, run_of, skipped
+from tests.unit.report.samples import cpu_run, full_run, interrupted_run, software_run
+
+REASONS = ["run-start", "case-start", "case-complete", "speedup", "break-even", "warning", "run-complete"]
+VALIDATOR = jsonschema.Draft202012Validator(document_schema("gpubench-events", EventLine))
+OUTCOMES = {
+    "measured": lambda what: measured(what, 1e-3),
+    "no-samples": lambda what: measured(what, 1e-3, factors=()),
+    "skipped": skipped,
+    "failed": failed,
+    "planned": planned,
+}
+
+
+def lines(*runs):
+    text = render(list(runs), "jsonl")
+    assert text.isascii()
+    assert text.splitlines() == text.removesuffix("\n").split("\n")
+    return [json.loads(line) for line in text.splitlines()]
+
+
+@pytest.mark.parametrize("make", [full_run, cpu_run, software_run, interrupted_run, lambda: run_of([])])
+def test_every_line_is_an_event_of_the_schema(make):
+    found = lines(make())
+    for line in found:
+        VALIDATOR.validate(line)
+        msgspec.convert(line, EventLine)
+        assert next(iter(line)) == "reason"
+    assert [line["reason"] for line in (found[0], found[-1])] == ["run-start", "run-complete"]
+    order = [REASONS.index(line["reason"]) for line in found if not line["reason"].startswith("case-")]
+    assert order == sorted(order)
+
+
+@settings(max_examples=40)
+@given(st.lists(st.sampled_from(sorted(OUTCOMES)), max_size=8), st.text(max_size=200))
+def test_each_case_completes_once_and_says_what_is_known(kinds, detail):
+    outcomes = [OUTCOMES[kind](case(n=64 * (i + 1), device="cupy:0")) for i, kind in enumerate(kinds)]
+    outcomes = [
+        msgspec.structs.replace(outcome, detail=detail) if hasattr(outcome, "detail") else outcome
+        for outcome in outcomes
+    ]
+    found = lines(run_of(outcomes))
+    for line in found:
+        VALIDATOR.validate(line)
+    complete = [msgspec.convert(line, CaseComplete) for line in found if line["reason"] == "case-complete"]
+    assert Counter(line.id for line in complete) == Counter(outcome.id for outcome in outcomes)
+    for line in complete:
+        assert (line.typical is None) == (line.cause is not None)
+        if line.typical is not None:
+            assert line.typical.lower_bound <= line.typical.estimate <= line.typical.upper_bound
+    started = {line["id"] for line in found if line["reason"] == "case-start"}
+    assert started == {line.id for line in complete if line.outcome in ("measurement", "failure")}
+
+
+def test_a_run_tells_how_it_ended():
+    end = lines(interrupted_run())[-1]
+    assert end == {"reason": "run-complete", "exit_code": 0, "exit_reason": "interrupted", "complete": False}
+
+
+def test_several_runs_follow_one_another():
+    found = [line["reason"] for line in lines(full_run(), cpu_run())]
+    assert found.count("run-start") == found.count("run-complete") == 2
+    assert found.index("run-complete") + 1 == len(found) - 1 - found[::-1].index("run-start")
+
+
+def test_break_even_and_speedup_have_the_numbers_of_the_report():
+    document = json.loads(render([full_run()], "json"))
+    found = lines(full_run())
+    told = [line for line in found if line["reason"] == "break-even"]
+    assert [(row["verdict"], row["n"], row["regime"]) for row in told] == [
+        (row["verdict"], row["n"], row["regime"]) for row in document["break_even"]
+    ]
+    ratios = {(line["id"], line["kind"]): line["ratio"] for line in found if line["reason"] == "speedup"}
+    assert document["speedups"]
+    assert all(ratios[row["id"], row["kind"]] == row["ratio"] for row in document["speedups"])
