@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from gpubench.cli._ci_options import Annotations, FailOn, Marker, MaxBytes, MinSpeedup, Summary
 from gpubench.cli._options import FORMAT_NAMES, Ascii, Color
 from gpubench.cli._report_options import Claims, Columns, Sort, listed, loaded_claims
 from gpubench.errors import GpubenchError, InputError, UsageError
 from gpubench.suggestions import require_choice
-
-if TYPE_CHECKING:
-    from gpubench.model.result import Run
 
 _SUFFIXES = {
     ".md": "markdown", ".json": "json", ".jsonl": "jsonl", ".csv": "csv", ".html": "html",
@@ -66,12 +64,19 @@ def report(
     time_unit: Annotated[
         str, typer.Option("--time-unit", metavar="auto|s|ms|us|ns", help="Unit of times in tables.")
     ] = "auto",
+    min_speedup: MinSpeedup = None,
+    fail_on: FailOn = None,
+    summary: Summary = False,
+    annotations: Annotations = "auto",
+    marker: Marker = None,
+    max_bytes: MaxBytes = None,
     color: Color = "auto",
     ascii: Ascii = False,
-) -> None:
+) -> int:
     """Render saved results: verdict, break-even, speedup, where the time goes, warnings."""
     from gpubench import report as reports
     from gpubench import store
+    from gpubench.cli import _ci, _demands
 
     to_terminal = output in (None, "-") and sys.stdout.isatty()
     name = chosen_format(format, output, to_terminal)
@@ -81,17 +86,28 @@ def report(
         from gpubench import selectors
 
         keep = selectors.selection(filter or [], skip or [])
+    told = _ci.ci(summary, annotations, marker, max_bytes, os.environ, formats=[name])
+    demands = _demands.demands(min_speedup or [], fail_on)
     if output is not None:
         store.check_writable(output)
+    paths = files or [_newest(results_dir)]
     analyses = reports.analysed(
-        _load(files or [], results_dir), baseline=baseline, keep=keep, claims=loaded_claims(claims)
-    )
+        [store.load(path) for path in paths], baseline=baseline, keep=keep, claims=loaded_claims(claims),
+        demands=demands,
+    )  # fmt: skip
+    _demands.require_measured(demands, analyses)
     text = reports.drawn(
         analyses, name, width=table_width(to_terminal),
         color=wants_color(color, os.environ, terminal=to_terminal), ascii_only=ascii,
         sections=_listed(sections), time_unit=time_unit, columns=listed(columns), sort=sort,
     )  # fmt: skip
-    write_text(text, output)
+    write_text(told.comment(text, name), output)
+    code = _demands.exit_code(analyses)
+    told.tell_reports(
+        analyses, code, paths[0],
+        markdown=lambda: reports.drawn(analyses, "markdown", sections=_listed(sections), time_unit=time_unit),
+    )  # fmt: skip
+    return code
 
 
 def chosen_format(format: str | None, output: str | None, to_terminal: bool) -> str:
@@ -129,11 +145,9 @@ def table_width(to_terminal: bool) -> int:
     return max(_NARROWEST, min(_WIDEST, shutil.get_terminal_size((_PLAIN_WIDTH, 24)).columns))
 
 
-def _load(files: Sequence[str], results_dir: Path) -> list[Run]:
+def _newest(results_dir: Path) -> str:
     from gpubench import store
 
-    if files:
-        return [store.load(file) for file in files]
     found = store.newest([results_dir]) or store.newest([store.user_data_dir() / "results"])
     if found is None:
         raise InputError(
@@ -141,7 +155,7 @@ def _load(files: Sequence[str], results_dir: Path) -> list[Run]:
             why=f"no result file in {results_dir} nor in the user's data folder",
             hint="run `gpubench run` first, or name a FILE",
         )  # fmt: skip
-    return [store.load(found)]
+    return str(found)
 
 
 def _listed(sections: str | None) -> list[str] | None:

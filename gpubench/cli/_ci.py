@@ -1,0 +1,142 @@
+"""What `run`, `report` and `compare` tell a continuous integration: summary, messages, outputs, comment."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from gpubench.errors import GpubenchError, UsageError
+from gpubench.suggestions import require_choice
+
+if TYPE_CHECKING:
+    from gpubench.report.analysis import Analysis
+    from gpubench.report.ci import Outcome
+
+# GitHub throws away what exceeds 1024 KiB of one step.
+SUMMARY_BYTES = 999_999
+COMMENT_BYTES = 65_000
+_MARKER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,99}")
+
+
+class Ci(msgspec.Struct, frozen=True, kw_only=True):
+    """Where to tell, checked before anything is measured. `summary` and `outputs` are files to append to."""
+
+    summary: str | None
+    outputs: str | None
+    annotated: bool
+    marker: str | None
+    max_bytes: int | None
+
+    def comment(self, text: str, format: str) -> str:
+        """Markdown with its marker and within its limit; any other format as it is."""
+        if format != "markdown":
+            return text
+        from gpubench.report.ci import fitting
+
+        text = fitting.marked(text, self.marker) if self.marker else text
+        limit = self.max_bytes or (COMMENT_BYTES if self.marker else None)
+        return text if limit is None else fitting.fitted(text, limit)
+
+    def tell(self, found: Callable[[], Outcome], markdown: Callable[[], str], result_file: str | None) -> None:
+        """After the report: summary, outputs, messages. Whatever nobody asked for is not computed."""
+        if self.summary is not None:
+            _append(self.summary, _below_limit(self.summary, markdown()))
+        if self.outputs is not None:
+            from gpubench.report.ci.outputs import outputs
+
+            _append(self.outputs, outputs(found(), result_file))
+        if self.annotated:
+            from gpubench.report.ci.messages import messages
+
+            for line in messages(found()):
+                print(line, file=sys.stderr)
+
+    def tell_reports(
+        self,
+        analyses: Sequence[Analysis],
+        exit_code: int,
+        result_file: str | None,
+        *,
+        markdown: Callable[[], str],
+    ) -> None:
+        """`tell` of reports; `exit_code` is how the command ends."""
+
+        def found() -> Outcome:
+            from gpubench.report.ci import of_reports
+
+            return of_reports(analyses, exit_code)
+
+        self.tell(found, markdown, result_file)
+
+
+def ci(
+    summary: bool, annotations: str, marker: str | None, max_bytes: int | None, environ: Mapping[str, str],
+    *, formats: Iterable[str],
+) -> Ci:  # fmt: skip
+    """The options as checked values; `formats` are those of all that is written. Raises UsageError."""
+    require_choice(annotations, ("auto", "always", "never"), "--annotations")
+    if marker is not None and not _MARKER.fullmatch(marker):
+        raise UsageError(
+            "bad-marker", f"--marker: {marker[:40]!r} is not usable",
+            why="a marker stands inside a comment: letters, digits and . _ / -, at most 100",
+            hint="write it as --marker benchmarks",
+        )  # fmt: skip
+    if (marker is not None or max_bytes is not None) and "markdown" not in formats:
+        option = "--marker" if marker is not None else "--max-bytes"
+        raise UsageError(
+            "not-markdown", f"{option} is about Markdown, and none is written",
+            why="other formats have no comments and are not shortened", hint="add --format markdown or -o FILE.md",
+        )  # fmt: skip
+    return Ci(
+        summary=_summary_file(environ) if summary else None,
+        outputs=environ.get("GITHUB_OUTPUT") or None,
+        annotated=annotations == "always"
+        or (annotations == "auto" and environ.get("GITHUB_ACTIONS") == "true"),
+        marker=marker,
+        max_bytes=max_bytes,
+    )
+
+
+def _summary_file(environ: Mapping[str, str]) -> str:
+    path = environ.get("GITHUB_STEP_SUMMARY", "")
+    if not path:
+        raise UsageError(
+            "no-summary", "--summary has nowhere to write to",
+            why="GITHUB_STEP_SUMMARY is not set, as it is in a step of GitHub Actions",
+            hint="leave --summary out here, or take -o FILE.md",
+        )  # fmt: skip
+    _append(path, "")  # found out before measuring, not after
+    return path
+
+
+def _below_limit(path: str, text: str) -> str:
+    """What of `text` may be added to the summary of this step; what it has already stays."""
+    from gpubench.report.ci import fitting
+
+    written = _read(path)
+    gap = "" if not written or written.endswith(b"\n") else "\n"
+    found = fitting.fitted(text, SUMMARY_BYTES - len(written) - len(gap))
+    if not found:
+        print("warning: the summary of this step is full; the report was left out of it", file=sys.stderr)
+        return ""
+    return gap + found
+
+
+def _read(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.read()
+
+
+def _append(path: str, text: str) -> None:
+    try:
+        with open(path, "a", encoding="utf-8", newline="\n") as file:
+            file.write(text)
+    except OSError as error:
+        raise GpubenchError(
+            "cannot-write", f"cannot write {path}", why=error.strerror or str(error),
+            hint="GITHUB_STEP_SUMMARY and GITHUB_OUTPUT have to name files that can be written",
+        ) from error  # fmt: skip
