@@ -14,7 +14,8 @@ def measured(run, word, *more, ops=("--ops", "add", "--sizes", "1k", "--regimes"
 
 
 def blocks_of(ran, word):
-    return ran.outcomes[CASE + word]["blocks"]
+    """Of the first session: on a busy machine it may be repeated."""
+    return [block for block in ran.outcomes[CASE + word]["blocks"] if block["session"] == 0]
 
 
 def used(block):
@@ -27,7 +28,7 @@ def codes(ran):
 
 def test_clocks_are_read_at_the_start_and_the_end_of_every_block_of_the_gpu_alone(run):
     ran = measured(run, "gpu")
-    (session,) = ran.result["sessions"]
+    session = ran.result["sessions"][0]
     (read,) = session["telemetry"]
     blocks = blocks_of(ran, "gpu")
     assert read["device_id"] == "fake:gpu"
@@ -41,7 +42,8 @@ def test_clocks_are_read_at_the_start_and_the_end_of_every_block_of_the_gpu_alon
     for block in ran.outcomes["add/n=1024/float32/library/resident@fake:cpu"]["blocks"]:
         assert block["clock_hz"] is None
     # A CPU case is timed beside no reading: each lies within a block of the GPU, give or take the exchange.
-    spans = sorted((block["t_s"], name) for name, o in ran.outcomes.items() for block in o["blocks"])
+    first = [(b["t_s"], name) for name, o in ran.outcomes.items() for b in o["blocks"] if b["session"] == 0]
+    spans = sorted(first)
     for at in read["t_s"]:
         begun = [name for t, name in spans if t <= at + 0.02]
         assert begun == [] or begun[-1].endswith("@fake:gpu") or at - spans[len(begun) - 1][0] < 0.05
@@ -95,8 +97,7 @@ def test_the_power_cap_is_information_and_costs_no_sample(run):
 def test_a_driver_that_does_not_answer_ends_and_delays_nothing(run, word, why):
     ran = measured(run, word, "--sessions", "2", ops=("--ops", "add", "--sizes", "64,1k"))
     assert all(outcome["type"] == "measurement" for outcome in ran.outcomes.values())
-    assert codes(ran) == ["no-telemetry"], "once a run"
-    (warning,) = ran.result["warnings"]
+    (warning,) = [w for w in ran.result["warnings"] if w["code"] == "no-telemetry"]
     assert warning["severity"] == "info"
     assert why in warning["message"]
     assert f"fake:{word}" in warning["message"]
