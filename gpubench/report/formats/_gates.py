@@ -16,9 +16,10 @@ def gates_section(analysis: Analysis) -> Section:
 def gate_text(gate: Gate) -> str:
     """`min-speedup matmul=5x: FAILED: below 5x: matmul/n=64/...`."""
     name = gate_name(gate)
-    parts = [part for part in (gate.reason, _cases(_breach(gate), gate.low)) if part]
-    parts += [_cases("no number", gate.missing)] if gate.missing else []
-    near = _cases(f"{gate.least:g}x lies inside the interval", gate.near) if gate.near else ""
+    below = f"below {gate.least:g}x: " if gate.least is not None else ""
+    found = (gate.reason or "", _cases(below, gate.low), _cases("no number: ", gate.missing))
+    parts = [part for part in found if part]
+    near = _cases(f"{gate.least:g}x lies inside the interval of ", gate.near)
     if not gate.passed:
         return f"{name}: FAILED: {'; '.join([*parts, *([near] if near else [])])}"
     return f"{name}: passed, but {near}" if near else f"{name}: passed"
@@ -29,12 +30,8 @@ def gate_name(gate: Gate) -> str:
     return printable(f"{gate.name} {gate.selector}" if gate.selector else gate.name)
 
 
-def _breach(gate: Gate) -> str:
-    return f"below {gate.least:g}x" if gate.least is not None else gate.name
-
-
 def _cases(what: str, ids: tuple[str, ...]) -> str:
     if not ids:
         return ""
     more = f" and {len(ids) - MOST_IDS} more" if len(ids) > MOST_IDS else ""
-    return printable(f"{what}: {', '.join(ids[:MOST_IDS])}{more}")
+    return printable(f"{what}{', '.join(ids[:MOST_IDS])}{more}")
