@@ -17,7 +17,7 @@ CAPTION = (
     "Shares of the wall time of one call that copies both ways. Each part is timed alone; in the call they overlap, so "
     "the rest may be negative and then stands to the left of 0."
 )
-NAMES = tuple(part.removesuffix("_s") for part in PARTS) + ("rest",)
+NAMES = (*(part.removesuffix("_s") for part in PARTS), "rest")
 # Copies are blue, the kernel is orange, what the host does besides is grey: light and dark backgrounds alike.
 COLORS = ("#9aa3af", "#3d8fd1", "#c9b458", "#e07b39", "#8a6fb0", "#7cc0ea", "#6b7280")
 STEP = 20  # points of height for a bar
@@ -27,7 +27,7 @@ def anatomy_chart(analysis: Analysis, unit: str) -> Chart:
     """Parts of each `transfer-always` case that has them."""
     return Chart(
         id="anatomy", section="anatomy", title="Where the time goes", caption=CAPTION, columns=COLUMNS,
-        rows=_rows(analysis, unit), spec=_spec(),
+        rows=_rows(analysis, unit), spec=_spec(), bars="bar", step=STEP,
     )  # fmt: skip
 
 
@@ -41,7 +41,7 @@ def _rows(analysis: Analysis, unit: str) -> Rows:
             continue
         seconds = {name: getattr(parts, f"{name}_s") for name in NAMES[:-1]} | {"rest": parts.residual_s}
         found.setdefault(series_of(row.case), []).extend(
-            common(row, best)
+            common(row, best, regime=False)
             | {
                 "bar": f"{row.case.params['n']} {row.case.device_id}", "part": name, "order": i,
                 "value": short(value / parts.whole_s), "time": seconds_text(value, unit),
@@ -55,10 +55,20 @@ def _rows(analysis: Analysis, unit: str) -> Rows:
 def _spec() -> Row:
     import altair
 
-    chart = altair.Chart(axes.named()).mark_bar(height=STEP - 6).encode(
-        x=altair.X("sum(value):Q", title="share of the whole call", axis=altair.Axis(format="%", tickCount=5), stack="zero"),
-        y=altair.Y("bar:N", title=None, sort=altair.EncodingSortField("n", op="min"), axis=altair.Axis(labelLimit=120, ticks=False)),
-        color=altair.Color("part:N", scale=altair.Scale(domain=list(NAMES), range=list(COLORS)), legend=altair.Legend(title=None, columns=4)),
-        order="order:Q", tooltip=axes.tooltip(COLUMNS),
+    parts = altair.Scale(domain=list(NAMES), range=list(COLORS))
+    share = altair.X(
+        "sum(value):Q", title="share of the whole call", stack="zero", axis=altair.Axis(format="%", tickCount=5)
+    )
+    bar = altair.Y(
+        "bar:N", title=None, sort=altair.EncodingSortField("n", op="min"),
+        axis=altair.Axis(labelLimit=120, ticks=False),
     )  # fmt: skip
-    return axes.finished(chart.properties(height=altair.Step(STEP)), CAPTION, height=None)
+    chart = (
+        altair.Chart(axes.named())
+        .mark_bar(height=STEP - 6)
+        .encode(
+            x=share, y=bar, order="order:Q", tooltip=axes.tooltip(COLUMNS),
+            color=altair.Color("part:N", scale=parts, legend=altair.Legend(title=None, columns=4)),
+        )
+    )  # fmt: skip
+    return axes.finished(chart, CAPTION)

@@ -45,11 +45,13 @@ def log_axis(field: str, title: str, label: str = SI, *, x: bool = False) -> Any
     import altair
 
     scale = "x" if x else "y"
-    decade = "abs(log(datum.value) / LN10 - round(log(datum.value) / LN10)) < 1e-6"
+    power = "log(datum.value) / LN10"
+    lead = f"round(datum.value / pow(10, floor({power} + 1e-9)))"
     few = f"domain('{scale}')[1] / domain('{scale}')[0] < 200"
+    told = f"{lead} == 1 || ({few} && ({lead} == 2 || {lead} == 5))"
     axis = altair.Axis(
-        labelExpr=f"{decade} || {few} ? {label} : ''", labelOverlap="greedy", tickCount=6, ticks=False,
-        gridOpacity=altair.condition(decade, altair.value(1), altair.value(0.3)),
+        labelExpr=f"{told} ? {label} : ''", labelOverlap="greedy", tickCount=6, ticks=False,
+        gridOpacity=altair.condition(f"abs({power} - round({power})) < 1e-6", altair.value(1), altair.value(0.3)),
     )  # fmt: skip
     kind = altair.X if x else altair.Y
     return kind(f"{field}:Q", title=title, scale=altair.Scale(type="log", nice=False, padding=8), axis=axis)
@@ -61,7 +63,7 @@ def accent(devices: Sequence[str], *, fill: bool = False) -> Any:
 
     scale = altair.Scale(domain=list(devices))
     if fill:
-        return altair.Fill("device:N", scale=scale, legend=None)
+        return altair.Fill("device:N", scale=scale, legend=altair.Legend(title="device"))
     return altair.Color("device:N", scale=scale, legend=altair.Legend(title="device"))
 
 
@@ -98,13 +100,7 @@ def tooltip(columns: Sequence[tuple[str, str]]) -> list[Any]:
     return [altair.Tooltip(f"{field}:N", title=title) for field, title in columns]
 
 
-def finished(chart: Any, description: str, *, height: int | None = HEIGHT) -> dict[str, Any]:
-    """The spec as data, as wide as what holds it. Bars bring their own height."""
-    if height is not None:
-        chart = chart.properties(height=height)
-    spec: dict[str, Any] = chart.properties(
-        width="container", description=description, autosize={"type": "fit-x", "contains": "padding"}
-    ).to_dict()
-    # The theme is chosen where the chart is drawn; a name that counts charts would differ from call to call.
-    spec.pop("config", None)
-    return spec
+def finished(chart: Any, description: str) -> dict[str, Any]:
+    """The spec as data, as wide as what holds it; without a theme, which is chosen where the chart is drawn."""
+    made = chart.properties(width="container", height=HEIGHT, description=description)
+    return {name: part for name, part in made.to_dict().items() if name != "config"}

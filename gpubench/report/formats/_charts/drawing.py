@@ -14,10 +14,11 @@ def drawn(chart: Chart, series: Series, *, dark: bool = False, width: int = PICT
     rows = [row for row in chart.rows.get(series.name, []) if row.get("best", True)]
     if chart.one_size:
         rows = [row for row in rows if row["n"] == series.size]
+    height = {"height": chart.step * len({row[chart.bars] for row in rows})} if chart.bars else {}
     data = {ROWS: rows, MARKS: chart.marks.get(series.name, [])}
     background = {"background": "#14181d"} if dark else {"background": "#ffffff"}
     params = [{"name": name, "value": value} for name, value in chart.params.get(series.name, {}).items()]
-    return chart.spec | {
+    return chart.spec | height | {
         "datasets": data, "params": params, "width": width, "config": theme(dark=dark) | background,
         "title": {"text": chart.title, "subtitle": series.name, "anchor": "start"},
     }  # fmt: skip

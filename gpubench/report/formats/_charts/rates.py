@@ -59,7 +59,7 @@ def _rows(analysis: Analysis) -> Rows:
 
 def _row(row: RoofShare, best: frozenset[str], unit: str) -> Row:
     rate = (row.case.flops if unit == "FLOP/s" else row.case.bytes) / row.seconds
-    return common(row.case, best) | {
+    return common(row.case, best, regime=False) | {
         "value": short(rate), "rate": format_rate(rate, unit),
         "clock": "device" if row.clock == "device_hot" else "wall",
         "share": "-" if row.share is None else share_text(row.share) + (" (in cache)" if row.in_cache else ""),
@@ -73,20 +73,20 @@ def _marks(analysis: Analysis) -> Rows:
         roofs = [roof for roof in analysis.roofline.roofs if roof.dtype == dtype]
         found[name] = [
             {
-                "value": short(rate), "device": printable(device_id),
+                "value": short(rate), "device": printable(names[0]), "devices": [printable(name) for name in names],
                 "text": f"{'compute' if compute else 'memory'} roof {format_rate(rate, unit_of(rows))}",
             }
             for roof in roofs
-            for rate, device_id in _levels(roof, compute=compute)
+            for rate, names in _levels(roof, compute=compute)
         ]  # fmt: skip
     return found
 
 
-def _levels(roof: Roof, *, compute: bool) -> list[tuple[float, str]]:
-    """The height of a roof under each name of its hardware; a roof of small sizes alone is none yet."""
+def _levels(roof: Roof, *, compute: bool) -> list[tuple[float, tuple[str, ...]]]:
+    """The height of a roof with the names of its hardware; a roof of small sizes alone is none yet."""
     rate = roof.flops_per_s if compute else roof.bytes_per_s
     weak = roof.small_matmul if compute else roof.cache_sized
-    return [] if rate is None or weak else [(rate, device_id) for device_id in roof.device_ids]
+    return [] if rate is None or weak else [(rate, roof.device_ids)]
 
 
 def _spec(analysis: Analysis) -> Row:
@@ -101,9 +101,6 @@ def _spec(analysis: Analysis) -> Row:
         y=axes.log_axis("value", title, label), color=axes.accent(names),
         tooltip=axes.tooltip((("device", "device"), ("text", "roof"))),
     )  # fmt: skip
-    return axes.finished(
-        altair.layer(
-            roofs.mark_rule(strokeDash=[6, 4], strokeWidth=1.5), *axes.curves(base, names, [], COLUMNS)
-        ),
-        CAPTION,
-    )
+    level = roofs.mark_rule(strokeDash=[6, 4], strokeWidth=1.5)
+    words = roofs.mark_text(align="right", dx=-4, dy=-8).encode(x=altair.value("width"), text="text:N")
+    return axes.finished(altair.layer(level, words, *axes.curves(base, names, [], COLUMNS)), CAPTION)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import inf
+
 from gpubench.report.analysis.types import Analysis, Roof
 from gpubench.report.formats._charts import axes
 from gpubench.report.formats._charts.rows import all_series, charted, common, devices, fastest, series_of, short
@@ -39,7 +41,7 @@ def _rows(analysis: Analysis) -> Rows:
     found: Rows = {}
     for series in all_series(analysis):
         found[series.name] = [
-            common(row.case, best)
+            common(row.case, best, regime=False)
             | {
                 "op": row.case.case.op, "x": short(intensity), "value": short(row.case.flops / row.seconds),
                 "intensity_text": f"{intensity:.3g}", "rate": format_rate(row.case.flops / row.seconds, "FLOP/s"),
@@ -66,15 +68,15 @@ def _marks(analysis: Analysis) -> Rows:
 
 
 def _line(roof: Roof, first: float, last: float) -> list[Row]:
-    """The corners of one roof, from the lowest to the highest intensity; none where memory was not measured."""
-    memory, compute, ridge = roof.bytes_per_s, roof.flops_per_s, roof.ridge
-    if memory is None:
+    """The corners of one roof, from the lowest to the highest intensity; a rate that was not measured is no limit."""
+    memory, compute, ridge = roof.bytes_per_s or inf, roof.flops_per_s or inf, roof.ridge
+    if memory == compute == inf:
         return []
     corners = [first, *([ridge] if ridge is not None and first < ridge < last else []), last]
-    heights = [x * memory if compute is None else min(x * memory, compute) for x in corners]
-    device = printable(roof.device_ids[0])
+    heights = [min(x * memory, compute) for x in corners]
+    names = [printable(name) for name in roof.device_ids]
     return [
-        {"x": short(x), "value": short(y), "device": device, "order": i}
+        {"x": short(x), "value": short(y), "device": names[0], "devices": names, "order": i}
         for i, (x, y) in enumerate(zip(corners, heights, strict=True))
     ]
 

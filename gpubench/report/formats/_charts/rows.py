@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from gpubench.model.case import Case
 from gpubench.report.analysis.overheads import GROUP
@@ -62,13 +62,17 @@ def regimes(analysis: Analysis) -> tuple[tuple[str, str], ...]:
     return tuple(texts.items())
 
 
-def common(row: CaseResult, best: Iterable[str]) -> Row:
-    """The fields of every case: its size, its device, what the filters ask for, and text for tables."""
+def common(row: CaseResult, best: Collection[str], *, regime: bool = True) -> Row:
+    """The fields of every case: its size, its device, what the filters ask for, and text for tables.
+
+    `regime`: False where a chart shows one of them alone.
+    """
     case = row.case
     return {
         "n": case.params["n"], "size": size_text(row), "device": printable(case.device_id),
         **({"home": True} if row.device_kind == "cpu" else {}),
-        "regime": data_text(case), "form": case.form_id, "best": row.id in best, "label": row.label,
+        **({"regime": data_text(case)} if regime else {}),
+        "form": case.form_id, "best": row.id in best, "label": row.label,
     }  # fmt: skip
 
 

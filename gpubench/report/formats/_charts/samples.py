@@ -25,7 +25,7 @@ def sample_chart(analysis: Analysis, unit: str) -> Chart:
     """Strips of one size."""
     return Chart(
         id="samples", section="speedup", title="Samples", caption=CAPTION, columns=COLUMNS, one_size=True,
-        rows=_rows(analysis, unit), spec=_spec(analysis),
+        rows=_rows(analysis, unit), spec=_spec(analysis), bars="strip", step=STEP,
     )  # fmt: skip
 
 
@@ -72,4 +72,4 @@ def _spec(analysis: Analysis) -> Row:
         )
     )  # fmt: skip
     middle = base.mark_tick(size=28, thickness=3).encode(x="median:Q", tooltip=axes.tooltip(COLUMNS))
-    return axes.finished(altair.layer(ticks, middle).properties(height=altair.Step(STEP)), CAPTION, height=None)
+    return axes.finished(altair.layer(ticks, middle), CAPTION)

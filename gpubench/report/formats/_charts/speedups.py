@@ -19,8 +19,8 @@ COLUMNS = (
 MARK_COLUMNS = (("device", "device"), ("regime", "data"), ("text", "break-even n"))
 TITLE = "baseline time / device time"
 CAPTION = (
-    "Speedup against size: above the line at 1 the device is faster than the best form of the baseline. The band is the "
-    "95 % interval; a diamond on the line is a break-even, with its interval as a bar."
+    "Speedup against size: above the line at 1 the device is faster than the best form of the baseline. The band is "
+    "the 95 % interval; a diamond on the line is a break-even, with its interval as a bar."
 )
 
 
@@ -70,7 +70,7 @@ def _spec(analysis: Analysis) -> Row:
     import altair
 
     names, data = ([name for name, _ in pairs] for pairs in (devices(analysis), regimes(analysis)))
-    label = "format(datum.value, '~r') + '×'"
+    label = "format(datum.value, '~r') + '\\u00d7'"
     base = altair.Chart(axes.named()).encode(
         x=axes.size_axis(), y=axes.log_axis("value", TITLE, label), color=axes.accent(names), detail="regime:N"
     )

@@ -22,8 +22,8 @@ def theme(*, dark: bool = False) -> dict[str, Any]:
         "view": {"stroke": None}, "axis": axis, "title": {"color": ink},
         "legend": {
             "orient": "top", "labelColor": ink, "titleColor": quiet, "titleFontWeight": "normal",
-            "labelFontSize": 12, "titleFontSize": 12, "symbolStrokeWidth": 2, "columns": 3, "offset": 6, "symbolOpacity": 1,
-            "titleOrient": "left",
+            "labelFontSize": 12, "titleFontSize": 12, "symbolStrokeWidth": 2, "columns": 3,
+            "offset": 6, "symbolOpacity": 1, "titleOrient": "left",
             "layout": {"top": {"direction": "vertical", "anchor": "start", "margin": 4}},
         },
         "range": {"category": list(DARK if dark else LIGHT)},

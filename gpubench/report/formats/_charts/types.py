@@ -26,8 +26,8 @@ class Series(msgspec.Struct, frozen=True, kw_only=True):
 class Chart(msgspec.Struct, frozen=True, kw_only=True):
     """`spec` reads the data sets `rows` (what the table below it lists) and `marks` (what stands beside).
 
-    `columns` are pairs of a field and its heading. Of the filters, a row without the field passes: `device`,
-    `regime`, `form` with `best`, and `n` where `one_size` says that the chart shows a single size.
+    `columns` are pairs of a field and its heading. Of the filters, a row without the field passes: `device`
+    (or any of `devices`), `regime`, `form` with `best`, and `n` where `one_size` says that the chart shows one size.
     """
 
     id: str
@@ -40,6 +40,8 @@ class Chart(msgspec.Struct, frozen=True, kw_only=True):
     marks: Rows = {}
     params: dict[str, dict[str, str]] = {}  # of the spec, by series
     one_size: bool = False
+    bars: str = ""  # the field whose values have a bar each; the height then is `step` points for each
+    step: int = 0
 
 
 class ChartSet(msgspec.Struct, frozen=True, kw_only=True):

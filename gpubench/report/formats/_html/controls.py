@@ -14,7 +14,8 @@ NO_SCRIPT = "The charts need JavaScript. The tables below hold the same numbers.
 def charts_section(found: ChartSet, prefix: str, gone: Sequence[str]) -> Element:
     """Controls above the figures; `gone` says what had to be left out."""
     return element(
-        "section", {"id": f"{prefix}charts", "class": "charts", "aria-labelledby": f"{prefix}charts-title", "data-charts": prefix},
+        "section",
+        {"id": f"{prefix}charts", "aria-labelledby": f"{prefix}charts-title", "data-charts": prefix},
         element("h2", {"id": f"{prefix}charts-title"}, "Charts"),
         element("noscript", {}, element("p", {"class": "note"}, NO_SCRIPT)),
         *(element("p", {"class": "note"}, text) for text in gone),

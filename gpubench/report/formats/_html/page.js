@@ -34,8 +34,9 @@
 
   // A row without the field passes; the data of a CPU is at home in every regime.
   function shown(rows, wanted, chart) {
+    const chosen = (row) => (row.devices || [row.device]).some((device) => wanted.devices.has(device));
     return (rows || []).filter((row) =>
-      (row.device === undefined || !wanted.devices || wanted.devices.has(row.device)) &&
+      (row.device === undefined || !wanted.devices || chosen(row)) &&
       (row.regime === undefined || row.home || !wanted.regimes || wanted.regimes.has(row.regime)) &&
       (row.form === undefined || (wanted.form ? row.form === wanted.form : row.best)) &&
       (!chart.one_size || row.n === wanted.size));
@@ -73,8 +74,10 @@
 
   function draw(chart, place, rows, marks, params, theme) {
     const spec = { ...chart.spec, datasets: { rows, marks }, params };
+    if (chart.bars) spec.height = chart.step * new Set(rows.map((row) => row[chart.bars])).size;
     return vegaEmbed(place, spec, {
       ast: true, actions: false, defaultStyle: false, renderer: "svg", config: theme,
+      logLevel: 1,  // errors: it would warn of every data set that is empty
       tooltip: { theme: dark.matches ? "dark" : "light" },
     });
   }

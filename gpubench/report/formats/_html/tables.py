@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from xml.etree.ElementTree import Element
 
 from gpubench.report.formats._document import Cell, Column, Section, Table
-from gpubench.report.formats._html.elements import anchor, element
+from gpubench.report.formats._html.elements import Content, anchor, element
+
+WHOLE = 32  # characters of a cell up to which it is not broken
+_SIZE = re.compile(r"(n = \d+(?: \[[^\]]*\])?)")
 
 
 def section(part: Section, prefix: str, *, folded: bool = False) -> Element:
@@ -26,8 +30,8 @@ def verdict(part: Section, prefix: str) -> Element:
     for line in part.lines:
         subject, colon, rest = line.partition(": ")
         named = bool(colon) and len(subject) <= 60
-        words = [element("strong", {}, subject + ":"), " " + rest] if named else [line]
-        sentences.append(element("li", {}, *words))
+        words: list[Content] = [element("strong", {}, subject + ":"), " "] if named else []
+        sentences.append(element("li", {}, *words, *_sizes_whole(rest if named else line)))
     size = "few" if len(sentences) <= 4 else "many"
     return element(
         "section", {"id": f"{prefix}verdict", "class": "verdict", "aria-labelledby": f"{prefix}verdict-title"},
@@ -35,12 +39,19 @@ def verdict(part: Section, prefix: str) -> Element:
     )  # fmt: skip
 
 
+def _sizes_whole(text: str) -> list[Content]:
+    """`text` with its sizes kept on one line: no break in `n = 1408 [1312, 1504]`."""
+    return [
+        element("span", {"class": "whole"}, part) if i % 2 else part for i, part in enumerate(_SIZE.split(text))
+    ]
+
+
 def table(found: Table, name: str) -> Element:
     """A table in a box of its own that scrolls, with the mouse and by keyboard, instead of the page."""
     title = found.title or name
     head = element("tr", {}, *(_heading(column) for column in found.columns))
     body = [_row(row, found.columns) for row in found.rows]
-    caption = element("caption", {}, element("span", {"class": "title"}, title))
+    caption = element("caption", {}, element("span", {"class": "title" if found.title else "unseen"}, title))
     if found.note:
         caption.append(element("span", {"class": "note"}, found.note))
     whole = element("table", {}, caption, element("thead", {}, head), element("tbody", {}, *body))
@@ -50,6 +61,8 @@ def table(found: Table, name: str) -> Element:
 
 
 def _lines(lines: Sequence[str]) -> list[Element]:
+    if len(lines) == 1:
+        return [element("p", {}, lines[0])]
     return [element("ul", {"class": "lines"}, *(element("li", {}, line) for line in lines))] if lines else []
 
 
@@ -62,8 +75,10 @@ def _row(row: Sequence[Cell], columns: Sequence[Column]) -> Element:
 
 
 def _cell(cell: Cell, column: Column, *, head: bool) -> Element:
-    classes = " ".join(filter(None, ["n" if column.right else "", cell.tone if cell.tone != "plain" else ""]))
-    attributes = ({"class": classes} if classes else {}) | ({"scope": "row"} if head else {})
+    classes = ["n"] if column.right else []
+    classes += ["whole"] if len(cell.text) <= WHOLE else []
+    classes += [cell.tone] if cell.tone != "plain" else []
+    attributes = ({"class": " ".join(classes)} if classes else {}) | ({"scope": "row"} if head else {})
     return element("th" if head else "td", attributes, cell.text)
 
 
