@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import platform
 import re
@@ -16,11 +15,11 @@ from gpubench import __version__
 from gpubench.errors import ExitCode
 from gpubench.measure.recorder import utc_now
 from gpubench.model.machine import Machine
+from gpubench.model.fingerprint import fingerprint
 from gpubench.model.result import (
     Ci,
     Device,
     Environment,
-    Fingerprint,
     Fingerprints,
     Git,
     Run,
@@ -76,12 +75,6 @@ def without_uuids(run: Run) -> Run:
         prefix, _, rest = uuid_text.partition("-")
         text = text.replace(uuid_text, f"{prefix}-{uuid.uuid5(_NAMESPACE, rest)}")
     return msgspec.json.decode(text, type=Run)
-
-
-def fingerprint(fields: Mapping[str, str]) -> Fingerprint:
-    """A hash over named fields, whatever their order."""
-    text = "\n".join(f"{name}={fields[name]}" for name in sorted(fields))
-    return Fingerprint(hash=hashlib.sha256(text.encode()).hexdigest()[:12], fields=dict(fields))
 
 
 def _machine_fields(machine: Machine) -> dict[str, str]:

@@ -334,13 +334,14 @@ class Fingerprints(Record, frozen=True, kw_only=True):
 
 
 class Run(Record, frozen=True, kw_only=True):
-    """One `gpubench run`: one file."""
+    """One `gpubench run`: one file. `merged`: the ids of the runs whose sessions were joined in it."""
 
     name: Literal["gpubench-result"] = "gpubench-result"
     schema_version: int = SCHEMA_VERSION
     id: str
     label: str | None = None
     tags: list[str] = []
+    merged: list[str] = []
     tool: dict[str, str] = {}
     argv: list[str] = []
     started_at: str
