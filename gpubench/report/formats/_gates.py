@@ -16,10 +16,11 @@ def gates_section(analysis: Analysis) -> Section:
 def gate_text(gate: Gate) -> str:
     """`min-speedup matmul=5x: FAILED: below 5x: matmul/n=64/...`."""
     name = gate_name(gate)
-    below = f"below {gate.least:g}x: " if gate.least is not None else ""
+    least = "" if gate.least is None else f"{gate.least:g}x"
+    below = f"below {least}: " if least else ""
     found = (gate.reason or "", _cases(below, gate.low), _cases("no number: ", gate.missing))
     parts = [part for part in found if part]
-    near = _cases(f"{gate.least:g}x lies inside the interval of ", gate.near)
+    near = _cases(f"{least} lies inside the interval of ", gate.near)
     if not gate.passed:
         return f"{name}: FAILED: {'; '.join([*parts, *([near] if near else [])])}"
     return f"{name}: passed, but {near}" if near else f"{name}: passed"
