@@ -10,6 +10,7 @@ from gpubench.errors import ExitCode, UsageError
 from gpubench.suggestions import require_choice
 
 if TYPE_CHECKING:
+    from gpubench.measure.runner import Request
     from gpubench.model.case import Case
     from gpubench.report.analysis import Analysis, Demands
     from gpubench.report.analysis.gates import MinSpeedup
@@ -42,6 +43,18 @@ def require_measured(asked: Demands, analyses: Sequence[Analysis]) -> None:
     on_cpu = {row.case.device_id: row.device_kind == "cpu" for row in rows}
     hint = "gpubench report --sections raw lists the cases with their ids"
     require_matches(asked, (row.case for row in rows), on_cpu.__getitem__, hint)
+
+
+def require_planned(asked: Demands, request: Request) -> None:
+    """`require_matches` in what is going to be measured, as far as sizes are known. Raises UsageError."""
+    if not asked.min_speedups:
+        return
+    from gpubench.measure import runner
+
+    on_cpu = {target.device.id: target.device.kind == "cpu" for target in request.scope.targets}
+    cases = (case for workload in runner.planned(request) for case in workload.cases)
+    hint = "give the sizes with --sizes; --dry-run lists the case ids"
+    require_matches(asked, cases, on_cpu.__getitem__, hint)
 
 
 def require_matches(asked: Demands, cases: Iterable[Case], on_cpu: Callable[[str], bool], hint: str) -> None:

@@ -14,7 +14,7 @@ from gpubench.errors import UsageError
 from gpubench.suggestions import require_choice
 
 if TYPE_CHECKING:
-    from gpubench.model.result import Run
+    from gpubench.report.analysis import Analysis
 
 
 class Look(msgspec.Struct, frozen=True):
@@ -38,13 +38,13 @@ class Look(msgspec.Struct, frozen=True):
                 hint="give the file one of these suffixes",
             ) from error  # fmt: skip
 
-    def render(self, runs: Sequence[Run], format: str) -> str:
+    def render(self, analyses: Sequence[Analysis], format: str) -> str:
         """The report as text; files get neither colour nor the terminal's width."""
         from gpubench import report
 
         here = format == self.format
-        return report.render(
-            runs, format, width=self.width if here else 80, color=self.color and here,
+        return report.drawn(
+            analyses, format, width=self.width if here else 80, color=self.color and here,
             ascii_only=self.ascii_only, sections=self.sections, time_unit=self.time_unit,
         )  # fmt: skip
 

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from gpubench import store
-from gpubench.errors import UsageError
+from gpubench.cli._ci import Ci
+from gpubench.errors import ExitCode, UsageError
 from gpubench.model.result import Run
+from gpubench.report.analysis import Analysis
+from gpubench.report.analysis.gates import failed
 
 RESULT_SUFFIXES = (".json", ".json.gz")
 EVENTS = "jsonl"  # the format that is written while the run goes on (_event_log.py)
@@ -61,13 +66,28 @@ def as_stored(run: Run) -> Run:
     return store.loads(store.dumps(run), "the result")
 
 
-def deliver(stored: Run, output: list[str], look: Any) -> None:
+def formats(output: list[str], look: Any) -> list[str]:
+    """The formats of all reports that are written."""
+    return [look.format, *(look.format_of(path) for path in output if not path.endswith(RESULT_SUFFIXES))]
+
+
+def gated(stored: Run, analyses: Sequence[Analysis], saver: Saver) -> tuple[Run, list[Analysis]]:
+    """The run with the exit code of its gates, saved once more where one failed; what broke before outweighs them."""
+    if stored.exit_code != ExitCode.OK or not failed(analyses):
+        return stored, list(analyses)
+    ended = msgspec.structs.replace(stored, exit_code=int(ExitCode.GATE), exit_reason="gate")
+    saver(ended)
+    return ended, [msgspec.structs.replace(analysis, run=ended) for analysis in analyses]
+
+
+def deliver(stored: Run, analyses: Sequence[Analysis], output: list[str], look: Any, told: Ci) -> None:
     """Reports to files and to stdout: `report` prints the same bytes from the file. Events were told already."""
     for path in output:
         if not path.endswith(RESULT_SUFFIXES) and (format := look.format_of(path)) != EVENTS:
-            Path(path).write_text(look.render([stored], format), encoding="utf-8", newline="\n")
+            text = told.comment(look.render(analyses, format), format)
+            Path(path).write_text(text, encoding="utf-8", newline="\n")
     if look.format == "json":
         sys.stdout.write(store.dumps(stored).decode())
     elif look.format != EVENTS:
         sys.stdout.reconfigure(encoding="utf-8")  # type: ignore[union-attr]
-        sys.stdout.write(look.render([stored], look.format))
+        sys.stdout.write(told.comment(look.render(analyses, look.format), look.format))

@@ -6,7 +6,9 @@ import os
 import sys
 import time
 
+from gpubench.cli import _plots
 from gpubench.cli import _run_options as options
+from gpubench.cli._ci_options import Annotations, FailOn, Marker, MaxBytes, MinSpeedup, Summary
 from gpubench.cli._options import Ascii, Color, NoProgress, Quiet
 
 
@@ -50,6 +52,14 @@ def run(
     format: options.ReportFormat = None,
     sections: options.Sections = None,
     time_unit: options.TimeUnit = "auto",
+    min_speedup: MinSpeedup = None,
+    fail_on: FailOn = None,
+    summary: Summary = False,
+    annotations: Annotations = "auto",
+    marker: Marker = None,
+    max_bytes: MaxBytes = None,
+    plots: _plots.Plots = None,
+    plot_format: _plots.PlotFormat = "svg",
     color: Color = "auto",
     ascii: Ascii = False,
     quiet: Quiet = False,
@@ -57,7 +67,8 @@ def run(
 ) -> int:
     """Check and measure ops on every backend, save the result file, and print the report."""
     began = time.monotonic()
-    from gpubench.cli import _event_log, _progress, _rendering, _run_output, _run_request
+    from gpubench import report
+    from gpubench.cli import _ci, _demands, _event_log, _progress, _rendering, _run_output, _run_request
     from gpubench.measure import runner
 
     for option, texts in (("--label", [label]), ("--tag", tag), ("--context", context), ("--output", output)):
@@ -70,9 +81,14 @@ def run(
         max_samples=max_samples, max_time=max_time, precision=precision, case_timeout=case_timeout,
         budget=budget, order=order, seed=seed, inputs=inputs, label=label, tag=tag, context=context,
     )  # fmt: skip
+    _plots.check(plots, plot_format)
     look = _rendering.look(format, color, ascii, sections, time_unit)
+    demands = _demands.demands(min_speedup or [], fail_on)
     outputs = _run_output.checked(output or [], look, results_dir, no_save)
+    formats = _run_output.formats(outputs, look)
+    told = _ci.ci(summary, annotations, marker, max_bytes, os.environ, formats=formats)
     request = _run_request.request(typed, began=began)
+    _demands.require_planned(demands, request)
     if dry_run:
         from gpubench.cli import _dry_run
 
@@ -86,6 +102,12 @@ def run(
         for path in saver.paths:
             print(f"saved {path}", file=sys.stderr)
     stored = _run_output.as_stored(finished)
+    analyses = report.analysed([stored], demands=demands)
+    stored, analyses = _run_output.gated(stored, analyses, saver)
     events.finish(stored)
-    _run_output.deliver(stored, outputs, look)
-    return int(finished.exit_code)
+    _run_output.deliver(stored, analyses, outputs, look, told)
+    told.tell_reports(
+        analyses, stored.exit_code, next(map(str, saver.paths), None),
+        markdown=lambda: look.render(analyses, "markdown"),
+    )  # fmt: skip
+    return stored.exit_code
