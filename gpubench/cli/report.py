@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from gpubench.cli import _plots
 from gpubench.cli._ci_options import Annotations, FailOn, Marker, MaxBytes, MinSpeedup, Summary
 from gpubench.cli._options import FORMAT_NAMES, Ascii, Color
 from gpubench.cli._report_options import Claims, Columns, Sort, listed, loaded_claims
@@ -52,6 +53,8 @@ def report(
     claims: Claims = None,
     sort: Sort = None,
     columns: Columns = None,
+    plots: _plots.Plots = None,
+    plot_format: _plots.PlotFormat = "svg",
     filter: Annotated[
         list[str] | None, typer.Option("--filter", metavar="SEL", help="Show these cases only; repeatable.")
     ] = None,
@@ -88,6 +91,7 @@ def report(
         keep = selectors.selection(filter or [], skip or [])
     told = _ci.ci(summary, annotations, marker, max_bytes, os.environ, formats=[name])
     demands = _demands.demands(min_speedup or [], fail_on)
+    _plots.check(plots, plot_format)
     if output is not None:
         store.check_writable(output)
     paths = files or [_newest(results_dir)]
@@ -102,6 +106,7 @@ def report(
         sections=_listed(sections), time_unit=time_unit, columns=listed(columns), sort=sort,
     )  # fmt: skip
     write_text(told.comment(text, name), output)
+    _plots.write(analyses, plots, plot_format, _listed(sections), time_unit)
     code = _demands.exit_code(analyses)
     told.tell_reports(
         analyses, code, paths[0],

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
 from gpubench.report.formats._charts.theme import theme
 from gpubench.report.formats._charts.types import MARKS, ROWS, Chart, Row, Series
 
@@ -9,7 +13,7 @@ PICTURE_WIDTH = 720
 SCALE = 2  # pixels of a PNG to a point
 
 
-def drawn(chart: Chart, series: Series, *, dark: bool = False, width: int = PICTURE_WIDTH) -> Row:
+def drawn(chart: Chart, series: Series, *, dark: bool = False, title: str = "") -> Row:
     """The spec as it is drawn without a page: all devices and regimes, the fastest forms, one size."""
     rows = [row for row in chart.rows.get(series.name, []) if row.get("best", True)]
     if chart.one_size:
@@ -19,9 +23,23 @@ def drawn(chart: Chart, series: Series, *, dark: bool = False, width: int = PICT
     background = {"background": "#14181d"} if dark else {"background": "#ffffff"}
     params = [{"name": name, "value": value} for name, value in chart.params.get(series.name, {}).items()]
     return chart.spec | height | {
-        "datasets": data, "params": params, "width": width, "config": theme(dark=dark) | background,
-        "title": {"text": chart.title, "subtitle": series.name, "anchor": "start"},
+        "datasets": data, "params": params, "width": PICTURE_WIDTH, "config": theme(dark=dark) | background,
+        "title": {"text": chart.title, "subtitle": title or series.name, "anchor": "start"},
     }  # fmt: skip
+
+
+def pictures(chart: Chart, series: Sequence[Series]) -> Iterator[tuple[str, Row]]:
+    """Name and spec of each picture of a chart: one for each series, or for each dtype where those share it."""
+    seen: set[str] = set()
+    for one in series:
+        name = one.dtype if chart.by_dtype else one.name
+        if name in seen or not chart.rows.get(one.name):
+            continue
+        seen.add(name)
+        rows = (
+            [row | {"chosen": True} for row in chart.rows[one.name]] if chart.by_dtype else chart.rows[one.name]
+        )
+        yield name, drawn(msgspec.structs.replace(chart, rows={one.name: rows}), one, title=name)
 
 
 def svg(spec: Row) -> str:

@@ -29,7 +29,7 @@ def roofline_chart(analysis: Analysis) -> Chart:
     """A point for each op, device and form."""
     return Chart(
         id="roofline", section="roofline", title="Roofline", caption=CAPTION, columns=COLUMNS,
-        rows=_rows(analysis), marks=_marks(analysis), spec=_spec(analysis),
+        rows=_rows(analysis), marks=_marks(analysis), spec=_spec(analysis), by_dtype=True,
     )  # fmt: skip
 
 

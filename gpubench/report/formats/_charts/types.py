@@ -40,6 +40,7 @@ class Chart(msgspec.Struct, frozen=True, kw_only=True):
     marks: Rows = {}
     params: dict[str, dict[str, str]] = {}  # of the spec, by series
     one_size: bool = False
+    by_dtype: bool = False  # all series of a dtype share one picture, which a page marks the chosen one in
     bars: str = ""  # the field whose values have a bar each; the height then is `step` points for each
     step: int = 0
 

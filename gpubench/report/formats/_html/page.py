@@ -23,7 +23,9 @@ from gpubench.report.formats._text import document
 INSTALL = "pip install 'gpubench[plots]'"
 _NO_PLOTS = f"There are no charts in this page because the extra plots is not installed: {INSTALL}"
 _NO_SAMPLES = "The samples are not drawn: the page would have become too large. They are in the result file."
-_NO_RESULT = "The result is not in this page, which would be too large: it is the file that the page is made from."
+_NO_RESULT = (
+    "The result is not in this page, which would be too large: it is the file that the page is made from."
+)
 _LIBRARIES = "Charts: Vega, Vega-Lite and Vega-Embed, which are in this file under their BSD-3-Clause license."
 
 

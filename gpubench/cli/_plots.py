@@ -1,0 +1,56 @@
+"""`--plots DIR --plot-format svg|png` of `report` and `run`: charts beside the report."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gpubench.errors import GpubenchError
+from gpubench.suggestions import require_choice
+
+if TYPE_CHECKING:
+    from gpubench.report.analysis import Analysis
+
+Plots = Annotated[
+    Path | None,
+    typer.Option("--plots", metavar="DIR", help="Write the charts into this folder.", show_default=False),
+]
+PlotFormat = Annotated[str, typer.Option("--plot-format", metavar="svg|png", help="How --plots writes them.")]
+
+
+def check(folder: Path | None, format: str) -> None:
+    """Before anything is measured or read. Raises UsageError without the extra `plots`, and for an unknown format."""
+    if folder is None:
+        return
+    from gpubench import store
+    from gpubench.report import plots
+
+    require_choice(format, plots.FORMATS, "--plot-format")
+    plots.require_library()
+    store.check_folder(folder, option="--plots")
+
+
+def write(
+    analyses: Sequence[Analysis],
+    folder: Path | None,
+    format: str,
+    sections: Sequence[str] | None,
+    time_unit: str,
+) -> None:
+    """Write the charts and say how many on stderr; nothing without a folder. Raises GpubenchError."""
+    if folder is None:
+        return
+    from gpubench.report import plots
+
+    try:
+        count = plots.write(analyses, folder, format, sections=sections, time_unit=time_unit)
+    except OSError as error:
+        raise GpubenchError(
+            "cannot-write", f"cannot write the charts into {folder}", why=error.strerror or str(error),
+            hint="free some space or choose another place",
+        ) from error  # fmt: skip
+    print(f"wrote {count} chart{'s' if count != 1 else ''} to {folder}", file=sys.stderr)
