@@ -13,7 +13,7 @@ from gpubench import detect, kernels, selectors
 from gpubench.cli import _roofline, _run_warnings, _shapes
 from gpubench.cli import _selection as words
 from gpubench.errors import UsageError
-from gpubench.measure import runner, targets
+from gpubench.measure import load, runner, targets
 from gpubench.measure.document import new_run
 from gpubench.measure.plan import Scope, Target
 from gpubench.measure.targets import Choice, Wish
@@ -154,6 +154,7 @@ def _on_devices(
         run=msgspec.structs.replace(run, warnings=warnings), ops=ops,
         scope=Scope(ours, selection, free_bytes, keep, settings, typed.forms is not None), began=began,
         check_only=typed.check_only,
+        load=load.unread if all(device.api == "fake" for device in devices) else load.read,
     )  # fmt: skip
 
 

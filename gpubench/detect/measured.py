@@ -140,7 +140,7 @@ def _median(run: Run, outcome: Measurement) -> float | None:
     superseded = {session.index for session in run.sessions if session.superseded}
     samples = [
         wall for block in outcome.blocks for n, wall in enumerate(block.wall_s)
-        if block.phase == "main" and block.session not in superseded
+        if block.phase in ("main", "search") and block.session not in superseded
         and n >= block.warmup and str(n) not in block.discarded
     ]  # fmt: skip
     return statistics.median(samples) if samples and min(samples) > 0 else None

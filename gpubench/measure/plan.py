@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
+from gpubench import backends
 from gpubench.model.case import FORMS, TF32, Case, workload_key
 from gpubench.model.op import ITEMSIZE, Dtype, Ladder, Op
 from gpubench.model.result import Device, Selection, Settings, Skip
@@ -54,11 +55,15 @@ class Workload(msgspec.Struct, frozen=True):
 
 
 class Series(msgspec.Struct, frozen=True):
-    """Op, dtype and the params beside the size: what is one curve over the sizes."""
+    """Op, dtype and the params beside the size: what is one curve over the sizes.
+
+    `given` are the sizes that the user named, where there are any: a search then stays between them.
+    """
 
     op: Op
     dtype: Dtype
     shape: dict[str, int] = {}
+    given: tuple[int, ...] = ()
 
     @property
     def key(self) -> str:
@@ -74,6 +79,8 @@ class Series(msgspec.Struct, frozen=True):
     def ladder(self) -> Ladder:
         """The op's ladder; where its sizes do not go with the shape, one of multiples of what the shape asks for."""
         usual = self.op.sizes
+        if self.given:
+            return Ladder(min(self.given), max(self.given), usual.factor, usual.granule)
         if all(self.op.fits(self.params(n)) is None for n in usual.sizes()):
             return usual
         granule = math.lcm(usual.granule, *self.shape.values())
@@ -133,6 +140,8 @@ def _kernels(series: Series, target: Target, scope: Scope) -> list[tuple[str, st
     op, backend = series.op, target.device.backend
     best = op.kernel(backend, series.dtype)
     found: list[tuple[str, str | None]] = []
+    if op.overhead is not None and backend in backends.COMPOSED:
+        return found  # the costs of its devices are theirs
     for form in FORMS:
         there = form in _forms(op, target) and not (form == "tuned" and best is not None and best.library)
         if form in scope.selection.forms and (there or scope.named_forms):
@@ -149,6 +158,8 @@ def _forms(op: Op, target: Target) -> tuple[str, ...]:
 
 def _asked(series: Series, backend: str, form: str, variant: str) -> bool:
     """Whether a variant that was asked for concerns this op: a backend has it, or TF32 is this library's to allow."""
+    if backend in backends.COMPOSED:
+        return False
     if variant == TF32:
         return form == "library" and backend in series.op.tf32 and series.dtype == "float32"
     return form == "tuned" and variant in variants(series.op)
@@ -181,6 +192,8 @@ def _no_kernel(op: Op, case: Case, target: Target) -> Skip | None:
         return None
     if case.form not in target.forms:
         return _skip(case, "no-implementation", f"{case.backend} has no {case.form} form")
+    if case.backend in backends.COMPOSED:
+        return _no_split(op, case)
     if case.form == "library":
         return None
     kernel = op.kernel(case.backend, case.dtype, case.variant)
@@ -192,6 +205,12 @@ def _no_kernel(op: Op, case: Case, target: Target) -> Skip | None:
     if kernel.library:
         return _skip(case, "no-implementation", f"the best {op.name} on {case.backend} is the library call")
     return None
+
+
+def _no_split(op: Op, case: Case) -> Skip | None:
+    """Its sides take whatever kernels they have; what is needed is something to cut."""
+    why = op.whole(case.params)
+    return None if why is None else _skip(case, "no-split", why)
 
 
 def _too_slow(op: Op, case: Case, settings: Settings) -> Skip | None:
@@ -214,11 +233,15 @@ def _no_room(op: Op, case: Case, device: Device, host_bytes: int | None) -> Skip
     if op.overhead is not None:
         # What is sent and where it lands, held by both forms on two devices side by side.
         return _fits(case, 8 * case.params["n"], 2 * case.params["n"], device, host_bytes)
-    operands = op.bytes(case.params, case.dtype)
+    return _fits(case, *_needs(op, case.params, case.dtype), device, host_bytes)
+
+
+def _needs(op: Op, params: Mapping[str, int], dtype: Dtype) -> tuple[int, int]:
+    """Bytes of a workload on the host and on a device."""
+    operands = op.bytes(params, dtype)
     # Inputs and output, and their float64 copies, the reference and its scale while checking.
-    on_host = operands + 3 * operands * 8 // ITEMSIZE[case.dtype]
-    # transfer-always takes a second set of buffers beside the resident one.
-    return _fits(case, on_host, 2 * operands, device, host_bytes)
+    # On the device, transfer-always takes a second set of buffers beside the resident one.
+    return operands + 3 * operands * 8 // ITEMSIZE[dtype], 2 * operands
 
 
 def _fits(case: Case, on_host: int, on_device: int, device: Device, host_bytes: int | None) -> Skip | None:
@@ -236,6 +259,24 @@ def _too_big(case: Case, needed: int, available: int, what: str) -> Skip:
 
 def _skip(case: Case, reason: str, detail: str, hint: str | None = None) -> Skip:
     return Skip(id=case.id, case=case, reason=reason, detail=detail, hint=hint)
+
+
+def together(workloads: Sequence[Workload], scope: Scope) -> list[tuple[Workload, ...]]:
+    """The workloads in groups that memory holds side by side, so that their rounds can be interleaved."""
+    rooms = [t.device.usable_bytes for t in scope.targets if t.device.usable_bytes is not None]
+    limits = [scope.host_bytes, min(rooms, default=None)]
+    groups: list[list[Workload]] = []
+    used = [0, 0]
+    for item in workloads:
+        needs = _needs(item.op, item.params, item.dtype)
+        used = [a + b for a, b in zip(used, needs, strict=True)]
+        if not groups or any(
+            limit is not None and a > MEMORY_SHARE * limit for a, limit in zip(used, limits, strict=True)
+        ):
+            groups.append([])
+            used = list(needs)
+        groups[-1].append(item)
+    return [tuple(group) for group in groups]
 
 
 def expand(ops: Mapping[str, Op], scope: Scope) -> list[Workload]:

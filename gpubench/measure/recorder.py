@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
+from typing import Literal
 
 import msgspec
 
@@ -36,6 +37,11 @@ class Recorder:
         """The document as it stands."""
         return msgspec.structs.replace(self._run, outcomes=list(self._outcomes.values()))
 
+    @property
+    def outcomes(self) -> Iterable[Outcome]:
+        """All that is known of cases."""
+        return self._outcomes.values()
+
     def outcome(self, case_id: str) -> Outcome | None:
         """What is known of a case."""
         return self._outcomes.get(case_id)
@@ -44,6 +50,13 @@ class Recorder:
         """Enter planned and skipped cases that are not known yet."""
         for outcome in outcomes:
             self._outcomes.setdefault(outcome.id, outcome)
+
+    def drop_empty(self, case_ids: Iterable[str]) -> None:
+        """Forget those cases of which nothing was measured: no plan asked for them, a search only wished to look."""
+        for case_id in case_ids:
+            known = self._outcomes.get(case_id)
+            if isinstance(known, Measurement) and not known.blocks:
+                del self._outcomes[case_id]
 
     def put(self, outcome: Outcome) -> None:
         """Set a case's outcome; `save` is called once a round."""
@@ -104,6 +117,6 @@ class Recorder:
         return known
 
 
-def utc_now() -> str:
-    """ISO 8601 in UTC, to the second."""
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+def utc_now(timespec: Literal["seconds", "milliseconds"] = "seconds") -> str:
+    """ISO 8601 in UTC, to the second; sessions are told apart by milliseconds."""
+    return datetime.now(UTC).replace(tzinfo=None).isoformat(timespec=timespec) + "Z"

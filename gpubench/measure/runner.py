@@ -7,43 +7,38 @@ import shutil
 import signal
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import msgspec
 
-from gpubench import stats
 from gpubench.errors import ExitCode
-from gpubench.measure import rounds, scratch, search, telemetry
+from gpubench.measure import load, rounds, scratch, search, telemetry, windows
+from gpubench.measure.aim import MAIN, Aim
 from gpubench.measure.crew import Crew, DeviceGone
+from gpubench.measure.ending import verdict
 from gpubench.measure.events import RunDone, RunStarted, Sink, Warned
-from gpubench.measure.plan import Scope, Series, Workload, expand, series, workload
+from gpubench.measure.hunt import Hunt, Step
+from gpubench.measure.plan import Scope, Series, Workload, expand, series, together, workload
 from gpubench.measure.recorder import Recorder, Save, utc_now
 from gpubench.measure.runtime import Progress, Runtime
-from gpubench.measure.stopping import kept_samples
+from gpubench.measure.sequel import Sequel
 from gpubench.model.op import Op
-from gpubench.model.result import (
-    Failure,
-    Measurement,
-    Planned,
-    Run,
-    RunWarning,
-    SessionRecord,
-    Settings,
-)
+from gpubench.model.result import Planned, Run, RunWarning, SessionRecord, Settings
 
 # The search leaves this share of the budget for saving, closing workers and the report.
 SEARCH_SHARE = 0.95
 # Overheads come after the search, which can be cut short as they cannot: where there are some, it leaves them half.
 SHARE_BESIDE_OVERHEADS = 0.5
-# While the coarse sizes are measured, refinement keeps this share of what is left.
-COARSE_SHARE = 0.8
+# A session that others disturbed is repeated at most so often.
+REPEATS = 2
 
 
 class Request(msgspec.Struct, frozen=True):
     """What `run` needs: the document to fill, the ops, the devices and what else bounds the plan.
 
     `required` devices were named by the user: if one cannot be opened, that is exit 5. `began` is
-    the monotonic time from which the budget counts.
+    the monotonic time from which the budget counts. With a `sequel` the plan is that of a file. `load` reads what
+    others do on this machine.
     """
 
     run: Run
@@ -52,6 +47,8 @@ class Request(msgspec.Struct, frozen=True):
     began: float
     required: frozenset[str] = frozenset()
     check_only: bool = False
+    sequel: Sequel | None = None
+    load: Callable[[], load.Reading | None] = load.unread
 
     @property
     def settings(self) -> Settings:
@@ -64,7 +61,8 @@ def run(request: Request, sink: Sink, save: Save) -> Run:
     runner = _Runner(request, sink, save)
     try:
         runner.sessions()
-        code, reason = runner.verdict()
+        lost = request.required & runner.gone.keys()
+        code, reason = verdict(runner.recorder.run, unavailable=lost, check_only=request.check_only)
         complete = True
     except KeyboardInterrupt as interrupt:
         _hold_signals()
@@ -87,21 +85,25 @@ def _hold_signals() -> None:
 
 def planned(request: Request) -> list[Workload]:
     """What is known before measuring: given sizes, and the coarse ones of ops whose sizes are searched."""
+    if request.sequel is not None:
+        return list(request.sequel.workloads)
     searched = [
         workload(curve, n, request.scope)
         for curve in _searched(request)
+        if not curve.given
         for n in search.coarse_sizes(curve.ladder)
     ]
     return [*expand(request.ops, request.scope), *searched]
 
 
 def _searched(request: Request) -> list[Series]:
-    """The curves whose sizes were not given; those of overheads are known (`plan.sizes`)."""
-    selection = request.scope.selection
+    """The curves to search: sizes were not given, or `--refine on` asks for it all the same. Overheads have none."""
+    sizes, refine = request.scope.selection.sizes, request.settings.refine
     return [
-        curve for curve in series(request.ops, selection)
-        if curve.op.name not in selection.sizes and curve.op.overhead is None
-    ]  # fmt: skip
+        msgspec.structs.replace(curve, given=tuple(sizes.get(curve.op.name, ())))
+        for curve in series(request.ops, request.scope.selection)
+        if curve.op.overhead is None and (curve.op.name not in sizes or refine == "on")
+    ]
 
 
 class _Runner:
@@ -110,46 +112,37 @@ class _Runner:
         self.settings = request.settings
         self.sink = sink
         self.recorder = Recorder(request.run, save)
+        self.gone: dict[str, DeviceGone] = {}
         self._scratch = scratch.new_folder()
-        self._gone: dict[str, DeviceGone] = {}
         self._kinds = {t.device.id: t.device.kind for t in request.scope.targets}
         self._cpu = {device_id for device_id, kind in self._kinds.items() if kind == "cpu"}
         self._crew: Crew | None = None
-        self._found: list[Workload] = []
-        self._search_share = SEARCH_SHARE
-        self._elapsed: dict[str, dict[int, float]] = {}
-        self.progress = Progress(0, self.settings.sessions, self._remaining_s)
+        self._plan: list[Workload] = []
+        self._begun = 0
+        sequel = request.sequel
+        self._sessions = (
+            self.settings.sessions
+            if sequel is None
+            else sequel.sessions + bool(sequel.missing or sequel.search)
+        )
+        self.progress = Progress(0, self._sessions, self._remaining_s)
 
     def sessions(self) -> None:
         """Every session: the first may search for sizes, the others repeat what it found."""
-        static = expand(self.request.ops, self.request.scope)
-        self._announce_plan(static)
-        first_s = 0.0
-        for index in range(self.settings.sessions):
+        sequel = self.request.sequel
+        self._announce(expand(self.request.ops, self.request.scope) if sequel is None else sequel.workloads)
+        self.progress.cases *= self._sessions
+        self.sink(RunStarted(self.progress.cases, self._sessions, self.settings.budget_s))
+        longest_s, done = 0.0, []
+        while self._begun < self._sessions:
             began = time.monotonic()
-            if index and self._left_s() < first_s:
-                cut = "the first session used up the budget" if self._left_s() <= 0 and index == 1 else ""
-                self._warn_budget(cut or f"{index} of {self.settings.sessions} sessions fit the budget")
+            if self._begun and self._left_s() < longest_s:
+                cut = "the first session used up the budget" if self._left_s() <= 0 and self._begun == 1 else ""
+                self._warn_budget(cut or f"{self._begun} of {self._sessions} sessions fit the budget")
                 break
-            self._one_session(index, static)
-            first_s = first_s or time.monotonic() - began
-
-    def verdict(self) -> tuple[ExitCode, str]:
-        """The exit code of what was learnt (interface.md section 6)."""
-        outcomes = self.recorder.run.outcomes
-        failures = [o for o in outcomes if isinstance(o, Failure)]
-        if any(f.reason == "wrong-result" for f in failures):
-            return ExitCode.FAILED, "wrong-result"
-        if failures:
-            return ExitCode.FAILED, "failed"
-        measured = [o for o in outcomes if isinstance(o, Measurement)]
-        if self.request.required & self._gone.keys():
-            return ExitCode.UNAVAILABLE, "unavailable"
-        if not measured:
-            return ExitCode.FAILED, "nothing-measured"
-        if any(isinstance(o, Planned) for o in outcomes) or any(self._too_few(o) for o in measured):
-            return ExitCode.BUDGET, "budget"
-        return ExitCode.OK, "ok"
+            done.append(self._one_session(self._first if self._begun == 0 else self._again))
+            longest_s = max(longest_s, time.monotonic() - began)
+        self._repeat([record for record in done if load.contended(record)], longest_s)
 
     def clean_up(self) -> None:
         """No worker and no scratch file stays behind."""
@@ -157,38 +150,45 @@ class _Runner:
             self._crew.kill()
         shutil.rmtree(self._scratch, ignore_errors=True)
 
-    def _too_few(self, outcome: Measurement) -> bool:
-        if self.request.check_only:
-            return False
-        kept = sum(len(kept_samples(block)) for block in outcome.blocks)
-        return kept < self.settings.min_samples
-
-    def _one_session(self, index: int, static: list[Workload]) -> None:
+    def _one_session(self, steps: Callable[[int, Hunt], Iterator[Step]]) -> SessionRecord:
+        """One set of fresh workers, and what they are asked for, step by step. Returns the session's record."""
+        before = self.request.load()
+        self._begun += 1
+        index = max((session.index for session in self.recorder.run.sessions), default=-1) + 1
         measured = [] if self.request.check_only else [t.device for t in self.request.scope.targets]
-        crew = Crew(self.settings, self._scratch, self._gone, measured, self.request.run.machine)
+        crew = Crew(self.settings, self._scratch, self.gone, measured, self.request.run.machine)
         self._crew = crew
-        record = SessionRecord(index=index, started_at=utc_now())
+        record = SessionRecord(index=index, started_at=utc_now("milliseconds"))
         self.recorder.session(record)
-        runtime = Runtime(
-            crew=crew, recorder=self.recorder, settings=self.settings, sink=self.sink, progress=self.progress,
-            session=index, out_of_budget=self._out_of_budget,
-            device_kind=lambda device_id: self._kinds[device_id], check_only=self.request.check_only,
-            left_s=self._left_s,
-        )  # fmt: skip
+        runtime = self._runtime(crew, index)
         crew.open_all(self._kinds)
         self.recorder.session(crew.entered(record))
-        for item in self._workloads(index, static):
+        hunt = Hunt(_searched(self.request), self.request.scope, self.recorder, self._search_left_s)
+        for step in steps(index, hunt):
             if self._out_of_budget():
                 break
             began = time.monotonic()
-            tuning_s = rounds.measure(runtime, item)
-            self._elapsed.setdefault(item.series.key, {})[item.n] = time.monotonic() - began - tuning_s
+            tuning_s = rounds.measure(runtime, *step.workloads, aim=step.aim)
+            hunt.took(step, time.monotonic() - began - tuning_s)
+            if step.aim != MAIN:
+                self.recorder.drop_empty(case.id for item in step.workloads for case in item.cases)
             for file in self._scratch.glob("*.npy"):
                 file.unlink(missing_ok=True)
             self.recorder.session(crew.entered(record))
         self._warn_telemetry(crew)
         crew.close()
-        self.recorder.session(crew.entered(record))
+        foreign, steal = load.between(before, self.request.load())
+        record = msgspec.structs.replace(crew.entered(record), foreign_cpu_share=foreign, steal_share=steal)
+        self.recorder.session(record)
+        return record
+
+    def _runtime(self, crew: Crew, index: int) -> Runtime:
+        return Runtime(
+            crew=crew, recorder=self.recorder, settings=self.settings, sink=self.sink, progress=self.progress,
+            session=index, out_of_budget=self._out_of_budget,
+            device_kind=lambda device_id: self._kinds[device_id], check_only=self.request.check_only,
+            left_s=self._left_s, repeats=self.request.sequel.blocks if self.request.sequel else {},
+        )  # fmt: skip
 
     def _warn_telemetry(self, crew: Crew) -> None:
         """Once a run: which clocks cannot be read, and why."""
@@ -196,110 +196,74 @@ class _Runner:
         if found is not None and all(known.code != found.code for known in self.recorder.run.warnings):
             self.recorder.warn(found)
 
-    def _workloads(self, index: int, static: list[Workload]) -> Iterator[Workload]:
-        if index == 0:
-            overheads = [item for item in static if item.op.overhead is not None]
-            if overheads:
-                self._search_share = SEARCH_SHARE * SHARE_BESIDE_OVERHEADS
-            yield from self._shuffled([item for item in static if item.op.overhead is None], index)
-            yield from self._search()
-            # From small to large: what a budget cuts off are the gigabytes, which take the longest.
-            yield from sorted(overheads, key=lambda item: item.n)
-        else:
-            yield from self._shuffled([*static, *self._found], index)
+    # ---------------------------------------------------------------- what a session measures
+
+    def _first(self, index: int, hunt: Hunt) -> Iterator[Step]:
+        """The plan, then the search; from a file, what an interrupt left of the two."""
+        sequel = self.request.sequel
+        if sequel is not None and not (sequel.missing or sequel.search):
+            yield from self._again(index, hunt)
+            return
+        items = self._plan if sequel is None else sequel.missing
+        plain = [item for item in items if item.op.overhead is None]
+        overheads = [item for item in items if item.op.overhead is not None]
+        yield from self._each(self._shuffled(plain, index))
+        if sequel is None or sequel.search:
+            yield from self._searching(hunt)
+        # From small to large: what a budget cuts off are the gigabytes, which take the longest.
+        yield from self._each(sorted(overheads, key=lambda item: item.n))
+
+    def _searching(self, hunt: Hunt) -> Iterator[Step]:
+        """The hunt's steps. What it adds to the plan, later sessions repeat."""
+        for step in hunt.steps():
+            if step.aim == MAIN:
+                self._announce(step.workloads)
+            else:
+                self.progress.cases += sum(len(item.cases) for item in step.workloads)
+            yield step
+
+    def _again(self, index: int, hunt: Hunt) -> Iterator[Step]:
+        """The plan once more, and fresh timings at the sizes that the first session chose for them."""
+        scope, sequel = self.request.scope, self.request.sequel
+        yield from self._each(self._shuffled(self._plan, index))
+        found = windows.of_outcomes(self.recorder.outcomes, self.request.ops, self._cpu)
+        for window in found or (sequel.windows if sequel else ()):
+            for group in together(window.workloads(scope), scope):
+                self.progress.cases += sum(len(item.cases) for item in group)
+                yield Step(group, Aim("estimate", window.samples))
+
+    @staticmethod
+    def _each(items: Sequence[Workload]) -> Iterator[Step]:
+        return (Step((item,), MAIN) for item in items)
 
     def _shuffled(self, items: list[Workload], index: int) -> list[Workload]:
         if self.settings.order == "sequential":
             return list(items)
         return random.Random(f"{self.settings.seed} workloads {index}").sample(items, len(items))
 
-    # ---------------------------------------------------------------- the search for sizes
-
-    def _search(self) -> Iterator[Workload]:
-        """Coarse sizes of every op first, so that each gets a verdict; then the widest brackets in turn."""
-        curves = _searched(self.request)
-        if self.settings.budget_s is None or self.settings.refine == "off":
-            for curve in curves:
-                for n in curve.ladder.sizes():
-                    yield self._new(curve, n, device_clock=True)
+    def _repeat(self, busy: list[SessionRecord], longest_s: float) -> None:
+        """Measure what others disturbed once more, at the end. If a repeat was quiet, it stands in for the others."""
+        if self.request.check_only:
             return
-        for place, curve in enumerate(curves):
-            share = self._search_left_s() * COARSE_SHARE / (len(curves) - place)
-            yield from self._coarse(curve, share)
-        yield from self._refine(curves)
-
-    def _coarse(self, curve: Series, share_s: float) -> Iterator[Workload]:
-        began = time.monotonic()
-        sizes = search.coarse_sizes(curve.ladder)
-        for n in sizes:
-            left = share_s - (time.monotonic() - began)
-            elapsed = self._elapsed.get(curve.key, {})
-            fits = search.affordable(curve, n, self._times(curve), elapsed, self.settings.min_samples, left)
-            if fits is None:
-                return
-            yield self._new(curve, fits, device_clock=n == sizes[-1])
-            if fits < n:
-                return
-
-    def _refine(self, curves: list[Series]) -> Iterator[Workload]:
-        """Take the most urgent step of all curves, as long as there is one and time for it."""
-        while True:
-            steps = []
-            for place, curve in enumerate(curves):
-                step = search.next_step(curve.ladder, self._times(curve), self._cpu)
-                # A size that was tried and gave no time (it did not fit, say) gives none the second time either.
-                tried = self._elapsed.get(curve.key, {})
-                if step is not None and step[1] not in tried and self._fits(curve, step[1]):
-                    steps.append((step[0], -place, step[1]))
-            if not steps:
-                return
-            _, place, n = max(steps)
-            curve = curves[-place]
-            yield self._new(curve, n, search.contenders(self._times(curve), n, self._cpu))
-
-    def _fits(self, curve: Series, n: int) -> bool:
-        """True if this size is predicted to fit what the search may still spend."""
-        elapsed = self._elapsed.get(curve.key, {})
-        seconds = search.predicted_seconds(curve, n, self._times(curve), elapsed, self.settings.min_samples)
-        return 1.2 * seconds < self._search_left_s()
-
-    def _new(
-        self, curve: Series, n: int, slots: set[search.Slot] | None = None, *, device_clock: bool = False
-    ) -> Workload:
-        found = workload(curve, n, self.request.scope)
-        found = msgspec.structs.replace(found, device_clock=device_clock)
-        if slots is not None:
-            kept = tuple(c for c in found.cases if (c.device_id, c.form_id, c.regime_id) in slots)
-            found = msgspec.structs.replace(found, cases=kept, skips=())
-        self._found.append(found)
-        self._announce_plan([found])
-        return found
-
-    def _times(self, curve: Series) -> dict[int, dict[search.Slot, search.Span]]:
-        times: dict[int, dict[search.Slot, search.Span]] = {}
-        for item in self._found:
-            if item.series.key != curve.key:
-                continue
-            for case in item.cases:
-                if case.variant is not None:
-                    continue  # no contender: it is measured for its own sake
-                outcome = self.recorder.outcome(case.id)
-                if isinstance(outcome, Measurement) and outcome.blocks:
-                    kept = [v for block in outcome.blocks for v in kept_samples(block)]
-                    slot = (case.device_id, case.form, case.regime_id)
-                    low, high = stats.median_interval(kept)
-                    times.setdefault(item.n, {})[slot] = search.Span(low, stats.median(kept), high)
-        return times
+        for record in busy:
+            disturbed = [record]
+            while len(disturbed) <= REPEATS and self._left_s() >= longest_s:
+                again = self._one_session(self._again)
+                if not load.contended(again):
+                    for old in disturbed:
+                        self.recorder.session(msgspec.structs.replace(old, superseded=True))
+                    break
+                disturbed.append(again)
 
     # ---------------------------------------------------------------- budget and bookkeeping
 
-    def _announce_plan(self, workloads: list[Workload]) -> None:
+    def _announce(self, workloads: Sequence[Workload]) -> None:
+        """Workloads of the plan: what is not reached of them stays visible."""
+        self._plan += workloads
         planned = [Planned(id=case.id, case=case) for w in workloads for case in w.cases]
         self.recorder.plan([*planned, *(skip for w in workloads for skip in w.skips)])
         self.recorder.save()
-        self.progress.cases += len(planned) * (self.settings.sessions if not self._found else 1)
-        if not self.progress.number:
-            self.sink(RunStarted(self.progress.cases, self.settings.sessions, self.settings.budget_s))
+        self.progress.cases += len(planned)
 
     def _left_s(self) -> float:
         if self.settings.budget_s is None:
@@ -308,9 +272,11 @@ class _Runner:
 
     def _search_left_s(self) -> float:
         """The search may use the first session's share of the budget."""
-        budget = self.settings.budget_s or 0.0
-        spent = time.monotonic() - self.request.began
-        return self._search_share * budget / self.settings.sessions - spent
+        if self.settings.budget_s is None:
+            return float("inf")
+        beside = any(item.op.overhead is not None for item in self._plan)
+        share = SEARCH_SHARE * (SHARE_BESIDE_OVERHEADS if beside else 1.0)
+        return share * self.settings.budget_s / max(self._sessions, 1) - (time.monotonic() - self.request.began)
 
     def _out_of_budget(self) -> bool:
         return self._left_s() <= 0

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import msgspec
 
 from gpubench.measure.crew import Crew
 from gpubench.measure.events import Sink
 from gpubench.measure.recorder import Recorder
-from gpubench.model.result import Settings
+from gpubench.model.result import Block, Settings
 
 
 class Progress:
@@ -24,7 +24,7 @@ class Progress:
 
 
 class Runtime(msgspec.Struct, frozen=True):
-    """What measuring a workload needs from the run around it."""
+    """What measuring a workload needs from the run around it; `repeats` has blocks of cases whose counts are set."""
 
     crew: Crew
     recorder: Recorder
@@ -36,3 +36,4 @@ class Runtime(msgspec.Struct, frozen=True):
     device_kind: Callable[[str], str]
     check_only: bool = False
     left_s: Callable[[], float] = lambda: float("inf")
+    repeats: Mapping[str, Block] = {}

@@ -11,6 +11,7 @@ import math
 from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
+from gpubench import threshold
 from gpubench.measure.plan import EXTRA_LAUNCHES, Series
 from gpubench.model.op import Ladder
 
@@ -21,8 +22,10 @@ STRIDE = 4
 NEARLY = 0.5
 # A bracket wider than this gives no verdict (measurement.md section 10).
 WIDE = 4.0
-# A bracket this narrow is left to interpolation (measurement.md section 10, step 3).
+# A bracket this narrow is left to the estimate (measurement.md section 10, step 3).
 NARROW = 1.25
+# Timings a side: at each size of the grid, and at each size of the bisection.
+GRID_TIMINGS, BISECTION_TIMINGS = 5, 7
 
 Slot = tuple[str, str, str]  # device id, form (variants take no part in the search), regime id
 Curve = tuple[str, str]  # device id, regime id
@@ -77,15 +80,35 @@ def bracket(curve: Mapping[int, Span]) -> tuple[int, int] | None:
     return (max(loses), min(wins)) if wins else None
 
 
-def next_step(ladder: Ladder, times: Times, cpu: Collection[str]) -> tuple[float, int] | None:
-    """(urgency, size) of the most urgent size to measure next, or None.
+def bisection(ladder: Ladder, ratios: Mapping[int, float]) -> int | None:
+    """The geometric middle of the bracket of these ratios by size; None without a bracket, or once it is narrow."""
+    ends = threshold.bracket(ratios)
+    if ends is None or ends[1] <= ends[0] * NARROW:
+        return None
+    middle = _round(ladder, math.sqrt(ends[0] * ends[1]))
+    return middle if ends[0] < middle < ends[1] else None
+
+
+def settled(curve: Mapping[int, Span]) -> bool:
+    """Whether the curve surely changes sides once at most, and then to a win: else no size is its break-even."""
+    sides = [ratio.low > 1 for _, ratio in sorted(curve.items()) if ratio.low > 1 or ratio.high < 1]
+    changes = [after for before, after in itertools.pairwise(sides) if before != after]
+    return len(changes) <= 1 and all(changes)
+
+
+def next_step(
+    ladder: Ladder, times: Times, cpu: Collection[str], leave: Collection[Curve] = ()
+) -> tuple[float, int] | None:
+    """(urgency, size) of the most urgent size to measure next for any curve but those to `leave`, or None.
 
     A bracket asks for the geometric middle of its widest gap, with that gap's width high / low as urgency: ties
     inside a bracket end the search there too. A curve that does not win at its largest size and rises asks for
     a larger one, as urgently as a gap of that width.
     """
     steps = []
-    for curve in ratios(times, cpu).values():
+    for name, curve in ratios(times, cpu).items():
+        if name in leave:
+            continue
         ends = bracket(curve)
         top = max(curve)
         if ends is not None:

@@ -46,10 +46,16 @@ class Seat:
         self.warm_hz: list[float] = []
         self.prepared: protocol.Prepared | None = None
         self.worker: Worker | None = None
+        self.fraction: float | None = None
         self.over = False
         self.number = 0
         self.sampling_s = 0.0
         self.block_s = 0.0
+
+    @property
+    def unsettled(self) -> bool:
+        """Whether this is a split whose share is still to be found."""
+        return self.prepared is not None and self.prepared.fraction is not None and self.fraction is None
 
     def add(self, block: Block) -> None:
         """Count the samples of a block: all of the session, where too few of them would be left by throttling."""
@@ -63,7 +69,10 @@ class Seat:
 def prepare(runtime: Runtime, seat: Seat, *, first: bool) -> None:
     """Bring the case to its worker. A refusal is a Skip, a breakage a Failure; both end the case."""
     known = runtime.recorder.outcome(seat.case.id)
-    block = known.blocks[0] if isinstance(known, Measurement) and known.blocks else None
+    earlier = settled_block(known) if isinstance(known, Measurement) else None
+    block = earlier or runtime.repeats.get(seat.case.id)
+    if seat.fraction is None and block is not None:
+        seat.fraction = block.fraction
 
     def request(worker: Worker) -> protocol.Request:
         seat.worker = worker
@@ -71,7 +80,7 @@ def prepare(runtime: Runtime, seat: Seat, *, first: bool) -> None:
             id=worker.next_id, case=seat.case, session=runtime.session,
             repeat=block.repeat if block else None, hot_repeat=block.hot_repeat if block else None,
             time_it=not runtime.check_only, device_clock=seat.device_clock,
-            part_samples=protocol.PART_SAMPLES if seat.aim.explains else 0,
+            part_samples=protocol.PART_SAMPLES if seat.aim.explains else 0, fraction=seat.fraction,
         )  # fmt: skip
 
     reply = exchange(runtime, seat, request)
@@ -79,6 +88,11 @@ def prepare(runtime: Runtime, seat: Seat, *, first: bool) -> None:
         seat.prepared = reply
         if first:
             _enter(runtime, seat, reply)
+
+
+def settled_block(known: Measurement) -> Block | None:
+    """The block whose repeat counts, and whose share of a split, the case keeps; those of a sweep all differ."""
+    return next((block for block in known.blocks if block.phase != "sweep"), None)
 
 
 def _enter(runtime: Runtime, seat: Seat, reply: protocol.Prepared) -> None:
@@ -97,7 +111,7 @@ def _enter(runtime: Runtime, seat: Seat, reply: protocol.Prepared) -> None:
                 staging=reply.staging,
             )  # fmt: skip
         )
-    if seat.aim.explains:
+    if seat.aim.explains and not seat.unsettled:
         runtime.recorder.add_parts(case.id, reply.parts)
 
 

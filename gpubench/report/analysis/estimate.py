@@ -23,7 +23,7 @@ def case_results(run: Run) -> tuple[CaseResult, ...]:
     rows = [
         case_result(run, outcome, device_kind(outcome.case.device_id, kinds), beside)
         for outcome in run.outcomes
-        if not only_estimates(outcome)
+        if not only_estimates(run, outcome)
     ]
     return tuple(sorted(rows, key=_order))
 

@@ -23,22 +23,31 @@ Blocks = dict[int, list[Block]]  # by session
 
 
 def main_blocks(run: Run, outcome: Measurement, phase: Phase = "main") -> Blocks:
-    """The blocks of the main phase, or of another, per used session, in the order in which they were measured."""
+    """The blocks of the main phase, or of another, per used session, in the order in which they were measured.
+
+    What a search took of a size counts as its measurement, too: it bars such a size from the estimate alone.
+    """
     allowed = used_sessions(run)
+    phases = ("main", "search") if phase == "main" else (phase,)
     found: Blocks = {}
     for block in sorted(outcome.blocks, key=lambda block: (block.session, block.round, block.position)):
-        if block.phase == phase and (allowed is None or block.session in allowed):
+        if block.phase in phases and (allowed is None or block.session in allowed):
             found.setdefault(block.session, []).append(block)
     return found
 
 
-def only_estimates(outcome: Outcome) -> bool:
-    """Whether all that was measured of a case are fresh timings for a break-even."""
-    return (
-        isinstance(outcome, Measurement)
-        and bool(outcome.blocks)
-        and all(block.phase == "estimate" for block in outcome.blocks)
-    )
+def only_estimates(run: Run, outcome: Outcome) -> bool:
+    """Whether all that was measured of a case in sessions that count served a break-even's search or estimate, and
+    none of it tells a time of its own."""
+    if not isinstance(outcome, Measurement) or not outcome.blocks:
+        return False
+    beside = all(block.phase in ("search", "estimate") for block in outcome.blocks)
+    return beside and not main_blocks(run, outcome)
+
+
+def in_plan(outcome: Outcome) -> bool:
+    """Whether the case is of the run's plan, and not only a size at which a search looked in one session."""
+    return not isinstance(outcome, Measurement) or any(block.phase == "main" for block in outcome.blocks)
 
 
 def wall_samples(blocks: list[Block], *, discarded: bool = False) -> list[float]:

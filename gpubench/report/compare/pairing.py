@@ -10,7 +10,7 @@ import msgspec
 from gpubench import stats
 from gpubench.model.result import Measurement, Run
 from gpubench.report.analysis.estimate import case_results
-from gpubench.report.analysis.samples import main_blocks
+from gpubench.report.analysis.samples import in_plan, main_blocks
 from gpubench.report.analysis.types import CaseResult
 from gpubench.report.compare.comparability import case_differences
 from gpubench.report.compare.judge import Twin, fewest_samples, low_ends
@@ -41,9 +41,10 @@ class Side(msgspec.Struct, frozen=True):
 
 
 def side(run: Run) -> Side:
-    """What a comparison needs of one run."""
+    """What a comparison needs of one run: the cases of its plan, which every session measures."""
     measurements = {outcome.id: outcome for outcome in run.outcomes if isinstance(outcome, Measurement)}
-    return Side(run, {row.id: row for row in case_results(run)}, measurements)
+    looked = {case_id for case_id, outcome in measurements.items() if outcome.blocks and not in_plan(outcome)}
+    return Side(run, {row.id: row for row in case_results(run) if row.id not in looked}, measurements)
 
 
 def paired(

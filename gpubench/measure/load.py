@@ -1,0 +1,85 @@
+"""Foreign load: what part of the CPUs that we may use others took while a session was measured.
+
+Two readings of counters that the system keeps in any case, one before and one after: nothing runs beside a sample.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import NamedTuple
+
+from gpubench.model.result import SessionRecord
+
+# Above this share a session is contended (measurement.md section 2).
+BUSY_SHARE = 0.05
+# The system counts in ticks of 10 ms; in less time than this a few of them decide.
+SHORTEST_S = 2.0
+
+
+class Reading(NamedTuple):
+    """Seconds since some moment: the wall's, and per CPU that we may use, added up: all states, busy, stolen; and
+    those of ours, of this process and of the workers that have ended."""
+
+    at_s: float
+    total_s: float
+    busy_s: float
+    steal_s: float
+    ours_s: float
+
+
+class Share(NamedTuple):
+    """Shares of the usable CPUs' time, from 0 to 1; None where it was not measured."""
+
+    foreign: float | None
+    steal: float | None
+
+
+def read() -> Reading | None:
+    """The counters now; None on a system that does not keep them."""
+    import psutil
+
+    try:
+        every = psutil.cpu_times(percpu=True)
+        usable = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(len(every))
+        cpus = [every[i] for i in usable if i < len(every)]
+        own = psutil.Process().cpu_times()
+    except (OSError, psutil.Error):
+        return None
+    return Reading(
+        at_s=time.monotonic(),
+        # `guest` is part of `user` already.
+        total_s=sum(sum(cpu[:8]) for cpu in cpus),
+        busy_s=sum(cpu.user + getattr(cpu, "nice", 0.0) + cpu.system for cpu in cpus),
+        steal_s=sum(getattr(cpu, "steal", 0.0) for cpu in cpus),
+        ours_s=own.user
+        + own.system
+        + getattr(own, "children_user", 0.0)
+        + getattr(own, "children_system", 0.0),
+    )
+
+
+def unread() -> None:
+    """For devices on a scripted clock, which no load disturbs."""
+
+
+def between(before: Reading | None, after: Reading | None) -> Share:
+    """The load between two readings; the workers of that time have to have ended before the second."""
+    if before is None or after is None or after.at_s - before.at_s < SHORTEST_S:
+        return Share(None, None)
+    total_s = after.total_s - before.total_s
+    if total_s <= 0:  # counters that stand still, as some sandboxes have them
+        return Share(None, None)
+    foreign_s = (after.busy_s - before.busy_s) - (after.ours_s - before.ours_s)
+    return Share(_share(foreign_s, total_s), _share(after.steal_s - before.steal_s, total_s))
+
+
+def contended(session: SessionRecord) -> bool:
+    """Whether others took so much of the CPUs that the session's figures may have suffered."""
+    return any(
+        share is not None and share > BUSY_SHARE for share in (session.foreign_cpu_share, session.steal_share)
+    )
+
+
+def _share(seconds: float, total_s: float) -> float:
+    return round(min(max(seconds / total_s, 0.0), 1.0), 4)

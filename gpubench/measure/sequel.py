@@ -1,0 +1,131 @@
+"""What a result file that is already there asks of the sessions to come: its own plan, again (--append, --like)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from gpubench.measure.plan import Scope, Series, Workload, series, workload
+from gpubench.measure.windows import Window, of_outcomes
+from gpubench.model.case import Case
+from gpubench.model.op import Op
+from gpubench.model.result import Block, Measurement, Outcome, Planned, Run, Skip
+
+# The reason of a skip, a stop or an ending: lack of time, which is no failure.
+OUT_OF_TIME = "budget"
+
+
+class Sequel(msgspec.Struct, frozen=True):
+    """`missing` is what an interrupted session did not reach: measured first, in a session of its own, in which the
+    search goes on if that was what ended (`search`). Then `sessions` more follow, each with all `workloads` and
+    `windows`. `blocks` has a block of each case already measured: its repeat counts are used unchanged."""
+
+    workloads: tuple[Workload, ...]
+    windows: tuple[Window, ...]
+    blocks: Mapping[str, Block]
+    sessions: int
+    missing: tuple[Workload, ...] = ()
+    search: bool = False
+
+
+def again(run: Run, ops: Mapping[str, Op], scope: Scope, sessions: int) -> Sequel:
+    """The plan of a file, for `sessions` more of them. `ops` are those of its selection, `scope` its devices."""
+    cpu = {target.device.id for target in scope.targets if target.device.kind == "cpu"}
+    return Sequel(
+        workloads=_workloads([o for o in run.outcomes if _planned(o)], run, ops, scope),
+        windows=of_outcomes(run.outcomes, ops, cpu), sessions=sessions,
+        blocks={o.id: o.blocks[0] for o in run.outcomes if isinstance(o, Measurement) and o.blocks},
+    )  # fmt: skip
+
+
+def continued(run: Run, ops: Mapping[str, Op], scope: Scope, sessions: int | None) -> tuple[Run, Sequel]:
+    """The file without what an interrupt left unfinished, and what it asks for.
+
+    `sessions` more than it has; None: as many as it was to have, or as one call adds to a file that is complete.
+    """
+    if run.complete and run.exit_reason != OUT_OF_TIME:
+        return run, again(run, ops, scope, sessions or run.settings.sessions)
+    missing = _missing(run)
+    rest = max(0, run.settings.sessions - max(len(_used(run)), 1))
+    run = msgspec.structs.replace(run, outcomes=[_without_last(run, o, missing) for o in run.outcomes])
+    sequel = again(run, ops, scope, rest if sessions is None else sessions)
+    return run, msgspec.structs.replace(
+        sequel,
+        missing=tuple(item for item in sequel.workloads if item.key in missing),
+        search=not run.complete and len(_used(run)) <= 1,
+    )
+
+
+def _used(run: Run) -> list[int]:
+    return sorted(session.index for session in run.sessions if not session.superseded)
+
+
+def _planned(outcome: Outcome) -> bool:
+    """Whether the plan has this case: sizes at which a search looked, or took fresh timings, are not of the plan."""
+    if not isinstance(outcome, Measurement) or not outcome.blocks:
+        return True
+    return any(block.phase == "main" for block in outcome.blocks)
+
+
+def _out_of_time(outcome: Outcome) -> bool:
+    return isinstance(outcome, Planned) or (isinstance(outcome, Skip) and outcome.reason == OUT_OF_TIME)
+
+
+def _missing(run: Run) -> set[str]:
+    """Workloads of the plan that the last session did not finish: it stops a case before it takes up another."""
+    last = max(_used(run), default=0)
+    return {
+        outcome.case.workload
+        for outcome in run.outcomes
+        if _out_of_time(outcome)
+        or (
+            isinstance(outcome, Measurement)
+            and _planned(outcome)
+            and all(s.session != last for s in outcome.stops)
+        )
+    }
+
+
+def _finished(outcome: Measurement, session: int) -> bool:
+    return any(stop.session == session and stop.reason != OUT_OF_TIME for stop in outcome.stops)
+
+
+def _without_last(run: Run, outcome: Outcome, missing: set[str]) -> Outcome:
+    """What the interrupted session began of a workload is measured anew, with all of its cases."""
+    if isinstance(outcome, Skip) and _out_of_time(outcome):
+        return Planned(id=outcome.id, case=outcome.case)
+    if not isinstance(outcome, Measurement) or outcome.case.workload not in missing:
+        return outcome
+    last = max(_used(run), default=0)
+    return msgspec.structs.replace(
+        outcome,
+        blocks=[block for block in outcome.blocks if block.session != last or block.phase != "main"],
+        parts=[parts for parts in outcome.parts if parts.session != last],
+        stops=[stop for stop in outcome.stops if stop.session != last],
+    )  # fmt: skip
+
+
+def _workloads(
+    outcomes: Sequence[Outcome], run: Run, ops: Mapping[str, Op], scope: Scope
+) -> tuple[Workload, ...]:
+    """The workloads of these outcomes, with these cases alone; a device clock is read where it was before."""
+    ids = {outcome.id for outcome in outcomes}
+    clocks = {o.case.workload for o in outcomes if isinstance(o, Measurement) and _on_device(o)}
+    within = msgspec.structs.replace(scope, keep=lambda case: case.id in ids)
+    found = []
+    for curve in series(ops, run.selection):
+        for n in sorted({o.case.params["n"] for o in outcomes if _on(o.case, curve)}):
+            item = workload(curve, n, within)
+            found.append(msgspec.structs.replace(item, device_clock=not clocks or item.key in clocks))
+    return tuple(found)
+
+
+def _on(case: Case, curve: Series) -> bool:
+    return (case.op, case.dtype) == (curve.op.name, curve.dtype) and case.params == curve.params(
+        case.params["n"]
+    )
+
+
+def _on_device(outcome: Measurement) -> bool:
+    return any(block.hot_repeat is not None or block.device_cold_s for block in outcome.blocks)
