@@ -13,7 +13,9 @@ from gpubench.report.analysis.estimate import case_results
 from gpubench.report.analysis.findings import findings
 from gpubench.report.analysis.gates import Demands, gates
 from gpubench.report.analysis.machine import machine_line
+from gpubench.report.analysis.means import means
 from gpubench.report.analysis.overheads import GROUP, overheads
+from gpubench.report.analysis.reuse import reuses
 from gpubench.report.analysis.roofline import roofline
 from gpubench.report.analysis.speedup import speedups
 from gpubench.report.analysis.types import Analysis, CaseResult, Claim, Gate
@@ -48,7 +50,8 @@ def analyse(
         verdicts=verdicts(run, cases, curves), findings=findings(run, cases),
         roofline=roofline(run, everything, cases), overheads=overheads(run, everything, cases),
         gates=gates(run, cases, [row for row in cases if _compared(row)], ratios, demands),
-        claims=judged(claims, ratios),
+        claims=judged(claims, ratios), means=means([row for row in cases if _compared(row)], ratios),
+        reuse=reuses(run, compared, keep),
     )  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from typing import Literal
 import msgspec
 
 from gpubench.model.case import Case, RegimeKind
-from gpubench.model.op import Dtype
+from gpubench.model.op import Dtype, Form
 from gpubench.model.result import DeviceKind, Run, Severity
 from gpubench.stats import Interval, Spread
 
@@ -22,6 +22,8 @@ VerdictKind = Literal["always", "at", "beyond-limit", "never", "unstable", "unde
 Bound = Literal["memory", "compute"]
 FailOn = Literal["noisy", "skipped", "incomplete"]
 UndecidedReason = Literal["noise", "few-sizes", "throttled", "failed-cases", "budget"]
+ReuseVerdict = Literal["already", "at", "never", "undecided"]
+ReuseReason = Literal["noise", "no-parts", "parts-differ"]
 ClaimVerdict = Literal["confirmed", "refuted", "undecided", "not measured"]
 # "case": any other form against the same baseline as the headline; for tables of all cases alone.
 SpeedupKind = Literal["headline", "library", "case"]
@@ -146,6 +148,46 @@ class BreakEven(Derived, frozen=True, kw_only=True):
     high: int | None = None
     crossings: tuple[int, ...] = ()
     reason: UndecidedReason | None = None
+
+
+class Reuse(Derived, frozen=True, kw_only=True):
+    """Calls per transfer from which the GPU pays at one size, or why that cannot be said.
+
+    `calls` is set where `verdict` is already (1) or at; an open end of the interval is None. `transfer_s` is paid once,
+    `launch_s` for each call, against `cpu_s`; they were read from calls that share a copy by `shared_by`.
+    """
+
+    op: str
+    dtype: str
+    params: dict[str, int]
+    n: int
+    device_id: str
+    form: Form
+    baseline_id: str
+    shared_by: int
+    transfer_s: float
+    launch_s: float
+    cpu_s: float
+    verdict: ReuseVerdict
+    calls: int | None = None
+    low: int | None = None
+    high: int | None = None
+    reason: ReuseReason | None = None
+
+
+class Mean(Derived, frozen=True, kw_only=True):
+    """The geometric mean of the speedups of one device over a fixed set of workloads, in one regime and dtype.
+
+    The set is what was attempted in every regime, on whatever device; `missing` are those without a headline of this
+    device, and `ratio` is the mean over the `count` others: two means compare only if neither misses any.
+    """
+
+    regime: str
+    dtype: Dtype
+    device_id: str
+    ratio: Interval
+    count: int
+    missing: tuple[str, ...] = ()
 
 
 class Finding(Derived, frozen=True, kw_only=True):
@@ -297,3 +339,5 @@ class Analysis(Derived, frozen=True, kw_only=True):
     overheads: Overheads
     gates: tuple[Gate, ...] = ()
     claims: tuple[ClaimResult, ...] = ()
+    reuse: tuple[Reuse, ...] = ()
+    means: tuple[Mean, ...] = ()

@@ -16,6 +16,8 @@ from gpubench.report.analysis.types import (
     ClaimVerdict,
     Label,
     OutcomeType,
+    ReuseReason,
+    ReuseVerdict,
     SpeedupKind,
     UndecidedReason,
     VerdictKind,
@@ -204,6 +206,47 @@ class PoolRow(Row, frozen=True, kw_only=True):
     single_share: float | None
 
 
+class ReuseRow(Row, frozen=True, kw_only=True):
+    """Calls per transfer from which the GPU pays at one size: `calls` with interval, 1 = at every call.
+
+    An end that is null beside a number of `calls` is open. `transfer_s` is paid once, `launch_s` for each call, against
+    `cpu_s`; they come from calls of which `shared_by` share a copy.
+    """
+
+    source: int
+    op: str
+    dtype: str
+    params: dict[str, int]
+    n: int
+    device_id: str
+    form: str
+    baseline_id: str
+    verdict: ReuseVerdict
+    calls: int | None
+    lo: int | None
+    hi: int | None
+    shared_by: int
+    transfer_s: float
+    launch_s: float
+    cpu_s: float
+    reason: ReuseReason | None
+
+
+class MeanRow(Row, frozen=True, kw_only=True):
+    """Geometric mean of one device's headline speedups over `count` workloads; `missing` are those that it lacks of the
+    fixed set. Means of different sets are not comparable."""
+
+    source: int
+    regime: str
+    dtype: str
+    device_id: str
+    ratio: float
+    lo: float
+    hi: float
+    count: int
+    missing: tuple[str, ...]
+
+
 class GateRow(Row, frozen=True, kw_only=True):
     """One gate of one run. It fails by the cases in `low` (below `least`, or of the kind that is named) and by those in
     `missing` (selected, and without a number); `near` are cases whose interval contains `least`."""
@@ -243,7 +286,7 @@ class ClaimRow(Row, frozen=True, kw_only=True):
 
 
 class ReportDocument(Row, frozen=True, kw_only=True):
-    """`reuse`, `hybrid`, `means`, `claims` and `gates` are empty until they are derived."""
+    """`hybrid` is empty until it is derived."""
 
     name: Literal["gpubench-report"] = "gpubench-report"
     schema_version: int = 1
@@ -255,9 +298,9 @@ class ReportDocument(Row, frozen=True, kw_only=True):
     break_even: tuple[BreakEvenRow, ...]
     roofline: RooflineRow
     pool_overhead: tuple[PoolRow, ...]
-    reuse: tuple[dict[str, float], ...] = ()
+    reuse: tuple[ReuseRow, ...] = ()
     hybrid: tuple[dict[str, float], ...] = ()
-    means: tuple[dict[str, float], ...] = ()
+    means: tuple[MeanRow, ...] = ()
     claims: tuple[ClaimRow, ...] = ()
     recommendation: str | None = None
     gates: tuple[GateRow, ...] = ()

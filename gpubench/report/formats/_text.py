@@ -17,8 +17,10 @@ from gpubench.report.formats._columns import limited
 from gpubench.report.formats._details import environment_section, raw_section
 from gpubench.report.formats._document import Document, Section, printable
 from gpubench.report.formats._gates import gates_section
+from gpubench.report.formats._means import means_section
 from gpubench.report.formats._options import DEFAULT_SECTIONS, RenderOptions
 from gpubench.report.formats._problems import skipped_section, warnings_section
+from gpubench.report.formats._reuse import reuse_section
 from gpubench.report.formats._roofline import roofline_section
 from gpubench.report.formats._speedup import speedup_sections
 
@@ -57,7 +59,11 @@ def document(
         "verdict": lambda: _verdict_section(analysis),
         GATES: lambda: gates_section(analysis),
         "breakeven": lambda: break_even_section(analysis, full=full),
-        "speedup": lambda: speedup_sections(analysis, unit, full=full, in_order=options.in_order),
+        "reuse": lambda: reuse_section(analysis, unit, full=full, every_size=full or asked),
+        "speedup": lambda: (
+            *speedup_sections(analysis, unit, full=full, in_order=options.in_order),
+            means_section(analysis),
+        ),
         "chart": lambda: _charts(analysis, options, charts, asked=asked),
         "skipped": lambda: skipped_section(analysis, full=full),
         "anatomy": lambda: anatomy_section(analysis, unit, full=full, every_size=full or asked),

@@ -16,6 +16,8 @@ from gpubench.report.analysis.types import (
     CaseResult,
     ClaimResult,
     Gate,
+    Mean,
+    Reuse,
     Roof,
     RoofShare,
     Speedup,
@@ -60,6 +62,8 @@ def report_document(analyses: Sequence[Analysis]) -> types.ReportDocument:
             for i, analysis in numbered
             for pool in analysis.overheads.pools
         ),
+        reuse=tuple(_reuse(i, row) for i, analysis in numbered for row in analysis.reuse),
+        means=tuple(_mean(i, row) for i, analysis in numbered for row in analysis.means),
         claims=tuple(_claim(i, row) for i, analysis in numbered for row in analysis.claims),
         gates=tuple(_gate(i, gate) for i, analysis in numbered for gate in analysis.gates),
         exit_code=ExitCode.GATE if failed(analyses) else ExitCode.OK,
@@ -124,6 +128,18 @@ def _break_even(source: int, row: BreakEven) -> types.BreakEvenRow:
         baseline_id=row.baseline_id, verdict=row.verdict, n=row.n, lo=row.low, hi=row.high,
         crossings=row.crossings, first=row.first, last=row.last,
         last_ratio=row.last_ratio.estimate, reason=row.reason, text=verdict_text(row),
+    )  # fmt: skip
+
+
+def _reuse(source: int, row: Reuse) -> types.ReuseRow:
+    fields = msgspec.structs.asdict(row)
+    return types.ReuseRow(source=source, lo=fields.pop("low"), hi=fields.pop("high"), **fields)
+
+
+def _mean(source: int, row: Mean) -> types.MeanRow:
+    return types.MeanRow(
+        source=source, regime=row.regime, dtype=row.dtype, device_id=row.device_id, ratio=row.ratio.estimate,
+        lo=row.ratio.low, hi=row.ratio.high, count=row.count, missing=row.missing,
     )  # fmt: skip
 
 
