@@ -20,8 +20,8 @@ def gpu_units(units: int, fraction: float) -> int:
     if fraction <= 0.0 or fraction >= 1.0:
         return units if fraction >= 1.0 else 0
     step = granule(units)
-    wanted = round(fraction * units / step) * step
-    return min(max(wanted, min(step, units - 1)), units - min(step, units - 1))
+    most = (units - 1) // step
+    return min(max(round(fraction * units / step), 1), most) * step
 
 
 def cut_array(operand: Operand, array: Array, cut: Split, start: int, stop: int) -> Array:

@@ -46,10 +46,9 @@ class SplitSession:
         if case.form != "tuned" or case.variant is not None or op.overhead is not None:
             why = "a split takes the best that each side has: its only form is tuned"
             return Unsupported(why, reason="no-implementation")
-        units = op.units(case.params)
-        if units < 2:
-            what = "does not say how it is cut" if op.cut(case.params) is None else f"has {units} unit to cut"
-            return Unsupported(f"{op.name} {what}", reason="no-split")
+        unsplit = op.whole(case.params)
+        if unsplit is not None:
+            return Unsupported(unsplit, reason="no-split")
         for side in (self._gpu, self._cpu):  # at the ends of a sweep each has all of the work
             one = side_case(op, case, case.params, side)
             kernel = op.kernel(side.device.backend, case.dtype)

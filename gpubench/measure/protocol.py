@@ -9,7 +9,8 @@ from __future__ import annotations
 import msgspec
 
 from gpubench.model.case import Case
-from gpubench.model.result import Block, Check, Device, Parts, Staging, WorkerRecord
+from gpubench.model.op import Dtype
+from gpubench.model.result import Block, Ceiling, Check, Device, Parts, Staging, WorkerRecord
 
 PART_SAMPLES = 5
 
@@ -38,11 +39,32 @@ class Open(Message, frozen=True, kw_only=True, tag="open"):
     autotune: bool = True
 
 
+class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+    """Ceilings of one device: of memory, and of arithmetic in some dtypes, each in at most about `limit_s` seconds.
+
+    `cache_bytes` is its last level of cache, `memory_bytes` what the arrays may take.
+    """
+
+    memory: bool
+    compute: list[Dtype]
+    cache_bytes: int
+    memory_bytes: int
+    limit_s: float
+
+
+class MeasureCeilings(Message, frozen=True, kw_only=True, tag="ceilings"):
+    """How fast is this device at best?"""
+
+    id: int
+    wanted: Wanted
+
+
 class Prepare(Message, frozen=True, kw_only=True, tag="prepare"):
     """Inputs, buffers, build, correctness gate, parts; calibrate unless the counts are given.
 
     `repeat` counts launches per sample, as a Block stores it. `part_samples` is how often each part is
-    timed; 0 leaves the parts out. Without `device_clock` only the wall clock is read.
+    timed; 0 leaves the parts out. Without `device_clock` only the wall clock is read. `fraction`: the GPU's share of
+    a case that is split; None: whatever it has now.
     """
 
     id: int
@@ -53,6 +75,7 @@ class Prepare(Message, frozen=True, kw_only=True, tag="prepare"):
     part_samples: int = PART_SAMPLES
     time_it: bool = True
     device_clock: bool = True
+    fraction: float | None = None
 
 
 class Sample(Message, frozen=True, kw_only=True, tag="sample"):
@@ -111,8 +134,15 @@ class Opened(Message, frozen=True, kw_only=True, tag="opened"):
     record: WorkerRecord
 
 
+class Ceilings(Message, frozen=True, kw_only=True, tag="ceilings-reply"):
+    """What was asked for, each with a rate or with the reason for none."""
+
+    id: int
+    ceilings: list[Ceiling]
+
+
 class Prepared(Message, frozen=True, kw_only=True, tag="prepared"):
-    """The case is right and ready."""
+    """The case is right and ready. `fraction`: of a case that is split the GPU's share, in whole units."""
 
     id: int
     check: Check
@@ -126,6 +156,7 @@ class Prepared(Message, frozen=True, kw_only=True, tag="prepared"):
     repeat: int
     hot_repeat: int | None
     staging: Staging
+    fraction: float | None = None
 
 
 class Sampled(Message, frozen=True, kw_only=True, tag="sampled"):
@@ -163,8 +194,8 @@ class Broke(Message, frozen=True, kw_only=True, tag="broke"):
     fatal: bool = False
 
 
-Request = ListDevices | Open | Prepare | Sample | Finish | Release | Close
-Reply = Devices | Opened | Prepared | Sampled | Done | Refused | Broke
+Request = ListDevices | Open | MeasureCeilings | Prepare | Sample | Finish | Release | Close
+Reply = Devices | Opened | Ceilings | Prepared | Sampled | Done | Refused | Broke
 FromWorker = Phase | Reply
 
 _encoder = msgspec.json.Encoder()

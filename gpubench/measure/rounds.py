@@ -13,6 +13,7 @@ from gpubench.measure.plan import Workload
 from gpubench.measure.runtime import Runtime
 from gpubench.measure.seat import Seat, announce, exchange_prepared, prepare, stop
 from gpubench.measure.stopping import estimate, stop_reason
+from gpubench.measure.sweeping import sweep
 from gpubench.model.result import Failure, Measurement, RunWarning, Skip
 
 
@@ -47,6 +48,9 @@ def measure(runtime: Runtime, *workloads: Workload, aim: Aim = MAIN) -> float:
         )
         prepare(runtime, seat, first=True)
     if not runtime.check_only:
+        for seat in seats:
+            if seat.unsettled and not seat.over:
+                sweep(runtime, seat)
         _rounds(runtime, workloads[0].key if workloads else "", seats)
     for seat in seats:
         _finish(runtime, seat)

@@ -8,7 +8,7 @@ import itertools
 import math
 import time
 from collections.abc import Callable, Iterator
-from typing import Protocol
+from typing import Any, Protocol
 
 from gpubench.measure.checking import Material
 from gpubench.measure.staging import transfers_of
@@ -223,6 +223,24 @@ def time_parts(cycle: Cycle, count: int) -> dict[str, list[float]]:
         with _timed(session, parts["download_s"]):
             cycle.transfers.download(cycle.launch.output, material.landing)
     return {name: values[1:] for name, values in parts.items()}
+
+
+def time_sides(cycle: Cycle, count: int) -> dict[str, list[float]]:
+    """Of a split, the seconds per launch of each side alone, and of the CPU's beside the GPU's (`Divides.sides`)."""
+    found: dict[str, list[float]] = {}
+    session: Any = cycle.session
+    landing = None if cycle.case.regime == "resident" else cycle.material.landing
+    launches = cycle.repeat if landing is None else cycle.case.calls or 1
+    began = time.perf_counter()
+    for turn in range(count + 1):
+        sides: dict[str, float] = session.sides(cycle.launch, launches, landing)
+        late = time.perf_counter() - began > PARTS_LIMIT_S
+        if turn or late:  # the first round is thrown away, unless there is no time for another
+            for name, seconds in sides.items():
+                found.setdefault(name, []).append(seconds)
+        if late:
+            break
+    return found
 
 
 @contextlib.contextmanager

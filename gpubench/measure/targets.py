@@ -150,6 +150,7 @@ def _left_out(listings: Sequence[Listing], targets: Sequence[Target]) -> list[Ru
             hint="--allow-software measures it all the same, without headlines",
         )  # fmt: skip
         for listing in listings
+        if listing.backend not in backends.COMPOSED
         for device in listing.devices
         if device.kind == "software" and device.id not in taken
     ]

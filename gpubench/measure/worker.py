@@ -21,7 +21,7 @@ import msgspec
 import gpubench.backends
 import gpubench.kernels
 from gpubench.errors import BackendError, BackendUnavailable, DeviceLost, DeviceOutOfMemory, Unsupported
-from gpubench.measure import protocol, sampling
+from gpubench.measure import ceilings, protocol, sampling
 from gpubench.measure.checking import Gated, Material, Wrong, gate
 from gpubench.measure.overheads import OverheadCycle, overhead_hash
 from gpubench.model.backend import Backend, Session
@@ -33,6 +33,8 @@ RECORDED = (
     "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "CUPY_TF32",
     "WGPU_BACKEND_TYPE",
 )  # fmt: skip
+# The GPU's share of a split until the parent names one.
+EVEN = 0.5
 
 
 class Worker:
@@ -46,6 +48,7 @@ class Worker:
         self._opening: protocol.Open | None = None
         self._gated: dict[tuple[str, str], Gated] = {}
         self._parts: dict[tuple[str, str], dict[str, list[float]]] = {}
+        self._shares: dict[str, float] = {}
         self._phase: str | None = None
         self._since = 0.0
         self._seed, self._inputs, self._scratch = 1, "random", Path()
@@ -59,6 +62,10 @@ class Worker:
                     return self._list(request)
                 case protocol.Open():
                     return self._open(request)
+                case protocol.MeasureCeilings():
+                    self._announce("ceilings")
+                    found = ceilings.measure(self._opened(), request.wanted)
+                    return protocol.Ceilings(id=request.id, ceilings=found)
                 case protocol.Prepare():
                     return self._prepare(request)
                 case protocol.Sample():
@@ -142,6 +149,12 @@ class Worker:
             return self._prepare_overhead(op, request)
         material = self._material(case)
         key = (case.workload, case.form_id)
+        share = self._divided(op, request)
+        if share is not None:  # each regime has a share of its own, and so a launch
+            key = (case.workload, case.id)
+            if self._shares.get(case.id) != share:
+                self._shares[case.id] = share
+                self._gated.pop(key, None)
         fresh = key not in self._gated
         if fresh:
             self._gated[key] = gate(material, case, self._announce)
@@ -150,7 +163,11 @@ class Worker:
         if request.time_it:
             self._calibrate(cycle, request)
         self._cycles[case.id] = cycle
-        timed = self._time_parts(cycle, request.part_samples if request.time_it else 0)
+        part_samples = request.part_samples if request.time_it else 0
+        if share is None:
+            timed = self._time_parts(cycle, part_samples)
+        else:
+            timed = {"stage_s": self._time_sides(cycle, part_samples if request.fraction is not None else 0)}
         built = Parts(session=request.session, compile_s=gated.compile_s, first_launch_s=gated.first_launch_s)
         parts = msgspec.structs.replace(built, **timed)
         return protocol.Prepared(
@@ -158,7 +175,24 @@ class Worker:
             kernel=getattr(gated.launch, "kernel_name", None), tune_s=gated.tune_s if fresh else 0.0,
             flops=op.flops(case.params), bytes=op.bytes(case.params, case.dtype), parts=parts,
             repeat=cycle.repeat, hot_repeat=cycle.hot_repeat, staging=cycle.transfers.staging,
+            fraction=share,
         )  # fmt: skip
+
+    def _divided(self, op: Op, request: protocol.Prepare) -> float | None:
+        """The GPU's share of a case that is split here, as asked for or as before; None: it is not split."""
+        divide = getattr(self._opened(), "divide", None)
+        if divide is None:
+            return None
+        before = self._shares.get(request.case.id, EVEN)
+        share: float = divide(op, request.case, before if request.fraction is None else request.fraction)
+        return share
+
+    def _time_sides(self, cycle: sampling.Cycle, count: int) -> dict[str, list[float]]:
+        """What the sides of a split cost each other, at its share."""
+        if not count:
+            return {}
+        self._announce("parts")
+        return sampling.time_sides(cycle, count)
 
     def _prepare_overhead(self, op: Op, request: protocol.Prepare) -> protocol.Prepared:
         """As any other case: checked, then calibrated. What is timed is a call of the session."""
@@ -214,12 +248,14 @@ class Worker:
             position=request.position, samples=request.samples, warmup_s=request.warmup_s,
             limit_s=request.limit_s, since=self._since,
         )  # fmt: skip
+        block = msgspec.structs.replace(block, fraction=self._shares.get(request.case_id))
         return protocol.Sampled(id=request.id, block=block, times_s=times_s)
 
     def _release(self, workload: str) -> None:
         self._announce("release")
         for case_id in [c for c, cycle in self._cycles.items() if cycle.case.workload == workload]:
             self._cycles.pop(case_id).release()
+            self._shares.pop(case_id, None)
         for known in (self._parts, self._gated):
             for key in [key for key in known if key[0] == workload]:
                 del known[key]

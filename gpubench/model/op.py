@@ -176,6 +176,13 @@ class Op(msgspec.Struct, frozen=True):
             return 0
         return next(x.shape(params)[cut.axes[x.name]] for x in self.inputs if x.name in cut.axes)
 
+    def whole(self, params: Params) -> str | None:
+        """Why the work cannot be cut in two; None: it can."""
+        if self.cut(params) is None:
+            return f"{self.name} does not say how it is cut"
+        units = self.units(params)
+        return None if units >= 2 else f"{self.name} has {units} unit to cut"
+
     def bytes(self, params: Params, dtype: Dtype) -> int:
         """Compulsory traffic of one launch: each input read once, the output written once. Of a transfer: n."""
         if self.overhead is not None:
