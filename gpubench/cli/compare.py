@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from gpubench.cli._ci_options import Annotations, Marker, MaxBytes, Summary
 from gpubench.cli._options import Ascii, Color
 from gpubench.cli.report import chosen_format, table_width, wants_color, write_text
 from gpubench.errors import ExitCode, InputError, UsageError
 from gpubench.suggestions import require_choice
 
 if TYPE_CHECKING:
-    from gpubench.model.case import Case
     from gpubench.model.result import Run
     from gpubench.report.compare import Comparison
-    from gpubench.report.compare.options import CompareOptions
-    from gpubench.report.compare.types import GateName
 
 
 def compare(
@@ -56,6 +53,15 @@ def compare(
             help="Smaller changes are none; repeatable. Default: 5 %, or 10 % if sessions did not take turns.",
         ),
     ] = None,
+    thresholds: Annotated[
+        str | None,
+        typer.Option(
+            "--thresholds",
+            metavar="FILE",
+            show_default=False,
+            help="What `gpubench noise -o` wrote: raises the threshold of noisy cases.",
+        ),
+    ] = None,
     alpha: Annotated[
         float, typer.Option("--alpha", metavar="P", help="Chance of a false alarm over all cases.")
     ] = 0.05,
@@ -73,12 +79,18 @@ def compare(
     time_unit: Annotated[
         str, typer.Option("--time-unit", metavar="auto|s|ms|us|ns", help="Unit of times in tables.")
     ] = "auto",
+    summary: Summary = False,
+    annotations: Annotations = "auto",
+    marker: Marker = None,
+    max_bytes: MaxBytes = None,
     color: Color = "auto",
     ascii: Ascii = False,
 ) -> int:
     """Decide FASTER, SLOWER, SAME or UNSURE for each case of two or more results. Needs 5 sessions a side."""
     from gpubench import store
+    from gpubench.cli import _ci, _compare_options
     from gpubench.report import compare as comparing
+    from gpubench.report.ci import of_comparison
     from gpubench.report.compare.render import FORMATS, render
     from gpubench.report.formats._options import TIME_UNITS, RenderOptions
 
@@ -88,8 +100,13 @@ def compare(
         width=table_width(to_terminal), color=wants_color(color, os.environ, terminal=to_terminal),
         ascii_only=ascii, time_unit=require_choice(time_unit, TIME_UNITS, "--time-unit"),
     )  # fmt: skip
-    options = _options(fail_on, threshold or [], ignore or [], alpha, advisory, allow_different_machine)
-    if [base, *new].count("-") > 1:
+    plain = RenderOptions(time_unit=time_unit)
+    told = _ci.ci(summary, annotations, marker, max_bytes, os.environ, formats=[name])
+    options = _compare_options.options(
+        fail_on=fail_on, thresholds=threshold or [], noise=thresholds, ignore=ignore or [], alpha=alpha,
+        advisory=advisory, allow_different_machine=allow_different_machine,
+    )  # fmt: skip
+    if [base, *new, thresholds].count("-") > 1:
         raise UsageError(
             "stdin-twice", "- is given more than once", why="standard input holds one result",
             hint="give the others as files",
@@ -97,83 +114,26 @@ def compare(
     if output is not None:
         store.check_writable(output)
     files = [_loaded(text) for text in (base, *new)]
-    _require_matches((threshold or []), (ignore or []), [run for _, run in files])
+    _compare_options.require_matches((threshold or []), (ignore or []), [run for _, run in files])
     found = comparing.compare(files[0], files[1:], options)
-    write_text(render(found, name, look), output)
+    write_text(told.comment(render(found, name, look), name), output)
+    told.tell(lambda: of_comparison(found), lambda: render(found, "markdown", plain), _path(new[-1]))
     return _ended(found)
-
-
-def _options(
-    fail_on: str | None, thresholds: Sequence[str], ignore: Sequence[str], alpha: float, advisory: bool,
-    allow_different_machine: bool,
-) -> CompareOptions:  # fmt: skip
-    """The options as checked values. Raises UsageError."""
-    from gpubench.report.compare.options import CompareOptions
-
-    if not 0 < alpha <= 0.5:
-        raise UsageError(
-            "bad-alpha", f"--alpha: {alpha:g} is no chance of a false alarm",
-            why="it is a share, more than 0 and at most 0.5", hint="write it as 0.05",
-        )  # fmt: skip
-    parsed = [_threshold(text) for text in thresholds]
-    # A threshold for some cases outweighs one for all, wherever it stands.
-    parsed.sort(key=lambda pair: pair[0] is not None)
-    return CompareOptions(
-        fail_on=None if fail_on is None else _gates(fail_on), thresholds=tuple(parsed),
-        ignored=tuple(_selector(text, "--ignore") for text in ignore), alpha=alpha, advisory=advisory,
-        allow_different_machine=allow_different_machine, insist=_in_ci(os.environ),
-    )  # fmt: skip
-
-
-def _gates(text: str) -> tuple[GateName, ...]:
-    from gpubench.report.compare.types import GATES
-
-    words = [word.strip() for word in text.split(",") if word.strip()]
-    for word in words:
-        require_choice(word, GATES, "--fail-on")
-    return tuple(name for name in GATES if name in words)
-
-
-def _threshold(text: str) -> tuple[Callable[[Case], bool] | None, float]:
-    from gpubench.units import parse_percent
-
-    path, equals, percent = text.rpartition("=")
-    share = parse_percent(percent, option="--threshold")
-    return (_selector(path, "--threshold") if equals else None), share
-
-
-def _selector(text: str, option: str) -> Callable[[Case], bool]:
-    from gpubench.selectors import selector
-
-    return selector(text, option=option)
-
-
-def _require_matches(thresholds: Sequence[str], ignore: Sequence[str], runs: Sequence[Run]) -> None:
-    """A selector that selects nothing is a slip: renaming an op must not switch a gate off."""
-    given = [(text.rpartition("=")[0], "--threshold") for text in thresholds if "=" in text]
-    given += [(text, "--ignore") for text in ignore]
-    for text, option in given:
-        selects = _selector(text, option)
-        if not any(selects(outcome.case) for run in runs for outcome in run.outcomes):
-            raise UsageError(
-                "no-such-case", f"{option}: {text[:60]!r} selects no case",
-                why="none of the files has a case that it matches",
-                hint="gpubench report --sections raw lists the cases with their ids",
-            )  # fmt: skip
 
 
 def _loaded(text: str) -> tuple[str, Run]:
     """`[LABEL=]FILE`: the name to show, and what the file holds. A file whose own name has = needs no label."""
     from gpubench import store
 
+    path = _path(text)
+    label = text[: -len(path) - 1] if path != text else "standard input" if text == "-" else Path(text).name
+    return label, store.load(path)
+
+
+def _path(text: str) -> str:
+    """What of `[LABEL=]FILE` is the file."""
     label, equals, path = text.partition("=")
-    if equals and label and not Path(text).exists():
-        return label, store.load(path)
-    return ("standard input" if text == "-" else Path(text).name), store.load(text)
-
-
-def _in_ci(environ: Mapping[str, str]) -> bool:
-    return environ.get("CI", "").lower() not in ("", "0", "false")
+    return path if equals and label and not Path(text).exists() else text
 
 
 def _ended(found: Comparison) -> int:
