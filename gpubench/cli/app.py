@@ -12,7 +12,7 @@ from gpubench.cli import _usage
 from gpubench.cli._command import Command, Group
 
 # One module each, with a function of the same name. The order is that of the help.
-COMMANDS = ("detect", "run", "report", "compare", "noise", "advise", "ops", "schema")
+COMMANDS = ("detect", "run", "report", "compare", "noise", "merge", "advise", "ops", "schema")
 
 
 def gpubench(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -79,7 +79,7 @@ def report(
     """Render saved results: verdict, break-even, speedup, where the time goes, warnings."""
     from gpubench import report as reports
     from gpubench import store
-    from gpubench.cli import _ci, _demands
+    from gpubench.cli import _ci, _demands, _fleet_file
 
     to_terminal = output in (None, "-") and sys.stdout.isatty()
     name = chosen_format(format, output, to_terminal)
@@ -95,10 +95,12 @@ def report(
     if output is not None:
         store.check_writable(output)
     paths = files or [_newest(results_dir)]
+    runs = [run for path in paths for run in _fleet_file.read(str(path))[0]]
+    if not runs:
+        raise _no_node(paths)
     analyses = reports.analysed(
-        [store.load(path) for path in paths], baseline=baseline, keep=keep, claims=loaded_claims(claims),
-        demands=demands,
-    )  # fmt: skip
+        runs, baseline=baseline, keep=keep, claims=loaded_claims(claims), demands=demands
+    )
     _demands.require_measured(demands, analyses)
     text = reports.drawn(
         analyses, name, width=table_width(to_terminal),
@@ -113,6 +115,13 @@ def report(
         markdown=lambda: reports.drawn(analyses, "markdown", sections=_listed(sections), time_unit=time_unit),
     )  # fmt: skip
     return code
+
+
+def _no_node(paths: Sequence[object]) -> InputError:
+    return InputError(
+        "no-results", f"no node of {', '.join(map(str, paths))} brought a result", why="every one of them failed",
+        hint="`gpubench merge` the fleet with the result files of its nodes",
+    )  # fmt: skip
 
 
 def chosen_format(format: str | None, output: str | None, to_terminal: bool) -> str:

@@ -15,6 +15,7 @@ _DERIVED = {
     "gpubench-events": ("gpubench.report.formats._events", "EventLine"),
     "gpubench-compare": ("gpubench.report.compare.types", "Comparison"),
     "gpubench-noise": ("gpubench.report.noise.types", "Noise"),
+    "gpubench-fleet": ("gpubench.report.merging.types", "Fleet"),
     "gpubench-advise": ("gpubench.report.formats._advice_types", "AdviceDocument"),
 }
 NAMES = ("gpubench-result", "gpubench-detect", *_DERIVED)

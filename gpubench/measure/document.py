@@ -14,8 +14,8 @@ import msgspec
 from gpubench import __version__
 from gpubench.errors import ExitCode
 from gpubench.measure.recorder import utc_now
-from gpubench.model.machine import Machine
 from gpubench.model.fingerprint import fingerprint
+from gpubench.model.machine import Machine
 from gpubench.model.result import (
     Ci,
     Device,

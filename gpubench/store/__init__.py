@@ -1,6 +1,6 @@
 """Documents on disk: Run <-> JSON, atomic replace, upgrades of older versions, JSON Schema."""
 
-from gpubench.store.document import Encoder, dumps, loads, loads_as
+from gpubench.store.document import Encoder, checked, dumps, loads, loads_as
 from gpubench.store.files import check_folder, check_writable, load, read, replace, save
 from gpubench.store.folders import default_results_dir, newest, newest_first, result_path, user_data_dir
 from gpubench.store.schemas import SCHEMA_NAMES, schema
@@ -10,6 +10,7 @@ __all__ = [
     "Encoder",
     "check_folder",
     "check_writable",
+    "checked",
     "default_results_dir",
     "dumps",
     "load",

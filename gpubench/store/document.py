@@ -62,7 +62,11 @@ class Encoder:
 
 def loads(data: bytes, source: str) -> Run:
     """The Run that `data` holds. Raises InputError with what is wrong with it."""
-    run = loads_as(Run, data, source, name=RESULT_NAME, newest=SCHEMA_VERSION)
+    return checked(loads_as(Run, data, source, name=RESULT_NAME, newest=SCHEMA_VERSION), source)
+
+
+def checked(run: Run, source: str) -> Run:
+    """`run`, if its cases make sense beyond what its type says. Raises InputError."""
     _check_unique(run, source)
     _check_sizes(run, source)
     return run

@@ -1,0 +1,43 @@
+"""Files that hold results: one run, or a fleet of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from gpubench import store
+
+if TYPE_CHECKING:
+    from gpubench.model.result import Run
+    from gpubench.report.merging import Fleet, Node
+
+
+class _Name(msgspec.Struct):
+    """What a document says it is."""
+
+    name: Any = None
+
+
+def read(path: str) -> tuple[list[Run], list[Node], int | None]:
+    """The runs in `path` (`-`: standard input), the nodes of it that brought none, and how many nodes a fleet
+    expects (None: the file is a result). Raises InputError."""
+    data, source = store.read(path)
+    try:
+        name = msgspec.json.decode(data, type=_Name).name
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        name = None  # the reader of results says what is wrong with it
+    from gpubench.report.merging.types import NAME, VERSION, Fleet
+
+    if name != NAME:
+        return [store.loads(data, source)], [], None
+    from gpubench.report.merging import members
+
+    fleet = store.loads_as(Fleet, data, source, name=NAME, newest=VERSION)
+    runs, failed = members(fleet)
+    return [store.checked(run, source) for run in runs], failed, fleet.nodes_expected
+
+
+def save(fleet: Fleet, path: str) -> None:
+    """Replace `path` by the document. Raises GpubenchError."""
+    store.replace(path, store.dumps(fleet))

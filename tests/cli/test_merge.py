@@ -1,0 +1,88 @@
+"""`gpubench merge` as a user runs it."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from gpubench.store import load, save
+from tests.unit.report.test_merging import run
+
+
+def gpubench(*arguments, cwd):
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("GPUBENCH_")}
+    environ |= {"HOME": str(cwd), "XDG_CONFIG_HOME": str(cwd / "config"), "XDG_DATA_HOME": str(cwd / "data")}
+    return subprocess.run(
+        [sys.executable, "-m", "gpubench", *arguments], cwd=cwd, env=environ, capture_output=True, text=True,
+        check=False, encoding="utf-8",
+    )  # fmt: skip
+
+
+@pytest.fixture
+def folder(tmp_path):
+    save(run(1), tmp_path / "a.json")
+    save(run(2), tmp_path / "b.json")
+    save(run(3, gpu="GPU-2"), tmp_path / "other.json")
+    return tmp_path
+
+
+def test_one_machine_gives_one_result(folder):
+    done = gpubench("merge", "a.json", "b.json", "-o", "all.json", cwd=folder)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert len(load(folder / "all.json").sessions) == 2
+    assert "2 sessions" in gpubench("report", "all.json", cwd=folder).stdout
+
+
+def test_several_machines_give_a_fleet_that_report_reads(folder):
+    assert gpubench("merge", "a.json", "other.json", "-o", "fleet.json.gz", cwd=folder).returncode == 0
+    fleet = json.loads(gzip.decompress((folder / "fleet.json.gz").read_bytes()))
+    assert (fleet["name"], fleet["nodes_expected"], fleet["complete"]) == ("gpubench-fleet", 2, True)
+    done = gpubench("report", "fleet.json.gz", "--format", "json", cwd=folder)
+    assert len(json.loads(done.stdout)["sources"]) == 2
+    # A fleet grows: its nodes and a further file of one of them.
+    assert gpubench("merge", "fleet.json.gz", "b.json", "-o", "more.json", cwd=folder).returncode == 0
+    nodes = json.loads((folder / "more.json").read_text())["nodes"]
+    assert sorted(len(node["result"]["sessions"]) for node in nodes) == [1, 2]
+
+
+def test_a_fleet_with_a_node_missing_is_exit_4_and_written(folder):
+    done = gpubench("merge", "a.json", "gone.json", "-o", "fleet.json", "--expect", "2", cwd=folder)
+    assert done.returncode == 4
+    assert "1 of 2 nodes brought a result" in done.stderr
+    assert "Traceback" not in done.stderr
+    fleet = json.loads((folder / "fleet.json").read_text())
+    assert (fleet["complete"], fleet["nodes_collected"]) == (False, 1)
+    assert [node["status"] for node in fleet["nodes"]] == ["ok", "failed"]
+    assert "there is no such file" in fleet["nodes"][1]["error"]
+    assert gpubench("merge", "fleet.json", "other.json", "-o", "whole.json", cwd=folder).returncode == 0
+    assert json.loads((folder / "whole.json").read_text())["complete"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["a.json", "a.json", "-o", "x.json"], 4, "is there twice"),
+        (["a.json", "gone.json", "-o", "x.json"], 4, "there is no such file"),
+        (["a.json", "-o", "x.csv"], 2, ".json or .json.gz"),
+        (["a.json", "-o", "nowhere/x.json"], 2, "nowhere does not exist"),
+        (["a.json", "b.json"], 2, "--output"),
+        (["-o", "x.json"], 2, "FILE"),
+        (["a.json", "-o", "x.json", "--expect", "0"], 2, "--expect"),
+    ],
+)
+def test_mistakes(folder, arguments, code, message):
+    done = gpubench("merge", *arguments, cwd=folder)
+    assert (done.returncode, done.stdout) == (code, "")
+    assert message in done.stderr
+    assert len(done.stderr.splitlines()) == 3
+    assert not (folder / "x.json").exists()
+
+
+def test_the_schema_of_a_fleet(folder):
+    done = gpubench("schema", "fleet", cwd=folder)
+    assert json.loads(done.stdout)["title"] == "gpubench-fleet"

@@ -1,0 +1,201 @@
+"""Merging: no session is lost, none counts twice, and only what was measured alike is joined."""
+
+from __future__ import annotations
+
+import json
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpubench.errors import InputError
+from gpubench.model.facts import Fact
+from gpubench.model.fingerprint import fingerprint
+from gpubench.model.result import Fingerprints, Run, SessionRecord, Settings
+from gpubench.report import render
+from gpubench.report.merging import Node, fleet_of, merged, node_key
+from gpubench.store import dumps, loads
+from tests.unit.report.builders import case, curve, failed, machine, measured, planned, run_of, skipped
+
+PRINTS = Fingerprints(
+    machine=fingerprint({"cpu": "Test CPU"}), device=fingerprint({"numpy:0": "CPU"}),
+    software=fingerprint({"numpy": "2.1.0"}),
+)  # fmt: skip
+
+
+def run(number, outcomes=None, *, started=None, sessions=1, prints=PRINTS, gpu="GPU-1", **changes):
+    """A run with an id and a start of its own; its samples are `number` per cent slower than others'."""
+    outcomes = outcomes or curve({64: 0.5, 256: 4.0}, cpu_s=1e-3 * (1 + number / 100), sessions=sessions)
+    hour = started if started is not None else number
+    found = run_of(outcomes, sessions=sessions)
+    gpus = [msgspec.structs.replace(machine().gpus[0], uuid=Fact(gpu, "ok", "nvml"))]
+    return msgspec.structs.replace(
+        found, id=f"{number:032x}", started_at=f"2026-01-{1 + hour // 24:02}T{hour % 24:02}:00:00Z",
+        machine=msgspec.structs.replace(found.machine, gpus=gpus), fingerprint=prints,
+        sessions=[
+            SessionRecord(index=i, started_at=f"2026-01-{1 + hour // 24:02}T{hour % 24:02}:{i:02}:00Z")
+            for i in range(sessions)
+        ],
+        **changes,
+    )  # fmt: skip
+
+
+def content(found: Run) -> list[object]:
+    """What each session holds, whatever its number."""
+    return sorted(
+        json.dumps(
+            [
+                session.started_at,
+                sorted(
+                    [outcome.id, msgspec.to_builtins(msgspec.structs.replace(block, session=0))]
+                    for outcome in found.outcomes
+                    for block in getattr(outcome, "blocks", [])
+                    if block.session == session.index
+                ),
+            ]
+        )
+        for session in found.sessions
+    )
+
+
+runs = st.lists(
+    st.builds(
+        lambda number, started, sessions: run(number, started=started, sessions=sessions),
+        st.integers(1, 10_000), st.integers(0, 100), st.integers(1, 3),
+    ),
+    min_size=3, max_size=5, unique_by=lambda one: one.id,
+)  # fmt: skip
+
+
+@settings(max_examples=30, deadline=None)
+@given(runs)
+def test_merging_is_associative_up_to_order_and_loses_no_session(found):
+    whole = merged(found)
+    left, right = merged([merged(found[:2]), *found[2:]]), merged([found[0], merged(found[1:])])
+    turned = merged(list(reversed(found)))
+    assert whole.id == left.id == right.id == turned.id
+    assert content(whole) == content(left) == content(right) == content(turned)
+    assert content(whole) == sorted(one for part in found for one in content(part))
+    assert len(whole.sessions) == sum(len(part.sessions) for part in found)
+    assert [session.index for session in whole.sessions] == list(range(len(whole.sessions)))
+    assert whole.merged == sorted(part.id for part in found)
+    starts = [session.started_at for session in whole.sessions]
+    assert starts == sorted(starts)
+    assert dumps(turned) == dumps(whole)
+
+
+def test_the_estimate_is_that_of_all_sessions():
+    slow = run(1, curve({64: 4.0}, cpu_s=3e-3, sessions=1))
+    fast = run(2, curve({64: 4.0}, cpu_s=1e-3, sessions=1))
+    middle = run(3, curve({64: 4.0}, cpu_s=2e-3, sessions=1))
+    text = render([merged([slow, fast, middle])], "csv")
+    assert ",0.002," in text
+    assert "3,30," in text  # sessions, samples
+
+
+def test_one_run_stays_as_it_is():
+    assert merged([run(1)]) is not None
+    assert merged([run(1)]) == run(1)
+
+
+def test_a_merged_run_is_a_result_file():
+    whole = merged([run(1), run(2, sessions=2)])
+    assert dumps(loads(dumps(whole), "test")) == dumps(whole)
+
+
+@pytest.mark.parametrize("again", [lambda: run(1), lambda: merged([run(1), run(3)])])
+def test_a_run_that_comes_twice_is_refused(again):
+    with pytest.raises(InputError, match="is there twice") as caught:
+        merged([run(1), run(2), again()])
+    assert f"{1:032x}" in caught.value.message
+
+
+def altered(**fields):
+    name, found = next(iter(fields.items()))
+    return msgspec.structs.replace(PRINTS, **{name: fingerprint(found)})
+
+
+@pytest.mark.parametrize(
+    ("other", "field"),
+    [
+        (run(2, prints=altered(machine={"cpu": "Another CPU"})), "machine cpu differs"),
+        (run(2, prints=altered(device={"numpy:0": "other"})), "device numpy:0 differs"),
+        (run(2, prints=altered(software={"numpy": "1.26"})), "software numpy differs"),
+        (run(2, settings=Settings(inputs="zeros")), "protocol inputs differs"),
+        (run(2, settings=Settings(threads=1)), "protocol threads differs"),
+        (
+            run(2, [msgspec.structs.replace(measured(case(n=64), 1e-3, sessions=1), op_hash="1" * 12)]),
+            "op_hash",
+        ),
+    ],
+)
+def test_what_was_measured_otherwise_is_refused_by_name(other, field):
+    with pytest.raises(InputError, match="cannot be merged") as caught:
+        merged([run(1), other])
+    assert field in caught.value.message
+
+
+def test_a_run_that_measured_other_devices_or_ops_joins():
+    more = altered(device={"numpy:0": "CPU", "cupy:0": "Test GPU"})
+    other = run(2, [measured(case("relu", 64, device="cupy:0"), 1e-5, sessions=1)], prints=more)
+    whole = merged([run(1), other])
+    assert whole.fingerprint.device == more.device
+    assert {outcome.case.op for outcome in whole.outcomes} == {"matmul", "relu"}
+
+
+def test_a_failure_stays_one_and_a_skip_gives_way():
+    what = case(n=64, device="cupy:0")
+    good = measured(what, 1e-4, sessions=1)
+    for outcomes, kind in [
+        ((good, failed(what)), "Failure"), ((skipped(what), good), "Measurement"),
+        ((planned(what), skipped(what)), "Skip"), ((planned(what), good), "Measurement"),
+    ]:  # fmt: skip
+        whole = merged([run(i + 1, [outcome]) for i, outcome in enumerate(outcomes)])
+        assert [type(outcome).__name__ for outcome in whole.outcomes] == [kind]
+
+
+def test_the_worst_ending_is_the_ending():
+    whole = merged([run(1), run(2, exit_reason="budget", exit_code=124), run(3, complete=False)])
+    assert (whole.exit_reason, whole.exit_code, whole.complete) == ("budget", 124, False)
+
+
+def test_machines_are_told_apart_by_fingerprint_uuid_and_context():
+    named = run(1)
+    named = msgspec.structs.replace(
+        named, environment=msgspec.structs.replace(named.environment, context={"node": "a"})
+    )
+    keys = {node_key(one) for one in (run(1), run(1, gpu="GPU-2"), named)}
+    assert len(keys) == 3
+    assert node_key(run(1)) == node_key(run(2))
+
+
+def test_a_fleet_holds_each_machine_once():
+    fleet = fleet_of([run(1), run(2, gpu="GPU-2"), run(3)])
+    assert (fleet.nodes_expected, fleet.nodes_collected, fleet.complete) == (2, 2, True)
+    assert [len(node.result.sessions) for node in fleet.nodes] == [2, 1]
+
+
+def test_a_node_that_is_missing_makes_a_fleet_incomplete():
+    gone = Node(key="c.json", status="failed", error="c.json: there is no such file")
+    fleet = fleet_of([run(1), run(2, gpu="GPU-2")], [gone], expected=3)
+    assert (fleet.nodes_collected, fleet.complete, len(fleet.nodes)) == (2, False, 3)
+    whole = fleet_of([run(1), run(2, gpu="GPU-2"), run(3, gpu="GPU-3")], [gone], expected=3)
+    assert (whole.complete, len(whole.nodes)) == (True, 3)
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.lists(st.integers(1, 60), min_size=1, max_size=8, unique=True))
+def test_no_run_is_lost_in_a_fleet(numbers):
+    found = [run(number, gpu=f"GPU-{number % 3}") for number in numbers]
+    fleet = fleet_of(found)
+    ids = sorted(name for node in fleet.nodes for name in (node.result.merged or [node.result.id]))
+    assert ids == sorted(one.id for one in found)
+    assert dumps(fleet) == dumps(fleet_of(list(reversed(found))))
+
+
+def test_sessions_that_a_run_does_not_list_are_listed():
+    bare = msgspec.structs.replace(run(1), sessions=[])
+    whole = merged([bare, run(2)])
+    assert len(whole.sessions) == 2
+    assert len(content(whole)) == 2
