@@ -7,7 +7,7 @@ import io
 from collections.abc import Sequence
 
 from gpubench.report.analysis.types import Analysis, CaseResult, RoofShare, Speedup
-from gpubench.report.formats._document import printable
+from gpubench.report.formats._csv import Value, cell
 from gpubench.report.formats._estimated import speedup_of
 from gpubench.report.formats._options import RenderOptions
 from gpubench.suggestions import require_choice
@@ -19,7 +19,6 @@ COLUMNS = (
     "speedup", "speedup_lo", "speedup_hi", "baseline_id", "label", "warnings",
     "percent_of_roof",
 )  # fmt: skip
-Value = str | int | float | None
 
 
 def render(analyses: Sequence[Analysis], options: RenderOptions) -> str:
@@ -38,7 +37,7 @@ def render(analyses: Sequence[Analysis], options: RenderOptions) -> str:
         for row in analysis.cases:
             values = _identity(analysis, row, names) | _numbers(row) | _ratio(ratios.get(row.id))
             values |= _of_roof(roofs.get(row.id))
-            writer.writerow({name: _field(value) for name, value in values.items()})
+            writer.writerow({name: cell(value) for name, value in values.items()})
     return text.getvalue()
 
 
@@ -47,8 +46,8 @@ def _identity(analysis: Analysis, row: CaseResult, names: dict[str, str]) -> dic
     return {
         "run_id": analysis.run.id, "case_id": row.id, "op": case.op, "n": case.params.get("n"), "dtype": case.dtype,
         "form": case.form_id, "regime": case.regime, "calls": case.calls, "device": case.device_id,
-        "device_name": _inert(names.get(case.device_id, "")), "outcome": row.outcome, "reason": row.reason,
-        "label": row.label if row.time is not None else None, "warnings": " ".join(row.findings),
+        "device_name": names.get(case.device_id, ""), "outcome": row.outcome, "reason": row.reason,
+        "label": row.label if row.time is not None else None, "warnings": row.findings,
     }  # fmt: skip
 
 
@@ -75,15 +74,3 @@ def _ratio(row: Speedup | None) -> dict[str, Value]:
 
 def _of_roof(row: RoofShare | None) -> dict[str, Value]:
     return {} if row is None or row.share is None else {"percent_of_roof": row.share * 100}
-
-
-def _field(value: Value) -> str:
-    if value is None:
-        return ""
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
-
-
-def _inert(name: str) -> str:
-    """A device's name that no spreadsheet takes for a formula."""
-    text = printable(name)
-    return f"'{text}" if text.startswith(("=", "+", "-", "@")) else text

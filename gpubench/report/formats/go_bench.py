@@ -48,9 +48,9 @@ def benchmark_name(case: Estimated) -> str:
     parts = [
         "Benchmark" + "".join(word.capitalize() for word in what.op.split("_")), *params,
         f"dtype={what.dtype}", f"form={what.form_id}", f"regime={what.regime_id}",
-        f"backend={backend.replace(':', '-')}", f"dev={number}",
+        f"backend={backend.replace(':', '-')}", f"dev={number.replace('-', '_')}",
     ]  # fmt: skip
-    # White space ends a name, and a slash begins the next part of it.
+    # White space ends a name, a slash begins the next part of it, and -1 at the end would be GOMAXPROCS.
     return "/".join("".join(c if c.isprintable() and c not in " /" else "_" for c in part) for part in parts)
 
 

@@ -11,6 +11,7 @@ import msgspec
 from gpubench.report.analysis.types import Analysis
 from gpubench.report.formats._document import Cell, Document, Picture, Section, Table
 from gpubench.report.formats._options import RenderOptions
+from gpubench.report.formats._visible import visible
 
 # What Markdown could take for markup inside a line; "](" is the one way a bracket becomes a link.
 _MARKUP = re.compile(r"[\\`*_~|]|(?<=\])\(")
@@ -49,7 +50,7 @@ def arranged(report: Document) -> Document:
 
 def draw(documents: Sequence[Document], options: RenderOptions, title: str = "gpubench report") -> str:
     """Any documents as text, one after the other, each below `title`."""
-    text = "\n---\n\n".join(_document_text(report, title) for report in documents)
+    text = "\n---\n\n".join(_document_text(report, title) for report in visible(documents))
     return text.encode("ascii", "xmlcharrefreplace").decode() if options.ascii_only else text
 
 

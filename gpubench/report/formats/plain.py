@@ -17,6 +17,7 @@ from gpubench.report.formats._document import (
     wrapped,
 )
 from gpubench.report.formats._options import RenderOptions
+from gpubench.report.formats._visible import visible
 
 GAP = "  "
 
@@ -30,7 +31,7 @@ def render(analyses: Sequence[Analysis], options: RenderOptions) -> str:
 
 def draw(documents: Sequence[Document], options: RenderOptions) -> str:
     """Any documents as text, one after the other."""
-    texts = [_document_text(report, options.width) for report in documents]
+    texts = [_document_text(report, options.width) for report in visible(documents)]
     text = ("\n" + "=" * min(options.width, 60) + "\n\n").join(texts)
     return text.encode("ascii", "replace").decode() if options.ascii_only else text
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from gpubench.report.analysis.types import Analysis
 from gpubench.report.formats._document import Document, Picture, Section, Table, Tone, fitted, wrapped
 from gpubench.report.formats._options import RenderOptions
+from gpubench.report.formats._visible import visible
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -29,7 +30,7 @@ def render(analyses: Sequence[Analysis], options: RenderOptions) -> str:
 def draw(documents: Sequence[Document], options: RenderOptions) -> str:
     """Any documents as the characters for a terminal, one after the other."""
     console = _console(options)
-    for i, report in enumerate(documents):
+    for i, report in enumerate(visible(documents)):
         if i:
             console.rule(characters="=" if options.ascii_only else "═")
         for line in report.headings:

@@ -1,0 +1,200 @@
+"""No text of a result file breaks a format: one property for every format that there is."""
+
+from __future__ import annotations
+
+import csv
+import io
+import itertools
+import json
+import re
+import unicodedata
+from html.parser import HTMLParser
+
+import msgspec
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from markdown_it import MarkdownIt
+
+from gpubench.detect import picture
+from gpubench.report import FORMATS, advice, render
+from gpubench.report.analysis.contest import Key
+from gpubench.report.compare import CompareOptions, compare
+from gpubench.report.compare.render import FORMATS as COMPARE_FORMATS
+from gpubench.report.compare.render import render as render_comparison
+from gpubench.report.formats._options import SECTIONS, RenderOptions
+from tests.consumers import go_text
+from tests.unit.report.formats.hostile import NAMES, TEXTS, hostile_run
+from tests.unit.report.sides import pair
+
+EVERY_NAME = list(NAMES)
+TOOLS = {"gha-smaller", "gha-bigger", "bmf", "pytest-benchmark", "hyperfine", "google-benchmark"}
+# Tags that our Markdown has of its own.
+OURS = re.compile(r"</?(?:details|summary|sub)>|<br>|<!-- gpubench:[\w.-]* -->")
+
+
+def shown_safely(text):
+    """Nothing that moves the cursor, changes colours, reorders what follows or hides."""
+    odd = {c for c in text if c != "\n" and unicodedata.category(c) in ("Cc", "Cf", "Cs", "Co", "Zl", "Zp")}
+    assert not odd, odd
+
+
+def safe_markdown(text):
+    """As a real parser sees it: tables keep their columns, and no tag, link or picture stems from a name."""
+    shown_safely(text)
+    columns = 0
+    for token in MarkdownIt("commonmark", {"html": True}).enable(["table", "strikethrough"]).parse(text):
+        if token.type == "tr_open":
+            columns = 0
+        columns += token.type in ("th_open", "td_open")
+        if token.type in ("thead_open", "tbody_open", "table_close"):
+            columns = 0
+        if token.type == "html_block":
+            assert OURS.sub("", token.content).count("<") == 0, token.content
+        assert token.type not in ("code_block", "blockquote_open"), token.content
+        if token.type == "fence":  # the chart is drawn with characters
+            assert not re.search(r"script|http|\$\(", token.content), token.content
+        for child in token.children or []:
+            assert child.type != "html_inline" or OURS.fullmatch(child.content), child
+            assert child.type not in ("link_open", "image", "code_inline", "em_open", "s_open"), child
+    rows = 0
+    for line in text.split("\n"):
+        if not line.startswith("|"):
+            rows = 0
+            continue
+        found = len(re.findall(r"(?<!\\)(?:\\\\)*\|", line))
+        assert rows in (0, found), line
+        rows = found
+
+
+def safe_csv(text, key):
+    rows = list(csv.reader(io.StringIO(text, newline="")))
+    assert {len(row) for row in rows} == {len(rows[0])}
+    assert rows[0].count(key) == 1
+    for row in rows[1:]:
+        for cell in row:
+            shown_safely(cell)
+            assert not re.match(r"[=+@\t\r]", cell), cell
+            assert not cell.startswith("-") or re.fullmatch(r"-[\d.]+(e[+-]?\d+)?", cell), cell
+    return rows
+
+
+class Tags(HTMLParser):
+    def __init__(self):
+        super().__init__(convert_charrefs=True)
+        self.found = set()
+
+    def handle_starttag(self, tag, attrs):
+        self.found |= {(tag, name) for name, _ in attrs} | {(tag, "")}
+
+
+def safe_html(text):
+    """What a name says is never a tag or an attribute of the page."""
+    parser = Tags()
+    parser.feed(text)
+    assert not {tag for tag, _ in parser.found} & {"img", "iframe", "object", "embed", "base"}
+    assert not {name for _, name in parser.found if name.startswith("on")}
+    assert "<script>alert" not in text
+
+
+def safe_report(name, text, run):
+    if name in ("table", "plain"):
+        shown_safely(text)
+    elif name == "markdown":
+        safe_markdown(text)
+    elif name == "csv":
+        rows = safe_csv(text, "case_id")
+        assert len(rows) == len(run.outcomes) + 1
+    elif name == "json":
+        found = json.loads(text)
+        assert found["sources"][0]["label"] == run.label
+        assert {row["id"] for row in found["cases"]} == {outcome.id for outcome in run.outcomes}
+    elif name == "jsonl":
+        found = [json.loads(line) for line in text.splitlines()]
+        assert found[0]["label"] == run.label
+        assert {line["id"] for line in found if line["reason"] == "case-complete"} == {
+            o.id for o in run.outcomes
+        }
+    elif name == "go":
+        shown_safely(text)
+        assert go_text.read(text)
+    elif name == "html":
+        safe_html(text)
+    else:
+        assert name in TOOLS, f"a new format needs its own assertion: {name}"
+        json.loads(text)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@settings(max_examples=40)
+@example(EVERY_NAME)
+@given(st.lists(TEXTS, min_size=1, max_size=30))
+def test_reports(name, texts):
+    run = hostile_run(texts)
+    safe_report(name, render([run], name, sections=SECTIONS), run)
+
+
+@pytest.mark.parametrize("name", [name for name in FORMATS if name != "html"])
+@settings(max_examples=25)
+@given(TEXTS)
+def test_reports_of_a_file_with_forged_ids(name, text):
+    run = hostile_run([text], ids=True)
+    safe_report(name, render([run], name, sections=SECTIONS), run)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_name_in_every_place(name):
+    for format in FORMATS:
+        run = hostile_run([name], ids=format != "html")
+        safe_report(format, render([run], format, sections=SECTIONS), run)
+
+
+@pytest.mark.parametrize("name", COMPARE_FORMATS)
+@settings(max_examples=25)
+@example(EVERY_NAME)
+@given(st.lists(TEXTS, min_size=1, max_size=12))
+def test_comparisons(name, texts):
+    at = itertools.cycle(texts)
+    base, new = (
+        msgspec.structs.replace(
+            run, label=next(at), tool={"numpy": next(at)},
+            devices=[msgspec.structs.replace(device, name=next(at), driver=next(at)) for device in run.devices],
+        )
+        for run in pair({"matmul/n=64/float32/library/resident@numpy:0": 1.5})
+    )  # fmt: skip
+    found = compare((next(at), base), [(next(at), new)], CompareOptions())
+    text = render_comparison(found, name, RenderOptions())
+    if name in ("table", "plain"):
+        shown_safely(text)
+    elif name == "markdown":
+        safe_markdown(text)
+    elif name == "csv":
+        safe_csv(text, "case_id")
+    else:
+        assert json.loads(text)["base"]["label"] == base.label
+
+
+@pytest.mark.parametrize("name", ["table", "json", "env"])
+@settings(max_examples=25)
+@given(st.lists(TEXTS, min_size=1, max_size=12))
+def test_advice(name, texts):
+    text = advice.render(advice.answer([hostile_run(texts)], Key("matmul", "float32"), 128, None), name)
+    if name == "json":
+        json.loads(text)
+    else:
+        shown_safely(text)
+    if name == "env":
+        assert all(re.match(r"[A-Z_]+=", line) for line in text.splitlines())
+
+
+@pytest.mark.parametrize("name", ["table", "markdown", "env", "explain"])
+@settings(max_examples=25)
+@given(st.lists(TEXTS, min_size=1, max_size=12))
+def test_detection(name, texts):
+    machine = hostile_run(texts).machine
+    text = picture.render(
+        machine, "table" if name == "explain" else name, color="never", explain=name == "explain"
+    )
+    shown_safely(text)
+    if name == "markdown":
+        safe_markdown(text)
