@@ -1,7 +1,7 @@
 """False alarms and power of `gpubench compare` on real sessions: the tables of docs/comparing.md.
 
 Run: .venv/bin/python benchmarks/false_alarms.py DEVICE [--sessions N] [--ops LIST] [--sizes A,B]
-     [--samples N] [-o FILE] [--from FILE]
+     [--samples N] [--budget TIME] [-o FILE] [--from FILE]
 
 DEVICE is measured (numpy:0, cupy:0, wgpu:0, fake:cpu) in one run of N fresh sessions (48): in every second one nothing
 is changed, in the others every tenth or every fifth launch of the larger size of each op is made twice
@@ -9,8 +9,9 @@ is changed, in the others every tenth or every fifth launch of the larger size o
 - unchanged sessions are put on two sides that take turns, in all ways, five a side: any SLOWER is a false alarm;
 - one slowed case among all cases that were not touched is looked for in five of those sessions against five unchanged
   ones, which took turns with them.
-The verdicts are those of `compare` itself. Overlapping sets of sessions are no independent trials: with 24 unchanged
-sessions, shares are good to some percent. `--from` reads what `-o` has saved. A report, not a test.
+The verdicts are those of `compare` itself. Sessions during which other processes had the CPU are repeated and left out,
+as in every run. Overlapping sets of sessions are no independent trials: with 24 unchanged sessions, shares are good to
+some percent. `--from` reads what `-o` has saved. A report, not a test.
 """
 
 from __future__ import annotations
@@ -29,12 +30,14 @@ import msgspec
 
 from gpubench import stats, store
 from gpubench.model.result import Measurement, Run
+from gpubench.report.analysis.samples import used_sessions
 from gpubench.report.compare import CompareOptions, compare
 from gpubench.report.noise import noise
 from gpubench.report.noise.labellings import labellings, windows
 
 SIDE = 5
 SHARES = (0.1, 0.2)
+ORDER = (0.0, 0.1, 0.0, 0.2)
 TARGETS = {0.1: 0.80, 0.2: 0.95}
 MOST_ALARMS = 0.05
 
@@ -45,28 +48,30 @@ class Pool(NamedTuple):
     run: Run
     extra: dict[int, float]
 
-    def sessions(self, share: float) -> list[int]:
-        """The sessions with this share, in order of time."""
-        return [index for index in sorted(self.extra) if self.extra[index] == share]
+    def sessions(self, *shares: float) -> list[int]:
+        """The used sessions with one of these shares, in order of time."""
+        used = used_sessions(self.run) or ()
+        return [index for index in sorted(self.extra) if self.extra[index] in shares and index in used]
 
 
-def measured(device: str, sessions: int, samples: int, ops: str, sizes: Sequence[int], folder: Path) -> Pool:
-    """One run of so many sessions, in the order unchanged, +10 %, unchanged, +20 %."""
+def measured(asked: argparse.Namespace, folder: Path) -> Pool:
+    """One run whose sessions follow ORDER, over and over."""
     site = folder / "site" / "altered-1.dist-info"
     site.mkdir(parents=True)
     (site / "METADATA").write_text("Metadata-Version: 2.1\nName: altered\nVersion: 1\n")
     (site / "entry_points.txt").write_text("[gpubench.backends]\naltered = altered_backend:BACKEND\n")
     log, result = folder / "log", folder / "pool.json"
-    shares = itertools.islice(itertools.cycle((0.0, SHARES[0], 0.0, SHARES[1])), sessions)
+    largest = max(int(text) for text in asked.sizes.split(","))
     paths = [str(site.parent), str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])]
     environ = {
-        **os.environ, "PYTHONPATH": os.pathsep.join(paths), "ALTERED_DEVICE": device, "ALTERED_LOG": str(log),
-        "ALTERED_EXTRA": ",".join(f"{share:g}" for share in shares), "ALTERED_SIZES": str(max(sizes)),
+        **os.environ, "PYTHONPATH": os.pathsep.join(paths), "ALTERED_DEVICE": asked.device, "ALTERED_LOG": str(log),
+        "ALTERED_EXTRA": ",".join(map(str, ORDER)), "ALTERED_SIZES": str(largest),
     }  # fmt: skip
     command = [
-        sys.executable, "-m", "gpubench", "run", "--quick", "--no-progress", "--devices", "altered:0", "--ops", ops,
-        "--sizes", ",".join(map(str, sizes)), "--regimes", "resident", "--sessions", str(sessions),
-        "--min-samples", str(samples), "--max-samples", str(samples), "--format", "csv", "-o", str(result),
+        sys.executable, "-m", "gpubench", "run", "--quick", "--no-progress", "--devices", "altered:0",
+        "--ops", asked.ops, "--sizes", asked.sizes, "--forms", asked.forms, "--regimes", "resident",
+        "--sessions", str(asked.sessions), "--min-samples", str(asked.samples), "--max-samples", str(asked.samples),
+        "--format", "csv", "-o", str(result), *(["--budget", asked.budget] if asked.budget else []),
     ]  # fmt: skip
     subprocess.run(command, env=environ, check=True, stdout=subprocess.DEVNULL)
     extra = [float(line) for line in log.read_text().splitlines()]
@@ -108,9 +113,14 @@ def false_alarms(pool: Pool, raised: dict[str, float]) -> Iterator[tuple[bool, b
 def finds(pool: Pool, share: float, case_id: str, others: frozenset[str]) -> Iterator[tuple[str, float]]:
     """For each comparison with one slowed case among untouched ones: its verdict and new / base."""
     slowed, unchanged = pool.sessions(share), pool.sessions(0.0)
+    # The unchanged sessions just before and just after each: either way the sides have taken turns.
     near = [
-        [index for index in unchanged if abs(index - session) == 1] for session in slowed
-    ]  # the neighbours that it took turns with
+        [
+            *[index for index in unchanged if index < session][-1:],
+            *[index for index in unchanged if index > session][:1],
+        ]
+        for session in slowed
+    ]
     for start in range(len(slowed) - SIDE + 1):
         for base in itertools.product(*near[start : start + SIDE]):
             if len(set(base)) < SIDE:
@@ -136,7 +146,8 @@ def report(pool: Pool) -> bool:
     seen = list(false_alarms(pool, raised))
     alarms, beyond = (sum(row[i] for row in seen) / len(seen) for i in (0, 1))
     print(
-        f"{pool.run.devices[0].name}, {len(pool.run.sessions)} sessions, {len(rows)} cases, {SIDE} sessions a side"
+        f"{pool.run.devices[0].name}, {len(pool.sessions(0.0))} unchanged sessions and "
+        f"{len(pool.sessions(*SHARES))} with more work, {len(rows)} cases, {SIDE} sessions a side"
     )
     print(f"A/A: {len(seen)} comparisons, any SLOWER in {alarms:.1%} (at most {MOST_ALARMS:.0%}); "
           f"with the thresholds of `gpubench noise` {beyond:.1%}")  # fmt: skip
@@ -172,6 +183,8 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=30, help="of each case in each session")
     parser.add_argument("--ops", default="add,mul,relu,tanh,sum")
     parser.add_argument("--sizes", default="20000,40000")
+    parser.add_argument("--forms", default="library")
+    parser.add_argument("--budget", help="as many sessions as fit, such as 230s")
     parser.add_argument("-o", "--output", help="where the sessions are saved, .json or .json.gz")
     parser.add_argument("--from", dest="source", help="a file that -o has saved: measure nothing")
     asked = parser.parse_args()
@@ -181,8 +194,7 @@ def main() -> None:
         pool = Pool(run, dict(zip(sorted(session.index for session in run.sessions), extra, strict=True)))
     else:
         with tempfile.TemporaryDirectory() as folder:
-            sizes = [int(text) for text in asked.sizes.split(",")]
-            pool = measured(asked.device, asked.sessions, asked.samples, asked.ops, sizes, Path(folder))
+            pool = measured(asked, Path(folder))
     if asked.output:
         shares = ",".join(f"{pool.extra[index]:g}" for index in sorted(pool.extra))
         environment = msgspec.structs.replace(pool.run.environment, context={"extra": shares})
