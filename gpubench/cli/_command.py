@@ -88,6 +88,11 @@ def _tables() -> dict[str, _config.Known]:
     return {"common": _config.options_of(_shared_params()), **known}
 
 
+def given(ctx: Any) -> list[str]:
+    """The names of the options that the command line itself holds: not those of the environment or of a file."""
+    return [name for name in ctx.params if getattr(ctx.get_parameter_source(name), "name", "") == "COMMANDLINE"]
+
+
 class Group(TyperGroup):
     """The program itself: unknown commands get a suggestion."""
 

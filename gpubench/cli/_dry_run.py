@@ -18,13 +18,11 @@ def render(request: runner.Request) -> str:
     lines = [f"{case.id}" for case in cases]
     reasons = Counter((s.reason, s.detail) for s in skips)
     lines += [f"skip {count} x {reason}: {detail}" for (reason, detail), count in sorted(reasons.items())]
-    lines.append(
-        f"{len(cases)} cases, {len(skips)} skipped, {settings.sessions} session{'s' if settings.sessions > 1 else ''}"
-    )
+    count = request.sessions
+    lines.append(f"{len(cases)} cases, {len(skips)} skipped, {count} session{'s' if count != 1 else ''}")
     if settings.budget_s is not None:
-        lines.append(
-            f"budget {units.format_seconds(settings.budget_s)}; a search adds sizes while time is left"
-        )
+        grows = "; a search adds sizes while time is left" if request.searches else ""
+        lines.append(f"budget {units.format_seconds(settings.budget_s)}{grows}")
     else:
         lines.append(f"at most about {units.format_seconds(estimate_seconds(workloads, settings))} of sampling")
     return "\n".join(lines) + "\n"

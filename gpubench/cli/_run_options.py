@@ -133,6 +133,41 @@ Budget = Annotated[
         show_default=False,
     ),
 ]
+Refine = Annotated[
+    str,
+    typer.Option(
+        "--refine",
+        metavar="auto|on|off",
+        help="Search for break-evens. auto: unless --sizes are given; on: between those, too.",
+    ),
+]
+BreakEvenTimings = Annotated[
+    int,
+    typer.Option(
+        "--break-even-timings",
+        metavar="N",
+        min=84,
+        help="Timings of both sides for one break-even, its search included.",
+    ),
+]
+Append = Annotated[
+    str | None,
+    typer.Option(
+        "--append",
+        metavar="FILE",
+        help="Add sessions to FILE, with its own plan; finish it if it was interrupted; create it if it is absent.",
+        show_default=False,
+    ),
+]
+Like = Annotated[
+    str | None,
+    typer.Option(
+        "--like",
+        metavar="FILE",
+        help="Start a new file with FILE's plan, settings, repeat counts and seed.",
+        show_default=False,
+    ),
+]
 Order = Annotated[
     str, typer.Option("--order", metavar="interleave|sequential", help="Sequential is for debugging.")
 ]

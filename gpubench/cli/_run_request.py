@@ -52,6 +52,8 @@ class Typed(msgspec.Struct, frozen=True, kw_only=True):
     precision: str | None = None
     case_timeout: str = "60s"
     budget: str | None = None
+    refine: str = "auto"
+    break_even_timings: int = 400
     order: str = "interleave"
     seed: int = 1
     inputs: str = "random"
@@ -73,13 +75,13 @@ def request(typed: Typed, *, began: float) -> runner.Request:
     _check_choices(typed)
     names = words.parse_ops(typed.ops or words.DEFAULT_SUITE)
     declared = {name: kernels.load(name) for name in names}
-    selection = _selection(typed, declared)
-    settings = _settings(typed, selection, declared)
+    chosen = selection(typed, declared)
+    how = settings(typed, chosen, declared)
     wish = words.parse_wish(typed.backends, typed.devices, typed.allow_software)
     keep = selectors.selection(typed.filter or [], typed.skip or [])
-    context = _pairs(typed.context or [])
-    choice = targets.choose(wish, one_of_each=len(selection.sizes) < len(names))
-    found = _on_devices(typed, selection, settings, choice, keep, context=context, began=began)
+    context = pairs(typed.context or [])
+    choice = targets.choose(wish, one_of_each=len(chosen.sizes) < len(names))
+    found = on_devices(typed, chosen, how, choice, keep, context=context, began=began)
     found = msgspec.structs.replace(found, required=_required(wish, choice))
     if keep is not None and not any(workload.cases for workload in runner.planned(found)):
         raise UsageError(
@@ -92,6 +94,7 @@ def request(typed: Typed, *, began: float) -> runner.Request:
 def _check_choices(typed: Typed) -> None:
     require_choice(typed.order, ("interleave", "sequential"), "--order")
     require_choice(typed.inputs, ("random", "zeros", "ones"), "--inputs")
+    require_choice(typed.refine, ("auto", "on", "off"), "--refine")
     if typed.quick and typed.rigorous:
         raise UsageError(
             "two-presets", "--quick and --rigorous contradict each other",
@@ -99,7 +102,8 @@ def _check_choices(typed: Typed) -> None:
         )  # fmt: skip
 
 
-def _selection(typed: Typed, declared: Mapping[str, Op]) -> Selection:
+def selection(typed: Typed, declared: Mapping[str, Op]) -> Selection:
+    """What to measure of the ops `declared`; the devices are not known yet."""
     names = list(declared)
     return Selection(
         ops=names,
@@ -113,7 +117,8 @@ def _selection(typed: Typed, declared: Mapping[str, Op]) -> Selection:
     )
 
 
-def _settings(typed: Typed, selection: Selection, declared: Mapping[str, Op]) -> Settings:
+def settings(typed: Typed, selection: Selection, declared: Mapping[str, Op]) -> Settings:
+    """How to measure it: the preset, then what was given."""
     overheads = {name for name, op in declared.items() if op.overhead is not None}
     sized = {*selection.sizes, *overheads, *(_roofline.OPS if typed.roofs else ())}
     brief = typed.quick or typed.roofs or (overheads == set(declared) and not selection.sizes)
@@ -123,15 +128,16 @@ def _settings(typed: Typed, selection: Selection, declared: Mapping[str, Op]) ->
         budget=typed.budget, case_timeout=typed.case_timeout, max_time=typed.max_time, precision=typed.precision,
         sessions=1 if typed.check_only else typed.sessions, min_samples=typed.min_samples,
         max_samples=typed.max_samples, order=typed.order, seed=typed.seed, inputs=typed.inputs,
-        threads=typed.threads,
+        threads=typed.threads, refine=typed.refine, break_even_timings=typed.break_even_timings,
         autotune=not (typed.no_autotune or typed.check_only),  # trials are timings, and --check-only takes none
     )  # fmt: skip
 
 
-def _on_devices(
+def on_devices(
     typed: Typed, selection: Selection, settings: Settings, choice: Choice, keep: Callable[[Case], bool] | None,
     *, context: dict[str, str], began: float,
 ) -> runner.Request:  # fmt: skip
+    """A selection and settings on the devices of a choice: what the run needs."""
     machine = detect.inspect(extra_records=targets.records(choice))
     usable, free_bytes = machine.cpu.available.value, machine.memory.usable_bytes.value
     _require_cpus(settings.threads, usable)
@@ -178,8 +184,9 @@ def _required(wish: Wish, choice: Choice) -> frozenset[str]:
     return frozenset(named | set(wish.devices))
 
 
-def _pairs(texts: list[str]) -> dict[str, str]:
-    pairs = {}
+def pairs(texts: list[str]) -> dict[str, str]:
+    """`K=V` each. Raises UsageError for anything else."""
+    found = {}
     for text in texts:
         key, equals, value = text.partition("=")
         if not equals or not key:
@@ -187,5 +194,5 @@ def _pairs(texts: list[str]) -> dict[str, str]:
                 "bad-context", f"--context: {text!r} is not K=V", why="there is no key before an equals sign",
                 hint="write for example --context runner=large",
             )  # fmt: skip
-        pairs[key] = value
-    return pairs
+        found[key] = value
+    return found

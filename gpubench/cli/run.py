@@ -6,13 +6,17 @@ import os
 import sys
 import time
 
+import typer
+
 from gpubench.cli import _plots
 from gpubench.cli import _run_options as options
 from gpubench.cli._ci_options import Annotations, FailOn, Marker, MaxBytes, MinSpeedup, Summary
+from gpubench.cli._command import given
 from gpubench.cli._options import Ascii, Color, NoProgress, Quiet
 
 
 def run(
+    ctx: typer.Context,
     ops: options.Ops = None,
     sizes: options.Sizes = None,
     params: options.Params = None,
@@ -40,6 +44,10 @@ def run(
     precision: options.Precision = None,
     case_timeout: options.CaseTimeout = "60s",
     budget: options.Budget = None,
+    refine: options.Refine = "auto",
+    break_even_timings: options.BreakEvenTimings = 400,
+    append: options.Append = None,
+    like: options.Like = None,
     order: options.Order = "interleave",
     seed: options.Seed = 1,
     inputs: options.Inputs = "random",
@@ -68,7 +76,16 @@ def run(
     """Check and measure ops on every backend, save the result file, and print the report."""
     began = time.monotonic()
     from gpubench import report
-    from gpubench.cli import _ci, _demands, _event_log, _progress, _rendering, _run_output, _run_request
+    from gpubench.cli import (
+        _ci,
+        _demands,
+        _event_log,
+        _progress,
+        _rendering,
+        _run_output,
+        _run_request,
+        _run_sequel,
+    )
     from gpubench.measure import runner
 
     for option, texts in (("--label", [label]), ("--tag", tag), ("--context", context), ("--output", output)):
@@ -79,15 +96,16 @@ def run(
         no_autotune=no_autotune, regimes=regimes, calls=calls, threads=threads, filter=filter, skip=skip,
         check_only=check_only, quick=quick, rigorous=rigorous, sessions=sessions, min_samples=min_samples,
         max_samples=max_samples, max_time=max_time, precision=precision, case_timeout=case_timeout,
-        budget=budget, order=order, seed=seed, inputs=inputs, label=label, tag=tag, context=context,
+        budget=budget, refine=refine, break_even_timings=break_even_timings, order=order, seed=seed, inputs=inputs, label=label, tag=tag, context=context,
     )  # fmt: skip
     _plots.check(plots, plot_format)
+    _run_sequel.require_result_file(append)
     look = _rendering.look(format, color, ascii, sections, time_unit)
     demands = _demands.demands(min_speedup or [], fail_on)
-    outputs = _run_output.checked(output or [], look, results_dir, no_save)
+    outputs = _run_output.checked([*([append] if append else []), *(output or [])], look, results_dir, no_save)
     formats = _run_output.formats(outputs, look)
     told = _ci.ci(summary, annotations, marker, max_bytes, os.environ, formats=formats)
-    request = _run_request.request(typed, began=began)
+    request = _run_sequel.request(typed, given(ctx), append=append, like=like, began=began)
     _demands.require_planned(demands, request)
     if dry_run:
         from gpubench.cli import _dry_run
@@ -106,6 +124,7 @@ def run(
     stored, analyses = _run_output.gated(stored, analyses, saver)
     events.finish(stored)
     _run_output.deliver(stored, analyses, outputs, look, told)
+    _plots.write(analyses, plots, plot_format, look.sections, time_unit)
     told.tell_reports(
         analyses, stored.exit_code, next(map(str, saver.paths), None),
         markdown=lambda: look.render(analyses, "markdown"),

@@ -14,6 +14,7 @@ import msgspec
 from gpubench.errors import ExitCode
 from gpubench.measure import load, rounds, scratch, search, telemetry, windows
 from gpubench.measure.aim import MAIN, Aim
+from gpubench.measure.ceiling_plan import asked
 from gpubench.measure.crew import Crew, DeviceGone
 from gpubench.measure.ending import verdict
 from gpubench.measure.events import RunDone, RunStarted, Sink, Warned
@@ -54,6 +55,16 @@ class Request(msgspec.Struct, frozen=True):
     def settings(self) -> Settings:
         """How to measure."""
         return self.run.settings
+
+    @property
+    def sessions(self) -> int:
+        """How many sessions are to come."""
+        return self.settings.sessions if self.sequel is None else self.sequel.count
+
+    @property
+    def searches(self) -> bool:
+        """Whether there are break-evens to search for."""
+        return bool(_searched(self)) and (self.sequel is None or self.sequel.search)
 
 
 def run(request: Request, sink: Sink, save: Save) -> Run:
@@ -119,12 +130,7 @@ class _Runner:
         self._crew: Crew | None = None
         self._plan: list[Workload] = []
         self._begun = 0
-        sequel = request.sequel
-        self._sessions = (
-            self.settings.sessions
-            if sequel is None
-            else sequel.sessions + bool(sequel.missing or sequel.search)
-        )
+        self._sessions = request.sessions
         self.progress = Progress(0, self._sessions, self._remaining_s)
 
     def sessions(self) -> None:
@@ -162,6 +168,7 @@ class _Runner:
         self.recorder.session(record)
         runtime = self._runtime(crew, index)
         crew.open_all(self._kinds)
+        crew.measure_ceilings(asked(planned(self.request), measured, self.settings, self.request.run.machine))
         self.recorder.session(crew.entered(record))
         hunt = Hunt(_searched(self.request), self.request.scope, self.recorder, self._search_left_s)
         for step in steps(index, hunt):

@@ -28,6 +28,11 @@ class Sequel(msgspec.Struct, frozen=True):
     missing: tuple[Workload, ...] = ()
     search: bool = False
 
+    @property
+    def count(self) -> int:
+        """All sessions to come."""
+        return self.sessions + bool(self.missing or self.search)
+
 
 def again(run: Run, ops: Mapping[str, Op], scope: Scope, sessions: int) -> Sequel:
     """The plan of a file, for `sessions` more of them. `ops` are those of its selection, `scope` its devices."""
