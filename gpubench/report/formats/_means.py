@@ -6,7 +6,7 @@ from gpubench.report.analysis.types import Analysis, Mean
 from gpubench.report.formats._document import Column, Section, Table, cells
 from gpubench.report.formats._numbers import ratio_text, short_ratio_text
 
-TITLE = "Mean speedup (geometric) over what was measured in every regime"
+TITLE = "Mean speedup: geometric, of what every regime has"
 _NOT_ALIKE = "*: some of the same cases are missing, so it compares with no other mean"
 
 

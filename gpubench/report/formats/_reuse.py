@@ -34,7 +34,7 @@ def reuse_section(analysis: Analysis, unit: str, *, full: bool, every_size: bool
     rows = [row for ours in shown.values() for row in ours]
     lines = [_MEANING, *([_LEFT_OUT] if len(shown) < len(groups) else [])]
     table = _full_table(rows, unit) if full else _table(analysis, list(shown.values()))
-    return Section(key="reuse", title=TITLE, lines=tuple(lines), tables=(table,))
+    return Section(key="reuse", title=TITLE, lines=tuple(lines), tables=(table,), folded=full)
 
 
 def _by_size(rows: Sequence[Reuse]) -> dict[tuple[str, str, str], list[Reuse]]:

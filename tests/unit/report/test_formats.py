@@ -15,10 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpubench.errors import UsageError
+from gpubench.markup import escaped
 from gpubench.report import FORMATS, render
 from gpubench.report.formats._report_types import ReportDocument
 from gpubench.report.formats.csv_rows import COLUMNS
-from gpubench.report.formats.markdown import escaped
 from gpubench.store import dumps
 from tests import golden
 from tests.unit.report.builders import CPU, GPU, SOFTWARE, case, curve, measured, run_of
@@ -99,6 +99,10 @@ def test_escaping():
     assert escaped("a|b`c*d_e~f\\g<h>&") == "a\\|b\\`c\\*d\\_e\\~f\\\\g&lt;h&gt;&amp;"
     assert escaped("[x](y)") == "[x]\\(y)"
     assert escaped("at 128 [64, 256]") == "at 128 [64, 256]"
+    assert escaped("[x]: y") == "[x]\\: y"
+    assert [escaped(text) for text in ("# h", "- i", "1. i", "12) i", "1.5 ms", "= x")] == [
+        "\\# h", "\\- i", "1\\. i", "12\\) i", "1.5 ms", "\\= x",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("name", ["table", "plain"])
@@ -151,7 +155,8 @@ def test_markdown_leads_with_what_a_reader_came_for():
     text = render([full_run()], "markdown")
     titles = re.findall(r"^(?:### |<summary>)(.*?)(?:</summary>)?$", text, re.M)
     assert [re.split("[:,]", title)[0] for title in titles] == [
-        "Verdict", "Break-even", "Speedup", "Machine", "Warnings", "Every speedup", "Skipped and failed cases",
+        "Verdict", "Break-even", "Speedup", "Machine", "Warnings", "Re-use", "Every speedup", "Mean speedup",
+        "Skipped and failed cases",
         "Where the time goes", "Roofline", "Environment",
     ]  # fmt: skip
     opened = text.index("<details>")

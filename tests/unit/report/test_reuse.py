@@ -1,0 +1,208 @@
+"""Re-use break-even: from how many calls per transfer the GPU pays, at one size."""
+
+import itertools
+import math
+import random
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpubench.model.result import Parts
+from gpubench.report.analysis import analyse
+from gpubench.report.analysis.reuse import NO_CALLS_SUFFICE, Costs
+from gpubench.report.formats._reuse import calls_text
+from tests.unit.report.builders import QUIET, case, measured, run_of, skipped
+
+CALLS = 10  # of the builders' transfer-once
+TIGHT = (0.999, 1.001, 1.0, 1.0, 0.9995, 1.0005)
+
+
+def gpu(transfer_s, launch_s, *, n=1024, timed_s=None, alloc_s=0.0, factors=TIGHT, sessions=1, device="cupy:0"):
+    """Both transfer regimes of a device on which a copy costs `transfer_s` and a call `launch_s`.
+
+    `timed_s`: what the copies cost when they are timed singly.
+    """
+    timed = transfer_s if timed_s is None else timed_s
+    parts = Parts(
+        session=0, alloc_s=[alloc_s], upload_s=[timed * 0.6], launch_s=[launch_s / 2], sync_s=[timed * 0.1],
+        single_s=[launch_s], download_s=[timed * 0.3],
+    )  # fmt: skip
+    always, once = (case(n=n, regime=regime, device=device) for regime in ("transfer-always", "transfer-once"))
+    kept = {"factors": factors, "sessions": sessions}
+    return [
+        measured(always, alloc_s + transfer_s + launch_s, parts=parts, **kept),
+        measured(once, (transfer_s + CALLS * launch_s) / CALLS, **kept),
+    ]
+
+
+def reuse(cpu_s, *outcomes, factors=TIGHT, sessions=1, n=1024):
+    found = analyse(
+        run_of([measured(case(n=n), cpu_s, factors=factors, sessions=sessions), *outcomes], sessions=sessions)
+    ).reuse
+    assert len(found) == 1
+    return found[0]
+
+
+def test_the_count_is_what_the_costs_say():
+    """1 ms to copy, 0.1 ms a call, 0.4 ms on the CPU: 1 / (0.4 - 0.1) = 3.33, so four calls."""
+    row = reuse(4e-4, *gpu(1e-3, 1e-4))
+    assert (row.verdict, row.calls, row.reason) == ("at", 4, None)
+    assert row.low <= 4 <= row.high
+    assert row.transfer_s == pytest.approx(1e-3, rel=0.01)
+    assert row.launch_s == pytest.approx(1e-4, rel=0.02)
+    assert row.shared_by == CALLS
+
+
+def test_one_call_pays_already():
+    row = reuse(5e-3, *gpu(1e-3, 1e-4))
+    assert (row.verdict, row.calls) == ("already", 1)
+    assert calls_text(row) == "1"
+
+
+def test_never_where_a_call_alone_costs_more_than_the_cpu():
+    row = reuse(5e-5, *gpu(1e-3, 1e-4))
+    assert (row.verdict, row.calls, row.low, row.high) == ("never", None, None, None)
+    assert calls_text(row) == "never"
+
+
+def test_allocation_is_no_transfer():
+    plain, with_alloc = (reuse(4e-4, *gpu(1e-3, 1e-4, alloc_s=alloc)) for alloc in (0.0, 5e-4))
+    assert with_alloc.calls == plain.calls
+    assert with_alloc.transfer_s == pytest.approx(plain.transfer_s, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("timed", "reason"), [(1.0e-3, None), (0.95e-3, None), (1.2e-3, "parts-differ"), (0.8e-3, "parts-differ")]
+)
+def test_withheld_where_the_parts_miss_the_transfer_by_more_than_a_tenth(timed, reason):
+    row = reuse(4e-4, *gpu(1e-3, 1e-4, timed_s=timed))
+    assert row.reason == reason
+    assert (row.calls is None) == (reason is not None)
+    assert row.verdict == ("undecided" if reason else "at")
+
+
+def test_never_stands_whatever_the_parts_leave_open():
+    """A fifth of the transfer is open: spread over nine further calls that cannot make up for a call that is too slow."""
+    assert reuse(5e-5, *gpu(1e-3, 1e-4, timed_s=1.2e-3)).verdict == "never"
+    assert reuse(9.9e-5, *gpu(1e-3, 1e-4, timed_s=1.2e-3)).reason == "parts-differ"
+
+
+def test_without_parts_there_is_nothing_to_check_against():
+    always, once = gpu(1e-3, 1e-4)
+    row = reuse(4e-4, msgspec.structs.replace(always, parts=[]), once)
+    assert (row.verdict, row.reason) == ("undecided", "no-parts")
+
+
+def test_an_unstable_side_gives_no_count():
+    row = reuse(4e-4, *gpu(1e-3, 1e-4, factors=(0.5, 0.7, 1.0, 1.0, 1.4, 1.6)))
+    assert (row.verdict, row.reason) == ("undecided", "noise")
+
+
+def test_an_end_that_noise_leaves_open_is_open():
+    """A call costs a twentieth less than on the CPU, and the noise is as large: no end may be seen."""
+    noisy = tuple(1 + 0.02 * (i - 4) for i in range(9))
+    row = reuse(1.05e-4, *gpu(1e-4, 1e-4, factors=noisy), factors=noisy)
+    assert row.high is None
+    assert row.low is not None
+    assert ".." in calls_text(row) or row.verdict == "undecided"
+
+
+def test_missing_sides_give_no_row():
+    always, once = gpu(1e-3, 1e-4)
+    base = measured(case(), 4e-4)
+    for outcomes in ([always, once], [base, always], [base, once], [base, always, skipped(once.case)]):
+        assert analyse(run_of(outcomes)).reuse == ()
+
+
+def test_the_form_that_is_fastest_with_a_shared_copy_answers_for_its_device():
+    library = gpu(1e-3, 1e-4)
+    tuned = [
+        msgspec.structs.replace(
+            one, id=one.id.replace("library", "tuned"), case=msgspec.structs.replace(one.case, form="tuned")
+        )
+        for one in gpu(0.5e-3, 1e-4)
+    ]
+    row = reuse(4e-4, *library, *tuned)
+    assert (row.form, row.calls) == ("tuned", 2)
+
+
+def test_rows_follow_the_selection():
+    run = run_of([measured(case(), 4e-4), *gpu(1e-3, 1e-4)])
+    assert analyse(run, keep=lambda one: one.regime == "resident").reuse == ()
+    assert len(analyse(run, keep=lambda one: one.regime == "transfer-once").reuse) == 1
+
+
+SECONDS = st.floats(1e-6, 1e-2)
+
+
+@given(SECONDS, SECONDS, SECONDS, st.integers(2, 100))
+def test_the_model_returns_what_it_was_built_from(transfer, launch, cpu, calls):
+    costs = Costs(transfer + launch, transfer + calls * launch, cpu)
+    assert costs.transfer_s(calls) == pytest.approx(transfer, rel=1e-3, abs=1e-12 + 1e-6 * launch)
+    count = costs.pays_from(calls)
+    if cpu <= launch * (1 - 1e-9):
+        assert count == NO_CALLS_SUFFICE
+    elif cpu > launch * 1.001 and count < 1e6:
+        many = math.ceil(count)
+        assert transfer + many * launch <= cpu * many * (1 + 1e-6)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.floats(1, 1e3), st.permutations(range(5)), st.integers(0, 2**32))
+def test_neither_scale_nor_the_order_of_sessions_changes_the_answer(scale, order, seed):
+    draw = random.Random(seed)
+    cpu_s, transfer_s, launch_s = draw.uniform(2e-4, 4e-3), draw.uniform(1e-4, 4e-3), 1e-4
+    outcomes = [measured(case(), cpu_s, sessions=5), *gpu(transfer_s, launch_s, sessions=5, factors=QUIET)]
+    for outcome, session in itertools.product(outcomes, range(5)):
+        wall = outcome.blocks[session].wall_s
+        outcome.blocks[session] = msgspec.structs.replace(
+            outcome.blocks[session], wall_s=[value * draw.uniform(0.98, 1.02) for value in wall]
+        )
+
+    def answer(factor, numbers):
+        changed = [
+            msgspec.structs.replace(
+                one,
+                blocks=[
+                    msgspec.structs.replace(
+                        block, session=numbers[i], wall_s=[v * factor for v in block.wall_s]
+                    )
+                    for i, block in enumerate(one.blocks)
+                ],
+                parts=[
+                    msgspec.structs.replace(
+                        part,
+                        **{
+                            name: [v * factor for v in getattr(part, name)]
+                            for name in ("alloc_s", "upload_s", "launch_s", "sync_s", "single_s", "download_s")
+                        },
+                    )
+                    for part in one.parts
+                ],
+            )
+            for one in outcomes
+        ]
+        row = analyse(run_of(changed, sessions=5)).reuse[0]
+        return (row.verdict, row.reason, row.calls, row.low, row.high)
+
+    assert answer(1.0, range(5)) == answer(1.0, order) == answer(scale, range(5))
+
+
+@pytest.mark.parametrize("noise", [0.02, 0.05])
+def test_the_interval_holds_the_true_count(noise):
+    """Five sessions of twelve samples, a true count of 4.5: at least 90 % of the intervals hold 5, the next whole one."""
+    draw, answers = random.Random(7), []
+    for _ in range(60):
+        outcomes = [measured(case(), 3e-4, sessions=5), *gpu(9e-4, 1e-4, sessions=5)]
+        for outcome in outcomes:
+            for session, block in enumerate(outcome.blocks):
+                wall = [outcome.blocks[session].wall_s[2]] * 13
+                outcome.blocks[session] = msgspec.structs.replace(
+                    block, wall_s=[v * math.exp(draw.gauss(0, noise)) for v in wall]
+                )
+        answers.append(analyse(run_of(outcomes, sessions=5)).reuse[0])
+    given = [row for row in answers if row.reason is None]
+    assert len(given) >= 45
+    assert sum(row.low <= 5 <= (row.high or 5) for row in given) >= 0.9 * len(given)
