@@ -34,6 +34,7 @@ from gpubench.report.analysis.samples import used_sessions
 from gpubench.report.compare import CompareOptions, compare
 from gpubench.report.noise import noise
 from gpubench.report.noise.labellings import labellings, windows
+from gpubench.units import parse_sizes
 
 SIDE = 5
 SHARES = (0.1, 0.2)
@@ -61,7 +62,7 @@ def measured(asked: argparse.Namespace, folder: Path) -> Pool:
     (site / "METADATA").write_text("Metadata-Version: 2.1\nName: altered\nVersion: 1\n")
     (site / "entry_points.txt").write_text("[gpubench.backends]\naltered = altered_backend:BACKEND\n")
     log, result = folder / "log", folder / "pool.json"
-    largest = max(int(text) for text in asked.sizes.split(","))
+    largest = max(parse_sizes(asked.sizes))
     paths = [str(site.parent), str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])]
     environ = {
         **os.environ, "PYTHONPATH": os.pathsep.join(paths), "ALTERED_DEVICE": asked.device, "ALTERED_LOG": str(log),
