@@ -357,6 +357,7 @@ def _device(cupy: Any, ordinal: int, driver: str) -> Device:
         memory_bytes=int(properties["totalGlobalMem"]),
         usable_bytes=int(properties["totalGlobalMem"]),
         clock=DeviceClock(kind="event", step_s=EVENT_STEP_S),
+        cache_bytes=int(properties.get("l2CacheSize") or 0) or None,
         identity=Identity(uuid=uuid, pci=f"{domain:04x}:{bus:02x}:{slot:02x}.0", vendor_id=0x10DE),
     )
 

@@ -27,7 +27,7 @@ from gpubench.model.backend import Buffer
 from gpubench.model.case import Case
 from gpubench.model.kernel import Limits
 from gpubench.model.op import ITEMSIZE, Array, Dtype, Form, Op, Shape
-from gpubench.model.result import Blas, Device, DeviceClock, Staging
+from gpubench.model.result import Blas, Ceiling, Device, DeviceClock, Staging
 
 # Seconds and rates of the two cost models: plain numbers near a 16-core CPU and a large GPU, so that
 # break-even points fall inside the default ladders.
@@ -51,6 +51,7 @@ WORDS = (
     "lost",
     "build",
     "throttle",
+    "implausible",
     "cools",
     "slows",
     "power-cap",
@@ -209,6 +210,7 @@ class FakeSession:
             cost = CPU_CALL_S + max(traffic / CPU_BYTES_PER_S, work / CPU_FLOPS_PER_S)
         else:
             cost = GPU_KERNEL_S + max(traffic / GPU_BYTES_PER_S, work / GPU_FLOPS_PER_S)
+            cost /= 5 if self._word == "implausible" else 1
         return FakeLaunch(compute, cost)
 
     def run(self, launch: FakeLaunch, repeat: int = 1) -> None:
@@ -257,6 +259,15 @@ class FakeSession:
     def empty_launch(self) -> FakeLaunch:
         """Costs the fixed part alone."""
         return FakeLaunch(lambda: self._np.empty(0), 0.0 if self._word == "cpu" else EMPTY_COST_S)
+
+    def ceilings(self, *, memory: bool, compute: Sequence[Dtype]) -> list[Ceiling]:
+        """Those of the cost model, which need no measuring; `fake:implausible` is five times faster than it says."""
+        cpu, name = self._word == "cpu", self.device.id
+        bytes_per_s, flops_per_s = (
+            (CPU_BYTES_PER_S, CPU_FLOPS_PER_S) if cpu else (GPU_BYTES_PER_S, GPU_FLOPS_PER_S)
+        )
+        found = [Ceiling(device_id=name, bytes_per_s=bytes_per_s)] if memory else []
+        return [*found, *(Ceiling(device_id=name, dtype=dtype, flops_per_s=flops_per_s) for dtype in compute)]
 
     def clock(self) -> float:
         """The scripted host clock; every reading costs one step, so time never stands still."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -13,10 +13,12 @@ from gpubench.measure import protocol
 from gpubench.measure.telemetry import of_session
 from gpubench.measure.workers import Worker, WorkerGone
 from gpubench.model.machine import Machine
-from gpubench.model.result import Device, SessionRecord, Settings, WorkerRecord
+from gpubench.model.result import Ceiling, Device, SessionRecord, Settings, WorkerRecord
 
 OPEN_DEADLINE_S = 60.0
 SHORT_DEADLINE_S = 5.0
+# Beside the time for the ceilings themselves: large arrays on a slow host, kernels that are built.
+CEILING_DEADLINE_S = 30.0
 # Two failed starts in a row make a device unavailable (architecture: nothing is retried silently).
 FAILED_STARTS = 2
 
@@ -46,6 +48,7 @@ class Crew:
         self._failed: dict[str, int] = {}
         self._ever_opened: set[str] = set()
         self.records: list[WorkerRecord] = []
+        self._ceilings: list[Ceiling] = []
         self.telemetry = of_session(devices, machine or Machine(), self._since)
 
     def worker(self, device_id: str) -> Worker:
@@ -68,6 +71,25 @@ class Crew:
             # A device that is gone is remembered: each of its cases becomes a Skip with the reason.
             with contextlib.suppress(DeviceGone):
                 self.worker(device_id)
+
+    def measure_ceilings(self, wanted: Mapping[str, protocol.Wanted]) -> None:
+        """Ask each device for its ceilings. A device that breaks over it gets a fresh worker, and no ceiling."""
+        for device_id, what in wanted.items():
+            deadline_s = CEILING_DEADLINE_S + what.limit_s * (what.memory + len(what.compute))
+            try:
+                worker = self.worker(device_id)
+                request = protocol.MeasureCeilings(id=worker.next_id, wanted=what)
+                reply = worker.ask(request, deadline_s)
+            except DeviceGone:
+                continue
+            except WorkerGone as gone:
+                self.drop(device_id)
+                self._ceilings.append(Ceiling(device_id=device_id, reason=gone.detail))
+                continue
+            if isinstance(reply, protocol.Ceilings):
+                self._ceilings += reply.ceilings
+            else:
+                self._ceilings.append(Ceiling(device_id=device_id, reason=getattr(reply, "detail", "")))
 
     def holds(self, device_id: str, worker: Worker | None) -> bool:
         """True if this very worker still drives the device."""
@@ -92,7 +114,12 @@ class Crew:
 
     def entered(self, record: SessionRecord) -> SessionRecord:
         """The session's record with what its workers and its gauge have told so far."""
-        return msgspec.structs.replace(record, workers=list(self.records), telemetry=self.telemetry.records())
+        return msgspec.structs.replace(
+            record,
+            workers=list(self.records),
+            ceilings=list(self._ceilings),
+            telemetry=self.telemetry.records(),
+        )
 
     def close(self) -> None:
         """End all workers."""

@@ -57,27 +57,7 @@ class Worker:
     def answer(self, request: protocol.Request) -> protocol.Reply:
         """Carry out one request; every exception becomes a reply."""
         try:
-            match request:
-                case protocol.ListDevices():
-                    return self._list(request)
-                case protocol.Open():
-                    return self._open(request)
-                case protocol.MeasureCeilings():
-                    self._announce("ceilings")
-                    found = ceilings.measure(self._opened(), request.wanted)
-                    return protocol.Ceilings(id=request.id, ceilings=found)
-                case protocol.Prepare():
-                    return self._prepare(request)
-                case protocol.Sample():
-                    return self._sample(request)
-                case protocol.Finish():
-                    self._announce("check")
-                    self._cycles[request.case_id].verify()
-                case protocol.Release():
-                    self._release(request.workload)
-                case protocol.Close():
-                    self._close()
-            return protocol.Done(id=request.id)
+            return self._carry_out(request)
         except (BackendUnavailable, Unsupported, DeviceOutOfMemory) as error:
             return protocol.Refused(id=request.id, reason=error.reason, detail=error.detail, hint=error.hint)
         except Wrong as error:
@@ -86,6 +66,29 @@ class Worker:
             return self._broke(request.id, error, fatal=isinstance(error, DeviceLost))
         except MemoryError as error:
             return protocol.Refused(id=request.id, reason="out-of-memory", detail=f"host memory: {error}")
+
+    def _carry_out(self, request: protocol.Request) -> protocol.Reply:
+        match request:
+            case protocol.ListDevices():
+                return self._list(request)
+            case protocol.Open():
+                return self._open(request)
+            case protocol.MeasureCeilings():
+                self._announce("ceilings")
+                found = ceilings.measure(self._opened(), request.wanted)
+                return protocol.Ceilings(id=request.id, ceilings=found)
+            case protocol.Prepare():
+                return self._prepare(request)
+            case protocol.Sample():
+                return self._sample(request)
+            case protocol.Finish():
+                self._announce("check")
+                self._cycles[request.case_id].verify()
+            case protocol.Release():
+                self._release(request.workload)
+            case protocol.Close():
+                self._close()
+        return protocol.Done(id=request.id)
 
     def unforeseen(self, request: protocol.Request, error: Exception) -> protocol.Reply:
         """Anything else is a defect: it costs the case and is shown with its type."""
@@ -174,7 +177,7 @@ class Worker:
             id=request.id, check=gated.check, op_hash=material.op_hash, kernel_hash=gated.launch.kernel_hash,
             kernel=getattr(gated.launch, "kernel_name", None), tune_s=gated.tune_s if fresh else 0.0,
             flops=op.flops(case.params), bytes=op.bytes(case.params, case.dtype), parts=parts,
-            repeat=cycle.repeat, hot_repeat=cycle.hot_repeat, staging=cycle.transfers.staging,
+            repeat=cycle.repeat, hot_repeat=cycle.hot_repeat, staging=getattr(gated.launch, "staging", cycle.transfers.staging),
             fraction=share,
         )  # fmt: skip
 

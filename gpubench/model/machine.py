@@ -361,3 +361,8 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
     display_adapters: list[DisplayAdapter] = []
     software_renderers: list[SoftwareRenderer] = []
     recommendation: Recommendation = Recommendation()
+
+
+def cpu_cache_bytes(machine: Machine) -> int | None:
+    """The CPU's largest level of cache, all instances together; None if detection could not tell."""
+    return max((cache.size_bytes * cache.instances for cache in machine.cpu.caches.value or []), default=None)

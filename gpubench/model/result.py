@@ -22,6 +22,8 @@ StopReason = Literal["precision", "max-samples", "max-time", "timeout", "budget"
 # staging buffers that stay mapped.
 Staging = Literal["pageable", "pinned", "mapped"]
 Severity = Literal["info", "warning", "error"]
+# Stands in for a GPU's last-level cache that nobody told: more than any so far.
+UNKNOWN_CACHE_BYTES = 256 * 2**20
 
 
 class Record(msgspec.Struct, frozen=True):
@@ -55,6 +57,7 @@ class Identity(Record, frozen=True, kw_only=True):
 class Device(Record, frozen=True, kw_only=True):
     """One device as one backend sees it. `gpu_id` points into `machine.gpus`.
 
+    `cache_bytes` is its last level of cache, where the backend tells.
     `identity` travels from the worker to detection and is cleared before the file is written.
     """
 
@@ -69,6 +72,7 @@ class Device(Record, frozen=True, kw_only=True):
     usable_bytes: int | None = None
     clock: DeviceClock | None = None
     theoretical: Theoretical = Theoretical()
+    cache_bytes: int | None = None
     identity: Identity | None = None
 
 
@@ -94,12 +98,15 @@ class WorkerRecord(Record, frozen=True, kw_only=True):
 
 
 class Ceiling(Record, frozen=True, kw_only=True):
-    """Measured roofs of one device in one session."""
+    """What one device reached in one session with a kernel that does nothing else: memory's rate, or that of arithmetic
+    in one dtype; where there is none, `reason` says why.
+    """
 
     device_id: str
     dtype: str | None = None
     bytes_per_s: float | None = None
     flops_per_s: float | None = None
+    reason: str | None = None
 
 
 class Telemetry(Record, frozen=True, kw_only=True):

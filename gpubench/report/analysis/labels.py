@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from gpubench.model.case import TF32
 from gpubench.model.result import DeviceKind, Measurement, Run, WorkerRecord
-from gpubench.report.analysis.machine import fact
+from gpubench.report.analysis.ceilings import above_ceiling
 from gpubench.report.analysis.samples import Blocks, device_samples, sample_seconds, used_sessions
 from gpubench.report.analysis.types import Label
 from gpubench.stats import Interval, first_sample_z, iqr_share, median, order_correlation
@@ -18,10 +17,6 @@ FOREIGN_SHARE = 0.05
 POWER_CAP = "sw_power_cap"  # in the words of nvidia-smi
 FIRST_SLOW_Z, FIRST_SLOW_SHARE = 10.0, 1.01
 DRIFT, DRIFT_SAMPLES = 0.5, 20
-OVER_THEORETICAL, OVER_MEASURED = 1.05, 1.10
-# Below 4 x the last-level cache a rate may rightly exceed the memory's; where the cache is unknown, 256 MiB
-# (more than any GPU's so far) stands in for it.
-UNKNOWN_CACHE_BYTES = 256 * 2**20
 GRAVITY: tuple[Label, ...] = (
     "implausible", "software", "throttled", "unstable", "contended", "too-short", "noisy",
 )  # fmt: skip
@@ -58,8 +53,7 @@ def condition_findings(
     """Findings about the length of a sample, other load on the machine and the power limit."""
     found = []
     shortest = sample_seconds(blocks)
-    step_s = max((worker.clock_step_s for worker in workers(run, outcome.case.device_id)), default=0.0)
-    if shortest is not None and (shortest < TOO_SHORT_S or shortest < CLOCK_STEPS * step_s):
+    if shortest is not None and shortest < max(TOO_SHORT_S, CLOCK_STEPS * _host_step(run, outcome)):
         found.append("too-short")
     for session in run.sessions:
         loads = (session.foreign_cpu_share, session.steal_share)
@@ -75,6 +69,9 @@ def implausible(
     run: Run, outcome: Measurement, kind: DeviceKind, wall: Interval, cold_s: float | None, blocks: Blocks
 ) -> str | None:
     """Why this case cannot be true, with both numbers; None if nothing speaks against it (section 7)."""
+    sample_s, step_s = sample_seconds(blocks), _host_step(run, outcome)
+    if sample_s is not None and sample_s < CLOCK_STEPS * step_s:
+        return f"a sample takes {sample_s:.3g} s, less than {CLOCK_STEPS} steps of its clock ({step_s:.3g} s)"
     # The device is part of what the caller waits for. Both are noisy: only if every device sample exceeds the
     # whole interval of the wall time is there no doubt.
     hot = [value for values in device_samples(blocks, "hot") for value in values]
@@ -85,8 +82,9 @@ def implausible(
     # An empty launch is as noisy as a real one: only below the smallest of them is there no doubt.
     if overheads and singles and median(singles) < 0.9 * min(overheads):
         return f"one launch takes {median(singles):.3g} s, less than an empty one ({min(overheads):.3g} s)"
-    shortest = min(value for value in (wall.estimate, cold_s) if value is not None)
-    return _above_roof(run, outcome, kind, shortest)
+    return above_ceiling(
+        run, outcome, kind, min(value for value in (wall.estimate, cold_s) if value is not None)
+    )
 
 
 def workers(run: Run, device_id: str) -> list[WorkerRecord]:
@@ -101,42 +99,10 @@ def workers(run: Run, device_id: str) -> list[WorkerRecord]:
     ]
 
 
+def _host_step(run: Run, outcome: Measurement) -> float:
+    return max((worker.clock_step_s for worker in workers(run, outcome.case.device_id)), default=0.0)
+
+
 def _device_step(run: Run, outcome: Measurement) -> float:
     clocks = [device.clock for device in run.devices if device.id == outcome.case.device_id]
     return max((clock.step_s for clock in clocks if clock is not None), default=0.0)
-
-
-def _above_roof(run: Run, outcome: Measurement, kind: DeviceKind, seconds: float) -> str | None:
-    case = outcome.case
-    device = next((device for device in run.devices if device.id == case.device_id), None)
-    measured = [
-        ceiling
-        for session in run.sessions
-        for ceiling in session.ceilings
-        if ceiling.device_id == case.device_id
-    ]
-    flops = [c.flops_per_s * OVER_MEASURED for c in measured if c.flops_per_s and c.dtype in (None, case.dtype)]
-    memory = [c.bytes_per_s * OVER_MEASURED for c in measured if c.bytes_per_s]
-    if device is not None and case.dtype in device.theoretical.flops_per_s:
-        flops.append(device.theoretical.flops_per_s[case.dtype] * OVER_THEORETICAL)
-    if device is not None and device.theoretical.bytes_per_s:
-        memory.append(device.theoretical.bytes_per_s * OVER_THEORETICAL)
-    if case.variant == TF32:
-        flops = []  # tensor cores: the ceilings of float32 are none of theirs
-    if flops and outcome.flops / seconds > max(flops):
-        return f"{outcome.flops / seconds:.3g} FLOP/s is above the roof of {max(flops):.3g}"
-    large = outcome.bytes > 4 * _last_level_cache(run, kind)
-    if memory and large and outcome.bytes / seconds > max(memory):
-        return f"{outcome.bytes / seconds:.3g} B/s is above the roof of {max(memory):.3g}"
-    return None
-
-
-def cpu_cache_bytes(run: Run) -> int | None:
-    """The CPU's largest level of cache, all instances together; None if detection could not tell."""
-    caches = fact(run.machine, "cpu", "caches")
-    return max((cache.size_bytes * cache.instances for cache in caches or []), default=None)
-
-
-def _last_level_cache(run: Run, kind: DeviceKind) -> int:
-    known = cpu_cache_bytes(run) if kind == "cpu" else None
-    return UNKNOWN_CACHE_BYTES if known is None else known

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from gpubench.model.case import TF32
+from gpubench.model.machine import cpu_cache_bytes
 from gpubench.model.result import Run
-from gpubench.report.analysis.labels import cpu_cache_bytes
 from gpubench.report.analysis.overheads import GROUP
 from gpubench.report.analysis.types import Bound, CaseResult, Roof, Roofline, RoofShare
 
@@ -95,7 +95,7 @@ def _full_flops(row: CaseResult) -> int:
 
 def out_of_cache_bytes(run: Run, row: CaseResult) -> int:
     """The traffic from which on the case does not live in a cache; a CPU's cache is known and may be larger."""
-    known = cpu_cache_bytes(run) if row.device_kind in ("cpu", "software") else None
+    known = cpu_cache_bytes(run.machine) if row.device_kind in ("cpu", "software") else None
     return max(OUT_OF_CACHE_BYTES, known or 0)
 
 

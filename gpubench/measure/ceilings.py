@@ -1,0 +1,179 @@
+"""Child side: the ceilings of a device, by two kernels that are measured for nothing else (measurement.md section 7).
+
+Memory: `copy` and `dot` of arrays far larger than a cache. Arithmetic: `matmul` of random matrices, twice as large each
+time until the rate hardly rises. A ceiling that is too low would call true results implausible, so what cannot be
+found in the given time is left out with the reason.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import gpubench.kernels
+from gpubench.backends._ceiling_host import is_copy, is_dot, is_product, landing, pattern
+from gpubench.errors import BackendError
+from gpubench.measure.protocol import Wanted
+from gpubench.model.backend import Buffer, Launch, Session
+from gpubench.model.case import Case
+from gpubench.model.op import ITEMSIZE, Array, Dtype, Form, Op
+from gpubench.model.result import Ceiling
+
+FORMS: tuple[Form, ...] = ("tuned", "library")
+FIRST_SIDE_CPU, FIRST_SIDE, LAST_SIDE = 512, 1024, 16384
+# Two arrays of this size are more than four times the last-level cache of nearly any GPU so far.
+ARRAY_BYTES = 128 << 20
+WRITE_ALLOCATE = 1.5
+# A last doubling that gained less leaves what is still to come within the 10 % that are granted to every case.
+RISE = 0.08
+TIMINGS = 5
+TIMED_S = 1e-3
+
+
+class _NoCeiling(Exception):
+    """Why a device has no ceiling of a kind."""
+
+
+def measure(session: Session, wanted: Wanted) -> list[Ceiling]:
+    """The ceilings asked for, each with its rate or with the reason for none. Never raises for a device that cannot."""
+    known: Callable[..., list[Ceiling]] | None = getattr(session, "ceilings", None)
+    if known is not None:
+        return known(memory=wanted.memory, compute=wanted.compute)
+    found = []
+    if wanted.memory:
+        rate, why = _tried(lambda: _memory_rate(session, wanted))
+        found.append(Ceiling(device_id=session.device.id, bytes_per_s=rate, reason=why))
+    for dtype in wanted.compute:
+        rate, why = _tried(lambda dtype=dtype: _matmul_rate(session, dtype, wanted))  # type: ignore[misc]
+        found.append(Ceiling(device_id=session.device.id, dtype=dtype, flops_per_s=rate, reason=why))
+    return found
+
+
+def _tried(rate: Callable[[], float]) -> tuple[float | None, str | None]:
+    try:
+        return rate(), None
+    except _NoCeiling as why:
+        return None, str(why)
+    except BackendError as error:
+        return None, error.detail
+    except MemoryError:
+        return None, "the host's memory does not do for it"
+
+
+def _memory_rate(session: Session, wanted: Wanted) -> float:
+    """Bytes/s: the better of writing as much as is read and, on a GPU, of reading alone.
+
+    A CPU reads each line that it is about to write: what the copy moves is half as much again as its payload, and an
+    op that writes less may rightly exceed the payload.
+    """
+    size = max(ARRAY_BYTES, 2 * wanted.cache_bytes)
+    if 4 * size > wanted.memory_bytes:
+        raise _NoCeiling(f"arrays of {size} bytes take too much of the memory")
+    if session.device.kind == "cpu":
+        return WRITE_ALLOCATE * _stream(session, "copy", size)
+    return max(_stream(session, "copy", size), _stream(session, "dot", size))
+
+
+def _stream(session: Session, name: str, size: int) -> float:
+    """Payload per second of one op on arrays of `size` bytes."""
+    trial = _Trial(session, name, "float32", size // ITEMSIZE["float32"])
+    try:
+        seconds = trial.seconds()
+        right = is_copy if name == "copy" else is_dot
+        if not right(trial.answer(), *trial.hosts):
+            raise _NoCeiling(f"the result of {name} is wrong")
+    finally:
+        trial.release()
+    return trial.bytes / seconds
+
+
+def _matmul_rate(session: Session, dtype: Dtype, wanted: Wanted) -> float:
+    """FLOP/s of the largest product that was worth its time."""
+    side = FIRST_SIDE_CPU if session.device.kind == "cpu" else FIRST_SIDE
+    began, best = time.perf_counter(), 0.0
+    while True:
+        started = time.perf_counter()
+        if 4 * 3 * side * side * ITEMSIZE[dtype] > wanted.memory_bytes:
+            raise _NoCeiling(f"the rate still rose when a matmul of {side} took too much of the memory")
+        trial = _Trial(session, "matmul", dtype, side)
+        try:
+            rate = trial.flops / trial.seconds()
+            if rate < best * (1 + RISE):
+                a, b = trial.hosts
+                if not is_product(a, b, trial.answer(), dtype):
+                    raise _NoCeiling("the product is wrong")
+                return max(rate, best)
+        finally:
+            trial.release()
+        best, side = rate, 2 * side
+        now = time.perf_counter()
+        # Eight times the arithmetic, four times the data: between the two the next one will take.
+        if side > LAST_SIDE or now - began + 6 * (now - started) > wanted.limit_s:
+            raise _NoCeiling(f"the rate still rose at n = {side // 2} when the time for it was over")
+
+
+class _Trial:
+    """One kernel on its own buffers."""
+
+    def __init__(self, session: Session, name: str, dtype: Dtype, n: int) -> None:
+        op: Op = gpubench.kernels.load(name)
+        params = {"n": n}
+        self._session, self._dtype, self._shape = session, dtype, op.output.shape(params)
+        self.flops, self.bytes = op.flops(params), op.bytes(params, dtype)
+        case = _supported(session, op, dtype, params)
+        self._taken: list[Buffer] = []
+        try:
+            self.hosts = [pattern(x.shape(params), dtype, seed) for seed, x in enumerate(op.inputs)]
+            for host in self.hosts:
+                self._taken.append(session.allocate(host.shape, dtype))
+                session.upload(self._taken[-1], host)
+            output = session.allocate(self._shape, dtype) if case.form == "tuned" else None
+            self._taken += [] if output is None else [output]
+            self._launch: Launch = session.compile(op, case, self._taken[: len(self.hosts)], output)
+            self._run(1)
+        except BaseException:
+            self.release()
+            raise
+
+    def seconds(self) -> float:
+        """The shortest of some timings, each of launches for at least a millisecond, by the device's clock if it has
+        one."""
+        once = self._time(1)
+        repeat = max(1, round(TIMED_S / once)) if once > 0 else 1
+        return min(self._time(repeat) for _ in range(TIMINGS))
+
+    def answer(self) -> Array:
+        """What the last launch wrote."""
+        found = landing(self._shape, self._dtype)
+        self._session.download(self._launch.output, found)
+        return found
+
+    def release(self) -> None:
+        """Give the buffers back."""
+        for buffer in self._taken:
+            self._session.free(buffer)
+        self._taken = []
+
+    def _time(self, repeat: int) -> float:
+        seconds = self._session.time(self._launch, repeat)
+        return (self._run(repeat) if seconds is None else seconds) / repeat
+
+    def _run(self, repeat: int) -> float:
+        start = self._session.clock()
+        self._session.run(self._launch, repeat)
+        self._session.sync()
+        return self._session.clock() - start
+
+
+def _supported(session: Session, op: Op, dtype: Dtype, params: dict[str, int]) -> Case:
+    """The form that the device has; kernels that are chosen by trials at each size are none of a ceiling's."""
+    refusal: BackendError | None = None
+    for form in FORMS:
+        case = Case(op.name, op.group, params, dtype, form, "resident", session.device.id)
+        refusal = session.supports(op, case)
+        if refusal is None:
+            kernel = op.kernel(case.backend, dtype) if form == "tuned" else None
+            if kernel is not None and kernel.candidates is not None:
+                raise _NoCeiling(f"the best {op.name} of this device is found by trials at each size")
+            return case
+    raise _NoCeiling(refusal.detail if refusal is not None else "no form of it runs here")

@@ -1,0 +1,34 @@
+"""A device that is faster than its own ceilings gets no number, and the reader sees both."""
+
+from __future__ import annotations
+
+OPS = ("--ops", "add,matmul", "--sizes", "add=1k", "--sizes", "matmul=512", "--regimes", "resident")
+CASE = "matmul/n=512/float32/library/resident@fake:implausible"
+
+
+def test_a_case_above_the_ceiling_is_shown_with_both_numbers_and_excluded(run):
+    ran = run("--devices", "fake:cpu,fake:implausible", *OPS)
+    assert ran.code == 0, ran.err
+    ceilings = ran.result["sessions"][0]["ceilings"]
+    assert {c["device_id"]: c["flops_per_s"] for c in ceilings} == {
+        "fake:cpu": 8e11,
+        "fake:implausible": 4.5e13,
+    }
+    told = next(line for line in ran.out.splitlines() if line.startswith("excluded, implausible"))
+    assert "FLOP/s is above 1.10 x" in told
+    assert "implausible (1 case)" in ran.out
+    assert CASE in ran.out
+    speedup = ran.out.partition("Speedup: CPU time / GPU time")[2].partition("\n\nBreak-even")[0]
+    assert "512" not in speedup.partition("Skipped")[0]
+    assert ran.outcomes[CASE]["type"] == "measurement", "the samples stay in the file"
+
+
+def test_a_device_at_its_ceiling_is_believed(run):
+    ran = run("--devices", "fake:cpu,fake:gpu", *OPS)
+    assert "implausible" not in ran.out
+
+
+def test_checking_alone_measures_no_ceiling(run):
+    ran = run("--devices", "fake:cpu,fake:gpu", *OPS, "--check-only")
+    assert ran.code == 0, ran.err
+    assert all(s["ceilings"] == [] and s["telemetry"] == [] for s in ran.result["sessions"])

@@ -1,0 +1,245 @@
+"""Ceilings: which are asked for, how they are found, and every reason for which there is none."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpubench import backends, kernels
+from gpubench.backends._ceiling_host import is_copy, is_dot, is_product, pattern
+from gpubench.measure import ceilings
+from gpubench.measure.ceiling_plan import asked, limit_s
+from gpubench.measure.plan import Workload
+from gpubench.measure.protocol import Wanted
+from gpubench.model.case import Case
+from gpubench.model.facts import Fact
+from gpubench.model.machine import Cache, Cpu, Machine
+from gpubench.model.result import Device, Settings
+
+CPU = Device(id="numpy:0", backend="numpy", kind="cpu", name="CPU", api="host")
+GPU = Device(
+    id="cupy:0", backend="cupy", kind="gpu", name="GPU", api="cuda", cache_bytes=50 << 20, gpu_id="GPU-a"
+)
+VULKAN = Device(id="wgpu:0", backend="wgpu", kind="gpu", name="GPU", api="vulkan", gpu_id="GPU-a")
+MACHINE = Machine(
+    cpu=Cpu(caches=Fact([Cache(level=3, type="unified", size_bytes=32 << 20, instances=2)], "ok", "proc"))
+)
+
+
+def workload(op, n, *devices, dtype="float32"):
+    declared = kernels.load(op)
+    cases = tuple(
+        Case(op, declared.group, {"n": n}, dtype, "library", "resident", device.id) for device in devices
+    )
+    return Workload(declared, {"n": n}, dtype, cases)
+
+
+def plan(*workloads, devices=(CPU, GPU), settings=None):
+    return asked(workloads, devices, settings or Settings(), MACHINE)
+
+
+def test_small_cases_come_near_no_ceiling_and_cost_nothing():
+    assert plan(workload("add", 1 << 20, CPU, GPU), workload("matmul", 256, CPU, GPU)) == {}
+
+
+def test_arithmetic_is_asked_for_where_a_case_has_enough_of_it_and_in_its_dtypes():
+    found = plan(workload("matmul", 1024, GPU), workload("matmul", 1024, CPU, GPU, dtype="float64"))
+    assert {name: (what.memory, what.compute) for name, what in found.items()} == {
+        "numpy:0": (False, ["float64"]), "cupy:0": (False, ["float32", "float64"]),
+    }  # fmt: skip
+
+
+def test_memory_is_asked_for_above_four_caches_of_the_device():
+    """The CPU has 64 MiB and the GPU 50, which wgpu does not know itself."""
+    large = workload("copy", 28 << 20, CPU, GPU, VULKAN)  # 224 MiB
+    assert {name: what.memory for name, what in plan(large, devices=(CPU, GPU, VULKAN)).items()} == {
+        "cupy:0": True, "wgpu:0": True,
+    }  # fmt: skip
+    assert plan(large, devices=(CPU, VULKAN)) == {}, "an unknown cache is a large one"
+    assert plan(workload("copy", 40 << 20, CPU))["numpy:0"].cache_bytes == 64 << 20
+
+
+def test_what_is_no_hardware_of_its_own_has_no_ceiling():
+    for kind in ("software", "hybrid"):
+        device = msgspec.structs.replace(VULKAN, kind=kind)
+        assert plan(workload("matmul", 4096, device), devices=(device,)) == {}
+
+
+@pytest.mark.parametrize(
+    ("settings", "seconds"),
+    [
+        (Settings(), 1.0),
+        (Settings(preset="quick"), 0.4),
+        (Settings(budget_s=60.0), 0.6),
+        (Settings(preset="quick", budget_s=4.0), 0.04),
+    ],
+)
+def test_a_small_run_stays_a_small_one(settings, seconds):
+    assert limit_s(settings) == pytest.approx(seconds)
+
+
+class Scripted:
+    """A device whose product of side n runs at `rates[n]`, and whose memory moves a byte a nanosecond."""
+
+    def __init__(self, rates=None, kind="gpu", spoil=0.0):
+        self.device = SimpleNamespace(id="cupy:0", kind=kind)
+        self.rates, self.spoil, self.launched, self.held = rates or {}, spoil, [], 0
+
+    def supports(self, op, case):
+        return None if case.form == "library" else Exception("no")
+
+    def allocate(self, shape, dtype):
+        self.held += 1
+        return np.empty(shape, dtype)
+
+    def free(self, buffer):
+        self.held -= 1
+
+    def upload(self, buffer, host):
+        buffer[...] = host
+
+    def download(self, buffer, host):
+        host[...] = buffer
+
+    def compile(self, op, case, inputs, output):
+        self.launched.append((op.name, case.params["n"]))
+        answer = np.asarray(op.expr(np, *inputs))
+        answer.reshape(-1)[-1] += self.spoil
+        moved = op.bytes(case.params, case.dtype)
+        self.each_s = (
+            moved * 1e-9 if op.name != "matmul" else op.flops(case.params) / self.rates[case.params["n"]]
+        )
+        return SimpleNamespace(output=answer)
+
+    def run(self, launch, repeat=1):
+        pass
+
+    def sync(self):
+        pass
+
+    def time(self, launch, repeat=1, *, cold=False):
+        return self.each_s * repeat
+
+    def clock(self):
+        return 0.0
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch):
+    monkeypatch.setattr(ceilings, "FIRST_SIDE", 32)
+    monkeypatch.setattr(ceilings, "FIRST_SIDE_CPU", 32)
+    monkeypatch.setattr(ceilings, "LAST_SIDE", 256)
+    monkeypatch.setattr(ceilings, "ARRAY_BYTES", 1 << 16)
+
+
+def find(session, *, memory=False, compute=(), limit_s=60.0, memory_bytes=1 << 30):
+    wanted = Wanted(
+        memory=memory, compute=list(compute), cache_bytes=0, memory_bytes=memory_bytes, limit_s=limit_s
+    )
+    found = ceilings.measure(session, wanted)
+    assert getattr(session, "held", 0) == 0, "every buffer was given back"
+    for ceiling in found:
+        rate = ceiling.bytes_per_s or ceiling.flops_per_s
+        assert (rate is None) != (ceiling.reason is None), "a rate, or the reason for none"
+    return found
+
+
+def test_products_grow_until_the_rate_hardly_rises():
+    session = Scripted({32: 1e9, 64: 2e9, 128: 3e9, 256: 3.1e9})
+    (found,) = find(session, compute=["float32"])
+    assert (found.device_id, found.dtype, found.flops_per_s) == ("cupy:0", "float32", pytest.approx(3.1e9))
+    assert session.launched == [("matmul", n) for n in (32, 64, 128, 256)]
+
+
+def test_a_rate_that_falls_again_leaves_the_best():
+    (found,) = find(Scripted({32: 1e9, 64: 2e9, 128: 1.5e9}), compute=["float32"])
+    assert found.flops_per_s == pytest.approx(2e9)
+
+
+def test_a_rate_that_still_rises_is_no_ceiling():
+    (found,) = find(Scripted({32: 1e9, 64: 2e9, 128: 3e9, 256: 4e9}), compute=["float32"])
+    assert "still rose at n = 256" in found.reason
+    (found,) = find(Scripted({32: 1e9}), compute=["float32"], limit_s=0.0)
+    assert "still rose at n = 32" in found.reason
+
+
+def test_memory_that_does_not_do_is_a_reason():
+    (found,) = find(Scripted({32: 1e9}), compute=["float32"], memory_bytes=1 << 10)
+    assert "memory" in found.reason
+    (found,) = find(Scripted(), memory=True, memory_bytes=1 << 10)
+    assert "memory" in found.reason
+
+
+def test_a_wrong_kernel_sets_no_ceiling():
+    (memory, compute) = find(Scripted({32: 1e9, 64: 1e9}, spoil=1e3), memory=True, compute=["float32"])
+    assert (memory.reason, compute.reason) == ("the result of copy is wrong", "the product is wrong")
+
+
+def test_the_memory_of_a_gpu_is_the_better_of_copying_and_reading():
+    session = Scripted()
+    (found,) = find(session, memory=True)
+    assert found.bytes_per_s == pytest.approx(1e9, rel=1e-3)
+    assert [name for name, _ in session.launched] == ["copy", "dot"]
+
+
+def test_a_cpu_reads_each_line_that_it_is_about_to_write():
+    session = Scripted(kind="cpu")
+    (found,) = find(session, memory=True)
+    assert found.bytes_per_s == pytest.approx(1.5e9)
+    assert [name for name, _ in session.launched] == ["copy"]
+
+
+def test_a_device_that_knows_its_ceilings_is_believed():
+    session = backends.load("fake").open("fake:gpu")
+    found = ceilings.measure(
+        session, Wanted(memory=True, compute=["float32"], cache_bytes=0, memory_bytes=1, limit_s=0.0)
+    )
+    assert [(c.dtype, c.bytes_per_s, c.flops_per_s) for c in found] == [
+        (None, 3e12, None),
+        ("float32", None, 4.5e13),
+    ]
+
+
+def test_a_real_cpu_has_both():
+    session = backends.load("numpy").open("numpy:0", 1)
+    try:
+        memory, compute = find(session, memory=True, compute=["float32"])
+    finally:
+        session.close()
+    assert memory.bytes_per_s
+    assert compute.flops_per_s or "still rose" in compute.reason
+
+
+@given(
+    st.integers(1, 40),
+    st.integers(1, 40),
+    st.integers(1, 40),
+    st.sampled_from(["float32", "float64", "float16"]),
+)
+def test_a_right_product_passes(m, k, n, dtype):
+    a, b = pattern((m, k), dtype, 1), pattern((k, n), dtype, 2)
+    exact = a.astype(np.float64) @ b.astype(np.float64)
+    assert is_product(a, b, exact.astype(dtype), dtype)
+
+
+@given(st.integers(0, 39), st.integers(0, 39), st.sampled_from([np.nan, 0.5, -0.5]))
+def test_one_wrong_element_of_a_product_fails(row, column, error):
+    a, b = pattern((40, 30), "float32", 1), pattern((30, 40), "float32", 2)
+    c = a @ b
+    c[row, column] += error
+    assert not is_product(a, b, c, "float32")
+
+
+def test_copies_and_sums_are_checked():
+    x = pattern((5000,), "float32", 1)
+    y = pattern((5000,), "float32", 2)
+    assert is_copy(x.copy(), x)
+    assert not is_copy(np.full_like(x, np.nan), x)
+    assert is_dot(np.asarray(x @ y), x, y)
+    assert not is_dot(np.asarray(np.float32("nan")), x, y)
+    assert not is_dot(np.asarray(x @ y + np.float32(1.0)), x, y)
