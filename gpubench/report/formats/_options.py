@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 SECTIONS = (
-    "verdict", "breakeven", "reuse", "speedup", "chart", "hybrid", "skipped", "anatomy", "roofline", "claims",
+    "machines", "history", "verdict", "breakeven", "reuse", "speedup", "chart", "hybrid", "skipped", "anatomy", "roofline", "claims",
     "warnings", "environment", "raw",
 )  # fmt: skip
 DEFAULT_SECTIONS = tuple(name for name in SECTIONS if name != "raw")

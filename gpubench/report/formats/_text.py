@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 from gpubench.model.result import Run
+from gpubench.report.analysis.hybrid import sentences as split_sentences
 from gpubench.report.analysis.roofline import measures_roofs
 from gpubench.report.analysis.types import Analysis
 from gpubench.report.analysis.verdict import sentences
@@ -17,6 +18,8 @@ from gpubench.report.formats._columns import limited
 from gpubench.report.formats._details import environment_section, raw_section
 from gpubench.report.formats._document import Document, Section, printable
 from gpubench.report.formats._gates import gates_section
+from gpubench.report.formats._hybrid import hybrid_section
+from gpubench.report.formats._machines import overview
 from gpubench.report.formats._means import means_section
 from gpubench.report.formats._options import DEFAULT_SECTIONS, RenderOptions
 from gpubench.report.formats._problems import skipped_section, warnings_section
@@ -41,6 +44,11 @@ def documents(
     Raises UsageError for a column that no table has.
     """
     found = [document(analysis, options, full=full, charts=charts) for analysis in analyses]
+    if len(found) > 1:
+        together = overview(analyses, options)
+        # Who asked for the overview alone gets no headings of empty reports below it.
+        found = [one for one in found if one.sections or not together.sections]
+        found = [together, *found] if together.sections else found
     return limited(found, options.columns)
 
 
@@ -65,6 +73,7 @@ def document(
             means_section(analysis),
         ),
         "chart": lambda: _charts(analysis, options, charts, asked=asked),
+        "hybrid": lambda: hybrid_section(analysis, unit, full=full),
         "skipped": lambda: skipped_section(analysis, full=full),
         "anatomy": lambda: anatomy_section(analysis, unit, full=full, every_size=full or asked),
         "roofline": lambda: roofline_section(analysis, full=full or asked),
@@ -114,9 +123,8 @@ def _state(run: Run) -> str:
 def _verdict_section(analysis: Analysis) -> Section:
     found = analysis.verdicts
     many = len(found) > MANY_SENTENCES
-    lines = [
-        printable(text) for text in (sentences(analysis.break_even, short=True) if many else found) or found
-    ]
+    short = (*sentences(analysis.break_even, short=True), *split_sentences(analysis.hybrid))
+    lines = [printable(text) for text in (short if many else found) or found]
     counts = Counter(row.outcome for row in analysis.cases)
     if not analysis.run.complete:
         reason = analysis.run.exit_reason

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
-import html
-import re
 from collections.abc import Sequence
 
 import msgspec
 
+from gpubench.markup import escaped
 from gpubench.report.analysis.types import Analysis
 from gpubench.report.formats._document import Cell, Document, Picture, Section, Table
 from gpubench.report.formats._options import RenderOptions
 from gpubench.report.formats._visible import visible
 
-# What Markdown could take for markup inside a line; "](" is the one way a bracket becomes a link.
-_MARKUP = re.compile(r"[\\`*_~|]|(?<=\])\(")
-
-
 # What a reader came for, in this order; then the machine and the warnings; the rest is folded.
-_LEAD = ("verdict", "gates", "breakeven", "reuse", "speedup", "chart", "hybrid", "claims")
+_LEAD = (
+    "machines",
+    "history",
+    "verdict",
+    "gates",
+    "breakeven",
+    "reuse",
+    "speedup",
+    "chart",
+    "hybrid",
+    "claims",
+)
 
 
 def render(analyses: Sequence[Analysis], options: RenderOptions) -> str:
@@ -52,11 +58,6 @@ def draw(documents: Sequence[Document], options: RenderOptions, title: str = "gp
     """Any documents as text, one after the other, each below `title`."""
     text = "\n---\n\n".join(_document_text(report, title) for report in visible(documents))
     return text.encode("ascii", "xmlcharrefreplace").decode() if options.ascii_only else text
-
-
-def escaped(text: str) -> str:
-    """`text` so that GitHub shows exactly it: HTML as entities, Markdown's characters with a backslash."""
-    return _MARKUP.sub(lambda found: "\\" + found[0], html.escape(text, quote=False))
 
 
 def _document_text(report: Document, title: str) -> str:

@@ -1,0 +1,106 @@
+"""Several files in one report: machines side by side, and the history of one."""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpubench.model.facts import Fact
+from gpubench.report import render
+from gpubench.report.formats._machines import course_text, letter
+from gpubench.report.formats._options import RenderOptions
+from tests.unit.report.builders import case, curve, machine, measured, run_of
+
+BOTH = ["machines", "history"]
+
+
+def of_machine(ratios, *, cpu="Test CPU", cpu_s=1e-3, started="2026-01-02T03:04:05Z", label=None):
+    """A run on a machine of its own: each CPU name has another fingerprint."""
+    found = run_of(curve(ratios, cpu_s=cpu_s))
+    mark = msgspec.structs.replace(found.fingerprint.machine, hash=cpu, fields={"cpu": cpu})
+    host = msgspec.structs.replace(machine().cpu, model=Fact(cpu, "ok", "proc"))
+    return msgspec.structs.replace(
+        found, id=f"{cpu}-{started}", started_at=started, label=label,
+        machine=msgspec.structs.replace(machine(), cpu=host),
+        fingerprint=msgspec.structs.replace(found.fingerprint, machine=mark),
+    )  # fmt: skip
+
+
+HERE = of_machine({64: 0.5, 1024: 40.0, 4096: 60.0})
+THERE = of_machine({64: 0.5, 256: 0.8, 1024: 8.0}, cpu="Another CPU", cpu_s=2e-3)
+
+
+def test_a_column_for_each_machine():
+    text = render([HERE, THERE], "plain", sections=BOTH, width=120)
+    assert text.startswith("Files: 2 results of 2 machines\n")
+    assert re.search(r"^A: Test CPU, .*; Test GPU", text, re.M)
+    assert re.search(r"^B: Another CPU, ", text, re.M)
+    assert text.count("vs numpy library, OpenBLAS") == 2  # a speedup without its baseline is a bug
+    # 1024 is the largest size that both of them have.
+    assert re.search(r"^matmul +float32 +1024 +CPU +1\.00 ms +2\.00 ms$", text, re.M)
+    assert re.search(r"^matmul +float32 +1024 +resident +25\.0 us \(40\.0x\) +250 us \(8\.00x\)$", text, re.M)
+    assert "undecided (between 64 and 1024)  at 290 [256, 1024]" in text
+
+
+def test_the_reports_follow_the_overview():
+    text = render([HERE, THERE], "markdown")
+    assert text.index("### Machines side by side") < text.index("### Verdict")
+    assert text.count("### Verdict") == 2
+    assert "Machines side by side" not in render([HERE], "markdown")
+
+
+def test_files_of_one_machine_are_a_history():
+    days = [
+        of_machine({1024: 4.0}, cpu_s=s, started=f"2026-01-0{day}T00:00:00Z")
+        for day, s in enumerate([1e-3, 2e-3, 4e-3], 1)
+    ]
+    text = render(list(reversed(days)), "plain", sections=BOTH)
+    assert "Machines side by side" not in text
+    assert "A: 3 runs, 2026-01-01T00:00:00Z to 2026-01-03T00:00:00Z" in text
+    assert re.search(r"^▁▃█ .* \+300% +matmul/n=1024/float32/library/resident@cupy:0$", text, re.M)
+    assert "geometric mean of the changes: +300%" in text
+
+
+@pytest.mark.parametrize(
+    ("times", "bars"),
+    [
+        ((1.0, 2.0, 3.0), "▁▅█"), ((1.0, 1.01, 0.99), "▄▄▄"), ((1.0, None, 2.0), "▁ █"), ((2.0, 1.0), "█▁"),
+    ],
+)  # fmt: skip
+def test_bars(times, bars):
+    assert course_text(times, RenderOptions()) == bars
+    assert course_text(times, RenderOptions(ascii_only=True)).isascii()
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    st.integers(60, 120), st.integers(2, 12), st.text(min_size=1, max_size=200), st.booleans(),
+    st.sampled_from(["table", "plain"]),
+)  # fmt: skip
+def test_any_number_of_machines_fits(width, count, name, ascii_only, format):
+    runs = [of_machine({64: 0.5, 1024: 40.0}, cpu=f"{i} {name}", label=name) for i in range(count)]
+    text = render(runs, format, sections=BOTH, width=width, ascii_only=ascii_only)
+    assert all(len(line) <= width for line in text.splitlines())
+    assert "Machines side by side" in text
+
+
+def test_markdown_rows_keep_their_shape():
+    runs = [of_machine({64: 0.5, 1024: 40.0}, cpu=name, label=name) for name in ("a|b", "<script>", "`x`")]
+    text = render(runs, "markdown", sections=BOTH)
+    assert "<script" not in text
+    for block in re.findall(r"(?:^\|.*\n)+", text, re.M):
+        assert len({len(re.findall(r"(?<!\\)\|", line)) for line in block.splitlines()}) == 1
+
+
+def test_machines_that_share_nothing_have_no_times():
+    other = msgspec.structs.replace(THERE, outcomes=[measured(case("relu", 64), 1e-3)])
+    text = render([HERE, other], "plain", sections=BOTH)
+    assert "Time of one call" not in text
+
+
+def test_letters_never_run_out():
+    assert [letter(i) for i in (0, 25, 26, 52)] == ["A", "Z", "A1", "A2"]
