@@ -18,7 +18,7 @@ run:
 test:
 	@sh scripts/setup.sh test
 	@lint=0; $(MAKE) --no-print-directory lint || lint=1; \
-	TESTS_EXPECT="vulkan consumers" .venv/bin/python -m pytest $(PYTEST_ARGS) && exit $$lint
+	TESTS_EXPECT="vulkan consumers chromium" .venv/bin/python -m pytest $(PYTEST_ARGS) && exit $$lint
 
 lint:
 	@sh scripts/setup.sh test

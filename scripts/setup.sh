@@ -94,6 +94,20 @@ need_consumers() {
     fi
 }
 
+# The HTML report is tested in a real browser.
+has_chromium() {
+    .venv/bin/python -c 'from tests.browser import chromium; chromium.probe()' 2>/dev/null
+}
+
+# After install_gpubench, which brings playwright. Where the package is a snap (Ubuntu), playwright fetches its own.
+need_chromium() {
+    [ "$goal" = test ] && [ "$(uname -s)" = Linux ] || return 0
+    has_chromium && return 0
+    install_packages "the tests open the HTML report in a browser" chromium && has_chromium && return 0
+    .venv/bin/python -m playwright install --with-deps --only-shell chromium >&2 && has_chromium ||
+        fail "the tests need Chromium" "they open the HTML report in a real browser" "sudo apt-get install chromium"
+}
+
 install_gpubench() {
     extras=$([ "$goal" = test ] && echo '[dev]' || true)
     say "setting up .venv for make $goal (some minutes the first time)"
@@ -125,5 +139,6 @@ if [ "$(cat ".setup/$goal" 2>/dev/null || true)" != "$key" ]; then
     need_vulkan
     need_consumers
     install_gpubench
+    need_chromium
     printf '%s\n' "$key" >".setup/$goal"
 fi

@@ -30,6 +30,7 @@ _PROBES = {
     " for a in wgpu.gpu.enumerate_adapters_sync()), 'no Vulkan adapter'",
     "consumers": "import pathlib, shutil; assert shutil.which('hyperfine'), 'no hyperfine';"
     " assert pathlib.Path('/usr/share/benchmark/compare.py').exists(), 'no libbenchmark-tools'",
+    "chromium": "from tests.browser import chromium; chromium.probe()",
     "cuda": "import cupy; assert cupy.cuda.runtime.getDeviceCount(), 'no CUDA device'",
 }
 

@@ -76,10 +76,12 @@ def _boxes(
 
 
 def _figure(chart: Chart, prefix: str) -> Element:
-    name = f"{prefix}{chart.id}"
-    place = element("div", {
-        "class": "chart", "id": name, "role": "img", "aria-label": chart.title, "aria-describedby": f"{name}-caption",
-    })  # fmt: skip
+    """A chart, what it shows, and its numbers. The picture is one image to a screen reader, whatever draws in it."""
+    name = f"{prefix}chart-{chart.id}"
+    place = element(
+        "div", {"role": "img", "aria-label": chart.title, "aria-describedby": f"{name}-caption"},
+        element("div", {"aria-hidden": "true"}, element("div", {"class": "chart", "id": name})),
+    )  # fmt: skip
     data = element(
         "details", {"class": "data"}, element("summary", {}, "Data table"),
         element(

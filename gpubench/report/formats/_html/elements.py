@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from xml.etree.ElementTree import Element, tostring
 
 from gpubench.report.formats._document import printable
 
 Content = Element | str | None
-_NAME = re.compile(r"[^a-z0-9]+")
 
 
 def element(tag: str, attributes: Mapping[str, str] | None = None, *content: Content) -> Element:
@@ -36,11 +34,6 @@ def markup(root: Element) -> str:
     """The document as HTML."""
     text: str = tostring(root, encoding="unicode", method="html")
     return "<!DOCTYPE html>\n" + text + "\n"
-
-
-def anchor(text: str) -> str:
-    """`text` as part of an id."""
-    return _NAME.sub("-", text.lower()).strip("-")
 
 
 def _append(parent: Element, text: str) -> None:

@@ -92,11 +92,11 @@
       const wanted = choice(form);
       const theme = dark.matches ? themes.dark : themes.light;
       for (const chart of set.charts) {
-        const place = document.getElementById(prefix + chart.id);
+        const place = document.getElementById(`${prefix}chart-${chart.id}`);
         const rows = shown(chart.rows[wanted.series], wanted, chart);
         const marks = shown((chart.marks || {})[wanted.series], wanted, { ...chart, one_size: false });
         const params = Object.entries((chart.params || {})[wanted.series] || {}).map(([name, value]) => ({ name, value }));
-        fillTable(document.getElementById(`${prefix}${chart.id}-table`), chart, rows);
+        fillTable(document.getElementById(`${prefix}chart-${chart.id}-table`), chart, rows);
         if (drawn.has(chart.id)) drawn.get(chart.id).finalize();
         drawn.delete(chart.id);
         if (rows.length) drawn.set(chart.id, await draw(chart, place, rows, marks, params, theme));

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from importlib import resources
 from xml.etree.ElementTree import Element
@@ -91,7 +92,7 @@ def _article(
     drawn = charts is not None and bool(charts.charts)
     parts: list[Element] = []
     chart_part = _chart_part(charts, prefix, filling)
-    for part in report.sections:
+    for part, name in zip(report.sections, _ids(report, prefix), strict=True):
         if part.key == "verdict":
             parts.append(verdict(part, prefix))
             continue
@@ -99,13 +100,23 @@ def _article(
             parts.append(chart_part)
             chart_part = None
         # Below charts with their own tables the long table of the same numbers can wait.
-        parts.append(section(part, prefix, folded=drawn and part.key == "speedup"))
+        parts.append(section(part, name, folded=drawn and part.key == "speedup"))
     parts += [chart_part] if chart_part is not None else []
     headings = [element("p", {}, line) for line in report.headings]
     return element(
         "article", {"aria-label": report.headings[0]}, element("div", {"class": "run"}, *headings),
         *parts[:1], _notice(report, prefix), *parts[1:], _download(analysis, prefix, filling),
     )  # fmt: skip
+
+
+def _ids(report: Document, prefix: str) -> list[str]:
+    """An id for each section: its key, numbered where it has several."""
+    seen: Counter[str] = Counter()
+    found = []
+    for part in report.sections:
+        seen[part.key] += 1
+        found.append(f"{prefix}{part.key}" + (f"-{seen[part.key]}" if seen[part.key] > 1 else ""))
+    return found
 
 
 def _notice(report: Document, prefix: str) -> Element | None:

@@ -7,15 +7,14 @@ from collections.abc import Sequence
 from xml.etree.ElementTree import Element
 
 from gpubench.report.formats._document import Cell, Column, Section, Table
-from gpubench.report.formats._html.elements import Content, anchor, element
+from gpubench.report.formats._html.elements import Content, element
 
 WHOLE = 32  # characters of a cell up to which it is not broken
 _SIZE = re.compile(r"(n = \d+(?: \[[^\]]*\])?)")
 
 
-def section(part: Section, prefix: str, *, folded: bool = False) -> Element:
-    """One section with its heading; what is folded opens on demand."""
-    name = f"{prefix}{anchor(part.key)}"
+def section(part: Section, name: str, *, folded: bool = False) -> Element:
+    """One section with its heading, of the id `name`; what is folded opens on demand."""
     heading = element("h2", {"id": f"{name}-title"}, part.title)
     body = [*_lines(part.lines), *(table(item, part.title) for item in part.tables)]
     attributes = {"id": name, "aria-labelledby": f"{name}-title"}

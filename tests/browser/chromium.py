@@ -1,0 +1,39 @@
+"""The browser of these tests: the system's Chromium, driven by playwright, with nothing left of a network."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+ARGUMENTS = [
+    "--no-sandbox",  # for root in a container; the pages are ours
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+NAMES = ("chromium", "google-chrome")
+
+
+@contextmanager
+def started() -> Iterator[Any]:
+    """A headless browser with a profile of its own; playwright's Chromium where the system has none."""
+    from playwright.sync_api import sync_playwright
+
+    found = next(filter(None, map(shutil.which, NAMES)), None)
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=found, args=ARGUMENTS)
+        try:
+            yield browser
+        finally:
+            browser.close()
+
+
+def probe() -> None:
+    """Raises if no browser starts here."""
+    with started() as browser:
+        assert browser.version

@@ -1,0 +1,53 @@
+"""A page of the report in a browser without a network; whatever it complains about fails the test."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpubench.report import render
+from tests.browser import chromium
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    with chromium.started() as found:
+        yield found
+
+
+@pytest.fixture
+def opened(browser: Any, tmp_path: Path) -> Iterator[Callable[..., Any]]:
+    """opened(run, ..., width=1280, dark=False, ...) -> the page, once its charts are drawn."""
+    contexts, complaints = [], []
+
+    def make(*runs: Any, width: int = 1280, dark: bool = False, script: bool = True, **options: Any) -> Any:
+        file = tmp_path / f"report-{len(contexts)}.html"
+        file.write_text(render(list(runs), "html", **options), encoding="utf-8")
+        context = browser.new_context(
+            offline=True,
+            viewport={"width": width, "height": 900},
+            color_scheme="dark" if dark else "light",
+            reduced_motion="reduce",
+            java_script_enabled=script,
+            accept_downloads=True,
+        )
+        contexts.append(context)
+        page = context.new_page()
+        page.on("console", lambda said: complaints.append(f"{said.type}: {said.text}"))
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.on("dialog", lambda dialog: complaints.append(f"dialog {dialog.message}"))
+        page.on(
+            "request", lambda asked: asked.url == file.as_uri() or complaints.append(f"asked for {asked.url}")
+        )
+        page.goto(file.as_uri())
+        if script and page.locator("[data-charts]").count():
+            page.locator("[data-ready]").last.wait_for()
+        return page
+
+    yield make
+    for context in contexts:
+        context.close()
+    assert not complaints

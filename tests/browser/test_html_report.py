@@ -1,0 +1,306 @@
+"""The HTML report as a reader has it: in a browser, without a network, by mouse and by keyboard."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from gpubench import store
+from tests.unit.report.builders import CPU, GPU, case, curve, measured, run_of
+from tests.unit.report.samples import cpu_run, full_run, software_run
+
+pytestmark = pytest.mark.chromium
+
+CHARTS = {"time", "speedup", "throughput", "roofline", "anatomy", "samples"}
+HOSTILE = [
+    "<script>window.pwned = 1</script>",
+    "</script><script>window.pwned = 1</script>",
+    "<img src=x onerror='window.pwned = 1'>",
+    "\"'><svg onload=window.pwned=1>",
+    "a & b &lt; c",
+    "\u202ereversed\u202c \u2066x",
+    "GPU 🔥 naïve",
+    "x" * 200,
+]
+
+
+def figure(page, name):
+    return page.locator(f"#r0-chart-{name}-figure")
+
+
+def rows(page, name):
+    """The data table below a chart, a list of texts for each row."""
+    return [line.split("\t") for line in _table(page, name).locator("tbody tr").all_inner_texts()]
+
+
+def _table(page, name):
+    details = figure(page, name).locator("details")
+    if details.get_attribute("open") is None:
+        details.locator("summary").click()
+    return details.locator("table")
+
+
+def points(page, name):
+    return page.locator(f"#r0-chart-{name} svg .mark-symbol.role-mark path").count()
+
+
+def choose(page, act):
+    """Do something to the controls and wait until everything is drawn anew."""
+    part = page.locator("[data-ready]").first
+    before = part.get_attribute("data-ready")
+    act()
+    page.wait_for_function(
+        "before => document.querySelector('[data-ready]').dataset.ready !== before", arg=before
+    )
+
+
+def test_every_chart_is_drawn_without_a_network(opened):
+    page = opened(full_run())
+    assert {part.get_attribute("id") for part in page.locator(".chart").all()} == {
+        f"r0-chart-{name}" for name in CHARTS
+    }
+    for name in CHARTS:
+        assert page.locator(f"#r0-chart-{name} svg").count() == 1, name
+        assert page.locator(f"#r0-chart-{name} svg path").count() > 5, name
+    # Each case is a point, and in the table below.
+    assert points(page, "time") == len(rows(page, "time")) > 8
+    assert (
+        page.locator("#r0-chart-anatomy svg .mark-rect.role-mark path").count()
+        == len(rows(page, "anatomy"))
+        > 0
+    )
+
+
+def test_the_verdict_is_the_first_thing_said(opened):
+    page = opened(run_of(curve({64: 0.25, 256: 0.5, 1024: 3.0, 4096: 9.0})))
+    first = page.locator("article h2").first
+    assert first.inner_text() == "Verdict"
+    assert "the GPU pays" in page.locator(".verdict li").first.inner_text()
+    large = page.locator(".verdict li").first.evaluate("e => parseFloat(getComputedStyle(e).fontSize)")
+    assert large >= 20
+    assert "warning" in page.locator(".notice").inner_text()
+    assert page.locator(".notice").evaluate("e => e.getBoundingClientRect().bottom") < 900
+
+
+def test_break_evens_are_marked_at_one_with_their_interval(opened):
+    page = opened(run_of(curve({64: 0.25, 256: 0.5, 1024: 3.0, 4096: 9.0})))
+    marks = page.evaluate("() => document.querySelectorAll('#r0-chart-speedup svg .mark-rule line').length")
+    assert marks >= 2, "the line at 1 and the bar of the interval"
+    assert points(page, "speedup") == len(rows(page, "speedup")) + 1
+
+
+def test_the_toggles_choose_what_charts_and_tables_show(opened):
+    page = opened(full_run())
+    before = rows(page, "time")
+    assert {row[0] for row in before} == {"numpy:0", "cupy:0"}
+    choose(page, lambda: page.get_by_role("checkbox", name="cupy:0").uncheck())
+    assert {row[0] for row in rows(page, "time")} == {"numpy:0"}
+    assert points(page, "time") == len(rows(page, "time")) < len(before)
+    assert "Nothing was measured" in page.locator("#r0-chart-speedup").inner_text()
+    choose(page, lambda: page.get_by_role("checkbox", name="cupy:0").check())
+    assert rows(page, "time") == before
+
+    choose(page, lambda: page.get_by_role("checkbox", name="resident").uncheck())
+    # The CPU's data is at home in every regime: its curve stays.
+    assert {(row[0], row[1]) for row in rows(page, "time")} == {
+        ("numpy:0", "resident"), ("cupy:0", "once-10"), ("cupy:0", "always"),
+    }  # fmt: skip
+    choose(page, lambda: page.get_by_label("Form", exact=True).select_option("library"))
+    assert {row[2] for row in rows(page, "time")} == {"library"}
+
+    choose(page, lambda: page.get_by_label("Operation").select_option("relu float32"))
+    assert page.get_by_role("status").inner_text() == "The charts show relu float32."
+    assert {row[3] for row in rows(page, "time")} == {"65536", "1Mi", "16Mi"}
+    choose(page, lambda: page.get_by_label("Size of the samples").select_option("65536"))
+    assert {row[3] for row in rows(page, "samples")} == {"65536"}
+
+
+def test_the_last_choice_wins(opened):
+    page = opened(full_run())
+    names = page.get_by_label("Operation").locator("option").all_inner_texts()
+    page.evaluate(
+        """names => { const select = document.querySelector('select[name=series]');
+        for (const name of names) { select.value = name; select.dispatchEvent(new Event('change', { bubbles: true })); } }""",
+        names,
+    )
+    page.wait_for_function(
+        "count => Number(document.querySelector('[data-ready]').dataset.ready) > count", arg=len(names)
+    )
+    assert page.get_by_role("status").inner_text() == f"The charts show {names[-1]}."
+    assert page.locator("#r0-chart-time svg").count() == 1
+
+
+def test_everything_is_reached_and_worked_by_keyboard(opened):
+    page = opened(full_run())
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.textContent") == "Skip to the report"
+    assert page.evaluate("document.activeElement.getBoundingClientRect().left") >= 0
+    reached = set()
+    for _ in range(60):
+        page.keyboard.press("Tab")
+        name = page.evaluate(
+            """() => { const e = document.activeElement;
+            return e === document.body ? '' : [e.tagName, e.name || e.textContent.slice(0, 20), e.value || ''].join(' '); }"""
+        )
+        seen = page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
+        assert not name or seen != "none", name
+        reached.add(name)
+    for name in ("SELECT series matmul float32", "INPUT device cupy:0", "INPUT regime always"):
+        assert name in reached
+    assert any(name.startswith("SUMMARY Data table") for name in reached)
+    assert any(name.startswith("BUTTON Save") for name in reached)
+
+    box = page.get_by_role("checkbox", name="cupy:0")
+    box.focus()
+    choose(page, lambda: page.keyboard.press("Space"))
+    assert not box.is_checked()
+    assert {row[0] for row in rows(page, "time")} == {"numpy:0"}
+
+
+def test_a_screen_reader_finds_its_way(opened):
+    page = opened(full_run())
+    for role in ("main", "banner", "contentinfo", "article"):
+        assert page.get_by_role(role).count() == 1, role
+    for heading in ("Verdict", "Charts", "Warnings"):
+        assert page.get_by_role("heading", name=heading, exact=True).count() == 1
+    assert page.get_by_role("form", name="What the charts show").count() == 1
+    assert page.get_by_role("group", name="Devices").count() == 1
+    assert page.get_by_role("img").count() == page.locator(".chart").count() == len(CHARTS)
+    for chart in page.get_by_role("img").all():
+        described = chart.get_attribute("aria-describedby")
+        assert len(page.locator(f"#{described}").inner_text()) > 40
+        assert chart.get_attribute("aria-label")
+    assert page.evaluate(
+        "[...document.querySelectorAll('table')].every(t => t.caption && t.caption.textContent)"
+    )
+    assert page.evaluate("[...document.querySelectorAll('th')].every(t => t.scope)")
+    ids = page.evaluate("[...document.querySelectorAll('[id]')].map(e => e.id)")
+    named = page.evaluate(
+        "[...document.querySelectorAll('[aria-labelledby], [aria-describedby], label[for]')].flatMap(e =>"
+        " [e.getAttribute('aria-labelledby'), e.getAttribute('aria-describedby'), e.getAttribute('for')].filter(Boolean))"
+    )
+    assert set(named) <= set(ids)
+    assert len([name for name in ids if name.startswith("r0-")]) == len(
+        {name for name in ids if name.startswith("r0-")}
+    )
+
+
+@pytest.mark.parametrize("width", [400, 320])
+def test_a_narrow_page_does_not_scroll_sideways(opened, width):
+    page = opened(
+        full_run(),
+        width=width,
+        sections=["verdict", "breakeven", "speedup", "anatomy", "roofline", "warnings", "environment", "raw"],
+    )
+    page.evaluate("document.querySelectorAll('details').forEach(e => { e.open = true; })")
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    for chart in page.locator(".chart svg").all():
+        box = chart.bounding_box()
+        assert box["x"] >= 0
+        assert box["x"] + box["width"] <= width
+        assert box["width"] > width * 0.6
+
+
+def test_light_and_dark(opened):
+    page = opened(full_run())
+
+    def looks():
+        return page.evaluate(
+            """() => [getComputedStyle(document.body).backgroundColor, getComputedStyle(document.body).color,
+            getComputedStyle(document.querySelector('#r0-chart-time svg .mark-line path')).stroke,
+            document.querySelector('#r0-chart-time svg .role-axis-label text').getAttribute('fill')]"""
+        )
+
+    light = looks()
+    choose(page, lambda: page.emulate_media(color_scheme="dark"))
+    dark = looks()
+    assert all(a != b for a, b in zip(light, dark, strict=True))
+    assert contrast(*_colours(page, light[:2])) >= 7
+    assert contrast(*_colours(page, dark[:2])) >= 7
+
+
+def _colours(page, texts):
+    return [[int(part) for part in text.strip("rgba()").split(",")[:3]] for text in texts]
+
+
+def contrast(one, other):
+    """The contrast ratio of WCAG 2.2, from its formula of relative luminance."""
+
+    def luminance(rgb):
+        linear = [c / 255 / 12.92 if c / 255 <= 0.04045 else ((c / 255 + 0.055) / 1.055) ** 2.4 for c in rgb]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    high, low = sorted((luminance(one), luminance(other)), reverse=True)
+    return (high + 0.05) / (low + 0.05)
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_names_stay_text(opened, name):
+    devices = (CPU, msgspec.structs.replace(GPU, name=name, driver=name))
+    run = msgspec.structs.replace(run_of(curve({64: 0.25, 256: 4.0}), devices=devices), label=name)
+    page = opened(run, width=400)
+    assert page.evaluate("window.pwned") is None
+    assert page.evaluate("document.documentElement.scrollWidth") <= 400
+    shown = page.locator("body").inner_text()
+    assert name[:20].replace("\u202e", "").replace("\u202c", "").replace("\u2066", "").strip() in shown
+    assert not set(shown) & set("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+    page.locator("#r0-chart-time svg .mark-symbol.role-mark path").last.hover(force=True)
+    page.locator("#vg-tooltip-element.visible").wait_for()
+    assert page.evaluate("window.pwned") is None
+    with page.expect_download() as saved:
+        page.get_by_role("button", name="Save").click()
+    assert json.loads(Path(saved.value.path()).read_text(encoding="utf-8"))["label"] == name
+
+
+def test_no_script_but_the_pages_own_runs(opened, browser, tmp_path):
+    """The policy itself: a script that found its way in would not run, and nothing could be fetched."""
+    page = browser.new_context(offline=True).new_page()
+    file = tmp_path / "page.html"
+    from gpubench.report import render
+
+    text = render([full_run()], "html")
+    assert "'unsafe-eval'" not in text.partition("<body")[0]
+    file.write_text(
+        text.replace(
+            "</main>", "<script>window.pwned = 1</script><img src=x onerror='window.pwned = 1'></main>"
+        ),
+        encoding="utf-8",
+    )
+    page.goto(file.as_uri())
+    page.locator("[data-ready]").wait_for()
+    assert page.evaluate("window.pwned") is None
+    assert page.evaluate("fetch('data:text/plain,x').then(() => 'fetched', () => 'refused')") == "refused"
+    page.context.close()
+
+
+def test_the_result_comes_back_byte_for_byte(opened):
+    run = full_run()
+    page = opened(run)
+    with page.expect_download() as saved:
+        page.get_by_role("button", name="Save").click()
+    assert Path(saved.value.path()).read_bytes() == store.dumps(run)
+    assert saved.value.suggested_filename == store.result_path("", run).name
+
+
+def test_without_script_the_numbers_are_there(opened):
+    page = opened(full_run(), script=False)
+    assert "JavaScript" in page.locator("noscript p").inner_text()
+    assert page.locator("#r0-breakeven table tbody tr").count() > 0
+    assert page.locator("#r0-speedup table tbody tr").count() > 0
+
+
+def test_other_runs_have_pages_too(opened):
+    """Two runs below each other; a machine without a GPU; a software adapter alone; nothing but a failure."""
+    page = opened(full_run(), msgspec.structs.replace(cpu_run(), id="00000000-0000-4000-8000-000000000002"))
+    assert page.get_by_role("article").count() == 2
+    assert page.locator("#r1-chart-time svg").count() == 1
+    assert page.locator("#r1-chart-speedup").count() == 0
+    page = opened(software_run())
+    assert page.locator("#r0-chart-time svg").count() == 1
+    page = opened(run_of([measured(case(n=64), 1e-5)]))
+    assert page.locator("#r0-chart-time svg").count() == 1
+    page = opened(run_of([]))
+    assert page.locator(".chart").count() == 0
