@@ -9,7 +9,7 @@ import pytest
 
 from gpubench import cli
 from gpubench.errors import ExitCode
-from gpubench.measure import workers
+from gpubench.measure import child
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ def refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
         raise AssertionError("a worker was started")
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(workers.subprocess, "Popen", no_worker)
+    monkeypatch.setattr(child.subprocess, "Popen", no_worker)
 
     def run(*arguments: str) -> str:
         code = cli.main(["run", "--devices", "fake:cpu", "--no-config", *arguments])
@@ -84,7 +84,7 @@ def test_sizes(refused: Any, sizes: str, told: str) -> None:
         ("--ops add --order interleaved", "did you mean 'interleave'?"),
         ("--ops add --inputs one", "did you mean 'ones'?"),
         ("--ops add --sections speedups", "did you mean 'speedup'?"),
-        ("--ops add --time-unit hour", "time unit"),
+        ("--ops add --time-unit hour", "time-unit"),
         ("--ops add --filter add/x", "--filter"),
         ("--ops add --skip add/1/2/3/4/5/6/7", "--skip"),
         ("--ops add --budget 5x", "--budget"),
