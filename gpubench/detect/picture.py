@@ -10,6 +10,7 @@ import msgspec
 
 from gpubench.detect import _sets, remedies
 from gpubench.detect._blas import misfit
+from gpubench.markup import escaped
 from gpubench.model.machine import Gpu, Machine, MeasuredBreakEven
 
 GIB = 1 << 30
@@ -52,7 +53,9 @@ def render(
         return "\n".join(explained(machine))
     found = list(sections(machine))
     if format == "markdown":
-        rows = [f"| {s.title} | {'<br>'.join(_cell(line) for line in (s.headline, *s.lines))} |" for s in found]
+        rows = [
+            f"| {s.title} | {'<br>'.join(escaped(line) for line in (s.headline, *s.lines))} |" for s in found
+        ]
         text = "\n".join(["| part | what was found |", "| --- | --- |", *rows])
         return spelled(text) if ascii else text
     from gpubench.detect import _terminal
@@ -303,10 +306,6 @@ def _facts(node: Any, path: str) -> Iterator[tuple[str, dict[str, Any]]]:
 
 def _short(value: Any) -> str:
     return value if isinstance(value, str) else msgspec.json.encode(value).decode()
-
-
-def _cell(text: str) -> str:
-    return text.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;")
 
 
 def _text(value: object) -> str:

@@ -96,7 +96,8 @@ def test_the_first_line_says_how_the_run_ended(reason, complete, state):
 
 
 def test_escaping():
-    assert escaped("a|b`c*d_e~f\\g<h>&") == "a\\|b\\`c\\*d\\_e\\~f\\\\g&lt;h&gt;&amp;"
+    assert escaped("a|b`c*d_e~f\\g<h>&") == "a\\|b\\`c\\*d_e\\~f\\\\g&lt;h&gt;&amp;"
+    assert escaped("_a_ __b") == "\\_a\\_ \\_\\_b"
     assert escaped("[x](y)") == "[x]\\(y)"
     assert escaped("at 128 [64, 256]") == "at 128 [64, 256]"
     assert escaped("[x]: y") == "[x]\\: y"

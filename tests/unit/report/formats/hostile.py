@@ -14,7 +14,7 @@ from tests.unit.report.builders import CPU, GPU, SOFTWARE, case, curve, failed, 
 # Each of them means something to some reader of ours.
 NAMES = (
     "a|b", "`rm -rf`", "``` code", "<script>alert(1)</script>", "</script><img src=x onerror=alert(1)>", "<!-- x", "-->", "&lt;b&gt;",
-    "[x](javascript:alert(1))", "![x](http://example.com/x.png)", "<http://example.com>", "**b** _i_ ~~s~~", "# heading", "- item", "1. item",
+    "[x](javascript:alert(1))", "![x](http://example.com/x.png)", "<http://example.com>", "[x]: http://example.com", "[x]", "> quote", "===", "---", "+ item", "1) item", "    code","**b** _i_ ~~s~~", "# heading", "- item", "1. item",
     "| --- |", "\\", "\\|", "=cmd|' /C calc'!A0", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", '"quoted","', "a\nb", "a\r\nb", "a\n\n## h", "\x1b[31mred\x1b[0m",
     "\x1b]8;;http://example.com\x07link\x1b]8;;\x07", "\x9b31m", "\x00", "\x07\x08\x7f", "\u202egpu\u202c", "\u2066x\u2069", "\u200bzero\u200d",
     "\u2028line\u2029", "\x85next", "\x0b\x0c", "🔥👩\u200d🚀", "ＧＰＵ", "עברית", "e\u0301" * 20, "x" * 200, "a b  c", " ", "NaN", "null", "True", "1e9", "::error::x", "%0A", "$(id)", "';--",

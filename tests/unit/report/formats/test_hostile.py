@@ -51,7 +51,8 @@ def safe_markdown(text):
             columns = 0
         if token.type == "html_block":
             assert OURS.sub("", token.content).count("<") == 0, token.content
-        assert token.type not in ("code_block", "blockquote_open"), token.content
+        assert token.type not in ("code_block", "blockquote_open", "ordered_list_open"), token.content
+        assert token.level == 0 or token.type != "heading_open", token.map
         if token.type == "fence":  # the chart is drawn with characters
             assert not re.search(r"script|http|\$\(", token.content), token.content
         for child in token.children or []:
