@@ -21,6 +21,8 @@ from gpubench.model.result import Block
 SAMPLE_S = 5e-3
 HOT_SAMPLE_S = 1e-3
 LONGEST_REPEAT = 1 << 20
+CONFIRMATIONS = 2
+LONG_SAMPLES = 20
 LONGEST_HOT_REPEAT = 1 << 11
 OVERHEAD_FACTOR = 10
 CLOCK_STEPS = 1000
@@ -171,7 +173,7 @@ def calibrate(cycle: Sampled, overhead_s: float, clock_step_s: float, clock_cost
     launches = cycle.case.calls or 1
     repeat = 1
     while True:
-        seconds = cycle.seconds(repeat) * launches
+        seconds = _undisturbed(cycle, repeat, target / launches) * launches
         if seconds * repeat >= target:
             # The last doubling overshoots by up to two: keep a margin of a fifth and give the rest back.
             return min(repeat, max(1, math.ceil(1.2 * target / seconds)))
@@ -181,6 +183,17 @@ def calibrate(cycle: Sampled, overhead_s: float, clock_step_s: float, clock_cost
         # Far from the target several doublings are taken at once, up to half of what this sample predicts.
         while repeat * 2 * seconds <= target / 2 and repeat < LONGEST_REPEAT:
             repeat *= 2
+
+
+def _undisturbed(cycle: Sampled, repeat: int, enough_s: float) -> float:
+    """Seconds per launch. A sample that seems long enough may have been interrupted: the shortest of three counts.
+    A launch that takes many times as long by itself is believed at once."""
+    seconds = cycle.seconds(repeat)
+    for _ in range(CONFIRMATIONS):
+        if seconds * repeat < enough_s or (repeat == 1 and seconds > LONG_SAMPLES * enough_s):
+            break
+        seconds = min(seconds, cycle.seconds(repeat))
+    return seconds
 
 
 def calibrate_hot(cycle: Cycle) -> int | None:

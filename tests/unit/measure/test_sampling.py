@@ -43,8 +43,25 @@ def test_a_sample_is_long_enough_and_not_much_longer(fixed_s, launch_s, calls, o
         assert cycle.sample_s(repeat) >= 0.99 * target or fixed_s > 0.1 * target
     if repeat > 1:
         assert cycle.sample_s(repeat - 1) <= 2.5 * target
-    assert len(cycle.asked) <= 22
+    assert len(cycle.asked) <= 24
     assert cycle.asked == sorted(cycle.asked)
+
+
+@given(times, st.integers(2, 30), st.integers(0, 12))
+def test_one_interrupted_sample_does_not_shorten_all_that_follow(launch_s, factor, hit):
+    """A neighbour made one sample of the calibration longer by a factor; the ones after it say how long it takes."""
+    cycle = Stub(0.0, launch_s)
+
+    def seconds(repeat):
+        found = Stub.seconds(cycle, repeat)
+        return found * factor if len(cycle.asked) == hit + 1 else found
+
+    cycle.seconds = seconds
+    repeat = sampling.calibrate(cycle, 0.0, 0.0, 0.0)
+    believed_at_once = launch_s * factor > sampling.LONG_SAMPLES * sampling.SAMPLE_S
+    if repeat < sampling.LONGEST_REPEAT:
+        assert cycle.sample_s(repeat) >= 0.99 * sampling.SAMPLE_S or (believed_at_once and hit == 0)
+    assert repeat == 1 or cycle.sample_s(repeat - 1) <= 2.5 * sampling.SAMPLE_S
 
 
 def test_a_slow_launch_is_sampled_once_and_calibrated_with_one_run():
