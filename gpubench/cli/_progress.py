@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import IO, Any
 
 from gpubench import units
+from gpubench.foreign_text import visible
 from gpubench.measure.events import BlockDone, CaseDone, CaseStarted, Event, RunDone, RunStarted, Sink, Warned
 from gpubench.model.result import Failure, Skip
 
@@ -41,7 +42,7 @@ def describe(event: BlockDone | CaseDone) -> str:
     """`53.1 us ± 0.4 %`, or what happened instead of a number."""
     if isinstance(event, CaseDone) and isinstance(event.outcome, (Skip, Failure)):
         kind = "skipped" if isinstance(event.outcome, Skip) else "FAILED"
-        first_line = event.outcome.detail.partition("\n")[0]
+        first_line = visible(event.outcome.detail.partition("\n")[0])
         return f"{kind} ({event.outcome.reason}): {first_line}"
     if event.estimate_s is None:
         return "checked"
@@ -74,7 +75,7 @@ class _Lines:
                     whole=isinstance(event.outcome, (Skip, Failure)),
                 )
             case Warned():
-                self._say(f"warning: {event.warning.message}", whole=True)
+                self._say(f"warning: {visible(event.warning.message)}", whole=True)
             case BlockDone() if time.monotonic() - self._spoke > HEARTBEAT_S:
                 self._say(
                     f"... {event.id}  {describe(event)}, {event.samples} samples  {remaining(event.remaining_s)}"
@@ -113,7 +114,7 @@ class Live:
             case CaseDone() if isinstance(event.outcome, Failure):
                 self._live.console.print(f"{event.outcome.id}  {describe(event)}")
             case Warned():
-                self._live.console.print(f"warning: {event.warning.message}")
+                self._live.console.print(f"warning: {visible(event.warning.message)}")
             case RunDone():
                 self._live.stop()
 

@@ -140,12 +140,15 @@ def _measured(path: Path | None, *, live: bool) -> Path | None:
 
 def _tell(machine: Machine) -> None:
     """Failed probes and warnings, on stderr."""
+    from gpubench.foreign_text import visible
+
     for warning in machine.warnings:
-        print(f"note: {warning.text}", file=sys.stderr)
+        print(f"note: {visible(warning.text)}", file=sys.stderr)
     for provider in machine.providers:
         if provider.status != "ok":
             hint = f": {provider.hint}" if provider.hint else ""
-            print(f"note: the probe {provider.name} ended with {provider.status}{hint}", file=sys.stderr)
+            text = visible(f"note: the probe {provider.name} ended with {provider.status}{hint}")
+            print(text, file=sys.stderr)
 
 
 def _require(machine: Machine, wanted: str) -> None:

@@ -10,7 +10,7 @@ import msgspec
 
 from gpubench.detect import _sets, remedies
 from gpubench.detect._blas import misfit
-from gpubench.markup import escaped
+from gpubench.foreign_text import escaped
 from gpubench.model.machine import Gpu, Machine, MeasuredBreakEven
 
 GIB = 1 << 30

@@ -8,6 +8,8 @@ from typing import Literal
 
 import msgspec
 
+from gpubench.foreign_text import visible
+
 NARROWEST_WRAP = 20
 Tone = Literal["plain", "good", "bad", "muted"]
 
@@ -73,7 +75,7 @@ def cells(*texts: str | Cell) -> tuple[Cell, ...]:
 
 def printable(text: str) -> str:
     """One line without control characters or marks that reorder what follows them."""
-    return " ".join("".join(c if c.isprintable() else " " for c in text).split())
+    return " ".join(visible(text).split())
 
 
 def wrapped(text: str, width: int) -> str:

@@ -6,6 +6,8 @@ from typing import Any
 
 import msgspec
 
+from gpubench import foreign_text
+
 
 def visible(part: Any) -> Any:
     """`part` (texts, cells, tables, whole documents) with a blank for each character that is not shown itself.
@@ -14,7 +16,7 @@ def visible(part: Any) -> Any:
     driver's message; drawing is the one place that all of them pass.
     """
     if isinstance(part, str):
-        return part if part.isprintable() else "".join(c if c.isprintable() else " " for c in part)
+        return foreign_text.visible(part)
     if isinstance(part, tuple | list):
         return tuple(visible(item) for item in part)
     if isinstance(part, msgspec.Struct):

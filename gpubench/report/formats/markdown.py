@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from gpubench.markup import escaped
+from gpubench.foreign_text import escaped
 from gpubench.report.analysis.types import Analysis
 from gpubench.report.formats._document import Cell, Document, Picture, Section, Table
 from gpubench.report.formats._options import RenderOptions

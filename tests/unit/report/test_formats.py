@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpubench.errors import UsageError
-from gpubench.markup import escaped
+from gpubench.foreign_text import escaped
 from gpubench.report import FORMATS, render
 from gpubench.report.formats._report_types import ReportDocument
 from gpubench.report.formats.csv_rows import COLUMNS

@@ -1,4 +1,4 @@
-"""Text that others wrote, inside GitHub Markdown: shown as it is, whatever it means to a parser."""
+"""Text that others wrote (names of devices, messages of drivers), shown as it is, whatever it means to a reader."""
 
 from __future__ import annotations
 
@@ -10,6 +10,11 @@ import re
 _INSIDE = re.compile(r"[\\`*~|]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])|(?<=\])[(:]")
 # What begins a heading, a quotation, a list or a rule at the start of a line, or of an entry of a list.
 _AT_START = re.compile(r"(?P<number>\d{1,9}(?=[.)](?:\s|$)))|[#+=-]")
+
+
+def visible(text: str) -> str:
+    """`text` with a blank for what is not shown itself: escape codes, line ends, marks that turn the direction."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else " " for c in text)
 
 
 def escaped(text: str) -> str:
