@@ -7,8 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+from gpubench.cli.app import COMMANDS
+
 TARGET = Path(__file__).parents[1] / "docs" / "cli.md"
-_COMMANDS = ("detect", "run", "report", "compare", "advise", "ops", "schema")
 
 _INTRODUCTION = """\
 # Command line
@@ -98,7 +99,7 @@ options are separated by spaces, switches take `1` or `0`.
 def page() -> str:
     """The whole page."""
     parts = [_INTRODUCTION, _block("gpubench", ())]
-    parts += [_block(f"gpubench {command}", (command,)) for command in _COMMANDS]
+    parts += [_block(f"gpubench {command}", (command,)) for command in COMMANDS]
     return "\n".join(parts)
 
 
