@@ -1,0 +1,173 @@
+"""Options for a CI, with the environment of a GitHub runner: files that are appended to, messages, exit codes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpubench.store import save
+from tests.unit.report.builders import curve, run_of
+from tests.unit.report.samples import full_run
+from tests.unit.report.sides import CASES, pair
+
+RUN = (
+    "run", "--devices", "fake:cpu,fake:gpu", "--quick", "--min-samples", "5", "--max-time", "20ms", "--ops", "add",
+    "--sizes", "1k,1M", "--no-progress",
+)  # fmt: skip
+
+
+@pytest.fixture
+def runner(tmp_path: Path) -> dict[str, str]:
+    """The variables of a step; the summary holds what an earlier command of the step wrote."""
+    (tmp_path / "summary.md").write_text("before, no newline", encoding="utf-8")
+    (tmp_path / "output").write_text("", encoding="utf-8")
+    return {
+        "CI": "true", "GITHUB_ACTIONS": "true", "GITHUB_STEP_SUMMARY": str(tmp_path / "summary.md"),
+        "GITHUB_OUTPUT": str(tmp_path / "output"),
+    }  # fmt: skip
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    base, new = pair({CASES[1].id: 1.3}, sigma=0.004)
+    save(base, tmp_path / "base.json")
+    save(new, tmp_path / "new.json")
+    save(run_of(curve({64: 0.5, 256: 4.0})), tmp_path / "r.json")
+    save(full_run(), tmp_path / "full.json")
+    return tmp_path
+
+
+def outputs(folder: Path) -> dict[str, str]:
+    lines = (folder / "output").read_text(encoding="utf-8").splitlines()
+    return dict(line.split("=", 1) for line in lines)
+
+
+def test_compare_tells_a_runner_everything(gpubench: Any, folder: Path, runner: dict[str, str]) -> None:
+    ended = gpubench("compare", "base.json", "new.json", "--summary", env=runner)
+    assert ended.returncode == 3
+    assert outputs(folder) == {
+        "verdict": "slower", "slower": "1", "faster": "0", "unsure": "0", "exit-code": "3", "result-file": "new.json",
+    }  # fmt: skip
+    assert ended.stderr.splitlines() == [f"::error title=gpubench::slower: FAILED by {CASES[1].id}"]
+    summary = (folder / "summary.md").read_text(encoding="utf-8")
+    assert summary.startswith("before, no newline\n## gpubench compare\n")
+    assert ended.stdout.startswith("Base: ")
+
+
+def test_two_commands_of_one_step_append(gpubench: Any, folder: Path, runner: dict[str, str]) -> None:
+    for _ in range(2):
+        assert gpubench("report", "r.json", "--summary", env=runner).returncode == 0
+    assert (folder / "summary.md").read_text(encoding="utf-8").count("## gpubench report\n") == 2
+    assert outputs(folder)["verdict"] == "ok"
+
+
+@pytest.mark.parametrize("written", [0, 990_000, 999_000, 999_990, 1_000_100])
+def test_the_summary_stays_below_the_limit(
+    gpubench: Any, folder: Path, runner: dict[str, str], written: int
+) -> None:
+    """GitHub discards a summary above 1 MiB as a whole, with what came before."""
+    (folder / "summary.md").write_bytes(b"x" * written)
+    ended = gpubench("report", "full.json", "--summary", env=runner)
+    assert ended.returncode == 0
+    size = (folder / "summary.md").stat().st_size
+    assert size < 1_000_000 or size == written
+    if written in (999_990, 1_000_100):
+        assert (size, "the summary of this step is full" in ended.stderr) == (written, True)
+    if written == 999_000:
+        assert "**truncated**" in (folder / "summary.md").read_text(encoding="utf-8")
+
+
+def test_a_summary_without_a_runner_is_a_usage_error(gpubench: Any, folder: Path) -> None:
+    for words in (("report", "r.json"), ("compare", "base.json", "new.json"), RUN):
+        ended = gpubench(*words, "--summary")
+        assert (ended.returncode, ended.stdout) == (2, "")
+        assert "GITHUB_STEP_SUMMARY is not set" in ended.stderr
+
+
+def test_a_summary_that_cannot_be_written_is_found_out_first(gpubench: Any, folder: Path) -> None:
+    ended = gpubench(*RUN, "--summary", env={"GITHUB_STEP_SUMMARY": str(folder / "absent" / "s.md")})
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert "cannot write" in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "variables", "told"),
+    [
+        ([], {}, False), ([], {"GITHUB_ACTIONS": "true"}, True), (["--annotations", "always"], {}, True),
+        (["--annotations", "never"], {"GITHUB_ACTIONS": "true"}, False), ([], {"GITHUB_ACTIONS": "false"}, False),
+    ],
+)  # fmt: skip
+def test_when_messages_are_written(
+    gpubench: Any, folder: Path, words: list[str], variables: dict[str, str], told: bool
+) -> None:
+    ended = gpubench("report", "r.json", "--min-speedup", "matmul=2", *words, env=variables)
+    assert ended.returncode == 3
+    assert ("::error" in ended.stderr) == told
+    assert "::" not in ended.stdout
+
+
+def test_a_comment_starts_with_its_marker_and_fits(gpubench: Any, folder: Path) -> None:
+    ended = gpubench(
+        "report", "full.json", "--format", "markdown", "--marker", "bench/1", "--max-bytes", "2000"
+    )
+    assert ended.returncode == 0
+    assert ended.stdout.startswith("<!-- gpubench:bench/1 -->\n## gpubench report\n")
+    assert len(ended.stdout.encode()) <= 2000
+    assert "**truncated**" in ended.stdout
+    written = gpubench("compare", "base.json", "new.json", "--marker", "x", "-o", "c.md")
+    assert written.returncode == 3
+    assert (folder / "c.md").read_text(encoding="utf-8").startswith("<!-- gpubench:x -->\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--marker", "a --> b", "--format", "markdown"], "--marker"), (["--marker", "x"], "--format markdown"),
+        (["--max-bytes", "5000", "--format", "csv"], "--max-bytes"), (["--max-bytes", "10"], "--max-bytes"),
+        (["--annotations", "allways"], "did you mean 'always'?"), (["--min-speedup", "softmax=2"], "selects no case"),
+        (["--min-speedup", "*@numpy=2"], "selects no case that has a speedup"), (["--fail-on", "slower"], "--fail-on"),
+    ],
+)  # fmt: skip
+def test_bad_words_are_three_lines(gpubench: Any, folder: Path, words: list[str], told: str) -> None:
+    ended = gpubench("report", "r.json", *words)
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert told in ended.stderr
+    assert [line.partition(":")[0].strip() for line in ended.stderr.splitlines()] == ["error", "why", "fix"]
+
+
+def test_a_failed_gate_is_the_exit_code_of_a_run_and_of_its_file(
+    gpubench: Any, tmp_path: Path, runner: dict[str, str]
+) -> None:
+    ended = gpubench(
+        *RUN, "--min-speedup", "add=2", "--fail-on", "incomplete", "-o", "g.json", "--summary", env=runner
+    )
+    assert ended.returncode == 3, ended.stderr
+    assert "min-speedup add=2: FAILED: below 2x: add/n=1024/" in " ".join(ended.stdout.split())
+    stored = json.loads((tmp_path / "g.json").read_text())
+    assert (stored["exit_code"], stored["exit_reason"], stored["complete"]) == (3, "gate", True)
+    assert outputs(tmp_path)["result-file"] == "g.json"
+    assert (outputs(tmp_path)["verdict"], outputs(tmp_path)["exit-code"]) == ("failed", "3")
+    assert "### Gates" in (tmp_path / "summary.md").read_text(encoding="utf-8")
+
+
+def test_a_broken_case_outweighs_a_gate(gpubench: Any, tmp_path: Path) -> None:
+    ended = gpubench(
+        "run", "--devices", "fake:cpu,fake:wrong", *RUN[3:], "--min-speedup", "add=2", "-o", "g.json"
+    )  # fmt: skip
+    assert ended.returncode == 1
+    assert json.loads((tmp_path / "g.json").read_text())["exit_reason"] == "wrong-result"
+
+
+def test_a_gate_that_will_look_at_nothing_is_refused_before_measuring(gpubench: Any, tmp_path: Path) -> None:
+    ended = gpubench(*RUN, "--min-speedup", "matmul=2", "-o", "g.json")
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert not (tmp_path / "g.json").exists()
+
+
+def test_a_run_whose_gates_hold_is_quiet(gpubench: Any, tmp_path: Path) -> None:
+    ended = gpubench(*RUN, "--min-speedup", "add/n>=1M/*/*/resident=2", "-o", "g.json")
+    assert ended.returncode == 0
+    assert json.loads((tmp_path / "g.json").read_text())["exit_reason"] == "ok"
