@@ -92,6 +92,12 @@ options are separated by spaces, switches take `1` or `0`.
 `GPUBENCH_CACHE_DIR` is no option but a folder: where a GPU remembers which of several kernels it found the fastest
 (else `gpubench` in the platform's cache folder, `~/.cache` on Linux). `--no-autotune` does without.
 
+## Shell completion
+
+`gpubench --install-completion` adds completion of commands and options to the shell that it is typed in (bash, zsh, fish,
+PowerShell); `--show-completion` prints what it would add, for who keeps such files by hand:
+`gpubench --show-completion > ~/.local/share/bash-completion/completions/gpubench`.
+
 ## Commands
 """
 

@@ -1,0 +1,54 @@
+"""Shell completion: the script that a shell loads, and what the program answers it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from gpubench.cli.app import COMMANDS
+
+PROGRAM = [
+    sys.executable,
+    "-c",
+    "import sys; sys.argv[0] = 'gpubench'; from gpubench.cli import main; sys.exit(main())",
+]
+
+
+def program(*arguments, **environ):
+    return subprocess.run(
+        [*PROGRAM, *arguments], env={**os.environ, **environ}, capture_output=True, text=True, check=False
+    )
+
+
+def completed(words):
+    """What bash is offered after `words`."""
+    return program(
+        _GPUBENCH_COMPLETE="complete_bash", COMP_WORDS=words, COMP_CWORD=str(len(words.split(" ")) - 1)
+    ).stdout.split()
+
+
+def test_commands_and_options_are_offered():
+    assert completed("gpubench ") == list(COMMANDS)
+    assert completed("gpubench re") == ["report"]
+    assert completed("gpubench report --cla") == ["--claims"]
+    assert {"--sizes", "--sessions"} <= set(completed("gpubench run --s"))
+
+
+def test_zsh_and_fish_get_the_help_beside_the_name():
+    asked = {"_TYPER_COMPLETE_ARGS": "gpubench rep"}
+    assert "Render saved results" in program(_GPUBENCH_COMPLETE="complete_zsh", **asked).stdout
+    answer = program(_GPUBENCH_COMPLETE="complete_fish", _TYPER_COMPLETE_FISH_ACTION="get-args", **asked).stdout
+    assert answer.startswith("report\t")
+
+
+@pytest.mark.skipif(not shutil.which("bash"), reason="no bash here")
+def test_bash_reads_the_script_that_is_shown():
+    shown = program("--show-completion")
+    assert shown.returncode == 0
+    assert "_GPUBENCH_COMPLETE" in shown.stdout
+    done = subprocess.run(["bash", "-n"], input=shown.stdout, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
