@@ -12,6 +12,7 @@ from gpubench.backends._split_units import cut_array
 from gpubench.model.backend import Launch, Session
 from gpubench.model.case import Case
 from gpubench.model.op import Array, Op, Params, Split
+from gpubench.model.result import Staging
 
 
 class SplitLaunch:
@@ -28,6 +29,8 @@ class SplitLaunch:
         self.parts: list[Part] = []
         self.target: Part | None = None
         self.gpu: Launch | None = None
+        # How the GPU's part of the data moves.
+        self.way: Any = None
         # Host memory for the partial results of the GPU and of the CPU, where the op joins them.
         self.partial: tuple[Array, Array] = (None, None)
         # Where the CPU's share of the last result is: in the output's own memory, or in an array of the caller's.
@@ -43,6 +46,12 @@ class SplitLaunch:
     def kernel_name(self) -> str | None:
         """The candidate that the GPU took, where it had a choice."""
         return getattr(self.gpu, "kernel_name", None)
+
+    @property
+    def staging(self) -> Staging:
+        """That of the GPU's transfers."""
+        found: Staging = getattr(self.way, "staging", "pageable")
+        return found
 
     @property
     def devices(self) -> list[Any]:

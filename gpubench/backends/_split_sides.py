@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from gpubench.backends._beside import Beside
 from gpubench.backends._split_launch import CpuPart, SplitLaunch, joined
@@ -23,8 +22,6 @@ class Sides:
 
     def __init__(self, gpu: Session, cpu: Session) -> None:
         self.gpu, self.cpu = gpu, cpu
-        ways = getattr(gpu, "transfers", None)
-        self.way: Any = (ways("tuned") if ways is not None else None) or gpu
         self.cpu_s = 0.0
         self._rest: Callable[[], None] = getattr(gpu, "rest", gpu.sync)
         self._beside = Beside(getattr(gpu, "enter", _nothing))
@@ -104,12 +101,12 @@ class Sides:
         for operand, buffer, part in zip(launch.op.inputs, launch.inputs, launch.parts, strict=True):
             if again or part.version != buffer.version:
                 ours = cut_array(operand, buffer.host, launch.cut, 0, launch.on_gpu)
-                self.way.upload(part.device, np.ascontiguousarray(ours))
+                launch.way.upload(part.device, np.ascontiguousarray(ours))
                 part.version = buffer.version
         target, output = launch.target, launch.output
         if target is not None and target.version != output.version:
             ours = output.host if launch.cut.join else output.host[: launch.on_gpu]
-            self.way.upload(target.device, np.ascontiguousarray(ours))
+            launch.way.upload(target.device, np.ascontiguousarray(ours))
             target.version = output.version
 
     def close(self) -> None:
@@ -120,7 +117,7 @@ class Sides:
     def _fetch(self, launch: SplitLaunch, host: Array) -> None:
         assert launch.gpu is not None
         place = launch.partial[0] if launch.cut.join else host[: launch.on_gpu]
-        self.way.download(launch.gpu.output, place)
+        launch.way.download(launch.gpu.output, place)
 
     def _cpu_part(self, launch: SplitLaunch, landing: Array | None) -> CpuPart:
         """Bound to the inputs as they are, and to where its result goes."""

@@ -22,7 +22,7 @@ from gpubench.errors import BackendError, BackendUnavailable, Unsupported
 from gpubench.model.backend import Launch, Session
 from gpubench.model.case import Case
 from gpubench.model.op import Array, Dtype, Form, Op, Shape
-from gpubench.model.result import Device, Staging
+from gpubench.model.result import Device
 
 # The share of the GPU until somebody says another.
 EVEN = 0.5
@@ -90,10 +90,6 @@ class SplitSession:
         else:
             self._sides.gather(buffer.last, host)
 
-    def transfers(self, form: Form) -> Moves:
-        """The session's own calls, staged as the GPU's tuned form stages them."""
-        return Moves(self, getattr(self._sides.way, "staging", "pageable"))
-
     def divide(self, op: Op, case: Case, fraction: float) -> float:
         """From the next `compile` of this case on. Returns the share after rounding to whole units."""
         self._fractions[case.id] = fraction
@@ -128,7 +124,11 @@ class SplitSession:
                 case.id, (self._scalar(op, case), self._scalar(op, case))
             )
         if on_gpu:
-            params = launch.part_case(self._gpu, on_gpu).params
+            part = launch.part_case(self._gpu, on_gpu)
+            params = part.params
+            # As where the GPU has all of the work: or else the split would gain by moving data in another way.
+            ways = getattr(self._gpu, "transfers", None)
+            launch.way = (ways(part.form) if ways is not None else None) or self._gpu
             launch.parts = [
                 buffer.part(self._gpu, case.regime_id, operand.shape(params))
                 for operand, buffer in zip(op.inputs, inputs, strict=True)
@@ -216,14 +216,6 @@ class Empty:
 
     def __init__(self, gpu: Launch) -> None:
         self.gpu = gpu
-
-
-class Moves:
-    """The session's transfers under the name of the GPU's staging."""
-
-    def __init__(self, session: SplitSession, staging: Staging) -> None:
-        self.staging = staging
-        self.upload, self.download = session.upload, session.download
 
 
 class HybridBackend:

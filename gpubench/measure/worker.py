@@ -24,6 +24,7 @@ from gpubench.errors import BackendError, BackendUnavailable, DeviceLost, Device
 from gpubench.measure import ceilings, protocol, sampling
 from gpubench.measure.checking import Gated, Material, Wrong, gate
 from gpubench.measure.overheads import OverheadCycle, overhead_hash
+from gpubench.measure.parts import time_parts
 from gpubench.model.backend import Backend, Session
 from gpubench.model.case import Case
 from gpubench.model.op import Op
@@ -173,12 +174,12 @@ class Worker:
             timed = {"stage_s": self._time_sides(cycle, part_samples if request.fraction is not None else 0)}
         built = Parts(session=request.session, compile_s=gated.compile_s, first_launch_s=gated.first_launch_s)
         parts = msgspec.structs.replace(built, **timed)
+        staging = getattr(gated.launch, "staging", cycle.transfers.staging)
         return protocol.Prepared(
             id=request.id, check=gated.check, op_hash=material.op_hash, kernel_hash=gated.launch.kernel_hash,
             kernel=getattr(gated.launch, "kernel_name", None), tune_s=gated.tune_s if fresh else 0.0,
             flops=op.flops(case.params), bytes=op.bytes(case.params, case.dtype), parts=parts,
-            repeat=cycle.repeat, hot_repeat=cycle.hot_repeat, staging=getattr(gated.launch, "staging", cycle.transfers.staging),
-            fraction=share,
+            repeat=cycle.repeat, hot_repeat=cycle.hot_repeat, staging=staging, fraction=share,
         )  # fmt: skip
 
     def _divided(self, op: Op, request: protocol.Prepare) -> float | None:
@@ -241,7 +242,7 @@ class Worker:
         key = (cycle.case.workload, cycle.case.form_id)
         if key not in self._parts:
             self._announce("parts")
-            self._parts[key] = sampling.time_parts(cycle, count)
+            self._parts[key] = time_parts(cycle, count)
         return self._parts[key]
 
     def _sample(self, request: protocol.Sample) -> protocol.Sampled:

@@ -60,6 +60,12 @@ class Case(msgspec.Struct, frozen=True, omit_defaults=True):
         return f"transfer-once-{self.calls}" if self.regime == "transfer-once" else self.regime
 
     @property
+    def shared_with(self) -> str | None:
+        """Of a case that is split over the CPU and another device that device's id (`cupy:0` of `hybrid:cupy:0`)."""
+        inner = self.device_id.partition(":")[2]
+        return inner if ":" in inner else None
+
+    @property
     def backend(self) -> str:
         """The backend's name: the part of the device id before the colon."""
         return self.device_id.partition(":")[0]

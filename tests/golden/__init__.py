@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from gpubench.report import render
-from tests.unit.report.samples import cpu_run, full_run, interrupted_run, software_run, tool_run
+from tests.unit.report.samples import cpu_run, full_run, hybrid_run, interrupted_run, software_run, tool_run
 
 FOLDER = Path(__file__).parent
 SUFFIXES = {"table": "table.txt", "plain": "txt", "markdown": "md", "json": "json", "csv": "csv"}
@@ -17,11 +17,11 @@ TOOL_SUFFIXES = {
 }  # fmt: skip
 RUNS = {
     "full": full_run, "cpu-only": cpu_run, "software-only": software_run, "interrupted": interrupted_run,
-    "tools": tool_run,
+    "tools": tool_run, "hybrid": hybrid_run,
 }  # fmt: skip
 # Every format of the full run; of the others what people read.
 CASES = [("full", name) for name in SUFFIXES]
-CASES += [(run, "plain") for run in ("cpu-only", "software-only", "interrupted")]
+CASES += [(run, "plain") for run in ("cpu-only", "software-only", "interrupted", "hybrid")]
 CASES += [("tools", name) for name in TOOL_SUFFIXES]
 
 

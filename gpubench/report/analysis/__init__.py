@@ -12,6 +12,7 @@ from gpubench.report.analysis.claims import judged
 from gpubench.report.analysis.estimate import case_results
 from gpubench.report.analysis.findings import findings
 from gpubench.report.analysis.gates import Demands, gates
+from gpubench.report.analysis.hybrid import hybrids, sentences
 from gpubench.report.analysis.machine import machine_line
 from gpubench.report.analysis.means import means
 from gpubench.report.analysis.overheads import GROUP, overheads
@@ -42,17 +43,26 @@ def analyse(
     cases = tuple(row for row in everything if keep is None or keep(row.case))
     compared = [row for row in everything if _compared(row)]
     ratios = tuple(row for row in speedups(compared, baseline) if keep is None or keep(row.case.case))
-    curves = break_evens(run, compared, ratios)
+    curves = break_evens(
+        run, [row for row in compared if _alone(row)], [row for row in ratios if _alone(row.case)]
+    )
+    splits = hybrids(run, compared, keep)
     return Analysis(
         run=run, machine=machine_line(run),
         baseline=baseline_line(run, [row for row in ratios if row.kind == "headline"]),
         cases=cases, speedups=ratios, break_even=curves,
-        verdicts=verdicts(run, cases, curves), findings=findings(run, cases),
-        roofline=roofline(run, everything, cases), overheads=overheads(run, everything, cases),
+        verdicts=(*verdicts(run, cases, curves), *sentences(splits)), findings=findings(run, cases),
+        roofline=roofline(run, [row for row in everything if _alone(row)], [row for row in cases if _alone(row)]),
+        overheads=overheads(run, everything, cases),
         gates=gates(run, cases, [row for row in cases if _compared(row)], ratios, demands),
         claims=judged(claims, ratios), means=means([row for row in cases if _compared(row)], ratios),
-        reuse=reuses(run, compared, keep),
+        reuse=reuses(run, compared, keep), hybrid=splits,
     )  # fmt: skip
+
+
+def _alone(row: CaseResult) -> bool:
+    """A split is no device with roofs, or with a curve that crosses the CPU's: it has a section of its own."""
+    return row.case.shared_with is None
 
 
 def _compared(row: CaseResult) -> bool:

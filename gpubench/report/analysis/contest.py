@@ -65,10 +65,11 @@ Families = dict[Key, tuple[CaseResult, ...]]
 
 
 def families(run: Run) -> Families:
-    """The cases that can advise, by op, dtype and params; without variants, overheads and software adapters."""
+    """The cases that can advise, by op, dtype and params; without variants, splits, overheads and adapters."""
     found: dict[Key, list[CaseResult]] = {}
     for row in case_results(run):
-        if row.case.variant is None and row.case.group != GROUP and row.device_kind != "software":
+        plain = row.case.variant is None and row.case.shared_with is None
+        if plain and row.case.group != GROUP and row.device_kind != "software":
             params = tuple(sorted((name, value) for name, value in row.case.params.items() if name != "n"))
             found.setdefault(Key(row.case.op, row.case.dtype, params), []).append(row)
     return {key: tuple(rows) for key, rows in found.items() if any(timed(row) for row in rows)}

@@ -25,6 +25,10 @@ UndecidedReason = Literal["noise", "few-sizes", "throttled", "failed-cases", "bu
 ReuseVerdict = Literal["already", "at", "never", "undecided"]
 ReuseReason = Literal["noise", "no-parts", "parts-differ"]
 ClaimVerdict = Literal["confirmed", "refuted", "undecided", "not measured"]
+HybridReason = Literal[
+    "gpu-dominates", "cpu-dominates", "transfer-bound", "overhead-bound", "shared-bandwidth", "cpu-starved", "noise",
+    "selected-in-sample", "throttled", "software",
+]  # fmt: skip
 # "case": any other form against the same baseline as the headline; for tables of all cases alone.
 SpeedupKind = Literal["headline", "library", "case"]
 # Labels that keep a case out of headlines (measurement.md, section 6).
@@ -324,6 +328,31 @@ class ClaimResult(Derived, frozen=True, kw_only=True):
     with_copies: Speedup | None = None
 
 
+class Hybrid(Derived, frozen=True, kw_only=True):
+    """One op split over a GPU and the CPU, against the better of the two alone; `gain` > 1: splitting is faster.
+
+    `fraction` is the GPU's share, `curve` the median seconds of the sweep by share. `ideal` is the gain of the model,
+    where the rates of both add up; `efficiency` = modelled / measured time at `fraction`. `in_sample`: the gain comes
+    from the session that chose the share, so it flatters.
+    """
+
+    case: CaseResult
+    device_id: str
+    fraction: float
+    baseline_id: str | None
+    gain: Interval
+    ideal: float
+    efficiency: float
+    in_sample: bool
+    curve: tuple[tuple[float, float], ...] = ()
+    reason: HybridReason | None = None
+
+    @property
+    def recommended(self) -> bool:
+        """Whether nothing speaks against it."""
+        return self.reason is None
+
+
 class Analysis(Derived, frozen=True, kw_only=True):
     """Everything that is derived from one run, in the order in which it is printed."""
 
@@ -341,3 +370,4 @@ class Analysis(Derived, frozen=True, kw_only=True):
     claims: tuple[ClaimResult, ...] = ()
     reuse: tuple[Reuse, ...] = ()
     means: tuple[Mean, ...] = ()
+    hybrid: tuple[Hybrid, ...] = ()

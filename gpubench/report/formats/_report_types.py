@@ -14,6 +14,7 @@ from gpubench.model.result import Severity
 from gpubench.report.analysis.types import (
     Bound,
     ClaimVerdict,
+    HybridReason,
     Label,
     OutcomeType,
     ReuseReason,
@@ -285,8 +286,34 @@ class ClaimRow(Row, frozen=True, kw_only=True):
     ratio_with_copies: float | None
 
 
+class HybridRow(Row, frozen=True, kw_only=True):
+    """One op split over CPU and GPU: `gain` = time of the better side alone (`baseline_id`; null: by the sweep's own
+    ends) / time of the split, at the GPU's share `fraction`. `efficiency` = modelled / measured time. `curve`: median
+    seconds of the sweep by share. `selected_in_sample`: of the session that chose the share, so it flatters."""
+
+    source: int
+    id: str
+    op: str
+    n: int
+    params: dict[str, int]
+    dtype: str
+    regime: str
+    device_id: str
+    baseline_id: str | None
+    fraction: float
+    gain: float
+    lo: float
+    hi: float
+    ideal_gain: float
+    efficiency: float
+    recommended: bool
+    reason: HybridReason | None
+    selected_in_sample: bool
+    curve: tuple[tuple[float, float], ...]
+
+
 class ReportDocument(Row, frozen=True, kw_only=True):
-    """`hybrid` is empty until it is derived."""
+    """The document."""
 
     name: Literal["gpubench-report"] = "gpubench-report"
     schema_version: int = 1
@@ -299,7 +326,7 @@ class ReportDocument(Row, frozen=True, kw_only=True):
     roofline: RooflineRow
     pool_overhead: tuple[PoolRow, ...]
     reuse: tuple[ReuseRow, ...] = ()
-    hybrid: tuple[dict[str, float], ...] = ()
+    hybrid: tuple[HybridRow, ...] = ()
     means: tuple[MeanRow, ...] = ()
     claims: tuple[ClaimRow, ...] = ()
     recommendation: str | None = None

@@ -16,6 +16,7 @@ from gpubench.report.analysis.types import (
     CaseResult,
     ClaimResult,
     Gate,
+    Hybrid,
     Mean,
     Reuse,
     Roof,
@@ -63,6 +64,7 @@ def report_document(analyses: Sequence[Analysis]) -> types.ReportDocument:
             for pool in analysis.overheads.pools
         ),
         reuse=tuple(_reuse(i, row) for i, analysis in numbered for row in analysis.reuse),
+        hybrid=tuple(_hybrid(i, row) for i, analysis in numbered for row in analysis.hybrid),
         means=tuple(_mean(i, row) for i, analysis in numbered for row in analysis.means),
         claims=tuple(_claim(i, row) for i, analysis in numbered for row in analysis.claims),
         gates=tuple(_gate(i, gate) for i, analysis in numbered for gate in analysis.gates),
@@ -134,6 +136,17 @@ def _break_even(source: int, row: BreakEven) -> types.BreakEvenRow:
 def _reuse(source: int, row: Reuse) -> types.ReuseRow:
     fields = msgspec.structs.asdict(row)
     return types.ReuseRow(source=source, lo=fields.pop("low"), hi=fields.pop("high"), **fields)
+
+
+def _hybrid(source: int, row: Hybrid) -> types.HybridRow:
+    case = row.case.case
+    params = {name: value for name, value in sorted(case.params.items()) if name != "n"}
+    return types.HybridRow(
+        source=source, id=row.case.id, op=case.op, n=case.params["n"], params=params, dtype=case.dtype,
+        regime=case.regime_id, device_id=row.device_id, baseline_id=row.baseline_id, fraction=row.fraction,
+        gain=row.gain.estimate, lo=row.gain.low, hi=row.gain.high, ideal_gain=row.ideal, efficiency=row.efficiency,
+        recommended=row.recommended, reason=row.reason, selected_in_sample=row.in_sample, curve=row.curve,
+    )  # fmt: skip
 
 
 def _mean(source: int, row: Mean) -> types.MeanRow:

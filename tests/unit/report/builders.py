@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
+
 from gpubench.model.case import Case
 from gpubench.model.facts import Fact
 from gpubench.model.machine import Cpu, Gpu, GpuMemory, Machine, Memory
@@ -38,6 +40,10 @@ CPU = Device(id="numpy:0", backend="numpy", kind="cpu", name="Test CPU", api="ho
 GPU = Device(
     id="cupy:0", backend="cupy", kind="gpu", name="Test GPU", api="cuda", driver="570.1",
     memory_bytes=16 * 2**30, usable_bytes=16 * 2**30, clock=DeviceClock(kind="event", step_s=5e-7),
+)  # fmt: skip
+HYBRID = Device(
+    id="hybrid:cupy:0", backend="hybrid", kind="hybrid", name="CPU + Test GPU", api="cuda",
+    memory_bytes=16 * 2**30, usable_bytes=16 * 2**30,
 )  # fmt: skip
 SOFTWARE = Device(
     id="wgpu:0", backend="wgpu", kind="software", name="llvmpipe (LLVM 15)", api="vulkan",
@@ -76,6 +82,25 @@ def measured(
         ],
         parts=[] if parts is None else [parts], stops=[Stop(session=i, reason=stop) for i in range(sessions)],  # type: ignore[arg-type]
     )  # fmt: skip
+
+
+def split(
+    what: Case, alone: tuple[float, float], seconds: float, *, fraction: float = 0.75, sessions: int = 3,
+    factors: Sequence[float] = QUIET, sides: dict[str, list[float]] | None = None, sweep: bool = True,
+) -> Measurement:  # fmt: skip
+    """A case split over CPU and GPU: swept in session 0 (`alone`: the CPU's and the GPU's seconds), then `seconds`."""
+    found = measured(what, seconds, sessions=sessions, factors=factors)
+    blocks = [msgspec.structs.replace(block, fraction=fraction) for block in found.blocks]
+    swept = [
+        Block(
+            session=0, round=place, position=0, phase="sweep", fraction=share, repeat=10, warmup=1,
+            wall_s=[9.0, *(max(share * alone[1], (1 - share) * alone[0]) * factor for factor in QUIET[:5])],
+        )
+        for place, share in enumerate((0.0, 1.0, fraction, fraction - 0.05, fraction + 0.05))
+        if share <= 1
+    ]  # fmt: skip
+    parts = [Parts(session=i, stage_s=sides or {}) for i in range(sessions)]
+    return msgspec.structs.replace(found, blocks=[*(swept if sweep else []), *blocks], parts=parts)
 
 
 def work(what: Case) -> tuple[int, int]:

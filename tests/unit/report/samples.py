@@ -7,7 +7,19 @@ import msgspec
 from gpubench.model.facts import Fact
 from gpubench.model.machine import Cache, Platform
 from gpubench.model.result import Environment, Git, Outcome, Parts, Run, RunWarning
-from tests.unit.report.builders import CPU, GPU, SOFTWARE, case, failed, measured, planned, run_of, skipped
+from tests.unit.report.builders import (
+    CPU,
+    GPU,
+    HYBRID,
+    SOFTWARE,
+    case,
+    failed,
+    measured,
+    planned,
+    run_of,
+    skipped,
+    split,
+)
 
 NOISY = (0.8, 0.9, 1.0, 1.1, 1.0, 0.95, 1.1, 1.0, 0.9, 1.1)
 
@@ -75,6 +87,26 @@ def _overhead_cases() -> list[Outcome]:
         found.append(measured(case("upload", n, device="cupy:0"), 1e-5 + n / 8e9))
         found.append(measured(case("upload", n, "tuned", device="cupy:0"), 1e-5 + n / 5.5e10))
     return found
+
+
+def hybrid_run() -> Run:
+    """Splits that pay, that cannot, that lose for a reason, and one whose device gave up."""
+    found: list[Outcome] = []
+    for n, regime, cpu_s, gpu_s, both_s, sides in (
+        (1024, "resident", 3e-3, 1e-3, 0.78e-3, {"cpu_alone_s": [7.5e-4], "cpu_beside_s": [7.6e-4]}),
+        (4096, "resident", 2e-1, 2e-3, 2.1e-3, {}),
+        (1024, "transfer-always", 3e-3, 2e-3, 1.99e-3, {"cpu_alone_s": [1e-3], "cpu_beside_s": [1.8e-3]}),
+    ):
+        if regime == "resident":
+            found.append(measured(case(n=n), cpu_s, sessions=5))
+        found.append(measured(case(n=n, regime=regime, device="cupy:0"), gpu_s, sessions=5))
+        what = case(n=n, form="tuned", regime=regime, device="hybrid:cupy:0")
+        share = round(cpu_s / (cpu_s + gpu_s), 2)
+        found.append(split(what, (cpu_s, gpu_s), both_s, fraction=share, sessions=5, sides=sides))
+    found.append(
+        skipped(case(n=1, form="tuned", device="hybrid:cupy:0"), "no-split", "matmul has 1 unit to cut")
+    )
+    return run_of(found, devices=(CPU, GPU, HYBRID), sessions=5)
 
 
 def cpu_run() -> Run:
