@@ -275,13 +275,13 @@ def line_root(x: Sequence[float], y: Sequence[float], weights: Sequence[float] |
 
 
 def last_crossing(x: Sequence[float], y: Sequence[float]) -> float | None:
-    """Where the curve of straight pieces through the points, in ascending x, last rises through zero.
+    """Where the curve of straight pieces through the points, in ascending x, last passes through zero, either way.
 
-    None if it does not. A point on zero counts as risen.
+    None if it does not. A point on zero counts as above it.
     """
     found = None
     for (x0, y0), (x1, y1) in itertools.pairwise(zip(x, y, strict=True)):
-        if y0 < 0 <= y1:
+        if (y0 < 0) != (y1 < 0):
             found = x0 + (x1 - x0) * -y0 / (y1 - y0)
     return found
 

@@ -179,12 +179,10 @@ def _root(points: Sequence[Point], low: float, high: float) -> float:
     The ends count with the side that they are sure of, so a crossing always lies between them.
     """
     inside = [point for point in points if low <= point.n <= high]
-    found = math.sqrt(low * high)
-    for a, b in itertools.pairwise(inside):
-        x0, x1, y0, y1 = math.log(a.n), math.log(b.n), math.log(a.ratio.estimate), math.log(b.ratio.estimate)
-        if (y0 < 0) != (y1 < 0):
-            found = math.exp(x0 + (x1 - x0) * (0.0 - y0) / (y1 - y0))
-    return found
+    found = stats.last_crossing(
+        [math.log(point.n) for point in inside], [math.log(point.ratio.estimate) for point in inside]
+    )
+    return math.sqrt(low * high) if found is None else math.exp(found)
 
 
 def _why_undecided(

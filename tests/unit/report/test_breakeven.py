@@ -237,13 +237,20 @@ def test_sizes_of_the_estimate_have_no_rows_of_their_own():
         fresh(lambda n: (n / 600) ** 1.5, WINDOW),  # beyond the measured sizes
         fresh(crosses_at_150, WINDOW, samples=2),
         fresh(crosses_at_150, WINDOW[:1]),
-        fresh(crosses_at_150, WINDOW, phase="search"),
         fresh(crosses_at_150, WINDOW, regime="transfer-always"),
     ],
 )
 def test_fresh_timings_that_tell_nothing_change_nothing(useless):
     outcomes = curve({64: 0.25, 256: 4.0})
     assert analyse(run_of([*outcomes, *useless])).break_even == analyse(run_of(outcomes)).break_even
+
+
+def test_what_a_search_took_of_a_size_counts_as_measured_and_not_as_fresh():
+    searched = fresh(crosses_at_150, WINDOW, phase="search")
+    found = analyse(run_of([*curve({64: 0.25, 256: 4.0}), *searched]))
+    assert {row.case.params["n"] for row in found.cases} == {64, 256, *WINDOW}
+    (row,) = found.break_even
+    assert {row.low, row.high} <= {*WINDOW}, "a bracket of measured sizes, no interval of a fit"
 
 
 @pytest.mark.parametrize(

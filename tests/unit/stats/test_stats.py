@@ -213,9 +213,11 @@ def test_geometric_mean():
         ((-1, 1, -2, 2), 2.5),
         ((1, 2, 3), None),
         ((-3, -2, -1), None),
-        ((2, 1, -1), None),
+        ((2, 1, -1), 1.5),
+        ((-1, 1, -1), 1.5),
+        ((1, 0, -1), 1.0),
         ((-2, 0, 1), 1.0),
     ],
 )
-def test_a_curve_crosses_zero_where_its_last_rise_does(y, found):
+def test_a_curve_crosses_zero_where_it_last_changes_sign(y, found):
     assert stats.last_crossing(range(len(y)), y) == found
