@@ -14,7 +14,7 @@ import typer
 from gpubench.cli import _run_options as options
 from gpubench.cli._options import Ascii, Color, NoProgress, Quiet
 from gpubench.cli.report import chosen_format, table_width, wants_color, write_text
-from gpubench.errors import ExitCode, InputError, UsageError
+from gpubench.errors import ExitCode, UsageError
 from gpubench.suggestions import require_choice
 
 if TYPE_CHECKING:
@@ -181,7 +181,7 @@ def _chosen_part(run: Run, typed: Typed) -> Run:
         return run
     outcomes = [outcome for outcome in run.outcomes if keep(outcome.case)]
     if not outcomes:
-        raise InputError(
+        raise UsageError(
             "no-such-case", "--filter and --skip leave no case", why="no case of the file matches",
             hint="gpubench report --sections raw lists the cases with their ids",
         )  # fmt: skip

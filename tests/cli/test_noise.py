@@ -1,0 +1,120 @@
+"""`gpubench noise` as a user runs it: measured or from a file, thresholds that compare takes, and the gate."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from gpubench.store import save
+from tests.unit.report.sides import CASES, a_run, pair, timed
+
+
+def test_it_measures_twice_as_many_sessions_as_a_side_has(gpubench: Any, tmp_path: Path) -> None:
+    ended = gpubench(
+        "noise", "--devices", "fake:cpu,fake:gpu", "--ops", "add", "--sizes", "1k", "--regimes", "resident", "--quick",
+        "--min-samples", "5", "--max-time", "20ms", "--no-progress", "-o", "noise.json", "--results-dir", "kept",
+        "--check",
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr
+    assert "0 % of 32 comparisons of 2 cases" in " ".join(ended.stdout.split())
+    document = json.loads((tmp_path / "noise.json").read_text())
+    assert (document["name"], document["schema_version"]) == ("gpubench-noise", 1)
+    assert [row["threshold"] for row in document["cases"]] == [0.05, 0.05]
+    (kept,) = (tmp_path / "kept").rglob("*.json")
+    result = json.loads(kept.read_text())
+    assert (result["settings"]["sessions"], document["run_id"]) == (10, result["id"])
+    again = gpubench("noise", str(kept), "--format", "json")
+    assert json.loads(again.stdout)["cases"] == document["cases"]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    quiet, _ = pair(k=10, sigma=0.004)
+    # Every second session of one case is slower, by chance of the order: half of the labellings say so.
+    times = [1e-3 * (1.2 if i % 2 else 1.0) * (1 + 0.001 * i) for i in range(10)]
+    loud = a_run([timed(CASES[0], times)], 10)
+    base, new = pair({CASES[1].id: 1.3}, sigma=0.004)
+    for name, run in {"quiet": quiet, "loud": loud, "base": base, "new": new, "few": base}.items():
+        save(run, tmp_path / f"{name}.json")
+    return tmp_path
+
+
+def test_the_gate_on_false_alarms(gpubench: Any, folder: Path) -> None:
+    assert gpubench("noise", "quiet.json", "--check").returncode == 0
+    loud = gpubench("noise", "loud.json", "--check")
+    document = json.loads(gpubench("noise", "loud.json", "--format", "json").stdout)
+    assert document["false_alarm_share"] > 0
+    assert loud.returncode == (3 if document["false_alarm_share"] > 0.05 else 0)
+    assert gpubench("noise", "loud.json").returncode == 0, "only --check makes it a gate"
+
+
+def test_compare_takes_what_noise_wrote(gpubench: Any, folder: Path) -> None:
+    assert gpubench("noise", "quiet.json", "-o", "noise.json").returncode == 0
+    plain = gpubench("compare", "base.json", "new.json", "--thresholds", "noise.json")
+    assert plain.returncode == 3
+    document = json.loads((folder / "noise.json").read_text())
+    for row in document["cases"]:
+        row["threshold"] = 0.5
+    (folder / "noise.json").write_text(json.dumps(document))
+    raised = gpubench("compare", "base.json", "new.json", "--thresholds", "noise.json")
+    assert raised.returncode == 0
+    assert "Threshold 50 %" in raised.stdout
+    typed = gpubench("compare", "base.json", "new.json", "--thresholds", "noise.json", "--threshold", "10")
+    assert typed.returncode == 3
+
+
+@pytest.mark.parametrize("format", ["table", "plain", "markdown", "json"])
+def test_formats_are_the_same_bytes_for_the_same_file(gpubench: Any, folder: Path, format: str) -> None:
+    first, second = (gpubench("noise", "quiet.json", "--format", format) for _ in range(2))
+    assert first.returncode == 0
+    assert first.stdout == second.stdout
+    assert CASES[0].id.split("/")[0] in first.stdout
+
+
+def test_json_follows_its_schema(gpubench: Any, folder: Path) -> None:
+    schema = json.loads(gpubench("schema", "noise").stdout)
+    document = json.loads(gpubench("noise", "quiet.json", "--format", "json").stdout)
+    jsonschema.validate(document, schema)
+
+
+def test_filter_chooses_cases_of_a_file(gpubench: Any, folder: Path) -> None:
+    found = gpubench("noise", "quiet.json", "--filter", "matmul/n=64", "--format", "json")
+    assert [row["id"] for row in json.loads(found.stdout)["cases"]] == [CASES[0].id]
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "told"),
+    [
+        (["quiet.json", "--ops", "add"], 2, "--ops"), (["quiet.json", "--quick"], 2, "--quick"),
+        (["few.json"], 4, "10 quiet sessions"), (["absent.json"], 4, "absent.json"),
+        (["quiet.json", "--sessions", "4"], 2, "--sessions"), (["quiet.json", "--sessions", "6"], 4, "12 quiet sessions"),
+        (["quiet.json", "--filter", "relu"], 2, "no case"), (["quiet.json", "--format", "csv"], 2, "--format"),
+        (["quiet.json", "-o", "no/noise.json"], 2, "no/noise.json"),
+    ],
+)  # fmt: skip
+def test_bad_input_is_three_lines(gpubench: Any, folder: Path, words: list[str], code: int, told: str) -> None:
+    ended = gpubench("noise", *words)
+    assert (ended.returncode, ended.stdout) == (code, "")
+    assert told in ended.stderr
+    assert [line.partition(":")[0].strip() for line in ended.stderr.splitlines()] == ["error", "why", "fix"]
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        ("", "it is empty"), ("{", "truncated"), ("[]", "not a valid gpubench-noise"), ('{"name": "gpubench-noise"}', "schema_version"),
+        ('{"name": "gpubench-result", "schema_version": 1}', "it is a gpubench-result document"),
+        ('{"name": "gpubench-noise", "schema_version": 2}', "upgrade gpubench"),
+        ('{"name": "gpubench-noise", "schema_version": 1}', "missing required field"),
+    ],
+)  # fmt: skip
+def test_a_file_that_holds_no_thresholds_is_told(gpubench: Any, folder: Path, content: str, told: str) -> None:
+    (folder / "noise.json").write_text(content)
+    ended = gpubench("compare", "base.json", "new.json", "--thresholds", "noise.json")
+    assert (ended.returncode, ended.stdout) == (4, "")
+    assert told in ended.stderr
+    assert len(ended.stderr.splitlines()) == 3
