@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any
 
 from gpubench.backends._cuda import CudaLaunch, CudaPrograms
+from gpubench.backends._cuda_clock import SPIN, EventClock
 from gpubench.backends._cuda_memory import DevicePool, PinnedMemory, PinnedTransfers
 from gpubench.backends._host import host_dtype, no_kernel, no_overhead
 from gpubench.backends._tf32 import no_tf32, pin_off, with_tf32
@@ -34,18 +35,8 @@ from gpubench.model.result import Blas, Device, DeviceClock, Identity
 
 # cudaEvent timestamps have a resolution of about half a microsecond (CUDA runtime API, cudaEventRecord).
 EVENT_STEP_S = 0.5e-6
-# Longest wait that is put in front of queued launches: long enough for 5,000 of them, far below a watchdog.
-LONGEST_DELAY_S = 0.1
 # Memory runs out at a launch too: a kernel's own, or the library's workspace.
 _OUT_OF_MEMORY = ("OutOfMemory", "MemoryAllocation", "OUT_OF_MEMORY", "ALLOC_FAILED")
-_SPIN = r"""
-extern "C" __global__ void spin(long long nanoseconds) {
-    unsigned long long start, now;
-    asm volatile("mov.u64 %0, %globaltimer;" : "=l"(start));
-    do { asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now)); } while (now - start < nanoseconds);
-}
-extern "C" __global__ void nothing() {}
-"""
 
 
 @contextlib.contextmanager
@@ -80,15 +71,12 @@ class CupySession:
         self.device = device
         self.threads = None
         self.blas: Blas | None = Blas(library="cublas", version=str(cupy.cuda.cublas.getVersion(_handle(cupy))))
-        self._launch_s = 10e-6  # host time of one launch, as far as it is known (CuPy: 5 to 15 us)
         with _vendor_errors():
             properties = cupy.cuda.runtime.getDeviceProperties(ordinal)
-            module = cupy.RawModule(code=_SPIN)
-            self._spin = module.get_function("spin")
+            module = cupy.RawModule(code=SPIN)
             self._nothing = module.get_function("nothing")
-            self._flush: Any = None
-            self._flush_bytes = 2 * int(properties.get("l2CacheSize") or 128 << 20)
-            self._events = (cupy.cuda.Event(), cupy.cuda.Event())
+            flush_bytes = 2 * int(properties.get("l2CacheSize") or 128 << 20)
+            self._clock = EventClock(cupy, module.get_function("spin"), flush_bytes)
             # Waiting for this one puts the thread to sleep; the stream's own wait spins on a core.
             self._asleep = cupy.cuda.Event(block=True, disable_timing=True)
             self.sync()
@@ -218,31 +206,9 @@ class CupySession:
             self._asleep.synchronize()
 
     def time(self, launch: CudaLaunch, repeat: int = 1, *, cold: bool = False) -> float | None:
-        """Device seconds between two events around `repeat` launches, queued so that no host time is inside.
-
-        `cold` overwrites twice the L2 cache first. Too short a delay is noticed, because the first event
-        has then passed before the last launch is enqueued; the wait is doubled and remembered.
-        """
-        import numpy as np
-
-        begin, end = self._events
-        delay_s = self._launch_s * repeat + 50e-6
+        """Device seconds between two events around `repeat` launches, without host time; `cold`: after a flush."""
         with _vendor_errors():
-            while True:
-                self.sync()
-                self._spin((1,), (1,), (np.int64(delay_s * 1e9),))
-                if cold:
-                    self._write_twice_the_cache()
-                begin.record()
-                for _ in range(repeat):
-                    launch()
-                hidden = not begin.done
-                end.record()
-                end.synchronize()
-                if hidden or delay_s >= LONGEST_DELAY_S:
-                    return float(self._cupy.cuda.get_elapsed_time(begin, end)) * 1e-3
-                delay_s = min(2 * delay_s, LONGEST_DELAY_S)
-                self._launch_s = delay_s / repeat if repeat > 16 else self._launch_s
+            return self._clock.time(launch, repeat, cold=cold)
 
     def empty_launch(self) -> CudaLaunch:
         """A kernel that does nothing."""
@@ -255,15 +221,10 @@ class CupySession:
     def close(self) -> None:
         """Return all pooled memory, of the device and of the host."""
         with contextlib.suppress(Exception):
-            self._flush = None
+            self._clock.close()
             self._staged.close()
             self._pinned.empty()
             self._pool.empty()
-
-    def _write_twice_the_cache(self) -> None:
-        if self._flush is None:
-            self._flush = self._cupy.empty(self._flush_bytes, self._cupy.uint8)
-        self._flush.data.memset_async(0, self._flush_bytes)
 
 
 def no_bfloat16(cupy: str, numpy: str) -> str:

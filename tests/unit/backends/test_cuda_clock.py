@@ -1,0 +1,109 @@
+"""The event clock on a simulated stream: host and device times as numbers, a queue of bounded length."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpubench.backends._cuda import MOST_QUEUED, CudaLaunch
+from gpubench.backends._cuda_clock import EventClock
+
+DEPTH = 1024
+
+
+class Stream:
+    """What `EventClock` uses of CuPy. Enqueueing takes `host_s`; with DEPTH entries waiting the host waits, too."""
+
+    uint8 = "uint8"
+
+    def __init__(self, host_s):
+        self.host_s, self.host, self.device = host_s, 0.0, 0.0
+        self.waiting = []
+        self.cuda = self
+        self.data = self
+        self.flushed = 0
+
+    def enqueue(self, seconds):
+        self.host += self.host_s
+        self.waiting = [end for end in self.waiting if end > self.host]
+        if len(self.waiting) >= DEPTH:
+            self.host = self.waiting[-DEPTH]
+        self.device = max(self.host, self.device) + seconds
+        self.waiting.append(self.device)
+
+    def spin(self, grid, block, arguments):
+        self.enqueue(float(arguments[0]) * 1e-9)
+
+    def Event(self):
+        return Mark(self)
+
+    def get_elapsed_time(self, begin, end):
+        return (end.at - begin.at) * 1e3
+
+    def get_current_stream(self):
+        return self
+
+    def synchronize(self):
+        self.host = max(self.host, self.device)
+
+    def empty(self, size, dtype):
+        return self
+
+    def memset_async(self, value, size):
+        self.flushed += 1
+        self.enqueue(1e-4)
+
+
+class Mark:
+    def __init__(self, stream):
+        self.stream = stream
+
+    def record(self):
+        self.stream.enqueue(0.0)
+        self.at = self.stream.device
+
+    @property
+    def done(self):
+        return self.at <= self.stream.host
+
+    def synchronize(self):
+        self.stream.host = max(self.stream.host, self.at)
+
+
+def timed(kernel_s, repeat, *, host_s=4e-6, kernels=1, cold=False):
+    stream = Stream(host_s)
+    clock = EventClock(stream, stream.spin, 1 << 20, now=lambda: stream.host)
+
+    def call():
+        for _ in range(kernels):
+            stream.enqueue(kernel_s)
+
+    launch = CudaLaunch(call, None)
+    first = clock.time(launch, repeat, cold=cold)
+    began = stream.host
+    assert clock.time(launch, repeat, cold=cold) == pytest.approx(first, rel=1e-6)
+    return first, launch, stream.host - began, stream
+
+
+@given(st.floats(1e-6, 1e-3), st.integers(1, 3000), st.floats(1e-6, 3e-5), st.integers(1, 6), st.booleans())
+def test_no_host_time_is_inside(kernel_s, repeat, host_s, kernels, cold):
+    seconds, _, _, _ = timed(kernel_s, repeat, host_s=host_s, kernels=kernels, cold=cold)
+    assert seconds == pytest.approx(kernel_s * kernels * repeat, rel=1e-6)
+
+
+def test_a_launch_of_several_kernels_is_queued_in_smaller_portions():
+    seconds, launch, _, _ = timed(1.4e-6, 512, kernels=8)
+    assert seconds == pytest.approx(512 * 8 * 1.4e-6, rel=1e-6)
+    assert launch.queued * 8 < DEPTH
+    assert timed(1.4e-6, 512)[1].queued == MOST_QUEUED
+
+
+def test_a_slow_host_gets_a_longer_delay_once():
+    """50 us a launch: the first try is too short, later ones are not, and wait no longer than they must."""
+    _, launch, again_s, _ = timed(2e-6, 200, host_s=5e-5)
+    assert launch.queued == MOST_QUEUED
+    assert again_s < 4 * 200 * 5e-5
+
+
+def test_a_cold_launch_comes_after_a_flush():
+    assert timed(1e-5, 1, cold=True)[3].flushed > 0
+    assert timed(1e-5, 1)[3].flushed == 0
