@@ -30,6 +30,7 @@ lint:
 docs:
 	@sh scripts/setup.sh test
 	@.venv/bin/python scripts/write_cli_docs.py
+	@.venv/bin/python scripts/write_troubleshooting.py
 	@.venv/bin/python benchmarks/performance.py
 
 clean:

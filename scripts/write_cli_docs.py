@@ -94,8 +94,8 @@ options are separated by spaces, switches take `1` or `0`.
 
 ## Shell completion
 
-`gpubench --install-completion` adds completion of commands and options to the shell that it is typed in (bash, zsh, fish,
-PowerShell); `--show-completion` prints what it would add, for who keeps such files by hand:
+`gpubench --install-completion` adds completion of commands and options to the shell that it is typed in (bash, zsh,
+fish, PowerShell); `--show-completion` prints what it would add, for who keeps such files by hand:
 `gpubench --show-completion > ~/.local/share/bash-completion/completions/gpubench`.
 
 ## Commands
