@@ -2,7 +2,8 @@
 
 It computes with NumPy and *pretends* to take the time that a cost model gives, on a clock of its own, so the
 whole program is deterministic under test. `fake:cpu` and `fake:gpu` behave; every other device acts out one
-failure. GPUBENCH_FAKE_NOISE=0.1 makes costs log-normal with that deviation (seeded by device and process).
+failure. GPUBENCH_FAKE_NOISE=0.1 makes costs log-normal with that deviation (seeded by device and process);
+GPUBENCH_FAKE_SLOWER=1.2 multiplies what kernels take.
 """
 
 from __future__ import annotations
@@ -108,6 +109,14 @@ class HostTime:
 
     def __init__(self) -> None:
         self.seconds = 0.0
+        self._told = 0.0
+
+    def read(self) -> float:
+        """Never the same twice, so that time never stands still; where work was done since, exactly what it took."""
+        if self.seconds <= self._told:
+            self.seconds += CLOCK_STEP_S
+        self._told = self.seconds
+        return self.seconds
 
 
 class FakeSession:
@@ -129,6 +138,7 @@ class FakeSession:
         self._host = host or HostTime()
         self._device_s = 0.0
         self._noise = float(os.environ.get("GPUBENCH_FAKE_NOISE", "0.2" if word == "noisy" else "0"))
+        self._slower = float(os.environ.get("GPUBENCH_FAKE_SLOWER", "1"))
         self._random = random.Random(f"{device.id} {os.environ.get('GPUBENCH_FAKE_SEED', '')}")
 
     def supports(self, op: Op, case: Case) -> BackendError | None:
@@ -184,7 +194,8 @@ class FakeSession:
 
     def copy_out(self, buffer: Buffer, host: Array, cost_s: float) -> None:
         """The download of any form; the CPU's data is at home."""
-        self._host.seconds = max(self._host.seconds, self._device_s)
+        if self._device_s > self._host.seconds:
+            self._wait()
         self._np.copyto(host, buffer.array)
         if self._word != "cpu":
             self._spend(cost_s)
@@ -211,7 +222,7 @@ class FakeSession:
         else:
             cost = GPU_KERNEL_S + max(traffic / GPU_BYTES_PER_S, work / GPU_FLOPS_PER_S)
             cost /= 5 if self._word == "implausible" else 1
-        return FakeLaunch(compute, cost)
+        return FakeLaunch(compute, cost * self._slower)
 
     def run(self, launch: FakeLaunch, repeat: int = 1) -> None:
         """Enqueue; the failing devices fail here, in the middle of real work."""
@@ -228,8 +239,8 @@ class FakeSession:
         self._device_s = max(self._device_s, first) + busy * self._factor()
 
     def sync(self) -> None:
-        """The host waits for the device; the wait itself is free."""
-        self._host.seconds = max(self._host.seconds, self._device_s)
+        """The host waits for the device; the wait itself takes one step of the clock."""
+        self._wait()
 
     def both(self, aside: Callable[[], None], here: Callable[[], None]) -> None:
         """One after the other; on the clock both begin now, and the longer one tells when they are done."""
@@ -270,12 +281,14 @@ class FakeSession:
         return [*found, *(Ceiling(device_id=name, dtype=dtype, flops_per_s=flops_per_s) for dtype in compute)]
 
     def clock(self) -> float:
-        """The scripted host clock; every reading costs one step, so time never stands still."""
-        self._host.seconds += CLOCK_STEP_S
-        return self._host.seconds
+        """The scripted host clock."""
+        return self._host.read()
 
     def close(self) -> None:
         """Nothing to free."""
+
+    def _wait(self) -> None:
+        self._host.seconds = max(self._host.seconds, self._device_s) + CLOCK_STEP_S
 
     def _spend(self, seconds: float) -> None:
         self._host.seconds += seconds * self._factor()
