@@ -32,6 +32,7 @@ docs:
 	@.venv/bin/python scripts/write_cli_docs.py
 	@.venv/bin/python scripts/write_troubleshooting.py
 	@.venv/bin/python benchmarks/performance.py
+	@.venv/bin/python benchmarks/accuracy.py
 
 clean:
 	rm -rf .venv .setup build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -7,9 +7,10 @@ from typing import Literal
 
 import msgspec
 
-# `hot`, `cold` and `wall` are gpubench's clocks (docs/reading-the-report.md); `single` is one warm launch by the device
-# clock, which a result file does not hold: it has no counterpart among the figures that gpubench prints.
-Clock = Literal["hot", "cold", "single", "wall"]
+# `hot`, `cold` and `wall` are gpubench's clocks. Two more are here to explain, and are not in a result file: `single`,
+# one warm launch, and `cold - events`, less what a pair of events shows around nothing.
+Clock = Literal["hot", "cold", "single", "wall", "cold - events"]
+EVENTS = "nothing, cold"  # the floor that is meant
 Reading = dict[Clock, float]  # seconds per launch
 LONG_S = 20e-6
 LONG_SHARE = 0.02
@@ -50,13 +51,15 @@ class Pairing(msgspec.Struct, frozen=True):
 
     @property
     def agrees(self) -> bool | None:
-        """Within the target; None where there is no target: a short kernel, which only ncu times without its launch."""
-        if not self.judged:
+        """Within the target; None where there is no target.
+
+        Long kernels are held against the tools that programs are timed with, short ones against ncu alone, which reads
+        the kernel's own start and end: all others include their events, or the host's time for a launch.
+        """
+        if not self.judged or (self.ours > LONG_S) == self.tool.startswith("ncu"):
             return None
         if self.ours > LONG_S:
             return abs(self.excess) <= LONG_SHARE
-        if not self.tool.startswith("ncu"):
-            return None
         return abs(self.excess) <= SHORT_SHARE or abs(self.ours - self.theirs) <= SHORT_S
 
 
