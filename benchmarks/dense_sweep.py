@@ -1,0 +1,167 @@
+"""Is the break-even that a search finds the one that a dense sweep finds? At what share of its time?
+
+Run: .venv/bin/python benchmarks/dense_sweep.py [--devices numpy:0,cupy:0] [--curves matmul/resident,...] [--out DIR]
+
+For each curve: `gpubench run` searches inside its budget; then the same two forms are measured at every 1/64 octave
+around what it found, in a run of their own. The sweep's threshold is where the line through all its sizes crosses 1,
+with the interval of its own noise. The table says whether it lies inside the interval of the search, and what both
+took. Exit code 0 in any case.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from gpubench import kernels, stats, store, threshold
+from gpubench.measure.stopping import kept_samples
+from gpubench.model.result import Measurement, Run
+
+STEPS = 64  # sizes an octave
+CURVES = "matmul/resident,matmul/transfer-always,add/transfer-always"
+COMMAND = [sys.executable, "-m", "gpubench"]
+# The sweep's samples of a case: enough for a median, at each of many sizes.
+SWEEP = ("--quick", "--min-samples", "5", "--max-samples", "5", "--sessions", "1", "--no-autotune")
+
+
+class Found(NamedTuple):
+    """A break-even of a search: the size with its interval, the two cases' forms, and the seconds that it took."""
+
+    op: str
+    regime: str
+    n: float
+    low: float
+    high: float
+    forms: tuple[str, str]
+    seconds: float
+
+
+def main() -> None:
+    options = _options()
+    out = Path(options.out)
+    out.mkdir(parents=True, exist_ok=True)
+    curves: dict[str, list[str]] = {}
+    for word in options.curves.split(","):
+        op, _, regime = word.partition("/")
+        curves.setdefault(op, []).append(regime)
+    rows = []
+    for op, regimes in curves.items():
+        for found in search(op, regimes, options, out):
+            rows.append(row(found, *sweep(found, options, out)))
+            print(rows[-1], file=sys.stderr, flush=True)
+    print("| curve | search: n [low, high] | dense: n [low, high] | last change of side | inside | search | sweep |"
+          " share | of the whole ladder |")  # fmt: skip
+    print("|---|---|---|---|---|---|---|---|---|")
+    print("\n".join(rows))
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--devices", default="numpy:0,cupy:0")
+    parser.add_argument("--curves", default=CURVES, help="OP/REGIME,...")
+    parser.add_argument("--sessions", default="5")
+    parser.add_argument("--budget", default="60s", help="of a search, for all regimes of one op")
+    parser.add_argument("--octaves", type=float, default=0.5, help="how far the sweep goes, to either side")
+    parser.add_argument("--out", default="dense-sweep", help="folder for the result files")
+    return parser.parse_args()
+
+
+def search(op: str, regimes: list[str], options: argparse.Namespace, out: Path) -> list[Found]:
+    """The break-evens of one op, from one run."""
+    path = out / f"search-{op}.json"
+    began = time.monotonic()
+    subprocess.run(
+        [*COMMAND, "run", "--ops", op, "--regimes", ",".join(regimes), "--devices", options.devices, "--sessions",
+         options.sessions, "--budget", options.budget, "-q", "-o", str(path)],
+        stdout=subprocess.DEVNULL, check=False,
+    )  # fmt: skip
+    seconds = (time.monotonic() - began) / len(regimes)
+    told = subprocess.run([*COMMAND, "report", str(path), "--format", "json"], capture_output=True, check=True)
+    found = []
+    for one in json.loads(told.stdout)["break_even"]:
+        forms = _forms(store.load(path), one)
+        name = f"{op}/{one['regime']}"
+        if one["verdict"] != "at" or forms is None:
+            why = one.get("reason") or "no fresh timings"
+            print(f"{name}: {one['verdict']} ({why}): nothing to sweep around", file=sys.stderr)
+            continue
+        found.append(Found(op, one["regime"], one["n"], one["lo"], one["hi"], forms, seconds))
+    return found
+
+
+def _forms(run: Run, row: dict[str, Any]) -> tuple[str, str] | None:
+    """The forms of the CPU and of the device that the fresh timings of a curve compare."""
+    fresh = [
+        o.case
+        for o in run.outcomes
+        if isinstance(o, Measurement) and any(b.phase == "estimate" for b in o.blocks)
+    ]
+    theirs = {c.form for c in fresh if (c.device_id, c.regime_id) == (row["device_id"], row["regime"])}
+    ours = {c.form for c in fresh if c.device_id == row["baseline_id"]}
+    return (min(ours), min(theirs)) if ours and theirs else None
+
+
+def sweep(
+    found: Found, options: argparse.Namespace, out: Path
+) -> tuple[threshold.Crossing | None, float, int, float]:
+    """The crossing by a dense sweep, the last change of side of its medians, its sizes, and its seconds."""
+    cpu, gpu = options.devices.split(",")
+    granule = kernels.load(found.op).sizes.granule
+    steps = round(options.octaves * STEPS)
+    exact = [found.n * 2 ** (i / STEPS) for i in range(-steps, steps + 1)]
+    sizes = sorted({max(granule, round(n / granule) * granule) for n in exact})
+    base = f"{found.op}/*/float32/{found.forms[0]}/resident@{cpu}"
+    case = f"{found.op}/*/float32/{found.forms[1]}/{found.regime}@{gpu}"
+    path = out / f"sweep-{found.op}-{found.regime}.json"
+    began = time.monotonic()
+    subprocess.run(
+        [*COMMAND, "run", "--ops", found.op, "--sizes", ",".join(map(str, sizes)), "--devices", options.devices,
+         "--regimes", f"resident,{found.regime}", *SWEEP, "--filter", base, "--filter", case, "-q", "-o", str(path)],
+        stdout=subprocess.DEVNULL, check=False,
+    )  # fmt: skip
+    seconds = time.monotonic() - began
+    timings = _timings(store.load(path), cpu)
+    ratios = {
+        n: stats.median(a) / stats.median(b) for n, ((a, b),) in ((n, s.values()) for n, s in timings.items())
+    }
+    last = stats.last_crossing(
+        [math.log(n) for n in sorted(ratios)], [math.log(ratios[n]) for n in sorted(ratios)]
+    )
+    return threshold.crossing(timings, seed=1), math.exp(last or 0.0), len(sizes), seconds
+
+
+def _timings(run: Run, cpu: str) -> dict[int, dict[int, threshold.Sides]]:
+    sides: dict[int, dict[bool, list[float]]] = {}
+    for outcome in run.outcomes:
+        if isinstance(outcome, Measurement):
+            kept = [value for block in outcome.blocks for value in kept_samples(block)]
+            sides.setdefault(outcome.case.params["n"], {})[outcome.case.device_id == cpu] = kept
+    return {
+        n: {0: (pair[True], pair[False])} for n, pair in sides.items() if len(pair) == 2 and all(pair.values())
+    }
+
+
+def row(found: Found, dense: threshold.Crossing | None, last: float, sizes: int, seconds: float) -> str:
+    """One line of the table. The whole ladder in steps of 1/64 octave is computed from the time of a size."""
+    ladder = kernels.load(found.op).sizes
+    whole_s = seconds / sizes * STEPS * math.log2(ladder.high / ladder.low)
+    name = f"{found.op}, {found.regime}"
+    ours = f"{found.n:.0f} [{found.low:.0f}, {found.high:.0f}]"
+    if dense is None:
+        theirs, inside = "none", "-"
+    else:
+        ends = ", ".join("open" if end is None else f"{end:.0f}" for end in (dense.low, dense.high))
+        theirs, inside = f"{dense.n:.0f} [{ends}]", "yes" if found.low <= dense.n <= found.high else "no"
+    shares = f"1/{seconds / found.seconds:.1f} | 1/{whole_s / found.seconds:.0f}"
+    took = f"{found.seconds:.0f} s | {seconds:.0f} s"
+    return f"| {name} | {ours} | {theirs} | {last:.0f} | {inside} | {took} | {shares} |"
+
+
+if __name__ == "__main__":
+    main()
