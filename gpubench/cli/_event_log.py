@@ -9,11 +9,11 @@ from typing import IO
 
 import msgspec
 
-from gpubench import report
 from gpubench.errors import GpubenchError
 from gpubench.measure.events import CaseDone, CaseStarted, Event, RunStarted, Sink, Warned
 from gpubench.measure.recorder import Save
 from gpubench.model.result import Measurement, Outcome, Run
+from gpubench.report.analysis import Analysis
 from gpubench.report.analysis.estimate import case_result, device_kind
 from gpubench.report.analysis.findings import stored_finding
 from gpubench.report.formats import _events as lines
@@ -70,10 +70,9 @@ class EventLog:
 
         return seen
 
-    def finish(self, finished: Run) -> None:
+    def finish(self, analysis: Analysis) -> None:
         """Write what is not told yet, the conclusions and the end, from the run as its file has it; then close."""
         if self._streams:
-            [analysis] = report.analysed([finished])
             for row in analysis.cases:
                 self._tell(lines.case_complete(row))
             for line in lines.conclusions(analysis):

@@ -23,6 +23,7 @@ def run(
     dtypes: options.Dtypes = "float32",
     backends: options.Backends = "auto",
     devices: options.Devices = None,
+    mode: options.Mode = None,
     allow_software: options.AllowSoftware = False,
     forms: options.Forms = None,
     variant: options.Variant = None,
@@ -92,7 +93,7 @@ def run(
         _run_output.require_text(option, texts or [])
     typed = _run_request.Typed(
         ops=ops, sizes=sizes, params=params, dtypes=dtypes, backends=backends, devices=devices,
-        allow_software=allow_software, forms=forms, variant=variant, allow_tf32=allow_tf32,
+        mode=mode, allow_software=allow_software, forms=forms, variant=variant, allow_tf32=allow_tf32,
         no_autotune=no_autotune, regimes=regimes, calls=calls, threads=threads, filter=filter, skip=skip,
         check_only=check_only, quick=quick, rigorous=rigorous, sessions=sessions, min_samples=min_samples,
         max_samples=max_samples, max_time=max_time, precision=precision, case_timeout=case_timeout,
@@ -122,7 +123,7 @@ def run(
     stored = _run_output.as_stored(finished)
     analyses = report.analysed([stored], demands=demands)
     stored, analyses = _run_output.gated(stored, analyses, saver)
-    events.finish(stored)
+    events.finish(analyses[0])
     _run_output.deliver(stored, analyses, outputs, look, told)
     _plots.write(analyses, plots, plot_format, look.sections, time_unit)
     told.tell_reports(
