@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -43,12 +44,26 @@ def ops(
     from gpubench import kernels
 
     found = [kernels.load(name) for members in kernels.groups().values() for name in members]
+    found += _foreign()
     if format == "json":
         typer.echo(_json(found))
         return
     rows = [_HEADER, *(_row(op) for op in found)]
     rows.append(_preset())
     typer.echo(_markdown(rows) if format == "markdown" else _table(rows))
+
+
+def _foreign() -> list[Op]:
+    """The ops of installed packages, by group; one that cannot be loaded is told on stderr."""
+    from gpubench import kernels
+
+    found = []
+    for name in kernels.foreign():
+        try:
+            found.append(kernels.load(name))
+        except Exception as error:  # a foreign module may raise anything, and costs its own row only
+            print(f"the op {name} of another package cannot be loaded: {error}", file=sys.stderr)
+    return sorted(found, key=lambda op: (op.group, op.name))
 
 
 def _preset() -> tuple[str, ...]:

@@ -1,0 +1,30 @@
+"""The pages build as a site, without a warning: no broken anchor, nothing that the theme cannot show."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_site_builds_strictly(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path / "site")],
+        cwd=ROOT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    pages = {path.parent.name or "index" for path in (tmp_path / "site").rglob("index.html")}
+    assert {"troubleshooting", "measuring", "cli", "reading-the-report"} <= pages
+    front = (tmp_path / "site" / "index.html").read_text(encoding="utf-8")
+    for page in ("troubleshooting", "extending", "comparing"):
+        assert f'href="{page}/"' in front
+
+
+def test_the_front_page_leads_everywhere() -> None:
+    front = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
+    linked = [page.name for page in (ROOT / "docs").glob("*.md") if f"]({page.name})" in front]
+    apart = {"index.md", "architecture.md"}
+    missing = {page.name for page in (ROOT / "docs").glob("*.md")} - set(linked) - apart
+    assert not missing, f"docs/index.md has no line for {sorted(missing)}"
