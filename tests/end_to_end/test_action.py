@@ -1,0 +1,270 @@
+"""The composite action and the example workflow: their steps, executed as shell with the environment of a runner.
+
+Python's `venv` and `pip` are stand-ins that note what is installed where; everything else is the real thing: bash as
+the runner calls it, git with a remote, and gpubench on a scripted device that the new version makes slower.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+EXPRESSION = re.compile(r"\$\{\{\s*([^}]+?)\s*\}\}")
+# `python -m venv DIR` gives DIR a python whose pip only writes down what it is asked for, and the gpubench of the side.
+PYTHON = """#!/bin/sh
+set -eu
+[ "$1 $2" = "-m venv" ]
+mkdir -p "$3/bin"
+printf '#!/bin/sh\\nprintf "%%s|%%s|%%s\\\\n" "{side}" "$(pwd -P)" "$*" >>"$PIP_LOG"\\n' | sed "s|{side}|$(basename "$3")|" >"$3/bin/python"
+printf '#!/bin/sh\\nif [ {side} = new ]; then export GPUBENCH_FAKE_SLOWER="$NEW_SLOWER"; fi\\nexec "$REAL_PYTHON" -m gpubench "$@"\\n' \\
+    | sed "s|{side}|$(basename "$3")|" >"$3/bin/gpubench"
+chmod +x "$3/bin/python" "$3/bin/gpubench"
+"""
+
+
+def load(name: str) -> dict[str, Any]:
+    found: dict[str, Any] = yaml.safe_load((ROOT / name).read_text(encoding="utf-8"))
+    return found
+
+
+class Runner:
+    """A job on a runner: the folders, the files that steps append to, and the action's steps one after the other."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.workspace, self.temp = folder / "a workspace", folder / "temp"
+        self.temp.mkdir()
+        self.summary = folder / "summary.md"
+        self.outputs: dict[str, dict[str, str]] = {}
+        self.log = ""
+        python = folder / "python3"
+        python.write_text(PYTHON)
+        python.chmod(0o755)
+        self.python = str(python)
+        self._repository()
+
+    def _repository(self) -> None:
+        """The checkout of a pull request whose target is the branch `main` of its remote."""
+
+        def git(*words: str, cwd: Path = self.folder) -> None:
+            name = ["-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "init.defaultBranch=main"]
+            subprocess.run(["git", *name, *words], cwd=cwd, check=True, capture_output=True)
+
+        git("init", "--bare", "origin.git")
+        git("clone", "origin.git", "a workspace")
+        for version in ("base", "new"):
+            (self.workspace / "version").write_text(version)
+            git("add", "version", cwd=self.workspace)
+            git("commit", "-m", version, cwd=self.workspace)
+            if version == "base":
+                git("push", "origin", "HEAD:main", cwd=self.workspace)
+
+    def act(self, *, slower: float = 1.0, only: str | None = None, **inputs: str) -> int:
+        """Every step of the action (or `only` one), as long as they succeed; the exit code of the last one."""
+        action = load("action.yml")
+        values = {name: row["default"] for name, row in action["inputs"].items()}
+        given = {name.replace("_", "-"): value for name, value in inputs.items()}
+        assert given.keys() <= values.keys()
+        values |= {"python": self.python, **given}
+        for step in action["runs"]["steps"]:
+            if only not in (None, step["id"]):
+                continue
+            code = self._step(step, values, {"NEW_SLOWER": str(slower)})
+            if code:
+                return code
+        return 0
+
+    def _step(self, step: Mapping[str, Any], inputs: Mapping[str, str], more: Mapping[str, str]) -> int:
+        assert step["shell"] == "bash"
+        script, output = self.folder / "step.sh", self.folder / f"output-{step['id']}"
+        script.write_text(step["run"])
+        output.write_text("")
+        self.summary.touch()
+        environ = {
+            "PATH": os.environ["PATH"], "HOME": str(self.folder), "CI": "true", "GITHUB_ACTIONS": "true",
+            "GITHUB_OUTPUT": str(output), "GITHUB_STEP_SUMMARY": str(self.summary), "RUNNER_TEMP": str(self.temp),
+            "GITHUB_WORKSPACE": str(self.workspace), "REAL_PYTHON": sys.executable, "PYTHONPATH": str(ROOT),
+            "PIP_LOG": str(self.folder / "pip.log"), **more,
+            **{name: self._filled(text, inputs) for name, text in step["env"].items()},
+        }  # fmt: skip
+        ended = subprocess.run(
+            ["bash", "--noprofile", "--norc", "-e", "-o", "pipefail", str(script)],
+            cwd=self.workspace, env=environ, capture_output=True, text=True, timeout=100, check=False,
+        )  # fmt: skip
+        self.log += ended.stdout + ended.stderr
+        lines = output.read_text().splitlines()
+        self.outputs[step["id"]] = dict(line.split("=", 1) for line in lines)
+        return ended.returncode
+
+    def _filled(self, text: str, inputs: Mapping[str, str]) -> str:
+        known = {f"inputs.{name}": value for name, value in inputs.items()}
+        known |= {
+            f"steps.{step}.outputs.{name}": text
+            for step, rows in self.outputs.items()
+            for name, text in rows.items()
+        }
+        return EXPRESSION.sub(lambda found: {**known, "github.action_path": str(ROOT)}[found[1]], text)
+
+    @property
+    def kept(self) -> Path:
+        """Where the results of this use of the action lie."""
+        return Path(self.outputs["install"]["folder"])
+
+    @property
+    def installed(self) -> list[tuple[str, str, str]]:
+        """(side, folder, words of pip) in order."""
+        lines = (self.folder / "pip.log").read_text().splitlines()
+        return [tuple(line.split("|")) for line in lines]  # type: ignore[misc]
+
+
+@pytest.fixture
+def runner(tmp_path: Path) -> Runner:
+    return Runner(tmp_path)
+
+
+SMALL = {"ops": "add,relu", "sizes": "1k relu=4k", "args": "--devices fake:cpu --max-time 20ms --min-samples 7"}
+CASE = "relu/n=4096/float32/library/resident@fake:cpu"
+
+
+def test_a_slower_version_fails_the_job_and_says_so_everywhere(runner: Runner) -> None:
+    assert runner.act(**SMALL, packages=".", base_ref="main", slower=1.3) == 3, runner.log
+    assert runner.outputs["judge"] == {
+        "verdict": "slower", "slower": "2", "faster": "0", "unsure": "0", "exit-code": "3",
+        "result-file": str(runner.kept / "new.json"),
+    }  # fmt: skip
+    assert (
+        f"::error title=gpubench::slower: FAILED by add/n=1024/float32/library/resident@fake:cpu, {CASE}"
+        in runner.log
+    )
+    summary = runner.summary.read_text(encoding="utf-8")
+    assert summary.startswith("## gpubench compare\n")
+    assert "not-interleaved" not in summary, "both versions took turns"
+    comment = (runner.kept / "comment.md").read_text(encoding="utf-8")
+    assert comment.startswith("<!-- gpubench:gpubench -->\n")
+    assert runner.installed == [
+        ("new", str(runner.workspace), f"-m pip install --quiet {ROOT}"),
+        ("new", str(runner.workspace), "-m pip install --quiet ."),
+        ("base", str(runner.workspace), f"-m pip install --quiet {ROOT}"),
+        ("base", str(runner.kept / "base-tree"), "-m pip install --quiet ."),
+    ]
+    assert (runner.kept / "base-tree" / "version").read_text() == "base"
+
+
+def test_an_unchanged_version_passes(runner: Runner) -> None:
+    assert runner.act(**SMALL, packages="-r requirements.txt", base_ref="main") == 0, runner.log
+    assert (runner.outputs["judge"]["verdict"], runner.outputs["judge"]["exit-code"]) == ("ok", "0")
+    assert "::error" not in runner.log
+    assert [words for _, _, words in runner.installed][1] == "-m pip install --quiet -r requirements.txt"
+
+
+def test_a_base_file_stands_in_for_a_ref(runner: Runner) -> None:
+    assert runner.act(**SMALL, extras="cuda12") == 0, runner.log
+    assert runner.installed == [("new", str(runner.workspace), f"-m pip install --quiet {ROOT}[cuda12]")]
+    kept = runner.workspace / "base of ours.json"
+    (runner.kept / "new.json").rename(kept)
+    assert runner.act(**SMALL, base_file=kept.name, slower=1.3) == 3, runner.log
+    assert runner.outputs["judge"]["verdict"] == "slower"
+    assert "not-interleaved" in runner.summary.read_text(encoding="utf-8")
+    assert runner.act(only="judge", threshold="50") == 0, runner.log
+    assert runner.act(only="judge", compare_args="--advisory --ignore relu") == 0, runner.log
+    assert (runner.outputs["judge"]["verdict"], runner.outputs["judge"]["slower"]) == ("slower", "1")
+
+
+def test_without_a_base_it_reports_and_its_gates_count(runner: Runner) -> None:
+    words = {**SMALL, "args": "--devices fake:cpu,fake:gpu --max-time 20ms", "sessions": "1"}
+    assert runner.act(**words, compare_args="--min-speedup relu=1000") == 3, runner.log
+    assert runner.outputs["judge"]["verdict"] == "failed"
+    assert "## gpubench report" in runner.summary.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("inputs", "code", "told"),
+    [
+        ({"base_ref": "main"}, 2, "base-ref needs packages"),
+        ({"base_ref": "main", "base_file": "x.json", "packages": "."}, 2, "leave one of them out"),
+        ({"base_file": "absent.json"}, 1, "absent.json"), ({"ops": "adds"}, 2, "did you mean 'add'?"),
+        ({"base_ref": "absent", "packages": "."}, 128, "absent"),
+        ({"ops": '$(touch "$RUNNER_TEMP/evil")'}, 2, "there is no"), ({"args": "; touch evil"}, 2, "unexpected"),
+    ],
+)  # fmt: skip
+def test_bad_inputs_end_the_job_at_once(runner: Runner, inputs: dict[str, str], code: int, told: str) -> None:
+    assert runner.act(**{**SMALL, **inputs}) == code, runner.log
+    assert told in runner.log
+    assert "judge" not in runner.outputs
+    assert not list(runner.folder.rglob("evil")), "an input is never executed"
+
+
+def test_the_action_has_the_shape_that_github_wants() -> None:
+    action = load("action.yml")
+    assert action.keys() == {"name", "description", "branding", "inputs", "outputs", "runs"}
+    assert action["branding"]["color"] in {
+        "white",
+        "yellow",
+        "blue",
+        "green",
+        "orange",
+        "red",
+        "purple",
+        "gray-dark",
+    }
+    for row in action["inputs"].values():
+        assert row.keys() == {"description", "default"}
+        assert all(isinstance(value, str) for value in row.values())
+    steps = action["runs"]["steps"]
+    assert (action["runs"].keys(), action["runs"]["using"]) == ({"using", "steps"}, "composite")
+    assert all(step.keys() == {"id", "name", "shell", "env", "run"} for step in steps)
+    ids = [step["id"] for step in steps]
+    assert len(set(ids)) == len(ids)
+    for row in action["outputs"].values():
+        assert row.keys() == {"description", "value"}
+        for expression in EXPRESSION.findall(row["value"]):
+            assert expression.split(".")[1] in ids
+    used = {found for step in steps for text in step["env"].values() for found in EXPRESSION.findall(text)}
+    others = {"github.action_path", "steps.install.outputs.folder"}
+    assert used == {f"inputs.{name}" for name in action["inputs"]} | others
+    # Whatever a pull request may choose reaches the shell as a variable, never as a piece of the script.
+    assert not [step["id"] for step in steps if EXPRESSION.search(step["run"])]
+
+
+def test_the_example_workflow_fits_the_action() -> None:
+    action, workflow = load("action.yml"), load("examples/github-workflow.yml")
+    steps = workflow["jobs"]["compare"]["steps"]
+    ours = next(step for step in steps if step.get("id") == "gpubench")
+    assert ours["with"].keys() <= action["inputs"].keys()
+    used = set(EXPRESSION.findall((ROOT / "examples/github-workflow.yml").read_text()))
+    outputs = {name.split(".")[3] for name in used if name.startswith("steps.gpubench.outputs.")}
+    assert outputs <= action["outputs"].keys()
+
+
+def test_the_example_workflow_writes_and_finds_its_comment(tmp_path: Path) -> None:
+    """The last step with a `gh` that notes what it is called with and answers as GitHub does."""
+    steps = load("examples/github-workflow.yml")["jobs"]["compare"]["steps"]
+    (step,) = [step for step in steps if "comment" in step.get("name", "")]
+    gh = tmp_path / "gh"
+    gh.write_text('#!/bin/sh\necho "$*" >>"$GH_LOG"\ncase "$*" in *--paginate*) printf "%s" "$KNOWN";; esac\n')
+    gh.chmod(0o755)
+    (tmp_path / "comment.md").write_text("<!-- gpubench:gpubench -->\n")
+    for known, wanted in (
+        ("", "--method POST repos/o/r/issues/7/comments"),
+        ("42\n43\n", "--method PATCH repos/o/r/issues/comments/42"),
+    ):
+        log = tmp_path / f"log{len(known)}"
+        environ = {
+            "PATH": f"{tmp_path}:{os.environ['PATH']}", "GH_LOG": str(log), "KNOWN": known, "GITHUB_REPOSITORY": "o/r",
+            "PULL_REQUEST": "7", "COMMENT": str(tmp_path / "comment.md"),
+        }  # fmt: skip
+        subprocess.run(
+            ["bash", "--noprofile", "--norc", "-e", "-o", "pipefail", "-c", step["run"]],
+            env=environ,
+            check=True,
+        )
+        assert wanted in log.read_text().splitlines()[-1]
