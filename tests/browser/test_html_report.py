@@ -114,7 +114,7 @@ def test_the_toggles_choose_what_charts_and_tables_show(opened):
     choose(page, lambda: page.get_by_label("Operation").select_option("relu float32"))
     assert page.get_by_role("status").inner_text() == "The charts show relu float32."
     assert {row[3] for row in rows(page, "time")} == {"65536", "1Mi", "16Mi"}
-    choose(page, lambda: page.get_by_label("Size of the samples").select_option("65536"))
+    choose(page, lambda: page.get_by_label("Size", exact=True).select_option("65536"))
     assert {row[3] for row in rows(page, "samples")} == {"65536"}
 
 

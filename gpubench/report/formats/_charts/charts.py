@@ -11,6 +11,7 @@ from gpubench.report.formats._charts.rates import rate_chart
 from gpubench.report.formats._charts.roofs import roofline_chart
 from gpubench.report.formats._charts.samples import sample_chart
 from gpubench.report.formats._charts.speedups import speedup_chart
+from gpubench.report.formats._charts.splits import hybrid_chart
 from gpubench.report.formats._charts.times import time_chart
 from gpubench.report.formats._charts.types import Chart, ChartSet, Series
 
@@ -22,6 +23,7 @@ def chart_set(analysis: Analysis, sections: Sequence[str], unit: str) -> ChartSe
         ("speedup", lambda: speedup_chart(analysis, unit)),
         ("roofline", lambda: rate_chart(analysis)),
         ("roofline", lambda: roofline_chart(analysis)),
+        ("hybrid", lambda: hybrid_chart(analysis, unit)),
         ("anatomy", lambda: anatomy_chart(analysis, unit)),
         ("speedup", lambda: sample_chart(analysis, unit)),
     )

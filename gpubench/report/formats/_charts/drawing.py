@@ -39,7 +39,9 @@ def pictures(chart: Chart, series: Sequence[Series]) -> Iterator[tuple[str, Row]
         rows = (
             [row | {"chosen": True} for row in chart.rows[one.name]] if chart.by_dtype else chart.rows[one.name]
         )
-        yield name, drawn(msgspec.structs.replace(chart, rows={one.name: rows}), one, title=name)
+        spec = drawn(msgspec.structs.replace(chart, rows={one.name: rows}), one, title=name)
+        if spec["datasets"][ROWS]:
+            yield name, spec
 
 
 def svg(spec: Row) -> str:

@@ -10,17 +10,22 @@ from gpubench.report.formats._charts.rows import all_series, charted, common, de
 from gpubench.report.formats._charts.types import MARKS, Chart, Row, Rows
 from gpubench.report.formats._document import printable
 from gpubench.report.formats._numbers import share_text
-from gpubench.report.formats._roofline import largest
+from gpubench.report.formats._roofline import largest, roof_texts
 from gpubench.units import format_rate
 
 COLUMNS = (
     ("op", "op"), ("device", "device"), ("form", "form"), ("size", "n"), ("intensity_text", "FLOP per byte"),
     ("rate", "rate"), ("share", "of roof"), ("bound", "bound"), ("label", "label"),
 )  # fmt: skip
+ROOF_COLUMNS = (
+    ("device", "device"), ("memory", "memory roof"), ("compute", "compute roof"), ("ridge", "ridge, FLOP per byte"),
+    ("strength", "roof"),
+)  # fmt: skip
 X_TITLE, Y_TITLE = "FLOP per byte moved", "FLOP per second"
 CAPTION = (
     "The largest size of every op of this dtype, with resident data. The slope is the memory roof, the level the "
-    "compute roof, both measured in this run; a case can reach the lower of the two. Filled: the op chosen above."
+    "compute roof, both measured in this run; a case can reach the lower of the two. A dashed roof is of small sizes "
+    "alone and none yet. Filled: the op chosen above."
 )
 SPAN = 4.0  # how far the roofs reach beyond the cases and the ridge
 
@@ -75,8 +80,14 @@ def _line(roof: Roof, first: float, last: float) -> list[Row]:
     corners = [first, *([ridge] if ridge is not None and first < ridge < last else []), last]
     heights = [min(x * memory, compute) for x in corners]
     names = [printable(name) for name in roof.device_ids]
+    strength = "of small sizes: none yet" if roof.cache_sized or roof.small_matmul else "measured"
+    memory_text, compute_text, ridge_text = roof_texts(roof)
+    shared = {
+        "device": names[0], "devices": names, "strength": strength, "memory": memory_text, "compute": compute_text,
+        "ridge": ridge_text,
+    }  # fmt: skip
     return [
-        {"x": short(x), "value": short(y), "device": names[0], "devices": names, "order": i}
+        shared | {"x": short(x), "value": short(y), "order": i}
         for i, (x, y) in enumerate(zip(corners, heights, strict=True))
     ]
 
@@ -89,7 +100,21 @@ def _spec(analysis: Analysis) -> Row:
     line = (
         altair.Chart(axes.named(MARKS))
         .mark_line(strokeWidth=1.5)
-        .encode(x=x, y=axes.log_axis("value", Y_TITLE), color=axes.accent(names), order="order:Q")
+        .encode(
+            x=x,
+            y=axes.log_axis("value", Y_TITLE),
+            color=axes.accent(names),
+            order="order:Q",
+            strokeDash=altair.StrokeDash(
+                "strength:N",
+                legend=None,
+                scale=altair.Scale(
+                    domain=["measured", "of small sizes: none yet"],
+                    range=[[1, 0], [6, 4]],
+                ),
+            ),
+            tooltip=axes.tooltip(ROOF_COLUMNS),
+        )
     )
     points = (
         altair.Chart(axes.named())

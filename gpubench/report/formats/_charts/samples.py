@@ -15,8 +15,8 @@ COLUMNS = (
     ("outliers", "outliers"), ("label", "label"),
 )  # fmt: skip
 CAPTION = (
-    "Each tick is one sample, wall time of one call; a strip for each device and regime. The tall tick is the run "
-    "value. Outliers are kept."
+    "Each tick is one sample at the size chosen above, wall time of one call; a strip for each device and regime. The "
+    "tall tick is the run value. Outliers are kept."
 )
 STEP = 34
 

@@ -33,7 +33,7 @@ def _form(found: ChartSet, prefix: str) -> Element:
     ]
     if any(chart.one_size for chart in found.charts):
         sizes = [(str(n), str(n)) for n in chosen.sizes]
-        parts.append(_select("size", "Size of the samples", prefix, sizes, str(chosen.size)))
+        parts.append(_select("size", "Size", prefix, sizes, str(chosen.size)))
     if len(found.forms) > 1:
         forms = [("", "fastest"), *((name, name) for name in found.forms)]
         parts.append(_select("form", "Form", prefix, forms, ""))

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from xml.etree.ElementTree import Element, tostring
 
-from gpubench.report.formats._document import printable
+from gpubench.report.formats._visible import visible
 
 Content = Element | str | None
 
 
 def element(tag: str, attributes: Mapping[str, str] | None = None, *content: Content) -> Element:
-    """An element with its content in order; None is left out. Text loses control characters and marks that reorder."""
-    made = Element(tag, {name: printable(value) for name, value in (attributes or {}).items()})
+    """An element with its content in order; None is left out. Of text only what shows is kept."""
+    made = Element(tag, {name: visible(value) for name, value in (attributes or {}).items()})
     for part in content:
         if isinstance(part, str):
-            _append(made, _kept(part))
+            _append(made, visible(part))
         elif part is not None:
             made.append(part)
     return made
@@ -41,9 +41,3 @@ def _append(parent: Element, text: str) -> None:
         parent[-1].tail = (parent[-1].tail or "") + text
     else:
         parent.text = (parent.text or "") + text
-
-
-def _kept(text: str) -> str:
-    """`printable` keeps no outer spaces, and between words and elements they matter."""
-    lead, tail = " " * text.startswith(" "), " " * text.endswith(" ")
-    return lead + printable(text) + tail if text.strip() else " " * bool(text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from collections.abc import Sequence
 from importlib import resources
@@ -18,9 +19,11 @@ from gpubench.report.formats._html.controls import charts_section
 from gpubench.report.formats._html.elements import element, markup, verbatim
 from gpubench.report.formats._html.embedded import block, digest
 from gpubench.report.formats._html.tables import section, verdict
+from gpubench.report.formats._machines import overview
 from gpubench.report.formats._options import RenderOptions
-from gpubench.report.formats._text import document
+from gpubench.report.formats._text import GATES, document
 
+BEFORE_CHARTS = ("verdict", GATES, "breakeven", "reuse")  # short, and what a reader came for
 INSTALL = "pip install 'gpubench[plots]'"
 _NO_PLOTS = f"There are no charts in this page because the extra plots is not installed: {INSTALL}"
 _NO_SAMPLES = "The samples are not drawn: the page would have become too large. They are in the result file."
@@ -46,7 +49,7 @@ def page(analyses: Sequence[Analysis], options: RenderOptions, filling: Filling)
         "body", {},
         element("a", {"class": "skip", "href": "#main"}, "Skip to the report"),
         element("header", {}, element("h1", {}, "gpubench report")),
-        element("main", {"id": "main"}, *(
+        element("main", {"id": "main"}, *_together(analyses, options), *(
             _article(analysis, one, options, filling, f"r{i}-")
             for i, (analysis, one) in enumerate(zip(analyses, sets, strict=True))
         )),
@@ -84,6 +87,20 @@ def _head(analyses: Sequence[Analysis], scripts: str) -> Element:
     )  # fmt: skip
 
 
+def _together(analyses: Sequence[Analysis], options: RenderOptions) -> list[Element]:
+    """What several files say together: machines side by side, one machine over time."""
+    if len(analyses) < 2:
+        return []
+    report = overview(analyses, options)
+    parts = [section(part, name) for part, name in zip(report.sections, _ids(report, "all-"), strict=True)]
+    headings = [element("p", {}, line) for line in report.headings]
+    return [
+        element(
+            "article", {"aria-label": report.headings[0]}, element("div", {"class": "run"}, *headings), *parts
+        )
+    ]
+
+
 def _article(
     analysis: Analysis, charts: ChartSet | None, options: RenderOptions, filling: Filling, prefix: str
 ) -> Element:
@@ -96,7 +113,7 @@ def _article(
         if part.key == "verdict":
             parts.append(verdict(part, prefix))
             continue
-        if chart_part is not None and part.key != "breakeven":
+        if chart_part is not None and part.key not in BEFORE_CHARTS:
             parts.append(chart_part)
             chart_part = None
         # Below charts with their own tables the long table of the same numbers can wait.
@@ -180,6 +197,7 @@ def _charts(analysis: Analysis, options: RenderOptions, filling: Filling) -> Cha
     return msgspec.structs.replace(found, charts=kept)
 
 
+@functools.cache
 def _library() -> str:
     """The script that draws, as the extra `plots` brings it; the license goes with it."""
     import vl_convert

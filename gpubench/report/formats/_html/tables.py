@@ -6,8 +6,9 @@ import re
 from collections.abc import Sequence
 from xml.etree.ElementTree import Element
 
-from gpubench.report.formats._document import Cell, Column, Section, Table
+from gpubench.report.formats._document import Cell, Column, Picture, Section, Table
 from gpubench.report.formats._html.elements import Content, element
+from gpubench.report.formats._visible import visible
 
 WHOLE = 32  # characters of a cell up to which it is not broken
 _SIZE = re.compile(r"(n = \d+(?: \[[^\]]*\])?)")
@@ -16,7 +17,8 @@ _SIZE = re.compile(r"(n = \d+(?: \[[^\]]*\])?)")
 def section(part: Section, name: str, *, folded: bool = False) -> Element:
     """One section with its heading, of the id `name`; what is folded opens on demand."""
     heading = element("h2", {"id": f"{name}-title"}, part.title)
-    body = [*_lines(part.lines), *(table(item, part.title) for item in part.tables)]
+    tables = [table(item, part.title) for item in part.tables]
+    body = [*_lines(part.lines), *(_picture(item) for item in part.pictures), *tables]
     attributes = {"id": name, "aria-labelledby": f"{name}-title"}
     if part.folded or folded:
         return element("section", attributes, element("details", {}, element("summary", {}, heading), *body))
@@ -36,6 +38,13 @@ def verdict(part: Section, prefix: str) -> Element:
         "section", {"id": f"{prefix}verdict", "class": "verdict", "aria-labelledby": f"{prefix}verdict-title"},
         element("h2", {"id": f"{prefix}verdict-title"}, part.title), element("ul", {"class": size}, *sentences),
     )  # fmt: skip
+
+
+def _picture(found: Picture) -> Element:
+    text = "\n".join(row.text for row in found.rows)
+    drawing = element("pre", {"class": "scroll", "role": "img", "aria-label": found.title, "tabindex": "0"})
+    drawing.text = "\n".join(visible(line) for line in text.split("\n"))
+    return element("div", {"class": "table"}, element("p", {}, found.title), drawing)
 
 
 def _sizes_whole(text: str) -> list[Content]:

@@ -1,0 +1,195 @@
+"""Charts: the rows hold the numbers of the analysis, the specs compile, the pictures are drawn from them."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from xml.etree import ElementTree
+
+import pytest
+
+from gpubench import report
+from gpubench.report import plots
+from gpubench.report.analysis import analyse
+from gpubench.report.formats._charts import drawing
+from gpubench.report.formats._charts.charts import chart_set
+from gpubench.report.formats._charts.theme import DARK, LIGHT, theme
+from gpubench.report.formats._options import DEFAULT_SECTIONS
+from gpubench.store import save
+from tests.unit.report.builders import case, curve, measured, run_of
+from tests.unit.report.samples import cpu_run, full_run, hybrid_run, software_run
+
+RISING = {64: 0.25, 256: 0.5, 1024: 4.0, 4096: 9.0}
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def charts(run, sections=DEFAULT_SECTIONS):
+    found = chart_set(analyse(run), sections, "auto")
+    return found, {chart.id: chart for chart in found.charts}
+
+
+def test_every_case_with_an_estimate_is_a_point_of_the_time_chart():
+    analysis = analyse(full_run())
+    _, by_id = charts(full_run())
+    rows = [row for ours in by_id["time"].rows.values() for row in ours]
+    wanted = [row for row in analysis.cases if row.time is not None and row.case.group != "overhead"]
+    assert len(rows) == len(wanted)
+    assert {row["value"] for row in rows} == {float(f"{row.time.estimate:.5g}") for row in wanted}
+    assert all(row["low"] <= row["value"] <= row["high"] for row in rows)
+
+
+def test_the_fastest_form_is_marked_once():
+    _, by_id = charts(full_run())
+    for rows in by_id["time"].rows.values():
+        seen = [(row["n"], row["device"], row["regime"]) for row in rows if row["best"]]
+        assert len(seen) == len(set(seen)) > 0
+
+
+def test_speedups_share_their_baseline_and_break_evens_stand_at_one():
+    found, by_id = charts(run_of(curve(RISING)))
+    (analysis_row,) = analyse(run_of(curve(RISING))).break_even
+    assert found.chosen == "matmul float32"
+    rows = by_id["speedup"].rows["matmul float32"]
+    assert [row["value"] for row in rows] == pytest.approx(list(RISING.values()))
+    (mark,) = by_id["speedup"].marks["matmul float32"]
+    assert (mark["n"], mark["one"]) == (analysis_row.n, 1)
+    assert mark["low"] <= mark["n"] <= mark["high"]
+
+
+def test_the_parts_of_a_call_add_up_to_one():
+    _, by_id = charts(full_run())
+    bars: dict[str, float] = {}
+    for row in by_id["anatomy"].rows["matmul float32"]:
+        bars[row["bar"]] = bars.get(row["bar"], 0.0) + row["value"]
+    assert bars
+    assert list(bars.values()) == pytest.approx([1.0] * len(bars), abs=1e-3)
+
+
+def test_a_strip_holds_every_used_sample():
+    _, by_id = charts(run_of([measured(case(n=64), 1e-5, sessions=3)]))
+    (row,) = by_id["samples"].rows["matmul float32"]
+    assert len(row["value"]) == len(row["session"]) == 30
+    assert row["session"] == [0] * 10 + [1] * 10 + [2] * 10
+
+
+def test_throughput_is_told_in_the_unit_of_what_limits_it():
+    _, by_id = charts(full_run())
+    assert by_id["throughput"].params["matmul float32"] == {"unit": "FLOP/s"}
+    assert by_id["throughput"].params["relu float32"] == {"unit": "B/s"}
+    assert by_id["throughput"].marks["copy float32"], "the copy is the memory roof"
+
+
+def test_the_split_is_swept_from_the_cpu_alone_to_the_gpu_alone():
+    (split, *_) = analyse(hybrid_run()).hybrid
+    _, by_id = charts(hybrid_run())
+    rows = [row for ours in by_id["hybrid"].rows.values() for row in ours]
+    assert {0.0, 1.0, split.fraction} <= {row["x"] for row in rows}
+    mark = next(row for ours in by_id["hybrid"].marks.values() for row in ours)
+    assert mark["better"] == pytest.approx(mark["value"] * split.gain.estimate, rel=1e-3)
+
+
+def test_sections_choose_charts():
+    _, by_id = charts(full_run(), ("roofline",))
+    assert set(by_id) == {"throughput", "roofline"}
+    assert charts(run_of([]))[0].charts == ()
+    assert set(charts(cpu_run())[1]) == {"time", "throughput", "roofline", "samples"}
+
+
+@pytest.mark.parametrize("run", [full_run, cpu_run, software_run, hybrid_run])
+def test_every_spec_is_valid_and_draws(run):
+    """altair has checked it against Vega-Lite's schema; what it draws holds a mark for each row."""
+    found, by_id = charts(run())
+    for chart in by_id.values():
+        for _, spec in drawing.pictures(chart, found.series):
+            root = ElementTree.fromstring(drawing.svg(spec))
+            assert len(root.findall(f".//{SVG}path")) >= len(spec["datasets"]["rows"]), chart.id
+
+
+def test_a_spec_is_the_same_each_time_and_holds_no_data_of_its_own():
+    (one, first), (other, second) = charts(full_run()), charts(full_run())
+    assert one == other
+    for name, chart in first.items():
+        assert chart.spec == second[name].spec
+        assert "datasets" not in chart.spec
+        assert "matmul" not in str(chart.spec)
+
+
+def test_a_device_keeps_its_accent_in_all_charts():
+    found, by_id = charts(full_run())
+    names = [name for name, _ in found.devices]
+    assert names[0] == "numpy:0"
+    for chart in by_id.values():
+        for domain in re.findall(r"'color': {'field': 'device'.*?'domain': (\[.*?\])", str(chart.spec)):
+            assert domain == str(names)
+
+
+def _luminance(color):
+    parts = [int(color[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+@pytest.mark.parametrize(("colors", "background"), [(LIGHT, "#ffffff"), (DARK, "#14181d")])
+def test_accents_stand_out_from_the_background(colors, background):
+    """A contrast of 3 to 1, as WCAG 2.2 asks of what is drawn."""
+    for color in colors:
+        high, low = sorted((_luminance(color), _luminance(background)), reverse=True)
+        assert (high + 0.05) / (low + 0.05) >= 3, color
+    assert theme(dark=background != "#ffffff")["range"]["category"] == list(colors)
+
+
+def test_pictures_of_both_formats():
+    analyses = report.analysed([run_of(curve(RISING))])
+    names = {name for name, _ in plots.plots(analyses, "svg")}
+    assert {"time-matmul-float32.svg", "speedup-matmul-float32.svg", "roofline-float32.svg"} <= names
+    again = dict(plots.plots(analyses, "svg", sections=["speedup"]))
+    assert again == dict(plots.plots(analyses, "svg", sections=["speedup"]))
+    (picture, *_) = dict(plots.plots(analyses, "png", sections=["roofline"])).values()
+    assert picture.startswith(b"\x89PNG")
+    twice = {name for name, _ in plots.plots(analyses * 2, "svg", sections=["roofline"])}
+    assert "2-roofline-float32.svg" in twice
+
+
+def gpubench(*arguments, cwd, blocked=()):
+    """The program, where the modules `blocked` are not installed."""
+    code = (
+        f"import sys; sys.modules.update(dict.fromkeys({list(blocked)!r}))\n"
+        "from gpubench.cli import main; sys.exit(main())"
+    )
+    return subprocess.run(
+        [sys.executable, "-c", code, *arguments],
+        cwd=cwd, capture_output=True, text=True, check=False, timeout=60,
+        env={"HOME": str(cwd), "PATH": ""},
+    )  # fmt: skip
+
+
+def test_the_command_writes_pictures(tmp_path):
+    save(run_of(curve(RISING)), tmp_path / "run.json")
+    done = gpubench("report", "run.json", "--plots", "pictures", "--sections", "speedup", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    found = sorted(path.name for path in (tmp_path / "pictures").iterdir())
+    assert found == ["samples-matmul-float32.svg", "speedup-matmul-float32.svg", "time-matmul-float32.svg"]
+    assert done.stderr == "wrote 3 charts to pictures\n"
+    assert "Speedup" in done.stdout
+
+
+def test_the_command_without_the_extra_says_how_to_get_it(tmp_path):
+    save(run_of(curve(RISING)), tmp_path / "run.json")
+    done = gpubench("report", "run.json", "--plots", "pictures", cwd=tmp_path, blocked=["altair", "vl_convert"])
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.splitlines() == [
+        "error: --plots: charts cannot be drawn here",
+        "  why: the extra plots is not installed: no altair and no vl_convert",
+        "  fix: pip install 'gpubench[plots]'",
+    ]
+
+
+@pytest.mark.parametrize("command", [["report", "run.json"], ["run", "--ops", "add"]])
+def test_unknown_picture_formats_are_refused_before_anything_happens(tmp_path, command):
+    save(run_of(curve(RISING)), tmp_path / "run.json")
+    done = gpubench(*command, "--plots", "pictures", "--plot-format", "svgz", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "svg" in done.stderr.splitlines()[-1]
+    assert not (tmp_path / "pictures").exists()

@@ -1,0 +1,187 @@
+"""The HTML page as text: one file that asks for nothing, holds the result, and says hostile things harmlessly."""
+
+from __future__ import annotations
+
+import base64
+import functools
+import gzip
+import hashlib
+import re
+import sys
+from html.parser import HTMLParser
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpubench import store
+from gpubench.report import render
+from gpubench.report.formats import html_page
+from gpubench.report.formats._document import printable
+from gpubench.report.formats._html import elements
+from tests.unit.report.builders import CPU, GPU, case, curve, measured, run_of
+from tests.unit.report.samples import cpu_run, full_run
+
+VOID = {"meta", "link", "input", "br"}
+
+
+class Page(HTMLParser):
+    """Elements, attributes and texts; elements have to close in order."""
+
+    def __init__(self, text):
+        super().__init__(convert_charrefs=True)
+        self.elements, self.texts, self.open, self.blocks = [], [], [], {}
+        self.feed(text)
+        self.close()
+        assert not self.open
+
+    def handle_starttag(self, tag, attrs):
+        self.elements.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag):
+        assert self.open.pop()[0] == tag
+
+    def handle_data(self, data):
+        tag, attrs = self.open[-1] if self.open else ("", {})
+        if tag in ("script", "style"):
+            self.blocks[attrs.get("id") or tag] = self.blocks.get(attrs.get("id") or tag, "") + data
+        else:
+            self.texts.append(data)
+
+
+def embedded(page, name):
+    return gzip.decompress(base64.b64decode(page.blocks[name]))
+
+
+def test_nothing_is_fetched_from_anywhere():
+    page = Page(render([full_run()], "html"))
+    for tag, attributes in page.elements:
+        for name in ("src", "href", "srcset", "action", "data", "poster"):
+            assert attributes.get(name, "#").startswith(("#", "data:,")), (tag, attributes)
+    policy = next(a["content"] for _, a in page.elements if a.get("http-equiv") == "Content-Security-Policy")
+    assert policy.startswith("default-src 'none'; script-src 'sha256-")
+    assert "unsafe-eval" not in policy
+    for script in (page.blocks["script"], embedded(page, "library").decode()):
+        assert base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() in policy
+    assert "url(" not in page.blocks["style"]
+    assert "@import" not in page.blocks["style"]
+
+
+def test_the_result_travels_inside():
+    run = full_run()
+    page = Page(render([run], "html"))
+    assert embedded(page, "r0-result") == store.dumps(run)
+    assert store.loads(embedded(page, "r0-result"), "the page").id == run.id
+
+
+def test_the_same_file_gives_the_same_bytes():
+    assert render([full_run()], "html") == render([full_run()], "html")
+    outcomes = list(reversed(full_run().outcomes))
+    shuffled = msgspec.structs.replace(full_run(), outcomes=outcomes)
+
+    def without_result(run):
+        return re.sub(r'id="r0-result">[^<]*<', "", render([run], "html"))
+
+    assert without_result(shuffled) == without_result(full_run())
+
+
+def test_the_numbers_of_the_text_report_are_all_there():
+    page = " ".join(" ".join(Page(render([full_run()], "html")).texts).split())
+    cells = re.findall(r"\| ([^|]+?) (?=\|)", render([full_run()], "markdown"))
+    for text in {cell.replace("\\", "").replace("&gt;", ">").replace("&lt;", "<").strip() for cell in cells}:
+        assert re.fullmatch(r"[-: ]+", text) or text in page, text
+
+
+def test_the_license_of_what_draws_goes_with_it():
+    library = embedded(Page(render([full_run()], "html")), "library").decode()
+    assert library.startswith("/*\nVega, Vega-Lite")
+    assert "Redistribution and use in source and binary forms" in library
+
+
+def test_without_the_extra_there_are_tables_and_a_note(monkeypatch):
+    monkeypatch.setitem(sys.modules, "altair", None)
+    page = Page(render([full_run()], "html"))
+    assert any("pip install 'gpubench[plots]'" in text for text in page.texts)
+    assert "library" not in page.blocks
+    assert embedded(page, "r0-result")
+    assert sum(tag == "table" for tag, _ in page.elements) > 5
+
+
+def test_a_page_that_would_grow_too_large_leaves_out_samples_first_then_the_result(monkeypatch):
+    whole = len(render([full_run()], "html"))
+    sizes = []
+    for limit in (whole + 1, whole, whole // 2):
+        monkeypatch.setattr(html_page, "MAX_BYTES", limit)
+        page = Page(render([full_run()], "html"))
+        sizes.append(("r0-result" in page.blocks, any("samples" in a.get("id", "") for _, a in page.elements)))
+        told = " ".join(page.texts)
+        assert ("samples are not drawn" in told) == (not sizes[-1][1])
+        assert ("result is not in this page" in told) == (not sizes[-1][0])
+    assert sizes == [(True, True), (True, False), (False, False)]
+
+
+def test_a_large_run_stays_below_two_megabytes():
+    """1500 cases of 100 samples each: more than the largest result so far."""
+    outcomes = [
+        measured(case(op, n, form, device=device), n * 1e-9, sessions=1, factors=[1 + (i * n) % 97 / 1e4 for i in range(100)])
+        for op in ("matmul", "relu", "add")
+        for form in ("library", "tuned")
+        for device in ("numpy:0", "cupy:0")
+        for n in range(1000, 1125)
+    ]  # fmt: skip
+    text = render([run_of(outcomes, sessions=1)], "html")
+    assert len(text.encode()) < 2_000_000
+    assert Page(text).blocks["r0-result"]
+
+
+def test_ascii_writes_character_references():
+    named = msgspec.structs.replace(cpu_run(), label="naïve 🔥")
+    text = render([named], "html", ascii_only=True)
+    assert text.isascii()
+    assert any("naïve 🔥" in found for found in Page(text).texts)
+
+
+def named(name):
+    devices = (CPU, msgspec.structs.replace(GPU, name=name, driver=name))
+    return msgspec.structs.replace(run_of(curve({64: 0.25, 256: 4.0}, sessions=1), devices=devices), label=name)
+
+
+@functools.cache
+def tags_of_ours():
+    return frozenset(tag for tag, _ in Page(render([named("GPU")], "html")).elements)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.text(min_size=1, max_size=200)
+    | st.sampled_from(["</script>", "<!--", "]]>", "\"'`<>&", "\u202e", "&lt;"])
+)
+def test_any_name_stays_text(name):
+    page = Page(render([named(name)], "html"))
+    assert {tag for tag, _ in page.elements} <= tags_of_ours()
+    for _, attributes in page.elements:
+        assert not [key for key in attributes if key.startswith("on") or key == "style"]
+    whole = " ".join(" ".join(page.texts).split())
+    assert printable(name) in whole
+    assert all(letter.isprintable() or letter == "\n" for text in page.texts for letter in text)
+    assert store.loads(embedded(page, "r0-result"), "the page").label == name
+
+
+def test_a_script_that_would_end_its_element_is_refused():
+    for text in ("</script>", "a </SCRIPT >", "<!-- x"):
+        with pytest.raises(ValueError, match="would end or change"):
+            elements.verbatim("script", {}, text)
+
+
+def test_several_runs_stand_below_what_they_say_together():
+    other = msgspec.structs.replace(
+        full_run(), id="00000000-0000-4000-8000-000000000009", started_at="2026-02-02T00:00:00Z"
+    )
+    page = Page(render([full_run(), other], "html"))
+    names = [attributes["id"] for _, attributes in page.elements if "id" in attributes]
+    assert len(names) == len(set(names))
+    assert {"r0-verdict", "r1-verdict", "r0-result", "r1-result"} <= set(names)
+    assert any(name.startswith("all-") for name in names)
