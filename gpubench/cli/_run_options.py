@@ -42,13 +42,22 @@ Dtypes = Annotated[
     typer.Option("--dtypes", metavar="LIST", help="float64 float32 float16 bfloat16, short f64 f32 f16 bf16."),
 ]
 Backends = Annotated[
-    str, typer.Option("--backends", metavar="LIST", help="auto, or numpy cupy wgpu; `cupy?` may be absent.")
+    str, typer.Option("--backends", metavar="LIST", help="auto, or numpy cupy wgpu hybrid; `cupy?` may be absent.")
 ]
 Devices = Annotated[
     str | None, typer.Option("--devices", metavar="LIST", help="Device ids such as cupy:0.", show_default=False)
 ]
 AllowSoftware = Annotated[
     bool, typer.Option("--allow-software", help="Measure software adapters too; they never headline.")
+]
+Mode = Annotated[
+    str | None,
+    typer.Option(
+        "--mode",
+        metavar="cpu|gpu|hybrid|auto",
+        help="CPU alone; CPU and GPUs, which have to be there; also each op split over both; or what `detect` says.",
+        show_default=False,
+    ),
 ]
 Forms = Annotated[
     str | None,

@@ -10,13 +10,13 @@ from typing import Any
 import msgspec
 
 from gpubench import detect, kernels, selectors
-from gpubench.cli import _roofline, _run_warnings, _shapes
+from gpubench.cli import _mode, _roofline, _run_warnings, _shapes
 from gpubench.cli import _selection as words
 from gpubench.errors import UsageError
 from gpubench.measure import load, runner, targets
 from gpubench.measure.document import new_run
 from gpubench.measure.plan import Scope, Target
-from gpubench.measure.targets import Choice, Wish
+from gpubench.measure.targets import Choice
 from gpubench.model.case import Case
 from gpubench.model.op import Op
 from gpubench.model.result import Device, Selection, Settings
@@ -33,6 +33,7 @@ class Typed(msgspec.Struct, frozen=True, kw_only=True):
     backends: str = "auto"
     devices: str | None = None
     allow_software: bool = False
+    mode: str | None = None
     forms: str | None = None
     variant: list[str] | None = None
     allow_tf32: bool = False
@@ -77,12 +78,14 @@ def request(typed: Typed, *, began: float) -> runner.Request:
     declared = {name: kernels.load(name) for name in names}
     chosen = selection(typed, declared)
     how = settings(typed, chosen, declared)
-    wish = words.parse_wish(typed.backends, typed.devices, typed.allow_software)
+    wish = _mode.wished(
+        typed.mode, allow_software=typed.allow_software, named=typed.backends != "auto" or bool(typed.devices)
+    ) or words.parse_wish(typed.backends, typed.devices, typed.allow_software)
     keep = selectors.selection(typed.filter or [], typed.skip or [])
     context = pairs(typed.context or [])
     choice = targets.choose(wish, one_of_each=len(chosen.sizes) < len(names))
     found = on_devices(typed, chosen, how, choice, keep, context=context, began=began)
-    found = msgspec.structs.replace(found, required=_required(wish, choice))
+    found = msgspec.structs.replace(found, required=targets.required(wish, choice))
     if keep is not None and not any(workload.cases for workload in runner.planned(found)):
         raise UsageError(
             "empty-selection", "--filter and --skip leave no case to measure",
@@ -177,11 +180,6 @@ def _require_cpus(threads: int | None, usable: int | None) -> None:
             why="threads that take turns on a CPU make a slow baseline, and so a flattering speedup",
             hint="leave --threads out: it takes all usable CPUs; `gpubench detect` tells what limits them",
         )  # fmt: skip
-
-
-def _required(wish: Wish, choice: Choice) -> frozenset[str]:
-    named = {t.device.id for t in choice.targets if t.device.backend in wish.required}
-    return frozenset(named | set(wish.devices))
 
 
 def pairs(texts: list[str]) -> dict[str, str]:

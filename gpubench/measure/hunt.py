@@ -93,7 +93,7 @@ class Hunt:
                 continue
             elapsed = self._elapsed.get(curve.key, {})
             left = self._left_s() - until
-            fits = search.affordable(curve, n, self._times(curve), elapsed, self._settings.min_samples, left)
+            fits = search.affordable(curve, n, self.times(curve), elapsed, self._settings.min_samples, left)
             if fits is None:
                 return
             yield self._whole(curve, fits, device_clock=n == sizes[-1])
@@ -106,7 +106,7 @@ class Hunt:
             steps = []
             for place, curve in enumerate(curves):
                 done = self._settled.get(curve.key, set())
-                step = search.next_step(curve.ladder, self._times(curve), self._cpu, done)
+                step = search.next_step(curve.ladder, self.times(curve), self._cpu, done)
                 # A size that was tried and gave no time (it did not fit, say) gives none the second time either.
                 tried = self._elapsed.get(curve.key, {})
                 if (
@@ -120,7 +120,7 @@ class Hunt:
                 return
             _, place, n = max(steps)
             curve = curves[-place]
-            times = self._times(curve)
+            times = self.times(curve)
             aim = MAIN if n > max(times) else BISECT
             yield self._some(curve, n, search.contenders(times, n, self._cpu), aim)
 
@@ -143,7 +143,7 @@ class Hunt:
         todo = sorted(
             (cost, place, name)
             for place, curve in enumerate(self._curves)
-            for name in search.ratios(self._times(curve), self._cpu)
+            for name in search.ratios(self.times(curve), self._cpu)
             if (cost := self._least_s(curve, name)) is not None
         )
         for i, (_, place, name) in enumerate(todo):
@@ -158,7 +158,7 @@ class Hunt:
 
     def _least_s(self, curve: Series, name: Curve) -> float | None:
         """What the smallest estimate of a curve will take; None if it has no single bracket."""
-        ratios = search.ratios(self._times(curve), self._cpu)
+        ratios = search.ratios(self.times(curve), self._cpu)
         slots = windows.pair(self._samples(curve), name, self._cpu)
         if slots is None or name not in ratios or not search.settled(ratios[name]):
             return None
@@ -210,7 +210,7 @@ class Hunt:
 
     def _predicted_s(self, curve: Series, n: int) -> float:
         elapsed = self._elapsed.get(curve.key, {})
-        return search.predicted_seconds(curve, n, self._times(curve), elapsed, self._settings.min_samples)
+        return search.predicted_seconds(curve, n, self.times(curve), elapsed, self._settings.min_samples)
 
     def _estimate_s(self, curve: Series, slots: Sequence[Slot], samples: int) -> float:
         """Seconds for `samples` of each slot in a window: what a case took nearby, and the samples beyond those."""
@@ -248,7 +248,8 @@ class Hunt:
             self._known[curve.key] = windows.search_samples(self._recorder.outcomes, curve)
         return self._known[curve.key]
 
-    def _times(self, curve: Series) -> dict[int, dict[Slot, search.Span]]:
+    def times(self, curve: Series) -> dict[int, dict[Slot, search.Span]]:
+        """What the search knows of a curve: by size, then by form, device and regime."""
         return {
             n: {slot: _span(values) for slot, values in row.items()} for n, row in self._samples(curve).items()
         }

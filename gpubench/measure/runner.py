@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import msgspec
 
 from gpubench.errors import ExitCode
-from gpubench.measure import load, rounds, scratch, search, telemetry, windows
+from gpubench.measure import load, rounds, scratch, search, splits, telemetry, windows
 from gpubench.measure.aim import MAIN, Aim
 from gpubench.measure.ceiling_plan import asked
 from gpubench.measure.crew import Crew, DeviceGone
@@ -28,7 +28,7 @@ from gpubench.model.result import Planned, Run, RunWarning, SessionRecord, Setti
 
 # The search leaves this share of the budget for saving, closing workers and the report.
 SEARCH_SHARE = 0.95
-# Overheads come after the search, which can be cut short as they cannot: where there are some, it leaves them half.
+# Overheads and splits come after the search, which can be cut short: where there are some, it leaves them half.
 SHARE_BESIDE_OVERHEADS = 0.5
 # A session that others disturbed is repeated at most so often.
 REPEATS = 2
@@ -99,7 +99,7 @@ def planned(request: Request) -> list[Workload]:
     if request.sequel is not None:
         return list(request.sequel.workloads)
     searched = [
-        workload(curve, n, request.scope)
+        workload(curve, n, splits.alone(request.scope))
         for curve in _searched(request)
         if not curve.given
         for n in search.coarse_sizes(curve.ladder)
@@ -170,7 +170,7 @@ class _Runner:
         crew.open_all(self._kinds)
         crew.measure_ceilings(asked(planned(self.request), measured, self.settings, self.request.run.machine))
         self.recorder.session(crew.entered(record))
-        hunt = Hunt(_searched(self.request), self.request.scope, self.recorder, self._search_left_s)
+        hunt = Hunt(_searched(self.request), splits.alone(self.request.scope), self.recorder, self._search_left_s)
         for step in steps(index, hunt):
             if self._out_of_budget():
                 break
@@ -217,6 +217,7 @@ class _Runner:
         yield from self._each(self._shuffled(plain, index))
         if sequel is None or sequel.search:
             yield from self._searching(hunt)
+            yield from self._splits(hunt)
         # From small to large: what a budget cuts off are the gigabytes, which take the longest.
         yield from self._each(sorted(overheads, key=lambda item: item.n))
 
@@ -228,6 +229,14 @@ class _Runner:
             else:
                 self.progress.cases += sum(len(item.cases) for item in step.workloads)
             yield step
+
+    def _splits(self, hunt: Hunt) -> Iterator[Step]:
+        """Where a search found both sides near each other, what they do together."""
+        for curve in _searched(self.request):
+            found = splits.worth_trying(curve, hunt.times(curve), self._cpu, self.request.scope)
+            if not curve.given and found:
+                self._announce(found)
+                yield from self._each(found)
 
     def _again(self, index: int, hunt: Hunt) -> Iterator[Step]:
         """The plan once more, and fresh timings at the sizes that the first session chose for them."""
@@ -281,7 +290,7 @@ class _Runner:
         """The search may use the first session's share of the budget."""
         if self.settings.budget_s is None:
             return float("inf")
-        beside = any(item.op.overhead is not None for item in self._plan)
+        beside = any(item.op.overhead is not None for item in self._plan) or splits.asked(self.request.scope)
         share = SEARCH_SHARE * (SHARE_BESIDE_OVERHEADS if beside else 1.0)
         return share * self.settings.budget_s / max(self._sessions, 1) - (time.monotonic() - self.request.began)
 

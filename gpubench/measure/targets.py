@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -14,14 +14,19 @@ from gpubench.measure.devices import Listing, list_devices
 from gpubench.measure.plan import Target
 from gpubench.model.result import Device, RunWarning
 
+Mode = Literal["cpu", "gpu", "hybrid"]
+
 
 class Wish(msgspec.Struct, frozen=True):
-    """What the user asked for. `optional` backends (`cupy?`) may be absent; `devices` are ids."""
+    """What the user asked for. `optional` backends (`cupy?`) may be absent; `devices` are ids. A `mode` says which
+    sides are measured, and what it names has to be there, unless it is `lenient`."""
 
     required: tuple[str, ...] = ()
     optional: tuple[str, ...] = ()
     devices: tuple[str, ...] = ()
     allow_software: bool = False
+    mode: Mode | None = None
+    lenient: bool = False
 
     @property
     def auto(self) -> bool:
@@ -49,7 +54,7 @@ def choose(wish: Wish, *, one_of_each: bool = False) -> Choice:
     for sizes inside a budget has no time to measure eight equal GPUs.
     """
     named = [*wish.required, *wish.optional, *(d.partition(":")[0] for d in wish.devices)]
-    listings = list_devices(_unique(backends.usual() if wish.auto else named))
+    listings = list_devices(_unique(_of_mode(wish.mode) if wish.auto else named))
     warnings = []
     for listing in listings:
         if listing.reason is not None:
@@ -66,12 +71,62 @@ def choose(wish: Wish, *, one_of_each: bool = False) -> Choice:
         if all(target.device.id != device_id for target in targets):
             listing = next(x for x in listings if x.backend == device_id.partition(":")[0])
             raise _unavailable(f"there is no device {device_id}", listing)
+    if wish.mode is not None:
+        targets = _one_split_each(targets)
+        _require_mode(wish, targets, listings)
     warnings += _left_out(listings, targets)
     if one_of_each and not wish.devices:
         firsts = {(t.device.backend, t.device.name): t for t in reversed(targets)}
         warnings += [_twin(t.device) for t in targets if t not in firsts.values()]
         targets = [t for t in targets if t in firsts.values()]
     return Choice(tuple(targets), tuple(listings), tuple(warnings))
+
+
+def required(wish: Wish, choice: Choice) -> frozenset[str]:
+    """The devices that were asked for, by id, by backend or by a mode: none of them may fail to open."""
+    named = {t.device.id for t in choice.targets if t.device.backend in wish.required}
+    if wish.mode in ("gpu", "hybrid") and not wish.lenient:
+        named |= {t.device.id for t in choice.targets if _is_of(wish.mode, t.device)}
+    return frozenset(named | set(wish.devices))
+
+
+def _of_mode(mode: Mode | None) -> tuple[str, ...]:
+    """The backends to ask."""
+    if mode == "cpu":
+        return ("numpy",)
+    return (*backends.usual(), *(backends.COMPOSED if mode == "hybrid" else ()))
+
+
+def _one_split_each(targets: list[Target]) -> list[Target]:
+    """Of the splits those of the first backend that has any: the same GPU through another one is the same hardware."""
+    inner = [t.device.id.split(":")[1] for t in targets if t.device.backend in backends.COMPOSED]
+    return [
+        t for t in targets if t.device.backend not in backends.COMPOSED or t.device.id.split(":")[1] == inner[0]
+    ]
+
+
+def _is_of(mode: Mode, device: Device) -> bool:
+    """Whether a device is what the mode is about."""
+    return device.backend in backends.COMPOSED if mode == "hybrid" else device.kind != "cpu"
+
+
+def _require_mode(wish: Wish, targets: Sequence[Target], listings: Sequence[Listing]) -> None:
+    """Raises RequiredUnavailable if what the mode is about is not there."""
+    mode = wish.mode
+    if mode in (None, "cpu") or wish.lenient or any(_is_of(mode, t.device) for t in targets):
+        return
+    why = [
+        f"{x.backend}: {x.detail}"
+        for x in listings
+        if x.reason is not None and x.backend not in backends.COMPOSED
+    ]
+    if any(device.kind == "software" for listing in listings for device in listing.devices):
+        why.append("a software adapter is no GPU")
+    raise RequiredUnavailable(
+        "unavailable", f"--mode {mode}: there is no GPU that a backend can use",
+        why="; ".join(why) or "no backend lists one",
+        hint="`gpubench detect` tells what is missing; --allow-software admits adapters",
+    )  # fmt: skip
 
 
 def _twin(device: Device) -> RunWarning:

@@ -75,6 +75,11 @@ class Device(Record, frozen=True, kw_only=True):
     cache_bytes: int | None = None
     identity: Identity | None = None
 
+    @property
+    def composed(self) -> bool:
+        """Whether it is made of another backend's device and the CPU: `hybrid:cupy:0`."""
+        return self.id.count(":") > 1
+
 
 class Blas(Record, frozen=True, kw_only=True):
     """The BLAS that NumPy calls, as threadpoolctl names it."""

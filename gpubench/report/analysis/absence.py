@@ -19,7 +19,7 @@ def no_gpu(run: Run, cases: Sequence[CaseResult]) -> str:
     everything, cases = cases, [row for row in cases if row.case.group != GROUP]
     if not cases and any(row.time is not None for row in everything):
         return "Overheads were measured, and nothing that a CPU could do instead: there is no verdict."
-    software = sorted({device.name for device in run.devices if device.kind == "software"})
+    software = sorted({d.name for d in run.devices if d.kind == "software" and not d.composed})
     if any(row.device_kind == "software" and row.time is not None for row in cases):
         return (
             f"No GPU was measured: {', '.join(software) or 'the adapter'} is a software adapter, which runs on "

@@ -19,6 +19,8 @@ Unit = Literal["FLOP/s", "B/s"]
 def above_ceiling(run: Run, outcome: Measurement, kind: DeviceKind, seconds: float) -> str | None:
     """Which ceiling the case breaks at `seconds` a launch, with both numbers; None: none of them."""
     case = outcome.case
+    if case.shared_with is not None:
+        return None  # two devices together have no ceiling of their own
     device = next((device for device in run.devices if device.id == case.device_id), None)
     measured = list(_measured(run, case.device_id))
     told = device.theoretical if device is not None else None

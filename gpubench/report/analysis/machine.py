@@ -62,7 +62,7 @@ def _gpu_texts(run: Run) -> list[str]:
         found = list(dict.fromkeys(_named(device.name, device.memory_bytes) for device in gpus))
     counted = {text: found.count(text) for text in found}
     found = [text if count == 1 else f"{count} x {text}" for text, count in counted.items()]
-    software = {device.name for device in run.devices if device.kind == "software"}
+    software = {d.name for d in run.devices if d.kind == "software" and not d.composed}
     return found + [f"{name} (software, no GPU)" for name in sorted(software)]
 
 
