@@ -11,17 +11,9 @@ import sys
 import pytest
 
 SMALL = (
-    "run",
-    "--ops",
-    "relu",
-    "--sizes",
-    "1k,4k",
-    "--backends",
-    "fake,numpy",
-    "--max-time",
-    "20ms",
-    "--no-progress",
-)
+    "run", "--ops", "relu", "--sizes", "1k", "--devices", "fake:gpu,numpy:0", "--regimes", "resident", "--max-time", "20ms",
+    "--min-samples", "5", "--no-progress",
+)  # fmt: skip
 
 
 def events(text):
@@ -58,11 +50,11 @@ def test_events_come_while_the_run_goes_on(tmp_path, cache_folder):
         "gpubench",
         *SMALL,
         "--max-time",
-        "2s",
-        "--precision",
-        "0.001",
+        "1s",
         "--min-samples",
         "50",
+        "--precision",
+        "0.001",
     ]
     run = subprocess.Popen(
         [*command, "--no-save", "--format", "jsonl"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,

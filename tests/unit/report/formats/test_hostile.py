@@ -28,6 +28,7 @@ from tests.unit.report.formats.hostile import NAMES, TEXTS, hostile_run
 from tests.unit.report.sides import pair
 
 EVERY_NAME = list(NAMES)
+TEXT_FORMATS = [name for name in FORMATS if name != "html"]
 TOOLS = {"gha-smaller", "gha-bigger", "bmf", "pytest-benchmark", "hyperfine", "google-benchmark"}
 # Tags that our Markdown has of its own.
 OURS = re.compile(r"</?(?:details|summary|sub)>|<br>|<!-- gpubench:[\w.-]* -->")
@@ -126,7 +127,7 @@ def safe_report(name, text, run):
         json.loads(text)
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", TEXT_FORMATS)
 @settings(max_examples=40)
 @example(EVERY_NAME)
 @given(st.lists(TEXTS, min_size=1, max_size=30))
@@ -135,7 +136,15 @@ def test_reports(name, texts):
     safe_report(name, render([run], name, sections=SECTIONS), run)
 
 
-@pytest.mark.parametrize("name", [name for name in FORMATS if name != "html"])
+@settings(max_examples=5)  # a page takes half a second; tests/browser lets a browser open one
+@example(EVERY_NAME)
+@given(st.lists(TEXTS, min_size=1, max_size=30))
+def test_pages(texts):
+    run = hostile_run(texts)
+    safe_report("html", render([run], "html", sections=SECTIONS), run)
+
+
+@pytest.mark.parametrize("name", TEXT_FORMATS)
 @settings(max_examples=25)
 @given(TEXTS)
 def test_reports_of_a_file_with_forged_ids(name, text):
@@ -145,8 +154,8 @@ def test_reports_of_a_file_with_forged_ids(name, text):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_name_in_every_place(name):
-    for format in FORMATS:
-        run = hostile_run([name], ids=format != "html")
+    for format in TEXT_FORMATS:
+        run = hostile_run([name], ids=True)
         safe_report(format, render([run], format, sections=SECTIONS), run)
 
 
