@@ -13,14 +13,14 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple
 
+from gpubench.bootstrap import ALPHA as ALPHA
+from gpubench.bootstrap import binomial_tail as binomial_tail
+from gpubench.bootstrap import cluster_bootstrap, ratio_bootstrap
+from gpubench.bootstrap import median_distribution as median_distribution
+
 IntervalKind = Literal["bootstrap", "within-session"]
-Atoms = Sequence[tuple[float, float]]  # a discrete distribution: (value, probability)
 
 MIN_BOOTSTRAP_SESSIONS = 5
-ALPHA = 0.05
-# Atoms of a bootstrap distribution below this probability are dropped from ratios: n * m products stay few,
-# and what is lost is far below the 2.5 % that an interval's end has to resolve.
-NEGLIGIBLE = 1e-7
 
 
 class Interval(NamedTuple):
@@ -134,20 +134,6 @@ def _ranks(values: Sequence[float]) -> list[float]:
     return ranks
 
 
-def binomial_tail(n: int, p: float, m: int) -> float:
-    """P(X >= m) for X ~ Binomial(n, p)."""
-    if m <= 0 or p >= 1.0:
-        return 1.0
-    if m > n or p <= 0.0:
-        return 0.0
-    log_p, log_q, log_n = math.log(p), math.log1p(-p), math.lgamma(n + 1)
-    terms = (
-        math.exp(log_n - math.lgamma(j + 1) - math.lgamma(n - j + 1) + j * log_p + (n - j) * log_q)
-        for j in range(m, n + 1)
-    )
-    return min(1.0, math.fsum(terms))
-
-
 @functools.lru_cache(maxsize=512)
 def _median_rank(n: int) -> int:
     """The largest r with P(Binomial(n, 1/2) < r) <= 2.5 %, at least 1: the interval is [x_(r), x_(n+1-r)]."""
@@ -162,59 +148,6 @@ def median_interval(values: Sequence[float]) -> tuple[float, float]:
     ordered = sorted(values)
     rank = _median_rank(len(ordered))
     return ordered[rank - 1], ordered[-rank]
-
-
-@functools.lru_cache(maxsize=512)
-def _median_weights(n: int) -> tuple[float, ...]:
-    """Probability that the median of n draws with replacement from n ordered values is the i-th of them.
-
-    P(m-th smallest draw <= x_(i)) = P(Binomial(n, i/n) >= m). With even n the median lies between the two
-    middle draws; the mixture of both is used, which is a little wider and keeps the support at n values.
-    """
-    middles = {(n + 1) // 2, n // 2 + 1}
-    cumulated = [0.0]
-    for i in range(1, n + 1):
-        cumulated.append(sum(binomial_tail(n, i / n, m) for m in middles) / len(middles))
-    return tuple(high - low for low, high in itertools.pairwise(cumulated))
-
-
-def median_distribution(values: Sequence[float]) -> list[tuple[float, float]]:
-    """Bootstrap distribution of the median of one session, exactly: (value, probability), values ascending."""
-    return list(zip(sorted(values), _median_weights(len(values)), strict=True))
-
-
-@functools.lru_cache(maxsize=256)
-def _level(k: int, m: int, tail: float) -> float:
-    """The p at which P(Binomial(k, p) >= m) = tail, by bisection."""
-    low, high = 0.0, 1.0
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (middle, high) if binomial_tail(k, middle, m) < tail else (low, middle)
-    return high
-
-
-def cluster_bootstrap(distributions: Sequence[Atoms]) -> tuple[float, float]:
-    """Percentile interval of the median of k draws, each from the mixture of the k sessions' distributions.
-
-    This is the bootstrap that resamples sessions, then samples inside them, evaluated exactly: the m-th
-    smallest of k draws has distribution function P(Binomial(k, F) >= m). Even k takes the lower middle draw
-    for the low end and the upper one for the high end, which is slightly wide.
-    """
-    k = len(distributions)
-    atoms = sorted(atom for distribution in distributions for atom in distribution)
-    low_level = _level(k, (k + 1) // 2, ALPHA / 2)
-    high_level = _level(k, k // 2 + 1, 1 - ALPHA / 2)
-    return _quantile_of(atoms, low_level * k), _quantile_of(atoms, high_level * k)
-
-
-def _quantile_of(atoms: Atoms, mass: float) -> float:
-    """The smallest value at which the cumulated probability reaches `mass`; atoms sorted by value."""
-    cumulated = 0.0
-    for value, probability in atoms:
-        cumulated += probability
-        if cumulated >= mass - 1e-12:
-            return value
-    return atoms[-1][0]
 
 
 def run_interval(sessions: Sequence[Sequence[float]]) -> Interval:
@@ -235,18 +168,12 @@ def ratio_interval(pairs: Sequence[tuple[Sequence[float], Sequence[float]]]) -> 
     """
     estimate = geometric_median([median(base) / median(case) for base, case in pairs])
     if len(pairs) >= MIN_BOOTSTRAP_SESSIONS:
-        low, high = cluster_bootstrap([_ratio_distribution(base, case) for base, case in pairs])
+        low, high = ratio_bootstrap(pairs)
         return _around(low, estimate, high, "bootstrap")
     ends = [(median_interval(base), median_interval(case)) for base, case in pairs]
     low = min(base[0] / case[1] for base, case in ends)
     high = max(base[1] / case[0] for base, case in ends)
     return _around(low, estimate, high, "within-session")
-
-
-def _ratio_distribution(base: Sequence[float], case: Sequence[float]) -> list[tuple[float, float]]:
-    above = [atom for atom in median_distribution(base) if atom[1] > NEGLIGIBLE]
-    below = [atom for atom in median_distribution(case) if atom[1] > NEGLIGIBLE]
-    return [(x / y, p * q) for x, p in above for y, q in below]
 
 
 def _around(low: float, estimate: float, high: float, kind: IntervalKind) -> Interval:
