@@ -31,6 +31,7 @@ docs:
 	@sh scripts/setup.sh test
 	@.venv/bin/python scripts/write_cli_docs.py
 	@.venv/bin/python scripts/write_troubleshooting.py
+	@.venv/bin/python scripts/write_readme.py
 	@.venv/bin/python benchmarks/performance.py
 	@.venv/bin/python benchmarks/accuracy.py
 

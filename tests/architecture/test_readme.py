@@ -1,0 +1,45 @@
+"""What README.md shows is what the program prints of the result files that it names."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+
+def script():
+    spec = importlib.util.spec_from_file_location("write_readme", ROOT / "scripts" / "write_readme.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_blocks_are_fresh():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert len(re.findall(r"^<!-- gpubench report ", text, re.M)) >= 2
+    assert script().page(text) == text, "README.md is stale: make docs"
+
+
+def test_the_picture_is_fresh_and_asks_nobody_for_anything():
+    made = script()
+    drawn = made.PICTURE.read_text(encoding="utf-8")
+    assert made.picture() == drawn, "docs/images/terminal.svg is stale: make docs"
+    assert set(re.findall(r"https?://[^\"' )]+", drawn)) <= {
+        "http://www.w3.org/2000/svg",
+        "https://www.textualize.io",
+    }
+    assert "<script" not in drawn
+    assert len(drawn) < 100_000
+
+
+def test_every_picture_is_there_and_has_words():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    pictures = re.findall(r"!\[([^\]]*)\]\(([^)]+)\)", text)
+    assert pictures
+    for words, place in pictures:
+        assert len(words) > 20
+        assert (ROOT / place).exists()
