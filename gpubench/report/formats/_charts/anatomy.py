@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 from gpubench.report.analysis.anatomy import PARTS
 from gpubench.report.analysis.types import Analysis
 from gpubench.report.formats._charts import axes
@@ -52,6 +54,7 @@ def _rows(analysis: Analysis, unit: str) -> Rows:
     return found
 
 
+@functools.cache
 def _spec() -> Row:
     import altair
 

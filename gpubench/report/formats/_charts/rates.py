@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+
 from gpubench.report.analysis.types import Analysis, Roof, RoofShare
 from gpubench.report.formats._charts import axes
-from gpubench.report.formats._charts.rows import charted, common, devices, fastest, series_of, short
+from gpubench.report.formats._charts.rows import charted, common, device_ids, fastest, series_of, short
 from gpubench.report.formats._charts.types import MARKS, Chart, Row, Rows
 from gpubench.report.formats._document import printable
 from gpubench.report.formats._numbers import share_text
@@ -25,7 +27,7 @@ def rate_chart(analysis: Analysis) -> Chart:
     """One line for each device; the unit is that of the roof which limits the largest size."""
     return Chart(
         id="throughput", section="roofline", title="Throughput against size", caption=CAPTION, columns=COLUMNS,
-        rows=_rows(analysis), marks=_marks(analysis), spec=_spec(analysis),
+        rows=_rows(analysis), marks=_marks(analysis), spec=_spec(device_ids(analysis)),
         params={name: {"unit": unit_of(rows)} for name, rows in by_series(analysis).items()},
     )  # fmt: skip
 
@@ -89,10 +91,10 @@ def _levels(roof: Roof, *, compute: bool) -> list[tuple[float, tuple[str, ...]]]
     return [] if rate is None or weak else [(rate, roof.device_ids)]
 
 
-def _spec(analysis: Analysis) -> Row:
+@functools.cache
+def _spec(names: tuple[str, ...]) -> Row:
     import altair
 
-    names = [name for name, _ in devices(analysis)]
     title, label = "work per second", f"{axes.SI} + unit"
     base = altair.Chart(axes.named()).encode(
         x=axes.size_axis(), y=axes.log_axis("value", title, label), color=axes.accent(names)

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 from math import inf
 
 from gpubench.report.analysis.types import Analysis, Roof
 from gpubench.report.formats._charts import axes
-from gpubench.report.formats._charts.rows import all_series, charted, common, devices, fastest, series_of, short
+from gpubench.report.formats._charts.rows import (
+    all_series,
+    charted,
+    common,
+    device_ids,
+    fastest,
+    series_of,
+    short,
+)
 from gpubench.report.formats._charts.types import MARKS, Chart, Row, Rows
 from gpubench.report.formats._document import printable
 from gpubench.report.formats._numbers import share_text
@@ -34,7 +43,7 @@ def roofline_chart(analysis: Analysis) -> Chart:
     """A point for each op, device and form."""
     return Chart(
         id="roofline", section="roofline", title="Roofline", caption=CAPTION, columns=COLUMNS,
-        rows=_rows(analysis), marks=_marks(analysis), spec=_spec(analysis), by_dtype=True,
+        rows=_rows(analysis), marks=_marks(analysis), spec=_spec(device_ids(analysis)), by_dtype=True,
     )  # fmt: skip
 
 
@@ -92,10 +101,10 @@ def _line(roof: Roof, first: float, last: float) -> list[Row]:
     ]
 
 
-def _spec(analysis: Analysis) -> Row:
+@functools.cache
+def _spec(names: tuple[str, ...]) -> Row:
     import altair
 
-    names = [name for name, _ in devices(analysis)]
     x = axes.log_axis("x", X_TITLE, axes.PLAIN, x=True)
     line = (
         altair.Chart(axes.named(MARKS))

@@ -62,6 +62,16 @@ def regimes(analysis: Analysis) -> tuple[tuple[str, str], ...]:
     return tuple(texts.items())
 
 
+def device_ids(analysis: Analysis) -> tuple[str, ...]:
+    """The ids of `devices`."""
+    return tuple(name for name, _ in devices(analysis))
+
+
+def regime_names(analysis: Analysis) -> tuple[str, ...]:
+    """The short names of `regimes`."""
+    return tuple(name for name, _ in regimes(analysis))
+
+
 def common(row: CaseResult, best: Collection[str], *, regime: bool = True) -> Row:
     """The fields of every case: its size, its device, what the filters ask for, and text for tables.
 

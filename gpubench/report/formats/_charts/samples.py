@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+
 from gpubench.report.analysis.types import Analysis
 from gpubench.report.formats._charts import axes
-from gpubench.report.formats._charts.rows import charted, common, devices, fastest, series_of
+from gpubench.report.formats._charts.rows import charted, common, device_ids, fastest, series_of
 from gpubench.report.formats._charts.types import Chart, Row, Rows
 from gpubench.report.formats._numbers import seconds_text, time_text
 from gpubench.units import format_seconds
@@ -25,7 +27,7 @@ def sample_chart(analysis: Analysis, unit: str) -> Chart:
     """Strips of one size."""
     return Chart(
         id="samples", section="speedup", title="Samples", caption=CAPTION, columns=COLUMNS, one_size=True,
-        rows=_rows(analysis, unit), spec=_spec(analysis), bars="strip", step=STEP,
+        rows=_rows(analysis, unit), spec=_spec(device_ids(analysis)), bars="strip", step=STEP,
     )  # fmt: skip
 
 
@@ -52,10 +54,10 @@ def _rows(analysis: Analysis, unit: str) -> Rows:
     return found
 
 
-def _spec(analysis: Analysis) -> Row:
+@functools.cache
+def _spec(names: tuple[str, ...]) -> Row:
     import altair
 
-    names = [name for name, _ in devices(analysis)]
     strip = altair.Y(
         "strip:N", title=None, sort=None, axis=altair.Axis(labelLimit=170, ticks=False, grid=True),
     )  # fmt: skip

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
+
 from gpubench.report.analysis.types import Analysis
 from gpubench.report.analysis.verdict import size_text as threshold_text
 from gpubench.report.formats._charts import axes
-from gpubench.report.formats._charts.rows import common, devices, regimes, series_of, short
+from gpubench.report.formats._charts.rows import common, device_ids, regime_names, series_of, short
 from gpubench.report.formats._charts.types import MARKS, Chart, Row, Rows
 from gpubench.report.formats._document import printable
 from gpubench.report.formats._names import FORMS, data_text
@@ -28,7 +30,7 @@ def speedup_chart(analysis: Analysis, unit: str) -> Chart:
     """One line for each device and regime; the baseline is the same for all forms."""
     return Chart(
         id="speedup", section="speedup", title="Speedup against size", caption=CAPTION, columns=COLUMNS,
-        rows=_rows(analysis, unit), marks=_marks(analysis), spec=_spec(analysis),
+        rows=_rows(analysis, unit), marks=_marks(analysis), spec=_spec(device_ids(analysis), regime_names(analysis)),
     )  # fmt: skip
 
 
@@ -66,10 +68,10 @@ def _marks(analysis: Analysis) -> Rows:
     return found
 
 
-def _spec(analysis: Analysis) -> Row:
+@functools.cache
+def _spec(names: tuple[str, ...], data: tuple[str, ...]) -> Row:
     import altair
 
-    names, data = ([name for name, _ in pairs] for pairs in (devices(analysis), regimes(analysis)))
     label = "format(datum.value, '~r') + '\\u00d7'"
     base = altair.Chart(axes.named()).encode(
         x=axes.size_axis(), y=axes.log_axis("value", TITLE, label), color=axes.accent(names), detail="regime:N"

@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+import functools
+
 from gpubench.report.analysis.types import Analysis, Hybrid
 from gpubench.report.formats._charts import axes
-from gpubench.report.formats._charts.rows import charted, common, devices, fastest, regimes, series_of, short
+from gpubench.report.formats._charts.rows import (
+    charted,
+    common,
+    device_ids,
+    fastest,
+    regime_names,
+    series_of,
+    short,
+)
 from gpubench.report.formats._charts.types import MARKS, Chart, Row, Rows
 from gpubench.report.formats._document import printable
 from gpubench.report.formats._names import data_text
@@ -25,7 +35,8 @@ def hybrid_chart(analysis: Analysis, unit: str) -> Chart:
     """The sweep of the first session, one line for each device and regime."""
     return Chart(
         id="hybrid", section="hybrid", title="Split over CPU and GPU", caption=CAPTION, columns=COLUMNS,
-        rows=_rows(analysis, unit), marks=_marks(analysis), spec=_spec(analysis), one_size=True,
+        rows=_rows(analysis, unit), marks=_marks(analysis), one_size=True,
+        spec=_spec(device_ids(analysis), regime_names(analysis)),
     )  # fmt: skip
 
 
@@ -65,10 +76,10 @@ def _mark(split: Hybrid, best: frozenset[str]) -> Row:
     }  # fmt: skip
 
 
-def _spec(analysis: Analysis) -> Row:
+@functools.cache
+def _spec(names: tuple[str, ...], data: tuple[str, ...]) -> Row:
     import altair
 
-    names, data = ([name for name, _ in pairs] for pairs in (devices(analysis), regimes(analysis)))
     share = altair.X(
         "x:Q", title="share of the work on the GPU", scale=altair.Scale(domain=[0, 1]),
         axis=altair.Axis(format="%", tickCount=5, grid=False),

@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+import functools
+
 from gpubench.report.analysis.types import Analysis
 from gpubench.report.formats._charts import axes
-from gpubench.report.formats._charts.rows import charted, common, devices, fastest, regimes, series_of, short
+from gpubench.report.formats._charts.rows import (
+    charted,
+    common,
+    device_ids,
+    fastest,
+    regime_names,
+    series_of,
+    short,
+)
 from gpubench.report.formats._charts.types import Chart, Row, Rows
 from gpubench.report.formats._numbers import time_interval_text, time_text
 
@@ -23,7 +33,7 @@ def time_chart(analysis: Analysis, unit: str) -> Chart:
     """One line for each device and regime."""
     return Chart(
         id="time", section="speedup", title="Time against size", caption=CAPTION, columns=COLUMNS,
-        rows=_rows(analysis, unit), spec=_spec(analysis),
+        rows=_rows(analysis, unit), spec=_spec(device_ids(analysis), regime_names(analysis)),
     )  # fmt: skip
 
 
@@ -43,10 +53,10 @@ def _rows(analysis: Analysis, unit: str) -> Rows:
     return found
 
 
-def _spec(analysis: Analysis) -> Row:
+@functools.cache
+def _spec(names: tuple[str, ...], data: tuple[str, ...]) -> Row:
     import altair
 
-    names, data = ([name for name, _ in pairs] for pairs in (devices(analysis), regimes(analysis)))
     base = altair.Chart(axes.named()).encode(
         x=axes.size_axis(),
         y=axes.log_axis("value", TITLE, axes.SECONDS),

@@ -202,7 +202,7 @@ def _library() -> str:
     """The script that draws, as the extra `plots` brings it; the license goes with it."""
     import vl_convert
 
-    script: str = vl_convert.javascript_bundle()
+    script: str = vl_convert.javascript_bundle()  # type: ignore[call-arg]  # its stub has no default
     return f"/*\n{_text('vega.LICENSE')}*/\n{script}"
 
 
