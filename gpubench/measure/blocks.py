@@ -65,6 +65,7 @@ def _block(runtime: Runtime, seat: Seat, number: int, position: int, samples: in
         readings = telemetry.rest()
     if not isinstance(reply, protocol.Sampled):
         return None
+    runtime.recorder.extend_parts(case.id, runtime.session, reply.parts)
     block = msgspec.structs.replace(reply.block, phase=seat.aim.phase)
     if readings:
         seat.warm_hz = usual_clock(seat.warm_hz, warm_clocks(block, reply.times_s, readings))

@@ -160,11 +160,13 @@ class Prepared(Message, frozen=True, kw_only=True, tag="prepared"):
 
 
 class Sampled(Message, frozen=True, kw_only=True, tag="sampled"):
-    """One block. `times_s`: the monotonic times at which it began and at which each entry of `wall_s` ended."""
+    """One block. `times_s`: the monotonic times at which it began and at which each entry of `wall_s` ended;
+    `parts`: those of the calls that were taken apart between its samples."""
 
     id: int
     block: Block
     times_s: list[float] = []
+    parts: dict[str, list[float]] = {}
 
 
 class Done(Message, frozen=True, kw_only=True, tag="done"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Literal
 
@@ -72,15 +72,26 @@ class Recorder:
         known = self._measurement(case_id)
         self._outcomes[case_id] = msgspec.structs.replace(known, parts=[*known.parts, parts])
 
+    def extend_parts(self, case_id: str, session: int, more: Mapping[str, list[float]]) -> None:
+        """Append samples to the parts of one session."""
+        known = self._measurement(case_id) if more else None
+        if known is None:
+            return
+        ours = next((part for part in known.parts if part.session == session), Parts(session=session))
+        longer = {name: [*getattr(ours, name), *values] for name, values in more.items()}
+        others = [part for part in known.parts if part.session != session]
+        parts = [*others, msgspec.structs.replace(ours, **longer)]
+        self._outcomes[case_id] = msgspec.structs.replace(known, parts=parts)
+
     def stop(self, case_id: str, stop: Stop) -> None:
         """Note why sampling ended in this session."""
         known = self._measurement(case_id)
         self.put(msgspec.structs.replace(known, stops=[*known.stops, stop]))
 
     def session(self, record: SessionRecord) -> None:
-        """Enter or replace the record of a session, and save."""
-        others = [s for s in self._run.sessions if s.index != record.index]
-        self._run = msgspec.structs.replace(self._run, sessions=[*others, record])
+        """Enter or replace the record of a session, in the order of their indexes, and save."""
+        sessions = {s.index: s for s in (*self._run.sessions, record)}
+        self._run = msgspec.structs.replace(self._run, sessions=[sessions[i] for i in sorted(sessions)])
         self.save()
 
     def replace(self, **fields: object) -> None:

@@ -1,4 +1,4 @@
-"""Child side: overhead, repeat counts, warm-up, the three regimes and the parts (measurement.md 4, 5, 8)."""
+"""Child side: overhead, repeat counts, warm-up and the three regimes (measurement.md 4, 5)."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ import itertools
 import math
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from gpubench.measure.checking import Material
+from gpubench.measure.parts import Times, add, calls
 from gpubench.measure.staging import transfers_of
 from gpubench.model.backend import Buffer, Launch, Session
 from gpubench.model.case import Case
@@ -28,10 +29,11 @@ OVERHEAD_FACTOR = 10
 CLOCK_STEPS = 1000
 CLOCK_READINGS = 10_000
 WARMUP_LAUNCHES = 3
-# Samples on the device clock, of each kind, per block: they explain the wall time and do not stop the case.
+# Samples on the device clock, of each kind, and calls taken apart, per block: they explain the wall time and do not
+# stop the case. Between its samples, because a machine is not the same a second later.
 DEVICE_SAMPLES = 2
-# The parts explain a time, they do not estimate it: a slow case is not made several times slower for them.
-PARTS_LIMIT_S = 0.5
+# The sides of a split explain a time, they do not estimate it.
+SIDES_LIMIT_S = 0.5
 
 
 class Sampled(Protocol):
@@ -59,6 +61,7 @@ class Cycle:
         self.repeat = 1
         self.hot_repeat: int | None = None
         self.warmup_launches = WARMUP_LAUNCHES
+        self.in_parts = False  # whether calls are taken apart beside the samples
 
     def seconds(self, repeat: int) -> float:
         """Wall seconds per launch of one sample in this case's regime."""
@@ -210,34 +213,6 @@ def calibrate_hot(cycle: Cycle) -> int | None:
         repeat = min(max(2 * repeat, 1 << math.ceil(math.log2(wanted))), LONGEST_HOT_REPEAT)
 
 
-def time_parts(cycle: Cycle, count: int) -> dict[str, list[float]]:
-    """Each part timed singly, fenced before and after (measurement.md section 8), `count` times after a
-    first round that is thrown away."""
-    parts: dict[str, list[float]] = {
-        name: [] for name in ("alloc_s", "upload_s", "launch_s", "sync_s", "single_s", "download_s")
-    }
-    session, material = cycle.session, cycle.material
-    began = time.perf_counter()
-    while len(parts["alloc_s"]) < count and not (
-        parts["alloc_s"] and time.perf_counter() - began > PARTS_LIMIT_S
-    ):
-        session.sync()
-        with _timed(session, parts["alloc_s"]):
-            taken = cycle.take()
-            cycle.give_back(*taken)
-        del taken
-        with _timed(session, parts["upload_s"], fence=True):
-            for buffer, host in zip(material.buffers, material.inputs, strict=True):
-                cycle.transfers.upload(buffer, host)
-        with _timed(session, parts["single_s"], fence=True), _timed(session, parts["launch_s"]):
-            session.run(cycle.launch)
-        with _timed(session, parts["sync_s"]):
-            session.sync()
-        with _timed(session, parts["download_s"]):
-            cycle.transfers.download(cycle.launch.output, material.landing)
-    return {name: values[1:] for name, values in parts.items()}
-
-
 def time_sides(cycle: Cycle, count: int) -> dict[str, list[float]]:
     """Of a split, the seconds per launch of each side alone, and of the CPU's beside the GPU's (`Divides.sides`)."""
     found: dict[str, list[float]] = {}
@@ -247,7 +222,7 @@ def time_sides(cycle: Cycle, count: int) -> dict[str, list[float]]:
     began = time.perf_counter()
     for turn in range(count + 1):
         sides: dict[str, float] = session.sides(cycle.launch, launches, landing)
-        late = time.perf_counter() - began > PARTS_LIMIT_S
+        late = time.perf_counter() - began > SIDES_LIMIT_S
         if turn or late:  # the first round is thrown away, unless there is no time for another
             for name, seconds in sides.items():
                 found.setdefault(name, []).append(seconds)
@@ -256,28 +231,28 @@ def time_sides(cycle: Cycle, count: int) -> dict[str, list[float]]:
     return found
 
 
-@contextlib.contextmanager
-def _timed(session: Session, into: list[float], *, fence: bool = False) -> Iterator[None]:
-    start = session.clock()
-    yield
-    if fence:
-        session.sync()
-    into.append(session.clock() - start)
+class Taken(NamedTuple):
+    """A block, the monotonic times at which it began and at which each entry of `wall_s` ended, and parts of calls."""
+
+    block: Block
+    times_s: list[float]
+    parts: Times
 
 
 def sample_block(
     cycle: Sampled, *, session: int, round_: int, position: int, samples: int, warmup_s: float, limit_s: float,
     since: float,
-) -> tuple[Block, list[float]]:  # fmt: skip
+) -> Taken:  # fmt: skip
     """Warm up for `warmup_s` (and `warmup_launches`), then take samples; everything is kept.
 
-    Wall and device samples alternate in `resident`. `since` is the monotonic time at which the session began.
-    Returns also the times at which the block began and at which each entry of `wall_s` ended.
+    Wall and device samples alternate in `resident`, wall samples and calls taken apart in `transfer-always`.
+    `since` is the monotonic time at which the session began.
     """
     began = time.monotonic()
     times, wall = [began], []
     cold_s: list[float] = []
     hot_s: list[float] = []
+    parts: Times = {}
 
     def take() -> None:
         wall.append(cycle.seconds(cycle.repeat))
@@ -291,6 +266,8 @@ def sample_block(
             take()
             if isinstance(cycle, Cycle) and on_device and len(hot_s) < DEVICE_SAMPLES:
                 _device_samples(cycle, hot_s, cold_s)
+            if isinstance(cycle, Cycle) and cycle.in_parts and len(wall) - warmup <= DEVICE_SAMPLES:
+                add(parts, calls(cycle, cycle.repeat))
             if time.monotonic() - began > limit_s:
                 break
     block = Block(
@@ -298,7 +275,7 @@ def sample_block(
         hot_repeat=cycle.hot_repeat if on_device else None, warmup=warmup, t_s=began - since, wall_s=wall,
         device_cold_s=cold_s or None, device_hot_s=hot_s or None,
     )  # fmt: skip
-    return block, times
+    return Taken(block, times, parts)
 
 
 def _device_samples(cycle: Cycle, hot_s: list[float], cold_s: list[float]) -> None:

@@ -236,8 +236,14 @@ class Worker:
             cycle.hot_repeat = sampling.calibrate_hot(cycle)
 
     def _time_parts(self, cycle: sampling.Cycle, count: int) -> dict[str, list[float]]:
-        """Once per workload and form: the parts do not depend on the regime. The CPU has none."""
+        """Once per workload and form: the parts do not depend on the regime. The CPU has none.
+
+        A case that makes such calls itself takes them apart beside its samples.
+        """
         if not count or cycle.session.device.kind == "cpu":
+            return {}
+        if cycle.case.regime == "transfer-always":
+            cycle.in_parts = True
             return {}
         key = (cycle.case.workload, cycle.case.form_id)
         if key not in self._parts:
@@ -247,13 +253,13 @@ class Worker:
 
     def _sample(self, request: protocol.Sample) -> protocol.Sampled:
         self._announce("sample")
-        block, times_s = sampling.sample_block(
+        taken = sampling.sample_block(
             self._cycles[request.case_id], session=request.session, round_=request.round,
             position=request.position, samples=request.samples, warmup_s=request.warmup_s,
             limit_s=request.limit_s, since=self._since,
         )  # fmt: skip
-        block = msgspec.structs.replace(block, fraction=self._shares.get(request.case_id))
-        return protocol.Sampled(id=request.id, block=block, times_s=times_s)
+        block = msgspec.structs.replace(taken.block, fraction=self._shares.get(request.case_id))
+        return protocol.Sampled(id=request.id, block=block, times_s=taken.times_s, parts=taken.parts)
 
     def _release(self, workload: str) -> None:
         self._announce("release")
