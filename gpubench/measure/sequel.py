@@ -49,7 +49,7 @@ def continued(run: Run, ops: Mapping[str, Op], scope: Scope, sessions: int | Non
 
     `sessions` more than it has; None: as many as it was to have, or as one call adds to a file that is complete.
     """
-    if run.complete and run.exit_reason != OUT_OF_TIME:
+    if run.complete and run.exit_reason != OUT_OF_TIME and not any(_out_of_time(o) for o in run.outcomes):
         return run, again(run, ops, scope, sessions or run.settings.sessions)
     missing = _missing(run)
     rest = max(0, run.settings.sessions - max(len(_used(run)), 1))

@@ -1,0 +1,236 @@
+"""--append adds sessions to a file by its own plan, and finishes what was interrupted; --like starts another."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PLAN = (
+    "--devices", "fake:cpu,fake:gpu", "--ops", "add", "--sizes", "1k,64k", "--regimes", "resident", "--quick",
+    "--min-samples", "5", "--max-samples", "5",
+)  # fmt: skip
+
+
+@pytest.fixture
+def result(tmp_path: Path) -> Any:
+    """The document in a file of the test's folder."""
+    return lambda name="r.json": json.loads((tmp_path / name).read_text())
+
+
+@pytest.fixture(scope="module")
+def made(run: Any) -> Path:
+    """A file of one session with the plan above."""
+    return Path(run(*PLAN).folder / "r.json")
+
+
+@pytest.fixture
+def add(gpubench: Any) -> Any:
+    """`gpubench run ... -q`, which has to end well."""
+
+    def start(*arguments: str, env: dict[str, str] | None = None) -> Any:
+        ended = gpubench("run", *arguments, "-q", **({"env": env} if env else {}))
+        assert ended.returncode == 0, ended.stderr
+        return ended
+
+    return start
+
+
+def sessions(document: Any) -> list[int]:
+    return [session["index"] for session in document["sessions"]]
+
+
+def blocks(document: Any) -> dict[str, list[Any]]:
+    return {outcome["id"]: outcome.get("blocks", []) for outcome in document["outcomes"]}
+
+
+def test_the_first_call_creates_the_file_and_each_later_one_adds_the_presets_sessions(
+    add: Any, result: Any
+) -> None:
+    add(*PLAN, "--append", "r.json")
+    first = result()
+    add("--append", "r.json")
+    add("--append", "r.json", "--sessions", "2")
+    last = result()
+    assert (sessions(first), sessions(last)) == ([0], [0, 1, 2, 3])
+    assert first["id"] == last["id"]
+    assert first["selection"] == last["selection"]
+    assert first["settings"] == last["settings"]
+    assert last["complete"]
+    for case_id, found in blocks(last).items():
+        assert {block["session"] for block in found} == {0, 1, 2, 3}
+        assert {block["repeat"] for block in found} == {blocks(first)[case_id][0]["repeat"]}, (
+            "never recalibrated"
+        )
+
+
+def test_options_that_repeat_the_plan_are_welcome(made: Path, add: Any, result: Any, tmp_path: Path) -> None:
+    shutil.copy(made, tmp_path / "r.json")
+    add(*PLAN, "--append", "r.json")
+    assert sessions(result()) == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ("--dtypes f64", "--dtypes contradicts --append r.json"),
+        ("--ops relu", "--ops contradicts"),
+        ("--sizes 2k", "has add=1024,65536, and the option asks for add=2048"),
+        ("--rigorous", "--rigorous contradicts"),
+        ("--min-samples 7", "has 5, and the option asks for 7"),
+        ("--seed 2", "--seed contradicts"),
+        ("--regimes transfer-always", "--regimes contradicts"),
+        ("--devices fake:gpu", "--devices contradicts"),
+        ("--backends numpy", "--backends contradicts"),
+        ("--skip add/n=1024", "has 4 of its cases, and the option asks for 2 of its cases"),
+        ("--label other", "--label contradicts"),
+        ("--check-only", "--check-only contradicts"),
+    ],
+)
+def test_an_option_that_contradicts_the_file_is_refused(
+    made: Path, gpubench: Any, tmp_path: Path, options: str, words: str
+) -> None:
+    shutil.copy(made, tmp_path / "r.json")
+    ended = gpubench("run", "--append", "r.json", *options.split())
+    assert ended.returncode == 2
+    assert words in ended.stderr
+    assert (tmp_path / "r.json").read_bytes() == made.read_bytes()
+
+
+def test_the_plan_of_like_is_not_to_be_contradicted_either(made: Path, gpubench: Any, tmp_path: Path) -> None:
+    ended = gpubench("run", "--like", str(made), "--append", "n.json", "--dtypes", "f64")
+    assert ended.returncode == 2
+    assert f"--dtypes contradicts --like {made}" in ended.stderr
+    assert not (tmp_path / "n.json").exists()
+
+
+def test_every_option_that_says_what_to_measure_is_held_against_the_file() -> None:
+    from gpubench.cli import _run_sequel as module
+    from gpubench.cli._run_request import Typed
+
+    answered = {*module.SELECTED, *module.SET, *module.OTHERS, *module.FREE}
+    assert set(Typed.__struct_fields__) <= answered
+
+
+@pytest.mark.parametrize(("kind", "field"), [("machine", "cpu"), ("device", "fake:gpu")])
+def test_a_file_of_another_machine_is_refused_by_name(
+    made: Path, gpubench: Any, tmp_path: Path, kind: str, field: str
+) -> None:
+    document = json.loads(made.read_text())
+    document["fingerprint"][kind]["fields"][field] = "something else"
+    (tmp_path / "r.json").write_text(json.dumps(document))
+    ended = gpubench("run", "--append", "r.json")
+    assert ended.returncode == 4
+    assert f"another {kind}" in ended.stderr
+    assert f"{field} is something else there" in ended.stderr
+
+
+@pytest.mark.parametrize("name", ["r.md", "-"])
+def test_only_a_result_file_takes_sessions(gpubench: Any, name: str) -> None:
+    ended = gpubench("run", *PLAN, "--append", name)
+    assert ended.returncode == 2
+    assert ".json" in ended.stderr
+
+
+def test_a_file_like_another_has_its_plan_and_its_repeat_counts(add: Any, result: Any) -> None:
+    add(*PLAN, "--skip", "add/n=1024@fake:gpu", "--append", "base.json")
+    add("--like", "base.json", "--append", "new.json", env={"GPUBENCH_FAKE_NOISE": "0.5"})
+    base, new = result("base.json"), result("new.json")
+    assert base["id"] != new["id"]
+    assert base["selection"] == new["selection"]
+    assert base["settings"] == new["settings"]
+    assert blocks(base).keys() == blocks(new).keys()
+    for case_id, found in blocks(new).items():
+        assert [b["repeat"] for b in found] == [b["repeat"] for b in blocks(base)[case_id]]
+
+
+def test_a_case_that_failed_is_not_tried_again(gpubench: Any, result: Any) -> None:
+    plan = ("--devices", "fake:cpu,fake:crash", *PLAN[2:])
+    first = gpubench("run", *plan, "--append", "r.json")
+    assert (first.returncode, first.stderr.count("FAILED")) == (1, 2)
+    second = gpubench("run", "--append", "r.json")
+    assert (second.returncode, second.stderr.count("FAILED")) == (1, 0)
+    measured = {o["id"]: o for o in result()["outcomes"] if o["type"] == "measurement"}
+    assert len(measured) == 2
+    assert all({b["session"] for b in o["blocks"]} == {0, 1} for o in measured.values())
+
+
+def test_an_interrupted_run_is_finished(start: Any, gpubench: Any, tmp_path: Path, result: Any) -> None:
+    process = start(
+        "--devices", "fake:cpu,fake:noisy", "--ops", "add,mul", "--sizes", "1k:16k", "--sessions", "2",
+        "--regimes", "resident", "--max-samples", "10",
+    )  # fmt: skip
+    for line in process.stderr:
+        if line.startswith("[  5/"):
+            break
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=30)
+    cut = result()
+    assert not cut["complete"]
+    assert any(outcome["type"] == "planned" for outcome in cut["outcomes"])
+    ended = gpubench("run", "--append", "r.json", "-q")
+    assert ended.returncode == 0, ended.stderr
+    whole = result()
+    assert (whole["complete"], whole["exit_reason"]) == (True, "ok")
+    assert len(whole["outcomes"]) == 20
+    for outcome in whole["outcomes"]:
+        assert outcome["type"] == "measurement"
+        stopped = [stop["session"] for stop in outcome["stops"]]
+        assert len(stopped) == 2, "each case has the sessions that the plan has"
+        assert {block["session"] for block in outcome["blocks"]} == set(stopped)
+    report = gpubench("report", "r.json", "--format", "json")
+    assert report.returncode == 0
+
+
+def test_cases_that_a_budget_left_out_are_measured_later(gpubench: Any, result: Any) -> None:
+    first = gpubench("run", *PLAN, "--budget", "1ms", "--append", "r.json")
+    assert first.returncode in (1, 124)
+    assert not any(blocks(result()).values())
+    second = gpubench("run", "--append", "r.json", "--budget", "100s", "-q")
+    assert second.returncode == 0, second.stderr
+    assert all(blocks(result()).values())
+
+
+def test_sessions_that_are_added_repeat_the_fresh_timings_at_the_same_sizes(add: Any, result: Any) -> None:
+    add(
+        "--devices", "fake:cpu,fake:gpu", "--ops", "add", "--regimes", "resident", "--budget", "20s",
+        "--break-even-timings", "200", "--append", "r.json",
+    )  # fmt: skip
+    add("--append", "r.json")
+    fresh = {
+        case_id: [(b["session"], len(b["wall_s"]) - b["warmup"]) for b in found if b.get("phase") == "estimate"]
+        for case_id, found in blocks(result()).items()
+    }
+    fresh = {case_id: found for case_id, found in fresh.items() if found}
+    assert len(fresh) == 14, "seven sizes, two sides"
+    for found in fresh.values():
+        taken = {session: sum(n for s, n in found if s == session) for session in (0, 1)}
+        assert taken[0] == taken[1] >= 3
+    looked = [b["session"] for found in blocks(result()).values() for b in found if b.get("phase") == "search"]
+    assert set(looked) == {0}, "where to look was found out once"
+
+
+def test_the_example_of_a_comparison_in_turn(tmp_path: Path) -> None:
+    """The recipe as it is written: five times in turn, then a comparison that may gate."""
+    ended = subprocess.run(
+        ["sh", str(ROOT / "examples" / "interleaved-compare.sh"), f"{sys.executable} -m gpubench",
+         f"{sys.executable} -m gpubench", *PLAN[:-5], "--min-samples", "5", "--max-samples", "5"],
+        cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "HOME": str(tmp_path), "GPUBENCH_FAKE_NOISE": "0.01"},
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr + ended.stdout
+    assert "sessions in turns" in ended.stdout
+    assert "2 same" in ended.stdout or "4 same" in ended.stdout
+    for name in ("base.json", "new.json"):
+        document = json.loads((tmp_path / name).read_text())
+        starts = [session["started_at"] for session in document["sessions"]]
+        assert len(starts) == 5
+        assert starts == sorted(starts)

@@ -1,0 +1,57 @@
+"""Foreign load: whose CPU time it was, and what is too short to tell."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpubench.measure import load
+from gpubench.measure.load import Reading
+from gpubench.model.result import SessionRecord
+
+START = Reading(at_s=100.0, total_s=1000.0, busy_s=500.0, steal_s=7.0, ours_s=1.0)
+
+
+def later(seconds=10.0, cpus=2, ours=0.0, theirs=0.0, stolen=0.0):
+    return Reading(
+        START.at_s + seconds, START.total_s + cpus * seconds, START.busy_s + ours + theirs, START.steal_s + stolen,
+        START.ours_s + ours,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("after", "share"),
+    [
+        (later(), (0.0, 0.0)),
+        (later(ours=20.0), (0.0, 0.0)),
+        (later(ours=10.0, theirs=1.0), (0.05, 0.0)),
+        (later(theirs=20.0), (1.0, 0.0)),
+        (later(stolen=2.0), (0.0, 0.1)),
+        (later(ours=1.0, theirs=-0.5), (0.0, 0.0)),  # ticks of 10 ms, counted apart
+    ],
+)
+def test_what_is_not_ours_is_foreign(after, share):
+    assert load.between(START, after) == pytest.approx(share)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [(None, later()), (START, None), (START, later(seconds=1.9, theirs=1.0)), (START, later(cpus=0))],
+)
+def test_what_cannot_be_told_is_none_and_not_zero(before, after):
+    assert load.between(before, after) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("foreign", "steal", "busy"),
+    [(None, None, False), (0.05, 0.05, False), (0.051, 0.0, True), (0.0, 0.06, True), (None, 0.06, True)],
+)
+def test_more_than_a_twentieth_is_contended(foreign, steal, busy):
+    record = SessionRecord(index=0, started_at="t", foreign_cpu_share=foreign, steal_share=steal)
+    assert load.contended(record) == busy
+
+
+def test_this_system_can_be_read():
+    reading = load.read()
+    assert reading is not None
+    assert 0 < reading.ours_s < reading.total_s
+    assert 0 < reading.busy_s <= reading.total_s
