@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -14,14 +13,14 @@ if TYPE_CHECKING:
     from gpubench.report.analysis import Analysis
 
 FORMATS = ("svg", "png")
-INSTALL = "pip install 'gpubench[plots]'"
-_LIBRARIES = ("altair", "vl_convert")
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_=.]+")
 
 
 def require_library() -> None:
     """Raises UsageError where the extra `plots` is not installed."""
-    missing = [name for name in _LIBRARIES if importlib.util.find_spec(name) is None]
+    from gpubench.report.formats._charts import INSTALL, missing_libraries
+
+    missing = missing_libraries()
     if missing:
         raise UsageError(
             "no-plots", "--plots: charts cannot be drawn here",

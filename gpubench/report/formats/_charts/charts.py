@@ -17,7 +17,7 @@ from gpubench.report.formats._charts.types import Chart, ChartSet, Series
 
 
 def chart_set(analysis: Analysis, sections: Sequence[str], unit: str) -> ChartSet:
-    """The charts of `sections`; raises ImportError without the extra `plots`."""
+    """The charts of `sections`. Needs the extra `plots`."""
     makers: tuple[tuple[str, Callable[[], Chart]], ...] = (
         ("speedup", lambda: time_chart(analysis, unit)),
         ("speedup", lambda: speedup_chart(analysis, unit)),

@@ -12,6 +12,8 @@ import msgspec
 
 from gpubench import __version__, store
 from gpubench.report.analysis.types import Analysis
+from gpubench.report.formats._charts import INSTALL, missing_libraries
+from gpubench.report.formats._charts.charts import chart_set
 from gpubench.report.formats._charts.theme import DARK, LIGHT, theme
 from gpubench.report.formats._charts.types import ChartSet
 from gpubench.report.formats._document import Document
@@ -24,7 +26,6 @@ from gpubench.report.formats._options import RenderOptions
 from gpubench.report.formats._text import GATES, document
 
 BEFORE_CHARTS = ("verdict", GATES, "breakeven", "reuse")  # short, and what a reader came for
-INSTALL = "pip install 'gpubench[plots]'"
 _NO_PLOTS = f"There are no charts in this page because the extra plots is not installed: {INSTALL}"
 _NO_SAMPLES = "The samples are not drawn: the page would have become too large. They are in the result file."
 _NO_RESULT = (
@@ -185,12 +186,9 @@ def _embedded(
 
 def _charts(analysis: Analysis, options: RenderOptions, filling: Filling) -> ChartSet | None:
     """None without the extra `plots`."""
-    try:
-        from gpubench.report.formats._charts.charts import chart_set
-
-        found = chart_set(analysis, options.sections, options.time_unit)
-    except ImportError:
+    if missing_libraries():
         return None
+    found = chart_set(analysis, options.sections, options.time_unit)
     if filling.samples:
         return found
     kept = tuple(chart for chart in found.charts if chart.id != "samples")
