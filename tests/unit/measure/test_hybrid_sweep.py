@@ -1,0 +1,165 @@
+"""Which shares a sweep tries and which it keeps, which splits a search tries, and which devices a mode takes."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpubench import kernels
+from gpubench.errors import RequiredUnavailable
+from gpubench.measure import splits, sweep, targets
+from gpubench.measure.devices import Listing
+from gpubench.measure.plan import Scope, Series, Target, workload
+from gpubench.measure.search import Span
+from gpubench.measure.targets import Wish
+from gpubench.model.result import Device, Selection
+
+SECONDS = st.floats(1e-9, 1e3)
+
+
+@given(SECONDS, SECONDS)
+def test_the_optimum_is_where_both_sides_end_together(cpu_s: float, gpu_s: float) -> None:
+    best = sweep.optimum(cpu_s, gpu_s)
+    assert best * gpu_s == pytest.approx((1 - best) * cpu_s)
+
+
+@given(SECONDS, SECONDS)
+def test_a_sweep_goes_from_the_optimum_outwards_and_leaves_no_side_without_work(
+    cpu_s: float, gpu_s: float
+) -> None:
+    tried = sweep.fractions(cpu_s, gpu_s)
+    best = sweep.optimum(cpu_s, gpu_s)
+    distances = [abs(share - best) for share in tried]
+    assert distances == sorted(distances) or distances == pytest.approx(sorted(distances))
+    assert all(0 < share < 1 for share in tried)
+    assert len(tried) <= 7
+
+
+def test_in_the_middle_all_seven_shares_are_tried() -> None:
+    assert sweep.fractions(1.0, 1.0) == pytest.approx([0.5, 0.45, 0.55, 0.4, 0.6, 0.3, 0.7])
+
+
+def test_the_fastest_split_is_kept_even_where_one_side_alone_is_faster() -> None:
+    assert sweep.fastest({0.0: 1.0, 1.0: 0.1, 0.9: 0.3, 0.8: 0.2}) == 0.8
+    assert sweep.fastest({0.0: 1.0, 1.0: 0.1}) is None
+
+
+def device(device_id: str, kind: str, name: str = "") -> Device:
+    return Device(
+        id=device_id, backend=device_id.partition(":")[0], kind=kind, name=name or device_id, api="host"
+    )  # type: ignore[arg-type]
+
+
+CPU, CUPY, WGPU = device("numpy:0", "cpu"), device("cupy:0", "gpu", "H"), device("wgpu:0", "gpu", "H")
+ADAPTER = device("wgpu:1", "software", "llvmpipe")
+BOTH = [device("hybrid:cupy:0", "hybrid", "CPU + H"), device("hybrid:wgpu:0", "hybrid", "CPU + H")]
+SLOW = device("hybrid:wgpu:1", "software", "CPU + llvmpipe")
+
+
+def scope(*devices: Device) -> Scope:
+    forms = {"cpu": ("library",), "gpu": ("library",), "hybrid": ("tuned",)}
+    return Scope(
+        tuple(Target(d, forms[d.kind]) for d in devices),
+        Selection(ops=["add"], regimes=["resident", "transfer-always"]),
+        None,
+    )
+
+
+def test_a_search_compares_single_devices() -> None:
+    whole = scope(CPU, CUPY, BOTH[0])
+    assert splits.asked(whole)
+    assert [t.device.id for t in splits.alone(whole).targets] == ["numpy:0", "cupy:0"]
+    assert not splits.asked(splits.alone(whole))
+
+
+def test_after_a_search_the_largest_size_is_tried_at_which_both_sides_are_near() -> None:
+    curve = Series(kernels.load("add"), "float32")
+
+    def row(cpu_s: float, resident_s: float, always_s: float) -> dict:
+        return {
+            ("numpy:0", "library", "resident"): Span(cpu_s, cpu_s, cpu_s),
+            ("cupy:0", "library", "resident"): Span(resident_s, resident_s, resident_s),
+            ("cupy:0", "library", "transfer-always"): Span(always_s, always_s, always_s),
+        }
+
+    times = {1024: row(1.0, 20.0, 50.0), 4096: row(4.0, 8.0, 20.0), 16384: row(16.0, 1.0, 30.0)}
+    found = splits.worth_trying(curve, times, {"numpy:0"}, scope(CPU, CUPY, BOTH[0]))
+    assert [case.id for item in found for case in item.cases] == [
+        "add/n=4096/float32/tuned/resident@hybrid:cupy:0",
+        "add/n=16384/float32/tuned/transfer-always@hybrid:cupy:0",
+    ]
+    assert splits.worth_trying(curve, times, {"numpy:0"}, scope(CPU, CUPY)) == []
+
+
+def test_a_plan_skips_by_name_what_cannot_be_cut_and_has_no_overheads_of_a_split() -> None:
+    one = workload(Series(kernels.load("add"), "float32"), 1, scope(CPU, BOTH[0]))
+    assert [(skip.reason, skip.detail) for skip in one.skips] == [("no-split", "add has 1 unit to cut")] * 2
+    launch = workload(Series(kernels.load("launch"), "float32"), 1, scope(BOTH[0]))
+    assert launch.cases == launch.skips == ()
+
+
+@pytest.fixture
+def listed(monkeypatch):
+    """What the backends list, of those that are asked."""
+
+    def patch(*devices: Device) -> list[str]:
+        asked: list[str] = []
+
+        def answer(names, deadline_s=None):
+            asked.extend(names)
+            return [
+                Listing(name, tuple(d for d in devices if d.backend == name), ("library",))
+                if any(d.backend == name for d in devices)
+                else Listing(name, reason="unavailable", detail=f"no {name} here")
+                for name in names
+            ]
+
+        monkeypatch.setattr(targets, "list_devices", answer)
+        return asked
+
+    return patch
+
+
+@pytest.mark.parametrize(
+    ("wish", "asked", "taken"),
+    [
+        (Wish(), ["numpy", "cupy", "wgpu"], ["numpy:0", "cupy:0", "wgpu:0"]),
+        (Wish(mode="cpu"), ["numpy"], ["numpy:0"]),
+        (Wish(mode="gpu"), ["numpy", "cupy", "wgpu"], ["numpy:0", "cupy:0", "wgpu:0"]),
+        (
+            Wish(mode="hybrid"), ["numpy", "cupy", "wgpu", "hybrid"],
+            ["numpy:0", "cupy:0", "wgpu:0", "hybrid:cupy:0"],
+        ),
+        (Wish(required=("hybrid",)), ["hybrid"], ["hybrid:cupy:0", "hybrid:wgpu:0", "hybrid:wgpu:1"]),
+        (Wish(devices=("hybrid:wgpu:0",)), ["hybrid"], ["hybrid:wgpu:0"]),
+        (Wish(devices=("hybrid:fake:gpu",)), ["hybrid"], ["hybrid:fake:gpu"]),
+    ],
+)  # fmt: skip
+def test_a_mode_chooses_the_devices(listed, wish: Wish, asked: list[str], taken: list[str]) -> None:
+    actor = device("hybrid:fake:gpu", "hybrid")
+    names = listed(CPU, CUPY, WGPU, ADAPTER, *BOTH, SLOW, actor)
+    choice = targets.choose(wish)
+    assert [t.device.id for t in choice.targets] == taken
+    assert names == asked
+    assert not any("hybrid" in warning.message for warning in choice.warnings)
+
+
+def test_what_a_mode_is_about_may_not_fail_to_open(listed) -> None:
+    listed(CPU, CUPY, WGPU, *BOTH)
+    for mode, ids in (("cpu", set()), ("gpu", {"cupy:0", "wgpu:0"}), ("hybrid", {"hybrid:cupy:0"})):
+        wish = Wish(mode=mode)  # type: ignore[arg-type]
+        assert targets.required(wish, targets.choose(wish)) == ids
+    lenient = Wish(mode="gpu", lenient=True)
+    assert targets.required(lenient, targets.choose(lenient)) == set()
+
+
+@pytest.mark.parametrize("mode", ["gpu", "hybrid"])
+def test_a_mode_without_its_gpu_is_unavailable_and_says_why(listed, mode) -> None:
+    listed(CPU, ADAPTER, SLOW)
+    with pytest.raises(RequiredUnavailable) as refused:
+        targets.choose(Wish(mode=mode))
+    assert "no cupy here" in refused.value.why
+    assert "software adapter" in refused.value.why
+    assert targets.choose(Wish(mode=mode, lenient=True)).targets
+    assert targets.choose(Wish(mode=mode, allow_software=True)).targets
