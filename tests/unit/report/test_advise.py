@@ -175,3 +175,35 @@ def test_the_variables_are_none_that_an_option_reads():
         for text in param.opts
     }
     assert not options & set(values)
+
+
+@pytest.mark.parametrize("phase", ["estimate", "sweep"])
+def test_timings_that_were_made_for_something_else_advise_nothing(phase):
+    """Fresh timings of a break-even were taken for their ratio, those of a sweep at other shares of a split."""
+    plain = curve(SMALL_LOSES, regime="transfer-always")
+    wrong = [
+        msgspec.structs.replace(
+            outcome,
+            blocks=[
+                *outcome.blocks,
+                *(
+                    msgspec.structs.replace(block, phase=phase, wall_s=[value * 50 for value in block.wall_s])
+                    for block in outcome.blocks
+                ),
+            ],
+        )
+        for outcome in plain
+    ]
+    alone = [
+        msgspec.structs.replace(
+            measured(case(n=2048, regime=regime, device=device), 1e-9),
+            blocks=[
+                msgspec.structs.replace(block, phase=phase)
+                for block in measured(case(n=2048, regime=regime, device=device), 1e-9).blocks
+            ],
+        )
+        for regime, device in (("resident", "numpy:0"), ("transfer-always", "cupy:0"))
+    ]
+    for n in (1024, 2000, 2048):
+        expected, found = ask(plain, n), ask([*wrong, *alone], n)
+        assert (found.best, found.basis, found.gain) == (expected.best, expected.basis, expected.gain)
