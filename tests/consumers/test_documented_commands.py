@@ -1,0 +1,69 @@
+"""The commands of docs/formats.md work as they are written there."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gpubench.report import FORMATS
+from gpubench.store import dumps
+from tests.unit.report.samples import tool_run
+from tests.unit.report.sides import pair
+
+PAGE = (Path(__file__).parents[2] / "docs" / "formats.md").read_text(encoding="utf-8")
+PROSE = {"table", "plain", "markdown", "html"}
+BLOCKS = re.findall(r"^```sh\n(.*?)^```$", PAGE, re.M | re.S)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Two results by the names that the page gives them, and `gpubench` on the path."""
+    (tmp_path / "base.json").write_bytes(dumps(pair()[0]))
+    (tmp_path / "new.json").write_bytes(dumps(tool_run()))
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    for name, module in (("gpubench", "gpubench"), ("pytest-benchmark", "pytest_benchmark"), ("python3", "")):
+        program = programs / name
+        program.write_text(f'#!/bin/sh\nexec "{sys.executable}" {f"-m {module}" if module else ""} "$@"\n')
+        program.chmod(0o755)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        pytest.param(
+            text, marks=pytest.mark.consumers if "compare.py" in text else (), id=text.split("\n")[0][:60]
+        )
+        for text in BLOCKS
+    ],
+)
+def test_block(folder, block):
+    environment = {
+        **os.environ,
+        "PATH": f"{folder / 'bin'}:{os.environ['PATH']}",
+        "PYTHONPATH": str(Path(__file__).parents[2]),
+    }
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", block],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() or " -o " in block
+
+
+def test_every_format_has_its_section():
+    assert len(BLOCKS) >= 6
+    for name in set(FORMATS) - PROSE:
+        assert f"`{name}`" in PAGE
+        assert re.search(rf"^## .*\b{re.escape(name)}\b", PAGE, re.M), name
