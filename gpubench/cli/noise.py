@@ -38,6 +38,7 @@ def noise(
     dtypes: options.Dtypes = "float32",
     backends: options.Backends = "auto",
     devices: options.Devices = None,
+    mode: options.Mode = None,
     allow_software: options.AllowSoftware = False,
     forms: options.Forms = None,
     variant: options.Variant = None,
@@ -67,6 +68,8 @@ def noise(
             show_default=False,
         ),
     ] = None,
+    refine: options.Refine = "auto",
+    break_even_timings: options.BreakEvenTimings = 400,
     order: options.Order = "interleave",
     seed: options.Seed = 1,
     inputs: options.Inputs = "random",
@@ -105,11 +108,12 @@ def noise(
     from gpubench.report.noise.text import FORMATS, render
 
     typed = Typed(
-        ops=ops, sizes=sizes, params=params, dtypes=dtypes, backends=backends, devices=devices,
+        ops=ops, sizes=sizes, params=params, dtypes=dtypes, backends=backends, devices=devices, mode=mode,
         allow_software=allow_software, forms=forms, variant=variant, allow_tf32=allow_tf32,
         no_autotune=no_autotune, regimes=regimes, calls=calls, threads=threads, filter=filter, skip=skip,
         quick=quick, rigorous=rigorous, min_samples=min_samples, max_samples=max_samples, max_time=max_time,
-        precision=precision, case_timeout=case_timeout, budget=budget, order=order, seed=seed, inputs=inputs,
+        precision=precision, case_timeout=case_timeout, budget=budget, refine=refine,
+        break_even_timings=break_even_timings, order=order, seed=seed, inputs=inputs,
     )  # fmt: skip
     terminal = sys.stdout.isatty()
     name = require_choice(chosen_format(format, None, terminal), FORMATS, "--format")

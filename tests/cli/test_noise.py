@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,8 @@ from typing import Any
 import jsonschema
 import pytest
 
+from gpubench.cli import noise, run
+from gpubench.cli._run_request import Typed
 from gpubench.store import save
 from tests.unit.report.sides import CASES, a_run, pair, timed
 
@@ -31,6 +34,18 @@ def test_it_measures_twice_as_many_sessions_as_a_side_has(gpubench: Any, tmp_pat
     assert json.loads(again.stdout)["cases"] == document["cases"]
 
 
+def test_it_takes_what_run_takes_to_choose_cases_and_to_measure_them() -> None:
+    of_noise, of_run = (inspect.signature(command).parameters for command in (noise.noise, run.run))
+    without = {"check_only", "label", "tag", "context"}  # about the file of a run
+    assert {*Typed.__struct_fields__} - of_noise.keys() == without
+    own = {"sessions", "budget"}  # twice as many sessions, and time for them
+    for name in {*Typed.__struct_fields__} - without - own:
+        assert (of_noise[name].default, of_noise[name].annotation) == (
+            of_run[name].default,
+            of_run[name].annotation,
+        ), name
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     quiet, _ = pair(k=10, sigma=0.004)
@@ -38,8 +53,8 @@ def folder(tmp_path: Path) -> Path:
     times = [1e-3 * (1.2 if i % 2 else 1.0) * (1 + 0.001 * i) for i in range(10)]
     loud = a_run([timed(CASES[0], times)], 10)
     base, new = pair({CASES[1].id: 1.3}, sigma=0.004)
-    for name, run in {"quiet": quiet, "loud": loud, "base": base, "new": new, "few": base}.items():
-        save(run, tmp_path / f"{name}.json")
+    for name, result in {"quiet": quiet, "loud": loud, "base": base, "new": new, "few": base}.items():
+        save(result, tmp_path / f"{name}.json")
     return tmp_path
 
 
