@@ -1,13 +1,15 @@
-"""The search for sizes: a size that gives no time is tried once."""
+"""The search for sizes: what it leaves in the file, and that a size that gives no time is tried once."""
 
 from __future__ import annotations
 
+import json
 import time
+from collections import Counter
 
 import pytest
 
 from gpubench import detect, kernels
-from gpubench.measure import runner
+from gpubench.measure import hunt, runner, windows
 from gpubench.measure.document import new_run
 from gpubench.measure.plan import MEMORY_SHARE, Scope, Target
 from gpubench.model.result import Device, Measurement, Selection, Settings
@@ -20,13 +22,14 @@ LARGEST = 4096
 def sizes_planned(monkeypatch):
     """The sizes for which the runner asked the plan, in order."""
     asked = []
-    plan = runner.workload
+    plan = hunt.workload
 
     def counted(series, n, scope):
         asked.append(n)
         return plan(series, n, scope)
 
-    monkeypatch.setattr(runner, "workload", counted)
+    for module in (runner, hunt, windows):
+        monkeypatch.setattr(module, "workload", counted)
     return asked
 
 
@@ -55,3 +58,80 @@ def test_a_size_that_is_too_large_for_the_memory_is_not_asked_for_again_and_agai
     assert max(measured) == LARGEST
     assert len(sizes_planned) < 12
     assert time.monotonic() - began < BUDGET_S / 2
+
+
+SEARCH = ("--devices", "fake:cpu,fake:gpu", "--ops", "add", "--regimes", "resident")
+TRUE_N = 16_900  # 1e-6 + 12 n / 4e10 = 6e-6 + 12 n / 3e12
+
+
+def taken(outcomes):
+    """Samples by phase and size, of both sides."""
+    found = {}
+    for outcome in outcomes.values():
+        for block in outcome.get("blocks", []):
+            sizes = found.setdefault(block.get("phase", "main"), Counter())
+            sizes[outcome["case"]["params"]["n"]] += len(block["wall_s"]) - block.get("warmup", 0)
+    return found
+
+
+@pytest.fixture(scope="module")
+def searched(run):
+    return run(*SEARCH, "--budget", "20s", env={"GPUBENCH_FAKE_NOISE": "0.03"})
+
+
+def break_even(ran, gpubench):
+    ended = gpubench("report", str(ran.folder / "r.json"), "--format", "json")
+    (row,) = json.loads(ended.stdout)["break_even"]
+    return row
+
+
+def test_a_search_ends_in_fresh_timings_that_alone_make_the_estimate(searched, gpubench):
+    assert searched.code == 0, searched.err
+    phases = taken(searched.outcomes)
+    assert phases.keys() == {"main", "search", "estimate"}
+    fresh = phases["estimate"]
+    assert len(fresh) == 7
+    assert min(fresh) / 1.12 < TRUE_N < max(fresh) * 1.12, "noise may move the bracket, not far"
+    assert min(fresh.values()) >= 2 * windows.LEAST_SAMPLES
+    grid = sum(min(count, 10) for count in phases["main"].values())
+    assert grid + sum(phases["search"].values()) + sum(fresh.values()) <= 400
+    row = break_even(searched, gpubench)
+    assert row["verdict"] == "at"
+    assert row["n"] == pytest.approx(TRUE_N, rel=0.03)
+    assert row["lo"] <= TRUE_N <= row["hi"]
+    assert row["hi"] / row["lo"] < 1.15, "closer than the bracket"
+
+
+def test_sizes_of_the_estimate_stand_in_no_table(searched, gpubench):
+    only = taken(searched.outcomes)["estimate"].keys() - taken(searched.outcomes)["main"].keys()
+    for format in ("plain", "markdown", "csv"):
+        text = gpubench("report", str(searched.folder / "r.json"), "--format", format).stdout
+        assert not [n for n in only if f" {n} " in text or f",{n}," in text]
+
+
+def test_refine_on_looks_between_given_sizes(run, gpubench):
+    ran = run(*SEARCH, "--sizes", "4k,64k", "--refine", "on", "--break-even-timings", "200")
+    assert ran.code == 0, ran.err
+    phases = taken(ran.outcomes)
+    assert phases["main"].keys() == {4096, 65536}
+    assert all(4096 <= n <= 65536 for sizes in phases.values() for n in sizes)
+    assert len(phases["estimate"]) == 7
+    row = break_even(ran, gpubench)
+    assert row["n"] == pytest.approx(TRUE_N, rel=0.02)
+
+
+def test_given_sizes_are_not_refined_unless_asked_and_refine_off_searches_nothing(run):
+    assert taken(run(*SEARCH, "--sizes", "4k,64k").outcomes).keys() == {"main"}
+    ran = run(*SEARCH, "--refine", "off", "--filter", "add/n<=64k", "--budget", "30s")
+    assert taken(ran.outcomes).keys() == {"main"}
+    assert sorted(taken(ran.outcomes)["main"]) == [1024, 4096, 16384, 65536]
+
+
+def test_a_budget_that_ends_in_the_middle_leaves_verdicts_and_no_half_estimate(run, gpubench):
+    """Whatever is cut off, no size at which a search only looked makes the run fail."""
+    ran = run(*SEARCH, "--budget", "2s", env={"GPUBENCH_FAKE_NOISE": "0.03"})
+    assert ran.code in (0, 124)
+    for outcome in ran.outcomes.values():
+        assert outcome["type"] != "planned"
+        phases = {block.get("phase", "main") for block in outcome.get("blocks", [])}
+        assert phases or outcome["type"] == "skip"
