@@ -201,7 +201,7 @@ def test_cases_that_a_budget_left_out_are_measured_later(gpubench: Any, result: 
 
 def test_sessions_that_are_added_repeat_the_fresh_timings_at_the_same_sizes(add: Any, result: Any) -> None:
     add(
-        "--devices", "fake:cpu,fake:gpu", "--ops", "add", "--regimes", "resident", "--budget", "20s",
+        "--devices", "fake:cpu,fake:gpu", "--ops", "add", "--regimes", "resident", "--budget", "60s",
         "--break-even-timings", "200", "--append", "r.json",
     )  # fmt: skip
     add("--append", "r.json")

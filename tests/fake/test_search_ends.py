@@ -76,7 +76,7 @@ def taken(outcomes):
 
 @pytest.fixture(scope="module")
 def searched(run):
-    return run(*SEARCH, "--budget", "20s", env={"GPUBENCH_FAKE_NOISE": "0.03"})
+    return run(*SEARCH, "--budget", "60s", env={"GPUBENCH_FAKE_NOISE": "0.03"})
 
 
 def break_even(ran, gpubench):
@@ -129,8 +129,8 @@ def test_given_sizes_are_not_refined_unless_asked_and_refine_off_searches_nothin
 
 def test_a_budget_that_ends_in_the_middle_leaves_verdicts_and_no_half_estimate(run, gpubench):
     """Whatever is cut off, no size at which a search only looked makes the run fail."""
-    ran = run(*SEARCH, "--budget", "2s", env={"GPUBENCH_FAKE_NOISE": "0.03"})
-    assert ran.code in (0, 124)
+    ran = run(*SEARCH, "--budget", "4s", env={"GPUBENCH_FAKE_NOISE": "0.03"})
+    assert ran.result["exit_reason"] in ("ok", "budget", "nothing-measured")
     for outcome in ran.outcomes.values():
         assert outcome["type"] != "planned"
         phases = {block.get("phase", "main") for block in outcome.get("blocks", [])}
