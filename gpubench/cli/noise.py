@@ -8,7 +8,6 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import msgspec
 import typer
 
 from gpubench.cli import _run_options as options
@@ -125,6 +124,8 @@ def noise(
     if file is not None:
         run = _chosen_part(store.load(file), typed)
     else:
+        import msgspec
+
         typed = msgspec.structs.replace(
             typed, sessions=2 * sessions, budget=budget or _budget(typed, 2 * sessions)
         )
@@ -189,6 +190,8 @@ def _chosen_part(run: Run, typed: Typed) -> Run:
             "no-such-case", "--filter and --skip leave no case", why="no case of the file matches",
             hint="gpubench report --sections raw lists the cases with their ids",
         )  # fmt: skip
+    import msgspec
+
     return msgspec.structs.replace(run, outcomes=outcomes)
 
 
