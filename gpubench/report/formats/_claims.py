@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from gpubench.report.analysis.types import Analysis, ClaimResult
+from gpubench.report.analysis.types import Analysis, ClaimResult, ClaimVerdict
 from gpubench.report.formats._document import Cell, Column, Section, Table, Tone, cells, printable, shortened
 from gpubench.report.formats._numbers import (
     legend,
@@ -16,7 +16,7 @@ from gpubench.report.formats._numbers import (
     time_text,
 )
 
-_ORDER = ("confirmed", "refuted", "undecided", "not measured")
+_ORDER: tuple[ClaimVerdict, ...] = ("confirmed", "refuted", "undecided", "not measured")
 _TONES: dict[str, Tone] = {"confirmed": "good", "refuted": "bad"}
 _LONGEST, _SHORT = 28, 20  # of a claim's name
 

@@ -93,12 +93,11 @@ def _numbered(runs: Sequence[Run]) -> tuple[list[SessionRecord], Numbering]:
 def _sessions(run: Run) -> list[SessionRecord]:
     """The sessions that a run lists, and those that its samples tell of and it does not list."""
     listed = {session.index for session in run.sessions}
-    told = {
-        block.session
-        for outcome in run.outcomes
-        if isinstance(outcome, Measurement)
-        for block in (*outcome.blocks, *outcome.parts, *outcome.stops)
-    }
+    told = set()
+    for outcome in run.outcomes:
+        if isinstance(outcome, Measurement):
+            told |= {block.session for block in outcome.blocks} | {part.session for part in outcome.parts}
+            told |= {stop.session for stop in outcome.stops}
     rest = [SessionRecord(index=index, started_at=run.started_at) for index in sorted(told - listed)]
     return [*run.sessions, *rest]
 
