@@ -11,7 +11,7 @@ from gpubench.model.result import DeviceKind, Run
 from gpubench.report.analysis.contest import NO_ROOM, Contender, Field, Key, choose, fastest, timed
 from gpubench.report.analysis.cost_curves import Basis, Expected, weaker
 from gpubench.report.analysis.speedup import paired
-from gpubench.report.analysis.types import NO_HEADLINE, CaseResult, Derived
+from gpubench.report.analysis.types import NO_HEADLINE, CaseResult, Derived, Hybrid
 from gpubench.stats import Interval
 
 Confidence = Literal["clear", "close", "noisy", "alone", "none"]
@@ -29,7 +29,8 @@ class Candidate(Derived, frozen=True, kw_only=True):
 
 class Advice(Derived, frozen=True, kw_only=True):
     """The answer. `gain` is the time of the best candidate of the other side over that of `best`; `calls` as in
-    `call_time`. `candidates` are one a device, the fastest first."""
+    `call_time`. `candidates` are one a device, the fastest first. `split`: working on it with both sides at once was
+    measured at this very size and is faster than either."""
 
     key: Key
     n: int
@@ -42,10 +43,11 @@ class Advice(Derived, frozen=True, kw_only=True):
     confidence: Confidence
     candidates: tuple[Candidate, ...]
     reason: str = ""
+    split: Hybrid | None = None
 
 
-def advise(key: Key, field: Field, n: int, calls: int | None) -> Advice:
-    """The answer with its evidence."""
+def advise(key: Key, field: Field, n: int, calls: int | None, splits: Sequence[Hybrid] = ()) -> Advice:
+    """The answer with its evidence; `splits` are those that the run measured."""
     choice = choose(field, n)
     candidates = sorted(_candidates(field, n, calls), key=_order)
     best, against = (_named(candidates, one, n) for one in (choice.best, choice.against))
@@ -53,8 +55,22 @@ def advise(key: Key, field: Field, n: int, calls: int | None) -> Advice:
     return Advice(
         key=key, n=n, calls=calls, run=field.run, basis=_basis(best, against), best=best, against=against, gain=gain,
         confidence=_confidence(best, against, gain), candidates=tuple(candidates),
-        reason="" if best else _why_unknown(field, n, candidates),
+        reason="" if best else _why_unknown(field, n, candidates), split=_split(key, n, calls, splits),
     )  # fmt: skip
+
+
+def _split(key: Key, n: int, calls: int | None, splits: Sequence[Hybrid]) -> Hybrid | None:
+    """The split of this very call that gains most, of those that are recommended. Between sizes nothing is known."""
+    params = {"n": n, **dict(key.params)}
+    regime = "resident" if calls is None else "transfer-always" if calls == 1 else f"transfer-once-{calls}"
+    found = [
+        row
+        for row in splits
+        if row.recommended
+        and (row.case.case.op, row.case.case.dtype, row.case.case.params) == (key.op, key.dtype, params)
+        and row.case.case.regime_id == regime
+    ]
+    return max(found, key=lambda row: (row.gain.estimate, row.device_id), default=None)
 
 
 def _candidates(field: Field, n: int, calls: int | None) -> Iterable[Candidate]:

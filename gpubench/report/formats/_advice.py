@@ -64,7 +64,7 @@ def document(advice: Advice) -> types.AdviceDocument:
         basis=advice.basis, device_id=best.device_id if best else None,
         backend=best.device_id.partition(":")[0] if best else None, form=best.form if best else None,
         time=_time(best.expected) if best else None, gain=gain, confidence=advice.confidence,
-        reason=advice.reason or None,
+        reason=advice.reason or None, split=_split(advice),
         candidates=tuple(_candidate(advice, one) for one in advice.candidates),
         source=types.AdviceSource(
             run_id=advice.run.id, label=advice.run.label, started_at=advice.run.started_at,
@@ -132,11 +132,27 @@ def _evidence(advice: Advice) -> list[str]:
         )
     else:
         lines.append(f"Gain: none to tell; {advice.confidence}: {_MEANING[advice.confidence]}.")
+    if advice.split is not None:
+        split = advice.split
+        lines.append(
+            f"Split over {split.device_id} ({split.fraction:.0%}) and the CPU: {ratio_text(split.gain)} over the "
+            "better of the two alone, measured."
+        )
     run = advice.run
     label = f", {printable(run.label)}" if run.label else ""
     ending = "" if run.complete else ", not complete"
     lines.append(f"From: {run.started_at}, run {run.id[:8]}{label}{ending}; {printable(machine_line(run))}")
     return [wrapped(line, _WIDTH) for line in lines]
+
+
+def _split(advice: Advice) -> types.AdviceSplit | None:
+    if advice.split is None:
+        return None
+    row = advice.split
+    return types.AdviceSplit(
+        device_id=row.device_id, fraction=row.fraction, ratio=row.gain.estimate, lo=row.gain.low, hi=row.gain.high,
+        case_id=row.case.id,
+    )  # fmt: skip
 
 
 def _candidate(advice: Advice, one: Candidate) -> types.AdviceCandidate:

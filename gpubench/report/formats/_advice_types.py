@@ -33,6 +33,18 @@ class AdviceGain(Row, frozen=True, kw_only=True):
     hi: float
 
 
+class AdviceSplit(Row, frozen=True, kw_only=True):
+    """The same call split: `fraction` of it on the GPU of `device_id`, the rest on the CPU. `ratio`: time of the better
+    of the two alone over the time of both."""
+
+    device_id: str
+    fraction: float
+    ratio: float
+    lo: float
+    hi: float
+    case_id: str
+
+
 class AdviceCandidate(Row, frozen=True, kw_only=True):
     """One device. Without a time, `reason` says why. `case_ids` are the cases behind it, at the sizes `between`."""
 
@@ -59,7 +71,10 @@ class AdviceSource(Row, frozen=True, kw_only=True):
 
 
 class AdviceDocument(Row, frozen=True, kw_only=True):
-    """Where one call should run. `device_id` is null where the answer is unknown; `reason` then says why."""
+    """Where one call should run. `device_id` is null where the answer is unknown; `reason` then says why.
+
+    `split` is null unless a split of this very call was measured and is recommended.
+    """
 
     name: Literal["gpubench-advise"] = "gpubench-advise"
     schema_version: int = 1
@@ -78,5 +93,6 @@ class AdviceDocument(Row, frozen=True, kw_only=True):
     gain: AdviceGain | None
     confidence: Confidence
     reason: str | None
+    split: AdviceSplit | None
     candidates: tuple[AdviceCandidate, ...]
     source: AdviceSource

@@ -13,7 +13,19 @@ from gpubench.errors import InputError
 from gpubench.report.advice import answer, render
 from gpubench.report.analysis.contest import Key
 from gpubench.report.formats._advice_types import AdviceDocument
-from tests.unit.report.builders import CPU, GPU, SOFTWARE, case, curve, failed, measured, run_of, skipped
+from tests.unit.report.builders import (
+    CPU,
+    GPU,
+    HYBRID,
+    SOFTWARE,
+    case,
+    curve,
+    failed,
+    measured,
+    run_of,
+    skipped,
+    split,
+)
 
 MATMUL = Key("matmul", "float32")
 SMALL_LOSES = {256: 0.5, 1024: 2.0, 4096: 8.0}
@@ -207,3 +219,25 @@ def test_timings_that_were_made_for_something_else_advise_nothing(phase):
     for n in (1024, 2000, 2048):
         expected, found = ask(plain, n), ask([*wrong, *alone], n)
         assert (found.best, found.basis, found.gain) == (expected.best, expected.basis, expected.gain)
+
+
+def test_a_split_that_pays_is_told_at_the_size_where_it_was_measured():
+    found = []
+    for n in (512, 1024):
+        found += [measured(case(n=n), 3e-3, sessions=5), measured(case(n=n, device="cupy:0"), 1e-3, sessions=5)]
+    found.append(split(case(n=1024, form="tuned", device="hybrid:cupy:0"), (3e-3, 1e-3), 0.78e-3, sessions=5))
+    words = {"devices": (CPU, GPU, HYBRID), "sessions": 5}
+    advice = ask(found, 1024, None, **words)
+    assert advice.best is not None
+    assert (advice.best.device_id, advice.confidence) == ("cupy:0", "clear")
+    assert "Split over hybrid:cupy:0 (75%) and the CPU: 1.28x" in render(advice, "table")
+    document = msgspec.json.decode(render(advice, "json"), type=AdviceDocument)
+    assert document.split is not None
+    assert (document.split.fraction, document.split.ratio) == (0.75, pytest.approx(1 / 0.78, rel=1e-4))
+    for n, calls in ((512, None), (700, None), (1024, 1)):
+        assert ask(found, n, calls, **words).split is None
+    slow = [
+        *found[:-1],
+        split(case(n=1024, form="tuned", device="hybrid:cupy:0"), (3e-3, 1e-3), 1.2e-3, sessions=5),
+    ]
+    assert ask(slow, 1024, None, **words).split is None
