@@ -1,0 +1,92 @@
+"""Entries of the formats for tools: which cases there are, and names that stay the same from run to run."""
+
+from __future__ import annotations
+
+import json
+
+import msgspec
+import pytest
+
+from gpubench.model.result import Git
+from gpubench.report import render
+from tests.consumers import go_text
+from tests.unit.report.builders import case, failed, measured, planned, run_of, skipped
+from tests.unit.report.samples import full_run, interrupted_run, tool_run
+
+NAMES = {
+    "gha-smaller": lambda text: [row["name"] for row in json.loads(text)],
+    "gha-bigger": lambda text: [
+        row["name"].removesuffix(" rate").removesuffix(" speedup") for row in json.loads(text)
+    ],
+    "bmf": lambda text: list(json.loads(text)),
+    "pytest-benchmark": lambda text: [row["fullname"] for row in json.loads(text)["benchmarks"]],
+    "hyperfine": lambda text: [row["command"] for row in json.loads(text)["results"]],
+    "google-benchmark": lambda text: [row["run_name"] for row in json.loads(text)["benchmarks"]],
+    "go": lambda text: [row.name for row in go_text.read(text)],
+}
+
+
+def names(run, format):
+    return list(dict.fromkeys(NAMES[format](render([run], format))))
+
+
+@pytest.mark.parametrize("name", sorted(NAMES))
+def test_names_do_not_depend_on_when_and_from_what_a_run_was_made(name):
+    run = full_run()
+    other = msgspec.structs.replace(
+        run, id="11111111-1111-4111-8111-111111111111", started_at="2031-12-31T23:59:59Z", label="nightly", tags=["x"],
+        tool={"gpubench": "9.9", "numpy": "9.9"},
+        environment=msgspec.structs.replace(run.environment, git=Git(commit="f" * 40, branch="other", dirty=True)),
+        devices=[msgspec.structs.replace(device, name="another", driver="9") for device in run.devices],
+    )  # fmt: skip
+    assert names(other, name) == names(run, name)
+
+
+@pytest.mark.parametrize("name", sorted(set(NAMES) - {"go", "gha-bigger"}))
+@pytest.mark.parametrize("make", [full_run, interrupted_run, tool_run])
+def test_names_are_the_ids_of_the_cases_with_an_estimate(name, make):
+    found = [json.loads(line) for line in render([make()], "jsonl").splitlines()]
+    timed = [line["id"] for line in found if line["reason"] == "case-complete" and line["typical"] is not None]
+    assert names(make(), name) == timed
+    assert timed
+
+
+@pytest.mark.parametrize("name", sorted(NAMES))
+def test_what_has_no_estimate_is_left_out(name):
+    quick = measured(case(device="cupy:0"), 1e-9, repeat=1)  # 2 GFLOP in a nanosecond
+    roof = msgspec.structs.replace(
+        run_of([quick]).devices[1], theoretical=msgspec.structs.replace(run_of([]).devices[1].theoretical, flops_per_s={"float32": 1e13}),
+    )  # fmt: skip
+    run = run_of(
+        [skipped(case("add")), failed(case("mul")), planned(case("sub")), quick],
+        devices=(run_of([]).devices[0], roof),
+    )
+    assert names(run, name) == []
+
+
+@pytest.mark.parametrize("name", sorted(NAMES))
+def test_a_filter_keeps_the_speedup_of_what_it_keeps(name):
+    text = render([tool_run()], name, keep=lambda one: one.device_id == "cupy:0" and one.op == "matmul")
+    assert len(set(NAMES[name](text))) == 1
+    if name == "gha-bigger":
+        assert "resident@cupy:0 speedup" in text
+
+
+def test_the_same_number_in_every_format():
+    """One estimate: 1 ms, whatever the unit; and its samples where a format has room for them."""
+    run, what = tool_run(), case(device="cupy:0").id
+    found = {name: json.loads(render([run], name)) for name in set(NAMES) - {"go"}}
+    assert next(row["value"] for row in found["gha-smaller"] if row["name"] == what) == 1.0
+    assert found["bmf"][what]["latency"]["value"] == 1e6
+    assert {row["real_time"] for row in found["google-benchmark"]["benchmarks"] if row["name"] == what} == {1e6}
+    timed = next(row for row in found["hyperfine"]["results"] if row["command"] == what)
+    stats = next(row["stats"] for row in found["pytest-benchmark"]["benchmarks"] if row["name"] == what)
+    assert timed["median"] == stats["median"] == 1e-3
+    assert timed["times"] == stats["data"]
+    assert len(stats["data"]) == stats["rounds"] == 20
+    rows = [
+        row
+        for row in go_text.read(render([run], "go"))
+        if row.parts["backend"] == "cupy" and row.parts["n"] == "1024"
+    ]
+    assert [row.values["ns/op"] for row in rows] == [1e6, 1e6]
