@@ -26,6 +26,8 @@ class Look(msgspec.Struct, frozen=True):
     width: int
     sections: tuple[str, ...] | None
     time_unit: str
+    columns: tuple[str, ...] = ()
+    sort: str | None = None
 
     def format_of(self, path: str) -> str:
         """The format of a report file, by its suffix. Raises UsageError for an unknown suffix."""
@@ -39,19 +41,24 @@ class Look(msgspec.Struct, frozen=True):
             ) from error  # fmt: skip
 
     def render(self, analyses: Sequence[Analysis], format: str) -> str:
-        """The report as text; files get neither colour nor the terminal's width."""
+        """The report as text; files get neither colour nor the terminal's width, and all columns: CSV has others."""
         from gpubench import report
 
         here = format == self.format
         return report.drawn(
             analyses, format, width=self.width if here else 80, color=self.color and here,
             ascii_only=self.ascii_only, sections=self.sections, time_unit=self.time_unit,
+            columns=self.columns if here else (), sort=self.sort,
         )  # fmt: skip
 
 
-def look(format: str | None, color: str, ascii_only: bool, sections: str | None, time_unit: str) -> Look:
-    """Raises UsageError for an unknown format, section or unit."""
+def look(
+    format: str | None, color: str, ascii_only: bool, sections: str | None, time_unit: str,
+    columns: tuple[str, ...] = (), sort: str | None = None,
+) -> Look:  # fmt: skip
+    """Raises UsageError for an unknown format, section, unit or key."""
     from gpubench import report
+    from gpubench.report.analysis.order import KEYS
     from gpubench.report.formats._options import SECTIONS, TIME_UNITS
 
     terminal = sys.stdout.isatty()
@@ -61,6 +68,8 @@ def look(format: str | None, color: str, ascii_only: bool, sections: str | None,
         words = [word.strip() for word in sections.split(",") if word.strip()]
         chosen = tuple(require_choice(word, SECTIONS, "--sections") for word in words)
     require_choice(time_unit, TIME_UNITS, "--time-unit")
+    if sort is not None:
+        require_choice(sort.removeprefix("-"), KEYS, "--sort")
     return Look(
         name,
         wants_color(color, os.environ, terminal=terminal),
@@ -68,4 +77,6 @@ def look(format: str | None, color: str, ascii_only: bool, sections: str | None,
         table_width(terminal),
         chosen,
         time_unit,
+        columns,
+        sort,
     )

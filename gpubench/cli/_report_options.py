@@ -35,6 +35,11 @@ Columns = Annotated[
     ),
 ]
 
+Baseline = Annotated[
+    str | None,
+    typer.Option("--baseline", metavar="ID", help="DEVICE, FORM or FORM@DEVICE (default: best CPU form)."),
+]
+
 
 def listed(text: str | None) -> tuple[str, ...]:
     """The words of a list with commas; none without one."""

@@ -13,7 +13,7 @@ import typer
 from gpubench.cli import _plots
 from gpubench.cli._ci_options import Annotations, FailOn, Marker, MaxBytes, MinSpeedup, Summary
 from gpubench.cli._options import FORMAT_NAMES, Ascii, Color
-from gpubench.cli._report_options import Claims, Columns, Sort, listed, loaded_claims
+from gpubench.cli._report_options import Baseline, Claims, Columns, Sort, listed, loaded_claims
 from gpubench.errors import GpubenchError, InputError, UsageError
 from gpubench.suggestions import require_choice
 
@@ -46,10 +46,7 @@ def report(
         str | None,
         typer.Option("--sections", metavar="LIST", help="Only these sections (default: all but raw)."),
     ] = None,
-    baseline: Annotated[
-        str | None,
-        typer.Option("--baseline", metavar="ID", help="DEVICE, FORM or FORM@DEVICE (default: best CPU form)."),
-    ] = None,
+    baseline: Baseline = None,
     claims: Claims = None,
     sort: Sort = None,
     columns: Columns = None,

@@ -13,6 +13,7 @@ from gpubench.cli import _run_options as options
 from gpubench.cli._ci_options import Annotations, FailOn, Marker, MaxBytes, MinSpeedup, Summary
 from gpubench.cli._command import given
 from gpubench.cli._options import Ascii, Color, NoProgress, Quiet
+from gpubench.cli._report_options import Baseline, Claims, Columns, Sort, listed, loaded_claims
 
 
 def run(
@@ -61,6 +62,10 @@ def run(
     format: options.ReportFormat = None,
     sections: options.Sections = None,
     time_unit: options.TimeUnit = "auto",
+    baseline: Baseline = None,
+    claims: Claims = None,
+    sort: Sort = None,
+    columns: Columns = None,
     min_speedup: MinSpeedup = None,
     fail_on: FailOn = None,
     summary: Summary = False,
@@ -101,7 +106,8 @@ def run(
     )  # fmt: skip
     _plots.check(plots, plot_format)
     _run_sequel.require_result_file(append)
-    look = _rendering.look(format, color, ascii, sections, time_unit)
+    look = _rendering.look(format, color, ascii, sections, time_unit, listed(columns), sort)
+    expected = loaded_claims(claims)
     demands = _demands.demands(min_speedup or [], fail_on)
     outputs = _run_output.checked([*([append] if append else []), *(output or [])], look, results_dir, no_save)
     formats = _run_output.formats(outputs, look)
@@ -121,7 +127,7 @@ def run(
         for path in saver.paths:
             print(f"saved {path}", file=sys.stderr)
     stored = _run_output.as_stored(finished)
-    analyses = report.analysed([stored], demands=demands)
+    analyses = report.analysed([stored], baseline=baseline, demands=demands, claims=expected)
     stored, analyses = _run_output.gated(stored, analyses, saver)
     events.finish(analyses[0])
     _run_output.deliver(stored, analyses, outputs, look, told)
