@@ -10,7 +10,7 @@ import pytest
 
 from gpubench import store
 from tests.unit.report.builders import CPU, GPU, case, curve, measured, run_of
-from tests.unit.report.samples import cpu_run, full_run, software_run
+from tests.unit.report.samples import cpu_run, full_run, hybrid_run, software_run
 
 pytestmark = pytest.mark.chromium
 
@@ -92,6 +92,13 @@ def test_break_evens_are_marked_at_one_with_their_interval(opened):
     assert points(page, "speedup") == len(rows(page, "speedup")) + 1
 
 
+def test_the_split_over_cpu_and_gpu_is_a_curve_over_the_share(opened):
+    page = opened(hybrid_run())
+    shares = [row[4] for row in rows(page, "hybrid")]
+    assert {"0%", "100%"} <= set(shares)
+    assert points(page, "hybrid") == len(shares) + 2, "the sweeps, and the diamond of each share chosen"
+
+
 def test_the_toggles_choose_what_charts_and_tables_show(opened):
     page = opened(full_run())
     before = rows(page, "time")
@@ -111,7 +118,7 @@ def test_the_toggles_choose_what_charts_and_tables_show(opened):
     choose(page, lambda: page.get_by_label("Form", exact=True).select_option("library"))
     assert {row[2] for row in rows(page, "time")} == {"library"}
 
-    choose(page, lambda: page.get_by_label("Operation").select_option("relu float32"))
+    choose(page, lambda: page.get_by_label("Operation", exact=True).select_option("relu float32"))
     assert page.get_by_role("status").inner_text() == "The charts show relu float32."
     assert {row[3] for row in rows(page, "time")} == {"65536", "1Mi", "16Mi"}
     choose(page, lambda: page.get_by_label("Size", exact=True).select_option("65536"))
@@ -120,7 +127,7 @@ def test_the_toggles_choose_what_charts_and_tables_show(opened):
 
 def test_the_last_choice_wins(opened):
     page = opened(full_run())
-    names = page.get_by_label("Operation").locator("option").all_inner_texts()
+    names = page.get_by_label("Operation", exact=True).locator("option").all_inner_texts()
     page.evaluate(
         """names => { const select = document.querySelector('select[name=series]');
         for (const name of names) { select.value = name; select.dispatchEvent(new Event('change', { bubbles: true })); } }""",
@@ -295,7 +302,7 @@ def test_without_script_the_numbers_are_there(opened):
 def test_other_runs_have_pages_too(opened):
     """Two runs below each other; a machine without a GPU; a software adapter alone; nothing but a failure."""
     page = opened(full_run(), msgspec.structs.replace(cpu_run(), id="00000000-0000-4000-8000-000000000002"))
-    assert page.get_by_role("article").count() == 2
+    assert page.get_by_role("article").count() == 3, "both, and what they say together"
     assert page.locator("#r1-chart-time svg").count() == 1
     assert page.locator("#r1-chart-speedup").count() == 0
     page = opened(software_run())

@@ -15,17 +15,21 @@ SCALE = 2  # pixels of a PNG to a point
 
 def drawn(chart: Chart, series: Series, *, dark: bool = False, title: str = "") -> Row:
     """The spec as it is drawn without a page: all devices and regimes, the fastest forms, one size."""
-    rows = [row for row in chart.rows.get(series.name, []) if row.get("best", True)]
-    if chart.one_size:
-        rows = [row for row in rows if row["n"] == series.size]
+    rows, marks = (_chosen(found.get(series.name, []), chart, series) for found in (chart.rows, chart.marks))
     height = {"height": chart.step * len({row[chart.bars] for row in rows})} if chart.bars else {}
-    data = {ROWS: rows, MARKS: chart.marks.get(series.name, [])}
+    data = {ROWS: rows, MARKS: marks}
     background = {"background": "#14181d"} if dark else {"background": "#ffffff"}
     params = [{"name": name, "value": value} for name, value in chart.params.get(series.name, {}).items()]
     return chart.spec | height | {
         "datasets": data, "params": params, "width": PICTURE_WIDTH, "config": theme(dark=dark) | background,
         "title": {"text": chart.title, "subtitle": title or series.name, "anchor": "start"},
     }  # fmt: skip
+
+
+def _chosen(rows: Sequence[Row], chart: Chart, series: Series) -> list[Row]:
+    """What the page shows at first."""
+    best = [row for row in rows if row.get("best", True)]
+    return [row for row in best if row["n"] == series.size] if chart.one_size else best
 
 
 def pictures(chart: Chart, series: Sequence[Series]) -> Iterator[tuple[str, Row]]:

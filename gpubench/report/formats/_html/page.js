@@ -73,7 +73,8 @@
   }
 
   function draw(chart, place, rows, marks, params, theme) {
-    const spec = { ...chart.spec, datasets: { rows, marks }, params };
+    // The page says itself what the chart is; a second description inside it would be read twice.
+    const spec = { ...chart.spec, description: undefined, datasets: { rows, marks }, params };
     if (chart.bars) spec.height = chart.step * new Set(rows.map((row) => row[chart.bars])).size;
     return vegaEmbed(place, spec, {
       ast: true, actions: false, defaultStyle: false, renderer: "svg", config: theme,
@@ -94,7 +95,7 @@
       for (const chart of set.charts) {
         const place = document.getElementById(`${prefix}chart-${chart.id}`);
         const rows = shown(chart.rows[wanted.series], wanted, chart);
-        const marks = shown((chart.marks || {})[wanted.series], wanted, { ...chart, one_size: false });
+        const marks = shown((chart.marks || {})[wanted.series], wanted, chart);
         const params = Object.entries((chart.params || {})[wanted.series] || {}).map(([name, value]) => ({ name, value }));
         fillTable(document.getElementById(`${prefix}chart-${chart.id}-table`), chart, rows);
         if (drawn.has(chart.id)) drawn.get(chart.id).finalize();
