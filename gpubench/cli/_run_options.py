@@ -138,7 +138,7 @@ Budget = Annotated[
     typer.Option(
         "--budget",
         metavar="TIME",
-        help="Limit of the whole run. Default: 60s without --sizes (120s beside overheads), else none.",
+        help="Limit of the whole run. Default: 60s without --sizes (120s beside overheads or splits), else none.",
         show_default=False,
     ),
 ]

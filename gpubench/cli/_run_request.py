@@ -63,6 +63,11 @@ class Typed(msgspec.Struct, frozen=True, kw_only=True):
     context: list[str] | None = None
 
     @property
+    def splits(self) -> bool:
+        """Whether ops are asked to be split over CPU and GPU."""
+        return self.mode == "hybrid" or "hybrid" in f"{self.backends},{self.devices or ''}"
+
+    @property
     def roofs(self) -> bool:
         """Whether what was asked for is `--ops roofline` alone."""
         return _roofline.asked(self.ops)
@@ -127,7 +132,7 @@ def settings(typed: Typed, selection: Selection, declared: Mapping[str, Op]) -> 
     brief = typed.quick or typed.roofs or (overheads == set(declared) and not selection.sizes)
     return words.settings(
         preset="rigorous" if typed.rigorous else "quick" if brief else None,
-        every_size_given=all(name in sized for name in declared), overheads=bool(overheads),
+        every_size_given=all(name in sized for name in declared), more=bool(overheads) or typed.splits,
         budget=typed.budget, case_timeout=typed.case_timeout, max_time=typed.max_time, precision=typed.precision,
         sessions=1 if typed.check_only else typed.sessions, min_samples=typed.min_samples,
         max_samples=typed.max_samples, order=typed.order, seed=typed.seed, inputs=typed.inputs,

@@ -181,6 +181,7 @@ def _answers(name: str, typed: Typed, plan: Run) -> tuple[Any, Any]:
     compare: dict[str, Callable[[], tuple[Any, Any]]] = {
         "backends": lambda: _backends(typed, plan),
         "devices": lambda: (sorted(words.words(typed.devices or "", "--devices")), _named(typed, plan)),
+        "mode": lambda: (typed.mode, _mode_of(plan) if typed.mode != "auto" else "auto"),
         "filter": lambda: _kept(typed, plan),
         "skip": lambda: _kept(typed, plan),
         "check_only": lambda: (typed.check_only, False),
@@ -189,6 +190,13 @@ def _answers(name: str, typed: Typed, plan: Run) -> tuple[Any, Any]:
         "context": lambda: (_run_request.pairs(typed.context or []), plan.environment.context),
     }
     return compare[name]() if name in compare else (None, None)
+
+
+def _mode_of(plan: Run) -> str:
+    """The mode that takes the sides which the file has."""
+    if any(device.composed for device in plan.devices):
+        return "hybrid"
+    return "cpu" if all(device.kind == "cpu" for device in plan.devices) else "gpu"
 
 
 def _selection(typed: Typed) -> Selection:

@@ -131,17 +131,17 @@ def parse_wish(backend_text: str, device_text: str | None, allow_software: bool)
 
 
 def settings(
-    *, preset: str | None, every_size_given: bool, overheads: bool, budget: str | None, case_timeout: str | None,
+    *, preset: str | None, every_size_given: bool, more: bool, budget: str | None, case_timeout: str | None,
     max_time: str | None, precision: str | None, **given: Any,
 ) -> Settings:  # fmt: skip
     """Preset, then what was given. Without sizes and without a preset, the budget decides: `quick`.
 
-    `overheads` that are measured after a search get as much time again.
+    Where there is `more` to measure after a search (overheads, splits), it gets as much time again.
     """
     name = preset or ("default" if every_size_given else "quick")
     values: dict[str, Any] = {"preset": name, **PRESETS[name]}
     if not every_size_given:
-        values["budget_s"] = DEFAULT_BUDGET_S * (2 if overheads else 1)
+        values["budget_s"] = DEFAULT_BUDGET_S * (2 if more else 1)
         values.update(SUITE if preset is None else {})
     if budget is not None:
         values["budget_s"] = units.parse_duration(budget, option="--budget")

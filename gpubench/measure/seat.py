@@ -10,7 +10,7 @@ from gpubench.measure.aim import MAIN, Aim
 from gpubench.measure.crew import DeviceGone
 from gpubench.measure.events import CaseDone
 from gpubench.measure.runtime import Runtime
-from gpubench.measure.stopping import estimate
+from gpubench.measure.stopping import estimate, settled_block
 from gpubench.measure.workers import Worker, WorkerGone
 from gpubench.model.case import Case
 from gpubench.model.result import (
@@ -88,11 +88,6 @@ def prepare(runtime: Runtime, seat: Seat, *, first: bool) -> None:
         seat.prepared = reply
         if first:
             _enter(runtime, seat, reply)
-
-
-def settled_block(known: Measurement) -> Block | None:
-    """The block whose repeat counts, and whose share of a split, the case keeps; those of a sweep all differ."""
-    return next((block for block in known.blocks if block.phase != "sweep"), None)
 
 
 def _enter(runtime: Runtime, seat: Seat, reply: protocol.Prepared) -> None:

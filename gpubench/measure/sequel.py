@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from gpubench.measure.plan import Scope, Series, Workload, series, workload
+from gpubench.measure.stopping import settled_block
 from gpubench.measure.windows import Window, of_outcomes
 from gpubench.model.case import Case
 from gpubench.model.op import Op
@@ -40,7 +41,9 @@ def again(run: Run, ops: Mapping[str, Op], scope: Scope, sessions: int) -> Seque
     return Sequel(
         workloads=_workloads([o for o in run.outcomes if _planned(o)], run, ops, scope),
         windows=of_outcomes(run.outcomes, ops, cpu), sessions=sessions,
-        blocks={o.id: o.blocks[0] for o in run.outcomes if isinstance(o, Measurement) and o.blocks},
+        blocks={
+            o.id: block for o in run.outcomes if isinstance(o, Measurement) and (block := settled_block(o)) is not None
+        },
     )  # fmt: skip
 
 

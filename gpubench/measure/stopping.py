@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpubench import stats
-from gpubench.model.result import Block, Settings, StopReason
+from gpubench.model.result import Block, Measurement, Settings, StopReason
 
 
 def kept_samples(block: Block) -> list[float]:
@@ -11,6 +11,11 @@ def kept_samples(block: Block) -> list[float]:
     used = list(enumerate(block.wall_s))[block.warmup :]
     kept = [value for i, value in used if str(i) not in block.discarded]
     return kept if kept or not used else [value for _, value in used]
+
+
+def settled_block(known: Measurement) -> Block | None:
+    """The block whose repeat counts, and whose share of a split, the case keeps; those of a sweep all differ."""
+    return next((block for block in known.blocks if block.phase != "sweep"), None)
 
 
 def stop_reason(

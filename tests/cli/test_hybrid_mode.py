@@ -1,0 +1,88 @@
+"""`run --mode`: which sides are planned, what is refused, and what detection is quoted for."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+SMALL = ("--ops", "add", "--sizes", "1k", "--regimes", "resident")
+
+
+@pytest.fixture
+def no_gpu(tmp_path):
+    """An environment in which CuPy cannot be imported and Vulkan finds no driver."""
+    blocked = tmp_path / "blocked"
+    for name in ("cupy", "wgpu"):
+        (blocked / name).mkdir(parents=True)
+        (blocked / name / "__init__.py").write_text(
+            f"raise ImportError('{name} is not installed (a test says so)')\n"
+        )
+    return {"PYTHONPATH": str(blocked)}
+
+
+def test_the_cpu_alone(gpubench):
+    ended = gpubench("run", *SMALL, "--mode", "cpu", "--dry-run")
+    assert ended.returncode == 0, ended.stderr
+    assert {line.rpartition("@")[2] for line in ended.stdout.splitlines() if "@" in line} == {"numpy:0"}
+
+
+@pytest.mark.parametrize("mode", ["gpu", "hybrid"])
+def test_a_gpu_that_is_not_there_is_exit_5_with_the_reason(gpubench, no_gpu, mode):
+    ended = gpubench("run", *SMALL, "--mode", mode, "--dry-run", env=no_gpu)
+    assert ended.returncode == 5
+    first, why, fix = ended.stderr.splitlines()[-3:]
+    assert f"--mode {mode}: there is no GPU" in first
+    assert "a test says so" in why
+    assert "gpubench detect" in fix
+    assert ended.stdout == ""
+
+
+def test_auto_says_what_detection_recommends_and_takes_it(gpubench, no_gpu):
+    told = json.loads(gpubench("detect", "--json", env=no_gpu).stdout)["recommendation"]
+    ended = gpubench("run", *SMALL, "--mode", "auto", "--dry-run", env=no_gpu)
+    assert ended.returncode == 0, ended.stderr
+    assert (
+        f"--mode auto takes {told['mode']} ({told['confidence']}): {told['reasons'][0]['text']}" in ended.stderr
+    )
+    assert "@numpy:0" in ended.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("--mode", "hybird"), "did you mean 'hybrid'"),
+        (("--mode", "gpu", "--devices", "numpy:0"), "leave one of them out"),
+        (("--mode", "gpu", "--backends", "numpy"), "leave one of them out"),
+        (("--backends", "hybird"), "did you mean 'hybrid'"),
+        (("--devices", "hybird:cupy:0"), "did you mean 'hybrid'"),
+    ],
+)
+def test_wrong_words_are_a_usage_error(gpubench, arguments, told):
+    ended = gpubench("run", *SMALL, *arguments, "--dry-run")
+    assert ended.returncode == 2
+    assert told in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+def test_a_split_that_was_named_is_required(gpubench, no_gpu):
+    ended = gpubench("run", *SMALL, "--devices", "numpy:0,hybrid:cupy:0", "--dry-run", env=no_gpu)
+    assert ended.returncode == 5
+    assert "hybrid:cupy:0" in ended.stderr
+
+
+def test_auto_backends_leave_splits_out(gpubench):
+    ended = gpubench("run", *SMALL, "--allow-software", "--dry-run")
+    assert ended.returncode == 0, ended.stderr
+    assert "hybrid" not in ended.stdout
+
+
+def test_a_mode_that_contradicts_the_file_is_refused(gpubench, tmp_path):
+    made = gpubench(
+        "run", *SMALL, "--mode", "cpu", "--quick", "--min-samples", "3", "--max-time", "10ms", "-o", "r.json"
+    )
+    assert made.returncode == 0, made.stderr
+    more = gpubench("run", "--mode", "hybrid", "--append", "r.json", "--dry-run")
+    assert more.returncode == 2
+    assert "--mode contradicts --append r.json" in more.stderr
+    assert gpubench("run", "--mode", "cpu", "--append", "r.json", "--dry-run").returncode == 0

@@ -1,0 +1,136 @@
+"""Whole runs with a split: swept in the first session, at one share afterwards, and what goes wrong costs one case."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from tests.fake.conftest import SHORT, environment
+
+DEVICES = "fake:cpu,fake:gpu,hybrid:fake:gpu"
+SPLIT = "add/n=16384/float32/tuned/transfer-once-10@hybrid:fake:gpu"
+ARGUMENTS = (
+    "--ops", "add", "--sizes", "16k", "--regimes", "transfer-once", "--devices", DEVICES, "--sessions", "2",
+    "--max-samples", "5",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def ran(run):
+    return run(*ARGUMENTS)
+
+
+def test_the_first_session_sweeps_and_all_measure_at_the_share_that_was_fastest(ran):
+    assert ran.code == 0, ran.err
+    blocks = ran.outcomes[SPLIT]["blocks"]
+    swept = [block for block in blocks if block.get("phase") == "sweep"]
+    main = [block for block in blocks if block.get("phase", "main") == "main"]
+    assert {block["session"] for block in swept} == {0}
+    assert {block["session"] for block in main} == {0, 1}
+    shares = [block["fraction"] for block in swept]
+    assert shares[:2] == [0.0, 1.0]
+    assert len(set(shares)) == len(shares) > 4
+    (chosen,) = {block["fraction"] for block in main}
+    middle = {block["fraction"]: sorted(block["wall_s"][block["warmup"] :])[2] for block in swept}
+    assert middle[chosen] == min(seconds for share, seconds in middle.items() if 0 < share < 1)
+    assert {block["repeat"] for block in main if block["session"] == 0} == {
+        block["repeat"] for block in main if block["session"] == 1
+    }
+
+
+def test_the_optimum_of_the_model_is_among_the_shares(ran):
+    blocks = ran.outcomes[SPLIT]["blocks"]
+    middle = {b["fraction"]: sorted(b["wall_s"][b["warmup"] :])[2] for b in blocks if b.get("phase") == "sweep"}
+    best = middle[0.0] / (middle[0.0] + middle[1.0])
+    assert min(abs(share - best) for share in middle) < 1 / 128
+
+
+def test_what_the_sides_cost_each_other_is_in_the_file(ran):
+    for part in ran.outcomes[SPLIT]["parts"]:
+        assert set(part["stage_s"]) == {"cpu_alone_s", "gpu_alone_s", "cpu_beside_s"}
+    assert [part["session"] for part in ran.outcomes[SPLIT]["parts"]] == [0, 1]
+
+
+def test_the_report_estimates_the_gain_from_the_other_session(ran):
+    told = subprocess.run(
+        [sys.executable, "-m", "gpubench", "report", "r.json", "--format", "json"], cwd=ran.folder,
+        env=environment(ran.folder), capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    (row,) = json.loads(told.stdout)["hybrid"]
+    assert not row["selected_in_sample"]
+    assert row["id"] == SPLIT
+    assert row["gain"] <= row["ideal_gain"] * 1.01
+    assert "Hybrid: one op split over CPU and GPU" in ran.out
+
+
+def test_another_run_of_the_same_plan_keeps_the_share(ran):
+    told = subprocess.run(
+        [sys.executable, "-m", "gpubench", "run", *SHORT[:1], "--like", "r.json", "--sessions", "1", "-q", "-o", "like.json"],
+        cwd=ran.folder, env=environment(ran.folder), capture_output=True, text=True, timeout=100, check=False,
+    )  # fmt: skip
+    assert told.returncode == 0, told.stderr
+    outcomes = json.loads((ran.folder / "like.json").read_text())["outcomes"]
+    blocks = next(o for o in outcomes if o["id"] == SPLIT)["blocks"]
+    known = [b for b in ran.outcomes[SPLIT]["blocks"] if b.get("phase", "main") == "main"]
+    assert {b["fraction"] for b in blocks} == {known[0]["fraction"]}
+    assert {b.get("phase", "main") for b in blocks} == {"main"}
+
+
+def test_one_session_is_marked(run):
+    ended = run(
+        "--ops", "add", "--sizes", "1k", "--regimes", "resident", "--devices", DEVICES, "--format", "json", "--dry-run"
+    )  # fmt: skip
+    assert ended.code == 0
+    assert "add/n=1024/float32/tuned/resident@hybrid:fake:gpu" in ended.out
+    ended = run("--ops", "sum", "--sizes", "4k", "--regimes", "resident", "--devices", "hybrid:fake:gpu")
+    assert ended.code == 0, ended.err
+    assert "*" in ended.out.partition("Hybrid")[2]
+
+
+@pytest.mark.parametrize(
+    ("word", "code", "kind", "reason"),
+    [
+        ("crash", 1, "failure", "worker-crashed"),
+        ("wrong", 1, "failure", "wrong-result"),
+        ("oom", 1, "skip", "out-of-memory"),
+        ("build", 1, "failure", "build-error"),
+    ],
+)
+def test_a_gpu_that_fails_costs_the_case(run, word, code, kind, reason):
+    ended = run(
+        "--ops", "add", "--sizes", "1k", "--regimes", "resident", "--devices", f"hybrid:fake:{word}", "--format", "plain"
+    )  # fmt: skip
+    assert ended.code == code, ended.err
+    (outcome,) = ended.outcomes.values()
+    assert (outcome["type"], outcome["reason"]) == (kind, reason)
+    assert "Traceback" not in ended.err
+
+
+def test_only_the_check_takes_no_sweep(run):
+    ended = run(
+        "--ops", "add", "--sizes", "1k", "--regimes", "resident", "--devices", "hybrid:fake:gpu", "--check-only"
+    )  # fmt: skip
+    assert ended.code == 0, ended.err
+    (outcome,) = ended.outcomes.values()
+    assert outcome["check"]["ok"]
+    assert outcome.get("blocks", []) == []
+
+
+def test_an_op_with_one_unit_is_a_named_skip(run):
+    ended = run("--ops", "add", "--sizes", "1", "--regimes", "resident", "--devices", DEVICES)
+    assert ended.code == 0, ended.err
+    skip = ended.outcomes["add/n=1/float32/tuned/resident@hybrid:fake:gpu"]
+    assert (skip["type"], skip["reason"]) == ("skip", "no-split")
+
+
+def test_a_search_tries_a_split_where_both_sides_are_near(run):
+    ended = run(
+        "--ops", "add", "--regimes", "transfer-always", "--devices", DEVICES, "--budget", "12s",
+    )  # fmt: skip
+    assert ended.code in (0, 124), ended.err
+    outcomes = ended.outcomes.values()
+    assert len([o for o in outcomes if o["case"]["device_id"] == "fake:gpu"]) > 1
+    assert len([o for o in outcomes if o["case"]["device_id"] == "hybrid:fake:gpu"]) <= 1
