@@ -1,9 +1,10 @@
 """Does the search for a break-even find it? Simulated timings, known answers (docs/breakeven.md holds the tables).
 
 Run: .venv/bin/python benchmarks/break_even.py [REPEATS]. No GPU, no NumPy; the seed is fixed, so are the tables.
-Coarse grid by factor 4 with 5 timings a side, bisection with 7, then the rest of 400 timings in the window. Where
-to look and the crossing come from gpubench/threshold.py, the verdict from the analysis of a result file with
-these samples. Exit code 0 in any case.
+Coarse grid by factor 4 with 5 timings a side, bisection with 7, then the rest of 400 timings in the window. Which
+size is next and where the window lies come from the functions with which `gpubench run` searches
+(gpubench/measure/search.py and windows.py), the crossing from gpubench/threshold.py, the verdict from the analysis of a
+result file with these samples. Exit code 0 in any case.
 """
 
 from __future__ import annotations
@@ -15,8 +16,12 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Literal, NamedTuple
 
-from gpubench import stats, threshold
-from gpubench.measure.search import NARROW
+import msgspec
+
+from gpubench import kernels, stats, threshold
+from gpubench.measure import search as steps
+from gpubench.measure import windows
+from gpubench.measure.plan import Series
 from gpubench.model.case import Case
 from gpubench.model.machine import Machine
 from gpubench.model.op import Ladder
@@ -37,9 +42,10 @@ from gpubench.report.analysis.types import BreakEven
 
 SEED = 20
 BUDGET = 400  # timings of both sides together
-GRID_TIMINGS, BISECTION_TIMINGS = 5, 7
 NOISES = ((0.02, 0.0), (0.05, 0.01), (0.10, 0.02), (0.20, 0.05))  # log-normal sigma, share of outliers
 OUTLIERS = (1.5, 5.0)
+SLOTS = (("numpy:0", "tuned", "resident"), ("cupy:0", "tuned", "resident"))
+CURVE = ("cupy:0", "resident")
 MEMORY_BYTES = 16 * 2**30
 CPU = Device(id="numpy:0", backend="numpy", kind="cpu", name="simulated", api="host")
 GPU = Device(
@@ -118,13 +124,12 @@ class Found(NamedTuple):
 
 def search(curve: Curve, noise: Noise) -> Found:
     """The procedure of docs/breakeven.md on one simulated curve, in one session."""
-    seen = {n: noise.sides(curve, n, GRID_TIMINGS) for n in curve.ladder.sizes()}
-    while _timings(seen) + 2 * BISECTION_TIMINGS <= BUDGET / 2:
-        ends = threshold.bracket(_ratios(seen))
-        middle = round(math.sqrt(ends[0] * ends[1])) if ends else 0
-        if ends is None or ends[1] / ends[0] <= NARROW or middle in ends:
+    seen = {n: noise.sides(curve, n, steps.GRID_TIMINGS) for n in curve.ladder.sizes()}
+    while _timings(seen) + 2 * steps.BISECTION_TIMINGS <= BUDGET / 2:
+        middle = steps.bisection(curve.ladder, windows.middle_ratios(_samples(seen), CURVE, {CPU.id}))
+        if middle is None:
             break
-        seen[middle] = noise.sides(curve, middle, BISECTION_TIMINGS)
+        seen[middle] = noise.sides(curve, middle, steps.BISECTION_TIMINGS)
     fresh = _estimate(curve, noise, seen)
     blocks = _outcomes(seen, "main") + _outcomes(fresh, "estimate")
     (verdict,) = analyse(_run(blocks)).break_even
@@ -133,16 +138,17 @@ def search(curve: Curve, noise: Noise) -> Found:
 
 def _estimate(curve: Curve, noise: Noise, seen: dict[int, threshold.Sides]) -> dict[int, threshold.Sides]:
     """The rest of the budget, round-robin over the window; nothing without a bracket."""
-    ends = threshold.bracket(_ratios(seen))
-    if ends is None:
-        return {}
     left = (BUDGET - _timings(seen)) // 2
-    sizes = threshold.window(seen, *ends, left, least=curve.ladder.low, most=curve.ladder.high)
-    return {n: noise.sides(curve, n, left // len(sizes) + (i < left % len(sizes))) for i, n in enumerate(sizes)}
+    series = Series(msgspec.structs.replace(kernels.load("add"), sizes=curve.ladder), "float32")
+    window = windows.around(series, _samples(seen), CURVE, {CPU.id}, left)
+    if window is None:
+        return {}
+    count, over = left // len(window.sizes), left % len(window.sizes)
+    return {n: noise.sides(curve, n, count + (i < over)) for i, n in enumerate(window.sizes)}
 
 
-def _ratios(seen: dict[int, threshold.Sides]) -> dict[int, float]:
-    return {n: stats.median(cpu) / stats.median(gpu) for n, (cpu, gpu) in seen.items()}
+def _samples(seen: dict[int, threshold.Sides]) -> windows.Samples:
+    return {n: dict(zip(SLOTS, sides, strict=True)) for n, sides in seen.items()}
 
 
 def _timings(seen: dict[int, threshold.Sides]) -> int:
@@ -172,7 +178,8 @@ def _run(outcomes: list[Measurement]) -> Run:
     empty = Fingerprint(hash="0" * 12, fields={})
     return Run(
         id="00000000-0000-4000-8000-000000000001", started_at="2026-01-02T03:04:05Z", complete=True,
-        selection=Selection(ops=["add"]), settings=Settings(sessions=1, min_samples=GRID_TIMINGS), machine=Machine(),
+        selection=Selection(ops=["add"]), settings=Settings(sessions=1, min_samples=steps.GRID_TIMINGS),
+        machine=Machine(),
         fingerprint=Fingerprints(machine=empty, device=empty, software=empty), devices=[CPU, GPU],
         outcomes=[*outcomes],
     )  # fmt: skip
