@@ -19,7 +19,6 @@ from gpubench.report.formats._details import environment_section, raw_section
 from gpubench.report.formats._document import Document, Section, printable
 from gpubench.report.formats._gates import gates_section
 from gpubench.report.formats._hybrid import hybrid_section
-from gpubench.report.formats._machines import overview
 from gpubench.report.formats._means import means_section
 from gpubench.report.formats._options import DEFAULT_SECTIONS, RenderOptions
 from gpubench.report.formats._problems import skipped_section, warnings_section
@@ -45,6 +44,8 @@ def documents(
     """
     found = [document(analysis, options, full=full, charts=charts) for analysis in analyses]
     if len(found) > 1:
+        from gpubench.report.formats._machines import overview  # one file, the usual case, does without
+
         together = overview(analyses, options)
         # Who asked for the overview alone gets no headings of empty reports below it.
         found = [one for one in found if one.sections or not together.sections]
