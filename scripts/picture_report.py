@@ -36,7 +36,7 @@ def main(file: Path) -> None:
             page.goto(page_file.as_uri())
             page.locator("[data-ready]").wait_for()
             end = page.locator(LAST).bounding_box()
-            height = end["y"] + end["height"] + 24
+            height = end["y"] + end["height"] + 4
             page.screenshot(
                 path=FOLDER / name, full_page=True, clip={"x": 0, "y": 0, "width": WIDTH, "height": height}
             )

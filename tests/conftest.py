@@ -39,7 +39,12 @@ _PROBES = {
 def _missing(tier: str) -> str:
     """Why this machine lacks what the tier needs, or an empty text. Asked in a process of its own."""
     probe = subprocess.run(
-        [sys.executable, "-c", _PROBES[tier]], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", _PROBES[tier]],
+        cwd=Path(__file__).parents[1],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
     )
     return "" if probe.returncode == 0 else (probe.stderr.strip().splitlines() or ["it crashed"])[-1]
 

@@ -36,7 +36,7 @@ class Look(msgspec.Struct, frozen=True):
         except UsageError as error:
             raise UsageError(
                 error.code, error.message,
-                why=".json and .json.gz hold the result, .jsonl the events; .md, .csv and .txt a report",
+                why=".json and .json.gz hold the result, .jsonl the events; .md, .html, .csv and .txt a report",
                 hint="give the file one of these suffixes",
             ) from error  # fmt: skip
 

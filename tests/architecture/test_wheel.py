@@ -33,6 +33,8 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     assert {"gpubench/__main__.py", "gpubench/py.typed", "gpubench/cli/app.py"} <= set(names)
+    parts = {f"gpubench/report/formats/_html/{name}" for name in ("page.css", "page.js", "vega.LICENSE")}
+    assert parts <= set(names)
     assert all(name.startswith(("gpubench/", f"gpubench-{__version__}.dist-info/")) for name in names)
     shipped = {name for name in names if name.startswith("gpubench/") and name.endswith(".py")}
     written = {str(path.relative_to(ROOT)) for path in (ROOT / "gpubench").rglob("*.py")}

@@ -193,3 +193,13 @@ def test_unknown_picture_formats_are_refused_before_anything_happens(tmp_path, c
     assert done.returncode == 2
     assert "svg" in done.stderr.splitlines()[-1]
     assert not (tmp_path / "pictures").exists()
+
+
+def test_run_writes_the_page_and_the_pictures_that_report_writes(tmp_path):
+    what = ["--ops", "add", "--sizes", "1k,4k", "--devices", "numpy:0", "--quick", "--min-samples", "3"]
+    where = ["-o", "page.html", "-o", "result.json", "--plots", "pictures", "--max-time", "20ms"]
+    done = gpubench("run", *what, *where, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "wrote 4 charts to pictures" in done.stderr
+    assert gpubench("report", "result.json", "-o", "again.html", cwd=tmp_path).returncode == 0
+    assert (tmp_path / "again.html").read_bytes() == (tmp_path / "page.html").read_bytes()
