@@ -34,7 +34,8 @@ from gpubench.model.result import Blas, Ceiling, Device, DeviceClock, Staging
 # break-even points fall inside the default ladders.
 CPU_CALL_S, CPU_BYTES_PER_S, CPU_FLOPS_PER_S = 1e-6, 4e10, 8e11
 GPU_LAUNCH_S, GPU_KERNEL_S, GPU_BYTES_PER_S, GPU_FLOPS_PER_S = 4e-6, 6e-6, 3e12, 4.5e13
-COPY_CALL_S, COPY_BYTES_PER_S, ALLOC_S = 8e-6, 5e10, 1e-6
+COPY_CALL_S, COPY_BYTES_PER_S = 8e-6, 5e10
+ALLOC_S, FREE_S = 9e-7, 1e-7
 # The best way to move data, and memory from the driver.
 STAGED_CALL_S, STAGED_BYTES_PER_S, FRESH_S = 4e-6, 1e11, 1e-4
 EMPTY_COST_S = 1e-6
@@ -165,7 +166,8 @@ class FakeSession:
         return FakeBuffer(self._np.zeros(shape, host_dtype(dtype)))
 
     def free(self, buffer: Buffer) -> None:
-        """The array goes with its last reference."""
+        """The array goes with its last reference, and the pool takes note."""
+        self._spend(FREE_S)
 
     def allocate_fresh(self, shape: Shape, dtype: Dtype) -> Buffer:
         """The same, at the price of the driver."""

@@ -108,8 +108,11 @@ class Cycle:
         resident = self.case.regime == "resident"
         if resident:
             self.material.verify(self.launch, self.case.precision)
+        left = self.launch.output
         self._poison()
         self.seconds(1)
+        if self.case.regime == "transfer-always" and self.launch.output is None:
+            self.launch.output = left  # this regime makes launches of its own; the others' answer is still to check
         if resident:
             self.material.verify(self.launch, self.case.precision)
         else:
@@ -119,9 +122,11 @@ class Cycle:
         """Nothing that an earlier launch wrote may pass for this one's answer."""
         if self.case.form == "library":
             self.launch.output = None  # a launch that makes no array of its own leaves nothing to download
-        self.material.output(self.case)
-        if self.case.regime == "transfer-always" and self.case.form == "tuned":
-            # The pool hands these out again, and in which order is its own business.
+        if self.case.regime != "transfer-always":
+            self.material.output(self.case)
+        elif self.case.form == "tuned":
+            # The pool hands these out again, and in which order is its own business. The output that the other
+            # regimes share stays as it is: what they left in it is still to be checked.
             buffers, output = self.take()
             op = self.material.op
             for buffer, operand in zip((*buffers, output), (*op.inputs, op.output), strict=True):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 
 from gpubench import backends, kernels
 from gpubench.backends._host import poison_for, random_inputs
-from gpubench.measure.checking import Material, gate
+from gpubench.measure.checking import Material, Wrong, gate
 from gpubench.measure.sampling import Cycle
 from gpubench.model.case import Case
 
@@ -34,6 +36,50 @@ def test_a_launch_that_does_nothing_after_the_first_time_is_found(session, tmp_p
     session.run = lambda launch, repeat=1: None
     with pytest.raises(Exception, match=r"largest error|dtype|None"):  # wrong, or nothing there to download
         cycle.verify()
+
+
+@pytest.mark.parametrize("form", ["library", "tuned"])
+@pytest.mark.parametrize(
+    "order", list(itertools.permutations(["resident", "transfer-once", "transfer-always"]))
+)
+def test_the_order_of_the_final_checks_does_not_matter(session, tmp_path, form, order):
+    """The regimes of a form share their material: checking one leaves the answers of the others alone."""
+    cases = {
+        regime: Case(
+            "relu",
+            "activation",
+            {"n": 1000},
+            "float32",
+            form,
+            regime,
+            "numpy:0",
+            3 if "once" in regime else None,
+        )
+        for regime in order
+    }
+    material = Material(session, kernels.load("relu"), cases["resident"], 1, "random", tmp_path)
+    launch = gate(material, cases["resident"], lambda phase: None).launch
+    cycles = {regime: Cycle(material, case, launch) for regime, case in cases.items()}
+    for cycle in cycles.values():
+        cycle.seconds(2)
+    for regime in order:
+        cycles[regime].verify()
+
+
+@pytest.mark.parametrize("form", ["library", "tuned"])
+def test_what_the_last_sample_left_is_checked_before_anything_runs_again(session, tmp_path, form):
+    """A kernel that was right at first and broke its output in the last launch would be right in the next one, too."""
+    cycle = cycle_of(session, tmp_path, "relu", form)
+    cycle.seconds(5)
+    cycle.launch.output[17] += 1.0
+    runs = []
+    right = session.run
+    session.run = lambda launch, repeat=1: runs.append(repeat) or right(launch, repeat)
+    with pytest.raises(Wrong, match=r"largest error .* at \[17\]"):
+        cycle.verify()
+    assert runs == []
+    cycle.seconds(1)
+    cycle.verify()
 
 
 def test_inputs_survive_the_poison(session, tmp_path):
