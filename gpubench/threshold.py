@@ -84,8 +84,9 @@ def crossing(timings: Timings, *, seed: int, resamples: int = RESAMPLES) -> Cros
     The bootstrap draws sessions from 5 on, then samples; below 5 sessions samples alone, and the interval does
     not foresee another session. Draws without a rising line leave both ends open: more than 2.5 % of them make
     an end None. None if the line through all timings does not rise, or with fewer than two sizes. The same seed
-    gives the same interval, whatever the order and the unit of the timings.
+    gives the same interval, whatever the order and the unit of the timings and the numbers of the sessions.
     """
+    timings = _renumbered(timings)
     sizes = sorted(n for n in timings if timings[n])
     if len(sizes) < 2:
         return None
@@ -104,6 +105,19 @@ def crossing(timings: Timings, *, seed: int, resamples: int = RESAMPLES) -> Cros
         None if low is None else min(math.exp(low), n * (1 - NARROWEST)),
         None if high is None else max(math.exp(high), n * (1 + NARROWEST)),
     )
+
+
+def _renumbered(timings: Timings) -> Timings:
+    """The same timings, the sessions numbered by what they measured: the draws must not depend on their names."""
+    seen: dict[int, list[tuple[int, float, float]]] = {}
+    for n in sorted(timings):
+        for session, (base, case) in timings[n].items():
+            seen.setdefault(session, []).append((n, stats.median(base), stats.median(case)))
+    numbers = {session: number for number, session in enumerate(sorted(seen, key=seen.__getitem__))}
+    return {
+        n: {numbers[session]: sides for session, sides in by_session.items()}
+        for n, by_session in timings.items()
+    }
 
 
 class _Draws:

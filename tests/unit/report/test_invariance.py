@@ -1,0 +1,86 @@
+"""What a file says does not depend on the order in which anything in it stands, nor on how its sessions are numbered."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import msgspec
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpubench.model.result import Measurement, Parts, Run
+from gpubench.report import render
+from tests.unit.report.builders import case, measured, run_of, skipped
+
+SESSIONS = 5
+SIZES = (64, 256, 1024, 4096)
+
+
+def noisy_run(seed: int) -> Run:
+    """A CPU and a GPU over four sizes and three regimes, with fresh timings around a break-even and a skip."""
+    draw = random.Random(seed)
+    found = []
+    for n in SIZES:
+        cpu_s, gpu_s, copy_s = 3e-6 + 2 * n**3 / 8e11, 12e-6 + 2 * n**3 / 4.5e13, 2e-5 + 16 * n * n / 1e10
+        parts = Parts(
+            session=0, alloc_s=[1e-6], upload_s=[copy_s * 0.7], launch_s=[4e-6], sync_s=[2e-6],
+            single_s=[gpu_s], download_s=[copy_s * 0.3],
+        )  # fmt: skip
+        always, once = (case(n=n, regime=r, device="cupy:0") for r in ("transfer-always", "transfer-once"))
+        found += [
+            measured(case(n=n), cpu_s, sessions=SESSIONS), measured(case(n=n, form="tuned"), cpu_s * 0.9, sessions=SESSIONS),
+            measured(case(n=n, device="cupy:0"), gpu_s, sessions=SESSIONS, cold_s=gpu_s * 0.9),
+            measured(once, gpu_s + copy_s / 10, sessions=SESSIONS),
+            measured(always, gpu_s + copy_s, sessions=SESSIONS, parts=parts),
+        ]  # fmt: skip
+    found = [shaken(outcome, draw) for outcome in found]
+    return run_of([*found, skipped(case(n=2**15, device="cupy:0"))], sessions=SESSIONS)
+
+
+def shaken(outcome: Measurement, draw: random.Random) -> Measurement:
+    """Noise between and within sessions; near the break-even also fresh timings."""
+    blocks = []
+    for block in outcome.blocks:
+        level = draw.gauss(1, 0.02)
+        blocks.append(
+            msgspec.structs.replace(block, wall_s=[v * level * draw.gauss(1, 0.02) for v in block.wall_s])
+        )
+    if outcome.case.params["n"] in (64, 256) and outcome.case.regime == "resident":
+        blocks += [
+            msgspec.structs.replace(block, phase="estimate", round=1, wall_s=[v * draw.gauss(1, 0.02) for v in block.wall_s])
+            for block in blocks
+        ]  # fmt: skip
+    return msgspec.structs.replace(outcome, blocks=blocks)
+
+
+def rearranged(run: Run, seed: int) -> Run:
+    """The same measurements, with outcomes, blocks and sessions in another order and the sessions numbered anew."""
+    draw = random.Random(seed)
+    numbers = draw.sample(range(SESSIONS), SESSIONS)
+    outcomes = []
+    for outcome in draw.sample(run.outcomes, len(run.outcomes)):
+        if isinstance(outcome, Measurement):
+            renumbered = {
+                name: [
+                    msgspec.structs.replace(x, session=numbers[x.session]) for x in draw.sample(kept, len(kept))
+                ]
+                for name, kept in (
+                    ("blocks", outcome.blocks),
+                    ("parts", outcome.parts),
+                    ("stops", outcome.stops),
+                )
+            }
+            outcome = msgspec.structs.replace(outcome, **renumbered)
+        outcomes.append(outcome)
+    records = [msgspec.structs.replace(x, index=numbers[x.index]) for x in run.sessions]
+    return msgspec.structs.replace(run, outcomes=outcomes, sessions=draw.sample(records, len(records)))
+
+
+@settings(max_examples=12, deadline=None)
+@given(st.integers(0, 2**32), st.integers(0, 2**32))
+def test_the_report_is_the_same(seed, order):
+    run = noisy_run(seed)
+    before, after = (json.loads(render([one], "json")) for one in (run, rearranged(run, order)))
+    for name in before:
+        assert after[name] == before[name], name
