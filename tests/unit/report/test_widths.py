@@ -1,0 +1,69 @@
+"""A terminal of 60 to 120 columns: no line is longer, whatever things are called and however many there are."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpubench.model.facts import Fact
+from gpubench.report import analysed, claims, drawn
+from gpubench.report.formats._options import SECTIONS
+from tests.unit.report.builders import case, failed, measured, run_of, skipped
+from tests.unit.report.samples import cpu_run, full_run, interrupted_run, software_run
+
+LONG = st.text(min_size=1, max_size=200) | st.sampled_from(
+    ["x" * 200, "Ünïcode " * 20, "日本語" * 30, "a-b-c" * 40]
+)
+
+
+def named(run, text):
+    """`run` with everything that a user or a driver names called `text`."""
+    devices = [msgspec.structs.replace(device, name=text, driver=text) for device in run.devices]
+    cpu = msgspec.structs.replace(run.machine.cpu, model=Fact(text, "ok", "proc"))
+    gpus = [msgspec.structs.replace(gpu, name=Fact(text, "ok", "nvml")) for gpu in run.machine.gpus]
+    environment = msgspec.structs.replace(run.environment, variables={"OMP_NUM_THREADS": text})
+    return msgspec.structs.replace(
+        run, devices=devices, label=text, environment=environment, tool={"gpubench": text},
+        machine=msgspec.structs.replace(run.machine, cpu=cpu, gpus=gpus),
+        outcomes=[*run.outcomes, failed(case("add", 7), detail=text), skipped(case("add", 9), detail=text)],
+    )  # fmt: skip
+
+
+def too_long(run, format, width, **more):
+    analyses = analysed([run], claims=claims.load("builtin"))
+    text = drawn(analyses, format, width=width, **more)
+    return [line for line in text.splitlines() if len(line) > width]
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.sampled_from([full_run, cpu_run, software_run, interrupted_run]), LONG, st.integers(60, 120),
+    st.sampled_from(["table", "plain"]), st.booleans(),
+)  # fmt: skip
+def test_no_line_is_longer_than_the_terminal(make, text, width, format, ascii_only):
+    assert not too_long(named(make(), text), format, width, ascii_only=ascii_only)
+
+
+@pytest.mark.parametrize("format", ["table", "plain"])
+@pytest.mark.parametrize("section", SECTIONS)
+@pytest.mark.parametrize("width", [60, 61, 72, 80, 100, 119])
+def test_every_section_by_itself(format, section, width):
+    assert not too_long(full_run(), format, width, sections=[section])
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(1, 2**40), st.floats(1e-9, 1e4)), min_size=1, max_size=6, unique_by=lambda x: x[0]),
+    st.integers(60, 120), st.sampled_from(["table", "plain"]),
+)  # fmt: skip
+def test_no_number_breaks_a_table(times, width, format):
+    outcomes = []
+    for n, seconds in times:
+        outcomes.append(measured(case("sigmoid_grad", n), seconds, sessions=1))
+        for regime in ("resident", "transfer-once", "transfer-always"):
+            outcomes.append(
+                measured(case("sigmoid_grad", n, regime=regime, device="cupy:0"), seconds / 3, sessions=1)
+            )
+    assert not too_long(run_of(outcomes, sessions=1), format, width)
