@@ -51,6 +51,8 @@ class Hunt:
         self._left_s = left_s
         self._settings = scope.settings
         self._cpu = {t.device.id for t in scope.targets if t.device.kind == "cpu"}
+        # A software adapter gets no verdict, so a break-even of it would be measured for nobody.
+        self._software = {t.device.id for t in scope.targets if t.device.kind == "software"}
         self._elapsed: dict[str, dict[int, float]] = {}
         self._case_s: dict[str, dict[int, float]] = {}
         self._settled: dict[str, set[Curve]] = {}
@@ -144,7 +146,7 @@ class Hunt:
             (cost, place, name)
             for place, curve in enumerate(self._curves)
             for name in search.ratios(self.times(curve), self._cpu)
-            if (cost := self._least_s(curve, name)) is not None
+            if name[0] not in self._software and (cost := self._least_s(curve, name)) is not None
         )
         for i, (_, place, name) in enumerate(todo):
             share_s = self._left_s() / (len(todo) - i)
