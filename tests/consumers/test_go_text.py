@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import shutil
+import subprocess
 from collections import Counter
 
 import pytest
@@ -56,6 +58,22 @@ def test_names_are_unique_per_case_and_say_all_of_it():
         "BenchmarkGeluGrad/n=64/dtype=float32/form=tuned/regime=resident/backend=hybrid-cupy/dev=0",
         "BenchmarkGeluGrad/n=64/dtype=float32/form=tuned/regime=transfer-once-10/backend=cupy/dev=0",
     ]
+
+
+@pytest.mark.skipif(
+    shutil.which("benchcmp") is None, reason="no benchcmp (Debian: golang-golang-x-tools, 33 MB)"
+)
+def test_the_comparer_of_the_go_project_reads_it(report):
+    base, new = report("go", small_run(1e-3), "base.txt"), report("go", small_run(1.5e-3), "new.txt")
+    done = subprocess.run(["benchcmp", base, new], capture_output=True, text=True, timeout=60, check=True)
+    assert (
+        len(
+            re.findall(
+                r"^BenchmarkMatmul/\S+/backend=cupy/dev=0 +1000000 +1500000 +\+50\.00%$", done.stdout, re.M
+            )
+        )
+        == 5
+    )
 
 
 def test_the_documented_columns_of_benchstat_exist():
