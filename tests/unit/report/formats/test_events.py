@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpubench.report import render
+from gpubench.report import analysed, drawn, render
+from gpubench.report.analysis.gates import Demands
 from gpubench.report.formats._events import CaseComplete, EventLine
 from gpubench.store.schemas import document_schema
 from tests.unit.report.builders import case, failed, measured, planned, run_of, skipped
@@ -71,6 +72,12 @@ def test_each_case_completes_once_and_says_what_is_known(kinds, detail):
 def test_a_run_tells_how_it_ended():
     end = lines(interrupted_run())[-1]
     assert end == {"reason": "run-complete", "exit_code": 0, "exit_reason": "interrupted", "complete": False}
+
+
+def test_a_failed_gate_is_the_end_of_a_run_that_ended_well():
+    analyses = analysed([full_run()], demands=Demands(fail_on=("noisy",)))
+    end = json.loads(drawn(analyses, "jsonl").splitlines()[-1])
+    assert (end["exit_code"], end["exit_reason"], end["complete"]) == (3, "gate", True)
 
 
 def test_several_runs_follow_one_another():
