@@ -167,13 +167,13 @@ class Worker:
         if request.time_it:
             self._calibrate(cycle, request)
         self._cycles[case.id] = cycle
+        built = Parts(session=request.session, compile_s=gated.compile_s, first_launch_s=gated.first_launch_s)
         part_samples = request.part_samples if request.time_it else 0
         if share is None:
-            timed = self._time_parts(cycle, part_samples)
+            parts = msgspec.structs.replace(built, **self._time_parts(cycle, part_samples))
         else:
-            timed = {"stage_s": self._time_sides(cycle, part_samples if request.fraction is not None else 0)}
-        built = Parts(session=request.session, compile_s=gated.compile_s, first_launch_s=gated.first_launch_s)
-        parts = msgspec.structs.replace(built, **timed)
+            sides = self._time_sides(cycle, part_samples if request.fraction is not None else 0)
+            parts = msgspec.structs.replace(built, stage_s=sides)
         staging = getattr(gated.launch, "staging", cycle.transfers.staging)
         return protocol.Prepared(
             id=request.id, check=gated.check, op_hash=material.op_hash, kernel_hash=gated.launch.kernel_hash,
