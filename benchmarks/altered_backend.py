@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from gpubench import backends
+from gpubench.errors import BackendError
 from gpubench.model.backend import Buffer, Launch, Session
 from gpubench.model.case import Case
 from gpubench.model.op import Op
@@ -34,12 +35,25 @@ class AlteredSession:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
 
+    def supports(self, op: Op, case: Case) -> BackendError | None:
+        """What the device supports."""
+        return self._inner.supports(op, self._own(case))
+
+    def tune(self, op: Op, case: Case, inputs: Sequence[Buffer]) -> None:
+        """As the device does it, if it does."""
+        if hasattr(self._inner, "tune"):
+            self._inner.tune(op, self._own(case), inputs)
+
     def compile(self, op: Op, case: Case, inputs: Sequence[Buffer], output: Buffer) -> Launch:
         """As the device does it; remembers the launches that are made more often."""
-        launch = self._inner.compile(op, case, inputs, output)
+        launch = self._inner.compile(op, self._own(case), inputs, output)
         if self._extra and case.params["n"] in self._sizes:
             self._owed[id(launch)] = 0.0
         return launch
+
+    def _own(self, case: Case) -> Case:
+        """The case under the name that the device knows itself by: kernels are looked up by it."""
+        return msgspec.structs.replace(case, device_id=self._inner.device.id)
 
     def run(self, launch: Launch, repeat: int = 1) -> None:
         """`repeat` launches, and those that the share adds up to by now."""
