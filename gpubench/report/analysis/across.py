@@ -9,7 +9,7 @@ import msgspec
 from gpubench.report.analysis.types import Analysis, BreakEven, CaseResult, Speedup
 from gpubench.report.merging.nodes import node_key
 
-Family = tuple[str, str, tuple[tuple[str, int], ...]]  # op, dtype, the params beside n
+Series = tuple[str, str, tuple[tuple[str, int], ...]]  # op, dtype, the params beside n
 
 
 class Side(msgspec.Struct, frozen=True):
@@ -46,15 +46,15 @@ def sides(analyses: Sequence[Analysis]) -> tuple[Side, ...]:
     )
 
 
-def family(case: CaseResult) -> Family:
+def series(case: CaseResult) -> Series:
     """What is the same on one curve over the sizes."""
     params = tuple(sorted((name, value) for name, value in case.case.params.items() if name != "n"))
     return case.case.op, case.case.dtype, params
 
 
-def common_sizes(machines: Sequence[Side]) -> dict[Family, int]:
-    """The largest size of each family that every machine has measured on a GPU that is no software."""
-    found: dict[Family, int] = {}
+def common_sizes(machines: Sequence[Side]) -> dict[Series, int]:
+    """The largest size of each series that every machine has measured on a GPU that is no software."""
+    found: dict[Series, int] = {}
     measured = [_sizes(headlines(side.newest)) for side in machines]
     for name in measured[0]:
         shared = set.intersection(*(sizes.get(name, set()) for sizes in measured))
@@ -75,7 +75,7 @@ def earliest(rows: Iterable[BreakEven]) -> BreakEven | None:
 
 
 def courses(side: Side) -> tuple[Course, ...]:
-    """The cases of a machine with a time in two runs or more: per family, regime and device the faster form at the
+    """The cases of a machine with a time in two runs or more: per series, regime and device the faster form at the
     largest size that most runs have."""
     times: dict[str, dict[int, CaseResult]] = {}
     for i, analysis in enumerate(side.runs):
@@ -86,7 +86,7 @@ def courses(side: Side) -> tuple[Course, ...]:
     for told in times.values():
         row = told[max(told)]
         if len(told) > 1:
-            groups.setdefault((family(row), row.case.regime_id, row.case.device_id), []).append(told)
+            groups.setdefault((series(row), row.case.regime_id, row.case.device_id), []).append(told)
     return tuple(_course(max(group, key=_weight), len(side.runs)) for group in groups.values())
 
 
@@ -101,8 +101,8 @@ def _course(told: dict[int, CaseResult], runs: int) -> Course:
     return Course(told[max(told)].id, tuple(time.estimate if time else None for time in times))
 
 
-def _sizes(rows: Sequence[Speedup]) -> dict[Family, set[int]]:
-    found: dict[Family, set[int]] = {}
+def _sizes(rows: Sequence[Speedup]) -> dict[Series, set[int]]:
+    found: dict[Series, set[int]] = {}
     for row in rows:
-        found.setdefault(family(row.case), set()).add(row.case.case.params["n"])
+        found.setdefault(series(row.case), set()).add(row.case.case.params["n"])
     return found

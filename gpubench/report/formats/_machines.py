@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 from gpubench.report.analysis.across import (
     Course,
-    Family,
+    Series,
     Side,
     common_sizes,
     courses,
     earliest,
-    family,
+    series,
     headlines,
     sides,
 )
@@ -83,7 +83,7 @@ def _machines_section(found: Sequence[Side], options: RenderOptions) -> Section:
 
 
 def _break_evens(found: Sequence[Side]) -> Table:
-    """Where the GPU starts to win: a row per family and regime, a column per machine."""
+    """Where the GPU starts to win: a row per series and regime, a column per machine."""
     rows = [row for side in found for row in side.newest.break_even]
     keys = dict.fromkeys((row.op, row.dtype, tuple(row.params.items()), data_text(row)) for row in rows)
     body = []
@@ -123,8 +123,8 @@ def _times(found: Sequence[Side], unit: str) -> Table:
     return _stacked_below(Table(columns, tuple(body), title=title), found, what=4)
 
 
-def _at(analysis: Analysis, name: Family, n: int) -> list[Speedup]:
-    return [row for row in headlines(analysis) if family(row.case) == name and row.case.case.params["n"] == n]
+def _at(analysis: Analysis, name: Series, n: int) -> list[Speedup]:
+    return [row for row in headlines(analysis) if series(row.case) == name and row.case.case.params["n"] == n]
 
 
 def _best(rows: Sequence[Speedup], data: str, unit: str) -> Cell:
