@@ -128,8 +128,12 @@ class Hunt:
 
     def _grid(self, curves: Sequence[Series]) -> Iterator[Step]:
         """The sizes of the ladder that are missing, from the cheapest on, each within its share of the time."""
-        missing = [(self._predicted_s(curve, n), place, n) for place, curve in enumerate(curves)
-                   for n in curve.ladder.sizes() if n not in self._elapsed.get(curve.key, {})]  # fmt: skip
+        missing = [
+            (self._predicted_s(curve, n), place, n)
+            for place, curve in enumerate(curves)
+            for n in curve.ladder.sizes()
+            if n not in self._elapsed.get(curve.key, {}) and n not in self._samples(curve)
+        ]
         left_s = self._left_s() * GRID_SHARE
         for i, (seconds, place, n) in enumerate(sorted(missing)):
             if seconds > left_s / (len(missing) - i) or not self._fits(curves[place], n):

@@ -160,6 +160,20 @@ def test_given_sizes_are_refined_between_them_and_without_a_budget():
     assert simulation.estimated()["add"].samples >= 20
 
 
+@pytest.mark.parametrize("done", [1, 4, 8, 14])
+def test_a_search_that_was_interrupted_goes_on_where_it_was(done):
+    simulation = Simulation(["add"], budget_s=60.0)
+    for _, step in zip(range(done), simulation.hunt.steps(), strict=False):
+        simulation.measure(step)
+    left = 60.0 - simulation.now
+    simulation.hunt = Hunt(simulation.curves, simulation.scope, simulation.recorder, lambda: left)
+    simulation.search()
+    plan = [w.n for step in simulation.steps if step.aim.phase == "main" for w in step.workloads]
+    assert len(plan) == len(set(plan)), "nothing is measured a second time"
+    window = simulation.estimated()["add"]
+    assert window.sizes[0] <= CROSSINGS["add"] <= window.sizes[-1]
+
+
 def test_a_plain_list_is_measured_and_no_more():
     phases = {step.aim.phase for step in Simulation(["add"], budget_s=60.0, refine="off").search().steps}
     assert phases == {"main"}

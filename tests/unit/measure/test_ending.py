@@ -1,0 +1,79 @@
+"""The exit code of what was learnt."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpubench.errors import ExitCode
+from gpubench.measure.ending import verdict
+from gpubench.model.case import Case
+from gpubench.model.machine import Machine
+from gpubench.model.result import (
+    Block,
+    Check,
+    Failure,
+    Fingerprint,
+    Fingerprints,
+    Measurement,
+    Planned,
+    Run,
+    Selection,
+    Settings,
+    Skip,
+)
+
+LEAST = 5
+
+
+def case(n):
+    return Case("add", "vector", {"n": n}, "float32", "library", "resident", "numpy:0")
+
+
+def measured(n, **samples):
+    """A case with so many samples by phase, in one block each."""
+    blocks = [
+        Block(session=0, round=0, position=0, repeat=1, phase=phase, warmup=1, wall_s=[1.0] * (count + 1))
+        for phase, count in samples.items()
+    ]
+    check = Check(ok=True, max_error=0.0, limit=1.0, scale="value")
+    return Measurement(id=case(n).id, case=case(n), flops=1, bytes=1, op_hash="0", check=check, blocks=blocks)
+
+
+FULL, SHORT = measured(1, main=LEAST), measured(2, main=LEAST - 1)
+PLANNED = Planned(id=case(3).id, case=case(3))
+SKIPPED = Skip(id=case(4).id, case=case(4), reason="out-of-memory", detail="")
+CRASHED = Failure(id=case(5).id, case=case(5), reason="worker-crashed", detail="")
+WRONG = Failure(id=case(6).id, case=case(6), reason="wrong-result", detail="")
+
+
+def run(*outcomes):
+    empty = Fingerprint(hash="0", fields={})
+    return Run(
+        id="0", started_at="t", selection=Selection(ops=["add"]), settings=Settings(min_samples=LEAST), machine=Machine(),
+        fingerprint=Fingerprints(machine=empty, device=empty, software=empty), outcomes=[*outcomes],
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "gone", "code", "reason"),
+    [
+        ([FULL], [], ExitCode.OK, "ok"),
+        ([FULL, SKIPPED], [], ExitCode.OK, "ok"),
+        ([FULL, SHORT], [], ExitCode.BUDGET, "budget"),
+        ([FULL, PLANNED], [], ExitCode.BUDGET, "budget"),
+        ([FULL, measured(7, search=2), measured(8, estimate=1)], [], ExitCode.OK, "ok"),
+        ([FULL, measured(7, main=LEAST - 1, estimate=20)], [], ExitCode.BUDGET, "budget"),
+        ([FULL, measured(9)], [], ExitCode.BUDGET, "budget"),
+        ([SKIPPED], [], ExitCode.FAILED, "nothing-measured"),
+        ([FULL, SHORT], ["cupy:0"], ExitCode.UNAVAILABLE, "unavailable"),
+        ([FULL, SHORT, CRASHED], ["cupy:0"], ExitCode.FAILED, "failed"),
+        ([FULL, CRASHED, WRONG], [], ExitCode.FAILED, "wrong-result"),
+    ],
+)
+def test_the_gravest_ending_is_told(outcomes, gone, code, reason):
+    assert verdict(run(*outcomes), unavailable=gone) == (code, reason)
+    assert verdict(run(*reversed(outcomes)), unavailable=gone) == (code, reason)
+
+
+def test_a_check_alone_needs_no_samples():
+    assert verdict(run(measured(1)), check_only=True) == (ExitCode.OK, "ok")
