@@ -14,7 +14,14 @@ from typing import NamedTuple
 from gpubench import stats
 from gpubench.model.case import Case
 from gpubench.model.result import Run
-from gpubench.report.analysis.types import NO_HEADLINE, CaseResult, Reuse, ReuseReason, ReuseVerdict
+from gpubench.report.analysis.types import (
+    NO_HEADLINE,
+    Anatomy,
+    CaseResult,
+    Reuse,
+    ReuseReason,
+    ReuseVerdict,
+)
 
 RESAMPLES = 400
 # The transfers seen from outside (a) and timed singly must agree this closely, or there is no answer.
@@ -163,11 +170,18 @@ def _doubt(trio: Trio, costs: Costs, calls: int) -> ReuseReason | None:
     parts = trio.always.anatomy
     if parts is None:
         return "no-parts"
-    timed = parts.upload_s + parts.sync_s + parts.download_s
+    launch_s = costs.launch_s(calls)
+    timed = parts.upload_s + parts.sync_s + parts.download_s + _once(parts, launch_s)
     open_s = abs(costs.transfer_s(calls) - timed)
-    if open_s <= LARGEST_DIFFERENCE * timed or costs.launch_s(calls) - open_s / (calls - 1) >= costs.cpu:
+    if open_s <= LARGEST_DIFFERENCE * timed or launch_s - open_s / (calls - 1) >= costs.cpu:
         return None
     return "parts-differ"
+
+
+def _once(parts: Anatomy, launch_s: float) -> float:
+    """What of a launch and its kernel a call by itself pays, and further calls do not: in a row they hide behind each
+    other, and the shorter of the two is hidden at most."""
+    return min(max(0.0, parts.launch_s + parts.kernel_s - launch_s), parts.launch_s, parts.kernel_s)
 
 
 def _verdict(estimate: float, low: float) -> ReuseVerdict:

@@ -83,6 +83,23 @@ def test_withheld_where_the_parts_miss_the_transfer_by_more_than_a_tenth(timed, 
     assert row.verdict == ("undecided" if reason else "at")
 
 
+def test_what_only_a_call_by_itself_pays_is_no_difference():
+    """A launch of 50 us hides behind a kernel of 100 us in a row of calls; one call alone pays both."""
+    copies, launch, kernel = 2e-4, 5e-5, 1e-4
+    parts = Parts(
+        session=0, alloc_s=[0.0], upload_s=[copies * 0.6], launch_s=[launch], sync_s=[copies * 0.1],
+        single_s=[launch + kernel + copies * 0.1], download_s=[copies * 0.3],
+    )  # fmt: skip
+    always, once = (case(regime=regime, device="cupy:0") for regime in ("transfer-always", "transfer-once"))
+    row = reuse(
+        4e-4,
+        measured(always, copies + launch + kernel, factors=TIGHT, sessions=1, parts=parts),
+        measured(once, (copies + launch + CALLS * kernel) / CALLS, factors=TIGHT, sessions=1),
+    )
+    assert row.transfer_s == pytest.approx(copies + launch, rel=0.01)
+    assert (row.verdict, row.calls, row.reason) == ("already", 1, None)
+
+
 def test_never_stands_whatever_the_parts_leave_open():
     """A fifth of the transfer is open: spread over nine further calls that cannot make up for a call that is too slow."""
     assert reuse(5e-5, *gpu(1e-3, 1e-4, timed_s=1.2e-3)).verdict == "never"
