@@ -10,6 +10,7 @@ import pytest
 
 from gpubench import store
 from tests.unit.report.builders import CPU, GPU, case, curve, measured, run_of
+from tests.unit.report.formats.hostile import NAMES, hostile_run
 from tests.unit.report.samples import cpu_run, full_run, hybrid_run, software_run
 
 pytestmark = pytest.mark.chromium
@@ -260,6 +261,17 @@ def test_hostile_names_stay_text(opened, name):
     with page.expect_download() as saved:
         page.get_by_role("button", name="Save").click()
     assert json.loads(Path(saved.value.path()).read_text(encoding="utf-8"))["label"] == name
+
+
+def test_a_forged_file_is_drawn_as_text(opened):
+    """Every free text of the file, device ids among them, is chosen by somebody who wants to break the page."""
+    page = opened(hostile_run(list(NAMES), ids=True), width=400)
+    assert page.evaluate("window.pwned") is None
+    assert page.locator("#r0-chart-time svg").count() == 1
+    assert page.evaluate("document.documentElement.scrollWidth") <= 400
+    for box in page.get_by_role("checkbox").all():
+        choose(page, box.uncheck)
+    assert page.locator("#r0-chart-time svg").count() == 0
 
 
 def test_no_script_but_the_pages_own_runs(opened, browser, tmp_path):

@@ -12,7 +12,7 @@ from html.parser import HTMLParser
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gpubench import store
@@ -20,7 +20,9 @@ from gpubench.report import render
 from gpubench.report.formats import html_page
 from gpubench.report.formats._document import printable
 from gpubench.report.formats._html import elements
+from gpubench.report.formats._options import SECTIONS
 from tests.unit.report.builders import CPU, GPU, case, curve, measured, run_of
+from tests.unit.report.formats.hostile import NAMES, TEXTS, hostile_run
 from tests.unit.report.samples import cpu_run, full_run
 
 VOID = {"meta", "link", "input", "br"}
@@ -168,6 +170,19 @@ def test_any_name_stays_text(name):
     assert printable(name) in whole
     assert all(letter.isprintable() or letter == "\n" for text in page.texts for letter in text)
     assert store.loads(embedded(page, "r0-result"), "the page").label == name
+
+
+@settings(max_examples=15, deadline=None)
+@example(list(NAMES))
+@given(st.lists(TEXTS, min_size=1, max_size=20))
+def test_a_forged_file_is_text_too(texts):
+    """Every free text of a result file, device ids and case ids among them."""
+    page = Page(render([hostile_run(texts, ids=True)], "html", sections=SECTIONS))
+    assert {tag for tag, _ in page.elements} <= tags_of_ours() | {"pre"}
+    for _, attributes in page.elements:
+        assert not [key for key in attributes if key.startswith("on") or key == "style"]
+        assert attributes.get("href", "#").startswith(("#", "data:,"))
+    assert all(letter.isprintable() or letter == "\n" for text in page.texts for letter in text)
 
 
 def test_a_script_that_would_end_its_element_is_refused():
