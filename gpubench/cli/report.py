@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -16,6 +16,9 @@ from gpubench.cli._options import FORMAT_NAMES, Ascii, Color
 from gpubench.cli._report_options import Baseline, Claims, Columns, Sort, listed, loaded_claims
 from gpubench.errors import GpubenchError, InputError, UsageError
 from gpubench.suggestions import require_choice
+
+if TYPE_CHECKING:
+    from gpubench.model.result import Run
 
 _SUFFIXES = {
     ".md": "markdown", ".json": "json", ".jsonl": "jsonl", ".csv": "csv", ".html": "html",
@@ -76,7 +79,7 @@ def report(
     """Render saved results: verdict, break-even, speedup, where the time goes, warnings."""
     from gpubench import report as reports
     from gpubench import store
-    from gpubench.cli import _ci, _demands, _fleet_file
+    from gpubench.cli import _ci, _demands
 
     to_terminal = output in (None, "-") and sys.stdout.isatty()
     name = chosen_format(format, output, to_terminal)
@@ -92,9 +95,7 @@ def report(
     if output is not None:
         store.check_writable(output)
     paths = files or [_newest(results_dir)]
-    runs = [run for path in paths for run in _fleet_file.read(str(path))[0]]
-    if not runs:
-        raise _no_node(paths)
+    runs = _read(paths)
     analyses = reports.analysed(
         runs, baseline=baseline, keep=keep, claims=loaded_claims(claims), demands=demands
     )
@@ -114,8 +115,19 @@ def report(
     return code
 
 
-def _no_node(paths: Sequence[object]) -> InputError:
-    return InputError(
+def _read(paths: Sequence[object]) -> list[Run]:
+    """The runs of all files, those of a fleet's nodes included; a node without a result is told on stderr."""
+    from gpubench.cli import _fleet_file
+
+    found: list[Run] = []
+    for path in paths:
+        runs, failed, _ = _fleet_file.read(str(path))
+        found += runs
+        for node in failed:
+            print(f"{path}: the node {node.key} brought no result: {node.error}", file=sys.stderr)
+    if found:
+        return found
+    raise InputError(
         "no-results", f"no node of {', '.join(map(str, paths))} brought a result", why="every one of them failed",
         hint="`gpubench merge` the fleet with the result files of its nodes",
     )  # fmt: skip

@@ -11,8 +11,8 @@ from gpubench.report.analysis.across import (
     common_sizes,
     courses,
     earliest,
-    series,
     headlines,
+    series,
     sides,
 )
 from gpubench.report.analysis.types import Analysis, Speedup
