@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 
 from gpubench.model.case import TF32
@@ -15,7 +16,8 @@ def found(
 ) -> list[RunWarning]:
     """All of them, for one run."""
     backends = {device.backend for device in devices}
-    return [*_blas(machine), *_inputs(settings), *_tf32(selection, ops, backends)]
+    power = _power(machine.cpu.governor.value, on_battery=_on_battery())
+    return [*_blas(machine), *power, *_shared(os.environ), *_inputs(settings), *_tf32(selection, ops, backends)]
 
 
 def _blas(machine: Machine) -> Iterable[RunWarning]:
@@ -24,6 +26,41 @@ def _blas(machine: Machine) -> Iterable[RunWarning]:
         RunWarning(code="blas-threads", message=warning.text, hint="gpubench detect --deep shows each BLAS")
         for warning in machine.warnings
         if warning.code == "BLAS_THREADS"
+    ]
+
+
+def _on_battery() -> bool:
+    """Whether the machine says that it runs on a battery now."""
+    import psutil
+
+    try:
+        battery = psutil.sensors_battery() if hasattr(psutil, "sensors_battery") else None
+    except (OSError, RuntimeError, psutil.Error):
+        return False
+    return battery is not None and battery.power_plugged is False
+
+
+def _power(governor: str | None, *, on_battery: bool) -> Iterable[RunWarning]:
+    """What keeps the CPU slow makes a slow baseline. The governor alone is only told: Intel's driver calls its
+    ordinary one by that name."""
+    if on_battery:
+        message, hint = "the machine runs on a battery: clocks are lower, on either side", "plug it in"
+        return [RunWarning(code="powersave", message=message, hint=hint)]
+    if governor == "powersave":
+        message, hint = "the CPU's frequency governor is powersave", "cpupower frequency-set -g performance"
+        return [RunWarning(code="powersave", severity="info", message=message, hint=hint)]
+    return []
+
+
+def _shared(environ: Mapping[str, str]) -> Iterable[RunWarning]:
+    """A runner that GitHub hosts is a virtual machine on a host with others, and each job gets another."""
+    if environ.get("GITHUB_ACTIONS") != "true" or environ.get("RUNNER_ENVIRONMENT") != "github-hosted":
+        return []
+    message = "a runner that GitHub hosts shares its hardware: times differ from job to job"
+    return [
+        RunWarning(
+            code="shared-host", message=message, hint="compare within one job, in turns (--append, --like)"
+        )
     ]
 
 

@@ -1,0 +1,36 @@
+"""What `run` says of the machine before it measures."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpubench.cli import _run_warnings as warnings
+
+
+@pytest.mark.parametrize(
+    ("governor", "on_battery", "severity"),
+    [
+        (None, False, []), ("performance", False, []), ("schedutil", False, []), ("powersave", False, ["info"]),
+        ("performance", True, ["warning"]), ("powersave", True, ["warning"]), (None, True, ["warning"]),
+    ],
+)  # fmt: skip
+def test_a_machine_that_saves_power(governor, on_battery, severity):
+    found = warnings._power(governor, on_battery=on_battery)
+    assert [(w.code, w.severity) for w in found] == [("powersave", word) for word in severity]
+
+
+@pytest.mark.parametrize(
+    ("environ", "told"),
+    [
+        ({}, False),
+        ({"CI": "true"}, False),
+        ({"GITHUB_ACTIONS": "true", "RUNNER_ENVIRONMENT": "self-hosted"}, False),
+        ({"GITHUB_ACTIONS": "true", "RUNNER_ENVIRONMENT": "github-hosted"}, True),
+    ],
+)
+def test_a_runner_that_is_shared(environ, told):
+    assert [w.code for w in warnings._shared(environ)] == ["shared-host"] * told
+
+
+def test_whether_this_machine_has_a_battery_can_be_asked():
+    assert warnings._on_battery() in (True, False)
