@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import re
 
 # What Markdown could take for markup inside a line; "](" is the one way a bracket becomes a link, "]:" a target, and
@@ -19,6 +18,8 @@ def visible(text: str) -> str:
 
 def escaped(text: str) -> str:
     """`text`, a line or a part of one, so that GitHub shows exactly it: HTML as entities, the rest with a backslash."""
+    import html
+
     found = _INSIDE.sub(lambda mark: "\\" + mark[0], html.escape(text, quote=False))
     return _AT_START.sub(_harmless, found, count=1) if _AT_START.match(found) else found
 

@@ -84,7 +84,10 @@ def _open_streams() -> None:
 
 
 def _one_line(text: str) -> str:
-    return " ".join(text.split())
+    """Files have names, and libraries messages, that a terminal would obey."""
+    from gpubench.foreign_text import visible
+
+    return " ".join(visible(text).split())
 
 
 def _catch_endings() -> dict[int, Any]:

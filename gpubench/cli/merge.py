@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gpubench.errors import InputError, UsageError
+from gpubench.foreign_text import visible
 
 if TYPE_CHECKING:
     from gpubench.model.result import Run
@@ -79,7 +80,7 @@ def _collected(files: Sequence[str], *, tolerant: bool) -> tuple[list[Run], list
                 raise
             name = Path(file).name
             failed.append(Node(key=name, status="failed", error=f"{name}: {error.why or error.message}"))
-            print(f"{error.message}: {error.why}", file=sys.stderr)
+            print(visible(f"{error.message}: {error.why}"), file=sys.stderr)
             continue
         runs += found
         failed += missing

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from gpubench.foreign_text import visible
 from gpubench.report.ci.outcome import Outcome
 
 # GitHub shows ten of each kind in a step; the tenth says how many there are.
@@ -28,4 +29,4 @@ def escaped(text: str) -> str:
     """`text` as the runner reads it back; what it takes for a line's end is a percent code."""
     for character, code in (("%", "%25"), ("\r", "%0D"), ("\n", "%0A")):
         text = text.replace(character, code)
-    return text
+    return visible(text)

@@ -16,9 +16,14 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
+from gpubench.cli._exit import tell
 from gpubench.detect import picture
-from gpubench.report import FORMATS, advice, render
+from gpubench.errors import InputError
+from gpubench.report import FORMATS, advice, analysed, render
 from gpubench.report.analysis.contest import Key
+from gpubench.report.ci.messages import messages
+from gpubench.report.ci.outcome import of_reports
+from gpubench.report.ci.outputs import outputs
 from gpubench.report.compare import CompareOptions, compare
 from gpubench.report.compare.render import FORMATS as COMPARE_FORMATS
 from gpubench.report.compare.render import render as render_comparison
@@ -208,3 +213,26 @@ def test_detection(name, texts):
     shown_safely(text)
     if name == "markdown":
         safe_markdown(text)
+
+
+@settings(max_examples=25)
+@example(EVERY_NAME)
+@given(st.lists(TEXTS, min_size=1, max_size=12))
+def test_what_a_ci_is_told(texts):
+    analyses = analysed([hostile_run(texts)])
+    told = of_reports(analyses, 1)
+    lines = list(messages(told))
+    assert lines
+    for line in lines:
+        shown_safely(line)
+        assert "\n" not in line
+        assert re.match(r"::(error|warning) title=gpubench::", line)
+    assert all(re.fullmatch(r"[a-z-]+=.*", line) for line in outputs(told, "r.json").splitlines())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_error_is_three_lines_whatever_a_file_is_called(name, capsys):
+    tell(InputError("x", f"{name} cannot be used", why=name, hint=name))
+    text = capsys.readouterr().err
+    shown_safely(text)
+    assert len(text.splitlines()) <= 3
