@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from gpubench import store
+from gpubench.report import render
 from tests.unit.report.builders import CPU, GPU, case, curve, measured, run_of
 from tests.unit.report.formats.hostile import NAMES, hostile_run
 from tests.unit.report.samples import cpu_run, full_run, hybrid_run, software_run
@@ -122,7 +123,7 @@ def test_the_toggles_choose_what_charts_and_tables_show(opened):
     choose(page, lambda: page.get_by_label("Operation", exact=True).select_option("relu float32"))
     assert page.get_by_role("status").inner_text() == "The charts show relu float32."
     assert {row[3] for row in rows(page, "time")} == {"65536", "1Mi", "16Mi"}
-    choose(page, lambda: page.get_by_label("Size", exact=True).select_option("65536"))
+    choose(page, lambda: page.get_by_label("Size (samples)", exact=True).select_option("65536"))
     assert {row[3] for row in rows(page, "samples")} == {"65536"}
 
 
@@ -278,8 +279,6 @@ def test_no_script_but_the_pages_own_runs(opened, browser, tmp_path):
     """The policy itself: a script that found its way in would not run, and nothing could be fetched."""
     page = browser.new_context(offline=True).new_page()
     file = tmp_path / "page.html"
-    from gpubench.report import render
-
     text = render([full_run()], "html")
     assert "'unsafe-eval'" not in text.partition("<body")[0]
     file.write_text(
@@ -309,6 +308,19 @@ def test_without_script_the_numbers_are_there(opened):
     assert "JavaScript" in page.locator("noscript p").inner_text()
     assert page.locator("#r0-breakeven table tbody tr").count() > 0
     assert page.locator("#r0-speedup table tbody tr").count() > 0
+
+
+def test_a_browser_that_lacks_something_says_so(browser, tmp_path):
+    page = browser.new_context(offline=True).new_page()
+    page.add_init_script("delete window.DecompressionStream")
+    file = tmp_path / "page.html"
+    file.write_text(render([full_run()], "html"), encoding="utf-8")
+    page.goto(file.as_uri())
+    status = page.get_by_role("status")
+    status.filter(has_text="could not be drawn").wait_for()
+    assert "DecompressionStream" in status.inner_text()
+    assert "tables below" in status.inner_text()
+    page.context.close()
 
 
 def test_other_runs_have_pages_too(opened):

@@ -87,7 +87,7 @@ def curves(
 ) -> list[Any]:
     """Lines with their points: a device has its colour, a regime its dash, and every point a tooltip."""
     line = base.mark_line().encode(strokeDash=dash(regimes)) if regimes else base.mark_line()
-    points = base.mark_point(size=30).encode(
+    points = base.mark_point(size=40).encode(
         fill=accent(devices, fill=True), fillOpacity=hollow(), tooltip=tooltip(columns)
     )
     return [line, points]

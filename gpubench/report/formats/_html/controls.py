@@ -8,6 +8,7 @@ from xml.etree.ElementTree import Element
 from gpubench.report.formats._charts.types import Chart, ChartSet
 from gpubench.report.formats._html.elements import element
 
+_WORDS = {"hybrid": "split"}
 NO_SCRIPT = "The charts need JavaScript. The tables below hold the same numbers."
 
 
@@ -33,7 +34,8 @@ def _form(found: ChartSet, prefix: str) -> Element:
     ]
     if any(chart.one_size for chart in found.charts):
         sizes = [(str(n), str(n)) for n in chosen.sizes]
-        parts.append(_select("size", "Size", prefix, sizes, str(chosen.size)))
+        where = ", ".join(_WORDS.get(chart.id, chart.id) for chart in found.charts if chart.one_size)
+        parts.append(_select("size", f"Size ({where})", prefix, sizes, str(chosen.size)))
     if len(found.forms) > 1:
         forms = [("", "fastest"), *((name, name) for name in found.forms)]
         parts.append(_select("form", "Form", prefix, forms, ""))

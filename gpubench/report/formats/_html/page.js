@@ -128,4 +128,8 @@
   document.head.append(script);
   const themes = JSON.parse(await embedded("themes"));
   for (const part of parts) await run(part, themes);
-})();
+})().catch((error) => {
+  for (const status of document.querySelectorAll("[role=status]")) {
+    status.textContent = `The charts could not be drawn (${error.message}). The tables below hold the same numbers.`;
+  }
+});
