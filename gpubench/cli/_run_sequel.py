@@ -217,6 +217,8 @@ def _backends(typed: Typed, plan: Run) -> tuple[Any, Any]:
         return None, None
     optional = {name.removesuffix("?") for name in named if name.endswith("?")}
     wanted = {name for name in named if not name.endswith("?")}
+    if "hybrid" in wanted:  # it brings along the devices that it splits work over
+        wanted |= {device.split(":")[1] for device in plan.selection.devices if device.startswith("hybrid:")}
     return sorted(wanted | (optional & set(there))), there
 
 
