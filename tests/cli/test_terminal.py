@@ -1,0 +1,73 @@
+"""A report on a real terminal: its width, its colours, and what switches them off."""
+
+from __future__ import annotations
+
+import os
+import pty
+import subprocess
+import sys
+
+import pytest
+
+from gpubench.store import save
+from tests.unit.report.samples import full_run
+
+ESCAPE = "\x1b"
+
+
+@pytest.fixture
+def folder(tmp_path):
+    save(full_run(), tmp_path / "full.json")
+    return tmp_path
+
+
+def on_terminal(folder, *arguments, **environ):
+    """What `gpubench report` writes to a terminal of its own."""
+    above, below = pty.openpty()
+    unset = ("NO_COLOR", "FORCE_COLOR", "CI", "COLUMNS")
+    clean = {name: value for name, value in os.environ.items() if name not in unset}
+    clean |= {"TERM": "xterm-256color", "HOME": str(folder), "XDG_CONFIG_HOME": str(folder), **environ}
+    with subprocess.Popen(
+        [sys.executable, "-m", "gpubench", "report", "full.json", *arguments], cwd=folder, env=clean,
+        stdout=below, stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL,
+    ):  # fmt: skip
+        os.close(below)
+        parts = []
+        try:
+            while part := os.read(above, 65536):
+                parts.append(part)
+        except OSError:  # the other end is closed
+            pass
+    os.close(above)
+    return b"".join(parts).decode().replace("\r\n", "\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environ", "colored"),
+    [
+        ([], {}, True),
+        ([], {"NO_COLOR": "1"}, False),
+        ([], {"NO_COLOR": ""}, True),
+        ([], {"TERM": "dumb"}, False),
+        ([], {"TERM": "dumb", "FORCE_COLOR": "1"}, True),
+        ([], {"NO_COLOR": "1", "FORCE_COLOR": "1"}, False),
+        (["--color", "always"], {"NO_COLOR": "1"}, True),
+        (["--color", "never"], {"FORCE_COLOR": "1"}, False),
+    ],
+)
+def test_colour(folder, arguments, environ, colored):
+    text = on_terminal(folder, *arguments, **environ)
+    assert "Verdict" in text
+    assert (ESCAPE in text) == colored
+    assert "─" in text  # tables, not plain text
+
+
+@pytest.mark.parametrize(("columns", "width"), [("200", 120), ("100", 100), ("60", 60), ("20", 60)])
+def test_the_terminal_s_width_within_reason(folder, columns, width):
+    lines = on_terminal(folder, COLUMNS=columns, NO_COLOR="1").splitlines()
+    assert max(map(len, lines)) <= width
+    assert max(map(len, lines)) > width - 15
+
+
+def test_ascii(folder):
+    assert on_terminal(folder, "--ascii").isascii()
