@@ -8,10 +8,11 @@ from gpubench.report.formats._numbers import ratio_text, short_ratio_text
 
 TITLE = "Mean speedup: geometric, of what every regime has"
 _NOT_ALIKE = "*: some of the same cases are missing, so it compares with no other mean"
+_MOST = 12  # of the missing cases of one mean; JSON names all
 
 
-def means_section(analysis: Analysis) -> Section:
-    """Empty where there is nothing to average."""
+def means_section(analysis: Analysis, *, full: bool) -> Section:
+    """Empty where there is nothing to average. `full`: with the cases that are missing, by name."""
     rows = analysis.means
     if not any(row.count > 1 for row in rows):
         return Section(key="speedup", title=TITLE)
@@ -29,7 +30,15 @@ def means_section(analysis: Analysis) -> Section:
     )
     legend = _NOT_ALIKE if any(row.missing for row in rows) else ""
     table = Table(columns, wide, legend=legend, narrower=Table(columns, narrow, legend=legend))
-    return Section(key="speedup", title=TITLE, tables=(table,), folded=True)
+    lines = tuple(_missing(row) for row in rows if row.missing) if full else ()
+    return Section(key="speedup", title=TITLE, lines=lines, tables=(table,), folded=True)
+
+
+def _missing(row: Mean) -> str:
+    """`cupy:0, resident, float32 lacks matmul/n=4096/float32`."""
+    named = ", ".join(row.missing[:_MOST])
+    more = f" and {len(row.missing) - _MOST} more" if len(row.missing) > _MOST else ""
+    return f"{row.device_id}, {row.regime}, {row.dtype} lacks {named}{more}"
 
 
 def _text(row: Mean, *, full: bool) -> str:

@@ -71,7 +71,7 @@ def document(
         "reuse": lambda: reuse_section(analysis, unit, full=full, every_size=full or asked),
         "speedup": lambda: (
             *speedup_sections(analysis, unit, full=full, in_order=options.in_order),
-            means_section(analysis),
+            means_section(analysis, full=full),
         ),
         "chart": lambda: _charts(analysis, options, charts, asked=asked),
         "hybrid": lambda: hybrid_section(analysis, unit, full=full),

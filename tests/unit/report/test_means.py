@@ -4,6 +4,7 @@ import math
 
 import pytest
 
+from gpubench.report import render
 from gpubench.report.analysis import analyse
 from tests.unit.report.builders import CPU, GPU, case, failed, measured, run_of, skipped
 
@@ -67,3 +68,11 @@ def test_a_case_without_a_headline_is_missing_not_averaged():
 
 def test_no_gpu_no_mean():
     assert analyse(run_of(cpu(64, 256), devices=(CPU,))).means == ()
+
+
+def test_a_full_report_names_what_is_missing():
+    found = [*cpu(64, 256, 1024), *(beside(n, 5e-3) for n in (64, 256)), failed(case(n=1024, device="cupy:0"))]
+    text = render([run_of(found)], "markdown")
+    assert "cupy:0, resident, float32 lacks matmul/n=1024/float32" in text
+    assert "of 2\\*" in text
+    assert "lacks" not in render([run_of(found)], "plain")
