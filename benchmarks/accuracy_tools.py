@@ -88,7 +88,7 @@ def turns(
 ) -> list[Pairing]:
     """Each tool between two readings of gpubench, `count` times, every second time in reversed order.
 
-    Two tools that share `measure` share its reading. A tool that fails leaves the others alone: it is raised by name.
+    Two tools that share `measure` share its reading.
     """
     ways = list(dict.fromkeys(tool.measure for tool in tools))
     ours: dict[Callable[[Subject], Theirs], list[Reading]] = {way: [] for way in ways}
