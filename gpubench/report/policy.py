@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,9 @@ from gpubench.report.analysis.contest import Field, Key, basis, choose, families
 from gpubench.report.analysis.cost_curves import Basis
 
 Size = int | Sequence[int] | Mapping[str, int]
-MOST_FIELDS = 4096  # kept; a caller that makes up ever new numbers of calls pays for them, not the memory
+MOST_FIELDS = (
+    4096  # kept; a caller that makes up ever new numbers of calls, or shapes, pays for them, not the memory
+)
 _Question = tuple[str, str, tuple[tuple[str, int], ...], str]
 
 
@@ -152,6 +154,7 @@ def _size(op: str, shape: Size) -> tuple[int, tuple[tuple[str, int], ...]]:
     return _declared(op, tuple(map(int, shape)))
 
 
+@lru_cache(maxsize=MOST_FIELDS)
 def _declared(op: str, shape: Shape) -> tuple[int, tuple[tuple[str, int], ...]]:
     """The params whose first input has this shape; a vector op takes an array of any shape as its elements.
 
