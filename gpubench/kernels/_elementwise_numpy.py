@@ -16,9 +16,10 @@ Blocks = Callable[[Callable[[int, int], None], int, int], None]
 Launch = Callable[[Sequence[Array], Array], None]
 
 # NumPy holds the interpreter's lock between calls, so short slices make threads slower than one thread:
-# under 256 Ki elements for an addition, half of that where an element costs more. Several steps over a block of
-# more than that leave the cache; a lone step does not read what it wrote, and longer slices serve it better.
-_SHORTEST_CHEAP, _SHORTEST, _LONGEST, _SLICES = 256 * 1024, 128 * 1024, 256 * 1024, 16
+# under 256 Ki elements for an addition, half of that where an element costs more. Several steps over a block find
+# it in cache only if it is short, but 16 threads wait in line for the lock: there 512 Ki reach 0.90 of a copy with
+# two steps, 256 Ki 0.43. A lone step does not read what it wrote, and still longer slices serve it better.
+_SHORTEST_CHEAP, _SHORTEST, _LONGEST, _SLICES = 256 * 1024, 128 * 1024, 512 * 1024, 16
 _LONGEST_ALONE, _SLICES_ALONE = 4 * 1024 * 1024, 64
 _CHEAP_STEPS = 2
 

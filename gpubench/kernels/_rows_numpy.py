@@ -8,7 +8,8 @@ from typing import Any
 from gpubench.kernels._elementwise_numpy import Blocks, Launch, Scratch, widen
 from gpubench.model.op import Array, Params
 
-_BLOCK = 256 * 1024  # elements of a block: several passes over it must find it in cache
+# Elements of a block: several passes over it should find it in cache, and last longer than threads wait in line.
+_BLOCK = 512 * 1024
 
 
 def softmax(np: Any, blocks: Blocks, params: Params) -> Launch:
