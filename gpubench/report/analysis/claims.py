@@ -40,21 +40,39 @@ def _judged(claim: Claim, headlines: Sequence[Speedup]) -> ClaimResult:
 
 
 def _verdict(claim: Claim, row: Speedup) -> tuple[ClaimVerdict, str]:
-    if not row.headline:
+    if not row.headline and row.label != "unstable":
         return "undecided", row.label
-    if claim.expected is not None:
-        return _side(row.ratio, claim.expected * (1 - claim.tolerance), larger=True)
-    assert claim.gpu_s is not None, "a claim expects a speedup or a time"
     assert row.case.time is not None, "a speedup has two times"
-    return _side(row.case.time, claim.gpu_s * (1 + claim.tolerance), larger=False)
+    ratio, time = (row.ratio, row.case.time) if row.headline else _extremes(row)
+    if claim.expected is not None:
+        verdict = _side(ratio, claim.expected * (1 - claim.tolerance), larger=True)
+    else:
+        assert claim.gpu_s is not None, "a claim expects a speedup or a time"
+        verdict = _side(time, claim.gpu_s * (1 + claim.tolerance), larger=False)
+    return verdict, row.label if verdict == "undecided" and not row.headline else ""
 
 
-def _side(interval: Interval, bound: float, *, larger: bool) -> tuple[ClaimVerdict, str]:
+def _extremes(row: Speedup) -> tuple[Interval, Interval]:
+    """The range of an unstable case: of all ratios that two of its samples can have, and of its times.
+
+    Its interval deserves no trust; what not even its luckiest samples reach is out of reach all the same.
+    """
+    ours = [value for samples in row.case.sessions.values() for value in samples]
+    base = [value for samples in row.baseline.sessions.values() for value in samples]
+    low, high = min(base) / max(ours), max(base) / min(ours)
+    return (
+        Interval(low, row.ratio.estimate, high, row.ratio.kind),
+        Interval(min(ours), sum(ours) / len(ours), max(ours), row.ratio.kind),
+    )
+
+
+def _side(interval: Interval, bound: float, *, larger: bool) -> ClaimVerdict:
     """On which side of `bound` the whole interval lies."""
-    above, below = interval.low >= bound, interval.high < bound
-    if above or below:
-        return ("confirmed" if above == larger else "refuted"), ""
-    return "undecided", "the interval contains it"
+    if interval.low >= bound:
+        return "confirmed" if larger else "refuted"
+    if interval.high < bound:
+        return "refuted" if larger else "confirmed"
+    return "undecided"
 
 
 def _copied(row: Speedup, headlines: Sequence[Speedup]) -> Speedup | None:

@@ -57,7 +57,7 @@ def _cells(row: ClaimResult, unit: str) -> list[str | Cell]:
     claim, found, copied = row.claim, row.measured, row.with_copies
     return [
         shortened(claim.claim, _LONGEST), "-" if claim.expected is None else f"{claim.expected:.3g}x",
-        ratio_text(found.ratio) + mark(found.label) if found else "-", _verdict(row),
+        ratio_text(found.ratio) + mark(found.label) if found else "-", Cell(row.verdict, _tone(row)),
         short_ratio_text(copied.ratio) + mark(copied.label) if copied else "-",
         seconds_text(claim.cpu_s, unit), time_text(found.baseline.time if found else None, unit),
         seconds_text(claim.gpu_s, unit), time_text(found.case.time if found else None, unit),
@@ -66,21 +66,14 @@ def _cells(row: ClaimResult, unit: str) -> list[str | Cell]:
 
 def _short_cells(row: ClaimResult, unit: str) -> list[str | Cell]:
     """The same with shorter names and intervals, for a narrow terminal."""
-    _, claimed, measured, _, *rest = _cells(row, unit)
+    _, claimed, measured, *rest = _cells(row, unit)
     if row.measured:
         measured = percent_ratio_text(row.measured.ratio) + mark(row.measured.label)
-    return [shortened(row.claim.claim, _SHORT), claimed, measured, Cell(row.verdict, _tone(row)), *rest]
+    return [shortened(row.claim.claim, _SHORT), claimed, measured, *rest]
 
 
 def _tone(row: ClaimResult) -> Tone:
     return _TONES.get(row.verdict, "muted")
-
-
-def _verdict(row: ClaimResult) -> Cell:
-    reason = (
-        f" ({row.reason})" if row.verdict == "undecided" and row.measured and not row.measured.headline else ""
-    )
-    return Cell(row.verdict + reason, _tone(row))
 
 
 def _case(row: ClaimResult) -> str:

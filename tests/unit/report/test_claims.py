@@ -68,10 +68,26 @@ def test_what_was_not_measured_is_neither_confirmed_nor_refuted():
     assert (found.verdict, found.reason) == ("not measured", "a software adapter is no GPU")
 
 
-def test_an_unstable_case_decides_nothing():
+@pytest.mark.parametrize(
+    ("claimed", "said", "why"), [(50, "undecided", "unstable"), (1000, "refuted", ""), (2, "confirmed", "")]
+)
+def test_an_unstable_case_decides_what_all_of_its_samples_say(claimed, said, why):
     wild = tuple(factor**8 for factor in NOISY)
-    found = verdict(Claim(claim="m", case=MATMUL, speedup=2), curve({1024: 40.0}, factors=wild))
-    assert (found.verdict, found.reason) == ("undecided", "unstable")
+    found = verdict(Claim(claim="m", case=MATMUL, speedup=claimed), curve({1024: 40.0}, factors=wild))
+    assert found.measured.label == "unstable"
+    assert (found.verdict, found.reason) == (said, why)
+
+
+def test_a_throttled_case_decides_nothing():
+    outcomes = curve({1024: 40.0})
+    slow = measured(
+        case(device="cupy:0"),
+        1e-3 / 40,
+        discarded={str(i): "throttled" for i in range(1, 11)},
+        stop="max-samples",
+    )
+    found = verdict(Claim(claim="m", case=MATMUL, speedup=1000), [outcomes[0], slow])
+    assert (found.verdict, found.reason) == ("undecided", "throttled")
 
 
 def test_the_claims_that_come_with_gpubench():
