@@ -69,7 +69,7 @@ class EventClock:
             self._cupy.cuda.get_current_stream().synchronize()
             self._spin((1,), (1,), (np.int64(delay_s * 1e9),))
             if cold:
-                self._write_over_the_caches()
+                self.write_over_the_caches()
             begin.record()
             start = self._now()
             for _ in range(count):
@@ -85,7 +85,8 @@ class EventClock:
                 return float(self._cupy.cuda.get_elapsed_time(begin, end)) * 1e-3, hidden
             delay_s, before_s = min(max(2 * delay_s, 1.5 * host_s), LONGEST_DELAY_S), host_s
 
-    def _write_over_the_caches(self) -> None:
+    def write_over_the_caches(self) -> None:
+        """Enqueue a write of as much as empties them."""
         if self._flush is None:
             self._flush = self._cupy.empty(self._flush_bytes, self._cupy.uint8)
         self._flush.data.memset_async(0, self._flush_bytes)

@@ -76,7 +76,7 @@ class WgpuSession:
             "library": _Guarded(PlainTransfers(self._device)), "tuned": _Guarded(self._transfers)
         }  # fmt: skip
         self._pool: dict[int, list[Any]] = {}
-        self._flush: Any = None
+        self._flushing: Any = None
         self._stamps = Stamps(self._device) if "timestamp-query" in wanted else None
 
     def supports(self, op: Op, case: Case) -> BackendError | None:
@@ -273,15 +273,22 @@ class WgpuSession:
         self._pool.clear()
         self._programs.forget_buffers()
 
+    def flush(self) -> None:
+        """Overwrite more than any cache holds."""
+        with _vendor_errors():
+            encoder = self._device.create_command_encoder()
+            encoder.clear_buffer(self._flush_buffer())
+            self._device.queue.submit([encoder.finish()])
+
     def _flush_buffer(self) -> Any:
         import wgpu
 
-        if self._flush is None:
+        if self._flushing is None:
             size = min(
                 _FLUSH_BYTES_SOFTWARE if self.limits.software else _FLUSH_BYTES, self.limits.max_buffer_bytes
             )
-            self._flush = self._device.create_buffer(size=size // 16 * 16, usage=wgpu.BufferUsage.COPY_DST)
-        return self._flush
+            self._flushing = self._device.create_buffer(size=size // 16 * 16, usage=wgpu.BufferUsage.COPY_DST)
+        return self._flushing
 
 
 class _Guarded:

@@ -184,6 +184,9 @@ Seed = Annotated[int, typer.Option("--seed", help="Seeds inputs and order.")]
 Inputs = Annotated[
     str, typer.Option("--inputs", metavar="random|zeros|ones", help="Anything but random only shows an effect.")
 ]
+Cache = Annotated[
+    str, typer.Option("--cache", metavar="warm|cold", help="cold: caches are flushed before every sample.")
+]
 Output = Annotated[
     list[str] | None,
     typer.Option(

@@ -58,6 +58,7 @@ class Typed(msgspec.Struct, frozen=True, kw_only=True):
     order: str = "interleave"
     seed: int = 1
     inputs: str = "random"
+    cache: str = "warm"
     label: str | None = None
     tag: list[str] | None = None
     context: list[str] | None = None
@@ -102,6 +103,7 @@ def request(typed: Typed, *, began: float) -> runner.Request:
 def _check_choices(typed: Typed) -> None:
     require_choice(typed.order, ("interleave", "sequential"), "--order")
     require_choice(typed.inputs, ("random", "zeros", "ones"), "--inputs")
+    require_choice(typed.cache, ("warm", "cold"), "--cache")
     require_choice(typed.refine, ("auto", "on", "off"), "--refine")
     if typed.quick and typed.rigorous:
         raise UsageError(
@@ -135,7 +137,7 @@ def settings(typed: Typed, selection: Selection, declared: Mapping[str, Op]) -> 
         every_size_given=all(name in sized for name in declared), more=bool(overheads) or typed.splits,
         budget=typed.budget, case_timeout=typed.case_timeout, max_time=typed.max_time, precision=typed.precision,
         sessions=1 if typed.check_only else typed.sessions, min_samples=typed.min_samples,
-        max_samples=typed.max_samples, order=typed.order, seed=typed.seed, inputs=typed.inputs,
+        max_samples=typed.max_samples, order=typed.order, seed=typed.seed, inputs=typed.inputs, cache=typed.cache,
         threads=typed.threads, refine=typed.refine, break_even_timings=typed.break_even_timings,
         autotune=not (typed.no_autotune or typed.check_only),  # trials are timings, and --check-only takes none
     )  # fmt: skip

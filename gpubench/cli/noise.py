@@ -72,6 +72,7 @@ def noise(
     order: options.Order = "interleave",
     seed: options.Seed = 1,
     inputs: options.Inputs = "random",
+    cache: options.Cache = "warm",
     results_dir: options.ResultsDir = None,
     no_save: options.NoSave = False,
     output: Annotated[
@@ -112,7 +113,7 @@ def noise(
         no_autotune=no_autotune, regimes=regimes, calls=calls, threads=threads, filter=filter, skip=skip,
         quick=quick, rigorous=rigorous, min_samples=min_samples, max_samples=max_samples, max_time=max_time,
         precision=precision, case_timeout=case_timeout, budget=budget, refine=refine,
-        break_even_timings=break_even_timings, order=order, seed=seed, inputs=inputs,
+        break_even_timings=break_even_timings, order=order, seed=seed, inputs=inputs, cache=cache,
     )  # fmt: skip
     terminal = sys.stdout.isatty()
     name = require_choice(chosen_format(format, None, terminal), FORMATS, "--format")

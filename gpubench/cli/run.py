@@ -53,6 +53,7 @@ def run(
     order: options.Order = "interleave",
     seed: options.Seed = 1,
     inputs: options.Inputs = "random",
+    cache: options.Cache = "warm",
     output: options.Output = None,
     results_dir: options.ResultsDir = None,
     no_save: options.NoSave = False,
@@ -102,7 +103,7 @@ def run(
         no_autotune=no_autotune, regimes=regimes, calls=calls, threads=threads, filter=filter, skip=skip,
         check_only=check_only, quick=quick, rigorous=rigorous, sessions=sessions, min_samples=min_samples,
         max_samples=max_samples, max_time=max_time, precision=precision, case_timeout=case_timeout,
-        budget=budget, refine=refine, break_even_timings=break_even_timings, order=order, seed=seed, inputs=inputs, label=label, tag=tag, context=context,
+        budget=budget, refine=refine, break_even_timings=break_even_timings, order=order, seed=seed, inputs=inputs, cache=cache, label=label, tag=tag, context=context,
     )  # fmt: skip
     _plots.check(plots, plot_format)
     _run_sequel.require_result_file(append)

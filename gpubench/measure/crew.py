@@ -12,8 +12,8 @@ import msgspec
 from gpubench.measure import protocol
 from gpubench.measure.telemetry import of_session
 from gpubench.measure.workers import Worker, WorkerGone
-from gpubench.model.machine import Machine
-from gpubench.model.result import Ceiling, Device, SessionRecord, Settings, WorkerRecord
+from gpubench.model.machine import Machine, cpu_cache_bytes
+from gpubench.model.result import UNKNOWN_CACHE_BYTES, Ceiling, Device, SessionRecord, Settings, WorkerRecord
 
 OPEN_DEADLINE_S = 60.0
 SHORT_DEADLINE_S = 5.0
@@ -49,6 +49,8 @@ class Crew:
         self._ever_opened: set[str] = set()
         self.records: list[WorkerRecord] = []
         self._ceilings: list[Ceiling] = []
+        caches = cpu_cache_bytes(machine or Machine()) or UNKNOWN_CACHE_BYTES
+        self._flush_bytes = 2 * caches if settings.cache == "cold" else None
         self.telemetry = of_session(devices, machine or Machine(), self._since)
 
     def worker(self, device_id: str) -> Worker:
@@ -140,7 +142,7 @@ class Crew:
         request = protocol.Open(
             id=worker.next_id, device_id=device_id, threads=self._settings.threads, seed=self._settings.seed,
             inputs=self._settings.inputs, scratch=str(self._scratch), since=self._since,
-            autotune=self._settings.autotune,
+            autotune=self._settings.autotune, flush_bytes=self._flush_bytes,
         )  # fmt: skip
         try:
             reply = worker.ask(request, OPEN_DEADLINE_S)

@@ -57,6 +57,8 @@ def one_call(cycle: Cycle) -> dict[str, float]:
     """
     session, material, transfers = cycle.session, cycle.material, cycle.transfers
     found: dict[str, float] = {}
+    if cycle.flush is not None:
+        cycle.flush()
     session.sync()
     with _timed(session, found, "alloc_s"):
         buffers, output = cycle.take()

@@ -27,7 +27,10 @@ class ListDevices(Message, frozen=True, kw_only=True, tag="devices"):
 
 
 class Open(Message, frozen=True, kw_only=True, tag="open"):
-    """Open the device; `scratch` is the folder of shared references, `since` the session's monotonic start."""
+    """Open the device; `scratch` is the folder of shared references, `since` the session's monotonic start.
+
+    `flush_bytes`: what the host overwrites before every sample, twice its caches; None: they stay warm.
+    """
 
     id: int
     device_id: str
@@ -37,6 +40,7 @@ class Open(Message, frozen=True, kw_only=True, tag="open"):
     scratch: str
     since: float
     autotune: bool = True
+    flush_bytes: int | None = None
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):

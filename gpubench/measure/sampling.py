@@ -62,6 +62,7 @@ class Cycle:
         self.hot_repeat: int | None = None
         self.warmup_launches = WARMUP_LAUNCHES
         self.in_parts = False  # whether calls are taken apart beside the samples
+        self.flush: Callable[[], None] | None = None  # before every sample, which is then of one launch
 
     def seconds(self, repeat: int) -> float:
         """Wall seconds per launch of one sample in this case's regime."""
@@ -69,6 +70,8 @@ class Cycle:
             "resident": self._resident, "transfer-once": self._transfer_once,
             "transfer-always": self._transfer_always,
         }[self.case.regime]  # fmt: skip
+        if self.flush is not None:
+            self.flush()
         return regime(repeat)
 
     def _resident(self, repeat: int) -> float:
@@ -112,7 +115,9 @@ class Cycle:
         self._poison()
         self.seconds(1)
         if self.case.regime == "transfer-always" and self.launch.output is None:
-            self.launch.output = left  # this regime makes launches of its own; the others' answer is still to check
+            self.launch.output = (
+                left  # this regime makes launches of its own; the others' answer is still to check
+            )
         if resident:
             self.material.verify(self.launch, self.case.precision)
         else:

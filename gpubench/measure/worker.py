@@ -20,6 +20,7 @@ import msgspec
 
 import gpubench.backends
 import gpubench.kernels
+from gpubench.backends._flush import Flush
 from gpubench.errors import BackendError, BackendUnavailable, DeviceLost, DeviceOutOfMemory, Unsupported
 from gpubench.measure import ceilings, protocol, sampling
 from gpubench.measure.checking import Gated, Material, Wrong, gate
@@ -50,6 +51,7 @@ class Worker:
         self._gated: dict[tuple[str, str], Gated] = {}
         self._parts: dict[tuple[str, str], dict[str, list[float]]] = {}
         self._shares: dict[str, float] = {}
+        self._flush: Flush | None = None
         self._phase: str | None = None
         self._since = 0.0
         self._seed, self._inputs, self._scratch = 1, "random", Path()
@@ -127,6 +129,8 @@ class Worker:
         session = backend.open(request.device_id, request.threads, **_open_options(backend, request))
         open_s = time.perf_counter() - start
         self._session = session
+        if request.flush_bytes is not None:
+            self._flush = Flush(session, request.flush_bytes)
         self._announce("overhead")
         overhead = sampling.measure_overhead(session)
         self._clock_step_s, self._clock_cost_s = sampling.clock_facts(session.clock)
@@ -164,6 +168,7 @@ class Worker:
             self._gated[key] = gate(material, case, self._announce)
         gated = self._gated[key]
         cycle = sampling.Cycle(material, case, gated.launch)
+        cycle.flush = self._flush
         if request.time_it:
             self._calibrate(cycle, request)
         self._cycles[case.id] = cycle
@@ -231,7 +236,8 @@ class Worker:
             if isinstance(cycle, sampling.Cycle):
                 cycle.hot_repeat = request.hot_repeat
             return
-        cycle.repeat = sampling.calibrate(cycle, self._overhead_s, self._clock_step_s, self._clock_cost_s)
+        if not isinstance(cycle, sampling.Cycle) or cycle.flush is None:
+            cycle.repeat = sampling.calibrate(cycle, self._overhead_s, self._clock_step_s, self._clock_cost_s)
         if isinstance(cycle, sampling.Cycle) and cycle.case.regime == "resident" and request.device_clock:
             cycle.hot_repeat = sampling.calibrate_hot(cycle)
 
@@ -276,6 +282,8 @@ class Worker:
     def _close(self) -> None:
         for workload in {cycle.case.workload for cycle in self._cycles.values()} | set(self._materials):
             self._release(workload)
+        if self._flush is not None:
+            self._flush.close()
         if self._session is not None:
             self._session.close()
             self._session = None

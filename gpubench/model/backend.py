@@ -111,6 +111,13 @@ class Ways(Protocol):
         """Give it back to the driver, now."""
 
 
+class Flushes(Protocol):
+    """What a session MAY offer for `--cache cold`."""
+
+    def flush(self) -> None:
+        """Overwrite at least twice the device's last level of cache; complete when `sync` returns."""
+
+
 class Tunes(Protocol):
     """What a session MAY offer where kernels name candidates."""
 

@@ -158,6 +158,16 @@ def test_a_device_without_a_clock_has_no_device_time(run):
         assert all(block["hot_repeat"] is None for block in outcome["blocks"])
 
 
+def test_with_cold_caches_every_sample_is_one_launch(run):
+    ran = run("--devices", "fake:cpu,fake:gpu", "--ops", "add", "--sizes", "1k", "--cache", "cold")
+    assert ran.code == 0, ran.err
+    assert ran.result["settings"]["cache"] == "cold"
+    for name, outcome in ran.outcomes.items():
+        launches = 10 if "once" in name else 1
+        assert {block["repeat"] for block in outcome["blocks"]} == {launches}, name
+    assert "caches cold" in ran.out
+
+
 def test_sequential_order_finishes_one_case_before_the_next(run):
     ran = run("--devices", "fake:cpu,fake:gpu", "--ops", "add", "--sizes", "1k", "--order", "sequential",
               "--precision", "1%", "--min-samples", "10", env={"GPUBENCH_FAKE_NOISE": "0.05"})  # fmt: skip
@@ -175,6 +185,8 @@ def scripted(result):
     for outcome in kept_fields["outcomes"]:
         for block in outcome["blocks"]:
             del block["t_s"]
+            # A warm-up ends by real time, too, where the machine is busy.
+            block["wall_s"] = block["wall_s"][block.pop("warmup") :]
     workers = [[{**w, "open_s": None} for w in session["workers"]] for session in result["sessions"]]
     return json.dumps([kept_fields, workers], sort_keys=True)
 

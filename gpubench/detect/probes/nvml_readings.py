@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any, Protocol
 
 from gpubench.detect._record import address, uuid_key
@@ -49,7 +50,7 @@ def sources(wanted: Iterable[Wanted], absent: dict[str, str], nvml: Any = None) 
         if handle is None:
             absent[target.device_id] = "NVML lists no such GPU"
         else:
-            found[target.device_id] = lambda handle=handle: _read(nvml, handle)
+            found[target.device_id] = partial(_read, nvml, handle)
     return found
 
 

@@ -8,7 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpubench import backends, kernels
+from gpubench.backends._flush import Flush
 from gpubench.measure import sampling
+from gpubench.measure.checking import Material, gate
+from gpubench.model.case import Case
 
 
 class Stub:
@@ -84,6 +88,53 @@ def test_the_device_clock_sees_no_fewer_launches_than_the_wall():
     assert sampling.calibrate_hot(cycle) == 21
     cycle.repeat = 1 << 19
     assert sampling.calibrate_hot(cycle) == sampling.LONGEST_HOT_REPEAT
+
+
+def test_caches_are_flushed_before_each_sample_and_not_inside_it(tmp_path):
+    session = backends.load("numpy").open("numpy:0", 1)
+    op = kernels.load("relu")
+    case = Case("relu", op.group, {"n": 100}, "float32", "library", "resident", "numpy:0")
+    material = Material(session, op, case, 1, "random", tmp_path)
+    cycle = sampling.Cycle(material, case, gate(material, case, lambda phase: None).launch)
+    events = []
+    run, clock = session.run, session.clock
+    session.run = lambda launch, repeat=1: events.append("run") or run(launch, repeat)
+    session.clock = lambda: events.append("clock") or clock()
+    cycle.flush = lambda: events.append("flush")
+    block = sampling.sample_block(
+        cycle, session=0, round_=0, position=0, samples=4, warmup_s=0.0, limit_s=9.0, since=0.0
+    ).block
+    times = len(block.wall_s)
+    assert events.count("flush") == events.count("run") == times
+    text = " ".join(events)
+    assert text.count("flush clock run clock") == times
+    session.close()
+
+
+def test_a_flush_writes_all_of_the_host_and_asks_the_device():
+    told = []
+    session = SimpleNamespace(
+        device=SimpleNamespace(kind="gpu"), threads=3, flush=lambda: told.append("flush"),
+        sync=lambda: told.append("sync"),
+    )  # fmt: skip
+    flush = Flush(session, 1000)
+    flush()
+    flush()
+    flush.close()
+    assert set(flush._host.tolist()) == {2}
+    assert told == ["flush", "sync"] * 2
+
+
+def test_a_device_that_does_not_offer_to_flush_is_sent_more_than_any_cache_holds():
+    sent = []
+    session = SimpleNamespace(
+        device=SimpleNamespace(kind="gpu"), threads=1, allocate=lambda shape, dtype: "buffer",
+        upload=lambda buffer, host: sent.append((buffer, host.nbytes)), sync=lambda: None,
+    )  # fmt: skip
+    flush = Flush(session, 10)
+    flush()
+    flush.close()
+    assert sent == [("buffer", 256 << 20)]
 
 
 def test_without_a_device_clock_there_is_no_count():
