@@ -16,6 +16,7 @@ from gpubench.model.result import Measurement, Outcome, Run
 from gpubench.report.analysis import Analysis
 from gpubench.report.analysis.estimate import case_result, device_kind
 from gpubench.report.analysis.findings import stored_finding
+from gpubench.report.analysis.samples import only_estimates
 from gpubench.report.formats import _events as lines
 from gpubench.report.formats._json import json_line, rounded
 
@@ -46,7 +47,7 @@ class EventLog:
                 self._write(lines.run_start(self._run))
             case CaseStarted():
                 self._write(lines.CaseStart(id=event.id, session=event.session))
-            case CaseDone() if self._streams:
+            case CaseDone() if self._streams and not only_estimates(self._run, event.outcome):
                 if event.session >= self._sessions - 1 or not isinstance(event.outcome, Measurement):
                     self._tell(self._case(event.outcome))
             case Warned():

@@ -10,7 +10,7 @@ from gpubench.model.result import Outcome, RunWarning
 
 
 class RunStarted(msgspec.Struct, frozen=True):
-    """`cases` is what the plan holds so far; a search may add more."""
+    """`cases` is what the plan holds so far; a search may add more. `sessions` is how many the file will have."""
 
     cases: int
     sessions: int

@@ -131,14 +131,14 @@ class _Runner:
         self._plan: list[Workload] = []
         self._begun = 0
         self._sessions = request.sessions
-        self.progress = Progress(0, self._sessions, self._remaining_s)
+        self.progress = Progress(0, self._next_index() + self._sessions, self._remaining_s)
 
     def sessions(self) -> None:
         """Every session: the first may search for sizes, the others repeat what it found."""
         sequel = self.request.sequel
         self._announce(expand(self.request.ops, self.request.scope) if sequel is None else sequel.workloads)
         self.progress.cases *= self._sessions
-        self.sink(RunStarted(self.progress.cases, self._sessions, self.settings.budget_s))
+        self.sink(RunStarted(self.progress.cases, self.progress.sessions, self.settings.budget_s))
         longest_s, done = 0.0, []
         while self._begun < self._sessions:
             began = time.monotonic()
@@ -160,7 +160,7 @@ class _Runner:
         """One set of fresh workers, and what they are asked for, step by step. Returns the session's record."""
         before = self.request.load()
         self._begun += 1
-        index = max((session.index for session in self.recorder.run.sessions), default=-1) + 1
+        index = self._next_index()
         measured = [] if self.request.check_only else [t.device for t in self.request.scope.targets]
         crew = Crew(self.settings, self._scratch, self.gone, measured, self.request.run.machine)
         self._crew = crew
@@ -188,6 +188,9 @@ class _Runner:
         record = msgspec.structs.replace(crew.entered(record), foreign_cpu_share=foreign, steal_share=steal)
         self.recorder.session(record)
         return record
+
+    def _next_index(self) -> int:
+        return max((session.index for session in self.recorder.run.sessions), default=-1) + 1
 
     def _runtime(self, crew: Crew, index: int) -> Runtime:
         return Runtime(
@@ -264,7 +267,11 @@ class _Runner:
         for record in busy:
             disturbed = [record]
             while len(disturbed) <= REPEATS and self._left_s() >= longest_s:
+                self.progress.cases += sum(len(item.cases) for item in self._plan)
+                self.progress.sessions += 1
                 again = self._one_session(self._again)
+                if self._out_of_budget():
+                    return  # it may lack cases
                 if not load.contended(again):
                     for old in disturbed:
                         self.recorder.session(msgspec.structs.replace(old, superseded=True))

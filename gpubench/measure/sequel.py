@@ -8,7 +8,6 @@ import msgspec
 
 from gpubench.measure.plan import Scope, Series, Workload, series, workload
 from gpubench.measure.stopping import settled_block
-from gpubench.measure.stopping import settled_block
 from gpubench.measure.windows import Window, of_outcomes
 from gpubench.model.case import Case
 from gpubench.model.op import Op
