@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from gpubench.model.result import Run
 from gpubench.report.analysis.hybrid import sentences as split_sentences
 from gpubench.report.analysis.roofline import measures_roofs
+from gpubench.report.analysis.samples import used_sessions
 from gpubench.report.analysis.types import Analysis
 from gpubench.report.analysis.verdict import sentences
 from gpubench.report.formats._anatomy import anatomy_section
@@ -104,8 +105,11 @@ def _charts(analysis: Analysis, options: RenderOptions, charts: bool, *, asked: 
 def _headings(analysis: Analysis) -> tuple[str, ...]:
     run = analysis.run
     label = f", {printable(run.label)}" if run.label else ""
-    count = len(run.sessions) or run.settings.sessions
+    used = used_sessions(run)
+    count = run.settings.sessions if used is None else len(used)
     sessions = f"{count} session{'s' if count != 1 else ''}"
+    if used is not None and len(run.sessions) > count:
+        sessions += f" (and {len(run.sessions) - count} superseded)"
     return (
         f"Run: {run.started_at}{label}, {run.settings.preset} preset, {sessions}, {_state(run)}",
         f"Machine: {printable(analysis.machine)}",
