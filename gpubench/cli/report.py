@@ -31,7 +31,10 @@ _NARROWEST, _WIDEST = 60, 120
 def report(
     files: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[FILE]...", help="Result files, - for stdin. Default: the newest result."),
+        typer.Argument(
+            metavar="[FILE]...",
+            help="Results, fleets, folders of them, - for stdin. Default: the newest result.",
+        ),
     ] = None,
     format: Annotated[
         str | None,
@@ -115,12 +118,28 @@ def report(
     return code
 
 
+def _files(paths: Sequence[object]) -> list[object]:
+    """`paths` with all results of a folder, oldest first, in place of the folder. Raises InputError if it has none."""
+    from gpubench import store
+
+    found: list[object] = []
+    for path in paths:
+        inside = store.newest_first([str(path)])[::-1] if Path(str(path)).is_dir() else [path]
+        if not inside:
+            raise InputError(
+                "no-results", f"{path} holds no result", why="it is a folder without a result file",
+                hint="name a file that `gpubench run` has written, or the folder that it lies in",
+            )  # fmt: skip
+        found += inside
+    return found
+
+
 def _read(paths: Sequence[object]) -> list[Run]:
     """The runs of all files, those of a fleet's nodes included; a node without a result is told on stderr."""
     from gpubench.cli import _fleet_file
 
     found: list[Run] = []
-    for path in paths:
+    for path in _files(paths):
         runs, failed, _ = _fleet_file.read(str(path))
         found += runs
         for node in failed:

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 
+import msgspec
 import pytest
 
 from gpubench.cli.report import chosen_format, table_width, wants_color
@@ -32,7 +33,19 @@ def gpubench(*arguments, cwd, stdin=None):
 @pytest.fixture
 def folder(tmp_path):
     save(full_run(), tmp_path / "full.json")
+    (tmp_path / "empty").mkdir()
     return tmp_path
+
+
+def test_a_folder_stands_for_its_results_oldest_first(folder):
+    place = folder / "results" / "machine"
+    place.mkdir(parents=True)
+    for day in (2, 1, 3):
+        run = msgspec.structs.replace(full_run(), started_at=f"2026-01-0{day}T00:00:00Z", id=str(day))
+        save(run, place / f"2026010{day}T000000Z-0000000{day}.json")
+    done = gpubench("results", "--format", "json", cwd=folder)
+    assert [source["run_id"] for source in json.loads(done.stdout)["sources"]] == ["1", "2", "3"]
+    assert "3 runs, 2026-01-01T00:00:00Z to 2026-01-03T00:00:00Z" in gpubench("results", cwd=folder).stdout
 
 
 def test_plain_text_where_there_is_no_terminal(folder):
@@ -81,7 +94,7 @@ def test_output_by_suffix(folder):
         (["full.json", "--filter", "conv2d"], 2, "leave no case"),
         (["full.json", "--baseline", "tpu:0"], 4, "no measured case matches"),
         (["missing.json"], 4, "there is no such file"),
-        (["."], 4, "it is a folder"),
+        (["empty"], 4, "it is a folder without a result file"),
     ],
 )
 def test_mistakes(folder, arguments, code, message):
