@@ -1,0 +1,30 @@
+"""`run` prints in every format for tools what `report` prints from its file."""
+
+from __future__ import annotations
+
+import pytest
+
+RUN = (
+    "run", "--ops", "relu", "--sizes", "1k", "--devices", "fake:gpu", "--regimes", "resident", "--quick", "--no-progress", "-o",
+    "r.json",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["gha-smaller", "bmf", "google-benchmark", "go", "csv"])
+def test_run_and_report_print_the_same(gpubench, name):
+    ran = gpubench(*RUN, "--format", name)
+    assert ran.returncode == 0, ran.stderr
+    told = gpubench("report", "r.json", "--format", name)
+    assert ran.stdout == told.stdout
+    assert "relu" in ran.stdout.lower()
+    named = gpubench("report", "r.json", "--format", name, "-o", "out.json")  # the name outweighs the suffix
+    assert (named.returncode, named.stdout) == (0, "")
+
+
+def test_run_suggests_a_format_before_it_measures(gpubench):
+    ran = gpubench(*RUN, "--format", "bencher")
+    assert ran.returncode == 2
+    assert "there is no 'bencher'" in ran.stderr
+    assert "saved" not in ran.stderr
+    ran = gpubench(*RUN, "--format", "hyperfin")
+    assert "did you mean 'hyperfine'?" in ran.stderr
