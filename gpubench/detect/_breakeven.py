@@ -1,6 +1,7 @@
 """The sizes from which the GPU won on this machine, between the measured sizes: short words on saved results.
 
-The report judges noise as well (its verdicts may be "undecided"); where timings are clear, both say the same.
+The report judges noise as well (its verdicts may be "undecided") and fits a line through the fresh timings around a
+break-even; where timings are clear, both agree within a few percent.
 """
 
 from __future__ import annotations
