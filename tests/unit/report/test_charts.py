@@ -75,9 +75,16 @@ def test_a_strip_holds_every_used_sample():
 
 def test_throughput_is_told_in_the_unit_of_what_limits_it():
     _, by_id = charts(full_run())
-    assert by_id["throughput"].params["matmul float32"] == {"unit": "FLOP/s"}
-    assert by_id["throughput"].params["relu float32"] == {"unit": "B/s"}
+    units = {name: params["unit"] for name, params in by_id["throughput"].params.items()}
+    assert (units["matmul float32"], units["relu float32"]) == ("FLOP/s", "B/s")
     assert by_id["throughput"].marks["copy float32"], "the copy is the memory roof"
+
+
+def test_sizes_have_ticks_at_powers_of_two_or_where_they_are():
+    _, by_id = charts(full_run())
+    assert by_id["time"].params["matmul float32"]["ticks"] == [64, 128, 256, 512, 1024, 2048, 4096]
+    _, by_id = charts(run_of(curve({1000: 0.5, 1500: 1.5})))
+    assert by_id["speedup"].params["matmul float32"]["ticks"] == [1000, 1500]
 
 
 def test_the_split_is_swept_from_the_cpu_alone_to_the_gpu_alone():

@@ -6,7 +6,15 @@ import functools
 
 from gpubench.report.analysis.types import Analysis, Roof, RoofShare
 from gpubench.report.formats._charts import axes
-from gpubench.report.formats._charts.rows import charted, common, device_ids, fastest, series_of, short
+from gpubench.report.formats._charts.rows import (
+    charted,
+    common,
+    device_ids,
+    fastest,
+    series_of,
+    short,
+    size_ticks,
+)
 from gpubench.report.formats._charts.types import MARKS, Chart, Row, Rows
 from gpubench.report.formats._document import printable
 from gpubench.report.formats._numbers import share_text
@@ -25,10 +33,11 @@ CAPTION = (
 
 def rate_chart(analysis: Analysis) -> Chart:
     """One line for each device; the unit is that of the roof which limits the largest size."""
+    ticks = size_ticks(analysis)
     return Chart(
         id="throughput", section="roofline", title="Throughput against size", caption=CAPTION, columns=COLUMNS,
         rows=_rows(analysis), marks=_marks(analysis), spec=_spec(device_ids(analysis)),
-        params={name: {"unit": unit_of(rows)} for name, rows in by_series(analysis).items()},
+        params={name: ticks[name] | {"unit": unit_of(rows)} for name, rows in by_series(analysis).items()},
     )  # fmt: skip
 
 

@@ -12,6 +12,8 @@ from gpubench.report.formats._charts.types import Row, Series
 from gpubench.report.formats._document import printable, shortened
 from gpubench.report.formats._names import data_text, regime_order, size_text, where_legend
 
+FEWEST_TICKS = 3
+
 
 def series_name(op: str, dtype: str, params: dict[str, int]) -> str:
     """`matmul float32`, with the params beside the size: `matmul float32 k=8`."""
@@ -60,6 +62,16 @@ def regimes(analysis: Analysis) -> tuple[tuple[str, str], ...]:
     rows = sorted((row.case for row in charted(analysis)), key=regime_order)
     texts = {data_text(case): where_legend([case]).partition(": ")[2] for case in rows}
     return tuple(texts.items())
+
+
+def size_ticks(analysis: Analysis) -> dict[str, Row]:
+    """For each series where the axis of sizes has its ticks: at powers of two, or at the sizes if those are few."""
+    found: dict[str, Row] = {}
+    for series in all_series(analysis):
+        first, last = series.sizes[0], series.sizes[-1]
+        powers = [2**i for i in range(first.bit_length() - 1, last.bit_length()) if first <= 2**i <= last]
+        found[series.name] = {"ticks": powers if len(powers) >= FEWEST_TICKS else list(series.sizes)}
+    return found
 
 
 def device_ids(analysis: Analysis) -> tuple[str, ...]:

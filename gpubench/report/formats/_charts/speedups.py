@@ -7,7 +7,7 @@ import functools
 from gpubench.report.analysis.types import Analysis
 from gpubench.report.analysis.verdict import size_text as threshold_text
 from gpubench.report.formats._charts import axes
-from gpubench.report.formats._charts.rows import common, device_ids, regime_names, series_of, short
+from gpubench.report.formats._charts.rows import common, device_ids, regime_names, series_of, short, size_ticks
 from gpubench.report.formats._charts.types import MARKS, Chart, Row, Rows
 from gpubench.report.formats._document import printable
 from gpubench.report.formats._names import FORMS, data_text
@@ -16,7 +16,7 @@ from gpubench.units import format_size
 
 COLUMNS = (
     ("device", "device"), ("regime", "data"), ("form", "form"), ("size", "n"), ("baseline", "baseline"),
-    ("time", "device"), ("speedup", "speedup"), ("interval", "95 % interval"), ("label", "label"),
+    ("time", "time"), ("speedup", "speedup"), ("interval", "95 % interval"), ("label", "label"),
 )  # fmt: skip
 MARK_COLUMNS = (("device", "device"), ("regime", "data"), ("text", "break-even n"))
 TITLE = "baseline time / device time"
@@ -31,6 +31,7 @@ def speedup_chart(analysis: Analysis, unit: str) -> Chart:
     return Chart(
         id="speedup", section="speedup", title="Speedup against size", caption=CAPTION, columns=COLUMNS,
         rows=_rows(analysis, unit), marks=_marks(analysis), spec=_spec(device_ids(analysis), regime_names(analysis)),
+        params=size_ticks(analysis),
     )  # fmt: skip
 
 

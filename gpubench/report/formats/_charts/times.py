@@ -14,6 +14,7 @@ from gpubench.report.formats._charts.rows import (
     regime_names,
     series_of,
     short,
+    size_ticks,
 )
 from gpubench.report.formats._charts.types import Chart, Row, Rows
 from gpubench.report.formats._numbers import time_interval_text, time_text
@@ -34,6 +35,7 @@ def time_chart(analysis: Analysis, unit: str) -> Chart:
     return Chart(
         id="time", section="speedup", title="Time against size", caption=CAPTION, columns=COLUMNS,
         rows=_rows(analysis, unit), spec=_spec(device_ids(analysis), regime_names(analysis)),
+        params=size_ticks(analysis),
     )  # fmt: skip
 
 

@@ -38,7 +38,7 @@ class Chart(msgspec.Struct, frozen=True, kw_only=True):
     columns: tuple[tuple[str, str], ...]
     rows: Rows
     marks: Rows = {}
-    params: dict[str, dict[str, str]] = {}  # of the spec, by series
+    params: dict[str, Row] = {}  # of the spec, by series
     one_size: bool = False
     by_dtype: bool = False  # all series of a dtype share one picture, which a page marks the chosen one in
     bars: str = ""  # the field whose values have a bar each; the height then is `step` points for each

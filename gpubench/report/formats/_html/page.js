@@ -49,6 +49,7 @@
         const cell = document.createElement(tag === "th" || i === 0 ? "th" : "td");
         if (tag === "th" || i === 0) cell.scope = tag === "th" ? "col" : "row";
         cell.textContent = text;
+        if (text.length <= 40) cell.className = "whole";
         made.append(cell);
       });
       return made;

@@ -10,7 +10,7 @@ from gpubench.report.formats._document import Cell, Column, Picture, Section, Ta
 from gpubench.report.formats._html.elements import Content, element
 from gpubench.report.formats._visible import visible
 
-WHOLE = 32  # characters of a cell up to which it is not broken
+WHOLE, ID = 32, 80  # characters of a cell, and of a single word in it, up to which it is not broken
 _SIZE = re.compile(r"(n = \d+(?: \[[^\]]*\])?)")
 
 
@@ -84,7 +84,7 @@ def _row(row: Sequence[Cell], columns: Sequence[Column]) -> Element:
 
 def _cell(cell: Cell, column: Column, *, head: bool) -> Element:
     classes = ["n"] if column.right else []
-    classes += ["whole"] if len(cell.text) <= WHOLE else []
+    classes += ["whole"] if len(cell.text) <= WHOLE or (len(cell.text) <= ID and " " not in cell.text) else []
     classes += [cell.tone] if cell.tone != "plain" else []
     attributes = ({"class": " ".join(classes)} if classes else {}) | ({"scope": "row"} if head else {})
     return element("th" if head else "td", attributes, cell.text)
