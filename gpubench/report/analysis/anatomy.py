@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+import msgspec
+
 from gpubench.model.result import Measurement, Parts, Run
 from gpubench.report.analysis.labels import workers
 from gpubench.report.analysis.samples import device_time, main_blocks, used_sessions
@@ -28,7 +30,10 @@ def residents(run: Run) -> Residents:
 def anatomy(
     run: Run, outcome: Measurement, wall_s: float, cold_s: float | None, beside: Residents
 ) -> Anatomy | None:
-    """The anatomy of a `transfer-always` case; None for other regimes and when a part was not measured."""
+    """The anatomy of a `transfer-always` case; None for other regimes and when a part was not measured.
+
+    Where the parts miss the whole, nothing is predicted from them.
+    """
     if outcome.case.regime != "transfer-always":
         return None
     resident = beside.get(_kernel_key(outcome))
@@ -48,7 +53,7 @@ def anatomy(
     compile_s = _typical([part.compile_s] for part in parts if part.compile_s is not None)
     first_s = _typical([part.first_launch_s] for part in parts if part.first_launch_s is not None)
     once = [open_s, compile_s, first_s, known["alloc_s"], known["upload_s"], known["download_s"]]
-    return Anatomy(
+    found = Anatomy(
         **known,
         kernel_s=kernel_s,
         residual_s=wall_s - sum(known.values()) - kernel_s,
@@ -57,8 +62,10 @@ def anatomy(
         single_s=times["single_s"],
         compile_s=compile_s,
         first_launch_s=first_s,
-        first_result_s=None if None in once else sum(value for value in once if value is not None),
     )
+    if found.mismatch or None in once:
+        return found
+    return msgspec.structs.replace(found, first_result_s=sum(value for value in once if value is not None))
 
 
 _LISTED = tuple(name for name in PARTS if name != "kernel_s")

@@ -82,8 +82,14 @@ def _row(pair: Row, unit: str) -> tuple[Cell, ...]:
     row, parts = pair
     shares = {name: share_text(getattr(parts, f"{name}_s") / parts.whole_s) for name in _PARTS}
     shares["kernel"] += "*" if parts.kernel_derived else ""
-    rest = Cell(share_text(parts.residual_share), "bad" if parts.mismatch else "plain")
+    rest = Cell(rest_text(parts), "bad" if parts.mismatch else "plain")
     return cells(size_text(row), seconds_text(parts.whole_s, unit), *shares.values(), rest)
+
+
+def rest_text(parts: Anatomy) -> str:
+    """The residual in percent of the whole, with its sign."""
+    text = share_text(parts.residual_share)
+    return f"+{text}" if parts.residual_share > 0 and text != "0%" else text
 
 
 def _legend(rows: Sequence[Row]) -> str:

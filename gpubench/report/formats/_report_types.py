@@ -61,7 +61,10 @@ class RatesRow(Row, frozen=True, kw_only=True):
 
 
 class AnatomyRow(Row, frozen=True, kw_only=True):
-    """The parts and the residual add up to `whole_s`."""
+    """The parts and the residual add up to `whole_s`; `residual_share` is signed.
+
+    With a `mismatch` nothing is predicted from the parts: `first_result_s` is null.
+    """
 
     alloc_s: float
     upload_s: float
@@ -70,6 +73,7 @@ class AnatomyRow(Row, frozen=True, kw_only=True):
     sync_s: float
     download_s: float
     residual_s: float
+    residual_share: float
     whole_s: float
     kernel_derived: bool
     mismatch: bool

@@ -113,7 +113,8 @@ def _time(row: CaseResult) -> types.TimeRow | None:
 
 
 def _anatomy(parts: Anatomy) -> types.AnatomyRow:
-    return types.AnatomyRow(**msgspec.structs.asdict(parts), mismatch=parts.mismatch)
+    derived = {"residual_share": parts.residual_share, "mismatch": parts.mismatch}
+    return types.AnatomyRow(**msgspec.structs.asdict(parts), **derived)
 
 
 def _speedup(source: int, row: Speedup) -> types.SpeedupRow:

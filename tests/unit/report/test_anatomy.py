@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from gpubench.model.result import Parts
 from gpubench.report.analysis import analyse
 from gpubench.report.analysis.types import CaseResult
+from gpubench.report.formats._anatomy import rest_text
 from tests.unit.report.builders import case, measured, run_of
 
 PARTS = Parts(
@@ -64,6 +66,30 @@ def test_the_first_result_pays_for_everything_once():
     found = always(SUM_S, cold_s=1e-4).anatomy
     assert found is not None
     assert found.first_result_s == pytest.approx(0.2 + 0.3 + 2e-3 + 1e-5 + 4e-4 + 2e-4)
+
+
+def test_nothing_is_predicted_from_parts_that_miss_the_whole():
+    assert always(SUM_S * 1.05, cold_s=1e-4).anatomy.first_result_s is not None
+    assert always(SUM_S * 1.3, cold_s=1e-4).anatomy.first_result_s is None
+
+
+def test_a_small_residual_of_a_short_call_is_no_finding():
+    """15 % of 100 us are within what two fences take."""
+    short = msgspec.structs.replace(
+        PARTS, alloc_s=[1e-6], upload_s=[3e-5], launch_s=[1e-5], sync_s=[2e-6], download_s=[3e-5]
+    )
+    what = case(regime="transfer-always", device="cupy:0")
+    found = analyse(run_of([measured(what, 1e-4, parts=short, cold_s=1.2e-5)])).cases[0]
+    assert found.anatomy is not None
+    assert found.anatomy.residual_share == pytest.approx(0.15)
+    assert "transfer-mismatch" not in found.findings
+
+
+@pytest.mark.parametrize(("factor", "text"), [(1.3, "+23%"), (1.0, "0%"), (0.7, "-43%"), (1.00001, "0%")])
+def test_the_rest_is_shown_with_its_sign(factor, text):
+    found = always(SUM_S * factor, cold_s=1e-4).anatomy
+    assert found is not None
+    assert rest_text(found) == text
 
 
 def test_missing_parts_give_no_anatomy():
