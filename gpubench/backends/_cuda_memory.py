@@ -113,6 +113,14 @@ class PinnedTransfers:
         self._cupy, self._runtime, self._pinned, self._guard = cupy, cupy.cuda.runtime, pinned, guard
         self._chunks: list[tuple[Array, Any]] = []
         self._threads: ThreadPoolExecutor | None = None
+        self._most = min(MOST_THREADS, usable_cpus())
+
+    def use_threads(self, count: int | None) -> None:
+        """Copy with at most so many threads from now on (None: as many as usual): the CPU has work of its own."""
+        count = count or min(MOST_THREADS, usable_cpus())
+        if count != self._most:
+            self.close()
+            self._most = count
 
     def upload(self, buffer: Buffer, host: Array) -> None:
         """Copy in on the current stream."""
@@ -190,11 +198,11 @@ class PinnedTransfers:
     def _copy(self, target: Array, source: Array) -> None:
         """Between host arrays of bytes, on several threads if it is long."""
         pieces = range(0, target.size, PIECE_BYTES)
-        if len(pieces) < 2 or usable_cpus() < 2:
+        if len(pieces) < 2 or self._most < 2:
             target[:] = source
             return
         if self._threads is None:
-            self._threads = ThreadPoolExecutor(min(MOST_THREADS, usable_cpus()))
+            self._threads = ThreadPoolExecutor(self._most)
 
         def piece(start: int) -> None:
             target[start : start + PIECE_BYTES] = source[start : start + PIECE_BYTES]

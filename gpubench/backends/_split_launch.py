@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,7 +12,7 @@ from gpubench.backends._split_buffers import Part, SplitBuffer
 from gpubench.backends._split_units import cut_array
 from gpubench.model.backend import Launch, Session
 from gpubench.model.case import Case
-from gpubench.model.op import Array, Op, Params, Split
+from gpubench.model.op import ITEMSIZE, Array, Op, Params, Split
 from gpubench.model.result import Staging
 
 
@@ -57,6 +58,11 @@ class SplitLaunch:
     def devices(self) -> list[Any]:
         """The inputs' device buffers."""
         return [part.device for part in self.parts]
+
+    @property
+    def sent_bytes(self) -> int:
+        """What goes up to the GPU when all of its inputs do."""
+        return sum(math.prod(part.shape) for part in self.parts) * ITEMSIZE[self.case.dtype]
 
     @property
     def waits(self) -> bool:

@@ -13,6 +13,10 @@ from gpubench.model.op import Array
 # Launches that the GPU is sent before the CPU computes as many: one submit serves several, and the driver's queue
 # never fills up, which would make this thread wait.
 CHUNK = 8
+# Of fewer threads none is left over for moving data.
+FEWEST_THREADS = 3
+# Up to here sending takes less than a hand-over to the second thread and back (some 50 us each way).
+INLINE_BYTES = 2 << 20
 # Bound CPU parts that are kept: a few operands and landings take turns.
 _KEPT = 32
 
@@ -23,6 +27,8 @@ class Sides:
     def __init__(self, gpu: Session, cpu: Session) -> None:
         self.gpu, self.cpu = gpu, cpu
         self.cpu_s = 0.0
+        self.reserved = reserved_cores(cpu.threads or 1)
+        self._threads = cpu.threads or 1
         self._rest: Callable[[], None] = getattr(gpu, "rest", gpu.sync)
         self._beside = Beside(getattr(gpu, "enter", _nothing))
         self._both: Callable[..., None] = getattr(gpu, "both", self._beside.both)
@@ -30,6 +36,7 @@ class Sides:
 
     def resident(self, launch: SplitLaunch, repeat: int) -> None:
         """The data is in place: this thread enqueues a few launches, then computes as many while the GPU works."""
+        self.share_cores(launch, travels=False)
         cpu = self._cpu_part(launch, None) if launch.on_cpu else None
         for start in range(0, repeat, CHUNK):
             count = min(CHUNK, repeat - start)
@@ -39,22 +46,42 @@ class Sides:
                 self._compute(cpu, count)
 
     def together(self, launch: SplitLaunch, repeat: int, landing: Array | None, *, again: bool = False) -> None:
-        """The GPU's data travels and its kernel runs on the second thread, while this one computes.
+        """The GPU's data travels and its kernel runs on the second thread, while this one computes. A little data is
+        sent and fetched by this one: waking the other would take longer.
 
         With `landing` the whole result is there afterwards. `again`: all inputs are sent, changed or not.
         """
+        self.share_cores(launch, travels=True)
         if launch.on_gpu and launch.on_cpu:
             cpu = self._cpu_part(launch, landing)
-            self._both(
-                lambda: self.on_gpu(launch, repeat, landing, again=again, rest=True),
-                lambda: self._compute(cpu, repeat),
-            )
+            if launch.sent_bytes <= INLINE_BYTES:
+                self.on_gpu(launch, repeat, None, again=again)
+                self._compute(cpu, repeat)
+                if landing is not None:
+                    self._fetch(launch, landing)
+            else:
+                self._both(
+                    lambda: self.on_gpu(launch, repeat, landing, again=again, rest=True),
+                    lambda: self._compute(cpu, repeat),
+                )
         elif launch.on_gpu:
             self.on_gpu(launch, repeat, landing, again=again)
         else:
             self.on_cpu(launch, repeat, landing)
         if landing is not None and launch.cut.join:
             landing[...] = self._joined(launch)
+
+    def share_cores(self, launch: SplitLaunch, *, travels: bool) -> None:
+        """Leave cores to the thread that moves the GPU's data, and to its helpers; all are the CPU's where it sleeps.
+
+        Where every core computes, a thread that wakes up waits for a time slice of milliseconds, at each chunk.
+        """
+        busy = travels and bool(launch.on_gpu and launch.on_cpu) and launch.sent_bytes > INLINE_BYTES
+        given = self.reserved if busy else 0
+        for side, count in ((self.cpu, self._threads - given), (launch.way, given)):
+            use = getattr(side, "use_threads", None)
+            if use is not None:
+                use(count if given else None)
 
     def on_gpu(
         self,
@@ -142,6 +169,11 @@ class Sides:
         if launch.on_gpu and launch.on_cpu:
             return joined(launch.cut, *launch.partial)
         return launch.partial[0 if launch.on_gpu else 1]
+
+
+def reserved_cores(threads: int) -> int:
+    """Of so many cores those that move data while the others compute."""
+    return 0 if threads < FEWEST_THREADS else max(1, threads // 8)
 
 
 def _nothing() -> None:

@@ -167,6 +167,7 @@ class SplitSession:
             sides.on_gpu(launch, launches, landing, again=travels)
             self._gpu.sync()
             found["gpu_alone_s"] = (self.clock() - start) / launches
+        sides.share_cores(launch, travels=travels)
         if launch.on_cpu:
             sides.cpu_s = 0.0
             sides.on_cpu(launch, launches, landing)

@@ -43,9 +43,9 @@ class NumpySession:
         self._np = np
         self.device = device
         self.threads = threads or usable_cpus()
-        controller = ThreadpoolController()
-        self._limit = controller.limit(limits=self.threads)
-        self.blas = _blas(controller)
+        self._controller = ThreadpoolController()
+        self._limit = self._controller.limit(limits=self.threads)
+        self.blas = _blas(self._controller)
         self.limits = Limits(max_buffer_bytes=2**62, max_binding_bytes=2**62, float16=True, float64=True)
         self._blocks = BlockThreads(self.threads)
 
@@ -103,6 +103,13 @@ class NumpySession:
         with self._np.errstate(all="ignore"):
             for _ in range(repeat):
                 launch()
+
+    def use_threads(self, count: int | None) -> None:
+        """Compute with so many threads from now on (None: all): another thread needs a core."""
+        count = count or self.threads
+        if count != self._blocks.threads:
+            self._blocks.threads = count
+            self._controller.limit(limits=count)
 
     def sync(self) -> None:
         """Nothing is ever pending."""

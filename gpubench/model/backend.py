@@ -143,6 +143,9 @@ class Shares(Protocol):
     def enter(self) -> None:
         """Make the calling thread one that may drive the device."""
 
+    def use_threads(self, count: int | None) -> None:
+        """Of a session on the CPU, or of transfers that copy: take so many threads from now on, None: all."""
+
     def rest(self) -> None:
         """Wait as `sync` does, but asleep: the CPU has work of its own."""
 

@@ -89,6 +89,12 @@ def test_other_shapes_are_right_too(
     assert check_everywhere(session, OPS[name], "float32", params, tmp_path, "hybrid:fake:gpu")
 
 
+@pytest.mark.parametrize("name", ["add", "sum", "transpose"])
+def test_much_data_takes_the_second_thread(session: Session, name: str, tmp_path: Path) -> None:
+    n = 1500 if name == "transpose" else 1500 * 1500
+    assert check_everywhere(session, OPS[name], "float32", {"n": n}, tmp_path, "hybrid:fake:gpu")
+
+
 def test_what_cannot_be_cut_is_refused_by_name(session: Session) -> None:
     for name, params, told in [
         ("add", {"n": 1}, "1 unit"), ("softmax", {"n": 257}, "1 unit"), ("matmul", {"n": 8, "m": 1}, "1 unit"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpubench import backends, kernels
+from gpubench.backends._split_sides import INLINE_BYTES
 from gpubench.measure import conformance
 from gpubench.model.case import Case
 from gpubench.model.op import Dtype
@@ -45,6 +46,13 @@ def test_other_dtypes_are_right_or_refused(session, device_id, name: str, dtype:
         refusal = session.supports(op, Case(name, op.group, {"n": 64}, dtype, "tuned", "resident", device_id))
         assert refusal is not None
         assert refusal.detail.startswith("wgpu:")
+
+
+@pytest.mark.parametrize("name", ["add", "sum", "softmax", "transpose"])
+def test_data_that_takes_the_second_thread_arrives(session, device_id, name: str, tmp_path):
+    n = 1200 if name == "transpose" else 1200 * 1024
+    assert 4 * n > INLINE_BYTES or name == "transpose"
+    assert check_everywhere(session, OPS[name], "float32", {"n": n}, tmp_path, device_id)
 
 
 def test_the_contract_is_kept(device_id):
