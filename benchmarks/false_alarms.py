@@ -158,6 +158,9 @@ def report(pool: Pool) -> bool:
         f"{pool.run.devices[0].name}, {len(pool.sessions(0.0))} unchanged sessions and "
         f"{len(pool.sessions(*SHARES))} with more work, {len(rows)} cases, {SIDE} sessions a side"
     )
+    load = [session.foreign_cpu_share for session in pool.run.sessions if session.foreign_cpu_share is not None]
+    if load:
+        print(f"other processes took {min(load):.0%} to {max(load):.0%} of the CPUs in a session")
     print(f"A/A: {len(seen)} comparisons, any SLOWER in {alarms:.1%} (at most {MOST_ALARMS:.0%}); "
           f"with the thresholds of `gpubench noise` {beyond:.1%}")  # fmt: skip
     print(
