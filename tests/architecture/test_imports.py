@@ -13,7 +13,7 @@ from gpubench.store import save
 from tests.unit.report import sides
 
 FIXTURE = Path(__file__).parents[1] / "unit" / "store" / "fixtures" / "version-1.json"
-HEAVY = {"numpy", "cupy", "cupyx", "wgpu", "rich", "altair", "pynvml", "cpuinfo", "threadpoolctl"}
+HEAVY = {"numpy", "cupy", "cupyx", "wgpu", "rich", "altair", "vl_convert", "pynvml", "cpuinfo", "threadpoolctl"}
 NEVER = {"pydantic", "scipy", "pandas", "matplotlib", "asyncio"}
 
 _PROGRAM = """

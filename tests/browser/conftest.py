@@ -12,8 +12,9 @@ from gpubench.report import render
 from tests.browser import chromium
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
+    """For these tests alone: the event loop that drives it would be in the way of others."""
     with chromium.started() as found:
         yield found
 
