@@ -10,7 +10,7 @@ from gpubench.errors import ExitCode, UsageError
 from gpubench.suggestions import require_choice
 
 if TYPE_CHECKING:
-    from gpubench.measure.runner import Request
+    from gpubench.measure.request import Request
     from gpubench.model.case import Case
     from gpubench.report.analysis import Analysis, Demands
     from gpubench.report.analysis.gates import MinSpeedup
@@ -49,10 +49,10 @@ def require_planned(asked: Demands, request: Request) -> None:
     """`require_matches` in what is going to be measured, as far as sizes are known. Raises UsageError."""
     if not asked.min_speedups:
         return
-    from gpubench.measure import runner
+    from gpubench.measure.request import planned
 
     on_cpu = {target.device.id: target.device.kind == "cpu" for target in request.scope.targets}
-    cases = (case for workload in runner.planned(request) for case in workload.cases)
+    cases = (case for workload in planned(request) for case in workload.cases)
     hint = "give the sizes with --sizes; --dry-run lists the case ids"
     require_matches(asked, cases, on_cpu.__getitem__, hint)
 

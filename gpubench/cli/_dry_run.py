@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import Counter
 
 from gpubench import units
-from gpubench.measure import runner
 from gpubench.measure.plan import estimate_seconds
+from gpubench.measure.request import Request, planned
 
 
-def render(request: runner.Request) -> str:
+def render(request: Request) -> str:
     """Every case and skip of the plan, one a line, and how long it may take."""
-    workloads = runner.planned(request)
+    workloads = planned(request)
     cases = [case for w in workloads for case in w.cases]
     skips = [skip for w in workloads for skip in w.skips]
     settings = request.settings

@@ -13,9 +13,10 @@ from gpubench import detect, kernels, selectors
 from gpubench.cli import _mode, _roofline, _run_warnings, _shapes
 from gpubench.cli import _selection as words
 from gpubench.errors import UsageError
-from gpubench.measure import load, runner, targets
+from gpubench.measure import load, targets
 from gpubench.measure.document import new_run
 from gpubench.measure.plan import Scope, Target
+from gpubench.measure.request import Request, planned
 from gpubench.measure.targets import Choice
 from gpubench.model.case import Case
 from gpubench.model.op import Op
@@ -74,7 +75,7 @@ class Typed(msgspec.Struct, frozen=True, kw_only=True):
         return _roofline.asked(self.ops)
 
 
-def request(typed: Typed, *, began: float) -> runner.Request:
+def request(typed: Typed, *, began: float) -> Request:
     """The plan on the devices at hand; `began` is the monotonic time from which the budget counts.
 
     Raises UsageError for words that nothing answers to, and Unavailable for a device that was named and is absent.
@@ -92,7 +93,7 @@ def request(typed: Typed, *, began: float) -> runner.Request:
     choice = targets.choose(wish, one_of_each=len(chosen.sizes) < len(names))
     found = on_devices(typed, chosen, how, choice, keep, context=context, began=began)
     found = msgspec.structs.replace(found, required=targets.required(wish, choice))
-    if keep is not None and not any(workload.cases for workload in runner.planned(found)):
+    if keep is not None and not any(workload.cases for workload in planned(found)):
         raise UsageError(
             "empty-selection", "--filter and --skip leave no case to measure",
             why="no planned case matches", hint="--dry-run without them lists the case ids",
@@ -146,7 +147,7 @@ def settings(typed: Typed, selection: Selection, declared: Mapping[str, Op]) -> 
 def on_devices(
     typed: Typed, selection: Selection, settings: Settings, choice: Choice, keep: Callable[[Case], bool] | None,
     *, context: dict[str, str], began: float,
-) -> runner.Request:  # fmt: skip
+) -> Request:  # fmt: skip
     """A selection and settings on the devices of a choice: what the run needs."""
     machine = detect.inspect(extra_records=targets.records(choice))
     usable, free_bytes = machine.cpu.available.value, machine.memory.usable_bytes.value
@@ -166,7 +167,7 @@ def on_devices(
     )  # fmt: skip
     ops = {name: kernels.load(name) for name in selection.ops}
     warnings = [*choice.warnings, *_run_warnings.found(machine, selection, settings, ops, devices)]
-    return runner.Request(
+    return Request(
         run=msgspec.structs.replace(run, warnings=warnings), ops=ops,
         scope=Scope(ours, selection, free_bytes, keep, settings, typed.forms is not None), began=began,
         check_only=typed.check_only,

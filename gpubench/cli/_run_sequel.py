@@ -14,7 +14,8 @@ from gpubench.cli import _selection as words
 from gpubench.cli._run_output import RESULT_SUFFIXES
 from gpubench.cli._run_request import Typed
 from gpubench.errors import ExitCode, InputError, UsageError
-from gpubench.measure import runner, sequel, targets
+from gpubench.measure import sequel, targets
+from gpubench.measure.request import Request
 from gpubench.measure.targets import Wish
 from gpubench.model.case import Case
 from gpubench.model.result import Measurement, Run, RunWarning, Selection, Settings
@@ -49,7 +50,7 @@ FREE = ("sessions", "budget")
 
 def request(
     typed: Typed, given: Iterable[str], *, append: str | None, like: str | None, began: float
-) -> runner.Request:
+) -> Request:
     """What measuring asks for. `given` are the names of the options that the command line holds.
 
     Raises UsageError if one of them contradicts the file, InputError if the file is not usable or is of another
@@ -86,7 +87,7 @@ def _existing(append: str | None) -> Run | None:
     return store.load(append) if append is not None and os.path.exists(append) else None
 
 
-def _on_same_devices(typed: Typed, plan: Run, began: float) -> runner.Request:
+def _on_same_devices(typed: Typed, plan: Run, began: float) -> Request:
     """The file's selection and settings on the devices that it names, as a new run."""
     choice = targets.choose(Wish(devices=tuple(plan.selection.devices), allow_software=True))
     settings = plan.settings

@@ -12,6 +12,7 @@ from gpubench.measure import runner
 from gpubench.measure.document import new_run
 from gpubench.measure.load import Reading
 from gpubench.measure.plan import Scope, Target
+from gpubench.measure.request import Request
 from gpubench.model.result import Device, Run, Selection, Settings
 
 QUIET, BUSY = 0.0, 0.5
@@ -39,7 +40,7 @@ def measured(shares: list[float], sessions: int = 1, budget_s: float | None = No
         devices=[device], versions={}, label=None, tags=[], context={}, environ={},
     )  # fmt: skip
     told = readings(shares)
-    request = runner.Request(
+    request = Request(
         run=run, ops={"add": op}, scope=Scope((Target(device, ("library",)),), selection, None, settings=settings),
         began=time.monotonic(), load=lambda: next(told),
     )  # fmt: skip

@@ -11,6 +11,7 @@ from gpubench import detect, kernels
 from gpubench.measure import runner
 from gpubench.measure.document import new_run
 from gpubench.measure.plan import Scope, Target
+from gpubench.measure.request import Request
 from gpubench.model.result import Device, Failure, Measurement, Selection, Settings, Skip
 
 MODULE = '''
@@ -113,7 +114,7 @@ def measure(habit, *, op="add", check_only=False, **changes):
         argv=[], selection=selection, settings=settings, machine=detect.inspect(extra_records=[]),
         devices=[t.device for t in targets], versions={}, label=None, tags=[], context={}, environ={},
     )  # fmt: skip
-    request = runner.Request(
+    request = Request(
         run=run, ops={op: kernels.load(op)}, scope=Scope(targets, selection, None), began=time.monotonic(),
         check_only=check_only,
     )  # fmt: skip

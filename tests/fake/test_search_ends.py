@@ -10,6 +10,7 @@ import pytest
 
 from gpubench import detect, kernels
 from gpubench.measure import hunt, runner, windows
+from gpubench.measure import request as requests
 from gpubench.measure.document import new_run
 from gpubench.measure.plan import MEMORY_SHARE, Scope, Target
 from gpubench.model.result import Device, Measurement, Selection, Settings
@@ -28,7 +29,7 @@ def sizes_planned(monkeypatch):
         asked.append(n)
         return plan(series, n, scope)
 
-    for module in (runner, hunt, windows):
+    for module in (requests, hunt, windows):
         monkeypatch.setattr(module, "workload", counted)
     return asked
 
@@ -52,7 +53,9 @@ def test_a_size_that_is_too_large_for_the_memory_is_not_asked_for_again_and_agai
     began = time.monotonic()
     scope = Scope(targets, selection, round(7 * operands / MEMORY_SHARE) + 100, settings=settings)
     finished = runner.run(
-        runner.Request(run=run, ops={"add": op}, scope=scope, began=began), lambda event: None, lambda run: None
+        requests.Request(run=run, ops={"add": op}, scope=scope, began=began),
+        lambda event: None,
+        lambda run: None,
     )
     measured = {o.case.params["n"] for o in finished.outcomes if isinstance(o, Measurement)}
     assert max(measured) == LARGEST
