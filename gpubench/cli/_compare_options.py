@@ -7,19 +7,20 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from gpubench.cli import _noise_file
+from gpubench.cli._demands import demands
 from gpubench.errors import UsageError
 from gpubench.model.case import Case
 from gpubench.model.result import Run
 from gpubench.report.compare.options import CompareOptions, Thresholds
-from gpubench.report.compare.types import GATES, GateName
+from gpubench.report.compare.types import GATES, FailOn
 from gpubench.selectors import selector
 from gpubench.suggestions import require_choice
 from gpubench.units import parse_percent
 
 
 def options(
-    *, fail_on: str | None, thresholds: Sequence[str], noise: str | None, ignore: Sequence[str], alpha: float,
-    advisory: bool, allow_different_machine: bool,
+    *, fail_on: str | None, min_speedups: Sequence[str], thresholds: Sequence[str], noise: str | None,
+    ignore: Sequence[str], alpha: float, advisory: bool, allow_different_machine: bool,
 ) -> CompareOptions:  # fmt: skip
     """The options as checked values; `noise` is the file of --thresholds. Raises UsageError and InputError."""
     if not 0 < alpha <= 0.5:
@@ -31,16 +32,20 @@ def options(
     # A threshold for some cases outweighs one for all, wherever it stands.
     parsed.sort(key=lambda pair: pair[0] is not None)
     return CompareOptions(
-        fail_on=None if fail_on is None else _gates(fail_on), thresholds=tuple(parsed),
+        fail_on=None if fail_on is None else _gates(fail_on), min_speedups=demands(min_speedups, None).min_speedups,
+        thresholds=tuple(parsed),
         noise=None if noise is None else _found(noise),
         ignored=tuple(selector(text, option="--ignore") for text in ignore), alpha=alpha, advisory=advisory,
         allow_different_machine=allow_different_machine, insist=_in_ci(os.environ),
     )  # fmt: skip
 
 
-def require_matches(thresholds: Sequence[str], ignore: Sequence[str], runs: Sequence[Run]) -> None:
+def require_matches(
+    thresholds: Sequence[str], min_speedups: Sequence[str], ignore: Sequence[str], runs: Sequence[Run]
+) -> None:
     """A selector that selects nothing is a slip: renaming an op must not switch a gate off. Raises UsageError."""
     given = [(text.rpartition("=")[0], "--threshold") for text in thresholds if "=" in text]
+    given += [(text.rpartition("=")[0], "--min-speedup") for text in min_speedups]
     given += [(text, "--ignore") for text in ignore]
     for text, option in given:
         selects = selector(text, option=option)
@@ -52,7 +57,7 @@ def require_matches(thresholds: Sequence[str], ignore: Sequence[str], runs: Sequ
             )  # fmt: skip
 
 
-def _gates(text: str) -> tuple[GateName, ...]:
+def _gates(text: str) -> tuple[FailOn, ...]:
     words = [word.strip() for word in text.split(",") if word.strip()]
     for word in words:
         require_choice(word, GATES, "--fail-on")

@@ -44,6 +44,14 @@ def compare(
             help="Exit 3 for any of slower,unsure,failed,missing,noisy. Default: slower,failed,missing.",
         ),
     ] = None,
+    min_speedup: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--min-speedup",
+            metavar="SEL=X",
+            help="Exit 3 if a selected case is not X times faster than in BASE; repeatable.",
+        ),
+    ] = None,
     threshold: Annotated[
         list[str] | None,
         typer.Option(
@@ -103,8 +111,8 @@ def compare(
     plain = RenderOptions(time_unit=time_unit)
     told = _ci.ci(summary, annotations, marker, max_bytes, os.environ, formats=[name])
     options = _compare_options.options(
-        fail_on=fail_on, thresholds=threshold or [], noise=thresholds, ignore=ignore or [], alpha=alpha,
-        advisory=advisory, allow_different_machine=allow_different_machine,
+        fail_on=fail_on, min_speedups=min_speedup or [], thresholds=threshold or [], noise=thresholds,
+        ignore=ignore or [], alpha=alpha, advisory=advisory, allow_different_machine=allow_different_machine,
     )  # fmt: skip
     if [base, *new, thresholds].count("-") > 1:
         raise UsageError(
@@ -114,7 +122,9 @@ def compare(
     if output is not None:
         store.check_writable(output)
     files = [_loaded(text) for text in (base, *new)]
-    _compare_options.require_matches((threshold or []), (ignore or []), [run for _, run in files])
+    _compare_options.require_matches(
+        threshold or [], min_speedup or [], ignore or [], [run for _, run in files]
+    )
     found = comparing.compare(files[0], files[1:], options)
     write_text(told.comment(render(found, name, look), name), output)
     told.tell(lambda: of_comparison(found), lambda: render(found, "markdown", plain), _path(new[-1]))

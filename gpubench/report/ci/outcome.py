@@ -36,13 +36,14 @@ def of_comparison(found: Comparison) -> Outcome:
     """A comparison in a few words."""
     counts = found.counts
     broken = [gate for gate in found.gates if not gate.passed and not gate.impossible]
-    failed = any(gate.name in ("failed", "missing") for gate in broken)
+    failed = any(gate.name in ("failed", "missing", "min-speedup") for gate in broken)
     unsure = [row for row in found.cases if row.verdict == "UNSURE" and not row.muted]
     return Outcome(
         verdict="failed" if failed else "slower" if counts.slower else "unsure" if unsure else "ok",
         slower=counts.slower, faster=counts.faster, unsure=counts.unsure, exit_code=found.exit_code,
         errors=tuple(compare_gate_text(gate) for gate in broken),
         warnings=(
+            *(compare_gate_text(gate) for gate in found.gates if gate.passed and gate.near),
             *(f"{notice.message}; {notice.hint}" for notice in found.warnings if notice.severity != "info"),
             *(f"{row.id}: UNSURE ({row.reason})" for row in unsure),
         ),

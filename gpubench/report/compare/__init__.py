@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from gpubench.errors import InputError
+from gpubench.model.case import Case
 from gpubench.model.result import Run
 from gpubench.report.analysis.machine import machine_line
 from gpubench.report.analysis.samples import used_sessions
@@ -41,7 +42,8 @@ def compare(base: Named, news: Sequence[Named], options: CompareOptions) -> Comp
         parts.append(part)
         cases += rows
         differences += [*found, *part.differences]
-    return _summed_up(base, news, options, pairs, differences, parts, cases, fires)
+    known = {row.id: row.case for row in ours.rows.values()}
+    return _summed_up(base, news, options, pairs, differences, parts, cases, fires, known)
 
 
 def _one(
@@ -60,11 +62,12 @@ def _one(
 def _summed_up(
     base: Named, news: Sequence[Named], options: CompareOptions, pairs: Sequence[Pair],
     differences: Sequence[Difference], parts: Sequence[Paired], cases: Sequence[JudgedCase], fires: bool,
+    known: Mapping[str, Case],
 ) -> Comparison:  # fmt: skip
     missing = tuple(row for part in parts for row in part.missing)
     failed = tuple(row for part in parts for row in part.failed)
     added = tuple(row for part in parts for row in part.added)
-    found = outcome.gates(options, cases, missing, failed, can_fire=fires)
+    found = outcome.gates(options, cases, missing, failed, known=known, can_fire=fires)
     code = outcome.ending(options, found)
     return Comparison(
         base=_side_row(base), new=tuple(_side_row(new) for new in news), alpha=options.alpha,

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
+from gpubench.model.case import Case
 from gpubench.report.compare.judge import MIN_SESSIONS
+from gpubench.report.compare.min_speedup import min_speedup_gates
 from gpubench.report.compare.options import CompareOptions
 from gpubench.report.compare.types import (
     AbsentCase,
     Counts,
     Difference,
+    FailOn,
     Gate,
-    GateName,
     JudgedCase,
     Notice,
     Pair,
@@ -24,11 +26,13 @@ def gates(
     missing: Sequence[AbsentCase],
     failed: Sequence[AbsentCase],
     *,
+    known: Mapping[str, Case],
     can_fire: bool,
 ) -> tuple[Gate, ...]:
-    """The gates asked for, each with the cases that breach it. `can_fire`: SLOWER was possible at all."""
+    """The gates asked for, each with the cases that breach it. `known` are the cases of base by id; `can_fire`: SLOWER
+    was possible at all."""
     heard = [row for row in cases if not row.muted]
-    breaches: dict[GateName, Callable[[], list[str]]] = {
+    breaches: dict[FailOn, Callable[[], list[str]]] = {
         "slower": lambda: [row.id for row in heard if row.verdict == "SLOWER"],
         "unsure": lambda: [row.id for row in heard if row.verdict == "UNSURE"],
         "failed": lambda: [row.id for row in failed if not row.muted],
@@ -44,7 +48,7 @@ def gates(
         ids = tuple(dict.fromkeys(breaches[name]()))
         impossible = name == "slower" and not can_fire
         found.append(Gate(name=name, passed=not ids and not impossible, impossible=impossible, ids=ids))
-    return tuple(found)
+    return (*found, *min_speedup_gates(options.min_speedups, cases, [*missing, *failed], known))
 
 
 def ending(options: CompareOptions, found: Sequence[Gate]) -> int:

@@ -8,7 +8,8 @@ import msgspec
 
 from gpubench.model.case import Case
 from gpubench.model.result import Fingerprints
-from gpubench.report.compare.types import DEFAULT_GATES, GateName
+from gpubench.report.analysis.gates import MinSpeedup
+from gpubench.report.compare.types import DEFAULT_GATES, FailOn
 from gpubench.stats import ALPHA
 
 Test = Callable[[Case], bool]
@@ -28,10 +29,11 @@ class CompareOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     `noise` raises the usual threshold of the cases that it names; `thresholds` outweigh both.
     `fail_on` None: the default gates, and nobody insists on the one for regressions unless `insist` does, as a CI
-    does. `advisory`: a gate that fails is told and does not end the program.
+    does. `min_speedups` are gates on base / new. `advisory`: a gate that fails is told and does not end the program.
     """
 
-    fail_on: tuple[GateName, ...] | None = None
+    fail_on: tuple[FailOn, ...] | None = None
+    min_speedups: tuple[MinSpeedup, ...] = ()
     thresholds: tuple[tuple[Test | None, float], ...] = ()
     noise: Thresholds | None = None
     ignored: tuple[Test, ...] = ()
@@ -41,7 +43,7 @@ class CompareOptions(msgspec.Struct, frozen=True, kw_only=True):
     insist: bool = False
 
     @property
-    def gates(self) -> tuple[GateName, ...]:
+    def gates(self) -> tuple[FailOn, ...]:
         """The gates that are applied."""
         return DEFAULT_GATES if self.fail_on is None else self.fail_on
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from gpubench.report.analysis import types as analysis
 from gpubench.report.compare.types import AbsentCase, Comparison, Gate, JudgedCase, Pair, SideRow, VerdictWord
+from gpubench.report.formats import _gates
 from gpubench.report.formats._document import Cell, Column, Document, Section, Table, Tone, cells, printable
 from gpubench.report.formats._numbers import interval_text, short_ratio_text
 from gpubench.stats import Interval
@@ -110,6 +112,13 @@ def _gates_section(comparison: Comparison) -> Section | None:
 
 def gate_text(gate: Gate) -> str:
     """`slower: FAILED by matmul/n=64/...`."""
+    if gate.name == "min-speedup":
+        return _gates.gate_text(
+            analysis.Gate(
+                name=gate.name, selector=gate.selector, least=gate.least, low=gate.ids, missing=gate.missing,
+                near=gate.near,
+            )
+        )  # fmt: skip
     if gate.impossible:
         return f"{gate.name}: not applied, as it could not have failed"
     if gate.passed:

@@ -15,9 +15,10 @@ from gpubench.report.analysis.types import Label
 VerdictWord = Literal["FASTER", "SLOWER", "SAME", "UNSURE", "not-comparable"]
 Correction = Literal["bh", "max-t"]
 Scope = Literal["machine", "device", "software", "protocol", "op", "kernel"]
-GateName = Literal["slower", "unsure", "failed", "missing", "noisy"]
-GATES: tuple[GateName, ...] = ("slower", "unsure", "failed", "missing", "noisy")
-DEFAULT_GATES: tuple[GateName, ...] = ("slower", "failed", "missing")
+FailOn = Literal["slower", "unsure", "failed", "missing", "noisy"]
+GateName = FailOn | Literal["min-speedup"]
+GATES: tuple[FailOn, ...] = ("slower", "unsure", "failed", "missing", "noisy")
+DEFAULT_GATES: tuple[FailOn, ...] = ("slower", "failed", "missing")
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -94,12 +95,20 @@ class AbsentCase(Row, frozen=True, kw_only=True):
 
 
 class Gate(Row, frozen=True, kw_only=True):
-    """A condition whose breach is exit 3. `impossible`: no result of these files could have failed it."""
+    """A condition whose breach is exit 3. `impossible`: no result of these files could have failed it.
+
+    `ids` breach it. Of `min-speedup`, which asks the cases of `selector` to be `least` times faster than in base: its
+    whole interval lies below. `missing` have no ratio, which is a breach too; the interval of `near` contains `least`.
+    """
 
     name: GateName
     passed: bool
     impossible: bool = False
     ids: tuple[str, ...] = ()
+    selector: str | None = None
+    least: float | None = None
+    missing: tuple[str, ...] = ()
+    near: tuple[str, ...] = ()
 
 
 class Notice(Row, frozen=True, kw_only=True):

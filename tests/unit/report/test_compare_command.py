@@ -70,6 +70,8 @@ def test_no_change_is_exit_0(folder):
         (["--advisory"], 0), (["--fail-on", "failed,missing"], 0), (["--fail-on", "slower"], 3), (["--threshold", "50%"], 0),
         (["--threshold", "matmul/n=128=50"], 0), (["--threshold", "50", "--threshold", "matmul/n=128=5"], 3),
         (["--threshold", "matmul/n=128=5", "--threshold", "50"], 3), (["--ignore", "matmul/n=128"], 0),
+        (["--min-speedup", "matmul/n=256=1.2"], 3), (["--min-speedup", "matmul/n=256=1.2", "--fail-on", "failed"], 0),
+        (["--min-speedup", "matmul=1.2x", "--fail-on", "failed"], 3), (["--min-speedup", "matmul=1.2", "--advisory"], 0),
         (["--alpha", "0.001"], 0), (["--alpha", "0.001", "--fail-on", "slower"], 4),
     ],
 )  # fmt: skip
@@ -118,6 +120,8 @@ def test_different_machines_are_bad_input_naming_the_field(folder):
         (["base.json", "new.json", "--threshold", "softmax=5"], 2, "'softmax' selects no case"),
         (["base.json", "new.json", "--ignore", "*@cupy"], 2, "'*@cupy' selects no case"),
         (["base.json", "new.json", "--ignore", "a//b"], 2, "not a selector"),
+        (["base.json", "new.json", "--min-speedup", "softmax=2"], 2, "'softmax' selects no case"),
+        (["base.json", "new.json", "--min-speedup", "softmax"], 2, "--min-speedup"),
         (["base.json", "new.json", "--alpha", "2"], 2, "--alpha"), (["base.json", "new.json", "--alpha", "nan"], 2, "--alpha"),
         (["-", "-"], 2, "more than once"), (["base.json", "new.json", "--format", "jsn"], 2, "did you mean 'json'?"),
         (["base.json", "new.json", "-o", "x.pdf"], 2, "suffix"), (["base.json", "new.json", "-o", "no/x.md"], 2, "no/x.md"),

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 
+import msgspec
 import pytest
 
 from gpubench.cli._demands import demands
 from gpubench.errors import UsageError
 from gpubench.report import analysed, drawn
 from gpubench.report.analysis.gates import failed
+from gpubench.report.compare import CompareOptions, compare
+from gpubench.report.compare.text import documents
 from tests.unit.report.builders import (
     CPU,
     case,
@@ -19,7 +22,8 @@ from tests.unit.report.builders import (
     run_of,
     skipped,
 )
-from tests.unit.report.builders import failed as broken
+from tests.unit.report.builders import failed as failed_case
+from tests.unit.report.sides import CASES, pair
 
 WIDE = (0.5, 2.0, 0.6, 1.9, 0.7, 1.4, 1.0, 1.0, 0.9, 1.1)
 
@@ -46,7 +50,7 @@ def test_an_interval_that_contains_it_is_told_and_fails_nothing():
 
 def test_a_selected_case_without_a_number_fails():
     cpu = measured(case(n=64), 1e-3)
-    for missing in (skipped(gpu(64)), broken(gpu(64)), planned(gpu(64))):
+    for missing in (skipped(gpu(64)), failed_case(gpu(64)), planned(gpu(64))):
         (gate,) = gates([cpu, missing], "matmul=2")
         assert (gate.missing, gate.passed) == ((gpu(64).id,), False)
     (gate,) = gates([skipped(case(n=64)), measured(gpu(64), 1e-4)], "matmul=2")
@@ -123,3 +127,42 @@ def test_every_format_says_how_the_gates_ended():
 def test_a_run_on_the_cpu_alone_has_nothing_to_ask():
     (analysis,) = analysed([run_of([measured(case(n=64), 1e-3)], devices=[CPU])], demands=demands([], "noisy"))
     assert analysis.gates[0].passed
+
+
+class TestInComparisons:
+    """`compare --min-speedup`: how many times faster than in base."""
+
+    def found(self, *texts, slow=None, change=lambda run: run, **options):
+        base, new = pair(slow, sigma=0.004)
+        asked = CompareOptions(min_speedups=demands(texts, None).min_speedups, fail_on=(), **options)
+        return compare(("a", base), [("b", change(new))], asked)
+
+    def test_the_whole_interval_has_to_lie_below(self):
+        faster = {CASES[1].id: 0.5, CASES[2].id: 1 / 1.5}
+        result = self.found("matmul/n=128=1.5", "matmul/n=256=1.5", "matmul/n=512=1.5", slow=faster)
+        reached, near, missed = result.gates
+        assert (reached.passed, reached.near, reached.ids) == (True, (), ())
+        assert (near.passed, near.near) == (True, (CASES[2].id,))
+        assert (missed.passed, missed.ids) == (False, (CASES[3].id,))
+        assert (result.exit_code, result.exit_reason) == (3, "gate")
+        assert (missed.name, missed.selector, missed.least) == ("min-speedup", "matmul/n=512=1.5", 1.5)
+
+    def test_a_selected_case_without_a_ratio_fails(self):
+        def broken(run):
+            return msgspec.structs.replace(run, outcomes=[failed_case(CASES[0]), *run.outcomes[1:]])
+
+        (gate,) = self.found("matmul=0.5", change=broken).gates
+        assert (gate.passed, gate.missing, gate.ids) == (False, (CASES[0].id,), ())
+
+    def test_ignored_cases_are_not_asked(self):
+        (gate,) = self.found("matmul=2", ignored=(lambda case: case.params["n"] != 64,)).gates
+        assert gate.ids == (CASES[0].id,)
+        assert self.found("matmul=2", advisory=True).exit_code == 0
+
+    def test_it_is_told(self):
+        (lines,) = [
+            s.lines for s in documents(self.found("matmul/n=64=1"), "auto")[0].sections if s.key == "gates"
+        ]
+        assert lines == (
+            f"min-speedup matmul/n=64=1: passed, but 1x lies inside the interval of {CASES[0].id}",
+        )
