@@ -78,12 +78,12 @@ class Hunt:
         else:
             for place, curve in enumerate(searched):
                 yield from self._coarse(curve, self._left_s() * COARSE_SHARE / (len(searched) - place))
-            yield from self._gaps(searched, search.WIDE)
+            yield from self._gaps(searched, narrow=False)
             yield from self._grid(searched)
         if self._settings.refine != "off":
             yield from self._estimates()
             if self._settings.budget_s is not None:
-                yield from self._gaps(searched, 0.0)
+                yield from self._gaps(searched, narrow=True)
 
     # ---------------------------------------------------------------- sizes that leave a verdict open
 
@@ -102,21 +102,16 @@ class Hunt:
             if fits < n:
                 return
 
-    def _gaps(self, curves: Sequence[Series], urgent: float) -> Iterator[Step]:
-        """Take the most urgent step of all curves, as long as there is one that is urgent and time for it."""
+    def _gaps(self, curves: Sequence[Series], *, narrow: bool) -> Iterator[Step]:
+        """Take the most urgent step of all curves, as long as there is one and time for it."""
         while True:
             steps = []
             for place, curve in enumerate(curves):
                 done = self._settled.get(curve.key, set())
-                step = search.next_step(curve.ladder, self.times(curve), self._cpu, done)
+                step = search.next_step(curve.ladder, self.times(curve), self._cpu, done, narrow=narrow)
                 # A size that was tried and gave no time (it did not fit, say) gives none the second time either.
                 tried = self._elapsed.get(curve.key, {})
-                if (
-                    step is not None
-                    and step[0] >= urgent
-                    and step[1] not in tried
-                    and self._fits(curve, step[1])
-                ):
+                if step is not None and step[1] not in tried and self._fits(curve, step[1]):
                     steps.append((step[0], -place, step[1]))
             if not steps:
                 return

@@ -97,9 +97,11 @@ def settled(curve: Mapping[int, Span]) -> bool:
 
 
 def next_step(
-    ladder: Ladder, times: Times, cpu: Collection[str], leave: Collection[Curve] = ()
+    ladder: Ladder, times: Times, cpu: Collection[str], leave: Collection[Curve] = (), *, narrow: bool = True
 ) -> tuple[float, int] | None:
     """(urgency, size) of the most urgent size to measure next for any curve but those to `leave`, or None.
+
+    Without `narrow` only wide gaps count: fresh timings settle the others, ties inside included, with less.
 
     A bracket asks for the geometric middle of its widest gap, with that gap's width high / low as urgency: ties
     inside a bracket end the search there too. A curve that does not win at its largest size and rises asks for
@@ -114,7 +116,7 @@ def next_step(
         if ends is not None:
             gap = _widest_gap([n for n in sorted(curve) if ends[0] <= n <= ends[1]])
             middle = _round(ladder, math.sqrt(gap[0] * gap[1]))
-            if gap[1] / gap[0] > NARROW and gap[0] < middle < gap[1]:
+            if gap[1] / gap[0] > (NARROW if narrow else WIDE) and gap[0] < middle < gap[1]:
                 # Ties inside leave small gaps in a bracket that is still too wide for a verdict.
                 undecided = ends[1] / ends[0] > WIDE
                 steps.append((max(gap[1] / gap[0], WIDE if undecided else 0.0), middle))

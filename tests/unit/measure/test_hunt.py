@@ -151,6 +151,15 @@ def test_where_the_time_does_not_do_for_all_the_cheaper_curves_are_finished():
         assert high <= low * search.WIDE, "a bracket that still gives a verdict"
 
 
+def test_noise_that_hides_the_side_is_met_with_fresh_timings_and_not_with_more_sizes():
+    """Ties around a crossing keep the bracket of sure sizes wide, however many sizes are looked at."""
+    simulation = Simulation(CROSSINGS, budget_s=30.0, noise=0.3).search()
+    first = next(i for i, step in enumerate(simulation.steps) if step.aim.phase == "estimate")
+    looked = [step for step in simulation.steps[:first] if step.aim.phase == "search"]
+    assert len(looked) <= 3 * len(CROSSINGS)
+    assert set(simulation.estimated()) == set(CROSSINGS)
+
+
 def test_given_sizes_are_refined_between_them_and_without_a_budget():
     simulation = Simulation(["add"], budget_s=None, refine="on", given=(4096, 65536)).search()
     sizes = {w.n for step in simulation.steps for w in step.workloads}
