@@ -12,21 +12,21 @@ _WORDS = {"hybrid": "split"}
 NO_SCRIPT = "The charts need JavaScript. The tables below hold the same numbers."
 
 
-def charts_section(found: ChartSet, prefix: str, gone: Sequence[str]) -> Element:
-    """Controls above the figures; `gone` says what had to be left out."""
+def charts_section(found: ChartSet, prefix: str, gone: Sequence[str], started_at: str) -> Element:
+    """Controls above the figures; `gone` says what had to be left out, `started_at` tells the run."""
     return element(
         "section",
-        {"id": f"{prefix}charts", "aria-labelledby": f"{prefix}charts-title", "data-charts": prefix},
-        element("h2", {"id": f"{prefix}charts-title"}, "Charts"),
+        {"id": f"{prefix}charts", "data-charts": prefix},
+        element("h2", {}, "Charts"),
         element("noscript", {}, element("p", {"class": "note"}, NO_SCRIPT)),
         *(element("p", {"class": "note"}, text) for text in gone),
-        _form(found, prefix),
+        _form(found, prefix, started_at),
         element("p", {"class": "quiet", "role": "status", "id": f"{prefix}status"}),
         element("div", {"class": "figures"}, *(_figure(chart, prefix) for chart in found.charts)),
     )  # fmt: skip
 
 
-def _form(found: ChartSet, prefix: str) -> Element:
+def _form(found: ChartSet, prefix: str, started_at: str) -> Element:
     """The op, the devices, the regimes, the form and the size; a choice of one is no choice."""
     chosen = next(one for one in found.series if one.name == found.chosen)
     parts = [
@@ -43,7 +43,7 @@ def _form(found: ChartSet, prefix: str) -> Element:
     parts.append(_boxes("device", "Devices", prefix, found.devices, swatches))
     if len(found.regimes) > 1:
         parts.append(_boxes("regime", "Where the data is", prefix, found.regimes, {}))
-    return element("form", {"class": "controls", "aria-label": "What the charts show"}, *parts)
+    return element("form", {"class": "controls", "aria-label": f"What the charts of {started_at} show"}, *parts)
 
 
 def _select(name: str, label: str, prefix: str, options: Sequence[tuple[str, str]], chosen: str) -> Element:
@@ -87,7 +87,7 @@ def _figure(chart: Chart, prefix: str) -> Element:
     data = element(
         "details", {"class": "data"}, element("summary", {}, "Data table"),
         element(
-            "div", {"class": "scroll", "role": "region", "aria-label": f"Data: {chart.title}", "tabindex": "0"},
+            "div", {"class": "scroll", "role": "group", "aria-label": f"Data: {chart.title}", "tabindex": "0"},
             element("table", {"id": f"{name}-table"}, element("caption", {}, chart.title)),
         ),
     )  # fmt: skip

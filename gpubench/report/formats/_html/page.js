@@ -47,7 +47,7 @@
       const made = document.createElement("tr");
       texts.forEach((text, i) => {
         const cell = document.createElement(tag === "th" || i === 0 ? "th" : "td");
-        if (tag === "th" || i === 0) cell.scope = tag === "th" ? "col" : "row";
+        if (cell.tagName === "TH") cell.scope = tag === "th" ? "col" : "row";
         cell.textContent = text;
         if (text.length <= 40) cell.className = "whole";
         made.append(cell);

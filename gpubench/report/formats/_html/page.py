@@ -109,7 +109,7 @@ def _article(
     report = document(analysis, options, full=True)
     drawn = charts is not None and bool(charts.charts)
     parts: list[Element] = []
-    chart_part = _chart_part(charts, prefix, filling)
+    chart_part = _chart_part(analysis, charts, prefix, filling)
     for part, name in zip(report.sections, _ids(report, prefix), strict=True):
         if part.key == "verdict":
             parts.append(verdict(part, prefix))
@@ -148,12 +148,13 @@ def _notice(report: Document, prefix: str) -> Element | None:
     return element("p", {"class": "notice"}, link)
 
 
-def _chart_part(charts: ChartSet | None, prefix: str, filling: Filling) -> Element | None:
+def _chart_part(analysis: Analysis, charts: ChartSet | None, prefix: str, filling: Filling) -> Element | None:
     if charts is None:
-        return element("section", {"aria-label": "Charts"}, element("p", {"class": "note"}, _NO_PLOTS))
+        return element("section", {}, element("p", {"class": "note"}, _NO_PLOTS))
     if not charts.charts:
         return None
-    return charts_section(charts, prefix, [] if filling.samples else [_NO_SAMPLES])
+    gone = [] if filling.samples else [_NO_SAMPLES]
+    return charts_section(charts, prefix, gone, analysis.run.started_at)
 
 
 def _download(analysis: Analysis, prefix: str, filling: Filling) -> Element:
@@ -163,8 +164,7 @@ def _download(analysis: Analysis, prefix: str, filling: Filling) -> Element:
     )
     content = button if filling.results else element("p", {"class": "note"}, _NO_RESULT)
     return element(
-        "section", {"id": f"{prefix}file", "aria-labelledby": f"{prefix}file-title"},
-        element("h2", {"id": f"{prefix}file-title"}, "Result file"),
+        "section", {"id": f"{prefix}file"}, element("h2", {}, "Result file"),
         element("p", {}, "All samples as JSON, as gpubench report and gpubench compare read them."), content,
     )  # fmt: skip
 

@@ -16,13 +16,12 @@ _SIZE = re.compile(r"(n = \d+(?: \[[^\]]*\])?)")
 
 def section(part: Section, name: str, *, folded: bool = False) -> Element:
     """One section with its heading, of the id `name`; what is folded opens on demand."""
-    heading = element("h2", {"id": f"{name}-title"}, part.title)
+    heading = element("h2", {}, part.title)
     tables = [table(item, part.title) for item in part.tables]
     body = [*_lines(part.lines), *(_picture(item) for item in part.pictures), *tables]
-    attributes = {"id": name, "aria-labelledby": f"{name}-title"}
     if part.folded or folded:
-        return element("section", attributes, element("details", {}, element("summary", {}, heading), *body))
-    return element("section", attributes, heading, *body)
+        return element("section", {"id": name}, element("details", {}, element("summary", {}, heading), *body))
+    return element("section", {"id": name}, heading, *body)
 
 
 def verdict(part: Section, prefix: str) -> Element:
@@ -35,8 +34,8 @@ def verdict(part: Section, prefix: str) -> Element:
         sentences.append(element("li", {}, *words, *_sizes_whole(rest if named else line)))
     size = "few" if len(sentences) <= 4 else "many"
     return element(
-        "section", {"id": f"{prefix}verdict", "class": "verdict", "aria-labelledby": f"{prefix}verdict-title"},
-        element("h2", {"id": f"{prefix}verdict-title"}, part.title), element("ul", {"class": size}, *sentences),
+        "section", {"id": f"{prefix}verdict", "class": "verdict"},
+        element("h2", {}, part.title), element("ul", {"class": size}, *sentences),
     )  # fmt: skip
 
 
@@ -63,7 +62,7 @@ def table(found: Table, name: str) -> Element:
     if found.note:
         caption.append(element("span", {"class": "note"}, found.note))
     whole = element("table", {}, caption, element("thead", {}, head), element("tbody", {}, *body))
-    box = element("div", {"class": "scroll", "role": "region", "aria-label": title, "tabindex": "0"}, whole)
+    box = element("div", {"class": "scroll", "role": "group", "aria-label": title, "tabindex": "0"}, whole)
     legend = element("p", {"class": "legend"}, found.legend) if found.legend else None
     return element("div", {"class": "table"}, box, legend)
 
@@ -86,6 +85,7 @@ def _cell(cell: Cell, column: Column, *, head: bool) -> Element:
     classes = ["n"] if column.right else []
     classes += ["whole"] if len(cell.text) <= WHOLE or (len(cell.text) <= ID and " " not in cell.text) else []
     classes += [cell.tone] if cell.tone != "plain" else []
+    head = head and bool(cell.text)  # a cell that repeats the one above heads nothing
     attributes = ({"class": " ".join(classes)} if classes else {}) | ({"scope": "row"} if head else {})
     return element("th" if head else "td", attributes, cell.text)
 
