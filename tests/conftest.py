@@ -21,6 +21,10 @@ from hypothesis import settings
 settings.register_profile("gpubench", deadline=None, derandomize="CI" in os.environ)
 settings.load_profile("gpubench")
 
+# What a step of GitHub Actions sets is for the step: programs under test would write into its summary and its log.
+for variable in [name for name in os.environ if name.startswith("GITHUB_")]:
+    del os.environ[variable]
+
 # A job in the background of a script ignores Ctrl-C, and so would every program that the tests interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -82,11 +86,7 @@ def gpubench(tmp_path: Path, cache_folder: Path) -> Program:
     ) -> subprocess.CompletedProcess[str]:
         home = tmp_path / "home"
         home.mkdir(exist_ok=True)
-        kept = {
-            name: value
-            for name, value in os.environ.items()
-            if not name.startswith(("GPUBENCH_", "XDG_", "GITHUB_"))
-        }
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("GPUBENCH_", "XDG_"))}
         return subprocess.run(
             [sys.executable, "-m", "gpubench", *arguments],
             env={

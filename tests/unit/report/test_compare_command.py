@@ -24,7 +24,7 @@ def gpubench(*arguments, cwd, stdin=None, **variables):
     clean = {
         name: value
         for name, value in os.environ.items()
-        if not name.startswith(("GPUBENCH_", "GITHUB_")) and name not in ("CI", "FORCE_COLOR", "NO_COLOR")
+        if not name.startswith("GPUBENCH_") and name not in ("CI", "FORCE_COLOR", "NO_COLOR")
     }
     environ = {**clean, "HOME": str(cwd), "XDG_CONFIG_HOME": str(cwd / "config"), **variables}
     return subprocess.run(
