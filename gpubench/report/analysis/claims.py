@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from gpubench.model.case import Case
+from gpubench.model.result import DeviceKind
 from gpubench.report.analysis.types import Claim, ClaimResult, ClaimVerdict, Speedup
 from gpubench.selectors import selector
 from gpubench.stats import Interval
@@ -12,6 +13,7 @@ from gpubench.stats import Interval
 NO_OP = "no op stands for it"
 NO_CASE = "no such case in this run"
 SOFTWARE = "a software adapter is no GPU"
+HYBRID = "hybrid"
 
 
 def judged(claims: Sequence[Claim], speedups: Sequence[Speedup]) -> tuple[ClaimResult, ...]:
@@ -29,14 +31,20 @@ def _judged(claim: Claim, headlines: Sequence[Speedup]) -> ClaimResult:
         return ClaimResult(claim=claim, verdict="not measured", reason=NO_OP)
     matches: Callable[[Case], bool] = selector(claim.case, option="--claims")
     found = [row for row in headlines if matches(row.case.case)]
-    real = [row for row in found if row.case.device_kind != "software"]
+    real = [row for row in found if row.case.device_kind in _answers(claim.case)]
     if not real:
-        return ClaimResult(claim=claim, verdict="not measured", reason=SOFTWARE if found else NO_CASE)
+        software = any(row.case.device_kind == "software" for row in found)
+        return ClaimResult(claim=claim, verdict="not measured", reason=SOFTWARE if software else NO_CASE)
     row = max(real, key=lambda row: (row.headline, row.ratio.estimate))
     verdict, reason = _verdict(claim, row)
     return ClaimResult(
         claim=claim, verdict=verdict, reason=reason, measured=row, with_copies=_copied(row, headlines)
     )
+
+
+def _answers(selector_text: str) -> tuple[DeviceKind, ...]:
+    """A claim about a GPU is not answered by a CPU that helps it, unless it says so."""
+    return ("gpu", "fake", "hybrid") if f"@{HYBRID}" in selector_text else ("gpu", "fake")
 
 
 def _verdict(claim: Claim, row: Speedup) -> tuple[ClaimVerdict, str]:
@@ -82,6 +90,6 @@ def _copied(row: Speedup, headlines: Sequence[Speedup]) -> Speedup | None:
         for other in headlines
         if other.case.case.workload == row.case.case.workload
         and other.case.case.regime == "transfer-always"
-        and other.case.device_kind != "software"
+        and other.case.device_kind == row.case.device_kind
     ]
     return max(same, key=lambda other: other.ratio.estimate, default=None)

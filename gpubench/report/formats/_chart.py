@@ -36,7 +36,12 @@ def chart_section(analysis: Analysis, width: int, *, ascii_only: bool, every: bo
     pictures = tuple(_picture(analysis, rows, max(width, _NARROWEST), ascii_only) for rows in drawn)
     names = where_legend(row.case.case for rows in drawn for row in rows)
     how = "; ".join(f"{_marker(text)} {text}" for text in names.split("; "))
-    return Section(key="chart", title=TITLE, lines=(f"{how}; above 1x the GPU wins",), pictures=pictures)
+    return Section(
+        key="chart",
+        title=TITLE,
+        lines=(f"{how}; above 1x the device is faster than the baseline",),
+        pictures=pictures,
+    )
 
 
 def _curves(rows: Sequence[Speedup]) -> Curves:

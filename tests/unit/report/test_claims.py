@@ -14,7 +14,7 @@ from gpubench.errors import InputError
 from gpubench.report import analysed, claims, drawn
 from gpubench.report.analysis.types import Claim
 from gpubench.report.formats._report_types import ReportDocument
-from tests.unit.report.builders import CPU, SOFTWARE, case, curve, measured, run_of
+from tests.unit.report.builders import CPU, GPU, SOFTWARE, case, curve, measured, run_of
 from tests.unit.report.samples import NOISY
 
 MATMUL = "matmul/n=1k/float32/*/resident"
@@ -58,6 +58,14 @@ def test_the_kindest_case_answers_and_copies_stand_beside_it():
     found = verdict(Claim(claim="m", case=MATMUL, speedup=90), outcomes)
     assert (found.measured.case.case.device_id, found.verdict) == ("wgpu:0", "confirmed")
     assert found.with_copies.ratio.estimate == pytest.approx(40)
+
+
+def test_a_split_answers_only_a_claim_that_names_it():
+    split = msgspec.structs.replace(GPU, id="hybrid:cupy:0", backend="hybrid", kind="hybrid")
+    outcomes = curve({1024: 40.0}, device="hybrid:cupy:0")
+    for text, said in ((MATMUL, "not measured"), (f"{MATMUL}@hybrid:*", "confirmed")):
+        found = verdict(Claim(claim="m", case=text, speedup=30), outcomes, devices=(CPU, split))
+        assert found.verdict == said
 
 
 def test_what_was_not_measured_is_neither_confirmed_nor_refuted():
