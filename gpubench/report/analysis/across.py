@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from gpubench.report.analysis.types import Analysis, BreakEven, CaseResult, Speedup
+from gpubench.report.analysis.types import GPUS, Analysis, BreakEven, CaseResult, Speedup
 from gpubench.report.merging.nodes import node_key
 
 Series = tuple[str, str, tuple[tuple[str, int], ...]]  # op, dtype, the params beside n
@@ -64,14 +64,15 @@ def common_sizes(machines: Sequence[Side]) -> dict[Series, int]:
 
 
 def headlines(analysis: Analysis) -> list[Speedup]:
-    """The headline speedups of devices that are no software."""
-    return [row for row in analysis.speedups if row.kind == "headline" and row.case.device_kind != "software"]
+    """The headline speedups of GPUs: neither of software nor of a GPU that the CPU helps."""
+    return [row for row in analysis.speedups if row.kind == "headline" and row.case.device_kind in GPUS]
 
 
 def earliest(rows: Iterable[BreakEven]) -> BreakEven | None:
-    """Of the devices of one machine that with the earliest break-even; one without any if none has one."""
+    """Of the GPUs of one machine that with the earliest break-even; one without any if none has one."""
     order = {"always": 0, "at": 1, "unstable": 3, "undecided": 4, "beyond-limit": 5, "never": 6}
-    return min(rows, key=lambda row: (order[row.verdict], row.n or row.first), default=None)
+    gpus = (row for row in rows if row.device_kind in GPUS)
+    return min(gpus, key=lambda row: (order[row.verdict], row.n or row.first), default=None)
 
 
 def courses(side: Side) -> tuple[Course, ...]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from gpubench.model.case import Case
 from gpubench.model.result import DeviceKind
-from gpubench.report.analysis.types import Claim, ClaimResult, ClaimVerdict, Speedup
+from gpubench.report.analysis.types import GPUS, Claim, ClaimResult, ClaimVerdict, Speedup
 from gpubench.selectors import selector
 from gpubench.stats import Interval
 
@@ -44,7 +44,7 @@ def _judged(claim: Claim, headlines: Sequence[Speedup]) -> ClaimResult:
 
 def _answers(selector_text: str) -> tuple[DeviceKind, ...]:
     """A claim about a GPU is not answered by a CPU that helps it, unless it says so."""
-    return ("gpu", "fake", "hybrid") if f"@{HYBRID}" in selector_text else ("gpu", "fake")
+    return (*GPUS, "hybrid") if f"@{HYBRID}" in selector_text else GPUS
 
 
 def _verdict(claim: Claim, row: Speedup) -> tuple[ClaimVerdict, str]:

@@ -27,6 +27,14 @@ def check_case(measured: Sequence[Measurement]) -> None:
         if any(value != values[0] for value in values):
             other = next(value for value in values if value != values[0])
             raise _different(f"the case {measured[0].id}", name, values[0], other)
+    shares = sorted({share for one in measured for share in _shares(one)})
+    if len(shares) > 1:
+        raise _different(f"the case {measured[0].id}", "the share of the GPU", shares[0], shares[-1])
+
+
+def _shares(one: Measurement) -> set[float]:
+    """The shares at which a split was measured, beside those that it tried."""
+    return {block.fraction for block in one.blocks if block.phase == "main" and block.fraction is not None}
 
 
 def _agree(scope: str, told: Iterable[tuple[str, str, object]]) -> None:

@@ -136,6 +136,18 @@ def test_what_was_measured_otherwise_is_refused_by_name(other, field):
     assert field in caught.value.message
 
 
+def test_splits_at_different_shares_are_refused_by_name():
+    def split(share):
+        one = measured(case(n=64, device="hybrid:cupy:0"), 1e-3, sessions=1)
+        return msgspec.structs.replace(
+            one, blocks=[msgspec.structs.replace(block, fraction=share) for block in one.blocks]
+        )
+
+    with pytest.raises(InputError, match="the share of the GPU differs"):
+        merged([run(1, [split(0.5)]), run(2, [split(0.6)])])
+    assert len(merged([run(1, [split(0.5)]), run(2, [split(0.5)])]).sessions) == 2
+
+
 def test_a_run_that_measured_other_devices_or_ops_joins():
     more = altered(device={"numpy:0": "CPU", "cupy:0": "Test GPU"})
     other = run(2, [measured(case("relu", 64, device="cupy:0"), 1e-5, sessions=1)], prints=more)
