@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 
 SECTIONS = (
-    "machines", "history", "verdict", "breakeven", "reuse", "speedup", "chart", "hybrid", "skipped", "anatomy", "roofline", "claims",
-    "warnings", "environment", "raw",
+    "machines", "history", "verdict", "breakeven", "reuse", "speedup", "chart", "hybrid", "skipped", "anatomy",
+    "roofline", "claims", "warnings", "environment", "raw",
 )  # fmt: skip
 DEFAULT_SECTIONS = tuple(name for name in SECTIONS if name != "raw")
 TIME_UNITS = ("auto", "s", "ms", "us", "ns")

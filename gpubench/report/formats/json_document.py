@@ -113,8 +113,9 @@ def _time(row: CaseResult) -> types.TimeRow | None:
 
 
 def _anatomy(parts: Anatomy) -> types.AnatomyRow:
-    derived = {"residual_share": parts.residual_share, "mismatch": parts.mismatch}
-    return types.AnatomyRow(**msgspec.structs.asdict(parts), **derived)
+    return types.AnatomyRow(
+        **msgspec.structs.asdict(parts), residual_share=parts.residual_share, mismatch=parts.mismatch
+    )
 
 
 def _speedup(source: int, row: Speedup) -> types.SpeedupRow:
