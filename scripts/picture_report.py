@@ -14,7 +14,7 @@ from gpubench.report import render
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "docs" / "images"
-# One op on two backends of an H200, three sessions: what fits a screen.
+# What README shows as text, too: one op on two backends of an H200, three sessions.
 RESULT = ROOT / "results" / "intel-r-xeon-r-processor-nvidia-h200-d0f62e" / "20261120T203851Z-0fdc27ac.json"
 WIDTH = 1200
 LAST = "#r0-chart-speedup"  # the picture ends below the first two charts

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gpubench.report.analysis.types import Analysis
-from gpubench.report.formats._html.page import Filling, page
+from gpubench.report.formats._html.article import Filling
+from gpubench.report.formats._html.page import page
 from gpubench.report.formats._options import RenderOptions
 
 MAX_BYTES = 2_000_000

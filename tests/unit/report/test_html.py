@@ -143,6 +143,7 @@ def test_ascii_writes_character_references():
     named = msgspec.structs.replace(cpu_run(), label="naïve 🔥")
     text = render([named], "html", ascii_only=True)
     assert text.isascii()
+    assert Page(text).blocks["script"] == Page(render([named], "html")).blocks["script"]
     assert any("naïve 🔥" in found for found in Page(text).texts)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from xml.etree.ElementTree import Element
 
+from gpubench.report.formats._charts.theme import LIGHT
 from gpubench.report.formats._charts.types import Chart, ChartSet
 from gpubench.report.formats._html.elements import element
 
@@ -39,7 +40,7 @@ def _form(found: ChartSet, prefix: str, started_at: str) -> Element:
     if len(found.forms) > 1:
         forms = [("", "fastest"), *((name, name) for name in found.forms)]
         parts.append(_select("form", "Form", prefix, forms, ""))
-    swatches = {name: str(i) for i, (name, _) in enumerate(found.devices)}
+    swatches = {name: str(i % len(LIGHT)) for i, (name, _) in enumerate(found.devices)}
     parts.append(_boxes("device", "Devices", prefix, found.devices, swatches))
     if len(found.regimes) > 1:
         parts.append(_boxes("regime", "Where the data is", prefix, found.regimes, {}))
