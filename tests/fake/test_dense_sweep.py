@@ -1,0 +1,32 @@
+"""benchmarks/dense_sweep.py on scripted devices, whose break-even is known."""
+
+from __future__ import annotations
+
+from benchmarks import dense_sweep
+
+TRUE_N = 16_900  # add: 1e-6 + 12 n / 4e10 = 6e-6 + 12 n / 3e12
+
+
+def test_the_sweep_agrees_with_the_search(capsys, monkeypatch, tmp_path):
+    options = (
+        "--devices",
+        "fake:cpu,fake:gpu",
+        "--curves",
+        "add/resident",
+        "--sessions",
+        "1",
+        "--octaves",
+        "0.1",
+    )
+    monkeypatch.setattr("sys.argv", ["dense_sweep.py", *options, "--out", str(tmp_path)])
+    monkeypatch.chdir(tmp_path)
+    dense_sweep.main()
+    (row,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| add, resident |")]
+    cells = [cell.strip() for cell in row.strip("|").split("|")]
+    for cell in cells[1:3]:
+        assert abs(int(cell.split()[0]) / TRUE_N - 1) < 0.01
+    assert cells[4] == "yes"
+    assert sorted(path.name for path in tmp_path.glob("*.json")) == [
+        "search-add.json",
+        "sweep-add-resident.json",
+    ]
