@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -176,3 +177,12 @@ def test_the_document_has_every_claim():
 
 def test_no_claims_no_section():
     assert "Claims" not in drawn(analysed([run_of(curve({1024: 40.0}))]), "markdown")
+
+
+def test_the_example_of_the_documents_is_a_file_of_claims(tmp_path):
+    page = (Path(__file__).parents[3] / "docs" / "claims.md").read_text(encoding="utf-8")
+    (example,) = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
+    path = tmp_path / "ours.toml"
+    path.write_text(example, encoding="utf-8")
+    (found,) = claims.load(str(path))
+    assert (found.speedup, found.cpu_s, found.gpu_s, found.tolerance) == (20, 2e-3, 1e-4, 0.25)
