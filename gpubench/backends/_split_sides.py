@@ -139,6 +139,10 @@ class Sides:
     def close(self) -> None:
         """End the second thread and forget the arrays."""
         self._beside.close()
+        self.forget()
+
+    def forget(self) -> None:
+        """Hold none of the caller's arrays any longer."""
         self._bound.clear()
 
     def _fetch(self, launch: SplitLaunch, host: Array) -> None:

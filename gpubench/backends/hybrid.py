@@ -40,6 +40,7 @@ class SplitSession:
         self._fractions: dict[str, float] = {}
         self._partials: dict[str, tuple[Array, Array]] = {}
         self._waiting: tuple[SplitLaunch, int] | None = None
+        self._live = 0
 
     def supports(self, op: Op, case: Case) -> BackendError | None:
         """An op that says how it is cut, in what both sides compute; tuned: the best that each side has."""
@@ -67,12 +68,16 @@ class SplitSession:
 
     def allocate(self, shape: Shape, dtype: Dtype) -> SplitBuffer:
         """An operand; device memory is taken when a launch needs its part of it."""
+        self._live += 1
         return SplitBuffer(shape, dtype)
 
     def free(self, buffer: SplitBuffer) -> None:
-        """Its device memory goes back to the GPU's pool."""
+        """Its device memory goes back to the GPU's pool. With the last operand the caller's arrays are let go."""
         self._flush()
         buffer.free(self._gpu)
+        self._live -= 1
+        if self._live == 0:
+            self._sides.forget()
 
     def upload(self, buffer: SplitBuffer, host: Array) -> None:
         """Refer to the array; the GPU's part goes up with the next launch, which knows how much it is."""
@@ -162,12 +167,12 @@ class SplitSession:
         """Seconds per launch of each side alone, and of the CPU's with both at work: what they cost each other."""
         self.sync()
         sides, found, travels = self._sides, {}, landing is not None
+        sides.share_cores(launch, travels=travels)
         if launch.on_gpu:
             start = self.clock()
             sides.on_gpu(launch, launches, landing, again=travels)
             self._gpu.sync()
             found["gpu_alone_s"] = (self.clock() - start) / launches
-        sides.share_cores(launch, travels=travels)
         if launch.on_cpu:
             sides.cpu_s = 0.0
             sides.on_cpu(launch, launches, landing)

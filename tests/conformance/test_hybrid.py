@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -157,6 +159,24 @@ def test_the_callers_arrays_are_computed_in_and_never_written_to(session: Sessio
     np.testing.assert_array_equal(landing, material.inputs[0] + material.inputs[1])
     assert np.isnan(poison).all()
     assert all((array == old).all() for array, old in zip(material.inputs, before, strict=True))
+
+
+def test_a_workload_that_is_released_leaves_no_array_behind(tmp_path: Path) -> None:
+    session = backends.load("hybrid").open("hybrid:fake:gpu")
+    op, arrays = OPS["add"], []
+    for regime in REGIMES:
+        case = case_of(op, regime, n=4096)
+        material = Material(session, op, case, 1, "random", tmp_path)
+        cycle = Cycle(material, case, gate(material, case, lambda phase: None).launch)
+        cycle.seconds(2)
+        arrays += [weakref.ref(array) for array in (*material.inputs, material.landing)]
+        material.release()
+        del material, cycle
+        gc.collect()
+    small = Material(session, op, case_of(op, "resident", n=8), 1, "random", tmp_path)
+    gate(small, small.case, lambda phase: None)  # the actor remembers the inputs that it saw last
+    assert not [ref for ref in arrays if ref() is not None]
+    session.close()
 
 
 @pytest.mark.parametrize(
