@@ -185,4 +185,4 @@ def test_the_example_of_the_documents_is_a_file_of_claims(tmp_path):
     path = tmp_path / "ours.toml"
     path.write_text(example, encoding="utf-8")
     (found,) = claims.load(str(path))
-    assert (found.speedup, found.cpu_s, found.gpu_s, found.tolerance) == (20, 2e-3, 1e-4, 0.25)
+    assert (found.speedup, found.cpu_s, found.gpu_s, found.tolerance) == pytest.approx((20, 2e-3, 1e-4, 0.25))
