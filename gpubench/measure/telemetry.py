@@ -112,7 +112,7 @@ def of_session(devices: Sequence[Device], machine: Machine, since: float) -> Tel
     gpus = {gpu.id: gpu for gpu in machine.gpus}
     targets, absent = [], {}
     for device in devices:
-        if device.kind != "gpu":
+        if device.kind not in ("gpu", "hybrid"):
             continue
         own, gpu = device.identity, gpus.get(device.gpu_id or "")
         pci = (own.pci if own else None) or (gpu.bdf.value if gpu else None)
@@ -123,7 +123,7 @@ def of_session(devices: Sequence[Device], machine: Machine, since: float) -> Tel
             absent[device.id] = "only NVIDIA's driver is asked for clocks so far"
         elif uuid or pci:
             targets.append(Target(device.id, uuid, pci))
-        else:
+        elif device.kind == "gpu":  # of a split, the GPU itself says so
             absent[device.id] = "it is not known which GPU this is"
     return Telemetry(targets, since, absent)
 

@@ -25,7 +25,8 @@ Blocks = dict[int, list[Block]]  # by session
 def main_blocks(run: Run, outcome: Measurement, phase: Phase = "main") -> Blocks:
     """The blocks of the main phase, or of another, per used session, in the order in which they were measured.
 
-    What a search took of a size counts as its measurement, too: it bars such a size from the estimate alone.
+    What a search took of a size counts as its measurement where there is no other: timings chosen for where they lie
+    do not mix with those that were not.
     """
     allowed = used_sessions(run)
     phases = ("main", "search") if phase == "main" else (phase,)
@@ -33,7 +34,9 @@ def main_blocks(run: Run, outcome: Measurement, phase: Phase = "main") -> Blocks
     for block in sorted(outcome.blocks, key=lambda block: (block.session, block.round, block.position)):
         if block.phase in phases and (allowed is None or block.session in allowed):
             found.setdefault(block.session, []).append(block)
-    return found
+    return {
+        session: [block for block in ours if block.phase == phase] or ours for session, ours in found.items()
+    }
 
 
 def only_estimates(run: Run, outcome: Outcome) -> bool:

@@ -12,14 +12,16 @@ from hypothesis import strategies as st
 
 from gpubench import backends, kernels
 from gpubench.backends._ceiling_host import is_copy, is_dot, is_product, pattern
-from gpubench.measure import ceilings
+from gpubench.measure import ceilings, protocol
 from gpubench.measure.ceiling_plan import asked, limit_s
+from gpubench.measure.crew import Crew
 from gpubench.measure.plan import Workload
 from gpubench.measure.protocol import Wanted
+from gpubench.measure.workers import WorkerGone
 from gpubench.model.case import Case
 from gpubench.model.facts import Fact
 from gpubench.model.machine import Cache, Cpu, Machine
-from gpubench.model.result import Device, Settings
+from gpubench.model.result import Device, SessionRecord, Settings
 
 CPU = Device(id="numpy:0", backend="numpy", kind="cpu", name="CPU", api="host")
 GPU = Device(
@@ -81,6 +83,42 @@ def test_what_is_no_hardware_of_its_own_has_no_ceiling():
 )
 def test_a_small_run_stays_a_small_one(settings, seconds):
     assert limit_s(settings) == pytest.approx(seconds)
+
+
+class Broken:
+    """A worker that dies over its ceilings, or refuses."""
+
+    next_id = 7
+
+    def __init__(self, reply=None):
+        self.reply, self.killed = reply, False
+
+    def ask(self, request, deadline_s):
+        assert deadline_s > request.wanted.limit_s
+        if self.reply is None:
+            raise WorkerGone("worker-crashed", "it fell over", "ceilings", "")
+        return self.reply
+
+    def kill(self):
+        self.killed = True
+
+
+@pytest.mark.parametrize(
+    ("worker", "reason"),
+    [
+        (Broken(), "it fell over"),
+        (Broken(protocol.Refused(id=7, reason="out-of-memory", detail="too big")), "too big"),
+    ],
+)
+def test_a_device_that_breaks_over_its_ceilings_is_measured_without(tmp_path, worker, reason):
+    crew = Crew(Settings(), tmp_path, {})
+    crew._workers["cupy:0"] = worker
+    crew.measure_ceilings(
+        {"cupy:0": Wanted(memory=True, compute=[], cache_bytes=0, memory_bytes=0, limit_s=1.0)}
+    )
+    record = crew.entered(SessionRecord(index=0, started_at="2026-01-01T00:00:00Z"))
+    assert [(c.device_id, c.reason) for c in record.ceilings] == [("cupy:0", reason)]
+    assert worker.killed == (worker.reply is None), "a dead worker is replaced"
 
 
 class Scripted:

@@ -153,6 +153,15 @@ def test_the_cpu_and_software_adapters_have_no_clock_to_read_and_nothing_is_star
     assert Watching.sent == []
 
 
+def test_a_split_is_read_where_its_gpu_is_known_and_is_no_finding_of_its_own(asked):
+    own = Identity(uuid="abc", pci="0000:07:00.0", vendor_id=0x10DE)
+    known = device("hybrid:cupy:0", "hybrid", identity=own)
+    assert asked(known, device("hybrid:fake:gpu", "hybrid")) == (
+        [Target("hybrid:cupy:0", "abc", "0000:07:00.0")],
+        {},
+    )
+
+
 def test_another_vendor_and_an_unknown_gpu_are_reasons(asked):
     other = asked(device("wgpu:0", identity=Identity(vendor_id=0x1002)), device("wgpu:1"))
     assert other[0] == []

@@ -234,6 +234,34 @@ def test_first_slow_and_drift():
     assert row_of(run_of([measured(case(), 1e-3, factors=rising)])).findings == ("drift",)
 
 
+@pytest.mark.parametrize(
+    ("count", "step", "found"), [(20, 1e-3, ("drift",)), (20, -1e-3, ("drift",)), (19, 1e-3, ()), (20, 0.0, ())]
+)
+def test_values_that_trend_with_order_drift_in_either_direction_from_20_samples_on(count, step, found):
+    factors = [1.0 + i * step for i in range(count)]
+    assert row_of(run_of([measured(case(), 1e-3, factors=factors)])).findings == found
+
+
+@pytest.mark.parametrize(("first", "found"), [(1.2, ("first-slow",)), (0.8, ()), (1.009, ())])
+def test_only_a_first_sample_that_is_slower_by_more_than_a_percent_is_slow(first, found):
+    factors = (first, *(1.0 + 1e-5 * (i % 3) for i in range(12)))
+    assert row_of(run_of([measured(case(), 1e-3, factors=factors)])).findings == found
+
+
+@pytest.mark.parametrize("field", ["foreign_cpu_share", "steal_share"])
+@pytest.mark.parametrize(("share", "label"), [(0.051, "contended"), (0.05, "ok"), (None, "ok")])
+def test_load_of_others_counts_above_five_percent(field, share, label):
+    assert row_of(with_sessions(run_of([measured(case(), 1e-3)]), **{field: share})).label == label
+
+
+def test_the_gravest_finding_is_the_label():
+    outcome = measured(case(device="wgpu:0"), 1e-5, factors=[0.8] * 5 + [1.2] * 5, repeat=1)
+    run = with_sessions(run_of([outcome], devices=(SOFTWARE,)), foreign_cpu_share=0.5)
+    row = row_of(run)
+    assert row.label == "software"
+    assert set(row.findings) == {"unstable", "too-short", "contended", "software"}
+
+
 def test_rates_name_their_clock():
     wall = row_of(run_of([measured(case(n=1000), 1e-3)]))
     cold = row_of(run_of([measured(case(n=1000, device="cupy:0"), 1e-3, cold_s=5e-4)]))
