@@ -15,9 +15,9 @@ def render(comparison: Comparison, format: str, options: RenderOptions) -> str:
 
         return csv_rows.render(comparison)
     if format == "json":
-        from gpubench.report.formats.json_document import document_text
+        from gpubench.report.formats._json import json_text
 
-        return document_text(comparison, options)
+        return json_text(comparison, options)
     from gpubench.report.compare.text import documents
 
     found = documents(comparison, options.time_unit)

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import shlex
-from typing import Any
-
-import msgspec
 
 from gpubench.report.analysis.advise import Advice, Candidate
 from gpubench.report.analysis.cost_curves import Expected
 from gpubench.report.analysis.machine import machine_line
 from gpubench.report.formats import _advice_types as types
 from gpubench.report.formats._document import printable, shortened, wrapped
+from gpubench.report.formats._json import json_text
 from gpubench.report.formats._numbers import ratio_text, time_interval_text, time_text
+from gpubench.report.formats._options import RenderOptions
 from gpubench.stats import Interval
 
 _WIDTH = 100
@@ -35,8 +34,7 @@ def text(advice: Advice) -> str:
 
 def json(advice: Advice) -> str:
     """The `gpubench-advise` document, indented, six significant digits."""
-    data = _rounded(msgspec.to_builtins(document(advice)))
-    return msgspec.json.format(msgspec.json.encode(data)).decode() + "\n"
+    return json_text(document(advice), RenderOptions())
 
 
 def env(advice: Advice) -> str:
@@ -180,11 +178,3 @@ def _name(advice: Advice, device_id: str) -> str:
 
 def _digits(value: float) -> str:
     return f"{value:.6g}"
-
-
-def _rounded(value: Any) -> Any:
-    if isinstance(value, float):
-        return float(_digits(value))
-    if isinstance(value, dict):
-        return {key: _rounded(item) for key, item in value.items()}
-    return [_rounded(item) for item in value] if isinstance(value, list | tuple) else value

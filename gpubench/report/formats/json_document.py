@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import msgspec
 
@@ -25,22 +24,13 @@ from gpubench.report.analysis.types import (
 )
 from gpubench.report.analysis.verdict import verdict_text
 from gpubench.report.formats import _report_types as types
+from gpubench.report.formats._json import json_text
 from gpubench.report.formats._options import RenderOptions
 
 
 def render(analyses: Sequence[Analysis], options: RenderOptions) -> str:
     """One document for all runs. Of the options only `ascii_only` changes it, and no value in it."""
-    return document_text(report_document(analyses), options)
-
-
-def document_text(found: msgspec.Struct, options: RenderOptions) -> str:
-    """Any document of ours as it is printed."""
-    data = _rounded(msgspec.to_builtins(found))
-    if options.ascii_only:
-        import json
-
-        return json.dumps(data, indent=2) + "\n"
-    return msgspec.json.format(msgspec.json.encode(data)).decode() + "\n"
+    return json_text(report_document(analyses), options)
 
 
 def report_document(analyses: Sequence[Analysis]) -> types.ReportDocument:
@@ -199,11 +189,3 @@ def _roof_case(source: int, row: RoofShare) -> types.RoofCaseRow:
         percent_of_roof=None if row.share is None else row.share * 100, in_cache=row.in_cache,
         to_library=row.to_library,
     )  # fmt: skip
-
-
-def _rounded(value: Any) -> Any:
-    if isinstance(value, float):
-        return float(f"{value:.6g}")
-    if isinstance(value, dict):
-        return {key: _rounded(item) for key, item in value.items()}
-    return [_rounded(item) for item in value] if isinstance(value, list | tuple) else value
