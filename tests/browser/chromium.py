@@ -34,6 +34,9 @@ def started() -> Iterator[Any]:
 
 
 def probe() -> None:
-    """Raises if no browser starts here."""
-    with started() as browser:
-        assert browser.version
+    """Ends the program with the reason, in one line, if no browser starts here."""
+    try:
+        with started():
+            pass
+    except Exception as error:
+        raise SystemExit(f"no Chromium starts: {str(error).splitlines()[0]}") from None
