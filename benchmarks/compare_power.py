@@ -2,7 +2,7 @@
 
 Run: .venv/bin/python benchmarks/compare_power.py [SUITES]. Sessions follow noise model S of measurement.md: log-normal
 low ends, half of their variance slow drift, 3 % of the sessions disturbed by 5 to 20 %; five sessions a side in turns,
-one case of each suite slowed. A report with a fixed seed, not a test; 200 suites take about four minutes.
+one case of each suite slowed. A report with a fixed seed, not a test; 500 suites take about twelve minutes.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def slower(base: list[list[float]], new: list[list[float]]) -> list[bool]:
 
 
 def main() -> None:
-    suites = int(sys.argv[1]) if len(sys.argv) > 1 else 200
+    suites = int(sys.argv[1]) if len(sys.argv) > 1 else 500
     chance = random.Random(1)
     print(
         f"{suites} suites each, {SESSIONS} sessions a side in turns, threshold {THRESHOLD:.0%}, alpha {ALPHA:.0%}"
