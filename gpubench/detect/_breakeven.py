@@ -1,7 +1,6 @@
 """The sizes from which the GPU won on this machine, between the measured sizes: short words on saved results.
 
-The report judges noise as well (its verdicts may be "undecided") and fits a line through the fresh timings around a
-break-even; where timings are clear, both agree within a few percent.
+The report judges noise as well (its verdicts may be "undecided"); where timings are clear, both say the same.
 """
 
 from __future__ import annotations

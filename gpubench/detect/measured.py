@@ -10,15 +10,17 @@ from typing import NamedTuple
 
 import msgspec
 
+from gpubench.crossing import fresh_crossing
 from gpubench.detect import remedies
 from gpubench.detect._breakeven import Key, Times, break_evens
 from gpubench.errors import GpubenchError
 from gpubench.model.case import Case
-from gpubench.model.machine import Machine, Measured, Mode, Reason, Recommendation
+from gpubench.model.machine import Machine, Measured, MeasuredBreakEven, Mode, Reason, Recommendation
 from gpubench.model.result import Measurement, Run
 
 # Outside of these ratios of CPU rate to GPU rate the slower side cannot help even if the split were free.
 GPU_DOMINATES, CPU_DOMINATES = 0.1, 4.0
+WIDEST = 4.0  # an interval wider than this factor settles nothing
 FEWEST_THREADS = 3  # one to feed the GPU and two to compute
 MOST_FILES = 20
 
@@ -114,7 +116,7 @@ def _measured(
         return advice
     separate = not any(gpu.memory.unified.value for gpu in gpus)
     verdict = judge(s, separate=separate, threads=machine.cpu.available.value, hybrid_gain=_hybrid_gain(table))
-    points = list(break_evens(table))
+    points = [_closer(run, point) for point in break_evens(table)]
     kept = [r for r in advice.reasons if r.device_id is not None and not r.code.startswith("VRAM_")]
     ids = [] if verdict.mode == "cpu" else advice.device_ids or [gpus[0].id]
     found = Measured(
@@ -129,6 +131,27 @@ def _measured(
         reasons=[reason, *kept],
         measured=found,
     )
+
+
+def _closer(run: Run, point: MeasuredBreakEven) -> MeasuredBreakEven:
+    """The break-even by the fresh timings around it, as the report takes it, where they settle it."""
+    kinds = {device.id: device.kind for device in run.devices}
+    fresh: dict[str, Case] = {}
+    for outcome in run.outcomes:
+        case = outcome.case
+        ours = isinstance(outcome, Measurement) and any(block.phase == "estimate" for block in outcome.blocks)
+        side = kinds.get(case.device_id, "")
+        key = _key(case)
+        same = (key.op, key.params, key.dtype) == (point.op, point.params, point.dtype)
+        on_curve = side == "cpu" or (key.regime, case.backend) == (point.regime, point.backend)
+        if ours and same and on_curve and side in ("cpu", "gpu"):
+            fresh.setdefault(side, case)
+    if point.size is None or len(fresh) < 2:
+        return point
+    found = fresh_crossing(run, fresh["cpu"], fresh["gpu"])
+    if found is None or found.low is None or found.high is None or found.high > found.low * WIDEST:
+        return point
+    return msgspec.structs.replace(point, size=round(found.n))
 
 
 def _hybrid_gain(table: Mapping[Key, Times]) -> float | None:

@@ -17,7 +17,7 @@ from gpubench.model.result import Measurement, Outcome
 
 Row = Mapping[Slot, Sequence[float]]  # slot -> seconds per launch
 Samples = Mapping[int, Row]  # by size
-# Fewer samples a side, size and session say nothing of a crossing (report/analysis/crossing.py); one block is 5.
+# Fewer samples a side, size and session say nothing of a crossing (gpubench/crossing.py); one block is 5.
 LEAST_SAMPLES, BLOCK_SAMPLES = 3, 5
 
 

@@ -88,8 +88,7 @@ def test_a_result_file_of_this_machine_is_quoted_as_the_report_reads_it(results,
     found = {(p.op, p.regime): p.size for p in advice.measured.break_even}
     clear = {(p["op"], p["regime"]): p["n"] for p in told if p["verdict"] == "at"}
     assert clear
-    # The report fits a line through fresh timings; between measured sizes there are straight pieces.
-    assert {key: found[key] for key in clear} == pytest.approx(clear, rel=0.03)
+    assert {key: found[key] for key in clear} == pytest.approx(clear, abs=1)
     assert {(p["op"], p["regime"]) for p in told if p["verdict"] == "never"} <= {
         key for key in found if found[key] is None
     }

@@ -10,9 +10,9 @@ from typing import Literal
 import msgspec
 
 from gpubench import stats, threshold
+from gpubench.crossing import fresh_crossing
 from gpubench.model.case import Case
 from gpubench.model.result import Run
-from gpubench.report.analysis.crossing import fresh_crossing
 from gpubench.report.analysis.types import (
     BreakEven,
     CaseResult,
@@ -123,7 +123,8 @@ def _fresh(run: Run, points: Sequence[Point]) -> threshold.Crossing | None:
     None if there are none, if an end is open or lies beyond the measured sizes, if the interval is too wide, or if a
     size outside it says otherwise with confidence. Then the sizes decide as they do without them.
     """
-    found = fresh_crossing(run, points[-1].row)
+    row = points[-1].row
+    found = fresh_crossing(run, row.baseline.case, row.case.case)
     if found is None or found.low is None or found.high is None:
         return None
     against = any(

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 
 from gpubench import threshold
 from gpubench.model.case import Case
 from gpubench.model.result import Measurement, Run
-from gpubench.report.analysis.samples import main_blocks, wall_samples
-from gpubench.report.analysis.types import Speedup
 
 # Below this a median of one side, in one session at one size, says little of either.
 MIN_SAMPLES = 3
@@ -17,13 +16,14 @@ Samples = dict[int, dict[int, Sequence[float]]]  # size -> session -> seconds pe
 Forms = dict[str, Samples]
 
 
-def fresh_crossing(run: Run, row: Speedup) -> threshold.Crossing | None:
-    """Where the curve of `row` crosses 1 by its blocks of phase "estimate" alone; None if they do not tell.
+def fresh_crossing(run: Run, baseline: Case, case: Case) -> threshold.Crossing | None:
+    """Where the ratio of the curves on which the two cases lie crosses 1, by blocks of phase "estimate" alone; None if
+    they do not tell.
 
     Search timings chose the sizes and would bias the answer. Of each side one form takes part: the pair with
     the most timings at common sizes.
     """
-    bases, cases = _forms(run, row.baseline.case), _forms(run, row.case.case)
+    bases, cases = _forms(run, baseline), _forms(run, case)
     pairs = [(_paired(base, case), names) for base, case, names in _combinations(bases, cases)]
     pairs = [(timings, names) for timings, names in pairs if timings]
     if not pairs:
@@ -37,16 +37,29 @@ def _forms(run: Run, like: Case) -> Forms:
     found: Forms = {}
     for outcome in run.outcomes:
         case = outcome.case
-        if not isinstance(outcome, Measurement) or case.variant is not None or _curve(case) != _curve(like):
+        if not isinstance(outcome, Measurement) or case.variant is not None or curve(case) != curve(like):
             continue
-        for session, blocks in main_blocks(run, outcome, "estimate").items():
-            samples = wall_samples(blocks)
+        for session, samples in _fresh(run, outcome).items():
             if len(samples) >= MIN_SAMPLES:
                 found.setdefault(case.form, {}).setdefault(case.params["n"], {})[session] = samples
     return found
 
 
-def _curve(case: Case) -> tuple[object, ...]:
+def _fresh(run: Run, outcome: Measurement) -> dict[int, list[float]]:
+    """The fresh samples of each session that counts, neither warm-up nor discarded, in the order of their rounds."""
+    unused = {session.index for session in run.sessions if session.superseded}
+    found: dict[int, list[float]] = {}
+    for block in sorted(outcome.blocks, key=lambda block: (block.session, block.round, block.position)):
+        if block.phase == "estimate" and block.session not in unused:
+            kept = [
+                v for i, v in enumerate(block.wall_s) if i >= block.warmup and str(i) not in block.discarded
+            ]
+            found.setdefault(block.session, []).extend(v for v in kept if math.isfinite(v) and v > 0)
+    return found
+
+
+def curve(case: Case) -> tuple[object, ...]:
+    """What the sizes of one curve have in common, but for the form."""
     others = sorted((name, value) for name, value in case.params.items() if name != "n")
     return (case.op, others, case.dtype, case.device_id, case.regime_id)
 
