@@ -370,3 +370,8 @@ class Run(Record, frozen=True, kw_only=True):
     sessions: list[SessionRecord] = []
     outcomes: list[Outcome] = []
     warnings: list[RunWarning] = []
+
+    @property
+    def origins(self) -> list[str]:
+        """The ids of the runs whose sessions it holds."""
+        return self.merged or [self.id]

@@ -75,7 +75,7 @@ def _summed_up(
         differences=tuple(differences), cases=tuple(cases), missing=missing, failed=failed, added=added,
         counts=outcome.counts(cases, missing, failed, added), gates=found,
         warnings=outcome.notices(
-            options, found, cases, pairs, differences, any(run.id == base[1].id for _, run in news)
+            options, found, cases, pairs, differences, any({*run.origins} & {*base[1].origins} for _, run in news)
         ),
         exit_code=code, exit_reason={3: "gate", 4: "input"}.get(code, "ok"),  # type: ignore[arg-type]
     )  # fmt: skip

@@ -105,7 +105,7 @@ def notices(
     if same_run:
         told.append(
             Notice(
-                code="same-run", severity="info", message="both files hold the same run",
+                code="same-run", severity="info", message="both files hold sessions of the same run",
                 hint="give the result of another run as NEW",
             )
         )  # fmt: skip

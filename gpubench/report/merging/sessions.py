@@ -42,7 +42,7 @@ def merged(runs: Sequence[Run]) -> Run:
     if len(runs) == 1:
         return runs[0]
     runs = sorted(runs, key=lambda run: (run.started_at, run.id))
-    first, ids = runs[0], sorted(name for run in runs for name in _origins(run))
+    first, ids = runs[0], sorted(name for run in runs for name in run.origins)
     sessions, numbering = _numbered(runs)
     worst = max(runs, key=lambda run: _gravity(run.exit_reason))
     return Run(
@@ -52,7 +52,7 @@ def merged(runs: Sequence[Run]) -> Run:
         finished_at=max((run.finished_at for run in runs if run.finished_at), default=None),
         complete=all(run.complete for run in runs), exit_code=worst.exit_code, exit_reason=worst.exit_reason,
         selection=_selection([run.selection for run in runs]),
-        settings=msgspec.structs.replace(first.settings, sessions=len(sessions)),
+        settings=msgspec.structs.replace(first.settings, sessions=sum(not session.superseded for session in sessions)),
         machine=first.machine, environment=_environment([run.environment for run in runs]),
         fingerprint=_fingerprints(runs), devices=_devices(runs), sessions=sessions,
         outcomes=joined(runs, numbering), warnings=_warnings(runs, numbering),
@@ -63,7 +63,7 @@ def refuse_twice(runs: Sequence[Run]) -> None:
     """Raises InputError if a run is there twice, by itself or inside another."""
     seen: set[str] = set()
     for run in runs:
-        for name in _origins(run):
+        for name in run.origins:
             if name in seen:
                 raise InputError(
                     "same-run-twice", f"the run {name} is there twice",
@@ -71,10 +71,6 @@ def refuse_twice(runs: Sequence[Run]) -> None:
                     hint="name each file once; a merged file already holds the runs that are listed in its `merged`",
                 )  # fmt: skip
             seen.add(name)
-
-
-def _origins(run: Run) -> list[str]:
-    return run.merged or [run.id]
 
 
 def _numbered(runs: Sequence[Run]) -> tuple[list[SessionRecord], Numbering]:

@@ -14,6 +14,7 @@ from gpubench.model.facts import Fact
 from gpubench.model.fingerprint import fingerprint
 from gpubench.model.result import Fingerprints, Run, SessionRecord, Settings
 from gpubench.report import render
+from gpubench.report.compare import CompareOptions, compare
 from gpubench.report.merging import Node, fleet_of, merged, node_key
 from gpubench.store import dumps, loads
 from tests.unit.report.builders import case, curve, failed, machine, measured, planned, run_of, skipped
@@ -211,3 +212,9 @@ def test_sessions_that_a_run_does_not_list_are_listed():
     whole = merged([bare, run(2)])
     assert len(whole.sessions) == 2
     assert len(content(whole)) == 2
+
+
+def test_compare_notices_what_both_sides_hold():
+    one = run(1)
+    result = compare(("base", one), [("new", merged([one, run(2)]))], CompareOptions())
+    assert "same-run" in {notice.code for notice in result.warnings}
