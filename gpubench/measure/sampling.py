@@ -32,6 +32,7 @@ WARMUP_LAUNCHES = 3
 # Samples on the device clock, of each kind, and calls taken apart, per block: they explain the wall time and do not
 # stop the case. Between its samples, because a machine is not the same a second later.
 DEVICE_SAMPLES = 2
+CALLS_IN_PARTS = 3
 # The sides of a split explain a time, they do not estimate it.
 SIDES_LIMIT_S = 0.5
 
@@ -276,7 +277,7 @@ def sample_block(
             take()
             if isinstance(cycle, Cycle) and on_device and len(hot_s) < DEVICE_SAMPLES:
                 _device_samples(cycle, hot_s, cold_s)
-            if isinstance(cycle, Cycle) and cycle.in_parts and len(wall) - warmup <= DEVICE_SAMPLES:
+            if isinstance(cycle, Cycle) and cycle.in_parts and len(wall) - warmup <= CALLS_IN_PARTS:
                 add(parts, calls(cycle, cycle.repeat))
             if time.monotonic() - began > limit_s:
                 break
