@@ -60,3 +60,30 @@ def test_errors_of_either_side_come_back_and_the_next_work_runs() -> None:
     beside.both(lambda: done.append(3), lambda: done.append(4))
     assert sorted(done) == [1, 2, 3, 4]
     beside.close()
+
+
+@given(st.integers(1, 1024))
+def test_most_cores_compute_and_where_there_are_three_one_moves_data(threads: int) -> None:
+    kept = reserved_cores(threads)
+    assert 0 <= kept <= max(1, threads / 8)
+    assert threads - kept >= 1
+    assert (kept >= 1) == (threads >= 3)
+
+
+def test_numpy_gives_threads_up_and_takes_them_back() -> None:
+    from threadpoolctl import threadpool_info
+
+    from gpubench import backends
+
+    session = backends.load("numpy").open("numpy:0", 2)
+
+    def blas() -> set[int]:
+        return {library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"}
+
+    before = blas()
+    session.use_threads(1)  # type: ignore[attr-defined]
+    assert blas() <= {1}
+    session.use_threads(None)  # type: ignore[attr-defined]
+    assert blas() == before
+    assert session.threads == 2
+    session.close()
