@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpubench.backends._beside import Beside
+from gpubench.backends._split_sides import reserved_cores
 from gpubench.backends._split_units import gpu_units, granule
 
 
