@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gpubench import stats
-from gpubench.model.result import Run, RunWarning, Severity
+from gpubench.model.result import Measurement, Run, RunWarning, Severity
 from gpubench.report.analysis.baseline import cpu_limit
 from gpubench.report.analysis.types import CaseResult, Finding
 
@@ -41,7 +41,7 @@ def findings(run: Run, cases: Sequence[CaseResult]) -> tuple[Finding, ...]:
     known = {(finding.code, case_id) for finding in stored for case_id in finding.ids}
     known |= {(finding.code, "") for finding in stored if not finding.ids}
     about_run = [finding for finding in _about_run(run, cases) if (finding.code, "") not in known]
-    found = [*stored, *about_run, *_about_cases(run, cases, known)]
+    found = [*stored, *about_run, *_about_cases(run, cases, known), *_retaken(run, cases)]
     gravity = {"error": 0, "warning": 1, "info": 2}
     return tuple(sorted(found, key=lambda finding: (gravity[finding.severity], finding.code, finding.ids)))
 
@@ -62,6 +62,23 @@ def _about_cases(run: Run, cases: Sequence[CaseResult], known: set[tuple[str, st
             if (code, row.id) not in known and (code, "") not in known:
                 ids.setdefault(code, []).append(row.id)
     return [_case_finding(run, code, where) for code, where in ids.items()]
+
+
+def _retaken(run: Run, cases: Sequence[CaseResult]) -> list[Finding]:
+    """What was set aside is told, although enough samples were left to do without it."""
+    quiet = {row.id for row in cases if row.time is not None and "throttled" not in row.findings}
+    ids = [
+        outcome.id
+        for outcome in run.outcomes
+        if isinstance(outcome, Measurement)
+        and outcome.id in quiet
+        and any(block.discarded for block in outcome.blocks)
+    ]
+    if not ids:
+        return []
+    message = "samples taken while the device was throttled were set aside and taken again"
+    hint = "they are in the file; better cooling or power would spare the time"
+    return [Finding(code="throttled", severity="info", message=message, hint=hint, ids=tuple(sorted(ids)))]
 
 
 def _about_run(run: Run, cases: Sequence[CaseResult]) -> list[Finding]:

@@ -80,8 +80,12 @@ def test_a_throttled_case_keeps_all_its_samples():
 
 def test_enough_unthrottled_samples_leave_the_throttled_ones_out():
     outcome = measured(case(), 1e-3, factors=[*QUIET, 5.0], discarded={"11": "throttled"})
-    row = row_of(run_of([outcome]))
+    run = run_of([outcome])
+    row = row_of(run)
     assert (row.label, row.sample_count) == ("ok", 30)
+    (told,) = [finding for finding in analyse(run).findings if finding.code == "throttled"]
+    assert (told.severity, told.ids) == ("info", (outcome.id,))
+    assert "set aside" in told.message
 
 
 @pytest.mark.parametrize("reason", ["timeout", "budget"])
