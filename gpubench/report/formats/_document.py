@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Sequence
 from typing import Literal
 
 import msgspec
 
 from gpubench.foreign_text import visible
+from gpubench.report.formats import _display
 
-NARROWEST_WRAP = 20
 Tone = Literal["plain", "good", "bad", "muted"]
 
 
@@ -79,20 +78,20 @@ def printable(text: str) -> str:
 
 
 def wrapped(text: str, width: int) -> str:
-    """`text` in lines of at most `width` characters, all but the first indented."""
-    return textwrap.fill(text, max(width, NARROWEST_WRAP), subsequent_indent="  ", break_on_hyphens=False)
+    """`text` in lines of at most `width` columns, all but the first indented."""
+    return "\n".join(_display.filled(text, width))
 
 
 def shortened(text: str, length: int = 40) -> str:
-    """`text` on one line, cut to `length` characters: a name must not push a table off the page."""
-    line = printable(text)
-    return line if len(line) <= length else line[: length - 3] + "..."
+    """`text` on one line, cut to `length` columns: a name must not push a table off the page."""
+    return _display.cut(printable(text), length)
 
 
 def widths(table: Table) -> list[int]:
     """The width of each column: its heading or its widest cell."""
     names = [column.name for column in table.columns]
-    return [max([len(name), *(len(row[i].text) for row in table.rows)]) for i, name in enumerate(names)]
+    size = _display.columns
+    return [max([size(name), *(size(row[i].text) for row in table.rows)]) for i, name in enumerate(names)]
 
 
 def fitted(table: Table, width: int, *, gap: int = 2) -> Table:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Sequence
 
 from gpubench.report.analysis.types import Analysis
+from gpubench.report.formats._display import NARROWEST_WRAP, columns, filled, padded
 from gpubench.report.formats._document import (
-    NARROWEST_WRAP,
     Document,
     Picture,
     Section,
@@ -69,16 +68,15 @@ def _table_text(table: Table, width: int) -> str:
 def _row(texts: Sequence[str], table: Table, size: Sequence[int], width: int) -> str:
     """One row; where the table is too wide, the last column wraps below itself."""
     shrunk = _shrunk(size, width)
-    padded = [
-        text.rjust(n) if column.right else text.ljust(n)
-        for text, n, column in zip(texts, size, table.columns, strict=True)
+    cells = [
+        padded(text, n, right=column.right) for text, n, column in zip(texts, size, table.columns, strict=True)
     ]
-    left = GAP.join(padded[:-1])
-    wrapped = textwrap.wrap(texts[-1], shrunk[-1], break_on_hyphens=False) or [""]
-    if len(wrapped) == 1:
-        return (left + GAP + padded[-1] if left else padded[-1]).rstrip()
-    indent = " " * (len(left) + len(GAP))
-    return "\n".join([(left + GAP + wrapped[0]).rstrip(), *(indent + line for line in wrapped[1:])])
+    left = GAP.join(cells[:-1])
+    last = filled(texts[-1], shrunk[-1], indent="")
+    if len(last) == 1:
+        return (left + GAP + cells[-1] if left else cells[-1]).rstrip()
+    indent = " " * (columns(left) + len(GAP))
+    return "\n".join([(left + GAP + last[0]).rstrip(), *(indent + line for line in last[1:])])
 
 
 def _shrunk(size: Sequence[int], width: int) -> list[int]:

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rich.cells import cell_len
 
 from gpubench.model.facts import Fact
 from gpubench.report import analysed, claims, drawn
@@ -34,7 +35,7 @@ def named(run, text):
 def too_long(run, format, width, **more):
     analyses = analysed([run], claims=claims.load("builtin"))
     text = drawn(analyses, format, width=width, **more)
-    return [line for line in text.splitlines() if len(line) > width]
+    return [line for line in text.splitlines() if cell_len(line) > width]
 
 
 @settings(max_examples=40, deadline=None)
