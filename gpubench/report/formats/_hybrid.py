@@ -15,7 +15,9 @@ _MEANING = (
     "gain: time of the better of the two alone / time of the split; ideal: what the model promises, both rates added "
     "up; of model: modelled time / measured time at this share."
 )
-_IN_SAMPLE = "* from the session that chose the share, which flatters; with more --sessions others estimate the gain."
+_IN_SAMPLE = (
+    "* from the session that chose the share, which flatters; with more --sessions others estimate the gain."
+)
 REASONS: dict[HybridReason, str] = {
     "gpu-dominates": "the CPU is too slow to help",
     "cpu-dominates": "the GPU is too slow to help",
