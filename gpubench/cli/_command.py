@@ -34,6 +34,10 @@ class Command(TyperCommand):
         self.hidden_shared = {param.name for param in _shared_params() if param.name not in own}
         self.params.extend(param for param in _shared_params() if param.name not in own)
 
+    def get_short_help_str(self, limit: int = 45) -> str:
+        """The whole first sentence: `gpubench --help` wraps it, where the parser would end it in three dots."""
+        return super().get_short_help_str(limit=10 * limit)
+
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse with the configured values as defaults, and answer --show-config."""
         given, _, _ = self.make_parser(ctx).parse_args(args=list(args))

@@ -2,7 +2,14 @@
 
 from gpubench.store.document import Encoder, checked, dumps, loads, loads_as
 from gpubench.store.files import check_folder, check_writable, load, read, replace, save
-from gpubench.store.folders import default_results_dir, newest, newest_first, result_path, user_data_dir
+from gpubench.store.folders import (
+    default_results_dir,
+    newest,
+    newest_first,
+    result_name,
+    result_path,
+    user_data_dir,
+)
 from gpubench.store.schemas import SCHEMA_NAMES, schema
 
 __all__ = [
@@ -20,6 +27,7 @@ __all__ = [
     "newest_first",
     "read",
     "replace",
+    "result_name",
     "result_path",
     "save",
     "schema",

@@ -29,7 +29,7 @@ def user_data_dir(environ: Mapping[str, str] = os.environ, platform: str = sys.p
 def default_results_dir(environ: Mapping[str, str] = os.environ) -> Path:
     """`results` in the working folder; where that cannot be written, `results` in the user's data folder."""
     local = Path(RESULTS_FOLDER)
-    if os.access(local if local.is_dir() else ".", os.W_OK):
+    if os.access(local if os.path.isdir(local) else ".", os.W_OK):
         return local
     return user_data_dir(environ) / RESULTS_FOLDER
 
@@ -52,8 +52,13 @@ def result_path(results_dir: str | Path, run: Run) -> Path:
     """`results_dir/<machine>/<UTC time>-<id>.json`, its folder created. Raises OSError."""
     folder = Path(results_dir) / machine_name(run.machine, run.fingerprint.machine.hash)
     folder.mkdir(parents=True, exist_ok=True)
+    return folder / result_name(run)
+
+
+def result_name(run: Run) -> str:
+    """`<UTC time>-<id>.json`. Touches no disk: formats name the file that they hold by it."""
     started = datetime.fromisoformat(run.started_at).astimezone(UTC)
-    return folder / f"{started:%Y%m%dT%H%M%SZ}-{run.id.replace('-', '')[:8]}.json"
+    return f"{started:%Y%m%dT%H%M%SZ}-{run.id.replace('-', '')[:8]}.json"
 
 
 def machine_name(machine: Machine, fingerprint: str) -> str:
@@ -66,7 +71,7 @@ def machine_name(machine: Machine, fingerprint: str) -> str:
 
 def _results(folder: Path) -> list[Path]:
     patterns = ("*.json", "*.json.gz", "*/*.json", "*/*.json.gz")
-    return [path for pattern in patterns for path in folder.glob(pattern) if path.is_file()]
+    return [path for pattern in patterns for path in folder.glob(pattern) if os.path.isfile(path)]
 
 
 def _time(path: Path) -> str:

@@ -312,7 +312,7 @@ def test_the_result_comes_back_byte_for_byte(opened):
     with page.expect_download() as saved:
         page.get_by_role("button", name="Save").click()
     assert Path(saved.value.path()).read_bytes() == store.dumps(run)
-    assert saved.value.suggested_filename == store.result_path("", run).name
+    assert saved.value.suggested_filename == store.result_name(run)
 
 
 def test_without_script_the_numbers_are_there(opened):

@@ -93,6 +93,12 @@ def test_help_and_version_write_to_stdout_alone(gpubench: Any, arguments: tuple[
     assert "gpubench" in ended.stdout
 
 
+def test_help_says_in_whole_sentences_what_each_command_does(gpubench: Any) -> None:
+    commands = gpubench("--help").stdout.split("Commands:")[1]
+    assert "..." not in commands
+    assert all(len(line) <= 80 for line in commands.splitlines())
+
+
 @pytest.mark.parametrize("command", ["detect", "run", "report", "ops", "schema"])
 def test_every_command_takes_the_shared_options(gpubench: Any, command: str) -> None:
     told = gpubench(command, "--help").stdout

@@ -137,6 +137,13 @@ def test_every_run_renders_the_same_bytes_twice(name, make):
     assert not text.endswith("\n\n")
 
 
+@pytest.mark.parametrize("name", FORMATS)
+def test_rendering_touches_no_disk(tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    render([full_run()], name)
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize("name", ["table", "plain", "markdown", "json", "jsonl", "csv", "go"])
 def test_two_runs_stand_one_after_the_other(name):
     assert len(render([full_run(), cpu_run()], name)) > len(render([full_run()], name))

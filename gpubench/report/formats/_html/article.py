@@ -105,7 +105,7 @@ def _chart_part(analysis: Analysis, charts: ChartSet | None, prefix: str, fillin
 
 
 def _download(analysis: Analysis, prefix: str, filling: Filling) -> Element:
-    name = store.result_path("", analysis.run).name
+    name = store.result_name(analysis.run)
     button = element(
         "button", {"type": "button", "data-download": f"{prefix}result", "data-name": name}, f"Save {name}"
     )
