@@ -5,6 +5,7 @@ With `_command`, this is the only reader of GPUBENCH_ variables and of configura
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -71,7 +72,7 @@ def settings(
     found: dict[str, Setting] = {}
     paths = [Path(file)] if file else [_user_file(environ), _project_file(folder)] if files_wanted else []
     for path in paths:
-        if path is not None and (file or path.is_file()):
+        if path is not None and (file or os.path.isfile(path)):
             found.update(_from_file(path, command, tables()))
     for key, option in own.items():
         variable = "GPUBENCH_" + key.upper().replace("-", "_")
@@ -100,12 +101,13 @@ def show(command: str, context: Any, configured: Mapping[str, Setting]) -> str:
 def _project_file(folder: Path) -> Path | None:
     """The nearest file from `folder` up to the repository's root; outside a repository, `folder` alone."""
     above = [folder, *folder.parents]
-    depth = next((i for i, place in enumerate(above) if (place / ".git").exists()), 0)
+    # os.path takes what may not be looked at for absent; pathlib raises.
+    depth = next((i for i, place in enumerate(above) if os.path.exists(place / ".git")), 0)
     for place in above[: depth + 1]:
-        if (place / FILE_NAME).is_file():
+        if os.path.isfile(place / FILE_NAME):
             return place / FILE_NAME
         project = place / "pyproject.toml"
-        if project.is_file() and "gpubench" in _read(project).get("tool", {}):
+        if os.path.isfile(project) and "gpubench" in _read(project).get("tool", {}):
             return project
     return None
 

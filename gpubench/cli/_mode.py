@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -40,7 +41,7 @@ def _recommended() -> Mode:
     from gpubench.store import default_results_dir
 
     folder: Path = default_results_dir()
-    found = detect.inspect(extra_records=[], results=folder if folder.is_dir() else None).recommendation
+    found = detect.inspect(extra_records=[], results=folder if os.path.isdir(folder) else None).recommendation
     reason = found.reasons[0].text if found.reasons else "no reason is known"
     print(f"--mode auto takes {found.mode} ({found.confidence}): {reason}", file=sys.stderr)
     return found.mode

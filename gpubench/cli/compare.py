@@ -143,7 +143,7 @@ def _loaded(text: str) -> tuple[str, Run]:
 def _path(text: str) -> str:
     """What of `[LABEL=]FILE` is the file."""
     label, equals, path = text.partition("=")
-    return path if equals and label and not Path(text).exists() else text
+    return path if equals and label and not os.path.exists(text) else text
 
 
 def _ended(found: Comparison) -> int:

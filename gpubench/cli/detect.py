@@ -113,7 +113,12 @@ def _records(path: Path) -> list[dict[str, Any]]:
     if not isinstance(found, list) or not all(
         isinstance(r, dict) and r.get("source") and isinstance(r["source"], str) for r in found
     ):
-        raise InputError("not-records", f"{path}: not a file of provider records", hint=hint)
+        raise InputError(
+            "not-records",
+            f"{path}: not a file of provider records",
+            why="it is JSON of another form",
+            hint=hint,
+        )
     return found
 
 
@@ -125,17 +130,21 @@ def _unusable(path: Path, error: Exception, hint: str) -> InputError:
 def _measured(path: Path | None, *, live: bool) -> Path | None:
     """Where measured results are: named by the user, else the folder of `gpubench run` on this machine."""
     if path is not None:
-        if not path.exists():
-            raise InputError("no-results", f"{path}: there is nothing", hint="name a result file or its folder")
+        if not os.path.exists(path):
+            raise InputError(
+                "no-results", f"--results: {path} cannot be used", why="there is no such file or folder",
+                hint="name a result file or its folder",
+            )  # fmt: skip
         return path
     if not live:
         return None
     folder = Path("results")
-    if not folder.is_dir() and not os.access(".", os.W_OK):  # then `gpubench run` writes to the user's folder
+    # Where this folder cannot be written, `gpubench run` writes to the user's.
+    if not os.path.isdir(folder) and not os.access(".", os.W_OK):
         from gpubench.store import default_results_dir
 
         folder = default_results_dir()
-    return folder if folder.is_dir() else None
+    return folder if os.path.isdir(folder) else None
 
 
 def _tell(machine: Machine) -> None:

@@ -124,7 +124,7 @@ def _files(paths: Sequence[object]) -> list[object]:
 
     found: list[object] = []
     for path in paths:
-        inside = store.newest_first([str(path)])[::-1] if Path(str(path)).is_dir() else [path]
+        inside = store.newest_first([str(path)])[::-1] if os.path.isdir(str(path)) else [path]
         if not inside:
             raise InputError(
                 "no-results", f"{path} holds no result", why="it is a folder without a result file",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -22,7 +23,7 @@ def runs(source: str | Path | None = None, results_dir: Path = RESULTS_DIR) -> I
     """
     from gpubench import store
 
-    if source is not None and not Path(source).is_dir():
+    if source is not None and not os.path.isdir(source):
         yield store.load(source)
         return
     folders = [Path(source)] if source is not None else [results_dir, store.user_data_dir() / "results"]

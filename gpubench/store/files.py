@@ -95,9 +95,12 @@ def check_folder(path: str | Path, *, option: str = "--results-dir") -> None:
     Raises UsageError; creates nothing.
     """
     folder = Path(os.path.realpath(path))
-    while not folder.exists() and folder != folder.parent:
-        folder = folder.parent
-    why, hint = _obstacle(folder / "probe.json") if folder.is_dir() else (f"{folder} is not a folder", "")
+    try:
+        while not folder.exists() and folder != folder.parent:
+            folder = folder.parent
+        why, hint = _obstacle(folder / "probe.json") if folder.is_dir() else (f"{folder} is not a folder", "")
+    except OSError as error:  # a folder above it that may not be entered, or a name that is too long
+        why, hint = error.strerror or str(error), ""
     if why:
         hint = hint or "choose another folder"
         raise UsageError("cannot-write", f"{option}: cannot write into {path}", why=why, hint=hint)

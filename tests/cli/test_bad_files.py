@@ -75,3 +75,33 @@ def test_the_newest_result_is_found(gpubench: Any, tmp_path: Path) -> None:
         path.write_bytes(GOOD)
         assert gpubench("report", "--format", "plain").returncode == ExitCode.OK
         path.unlink()
+
+
+NO_FILE_HAS_THIS = "a" * 300  # like a folder that one may not enter, it cannot even be asked for
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("report", NO_FILE_HAS_THIS),
+        ("compare", f"{NO_FILE_HAS_THIS}=base.json", "new.json"),
+        ("advise", "matmul", "--size", "64", "--from", NO_FILE_HAS_THIS),
+        ("noise", NO_FILE_HAS_THIS),
+        ("merge", NO_FILE_HAS_THIS, "-o", "all.json"),
+        ("detect", "--results", NO_FILE_HAS_THIS),
+    ],
+)
+def test_files_that_cannot_be_looked_at(gpubench: Any, arguments: tuple[str, ...]) -> None:
+    assert_refused(gpubench(*arguments), ExitCode.INPUT)
+
+
+def test_folders_that_cannot_be_looked_at(gpubench: Any) -> None:
+    ended = gpubench("report", str(FIXTURE), "--plots", NO_FILE_HAS_THIS)
+    assert_refused(ended, ExitCode.USAGE, "File name too long")
+    ended = gpubench("run", "--dry-run", "--backends", "numpy", "--results-dir", NO_FILE_HAS_THIS)
+    assert_refused(ended, ExitCode.USAGE, "File name too long")
+
+
+def test_a_configuration_that_cannot_be_looked_at_is_none(gpubench: Any) -> None:
+    ended = gpubench("report", str(FIXTURE), env={"XDG_CONFIG_HOME": f"/{NO_FILE_HAS_THIS}"})
+    assert ended.returncode == ExitCode.OK, ended.stderr
