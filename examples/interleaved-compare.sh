@@ -3,8 +3,8 @@
 #
 #   sh examples/interleaved-compare.sh BASE NEW [OPTIONS OF gpubench run]
 #
-# BASE and NEW are commands that run gpubench with the one version and with the other: two virtual environments, or
-# one command with a library or a driver switched by the environment. The first call of each creates its file; every
+# BASE and NEW are programs that run gpubench with the one version and with the other: those of two virtual
+# environments, or scripts that set what is to be compared and call the same one. The first call of each creates its file; every
 # later one adds a session with the plan of base.json, so that the options after the first round decide nothing.
 # Exit code: that of `gpubench compare` (0: no case is slower; 3: one is).
 #
@@ -18,8 +18,8 @@ shift 2
 rounds=${ROUNDS:-5} # `compare` applies no gate to fewer than five sessions a side
 
 for _ in $(seq "$rounds"); do
-  $base run --quick "$@" --append base.json --quiet --format plain >base.txt
-  $new run --quick "$@" --like base.json --append new.json --quiet --format plain >new.txt
+  "$base" run --quick "$@" --append base.json --quiet --format plain >base.txt
+  "$new" run --quick "$@" --like base.json --append new.json --quiet --format plain >new.txt
 done
 
-$new compare base.json new.json --fail-on slower,failed,missing
+"$new" compare base.json new.json --fail-on slower,failed,missing

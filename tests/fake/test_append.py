@@ -220,9 +220,11 @@ def test_sessions_that_are_added_repeat_the_fresh_timings_at_the_same_sizes(add:
 
 def test_the_example_of_a_comparison_in_turn(tmp_path: Path) -> None:
     """The recipe as it is written: five times in turn, then a comparison that may gate."""
+    program = tmp_path / "a gpubench"
+    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m gpubench "$@"\n')
+    program.chmod(0o755)
     ended = subprocess.run(
-        ["sh", str(ROOT / "examples" / "interleaved-compare.sh"), f"{sys.executable} -m gpubench",
-         f"{sys.executable} -m gpubench", *PLAN[:-5], "--min-samples", "5", "--max-samples", "5"],
+        ["sh", str(ROOT / "examples" / "interleaved-compare.sh"), str(program), str(program), *PLAN[:-5], "--min-samples", "5", "--max-samples", "5"],
         cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False,
         env={**os.environ, "PYTHONPATH": str(ROOT), "HOME": str(tmp_path), "GPUBENCH_FAKE_NOISE": "0.01"},
     )  # fmt: skip
