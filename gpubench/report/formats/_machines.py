@@ -172,7 +172,8 @@ def _history_section(found: Sequence[Side], options: RenderOptions) -> Section:
         "Time of a case from the oldest run to the newest; high is slow, a gap is a run without it. Whether a "
         "change is more than chance: gpubench compare"
     )
-    names = _names(found) if len(found) == 1 else []
+    told_above = MACHINES in options.sections and len(found) > 1
+    names = [] if told_above else _names(found)
     return Section(key=HISTORY, title="History", lines=(*names, line), tables=tuple(tables))
 
 

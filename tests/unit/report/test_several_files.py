@@ -65,6 +65,13 @@ def test_files_of_one_machine_are_a_history():
     assert "geometric mean of the changes: +300%" in text
 
 
+def test_a_history_alone_says_which_machine_a_letter_is():
+    later = of_machine({1024: 4.0}, cpu_s=2e-3, started="2026-01-03T00:00:00Z")
+    text = render([HERE, later, THERE], "plain", sections=["history"])
+    assert re.search(r"^A: Test CPU, ", text, re.M)
+    assert len(re.findall(r"^A: Test CPU, ", render([HERE, later, THERE], "plain", sections=BOTH), re.M)) == 1
+
+
 @pytest.mark.parametrize(
     ("times", "bars"),
     [
