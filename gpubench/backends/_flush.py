@@ -13,8 +13,7 @@ from gpubench.model.result import UNKNOWN_CACHE_BYTES
 class Flush:
     """Call it before the clock starts. `host_bytes`: twice the CPU's last level of cache.
 
-    Every thread writes its share, because the caches near the cores are their own. A session that does not offer to
-    flush is sent more than any cache holds.
+    Every thread writes its share, because the caches near the cores are their own.
     """
 
     def __init__(self, session: Session, host_bytes: int) -> None:
@@ -26,7 +25,7 @@ class Flush:
         self._pool = ThreadPoolExecutor(self._threads)
         self._on_device: Callable[[], None] | None = None
         if session.device.kind != "cpu":
-            self._on_device = getattr(session, "flush", None) or self._sending()
+            self._on_device = of_device(session)
 
     def __call__(self) -> None:
         """Flush both sides and wait for it."""
@@ -43,9 +42,16 @@ class Flush:
     def _write(self, start: int, size: int) -> None:
         self._host[start : start + size] += 1
 
-    def _sending(self) -> Callable[[], None]:
-        import numpy as np
 
-        zeros = np.zeros(UNKNOWN_CACHE_BYTES // 4, np.float32)
-        buffer = self._session.allocate(zeros.shape, "float32")
-        return lambda: self._session.upload(buffer, zeros)
+def of_device(session: Session) -> Callable[[], None]:
+    """What empties a device's caches: its own way, else an upload of more than any cache holds."""
+    own: Callable[[], None] | None = getattr(session, "flush", None)
+    return own or _sending(session)
+
+
+def _sending(session: Session) -> Callable[[], None]:
+    import numpy as np
+
+    zeros = np.zeros(UNKNOWN_CACHE_BYTES // 4, np.float32)
+    buffer = session.allocate(zeros.shape, "float32")
+    return lambda: session.upload(buffer, zeros)

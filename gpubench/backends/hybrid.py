@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
 from gpubench import backends
+from gpubench.backends._flush import of_device
 from gpubench.backends._split_buffers import SplitBuffer
 from gpubench.backends._split_launch import SplitLaunch, side_case
 from gpubench.backends._split_sides import Sides
@@ -41,6 +42,7 @@ class SplitSession:
         self._partials: dict[str, tuple[Array, Array]] = {}
         self._waiting: tuple[SplitLaunch, int] | None = None
         self._live = 0
+        self._empty_caches: Callable[[], None] | None = None
 
     def supports(self, op: Op, case: Case) -> BackendError | None:
         """An op that says how it is cut, in what both sides compute; tuned: the best that each side has."""
@@ -194,6 +196,13 @@ class SplitSession:
     def empty_launch(self) -> Empty:
         """The GPU's: the CPU's costs nothing."""
         return Empty(self._gpu.empty_launch())
+
+    def flush(self) -> None:
+        """Empty the GPU's caches: an upload to this session would only refer to the array."""
+        self._flush()
+        if self._empty_caches is None:
+            self._empty_caches = of_device(self._gpu)
+        self._empty_caches()
 
     def clock(self) -> float:
         """The host's clock."""

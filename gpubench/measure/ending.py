@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from gpubench.errors import ExitCode
-from gpubench.measure.stopping import kept_samples
 from gpubench.model.result import Failure, Measurement, Planned, Run
 
 
@@ -28,8 +27,9 @@ def verdict(run: Run, *, unavailable: Iterable[str] = (), check_only: bool = Fal
 
 
 def _too_few(outcome: Measurement, least: int) -> bool:
-    """Sizes at which a search only looked were never to have so many."""
+    """Sizes at which a search only looked were never to have so many. What was throttled counts: it is used where
+    too little else is left, so lack of time is not what ended the case."""
     main = [block for block in outcome.blocks if block.phase == "main"]
     if outcome.blocks and not main:
         return False
-    return sum(len(kept_samples(block)) for block in main) < least
+    return sum(len(block.wall_s) - block.warmup for block in main) < least

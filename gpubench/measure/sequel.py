@@ -90,13 +90,16 @@ def _missing(run: Run) -> set[str]:
         or (
             isinstance(outcome, Measurement)
             and _planned(outcome)
-            and all(s.session != last for s in outcome.stops)
+            and not _finished(outcome, last, run.settings.min_samples)
         )
     }
 
 
-def _finished(outcome: Measurement, session: int) -> bool:
-    return any(stop.session == session and stop.reason != OUT_OF_TIME for stop in outcome.stops)
+def _finished(outcome: Measurement, session: int, least: int) -> bool:
+    """Whether the session stopped the case with enough samples: a budget may have stopped it before."""
+    taken = sum(len(b.wall_s) - b.warmup for b in outcome.blocks if b.session == session and b.phase == "main")
+    reasons = [stop.reason for stop in outcome.stops if stop.session == session]
+    return bool(reasons) and (OUT_OF_TIME not in reasons or taken >= least)
 
 
 def _without_last(run: Run, outcome: Outcome, missing: set[str]) -> Outcome:

@@ -45,7 +45,8 @@ def _try(runtime: Runtime, seat: Seat, share: float, times: dict[float, float]) 
     prepare(runtime, trial, first=False)
     ready = trial.prepared
     found = ready.fraction if ready is not None else None
-    if found is not None and found not in times and take(runtime, trial, len(times), 0):
+    fresh = found is not None and found not in times and take(runtime, trial, len(times), 0)
+    if found is not None and fresh and trial.kept:  # the budget may end where all that was taken is throttled
         times[found] = median(trial.kept)
     seat.worker = trial.worker
     if trial.over:

@@ -15,8 +15,9 @@ from gpubench.model.machine import Machine
 from gpubench.model.result import Device, RunWarning
 from gpubench.model.result import Telemetry as Record
 
-# A reading takes milliseconds. A gauge that has not answered by then hangs in its driver and is given up.
-PATIENCE_S = 1.0
+# A reading takes milliseconds, but a driver that nobody used before takes seconds to start, and a busy machine may
+# stall. A gauge that has not answered by then hangs in its driver and is given up.
+PATIENCE_S = 5.0
 NVIDIA = 0x10DE
 
 

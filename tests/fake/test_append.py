@@ -199,6 +199,26 @@ def test_cases_that_a_budget_left_out_are_measured_later(gpubench: Any, result: 
     assert all(blocks(result()).values())
 
 
+def test_a_case_that_a_budget_cut_short_of_its_samples_is_finished(
+    made: Path, add: Any, result: Any, tmp_path: Path
+) -> None:
+    document = json.loads(made.read_text())
+    document |= {"exit_code": 124, "exit_reason": "budget"}
+    cut, *others = document["outcomes"]
+    cut["blocks"] = cut["blocks"][:1]
+    cut["blocks"][0]["wall_s"] = cut["blocks"][0]["wall_s"][: cut["blocks"][0]["warmup"] + 2]
+    cut["stops"][0]["reason"] = "budget"
+    (tmp_path / "r.json").write_text(json.dumps(document))
+    add("--append", "r.json")
+    finished = result()
+    assert (finished["exit_code"], finished["exit_reason"]) == (0, "ok")
+    found = blocks(finished)
+    assert sum(len(b["wall_s"]) - b["warmup"] for b in found[cut["id"]]) >= 5
+    assert len({b["session"] for b in found[cut["id"]]}) == 1, "its workload is measured anew, and no other"
+    n = cut["case"]["params"]["n"]
+    assert all(found[o["id"]] == o["blocks"] for o in others if o["case"]["params"]["n"] != n)
+
+
 def test_sessions_that_are_added_repeat_the_fresh_timings_at_the_same_sizes(add: Any, result: Any) -> None:
     add(
         "--devices", "fake:cpu,fake:gpu", "--ops", "add", "--regimes", "resident", "--budget", "60s",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from gpubench.errors import ExitCode
@@ -77,3 +78,11 @@ def test_the_gravest_ending_is_told(outcomes, gone, code, reason):
 
 def test_a_check_alone_needs_no_samples():
     assert verdict(run(measured(1)), check_only=True) == (ExitCode.OK, "ok")
+
+
+def test_samples_that_heat_spoilt_are_no_lack_of_time():
+    """They are used where too little else is left: the case has an estimate, and no budget was spent."""
+    whole = measured(1, main=LEAST)
+    (block,) = whole.blocks
+    hot = msgspec.structs.replace(block, discarded=dict.fromkeys(("1", "2", "3"), "throttled"))
+    assert verdict(run(msgspec.structs.replace(whole, blocks=[hot]))) == (ExitCode.OK, "ok")

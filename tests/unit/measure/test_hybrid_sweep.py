@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gpubench import kernels
 from gpubench.errors import RequiredUnavailable
-from gpubench.measure import splits, sweep, targets
+from gpubench.measure import splits, sweep, sweeping, targets
 from gpubench.measure.devices import Listing
 from gpubench.measure.plan import Scope, Series, Target, workload
 from gpubench.measure.search import Span
+from gpubench.measure.seat import Seat
 from gpubench.measure.targets import Wish
-from gpubench.model.result import Device, Selection
+from gpubench.model.case import Case
+from gpubench.model.result import Device, Selection, Settings
 
 SECONDS = st.floats(1e-9, 1e3)
 
@@ -43,6 +47,23 @@ def test_in_the_middle_all_seven_shares_are_tried() -> None:
 def test_the_fastest_split_is_kept_even_where_one_side_alone_is_faster() -> None:
     assert sweep.fastest({0.0: 1.0, 1.0: 0.1, 0.9: 0.3, 0.8: 0.2}) == 0.8
     assert sweep.fastest({0.0: 1.0, 1.0: 0.1}) is None
+
+
+def test_a_share_at_which_every_sample_is_throttled_is_left_out(monkeypatch) -> None:
+    """The time ended before any could be taken again: there is nothing to compare, and nothing breaks."""
+
+    def prepare(runtime, trial, *, first):
+        trial.prepared = SimpleNamespace(fraction=trial.fraction)
+
+    monkeypatch.setattr(sweeping, "prepare", prepare)
+    monkeypatch.setattr(sweeping, "take", lambda *_: True)
+    runtime = SimpleNamespace(settings=Settings(), out_of_budget=lambda: False)
+    whole = Case("add", "vector", {"n": 8}, "float32", "tuned", "resident", "hybrid:cupy:0")
+    times: dict[float, float] = {}
+    seat = Seat(whole, runtime.settings, device_clock=False)
+    sweeping._try(runtime, seat, 0.5, times)
+    assert times == {}
+    assert not seat.over
 
 
 def device(device_id: str, kind: str, name: str = "") -> Device:

@@ -137,6 +137,24 @@ def test_a_device_that_does_not_offer_to_flush_is_sent_more_than_any_cache_holds
     assert sent == [("buffer", 256 << 20)]
 
 
+@pytest.mark.parametrize("offers", [True, False])
+def test_a_split_flushes_its_gpu_and_keeps_no_operand_for_it(offers):
+    """What is uploaded to a split is only referred to: it would leave the GPU's caches as they were."""
+    session = backends.load("hybrid").open("hybrid:fake:gpu")
+    told = []
+    gpu = session._gpu
+    if offers:
+        gpu.flush = lambda: told.append("flush")
+    gpu.upload = lambda buffer, host: told.append(host.nbytes)
+    flush = Flush(session, 10)
+    flush()
+    flush()
+    flush.close()
+    assert told == ["flush" if offers else 256 << 20] * 2
+    assert session._live == 0, "the last operand of a workload lets go of the caller's arrays"
+    session.close()
+
+
 def test_without_a_device_clock_there_is_no_count():
     cycle = Stub(0.0, 1e-3)
     cycle.session.time = lambda launch, repeat: None
