@@ -30,20 +30,20 @@ def compare(base: Named, news: Sequence[Named], options: CompareOptions) -> Comp
     ours = side(base[1])
     _require_fitting(options, base)
     pairs, differences, parts, cases = [], [], [], []
-    fires = False
+    idle = []
     for index, (name, run) in enumerate(news):
         found = run_differences(base[1], run, index)
         _require_same_machine(found, base[0], name, options)
         pair, part, rows = _one(ours, side(run), index, found, options)
         _require_common(part, rows, (*found, *part.differences), base[0], name)
         family = [twin for twin in part.twins if twin.testable and not twin.muted]
-        fires = fires or can_fire(family, options.alpha)
+        idle += [] if can_fire(family, options.alpha) else [index]
         pairs.append(pair)
         parts.append(part)
         cases += rows
         differences += [*found, *part.differences]
     known = {row.id: row.case for row in ours.rows.values()}
-    return _summed_up(base, news, options, pairs, differences, parts, cases, fires, known)
+    return _summed_up(base, news, options, pairs, differences, parts, cases, idle, known)
 
 
 def _one(
@@ -61,13 +61,13 @@ def _one(
 
 def _summed_up(
     base: Named, news: Sequence[Named], options: CompareOptions, pairs: Sequence[Pair],
-    differences: Sequence[Difference], parts: Sequence[Paired], cases: Sequence[JudgedCase], fires: bool,
+    differences: Sequence[Difference], parts: Sequence[Paired], cases: Sequence[JudgedCase], idle: Sequence[int],
     known: Mapping[str, Case],
 ) -> Comparison:  # fmt: skip
     missing = tuple(row for part in parts for row in part.missing)
     failed = tuple(row for part in parts for row in part.failed)
     added = tuple(row for part in parts for row in part.added)
-    found = outcome.gates(options, cases, missing, failed, known=known, can_fire=fires)
+    found = outcome.gates(options, cases, missing, failed, known=known, idle=idle)
     code = outcome.ending(options, found)
     return Comparison(
         base=_side_row(base), new=tuple(_side_row(new) for new in news), alpha=options.alpha,
@@ -75,7 +75,8 @@ def _summed_up(
         differences=tuple(differences), cases=tuple(cases), missing=missing, failed=failed, added=added,
         counts=outcome.counts(cases, missing, failed, added), gates=found,
         warnings=outcome.notices(
-            options, found, cases, pairs, differences, any({*run.origins} & {*base[1].origins} for _, run in news)
+            options, found, cases, pairs, differences, any({*run.origins} & {*base[1].origins} for _, run in news),
+            idle={index: news[index][0] for index in idle},
         ),
         exit_code=code, exit_reason={3: "gate", 4: "input"}.get(code, "ok"),  # type: ignore[arg-type]
     )  # fmt: skip

@@ -27,10 +27,10 @@ def gates(
     failed: Sequence[AbsentCase],
     *,
     known: Mapping[str, Case],
-    can_fire: bool,
+    idle: Sequence[int],
 ) -> tuple[Gate, ...]:
-    """The gates asked for, each with the cases that breach it. `known` are the cases of base by id; `can_fire`: SLOWER
-    was possible at all."""
+    """The gates asked for, each with the cases that breach it. `known` are the cases of base by id; `idle` are the
+    new files in which no case could have been SLOWER."""
     heard = [row for row in cases if not row.muted]
     breaches: dict[FailOn, Callable[[], list[str]]] = {
         "slower": lambda: [row.id for row in heard if row.verdict == "SLOWER"],
@@ -46,7 +46,8 @@ def gates(
     found = []
     for name in options.gates:
         ids = tuple(dict.fromkeys(breaches[name]()))
-        impossible = name == "slower" and not can_fire
+        # What one file breached is breached; what no file breached is not passed by one that never could.
+        impossible = name == "slower" and bool(idle) and not ids
         found.append(Gate(name=name, passed=not ids and not impossible, impossible=impossible, ids=ids))
     return (*found, *min_speedup_gates(options.min_speedups, cases, [*missing, *failed], known))
 
@@ -66,15 +67,19 @@ def notices(
     pairs: Sequence[Pair],
     differences: Sequence[Difference],
     same_run: bool,
+    *,
+    idle: Mapping[int, str],
 ) -> tuple[Notice, ...]:
-    """What a reader has to know before trusting the verdicts."""
+    """What a reader has to know before trusting the verdicts. `idle` names the new files in which no case could have
+    been SLOWER."""
     rows = [row for row in cases if row.verdict != "not-comparable"]
     few = [row for row in rows if min(row.k_base, row.k_new) < MIN_SESSIONS]
     told = []
     if few:
         told.append(_few_sessions(len(few), len(rows)))
     if any(gate.impossible for gate in found):
-        told.append(_no_gate(bool(rows) and len(few) == len(rows)))
+        unjudged = [row for row in rows if row.new in idle]
+        told.append(_no_gate(bool(unjudged) and all(row in few for row in unjudged), _named(idle, pairs)))
     if not all(pair.interleaved for pair in pairs):
         told.append(
             Notice(
@@ -143,11 +148,17 @@ def _few_sessions(few: int, all_cases: int) -> Notice:
     )  # fmt: skip
 
 
-def _no_gate(for_want_of_sessions: bool) -> Notice:
+def _named(idle: Mapping[int, str], pairs: Sequence[Pair]) -> str:
+    """The idle files, where others are not."""
+    return ", ".join(idle.values()) if len(idle) < len(pairs) else ""
+
+
+def _no_gate(for_want_of_sessions: bool, idle: str) -> Notice:
     hint = f"measure both with --sessions {MIN_SESSIONS} or more" if for_want_of_sessions else (
         "compare cases that no --ignore mutes, with more sessions or a larger --alpha"
     )  # fmt: skip
+    where, what = (f" to {idle}", "it") if idle else ("", "these files")
     return Notice(
         code="no-gate", severity="warning", hint=hint,
-        message="no regression gate was applied: nothing in these files could have made it fail",
+        message=f"no regression gate was applied{where}: nothing in {what} could have made it fail",
     )  # fmt: skip

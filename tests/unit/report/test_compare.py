@@ -146,6 +146,18 @@ def test_a_gate_that_cannot_fire_never_passes_silently(options, code):
     assert found(*pair(k=3), options).exit_code == code
 
 
+def test_one_file_that_the_gate_can_judge_does_not_answer_for_another():
+    base, alike = pair()
+    _, few = pair({CASES[0].id: 3.0}, k=3)
+    result = compare(("a", base), [("b", alike), ("c", few)], CompareOptions(fail_on=("slower",)))
+    assert (result.exit_code, gate(result, "slower").impossible) == (4, True)
+    (notice,) = [notice for notice in result.warnings if notice.code == "no-gate"]
+    assert notice.message.startswith("no regression gate was applied to c: ")
+    assert "--sessions" in notice.hint
+    _, slow = pair({CASES[0].id: 1.4})
+    assert compare(("a", base), [("b", slow), ("c", few)], DEFAULT).exit_code == 3
+
+
 def test_alpha_below_the_smallest_p_makes_the_gate_impossible():
     options = CompareOptions(fail_on=("slower",), alpha=0.003)
     result = found(*pair({CASES[0].id: 3.0}), options)
