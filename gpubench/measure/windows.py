@@ -51,7 +51,12 @@ def search_samples(outcomes: Iterable[Outcome], series: Series) -> Samples:
     found: dict[int, dict[Slot, list[float]]] = {}
     for outcome in outcomes:
         case = outcome.case
-        if not isinstance(outcome, Measurement) or case.op != series.op.name or case.variant or case.shared_with:
+        if (
+            not isinstance(outcome, Measurement)
+            or case.op != series.op.name
+            or case.variant
+            or case.shared_with
+        ):
             continue  # variants and splits are no contenders: they are measured for their own sake
         if case.dtype == series.dtype and case.params == series.params(case.params["n"]):
             kept = [v for block in outcome.blocks if block.phase != "estimate" for v in kept_samples(block)]
