@@ -37,3 +37,21 @@ def test_links_between_the_documents_lead_somewhere() -> None:
         if "://" not in target and not (page.parent / target).exists()
     ]
     assert not broken
+
+
+def test_the_tree_of_the_architecture_is_the_house_as_built() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    tree = text.partition("## Tree")[2].partition("## Layers")[0]
+    words = set(re.findall(r"[a-z_]+", tree))
+    package = ROOT / "gpubench"
+    built = {
+        path.stem
+        for folder in (package, package / "measure", package / "report")
+        for path in folder.iterdir()
+        if path.suffix == ".py" or (path / "__init__.py").exists()
+    }
+    assert not built - words, "docs/architecture.md does not name them in its tree"
+    named = set(re.findall(r"^    ((?:[a-z_]+ )+) {2,}", tree.partition("  measure/")[2], re.M))
+    told = {word for names in named for word in names.split()}
+    files = {path.stem for path in package.rglob("*")}
+    assert not told - files - {"other"}, "docs/architecture.md names what is not there"
