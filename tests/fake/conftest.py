@@ -43,7 +43,7 @@ def environment(home: Path, extra: Mapping[str, str] | None = None) -> dict[str,
 def run(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Ran]:
     """`gpubench run ARGUMENTS -o r.json` in a fresh folder."""
 
-    def start(*arguments: str, env: Mapping[str, str] | None = None, timeout: float = 100) -> Ran:
+    def start(*arguments: str, env: Mapping[str, str] | None = None, timeout: float = 300) -> Ran:
         folder = tmp_path_factory.mktemp("run")
         ended = subprocess.run(
             [sys.executable, "-m", "gpubench", "run", *SHORT, *arguments, "-o", "r.json"],

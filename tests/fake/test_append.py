@@ -245,7 +245,7 @@ def test_the_example_of_a_comparison_in_turn(tmp_path: Path) -> None:
     program.chmod(0o755)
     ended = subprocess.run(
         ["sh", str(ROOT / "examples" / "interleaved-compare.sh"), str(program), str(program), *PLAN[:-5], "--min-samples", "5", "--max-samples", "5"],
-        cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False,
+        cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False,
         env={**os.environ, "PYTHONPATH": str(ROOT), "HOME": str(tmp_path), "GPUBENCH_FAKE_NOISE": "0.01"},
     )  # fmt: skip
     assert ended.returncode == 0, ended.stderr + ended.stdout

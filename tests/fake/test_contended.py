@@ -10,6 +10,7 @@ import pytest
 from gpubench import detect, kernels
 from gpubench.measure import runner
 from gpubench.measure.document import new_run
+from gpubench.measure.events import SessionAgain
 from gpubench.measure.load import Reading
 from gpubench.measure.plan import Scope, Target
 from gpubench.measure.request import Request
@@ -44,7 +45,14 @@ def measured(shares: list[float], sessions: int = 1, budget_s: float | None = No
         run=run, ops={"add": op}, scope=Scope((Target(device, ("library",)),), selection, None, settings=settings),
         began=time.monotonic(), load=lambda: next(told),
     )  # fmt: skip
-    finished = runner.run(request, lambda event: None, lambda run: None)
+    again: list[float] = []
+    finished = runner.run(
+        request,
+        lambda event: again.append(event.share) if isinstance(event, SessionAgain) else None,
+        lambda run: None,
+    )
+    assert len(again) == len(finished.sessions) - sessions, "each repeat is told"
+    assert all(share == BUSY for share in again)
     return finished, len(list(told))
 
 

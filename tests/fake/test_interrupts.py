@@ -84,7 +84,9 @@ def end(process, number):
     return process.returncode, out, err
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 143)])
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 143)]
+)
 def test_an_interrupt_saves_what_there_is(start, tmp_path, number, code):
     process, workers = under_way(start, tmp_path)
     returned, out, err = end(process, number)

@@ -28,3 +28,13 @@ def test_run_suggests_a_format_before_it_measures(gpubench):
     assert "saved" not in ran.stderr
     ran = gpubench(*RUN, "--format", "hyperfin")
     assert "did you mean 'hyperfine'?" in ran.stderr
+
+
+def test_a_column_that_no_table_turns_out_to_have_hides_no_result(gpubench):
+    ended = gpubench(
+        "run", "--ops", "add", "--sizes", "1k", "--quick", "--devices", "fake:cpu,fake:gpu", "--no-save",
+        "--format", "plain", "--columns", "nope",
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr
+    assert "warning: --columns: there is no 'nope'; all columns are shown" in ended.stderr
+    assert "Verdict" in ended.stdout
