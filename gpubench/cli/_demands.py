@@ -57,6 +57,27 @@ def require_planned(asked: Demands, request: Request) -> None:
     require_matches(asked, cases, on_cpu.__getitem__, hint)
 
 
+def require_baseline(name: str | None, request: Request) -> None:
+    """The baseline is among what is going to be measured. Raises UsageError."""
+    if name is None:
+        return
+    from gpubench.measure.request import planned
+    from gpubench.report.analysis.speedup import baseline_named
+
+    chosen = baseline_named(name)
+    on_cpu = {target.device.id: target.device.kind == "cpu" for target in request.scope.targets}
+    known = {
+        f"{case.form}@{case.device_id}": chosen(case, on_cpu.get(case.device_id, False))
+        for workload in planned(request)
+        for case in workload.cases
+    }
+    if known and not any(known.values()):
+        raise UsageError(
+            "no-such-baseline", f"--baseline {name}: nothing that is going to be measured matches",
+            why="a speedup needs a baseline that is measured too", hint=f"choose one of: {', '.join(sorted(known))}",
+        )  # fmt: skip
+
+
 def require_matches(asked: Demands, cases: Iterable[Case], on_cpu: Callable[[str], bool], hint: str) -> None:
     """A gate that looks at nothing never fails: renaming an op must not switch it off. Raises UsageError.
 

@@ -41,14 +41,28 @@ class Look(msgspec.Struct, frozen=True):
             ) from error  # fmt: skip
 
     def render(self, analyses: Sequence[Analysis], format: str) -> str:
-        """The report as text; files get neither colour nor the terminal's width, and all columns: CSV has others."""
+        """The report as text; files get neither colour nor the terminal's width, and all columns: CSV has others.
+
+        A column that no table turns out to have is told on stderr: what was measured is shown all the same.
+        """
+        if format != self.format:
+            return self._drawn(analyses, format, width=80, color=False, columns=())
+        try:
+            return self._drawn(analyses, format, width=self.width, color=self.color, columns=self.columns)
+        except UsageError as error:
+            if not self.columns:
+                raise
+            print(f"warning: {error.message}; all columns are shown", file=sys.stderr)
+            return self._drawn(analyses, format, width=self.width, color=self.color, columns=())
+
+    def _drawn(
+        self, analyses: Sequence[Analysis], format: str, *, width: int, color: bool, columns: tuple[str, ...]
+    ) -> str:
         from gpubench import report
 
-        here = format == self.format
         return report.drawn(
-            analyses, format, width=self.width if here else 80, color=self.color and here,
-            ascii_only=self.ascii_only, sections=self.sections, time_unit=self.time_unit,
-            columns=self.columns if here else (), sort=self.sort,
+            analyses, format, width=width, color=color, ascii_only=self.ascii_only, sections=self.sections,
+            time_unit=self.time_unit, columns=columns, sort=self.sort,
         )  # fmt: skip
 
 
@@ -56,7 +70,7 @@ def look(
     format: str | None, color: str, ascii_only: bool, sections: str | None, time_unit: str,
     columns: tuple[str, ...] = (), sort: str | None = None,
 ) -> Look:  # fmt: skip
-    """Raises UsageError for an unknown format, section, unit or key."""
+    """Raises UsageError for an unknown format, section, unit or key, and for columns that the format has not."""
     from gpubench import report
     from gpubench.report.analysis.order import KEYS
     from gpubench.report.formats._options import SECTIONS, TIME_UNITS
@@ -68,6 +82,7 @@ def look(
         words = [word.strip() for word in sections.split(",") if word.strip()]
         chosen = tuple(require_choice(word, SECTIONS, "--sections") for word in words)
     require_choice(time_unit, TIME_UNITS, "--time-unit")
+    report.require_columns(name, columns)
     if sort is not None:
         require_choice(sort.removeprefix("-"), KEYS, "--sort")
     return Look(

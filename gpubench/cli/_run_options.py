@@ -42,7 +42,8 @@ Dtypes = Annotated[
     typer.Option("--dtypes", metavar="LIST", help="float64 float32 float16 bfloat16, short f64 f32 f16 bf16."),
 ]
 Backends = Annotated[
-    str, typer.Option("--backends", metavar="LIST", help="auto, or numpy cupy wgpu hybrid; `cupy?` may be absent.")
+    str,
+    typer.Option("--backends", metavar="LIST", help="auto, or numpy cupy wgpu hybrid; `cupy?` may be absent."),
 ]
 Devices = Annotated[
     str | None, typer.Option("--devices", metavar="LIST", help="Device ids such as cupy:0.", show_default=False)

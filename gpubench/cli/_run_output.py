@@ -11,6 +11,7 @@ import msgspec
 
 from gpubench import store
 from gpubench.cli._ci import Ci
+from gpubench.cli.report import write_text
 from gpubench.errors import ExitCode, UsageError
 from gpubench.model.result import Run
 from gpubench.report.analysis import Analysis
@@ -85,9 +86,8 @@ def deliver(stored: Run, analyses: Sequence[Analysis], output: list[str], look: 
     for path in output:
         if not path.endswith(RESULT_SUFFIXES) and (format := look.format_of(path)) != EVENTS:
             text = told.comment(look.render(analyses, format), format)
-            Path(path).write_text(text, encoding="utf-8", newline="\n")
+            write_text(text, path)
     if look.format == "json":
         sys.stdout.write(store.dumps(stored).decode())
     elif look.format != EVENTS:
-        sys.stdout.reconfigure(encoding="utf-8")  # type: ignore[union-attr]
-        sys.stdout.write(told.comment(look.render(analyses, look.format), look.format))
+        write_text(told.comment(look.render(analyses, look.format), look.format), None)

@@ -113,7 +113,9 @@ def report(
     code = _demands.exit_code(analyses)
     told.tell_reports(
         analyses, code, paths[0],
-        markdown=lambda: reports.drawn(analyses, "markdown", sections=_listed(sections), time_unit=time_unit),
+        markdown=lambda: reports.drawn(
+            analyses, "markdown", sections=_listed(sections), time_unit=time_unit, sort=sort
+        ),
     )  # fmt: skip
     return code
 

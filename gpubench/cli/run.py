@@ -115,6 +115,7 @@ def run(
     told = _ci.ci(summary, annotations, marker, max_bytes, os.environ, formats=formats)
     request = _run_sequel.request(typed, given(ctx), append=append, like=like, began=began)
     _demands.require_planned(demands, request)
+    _demands.require_baseline(baseline, request)
     if dry_run:
         from gpubench.cli import _dry_run
 

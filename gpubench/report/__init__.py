@@ -112,10 +112,23 @@ def drawn(
 
         require_choice(sort.removeprefix("-"), KEYS, "--sort")
         analyses = [ordered(analysis, sort) for analysis in analyses]
+    require_columns(format, columns)
+    text: str = module.render(analyses, options)
+    return text
+
+
+def require_columns(format: str, columns: Sequence[str]) -> None:
+    """Raises UsageError for columns of a format that has none, and for unknown ones of CSV.
+
+    Which columns tables have, only their drawing tells.
+    """
     if columns and format not in WITH_COLUMNS:
         raise UsageError(
             "no-columns", f"--columns does not go with --format {format}", why="other programs read it as a whole",
             hint=f"take one of these formats: {', '.join(WITH_COLUMNS)}",
         )  # fmt: skip
-    text: str = module.render(analyses, options)
-    return text
+    if columns and format == "csv":
+        from gpubench.report.formats.csv_rows import COLUMNS
+
+        for name in columns:
+            require_choice(name, COLUMNS, "--columns")

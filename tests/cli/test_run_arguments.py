@@ -123,6 +123,8 @@ def test_sizes(refused: Any, sizes: str, told: str) -> None:
         ("--ops , --sizes 1k", "empty"),
         ("--ops add --sizess 1k", "did you mean '--sizes'?"),
         ("--ops add surplus", "surplus"),
+        ("--ops add --format csv --columns nope", "--columns"),
+        ("--ops add --format hyperfine --columns n", "does not go with"),
     ],
 )
 def test_everything_else(refused: Any, arguments: str, told: str) -> None:

@@ -38,3 +38,10 @@ def test_a_column_that_no_table_turns_out_to_have_hides_no_result(gpubench):
     assert ended.returncode == 0, ended.stderr
     assert "warning: --columns: there is no 'nope'; all columns are shown" in ended.stderr
     assert "Verdict" in ended.stdout
+
+
+def test_a_baseline_that_would_not_be_measured_is_refused_before_measuring(gpubench):
+    ran = gpubench(*RUN, "--baseline", "cupy:0")
+    assert ran.returncode == 2
+    assert "choose one of: library@fake:gpu" in ran.stderr
+    assert "saved" not in ran.stderr

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from gpubench import stats
 from gpubench.errors import InputError
+from gpubench.model.case import Case
 from gpubench.report.analysis.labels import gravest
 from gpubench.report.analysis.types import NO_HEADLINE, CaseResult, Speedup, SpeedupKind
 
@@ -42,17 +43,27 @@ def paired(baseline: CaseResult, case: CaseResult) -> stats.Interval | None:
     return stats.ratio_interval([(baseline.sessions[i], case.sessions[i]) for i in common])
 
 
-def _baseline_rule(cases: Sequence[CaseResult], name: str | None) -> Callable[[CaseResult], bool]:
-    if name is None:
-        return lambda row: row.device_kind == "cpu"
+def baseline_named(name: str) -> Callable[[Case, bool], bool]:
+    """Of a case, and of whether a CPU runs it: is it the baseline that `name` (DEVICE, FORM, FORM@DEVICE) means?"""
     form, at, device = name.partition("@")
     if not at:
         form, device = ("", name) if ":" in name or name not in ("library", "tuned") else (name, "")
     pattern = device if not device or ":" in device else f"{device}:*"
 
+    def chosen(case: Case, on_cpu: bool) -> bool:
+        on_device = fnmatch.fnmatchcase(case.device_id, pattern) if pattern else on_cpu
+        return on_device and form in ("", "*", case.form)
+
+    return chosen
+
+
+def _baseline_rule(cases: Sequence[CaseResult], name: str | None) -> Callable[[CaseResult], bool]:
+    if name is None:
+        return lambda row: row.device_kind == "cpu"
+    named = baseline_named(name)
+
     def chosen(row: CaseResult) -> bool:
-        on_device = fnmatch.fnmatchcase(row.case.device_id, pattern) if pattern else row.device_kind == "cpu"
-        return on_device and form in ("", "*", row.case.form)
+        return named(row.case, row.device_kind == "cpu")
 
     if not any(chosen(row) for row in cases):
         known = sorted({f"{row.case.form}@{row.case.device_id}" for row in cases})

@@ -10,7 +10,6 @@ from gpubench.report.analysis.types import Analysis, CaseResult, RoofShare, Spee
 from gpubench.report.formats._csv import Value, cell
 from gpubench.report.formats._estimated import speedup_of
 from gpubench.report.formats._options import RenderOptions
-from gpubench.suggestions import require_choice
 
 COLUMNS = (
     "run_id", "case_id", "op", "n", "dtype", "form", "regime", "calls", "device", "device_name", "outcome", "reason",
@@ -22,13 +21,11 @@ COLUMNS = (
 
 
 def render(analyses: Sequence[Analysis], options: RenderOptions) -> str:
-    """A heading and the cases of all runs. Of the options only `columns` changes it: other programs read it.
-
-    Raises UsageError for an unknown column.
-    """
+    """A heading and the cases of all runs. Of the options only `columns` changes it: other programs read it."""
     text = io.StringIO()
-    columns = [require_choice(name, COLUMNS, "--columns") for name in options.columns] or COLUMNS
-    writer = csv.DictWriter(text, columns, lineterminator="\n", restval="", extrasaction="ignore")
+    writer = csv.DictWriter(
+        text, options.columns or COLUMNS, lineterminator="\n", restval="", extrasaction="ignore"
+    )
     writer.writeheader()
     for analysis in analyses:
         names = {device.id: device.name for device in analysis.run.devices}

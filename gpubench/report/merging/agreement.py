@@ -6,9 +6,10 @@ from collections.abc import Iterable, Sequence
 
 from gpubench.errors import InputError
 from gpubench.model.result import Measurement, Run
+from gpubench.report.compare.comparability import PROTOCOL
 
-# What changes the meaning of a sample. How many are taken, and until when, does not.
-PROTOCOL = ("inputs", "seed", "cache", "warmup_s", "order", "threads")
+# A comparison asks the workers of each case for their threads; one result has one setting.
+_SETTINGS = (*PROTOCOL, "threads")
 _OF_A_CASE = ("case", "op_hash", "kernel_hash", "staging", "flops", "bytes")
 
 
@@ -17,7 +18,7 @@ def check(runs: Sequence[Run]) -> None:
     for scope in ("machine", "device", "software"):
         fields = [(run.id, getattr(run.fingerprint, scope).fields) for run in runs]
         _agree(scope, [(run_id, name, value) for run_id, found in fields for name, value in found.items()])
-    _agree("protocol", [(run.id, name, getattr(run.settings, name)) for run in runs for name in PROTOCOL])
+    _agree("protocol", [(run.id, name, getattr(run.settings, name)) for run in runs for name in _SETTINGS])
 
 
 def check_case(measured: Sequence[Measurement]) -> None:
