@@ -10,7 +10,17 @@ from typing import IO, Any
 
 from gpubench import units
 from gpubench.foreign_text import visible
-from gpubench.measure.events import BlockDone, CaseDone, CaseStarted, Event, RunDone, RunStarted, Sink, Warned
+from gpubench.measure.events import (
+    BlockDone,
+    CaseDone,
+    CaseStarted,
+    Event,
+    RunDone,
+    RunStarted,
+    SessionAgain,
+    Sink,
+    Warned,
+)
 from gpubench.model.result import Failure, Skip
 
 REDRAW_S = 0.25
@@ -50,6 +60,11 @@ def describe(event: BlockDone | CaseDone) -> str:
     return units.format_seconds(event.estimate_s) + margin
 
 
+def again(event: SessionAgain) -> str:
+    """Why a run takes longer than its sessions."""
+    return f"others took {event.share:.0%} of the CPUs: the session is measured again".replace("%", " %")
+
+
 def remaining(seconds: float | None) -> str:
     """`1:05 left`, or nothing when unknown."""
     if seconds is None:
@@ -76,10 +91,11 @@ class _Lines:
                 )
             case Warned():
                 self._say(f"warning: {visible(event.warning.message)}", whole=True)
+            case SessionAgain():
+                self._say(again(event), whole=True)
             case BlockDone() if time.monotonic() - self._spoke > HEARTBEAT_S:
-                self._say(
-                    f"... {event.id}  {describe(event)}, {event.samples} samples  {remaining(event.remaining_s)}"
-                )
+                parts = [f"{describe(event)}, {event.samples} samples", remaining(event.remaining_s)]
+                self._say("  ".join(part for part in (f"... {event.id}", *parts) if part))
 
     def _say(self, text: str, *, whole: bool = False) -> None:
         """Print one line; `whole` for a reason, whose end often is what helps."""
@@ -115,6 +131,8 @@ class Live:
                 self._live.console.print(f"{event.outcome.id}  {describe(event)}")
             case Warned():
                 self._live.console.print(f"warning: {visible(event.warning.message)}")
+            case SessionAgain():
+                self._live.console.print(again(event))
             case RunDone():
                 self._live.stop()
 

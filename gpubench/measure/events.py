@@ -60,6 +60,12 @@ class Warned(msgspec.Struct, frozen=True):
     warning: RunWarning
 
 
+class SessionAgain(msgspec.Struct, frozen=True):
+    """Others took `share` of the CPUs during a session, so that it is measured once more."""
+
+    share: float
+
+
 class RunDone(msgspec.Struct, frozen=True):
     """The run is over and saved."""
 
@@ -67,5 +73,5 @@ class RunDone(msgspec.Struct, frozen=True):
     exit_reason: str
 
 
-Event = RunStarted | CaseStarted | BlockDone | CaseDone | Warned | RunDone
+Event = RunStarted | CaseStarted | BlockDone | CaseDone | Warned | SessionAgain | RunDone
 Sink = Callable[[Event], None]

@@ -76,9 +76,12 @@ def between(before: Reading | None, after: Reading | None) -> Share:
 
 def contended(session: SessionRecord) -> bool:
     """Whether others took so much of the CPUs that the session's figures may have suffered."""
-    return any(
-        share is not None and share > BUSY_SHARE for share in (session.foreign_cpu_share, session.steal_share)
-    )
+    return taken(session) > BUSY_SHARE
+
+
+def taken(session: SessionRecord) -> float:
+    """The larger of the shares that other processes and the hypervisor took; what is unknown disturbs nothing."""
+    return max(session.foreign_cpu_share or 0.0, session.steal_share or 0.0)
 
 
 def _share(seconds: float, total_s: float) -> float:

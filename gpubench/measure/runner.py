@@ -17,7 +17,7 @@ from gpubench.measure.aim import MAIN
 from gpubench.measure.ceiling_plan import asked
 from gpubench.measure.crew import Crew, DeviceGone
 from gpubench.measure.ending import verdict
-from gpubench.measure.events import RunDone, RunStarted, Sink, Warned
+from gpubench.measure.events import RunDone, RunStarted, SessionAgain, Sink, Warned
 from gpubench.measure.hunt import Hunt, Step
 from gpubench.measure.recorder import Recorder, Save, utc_now
 from gpubench.measure.request import Request, planned, searched
@@ -156,6 +156,7 @@ class _Runner:
             while len(disturbed) <= REPEATS and self._left_s() >= longest_s:
                 self.progress.cases += self._agenda.count
                 self.progress.sessions += 1
+                self.sink(SessionAgain(load.taken(disturbed[-1])))
                 again = self._one_session(self._agenda.again)
                 if self._out_of_budget():
                     return  # it may lack cases

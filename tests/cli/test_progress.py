@@ -8,7 +8,16 @@ import re
 import pytest
 
 from gpubench.cli import _progress
-from gpubench.measure.events import BlockDone, CaseDone, CaseStarted, Event, RunDone, RunStarted, Warned
+from gpubench.measure.events import (
+    BlockDone,
+    CaseDone,
+    CaseStarted,
+    Event,
+    RunDone,
+    RunStarted,
+    SessionAgain,
+    Warned,
+)
 from gpubench.model.case import parse_case_id
 from gpubench.model.result import Failure, Outcome, RunWarning, Skip
 
@@ -56,6 +65,12 @@ def test_the_live_line_has_no_style(monkeypatch: pytest.MonkeyPatch, variable: s
     )
     assert "[red]it broke[/red] at 3.5" in " ".join(text.split())
     assert not re.search(r"\x1b\[[0-9;]*m", text)
+
+
+@pytest.mark.parametrize("stream", [io.StringIO, Terminal])
+def test_a_repeated_session_is_told_with_its_reason(stream: type[io.StringIO]) -> None:
+    told = shown(stream(), RunStarted(12, 1, None), SessionAgain(0.234), RunDone(0, "ok"))
+    assert "others took 23 % of the CPUs: the session is measured again" in told
 
 
 @pytest.mark.parametrize("kind", [Skip, Failure])
