@@ -172,7 +172,7 @@ def test_an_interrupted_run_is_finished(start: Any, gpubench: Any, tmp_path: Pat
         if line.startswith("[  5/"):
             break
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=30)
+    process.communicate(timeout=100)
     cut = result()
     assert not cut["complete"]
     assert any(outcome["type"] == "planned" for outcome in cut["outcomes"])

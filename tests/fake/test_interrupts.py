@@ -80,7 +80,7 @@ def under_way(start, folder, *arguments):
 
 def end(process, number):
     process.send_signal(number)
-    out, err = process.communicate(timeout=30)
+    out, err = process.communicate(timeout=100)
     return process.returncode, out, err
 
 
@@ -100,7 +100,7 @@ def test_an_interrupt_saves_what_there_is(start, tmp_path, number, code):
     assert "Traceback" not in err
     assert "Speedup" in out, "the report of what there is"
     assert "interrupted" in out
-    wait_for(lambda: not alive(workers), 5)
+    wait_for(lambda: not alive(workers))
     assert list((tmp_path / "tmp").iterdir()) == [], "no scratch file stays behind"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["r.json", "tmp"], "nor half a result"
 
@@ -113,11 +113,11 @@ def test_ctrl_c_reaches_the_whole_foreground_group_and_still_saves(tmp_path, sta
             break
     workers = children(process.pid)
     os.killpg(process.pid, signal.SIGINT)
-    _, err = process.communicate(timeout=30)
+    _, err = process.communicate(timeout=100)
     assert process.returncode == 130
     assert "Traceback" not in err
     assert not read(tmp_path)["complete"]
-    wait_for(lambda: not alive(workers), 5)
+    wait_for(lambda: not alive(workers))
 
 
 def test_an_interrupt_while_a_device_hangs(start, tmp_path):
@@ -127,7 +127,7 @@ def test_an_interrupt_while_a_device_hangs(start, tmp_path):
     returned, _, err = end(process, signal.SIGINT)
     assert returned == 130
     assert "Traceback" not in err
-    wait_for(lambda: not alive(workers), 5)
+    wait_for(lambda: not alive(workers))
 
 
 def test_a_run_under_nohup_outlives_the_terminal(start, tmp_path):
@@ -150,7 +150,7 @@ def test_kill_9_leaves_a_file_that_report_reads(start, tmp_path, gpubench):
     result = read(tmp_path)
     assert not result["complete"]
     assert any(o["type"] == "measurement" and o["blocks"] for o in result["outcomes"])
-    wait_for(lambda: not alive(workers), 10)
+    wait_for(lambda: not alive(workers))
     report = gpubench("report", "r.json", "--format", "markdown")
     assert report.returncode == 0, report.stderr
     assert "add" in report.stdout
@@ -165,7 +165,7 @@ def test_killing_a_worker_costs_one_case(start, tmp_path):
     )  # fmt: skip
     # The first case is done and eleven workloads are left: whatever the worker does, something of it is next.
     os.kill(max(drivers(workers)), signal.SIGKILL)
-    process.communicate(timeout=60)
+    process.communicate(timeout=100)
     result = read(tmp_path)
     assert result["complete"]
     failures = [o for o in result["outcomes"] if o["type"] == "failure"]
