@@ -47,7 +47,7 @@ def _missing(tier: str) -> str:
         cwd=Path(__file__).parents[1],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=False,
     )
     return "" if probe.returncode == 0 else (probe.stderr.strip().splitlines() or ["it crashed"])[-1]
@@ -82,7 +82,7 @@ def gpubench(tmp_path: Path, cache_folder: Path) -> Program:
         env: Mapping[str, str] | None = None,
         cwd: Path | None = None,
         input: str = "",
-        timeout: float = 60,
+        timeout: float = 300,
     ) -> subprocess.CompletedProcess[str]:
         home = tmp_path / "home"
         home.mkdir(exist_ok=True)

@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 
 def run(*command: str | Path, cwd: Path) -> str:
     ended = subprocess.run(
-        [str(part) for part in command], cwd=cwd, capture_output=True, text=True, timeout=100, check=False
+        [str(part) for part in command], cwd=cwd, capture_output=True, text=True, timeout=300, check=False
     )
     assert ended.returncode == 0, ended.stdout[-1500:] + ended.stderr[-1500:]
     return ended.stdout

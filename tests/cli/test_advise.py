@@ -173,7 +173,7 @@ def test_the_examples_of_the_page_work(gpubench: Program, tmp_path: Path) -> Non
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=False,
     )
     assert ended.returncode == 0, ended.stderr

@@ -17,7 +17,7 @@ COMPARE = "/usr/share/benchmark/compare.py"
 
 def compare(*arguments):
     command = [sys.executable, COMPARE, "--no-color", *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -30,7 +30,7 @@ def theirs(tmp_path_factory):
         "1,2",
         "true {n}",
     ]
-    subprocess.run(command, check=True, capture_output=True, timeout=60)
+    subprocess.run(command, check=True, capture_output=True, timeout=300)
     return json.loads(path.read_text())
 
 

@@ -18,7 +18,7 @@ from tests.consumers.conftest import small_run
 
 def compare(folder, *arguments):
     command = [sys.executable, "-m", "pytest_benchmark", "compare", *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=folder, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=folder, check=False)
     assert done.returncode == 0, done.stderr
     assert "Failed to load" not in done.stdout + done.stderr
     return done.stdout + done.stderr

@@ -98,7 +98,7 @@ class Runner:
         }  # fmt: skip
         ended = subprocess.run(
             ["bash", "--noprofile", "--norc", "-e", "-o", "pipefail", str(script)],
-            cwd=self.workspace, env=environ, capture_output=True, text=True, timeout=100, check=False,
+            cwd=self.workspace, env=environ, capture_output=True, text=True, timeout=300, check=False,
         )  # fmt: skip
         self.log += ended.stdout + ended.stderr
         lines = output.read_text().splitlines()

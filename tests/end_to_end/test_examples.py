@@ -19,7 +19,7 @@ def python(*arguments, cwd, **environ):
     clean |= {"XDG_DATA_HOME": str(cwd / "data"), "XDG_CONFIG_HOME": str(cwd / "config"), "HOME": str(cwd)}
     return subprocess.run(
         [sys.executable, *arguments], cwd=cwd, env={**clean, **environ}, capture_output=True, text=True,
-        check=False, timeout=110,
+        check=False, timeout=300,
     )  # fmt: skip
 
 

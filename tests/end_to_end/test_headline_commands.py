@@ -37,7 +37,7 @@ def ran(folder):
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("GPUBENCH_", "XDG_"))}
     return subprocess.run(
         [sys.executable, "-m", "gpubench", *RUN], cwd=folder, env={**kept, "HOME": str(folder), "COLUMNS": "100"},
-        capture_output=True, text=True, timeout=110, check=False,
+        capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
 
 

@@ -69,7 +69,7 @@ def test_the_report_estimates_the_gain_from_the_other_session(ran):
 def test_another_run_of_the_same_plan_keeps_the_share(ran):
     told = subprocess.run(
         [sys.executable, "-m", "gpubench", "run", *SHORT[:1], "--like", "r.json", "--sessions", "1", "-q", "-o", "like.json"],
-        cwd=ran.folder, env=environment(ran.folder), capture_output=True, text=True, timeout=100, check=False,
+        cwd=ran.folder, env=environment(ran.folder), capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
     assert told.returncode == 0, told.stderr
     outcomes = json.loads((ran.folder / "like.json").read_text())["outcomes"]

@@ -166,7 +166,7 @@ def gpubench(*arguments, cwd, blocked=()):
     )
     return subprocess.run(
         [sys.executable, "-c", code, *arguments],
-        cwd=cwd, capture_output=True, text=True, check=False, timeout=60,
+        cwd=cwd, capture_output=True, text=True, check=False, timeout=300,
         env={"HOME": str(cwd), "PATH": ""},
     )  # fmt: skip
 
