@@ -134,9 +134,15 @@ def _verdict_section(analysis: Analysis) -> Section:
     if not analysis.run.complete:
         reason = analysis.run.exit_reason
         why = f" ({reason})" if reason != "ok" else ""
-        missing = "1 case was" if counts["planned"] == 1 else f"{counts['planned']} cases were"
-        lines.append(f"The run ended early{why}: {missing} not reached.")
+        lines.append(f"The run ended early{why}: {_missed(counts['planned'])}.")
     if counts["failure"]:
         failed = "1 case" if counts["failure"] == 1 else f"{counts['failure']} cases"
         lines.append(f"Failed, with no number: {failed}; the reasons are below.")
     return Section(key="verdict", title="Verdict", lines=tuple(lines))
+
+
+def _missed(count: int) -> str:
+    """What an early end has cost: `count` cases, or sessions of cases that all have been reached."""
+    if not count:
+        return "every case was reached, but not in every session"
+    return "1 case was not reached" if count == 1 else f"{count} cases were not reached"
