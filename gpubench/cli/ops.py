@@ -29,6 +29,9 @@ _HEADER = (
     "params",
     "n is",
 )
+# What a terminal can do without, the first first, where the table is too wide for it.
+_LEFT_OUT = ("bytes (f32)", "dtypes", "FLOPs", *_BACKENDS, "inputs -> output", "default sizes")
+_LAST_COLUMN = 36  # the last column is wrapped, but not narrower than this
 _SHORT_DTYPES = {"float64": "f64", "float32": "f32", "float16": "f16", "bfloat16": "bf16"}
 _PROBE = 64  # the size at which a cost is told that no formula fits
 _BASE = 1 << 20  # sizes at which a cost is looked at to write it as a formula: this one and a few below
@@ -50,7 +53,7 @@ def ops(
         return
     rows = [_HEADER, *(_row(op) for op in found)]
     rows.append(_preset())
-    typer.echo(_markdown(rows) if format == "markdown" else _table(rows))
+    typer.echo(_markdown(rows) if format == "markdown" else _table(rows, _terminal_width()))
 
 
 def _foreign() -> list[Op]:
@@ -139,11 +142,43 @@ def _row(op: Op) -> tuple[str, ...]:
     return (op.name, op.group, shapes, _flops(op), _bytes(op), dtypes, sizes, *backends, params, op.params["n"])
 
 
-def _table(rows: list[tuple[str, ...]]) -> str:
+def _terminal_width() -> int | None:
+    """The columns of a terminal; None for a pipe or a file, which get everything."""
+    import shutil
+
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+def _table(rows: list[tuple[str, ...]], width: int | None = None) -> str:
+    """The rows below each other; inside `width` columns if it is given, with what is left out named below."""
+    import textwrap
+
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
-    )
+    kept, gone = list(range(len(widths))), list[str]()
+
+    def room() -> int:
+        """What the last column may take."""
+        return width - sum(widths[i] + 2 for i in kept[:-1]) if width else widths[-1]
+
+    for name in _LEFT_OUT:
+        if room() < min(widths[-1], _LAST_COLUMN):
+            kept.remove(_HEADER.index(name))
+            gone.append(name)
+    lines = [line for row in rows for line in _lines([row[i] for i in kept], [widths[i] for i in kept], room())]
+    if width and gone:
+        note = f"Left out in {width} columns: {', '.join(gone)}; --format markdown has them."
+        lines += ["", *textwrap.wrap(note, width)]
+    return "\n".join(lines)
+
+
+def _lines(cells: list[str], widths: list[int], room: int) -> list[str]:
+    """One row; a last cell of more than `room` characters goes on in the next line."""
+    import textwrap
+
+    first, *others = textwrap.wrap(cells[-1], max(room, 1)) or [""]
+    padded = [cell.ljust(width) for cell, width in zip(cells[:-1], widths[:-1], strict=True)]
+    indent = " " * sum(width + 2 for width in widths[:-1])
+    return ["  ".join([*padded, first]).rstrip(), *(indent + other for other in others)]
 
 
 def _markdown(rows: list[tuple[str, ...]]) -> str:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import jsonschema
 import pytest
 
+from gpubench import kernels
+from gpubench.cli import ops
 from gpubench.cli.ops import formula
 from gpubench.cli.schema import NAMES
 
@@ -91,6 +94,18 @@ def test_help_and_version_write_to_stdout_alone(gpubench: Any, arguments: tuple[
     assert ended.returncode == 0
     assert ended.stderr == ""
     assert "gpubench" in ended.stdout
+
+
+@pytest.mark.parametrize("columns", [60, 80, 120, 160, 220])
+def test_a_terminal_gets_what_fits_it_and_is_told_what_does_not(columns: int) -> None:
+    rows = [ops._HEADER, *(ops._row(kernels.load(name)) for name in ("softmax", "matmul")), ops._preset()]
+    text = ops._table(rows, columns)
+    assert all(len(line) <= columns for line in text.splitlines())
+    shown = set(re.split(r"  +", text.splitlines()[0]))
+    assert {"op", "group", "params", "n is"} <= shown
+    left_out = " ".join(text.partition("Left out in")[2].split())
+    assert all((name in shown) != (name in left_out) for name in ops._HEADER[2:9])
+    assert ops._table(rows) == ops._table(rows, 1000), "a pipe gets everything"
 
 
 def test_help_says_in_whole_sentences_what_each_command_does(gpubench: Any) -> None:
