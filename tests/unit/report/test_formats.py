@@ -97,7 +97,7 @@ def test_the_first_line_says_how_the_run_ended(reason, complete, state):
 
 def test_an_early_end_tells_what_it_cost():
     assert "ended early (interrupted): 4 cases were not reached.\n" in render([interrupted_run()], "plain")
-    reached = run_of([measured(CPU, 1e-3)], complete=False, exit_reason="interrupted")
+    reached = run_of([measured(case(), 1e-3)], complete=False, exit_reason="interrupted")
     text = " ".join(render([reached], "plain").split())
     assert "ended early (interrupted): every case was reached, but not in every session." in text
 
