@@ -186,6 +186,13 @@ def test_without_a_base_it_reports_and_its_gates_count(runner: Runner) -> None:
     assert "## gpubench report" in runner.summary.read_text(encoding="utf-8")
 
 
+def test_a_wrong_result_fails_the_job_without_a_base_too(runner: Runner) -> None:
+    words = {**SMALL, "args": "--devices fake:cpu,fake:wrong --max-time 20ms", "sessions": "1"}
+    assert runner.act(**words) == 1, runner.log
+    assert (runner.outputs["judge"]["verdict"], runner.outputs["judge"]["exit-code"]) == ("failed", "1")
+    assert "wrong-result" in runner.summary.read_text(encoding="utf-8")
+
+
 @pytest.mark.parametrize(
     ("inputs", "code", "told"),
     [

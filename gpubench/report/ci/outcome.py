@@ -59,7 +59,7 @@ def of_reports(analyses: Sequence[Analysis], exit_code: int) -> Outcome:
     broken = [row for analysis in analyses for row in analysis.cases if row.outcome == "failure"]
     near = [gate for gate in gates if gate.passed and gate.near]
     return Outcome(
-        verdict="failed" if exit_code != ExitCode.OK else "unsure" if near else "ok",
+        verdict="failed" if exit_code != ExitCode.OK or broken else "unsure" if near else "ok",
         slower=slower, faster=faster, unsure=len(headlines) - slower - faster, exit_code=exit_code,
         errors=(
             *(gate_text(gate) for gate in gates if not gate.passed),

@@ -56,8 +56,9 @@ def test_reports_in_a_few_words():
     near = of_reports(analysed([run_of(curve({64: 1.001}))], demands=demands(["matmul=1"], None)), 0)
     assert (near.verdict, near.unsure, near.errors) == ("unsure", 1, ())
     assert near.warnings[0].startswith("min-speedup matmul=1: passed, but ")
-    wrong = of_reports(analysed([run_of([measured(case(), 1e-3), failed(case(device="cupy:0"))])]), 1)
-    assert (wrong.verdict, len(wrong.errors)) == ("failed", 1)
+    for code in (1, 0):  # of `run`; of `report`, which succeeds in telling it
+        wrong = of_reports(analysed([run_of([measured(case(), 1e-3), failed(case(device="cupy:0"))])]), code)
+        assert (wrong.verdict, len(wrong.errors), wrong.exit_code) == ("failed", 1, code)
 
 
 @pytest.mark.parametrize("count", [0, 1, MOST, MOST + 1, 40])
