@@ -194,7 +194,7 @@ Output = Annotated[
         "--output",
         "-o",
         metavar="FILE",
-        help="Result (.json, .json.gz), events (.jsonl) or report (.md .csv .txt); repeatable.",
+        help="Result (.json, .json.gz), events (.jsonl) or report (.md .html .csv .txt); repeatable.",
     ),
 ]
 ResultsDir = Annotated[
@@ -227,7 +227,10 @@ ReportFormat = Annotated[
     ),
 ]
 Sections = Annotated[
-    str | None, typer.Option("--sections", metavar="LIST", help="Sections of the report.", show_default=False)
+    str | None,
+    typer.Option(
+        "--sections", metavar="LIST", help="Sections of the report; see `gpubench report`.", show_default=False
+    ),
 ]
 TimeUnit = Annotated[
     str, typer.Option("--time-unit", metavar="auto|s|ms|us|ns", help="Unit of times in tables.")

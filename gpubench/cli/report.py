@@ -50,7 +50,12 @@ def report(
     ] = None,
     sections: Annotated[
         str | None,
-        typer.Option("--sections", metavar="LIST", help="Only these sections (default: all but raw)."),
+        typer.Option(
+            "--sections",
+            metavar="LIST",
+            help="Only these of machines, history, verdict, breakeven, reuse, speedup, chart, hybrid, skipped, "
+            "anatomy, roofline, claims, warnings, environment, raw. Default: all but raw.",
+        ),
     ] = None,
     baseline: Baseline = None,
     claims: Claims = None,

@@ -13,6 +13,7 @@ from gpubench import kernels
 from gpubench.cli import ops
 from gpubench.cli.ops import formula
 from gpubench.cli.schema import NAMES
+from gpubench.report.formats._options import SECTIONS
 
 REQUIRED = {
     "copy", "add", "sub", "mul", "div", "saxpy", "dot", "chain", "sum", "max", "matmul", "transpose",
@@ -106,6 +107,11 @@ def test_a_terminal_gets_what_fits_it_and_is_told_what_does_not(columns: int) ->
     left_out = " ".join(text.partition("Left out in")[2].split())
     assert all((name in shown) != (name in left_out) for name in ops._HEADER[2:9])
     assert ops._table(rows) == ops._table(rows, 1000), "a pipe gets everything"
+
+
+def test_the_help_of_report_names_every_section(gpubench: Any) -> None:
+    told = " ".join(gpubench("report", "--help").stdout.split())
+    assert ", ".join(SECTIONS) in told
 
 
 def test_help_says_in_whole_sentences_what_each_command_does(gpubench: Any) -> None:
