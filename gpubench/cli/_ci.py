@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -117,18 +118,25 @@ def _below_limit(path: str, text: str) -> str:
     """What of `text` may be added to the summary of this step; what it has already stays."""
     from gpubench.report.ci import fitting
 
-    written = _read(path)
-    gap = "" if not written or written.endswith(b"\n") else "\n"
-    found = fitting.fitted(text, SUMMARY_BYTES - len(written) - len(gap))
+    size, ended = _written(path)
+    gap = "" if ended else "\n"
+    found = fitting.fitted(text, SUMMARY_BYTES - size - len(gap))
     if not found:
         print("warning: the summary of this step is full; the report was left out of it", file=sys.stderr)
         return ""
     return gap + found
 
 
-def _read(path: str) -> bytes:
-    with open(path, "rb") as file:
-        return file.read()
+def _written(path: str) -> tuple[int, bool]:
+    """How many bytes a summary holds, and whether they end a line. What is no regular file holds none."""
+    try:
+        if not os.path.isfile(path) or not (size := os.path.getsize(path)):
+            return 0, True
+        with open(path, "rb") as file:
+            file.seek(-1, os.SEEK_END)
+            return size, file.read() == b"\n"
+    except OSError as error:
+        raise _cannot_write(path, error) from error
 
 
 def _append(path: str, text: str) -> None:
@@ -136,7 +144,11 @@ def _append(path: str, text: str) -> None:
         with open(path, "a", encoding="utf-8", newline="\n") as file:
             file.write(text)
     except OSError as error:
-        raise GpubenchError(
-            "cannot-write", f"cannot write {path}", why=error.strerror or str(error),
-            hint="GITHUB_STEP_SUMMARY and GITHUB_OUTPUT have to name files that can be written",
-        ) from error  # fmt: skip
+        raise _cannot_write(path, error) from error
+
+
+def _cannot_write(path: str, error: OSError) -> GpubenchError:
+    return GpubenchError(
+        "cannot-write", f"cannot write {path}", why=error.strerror or str(error),
+        hint="GITHUB_STEP_SUMMARY and GITHUB_OUTPUT have to name files that can be written",
+    )  # fmt: skip

@@ -80,6 +80,20 @@ def test_the_summary_stays_below_the_limit(
         assert "**truncated**" in (folder / "summary.md").read_text(encoding="utf-8")
 
 
+def test_a_summary_may_be_a_stream_which_is_not_read(gpubench: Any, folder: Path) -> None:
+    ended = gpubench(
+        "report",
+        "r.json",
+        "--format",
+        "csv",
+        "--summary",
+        env={"GITHUB_STEP_SUMMARY": "/dev/stdout"},
+        timeout=30,
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert "## gpubench report" in ended.stdout
+
+
 def test_a_summary_without_a_runner_is_a_usage_error(gpubench: Any, folder: Path) -> None:
     for words in (("report", "r.json"), ("compare", "base.json", "new.json"), RUN):
         ended = gpubench(*words, "--summary")
