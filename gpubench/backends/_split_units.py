@@ -7,12 +7,16 @@ from gpubench.model.op import Array, Operand, Split
 # The GPU's share is rounded to a 256th of the work: tiles and vector loads come out whole, and a sweep in steps of
 # 0.05 still means what it says. A thousand elements are enough of a granule for any of them.
 _GRANULES, _LARGEST_GRANULE = 256, 1024
+# A file keeps six digits of a share: finer steps than 2^-19 would not come out of it as they went in.
+_FINEST_BITS = 19
 
 
 def granule(units: int) -> int:
     """The power of two that the GPU's share is a multiple of."""
     finest = max(1, units // _GRANULES)
-    return min(_LARGEST_GRANULE, 1 << (finest.bit_length() - 1))
+    return max(
+        min(_LARGEST_GRANULE, 1 << (finest.bit_length() - 1)), 1 << max(0, units.bit_length() - _FINEST_BITS)
+    )
 
 
 def gpu_units(units: int, fraction: float) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gpubench.backends._beside import Beside
@@ -23,7 +23,8 @@ def test_each_side_of_a_real_split_gets_something(units: int, fraction: float) -
         assert found == fraction * units
 
 
-@given(st.integers(2, 1 << 30), st.floats(0, 1))
+@given(st.integers(2, 1 << 40), st.floats(0, 1))
+@example(1_073_741_799, 0.9921875)
 def test_a_share_that_was_rounded_stays_as_it_is(units: int, fraction: float) -> None:
     """A later session gets the share from a file, with six digits."""
     found = gpu_units(units, fraction)
