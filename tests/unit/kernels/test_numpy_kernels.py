@@ -59,7 +59,8 @@ def test_every_op_has_one():
 
 @pytest.mark.parametrize("name", TUNED)
 def test_small_and_odd_sizes(name):
-    for n in (1, 3, 7, 255, 257, 1000):
+    # NumPy multiplies matrices of halves by a plain loop: 2 s at 1000.
+    for n in (1, 3, 7, 255, 257, *([] if name == "matmul" else [1000])):
         for dtype in set(HOST_DTYPES) & set(kernels.load(name).dtypes):
             check(name, n, dtype, one_after_another)
 

@@ -65,7 +65,7 @@ def test_both_halves_do_as_much(count, per_step):
         return per_step
 
     # Looking at the process collects its garbage, which takes long in one that has run all other tests.
-    with mock.patch.object(leaks, "held", lambda *_: Held(100 * MIB, 6, 12)):
+    with mock.patch.object(leaks, "held", return_value=Held(100 * MIB, 6, 12)):
         found = leaks.traced("x", count, step, 10.0, None, warmup=10)
     assert found.count >= count
     assert found.count % (2 * per_step) == 0
