@@ -1,7 +1,7 @@
-"""Write what README.md shows of real results: text blocks, and docs/images/terminal.svg. Run by `make docs`.
+"""Write what pages show of real results: text blocks, and docs/images/terminal.svg. Run by `make docs`.
 
-A block stands between `<!-- gpubench report ARGUMENTS -->` and `<!-- end -->` and is what that command prints. The
-picture is the report that a terminal of 80 columns shows, with its colours.
+A block stands between `<!-- gpubench report ARGUMENTS -->` (or `advise`) and `<!-- end -->` and is what that command
+prints. The picture is the report that a terminal of 80 columns shows, with its colours.
 """
 
 from __future__ import annotations
@@ -16,20 +16,25 @@ from gpubench import report, store
 from gpubench.selectors import selection
 
 ROOT = Path(__file__).parents[1]
-README = ROOT / "README.md"
+PAGES = (ROOT / "README.md", ROOT / "docs" / "advice.md")
 PICTURE = ROOT / "docs" / "images" / "terminal.svg"
 RESULTS = "results/intel-r-xeon-r-processor-nvidia-h200-d0f62e"
 PICTURED = f"{RESULTS}/20261120T203851Z-0fdc27ac.json"
 DEVICE = "cupy"  # one of them: the picture has to be read in seconds
 SECTIONS = ("verdict", "breakeven", "speedup", "chart")
-_BLOCK = re.compile(r"(<!-- gpubench report (?P<arguments>[^\n]*) -->\n)```\n.*?```\n<!-- end -->", re.DOTALL)
+_BLOCK = re.compile(
+    r"(<!-- gpubench (?P<command>report|advise) (?P<arguments>[^\n]*) -->\n)```\n.*?```\n<!-- end -->",
+    re.DOTALL,
+)
 # The picture must not ask anybody for a font.
 _FONT = re.compile(r"@font-face \{.*?\}\s*", re.DOTALL)
 
 
 def page(text: str) -> str:
-    """README.md with its blocks printed anew."""
-    return _BLOCK.sub(lambda found: f"{found[1]}```\n{_printed(found['arguments'])}```\n<!-- end -->", text)
+    """A page with its blocks printed anew."""
+    return _BLOCK.sub(
+        lambda found: f"{found[1]}```\n{_printed(found['command'], found['arguments'])}```\n<!-- end -->", text
+    )
 
 
 def picture() -> str:
@@ -47,8 +52,8 @@ def picture() -> str:
     return _FONT.sub("", console.export_svg(title="gpubench", unique_id="gpubench"))
 
 
-def _printed(arguments: str) -> str:
-    """What `gpubench report` prints with these arguments; files are named from the root."""
+def _printed(command: str, arguments: str) -> str:
+    """What the command prints with these arguments; files are named from the root."""
     import contextlib
     import os
 
@@ -59,11 +64,12 @@ def _printed(arguments: str) -> str:
     os.chdir(ROOT)
     try:
         with contextlib.redirect_stdout(out):
-            code = main(["report", *shlex.split(arguments), "--format", "plain"])
+            plain = ["--format", "plain"] if command == "report" else []
+            code = main([command, *shlex.split(arguments), *plain])
     finally:
         os.chdir(before)
     if code:
-        raise SystemExit(f"gpubench report {arguments}: exit {code}")
+        raise SystemExit(f"gpubench {command} {arguments}: exit {code}")
     out.flush()
     data = out.buffer
     assert isinstance(data, io.BytesIO)
@@ -71,7 +77,8 @@ def _printed(arguments: str) -> str:
 
 
 if __name__ == "__main__":
-    README.write_text(page(README.read_text(encoding="utf-8")), encoding="utf-8")
+    for file in PAGES:
+        file.write_text(page(file.read_text(encoding="utf-8")), encoding="utf-8")
     PICTURE.parent.mkdir(exist_ok=True)
     PICTURE.write_text(picture(), encoding="utf-8")
-    sys.stdout.write(f"README.md, {PICTURE.relative_to(ROOT)}\n")
+    sys.stdout.write(", ".join(str(file.relative_to(ROOT)) for file in (*PAGES, PICTURE)) + "\n")

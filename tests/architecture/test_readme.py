@@ -1,10 +1,12 @@
-"""What README.md shows is what the program prints of the result files that it names."""
+"""What README.md and docs/advice.md show is what the program prints of the result files that they name."""
 
 from __future__ import annotations
 
 import importlib.util
 import re
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).parents[2]
 
@@ -18,10 +20,11 @@ def script():
     return module
 
 
-def test_the_blocks_are_fresh():
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert len(re.findall(r"^<!-- gpubench report ", text, re.M)) >= 2
-    assert script().page(text) == text, "README.md is stale: make docs"
+@pytest.mark.parametrize(("name", "blocks"), [("README.md", 2), ("docs/advice.md", 1)])
+def test_the_blocks_are_fresh(name, blocks):
+    text = (ROOT / name).read_text(encoding="utf-8")
+    assert len(re.findall(r"^<!-- gpubench (?:report|advise) ", text, re.M)) >= blocks
+    assert script().page(text) == text, f"{name} is stale: make docs"
 
 
 def test_the_picture_is_fresh_and_asks_nobody_for_anything():
