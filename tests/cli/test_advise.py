@@ -37,7 +37,7 @@ def test_the_answer_comes_first(gpubench: Program, file: str) -> None:
     done = gpubench("advise", "matmul", "--size", "1k", "--from", file)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith(
-        "matmul float32, n = 1024, data on the host, copied at every call: cupy:0 (library)\n"
+        "matmul float32, n = 1024, data on the host, copied each call: cupy:0 (library)\n"
     )
 
 
@@ -185,3 +185,4 @@ def test_the_answer_of_the_page_is_the_real_one(gpubench: Program) -> None:
     shown = re.search(r"<!-- gpubench (.*?) -->\n```\n(.*?)```", page, re.S)
     assert shown
     assert gpubench(*shown[1].split(), cwd=ROOT).stdout == shown[2]
+    assert max(map(len, shown[2].splitlines())) <= 80

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 
 from gpubench.report.analysis.advise import Advice, Candidate
 from gpubench.report.analysis.cost_curves import Expected
 from gpubench.report.analysis.machine import machine_line
 from gpubench.report.formats import _advice_types as types
+from gpubench.report.formats._display import NARROWEST_WRAP, columns, filled, padded
 from gpubench.report.formats._document import printable, shortened, wrapped
 from gpubench.report.formats._json import json_text
 from gpubench.report.formats._numbers import ratio_text, time_interval_text, time_text
 from gpubench.report.formats._options import RenderOptions
 from gpubench.stats import Interval
 
-_WIDTH = 100
+_WIDTH = 80  # the same text for the same file, on a terminal or not
+_GAP = "  "
 _HEADER = ("device", "form", "one call", "interval", "basis")
 _RIGHT = (False, False, True, False, False)
 _MEANING = {
@@ -28,7 +31,7 @@ _MEANING = {
 def text(advice: Advice) -> str:
     """A line with the answer, the candidates, the gain and where it comes from."""
     answer = f"{advice.best.device_id} ({advice.best.form})" if advice.best else "unknown"
-    parts = [f"{_question(advice)}: {answer}", _table(advice), "\n".join(_evidence(advice))]
+    parts = [wrapped(f"{_question(advice)}: {answer}", _WIDTH), _table(advice), "\n".join(_evidence(advice))]
     return "\n\n".join(parts) + "\n"
 
 
@@ -75,7 +78,7 @@ def _question(advice: Advice) -> str:
     key = advice.key
     more = "".join(f", {name} = {value}" for name, value in key.params)
     where = "data on the device" if advice.calls is None else "data on the host"
-    copies = "" if advice.calls is None else ", copied at every call"
+    copies = "" if advice.calls is None else ", copied each call"
     if advice.calls is not None and advice.calls > 1:
         copies = f", one copy for {advice.calls} calls"
     return f"{key.op} {key.dtype}, n = {advice.n}{more}, {where}{copies}"
@@ -89,15 +92,20 @@ def _regime(advice: Advice) -> str:
 
 def _table(advice: Advice) -> str:
     rows = [_HEADER, *(_row(advice, one) for one in advice.candidates)]
-    widths = [max(len(row[i]) for row in rows) for i in range(len(_HEADER))]
+    widths = [max(columns(row[i]) for row in rows) for i in range(len(_HEADER))]
+    left = sum(widths[:-1]) + len(_GAP) * (len(widths) - 1)
+    widths[-1] = min(widths[-1], max(_WIDTH - left, NARROWEST_WRAP))
     rows.insert(1, tuple("-" * width for width in widths))
-    return "\n".join(
-        "  ".join(
-            cell.rjust(width) if right else cell.ljust(width)
-            for cell, width, right in zip(row, widths, _RIGHT, strict=True)
-        ).rstrip()
-        for row in rows
-    )
+    return "\n".join(line for row in rows for line in _lines(row, widths, " " * left))
+
+
+def _lines(row: Sequence[str], widths: Sequence[int], indent: str) -> list[str]:
+    """One row; what the last column has no room for stands below it."""
+    cells = [
+        padded(cell, width, right=right) for cell, width, right in zip(row[:-1], widths, _RIGHT, strict=False)
+    ]
+    first, *rest = filled(row[-1], widths[-1], indent="")
+    return [_GAP.join([*cells, first]).rstrip(), *(indent + line for line in rest)]
 
 
 def _row(advice: Advice, one: Candidate) -> tuple[str, ...]:

@@ -151,10 +151,10 @@ def test_no_result_names_what_there_is():
 
 def test_the_text_says_what_the_answer_rests_on():
     text = render(ask(curve(SMALL_LOSES, regime="transfer-always"), 2048), "table")
-    assert text.startswith(
-        "matmul float32, n = 2048, data on the host, copied at every call: cupy:0 (library)\n"
-    )
-    assert "interpolated between n = 1024 and 4096" in text
+    assert text.startswith("matmul float32, n = 2048, data on the host, copied each call: cupy:0 (library)\n")
+    assert max(map(len, text.splitlines())) <= 80
+    rows = [line for line in text.splitlines() if line.startswith("cupy:0")]
+    assert "interpolated between" in rows[0]
     assert "Gain: 4.0x" in text
     assert "over numpy:0 (library)" in text
     unknown = render(ask(curve(SMALL_LOSES, regime="transfer-always"), 2**30), "table")
