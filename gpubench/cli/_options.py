@@ -23,8 +23,8 @@ ShowConfig = Annotated[
 COLORS = ("auto", "always", "never")
 # As `report.FORMATS` has them, which takes longer to import than --help may.
 FORMAT_NAMES = (
-    "table, plain, markdown, json, jsonl, csv, html; for other tools gha-smaller, gha-bigger, bmf, pytest-benchmark, "
-    "hyperfine, google-benchmark, go"
+    "table, plain, markdown, json, jsonl, csv, html, svg, png; for other tools gha-smaller, gha-bigger, bmf, "
+    "pytest-benchmark, hyperfine, google-benchmark, go"
 )
 
 

@@ -1,4 +1,4 @@
-"""`--plots DIR --plot-format svg|png` of `report` and `run`: charts beside the report."""
+"""Charts as pictures, for `report` and `run`: `--plots DIR` beside the report, `--format svg|png` in its place."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gpubench.errors import GpubenchError
+from gpubench.errors import GpubenchError, UsageError
 from gpubench.suggestions import require_choice
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def check(folder: Path | None, format: str) -> None:
     from gpubench.report import plots
 
     require_choice(format, plots.FORMATS, "--plot-format")
-    plots.require_library()
+    plots.require_library("--plots")
     store.check_folder(folder, option="--plots")
 
 
@@ -54,3 +54,48 @@ def write(
             hint="free some space or choose another place",
         ) from error  # fmt: skip
     print(f"wrote {count} chart{'s' if count != 1 else ''} to {folder}", file=sys.stderr)
+
+
+def check_format(format: str, *, to_terminal: bool) -> None:
+    """Before anything is measured or read. Raises UsageError for a picture that cannot be drawn or shown here."""
+    from gpubench.report import plots
+
+    if format not in plots.FORMATS:
+        return
+    plots.require_library(f"--format {format}")
+    if to_terminal and format == "png":
+        raise UsageError(
+            "not-text", "--format png: a terminal does not show it", why="a PNG is no text",
+            hint="name a file: -o report.png",
+        )  # fmt: skip
+
+
+def is_picture(format: str) -> bool:
+    """Whether the report of this format is drawn by `write_picture`."""
+    from gpubench.report import plots
+
+    return format in plots.FORMATS
+
+
+def write_picture(
+    analyses: Sequence[Analysis],
+    format: str,
+    output: str | None,
+    sections: Sequence[str] | None,
+    time_unit: str,
+) -> None:
+    """To the file `output`, or to standard output. Raises GpubenchError."""
+    from gpubench.report import plots
+
+    content = plots.picture(analyses, format, sections=sections, time_unit=time_unit)
+    if output in (None, "-"):
+        sys.stdout.flush()
+        sys.stdout.buffer.write(content)
+        return
+    try:
+        Path(str(output)).write_bytes(content)
+    except OSError as error:
+        raise GpubenchError(
+            "cannot-write", f"cannot write {output}", why=error.strerror or str(error),
+            hint="free some space or choose another place",
+        ) from error  # fmt: skip

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from gpubench.cli import _plots
 from gpubench.cli.report import chosen_format, table_width, wants_color
 from gpubench.errors import UsageError
 from gpubench.suggestions import require_choice
@@ -36,7 +37,8 @@ class Look(msgspec.Struct, frozen=True):
         except UsageError as error:
             raise UsageError(
                 error.code, error.message,
-                why=".json and .json.gz hold the result, .jsonl the events; .md, .html, .csv and .txt a report",
+                why=".json and .json.gz hold the result, .jsonl the events;"
+                " .md, .html, .csv, .txt, .svg and .png a report",
                 hint="give the file one of these suffixes",
             ) from error  # fmt: skip
 
@@ -76,7 +78,10 @@ def look(
     from gpubench.report.formats._options import SECTIONS, TIME_UNITS
 
     terminal = sys.stdout.isatty()
-    name = require_choice(chosen_format(format, None, terminal), report.FORMATS, "--format")
+    name = require_choice(
+        chosen_format(format, None, terminal), [*report.FORMATS, *report.PICTURES], "--format"
+    )
+    _plots.check_format(name, to_terminal=terminal)
     chosen = None
     if sections is not None:
         words = [word.strip() for word in sections.split(",") if word.strip()]

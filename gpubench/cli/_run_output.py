@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from gpubench import store
+from gpubench.cli import _plots
 from gpubench.cli._ci import Ci
 from gpubench.cli.report import write_text
 from gpubench.errors import ExitCode, UsageError
@@ -39,7 +40,7 @@ def checked(output: list[str], look: Any, results_dir: Path | None, no_save: boo
     output = [path for path in output if path != "-"]
     for path in output:
         if not path.endswith(RESULT_SUFFIXES):
-            look.format_of(path)  # refuses a suffix that no format has
+            _plots.check_format(look.format_of(path), to_terminal=False)  # refuses a suffix that no format has
         store.check_writable(path)
     if not no_save and not any(path.endswith(RESULT_SUFFIXES) for path in output):
         store.check_folder(results_dir or store.default_results_dir())
@@ -85,9 +86,15 @@ def deliver(stored: Run, analyses: Sequence[Analysis], output: list[str], look: 
     """Reports to files and to stdout: `report` prints the same bytes from the file. Events were told already."""
     for path in output:
         if not path.endswith(RESULT_SUFFIXES) and (format := look.format_of(path)) != EVENTS:
-            text = told.comment(look.render(analyses, format), format)
-            write_text(text, path)
+            _report(analyses, format, path, look, told)
     if look.format == "json":
         sys.stdout.write(store.dumps(stored).decode())
     elif look.format != EVENTS:
-        write_text(told.comment(look.render(analyses, look.format), look.format), None)
+        _report(analyses, look.format, None, look, told)
+
+
+def _report(analyses: Sequence[Analysis], format: str, output: str | None, look: Any, told: Ci) -> None:
+    if _plots.is_picture(format):
+        _plots.write_picture(analyses, format, output, look.sections, look.time_unit)
+    else:
+        write_text(told.comment(look.render(analyses, format), format), output)

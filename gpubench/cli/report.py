@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _SUFFIXES = {
     ".md": "markdown", ".json": "json", ".jsonl": "jsonl", ".csv": "csv", ".html": "html",
-    ".txt": "plain",
+    ".txt": "plain", ".svg": "svg", ".png": "png",
 }  # fmt: skip
 _PLAIN_WIDTH = 80  # where no terminal says otherwise: the same bytes for the same file
 _NARROWEST, _WIDEST = 60, 120
@@ -91,7 +91,8 @@ def report(
 
     to_terminal = output in (None, "-") and sys.stdout.isatty()
     name = chosen_format(format, output, to_terminal)
-    require_choice(name, reports.FORMATS, "--format")
+    require_choice(name, [*reports.FORMATS, *reports.PICTURES], "--format")
+    _plots.check_format(name, to_terminal=to_terminal)
     keep = None
     if filter or skip:
         from gpubench import selectors
@@ -108,12 +109,15 @@ def report(
         runs, baseline=baseline, keep=keep, claims=loaded_claims(claims), demands=demands
     )
     _demands.require_measured(demands, analyses)
-    text = reports.drawn(
-        analyses, name, width=table_width(to_terminal),
-        color=wants_color(color, os.environ, terminal=to_terminal), ascii_only=ascii,
-        sections=_listed(sections), time_unit=time_unit, columns=listed(columns), sort=sort,
-    )  # fmt: skip
-    write_text(told.comment(text, name), output)
+    if _plots.is_picture(name):
+        _plots.write_picture(analyses, name, output, _listed(sections), time_unit)
+    else:
+        text = reports.drawn(
+            analyses, name, width=table_width(to_terminal),
+            color=wants_color(color, os.environ, terminal=to_terminal), ascii_only=ascii,
+            sections=_listed(sections), time_unit=time_unit, columns=listed(columns), sort=sort,
+        )  # fmt: skip
+        write_text(told.comment(text, name), output)
     _plots.write(analyses, plots, plot_format, _listed(sections), time_unit)
     code = _demands.exit_code(analyses)
     told.tell_reports(

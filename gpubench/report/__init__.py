@@ -22,6 +22,8 @@ FORMATS = {
     "go": "go_bench",
 }  # fmt: skip
 
+# What is drawn as a picture, and no text (plots.py).
+PICTURES = ("svg", "png")
 WITH_COLUMNS = ("table", "plain", "markdown", "csv")
 
 

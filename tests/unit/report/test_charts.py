@@ -10,6 +10,7 @@ from xml.etree import ElementTree
 import pytest
 
 from gpubench import report
+from gpubench.errors import InputError
 from gpubench.report import plots
 from gpubench.report.analysis import analyse
 from gpubench.report.formats._charts import drawing
@@ -158,6 +159,23 @@ def test_pictures_of_both_formats():
     assert "2-roofline-float32.svg" in twice
 
 
+def test_one_picture_holds_all_charts_below_each_other():
+    analyses = report.analysed([run_of(curve(RISING))])
+    drawn = plots.picture(analyses, "svg")
+    assert drawn == plots.picture(analyses, "svg")
+    whole = ElementTree.fromstring(drawn)
+    inner = whole.findall(f"{SVG}svg")
+    assert len(inner) == len({name.split("-")[0] for name, _ in plots.plots(analyses, "svg")})
+    tops = [float(one.get("y")) for one in inner]
+    assert tops == sorted(set(tops))
+    assert float(whole.get("height")) == tops[-1] + float(inner[-1].get("height"))
+    names = [one.get("id") for one in whole.iter() if one.get("id")]
+    assert len(names) == len(set(names)), "no chart is clipped by another's frame"
+    assert plots.picture(analyses, "png", sections=["roofline"]).startswith(b"\x89PNG")
+    with pytest.raises(InputError, match="nothing to draw"):
+        plots.picture(analyses, "svg", sections=["warnings"])
+
+
 def gpubench(*arguments, cwd, blocked=()):
     """The program, where the modules `blocked` are not installed."""
     code = (
@@ -179,6 +197,18 @@ def test_the_command_writes_pictures(tmp_path):
     assert found == ["samples-matmul-float32.svg", "speedup-matmul-float32.svg", "time-matmul-float32.svg"]
     assert done.stderr == "wrote 3 charts to pictures\n"
     assert "Speedup" in done.stdout
+
+
+def test_the_report_may_be_a_picture(tmp_path):
+    save(run_of(curve(RISING)), tmp_path / "run.json")
+    assert gpubench("report", "run.json", "-o", "all.png", cwd=tmp_path).returncode == 0
+    assert (tmp_path / "all.png").read_bytes().startswith(b"\x89PNG")
+    done = gpubench("report", "run.json", "--format", "svg", "--sections", "speedup", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    ElementTree.fromstring(done.stdout)
+    done = gpubench("report", "run.json", "--format", "png", cwd=tmp_path, blocked=["vl_convert"])
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[0] == "error: --format png: charts cannot be drawn here"
 
 
 def test_the_command_without_the_extra_says_how_to_get_it(tmp_path):
@@ -204,9 +234,22 @@ def test_unknown_picture_formats_are_refused_before_anything_happens(tmp_path, c
 
 def test_run_writes_the_page_and_the_pictures_that_report_writes(tmp_path):
     what = ["--ops", "add", "--sizes", "1k,4k", "--devices", "numpy:0", "--quick", "--min-samples", "3"]
-    where = ["-o", "page.html", "-o", "result.json", "--plots", "pictures", "--max-time", "20ms"]
+    where = [
+        "-o",
+        "page.html",
+        "-o",
+        "all.svg",
+        "-o",
+        "result.json",
+        "--plots",
+        "pictures",
+        "--max-time",
+        "20ms",
+    ]
     done = gpubench("run", *what, *where, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "wrote 4 charts to pictures" in done.stderr
     assert gpubench("report", "result.json", "-o", "again.html", cwd=tmp_path).returncode == 0
     assert (tmp_path / "again.html").read_bytes() == (tmp_path / "page.html").read_bytes()
+    drawn = gpubench("report", "result.json", "--format", "svg", cwd=tmp_path)
+    assert drawn.stdout == (tmp_path / "all.svg").read_text()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 
 import msgspec
@@ -11,6 +12,8 @@ from gpubench.report.formats._charts.types import MARKS, ROWS, Chart, Row, Serie
 
 PICTURE_WIDTH = 720
 SCALE = 2  # pixels of a PNG to a point
+_SIZE = re.compile(r'<svg[^>]* width="([0-9.]+)" height="([0-9.]+)"')
+_NAMES = re.compile(r'(\bid="|url\(#|href="#)')
 
 
 def drawn(chart: Chart, series: Series, *, dark: bool = False, title: str = "") -> Row:
@@ -61,4 +64,29 @@ def png(spec: Row) -> bytes:
     import vl_convert
 
     image: bytes = vl_convert.vegalite_to_png(spec, scale=SCALE)
+    return image
+
+
+def stacked(pictures: Sequence[str]) -> str:
+    """SVGs below each other in one. Each calls its clips clip1, clip2, ...: their names get the picture's number."""
+    widest, top, inner = 0.0, 0.0, []
+    for i, picture in enumerate(pictures):
+        found = _SIZE.search(picture)
+        assert found is not None
+        width, height = float(found[1]), float(found[2])
+        named = _NAMES.sub(rf"\g<1>p{i}-", picture)
+        inner.append(named.replace("<svg ", f'<svg x="0" y="{top:g}" ', 1))
+        widest, top = max(widest, width), top + height
+    start = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" version="1.1" width="{widest:g}" height="{top:g}"'
+        f' viewBox="0 0 {widest:g} {top:g}"><rect width="100%" height="100%" fill="#ffffff"/>'
+    )
+    return "\n".join([start, *inner, "</svg>"]) + "\n"
+
+
+def raster(picture: str) -> bytes:
+    """An SVG as PNG."""
+    import vl_convert
+
+    image: bytes = vl_convert.svg_to_png(picture, scale=SCALE)
     return image

@@ -9,19 +9,19 @@ import pytest
 from gpubench.cli._options import FORMAT_NAMES
 from gpubench.cli.report import chosen_format
 from gpubench.errors import UsageError
-from gpubench.report import FORMATS, render
+from gpubench.report import FORMATS, PICTURES, render
 from tests.unit.report.samples import full_run, tool_run
 
 ONE_RUN = ["gha-smaller", "gha-bigger", "bmf", "pytest-benchmark", "hyperfine", "google-benchmark"]
 
 
 def test_help_lists_every_format():
-    assert set(re.findall(r"[a-z-]+", FORMAT_NAMES)) - {"for", "other", "tools"} == set(FORMATS)
+    assert set(re.findall(r"[a-z-]+", FORMAT_NAMES)) - {"for", "other", "tools"} == {*FORMATS, *PICTURES}
 
 
 @pytest.mark.parametrize(
     ("file", "name"),
-    [("r.md", "markdown"), ("r.json", "json"), ("r.jsonl", "jsonl"), ("r.CSV", "csv"), ("r.html", "html"), ("r.txt", "plain")],
+    [("r.md", "markdown"), ("r.json", "json"), ("r.jsonl", "jsonl"), ("r.CSV", "csv"), ("r.html", "html"), ("r.txt", "plain"), ("r.svg", "svg"), ("r.png", "png")],
 )  # fmt: skip
 def test_a_suffix_chooses_a_format_unless_one_is_named(file, name):
     assert chosen_format(None, file, to_terminal=False) == name
