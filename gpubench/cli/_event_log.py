@@ -9,7 +9,7 @@ from typing import IO
 
 import msgspec
 
-from gpubench.errors import GpubenchError
+from gpubench.cli._writing import cannot_write
 from gpubench.measure.events import CaseDone, CaseStarted, Event, RunStarted, Sink, Warned
 from gpubench.measure.recorder import Save
 from gpubench.model.result import Measurement, Outcome, Run
@@ -109,17 +109,10 @@ class EventLog:
             except BrokenPipeError:  # whoever read standard output has gone
                 raise
             except OSError as error:
-                raise _cannot_write(stream.name, error) from error
+                raise cannot_write(stream.name, error) from error
 
     def _opened(self, path: str) -> IO[str]:
         try:
             return self._open.enter_context(open(path, "w", encoding="ascii", newline="\n"))
         except OSError as error:
-            raise _cannot_write(path, error) from error
-
-
-def _cannot_write(path: str, error: OSError) -> GpubenchError:
-    return GpubenchError(
-        "cannot-write", f"cannot write {path}", why=error.strerror or str(error),
-        hint="free some space or choose another place",
-    )  # fmt: skip
+            raise cannot_write(path, error) from error

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gpubench.errors import GpubenchError, UsageError
+from gpubench.cli._writing import cannot_write
+from gpubench.cli._writing import write as write_report
+from gpubench.errors import UsageError
 from gpubench.suggestions import require_choice
 
 if TYPE_CHECKING:
@@ -27,9 +29,9 @@ def check(folder: Path | None, format: str) -> None:
     if folder is None:
         return
     from gpubench import store
-    from gpubench.report import plots
+    from gpubench.report import PICTURES, plots
 
-    require_choice(format, plots.FORMATS, "--plot-format")
+    require_choice(format, PICTURES, "--plot-format")
     plots.require_library("--plots")
     store.check_folder(folder, option="--plots")
 
@@ -49,18 +51,15 @@ def write(
     try:
         count = plots.write(analyses, folder, format, sections=sections, time_unit=time_unit)
     except OSError as error:
-        raise GpubenchError(
-            "cannot-write", f"cannot write the charts into {folder}", why=error.strerror or str(error),
-            hint="free some space or choose another place",
-        ) from error  # fmt: skip
+        raise cannot_write(f"the charts into {folder}", error) from error
     print(f"wrote {count} chart{'s' if count != 1 else ''} to {folder}", file=sys.stderr)
 
 
 def check_format(format: str, *, to_terminal: bool) -> None:
     """Before anything is measured or read. Raises UsageError for a picture that cannot be drawn or shown here."""
-    from gpubench.report import plots
+    from gpubench.report import PICTURES, plots
 
-    if format not in plots.FORMATS:
+    if format not in PICTURES:
         return
     plots.require_library(f"--format {format}")
     if to_terminal and format == "png":
@@ -68,13 +67,6 @@ def check_format(format: str, *, to_terminal: bool) -> None:
             "not-text", "--format png: a terminal does not show it", why="a PNG is no text",
             hint="name a file: -o report.png",
         )  # fmt: skip
-
-
-def is_picture(format: str) -> bool:
-    """Whether the report of this format is drawn by `write_picture`."""
-    from gpubench.report import plots
-
-    return format in plots.FORMATS
 
 
 def write_picture(
@@ -87,15 +79,4 @@ def write_picture(
     """To the file `output`, or to standard output. Raises GpubenchError."""
     from gpubench.report import plots
 
-    content = plots.picture(analyses, format, sections=sections, time_unit=time_unit)
-    if output in (None, "-"):
-        sys.stdout.flush()
-        sys.stdout.buffer.write(content)
-        return
-    try:
-        Path(str(output)).write_bytes(content)
-    except OSError as error:
-        raise GpubenchError(
-            "cannot-write", f"cannot write {output}", why=error.strerror or str(error),
-            hint="free some space or choose another place",
-        ) from error  # fmt: skip
+    write_report(plots.picture(analyses, format, sections=sections, time_unit=time_unit), output)

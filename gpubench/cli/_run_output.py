@@ -12,9 +12,10 @@ import msgspec
 from gpubench import store
 from gpubench.cli import _plots
 from gpubench.cli._ci import Ci
-from gpubench.cli.report import write_text
+from gpubench.cli._writing import write
 from gpubench.errors import ExitCode, UsageError
 from gpubench.model.result import Run
+from gpubench.report import PICTURES
 from gpubench.report.analysis import Analysis
 from gpubench.report.analysis.gates import failed
 
@@ -94,7 +95,7 @@ def deliver(stored: Run, analyses: Sequence[Analysis], output: list[str], look: 
 
 
 def _report(analyses: Sequence[Analysis], format: str, output: str | None, look: Any, told: Ci) -> None:
-    if _plots.is_picture(format):
+    if format in PICTURES:
         _plots.write_picture(analyses, format, output, look.sections, look.time_unit)
     else:
-        write_text(told.comment(look.render(analyses, format), format), output)
+        write(told.comment(look.render(analyses, format), format), output)

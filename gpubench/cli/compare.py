@@ -11,7 +11,8 @@ import typer
 
 from gpubench.cli._ci_options import Annotations, Marker, MaxBytes, Summary
 from gpubench.cli._options import Ascii, Color
-from gpubench.cli.report import chosen_format, table_width, wants_color, write_text
+from gpubench.cli._writing import write
+from gpubench.cli.report import chosen_format, table_width, wants_color
 from gpubench.errors import ExitCode, InputError, UsageError
 from gpubench.suggestions import require_choice
 
@@ -126,7 +127,7 @@ def compare(
         threshold or [], min_speedup or [], ignore or [], [run for _, run in files]
     )
     found = comparing.compare(files[0], files[1:], options)
-    write_text(told.comment(render(found, name, look), name), output)
+    write(told.comment(render(found, name, look), name), output)
     told.tell(lambda: of_comparison(found), lambda: render(found, "markdown", plain), _path(new[-1]))
     return _ended(found)
 

@@ -12,7 +12,8 @@ import typer
 
 from gpubench.cli import _run_options as options
 from gpubench.cli._options import Ascii, Color, NoProgress, Quiet
-from gpubench.cli.report import chosen_format, table_width, wants_color, write_text
+from gpubench.cli._writing import write
+from gpubench.cli.report import chosen_format, table_width, wants_color
 from gpubench.errors import ExitCode, UsageError
 from gpubench.suggestions import require_choice
 
@@ -134,7 +135,7 @@ def noise(
         if run.exit_code in (ExitCode.INTERRUPTED, ExitCode.TERMINATED):
             return run.exit_code
     found = found_in(run, sessions)
-    write_text(render(found, name, look, allowed_share=ALLOWED_SHARE), None)
+    write(render(found, name, look, allowed_share=ALLOWED_SHARE), None)
     if output is not None:
         from gpubench.cli import _noise_file
 

@@ -14,7 +14,8 @@ from gpubench.cli import _plots
 from gpubench.cli._ci_options import Annotations, FailOn, Marker, MaxBytes, MinSpeedup, Summary
 from gpubench.cli._options import FORMAT_NAMES, Ascii, Color
 from gpubench.cli._report_options import Baseline, Claims, Columns, Sort, listed, loaded_claims
-from gpubench.errors import GpubenchError, InputError, UsageError
+from gpubench.cli._writing import write
+from gpubench.errors import InputError, UsageError
 from gpubench.suggestions import require_choice
 
 if TYPE_CHECKING:
@@ -109,7 +110,7 @@ def report(
         runs, baseline=baseline, keep=keep, claims=loaded_claims(claims), demands=demands
     )
     _demands.require_measured(demands, analyses)
-    if _plots.is_picture(name):
+    if name in reports.PICTURES:
         _plots.write_picture(analyses, name, output, _listed(sections), time_unit)
     else:
         text = reports.drawn(
@@ -117,7 +118,7 @@ def report(
             color=wants_color(color, os.environ, terminal=to_terminal), ascii_only=ascii,
             sections=_listed(sections), time_unit=time_unit, columns=listed(columns), sort=sort,
         )  # fmt: skip
-        write_text(told.comment(text, name), output)
+        write(told.comment(text, name), output)
     _plots.write(analyses, plots, plot_format, _listed(sections), time_unit)
     code = _demands.exit_code(analyses)
     told.tell_reports(
@@ -215,19 +216,3 @@ def _listed(sections: str | None) -> list[str] | None:
     if sections is None:
         return None
     return [name.strip() for name in sections.split(",") if name.strip()]
-
-
-def write_text(text: str, output: str | None) -> None:
-    """To the file `output`, or to standard output. Raises GpubenchError."""
-    if output in (None, "-"):
-        # One newline ends the text already. UTF-8 whatever the locale says.
-        sys.stdout.reconfigure(encoding="utf-8")  # type: ignore[union-attr]
-        sys.stdout.write(text)
-        return
-    try:
-        Path(str(output)).write_text(text, encoding="utf-8", newline="\n")
-    except OSError as error:
-        raise GpubenchError(
-            "cannot-write", f"cannot write {output}", why=error.strerror or str(error),
-            hint="free some space or choose another place",
-        ) from error  # fmt: skip

@@ -8,12 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpubench.errors import InputError, UsageError
-from gpubench.report import PICTURES
 
 if TYPE_CHECKING:
     from gpubench.report.analysis import Analysis
 
-FORMATS = PICTURES
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_=.]+")
 
 
@@ -34,7 +32,7 @@ def plots(
 ) -> Iterator[tuple[str, bytes]]:
     """File name and content of every chart of every series; the same bytes for the same files.
 
-    `format` is one of FORMATS. Of several runs all but the first have their number in front.
+    `format` is one of `report.PICTURES`. Of several runs all but the first have their number in front.
     """
     from gpubench.report.formats._charts import drawing
     from gpubench.report.formats._charts.charts import chart_set
@@ -52,7 +50,7 @@ def picture(
     analyses: Sequence[Analysis], format: str, *, sections: Sequence[str] | None = None, time_unit: str = "auto"
 ) -> bytes:
     """One picture: of each run the charts of the series that tells most, below each other; the same bytes for the
-    same files. `format` is one of FORMATS. Raises InputError if there is nothing to draw."""
+    same files. `format` is one of `report.PICTURES`. Raises InputError if there is nothing to draw."""
     from gpubench.report.formats._charts import drawing
     from gpubench.report.formats._charts.charts import chart_set
     from gpubench.report.formats._options import DEFAULT_SECTIONS
