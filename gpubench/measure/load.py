@@ -76,12 +76,7 @@ def between(before: Reading | None, after: Reading | None) -> Share:
 
 def contended(session: SessionRecord) -> bool:
     """Whether others took so much of the CPUs that the session's figures may have suffered."""
-    return taken(session) > BUSY_SHARE
-
-
-def taken(session: SessionRecord) -> float:
-    """The larger of the shares that other processes and the hypervisor took; what is unknown disturbs nothing."""
-    return max(session.foreign_cpu_share or 0.0, session.steal_share or 0.0)
+    return session.disturbance > BUSY_SHARE
 
 
 def _share(seconds: float, total_s: float) -> float:

@@ -95,15 +95,22 @@ class _Runner:
             self._crew.kill()
         shutil.rmtree(self._scratch, ignore_errors=True)
 
-    def _one_session(self, steps: Callable[[int, Hunt], Iterator[Step]]) -> SessionRecord:
-        """One set of fresh workers, and what they are asked for, step by step. Returns the session's record."""
+    def _one_session(
+        self, steps: Callable[[int, Hunt], Iterator[Step]], repeats: int | None = None
+    ) -> SessionRecord:
+        """One set of fresh workers, and what they are asked for, step by step. Returns the session's record.
+
+        One that `repeats` another counts for nothing yet: an interrupt or the budget may cut it short.
+        """
         before = self.request.load()
         self._begun += 1
         index = self._next_index()
         measured = [] if self.request.check_only else [t.device for t in self.request.scope.targets]
         crew = Crew(self.settings, self._scratch, self.gone, measured, self.request.run.machine)
         self._crew = crew
-        record = SessionRecord(index=index, started_at=utc_now("milliseconds"))
+        record = SessionRecord(
+            index=index, started_at=utc_now("milliseconds"), superseded=repeats is not None, repeats=repeats
+        )
         self.recorder.session(record)
         runtime = self._runtime(crew, index)
         crew.open_all(self._kinds)
@@ -152,19 +159,19 @@ class _Runner:
         if self.request.check_only:
             return
         for record in busy:
-            disturbed = [record]
-            while len(disturbed) <= REPEATS and self._left_s() >= longest_s:
+            turn = [record]
+            while len(turn) <= REPEATS and load.contended(turn[-1]) and self._left_s() >= longest_s:
                 self.progress.cases += self._agenda.count
                 self.progress.sessions += 1
-                self.sink(SessionAgain(load.taken(disturbed[-1])))
-                again = self._one_session(self._agenda.again)
+                self.sink(SessionAgain(turn[-1].disturbance))
+                again = self._one_session(self._agenda.again, repeats=record.index)
                 if self._out_of_budget():
                     return  # it may lack cases
-                if not load.contended(again):
-                    for old in disturbed:
-                        self.recorder.session(msgspec.structs.replace(old, superseded=True))
-                    break
-                disturbed.append(again)
+                turn.append(again)
+                quiet = not load.contended(again)
+                for old in turn:
+                    unused = quiet and old is not again
+                    self.recorder.session(msgspec.structs.replace(old, superseded=unused))
 
     def _left_s(self) -> float:
         if self.settings.budget_s is None:

@@ -55,18 +55,20 @@ def continued(run: Run, ops: Mapping[str, Op], scope: Scope, sessions: int | Non
     if run.complete and run.exit_reason != OUT_OF_TIME and not any(_out_of_time(o) for o in run.outcomes):
         return run, again(run, ops, scope, sessions or run.settings.sessions)
     missing = _missing(run)
-    rest = max(0, run.settings.sessions - max(len(_used(run)), 1))
+    turns = len({session.turn for session in run.sessions if not session.superseded})
+    rest = max(0, run.settings.sessions - max(turns, 1))
     run = msgspec.structs.replace(run, outcomes=[_without_last(run, o, missing) for o in run.outcomes])
     sequel = again(run, ops, scope, rest if sessions is None else sessions)
     return run, msgspec.structs.replace(
         sequel,
         missing=tuple(item for item in sequel.workloads if item.key in missing),
-        search=not run.complete and len(_used(run)) <= 1,
+        search=not run.complete and len(run.sessions) <= 1,
     )
 
 
-def _used(run: Run) -> list[int]:
-    return sorted(session.index for session in run.sessions if not session.superseded)
+def _last(run: Run) -> int:
+    """The latest session that counts."""
+    return max((session.index for session in run.sessions if not session.superseded), default=0)
 
 
 def _planned(outcome: Outcome) -> bool:
@@ -82,7 +84,7 @@ def _out_of_time(outcome: Outcome) -> bool:
 
 def _missing(run: Run) -> set[str]:
     """Workloads of the plan that the last session did not finish: it stops a case before it takes up another."""
-    last = max(_used(run), default=0)
+    last = _last(run)
     return {
         outcome.case.workload
         for outcome in run.outcomes
@@ -108,7 +110,7 @@ def _without_last(run: Run, outcome: Outcome, missing: set[str]) -> Outcome:
         return Planned(id=outcome.id, case=outcome.case)
     if not isinstance(outcome, Measurement) or outcome.case.workload not in missing:
         return outcome
-    last = max(_used(run), default=0)
+    last = _last(run)
     return msgspec.structs.replace(
         outcome,
         blocks=[block for block in outcome.blocks if block.session != last or block.phase != "main"],

@@ -127,16 +127,30 @@ class Telemetry(Record, frozen=True, kw_only=True):
 
 
 class SessionRecord(Record, frozen=True, kw_only=True):
-    """One set of fresh worker processes. A superseded session is kept and not used."""
+    """One set of fresh worker processes. A superseded session is kept and not used.
+
+    `repeats` is the index of the session in whose place it was measured, because others disturbed that one.
+    """
 
     index: int
     started_at: str
     superseded: bool = False
+    repeats: int | None = None
     foreign_cpu_share: float | None = None
     steal_share: float | None = None
     workers: list[WorkerRecord] = []
     ceilings: list[Ceiling] = []
     telemetry: list[Telemetry] = []
+
+    @property
+    def turn(self) -> int:
+        """The session of the plan that it stands for: a session and its repeats are one turn."""
+        return self.index if self.repeats is None else self.repeats
+
+    @property
+    def disturbance(self) -> float:
+        """The larger of the shares that other processes and the hypervisor took; what is unknown disturbs nothing."""
+        return max(self.foreign_cpu_share or 0.0, self.steal_share or 0.0)
 
 
 class Block(Record, frozen=True, kw_only=True):

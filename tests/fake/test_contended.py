@@ -8,9 +8,9 @@ from collections.abc import Iterator
 import pytest
 
 from gpubench import detect, kernels
-from gpubench.measure import runner
+from gpubench.measure import runner, sequel
 from gpubench.measure.document import new_run
-from gpubench.measure.events import SessionAgain
+from gpubench.measure.events import CaseStarted, Event, SessionAgain
 from gpubench.measure.load import Reading
 from gpubench.measure.plan import Scope, Target
 from gpubench.measure.request import Request
@@ -28,8 +28,8 @@ def readings(shares: list[float]) -> Iterator[Reading]:
         yield Reading(at, at, theirs, 0.0, 0.0)
 
 
-def measured(shares: list[float], sessions: int = 1, budget_s: float | None = None) -> tuple[Run, int]:
-    """A run on a machine with this load, session by session; and how many readings it did not need."""
+def request(shares: list[float], sessions: int, budget_s: float | None) -> tuple[Request, Iterator[Reading]]:
+    """One case on a machine with this load, session by session."""
     op = kernels.load("add")
     device = Device(id="fake:cpu", backend="fake", kind="cpu", name="Scripted cpu", api="fake")
     settings = Settings(
@@ -41,13 +41,19 @@ def measured(shares: list[float], sessions: int = 1, budget_s: float | None = No
         devices=[device], versions={}, label=None, tags=[], context={}, environ={},
     )  # fmt: skip
     told = readings(shares)
-    request = Request(
+    asked = Request(
         run=run, ops={"add": op}, scope=Scope((Target(device, ("library",)),), selection, None, settings=settings),
         began=time.monotonic(), load=lambda: next(told),
     )  # fmt: skip
+    return asked, told
+
+
+def measured(shares: list[float], sessions: int = 1, budget_s: float | None = None) -> tuple[Run, int]:
+    """What such a run finds; and how many readings it did not need."""
+    asked, told = request(shares, sessions, budget_s)
     again: list[float] = []
     finished = runner.run(
-        request,
+        asked,
         lambda event: again.append(event.share) if isinstance(event, SessionAgain) else None,
         lambda run: None,
     )
@@ -57,20 +63,21 @@ def measured(shares: list[float], sessions: int = 1, budget_s: float | None = No
 
 
 @pytest.mark.parametrize(
-    ("shares", "sessions", "superseded"),
+    ("shares", "sessions", "superseded", "turns"),
     [
-        ([QUIET], 1, [False]),
-        ([BUSY, QUIET], 1, [True, False]),
-        ([BUSY, BUSY, QUIET], 1, [True, True, False]),
-        ([BUSY, BUSY, BUSY], 1, [False, False, False]),
-        ([QUIET, BUSY, QUIET, QUIET], 3, [False, True, False, False]),
-        ([BUSY, BUSY, QUIET, BUSY, QUIET], 2, [True, True, False, True, False]),
+        ([QUIET], 1, [False], [0]),
+        ([BUSY, QUIET], 1, [True, False], [0, 0]),
+        ([BUSY, BUSY, QUIET], 1, [True, True, False], [0, 0, 0]),
+        ([BUSY, BUSY, BUSY], 1, [False, False, False], [0, 0, 0]),
+        ([QUIET, BUSY, QUIET, QUIET], 3, [False, True, False, False], [0, 1, 2, 1]),
+        ([BUSY, BUSY, QUIET, BUSY, QUIET], 2, [True, True, False, True, False], [0, 1, 0, 1, 1]),
     ],
 )
-def test_a_quiet_repeat_stands_in_for_what_was_disturbed(shares, sessions, superseded):
+def test_a_quiet_repeat_stands_in_for_what_was_disturbed(shares, sessions, superseded, turns):
     run, unused = measured(shares, sessions)
     assert unused == 0, "at most two repeats of each, and none of a quiet one"
     assert [session.superseded for session in run.sessions] == superseded
+    assert [session.turn for session in run.sessions] == turns, "each repeat says which session it repeats"
     assert [session.foreign_cpu_share for session in run.sessions] == shares
     assert [session.index for session in run.sessions] == list(range(len(shares)))
     (outcome,) = run.outcomes
@@ -81,3 +88,17 @@ def test_a_repeat_has_to_fit_the_budget():
     run, unused = measured([BUSY, QUIET], budget_s=0.001)
     assert unused == 2
     assert len(run.sessions) == 1
+
+
+def test_a_repeat_that_an_interrupt_cuts_short_counts_for_nothing(monkeypatch):
+    monkeypatch.setattr(runner, "_hold_signals", lambda: None)  # they are the test's
+    asked, _ = request([BUSY, BUSY], 1, None)
+
+    def interrupt(event: Event) -> None:
+        if isinstance(event, CaseStarted) and event.session == 1:
+            raise KeyboardInterrupt
+
+    run = runner.run(asked, interrupt, lambda run: None)
+    assert (run.complete, [session.superseded for session in run.sessions]) == (False, [False, True])
+    _, rest = sequel.continued(run, asked.ops, asked.scope, None)
+    assert (rest.count, rest.missing, rest.search) == (0, (), False), "the file has all that it was to have"

@@ -8,7 +8,7 @@ from gpubench.errors import InputError
 from gpubench.model.case import Case
 from gpubench.model.result import Run
 from gpubench.report.analysis.machine import machine_line
-from gpubench.report.analysis.samples import used_sessions
+from gpubench.report.analysis.turns import observations
 from gpubench.report.compare import gates as outcome
 from gpubench.report.compare.comparability import IDENTITY, interleaved, print_differences, run_differences
 from gpubench.report.compare.judge import can_fire, correction_of, judged
@@ -90,10 +90,9 @@ def _correction(pairs: Iterable[Pair]) -> Correction | None:
 
 def _side_row(named: Named) -> SideRow:
     name, run = named
-    allowed = used_sessions(run)
     return SideRow(
         source=name, run_id=run.id, label=run.label, started_at=run.started_at, machine=machine_line(run),
-        sessions=run.settings.sessions if allowed is None else len(allowed),
+        sessions=len(observations(run)) if run.sessions else run.settings.sessions,
     )  # fmt: skip
 
 

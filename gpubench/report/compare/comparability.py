@@ -7,7 +7,7 @@ from datetime import datetime
 
 from gpubench.model.result import Fingerprint, Fingerprints, Measurement, Run
 from gpubench.report.analysis.labels import workers
-from gpubench.report.analysis.samples import used_sessions
+from gpubench.report.analysis.turns import observations
 from gpubench.report.compare.types import Difference, Scope
 
 # What changes the meaning of a sample. How many are taken, and until when, does not.
@@ -60,7 +60,7 @@ def case_differences(
 
 
 def interleaved(base: Run, new: Run) -> bool:
-    """Whether the used sessions took turns: never more than two of one side in a row."""
+    """Whether the sides took turns: never more than two of one side in a row, a session and its repeats being one."""
     try:
         order = sorted((datetime.fromisoformat(start), side) for side, start in _starts(base, new))
     except (ValueError, TypeError):  # times that cannot be read or ordered prove nothing
@@ -77,7 +77,7 @@ def _starts(base: Run, new: Run) -> list[tuple[int, str]]:
         (side, session.started_at)
         for side, run in enumerate((base, new))
         for session in run.sessions
-        if session.index in (used_sessions(run) or ())
+        if session.index in observations(run)
     ]
 
 

@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterable, Sequence
 import msgspec
 
 from gpubench import stats
-from gpubench.report.analysis.types import CaseResult
+from gpubench.report.analysis.labels import GRAVITY
+from gpubench.report.analysis.types import CaseResult, Label
 from gpubench.report.compare.max_t import MAX_RELABELLINGS, max_t
 from gpubench.report.compare.types import Correction, JudgedCase, VerdictWord
 
@@ -40,6 +41,11 @@ class Twin(msgspec.Struct, frozen=True, kw_only=True):
         """Whether both sides have the sessions that a verdict takes."""
         return min(len(self.base_low), len(self.new_low)) >= MIN_SESSIONS
 
+    @property
+    def throttled(self) -> bool:
+        """Whether a device was slowed down on one side: then nothing is said, whatever the samples are."""
+        return "throttled" in labels(self.base, self.new)
+
 
 class _Tested(msgspec.Struct, frozen=True, kw_only=True):
     """What the tests say about one case. p-values: (that it is slower, that it is faster)."""
@@ -62,6 +68,11 @@ def fewest_samples(*rows: CaseResult) -> int:
     return min(len(samples) for row in rows for samples in row.sessions.values())
 
 
+def labels(*rows: CaseResult) -> tuple[Label, ...]:
+    """What holds of any of these, the gravest first: a label of its own hides none of the others."""
+    return tuple(label for label in GRAVITY if any(label in row.findings for row in rows))
+
+
 def correction_of(family: Sequence[Twin], alpha: float) -> Correction | None:
     """How p-values are adjusted over the family: by its size and its sessions alone; None if it is empty."""
     if not family:
@@ -71,7 +82,9 @@ def correction_of(family: Sequence[Twin], alpha: float) -> Correction | None:
 
 def can_fire(family: Sequence[Twin], alpha: float) -> bool:
     """Whether any samples at all could have made one of these cases SLOWER."""
-    return any(_least_p(twin) <= alpha for twin in family)
+    joint = correction_of(family, alpha) == "max-t"
+    factor = len(_groups(family)) if joint else 1
+    return any(factor * _least_p(twin, joint=joint) <= alpha for twin in family if not twin.throttled)
 
 
 def judged(twins: Sequence[Twin], alpha: float, new: int) -> tuple[JudgedCase, ...]:
@@ -88,8 +101,18 @@ def _coarsest(family: Iterable[Twin]) -> float:
     return max(stats.smallest_p(len(twin.base_low), len(twin.new_low)) for twin in family)
 
 
-def _least_p(twin: Twin) -> float:
-    return max(stats.smallest_p(len(twin.base_low), len(twin.new_low)), 1 / (MAX_RELABELLINGS + 1))
+def _least_p(twin: Twin, *, joint: bool) -> float:
+    """The smallest p of any samples; `joint`: as a share of the relabellings, of which not all may be drawn."""
+    exact = stats.smallest_p(len(twin.base_low), len(twin.new_low))
+    return max(exact, 1 / (MAX_RELABELLINGS + 1)) if joint else exact
+
+
+def _groups(family: Iterable[Twin]) -> list[list[Twin]]:
+    """Sessions are relabelled as a whole, so a case that missed some of them is in a family of its own kind."""
+    found: dict[tuple[frozenset[int], frozenset[int]], list[Twin]] = {}
+    for twin in sorted(family, key=lambda twin: twin.base.id):
+        found.setdefault((frozenset(twin.base_low), frozenset(twin.new_low)), []).append(twin)
+    return list(found.values())
 
 
 def _adjusted(family: Sequence[Twin], correction: Correction | None) -> dict[str, tuple[float, float]]:
@@ -98,12 +121,8 @@ def _adjusted(family: Sequence[Twin], correction: Correction | None) -> dict[str
         slower = stats.benjamini_hochberg([p for p, _ in raw])
         faster = stats.benjamini_hochberg([p for _, p in raw])
         return {twin.base.id: p for twin, p in zip(family, zip(slower, faster, strict=True), strict=True)}
-    # Sessions are relabelled as a whole, so a case that missed some of them is in a family of its own kind.
-    groups: dict[tuple[frozenset[int], frozenset[int]], list[Twin]] = {}
-    for twin in sorted(family, key=lambda twin: twin.base.id):
-        groups.setdefault((frozenset(twin.base_low), frozenset(twin.new_low)), []).append(twin)
-    found = {}
-    for group in groups.values():
+    groups, found = _groups(family), {}
+    for group in groups:
         joint = max_t([_logs(twin.base_low) for twin in group], [_logs(twin.new_low) for twin in group])
         for twin, (slower_p, faster_p) in zip(group, joint, strict=True):
             found[twin.base.id] = (min(1.0, slower_p * len(groups)), min(1.0, faster_p * len(groups)))
@@ -134,7 +153,7 @@ def _judge(twin: Twin, tested: _Tested | None, alpha: float, new: int) -> Judged
         new=new, id=twin.base.id, verdict="UNSURE", reason="few-sessions", muted=twin.muted,
         base_s=twin.base.time.estimate, new_s=twin.new.time.estimate, threshold=twin.threshold,
         k_base=len(twin.base_low), k_new=len(twin.new_low), sessions_needed=MIN_SESSIONS,
-        labels=tuple(dict.fromkeys(side.label for side in (twin.base, twin.new) if side.label != "ok")),
+        labels=labels(twin.base, twin.new),
     )  # fmt: skip
     if tested is None:
         low, ratio, high = stats.shift_ratio(list(twin.base_low.values()), list(twin.new_low.values()))
@@ -150,7 +169,7 @@ def _judge(twin: Twin, tested: _Tested | None, alpha: float, new: int) -> Judged
 
 def _verdict(twin: Twin, tested: _Tested, alpha: float) -> tuple[VerdictWord, str | None]:
     """The word, and for UNSURE its reason."""
-    if "throttled" in (twin.base.label, twin.new.label):
+    if twin.throttled:
         return "UNSURE", "throttled"
     limit = 1 + twin.threshold
     adjusted = tested.p if tested.adjusted is None else tested.adjusted

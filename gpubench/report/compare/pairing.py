@@ -11,6 +11,7 @@ from gpubench import stats
 from gpubench.model.result import Measurement, Run
 from gpubench.report.analysis.estimate import case_results
 from gpubench.report.analysis.samples import in_plan, main_blocks
+from gpubench.report.analysis.turns import observations
 from gpubench.report.analysis.types import CaseResult
 from gpubench.report.compare.comparability import case_differences
 from gpubench.report.compare.judge import Twin, fewest_samples, low_ends
@@ -41,10 +42,17 @@ class Side(msgspec.Struct, frozen=True):
 
 
 def side(run: Run) -> Side:
-    """What a comparison needs of one run: the cases of its plan, which every session measures."""
+    """What a comparison needs of one run: the cases of its plan, which every session measures, and of each turn the
+    session that stands for it."""
     measurements = {outcome.id: outcome for outcome in run.outcomes if isinstance(outcome, Measurement)}
     looked = {case_id for case_id, outcome in measurements.items() if outcome.blocks and not in_plan(outcome)}
-    return Side(run, {row.id: row for row in case_results(run) if row.id not in looked}, measurements)
+    rows = [_by_turn(run, row) for row in case_results(run) if row.id not in looked]
+    return Side(run, {row.id: row for row in rows}, measurements)
+
+
+def _by_turn(run: Run, row: CaseResult) -> CaseResult:
+    chosen = observations(run, row.sessions)
+    return msgspec.structs.replace(row, sessions={session: row.sessions[session] for session in chosen})
 
 
 def paired(
@@ -57,11 +65,11 @@ def paired(
     missing: list[AbsentCase] = []
     failed: list[AbsentCase] = []
     for case_id, row in ours.items():
-        if row.time is None:
+        if not row.sessions:
             continue
         other = theirs.get(case_id)
         muted = options.muted(row.case)
-        if other is None or other.time is None:
+        if other is None or not other.sessions:
             place = failed if other is not None and other.outcome == "failure" else missing
             place.append(_absent(case_id, other, index, muted))
             continue
@@ -77,7 +85,7 @@ def paired(
     added = [
         _absent(case_id, ours.get(case_id), index, options.muted(row.case))
         for case_id, row in theirs.items()
-        if row.time is not None and (case_id not in ours or ours[case_id].time is None)
+        if row.sessions and (case_id not in ours or not ours[case_id].sessions)
     ]
     return Paired(
         twins=tuple(twins), refused=tuple(refused), missing=tuple(missing), failed=tuple(failed),
@@ -101,12 +109,15 @@ def _implausible(row: CaseResult, other: CaseResult) -> bool:
 
 
 def _refused(row: CaseResult, other: CaseResult, index: int, reason: str, muted: bool) -> JudgedCase:
-    assert row.time is not None
-    assert other.time is not None
     return JudgedCase(
-        new=index, id=row.id, verdict="not-comparable", reason=reason, base_s=row.time.estimate,
-        new_s=other.time.estimate, k_base=len(row.sessions), k_new=len(other.sessions), muted=muted,
+        new=index, id=row.id, verdict="not-comparable", reason=reason, base_s=_seconds(row), new_s=_seconds(other),
+        k_base=len(row.sessions), k_new=len(other.sessions), muted=muted,
     )  # fmt: skip
+
+
+def _seconds(row: CaseResult) -> float:
+    """What its samples say, whether that can be true or not."""
+    return stats.run_interval(list(row.sessions.values())).estimate
 
 
 def _twin(base: Side, new: Side, row: CaseResult, other: CaseResult, threshold: float, muted: bool) -> Twin:

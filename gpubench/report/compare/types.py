@@ -26,7 +26,9 @@ class Row(msgspec.Struct, frozen=True):
 
 
 class SideRow(Row, frozen=True, kw_only=True):
-    """One result file. `source` is the name that the user gave it, without its folders."""
+    """One result file. `source` is the name that the user gave it, without its folders. `sessions` are those that
+    count as one observation each: a session that was disturbed and its repeats are one.
+    """
 
     source: str
     run_id: str
@@ -48,7 +50,8 @@ class Difference(Row, frozen=True, kw_only=True):
 
 
 class Pair(Row, frozen=True, kw_only=True):
-    """How one new file stands to the base. `interleaved`: never more than two sessions of one side in a row.
+    """How one new file stands to the base. `interleaved`: never more than two sessions of one side in a row, where a
+    session and its repeats are one.
 
     `correction` is what the p-values of its `family` of cases were adjusted by; null: nothing was tested.
     """

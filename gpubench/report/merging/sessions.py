@@ -76,14 +76,22 @@ def refuse_twice(runs: Sequence[Run]) -> None:
 def _numbered(runs: Sequence[Run]) -> tuple[list[SessionRecord], Numbering]:
     """The sessions by their start, and the new number of each session of each run."""
     told = [
-        (session.started_at, msgspec.json.encode(msgspec.structs.replace(session, index=0)), i, session)
+        (session.started_at, _unnumbered(session), i, session)
         for i, run in enumerate(runs)
         for session in _sessions(run)
     ]
     told.sort(key=lambda row: row[:3])
     numbering = {(i, session.index): number for number, (_, _, i, session) in enumerate(told)}
-    records = [msgspec.structs.replace(row[3], index=number) for number, row in enumerate(told)]
-    return records, numbering
+    return [_renumbered(session, i, numbering) for _, _, i, session in told], numbering
+
+
+def _unnumbered(session: SessionRecord) -> bytes:
+    return msgspec.json.encode(msgspec.structs.replace(session, index=0, repeats=None))
+
+
+def _renumbered(session: SessionRecord, i: int, numbering: Numbering) -> SessionRecord:
+    repeats = None if session.repeats is None else numbering.get((i, session.repeats))
+    return msgspec.structs.replace(session, index=numbering[i, session.index], repeats=repeats)
 
 
 def _sessions(run: Run) -> list[SessionRecord]:

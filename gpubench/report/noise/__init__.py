@@ -9,7 +9,7 @@ from gpubench import stats
 from gpubench.errors import InputError
 from gpubench.model.result import Run
 from gpubench.report.analysis.machine import machine_line
-from gpubench.report.analysis.samples import used_sessions
+from gpubench.report.analysis.turns import observations
 from gpubench.report.analysis.types import CaseResult
 from gpubench.report.compare.judge import Twin, fewest_samples, judged, low_ends
 from gpubench.report.compare.options import INTERLEAVED
@@ -66,19 +66,19 @@ def noise(run: Run, sessions: int = SESSIONS, alpha: float = stats.ALPHA) -> Noi
         run_id=run.id, machine=machine_line(run), fingerprint=run.fingerprint, sessions=sessions, alpha=alpha,
         labellings=len(views), false_alarm_share=_alarms(views, {}),
         raised_alarm_share=_alarms(views, {row.id: row.threshold for row in rows}), cases=rows,
-        left_out=tuple(name for name, row in ours.rows.items() if row.time is not None and name not in seen),
+        left_out=tuple(name for name, row in ours.rows.items() if row.sessions and name not in seen),
     )  # fmt: skip
 
 
 def _in_time(run: Run) -> list[int]:
-    """The used sessions, oldest first."""
-    allowed = used_sessions(run) or ()
-    used = [session for session in run.sessions if session.index in allowed]
+    """One session of each turn, oldest first."""
+    chosen = observations(run)
+    used = [session for session in run.sessions if session.index in chosen]
     return [session.index for session in sorted(used, key=lambda one: (one.started_at, one.index))]
 
 
 def _cases(ours: Side) -> list[_Case]:
-    rows = [row for row in ours.rows.values() if row.time is not None and row.label != "implausible"]
+    rows = [row for row in ours.rows.values() if row.time is not None]
     found = []
     for row in rows:
         low = low_ends(row, fewest_samples(row))

@@ -56,3 +56,21 @@ def on_machine(run: Run, **fields: str) -> Run:
     """The run with these fields in the fingerprint of its machine."""
     prints = msgspec.structs.replace(run.fingerprint, machine=Fingerprint(hash="1" * 12, fields=fields))
     return msgspec.structs.replace(run, fingerprint=prints)
+
+
+def busy_turns(what: Case, turns: Sequence[Sequence[float]], *, second: int = 0, load: float = 0.5) -> Run:
+    """A run of one case in which every session was measured again at once, never quietly: `turns[i]` are the times of
+    session i and of its repeats; each of these was a bit less disturbed than the one before."""
+    times = [seconds for turn in turns for seconds in turn]
+    run = a_run([timed(what, times)], len(times), second=second)
+    records, number = [], 0
+    for i, turn in enumerate(turns):
+        for again in range(len(turn)):
+            records.append(
+                msgspec.structs.replace(
+                    run.sessions[number], repeats=number - again if again else None,
+                    foreign_cpu_share=load - 0.1 * again, started_at=f"2026-01-02T03:{2 * i + second:02}:{again:02}Z",
+                )
+            )  # fmt: skip
+            number += 1
+    return msgspec.structs.replace(run, sessions=records)

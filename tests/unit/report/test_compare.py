@@ -19,7 +19,7 @@ from gpubench.report.compare.render import render
 from gpubench.report.formats._options import RenderOptions
 from gpubench.selectors import selector
 from tests.unit.report.builders import QUIET, case, failed, measured, skipped
-from tests.unit.report.sides import CASES, a_run, on_machine, pair, timed
+from tests.unit.report.sides import CASES, a_run, busy_turns, on_machine, pair, timed
 
 DEFAULT = CompareOptions()
 MIRRORED = {"SLOWER": "FASTER", "FASTER": "SLOWER"}
@@ -217,6 +217,47 @@ def test_a_superseded_session_is_neither_tested_nor_in_the_order():
     last = msgspec.structs.replace(new.sessions[-1], superseded=True)
     result = found(base, msgspec.structs.replace(new, sessions=[*new.sessions[:-1], last]))
     assert {row.k_new for row in result.cases} == {4}
+
+
+def test_a_session_and_its_repeats_are_one_turn_and_the_least_disturbed_stands_for_it():
+    """Alternating appends on a machine that is always busy: three sessions a turn, and no quiet one."""
+    what = CASES[0]
+    base = busy_turns(what, [[1.3e-3, 1.2e-3, 1e-3]] * 5)
+    new = busy_turns(what, [[9e-3, 9e-3, 1.01e-3]] * 5, second=1)
+    result = found(base, new)
+    (row,) = result.cases
+    assert (result.interleaved, row.k_base, row.k_new, row.threshold) == (True, 5, 5, 0.05)
+    assert (result.base.sessions, result.new[0].sessions) == (5, 5)
+    assert row.ratio == pytest.approx(1.01, rel=1e-3)
+    assert (row.verdict, row.labels) == ("SAME", ("contended",))
+
+
+def test_a_turn_in_which_the_least_disturbed_session_lacks_the_case_takes_another():
+    what, other = CASES[:2]
+    base, new = busy_turns(what, [[1.3e-3, 1e-3]] * 5), busy_turns(what, [[1.3e-3, 1e-3]] * 5, second=1)
+    whole = timed(other, [2e-3] * 10)
+    partly = msgspec.structs.replace(whole, blocks=[block for block in whole.blocks if block.session != 9])
+    base = msgspec.structs.replace(base, outcomes=[*base.outcomes, whole])
+    new = msgspec.structs.replace(new, outcomes=[*new.outcomes, partly])
+    assert [(row.k_base, row.k_new) for row in found(base, new).cases] == [(5, 5), (5, 5)]
+
+
+def test_busy_moments_do_not_count_three_times():
+    """Half of the sides' variance is of the moment, which a session and its repeats share."""
+    chance, alarms, loose_alarms = random.Random(5), 0, 0
+    five_percent = CompareOptions(thresholds=((None, 0.05),))
+    for _ in range(100):
+        sides = []
+        for second in (0, 1):
+            moments = [chance.gauss(0, 0.06) for _ in range(5)]
+            turns = [[1e-3 * (1 + m + chance.gauss(0, 0.01)) for _ in range(3)] for m in moments]
+            sides.append(busy_turns(CASES[0], turns, second=second))
+        alarms += "SLOWER" in words(found(*sides)).values()
+        apart = [[msgspec.structs.replace(s, repeats=None) for s in side.sessions] for side in sides]
+        loose = [msgspec.structs.replace(one, sessions=rows) for one, rows in zip(sides, apart, strict=True)]
+        loose_alarms += "SLOWER" in words(found(*loose, five_percent)).values()
+    assert alarms <= 5
+    assert loose_alarms > 2 * alarms
 
 
 def test_the_low_end_is_of_equally_many_samples():

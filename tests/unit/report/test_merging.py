@@ -95,6 +95,13 @@ def test_the_estimate_is_that_of_all_sessions():
     assert "3,30," in text  # sessions, samples
 
 
+def test_a_repeat_repeats_the_same_session_under_its_new_number():
+    late, early = run(2, sessions=3), run(1)
+    again = msgspec.structs.replace(late.sessions[2], repeats=1)
+    whole = merged([msgspec.structs.replace(late, sessions=[*late.sessions[:2], again]), early])
+    assert [session.turn for session in whole.sessions] == [0, 1, 2, 2]
+
+
 def test_one_run_stays_as_it_is():
     assert merged([run(1)]) is not None
     assert merged([run(1)]) == run(1)

@@ -16,7 +16,7 @@ from gpubench.report.noise import noise
 from gpubench.report.noise.labellings import MOST_HALVES, labellings, windows
 from gpubench.stats import quantile
 from tests.unit.report.builders import failed, measured
-from tests.unit.report.sides import CASES, a_run, on_machine, pair, timed
+from tests.unit.report.sides import CASES, a_run, busy_turns, on_machine, pair, timed
 
 
 def run_of_noise(k=10, sigma=0.01, seed=1, **kind):
@@ -51,6 +51,14 @@ def test_many_pairs_are_labelled_in_a_sample_that_is_always_the_same():
     pairs = [(2 * i, 2 * i + 1) for i in range(12)]
     assert len(list(labellings(pairs))) == MOST_HALVES
     assert list(labellings(pairs)) == list(labellings(pairs))
+
+
+def test_a_session_and_its_repeats_are_one_of_the_sessions_that_noise_pairs():
+    what = CASES[0]
+    found = noise(busy_turns(what, [[9e-3, 9e-3, 1e-3]] * 10))
+    assert (found.labellings, found.cases[0].spread) == (32, 0)
+    with pytest.raises(InputError, match="too few sessions"):
+        noise(busy_turns(what, [[9e-3, 9e-3, 1e-3]] * 9))
 
 
 def test_longer_files_have_a_window_for_each_stretch_of_pairs():
