@@ -15,6 +15,7 @@ from tests.unit.report.builders import case, measured, run_of, skipped
 
 SESSIONS = 5
 SIZES = (64, 256, 1024, 4096)
+LISTS = ("alloc_s", "upload_s", "launch_s", "sync_s", "single_s", "download_s")
 
 
 def noisy_run(seed: int) -> Run:
@@ -84,3 +85,49 @@ def test_the_report_is_the_same(seed, order):
     before, after = (json.loads(render([one], "json")) for one in (run, rearranged(run, order)))
     for name in before:
         assert after[name] == before[name], name
+
+
+def slowed(run: Run, factor: float) -> Run:
+    """The same run on a machine on which everything takes `factor` times as long."""
+
+    def times(values: list[float] | None) -> list[float] | None:
+        return None if values is None else [value * factor for value in values]
+
+    outcomes = []
+    for outcome in run.outcomes:
+        if isinstance(outcome, Measurement):
+            blocks = [
+                msgspec.structs.replace(
+                    x,
+                    wall_s=times(x.wall_s),
+                    device_cold_s=times(x.device_cold_s),
+                    device_hot_s=times(x.device_hot_s),
+                )
+                for x in outcome.blocks
+            ]
+            parts = [
+                msgspec.structs.replace(
+                    x, **{name: times(getattr(x, name)) for name in x.__struct_fields__ if name in LISTS}
+                )
+                for x in outcome.parts
+            ]
+            outcome = msgspec.structs.replace(outcome, blocks=blocks, parts=parts)
+        outcomes.append(outcome)
+    return msgspec.structs.replace(run, outcomes=outcomes)
+
+
+@settings(max_examples=8, deadline=None)
+@given(st.integers(0, 2**32), st.sampled_from([2.0, 64.0]))
+def test_what_is_a_ratio_does_not_depend_on_the_unit_of_time(seed, factor):
+    """Nothing but times and rates changes; a power of two keeps every digit."""
+    run = noisy_run(seed)
+    before, after = (json.loads(render([one], "json")) for one in (run, slowed(run, factor)))
+    for name in ("speedups", "break_even", "means"):
+        assert after[name] == before[name], name
+    calls = [
+        [{key: row[key] for key in ("op", "n", "verdict", "calls", "lo", "hi")} for row in one["reuse"]]
+        for one in (before, after)
+    ]
+    assert before["speedups"]
+    assert before["break_even"]
+    assert calls[0] == calls[1] != []

@@ -1,6 +1,9 @@
-"""The exact bootstrap of ratios finds its ends without listing all products; here they are listed."""
+"""The exact bootstrap against all resamples one by one; that of ratios, which lists no products, against all of them."""
 
+import itertools
 import random
+import statistics
+from collections import Counter
 
 import pytest
 from hypothesis import given, settings
@@ -59,3 +62,60 @@ def test_neither_order_nor_unit_matters(data, shuffle, power):
         for pair in shuffle.sample(data, len(data))
     ]
     assert bootstrap.ratio_bootstrap(mixed) == pytest.approx(bootstrap.ratio_bootstrap(data), rel=1e-9)
+
+
+value = st.integers(1, 9).map(float)  # few of them, so that ties are common
+
+
+def resampled_medians(values, middle):
+    """The median of every way to draw as many values with replacement: value -> probability."""
+    draws = Counter(middle(drawn) for drawn in itertools.product(values, repeat=len(values)))
+    return {found: count / len(values) ** len(values) for found, count in draws.items()}
+
+
+def merged(atoms):
+    found = Counter()
+    for at, probability in atoms:
+        found[at] += probability
+    return {at: probability for at, probability in found.items() if probability > 1e-12}
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(value, min_size=1, max_size=5))
+def test_the_distribution_of_a_sessions_median_is_that_of_all_its_resamples(values):
+    low, high = (
+        resampled_medians(values, middle) for middle in (statistics.median_low, statistics.median_high)
+    )
+    both = {at: (low.get(at, 0) + high.get(at, 0)) / 2 for at in low.keys() | high.keys()}
+    assert merged(bootstrap.median_distribution(values)) == pytest.approx(both)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.integers(3, 4).flatmap(
+        lambda k: st.lists(st.lists(value, min_size=3, max_size=3), min_size=k, max_size=k)
+    )
+)
+def test_the_interval_of_a_run_is_that_of_all_its_resamples(data):
+    """Sessions drawn with replacement, samples inside each; an even number of sessions has its lower middle median at
+    the low end and the upper one at the high end."""
+    atoms = [
+        (at, probability / len(data)) for values in data for at, probability in resampled_medians(values, statistics.median).items()
+    ]  # fmt: skip
+    mixed = list(merged(atoms).items())
+    medians = Counter(), Counter()
+    for drawn in itertools.product(mixed, repeat=len(data)):
+        probability = 1.0
+        for _, share in drawn:
+            probability *= share
+        values = [at for at, _ in drawn]
+        medians[0][statistics.median_low(values)] += probability
+        medians[1][statistics.median_high(values)] += probability
+    ends = []
+    for found, level in zip(medians, (bootstrap.ALPHA / 2, 1 - bootstrap.ALPHA / 2), strict=True):
+        ordered = sorted(found)
+        reached = itertools.accumulate(found[at] for at in ordered)
+        ends.append(next(at for at, mass in zip(ordered, reached, strict=True) if mass >= level - 1e-9))
+    assert bootstrap.cluster_bootstrap([bootstrap.median_distribution(values) for values in data]) == tuple(
+        ends
+    )

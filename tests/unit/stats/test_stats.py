@@ -41,6 +41,35 @@ def test_spread_counts_mild_and_far_outliers():
     assert found.mad == 2.0
 
 
+@given(st.lists(times, min_size=2, max_size=30))
+def test_a_spread_is_what_the_standard_library_says(values):
+    found = stats.spread(values)
+    twentieths = statistics.quantiles(values, n=20, method="inclusive")
+    expected = (min(values), twentieths[4], statistics.median(values), twentieths[14], twentieths[18])
+    assert found[:5] == pytest.approx(expected)
+    assert found.mad == pytest.approx(statistics.median(abs(x - statistics.median(values)) for x in values))
+    assert stats.iqr_share(values) == pytest.approx(
+        (twentieths[14] - twentieths[4]) / statistics.median(values)
+    )
+
+
+@pytest.mark.parametrize(
+    ("ends", "outliers"),
+    [
+        ((-4.0, 12.0), (0, 0)),  # on the inner fences
+        ((-4.1, 12.1), (2, 0)),
+        ((-10.0, 18.0), (2, 0)),  # on the outer ones
+        ((-10.1, 18.0), (1, 1)),
+        ((-10.1, 18.1), (0, 2)),
+    ],
+)
+def test_an_outlier_lies_beyond_a_fence_not_on_it(ends, outliers):
+    """Quartiles 2 and 6: Tukey's fences lie 6 and 12 beyond them, on both sides."""
+    found = stats.spread([ends[0], 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, ends[1]])
+    assert (found.q1, found.q3) == (2.0, 6.0)
+    assert (found.mild_outliers, found.far_outliers) == outliers
+
+
 @pytest.mark.parametrize("n", [1, 5, 6, 8, 9, 12, 30, 100])
 def test_order_statistic_interval_covers_95_percent_as_tightly_as_ranks_allow(n):
     low, high = stats.median_interval([float(i) for i in range(1, n + 1)])
@@ -173,7 +202,9 @@ def test_noise_measures():
     assert stats.iqr_share([10.0, 10.0, 10.0]) == 0.0
     assert stats.first_sample_z([50.0, 1.0, 1.1, 0.9, 1.0, 1.2]) > 10
     assert stats.first_sample_z([2.0, 1.0, 1.0, 1.0]) == math.inf
+    assert stats.first_sample_z([0.5, 1.0, 1.0, 1.0]) == -math.inf
     assert stats.first_sample_z([1.0, 1.0]) == 0.0
+    assert stats.first_sample_z([7.0, 1.0, 2.0, 3.0, 4.0]) == pytest.approx(0.6745 * (7 - 3) / 1)
     assert stats.order_correlation([1.0, 2.0, 3.0, 4.0]) == pytest.approx(1.0)
     assert stats.order_correlation([4.0, 3.0, 2.0, 1.0]) == pytest.approx(-1.0)
     assert stats.order_correlation([1.0, 1.0, 1.0]) == 0.0

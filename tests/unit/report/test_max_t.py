@@ -1,0 +1,103 @@
+"""The joint permutation correction against its definition, relabelling by relabelling."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+import statistics
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpubench.report.compare.max_t import MAX_RELABELLINGS, QUIET_DEVIATION, max_t
+
+# No two alike: of equal values it is chance which of them is the slowest.
+logs = st.integers(-4000, 4000).map(lambda n: n / 10_000)
+
+
+@st.composite
+def families(draw, most=4):
+    """(base, new): by case the logarithm of each session's low end; all cases in the same sessions."""
+    cases, k_base, k_new = draw(st.integers(1, 3)), draw(st.integers(3, most)), draw(st.integers(3, most))
+    rows = [
+        draw(st.lists(logs, min_size=k_base + k_new, max_size=k_base + k_new, unique=True))
+        for _ in range(cases)
+    ]
+    return [row[:k_base] for row in rows], [row[k_base:] for row in rows]
+
+
+def statistic(base, new):
+    """Difference of the means without the slowest session of each side, over the pooled deviation and a little."""
+    base, new = sorted(base)[:-1], sorted(new)[:-1]
+    squares = sum(statistics.pvariance(side) * len(side) for side in (base, new))
+    deviation = math.sqrt(squares / (len(base) + len(new) - 2))
+    return (statistics.fmean(new) - statistics.fmean(base)) / (deviation + QUIET_DEVIATION)
+
+
+def by_definition(base, new):
+    pooled = [ours + theirs for ours, theirs in zip(base, new, strict=True)]
+    count, k = len(pooled[0]), len(new[0])
+    seen = [statistic(ours, theirs) for ours, theirs in zip(base, new, strict=True)]
+    largest, smallest = [], []
+    for chosen in itertools.combinations(range(count), k):
+        found = [
+            statistic([row[i] for i in range(count) if i not in chosen], [row[i] for i in chosen])
+            for row in pooled
+        ]
+        largest.append(max(found))
+        smallest.append(min(found))
+    return [
+        (
+            sum(most >= t - 1e-9 for most in largest) / len(largest),
+            sum(least <= t + 1e-9 for least in smallest) / len(smallest),
+        )
+        for t in seen
+    ]
+
+
+def both(found):
+    """All p-values in a row: that each case is slower, then that each is faster."""
+    return [p for side in zip(*found, strict=True) for p in side]
+
+
+@settings(max_examples=60, deadline=None)
+@given(families())
+def test_p_is_the_share_of_relabellings_whose_largest_statistic_reaches_that_of_the_case(family):
+    assert both(max_t(*family)) == pytest.approx(both(by_definition(*family)))
+
+
+@settings(max_examples=15, deadline=None)
+@given(families(most=7), st.randoms(use_true_random=False), st.integers(-3, 3))
+def test_order_and_scale_do_not_matter_and_the_sides_are_mirror_images(family, chance, shift):
+    """Of more sessions than can be relabelled in all ways, too: then the drawn relabellings have their mirror images."""
+    base, new = family
+    found = max_t(base, new)
+    order, ours, theirs = (chance.sample(range(n), n) for n in (len(base), len(base[0]), len(new[0])))
+    mixed = max_t(
+        [[base[i][j] + shift for j in ours] for i in order],
+        [[new[i][j] + shift for j in theirs] for i in order],
+    )
+    assert both(mixed) == pytest.approx(both([found[i] for i in order]))
+    if len(ours) == len(theirs):
+        mirrored = [(smaller, larger) for larger, smaller in found]
+        assert both(max_t(new, base)) == pytest.approx(both(mirrored))
+
+
+@pytest.mark.parametrize(("k", "least"), [(6, 1 / 924), (8, 1 / (2 * (MAX_RELABELLINGS // 2 + 1)))])
+def test_the_smallest_p_is_that_of_one_relabelling(k, least):
+    draw = random.Random(k)
+    base, new = ([[side + draw.gauss(0, 0.01) for _ in range(k)]] for side in (0.0, 1.0))
+    assert max_t(base, new)[0][0] == pytest.approx(least)
+    assert max_t(base, new)[0][1] == 1.0
+
+
+def test_a_case_without_noise_does_not_outrank_the_others():
+    """A difference of 0.1 % in a case that never varies is no greater evidence than 10 % in one that varies by 1 %."""
+    draw = random.Random(2)
+    still = [0.0] * 5, [0.001] * 5
+    noisy = [draw.gauss(0, 0.01) for _ in range(5)], [0.1 + draw.gauss(0, 0.01) for _ in range(5)]
+    (still_p, _), (noisy_p, _) = max_t([still[0], noisy[0]], [still[1], noisy[1]])
+    assert noisy_p == pytest.approx(1 / 252)
+    assert still_p > 0.05
