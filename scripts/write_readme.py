@@ -1,9 +1,9 @@
 """Write what pages show of real results: text blocks, tables, and docs/images/terminal.svg. Run by `make docs`.
 
 A block stands between `<!-- gpubench report ARGUMENTS -->` (or `advise`) and `<!-- end -->` and is what that command
-prints; between `<!-- rates FILE OP,... -->` and `<!-- end -->` stand the device rates of one op by size, or of several at
-their largest, and the command that measured them. The picture is the report that a terminal of 80 columns shows, with
-its colours.
+prints. Between `<!-- rates FILE OP,... -->` and `<!-- end -->` stand the device rates of one op by size, or of several
+at their largest, and the command that measured them. The picture is the report that a terminal of 80 columns shows,
+with its colours.
 """
 
 from __future__ import annotations

@@ -181,6 +181,23 @@ def test_speedups_of_both_directions_multiply_to_one(data):
         assert there.low * back.high == pytest.approx(1.0)
 
 
+def test_a_speedup_is_paired_by_session():
+    """Ratios 2, 5 and 3; of unpaired medians it were 4, and of unpaired ends the interval from 1 to 7.5."""
+    found = stats.ratio_interval([([10.0] * 6, [5.0] * 6), ([20.0] * 6, [4.0] * 6), ([30.0] * 6, [10.0] * 6)])
+    assert found[:3] == pytest.approx((2.0, 3.0, 5.0))
+
+
+@settings(max_examples=60)
+@given(pairs, st.randoms(use_true_random=False))
+def test_what_both_sides_share_in_a_session_does_not_change_a_speedup(data, draw):
+    shared = [2.0 ** draw.randint(-6, 6) for _ in data]
+    drifting = [
+        ([value * factor for value in base], [value * factor for value in case])
+        for factor, (base, case) in zip(shared, data, strict=True)
+    ]
+    assert stats.ratio_interval(drifting)[:3] == pytest.approx(stats.ratio_interval(data)[:3], rel=1e-9)
+
+
 def test_ratio_bootstrap_agrees_with_random_draws():
     draw = random.Random(7)
     data = [([draw.gauss(20, 1) for _ in range(15)], [draw.gauss(10, 1) for _ in range(15)]) for _ in range(7)]
@@ -224,6 +241,10 @@ def test_lines_that_do_not_rise_have_no_root():
     assert stats.line_root([0.0, 1.0], [1.0, 0.0]) is None
     with pytest.raises(ValueError, match="two different x"):
         stats.fit_line([1.0, 1.0], [0.0, 1.0])
+
+
+def test_a_line_that_falls_through_zero_has_no_root_at_which_it_rises():
+    assert stats.line_root([0.0, 1.0, 2.0], [1.0, 0.0, -1.0]) is None
 
 
 def test_weights_decide_between_contradicting_points():
