@@ -243,10 +243,6 @@ def test_lines_that_do_not_rise_have_no_root():
         stats.fit_line([1.0, 1.0], [0.0, 1.0])
 
 
-def test_a_line_that_falls_through_zero_has_no_root_at_which_it_rises():
-    assert stats.line_root([0.0, 1.0, 2.0], [1.0, 0.0, -1.0]) is None
-
-
 def test_weights_decide_between_contradicting_points():
     intercept, slope = stats.fit_line([0.0, 1.0, 1.0], [0.0, 1.0, 3.0], [1.0, 1.0, 0.0])
     assert (intercept, slope) == pytest.approx((0.0, 1.0))
