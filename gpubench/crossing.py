@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from gpubench import threshold
 from gpubench.model.case import Case
@@ -16,14 +16,16 @@ Samples = dict[int, dict[int, Sequence[float]]]  # size -> session -> seconds pe
 Forms = dict[str, Samples]
 
 
-def fresh_crossing(run: Run, baseline: Case, case: Case) -> threshold.Crossing | None:
+def fresh_crossing(
+    run: Run, baseline: Case, case: Case, without: Collection[str] = ()
+) -> threshold.Crossing | None:
     """Where the ratio of the curves on which the two cases lie crosses 1, by blocks of phase "estimate" alone; None if
     they do not tell.
 
     Search timings chose the sizes and would bias the answer. Of each side one form takes part: the pair with
-    the most timings at common sizes.
+    the most timings at common sizes. `without`: the ids of cases whose times are not to be believed.
     """
-    bases, cases = _forms(run, baseline), _forms(run, case)
+    bases, cases = _forms(run, baseline, without), _forms(run, case, without)
     pairs = [(_paired(base, case), names) for base, case, names in _combinations(bases, cases)]
     pairs = [(timings, names) for timings, names in pairs if timings]
     if not pairs:
@@ -32,12 +34,14 @@ def fresh_crossing(run: Run, baseline: Case, case: Case) -> threshold.Crossing |
     return threshold.crossing(timings, seed=run.settings.seed)
 
 
-def _forms(run: Run, like: Case) -> Forms:
+def _forms(run: Run, like: Case, without: Collection[str]) -> Forms:
     """By form the fresh samples of the curve on which the case `like` lies."""
     found: Forms = {}
     for outcome in run.outcomes:
         case = outcome.case
         if not isinstance(outcome, Measurement) or case.variant is not None or curve(case) != curve(like):
+            continue
+        if outcome.id in without:
             continue
         for session, samples in _fresh(run, outcome).items():
             if len(samples) >= MIN_SAMPLES:

@@ -81,7 +81,7 @@ def courses(side: Side) -> tuple[Course, ...]:
     times: dict[str, dict[int, CaseResult]] = {}
     for i, analysis in enumerate(side.runs):
         for row in analysis.cases:
-            if row.time is not None and row.label != "implausible" and row.case.variant is None:
+            if row.time is not None and row.case.variant is None:
                 times.setdefault(row.id, {})[i] = row
     groups: dict[tuple[object, ...], list[dict[int, CaseResult]]] = {}
     for told in times.values():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 import msgspec
 
@@ -18,12 +18,13 @@ PARTS = ("alloc_s", "upload_s", "launch_s", "kernel_s", "sync_s", "download_s")
 Residents = Mapping[tuple[str, str, str], Measurement]
 
 
-def residents(run: Run) -> Residents:
-    """The cases with resident data by workload, form and device: their kernel is that of the other regimes."""
+def residents(run: Run, without: Collection[str] = ()) -> Residents:
+    """The cases with resident data by workload, form and device, but for the ids in `without`: their kernel is that of
+    the other regimes."""
     return {
         _kernel_key(outcome): outcome
         for outcome in run.outcomes
-        if isinstance(outcome, Measurement) and outcome.case.regime == "resident"
+        if isinstance(outcome, Measurement) and outcome.case.regime == "resident" and outcome.id not in without
     }
 
 

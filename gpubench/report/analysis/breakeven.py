@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Literal
 
 import msgspec
@@ -13,6 +13,7 @@ from gpubench import stats, threshold
 from gpubench.crossing import fresh_crossing
 from gpubench.model.case import Case
 from gpubench.model.result import Run
+from gpubench.report.analysis.estimate import IMPLAUSIBLE, implausible_ids
 from gpubench.report.analysis.types import (
     BreakEven,
     CaseResult,
@@ -42,7 +43,9 @@ def break_evens(run: Run, cases: Sequence[CaseResult], rows: Sequence[Speedup]) 
     for row in rows:
         if row.kind == "headline" and row.case.device_kind in ("gpu", "fake"):
             curves.setdefault(_curve(row.case.case), []).append(row)
-    return tuple(_judge(run, cases, curve) for curve in curves.values())
+    doubtful = implausible_ids(run, ("estimate",)) if curves else frozenset()
+    doubtful |= {row.id for row in cases if row.reason == IMPLAUSIBLE}
+    return tuple(_judge(run, cases, curve, doubtful) for curve in curves.values())
 
 
 def _curve(case: Case) -> tuple[object, ...]:
@@ -70,13 +73,15 @@ def state(row: Speedup) -> State:
     return "win" if low > 1 else "loss" if high < 1 else "tie"
 
 
-def _judge(run: Run, cases: Sequence[CaseResult], curve: Sequence[Speedup]) -> BreakEven:
+def _judge(
+    run: Run, cases: Sequence[CaseResult], curve: Sequence[Speedup], doubtful: Collection[str]
+) -> BreakEven:
     ordered = sorted(curve, key=lambda row: row.case.case.params["n"])
     points = [Point(row.case.case.params["n"], row.ratio, state(row), row) for row in ordered]
     verdict, low, high = _verdict(run, points)
     crossings = tuple(round(n) for n in _crossings(points))
     n: float | None = None
-    fresh = None if verdict == "unstable" else _fresh(run, points)
+    fresh = None if verdict == "unstable" else _fresh(run, points, doubtful)
     if fresh is not None:
         verdict, (n, low, high), crossings = "at", fresh, (round(fresh.n),)
     elif verdict == "at" and low is not None and high is not None:
@@ -117,14 +122,14 @@ def _verdict(run: Run, points: Sequence[Point]) -> tuple[VerdictKind, float | No
     return _losing(run, points), None, None
 
 
-def _fresh(run: Run, points: Sequence[Point]) -> threshold.Crossing | None:
+def _fresh(run: Run, points: Sequence[Point], doubtful: Collection[str]) -> threshold.Crossing | None:
     """The crossing by the timings made for it, where they settle it.
 
     None if there are none, if an end is open or lies beyond the measured sizes, if the interval is too wide, or if a
     size outside it says otherwise with confidence. Then the sizes decide as they do without them.
     """
     row = points[-1].row
-    found = fresh_crossing(run, row.baseline.case, row.case.case)
+    found = fresh_crossing(run, row.baseline.case, row.case.case, doubtful)
     if found is None or found.low is None or found.high is None:
         return None
     against = any(
@@ -194,7 +199,7 @@ def _why_undecided(
     if any(point.state == "tie" for point in points):
         return "noise"
     missing = [row for row in cases if row.time is None and _belongs(row, case)]
-    if any(row.outcome == "failure" or row.reason == "timeout" for row in missing):
+    if any(row.outcome == "failure" or row.reason in ("timeout", IMPLAUSIBLE) for row in missing):
         return "failed-cases"
     if run.exit_reason == "budget" or any(row.reason == "budget" for row in missing):
         return "budget"

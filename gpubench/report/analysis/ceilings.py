@@ -7,7 +7,15 @@ from typing import Literal
 
 from gpubench.model.case import TF32
 from gpubench.model.machine import cpu_cache_bytes
-from gpubench.model.result import UNKNOWN_CACHE_BYTES, Ceiling, Device, DeviceKind, Measurement, Run
+from gpubench.model.result import (
+    UNKNOWN_CACHE_BYTES,
+    Ceiling,
+    Device,
+    DeviceKind,
+    Measurement,
+    Run,
+    Theoretical,
+)
 from gpubench.report.analysis.samples import used_sessions
 
 OVER_THEORETICAL, OVER_MEASURED = 1.05, 1.10
@@ -23,17 +31,18 @@ def above_ceiling(run: Run, outcome: Measurement, kind: DeviceKind, seconds: flo
         return None  # two devices together have no ceiling of their own
     device = next((device for device in run.devices if device.id == case.device_id), None)
     measured = list(_measured(run, case.device_id))
-    told = device.theoretical if device is not None else None
+    told = _told(run, case.device_id)
     if case.variant != TF32:  # tensor cores: the ceilings of float32 are none of theirs
         best = max(
             (c.flops_per_s for c in measured if c.flops_per_s and c.dtype in (None, case.dtype)), default=None
         )
-        vendor = told.flops_per_s.get(case.dtype) if told else None
+        vendor = max((t.flops_per_s[case.dtype] for t in told if case.dtype in t.flops_per_s), default=None)
         if why := _breach(outcome.flops / seconds, "FLOP/s", best, vendor):
             return why
     if outcome.bytes > CACHES * last_level_cache(run, device, kind):
         best = max((c.bytes_per_s for c in measured if c.bytes_per_s), default=None)
-        return _breach(outcome.bytes / seconds, "B/s", best, told.bytes_per_s if told else None)
+        vendor = max((t.bytes_per_s for t in told if t.bytes_per_s), default=None)
+        return _breach(outcome.bytes / seconds, "B/s", best, vendor)
     return None
 
 
@@ -43,21 +52,27 @@ def last_level_cache(run: Run, device: Device | None, kind: DeviceKind) -> int:
         return cpu_cache_bytes(run.machine) or UNKNOWN_CACHE_BYTES
     if device is None:
         return UNKNOWN_CACHE_BYTES
-    same = [
-        other
-        for other in run.devices
-        if other.id == device.id or (other.gpu_id and other.gpu_id == device.gpu_id)
-    ]
-    return max((other.cache_bytes or 0 for other in same), default=0) or UNKNOWN_CACHE_BYTES
+    same = (other.cache_bytes or 0 for other in _same_hardware(run, device.id))
+    return max(same, default=0) or UNKNOWN_CACHE_BYTES
+
+
+def _same_hardware(run: Run, device_id: str) -> list[Device]:
+    """The device, under all names that backends have for it: its limits are the hardware's."""
+    gpu_id = next((device.gpu_id for device in run.devices if device.id == device_id), None)
+    return [other for other in run.devices if other.id == device_id or (gpu_id and other.gpu_id == gpu_id)]
+
+
+def _told(run: Run, device_id: str) -> list[Theoretical]:
+    return [device.theoretical for device in _same_hardware(run, device_id)]
 
 
 def _measured(run: Run, device_id: str) -> Iterable[Ceiling]:
-    """Of all sessions that count, and of all backends that drive the same hardware: it is the hardware's limit."""
-    gpus = {device.id: device.gpu_id or device.id for device in run.devices}
+    """Of all sessions that count, and of all backends that drive the same hardware."""
+    names = {device_id, *(device.id for device in _same_hardware(run, device_id))}
     allowed = used_sessions(run) or frozenset()
     for session in run.sessions:
         if session.index in allowed:
-            yield from (c for c in session.ceilings if gpus.get(c.device_id) == gpus.get(device_id, device_id))
+            yield from (c for c in session.ceilings if c.device_id in names)
 
 
 def _breach(rate: float, unit: Unit, measured: float | None, vendor: float | None) -> str | None:

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from gpubench import stats
 from gpubench.model.result import DeviceKind, Failure, Measurement, Outcome, Run, Skip
 from gpubench.report.analysis.anatomy import Residents, anatomy, residents
 from gpubench.report.analysis.labels import condition_findings, gravest, implausible, noise_findings
-from gpubench.report.analysis.samples import device_time, kept_samples, main_blocks, only_estimates
-from gpubench.report.analysis.types import CaseResult, Rates
+from gpubench.report.analysis.samples import (
+    Phase,
+    device_time,
+    kept_samples,
+    main_blocks,
+    only_estimates,
+    wall_samples,
+)
+from gpubench.report.analysis.types import CaseResult, Label, Rates
 
 NO_SAMPLES = "no-samples"
 CHECK_ONLY = "check-only"
+IMPLAUSIBLE: Label = "implausible"
 
 
 def case_results(run: Run) -> tuple[CaseResult, ...]:
@@ -19,12 +29,16 @@ def case_results(run: Run) -> tuple[CaseResult, ...]:
     A size that was measured for a break-even's estimate alone belongs to that curve and has no row.
     """
     kinds = {device.id: device.kind for device in run.devices}
-    beside = residents(run)
-    rows = [
-        case_result(run, outcome, device_kind(outcome.case.device_id, kinds), beside)
-        for outcome in run.outcomes
-        if not only_estimates(run, outcome)
-    ]
+    shown = [outcome for outcome in run.outcomes if not only_estimates(run, outcome)]
+    shown.sort(key=lambda outcome: outcome.case.regime != "resident")
+    rows: list[CaseResult] = []
+    beside: Residents = {}
+    for outcome in shown:
+        if (
+            not beside and outcome.case.regime != "resident"
+        ):  # no kernel of a doubtful time explains another one's
+            beside = residents(run, {row.id for row in rows if row.reason == IMPLAUSIBLE})
+        rows.append(case_result(run, outcome, device_kind(outcome.case.device_id, kinds), beside))
     return tuple(sorted(rows, key=_order))
 
 
@@ -53,6 +67,21 @@ def case_result(run: Run, outcome: Outcome, kind: DeviceKind, beside: Residents)
     )  # fmt: skip
 
 
+def implausible_ids(run: Run, phases: Sequence[Phase] = ("main", "estimate")) -> frozenset[str]:
+    """The cases whose times of one of these phases cannot be true. A size that was measured for a break-even's estimate
+    alone has no row that would say so."""
+    kinds = {device.id: device.kind for device in run.devices}
+    found = set()
+    for outcome in run.outcomes:
+        for phase in phases if isinstance(outcome, Measurement) else ():
+            blocks = main_blocks(run, outcome, phase)
+            samples = [ours for block in blocks.values() if (ours := wall_samples(block, discarded=True))]
+            kind = device_kind(outcome.case.device_id, kinds)
+            if samples and implausible(run, outcome, kind, stats.run_interval(samples), blocks):
+                found.add(outcome.id)
+    return frozenset(found)
+
+
 def _measured(run: Run, outcome: Measurement, kind: DeviceKind, beside: Residents) -> CaseResult:
     blocks = main_blocks(run, outcome)
     sessions, throttled = kept_samples(run, outcome, blocks)
@@ -68,16 +97,20 @@ def _measured(run: Run, outcome: Measurement, kind: DeviceKind, beside: Resident
     parts = anatomy(run, outcome, time.estimate, cold_s, beside)
     if parts is not None and parts.mismatch:
         findings.append("transfer-mismatch")
-    doubt = implausible(run, outcome, kind, time, cold_s, blocks)
+    doubt = implausible(run, outcome, kind, time, blocks)
     if doubt:
-        findings.append("implausible")
+        return CaseResult(
+            id=outcome.id, case=outcome.case, device_kind=kind, outcome="measurement", kernel=outcome.kernel,
+            label=IMPLAUSIBLE, findings=(*findings, IMPLAUSIBLE), sessions=sessions, flops=outcome.flops,
+            bytes=outcome.bytes, reason=IMPLAUSIBLE, detail=doubt,
+        )  # fmt: skip
     return CaseResult(
         id=outcome.id, case=outcome.case, device_kind=kind, outcome="measurement", kernel=outcome.kernel,
         label=gravest(findings), findings=tuple(findings), time=time,
         spread=stats.spread([value for samples in sessions.values() for value in samples]),
         sessions=sessions, flops=outcome.flops, bytes=outcome.bytes,
         device_cold_s=cold_s, device_hot_s=hot_s, rates=_rates(outcome, time.estimate, cold_s),
-        anatomy=parts, detail=doubt or "",
+        anatomy=parts,
     )  # fmt: skip
 
 

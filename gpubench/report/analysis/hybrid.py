@@ -66,7 +66,7 @@ def _judged(run: Run, outcome: Measurement, row: CaseResult, cases: Sequence[Cas
     estimating = set(row.sessions) - set(sweep)
     in_sample = not estimating
     chosen = _within(row.sessions, estimating or set(row.sessions))
-    alone = [row for row in cases if row.case.variant is None and row.label != "implausible"]
+    alone = [row for row in cases if row.case.variant is None and row.time is not None]
     cpu = _alone([x for x in alone if _is_cpu(x, row)], chosen) or _end(sweep, 0.0, chosen)
     gpu = _alone([x for x in alone if _is_gpu(x, row)], chosen) or _end(sweep, 1.0, chosen)
     if cpu is None or gpu is None or fraction is None:

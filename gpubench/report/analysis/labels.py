@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from gpubench.model.result import DeviceKind, Measurement, Run, WorkerRecord
 from gpubench.report.analysis.ceilings import above_ceiling
-from gpubench.report.analysis.samples import Blocks, device_samples, sample_seconds, used_sessions
+from gpubench.report.analysis.samples import Blocks, device_samples, device_time, sample_seconds, used_sessions
 from gpubench.report.analysis.types import Label
 from gpubench.stats import Interval, first_sample_z, iqr_share, median, order_correlation
 
@@ -65,9 +65,7 @@ def condition_findings(
     return found
 
 
-def implausible(
-    run: Run, outcome: Measurement, kind: DeviceKind, wall: Interval, cold_s: float | None, blocks: Blocks
-) -> str | None:
+def implausible(run: Run, outcome: Measurement, kind: DeviceKind, wall: Interval, blocks: Blocks) -> str | None:
     """Why this case cannot be true, with both numbers; None if nothing speaks against it (section 7)."""
     sample_s, step_s = sample_seconds(blocks), _host_step(run, outcome)
     if sample_s is not None and sample_s < CLOCK_STEPS * step_s:
@@ -82,9 +80,8 @@ def implausible(
     # An empty launch is as noisy as a real one: only below the smallest of them is there no doubt.
     if overheads and singles and median(singles) < 0.9 * min(overheads):
         return f"one launch takes {median(singles):.3g} s, less than an empty one ({min(overheads):.3g} s)"
-    return above_ceiling(
-        run, outcome, kind, min(value for value in (wall.estimate, cold_s) if value is not None)
-    )
+    times = (wall.estimate, device_time(blocks, "cold"), device_time(blocks, "hot"))
+    return above_ceiling(run, outcome, kind, min(value for value in times if value is not None))
 
 
 def workers(run: Run, device_id: str) -> list[WorkerRecord]:

@@ -58,9 +58,7 @@ def _single(run: Run, row: CaseResult) -> float | None:
 def _is_elementwise(row: CaseResult) -> bool:
     case = row.case
     plain = case.regime == "resident" and case.variant is None and case.dtype == "float32"
-    return (
-        plain and case.group in _ELEMENTWISE and case.params == {"n": ELEMENTS} and row.label != "implausible"
-    )
+    return plain and case.group in _ELEMENTWISE and case.params == {"n": ELEMENTS}
 
 
 def _wall(row: CaseResult) -> float:

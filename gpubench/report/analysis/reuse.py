@@ -68,7 +68,7 @@ def reuses(
 
     `keep` selects by the case that shares a copy.
     """
-    known = [row for row in cases if row.time is not None and row.label != "implausible"]
+    known = [row for row in cases if row.time is not None]
     wanted = (trio for trio in _trios(known) if keep is None or keep(trio.once.case))
     return tuple(found for trio in wanted if (found := _judged(run, trio)) is not None)
 

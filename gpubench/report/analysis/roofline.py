@@ -62,7 +62,7 @@ def hardware_of(run: Run) -> dict[str, str]:
 
 def _counts(row: CaseResult) -> bool:
     resident = row.case.regime == "resident" and row.case.group != GROUP and row.bytes > 0
-    return resident and row.time is not None and row.label != "implausible"
+    return resident and row.time is not None
 
 
 def _seconds(row: CaseResult) -> float:

@@ -18,7 +18,7 @@ def speedups(cases: Sequence[CaseResult], baseline: str | None = None) -> tuple[
     `baseline` names another baseline than the fastest CPU form: DEVICE, FORM or FORM@DEVICE.
     Raises InputError (`baseline-missing`) if it names nothing that was measured.
     """
-    numbered = [row for row in cases if row.time is not None and row.label != "implausible"]
+    numbered = [row for row in cases if row.time is not None]
     is_baseline = _baseline_rule(numbered, baseline)
     references: dict[str, list[CaseResult]] = {}
     for row in filter(is_baseline, numbered):

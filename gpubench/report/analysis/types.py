@@ -82,7 +82,7 @@ class Anatomy(Derived, frozen=True, kw_only=True):
 
 
 class CaseResult(Derived, frozen=True, kw_only=True):
-    """One case: its estimate, or the reason why it has none.
+    """One case: its estimate, or the reason why it has none. What is implausible has samples, and no estimate.
 
     `label` is the gravest of `findings`. `sessions` holds the kept samples of each used session, by index.
     `kernel` names what the device took where a kernel let it choose.

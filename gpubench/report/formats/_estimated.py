@@ -73,7 +73,7 @@ def estimated(analysis: Analysis) -> tuple[Estimated, ...]:
             ),
         )
         for row in analysis.cases
-        if row.time is not None and row.spread is not None and row.label != "implausible"
+        if row.time is not None and row.spread is not None
     )  # fmt: skip
 
 

@@ -152,7 +152,7 @@ def case_complete(row: CaseResult) -> CaseComplete:
     return CaseComplete(
         id=row.id, outcome=row.outcome,
         typical=None if time is None else Typical(time.estimate, time.low, time.high),
-        label=row.label if time is not None else None, sessions=len(row.sessions), samples=row.sample_count,
+        label=row.label if row.sessions else None, sessions=len(row.sessions), samples=row.sample_count,
         cause=row.reason, detail=row.detail or None, hint=row.hint,
     )  # fmt: skip
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from gpubench.report.analysis.estimate import CHECK_ONLY
+from gpubench.report.analysis.estimate import CHECK_ONLY, IMPLAUSIBLE
 from gpubench.report.analysis.types import Analysis, CaseResult, Finding
 from gpubench.report.formats._document import Cell, Column, Section, Table, Tone, cells, printable, shortened
 
@@ -23,11 +23,11 @@ def skipped_section(analysis: Analysis, *, full: bool) -> Section:
     """Failures first, then what has no estimate, skips and cases that were not reached."""
     groups: dict[tuple[str, ...], list[CaseResult]] = {}
     for row in analysis.cases:
-        if (row.time is None and row.reason != CHECK_ONLY) or row.label == "implausible":
+        if row.time is None and row.reason != CHECK_ONLY:
             # A failure is told with its own words; skips share a reason that is the same for many sizes and ops.
             detail = "" if row.outcome == "skip" else row.detail
             where = row.case.device_id if detail else row.case.device_id.partition(":")[0]
-            groups.setdefault((row.outcome, row.reason or row.label, where, detail), []).append(row)
+            groups.setdefault((row.outcome, row.reason or "", where, detail), []).append(row)
     ordered = sorted(groups.items(), key=lambda item: (_ORDER[item[0][0]], item[0]))
     lines = tuple(_group_text(rows, SHOWN if full else 1) for _, rows in ordered)
     return Section(key="skipped", title="Skipped and failed cases", lines=lines, folded=True)
@@ -76,14 +76,14 @@ def _range(sizes: Sequence[int]) -> str:
 
 def _group_text(rows: Sequence[CaseResult], shown: int) -> str:
     first = rows[0]
-    what = "excluded" if first.label == "implausible" else _WORDS[first.outcome]
+    what = "excluded" if first.reason == IMPLAUSIBLE else _WORDS[first.outcome]
     detail = f": {shortened(first.detail, DETAIL_LENGTH)}" if first.detail else ""
     others = len({row.detail for row in rows}) - 1
     detail += f" (and {others} similar)" if others else ""
     hint = f" ({shortened(first.hint, DETAIL_LENGTH)})" if first.hint else ""
     count = f"{len(rows)} cases" if len(rows) > 1 else "1 case"
     where = ids_text([row.id for row in rows], shown)
-    reason = "" if first.outcome == "planned" else f", {first.reason or first.label}"
+    reason = "" if first.outcome == "planned" else f", {first.reason}"
     devices = ", ".join(sorted({row.case.device_id for row in rows}))
     return f"{what}{reason}{detail}{hint}; {count} on {devices}: {where}"
 

@@ -44,7 +44,7 @@ def _identity(analysis: Analysis, row: CaseResult, names: dict[str, str]) -> dic
         "run_id": analysis.run.id, "case_id": row.id, "op": case.op, "n": case.params.get("n"), "dtype": case.dtype,
         "form": case.form_id, "regime": case.regime, "calls": case.calls, "device": case.device_id,
         "device_name": names.get(case.device_id, ""), "outcome": row.outcome, "reason": row.reason,
-        "label": row.label if row.time is not None else None, "warnings": row.findings,
+        "label": row.label if row.sessions else None, "warnings": row.findings,
     }  # fmt: skip
 
 

@@ -83,7 +83,7 @@ def _case(source: int, row: CaseResult) -> types.CaseRow:
     spread = row.spread
     return types.CaseRow(
         source=source, id=row.id, outcome=row.outcome, kernel=row.kernel,
-        label=row.label if row.time else None, time=_time(row),
+        label=row.label if row.sessions else None, time=_time(row),
         min_s=spread.minimum if spread else None, q1_s=spread.q1 if spread else None,
         q3_s=spread.q3 if spread else None, mad_s=spread.mad if spread else None,
         device_cold_s=row.device_cold_s, device_hot_s=row.device_hot_s,

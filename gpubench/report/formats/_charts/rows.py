@@ -27,12 +27,8 @@ def series_of(row: Case | BreakEven) -> str:
 
 
 def charted(analysis: Analysis) -> list[CaseResult]:
-    """The cases that a chart may show: with an estimate, plausible, and no overhead."""
-    return [
-        row
-        for row in analysis.cases
-        if row.time is not None and row.label != "implausible" and row.case.group != GROUP
-    ]
+    """The cases that a chart may show: with an estimate, and no overhead."""
+    return [row for row in analysis.cases if row.time is not None and row.case.group != GROUP]
 
 
 def all_series(analysis: Analysis) -> tuple[Series, ...]:
