@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import random
+import statistics
 
 import pytest
 from hypothesis import given
@@ -35,6 +36,23 @@ def test_the_rank_test_is_the_exact_one_with_ties(base, new):
     assert stats.rank_test(base, new) == pytest.approx(brute_force(base, new))
 
 
+@pytest.mark.parametrize(
+    # Mann and Whitney 1947, table I: P(U <= u) for two sides of 5.
+    ("u", "p"), [(0, 0.004), (1, 0.008), (2, 0.016), (3, 0.028), (4, 0.048), (5, 0.075), (8, 0.210), (12, 0.500)],
+)  # fmt: skip
+def test_p_is_that_of_the_published_table(u, p):
+    """`new` exceeds `base` in `u` of the 25 pairs."""
+    full, rest = divmod(u, 5)
+    new = [-9.0 + i / 10 for i in range(5)]
+    for i in range(full):
+        new[-1 - i] = 9.0 + i
+    if rest:
+        new[-1 - full] = rest - 0.5
+    base = [0.0, 1.0, 2.0, 3.0, 4.0]
+    assert sum(y > x for x in base for y in new) == u
+    assert stats.rank_test(base, new)[1] == pytest.approx(p, abs=5e-4)
+
+
 @pytest.mark.parametrize(("k", "ways"), [(3, 20), (4, 70), (5, 252), (6, 924), (10, 184756)])
 def test_the_smallest_p_is_that_of_complete_separation(k, ways):
     base, new = [float(i) for i in range(k)], [100.0 + i for i in range(k)]
@@ -62,12 +80,21 @@ def test_swapping_the_sides_inverts_the_ratio_and_order_does_not_matter(base, ne
     assert stats.shift_ratio(base, new) == (low, ratio, high)
 
 
-@pytest.mark.parametrize(("k", "alpha"), [(5, 0.05), (5, 0.10), (8, 0.05)])
-def test_the_interval_is_what_the_test_does_not_reject(k, alpha):
+@given(sessions, sessions)
+def test_the_ratio_is_the_middle_one_of_all_pairs(base, new):
+    """Hodges and Lehmann 1963, on logarithms: not the ratio of the medians."""
+    logarithms = [math.log(y) - math.log(x) for x in base for y in new]
+    assert math.log(stats.shift_ratio(base, new)[1]) == pytest.approx(statistics.median(logarithms), abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("k_base", "k_new", "alpha"), [(5, 5, 0.05), (5, 5, 0.10), (8, 8, 0.05), (5, 9, 0.05), (10, 6, 0.10)]
+)
+def test_the_interval_is_what_the_test_does_not_reject(k_base, k_new, alpha):
     """Dividing `new` by an end of the interval brings the test to the edge of rejection, and not before."""
     chance = random.Random(3)
-    base = [math.exp(chance.gauss(0, 0.05)) for _ in range(k)]
-    new = [math.exp(chance.gauss(0.1, 0.05)) for _ in range(k)]
+    base = [math.exp(chance.gauss(0, 0.05)) for _ in range(k_base)]
+    new = [math.exp(chance.gauss(0.1, 0.05)) for _ in range(k_new)]
     low, _, high = stats.shift_ratio(base, new, alpha)
     inside = [stats.rank_test(base, [y / at for y in new]) for at in (low * 1.0001, high / 1.0001)]
     outside = [stats.rank_test(base, [y / at for y in new]) for at in (low / 1.0001, high * 1.0001)]
