@@ -88,7 +88,7 @@ def request(typed: Typed, *, began: float) -> Request:
     wish = _mode.wished(
         typed.mode, allow_software=typed.allow_software, named=typed.backends != "auto" or bool(typed.devices)
     ) or words.parse_wish(typed.backends, typed.devices, typed.allow_software)
-    keep = selectors.selection(typed.filter or [], typed.skip or [])
+    keep = selectors.selection(chosen.filter, chosen.skip)
     context = pairs(typed.context or [])
     choice = targets.choose(wish, one_of_each=len(chosen.sizes) < len(names))
     found = on_devices(typed, chosen, how, choice, keep, context=context, began=began)
@@ -125,6 +125,8 @@ def selection(typed: Typed, declared: Mapping[str, Op]) -> Selection:
         calls=typed.calls,
         params=_shapes.parse_params(typed.params or [], declared),
         variants=_shapes.parse_variants(typed.variant or [], declared, allow_tf32=typed.allow_tf32),
+        filter=typed.filter or [],
+        skip=typed.skip or [],
     )
 
 

@@ -15,6 +15,7 @@ from gpubench.cli._run_output import RESULT_SUFFIXES
 from gpubench.cli._run_request import Typed
 from gpubench.errors import ExitCode, InputError, UsageError
 from gpubench.measure import sequel, targets
+from gpubench.measure.plan import Scope
 from gpubench.measure.request import Request
 from gpubench.measure.targets import Wish
 from gpubench.model.case import Case
@@ -97,17 +98,23 @@ def _on_same_devices(typed: Typed, plan: Run, began: float) -> Request:
         )
     context = plan.environment.context if typed.context is None else None
     found = _run_request.on_devices(
-        typed, plan.selection, settings, choice, None,
+        typed, plan.selection, settings, choice, selectors.selection(plan.selection.filter, plan.selection.skip),
         context=_run_request.pairs(typed.context or []) if context is None else dict(context), began=began,
     )  # fmt: skip
     return msgspec.structs.replace(found, required=frozenset(plan.selection.devices))
 
 
-def _within(scope: Any, plan: Run) -> Any:
-    """A search that goes on looks at the forms, regimes and devices that the file has of an op."""
+def _within(scope: Scope, plan: Run) -> Scope:
+    """A search that goes on looks at the forms, regimes and devices that the file has of an op, and at no case that
+    the file's selection leaves out."""
     known = {_kind(outcome.case) for outcome in plan.outcomes}
     ops = {outcome.case.op for outcome in plan.outcomes}
-    return msgspec.structs.replace(scope, keep=lambda case: case.op not in ops or _kind(case) in known)
+
+    def keep(case: Case) -> bool:
+        selected = scope.keep is None or scope.keep(case)
+        return selected and (case.op not in ops or _kind(case) in known)
+
+    return msgspec.structs.replace(scope, keep=keep)
 
 
 def _kind(case: Case) -> tuple[str, str, str, str, str]:

@@ -158,7 +158,8 @@ class Block(Record, frozen=True, kw_only=True):
     (in transfer-once: transfer rounds times calls); `t_s` is the block's start from that of the session.
 
     The first `warmup` entries of `wall_s` are warm-up; `discarded` maps an index of `wall_s` to a reason.
-    `clock_hz` is the device's clock at each sample after the warm-up, `throttle` holds every reason for a lowered
+    `clock_hz` is the device's clock at each sample after the warm-up, by its own count of cycles where it has one (CUDA),
+    else as the driver told it; `throttle` holds every reason for a lowered
     clock that was read from the block's start to its end.
     """
 
@@ -281,7 +282,8 @@ class Selection(Record, frozen=True, kw_only=True):
 
     `params` maps an op to its shapes, each a set of params beside the size; absent: the plain shape alone.
     `variants` are named kernels that are measured beside the default one of their form; `tf32` among them stands for
-    the library's float32 matrix products with inputs rounded to TF32.
+    the library's float32 matrix products with inputs rounded to TF32. `filter` and `skip` are the selectors that
+    thin out the cases: those that one of `filter` selects (none given: all), and none of `skip`.
     """
 
     ops: list[str]
@@ -293,6 +295,8 @@ class Selection(Record, frozen=True, kw_only=True):
     calls: int = 10
     params: dict[str, list[dict[str, int]]] = {}
     variants: list[str] = []
+    filter: list[str] = []
+    skip: list[str] = []
 
 
 class Settings(Record, frozen=True, kw_only=True):

@@ -190,6 +190,29 @@ def test_an_interrupted_run_is_finished(start: Any, gpubench: Any, tmp_path: Pat
     assert report.returncode == 0
 
 
+def test_a_search_that_goes_on_keeps_to_the_selection_of_the_file(
+    start: Any, gpubench: Any, tmp_path: Path, result: Any
+) -> None:
+    process = start(
+        "--devices", "fake:cpu,fake:gpu", "--ops", "add,mul", "--regimes", "resident", "--quick", "--budget", "60s",
+        "--filter", "add/n>=4k", "--skip", "add/n>=8M", "--break-even-timings", "100",
+    )  # fmt: skip
+    for line in process.stderr:
+        if line.startswith("[  3/"):
+            break
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=100)
+    cut = result()
+    assert not cut["complete"]
+    assert (cut["selection"]["filter"], cut["selection"]["skip"]) == (["add/n>=4k"], ["add/n>=8M"])
+    ended = gpubench("run", "--append", "r.json", "-q")
+    assert ended.returncode == 0, ended.stderr
+    found = [outcome["case"] for outcome in result()["outcomes"]]
+    assert len(found) > len(cut["outcomes"]), "the search went on"
+    assert {case["op"] for case in found} == {"add"}
+    assert all(4096 <= case["params"]["n"] < 8 * 2**20 for case in found)
+
+
 def test_cases_that_a_budget_left_out_are_measured_later(gpubench: Any, result: Any) -> None:
     first = gpubench("run", *PLAN, "--budget", "1ms", "--append", "r.json")
     assert first.returncode in (1, 124)

@@ -124,6 +124,10 @@ def _selection(parts: Sequence[Selection]) -> Selection:
             for op in _each_once([op for part in parts for op in part.params])
         },
         variants=_each_once([variant for part in parts for variant in part.variants]),
+        filter=_each_once([text for part in parts for text in part.filter])
+        if all(p.filter for p in parts)
+        else [],
+        skip=[text for text in first.skip if all(text in part.skip for part in parts)],
     )
 
 

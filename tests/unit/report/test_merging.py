@@ -102,6 +102,24 @@ def test_a_repeat_repeats_the_same_session_under_its_new_number():
     assert [session.turn for session in whole.sessions] == [0, 1, 2, 2]
 
 
+@pytest.mark.parametrize(
+    ("one", "other", "both"),
+    [
+        ((["add"], ["mul"]), (["add"], ["mul"]), (["add"], ["mul"])),
+        ((["add"], ["mul", "dot"]), (["sub"], ["dot"]), (["add", "sub"], ["dot"])),
+        ((["add"], ["mul"]), ([], []), ([], [])),
+    ],
+)
+def test_a_merged_selection_leaves_out_what_no_run_selected(one, other, both):
+    runs = []
+    for number, (keep, skip) in enumerate((one, other)):
+        made = run(number)
+        selection = msgspec.structs.replace(made.selection, filter=keep, skip=skip)
+        runs.append(msgspec.structs.replace(made, selection=selection))
+    found = merged(runs).selection
+    assert (found.filter, found.skip) == both
+
+
 def test_one_run_stays_as_it_is():
     assert merged([run(1)]) is not None
     assert merged([run(1)]) == run(1)
