@@ -30,6 +30,7 @@ COMMANDS: tuple[tuple[str, tuple[str, ...], float], ...] = (
     ("schema", ("schema",), 9),
     ("report --format markdown", ("report", str(FIXTURE), "--format", "markdown"), 10),
     ("compare --format markdown", ("compare", str(RESULT), str(RESULT), "--format", "markdown"), 10),
+    ("merge", ("merge", str(RESULT), "-o", "merged.json"), 10),
     ("advise --from", ("advise", "matmul", "--size", "4k", "--from", str(RESULT)), 10),
     ("detect --sysroot", ("detect", "--sysroot", ".", "--format", "json"), 12),
 )

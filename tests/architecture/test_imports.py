@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from gpubench.cli.app import COMMANDS
 from gpubench.store import save
 from tests.unit.report import sides
 
@@ -47,7 +48,6 @@ def loaded(arguments: list[str], cwd: Path) -> set[str]:
     [
         (["--version"], {"typer", "msgspec", "psutil", "argparse", "gpubench.errors", "gpubench.cli._exit"}),
         (["--help"], {"msgspec", "psutil", "gpubench.store", "gpubench.model", "gpubench.measure", "tomllib"}),
-        (["run", "--help"], {"msgspec", "psutil", "gpubench.store", "gpubench.measure"}),
         (["ops"], {"psutil", "gpubench.store", "gpubench.measure", "gpubench.detect", "gpubench.report"}),
         (["schema"], {"psutil", "gpubench.measure", "gpubench.detect", "gpubench.kernels"}),
         (["report", str(FIXTURE), "--format", "markdown"], {"psutil", "gpubench.measure", "gpubench.kernels"}),
@@ -59,6 +59,29 @@ def loaded(arguments: list[str], cwd: Path) -> set[str]:
 def test_what_stays_unimported(tmp_path: Path, arguments: list[str], also_absent: set[str]) -> None:
     modules = loaded(arguments, tmp_path)
     assert not modules & (HEAVY | NEVER | also_absent)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_help_of_a_command_loads_its_options_alone(tmp_path: Path, command: str) -> None:
+    modules = loaded([command, "--help"], tmp_path)
+    assert not modules & (HEAVY | NEVER | {"msgspec", "psutil", "tomllib"})
+    ours = {name.split(".")[1] for name in modules if name.startswith("gpubench.")}
+    assert ours <= {"cli", "errors", "suggestions", "user_folders", "foreign_text"}
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["merge", "base.json", "new.json", "-o", "all.json"],
+        ["noise", "base.json"],
+        ["advise", "matmul", "--size", "64", "--from", "base.json"],
+    ],
+    ids=lambda arguments: arguments[0],
+)
+def test_reading_result_files_loads_no_array_library(tmp_path: Path, arguments: list[str]) -> None:
+    for name, run in zip(("base.json", "new.json"), sides.pair(k=10), strict=True):
+        save(run, tmp_path / name)
+    assert not loaded(arguments, tmp_path) & (HEAVY | NEVER | {"psutil"})
 
 
 @pytest.mark.parametrize("format", ["plain", "markdown", "json", "csv"])
