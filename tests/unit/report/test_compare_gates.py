@@ -1,0 +1,236 @@
+"""Gates of a comparison: what each looks at, and that none passes because it had nothing to look at."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from gpubench.cli._demands import demands
+from gpubench.errors import UsageError
+from gpubench.report.analysis.gates import MinSpeedup
+from gpubench.report.ci import of_comparison
+from gpubench.report.compare import CompareOptions, compare
+from gpubench.report.compare.render import render
+from gpubench.report.formats._gates import MOST_IDS
+from gpubench.report.formats._options import RenderOptions
+from gpubench.selectors import selector
+from tests.unit.report.builders import case, failed, skipped
+from tests.unit.report.sides import CASES, pair, timed
+
+WIDE = (0.8, 1.2, 0.85, 1.15, 1.0, 1.0, 0.82, 1.18, 0.9, 1.1)
+
+
+DEFAULT = CompareOptions()
+
+
+def found(base, new, options=DEFAULT, *more):
+    return compare(
+        ("base", base), [("new", new), *((f"new {i}", run) for i, run in enumerate(more, 2))], options
+    )
+
+
+def gate(comparison, name):
+    return next(gate for gate in comparison.gates if gate.name == name)
+
+
+def with_blocks(run, change, ids=frozenset(case.id for case in CASES)):
+    """The run with every block of the cases `ids` changed."""
+    outcomes = [
+        msgspec.structs.replace(row, blocks=[change(block) for block in row.blocks]) if row.id in ids else row
+        for row in run.outcomes
+    ]
+    return msgspec.structs.replace(run, outcomes=outcomes)
+
+
+def throttled(run, ids=frozenset(case.id for case in CASES)):
+    return with_blocks(
+        run,
+        lambda block: msgspec.structs.replace(
+            block, discarded={str(i): "throttled" for i in range(len(block.wall_s))}
+        ),
+        ids,
+    )
+
+
+def contended(run):
+    sessions = [msgspec.structs.replace(session, foreign_cpu_share=0.5) for session in run.sessions]
+    return msgspec.structs.replace(run, sessions=sessions)
+
+
+def noisy(run, ids):
+    return with_blocks(
+        run, lambda block: msgspec.structs.replace(block, wall_s=[1e-3 * factor for factor in WIDE]), ids
+    )
+
+
+ASKED = CompareOptions(fail_on=("slower",))
+
+
+def test_where_every_case_is_throttled_the_gate_on_regressions_is_not_passed():
+    base, new = pair({case.id: 2.0 for case in CASES})
+    result = found(base, throttled(new), ASKED)
+    assert {(row.verdict, row.reason) for row in result.cases} == {("UNSURE", "throttled")}
+    assert (result.exit_code, gate(result, "slower").impossible) == (4, True)
+    (notice,) = [notice for notice in result.warnings if notice.code == "no-gate"]
+    assert "cooling" in notice.hint
+    some = found(base, throttled(new, {CASES[0].id}), ASKED)
+    assert (some.exit_code, gate(some, "slower").ids) == (3, tuple(case.id for case in CASES[1:]))
+
+
+def test_another_label_hides_neither_throttling_nor_noise():
+    base, new = pair({case.id: 2.0 for case in CASES})
+    worn = contended(noisy(new, {CASES[0].id}))
+    result = found(base, worn, CompareOptions(fail_on=("noisy",)))
+    assert {"contended", "unstable"} <= {*result.cases[0].labels}
+    assert (result.exit_code, gate(result, "noisy").ids) == (3, (CASES[0].id,))
+    assert {row.reason for row in found(base, contended(throttled(new))).cases} == {"throttled"}
+
+
+def test_noise_is_marked_where_the_ratio_stands():
+    base, new = pair()
+    text = render(found(base, noisy(new, {CASES[0].id})), "plain", RenderOptions())
+    assert "~~" in next(line for line in text.splitlines() if line.startswith(CASES[0].id))
+    assert "~~ unstable" in text
+    assert "~" not in render(found(base, new), "plain", RenderOptions())
+
+
+@pytest.mark.parametrize(("k", "alpha", "possible"), [(5, 0.003, False), (6, 0.003, True), (10, 1e-4, True)])
+def test_whether_the_gate_can_fire_depends_on_sessions_and_alpha(k, alpha, possible):
+    only = CASES[:1]
+    options = CompareOptions(fail_on=("slower",), alpha=alpha)
+    alike = found(*pair(k=k, cases=only), options)
+    assert gate(alike, "slower").impossible is not possible
+    slow = found(*pair({CASES[0].id: 3.0}, k=k, cases=only), options)
+    assert slow.exit_code == (3 if possible else 4)
+
+
+def test_cases_that_missed_sessions_of_their_own_are_corrected_for_and_can_make_the_gate_impossible():
+    """Each of 13 cases lacks another session: a family of 13 families, in which no p-value stays below 5 %."""
+    base, new = pair({case(n=n).id: 3.0 for n in range(1, 14)}, k=14, cases=[case(n=n) for n in range(1, 14)])
+
+    def lacking(run, kept):
+        outcomes = [
+            msgspec.structs.replace(row, blocks=[row.blocks[j] for j in kept(i)])
+            for i, row in enumerate(run.outcomes)
+        ]
+        return msgspec.structs.replace(run, outcomes=outcomes)
+
+    ours = lacking(base, lambda i: range(5))
+    theirs = lacking(new, lambda i: [*range(4), 4 + i % 10])
+    result = found(ours, lacking(new, lambda i: range(5)), ASKED)
+    assert result.exit_code == 3
+    shared = found(ours, theirs, ASKED)
+    groups = len({i % 10 for i in range(13)})
+    assert min(row.p_adjusted for row in shared.cases) == pytest.approx(groups / 252)
+    assert shared.exit_code == 3
+    strict = CompareOptions(fail_on=("slower",), alpha=groups / 252 - 1e-6)
+    assert found(ours, theirs, strict).exit_code == 4
+    assert gate(found(ours, theirs, strict), "slower").impossible
+
+
+def speedups(*texts):
+    return CompareOptions(fail_on=(), min_speedups=demands(list(texts), None).min_speedups)
+
+
+LOST = {"failed": failed(CASES[0]), "skipped": skipped(CASES[0])}
+
+
+@pytest.mark.parametrize("in_base", [*LOST, "absent", "number"])
+@pytest.mark.parametrize("in_new", [*LOST, "number"])
+def test_a_selected_case_without_a_number_on_any_side_fails_the_gate(in_base, in_new):
+    sides = []
+    for run, lost in zip(pair(), (in_base, in_new), strict=True):
+        first = {"absent": [], "number": run.outcomes[:1]}.get(lost) if lost not in LOST else [LOST[lost]]
+        sides.append(msgspec.structs.replace(run, outcomes=[*first, *run.outcomes[1:]]))
+    result = found(*sides, speedups("matmul/n=64=0.5", "matmul/n=128=0.5"))
+    both = in_base == in_new == "number"
+    assert [gate.missing for gate in result.gates] == [() if both else (CASES[0].id,), ()]
+    assert result.exit_code == (0 if both else 3)
+
+
+def test_every_new_file_needs_the_ratio_and_what_is_ignored_does_not():
+    base, new = pair()
+    less = msgspec.structs.replace(new, outcomes=new.outcomes[1:])
+    options = speedups("matmul=0.5")
+    assert found(base, new, options, new).exit_code == 0
+    assert found(base, new, options, less).gates[0].missing == (CASES[0].id,)
+    muted = msgspec.structs.replace(options, ignored=(selector("matmul/n=64"),))
+    assert found(base, new, muted, less).exit_code == 0
+
+
+def test_a_demand_is_met_told_or_failed_by_the_interval_of_base_over_new():
+    base, new = pair({CASES[0].id: 0.5}, sigma=0.05, cases=CASES[:1])
+    (row,) = found(base, new).cases
+    least, most = 1 / row.hi, 1 / row.lo
+    for factor, expected in ((least * 0.99, "passed"), ((least + most) / 2, "near"), (most * 1.01, "low")):
+        demand = MinSpeedup(text="matmul/n=64", selects=selector("matmul/n=64"), least=factor)
+        told = found(base, new, CompareOptions(fail_on=(), min_speedups=(demand,)))
+        (only,) = told.gates
+        assert (only.passed, bool(only.near), bool(only.ids)) == (
+            expected != "low",
+            expected == "near",
+            expected == "low",
+        )
+        assert of_comparison(told).verdict == {"passed": "ok", "near": "unsure", "low": "failed"}[expected]
+
+
+@pytest.mark.parametrize(
+    ("name", "verdict"), [("slower", "slower"), ("unsure", "unsure"), ("failed", "failed"), ("missing", "failed"), ("noisy", "failed")]
+)  # fmt: skip
+def test_a_failed_gate_is_never_ok_in_a_word(name, verdict):
+    base, new = pair({CASES[1].id: 1.3} if name == "slower" else None)
+    new = {
+        "failed": msgspec.structs.replace(new, outcomes=[failed(CASES[0]), *new.outcomes[1:]]),
+        "missing": msgspec.structs.replace(new, outcomes=new.outcomes[1:]),
+        "noisy": noisy(new, {CASES[0].id}), "unsure": throttled(new, {CASES[0].id}),
+    }.get(name, new)  # fmt: skip
+    result = found(base, new, CompareOptions(fail_on=(name,)))
+    told = of_comparison(result)
+    assert (result.exit_code, told.verdict, len(told.errors)) == (3, verdict, 1)
+    assert told.errors[0].startswith(f"{name}: FAILED: ")
+
+
+def test_a_gate_that_could_not_be_applied_is_not_ok_in_a_word():
+    result = found(*pair(), CompareOptions(fail_on=("slower",), ignored=(selector("*"),)))
+    assert (result.exit_code, of_comparison(result).verdict) == (4, "unsure")
+
+
+def test_a_long_list_of_cases_is_cut_and_counted():
+    cases = [case(n=n) for n in range(1, MOST_IDS + 4)]
+    result = found(*pair({one.id: 1.5 for one in cases}, cases=cases))
+    (line,) = of_comparison(result).errors
+    assert line.endswith(f"{cases[MOST_IDS - 1].id} and 3 more")
+
+
+@pytest.mark.parametrize(
+    ("thresholds", "shares"),
+    [
+        (["20"], [0.2] * 4), (["matmul/n=64=20"], [0.2, 0.05, 0.05, 0.05]),
+        (["matmul/n<=128=20", "matmul/n=64=30"], [0.3, 0.2, 0.05, 0.05]), (["matmul/n=64=30", "matmul/n<=128=20"], [0.2, 0.2, 0.05, 0.05]),
+        (["matmul/n=64=30", "20"], [0.3, 0.2, 0.2, 0.2]), (["10", "20"], [0.2] * 4), (["3"], [0.03] * 4),
+    ],
+)  # fmt: skip
+def test_of_thresholds_that_select_a_case_the_last_one_holds_and_one_for_some_outweighs_one_for_all(
+    thresholds, shares
+):
+    from gpubench.cli._compare_options import options
+
+    asked = options(
+        fail_on=None, min_speedups=[], thresholds=thresholds, noise=None, ignore=[], alpha=0.05, advisory=False,
+        allow_different_machine=False,
+    )  # fmt: skip
+    assert [row.threshold for row in found(*pair(), asked).cases] == shares
+
+
+def test_a_selector_that_selects_what_only_a_search_has_measured_is_a_slip():
+    from gpubench.cli._compare_options import require_matches
+
+    looked = timed(case("relu", n=7), [1e-3] * 5)
+    looked = msgspec.structs.replace(
+        looked, blocks=[msgspec.structs.replace(block, phase="search") for block in looked.blocks]
+    )
+    base, new = (msgspec.structs.replace(run, outcomes=[*run.outcomes, looked]) for run in pair())
+    assert len(found(base, new).cases) == len(CASES)
+    require_matches([], ["matmul=2"], [], [base, new])
+    with pytest.raises(UsageError, match="selects no case"):
+        require_matches([], ["relu=2"], [], [base, new])
