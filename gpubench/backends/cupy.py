@@ -17,6 +17,7 @@ from typing import Any
 
 from gpubench.backends._cuda import CudaLaunch, CudaPrograms
 from gpubench.backends._cuda_clock import SPIN, EventClock
+from gpubench.backends._cuda_cycles import COUNT, CycleCounter
 from gpubench.backends._cuda_memory import DevicePool, PinnedMemory, PinnedTransfers
 from gpubench.backends._host import host_dtype, no_kernel, no_overhead
 from gpubench.backends._tf32 import no_tf32, pin_off, with_tf32
@@ -73,10 +74,11 @@ class CupySession:
         self.blas: Blas | None = Blas(library="cublas", version=str(cupy.cuda.cublas.getVersion(_handle(cupy))))
         with _vendor_errors():
             properties = cupy.cuda.runtime.getDeviceProperties(ordinal)
-            module = cupy.RawModule(code=SPIN)
+            module = cupy.RawModule(code=SPIN + COUNT)
             self._nothing = module.get_function("nothing")
             flush_bytes = 2 * int(properties.get("l2CacheSize") or 128 << 20)
             self._clock = EventClock(cupy, module.get_function("spin"), flush_bytes)
+            self._cycles = CycleCounter(cupy, module.get_function("count"))
             # Waiting for this one puts the thread to sleep; the stream's own wait spins on a core.
             self._asleep = cupy.cuda.Event(block=True, disable_timing=True)
             self.sync()
@@ -210,6 +212,11 @@ class CupySession:
         with _vendor_errors():
             return self._clock.time(launch, repeat, cold=cold)
 
+    def core_hz(self) -> float | None:
+        """Cycles against the global timer on one SM, after all enqueued work."""
+        with _vendor_errors():
+            return self._cycles.hertz()
+
     def empty_launch(self) -> CudaLaunch:
         """A kernel that does nothing."""
         return CudaLaunch(lambda: self._nothing((1,), (1,), ()), None)
@@ -227,6 +234,7 @@ class CupySession:
         """Return all pooled memory, of the device and of the host."""
         with contextlib.suppress(Exception):
             self._clock.close()
+            self._cycles.close()
             self._staged.close()
             self._pinned.empty()
             self._pool.empty()

@@ -256,14 +256,17 @@ def sample_block(
 ) -> Taken:  # fmt: skip
     """Warm up for `warmup_s` (and `warmup_launches`), then take samples; everything is kept.
 
-    Wall and device samples alternate in `resident`, wall samples and calls taken apart in `transfer-always`.
+    Wall and device samples alternate in `resident`, wall samples and calls taken apart in `transfer-always`. Where the
+    device counts its cycles, its clock is read after each sample.
     `since` is the monotonic time at which the session began.
     """
     began = time.monotonic()
     times, wall = [began], []
     cold_s: list[float] = []
     hot_s: list[float] = []
+    clock_hz: list[float | None] = []
     parts: Times = {}
+    core_hz = getattr(cycle.session, "core_hz", None) if isinstance(cycle, Cycle) else None
 
     def take() -> None:
         wall.append(cycle.seconds(cycle.repeat))
@@ -275,6 +278,8 @@ def sample_block(
     with _no_garbage_collection():
         while len(wall) - warmup < samples:
             take()
+            if core_hz is not None:
+                clock_hz.append(core_hz())
             if isinstance(cycle, Cycle) and on_device and len(hot_s) < DEVICE_SAMPLES:
                 _device_samples(cycle, hot_s, cold_s)
             if isinstance(cycle, Cycle) and cycle.in_parts and len(wall) - warmup <= CALLS_IN_PARTS:
@@ -284,9 +289,14 @@ def sample_block(
     block = Block(
         session=session, round=round_, position=position, repeat=cycle.repeat * (cycle.case.calls or 1),
         hot_repeat=cycle.hot_repeat if on_device else None, warmup=warmup, t_s=began - since, wall_s=wall,
-        device_cold_s=cold_s or None, device_hot_s=hot_s or None,
+        device_cold_s=cold_s or None, device_hot_s=hot_s or None, clock_hz=_all_known(clock_hz),
     )  # fmt: skip
     return Taken(block, times, parts)
+
+
+def _all_known(clock_hz: list[float | None]) -> list[float] | None:
+    known = [hertz for hertz in clock_hz if hertz is not None]
+    return known if known and len(known) == len(clock_hz) else None
 
 
 def _device_samples(cycle: Cycle, hot_s: list[float], cold_s: list[float]) -> None:

@@ -20,7 +20,8 @@ SLOW_SHARE = 0.75
 def judged(
     block: Block, times_s: Sequence[float], readings: Sequence[Reading], usual_hz: float | None
 ) -> Block:
-    """The block with throttled samples discarded, the clock of each used sample, and all reasons that were read.
+    """The block with throttled samples discarded, all reasons that were read, and the clock of each used sample unless the
+    device counted it itself.
 
     `times_s` are the times at which the block began and at which each entry of `wall_s` ended, on the clock of the
     readings. A sample is judged by the readings during it, else by the one nearest to it. `usual_hz` is the SM clock
@@ -35,7 +36,7 @@ def judged(
         if any(slowed(reading, usual_hz) for reading in near):
             discarded[str(index)] = "throttled"
     return msgspec.structs.replace(
-        block, discarded=discarded, clock_hz=clocks if all(clocks) and clocks else None,
+        block, discarded=discarded, clock_hz=block.clock_hz or (clocks if all(clocks) and clocks else None),
         throttle=sorted({word for reading in readings for word in reading.throttle}),
     )  # fmt: skip
 

@@ -118,6 +118,14 @@ class Flushes(Protocol):
         """Overwrite at least twice the device's last level of cache; complete when `sync` returns."""
 
 
+class Counts(Protocol):
+    """What a session MAY offer where a device counts its own cycles."""
+
+    def core_hz(self) -> float | None:
+        """Cycles per second of the device's cores once all enqueued work is done; None: it does not tell. Takes well
+        below a millisecond."""
+
+
 class Tunes(Protocol):
     """What a session MAY offer where kernels name candidates."""
 

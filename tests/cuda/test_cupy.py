@@ -195,3 +195,15 @@ def test_inputs_are_the_same_bytes_as_on_the_cpu(session):
         back.fill(0)
         session.download(buffer, back)
         assert back.tobytes() == host.tobytes()
+
+
+def test_the_cycles_of_the_device_agree_with_themselves_and_cost_no_time(session):
+    """Warm, so that the clock is not on its way: readings in a row differ by little, and are those of a GPU."""
+    launch = session.empty_launch()
+    for _ in range(200):
+        session.time(launch, 500)
+    began = session.clock()
+    found = [session.core_hz() for _ in range(50)]
+    assert (session.clock() - began) / 50 < 1e-3
+    assert all(2e8 < hertz < 5e9 for hertz in found)
+    assert (sorted(found)[45] - sorted(found)[5]) / median(found) < 0.02

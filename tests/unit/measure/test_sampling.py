@@ -111,6 +111,28 @@ def test_caches_are_flushed_before_each_sample_and_not_inside_it(tmp_path):
     session.close()
 
 
+@pytest.mark.parametrize(
+    ("told", "kept"), [([1e9, 2e9, 3e9, 4e9], [1e9, 2e9, 3e9, 4e9]), ([1e9, None, 3e9, 4e9], None)]
+)
+def test_the_clock_is_counted_after_each_sample_and_never_inside_one(tmp_path, told, kept):
+    session = backends.load("numpy").open("numpy:0", 1)
+    op = kernels.load("relu")
+    case = Case("relu", op.group, {"n": 100}, "float32", "library", "resident", "numpy:0")
+    material = Material(session, op, case, 1, "random", tmp_path)
+    cycle = sampling.Cycle(material, case, gate(material, case, lambda phase: None).launch)
+    events, answers = [], iter(told)
+    clock = session.clock
+    session.clock = lambda: events.append("clock") or clock()
+    session.core_hz = lambda: events.append("count") or next(answers)
+    block = sampling.sample_block(
+        cycle, session=0, round_=0, position=0, samples=4, warmup_s=0.0, limit_s=9.0, since=0.0
+    ).block
+    assert block.clock_hz == kept
+    assert " ".join(events).endswith("count " + " ".join(["clock clock count"] * 3))
+    assert events.count("count") == len(block.wall_s) - block.warmup == 4
+    session.close()
+
+
 def test_a_flush_writes_all_of_the_host_and_asks_the_device():
     told = []
     session = SimpleNamespace(

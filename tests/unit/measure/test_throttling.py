@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -44,6 +45,13 @@ def test_heat_during_the_warm_up_alone_spoils_nothing():
 
 def test_without_readings_the_block_stays_as_it_is():
     assert judged(block(4, 2), TIMES, [], None) == block(4, 2)
+
+
+def test_a_clock_that_the_device_counted_itself_stays_and_heat_is_read_all_the_same():
+    counted = msgspec.structs.replace(block(4, 2), clock_hz=[1.9e9, 1.8e9])
+    found = judged(counted, TIMES, [read(2.5), read(3.5, FULL, "hw_slowdown")], FULL)
+    assert found.clock_hz == [1.9e9, 1.8e9]
+    assert found.discarded == {"3": "throttled"}
 
 
 def test_a_device_that_does_not_tell_its_clock_has_none_in_the_file():
