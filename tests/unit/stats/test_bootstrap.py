@@ -17,13 +17,12 @@ pairs = st.lists(st.tuples(side, side), min_size=1, max_size=8)
 
 
 def listed(data):
-    """Every product of every session, as a distribution."""
+    """Every product of every session, however improbable, as a distribution."""
     atoms = [
         [
             (x / y, p * q)
             for x, p in bootstrap.median_distribution(above)
             for y, q in bootstrap.median_distribution(below)
-            if min(p, q) > bootstrap.NEGLIGIBLE
         ]
         for above, below in data
     ]
