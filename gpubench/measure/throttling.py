@@ -20,8 +20,8 @@ SLOW_SHARE = 0.75
 def judged(
     block: Block, times_s: Sequence[float], readings: Sequence[Reading], usual_hz: float | None
 ) -> Block:
-    """The block with throttled samples discarded, all reasons that were read, and the clock of each used sample unless the
-    device counted it itself.
+    """The block with throttled samples discarded, all reasons that were read, and the clock of each used sample, unless
+    the device counted it itself.
 
     `times_s` are the times at which the block began and at which each entry of `wall_s` ended, on the clock of the
     readings. A sample is judged by the readings during it, else by the one nearest to it. `usual_hz` is the SM clock
