@@ -158,9 +158,9 @@ class Block(Record, frozen=True, kw_only=True):
     (in transfer-once: transfer rounds times calls); `t_s` is the block's start from that of the session.
 
     The first `warmup` entries of `wall_s` are warm-up; `discarded` maps an index of `wall_s` to a reason.
-    `clock_hz` is the device's clock at each sample after the warm-up, by its own count of cycles where it has one (CUDA),
-    else as the driver told it; `throttle` holds every reason for a lowered clock that was read from the block's start
-    to its end.
+    `clock_hz` is the device's clock at each sample after the warm-up, by its own count of cycles where it has one
+    (CUDA), else as the driver told it; `throttle` holds every reason for a lowered clock that was read from the block's
+    start to its end.
     """
 
     session: int
