@@ -12,6 +12,7 @@ from gpubench.errors import UsageError
 from gpubench.model.case import Case
 from gpubench.model.result import Run
 from gpubench.report.compare.options import CompareOptions, Thresholds
+from gpubench.report.compare.pairing import is_compared
 from gpubench.report.compare.types import GATES, FailOn
 from gpubench.selectors import selector
 from gpubench.suggestions import require_choice
@@ -47,9 +48,10 @@ def require_matches(
     given = [(text.rpartition("=")[0], "--threshold") for text in thresholds if "=" in text]
     given += [(text.rpartition("=")[0], "--min-speedup") for text in min_speedups]
     given += [(text, "--ignore") for text in ignore]
+    known = [outcome.case for run in runs for outcome in run.outcomes if is_compared(outcome)] if given else []
     for text, option in given:
         selects = selector(text, option=option)
-        if not any(selects(outcome.case) for run in runs for outcome in run.outcomes):
+        if not any(map(selects, known)):
             raise UsageError(
                 "no-such-case", f"{option}: {text[:60]!r} selects no case",
                 why="none of the files has a case that it matches",

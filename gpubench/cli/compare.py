@@ -115,7 +115,7 @@ def compare(
         fail_on=fail_on, min_speedups=min_speedup or [], thresholds=threshold or [], noise=thresholds,
         ignore=ignore or [], alpha=alpha, advisory=advisory, allow_different_machine=allow_different_machine,
     )  # fmt: skip
-    if [base, *new, thresholds].count("-") > 1:
+    if [*map(_path, (base, *new)), thresholds].count("-") > 1:
         raise UsageError(
             "stdin-twice", "- is given more than once", why="standard input holds one result",
             hint="give the others as files",
@@ -153,7 +153,7 @@ def _ended(found: Comparison) -> int:
         notice = next(notice for notice in found.warnings if notice.code == "no-gate")
         raise InputError(
             "gate-impossible", "the gate on regressions could not be applied",
-            why="these files have too few sessions, or no case that it looks at, so it could not have failed",
+            why="every case has too few sessions, was throttled or is not looked at, so it could not have failed",
             hint=f"{notice.hint}, or leave `slower` out of --fail-on",
         )  # fmt: skip
     return found.exit_code

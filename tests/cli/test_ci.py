@@ -51,7 +51,7 @@ def test_compare_tells_a_runner_everything(gpubench: Any, folder: Path, runner: 
     assert outputs(folder) == {
         "verdict": "slower", "slower": "1", "faster": "0", "unsure": "0", "exit-code": "3", "result-file": "new.json",
     }  # fmt: skip
-    assert ended.stderr.splitlines() == [f"::error title=gpubench::slower: FAILED by {CASES[1].id}"]
+    assert ended.stderr.splitlines() == [f"::error title=gpubench::slower: FAILED: {CASES[1].id}"]
     summary = (folder / "summary.md").read_text(encoding="utf-8")
     assert summary.startswith("before, no newline\n## gpubench compare\n")
     assert ended.stdout.startswith("Base: ")

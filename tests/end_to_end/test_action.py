@@ -142,7 +142,7 @@ def test_a_slower_version_fails_the_job_and_says_so_everywhere(runner: Runner) -
         "result-file": str(runner.kept / "new.json"),
     }  # fmt: skip
     assert (
-        f"::error title=gpubench::slower: FAILED by add/n=1024/float32/library/resident@fake:cpu, {CASE}"
+        f"::error title=gpubench::slower: FAILED: add/n=1024/float32/library/resident@fake:cpu, {CASE}"
         in runner.log
     )
     summary = runner.summary.read_text(encoding="utf-8")

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from gpubench.model.result import Run
 from gpubench.report.analysis.absence import no_gpu
 from gpubench.report.analysis.types import BreakEven, CaseResult
+from gpubench.report.listing import first_few
 from gpubench.units import earned_digits
 
 _WHERE = {"resident": "with data resident", "transfer-always": "when every call copies both ways"}
@@ -138,8 +139,7 @@ def _names(best: Sequence[BreakEven], rows: Sequence[BreakEven]) -> str:
     devices = [row.device_id for row in best]
     if len(rows) > 1 and len(devices) == len(rows):
         return "every device"
-    more = len(devices) - NAMED_DEVICES
-    return ", ".join(devices[:NAMED_DEVICES]) + (f" and {more} more" if more > 0 else "")
+    return first_few(devices, NAMED_DEVICES)
 
 
 def _clause(row: BreakEven, *, short: bool) -> str:

@@ -12,6 +12,7 @@ from gpubench.report.analysis.types import Analysis
 from gpubench.report.compare.text import gate_text as compare_gate_text
 from gpubench.report.compare.types import Comparison
 from gpubench.report.formats._gates import gate_text
+from gpubench.report.listing import first_few
 
 VerdictWord = Literal["ok", "slower", "failed", "unsure"]
 
@@ -36,14 +37,16 @@ def of_comparison(found: Comparison) -> Outcome:
     """A comparison in a few words."""
     counts = found.counts
     broken = [gate for gate in found.gates if not gate.passed and not gate.impossible]
-    failed = any(gate.name in ("failed", "missing", "min-speedup") for gate in broken)
+    failed = any(gate.name not in ("slower", "unsure") for gate in broken)
     unsure = [row for row in found.cases if row.verdict == "UNSURE" and not row.muted]
+    near = [gate for gate in found.gates if gate.passed and gate.near]
+    unjudged = unsure or near or found.exit_code == ExitCode.INPUT
     return Outcome(
-        verdict="failed" if failed else "slower" if counts.slower else "unsure" if unsure else "ok",
+        verdict="failed" if failed else "slower" if counts.slower else "unsure" if unjudged else "ok",
         slower=counts.slower, faster=counts.faster, unsure=counts.unsure, exit_code=found.exit_code,
         errors=tuple(compare_gate_text(gate) for gate in broken),
         warnings=(
-            *(compare_gate_text(gate) for gate in found.gates if gate.passed and gate.near),
+            *map(compare_gate_text, near),
             *(f"{notice.message}; {notice.hint}" for notice in found.warnings if notice.severity != "info"),
             *(f"{row.id}: UNSURE ({row.reason})" for row in unsure),
         ),
@@ -79,6 +82,4 @@ def of_reports(analyses: Sequence[Analysis], exit_code: int) -> Outcome:
 
 def _where(ids: Sequence[str]) -> str:
     """` (matmul/n=64/... and 3 more)`."""
-    if not ids:
-        return ""
-    return f" ({ids[0]})" if len(ids) == 1 else f" ({ids[0]} and {len(ids) - 1} more)"
+    return f" ({first_few(ids, 1)})" if ids else ""

@@ -15,6 +15,7 @@ from gpubench.report.compare.judge import can_fire, correction_of, judged
 from gpubench.report.compare.options import CompareOptions
 from gpubench.report.compare.pairing import Paired, Side, paired, side
 from gpubench.report.compare.types import Comparison, Correction, Difference, JudgedCase, Pair, SideRow
+from gpubench.report.listing import first_few
 
 __all__ = ["CompareOptions", "Comparison", "compare"]
 
@@ -30,20 +31,26 @@ def compare(base: Named, news: Sequence[Named], options: CompareOptions) -> Comp
     ours = side(base[1])
     _require_fitting(options, base)
     pairs, differences, parts, cases = [], [], [], []
-    idle = []
+    idle, known = [], _cases(ours)
     for index, (name, run) in enumerate(news):
         found = run_differences(base[1], run, index)
         _require_same_machine(found, base[0], name, options)
-        pair, part, rows = _one(ours, side(run), index, found, options)
+        theirs = side(run)
+        pair, part, rows = _one(ours, theirs, index, found, options)
         _require_common(part, rows, (*found, *part.differences), base[0], name)
         family = [twin for twin in part.twins if twin.testable and not twin.muted]
         idle += [] if can_fire(family, options.alpha) else [index]
         pairs.append(pair)
         parts.append(part)
         cases += rows
+        known |= _cases(theirs)
         differences += [*found, *part.differences]
-    known = {row.id: row.case for row in ours.rows.values()}
-    return _summed_up(base, news, options, pairs, differences, parts, cases, idle, known)
+    asked = {name: case for name, case in known.items() if not options.muted(case)}
+    return _summed_up(base, news, options, pairs, differences, parts, cases, idle, asked)
+
+
+def _cases(of: Side) -> dict[str, Case]:
+    return {name: row.case for name, row in of.rows.items()}
 
 
 def _one(
@@ -62,12 +69,12 @@ def _one(
 def _summed_up(
     base: Named, news: Sequence[Named], options: CompareOptions, pairs: Sequence[Pair],
     differences: Sequence[Difference], parts: Sequence[Paired], cases: Sequence[JudgedCase], idle: Sequence[int],
-    known: Mapping[str, Case],
+    asked: Mapping[str, Case],
 ) -> Comparison:  # fmt: skip
     missing = tuple(row for part in parts for row in part.missing)
     failed = tuple(row for part in parts for row in part.failed)
     added = tuple(row for part in parts for row in part.added)
-    found = outcome.gates(options, cases, missing, failed, known=known, idle=idle)
+    found = outcome.gates(options, cases, missing, failed, asked=asked, files=len(news), idle=idle)
     code = outcome.ending(options, found)
     return Comparison(
         base=_side_row(base), new=tuple(_side_row(new) for new in news), alpha=options.alpha,
@@ -148,5 +155,4 @@ def _require_common(
 def _listed(rows: Sequence[Difference], most: int = 4) -> str:
     """`cpu: 'A' against 'B'; usable_cpus: '2' against '4'`."""
     texts = list(dict.fromkeys(f"{row.field}: {row.base!r} against {row.value!r}" for row in rows))
-    more = f"; and {len(texts) - most} more" if len(texts) > most else ""
-    return "; ".join(texts[:most]) + more
+    return first_few(texts, most, between="; ")

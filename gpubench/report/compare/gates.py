@@ -26,11 +26,15 @@ def gates(
     missing: Sequence[AbsentCase],
     failed: Sequence[AbsentCase],
     *,
-    known: Mapping[str, Case],
+    asked: Mapping[str, Case],
+    files: int,
     idle: Sequence[int],
 ) -> tuple[Gate, ...]:
-    """The gates asked for, each with the cases that breach it. `known` are the cases of base by id; `idle` are the
-    new files in which no case could have been SLOWER."""
+    """The gates asked for, each with the cases that breach it.
+
+    `asked` are the cases of base and of the new `files` that are not muted, by id; `idle` are the new files in which
+    no case could have been SLOWER.
+    """
     heard = [row for row in cases if not row.muted]
     breaches: dict[FailOn, Callable[[], list[str]]] = {
         "slower": lambda: [row.id for row in heard if row.verdict == "SLOWER"],
@@ -49,7 +53,7 @@ def gates(
         # What one file breached is breached; what no file breached is not passed by one that never could.
         impossible = name == "slower" and bool(idle) and not ids
         found.append(Gate(name=name, passed=not ids and not impossible, impossible=impossible, ids=ids))
-    return (*found, *min_speedup_gates(options.min_speedups, cases, [*missing, *failed], known))
+    return (*found, *min_speedup_gates(options.min_speedups, cases, asked, files))
 
 
 def ending(options: CompareOptions, found: Sequence[Gate]) -> int:
@@ -78,8 +82,7 @@ def notices(
     if few:
         told.append(_few_sessions(len(few), len(rows)))
     if any(gate.impossible for gate in found):
-        unjudged = [row for row in rows if row.new in idle]
-        told.append(_no_gate(bool(unjudged) and all(row in few for row in unjudged), _named(idle, pairs)))
+        told.append(_no_gate([row for row in rows if row.new in idle], _named(idle, pairs)))
     if not all(pair.interleaved for pair in pairs):
         told.append(
             Notice(
@@ -153,11 +156,14 @@ def _named(idle: Mapping[int, str], pairs: Sequence[Pair]) -> str:
     return ", ".join(idle.values()) if len(idle) < len(pairs) else ""
 
 
-def _no_gate(for_want_of_sessions: bool, idle: str) -> Notice:
-    hint = f"measure both with --sessions {MIN_SESSIONS} or more" if for_want_of_sessions else (
-        "compare cases that no --ignore mutes, with more sessions or a larger --alpha"
-    )  # fmt: skip
+def _no_gate(unjudged: Sequence[JudgedCase], idle: str) -> Notice:
     where, what = (f" to {idle}", "it") if idle else ("", "these files")
+    reasons = {row.reason for row in unjudged}
+    hint = "compare cases that no --ignore mutes, with more sessions or a larger --alpha"
+    if reasons == {"few-sessions"}:
+        hint = f"measure both with --sessions {MIN_SESSIONS} or more"
+    elif reasons == {"throttled"}:
+        hint = "measure again with better cooling, more power or a lower --max-time"
     return Notice(
         code="no-gate", severity="warning", hint=hint,
         message=f"no regression gate was applied{where}: nothing in {what} could have made it fail",

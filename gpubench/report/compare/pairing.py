@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import msgspec
 
 from gpubench import stats
-from gpubench.model.result import Measurement, Run
+from gpubench.model.result import Measurement, Outcome, Run
 from gpubench.report.analysis.estimate import case_results
 from gpubench.report.analysis.samples import in_plan, main_blocks
 from gpubench.report.analysis.turns import observations
@@ -45,9 +45,14 @@ def side(run: Run) -> Side:
     """What a comparison needs of one run: the cases of its plan, which every session measures, and of each turn the
     session that stands for it."""
     measurements = {outcome.id: outcome for outcome in run.outcomes if isinstance(outcome, Measurement)}
-    looked = {case_id for case_id, outcome in measurements.items() if outcome.blocks and not in_plan(outcome)}
-    rows = [_by_turn(run, row) for row in case_results(run) if row.id not in looked]
+    ours = {outcome.id for outcome in run.outcomes if is_compared(outcome)}
+    rows = [_by_turn(run, row) for row in case_results(run) if row.id in ours]
     return Side(run, {row.id: row for row in rows}, measurements)
+
+
+def is_compared(outcome: Outcome) -> bool:
+    """Whether a comparison looks at it: at all but what only the search for a break-even has measured."""
+    return not isinstance(outcome, Measurement) or not outcome.blocks or in_plan(outcome)
 
 
 def _by_turn(run: Run, row: CaseResult) -> CaseResult:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gpubench.report.analysis import types as analysis
+from gpubench.report.analysis.labels import gravest
 from gpubench.report.compare.types import AbsentCase, Comparison, Gate, JudgedCase, Pair, SideRow, VerdictWord
 from gpubench.report.formats import _gates
 from gpubench.report.formats._document import Cell, Column, Document, Section, Table, Tone, cells, printable
-from gpubench.report.formats._numbers import interval_text, short_ratio_text
+from gpubench.report.formats._numbers import interval_text, mark, short_ratio_text
+from gpubench.report.formats._numbers import legend as marks_legend
 from gpubench.stats import Interval
 from gpubench.units import format_seconds
 
@@ -26,8 +27,11 @@ REASONS = {
     "op": "op: the op's definition is another one",
     "implausible": "implausible: a number that cannot be true",
 }
+_WIDER = (
+    "new/base: of the sessions' low ends, with its exact 95 % interval; for SAME the one at 90 % has to lie within the"
+    " threshold"
+)
 CORRECTIONS = {"bh": "Benjamini-Hochberg", "max-t": "max-T permutations"}
-_MOST_IDS = 5
 
 
 def documents(comparison: Comparison, unit: str) -> list[Document]:
@@ -111,20 +115,10 @@ def _gates_section(comparison: Comparison) -> Section | None:
 
 
 def gate_text(gate: Gate) -> str:
-    """`slower: FAILED by matmul/n=64/...`."""
-    if gate.name == "min-speedup":
-        return _gates.gate_text(
-            analysis.Gate(
-                name=gate.name, selector=gate.selector, least=gate.least, low=gate.ids, missing=gate.missing,
-                near=gate.near,
-            )
-        )  # fmt: skip
+    """As in a report; or that it was not applied."""
     if gate.impossible:
         return f"{gate.name}: not applied, as it could not have failed"
-    if gate.passed:
-        return f"{gate.name}: passed"
-    more = f" and {len(gate.ids) - _MOST_IDS} more" if len(gate.ids) > _MOST_IDS else ""
-    return f"{gate.name}: FAILED by {', '.join(gate.ids[:_MOST_IDS])}{more}"
+    return _gates.gate_text(gate)
 
 
 def _case_sections(comparison: Comparison, index: int, unit: str) -> list[Section]:
@@ -161,13 +155,14 @@ def _table(rows: Sequence[JudgedCase], reason: str | None, unit: str, tone: Tone
         )
         for row in rows
     ]  # fmt: skip
-    legend = "sessions: how many on each side should settle it; -: more than 100" if needed else ""
-    if any(_wider_than_its_verdict(row) for row in rows):
-        legend = (
-            "new/base: of the sessions' low ends, with its exact 95 % interval; for SAME the one at 90 % has"
-            " to lie within the threshold"
-        )
-    return Table(columns, tuple(body), title=REASONS.get(reason or "", reason or ""), legend=legend)
+    legends = [
+        "sessions: how many on each side should settle it; -: more than 100" if needed else "",
+        _WIDER if any(_wider_than_its_verdict(row) for row in rows) else "",
+        marks_legend({gravest(row.labels) for row in rows}),
+    ]
+    return Table(
+        columns, tuple(body), title=REASONS.get(reason or "", reason or ""), legend="; ".join(filter(None, legends))
+    )  # fmt: skip
 
 
 def _wider_than_its_verdict(row: JudgedCase) -> bool:
@@ -181,7 +176,7 @@ def _ratio_text(row: JudgedCase) -> str:
     if row.ratio is None or row.lo is None or row.hi is None:
         return "-"
     ratio = Interval(row.lo, row.ratio, row.hi, "bootstrap")
-    return f"{short_ratio_text(ratio)} {interval_text(ratio)}"
+    return f"{short_ratio_text(ratio)} {interval_text(ratio)}{mark(gravest(row.labels))}"
 
 
 def _absent_section(comparison: Comparison, index: int) -> Section | None:

@@ -113,6 +113,16 @@ class Gate(Row, frozen=True, kw_only=True):
     missing: tuple[str, ...] = ()
     near: tuple[str, ...] = ()
 
+    @property
+    def low(self) -> tuple[str, ...]:
+        """`ids`, as the gates of a report call them."""
+        return self.ids
+
+    @property
+    def reason(self) -> None:
+        """No gate of a comparison fails as a whole: the cases are the reason."""
+        return
+
 
 class Notice(Row, frozen=True, kw_only=True):
     """A finding about the comparison, with its advice."""

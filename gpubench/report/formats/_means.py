@@ -5,6 +5,7 @@ from __future__ import annotations
 from gpubench.report.analysis.types import Analysis, Mean
 from gpubench.report.formats._document import Column, Section, Table, cells
 from gpubench.report.formats._numbers import ratio_text, short_ratio_text
+from gpubench.report.listing import first_few
 
 TITLE = "Mean speedup: geometric, of what every regime has"
 _NOT_ALIKE = "*: some of the same cases are missing, so it compares with no other mean"
@@ -36,9 +37,7 @@ def means_section(analysis: Analysis, *, full: bool) -> Section:
 
 def _missing(row: Mean) -> str:
     """`cupy:0, resident, float32 lacks matmul/n=4096/float32`."""
-    named = ", ".join(row.missing[:_MOST])
-    more = f" and {len(row.missing) - _MOST} more" if len(row.missing) > _MOST else ""
-    return f"{row.device_id}, {row.regime}, {row.dtype} lacks {named}{more}"
+    return f"{row.device_id}, {row.regime}, {row.dtype} lacks {first_few(row.missing, _MOST)}"
 
 
 def _text(row: Mean, *, full: bool) -> str:

@@ -31,7 +31,7 @@ def compared(slow=None, *, options=None, k=5, broken=(), sigma=0.01):
 def test_a_comparison_in_a_few_words():
     found = compared({CASES[0].id: 1.3, CASES[1].id: 0.7})
     assert (found.verdict, found.slower, found.faster, found.unsure, found.exit_code) == ("slower", 1, 1, 0, 3)
-    assert found.errors == (f"slower: FAILED by {CASES[0].id}",)
+    assert found.errors == (f"slower: FAILED: {CASES[0].id}",)
     assert compared().verdict == "ok"
 
 

@@ -54,7 +54,7 @@ def test_a_regression_is_exit_3_and_told_first(folder):
     assert (done.returncode, done.stderr) == (3, "")
     assert done.stdout.startswith("Base: base.json, ")
     assert "4 cases compared: 1 slower, 1 faster, 2 same\n" in done.stdout
-    assert f"slower: FAILED by {CASES[1].id}\n" in done.stdout
+    assert f"slower: FAILED: {CASES[1].id}\n" in done.stdout
     assert done.stdout.index("\nSlower\n") < done.stdout.index("\nFaster\n") < done.stdout.index("\nSame\n")
     assert "\x1b" not in done.stdout
     assert max(map(len, done.stdout.splitlines())) <= 80
@@ -82,7 +82,7 @@ def test_gates_and_thresholds(folder, options, code):
 def test_a_case_that_broke_is_a_failed_gate(folder):
     done = gpubench("compare", "base.json", "broken.json", cwd=folder)
     assert done.returncode == 3
-    assert f"failed: FAILED by {CASES[0].id}" in done.stdout
+    assert f"failed: FAILED: {CASES[0].id}" in done.stdout
     assert "wrong-result" in done.stdout
 
 
