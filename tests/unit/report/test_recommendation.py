@@ -1,0 +1,218 @@
+"""Which mode a measured file recommends, by what its own report shows: speedups, break-evens and splits."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import jsonschema
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from gpubench.model.facts import Fact
+from gpubench.model.machine import Recommendation
+from gpubench.report import render
+from gpubench.report.analysis import analyse
+from gpubench.report.analysis import measured as evidence
+from gpubench.report.analysis.recommendation import recommended
+from gpubench.report.formats._report_types import ReportDocument
+from tests.unit.report.builders import CPU, GPU, HYBRID, case, curve, measured, run_of, split
+
+WILD = (0.5, 1.5, 0.6, 1.4, 1.0, 1.0, 0.7, 1.3, 0.8, 1.2)
+ALL = (CPU, GPU, HYBRID)
+
+
+def both(cpu_s, gpu_s, split_s, *, n=1024, regime="resident", sessions=5):
+    """One size on either side alone, and split with 75 % on the GPU."""
+    return [
+        measured(case(n=n), cpu_s, sessions=sessions),
+        measured(case(n=n, regime=regime, device="cupy:0"), gpu_s, sessions=sessions),
+        split(case(n=n, form="tuned", regime=regime, device="hybrid:cupy:0"), (cpu_s, gpu_s), split_s, sessions=sessions),
+    ]  # fmt: skip
+
+
+def told(outcomes, **words):
+    found = recommendation_of(run_of(outcomes, **words))
+    assert found is not None
+    return found
+
+
+def recommendation_of(run, **words):
+    return recommended(run, analyse(run, **words).measured)
+
+
+def with_threads(run, count):
+    cpu = replace(run.machine.cpu, available=Fact(count, "ok", "proc"))
+    return replace(run, machine=replace(run.machine, cpu=cpu))
+
+
+@pytest.mark.parametrize(
+    ("ratio", "threads", "mode", "code"),
+    [(20.0, 2, "gpu", "GPU_DOMINATES"), (0.2, 2, "cpu", "CPU_DOMINATES"), (2.0, 2, "gpu", "FASTER_ALONE"),
+     (0.5, 2, "cpu", "FASTER_ALONE"), (2.0, 8, "hybrid", "HYBRID_PAYS")],
+)  # fmt: skip
+def test_without_splits_the_rates_decide(ratio, threads, mode, code):
+    found = recommendation_of(with_threads(run_of(curve({64: 1.0, 1024: ratio})), threads))
+    assert found is not None
+    assert (found.mode, found.confidence, found.reasons[0].code) == (mode, "measured", code)
+    assert found.device_ids == ([] if mode == "cpu" else ["cupy:0"])
+    assert found.measured is not None
+    assert found.measured.s == pytest.approx(1 / ratio)
+
+
+@given(st.floats(0.5, 3.0))
+def test_it_is_hybrid_just_where_the_report_recommends_a_split(gain):
+    run = with_threads(run_of(both(3e-3, 1e-3, 1e-3 / gain), devices=ALL, sessions=5), 8)
+    analysis = analyse(run)
+    (row,) = analysis.hybrid
+    found = recommended(run, analysis.measured)
+    assert found is not None
+    assert (found.mode == "hybrid") == row.recommended == (row.gain.low > 1.05)
+    assert found.measured is not None
+    assert found.measured.split == (0.75 if row.recommended else None)
+    assert found.measured.splits[0].reason == row.reason
+
+
+def test_a_split_that_one_session_chose_and_measured_decides_against_it():
+    run = with_threads(run_of(both(3e-3, 1e-3, 0.5e-3, sessions=1), devices=ALL, sessions=1), 8)
+    found = recommendation_of(run)
+    assert found is not None
+    assert (found.mode, found.reasons[0].code) == ("gpu", "FASTER_ALONE")
+
+
+def test_a_split_with_copies_is_a_reason_even_if_nothing_resident_was_compared():
+    found = told(both(3e-3, 1e-3, 0.7e-3, regime="transfer-always"), devices=ALL, sessions=5)
+    assert (found.mode, found.confidence) == ("hybrid", "measured")
+    assert found.measured is not None
+    assert found.measured.s is None
+    assert "transfer-always" in found.reasons[0].text
+
+
+def test_the_ratio_is_the_mean_over_the_ops_at_their_largest_common_size():
+    found = evidence(
+        run_of(
+            [
+                *curve({64: 1 / 8, 128: 4.0}),
+                measured(case(n=4096), 1.0),
+                measured(case("relu", n=64), 1e-3),
+                measured(case("relu", n=64, device="cupy:0"), 4e-3),
+                *curve({256: 100.0}, regime="transfer-always"),
+            ]
+        )
+    )
+    assert found is not None
+    assert found.s == pytest.approx(1.0)
+
+
+def test_what_takes_no_headline_takes_no_part():
+    rows = [
+        *curve({64: 2.0}),
+        measured(case(n=128), 1e-3),
+        measured(case(n=128, device="cupy:0"), 1e-6, factors=WILD),
+    ]
+    found = evidence(run_of(rows))
+    assert found is not None
+    assert found.s == pytest.approx(0.5)
+
+
+def test_the_break_evens_are_those_of_the_report():
+    rows = [
+        *curve({64: 0.5, 256: 2.0, 1024: 8.0}),
+        *curve({64: 0.1, 256: 0.1, 1024: 0.1}, regime="transfer-always")[1::2],
+        measured(case("relu", n=64), 1e-3),
+        measured(case("relu", n=64, device="cupy:0"), 1e-4),
+        measured(case("relu", n=256), 1e-3),
+        measured(case("relu", n=256, device="cupy:0"), 1e-4),
+    ]
+    analysis = analyse(run_of(rows))
+    assert analysis.measured is not None
+    found = {(p.op, p.regime): p for p in analysis.measured.break_even}
+    (at,) = (row for row in analysis.break_even if row.verdict == "at")
+    here = found["matmul", "resident"]
+    assert (here.size, here.note, here.backend) == (at.n, None, "cupy")
+    assert (here.cpu_s, here.gpu_s) == (pytest.approx(1e-3), pytest.approx(5e-4))
+    never = found["matmul", "transfer-always"]
+    assert (never.size, never.note, never.gpu_s) == (None, "never up to n = 1024", pytest.approx(1e-2))
+    always = found["relu", "resident"]
+    assert (always.size, always.note) == (64, "the smallest size measured")
+
+
+def test_a_break_even_that_noise_hides_has_no_size():
+    rows = curve({64: 0.5, 1024: 2.0}, factors=WILD)
+    analysis = analyse(run_of(rows))
+    assert {row.verdict for row in analysis.break_even} == {"undecided"}
+    rows += [measured(case("add", 1024), 1e-3), measured(case("add", 1024, device="cupy:0"), 1e-4)]
+    found = evidence(run_of(rows))
+    assert found is not None
+    (hidden,) = (p for p in found.break_even if p.op == "matmul")
+    assert (hidden.size, hidden.note) == (None, "undecided (noise)")
+
+
+def test_of_several_gpus_the_earliest_break_even_counts():
+    other = replace(GPU, id="wgpu:0", backend="wgpu")
+    rows = [*curve({64: 0.5, 256: 2.0}), *curve({64: 0.7, 256: 5.0}, device="wgpu:0")[1::2]]
+    found = evidence(run_of(rows, devices=(CPU, GPU, other)))
+    assert found is not None
+    (point,) = found.break_even
+    assert point.backend == "wgpu"
+    assert found.s == pytest.approx(0.2)
+
+
+def test_where_nothing_was_compared_detection_at_the_start_of_the_run_stands():
+    run = run_of([measured(case(n=64), 1e-3)], devices=(CPU,))
+    assert recommendation_of(run) is None
+    said = Recommendation(mode="gpu", reasons=[{"code": "VRAM_GE_4GIB"}])
+    said = msgspec.convert(msgspec.to_builtins(said), Recommendation)
+    known = replace(run, machine=replace(run.machine, recommendation=said))
+    assert recommendation_of(known) == said
+
+
+def test_another_baseline_changes_no_recommendation():
+    run = run_of(
+        [
+            *curve({64: 0.5, 256: 2.0}),
+            measured(case(n=64, form="tuned"), 5e-3),
+            measured(case(n=256, form="tuned"), 5e-3),
+        ]
+    )
+    assert recommendation_of(run, baseline="tuned") == recommendation_of(run)
+
+
+def test_the_order_of_outcomes_says_nothing():
+    rows = [*curve({64: 0.5, 256: 2.0}), *both(3e-3, 1e-3, 0.7e-3)]
+    run = run_of(rows, devices=ALL, sessions=5)
+    shuffled = list(run.outcomes)
+    random.Random(3).shuffle(shuffled)
+    assert evidence(replace(run, outcomes=shuffled)) == evidence(run)
+
+
+def test_the_document_has_it_by_its_schema():
+    run = run_of(both(3e-3, 1e-3, 0.7e-3), devices=ALL, sessions=5)
+    found = json.loads(render([run], "json"))
+    jsonschema.validate(found, msgspec.json.schema(ReportDocument))
+    assert (found["recommendation"]["mode"], found["recommendation"]["confidence"]) == ("hybrid", "measured")
+    assert found["recommendation"]["measured"]["splits"][0]["reason"] is None
+    (row,) = found["hybrid"]
+    assert row["recommended"]
+
+
+def test_of_several_files_the_newest_that_measured_speaks_and_of_several_machines_none():
+    old = run_of(curve({64: 20.0}))
+    new = replace(
+        run_of(curve({64: 0.1})), id="00000000-0000-4000-8000-000000000002", started_at="2026-02-01T00:00:00Z"
+    )
+    newest = replace(
+        run_of([measured(case(n=64), 1e-3)]),
+        id="00000000-0000-4000-8000-000000000003",
+        started_at="2026-03-01T00:00:00Z",
+    )
+    for runs in ([old, new, newest], [newest, old, new]):
+        found = json.loads(render(runs, "json"))["recommendation"]
+        assert (found["mode"], found["measured"]["date"]) == ("cpu", "2026-02-01T00:00:00Z")
+    elsewhere = replace(
+        old, fingerprint=replace(old.fingerprint, machine=replace(old.fingerprint.machine, hash="f" * 12))
+    )
+    assert json.loads(render([new, elsewhere], "json"))["recommendation"] is None
