@@ -27,8 +27,8 @@ def fields(paths: list[Path]) -> Iterator[Field]:
     """Every op, dtype and regime of every file that compares two sides."""
     for path in paths:
         run = store.load(path)
-        for rows in families(run).values():
-            found = [field(run, rows, calls) for calls in (None, 1, run.selection.calls)]
+        for family in families(run).values():
+            found = [field(run, family, calls) for calls in (None, 1, run.selection.calls)]
             yield from (one for one in found if one.two_sided)
 
 

@@ -6,6 +6,7 @@ import os
 import sys
 from pathlib import Path
 
+from gpubench.cli._measured import read_result
 from gpubench.errors import UsageError
 from gpubench.measure.targets import Mode, Wish
 from gpubench.suggestions import require_choice
@@ -41,7 +42,8 @@ def _recommended() -> Mode:
     from gpubench.store import default_results_dir
 
     folder: Path = default_results_dir()
-    found = detect.inspect(extra_records=[], results=folder if os.path.isdir(folder) else None).recommendation
+    results = folder if os.path.isdir(folder) else None
+    found = detect.inspect(extra_records=[], results=results, read=read_result).recommendation
     reason = found.reasons[0].text if found.reasons else "no reason is known"
     print(f"--mode auto takes {found.mode} ({found.confidence}): {reason}", file=sys.stderr)
     return found.mode

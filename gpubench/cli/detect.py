@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from gpubench.cli._measured import read_result
 from gpubench.cli._options import Ascii, Color, Quiet
 from gpubench.errors import InputError, RequiredUnavailable, UsageError
 
@@ -66,7 +67,7 @@ def detect(
         detection.save_recording(record, source)
     machine = detection.inspect(
         sysroot=source, records=_records(records) if records is not None else None, mode=mode, deep=deep, wake=wake,
-        debug=debug, results=_measured(results, live=sysroot is None and records is None),
+        debug=debug, results=_measured(results, live=sysroot is None and records is None), read=read_result,
     )  # fmt: skip
     if chosen == "json":
         typer.echo(detection.to_json(machine))

@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, cast, get_args
+from typing import TYPE_CHECKING, Any, cast, get_args
 
 import msgspec
 
@@ -23,11 +23,14 @@ from gpubench.detect._root import Root
 from gpubench.errors import UsageError
 from gpubench.model.machine import Machine, Mode, Platform, Provider
 
+if TYPE_CHECKING:
+    from gpubench.detect.measured import Reader
+
 
 def inspect(
     *, sysroot: Path | None = None, records: list[dict[str, Any]] | None = None,
     extra_records: Iterable[dict[str, Any]] | None = None, mode: str | None = None, deep: bool = False,
-    wake: bool = False, debug: bool = False, results: Path | None = None,
+    wake: bool = False, debug: bool = False, results: Path | None = None, read: Reader | None = None,
 ) -> Machine:  # fmt: skip
     """Describe a machine: this one, a recorded one, or the devices of given provider records.
 
@@ -49,10 +52,10 @@ def inspect(
         machine, given = _this_machine(given, deep=deep, wake=wake, blas=blas, debug=debug)
     advice = rule.recommend(machine, cast("Mode | None", mode))
     advice = rule.verified(advice, _checked(machine, given)) if machine.live else advice
-    if results is not None and mode is None:
+    if results is not None and read is not None and mode is None:
         from gpubench.detect import measured  # loads the result model, which nothing else here needs
 
-        advice = measured.apply(machine, advice, results)
+        advice = measured.apply(machine, advice, results, read)
     took = round(time.perf_counter() - start, 6)
     return msgspec.structs.replace(machine, recommendation=advice, took_s=took)
 

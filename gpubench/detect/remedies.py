@@ -35,7 +35,7 @@ _TEXTS = {
     "OVERRIDE": "The user's choice.",
     "GPU_DOMINATES": "Measured on this machine: the GPU is more than ten times as fast.",
     "CPU_DOMINATES": "Measured on this machine: the CPU is more than four times as fast.",
-    "HYBRID_PAYS": "Measured on this machine: sharing the work pays.",
+    "HYBRID_PAYS": "By the rates measured on this machine sharing the work pays: `gpubench run --mode hybrid` tells.",
     "FASTER_ALONE": "Measured on this machine: the faster side alone is best.",
 }
 

@@ -301,7 +301,7 @@ class Rejected(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MeasuredBreakEven(msgspec.Struct, frozen=True, kw_only=True):
-    """The smallest size from which the GPU wins on this machine; None means never (`note` says so).
+    """The smallest size from which the GPU wins on this machine; None: there is none to name, and `note` says why.
 
     `params` are the op's parameters beside the size ("kernel=3"). The seconds are of a measured size: the first
     at or above `size`, else the largest.
@@ -318,14 +318,36 @@ class MeasuredBreakEven(msgspec.Struct, frozen=True, kw_only=True):
     note: str | None = None
 
 
-class Measured(msgspec.Struct, frozen=True, kw_only=True):
-    """Evidence from a result file of this machine. `s` is CPU rate over GPU rate."""
+class MeasuredSplit(msgspec.Struct, frozen=True, kw_only=True):
+    """One call split over the CPU and a GPU: `gain` with interval over the better of the two alone, at the GPU's share
+    `fraction`. `reason` says why the split is not recommended; None: it is."""
 
-    file: str
+    op: str
+    params: str = ""
+    dtype: str
+    regime: str
+    n: int
+    device_id: str
+    fraction: float
+    gain: float
+    lo: float
+    hi: float
+    reason: str | None = None
+
+
+class Measured(msgspec.Struct, frozen=True, kw_only=True):
+    """Evidence from a result file of this machine. `s` is CPU rate over GPU rate; None: nothing resident was compared.
+
+    `split` is the GPU's share where the mode is hybrid: of the split that gains most, or by the rates where none was
+    measured. `file` is None where whoever holds this names its sources.
+    """
+
+    file: str | None = None
     date: str
-    s: float
+    s: float | None = None
     split: float | None = None
     break_even: list[MeasuredBreakEven] = []
+    splits: list[MeasuredSplit] = []
 
 
 class Recommendation(msgspec.Struct, frozen=True, kw_only=True):

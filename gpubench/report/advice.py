@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from gpubench.model.result import Run
     from gpubench.report.analysis.advise import Advice
     from gpubench.report.analysis.contest import Field, Key
-    from gpubench.report.analysis.types import Hybrid
 
 FORMATS = ("table", "json", "env")
 
@@ -29,7 +28,7 @@ def answer(runs: Iterable[Run], key: Key, n: int, calls: int | None) -> Advice:
     best = first_to_know(_fields(runs, key, calls, seen), n)
     if best is None:
         raise _no_result(key, seen)
-    return advise(key, best, n, calls, _splits(best.run))
+    return advise(key, best, n, calls)
 
 
 def render(advice: Advice, format: str) -> str:
@@ -37,16 +36,6 @@ def render(advice: Advice, format: str) -> str:
     from gpubench.report.formats import _advice
 
     return {"table": _advice.text, "json": _advice.json, "env": _advice.env}[format](advice)
-
-
-def _splits(run: Run) -> tuple[Hybrid, ...]:
-    """The ops that the run split over the CPU and a GPU."""
-    if not any(outcome.case.shared_with for outcome in run.outcomes):
-        return ()
-    from gpubench.report.analysis.estimate import case_results
-    from gpubench.report.analysis.hybrid import hybrids
-
-    return hybrids(run, case_results(run))
 
 
 def _fields(runs: Iterable[Run], key: Key, calls: int | None, seen: set[Key]) -> Iterator[Field]:

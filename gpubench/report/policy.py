@@ -17,7 +17,7 @@ from gpubench.errors import UsageError
 from gpubench.model.op import Params, Shape
 from gpubench.model.result import Run
 from gpubench.report import results
-from gpubench.report.analysis.contest import Field, Key, basis, choose, families, field
+from gpubench.report.analysis.contest import Family, Field, Key, Split, basis, choose, families, field, split_of
 from gpubench.report.analysis.cost_curves import Basis
 
 Size = int | Sequence[int] | Mapping[str, int]
@@ -32,7 +32,8 @@ class Answer(msgspec.Struct, frozen=True):
 
     `expected_s` is the time of one call, transfers included where the regime has them; `gain` how many times as long
     the best of the other side (CPU or not) takes, None where nothing competes. `basis` is measured, interpolated, or
-    unknown: then all else is None.
+    unknown: then all else is None. `fraction` is the GPU's share of the work where the call should be split over the
+    CPU and a GPU: then `backend` is "hybrid", `device_id` as "hybrid:cupy:0", and `gain` is over the better of the two.
     """
 
     device_id: str | None
@@ -41,6 +42,7 @@ class Answer(msgspec.Struct, frozen=True):
     expected_s: float | None
     gain: float | None
     basis: Basis
+    fraction: float | None = None
 
 
 UNKNOWN = Answer(None, None, None, None, None, "unknown")
@@ -51,10 +53,10 @@ class Policy:
 
     def __init__(self, runs: Iterable[Run]) -> None:
         """`runs`, the newest first: an op is answered by the newest that compares two devices there."""
-        self._found: dict[Key, list[tuple[Run, tuple[Any, ...]]]] = {}
+        self._found: dict[Key, list[tuple[Run, Family]]] = {}
         for run in runs:
-            for key, rows in families(run).items():
-                self._found.setdefault(key, []).append((run, rows))
+            for key, family in families(run).items():
+                self._found.setdefault(key, []).append((run, family))
         self._fields: dict[_Question, tuple[Field, ...]] = {}
         for key in self._found:
             for regime in ("resident", "transfer-always"):
@@ -72,15 +74,22 @@ class Policy:
         return tuple(sorted({key.op for key in self._found}))
 
     def choose(
-        self, op: str, *, shape: Size, dtype: Any = "float32", regime: str = "transfer-always"
+        self,
+        op: str,
+        *,
+        shape: Size,
+        dtype: Any = "float32",
+        regime: str = "transfer-always",
+        hybrid: bool = False,
     ) -> Answer:
         """Where to run `op`, in about ten microseconds.
 
         `shape` is the size n, a mapping of n and further params ({"n": 1024, "m": 16}), or the shape of the op's first
         input: an array's `.shape`. `dtype` is a name or what has one, as NumPy's dtypes do. `regime` says where the
         data lives: "resident", "transfer-always" or "transfer-once-N" (N calls share one copy). What was not
-        measured, or lies outside the measured sizes, is unknown. Raises UsageError for another regime and for a
-        mapping without n.
+        measured, or lies outside the measured sizes, is unknown. `hybrid`: the caller can compute a part of the call on
+        either side at once, so that splits may be the answer too, where this very call was measured and the report
+        recommends it. Raises UsageError for another regime and for a mapping without n.
         """
         n, params = _size(op, shape)
         if n < 1:
@@ -93,6 +102,9 @@ class Policy:
         for one in fields:
             choice = choose(one, n)
             if choice.best is not None and (choice.against is not None or answer is UNKNOWN):
+                split = split_of(one, n, choice) if hybrid and one.splits else None
+                if split is not None:
+                    return _splitting(split)
                 best = choice.best
                 gain = None if choice.against is None else choice.against_s / choice.seconds
                 answer = Answer(
@@ -110,10 +122,17 @@ class Policy:
         found = self._found.get(Key(op, dtype, params))
         if found is None:  # not remembered: what a caller makes up must not fill the memory
             return ()
-        fields = tuple(field(run, rows, calls) for run, rows in found)
+        fields = tuple(field(run, family, calls) for run, family in found)
         if len(self._fields) < MOST_FIELDS:
             self._fields[op, dtype, params, regime] = fields
         return fields
+
+
+def _splitting(split: Split) -> Answer:
+    row = split.row
+    return Answer(
+        row.device_id, "hybrid", row.case.case.form, split.seconds, row.gain.estimate, "measured", row.fraction
+    )
 
 
 def calls_of(regime: str) -> int | None:

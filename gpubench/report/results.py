@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from gpubench.errors import GpubenchError, InputError
+from gpubench.model.machine import Measured
 from gpubench.model.result import Run
 from gpubench.report.analysis.machine import usable_cpus
 
@@ -28,6 +29,15 @@ def runs(source: str | Path | None = None, results_dir: Path = RESULTS_DIR) -> I
         return
     folders = [Path(source)] if source is not None else [results_dir, store.user_data_dir() / "results"]
     yield from _of_this_machine(store.newest_first(folders), folders)
+
+
+def measured(run: Run) -> Measured | None:
+    """What a run tells of the mode of its machine; None of an experiment, or where it does not tell."""
+    if _experiment(run):
+        return None
+    from gpubench.report.analysis import measured as evidence
+
+    return evidence(run)
 
 
 def _of_this_machine(paths: Iterable[Path], folders: Sequence[Path]) -> Iterator[Run]:

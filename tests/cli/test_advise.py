@@ -166,10 +166,10 @@ def test_the_examples_of_the_page_work(gpubench: Program, tmp_path: Path) -> Non
     for command in commands:
         done = gpubench(*command.split())
         assert done.returncode == 0, done.stderr
-    program = re.search(r"```python\n(.*?)```", page, re.S)
-    assert program
+    program = "".join(re.findall(r"```python\n(.*?)```", page, re.S))
+    assert "hybrid=True" in program
     ended = subprocess.run(
-        [sys.executable, "-c", program[1]],
+        [sys.executable, "-c", program],
         cwd=tmp_path,
         capture_output=True,
         text=True,

@@ -7,14 +7,24 @@ import sys
 import msgspec
 import pytest
 
-from gpubench.detect import _breakeven, measured, picture
-from gpubench.detect._breakeven import Key, Times
+from gpubench.cli._measured import read_result
+from gpubench.detect import measured, picture
 from gpubench.detect._fact import known
-from gpubench.model.machine import Cpu, Gpu, Machine
+from gpubench.model.machine import Cpu, Gpu, Machine, MeasuredBreakEven, MeasuredSplit
+from gpubench.store import load
 
 
-def curve(*pairs, op="matmul", regime="resident"):
-    return {Key(op, "", "float32", regime, n): Times(cpu, gpu, None, "cupy") for n, cpu, gpu in pairs}
+def pieces(*gains, reason=None):
+    """Measured splits; `reason` says why they are not recommended."""
+    return [
+        MeasuredSplit(op="matmul", dtype="float32", regime="resident", n=512, device_id="hybrid:cupy:0", fraction=0.7,
+                      gain=gain, lo=gain / 1.1, hi=gain * 1.1, reason=reason)
+        for gain in gains
+    ]  # fmt: skip
+
+
+def point(**words):
+    return MeasuredBreakEven(op="matmul", dtype="float32", backend="cupy", **words)
 
 
 @pytest.mark.parametrize(
@@ -27,39 +37,38 @@ def test_the_ratio_decides(s, separate, threads, mode, code):
     assert (verdict.mode, verdict.code) == (mode, code)
 
 
-def test_a_measured_hybrid_run_overrules_the_estimate():
-    assert measured.judge(0.05, separate=True, threads=8, hybrid_gain=1.2).mode == "hybrid"
-    assert measured.judge(0.5, separate=True, threads=8, hybrid_gain=0.9).mode == "gpu"
+def test_a_recommended_split_overrules_the_rates():
+    found = measured.judge(0.05, [*pieces(1.2, 1.4), *pieces(2.0, reason="noise")], separate=True, threads=8)
+    assert (found.mode, found.code, found.split) == ("hybrid", "HYBRID_PAYS", 0.7)
+    assert "matmul float32 split over CPU and GPU is 1.40x" in found.text
+    assert "2 of 3 measured splits pay" in found.text
+    assert measured.judge(None, pieces(1.2), separate=False, threads=1).mode == "hybrid"
 
 
-def test_split_is_by_rates():
+@pytest.mark.parametrize(("s", "mode"), [(0.5, "gpu"), (2.0, "cpu"), (0.05, "gpu"), (5.0, "cpu")])
+def test_splits_of_which_none_is_recommended_overrule_the_rates_too(s, mode):
+    """Whatever they seem to gain: a gain of 1.2 that is noise is no reason to split."""
+    for reason in ("noise", "selected-in-sample", "overhead-bound"):
+        assert measured.judge(s, pieces(1.2, reason=reason), separate=True, threads=8).mode == mode
+
+
+def test_split_is_by_rates_where_none_was_measured():
     assert measured.judge(0.25, separate=True, threads=8).split == pytest.approx(0.8)
 
 
-def test_break_even_needs_a_win_at_all_larger_sizes_and_lies_between_the_measured_ones():
-    (point,) = _breakeven.break_evens(curve((64, 1, 0.5), (128, 1, 2), (512, 4, 2)))
-    assert (point.size, point.gpu_s, point.cpu_s) == (256, 2, 4)  # half of the way from 1/2 to 2, in logarithms
-    (never,) = _breakeven.break_evens(curve((64, 1, 0.5), (128, 1, 2)))
-    assert (never.size, never.note) == (None, "never up to n = 128")
-    (always,) = _breakeven.break_evens(curve((64, 1, 0.5), (128, 4, 2)))
-    assert (always.size, always.note) == (64, "the smallest size measured")
-
-
-def test_other_params_are_other_curves():
-    table = curve((64, 1, 2), (128, 2, 1)) | {
-        Key("matmul", "k=3", "float32", "resident", n): Times(1, 9, None, "cupy") for n in (64, 128)
-    }
-    assert [(point.params, point.size is None) for point in _breakeven.break_evens(table)] == [
-        ("", False),
-        ("k=3", True),
-    ]
-
-
 def test_break_even_points_are_quoted_in_words():
-    table = curve((64, 1, 2), (256, 2, 1)) | curve((64, 1, 4), (1024, 8, 1), regime="transfer-always")
-    table |= curve((64, 1, 2), regime="transfer-once-10")
-    assert picture.quoted(list(_breakeven.break_evens(table))) == [
-        "matmul float32: GPU from n = 128 with resident data, from n = 194 with transfers, never with one copy for 10 calls"
+    told = [
+        point(regime="resident", size=128), point(regime="transfer-always", size=194),
+        point(regime="transfer-once-10", size=None, note="never up to n = 64"),
+    ]  # fmt: skip
+    (line,) = picture.quoted(told)
+    assert line == (
+        "matmul float32: GPU from n = 128 with resident data, from n = 194 with transfers, never up to n = 64 with one "
+        "copy for 10 calls"
+    )
+    open_ = point(regime="resident", params="m=3", size=None, note="undecided (between 9742 and 65536)")
+    assert picture.quoted([open_]) == [
+        "matmul m=3 float32: GPU undecided (between 9742 and 65536) with resident data"
     ]
 
 
@@ -73,7 +82,7 @@ def results(tmp_path_factory):
     told = subprocess.run(
         [*command, "report", "r.json", "--format", "json"], cwd=folder, check=True, capture_output=True
     )
-    return folder / "r.json", json.loads(told.stdout)["break_even"]
+    return folder / "r.json", json.loads(told.stdout)
 
 
 def test_a_result_file_of_this_machine_is_quoted_as_the_report_reads_it(results, tmp_path):
@@ -83,15 +92,16 @@ def test_a_result_file_of_this_machine_is_quoted_as_the_report_reads_it(results,
     document["machine"]["gpus"] = [msgspec.to_builtins(card)]
     (tmp_path / "r.json").write_text(json.dumps(document))
     here = msgspec.convert(document["machine"], Machine)
-    advice = measured.apply(here, here.recommendation, tmp_path)
+    advice = measured.apply(here, here.recommendation, tmp_path, read_result)
     assert (advice.confidence, advice.measured.file) == ("measured", "r.json")
     found = {(p.op, p.regime): p.size for p in advice.measured.break_even}
-    clear = {(p["op"], p["regime"]): p["n"] for p in told if p["verdict"] == "at"}
-    assert clear
-    assert {key: found[key] for key in clear} == pytest.approx(clear, abs=1)
-    assert {(p["op"], p["regime"]) for p in told if p["verdict"] == "never"} <= {
-        key for key in found if found[key] is None
+    want = {
+        (p["op"], p["regime"]): p["first"] if p["verdict"] == "always" else p["n"] for p in told["break_even"]
     }
+    assert found == want
+    assert "at" in {p["verdict"] for p in told["break_even"]}
+    assert msgspec.to_builtins(advice.measured) == {**told["recommendation"]["measured"], "file": "r.json"}
+    assert advice.mode == told["recommendation"]["mode"]
     drawn = picture.render(msgspec.structs.replace(here, recommendation=advice), "markdown")
     assert f"matmul float32: GPU from n = {found['matmul', 'resident']} with resident data" in drawn
 
@@ -99,19 +109,20 @@ def test_a_result_file_of_this_machine_is_quoted_as_the_report_reads_it(results,
 def test_a_result_file_of_another_machine_changes_nothing(results):
     path, _ = results
     here = Machine(cpu=Cpu(model=known("another CPU", "t")))
-    assert measured.apply(here, here.recommendation, path) is here.recommendation
+    assert measured.apply(here, here.recommendation, path, read_result) is here.recommendation
 
 
-def test_the_ratio_takes_the_largest_common_size_of_resident_data():
-    table = (
-        curve((64, 1, 8), (128, 4, 1))
-        | curve((64, 1, 4), op="sum")
-        | curve((256, 1, 100), regime="transfer-always")
-    )
-    assert measured.ratio(table) == pytest.approx(1.0)
+def test_an_experiment_is_no_reason(results):
+    """What takes zeros for inputs, or a single thread, says nothing of how a call usually runs."""
+    path, _ = results
+    run = load(path)
+    assert read_result(run) is not None
+    for odd in ({"inputs": "zeros"}, {"cache": "cold"}, {"threads": 0}):
+        changed = msgspec.structs.replace(run, settings=msgspec.structs.replace(run.settings, **odd))
+        assert read_result(changed) is None
 
 
 def test_a_folder_without_results_changes_nothing(tmp_path, look, host):
     machine = look(host)
     (tmp_path / "notes.json").write_text("{}")
-    assert measured.apply(machine, machine.recommendation, tmp_path) is machine.recommendation
+    assert measured.apply(machine, machine.recommendation, tmp_path, read_result) is machine.recommendation

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from gpubench.model.case import Case
+from gpubench.model.machine import Measured
 from gpubench.model.result import Run
 from gpubench.report.analysis.baseline import baseline_line
 from gpubench.report.analysis.breakeven import break_evens
@@ -16,13 +17,14 @@ from gpubench.report.analysis.hybrid import hybrids, sentences
 from gpubench.report.analysis.machine import machine_line
 from gpubench.report.analysis.means import means
 from gpubench.report.analysis.overheads import GROUP, overheads
+from gpubench.report.analysis.recommendation import evidence
 from gpubench.report.analysis.reuse import reuses
 from gpubench.report.analysis.roofline import roofline
 from gpubench.report.analysis.speedup import speedups
-from gpubench.report.analysis.types import Analysis, CaseResult, Claim, Gate
+from gpubench.report.analysis.types import Analysis, BreakEven, CaseResult, Claim, Gate, Speedup
 from gpubench.report.analysis.verdict import verdicts
 
-__all__ = ["Analysis", "Claim", "Demands", "Gate", "analyse", "machine_line"]
+__all__ = ["Analysis", "Claim", "Demands", "Gate", "analyse", "machine_line", "measured"]
 
 NOTHING_DEMANDED = Demands()
 
@@ -43,9 +45,7 @@ def analyse(
     cases = tuple(row for row in everything if keep is None or keep(row.case))
     compared = [row for row in everything if _compared(row)]
     ratios = tuple(row for row in speedups(compared, baseline) if keep is None or keep(row.case.case))
-    curves = break_evens(
-        run, [row for row in compared if _alone(row)], [row for row in ratios if _alone(row.case)]
-    )
+    curves = _curves(run, compared, ratios)
     splits = hybrids(run, compared, keep)
     return Analysis(
         run=run, machine=machine_line(run),
@@ -57,7 +57,22 @@ def analyse(
         gates=gates(run, cases, [row for row in cases if _compared(row)], ratios, demands),
         claims=judged(claims, ratios), means=means([row for row in cases if _compared(row)], ratios),
         reuse=reuses(run, compared, keep), hybrid=splits,
+        # Whatever the ratios are shown over: a mode is chosen by the fastest CPU form.
+        measured=evidence(run, ratios, curves, splits) if baseline is None else measured(run, keep),
     )  # fmt: skip
+
+
+def measured(run: Run, keep: Callable[[Case], bool] | None = None) -> Measured | None:
+    """By what the mode of the run's machine can be chosen; None where the run does not tell. `keep` selects cases."""
+    compared = [row for row in case_results(run) if _compared(row)]
+    ratios = tuple(row for row in speedups(compared) if keep is None or keep(row.case.case))
+    return evidence(run, ratios, _curves(run, compared, ratios), hybrids(run, compared, keep))
+
+
+def _curves(run: Run, compared: Sequence[CaseResult], ratios: Sequence[Speedup]) -> tuple[BreakEven, ...]:
+    return break_evens(
+        run, [row for row in compared if _alone(row)], [row for row in ratios if _alone(row.case)]
+    )
 
 
 def _alone(row: CaseResult) -> bool:

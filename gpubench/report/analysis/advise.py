@@ -8,7 +8,7 @@ from typing import Literal
 
 from gpubench.model.op import Form
 from gpubench.model.result import DeviceKind, Run
-from gpubench.report.analysis.contest import NO_ROOM, Contender, Field, Key, choose, fastest, timed
+from gpubench.report.analysis.contest import NO_ROOM, Contender, Field, Key, choose, fastest, split_of, timed
 from gpubench.report.analysis.cost_curves import Basis, Expected, weaker
 from gpubench.report.analysis.speedup import paired
 from gpubench.report.analysis.types import NO_HEADLINE, CaseResult, Derived, Hybrid
@@ -29,8 +29,8 @@ class Candidate(Derived, frozen=True, kw_only=True):
 
 class Advice(Derived, frozen=True, kw_only=True):
     """The answer. `gain` is the time of the best candidate of the other side over that of `best`; `calls` as in
-    `call_time`. `candidates` are one a device, the fastest first. `split`: working on it with both sides at once was
-    measured at this very size and is faster than either."""
+    `call_time`. `candidates` are one a device, the fastest first. `split`: the answer is to work on it with both sides
+    at once, which was measured at this very size; then `gain` is over the better of the two alone."""
 
     key: Key
     n: int
@@ -46,31 +46,30 @@ class Advice(Derived, frozen=True, kw_only=True):
     split: Hybrid | None = None
 
 
-def advise(key: Key, field: Field, n: int, calls: int | None, splits: Sequence[Hybrid] = ()) -> Advice:
-    """The answer with its evidence; `splits` are those that the run measured."""
+def advise(key: Key, field: Field, n: int, calls: int | None) -> Advice:
+    """The answer with its evidence."""
     choice = choose(field, n)
-    candidates = sorted(_candidates(field, n, calls), key=_order)
-    best, against = (_named(candidates, one, n) for one in (choice.best, choice.against))
+    split = split_of(field, n, choice)
+    candidates = sorted([*_candidates(field, n, calls), *_splitting(split and split.row)], key=_order)
+    best, against = (_named(candidates, one and one.device_id) for one in (choice.best, choice.against))
     gain = _gain(best, against)
+    if split is not None:
+        best, against = _named(candidates, split.row.device_id), _named(candidates, split.row.baseline_device)
+        gain = split.row.gain
     return Advice(
         key=key, n=n, calls=calls, run=field.run, basis=_basis(best, against), best=best, against=against, gain=gain,
         confidence=_confidence(best, against, gain), candidates=tuple(candidates),
-        reason="" if best else _why_unknown(field, n, candidates), split=_split(key, n, calls, splits),
+        reason="" if best else _why_unknown(field, n, candidates), split=split and split.row,
     )  # fmt: skip
 
 
-def _split(key: Key, n: int, calls: int | None, splits: Sequence[Hybrid]) -> Hybrid | None:
-    """The split of this very call that gains most, of those that are recommended. Between sizes nothing is known."""
-    params = {"n": n, **dict(key.params)}
-    regime = "resident" if calls is None else "transfer-always" if calls == 1 else f"transfer-once-{calls}"
-    found = [
-        row
-        for row in splits
-        if row.recommended
-        and (row.case.case.op, row.case.case.dtype, row.case.case.params) == (key.op, key.dtype, params)
-        and row.case.case.regime_id == regime
-    ]
-    return max(found, key=lambda row: (row.gain.estimate, row.device_id), default=None)
+def _splitting(row: Hybrid | None) -> Iterable[Candidate]:
+    """The CPU and a GPU together as one more candidate."""
+    if row is None or row.case.time is None:
+        return
+    n, case = row.case.case.params["n"], row.case.case
+    expected = Expected(time=row.case.time, basis="measured", between=(n, n), rows=(row.case,))
+    yield Candidate(device_id=row.device_id, form=case.form, kind=row.case.device_kind, expected=expected)
 
 
 def _candidates(field: Field, n: int, calls: int | None) -> Iterable[Candidate]:
@@ -105,10 +104,8 @@ def _order(candidate: Candidate) -> tuple[float, str]:
     return (candidate.expected.time.estimate if candidate.expected else math.inf, candidate.device_id)
 
 
-def _named(candidates: Sequence[Candidate], chosen: Contender | None, n: int) -> Candidate | None:
-    if chosen is None:
-        return None
-    return next(one for one in candidates if one.device_id == chosen.device_id and one.expected)
+def _named(candidates: Sequence[Candidate], device_id: str | None) -> Candidate | None:
+    return next((one for one in candidates if one.device_id == device_id and one.expected), None)
 
 
 def _basis(best: Candidate | None, against: Candidate | None) -> Basis:

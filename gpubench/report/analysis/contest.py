@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from gpubench.model.case import REGIMES
 from gpubench.model.op import Form
 from gpubench.model.result import DeviceKind, Run
-from gpubench.report.analysis.cost_curves import Basis, Curve, call_time, curve
+from gpubench.report.analysis.cost_curves import Basis, Curve, call_time, curve, regime_of
 from gpubench.report.analysis.estimate import case_results
 from gpubench.report.analysis.overheads import GROUP
-from gpubench.report.analysis.types import CaseResult
+from gpubench.report.analysis.types import CaseResult, Hybrid
 
 # A size at which a device gave up for lack of room: all larger ones are none of its business either.
 NO_ROOM = "out-of-memory"
@@ -35,9 +35,24 @@ class Contender(NamedTuple):
     curve: Curve
 
 
+class Family(NamedTuple):
+    """The cases of one key, and of its splits those that the report recommends."""
+
+    rows: tuple[CaseResult, ...]
+    splits: tuple[Hybrid, ...]
+
+
+class Split(NamedTuple):
+    """A recommended split of one call, and the time of that call."""
+
+    row: Hybrid
+    seconds: float
+
+
 class Field(NamedTuple):
     """Who competes for one kind of call. `gone_from`: the size from which no device of that side takes part
-    (0: it never did; infinity: it always does, measured or not)."""
+    (0: it never did; infinity: it always does, measured or not). `splits`, by size, hold nothing between the sizes:
+    what a split gains there nobody knows."""
 
     run: Run
     rows: tuple[CaseResult, ...]
@@ -45,6 +60,7 @@ class Field(NamedTuple):
     others: tuple[Contender, ...]
     cpu_gone_from: float
     others_gone_from: float
+    splits: Mapping[int, Split]
 
     @property
     def two_sided(self) -> bool:
@@ -61,30 +77,59 @@ class Choice(NamedTuple):
     against_s: float
 
 
-Families = dict[Key, tuple[CaseResult, ...]]
-
-
-def families(run: Run) -> Families:
-    """The cases that can advise, by op, dtype and params; without variants, splits, overheads and adapters."""
+def families(run: Run) -> dict[Key, Family]:
+    """The cases that can advise, by op, dtype and params; without variants, overheads and adapters."""
+    rows = case_results(run)
     found: dict[Key, list[CaseResult]] = {}
-    for row in case_results(run):
+    for row in rows:
         plain = row.case.variant is None and row.case.shared_with is None
         if plain and row.case.group != GROUP and row.device_kind != "software":
-            params = tuple(sorted((name, value) for name, value in row.case.params.items() if name != "n"))
-            found.setdefault(Key(row.case.op, row.case.dtype, params), []).append(row)
-    return {key: tuple(rows) for key, rows in found.items() if any(timed(row) for row in rows)}
+            found.setdefault(_key(row), []).append(row)
+    splits: dict[Key, list[Hybrid]] = {}
+    for split in _recommended(run, rows):
+        splits.setdefault(_key(split.case), []).append(split)
+    return {
+        key: Family(tuple(ours), tuple(splits.get(key, ())))
+        for key, ours in found.items()
+        if any(timed(row) for row in ours)
+    }
 
 
-def field(run: Run, rows: Sequence[CaseResult], calls: int | None) -> Field:
+def _key(row: CaseResult) -> Key:
+    params = tuple(sorted((name, value) for name, value in row.case.params.items() if name != "n"))
+    return Key(row.case.op, row.case.dtype, params)
+
+
+def _recommended(run: Run, rows: Sequence[CaseResult]) -> Iterable[Hybrid]:
+    if not any(row.case.shared_with for row in rows):
+        return ()
+    from gpubench.report.analysis.hybrid import hybrids  # few files hold splits, and start-up is measured
+
+    return (split for split in hybrids(run, rows) if split.recommended)
+
+
+def field(run: Run, family: Family, calls: int | None) -> Field:
     """Who competes for a call whose data is resident (None), copied every time (1) or once for `calls` calls."""
+    rows = family.rows
     contenders = [*_contenders(rows, calls)]
     cpu = tuple(one for one in contenders if one.kind == "cpu")
     others = tuple(one for one in contenders if one.kind != "cpu")
     return Field(
-        run, tuple(rows), cpu, others,
+        run, rows, cpu, others,
         _gone_from([row for row in rows if row.device_kind == "cpu"]),
         _gone_from([row for row in rows if row.device_kind != "cpu"], calls),
+        _fastest_splits(family.splits, regime_of(calls)),
     )  # fmt: skip
+
+
+def _fastest_splits(splits: Sequence[Hybrid], regime_id: str) -> dict[int, Split]:
+    found: dict[int, Split] = {}
+    for row in sorted(splits, key=lambda row: row.device_id):
+        time, n = row.case.time, row.case.case.params["n"]
+        if row.case.case.regime_id == regime_id and time is not None:
+            one = Split(row, time.estimate)
+            found[n] = min(found.get(n, one), one, key=lambda split: split.seconds)
+    return found
 
 
 def choose(field: Field, n: int) -> Choice:
@@ -98,6 +143,17 @@ def choose(field: Field, n: int) -> Choice:
     if other is not None and n >= field.cpu_gone_from:
         return Choice(other, other_s, None, math.inf)
     return Choice(None, math.inf, None, math.inf)
+
+
+def split_of(field: Field, n: int, choice: Choice) -> Split | None:
+    """The split that beats `choice`, the fastest at n alone; None where no split of this very call is recommended.
+
+    It is recommended over its own two sides: where a third device is faster than both, nothing was compared with it.
+    """
+    split, best = field.splits.get(n), choice.best
+    if split is None or best is None or split.seconds >= choice.seconds:
+        return None
+    return split if best.kind == "cpu" or best.device_id == split.row.case.case.shared_with else None
 
 
 def basis(choice: Choice, n: int) -> Basis:

@@ -131,6 +131,11 @@ def weaker(a: IntervalKind, b: IntervalKind) -> IntervalKind:
 Regimes = Mapping[str, CaseResult]  # the cases of one device, form and size, by regime id
 
 
+def regime_of(calls: int | None) -> str:
+    """The regime id of a call whose data is resident (None), copied at every call (1), or once for `calls` calls."""
+    return "resident" if calls is None else "transfer-always" if calls == 1 else f"transfer-once-{calls}"
+
+
 def call_time(regimes: Regimes, calls: int | None) -> Point | None:
     """The time of one call: data resident (`calls` None), copied at every call (1), or once for `calls` calls.
 
@@ -138,9 +143,7 @@ def call_time(regimes: Regimes, calls: int | None) -> Point | None:
     T(calls) = a + b calls, so that the time of one call is a straight line in 1/calls. It is taken between the nearest
     measured of 1/calls = 1 (transfer-always), 1/N and 0 (resident): no number of calls lies outside.
     """
-    exact = regimes.get(
-        "resident" if calls is None else "transfer-always" if calls == 1 else f"transfer-once-{calls}"
-    )
+    exact = regimes.get(regime_of(calls))
     if exact is not None and exact.time is not None:
         return Point(n=exact.case.params["n"], time=exact.time, rows=(exact,))
     if calls is None or calls == 1:

@@ -10,6 +10,7 @@ from typing import Literal
 import msgspec
 
 from gpubench.model.case import Case, RegimeKind
+from gpubench.model.machine import Measured
 from gpubench.model.op import Dtype, Form
 from gpubench.model.result import DeviceKind, Run, Severity
 from gpubench.stats import Interval, Spread
@@ -354,6 +355,11 @@ class Hybrid(Derived, frozen=True, kw_only=True):
         """Whether nothing speaks against it."""
         return self.reason is None
 
+    @property
+    def baseline_device(self) -> str | None:
+        """The better of the two alone; None where only the sweep's own ends tell."""
+        return None if self.baseline_id is None else self.baseline_id.rpartition("@")[2]
+
 
 class Analysis(Derived, frozen=True, kw_only=True):
     """Everything that is derived from one run, in the order in which it is printed."""
@@ -373,3 +379,4 @@ class Analysis(Derived, frozen=True, kw_only=True):
     reuse: tuple[Reuse, ...] = ()
     means: tuple[Mean, ...] = ()
     hybrid: tuple[Hybrid, ...] = ()
+    measured: Measured | None = None

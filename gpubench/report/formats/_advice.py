@@ -6,13 +6,13 @@ import shlex
 from collections.abc import Sequence
 
 from gpubench.report.analysis.advise import Advice, Candidate
-from gpubench.report.analysis.cost_curves import Expected
+from gpubench.report.analysis.cost_curves import Expected, regime_of
 from gpubench.report.analysis.machine import machine_line
 from gpubench.report.formats import _advice_types as types
 from gpubench.report.formats._display import NARROWEST_WRAP, columns, filled, padded
 from gpubench.report.formats._document import printable, shortened, wrapped
 from gpubench.report.formats._json import json_text
-from gpubench.report.formats._numbers import ratio_text, time_interval_text, time_text
+from gpubench.report.formats._numbers import ratio_text, share_text, time_interval_text, time_text
 from gpubench.report.formats._options import RenderOptions
 from gpubench.stats import Interval
 
@@ -20,6 +20,7 @@ _WIDTH = 80  # the same text for the same file, on a terminal or not
 _GAP = "  "
 _HEADER = ("device", "form", "one call", "interval", "basis")
 _RIGHT = (False, False, True, False, False)
+_APART = ", each on its own part of the data"
 _MEANING = {
     "clear": "the interval of the gain lies above 1",
     "close": "the interval of the gain holds 1: it may be the other way round",
@@ -30,9 +31,19 @@ _MEANING = {
 
 def text(advice: Advice) -> str:
     """A line with the answer, the candidates, the gain and where it comes from."""
-    answer = f"{advice.best.device_id} ({advice.best.form})" if advice.best else "unknown"
-    parts = [wrapped(f"{_question(advice)}: {answer}", _WIDTH), _table(advice), "\n".join(_evidence(advice))]
+    parts = [
+        wrapped(f"{_question(advice)}: {_answer(advice)}", _WIDTH),
+        _table(advice),
+        "\n".join(_evidence(advice)),
+    ]
     return "\n\n".join(parts) + "\n"
+
+
+def _answer(advice: Advice) -> str:
+    if advice.split is not None:
+        gpu = advice.split.case.case.shared_with
+        return f"{advice.split.device_id} ({share_text(advice.split.fraction)} on {gpu}, the rest on the CPU)"
+    return f"{advice.best.device_id} ({advice.best.form})" if advice.best else "unknown"
 
 
 def json(advice: Advice) -> str:
@@ -47,6 +58,7 @@ def env(advice: Advice) -> str:
         "DEVICE": found.device_id, "BACKEND": found.backend, "FORM": found.form, "BASIS": found.basis,
         "EXPECTED_S": _digits(found.time.estimate_s) if found.time else None,
         "GAIN": _digits(found.gain.ratio) if found.gain else None, "CONFIDENCE": found.confidence,
+        "FRACTION": _digits(found.split.fraction) if found.split else None,
     }  # fmt: skip
     return "".join(f"GPUBENCH_ADVICE_{name}={shlex.quote(value or '')}\n" for name, value in values.items())
 
@@ -61,7 +73,7 @@ def document(advice: Advice) -> types.AdviceDocument:
         )
     return types.AdviceDocument(
         op=advice.key.op, n=advice.n, params=dict(advice.key.params), dtype=advice.key.dtype,
-        data="device" if advice.calls is None else "host", calls=advice.calls or 1, regime=_regime(advice),
+        data="device" if advice.calls is None else "host", calls=advice.calls or 1, regime=regime_of(advice.calls),
         basis=advice.basis, device_id=best.device_id if best else None,
         backend=best.device_id.partition(":")[0] if best else None, form=best.form if best else None,
         time=_time(best.expected) if best else None, gain=gain, confidence=advice.confidence,
@@ -82,12 +94,6 @@ def _question(advice: Advice) -> str:
     if advice.calls is not None and advice.calls > 1:
         copies = f", one copy for {advice.calls} calls"
     return f"{key.op} {key.dtype}, n = {advice.n}{more}, {where}{copies}"
-
-
-def _regime(advice: Advice) -> str:
-    if advice.calls is None:
-        return "resident"
-    return "transfer-always" if advice.calls == 1 else f"transfer-once-{advice.calls}"
 
 
 def _table(advice: Advice) -> str:
@@ -138,17 +144,21 @@ def _evidence(advice: Advice) -> list[str]:
         )
     else:
         lines.append(f"Gain: none to tell; {advice.confidence}: {_MEANING[advice.confidence]}.")
-    if advice.split is not None:
-        split = advice.split
+    if advice.split is not None and advice.against is not None:
         lines.append(
-            f"Split over {split.device_id} ({split.fraction:.0%}) and the CPU: {ratio_text(split.gain)} over the "
-            "better of the two alone, measured."
+            f"It takes both sides at work at once{_APART if advice.calls is None else ''}. A program that cannot split "
+            f"the work takes {_fastest_alone(advice)}."
         )
     run = advice.run
     label = f", {printable(run.label)}" if run.label else ""
     ending = "" if run.complete else ", not complete"
     lines.append(f"From: {run.started_at}, run {run.id[:8]}{label}{ending}; {printable(machine_line(run))}")
     return [wrapped(line, _WIDTH) for line in lines]
+
+
+def _fastest_alone(advice: Advice) -> str:
+    alone = next(one for one in advice.candidates if one.kind != "hybrid" and one.expected)
+    return f"{alone.device_id} ({alone.form})"
 
 
 def _split(advice: Advice) -> types.AdviceSplit | None:

@@ -34,8 +34,8 @@ class AdviceGain(Row, frozen=True, kw_only=True):
 
 
 class AdviceSplit(Row, frozen=True, kw_only=True):
-    """The same call split: `fraction` of it on the GPU of `device_id`, the rest on the CPU. `ratio`: time of the better
-    of the two alone over the time of both."""
+    """`fraction` of the work on the GPU of `device_id`, the rest on the CPU. `ratio`: time of the better of the two
+    alone over the time of both."""
 
     device_id: str
     fraction: float
@@ -73,7 +73,7 @@ class AdviceSource(Row, frozen=True, kw_only=True):
 class AdviceDocument(Row, frozen=True, kw_only=True):
     """Where one call should run. `device_id` is null where the answer is unknown; `reason` then says why.
 
-    `split` is null unless a split of this very call was measured and is recommended.
+    `split` is null unless the answer is to split the call over the CPU and a GPU: `backend` is then hybrid.
     """
 
     name: Literal["gpubench-advise"] = "gpubench-advise"

@@ -10,6 +10,7 @@ from typing import Literal
 
 import msgspec
 
+from gpubench.model.machine import Recommendation
 from gpubench.model.result import Severity
 from gpubench.report.analysis.types import (
     Bound,
@@ -317,7 +318,8 @@ class HybridRow(Row, frozen=True, kw_only=True):
 
 
 class ReportDocument(Row, frozen=True, kw_only=True):
-    """The document."""
+    """The document. `recommendation` is that of `gpubench-detect` by the newest source that measured it, with the
+    evidence; null where the sources are of several machines, or say nothing."""
 
     name: Literal["gpubench-report"] = "gpubench-report"
     schema_version: int = 1
@@ -333,7 +335,7 @@ class ReportDocument(Row, frozen=True, kw_only=True):
     hybrid: tuple[HybridRow, ...] = ()
     means: tuple[MeanRow, ...] = ()
     claims: tuple[ClaimRow, ...] = ()
-    recommendation: str | None = None
+    recommendation: Recommendation | None = None
     gates: tuple[GateRow, ...] = ()
     warnings: tuple[WarningRow, ...]
     exit_code: int = 0

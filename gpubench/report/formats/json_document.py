@@ -7,7 +7,10 @@ from collections.abc import Sequence
 import msgspec
 
 from gpubench.errors import ExitCode
+from gpubench.model.machine import Recommendation
+from gpubench.report.analysis.across import sides
 from gpubench.report.analysis.gates import failed
+from gpubench.report.analysis.recommendation import recommended
 from gpubench.report.analysis.types import (
     Analysis,
     Anatomy,
@@ -57,6 +60,7 @@ def report_document(analyses: Sequence[Analysis]) -> types.ReportDocument:
         hybrid=tuple(_hybrid(i, row) for i, analysis in numbered for row in analysis.hybrid),
         means=tuple(_mean(i, row) for i, analysis in numbered for row in analysis.means),
         claims=tuple(_claim(i, row) for i, analysis in numbered for row in analysis.claims),
+        recommendation=_recommendation(analyses),
         gates=tuple(_gate(i, gate) for i, analysis in numbered for gate in analysis.gates),
         exit_code=ExitCode.GATE if failed(analyses) else ExitCode.OK,
         exit_reason="gate" if failed(analyses) else "ok",
@@ -69,6 +73,15 @@ def report_document(analyses: Sequence[Analysis]) -> types.ReportDocument:
             for finding in analysis.findings
         ),
     )  # fmt: skip
+
+
+def _recommendation(analyses: Sequence[Analysis]) -> Recommendation | None:
+    """The newest that rests on measurements, else the newest, of one machine."""
+    if len(sides(analyses)) > 1:
+        return None
+    newest = sorted(analyses, key=lambda one: (one.run.started_at, one.run.id), reverse=True)
+    told = next((one for one in newest if one.measured is not None), newest[0])
+    return recommended(told.run, told.measured)
 
 
 def _source(analysis: Analysis) -> types.Source:

@@ -221,23 +221,72 @@ def test_timings_that_were_made_for_something_else_advise_nothing(phase):
         assert (found.best, found.basis, found.gain) == (expected.best, expected.basis, expected.gain)
 
 
-def test_a_split_that_pays_is_told_at_the_size_where_it_was_measured():
+def splitting(seconds, *, n=1024, regime="resident", gpu_s=1e-3, device="hybrid:cupy:0", sizes=(512, 1024)):
+    """Two sizes on the CPU (3 ms) and the GPU, and one of them split with 75 % on the GPU."""
     found = []
-    for n in (512, 1024):
-        found += [measured(case(n=n), 3e-3, sessions=5), measured(case(n=n, device="cupy:0"), 1e-3, sessions=5)]
-    found.append(split(case(n=1024, form="tuned", device="hybrid:cupy:0"), (3e-3, 1e-3), 0.78e-3, sessions=5))
-    words = {"devices": (CPU, GPU, HYBRID), "sessions": 5}
-    advice = ask(found, 1024, None, **words)
+    for size in sizes:
+        found += [measured(case(n=size), 3e-3, sessions=5)]
+        found += [measured(case(n=size, regime=regime, device="cupy:0"), gpu_s, sessions=5)]
+    what = case(n=n, form="tuned", regime=regime, device=device)
+    return [*found, split(what, (3e-3, gpu_s), seconds, sessions=5)]
+
+
+SPLIT_RUN = {"devices": (CPU, GPU, HYBRID), "sessions": 5}
+
+
+def test_a_split_that_the_report_recommends_is_the_answer_at_the_size_where_it_was_measured():
+    found = splitting(0.78e-3)
+    advice = ask(found, 1024, None, **SPLIT_RUN)
     assert advice.best is not None
-    assert (advice.best.device_id, advice.confidence) == ("cupy:0", "clear")
-    assert "Split over hybrid:cupy:0 (75%) and the CPU: 1.28x" in render(advice, "table")
+    assert (advice.best.device_id, advice.basis, advice.confidence) == ("hybrid:cupy:0", "measured", "clear")
+    assert [one.device_id for one in advice.candidates] == ["hybrid:cupy:0", "cupy:0", "numpy:0"]
+    text = render(advice, "table")
+    assert text.startswith(
+        "matmul float32, n = 1024, data on the device: hybrid:cupy:0 (75% on cupy:0, the\n  rest"
+    )
+    assert "Gain: 1.28x" in text
+    assert "cupy:0 (library)" in text.partition("cannot split")[2]
+    assert max(map(len, text.splitlines())) <= 80
     document = msgspec.json.decode(render(advice, "json"), type=AdviceDocument)
+    assert (document.device_id, document.backend, document.form) == ("hybrid:cupy:0", "hybrid", "tuned")
+    assert document.time is not None
+    assert document.time.estimate_s == pytest.approx(0.78e-3)
+    assert document.gain is not None
+    assert (document.gain.device_id, document.gain.ratio) == ("cupy:0", pytest.approx(1 / 0.78, rel=1e-4))
     assert document.split is not None
     assert (document.split.fraction, document.split.ratio) == (0.75, pytest.approx(1 / 0.78, rel=1e-4))
-    for n, calls in ((512, None), (700, None), (1024, 1)):
-        assert ask(found, n, calls, **words).split is None
-    slow = [
-        *found[:-1],
-        split(case(n=1024, form="tuned", device="hybrid:cupy:0"), (3e-3, 1e-3), 1.2e-3, sessions=5),
-    ]
-    assert ask(slow, 1024, None, **words).split is None
+    variables = dict(line.split("=", 1) for line in shlex.split(render(advice, "env")))
+    assert (variables["GPUBENCH_ADVICE_DEVICE"], variables["GPUBENCH_ADVICE_FRACTION"]) == (
+        "hybrid:cupy:0",
+        "0.75",
+    )
+
+
+@pytest.mark.parametrize(("n", "calls"), [(512, None), (700, None), (1024, 1), (1024, 10)])
+def test_nothing_is_known_of_a_split_at_another_size_or_in_another_regime(n, calls):
+    advice = ask(splitting(0.78e-3), n, calls, **SPLIT_RUN)
+    assert advice.split is None
+    assert advice.best is None or advice.best.device_id != "hybrid:cupy:0"
+
+
+@pytest.mark.parametrize("seconds", [1.2e-3, 0.97e-3])
+def test_a_split_that_the_report_does_not_recommend_is_no_answer(seconds):
+    """The second is faster than the GPU alone, but by less than the report asks for."""
+    advice = ask(splitting(seconds), 1024, None, **SPLIT_RUN)
+    assert advice.split is None
+    assert advice.best is not None
+    assert advice.best.device_id == "cupy:0"
+
+
+def test_a_split_answers_no_more_where_a_third_device_is_faster_than_both_its_sides():
+    third = [measured(case(n=n, device="wgpu:0"), 0.9e-3, sessions=5) for n in (512, 1024)]
+    other = msgspec.structs.replace(GPU, id="wgpu:0", backend="wgpu")
+    words = {"devices": (CPU, GPU, HYBRID, other), "sessions": 5}
+    advice = ask([*splitting(0.78e-3), *third], 1024, None, **words)
+    assert advice.best is not None
+    assert (advice.best.device_id, advice.split) == ("wgpu:0", None)
+
+
+def test_a_split_of_a_software_adapter_is_no_answer():
+    devices = (CPU, GPU, msgspec.structs.replace(HYBRID, kind="software"))
+    assert ask(splitting(0.5e-3), 1024, None, devices=devices, sessions=5).split is None

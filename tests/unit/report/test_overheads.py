@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from gpubench.detect.measured import times
 from gpubench.model.result import Parts
 from gpubench.report import render
 from gpubench.report.analysis import analyse
+from gpubench.report.analysis import measured as evidence
 from tests.unit.report.builders import CPU, GPU, case, curve, measured, run_of
 
 ADD = 2**20
@@ -43,7 +43,9 @@ def test_variants_are_neither_contender_nor_baseline():
 def test_the_recommendation_reads_no_variant():
     rows = curve({64: 0.25, 256: 4.0})
     fast = measured(case(n=256, variant="tf32", device="cupy:0"), 1e-9)
-    assert times(run_of([*rows, fast])) == times(run_of(rows))
+    plain = evidence(run_of(rows))
+    assert plain is not None
+    assert evidence(run_of([*rows, fast])) == plain
 
 
 def test_overheads_alone_say_that_there_is_no_verdict():

@@ -19,7 +19,7 @@ from gpubench.report.analysis.contest import Key
 from gpubench.report.policy import UNKNOWN, Policy
 from gpubench.store import save
 from tests.architecture.test_imports import HEAVY, NEVER
-from tests.unit.report.builders import case, curve, measured, run_of
+from tests.unit.report.builders import CPU, GPU, HYBRID, case, curve, measured, run_of, split
 
 RATIOS = {256: 0.5, 1024: 2.0, 4096: 8.0}
 RUN = run_of(
@@ -116,6 +116,37 @@ def test_a_newer_run_of_one_device_does_not_hide_a_comparison():
     newest = run_of([measured(case(n=1024), 5e-3)])
     found = Policy([newest, RUN]).choose("matmul", shape=1024)
     assert found == POLICY.choose("matmul", shape=1024)
+
+
+def splitting(seconds, n=1024):
+    """A run that splits matmul of size n, resident: 3 ms on the CPU, 1 ms on the GPU, `seconds` on both."""
+    found = [measured(case(n=size), 3e-3, sessions=5) for size in (512, 1024)]
+    found += [measured(case(n=size, device="cupy:0"), 1e-3, sessions=5) for size in (512, 1024)]
+    found.append(split(case(n=n, form="tuned", device="hybrid:cupy:0"), (3e-3, 1e-3), seconds, sessions=5))
+    return run_of(found, devices=(CPU, GPU, HYBRID), sessions=5)
+
+
+def test_a_caller_that_can_split_gets_the_split_and_its_share():
+    policy = Policy([splitting(0.78e-3)])
+    found = policy.choose("matmul", shape=(1024, 1024), regime="resident", hybrid=True)
+    assert (found.device_id, found.backend, found.form) == ("hybrid:cupy:0", "hybrid", "tuned")
+    assert (found.basis, found.fraction, found.expected_s) == ("measured", 0.75, pytest.approx(0.78e-3))
+    assert found.gain == pytest.approx(1 / 0.78)
+    for words in ({}, {"hybrid": False}):
+        alone = policy.choose("matmul", shape=1024, regime="resident", **words)
+        assert (alone.device_id, alone.fraction) == ("cupy:0", None)
+
+
+@given(st.floats(0.6e-3, 1.2e-3), st.sampled_from([512, 700, 1024]), st.sampled_from([None, 1]))
+def test_it_splits_where_advise_does(seconds, n, calls):
+    run, regime = splitting(seconds), "resident" if calls is None else "transfer-always"
+    found = Policy([run]).choose("matmul", shape=n, regime=regime, hybrid=True)
+    want = answer([run], Key("matmul", "float32"), n, calls)
+    assert found.device_id == (want.best.device_id if want.best else None)
+    assert found.fraction == (want.split.fraction if want.split else None)
+    assert (found.gain is None) == (want.gain is None)
+    if want.split is not None and want.gain is not None:
+        assert found.gain == want.gain.estimate
 
 
 def test_load_from_a_file_and_from_nothing(tmp_path):
