@@ -6,6 +6,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from gpubench.model.case import Case
 from gpubench.model.result import Block, Run
 from gpubench.report.compare import CompareOptions, JudgedCase, compare
 from gpubench.selectors import selector
@@ -121,3 +122,25 @@ def test_a_muted_case_takes_no_part_in_the_correction():
     with_it, without = runs(noisy), runs(None)
     row = judged(*with_it, ignored=(selector("matmul/n=32"),))
     assert row == judged(*without)
+
+
+def test_cases_of_other_sessions_are_a_family_of_their_own_and_cost_their_part_of_alpha():
+    """One of 13 cases missed a session: 12 are relabelled jointly, that one by itself, and every p counts twice."""
+    family = [WHAT, *(case(n=n) for n in range(1, 12))]
+    more = case(n=32)
+
+    def runs(*short: Case) -> list[Run]:
+        found = []
+        for second, factor in enumerate((1.0, 1.2)):
+            outcomes = [
+                timed(what, [t * (factor if what == WHAT else 1.0) for t in (*STEADY, 1.005)])
+                for what in (*family, *short)
+            ]
+            if short:
+                outcomes[-1] = msgspec.structs.replace(outcomes[-1], blocks=outcomes[-1].blocks[: 6 - second])
+            found.append(a_run(outcomes, 6, second=second))
+        return found
+
+    alone, beside = judged(*runs()), judged(*runs(more))
+    assert alone.p_adjusted == pytest.approx(1 / 924)
+    assert beside.p_adjusted == pytest.approx(2 / 924)
