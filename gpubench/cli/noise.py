@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from gpubench.cli import _run_options as options
+from gpubench.cli._command import given
 from gpubench.cli._options import Ascii, Color, NoProgress, Quiet
 from gpubench.cli._writing import write
 from gpubench.cli.report import chosen_format, table_width, wants_color
@@ -22,10 +24,11 @@ if TYPE_CHECKING:
     from gpubench.model.result import Run
     from gpubench.report.noise import Noise
 
-_FILE_TAKES = ("filter", "skip")  # of the options that choose cases: the rest would be measured
+_FILE_TAKES = ("filter", "skip", "sessions")  # of the options that say what and how: the rest would be measured
 
 
 def noise(
+    ctx: typer.Context,
     file: Annotated[
         str | None,
         typer.Argument(
@@ -79,7 +82,10 @@ def noise(
     output: Annotated[
         str | None,
         typer.Option(
-            "--output", "-o", metavar="FILE", help="Write the thresholds here, for compare --thresholds."
+            "--output",
+            "-o",
+            metavar="FILE",
+            help="Write the thresholds here, for compare --thresholds; - in place of the table.",
         ),
     ] = None,
     check: Annotated[
@@ -102,6 +108,7 @@ def noise(
     """Measure the same thing in 10 sessions and compare them with one another: false alarms and thresholds."""
     began = time.monotonic()
     from gpubench import store
+    from gpubench.cli import _noise_file
     from gpubench.cli._run_request import Typed
     from gpubench.report.formats._options import RenderOptions
     from gpubench.report.noise import ALLOWED_SHARE
@@ -122,8 +129,9 @@ def noise(
         width=table_width(terminal), color=wants_color(color, os.environ, terminal=terminal), ascii_only=ascii
     )
     if output is not None:
-        store.check_writable(output)
+        _noise_file.check(output)
     if file is not None:
+        _refuse_measuring(given(ctx))
         run = _chosen_part(store.load(file), typed)
     else:
         import msgspec
@@ -135,10 +143,9 @@ def noise(
         if run.exit_code in (ExitCode.INTERRUPTED, ExitCode.TERMINATED):
             return run.exit_code
     found = found_in(run, sessions)
-    write(render(found, name, look, allowed_share=ALLOWED_SHARE), None)
+    if output != "-":
+        write(render(found, name, look, allowed_share=ALLOWED_SHARE), None)
     if output is not None:
-        from gpubench.cli import _noise_file
-
         _noise_file.save(found, output)
     return _ended(found, 0 if file is not None else run.exit_code, check, ALLOWED_SHARE)
 
@@ -168,21 +175,25 @@ def _measured(
     return _run_output.as_stored(finished)
 
 
+def _refuse_measuring(given: Sequence[str]) -> None:
+    """Raises UsageError for options of the command line that only a measurement has. What a configuration file or the
+    environment say about measuring stays unused, as it does in every command that measures nothing."""
+    from gpubench.cli._run_request import Typed
+
+    measuring = {*Typed.__struct_fields__, "results_dir", "no_save"} - {*_FILE_TAKES}
+    for name in given:
+        if name in measuring:
+            raise UsageError(
+                "already-measured", f"--{name.replace('_', '-')} does not go with a FILE",
+                why="what the file holds was measured already",
+                hint="leave it out, or leave FILE out and let `gpubench noise` measure",
+            )  # fmt: skip
+
+
 def _chosen_part(run: Run, typed: Typed) -> Run:
-    """What --filter and --skip leave of a result. Raises UsageError for options that only a measurement has."""
+    """What --filter and --skip leave of a result. Raises UsageError where that is nothing."""
     from gpubench import selectors
 
-    plain = type(typed)()
-    given = [
-        field for field in typed.__struct_fields__
-        if field not in _FILE_TAKES and getattr(typed, field) != getattr(plain, field)
-    ]  # fmt: skip
-    if given:
-        raise UsageError(
-            "already-measured", f"--{given[0].replace('_', '-')} does not go with a FILE",
-            why="what the file holds was measured already",
-            hint="leave it out, or leave FILE out and let `gpubench noise` measure",
-        )  # fmt: skip
     keep = selectors.selection(typed.filter or [], typed.skip or [])
     if keep is None:
         return run

@@ -82,6 +82,26 @@ def test_compare_takes_what_noise_wrote(gpubench: Any, folder: Path) -> None:
     assert typed.returncode == 3
 
 
+def test_the_thresholds_go_through_a_pipe(gpubench: Any, folder: Path) -> None:
+    piped = gpubench("noise", "quiet.json", "-o", "-")
+    gpubench("noise", "quiet.json", "-o", "noise.json")
+    assert piped.stdout == (folder / "noise.json").read_text()
+    assert not (folder / "-").exists()
+    gpubench("noise", "quiet.json", "-o", "noise.json.gz")
+    named, packed = (
+        gpubench("compare", "base.json", "new.json", "--thresholds", name) for name in ("noise.json", "noise.json.gz")
+    )
+    read = gpubench("compare", "base.json", "new.json", "--thresholds", "-", input=piped.stdout)
+    assert named.stdout == packed.stdout == read.stdout
+    assert (named.returncode, read.returncode) == (3, 3)
+
+
+def test_what_is_configured_for_measuring_does_not_stand_in_the_way_of_a_file(gpubench: Any, folder: Path) -> None:
+    (folder / "gpubench.toml").write_text('[noise]\nops = ["add"]\nquick = true\nresults-dir = "kept"\n')
+    assert gpubench("noise", "quiet.json").returncode == 0
+    assert gpubench("noise", "quiet.json", env={"GPUBENCH_SEED": "7"}).returncode == 0
+
+
 @pytest.mark.parametrize("format", ["table", "plain", "markdown", "json"])
 def test_formats_are_the_same_bytes_for_the_same_file(gpubench: Any, folder: Path, format: str) -> None:
     first, second = (gpubench("noise", "quiet.json", "--format", format) for _ in range(2))
@@ -108,7 +128,8 @@ def test_filter_chooses_cases_of_a_file(gpubench: Any, folder: Path) -> None:
         (["few.json"], 4, "10 quiet sessions"), (["absent.json"], 4, "absent.json"),
         (["quiet.json", "--sessions", "4"], 2, "--sessions"), (["quiet.json", "--sessions", "6"], 4, "12 quiet sessions"),
         (["quiet.json", "--filter", "relu"], 2, "no case"), (["quiet.json", "--format", "csv"], 2, "--format"),
-        (["quiet.json", "-o", "no/noise.json"], 2, "no/noise.json"),
+        (["quiet.json", "-o", "no/noise.json"], 2, "no/noise.json"), (["quiet.json", "-o", "noise.md"], 2, "noise.md"),
+        (["quiet.json", "--seed", "1"], 2, "--seed"), (["quiet.json", "--no-save"], 2, "--no-save"),
     ],
 )  # fmt: skip
 def test_bad_input_is_three_lines(gpubench: Any, folder: Path, words: list[str], code: int, told: str) -> None:
