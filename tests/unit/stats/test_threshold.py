@@ -53,6 +53,15 @@ def test_a_line_that_does_not_rise_has_no_root_and_noise_leaves_both_ends_open()
     assert flat is None or (flat.low, flat.high) == (None, None)
 
 
+@pytest.mark.parametrize(("without", "ends"), [(0, (10, 389)), (6, (4, 389)), (10, (0, 389)), (11, None), (400, None)])
+def test_an_end_leaves_ten_of_four_hundred_draws_outside(without, ends):
+    """2.5 % on either side; a draw without a root lies beyond both ends, and above 2.5 % of them leave the ends open."""
+    roots = [*map(float, range(400 - without)), *([None] * without)]
+    random.Random(1).shuffle(roots)
+    low, high = (None, None) if ends is None else (float(ends[0]), float(ends[1]))
+    assert threshold._ends(roots) == (low, high)
+
+
 def test_the_size_with_more_noise_counts_less():
     timings = line(random.Random(3), sigma=0.001)
     draw = random.Random(5)
