@@ -13,6 +13,11 @@ FULL_HZ, MEMORY_HZ, TEMPERATURE_C, POWER_W = 1.98e9, 2.6e9, 45.0, 300.0
 READINGS_PER_BLOCK = 2
 
 
+def users(word: str) -> dict[str, int]:
+    """Who else is on `fake:WORD`."""
+    return {"computing": 1, "used_bytes": 2**30} if word == "shared" else {}
+
+
 def source(word: str) -> Callable[[], dict[str, Any]]:
     """The readings of `fake:WORD`, one a call; the devices that are not named here are steady."""
     numbers = itertools.count()

@@ -59,6 +59,7 @@ WORDS = (
     "power-cap",
     "gauge-hangs",
     "gauge-dies",
+    "shared",
     "noisy",
 )
 

@@ -22,6 +22,7 @@ from gpubench.measure.readings import (
     Rest,
     Rested,
     Target,
+    Users,
     Watch,
     decode_order,
     encode,
@@ -29,6 +30,8 @@ from gpubench.measure.readings import (
 
 # At most ten readings a second: one takes about a millisecond of this process and nothing of the device.
 INTERVAL_S = 0.1
+# Whoever is on a GPU is looked for again after so long: a driver frees what a dead process held within that time.
+PAUSES_S = (0.1, 0.2, 0.4)
 Source = Callable[[], Mapping[str, Any]]  # the fields of a Reading beside its device and time
 
 
@@ -50,10 +53,37 @@ def sources(targets: Sequence[Target]) -> tuple[dict[str, Source], dict[str, str
     return found, absent
 
 
+def users(targets: Sequence[Target]) -> dict[str, Users]:
+    """Who is on each device now, as far as it tells."""
+    scripted = [target.device_id for target in targets if target.device_id.startswith("fake:")]
+    real = [target for target in targets if target.device_id not in scripted]
+    found: dict[str, Users] = {}
+    if scripted:
+        from gpubench.backends import _fake_telemetry
+
+        found |= {name: Users(**_fake_telemetry.users(name.partition(":")[2])) for name in scripted}
+    if real:
+        from gpubench.detect.probes import nvml_users
+
+        found |= {name: Users(**told) for name, told in nvml_users.users(real).items()}
+    return found
+
+
+def staying(look: Callable[[], dict[str, Users]]) -> dict[str, Users]:
+    """Who is on the devices and stays: a worker of the session before may still be on its way out."""
+    found = look()
+    for pause_s in PAUSES_S:
+        if not any(found.values()):
+            break
+        time.sleep(pause_s)
+        found = look()
+    return found
+
+
 def serve(orders: queue.Queue[bytes], send: Callable[[FromGauge], None], begin: Begin) -> NoReturn:
     """Answer orders; while a device is watched, read it at every interval."""
     found, absent = sources(begin.targets)
-    send(Ready(absent))
+    send(Ready(absent, staying(lambda: users(begin.targets))))
     watched: str | None = None
 
     def read() -> None:

@@ -6,6 +6,9 @@ import msgspec
 
 from gpubench.model.result import Telemetry
 
+# What a driver may hold by itself is less, and what a process takes to begin with CUDA is more.
+IDLE_BYTES = 256 * 2**20
+
 
 class Message(msgspec.Struct, frozen=True, tag_field="kind"):
     """Base of all messages."""
@@ -37,10 +40,28 @@ class Rest(Message, frozen=True, tag="rest"):
     number: int
 
 
+class Users(msgspec.Struct, frozen=True):
+    """Who is on a GPU: processes that compute there, those that draw, and the memory that all of them hold, listed here
+    or not."""
+
+    computing: int = 0
+    drawing: int = 0
+    used_bytes: int = 0
+
+    @property
+    def unseen(self) -> bool:
+        """Whether somebody holds memory and no process is listed, as in a container."""
+        return not (self.computing or self.drawing) and self.used_bytes > IDLE_BYTES
+
+    def __bool__(self) -> bool:
+        return bool(self.computing or self.drawing) or self.unseen
+
+
 class Ready(Message, frozen=True, tag="ready"):
-    """Why a device cannot be read, by its id; all others can."""
+    """Why a device cannot be read, by its id; all others can. `users` are those of the devices that tell."""
 
     absent: dict[str, str]
+    users: dict[str, Users] = {}
 
 
 class Reading(Message, frozen=True, tag="reading"):

@@ -113,7 +113,7 @@ class _Runner:
         )
         self.recorder.session(record)
         runtime = self._runtime(crew, index)
-        crew.open_all(self._kinds)
+        self._open_all(crew, index)
         crew.measure_ceilings(asked(planned(self.request), measured, self.settings, self.request.run.machine))
         self.recorder.session(crew.entered(record))
         hunt = Hunt(
@@ -136,6 +136,18 @@ class _Runner:
         record = msgspec.structs.replace(crew.entered(record), foreign_cpu_share=foreign, steal_share=steal)
         self.recorder.session(record)
         return record
+
+    def _open_all(self, crew: Crew, index: int) -> None:
+        """Every worker; those of GPUs once it is known who else is there, while none of them can be ours."""
+        crew.open_all(name for name, kind in self._kinds.items() if kind == "cpu")
+        for found in telemetry.shared(crew.telemetry.users(), index):
+            if all(
+                (known.code, known.message) != (found.code, found.message)
+                for known in self.recorder.run.warnings
+            ):
+                self.recorder.warn(found)
+                self.sink(Warned(found))
+        crew.open_all(self._kinds)
 
     def _next_index(self) -> int:
         return max((session.index for session in self.recorder.run.sessions), default=-1) + 1

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import queue
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
 from gpubench.measure import readings
 from gpubench.measure.child import Child, environment
-from gpubench.measure.readings import Reading, Target
+from gpubench.measure.readings import Reading, Target, Users
 from gpubench.model.machine import Machine
 from gpubench.model.result import Device, RunWarning
 from gpubench.model.result import Telemetry as Record
@@ -41,6 +41,17 @@ class Telemetry:
                 self._give_up(f"the gauge cannot be started: {error}")
         self._send(readings.Begin(list(targets)))
 
+    def users(self) -> dict[str, Users]:
+        """Who is on the devices before a worker opens one: none of them is ours. To be asked once, and by then."""
+        told = self._answers(lambda answer: isinstance(answer, readings.Ready), patient=True)
+        return {
+            name: found
+            for answer in told
+            if isinstance(answer, readings.Ready)
+            for name, found in answer.users.items()
+            if found
+        }
+
     def watch(self, device_id: str) -> None:
         """Begin to read this device, if it can be read. Returns at once."""
         if self._child is not None and device_id in self._ids and device_id not in self._absent:
@@ -54,7 +65,9 @@ class Telemetry:
         device_id, self._watched = self._watched, None
         self._number += 1
         self._send(readings.Rest(self._number))
-        found = self._answers(device_id)
+        number = self._number
+        told = self._answers(lambda answer: isinstance(answer, readings.Rested) and answer.number == number)
+        found = [one for one in told if isinstance(one, Reading) and one.device_id == device_id]
         self._known.setdefault(device_id, []).extend(found)
         return found
 
@@ -72,27 +85,32 @@ class Telemetry:
             self._child.kill(PATIENCE_S)
             self._child = None
 
-    def _answers(self, device_id: str) -> list[Reading]:
-        found: list[Reading] = []
+    def _answers(
+        self, last: Callable[[readings.FromGauge], bool], *, patient: bool = False
+    ) -> list[readings.FromGauge]:
+        """What the gauge says up to the answer that is the last. If that does not come, the gauge is given up, or, with
+        `patient`, left to begin in its own time."""
+        told: list[readings.FromGauge] = []
         until = time.monotonic() + PATIENCE_S
         while self._child is not None:
             try:
                 line = self._child.lines.get(timeout=max(0.0, until - time.monotonic()))
                 answer = readings.decode_answer(line) if line is not None else None
             except queue.Empty:
-                self._give_up("the driver's management library does not answer")
+                if not patient:
+                    self._give_up("the driver's management library does not answer")
                 break
             except msgspec.DecodeError:
                 answer = None
             if answer is None:
                 self._give_up("the gauge ended")
-            elif isinstance(answer, readings.Ready):
-                self._absent.update(answer.absent)
-            elif isinstance(answer, readings.Reading):
-                found += [answer] if answer.device_id == device_id else []
-            elif answer.number == self._number:
                 break
-        return found
+            if isinstance(answer, readings.Ready):
+                self._absent.update(answer.absent)
+            told.append(answer)
+            if last(answer):
+                break
+        return told
 
     def _send(self, message: readings.ToGauge) -> None:
         if self._child is None:
@@ -139,3 +157,29 @@ def warning(absent: Mapping[str, str]) -> RunWarning | None:
         message=f"clocks and throttling of {', '.join(sorted(absent))} cannot be read: {whys}",
         hint="gpubench detect shows whether the driver answers; throttling goes unnoticed here",
     )  # fmt: skip
+
+
+def shared(users: Mapping[str, Users], session: int) -> list[RunWarning]:
+    """What others do on the GPUs, once for devices that are one GPU. To draw a screen is little, and memory that nobody
+    is seen to hold may belong to a driver: that is only told."""
+    found = []
+    for told in dict.fromkeys(users.values()):
+        where = ", ".join(sorted(name for name, other in users.items() if other == told))
+        if told.unseen:
+            what = f"memory of {where} was held by processes that cannot be seen from here"
+        elif told.computing:
+            what = f"{_processes(told.computing)} computing on {where}"
+        else:
+            what = f"{_processes(told.drawing)} drawing on {where}"
+        found.append(
+            RunWarning(
+                code="other-gpu-users", severity="warning" if told.computing else "info", session=session,
+                message=f"{what} before the session began", data={"used_bytes": told.used_bytes},
+                hint="nvidia-smi on the host names them; end them, or take another GPU with --devices",
+            )
+        )  # fmt: skip
+    return found
+
+
+def _processes(count: int) -> str:
+    return "another process was" if count == 1 else f"{count} other processes were"

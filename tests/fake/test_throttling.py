@@ -97,6 +97,16 @@ def test_nothing_is_read_while_the_cpu_is_timed(monkeypatch):
         assert (told[at - 1 : at + 2 : 2] == ["watch", "rest"]) == word.endswith("@fake:gpu")
 
 
+def test_whoever_is_on_the_gpu_before_a_worker_opens_it_is_told_once(run):
+    ran = measured(run, "shared", "--sessions", "2")
+    (found,) = [warning for warning in ran.result["warnings"] if warning["code"] == "other-gpu-users"]
+    assert (found["severity"], found["session"]) == ("warning", 0)
+    assert "another process was computing on fake:shared" in found["message"]
+    assert "another process was computing on fake:shared" in ran.err
+    assert "other-gpu-users" in ran.out
+    assert "other-gpu-users" not in codes(measured(run, "gpu"))
+
+
 def test_throttled_samples_are_kept_marked_and_taken_again_three_times(run):
     ran = measured(run, "throttle")
     blocks = blocks_of(ran, "throttle")

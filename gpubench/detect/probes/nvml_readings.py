@@ -33,25 +33,31 @@ Source = Callable[[], Mapping[str, Any]]
 
 def sources(wanted: Iterable[Wanted], absent: dict[str, str], nvml: Any = None) -> dict[str, Source]:
     """A function for each device that reads it now; `absent` is told why the others have none."""
+    nvml, found = handles(wanted, absent, nvml)
+    return {name: partial(_read, nvml, handle) for name, handle in found.items()}
+
+
+def handles(wanted: Iterable[Wanted], absent: dict[str, str], nvml: Any = None) -> tuple[Any, dict[str, Any]]:
+    """The library, and its handle of each device; `absent` is told why the others have none."""
     wanted = list(wanted)
     try:
         nvml = nvml or library()
         nvml.nvmlInit()
-        handles = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
+        listed = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
     except ProbeFailure as failure:
         absent.update({target.device_id: failure.hint for target in wanted})
-        return {}
+        return nvml, {}
     except Exception as error:
         absent.update({target.device_id: f"NVML: {error}" for target in wanted})
-        return {}
-    found: dict[str, Source] = {}
+        return nvml, {}
+    found: dict[str, Any] = {}
     for target in wanted:
-        handle = next((known for known in handles if _is(nvml, known, target)), None)
+        handle = next((known for known in listed if _is(nvml, known, target)), None)
         if handle is None:
             absent[target.device_id] = "NVML lists no such GPU"
         else:
-            found[target.device_id] = partial(_read, nvml, handle)
-    return found
+            found[target.device_id] = handle
+    return nvml, found
 
 
 def _is(nvml: Any, handle: Any, target: Wanted) -> bool:

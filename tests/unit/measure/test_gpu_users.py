@@ -1,0 +1,171 @@
+"""Who else is on a GPU: what NVML tells, and what is made of it, without false alarms."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from gpubench.detect.probes import nvml_users
+from gpubench.measure import gauge, readings, telemetry
+from gpubench.measure.readings import IDLE_BYTES, Ready, Target, Users
+
+CARD = [Target("cupy:0", pci="0000:06:00.0")]
+SMALL, LARGE = IDLE_BYTES, 2**31
+
+
+class Nvml:
+    """One card; `asked` overrides what it says, and an exception among it is raised."""
+
+    nvmlMemory_v2 = 2
+
+    class NVMLError(Exception):
+        pass
+
+    def __init__(self, **asked):
+        self._asked = {
+            "nvmlInit": None, "nvmlDeviceGetCount": 1, "nvmlDeviceGetHandleByIndex": "card",
+            "nvmlDeviceGetUUID": "GPU-1", "nvmlDeviceGetPciInfo": SimpleNamespace(busId="00000000:06:00.0"),
+            "nvmlDeviceGetComputeRunningProcesses": [], "nvmlDeviceGetGraphicsRunningProcesses": [],
+            "nvmlDeviceGetMemoryInfo": SimpleNamespace(used=SMALL), "nvmlDeviceGetMigMode": [0, 0],
+            "nvmlDeviceGetAddressingMode": SimpleNamespace(value=1), **asked,
+        }  # fmt: skip
+
+    def __getattr__(self, name):
+        def call(*arguments):
+            answer = self._asked[name]
+            if isinstance(answer, Exception):
+                raise answer
+            return answer
+
+        if name not in self._asked:
+            raise AttributeError(name)
+        return call
+
+
+def pids(*numbers):
+    return [SimpleNamespace(pid=number, usedGpuMemory=None) for number in numbers]
+
+
+def told(**asked):
+    return Users(**nvml_users.users(CARD, Nvml(**asked))["cupy:0"])
+
+
+def test_processes_are_counted_once_each_and_those_that_also_draw_compute():
+    found = told(
+        nvmlDeviceGetComputeRunningProcesses=pids(7, 8),
+        nvmlDeviceGetGraphicsRunningProcesses=pids(8, 9),
+        nvmlDeviceGetMemoryInfo=SimpleNamespace(used=LARGE),
+    )
+    assert found == Users(computing=2, drawing=1, used_bytes=LARGE)
+
+
+def test_an_idle_card_has_no_users():
+    assert not told()
+    assert not told(nvmlDeviceGetMemoryInfo=SimpleNamespace(used=0))
+
+
+def test_memory_of_processes_that_are_not_listed_is_a_sign_of_them():
+    found = told(nvmlDeviceGetMemoryInfo=SimpleNamespace(used=LARGE))
+    assert found
+    assert found.unseen
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"nvmlDeviceGetComputeRunningProcesses": Nvml.NVMLError("not supported")},
+        {"nvmlDeviceGetMemoryInfo": Nvml.NVMLError("no permission")},
+        {"nvmlMemory_v2": None},  # what the driver reserves would count as somebody's
+        {"nvmlDeviceGetAddressingMode": SimpleNamespace(value=2)},  # memory that holds the system's files too
+    ],
+)
+def test_what_cannot_be_told_is_no_user(asked):
+    version = asked.pop("nvmlMemory_v2", 2)
+    memory = {} if "nvmlDeviceGetComputeRunningProcesses" in asked else {
+        "nvmlDeviceGetMemoryInfo": SimpleNamespace(used=LARGE)
+    }  # fmt: skip
+    nvml = Nvml(**(memory | asked))
+    nvml.nvmlMemory_v2 = version
+    assert not Users(**nvml_users.users(CARD, nvml)["cupy:0"])
+
+
+def test_a_card_in_partitions_and_one_that_is_not_listed_tell_nothing():
+    assert nvml_users.users(CARD, Nvml(nvmlDeviceGetMigMode=[1, 1])) == {}
+    assert nvml_users.users([Target("cupy:0", pci="0000:99:00.0")], Nvml()) == {}
+    assert nvml_users.users(CARD, Nvml(nvmlInit=Nvml.NVMLError("Driver Not Loaded"))) == {}
+
+
+def test_a_worker_on_its_way_out_is_nobody_else(monkeypatch):
+    monkeypatch.setattr(gauge, "PAUSES_S", (0.0, 0.0))
+    looks = [
+        {"cupy:0": Users(computing=1)},
+        {"cupy:0": Users(used_bytes=LARGE)},
+        {"cupy:0": Users()},
+        "one too many",
+    ]
+    assert gauge.staying(lambda: looks.pop(0)) == {"cupy:0": Users()}
+    assert gauge.staying(lambda: {"cupy:0": Users(drawing=3)}) == {"cupy:0": Users(drawing=3)}
+
+
+@pytest.mark.parametrize(
+    ("users", "severity", "words"),
+    [
+        (
+            Users(1, 0, LARGE),
+            "warning",
+            "another process was computing on cupy:0, wgpu:0 before the session began",
+        ),
+        (Users(2, 5, LARGE), "warning", "2 other processes were computing on"),
+        (Users(0, 1, LARGE), "info", "another process was drawing on"),
+        (Users(0, 0, LARGE), "info", "held by processes that cannot be seen"),
+    ],
+)
+def test_devices_that_are_one_gpu_have_one_warning(users, severity, words):
+    (found,) = telemetry.shared({"wgpu:0": users, "cupy:0": users}, 3)
+    assert (found.code, found.severity, found.session) == ("other-gpu-users", severity, 3)
+    assert words in found.message
+    assert found.data == {"used_bytes": LARGE}
+
+
+def test_two_gpus_have_two():
+    assert len(telemetry.shared({"cupy:0": Users(computing=1), "cupy:1": Users(computing=2)}, 0)) == 2
+    assert telemetry.shared({}, 0) == []
+
+
+class Begun:
+    """Stands where the gauge would: it has said these lines, and then nothing."""
+
+    lines_said: tuple[readings.FromGauge, ...] = ()
+
+    def __init__(self, module, env):
+        import queue
+
+        self.lines = queue.Queue()
+        for message in self.lines_said:
+            self.lines.put(readings.encode(message))
+
+    def write(self, line):
+        pass
+
+    def kill(self, after_s):
+        self.lines.put(None)
+
+
+def begun(monkeypatch, *said):
+    monkeypatch.setattr(telemetry, "Child", type("Begun", (Begun,), {"lines_said": said}))
+    monkeypatch.setattr(telemetry, "PATIENCE_S", 0.01)
+    return telemetry.Telemetry(CARD, 0.0)
+
+
+def test_only_devices_that_somebody_is_on_are_told(monkeypatch):
+    session = begun(monkeypatch, Ready({"wgpu:0": "why"}, {"cupy:0": Users(computing=1), "cupy:1": Users()}))
+    assert session.users() == {"cupy:0": Users(computing=1)}
+    assert session.absent() == {"wgpu:0": "why"}
+
+
+def test_a_driver_that_takes_its_time_to_begin_is_not_given_up(monkeypatch):
+    session = begun(monkeypatch)
+    assert (session.users(), session.absent()) == ({}, {})
+    session.watch("cupy:0")
+    assert (session.rest(), set(session.absent())) == ([], {"cupy:0"})
