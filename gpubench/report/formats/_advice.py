@@ -9,7 +9,7 @@ from gpubench.report.analysis.advise import Advice, Candidate
 from gpubench.report.analysis.cost_curves import Expected, regime_of
 from gpubench.report.analysis.machine import machine_line
 from gpubench.report.formats import _advice_types as types
-from gpubench.report.formats._display import NARROWEST_WRAP, columns, filled, padded
+from gpubench.report.formats._display import NARROWEST_WRAP, columns, cut, filled, padded
 from gpubench.report.formats._document import printable, shortened, wrapped
 from gpubench.report.formats._json import json_text
 from gpubench.report.formats._numbers import ratio_text, share_text, time_interval_text, time_text
@@ -99,8 +99,12 @@ def _question(advice: Advice) -> str:
 def _table(advice: Advice) -> str:
     rows = [_HEADER, *(_row(advice, one) for one in advice.candidates)]
     widths = [max(columns(row[i]) for row in rows) for i in range(len(_HEADER))]
+    over = sum(widths[:-1]) + len(_GAP) * (len(widths) - 1) + min(widths[-1], NARROWEST_WRAP) - _WIDTH
+    if over > 0:  # a device's name gives way
+        widths[0] = max(widths[0] - over, columns(_HEADER[0]))
+        rows = [(cut(row[0], widths[0]), *row[1:]) for row in rows]
     left = sum(widths[:-1]) + len(_GAP) * (len(widths) - 1)
-    widths[-1] = min(widths[-1], max(_WIDTH - left, NARROWEST_WRAP))
+    widths[-1] = min(widths[-1], _WIDTH - left)
     rows.insert(1, tuple("-" * width for width in widths))
     return "\n".join(line for row in rows for line in _lines(row, widths, " " * left))
 

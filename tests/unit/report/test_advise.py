@@ -13,6 +13,7 @@ from gpubench.errors import InputError
 from gpubench.report.advice import answer, render
 from gpubench.report.analysis.contest import Key
 from gpubench.report.formats._advice_types import AdviceDocument
+from gpubench.report.formats._display import columns
 from tests.unit.report.builders import (
     CPU,
     GPU,
@@ -290,3 +291,18 @@ def test_a_split_answers_no_more_where_a_third_device_is_faster_than_both_its_si
 def test_a_split_of_a_software_adapter_is_no_answer():
     devices = (CPU, GPU, msgspec.structs.replace(HYBRID, kind="software"))
     assert ask(splitting(0.5e-3), 1024, None, devices=devices, sessions=5).split is None
+
+
+@pytest.mark.parametrize("name", ["NVIDIA GeForce RTX 4090 Laptop GPU with more", "日本語の名前" * 6, "short"])
+def test_an_answer_fits_80_columns_whatever_a_device_is_called(name):
+    devices = (
+        CPU,
+        msgspec.structs.replace(GPU, name=name),
+        msgspec.structs.replace(HYBRID, name=f"CPU + {name}"),
+    )
+    for n in (700, 1024):
+        text = render(ask(splitting(0.78e-3), n, None, devices=devices, sessions=5), "table")
+        table = text.split("\n\n")[1].splitlines()
+        assert max(columns(line) for line in text.splitlines()) <= 80
+        assert "hybrid:cupy:0" in table[2] or n == 700
+        assert all("ms" in line for line in table[2:] if not line.startswith(" "))
