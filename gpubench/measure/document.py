@@ -6,6 +6,7 @@ import os
 import platform
 import re
 import subprocess
+import time
 import uuid
 from collections.abc import Mapping, Sequence
 
@@ -19,6 +20,7 @@ from gpubench.model.machine import Machine
 from gpubench.model.result import (
     Ci,
     Device,
+    DeviceClock,
     Environment,
     Fingerprints,
     Git,
@@ -63,7 +65,7 @@ def new_run(
             device=fingerprint({d.id: f"{d.name}, {d.memory_bytes} bytes" for d in devices}),
             software=fingerprint({**tool, **{d.id: d.driver or "" for d in devices}}),
         ),
-        devices=[msgspec.structs.replace(device, identity=None) for device in devices],
+        devices=[_stored(device) for device in devices],
     )  # fmt: skip
     return without_uuids(run)
 
@@ -127,3 +129,11 @@ def _ci(environ: Mapping[str, str]) -> Ci | None:
         url = f"{server}/{repository}/actions/runs/{run_id}" if server and repository and run_id else None
         return Ci(provider="github", run_url=url, runner_image=environ.get("ImageOS"))
     return Ci(provider="unknown") if environ.get("CI") else None
+
+
+def _stored(device: Device) -> Device:
+    """Without what only detection needs, and with what stands for the clock of a GPU that has none."""
+    clock = device.clock
+    if clock is None and device.kind == "gpu":
+        clock = DeviceClock(kind="derived", step_s=time.get_clock_info("perf_counter").resolution)
+    return msgspec.structs.replace(device, identity=None, clock=clock)

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, Protocol
 
+from gpubench.measure import derived
 from gpubench.measure.checking import Material
 from gpubench.measure.parts import Times, add, calls
 from gpubench.measure.staging import transfers_of
@@ -211,11 +212,13 @@ def _undisturbed(cycle: Sampled, repeat: int, enough_s: float) -> float:
 
 
 def calibrate_hot(cycle: Cycle) -> int | None:
-    """Launches per device-clock sample, so that it lasts 1 ms; None without a device clock."""
+    """Launches per device-clock sample, so that it lasts 1 ms; r of `derived` for a GPU without a clock; else None."""
     repeat = 1
     while True:
         seconds = cycle.session.time(cycle.launch, repeat)
         if seconds is None:
+            if derived.derives(cycle.session):
+                return derived.launches(cycle.session, cycle.launch, LONGEST_HOT_REPEAT)
             return None
         if seconds >= HOT_SAMPLE_S or repeat >= LONGEST_HOT_REPEAT:
             # Time per launch falls as launches queue up: fewer than on the wall clock would look slower than it.
@@ -300,8 +303,15 @@ def _all_known(clock_hz: list[float | None]) -> list[float] | None:
 
 
 def _device_samples(cycle: Cycle, hot_s: list[float], cold_s: list[float]) -> None:
-    """One hot and one cold sample: `repeat` launches with warm caches, and one after a flush."""
+    """One hot and one cold sample: `repeat` launches with warm caches, and one after a flush.
+
+    Without a clock the hot one is derived, and there is no cold one.
+    """
     hot_repeat = cycle.hot_repeat or 1
+    if derived.derives(cycle.session):
+        seconds = derived.hot_s(cycle.session, cycle.launch, hot_repeat)
+        hot_s += [] if seconds is None else [seconds]
+        return
     seconds = cycle.session.time(cycle.launch, hot_repeat)
     if seconds is not None:
         hot_s.append(seconds / hot_repeat)

@@ -31,7 +31,8 @@ class Record(msgspec.Struct, frozen=True):
 
 
 class DeviceClock(Record, frozen=True, kw_only=True):
-    """The device's own clock: `step_s` is its resolution."""
+    """The device's own clock: `step_s` is its resolution. `derived`: it has none, and what stands for `device_hot` is a
+    difference of wall times."""
 
     kind: Literal["event", "pass-timestamp", "derived"]
     step_s: float
@@ -74,6 +75,11 @@ class Device(Record, frozen=True, kw_only=True):
     theoretical: Theoretical = Theoretical()
     cache_bytes: int | None = None
     identity: Identity | None = None
+
+    @property
+    def own_clock(self) -> DeviceClock | None:
+        """The clock, unless it is the host's in disguise."""
+        return None if self.clock is None or self.clock.kind == "derived" else self.clock
 
     @property
     def composed(self) -> bool:

@@ -150,12 +150,23 @@ def test_the_device_clock_is_read_in_resident_alone(ran):
                 assert max(block["device_hot_s"]) <= min(block["wall_s"]) + 1e-9
 
 
-def test_a_device_without_a_clock_has_no_device_time(run):
+def test_the_hot_time_of_a_gpu_without_a_clock_is_derived_from_wall_times_and_marked(run):
+    """(wall of 3r launches - wall of r) / 2r: on the scripted device exactly what a kernel takes."""
     ran = run("--devices", "fake:cpu,fake:no-clock", "--ops", "add", "--sizes", "1k")
     assert ran.code == 0
-    for outcome in ran.outcomes.values():
-        assert all(not block["device_hot_s"] and not block["device_cold_s"] for block in outcome["blocks"])
-        assert all(block["hot_repeat"] is None for block in outcome["blocks"])
+    kinds = {device["id"]: (device["clock"] or {}).get("kind") for device in ran.result["devices"]}
+    assert kinds == {"fake:cpu": None, "fake:no-clock": "derived"}
+    for name, outcome in ran.outcomes.items():
+        for block in outcome["blocks"]:
+            assert not block["device_cold_s"]
+            assert (
+                bool(block["device_hot_s"])
+                == ("resident@fake:no-clock" in name)
+                == (block["hot_repeat"] is not None)
+            )
+            for seconds in block["device_hot_s"] or ():
+                assert seconds == pytest.approx(6e-6 + 12 * 1024 / 3e12, rel=1e-4)
+    assert "no-device-clock" in ran.out
 
 
 def test_with_cold_caches_every_sample_is_one_launch(run):

@@ -73,7 +73,9 @@ def implausible_ids(run: Run, phases: Sequence[Phase] = ("main", "estimate")) ->
     kinds = {device.id: device.kind for device in run.devices}
     found = set()
     for outcome in run.outcomes:
-        for phase in phases if isinstance(outcome, Measurement) else ():
+        if not isinstance(outcome, Measurement):
+            continue
+        for phase in phases:
             blocks = main_blocks(run, outcome, phase)
             samples = [ours for block in blocks.values() if (ours := wall_samples(block, discarded=True))]
             kind = device_kind(outcome.case.device_id, kinds)
@@ -115,7 +117,7 @@ def _measured(run: Run, outcome: Measurement, kind: DeviceKind, beside: Resident
 
 
 def _has_clock(run: Run, device_id: str) -> bool:
-    return any(device.id == device_id and device.clock is not None for device in run.devices)
+    return any(device.id == device_id and device.own_clock is not None for device in run.devices)
 
 
 def _without_number(run: Run, outcome: Measurement, kind: DeviceKind) -> CaseResult:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from gpubench.model.result import DeviceKind, Measurement, Run, WorkerRecord
+from gpubench.model.result import DeviceClock, DeviceKind, Measurement, Run, WorkerRecord
 from gpubench.report.analysis.ceilings import above_ceiling
 from gpubench.report.analysis.samples import Blocks, device_samples, device_time, sample_seconds, used_sessions
 from gpubench.report.analysis.types import Label
@@ -72,15 +72,16 @@ def implausible(run: Run, outcome: Measurement, kind: DeviceKind, wall: Interval
         return f"a sample takes {sample_s:.3g} s, less than {CLOCK_STEPS} steps of its clock ({step_s:.3g} s)"
     # The device is part of what the caller waits for. Both are noisy: only if every device sample exceeds the
     # whole interval of the wall time is there no doubt.
-    hot = [value for values in device_samples(blocks, "hot") for value in values]
-    if hot and outcome.case.regime == "resident" and min(hot) > wall.high + _device_step(run, outcome):
+    clock = _device_clock(run, outcome)
+    hot = [value for values in device_samples(blocks, "hot") for value in values] if clock else []
+    if clock and hot and outcome.case.regime == "resident" and min(hot) > wall.high + clock.step_s:
         return f"device time {min(hot):.3g} s exceeds wall time {wall.high:.3g} s"
     overheads = [value for worker in workers(run, outcome.case.device_id) for value in worker.overhead_s]
     singles = [value for part in outcome.parts for value in part.single_s]
     # An empty launch is as noisy as a real one: only below the smallest of them is there no doubt.
     if overheads and singles and median(singles) < 0.9 * min(overheads):
         return f"one launch takes {median(singles):.3g} s, less than an empty one ({min(overheads):.3g} s)"
-    times = (wall.estimate, device_time(blocks, "cold"), device_time(blocks, "hot"))
+    times = (wall.estimate, device_time(blocks, "cold"), device_time(blocks, "hot") if clock else None)
     return above_ceiling(run, outcome, kind, min(value for value in times if value is not None))
 
 
@@ -100,6 +101,6 @@ def _host_step(run: Run, outcome: Measurement) -> float:
     return max((worker.clock_step_s for worker in workers(run, outcome.case.device_id)), default=0.0)
 
 
-def _device_step(run: Run, outcome: Measurement) -> float:
-    clocks = [device.clock for device in run.devices if device.id == outcome.case.device_id]
-    return max((clock.step_s for clock in clocks if clock is not None), default=0.0)
+def _device_clock(run: Run, outcome: Measurement) -> DeviceClock | None:
+    """Of its own: what is derived from wall times cannot contradict them."""
+    return next((device.own_clock for device in run.devices if device.id == outcome.case.device_id), None)

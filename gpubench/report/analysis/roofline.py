@@ -12,7 +12,7 @@ from gpubench.model.case import TF32
 from gpubench.model.machine import cpu_cache_bytes
 from gpubench.model.result import Run
 from gpubench.report.analysis.overheads import GROUP
-from gpubench.report.analysis.types import Bound, CaseResult, Roof, Roofline, RoofShare
+from gpubench.report.analysis.types import Bound, CaseResult, Roof, RoofClock, Roofline, RoofShare
 
 MEMORY_OP, COMPUTE_OP = "copy", "matmul"
 VENDOR_LIBRARY = "cupy"  # its library form calls the vendor's own kernels
@@ -116,9 +116,9 @@ def _best(rates: Iterable[Rated]) -> Rated | None:
 def _library_seconds(rows: Sequence[CaseResult], hardware: dict[str, str]) -> dict[tuple[str, str], float]:
     """Device seconds of the vendor library by hardware and workload."""
     return {
-        (hardware.get(row.case.device_id, ""), row.case.workload): row.device_hot_s
+        (hardware.get(row.case.device_id, ""), row.case.workload): seconds
         for row in rows
-        if row.case.backend == VENDOR_LIBRARY and row.case.form_id == "library" and row.device_hot_s
+        if row.case.backend == VENDOR_LIBRARY and row.case.form_id == "library" and (seconds := _counted_s(row))
     }
 
 
@@ -132,12 +132,25 @@ def _share(run: Run, row: CaseResult, roof: Roof, library_s: float | None) -> Ro
     else:
         share = row.flops / (roof.flops_per_s or 1.0) / seconds
     own = row.case.backend == VENDOR_LIBRARY and row.case.form_id == "library"
+    ours = None if own else _counted_s(row)
     return RoofShare(
-        case=row, seconds=seconds, clock="device_hot" if row.device_hot_s else "wall", bound=bound, share=share,
+        case=row, seconds=seconds, clock=_clock(row), bound=bound, share=share,
         in_cache=bound == "memory" and row.bytes < out_of_cache_bytes(run, row),
         weak_roof=roof.cache_sized if bound == "memory" else roof.small_matmul if bound == "compute" else False,
-        to_library=library_s / row.device_hot_s if library_s and row.device_hot_s and not own else None,
+        to_library=library_s / ours if library_s and ours else None,
     )  # fmt: skip
+
+
+def _clock(row: CaseResult) -> RoofClock:
+    """Which clock `_seconds` takes."""
+    if not row.device_hot_s:
+        return "wall"
+    return "derived" if "no-device-clock" in row.findings else "device_hot"
+
+
+def _counted_s(row: CaseResult) -> float | None:
+    """Hot seconds by a clock of the device's own: a ratio mixes no clocks."""
+    return row.device_hot_s if _clock(row) == "device_hot" else None
 
 
 def _bound(row: CaseResult, roof: Roof) -> Bound | None:

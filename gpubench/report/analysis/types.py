@@ -21,6 +21,7 @@ Label = Literal[
 ]  # fmt: skip
 VerdictKind = Literal["always", "at", "beyond-limit", "never", "unstable", "undecided"]
 Bound = Literal["memory", "compute"]
+RoofClock = Literal["device_hot", "derived", "wall"]
 FailOn = Literal["noisy", "skipped", "incomplete"]
 UndecidedReason = Literal["noise", "few-sizes", "throttled", "failed-cases", "budget"]
 ReuseVerdict = Literal["already", "at", "never", "undecided"]
@@ -235,15 +236,15 @@ class Roof(Derived, frozen=True, kw_only=True):
 class RoofShare(Derived, frozen=True, kw_only=True):
     """One case with resident data below its roof: `share` = the time that the roof allows / `seconds`.
 
-    `seconds` is device time where `clock` says so. `share` is None without a roof, and is never clipped: `in_cache`
-    says that memory does not limit a working set of this size; `weak_roof`, that the roof was measured at small sizes
-    alone and is none yet. `to_library`: device time of the vendor library's
-    case of the same work / device time of this one.
+    `seconds` is device time where `clock` says so, or derived from wall times of a device that has no clock. `share` is
+    None without a roof, and is never clipped: `in_cache` says that memory does not limit a working set of this size;
+    `weak_roof`, that the roof was measured at small sizes alone and is none yet. `to_library`: device time of the vendor
+    library's case of the same work / device time of this one.
     """
 
     case: CaseResult
     seconds: float
-    clock: Literal["device_hot", "wall"]
+    clock: RoofClock
     bound: Bound | None = None
     share: float | None = None
     in_cache: bool = False

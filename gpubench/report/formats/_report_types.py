@@ -182,7 +182,7 @@ class RoofCaseRow(Row, frozen=True, kw_only=True):
 
     source: int
     id: str
-    clock: Literal["device_hot", "wall"]
+    clock: Literal["device_hot", "derived", "wall"]
     time_s: float
     bytes_per_s: float
     flops_per_s: float

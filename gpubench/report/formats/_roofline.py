@@ -26,6 +26,7 @@ _WEAK = (
 _SMALL = "* of small sizes: no copy left the caches, or no matmul had sides of 2048 (on a CPU 512)"
 _CACHE = "c: in cache, as far as the size tells; memory is no limit then"
 _WALL = "w: wall time, without the device's clock"
+_DERIVED = "d: derived from wall times, the device has no clock"
 _LIBRARY = "x lib: device time of the vendor library's case / of this one"
 GOOD, BAD = 0.9, 0.5
 
@@ -172,7 +173,7 @@ def _order(row: RoofShare) -> tuple[object, ...]:
 def _of_roof(row: RoofShare) -> Cell:
     if row.share is None:
         return Cell("-")
-    marks = (" c" if row.in_cache else "") + (" w" if _by_wall(row) else "")
+    marks = (" c" if row.in_cache else "") + (" w" if _by_wall(row) else " d" if row.clock == "derived" else "")
     tone: Tone = (
         "muted" if row.in_cache else "good" if row.share >= GOOD else "bad" if row.share < BAD else "plain"
     )
@@ -186,6 +187,7 @@ def _by_wall(row: RoofShare) -> bool:
 def _legend(rows: Sequence[RoofShare], *, library: bool) -> str:
     parts = [_CACHE] if any(row.in_cache for row in rows) else []
     parts += [_WALL] if any(_by_wall(row) and row.share is not None for row in rows) else []
+    parts += [_DERIVED] if any(row.clock == "derived" and row.share is not None for row in rows) else []
     parts += [_LIBRARY] if library else []
     marks = marks_legend({row.case.label for row in rows})
     return "; ".join([*parts, *([marks] if marks else [])])

@@ -180,6 +180,7 @@ def test_a_split_flushes_its_gpu_and_keeps_no_operand_for_it(offers):
 def test_without_a_device_clock_there_is_no_count():
     cycle = Stub(0.0, 1e-3)
     cycle.session.time = lambda launch, repeat: None
+    cycle.session.device = backends.load("numpy").devices()[0]
     assert sampling.calibrate_hot(cycle) is None
 
 

@@ -5,7 +5,17 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from gpubench.model.result import Ceiling, Measurement, Parts, Run, SessionRecord, Settings, Stop, Theoretical
+from gpubench.model.result import (
+    Ceiling,
+    DeviceClock,
+    Measurement,
+    Parts,
+    Run,
+    SessionRecord,
+    Settings,
+    Stop,
+    Theoretical,
+)
 from gpubench.report.analysis import analyse
 from gpubench.report.analysis.types import CaseResult
 from tests.unit.report.builders import (
@@ -314,3 +324,15 @@ def test_a_first_sample_that_hardly_differs_is_no_finding():
 def test_a_device_time_surely_above_wall_time_is_implausible(hot, label):
     outcome = with_blocks(measured(case(device="cupy:0"), 1e-3), device_hot_s=hot)
     assert row_of(run_of([outcome])).label == label
+
+
+def test_what_is_derived_from_wall_times_does_not_contradict_them():
+    """Noise may carry it above the wall time or a ceiling; the wall time itself is held against the ceiling."""
+    mute = msgspec.structs.replace(GPU, clock=DeviceClock(kind="derived", step_s=1e-9))
+    roof = [Ceiling(device_id="cupy:0", dtype="float32", flops_per_s=1.9e12)]
+    for hot_s in (1.2e-3, 0.7e-3):
+        run = run_of([measured(case(n=1000, device="cupy:0"), 1e-3, hot_s=hot_s)], devices=(CPU, mute))
+        row = row_of(with_sessions(run, ceilings=roof))
+        assert (row.label, row.findings) == ("ok", ("no-device-clock",))
+        honest = run_of([measured(case(n=1000, device="cupy:0"), 1e-3, hot_s=hot_s)])
+        assert row_of(with_sessions(honest, ceilings=roof)).label == "implausible"

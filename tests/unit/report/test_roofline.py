@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpubench.model.result import Measurement
+from gpubench.model.result import DeviceClock, Measurement
 from gpubench.report import render
 from gpubench.report.analysis import analyse
 from gpubench.report.analysis.roofline import OUT_OF_CACHE_BYTES
@@ -152,6 +152,21 @@ def test_the_ratio_to_the_vendor_library_is_device_time_against_device_time():
     host = measured(case("add", LARGE), 1.0)
     ratios = {row.case.case.device_id: row.to_library for row in roofline(library, ours, host).rows}
     assert ratios == {"cupy:0": None, "wgpu:0": pytest.approx(2.0), "numpy:0": None}
+
+
+def test_a_hot_time_derived_from_wall_times_says_so_and_is_no_side_of_a_ratio_of_device_times():
+    mute = msgspec.structs.replace(SHARED[2], clock=DeviceClock(kind="derived", step_s=1e-9))
+    run = run_of(
+        [copied(4000, device="cupy:0"), copied(4000, form="tuned", device="wgpu:0")],
+        devices=(*SHARED[:2], mute),
+    )
+    rows = {row.case.case.device_id: row for row in analyse(run).roofline.rows}
+    assert {name: row.clock for name, row in rows.items()} == {"cupy:0": "device_hot", "wgpu:0": "derived"}
+    assert rows["wgpu:0"].seconds == pytest.approx(rows["cupy:0"].seconds)
+    assert rows["wgpu:0"].to_library is None
+    text = render([run], "markdown")
+    assert "100% d" in text
+    assert "d: derived from wall times, the device has no clock" in text
 
 
 def test_without_copy_and_matmul_there_is_a_hint():

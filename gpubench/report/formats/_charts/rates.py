@@ -72,7 +72,7 @@ def _row(row: RoofShare, best: frozenset[str], unit: str) -> Row:
     rate = (row.case.flops if unit == "FLOP/s" else row.case.bytes) / row.seconds
     return common(row.case, best, regime=False) | {
         "value": short(rate), "rate": format_rate(rate, unit),
-        "clock": "device" if row.clock == "device_hot" else "wall",
+        "clock": "device" if row.clock == "device_hot" else row.clock,
         "share": "-" if row.share is None else share_text(row.share) + (" (in cache)" if row.in_cache else ""),
     }  # fmt: skip
 
