@@ -53,13 +53,31 @@ def test_a_line_that_does_not_rise_has_no_root_and_noise_leaves_both_ends_open()
     assert flat is None or (flat.low, flat.high) == (None, None)
 
 
-@pytest.mark.parametrize(("without", "ends"), [(0, (10, 389)), (6, (4, 389)), (10, (0, 389)), (11, None), (400, None)])
+@pytest.mark.parametrize(
+    ("without", "ends"), [(0, (10, 389)), (6, (4, 389)), (10, (0, 389)), (11, None), (400, None)]
+)
 def test_an_end_leaves_ten_of_four_hundred_draws_outside(without, ends):
     """2.5 % on either side; a draw without a root lies beyond both ends, and above 2.5 % of them leave the ends open."""
     roots = [*map(float, range(400 - without)), *([None] * without)]
     random.Random(1).shuffle(roots)
     low, high = (None, None) if ends is None else (float(ends[0]), float(ends[1]))
     assert threshold._ends(roots) == (low, high)
+
+
+@pytest.mark.parametrize(("sessions", "foresees"), [(2, False), (4, False), (5, True), (8, True)])
+def test_from_five_sessions_on_the_interval_knows_how_far_they_differ(sessions, foresees):
+    """Sessions that scatter by a tenth, without noise inside: fewer than five are not drawn again, whatever they say."""
+    timings = line(random.Random(12), sigma=0.0, sessions=sessions, between=0.1, samples=5)
+    found = threshold.crossing(timings, seed=1)
+    narrowest = pytest.approx((found.n * 0.99, found.n * 1.01))
+    assert ((found.low, found.high) != narrowest) is foresees
+
+
+def test_a_size_without_spread_does_not_decide_alone():
+    """A few equal timings are chance: 20 % beside the line, alone they would say 97; they weigh as much as four sizes."""
+    timings = line(random.Random(13), sigma=0.03)
+    timings[112] = {0: ([(112 / 110) ** 1.5 * 1.2] * 25, [1.0] * 25)}
+    assert threshold.crossing(timings, seed=1).n == pytest.approx(110 * 1.2 ** (-0.4 / 1.5), rel=0.02)
 
 
 def test_the_size_with_more_noise_counts_less():
