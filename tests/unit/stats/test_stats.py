@@ -141,6 +141,18 @@ def test_run_interval_covers_the_truth(between, within, k):
     assert hits / runs >= 0.89  # 90 % less one standard error of 400 runs
 
 
+def test_a_run_value_is_the_median_of_the_session_medians():
+    """Not their mean (4), nor the median of all samples (9): a long session counts no more than a short one."""
+    assert stats.run_interval([[1.0] * 3, [2.0] * 3, [9.0] * 9]).estimate == 2.0
+    assert stats.run_interval([[1.0] * 3, [2.0] * 3, [3.0] * 3, [9.0] * 9, [1.0, 9.0]]).estimate == 3.0
+
+
+@given(sessions)
+def test_a_run_value_is_that_of_the_standard_library(data):
+    expected = statistics.median(statistics.median(values) for values in data)
+    assert stats.run_interval(data).estimate == pytest.approx(expected)
+
+
 @given(sessions)
 def test_run_interval_contains_its_estimate(data):
     interval = stats.run_interval(data)
