@@ -73,7 +73,7 @@ def _block(runtime: Runtime, seat: Seat, number: int, position: int, samples: in
 
 
 def _wanted(seat: Seat, settings: Settings) -> int:
-    """Samples until the case may stop for the first time."""
+    """Samples until the case may stop for the first time, and no more than it may have."""
     if seat.aim.samples is None:
-        return settings.min_samples
+        return max(1, min(settings.min_samples, settings.max_samples - len(seat.kept)))
     return max(1, seat.aim.samples - len(seat.kept))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
+import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
@@ -139,8 +140,8 @@ class SlowWorker:
 
     next_id = 1
 
-    def __init__(self, clock):
-        self.clock, self.deadlines, self.asked = clock, {}, []
+    def __init__(self, clock, block_s=25.0):
+        self.clock, self.block_s, self.deadlines, self.asked, self.samples = clock, block_s, {}, [], []
 
     def ask(self, request, deadline_s):
         self.deadlines[type(request)] = deadline_s
@@ -152,8 +153,9 @@ class SlowWorker:
                     flops=1, bytes=1, parts=Parts(session=0), repeat=1, hot_repeat=None, staging="pageable",
                 )  # fmt: skip
             case protocol.Sample():
-                self.clock[0] += 25.0
-                return protocol.Sampled(id=1, block=block([1.0, 2.0, 1.5], 0, ()))
+                self.clock[0] += self.block_s
+                self.samples.append(request.samples)
+                return protocol.Sampled(id=1, block=block([1.0, 2.0, 1.5, 4.0, 3.0][: request.samples], 0, ()))
         return protocol.Done(id=1)
 
 
@@ -173,8 +175,8 @@ class OneWorker:
         return {}
 
 
-def slowly_measured(monkeypatch, wanted):
-    """The worker and the outcome of one case whose blocks take 25 s."""
+def slowly_measured(monkeypatch, wanted, block_s=25.0):
+    """The worker and the outcome of one case whose blocks take so long."""
     clock = [0.0]
     for module in (rounds, blocks, seat):
         monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: clock[0]))
@@ -183,7 +185,7 @@ def slowly_measured(monkeypatch, wanted):
         id="x", started_at="2026-01-01T00:00:00Z", selection=Selection(ops=["add"]), settings=wanted,
         machine=Machine(), fingerprint=Fingerprints(machine=same, device=same, software=same), outcomes=[],
     )  # fmt: skip
-    recorder, worker = Recorder(run, lambda run: None), SlowWorker(clock)
+    recorder, worker = Recorder(run, lambda run: None), SlowWorker(clock, block_s)
     runtime = Runtime(
         crew=OneWorker(worker), recorder=recorder, settings=wanted, sink=lambda event: None,
         progress=Progress(1, 1, lambda: None), session=0, out_of_budget=lambda: False,
@@ -207,3 +209,14 @@ def test_no_block_begins_that_would_not_end_in_time_once_there_are_enough_sample
     assert isinstance(found, Measurement)
     assert [stop.reason for stop in found.stops] == ["timeout"]
     assert worker.asked.count(protocol.Sample) == 2, "a third one had 10 s left for its 25"
+
+
+@pytest.mark.parametrize(
+    ("least", "most", "blocks_of"),
+    [(5, 7, [5, 2]), (5, 5, [5]), (7, 13, [5, 5, 3]), (2, 9, [2, 2, 2, 2, 1]), (2, 3, [2, 1])],
+)
+def test_no_case_has_more_samples_than_it_may_have(monkeypatch, least, most, blocks_of):
+    wanted = Settings(min_samples=least, max_samples=most, precision=1e-9, max_time_s=1000.0)
+    worker, found = slowly_measured(monkeypatch, wanted, 0.1)
+    assert worker.samples == blocks_of
+    assert [stop.reason for stop in found.stops] == ["max-samples"]
