@@ -64,8 +64,7 @@ def _fresh(run: Run, outcome: Measurement) -> dict[int, list[float]]:
 
 def curve(case: Case) -> tuple[object, ...]:
     """What the sizes of one curve have in common, but for the form."""
-    others = sorted((name, value) for name, value in case.params.items() if name != "n")
-    return (case.op, others, case.dtype, case.device_id, case.regime_id)
+    return (*case.series, case.device_id, case.regime_id)
 
 
 def _combinations(bases: Forms, cases: Forms) -> Iterable[tuple[Samples, Samples, tuple[str, str]]]:

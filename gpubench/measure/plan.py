@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 import msgspec
 
 from gpubench import backends
-from gpubench.model.case import FORMS, TF32, Case, workload_key
+from gpubench.model.case import FORMS, TF32, Case, beside_size, workload_key
 from gpubench.model.op import ITEMSIZE, Dtype, Ladder, Op
 from gpubench.model.result import Device, Selection, Settings, Skip
 
@@ -51,7 +51,7 @@ class Workload(msgspec.Struct, frozen=True):
     @property
     def series(self) -> Series:
         """The curve that this size is a point of."""
-        return Series(self.op, self.dtype, {name: value for name, value in self.params.items() if name != "n"})
+        return Series(self.op, self.dtype, dict(beside_size(self.params)))
 
 
 class Series(msgspec.Struct, frozen=True):

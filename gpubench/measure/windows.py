@@ -11,7 +11,7 @@ from gpubench import stats, threshold
 from gpubench.measure.plan import Scope, Series, Workload, workload
 from gpubench.measure.search import Curve, Slot
 from gpubench.measure.stopping import kept_samples
-from gpubench.model.case import Case
+from gpubench.model.case import Case, beside_size
 from gpubench.model.op import Op
 from gpubench.model.result import Measurement, Outcome
 
@@ -128,8 +128,7 @@ def of_outcomes(outcomes: Iterable[Outcome], ops: Mapping[str, Op], cpu: Collect
         if not taken or outcome.case.op not in ops:
             continue
         case = outcome.case
-        shape = {name: value for name, value in case.params.items() if name != "n"}
-        series = Series(ops[case.op], case.dtype, shape)
+        series = Series(ops[case.op], case.dtype, dict(beside_size(case.params)))
         curves[series.key] = series
         if case.device_id in cpu:
             bases.setdefault((series.key, case.params["n"]), set()).add(slot(case))

@@ -17,6 +17,10 @@ TF32 = "tf32"
 DTYPES: tuple[Dtype, ...] = ("float64", "float32", "float16", "bfloat16")
 
 
+# Op, dtype and the params beside the size: what is the same on one curve over the sizes.
+SeriesKey = tuple[str, str, tuple[tuple[str, int], ...]]
+
+
 class Case(msgspec.Struct, frozen=True, omit_defaults=True):
     """Op, params, dtype, form, regime and device: what is measured once and shown as one row.
 
@@ -45,6 +49,11 @@ class Case(msgspec.Struct, frozen=True, omit_defaults=True):
         return workload_key(self.op, self.params, self.dtype)
 
     @property
+    def series(self) -> SeriesKey:
+        """The curve over the sizes that this case is a point of, whatever its form, regime and device."""
+        return self.op, self.dtype, beside_size(self.params)
+
+    @property
     def form_id(self) -> str:
         """`tuned`, or with a variant `tuned-naive`: which of a device's kernels runs."""
         return f"{self.form}-{self.variant}" if self.variant else self.form
@@ -71,9 +80,14 @@ class Case(msgspec.Struct, frozen=True, omit_defaults=True):
         return self.device_id.partition(":")[0]
 
 
+def beside_size(params: Params) -> tuple[tuple[str, int], ...]:
+    """The params beside n, by name."""
+    return tuple(sorted((name, value) for name, value in params.items() if name != "n"))
+
+
 def workload_key(op: str, params: Params, dtype: str) -> str:
     """`op/n=size[,param=value...]/dtype`, with n first and the other params sorted."""
-    rest = "".join(f",{name}={value}" for name, value in sorted(params.items()) if name != "n")
+    rest = "".join(f",{name}={value}" for name, value in beside_size(params))
     return f"{op}/n={params['n']}{rest}/{dtype}"
 
 

@@ -6,10 +6,9 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
+from gpubench.model.case import SeriesKey
 from gpubench.report.analysis.types import GPUS, Analysis, BreakEven, CaseResult, Speedup
 from gpubench.report.merging.nodes import node_key
-
-Series = tuple[str, str, tuple[tuple[str, int], ...]]  # op, dtype, the params beside n
 
 
 class Side(msgspec.Struct, frozen=True):
@@ -46,15 +45,9 @@ def sides(analyses: Sequence[Analysis]) -> tuple[Side, ...]:
     )
 
 
-def series(case: CaseResult) -> Series:
-    """What is the same on one curve over the sizes."""
-    params = tuple(sorted((name, value) for name, value in case.case.params.items() if name != "n"))
-    return case.case.op, case.case.dtype, params
-
-
-def common_sizes(machines: Sequence[Side]) -> dict[Series, int]:
+def common_sizes(machines: Sequence[Side]) -> dict[SeriesKey, int]:
     """The largest size of each series that every machine has measured on a GPU that is no software."""
-    found: dict[Series, int] = {}
+    found: dict[SeriesKey, int] = {}
     measured = [_sizes(headlines(side.newest)) for side in machines]
     for name in measured[0]:
         shared = set.intersection(*(sizes.get(name, set()) for sizes in measured))
@@ -87,7 +80,7 @@ def courses(side: Side) -> tuple[Course, ...]:
     for told in times.values():
         row = told[max(told)]
         if len(told) > 1:
-            groups.setdefault((series(row), row.case.regime_id, row.case.device_id), []).append(told)
+            groups.setdefault((row.case.series, row.case.regime_id, row.case.device_id), []).append(told)
     return tuple(_course(max(group, key=_weight), len(side.runs)) for group in groups.values())
 
 
@@ -102,8 +95,8 @@ def _course(told: dict[int, CaseResult], runs: int) -> Course:
     return Course(told[max(told)].id, tuple(time.estimate if time else None for time in times))
 
 
-def _sizes(rows: Sequence[Speedup]) -> dict[Series, set[int]]:
-    found: dict[Series, set[int]] = {}
+def _sizes(rows: Sequence[Speedup]) -> dict[SeriesKey, set[int]]:
+    found: dict[SeriesKey, set[int]] = {}
     for row in rows:
-        found.setdefault(series(row.case), set()).add(row.case.case.params["n"])
+        found.setdefault(row.case.case.series, set()).add(row.case.case.params["n"])
     return found

@@ -11,7 +11,7 @@ import msgspec
 
 from gpubench import stats, threshold
 from gpubench.crossing import fresh_crossing
-from gpubench.model.case import Case
+from gpubench.model.case import Case, beside_size
 from gpubench.model.result import Run
 from gpubench.report.analysis.estimate import IMPLAUSIBLE, implausible_ids
 from gpubench.report.analysis.types import (
@@ -49,11 +49,7 @@ def break_evens(run: Run, cases: Sequence[CaseResult], rows: Sequence[Speedup]) 
 
 
 def _curve(case: Case) -> tuple[object, ...]:
-    return (case.op, _other_params(case), case.dtype, case.regime_id, case.device_id)
-
-
-def _other_params(case: Case) -> tuple[tuple[str, int], ...]:
-    return tuple(sorted((name, value) for name, value in case.params.items() if name != "n"))
+    return (*case.series, case.regime_id, case.device_id)
 
 
 def state(row: Speedup) -> State:
@@ -90,7 +86,7 @@ def _judge(
     case = ordered[-1].case
     reason = _why_undecided(run, cases, case, points) if verdict == "undecided" else None
     return BreakEven(
-        op=case.case.op, dtype=case.case.dtype, params=dict(_other_params(case.case)),
+        op=case.case.op, dtype=case.case.dtype, params=dict(beside_size(case.case.params)),
         regime=case.case.regime, calls=case.case.calls, device_id=case.case.device_id,
         device_kind=case.device_kind, baseline_id=ordered[-1].baseline.case.device_id,
         verdict=verdict, first=points[0].n, last=points[-1].n,
@@ -209,6 +205,6 @@ def _why_undecided(
 def _belongs(row: CaseResult, case: CaseResult) -> bool:
     """Whether `row` is a point that this curve, or its baseline, lacks."""
     ours, theirs = row.case, case.case
-    same = (ours.op, _other_params(ours), ours.dtype) == (theirs.op, _other_params(theirs), theirs.dtype)
+    same = ours.series == theirs.series
     on_curve = (ours.device_id, ours.regime_id) == (theirs.device_id, theirs.regime_id)
     return same and (on_curve or row.device_kind == "cpu")

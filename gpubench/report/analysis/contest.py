@@ -96,8 +96,7 @@ def families(run: Run) -> dict[Key, Family]:
 
 
 def _key(row: CaseResult) -> Key:
-    params = tuple(sorted((name, value) for name, value in row.case.params.items() if name != "n"))
-    return Key(row.case.op, row.case.dtype, params)
+    return Key(*row.case.series)
 
 
 def _recommended(run: Run, rows: Sequence[CaseResult]) -> Iterable[Hybrid]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gpubench import stats
+from gpubench.model.case import beside_size
 from gpubench.model.result import DeviceKind, Failure, Measurement, Outcome, Run, Skip
 from gpubench.report.analysis.anatomy import Residents, anatomy, residents
 from gpubench.report.analysis.labels import condition_findings, gravest, implausible, noise_findings
@@ -157,7 +158,7 @@ _REGIME_ORDER = {"resident": 0, "transfer-once": 1, "transfer-always": 2}
 
 def _order(row: CaseResult) -> tuple[object, ...]:
     case = row.case
-    rest = tuple(sorted((name, value) for name, value in case.params.items() if name != "n"))
+    rest = beside_size(case.params)
     return (
         case.op, case.dtype, case.params.get("n", 0), rest, _REGIME_ORDER[case.regime], case.calls or 0,
         row.device_kind != "cpu", case.device_id, case.form_id,

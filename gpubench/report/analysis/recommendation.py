@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from gpubench import stats
-from gpubench.model.case import Case
+from gpubench.model.case import Case, SeriesKey, beside_size
 from gpubench.model.machine import Measured, MeasuredBreakEven, MeasuredSplit, Recommendation
 from gpubench.model.result import Run
-from gpubench.report.analysis.across import Series, earliest, series
+from gpubench.report.analysis.across import earliest
 from gpubench.report.analysis.types import GPUS, BreakEven, Hybrid, Speedup
 from gpubench.report.analysis.verdict import verdict_text
 
@@ -47,10 +47,10 @@ def recommended(run: Run, found: Measured | None) -> Recommendation | None:
 def _rate_ratio(rows: Iterable[Speedup]) -> float | None:
     """CPU rate / GPU rate: geometric mean over the ops, other params and dtypes at their largest common size, data
     resident. What takes no headline takes no part."""
-    largest: dict[Series, tuple[int, float]] = {}
+    largest: dict[SeriesKey, tuple[int, float]] = {}
     for row in rows:
         if row.headline and row.case.case.regime == "resident":
-            key, found = series(row.case), (row.case.case.params["n"], row.ratio.estimate)
+            key, found = row.case.case.series, (row.case.case.params["n"], row.ratio.estimate)
             largest[key] = max(largest.get(key, found), found)
     return stats.geometric_mean([1 / ratio for _, ratio in largest.values()]) if largest else None
 
@@ -82,7 +82,7 @@ def _shown_at(curve: BreakEven, size: int | None, rows: Sequence[Speedup]) -> Sp
     """The measured size that shows it: the first at or above it, else the largest."""
     key = (curve.op, curve.dtype, tuple(sorted(curve.params.items())))
     ours = sorted(
-        (row for row in rows if series(row.case) == key and _on_curve(row.case.case, curve)),
+        (row for row in rows if row.case.case.series == key and _on_curve(row.case.case, curve)),
         key=lambda row: row.case.case.params["n"],
     )
     above = (row for row in ours if size is not None and row.case.case.params["n"] >= size)
@@ -109,7 +109,7 @@ def _note(curve: BreakEven) -> str | None:
 def _split(row: Hybrid) -> MeasuredSplit:
     case = row.case.case
     return MeasuredSplit(
-        op=case.op, params=_words({name: value for name, value in sorted(case.params.items()) if name != "n"}),
+        op=case.op, params=_words(dict(beside_size(case.params))),
         dtype=case.dtype, regime=case.regime_id, n=case.params["n"], device_id=row.device_id,
         fraction=round(row.fraction, 6), gain=round(row.gain.estimate, 6), lo=round(row.gain.low, 6),
         hi=round(row.gain.high, 6), reason=row.reason,

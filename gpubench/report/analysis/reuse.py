@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from gpubench import stats
-from gpubench.model.case import Case
+from gpubench.model.case import Case, beside_size
 from gpubench.model.result import Run
 from gpubench.report.analysis.types import (
     NO_HEADLINE,
@@ -115,7 +115,7 @@ def _judged(run: Run, trio: Trio) -> Reuse | None:
     case = trio.once.case
     return Reuse(
         op=case.op, dtype=case.dtype, n=case.params["n"],
-        params={name: value for name, value in sorted(case.params.items()) if name != "n"},
+        params=dict(beside_size(case.params)),
         device_id=case.device_id, form=case.form, baseline_id=trio.cpu.id, shared_by=calls,
         transfer_s=costs.transfer_s(calls), launch_s=costs.launch_s(calls), cpu_s=costs.cpu,
         verdict=verdict, reason=reason or ("noise" if verdict == "undecided" else None),

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from gpubench.report.analysis.types import Analysis, Speedup
 from gpubench.report.formats._document import Cell, Picture, Section, Tone, printable
-from gpubench.report.formats._names import data_text, device_text, regimes, where_legend
+from gpubench.report.formats._names import data_text, device_text, regimes, series_name, where_legend
 from gpubench.units import format_size
 
 TITLE = "Speedup against size"
@@ -27,9 +27,7 @@ def chart_section(analysis: Analysis, width: int, *, ascii_only: bool, every: bo
     groups: dict[tuple[object, ...], list[Speedup]] = {}
     for row in analysis.speedups:
         if row.kind == "headline" and row.case.device_kind != "software":
-            case = row.case.case
-            rest = tuple(item for item in sorted(case.params.items()) if item[0] != "n")
-            groups.setdefault((case.op, case.dtype, rest, case.device_id), []).append(row)
+            groups.setdefault((row.case.case.series, row.case.case.device_id), []).append(row)
     drawn = [rows for rows in groups.values() if any(len(curve) > 1 for curve in _curves(rows).values())]
     if not drawn or (len(drawn) > FEW and not every):
         return Section(key="chart", title=TITLE)
@@ -53,8 +51,7 @@ def _curves(rows: Sequence[Speedup]) -> Curves:
 
 def _picture(analysis: Analysis, rows: Sequence[Speedup], width: int, ascii_only: bool) -> Picture:
     case = rows[0].case.case
-    rest = "".join(f" {name}={value}" for name, value in sorted(case.params.items()) if name != "n")
-    title = f"{case.op} {case.dtype}{rest} on {device_text(analysis, case.device_id)}"
+    title = f"{series_name(case)} on {device_text(analysis, case.device_id)}"
     lines = _plotted(_curves(rows), width)
     if ascii_only:
         lines = [line.translate(_ASCII) for line in lines]

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from gpubench.model.case import SeriesKey
 from gpubench.report.analysis.across import (
     Course,
-    Series,
     Side,
     common_sizes,
     courses,
     earliest,
     headlines,
-    series,
     sides,
 )
 from gpubench.report.analysis.types import Analysis, Speedup
@@ -123,8 +122,10 @@ def _times(found: Sequence[Side], unit: str) -> Table:
     return _stacked_below(Table(columns, tuple(body), title=title), found, what=4)
 
 
-def _at(analysis: Analysis, name: Series, n: int) -> list[Speedup]:
-    return [row for row in headlines(analysis) if series(row.case) == name and row.case.case.params["n"] == n]
+def _at(analysis: Analysis, name: SeriesKey, n: int) -> list[Speedup]:
+    return [
+        row for row in headlines(analysis) if row.case.case.series == name and row.case.case.params["n"] == n
+    ]
 
 
 def _best(rows: Sequence[Speedup], data: str, unit: str) -> Cell:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from gpubench.model.case import REGIMES, Case
+from gpubench.model.case import REGIMES, Case, beside_size
 from gpubench.report.analysis.types import Analysis, BreakEven, CaseResult
 from gpubench.report.formats._document import shortened
 from gpubench.units import format_size
@@ -36,8 +36,16 @@ def devices_text(analysis: Analysis, device_ids: Sequence[str]) -> str:
 
 def size_text(row: CaseResult) -> str:
     """n, and the other params where the op has some: `4096 batch=8`."""
-    rest = "".join(f" {name}={value}" for name, value in sorted(row.case.params.items()) if name != "n")
-    return format_size(row.case.params.get("n", 0), table=True) + rest
+    return format_size(row.case.params.get("n", 0), table=True) + _beside(row.case)
+
+
+def series_name(row: Case | BreakEven) -> str:
+    """`matmul float32`, with the params beside the size: `matmul float32 k=8`."""
+    return f"{row.op} {row.dtype}{_beside(row)}"
+
+
+def _beside(row: Case | BreakEven) -> str:
+    return "".join(f" {name}={value}" for name, value in beside_size(row.params))
 
 
 def data_text(row: Case | BreakEven) -> str:

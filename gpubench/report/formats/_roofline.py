@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from gpubench.model.case import beside_size
 from gpubench.report.analysis.roofline import measures_roofs
 from gpubench.report.analysis.types import Analysis, CaseResult, Roof, RoofShare
 from gpubench.report.formats._document import Cell, Column, Section, Table, Tone, cells, printable
@@ -166,7 +167,7 @@ def _table(dtype: str, rows: Sequence[RoofShare]) -> Table:
 
 def _order(row: RoofShare) -> tuple[object, ...]:
     case = row.case.case
-    rest = tuple(sorted((name, value) for name, value in case.params.items() if name != "n"))
+    rest = beside_size(case.params)
     return (case.op, case.params.get("n", 0), rest, row.case.device_kind != "cpu", case.device_id, case.form_id)
 
 

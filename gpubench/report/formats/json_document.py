@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from gpubench.errors import ExitCode
+from gpubench.model.case import beside_size
 from gpubench.model.machine import Recommendation
 from gpubench.report.analysis.across import sides
 from gpubench.report.analysis.gates import failed
@@ -145,12 +146,12 @@ def _reuse(source: int, row: Reuse) -> types.ReuseRow:
 
 def _hybrid(source: int, row: Hybrid) -> types.HybridRow:
     case = row.case.case
-    params = {name: value for name, value in sorted(case.params.items()) if name != "n"}
     return types.HybridRow(
-        source=source, id=row.case.id, op=case.op, n=case.params["n"], params=params, dtype=case.dtype,
-        regime=case.regime_id, device_id=row.device_id, baseline_id=row.baseline_id, fraction=row.fraction,
-        gain=row.gain.estimate, lo=row.gain.low, hi=row.gain.high, ideal_gain=row.ideal, efficiency=row.efficiency,
-        recommended=row.recommended, reason=row.reason, selected_in_sample=row.in_sample, curve=row.curve,
+        source=source, id=row.case.id, op=case.op, n=case.params["n"], params=dict(beside_size(case.params)),
+        dtype=case.dtype, regime=case.regime_id, device_id=row.device_id, baseline_id=row.baseline_id,
+        fraction=row.fraction, gain=row.gain.estimate, lo=row.gain.low, hi=row.gain.high, ideal_gain=row.ideal,
+        efficiency=row.efficiency, recommended=row.recommended, reason=row.reason, selected_in_sample=row.in_sample,
+        curve=row.curve,
     )  # fmt: skip
 
 

@@ -7,8 +7,9 @@ import functools
 from gpubench.report.analysis.anatomy import PARTS
 from gpubench.report.analysis.types import Analysis
 from gpubench.report.formats._charts import axes
-from gpubench.report.formats._charts.rows import charted, common, fastest, series_of, short
+from gpubench.report.formats._charts.rows import charted, common, fastest, short
 from gpubench.report.formats._charts.types import Chart, Row, Rows
+from gpubench.report.formats._names import series_name
 from gpubench.report.formats._numbers import seconds_text, share_text
 
 COLUMNS = (
@@ -42,7 +43,7 @@ def _rows(analysis: Analysis, unit: str) -> Rows:
         if parts is None:
             continue
         seconds = {name: getattr(parts, f"{name}_s") for name in NAMES[:-1]} | {"rest": parts.residual_s}
-        found.setdefault(series_of(row.case), []).extend(
+        found.setdefault(series_name(row.case), []).extend(
             common(row, best, regime=False)
             | {
                 "bar": f"{row.case.params['n']} {row.case.device_id}", "part": name, "order": i,

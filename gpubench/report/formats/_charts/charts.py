@@ -14,6 +14,7 @@ from gpubench.report.formats._charts.speedups import speedup_chart
 from gpubench.report.formats._charts.splits import hybrid_chart
 from gpubench.report.formats._charts.times import time_chart
 from gpubench.report.formats._charts.types import Chart, ChartSet, Series
+from gpubench.report.formats._names import series_name
 
 
 def chart_set(analysis: Analysis, sections: Sequence[str], unit: str) -> ChartSet:
@@ -41,5 +42,5 @@ def chart_set(analysis: Analysis, sections: Sequence[str], unit: str) -> ChartSe
 
 def _most_telling(analysis: Analysis, series: Sequence[Series]) -> str:
     """The series with the most break-evens, then with the most sizes; of equal ones the first."""
-    found = [rows.series_of(row) for row in analysis.break_even if row.verdict == "at"]
+    found = [series_name(row) for row in analysis.break_even if row.verdict == "at"]
     return max(series, key=lambda one: (found.count(one.name), len(one.sizes))).name

@@ -11,12 +11,12 @@ from gpubench.report.formats._charts.rows import (
     common,
     device_ids,
     fastest,
-    series_of,
     short,
     size_ticks,
 )
 from gpubench.report.formats._charts.types import MARKS, Chart, Row, Rows
 from gpubench.report.formats._document import printable
+from gpubench.report.formats._names import series_name
 from gpubench.report.formats._numbers import share_text
 from gpubench.units import format_rate
 
@@ -56,7 +56,7 @@ def by_series(analysis: Analysis) -> dict[str, list[RoofShare]]:
     """The cases with resident data of each series."""
     found: dict[str, list[RoofShare]] = {}
     for row in analysis.roofline.rows:
-        found.setdefault(series_of(row.case.case), []).append(row)
+        found.setdefault(series_name(row.case.case), []).append(row)
     return found
 
 

@@ -13,11 +13,11 @@ from gpubench.report.formats._charts.rows import (
     common,
     device_ids,
     fastest,
-    series_of,
     short,
 )
 from gpubench.report.formats._charts.types import MARKS, Chart, Row, Rows
 from gpubench.report.formats._document import printable
+from gpubench.report.formats._names import series_name
 from gpubench.report.formats._numbers import share_text
 from gpubench.report.formats._roofline import largest, roof_texts
 from gpubench.units import format_rate
@@ -60,7 +60,7 @@ def _rows(analysis: Analysis) -> Rows:
                 "op": row.case.case.op, "x": short(intensity), "value": short(row.case.flops / row.seconds),
                 "intensity_text": f"{intensity:.3g}", "rate": format_rate(row.case.flops / row.seconds, "FLOP/s"),
                 "share": "-" if row.share is None else share_text(row.share), "bound": row.bound or "-",
-                "chosen": series_of(row.case.case) == series.name,
+                "chosen": series_name(row.case.case) == series.name,
             }
             for row, intensity in cases
             if row.case.case.dtype == series.dtype

@@ -5,25 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable
 
-from gpubench.model.case import Case
 from gpubench.report.analysis.overheads import GROUP
-from gpubench.report.analysis.types import Analysis, BreakEven, CaseResult
+from gpubench.report.analysis.types import Analysis, CaseResult
 from gpubench.report.formats._charts.types import Row, Series
 from gpubench.report.formats._document import printable, shortened
-from gpubench.report.formats._names import data_text, regime_order, size_text, where_legend
+from gpubench.report.formats._names import data_text, regime_order, series_name, size_text, where_legend
 
 FEWEST_TICKS = 3
-
-
-def series_name(op: str, dtype: str, params: dict[str, int]) -> str:
-    """`matmul float32`, with the params beside the size: `matmul float32 k=8`."""
-    rest = (f"{name}={value}" for name, value in sorted(params.items()) if name != "n")
-    return " ".join([op, dtype, *rest])
-
-
-def series_of(row: Case | BreakEven) -> str:
-    """The series to which a case or a break-even belongs."""
-    return series_name(row.op, row.dtype, row.params)
 
 
 def charted(analysis: Analysis) -> list[CaseResult]:
@@ -35,7 +23,7 @@ def all_series(analysis: Analysis) -> tuple[Series, ...]:
     """Every series with a case to show, in the order of the report."""
     found: dict[str, tuple[str, Counter[int]]] = {}
     for row in charted(analysis):
-        found.setdefault(series_of(row.case), (row.case.dtype, Counter()))[1][row.case.params["n"]] += 1
+        found.setdefault(series_name(row.case), (row.case.dtype, Counter()))[1][row.case.params["n"]] += 1
     return tuple(
         Series(
             name=name, dtype=dtype, sizes=tuple(sorted(counts)),

@@ -6,9 +6,9 @@ import functools
 
 from gpubench.report.analysis.types import Analysis
 from gpubench.report.formats._charts import axes
-from gpubench.report.formats._charts.rows import charted, common, device_ids, fastest, series_of
+from gpubench.report.formats._charts.rows import charted, common, device_ids, fastest
 from gpubench.report.formats._charts.types import Chart, Row, Rows
-from gpubench.report.formats._names import data_text
+from gpubench.report.formats._names import data_text, series_name
 from gpubench.report.formats._numbers import seconds_text, time_text
 from gpubench.units import format_seconds
 
@@ -41,7 +41,7 @@ def _rows(analysis: Analysis, unit: str) -> Rows:
             continue
         samples = [(index, value) for index, values in sorted(row.sessions.items()) for value in values]
         data = "at home" if row.device_kind == "cpu" else data_text(row.case)
-        found.setdefault(series_of(row.case), []).append(
+        found.setdefault(series_name(row.case), []).append(
             common(row, best)
             | {
                 "strip": f"{row.case.device_id} {data}", "median": float(f"{row.time.estimate:.4g}"),

@@ -7,10 +7,10 @@ import functools
 from gpubench.report.analysis.types import Analysis
 from gpubench.report.analysis.verdict import size_text as threshold_text
 from gpubench.report.formats._charts import axes
-from gpubench.report.formats._charts.rows import common, device_ids, regime_names, series_of, short, size_ticks
+from gpubench.report.formats._charts.rows import common, device_ids, regime_names, short, size_ticks
 from gpubench.report.formats._charts.types import MARKS, Chart, Row, Rows
 from gpubench.report.formats._document import printable
-from gpubench.report.formats._names import FORMS, data_text
+from gpubench.report.formats._names import FORMS, data_text, series_name
 from gpubench.report.formats._numbers import interval_text, short_ratio_text, time_text
 from gpubench.units import format_size
 
@@ -41,7 +41,7 @@ def _rows(analysis: Analysis, unit: str) -> Rows:
     for row in analysis.speedups:
         if row.kind == "library":  # its baseline is another one
             continue
-        found.setdefault(series_of(row.case.case), []).append(
+        found.setdefault(series_name(row.case.case), []).append(
             common(row.case, best)
             | {
                 "value": short(row.ratio.estimate), "low": short(row.ratio.low), "high": short(row.ratio.high),
@@ -60,7 +60,7 @@ def _marks(analysis: Analysis) -> Rows:
         if row.verdict == "at" and row.n is not None:
             low, high = row.low or row.first, row.high or row.last
             text = f"{threshold_text(row)} [{format_size(low, table=True)}, {format_size(high, table=True)}]"
-            found.setdefault(series_of(row), []).append(
+            found.setdefault(series_name(row), []).append(
                 {
                     "n": row.n, "low": low, "high": high, "one": 1, "text": text, "short": threshold_text(row),
                     "device": printable(row.device_id), "regime": data_text(row),

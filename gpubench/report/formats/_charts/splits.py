@@ -12,12 +12,11 @@ from gpubench.report.formats._charts.rows import (
     device_ids,
     fastest,
     regime_names,
-    series_of,
     short,
 )
 from gpubench.report.formats._charts.types import MARKS, Chart, Row, Rows
 from gpubench.report.formats._document import printable
-from gpubench.report.formats._names import data_text
+from gpubench.report.formats._names import data_text, series_name
 from gpubench.report.formats._numbers import ratio_text, seconds_text, share_text
 
 COLUMNS = (
@@ -46,7 +45,7 @@ def _rows(analysis: Analysis, unit: str) -> Rows:
     for split in analysis.hybrid:
         for share, seconds in split.curve:
             chosen = abs(share - split.fraction) < 1e-9
-            found.setdefault(series_of(split.case.case), []).append(
+            found.setdefault(series_name(split.case.case), []).append(
                 common(split.case, best)
                 | {
                     "x": short(share), "value": short(seconds), "share": share_text(share),
@@ -62,7 +61,7 @@ def _marks(analysis: Analysis) -> Rows:
     found: Rows = {}
     for split in analysis.hybrid:
         if split.case.time is not None and split.curve:
-            found.setdefault(series_of(split.case.case), []).append(_mark(split, best))
+            found.setdefault(series_name(split.case.case), []).append(_mark(split, best))
     return found
 
 

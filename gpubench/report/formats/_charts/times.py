@@ -12,11 +12,11 @@ from gpubench.report.formats._charts.rows import (
     device_ids,
     fastest,
     regime_names,
-    series_of,
     short,
     size_ticks,
 )
 from gpubench.report.formats._charts.types import Chart, Row, Rows
+from gpubench.report.formats._names import series_name
 from gpubench.report.formats._numbers import time_interval_text, time_text
 
 COLUMNS = (
@@ -45,7 +45,7 @@ def _rows(analysis: Analysis, unit: str) -> Rows:
     best = fastest(shown)
     for row in shown:
         if row.time is not None:
-            found.setdefault(series_of(row.case), []).append(
+            found.setdefault(series_name(row.case), []).append(
                 common(row, best)
                 | {
                     "value": short(row.time.estimate), "low": short(row.time.low), "high": short(row.time.high),
