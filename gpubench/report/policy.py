@@ -5,26 +5,23 @@ Everything that a file tells is worked out when it is loaded; a call looks at on
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cache, lru_cache
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from gpubench.errors import UsageError
-from gpubench.model.op import Params, Shape
 from gpubench.model.result import Run
 from gpubench.report import results
 from gpubench.report.analysis.contest import Family, Field, Key, Split, basis, choose, families, field, split_of
 from gpubench.report.analysis.cost_curves import Basis
+from gpubench.report.call_shape import Others, Size, size_and_others
 
-Size = int | Sequence[int] | Mapping[str, int]
 MOST_FIELDS = (
     4096  # kept; a caller that makes up ever new numbers of calls, or shapes, pays for them, not the memory
 )
-_Question = tuple[str, str, tuple[tuple[str, int], ...], str]
+_Question = tuple[str, str, Others, str]
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -84,14 +81,15 @@ class Policy:
     ) -> Answer:
         """Where to run `op`, in about ten microseconds.
 
-        `shape` is the size n, a mapping of n and further params ({"n": 1024, "m": 16}), or the shape of the op's first
-        input: an array's `.shape`. `dtype` is a name or what has one, as NumPy's dtypes do. `regime` says where the
-        data lives: "resident", "transfer-always" or "transfer-once-N" (N calls share one copy). What was not
-        measured, or lies outside the measured sizes, is unknown. `hybrid`: the caller can compute a part of the call on
-        either side at once, so that splits may be the answer too, where this very call was measured and the report
-        recommends it. Raises UsageError for another regime and for a mapping without n.
+        `shape` is the size n, a mapping of n and further params ({"n": 1024, "m": 16}), the shapes of the op's inputs
+        ([a.shape, b.shape]), or that of the first alone: what it does not tell is then square. `dtype` is a name or
+        what has one, as NumPy's dtypes do. `regime` says where the data lives: "resident", "transfer-always" or
+        "transfer-once-N" (N calls share one copy). What was not measured, or lies outside the measured sizes, is
+        unknown. `hybrid`: the caller can compute a part of the call on either side at once, so that splits may be the
+        answer too, where this very call was measured and the report recommends it. Raises UsageError for another
+        regime and for a mapping without n.
         """
-        n, params = _size(op, shape)
+        n, params = size_and_others(op, shape)
         if n < 1:
             return UNKNOWN
         name = dtype if type(dtype) is str else _dtype_name(dtype)
@@ -115,9 +113,7 @@ class Policy:
                     break
         return answer
 
-    def _known(
-        self, op: str, dtype: str, params: tuple[tuple[str, int], ...], regime: str
-    ) -> tuple[Field, ...]:
+    def _known(self, op: str, dtype: str, params: Others, regime: str) -> tuple[Field, ...]:
         calls = calls_of(regime)
         found = self._found.get(Key(op, dtype, params))
         if found is None:  # not remembered: what a caller makes up must not fill the memory
@@ -156,53 +152,3 @@ def calls_of(regime: str) -> int | None:
 def _dtype_name(dtype: Any) -> str:
     name = getattr(dtype, "name", None) or getattr(dtype, "__name__", None)
     return str(name if name is not None else dtype)
-
-
-def _size(op: str, shape: Size) -> tuple[int, tuple[tuple[str, int], ...]]:
-    """n and the other params of a mapping, or of the shape of the op's first input; n = 0 where no size has it."""
-    if type(shape) is int:  # the usual case, before any slower question
-        return shape, ()
-    if isinstance(shape, Mapping):
-        if "n" not in shape:
-            raise UsageError("no-size", f"the shape {dict(shape)!r} has no n", hint='give {"n": 1024, ...}')
-        return int(shape["n"]), tuple(
-            sorted((name, int(value)) for name, value in shape.items() if name != "n")
-        )
-    if not isinstance(shape, Sequence):
-        return int(shape), ()
-    return _declared(op, tuple(map(int, shape)))
-
-
-@lru_cache(maxsize=MOST_FIELDS)
-def _declared(op: str, shape: Shape) -> tuple[int, tuple[tuple[str, int], ...]]:
-    """The params whose first input has this shape; a vector op takes an array of any shape as its elements.
-
-    An extent that the first input does not tell (the columns of matmul's B) is that of the plain op: square.
-    """
-    whole = math.prod(shape)
-    first, options = _first_input(op)
-    if first is None or not shape:
-        return whole, ()
-    last = shape[-1]
-    if options == {"columns"}:  # rows, however many axes count them
-        shape = (whole // last if last else 0, last)
-    for n, more in ((last, None), (whole, None), (last, ("m", shape[0])), (whole, ("columns", last))):
-        if n < 1 or (more is not None and options != {more[0]}):
-            continue
-        if tuple(first({"n": n} if more is None else {"n": n, more[0]: more[1]})) == shape:
-            return n, () if more is None else (more,)
-    return 0, ()
-
-
-@cache
-def _first_input(op: str) -> tuple[Callable[[Params], Shape] | None, frozenset[str]]:
-    """The declared shape of an op's first input, None for the n elements of a vector, and the op's options."""
-    from gpubench import kernels
-
-    try:
-        declared = kernels.load(op)
-    except KeyError:
-        return None, frozenset()
-    first = declared.inputs[0].shape if declared.inputs else None
-    vector = first is None or tuple(first({"n": 64})) == (64,)
-    return None if vector else first, frozenset(declared.options)

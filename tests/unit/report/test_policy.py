@@ -12,10 +12,12 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 import gpubench
+from gpubench import kernels
 from gpubench.detect._host import this_host
 from gpubench.errors import InputError, UsageError
 from gpubench.report.advice import answer
 from gpubench.report.analysis.contest import Key
+from gpubench.report.call_shape import size_and_others
 from gpubench.report.policy import UNKNOWN, Policy
 from gpubench.store import save
 from tests.architecture.test_imports import HEAVY, NEVER
@@ -75,6 +77,63 @@ def test_it_says_what_advise_says(n, calls, op):
 def test_the_shape_of_an_array_is_its_size(words, n):
     assert POLICY.choose(**words) == POLICY.choose(words["op"], shape=n)
     assert POLICY.choose(**words).basis == "interpolated"
+
+
+@pytest.mark.parametrize(
+    ("op", "shape", "params"),
+    [
+        ("matmul", [(512, 512), (512, 512)], {"n": 512}),
+        ("matmul", ((1024, 1024), (1024, 16)), {"n": 16, "m": 1024, "k": 1024}),
+        ("matmul", [(16, 1024), (1024, 1024)], {"n": 1024, "m": 16}),
+        ("matmul", [(8, 64, 64), (8, 64, 64)], {"n": 64, "batch": 8}),
+        ("matmul", [(2, 3, 5), (2, 5, 7)], {"n": 7, "m": 3, "k": 5, "batch": 2}),
+        ("matmul", (8, 64, 64), {"n": 64, "batch": 8}),
+        ("gemv", (100, 30), {"n": 30, "m": 100}),
+        ("gemv", [(100, 30), (30,)], {"n": 30, "m": 100}),
+        ("transpose", [(7, 9)], {"n": 9, "m": 7}),
+        ("softmax", (2, 3, 50), {"n": 300, "columns": 50}),
+        ("softmax", (4, 1024), {"n": 4096}),
+        ("add", [(3, 4), (3, 4)], {"n": 12}),
+        ("relu", (), {"n": 1}),
+    ],
+)
+def test_shapes_of_arrays_are_the_params_of_the_op(op, shape, params):
+    n, others = size_and_others(op, shape)
+    assert {"n": n, **dict(others)} == params
+    declared = kernels.load(op)
+    assert declared.fits(params) is None
+    assert n == size_and_others(op, [operand.shape(params) for operand in declared.inputs])[0]
+
+
+@pytest.mark.parametrize(
+    ("op", "shape"),
+    [
+        ("matmul", (16, 64)),  # of which op with sides 16 and 64 A alone does not tell
+        ("matmul", [(16, 64), (32, 16)]),
+        ("matmul", [(4, 4), (4, 4), (4, 4)]),
+        ("matmul", (0, 0)),
+        ("gemv", [(100, 30), (31,)]),
+        ("gemv", (100,)),
+    ],
+)
+def test_shapes_that_no_size_of_the_op_has_are_unknown(op, shape):
+    assert size_and_others(op, shape)[0] == 0
+    assert POLICY.choose(op, shape=shape) == UNKNOWN
+
+
+@given(st.integers(1, 40), st.integers(1, 40), st.integers(1, 40), st.integers(1, 9))
+def test_two_shapes_tell_all_of_a_product(m, n, k, batch):
+    """Whatever the params are called, the op has just these inputs, and no fewer params say so."""
+    for shapes in ([(m, k), (k, n)], [(batch, m, k), (batch, k, n)]):
+        found, others = size_and_others("matmul", shapes)
+        declared = kernels.load("matmul")
+        assert [operand.shape({"n": found, **dict(others)}) for operand in declared.inputs] == shapes
+        assert len(others) == (m != n) + (k != n) + (len(shapes[0]) == 3)
+
+
+def test_a_product_with_a_narrow_matrix_is_not_taken_for_a_square_one():
+    assert POLICY.choose("matmul", shape=(1024, 1024)).basis == "measured"
+    assert POLICY.choose("matmul", shape=[(1024, 1024), (1024, 16)]) == UNKNOWN
 
 
 def test_dtypes_by_name_or_as_numpy_has_them():
