@@ -1,16 +1,17 @@
 """Memory of one CUDA device: buffers that are kept for the next workload, and page-locked staging for transfers.
 
 Pageable memory moves at 7 to 15 GB/s, page-locked memory at 55 (docs/kernels.md): the tuned form copies through
-page-locked chunks on several threads, while the device fetches the chunk before. That copy is part of the transfer.
+page-locked chunks on several threads, while the device moves the chunks before. That copy is part of the transfer.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from typing import Any
 
+from gpubench.backends._block_threads import BlockThreads
 from gpubench.backends._host import host_dtype, usable_cpus
 from gpubench.model.backend import Buffer
 from gpubench.model.op import Array, Dtype, Shape
@@ -18,11 +19,9 @@ from gpubench.model.result import Staging
 
 Guard = Callable[[], AbstractContextManager[None]]
 
-# Long enough to hide what starting threads and a copy costs, short enough that the first one is soon over.
-CHUNK_BYTES = 16 << 20
-CHUNKS = 3
-# Below this one thread copies: handing out the pieces would take longer.
-PIECE_BYTES = 2 << 20
+# What a thread copies at a time. Longer than waking it takes; short enough that the first is soon on its way.
+PIECE_BYTES, CHUNK_BYTES = 2 << 20, 4 << 20
+PIECES = 4  # that each thread gets at least, of an array that is long enough
 MOST_THREADS = 8
 # A larger buffer goes back to CuPy's pool, which gives it up by itself when memory runs out.
 KEPT_BYTES = 64 << 20
@@ -105,74 +104,70 @@ class PinnedMemory:
 
 
 class PinnedTransfers:
-    """Transfers of the tuned form: straight from page-locked arrays, through page-locked chunks from others."""
+    """Transfers of the tuned form: straight from page-locked arrays, through page-locked chunks from others.
+
+    Each thread takes the next piece of the array, with two chunks of its own: while the device moves one, it fills the
+    other. A thread holds the interpreter's lock a few times a piece, and nobody waits for all of them in between: where
+    other threads compute with NumPy, each wait for the lock is long.
+    """
 
     staging: Staging = "pinned"
 
-    def __init__(self, cupy: Any, pinned: PinnedMemory, guard: Guard) -> None:
+    def __init__(self, cupy: Any, pinned: PinnedMemory, guard: Guard, enter: Callable[[], None]) -> None:
         self._cupy, self._runtime, self._pinned, self._guard = cupy, cupy.cuda.runtime, pinned, guard
-        self._chunks: list[tuple[Array, Any]] = []
-        self._threads: ThreadPoolExecutor | None = None
-        self._most = min(MOST_THREADS, usable_cpus())
+        self._enter = enter
+        self._threads = BlockThreads(_usual_threads())
+        self._own = threading.local()
 
     def use_threads(self, count: int | None) -> None:
         """Copy with at most so many threads from now on (None: as many as usual): the CPU has work of its own."""
-        count = count or min(MOST_THREADS, usable_cpus())
-        if count != self._most:
-            self.close()
-            self._most = count
+        self._threads.threads = count or _usual_threads()
 
     def upload(self, buffer: Buffer, host: Array) -> None:
         """Copy in on the current stream."""
+        data, there, stream = _bytes(host), buffer.data.ptr, self._cupy.cuda.get_current_stream()
+        kind = self._runtime.memcpyHostToDevice
+
+        def send(start: int, stop: int) -> None:
+            chunk, event = self._chunk(stop - start)
+            event.synchronize()  # what this chunk held before has left it
+            chunk[:] = data[start:stop]
+            self._runtime.memcpyAsync(there + start, chunk.ctypes.data, chunk.size, kind, stream.ptr)
+            event.record(stream)
+
         with self._guard():
-            data, there = _bytes(host), buffer.data.ptr
-            if not data.size or self._page_locked(data):
-                self._enqueue(there, data.ctypes.data, data.size, self._runtime.memcpyHostToDevice)
-                return
-            for turn, start in enumerate(range(0, data.size, CHUNK_BYTES)):
-                part = data[start : start + CHUNK_BYTES]
-                chunk, event = self._chunk(turn, min(data.size, CHUNK_BYTES))
-                event.synchronize()  # what this chunk held before has left it
-                self._copy(chunk[: part.size], part)
-                self._enqueue(there + start, chunk.ctypes.data, part.size, self._runtime.memcpyHostToDevice)
-                event.record()
+            if self._page_locked(data):
+                self._runtime.memcpyAsync(there, data.ctypes.data, data.size, kind, stream.ptr)
+            elif data.size:
+                self._threads.run(send, data.size, self._piece(data.size))
 
     def download(self, buffer: Buffer, host: Array) -> None:
         """Copy out on the current stream; done on return."""
+        data, there, stream = _bytes(host), buffer.data.ptr, self._cupy.cuda.get_current_stream()
+        kind = self._runtime.memcpyDeviceToHost
+
+        def fetch(start: int, stop: int) -> None:
+            chunk, event = self._chunk(stop - start)
+            self._runtime.memcpyAsync(chunk.ctypes.data, there + start, chunk.size, kind, stream.ptr)
+            event.record(stream)
+            event.synchronize()
+            data[start:stop] = chunk
+
         with self._guard():
-            data = _bytes(host)
-            if not data.size or self._page_locked(data):
-                self._enqueue(data.ctypes.data, buffer.data.ptr, data.size, self._runtime.memcpyDeviceToHost)
-                self._cupy.cuda.get_current_stream().synchronize()
-                return
-            starts = range(0, data.size, CHUNK_BYTES)
-            for turn in range(min(CHUNKS, len(starts))):
-                self._fetch(buffer, data, starts, turn)
-            for turn, start in enumerate(starts):
-                part = data[start : start + CHUNK_BYTES]
-                chunk, event = self._chunk(turn, min(data.size, CHUNK_BYTES))
-                event.synchronize()
-                self._copy(part, chunk[: part.size])
-                if turn + CHUNKS < len(starts):
-                    self._fetch(buffer, data, starts, turn + CHUNKS)
+            if self._page_locked(data):
+                self._runtime.memcpyAsync(data.ctypes.data, there, data.size, kind, stream.ptr)
+                stream.synchronize()
+            elif data.size:
+                self._threads.run(fetch, data.size, self._piece(data.size))
 
     def close(self) -> None:
         """Let go of the chunks and the threads."""
-        self._chunks = []
-        if self._threads is not None:
-            self._threads.shutdown()
-            self._threads = None
+        self._threads.close()
+        self._own = threading.local()
 
-    def _fetch(self, buffer: Buffer, data: Array, starts: range, turn: int) -> None:
-        size = min(CHUNK_BYTES, data.size - starts[turn])
-        chunk, event = self._chunk(turn, min(data.size, CHUNK_BYTES))
-        self._enqueue(chunk.ctypes.data, buffer.data.ptr + starts[turn], size, self._runtime.memcpyDeviceToHost)
-        event.record()
-
-    def _enqueue(self, target: int, source: int, size: int, kind: int) -> None:
-        if size:
-            stream = self._cupy.cuda.get_current_stream().ptr
-            self._runtime.memcpyAsync(target, source, size, kind, stream)
+    def _piece(self, size: int) -> int:
+        """Bytes that a thread takes at a time: each gets several, so that none is late."""
+        return min(CHUNK_BYTES, max(PIECE_BYTES, -(-size // (PIECES * self._threads.threads))))
 
     def _page_locked(self, host: Array) -> bool:
         """True if the memory behind the array is one of CuPy's page-locked pieces (`PinnedMemory.array`)."""
@@ -182,32 +177,26 @@ class PinnedTransfers:
         # NumPy keeps the owner of a foreign buffer in a memoryview.
         return isinstance(getattr(owner, "obj", owner), self._cupy.cuda.PinnedMemoryPointer)
 
-    def _chunk(self, turn: int, size: int) -> tuple[Array, Any]:
-        """The chunk whose turn it is, and the event of the last copy into or out of it."""
-        index = turn % CHUNKS
-        while len(self._chunks) <= index:
-            self._chunks.append((self._pinned.array((size,), "uint8"), self._event()))
-        if self._chunks[index][0].size < size:
-            self._chunks[index][1].synchronize()
-            self._chunks[index] = (self._pinned.array((CHUNK_BYTES,), "uint8"), self._event())
-        return self._chunks[index]
+    def _chunk(self, size: int) -> tuple[Array, Any]:
+        """So many bytes of this thread's chunk whose turn it is, and the event of the last copy in or out of it."""
+        own = self._own.__dict__
+        if not own:
+            self._enter()
+            own["turn"], own["chunks"] = 0, [None, None]
+        own["turn"] = 1 - own["turn"]
+        kept = own["chunks"][own["turn"]]
+        if kept is None or kept[0].size < size:
+            if kept is not None:
+                kept[1].synchronize()
+            event = self._cupy.cuda.Event(disable_timing=True)
+            # The first may be all that small arrays need; the second is for all sizes.
+            room = size if kept is None else CHUNK_BYTES
+            kept = own["chunks"][own["turn"]] = (self._pinned.array((max(size, room),), "uint8"), event)
+        return kept[0][:size], kept[1]
 
-    def _event(self) -> Any:
-        return self._cupy.cuda.Event(disable_timing=True)
 
-    def _copy(self, target: Array, source: Array) -> None:
-        """Between host arrays of bytes, on several threads if it is long."""
-        pieces = range(0, target.size, PIECE_BYTES)
-        if len(pieces) < 2 or self._most < 2:
-            target[:] = source
-            return
-        if self._threads is None:
-            self._threads = ThreadPoolExecutor(self._most)
-
-        def piece(start: int) -> None:
-            target[start : start + PIECE_BYTES] = source[start : start + PIECE_BYTES]
-
-        list(self._threads.map(piece, pieces))
+def _usual_threads() -> int:
+    return min(MOST_THREADS, usable_cpus())
 
 
 def _bytes(host: Array) -> Array:

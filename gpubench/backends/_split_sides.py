@@ -27,7 +27,6 @@ class Sides:
     def __init__(self, gpu: Session, cpu: Session) -> None:
         self.gpu, self.cpu = gpu, cpu
         self.cpu_s = 0.0
-        self.reserved = reserved_cores(cpu.threads or 1)
         self._threads = cpu.threads or 1
         self._rest: Callable[[], None] = getattr(gpu, "rest", gpu.sync)
         self._beside = Beside(getattr(gpu, "enter", _nothing))
@@ -51,7 +50,7 @@ class Sides:
 
         With `landing` the whole result is there afterwards. `again`: all inputs are sent, changed or not.
         """
-        self.share_cores(launch, travels=True)
+        given = self.share_cores(launch, travels=True)
         if launch.on_gpu and launch.on_cpu:
             cpu = self._cpu_part(launch, landing)
             if launch.sent_bytes <= INLINE_BYTES:
@@ -61,7 +60,7 @@ class Sides:
                     self._fetch(launch, landing)
             else:
                 self._both(
-                    lambda: self.on_gpu(launch, repeat, landing, again=again, rest=True),
+                    lambda: self.on_gpu(launch, repeat, landing, again=again, rest=not given),
                     lambda: self._compute(cpu, repeat),
                 )
         elif launch.on_gpu:
@@ -71,17 +70,18 @@ class Sides:
         if landing is not None and launch.cut.join:
             landing[...] = self._joined(launch)
 
-    def share_cores(self, launch: SplitLaunch, *, travels: bool) -> None:
-        """Leave cores to the thread that moves the GPU's data, and to its helpers; all are the CPU's where it sleeps.
+    def share_cores(self, launch: SplitLaunch, *, travels: bool) -> int:
+        """Leave cores to the threads that move the GPU's data; all are the CPU's where none does. Returns how many.
 
         Where every core computes, a thread that wakes up waits for a time slice of milliseconds, at each chunk.
         """
         busy = travels and bool(launch.on_gpu and launch.on_cpu) and launch.sent_bytes > INLINE_BYTES
-        given = self.reserved if busy else 0
-        for side, count in ((self.cpu, self._threads - given), (launch.way, given)):
-            use = getattr(side, "use_threads", None)
+        several = getattr(launch.way, "use_threads", None)
+        given = reserved_cores(self._threads, several=several is not None) if busy else 0
+        for use, count in ((getattr(self.cpu, "use_threads", None), self._threads - given), (several, given)):
             if use is not None:
                 use(count if given else None)
+        return given
 
     def on_gpu(
         self,
@@ -94,7 +94,7 @@ class Sides:
     ) -> None:
         """The GPU's side alone: send what is out of date, run, and with `landing` fetch its part of the result.
 
-        `rest`: wait for the kernel asleep, because the CPU is at work.
+        `rest`: wait for the kernel asleep, because the CPU has no core left over for a wait that spins.
         """
         assert launch.gpu is not None
         self.send(launch, again=again)
@@ -175,9 +175,9 @@ class Sides:
         return launch.partial[0 if launch.on_gpu else 1]
 
 
-def reserved_cores(threads: int) -> int:
-    """Of so many cores those that move data while the others compute."""
-    return 0 if threads < FEWEST_THREADS else max(1, threads // 8)
+def reserved_cores(threads: int, *, several: bool) -> int:
+    """Of so many cores those that move data while the others compute; `several` threads, or a call of the driver's."""
+    return 0 if threads < FEWEST_THREADS else max(1, threads // (4 if several else 8))
 
 
 def _nothing() -> None:

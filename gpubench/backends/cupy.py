@@ -101,7 +101,7 @@ class CupySession:
         self._programs = CudaPrograms(cupy, self.limits)
         self._pool = DevicePool(cupy, memory)
         self._pinned = PinnedMemory(cupy)
-        self._staged = PinnedTransfers(cupy, self._pinned, _vendor_errors)
+        self._staged = PinnedTransfers(cupy, self._pinned, _vendor_errors, self.enter)
 
     def supports(self, op: Op, case: Case) -> BackendError | None:
         """Library everywhere, tuned where the op has a CUDA kernel; operands must fit the device."""

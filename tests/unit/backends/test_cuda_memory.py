@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import threading
 from types import SimpleNamespace
 
 import numpy as np
@@ -25,12 +26,14 @@ class Stream:
 
     def __init__(self):
         self.work, self.done = [], 0
+        self.lock = threading.RLock()
 
     def finish(self, until=None):
-        until = len(self.work) if until is None else until
-        while self.done < until:
-            self.work[self.done]()
-            self.done += 1
+        with self.lock:
+            until = len(self.work) if until is None else until
+            while self.done < until:
+                self.work[self.done]()
+                self.done += 1
 
     synchronize = finish
 
@@ -39,7 +42,8 @@ class Event:
     def __init__(self, stream):
         self.stream, self.place = stream, 0
 
-    def record(self):
+    def record(self, stream):
+        assert stream is self.stream
         self.place = len(self.stream.work)
 
     def synchronize(self):
@@ -104,8 +108,8 @@ def small_chunks(monkeypatch):
     monkeypatch.setattr(memory, "usable_cpus", lambda: 4)
 
 
-def staged(cupy):
-    return memory.PinnedTransfers(cupy, memory.PinnedMemory(cupy), contextlib.nullcontext)
+def staged(cupy, enter=lambda: None):
+    return memory.PinnedTransfers(cupy, memory.PinnedMemory(cupy), contextlib.nullcontext, enter)
 
 
 def random(count):
@@ -126,6 +130,21 @@ def test_what_comes_back_is_what_was_sent_whatever_was_sent_before(counts):
         way.download(buffer, landing)
         assert (landing == random(count)).all()
         assert (buffer.array == random(count)).all()
+    way.close()
+
+
+def test_every_thread_that_copies_enters_the_device_once():
+    """CUDA's current device is the thread's own affair."""
+    cupy, entered = Cupy(), []
+    way = staged(cupy, lambda: entered.append(threading.get_ident()))
+    for _ in range(20):
+        way.upload(cupy.device(9000), random(9000))
+    assert 1 <= len(entered) == len(set(entered)) <= 4
+    way.use_threads(1)
+    alone = staged(cupy, lambda: entered.append("caller"))
+    alone.use_threads(1)
+    alone.upload(cupy.device(9000), random(9000))
+    assert entered.count("caller") == 1
     way.close()
 
 

@@ -64,10 +64,10 @@ def test_errors_of_either_side_come_back_and_the_next_work_runs() -> None:
     beside.close()
 
 
-@given(st.integers(1, 1024))
-def test_most_cores_compute_and_where_there_are_three_one_moves_data(threads: int) -> None:
-    kept = reserved_cores(threads)
-    assert 0 <= kept <= max(1, threads / 8)
+@given(st.integers(1, 1024), st.booleans())
+def test_most_cores_compute_and_where_there_are_three_one_moves_data(threads: int, several: bool) -> None:
+    kept = reserved_cores(threads, several=several)
+    assert 0 <= kept <= max(1, threads / (4 if several else 8))
     assert threads - kept >= 1
     assert (kept >= 1) == (threads >= 3)
 
