@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from gpubench import __version__
+from gpubench.backends._ceiling_wgsl import THREADS
+from gpubench.backends._ceiling_wgsl import program as chains
 from gpubench.backends._choices import Choices, cache_folder, fastest
 from gpubench.backends._choices import key as choice_key
 from gpubench.backends._host import host_dtype, no_kernel, no_overhead
@@ -250,6 +252,12 @@ class WgpuSession:
     def empty_launch(self) -> WgpuLaunch:
         """A dispatch of one thread that does nothing."""
         return self._programs.bare(_EMPTY)
+
+    def multiply_adds(self, dtype: Dtype, rounds: int) -> WgpuLaunch:
+        """Chains of them, into a buffer of THREADS elements that the caller frees. Raises Unsupported."""
+        chain, output = chains(dtype, rounds, self.limits), self.allocate((THREADS,), "float32")
+        with _vendor_errors():
+            return WgpuLaunch(self._programs.steps(chain, {"out": output}), output, None)
 
     def clock(self) -> float:
         """The host's monotonic clock, in seconds."""

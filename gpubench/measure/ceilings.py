@@ -1,8 +1,8 @@
-"""Child side: the ceilings of a device, by two kernels that are measured for nothing else (measurement.md section 7).
+"""Child side: the ceilings of a device, by kernels that are measured for nothing else (measurement.md section 7).
 
 Memory: `copy` and `dot` of arrays far larger than a cache. Arithmetic: `matmul` of random matrices, twice as large each
-time until the rate hardly rises. A ceiling that is too low would call true results implausible, so what cannot be
-found in the given time is left out with the reason.
+time until the rate hardly rises; chains of multiply-adds where the session offers them. A ceiling that is too low would
+call true results implausible, so what cannot be found in the given time is left out with the reason.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ from collections.abc import Callable
 
 import gpubench.kernels
 from gpubench.backends._ceiling_host import is_copy, is_dot, is_product, landing, pattern
+from gpubench.backends._ceiling_wgsl import THREADS, expected, flops
 from gpubench.errors import BackendError
 from gpubench.measure.protocol import Wanted
 from gpubench.model.backend import Buffer, Launch, Session
 from gpubench.model.case import Case
-from gpubench.model.op import ITEMSIZE, Array, Dtype, Form, Op
+from gpubench.model.op import ITEMSIZE, Array, Dtype, Form, Op, Shape
 from gpubench.model.result import Ceiling
 
 FORMS: tuple[Form, ...] = ("tuned", "library")
@@ -28,6 +29,8 @@ WRITE_ALLOCATE = 1.5
 RISE = 0.08
 TIMINGS = 5
 TIMED_S = 1e-3
+# Of multiply-adds: so long, and at most so often, because a GPU that rested raises its clock as it works.
+RAMP_S, MOST_TIMINGS = 0.05, 20
 
 
 class _NoCeiling(Exception):
@@ -43,8 +46,10 @@ def measure(session: Session, wanted: Wanted) -> list[Ceiling]:
     if wanted.memory:
         rate, why = _tried(lambda: _memory_rate(session, wanted))
         found.append(Ceiling(device_id=session.device.id, bytes_per_s=rate, reason=why))
+    chain = getattr(session, "multiply_adds", None)
     for dtype in wanted.compute:
-        rate, why = _tried(lambda dtype=dtype: _matmul_rate(session, dtype, wanted))  # type: ignore[misc]
+        kernel = _matmul_rate if chain is None else _chain_rate
+        rate, why = _tried(lambda dtype=dtype, kernel=kernel: kernel(session, dtype, wanted))  # type: ignore[misc]
         found.append(Ceiling(device_id=session.device.id, dtype=dtype, flops_per_s=rate, reason=why))
     return found
 
@@ -112,6 +117,27 @@ def _matmul_rate(session: Session, dtype: Dtype, wanted: Wanted) -> float:
             raise _NoCeiling(f"the rate still rose at n = {side // 2} when the time for it was over")
 
 
+def _chain_rate(session: Session, dtype: Dtype, wanted: Wanted) -> float:
+    """FLOP/s of multiply-adds alone, for a device whose product is chosen by trials at each size."""
+    began, rounds = time.perf_counter(), 1
+    while time.perf_counter() - began < wanted.limit_s / 2:
+        launch: Launch = session.multiply_adds(dtype, rounds)  # type: ignore[attr-defined]
+        try:
+            session.upload(launch.output, landing((THREADS,), "float32"))
+            _run(session, launch, 1)
+            once = _time(session, launch, 1)
+            if once >= TIMED_S:
+                timings = max(TIMINGS, min(MOST_TIMINGS, round(RAMP_S / once)))
+                best = min(_time(session, launch, 1) for _ in range(timings))
+                if not is_copy(_answer(session, launch, (THREADS,), "float32"), expected()):
+                    raise _NoCeiling("the multiply-adds are wrong")
+                return flops(rounds) / best
+        finally:
+            session.free(launch.output)
+        rounds *= 2
+    raise _NoCeiling("the time for it was over before a launch of multiply-adds lasted a millisecond")
+
+
 class _Trial:
     """One kernel on its own buffers."""
 
@@ -130,7 +156,7 @@ class _Trial:
             output = session.allocate(self._shape, dtype) if case.form == "tuned" else None
             self._taken += [] if output is None else [output]
             self._launch: Launch = session.compile(op, case, self._taken[: len(self.hosts)], output)
-            self._run(1)
+            _run(session, self._launch, 1)
         except BaseException:
             self.release()
             raise
@@ -138,15 +164,13 @@ class _Trial:
     def seconds(self) -> float:
         """The shortest of some timings, each of launches for at least a millisecond, by the device's clock if it has
         one."""
-        once = self._time(1)
+        once = _time(self._session, self._launch, 1)
         repeat = max(1, round(TIMED_S / once)) if once > 0 else 1
-        return min(self._time(repeat) for _ in range(TIMINGS))
+        return min(_time(self._session, self._launch, repeat) for _ in range(TIMINGS))
 
     def answer(self) -> Array:
         """What the last launch wrote."""
-        found = landing(self._shape, self._dtype)
-        self._session.download(self._launch.output, found)
-        return found
+        return _answer(self._session, self._launch, self._shape, self._dtype)
 
     def release(self) -> None:
         """Give the buffers back."""
@@ -154,15 +178,25 @@ class _Trial:
             self._session.free(buffer)
         self._taken = []
 
-    def _time(self, repeat: int) -> float:
-        seconds = self._session.time(self._launch, repeat)
-        return (self._run(repeat) if seconds is None else seconds) / repeat
 
-    def _run(self, repeat: int) -> float:
-        start = self._session.clock()
-        self._session.run(self._launch, repeat)
-        self._session.sync()
-        return self._session.clock() - start
+def _time(session: Session, launch: Launch, repeat: int) -> float:
+    """Seconds per launch, by the device's clock if it has one."""
+    seconds = session.time(launch, repeat)
+    return (_run(session, launch, repeat) if seconds is None else seconds) / repeat
+
+
+def _run(session: Session, launch: Launch, repeat: int) -> float:
+    start = session.clock()
+    session.run(launch, repeat)
+    session.sync()
+    return session.clock() - start
+
+
+def _answer(session: Session, launch: Launch, shape: Shape, dtype: Dtype) -> Array:
+    """What the last launch wrote."""
+    found = landing(shape, dtype)
+    session.download(launch.output, found)
+    return found
 
 
 def _supported(session: Session, op: Op, dtype: Dtype, params: dict[str, int]) -> Case:

@@ -238,8 +238,8 @@ class RoofShare(Derived, frozen=True, kw_only=True):
 
     `seconds` is device time where `clock` says so, or derived from wall times of a device that has no clock. `share` is
     None without a roof, and is never clipped: `in_cache` says that memory does not limit a working set of this size;
-    `weak_roof`, that the roof was measured at small sizes alone and is none yet. `to_library`: device time of the vendor
-    library's case of the same work / device time of this one.
+    `weak_roof`, that the roof was measured at small sizes alone and is none yet. `to_library`: device time of the
+    vendor library's case of the same work / device time of this one.
     """
 
     case: CaseResult

@@ -7,11 +7,13 @@ from types import SimpleNamespace
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpubench import backends, kernels
+from gpubench.backends import _ceiling_wgsl as chains
 from gpubench.backends._ceiling_host import is_copy, is_dot, is_product, pattern
+from gpubench.errors import Unsupported
 from gpubench.measure import ceilings, protocol
 from gpubench.measure.ceiling_plan import asked, limit_s
 from gpubench.measure.crew import Crew
@@ -73,7 +75,7 @@ def test_what_is_no_hardware_of_its_own_has_no_ceiling():
 
 
 @pytest.mark.parametrize(
-    ("settings", "seconds"),
+    ("chosen", "seconds"),
     [
         (Settings(), 1.0),
         (Settings(preset="quick"), 0.4),
@@ -81,8 +83,8 @@ def test_what_is_no_hardware_of_its_own_has_no_ceiling():
         (Settings(preset="quick", budget_s=4.0), 0.04),
     ],
 )
-def test_a_small_run_stays_a_small_one(settings, seconds):
-    assert limit_s(settings) == pytest.approx(seconds)
+def test_a_small_run_stays_a_small_one(chosen, seconds):
+    assert limit_s(chosen) == pytest.approx(seconds)
 
 
 class Broken:
@@ -281,3 +283,54 @@ def test_copies_and_sums_are_checked():
     assert is_dot(np.asarray(x @ y), x, y)
     assert not is_dot(np.asarray(np.float32("nan")), x, y)
     assert not is_dot(np.asarray(x @ y + np.float32(1.0)), x, y)
+
+
+class Chained(Scripted):
+    """A device that offers multiply-adds, at `rate` FLOP/s after `idle_s` a launch; `spoil` makes them wrong."""
+
+    def __init__(self, rate, *, idle_s=0.0, spoil=0.0):
+        super().__init__(spoil=spoil)
+        self.rate, self.idle_s, self.rounds = rate, idle_s, []
+
+    def multiply_adds(self, dtype, rounds):
+        if dtype == "float64":
+            raise Unsupported("no float64 here", reason="no-dtype")
+        self.rounds.append(rounds)
+        self.each_s = self.idle_s + chains.flops(rounds) / self.rate
+        return SimpleNamespace(output=self.allocate((chains.THREADS,), dtype))
+
+    def run(self, launch, repeat=1):
+        launch.output[...] = chains.expected()
+        launch.output[-1] += self.spoil
+
+
+@given(st.floats(1e10, 1e14))
+@settings(max_examples=10, deadline=None)
+def test_multiply_adds_last_a_millisecond_and_tell_their_rate(rate):
+    session = Chained(rate)
+    (found,) = find(session, compute=["float32"])
+    assert found.flops_per_s == pytest.approx(rate)
+    assert session.each_s >= ceilings.TIMED_S
+    assert session.launched == [], "no product is tried"
+    assert session.rounds == [1 << i for i in range(len(session.rounds))]
+
+
+def test_multiply_adds_that_are_wrong_or_missing_or_late_set_no_ceiling():
+    (wrong,) = find(Chained(1e13, spoil=1.0), compute=["float32"])
+    (missing,) = find(Chained(1e13), compute=["float64"])
+    (late,) = find(Chained(1e13), compute=["float32"], limit_s=0.0)
+    assert (wrong.reason, missing.reason) == ("the multiply-adds are wrong", "no float64 here")
+    assert "time for it was over" in late.reason
+
+
+def test_what_an_earlier_launch_left_does_not_pass_for_the_answer():
+    session, kept = Chained(1e13), chains.expected()
+
+    def allocate(shape, dtype):
+        session.held += 1
+        return kept.copy()
+
+    session.allocate = allocate
+    session.run = lambda launch, repeat=1: None
+    (found,) = find(session, compute=["float32"])
+    assert found.reason == "the multiply-adds are wrong"

@@ -1,0 +1,45 @@
+"""The ceilings of a real wgpu device: correct kernels, plausible rates. A rasteriser has none in a run."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpubench.backends import _ceiling_wgsl as chains
+from gpubench.measure import ceilings
+from gpubench.measure.protocol import Wanted
+
+pytestmark = pytest.mark.vulkan
+
+
+@pytest.fixture(scope="module")
+def session():
+    from gpubench.backends.wgpu import BACKEND
+
+    opened = BACKEND.open(next(device.id for device in BACKEND.devices() if device.kind == "software"))
+    yield opened
+    opened.close()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "float64"])
+def test_multiply_adds_are_right_and_have_a_rate(session, dtype):
+    if dtype == "float64" and not session.limits.float64:
+        pytest.skip("this adapter has no double precision")
+    wanted = Wanted(memory=False, compute=[dtype], cache_bytes=0, memory_bytes=1 << 33, limit_s=20.0)
+    (found,) = ceilings.measure(session, wanted)
+    assert found.reason is None
+    assert 1e8 < found.flops_per_s < 1e13
+
+
+def test_no_compiler_leaves_steps_out(session):
+    """Sixteen times the rounds take about sixteen times as long; what is known beforehand would take no time."""
+
+    def seconds(rounds):
+        launch = session.multiply_adds("float32", rounds)
+        session.run(launch)
+        session.sync()
+        found = min(ceilings._time(session, launch, 1) for _ in range(3))
+        session.free(launch.output)
+        return found
+
+    assert chains.flops(16) == 16 * chains.flops(1)
+    assert seconds(16) > 4 * seconds(1)
