@@ -8,7 +8,7 @@ import pytest
 
 from gpubench.model.case import Case
 from gpubench.model.result import Block, Run
-from gpubench.report.compare import CompareOptions, JudgedCase, compare
+from gpubench.report.compare import CompareOptions, Comparison, JudgedCase, compare
 from gpubench.selectors import selector
 from tests.unit.report.builders import case, measured
 from tests.unit.report.sides import a_run, pair, timed
@@ -144,3 +144,18 @@ def test_cases_of_other_sessions_are_a_family_of_their_own_and_cost_their_part_o
     alone, beside = judged(*runs()), judged(*runs(more))
     assert alone.p_adjusted == pytest.approx(1 / 924)
     assert beside.p_adjusted == pytest.approx(2 / 924)
+
+
+def test_the_order_of_new_files_does_not_change_a_verdict():
+    base, first = pair({WHAT.id: 1.3}, sigma=0.02, seed=5)
+    _, second = pair({OTHERS[0].id: 0.7}, sigma=0.02, seed=6)
+    there = compare(("base", base), [("a", first), ("b", second)], CompareOptions())
+    back = compare(("base", base), [("b", second), ("a", first)], CompareOptions())
+
+    def rows(found: Comparison, new: int) -> list[JudgedCase]:
+        return [msgspec.structs.replace(row, new=0) for row in found.cases if row.new == new]
+
+    assert rows(there, 0) == rows(back, 1)
+    assert rows(there, 1) == rows(back, 0)
+    assert {row.verdict for row in there.cases} >= {"SLOWER", "FASTER", "SAME"}
+    assert (there.exit_code, there.counts) == (back.exit_code, back.counts)
