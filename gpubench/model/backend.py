@@ -130,8 +130,8 @@ class MultiplyAdds(Protocol):
     """What a session MAY offer where its matrix product is none of a ceiling's."""
 
     def multiply_adds(self, dtype: Dtype, rounds: int) -> Launch:
-        """A launch of nothing but multiply-adds, as `backends._ceiling_wgsl` counts them, into an output of its own, which
-        the caller frees. Raises Unsupported for a dtype that the device has not."""
+        """A launch of nothing but multiply-adds, as `backends._ceiling_wgsl` counts them. Its output is its own; the
+        caller frees it. Raises Unsupported for a dtype that the device has not."""
 
 
 class Tunes(Protocol):
