@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
+from gpubench.backends._ceiling_cuda import vendor_ceilings
 from gpubench.backends._cuda import CudaLaunch, CudaPrograms
 from gpubench.backends._cuda_clock import SPIN, EventClock
 from gpubench.backends._cuda_cycles import COUNT, CycleCounter
@@ -332,6 +333,10 @@ def _device(cupy: Any, ordinal: int, driver: str) -> Device:
         usable_bytes=int(properties["totalGlobalMem"]),
         clock=DeviceClock(kind="event", step_s=EVENT_STEP_S),
         cache_bytes=int(properties.get("l2CacheSize") or 0) or None,
+        theoretical=vendor_ceilings(
+            lambda number: cupy.cuda.runtime.deviceGetAttribute(number, ordinal),
+            (int(properties["major"]), int(properties["minor"])),
+        ),
         identity=Identity(uuid=uuid, pci=f"{domain:04x}:{bus:02x}:{slot:02x}.0", vendor_id=0x10DE),
     )
 

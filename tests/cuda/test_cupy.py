@@ -184,6 +184,8 @@ def test_the_device_tells_what_detection_needs():
     assert device.clock is not None
     assert device.identity.uuid
     assert device.identity.pci
+    assert 1e11 < device.theoretical.bytes_per_s < 1e14
+    assert all(1e12 < flops_per_s < 1e15 for flops_per_s in device.theoretical.flops_per_s.values())
 
 
 def test_inputs_are_the_same_bytes_as_on_the_cpu(session):

@@ -1,0 +1,64 @@
+"""The vendor's ceilings by attributes of real devices, beside what their data sheets say."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpubench.backends._ceiling_cuda import (
+    CLOCK_KHZ,
+    MEMORY_BUS_BITS,
+    MEMORY_CLOCK_KHZ,
+    MULTIPROCESSORS,
+    vendor_ceilings,
+)
+from gpubench.model.result import Theoretical
+
+
+def told(clock_mhz, multiprocessors, memory_mhz, bits):
+    return {
+        CLOCK_KHZ: clock_mhz * 1000, MULTIPROCESSORS: multiprocessors, MEMORY_CLOCK_KHZ: memory_mhz * 1000,
+        MEMORY_BUS_BITS: bits,
+    }.__getitem__  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("capability", "attributes", "bytes_per_s", "flops_per_s"),
+    [
+        ((9, 0), (1980, 132, 2619, 5120), 3.35e12, 67e12),  # H100 SXM
+        ((8, 0), (1410, 108, 1593, 5120), 2.04e12, 19.5e12),  # A100 80 GB
+        ((8, 9), (2520, 128, 10501, 384), 1.008e12, 82.6e12),  # RTX 4090
+        ((7, 5), (1590, 40, 5001, 256), 320e9, 8.1e12),  # T4
+    ],
+)
+def test_data_sheets_agree_within_a_percent(capability, attributes, bytes_per_s, flops_per_s):
+    found = vendor_ceilings(told(*attributes), capability)
+    assert found.bytes_per_s == pytest.approx(bytes_per_s, rel=0.01)
+    assert found.flops_per_s == {"float32": pytest.approx(flops_per_s, rel=0.01)}
+    assert found.source
+
+
+def test_a_device_of_an_unknown_kind_has_the_ceiling_of_its_memory_alone():
+    found = vendor_ceilings(told(2400, 170, 14001, 512), (12, 0))
+    assert found.flops_per_s == {}
+    assert found.bytes_per_s == pytest.approx(1.79e12, rel=0.01)
+
+
+@given(
+    st.sets(st.sampled_from([CLOCK_KHZ, MULTIPROCESSORS, MEMORY_CLOCK_KHZ, MEMORY_BUS_BITS]), min_size=1),
+    st.booleans(),
+)
+def test_what_is_not_told_sets_no_ceiling(missing, raises):
+    def attribute(number):
+        if number not in missing:
+            return 1000
+        if raises:
+            raise RuntimeError("invalid attribute")
+        return 0
+
+    found = vendor_ceilings(attribute, (9, 0))
+    assert (found.bytes_per_s is None) == bool(missing & {MEMORY_CLOCK_KHZ, MEMORY_BUS_BITS})
+    assert (found.flops_per_s == {}) == bool(missing & {CLOCK_KHZ, MULTIPROCESSORS})
+    if len(missing) == 4:
+        assert found == Theoretical()
