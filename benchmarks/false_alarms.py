@@ -32,6 +32,7 @@ import msgspec
 from gpubench import stats, store
 from gpubench.model.result import Measurement, Run
 from gpubench.report.analysis.samples import used_sessions
+from gpubench.report.analysis.turns import observations
 from gpubench.report.compare import CompareOptions, compare
 from gpubench.report.noise import noise
 from gpubench.report.noise.labellings import labellings
@@ -52,9 +53,10 @@ class Pool(NamedTuple):
     extra: dict[int, float]
 
     def sessions(self, *shares: float) -> list[int]:
-        """The used sessions with one of these shares, in order of time."""
+        """The used sessions with one of these shares, in order of time; of a session and its repeats one, as they
+        are one observation to `compare`."""
         used = used_sessions(self.run) or ()
-        return [index for index in sorted(self.extra) if self.extra[index] in shares and index in used]
+        return observations(self.run, [i for i in self.extra if self.extra[i] in shares and i in used])
 
 
 def measured(asked: argparse.Namespace, folder: Path) -> Pool:
