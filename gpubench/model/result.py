@@ -31,8 +31,7 @@ class Record(msgspec.Struct, frozen=True):
 
 
 class DeviceClock(Record, frozen=True, kw_only=True):
-    """The device's own clock: `step_s` is its resolution. `derived`: it has none, and what stands for `device_hot` is a
-    difference of wall times."""
+    """The device's own clock and its resolution; `derived`: it has none, `device_hot` is a difference of wall times."""
 
     kind: Literal["event", "pass-timestamp", "derived"]
     step_s: float
@@ -164,9 +163,8 @@ class Block(Record, frozen=True, kw_only=True):
     (in transfer-once: transfer rounds times calls); `t_s` is the block's start from that of the session.
 
     The first `warmup` entries of `wall_s` are warm-up; `discarded` maps an index of `wall_s` to a reason.
-    `clock_hz` is the device's clock at each sample after the warm-up, by its own count of cycles where it has one
-    (CUDA), else as the driver told it; `throttle` holds every reason for a lowered clock that was read from the block's
-    start to its end.
+    `clock_hz` is the device's clock at each sample after the warm-up, as it counts itself (CUDA) or its driver tells;
+    `throttle` holds every reason for a lowered clock that was read from the block's start to its end.
     """
 
     session: int
