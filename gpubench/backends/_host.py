@@ -44,7 +44,7 @@ def host_dtype(dtype: Dtype) -> Any:
 def no_kernel(op: Op, case: Case) -> Unsupported | None:
     """Why `op` has no tuned kernel of its own for this case, or None: none written, no such variant, a library call."""
     kernel = op.kernel(case.backend, case.dtype, case.variant)
-    if kernel is not None and not kernel.library:
+    if kernel is not None and not kernel.repeats_library(case.regime):
         return None
     if kernel is not None:
         why = f"the best {op.name} on {case.backend} is the library call"

@@ -118,7 +118,7 @@ class CupySession:
         size, limit = op.bytes(case.params, case.dtype), self.limits.max_buffer_bytes
         if size > limit:
             return Unsupported(f"the operands take {size} bytes; the device has {limit}", reason="limit")
-        if case.dtype == "bfloat16" and case.form == "library" and (why := self._no_expression(op, case)):
+        if case.dtype == "bfloat16" and _calls_library(op, case) and (why := self._no_expression(op, case)):
             return Unsupported(why, reason="no-dtype")
         return None
 
@@ -181,7 +181,7 @@ class CupySession:
     def compile(self, op: Op, case: Case, inputs: Sequence[Buffer], output: Buffer) -> CudaLaunch:
         """The expression on CuPy arrays, or the op's first CUDA kernel. Raises BuildError."""
         cupy = self._cupy
-        if case.form == "library":
+        if _calls_library(op, case):
             call = partial(op.expr, cupy, *inputs)
             return CudaLaunch(with_tf32(cupy, call) if case.variant else call, None)
         with _vendor_errors():
@@ -251,6 +251,12 @@ def no_bfloat16(cupy: str, numpy: str) -> str:
     if _numbers(numpy) < (2, 1, 2):
         return f"CuPy has bfloat16 arrays with NumPy 2.1.2 and above; this is NumPy {numpy}"
     return ""
+
+
+def _calls_library(op: Op, case: Case) -> bool:
+    """Whether the case runs the expression: the library form, and the tuned one where the library has the best kernel."""
+    kernel = op.kernel("cupy", case.dtype, case.variant)
+    return case.form == "library" or (kernel is not None and kernel.library)
 
 
 def no_expression(cupy: Any, op: Op, case: Case) -> str:

@@ -135,7 +135,8 @@ class SplitSession:
             params = part.params
             # As where the GPU has all of the work: or else the split would gain by moving data in another way.
             ways = getattr(self._gpu, "transfers", None)
-            launch.way = (ways(part.form) if ways is not None else None) or self._gpu
+            form: Form = "library" if op.kernel(self._gpu.device.backend, case.dtype) is None else "tuned"
+            launch.way = (ways(form) if ways is not None else None) or self._gpu
             launch.parts = [
                 buffer.part(self._gpu, case.regime_id, operand.shape(params))
                 for operand, buffer in zip(op.inputs, inputs, strict=True)

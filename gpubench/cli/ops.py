@@ -81,7 +81,10 @@ def forms(op: Op, backend: str) -> list[str]:
     if op.overhead is not None:
         return [] if backend == "numpy" else list(op.overhead.forms)
     library = ["library"] if backend in _LIBRARY_BACKENDS else []
-    return library + (["tuned"] if any(not kernel.library for kernel in op.tuned.get(backend, ())) else [])
+    # Where the best kernel is the library call, the tuned form of a device still moves data in a better way.
+    regime = "resident" if backend == "numpy" else "transfer-always"
+    tuned = any(not kernel.repeats_library(regime) for kernel in op.tuned.get(backend, ()))
+    return library + (["tuned"] if tuned else [])
 
 
 def formula(cost: Callable[[int], int]) -> str:

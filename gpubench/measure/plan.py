@@ -123,9 +123,13 @@ def workload(series: Series, n: int, scope: Scope) -> Workload:
 def _cases(series: Series, params: dict[str, int], target: Target, scope: Scope) -> list[Case]:
     device, selection, op = target.device, scope.selection, series.op
     on_device = device.kind != "cpu" and op.overhead is None
+    best = op.kernel(device.backend, series.dtype)
     found = []
     for form, variant in _kernels(series, target, scope):
         for regime in selection.regimes if on_device else ["resident"]:
+            again = form == "tuned" and variant is None and best is not None and best.repeats_library(regime)
+            if again and not scope.named_forms:
+                continue  # measured once, as library
             fields = {
                 "op": op.name, "group": op.group, "params": params, "dtype": series.dtype, "form": form,
                 "regime": regime, "device_id": device.id, "variant": variant,
@@ -138,14 +142,12 @@ def _cases(series: Series, params: dict[str, int], target: Target, scope: Scope)
 def _kernels(series: Series, target: Target, scope: Scope) -> list[tuple[str, str | None]]:
     """(form, variant): the selected forms, each followed by the variants of it that were asked for."""
     op, backend = series.op, target.device.backend
-    best = op.kernel(backend, series.dtype)
     found: list[tuple[str, str | None]] = []
     if op.overhead is not None and backend in backends.COMPOSED:
         return found  # the costs of its devices are theirs
     for form in FORMS:
-        there = form in _forms(op, target) and not (form == "tuned" and best is not None and best.library)
-        if form in scope.selection.forms and (there or scope.named_forms):
-            found.append((form, None))  # a tuned kernel that is the library call is measured once, as library
+        if form in scope.selection.forms and (form in _forms(op, target) or scope.named_forms):
+            found.append((form, None))
         found += [
             (form, variant) for variant in scope.selection.variants if _asked(series, backend, form, variant)
         ]
@@ -202,7 +204,7 @@ def _no_kernel(op: Op, case: Case, target: Target) -> Skip | None:
         return _skip(
             case, "no-implementation", f"{op.name} has no {name} kernel for {case.dtype} on {case.backend}"
         )
-    if kernel.library:
+    if kernel.repeats_library(case.regime):
         return _skip(case, "no-implementation", f"the best {op.name} on {case.backend} is the library call")
     return None
 

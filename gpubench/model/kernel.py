@@ -103,7 +103,8 @@ class Kernel(msgspec.Struct, frozen=True):
     `language` "wgsl" or "cuda": `build(params, dtype, limits)` returns a WgslProgram or CudaProgram, or
     raises `errors.Unsupported` naming the limit it meets. `language` "numpy": `build(np, blocks, params)`
     returns `launch(inputs, output)`, where `blocks` runs a function over slices on all available cores.
-    `library` marks a kernel that *is* the library call: it is measured once and fills both forms.
+    `library` marks a kernel that *is* the library call: with resident data it is measured once and fills both forms.
+    Where data travels the forms differ, because the tuned one stages it.
     `dtypes` are those it works in; None: all that the op declares, as far as `build` does not refuse.
     `candidates(params, dtype, limits)` lists what a device may choose from by timing, the default first;
     `build` returns the default's program.
@@ -115,3 +116,7 @@ class Kernel(msgspec.Struct, frozen=True):
     library: bool = False
     dtypes: tuple[str, ...] | None = None
     candidates: Callable[..., tuple[Candidate, ...]] | None = None
+
+    def repeats_library(self, regime: str) -> bool:
+        """Whether its cases of this regime would be those of the library form once more."""
+        return self.library and regime == "resident"

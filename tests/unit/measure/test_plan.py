@@ -45,7 +45,7 @@ def test_every_case_once_and_only_what_was_asked_for(name, dtype, n, scope):
         regimes = ["resident"] if t.device.kind == "cpu" else scope.selection.regimes
         for form, regime in product(t.forms, regimes):
             tuned = op.kernel(t.device.backend, dtype)
-            same_call = form == "tuned" and tuned is not None and tuned.library
+            same_call = form == "tuned" and tuned is not None and tuned.repeats_library(regime)
             if form in scope.selection.forms and not same_call:
                 expected.add((t.device.id, form, regime))
     cases = [x if hasattr(x, "regime") else x.case for x in (*found.cases, *found.skips)]
@@ -215,6 +215,15 @@ def test_a_form_that_is_named_and_missing_is_a_skip():
     assert {skip.reason for skip in skips.values()} == {"no-implementation"}
     assert "library call" in skips[ids[0]].detail
     assert "wgpu has no library form" in skips[ids[1]].detail
+
+
+def test_a_kernel_that_is_the_library_call_is_tuned_where_data_travels():
+    """With resident data the two forms would be the same; the tuned one stages its transfers."""
+    found = everything("cupy:0", dtypes=["float32"])[2]
+    cases = [case for workload in found for case in workload.cases]
+    assert not any(workload.skips for workload in found)
+    assert {case.regime for case in cases if case.form == "tuned"} == {"transfer-once", "transfer-always"}
+    assert {case.regime for case in cases if case.form == "library"} == set(REGIMES)
 
 
 def test_a_product_of_halves_that_numpy_would_take_minutes_for_is_a_skip():
