@@ -169,7 +169,9 @@ def _anchors(regimes: Regimes) -> Iterable[tuple[float, Interval, CaseResult]]:
         if row.case.regime == "resident":
             yield 0.0, row.time, row
         elif row.case.regime == "transfer-always":
-            yield 1.0, _less(row.time, row.anatomy.alloc_s if row.anatomy else 0.0), row
+            parts = row.anatomy
+            # Where the parts miss the whole, none of them is taken from it.
+            yield 1.0, _less(row.time, parts.alloc_s if parts is not None and not parts.mismatch else 0.0), row
         elif row.case.calls:
             yield 1 / row.case.calls, row.time, row
 

@@ -173,7 +173,8 @@ def _doubt(trio: Trio, costs: Costs, calls: int) -> ReuseReason | None:
     launch_s = costs.launch_s(calls)
     timed = parts.upload_s + parts.sync_s + parts.download_s + _once(parts, launch_s)
     open_s = abs(costs.transfer_s(calls) - timed)
-    if open_s <= LARGEST_DIFFERENCE * timed or launch_s - open_s / (calls - 1) >= costs.cpu:
+    agree = open_s <= LARGEST_DIFFERENCE * timed and not parts.mismatch
+    if agree or launch_s - open_s / (calls - 1) >= costs.cpu:
         return None
     return "parts-differ"
 

@@ -89,12 +89,12 @@ def test_the_interval_is_as_wide_as_the_curve_bends() -> None:
         assert wide.time.high >= 0.98e-3
 
 
-def times(**seconds: float) -> dict[str, object]:
+def times(*, upload_s: float = 9.8e-3, **seconds: float) -> dict[str, object]:
     """Cases of one size by regime id; an allocation is part of transfer-always."""
     parts = Parts(
         session=0,
         alloc_s=[1e-4],
-        upload_s=[1e-4],
+        upload_s=[upload_s],
         launch_s=[1e-5],
         sync_s=[1e-5],
         single_s=[1e-3],
@@ -133,6 +133,13 @@ def test_fewer_calls_follow_the_line_of_the_measured_ones(calls: int) -> None:
     point = call_time(found, calls)  # type: ignore[arg-type]
     assert point is not None
     assert not point.measured
+
+
+def test_where_the_parts_miss_the_whole_none_of_them_is_taken_from_it() -> None:
+    found = times(upload_s=1e-4, resident=1e-3, transfer_once=2e-3, transfer_always=11e-3)
+    assert "transfer-mismatch" in found["transfer-always"].findings
+    b = (10 * 2e-3 - 11e-3) / 9
+    assert seconds_of(found, 5) == pytest.approx(((11e-3 - b) + b * 5) / 5)
 
 
 def test_more_calls_come_closer_to_resident_and_never_below() -> None:

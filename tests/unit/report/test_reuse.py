@@ -100,6 +100,24 @@ def test_what_only_a_call_by_itself_pays_is_no_difference():
     assert (row.verdict, row.calls, row.reason) == ("already", 1, None)
 
 
+@pytest.mark.parametrize(("kernel", "reason"), [(1e-4, None), (5e-4, "parts-differ")])
+def test_withheld_where_any_part_misses_the_whole(kernel, reason):
+    """The copies agree; but what is said of the kernel cannot be, and so nothing is built on the allocation either."""
+    copies = 1e-3
+    parts = Parts(
+        session=0, alloc_s=[1e-5], upload_s=[copies * 0.6], launch_s=[1e-5], sync_s=[copies * 0.1],
+        single_s=[1e-5 + kernel + copies * 0.1], download_s=[copies * 0.3],
+    )  # fmt: skip
+    always, once = (case(regime=regime, device="cupy:0") for regime in ("transfer-always", "transfer-once"))
+    row = reuse(
+        4e-4,
+        measured(always, 1e-5 + copies + 1e-4, factors=TIGHT, sessions=1, parts=parts),
+        measured(once, (copies + CALLS * 1e-4) / CALLS, factors=TIGHT, sessions=1),
+    )
+    assert row.reason == reason
+    assert row.verdict == ("undecided" if reason else "at")
+
+
 def test_never_stands_whatever_the_parts_leave_open():
     """A fifth of the transfer is open: spread over nine further calls that cannot make up for a call that is too slow."""
     assert reuse(5e-5, *gpu(1e-3, 1e-4, timed_s=1.2e-3)).verdict == "never"
