@@ -13,7 +13,7 @@ from gpubench.errors import InputError
 
 def matmul(a: np.ndarray, b: np.ndarray, policy: "gpubench.Policy | None") -> np.ndarray:
     """a @ b, on the GPU where the copies there and back have been measured to pay."""
-    answer = policy.choose("matmul", shape=a.shape, dtype=a.dtype) if policy else None
+    answer = policy.choose("matmul", shape=[a.shape, b.shape], dtype=a.dtype) if policy else None
     if answer is not None and answer.backend == "cupy":
         import cupy
 
