@@ -5,9 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -16,15 +14,8 @@ from gpubench.cli._command import given
 from gpubench.cli._options import Ascii, Color, NoProgress, Quiet
 from gpubench.cli._writing import write
 from gpubench.cli.report import chosen_format, table_width, wants_color
-from gpubench.errors import ExitCode, UsageError
+from gpubench.errors import ExitCode
 from gpubench.suggestions import require_choice
-
-if TYPE_CHECKING:
-    from gpubench.cli._run_request import Typed
-    from gpubench.model.result import Run
-    from gpubench.report.noise import Noise
-
-_FILE_TAKES = ("filter", "skip", "sessions")  # of the options that say what and how: the rest would be measured
 
 
 def noise(
@@ -107,8 +98,7 @@ def noise(
 ) -> int:
     """Measure the same thing in 10 sessions and compare them with one another: false alarms and thresholds."""
     began = time.monotonic()
-    from gpubench import store
-    from gpubench.cli import _noise_file
+    from gpubench.cli import _noise_file, _noise_source
     from gpubench.cli._run_request import Typed
     from gpubench.report.formats._options import RenderOptions
     from gpubench.report.noise import ALLOWED_SHARE
@@ -131,85 +121,19 @@ def noise(
     if output is not None:
         _noise_file.check(output)
     if file is not None:
-        _refuse_measuring(given(ctx))
-        run = _chosen_part(store.load(file), typed)
+        _noise_source.refuse_measuring(given(ctx))
+        found, ending = found_in(_noise_source.stored(file, typed), sessions), 0
     else:
-        import msgspec
-
-        typed = msgspec.structs.replace(
-            typed, sessions=2 * sessions, budget=budget or _budget(typed, 2 * sessions)
+        run = _noise_source.measured(
+            typed, 2 * sessions, results_dir, no_save, quiet=quiet, no_progress=no_progress, began=began
         )
-        run = _measured(typed, results_dir, no_save, quiet=quiet, no_progress=no_progress, began=began)
         if run.exit_code in (ExitCode.INTERRUPTED, ExitCode.TERMINATED):
             return run.exit_code
-    found = found_in(run, sessions)
+        found, ending = _noise_source.judged(run, sessions), run.exit_code
     if output != "-":
         write(render(found, name, look, allowed_share=ALLOWED_SHARE), None)
     if output is not None:
         _noise_file.save(found, output)
-    return _ended(found, 0 if file is not None else run.exit_code, check, ALLOWED_SHARE)
-
-
-def _budget(typed: Typed, sessions: int) -> str | None:
-    """Each session searches or repeats as much as one default run measures; None where sizes were given."""
-    from gpubench.cli._selection import DEFAULT_BUDGET_S
-
-    return None if typed.sizes else f"{DEFAULT_BUDGET_S * sessions:g}s"
-
-
-def _measured(
-    typed: Typed, results_dir: Path | None, no_save: bool, *, quiet: bool, no_progress: bool, began: float
-) -> Run:
-    """The sessions, measured and saved as `run` does it."""
-    from gpubench.cli import _progress, _run_output, _run_request
-    from gpubench.measure import runner
-
-    _run_output.checked([], None, results_dir, no_save)
-    request = _run_request.request(typed, began=began)
-    saver = _run_output.Saver([], results_dir, no_save)
-    with _progress.shown(quiet=quiet, no_progress=no_progress, environ=os.environ) as sink:
-        finished = runner.run(request, sink, saver)
-    if not quiet:
-        for path in saver.paths:
-            print(f"saved {path}", file=sys.stderr)
-    return _run_output.as_stored(finished)
-
-
-def _refuse_measuring(given: Sequence[str]) -> None:
-    """Raises UsageError for options of the command line that only a measurement has. What a configuration file or the
-    environment say about measuring stays unused, as it does in every command that measures nothing."""
-    from gpubench.cli._run_request import Typed
-
-    measuring = {*Typed.__struct_fields__, "results_dir", "no_save"} - {*_FILE_TAKES}
-    for name in given:
-        if name in measuring:
-            raise UsageError(
-                "already-measured", f"--{name.replace('_', '-')} does not go with a FILE",
-                why="what the file holds was measured already",
-                hint="leave it out, or leave FILE out and let `gpubench noise` measure",
-            )  # fmt: skip
-
-
-def _chosen_part(run: Run, typed: Typed) -> Run:
-    """What --filter and --skip leave of a result. Raises UsageError where that is nothing."""
-    from gpubench import selectors
-
-    keep = selectors.selection(typed.filter or [], typed.skip or [])
-    if keep is None:
-        return run
-    outcomes = [outcome for outcome in run.outcomes if keep(outcome.case)]
-    if not outcomes:
-        raise UsageError(
-            "no-such-case", "--filter and --skip leave no case", why="no case of the file matches",
-            hint="gpubench report --sections raw lists the cases with their ids",
-        )  # fmt: skip
-    import msgspec
-
-    return msgspec.structs.replace(run, outcomes=outcomes)
-
-
-def _ended(found: Noise, measured: int, check: bool, allowed: float) -> int:
-    """What went wrong while measuring outweighs the gate."""
-    if measured:
-        return measured
-    return ExitCode.GATE if check and found.false_alarm_share > allowed else ExitCode.OK
+    if ending:  # what went wrong while measuring outweighs the gate
+        return ending
+    return ExitCode.GATE if check and found.false_alarm_share > ALLOWED_SHARE else ExitCode.OK

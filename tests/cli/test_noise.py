@@ -89,14 +89,17 @@ def test_the_thresholds_go_through_a_pipe(gpubench: Any, folder: Path) -> None:
     assert not (folder / "-").exists()
     gpubench("noise", "quiet.json", "-o", "noise.json.gz")
     named, packed = (
-        gpubench("compare", "base.json", "new.json", "--thresholds", name) for name in ("noise.json", "noise.json.gz")
+        gpubench("compare", "base.json", "new.json", "--thresholds", name)
+        for name in ("noise.json", "noise.json.gz")
     )
     read = gpubench("compare", "base.json", "new.json", "--thresholds", "-", input=piped.stdout)
     assert named.stdout == packed.stdout == read.stdout
     assert (named.returncode, read.returncode) == (3, 3)
 
 
-def test_what_is_configured_for_measuring_does_not_stand_in_the_way_of_a_file(gpubench: Any, folder: Path) -> None:
+def test_what_is_configured_for_measuring_does_not_stand_in_the_way_of_a_file(
+    gpubench: Any, folder: Path
+) -> None:
     (folder / "gpubench.toml").write_text('[noise]\nops = ["add"]\nquick = true\nresults-dir = "kept"\n')
     assert gpubench("noise", "quiet.json").returncode == 0
     assert gpubench("noise", "quiet.json", env={"GPUBENCH_SEED": "7"}).returncode == 0
@@ -137,6 +140,24 @@ def test_bad_input_is_three_lines(gpubench: Any, folder: Path, words: list[str],
     assert (ended.returncode, ended.stdout) == (code, "")
     assert told in ended.stderr
     assert [line.partition(":")[0].strip() for line in ended.stderr.splitlines()] == ["error", "why", "fix"]
+
+
+@pytest.mark.parametrize(
+    ("device", "options", "code", "told"),
+    [
+        ("fake:wrong", [], 1, "wrong-result: largest error"), ("fake:oom", [], 1, "out-of-memory"),
+        ("fake:cpu", ["--budget", "1ms"], 1, "raise --budget"), ("fake:nope", [], 5, "no device fake:nope"),
+    ],
+)  # fmt: skip
+def test_a_measurement_that_leaves_nothing_to_compare_ends_as_the_run_did_and_says_why(
+    gpubench: Any, device: str, options: list[str], code: int, told: str
+) -> None:
+    ended = gpubench(
+        "noise", "--devices", device, "--ops", "add", "--sizes", "1k", "--quick", "--no-save", "-q", *options
+    )
+    assert (ended.returncode, ended.stdout) == (code, "")
+    assert told in ended.stderr
+    assert len(ended.stderr.splitlines()) == 3
 
 
 @pytest.mark.parametrize(
