@@ -74,7 +74,8 @@ class Hunt:
         if self._settings.budget_s is None or self._settings.refine == "off":
             for curve in searched:
                 for n in curve.ladder.sizes():
-                    yield self._whole(curve, n)
+                    if n not in self._samples(curve):  # of a run that was interrupted
+                        yield self._whole(curve, n)
         else:
             for place, curve in enumerate(searched):
                 yield from self._coarse(curve, self._left_s() * COARSE_SHARE / (len(searched) - place))
@@ -91,7 +92,7 @@ class Hunt:
         until = self._after(share_s)
         sizes = search.coarse_sizes(curve.ladder)
         for n in sizes:
-            if n in self._samples(curve):  # of a run that was interrupted
+            if n in self._samples(curve):
                 continue
             elapsed = self._elapsed.get(curve.key, {})
             left = self._left_s() - until

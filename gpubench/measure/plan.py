@@ -310,6 +310,15 @@ def series(ops: Mapping[str, Op], selection: Selection) -> list[Series]:
     ]
 
 
+def open_series(ops: Mapping[str, Op], selection: Selection, settings: Settings) -> list[Series]:
+    """The curves whose sizes are to be found: where none were given, or `--refine on` asks for it; never overheads."""
+    return [
+        msgspec.structs.replace(curve, given=tuple(selection.sizes.get(curve.op.name, ())))
+        for curve in series(ops, selection)
+        if curve.op.overhead is None and (curve.op.name not in selection.sizes or settings.refine == "on")
+    ]
+
+
 def estimate_seconds(workloads: Sequence[Workload], settings: Settings) -> float:
     """A rough upper bound of what sampling takes: every case runs to its time limit in every session."""
     per_case = settings.max_time_s + 2 * settings.warmup_s

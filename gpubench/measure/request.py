@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from gpubench.measure import load, search, splits
-from gpubench.measure.plan import Scope, Series, Workload, expand, series, workload
+from gpubench.measure.plan import Scope, Series, Workload, expand, open_series, workload
 from gpubench.measure.sequel import Sequel
 from gpubench.model.op import Op
 from gpubench.model.result import Run, Settings
@@ -63,10 +63,5 @@ def planned(request: Request) -> list[Workload]:
 
 
 def searched(request: Request) -> list[Series]:
-    """The curves to search: sizes were not given, or `--refine on` asks for it all the same. Overheads have none."""
-    sizes, refine = request.scope.selection.sizes, request.settings.refine
-    return [
-        msgspec.structs.replace(curve, given=tuple(sizes.get(curve.op.name, ())))
-        for curve in series(request.ops, request.scope.selection)
-        if curve.op.overhead is None and (curve.op.name not in sizes or refine == "on")
-    ]
+    """The curves to search."""
+    return open_series(request.ops, request.scope.selection, request.settings)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 
 import msgspec
 
-from gpubench.measure.plan import Scope, Series, Workload, series, workload
+from gpubench.measure.plan import Scope, Series, Workload, open_series, series, workload
 from gpubench.measure.stopping import settled_block
 from gpubench.measure.windows import Window, of_outcomes
 from gpubench.model.case import Case
@@ -54,21 +54,16 @@ def continued(run: Run, ops: Mapping[str, Op], scope: Scope, sessions: int | Non
     """
     if run.complete and run.exit_reason != OUT_OF_TIME and not any(_out_of_time(o) for o in run.outcomes):
         return run, again(run, ops, scope, sessions or run.settings.sessions)
-    missing = _missing(run)
-    turns = len({session.turn for session in run.sessions if not session.superseded})
-    rest = max(0, run.settings.sessions - max(turns, 1))
-    run = msgspec.structs.replace(run, outcomes=[_without_last(run, o, missing) for o in run.outcomes])
+    finished = _finished_turns(run)
+    most = max((len(turns) for turns in finished.values()), default=0)
+    rest = max(0, run.settings.sessions - max(most, 1))
+    search = bool(open_series(ops, run.selection, run.settings)) and _searching(run)
+    run = _without_unfinished(run)
     sequel = again(run, ops, scope, rest if sessions is None else sessions)
+    missing = {workload for workload, turns in finished.items() if len(turns) < max(most, 1)}
     return run, msgspec.structs.replace(
-        sequel,
-        missing=tuple(item for item in sequel.workloads if item.key in missing),
-        search=not run.complete and len(run.sessions) <= 1,
+        sequel, missing=tuple(item for item in sequel.workloads if item.key in missing), search=search
     )
-
-
-def _last(run: Run) -> int:
-    """The latest session that counts."""
-    return max((session.index for session in run.sessions if not session.superseded), default=0)
 
 
 def _planned(outcome: Outcome) -> bool:
@@ -82,19 +77,23 @@ def _out_of_time(outcome: Outcome) -> bool:
     return isinstance(outcome, Planned) or (isinstance(outcome, Skip) and outcome.reason == OUT_OF_TIME)
 
 
-def _missing(run: Run) -> set[str]:
-    """Workloads of the plan that the last session did not finish: it stops a case before it takes up another."""
-    last = _last(run)
-    return {
-        outcome.case.workload
-        for outcome in run.outcomes
-        if _out_of_time(outcome)
-        or (
-            isinstance(outcome, Measurement)
-            and _planned(outcome)
-            and not _finished(outcome, last, run.settings.min_samples)
-        )
-    }
+def _finished_turns(run: Run) -> dict[str, set[int]]:
+    """By workload of the plan the turns in which all of its cases were finished; those that failed are never tried
+    again."""
+    turns = {session.index: session.turn for session in run.sessions}
+    unused = {session.index for session in run.sessions if session.superseded}
+    found: dict[str, set[int]] = {}
+    for outcome in run.outcomes:
+        if _out_of_time(outcome):
+            found[outcome.case.workload] = set()
+        elif isinstance(outcome, Measurement) and _planned(outcome):
+            done = {
+                turns.get(stop.session, stop.session)
+                for stop in outcome.stops
+                if stop.session not in unused and _finished(outcome, stop.session, run.settings.min_samples)
+            }
+            found[outcome.case.workload] = found.get(outcome.case.workload, done) & done
+    return found
 
 
 def _finished(outcome: Measurement, session: int, least: int) -> bool:
@@ -104,13 +103,51 @@ def _finished(outcome: Measurement, session: int, least: int) -> bool:
     return bool(reasons) and (OUT_OF_TIME not in reasons or taken >= least)
 
 
-def _without_last(run: Run, outcome: Outcome, missing: set[str]) -> Outcome:
-    """What the interrupted session began of a workload is measured anew, with all of its cases."""
+def _searching(run: Run) -> bool:
+    """Whether an interrupt came before the search was over: then each session went on where the one before it ended,
+    and none took up a case once more."""
+    if run.complete or any(session.repeats is not None for session in run.sessions):
+        return False
+    begun = [
+        {(outcome.id, block.session) for block in outcome.blocks if block.phase == "main"}
+        for outcome in run.outcomes
+        if isinstance(outcome, Measurement)
+    ]
+    once = all(len(sessions) <= 1 for sessions in begun)
+    busy = {session for sessions in begun for _, session in sessions}
+    counting = {session.index for session in run.sessions if not session.superseded}
+    return once and (len(counting) <= 1 or counting <= busy)
+
+
+def _without_unfinished(run: Run) -> Run:
+    """What the last session began of a workload and did not finish is measured anew, with all of the workload's cases.
+    A session of which nothing is left counts for nothing."""
+    last = max((session.index for session in run.sessions if not session.superseded), default=0)
+    least = run.settings.min_samples
+    unfinished = {
+        outcome.case.workload
+        for outcome in run.outcomes
+        if isinstance(outcome, Measurement) and _planned(outcome) and not _finished(outcome, last, least)
+    }
+    outcomes = [_without_last(outcome, last, unfinished) for outcome in run.outcomes]
+    left = any(
+        block.session == last
+        for outcome in outcomes
+        if isinstance(outcome, Measurement)
+        for block in outcome.blocks
+    )
+    sessions = [
+        msgspec.structs.replace(one, superseded=True) if one.index == last and not left else one
+        for one in run.sessions
+    ]
+    return msgspec.structs.replace(run, outcomes=outcomes, sessions=sessions)
+
+
+def _without_last(outcome: Outcome, last: int, unfinished: Container[str]) -> Outcome:
     if isinstance(outcome, Skip) and _out_of_time(outcome):
         return Planned(id=outcome.id, case=outcome.case)
-    if not isinstance(outcome, Measurement) or outcome.case.workload not in missing:
+    if not isinstance(outcome, Measurement) or outcome.case.workload not in unfinished:
         return outcome
-    last = _last(run)
     return msgspec.structs.replace(
         outcome,
         blocks=[block for block in outcome.blocks if block.session != last or block.phase != "main"],
