@@ -57,16 +57,16 @@ def analyse(
         gates=gates(run, cases, [row for row in cases if _compared(row)], ratios, demands),
         claims=judged(claims, ratios), means=means([row for row in cases if _compared(row)], ratios),
         reuse=reuses(run, compared, keep), hybrid=splits,
-        # Whatever the ratios are shown over: a mode is chosen by the fastest CPU form.
-        measured=evidence(run, ratios, curves, splits) if baseline is None else measured(run, keep),
+        # Whatever is shown: a mode is chosen by all of the file, over the fastest CPU form.
+        measured=evidence(run, ratios, curves, splits) if keep is None and baseline is None else measured(run),
     )  # fmt: skip
 
 
-def measured(run: Run, keep: Callable[[Case], bool] | None = None) -> Measured | None:
-    """By what the mode of the run's machine can be chosen; None where the run does not tell. `keep` selects cases."""
+def measured(run: Run) -> Measured | None:
+    """By what the mode of the run's machine can be chosen; None where the run does not tell."""
     compared = [row for row in case_results(run) if _compared(row)]
-    ratios = tuple(row for row in speedups(compared) if keep is None or keep(row.case.case))
-    return evidence(run, ratios, _curves(run, compared, ratios), hybrids(run, compared, keep))
+    ratios = speedups(compared)
+    return evidence(run, ratios, _curves(run, compared, ratios), hybrids(run, compared))
 
 
 def _curves(run: Run, compared: Sequence[CaseResult], ratios: Sequence[Speedup]) -> tuple[BreakEven, ...]:

@@ -170,15 +170,13 @@ def test_where_nothing_was_compared_detection_at_the_start_of_the_run_stands():
     assert recommendation_of(known) == said
 
 
-def test_another_baseline_changes_no_recommendation():
-    run = run_of(
-        [
-            *curve({64: 0.5, 256: 2.0}),
-            measured(case(n=64, form="tuned"), 5e-3),
-            measured(case(n=256, form="tuned"), 5e-3),
-        ]
-    )
-    assert recommendation_of(run, baseline="tuned") == recommendation_of(run)
+def test_what_is_shown_changes_no_recommendation():
+    slower = [measured(case(n=n, form="tuned"), 5e-3) for n in (64, 256)]
+    run = run_of([*curve({64: 0.5, 256: 2.0}), *slower])
+    plain = recommendation_of(run)
+    assert plain is not None
+    assert recommendation_of(run, baseline="tuned") == plain
+    assert recommendation_of(run, keep=lambda case: case.params["n"] < 100) == plain
 
 
 def test_the_order_of_outcomes_says_nothing():
