@@ -1,0 +1,72 @@
+"""The parts of a call on scripted devices: they are the whole, exactly, or the reader is told and nothing is predicted."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpubench import backends, kernels
+from gpubench.measure import parts, sampling
+from gpubench.measure.checking import Material, gate
+from gpubench.model.case import Case
+from gpubench.report.analysis import analyse
+from gpubench.store import load
+
+OPS = ("--ops", "matmul,add,softmax", "--sizes", "matmul=1k", "--sizes", "add=64k", "--sizes", "softmax=4k")
+# The file has six digits: half of the last one for the whole and for each of six parts.
+ROUNDING = 7 * 5e-6
+
+
+@pytest.mark.parametrize(
+    ("device", "op", "n"), [("gpu", "matmul", 96), ("gpu", "add", 1000), ("no-clock", "max", 5000)]
+)
+def test_the_residual_is_exactly_zero(tmp_path, device, op, n):
+    """On a clock that nothing disturbs, and with nothing rounded: what is left are the digits of a float."""
+    session, declared = backends.load("fake").open(f"fake:{device}"), kernels.load(op)
+    case = Case(op, declared.group, {"n": n}, "float32", "library", "transfer-always", f"fake:{device}")
+    material = Material(session, declared, case, 1, "random", tmp_path)
+    cycle = sampling.Cycle(material, case, gate(material, case, lambda phase: None).launch)
+    whole = cycle.seconds(1)
+    one = parts.one_call(cycle)
+    kernel = session.time(cycle.launch, 1, cold=True)
+    if kernel is None:
+        kernel = one["single_s"] - one["launch_s"] - one["sync_s"]
+    listed = [one[name] for name in ("alloc_s", "upload_s", "launch_s", "sync_s", "download_s")]
+    assert min(listed) > 0
+    assert whole - sum(listed) - kernel == pytest.approx(0, abs=1e-16)
+    session.close()
+
+
+@pytest.mark.parametrize("device", ["fake:gpu", "fake:no-clock"])
+def test_the_parts_in_a_file_are_the_whole_to_its_last_digit(run, device):
+    ran = run("--devices", f"fake:cpu,{device}", *OPS)
+    assert ran.code == 0, ran.err
+    rows = [row for row in analyse(load(ran.folder / "r.json")).cases if row.case.regime == "transfer-always"]
+    assert len([row for row in rows if row.anatomy is not None]) == 3
+    for row in rows:
+        if row.anatomy is not None:
+            assert abs(row.anatomy.residual_s) <= ROUNDING * row.anatomy.whole_s, row.id
+            assert row.anatomy.first_result_s is not None
+            assert row.anatomy.kernel_derived == (device == "fake:no-clock")
+    assert "transfer-mismatch" not in ran.out
+
+
+def test_where_copies_and_kernels_overlap_the_case_says_so_and_nothing_is_predicted(run):
+    """The kernel of 54 us hides behind an upload of 184: by the parts the call would take a fifth more than it does."""
+    ran = run("--devices", "fake:cpu,fake:overlaps", *OPS)
+    assert ran.code == 0, ran.err
+    found = analyse(load(ran.folder / "r.json"))
+    (row,) = [
+        row for row in found.cases if row.case.op == "matmul" and row.case.regime == "transfer-always"
+        and row.case.device_id == "fake:overlaps"
+    ]  # fmt: skip
+    assert row.anatomy is not None
+    assert -0.3 < row.anatomy.residual_share < -0.1
+    assert row.anatomy.residual_s < -20e-6
+    assert "transfer-mismatch" in row.findings
+    assert row.anatomy.first_result_s is None
+    assert row.time is not None, "the whole is measured and stays"
+    (reuse,) = [reuse for reuse in found.reuse if reuse.op == "matmul"]
+    assert (reuse.verdict, reuse.reason, reuse.calls) == ("undecided", "parts-differ", None)
+    assert "transfer-mismatch" in ran.out
+    small = [row for row in found.cases if row.case.op == "add" and row.anatomy is not None]
+    assert all("transfer-mismatch" not in row.findings for row in small), "below 20 us a residual is no finding"
