@@ -77,17 +77,17 @@ def judged(run: Run, sessions: int) -> Noise:
     try:
         return noise(run, sessions)
     except InputError as error:
-        raise _too_little(run, error) from error
+        raise _too_little(run) from error
 
 
-def _too_little(run: Run, error: InputError) -> GpubenchError:
+def _too_little(run: Run) -> GpubenchError:
     # What broke is graver than what was left out.
     lost = sorted(
         (row for row in run.outcomes if isinstance(row, Failure | Skip)), key=lambda row: isinstance(row, Skip)
     )
     in_time = bool(lost) and lost[0].reason != "budget"
     found = GpubenchError(
-        "nothing-to-compare", error.message,
+        "nothing-to-compare", "too little was measured to tell noise from change",
         why=f"{lost[0].id}: {lost[0].reason}: {lost[0].detail}" if lost else "the time budget ended first",
         hint="`gpubench run` with the same options tells more" if in_time else "raise --budget, or measure less",
     )  # fmt: skip

@@ -14,7 +14,7 @@ from gpubench.report.analysis.samples import in_plan, main_blocks
 from gpubench.report.analysis.turns import observations
 from gpubench.report.analysis.types import CaseResult
 from gpubench.report.compare.comparability import case_differences
-from gpubench.report.compare.judge import Twin, fewest_samples, low_ends
+from gpubench.report.compare.judge import Twin, fewest_samples, labels, low_ends
 from gpubench.report.compare.options import CompareOptions
 from gpubench.report.compare.types import AbsentCase, Difference, JudgedCase
 
@@ -116,7 +116,7 @@ def _implausible(row: CaseResult, other: CaseResult) -> bool:
 def _refused(row: CaseResult, other: CaseResult, index: int, reason: str, muted: bool) -> JudgedCase:
     return JudgedCase(
         new=index, id=row.id, verdict="not-comparable", reason=reason, base_s=_seconds(row), new_s=_seconds(other),
-        k_base=len(row.sessions), k_new=len(other.sessions), muted=muted,
+        k_base=len(row.sessions), k_new=len(other.sessions), labels=labels(row, other), muted=muted,
     )  # fmt: skip
 
 

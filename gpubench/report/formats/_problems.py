@@ -10,6 +10,7 @@ import msgspec
 from gpubench.report.analysis.estimate import CHECK_ONLY, IMPLAUSIBLE
 from gpubench.report.analysis.types import Analysis, CaseResult, Finding
 from gpubench.report.formats._document import Cell, Column, Section, Table, Tone, cells, printable, shortened
+from gpubench.report.listing import first_few
 
 SHOWN = 3
 DETAIL_LENGTH = 160
@@ -65,7 +66,7 @@ def ids_text(ids: Sequence[str], shown: int = SHOWN) -> str:
         name = _SIZE.sub("/n={}", case_id, count=1)
         sizes.setdefault(name, []).extend([int(found[1])] if found else [])
     texts = [name.replace("{}", _range(found)) for name, found in sizes.items()]
-    return ", ".join(texts[:shown]) + (f" and {len(texts) - shown} more" if len(texts) > shown else "")
+    return first_few(texts, shown)
 
 
 def _range(sizes: Sequence[int]) -> str:

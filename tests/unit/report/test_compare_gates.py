@@ -234,3 +234,42 @@ def test_a_selector_that_selects_what_only_a_search_has_measured_is_a_slip():
     require_matches([], ["matmul=2"], [], [base, new])
     with pytest.raises(UsageError, match="selects no case"):
         require_matches([], ["relu=2"], [], [base, new])
+
+
+def test_the_order_of_the_new_files_does_not_matter():
+    base, slow = pair({CASES[0].id: 1.4})
+    _, alike = pair(seed=2)
+    few = msgspec.structs.replace(alike, outcomes=alike.outcomes[1:])
+    news = [("slow", slow), ("alike", alike), ("few", few)]
+    there, back = (compare(("base", base), order, DEFAULT) for order in (news, news[::-1]))
+
+    def rows(comparison):
+        named = {i: side.source for i, side in enumerate(comparison.new)}
+        return {(named[row.new], row.id): msgspec.structs.replace(row, new=0) for row in comparison.cases}
+
+    assert rows(there) == rows(back)
+    assert (there.exit_code, there.counts) == (back.exit_code, back.counts)
+    assert [{*gate.ids} for gate in there.gates] == [{*gate.ids} for gate in back.gates]
+
+
+def test_where_relabellings_are_drawn_order_scale_and_sides_do_not_matter_either():
+    """Seven sessions a side and too many cases for Benjamini-Hochberg: a sample of the 3432 relabellings."""
+    cases = [case(n=n) for n in range(1, 44)]
+    base, new = pair({cases[3].id: 1.2, cases[7].id: 1.06}, cases=cases, k=7, sigma=0.02)
+    plain = found(base, new)
+    assert plain.correction == "max-t"
+
+    def disturbed(run):
+        def moved(block):
+            number = 3 * (block.session + 2) % 7
+            return msgspec.structs.replace(
+                block, session=number, wall_s=[3e4 * value for value in block.wall_s]
+            )
+
+        scaled = with_blocks(run, moved, frozenset(one.id for one in cases))
+        return msgspec.structs.replace(scaled, outcomes=scaled.outcomes[::-1])
+
+    for other in (found(disturbed(base), disturbed(new)), found(new, base)):
+        assert [row.p_adjusted for row in other.cases] == [row.p_adjusted for row in plain.cases]
+    back = {"SLOWER": "FASTER", "FASTER": "SLOWER"}
+    assert [back.get(row.verdict, row.verdict) for row in other.cases] == [row.verdict for row in plain.cases]
