@@ -30,6 +30,22 @@ def test_the_mean_is_geometric():
     assert (row.count, row.missing, row.regime, row.device_id) == (2, (), "resident", "cupy:0")
 
 
+@pytest.mark.parametrize(("sessions", "kind"), [(3, "within-session"), (5, "bootstrap")])
+def test_the_interval_is_the_mean_of_the_ends(sessions, kind):
+    found = [measured(case(n=n), 1e-2, sessions=sessions) for n in (64, 256)]
+    found += [
+        measured(case(n=n, device="cupy:0"), s, sessions=sessions) for n, s in ((64, 5e-3), (256, 1.25e-3))
+    ]
+    analysis = analyse(run_of(found, sessions=sessions))
+    (row,) = analysis.means
+    ratios = [one.ratio for one in analysis.speedups if one.headline]
+    for end in ("low", "high"):
+        ends = [getattr(ratio, end) for ratio in ratios]
+        assert getattr(row.ratio, end) == pytest.approx(math.sqrt(math.prod(ends)))
+    assert row.ratio.low < row.ratio.estimate < row.ratio.high
+    assert row.ratio.kind == kind
+
+
 @pytest.mark.parametrize("lost", [skipped, failed])
 def test_what_a_device_lacks_is_listed(lost):
     found = [*cpu(64, 256), beside(64, 5e-3), lost(case(n=256, device="cupy:0"))]

@@ -61,6 +61,34 @@ def test_one_call_pays_already():
     assert calls_text(row) == "1"
 
 
+def test_it_does_not_pay_already_at_one_and_a_half_calls():
+    row = reuse(1e-4 + 1e-3 / 1.5, *gpu(1e-3, 1e-4))
+    assert (row.verdict, row.calls) == ("at", 2)
+
+
+def test_the_fastest_form_of_the_cpu_is_what_the_gpu_has_to_beat():
+    tuned = measured(case(form="tuned"), 3.2e-4, factors=TIGHT, sessions=1)
+    row = reuse(4e-4, tuned, *gpu(1e-3, 1e-4))
+    assert row.baseline_id == tuned.id
+    assert (row.cpu_s, row.calls) == (pytest.approx(3.2e-4), 5)
+
+
+@pytest.mark.parametrize(("sessions", "ends"), [(4, (4, 4)), (5, (3, 5))])
+def test_from_five_sessions_on_the_interval_knows_how_far_they_differ(sessions, ends):
+    """The CPU's sessions scatter by a fifth, without noise inside: 1 / (0.32 - 0.1) = 4.5, 1 / (0.48 - 0.1) = 2.6 calls."""
+    exact = (1.0,) * 6
+    cpu = measured(case(), 4e-4, factors=exact, sessions=sessions)
+    blocks = [
+        msgspec.structs.replace(block, wall_s=[v * level for v in block.wall_s])
+        for block, level in zip(cpu.blocks, (0.8, 1.2, 1.0, 1.0, 1.0), strict=False)
+    ]
+    cpu = msgspec.structs.replace(cpu, blocks=blocks)
+    outcomes = [cpu, *gpu(1e-3, 1e-4, factors=exact, sessions=sessions)]
+    (row,) = analyse(run_of(outcomes, sessions=sessions)).reuse
+    assert row.calls == 4
+    assert (row.low, row.high) == ends
+
+
 def test_never_where_a_call_alone_costs_more_than_the_cpu():
     row = reuse(5e-5, *gpu(1e-3, 1e-4))
     assert (row.verdict, row.calls, row.low, row.high) == ("never", None, None, None)
@@ -81,6 +109,12 @@ def test_withheld_where_the_parts_miss_the_transfer_by_more_than_a_tenth(timed, 
     assert row.reason == reason
     assert (row.calls is None) == (reason is not None)
     assert row.verdict == ("undecided" if reason else "at")
+
+
+@pytest.mark.parametrize(("timed", "reason"), [(1.08e-3, None), (1.2e-3, "parts-differ")])
+def test_withheld_too_where_the_whole_is_so_long_that_its_parts_still_add_up(timed, reason):
+    """A transfer of 1 ms beside calls of 5 ms: a fifth of the transfer is 3 % of the whole."""
+    assert reuse(5.4e-3, *gpu(1e-3, 5e-3, timed_s=timed)).reason == reason
 
 
 def test_what_only_a_call_by_itself_pays_is_no_difference():
