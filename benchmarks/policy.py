@@ -18,6 +18,7 @@ from gpubench import store
 from gpubench.report.analysis.contest import Choice, Contender, Field, choose, families, field
 from gpubench.report.analysis.cost_curves import curve
 from gpubench.report.policy import Policy
+from gpubench.report.results import MOST_FILES
 
 RESULTS = Path(__file__).parents[1] / "results"
 WIDEST_GAP = 20  # of two steps; wider ones do not occur in a ladder of factor 4
@@ -94,15 +95,20 @@ def cost(path: Path) -> None:
     op = next((name for name in ("matmul", *policy.ops) if name in policy.ops), None)
     if op is None:
         return
-    names: dict[str, object] = {"policy": policy, "table": {(op, "float32"): 1}, "op": op}
+    many = Policy([store.load(path)] * MOST_FILES)
+    names: dict[str, object] = {"policy": policy, "many": many, "table": {(op, "float32"): 1}, "op": op}
     look_up = cost_us("table[op, 'float32']", names)
     print(f"cost of one call, {path.name}, {op}; one dictionary look-up is {look_up * 1e3:.0f} ns")
-    for name, words in (
-        ("n", "shape=3000"), ("n, resident", "shape=3000, regime='resident'"),
-        ("n, once-37", "shape=3000, regime='transfer-once-37'"), ("array shape", "shape=(3000, 3000)"),
+    for name, call in (
+        ("n", "policy.choose(op, shape=3000)"), ("n, resident", "policy.choose(op, shape=3000, regime='resident')"),
+        ("n, once-37", "policy.choose(op, shape=3000, regime='transfer-once-37')"),
+        ("n, hybrid", "policy.choose(op, shape=3000, hybrid=True)"),
+        ("array shape", "policy.choose(op, shape=(3000, 3000))"),
+        ("both shapes", "policy.choose(op, shape=[(3000, 3000), (3000, 3000)])"),
+        ("20 files, no answer", "many.choose(op, shape=10**9)"),
     ):  # fmt: skip
-        found = cost_us(f"policy.choose(op, {words})", names)
-        print(f"  {name:12} {found:6.1f} us  {found / look_up:6.0f} x  {'ok' if found < 20 else 'above 20 us'}")
+        found = cost_us(call, names)
+        print(f"  {name:19} {found:6.1f} us  {found / look_up:6.0f} x  {'ok' if found < 20 else 'above 20 us'}")
 
 
 def main() -> None:

@@ -14,7 +14,18 @@ import msgspec
 from gpubench.errors import UsageError
 from gpubench.model.result import Run
 from gpubench.report import results
-from gpubench.report.analysis.contest import Family, Field, Key, Split, basis, choose, families, field, split_of
+from gpubench.report.analysis.contest import (
+    Family,
+    Field,
+    Key,
+    Split,
+    basis,
+    choose,
+    families,
+    field,
+    may_know,
+    split_of,
+)
 from gpubench.report.analysis.cost_curves import Basis
 from gpubench.report.call_shape import Others, Size, size_and_others
 
@@ -98,6 +109,8 @@ class Policy:
             fields = self._known(op, name, params, regime)
         answer = UNKNOWN
         for one in fields:
+            if not may_know(one, n, two_sides=answer is not UNKNOWN):
+                continue
             choice = choose(one, n)
             if choice.best is not None and (choice.against is not None or answer is UNKNOWN):
                 split = split_of(one, n, choice) if hybrid and one.splits else None

@@ -52,7 +52,8 @@ class Split(NamedTuple):
 class Field(NamedTuple):
     """Who competes for one kind of call. `gone_from`: the size from which no device of that side takes part
     (0: it never did; infinity: it always does, measured or not). `splits`, by size, hold nothing between the sizes:
-    what a split gains there nobody knows."""
+    what a split gains there nobody knows. Both sides may be known at the sizes `shared`, one that has no other side at
+    those `spanned`; outside, `choose` knows nothing and need not be asked."""
 
     run: Run
     rows: tuple[CaseResult, ...]
@@ -61,6 +62,8 @@ class Field(NamedTuple):
     cpu_gone_from: float
     others_gone_from: float
     splits: Mapping[int, Split]
+    shared: tuple[float, float]
+    spanned: tuple[float, float]
 
     @property
     def two_sided(self) -> bool:
@@ -113,12 +116,22 @@ def field(run: Run, family: Family, calls: int | None) -> Field:
     contenders = [*_contenders(rows, calls)]
     cpu = tuple(one for one in contenders if one.kind == "cpu")
     others = tuple(one for one in contenders if one.kind != "cpu")
+    cpu_gone = _gone_from([row for row in rows if row.device_kind == "cpu"])
+    others_gone = _gone_from([row for row in rows if row.device_kind != "cpu"], calls)
+    ends = [_ends(cpu), _ends(others)]
     return Field(
-        run, rows, cpu, others,
-        _gone_from([row for row in rows if row.device_kind == "cpu"]),
-        _gone_from([row for row in rows if row.device_kind != "cpu"], calls),
-        _fastest_splits(family.splits, regime_of(calls)),
+        run, rows, cpu, others, cpu_gone, others_gone, _fastest_splits(family.splits, regime_of(calls)),
+        shared=(max(low for low, _ in ends), min(high for _, high in ends)),
+        spanned=(max(min(low for low, _ in ends), min(cpu_gone, others_gone)), max(high for _, high in ends)),
     )  # fmt: skip
+
+
+def _ends(side: Sequence[Contender]) -> tuple[float, float]:
+    """The smallest and the largest size of one side; none lies between those of nobody."""
+    return (
+        min((one.curve.sizes[0] for one in side), default=math.inf),
+        max((one.curve.sizes[-1] for one in side), default=-math.inf),
+    )
 
 
 def _fastest_splits(splits: Sequence[Hybrid], regime_id: str) -> dict[int, Split]:
@@ -142,6 +155,13 @@ def choose(field: Field, n: int) -> Choice:
     if other is not None and n >= field.cpu_gone_from:
         return Choice(other, other_s, None, math.inf)
     return Choice(None, math.inf, None, math.inf)
+
+
+def may_know(field: Field, n: int, *, two_sides: bool) -> bool:
+    """False: `choose` is sure to know nothing at n, or, if `two_sides` are wanted, no second side."""
+    if field.shared[0] <= n <= field.shared[1]:
+        return True
+    return not two_sides and field.spanned[0] <= n <= field.spanned[1]
 
 
 def split_of(field: Field, n: int, choice: Choice) -> Split | None:

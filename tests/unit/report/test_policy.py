@@ -16,12 +16,12 @@ from gpubench import kernels
 from gpubench.detect._host import this_host
 from gpubench.errors import InputError, UsageError
 from gpubench.report.advice import answer
-from gpubench.report.analysis.contest import Key
+from gpubench.report.analysis.contest import Key, choose, families, field, first_to_know, may_know
 from gpubench.report.call_shape import size_and_others
 from gpubench.report.policy import UNKNOWN, Policy
 from gpubench.store import save
 from tests.architecture.test_imports import HEAVY, NEVER
-from tests.unit.report.builders import CPU, GPU, HYBRID, case, curve, measured, run_of, split
+from tests.unit.report.builders import CPU, GPU, HYBRID, case, curve, measured, run_of, skipped, split
 
 RATIOS = {256: 0.5, 1024: 2.0, 4096: 8.0}
 RUN = run_of(
@@ -206,6 +206,33 @@ def test_it_splits_where_advise_does(seconds, n, calls):
     assert (found.gain is None) == (want.gain is None)
     if want.split is not None and want.gain is not None:
         assert found.gain == want.gain.estimate
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(["cpu", "gpu", "both"]), st.integers(1, 40), st.integers(0, 40), st.booleans()), max_size=4),
+    st.integers(1, 90),
+)  # fmt: skip
+def test_no_file_that_could_answer_is_passed_over(files, n):
+    """Files of one side or both, over some sizes, some with a device that has no room beyond: as if all were asked."""
+    runs = [one_file(*words) for words in files]
+    fields = [field(run, families(run)[Key("matmul", "float32")], None) for run in runs]
+    for one in fields:
+        choice = choose(one, n)
+        assert choice.best is None or may_know(one, n, two_sides=False)
+        assert choice.against is None or may_know(one, n, two_sides=True)
+    best = first_to_know(fields, n)
+    found = Policy(runs).choose("matmul", shape=n, regime="resident")
+    want = choose(best, n).best if best else None
+    assert found.device_id == (want.device_id if want else None)
+
+
+def one_file(side, low, more, full):
+    sizes = sorted({low, low + more})
+    outcomes = [measured(case(n=size), 1e-3) for size in sizes if side != "gpu"]
+    outcomes += [measured(case(n=size, device="cupy:0"), 1e-4) for size in sizes if side != "cpu"]
+    if full:
+        outcomes.append(skipped(case(n=sizes[-1] + 1, device="cupy:0" if side != "cpu" else "numpy:0")))
+    return run_of(outcomes)
 
 
 def test_load_from_a_file_and_from_nothing(tmp_path):
