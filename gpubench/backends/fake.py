@@ -3,7 +3,8 @@
 It computes with NumPy and *pretends* to take the time that a cost model gives, on a clock of its own, so the
 whole program is deterministic under test. `fake:cpu` and `fake:gpu` behave; every other device acts out one
 failure. GPUBENCH_FAKE_NOISE=0.1 makes costs log-normal with that deviation (seeded by device and process);
-GPUBENCH_FAKE_SLOWER=1.2 multiplies what kernels take.
+GPUBENCH_FAKE_OUTLIERS=0.02 makes that share of them 1.5 to 5 times as long; GPUBENCH_FAKE_SLOWER=1.2 multiplies what
+kernels take.
 """
 
 from __future__ import annotations
@@ -141,6 +142,7 @@ class FakeSession:
         self._host = host or HostTime()
         self._device_s = self._copied_s = 0.0
         self._noise = float(os.environ.get("GPUBENCH_FAKE_NOISE", "0.2" if word == "noisy" else "0"))
+        self._outliers = float(os.environ.get("GPUBENCH_FAKE_OUTLIERS", "0"))
         self._slower = float(os.environ.get("GPUBENCH_FAKE_SLOWER", "1"))
         self._random = random.Random(f"{device.id} {os.environ.get('GPUBENCH_FAKE_SEED', '')}")
 
@@ -301,7 +303,9 @@ class FakeSession:
         self._host.seconds += seconds * self._factor()
 
     def _factor(self) -> float:
-        return math.exp(self._random.gauss(0.0, self._noise)) if self._noise else 1.0
+        factor = math.exp(self._random.gauss(0.0, self._noise)) if self._noise else 1.0
+        outlier = self._outliers > 0 and self._random.random() < self._outliers
+        return factor * self._random.uniform(1.5, 5.0) if outlier else factor
 
     def _act_out(self) -> None:
         if self._word == "crash":

@@ -218,6 +218,16 @@ def test_noise_is_seeded(monkeypatch):
     assert all(math.isfinite(seconds) and seconds > 0 for seconds in before)
 
 
+def test_outliers_are_a_share_of_the_costs(monkeypatch):
+    monkeypatch.setenv("GPUBENCH_FAKE_OUTLIERS", "0.1")
+    session = opened("gpu")
+    launch = launch_of(session)
+    ratios = [session.time(launch, 10) / (10 * launch.cost_s) for _ in range(500)]
+    slow = [ratio for ratio in ratios if ratio != pytest.approx(1)]
+    assert 30 <= len(slow) <= 70
+    assert all(1.5 <= ratio <= 5 for ratio in slow)
+
+
 def test_the_actor_has_as_much_memory_as_it_says():
     session = opened("gpu")
     with pytest.raises(DeviceOutOfMemory):
