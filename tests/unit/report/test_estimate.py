@@ -59,6 +59,27 @@ def test_superseded_sessions_do_not_count():
     assert list(row_of(msgspec.structs.replace(run, sessions=sessions)).sessions) == [0, 2]
 
 
+def test_a_device_time_is_the_median_of_the_session_medians():
+    """Not the median of all its samples: the session with the most of them would decide."""
+    what = measured(case(device="cupy:0"), 1e-3, cold_s=1e-4, hot_s=1e-4)
+    times = ([1e-4] * 3, [2e-4] * 3, [9e-4] * 9)
+    blocks = [
+        msgspec.structs.replace(block, device_cold_s=cold, device_hot_s=[t / 2 for t in cold])
+        for block, cold in zip(what.blocks, times, strict=True)
+    ]
+    row = row_of(run_of([msgspec.structs.replace(what, blocks=blocks)]))
+    assert (row.device_cold_s, row.device_hot_s) == (2e-4, 1e-4)
+
+
+def test_the_shortest_session_says_whether_samples_are_too_short():
+    what = measured(case(), 1e-3, repeat=10)
+    short = [
+        msgspec.structs.replace(b, repeat=1, wall_s=[5e-4] * 11) if b.session == 2 else b for b in what.blocks
+    ]
+    assert "too-short" not in row_of(run_of([what])).findings
+    assert "too-short" in row_of(run_of([msgspec.structs.replace(what, blocks=short)])).findings
+
+
 def test_search_samples_do_not_count():
     good = measured(case(), 1e-3)
     search = [msgspec.structs.replace(block, phase="search", wall_s=[9.0] * 11) for block in good.blocks]
