@@ -18,7 +18,7 @@ from gpubench.suggestions import require_choice
 
 if TYPE_CHECKING:
     from gpubench.model.result import Run
-    from gpubench.report.compare import Comparison
+    from gpubench.report.compare import CompareOptions, Comparison
 
 
 def compare(
@@ -129,7 +129,7 @@ def compare(
     found = comparing.compare(files[0], files[1:], options)
     write(told.comment(render(found, name, look), name), output)
     told.tell(lambda: of_comparison(found), lambda: render(found, "markdown", plain), _path(new[-1]))
-    return _ended(found)
+    return _ended(found, options)
 
 
 def _loaded(text: str) -> tuple[str, Run]:
@@ -147,9 +147,16 @@ def _path(text: str) -> str:
     return path if equals and label and not os.path.exists(text) else text
 
 
-def _ended(found: Comparison) -> int:
-    """The exit code, after the report. Raises InputError for a gate that could not have fired and had to."""
+def _ended(found: Comparison, options: CompareOptions) -> int:
+    """The exit code, after the report. Raises InputError for a gate that could not have failed and had to count."""
     if found.exit_code == ExitCode.INPUT:
+        idle = next(gate for gate in found.gates if gate.impossible and options.must_count(gate.name))
+        if idle.name != "slower":
+            raise InputError(
+                "gate-impossible", f"the gate {idle.name} could not be applied",
+                why="--ignore leaves it no case, so it could not have failed",
+                hint="ignore less, or leave the gate out",
+            )  # fmt: skip
         notice = next(notice for notice in found.warnings if notice.code == "no-gate")
         raise InputError(
             "gate-impossible", "the gate on regressions could not be applied",

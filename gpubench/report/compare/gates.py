@@ -51,14 +51,14 @@ def gates(
     for name in options.gates:
         ids = tuple(dict.fromkeys(breaches[name]()))
         # What one file breached is breached; what no file breached is not passed by one that never could.
-        impossible = name == "slower" and bool(idle) and not ids
+        impossible = not ids and (bool(idle) if name == "slower" else not asked)
         found.append(Gate(name=name, passed=not ids and not impossible, impossible=impossible, ids=ids))
     return (*found, *min_speedup_gates(options.min_speedups, cases, asked, files))
 
 
 def ending(options: CompareOptions, found: Sequence[Gate]) -> int:
-    """The exit code: 4 for a gate on regressions that could not fire and had to, 3 for one that failed, else 0."""
-    if options.regressions_must_count and any(gate.impossible for gate in found):
+    """The exit code: 4 for a gate that could not have failed and had to count, 3 for one that failed, else 0."""
+    if any(gate.impossible and options.must_count(gate.name) for gate in found):
         return 4
     failed = any(not gate.passed and not gate.impossible for gate in found)
     return 3 if failed and not options.advisory else 0
@@ -81,7 +81,7 @@ def notices(
     told = []
     if few:
         told.append(_few_sessions(len(few), len(rows)))
-    if any(gate.impossible for gate in found):
+    if any(gate.impossible and gate.name == "slower" for gate in found):
         told.append(_no_gate([row for row in rows if row.new in idle], _named(idle, pairs)))
     if not all(pair.interleaved for pair in pairs):
         told.append(

@@ -15,7 +15,7 @@ def min_speedup_gates(
     """One gate for each demand on base / new: it fails where the whole interval lies below, or there is no ratio.
 
     `asked` are the cases of base and of the `files` new ones that no --ignore mutes, by id: each that a demand selects
-    has to have a ratio in each new file, whichever side lacks its number.
+    has to have a ratio in each new file, whichever side lacks its number. One that selects none of them is impossible.
     """
     return tuple(
         _gate(demand, cases, [name for name, case in asked.items() if demand.selects(case)], files)
@@ -34,8 +34,9 @@ def _gate(demand: MinSpeedup, cases: Sequence[JudgedCase], chosen: Sequence[str]
     low = _once(name for name, _, _, most in spans if most < demand.least)
     missing = tuple(name for name in chosen if any((name, new) not in told for new in range(files)))
     return Gate(
-        name="min-speedup", selector=demand.text, least=demand.least, passed=not low and not missing, ids=low,
-        missing=missing, near=_once(name for name, _, least, most in spans if least < demand.least <= most),
+        name="min-speedup", selector=demand.text, least=demand.least, ids=low, missing=missing,
+        impossible=not chosen, passed=bool(chosen) and not low and not missing,
+        near=_once(name for name, _, least, most in spans if least < demand.least <= most),
     )  # fmt: skip
 
 

@@ -9,7 +9,7 @@ import msgspec
 from gpubench.model.case import Case
 from gpubench.model.result import Fingerprints
 from gpubench.report.analysis.gates import MinSpeedup
-from gpubench.report.compare.types import DEFAULT_GATES, FailOn
+from gpubench.report.compare.types import DEFAULT_GATES, FailOn, GateName
 from gpubench.stats import ALPHA
 
 Test = Callable[[Case], bool]
@@ -47,11 +47,11 @@ class CompareOptions(msgspec.Struct, frozen=True, kw_only=True):
         """The gates that are applied."""
         return DEFAULT_GATES if self.fail_on is None else self.fail_on
 
-    @property
-    def regressions_must_count(self) -> bool:
-        """Whether a gate on regressions that cannot fire is an error."""
-        explicit = self.fail_on is not None and "slower" in self.fail_on
-        return explicit or (self.insist and "slower" in self.gates and not self.advisory)
+    def must_count(self, gate: GateName) -> bool:
+        """Whether it is an error that this gate could not have failed: somebody asked for it, or a CI relies on it."""
+        if gate == "min-speedup" or (self.fail_on is not None and gate in self.fail_on):
+            return True
+        return self.insist and gate == "slower" and not self.advisory
 
     def threshold(self, case: Case, interleaved: bool) -> float:
         """The effect below which a difference is none, as a share."""

@@ -117,7 +117,7 @@ def _gates_section(comparison: Comparison) -> Section | None:
 def gate_text(gate: Gate) -> str:
     """As in a report; or that it was not applied."""
     if gate.impossible:
-        return f"{gate.name}: not applied, as it could not have failed"
+        return f"{_gates.gate_name(gate)}: not applied, as it could not have failed"
     return _gates.gate_text(gate)
 
 

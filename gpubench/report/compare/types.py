@@ -98,7 +98,8 @@ class AbsentCase(Row, frozen=True, kw_only=True):
 
 
 class Gate(Row, frozen=True, kw_only=True):
-    """A condition whose breach is exit 3. `impossible`: in one of the files nothing could have failed it.
+    """A condition whose breach is exit 3. `impossible`: in one of the files nothing could have failed it, or
+    it has no case to look at.
 
     `ids` breach it. Of `min-speedup`, which asks the cases of `selector` to be `least` times faster than in base: its
     whole interval lies below. `missing` have no ratio, which is a breach too; the interval of `near` contains `least`.

@@ -72,7 +72,8 @@ def test_no_change_is_exit_0(folder):
         (["--threshold", "matmul/n=128=5", "--threshold", "50"], 3), (["--ignore", "matmul/n=128"], 0),
         (["--min-speedup", "matmul/n=256=1.2"], 3), (["--min-speedup", "matmul/n=256=1.2", "--fail-on", "failed"], 0),
         (["--min-speedup", "matmul=1.2x", "--fail-on", "failed"], 3), (["--min-speedup", "matmul=1.2", "--advisory"], 0),
-        (["--alpha", "0.001"], 0), (["--alpha", "0.001", "--fail-on", "slower"], 4),
+        (["--alpha", "0.001"], 0), (["--alpha", "0.001", "--fail-on", "slower"], 4), (["--ignore", "*"], 0),
+        (["--ignore", "*", "--fail-on", "noisy"], 4), (["--ignore", "matmul/n=64", "--min-speedup", "matmul/n=64=1"], 4),
     ],
 )  # fmt: skip
 def test_gates_and_thresholds(folder, options, code):

@@ -190,6 +190,24 @@ def test_a_failed_gate_is_never_ok_in_a_word(name, verdict):
     assert told.errors[0].startswith(f"{name}: FAILED: ")
 
 
+@pytest.mark.parametrize("name", ["slower", "unsure", "failed", "missing", "noisy"])
+def test_a_gate_whose_every_case_is_ignored_is_not_passed(name):
+    everything = CompareOptions(fail_on=(name,), ignored=(selector("*"),))
+    result = found(*pair(), everything)
+    assert (result.exit_code, gate(result, name).impossible, gate(result, name).passed) == (4, True, False)
+    by_default = msgspec.structs.replace(everything, fail_on=None)
+    assert found(*pair(), by_default).exit_code == 0, "nobody has asked for it"
+    some = msgspec.structs.replace(everything, ignored=(selector("matmul/n=64"),))
+    assert found(*pair(), some).exit_code == 0
+
+
+def test_a_demand_on_ignored_cases_alone_is_not_met():
+    muted = msgspec.structs.replace(speedups("matmul/n=64=0.5"), ignored=(selector("matmul/n=64"),))
+    result = found(*pair(), muted)
+    assert (result.exit_code, result.gates[0].impossible) == (4, True)
+    assert "min-speedup matmul/n=64=0.5: not applied" in render(result, "plain", RenderOptions())
+
+
 def test_a_gate_that_could_not_be_applied_is_not_ok_in_a_word():
     result = found(*pair(), CompareOptions(fail_on=("slower",), ignored=(selector("*"),)))
     assert (result.exit_code, of_comparison(result).verdict) == (4, "unsure")
