@@ -47,6 +47,7 @@ OTHERS = (
 )
 # What each call says for itself.
 FREE = ("sessions", "budget")
+FREE_FIELDS = ("sessions", "budget_s")
 
 
 def request(
@@ -62,6 +63,8 @@ def request(
     if source is None:
         return _run_request.request(typed, began=began)
     plan = known or store.load(source)
+    if known is not None and like is not None:
+        _refuse_another_plan(known, store.load(like), f"--append {append}", f"--like {like}")
     _refuse_contradictions(typed, set(given), plan, f"{option} {source}")
     fresh = _on_same_devices(typed, plan, began)
     if known is None:
@@ -177,6 +180,19 @@ def _refuse_contradictions(typed: Typed, given: set[str], plan: Run, option: str
                 why=f"the file's plan has {_text(there)}, and the option asks for {_text(wanted)}",
                 hint=f"leave {flag} out: the plan is the file's; or start another file",
             )  # fmt: skip
+
+
+def _refuse_another_plan(known: Run, model: Run, option: str, like: str) -> None:
+    """Raises UsageError if the file that is there has another plan than the one that it is to be like."""
+    for part in ("selection", "settings"):
+        there, wanted = (msgspec.structs.asdict(getattr(run, part)) for run in (known, model))
+        for name in there:
+            if name not in FREE_FIELDS and there[name] != wanted[name]:
+                raise UsageError(
+                    "contradicts-file", f"{like} contradicts {option}",
+                    why=f"{name} is {_text(there[name])} there, and {_text(wanted[name])} in the file to be like",
+                    hint="start another file, or leave --like out",
+                )  # fmt: skip
 
 
 def _answers(name: str, typed: Typed, plan: Run) -> tuple[Any, Any]:

@@ -112,6 +112,23 @@ def test_the_plan_of_like_is_not_to_be_contradicted_either(made: Path, gpubench:
     assert not (tmp_path / "n.json").exists()
 
 
+def test_a_file_that_is_there_has_to_have_the_plan_that_it_is_to_be_like(
+    made: Path, gpubench: Any, add: Any, tmp_path: Path
+) -> None:
+    shutil.copy(made, tmp_path / "base.json")
+    add("--like", "base.json", "--sessions", "1", "--append", "new.json")
+    add("--like", "base.json", "--append", "new.json")
+    document = json.loads((tmp_path / "base.json").read_text())
+    document["selection"]["sizes"]["add"] = [1024]
+    (tmp_path / "base.json").write_text(json.dumps(document))
+    before = (tmp_path / "new.json").read_bytes()
+    ended = gpubench("run", "--like", "base.json", "--append", "new.json")
+    assert ended.returncode == 2
+    assert "--like base.json contradicts --append new.json" in ended.stderr
+    assert "sizes is add=1024,65536 there, and add=1024 in the file to be like" in ended.stderr
+    assert (tmp_path / "new.json").read_bytes() == before
+
+
 def test_every_option_that_says_what_to_measure_is_held_against_the_file() -> None:
     from gpubench.cli import _run_sequel as module
     from gpubench.cli._run_request import Typed
