@@ -19,9 +19,9 @@ from gpubench.model.result import Staging
 
 Guard = Callable[[], AbstractContextManager[None]]
 
-# What a thread copies at a time. Longer than waking it takes; short enough that the first is soon on its way.
-PIECE_BYTES, CHUNK_BYTES = 2 << 20, 4 << 20
-PIECES = 4  # that each thread gets at least, of an array that is long enough
+# What a thread copies at a time. At the least so much that half of it takes as long as waking another thread, or the
+# time of a copy would jump where the second one joins; at the most so much that the first piece is soon on its way.
+PIECE_BYTES, CHUNK_BYTES = 1 << 20, 4 << 20
 MOST_THREADS = 8
 # A larger buffer goes back to CuPy's pool, which gives it up by itself when memory runs out.
 KEPT_BYTES = 64 << 20
@@ -166,8 +166,8 @@ class PinnedTransfers:
         self._own = threading.local()
 
     def _piece(self, size: int) -> int:
-        """Bytes that a thread takes at a time: each gets several, so that none is late."""
-        return min(CHUNK_BYTES, max(PIECE_BYTES, -(-size // (PIECES * self._threads.threads))))
+        """Bytes that a thread takes at a time."""
+        return min(CHUNK_BYTES, max(PIECE_BYTES, -(-size // self._threads.threads)))
 
     def _page_locked(self, host: Array) -> bool:
         """True if the memory behind the array is one of CuPy's page-locked pieces (`PinnedMemory.array`)."""
