@@ -67,6 +67,13 @@ def test_beyond_limit_when_the_memory_is_unknown():
     assert analyse(run).break_even[0].verdict == "beyond-limit"
 
 
+def test_a_rise_within_the_noise_is_no_rise():
+    """A line through it would cross 1 somewhere, and where nobody knows the memory nothing else says no."""
+    device = msgspec.structs.replace(GPU, memory_bytes=None, usable_bytes=None)
+    run = run_of(curve({256: 0.5, 1024: 0.501, 4096: 0.502}), devices=(CPU, device))
+    assert analyse(run).break_even[0].verdict == "never"
+
+
 def test_unstable_lists_all_crossings():
     found = verdict({64: 0.25, 256: 4.0, 1024: 0.25, 4096: 4.0})
     assert (found.verdict, found.crossings) == ("unstable", (128, 512, 2048))
