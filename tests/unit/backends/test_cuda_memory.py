@@ -137,14 +137,16 @@ def test_every_thread_that_copies_enters_the_device_once():
     """CUDA's current device is the thread's own affair."""
     cupy, entered = Cupy(), []
     way = staged(cupy, lambda: entered.append(threading.get_ident()))
+    buffer = cupy.device(9000)  # alive until the late copies into it are made
     for _ in range(20):
-        way.upload(cupy.device(9000), random(9000))
+        way.upload(buffer, random(9000))
     assert 1 <= len(entered) == len(set(entered)) <= 4
     way.use_threads(1)
     alone = staged(cupy, lambda: entered.append("caller"))
     alone.use_threads(1)
-    alone.upload(cupy.device(9000), random(9000))
+    alone.upload(buffer, random(9000))
     assert entered.count("caller") == 1
+    cupy.stream.finish()
     way.close()
 
 
