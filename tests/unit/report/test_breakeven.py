@@ -134,6 +134,13 @@ def test_an_unstable_pair_counts_only_when_every_sample_agrees():
     assert verdict({64: 0.8, 256: 10.0}, factors=wild).verdict == "undecided"
 
 
+def test_an_unstable_pair_is_not_settled_by_the_interval_of_its_medians():
+    """Most samples of the GPU take twice as long as the CPU's; two of them say otherwise."""
+    wild = [0.3, 0.8, 0.8, 0.8, 0.8, 1.2, 1.2, 1.2, 1.2, 3.0]
+    found = verdict({64: 0.5, 256: 10.0}, factors=wild)
+    assert (found.verdict, found.reason) == ("undecided", "noise")
+
+
 def test_each_regime_and_device_has_its_own_verdict():
     outcomes = [*curve({64: 0.25, 256: 4.0}), *curve({64: 0.1, 256: 0.2}, regime="transfer-always")]
     unique = {outcome.id: outcome for outcome in outcomes}
@@ -267,6 +274,16 @@ def test_fresh_timings_do_not_overrule_sizes_that_are_sure(ratios):
     outcomes = curve(ratios)
     both = analyse(run_of([*outcomes, *fresh(crosses_at_150, WINDOW)]))
     assert both.break_even == analyse(run_of(outcomes)).break_even
+
+
+def test_a_crossing_beyond_the_measured_sizes_is_not_told():
+    """No size says otherwise: they all lose, and rise towards it."""
+    outcomes = curve({16: 0.03, 32: 0.1, 64: 0.28})
+    plain, both = (
+        analyse(run_of(found)).break_even for found in (outcomes, [*outcomes, *fresh(crosses_at_150, WINDOW)])
+    )
+    assert plain == both
+    assert (both[0].verdict, both[0].n) == ("beyond-limit", None)
 
 
 def test_a_superseded_session_takes_no_part_in_the_estimate():

@@ -97,11 +97,19 @@ def test_the_order_of_blocks_and_sessions_changes_nothing():
     assert analyse(first).cases == analyse(second).cases
 
 
-@pytest.mark.parametrize(("width", "label"), [(0.04, "ok"), (0.08, "noisy"), (0.2, "unstable")])
-def test_noise_labels(width, label):
-    factors = [1 - width] * 5 + [1 + width] * 5
-    row = row_of(run_of([measured(case(), 1e-3, factors=factors)]))
-    assert row.label == label
+@pytest.mark.parametrize(
+    ("width", "label"),
+    [(0.04, "ok"), (0.0499, "ok"), (0.0501, "noisy"), (0.08, "noisy"), (0.1249, "noisy"), (0.1251, "unstable")],
+)
+@pytest.mark.parametrize("noisy", [(0, 1, 2), (1,)])
+def test_noise_labels(width, label, noisy):
+    """The quartiles lie 2 x `width` of the median apart, in all sessions or in one."""
+    what = measured(case(), 1e-3)
+    blocks = [
+        msgspec.structs.replace(b, wall_s=[1.0, *[1e-3 * (1 - width)] * 5, *[1e-3 * (1 + width)] * 5])
+        if b.session in noisy else b for b in what.blocks
+    ]  # fmt: skip
+    assert row_of(run_of([msgspec.structs.replace(what, blocks=blocks)])).label == label
 
 
 def test_a_throttled_case_keeps_all_its_samples():
@@ -281,6 +289,14 @@ def test_values_that_trend_with_order_drift_in_either_direction_from_20_samples_
 def test_only_a_first_sample_that_is_slower_by_more_than_a_percent_is_slow(first, found):
     factors = (first, *(1.0 + 1e-5 * (i % 3) for i in range(12)))
     assert row_of(run_of([measured(case(), 1e-3, factors=factors)])).findings == found
+
+
+@pytest.mark.parametrize(("z", "found"), [(9.9, ()), (10.1, ("first-slow",))])
+def test_a_slow_first_sample_has_a_modified_z_score_above_ten(z, found):
+    """Iglewicz and Hoaglin 1993: 0.6745 (x - median) / MAD; here the median is 1 and the MAD 1 %."""
+    others = (0.98, 0.99, 0.99, 1.0, 1.0, 1.01, 1.01, 1.02)
+    row = row_of(run_of([measured(case(), 1e-3, factors=(1 + z * 0.01 / 0.6745, *others))]))
+    assert row.findings == found
 
 
 @pytest.mark.parametrize("field", ["foreign_cpu_share", "steal_share"])
