@@ -28,12 +28,12 @@ def gates(
     *,
     asked: Mapping[str, Case],
     files: int,
-    idle: Sequence[int],
+    idle: bool,
 ) -> tuple[Gate, ...]:
     """The gates asked for, each with the cases that breach it.
 
-    `asked` are the cases of base and of the new `files` that are not muted, by id; `idle` are the new files in which
-    no case could have been SLOWER.
+    `asked` are the cases of base and of the new `files` that are not muted, by id; `idle`: in one of these files no
+    case could have been SLOWER.
     """
     heard = [row for row in cases if not row.muted]
     breaches: dict[FailOn, Callable[[], list[str]]] = {
@@ -51,7 +51,7 @@ def gates(
     for name in options.gates:
         ids = tuple(dict.fromkeys(breaches[name]()))
         # What one file breached is breached; what no file breached is not passed by one that never could.
-        impossible = not ids and (bool(idle) if name == "slower" else not asked)
+        impossible = not ids and (idle if name == "slower" else not asked)
         found.append(Gate(name=name, passed=not ids and not impossible, impossible=impossible, ids=ids))
     return (*found, *min_speedup_gates(options.min_speedups, cases, asked, files))
 
