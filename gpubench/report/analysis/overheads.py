@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 
 from gpubench.model.result import Measurement, Run
+from gpubench.report.analysis.labels import workers
 from gpubench.report.analysis.types import CaseResult, Overheads, PoolOverhead
 from gpubench.stats import median
 
@@ -23,7 +24,15 @@ def overheads(run: Run, cases: Sequence[CaseResult], shown: Sequence[CaseResult]
     rows = [row for row in cases if row.case.group == GROUP and row.time is not None and row.id in wanted]
     devices = sorted({row.case.device_id for row in rows})
     pools = [found for device_id in devices if (found := _pool(run, cases, device_id)) is not None]
-    return Overheads(rows=tuple(sorted(rows, key=_order)), pools=tuple(pools))
+    everywhere = sorted({row.case.device_id for row in shown})
+    empty = {name: seconds for name in everywhere if (seconds := _empty(run, name)) is not None}
+    return Overheads(rows=tuple(sorted(rows, key=_order)), pools=tuple(pools), empty=empty)
+
+
+def _empty(run: Run, device_id: str) -> float | None:
+    """The typical one of a worker, the middle one of the workers; None where none took any time."""
+    found = [median(worker.overhead_s) for worker in workers(run, device_id) if worker.overhead_s]
+    return median(found) or None if found else None
 
 
 def _order(row: CaseResult) -> tuple[object, ...]:

@@ -273,10 +273,14 @@ class PoolOverhead(Derived, frozen=True, kw_only=True):
 
 
 class Overheads(Derived, frozen=True, kw_only=True):
-    """What a device costs beside its kernels; such cases have no CPU side and take no part in any comparison."""
+    """What a device costs beside its kernels; such cases have no CPU side and take no part in any comparison.
+
+    `empty`: by device id the seconds of an empty launch and its wait, as every session measures them.
+    """
 
     rows: tuple[CaseResult, ...] = ()
     pools: tuple[PoolOverhead, ...] = ()
+    empty: dict[str, float] = {}
 
 
 class Gate(Derived, frozen=True, kw_only=True):

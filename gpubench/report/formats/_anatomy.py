@@ -44,7 +44,7 @@ def anatomy_section(analysis: Analysis, unit: str, *, full: bool, every_size: bo
         lines += ["The largest size of each op; all sizes: --format markdown."] if len(groups) else []
     overheads = overheads_table(analysis, unit, full=every_size)
     return Section(
-        key="anatomy", title="Where the time goes", lines=(*lines, *overhead_lines(analysis)),
+        key="anatomy", title="Where the time goes", lines=(*lines, *overhead_lines(analysis, unit)),
         tables=(*tables, *([overheads] if overheads else [])), folded=True,
     )  # fmt: skip
 

@@ -7,7 +7,14 @@ from collections.abc import Sequence
 from gpubench.report.analysis.types import Analysis, CaseResult, PoolOverhead
 from gpubench.report.formats._document import Column, Table, cells, printable
 from gpubench.report.formats._names import devices_text
-from gpubench.report.formats._numbers import legend, mark, share_text, time_interval_text, time_text
+from gpubench.report.formats._numbers import (
+    legend,
+    mark,
+    seconds_text,
+    share_text,
+    time_interval_text,
+    time_text,
+)
 from gpubench.units import format_bytes, format_rate
 
 _MOVES = ("upload", "download")
@@ -22,9 +29,19 @@ _SHOWN_BYTES = 2**20  # on a terminal: the smallest size, the largest, and the o
 _SOME = "The smallest, the largest and a middle size; all sizes: --sections anatomy or --format markdown"
 
 
-def overhead_lines(analysis: Analysis) -> list[str]:
-    """What the pool costs, device by device."""
-    return [_pool_text(pool) for pool in analysis.overheads.pools]
+def overhead_lines(analysis: Analysis, unit: str) -> list[str]:
+    """What an empty launch costs, and what the pool does, device by device."""
+    return [*_empty_text(analysis, unit), *(_pool_text(pool) for pool in analysis.overheads.pools)]
+
+
+def _empty_text(analysis: Analysis, unit: str) -> list[str]:
+    """Of GPUs, and of the CPU beside them: by itself it has nobody to wait for."""
+    kinds = {device.id: device.kind for device in analysis.run.devices}
+    empty = analysis.overheads.empty
+    if all(kinds.get(name) == "cpu" for name in empty):
+        return []
+    told = ", ".join(f"{printable(name)} {seconds_text(seconds, unit)}" for name, seconds in empty.items())
+    return [f"An empty launch and its wait: {told}. It is part of every wall time, and nothing is subtracted."]
 
 
 def overheads_table(analysis: Analysis, unit: str, *, full: bool) -> Table | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from gpubench.model.result import Parts
@@ -22,6 +23,25 @@ def test_overheads_are_compared_with_nothing():
     )  # fmt: skip
     assert [row.id for row in found.overheads.rows] == [row.id for row in rows]
     assert not [row for row in found.roofline.rows if row.case.case.group == "overhead"]
+
+
+def test_an_empty_launch_is_told_for_each_device_of_a_gpus_report():
+    """The typical one of a session, the middle one of the sessions; a superseded one does not count."""
+    run = run_of(curve({64: 0.25}), sessions=3)
+    told = {"numpy:0": 1e-6, "cupy:0": 8e-6}
+    sessions = []
+    for i, record in enumerate(run.sessions):
+        own = [
+            msgspec.structs.replace(worker, overhead_s=[told[worker.device_id] * (1 + i)] * 3 + [1.0])
+            for worker in record.workers
+            if worker.device_id in told
+        ]
+        sessions.append(msgspec.structs.replace(record, workers=own, superseded=i == 2))
+    run = msgspec.structs.replace(run, sessions=sessions)
+    assert analyse(run).overheads.empty == pytest.approx({"numpy:0": 1.5e-6, "cupy:0": 12e-6})
+    assert "An empty launch and its wait: cupy:0 12.0 us, numpy:0 1.50 us." in render([run], "plain", width=200)
+    alone = run_of([measured(case(n=64), 1e-3)], devices=(CPU,))
+    assert "empty launch" not in render([alone], "plain", width=200)
 
 
 def test_variants_are_neither_contender_nor_baseline():
