@@ -17,6 +17,7 @@ from gpubench.errors import BackendError
 from gpubench.measure.protocol import Wanted
 from gpubench.model.backend import Buffer, Launch, Session
 from gpubench.model.case import Case
+from gpubench.model.machine import WRITE_ALLOCATE
 from gpubench.model.op import ITEMSIZE, Array, Dtype, Form, Op, Shape
 from gpubench.model.result import Ceiling
 
@@ -24,7 +25,6 @@ FORMS: tuple[Form, ...] = ("tuned", "library")
 FIRST_SIDE_CPU, FIRST_SIDE, LAST_SIDE = 512, 1024, 16384
 # Two arrays of this size are more than four times the last-level cache of nearly any GPU so far.
 ARRAY_BYTES = 128 << 20
-WRITE_ALLOCATE = 1.5
 # A last doubling that gained less leaves what is still to come within the 10 % that are granted to every case.
 RISE = 0.08
 TIMINGS = 5

@@ -385,6 +385,10 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
     recommendation: Recommendation = Recommendation()
 
 
+# A CPU reads each line that it is about to write: a copy moves half as much again as its payload.
+WRITE_ALLOCATE = 1.5
+
+
 def cpu_cache_bytes(machine: Machine) -> int | None:
     """The CPU's largest level of cache, all instances together; None if detection could not tell."""
     return max((cache.size_bytes * cache.instances for cache in machine.cpu.caches.value or []), default=None)

@@ -60,7 +60,8 @@ def raw_section(analysis: Analysis, unit: str) -> Section:
         for row in analysis.cases
         if row.time is not None
     ]  # fmt: skip
-    tables = (Table(columns, tuple(rows)),) if rows else ()
+    rate = "rate: by the device's cold clock where it has one; bytes: each input read once, the output written once"
+    tables = (Table(columns, tuple(rows), legend=rate),) if rows else ()
     return Section(key="raw", title="All cases", tables=tables, folded=True)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gpubench.model.case import beside_size
+from gpubench.model.machine import WRITE_ALLOCATE
 from gpubench.report.analysis.roofline import measures_roofs
 from gpubench.report.analysis.types import Analysis, CaseResult, Roof, RoofShare
 from gpubench.report.formats._document import Cell, Column, Section, Table, Tone, cells, printable
@@ -17,12 +18,16 @@ TITLE = "Roofline: share of what the hardware was measured to do"
 HINT = "gpubench run --ops roofline"
 _MEANING = (
     "Measured, in this run: memory by copy, computing by matmul. A case with i FLOP per byte can reach the lower of "
-    "the two; GB/s or FLOP/s names the one that limits it."
+    "the two; GB/s or FLOP/s names the one that limits it. GB/s are payload: each input read once, the output written "
+    "once."
 )
 _LARGEST = "The largest size of each op; all sizes: --sections roofline or --format markdown."
 _WEAK = (
     "Left out: cases below a roof of small sizes alone (*), which is none yet; --sections roofline has them, and "
     f"{HINT} measures the roofs."
+)
+_TRAFFIC = (
+    "traffic: of that copy; a CPU reads each line before it writes it, so half as much again as the payload"
 )
 _SMALL = "* of small sizes: no copy left the caches, or no matmul had sides of 2048 (on a CPU 512)"
 _CACHE = "c: in cache, as far as the size tells; memory is no limit then"
@@ -115,10 +120,12 @@ def _place(roof: Roof) -> str:
 
 
 def _roofs_table(analysis: Analysis, roofs: Sequence[Roof]) -> Table:
+    copied = any(roof.copy is not None for roof in roofs)
     columns = (
-        Column("device"), Column("dtype"), Column("memory", right=True), Column("compute", right=True),
-        Column("ridge, FLOP/byte", right=True, rank=1), Column("by copy of", right=True, rank=3),
-        Column("by matmul", right=True, rank=2),
+        Column("device"), Column("dtype"), Column("memory", right=True),
+        *([Column("traffic", right=True, rank=2)] if copied else []), Column("compute", right=True),
+        Column("ridge, FLOP/byte", right=True, rank=1), Column("by copy of", right=True, rank=4),
+        Column("by matmul", right=True, rank=3),
     )  # fmt: skip
     body = []
     for roof in roofs:
@@ -127,12 +134,14 @@ def _roofs_table(analysis: Analysis, roofs: Sequence[Roof]) -> Table:
         memory, compute, ridge = roof_texts(roof)
         memory += (mark(roof.copy.label) if roof.copy else "") + (" *" if roof.cache_sized else "")
         compute += (mark(roof.matmul.label) if roof.matmul else "") + (" *" if roof.small_matmul else "")
-        body.append(cells("+".join(roof.device_ids), roof.dtype, memory, compute, ridge, size, side))
+        traffic = [_traffic(roof)] if copied else []
+        body.append(cells("+".join(roof.device_ids), roof.dtype, memory, *traffic, compute, ridge, size, side))
     devices = list(dict.fromkeys(device_id for roof in roofs for device_id in roof.device_ids))
     small = any(roof.cache_sized or roof.small_matmul for roof in roofs)
     labels = {row.label for roof in roofs for row in (roof.copy, roof.matmul) if row is not None}
     words = [
         "ridge: from so many FLOP per byte on, computing is the limit",
+        _TRAFFIC if any(roof.copy is not None and roof.copy.device_kind == "cpu" for roof in roofs) else "",
         _SMALL if small else "",
         marks_legend(labels),
     ]
@@ -140,6 +149,13 @@ def _roofs_table(analysis: Analysis, roofs: Sequence[Roof]) -> Table:
     return Table(
         columns, tuple(body), title="Roofs", note=printable(devices_text(analysis, devices)), legend=legend
     )
+
+
+def _traffic(roof: Roof) -> str:
+    """What the copy behind the memory roof moves with what its device reads besides."""
+    if roof.copy is None or roof.bytes_per_s is None:
+        return "-"
+    return format_rate(roof.bytes_per_s * (WRITE_ALLOCATE if roof.copy.device_kind == "cpu" else 1.0), "B/s")
 
 
 def _table(dtype: str, rows: Sequence[RoofShare]) -> Table:
