@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Literal, NamedTuple
 
 from gpubench.detect._pci import GPU_DRIVERS
-from gpubench.detect._record import Address, Record
+from gpubench.detect._record import Address, Record, address
 
 Sort = Literal["gpu", "display", "accelerator", "none"]
 GPU_VENDORS = {0x10DE: "nvidia", 0x1002: "amd", 0x8086: "intel", 0x106B: "apple"}
@@ -56,10 +56,12 @@ def sort(records: Iterable[Record]) -> Sorted:
             found.gpus.append(record)
         else:
             placed.setdefault(record.bdf, []).append(record)
+    parents = {address(record.partition_of) for record in found.partitions}
     left = max(proofs.values(), default=0)  # adapters that passed, in the API that lists most
     for bdf in sorted(placed):
         virtio = _is_virtio(placed[bdf])
-        kind = judge(bdf, placed[bdf], passed=virtio and left > 0)
+        # What can be cut into partitions computes, whoever made it.
+        kind = "gpu" if bdf in parents else judge(bdf, placed[bdf], passed=virtio and left > 0)
         left -= virtio
         if kind == "gpu":
             found.gpus.extend(placed[bdf])

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import msgspec
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gpubench import detect
@@ -48,6 +48,8 @@ def test_no_device_holds_two_records_of_one_enumeration(records):
 
 
 @given(RECORDS)
+@example([{"source": "pci-sysfs", "vendor_id": "1af4"},
+          {"source": "pci-sysfs", "driver": "radv", "partition_of": "0000:01:00.0", "vendor_id": "1af4"}])  # fmt: skip
 def test_merging_what_was_merged_changes_nothing(records):
     first = detect.inspect(records=records, debug=True)
     again = detect.inspect(records=[raw for gpu in first.gpus for raw in gpu.records], debug=True)
