@@ -71,7 +71,7 @@ def _summed_up(base: str, ours: Side, news: Sequence[_Against], options: Compare
     added = tuple(row for new in news for row in new.part.added)
     pairs = tuple(new.pair for new in news)
     differences = tuple(row for new in news for row in new.differences)
-    idle = {index: new.name for index, new in enumerate(news) if new.idle}
+    idle = [index for index, new in enumerate(news) if new.idle]
     known = {name: row.case for side in (ours, *(new.side for new in news)) for name, row in side.rows.items()}
     asked = {name: case for name, case in known.items() if not options.muted(case)}
     found = outcome.gates(options, cases, missing, failed, asked=asked, files=len(news), idle=bool(idle))
@@ -82,7 +82,9 @@ def _summed_up(base: str, ours: Side, news: Sequence[_Against], options: Compare
         alpha=options.alpha, interleaved=all(pair.interleaved for pair in pairs), correction=_correction(pairs),
         pairs=pairs, differences=differences, cases=tuple(cases), missing=missing, failed=failed, added=added,
         counts=outcome.counts(cases, missing, failed, added), gates=found,
-        warnings=outcome.notices(options, found, cases, pairs, differences, same_run, idle=idle),
+        warnings=outcome.notices(
+            options, found, cases, pairs, differences, same_run, idle=idle, names=[new.name for new in news]
+        ),
         exit_code=code, exit_reason={3: "gate", 4: "input"}.get(code, "ok"),  # type: ignore[arg-type]
     )  # fmt: skip
 

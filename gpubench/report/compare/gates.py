@@ -72,23 +72,25 @@ def notices(
     differences: Sequence[Difference],
     same_run: bool,
     *,
-    idle: Mapping[int, str],
+    idle: Sequence[int],
+    names: Sequence[str],
 ) -> tuple[Notice, ...]:
-    """What a reader has to know before trusting the verdicts. `idle` names the new files in which no case could have
-    been SLOWER."""
+    """What a reader has to know before trusting the verdicts. `idle` are the new files in which no case could have
+    been SLOWER, `names` those of all new files."""
     rows = [row for row in cases if row.verdict != "not-comparable"]
     few = [row for row in rows if min(row.k_base, row.k_new) < MIN_SESSIONS]
     told = []
     if few:
         told.append(_few_sessions(len(few), len(rows)))
     if any(gate.impossible and gate.name == "slower" for gate in found):
-        told.append(_no_gate([row for row in rows if row.new in idle], _named(idle, pairs)))
-    if not all(pair.interleaved for pair in pairs):
+        told.append(_no_gate([row for row in rows if row.new in idle], _named(idle, names)))
+    apart = [index for index, pair in enumerate(pairs) if not pair.interleaved]
+    if apart:
         told.append(
             Notice(
                 code="not-interleaved", severity="warning",
-                message="base and new were measured one after the other, so drift of the machine looks like a change; "
-                "the threshold is 10 % where --threshold does not say otherwise",
+                message=f"base and {_named(apart, names) or 'new'} were measured one after the other, so drift of the "
+                "machine looks like a change; the threshold is 10 % where --threshold does not say otherwise",
                 hint="before trusting a small change, measure both again in the other order",
             )
         )  # fmt: skip
@@ -151,9 +153,9 @@ def _few_sessions(few: int, all_cases: int) -> Notice:
     )  # fmt: skip
 
 
-def _named(idle: Mapping[int, str], pairs: Sequence[Pair]) -> str:
-    """The idle files, where others are not."""
-    return ", ".join(idle.values()) if len(idle) < len(pairs) else ""
+def _named(concerned: Sequence[int], names: Sequence[str]) -> str:
+    """The new files that are concerned, where others are not."""
+    return ", ".join(names[index] for index in concerned) if len(concerned) < len(names) else ""
 
 
 def _no_gate(unjudged: Sequence[JudgedCase], idle: str) -> Notice:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gpubench.report.analysis.labels import gravest
-from gpubench.report.compare.types import AbsentCase, Comparison, Gate, JudgedCase, Pair, SideRow, VerdictWord
+from gpubench.report.compare.types import AbsentCase, Comparison, Gate, JudgedCase, SideRow, VerdictWord
 from gpubench.report.formats import _gates
 from gpubench.report.formats._document import Cell, Column, Document, Section, Table, Tone, cells, printable
 from gpubench.report.formats._numbers import interval_text, mark, short_ratio_text
@@ -87,18 +87,17 @@ def _verdict_section(comparison: Comparison, index: int) -> Section:
     total = f"{len(heard)} case{'s' if len(heard) != 1 else ''} compared"
     lines = [
         f"{total}: {', '.join(parts)}" if parts else total,
-        _test_text(comparison, comparison.pairs[index]),
+        _test_text(comparison, index),
     ]
     return Section(key="verdict", title="Verdict", lines=tuple(lines))
 
 
-def _test_text(comparison: Comparison, pair: Pair) -> str:
-    shares = sorted({row.threshold for row in comparison.cases if row.threshold is not None})
-    apart = (
-        f"{_percent(shares[0])} to {_percent(shares[-1])}"
-        if len(shares) > 1
-        else _percent(shares[0] if shares else 0)
-    )
+def _test_text(comparison: Comparison, index: int) -> str:
+    pair, ours = comparison.pairs[index], [row for row in comparison.cases if row.new == index]
+    shares = sorted({row.threshold for row in ours if row.threshold is not None})
+    if not shares:
+        return "No case was tested."
+    apart = _percent(shares[0]) + (f" to {_percent(shares[-1])}" if len(shares) > 1 else "")
     if pair.correction is None:
         return f"No case was tested; the threshold would be {apart}."
     turns = "in turns" if pair.interleaved else "one side after the other"

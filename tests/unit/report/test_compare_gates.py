@@ -254,6 +254,26 @@ def test_a_selector_that_selects_what_only_a_search_has_measured_is_a_slip():
         require_matches([], ["relu=2"], [], [base, new])
 
 
+def test_each_new_file_is_told_its_own_threshold():
+    base, turns = pair()
+    late = [msgspec.structs.replace(one, started_at="2026-02-02T00:00:00Z") for one in turns.sessions]
+    apart = msgspec.structs.replace(turns, sessions=late)
+    result = found(base, turns, DEFAULT, apart)
+    (notice,) = [notice for notice in result.warnings if notice.code == "not-interleaved"]
+    assert notice.message.startswith("base and new 2 were measured one after the other")
+    text = render(result, "plain", RenderOptions())
+    assert [line.split(",")[0] for line in text.splitlines() if line.startswith("Threshold")] == [
+        "Threshold 5 %",
+        "Threshold 10 %",
+    ]
+
+
+def test_where_nothing_is_compared_there_is_no_threshold():
+    base, new = pair()
+    broken = msgspec.structs.replace(new, outcomes=[failed(one) for one in CASES])
+    assert "\nNo case was tested.\n" in render(found(base, broken), "plain", RenderOptions())
+
+
 def test_the_order_of_the_new_files_does_not_matter():
     base, slow = pair({CASES[0].id: 1.4})
     _, alike = pair(seed=2)
