@@ -13,8 +13,8 @@ from gpubench.model.result import SessionRecord
 
 # Above this share a session is contended (measurement.md section 2).
 BUSY_SHARE = 0.05
-# The system counts in ticks of 10 ms; in less time than this a few of them decide.
-SHORTEST_S = 2.0
+# The system counts in ticks of up to 10 ms; in less time than this a few of them decide about a twentieth.
+LONG_ENOUGH_S = 2.0
 
 
 class Reading(NamedTuple):
@@ -29,7 +29,7 @@ class Reading(NamedTuple):
 
 
 class Share(NamedTuple):
-    """Shares of the usable CPUs' time, from 0 to 1; None where it was not measured."""
+    """Shares of the usable CPUs' time, from 0 to 1; None where it was not measured, or too shortly to tell."""
 
     foreign: float | None
     steal: float | None
@@ -64,14 +64,21 @@ def unread() -> None:
 
 
 def between(before: Reading | None, after: Reading | None) -> Share:
-    """The load between two readings; the workers of that time have to have ended before the second."""
-    if before is None or after is None or after.at_s - before.at_s < SHORTEST_S:
+    """The load between two readings; the workers of that time have to have ended before the second.
+
+    In a short time only a large share can be told from ticks: in half the time one twice as large.
+    """
+    if before is None or after is None:
         return Share(None, None)
-    total_s = after.total_s - before.total_s
-    if total_s <= 0:  # counters that stand still, as some sandboxes have them
+    total_s, elapsed_s = after.total_s - before.total_s, after.at_s - before.at_s
+    if total_s <= 0 or elapsed_s <= 0:  # counters that stand still, as some sandboxes have them
         return Share(None, None)
     foreign_s = (after.busy_s - before.busy_s) - (after.ours_s - before.ours_s)
-    return Share(_share(foreign_s, total_s), _share(after.steal_s - before.steal_s, total_s))
+    shares = (_share(seconds, total_s) for seconds in (foreign_s, after.steal_s - before.steal_s))
+    if elapsed_s >= LONG_ENOUGH_S:
+        return Share(*shares)
+    least = BUSY_SHARE * LONG_ENOUGH_S / elapsed_s
+    return Share(*(share if share > least else None for share in shares))
 
 
 def contended(session: SessionRecord) -> bool:

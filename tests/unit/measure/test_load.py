@@ -34,8 +34,25 @@ def test_what_is_not_ours_is_foreign(after, share):
 
 
 @pytest.mark.parametrize(
+    ("seconds", "theirs", "share"),
+    [(2.0, 0.1, 0.025), (1.0, 0.21, 0.105), (1.0, 1.6, 0.8), (0.5, 0.21, 0.21), (0.2, 0.3, 0.75)],
+)
+def test_a_short_session_tells_what_is_plain(seconds, theirs, share):
+    """A repeat that was too short to be measured stood in for longer ones on a machine that was busy all the time."""
+    assert load.between(START, later(seconds=seconds, theirs=theirs)).foreign == pytest.approx(share)
+    assert load.between(START, later(seconds=seconds, stolen=theirs)).steal == pytest.approx(share)
+
+
+@pytest.mark.parametrize(
     ("before", "after"),
-    [(None, later()), (START, None), (START, later(seconds=1.9, theirs=1.0)), (START, later(cpus=0))],
+    [
+        (None, later()),
+        (START, None),
+        (START, later(cpus=0)),
+        (START, later(seconds=0.0)),
+        (START, later(seconds=1.0, theirs=0.19)),  # less than a tenth in half of two seconds
+        (START, later(seconds=0.1, theirs=0.2)),
+    ],
 )
 def test_what_cannot_be_told_is_none_and_not_zero(before, after):
     assert load.between(before, after) == (None, None)
