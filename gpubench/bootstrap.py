@@ -21,6 +21,8 @@ ALPHA = 0.05
 # Atoms of a session's distribution below this probability are dropped from ratios: n * m products stay few, and what is
 # lost is far below the 2.5 % that an interval's end has to resolve.
 NEGLIGIBLE = 1e-7
+# What may lie beyond an end with seven sessions, in sessions; a whole one would be too much by what is dropped above.
+SEVENS_END = 0.99
 # A ratio's end is narrowed down until so few products are left that sorting them is cheap.
 FEW = 64
 NARROWINGS = 60
@@ -73,9 +75,12 @@ def _masses(k: int) -> tuple[float, float]:
     """Probability that the k mixed distributions together hold below either end of the interval.
 
     The m-th smallest of k draws has distribution function P(Binomial(k, F) >= m). Even k takes the lower middle draw
-    for the low end and the upper one for the high end, which is slightly wide.
+    for the low end and the upper one for the high end, which is slightly wide. 7 is the one odd k from 5 on whose exact
+    ends would lie one session further in, where they cover 87.5 % if sessions scatter far more than the samples in
+    them: less than a session lies beyond either end there.
     """
-    return _level(k, (k + 1) // 2, ALPHA / 2) * k, _level(k, k // 2 + 1, 1 - ALPHA / 2) * k
+    low, high = _level(k, (k + 1) // 2, ALPHA / 2) * k, _level(k, k // 2 + 1, 1 - ALPHA / 2) * k
+    return (min(low, SEVENS_END), max(high, k - SEVENS_END)) if k == 7 else (low, high)
 
 
 def cluster_bootstrap(distributions: Sequence[Atoms]) -> tuple[float, float]:

@@ -1,6 +1,7 @@
 """The exact bootstrap against all resamples one by one; that of ratios, which lists no products, against all of them."""
 
 import itertools
+import math
 import random
 import statistics
 from collections import Counter
@@ -118,3 +119,12 @@ def test_the_interval_of_a_run_is_that_of_all_its_resamples(data):
     assert bootstrap.cluster_bootstrap([bootstrap.median_distribution(values) for values in data]) == tuple(
         ends
     )
+
+
+@pytest.mark.parametrize("k", range(5, 41))
+def test_sessions_that_scatter_far_more_than_their_samples_are_covered_too(k):
+    """Such a session is one value. The r-th of k values and its mirror image hold the median but for 2 P(Bin(k, 1/2) < r)."""
+    low, high = bootstrap.cluster_bootstrap([[(float(i), 1.0)] for i in range(1, k + 1)])
+    assert high == k + 1 - low
+    outside = sum(math.comb(k, j) for j in range(int(low))) / 2**k
+    assert 1 - 2 * outside >= 0.90
