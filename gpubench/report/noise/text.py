@@ -3,31 +3,16 @@
 from __future__ import annotations
 
 from gpubench.report.compare.options import INTERLEAVED
+from gpubench.report.drawing import FORMATS as FORMATS
+from gpubench.report.drawing import rendered
 from gpubench.report.formats._document import Cell, Column, Document, Section, Table, cells, printable
 from gpubench.report.formats._options import RenderOptions
 from gpubench.report.noise.types import Noise, NoisyCase
 
-FORMATS = ("table", "plain", "markdown", "json")
-
 
 def render(found: Noise, format: str, options: RenderOptions, *, allowed_share: float) -> str:
     """Text with one trailing newline, the same bytes for the same document. `format` is one of FORMATS."""
-    if format == "json":
-        from gpubench.report.formats._json import json_text
-
-        return json_text(found, options)
-    drawn = [document(found, allowed_share)]
-    if format == "markdown":
-        from gpubench.report.formats import markdown
-
-        return markdown.draw(drawn, options, "gpubench noise")
-    if format == "table":
-        from gpubench.report.formats import terminal
-
-        return terminal.draw(drawn, options)
-    from gpubench.report.formats import plain
-
-    return plain.draw(drawn, options)
+    return rendered(found, lambda: [document(found, allowed_share)], format, options, "gpubench noise")
 
 
 def document(found: Noise, allowed_share: float) -> Document:
