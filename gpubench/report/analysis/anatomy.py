@@ -80,6 +80,11 @@ def _derived_kernel(times: dict[str, float | None]) -> float | None:
     return max(0.0, single - launch - sync)
 
 
+def single_s(run: Run, outcome: Measurement) -> float | None:
+    """One launch and its wait: the typical one of a session, the middle one of them; None if it was not timed."""
+    return _typical(part.single_s for part in _counted(run, outcome))
+
+
 def _counted(run: Run, outcome: Measurement) -> list[Parts]:
     allowed = used_sessions(run)
     return [part for part in outcome.parts if allowed is None or part.session in allowed]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from gpubench import stats
 from gpubench.model.case import beside_size
 from gpubench.model.result import DeviceKind, Failure, Measurement, Outcome, Run, Skip
-from gpubench.report.analysis.anatomy import Residents, anatomy, residents
+from gpubench.report.analysis.anatomy import Residents, anatomy, residents, single_s
 from gpubench.report.analysis.labels import condition_findings, gravest, implausible, noise_findings
 from gpubench.report.analysis.samples import (
     Phase,
@@ -112,8 +112,9 @@ def _measured(run: Run, outcome: Measurement, kind: DeviceKind, beside: Resident
         label=gravest(findings), findings=tuple(findings), time=time,
         spread=stats.spread([value for samples in sessions.values() for value in samples]),
         sessions=sessions, flops=outcome.flops, bytes=outcome.bytes,
-        device_cold_s=cold_s, device_hot_s=hot_s, rates=_rates(outcome, time.estimate, cold_s),
-        anatomy=parts,
+        device_cold_s=cold_s, device_hot_s=hot_s,
+        single_s=single_s(run, outcome) if outcome.case.regime == "resident" else None,
+        rates=_rates(outcome, time.estimate, cold_s), anatomy=parts,
     )  # fmt: skip
 
 

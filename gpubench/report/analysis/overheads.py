@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from gpubench.model.result import Measurement, Run
+from gpubench.model.result import Run
 from gpubench.report.analysis.labels import workers
 from gpubench.report.analysis.types import CaseResult, Overheads, PoolOverhead
 from gpubench.stats import median
@@ -23,7 +23,7 @@ def overheads(run: Run, cases: Sequence[CaseResult], shown: Sequence[CaseResult]
     wanted = {row.id for row in shown}
     rows = [row for row in cases if row.case.group == GROUP and row.time is not None and row.id in wanted]
     devices = sorted({row.case.device_id for row in rows})
-    pools = [found for device_id in devices if (found := _pool(run, cases, device_id)) is not None]
+    pools = [found for device_id in devices if (found := _pool(cases, device_id)) is not None]
     everywhere = sorted({row.case.device_id for row in shown})
     empty = {name: seconds for name in everywhere if (seconds := _empty(run, name)) is not None}
     return Overheads(rows=tuple(sorted(rows, key=_order)), pools=tuple(pools), empty=empty)
@@ -41,7 +41,7 @@ def _order(row: CaseResult) -> tuple[object, ...]:
     return (case.device_id, rank, case.op, case.params.get("n", 0), case.form_id)
 
 
-def _pool(run: Run, cases: Sequence[CaseResult], device_id: str) -> PoolOverhead | None:
+def _pool(cases: Sequence[CaseResult], device_id: str) -> PoolOverhead | None:
     """Memory for the output of 1 Mi elements of float32, or the size next to it that was measured."""
     ours = [row for row in cases if row.case.device_id == device_id and row.time is not None]
     pooled = [row for row in ours if row.case.op == "allocate" and row.case.form_id == "tuned"]
@@ -50,18 +50,10 @@ def _pool(run: Run, cases: Sequence[CaseResult], device_id: str) -> PoolOverhead
         return None
     allocate = min(pooled, key=lambda row: abs(math.log(row.case.params["n"] / OUTPUT_BYTES)))
     op = min(ops, key=lambda row: (row.case.op != _FIRST, row.case.op, _wall(row)))
-    single_s = _single(run, op)
     return PoolOverhead(
         allocate=allocate, op=op, share=_wall(allocate) / _wall(op),
-        single_share=None if single_s is None else _wall(allocate) / single_s,
+        single_share=None if op.single_s is None else _wall(allocate) / op.single_s,
     )  # fmt: skip
-
-
-def _single(run: Run, row: CaseResult) -> float | None:
-    """Seconds of one launch that is waited for: the typical one of a session, the middle one of the sessions."""
-    found = next((o for o in run.outcomes if o.id == row.id and isinstance(o, Measurement)), None)
-    sessions = [median(part.single_s) for part in (found.parts if found else []) if part.single_s]
-    return median(sessions) if sessions else None
 
 
 def _is_elementwise(row: CaseResult) -> bool:

@@ -87,7 +87,8 @@ class CaseResult(Derived, frozen=True, kw_only=True):
     """One case: its estimate, or the reason why it has none. What is implausible has samples, and no estimate.
 
     `label` is the gravest of `findings`. `sessions` holds the kept samples of each used session, by index.
-    `kernel` names what the device took where a kernel let it choose.
+    `kernel` names what the device took where a kernel let it choose. `single_s`: one launch that is waited for, with
+    resident data.
     """
 
     id: str
@@ -104,6 +105,7 @@ class CaseResult(Derived, frozen=True, kw_only=True):
     bytes: int = 0
     device_cold_s: float | None = None
     device_hot_s: float | None = None
+    single_s: float | None = None
     rates: Rates | None = None
     anatomy: Anatomy | None = None
     reason: str | None = None

@@ -20,6 +20,7 @@ _MEANING = (
     "may be negative."
 )
 _DERIVED = "* derived: single launch - launch - sync, without a device clock"
+_FIRST = "first result: opening the device, building the kernel, its first launch, memory and both copies, once"
 Row = tuple[CaseResult, Anatomy]
 
 
@@ -51,9 +52,15 @@ def anatomy_section(analysis: Analysis, unit: str, *, full: bool, every_size: bo
 
 def _full_table(analysis: Analysis, rows: Sequence[Row], unit: str) -> Table:
     case = rows[0][0].case
+    first = any(parts.first_result_s is not None for _, parts in rows)
+    body = [
+        (*_row((row, parts), unit), *(cells(seconds_text(parts.first_result_s, unit)) if first else ()))
+        for row, parts in rows
+    ]
     return Table(
-        _columns(), tuple(_row(row, unit) for row in rows),
-        title=f"{case.op} {case.dtype} on {device_text(analysis, case.device_id)}", legend=_legend(rows),
+        (*_columns(), *((Column("first result", right=True, rank=4),) if first else ())), tuple(body),
+        title=f"{case.op} {case.dtype} on {device_text(analysis, case.device_id)}",
+        legend="; ".join(filter(None, [_FIRST if first else "", _legend(rows)])),
     )  # fmt: skip
 
 

@@ -99,6 +99,7 @@ class CaseRow(Row, frozen=True, kw_only=True):
     mad_s: float | None
     device_cold_s: float | None
     device_hot_s: float | None
+    single_s: float | None
     rates: RatesRow | None
     anatomy: AnatomyRow | None
     reason: str | None

@@ -7,8 +7,16 @@ from collections.abc import Sequence
 from gpubench.report.analysis.types import Analysis, Speedup
 from gpubench.report.formats._document import Cell, Column, Table, Tone, cells
 from gpubench.report.formats._names import FORMS, data_text, device_text, regime_order, size_text
-from gpubench.report.formats._numbers import legend, mark, ratio_text, short_ratio_text, time_text
+from gpubench.report.formats._numbers import (
+    legend,
+    mark,
+    ratio_text,
+    seconds_text,
+    short_ratio_text,
+    time_text,
+)
 
+WAITED = "waited for: one launch at a time, for whoever waits after each; no speedup counts it"
 SIDES = {"software": "adapter", "hybrid": "hybrid"}
 
 
@@ -20,9 +28,11 @@ def rows_table(
     first = rows[0].case
     library = library_ratios(analysis, rows)
     against = "CPU" if rows[0].baseline.device_kind == "cpu" else "baseline"
+    waited = any(row.case.single_s is not None for row in rows)
     columns = (
         Column("device"), Column("data"), Column("n", right=True), Column(against, right=True, rank=2),
-        Column(SIDES.get(first.device_kind, "GPU"), right=True, rank=1), Column("speedup", right=True),
+        Column(SIDES.get(first.device_kind, "GPU"), right=True, rank=1),
+        *([Column("waited for", right=True, rank=4)] if waited else []), Column("speedup", right=True),
         *([Column("lib/lib", right=True, rank=3)] if library else []),
     )  # fmt: skip
     body = []
@@ -36,12 +46,13 @@ def rows_table(
         body.append(
             cells(
                 case.device_id, data_text(case), size_text(row.case), *sides,
+                *([seconds_text(row.case.single_s, unit)] if waited else []),
                 Cell(ratio_text(row.ratio) + mark(row.label), tone(row)), *([beside_text] if library else []),
             )
         )  # fmt: skip
     return Table(
         columns, tuple(body), title=table_title(analysis, rows), note=note,
-        legend=legend({row.label for row in rows}),
+        legend="; ".join(filter(None, [WAITED if waited else "", legend({row.label for row in rows})])),
     )  # fmt: skip
 
 

@@ -100,7 +100,7 @@ def _case(source: int, row: CaseResult) -> types.CaseRow:
         label=row.label if row.sessions else None, time=_time(row),
         min_s=spread.minimum if spread else None, q1_s=spread.q1 if spread else None,
         q3_s=spread.q3 if spread else None, mad_s=spread.mad if spread else None,
-        device_cold_s=row.device_cold_s, device_hot_s=row.device_hot_s,
+        device_cold_s=row.device_cold_s, device_hot_s=row.device_hot_s, single_s=row.single_s,
         rates=types.RatesRow(**msgspec.structs.asdict(row.rates)) if row.rates else None,
         anatomy=_anatomy(row.anatomy) if row.anatomy else None,
         reason=row.reason, detail=row.detail or None, hint=row.hint, warnings=row.findings,

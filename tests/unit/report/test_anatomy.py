@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+
 import msgspec
 import pytest
 
 from gpubench.model.result import Parts
+from gpubench.report import render
 from gpubench.report.analysis import analyse
 from gpubench.report.analysis.types import CaseResult
 from gpubench.report.formats._anatomy import rest_text
@@ -97,3 +100,35 @@ def test_missing_parts_give_no_anatomy():
     bare = Parts(session=0, upload_s=[1e-3])
     assert analyse(run_of([measured(what, 1e-3, parts=bare)])).cases[0].anatomy is None
     assert analyse(run_of([measured(case(device="cupy:0"), 1e-3, parts=PARTS)])).cases[0].anatomy is None
+
+
+def test_one_launch_that_is_waited_for_stands_beside_the_wall_time_of_many():
+    """The middle of the used sessions; where the data travels every call is waited for anyway."""
+    what = case(device="cupy:0")
+    resident = measured(what, 1e-4, parts=PARTS)
+    sessions = [
+        msgspec.structs.replace(PARTS, session=i, single_s=[s]) for i, s in enumerate((3e-4, 1.3e-4, 1e-4))
+    ]
+    resident = msgspec.structs.replace(resident, parts=sessions)
+    always_case = case(regime="transfer-always", device="cupy:0")
+    run = run_of([measured(case(), 1e-3), resident, measured(always_case, SUM_S, parts=PARTS)])
+    found = {row.id: row.single_s for row in analyse(run).cases}
+    assert found == {case().id: None, what.id: pytest.approx(1.3e-4), always_case.id: None}
+    (line,) = [
+        line for line in render([run], "markdown").splitlines() if line.startswith("| cupy:0 | resident |")
+    ]
+    assert "| 100 us lib | 130 us |" in line
+    assert "waited for: one launch at a time" in render([run], "markdown")
+    (row,) = [row for row in json.loads(render([run], "json"))["cases"] if row["id"] == what.id]
+    assert row["single_s"] == pytest.approx(1.3e-4)
+
+
+def test_markdown_tells_when_the_first_result_is_there():
+    always_case = case(regime="transfer-always", device="cupy:0")
+    run = run_of([measured(case(), 1e-3), measured(always_case, SUM_S, cold_s=1e-4, parts=PARTS)])
+    text = render([run], "markdown", sections=["anatomy"])
+    # open 200 ms, compile 300 ms, first launch 2 ms, memory and copies 0.61 ms
+    assert "| first result |" in text
+    assert "503 ms |" in text
+    mismatch = run_of([measured(case(), 1e-3), measured(always_case, 2 * SUM_S, cold_s=1e-4, parts=PARTS)])
+    assert "first result" not in render([mismatch], "markdown", sections=["anatomy"])
