@@ -82,11 +82,10 @@ class Choice(NamedTuple):
 
 def families(run: Run) -> dict[Key, Family]:
     """The cases that can advise, by op, dtype and params; without variants, overheads and adapters."""
-    rows = case_results(run)
+    rows = [row for row in case_results(run) if row.case.variant is None and row.case.group != GROUP]
     found: dict[Key, list[CaseResult]] = {}
     for row in rows:
-        plain = row.case.variant is None and row.case.shared_with is None
-        if plain and row.case.group != GROUP and row.device_kind != "software":
+        if row.case.shared_with is None and row.device_kind != "software":
             found.setdefault(_key(row), []).append(row)
     splits: dict[Key, list[Hybrid]] = {}
     for split in _recommended(run, rows):

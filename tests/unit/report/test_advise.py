@@ -288,6 +288,14 @@ def test_a_split_answers_no_more_where_a_third_device_is_faster_than_both_its_si
     assert (advice.best.device_id, advice.split) == ("wgpu:0", None)
 
 
+def test_a_variant_of_a_split_is_no_answer():
+    """With TF32, say: the report shows it as a row of its own, and recommends nothing of it."""
+    *alone, plain = splitting(0.78e-3)
+    what = msgspec.structs.replace(plain.case, variant="tf32")
+    variant = msgspec.structs.replace(plain, case=what, id=what.id)
+    assert ask([*alone, variant], 1024, None, **SPLIT_RUN).split is None
+
+
 def test_a_split_of_a_software_adapter_is_no_answer():
     devices = (CPU, GPU, msgspec.structs.replace(HYBRID, kind="software"))
     assert ask(splitting(0.5e-3), 1024, None, devices=devices, sessions=5).split is None
