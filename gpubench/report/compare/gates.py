@@ -40,10 +40,10 @@ def gates(
         "slower": lambda: [row.id for row in heard if row.verdict == "SLOWER"],
         "unsure": lambda: [row.id for row in heard if row.verdict == "UNSURE"],
         "failed": lambda: [row.id for row in failed if not row.muted],
-        # Whatever cannot be compared any more is missing from the comparison.
+        # Whatever cannot be compared any more is missing; what base has no true number for never was there.
         "missing": lambda: (
             [row.id for row in missing if not row.muted]
-            + [row.id for row in heard if row.verdict == "not-comparable"]
+            + [row.id for row in heard if row.verdict == "not-comparable" and row.base_s is not None]
         ),
         "noisy": lambda: [row.id for row in heard if {"noisy", "unstable"} & set(row.labels)],
     }

@@ -120,9 +120,9 @@ def _refused(row: CaseResult, other: CaseResult, index: int, reason: str, muted:
     )  # fmt: skip
 
 
-def _seconds(row: CaseResult) -> float:
-    """What its samples say, whether that can be true or not."""
-    return stats.run_interval(list(row.sessions.values())).estimate
+def _seconds(row: CaseResult) -> float | None:
+    """Its time; None where that cannot be true."""
+    return None if row.time is None else row.time.estimate
 
 
 def _twin(base: Side, new: Side, row: CaseResult, other: CaseResult, threshold: float, muted: bool) -> Twin:

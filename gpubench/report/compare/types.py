@@ -65,7 +65,8 @@ class JudgedCase(Row, frozen=True, kw_only=True):
     """One case that both files have a number for, with its verdict and why it is no better one.
 
     `ratio` is new / base of the sessions' low ends, [`lo`, `hi`] its exact interval; `p` and `p_adjusted` belong to the
-    direction in which the ratio points. `threshold` is a share. `muted`: no gate looks at it.
+    direction in which the ratio points. `threshold` is a share. `muted`: no gate looks at it. A time that cannot be
+    true is null.
     """
 
     new: int

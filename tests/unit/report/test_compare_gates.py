@@ -311,3 +311,21 @@ def test_where_relabellings_are_drawn_order_scale_and_sides_do_not_matter_either
         assert [row.p_adjusted for row in other.cases] == [row.p_adjusted for row in plain.cases]
     back = {"SLOWER": "FASTER", "FASTER": "SLOWER"}
     assert [back.get(row.verdict, row.verdict) for row in other.cases] == [row.verdict for row in plain.cases]
+
+
+@pytest.mark.parametrize(
+    ("base_lies", "new_lies", "code"), [(True, True, 0), (True, False, 0), (False, True, 3)]
+)
+def test_what_base_has_no_true_number_for_cannot_go_missing(base_lies, new_lies, code):
+    """A sample of less than 100 steps of its clock is no measurement."""
+    sides = pair()
+    sides = [
+        with_blocks(run, lambda block: msgspec.structs.replace(block, repeat=1, wall_s=[1e-9] * 10), {CASES[0].id})
+        if lies else run
+        for run, lies in zip(sides, (base_lies, new_lies), strict=True)
+    ]  # fmt: skip
+    result = found(*sides)
+    row = result.cases[0]
+    assert (row.verdict, row.reason) == ("not-comparable", "implausible")
+    assert (row.base_s is None, row.new_s is None) == (base_lies, new_lies)
+    assert (result.exit_code, bool(gate(result, "missing").ids)) == (code, code == 3)
