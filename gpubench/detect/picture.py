@@ -265,7 +265,9 @@ def quoted(points: Sequence[MeasuredBreakEven]) -> list[str]:
     """ "matmul float32: GPU from n = 320 with transfers": a line per op, dtype and other params."""
     lines: dict[tuple[str, str, str], list[str]] = {}
     for point in points:
-        size = f"from n = {point.size}" if point.size is not None else point.note or "never"
+        size = point.note or "never"
+        if point.size is not None:
+            size = f"from n = {point.size}" + (f" ({point.note})" if point.note else "")
         key = (point.op, point.params, point.dtype)
         lines.setdefault(key, []).append(f"{size} {_regime(point.regime)}")
     return [f"{' '.join(part for part in key if part)}: GPU {', '.join(sizes)}" for key, sizes in lines.items()]

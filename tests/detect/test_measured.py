@@ -66,6 +66,10 @@ def test_break_even_points_are_quoted_in_words():
         "matmul float32: GPU from n = 128 with resident data, from n = 194 with transfers, never up to n = 64 with one "
         "copy for 10 calls"
     )
+    always = point(regime="resident", size=64, note="the smallest size measured")
+    assert picture.quoted([always]) == [
+        "matmul float32: GPU from n = 64 (the smallest size measured) with resident data"
+    ]
     open_ = point(regime="resident", params="m=3", size=None, note="undecided (between 9742 and 65536)")
     assert picture.quoted([open_]) == [
         "matmul m=3 float32: GPU undecided (between 9742 and 65536) with resident data"
