@@ -254,7 +254,7 @@ def no_bfloat16(cupy: str, numpy: str) -> str:
 
 
 def _calls_library(op: Op, case: Case) -> bool:
-    """Whether the case runs the expression: the library form, and the tuned one where the library has the best kernel."""
+    """Whether the case runs the expression: as the library form, or as the tuned one where nothing is better."""
     kernel = op.kernel("cupy", case.dtype, case.variant)
     return case.form == "library" or (kernel is not None and kernel.library)
 

@@ -50,7 +50,8 @@ def measure(session: Session, wanted: Wanted) -> list[Ceiling]:
     for dtype in wanted.compute:
         kernel = _matmul_rate if chain is None else _chain_rate
         rate, why = _tried(lambda dtype=dtype, kernel=kernel: kernel(session, dtype, wanted))  # type: ignore[misc]
-        found.append(Ceiling(device_id=session.device.id, dtype=dtype, flops_per_s=rate, reason=why))
+        own = chain is not None  # it tells nothing of units that another backend's kernels may use
+        found.append(Ceiling(device_id=session.device.id, dtype=dtype, flops_per_s=rate, own=own, reason=why))
     return found
 
 

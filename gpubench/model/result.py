@@ -109,13 +109,14 @@ class WorkerRecord(Record, frozen=True, kw_only=True):
 
 class Ceiling(Record, frozen=True, kw_only=True):
     """What one device reached in one session with a kernel that does nothing else: memory's rate, or that of arithmetic
-    in one dtype; where there is none, `reason` says why.
+    in one dtype; where there is none, `reason` says why. `own`: not of other backends, which reach tensor cores.
     """
 
     device_id: str
     dtype: str | None = None
     bytes_per_s: float | None = None
     flops_per_s: float | None = None
+    own: bool = False
     reason: str | None = None
 
 

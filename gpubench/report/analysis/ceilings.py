@@ -67,12 +67,14 @@ def _told(run: Run, device_id: str) -> list[Theoretical]:
 
 
 def _measured(run: Run, device_id: str) -> Iterable[Ceiling]:
-    """Of all sessions that count, and of all backends that drive the same hardware."""
+    """Of all sessions that count, and of all backends that drive the same hardware, but for what is one's own."""
     names = {device_id, *(device.id for device in _same_hardware(run, device_id))}
     allowed = used_sessions(run) or frozenset()
     for session in run.sessions:
         if session.index in allowed:
-            yield from (c for c in session.ceilings if c.device_id in names)
+            yield from (
+                c for c in session.ceilings if c.device_id == device_id or (c.device_id in names and not c.own)
+            )
 
 
 def _breach(rate: float, unit: Unit, measured: float | None, vendor: float | None) -> str | None:

@@ -193,6 +193,7 @@ def test_products_grow_until_the_rate_hardly_rises():
     session = Scripted({32: 1e9, 64: 2e9, 128: 3e9, 256: 3.1e9})
     (found,) = find(session, compute=["float32"])
     assert (found.device_id, found.dtype, found.flops_per_s) == ("cupy:0", "float32", pytest.approx(3.1e9))
+    assert not found.own
     assert session.launched == [("matmul", n) for n in (32, 64, 128, 256)]
 
 
@@ -311,6 +312,7 @@ def test_multiply_adds_last_a_millisecond_and_tell_their_rate(rate):
     (found,) = find(session, compute=["float32"])
     assert found.flops_per_s == pytest.approx(rate)
     assert session.each_s >= ceilings.TIMED_S
+    assert found.own
     assert session.launched == [], "no product is tried"
     assert session.rounds == [1 << i for i in range(len(session.rounds))]
 

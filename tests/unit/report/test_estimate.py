@@ -207,6 +207,15 @@ def test_a_ceiling_belongs_to_the_hardware_and_not_to_the_library_that_found_it(
     assert row_of(with_sessions(other, ceilings=roof)).label == "ok"
 
 
+@pytest.mark.parametrize(("device", "label"), [("wgpu:0", "implausible"), ("cupy:0", "ok")])
+def test_the_multiply_adds_of_one_backend_are_no_ceiling_of_tensor_cores_in_another(device, label):
+    cuda = msgspec.structs.replace(GPU, gpu_id="GPU-a")
+    vulkan = msgspec.structs.replace(GPU, id="wgpu:0", backend="wgpu", api="vulkan", gpu_id="GPU-a")
+    chain = [Ceiling(device_id="wgpu:0", dtype="float32", flops_per_s=1.5e12, own=True)]
+    run = run_of([measured(case(n=1000, device=device), 1e-3)], devices=(CPU, cuda, vulkan))
+    assert row_of(with_sessions(run, ceilings=chain)).label == label
+
+
 def test_a_ceiling_that_was_not_found_refuses_nothing():
     run = run_of([measured(case(n=1000, device="cupy:0"), 1e-3)])
     none = [
