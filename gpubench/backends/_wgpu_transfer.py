@@ -1,18 +1,30 @@
 """Transfers between host arrays and wgpu buffers through persistent staging buffers.
 
-`queue.write_buffer` and `queue.read_buffer` allocate a fresh staging buffer each time and reach 1 to 2 GB/s;
-mapped buffers that are kept reach 10. Two staging buffers take turns, so that the host copies one chunk
-while the device moves the other.
+`queue.write_buffer` and `queue.read_buffer` allocate a fresh staging buffer each time and reach 1 to 2 GB/s; one
+thread that copies into mapped buffers that are kept reaches 4 to 9. So several do, while the device moves the chunks
+before (docs/kernels.md).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
+from gpubench.backends._block_threads import BlockThreads
+from gpubench.backends._host import usable_cpus
+from gpubench.backends._wgpu_staging import Down, Kept, Up, round_up
+from gpubench.backends._wgpu_turns import Copy, Turns
 from gpubench.model.op import Array
 from gpubench.model.result import Staging
 
-CHUNK_BYTES = 32 << 20
+Guard = Callable[[], AbstractContextManager[None]]
+
+# What a staging buffer holds, and how many of them take turns in each direction.
+CHUNK_BYTES, BUFFERS = 8 << 20, 4
+# What a thread copies at a time: a chunk holds several whole ones. WebGPU maps at multiples of eight bytes.
+PIECE_BYTES = 2 << 20
+MOST_THREADS = 8
 # Up to here the convenience call is quicker: 31 us for 64 KiB against 165 us of mapping (H200). It would stay
 # quicker up to 1 MiB, but each call takes fresh staging memory: once two of them outgrow the driver's block,
 # an upload of 2 x 256 KiB was seen to take 1.9 ms, and one of 2 x 1 MiB 2.2 ms, instead of 0.1 and 0.4 ms.
@@ -24,18 +36,20 @@ class PlainTransfers:
 
     staging: Staging = "pageable"
 
-    def __init__(self, device: Any) -> None:
-        self._device = device
+    def __init__(self, device: Any, guard: Guard) -> None:
+        self._device, self._guard = device, guard
 
     def upload(self, buffer: Any, host: Array) -> None:
         """`write_buffer`, and an empty submit that sets it going."""
-        self._device.queue.write_buffer(buffer, 0, _padded(_bytes_of(host)))
-        self._device.queue.submit([])
+        with self._guard():
+            self._device.queue.write_buffer(buffer, 0, _padded(_bytes(host)))
+            self._device.queue.submit([])
 
     def download(self, buffer: Any, host: Array) -> None:
         """`read_buffer`, then into `host`."""
-        data = _bytes_of(host)
-        data[:] = self._device.queue.read_buffer(buffer, 0, _round_up(len(data))).cast("B")[: len(data)]
+        data = memoryview(_bytes(host))
+        with self._guard():
+            data[:] = self._device.queue.read_buffer(buffer, 0, round_up(len(data))).cast("B")[: len(data)]
 
 
 class Transfers:
@@ -43,47 +57,42 @@ class Transfers:
 
     staging: Staging = "mapped"
 
-    def __init__(self, device: Any) -> None:
-        self._device = device
+    def __init__(self, device: Any, guard: Guard) -> None:
+        self._device, self._guard = device, guard
         # A small upload waits in the queue for the next submit.
         self.unsent = False
-        self._up: list[Any] = []
-        self._down: list[Any] = []
+        self._up, self._down = Kept(device, CHUNK_BYTES, write=True), Kept(device, CHUNK_BYTES, write=False)
+        self._threads = BlockThreads(_usual_threads())
         self._fence: Any = None
 
+    def use_threads(self, count: int | None) -> None:
+        """Copy with at most so many threads from now on (None: as many as usual): the CPU has work of its own."""
+        self._threads.threads = count or _usual_threads()
+
     def upload(self, buffer: Any, host: Array) -> None:
-        """Copy `host` (C-contiguous) to the start of `buffer`."""
-        data = _bytes_of(host)
-        if not len(data):
-            return
-        if len(data) <= SMALL_BYTES:
-            self._device.queue.write_buffer(buffer, 0, _padded(data))
-            self.unsent = True
-            return
-        for turn, start in enumerate(range(0, len(data), CHUNK_BYTES)):
-            chunk = data[start : start + CHUNK_BYTES]
-            staging = self._staging(self._up, turn % 2, write=True)
-            staging.map_sync("WRITE", 0, _round_up(len(chunk)))
-            staging.write_mapped(chunk)
-            staging.unmap()
-            encoder = self._device.create_command_encoder()
-            encoder.copy_buffer_to_buffer(staging, 0, buffer, start, _round_up(len(chunk)))
-            self._device.queue.submit([encoder.finish()])
+        """Copy `host` (C-contiguous) to the start of `buffer`; ordered with launches."""
+        data = _bytes(host)
+
+        def fill(mapped: Any, inside: slice, outside: slice) -> None:
+            mapped[inside] = data[outside]
+
+        with self._guard():
+            if 0 < data.size <= SMALL_BYTES:
+                self._device.queue.write_buffer(buffer, 0, _padded(data))
+                self.unsent = True
+            elif data.size:
+                self._move(Up(self._device, self._up, buffer), data.size, fill)
 
     def download(self, buffer: Any, host: Array) -> None:
         """Copy the start of `buffer` into `host` (C-contiguous); done on return."""
-        data = _bytes_of(host)
-        starts = list(range(0, len(data), CHUNK_BYTES))
-        for turn, start in enumerate(starts[:2]):
-            self._fetch(buffer, start, len(data), turn)
-        for turn, start in enumerate(starts):
-            size = min(CHUNK_BYTES, len(data) - start)
-            staging = self._staging(self._down, turn % 2, write=False)
-            staging.map_sync("READ", 0, _round_up(size))
-            data[start : start + size] = memoryview(staging.read_mapped(0, _round_up(size), copy=False))[:size]
-            staging.unmap()
-            if turn + 2 < len(starts):
-                self._fetch(buffer, starts[turn + 2], len(data), turn)
+        data = _bytes(host)
+
+        def empty(mapped: Any, inside: slice, outside: slice) -> None:
+            data[outside] = mapped[inside]
+
+        with self._guard():
+            if data.size:
+                self._move(Down(self._device, self._down, buffer), data.size, empty)
 
     def send(self) -> None:
         """Set a small upload going that nothing was submitted after."""
@@ -102,37 +111,33 @@ class Transfers:
         self._fence.unmap()
 
     def close(self) -> None:
-        """Destroy the staging buffers."""
-        for staging in (*self._up, *self._down, *([self._fence] if self._fence is not None else [])):
-            staging.destroy()
-        self._fence = None
-        self._up, self._down = [], []
+        """Destroy the staging buffers and end the threads."""
+        self._threads.close()
+        self._up.destroy()
+        self._down.destroy()
+        if self._fence is not None:
+            self._fence.destroy()
+            self._fence = None
 
-    def _fetch(self, buffer: Any, start: int, total: int, turn: int) -> None:
-        size = _round_up(min(CHUNK_BYTES, total - start))
-        encoder = self._device.create_command_encoder()
-        encoder.copy_buffer_to_buffer(buffer, start, self._staging(self._down, turn % 2, write=False), 0, size)
-        self._device.queue.submit([encoder.finish()])
-
-    def _staging(self, buffers: list[Any], index: int, *, write: bool) -> Any:
-        import wgpu
-
-        use = wgpu.BufferUsage
-        usage = use.MAP_WRITE | use.COPY_SRC if write else use.MAP_READ | use.COPY_DST
-        while len(buffers) <= index:
-            buffers.append(self._device.create_buffer(size=CHUNK_BYTES, usage=usage))
-        return buffers[index]
+    def _move(self, lane: Up | Down, size: int, copy: Copy) -> None:
+        turns = Turns(lane, size, CHUNK_BYTES, BUFFERS)
+        try:
+            self._threads.run(lambda start, stop: turns.copy(start, stop, copy), size, PIECE_BYTES)
+        except BaseException:
+            # Some may be mapped still, and no thread is at work any longer.
+            lane.staging.destroy()
+            raise
 
 
-def _bytes_of(host: Array) -> memoryview:
-    """The array's own memory as bytes (0-d arrays included)."""
-    return memoryview(host.reshape(-1)).cast("B")
+def _usual_threads() -> int:
+    return min(MOST_THREADS, usable_cpus())
 
 
-def _padded(data: memoryview) -> memoryview | bytes:
+def _bytes(host: Array) -> Array:
+    """The array's own memory (0-d arrays included)."""
+    return host.reshape(-1).view("uint8")
+
+
+def _padded(data: Array) -> Array | bytes:
     """WebGPU copies multiples of four bytes."""
-    return data if len(data) % 4 == 0 else bytes(data) + bytes(-len(data) % 4)
-
-
-def _round_up(size: int) -> int:
-    return -(-size // 4) * 4
+    return data if data.size % 4 == 0 else data.tobytes() + bytes(-data.size % 4)

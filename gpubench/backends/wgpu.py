@@ -73,9 +73,9 @@ class WgpuSession:
         # A rasteriser's figures say nothing about a GPU, and its compiler takes seconds for each candidate.
         self._autotune = autotune and device.kind == "gpu"
         self._choices = Choices(_description(device), cache_folder())
-        self._transfers = Transfers(self._device)
-        self._ways: dict[Form, _Guarded] = {
-            "library": _Guarded(PlainTransfers(self._device)), "tuned": _Guarded(self._transfers)
+        self._transfers = Transfers(self._device, _vendor_errors)
+        self._ways: dict[Form, PlainTransfers | Transfers] = {
+            "library": PlainTransfers(self._device, _vendor_errors), "tuned": self._transfers
         }  # fmt: skip
         self._pool: dict[int, list[Any]] = {}
         self._flushing: Any = None
@@ -154,13 +154,13 @@ class WgpuSession:
 
     def upload(self, buffer: Buffer, host: Array) -> None:
         """Copy in; ordered with launches."""
-        self._ways["tuned"].upload(buffer, host)
+        self._transfers.upload(buffer, host)
 
     def download(self, buffer: Buffer, host: Array) -> None:
         """Copy out; complete on return."""
-        self._ways["tuned"].download(buffer, host)
+        self._transfers.download(buffer, host)
 
-    def transfers(self, form: Form) -> _Guarded:
+    def transfers(self, form: Form) -> PlainTransfers | Transfers:
         """The queue's convenience calls, or staging buffers that are kept."""
         return self._ways[form]
 
@@ -297,24 +297,6 @@ class WgpuSession:
             )
             self._flushing = self._device.create_buffer(size=size // 16 * 16, usage=wgpu.BufferUsage.COPY_DST)
         return self._flushing
-
-
-class _Guarded:
-    """One way to move data, with wgpu's exceptions turned into ours."""
-
-    def __init__(self, way: PlainTransfers | Transfers) -> None:
-        self._way = way
-        self.staging = way.staging
-
-    def upload(self, buffer: Buffer, host: Array) -> None:
-        """Copy in; ordered with launches."""
-        with _vendor_errors():
-            self._way.upload(buffer, host)
-
-    def download(self, buffer: Buffer, host: Array) -> None:
-        """Copy out; complete on return."""
-        with _vendor_errors():
-            self._way.download(buffer, host)
 
 
 def _buffer_bytes(shape: Shape, dtype: Dtype) -> int:

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from gpubench import kernels
-from gpubench.backends._wgpu_transfer import CHUNK_BYTES
+from gpubench.backends._wgpu_transfer import BUFFERS, CHUNK_BYTES
 from gpubench.measure import conformance
 
 pytestmark = pytest.mark.vulkan
@@ -30,7 +30,7 @@ def test_the_suite(device):
     assert {(name, "float32", "tuned") for name in kernels.computed()} <= checked
     assert {form for _, _, form in checked} == {"tuned"}
     assert set(report.refused.values()) <= {"no-dtype", "no-implementation", "unsupported", "limit"}
-    assert conformance.LARGE_BYTES > 2 * CHUNK_BYTES  # both staging buffers, and the first a second time
+    assert conformance.LARGE_BYTES > BUFFERS * CHUNK_BYTES  # all staging buffers, and the first a second time
 
 
 def test_the_device_is_told_apart_from_a_gpu(device):
