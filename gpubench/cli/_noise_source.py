@@ -77,19 +77,23 @@ def judged(run: Run, sessions: int) -> Noise:
     try:
         return noise(run, sessions)
     except InputError as error:
-        raise _too_little(run) from error
+        raise _too_little(run, len(run.sessions) < 2 * sessions) from error
 
 
-def _too_little(run: Run) -> GpubenchError:
+def _too_little(run: Run, cut_short: bool) -> GpubenchError:
     # What broke is graver than what was left out.
     lost = sorted(
         (row for row in run.outcomes if isinstance(row, Failure | Skip)), key=lambda row: isinstance(row, Skip)
     )
-    in_time = bool(lost) and lost[0].reason != "budget"
+    why, hint = "no case has a number that can be true", "`gpubench run` with the same options tells more"
+    if lost:
+        why = f"{lost[0].id}: {lost[0].reason}: {lost[0].detail}"
+    elif cut_short:
+        why = "the time budget ended first"
+    if lost[0].reason == "budget" if lost else cut_short:
+        hint = "raise --budget, or measure less"
     found = GpubenchError(
-        "nothing-to-compare", "too little was measured to tell noise from change",
-        why=f"{lost[0].id}: {lost[0].reason}: {lost[0].detail}" if lost else "the time budget ended first",
-        hint="`gpubench run` with the same options tells more" if in_time else "raise --budget, or measure less",
-    )  # fmt: skip
-    found.exit_code = ExitCode(run.exit_code) or ExitCode.BUDGET
+        "nothing-to-compare", "too little was measured to tell noise from change", why=why, hint=hint
+    )
+    found.exit_code = ExitCode(run.exit_code) or (ExitCode.BUDGET if cut_short else ExitCode.INPUT)
     return found

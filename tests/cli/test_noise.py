@@ -145,16 +145,17 @@ def test_bad_input_is_three_lines(gpubench: Any, folder: Path, words: list[str],
 @pytest.mark.parametrize(
     ("device", "options", "code", "told"),
     [
-        ("fake:wrong", [], 1, "wrong-result: largest error"), ("fake:oom", [], 1, "out-of-memory"),
+        ("fake:wrong", [], 1, "wrong-result: largest error"), ("fake:wrong", [], 1, "same options tells more"),
+        ("fake:oom", [], 1, "out-of-memory"),
         ("fake:cpu", ["--budget", "1ms"], 1, "raise --budget"), ("fake:nope", [], 5, "no device fake:nope"),
+        ("fake:implausible", ["--ops", "matmul", "--sizes", "512", "--regimes", "resident"], 4, "can be true"),
     ],
 )  # fmt: skip
 def test_a_measurement_that_leaves_nothing_to_compare_ends_as_the_run_did_and_says_why(
     gpubench: Any, device: str, options: list[str], code: int, told: str
 ) -> None:
-    ended = gpubench(
-        "noise", "--devices", device, "--ops", "add", "--sizes", "1k", "--quick", "--no-save", "-q", *options
-    )
+    asked = options if "--ops" in options else ["--ops", "add", "--sizes", "1k", *options]
+    ended = gpubench("noise", "--devices", device, "--quick", "--max-time", "20ms", "--no-save", "-q", *asked)
     assert (ended.returncode, ended.stdout) == (code, "")
     assert told in ended.stderr
     assert len(ended.stderr.splitlines()) == 3

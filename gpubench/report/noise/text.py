@@ -24,7 +24,14 @@ def document(found: Noise, allowed_share: float) -> Document:
     ]
     if left_out:
         lines = tuple(printable(name) for name in found.left_out)
-        sections.append(Section(key="left-out", title="Left out: too few sessions", lines=lines, folded=True))
+        sections.append(
+            Section(
+                key="left-out",
+                title="Left out: too few sessions, or no number that can be true",
+                lines=lines,
+                folded=True,
+            )
+        )
     return Document(headings=(f"Machine: {printable(found.machine)}",), sections=tuple(sections))
 
 

@@ -34,7 +34,7 @@ class Noise(NoiseRow, frozen=True, kw_only=True):
 
     `labellings` is how often the sessions were put on two sides; in `false_alarm_share` of them some case was called
     SLOWER at the usual 5 %, in `raised_alarm_share` at the thresholds of `cases`, which the same sessions gave.
-    `left_out` are cases that too few sessions have.
+    `left_out` are cases that too few sessions have, or whose numbers cannot be true.
     """
 
     name: Literal["gpubench-noise"] = "gpubench-noise"
