@@ -174,7 +174,7 @@ def shared(users: Mapping[str, Users], session: int) -> list[RunWarning]:
         found.append(
             RunWarning(
                 code="other-gpu-users", severity="warning" if told.computing else "info", session=session,
-                message=f"{what} before the session began", data={"used_bytes": told.used_bytes},
+                message=f"{what} before the session began", data={"devices": where, "used_bytes": told.used_bytes},
                 hint="nvidia-smi on the host names them; end them, or take another GPU with --devices",
             )
         )  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import time
 
 import pytest
@@ -97,13 +98,19 @@ def test_nothing_is_read_while_the_cpu_is_timed(monkeypatch):
         assert (told[at - 1 : at + 2 : 2] == ["watch", "rest"]) == word.endswith("@fake:gpu")
 
 
-def test_whoever_is_on_the_gpu_before_a_worker_opens_it_is_told_once(run):
+def test_whoever_is_on_the_gpu_before_a_worker_opens_it_is_told_once(run, gpubench):
     ran = measured(run, "shared", "--sessions", "2")
     (found,) = [warning for warning in ran.result["warnings"] if warning["code"] == "other-gpu-users"]
     assert (found["severity"], found["session"]) == ("warning", 0)
     assert "another process was computing on fake:shared" in found["message"]
     assert "another process was computing on fake:shared" in ran.err
     assert "other-gpu-users" in ran.out
+    rows = list(
+        csv.DictReader(gpubench("report", str(ran.folder / "r.json"), "--format", "csv").stdout.splitlines())
+    )
+    assert {row["device"]: "other-gpu-users" in row["warnings"] for row in rows} == {
+        "fake:cpu": False, "fake:shared": True,
+    }  # fmt: skip
     assert "other-gpu-users" not in codes(measured(run, "gpu"))
 
 

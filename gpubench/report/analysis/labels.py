@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from gpubench.model.result import DeviceClock, DeviceKind, Measurement, Run, WorkerRecord
+from gpubench.model.result import DeviceClock, DeviceKind, Measurement, Run, RunWarning, WorkerRecord
 from gpubench.report.analysis.ceilings import above_ceiling
 from gpubench.report.analysis.samples import Blocks, device_samples, device_time, sample_seconds, used_sessions
 from gpubench.report.analysis.types import Label
@@ -14,6 +14,7 @@ NOISY, UNSTABLE = 0.10, 0.25
 TOO_SHORT_S = 1e-3
 CLOCK_STEPS = 100
 FOREIGN_SHARE = 0.05
+OTHER_USERS = "other-gpu-users"  # a warning of the run that names its devices
 POWER_CAP = "sw_power_cap"  # in the words of nvidia-smi
 FIRST_SLOW_Z, FIRST_SLOW_SHARE = 10.0, 1.01
 DRIFT, DRIFT_SAMPLES = 0.5, 20
@@ -62,6 +63,8 @@ def condition_findings(
             break
     if any(POWER_CAP in block.throttle for ours in blocks.values() for block in ours):
         found.append("power-cap")
+    if any(_concerns(warning, outcome.case.device_id) for warning in run.warnings):
+        found.append(OTHER_USERS)
     return found
 
 
@@ -95,6 +98,12 @@ def workers(run: Run, device_id: str) -> list[WorkerRecord]:
         for worker in session.workers
         if worker.device_id == device_id
     ]
+
+
+def _concerns(warning: RunWarning, device_id: str) -> bool:
+    """Whether others computed on this device; who only draws, or is not seen, is told and marks nothing."""
+    named = str(warning.data.get("devices", "")).split(", ")
+    return warning.code == OTHER_USERS and warning.severity == "warning" and device_id in named
 
 
 def _host_step(run: Run, outcome: Measurement) -> float:

@@ -125,7 +125,7 @@ def test_devices_that_are_one_gpu_have_one_warning(users, severity, words):
     (found,) = telemetry.shared({"wgpu:0": users, "cupy:0": users}, 3)
     assert (found.code, found.severity, found.session) == ("other-gpu-users", severity, 3)
     assert words in found.message
-    assert found.data == {"used_bytes": LARGE}
+    assert found.data == {"devices": "cupy:0, wgpu:0", "used_bytes": LARGE}
 
 
 def test_two_gpus_have_two():
