@@ -185,7 +185,7 @@ def _refuse_contradictions(typed: Typed, given: set[str], plan: Run, option: str
 def _refuse_another_plan(known: Run, model: Run, option: str, like: str) -> None:
     """Raises UsageError if the file that is there has another plan than the one that it is to be like."""
     for part in ("selection", "settings"):
-        there, wanted = (msgspec.structs.asdict(getattr(run, part)) for run in (known, model))
+        there, wanted = (_in_order(msgspec.structs.asdict(getattr(run, part))) for run in (known, model))
         for name in there:
             if name not in FREE_FIELDS and there[name] != wanted[name]:
                 raise UsageError(
@@ -193,6 +193,11 @@ def _refuse_another_plan(known: Run, model: Run, option: str, like: str) -> None
                     why=f"{name} is {_text(there[name])} there, and {_text(wanted[name])} in the file to be like",
                     hint="start another file, or leave --like out",
                 )  # fmt: skip
+
+
+def _in_order(plan: dict[str, Any]) -> dict[str, Any]:
+    """Devices as names alone: one file found them by itself, the other was told them."""
+    return {name: sorted(value) if name == "devices" else value for name, value in plan.items()}
 
 
 def _answers(name: str, typed: Typed, plan: Run) -> tuple[Any, Any]:

@@ -119,6 +119,9 @@ def test_a_file_that_is_there_has_to_have_the_plan_that_it_is_to_be_like(
     add("--like", "base.json", "--sessions", "1", "--append", "new.json")
     add("--like", "base.json", "--append", "new.json")
     document = json.loads((tmp_path / "base.json").read_text())
+    document["selection"]["devices"].reverse()
+    (tmp_path / "base.json").write_text(json.dumps(document))
+    add("--like", "base.json", "--append", "new.json")
     document["selection"]["sizes"]["add"] = [1024]
     (tmp_path / "base.json").write_text(json.dumps(document))
     before = (tmp_path / "new.json").read_bytes()
@@ -278,21 +281,46 @@ def test_sessions_that_are_added_repeat_the_fresh_timings_at_the_same_sizes(add:
     assert set(looked) == {0}, "where to look was found out once"
 
 
-def test_the_example_of_a_comparison_in_turn(tmp_path: Path) -> None:
+@pytest.fixture
+def in_turn(tmp_path: Path) -> Any:
+    """examples/interleaved-compare.sh on two programs, the second with variables of its own."""
+
+    def compared(devices: str, **of_new: str) -> subprocess.CompletedProcess[str]:
+        programs = [tmp_path / "a gpubench", tmp_path / "another gpubench"]
+        for program, variables in zip(programs, ({}, of_new), strict=True):
+            settings = "".join(f"export {name}={value}\n" for name, value in variables.items())
+            program.write_text(f'#!/bin/sh\n{settings}exec "{sys.executable}" -m gpubench "$@"\n')
+            program.chmod(0o755)
+        return subprocess.run(
+            ["sh", str(ROOT / "examples" / "interleaved-compare.sh"), *map(str, programs), "--devices", devices, *PLAN[2:-5],
+             "--min-samples", "5", "--max-samples", "5"],
+            cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False,
+            env={**os.environ, "PYTHONPATH": str(ROOT), "HOME": str(tmp_path), "GPUBENCH_FAKE_NOISE": "0.01"},
+        )  # fmt: skip
+
+    return compared
+
+
+def test_the_example_of_a_comparison_in_turn(in_turn: Any, result: Any) -> None:
     """The recipe as it is written: five times in turn, then a comparison that may gate."""
-    program = tmp_path / "a gpubench"
-    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m gpubench "$@"\n')
-    program.chmod(0o755)
-    ended = subprocess.run(
-        ["sh", str(ROOT / "examples" / "interleaved-compare.sh"), str(program), str(program), *PLAN[:-5], "--min-samples", "5", "--max-samples", "5"],
-        cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "HOME": str(tmp_path), "GPUBENCH_FAKE_NOISE": "0.01"},
-    )  # fmt: skip
+    ended = in_turn("fake:cpu,fake:gpu")
     assert ended.returncode == 0, ended.stderr + ended.stdout
     assert "sessions in turns" in ended.stdout
     assert "2 same" in ended.stdout or "4 same" in ended.stdout
     for name in ("base.json", "new.json"):
-        document = json.loads((tmp_path / name).read_text())
-        starts = [session["started_at"] for session in document["sessions"]]
+        starts = [session["started_at"] for session in result(name)["sessions"]]
         assert len(starts) == 5
         assert starts == sorted(starts)
+
+
+def test_the_example_finds_a_slower_version_also_where_a_case_is_broken(in_turn: Any) -> None:
+    ended = in_turn("fake:cpu,fake:wrong", GPUBENCH_FAKE_SLOWER="1.3")
+    assert ended.returncode == 3, ended.stderr + ended.stdout
+    assert "2 slower" in ended.stdout
+    assert "slower: FAILED: add/n=1024/" in ended.stdout
+
+
+def test_the_example_ends_where_a_version_cannot_measure(in_turn: Any, tmp_path: Path) -> None:
+    ended = in_turn("fake:nope")
+    assert (ended.returncode, ended.stdout) == (5, "")
+    assert not (tmp_path / "base.json").exists()
