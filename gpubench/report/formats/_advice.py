@@ -81,7 +81,7 @@ def document(advice: Advice) -> types.AdviceDocument:
         candidates=tuple(_candidate(advice, one) for one in advice.candidates),
         source=types.AdviceSource(
             run_id=advice.run.id, label=advice.run.label, started_at=advice.run.started_at,
-            complete=advice.run.complete, machine=machine_line(advice.run),
+            complete=advice.run.complete, machine=machine_line(advice.run), tool=dict(sorted(advice.run.tool.items())),
         ),
     )  # fmt: skip
 
@@ -156,8 +156,16 @@ def _evidence(advice: Advice) -> list[str]:
     run = advice.run
     label = f", {printable(run.label)}" if run.label else ""
     ending = "" if run.complete else ", not complete"
-    lines.append(f"From: {run.started_at}, run {run.id[:8]}{label}{ending}; {printable(machine_line(run))}")
+    found = f"{run.started_at}, run {run.id[:8]}{label}{ending}; {printable(machine_line(run))}"
+    lines.append("; ".join(part for part in (f"From: {found}", _software(advice)) if part))
     return [wrapped(line, _WIDTH) for line in lines]
+
+
+def _software(advice: Advice) -> str:
+    """The libraries that were measured, with their versions: newer ones may be faster."""
+    backends = dict.fromkeys(one.device_id.partition(":")[0] for one in advice.candidates)
+    versions = {name: advice.run.tool.get(name) for name in sorted(backends)}
+    return ", ".join(f"{name} {printable(version)}" for name, version in versions.items() if version)
 
 
 def _fastest_alone(advice: Advice) -> str:

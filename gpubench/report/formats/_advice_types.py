@@ -61,13 +61,14 @@ class AdviceCandidate(Row, frozen=True, kw_only=True):
 
 
 class AdviceSource(Row, frozen=True, kw_only=True):
-    """The result that answered."""
+    """The result that answered; `tool`: the versions that made it."""
 
     run_id: str
     label: str | None
     started_at: str
     complete: bool
     machine: str
+    tool: dict[str, str]
 
 
 class AdviceDocument(Row, frozen=True, kw_only=True):

@@ -121,6 +121,17 @@ def test_software_variants_and_overheads_advise_nothing():
         ask(outcomes, 256, key=Key("upload", "float32"))
 
 
+def test_the_answer_says_by_which_software_it_was_measured():
+    advice = ask(curve(SMALL_LOSES, regime="transfer-always"), 2048)
+    run = msgspec.structs.replace(advice.run, tool={"numpy": "2.1.0", "cupy": "13.6.0", "wgpu": "0.32.0"})
+    known = msgspec.structs.replace(advice, run=run)
+    text = " ".join(render(known, "table").split())
+    assert text.endswith("; cupy 13.6.0, numpy 2.1.0")  # wgpu was not looked at
+    assert json.loads(render(known, "json"))["source"]["tool"]["wgpu"] == "0.32.0"
+    silent = msgspec.structs.replace(advice, run=msgspec.structs.replace(run, tool={}))
+    assert render(silent, "table").splitlines()[-1].endswith("GiB")
+
+
 def test_unstable_cases_are_no_clear_answer():
     found = ask([measured(case(n=256), 1e-2), gpu(256, 1e-4, factors=WILD)], 256)
     assert found.confidence == "noisy"
