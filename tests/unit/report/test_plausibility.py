@@ -14,7 +14,10 @@ from gpubench.report import render
 from gpubench.report.analysis import analyse
 from gpubench.report.analysis.estimate import implausible_ids
 from gpubench.report.analysis.types import Analysis
+from gpubench.report.compare import CompareOptions, compare
 from gpubench.report.formats._charts.rows import charted
+from gpubench.report.noise import noise
+from gpubench.report.policy import Policy
 from tests.unit.report.builders import CPU, GPU, HYBRID, case, measured, run_of, split
 
 SIZES = (64, 256, 1024)
@@ -173,3 +176,27 @@ def test_fresh_timings_that_cannot_be_true_move_no_break_even():
     assert analyse(lying).break_even[0].n != honest.n
     assert implausible_ids(seen) == {broken}
     assert analyse(seen).break_even[0].n == pytest.approx(200, rel=0.02)
+
+
+def test_it_neither_advises_nor_is_interpolated_between_nor_splits():
+    """A GPU that were twice as fast by its own word would be chosen; what remains is the CPU or an honest neighbour."""
+    gpu = case(n=256, device="cupy:0").id
+    honest, seen = Policy([WHOLE]), Policy([doubtful(WHOLE, gpu)])
+    assert honest.choose("matmul", shape=256, regime="resident").device_id == "cupy:0"
+    assert honest.choose("matmul", shape=256, regime="resident").basis == "measured"
+    assert seen.choose("matmul", shape=256, regime="resident").basis == "interpolated", "between 64 and 1024"
+    hybrid = case(form="tuned", device="hybrid:cupy:0").id
+    assert analyse(WHOLE).hybrid
+    assert not analyse(doubtful(WHOLE, hybrid)).hybrid
+
+
+def test_it_makes_no_threshold_and_no_row_of_a_comparison():
+    run = run_of([measured(case(n=n), 1e-3, sessions=10) for n in (64, 256)], sessions=10)
+    seen = doubtful(run, case(n=64).id)
+    assert [row.id for row in noise(run).cases] == [case(n=64).id, case(n=256).id]
+    assert [row.id for row in noise(seen).cases] == [case(n=256).id]
+    assert noise(seen).left_out == (case(n=64).id,)
+    found = compare(("base", run), [("new", msgspec.structs.replace(seen, id="0" * 8))], CompareOptions())
+    verdicts = {row.id: (row.verdict, row.reason) for row in found.cases}
+    assert verdicts[case(n=64).id] == ("not-comparable", "implausible")
+    assert verdicts[case(n=256).id][0] == "SAME"
