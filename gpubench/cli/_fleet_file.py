@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from gpubench import store
+from gpubench.store.document import RESULT_NAME
 
 if TYPE_CHECKING:
     from gpubench.model.result import Run
@@ -26,13 +27,14 @@ def read(path: str) -> tuple[list[Run], list[Node], int | None]:
     try:
         name = msgspec.json.decode(data, type=_Name).name
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        name = None  # the reader of results says what is wrong with it
+        name = RESULT_NAME  # the reader of results says what is wrong with it
+    if name == RESULT_NAME:  # what fleets take is not loaded for it
+        return [store.loads(data, source)], [], None
+    from gpubench.report.merging import members
     from gpubench.report.merging.types import NAME, VERSION, Fleet
 
     if name != NAME:
         return [store.loads(data, source)], [], None
-    from gpubench.report.merging import members
-
     fleet = store.loads_as(Fleet, data, source, name=NAME, newest=VERSION)
     runs, failed = members(fleet)
     return [store.checked(run, source) for run in runs], failed, fleet.nodes_expected

@@ -70,18 +70,24 @@ def test_the_help_of_a_command_loads_its_options_alone(tmp_path: Path, command: 
 
 
 @pytest.mark.parametrize(
-    "arguments",
+    ("arguments", "also_absent"),
     [
-        ["merge", "base.json", "new.json", "-o", "all.json"],
-        ["noise", "base.json"],
-        ["advise", "matmul", "--size", "64", "--from", "base.json"],
+        (["merge", "base.json", "new.json", "-o", "all.json"], {"gpubench.measure"}),
+        (["noise", "base.json"], set()),
+        (["report", "base.json", "--format", "json"], {"gpubench.report.compare", "gpubench.report.merging"}),
+        (
+            ["advise", "matmul", "--size", "64", "--from", "base.json"],
+            {"gpubench.measure", "gpubench.report.compare", "gpubench.report.merging"},
+        ),
     ],
-    ids=lambda arguments: arguments[0],
+    ids=lambda value: value[0] if isinstance(value, list) else "",
 )
-def test_reading_result_files_loads_no_array_library(tmp_path: Path, arguments: list[str]) -> None:
+def test_reading_result_files_loads_what_it_takes_and_no_array_library(
+    tmp_path: Path, arguments: list[str], also_absent: set[str]
+) -> None:
     for name, run in zip(("base.json", "new.json"), sides.pair(k=10), strict=True):
         save(run, tmp_path / name)
-    assert not loaded(arguments, tmp_path) & (HEAVY | NEVER | {"psutil"})
+    assert not loaded(arguments, tmp_path) & (HEAVY | NEVER | also_absent | {"psutil"})
 
 
 @pytest.mark.parametrize("format", ["plain", "markdown", "json", "csv"])

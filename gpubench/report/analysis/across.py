@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from gpubench.model.case import SeriesKey
+from gpubench.report.analysis.nodes import node_key
 from gpubench.report.analysis.types import GPUS, Analysis, BreakEven, CaseResult, Speedup
-from gpubench.report.merging.nodes import node_key
 
 
 class Side(msgspec.Struct, frozen=True):

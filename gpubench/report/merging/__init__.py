@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from gpubench.report.analysis.nodes import by_node, node_key
 from gpubench.report.merging.fleet import fleet_of, members
-from gpubench.report.merging.nodes import by_node, node_key
 from gpubench.report.merging.sessions import merged
 from gpubench.report.merging.types import Fleet, Node
 

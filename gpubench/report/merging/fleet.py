@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from gpubench.model.result import Run
-from gpubench.report.merging.nodes import by_node
+from gpubench.report.analysis.nodes import by_node
 from gpubench.report.merging.sessions import merged, refuse_twice
 from gpubench.report.merging.types import Fleet, Node
 
