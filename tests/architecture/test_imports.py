@@ -76,6 +76,10 @@ def test_the_help_of_a_command_loads_its_options_alone(tmp_path: Path, command: 
         (["noise", "base.json"], set()),
         (["report", "base.json", "--format", "json"], {"gpubench.report.compare", "gpubench.report.merging"}),
         (
+            ["report", "base.json", "--format", "markdown"],
+            {"gpubench.report.compare", "gpubench.report.merging"},
+        ),
+        (
             ["advise", "matmul", "--size", "64", "--from", "base.json"],
             {"gpubench.measure", "gpubench.report.compare", "gpubench.report.merging"},
         ),

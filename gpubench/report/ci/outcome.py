@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
 from gpubench.errors import ExitCode
 from gpubench.report.analysis.types import Analysis
-from gpubench.report.compare.text import gate_text as compare_gate_text
-from gpubench.report.compare.types import Comparison
 from gpubench.report.formats._gates import gate_text
 from gpubench.report.listing import first_few
+
+if TYPE_CHECKING:
+    from gpubench.report.compare.types import Comparison
 
 VerdictWord = Literal["ok", "slower", "failed", "unsure"]
 
@@ -35,6 +36,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
 def of_comparison(found: Comparison) -> Outcome:
     """A comparison in a few words."""
+    from gpubench.report.compare.text import gate_text as compare_gate_text  # reports have no part in comparing
+
     counts = found.counts
     broken = [gate for gate in found.gates if not gate.passed and not gate.impossible]
     failed = any(gate.name not in ("slower", "unsure") for gate in broken)
