@@ -110,7 +110,13 @@ def _with_percent(row: BreakEven) -> str:
 
 
 def _bare(row: BreakEven) -> str:
-    return size_text(row) if row.verdict == "at" else _said(row)
+    """In as few signs as there can be: sizes from 2^20 on may take ten and more."""
+    if row.verdict == "at":
+        return size_text(row)
+    if bracketed(row):
+        return "? crosses"
+    told = seen(row).split()
+    return f"? {told[0]}" if row.verdict == "undecided" and told else _said(row)
 
 
 def _said(row: BreakEven) -> str:
@@ -132,7 +138,9 @@ def _legend(rows: Sequence[BreakEven], text: Style, *, full: bool) -> str:
         parts += [_NO_INTERVAL] if text is _bare else []
     parts += [words for name, words in _WORDS.items() if any(row.verdict == name for row in rows)]
     if any(bracketed(row) for row in rows):
-        parts.append("? a..b: loses at a, wins at b, too far apart to say more")
+        name, where = ("? crosses", "one size") if text is _bare else ("? a..b", "a")
+        other = "another" if text is _bare else "b"
+        parts.append(f"{name}: loses at {where}, wins at {other}, too far apart to say more")
     marks = legend({row.last_label for row in rows}) if full else ""
     return "; ".join([*parts, *([marks] if marks else [])])
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
@@ -59,6 +59,8 @@ def test_every_section_by_itself(format, section, width):
     st.lists(st.tuples(st.integers(1, 2**40), st.floats(1e-9, 1e4)), min_size=1, max_size=6, unique_by=lambda x: x[0]),
     st.integers(60, 120), st.sampled_from(["table", "plain"]),
 )  # fmt: skip
+@example([(10_000, 1.0)], 60, "plain")
+@example([(2**33 + 1, 1.0)], 60, "table")
 def test_no_number_breaks_a_table(times, width, format):
     outcomes = []
     for n, seconds in times:
