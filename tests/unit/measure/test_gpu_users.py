@@ -75,6 +75,7 @@ def test_memory_of_processes_that_are_not_listed_is_a_sign_of_them():
     "asked",
     [
         {"nvmlDeviceGetComputeRunningProcesses": Nvml.NVMLError("not supported")},
+        {"nvmlDeviceGetComputeRunningProcesses": NameError("a binding of another version")},
         {"nvmlDeviceGetMemoryInfo": Nvml.NVMLError("no permission")},
         {"nvmlMemory_v2": None},  # what the driver reserves would count as somebody's
         {"nvmlDeviceGetAddressingMode": SimpleNamespace(value=2)},  # memory that holds the system's files too
