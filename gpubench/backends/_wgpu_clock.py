@@ -18,7 +18,7 @@ class Stamps:
         self._readable = device.create_buffer(
             size=16, usage=wgpu.BufferUsage.MAP_READ | wgpu.BufferUsage.COPY_DST
         )
-        self._period_s = timestamp_period_s(device)
+        self.period_s = timestamp_period_s(device)
         self.writes = {
             "query_set": self._set,
             "beginning_of_pass_write_index": 0,
@@ -33,7 +33,7 @@ class Stamps:
         self._readable.map_sync("READ")
         begin, end = memoryview(self._readable.read_mapped()).cast("B").cast("Q")
         self._readable.unmap()
-        return (end - begin) * self._period_s if end > begin else None
+        return (end - begin) * self.period_s if end > begin else None
 
 
 def timestamp_period_s(device: Any) -> float:

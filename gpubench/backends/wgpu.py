@@ -12,6 +12,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from msgspec.structs import replace
+
 from gpubench import __version__
 from gpubench.backends._ceiling_wgsl import THREADS
 from gpubench.backends._ceiling_wgsl import program as chains
@@ -80,6 +82,9 @@ class WgpuSession:
         self._pool: dict[int, list[Any]] = {}
         self._flushing: Any = None
         self._stamps = Stamps(self._device) if "timestamp-query" in wanted else None
+        if self._stamps is not None:  # only an open device tells the length of its ticks
+            clock = DeviceClock(kind="pass-timestamp", step_s=self._stamps.period_s)
+            self.device = replace(device, clock=clock)
 
     def supports(self, op: Op, case: Case) -> BackendError | None:
         """Tuned form, a dtype the device has, and operands within its limits (named exactly)."""

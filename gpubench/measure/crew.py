@@ -13,7 +13,15 @@ from gpubench.measure import protocol
 from gpubench.measure.telemetry import of_session
 from gpubench.measure.workers import Worker, WorkerGone
 from gpubench.model.machine import Machine, cpu_cache_bytes
-from gpubench.model.result import UNKNOWN_CACHE_BYTES, Ceiling, Device, SessionRecord, Settings, WorkerRecord
+from gpubench.model.result import (
+    UNKNOWN_CACHE_BYTES,
+    Ceiling,
+    Device,
+    DeviceClock,
+    SessionRecord,
+    Settings,
+    WorkerRecord,
+)
 
 OPEN_DEADLINE_S = 60.0
 SHORT_DEADLINE_S = 5.0
@@ -48,6 +56,7 @@ class Crew:
         self._failed: dict[str, int] = {}
         self._ever_opened: set[str] = set()
         self.records: list[WorkerRecord] = []
+        self.clocks: dict[str, DeviceClock] = {}
         self._ceilings: list[Ceiling] = []
         caches = cpu_cache_bytes(machine or Machine()) or UNKNOWN_CACHE_BYTES
         self._flush_bytes = 2 * caches if settings.cache == "cold" else None
@@ -151,6 +160,8 @@ class Crew:
             raise
         if isinstance(reply, protocol.Opened):
             self.records.append(reply.record)
+            if reply.device.clock is not None:
+                self.clocks[device_id] = reply.device.clock
             self._ever_opened.add(device_id)
             return worker
         worker.close()

@@ -10,6 +10,7 @@ import msgspec
 
 from gpubench.model.result import (
     Block,
+    DeviceClock,
     Measurement,
     Outcome,
     Parts,
@@ -93,6 +94,14 @@ class Recorder:
         sessions = {s.index: s for s in (*self._run.sessions, record)}
         self._run = msgspec.structs.replace(self._run, sessions=[sessions[i] for i in sorted(sessions)])
         self.save()
+
+    def clocks(self, known: Mapping[str, DeviceClock]) -> None:
+        """Note the clocks of devices as they tell them once they are open, by device id."""
+        devices = [
+            msgspec.structs.replace(device, clock=known.get(device.id, device.clock))
+            for device in self._run.devices
+        ]
+        self.replace(devices=devices)
 
     def replace(self, **fields: object) -> None:
         """Change top-level fields of the document."""

@@ -114,6 +114,7 @@ class _Runner:
         self.recorder.session(record)
         runtime = self._runtime(crew, index)
         self._open_all(crew, index)
+        self.recorder.clocks(crew.clocks)
         crew.measure_ceilings(asked(planned(self.request), measured, self.settings, self.request.run.machine))
         self.recorder.session(crew.entered(record))
         hunt = Hunt(
