@@ -7,6 +7,7 @@ call true results implausible, so what cannot be found in the given time is left
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 
@@ -27,10 +28,12 @@ FIRST_SIDE_CPU, FIRST_SIDE, LAST_SIDE = 512, 1024, 16384
 ARRAY_BYTES = 128 << 20
 # A last doubling that gained less leaves what is still to come within the 10 % that are granted to every case.
 RISE = 0.08
-TIMINGS = 5
+# Of launches that last, the second is as long as the fifth.
+TIMINGS, TIMINGS_OF_LONG, LONG_S = 5, 2, 0.02
 TIMED_S = 1e-3
 # Of multiply-adds: so long, and at most so often, because a GPU that rested raises its clock as it works.
 RAMP_S, MOST_TIMINGS = 0.05, 20
+FARTHEST = 64  # as many times the rounds at once
 
 
 class _NoCeiling(Exception):
@@ -96,11 +99,14 @@ def _stream(session: Session, name: str, size: int) -> float:
 def _matmul_rate(session: Session, dtype: Dtype, wanted: Wanted) -> float:
     """FLOP/s of the largest product that was worth its time."""
     side = FIRST_SIDE_CPU if session.device.kind == "cpu" else FIRST_SIDE
-    began, best = time.perf_counter(), 0.0
+    began = best = 0.0
     while True:
-        started = time.perf_counter()
         if 4 * 3 * side * side * ITEMSIZE[dtype] > wanted.memory_bytes:
             raise _NoCeiling(f"the rate still rose when a matmul of {side} took too much of the memory")
+        if not best:  # a library's first call sets it up, which tells nothing of how long the next ones take
+            _Trial(session, "matmul", dtype, side).release()
+            began = time.perf_counter()
+        started = time.perf_counter()
         trial = _Trial(session, "matmul", dtype, side)
         try:
             rate = trial.flops / trial.seconds()
@@ -120,13 +126,14 @@ def _matmul_rate(session: Session, dtype: Dtype, wanted: Wanted) -> float:
 
 def _chain_rate(session: Session, dtype: Dtype, wanted: Wanted) -> float:
     """FLOP/s of multiply-adds alone, for a device whose product is chosen by trials at each size."""
-    began, rounds = time.perf_counter(), 1
-    while time.perf_counter() - began < wanted.limit_s / 2:
+    began, rounds = 0.0, 1
+    while not began or time.perf_counter() - began < wanted.limit_s / 2:
         launch: Launch = session.multiply_adds(dtype, rounds)  # type: ignore[attr-defined]
         try:
             session.upload(launch.output, landing((THREADS,), "float32"))
             _run(session, launch, 1)
             once = _time(session, launch, 1)
+            began = began or time.perf_counter()  # the first launch has built the kernel
             if once >= TIMED_S:
                 timings = max(TIMINGS, min(MOST_TIMINGS, round(RAMP_S / once)))
                 best = min(_time(session, launch, 1) for _ in range(timings))
@@ -135,7 +142,8 @@ def _chain_rate(session: Session, dtype: Dtype, wanted: Wanted) -> float:
                 return flops(rounds) / best
         finally:
             session.free(launch.output)
-        rounds *= 2
+        # Straight to a launch that lasts; a first one of almost nothing but its own start predicts too little.
+        rounds = math.ceil(rounds * min(FARTHEST, max(2.0, 1.5 * TIMED_S / once)))
     raise _NoCeiling("the time for it was over before a launch of multiply-adds lasted a millisecond")
 
 
@@ -167,7 +175,8 @@ class _Trial:
         one."""
         once = _time(self._session, self._launch, 1)
         repeat = max(1, round(TIMED_S / once)) if once > 0 else 1
-        return min(_time(self._session, self._launch, repeat) for _ in range(TIMINGS))
+        count = TIMINGS if once < LONG_S else TIMINGS_OF_LONG
+        return min(_time(self._session, self._launch, repeat) for _ in range(count))
 
     def answer(self) -> Array:
         """What the last launch wrote."""
