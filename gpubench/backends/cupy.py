@@ -33,7 +33,8 @@ from gpubench.model.backend import Buffer
 from gpubench.model.case import Case
 from gpubench.model.kernel import Limits
 from gpubench.model.op import Array, Dtype, Form, Op, Shape
-from gpubench.model.result import Blas, Device, DeviceClock, Identity
+from gpubench.model.result import Device, DeviceClock, Identity
+from gpubench.model.session import Blas
 
 # cudaEvent timestamps have a resolution of about half a microsecond (CUDA runtime API, cudaEventRecord).
 EVENT_STEP_S = 0.5e-6

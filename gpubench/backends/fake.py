@@ -29,7 +29,8 @@ from gpubench.model.backend import Buffer
 from gpubench.model.case import Case
 from gpubench.model.kernel import Limits
 from gpubench.model.op import ITEMSIZE, Array, Dtype, Form, Op, Shape
-from gpubench.model.result import Blas, Ceiling, Device, DeviceClock, Staging
+from gpubench.model.result import Device, DeviceClock, Staging
+from gpubench.model.session import Blas, Ceiling
 
 # Seconds and rates of the two cost models: plain numbers near a 16-core CPU and a large GPU, so that
 # break-even points fall inside the default ladders.

@@ -17,7 +17,8 @@ from gpubench.model.backend import Buffer
 from gpubench.model.case import Case
 from gpubench.model.kernel import Limits
 from gpubench.model.op import Array, Dtype, Form, Op, Shape
-from gpubench.model.result import Blas, Device
+from gpubench.model.result import Device
+from gpubench.model.session import Blas
 
 
 class NumpyLaunch:

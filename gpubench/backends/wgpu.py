@@ -28,7 +28,8 @@ from gpubench.errors import BackendError, BackendUnavailable, DeviceLost, Device
 from gpubench.model.backend import Buffer
 from gpubench.model.case import Case
 from gpubench.model.op import ITEMSIZE, Array, Dtype, Form, Op, Shape
-from gpubench.model.result import Blas, Device, DeviceClock, Identity
+from gpubench.model.result import Device, DeviceClock, Identity
+from gpubench.model.session import Blas
 
 WANTED_FEATURES = ("timestamp-query", "shader-f16", "shader-f64", "subgroup")
 _APIS = {"Vulkan": "vulkan", "Metal": "metal", "D3D12": "dx12"}

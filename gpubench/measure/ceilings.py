@@ -20,7 +20,7 @@ from gpubench.model.backend import Buffer, Launch, Session
 from gpubench.model.case import Case
 from gpubench.model.machine import WRITE_ALLOCATE
 from gpubench.model.op import ITEMSIZE, Array, Dtype, Form, Op, Shape
-from gpubench.model.result import Ceiling
+from gpubench.model.session import Ceiling
 
 FORMS: tuple[Form, ...] = ("tuned", "library")
 FIRST_SIDE_CPU, FIRST_SIDE, LAST_SIDE = 512, 1024, 16384

@@ -15,13 +15,11 @@ from gpubench.measure.workers import Worker, WorkerGone
 from gpubench.model.machine import Machine, cpu_cache_bytes
 from gpubench.model.result import (
     UNKNOWN_CACHE_BYTES,
-    Ceiling,
     Device,
     DeviceClock,
-    SessionRecord,
     Settings,
-    WorkerRecord,
 )
+from gpubench.model.session import Ceiling, SessionRecord, WorkerRecord
 
 OPEN_DEADLINE_S = 60.0
 SHORT_DEADLINE_S = 5.0

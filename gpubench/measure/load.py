@@ -9,10 +9,8 @@ import os
 import time
 from typing import NamedTuple
 
-from gpubench.model.result import SessionRecord
+from gpubench.model.session import BUSY_SHARE
 
-# Above this share a session is contended (measurement.md section 2).
-BUSY_SHARE = 0.05
 # The system counts in ticks of up to 10 ms; in less time than this a few of them decide about a twentieth.
 LONG_ENOUGH_S = 2.0
 
@@ -79,11 +77,6 @@ def between(before: Reading | None, after: Reading | None) -> Share:
         return Share(*shares)
     least = BUSY_SHARE * LONG_ENOUGH_S / elapsed_s
     return Share(*(share if share > least else None for share in shares))
-
-
-def contended(session: SessionRecord) -> bool:
-    """Whether others took so much of the CPUs that the session's figures may have suffered."""
-    return session.disturbance > BUSY_SHARE
 
 
 def _share(seconds: float, total_s: float) -> float:

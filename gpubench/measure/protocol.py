@@ -10,7 +10,14 @@ import msgspec
 
 from gpubench.model.case import Case
 from gpubench.model.op import Dtype
-from gpubench.model.result import Block, Ceiling, Check, Device, Parts, Staging, WorkerRecord
+from gpubench.model.result import (
+    Block,
+    Check,
+    Device,
+    Parts,
+    Staging,
+)
+from gpubench.model.session import Ceiling, WorkerRecord
 
 PART_SAMPLES = 5
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from gpubench.model.result import Telemetry
+from gpubench.model.session import Telemetry
 
 # What a driver may hold by itself is less, and what a process takes to begin with CUDA is more.
 IDLE_BYTES = 256 * 2**20

@@ -17,10 +17,10 @@ from gpubench.model.result import (
     Planned,
     Run,
     RunWarning,
-    SessionRecord,
     Skip,
     Stop,
 )
+from gpubench.model.session import SessionRecord
 
 Save = Callable[[Run], None]
 

@@ -22,7 +22,8 @@ from gpubench.measure.hunt import Hunt, Step
 from gpubench.measure.recorder import Recorder, Save, utc_now
 from gpubench.measure.request import Request, planned, searched
 from gpubench.measure.runtime import Progress, Runtime
-from gpubench.model.result import Run, RunWarning, SessionRecord
+from gpubench.model.result import Run, RunWarning
+from gpubench.model.session import SessionRecord
 
 # The search leaves this share of the budget for saving, closing workers and the report.
 SEARCH_SHARE = 0.95
@@ -87,7 +88,7 @@ class _Runner:
                 break
             done.append(self._one_session(self._agenda.first if self._begun == 0 else self._agenda.again))
             longest_s = max(longest_s, time.monotonic() - began)
-        self._repeat([record for record in done if load.contended(record)], longest_s)
+        self._repeat([record for record in done if record.contended], longest_s)
 
     def clean_up(self) -> None:
         """No worker and no scratch file stays behind."""
@@ -173,7 +174,7 @@ class _Runner:
             return
         for record in busy:
             turn = [record]
-            while len(turn) <= REPEATS and load.contended(turn[-1]) and self._left_s() >= longest_s:
+            while len(turn) <= REPEATS and turn[-1].contended and self._left_s() >= longest_s:
                 self.progress.cases += self._agenda.count
                 self.progress.sessions += 1
                 self.sink(SessionAgain(turn[-1].disturbance))
@@ -181,7 +182,7 @@ class _Runner:
                 if self._out_of_budget():
                     return  # it may lack cases
                 turn.append(again)
-                quiet = not load.contended(again)
+                quiet = not again.contended
                 for old in turn:
                     unused = quiet and old is not again
                     self.recorder.session(msgspec.structs.replace(old, superseded=unused))

@@ -13,7 +13,7 @@ from gpubench.measure.child import Child, environment
 from gpubench.measure.readings import Reading, Target, Users
 from gpubench.model.machine import Machine
 from gpubench.model.result import Device, RunWarning
-from gpubench.model.result import Telemetry as Record
+from gpubench.model.session import Telemetry as Record
 
 # A reading takes milliseconds, but a driver that nobody used before takes seconds to start, and a busy machine may
 # stall. A gauge that has not answered by then hangs in its driver and is given up.

@@ -29,7 +29,8 @@ from gpubench.measure.parts import time_parts
 from gpubench.model.backend import Backend, Session
 from gpubench.model.case import Case
 from gpubench.model.op import Op
-from gpubench.model.result import Check, Parts, WorkerRecord
+from gpubench.model.result import Check, Parts
+from gpubench.model.session import WorkerRecord
 
 RECORDED = (
     "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "CUPY_TF32",

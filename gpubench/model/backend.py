@@ -13,7 +13,8 @@ from gpubench.errors import BackendError
 from gpubench.model.case import Case
 from gpubench.model.kernel import Limits
 from gpubench.model.op import Array, Dtype, Form, Op, Shape
-from gpubench.model.result import Blas, Device, Staging
+from gpubench.model.result import Device, Staging
+from gpubench.model.session import Blas
 
 Buffer = Any
 

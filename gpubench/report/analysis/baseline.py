@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gpubench.model.result import Blas, Run, WorkerRecord
+from gpubench.model.result import Run
+from gpubench.model.session import Blas, WorkerRecord
 from gpubench.report.analysis.labels import workers
 from gpubench.report.analysis.machine import fact, usable_cpus
 from gpubench.report.analysis.types import Speedup

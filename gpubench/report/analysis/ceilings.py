@@ -9,13 +9,13 @@ from gpubench.model.case import TF32
 from gpubench.model.machine import cpu_cache_bytes
 from gpubench.model.result import (
     UNKNOWN_CACHE_BYTES,
-    Ceiling,
     Device,
     DeviceKind,
     Measurement,
     Run,
     Theoretical,
 )
+from gpubench.model.session import Ceiling
 from gpubench.report.analysis.samples import used_sessions
 
 OVER_THEORETICAL, OVER_MEASURED = 1.05, 1.10
@@ -30,7 +30,7 @@ def above_ceiling(run: Run, outcome: Measurement, kind: DeviceKind, seconds: flo
     if case.shared_with is not None:
         return None  # two devices together have no ceiling of their own
     device = next((device for device in run.devices if device.id == case.device_id), None)
-    measured = list(_measured(run, case.device_id))
+    measured = list(_measured(run, case.device_id, kind))
     told = _told(run, case.device_id)
     if case.variant != TF32:  # tensor cores: the ceilings of float32 are none of theirs
         best = max(
@@ -66,12 +66,15 @@ def _told(run: Run, device_id: str) -> list[Theoretical]:
     return [device.theoretical for device in _same_hardware(run, device_id)]
 
 
-def _measured(run: Run, device_id: str) -> Iterable[Ceiling]:
-    """Of all sessions that count, and of all backends that drive the same hardware, but for what is one's own."""
+def _measured(run: Run, device_id: str, kind: DeviceKind) -> Iterable[Ceiling]:
+    """Of all sessions that count, and of all backends that drive the same hardware, but for what is one's own.
+
+    Of a CPU that others used at the time what it reached is no ceiling: later it may have been alone.
+    """
     names = {device_id, *(device.id for device in _same_hardware(run, device_id))}
     allowed = used_sessions(run) or frozenset()
     for session in run.sessions:
-        if session.index in allowed:
+        if session.index in allowed and not (kind == "cpu" and session.contended):
             yield from (
                 c for c in session.ceilings if c.device_id == device_id or (c.device_id in names and not c.own)
             )

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from gpubench.model.result import DeviceClock, DeviceKind, Measurement, Run, RunWarning, WorkerRecord
+from gpubench.model.result import (
+    DeviceClock,
+    DeviceKind,
+    Measurement,
+    Run,
+    RunWarning,
+)
+from gpubench.model.session import WorkerRecord
 from gpubench.report.analysis.ceilings import above_ceiling
 from gpubench.report.analysis.samples import Blocks, device_samples, device_time, sample_seconds, used_sessions
 from gpubench.report.analysis.types import Label
@@ -13,7 +20,6 @@ from gpubench.stats import Interval, first_sample_z, iqr_share, median, order_co
 NOISY, UNSTABLE = 0.10, 0.25
 TOO_SHORT_S = 1e-3
 CLOCK_STEPS = 100
-FOREIGN_SHARE = 0.05
 OTHER_USERS = "other-gpu-users"  # a warning of the run that names its devices
 POWER_CAP = "sw_power_cap"  # in the words of nvidia-smi
 FIRST_SLOW_Z, FIRST_SLOW_SHARE = 10.0, 1.01
@@ -56,11 +62,8 @@ def condition_findings(
     shortest = sample_seconds(blocks)
     if shortest is not None and shortest < max(TOO_SHORT_S, CLOCK_STEPS * _host_step(run, outcome)):
         found.append("too-short")
-    for session in run.sessions:
-        loads = (session.foreign_cpu_share, session.steal_share)
-        if session.index in sessions and any(load is not None and load > FOREIGN_SHARE for load in loads):
-            found.append("contended")
-            break
+    if any(session.contended for session in run.sessions if session.index in sessions):
+        found.append("contended")
     if any(POWER_CAP in block.throttle for ours in blocks.values() for block in ours):
         found.append("power-cap")
     if any(_concerns(warning, outcome.case.device_id) for warning in run.warnings):

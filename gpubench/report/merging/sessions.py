@@ -18,8 +18,8 @@ from gpubench.model.result import (
     Run,
     RunWarning,
     Selection,
-    SessionRecord,
 )
+from gpubench.model.session import SessionRecord
 from gpubench.report.merging import agreement
 from gpubench.report.merging.outcomes import Numbering, joined
 

@@ -23,7 +23,8 @@ from gpubench.measure.workers import WorkerGone
 from gpubench.model.case import Case
 from gpubench.model.facts import Fact
 from gpubench.model.machine import Cache, Cpu, Machine
-from gpubench.model.result import Device, SessionRecord, Settings
+from gpubench.model.result import Device, Settings
+from gpubench.model.session import SessionRecord
 
 CPU = Device(id="numpy:0", backend="numpy", kind="cpu", name="CPU", api="host")
 GPU = Device(

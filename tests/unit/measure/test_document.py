@@ -28,11 +28,11 @@ from gpubench.model.result import (
     Planned,
     RunWarning,
     Selection,
-    SessionRecord,
     Settings,
     Skip,
     Stop,
 )
+from gpubench.model.session import SessionRecord
 
 DEVICE = Device(
     id="cupy:0", backend="cupy", kind="gpu", name="Example", api="cuda", memory_bytes=2**34,

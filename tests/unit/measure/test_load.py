@@ -6,7 +6,7 @@ import pytest
 
 from gpubench.measure import load
 from gpubench.measure.load import Reading
-from gpubench.model.result import SessionRecord
+from gpubench.model.session import SessionRecord
 
 START = Reading(at_s=100.0, total_s=1000.0, busy_s=500.0, steal_s=7.0, ours_s=1.0)
 
@@ -64,7 +64,7 @@ def test_what_cannot_be_told_is_none_and_not_zero(before, after):
 )
 def test_more_than_a_twentieth_is_contended(foreign, steal, busy):
     record = SessionRecord(index=0, started_at="t", foreign_cpu_share=foreign, steal_share=steal)
-    assert load.contended(record) == busy
+    assert record.contended == busy
 
 
 def test_this_system_can_be_read():

@@ -10,7 +10,6 @@ from gpubench.model.case import Case
 from gpubench.model.facts import Fact
 from gpubench.model.machine import Cpu, Gpu, GpuMemory, Machine, Memory
 from gpubench.model.result import (
-    Blas,
     Block,
     Check,
     Device,
@@ -25,12 +24,11 @@ from gpubench.model.result import (
     Run,
     RunWarning,
     Selection,
-    SessionRecord,
     Settings,
     Skip,
     Stop,
-    WorkerRecord,
 )
+from gpubench.model.session import Blas, SessionRecord, WorkerRecord
 
 GROUPS = {"matmul": "matrix", "relu": "activation", "add": "vector"}
 GROUPS |= dict.fromkeys(("open", "launch", "sync", "allocate", "upload", "download"), "overhead")

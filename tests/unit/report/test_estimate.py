@@ -6,16 +6,15 @@ import msgspec
 import pytest
 
 from gpubench.model.result import (
-    Ceiling,
     DeviceClock,
     Measurement,
     Parts,
     Run,
-    SessionRecord,
     Settings,
     Stop,
     Theoretical,
 )
+from gpubench.model.session import Ceiling, SessionRecord
 from gpubench.report.analysis import analyse
 from gpubench.report.analysis.types import CaseResult
 from tests.unit.report.builders import (
@@ -214,6 +213,13 @@ def test_the_multiply_adds_of_one_backend_are_no_ceiling_of_tensor_cores_in_anot
     chain = [Ceiling(device_id="wgpu:0", dtype="float32", flops_per_s=1.5e12, own=True)]
     run = run_of([measured(case(n=1000, device=device), 1e-3)], devices=(CPU, cuda, vulkan))
     assert row_of(with_sessions(run, ceilings=chain)).label == label
+
+
+@pytest.mark.parametrize(("foreign", "label"), [(None, "implausible"), (0.02, "implausible"), (0.5, "contended")])
+def test_what_a_cpu_reached_while_others_used_it_is_no_ceiling(foreign, label):
+    roof = [Ceiling(device_id="numpy:0", dtype="float32", flops_per_s=1.5e12)]
+    run = run_of([measured(case(n=1000), 1e-3)])
+    assert row_of(with_sessions(run, ceilings=roof, foreign_cpu_share=foreign)).label == label
 
 
 def test_a_ceiling_that_was_not_found_refuses_nothing():

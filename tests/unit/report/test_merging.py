@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from gpubench.errors import InputError
 from gpubench.model.facts import Fact
 from gpubench.model.fingerprint import fingerprint
-from gpubench.model.result import Fingerprints, Run, SessionRecord, Settings
+from gpubench.model.result import Fingerprints, Run, Settings
+from gpubench.model.session import SessionRecord
 from gpubench.report import render
 from gpubench.report.compare import CompareOptions, compare
 from gpubench.report.merging import Node, fleet_of, merged, node_key
