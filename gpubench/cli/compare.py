@@ -160,7 +160,8 @@ def _ended(found: Comparison, options: CompareOptions) -> int:
         notice = next(notice for notice in found.warnings if notice.code == "no-gate")
         raise InputError(
             "gate-impossible", "the gate on regressions could not be applied",
-            why="every case has too few sessions, was throttled or is not looked at, so it could not have failed",
+            why="every case has too few sessions (also for --alpha), was throttled or is not looked at, so it could "
+            "not have failed",
             hint=f"{notice.hint}, or leave `slower` out of --fail-on",
         )  # fmt: skip
     return found.exit_code

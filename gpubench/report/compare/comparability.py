@@ -73,11 +73,12 @@ def interleaved(base: Run, new: Run) -> bool:
 
 
 def _starts(base: Run, new: Run) -> list[tuple[int, str]]:
+    sides = [(side, run, frozenset(observations(run))) for side, run in enumerate((base, new))]
     return [
         (side, session.started_at)
-        for side, run in enumerate((base, new))
+        for side, run, counting in sides
         for session in run.sessions
-        if session.index in observations(run)
+        if session.index in counting
     ]
 
 

@@ -23,7 +23,8 @@ BILLION = 1e9  # a case that became so many times faster or slower is a broken n
 
 
 class Paired(msgspec.Struct, frozen=True, kw_only=True):
-    """`twins` can be compared; `refused` have numbers that mean different things; the rest has one number."""
+    """`twins` can be compared; `refused` have numbers that mean different things, or one in base that cannot be true;
+    the rest has one number."""
 
     twins: tuple[Twin, ...]
     refused: tuple[JudgedCase, ...]
@@ -75,6 +76,9 @@ def paired(
         other = theirs.get(case_id)
         muted = options.muted(row.case)
         if other is None or not other.sessions:
+            if row.time is None:  # what base has no true number for cannot go missing
+                refused.append(_refused(row, other, index, "implausible", muted))
+                continue
             place = failed if other is not None and other.outcome == "failure" else missing
             place.append(_absent(case_id, other, index, muted))
             continue
@@ -113,10 +117,11 @@ def _implausible(row: CaseResult, other: CaseResult) -> bool:
     return "implausible" in (row.label, other.label) or min(seconds) * BILLION < max(seconds)
 
 
-def _refused(row: CaseResult, other: CaseResult, index: int, reason: str, muted: bool) -> JudgedCase:
+def _refused(row: CaseResult, other: CaseResult | None, index: int, reason: str, muted: bool) -> JudgedCase:
     return JudgedCase(
-        new=index, id=row.id, verdict="not-comparable", reason=reason, base_s=_seconds(row), new_s=_seconds(other),
-        k_base=len(row.sessions), k_new=len(other.sessions), labels=labels(row, other), muted=muted,
+        new=index, id=row.id, verdict="not-comparable", reason=reason, base_s=_seconds(row),
+        new_s=_seconds(other) if other else None, k_base=len(row.sessions), k_new=len(other.sessions) if other else 0,
+        labels=labels(row, other) if other else labels(row), muted=muted,
     )  # fmt: skip
 
 

@@ -51,7 +51,7 @@ def require_common(
     """A file whose every case failed is a result; one that shares nothing with the base is not. Raises InputError."""
     if any(row.verdict != "not-comparable" for row in rows) or part.failed:
         return
-    if rows:
+    if any(row.k_new for row in rows):
         reasons = [row for row in found if row.scope in ("protocol", "op")]
         raise InputError(
             "not-comparable", f"{base} and {new} have no case that can be compared",

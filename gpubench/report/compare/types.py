@@ -62,7 +62,8 @@ class Pair(Row, frozen=True, kw_only=True):
 
 
 class JudgedCase(Row, frozen=True, kw_only=True):
-    """One case that both files have a number for, with its verdict and why it is no better one.
+    """One case that both files have a number for, with its verdict and why it is no better one. Where base has one that
+    cannot be true, new may have none: `k_new` is 0.
 
     `ratio` is new / base of the sessions' low ends, [`lo`, `hi`] its exact interval; `p` and `p_adjusted` belong to the
     direction in which the ratio points. `threshold` is a share. `muted`: no gate looks at it. A time that cannot be

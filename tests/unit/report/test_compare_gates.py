@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from gpubench.cli._demands import demands
-from gpubench.errors import UsageError
+from gpubench.errors import InputError, UsageError
 from gpubench.report.analysis.gates import MinSpeedup
 from gpubench.report.ci import of_comparison
 from gpubench.report.compare import CompareOptions, compare
@@ -329,3 +329,30 @@ def test_what_base_has_no_true_number_for_cannot_go_missing(base_lies, new_lies,
     assert (row.verdict, row.reason) == ("not-comparable", "implausible")
     assert (row.base_s is None, row.new_s is None) == (base_lies, new_lies)
     assert (result.exit_code, bool(gate(result, "missing").ids)) == (code, code == 3)
+
+
+@pytest.mark.parametrize(
+    "left", [[], [failed(CASES[0])], [skipped(CASES[0])]], ids=["absent", "failed", "skipped"]
+)
+@pytest.mark.parametrize("lies", [True, False])
+def test_nor_can_it_where_new_has_no_number_at_all(left, lies):
+    base, new = pair()
+    if lies:
+        base = with_blocks(
+            base, lambda block: msgspec.structs.replace(block, repeat=1, wall_s=[1e-9] * 10), {CASES[0].id}
+        )
+    result = found(base, msgspec.structs.replace(new, outcomes=[*left, *new.outcomes[1:]]))
+    listed = [(row.id, row.reason, row.base_s, row.new_s, row.k_new) for row in result.cases if row.k_new == 0]
+    absent = [row.id for row in (*result.missing, *result.failed)]
+    assert listed == ([(CASES[0].id, "implausible", None, None, 0)] if lies else [])
+    assert absent == ([] if lies else [CASES[0].id])
+    assert result.exit_code == (0 if lies else 3)
+    assert CASES[0].id in render(result, "plain", RenderOptions())
+    assert of_comparison(result)
+
+
+def test_one_number_that_cannot_be_true_is_nothing_in_common():
+    base, new = pair(cases=CASES[:1])
+    base = with_blocks(base, lambda block: msgspec.structs.replace(block, repeat=1, wall_s=[1e-9] * 10))
+    with pytest.raises(InputError, match="no case in common"):
+        found(base, msgspec.structs.replace(new, outcomes=[failed(CASES[0])]))
