@@ -14,7 +14,7 @@ from gpubench.cli import _progress, _run_output, _run_request
 from gpubench.cli._run_request import Typed
 from gpubench.cli._selection import DEFAULT_BUDGET_S
 from gpubench.errors import ExitCode, GpubenchError, InputError, UsageError
-from gpubench.model.result import Failure, Run, Skip
+from gpubench.model.result import Failure, Measurement, Run, Skip
 from gpubench.report.noise import Noise, noise
 
 # Of the options that say what to measure and how: a file is asked for some of its cases and sessions.
@@ -77,14 +77,32 @@ def judged(run: Run, sessions: int) -> Noise:
     try:
         return noise(run, sessions)
     except InputError as error:
-        raise _too_little(run, len(run.sessions) < 2 * sessions) from error
+        raise _too_little(run, _cut_short(run, 2 * sessions)) from error
+
+
+def _cut_short(run: Run, sessions: int) -> bool:
+    """Whether the budget ended before so many sessions of all cases were measured."""
+    counting = {session.index for session in run.sessions if not session.superseded}
+    stopped = any(
+        stop.reason == "budget" and stop.session in counting
+        for row in run.outcomes
+        if isinstance(row, Measurement)
+        for stop in row.stops
+    )
+    return stopped or len(run.sessions) < sessions or run.exit_code == ExitCode.BUDGET
 
 
 def _too_little(run: Run, cut_short: bool) -> GpubenchError:
-    # What broke is graver than what was left out.
+    # What broke is graver than what was left out. Where the budget ended first, that is why the cases that were
+    # measured lack sessions, whatever else was left out.
+    cut = cut_short and any(isinstance(row, Measurement) for row in run.outcomes)
     lost = sorted(
-        (row for row in run.outcomes if isinstance(row, Failure | Skip)), key=lambda row: isinstance(row, Skip)
-    )
+        (
+            row for row in run.outcomes
+            if isinstance(row, Failure) or (isinstance(row, Skip) and (row.reason == "budget" or not cut))
+        ),
+        key=lambda row: (isinstance(row, Skip), row.reason != "budget"),
+    )  # fmt: skip
     why, hint = "no case has a number that can be true", "`gpubench run` with the same options tells more"
     if lost:
         why = f"{lost[0].id}: {lost[0].reason}: {lost[0].detail}"

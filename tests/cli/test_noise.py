@@ -11,8 +11,12 @@ import jsonschema
 import pytest
 
 from gpubench.cli import noise, run
+from gpubench.cli._noise_source import judged
 from gpubench.cli._run_request import Typed
+from gpubench.errors import GpubenchError
+from gpubench.model.result import Outcome, Stop
 from gpubench.store import save
+from tests.unit.report.builders import failed, skipped
 from tests.unit.report.sides import CASES, a_run, pair, timed
 
 
@@ -159,6 +163,30 @@ def test_a_measurement_that_leaves_nothing_to_compare_ends_as_the_run_did_and_sa
     assert (ended.returncode, ended.stdout) == (code, "")
     assert told in ended.stderr
     assert len(ended.stderr.splitlines()) == 3
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "sessions", "ending", "code", "told"),
+    [
+        ([timed(CASES[0], [1e-3] * 3), skipped(CASES[1])], 3, 124, 124, "the time budget ended first"),
+        ([timed(CASES[0], [1e-3] * 3), skipped(CASES[1])], 3, 0, 124, "the time budget ended first"),
+        ([timed(CASES[0], [1e-3] * 9), skipped(CASES[1])], 10, 124, 124, "the time budget ended first"),
+        ([timed(CASES[0], [1e-3] * 9, stops=[Stop(session=9, reason="budget")]), skipped(CASES[1])], 10, 0, 124,
+         "the time budget ended first"),
+        ([timed(CASES[0], [1e-3] * 3), skipped(CASES[1]), skipped(CASES[2], "budget", "no time")], 3, 124, 124,
+         f"{CASES[2].id}: budget: no time"),
+        ([timed(CASES[0], [1e-3] * 3), skipped(CASES[1]), failed(CASES[2])], 3, 1, 1, "wrong-result"),
+        ([skipped(CASES[1])], 3, 1, 1, "out-of-memory"),
+        ([timed(CASES[0], [1e-3] * 9), skipped(CASES[1])], 10, 0, 4, "out-of-memory"),
+    ],
+)  # fmt: skip
+def test_a_case_that_was_left_out_is_not_blamed_for_what_the_budget_ended(
+    outcomes: list[Outcome], sessions: int, ending: int, code: int, told: str
+) -> None:
+    with pytest.raises(GpubenchError) as raised:
+        judged(a_run(outcomes, sessions, exit_code=ending), 5)
+    assert (told in raised.value.why, raised.value.exit_code) == (True, code), raised.value.why
+    assert ("--budget" in raised.value.hint) == ("budget" in told)
 
 
 @pytest.mark.parametrize(
