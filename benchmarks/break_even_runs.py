@@ -5,7 +5,7 @@ benchmarks/break_even.py asks of the functions, this asks of the program: comman
 result files. The devices are `fake:cpu` and `fake:gpu`, whose clock is scripted: each sample is log-normal, outliers
 take 1.5 to 5 times as long. Data is resident: a call that copies is a sum of many such costs, whose outliers add up
 to another true N. The true N is that of a run without noise at sizes a few percent apart. Timings: as the search
-counts them (docs/breakeven.md), both sides together. Exit code 0 in any case.
+counts them (docs/breakeven.md), both sides together.
 """
 
 from __future__ import annotations
@@ -44,11 +44,10 @@ def measure(
         sys.executable, "-m", "gpubench", "run", "--devices", "fake:cpu,fake:gpu", "--regimes", "resident",
         "--sessions", "1", "--format", "json", "--no-progress", "--no-config", *options,
     ]  # fmt: skip
-    ended = subprocess.run(
+    subprocess.run(
         [*command, "-o", "result.json"], cwd=folder, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
         env={**kept, **{f"GPUBENCH_FAKE_{name}": value for name, value in scripted.items()}},
     )  # fmt: skip
-    assert ended.returncode == 0
     told = subprocess.run(
         [sys.executable, "-m", "gpubench", "report", "result.json", "--format", "json"], cwd=folder, check=True,
         capture_output=True,
@@ -103,7 +102,7 @@ def line(op: str, true: float, noise: tuple[float, float], found: Iterable[Found
     noisy = f"{100 * noise[0]:.0f} % + {100 * noise[1]:.0f} %"
     return (
         f"| {op} ({true:.0f}) | {noisy} | {middle} | {share} | {len(known) - len(answers)} | "
-        f"{max(one.timings for one in known)} |"
+        f"{max((one.timings for one in known), default=0)} |"
     )
 
 
