@@ -11,6 +11,6 @@ if TYPE_CHECKING:
 
 def read_result(run: Run) -> Measured | None:
     """What a result says of the mode of its machine. The report is loaded only where there is a result."""
-    from gpubench.report import results
+    from gpubench.report.analysis import measured
 
-    return results.measured(run)
+    return measured(run)

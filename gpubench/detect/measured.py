@@ -10,8 +10,8 @@ import msgspec
 
 from gpubench.detect import remedies
 from gpubench.errors import GpubenchError
-from gpubench.model.machine import Machine, Measured, MeasuredSplit, Mode, Reason, Recommendation
-from gpubench.model.result import Run
+from gpubench.model.machine import Gpu, Machine, Measured, MeasuredSplit, Mode, Reason, Recommendation
+from gpubench.model.result import GPUS, Run
 
 # Outside of these ratios of CPU rate to GPU rate the slower side cannot help even if the split were free.
 GPU_DOMINATES, CPU_DOMINATES = 0.1, 4.0
@@ -32,13 +32,12 @@ class Verdict(NamedTuple):
 def apply(machine: Machine, advice: Recommendation, results: Path, read: Reader) -> Recommendation:
     """The recommendation from the newest result of this machine below `results` of which `read` says something, or
     `advice` where none fits."""
-    usable = [gpu.id for gpu in machine.gpus if gpu.usable.value is not False]
-    for path in _candidates(machine, results) if usable else ():
+    for path in _candidates(machine, results) if any(map(_usable, machine.gpus)) else ():
         run = _load(path)
-        found = read(run) if run is not None and same_machine(machine, run.machine) else None
+        gpus = _measured_here(machine, advice, run) if run and same_machine(machine, run.machine) else []
+        found = read(run) if run and gpus else None
         if found is not None:
-            named = msgspec.structs.replace(found, file=path.name)
-            return decide(machine, advice, named, advice.device_ids or usable[:1])
+            return decide(machine, advice, msgspec.structs.replace(found, file=path.name), gpus)
     return advice
 
 
@@ -47,12 +46,17 @@ def same_machine(here: Machine, there: Machine) -> bool:
     return _marks(here) == _marks(there) and here.cpu.model.value is not None
 
 
+def gpus_of(run: Run) -> list[str]:
+    """The GPUs that a run measured: ids of its `machine.gpus`, or of the device where detection did not know it."""
+    return list(dict.fromkeys(device.gpu_id or device.id for device in run.devices if device.kind in GPUS))
+
+
 def decide(machine: Machine, advice: Recommendation, found: Measured, gpus: Sequence[str]) -> Recommendation:
-    """`advice` with the mode that the evidence gives, on `gpus` unless that is the CPU."""
-    verdict = judge(
-        found.s, found.splits, separate=not any(gpu.memory.unified.value for gpu in machine.gpus),
-        threads=machine.cpu.available.value,
-    )  # fmt: skip
+    """`advice` with the mode that the evidence of `gpus` gives, on these unless it is the CPU."""
+    # Devices that detection did not know may be any that can be used.
+    ours = [gpu for gpu in machine.gpus if gpu.id in gpus] or [gpu for gpu in machine.gpus if _usable(gpu)]
+    separate = not any(gpu.memory.unified.value for gpu in ours)
+    verdict = judge(found.s, found.splits, separate=separate, threads=machine.cpu.available.value)
     kept = [r for r in advice.reasons if r.device_id is not None and not r.code.startswith("VRAM_")]
     return msgspec.structs.replace(
         advice,
@@ -80,6 +84,18 @@ def judge(
     if separate and (threads or 0) >= FEWEST_THREADS and not splits:
         return _verdict("hybrid", "HYBRID_PAYS", round(1 / (1 + s), 4))
     return _verdict("gpu" if s < 1 else "cpu", "FASTER_ALONE")
+
+
+def _usable(gpu: Gpu) -> bool:
+    return gpu.usable.value is not False
+
+
+def _measured_here(machine: Machine, advice: Recommendation, run: Run) -> list[str]:
+    """The GPUs of this machine that the run measured and that can be used now; of a run whose GPUs bear no id of this
+    machine, the advised ones."""
+    usable = [gpu.id for gpu in machine.gpus if _usable(gpu)]
+    known = [one for one in gpus_of(run) if any(gpu.id == one for gpu in machine.gpus)]
+    return [one for one in known if one in usable] if known else advice.device_ids or usable[:1]
 
 
 def _verdict(mode: Mode, code: str, split: float | None = None) -> Verdict:

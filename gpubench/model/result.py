@@ -19,6 +19,8 @@ from gpubench.model.session import SessionRecord
 
 SCHEMA_VERSION = 1
 DeviceKind = Literal["cpu", "gpu", "software", "hybrid", "fake"]
+# Kinds of devices that are a GPU by themselves: no software, and no CPU that helps.
+GPUS: tuple[DeviceKind, ...] = ("gpu", "fake")
 StopReason = Literal["precision", "max-samples", "max-time", "timeout", "budget"]
 # How data reaches the device: from ordinary memory by the library's own call, through page-locked memory, or through
 # staging buffers that stay mapped.

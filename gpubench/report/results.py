@@ -7,9 +7,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from gpubench.errors import GpubenchError, InputError
-from gpubench.model.machine import Measured
 from gpubench.model.result import Run
-from gpubench.report.analysis.machine import usable_cpus
+from gpubench.report.analysis.experiment import experiment
 
 MOST_FILES = 20  # of this machine; older ones say nothing that these do not
 RESULTS_DIR = Path("results")
@@ -31,15 +30,6 @@ def runs(source: str | Path | None = None, results_dir: Path = RESULTS_DIR) -> I
     yield from _of_this_machine(store.newest_first(folders), folders)
 
 
-def measured(run: Run) -> Measured | None:
-    """What a run tells of the mode of its machine; None of an experiment, or where it does not tell."""
-    if _experiment(run):
-        return None
-    from gpubench.report.analysis import measured as evidence
-
-    return evidence(run)
-
-
 def _of_this_machine(paths: Iterable[Path], folders: Sequence[Path]) -> Iterator[Run]:
     from gpubench import detect, store
 
@@ -49,7 +39,7 @@ def _of_this_machine(paths: Iterable[Path], folders: Sequence[Path]) -> Iterator
             run = store.load(path)
         except GpubenchError:  # somebody else's JSON beside our results
             continue
-        different = {**detect.differences(run.machine), **_experiment(run)}
+        different = {**detect.differences(run.machine), **experiment(run)}
         if different:
             foreign = foreign or "; ".join(f"{name}: {words}" for name, words in different.items())
             continue
@@ -59,20 +49,6 @@ def _of_this_machine(paths: Iterable[Path], folders: Sequence[Path]) -> Iterator
             return
     if not given:
         raise _nothing(folders, foreign)
-
-
-def _experiment(run: Run) -> dict[str, str]:
-    """Settings that make a run show something else than what a call usually takes."""
-    found: dict[str, str] = {}
-    if run.settings.inputs != "random":
-        found["--inputs"] = run.settings.inputs
-    if run.settings.cache != "warm":
-        found["--cache"] = run.settings.cache
-    # A run always says how many threads it used; all usable CPUs are nothing special.
-    threads, cpus = run.settings.threads, usable_cpus(run)
-    if threads is not None and cpus is not None and threads < cpus:
-        found["--threads"] = f"{threads} of {cpus}"
-    return found
 
 
 def _nothing(folders: Sequence[Path], foreign: str) -> InputError:

@@ -10,8 +10,18 @@ import pytest
 from gpubench.cli._measured import read_result
 from gpubench.detect import measured, picture
 from gpubench.detect._fact import known
-from gpubench.model.machine import Cpu, Gpu, Machine, MeasuredBreakEven, MeasuredSplit
-from gpubench.store import load
+from gpubench.model.machine import (
+    Cpu,
+    Gpu,
+    GpuMemory,
+    Machine,
+    Measured,
+    MeasuredBreakEven,
+    MeasuredSplit,
+    Recommendation,
+)
+from gpubench.report.analysis.recommendation import recommended
+from gpubench.store import load, save
 
 
 def pieces(*gains, reason=None):
@@ -108,6 +118,74 @@ def test_a_result_file_of_this_machine_is_quoted_as_the_report_reads_it(results,
     assert advice.mode == told["recommendation"]["mode"]
     drawn = picture.render(msgspec.structs.replace(here, recommendation=advice), "markdown")
     assert f"matmul float32: GPU from n = {found['matmul', 'resident']} with resident data" in drawn
+
+
+def card(name, *, unified=False, usable=True):
+    memory = GpuMemory(unified=known(unified, "t"))
+    return Gpu(
+        id=name,
+        vendor_id=known("10de", "t"),
+        device_id=known("2330", "t"),
+        usable=known(usable, "t"),
+        memory=memory,
+    )
+
+
+def with_gpus(run, cards, *, gpu_id):
+    """The run on a machine of eight CPUs with these GPUs, of which it measured one."""
+    cpu = msgspec.structs.replace(run.machine.cpu, available=known(8, "t"))
+    machine = msgspec.structs.replace(
+        run.machine,
+        gpus=list(cards),
+        cpu=cpu,
+        recommendation=Recommendation(mode="gpu", device_ids=[cards[0].id]),
+    )
+    devices = [
+        msgspec.structs.replace(device, gpu_id=gpu_id) if device.kind != "cpu" else device
+        for device in run.devices
+    ]
+    settings = msgspec.structs.replace(run.settings, threads=8)
+    return msgspec.structs.replace(run, machine=machine, devices=devices, settings=settings)
+
+
+def advised(run, folder, here=None):
+    save(run, folder / "r.json")
+    here = here or run.machine
+    return measured.apply(here, here.recommendation, folder, read_result)
+
+
+def test_the_gpu_that_was_measured_is_the_one_that_is_recommended(results, tmp_path):
+    """Not the one that the static rule likes; and the report says the same."""
+    run = with_gpus(load(results[0]), [card("g0"), card("g1")], gpu_id="g1")
+    advice = advised(run, tmp_path)
+    assert (advice.confidence, advice.device_ids) == ("measured", ["g1"])
+    told = recommended(run, read_result(run))
+    assert msgspec.structs.replace(advice, measured=None) == msgspec.structs.replace(told, measured=None)
+
+
+def test_a_result_of_a_gpu_that_cannot_be_used_now_changes_nothing(results, tmp_path):
+    run = with_gpus(load(results[0]), [card("g0"), card("g1")], gpu_id="g1")
+    hidden = msgspec.structs.replace(run.machine, gpus=[card("g0"), card("g1", usable=False)])
+    assert advised(run, tmp_path, hidden) is hidden.recommendation
+
+
+def test_a_result_without_the_ids_of_this_machine_speaks_for_the_advised_gpus(results, tmp_path):
+    run = with_gpus(load(results[0]), [card("g0"), card("g1")], gpu_id="of another machine")
+    assert advised(run, tmp_path).device_ids == ["g0"]
+
+
+@pytest.mark.parametrize(
+    ("integrated", "gpu_id", "mode"),
+    [(card("g1", unified=True, usable=False), "g0", "hybrid"), (card("g1", unified=True), "g0", "hybrid"),
+     (card("g1", unified=True), "g1", "gpu"), (card("g1", unified=True, usable=False), None, "hybrid"),
+     (card("g1", unified=True), None, "gpu")],
+)  # fmt: skip
+def test_memory_is_shared_where_that_of_the_measured_gpu_is(integrated, gpu_id, mode):
+    """An integrated GPU beside it says nothing; only where nobody knows which was measured may it be that one."""
+    here = Machine(cpu=Cpu(available=known(8, "t")), gpus=[card("g0"), integrated])
+    found = Measured(date="2026-01-02T03:04:05Z", s=0.5)
+    advice = measured.decide(here, here.recommendation, found, [gpu_id or "cupy:0"])
+    assert advice.mode == mode
 
 
 def test_a_result_file_of_another_machine_changes_nothing(results):

@@ -11,6 +11,7 @@ from gpubench.report.analysis.baseline import baseline_line
 from gpubench.report.analysis.breakeven import break_evens
 from gpubench.report.analysis.claims import judged
 from gpubench.report.analysis.estimate import case_results
+from gpubench.report.analysis.experiment import experiment
 from gpubench.report.analysis.findings import findings
 from gpubench.report.analysis.gates import Demands, gates
 from gpubench.report.analysis.hybrid import hybrids, sentences
@@ -47,6 +48,11 @@ def analyse(
     ratios = tuple(row for row in speedups(compared, baseline) if keep is None or keep(row.case.case))
     curves = _curves(run, compared, ratios)
     splits = hybrids(run, compared, keep)
+    # Whatever is shown: a mode is chosen by all of the file, over the fastest CPU form.
+    told: Measured | None = None
+    if not experiment(run):
+        as_shown = keep is None and baseline is None
+        told = evidence(run, ratios, curves, splits) if as_shown else _evidence(run, compared)
     return Analysis(
         run=run, machine=machine_line(run),
         baseline=baseline_line(run, [row for row in ratios if row.kind == "headline"]),
@@ -57,14 +63,16 @@ def analyse(
         gates=gates(run, cases, [row for row in cases if _compared(row)], ratios, demands),
         claims=judged(claims, ratios), means=means([row for row in cases if _compared(row)], ratios),
         reuse=reuses(run, compared, keep), hybrid=splits,
-        # Whatever is shown: a mode is chosen by all of the file, over the fastest CPU form.
-        measured=evidence(run, ratios, curves, splits) if keep is None and baseline is None else measured(run),
+        measured=told,
     )  # fmt: skip
 
 
 def measured(run: Run) -> Measured | None:
-    """By what the mode of the run's machine can be chosen; None where the run does not tell."""
-    compared = [row for row in case_results(run) if _compared(row)]
+    """By what the mode of the run's machine can be chosen; None of an experiment, or where the run does not tell."""
+    return None if experiment(run) else _evidence(run, [row for row in case_results(run) if _compared(row)])
+
+
+def _evidence(run: Run, compared: Sequence[CaseResult]) -> Measured | None:
     ratios = speedups(compared)
     return evidence(run, ratios, _curves(run, compared, ratios), hybrids(run, compared))
 

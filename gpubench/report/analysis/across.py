@@ -7,8 +7,9 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from gpubench.model.case import SeriesKey
+from gpubench.model.result import GPUS
 from gpubench.report.analysis.nodes import node_key
-from gpubench.report.analysis.types import GPUS, Analysis, BreakEven, CaseResult, Speedup
+from gpubench.report.analysis.types import Analysis, BreakEven, CaseResult, Speedup
 
 
 class Side(msgspec.Struct, frozen=True):

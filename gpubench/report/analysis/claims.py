@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from gpubench.model.case import Case
-from gpubench.model.result import DeviceKind
-from gpubench.report.analysis.types import GPUS, Claim, ClaimResult, ClaimVerdict, Speedup
+from gpubench.model.result import GPUS, DeviceKind
+from gpubench.report.analysis.types import Claim, ClaimResult, ClaimVerdict, Speedup
 from gpubench.selectors import selector
 from gpubench.stats import Interval
 

@@ -51,9 +51,9 @@ class Split(NamedTuple):
 
 class Field(NamedTuple):
     """Who competes for one kind of call. `gone_from`: the size from which no device of that side takes part
-    (0: it never did; infinity: it always does, measured or not). `splits`, by size, hold nothing between the sizes:
-    what a split gains there nobody knows. Both sides may be known at the sizes `shared`, one that has no other side at
-    those `spanned`; outside, `choose` knows nothing and need not be asked."""
+    (0: it never did; infinity: it always does, measured or not). `splits`, by size and the fastest first, hold nothing
+    between the sizes: what a split gains there nobody knows. Both sides may be known at the sizes `shared`, one that
+    has no other side at those `spanned`; outside, `choose` knows nothing and need not be asked."""
 
     run: Run
     rows: tuple[CaseResult, ...]
@@ -61,7 +61,7 @@ class Field(NamedTuple):
     others: tuple[Contender, ...]
     cpu_gone_from: float
     others_gone_from: float
-    splits: Mapping[int, Split]
+    splits: Mapping[int, tuple[Split, ...]]
     shared: tuple[float, float]
     spanned: tuple[float, float]
 
@@ -119,7 +119,7 @@ def field(run: Run, family: Family, calls: int | None) -> Field:
     others_gone = _gone_from([row for row in rows if row.device_kind != "cpu"], calls)
     ends = [_ends(cpu), _ends(others)]
     return Field(
-        run, rows, cpu, others, cpu_gone, others_gone, _fastest_splits(family.splits, regime_of(calls)),
+        run, rows, cpu, others, cpu_gone, others_gone, _splits_by_size(family.splits, regime_of(calls)),
         shared=(max(low for low, _ in ends), min(high for _, high in ends)),
         spanned=(max(min(low for low, _ in ends), min(cpu_gone, others_gone)), max(high for _, high in ends)),
     )  # fmt: skip
@@ -133,14 +133,15 @@ def _ends(side: Sequence[Contender]) -> tuple[float, float]:
     )
 
 
-def _fastest_splits(splits: Sequence[Hybrid], regime_id: str) -> dict[int, Split]:
-    found: dict[int, Split] = {}
-    for row in sorted(splits, key=lambda row: row.device_id):
-        time, n = row.case.time, row.case.case.params["n"]
-        if row.case.case.regime_id == regime_id and time is not None:
-            one = Split(row, time.estimate)
-            found[n] = min(found.get(n, one), one, key=lambda split: split.seconds)
-    return found
+def _splits_by_size(splits: Sequence[Hybrid], regime_id: str) -> dict[int, tuple[Split, ...]]:
+    found: dict[int, list[Split]] = {}
+    for row in splits:
+        if row.case.case.regime_id == regime_id and row.case.time is not None:
+            found.setdefault(row.case.case.params["n"], []).append(Split(row, row.case.time.estimate))
+    return {
+        n: tuple(sorted(ours, key=lambda split: (split.seconds, split.row.device_id)))
+        for n, ours in found.items()
+    }
 
 
 def choose(field: Field, n: int) -> Choice:
@@ -164,14 +165,21 @@ def may_know(field: Field, n: int, *, two_sides: bool) -> bool:
 
 
 def split_of(field: Field, n: int, choice: Choice) -> Split | None:
-    """The split that beats `choice`, the fastest at n alone; None where no split of this very call is recommended.
+    """The fastest split that beats `choice`, the fastest at n alone; None where no such split of this very call is
+    recommended.
 
-    It is recommended over its own two sides: where a third device is faster than both, nothing was compared with it.
+    A split is recommended over its own two sides: where a third device is faster than both, nothing was compared
+    with it.
     """
-    split, best = field.splits.get(n), choice.best
-    if split is None or best is None or split.seconds >= choice.seconds:
+    best = choice.best
+    if best is None:
         return None
-    return split if best.kind == "cpu" or best.device_id == split.row.case.case.shared_with else None
+    for split in field.splits.get(n, ()):
+        if split.seconds >= choice.seconds:
+            break
+        if best.kind == "cpu" or best.device_id == split.row.case.case.shared_with:
+            return split
+    return None
 
 
 def basis(choice: Choice, n: int) -> Basis:

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Sequence
 from gpubench import stats
 from gpubench.model.case import Case, SeriesKey, beside_size
 from gpubench.model.machine import Measured, MeasuredBreakEven, MeasuredSplit, Recommendation
-from gpubench.model.result import Run
+from gpubench.model.result import GPUS, Run
 from gpubench.report.analysis.across import earliest
-from gpubench.report.analysis.types import GPUS, BreakEven, Hybrid, Speedup
+from gpubench.report.analysis.types import BreakEven, Hybrid, Speedup
 from gpubench.report.analysis.verdict import verdict_text
 
 
@@ -35,13 +35,13 @@ def evidence(
 def recommended(run: Run, found: Measured | None) -> Recommendation | None:
     """The mode for the machine of the run: by the evidence, else what detection said at the run's start; None if
     neither says anything."""
-    from gpubench.detect.measured import decide  # `advise` loads this package too, and needs no detection
+    # Here, as `advise` loads this package too, and needs no detection.
+    from gpubench.detect.measured import decide, gpus_of
 
     advice = run.machine.recommendation
     if found is None:
         return advice if advice.reasons else None
-    gpus = dict.fromkeys(device.gpu_id or device.id for device in run.devices if device.kind in GPUS)
-    return decide(run.machine, advice, found, list(gpus))
+    return decide(run.machine, advice, found, gpus_of(run))
 
 
 def _rate_ratio(rows: Iterable[Speedup]) -> float | None:

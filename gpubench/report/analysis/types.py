@@ -33,8 +33,6 @@ HybridReason = Literal[
 ]  # fmt: skip
 # "case": any other form against the same baseline as the headline; for tables of all cases alone.
 SpeedupKind = Literal["headline", "library", "case"]
-# Kinds of devices that are a GPU by themselves: no software, and no CPU that helps.
-GPUS: tuple[DeviceKind, ...] = ("gpu", "fake")
 # Labels that keep a case out of headlines (measurement.md, section 6).
 NO_HEADLINE: frozenset[Label] = frozenset({"unstable", "throttled", "implausible", "software"})
 

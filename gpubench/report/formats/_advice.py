@@ -148,7 +148,7 @@ def _evidence(advice: Advice) -> list[str]:
         )
     else:
         lines.append(f"Gain: none to tell; {advice.confidence}: {_MEANING[advice.confidence]}.")
-    if advice.split is not None and advice.against is not None:
+    if advice.split is not None:
         lines.append(
             f"It takes both sides at work at once{_APART if advice.calls is None else ''}. A program that cannot split "
             f"the work takes {_fastest_alone(advice)}."

@@ -14,6 +14,7 @@ from gpubench.report.advice import answer, render
 from gpubench.report.analysis.contest import Key
 from gpubench.report.formats._advice_types import AdviceDocument
 from gpubench.report.formats._display import columns
+from gpubench.report.policy import Policy
 from tests.unit.report.builders import (
     CPU,
     GPU,
@@ -297,6 +298,30 @@ def test_a_split_answers_no_more_where_a_third_device_is_faster_than_both_its_si
     advice = ask([*splitting(0.78e-3), *third], 1024, None, **words)
     assert advice.best is not None
     assert (advice.best.device_id, advice.split) == ("wgpu:0", None)
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "answered"),
+    [(0.70e-3, 0.75e-3, "hybrid:wgpu:0"), (0.70e-3, 0.88e-3, "wgpu:0"), (0.80e-3, 0.75e-3, "hybrid:wgpu:0")],
+)
+def test_of_two_splits_the_one_with_the_fastest_single_device_is_the_answer(ours, theirs, answered):
+    """cupy's split, faster or not, was never compared with wgpu alone, which is faster than both of its sides. With a
+    gain of 2 % wgpu's own is not recommended, so none is."""
+    other = msgspec.structs.replace(GPU, id="wgpu:0", backend="wgpu")
+    beside = msgspec.structs.replace(HYBRID, id="hybrid:wgpu:0")
+    rows = splitting(ours) + [measured(case(n=n, device="wgpu:0"), 0.9e-3, sessions=5) for n in (512, 1024)]
+    rows.append(split(case(n=1024, form="tuned", device="hybrid:wgpu:0"), (3e-3, 0.9e-3), theirs, sessions=5))
+    words = {"devices": (CPU, GPU, HYBRID, other, beside), "sessions": 5}
+    advice = ask(rows, 1024, None, **words)
+    assert advice.best is not None
+    assert advice.best.device_id == answered
+    assert "hybrid:cupy:0" not in {one.device_id for one in advice.candidates}
+    told = Policy([run_of(rows, **words)]).choose("matmul", shape=1024, regime="resident", hybrid=True)
+    assert told.device_id == answered
+    if advice.split is not None:
+        assert told.fraction == advice.split.fraction
+        assert advice.against is not None
+        assert advice.against.device_id == "wgpu:0"
 
 
 def test_a_variant_of_a_split_is_no_answer():

@@ -179,6 +179,21 @@ def test_what_is_shown_changes_no_recommendation():
     assert recommendation_of(run, keep=lambda case: case.params["n"] < 100) == plain
 
 
+@pytest.mark.parametrize("words", [{}, {"baseline": "library"}, {"keep": lambda case: True}])
+@pytest.mark.parametrize("odd", [{"inputs": "zeros"}, {"cache": "cold"}, {"threads": 2}])
+def test_an_experiment_recommends_nothing(odd, words):
+    """As for `gpubench detect`: it shows something else than what a call usually takes."""
+    run = with_threads(run_of(curve({64: 0.5, 256: 20.0})), 8)
+    usual = recommendation_of(run, **words)
+    assert usual is not None
+    assert usual.confidence == "measured"
+    changed = replace(run, settings=replace(run.settings, **odd))
+    assert recommendation_of(changed, **words) is None
+    assert evidence(changed) is None
+    newer = replace(changed, id="00000000-0000-4000-8000-000000000002", started_at="2026-02-01T00:00:00Z")
+    assert json.loads(render([run, newer], "json"))["recommendation"]["mode"] == usual.mode
+
+
 def test_the_order_of_outcomes_says_nothing():
     rows = [*curve({64: 0.5, 256: 2.0}), *both(3e-3, 1e-3, 0.7e-3)]
     run = run_of(rows, devices=ALL, sessions=5)
