@@ -54,6 +54,7 @@ class BlockThreads:
         while (launch := self._waiting.get()) is not None:
             launch.work()
             launch.finished.put(None)
+            del launch  # idle threads hold no arrays
 
 
 class _Launch:

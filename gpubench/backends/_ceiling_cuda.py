@@ -9,12 +9,12 @@ from gpubench.model.result import Theoretical
 # cudaDeviceAttr (CUDA runtime API).
 CLOCK_KHZ, MULTIPROCESSORS, MEMORY_CLOCK_KHZ, MEMORY_BUS_BITS = 13, 16, 36, 37
 DATA_RATE = 2  # transfers per period of the memory clock as the driver counts it
-# Float32 units of one multiprocessor (CUDA C++ programming guide, arithmetic instructions). Other capabilities have
-# none here: what is newer may compute float32 products by other units, and nothing true may be refused.
-FLOAT32_UNITS = {
-    (5, 0): 128, (5, 2): 128, (5, 3): 128, (6, 0): 64, (6, 1): 128, (6, 2): 128, (7, 0): 64, (7, 2): 64, (7, 5): 64,
-    (8, 0): 64, (8, 6): 128, (8, 7): 128, (8, 9): 128, (9, 0): 128,
-}  # fmt: skip
+# Float32 units of one multiprocessor (CUDA C++ programming guide, arithmetic instructions), of those that run no faster
+# than the clock that CUDA tells. Cards for desktops raise theirs above it by themselves, and what is newer may compute
+# float32 products by other units: nothing true may be refused.
+FLOAT32_UNITS = {(6, 0): 64, (8, 0): 64, (9, 0): 128}
+# Boards whose memory is the CPU's: what CUDA tells of a bus there is not that of their memory.
+BOARDS = {(5, 3), (6, 2), (7, 2), (8, 7)}
 SOURCE = "clocks, bus and units of the device as CUDA tells them"
 
 
@@ -31,7 +31,8 @@ def vendor_ceilings(attribute: Callable[[int], int], capability: tuple[int, int]
         except Exception:  # each version of the runtime has its own words for an attribute that it dropped
             return 0
 
-    bytes_per_s = DATA_RATE * known(MEMORY_CLOCK_KHZ) * 1e3 * known(MEMORY_BUS_BITS) / 8
+    bus = 0 if capability in BOARDS else known(MEMORY_BUS_BITS)
+    bytes_per_s = DATA_RATE * known(MEMORY_CLOCK_KHZ) * 1e3 * bus / 8
     units = FLOAT32_UNITS.get(capability, 0) * known(MULTIPROCESSORS)
     flops_per_s = 2 * units * known(CLOCK_KHZ) * 1e3
     return Theoretical(

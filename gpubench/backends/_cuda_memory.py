@@ -147,11 +147,15 @@ class PinnedTransfers:
         kind = self._runtime.memcpyDeviceToHost
 
         def fetch(start: int, stop: int) -> None:
-            chunk, event = self._chunk(stop - start)
-            self._runtime.memcpyAsync(chunk.ctypes.data, there + start, chunk.size, kind, stream.ptr)
-            event.record(stream)
-            event.synchronize()
-            data[start:stop] = chunk
+            middle = (start + stop) // 2
+            halves = [part for part in ((start, middle), (middle, stop)) if part[0] < part[1]]
+            chunks = [self._chunk(end - begin) for begin, end in halves]
+            for (begin, _), (chunk, event) in zip(halves, chunks, strict=True):
+                self._runtime.memcpyAsync(chunk.ctypes.data, there + begin, chunk.size, kind, stream.ptr)
+                event.record(stream)
+            for (begin, end), (chunk, event) in zip(halves, chunks, strict=True):
+                event.synchronize()  # the second half arrives while the first is copied
+                data[begin:end] = chunk
 
         with self._guard():
             if self._page_locked(data):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
+import os
 import time
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -313,6 +314,8 @@ class CupyBackend:
 
 def _import_cupy() -> Any:
     pin_off()
+    # Several threads copy in one stream, in the order of what is launched: not each in one of its own.
+    os.environ["CUPY_CUDA_PER_THREAD_DEFAULT_STREAM"] = "0"
     try:
         import cupy
     except ImportError as error:

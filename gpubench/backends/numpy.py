@@ -91,7 +91,7 @@ class NumpySession:
             version = hashlib.sha256(f"numpy {np.__version__}".encode()).hexdigest()[:12]
             return NumpyLaunch(lambda: op.expr(np, *inputs), version)
         kernel = op.kernel(self.device.backend, case.dtype, case.variant) or tuned_kernel(op, case)
-        run = kernel.build(np, self._blocks.run, case.params)
+        run = kernel.build(np, self._blocks, case.params)
 
         def call() -> Array:
             run(inputs, output)

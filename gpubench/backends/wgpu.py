@@ -1,7 +1,7 @@
 """wgpu: any GPU through Vulkan, Metal or DX12, with the ops' WGSL kernels (tuned form only).
 
 The device clock stamps the begin and end of a compute pass. Transfers go through persistent, mapped
-staging buffers (gpu-kernels: 10 GB/s against 1 to 2 GB/s of the convenience calls).
+staging buffers that several threads fill and empty (docs/kernels.md).
 """
 
 from __future__ import annotations
@@ -262,8 +262,12 @@ class WgpuSession:
     def multiply_adds(self, dtype: Dtype, rounds: int) -> WgpuLaunch:
         """Chains of them, into a buffer of THREADS elements that the caller frees. Raises Unsupported."""
         chain, output = chains(dtype, rounds, self.limits), self.allocate((THREADS,), "float32")
-        with _vendor_errors():
-            return WgpuLaunch(self._programs.steps(chain, {"out": output}), output, None)
+        try:
+            with _vendor_errors():
+                return WgpuLaunch(self._programs.steps(chain, {"out": output}), output, None)
+        except BackendError:
+            self.free(output)
+            raise
 
     def clock(self) -> float:
         """The host's monotonic clock, in seconds."""

@@ -8,31 +8,43 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from gpubench.model.op import Array, Params
 
-Blocks = Callable[[Callable[[int, int], None], int, int], None]
 Launch = Callable[[Sequence[Array], Array], None]
 
 # NumPy holds the interpreter's lock between calls, so short slices make threads slower than one thread:
 # under 256 Ki elements for an addition, half of that where an element costs more. Several steps over a block find
 # it in cache only if it is short, but 16 threads wait in line for the lock: there 512 Ki reach 0.90 of a copy with
 # two steps, 256 Ki 0.43. A lone step does not read what it wrote, and one slice a thread serves it best: tanh of
-# 16 Mi takes 1.5 ms in 16 slices and 3.0 in 64.
-_SHORTEST_CHEAP, _SHORTEST, _LONGEST, _SLICES = 256 * 1024, 128 * 1024, 512 * 1024, 16
-_LONGEST_ALONE, _SLICES_ALONE = 2 * 1024 * 1024, 16
+# 16 Mi takes 1.5 ms on 16 threads in 16 slices and 3.0 in 64.
+_SHORTEST_CHEAP, _SHORTEST, _LONGEST = 256 * 1024, 128 * 1024, 512 * 1024
+_LONGEST_ALONE = 2 * 1024 * 1024
 _CHEAP_STEPS = 2
 
 _HALF_BYTES = 2
 _OUTPUT = -1  # the slot of the output; scratch counts up from 0
 
 
-def grain(length: int, *, cheap: bool, alone: bool) -> int:
-    """Elements of one block; `cheap`: an element costs little more than its traffic; `alone`: it takes one step."""
-    if alone:
-        return min(_LONGEST_ALONE, max(_SHORTEST_CHEAP, length // _SLICES_ALONE))
-    return min(_LONGEST, max(_SHORTEST_CHEAP if cheap else _SHORTEST, length // _SLICES))
+class Blocks(Protocol):
+    """What runs a function over slices (start, stop) of at most `grain`, on so many threads."""
+
+    threads: int
+
+    def run(self, function: Callable[[int, int], None], length: int, grain: int) -> None:
+        """All slices up to `length`, in any order."""
+
+
+def grain(length: int, threads: int, *, cheap: bool, alone: bool) -> int:
+    """Elements of one block, so that all threads are busy in the last round too.
+
+    `cheap`: an element costs little more than its traffic; `alone`: it takes one step.
+    """
+    shortest = _SHORTEST_CHEAP if cheap or alone else _SHORTEST
+    longest = _LONGEST_ALONE if alone else _LONGEST
+    rounds = max(1, -(-length // (threads * longest)))
+    return max(shortest, -(-length // (threads * rounds)))
 
 
 class Scratch:
@@ -188,7 +200,7 @@ def build(expr: Callable[..., Any], inputs: int, np: Any, blocks: Blocks, params
 
     def launch(arrays: Sequence[Array], output: Array) -> None:
         half = output.itemsize == _HALF_BYTES and not moves
-        size = grain(output.size, cheap=cheap, alone=alone and not half)
+        size = grain(output.size, blocks.threads, cheap=cheap, alone=alone and not half)
         work = run_halves if half else run
         if output.size <= size:
             work(arrays, output, output.size)
@@ -199,7 +211,7 @@ def build(expr: Callable[..., Any], inputs: int, np: Any, blocks: Blocks, params
             with np.errstate(all="ignore"):
                 work([array[start:stop] for array in arrays], output[start:stop], size)
 
-        blocks(block, output.size, size)
+        blocks.run(block, output.size, size)
 
     return launch
 

@@ -35,7 +35,7 @@ def gemv(np: Any, blocks: Blocks, params: Params) -> Launch:
             with np.errstate(all="ignore"):
                 output[start:stop] = np.einsum("ij,j->i", part, x)
 
-        blocks(block, a.shape[0], rows)
+        blocks.run(block, a.shape[0], rows)
 
     return launch
 
@@ -47,14 +47,14 @@ def matmul(np: Any, blocks: Blocks, params: Params) -> Launch:
         wide = [np.empty(x.shape, np.float32) for x in arrays]
         for half, target in zip(arrays, wide, strict=True):
             flat, flat_target = half.reshape(-1), target.reshape(-1)
-            blocks(partial(_widen_slice, np, flat, flat_target), half.size, _BLOCK)
+            blocks.run(partial(_widen_slice, np, flat, flat_target), half.size, _BLOCK)
         flat_output, product = output.reshape(-1), np.matmul(*wide).reshape(-1)
 
         def narrow(start: int, stop: int) -> None:
             with np.errstate(all="ignore"):
                 np.copyto(flat_output[start:stop], product[start:stop], casting="same_kind")
 
-        blocks(narrow, output.size, _BLOCK)
+        blocks.run(narrow, output.size, _BLOCK)
 
     return launch
 

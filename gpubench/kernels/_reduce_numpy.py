@@ -64,7 +64,7 @@ def _reduction(np: Any, blocks: Blocks, short: Fold, fold: Fold, join: Callable[
             with np.errstate(all="ignore"):
                 partial[start // size] = partial_result([array[start:stop] for array in arrays])
 
-        blocks(block, length, size)
+        blocks.run(block, length, size)
         output[...] = join(partial)
 
     return launch

@@ -57,6 +57,6 @@ def _by_rows(np: Any, blocks: Blocks, rows: Callable[..., None]) -> Launch:
                 rows(wide, *(widen(np, part, array) for part, array in zip(parts, spare, strict=True)))
                 np.copyto(out, wide, casting="same_kind")
 
-        blocks(block, count, size)
+        blocks.run(block, count, size)
 
     return launch

@@ -16,7 +16,7 @@ def where_positive(np: Any, blocks: Blocks, params: Params) -> Launch:
     scratch = Scratch(np)
 
     def launch(arrays: Sequence[Array], output: Array) -> None:
-        size = min(output.size, grain(output.size, cheap=True, alone=False))
+        size = min(output.size, grain(output.size, blocks.threads, cheap=True, alone=False))
         whole = np.dtype(f"i{output.itemsize}")
 
         def block(start: int, stop: int) -> None:
@@ -35,6 +35,6 @@ def where_positive(np: Any, blocks: Blocks, params: Params) -> Launch:
             np.bitwise_and(bits, kept.view(whole), out=bits)
 
         if size:
-            blocks(block, output.size, size)
+            blocks.run(block, output.size, size)
 
     return launch

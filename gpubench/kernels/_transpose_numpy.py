@@ -44,6 +44,6 @@ def transpose(np: Any, blocks: Blocks, params: Params) -> Launch:
                 np.copyto(turned, part)
                 np.copyto(output[left : left + side, top : top + side], turned.T)
 
-        blocks(square, -(-rows // side) * across, 1)
+        blocks.run(square, -(-rows // side) * across, 1)
 
     return launch

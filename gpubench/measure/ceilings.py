@@ -15,6 +15,7 @@ import gpubench.kernels
 from gpubench.backends._ceiling_host import is_copy, is_dot, is_product, landing, pattern
 from gpubench.backends._ceiling_wgsl import THREADS, expected, flops
 from gpubench.errors import BackendError
+from gpubench.measure.derived import wall_s
 from gpubench.measure.protocol import Wanted
 from gpubench.model.backend import Buffer, Launch, Session
 from gpubench.model.case import Case
@@ -131,7 +132,7 @@ def _chain_rate(session: Session, dtype: Dtype, wanted: Wanted) -> float:
         launch: Launch = session.multiply_adds(dtype, rounds)  # type: ignore[attr-defined]
         try:
             session.upload(launch.output, landing((THREADS,), "float32"))
-            _run(session, launch, 1)
+            wall_s(session, launch, 1)
             once = _time(session, launch, 1)
             began = began or time.perf_counter()  # the first launch has built the kernel
             if once >= TIMED_S:
@@ -165,7 +166,7 @@ class _Trial:
             output = session.allocate(self._shape, dtype) if case.form == "tuned" else None
             self._taken += [] if output is None else [output]
             self._launch: Launch = session.compile(op, case, self._taken[: len(self.hosts)], output)
-            _run(session, self._launch, 1)
+            wall_s(session, self._launch, 1)
         except BaseException:
             self.release()
             raise
@@ -192,14 +193,7 @@ class _Trial:
 def _time(session: Session, launch: Launch, repeat: int) -> float:
     """Seconds per launch, by the device's clock if it has one."""
     seconds = session.time(launch, repeat)
-    return (_run(session, launch, repeat) if seconds is None else seconds) / repeat
-
-
-def _run(session: Session, launch: Launch, repeat: int) -> float:
-    start = session.clock()
-    session.run(launch, repeat)
-    session.sync()
-    return session.clock() - start
+    return (wall_s(session, launch, repeat) if seconds is None else seconds) / repeat
 
 
 def _answer(session: Session, launch: Launch, shape: Shape, dtype: Dtype) -> Array:

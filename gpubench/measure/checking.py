@@ -15,6 +15,12 @@ from gpubench.model.op import Array, Op, Operand
 from gpubench.model.result import Check
 
 
+def makes_output(op: Op, case: Case) -> bool:
+    """Whether each launch returns a fresh array: the library call, and a tuned form that is one."""
+    kernel = op.kernel(case.backend, case.dtype, case.variant)
+    return case.form == "library" or (kernel is not None and kernel.library)
+
+
 class Wrong(WrongResult):
     """The output is wrong; `check` says by how much and where."""
 
@@ -59,8 +65,8 @@ class Material:
         self.buffers = taken
 
     def output(self, case: Case) -> Buffer | None:
-        """The poisoned output of a tuned kernel, one per variant; the library form returns a fresh array each time."""
-        if case.form == "library":
+        """The poisoned output of a tuned kernel, one per variant; None for a case that makes its own each time."""
+        if makes_output(self.op, case):
             return None
         if case.form_id not in self.outputs:
             shape = self.op.output.shape(self.case.params)

@@ -27,7 +27,7 @@ from gpubench.model.op import Array, Dtype, Form, Op
 # 1, around a workgroup, no multiple of any tile or vector width.
 VECTOR_SIZES = (1, 3, 255, 257, 1000, 1025)
 MATRIX_SIZES = (1, 3, 17, 65, 130)
-# Above two staging buffers of 32 MiB, with a remainder.
+# Above all staging buffers that take turns, with a remainder.
 LARGE_BYTES = (64 << 20) + 12
 # A launch this long is far above the step of every device clock; shorter ones are mostly launch overhead.
 LONG_LAUNCH_S = 5e-5

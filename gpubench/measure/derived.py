@@ -20,19 +20,20 @@ def derives(session: Session) -> bool:
 def launches(session: Session, launch: Launch, most: int) -> int:
     """r: so many launches that they last `SPAN_S`, at most `most`."""
     repeat = 1
-    while repeat < most and _wall_s(session, launch, repeat) < SPAN_S:
+    while repeat < most and wall_s(session, launch, repeat) < SPAN_S:
         repeat *= 2
     return repeat
 
 
 def hot_s(session: Session, launch: Launch, repeat: int) -> float | None:
     """Seconds per launch; None where an interruption made the shorter sample the longer one."""
-    short_s = _wall_s(session, launch, repeat)
-    seconds = (_wall_s(session, launch, 3 * repeat) - short_s) / (2 * repeat)
+    short_s = wall_s(session, launch, repeat)
+    seconds = (wall_s(session, launch, 3 * repeat) - short_s) / (2 * repeat)
     return seconds if seconds > 0 else None
 
 
-def _wall_s(session: Session, launch: Launch, repeat: int) -> float:
+def wall_s(session: Session, launch: Launch, repeat: int) -> float:
+    """Wall seconds of so many launches and one wait."""
     start = session.clock()
     session.run(launch, repeat)
     session.sync()

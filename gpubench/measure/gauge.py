@@ -73,8 +73,8 @@ def staying(look: Callable[[], dict[str, Users]]) -> dict[str, Users]:
     """Who is on the devices and stays: a worker of the session before may still be on its way out."""
     found = look()
     for pause_s in PAUSES_S:
-        if not any(found.values()):
-            break
+        if not any(users.computing or users.unseen for users in found.values()):
+            break  # who draws is no worker of ours
         time.sleep(pause_s)
         found = look()
     return found

@@ -1,4 +1,5 @@
-"""Parent side: the gauge of one session. It never ends a run, and delays one by at most `PATIENCE_S` once."""
+"""Parent side: the gauge of one session. It never ends a run; one that does not answer delays a session by at most
+twice `PATIENCE_S`."""
 
 from __future__ import annotations
 

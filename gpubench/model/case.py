@@ -66,7 +66,7 @@ class Case(msgspec.Struct, frozen=True, omit_defaults=True):
     @property
     def regime_id(self) -> str:
         """`resident`, `transfer-once-10` or `transfer-always`."""
-        return f"transfer-once-{self.calls}" if self.regime == "transfer-once" else self.regime
+        return regime_name(self.regime, self.calls)
 
     @property
     def shared_with(self) -> str | None:
@@ -78,6 +78,11 @@ class Case(msgspec.Struct, frozen=True, omit_defaults=True):
     def backend(self) -> str:
         """The backend's name: the part of the device id before the colon."""
         return self.device_id.partition(":")[0]
+
+
+def regime_name(regime: str, calls: int | None) -> str:
+    """`resident`, `transfer-once-10` or `transfer-always`; `calls` are those of transfer-once."""
+    return f"{regime}-{calls}" if regime == "transfer-once" else regime
 
 
 def beside_size(params: Params) -> tuple[tuple[str, int], ...]:

@@ -102,7 +102,7 @@ class Kernel(msgspec.Struct, frozen=True):
 
     `language` "wgsl" or "cuda": `build(params, dtype, limits)` returns a WgslProgram or CudaProgram, or
     raises `errors.Unsupported` naming the limit it meets. `language` "numpy": `build(np, blocks, params)`
-    returns `launch(inputs, output)`, where `blocks` runs a function over slices on all available cores.
+    returns `launch(inputs, output)`, where `blocks.run` runs a function over slices on `blocks.threads` threads.
     `library` marks a kernel that *is* the library call: with resident data it is measured once and fills both forms.
     Where data travels the forms differ, because the tuned one stages it.
     `dtypes` are those it works in; None: all that the op declares, as far as `build` does not refuse.

@@ -9,6 +9,7 @@ from functools import lru_cache
 from typing import Any
 
 from gpubench.errors import UsageError
+from gpubench.model.case import beside_size
 from gpubench.model.op import Op, Params, Shape
 
 # The size, one array's shape, the shapes of all inputs, or the params by name.
@@ -28,9 +29,7 @@ def size_and_others(op: str, shape: Size) -> tuple[int, Others]:
     if isinstance(given, Mapping):
         if "n" not in given:
             raise UsageError("no-size", f"the shape {dict(given)!r} has no n", hint='give {"n": 1024, ...}')
-        return int(given["n"]), tuple(
-            sorted((name, int(value)) for name, value in given.items() if name != "n")
-        )
+        return _parted({name: int(value) for name, value in given.items()})
     if not isinstance(given, Sequence):
         return int(given), ()
     if given and isinstance(given[0], Sequence):
@@ -76,7 +75,7 @@ def _candidates(declared: Op, extents: Sequence[int], count: int) -> Iterator[di
 
 
 def _parted(params: Params) -> tuple[int, Others]:
-    return params["n"], tuple(sorted((name, value) for name, value in params.items() if name != "n"))
+    return params["n"], beside_size(params)
 
 
 def _is_vector(declared: Op) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -61,6 +62,8 @@ def start(tmp_path: Path) -> Callable[..., subprocess.Popen[str]]:
     def begin(*arguments: str, **options: Any) -> subprocess.Popen[str]:
         scratch = tmp_path / "tmp"
         scratch.mkdir()
+        # Tests that run under nohup would hand on that a hang-up is ignored.
+        options.setdefault("preexec_fn", lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL))
         return subprocess.Popen(
             [sys.executable, "-m", "gpubench", "run", *arguments, "-o", "r.json"], cwd=tmp_path, text=True,
             env=environment(tmp_path, {"TMPDIR": str(scratch)}), stdout=subprocess.PIPE, stderr=subprocess.PIPE,

@@ -31,15 +31,14 @@ def case_results(run: Run) -> tuple[CaseResult, ...]:
     """
     kinds = {device.id: device.kind for device in run.devices}
     shown = [outcome for outcome in run.outcomes if not only_estimates(run, outcome)]
-    shown.sort(key=lambda outcome: outcome.case.regime != "resident")
-    rows: list[CaseResult] = []
-    beside: Residents = {}
-    for outcome in shown:
-        if (
-            not beside and outcome.case.regime != "resident"
-        ):  # no kernel of a doubtful time explains another one's
-            beside = residents(run, {row.id for row in rows if row.reason == IMPLAUSIBLE})
-        rows.append(case_result(run, outcome, device_kind(outcome.case.device_id, kinds), beside))
+
+    def row(outcome: Outcome, beside: Residents) -> CaseResult:
+        return case_result(run, outcome, device_kind(outcome.case.device_id, kinds), beside)
+
+    rows = [row(outcome, {}) for outcome in shown if outcome.case.regime == "resident"]
+    # No kernel of a doubtful time explains another one's.
+    beside = residents(run, {found.id for found in rows if found.reason == IMPLAUSIBLE})
+    rows += [row(outcome, beside) for outcome in shown if outcome.case.regime != "resident"]
     return tuple(sorted(rows, key=_order))
 
 

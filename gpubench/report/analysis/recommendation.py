@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from gpubench import stats
-from gpubench.model.case import Case, SeriesKey, beside_size
+from gpubench.model.case import Case, SeriesKey, beside_size, regime_name
 from gpubench.model.machine import Measured, MeasuredBreakEven, MeasuredSplit, Recommendation
 from gpubench.model.result import GPUS, Run
 from gpubench.report.analysis.across import earliest
@@ -71,7 +71,7 @@ def _break_even(curve: BreakEven, rows: Sequence[Speedup]) -> MeasuredBreakEven:
     size = curve.first if curve.verdict == "always" else curve.n
     at = _shown_at(curve, size, rows)
     return MeasuredBreakEven(
-        op=curve.op, params=_words(curve.params), dtype=curve.dtype, regime=_regime_id(curve),
+        op=curve.op, params=_words(curve.params), dtype=curve.dtype, regime=regime_name(curve.regime, curve.calls),
         backend=curve.device_id.partition(":")[0], size=size, note=_note(curve),
         gpu_s=at.case.time.estimate if at and at.case.time else None,
         cpu_s=at.baseline.time.estimate if at and at.baseline.time else None,
@@ -91,10 +91,6 @@ def _shown_at(curve: BreakEven, size: int | None, rows: Sequence[Speedup]) -> Sp
 
 def _on_curve(case: Case, curve: BreakEven) -> bool:
     return (case.device_id, case.regime, case.calls) == (curve.device_id, curve.regime, curve.calls)
-
-
-def _regime_id(curve: BreakEven) -> str:
-    return f"{curve.regime}-{curve.calls}" if curve.calls else curve.regime
 
 
 def _note(curve: BreakEven) -> str | None:

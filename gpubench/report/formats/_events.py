@@ -8,6 +8,7 @@ from typing import Literal
 import msgspec
 
 from gpubench.errors import ExitCode
+from gpubench.model.case import regime_name
 from gpubench.model.result import Run, Severity
 from gpubench.report.analysis.types import (
     Analysis,
@@ -177,7 +178,7 @@ def _speedup(row: Speedup) -> SpeedupFound:
 def _break_even(row: BreakEven) -> BreakEvenFound:
     return BreakEvenFound(
         op=row.op, dtype=row.dtype, params=row.params,
-        regime=f"transfer-once-{row.calls}" if row.calls else row.regime, device_id=row.device_id,
+        regime=regime_name(row.regime, row.calls), device_id=row.device_id,
         baseline_id=row.baseline_id, verdict=row.verdict, n=row.n, lo=row.low, hi=row.high,
         crossings=row.crossings, cause=row.reason,
     )  # fmt: skip

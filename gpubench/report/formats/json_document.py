@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from gpubench.errors import ExitCode
-from gpubench.model.case import beside_size
+from gpubench.model.case import beside_size, regime_name
 from gpubench.model.machine import Recommendation
 from gpubench.report.analysis.across import sides
 from gpubench.report.analysis.gates import failed
@@ -130,9 +130,9 @@ def _speedup(source: int, row: Speedup) -> types.SpeedupRow:
 
 
 def _break_even(source: int, row: BreakEven) -> types.BreakEvenRow:
-    regime = f"transfer-once-{row.calls}" if row.calls else row.regime
     return types.BreakEvenRow(
-        source=source, op=row.op, dtype=row.dtype, params=row.params, regime=regime, device_id=row.device_id,
+        source=source, op=row.op, dtype=row.dtype, params=row.params, regime=regime_name(row.regime, row.calls),
+        device_id=row.device_id,
         baseline_id=row.baseline_id, verdict=row.verdict, n=row.n, lo=row.low, hi=row.high,
         crossings=row.crossings, first=row.first, last=row.last,
         last_ratio=row.last_ratio.estimate, reason=row.reason, text=verdict_text(row),

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import subprocess
 import sys
+import time
+import weakref
 from types import SimpleNamespace
 
 import numpy as np
@@ -14,6 +16,7 @@ from hypothesis import strategies as st
 
 from gpubench import backends, kernels
 from gpubench.backends import wgpu as wgpu_backend
+from gpubench.backends._block_threads import BlockThreads
 from gpubench.errors import BackendUnavailable, DeviceOutOfMemory
 from gpubench.model.case import Case
 
@@ -233,3 +236,23 @@ def test_the_actor_has_as_much_memory_as_it_says():
     with pytest.raises(DeviceOutOfMemory):
         session.allocate((session.device.memory_bytes,), "float32")
     assert session.allocate((10,), "float32")
+
+
+def test_idle_threads_hold_no_array_of_the_last_launch():
+    class Held:
+        """What a closure holds."""
+
+    team, held = BlockThreads(4), Held()
+    alive = weakref.ref(held)
+
+    def block(start: int, stop: int, held: Held = held) -> None:
+        time.sleep(0.001)
+
+    team.run(block, 64, 1)
+    del block, held
+    for _ in range(500):  # each lets go when it has told that it is done
+        if alive() is None:
+            break
+        time.sleep(0.01)
+    assert alive() is None
+    team.close()

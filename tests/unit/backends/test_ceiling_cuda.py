@@ -28,8 +28,7 @@ def told(clock_mhz, multiprocessors, memory_mhz, bits):
     [
         ((9, 0), (1980, 132, 2619, 5120), 3.35e12, 67e12),  # H100 SXM
         ((8, 0), (1410, 108, 1593, 5120), 2.04e12, 19.5e12),  # A100 80 GB
-        ((8, 9), (2520, 128, 10501, 384), 1.008e12, 82.6e12),  # RTX 4090
-        ((7, 5), (1590, 40, 5001, 256), 320e9, 8.1e12),  # T4
+        ((6, 0), (1480, 56, 715, 4096), 732e9, 10.6e12),  # P100 SXM
     ],
 )
 def test_data_sheets_agree_within_a_percent(capability, attributes, bytes_per_s, flops_per_s):
@@ -39,10 +38,22 @@ def test_data_sheets_agree_within_a_percent(capability, attributes, bytes_per_s,
     assert found.source
 
 
-def test_a_device_of_an_unknown_kind_has_the_ceiling_of_its_memory_alone():
-    found = vendor_ceilings(told(2400, 170, 14001, 512), (12, 0))
+@pytest.mark.parametrize(
+    ("capability", "attributes", "bytes_per_s"),
+    [
+        ((12, 0), (2400, 170, 14001, 512), 1.79e12),  # unknown units
+        ((8, 9), (2520, 128, 10501, 384), 1.008e12),  # RTX 4090: it runs faster than CUDA tells
+        ((7, 5), (1590, 40, 5001, 256), 320e9),
+    ],
+)
+def test_a_clock_that_is_no_limit_sets_no_ceiling_of_arithmetic(capability, attributes, bytes_per_s):
+    found = vendor_ceilings(told(*attributes), capability)
     assert found.flops_per_s == {}
-    assert found.bytes_per_s == pytest.approx(1.79e12, rel=0.01)
+    assert found.bytes_per_s == pytest.approx(bytes_per_s, rel=0.01)
+
+
+def test_a_board_whose_memory_is_the_cpu_s_has_none():
+    assert vendor_ceilings(told(1300, 16, 1600, 256), (8, 7)) == Theoretical()
 
 
 @given(

@@ -59,8 +59,6 @@ def test_each_reading_counts_anew_in_the_same_memory():
     sm.hertz = 1.2e9  # it counts differences: what the counter held before is no matter
     assert counter.hertz() == pytest.approx(1.2e9, rel=2e-3)
     assert (sm.made, sm.launches) == (1, 2)
-    counter.close()
-    assert counter.hertz() is not None, "it begins again"
 
 
 @pytest.mark.parametrize("elapsed", [(0, 0), (100_000, 0), (100_000, 100), (100_000, 10**8)])

@@ -4,6 +4,8 @@ import threading
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gpubench import kernels
 from gpubench.backends._block_threads import BlockThreads
@@ -21,20 +23,29 @@ HOST_DTYPES = ("float32", "float64", "float16")  # bfloat16 is CUDA's alone
 BLOCKS = {"transpose": 1037, "gemv": 2301, "sum": 2**22 + 77, "max": 2**22 + 77, "dot": 2**22 + 77}
 
 
-def one_after_another(function, length, grain):
-    for start in range(0, length, grain):
-        function(start, min(start + grain, length))
+class OneAfterAnother:
+    threads = 1
+
+    def run(self, function, length, grain):
+        for start in range(0, length, grain):
+            function(start, min(start + grain, length))
 
 
-def all_at_once(function, length, grain):
-    threads = [
-        threading.Thread(target=function, args=(start, min(start + grain, length)))
-        for start in range(0, length, grain)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+class AllAtOnce:
+    threads = 4
+
+    def run(self, function, length, grain):
+        threads = [
+            threading.Thread(target=function, args=(start, min(start + grain, length)))
+            for start in range(0, length, grain)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+
+one_after_another, all_at_once = OneAfterAnother(), AllAtOnce()
 
 
 def check(name, n, dtype, blocks):
@@ -229,3 +240,14 @@ def test_an_error_in_a_block_reaches_the_caller_and_the_threads_live_on():
     team.run(lambda start, stop: seen.append(start), 10, 1)
     assert sorted(seen) == list(range(10))
     team.close()
+
+
+@given(st.integers(1, 2**28), st.integers(1, 256), st.booleans(), st.booleans())
+def test_blocks_keep_all_threads_busy_in_the_last_round(length, threads, cheap, alone):
+    size = _elementwise_numpy.grain(length, threads, cheap=cheap, alone=alone)
+    shortest = 256 * 1024 if cheap or alone else 128 * 1024
+    assert shortest <= size <= (2 * 1024 * 1024 if alone else 512 * 1024)
+    blocks = -(-length // size)
+    rounds = -(-blocks // threads)
+    if size > shortest:  # else there is too little work for all of them
+        assert rounds * threads * size < length + rounds * threads

@@ -9,7 +9,7 @@ import pytest
 
 from gpubench import backends, kernels
 from gpubench.backends._host import poison_for, random_inputs
-from gpubench.measure.checking import Material, Wrong, gate
+from gpubench.measure.checking import Material, Wrong, gate, makes_output
 from gpubench.measure.sampling import Cycle
 from gpubench.model.case import Case
 
@@ -137,3 +137,17 @@ def test_a_session_without_candidates_has_no_such_phase(session, tmp_path):
     phases = []
     gate(Material(session, kernels.load("relu"), case, 1, "random", tmp_path), case, phases.append)
     assert "autotune" not in phases
+
+
+@pytest.mark.parametrize(
+    ("op", "device", "form", "own"),
+    [
+        ("matmul", "cupy:0", "tuned", True), ("matmul", "cupy:0", "library", True), ("matmul", "wgpu:0", "tuned", False),
+        ("add", "cupy:0", "tuned", False), ("add", "numpy:0", "library", True), ("matmul", "hybrid:cupy:0", "tuned", False),
+    ],
+)  # fmt: skip
+def test_a_case_that_calls_the_library_makes_its_own_output(op, device, form, own):
+    """No buffer is taken for it, and what an earlier launch left is let go before a check."""
+    declared = kernels.load(op)
+    one = Case(op, declared.group, {"n": 64}, "float32", form, "transfer-always", device)
+    assert makes_output(declared, one) == own
