@@ -56,7 +56,7 @@ class EventClock:
         self._flush = None
 
     def _span(self, launch: CudaLaunch, count: int, *, cold: bool) -> tuple[float, bool]:
-        """Seconds of `count` launches, and whether all were queued before the first began.
+        """Seconds of `count` launches, and whether all, and the end after them, were queued before the first began.
 
         Too short a delay is noticed, because the first event has then passed, and doubled. Where the host takes longer
         with every longer delay, it is not slow: it waits for a full stream, and no delay will do.
@@ -75,8 +75,8 @@ class EventClock:
             for _ in range(count):
                 launch()
             host_s = self._now() - start
-            hidden = not begin.done
             end.record()
+            hidden = not begin.done  # with the end in the queue too: else the host's time before it would be inside
             end.synchronize()
             full = before_s > 0 and host_s > 1.5 * before_s
             if hidden or full or delay_s >= LONGEST_DELAY_S:

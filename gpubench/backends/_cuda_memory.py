@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from gpubench.backends._block_threads import BlockThreads
-from gpubench.backends._host import host_dtype, usable_cpus
+from gpubench.backends._host import bytes_of, copying_threads, host_dtype
 from gpubench.model.backend import Buffer
 from gpubench.model.op import Array, Dtype, Shape
 from gpubench.model.result import Staging
@@ -22,7 +22,6 @@ Guard = Callable[[], AbstractContextManager[None]]
 # What a thread copies at a time. At the least so much that half of it takes as long as waking another thread, or the
 # time of a copy would jump where the second one joins; at the most so much that the first piece is soon on its way.
 PIECE_BYTES, CHUNK_BYTES = 1 << 20, 4 << 20
-MOST_THREADS = 8
 # A larger buffer goes back to CuPy's pool, which gives it up by itself when memory runs out.
 KEPT_BYTES = 64 << 20
 # Idle memory of sizes that are done with: emptied when a new size comes and there is more of it than this.
@@ -116,16 +115,16 @@ class PinnedTransfers:
     def __init__(self, cupy: Any, pinned: PinnedMemory, guard: Guard, enter: Callable[[], None]) -> None:
         self._cupy, self._runtime, self._pinned, self._guard = cupy, cupy.cuda.runtime, pinned, guard
         self._enter = enter
-        self._threads = BlockThreads(_usual_threads())
+        self._threads = BlockThreads(copying_threads())
         self._own = threading.local()
 
     def use_threads(self, count: int | None) -> None:
         """Copy with at most so many threads from now on (None: as many as usual): the CPU has work of its own."""
-        self._threads.threads = count or _usual_threads()
+        self._threads.threads = count or copying_threads()
 
     def upload(self, buffer: Buffer, host: Array) -> None:
         """Copy in on the current stream."""
-        data, there, stream = _bytes(host), buffer.data.ptr, self._cupy.cuda.get_current_stream()
+        data, there, stream = bytes_of(host), buffer.data.ptr, self._cupy.cuda.get_current_stream()
         kind = self._runtime.memcpyHostToDevice
 
         def send(start: int, stop: int) -> None:
@@ -143,7 +142,7 @@ class PinnedTransfers:
 
     def download(self, buffer: Buffer, host: Array) -> None:
         """Copy out on the current stream; done on return."""
-        data, there, stream = _bytes(host), buffer.data.ptr, self._cupy.cuda.get_current_stream()
+        data, there, stream = bytes_of(host), buffer.data.ptr, self._cupy.cuda.get_current_stream()
         kind = self._runtime.memcpyDeviceToHost
 
         def fetch(start: int, stop: int) -> None:
@@ -197,12 +196,3 @@ class PinnedTransfers:
             room = size if kept is None else CHUNK_BYTES
             kept = own["chunks"][own["turn"]] = (self._pinned.array((max(size, room),), "uint8"), event)
         return kept[0][:size], kept[1]
-
-
-def _usual_threads() -> int:
-    return min(MOST_THREADS, usable_cpus())
-
-
-def _bytes(host: Array) -> Array:
-    """The array's own memory (0-d arrays included)."""
-    return host.reshape(-1).view("uint8")

@@ -30,6 +30,16 @@ def usable_cpus() -> int:
     return os.cpu_count() or 1
 
 
+def copying_threads() -> int:
+    """How many threads copy between the caller's arrays and staging memory: more than eight gain little."""
+    return min(8, usable_cpus())
+
+
+def bytes_of(host: Array) -> Array:
+    """The array's own memory as bytes (0-d arrays included)."""
+    return host.reshape(-1).view("uint8")
+
+
 def host_dtype(dtype: Dtype) -> Any:
     """The NumPy dtype of host arrays; bfloat16, which NumPy itself does not have, is ml_dtypes' own."""
     import numpy as np

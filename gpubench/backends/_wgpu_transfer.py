@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from gpubench.backends._block_threads import BlockThreads
-from gpubench.backends._host import usable_cpus
+from gpubench.backends._host import bytes_of, copying_threads
 from gpubench.backends._wgpu_staging import Down, Kept, Up, round_up
 from gpubench.backends._wgpu_turns import Copy, Turns
 from gpubench.model.op import Array
@@ -25,7 +25,6 @@ Guard = Callable[[], AbstractContextManager[None]]
 CHUNK_BYTES, BUFFERS = 16 << 20, 3
 # What a thread copies at a time: a chunk holds several whole ones. WebGPU maps at multiples of eight bytes.
 PIECE_BYTES = 2 << 20
-MOST_THREADS = 8
 # Up to here the convenience call is quicker: 31 us for 64 KiB against 165 us of mapping (H200). It would stay
 # quicker up to 1 MiB, but each call takes fresh staging memory: once two of them outgrow the driver's block,
 # an upload of 2 x 256 KiB was seen to take 1.9 ms, and one of 2 x 1 MiB 2.2 ms, instead of 0.1 and 0.4 ms.
@@ -43,12 +42,12 @@ class PlainTransfers:
     def upload(self, buffer: Any, host: Array) -> None:
         """`write_buffer`, and an empty submit that sets it going."""
         with self._guard():
-            self._device.queue.write_buffer(buffer, 0, _padded(_bytes(host)))
+            self._device.queue.write_buffer(buffer, 0, _padded(bytes_of(host)))
             self._device.queue.submit([])
 
     def download(self, buffer: Any, host: Array) -> None:
         """`read_buffer`, then into `host`."""
-        data = memoryview(_bytes(host))
+        data = memoryview(bytes_of(host))
         with self._guard():
             data[:] = self._device.queue.read_buffer(buffer, 0, round_up(len(data))).cast("B")[: len(data)]
 
@@ -63,16 +62,16 @@ class Transfers:
         # A small upload waits in the queue for the next submit.
         self.unsent = False
         self._up, self._down = Kept(device, CHUNK_BYTES, write=True), Kept(device, CHUNK_BYTES, write=False)
-        self._threads = BlockThreads(_usual_threads())
+        self._threads = BlockThreads(copying_threads())
         self._fence: Any = None
 
     def use_threads(self, count: int | None) -> None:
         """Copy with at most so many threads from now on (None: as many as usual): the CPU has work of its own."""
-        self._threads.threads = count or _usual_threads()
+        self._threads.threads = count or copying_threads()
 
     def upload(self, buffer: Any, host: Array) -> None:
         """Copy `host` (C-contiguous) to the start of `buffer`; ordered with launches."""
-        data = _bytes(host)
+        data = bytes_of(host)
 
         def fill(mapped: Any, inside: slice, outside: slice) -> None:
             mapped[inside] = data[outside]
@@ -86,7 +85,7 @@ class Transfers:
 
     def download(self, buffer: Any, host: Array) -> None:
         """Copy the start of `buffer` into `host` (C-contiguous); done on return."""
-        data = _bytes(host)
+        data = bytes_of(host)
 
         def empty(mapped: Any, inside: slice, outside: slice) -> None:
             data[outside] = mapped[inside]
@@ -128,15 +127,6 @@ class Transfers:
             # Some may be mapped still, and no thread is at work any longer.
             lane.staging.destroy()
             raise
-
-
-def _usual_threads() -> int:
-    return min(MOST_THREADS, usable_cpus())
-
-
-def _bytes(host: Array) -> Array:
-    """The array's own memory (0-d arrays included)."""
-    return host.reshape(-1).view("uint8")
 
 
 def _padded(data: Array) -> Array | bytes:

@@ -24,7 +24,7 @@ def session():
     patch.setattr(transfer, "CHUNK_BYTES", CHUNK)
     patch.setattr(transfer, "PIECE_BYTES", PIECE)
     patch.setattr(transfer, "SMALL_BYTES", 1 << 10)
-    patch.setattr(transfer, "usable_cpus", lambda: 4)
+    patch.setattr(transfer, "copying_threads", lambda: 4)
     device = next(device for device in BACKEND.devices() if device.kind == "software")
     session = BACKEND.open(device.id)
     yield session

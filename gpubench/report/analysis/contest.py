@@ -206,7 +206,7 @@ def first_to_know(fields: Iterable[Field], n: int) -> Field | None:
 
 def timed(row: CaseResult) -> bool:
     """Whether a case has a time that counts."""
-    return row.time is not None and row.label != "implausible"
+    return row.time is not None
 
 
 def _contenders(rows: Sequence[CaseResult], calls: int | None) -> Iterable[Contender]:

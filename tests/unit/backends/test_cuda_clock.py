@@ -1,7 +1,7 @@
 """The event clock on a simulated stream: host and device times as numbers, a queue of bounded length."""
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gpubench.backends._cuda import MOST_QUEUED, CudaLaunch
@@ -85,6 +85,7 @@ def timed(kernel_s, repeat, *, host_s=4e-6, kernels=1, cold=False):
 
 
 @given(st.floats(1e-6, 1e-3), st.integers(1, 3000), st.floats(1e-6, 3e-5), st.integers(1, 6), st.booleans())
+@example(8e-6, 1, 2.9e-5, 1, False)  # the end comes late where enqueueing is slow
 def test_no_host_time_is_inside(kernel_s, repeat, host_s, kernels, cold):
     seconds, _, _, _ = timed(kernel_s, repeat, host_s=host_s, kernels=kernels, cold=cold)
     assert seconds == pytest.approx(kernel_s * kernels * repeat, rel=1e-6)

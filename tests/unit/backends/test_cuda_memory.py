@@ -105,7 +105,7 @@ class Cupy:
 def small_chunks(monkeypatch):
     monkeypatch.setattr(memory, "CHUNK_BYTES", 1000)
     monkeypatch.setattr(memory, "PIECE_BYTES", 300)
-    monkeypatch.setattr(memory, "usable_cpus", lambda: 4)
+    monkeypatch.setattr(memory, "copying_threads", lambda: 4)
 
 
 def staged(cupy, enter=lambda: None):
