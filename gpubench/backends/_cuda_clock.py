@@ -76,7 +76,8 @@ class EventClock:
                 launch()
             host_s = self._now() - start
             end.record()
-            hidden = not begin.done  # with the end in the queue too: else the host's time before it would be inside
+            # With the end in the queue too, or the host's time before it would be inside.
+            hidden = not begin.done
             end.synchronize()
             full = before_s > 0 and host_s > 1.5 * before_s
             if hidden or full or delay_s >= LONGEST_DELAY_S:
