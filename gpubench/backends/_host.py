@@ -51,6 +51,13 @@ def host_dtype(dtype: Dtype) -> Any:
     return np.dtype(dtype)
 
 
+def calls_library(op: Op, case: Case) -> bool:
+    """Whether the case runs the expression, and each launch returns a fresh array: the library form, and a tuned one
+    where nothing is better."""
+    kernel = op.kernel(case.backend, case.dtype, case.variant)
+    return case.form == "library" or (kernel is not None and kernel.library)
+
+
 def no_kernel(op: Op, case: Case) -> Unsupported | None:
     """Why `op` has no tuned kernel of its own for this case, or None: none written, no such variant, a library call."""
     kernel = op.kernel(case.backend, case.dtype, case.variant)

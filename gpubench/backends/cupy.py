@@ -21,7 +21,7 @@ from gpubench.backends._cuda import CudaLaunch, CudaPrograms
 from gpubench.backends._cuda_clock import SPIN, EventClock
 from gpubench.backends._cuda_cycles import COUNT, CycleCounter
 from gpubench.backends._cuda_memory import DevicePool, PinnedMemory, PinnedTransfers
-from gpubench.backends._host import host_dtype, no_kernel, no_overhead
+from gpubench.backends._host import calls_library, host_dtype, no_kernel, no_overhead
 from gpubench.backends._tf32 import no_tf32, pin_off, with_tf32
 from gpubench.errors import (
     BackendError,
@@ -120,7 +120,7 @@ class CupySession:
         size, limit = op.bytes(case.params, case.dtype), self.limits.max_buffer_bytes
         if size > limit:
             return Unsupported(f"the operands take {size} bytes; the device has {limit}", reason="limit")
-        if case.dtype == "bfloat16" and _calls_library(op, case) and (why := self._no_expression(op, case)):
+        if case.dtype == "bfloat16" and calls_library(op, case) and (why := self._no_expression(op, case)):
             return Unsupported(why, reason="no-dtype")
         return None
 
@@ -183,7 +183,7 @@ class CupySession:
     def compile(self, op: Op, case: Case, inputs: Sequence[Buffer], output: Buffer) -> CudaLaunch:
         """The expression on CuPy arrays, or the op's first CUDA kernel. Raises BuildError."""
         cupy = self._cupy
-        if _calls_library(op, case):
+        if calls_library(op, case):
             call = partial(op.expr, cupy, *inputs)
             return CudaLaunch(with_tf32(cupy, call) if case.variant else call, None)
         with _vendor_errors():
@@ -253,12 +253,6 @@ def no_bfloat16(cupy: str, numpy: str) -> str:
     if _numbers(numpy) < (2, 1, 2):
         return f"CuPy has bfloat16 arrays with NumPy 2.1.2 and above; this is NumPy {numpy}"
     return ""
-
-
-def _calls_library(op: Op, case: Case) -> bool:
-    """Whether the case runs the expression: as the library form, or as the tuned one where nothing is better."""
-    kernel = op.kernel("cupy", case.dtype, case.variant)
-    return case.form == "library" or (kernel is not None and kernel.library)
 
 
 def no_expression(cupy: Any, op: Op, case: Case) -> str:

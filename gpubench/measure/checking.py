@@ -7,18 +7,20 @@ from pathlib import Path
 
 import msgspec
 
-from gpubench.backends._host import compare, op_hash, poison_for, poisoned, random_inputs, reference
+from gpubench.backends._host import (
+    calls_library,
+    compare,
+    op_hash,
+    poison_for,
+    poisoned,
+    random_inputs,
+    reference,
+)
 from gpubench.errors import BackendError, WrongResult
 from gpubench.model.backend import Buffer, Launch, Session
 from gpubench.model.case import Case
 from gpubench.model.op import Array, Op, Operand
 from gpubench.model.result import Check
-
-
-def makes_output(op: Op, case: Case) -> bool:
-    """Whether each launch returns a fresh array: the library call, and a tuned form that is one."""
-    kernel = op.kernel(case.backend, case.dtype, case.variant)
-    return case.form == "library" or (kernel is not None and kernel.library)
 
 
 class Wrong(WrongResult):
@@ -66,7 +68,7 @@ class Material:
 
     def output(self, case: Case) -> Buffer | None:
         """The poisoned output of a tuned kernel, one per variant; None for a case that makes its own each time."""
-        if makes_output(self.op, case):
+        if calls_library(self.op, case):
             return None
         if case.form_id not in self.outputs:
             shape = self.op.output.shape(self.case.params)

@@ -10,8 +10,9 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, Protocol
 
+from gpubench.backends._host import calls_library
 from gpubench.measure import derived
-from gpubench.measure.checking import Material, makes_output
+from gpubench.measure.checking import Material
 from gpubench.measure.parts import Times, add, calls
 from gpubench.measure.staging import transfers_of
 from gpubench.model.backend import Buffer, Launch, Session
@@ -127,11 +128,11 @@ class Cycle:
 
     def _poison(self) -> None:
         """Nothing that an earlier launch wrote may pass for this one's answer."""
-        if makes_output(self.material.op, self.case):
+        if calls_library(self.material.op, self.case):
             self.launch.output = None  # a launch that makes no array of its own leaves nothing to download
         if self.case.regime != "transfer-always":
             self.material.output(self.case)
-        elif not makes_output(self.material.op, self.case):
+        elif not calls_library(self.material.op, self.case):
             # The pool hands these out again, and in which order is its own business. The output that the other
             # regimes share stays as it is: what they left in it is still to be checked.
             buffers, output = self.take()
@@ -146,7 +147,7 @@ class Cycle:
         """Buffers for the inputs and, in the tuned form, the output, from the warm pool."""
         op, case = self.material.op, self.case
         buffers = [self.session.allocate(x.shape(case.params), case.dtype) for x in op.inputs]
-        if makes_output(op, case):
+        if calls_library(op, case):
             return buffers, None
         return buffers, self.session.allocate(op.output.shape(case.params), case.dtype)
 

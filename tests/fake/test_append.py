@@ -183,16 +183,21 @@ def test_a_case_that_failed_is_not_tried_again(gpubench: Any, result: Any) -> No
     assert all({b["session"] for b in o["blocks"]} == {0, 1} for o in measured.values())
 
 
+def interrupt(process: Any, at: str) -> None:
+    """Ctrl-C at the progress line that starts so; the run has ended on return."""
+    for line in process.stderr:
+        if line.startswith(at):
+            break
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=100)
+
+
 def test_an_interrupted_run_is_finished(start: Any, gpubench: Any, tmp_path: Path, result: Any) -> None:
     process = start(
         "--devices", "fake:cpu,fake:noisy", "--ops", "add,mul", "--sizes", "1k:16k", "--sessions", "2",
         "--regimes", "resident", "--max-samples", "10",
     )  # fmt: skip
-    for line in process.stderr:
-        if line.startswith("[  5/"):
-            break
-    process.send_signal(signal.SIGINT)
-    process.communicate(timeout=100)
+    interrupt(process, at="[  5/")
     cut = result()
     assert not cut["complete"]
     assert any(outcome["type"] == "planned" for outcome in cut["outcomes"])
@@ -217,11 +222,7 @@ def test_a_search_that_goes_on_keeps_to_the_selection_of_the_file(
         "--devices", "fake:cpu,fake:gpu", "--ops", "add,mul", "--regimes", "resident", "--quick", "--budget", "60s",
         "--filter", "add/n>=4k", "--skip", "add/n>=8M", "--break-even-timings", "100",
     )  # fmt: skip
-    for line in process.stderr:
-        if line.startswith("[  3/"):
-            break
-    process.send_signal(signal.SIGINT)
-    process.communicate(timeout=100)
+    interrupt(process, at="[  3/")
     cut = result()
     assert not cut["complete"]
     assert (cut["selection"]["filter"], cut["selection"]["skip"]) == (["add/n>=4k"], ["add/n>=8M"])

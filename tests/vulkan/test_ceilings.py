@@ -11,15 +11,6 @@ from gpubench.measure.protocol import Wanted
 pytestmark = pytest.mark.vulkan
 
 
-@pytest.fixture(scope="module")
-def session():
-    from gpubench.backends.wgpu import BACKEND
-
-    opened = BACKEND.open(next(device.id for device in BACKEND.devices() if device.kind == "software"))
-    yield opened
-    opened.close()
-
-
 @pytest.mark.parametrize("dtype", ["float32", "float16", "float64"])
 def test_multiply_adds_are_right_and_have_a_rate(session, dtype):
     if dtype == "float64" and not session.limits.float64:

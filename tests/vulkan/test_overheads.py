@@ -14,15 +14,6 @@ from gpubench.model.case import Case
 pytestmark = pytest.mark.vulkan
 
 
-@pytest.fixture(scope="module")
-def session():
-    from gpubench.backends.wgpu import BACKEND
-
-    opened = BACKEND.open(next(device.id for device in BACKEND.devices() if device.kind == "software"))
-    yield opened
-    opened.close()
-
-
 def cycle(session, name, form, n):
     case = Case(name, "overhead", {"n": n}, "float32", form, "resident", session.device.id)
     op = kernels.load(name)

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from gpubench import backends, kernels
-from gpubench.backends._host import poison_for, random_inputs
-from gpubench.measure.checking import Material, Wrong, gate, makes_output
+from gpubench.backends._host import calls_library, poison_for, random_inputs
+from gpubench.measure.checking import Material, Wrong, gate
 from gpubench.measure.sampling import Cycle
 from gpubench.model.case import Case
 
@@ -150,4 +150,4 @@ def test_a_case_that_calls_the_library_makes_its_own_output(op, device, form, ow
     """No buffer is taken for it, and what an earlier launch left is let go before a check."""
     declared = kernels.load(op)
     one = Case(op, declared.group, {"n": 64}, "float32", form, "transfer-always", device)
-    assert makes_output(declared, one) == own
+    assert calls_library(declared, one) == own
