@@ -17,8 +17,11 @@ Named = tuple[str, Run]  # the name under which the user gave a file, and what i
 
 def require_same_machine(found: Sequence[Difference], base: str, new: str, options: CompareOptions) -> None:
     """`found` are the differences of the whole runs. Raises InputError naming the fields of another machine."""
-    hint = "measure both on one machine, or compare all the same with --allow-different-machine"
-    _refuse_foreign(found, f"{base} and {new}", hint, options)
+    if foreign := _foreign(found, options):
+        raise InputError(
+            "not-comparable", f"{base} and {new} stem from different machines", why=_listed(foreign),
+            hint="measure both on one machine, or compare all the same with --allow-different-machine",
+        )  # fmt: skip
 
 
 def require_fitting(options: CompareOptions, base: Named) -> None:
@@ -27,8 +30,11 @@ def require_fitting(options: CompareOptions, base: Named) -> None:
     if found is None:
         return
     differences = print_differences(base[1].fingerprint, found.fingerprint, 0)
-    hint = "measure the thresholds on the same machine with `gpubench noise -o`"
-    _refuse_foreign(differences, f"{base[0]} and {found.source}", hint, options)
+    if foreign := _foreign(differences, options):
+        raise InputError(
+            "not-comparable", f"{base[0]} and {found.source} stem from different machines", why=_listed(foreign),
+            hint="measure the thresholds on the same machine with `gpubench noise -o`",
+        )  # fmt: skip
     if not any(outcome.id in found.shares for outcome in base[1].outcomes):
         raise InputError(
             "not-comparable", f"{base[0]} and {found.source} have no case in common",
@@ -37,12 +43,9 @@ def require_fitting(options: CompareOptions, base: Named) -> None:
         )  # fmt: skip
 
 
-def _refuse_foreign(found: Sequence[Difference], both: str, hint: str, options: CompareOptions) -> None:
-    foreign = [row for row in found if row.scope in IDENTITY]
-    if foreign and not options.allow_different_machine:
-        raise InputError(
-            "not-comparable", f"{both} stem from different machines", why=_listed(foreign), hint=hint
-        )
+def _foreign(found: Sequence[Difference], options: CompareOptions) -> list[Difference]:
+    """The fields of another machine, unless those are allowed to differ."""
+    return [] if options.allow_different_machine else [row for row in found if row.scope in IDENTITY]
 
 
 def require_common(
