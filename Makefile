@@ -1,14 +1,21 @@
 # Two commands on a fresh Debian or Ubuntu with python3 >= 3.11:
 #   make run     sets up .venv, measures what this machine has, prints the report   (make run ARGS="--quick")
 #   make test    sets up all that the tests need, a software Vulkan adapter included, and runs every test
+# While you work: make check    lint, types, layers, unit tests, and a test per command and kind of failure
 # All paths are relative, so the checkout may lie in a folder whose name has a space.
 
 PYTEST_ARGS ?=
+# Workers of pytest-xdist; beyond eight the longest tests decide.
+JOBS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); echo $$((n < 8 ? n : 8)))
+PYTEST = TESTS_EXPECT="vulkan consumers chromium" .venv/bin/python -m pytest -n $(JOBS)
 
-.PHONY: help run test lint docs clean
+# Tests start gpubench thousands of times; without kept bytecode each start compiles the whole package, four times the work.
+export PYTHONDONTWRITEBYTECODE =
+
+.PHONY: help run test check coverage lint docs clean
 
 help:
-	@sed -n '1,4s/^# *//p' Makefile
+	@sed -n '1,5s/^# *//p' Makefile
 
 run:
 	@sh scripts/setup.sh run
@@ -17,8 +24,16 @@ run:
 # The tests run even when lint fails, and pytest has the last word; either failing fails the target.
 test:
 	@sh scripts/setup.sh test
-	@lint=0; $(MAKE) --no-print-directory lint || lint=1; \
-	TESTS_EXPECT="vulkan consumers chromium" .venv/bin/python -m pytest $(PYTEST_ARGS) && exit $$lint
+	@lint=0; $(MAKE) --no-print-directory lint || lint=1; $(PYTEST) $(PYTEST_ARGS) && exit $$lint
+
+check:
+	@sh scripts/setup.sh test
+	@lint=0; $(MAKE) --no-print-directory lint || lint=1; $(PYTEST) -m check --hypothesis-profile=check $(PYTEST_ARGS) && exit $$lint
+
+# Every test once more, with each process counted: lines and branches of gpubench that ran, module by module.
+coverage:
+	@sh scripts/setup.sh test
+	@$(PYTEST) --cov --cov-report=term $(PYTEST_ARGS)
 
 lint:
 	@sh scripts/setup.sh test
@@ -26,14 +41,16 @@ lint:
 	@.venv/bin/python -m ruff format --check --quiet .
 	@.venv/bin/python -m mypy
 	@.venv/bin/lint-imports
+	@.venv/bin/actionlint .github/workflows/*.yml examples/github-workflow.yml
 
 docs:
 	@sh scripts/setup.sh test
 	@.venv/bin/python scripts/write_cli_docs.py
 	@.venv/bin/python scripts/write_troubleshooting.py
 	@.venv/bin/python scripts/write_readme.py
+	@.venv/bin/python benchmarks/house.py --write
 	@.venv/bin/python benchmarks/performance.py
 	@.venv/bin/python benchmarks/accuracy.py
 
 clean:
-	rm -rf .venv .setup build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .venv .setup build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage .coverage.*

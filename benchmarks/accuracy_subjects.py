@@ -7,13 +7,17 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple, cast
 
+import msgspec
+
 from benchmarks.accuracy_record import Clock, Reading
 from gpubench import kernels
-from gpubench.backends._cuda import CudaLaunch
-from gpubench.measure import sampling
-from gpubench.measure.checking import Material
+from gpubench.backends.cupy.launches import CudaLaunch
+from gpubench.measure import protocol
+from gpubench.measure.worker import timer
+from gpubench.measure.worker.workspace import Workspace
 from gpubench.model.backend import Buffer, Launch, Session
 from gpubench.model.case import Case
+from gpubench.model.result import Device
 
 SIZES = {
     "add": tuple(1 << power for power in range(12, 29, 2)),
@@ -21,13 +25,13 @@ SIZES = {
 }
 # A reading is the median over this many blocks of gpubench's own sampling, two samples on the device clock in each.
 BLOCKS = 3
-WALL_SAMPLES = 2
+BLOCK = protocol.Sample(
+    id=0, case_id="", session=0, round=0, position=0, samples=2, warmup_s=0.02 / BLOCKS, limit_s=2.0
+)
 SINGLES = 5
-WARMUP_S = 0.02
-LIMIT_S = 2.0
 
 
-class OnDevice(Material):
+class OnDevice(Workspace):
     """A workload whose inputs were drawn on the device: nothing to copy there and no float64 answer to wait for."""
 
     def __init__(self, session: Session, case: Case, buffers: list[Buffer]) -> None:
@@ -43,23 +47,23 @@ class Subject(NamedTuple):
     n: int
     library: str
     call: Callable[[], Any]
-    cycle: sampling.Cycle
+    cycle: timer.Timer
 
 
-def case_of(op: str, n: int, device_id: str) -> Case:
+def case_of(op: str, n: int, device: Device) -> Case:
     """The plain library case that gpubench would measure."""
     declared = kernels.load(op)
-    return Case(op, declared.group, {"n": n}, "float32", "library", "resident", device_id)
+    return Case(op, declared.group, {"n": n}, "float32", "library", device.resident_regime, device.id)
 
 
-def calibrated(session: Session, case: Case, buffers: list[Buffer], launch: Launch) -> sampling.Cycle:
+def calibrated(session: Session, case: Case, buffers: list[Buffer], launch: Launch) -> timer.Timer:
     """The case ready to be sampled, with the repeat counts that a worker would choose."""
-    cycle = sampling.Cycle(OnDevice(session, case, buffers), case, launch)
-    step_s, cost_s = sampling.clock_facts(session.clock)
-    cycle.repeat = sampling.calibrate(
-        cycle, statistics.median(sampling.measure_overhead(session)), step_s, cost_s
+    cycle = timer.Timer(OnDevice(session, case, buffers), case, launch)
+    step_s, cost_s = timer.clock_facts(session.clock)
+    cycle.repeat = timer.calibrate(
+        cycle, timer.sample_target_s(statistics.median(timer.measure_overhead(session)), step_s, cost_s)
     )
-    cycle.hot_repeat = sampling.calibrate_hot(cycle)
+    cycle.hot_repeat = timer.calibrate_hot(cycle)
     return cycle
 
 
@@ -67,7 +71,7 @@ def inputs_of(session: Session, op: str, n: int) -> list[Buffer]:
     """Inputs of the op on the device, from [-1, 1) as gpubench draws them."""
     import cupy
 
-    case, draw = case_of(op, n, session.device.id), cupy.random.default_rng(n)
+    case, draw = case_of(op, n, session.device), cupy.random.default_rng(n)
     return [
         2 * draw.random(operand.shape(case.params), dtype=cupy.float32) - 1
         for operand in kernels.load(op).inputs
@@ -77,7 +81,7 @@ def inputs_of(session: Session, op: str, n: int) -> list[Buffer]:
 def library_launch(session: Session, op: str, n: int, buffers: list[Buffer]) -> CudaLaunch:
     """The plain CuPy expression on these buffers, run once."""
     launch = cast(
-        "CudaLaunch", session.compile(kernels.load(op), case_of(op, n, session.device.id), buffers, None)
+        "CudaLaunch", session.compile(kernels.load(op), case_of(op, n, session.device), buffers, None)
     )
     launch()
     session.sync()
@@ -88,16 +92,14 @@ def cupy_subject(session: Session, op: str, n: int) -> Subject:
     """The library form of the op on CuPy arrays."""
     buffers = inputs_of(session, op, n)
     launch = library_launch(session, op, n, buffers)
-    return Subject(
-        op, n, "cupy", launch, calibrated(session, case_of(op, n, session.device.id), buffers, launch)
-    )
+    return Subject(op, n, "cupy", launch, calibrated(session, case_of(op, n, session.device), buffers, launch))
 
 
 def torch_subject(session: Session, twin: Subject) -> Subject:
     """PyTorch's op on the very arrays of `twin`, launched on the stream that CuPy's session times."""
     import torch
 
-    case, buffers = twin.cycle.case, twin.cycle.material.buffers
+    case, buffers = twin.cycle.case, twin.cycle.workspace.buffers
     torch.backends.cuda.matmul.allow_tf32 = False
     a, b = (torch.from_dlpack(buffer) for buffer in buffers)
     out = torch.empty_like(a)
@@ -123,12 +125,9 @@ def reading(subject: Subject) -> Reading:
     """Seconds per launch on each clock, by gpubench's sampling; clocks that the device lacks are left out."""
     cycle = subject.cycle
     blocks = [
-        sampling.sample_block(
-            cycle, session=0, round_=turn, position=0, samples=WALL_SAMPLES, warmup_s=WARMUP_S / BLOCKS,
-            limit_s=LIMIT_S, since=0.0,
-        )[0]
-        for turn in range(BLOCKS)
-    ]  # fmt: skip
+        timer.sample_block(cycle, msgspec.structs.replace(BLOCK, round=number), since=0.0).block
+        for number in range(BLOCKS)
+    ]
     singles = [cycle.session.time(cycle.launch) for _ in range(SINGLES)]
     found: dict[Clock, list[float]] = {
         "hot": [x for block in blocks for x in block.device_hot_s or ()],

@@ -16,7 +16,7 @@ import msgspec
 
 from gpubench import backends
 from gpubench.errors import BackendError
-from gpubench.model.backend import Buffer, Launch, Session
+from gpubench.model.backend import Backend, Buffer, Launch, Session
 from gpubench.model.case import Case
 from gpubench.model.op import Op
 from gpubench.model.result import Device
@@ -40,9 +40,8 @@ class AlteredSession:
         return self._inner.supports(op, self._own(case))
 
     def tune(self, op: Op, case: Case, inputs: Sequence[Buffer]) -> None:
-        """As the device does it, if it does."""
-        if hasattr(self._inner, "tune"):
-            self._inner.tune(op, self._own(case), inputs)
+        """As the device does it."""
+        self._inner.tune(op, self._own(case), inputs)
 
     def compile(self, op: Op, case: Case, inputs: Sequence[Buffer], output: Buffer) -> Launch:
         """As the device does it; remembers the launches that are made more often."""
@@ -65,7 +64,11 @@ class AlteredSession:
                 self._inner.run(launch, int(owed))
 
 
-class AlteredBackend:
+# Its methods are those of the session inside, whichever they are.
+Session.register(AlteredSession)
+
+
+class AlteredBackend(Backend):
     """One device of another backend under its own name."""
 
     name = "altered"
@@ -79,7 +82,7 @@ class AlteredBackend:
         """That one device."""
         return [_renamed(device) for device in self._inner.devices() if device.id == self._inner_id]
 
-    def open(self, device_id: str, threads: int | None = None) -> AlteredSession:
+    def open(self, device_id: str, threads: int | None = None, *, autotune: bool = True) -> Session:
         """The real device, in the next of the sessions that ALTERED_EXTRA lists."""
         log = Path(os.environ["ALTERED_LOG"])
         number = len(log.read_text().splitlines()) if log.exists() else 0
@@ -90,8 +93,10 @@ class AlteredBackend:
         # The scripted device has the same noise in every process unless told otherwise.
         os.environ["GPUBENCH_FAKE_SEED"] = str(number)
         sizes = frozenset(int(text) for text in os.environ.get("ALTERED_SIZES", "").split(",") if text)
-        inner = self._inner.open(self._inner_id, threads)
-        return AlteredSession(inner, _renamed(inner.device), extra, sizes)
+        inner = self._inner.open(self._inner_id, threads, autotune=autotune)
+        session: Any = AlteredSession(inner, _renamed(inner.device), extra, sizes)
+        opened: Session = session
+        return opened
 
 
 def _renamed(device: Device) -> Device:

@@ -3,7 +3,7 @@
 Run: .venv/bin/python benchmarks/break_even.py [REPEATS]. No GPU, no NumPy; the seed is fixed, so are the tables.
 Coarse grid by factor 4 with 5 timings a side, bisection with 7, then the rest of 400 timings in the window. Which
 size is next and where the window lies come from the functions with which `gpubench run` searches
-(gpubench/measure/search.py and windows.py), the crossing from gpubench/threshold.py, the verdict from the analysis of a
+(gpubench/measure/curves.py and search.py), the crossing from gpubench/break_even.py, the verdict from the analysis of a
 result file with these samples. Exit code 0 in any case.
 """
 
@@ -18,9 +18,11 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from gpubench import kernels, stats, threshold
-from gpubench.measure import search as steps
-from gpubench.measure import windows
+from gpubench import break_even, kernels, stats
+from gpubench.analysis.analyse import analyse
+from gpubench.analysis.break_even import BreakEven
+from gpubench.measure import curves as steps
+from gpubench.measure import search as windows
 from gpubench.measure.plan import Series
 from gpubench.model.case import Case
 from gpubench.model.machine import Machine
@@ -37,15 +39,14 @@ from gpubench.model.result import (
     Settings,
     Stop,
 )
-from gpubench.report.analysis import analyse
-from gpubench.report.analysis.types import BreakEven
 
 SEED = 20
 BUDGET = 400  # timings of both sides together
 NOISES = ((0.02, 0.0), (0.05, 0.01), (0.10, 0.02), (0.20, 0.05))  # log-normal sigma, share of outliers
 OUTLIERS = (1.5, 5.0)
-SLOTS = (("numpy:0", "tuned", "resident"), ("cupy:0", "tuned", "resident"))
-CURVE = ("cupy:0", "resident")
+BLOCK = 5  # timings
+SLOTS = (("numpy:0", "tuned", "resident"), ("cupy:0", "tuned", "resident-queued"))
+CURVE = ("cupy:0", "resident-queued")
 MEMORY_BYTES = 16 * 2**30
 CPU = Device(id="numpy:0", backend="numpy", kind="cpu", name="simulated", api="host")
 GPU = Device(
@@ -84,12 +85,12 @@ def _waves_s(n: float) -> float:
 
 
 VERDICTS = (
-    Curve("always", lambda n: 3e-10 * n, lambda n: 1e-10 * n, Ladder(256, 2**24)),
+    Curve("all-sizes", lambda n: 3e-10 * n, lambda n: 1e-10 * n, Ladder(256, 2**24)),
     Curve("at", CURVES[1].cpu_s, CURVES[1].gpu_s, CURVES[1].ladder),
     # At 2^20 the GPU has 0.3 of the CPU's speed, and the crossing lies at 3.6 million.
-    Curve("beyond-limit", lambda n: 3e-10 * n, lambda n: 1e-3 + 3e-11 * n, Ladder(256, 2**20)),
-    Curve("never", lambda n: 3e-10 * n, lambda n: 1e-5 + 6e-10 * n, Ladder(256, 2**24)),
-    Curve("unstable", lambda n: 1e-6 * n, _waves_s, Ladder(256, 2**20)),
+    Curve("no-size, rising", lambda n: 3e-10 * n, lambda n: 1e-3 + 3e-11 * n, Ladder(256, 2**20)),
+    Curve("no-size", lambda n: 3e-10 * n, lambda n: 1e-5 + 6e-10 * n, Ladder(256, 2**24)),
+    Curve("at, mixed", lambda n: 1e-6 * n, _waves_s, Ladder(256, 2**20)),
     Curve("undecided", lambda n: 3e-10 * n, lambda n: 3e-10 * n, Ladder(256, 2**24)),
 )  # fmt: skip
 
@@ -110,7 +111,7 @@ class Noise(NamedTuple):
             for _ in range(count)
         ]
 
-    def sides(self, curve: Curve, n: int, count: int) -> threshold.Sides:
+    def sides(self, curve: Curve, n: int, count: int) -> break_even.Sides:
         """`count` timings of either side at size `n`."""
         return self.times(curve.cpu_s(n), count), self.times(curve.gpu_s(n), count)
 
@@ -136,7 +137,7 @@ def search(curve: Curve, noise: Noise) -> Found:
     return Found(verdict, _timings(seen) + _timings(fresh))
 
 
-def _estimate(curve: Curve, noise: Noise, seen: dict[int, threshold.Sides]) -> dict[int, threshold.Sides]:
+def _estimate(curve: Curve, noise: Noise, seen: dict[int, break_even.Sides]) -> dict[int, break_even.Sides]:
     """The rest of the budget, round-robin over the window; nothing without a bracket."""
     left = (BUDGET - _timings(seen)) // 2
     series = Series(msgspec.structs.replace(kernels.load("add"), sizes=curve.ladder), "float32")
@@ -147,15 +148,15 @@ def _estimate(curve: Curve, noise: Noise, seen: dict[int, threshold.Sides]) -> d
     return {n: noise.sides(curve, n, count + (i < over)) for i, n in enumerate(window.sizes)}
 
 
-def _samples(seen: dict[int, threshold.Sides]) -> windows.Samples:
+def _samples(seen: dict[int, break_even.Sides]) -> windows.Samples:
     return {n: dict(zip(SLOTS, sides, strict=True)) for n, sides in seen.items()}
 
 
-def _timings(seen: dict[int, threshold.Sides]) -> int:
+def _timings(seen: dict[int, break_even.Sides]) -> int:
     return sum(len(cpu) + len(gpu) for cpu, gpu in seen.values())
 
 
-def _outcomes(seen: dict[int, threshold.Sides], phase: Literal["main", "estimate"]) -> list[Measurement]:
+def _outcomes(seen: dict[int, break_even.Sides], phase: Literal["main", "estimate"]) -> list[Measurement]:
     return [
         _measurement(n, device, samples, phase)
         for n, sides in seen.items()
@@ -166,11 +167,14 @@ def _outcomes(seen: dict[int, threshold.Sides], phase: Literal["main", "estimate
 def _measurement(
     n: int, device: Device, samples: list[float], phase: Literal["main", "estimate"]
 ) -> Measurement:
-    case = Case("add", "vector", {"n": n}, "float32", "tuned", "resident", device.id)
+    case = Case("add", "vector", {"n": n}, "float32", "tuned", device.resident_regime, device.id)
     return Measurement(
         id=f"{case.id}/{phase}", case=case, flops=n, bytes=12 * n, op_hash="0" * 12,
         check=Check(ok=True, max_error=0.0, limit=1e-6, scale="terms"), stops=[Stop(session=0, reason="max-samples")],
-        blocks=[Block(session=0, round=0, position=0, repeat=10_000, phase=phase, wall_s=samples)],
+        blocks=[
+            Block(session=0, round=i, position=0, repeat=10_000, phase=phase, wall_s=samples[i : i + BLOCK])
+            for i in range(0, len(samples), BLOCK)
+        ],
     )  # fmt: skip
 
 
@@ -201,7 +205,7 @@ def accuracy(curve: Curve, sigma: float, outliers: float, repeats: int) -> str:
     found = [search(curve, noise) for _ in range(repeats)]
     answers = [one.verdict for one in found if one.verdict.verdict == "at"]
     ratios = sorted((row.n or 0) / true for row in answers)
-    covered = sum((row.low or 0) <= true <= (row.high or 0) for row in answers)
+    covered = sum((row.lo or 0) <= true <= (row.hi or 0) for row in answers)
     middle = " / ".join(f"{stats.quantile(ratios, q):.3f}" for q in (0.05, 0.5, 0.95)) if ratios else "-"
     share = f"{100 * covered / len(answers):.0f} %" if answers else "-"
     others = f"{100 * (1 - len(answers) / repeats):.0f} %"
@@ -213,10 +217,15 @@ def accuracy(curve: Curve, sigma: float, outliers: float, repeats: int) -> str:
 def verdict_row(curve: Curve, sigma: float, outliers: float, repeats: int) -> str:
     """One row: how often each verdict was given on a curve whose name is the right one."""
     noise = Noise(sigma, outliers, random.Random(SEED))
-    given: Counter[str] = Counter(search(curve, noise).verdict.verdict for _ in range(repeats))
+    given: Counter[str] = Counter(said(search(curve, noise).verdict) for _ in range(repeats))
     others = ", ".join(f"{name} {count}" for name, count in given.most_common() if name != curve.name)
     noisy = f"{100 * sigma:.0f} % + {100 * outliers:.0f} %"
     return f"| {curve.name} | {noisy} | {given[curve.name]} of {repeats} | {others or '-'} |"
+
+
+def said(row: BreakEven) -> str:
+    more = ", rising" if row.verdict == "no-size" and row.reason else ", mixed" if row.mixed else ""
+    return row.verdict + more
 
 
 def main() -> None:

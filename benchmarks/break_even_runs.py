@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from gpubench import stats
-from gpubench.measure.search import GRID_TIMINGS
+from gpubench.measure.curves import GRID_TIMINGS
 
 NOISES = ((0.02, 0.0), (0.10, 0.02), (0.20, 0.05))  # deviation of the logarithm, share of outliers
 # Where the curves cross: the CPU at 40 GB/s or 800 GFLOP/s against a GPU with 10 us of overhead.
@@ -41,7 +41,7 @@ def measure(
     kept = {name: value for name, value in os.environ.items() if not name.startswith("GPUBENCH_")}
     scripted = {"NOISE": str(noise[0]), "OUTLIERS": str(noise[1]), "SEED": str(seed)}
     command = [
-        sys.executable, "-m", "gpubench", "run", "--devices", "fake:cpu,fake:gpu", "--regimes", "resident",
+        sys.executable, "-m", "gpubench", "run", "--devices", "fake:cpu,fake:gpu", "--regimes", "resident-queued",
         "--sessions", "1", "--format", "json", "--no-progress", "--no-config", *options,
     ]  # fmt: skip
     subprocess.run(

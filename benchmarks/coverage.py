@@ -1,70 +1,354 @@
-"""How often the intervals hold the truth: simulated sessions, and the tables of docs/statistics.md.
+"""How often intervals hold the truth and labels are wrong: simulated, the tables of docs/statistics.md.
 
-Run: python benchmarks/coverage.py [REPEATS] (default 1000; a minute). The same seed gives the same tables.
+Run: python benchmarks/coverage.py [REPEATS] [PART ...] (default 200 and all of times, labels, thresholds; 10 minutes).
+The same seed gives the same tables. `Before` is how gpubench estimated a break-even until blocks became its
+observations: a bootstrap of samples, and from 5 sessions on of sessions; it lives on here for comparison.
 """
 
 from __future__ import annotations
 
+import itertools
+import math
 import random
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Literal, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # as a script, this file's own folder is there instead
 
-from gpubench import stats
+from gpubench import break_even, stats
+from gpubench.analysis.labels import noise_findings
+from gpubench.break_even import Crossing, Timings
 
-# Standard deviations between and within sessions, in percent; of the samples 3 % take twice as long.
-NOISES = ((0.5, 3.0), (2.0, 2.0), (5.0, 2.0))
-OUTLIERS = 0.03
-SESSIONS = (2, 3, 4, 5, 6, 7, 8, 10, 12)
-SAMPLES = (7, 10, 15, 30)
+SEED = 1
+SESSIONS = (1, 2, 3, 5, 10)
+BLOCK = 5  # samples
 TRUE = 100.0
+
+# ---------------------------------------------------------------- the time of a case, and a speedup
+
+# Standard deviations between sessions, between blocks and between samples, in percent; 3 % of the samples take twice as
+# long.
+NOISES = ((2.0, 2.0, 3.0), (5.0, 5.0, 3.0), (5.0, 15.0, 3.0), (10.0, 15.0, 5.0))
+OUTLIERS = 0.03
+BLOCKS = (1, 2, 4)
 
 
 def sessions(
-    draw: random.Random, k: int, n: int, between: float, within: float, true: float
+    draw: random.Random, k: int, blocks: int, noise: Sequence[float], true: float
 ) -> list[list[float]]:
-    """k sessions of n samples around `true`, noise in percent."""
+    """The values of so many blocks of k sessions around `true`, noise in percent."""
+    between, apart, within = (share / 100 for share in noise)
     found = []
     for _ in range(k):
-        centre = true * (1 + draw.gauss(0, between / 100))
-        found.append(
-            [draw.gauss(centre, true * within / 100) * (1 + (draw.random() < OUTLIERS)) for _ in range(n)]
-        )
+        centre = true * draw.lognormvariate(0, between)
+        levels = [centre * draw.lognormvariate(0, apart) for _ in range(blocks)]
+        found.append([stats.median(_samples(draw, level, within)) for level in levels])
     return found
 
 
-def run_value(draw: random.Random, k: int, n: int, between: float, within: float) -> bool:
-    """Whether the interval of a run value holds the truth."""
-    found = stats.run_interval(sessions(draw, k, n, between, within, TRUE))
-    return found.low <= TRUE <= found.high
+def _samples(draw: random.Random, level: float, within: float) -> list[float]:
+    return [level * draw.lognormvariate(0, within) * (1 + (draw.random() < OUTLIERS)) for _ in range(BLOCK)]
 
 
-def speedup(draw: random.Random, k: int, n: int, between: float, within: float) -> bool:
+def run_value(draw: random.Random, k: int, blocks: int, noise: Sequence[float]) -> tuple[bool, float]:
+    """Whether the interval of a time holds the truth, and its width in percent."""
+    prior = stats.prior_of(1e-4 if noise[1] > 10 else 1e-2)
+    found = stats.run_interval(sessions(draw, k, blocks, noise, TRUE), prior)
+    return found.low <= TRUE <= found.high, 50 * (found.high - found.low) / TRUE
+
+
+def speedup(draw: random.Random, k: int, blocks: int, noise: Sequence[float]) -> tuple[bool, float]:
     """The same of a speedup of 3."""
-    base, case = (sessions(draw, k, n, between, within, true) for true in (3 * TRUE, TRUE))
-    found = stats.ratio_interval(list(zip(base, case, strict=True)))
-    return found.low <= 3 <= found.high
+    prior = stats.prior_of(1e-4 if noise[1] > 10 else 1e-2)
+    base, case = (sessions(draw, k, blocks, noise, true) for true in (3 * TRUE, TRUE))
+    found = stats.ratio_interval(list(zip(base, case, strict=True)), (prior, prior))
+    return found.low <= 3 <= found.high, 50 * (found.high - found.low) / 3
 
 
-def table(held: Callable[..., bool], repeats: int, samples: Sequence[int]) -> str:
-    """A row per number of sessions, a column per number of samples; a cell has one share for each noise."""
-    lines = [["sessions", *(f"{n} samples" for n in samples)], ["---"] * (len(samples) + 1)]
-    for k in SESSIONS:
-        cells = []
-        for n in samples:
-            draw = random.Random(1)
-            shares = (sum(held(draw, k, n, *noise) for _ in range(repeats)) / repeats for noise in NOISES)
-            cells.append(" / ".join(f"{share * 100:.0f}" for share in shares))
-        lines.append([str(k), *cells])
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+def times(held: Callable[..., tuple[bool, float]], repeats: int) -> None:
+    """A row for each noise and number of sessions, a column for each number of blocks."""
+    print(f"| sessions / blocks / samples scatter by | sessions |{''.join(f' blocks: {b} |' for b in BLOCKS)}")
+    print("|---|---|" + "---|" * len(BLOCKS))
+    for noise in NOISES:
+        for k in SESSIONS:
+            cells = []
+            for blocks in BLOCKS:
+                draw = random.Random(SEED)
+                found = [held(draw, k, blocks, noise) for _ in range(repeats)]
+                share = 100 * sum(hit for hit, _ in found) / repeats
+                cells.append(f"{share:.0f} %, +-{stats.median(width for _, width in found):.1f} %")
+            scatter = " / ".join(f"{share:g}" for share in noise)
+            print(f"| {scatter} % | {k} | {' | '.join(cells)} |", flush=True)
+
+
+# ---------------------------------------------------------------- the threshold of a break-even
+
+
+class Curve(NamedTuple):
+    """Seconds of either side over the size, and the size at which they are equal."""
+
+    name: str
+    cpu_s: Callable[[float], float]
+    gpu_s: Callable[[float], float]
+    true: float
+
+
+def _steps_s(n: float) -> float:
+    """Work in whole tiles of 64, as a GPU does it."""
+    return 12e-6 + 2 * (64 * math.ceil(n / 64)) ** 3 / 2e13
+
+
+def _crossing_of(cpu_s: Callable[[float], float], gpu_s: Callable[[float], float]) -> float:
+    low, high = 16.0, 2.0**26
+    for _ in range(80):
+        middle = math.sqrt(low * high)
+        low, high = (middle, high) if cpu_s(middle) < gpu_s(middle) else (low, middle)
+    return math.sqrt(low * high)
+
+
+def _curve(name: str, cpu_s: Callable[[float], float], gpu_s: Callable[[float], float]) -> Curve:
+    return Curve(name, cpu_s, gpu_s, _crossing_of(cpu_s, gpu_s))
+
+
+CURVES = (
+    _curve("matmul", lambda n: 3e-6 + 2 * n**3 / 8e11, lambda n: 12e-6 + 16 * n**2 / 5e10 + 2 * n**3 / 4.5e13),
+    _curve("vector", lambda n: 1e-6 + 12 * n / 4e10, lambda n: 1e-5 + 12 * n / 3e12),
+    _curve("knee", lambda n: 1e-6 + 8 * min(n, 2**20) / 2e11 + 8 * max(n - 2**20, 0.0) / 2.5e10,
+           lambda n: 25e-5 + 8 * n / 5e11),
+    _curve("tiles", lambda n: 3e-6 + 2 * n**3 / 8e11, _steps_s),
+)  # fmt: skip
+SIZES = 7
+HALF_WINDOW = math.log(1.3)
+TIMINGS = {1: 28}  # of a side and size in each session, else 10
+Shape = Literal["normal", "heavy", "drift", "clock"]
+
+
+class Noise(NamedTuple):
+    """Standard deviations of ln(time): of samples, of blocks, from size to size, from session to session."""
+
+    name: str
+    samples: float = 0.05
+    blocks: float = 0.0
+    scatter: float = 0.0
+    between: float = 0.0
+    shape: Shape = "normal"
+
+
+class Measured(NamedTuple):
+    """The same timings as one list for each session, and as the medians of their blocks."""
+
+    samples: Timings
+    blocks: Timings
+
+
+def measured(draw: random.Random, curve: Curve, noise: Noise, k: int) -> Measured:
+    """Fresh timings at seven sizes around the crossing, which lies anywhere in the middle half of them."""
+    centre = math.log(curve.true) + draw.uniform(-0.5, 0.5) * HALF_WINDOW
+    steps = (math.exp(centre + HALF_WINDOW * (2 * i / (SIZES - 1) - 1)) for i in range(SIZES))
+    sizes = sorted({round(n) for n in steps})
+    level = {
+        n: tuple(
+            side(n) * draw.lognormvariate(0, noise.scatter / math.sqrt(2))
+            for side in (curve.cpu_s, curve.gpu_s)
+        )
+        for n in sizes
+    }
+    samples: dict[int, dict[int, break_even.Sides]] = {n: {} for n in sizes}
+    blocks: dict[int, dict[int, break_even.Sides]] = {n: {} for n in sizes}
+    for session in range(k):
+        shift = [draw.lognormvariate(0, noise.between) for _ in range(2)]
+        drift = [0.0, 0.0]
+        taken: dict[int, tuple[list[list[float]], list[list[float]]]] = {n: ([], []) for n in sizes}
+        left = TIMINGS.get(k, 10)
+        while left > 0:
+            for n in sizes:
+                for side in (0, 1):
+                    seconds = level[n][side] * shift[side] * _of_block(draw, noise, drift, side)
+                    taken[n][side].append([seconds * _of_sample(draw, noise) for _ in range(min(BLOCK, left))])
+            left -= BLOCK
+        for n in sizes:
+            base, case = taken[n]
+            samples[n][session] = list(itertools.chain(*base)), list(itertools.chain(*case))
+            blocks[n][session] = [stats.median(one) for one in base], [stats.median(one) for one in case]
+    return Measured(samples, blocks)
+
+
+def _of_block(draw: random.Random, noise: Noise, drift: list[float], side: int) -> float:
+    if (
+        noise.shape == "drift"
+    ):  # half of the variance of the block before, from size to size as they are measured
+        drift[side] = math.sqrt(0.5) * drift[side] + draw.gauss(0, noise.samples * math.sqrt(0.5))
+        return math.exp(drift[side])
+    if noise.shape == "clock":  # four blocks of ten at a clock that is a sixth slower
+        return 1.2 if draw.random() < 0.4 else 1.0
+    return draw.lognormvariate(0, noise.blocks)
+
+
+def _of_sample(draw: random.Random, noise: Noise) -> float:
+    if noise.shape == "heavy":  # Student's distribution with 3 degrees of freedom
+        return math.exp(noise.samples * draw.gauss(0, 1) / math.sqrt(draw.gammavariate(1.5, 1 / 1.5)))
+    return draw.lognormvariate(0, noise.samples)
+
+
+# What is simulated: noise, numbers of sessions, whether the prior counts.
+CELLS: tuple[tuple[Noise, tuple[int, ...], bool], ...] = (
+    (Noise("samples 2 %", 0.02), (1, 3, 5, 10), False),
+    (Noise("samples 10 %", 0.10), (1, 3, 5), False),
+    (Noise("blocks 10 %", 0.03, 0.10), (1, 3, 5), False),
+    (Noise("size to size 5 %", scatter=0.05), (1, 3), False),
+    (Noise("size to size 15 %", scatter=0.15), (1, 3), False),
+    (Noise("sessions 2 %", between=0.02), (1, 3, 5, 10), True),
+    (Noise("sessions 5 %", between=0.05), (1, 3, 5, 10), True),
+    (Noise("sizes 5 %, sessions 5 %", scatter=0.05, between=0.05), (1, 3, 5, 10), True),
+    (Noise("heavy tails, sessions 2 %", between=0.02, shape="heavy"), (1, 3, 5, 10), True),
+    (Noise("drift, sessions 2 %", between=0.02, shape="drift"), (1, 3, 5, 10), True),
+    (Noise("two clocks, sessions 2 %", between=0.02, shape="clock"), (1, 3, 5, 10), True),
+)
+
+
+class Tally:
+    """Intervals of one method: how many hold the truth, how wide they are, how many have no end."""
+
+    def __init__(self) -> None:
+        self.held, self.widths, self.open = 0, list[float](), 0
+
+    def add(self, found: Crossing | None, true: float) -> None:
+        """One more."""
+        if found is None or found.low is None or found.high is None:
+            self.open += 1
+            return
+        self.held += found.low <= true <= found.high
+        self.widths.append(found.high / found.low)
+
+    def text(self) -> str:
+        """Coverage of those with two ends, and their median width as high / low."""
+        if not self.widths:
+            return "- | - | -"
+        return f"{100 * self.held / len(self.widths):.0f} % | {stats.median(self.widths):.2f} | {self.open}"
+
+
+def thresholds(repeats: int) -> None:
+    """A row for each curve, noise and number of sessions."""
+    print(
+        "| noise | prior | curve | sessions | before: holds | high / low | open | now: holds | high / low | open |"
+    )
+    print("|---|---|---|---|---|---|---|---|---|---|")
+    for noise, numbers, prior in CELLS:
+        for curve in CURVES:
+            if curve.name in ("knee", "tiles") and noise.name not in ("samples 2 %", "sessions 5 %"):
+                continue
+            for k in numbers:
+                draw, before, now = random.Random(SEED), Tally(), Tally()
+                for _ in range(repeats):
+                    found = measured(draw, curve, noise, k)
+                    before.add(Before(found.samples).crossing(), curve.true)
+                    now.add(break_even.crossing(found.blocks, stats.BOTH_USUAL if prior else None), curve.true)
+                cells = f"{noise.name} | {'on' if prior else 'off'} | {curve.name} | {k}"
+                print(f"| {cells} | {before.text()} | {now.text()} |", flush=True)
+
+
+class Before:
+    """The bootstrap of a weighted line: sessions are drawn again from 5 on, then samples."""
+
+    RESAMPLES, MOST_WEIGHT = 200, 4.0
+
+    def __init__(self, timings: Timings) -> None:
+        self._sizes = sorted(timings)
+        self._timings = [timings[n] for n in self._sizes]
+        self._x = [math.log(n) for n in self._sizes]
+        variances = [
+            sum(self._variance(sides) for sides in by_session.values()) / len(by_session) ** 2
+            for by_session in self._timings
+        ]
+        floor = stats.median(variances) / self.MOST_WEIGHT
+        self._weights = [1 / max(variance, floor) for variance in variances]
+
+    def crossing(self) -> Crossing | None:
+        """The root, with the 2.5 % and 97.5 % quantiles of its draws."""
+        root = self._root([{i: self._ratio(s) for i, s in by.items()} for by in self._timings], None)
+        if root is None:
+            return None
+        draw = random.Random(SEED)
+        names = sorted(self._timings[0])
+        drawn = [
+            {i: self._drawn(draw, sides, self.RESAMPLES) for i, sides in by.items()} for by in self._timings
+        ]
+        roots = []
+        for turn in range(self.RESAMPLES):
+            again = len(names) >= stats.MIN_BOOTSTRAP_SESSIONS
+            chosen = draw.choices(names, k=len(names)) if again else names
+            roots.append(self._root([{i: values[turn] for i, values in by.items()} for by in drawn], chosen))
+        known = sorted(value for value in roots if value is not None)
+        tail = math.floor(self.RESAMPLES * stats.ALPHA / 2)
+        rank, n = tail - (self.RESAMPLES - len(known)), math.exp(root)
+        if rank < 0 or rank >= len(known):
+            return Crossing(n, None, None)
+        low, high = math.exp(known[rank]), math.exp(known[-1 - rank])
+        return Crossing(n, min(low, 0.99 * n), max(high, 1.01 * n))
+
+    def _root(self, rows: Sequence[dict[int, float]], chosen: Sequence[int] | None) -> float | None:
+        middles = [stats.median([row[i] for i in (chosen or row)]) for row in rows]
+        return stats.line_root(self._x, middles, self._weights)
+
+    def _drawn(self, draw: random.Random, sides: break_even.Sides, count: int) -> list[float]:
+        medians = []
+        for samples in sides:
+            values, weights = zip(*stats.median_distribution(samples), strict=True)
+            medians.append(draw.choices(values, weights, k=count))
+        return [math.log(a / b) for a, b in zip(*medians, strict=True)]
+
+    def _ratio(self, sides: break_even.Sides) -> float:
+        return math.log(stats.median(sides[0]) / stats.median(sides[1]))
+
+    def _variance(self, sides: break_even.Sides) -> float:
+        return sum((1.86 * stats.mad([math.log(v) for v in side])) ** 2 / len(side) for side in sides)
+
+
+# ---------------------------------------------------------------- labels
+
+# The interquartile range of a session's blocks / their median, and how many blocks a session has.
+SPREADS = (0.05, 0.08, 0.12, 0.20, 0.30)
+BLOCKS_OF_LABELS = (2, 4, 8)
+QUARTILES = 1.349  # interquartile range / standard deviation
+
+
+def labels(repeats: int) -> None:
+    """How often a case is called noisy or worse, and unstable, where its blocks scatter so far."""
+    print("| true spread | blocks | " + " | ".join(f"{k} sessions" for k in (1, 3, 5, 10)) + " |")
+    print("|---|---|---|---|---|---|")
+    for spread in SPREADS:
+        for count in BLOCKS_OF_LABELS:
+            cells = []
+            for k in (1, 3, 5, 10):
+                draw = random.Random(SEED)
+                found = [_label(draw, k, count, spread) for _ in range(repeats)]
+                noisy = sum("noisy" in marks or "unstable" in marks for marks in found)
+                unstable = sum("unstable" in marks for marks in found)
+                cells.append(f"{100 * noisy / repeats:.0f} / {100 * unstable / repeats:.0f} %")
+            print(f"| {100 * spread:.0f} % | {count} | {' | '.join(cells)} |", flush=True)
+
+
+def _label(draw: random.Random, k: int, count: int, spread: float) -> list[str]:
+    blocks = {i: [draw.lognormvariate(0, spread / QUARTILES) for _ in range(count)] for i in range(k)}
+    return [str(mark) for mark in noise_findings(blocks, blocks)]
 
 
 def main() -> None:
-    repeats = int(sys.argv[1]) if len(sys.argv) > 1 else 1000
-    print(f"Run value, {repeats} repeats, %:\n\n{table(run_value, repeats, SAMPLES)}\n")
-    print(f"Speedup, {repeats // 2} repeats, %:\n\n{table(speedup, repeats // 2, (10, 30))}")
+    numbers = [int(word) for word in sys.argv[1:] if word.isdecimal()]
+    repeats, parts = (numbers or [200])[0], [word for word in sys.argv[1:] if not word.isdecimal()]
+    if not parts or "times" in parts:
+        print(f"Time of a case, {5 * repeats} repeats:\n")
+        times(run_value, 5 * repeats)
+        print(f"\nSpeedup of 3, {repeats} repeats:\n")
+        times(speedup, repeats)
+    if not parts or "labels" in parts:
+        print(f"\nNoisy or worse / unstable, {5 * repeats} repeats:\n")
+        labels(5 * repeats)
+    if not parts or "thresholds" in parts:
+        print(f"\nBreak-even, {repeats} repeats:\n")
+        thresholds(repeats)
 
 
 if __name__ == "__main__":

@@ -14,8 +14,8 @@ from collections.abc import Callable
 from typing import Any
 
 from gpubench import kernels
-from gpubench.backends._host import random_inputs
 from gpubench.backends.numpy import BACKEND, NumpySession
+from gpubench.backends.shared.host import random_inputs
 from gpubench.model.case import Case
 from gpubench.model.op import ITEMSIZE, Dtype, Form, Op
 

@@ -1,6 +1,6 @@
 """Is the break-even that a search finds the one that a dense sweep finds? At what share of its time?
 
-Run: .venv/bin/python benchmarks/dense_sweep.py [--devices numpy:0,cupy:0] [--curves matmul/resident,...] [--out DIR]
+Run: .venv/bin/python benchmarks/dense_sweep.py [--devices numpy:0,cupy:0] [--curves OP/REGIME,...] [--out DIR]
 
 For each curve: `gpubench run` searches inside its budget; then the same two forms are measured at every 1/64 octave
 around what it found, in a run of their own. The sweep's threshold is where the line through all its sizes crosses 1,
@@ -19,12 +19,12 @@ import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from gpubench import kernels, stats, store, threshold
-from gpubench.measure.stopping import kept_samples
+from gpubench import break_even, kernels, stats, store
+from gpubench.measure.case_run import kept_samples
 from gpubench.model.result import Measurement, Run
 
 STEPS = 64  # sizes an octave
-CURVES = "matmul/resident,matmul/transfer-always,add/transfer-always"
+CURVES = "matmul/resident-waited,matmul/transfer-always,add/transfer-always"
 COMMAND = [sys.executable, "-m", "gpubench"]
 # The sweep's samples of a case: enough for a median, at each of many sizes.
 SWEEP = ("--quick", "--min-samples", "5", "--max-samples", "5", "--sessions", "1", "--no-autotune")
@@ -109,7 +109,7 @@ def _forms(run: Run, row: dict[str, Any]) -> tuple[str, str] | None:
 
 def sweep(
     found: Found, options: argparse.Namespace, out: Path
-) -> tuple[threshold.Crossing | None, float, int, float]:
+) -> tuple[break_even.Crossing | None, float, int, float]:
     """The crossing by a dense sweep, the last change of side of its medians, its sizes, and its seconds."""
     cpu, gpu = options.devices.split(",")
     granule = kernels.load(found.op).sizes.granule
@@ -122,7 +122,7 @@ def sweep(
     began = time.monotonic()
     subprocess.run(
         [*COMMAND, "run", "--ops", found.op, "--sizes", ",".join(map(str, sizes)), "--devices", options.devices,
-         "--regimes", f"resident,{found.regime}", *SWEEP, "--filter", base, "--filter", case, "-q", "-o", str(path)],
+         "--regimes", found.regime, *SWEEP, "--filter", base, "--filter", case, "-q", "-o", str(path)],
         stdout=subprocess.DEVNULL, check=False,
     )  # fmt: skip
     seconds = time.monotonic() - began
@@ -133,21 +133,21 @@ def sweep(
     last = stats.last_crossing(
         [math.log(n) for n in sorted(ratios)], [math.log(ratios[n]) for n in sorted(ratios)]
     )
-    return threshold.crossing(timings, seed=1), math.exp(last or 0.0), len(sizes), seconds
+    return break_even.crossing(timings), math.exp(last or 0.0), len(sizes), seconds
 
 
-def _timings(run: Run, cpu: str) -> dict[int, dict[int, threshold.Sides]]:
+def _timings(run: Run, cpu: str) -> dict[int, dict[int, break_even.Sides]]:
     sides: dict[int, dict[bool, list[float]]] = {}
     for outcome in run.outcomes:
         if isinstance(outcome, Measurement):
-            kept = [value for block in outcome.blocks for value in kept_samples(block)]
+            kept = [stats.median(ours) for block in outcome.blocks if (ours := kept_samples(block))]
             sides.setdefault(outcome.case.params["n"], {})[outcome.case.device_id == cpu] = kept
     return {
         n: {0: (pair[True], pair[False])} for n, pair in sides.items() if len(pair) == 2 and all(pair.values())
     }
 
 
-def row(found: Found, dense: threshold.Crossing | None, last: float, sizes: int, seconds: float) -> str:
+def row(found: Found, dense: break_even.Crossing | None, last: float, sizes: int, seconds: float) -> str:
     """One line of the table. The whole ladder in steps of 1/64 octave is computed from the time of a size."""
     ladder = kernels.load(found.op).sizes
     whole_s = seconds / sizes * STEPS * math.log2(ladder.high / ladder.low)

@@ -30,12 +30,11 @@ from typing import NamedTuple
 import msgspec
 
 from gpubench import stats, store
+from gpubench.analysis.compare import compare
+from gpubench.analysis.comparison import CompareOptions
+from gpubench.analysis.noise import noise, permutations
+from gpubench.analysis.samples import observations, used_sessions
 from gpubench.model.result import Measurement, Run
-from gpubench.report.analysis.samples import used_sessions
-from gpubench.report.analysis.turns import observations
-from gpubench.report.compare import CompareOptions, compare
-from gpubench.report.noise import noise
-from gpubench.report.noise.labellings import labellings
 from gpubench.units import parse_sizes
 
 SIDE = 5
@@ -74,7 +73,7 @@ def measured(asked: argparse.Namespace, folder: Path) -> Pool:
     }  # fmt: skip
     command = [
         sys.executable, "-m", "gpubench", "run", "--quick", "--no-progress", "--devices", "altered:0",
-        "--ops", asked.ops, "--sizes", asked.sizes, "--forms", asked.forms, "--regimes", "resident",
+        "--ops", asked.ops, "--sizes", asked.sizes, "--forms", asked.forms, "--regimes", "resident-queued",
         "--sessions", str(asked.sessions), "--min-samples", str(asked.samples), "--max-samples", str(asked.samples),
         "--format", "csv", "-o", str(result), *(["--budget", asked.budget] if asked.budget else []),
     ]  # fmt: skip
@@ -113,7 +112,7 @@ def false_alarms(pool: Pool, raised: dict[str, float]) -> Iterator[tuple[bool, b
     ids = frozenset(row.id for row in pool.run.outcomes)
     unchanged = pool.sessions(0.0)
     sets = [*five_pairs(unchanged), *five_pairs(unchanged[1:])]
-    for one in itertools.chain.from_iterable(map(labellings, sets)):
+    for one in itertools.chain.from_iterable(map(permutations, sets)):
         for base, new in ((one.base, one.new), (one.new, one.base)):
             sides = part(pool.run, base, ids, "base"), part(pool.run, new, ids, "new")
             found = compare(("base", sides[0]), [("new", sides[1])], CompareOptions())

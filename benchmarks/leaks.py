@@ -89,10 +89,8 @@ def _traces(
     asked: argparse.Namespace, backend: Backend, folder: Path, device_bytes: leaks.DeviceBytes | None
 ) -> Iterator[leaks.Trace]:
     if asked.openings:
-        yield leaks.openings(
-            backend, asked.device, kernels.load("sum"), folder, asked.openings, limit_s=asked.open_limit,
-            device_bytes=device_bytes,
-        )  # fmt: skip
+        repeats = leaks.Repeats(asked.openings, asked.open_limit, device_bytes)
+        yield leaks.openings(backend, asked.device, kernels.load("sum"), folder, repeats)
     if not asked.launches:
         return
     session = backend.open(asked.device)
@@ -100,11 +98,12 @@ def _traces(
         op = kernels.load(name)
         n = _size(op, cpu=session.device.kind == "cpu")
         for form in FORMS:
-            case = Case(op.name, op.group, {"n": n}, "float32", form, "resident", asked.device)
+            case = Case(
+                op.name, op.group, {"n": n}, "float32", form, session.device.resident_regime, asked.device
+            )
             if session.supports(op, case) is None:
-                yield leaks.launches(
-                    session, op, case, folder, asked.launches, limit_s=asked.limit, device_bytes=device_bytes
-                )
+                repeats = leaks.Repeats(asked.launches, asked.limit, device_bytes)
+                yield leaks.launches(session, op, case, folder, repeats)
     session.close()
 
 

@@ -28,7 +28,7 @@ ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "performance.md"
 GIB = 2**30
 _SAVED = re.compile(r"^saved (.+)$", re.MULTILINE)
-_BRIEF = ("--quick", "--max-time", "200ms", "--regimes", "resident")
+_BRIEF = ("--quick", "--max-time", "200ms", "--regimes", "resident-queued")
 _GPU = ("--backends", "cupy?,wgpu?")
 _CPU = ("--backends", "numpy")
 _CPU_OPS = "copy,add,saxpy,chain,dot,sum,max,relu,gelu,softmax,transpose,gemv"
@@ -49,19 +49,19 @@ class Sizes(NamedTuple):
     product: str  # the side of the matrices in other dtypes
 
 
-_LARGE = Sizes(
+LARGE = Sizes(
     24 * GIB, "64M", "128M", "32M", "512,1000,1024,2048,4096,4097,8192", "1024,4096", "8k",
     (("4096", "m=256", "k=256", "m=256,k=256"), ("256", "m=4096,k=4096", "m=64k,k=1k"), ("1024", "batch=16")),
     "256,1024,4096,16384,65536", "4096",
 )  # fmt: skip
-_MIDDLE = _LARGE._replace(
+MIDDLE = LARGE._replace(
     least_bytes=6 * GIB, elements="32M", more_elements="64M", sides="512,1000,1024,2048,4096,4097"
 )
-_SMALL = _LARGE._replace(
+SMALL = LARGE._replace(
     least_bytes=0, elements="8M", more_elements="16M", cpu_elements="16M", sides="512,1000,1024,2048", rungs="1024",
     large_side="2k", shapes=(("1024", "m=256", "k=256"), ("256", "batch=16")), product="1024",
 )  # fmt: skip
-_TRIAL = _LARGE._replace(
+_TRIAL = LARGE._replace(
     elements="64k", more_elements="128k", cpu_elements="64k", sides="64,100", rungs="64", large_side="128",
     shapes=(("64", "m=16,k=32", "batch=2"),), widths="256,1024", product="64",
 )  # fmt: skip
@@ -140,7 +140,7 @@ def measured(folder: Path, *, quick: bool, parts: Sequence[str]) -> tuple[list[s
     sizes = (
         _TRIAL
         if quick
-        else next(found for found in (_LARGE, _MIDDLE, _SMALL) if (memory or 0) >= found.least_bytes)
+        else next(found for found in (LARGE, MIDDLE, SMALL) if (memory or 0) >= found.least_bytes)
     )
     chosen = plan(sizes)
     saved, well = [], True
@@ -158,13 +158,13 @@ def main() -> int:
     parser.add_argument("files", nargs="*", metavar="FILE")
     parser.add_argument("--run", action="store_true")
     parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--only", metavar="PART,...", default=",".join(plan(_LARGE)))
+    parser.add_argument("--only", metavar="PART,...", default=",".join(plan(LARGE)))
     parser.add_argument("--results-dir", type=Path, default=ROOT / "results")
     parser.add_argument("--page", default=None)
     given = parser.parse_args()
     parts = given.only.split(",")
-    if unknown := set(parts) - set(plan(_LARGE)):
-        parser.error(f"no such part: {', '.join(sorted(unknown))}; there are {', '.join(plan(_LARGE))}")
+    if unknown := set(parts) - set(plan(LARGE)):
+        parser.error(f"no such part: {', '.join(sorted(unknown))}; there are {', '.join(plan(LARGE))}")
     sys.path.insert(0, str(ROOT))  # as a script, this file's own folder is there instead
     from benchmarks.performance_page import files_of, rewritten
 

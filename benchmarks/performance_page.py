@@ -13,13 +13,13 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from gpubench import store
-from gpubench.report.analysis import Analysis, analyse
-from gpubench.report.analysis.roofline import OUT_OF_CACHE_BYTES
-from gpubench.report.analysis.types import CaseResult, RoofShare
-from gpubench.report.formats._numbers import share_text, time_interval_text, time_text
-from gpubench.report.formats._overheads import pool_share, what
-from gpubench.report.formats._overheads import rate as transfer_rate
-from gpubench.report.formats._roofline import form_text, rate, roof_texts
+from gpubench.analysis.analyse import Analysis, analyse
+from gpubench.analysis.estimate import CaseResult
+from gpubench.analysis.roofline import OUT_OF_CACHE_BYTES, RoofShare
+from gpubench.report.sections.anatomy import pool_share, what
+from gpubench.report.sections.anatomy import rate as transfer_rate
+from gpubench.report.sections.roofline import form_text, rate, roof_texts
+from gpubench.report.wording import share_text, time_interval_text, time_text
 from gpubench.units import format_bytes, format_size
 
 ROOT = Path(__file__).parents[1]
@@ -216,7 +216,7 @@ def _ladder(analyses: Sequence[Analysis]) -> str:
             rate(row), "" if row.share is None else share_text(row.share),
             "" if row.to_library is None else f"{row.to_library:.2f} x",
         )
-        for row in sorted(rows, key=lambda row: (*_order(row), row.case.case.device_id, row.seconds * -1))
+        for row in sorted(rows, key=lambda row: (*_order(row), row.case.case.device_id, row.time_s * -1))
     ]  # fmt: skip
     head = ("op", "n", "device", "kernel", "rate", "of roof", "x library")
     return _table(head, body) if body else NOTHING

@@ -4,7 +4,7 @@ __version__ = "0.1.0"
 
 TYPE_CHECKING = False  # as in `typing`, which would be the package's first import
 if TYPE_CHECKING:
-    from gpubench.report.policy import Policy as Policy
+    from gpubench.analysis.policy import Policy as Policy
 
 
 def __getattr__(name: str) -> object:
@@ -13,4 +13,4 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import importlib
 
-    return importlib.import_module("gpubench.report.policy").Policy
+    return importlib.import_module("gpubench.analysis.policy").Policy

@@ -20,6 +20,10 @@ def _leave_working_folder() -> None:
 
 if __name__ == "__main__":
     _leave_working_folder()
-    from gpubench.cli import main
+    try:
+        from gpubench.cli import main
+    except (ImportError, AttributeError) as error:  # files that are not ours
+        from gpubench.installation import tell_unexpected
 
+        sys.exit(tell_unexpected(error))
     sys.exit(main())

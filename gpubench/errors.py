@@ -1,4 +1,4 @@
-"""Every way in which gpubench says no. This module imports nothing of ours.
+"""Every way in which gpubench says no, and what was probably meant. Imports nothing of ours but the catalogue of codes.
 
 A `GpubenchError` ends the program with three lines (what, why, what to do) and its exit code.
 A `BackendError` never does: the worker turns it into a `Skip` or a `Failure` of one case.
@@ -7,6 +7,11 @@ A `BackendError` never does: the worker turns it into a `Skip` or a `Failure` of
 from __future__ import annotations
 
 import enum
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from gpubench.catalogue import ErrorCode, Reason
 
 
 class ExitCode(enum.IntEnum):
@@ -24,20 +29,23 @@ class ExitCode(enum.IntEnum):
 
 
 class GpubenchError(Exception):
-    """An expected problem, told to the user in three lines.
+    """An expected problem, reported to the user in three lines.
 
-    `code` is a kebab-case name that scripts may match, `message` says what happened,
-    `why` the reason and `hint` what to do next.
+    `code` is a name of the catalogue that scripts may match, `message` says what happened, `why` the reason and `hint`
+    what to do next. Where the message is empty, or no hint is given, those of the catalogue stand.
     """
 
     exit_code = ExitCode.FAILED
 
-    def __init__(self, code: str, message: str, *, why: str = "", hint: str = "") -> None:
-        super().__init__(message)
+    def __init__(self, code: ErrorCode, message: str = "", *, why: str = "", hint: str | None = None) -> None:
+        from gpubench.catalogue import ERRORS  # every start imports this module; few of them raise
+
+        entry = ERRORS[code]
         self.code = code
-        self.message = message
+        self.message = message or entry.sentence
         self.why = why
-        self.hint = hint
+        self.hint = entry.remedy if hint is None else hint
+        super().__init__(self.message)
 
 
 class UsageError(GpubenchError):
@@ -62,15 +70,19 @@ class RequiredUnavailable(GpubenchError):
     exit_code = ExitCode.UNAVAILABLE
 
 
+class BadPlugin(GpubenchError):
+    """What another package brings along is broken: it costs itself, and ends a command that asks for nothing else."""
+
+
 class BackendError(Exception):
     """Raised at a backend's edge in place of the vendor's exception.
 
     `reason` is a code of the result file, `detail` one sentence, `hint` the remedy if one is known.
     """
 
-    reason = "error"
+    reason: Reason = "error"
 
-    def __init__(self, detail: str, *, hint: str = "", reason: str | None = None) -> None:
+    def __init__(self, detail: str, *, hint: str = "", reason: Reason | None = None) -> None:
         super().__init__(detail)
         self.detail = detail
         self.hint = hint
@@ -81,34 +93,56 @@ class BackendError(Exception):
 class BackendUnavailable(BackendError):
     """The library, driver or device is not there: a Skip."""
 
-    reason = "unavailable"
+    reason: Reason = "unavailable"
 
 
 class Unsupported(BackendError):
     """This device cannot hold or run this case: a Skip."""
 
-    reason = "unsupported"
+    reason: Reason = "unsupported"
 
 
 class DeviceOutOfMemory(BackendError):
     """The device has no room; the session stays usable: a Skip."""
 
-    reason = "out-of-memory"
+    reason: Reason = "out-of-memory"
 
 
 class BuildError(BackendError):
     """A kernel did not compile; `detail` carries the compiler's text: a Failure."""
 
-    reason = "build-error"
+    reason: Reason = "build-error"
 
 
 class WrongResult(BackendError):
     """The output differs from the float64 reference: a Failure without a number."""
 
-    reason = "wrong-result"
+    reason: Reason = "wrong-result"
 
 
 class DeviceLost(BackendError):
     """The device is gone; only a fresh worker can go on: a Failure."""
 
-    reason = "device-lost"
+    reason: Reason = "device-lost"
+
+
+def suggest(word: str, names: Iterable[str]) -> str:
+    """`did you mean 'matmul'?`, or an empty text when nothing is near."""
+    from difflib import get_close_matches
+
+    lowered = {name.lower(): name for name in names}
+    near = get_close_matches(word.lower(), lowered, n=1, cutoff=0.6)
+    return f"did you mean {lowered[near[0]]!r}?" if near else ""
+
+
+def require_choice(word: str, names: Iterable[str], what: str) -> str:
+    """`word` if it is one of `names`. Raises UsageError; `what` says what it is, such as "--format"."""
+    allowed = list(names)
+    if word in allowed:
+        return word
+    raise UsageError(
+        "unknown-value",
+        f"{what}: there is no {word!r}",
+        why="possible: " + ", ".join(allowed),
+        hint=suggest(word, allowed) or f"take one of these for {what}",
+    )

@@ -1,7 +1,8 @@
 """Selectors: a case id with `*` in any segment and trailing segments left out.
 
 `matmul`, `matmul/n>=4096@cupy`, `*@wgpu:0`, `activation/*/float16`, `matmul/n=1k..4k`. The first segment is an op
-or a group; the size segment also compares; `@cupy` is `@cupy:*`; `transfer-once` stands for any number of calls;
+or a group; the size segment also compares; `@cupy` is `@cupy:*`; `transfer-once` stands for any number of calls,
+`resident` for `resident-waited` and `resident-queued` too;
 `tuned` is the plain form alone, `tuned-naive` one variant and `tuned*` the form with all its variants.
 """
 
@@ -13,7 +14,7 @@ from fnmatch import fnmatchcase
 from typing import NoReturn
 
 from gpubench.errors import UsageError
-from gpubench.model.case import Case
+from gpubench.model.case import RESIDENT, Case
 from gpubench.units import MAX_SIZE, parse_sizes
 
 Selector = Callable[[Case], bool]
@@ -39,11 +40,16 @@ def selector(text: str, *, option: str = "--filter") -> Selector:
             and size(case)
             and fnmatchcase(case.dtype, dtype)
             and fnmatchcase(case.form_id, parts[3])
-            and any(fnmatchcase(name, parts[4]) for name in (case.regime_id, case.regime))
+            and any(fnmatchcase(name, parts[4]) for name in _regimes(case))
             and (not pattern or fnmatchcase(case.device_id, pattern))
         )
 
     return matches
+
+
+def _regimes(case: Case) -> tuple[str, ...]:
+    """The names under which its regime is selected."""
+    return (case.regime_id, case.regime, *((RESIDENT,) if case.resident else ()))
 
 
 def selection(keep: Sequence[str], skip: Sequence[str]) -> Selector | None:
@@ -96,7 +102,4 @@ def _one_size(text: str, option: str) -> int:
 
 
 def _refuse(text: str, option: str, why: str) -> NoReturn:
-    raise UsageError(
-        "bad-selector", f"{option}: {text[:60]!r} is not a selector", why=why,
-        hint="write it as matmul, matmul/n>=4096@cupy, *@wgpu:0 or activation/*/float16",
-    )  # fmt: skip
+    raise UsageError("bad-selector", f"{option}: {text[:60]!r} is not a selector", why=why)

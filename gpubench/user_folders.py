@@ -17,6 +17,7 @@ class Kind(NamedTuple):
 
 
 CONFIGURATION = Kind("APPDATA", "Library/Application Support", "XDG_CONFIG_HOME", ".config")
+DATA = Kind("LOCALAPPDATA", "Library/Application Support", "XDG_DATA_HOME", ".local/share")
 CACHE = Kind("LOCALAPPDATA", "Library/Caches", "XDG_CACHE_HOME", ".cache")
 
 

@@ -29,13 +29,13 @@ install_packages() {
 }
 
 find_python() {
-    for candidate in ${PYTHON:-} python3 python3.13 python3.12 python3.11 /usr/bin/python3; do
+    for candidate in ${PYTHON:-} python3 python3.14 python3.13 python3.12 python3.11 /usr/bin/python3; do
         if "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
             printf '%s\n' "$candidate"
             return
         fi
     done
-    fail "no Python 3.11 or newer" "tried python3 and python3.11 to python3.13" \
+    fail "no Python 3.11 or newer" "tried python3 and python3.11 to python3.14" \
         "apt-get install python3, or make $goal PYTHON=/path/to/python3"
 }
 
@@ -109,14 +109,38 @@ need_chromium() {
 }
 
 install_gpubench() {
-    extras=$([ "$goal" = test ] && echo '[dev]' || true)
     say "setting up .venv for make $goal (some minutes the first time)"
-    .venv/bin/python -m pip install --quiet --disable-pip-version-check -e ".$extras"
+    if [ "$goal" = test ]; then
+        .venv/bin/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+    else
+        .venv/bin/python -m pip install --quiet --disable-pip-version-check -e '.[cpu]' || {
+            say "note: numba could not be installed, so the CPU runs NumPy's own kernels"
+            .venv/bin/python -m pip install --quiet --disable-pip-version-check -e .
+        }
+    fi
     cuda=$(cuda_extra)
     if [ -n "$cuda" ] && ! .venv/bin/python -c 'import cupy' 2>/dev/null; then
         .venv/bin/python -m pip install --quiet --disable-pip-version-check -e ".[$cuda]" ||
             say "note: CuPy could not be installed, so the NVIDIA GPU is reached through wgpu alone"
     fi
+}
+
+# For the tests of the backend torch: PyTorch's build for the CPU. The package index has the same version for Linux with
+# CUDA, several gigabytes: so pip tells which file it would take, and only a small one is taken.
+need_torch() {
+    [ "$goal" = test ] || return 0
+    .venv/bin/python -c 'import torch' 2>/dev/null && return 0
+    for more in "" "--retries=1 --extra-index-url=https://download.pytorch.org/whl/cpu"; do
+        # shellcheck disable=SC2086
+        url=$(.venv/bin/python -m pip install --quiet --disable-pip-version-check --dry-run --ignore-installed --no-deps \
+            --only-binary torch --report - $more torch==2.13.0 2>/dev/null |
+            sed -n 's/^ *"url": "\(.*\)".*/\1/p' | head -n 1)
+        case $url in
+            *cpu-* | *macosx*)
+                .venv/bin/python -m pip install --quiet --disable-pip-version-check "torch @ $url" && return 0 ;;
+        esac
+    done
+    say "note: no build of PyTorch for the CPU alone is at hand: its tests are skipped"
 }
 
 mkdir -p .setup
@@ -139,6 +163,7 @@ if [ "$(cat ".setup/$goal" 2>/dev/null || true)" != "$key" ]; then
     need_vulkan
     need_consumers
     install_gpubench
+    need_torch
     need_chromium
     printf '%s\n' "$key" >".setup/$goal"
 fi

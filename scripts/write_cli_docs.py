@@ -7,16 +7,16 @@ import subprocess
 import sys
 from pathlib import Path
 
-from gpubench.cli.app import COMMANDS
+from gpubench.cli.options import COMMANDS
 
 TARGET = Path(__file__).parents[1] / "docs" / "cli.md"
 
 _INTRODUCTION = """\
 # Command line
 
-Generated from `--help` by `make docs`; a test compares. stdout carries the result only; progress, warnings and
-errors go to stderr; `-` as a FILE is standard input or output. Every error is three lines: what happened, why,
-what to do.
+Generated from `--help` by `make docs`; a test compares. `-h` shows on one screen what is used most. stdout carries
+the result only; progress, warnings and errors go to stderr; `-` as a FILE is standard input or output. Every error
+is three lines: what happened, why, what to do.
 
 ## Exit codes
 

@@ -16,8 +16,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from gpubench import report, store
-from gpubench.report.analysis import analyse
-from gpubench.report.analysis.types import CaseResult, RoofShare
+from gpubench.analysis.analyse import analyse
+from gpubench.analysis.estimate import CaseResult
+from gpubench.analysis.roofline import RoofShare
 from gpubench.selectors import selection
 from gpubench.units import format_size
 
@@ -70,7 +71,7 @@ def _by_op(rows: list[RoofShare], names: list[str]) -> list[str]:
     """TB/s: a column for each op, a row for each kernel."""
     largest = {op: max(_n(row.case) for row in rows if row.case.case.op == op) for op in names}
     found = {
-        (_kernel(row), row.case.case.op): f"{row.case.bytes / row.seconds / 1e12:.2f}"
+        (_kernel(row), row.case.case.op): f"{row.case.bytes / row.time_s / 1e12:.2f}"
         for row in rows
         if _n(row.case) == largest[row.case.case.op]
     }
@@ -92,9 +93,9 @@ def _by_size(rows: list[RoofShare]) -> list[str]:
     return _table(
         line("TFLOP/s, n =", str),
         [
-            line(KERNELS["wgpu", "tuned"], lambda n: f"{ours[n].case.flops / ours[n].seconds / 1e12:.1f}"),
-            line(LIBRARY, lambda n: f"{theirs[n].case.flops / theirs[n].seconds / 1e12:.1f}"),
-            line("ratio", lambda n: f"{theirs[n].seconds / ours[n].seconds:.2f}"),
+            line(KERNELS["wgpu", "tuned"], lambda n: f"{ours[n].case.flops / ours[n].time_s / 1e12:.1f}"),
+            line(LIBRARY, lambda n: f"{theirs[n].case.flops / theirs[n].time_s / 1e12:.1f}"),
+            line("ratio", lambda n: f"{theirs[n].time_s / ours[n].time_s:.2f}"),
         ],
     )
 

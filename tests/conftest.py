@@ -1,11 +1,12 @@
-"""What all tests share: the program as users start it, and tiers that need hardware.
+"""What all tests share: the program as users start it, tiers that need hardware, and tests that run alone.
 
-TESTS_EXPECT names tiers (`vulkan`, `cuda`) whose hardware this job promises: there its absence fails
-instead of skipping. `make test` promises a software Vulkan adapter.
+TESTS_EXPECT names tiers (`vulkan`, `cuda`, `torch`) that this job promises: there its absence fails instead of
+skipping. `make test` promises a software Vulkan adapter.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import signal
@@ -17,8 +18,11 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from tests.forking import Starter, environment
+
 # A shared machine may stall for longer than any deadline that would tell something.
 settings.register_profile("gpubench", deadline=None, derandomize="CI" in os.environ)
+settings.register_profile("check", settings.get_profile("gpubench"), max_examples=20)
 settings.load_profile("gpubench")
 
 # What a step of GitHub Actions sets is for the step: programs under test would write into its summary and its log.
@@ -29,12 +33,14 @@ for variable in [name for name in os.environ if name.startswith("GITHUB_")]:
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+_UNIT = Path(__file__).parent / "unit"
 _PROBES = {
     "vulkan": "import wgpu; assert any(a.info['backend_type'] == 'Vulkan'"
     " for a in wgpu.gpu.enumerate_adapters_sync()), 'no Vulkan adapter'",
     "consumers": "import pathlib, shutil; assert shutil.which('hyperfine'), 'no hyperfine';"
     " assert pathlib.Path('/usr/share/benchmark/compare.py').exists(), 'no libbenchmark-tools'",
     "chromium": "from tests.browser import chromium; chromium.probe()",
+    "torch": "import torch",
     "cuda": "import cupy; assert cupy.cuda.runtime.getDeviceCount(), 'no CUDA device'",
 }
 
@@ -53,6 +59,45 @@ def _missing(tier: str) -> str:
     return "" if probe.returncode == 0 else (probe.stderr.strip().splitlines() or ["it crashed"])[-1]
 
 
+@pytest.hookimpl(tryfirst=True)  # before tests are chosen by their marks
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.is_relative_to(_UNIT) and not item.get_closest_marker("slow"):
+            item.add_marker("check")
+    items.sort(key=_runs_alone)
+
+
+def _runs_alone(item: pytest.Item) -> bool:
+    return any(item.iter_markers("serial")) or any(item.iter_markers("cuda"))
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)  # outside of pytest-timeout: waiting costs a test nothing
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """Beside other workers of pytest-xdist: a test that runs alone waits for the others, and no new one begins."""
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        return (yield)
+    with contextlib.ExitStack() as held:
+        with _locked(
+            Path(__file__), alone=True
+        ):  # one behind the other, else one that runs alone might wait for ever
+            held.enter_context(_locked(Path(__file__).parent, alone=_runs_alone(item)))
+        return (yield)
+
+
+@contextlib.contextmanager
+def _locked(path: Path, *, alone: bool) -> Iterator[None]:
+    """The lock that the kernel keeps of a file or folder, shared unless `alone`; it ends with the process too."""
+    import fcntl
+
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
+        yield
+    finally:
+        fcntl.flock(descriptor, fcntl.LOCK_UN)  # closing would leave it with a fork of this process
+        os.close(descriptor)
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     for tier in _PROBES:
         if item.get_closest_marker(tier) and _missing(tier):
@@ -63,9 +108,12 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """What tests let the program remember stays among the tests: workers and other children inherit it."""
+    """What tests let the program remember stays among the tests: workers and other children inherit it. All workers of
+    pytest share it, so that each kernel is compiled once."""
     with pytest.MonkeyPatch.context() as patch:
-        folder = tmp_path_factory.mktemp("cache")
+        own = tmp_path_factory.getbasetemp()
+        folder = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "cache-of-gpubench"
+        folder.mkdir(exist_ok=True)
         patch.setenv("GPUBENCH_CACHE_DIR", str(folder))
         yield folder
 
@@ -73,8 +121,15 @@ def cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 Program = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
+@pytest.fixture(scope="session")
+def starter(cache_folder: Path) -> Iterator[Starter]:
+    """Starts programs, most of them in a tenth of the time that Python and its imports take."""
+    with contextlib.closing(Starter()) as starter:
+        yield starter
+
+
 @pytest.fixture
-def gpubench(tmp_path: Path, cache_folder: Path) -> Program:
+def gpubench(tmp_path: Path, starter: Starter) -> Program:
     """Run `python -m gpubench ARGUMENTS` as a user would, in an empty folder and without any settings."""
 
     def run(
@@ -86,22 +141,8 @@ def gpubench(tmp_path: Path, cache_folder: Path) -> Program:
     ) -> subprocess.CompletedProcess[str]:
         home = tmp_path / "home"
         home.mkdir(exist_ok=True)
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(("GPUBENCH_", "XDG_"))}
-        return subprocess.run(
-            [sys.executable, "-m", "gpubench", *arguments],
-            env={
-                **kept,
-                "HOME": str(home),
-                "COLUMNS": "100",
-                "GPUBENCH_CACHE_DIR": str(cache_folder),
-                **(env or {}),
-            },
-            cwd=cwd or tmp_path,
-            input=input,
-            capture_output=True,
-            text=True,
-            timeout=timeout,
-            check=False,
+        return starter.run(
+            *arguments, cwd=cwd or tmp_path, env=environment(home, env), input=input, timeout=timeout
         )
 
     return run

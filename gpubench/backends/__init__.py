@@ -1,55 +1,102 @@
-"""Backends by name: one file each. `fake` is hidden: it answers to its name and is never listed."""
+"""Backends by name: one file or folder each, or an entry point of another package. Those in `hidden` are not listed,
+and `shared` holds what they have in common."""
 
 from __future__ import annotations
 
+import functools
 import importlib
 import pkgutil
 
+from gpubench.errors import BackendError
 from gpubench.model.backend import Backend
+from gpubench.model.case import COMPOSED as COMPOSED
+from gpubench.model.case import inner_device
 
-HIDDEN = ("fake",)
-# Made of devices of the others: measured when asked for, because each size then takes a sweep of its own.
-COMPOSED = ("hybrid",)
+# Those that drive a CPU.
+ON_CPU = ("numpy", "torch")
 # The order in which devices are listed and measured: the baseline first.
-_ORDER = ("numpy", "cupy", "wgpu", "hybrid")
+_ORDER = ("numpy", "cupy", "wgpu", "torch", "hybrid")
 
 
 def names() -> tuple[str, ...]:
-    """Built-in backends by file name, the baseline first, without importing any."""
-    found = {m.name for m in pkgutil.iter_modules(__path__) if not m.name.startswith("_")} - set(HIDDEN)
+    """Built-in backends by the name of their file or folder, the baseline first, without importing any."""
+    found = _files(__path__[0]) - {"hidden", "shared"}
     return tuple(sorted(found, key=lambda name: (_ORDER.index(name) if name in _ORDER else len(_ORDER), name)))
+
+
+def hidden_names() -> tuple[str, ...]:
+    """Backends that answer to their name alone."""
+    return tuple(sorted(_files(f"{__path__[0]}/hidden")))
+
+
+@functools.cache
+def _files(folder: str) -> frozenset[str]:
+    return frozenset(m.name for m in pkgutil.iter_modules([folder]) if not m.name.startswith("_"))
+
+
+def built_in() -> tuple[str, ...]:
+    """The built-in ones, but for the composed."""
+    return tuple(name for name in names() if name not in COMPOSED)
+
+
+def foreign() -> tuple[str, ...]:
+    """The backends of installed packages, sorted; their modules are not imported. Costs 30 to 60 ms."""
+    from gpubench import plugins
+
+    return tuple(name for name in plugins.names(plugins.BACKENDS) if name not in names())
 
 
 def usual() -> tuple[str, ...]:
     """What `auto` tries: all but the composed ones."""
-    return tuple(name for name in names() if name not in COMPOSED)
+    return (*built_in(), *foreign())
 
 
-def hidden(device_id: str) -> bool:
-    """True for devices that answer to their id alone: the actors, and what is composed with one."""
-    return any(part in HIDDEN for part in device_id.split(":"))
+def is_hidden(device_id: str) -> bool:
+    """True for devices that answer to their id alone: those of a hidden backend, and what is composed with one."""
+    return any(name in hidden_names() for name in names_of(device_id))
+
+
+def names_of(device_id: str) -> tuple[str, ...]:
+    """The backends that have a part in a device: its own, and of a composed one that of the device inside."""
+    own, inner = device_id.partition(":")[0], inner_device(device_id)
+    return (own,) if inner is None else (own, *names_of(inner))
 
 
 def known(name: str) -> bool:
     """True if `load` would find it; entry points are looked up, not loaded, and only for a foreign name."""
-    if name in names() or name in HIDDEN:
+    if name in names() or name in hidden_names():
         return True
-    from importlib.metadata import entry_points
+    from gpubench import plugins
 
-    return bool(entry_points(group="gpubench.backends", name=name))
+    return bool(plugins.entries(plugins.BACKENDS, name))
 
 
 def load(name: str) -> Backend:
     """The backend of that name: a file here, else an entry point of the group `gpubench.backends`.
 
-    Raises KeyError if there is none. Entry points cost 30 to 60 ms, so only a foreign name looks them up.
+    Raises KeyError if there is none, BackendError for one that is broken. Entry points cost 30 to 60 ms, so only a
+    foreign name looks them up.
     """
-    if name in names() or name in HIDDEN:
-        backend: Backend = importlib.import_module(f"gpubench.backends.{name}").BACKEND
+    if name in names() or name in hidden_names():
+        folder = __name__ if name in names() else f"{__name__}.hidden"
+        backend: Backend = importlib.import_module(f"{folder}.{name}").BACKEND
         return backend
-    from importlib.metadata import entry_points
+    from gpubench import plugins
 
-    for entry in entry_points(group="gpubench.backends", name=name):
-        foreign: Backend = entry.load()
-        return foreign
+    for entry in plugins.entries(plugins.BACKENDS, name):
+        package = plugins.package(entry)
+        try:
+            found = plugins.load(entry)
+            if not isinstance(found, Backend):
+                raise plugins.PluginError(f"it is no Backend but of the type {type(found).__name__}")
+            if found.name != name:
+                raise plugins.PluginError(
+                    f"its Backend calls itself {found.name!r}: both names have to be the same"
+                )
+        except plugins.PluginError as error:
+            raise BackendError(
+                f"the entry point {entry.name} = {entry.value} of the package {package}: {error}",
+                hint=f"mend the package {package}, or uninstall it", reason="bad-plugin",
+            ) from error  # fmt: skip
+        return found
     raise KeyError(name)

@@ -9,16 +9,31 @@ from collections.abc import Sequence
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the program on `argv` (default: the process's own) and return its exit code."""
+    try:
+        return _main(argv)
+    except (ImportError, AttributeError) as error:  # before the guard stood: files that are not ours
+        from gpubench.installation import tell_unexpected
+
+        return tell_unexpected(error)
+
+
+def _main(argv: Sequence[str] | None) -> int:
     arguments = sys.argv[1:] if argv is None else list(argv)
     if arguments[:1] == ["--version"]:
         from gpubench import __version__
 
-        print(f"gpubench {__version__}")
+        try:
+            print(f"gpubench {__version__}", flush=True)
+        except OSError as error:  # nobody reads it, or the disk is full
+            from gpubench.cli.exit import output_failed
+
+            failed = output_failed(error)
+            return 1 if failed is None else failed
         return 0
     if argv is not None:
         return _run(arguments)
     # Loading modules makes no garbage, and a process that ends need not look for any: together these
-    # searches cost a sixth of a short command. `_command` switches them on for the command's own work.
+    # searches cost a sixth of a short command. `command` switches them on for the command's own work.
     gc.disable()
     try:
         return _run(arguments)
@@ -27,6 +42,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: list[str]) -> int:
-    from gpubench.cli._exit import run_guarded
+    from gpubench.cli.exit import run_guarded
 
     return run_guarded(arguments)

@@ -4,132 +4,119 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
-
-from gpubench.cli._ci_options import Annotations, Marker, MaxBytes, Summary
-from gpubench.cli._options import Ascii, Color
-from gpubench.cli._writing import write
-from gpubench.cli.report import chosen_format, table_width, wants_color
-from gpubench.errors import ExitCode, InputError, UsageError
-from gpubench.suggestions import require_choice
+from gpubench.cli.options import ComparisonOptions
+from gpubench.errors import ExitCode, InputError, UsageError, require_choice
 
 if TYPE_CHECKING:
+    from gpubench.analysis.comparison import CompareFailOn, CompareOptions, Comparison, Thresholds
+    from gpubench.model.case import Case
     from gpubench.model.result import Run
-    from gpubench.report.compare import CompareOptions, Comparison
 
 
-def compare(
-    base: Annotated[str, typer.Argument(metavar="BASE", help="Result file to compare with, - for stdin.")],
-    new: Annotated[list[str], typer.Argument(metavar="NEW...", help="Result files, each [LABEL=]FILE.")],
-    format: Annotated[
-        str | None,
-        typer.Option(
-            "--format",
-            metavar="table|plain|markdown|json|csv",
-            show_default=False,
-            help="Default: table on a terminal, else plain text.",
-        ),
-    ] = None,
-    output: Annotated[
-        str | None, typer.Option("--output", "-o", metavar="FILE", help="Write here; format by suffix.")
-    ] = None,
-    fail_on: Annotated[
-        str | None,
-        typer.Option(
-            "--fail-on",
-            metavar="LIST",
-            show_default=False,
-            help="Exit 3 for any of slower,unsure,failed,missing,noisy. Default: slower,failed,missing.",
-        ),
-    ] = None,
-    min_speedup: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--min-speedup",
-            metavar="SEL=X",
-            help="Exit 3 if a selected case is not X times faster than in BASE; repeatable.",
-        ),
-    ] = None,
-    threshold: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--threshold",
-            metavar="[SEL=]PCT",
-            show_default=False,
-            help="Smaller changes are none; repeatable. Default: 5 %, or 10 % if sessions did not take turns.",
-        ),
-    ] = None,
-    thresholds: Annotated[
-        str | None,
-        typer.Option(
-            "--thresholds",
-            metavar="FILE",
-            show_default=False,
-            help="What `gpubench noise -o` wrote: raises the threshold of noisy cases.",
-        ),
-    ] = None,
-    alpha: Annotated[
-        float, typer.Option("--alpha", metavar="P", help="Chance of a false alarm over all cases.")
-    ] = 0.05,
-    ignore: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--ignore", metavar="SEL", help="Show these cases, but no gate looks at them; repeatable."
-        ),
-    ] = None,
-    advisory: Annotated[bool, typer.Option("--advisory", help="Tell failed gates, but exit 0.")] = False,
-    allow_different_machine: Annotated[
-        bool,
-        typer.Option("--allow-different-machine", help="Compare results of different machines all the same."),
-    ] = False,
-    time_unit: Annotated[
-        str, typer.Option("--time-unit", metavar="auto|s|ms|us|ns", help="Unit of times in tables.")
-    ] = "auto",
-    summary: Summary = False,
-    annotations: Annotations = "auto",
-    marker: Marker = None,
-    max_bytes: MaxBytes = None,
-    color: Color = "auto",
-    ascii: Ascii = False,
-) -> int:
+def compare(options: ComparisonOptions) -> int:
     """Decide FASTER, SLOWER, SAME or UNSURE for each case of two or more results. Needs 5 sessions a side."""
     from gpubench import store
-    from gpubench.cli import _ci, _compare_options
-    from gpubench.report import compare as comparing
+    from gpubench.analysis.compare import compare as comparing
+    from gpubench.cli import ci, rendering
     from gpubench.report.ci import of_comparison
-    from gpubench.report.compare.render import FORMATS, render
-    from gpubench.report.formats._options import TIME_UNITS, RenderOptions
+    from gpubench.report.comparison import FORMATS, render
+    from gpubench.report.layout import TIME_UNITS, RenderOptions
 
+    output, files = options.output, [options.base, *options.new]
     to_terminal = output in (None, "-") and sys.stdout.isatty()
-    name = require_choice(chosen_format(format, output, to_terminal), FORMATS, "--format")
-    look = RenderOptions(
-        width=table_width(to_terminal), color=wants_color(color, os.environ, terminal=to_terminal),
-        ascii_only=ascii, time_unit=require_choice(time_unit, TIME_UNITS, "--time-unit"),
+    name = require_choice(rendering.chosen_format(options.format, output, to_terminal), FORMATS, "--format")
+    style = RenderOptions(
+        width=rendering.table_width(to_terminal),
+        color=rendering.wants_color(options.color, os.environ, terminal=to_terminal),
+        ascii_only=options.ascii, time_unit=require_choice(options.time_unit, TIME_UNITS, "--time-unit"),
     )  # fmt: skip
-    plain = RenderOptions(time_unit=time_unit)
-    told = _ci.ci(summary, annotations, marker, max_bytes, os.environ, formats=[name])
-    options = _compare_options.options(
-        fail_on=fail_on, min_speedups=min_speedup or [], thresholds=threshold or [], noise=thresholds,
-        ignore=ignore or [], alpha=alpha, advisory=advisory, allow_different_machine=allow_different_machine,
-    )  # fmt: skip
-    if [*map(_path, (base, *new)), thresholds].count("-") > 1:
-        raise UsageError(
-            "stdin-twice", "- is given more than once", why="standard input holds one result",
-            hint="give the others as files",
-        )  # fmt: skip
+    plain = RenderOptions(time_unit=options.time_unit)
+    channels = ci.channels(options, os.environ, formats=[name])
+    checked = check(options)
+    if [*map(_path, files), options.thresholds].count("-") > 1:
+        raise UsageError("stdin-twice", why="standard input holds one result")
     if output is not None:
         store.check_writable(output)
-    files = [_loaded(text) for text in (base, *new)]
-    _compare_options.require_matches(
-        threshold or [], min_speedup or [], ignore or [], [run for _, run in files]
-    )
-    found = comparing.compare(files[0], files[1:], options)
-    write(told.comment(render(found, name, look), name), output)
-    told.tell(lambda: of_comparison(found), lambda: render(found, "markdown", plain), _path(new[-1]))
-    return _ended(found, options)
+    base, *new = [_loaded(text) for text in files]
+    require_matches(options, [run for _, run in (base, *new)])
+    found = comparing(base, new, checked)
+    rendering.write(channels.comment(render(found, name, style), name), output)
+    channels.tell(lambda: of_comparison(found), lambda: render(found, "markdown", plain), _path(files[-1]))
+    return _ended(found, checked)
+
+
+def check(options: ComparisonOptions) -> CompareOptions:
+    """The options as checked values. Raises UsageError and InputError."""
+    from gpubench.analysis.comparison import CompareOptions
+    from gpubench.cli import gates
+    from gpubench.selectors import selector
+
+    if not 0 < options.alpha <= 0.5:
+        raise UsageError(
+            "bad-alpha", f"--alpha: {options.alpha:g} is no chance of a false alarm",
+            why="it is a share, more than 0 and at most 0.5",
+        )  # fmt: skip
+    thresholds = [_threshold(text) for text in options.threshold or []]
+    # A threshold for some cases outweighs one for all, wherever it stands.
+    thresholds.sort(key=lambda pair: pair[0] is not None)
+    return CompareOptions(
+        fail_on=None if options.fail_on is None else _gates(options.fail_on),
+        min_speedups=gates.demands(options.min_speedup or [], None).min_speedups, thresholds=tuple(thresholds),
+        noise=None if options.thresholds is None else _noise(options.thresholds),
+        ignored=tuple(selector(text, option="--ignore") for text in options.ignore or []), alpha=options.alpha,
+        advisory=options.advisory, allow_different_machine=options.allow_different_machine,
+        insist=os.environ.get("CI", "").lower() not in ("", "0", "false"),
+    )  # fmt: skip
+
+
+def require_matches(options: ComparisonOptions, runs: Sequence[Run]) -> None:
+    """A selector that selects nothing is a slip: renaming an op must not switch a gate off. Raises UsageError."""
+    from gpubench.analysis.pairing import is_compared
+    from gpubench.selectors import selector
+
+    given = [(text.rpartition("=")[0], "--threshold") for text in options.threshold or [] if "=" in text]
+    given += [(text.rpartition("=")[0], "--min-speedup") for text in options.min_speedup or []]
+    given += [(text, "--ignore") for text in options.ignore or []]
+    known = [outcome.case for run in runs for outcome in run.outcomes if is_compared(outcome)] if given else []
+    for text, option in given:
+        selects = selector(text, option=option)
+        if not any(map(selects, known)):
+            raise UsageError(
+                "no-such-case", f"{option}: {text[:60]!r} selects no case",
+                why="none of the files has a case that it matches",
+            )  # fmt: skip
+
+
+def _gates(text: str) -> tuple[CompareFailOn, ...]:
+    from gpubench.analysis.comparison import GATES
+
+    words = [word.strip() for word in text.split(",") if word.strip()]
+    for word in words:
+        require_choice(word, GATES, "--fail-on")
+    return tuple(name for name in GATES if name in words)
+
+
+def _threshold(text: str) -> tuple[Callable[[Case], bool] | None, float]:
+    from gpubench.selectors import selector
+    from gpubench.units import parse_percent
+
+    path, equals, percent = text.rpartition("=")
+    share = parse_percent(percent, option="--threshold")
+    return (selector(path, option="--threshold") if equals else None), share
+
+
+def _noise(path: str) -> Thresholds:
+    """The thresholds in a file that `noise` wrote. Raises InputError."""
+    from gpubench.analysis.comparison import Thresholds
+    from gpubench.cli.noise import load
+
+    found = load(path)
+    shares = {row.id: row.threshold for row in found.cases}
+    return Thresholds(source=Path(path).name, fingerprint=found.fingerprint, shares=shares)
 
 
 def _loaded(text: str) -> tuple[str, Run]:
@@ -155,7 +142,6 @@ def _ended(found: Comparison, options: CompareOptions) -> int:
             raise InputError(
                 "gate-impossible", f"the gate {idle.name} could not be applied",
                 why="--ignore leaves it no case, so it could not have failed",
-                hint="ignore less, or leave the gate out",
             )  # fmt: skip
         notice = next(notice for notice in found.warnings if notice.code == "no-gate")
         raise InputError(

@@ -2,96 +2,112 @@
 
 from __future__ import annotations
 
-import json
 import os
+import re
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from gpubench.cli._measured import read_result
-from gpubench.cli._options import Ascii, Color, Quiet
+from gpubench.cli.options import DetectOptions
 from gpubench.errors import InputError, RequiredUnavailable, UsageError
 
 if TYPE_CHECKING:
-    from gpubench.model.machine import Machine
+    from gpubench.measure.targets import Listing
+    from gpubench.model.machine import Machine, Measured
+    from gpubench.model.result import Run
 
-FORMATS = ("table", "json", "markdown", "env")
-MODES = ("cpu", "gpu", "hybrid")
 
-
-def detect(
-    as_json: Annotated[bool, typer.Option("--json", help="Same as --format json.")] = False,
-    format: Annotated[
-        str, typer.Option("--format", metavar="|".join(FORMATS), help="How to write the machine.")
-    ] = "table",
-    deep: Annotated[
-        bool, typer.Option("--deep", help="Also open the devices and run one checked kernel on each.")
-    ] = False,
-    wake: Annotated[bool, typer.Option("--wake", help="Allow probes that wake a sleeping GPU.")] = False,
-    sysroot: Annotated[
-        Path | None, typer.Option("--sysroot", metavar="DIR", help="Describe the machine recorded under DIR.")
-    ] = None,
-    records: Annotated[
-        Path | None, typer.Option("--records", metavar="FILE", help="Merge the provider records in FILE.")
-    ] = None,
-    mode: Annotated[
-        str | None, typer.Option("--mode", metavar="|".join(MODES), help="Choose the mode yourself.")
-    ] = None,
-    results: Annotated[
-        Path | None,
-        typer.Option("--results", metavar="PATH", help="Measured results to use (default: results)."),
-    ] = None,
-    require: Annotated[
-        str | None,
-        typer.Option(
-            "--require", metavar="cpu|gpu|BACKEND|DEVICE", help="Exit with 5 when it is not to be had."
-        ),
-    ] = None,
-    explain: Annotated[bool, typer.Option("--explain", help="Source and alternatives of every fact.")] = False,
-    record: Annotated[
-        Path | None, typer.Option("--record", metavar="DIR|FILE.tar.gz", help="Save the files that were read.")
-    ] = None,
-    debug: Annotated[bool, typer.Option("--debug", help="Keep the raw records of each GPU.")] = False,
-    quiet: Quiet = False,
-    color: Color = "auto",
-    ascii: Ascii = False,
-) -> None:
+def detect(options: DetectOptions) -> None:
     """Inspect CPU, RAM and GPUs, and say whether to compute on the CPU, the GPU or both, and why."""
-    chosen = _format("json" if as_json else format, mode, sysroot, records)
+    format = _format(options)
+    if options.require is not None:
+        _known(options.require)
     from gpubench import detect as detection
 
-    source = _folder(sysroot) if sysroot is not None else None
-    if record is not None:
-        detection.save_recording(record, source)
+    source = _folder(options.sysroot) if options.sysroot is not None else None
+    if options.record is not None:
+        detection.save_recording(options.record, source)
+    listings = [] if source is not None or options.records is not None else _listings()
     machine = detection.inspect(
-        sysroot=source, records=_records(records) if records is not None else None, mode=mode, deep=deep, wake=wake,
-        debug=debug, results=_measured(results, live=sysroot is None and records is None), read=read_result,
+        sysroot=source, records=_records(options.records) if options.records is not None else None,
+        extra_records=_of_packages(listings),
+        mode=options.mode, deep=options.deep, wake=options.wake, debug=options.debug, results=_measured(options),
+        read=read_result,
     )  # fmt: skip
-    if chosen == "json":
+    machine = _with_packages(machine, listings)
+    if format == "json":
         typer.echo(detection.to_json(machine))
     else:
-        text = detection.render(machine, chosen, color=color, ascii=ascii, explain=explain)
-        typer.echo(text, color=True if color == "always" else None)
-        if not quiet:
+        text = detection.render(
+            machine, format, color=options.color, ascii=options.ascii, explain=options.explain
+        )
+        typer.echo(text, color=True if options.color == "always" else None)
+        if not options.quiet:
             _tell(machine)
-    if require is not None:
-        _require(machine, require)
+    if options.debug:
+        _tell_clash()
+    if options.require is not None:
+        _require(machine, options.require)
 
 
-def _format(chosen: str, mode: str | None, sysroot: Path | None, records: Path | None) -> str:
-    from gpubench.suggestions import require_choice
+def _listings() -> list[Listing]:
+    """What the backends of installed packages list; a worker asks each of them."""
+    from gpubench import plugins
 
-    require_choice(chosen, FORMATS, "--format")
-    if mode is not None:
-        require_choice(mode, MODES, "--mode")
-    if sysroot is not None and records is not None:
-        raise UsageError(
-            "two-inputs", "--sysroot and --records exclude each other", why="each replaces this machine as the input",
-            hint="give one of them",
-        )  # fmt: skip
-    return chosen
+    if not plugins.names(plugins.BACKENDS):
+        return []
+    from gpubench import backends
+    from gpubench.measure import targets
+
+    return targets.list_devices(backends.foreign())
+
+
+def _of_packages(listings: list[Listing]) -> list[dict[str, Any]] | None:
+    """Their GPUs, as records that detection merges with its own findings."""
+    if not listings:
+        return None
+    from gpubench.measure import targets
+
+    return targets.records(listings)
+
+
+def _with_packages(machine: Machine, listings: list[Listing]) -> Machine:
+    """The machine with each of these backends as one more source that was asked."""
+    if not listings:
+        return machine
+    from msgspec.structs import replace
+
+    from gpubench.model.machine import Provider
+
+    more = [
+        Provider(name=one.backend, status="ok", version=one.version)
+        if one.reason is None
+        else Provider(name=one.backend, status="absent", hint=one.detail)
+        for one in listings
+    ]
+    return replace(machine, providers=[*machine.providers, *more])
+
+
+def read_result(run: Run) -> Measured | None:
+    """What a result says of the mode of its machine. The report is loaded only where there is a result."""
+    from gpubench.analysis.analyse import measured
+
+    return measured(run)
+
+
+def _format(options: DetectOptions) -> str:
+    """The format, after a look at what excludes one another. Raises UsageError."""
+    from gpubench.errors import require_choice
+
+    format = "json" if options.as_json else options.format or ("table" if sys.stdout.isatty() else "plain")
+    require_choice(format, options.declared["format"].choices, "--format")
+    if options.mode is not None:
+        require_choice(options.mode, options.declared["mode"].choices, "--mode")
+    if options.sysroot is not None and options.records is not None:
+        raise UsageError("two-inputs", why="each replaces this machine as the input")
+    return format
 
 
 def _folder(path: Path) -> Path:
@@ -105,31 +121,35 @@ def _folder(path: Path) -> Path:
 
 def _records(path: Path) -> list[dict[str, Any]]:
     """The records of a file. Raises InputError if it is not of that form."""
-    hint = 'the file must read {"records": [{"source": "nvml", ...}, ...]}'
+    import msgspec
+
+    from gpubench.store import limits
+
     try:
-        document = json.loads(path.read_bytes())
+        with open(path, "rb") as file:
+            data = file.read(limits.MAX_BYTES + 1)
+        limits.require_json(data, str(path))
+        document = msgspec.json.decode(data)
     except (OSError, ValueError, RecursionError) as error:
-        raise _unusable(path, error, hint) from error
+        raise _unusable(path, error) from error
     found = document.get("records") if isinstance(document, dict) else None
     if not isinstance(found, list) or not all(
         isinstance(r, dict) and r.get("source") and isinstance(r["source"], str) for r in found
     ):
         raise InputError(
-            "not-records",
-            f"{path}: not a file of provider records",
-            why="it is JSON of another form",
-            hint=hint,
+            "not-records", f"{path}: not a file of provider records", why="it is JSON of another form"
         )
     return found
 
 
-def _unusable(path: Path, error: Exception, hint: str) -> InputError:
+def _unusable(path: Path, error: Exception, hint: str | None = None) -> InputError:
     why = error.strerror if isinstance(error, OSError) and error.strerror else type(error).__name__
     return InputError("unreadable-input", f"{path}: cannot be read", why=why, hint=hint)
 
 
-def _measured(path: Path | None, *, live: bool) -> Path | None:
+def _measured(options: DetectOptions) -> Path | None:
     """Where measured results are: named by the user, else the folder of `gpubench run` on this machine."""
+    path = options.results
     if path is not None:
         if not os.path.exists(path):
             raise InputError(
@@ -137,7 +157,7 @@ def _measured(path: Path | None, *, live: bool) -> Path | None:
                 hint="name a result file or its folder",
             )  # fmt: skip
         return path
-    if not live:
+    if options.sysroot is not None or options.records is not None:
         return None
     folder = Path("results")
     # Where this folder cannot be written, `gpubench run` writes to the user's.
@@ -151,14 +171,35 @@ def _measured(path: Path | None, *, live: bool) -> Path | None:
 def _tell(machine: Machine) -> None:
     """Failed probes and warnings, on stderr."""
     from gpubench.foreign_text import visible
+    from gpubench.installation import located
 
     for warning in machine.warnings:
-        print(f"note: {visible(warning.text)}", file=sys.stderr)
+        print(f"note: {visible(located(warning.text))}", file=sys.stderr)
     for provider in machine.providers:
         if provider.status != "ok":
-            hint = f": {provider.hint}" if provider.hint else ""
+            hint = f": {located(provider.hint)}" if provider.hint else ""
             text = visible(f"note: the probe {provider.name} ended with {provider.status}{hint}")
             print(text, file=sys.stderr)
+
+
+def _tell_clash() -> None:
+    """On stderr, where another package has overwritten files of ours, or has its own overwritten by ours."""
+    from gpubench.installation import CLASH, find_clash, repair_command
+
+    clash = find_clash()
+    if clash is not None:
+        print(f"note: {CLASH.format(' '.join(clash))}: {repair_command(clash[0])}", file=sys.stderr)
+
+
+def _known(wanted: str) -> None:
+    """Raises UsageError for what is neither a side, nor a backend, nor of the form of a device's id."""
+    from gpubench import backends
+    from gpubench.errors import require_choice
+
+    head, colon, _ = wanted.partition(":")
+    address = colon and re.fullmatch(r"[0-9a-f]{4,8}", head, re.I)
+    if not address and not re.match(r"(GPU|MIG)-|(pci|api):", wanted, re.I) and not backends.known(head):
+        require_choice(head, ("cpu", "gpu", *backends.usual()), "--require")
 
 
 def _require(machine: Machine, wanted: str) -> None:

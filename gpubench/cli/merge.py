@@ -5,53 +5,38 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
-
+from gpubench.cli.options import MergeOptions
 from gpubench.errors import InputError, UsageError
 from gpubench.foreign_text import visible
 
 if TYPE_CHECKING:
+    from gpubench.analysis.fleet import Node
     from gpubench.model.result import Run
-    from gpubench.report.merging import Node
 
 
-def merge(
-    files: Annotated[list[str], typer.Argument(metavar="FILE...", help="Results or fleets, - for stdin.")],
-    output: Annotated[
-        str, typer.Option("--output", "-o", metavar="FILE", help="Write here (.json, .json.gz).")
-    ],
-    expect: Annotated[
-        int | None,
-        typer.Option(
-            "--expect",
-            metavar="N",
-            min=1,
-            help="Nodes that there should be: writes a fleet; fewer is exit 4.",
-            show_default=False,
-        ),
-    ] = None,
-) -> None:
+def merge(options: MergeOptions) -> None:
     """Join result files: of one machine into one result with all sessions, of several into a fleet."""
     from gpubench import store
-    from gpubench.cli import _fleet_file
+    from gpubench.cli import fleet_file
 
+    output, expect = options.output, options.expect
     if not output.endswith((".json", ".json.gz")):
         raise UsageError(
-            "unknown-suffix", f"--output: {output!r} is no name for a result", why="merge writes JSON",
-            hint="end it in .json or .json.gz",
-        )  # fmt: skip
+            "unknown-suffix", f"--output: {output!r} is no name for a result", why="merge writes JSON"
+        )
     store.check_writable(output)
-    runs, failed, expected = _collected(files, tolerant=expect is not None)
-    from gpubench.report import merging
+    runs, failed, expected = _collected(options.files, tolerant=expect is not None)
+    from gpubench.analysis.fleet import fleet_of, merged
+    from gpubench.analysis.machine import by_node
 
     expected = expect if expect is not None else expected
-    if expected is None and len(merging.by_node(runs)) == 1:
-        store.save(merging.merged(runs), output)
+    if expected is None and len(by_node(runs)) == 1:
+        store.save(merged(runs), output)
         return
-    fleet = merging.fleet_of(runs, failed, expected=expected)
-    _fleet_file.save(fleet, output)
+    fleet = fleet_of(runs, failed, expected=expected)
+    fleet_file.save(fleet, output)
     if not fleet.complete:
         raise InputError(
             "incomplete-fleet", f"{fleet.nodes_collected} of {fleet.nodes_expected} nodes brought a result",
@@ -66,15 +51,15 @@ def _collected(files: Sequence[str], *, tolerant: bool) -> tuple[list[Run], list
 
     `tolerant`: a file that cannot be used is a node that failed. Raises InputError.
     """
-    from gpubench.cli import _fleet_file
-    from gpubench.report.merging import Node
+    from gpubench.analysis.fleet import Node
+    from gpubench.cli import fleet_file
 
     runs: list[Run] = []
     failed: list[Node] = []
     expected: int | None = None
     for file in files:
         try:
-            found, missing, wanted = _fleet_file.read(file)
+            found, missing, wanted = fleet_file.read(file)
         except InputError as error:
             if not tolerant:
                 raise

@@ -5,135 +5,205 @@ from __future__ import annotations
 import os
 import sys
 import time
-from typing import Annotated
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 import typer
 
-from gpubench.cli import _run_options as options
-from gpubench.cli._command import given
-from gpubench.cli._options import Ascii, Color, NoProgress, Quiet
-from gpubench.cli._writing import write
-from gpubench.cli.report import chosen_format, table_width, wants_color
-from gpubench.errors import ExitCode
-from gpubench.suggestions import require_choice
+from gpubench.cli.command import given
+from gpubench.cli.options import (
+    ConditionOptions,
+    NoiseOptions,
+    RunOptions,
+    SamplingOptions,
+    SavingOptions,
+    SelectionOptions,
+)
+from gpubench.errors import ExitCode, GpubenchError, InputError, UsageError, require_choice
+
+if TYPE_CHECKING:
+    from gpubench.analysis.noise import Noise
+    from gpubench.model.result import Run
+
+# The options of `run` that choose cases and say how to measure them.
+TAKEN = {**SelectionOptions.declared, **SamplingOptions.declared, **ConditionOptions.declared}
+# A file is asked for some of its cases and sessions; the rest was decided when it was measured.
+MEASURING = {**TAKEN, **SavingOptions.declared}.keys() - {"filter", "skip", "sessions"}
 
 
-def noise(
-    ctx: typer.Context,
-    file: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="[FILE]", help="A result with 10 sessions or more, - for stdin. Default: measure."
-        ),
-    ] = None,
-    ops: options.Ops = None,
-    sizes: options.Sizes = None,
-    params: options.Params = None,
-    dtypes: options.Dtypes = "float32",
-    backends: options.Backends = "auto",
-    devices: options.Devices = None,
-    mode: options.Mode = None,
-    allow_software: options.AllowSoftware = False,
-    forms: options.Forms = None,
-    variant: options.Variant = None,
-    allow_tf32: options.AllowTf32 = False,
-    no_autotune: options.NoAutotune = False,
-    regimes: options.Regimes = None,
-    calls: options.Calls = 10,
-    threads: options.Threads = None,
-    filter: options.Filter = None,
-    skip: options.Skip = None,
-    quick: options.Quick = False,
-    rigorous: options.Rigorous = False,
-    sessions: Annotated[
-        int, typer.Option("--sessions", min=5, max=100, help="Sessions a side: twice as many are measured.")
-    ] = 5,
-    min_samples: options.MinSamples = None,
-    max_samples: options.MaxSamples = None,
-    max_time: options.MaxTime = None,
-    precision: options.Precision = None,
-    case_timeout: options.CaseTimeout = "60s",
-    budget: Annotated[
-        str | None,
-        typer.Option(
-            "--budget",
-            metavar="TIME",
-            help="Limit of the whole run. Default: 60s a session without --sizes, else none.",
-            show_default=False,
-        ),
-    ] = None,
-    refine: options.Refine = "auto",
-    break_even_timings: options.BreakEvenTimings = 400,
-    order: options.Order = "interleave",
-    seed: options.Seed = 1,
-    inputs: options.Inputs = "random",
-    cache: options.Cache = "warm",
-    results_dir: options.ResultsDir = None,
-    no_save: options.NoSave = False,
-    output: Annotated[
-        str | None,
-        typer.Option(
-            "--output",
-            "-o",
-            metavar="FILE",
-            help="Write the thresholds here, for compare --thresholds; - in place of the table.",
-        ),
-    ] = None,
-    check: Annotated[
-        bool, typer.Option("--check", help="Exit 3 if more than 5 % of the comparisons have a false alarm.")
-    ] = False,
-    format: Annotated[
-        str | None,
-        typer.Option(
-            "--format",
-            metavar="table|plain|markdown|json",
-            show_default=False,
-            help="Default: table on a terminal, else plain text.",
-        ),
-    ] = None,
-    color: Color = "auto",
-    ascii: Ascii = False,
-    quiet: Quiet = False,
-    no_progress: NoProgress = False,
-) -> int:
+def noise(options: NoiseOptions, ctx: typer.Context) -> int:
     """Measure the same thing in 10 sessions and compare them with one another: false alarms and thresholds."""
     began = time.monotonic()
-    from gpubench.cli import _noise_file, _noise_source
-    from gpubench.cli._run_request import Typed
-    from gpubench.report.formats._options import RenderOptions
-    from gpubench.report.noise import ALLOWED_SHARE
-    from gpubench.report.noise import noise as found_in
-    from gpubench.report.noise.text import FORMATS, render
+    from gpubench.analysis.noise import ALLOWED_SHARE
+    from gpubench.analysis.noise import noise as found_in
+    from gpubench.cli import rendering
+    from gpubench.report.comparison import render_noise
+    from gpubench.report.layout import RenderOptions
+    from gpubench.report.renderers import DOCUMENT_FORMATS
 
-    typed = Typed(
-        ops=ops, sizes=sizes, params=params, dtypes=dtypes, backends=backends, devices=devices, mode=mode,
-        allow_software=allow_software, forms=forms, variant=variant, allow_tf32=allow_tf32,
-        no_autotune=no_autotune, regimes=regimes, calls=calls, threads=threads, filter=filter, skip=skip,
-        quick=quick, rigorous=rigorous, min_samples=min_samples, max_samples=max_samples, max_time=max_time,
-        precision=precision, case_timeout=case_timeout, budget=budget, refine=refine,
-        break_even_timings=break_even_timings, order=order, seed=seed, inputs=inputs, cache=cache,
-    )  # fmt: skip
     terminal = sys.stdout.isatty()
-    name = require_choice(chosen_format(format, None, terminal), FORMATS, "--format")
-    look = RenderOptions(
-        width=table_width(terminal), color=wants_color(color, os.environ, terminal=terminal), ascii_only=ascii
-    )
-    if output is not None:
-        _noise_file.check(output)
-    if file is not None:
-        _noise_source.refuse_measuring(given(ctx))
-        found, ending = found_in(_noise_source.stored(file, typed), sessions), 0
+    name = require_choice(rendering.chosen_format(options.format, None, terminal), DOCUMENT_FORMATS, "--format")
+    style = RenderOptions(
+        width=rendering.table_width(terminal),
+        color=rendering.wants_color(options.color, os.environ, terminal=terminal), ascii_only=options.ascii,
+    )  # fmt: skip
+    if options.output is not None:
+        _check_output(options.output)
+    if options.file is not None:
+        _refuse_measuring(given(ctx))
+        found, ending = found_in(_stored(options.file, options), options.sessions), 0
     else:
-        run = _noise_source.measured(
-            typed, 2 * sessions, results_dir, no_save, quiet=quiet, no_progress=no_progress, began=began
-        )
+        run = _measured(options, began)
         if run.exit_code in (ExitCode.INTERRUPTED, ExitCode.TERMINATED):
             return run.exit_code
-        found, ending = _noise_source.judged(run, sessions), run.exit_code
-    if output != "-":
-        write(render(found, name, look, allowed_share=ALLOWED_SHARE), None)
-    if output is not None:
-        _noise_file.save(found, output)
+        found, ending = judged(run, options.sessions), run.exit_code
+    if options.output != "-":
+        rendering.write(render_noise(found, name, style, allowed_share=ALLOWED_SHARE), None)
+    if options.output is not None:
+        _save(found, options.output)
     if ending:  # what went wrong while measuring outweighs the gate
         return ending
-    return ExitCode.GATE if check and found.false_alarm_share > ALLOWED_SHARE else ExitCode.OK
+    return ExitCode.GATE if options.check and found.false_alarm_share > ALLOWED_SHARE else ExitCode.OK
+
+
+# ---------------------------------------------------------------- the sessions: of a file, or measured
+
+
+def _refuse_measuring(given: Iterable[str]) -> None:
+    """Raises UsageError for options of the command line that only a measurement has. What a configuration file or the
+    environment say about measuring stays unused, as it does in every command that measures nothing."""
+    for name in given:
+        if name in MEASURING:
+            raise UsageError(
+                "already-measured", f"--{NoiseOptions.declared[name].key} does not go with a FILE",
+                why="what the file holds was measured already",
+            )  # fmt: skip
+
+
+def _stored(file: str, options: SelectionOptions) -> Run:
+    """What --filter and --skip leave of a result. Raises InputError, and UsageError where that is nothing."""
+    import msgspec
+
+    from gpubench import selectors, store
+
+    run = store.load(file)
+    keep = selectors.selection(options.filter or [], options.skip or [])
+    if keep is None:
+        return run
+    outcomes = [outcome for outcome in run.outcomes if keep(outcome.case)]
+    if not outcomes:
+        raise UsageError("no-such-case", "--filter and --skip leave no case", why="no case of the file matches")
+    return msgspec.structs.replace(run, outcomes=outcomes)
+
+
+def _measured(options: NoiseOptions, began: float) -> Run:
+    """The sessions of both sides, measured and saved as `run` does it."""
+    import msgspec
+
+    from gpubench.cli import progress, request, saving
+    from gpubench.cli.exit import tell
+    from gpubench.cli.selection import DEFAULT_BUDGET_S
+    from gpubench.measure import runner
+
+    sessions = 2 * options.sessions
+    # Each session searches or repeats as much as one default run measures.
+    budget = options.budget or (None if options.sizes else f"{DEFAULT_BUDGET_S * sessions:g}s")
+    taken = {name: getattr(options, name) for name in TAKEN}
+    saving.check_folder([], options)
+    asked = request.request(RunOptions(**{**taken, "sessions": sessions, "budget": budget}), began=began)
+    saver = saving.Saver([], options)
+    with progress.shown(options, os.environ) as sink:
+        finished = runner.run(asked, sink, saver)
+    saver.finish(finished)
+    if not options.quiet:
+        for path in saver.saved:
+            print(f"saved {path}", file=sys.stderr)
+    if saver.error is not None:
+        tell(saver.error)
+        finished = msgspec.structs.replace(finished, exit_code=int(ExitCode.FAILED))
+    return saving.as_stored(finished)
+
+
+def judged(run: Run, sessions: int) -> Noise:
+    """The noise of what was measured here. Raises GpubenchError where that is too little, with what went wrong as the
+    reason and the exit code of the run."""
+    from gpubench.analysis.noise import noise
+
+    try:
+        return noise(run, sessions)
+    except InputError as error:
+        raise _too_little(run, _cut_short(run, 2 * sessions)) from error
+
+
+def _cut_short(run: Run, sessions: int) -> bool:
+    """Whether the budget ended before so many sessions of all cases were measured."""
+    from gpubench.model.result import Measurement
+
+    counting = {session.index for session in run.sessions if not session.superseded}
+    stopped = any(
+        stop.reason == "budget" and stop.session in counting
+        for row in run.outcomes
+        if isinstance(row, Measurement)
+        for stop in row.stops
+    )
+    return stopped or len(run.sessions) < sessions or run.exit_code == ExitCode.BUDGET
+
+
+def _too_little(run: Run, cut_short: bool) -> GpubenchError:
+    from gpubench.model.result import Failure, Measurement, Skip
+
+    # What broke is graver than what was left out. Where the budget ended first, that is why the cases that were
+    # measured lack sessions, whatever else was left out.
+    cut = cut_short and any(isinstance(row, Measurement) for row in run.outcomes)
+    lost = sorted(
+        (
+            row for row in run.outcomes
+            if isinstance(row, Failure) or (isinstance(row, Skip) and (row.reason == "budget" or not cut))
+        ),
+        key=lambda row: (isinstance(row, Skip), row.reason != "budget"),
+    )  # fmt: skip
+    why, hint = "no case has a number that can be true", "`gpubench run` with the same options tells more"
+    if lost:
+        why = f"{lost[0].id}: {lost[0].reason}: {lost[0].detail}"
+    elif cut_short:
+        why = "the time budget ended first"
+    if lost[0].reason == "budget" if lost else cut_short:
+        hint = "raise --budget, or measure less"
+    found = GpubenchError("nothing-to-compare", why=why, hint=hint)
+    found.exit_code = ExitCode(run.exit_code) or (ExitCode.BUDGET if cut_short else ExitCode.INPUT)
+    return found
+
+
+# ---------------------------------------------------------------- the `gpubench-noise` document on disk
+
+
+def _check_output(path: str) -> None:
+    """Raises UsageError, before anything is measured, where the document could not be saved as `path`."""
+    from gpubench import store
+    from gpubench.cli.saving import RESULT_SUFFIXES
+
+    if path != "-" and not path.endswith(RESULT_SUFFIXES):
+        raise UsageError(
+            "unknown-suffix", f"--output: {path!r} is no name for thresholds", why="they are written as JSON",
+            hint="end it in .json or .json.gz; --format is about the table on standard output",
+        )  # fmt: skip
+    store.check_writable(path)
+
+
+def _save(found: Noise, path: str) -> None:
+    """Replace `path` by the document, or write it to standard output for -. Raises GpubenchError."""
+    from gpubench import store
+    from gpubench.cli import rendering
+
+    if path == "-":
+        rendering.write(store.dumps(found), None)
+    else:
+        store.replace(path, store.dumps(found))
+
+
+def load(path: str) -> Noise:
+    """The document in `path`, - for standard input. Raises InputError."""
+    from gpubench import store
+    from gpubench.analysis.noise import NAME, VERSION, Noise
+
+    return store.loads_as(Noise, *store.read(path), name=NAME, newest=VERSION)

@@ -3,88 +3,117 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import typer
 
-from gpubench.suggestions import require_choice
+from gpubench.cli.options import OpsOptions
+from gpubench.errors import require_choice
 
 if TYPE_CHECKING:
+    from gpubench.model.kernel import Kernel
     from gpubench.model.op import Op, Operand, Shape
 
-FORMATS = ("table", "json", "markdown")
-_BACKENDS = ("numpy", "cupy", "wgpu")
-# NumPy and CuPy run the array expression of every op; other backends have what is written for them.
-_LIBRARY_BACKENDS = ("numpy", "cupy")
-_HEADER = (
-    "op",
-    "group",
-    "inputs -> output",
-    "FLOPs",
-    "bytes (f32)",
-    "dtypes",
-    "default sizes",
-    *_BACKENDS,
-    "params",
-    "n is",
-)
-# What a terminal can do without, the first first, where the table is too wide for it.
-_LEFT_OUT = ("bytes (f32)", "dtypes", "FLOPs", *_BACKENDS, "inputs -> output", "default sizes")
+# What the backends of gpubench have, known without loading one. All but the composed ones run in the forms that they
+# list: the array expression of every op, and what is written for them.
+_FORMS: dict[str, tuple[str, ...]] = {
+    "numpy": ("library", "tuned"), "cupy": ("library", "tuned"), "wgpu": ("tuned",), "torch": ("library",)
+}  # fmt: skip
+_BEFORE = ("op", "group", "inputs -> output", "FLOPs", "bytes (f32)", "dtypes", "default sizes")
+_AFTER = ("params", "n is")
+# What a terminal can do without, the first first, where the table is too wide for it; the backends come after these.
+_LEFT_OUT, _LEFT_OUT_LAST = ("bytes (f32)", "dtypes", "FLOPs"), ("inputs -> output", "default sizes")
 _LAST_COLUMN = 36  # the last column is wrapped, but not narrower than this
 _SHORT_DTYPES = {"float64": "f64", "float32": "f32", "float16": "f16", "bfloat16": "bf16"}
-_PROBE = 64  # the size at which a cost is told that no formula fits
+_PROBE = 64  # the size at which a cost is shown that no formula fits
 _BASE = 1 << 20  # sizes at which a cost is looked at to write it as a formula: this one and a few below
 
 
-def ops(
-    format: Annotated[
-        str, typer.Option("--format", metavar="|".join(FORMATS), help="How to write the list.")
-    ] = "table",
-) -> None:
+def ops(options: OpsOptions) -> None:
     """List the ops: what n means, shapes, FLOPs, bytes, dtypes, default sizes, backends, forms and --params."""
-    require_choice(format, FORMATS, "--format")
+    format = require_choice(options.format, options.declared["format"].choices, "--format")
     from gpubench import kernels
+    from gpubench.foreign_text import visible
 
-    found = [kernels.load(name) for members in kernels.groups().values() for name in members]
-    found += _foreign()
+    columns = listed_backends()
+    show: Callable[[Op], Any] = partial(_plain if format == "json" else row_of, backends=columns)
+    shown = [show(kernels.load(name)) for members in kernels.groups().values() for name in members]
+    broken = _show_foreign(show, shown)
     if format == "json":
-        typer.echo(_json(found))
+        typer.echo(_json(shown, broken))
         return
-    rows = [_HEADER, *(_row(op) for op in found)]
-    rows.append(_preset())
-    typer.echo(_markdown(rows) if format == "markdown" else _table(rows, _terminal_width()))
+    dashes = ["-"] * (len(header(columns)) - 3)
+    listed = [*shown, *((name, "bad-plugin", *dashes, why) for name, why in broken.items())]
+    rows = [header(columns), *(tuple(map(visible, row)) for row in listed), preset(columns)]
+    typer.echo(_markdown(rows) if format == "markdown" else table(rows, _terminal_width()))
 
 
-def _foreign() -> list[Op]:
-    """The ops of installed packages, by group; one that cannot be loaded is told on stderr."""
-    from gpubench import kernels
+def _show_foreign(show: Callable[[Op], Any], shown: list[Any]) -> dict[str, str]:
+    """Append the ops of installed packages, by group; why those that are broken are not among them, by name."""
+    from gpubench import kernels, plugins
 
-    found = []
-    for name in kernels.foreign():
+    found, bad = kernels.load_all(kernels.foreign())
+    broken = {name: f"{error.message}: {error.why}" for name, error in bad.items()}
+    for op in sorted(found.values(), key=lambda op: (op.group, op.name)):
         try:
-            found.append(kernels.load(name))
-        except Exception as error:  # a foreign module may raise anything, and costs its own row only
-            print(f"the op {name} of another package cannot be loaded: {error}", file=sys.stderr)
-    return sorted(found, key=lambda op: (op.group, op.name))
+            shown.append(show(op))
+        except (Exception, SystemExit) as error:  # of its own functions, at the sizes that a formula is made of
+            broken[op.name] = f"it cannot be listed: {plugins.described(error)}"
+    return dict(sorted(broken.items()))
 
 
-def _preset() -> tuple[str, ...]:
+class Listed(NamedTuple):
+    """A backend as a column: its forms, and the variants of the kernels that it brings along, by the op's name."""
+
+    name: str
+    forms: tuple[str, ...]
+    brought: Mapping[str, tuple[Kernel, ...]] = {}
+    kind: str | None = None
+
+
+def listed_backends() -> list[Listed]:
+    """Those that `auto` tries. One that is not gpubench's own is asked for its forms in a worker."""
+    from gpubench import backends
+
+    others = [name for name in backends.usual() if name not in _FORMS]
+    found = [Listed(name, forms, kind="cpu" if name == "numpy" else "gpu") for name, forms in _FORMS.items()]
+    if not others:
+        return found
+    from gpubench.measure.targets import list_devices
+
+    for listing in list_devices(others):
+        kinds = {device.kind for device in listing.devices}
+        found.append(
+            Listed(listing.backend, listing.forms, listing.kernels, "cpu" if kinds == {"cpu"} else "gpu")
+        )
+    return found
+
+
+def header(backends: Sequence[Listed]) -> tuple[str, ...]:
+    """The names of the columns."""
+    return (*_BEFORE, *(backend.name for backend in backends), *_AFTER)
+
+
+def preset(backends: Sequence[Listed]) -> tuple[str, ...]:
     """The word that stands for two ops, as a row without costs of its own."""
-    from gpubench.cli._roofline import SUMMARY, WORD
+    from gpubench.cli.roofline import SUMMARY, WORD
 
-    return (WORD, "preset", *["-"] * (len(_HEADER) - 3), SUMMARY)
+    return (WORD, "preset", *["-"] * (len(header(backends)) - 3), SUMMARY)
 
 
-def forms(op: Op, backend: str) -> list[str]:
-    """The forms in which `backend` has `op`."""
+def forms(op: Op, backend: Listed) -> list[str]:
+    """The forms in which a backend has `op`."""
     if op.overhead is not None:
-        return [] if backend == "numpy" else list(op.overhead.forms)
-    library = ["library"] if backend in _LIBRARY_BACKENDS else []
+        return [] if backend.kind == "cpu" else list(op.overhead.forms)
+    from gpubench.model.case import RESIDENT
+
+    op = op.with_kernels(backend.name, backend.brought.get(op.name, ()))
     # Where the best kernel is the library call, the tuned form of a device still moves data in a better way.
-    regime = "resident" if backend == "numpy" else "transfer-always"
-    tuned = any(not kernel.repeats_library(regime) for kernel in op.tuned.get(backend, ()))
-    return library + (["tuned"] if tuned else [])
+    regime = RESIDENT if backend.kind == "cpu" else "transfer-always"
+    tuned = any(not kernel.repeats_library(regime) for kernel in op.tuned.get(backend.name, ()))
+    return [form for form in backend.forms if form == "library" or tuned]
 
 
 def formula(cost: Callable[[int], int]) -> str:
@@ -134,15 +163,16 @@ def _flops(op: Op) -> str:
     return formula(lambda n: op.flops({"n": n}))
 
 
-def _row(op: Op) -> tuple[str, ...]:
+def row_of(op: Op, backends: Sequence[Listed]) -> tuple[str, ...]:
+    """What the table says of an op, a cell for each word of the header."""
     shapes = " ".join(_operand(operand) for operand in op.inputs) + " -> " + ",".join(_shape(op.output.shape))
     if op.overhead is not None:
         shapes = "-"  # nothing is computed
     sizes = f"{op.sizes.low}..{op.sizes.high} x{op.sizes.factor}" if op.sizes.high > op.sizes.low else "1"
     dtypes = " ".join(_SHORT_DTYPES[dtype] for dtype in op.dtypes)
-    backends = ["+".join(forms(op, backend)) or "-" for backend in _BACKENDS]
+    cells = ["+".join(forms(op, backend)) or "-" for backend in backends]
     params = " ".join(op.options) or "-"
-    return (op.name, op.group, shapes, _flops(op), _bytes(op), dtypes, sizes, *backends, params, op.params["n"])
+    return (op.name, op.group, shapes, _flops(op), _bytes(op), dtypes, sizes, *cells, params, op.params["n"])
 
 
 def _terminal_width() -> int | None:
@@ -152,7 +182,7 @@ def _terminal_width() -> int | None:
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
-def _table(rows: list[tuple[str, ...]], width: int | None = None) -> str:
+def table(rows: list[tuple[str, ...]], width: int | None = None) -> str:
     """The rows below each other; inside `width` columns if it is given, with what is left out named below."""
     import textwrap
 
@@ -163,9 +193,10 @@ def _table(rows: list[tuple[str, ...]], width: int | None = None) -> str:
         """What the last column may take."""
         return width - sum(widths[i] + 2 for i in kept[:-1]) if width else widths[-1]
 
-    for name in _LEFT_OUT:
+    backends = rows[0][len(_BEFORE) : -len(_AFTER)]
+    for name in (*_LEFT_OUT, *backends, *_LEFT_OUT_LAST):
         if room() < min(widths[-1], _LAST_COLUMN):
-            kept.remove(_HEADER.index(name))
+            kept.remove(rows[0].index(name))
             gone.append(name)
     lines = [line for row in rows for line in _lines([row[i] for i in kept], [widths[i] for i in kept], room())]
     if width and gone:
@@ -185,18 +216,24 @@ def _lines(cells: list[str], widths: list[int], room: int) -> list[str]:
 
 
 def _markdown(rows: list[tuple[str, ...]]) -> str:
-    lines = ["| " + " | ".join(row) + " |" for row in rows]
+    lines = ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
     return "\n".join([lines[0], "|" + " --- |" * len(rows[0]), *lines[1:]])
 
 
-def _json(found: list[Op]) -> str:
+def _json(ops: list[dict[str, Any]], broken: dict[str, str]) -> str:
     import msgspec
 
-    document = {"name": "gpubench-ops", "schema_version": 1, "ops": [_plain(op) for op in found]}
-    return msgspec.json.format(msgspec.json.encode(document)).decode()
+    from gpubench.foreign_text import json_in_order
+
+    left_out = [{"name": name, "reason": "bad-plugin", "detail": why} for name, why in broken.items()]
+    document = {"name": "gpubench-ops", "schema_version": 1, "ops": ops, "broken": left_out}
+    return json_in_order(msgspec.json.format(msgspec.json.encode(document))).decode()
 
 
-def _plain(op: Op) -> dict[str, Any]:
+def _plain(op: Op, backends: Sequence[Listed]) -> dict[str, Any]:
+    equipped = op
+    for backend in backends:
+        equipped = equipped.with_kernels(backend.name, backend.brought.get(op.name, ()))
     return {
         "name": op.name,
         "group": op.group,
@@ -209,6 +246,8 @@ def _plain(op: Op) -> dict[str, Any]:
         "bytes_float32": _bytes(op),
         "dtypes": list(op.dtypes),
         "default_sizes": op.sizes.sizes(),
-        "forms": {backend: forms(op, backend) for backend in _BACKENDS},
-        "variants": {backend: [kernel.variant for kernel in tuned] for backend, tuned in op.tuned.items()},
+        "forms": {backend.name: forms(op, backend) for backend in backends},
+        "variants": {
+            backend: [kernel.variant for kernel in tuned] for backend, tuned in equipped.tuned.items()
+        },
     }

@@ -2,48 +2,40 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
-from gpubench.suggestions import require_choice
+from gpubench.cli.options import DOCUMENTS, SchemaOptions
+from gpubench.errors import require_choice
 
 _PREFIX = "gpubench-"
 # The module and the type of the documents that are derived from results.
 _DERIVED = {
-    "gpubench-report": ("gpubench.report.formats._report_types", "ReportDocument"),
-    "gpubench-events": ("gpubench.report.formats._events", "EventLine"),
-    "gpubench-compare": ("gpubench.report.compare.types", "Comparison"),
-    "gpubench-noise": ("gpubench.report.noise.types", "Noise"),
-    "gpubench-fleet": ("gpubench.report.merging.types", "Fleet"),
-    "gpubench-advise": ("gpubench.report.formats._advice_types", "AdviceDocument"),
+    "gpubench-report": ("gpubench.report.document", "ReportDocument"),
+    "gpubench-events": ("gpubench.report.events", "EventLine"),
+    "gpubench-compare": ("gpubench.analysis.comparison", "Comparison"),
+    "gpubench-noise": ("gpubench.analysis.noise", "Noise"),
+    "gpubench-fleet": ("gpubench.analysis.fleet", "Fleet"),
+    "gpubench-advise": ("gpubench.analysis.advice", "Advice"),
 }
-NAMES = ("gpubench-result", "gpubench-detect", *_DERIVED)
 
 
-def schema(
-    name: Annotated[
-        str,
-        typer.Argument(
-            metavar="NAME",
-            help=f"{NAMES[0]}, {', '.join(name.removeprefix('gpubench') for name in NAMES[1:])}.",
-        ),
-    ] = "gpubench-result",
-) -> None:
+def schema(options: SchemaOptions) -> None:
     """Print the JSON Schema of a document; of events, that of one line."""
-    full = name if name.startswith(_PREFIX) else _PREFIX + name
-    require_choice(full, NAMES, "NAME")
+    name = options.name if options.name.startswith(_PREFIX) else _PREFIX + options.name
+    require_choice(name, DOCUMENTS, "NAME")
     import msgspec
 
-    typer.echo(msgspec.json.format(msgspec.json.encode(_schema(full))).decode())
+    typer.echo(msgspec.json.format(msgspec.json.encode(_schema(name))).decode())
 
 
 def _schema(name: str) -> dict[str, Any]:
-    from gpubench.store import schemas
+    from gpubench.store import document
 
     if name not in _DERIVED:
-        return schemas.schema(name)
+        return document.schema(name)
     import importlib
 
     module, kind = _DERIVED[name]
-    return schemas.document_schema(name, getattr(importlib.import_module(module), kind))
+    return document.document_schema(name, getattr(importlib.import_module(module), kind))

@@ -6,17 +6,16 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from gpubench.detect._host import differences
-    from gpubench.detect._identity import gpu_for
-    from gpubench.detect._inspect import inspect, to_json
-    from gpubench.detect._recording import save_recording
-    from gpubench.detect._require import lacks
+    from gpubench.detect.host import differences
+    from gpubench.detect.inspection import inspect, lacks, to_json
+    from gpubench.detect.merge import gpu_for
     from gpubench.detect.picture import machine_line, render
+    from gpubench.detect.recording import save_recording
 
 # Resolved on first use: a probe's child and a JSON report need few of these, and start-up is measured.
 _HOMES = {
-    "differences": "_host", "gpu_for": "_identity", "inspect": "_inspect", "lacks": "_require",
-    "machine_line": "picture", "render": "picture", "save_recording": "_recording", "to_json": "_inspect",
+    "differences": "host", "gpu_for": "merge", "inspect": "inspection", "lacks": "inspection",
+    "machine_line": "picture", "render": "picture", "save_recording": "recording", "to_json": "inspection",
 }  # fmt: skip
 
 __all__ = ["differences", "gpu_for", "inspect", "lacks", "machine_line", "render", "save_recording", "to_json"]

@@ -1,26 +1,39 @@
-"""The document for people and scripts: a compact picture, Markdown, shell variables, or every fact with its source."""
+"""The document for people and scripts: a compact picture, Markdown, shell variables, or every fact with its source.
+
+The picture is framed on a terminal, with memory as a bar, and plain text in a pipe; it does without colour, width and
+Unicode.
+"""
 
 from __future__ import annotations
 
+import io
+import os
 import shlex
+import sys
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
 
-from gpubench.detect import _sets, remedies
-from gpubench.detect._blas import misfit
+from gpubench.catalogue import DETECTION
+from gpubench.detect.cpu import misfits
+from gpubench.detect.recommend import about
+from gpubench.detect.root import list_form
 from gpubench.foreign_text import escaped
+from gpubench.model.case import QUEUED, WAITED
 from gpubench.model.machine import Gpu, Machine, MeasuredBreakEven
 
 GIB = 1 << 30
 _SMT = {"on": "SMT on", "off": "no SMT", "hidden": "SMT hidden by the hypervisor"}
 _YES, _NO = "✓", "✗"
+# What is usable, and what is not: by sign first, so that it is seen without colour.
+_STYLES = {_YES: "green", _NO: "yellow"}
+NARROWEST, WIDEST, BAR_CELLS = 40, 100, 20
 # pci.ids names the chip, and the maker elsewhere.
 _MAKERS = {"nvidia": "NVIDIA", "amd": "AMD", "intel": "Intel", "apple": "Apple"}
 
 
-class Section(NamedTuple):
+class MachinePart(NamedTuple):
     """A titled part of the picture: a headline, lines below it, and how full its memory is (0 to 1)."""
 
     title: str
@@ -46,21 +59,31 @@ def machine_line(machine: Machine) -> str:
 def render(
     machine: Machine, format: str, *, color: str = "auto", ascii: bool = False, explain: bool = False
 ) -> str:
-    """The machine as `table`, `markdown` or `env` (shell variables); `explain` lists every fact instead."""
+    """The machine as `table`, `plain` text, `markdown` or `env` (shell variables); the advice leads. `explain` lists
+    every fact instead of the sections."""
     if format == "env":
         return "\n".join(f"{key}={shlex.quote(value)}" for key, value in _variables(machine).items())
     if explain:
-        return "\n".join(explained(machine))
+        return "\n".join([advice(machine), *explained(machine)])
     found = list(sections(machine))
     if format == "markdown":
         rows = [
             f"| {s.title} | {'<br>'.join(escaped(line) for line in (s.headline, *s.lines))} |" for s in found
         ]
-        text = "\n".join(["| part | what was found |", "| --- | --- |", *rows])
+        text = "\n".join([escaped(advice(machine)), "", "| part | what was found |", "| --- | --- |", *rows])
         return spelled(text) if ascii else text
-    from gpubench.detect import _terminal
 
-    return _terminal.draw(found, color=color, ascii=ascii)
+    return draw(advice(machine), found, color=color, ascii=ascii, framed=format == "table")
+
+
+def advice(machine: Machine) -> str:
+    """The recommended mode and its first reason, in words."""
+    recommended = machine.recommendation
+    chosen = _chosen(machine)
+    where = {"cpu": "on the CPU", "gpu": "on the GPU", "hybrid": "on CPU and GPU together"}[recommended.mode]
+    which = f" (GPU {list_form(chosen)})" if chosen and len(machine.gpus) > 1 else ""
+    reason = f" {recommended.reasons[0].text}" if recommended.reasons else ""
+    return clean(f"Recommended mode: {recommended.mode}, compute {where}{which}.{reason}")
 
 
 def spelled(text: str) -> str:
@@ -68,8 +91,9 @@ def spelled(text: str) -> str:
     return text.replace(_YES, "+").replace(_NO, "!")
 
 
-def sections(machine: Machine) -> Iterator[Section]:
-    """CPU, RAM, each GPU, what is no GPU, and the mode."""
+def sections(machine: Machine) -> Iterator[MachinePart]:
+    """The mode, CPU, RAM, each GPU, and what is no GPU."""
+    yield _mode(machine)
     yield _cpu(machine)
     yield _ram(machine)
     yield from _gpus(machine)
@@ -79,8 +103,7 @@ def sections(machine: Machine) -> Iterator[Section]:
         f"{a.bdf.value} accelerator {a.vendor_id.value}:{a.device_id.value}" for a in machine.accelerators
     ]
     if others:
-        yield Section("Other", others[0], others[1:])
-    yield _mode(machine)
+        yield MachinePart("Other", others[0], others[1:])
 
 
 def explained(machine: Machine) -> Iterator[str]:
@@ -101,12 +124,8 @@ def title(gpu: Gpu) -> str:
     """What to call a GPU."""
     maker = _MAKERS.get(gpu.vendor.value or "")
     if gpu.name.value is None:
-        ids = (
-            f" {gpu.vendor_id.value}:{gpu.device_id.value}"
-            if gpu.vendor_id.value and gpu.device_id.value
-            else ""
-        )
-        return f"{maker or 'unknown'} GPU{ids}"
+        vendor, device = gpu.vendor_id.value, gpu.device_id.value
+        return f"{maker or 'unknown'} GPU" + (f" {vendor}:{device}" if vendor and device else "")
     return clean(f"{maker} {gpu.name.value}" if maker and gpu.name_precision == "family" else gpu.name.value)
 
 
@@ -120,7 +139,7 @@ def clean(text: str) -> str:
     return "".join(c if c.isprintable() else "?" for c in text)
 
 
-def _cpu(machine: Machine) -> Section:
+def _cpu(machine: Machine) -> MachinePart:
     cpu = machine.cpu
     counts = f"{_or(cpu.cores.value)} cores, {_or(cpu.logical.value)} CPUs, {_or(cpu.available.value)} usable"
     if cpu.logical.value is None:
@@ -137,7 +156,7 @@ def _cpu(machine: Machine) -> Section:
     lines += [", ".join(f"L{level} {' + '.join(sizes)}" for level, sizes in caches.items())] if caches else []
     lines += [" ".join(cpu.isa.value)] if cpu.isa.value else []
     lines += list(_blas_lines(machine))
-    return Section("CPU", clean(cpu.model.value or "unknown model"), [clean(line) for line in lines])
+    return MachinePart("CPU", clean(cpu.model.value or "unknown model"), [clean(line) for line in lines])
 
 
 def _cache_size(size: int) -> str:
@@ -148,63 +167,53 @@ def _blas_lines(machine: Machine) -> Iterator[str]:
     """Each BLAS with its threads; or how to see it."""
     cpu = machine.cpu
     for blas in cpu.blas.value or ():
-        odd = f": {cpu.available.value} CPUs are usable!" if misfit(blas, cpu) else ""
-        yield (
-            " ".join(f"BLAS {blas.library} {blas.version or ''} with {_or(blas.threads)} threads".split()) + odd
-        )
+        odd = f": {cpu.available.value} CPUs are usable!" if misfits(blas, cpu) else ""
+        name = f"{blas.library} {blas.version}" if blas.version else blas.library
+        yield f"BLAS {name} with {_or(blas.threads)} threads{odd}"
     if machine.live and cpu.blas.status == "not_probed":
         yield "BLAS not asked: --deep shows it and its threads"
     elif cpu.blas.value is None and cpu.blas.status != "not_probed":
         yield f"BLAS unknown ({cpu.blas.status})"
 
 
-def _ram(machine: Machine) -> Section:
+def _ram(machine: Machine) -> MachinePart:
     memory = machine.memory
     lines = []
     if memory.limit_bytes.value is not None:
         lines.append(f"limited to {gib(memory.limit_bytes.value)} by a control group")
     if memory.gpu_numa_bytes.value:
-        lines.append(
-            f"{gib(memory.gpu_numa_bytes.value)} of GPU memory, which the kernel counts as RAM, taken out"
-        )
+        of_gpus = gib(memory.gpu_numa_bytes.value)
+        lines.append(f"{of_gpus} of GPU memory, which the kernel counts as RAM, taken out")
     total, usable = memory.total_bytes.value, memory.usable_bytes.value
     used = 1 - min(1.0, usable / total) if total and usable is not None else None
     headline = "size unknown" if total is None else f"{gib(total)}, {gib(usable)} usable"
-    return Section("RAM", headline, lines, used)
+    return MachinePart("RAM", headline, lines, used)
 
 
-def _gpus(machine: Machine) -> Iterator[Section]:
+def _gpus(machine: Machine) -> Iterator[MachinePart]:
     """One section per GPU; three and more that differ in nothing but their address are one."""
     rejected = {entry.device_id: entry.code for entry in machine.recommendation.rejected}
     groups: dict[tuple[object, ...], list[tuple[int, Gpu]]] = {}
     for number, gpu in enumerate(machine.gpus):
-        groups.setdefault((title(gpu), _vram(gpu), *_gpu_lines(gpu, rejected.get(gpu.id))), []).append(
-            (number, gpu)
-        )
+        looks = (title(gpu), _vram(gpu), *_gpu_lines(gpu, rejected.get(gpu.id)))
+        groups.setdefault(looks, []).append((number, gpu))
     small = [[entry] for group in groups.values() if len(group) < 3 for entry in group]
     for group in sorted(small + [group for group in groups.values() if len(group) >= 3]):
         yield _gpu(group, rejected)
 
 
-def _gpu(group: list[tuple[int, Gpu]], rejected: dict[str, str]) -> Section:
+def _gpu(group: list[tuple[int, Gpu]], rejected: dict[str, str]) -> MachinePart:
     gpu, many = group[0][1], len(group) > 1
-    places = ", ".join(entry.bdf.value or entry.id for _, entry in group[:4]) + (
-        " ..." if len(group) > 4 else ""
-    )
+    places = ", ".join(entry.bdf.value or entry.id for _, entry in group[:4]) if many else gpu.bdf.value or ""
+    places += " ..." if len(group) > 4 else ""
     each = " each" if many and gpu.memory.dedicated_bytes.value else ""
     headline = (f"{len(group)} x " if many else "") + f"{title(gpu)}, {_vram(gpu)}{each}"
-    lines = [places if many else gpu.bdf.value or "", *_gpu_lines(gpu, rejected.get(gpu.id))]
-    name = f"GPU {_sets.list_form(number for number, _ in group)}"
-    lines = _joined(lines)
+    facts, *more = _gpu_lines(gpu, rejected.get(gpu.id))
+    lines = [line for line in (", ".join(text for text in (places, facts) if text), *more) if line]
+    name = f"GPU {list_form(number for number, _ in group)}"
     size, free = gpu.memory.dedicated_bytes.value, gpu.memory.free_bytes.value
     used = 1 - min(1.0, free / size) if size and free is not None and not many else None
-    return Section(name, headline, [clean(line) for line in lines], used, not gpu.why_not)
-
-
-def _joined(lines: list[str]) -> list[str]:
-    """The place and the first line as one."""
-    head = ", ".join(line for line in lines[:2] if line)
-    return [line for line in (head, *lines[2:]) if line]
+    return MachinePart(name, headline, [clean(line) for line in lines], used, not gpu.why_not)
 
 
 def _gpu_lines(gpu: Gpu, rejected: str | None) -> tuple[str, ...]:
@@ -226,9 +235,9 @@ def _gpu_lines(gpu: Gpu, rejected: str | None) -> tuple[str, ...]:
         lines.append(f"asleep ({gpu.power.state.value})")
     if gpu.apis:
         lines.append(f"listed by {', '.join(sorted(gpu.apis))}")
-    lines += [f"{_NO} not usable: {code}. {remedies.about(code, gpu)}" for code in gpu.why_not]
+    lines += [f"{_NO} not usable: {code}. {about(code, gpu)}" for code in gpu.why_not]
     if rejected is not None and rejected not in gpu.why_not:
-        lines.append(f"{_NO} not chosen: {rejected}. {remedies.text(rejected)}")
+        lines.append(f"{_NO} not chosen: {rejected}. {DETECTION.get(rejected, '')}")
     elif gpu.usable.value and rejected is None:
         lines.append(f"{_YES} usable: {gib(memory.usable_bytes.value)}")
     elif rejected is None:
@@ -237,35 +246,41 @@ def _gpu_lines(gpu: Gpu, rejected: str | None) -> tuple[str, ...]:
 
 
 def _vram(gpu: Gpu) -> str:
-    memory = gpu.memory
-    if memory.unified.value:
-        return "shares RAM" + (
-            f", {gib(memory.usable_bytes.value)} usable" if memory.usable_bytes.value else ""
-        )
-    return f"{gib(memory.dedicated_bytes.value)}" if memory.dedicated_bytes.value else "memory unknown"
+    usable, dedicated = gpu.memory.usable_bytes.value, gpu.memory.dedicated_bytes.value
+    if gpu.memory.unified.value:
+        return "shares RAM" + (f", {gib(usable)} usable" if usable else "")
+    return gib(dedicated) if dedicated else "memory unknown"
 
 
-def _mode(machine: Machine) -> Section:
+def _mode(machine: Machine) -> MachinePart:
     advice = machine.recommendation
     numbers = {gpu.id: number for number, gpu in enumerate(machine.gpus)}
-    chosen = [numbers[name] for name in advice.device_ids if name in numbers]
-    on = f" on GPU {_sets.list_form(chosen)}" if chosen else ""
+    chosen = _chosen(machine)
+    on = f" on GPU {list_form(chosen)}" if chosen else ""
     threads = f", {advice.cpu_threads} CPU threads" if advice.cpu_threads else ""
-    told = {(entry.device_id, entry.code) for entry in advice.rejected}  # the GPU's own section says why
-    lines = [f"{r.code}: {r.text}" for r in advice.reasons if (r.device_id, r.code) not in told]
+    rejected = {(entry.device_id, entry.code) for entry in advice.rejected}  # the GPU's own section says why
+    lines = [f"{r.code}: {r.text}" for r in advice.reasons if (r.device_id, r.code) not in rejected]
     refused: dict[str, list[int]] = {}
     for entry in advice.rejected:
         refused.setdefault(entry.code, []).append(numbers[entry.device_id])
-    lines += [f"not GPU {_sets.list_form(found)}: {code}" for code, found in refused.items()]
+    lines += [f"not GPU {list_form(found)}: {code}" for code, found in refused.items()]
     lines += quoted(advice.measured.break_even) if advice.measured else []
-    return Section("Mode", f"{advice.mode}{on}{threads} ({advice.confidence})", [clean(line) for line in lines])
+    return MachinePart(
+        "Mode", f"{advice.mode}{on}{threads} ({advice.confidence})", [clean(line) for line in lines]
+    )
+
+
+def _chosen(machine: Machine) -> list[int]:
+    """The numbers of the recommended GPUs."""
+    numbers = {gpu.id: number for number, gpu in enumerate(machine.gpus)}
+    return [numbers[name] for name in machine.recommendation.device_ids if name in numbers]
 
 
 def quoted(points: Sequence[MeasuredBreakEven]) -> list[str]:
     """ "matmul float32: GPU from n = 320 with transfers": a line per op, dtype and other params."""
     lines: dict[tuple[str, str, str], list[str]] = {}
     for point in points:
-        size = point.note or "never"
+        size = point.note or "at no size"
         if point.size is not None:
             size = f"from n = {point.size}" + (f" ({point.note})" if point.note else "")
         key = (point.op, point.params, point.dtype)
@@ -277,7 +292,10 @@ def _regime(regime: str) -> str:
     calls = regime.removeprefix("transfer-once-")
     if regime.startswith("transfer-once"):
         return f"with one copy for {calls} calls" if calls.isdigit() else "with one copy"
-    return {"resident": "with resident data", "transfer-always": "with transfers"}.get(regime, regime)
+    words: dict[str, str] = {
+        WAITED: "with data on the GPU", QUEUED: "with calls queued on the GPU", "transfer-always": "with transfers",
+    }  # fmt: skip
+    return words.get(regime, regime)
 
 
 def _variables(machine: Machine) -> dict[str, str]:
@@ -316,3 +334,65 @@ def _text(value: object) -> str:
 
 def _or(value: object) -> str:
     return "?" if value is None else str(value)
+
+
+def draw(advice: str, sections: Sequence[MachinePart], *, color: str, ascii: bool, framed: bool) -> str:
+    """The advice and the sections as text; with ANSI colours if `color` says so and it is worth it."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    colored = color == "always" or (color == "auto" and sys.stdout.isatty() and not os.environ.get("NO_COLOR"))
+    ascii = ascii or not _unicode()
+    width = min(WIDEST, max(NARROWEST, _columns()))
+    frame = (box.ASCII if ascii else box.ROUNDED) if framed else None
+    table = Table(box=frame, show_header=False, show_lines=framed, width=width, pad_edge=framed)
+    table.add_column(no_wrap=True)
+    table.add_column(ratio=1, overflow="fold")
+    for section in sections:
+        headline = Text()  # a base style would spread over the lines below
+        headline.append(section.headline, style="bold" if section.good else "bold yellow")
+        if section.used is not None:
+            headline.append("\n")
+            headline.append(bar(section.used, ascii) if framed else share(section.used), style="cyan")
+        for line in section.lines:
+            headline.append(f"\n{spelled(line) if ascii else line}", style=_STYLES.get(line[:1], ""))
+        table.add_row(Text(section.title, style="bold cyan"), headline)
+    stream = io.StringIO()
+    console: Any = Console(file=stream, width=width, force_terminal=colored, no_color=not colored, highlight=False,
+                           color_system="standard" if colored else None, emoji=False, markup=False)  # fmt: skip
+    for part in (Text(advice, style="bold"), *([] if framed else [""]), table):
+        console.print(part)
+    text = "\n".join(line.rstrip() for line in stream.getvalue().splitlines())
+    return text.encode("ascii", "replace").decode() if ascii else text
+
+
+def bar(used: float, ascii: bool) -> str:
+    """How full something is, with the share in words."""
+    full = round(max(0.0, min(1.0, used)) * BAR_CELLS)
+    on, off = ("#", "-") if ascii else ("█", "░")
+    return f"{on * full}{off * (BAR_CELLS - full)} {share(used)}"
+
+
+def share(used: float) -> str:
+    """How full something is, in words."""
+    return f"{used:.0%} used"
+
+
+def _columns() -> int:
+    text = os.environ.get("COLUMNS", "")
+    if text.isascii() and text.isdigit() and int(text):
+        return int(text)
+    try:
+        return os.get_terminal_size().columns
+    except OSError:
+        return 80
+
+
+def _unicode() -> bool:
+    try:
+        "╭█✓✗".encode(sys.stdout.encoding or "ascii")
+    except (UnicodeEncodeError, LookupError):
+        return False
+    return True

@@ -1,27 +1,30 @@
 """The built-in ops, one file each: the file's name is the op's name and its `OP` the declaration.
 
-Listing names imports nothing; other packages add ops through the entry-point group `gpubench.ops`.
+The overheads, which compute nothing, stand in `families/overhead.py`. Listing names imports nothing.
+Other packages add ops through the entry-point group `gpubench.ops`. Such an op is tried in a child process before it
+is imported: one that breaks, hangs or exits costs itself.
 """
 
 from __future__ import annotations
 
 import importlib
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
-from gpubench.model.op import Op
+from gpubench.errors import BadPlugin
+from gpubench.model.op import Op, SessionCall
 
-ENTRY_POINT_GROUP = "gpubench.ops"
 # The order in which listings and reports show the groups; a group of another package comes after these.
 _GROUP_ORDER = ("vector", "reduction", "matrix", "activation", "derivative", "overhead")
 
 
 @cache
 def names() -> tuple[str, ...]:
-    """The built-in ops by file name, sorted; nothing is imported."""
-    here = Path(__file__).parent
-    return tuple(sorted(path.stem for path in here.glob("*.py") if not path.stem.startswith("_")))
+    """The built-in ops, sorted; nothing is imported."""
+    files = (path.stem for path in Path(__file__).parent.glob("*.py") if not path.stem.startswith("_"))
+    return tuple(sorted((*files, *get_args(SessionCall))))
 
 
 def computed() -> tuple[str, ...]:
@@ -30,11 +33,51 @@ def computed() -> tuple[str, ...]:
 
 
 def load(name: str) -> Op:
-    """The op called `name`: built in, or else from an installed package. Raises KeyError if there is none."""
+    """The op called `name`: built in, or else from an installed package, once it has passed a trial.
+
+    Raises KeyError if there is none, and BadPlugin for one that is broken.
+    """
     if name in names():
-        op: Op = importlib.import_module(f"{__name__}.{name}").OP
-        return op
-    return _load_entry_point(name)
+        return _built_in(name)
+    # Deferred: reading entry points costs 30 to 60 ms, so only a name that is not built in pays for it.
+    from gpubench.kernels import _foreign
+
+    return _foreign.load(name)
+
+
+def load_all(wanted: Sequence[str]) -> tuple[dict[str, Op], dict[str, BadPlugin]]:
+    """The ops of these names, and what is wrong with the others. Raises KeyError for a name that no op has."""
+    found: dict[str, Op] = {}
+    broken: dict[str, BadPlugin] = {}
+    others = [name for name in wanted if name not in names()]
+    if others:
+        from gpubench.kernels import _foreign
+
+        _foreign.try_out(others)
+    for name in wanted:
+        try:
+            found[name] = load(name)
+        except BadPlugin as error:
+            broken[name] = error
+    return found, broken
+
+
+def load_untried(name: str) -> Op:
+    """The same in a process that may break: no trial comes first. Raises KeyError and PluginError."""
+    if name in names():
+        return _built_in(name)
+    from gpubench.kernels import _foreign
+
+    return _foreign.load_untried(name)
+
+
+def _built_in(name: str) -> Op:
+    if name in get_args(SessionCall):
+        from gpubench.kernels.families import overhead
+
+        return overhead.OPS[name]
+    op: Op = importlib.import_module(f"{__name__}.{name}").OP
+    return op
 
 
 def groups() -> dict[str, tuple[str, ...]]:
@@ -47,28 +90,16 @@ def groups() -> dict[str, tuple[str, ...]]:
 
 def foreign() -> tuple[str, ...]:
     """The ops of installed packages, sorted; their modules are not imported. Costs 30 to 60 ms."""
-    from importlib.metadata import entry_points
+    from gpubench import plugins
 
-    return tuple(sorted({entry.name for entry in entry_points(group=ENTRY_POINT_GROUP)} - set(names())))
+    return tuple(name for name in plugins.names(plugins.OPS) if name not in names())
 
 
 def elementwise(**declaration: Any) -> Op:
     """The op whose output i depends on element i of each input, for packages that bring ops of their own.
 
-    The keywords are those of `kernels/_elementwise.py`, which docs/extending.md explains.
+    The keywords are those of `families/elementwise.py`, which docs/extending.md explains.
     """
-    from gpubench.kernels import _elementwise
+    from gpubench.kernels.families import elementwise as family
 
-    return _elementwise.elementwise(**declaration)
-
-
-def _load_entry_point(name: str) -> Op:
-    # Deferred: reading entry points costs 30 to 60 ms, so only a name that is not built in pays for it.
-    from importlib.metadata import entry_points
-
-    for entry in entry_points(group=ENTRY_POINT_GROUP, name=name):
-        loaded = entry.load()
-        if not isinstance(loaded, Op):
-            raise TypeError(f"entry point {entry.value!r} of {ENTRY_POINT_GROUP!r} is no Op")
-        return loaded
-    raise KeyError(name)
+    return family.elementwise(**declaration)

@@ -1,6 +1,6 @@
 """chain: (a + b) * c. The library form pays one temporary array, the tuned form is a single pass."""
 
-from gpubench.kernels._elementwise import WGSL_ALL, absolute_sum, elementwise
+from gpubench.kernels.families.elementwise import WGSL_ALL, absolute_sum, elementwise
 from gpubench.model.op import Tolerance
 
 OP = elementwise(

@@ -1,6 +1,6 @@
 """copy: one read and one write per element and nothing else: the roof that the memory-bound ops are held to."""
 
-from gpubench.kernels._elementwise import WGSL_ALL, elementwise
+from gpubench.kernels.families.elementwise import WGSL_ALL, elementwise
 from gpubench.model.op import EXACT
 
 OP = elementwise(

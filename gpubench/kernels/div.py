@@ -1,6 +1,6 @@
 """div: x / y. The divisor is drawn from a normal distribution, where an exact 0 is rarer than among uniform values."""
 
-from gpubench.kernels._elementwise import WGSL_ALL, elementwise, vector_shape
+from gpubench.kernels.families.elementwise import WGSL_ALL, elementwise, vector_shape
 from gpubench.model.op import Operand, Tolerance
 
 OP = elementwise(
@@ -14,4 +14,5 @@ OP = elementwise(
     cuda="x / y",
     tolerance=Tolerance(6, why="Vulkan and WGSL allow a quotient 2.5 ULP, which is up to 5 u"),
     wgsl_dtypes=WGSL_ALL,
+    not_finite="the divisor can be 0",
 )

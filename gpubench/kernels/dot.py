@@ -1,12 +1,24 @@
 """dot: the sum of x[i] * y[i]; two reads per element and a single number written."""
 
-from gpubench.kernels import _reduce_cuda, _reduce_numpy, _reduce_wgsl
-from gpubench.kernels._elementwise import LADDER, PARAMS, WORKING_DTYPES, scalar_shape, vector_shape
-from gpubench.model.kernel import CudaProgram, Kernel, Limits, WgslProgram
-from gpubench.model.op import Array, Op, Operand, Params, Split, Tolerance, counted_by
+from typing import Any
 
-_BODY = _reduce_wgsl.Body(names=("x", "y"), start="zero", element="x * y", join="a + b")
-_CUDA = _reduce_cuda.Body("dot", ("x", "y"), "x * y")
+from gpubench.kernels.families.cpu import Blocks, Launch
+from gpubench.kernels.families.reduce import CudaReduction, WgslReduction, fold_blocks, reduction
+from gpubench.model.op import Array, Params, Tolerance
+
+# einsum adds up in a few lanes from end to end; short runs keep its error that of a pairwise sum.
+_RUN = 4096
+
+
+def _cpu(np: Any, blocks: Blocks, params: Params) -> Launch:
+    """The sum of products by einsum, not BLAS: called from several threads at once, BLAS fights for its own."""
+
+    def fold(x: Array, y: Array) -> Array:
+        even = x.size // _RUN * _RUN
+        runs = np.einsum("ij,ij->i", x[:even].reshape(-1, _RUN), y[:even].reshape(-1, _RUN))
+        return np.add.reduce(runs) + np.einsum("i,i->", x[even:], y[even:])
+
+    return fold_blocks(np, blocks, fold, short=np.dot, join=np.add.reduce)
 
 
 def _scale(xp: Array, x: Array, y: Array) -> Array:
@@ -14,35 +26,17 @@ def _scale(xp: Array, x: Array, y: Array) -> Array:
     return xp.sqrt(xp.sum(x * x)) * xp.sqrt(xp.sum(y * y))
 
 
-def _build_wgsl(params: Params, dtype: str, limits: Limits) -> WgslProgram:
-    return _reduce_wgsl.build(_BODY, params["n"], dtype, limits)
-
-
-def _build_cuda(params: Params, dtype: str, limits: Limits) -> CudaProgram:
-    return _reduce_cuda.build(_CUDA, params["n"], dtype)
-
-
-def _expr(xp: Array, x: Array, y: Array) -> Array:
-    return x @ y
-
-
-OP = Op(
+OP = reduction(
     name="dot",
     group="vector",
     summary="out = x[0] y[0] + ... + x[n - 1] y[n - 1]",
-    params=PARAMS,
-    sizes=LADDER,
-    dtypes=WORKING_DTYPES,
-    inputs=(Operand("x", vector_shape), Operand("y", vector_shape)),
-    output=Operand("out", scalar_shape),
-    flops=lambda params: 2 * params["n"],
-    expr=_expr,
+    inputs=("x", "y"),
+    flops_per_element=2,
+    expr=lambda xp, x, y: x @ y,
     tolerance=Tolerance(8, scale=_scale),
+    join="add",
     reference=lambda xp, x, y: xp.sum(x * y),
-    split=Split({"x": 0, "y": 0}, counted_by("n"), join="add"),
-    tuned={
-        "numpy": (Kernel("numpy", _reduce_numpy.inner_product),),
-        "wgpu": (Kernel("wgsl", _build_wgsl),),
-        "cupy": (Kernel("cuda", _build_cuda),),
-    },
+    cpu=_cpu,
+    cuda=CudaReduction("dot", ("x", "y"), "x * y"),
+    wgsl=WgslReduction(("x", "y"), "zero", "x * y", "a + b"),
 )

@@ -5,8 +5,9 @@ exp(-2 u)) for 0.5 (1 + t) and 4 s (1 - s) for 1 - t^2, both from e = exp(-2 |u|
 and no cancellation of either factor. The two terms themselves do cancel, near x = -0.75 where the derivative is 0.
 """
 
-from gpubench.kernels._elementwise import elementwise, vector_shape
-from gpubench.kernels._gelu import CUBIC, C
+from gpubench.kernels.families.elementwise import GELU_CUBIC as CUBIC
+from gpubench.kernels.families.elementwise import GELU_SCALE as C
+from gpubench.kernels.families.elementwise import elementwise, vector_shape
 from gpubench.model.op import Array, Operand, Tolerance
 
 _SLOPE, _CURVE = 2 * C, 6 * C * CUBIC  # 2 u' = _SLOPE + _CURVE x^2
@@ -24,7 +25,7 @@ _E = f"exp(real({-2 * C!r}) * fabs(fma(real({CUBIC}) * x * x, x, x)))"
 _LARGE = f"(real(1) / (real(1) + {_E}))"
 _Q = f"(x * ({_E} * {_LARGE} * {_LARGE}))"
 _CUDA = (
-    f"dy * ((x < real(0) ? {_E} * {_LARGE} : {_LARGE})"
+    f"dy * (select(x < real(0), {_E} * {_LARGE}, {_LARGE})"
     f" + fma(real({_CURVE!r}) * ({_Q} * x), x, real({_SLOPE!r}) * {_Q}))"
 )
 

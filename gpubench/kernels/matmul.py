@@ -4,11 +4,17 @@ A is n x n, or `m` x `k` with B `k` x n where these params are given. With `batc
 front: so many products of their own, one launch.
 """
 
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
 from gpubench.errors import Unsupported
-from gpubench.kernels import _matmul_wgsl, _matrix_numpy
+from gpubench.kernels.families.cpu import Blocks, Launch, blas, widen
+from gpubench.kernels.families.matmul import wgsl
 from gpubench.model.kernel import Candidate, CudaProgram, Kernel, Limits, WgslProgram
 from gpubench.model.op import Array, Dtype, Ladder, Op, Operand, Params, Shape, Split, Tolerance, counted_by
 
+_BLOCK = 256 * 1024  # halves that one thread widens at a time: they have to be in cache still
 # NumPy multiplies halves without its BLAS: 0.6 to 0.8 GFLOP/s on one core (256 to 512, a Xeon of 2023).
 _NUMPY_HALF_FLOPS_PER_S = 1e9
 
@@ -56,24 +62,48 @@ def _scale(xp: Array, a: Array, b: Array) -> Array:
     return rows * xp.sqrt(xp.sum(b * b, axis=-2, keepdims=True))
 
 
+def _product(params: Params, dtype: Dtype) -> wgsl.Product:
+    return wgsl.Product(*sides(params), params.get("batch", 1), dtype)
+
+
 def _candidates(params: Params, dtype: Dtype, limits: Limits) -> tuple[Candidate, ...]:
-    return _matmul_wgsl.register(*sides(params), params.get("batch", 1), dtype, limits)
+    return wgsl.candidates(_product(params, dtype), limits)
 
 
 def _register(params: Params, dtype: Dtype, limits: Limits) -> WgslProgram:
-    return _candidates(params, dtype, limits)[0].build()
+    program: WgslProgram = _candidates(params, dtype, limits)[0].build()
+    return program
 
 
-def _tiled(params: Params, dtype: Dtype, limits: Limits) -> WgslProgram:
-    return _matmul_wgsl.tiled(*sides(params), params.get("batch", 1), dtype, limits)
-
-
-def _naive(params: Params, dtype: Dtype, limits: Limits) -> WgslProgram:
-    return _matmul_wgsl.naive(*sides(params), params.get("batch", 1), dtype, limits)
+def _rung(text: str, params: Params, dtype: Dtype, limits: Limits) -> WgslProgram:
+    return wgsl.ladder(text, _product(params, dtype), limits)
 
 
 def _cublas(params: Params, dtype: str, limits: Limits) -> CudaProgram:
     raise Unsupported("cuBLAS behind the library call is the tuned kernel", reason="no-implementation")
+
+
+def multiply_halves(np: Any, blocks: Blocks, params: Params) -> Launch:
+    """Halves as float32 through BLAS, whose own threads multiply; NumPy's own product of halves is a plain loop."""
+
+    def launch(arrays: Sequence[Array], output: Array) -> None:
+        wide = [np.empty(x.shape, np.float32) for x in arrays]
+        for half, target in zip(arrays, wide, strict=True):
+            flat, flat_target = half.reshape(-1), target.reshape(-1)
+            blocks.run(partial(_widen_slice, np, flat, flat_target), half.size, _BLOCK)
+        flat_output, product = output.reshape(-1), np.matmul(*wide).reshape(-1)
+
+        def narrow(start: int, stop: int) -> None:
+            with np.errstate(all="ignore"):
+                np.copyto(flat_output[start:stop], product[start:stop], casting="same_kind")
+
+        blocks.run(narrow, output.size, _BLOCK)
+
+    return launch
+
+
+def _widen_slice(np: Any, half: Array, wide: Array, start: int, stop: int) -> None:
+    widen(np, half[start:stop], wide[start:stop])
 
 
 OP = Op(
@@ -94,18 +124,18 @@ OP = Op(
     expr=lambda xp, a, b: a @ b,
     tolerance=Tolerance(8, scale=_scale),
     split=_split,
-    tf32=("cupy",),
+    tf32=("cupy", "torch"),
     slow={("numpy", "float16"): _NUMPY_HALF_FLOPS_PER_S},
     tuned={
         "numpy": (
-            Kernel("numpy", _matrix_numpy.blas, library=True, dtypes=("float32", "float64")),
-            Kernel("numpy", _matrix_numpy.matmul, variant="widened", dtypes=("float16",)),
+            Kernel("numpy", blas, library=True, dtypes=("float32", "float64")),
+            Kernel("numpy", multiply_halves, variant="widened", dtypes=("float16",)),
         ),
         "cupy": (Kernel("cuda", _cublas, library=True),),
         "wgpu": (
             Kernel("wgsl", _register, variant="register", candidates=_candidates),
-            Kernel("wgsl", _tiled, variant="tiled"),
-            Kernel("wgsl", _naive, variant="naive"),
+            Kernel("wgsl", partial(_rung, wgsl.TILED), variant="tiled"),
+            Kernel("wgsl", partial(_rung, wgsl.NAIVE), variant="naive"),
         ),
     },
 )

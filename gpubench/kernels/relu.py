@@ -3,7 +3,7 @@
 The shader compares instead of calling `max`: WGSL leaves open what `max` makes of a NaN, NumPy keeps it.
 """
 
-from gpubench.kernels._elementwise import WGSL_ALL, elementwise
+from gpubench.kernels.families.elementwise import WGSL_ALL, elementwise
 from gpubench.model.op import EXACT
 
 OP = elementwise(
@@ -14,7 +14,7 @@ OP = elementwise(
     flops_per_element=1,
     expr=lambda xp, x: xp.maximum(x, 0),
     wgsl="select(x, 0.0, x < 0.0)",
-    cuda="x < real(0) ? real(0) : x",
+    cuda="select(x < real(0), real(0), x)",
     tolerance=EXACT,
     wgsl_dtypes=WGSL_ALL,
 )

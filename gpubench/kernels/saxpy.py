@@ -1,6 +1,6 @@
 """saxpy: a * x + y with a = 2.5, the BLAS level 1 classic; two reads and one write per element."""
 
-from gpubench.kernels._elementwise import WGSL_ALL, absolute_sum, elementwise
+from gpubench.kernels.families.elementwise import WGSL_ALL, absolute_sum, elementwise
 from gpubench.model.op import Tolerance
 
 A = 2.5  # exact in every dtype, and no power of two: the product has to be rounded
@@ -16,4 +16,5 @@ OP = elementwise(
     cuda=f"fma(real({A}), x, y)",
     tolerance=Tolerance(4, scale=lambda xp, x, y: absolute_sum(xp, A * x, y)),
     wgsl_dtypes=WGSL_ALL,
+    constants={"a": A},
 )

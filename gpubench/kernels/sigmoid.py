@@ -1,6 +1,6 @@
 """sigmoid(x) = 1 / (1 + exp(-x)): one exponential per element."""
 
-from gpubench.kernels._elementwise import elementwise, vector_shape
+from gpubench.kernels.families.elementwise import elementwise, vector_shape
 from gpubench.model.op import Array, Operand, Tolerance
 
 

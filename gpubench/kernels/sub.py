@@ -1,6 +1,6 @@
 """sub: x - y; two reads and one write per element, so bound by memory everywhere."""
 
-from gpubench.kernels._elementwise import WGSL_ALL, absolute_sum, elementwise
+from gpubench.kernels.families.elementwise import WGSL_ALL, absolute_sum, elementwise
 from gpubench.model.op import Tolerance
 
 OP = elementwise(

@@ -5,7 +5,7 @@ near 0. Below 0.625 a polynomial in x^2 (fitted at Chebyshev nodes, relative err
 1 - 2 / (exp(2 |x|) + 1), with |x| cut at 10, where tanh has rounded to 1 (`select` keeps a NaN, `min` may not).
 """
 
-from gpubench.kernels._elementwise import elementwise, vector_shape
+from gpubench.kernels.families.elementwise import elementwise, vector_shape
 from gpubench.model.op import Array, Operand, Tolerance
 
 _WGSL = """

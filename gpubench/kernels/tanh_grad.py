@@ -3,7 +3,7 @@
 The kernels use the equal form dy 4 e / (1 + e)^2 with e = exp(-2 |x|): nothing overflows, nothing cancels.
 """
 
-from gpubench.kernels._elementwise import elementwise, vector_shape
+from gpubench.kernels.families.elementwise import elementwise, vector_shape
 from gpubench.model.op import Array, Operand, Tolerance
 
 _WGSL = """

@@ -1,26 +1,30 @@
 """Does a backend keep the contract of `model.backend`? For our tests and for authors of other backends:
 `conformance.suite(BACKEND, "mine:0").findings` is empty if every case that the device does not refuse is right,
-and everything around it holds.
+and everything around it holds. `python -m gpubench.measure.conformance NAME` is the same as one command, for an op or
+for a backend.
 """
 
 from __future__ import annotations
 
 import contextlib
+import re
+import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from statistics import median
+from typing import get_args
 
 import msgspec
 
-from gpubench import kernels
-from gpubench.backends._host import random_inputs
-from gpubench.errors import BackendError, DeviceOutOfMemory
+from gpubench import backends, kernels
+from gpubench.backends.shared.host import random_inputs
+from gpubench.catalogue import Reason
+from gpubench.errors import BackendError, DeviceOutOfMemory, Unsupported, suggest
 from gpubench.measure import leaks
-from gpubench.measure.checking import Material, gate
-from gpubench.measure.staging import transfers_of
-from gpubench.model.backend import Backend, Buffer, Session
+from gpubench.measure.worker.workspace import Workspace, gate
+from gpubench.model.backend import Backend, Buffer, Launch, Session, Transfers
 from gpubench.model.case import DTYPES, FORMS, Case
 from gpubench.model.op import Array, Dtype, Form, Op
 
@@ -31,9 +35,15 @@ MATRIX_SIZES = (1, 3, 17, 65, 130)
 LARGE_BYTES = (64 << 20) + 12
 # A launch this long is far above the step of every device clock; shorter ones are mostly launch overhead.
 LONG_LAUNCH_S = 5e-5
+# A case of the author's check takes seconds at most, be it by a library call without fast code.
+MOST_FLOPS = 1e9
 REUSES = 12
 # No device has this much memory: such a limit means "none".
 _UNLIMITED = 1 << 60
+
+
+# The seed of the inputs, and how they are drawn (`shared.host.random_inputs`).
+Inputs = tuple[int, str]
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -52,42 +62,71 @@ class Report(msgspec.Struct, frozen=True):
     checked: list[str]
     refused: dict[str, str]
 
+    def add(self, other: Report) -> None:
+        """What another device showed."""
+        self.findings.extend(other.findings)
+        self.checked.extend(other.checked)
+        self.refused.update(other.refused)
+
 
 def usual_sizes(op: Op) -> Sequence[int]:
     """Small and awkward."""
     return MATRIX_SIZES if op.group == "matrix" else VECTOR_SIZES
 
 
-def suite(
-    backend: Backend, device_id: str, ops: Iterable[Op] | None = None, *,
-    sizes: Callable[[Op], Sequence[int]] = usual_sizes, seeds: Sequence[int] = (1, 2),
-    around: bool = True, exhaust: bool = False, launches: int = 0, openings: int = 0,
-) -> Report:  # fmt: skip
-    """Open the device, try `ops` (None: all that compute) and, with `around`, transfers, memory and the clock.
+class Checks(msgspec.Struct, frozen=True, kw_only=True):
+    """What the suite tries: each op at `sizes`, with inputs of each of `kinds` and `seeds`.
 
-    `exhaust` also asks for more memory than there is. After `launches` of each op in each form, and after
-    `openings` of the device, nothing may be left behind. Raises BackendUnavailable if it cannot be opened.
+    `around`: transfers, memory and the clock, too. `exhaust` also asks for more memory than there is. After
+    `launches` of each op in each form, and after `openings` of the device, nothing may be left behind.
     """
+
+    sizes: Callable[[Op], Sequence[int]] = usual_sizes
+    seeds: Sequence[int] = (1, 2)
+    kinds: Sequence[str] = ("random",)
+    around: bool = True
+    exhaust: bool = False
+    launches: int = 0
+    openings: int = 0
+
+
+def suite(
+    backend: Backend, device_id: str, ops: Iterable[Op] | None = None, checks: Checks | None = None
+) -> Report:
+    """Open the device and try `ops` (None: all that compute). Raises BackendUnavailable if it cannot be opened."""
+    checks = checks or Checks()
     with tempfile.TemporaryDirectory(prefix="gpubench-") as folder:
-        trial = _Trial(backend.open(device_id), device_id, Path(folder))
+        trial = _Trial(backend.open(device_id, autotune=True), device_id, Path(folder))
         try:
-            if around:
+            trial.contract(backend, Backend)
+            trial.contract(trial.session, Session)
+            trial.is_a(Launch, trial.session.empty_launch())
+            for form in FORMS:
+                trial.is_a(Transfers, trial.session.transfers(form))
+            if checks.around:
                 trial.idle()
                 trial.transfers()
                 trial.ways()
-                trial.memory(exhaust)
+                trial.memory(checks.exhaust)
                 trial.device_clock(kernels.load("matmul"))
-            if openings:
-                trial.openings(backend, openings)
+            if checks.openings:
+                trial.openings(backend, checks.openings)
             for op in map(kernels.load, kernels.computed()) if ops is None else ops:
-                trial.op(op, sizes(op), seeds)
-                if launches:
-                    trial.leaves_nothing(op, max(sizes(op)), launches)
+                op = op.with_kernels(backend.name, backend.kernels.get(op.name, ()))
+                sizes = checks.sizes(op)
+                trial.op(op, sizes, [(seed, kind) for kind in checks.kinds for seed in checks.seeds])
+                if checks.launches:
+                    trial.leaves_nothing(op, max(sizes), checks.launches)
         finally:
             for _ in range(2):
                 with trial.promise("close is idempotent and never raises"):
                     trial.session.close()
         return trial.report
+
+
+def inherited(kind: type) -> dict[str, object]:
+    """What a class and its bases define, by name."""
+    return {name: value for one in reversed(kind.mro()) for name, value in vars(one).items()}
 
 
 class _Trial:
@@ -108,7 +147,29 @@ class _Trial:
             self.expect(False, what, f"{type(error).__name__}: {error}", op)
 
     def case(self, op: Op, n: int, dtype: Dtype, form: Form) -> Case:
-        return Case(op.name, op.group, {"n": n}, dtype, form, "resident", self.device_id)
+        return Case(
+            op.name, op.group, {"n": n}, dtype, form, self.session.device.resident_regime, self.device_id
+        )
+
+    # Names: what is misspelt would never be called.
+
+    def is_a(self, base: type, found: object) -> None:
+        self.expect(
+            isinstance(found, base),
+            f"a {base.__name__} derives from that of model.backend",
+            type(found).__name__,
+        )
+
+    def contract(self, found: object, base: type) -> None:
+        """Of that base, and without a public method that the base does not have."""
+        self.is_a(base, found)
+        known = dir(base)
+        for name, value in inherited(type(found)).items():
+            if callable(value) and not name.startswith("_") and name not in known:
+                near = suggest(name, known) or "a method of its own begins with an underscore"
+                self.expect(
+                    False, f"a {base.__name__} has the methods of the contract alone", f"{name}: {near}"
+                )
 
     # Around the ops: nothing enqueued, transfers, memory.
 
@@ -151,44 +212,41 @@ class _Trial:
             with self.promise(f"upload and download in the {form} form"):
                 for count in (1, 257, 70_001, LARGE_BYTES // 4):
                     self.sent_and_fetched(form, count)
-        fresh = getattr(self.session, "allocate_fresh", None)
-        if fresh is not None:
-            with self.promise("memory past the pool holds what was sent to it"):
-                host = random_inputs(kernels.load("copy"), {"n": 70_001}, "float32", seed=1)[0]
-                buffer = fresh(host.shape, "float32")
-                self.session.upload(buffer, host)
-                self.session.sync()
-                self.expect(
-                    bool((self.fetch(buffer, host) == host).all()), "what comes back is what was sent", "fresh"
-                )
-                self.session.free_fresh(buffer)  # type: ignore[attr-defined]
+        with self.promise("memory past the pool holds what was sent to it"), contextlib.suppress(Unsupported):
+            host = random_inputs(kernels.load("copy"), {"n": 70_001}, "float32", seed=1)[0]
+            buffer = self.session.allocate_fresh(host.shape, "float32")
+            self.session.upload(buffer, host)
+            self.session.sync()
+            same = bool((self.fetch(buffer, host) == host).all())
+            self.expect(same, "what comes back is what was sent", "fresh")
+            self.session.free_fresh(buffer)
 
     def sent_and_fetched(self, form: Form, count: int) -> None:
         """From the caller's own array and from the session's, which the caller may change once `sync` has returned."""
         way, own = (
-            transfers_of(self.session, form),
+            self.session.transfers(form),
             random_inputs(kernels.load("copy"), {"n": count}, "float32", seed=count),
         )
         theirs = self.session.host_array((count,), "float32", form)
         theirs[:] = own[0]
         for host, kind in ((own[0], "an ordinary array"), (theirs, "a host array")):
-            buffer, landing = self.session.allocate(host.shape, "float32"), host.copy()
+            buffer, host_output = self.session.allocate(host.shape, "float32"), host.copy()
             way.upload(buffer, host)
             self.session.sync()
-            landing.fill(-7)
-            way.download(buffer, landing)
+            host_output.fill(-7)
+            way.download(buffer, host_output)
             theirs_too = self.session.host_array((count,), "float32", form)
             theirs_too.fill(-7)
             way.download(buffer, theirs_too)
-            same = bool((landing == own[0]).all()) and bool((theirs_too == own[0]).all())
+            same = bool((host_output == own[0]).all()) and bool((theirs_too == own[0]).all())
             self.expect(same, "what comes back is what was sent", f"{form}: {count} x float32 from {kind}")
             self.session.free(buffer)
 
     def fetch(self, buffer: Buffer, like: Array) -> Array:
-        landing = like.copy()
-        landing.fill(-7)
-        self.session.download(buffer, landing)
-        return landing
+        host_output = like.copy()
+        host_output.fill(-7)
+        self.session.download(buffer, host_output)
+        return host_output
 
     def memory(self, exhaust: bool) -> None:
         known = self.session.device.usable_bytes
@@ -210,12 +268,12 @@ class _Trial:
 
     # Ops: every form and dtype that is not refused.
 
-    def op(self, op: Op, sizes: Sequence[int], seeds: Sequence[int]) -> None:
+    def op(self, op: Op, sizes: Sequence[int], inputs: Sequence[Inputs]) -> None:
         for dtype in DTYPES:
             for n in sizes:
                 cases = [c for c in (self.case(op, n, dtype, form) for form in FORMS) if self.supported(op, c)]
-                for seed in seeds if cases else ():
-                    self.with_material(op, cases[0], seed, partial(self.launches, cases, seed))
+                for drawn in inputs if cases else ():
+                    self.with_material(op, cases[0], drawn, partial(self.launches, cases, drawn))
 
     def supported(self, op: Op, case: Case) -> bool:
         with self.promise("supports answers and does not raise", op.name):
@@ -223,38 +281,43 @@ class _Trial:
             if refusal is None:
                 self.expect(case.dtype in op.dtypes, "an undeclared dtype is refused", case.id, op.name)
                 return case.dtype in op.dtypes
-            told = isinstance(refusal, BackendError) and bool(refusal.reason and refusal.detail)
-            self.expect(told, "a refusal is a BackendError with a reason and a sentence", case.id, op.name)
-            self.report.refused[case.id] = getattr(refusal, "reason", "")
+            known = (
+                isinstance(refusal, BackendError)
+                and refusal.reason in get_args(Reason)
+                and bool(refusal.detail)
+            )
+            promise = "a refusal is a BackendError with a reason of the catalogue and a sentence"
+            self.expect(known, promise, case.id, op.name)
+            self.report.refused[case.id] = refusal.reason if known else ""
         return False
 
-    def with_material(self, op: Op, case: Case, seed: int, use: Callable[[Material], bool]) -> bool:
+    def with_material(self, op: Op, case: Case, drawn: Inputs, use: Callable[[Workspace], bool]) -> bool:
         """What `use` makes of the workload's inputs and reference; True if they cannot be prepared."""
         with self.promise(f"a supported case can be prepared: {case.id}", op.name):
-            material = Material(self.session, op, case, seed, "random", self.folder)
-            used = use(material)
-            material.release()
+            workspace = Workspace(self.session, op, case, *drawn, self.folder)
+            used = use(workspace)
+            workspace.release()
             for file in self.folder.iterdir():
                 file.unlink()
             return used
         return True
 
-    def launches(self, cases: Sequence[Case], seed: int, material: Material) -> bool:
+    def launches(self, cases: Sequence[Case], drawn: Inputs, workspace: Workspace) -> bool:
         for case in cases:
-            self.launch(case, seed, material)
+            self.launch(case, drawn, workspace)
         return True
 
-    def launch(self, case: Case, seed: int, material: Material) -> None:
-        """Right over a poisoned output; the same when run again; inputs as they were."""
-        where, name = f"{case.id}, seed {seed}", case.op
+    def launch(self, case: Case, drawn: Inputs, workspace: Workspace) -> None:
+        """Right over an output full of sentinels; the same when run again; inputs as they were."""
+        where, name = f"{case.id}, {drawn[1]} inputs, seed {drawn[0]}", case.op
         with self.promise(f"a supported case is right: {where}", name):
-            launch = gate(material, case, lambda phase: None).launch
+            launch = gate(workspace, case, lambda phase: None).launch
             self.report.checked.append(case.id)
-            first = material.landing.tobytes()
+            first = workspace.host_output.tobytes()
             self.session.run(launch, 2)
-            self.session.download(launch.output, material.landing)
-            self.expect(material.landing.tobytes() == first, "a launch is idempotent", where, name)
-            for buffer, host in zip(material.buffers, material.inputs, strict=True):
+            self.session.download(launch.output, workspace.host_output)
+            self.expect(workspace.host_output.tobytes() == first, "a launch is idempotent", where, name)
+            for buffer, host in zip(workspace.buffers, workspace.inputs, strict=True):
                 same = self.fetch(buffer, host).tobytes() == host.tobytes()
                 self.expect(same, "a launch leaves its inputs alone", where, name)
 
@@ -263,7 +326,9 @@ class _Trial:
     def openings(self, backend: Backend, count: int) -> None:
         """Beside the open one: a second context of the same process."""
         with self.promise("a device can be opened and closed again and again"):
-            trace = leaks.openings(backend, self.device_id, kernels.load("sum"), self.folder, count)
+            trace = leaks.openings(
+                backend, self.device_id, kernels.load("sum"), self.folder, leaks.Repeats(count)
+            )
             self.expect(not trace.leaks(), "openings leave nothing behind", "; ".join(trace.leaks()))
 
     def leaves_nothing(self, op: Op, n: int, count: int) -> None:
@@ -271,7 +336,7 @@ class _Trial:
         for case in [self.case(op, n, "float32", form) for form in FORMS]:
             if self.supported(op, case):
                 with self.promise(f"a supported case can be launched again and again: {case.id}", op.name):
-                    trace = leaks.launches(self.session, op, case, self.folder, count)
+                    trace = leaks.launches(self.session, op, case, self.folder, leaks.Repeats(count))
                     detail = f"{'; '.join(trace.leaks())}: {case.id}"
                     self.expect(not trace.leaks(), "launches leave nothing behind", detail, op.name)
 
@@ -285,12 +350,12 @@ class _Trial:
             )
             if case is None:
                 return
-            if self.with_material(op, case, 1, partial(self.clocked, case)):
+            if self.with_material(op, case, (1, "random"), partial(self.clocked, case)):
                 return
 
-    def clocked(self, case: Case, material: Material) -> bool:
+    def clocked(self, case: Case, workspace: Workspace) -> bool:
         """True once a longer launch would teach nothing more."""
-        session, launch = self.session, gate(material, case, lambda phase: None).launch
+        session, launch = self.session, gate(workspace, case, lambda phase: None).launch
         once, cold = session.time(launch), session.time(launch, cold=True)
         if session.device.clock is None:
             self.expect(once is None and cold is None, "without a clock there is no device time", case.id)
@@ -314,3 +379,60 @@ class _Trial:
         enqueue()
         self.session.sync()
         return self.session.clock() - start
+
+
+# ---------------------------------------------------------------- the author's command
+
+
+def author_sizes(op: Op) -> list[int]:
+    """A power of two, no such number, and a million elements, as far as the op has these sizes and they end soon."""
+
+    def fits(params: dict[str, int]) -> bool:
+        small = op.bytes(params, "float64") <= LARGE_BYTES and op.flops(params) <= MOST_FLOPS
+        return op.fits(params) is None and small
+
+    return [n for n in (1, 1000, 1 << 10, 1 << 20) if fits({"n": n})]
+
+
+def check_op(op: Op) -> Report:
+    """In every form and dtype that some device has, software adapters too, with its own inputs and normal ones."""
+    whole = Report([], [], {})
+    checks = Checks(sizes=author_sizes, seeds=(1,), kinds=("random", "normal"), around=False)
+    for name in backends.usual():
+        try:
+            backend = backends.load(name)
+            ids = [device.id for device in backend.devices()]
+        except BackendError as error:
+            whole.refused[name] = error.detail
+            continue
+        for device_id in ids:
+            whole.add(suite(backend, device_id, [op], checks))
+    return whole
+
+
+def check_backend(backend: Backend) -> Report:
+    """Each of its devices, with all ops."""
+    whole = Report([], [], {})
+    for device in backend.devices():
+        whole.add(suite(backend, device.id))
+    return whole
+
+
+def main(name: str) -> int:
+    """Check the op or the backend of that name, say what was found, and return 1 if anything was."""
+    try:
+        report = check_op(kernels.load_untried(name))
+    except KeyError:
+        report = check_backend(backends.load(name))
+    for case_id in dict.fromkeys(report.checked):
+        print(f"checked {case_id}")
+    for text in dict.fromkeys(f"{re.sub('/n=[^/]*', '', key)}: {why}" for key, why in report.refused.items()):
+        print(f"refused {text}")
+    for finding in report.findings:
+        print(f"found on {finding.device}: {finding.what}: {finding.detail}")
+    print(f"{len(report.findings)} findings in {len(report.checked)} checks")
+    return 1 if report.findings or not report.checked else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from gpubench.model.result import Outcome, RunWarning
+from gpubench.model.result import Failure, Outcome, RunWarning, SessionFailure, failures_of
 
 
 class RunStarted(msgspec.Struct, frozen=True):
@@ -52,6 +52,14 @@ class CaseDone(msgspec.Struct, frozen=True):
     estimate_s: float | None
     precision: float | None
     remaining_s: float | None
+
+    @property
+    def failure(self) -> Failure | SessionFailure | None:
+        """What broke the case in this session."""
+        here = [failure for failure in failures_of(self.outcome) if failure.session == self.session]
+        if here:
+            return here[-1]
+        return self.outcome if isinstance(self.outcome, Failure) else None
 
 
 class Warned(msgspec.Struct, frozen=True):

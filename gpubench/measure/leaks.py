@@ -15,8 +15,8 @@ from pathlib import Path
 
 import msgspec
 
-from gpubench.measure.checking import Material, gate
-from gpubench.measure.sampling import Cycle
+from gpubench.measure.worker.timer import Timer
+from gpubench.measure.worker.workspace import Workspace, gate
 from gpubench.model.backend import Backend, Session
 from gpubench.model.case import Case
 from gpubench.model.op import Op
@@ -92,20 +92,32 @@ def _trim() -> None:
         ctypes.CDLL(None).malloc_trim(0)
 
 
-def traced(
-    what: str, count: int, step: Callable[[], int], limit_s: float, device_bytes: DeviceBytes | None, *,
-    warmup: int, tolerance_bytes: int = HOST_TOLERANCE_BYTES,
-) -> Trace:  # fmt: skip
-    """Repeat `step`, which says how many it did: `warmup` times, then `count` times in two halves.
+class Repeats(msgspec.Struct, frozen=True):
+    """How often something is repeated, within about `limit_s` seconds, and what says how much device memory is used."""
 
-    Where the first half takes longer than half of `limit_s`, the second one is as short: fewer than `count` then.
+    count: int
+    limit_s: float = 60.0
+    device_bytes: DeviceBytes | None = None
+
+
+def traced(
+    what: str,
+    repeats: Repeats,
+    step: Callable[[], int],
+    *,
+    warmup: int,
+    tolerance_bytes: int = HOST_TOLERANCE_BYTES,
+) -> Trace:
+    """Repeat `step`, which says how many it did: `warmup` times, then `repeats.count` times in two halves.
+
+    Where the first half takes longer than half of the limit, the second one is as short: fewer than `count` then.
     """
-    _steps(step, warmup, limit_s / 2)
-    first = held(device_bytes)
-    half = _steps(step, -(-count // 2), limit_s / 2)
-    middle = held(device_bytes)
-    done = half + _steps(step, half, limit_s)
-    return Trace(what, done, first, middle, held(device_bytes), tolerance_bytes)
+    _steps(step, warmup, repeats.limit_s / 2)
+    first = held(repeats.device_bytes)
+    half = _steps(step, -(-repeats.count // 2), repeats.limit_s / 2)
+    middle = held(repeats.device_bytes)
+    done = half + _steps(step, half, repeats.limit_s)
+    return Trace(what, done, first, middle, held(repeats.device_bytes), tolerance_bytes)
 
 
 def _steps(step: Callable[[], int], count: int, limit_s: float) -> int:
@@ -115,15 +127,12 @@ def _steps(step: Callable[[], int], count: int, limit_s: float) -> int:
     return done
 
 
-def launches(
-    session: Session, op: Op, case: Case, folder: Path, count: int, *, limit_s: float = 60.0,
-    device_bytes: DeviceBytes | None = None,
-) -> Trace:  # fmt: skip
-    """`count` launches of a checked case, with whole transfer cycles and readings of the device's clock between."""
-    material = Material(session, op, case, 1, "random", folder)
+def launches(session: Session, op: Op, case: Case, folder: Path, repeats: Repeats) -> Trace:
+    """Launches of a checked case, with whole transfer cycles and readings of the device's clock between."""
+    workspace = Workspace(session, op, case, 1, "random", folder)
     try:
-        launch = gate(material, case, lambda phase: None).launch
-        cycle = Cycle(material, msgspec.structs.replace(case, regime="transfer-always"), launch)
+        launch = gate(workspace, case, lambda phase: None).launch
+        cycle = Timer(workspace, msgspec.structs.replace(case, regime="transfer-always"), launch)
 
         def step() -> int:
             for _ in range(BATCH // 10):
@@ -134,20 +143,15 @@ def launches(
                 session.time(launch, 2)
             return BATCH
 
-        return traced(
-            f"{op.name} {case.form}", count, step, limit_s, device_bytes, warmup=round(count * WARMUP_SHARE)
-        )
+        return traced(f"{op.name} {case.form}", repeats, step, warmup=round(repeats.count * WARMUP_SHARE))
     finally:
-        material.release()
+        workspace.release()
         for file in folder.iterdir():
             file.unlink()
 
 
-def openings(
-    backend: Backend, device_id: str, op: Op, folder: Path, count: int, *, limit_s: float = 60.0,
-    device_bytes: DeviceBytes | None = None,
-) -> Trace:  # fmt: skip
-    """`count` times: open the device, use it in every way, close it."""
+def openings(backend: Backend, device_id: str, op: Op, folder: Path, repeats: Repeats) -> Trace:
+    """Again and again: open the device, use it in every way, close it."""
 
     def step() -> int:
         with contextlib.closing(backend.open(device_id)) as session:
@@ -155,21 +159,21 @@ def openings(
             session.sync()
             for form in backend.forms:
                 n = 1000 if session.device.kind != "cpu" else THREADED_ELEMENTS
-                case = Case(op.name, op.group, {"n": n}, "float32", form, "resident", device_id)
+                case = Case(
+                    op.name, op.group, {"n": n}, "float32", form, session.device.resident_regime, device_id
+                )
                 if session.supports(op, case) is None:
                     launches_once(session, op, case, folder)
         return 1
 
-    return traced(
-        "open and close", count, step, limit_s, device_bytes,
-        warmup=max(WARMUP_OPENINGS, round(count * WARMUP_SHARE)), tolerance_bytes=OPEN_TOLERANCE_BYTES,
-    )  # fmt: skip
+    warmup = max(WARMUP_OPENINGS, round(repeats.count * WARMUP_SHARE))
+    return traced("open and close", repeats, step, warmup=warmup, tolerance_bytes=OPEN_TOLERANCE_BYTES)
 
 
 def launches_once(session: Session, op: Op, case: Case, folder: Path) -> None:
     """One checked launch, and one reading of the device's clock."""
-    material = Material(session, op, case, 1, "random", folder)
-    session.time(gate(material, case, lambda phase: None).launch)
-    material.release()
+    workspace = Workspace(session, op, case, 1, "random", folder)
+    session.time(gate(workspace, case, lambda phase: None).launch)
+    workspace.release()
     for file in folder.iterdir():
         file.unlink()

@@ -9,13 +9,13 @@ import os
 import time
 from typing import NamedTuple
 
-from gpubench.model.session import BUSY_SHARE
+from gpubench.model.result import BUSY_SHARE
 
 # The system counts in ticks of up to 10 ms; in less time than this a few of them decide about a twentieth.
 LONG_ENOUGH_S = 2.0
 
 
-class Reading(NamedTuple):
+class CpuTimes(NamedTuple):
     """Seconds since some moment: the wall's, and per CPU that we may use, added up: all states, busy, stolen; and
     those of ours, of this process and of the workers that have ended."""
 
@@ -33,38 +33,38 @@ class Share(NamedTuple):
     steal: float | None
 
 
-def read() -> Reading | None:
+def read() -> CpuTimes | None:
     """The counters now; None on a system that does not keep them."""
-    import psutil
-
     try:
+        import psutil
+
         every = psutil.cpu_times(percpu=True)
         usable = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(len(every))
         cpus = [every[i] for i in usable if i < len(every)]
         own = psutil.Process().cpu_times()
-    except (OSError, psutil.Error):
+        return CpuTimes(
+            at_s=time.monotonic(),
+            # `guest` is part of `user` already.
+            total_s=sum(sum(cpu[:8]) for cpu in cpus),
+            busy_s=sum(cpu.user + getattr(cpu, "nice", 0.0) + cpu.system for cpu in cpus),
+            steal_s=sum(getattr(cpu, "steal", 0.0) for cpu in cpus),
+            ours_s=own.user
+            + own.system
+            + getattr(own, "children_user", 0.0)
+            + getattr(own, "children_system", 0.0),
+        )
+    except Exception:  # a psutil that is broken, or built for another system, costs this one figure
         return None
-    return Reading(
-        at_s=time.monotonic(),
-        # `guest` is part of `user` already.
-        total_s=sum(sum(cpu[:8]) for cpu in cpus),
-        busy_s=sum(cpu.user + getattr(cpu, "nice", 0.0) + cpu.system for cpu in cpus),
-        steal_s=sum(getattr(cpu, "steal", 0.0) for cpu in cpus),
-        ours_s=own.user
-        + own.system
-        + getattr(own, "children_user", 0.0)
-        + getattr(own, "children_system", 0.0),
-    )
 
 
 def unread() -> None:
     """For devices on a scripted clock, which no load disturbs."""
 
 
-def between(before: Reading | None, after: Reading | None) -> Share:
+def between(before: CpuTimes | None, after: CpuTimes | None) -> Share:
     """The load between two readings; the workers of that time have to have ended before the second.
 
-    In a short time only a large share can be told from ticks: in half the time one twice as large.
+    In a short time only a large share can be seen in ticks: in half the time one twice as large.
     """
     if before is None or after is None:
         return Share(None, None)

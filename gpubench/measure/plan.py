@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Literal
 
 import msgspec
 
 from gpubench import backends
-from gpubench.model.case import FORMS, TF32, Case, beside_size, workload_key
-from gpubench.model.op import ITEMSIZE, Dtype, Ladder, Op
-from gpubench.model.result import Device, Selection, Settings, Skip
+from gpubench.catalogue import REASONS, Reason
+from gpubench.measure.protocol import Wanted
+from gpubench.model.case import FORMS, RESIDENT, TF32, Case, beside_size, workload_key
+from gpubench.model.machine import Machine, cpu_cache_bytes
+from gpubench.model.op import ITEMSIZE, Defect, Dtype, Ladder, Op
+from gpubench.model.result import LINK_BYTES, UNKNOWN_CACHE_BYTES, Device, Selection, Settings, Skip
 
 # A plan may fill this share of the memory that is free; the rest is for the system and for temporaries.
 MEMORY_SHARE = 0.8
@@ -89,7 +93,7 @@ class Series(msgspec.Struct, frozen=True):
         return Ladder(low, high, usual.factor, granule) if fitting else usual
 
 
-class Scope(msgspec.Struct, frozen=True):
+class Constraints(msgspec.Struct, frozen=True):
     """Where and what: devices, the selection, the host memory that is free, and the cases to keep.
 
     With `named_forms` (the user chose the forms) a form that a backend lacks is a Skip; else it is left out.
@@ -103,16 +107,16 @@ class Scope(msgspec.Struct, frozen=True):
     named_forms: bool = False
 
 
-def workload(series: Series, n: int, scope: Scope) -> Workload:
+def workload(series: Series, n: int, constraints: Constraints) -> Workload:
     """All cases of one curve and size. What cannot be measured becomes a Skip with its reason."""
     params = series.params(n)
     cases: list[Case] = []
     skips: list[Skip] = []
-    for target in scope.targets:
-        for case in _cases(series, params, target, scope):
-            if scope.keep is not None and not scope.keep(case):
+    for target in constraints.targets:
+        for case in _cases(series, params, target, constraints):
+            if constraints.keep is not None and not constraints.keep(case):
                 continue
-            skip = _refusal(series.op, case, target, scope)
+            skip = _refusal(series.op, case, target, constraints)
             if skip is None:
                 cases.append(case)
             else:
@@ -120,15 +124,15 @@ def workload(series: Series, n: int, scope: Scope) -> Workload:
     return Workload(series.op, params, series.dtype, tuple(cases), tuple(skips))
 
 
-def _cases(series: Series, params: dict[str, int], target: Target, scope: Scope) -> list[Case]:
-    device, selection, op = target.device, scope.selection, series.op
+def _cases(series: Series, params: dict[str, int], target: Target, constraints: Constraints) -> list[Case]:
+    device, selection, op = target.device, constraints.selection, series.op
     on_device = device.kind != "cpu" and op.overhead is None
     best = op.kernel(device.backend, series.dtype)
     found = []
-    for form, variant in _kernels(series, target, scope):
-        for regime in selection.regimes if on_device else ["resident"]:
+    for form, variant in _kernels(series, target, constraints):
+        for regime in selection.regimes if on_device else [RESIDENT]:
             again = form == "tuned" and variant is None and best is not None and best.repeats_library(regime)
-            if again and not scope.named_forms:
+            if again and not constraints.named_forms:
                 continue  # measured once, as library
             fields = {
                 "op": op.name, "group": op.group, "params": params, "dtype": series.dtype, "form": form,
@@ -139,17 +143,19 @@ def _cases(series: Series, params: dict[str, int], target: Target, scope: Scope)
     return found
 
 
-def _kernels(series: Series, target: Target, scope: Scope) -> list[tuple[str, str | None]]:
+def _kernels(series: Series, target: Target, constraints: Constraints) -> list[tuple[str, str | None]]:
     """(form, variant): the selected forms, each followed by the variants of it that were asked for."""
     op, backend = series.op, target.device.backend
     found: list[tuple[str, str | None]] = []
     if op.overhead is not None and backend in backends.COMPOSED:
         return found  # the costs of its devices are theirs
     for form in FORMS:
-        if form in scope.selection.forms and (form in _forms(op, target) or scope.named_forms):
+        if form in constraints.selection.forms and (form in _forms(op, target) or constraints.named_forms):
             found.append((form, None))
         found += [
-            (form, variant) for variant in scope.selection.variants if _asked(series, backend, form, variant)
+            (form, variant)
+            for variant in constraints.selection.variants
+            if _asked(series, backend, form, variant)
         ]
     return found
 
@@ -172,16 +178,18 @@ def variants(op: Op) -> set[str]:
     return {kernel.variant for kernels in op.tuned.values() for kernel in kernels} - {"default"}
 
 
-def _refusal(op: Op, case: Case, target: Target, scope: Scope) -> Skip | None:
+def _refusal(op: Op, case: Case, target: Target, constraints: Constraints) -> Skip | None:
     unfit = op.fits(case.params)
+    if isinstance(unfit, Defect):
+        return _skip(case, "bad-plugin", f"{op.name}: {unfit}", hint=REASONS["bad-plugin"].remedy)
     if unfit is not None:
-        return _skip(case, "shape", unfit, hint="choose --sizes and --params that go together")
+        return _skip(case, "shape", unfit, hint=REASONS["shape"].remedy)
     if case.dtype not in op.dtypes:
         return _skip(case, "no-dtype", f"{op.name} is declared for {', '.join(op.dtypes)}")
     return (
         _no_kernel(op, case, target)
-        or _too_slow(op, case, scope.settings)
-        or _no_room(op, case, target.device, scope.host_bytes)
+        or _too_slow(op, case, constraints.settings)
+        or _no_room(op, case, target.device, constraints.host_bytes)
     )
 
 
@@ -228,7 +236,7 @@ def _too_slow(op: Op, case: Case, settings: Settings) -> Skip | None:
         f"{case.backend} has no fast {op.name} in {case.dtype}: one launch takes {seconds:.1f} s or more,"
         f" {launches} do not fit {settings.case_timeout_s:g} s"
     )
-    return _skip(case, "too-slow", detail, hint="choose smaller --sizes, or raise --case-timeout")
+    return _skip(case, "too-slow", detail, hint=REASONS["too-slow"].remedy)
 
 
 def _no_room(op: Op, case: Case, device: Device, host_bytes: int | None) -> Skip | None:
@@ -256,17 +264,17 @@ def _fits(case: Case, on_host: int, on_device: int, device: Device, host_bytes: 
 
 def _too_big(case: Case, needed: int, available: int, what: str) -> Skip:
     detail = f"needs about {needed} bytes, more than {MEMORY_SHARE:.0%} of the {available} bytes of {what}"
-    return _skip(case, "out-of-memory", detail, hint="choose smaller --sizes")
+    return _skip(case, "out-of-memory", detail, hint=REASONS["out-of-memory"].remedy)
 
 
-def _skip(case: Case, reason: str, detail: str, hint: str | None = None) -> Skip:
+def _skip(case: Case, reason: Reason, detail: str, hint: str | None = None) -> Skip:
     return Skip(id=case.id, case=case, reason=reason, detail=detail, hint=hint)
 
 
-def together(workloads: Sequence[Workload], scope: Scope) -> list[tuple[Workload, ...]]:
+def together(workloads: Sequence[Workload], constraints: Constraints) -> list[tuple[Workload, ...]]:
     """The workloads in groups that memory holds side by side, so that their rounds can be interleaved."""
-    rooms = [t.device.usable_bytes for t in scope.targets if t.device.usable_bytes is not None]
-    limits = [scope.host_bytes, min(rooms, default=None)]
+    rooms = [t.device.usable_bytes for t in constraints.targets if t.device.usable_bytes is not None]
+    limits = [constraints.host_bytes, min(rooms, default=None)]
     groups: list[list[Workload]] = []
     used = [0, 0]
     for item in workloads:
@@ -281,12 +289,12 @@ def together(workloads: Sequence[Workload], scope: Scope) -> list[tuple[Workload
     return [tuple(group) for group in groups]
 
 
-def expand(ops: Mapping[str, Op], scope: Scope) -> list[Workload]:
+def expand(ops: Mapping[str, Op], constraints: Constraints) -> list[Workload]:
     """The workloads whose sizes are known, op by op from small to large."""
     return [
-        workload(curve, n, scope)
-        for curve in series(ops, scope.selection)
-        for n in sizes(curve.op, scope.selection)
+        workload(curve, n, constraints)
+        for curve in series(ops, constraints.selection)
+        for n in sizes(curve.op, constraints.selection)
     ]
 
 
@@ -323,3 +331,83 @@ def estimate_seconds(workloads: Sequence[Workload], settings: Settings) -> float
     """A rough upper bound of what sampling takes: every case runs to its time limit in every session."""
     per_case = settings.max_time_s + 2 * settings.warmup_s
     return sum(len(w.cases) for w in workloads) * per_case * settings.sessions
+
+
+Phase = Literal["main", "search", "estimate", "sweep"]
+
+
+class Purpose(msgspec.Struct, frozen=True):
+    """`samples` of each case in this session; None: as many as the precision and the limits of the settings ask for.
+
+    Only the main phase explains a case: its parts and the device's own clock.
+    """
+
+    phase: Phase = "main"
+    samples: int | None = None
+
+    @property
+    def explains(self) -> bool:
+        """Whether parts and device times are taken beside the wall times."""
+        return self.phase == "main"
+
+
+MAIN = Purpose()
+
+
+# A launch of less work than this is over in a microsecond on the fastest device there is: it comes near no ceiling.
+LEAST_FLOPS = 10**8
+# A working set above so many caches is limited by the memory behind them.
+CACHES = 4
+# For one ceiling, and of a budget: a small run stays a small one.
+LIMIT_S, QUICK_LIMIT_S, BUDGET_SHARE = 1.0, 0.6, 0.01
+# Three arrays of it leave room for the workloads.
+CEILING_PARTS = 8
+UNKNOWN_MEMORY_BYTES = 8 << 30
+
+
+def asked(
+    workloads: Iterable[Workload], devices: Sequence[Device], settings: Settings, machine: Machine
+) -> dict[str, Wanted]:
+    """What to measure on each device: only the ceilings that a case of the plan could come near."""
+    everything = list(workloads)
+    items = [item for item in everything if item.op.overhead is None]
+    found = {}
+    for device in devices:
+        if device.kind not in ("cpu", "gpu"):
+            continue  # a software adapter and a split stand for no hardware of their own
+        cache_bytes = cache_of(device, devices, machine)
+        ours = [item for item in items if any(case.device_id == device.id for case in item.cases)]
+        memory = any(item.op.bytes(item.params, item.dtype) > CACHES * cache_bytes for item in ours)
+        compute: list[Dtype] = sorted(
+            {item.dtype for item in ours if item.op.flops(item.params) >= LEAST_FLOPS}
+        )
+        link = device.kind == "gpu" and any(_moves(item, device.id) for item in everything)
+        if memory or compute or link:
+            rooms = [device.usable_bytes, machine.memory.usable_bytes.value]
+            known = [room for room in rooms if room is not None] or [UNKNOWN_MEMORY_BYTES]
+            found[device.id] = Wanted(
+                memory=memory, compute=compute, link=link, cache_bytes=cache_bytes, limit_s=limit_s(settings),
+                memory_bytes=min(known) // CEILING_PARTS,
+            )  # fmt: skip
+    return found
+
+
+def _moves(item: Workload, device_id: str) -> bool:
+    """Whether one of its cases on the device copies enough to come near the rate of the link."""
+    ours = [case for case in item.cases if case.device_id == device_id]
+    copies = item.op.overhead.moves if item.op.overhead else any("transfer" in case.regime for case in ours)
+    return bool(ours) and copies and item.op.bytes(item.params, item.dtype) >= LINK_BYTES
+
+
+def limit_s(settings: Settings) -> float:
+    """Seconds for one ceiling."""
+    most = QUICK_LIMIT_S if settings.preset == "quick" else LIMIT_S
+    return most if settings.budget_s is None else min(most, BUDGET_SHARE * settings.budget_s)
+
+
+def cache_of(device: Device, devices: Sequence[Device], machine: Machine) -> int:
+    """Bytes of the last level of cache that the device computes from."""
+    if device.kind == "cpu":
+        return cpu_cache_bytes(machine) or UNKNOWN_CACHE_BYTES
+    same = [other.cache_bytes for other in devices if other.gpu_id and other.gpu_id == device.gpu_id]
+    return device.cache_bytes or next((size for size in same if size), UNKNOWN_CACHE_BYTES)

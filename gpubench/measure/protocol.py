@@ -6,18 +6,24 @@ announce the phase it is in, so that a crash or a hang can be blamed on that pha
 
 from __future__ import annotations
 
+import operator
+from typing import SupportsFloat, SupportsIndex
+
 import msgspec
 
+from gpubench.catalogue import Reason
 from gpubench.model.case import Case
+from gpubench.model.kernel import Kernel
 from gpubench.model.op import Dtype
 from gpubench.model.result import (
     Block,
+    Ceiling,
     Check,
     Device,
     Parts,
     Staging,
+    WorkerRecord,
 )
-from gpubench.model.session import Ceiling, WorkerRecord
 
 PART_SAMPLES = 5
 
@@ -37,6 +43,7 @@ class Open(Message, frozen=True, kw_only=True, tag="open"):
     """Open the device; `scratch` is the folder of shared references, `since` the session's monotonic start.
 
     `flush_bytes`: what the host overwrites before every sample, twice its caches; None: they stay warm.
+    `cpus`: how many a worker may keep busy, where the parent knows it.
     """
 
     id: int
@@ -48,16 +55,19 @@ class Open(Message, frozen=True, kw_only=True, tag="open"):
     since: float
     autotune: bool = True
     flush_bytes: int | None = None
+    cpus: int | None = None
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):
-    """Ceilings of one device: of memory, and of arithmetic in some dtypes, each in at most about `limit_s` seconds.
+    """Ceilings of one device: of memory, of arithmetic in some dtypes, and of its link to the host, each in at most
+    about `limit_s` seconds.
 
     `cache_bytes` is its last level of cache, `memory_bytes` what the arrays may take.
     """
 
     memory: bool
     compute: list[Dtype]
+    link: bool = False
     cache_bytes: int
     memory_bytes: int
     limit_s: float
@@ -128,13 +138,38 @@ class Phase(Message, frozen=True, kw_only=True, tag="phase"):
     name: str
 
 
+class KernelFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """What a plan has to know of a kernel that a backend brings along; its `build` stays in the worker."""
+
+    language: str
+    variant: str
+    library: bool
+    dtypes: tuple[str, ...] | None
+
+    def kernel(self) -> Kernel:
+        """The kernel as far as a plan needs it."""
+        return Kernel(self.language, _in_worker, self.variant, self.library, self.dtypes)
+
+
+def _in_worker(*_: object) -> None:
+    raise NotImplementedError("a backend's own kernels are built in its worker")
+
+
 class Devices(Message, frozen=True, kw_only=True, tag="devices-reply"):
-    """The devices of a backend."""
+    """The devices of a backend, or why there are none, and what the backend declares (`model.backend.Backend`).
+
+    `scripted` are the devices whose sessions have a clock of their own.
+    """
 
     id: int
     devices: list[Device]
     forms: list[str] = []
     library_version: str | None = None
+    kernels: dict[str, list[KernelFacts]] = {}
+    default_devices: list[str] | None = None
+    yields_to: list[str] = []
+    scripted: list[str] = []
+    refused: Refused | None = None
 
 
 class Opened(Message, frozen=True, kw_only=True, tag="opened"):
@@ -161,8 +196,10 @@ class Prepared(Message, frozen=True, kw_only=True, tag="prepared"):
     kernel_hash: str | None
     kernel: str | None = None
     tune_s: float = 0.0
+    lacks: str | None = None
     flops: int
     bytes: int
+    output_bytes: int | None = None
     parts: Parts
     repeat: int
     hot_repeat: int | None
@@ -190,7 +227,7 @@ class Refused(Message, frozen=True, kw_only=True, tag="refused"):
     """The case was not attempted, or the device is not to be had."""
 
     id: int
-    reason: str
+    reason: Reason
     detail: str
     hint: str = ""
 
@@ -199,7 +236,7 @@ class Broke(Message, frozen=True, kw_only=True, tag="broke"):
     """The case was attempted and failed; `fatal` means that only a fresh worker can go on."""
 
     id: int
-    reason: str
+    reason: Reason
     detail: str
     hint: str = ""
     phase: str | None = None
@@ -211,7 +248,19 @@ Request = ListDevices | Open | MeasureCeilings | Prepare | Sample | Finish | Rel
 Reply = Devices | Opened | Ceilings | Prepared | Sampled | Done | Refused | Broke
 FromWorker = Phase | Reply
 
-_encoder = msgspec.json.Encoder()
+
+def _plain(value: object) -> str | int | float:
+    """Text and numbers of types that a library made of the plain ones (torch's version, a number of NumPy)."""
+    if isinstance(value, str):
+        return str.__str__(value)
+    if isinstance(value, SupportsIndex):
+        return operator.index(value)
+    if isinstance(value, SupportsFloat):
+        return float(value)
+    raise TypeError(f"no message can hold a {type(value).__name__}")
+
+
+_encoder = msgspec.json.Encoder(enc_hook=_plain)
 _request_decoder = msgspec.json.Decoder(Request)
 _reply_decoder = msgspec.json.Decoder(FromWorker)
 

@@ -1,27 +1,45 @@
-"""The run so far, saved by atomic replace after every case and every round."""
+"""The document of a run: empty before anything was measured, then handed on to be saved after every block."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import os
+import platform
+import re
+import time
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Literal
 
 import msgspec
 
+from gpubench import __version__, processes
+from gpubench.catalogue import REASONS
+from gpubench.errors import ExitCode
+from gpubench.model.machine import Machine
 from gpubench.model.result import (
     Block,
+    Ci,
+    Device,
     DeviceClock,
+    Environment,
+    Fingerprints,
+    Git,
     Measurement,
     Outcome,
     Parts,
     Planned,
     Run,
     RunWarning,
+    Selection,
+    SessionRecord,
+    Settings,
     Skip,
     Stop,
+    fingerprint,
 )
-from gpubench.model.session import SessionRecord
 
+# Keeps the run as it stands; what did not change since the last call is the same object. Raises GpubenchError.
 Save = Callable[[Run], None]
 
 
@@ -60,11 +78,11 @@ class Recorder:
                 del self._outcomes[case_id]
 
     def put(self, outcome: Outcome) -> None:
-        """Set a case's outcome; `save` is called once a round."""
+        """Set a case's outcome."""
         self._outcomes[outcome.id] = outcome
 
     def add_block(self, case_id: str, block: Block) -> None:
-        """Append samples; `save` is called once a round."""
+        """Append samples."""
         known = self._measurement(case_id)
         self._outcomes[case_id] = msgspec.structs.replace(known, blocks=[*known.blocks, block])
 
@@ -128,7 +146,7 @@ class Recorder:
             if isinstance(outcome, Planned):
                 self._outcomes[outcome.id] = Skip(
                     id=outcome.id, case=outcome.case, reason="budget",
-                    detail="the time budget was used up before this case", hint="raise --budget",
+                    detail="the time budget was used up before this case", hint=REASONS["budget"].remedy,
                 )  # fmt: skip
 
     def _measurement(self, case_id: str) -> Measurement:
@@ -138,5 +156,127 @@ class Recorder:
 
 
 def utc_now(timespec: Literal["seconds", "milliseconds"] = "seconds") -> str:
-    """ISO 8601 in UTC, to the second; sessions are told apart by milliseconds."""
+    """ISO 8601 in UTC, to the second; milliseconds distinguish sessions."""
     return datetime.now(UTC).replace(tzinfo=None).isoformat(timespec=timespec) + "Z"
+
+
+_UUID = re.compile(r"(?:GPU|MIG)-[0-9a-fA-F][0-9a-fA-F/-]{14,80}")
+_NAMESPACE = uuid.UUID("6ba7b812-9dad-11d1-80b4-00c04fd430c8")  # RFC 4122: names that are object identifiers
+
+GIT_LIMIT_S = 5.0
+# Recorded because they change what the libraries do; never interpreted.
+VARIABLES = (
+    "CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "WGPU_BACKEND_TYPE",
+    "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS",
+)  # fmt: skip
+
+
+class Origin(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a run comes from: the command, the versions of what it uses, the user's words, the environment."""
+
+    argv: Sequence[str] = ()
+    versions: Mapping[str, str] = {}
+    label: str | None = None
+    tags: Sequence[str] = ()
+    context: Mapping[str, str] = {}
+    environ: Mapping[str, str] = {}
+
+
+def new_run(
+    selection: Selection, settings: Settings, machine: Machine, devices: Sequence[Device], origin: Origin
+) -> Run:
+    """An empty run, interrupted until it is finished. Nothing in it names a host, a user or a path."""
+    environ = origin.environ
+    tool = {
+        "gpubench": __version__,
+        "python": platform.python_version(),
+        "implementation": platform.python_implementation(),
+        **origin.versions,
+    }
+    run = Run(
+        id=str(uuid.uuid4()), label=origin.label, tags=list(origin.tags), tool=tool,
+        argv=[_base_name(a) for a in origin.argv], started_at=utc_now(),
+        exit_code=int(ExitCode.INTERRUPTED), exit_reason="interrupted", selection=selection, settings=settings,
+        machine=machine,
+        environment=Environment(
+            variables={name: environ[name] for name in VARIABLES if name in environ},
+            context=dict(origin.context), git=_git(), ci=_ci(environ),
+        ),
+        fingerprint=Fingerprints(
+            machine=fingerprint(_machine_fields(machine)),
+            device=fingerprint({d.id: f"{d.name}, {d.memory_bytes} bytes" for d in devices}),
+            software=fingerprint({**tool, **{d.id: d.driver or "" for d in devices}}),
+        ),
+        devices=[_stored(device) for device in devices],
+    )  # fmt: skip
+    return without_uuids(run)
+
+
+def without_uuids(run: Run) -> Run:
+    """The same run with every GPU's uuid replaced by a digest of it: stable, but it identifies no hardware."""
+    text = msgspec.json.encode(run).decode()
+    for uuid_text in sorted(set(_UUID.findall(text)), key=len, reverse=True):
+        prefix, _, rest = uuid_text.partition("-")
+        text = text.replace(uuid_text, f"{prefix}-{uuid.uuid5(_NAMESPACE, rest)}")
+    return msgspec.json.decode(text, type=Run)
+
+
+def _machine_fields(machine: Machine) -> dict[str, str]:
+    facts = {
+        "cpu": machine.cpu.model.value,
+        "usable_cpus": machine.cpu.available.value,
+        "memory_gib": _gib(machine.memory.total_bytes.value),
+    }
+    return {name: str(value) for name, value in facts.items()}
+
+
+def _gib(count: int | None) -> int | None:
+    """Whole GiB: the kernel's own share of RAM changes from boot to boot."""
+    return None if count is None else round(count / 2**30)
+
+
+def _base_name(argument: str) -> str:
+    """Paths are cut to their last part: they name users and hosts."""
+    argument = argument.encode("utf-8", "replace").decode()
+    option, equals, value = argument.partition("=")
+    if equals and os.sep in value:
+        return f"{option}={os.path.basename(value)}"
+    return os.path.basename(argument) if os.sep in argument else argument
+
+
+def _git() -> Git | None:
+    """Commit, branch and state of the checkout in the working folder, if git is there and answers."""
+
+    def ask(*arguments: str) -> str:
+        ended = processes.run(["git", "--no-optional-locks", *arguments], GIT_LIMIT_S)
+        if ended.status != 0:
+            raise OSError(ended.errors)
+        return ended.output
+
+    try:
+        commit, branch = ask("rev-parse", "HEAD", "--abbrev-ref", "HEAD").split()
+        return Git(
+            commit=commit,
+            branch=branch,
+            dirty=bool(ask("status", "--porcelain", "--untracked-files=no")),
+            commit_time=ask("show", "-s", "--format=%cI", "HEAD"),
+        )
+    except OSError:
+        return None
+
+
+def _ci(environ: Mapping[str, str]) -> Ci | None:
+    if environ.get("GITHUB_ACTIONS") == "true":
+        server, repository = environ.get("GITHUB_SERVER_URL"), environ.get("GITHUB_REPOSITORY")
+        run_id = environ.get("GITHUB_RUN_ID")
+        url = f"{server}/{repository}/actions/runs/{run_id}" if server and repository and run_id else None
+        return Ci(provider="github", run_url=url, runner_image=environ.get("ImageOS"))
+    return Ci(provider="unknown") if environ.get("CI") else None
+
+
+def _stored(device: Device) -> Device:
+    """Without what only detection needs, and with what stands for the clock of a GPU that has none."""
+    clock = device.clock
+    if clock is None and device.kind == "gpu":
+        clock = DeviceClock(kind="derived", step_s=time.get_clock_info("perf_counter").resolution)
+    return msgspec.structs.replace(device, identity=None, clock=clock)

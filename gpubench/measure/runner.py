@@ -2,28 +2,70 @@
 
 from __future__ import annotations
 
+import contextlib
+import random
 import shutil
 import signal
+import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 
 import msgspec
 
-from gpubench.errors import ExitCode
-from gpubench.measure import load, rounds, scratch, splits, telemetry
-from gpubench.measure.agenda import Agenda
-from gpubench.measure.aim import MAIN
-from gpubench.measure.ceiling_plan import asked
-from gpubench.measure.crew import Crew, DeviceGone
-from gpubench.measure.ending import verdict
+from gpubench.catalogue import WARNINGS
+from gpubench.errors import ExitCode, GpubenchError
+from gpubench.measure import load, monitor, split_search
+from gpubench.measure.case_run import (
+    DEVICE_LOST,
+    WRONG_RESULT,
+    CaseRun,
+    Progress,
+    Runtime,
+    to_be_tried,
+    warn_once,
+)
 from gpubench.measure.events import RunDone, RunStarted, SessionAgain, Sink, Warned
-from gpubench.measure.hunt import Hunt, Step
+from gpubench.measure.plan import MAIN, Purpose, Workload, asked
 from gpubench.measure.recorder import Recorder, Save, utc_now
-from gpubench.measure.request import Request, planned, searched
-from gpubench.measure.runtime import Progress, Runtime
-from gpubench.model.result import Run, RunWarning
-from gpubench.model.session import SessionRecord
+from gpubench.measure.schedule import RunSpec, Schedule, planned, searched
+from gpubench.measure.search import BreakEvenSearch, Step
+from gpubench.measure.split_search import sweep
+from gpubench.measure.worker_pool import DeviceGone, WorkerPool
+from gpubench.model.result import Failure, Measurement, Planned, Run, RunWarning, SessionRecord, failures_of
+from gpubench.store import Lock
+
+
+def verdict(
+    run: Run, *, since: int = 0, unavailable: Iterable[str] = (), check_only: bool = False
+) -> tuple[ExitCode, str]:
+    """The code and its reason; `unavailable` are required devices that could not be opened. What broke in a session
+    before `since`, in an earlier call, is not held against this one where the case has a number."""
+    failures = [o for o in run.outcomes if isinstance(o, Failure)]
+    if any(f.reason == WRONG_RESULT for f in failures):
+        return ExitCode.FAILED, WRONG_RESULT
+    if failures or any(one.session >= since for o in run.outcomes for one in failures_of(o)):
+        return ExitCode.FAILED, "failed"
+    measured = [o for o in run.outcomes if isinstance(o, Measurement)]
+    if any(unavailable):
+        return ExitCode.UNAVAILABLE, "unavailable"
+    if not measured:
+        return ExitCode.FAILED, "nothing-measured"
+    short = not check_only and any(_too_few(o, run.settings.min_samples) for o in measured)
+    if short or any(isinstance(o, Planned) for o in run.outcomes):
+        return ExitCode.BUDGET, "budget"
+    return ExitCode.OK, "ok"
+
+
+def _too_few(outcome: Measurement, least: int) -> bool:
+    """Sizes at which a search only looked were never to have so many. What was throttled counts: it is used where
+    too little else is left, so lack of time is not what ended the case."""
+    main = [block for block in outcome.blocks if block.phase == "main"]
+    if outcome.blocks and not main:
+        return False
+    return sum(len(block.wall_s) - block.warmup for block in main) < least
+
 
 # The search leaves this share of the budget for saving, closing workers and the report.
 SEARCH_SHARE = 0.95
@@ -33,16 +75,18 @@ SHARE_BESIDE_OVERHEADS = 0.5
 REPEATS = 2
 
 
-def run(request: Request, sink: Sink, save: Save) -> Run:
+def run(spec: RunSpec, sink: Sink, save: Save) -> Run:
     """Measure everything; the returned run is saved, complete or not. Ctrl-C and SIGTERM end it early."""
-    runner = _Runner(request, sink, save)
+    runner = _Runner(spec, sink, save)
     try:
         runner.sessions()
-        lost = request.required & runner.gone.keys()
-        code, reason = verdict(runner.recorder.run, unavailable=lost, check_only=request.check_only)
+        code, reason = verdict(
+            runner.recorder.run, since=runner.first_session,
+            unavailable=spec.required & runner.gone.keys(), check_only=spec.check_only,
+        )  # fmt: skip
         complete = True
     except KeyboardInterrupt as interrupt:
-        _hold_signals()
+        hold_signals()
         code = getattr(interrupt, "exit_code", ExitCode.INTERRUPTED)
         reason, complete = "interrupted", False
     finally:
@@ -52,7 +96,7 @@ def run(request: Request, sink: Sink, save: Save) -> Run:
     return finished
 
 
-def _hold_signals() -> None:
+def hold_signals() -> None:
     """A second Ctrl-C must not come between the first one and the saved file: the program ends soon anyway."""
     if threading.current_thread() is threading.main_thread():
         for name in ("SIGINT", "SIGTERM", "SIGHUP"):  # Windows has no SIGHUP
@@ -60,20 +104,35 @@ def _hold_signals() -> None:
                 signal.signal(getattr(signal, name), signal.SIG_IGN)
 
 
+def _telling(save: Save, sink: Sink) -> Save:
+    """`save`, for which a disk that fails is no reason to stop measuring: that is said, and the run goes on."""
+
+    def attempt(run: Run) -> None:
+        try:
+            save(run)
+        except GpubenchError as error:
+            message = f"{error.message}: {error.why}; measuring goes on, and saving is tried again"
+            sink(Warned(RunWarning(code="cannot-save", message=message, hint=error.hint)))
+
+    return attempt
+
+
 class _Runner:
-    def __init__(self, request: Request, sink: Sink, save: Save) -> None:
-        self.request = request
-        self.settings = request.settings
+    def __init__(self, spec: RunSpec, sink: Sink, save: Save) -> None:
+        self.spec = spec
+        self.settings = spec.settings
         self.sink = sink
-        self.recorder = Recorder(request.run, save)
+        self.recorder = Recorder(spec.run, _telling(save, sink))
         self.gone: dict[str, DeviceGone] = {}
-        self._scratch = scratch.new_folder()
-        self._kinds = {t.device.id: t.device.kind for t in request.scope.targets}
-        self._crew: Crew | None = None
+        self._given_another_try: set[str] = set()
+        self._scratch = Scratch()
+        self._kinds = {t.device.id: t.device.kind for t in spec.constraints.targets}
+        self._crew: WorkerPool | None = None
         self._begun = 0
-        self._sessions = request.sessions
-        self.progress = Progress(0, self._next_index() + self._sessions, self._remaining_s)
-        self._agenda = Agenda(request, self.recorder, self.progress)
+        self._sessions = spec.sessions
+        self.first_session = self._next_index()
+        self.progress = Progress(0, self.first_session + self._sessions, self._remaining_s)
+        self._schedule = Schedule(spec, self.recorder, self.progress)
 
     def sessions(self) -> None:
         """Every session: the first may search for sizes, the others repeat what it found."""
@@ -86,7 +145,7 @@ class _Runner:
                 cut = "the first session used up the budget" if self._left_s() <= 0 and self._begun == 1 else ""
                 self._warn_budget(cut or f"{self._begun} of {self._sessions} sessions fit the budget")
                 break
-            done.append(self._one_session(self._agenda.first if self._begun == 0 else self._agenda.again))
+            done.append(self._one_session(self._schedule.first if self._begun == 0 else self._schedule.again))
             longest_s = max(longest_s, time.monotonic() - began)
         self._repeat([record for record in done if record.contended], longest_s)
 
@@ -94,91 +153,96 @@ class _Runner:
         """No worker and no scratch file stays behind."""
         if self._crew is not None:
             self._crew.kill()
-        shutil.rmtree(self._scratch, ignore_errors=True)
+        self._scratch.remove()
 
     def _one_session(
-        self, steps: Callable[[int, Hunt], Iterator[Step]], repeats: int | None = None
+        self, steps: Callable[[int, BreakEvenSearch], Iterator[Step]], repeats: int | None = None
     ) -> SessionRecord:
         """One set of fresh workers, and what they are asked for, step by step. Returns the session's record.
 
         One that `repeats` another counts for nothing yet: an interrupt or the budget may cut it short.
         """
-        before = self.request.load()
+        before = self.spec.load()
         self._begun += 1
         index = self._next_index()
-        measured = [] if self.request.check_only else [t.device for t in self.request.scope.targets]
-        crew = Crew(self.settings, self._scratch, self.gone, measured, self.request.run.machine)
-        self._crew = crew
+        self._try_lost_devices_again()
+        measured = [] if self.spec.check_only else [t.device for t in self.spec.constraints.targets]
+        pool = WorkerPool(self.settings, self._scratch.folder, self.gone, measured, self.spec.run.machine)
+        self._crew = pool
         record = SessionRecord(
             index=index, started_at=utc_now("milliseconds"), superseded=repeats is not None, repeats=repeats
         )
         self.recorder.session(record)
-        runtime = self._runtime(crew, index)
-        self._open_all(crew, index)
-        self.recorder.clocks(crew.clocks)
-        crew.measure_ceilings(asked(planned(self.request), measured, self.settings, self.request.run.machine))
-        self.recorder.session(crew.entered(record))
-        hunt = Hunt(
-            searched(self.request), splits.alone(self.request.scope), self.recorder, self._search_left_s
+        runtime = self._runtime(pool, index)
+        self._open_all(pool, index)
+        self.recorder.clocks(pool.clocks)
+        pool.measure_ceilings(asked(planned(self.spec), measured, self.settings, self.spec.run.machine))
+        self.recorder.session(pool.entered(record))
+        search = BreakEvenSearch(
+            searched(self.spec),
+            split_search.alone(self.spec.constraints),
+            self.recorder,
+            self._search_left_s,
         )
-        for step in steps(index, hunt):
+        for step in steps(index, search):
             if self._out_of_budget():
                 break
             began = time.monotonic()
-            tuning_s = rounds.measure(runtime, *step.workloads, aim=step.aim)
-            hunt.took(step, time.monotonic() - began - tuning_s)
-            if step.aim != MAIN:
+            tuning_s = measure_workloads(runtime, *step.workloads, purpose=step.purpose)
+            search.took(step, time.monotonic() - began - tuning_s)
+            if step.purpose != MAIN:
                 self.recorder.drop_empty(case.id for item in step.workloads for case in item.cases)
-            for file in self._scratch.glob("*.npy"):
-                file.unlink(missing_ok=True)
-            self.recorder.session(crew.entered(record))
-        self._warn_telemetry(crew)
-        crew.close()
-        foreign, steal = load.between(before, self.request.load())
-        record = msgspec.structs.replace(crew.entered(record), foreign_cpu_share=foreign, steal_share=steal)
+            self._scratch.clear()
+            self.recorder.session(pool.entered(record))
+        self._warn_telemetry(pool)
+        pool.close()
+        foreign, steal = load.between(before, self.spec.load())
+        record = msgspec.structs.replace(pool.entered(record), foreign_cpu_share=foreign, steal_share=steal)
         self.recorder.session(record)
         return record
 
-    def _open_all(self, crew: Crew, index: int) -> None:
+    def _try_lost_devices_again(self) -> None:
+        """A lost device may be back in the next session; one that is lost in two sessions in a row stays so."""
+        lost = {device_id for device_id, gone in self.gone.items() if gone.reason == DEVICE_LOST}
+        for device_id in lost - self._given_another_try:
+            del self.gone[device_id]
+        self._given_another_try = lost
+
+    def _open_all(self, pool: WorkerPool, index: int) -> None:
         """Every worker; those of GPUs once it is known who else is there, while none of them can be ours."""
-        crew.open_all(name for name, kind in self._kinds.items() if kind == "cpu")
-        for found in telemetry.shared(crew.telemetry.users(), index):
-            if all(
-                (known.code, known.message) != (found.code, found.message)
-                for known in self.recorder.run.warnings
-            ):
-                self.recorder.warn(found)
-                self.sink(Warned(found))
-        crew.open_all(self._kinds)
+        pool.open_all(name for name, kind in self._kinds.items() if kind == "cpu")
+        for found in monitor.shared(pool.monitor.users(), index):
+            warn_once(self.recorder, self.sink, found)
+        pool.open_all(self._kinds)
 
     def _next_index(self) -> int:
         return max((session.index for session in self.recorder.run.sessions), default=-1) + 1
 
-    def _runtime(self, crew: Crew, index: int) -> Runtime:
+    def _runtime(self, pool: WorkerPool, index: int) -> Runtime:
         return Runtime(
-            crew=crew, recorder=self.recorder, settings=self.settings, sink=self.sink, progress=self.progress,
-            session=index, out_of_budget=self._out_of_budget,
-            device_kind=lambda device_id: self._kinds[device_id], check_only=self.request.check_only,
-            left_s=self._left_s, repeats=self.request.sequel.blocks if self.request.sequel else {},
+            pool=pool, recorder=self.recorder, settings=self.settings, sink=self.sink, progress=self.progress,
+            session=index, first_session=self.first_session, out_of_budget=self._out_of_budget,
+            device_kind=lambda device_id: self._kinds[device_id], check_only=self.spec.check_only,
+            left_s=self._left_s, repeats=self.spec.resume.blocks if self.spec.resume else {},
         )  # fmt: skip
 
-    def _warn_telemetry(self, crew: Crew) -> None:
+    def _warn_telemetry(self, pool: WorkerPool) -> None:
         """Once a run: which clocks cannot be read, and why."""
-        found = telemetry.warning(crew.telemetry.absent())
+        found = monitor.warning(pool.monitor.absent())
         if found is not None and all(known.code != found.code for known in self.recorder.run.warnings):
             self.recorder.warn(found)
 
     def _repeat(self, busy: list[SessionRecord], longest_s: float) -> None:
         """Measure what others disturbed once more, at the end. If a repeat was quiet, it stands in for the others."""
-        if self.request.check_only:
+        if self.spec.check_only:
             return
         for record in busy:
             turn = [record]
             while len(turn) <= REPEATS and turn[-1].contended and self._left_s() >= longest_s:
-                self.progress.cases += self._agenda.count
+                self.progress.cases += self._schedule.count
                 self.progress.sessions += 1
                 self.sink(SessionAgain(turn[-1].disturbance))
-                again = self._one_session(self._agenda.again, repeats=record.index)
+                again = self._one_session(self._schedule.again, repeats=record.index)
                 if self._out_of_budget():
                     return  # it may lack cases
                 turn.append(again)
@@ -190,17 +254,17 @@ class _Runner:
     def _left_s(self) -> float:
         if self.settings.budget_s is None:
             return float("inf")
-        return self.settings.budget_s - (time.monotonic() - self.request.began)
+        return self.settings.budget_s - (time.monotonic() - self.spec.began)
 
     def _search_left_s(self) -> float:
         """The search may use the first session's share of the budget."""
         if self.settings.budget_s is None:
             return float("inf")
-        beside = any(item.op.overhead is not None for item in self._agenda.plan) or splits.asked(
-            self.request.scope
+        beside = any(item.op.overhead is not None for item in self._schedule.plan) or split_search.asked(
+            self.spec.constraints
         )
         share = SEARCH_SHARE * (SHARE_BESIDE_OVERHEADS if beside else 1.0)
-        return share * self.settings.budget_s / max(self._sessions, 1) - (time.monotonic() - self.request.began)
+        return share * self.settings.budget_s / max(self._sessions, 1) - (time.monotonic() - self.spec.began)
 
     def _out_of_budget(self) -> bool:
         return self._left_s() <= 0
@@ -211,10 +275,115 @@ class _Runner:
             return max(0.0, self._left_s())
         if not self.progress.finished:
             return None
-        spent = time.monotonic() - self.request.began
+        spent = time.monotonic() - self.spec.began
         return spent / self.progress.finished * max(0, self.progress.cases - self.progress.finished)
 
     def _warn_budget(self, message: str) -> None:
         warning = RunWarning(code="budget", message=message, hint="raise --budget or choose fewer --ops")
         self.recorder.warn(warning)
         self.sink(Warned(warning))
+
+
+def measure_workloads(runtime: Runtime, *workloads: Workload, purpose: Purpose = MAIN) -> float:
+    """Measure every case of the workloads that is to be tried in this session, all of them interleaved.
+
+    Outcomes go to the recorder. Returns the seconds that choosing kernels took: they come once per device, not
+    with each size.
+    """
+    runs = [
+        CaseRun(case, runtime, device_clock=workload.device_clock, purpose=purpose, before=before)
+        for workload in workloads
+        for case in workload.cases
+        if to_be_tried(before := runtime.recorder.outcome(case.id), runtime.session, runtime.first_session)
+    ]
+    for run in runs:
+        if runtime.out_of_budget():
+            run.over = True
+        else:
+            run.begin()
+    if not runtime.check_only:
+        for run in runs:
+            if run.unsettled and not run.over:
+                sweep(run)
+        _rounds(runtime, workloads[0].key if workloads else "", runs)
+    for run in runs:
+        run.finish()
+    for workload in workloads:
+        for device_id, detail in runtime.pool.release(workload.key).items():
+            runtime.recorder.warn(_restarted(device_id, detail, runtime.session))
+    return sum(run.prepared.tune_s for run in runs if run.prepared is not None)
+
+
+def _rounds(runtime: Runtime, key: str, runs: list[CaseRun]) -> None:
+    """Blocks in an order seeded per round, every second round reversed, until each case may stop."""
+    settings = runtime.settings
+    shuffle = random.Random(f"{settings.seed} {runtime.session} {key}")
+    order: list[CaseRun] = []
+    number = 0
+    while active := [run for run in runs if run.prepared is not None and not run.over]:
+        if settings.order == "sequential":
+            order = active[:1]
+        elif number % 2:
+            order = [run for run in reversed(order) if not run.over]
+        else:
+            order = shuffle.sample(active, len(active))
+        for position, run in enumerate(order):
+            if runtime.out_of_budget():
+                run.stop("budget")
+            elif not run.over:
+                run.sample(number, position)
+        number += 1
+
+
+def _restarted(device_id: str, detail: str, session: int) -> RunWarning:
+    """It died between two cases: no case is to blame, and none is lost."""
+    return RunWarning(
+        code="worker-restarted", session=session, message=f"{device_id}: {detail}; a fresh worker goes on",
+        hint=WARNINGS["worker-restarted"].remedy,
+    )  # fmt: skip
+
+
+_PREFIX, _UNFINISHED = "gpubench-scratch-", "gpubench-new-"
+# In each folder of ours, and locked while its run lives. What lacks it belongs to somebody else.
+_MARKER = ".gpubench-scratch-lock"
+
+
+class Scratch:
+    """A fresh folder, and the lock that keeps other runs from removing it."""
+
+    def __init__(self) -> None:
+        """Removes first what killed runs left. Raises GpubenchError where the temporary folder takes nothing."""
+        try:
+            temporary = Path(tempfile.gettempdir())
+            _remove_orphans(temporary)
+            fresh = Path(tempfile.mkdtemp(prefix=_UNFINISHED))
+            self._lock = Lock(fresh / _MARKER)
+            self._lock.take()
+            # Under this name it is looked at by other runs, which find it locked.
+            self.folder = fresh.rename(temporary / fresh.name.replace(_UNFINISHED, _PREFIX, 1))
+        except OSError as error:
+            raise GpubenchError("no-scratch", why=f"{error.strerror or error}") from error
+
+    def clear(self) -> None:
+        """Remove the references of the workloads so far."""
+        for file in self.folder.glob("*.npy"):
+            with contextlib.suppress(OSError):
+                file.unlink()
+
+    def remove(self) -> None:
+        """Remove the folder. Never raises."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+        self._lock.release()
+
+
+def _remove_orphans(temporary: Path) -> None:
+    """References take gigabytes, and `kill -9` leaves them behind."""
+    for folder in temporary.glob(f"{_PREFIX}*"):
+        marker = folder / _MARKER
+        if folder.is_symlink() or marker.is_symlink() or not marker.is_file():
+            continue
+        lock = Lock(marker)
+        with contextlib.suppress(OSError):
+            if lock.take():
+                shutil.rmtree(folder, ignore_errors=True)
+        lock.release()

@@ -1,23 +1,75 @@
-"""Which devices are measured: `auto` takes what is usable, a name is a requirement (exit 5 if absent)."""
+"""Which devices there are, as their backends tell, and which of them the user asked for."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Literal
 
 import msgspec
 
 from gpubench import backends
+from gpubench.catalogue import Reason
 from gpubench.errors import RequiredUnavailable
-from gpubench.measure.devices import Listing, list_devices
+from gpubench.measure import protocol
 from gpubench.measure.plan import Target
-from gpubench.model.result import Device, RunWarning
+from gpubench.measure.worker_pool import Worker, WorkerGone
+from gpubench.model.kernel import Kernel
+from gpubench.model.op import Op
+from gpubench.model.result import Device, Identity, RunWarning
+
+DEADLINE_S = 20.0
+
+
+class Listing(msgspec.Struct, frozen=True):
+    """What one backend answered: devices, or why there are none."""
+
+    backend: str
+    devices: tuple[Device, ...] = ()
+    forms: tuple[str, ...] = ()
+    version: str | None = None
+    default_devices: tuple[str, ...] | None = None
+    yields_to: tuple[str, ...] = ()
+    scripted: tuple[str, ...] = ()
+    kernels: Mapping[str, tuple[Kernel, ...]] = {}
+    reason: Reason | None = None
+    detail: str = ""
+    hint: str = ""
+
+
+def list_devices(backends: Sequence[str], deadline_s: float = DEADLINE_S) -> list[Listing]:
+    """One listing per backend, in the given order. Never raises: absence is an answer."""
+    if not backends:
+        return []
+    with ThreadPoolExecutor(len(backends)) as pool:
+        return list(pool.map(lambda name: _ask(name, deadline_s), backends))
+
+
+def _ask(backend: str, deadline_s: float) -> Listing:
+    with Worker() as worker:
+        try:
+            reply = worker.ask(protocol.ListDevices(id=worker.next_id, backend=backend), deadline_s)
+        except WorkerGone as gone:
+            return Listing(backend, reason=gone.reason, detail=gone.detail, hint=gone.stderr_tail[-200:])
+    match reply:
+        case protocol.Devices():
+            default, why = reply.default_devices, reply.refused
+            return Listing(
+                backend, tuple(reply.devices), tuple(reply.forms), reply.library_version,
+                None if default is None else tuple(default), tuple(reply.yields_to), tuple(reply.scripted),
+                {op: tuple(facts.kernel() for facts in found) for op, found in reply.kernels.items()},
+                *((why.reason, why.detail, why.hint) if why is not None else ()),
+            )  # fmt: skip
+        case protocol.Refused() | protocol.Broke():
+            return Listing(backend, reason=reply.reason, detail=reply.detail, hint=reply.hint)
+    return Listing(backend, reason="error", detail=f"unexpected answer {type(reply).__name__}")
+
 
 Mode = Literal["cpu", "gpu", "hybrid"]
 
 
-class Wish(msgspec.Struct, frozen=True):
+class DeviceRequest(msgspec.Struct, frozen=True):
     """What the user asked for. `optional` backends (`cupy?`) may be absent; `devices` are ids. A `mode` says which
     sides are measured, and what it names has to be there, unless it is `lenient`."""
 
@@ -33,8 +85,18 @@ class Wish(msgspec.Struct, frozen=True):
         """Nothing was named: take whatever is usable."""
         return not (self.required or self.optional or self.devices)
 
+    @property
+    def asked(self) -> tuple[str, ...]:
+        """The backends that are asked for their devices."""
+        if not self.auto:
+            ids = (device.partition(":")[0] for device in self.devices)
+            return tuple(dict.fromkeys((*self.required, *self.optional, *ids)))
+        if self.mode == "cpu":
+            return tuple(name for name in backends.usual() if name in backends.ON_CPU)
+        return (*backends.usual(), *(backends.COMPOSED if self.mode == "hybrid" else ()))
 
-class Choice(msgspec.Struct, frozen=True):
+
+class DeviceSelection(msgspec.Struct, frozen=True):
     """The devices to measure, what every backend answered, and what the user should know."""
 
     targets: tuple[Target, ...]
@@ -46,63 +108,95 @@ class Choice(msgspec.Struct, frozen=True):
         """Library versions by backend."""
         return {listing.backend: listing.version for listing in self.listings if listing.version}
 
+    @property
+    def scripted(self) -> bool:
+        """Whether all devices have a clock of their own, which the machine's load does not touch."""
+        scripted = {device_id for listing in self.listings for device_id in listing.scripted}
+        return all(target.device.id in scripted for target in self.targets)
 
-def choose(wish: Wish, *, one_of_each: bool = False) -> Choice:
-    """Ask the backends and apply the wish. Raises RequiredUnavailable for what was named and is not there.
+    def equipped(self, op: Op) -> Op:
+        """The op with the kernels that the backends bring along."""
+        for listing in self.listings:
+            op = op.with_kernels(listing.backend, listing.kernels.get(op.name, ()))
+        return op
+
+
+def choose(request: DeviceRequest, *, one_of_each: bool = False) -> DeviceSelection:
+    """Ask the backends and apply the request. Raises RequiredUnavailable for what was named and is not there.
 
     `one_of_each`: of equal devices of one backend only the first is taken, unless ids were named. A search
     for sizes inside a budget has no time to measure eight equal GPUs.
     """
-    named = [*wish.required, *wish.optional, *(d.partition(":")[0] for d in wish.devices)]
-    listings = list_devices(_unique(_of_mode(wish.mode) if wish.auto else named))
+    listings = list_devices(request.asked)
     warnings = []
     for listing in listings:
         if listing.reason is not None:
-            if listing.backend in wish.required:
+            if listing.backend in request.required:
                 raise _unavailable(f"the backend {listing.backend} is not available", listing)
             warnings.append(_absence(listing))
     targets = [
         Target(device, listing.forms)
         for listing in listings
         for device in listing.devices
-        if _wanted(device.id, device.kind == "software", listing, wish)
+        if _wanted(device.id, device.kind == "software", listing, request)
+        and not (request.mode == "cpu" and device.kind != "cpu")
     ]
-    for device_id in wish.devices:
+    targets = _without_yielding(targets, listings, request)
+    for device_id in request.devices:
         if all(target.device.id != device_id for target in targets):
             listing = next(x for x in listings if x.backend == device_id.partition(":")[0])
             raise _unavailable(f"there is no device {device_id}", listing)
-    if wish.mode is not None:
+    if request.mode is not None:
         targets = _one_split_each(targets)
-        _require_mode(wish, targets, listings)
+        _require_mode(request, targets, listings)
     warnings += _left_out(listings, targets)
-    if one_of_each and not wish.devices:
+    if one_of_each and not request.devices:
         firsts = {(t.device.backend, t.device.name): t for t in reversed(targets)}
         warnings += [_twin(t.device) for t in targets if t not in firsts.values()]
         targets = [t for t in targets if t in firsts.values()]
-    return Choice(tuple(targets), tuple(listings), tuple(warnings))
+    return DeviceSelection(tuple(targets), tuple(listings), tuple(warnings))
 
 
-def required(wish: Wish, choice: Choice) -> frozenset[str]:
+def _without_yielding(
+    targets: Sequence[Target], listings: Sequence[Listing], request: DeviceRequest
+) -> list[Target]:
+    """All but the GPUs that another backend, one which theirs yields to, drives as well; what was named stays."""
+    yields = {listing.backend: listing.yields_to for listing in listings}
+
+    def served(device: Device) -> bool:
+        return any(
+            other.device.backend in yields[device.backend] and _same_gpu(device.identity, other.device.identity)
+            for other in targets
+        )
+
+    return [
+        t
+        for t in targets
+        if t.device.id in request.devices or t.device.backend in request.required or not served(t.device)
+    ]
+
+
+def _same_gpu(a: Identity | None, b: Identity | None) -> bool:
+    """By UUID, which the parts of a divided GPU have of their own, else by address."""
+    if a is None or b is None:
+        return False
+    if a.uuid and b.uuid:
+        return a.uuid == b.uuid
+    return a.pci is not None and a.pci == b.pci
+
+
+def required(request: DeviceRequest, choice: DeviceSelection) -> frozenset[str]:
     """The devices that were asked for, by id, by backend or by a mode: none of them may fail to open."""
-    named = {t.device.id for t in choice.targets if t.device.backend in wish.required}
-    if wish.mode in ("gpu", "hybrid") and not wish.lenient:
-        named |= {t.device.id for t in choice.targets if _is_of(wish.mode, t.device)}
-    return frozenset(named | set(wish.devices))
-
-
-def _of_mode(mode: Mode | None) -> tuple[str, ...]:
-    """The backends to ask."""
-    if mode == "cpu":
-        return ("numpy",)
-    return (*backends.usual(), *(backends.COMPOSED if mode == "hybrid" else ()))
+    named = {t.device.id for t in choice.targets if t.device.backend in request.required}
+    if request.mode in ("gpu", "hybrid") and not request.lenient:
+        named |= {t.device.id for t in choice.targets if _is_of(request.mode, t.device)}
+    return frozenset(named | set(request.devices))
 
 
 def _one_split_each(targets: list[Target]) -> list[Target]:
     """Of the splits those of the first backend that has any: the same GPU through another one is the same hardware."""
-    inner = [t.device.id.split(":")[1] for t in targets if t.device.backend in backends.COMPOSED]
-    return [
-        t for t in targets if t.device.backend not in backends.COMPOSED or t.device.id.split(":")[1] == inner[0]
-    ]
+    inner = [backends.names_of(t.device.id)[1:] for t in targets if t.device.composed]
+    return [t for t in targets if not t.device.composed or backends.names_of(t.device.id)[1:] == inner[0]]
 
 
 def _is_of(mode: Mode, device: Device) -> bool:
@@ -110,10 +204,10 @@ def _is_of(mode: Mode, device: Device) -> bool:
     return device.backend in backends.COMPOSED if mode == "hybrid" else device.kind != "cpu"
 
 
-def _require_mode(wish: Wish, targets: Sequence[Target], listings: Sequence[Listing]) -> None:
+def _require_mode(request: DeviceRequest, targets: Sequence[Target], listings: Sequence[Listing]) -> None:
     """Raises RequiredUnavailable if what the mode is about is not there."""
-    mode = wish.mode
-    if mode in (None, "cpu") or wish.lenient or any(_is_of(mode, t.device) for t in targets):
+    mode = request.mode
+    if mode in (None, "cpu") or request.lenient or any(_is_of(mode, t.device) for t in targets):
         return
     why = [
         f"{x.backend}: {x.detail}"
@@ -137,22 +231,28 @@ def _twin(device: Device) -> RunWarning:
     )  # fmt: skip
 
 
-def records(choice: Choice) -> list[dict[str, Any]]:
+def records(listings: Sequence[Listing]) -> list[dict[str, Any]]:
     """What the backends know of their GPUs, as records that detection merges with its own findings."""
     return [
         {
-            "source": "cuda" if device.api == "cuda" else f"{listing.backend}:{device.api}",
-            "ordinal": int(device.id.partition(":")[2]),
+            # Each source lists a GPU once.
+            "source": "cuda" if listing.backend == "cupy" else f"{listing.backend}:{device.api}",
+            "ordinal": _ordinal(device.id.rpartition(":")[2]),
             "name": device.name,
             "memory_bytes": device.memory_bytes,
             "adapter_type": "cpu" if device.kind == "software" else None,
             **_identity(device),
         }
-        for listing in choice.listings
-        if listing.backend not in (*backends.HIDDEN, *backends.COMPOSED)
+        for listing in listings
+        if listing.backend not in backends.COMPOSED and not backends.is_hidden(listing.backend)
         for device in listing.devices
         if device.identity is not None
     ]
+
+
+def _ordinal(index: str) -> int | str:
+    """A backend of another package may count its devices by names."""
+    return int(index) if index.isdecimal() else index
 
 
 def _identity(device: Device) -> dict[str, str | None]:
@@ -181,18 +281,18 @@ def with_gpu_memory(devices: Sequence[Device], usable_bytes: Mapping[str, int | 
     return found
 
 
-def _wanted(device_id: str, software: bool, listing: Listing, wish: Wish) -> bool:
+def _wanted(device_id: str, software: bool, listing: Listing, request: DeviceRequest) -> bool:
     """Software adapters run only when named, by id or by backend, or when they are allowed."""
-    if wish.devices and device_id in wish.devices:
+    if request.devices and device_id in request.devices:
         return True
-    by_backend = listing.backend in (*wish.required, *wish.optional)
-    if listing.backend in backends.HIDDEN:
-        return by_backend and not wish.devices and device_id in ("fake:cpu", "fake:gpu")
-    if backends.hidden(device_id):
+    by_backend = listing.backend in (*request.required, *request.optional)
+    if listing.default_devices is not None:
+        return by_backend and not request.devices and device_id.partition(":")[2] in listing.default_devices
+    if backends.is_hidden(device_id):
         return False
-    if wish.devices and not by_backend:
+    if request.devices and not by_backend:
         return False
-    return not software or wish.allow_software or listing.backend in wish.required
+    return not software or request.allow_software or listing.backend in request.required
 
 
 def _left_out(listings: Sequence[Listing], targets: Sequence[Target]) -> list[RunWarning]:
@@ -219,13 +319,8 @@ def _absence(listing: Listing) -> RunWarning:
 
 
 def _unavailable(message: str, listing: Listing) -> RequiredUnavailable:
-    there = ", ".join(device.id for device in listing.devices if not backends.hidden(device.id))
+    there = ", ".join(device.id for device in listing.devices if not backends.is_hidden(device.id))
     why = listing.detail or (
         f"{listing.backend} has {there}" if there else f"{listing.backend} has no device of that name"
     )
-    hint = listing.hint or "leave it out, or let --backends auto take what is there"
-    return RequiredUnavailable("unavailable", message, why=why, hint=hint)
-
-
-def _unique(names: Iterable[str]) -> list[str]:
-    return list(dict.fromkeys(names))
+    return RequiredUnavailable("unavailable", message, why=why, hint=listing.hint or None)

@@ -1,190 +1,257 @@
 """The contract between the worker and a backend: a Backend opens a Session on one device.
 
+Both are base classes that say all a backend may offer: what is abstract has to be written, the rest has a default. A
+method that overrides a default carries `@override`, so that mypy finds a name that is none.
 Nothing above this edge sees a vendor's type or exception: sessions raise `errors.BackendError` alone.
 Buffers are opaque. A launch is idempotent: it reads its inputs and writes its own output, nothing else.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
-from gpubench.errors import BackendError
+from gpubench.errors import BackendError, Unsupported
 from gpubench.model.case import Case
-from gpubench.model.kernel import Limits
+from gpubench.model.kernel import Kernel, Limits
 from gpubench.model.op import Array, Dtype, Form, Op, Shape
-from gpubench.model.result import Device, Staging
-from gpubench.model.session import Blas
+from gpubench.model.result import UNKNOWN_CACHE_BYTES, Blas, Ceiling, Device, Staging
+
+if TYPE_CHECKING:
+    from typing_extensions import override as override
+else:
+
+    def override(method):
+        """`typing.override`, which Python has from 3.12 on."""
+        return method
+
 
 Buffer = Any
+Work = Callable[[], None]
 
 
-class Launch(Protocol):
+class Launch:
     """One prepared, repeatable execution.
 
-    `output` holds the result once it has run; the library form puts a fresh array there each time.
+    `output` holds the result once it has run; the library form puts a fresh array there each time. `kernel_hash` has
+    twelve digits that change with the implementation. `kernel_name` is the candidate that was chosen, where there was a
+    choice. `staging` tells how the launch moves its data, if not as the session's transfers do.
     """
 
-    output: Buffer
+    output: Buffer = None
+    kernel_hash: str | None = None
+    kernel_name: str | None = None
+    staging: Staging | None = None
 
-    @property
-    def kernel_hash(self) -> str | None:
-        """Twelve digits that change with the implementation, or None."""
 
+class Transfers:
+    """One way to move data. As it stands: by the session's own calls, from ordinary memory.
 
-class Session(Protocol):
-    """One open device, held by one worker for as long as the worker lives."""
+    `copies`: threads of its own copy between the caller's array and staging memory.
+    """
 
-    device: Device
-    limits: Limits
-    threads: int | None
-    blas: Blas | None
+    staging: Staging = "pageable"
+    copies = False
 
-    def supports(self, op: Op, case: Case) -> BackendError | None:
-        """None, or why the case cannot run here: from declarations and limits, without allocation."""
-
-    def host_array(self, shape: Shape, dtype: Dtype, form: Form) -> Array:
-        """A C-contiguous host array: pageable for the library form, the backend's best for tuned."""
-
-    def allocate(self, shape: Shape, dtype: Dtype) -> Buffer:
-        """A buffer that overlaps no other. Raises DeviceOutOfMemory and stays usable."""
-
-    def free(self, buffer: Buffer) -> None:
-        """Give the buffer back to the pool."""
+    def __init__(self, session: Session) -> None:
+        self._session = session
 
     def upload(self, buffer: Buffer, host: Array) -> None:
-        """Copy in, in order with launches; complete when `sync` returns."""
+        """Copy in, in order with launches; complete when the session's `sync` returns."""
+        self._session.upload(buffer, host)
 
     def download(self, buffer: Buffer, host: Array) -> None:
         """Copy out, in order with launches; complete when it returns."""
+        self._session.download(buffer, host)
 
+    def use_threads(self, count: int | None) -> None:
+        """Copy with at most so many threads from now on, None: as many as usual."""
+
+
+class Session(ABC):
+    """One open device, held by one worker for as long as the worker lives.
+
+    `threads` and `blas` are those of a CPU's session. `lacks` says, once a case was compiled, what is missing that
+    would make the CPU faster. `tunes`: `tune` chooses among candidates.
+    """
+
+    device: Device
+    limits: Limits
+    threads: int | None = None
+    blas: Blas | None = None
+    lacks: str | None = None
+    tunes: bool = False
+    _zeros: tuple[Buffer, Array] | None = None
+
+    # ---------------------------------------------------------------- what every session has to say
+
+    @abstractmethod
+    def supports(self, op: Op, case: Case) -> BackendError | None:
+        """None, or why the case cannot run here: from declarations and limits, without allocation."""
+
+    @abstractmethod
+    def host_array(self, shape: Shape, dtype: Dtype, form: Form) -> Array:
+        """A C-contiguous host array: pageable for the library form, the backend's best for tuned."""
+
+    @abstractmethod
+    def allocate(self, shape: Shape, dtype: Dtype) -> Buffer:
+        """A buffer that overlaps no other. Raises DeviceOutOfMemory and stays usable."""
+
+    @abstractmethod
+    def upload(self, buffer: Buffer, host: Array) -> None:
+        """Copy in, in order with launches; complete when `sync` returns."""
+
+    @abstractmethod
+    def download(self, buffer: Buffer, host: Array) -> None:
+        """Copy out, in order with launches; complete when it returns."""
+
+    @abstractmethod
     def compile(self, op: Op, case: Case, inputs: Sequence[Buffer], output: Buffer) -> Launch:
         """All untimed work: the library call or the kernel of `case.variant` (None: the first), with what depends on
         them cached by `case.form_id`. Cheap when repeated with the same buffers. Raises BuildError."""
 
-    def run(self, launch: Launch, repeat: int = 1) -> None:
-        """Enqueue `repeat` launches in order and return: no wait."""
+    @abstractmethod
+    def run(self, launch: Any, repeat: int = 1) -> None:
+        """Enqueue `repeat` launches of this session in order and return: no wait."""
 
+    @abstractmethod
     def sync(self) -> None:
         """Return when all enqueued work is done and readable. Raises DeviceLost."""
 
-    def time(self, launch: Launch, repeat: int = 1, *, cold: bool = False) -> float | None:
+    @abstractmethod
+    def empty_launch(self) -> Launch:
+        """A launch that takes the path of a real one and does no work."""
+
+    # ---------------------------------------------------------------- what a session may say
+
+    def free(self, buffer: Buffer) -> None:
+        """Give the buffer back to the pool. As it stands: it goes with its last reference."""
+
+    def close(self) -> None:
+        """Free everything; idempotent; never raises. As it stands: there is nothing to free."""
+
+    def clock(self) -> float:
+        """The host clock in seconds: monotonic, only differences count. As it stands: the host's own."""
+        return time.perf_counter()
+
+    def time(self, launch: Any, repeat: int = 1, *, cold: bool = False) -> float | None:
         """Seconds on the device clock for `repeat` launches, or None without such a clock.
 
         `cold`: one launch with flushed caches, queued so that no host time is inside.
         """
-
-    def empty_launch(self) -> Launch:
-        """A launch that takes the path of a real one and does no work."""
-
-    def clock(self) -> float:
-        """The host clock in seconds: monotonic, only differences count (`fake` scripts it)."""
-
-    def close(self) -> None:
-        """Free everything; idempotent; never raises."""
-
-
-class Transfers(Protocol):
-    """One way to move data; both calls keep the promises of the session's own."""
-
-    staging: Staging
-
-    def upload(self, buffer: Buffer, host: Array) -> None:
-        """Copy in, in order with launches; complete when the session's `sync` returns."""
-
-    def download(self, buffer: Buffer, host: Array) -> None:
-        """Copy out, in order with launches; complete when it returns."""
-
-
-class Ways(Protocol):
-    """What a session MAY offer beside the contract: a plain and a best way to move data, and memory past the pool.
-
-    `library` is what a user of the library writes; `tuned` may stage, and what staging costs is part of the call.
-    """
-
-    def transfers(self, form: Form) -> Transfers | None:
-        """How data moves in this form; None: by the session's own calls, from ordinary memory."""
-
-    def allocate_fresh(self, shape: Shape, dtype: Dtype) -> Buffer:
-        """A buffer from the driver, usable at once, whatever the pool holds. Raises DeviceOutOfMemory."""
-
-    def free_fresh(self, buffer: Buffer) -> None:
-        """Give it back to the driver, now."""
-
-
-class Flushes(Protocol):
-    """What a session MAY offer for `--cache cold`."""
-
-    def flush(self) -> None:
-        """Overwrite at least twice the device's last level of cache; complete when `sync` returns."""
-
-
-class Counts(Protocol):
-    """What a session MAY offer where a device counts its own cycles."""
+        return None
 
     def core_hz(self) -> float | None:
         """Cycles per second of the device's cores once all enqueued work is done; None: it does not tell. Takes well
         below a millisecond."""
+        return None
 
+    def transfers(self, form: Form) -> Transfers:
+        """How data moves in this form: `library` as a user of the library writes it; `tuned` may stage, and what
+        staging costs is part of the call."""
+        return Transfers(self)
 
-class MultiplyAdds(Protocol):
-    """What a session MAY offer where its matrix product is none of a ceiling's."""
+    def allocate_fresh(self, shape: Shape, dtype: Dtype) -> Buffer:
+        """A buffer from the driver, usable at once, whatever the pool holds. Raises DeviceOutOfMemory, and Unsupported
+        where there is no memory but the pool's."""
+        raise Unsupported(f"{self.device.backend} has no memory past its pool", reason="no-implementation")
 
-    def multiply_adds(self, dtype: Dtype, rounds: int) -> Launch:
-        """A launch of nothing but multiply-adds, as `backends._ceiling_wgsl` counts them. Its output is its own; the
-        caller frees it. Raises Unsupported for a dtype that the device has not."""
+    def free_fresh(self, buffer: Buffer) -> None:
+        """Give it back to the driver, now."""
 
-
-class Tunes(Protocol):
-    """What a session MAY offer where kernels name candidates."""
+    def flush(self) -> None:
+        """Empty the device's caches; complete when `sync` returns. As it stands: an upload of more than any holds."""
+        if self._zeros is None:
+            zeros = self.host_array((UNKNOWN_CACHE_BYTES // 4,), "float32", "library")
+            zeros.fill(0)
+            self._zeros = self.allocate(zeros.shape, "float32"), zeros
+        self.upload(*self._zeros)
 
     def tune(self, op: Op, case: Case, inputs: Sequence[Buffer]) -> None:
-        """Choose the case's candidate before `compile`: remembered, or found in a bounded time. Untimed."""
+        """Choose the case's candidate before `compile`: remembered, or found in a bounded time. Untimed. It is called
+        where the session `tunes`."""
 
+    def ceilings(self, *, memory: bool, compute: Sequence[Dtype], link: bool) -> list[Ceiling] | None:
+        """The device's ceilings where they are known beforehand; None: they are measured."""
+        return None
 
-class Divides(Protocol):
-    """What a session offers that splits an op: over two sides, both at once."""
+    def multiply_adds(self, dtype: Dtype, rounds: int) -> Launch | None:
+        """A launch of nothing but multiply-adds, as `backends.shared.ceilings` counts them. Its output is its own; the
+        caller frees it. Raises Unsupported for a dtype that the device has not. None: the ceiling of arithmetic is
+        the matrix product's."""
+        return None
 
-    def divide(self, op: Op, case: Case, fraction: float) -> float:
+    # ---------------------------------------------------------------- of a session that splits an op over two sides
+
+    def divide(self, op: Op, case: Case, fraction: float) -> float | None:
         """Launches of this case that are compiled from now on put that share of the work on the GPU. Returns the
-        share after rounding to whole units."""
+        share after rounding to whole units; None: this session splits nothing."""
+        return None
 
-    def sides(self, launch: Launch, repeat: int, landing: Array | None) -> dict[str, float]:
+    def sides(self, launch: Any, repeat: int, landing: Array | None) -> dict[str, float]:
         """Seconds per launch of the sides: `cpu_alone_s` and `gpu_alone_s`, nothing else running; `cpu_beside_s`, with
         both at work. With `landing` the GPU's share of the data travels, as in the transfer regimes."""
+        return {}
 
-
-class Shares(Protocol):
-    """What a GPU's session MAY offer to the one that splits ops over it and the CPU."""
+    # ---------------------------------------------------------------- of a session that is one of the two sides
 
     def enter(self) -> None:
         """Make the calling thread one that may drive the device."""
 
     def use_threads(self, count: int | None) -> None:
-        """Of a session on the CPU, or of transfers that copy: take so many threads from now on, None: all."""
+        """Of a session on the CPU: compute with so many threads from now on, None: all."""
 
     def rest(self) -> None:
-        """Wait as `sync` does, but asleep: the CPU has work of its own."""
+        """Wait as `sync` does, but asleep where that can be: the CPU has work of its own."""
+        self.sync()
 
-    def both(self, aside: Callable[[], None], here: Callable[[], None]) -> None:
-        """Run both at once (`fake` scripts it); without it a thread runs `aside`."""
+    def both(self, aside: Work, here: Work, at_once: Callable[[Work, Work], None]) -> None:
+        """Run both at once: by `at_once`, which has a thread for `aside`, unless the session's time is scripted."""
+        at_once(aside, here)
 
-    def cpu_beside(self) -> Session:
-        """The CPU that goes with the device; without it NumPy's. Its `view(array)`, if it has one, makes a buffer of
-        a host array; without it the array is one."""
+    def cpu_beside(self) -> Session | None:
+        """The CPU that goes with the device; None: NumPy's."""
+        return None
+
+    def view(self, array: Array) -> Buffer:
+        """Of a session on the CPU: a buffer that is this host array. As it stands, the array is one."""
+        return array
 
 
-class Backend(Protocol):
-    """A library that drives devices. One file in gpubench/backends/ defines BACKEND."""
+class Backend(ABC):
+    """A library that drives devices. One file in gpubench/backends/ defines BACKEND.
+
+    `forms` are those that it has. `kernels` are tuned kernels that it brings along, by the op's name: they come before
+    those that the op declares for it. `default_devices` are those that its name alone stands for, by what follows the
+    colon of their ids; None: all. `yields_to`: backends that come before it on a GPU that both have, unless somebody
+    names it. `scripted_time`: its sessions have a clock of their own, which the machine's load does not touch.
+    """
 
     name: str
     forms: tuple[Form, ...]
+    kernels: Mapping[str, tuple[Kernel, ...]] = {}
+    default_devices: tuple[str, ...] | None = None
+    yields_to: tuple[str, ...] = ()
+    scripted_time: bool = False
 
+    @abstractmethod
     def devices(self) -> list[Device]:
         """Each physical device once, without opening it. Raises BackendUnavailable."""
 
-    def open(self, device_id: str, threads: int | None = None) -> Session:
+    @abstractmethod
+    def open(self, device_id: str, threads: int | None = None, *, autotune: bool = True) -> Session:
         """Open one device. Raises BackendUnavailable. The library is imported here, not before.
 
-        A backend that chooses kernels by trying them also takes `autotune: bool = True`; False: take the defaults.
+        `autotune`: where kernels are chosen by trying them; False: take the defaults.
         """
+
+    def telemetry(self, device_id: str) -> Callable[[], Mapping[str, Any]] | None:
+        """What reads the clock_hz, memory_clock_hz, temperature_c, power_w and throttle of a GPU that has neither a
+        UUID nor a PCI address, once a call; None: nothing does. It is called in a process of its own."""
+        return None
+
+    def users(self, device_id: str) -> Mapping[str, int]:
+        """Who else is on such a device: the fields of `monitor_messages.Users` that are not 0."""
+        return {}

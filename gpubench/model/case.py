@@ -1,4 +1,4 @@
-"""Cases: one row of a result, and its stable id `matmul/n=4096/float32/tuned/resident@cupy:0`."""
+"""Cases: one row of a result, and its stable id `matmul/n=4096/float32/tuned/resident-waited@cupy:0`."""
 
 from __future__ import annotations
 
@@ -9,12 +9,22 @@ import msgspec
 
 from gpubench.model.op import Dtype, Form, Params
 
-RegimeKind = Literal["resident", "transfer-once", "transfer-always"]
-REGIMES: tuple[RegimeKind, ...] = ("resident", "transfer-once", "transfer-always")
+RegimeKind = Literal["resident", "resident-waited", "resident-queued", "transfer-once", "transfer-always"]
+# Where the data is, and what is waited for. On a GPU, data that stays there has two regimes: the caller waits for each
+# launch, or queues many and waits once. Elsewhere they are one, `resident`: a call on the CPU ends when it returns.
+RESIDENT: RegimeKind = "resident"
+WAITED: RegimeKind = "resident-waited"
+QUEUED: RegimeKind = "resident-queued"
+REGIMES: tuple[RegimeKind, ...] = (WAITED, QUEUED, "transfer-once", "transfer-always")  # a GPU's
 FORMS: tuple[Form, ...] = ("library", "tuned")
 # The variant of a library call that may round float32 inputs to TF32.
 TF32 = "tf32"
 DTYPES: tuple[Dtype, ...] = ("float64", "float32", "float16", "bfloat16")
+
+
+# Backends whose devices are made of another backend's and the CPU. They are measured when asked for, because each size
+# then takes a sweep of its own.
+COMPOSED = ("hybrid",)
 
 
 # Op, dtype and the params beside the size: what is the same on one curve over the sizes.
@@ -65,14 +75,24 @@ class Case(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def regime_id(self) -> str:
-        """`resident`, `transfer-once-10` or `transfer-always`."""
+        """`resident-waited`, `transfer-once-10`, ..."""
         return regime_name(self.regime, self.calls)
+
+    @property
+    def resident(self) -> bool:
+        """Whether the data stays where the device computes."""
+        return self.regime in (RESIDENT, WAITED, QUEUED)
+
+    @property
+    def queued(self) -> bool:
+        """Whether a sample is launches in a row with one wait, on data that stays: what a kernel's own rate is read
+        from, on whatever device."""
+        return self.regime in (RESIDENT, QUEUED)
 
     @property
     def shared_with(self) -> str | None:
         """Of a case that is split over the CPU and another device that device's id (`cupy:0` of `hybrid:cupy:0`)."""
-        inner = self.device_id.partition(":")[2]
-        return inner if ":" in inner else None
+        return inner_device(self.device_id)
 
     @property
     def backend(self) -> str:
@@ -80,8 +100,14 @@ class Case(msgspec.Struct, frozen=True, omit_defaults=True):
         return self.device_id.partition(":")[0]
 
 
+def inner_device(device_id: str) -> str | None:
+    """The device that a composed one shares its work with, by id; None for any other device."""
+    backend, _, inner = device_id.partition(":")
+    return inner if backend in COMPOSED else None
+
+
 def regime_name(regime: str, calls: int | None) -> str:
-    """`resident`, `transfer-once-10` or `transfer-always`; `calls` are those of transfer-once."""
+    """`resident-waited`, `transfer-once-10`, ...; `calls` are those of transfer-once."""
     return f"{regime}-{calls}" if regime == "transfer-once" else regime
 
 
@@ -98,7 +124,7 @@ def workload_key(op: str, params: Params, dtype: str) -> str:
 
 _CASE_ID = re.compile(
     r"(?P<op>[a-z0-9_]+)/n=(?P<n>\d+)(?P<rest>(?:,[a-z_]+=\d+)*)/(?P<dtype>[a-z0-9]+)"
-    r"/(?P<form>library|tuned)(?:-(?P<variant>[a-z0-9_]+))?/(?P<regime>resident|transfer-always|transfer-once-(?P<calls>\d+))@(?P<device>\S+)"
+    r"/(?P<form>library|tuned)(?:-(?P<variant>[a-z0-9_]+))?/(?P<regime>resident(?:-waited|-queued)?|transfer-always|transfer-once-(?P<calls>\d+))@(?P<device>\S+)"
 )
 
 

@@ -6,7 +6,7 @@ A CUDA or WGSL kernel is a pure function of params, dtype and limits; it imports
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
@@ -87,6 +87,33 @@ class CudaProgram(msgspec.Struct, frozen=True):
     scratch: Mapping[str, int] = {}
 
 
+class NumbaPass(msgspec.Struct, frozen=True):
+    """One kernel over `units` of work, in as many slices as the program has threads, or in `slices`.
+
+    `operands` name the kernel's four arrays: inputs, "out", scratch; None where it has fewer. Slices begin at multiples
+    of `granule`. `m` and `s` are two lengths that the kernel is given.
+    """
+
+    kernel: str
+    operands: tuple[str | None, str | None, str | None, str | None]
+    units: int
+    granule: int = 1
+    m: int = 0
+    s: int = 0
+    slices: int | None = None
+
+
+class NumbaProgram(msgspec.Struct, frozen=True):
+    """Compiled kernels of the CPU: the text of a Python module that defines them with what
+    `gpubench.backends.numpy.native` offers, the passes of one launch in order, the bytes of each scratch array they
+    share, and how many threads run them."""
+
+    source: str
+    passes: tuple[NumbaPass, ...]
+    threads: int = 1
+    scratch: Mapping[str, int] = {}
+
+
 class Candidate(msgspec.Struct, frozen=True):
     """One of the ways in which a kernel may do the same launch: `build()` returns its program.
 
@@ -94,15 +121,16 @@ class Candidate(msgspec.Struct, frozen=True):
     """
 
     name: str
-    build: Callable[[], WgslProgram]
+    build: Callable[[], Any]
 
 
 class Kernel(msgspec.Struct, frozen=True):
     """One tuned implementation of an op on one backend.
 
-    `language` "wgsl" or "cuda": `build(params, dtype, limits)` returns a WgslProgram or CudaProgram, or
-    raises `errors.Unsupported` naming the limit it meets. `language` "numpy": `build(np, blocks, params)`
-    returns `launch(inputs, output)`, where `blocks.run` runs a function over slices on `blocks.threads` threads.
+    `language` says what `build` makes; a backend may have one of its own. "wgsl", "cuda" and "numba":
+    `build(params, dtype, limits)` returns a WgslProgram, CudaProgram or NumbaProgram, or raises `errors.Unsupported`
+    naming the limit it meets. "numpy": `build(np, blocks, params)` returns `launch(inputs, output)`, where `blocks.run`
+    runs a function over slices on `blocks.threads` threads.
     `library` marks a kernel that *is* the library call: with resident data it is measured once and fills both forms.
     Where data travels the forms differ, because the tuned one stages it.
     `dtypes` are those it works in; None: all that the op declares, as far as `build` does not refuse.
@@ -110,7 +138,7 @@ class Kernel(msgspec.Struct, frozen=True):
     `build` returns the default's program.
     """
 
-    language: Literal["wgsl", "cuda", "numpy"]
+    language: str
     build: Callable[..., Any]
     variant: str = "default"
     library: bool = False
@@ -119,4 +147,4 @@ class Kernel(msgspec.Struct, frozen=True):
 
     def repeats_library(self, regime: str) -> bool:
         """Whether its cases of this regime would be those of the library form once more."""
-        return self.library and regime == "resident"
+        return self.library and regime.startswith("resident")

@@ -7,12 +7,38 @@ Every field has a default, so a part that nobody asked about says `not_probed`, 
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Generic, Literal, TypeVar
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from gpubench.model.facts import Fact, Status
+T = TypeVar("T")
+
+Status = Literal[
+    "ok", "conflict",
+    "absent", "unsupported", "permission", "mismatch", "invalid", "timeout", "crashed", "not_probed",
+]  # fmt: skip
+
+
+class Alternative(msgspec.Struct, frozen=True):
+    """What another source said about the same thing."""
+
+    value: bool | int | float | str | list[int] | None
+    source: str
+
+
+class Fact(msgspec.Struct, Generic[T], frozen=True):
+    """`value` is not None exactly when `status` is "ok" or "conflict"; a value always has a `source`.
+
+    Unknown is None with a status, never 0 and never a default.
+    """
+
+    value: T | None
+    status: Status
+    source: str | None
+    note: str | msgspec.UnsetType = msgspec.UNSET
+    alternatives: list[Alternative] | msgspec.UnsetType = msgspec.UNSET
+
 
 SCHEMA_VERSION = 1
 Mode = Literal["cpu", "gpu", "hybrid"]

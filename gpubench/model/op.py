@@ -36,15 +36,25 @@ OVERFLOW: dict[str, float] = {
 }  # fmt: skip
 
 
+class Range(msgspec.Struct, frozen=True):
+    """Inputs from `low` up to, but without, `high`; `whole`: integers, such as counts. The dtype of the case holds
+    them, which may round the last of them to `high`: integers beyond its mantissa, and numbers next to it."""
+
+    low: float
+    high: float
+    whole: bool = False
+
+
 class Operand(msgspec.Struct, frozen=True):
     """An input or the output: a name and a shape computed from the params.
 
-    `values` says how random inputs are drawn: "uniform" in [-1, 1) or "normal" (mean 0, deviation 1).
+    `values` says how random inputs are drawn: "uniform" in [-1, 1), "normal" (mean 0, deviation 1) or from a Range,
+    outside of which the op has no meaning.
     """
 
     name: str
     shape: Callable[[Params], Shape]
-    values: Literal["uniform", "normal"] = "uniform"
+    values: Literal["uniform", "normal"] | Range = "uniform"
 
 
 class Tolerance(msgspec.Struct, frozen=True):
@@ -52,7 +62,7 @@ class Tolerance(msgspec.Struct, frozen=True):
 
     `scale(xp, *inputs)` gets the float64 inputs and returns an array that broadcasts against the output:
     the sum of absolute terms where terms can cancel, the product of the vectors' norms for dot products.
-    None means |want|. `why` states the reason of a bound other than the usual ones (measurement.md 7).
+    None means |want|. `why` states the reason of a bound that does not follow from the roundings (docs/extending.md).
     """
 
     units: float
@@ -80,6 +90,9 @@ class Ladder(msgspec.Struct, frozen=True):
         return [*found, self.high]
 
 
+SessionCall = Literal["open", "launch", "roundtrip", "sync", "allocate", "upload", "download"]
+
+
 class Overhead(msgspec.Struct, frozen=True):
     """A call of the device's session that is timed in place of an expression, in the forms that differ.
 
@@ -88,13 +101,19 @@ class Overhead(msgspec.Struct, frozen=True):
     n bytes; library is the plain way (fresh memory, ordinary host arrays), tuned the best one that there is.
     """
 
-    call: Literal["open", "launch", "roundtrip", "sync", "allocate", "upload", "download"]
+    call: SessionCall
     forms: tuple[Form, ...] = ("library",)
 
     @property
     def moves(self) -> bool:
         """True if n bytes travel."""
         return self.call in ("upload", "download")
+
+
+class Defect(str):
+    """Why an op of another package has no plan at some params: one of its own functions breaks there."""
+
+    __slots__ = ()
 
 
 def always_fits(params: Params) -> str | None:
@@ -130,6 +149,8 @@ class Op(msgspec.Struct, frozen=True):
     `options` are params beside the size that may be given, each with its meaning; `fits(params)` says why a
     combination has no shape (or None). `tf32` names the backends whose library call can round float32 inputs to
     TF32. `slow` has the operations a second, at most, of a library call that has no fast code behind it.
+    `constants` are the scalar factors of the formula, for a library whose call takes them as arguments.
+    `not_finite` says why inputs that are finite may give an infinity or a NaN; empty: they may not, and one is wrong.
     `overhead`: nothing is computed; what is timed is this call, on devices other than the CPU.
     """
 
@@ -152,7 +173,9 @@ class Op(msgspec.Struct, frozen=True):
     fits: Callable[[Params], str | None] = always_fits
     tf32: tuple[str, ...] = ()
     slow: Mapping[tuple[str, Dtype], float] = {}
+    not_finite: str = ""
     overhead: Overhead | None = None
+    constants: Mapping[str, float] = {}
 
     def kernel(self, backend: str, dtype: Dtype, variant: str | None = None) -> Kernel | None:
         """The tuned kernel of that name on `backend`, the first for the dtype if none is named; None: no such one."""
@@ -163,6 +186,14 @@ class Op(msgspec.Struct, frozen=True):
                 if variant in (None, kernel.variant) and (kernel.dtypes is None or dtype in kernel.dtypes)
             ),
             None,
+        )
+
+    def with_kernels(self, backend: str, kernels: tuple[Kernel, ...]) -> Op:
+        """The op with more kernels for a backend, before those that it declares."""
+        if not kernels:
+            return self
+        return msgspec.structs.replace(
+            self, tuned={**self.tuned, backend: (*kernels, *self.tuned.get(backend, ()))}
         )
 
     def cut(self, params: Params) -> Split | None:

@@ -1,33 +1,126 @@
-"""The result file `gpubench-result`, version 1: raw samples and conditions, never an estimate.
+"""The result file `gpubench-result`, version 2: raw samples and conditions, never an estimate.
 
 Units stand in the names (`_s`, `_bytes`, `_hz`, `_w`, `_c`, `_share` from 0 to 1). A quantity that was not
 measured is None with a reason beside it, never 0. Readers ignore unknown fields.
-Version history: 1 = first version.
+Version history: 1 = first version. 2 = data that stays on a GPU has two regimes, `resident-waited` and
+`resident-queued`; the `resident` of a GPU in version 1 is read as the latter, which it was.
 """
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Mapping
 from typing import Literal
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
-from gpubench.model.case import FORMS, REGIMES, Case
+from gpubench.catalogue import Reason, WarningCode
+from gpubench.model.case import COMPOSED, FORMS, QUEUED, REGIMES, RESIDENT, Case, RegimeKind
 from gpubench.model.machine import Machine
 from gpubench.model.op import Dtype
-from gpubench.model.record import Record
-from gpubench.model.session import SessionRecord
 
-SCHEMA_VERSION = 1
-DeviceKind = Literal["cpu", "gpu", "software", "hybrid", "fake"]
-# Kinds of devices that are a GPU by themselves: no software, and no CPU that helps.
-GPUS: tuple[DeviceKind, ...] = ("gpu", "fake")
+
+class Record(msgspec.Struct, frozen=True):
+    """Base of the parts of a result: immutable. (kw_only is not inherited, so each class says it.)"""
+
+
+# Of the CPUs' time: what others may take without disturbing (docs/measuring.md).
+BUSY_SHARE = 0.05
+
+
+class Blas(Record, frozen=True, kw_only=True):
+    """The BLAS that NumPy calls, as threadpoolctl names it."""
+
+    library: str
+    version: str | None = None
+    kernel: str | None = None
+
+
+class WorkerRecord(Record, frozen=True, kw_only=True):
+    """What one worker process was, and what its device costs without any work."""
+
+    device_id: str
+    threads: int | None = None
+    blas: Blas | None = None
+    env: dict[str, str] = {}
+    clock_step_s: float = 0.0
+    clock_cost_s: float = 0.0
+    open_s: float | None = None
+    overhead_s: list[float] = []
+
+
+class Ceiling(Record, frozen=True, kw_only=True):
+    """What one device reached in one session with a kernel that does nothing else: memory's rate, or that of arithmetic
+    in one dtype, or what its link moved from and to page-locked memory; where there is none, `reason` says why.
+    `own`: not of other backends, which reach tensor cores.
+    """
+
+    device_id: str
+    dtype: str | None = None
+    bytes_per_s: float | None = None
+    flops_per_s: float | None = None
+    upload_bytes_per_s: float | None = None
+    download_bytes_per_s: float | None = None
+    own: bool = False
+    reason: str | None = None
+
+
+class Telemetry(Record, frozen=True, kw_only=True):
+    """Clocks, temperature, power and throttle reasons of one device, sampled beside the blocks."""
+
+    device_id: str
+    t_s: list[float] = []
+    clock_hz: list[float | None] = []
+    memory_clock_hz: list[float | None] = []
+    temperature_c: list[float | None] = []
+    power_w: list[float | None] = []
+    throttle: list[list[str]] = []
+
+
+class SessionRecord(Record, frozen=True, kw_only=True):
+    """One set of fresh worker processes. A superseded session is kept and not used.
+
+    `repeats` is the index of the session in whose place it was measured, because others disturbed that one.
+    """
+
+    index: int
+    started_at: str
+    superseded: bool = False
+    repeats: int | None = None
+    foreign_cpu_share: float | None = None
+    steal_share: float | None = None
+    workers: list[WorkerRecord] = []
+    ceilings: list[Ceiling] = []
+    telemetry: list[Telemetry] = []
+
+    @property
+    def planned_index(self) -> int:
+        """The session of the plan that it stands for: its own index, or that of the session it repeats."""
+        return self.index if self.repeats is None else self.repeats
+
+    @property
+    def disturbance(self) -> float:
+        """The larger of the shares that other processes and the hypervisor took; what is unknown disturbs nothing."""
+        return max(self.foreign_cpu_share or 0.0, self.steal_share or 0.0)
+
+    @property
+    def contended(self) -> bool:
+        """Whether others took so much of the CPUs that the session's figures may have suffered."""
+        return self.disturbance > BUSY_SHARE
+
+
+SCHEMA_VERSION = 2
+DeviceKind = Literal["cpu", "gpu", "software", "hybrid"]
 StopReason = Literal["precision", "max-samples", "max-time", "timeout", "budget"]
 # How data reaches the device: from ordinary memory by the library's own call, through page-locked memory, or through
 # staging buffers that stay mapped.
 Staging = Literal["pageable", "pinned", "mapped"]
 Severity = Literal["info", "warning", "error"]
-# Stands in for a GPU's last-level cache that nobody told: more than any so far.
+# Stands in for a GPU's last-level cache that nothing reported: more than any so far.
 UNKNOWN_CACHE_BYTES = 256 * 2**20
+# Below so many bytes a transfer takes its time from calls, not from the link.
+LINK_BYTES = 1 << 20
 
 
 class DeviceClock(Record, frozen=True, kw_only=True):
@@ -57,6 +150,7 @@ class Identity(Record, frozen=True, kw_only=True):
 class Device(Record, frozen=True, kw_only=True):
     """One device as one backend sees it. `gpu_id` points into `machine.gpus`.
 
+    `api` is what drives it (host, cuda, vulkan, metal, dx12), or a word of the backend's own.
     `cache_bytes` is its last level of cache, where the backend tells.
     `identity` travels from the worker to detection and is cleared before the file is written.
     """
@@ -65,7 +159,7 @@ class Device(Record, frozen=True, kw_only=True):
     backend: str
     kind: DeviceKind
     name: str
-    api: Literal["host", "cuda", "vulkan", "metal", "dx12", "fake"]
+    api: str
     driver: str | None = None
     gpu_id: str | None = None
     memory_bytes: int | None = None
@@ -81,9 +175,14 @@ class Device(Record, frozen=True, kw_only=True):
         return None if self.clock is None or self.clock.kind == "derived" else self.clock
 
     @property
+    def resident_regime(self) -> RegimeKind:
+        """That of launches in a row with one wait, on data that is there."""
+        return RESIDENT if self.kind == "cpu" else QUEUED
+
+    @property
     def composed(self) -> bool:
         """Whether it is made of another backend's device and the CPU: `hybrid:cupy:0`."""
-        return self.id.count(":") > 1
+        return self.backend in COMPOSED
 
 
 class Block(Record, frozen=True, kw_only=True):
@@ -93,6 +192,7 @@ class Block(Record, frozen=True, kw_only=True):
     The first `warmup` entries of `wall_s` are warm-up; `discarded` maps an index of `wall_s` to a reason.
     `clock_hz` is the device's clock at each sample after the warm-up, as it counts itself (CUDA) or its driver tells;
     `throttle` holds every reason for a lowered clock that was read from the block's start to its end.
+    `next_repeat` is the `repeat` of later blocks, where the samples of this one were far too short.
     """
 
     session: int
@@ -101,6 +201,7 @@ class Block(Record, frozen=True, kw_only=True):
     phase: Literal["main", "search", "estimate", "sweep"] = "main"
     fraction: float | None = None
     repeat: int
+    next_repeat: int | UnsetType = UNSET
     hot_repeat: int | None = None
     warmup: int = 0
     t_s: float = 0.0
@@ -147,13 +248,26 @@ class Stop(Record, frozen=True, kw_only=True):
     reason: StopReason
 
 
+class SessionFailure(Record, frozen=True, kw_only=True):
+    """What broke a case in one session. Sessions in which it ran and was right keep their blocks."""
+
+    session: int
+    reason: Reason
+    detail: str
+    hint: str | None = None
+    phase: str | None = None
+    stderr_tail: str | None = None
+
+
 class Measurement(Record, frozen=True, kw_only=True, tag_field="type", tag="measurement"):
-    """A case that ran and was right. `kernel` names the candidate that a device took, where it had a choice."""
+    """A case that ran and was right. `kernel` names the candidate that a device took, where it had a choice.
+    `output_bytes`: of `bytes` what is downloaded; None in files that do not tell."""
 
     id: str
     case: Case
     flops: int
     bytes: int
+    output_bytes: int | None = None
     op_hash: str
     kernel_hash: str | None = None
     kernel: str | None = None
@@ -162,6 +276,7 @@ class Measurement(Record, frozen=True, kw_only=True, tag_field="type", tag="meas
     blocks: list[Block] = []
     parts: list[Parts] = []
     stops: list[Stop] = []
+    failures: list[SessionFailure] | UnsetType = UNSET
 
 
 class Skip(Record, frozen=True, kw_only=True, tag_field="type", tag="skip"):
@@ -169,22 +284,23 @@ class Skip(Record, frozen=True, kw_only=True, tag_field="type", tag="skip"):
 
     id: str
     case: Case
-    reason: str
+    reason: Reason
     detail: str
     hint: str | None = None
 
 
 class Failure(Record, frozen=True, kw_only=True, tag_field="type", tag="failure"):
-    """A case that was attempted and broke, or was wrong. It has no number."""
+    """A case that was wrong, or broke in each session that tried it. It has no number; its fields tell the last try."""
 
     id: str
     case: Case
-    reason: str
+    reason: Reason
     detail: str
     hint: str | None = None
     phase: str | None = None
     stderr_tail: str | None = None
     check: Check | None = None
+    failures: list[SessionFailure] | UnsetType = UNSET
 
 
 class Planned(Record, frozen=True, kw_only=True, tag_field="type", tag="planned"):
@@ -197,10 +313,15 @@ class Planned(Record, frozen=True, kw_only=True, tag_field="type", tag="planned"
 Outcome = Measurement | Skip | Failure | Planned
 
 
-class RunWarning(Record, frozen=True, kw_only=True):
-    """A finding about the run: a short code that never changes, one sentence and one sentence of advice."""
+def failures_of(outcome: Outcome | None) -> list[SessionFailure]:
+    """What broke the case, session by session; the file leaves the field out where nothing did."""
+    return (getattr(outcome, "failures", None) or []) if outcome is not None else []
 
-    code: str
+
+class RunWarning(Record, frozen=True, kw_only=True):
+    """A finding about the run: its code, one sentence and one sentence of advice."""
+
+    code: WarningCode
     severity: Severity = "warning"
     message: str
     hint: str = ""
@@ -232,8 +353,10 @@ class Selection(Record, frozen=True, kw_only=True):
 
 
 class Settings(Record, frozen=True, kw_only=True):
-    """How to measure (measurement.md section 5). `autotune`: a backend may try its kernels once per device."""
+    """How to measure (docs/measuring.md). `protocol` changes with what a time means: two of them never
+    meet. `autotune`: a backend may try its kernels once per device."""
 
+    protocol: int = 1
     preset: Literal["quick", "default", "rigorous"] = "default"
     sessions: int = 3
     min_samples: int = 10
@@ -325,3 +448,9 @@ class Run(Record, frozen=True, kw_only=True):
     def origins(self) -> list[str]:
         """The ids of the runs whose sessions it holds."""
         return self.merged or [self.id]
+
+
+def fingerprint(fields: Mapping[str, str]) -> Fingerprint:
+    """A hash over named fields, whatever their order."""
+    text = "\n".join(f"{name}={fields[name]}" for name in sorted(fields))
+    return Fingerprint(hash=hashlib.sha256(text.encode()).hexdigest()[:12], fields=dict(fields))

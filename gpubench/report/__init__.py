@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from gpubench.errors import UsageError
+from gpubench.errors import UsageError, require_choice
 from gpubench.model.case import Case
 from gpubench.model.result import Run
-from gpubench.suggestions import require_choice
 
 if TYPE_CHECKING:
-    from gpubench.report.analysis import Analysis, Claim, Demands
+    from gpubench.analysis.analyse import Analysis
+    from gpubench.analysis.claims import Claim
+    from gpubench.analysis.gates import Gates
+    from gpubench.report.layout import RenderOptions
 
-# Format -> its module; a module is imported only when its format is asked for (rich draws tables alone).
+# Format -> the module with its `render`; it is imported only when the format is asked for (rich draws tables alone).
 FORMATS = {
-    "table": "terminal", "plain": "plain", "markdown": "markdown", "json": "json_document", "jsonl": "jsonl",
-    "csv": "csv_rows", "html": "html_page", "gha-smaller": "gha_smaller", "gha-bigger": "gha_bigger", "bmf": "bmf",
-    "pytest-benchmark": "pytest_benchmark", "hyperfine": "hyperfine", "google-benchmark": "google_benchmark",
-    "go": "go_bench",
+    "table": "renderers.terminal", "plain": "renderers.plain", "markdown": "renderers.markdown", "json": "document",
+    "jsonl": "events", "csv": "exporters.csv_rows", "html": "renderers.html",
+    "gha-smaller": "exporters.github_action_benchmark:render_smaller",
+    "gha-bigger": "exporters.github_action_benchmark:render_bigger",
+    "bmf": "exporters.bmf", "pytest-benchmark": "exporters.pytest_benchmark", "hyperfine": "exporters.hyperfine",
+    "google-benchmark": "exporters.google_benchmark", "go": "exporters.go_bench",
 }  # fmt: skip
 
 # What is drawn as a picture, and no text (plots.py).
@@ -31,25 +35,15 @@ def render(
     runs: Sequence[Run],
     format: str,
     *,
-    width: int = 80,
-    color: bool = False,
-    ascii_only: bool = False,
-    sections: Sequence[str] | None = None,
-    time_unit: str = "auto",
     baseline: str | None = None,
     keep: Callable[[Case], bool] | None = None,
+    **look: Any,
 ) -> str:
-    """The report of `runs` as text with one trailing newline: `drawn` of `analysed`, and what they raise."""
-    analyses = analysed(runs, baseline=baseline, keep=keep)
-    return drawn(
-        analyses,
-        format,
-        width=width,
-        color=color,
-        ascii_only=ascii_only,
-        sections=sections,
-        time_unit=time_unit,
-    )
+    """The report of `runs` as text with one trailing newline: `drawn` of `analysed`, and what they raise. `look` are
+    fields of `RenderOptions`."""
+    from gpubench.report.layout import RenderOptions
+
+    return drawn(analysed(runs, baseline=baseline, keep=keep), format, RenderOptions(**look))
 
 
 def analysed(
@@ -57,7 +51,7 @@ def analysed(
     *,
     baseline: str | None = None,
     keep: Callable[[Case], bool] | None = None,
-    demands: Demands | None = None,
+    demands: Gates | None = None,
     claims: Sequence[Claim] = (),
 ) -> list[Analysis]:
     """What the runs say, in their order.
@@ -66,9 +60,9 @@ def analysed(
     are the gates, `claims` what others expect. Raises UsageError when `keep` keeps nothing, InputError for a baseline
     that was not measured.
     """
-    from gpubench.report.analysis import NOTHING_DEMANDED, analyse
+    from gpubench.analysis.analyse import NO_GATES, analyse
 
-    wanted = demands or NOTHING_DEMANDED
+    wanted = demands or NO_GATES
     analyses = [analyse(run, baseline=baseline, keep=keep, demands=wanted, claims=claims) for run in runs]
     if keep is not None and not any(analysis.cases for analysis in analyses):
         raise UsageError(
@@ -78,59 +72,45 @@ def analysed(
     return analyses
 
 
-def drawn(
-    analyses: Sequence[Analysis],
-    format: str,
-    *,
-    width: int = 80,
-    color: bool = False,
-    ascii_only: bool = False,
-    sections: Sequence[str] | None = None,
-    time_unit: str = "auto",
-    columns: Sequence[str] = (),
-    sort: str | None = None,
-) -> str:
-    """The analyses as text with one trailing newline; the same bytes for the same files.
+def drawn(analyses: Sequence[Analysis], format: str, options: RenderOptions | None = None) -> str:
+    """The analyses as text with one trailing newline; the same bytes for the same files. Raises what `require_look`
+    raises, and UsageError for a column that no table has."""
+    from gpubench.report.layout import RenderOptions
 
-    `width` in characters; `sections` by key (None: all but raw); `time_unit` auto, s, ms, us or ns.
-    `columns` limits tables (and CSV) to these; `sort` is a key of `analysis.order`, with `-` the largest first.
-    Raises UsageError for an unknown format, section, unit, column or key.
-    """
-    from gpubench.report.formats._options import DEFAULT_SECTIONS, SECTIONS, TIME_UNITS, RenderOptions
+    require_choice(format, FORMATS, "--format")
+    module, _, function = FORMATS[format].partition(":")
+    draw = getattr(importlib.import_module(f"gpubench.report.{module}"), function or "render")
+    options = options or RenderOptions()
+    require_look(format, options)
+    if options.sort is not None:
+        from gpubench.analysis.analyse import ordered
 
-    module = importlib.import_module(
-        f"gpubench.report.formats.{FORMATS[require_choice(format, FORMATS, '--format')]}"
-    )
-    chosen = DEFAULT_SECTIONS
-    if sections is not None:
-        chosen = tuple(require_choice(name, SECTIONS, "--sections") for name in sections)
-    options = RenderOptions(
-        width=width, color=color, ascii_only=ascii_only, sections=chosen,
-        time_unit=require_choice(time_unit, TIME_UNITS, "--time-unit"), columns=tuple(columns),
-        in_order=sort is not None,
-    )  # fmt: skip
-    if sort is not None:
-        from gpubench.report.analysis.order import KEYS, ordered
-
-        require_choice(sort.removeprefix("-"), KEYS, "--sort")
-        analyses = [ordered(analysis, sort) for analysis in analyses]
-    require_columns(format, columns)
-    text: str = module.render(analyses, options)
+        analyses = [ordered(analysis, options.sort) for analysis in analyses]
+    text: str = draw(analyses, options)
     return text
 
 
-def require_columns(format: str, columns: Sequence[str]) -> None:
-    """Raises UsageError for columns of a format that has none, and for unknown ones of CSV.
+def require_look(format: str, options: RenderOptions) -> None:
+    """Raises UsageError for an unknown section, unit or key, and for columns that the format has not.
 
     Which columns tables have, only their drawing tells.
     """
+    from gpubench.analysis.analyse import KEYS
+    from gpubench.report.layout import SECTIONS, TIME_UNITS
+
+    for name in options.sections:
+        require_choice(name, SECTIONS, "--sections")
+    require_choice(options.time_unit, TIME_UNITS, "--time-unit")
+    columns = options.columns
     if columns and format not in WITH_COLUMNS:
         raise UsageError(
             "no-columns", f"--columns does not go with --format {format}", why="other programs read it as a whole",
             hint=f"take one of these formats: {', '.join(WITH_COLUMNS)}",
         )  # fmt: skip
     if columns and format == "csv":
-        from gpubench.report.formats.csv_rows import COLUMNS
+        from gpubench.report.exporters.csv_rows import COLUMNS
 
         for name in columns:
             require_choice(name, COLUMNS, "--columns")
+    if options.sort is not None:
+        require_choice(options.sort.removeprefix("-"), KEYS, "--sort")

@@ -1,67 +1,169 @@
-"""From results to the advice that `gpubench advise` prints."""
+"""Advice as text, as JSON and as shell variables."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
+import shlex
+from collections.abc import Sequence
 
-from gpubench.errors import InputError
+from gpubench.analysis.advice import Advice, AdviceCandidate
+from gpubench.foreign_text import NARROWEST_WRAP, columns, cut, filled, padded, printable, wrapped
+from gpubench.model.case import QUEUED, parse_case_id
+from gpubench.report.encoding import json_text
+from gpubench.report.layout import RenderOptions
+from gpubench.report.wording import ratio_text, share_text, time_interval_text, time_text
+from gpubench.stats import Interval
 
-if TYPE_CHECKING:
-    from gpubench.model.result import Run
-    from gpubench.report.analysis.advise import Advice
-    from gpubench.report.analysis.contest import Field, Key
+_WIDTH = 80  # the same text for the same file, on a terminal or not
+_GAP = "  "
+_HEADER = ("device", "form", "one call", "interval", "basis")
+_RIGHT = (False, False, True, False, False)
+_APART = ", each on its own part of the data"
+_MEANING = {
+    "clear": "the interval of the gain lies above 1",
+    "close": "it may be the other way round, or a third device may be faster",
+    "noisy": "a case behind it is unstable or throttled: measure again",
+    "alone": "nothing else was measured, or could run it",
+}
+
+_AROUND = _MEANING | {
+    "clear": "at both sizes the interval of the gain lies above 1",
+    "close": "at one of them the interval of the gain holds 1, or another device is the fastest",
+}
+
 
 FORMATS = ("table", "json", "env")
 
 
-def answer(runs: Iterable[Run], key: Key, n: int, calls: int | None) -> Advice:
-    """Where a call of size n should run: by the first of `runs` (newest first) that compares two devices there, else
-    by what is known. `calls` as in `analysis.cost_curves.call_time`.
-
-    Raises InputError if no run has a result for the op, dtype and params, naming what there is.
-    """
-    from gpubench.report.analysis.advise import advise
-    from gpubench.report.analysis.contest import first_to_know
-
-    seen: set[Key] = set()
-    best = first_to_know(_fields(runs, key, calls, seen), n)
-    if best is None:
-        raise _no_result(key, seen)
-    return advise(key, best, n, calls)
-
-
 def render(advice: Advice, format: str) -> str:
     """The advice as text with one trailing newline; `format` is one of FORMATS."""
-    from gpubench.report.formats import _advice
-
-    return {"table": _advice.text, "json": _advice.json, "env": _advice.env}[format](advice)
+    return {"table": text, "json": json, "env": env}[format](advice)
 
 
-def _fields(runs: Iterable[Run], key: Key, calls: int | None, seen: set[Key]) -> Iterator[Field]:
-    from gpubench.report.analysis.contest import families, field
-
-    for run in runs:
-        found = families(run)
-        seen.update(found)
-        if key in found:
-            yield field(run, found[key], calls)
-
-
-def _no_result(key: Key, seen: set[Key]) -> InputError:
-    ops = sorted({other.op for other in seen})
-    why, flag = f"measured: {', '.join(ops)}" if ops else "nothing in it has a number", ""
-    what = f"of {key.op}"
-    if key.op in ops:
-        shapes = sorted({_shape(other) for other in seen if other.op == key.op})
-        what, why = f"of {_shape(key)}", f"measured: {'; '.join(shapes)}"
-        flag = f" --dtypes {key.dtype}"
-        flag += f" --params {','.join(f'{name}={value}' for name, value in key.params)}" if key.params else ""
-    return InputError(
-        "no-result-for-op", f"there is no result {what}", why=why,
-        hint=f"measure it: gpubench run --ops {key.op}{flag}",
-    )  # fmt: skip
+def text(advice: Advice) -> str:
+    """A line with the answer, the candidates, the gain and where it comes from."""
+    parts = [
+        wrapped(f"{_question(advice)}: {_answer(advice)}", _WIDTH),
+        _table(advice),
+        "\n".join(_evidence(advice)),
+    ]
+    return "\n\n".join(parts) + "\n"
 
 
-def _shape(key: Key) -> str:
-    return f"{key.op} {key.dtype}" + "".join(f" {name}={value}" for name, value in key.params)
+def _answer(advice: Advice) -> str:
+    if advice.split is not None:
+        gpu = parse_case_id(advice.split.case_id).shared_with
+        return f"{advice.split.device_id} ({share_text(advice.split.fraction)} on {gpu}, the rest on the CPU)"
+    return f"{advice.device_id} ({advice.form})" if advice.device_id else "unknown"
+
+
+def json(advice: Advice) -> str:
+    """The `gpubench-advise` document, indented, six significant digits."""
+    return json_text(advice, RenderOptions())
+
+
+def env(advice: Advice) -> str:
+    """Variables for a shell; empty where there is no value. No option of gpubench reads them."""
+    values = {
+        "DEVICE": advice.device_id, "BACKEND": advice.backend, "FORM": advice.form, "BASIS": advice.basis,
+        "EXPECTED_S": _digits(advice.time.estimate) if advice.time else None,
+        "GAIN": _digits(advice.gain.ratio) if advice.gain else None, "CONFIDENCE": advice.confidence,
+        "FRACTION": _digits(advice.split.fraction) if advice.split else None,
+    }  # fmt: skip
+    return "".join(f"GPUBENCH_ADVICE_{name}={shlex.quote(value or '')}\n" for name, value in values.items())
+
+
+def _question(advice: Advice) -> str:
+    more = "".join(f", {name} = {value}" for name, value in advice.params.items())
+    copies = ", copied each call"
+    if advice.data == "device":
+        copies = ", many calls queued" if advice.regime == QUEUED else ", each call waited for"
+    if advice.calls > 1:
+        copies = f", one copy for {advice.calls} calls"
+    return f"{advice.op} {advice.dtype}, n = {advice.n}{more}, data on the {advice.data}{copies}"
+
+
+def _table(advice: Advice) -> str:
+    rows = [_HEADER, *(_row(one) for one in advice.candidates)]
+    widths = [max(columns(row[i]) for row in rows) for i in range(len(_HEADER))]
+    over = sum(widths[:-1]) + len(_GAP) * (len(widths) - 1) + min(widths[-1], NARROWEST_WRAP) - _WIDTH
+    if over > 0:  # a device's name gives way
+        widths[0] = max(widths[0] - over, columns(_HEADER[0]))
+        rows = [(cut(row[0], widths[0]), *row[1:]) for row in rows]
+    left = sum(widths[:-1]) + len(_GAP) * (len(widths) - 1)
+    widths[-1] = min(widths[-1], _WIDTH - left)
+    rows.insert(1, tuple("-" * width for width in widths))
+    return "\n".join(line for row in rows for line in _lines(row, widths, " " * left))
+
+
+def _lines(row: Sequence[str], widths: Sequence[int], indent: str) -> list[str]:
+    """One row; what the last column has no room for stands below it."""
+    cells = [
+        padded(cell, width, right=right) for cell, width, right in zip(row[:-1], widths, _RIGHT, strict=False)
+    ]
+    first, *rest = filled(row[-1], widths[-1], indent="")
+    return [_GAP.join([*cells, first]).rstrip(), *(indent + line for line in rest)]
+
+
+def _row(one: AdviceCandidate) -> tuple[str, ...]:
+    device = f"{one.device_id} ({one.name})"
+    if one.time is None:
+        return (device, "-", "-", "-", one.reason or "")
+    labels = "".join(f", {label}" for label in one.labels)
+    return (device, one.form or "-", time_text(one.time), time_interval_text(one.time), _basis(one) + labels)
+
+
+def _basis(one: AdviceCandidate) -> str:
+    if one.basis == "measured" or one.between is None:
+        return "measured"
+    low, high = one.between
+    ways = [f"between n = {low} and {high}"] if low != high else []
+    regimes = {parse_case_id(name).regime_id: None for name in one.case_ids}
+    ways += [f"between {' and '.join(regimes)}"] if len(regimes) > 1 else []
+    return "interpolated " + ", ".join(ways)
+
+
+def _evidence(advice: Advice) -> list[str]:
+    lines = []
+    against = advice.candidate(advice.gain.device_id) if advice.gain else None
+    if advice.device_id is None:
+        lines += [f"Unknown: {advice.reason}.", f"Nothing is extrapolated. To know: {advice.command}"]
+    elif advice.basis == "bracketed":
+        lines += [
+            f"Which side, and no time: {advice.reason}; {advice.confidence}: {_AROUND[advice.confidence]}.",
+            f"To know the time: {advice.command}",
+        ]
+    elif advice.gain is not None and against is not None:
+        gain = Interval(advice.gain.lo, advice.gain.ratio, advice.gain.hi, "prior")
+        lines.append(
+            f"Gain: {ratio_text(gain)} over {against.device_id} ({against.form}); {advice.confidence}: "
+            f"{_MEANING[advice.confidence]}."
+        )
+    else:
+        lines.append(f"Gain: none to tell; {advice.confidence}: {_MEANING[advice.confidence]}.")
+    if advice.split is not None:
+        lines.append(
+            f"It takes both sides at work at once{_APART if advice.data == 'device' else ''}. A program that cannot "
+            f"split the work takes {_fastest_alone(advice)}."
+        )
+    source = advice.source
+    label = f", {printable(source.label)}" if source.label else ""
+    ending = "" if source.complete else ", not complete"
+    found = f"{source.started_at}, run {source.run_id[:8]}{label}{ending}; {printable(source.machine)}"
+    lines.append("; ".join(part for part in (f"From: {found}", _software(advice)) if part))
+    return [wrapped(line, _WIDTH) for line in lines]
+
+
+def _software(advice: Advice) -> str:
+    """The libraries that were measured, with their versions: newer ones may be faster."""
+    backends = dict.fromkeys(one.device_id.partition(":")[0] for one in advice.candidates)
+    versions = {name: advice.source.tool.get(name) for name in sorted(backends)}
+    return ", ".join(f"{name} {printable(version)}" for name, version in versions.items() if version)
+
+
+def _fastest_alone(advice: Advice) -> str:
+    alone = next(one for one in advice.candidates if one.kind != "hybrid" and one.time)
+    return f"{alone.device_id} ({alone.form})"
+
+
+def _digits(value: float) -> str:
+    return f"{value:.6g}"

@@ -1,21 +1,34 @@
 """Documents on disk: Run <-> JSON, atomic replace, upgrades of older versions, JSON Schema."""
 
-from gpubench.store.document import Encoder, checked, dumps, loads, loads_as
-from gpubench.store.files import check_folder, check_writable, load, read, replace, save
-from gpubench.store.folders import (
+from gpubench.store.document import PART_SUFFIX, SCHEMA_NAMES, checked, dumps, loads, loads_as, part_of, schema
+from gpubench.store.files import (
+    cannot_save,
+    check_folder,
+    check_part,
+    check_writable,
     default_results_dir,
+    load,
     newest,
     newest_first,
+    read,
+    replace,
+    rescue_dirs,
     result_name,
     result_path,
+    save,
+    unfinished,
     user_data_dir,
 )
-from gpubench.store.schemas import SCHEMA_NAMES, schema
+from gpubench.store.journal import Journal, Lock, lock_result
 
 __all__ = [
+    "PART_SUFFIX",
     "SCHEMA_NAMES",
-    "Encoder",
+    "Journal",
+    "Lock",
+    "cannot_save",
     "check_folder",
+    "check_part",
     "check_writable",
     "checked",
     "default_results_dir",
@@ -23,13 +36,17 @@ __all__ = [
     "load",
     "loads",
     "loads_as",
+    "lock_result",
     "newest",
     "newest_first",
+    "part_of",
     "read",
     "replace",
+    "rescue_dirs",
     "result_name",
     "result_path",
     "save",
     "schema",
+    "unfinished",
     "user_data_dir",
 ]

@@ -1,30 +1,35 @@
-"""Files: replaced as a whole or not at all, and read with a message for everything that can be wrong."""
+"""Result files: replaced as a whole or not at all, read with a message for everything that can be wrong, and where they
+live: `results/<machine>/<UTC time>-<id>.json`, or the user's data folder."""
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
+import re
 import stat
 import sys
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO
 
 from gpubench.errors import GpubenchError, InputError, UsageError
+from gpubench.model.machine import Machine
 from gpubench.model.result import Run
-from gpubench.store.document import Encoder, dumps, loads
+from gpubench.store import document, limits
+from gpubench.store.document import PART_SUFFIX, dumps, loads, part_of
+from gpubench.store.limits import MAX_BYTES
+from gpubench.user_folders import DATA, user_folder
 
-# Far above any real run (about 1 MB per thousand blocks); protects from /dev/zero and zip bombs.
-MAX_BYTES = 256 * 2**20
 _GZIP_MAGIC = b"\x1f\x8b"
+# Why a relative name has no place, and what to do about it.
+_GONE = ("the working folder is no longer there", "change to a folder that exists")
 
 
-def save(run: Run, path: str | Path, encoder: Encoder | None = None) -> None:
-    """Replace `path` by the JSON of `run`, compressed if it ends in `.gz`. Who saves often keeps an `encoder`.
-
-    Whoever reads or kills at any moment finds the old file or the new one, never a part: the bytes go
-    to a new file in the same folder, reach the disk, and take the name in one step. Raises GpubenchError.
-    """
-    replace(path, encoder.dumps(run) if encoder else dumps(run))
+def save(run: Run, path: str | Path) -> None:
+    """Replace `path` by the JSON of `run`, compressed if it ends in `.gz`. Raises GpubenchError."""
+    replace(path, dumps(run))
 
 
 def replace(path: str | Path, data: bytes) -> None:
@@ -34,19 +39,59 @@ def replace(path: str | Path, data: bytes) -> None:
         import gzip
 
         data = gzip.compress(data, mtime=0)
-    part = target.with_name(f".{target.name}.{os.getpid()}.part")
     try:
-        _write_through(part, data)
-        os.replace(part, target)
-        _sync_folder(target.parent)
+        write_whole(target, data)
     except OSError as error:
-        part.unlink(missing_ok=True)
-        raise GpubenchError(
-            "cannot-save",
-            f"cannot save the results to {path}",
-            why=error.strerror or str(error),
-            hint="free some space or choose another place with --output",
-        ) from error
+        raise cannot_save(path, error) from error
+
+
+def cannot_save(path: str | Path, error: OSError) -> GpubenchError:
+    """The error for a result that the system refused."""
+    return GpubenchError("cannot-save", f"cannot save the results to {path}", why=error.strerror or str(error))
+
+
+def write_whole(target: Path, data: bytes) -> None:
+    """Replace `target` by `data`. Raises OSError.
+
+    Whoever reads or kills at any moment finds the old file or the new one, never a part: the bytes go to a new file
+    in the same folder, reach the disk, and take the name in one step.
+    """
+    fresh = target.with_name(f".{target.name}.{os.getpid()}.new")
+    try:
+        with open(fresh, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(fresh, target)
+        _sync_folder(target.parent)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            fresh.unlink()
+        raise
+
+
+def _sync_folder(folder: Path) -> None:
+    # Without this a power failure may bring the old name back. Windows cannot open a folder.
+    if os.name == "nt":
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def check_part(path: str | Path) -> None:
+    """Find out before measuring that the `.part` of the result `path` is somebody else's file. Raises UsageError."""
+    beside = document.part_of(path)
+    with contextlib.suppress(FileNotFoundError), open(beside, "rb") as file:
+        begin = file.read(100)
+        if begin and not document.is_part(begin):
+            raise UsageError(
+                "cannot-write", f"--output: cannot write {path}",
+                why=f"the run is kept in {beside} while it goes on, and that is a file of something else",
+                hint="move that file, or choose another name",
+            )  # fmt: skip
 
 
 def load(path: str | Path) -> Run:
@@ -55,7 +100,8 @@ def load(path: str | Path) -> Run:
 
 
 def read(path: str | Path) -> tuple[bytes, str]:
-    """What `path` holds (`-`: standard input), unpacked, and how messages name it. Raises InputError."""
+    """The document in `path` (`-`: standard input), unpacked and put together, and how messages name it. Raises
+    InputError."""
     source = "standard input" if str(path) == "-" else str(path)
     try:
         if str(path) == "-":
@@ -76,6 +122,9 @@ def read(path: str | Path) -> tuple[bytes, str]:
             why=f"it holds more than {MAX_BYTES // 2**20} MiB, and no result is that large",
             hint="give a file that `gpubench run` has written",
         )
+    if document.is_part(data):
+        limits.require_json(data, source)
+        data = document.joined(data, source)
     return data, source
 
 
@@ -83,8 +132,10 @@ def check_writable(path: str | Path, *, option: str = "--output") -> None:
     """Find out before measuring that `path` could not be saved. Raises UsageError; leaves nothing behind."""
     if str(path) == "-":
         return
-    target = Path(os.path.realpath(path))
-    why, hint = _obstacle(target)
+    try:
+        why, hint = _obstacle(Path(os.path.realpath(path)))
+    except OSError:
+        why, hint = _GONE
     if why:
         raise UsageError("cannot-write", f"{option}: cannot write {path}", why=why, hint=hint)
 
@@ -94,7 +145,12 @@ def check_folder(path: str | Path, *, option: str = "--results-dir") -> None:
 
     Raises UsageError; creates nothing.
     """
-    folder = Path(os.path.realpath(path))
+    try:
+        folder = Path(os.path.realpath(path))
+    except OSError:
+        raise UsageError(
+            "cannot-write", f"{option}: cannot write into {path}", why=_GONE[0], hint=_GONE[1]
+        ) from None
     try:
         while not folder.exists() and folder != folder.parent:
             folder = folder.parent
@@ -122,7 +178,7 @@ def _obstacle(target: Path) -> tuple[str, str]:
         if not target.parent.is_dir():
             return f"{target.parent} is not a folder", "choose another place"
         # Permission bits do not tell about read-only mounts, quotas, or root: only an attempt does.
-        probe = target.with_name(f".{target.name}.{os.getpid()}.part")
+        probe = target.with_name(f".{target.name}.{os.getpid()}.new")
         probe.touch(exist_ok=False)
         probe.unlink()
     except OSError as error:
@@ -137,6 +193,9 @@ def _read(file: IO[bytes]) -> bytes:
 def _unreadable(source: str, error: OSError) -> InputError:
     if isinstance(error, FileNotFoundError):
         why, hint = "there is no such file", "check the name, or run `gpubench run` first"
+        if os.path.exists(source + document.PART_SUFFIX):
+            why += ", but a run that is under way or was killed left what it measured beside it"
+            hint = f"name {source}{document.PART_SUFFIX}, or go on with gpubench run --append {source}"
     elif isinstance(error, IsADirectoryError):
         why, hint = "it is a folder", f"name a file inside it, for example {source.rstrip('/')}/*.json"
     elif isinstance(error, PermissionError):
@@ -156,26 +215,106 @@ def _decompress(data: bytes, source: str) -> bytes:
             return file.read(MAX_BYTES + 1)
     except (EOFError, OSError, zlib.error) as error:
         raise InputError(
-            "truncated-file",
-            f"{source} cannot be used",
-            why=f"its gzip data is damaged: {error}",
-            hint="give a file that `gpubench run` has written",
+            "truncated-file", f"{source} cannot be used", why=f"its gzip data is damaged: {error}"
         ) from error
 
 
-def _write_through(path: Path, data: bytes) -> None:
-    with open(path, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
+RESULTS_FOLDER = "results"
+_NAME = re.compile(r"(?P<time>\d{8}T\d{6}Z)-[0-9a-f]+\.json(\.gz)?(\.part)?")
+_SUFFIXES = (".json", ".json.gz")
 
 
-def _sync_folder(folder: Path) -> None:
-    # Without this a power failure may bring the old name back. Windows cannot open a folder.
-    if os.name == "nt":
-        return
-    descriptor = os.open(folder, os.O_RDONLY)
+def user_data_dir(environ: Mapping[str, str] = os.environ, platform: str = sys.platform) -> Path:
+    """The platform's folder for gpubench's data. Not created."""
+    # Where nobody tells the home, as of a user without an entry in a container, "~" stays as it is.
+    home = environ.get("HOME") or environ.get("USERPROFILE") or os.path.expanduser("~")
+    found = user_folder(DATA, {**environ, "HOME": home}, platform)
+    return found or Path(home) / "AppData" / "Local" / "gpubench"
+
+
+def default_results_dir(environ: Mapping[str, str] = os.environ) -> Path:
+    """`results` in the working folder; where that cannot be written, `results` in the user's data folder."""
+    local = Path(RESULTS_FOLDER)
+    if os.access(local if os.path.isdir(local) else ".", os.W_OK):
+        return local
+    return user_data_dir(environ) / RESULTS_FOLDER
+
+
+def rescue_dirs(environ: Mapping[str, str] = os.environ) -> Iterator[Path]:
+    """Where a result goes whose wished place fails: the user's data folder, then the temporary folder."""
+    import tempfile
+
+    yield user_data_dir(environ) / RESULTS_FOLDER
+    with contextlib.suppress(OSError):
+        yield Path(tempfile.gettempdir()) / "gpubench" / RESULTS_FOLDER
+
+
+def newest(folders: Iterable[str | Path]) -> Path | None:
+    """The newest result in `folders` and in the folders right below them, or None.
+
+    A name that gpubench gave tells its own time, which survives a checkout; other names go by file time.
+    """
+    return next(iter(newest_first(folders)), None)
+
+
+def newest_first(folders: Iterable[str | Path]) -> list[Path]:
+    """All results in `folders` and in the folders right below them, the newest first; see `newest`."""
+    found = {path for folder in folders for path in _results(Path(folder))}
+    return sorted(found, key=lambda path: (_time(path), path.name), reverse=True)
+
+
+def result_path(results_dir: str | Path, run: Run) -> Path:
+    """`results_dir/<machine>/<UTC time>-<id>.json`, its folder created. Raises OSError."""
+    folder = Path(results_dir) / machine_name(run.machine, run.fingerprint.machine.hash)
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder / result_name(run)
+
+
+def result_name(run: Run) -> str:
+    """`<UTC time>-<id>.json`. Touches no disk: formats name the file that they hold by it."""
+    started = datetime.fromisoformat(run.started_at).astimezone(UTC)
+    return f"{started:%Y%m%dT%H%M%SZ}-{run.id.replace('-', '')[:8]}.json"
+
+
+def machine_name(machine: Machine, fingerprint: str) -> str:
+    """CPU model, GPU model and six hex digits of the machine's fingerprint, fit for a folder's name."""
+    gpu = machine.gpus[0].name.value if machine.gpus else None
+    words = [machine.cpu.model.value or "cpu", gpu or "no-gpu"]
+    slugs = [re.sub(r"[^a-z0-9]+", "-", word.lower()).strip("-")[:40].rstrip("-") for word in words]
+    return "-".join([*slugs, fingerprint[:6]])
+
+
+def _results(folder: Path) -> list[Path]:
+    """The results there, and of runs that are under way or were killed what they left: it stands for the result beside
+    it unless that was written later."""
+    found = {
+        path
+        for suffix in (*_SUFFIXES, *(suffix + PART_SUFFIX for suffix in _SUFFIXES))
+        for pattern in (f"*{suffix}", f"*/*{suffix}")
+        for path in folder.glob(pattern)
+        if os.path.isfile(path)
+    }
+    for part in [path for path in found if path.suffix == PART_SUFFIX]:
+        whole = part.with_suffix("")
+        if whole in found:
+            found.discard(whole if unfinished(whole) else part)
+    return sorted(found)
+
+
+def unfinished(path: str | Path) -> Path | None:
+    """The `.part` that holds more than the result `path`: a run that writes it is under way or was killed."""
+    left = part_of(path)
     try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        written = os.stat(left).st_mtime_ns
+    except OSError:
+        return None
+    with contextlib.suppress(FileNotFoundError):
+        return left if written > os.stat(path).st_mtime_ns else None
+    return left
+
+
+def _time(path: Path) -> str:
+    named = _NAME.fullmatch(path.name)
+    if named:
+        return named["time"]
+    return f"{datetime.fromtimestamp(path.stat().st_mtime, UTC):%Y%m%dT%H%M%SZ}"

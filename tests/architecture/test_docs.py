@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import re
 from pathlib import Path
+
+import pytest
 
 from gpubench.errors import ExitCode
 
@@ -21,6 +24,7 @@ def test_the_command_line_page_is_fresh() -> None:
     assert script.TARGET.read_text(encoding="utf-8") == script.page(), "docs/cli.md is stale: run make docs"
 
 
+@pytest.mark.check
 def test_every_exit_code_is_documented() -> None:
     text = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
     table = text.partition("## Exit codes")[2].partition("##")[0]
@@ -28,14 +32,29 @@ def test_every_exit_code_is_documented() -> None:
     assert documented == {int(code) for code in ExitCode}
 
 
+def _anchors(page: Path) -> set[str]:
+    """The anchors that GitHub gives to the headings of a page."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
+    found: set[str] = set()
+    for heading in re.findall(r"^#+ +(.+?) *$", text, re.M):
+        shown = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading).lower()
+        slug = re.sub(r"[^\w\- ]", "", shown).replace(" ", "-")
+        twins = (f"{slug}-{number}" for number in itertools.count(1))
+        found.add(slug if slug not in found else next(twin for twin in twins if twin not in found))
+    return found
+
+
+@pytest.mark.check
 def test_links_between_the_documents_lead_somewhere() -> None:
+    """mkdocs asks for the anchors of the site; this also for files beside docs/, as GitHub shows them all."""
     pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
-    broken = [
-        f"{page.relative_to(ROOT)}: {target}"
-        for page in pages
-        for target in re.findall(r"\]\(([^)#\s]+)", page.read_text(encoding="utf-8"))
-        if "://" not in target and not (page.parent / target).exists()
-    ]
+    broken = []
+    for page in pages:
+        for target, anchor in re.findall(r"\]\(([^)#\s]*)#?([^)\s]*)\)", page.read_text(encoding="utf-8")):
+            there = page.parent / target if target else page
+            if "://" in target or (there.exists() and (not anchor or anchor in _anchors(there))):
+                continue
+            broken.append(f"{page.relative_to(ROOT)}: {target}#{anchor}")
     assert not broken
 
 
@@ -46,7 +65,7 @@ def test_the_tree_of_the_architecture_is_the_house_as_built() -> None:
     package = ROOT / "gpubench"
     built = {
         path.stem
-        for folder in (package, package / "measure", package / "report")
+        for folder in (package, package / "measure", package / "analysis", package / "report")
         for path in folder.iterdir()
         if path.suffix == ".py" or (path / "__init__.py").exists()
     }

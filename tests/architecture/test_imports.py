@@ -9,12 +9,24 @@ from pathlib import Path
 
 import pytest
 
-from gpubench.cli.app import COMMANDS
+from gpubench.cli.command import COMMANDS
 from gpubench.store import save
 from tests.unit.report import sides
 
 FIXTURE = Path(__file__).parents[1] / "unit" / "store" / "fixtures" / "version-1.json"
-HEAVY = {"numpy", "cupy", "cupyx", "wgpu", "rich", "altair", "vl_convert", "pynvml", "cpuinfo", "threadpoolctl"}
+HEAVY = {
+    "numpy",
+    "cupy",
+    "cupyx",
+    "torch",
+    "wgpu",
+    "rich",
+    "altair",
+    "vl_convert",
+    "pynvml",
+    "cpuinfo",
+    "threadpoolctl",
+}
 NEVER = {"pydantic", "scipy", "pandas", "matplotlib", "asyncio"}
 
 _PROGRAM = """
@@ -46,7 +58,7 @@ def loaded(arguments: list[str], cwd: Path) -> set[str]:
 @pytest.mark.parametrize(
     ("arguments", "also_absent"),
     [
-        (["--version"], {"typer", "msgspec", "psutil", "argparse", "gpubench.errors", "gpubench.cli._exit"}),
+        (["--version"], {"typer", "msgspec", "psutil", "argparse", "gpubench.errors", "gpubench.cli.exit"}),
         (["--help"], {"msgspec", "psutil", "gpubench.store", "gpubench.model", "gpubench.measure", "tomllib"}),
         (["ops"], {"psutil", "gpubench.store", "gpubench.measure", "gpubench.detect", "gpubench.report"}),
         (["schema"], {"psutil", "gpubench.measure", "gpubench.detect", "gpubench.kernels"}),
@@ -56,6 +68,7 @@ def loaded(arguments: list[str], cwd: Path) -> set[str]:
     ],
     ids=lambda value: " ".join(Path(word).name for word in value) if isinstance(value, list) else "",
 )
+@pytest.mark.check
 def test_what_stays_unimported(tmp_path: Path, arguments: list[str], also_absent: set[str]) -> None:
     modules = loaded(arguments, tmp_path)
     assert not modules & (HEAVY | NEVER | also_absent)
@@ -66,7 +79,7 @@ def test_the_help_of_a_command_loads_its_options_alone(tmp_path: Path, command: 
     modules = loaded([command, "--help"], tmp_path)
     assert not modules & (HEAVY | NEVER | {"msgspec", "psutil", "tomllib"})
     ours = {name.split(".")[1] for name in modules if name.startswith("gpubench.")}
-    assert ours <= {"cli", "errors", "suggestions", "user_folders", "foreign_text"}
+    assert ours <= {"cli", "errors", "user_folders", "foreign_text", "plugins"}
 
 
 @pytest.mark.parametrize(
@@ -74,14 +87,17 @@ def test_the_help_of_a_command_loads_its_options_alone(tmp_path: Path, command: 
     [
         (["merge", "base.json", "new.json", "-o", "all.json"], {"gpubench.measure"}),
         (["noise", "base.json"], set()),
-        (["report", "base.json", "--format", "json"], {"gpubench.report.compare", "gpubench.report.merging"}),
+        (
+            ["report", "base.json", "--format", "json"],
+            {"gpubench.analysis.compare", "gpubench.analysis.fleet"},
+        ),
         (
             ["report", "base.json", "--format", "markdown"],
-            {"gpubench.report.compare", "gpubench.report.merging"},
+            {"gpubench.analysis.compare", "gpubench.analysis.fleet"},
         ),
         (
             ["advise", "matmul", "--size", "64", "--from", "base.json"],
-            {"gpubench.measure", "gpubench.report.compare", "gpubench.report.merging"},
+            {"gpubench.measure", "gpubench.analysis.compare", "gpubench.analysis.fleet"},
         ),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -9,17 +10,31 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 
 
-def test_the_site_builds_strictly(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path / "site")],
-        cwd=ROOT, capture_output=True, text=True, check=False,
+def build(folder: Path, site: Path) -> subprocess.CompletedProcess[str]:
+    """The site of mkdocs.yml and docs/ in `folder`. Not `--quiet`: mkdocs counts no warning that it does not print."""
+    return subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(site)],
+        cwd=folder, capture_output=True, text=True, check=False,
     )  # fmt: skip
+
+
+def test_the_site_builds_strictly(tmp_path: Path) -> None:
+    done = build(ROOT, tmp_path / "site")
     assert done.returncode == 0, done.stderr
     pages = {path.parent.name or "index" for path in (tmp_path / "site").rglob("index.html")}
     assert {"troubleshooting", "measuring", "cli", "reading-the-report"} <= pages
     front = (tmp_path / "site" / "index.html").read_text(encoding="utf-8")
     for page in ("troubleshooting", "extending", "comparing"):
         assert f'href="{page}/"' in front
+
+
+def test_a_broken_anchor_fails(tmp_path: Path) -> None:
+    shutil.copy(ROOT / "mkdocs.yml", tmp_path)
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "index.md").write_text("# One\n\n[there](#two)\n", encoding="utf-8")
+    done = build(tmp_path, tmp_path / "site")
+    assert done.returncode != 0
+    assert "#two" in done.stderr
 
 
 def test_the_front_page_leads_everywhere() -> None:

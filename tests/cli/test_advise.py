@@ -44,11 +44,13 @@ def test_the_answer_comes_first(gpubench: Program, file: str) -> None:
 def test_where_the_data_is_decides(gpubench: Program, file: str) -> None:
     host = gpubench("advise", "matmul", "--size", "256", "--from", file, "--format", "env")
     device = gpubench(
-        "advise", "matmul", "--size", "256", "--data", "device", "--from", file, "--format", "env"
+        "advise", "matmul", "--size", "256", "--data", "device", "--queued", "--from", file, "--format", "env"
     )
     many = gpubench("advise", "matmul", "--size", "256", "--calls", "1000", "--from", file, "--format", "env")
     assert "GPUBENCH_ADVICE_DEVICE=numpy:0\n" in host.stdout
     assert "GPUBENCH_ADVICE_DEVICE=cupy:0\n" in device.stdout
+    one = gpubench("advise", "matmul", "--size", "256", "--data", "device", "--from", file, "--format", "env")
+    assert "GPUBENCH_ADVICE_BASIS=unknown\n" in one.stdout, "no waited call was measured"
     assert "GPUBENCH_ADVICE_DEVICE=cupy:0\n" in many.stdout
     assert "GPUBENCH_ADVICE_BASIS=interpolated\n" in many.stdout
 
@@ -96,7 +98,7 @@ def test_what_run_has_just_saved_answers(gpubench: Program) -> None:
         "--backends",
         "numpy",
         "--sizes",
-        "1k,16k",
+        "1k,4k,16k",
         "--quick",
         "--max-time",
         "50ms",
@@ -105,7 +107,7 @@ def test_what_run_has_just_saved_answers(gpubench: Program) -> None:
     assert gpubench(*run, "--threads", "1").returncode == 0
     assert gpubench(*run).returncode == 0
     measured, between = (
-        gpubench("advise", "relu", "--size", size, "--format", "json") for size in ("1k", "4k")
+        gpubench("advise", "relu", "--size", size, "--format", "json") for size in ("1k", "2k")
     )
     assert json.loads(measured.stdout)["basis"] == "measured"
     found = json.loads(between.stdout)
@@ -133,6 +135,7 @@ def test_it_loads_what_a_report_loads(file: str, tmp_path: Path, format: str) ->
         (["matmul", "--size", "1k", "--format", "jsn"], 2, "did you mean 'json'?"),
         (["matmul", "--size", "1k", "--calls", "0"], 2, "--calls"),
         (["matmul", "--size", "1k", "--data", "device", "--calls", "2"], 2, "exclude each other"),
+        (["matmul", "--size", "1k", "--queued"], 2, "--queued goes with --data device"),
         (["matmul", "--size", "1k", "--params", "columns=3"], 2, "matmul takes m, k, batch"),
         (["matmul", "--size", "1k", "--params", "m=3,4"], 2, "more than one shape"),
         (["matmul", "--size", "1k", "--params", "m=3"], 4, "no result of matmul float32 m=3"),

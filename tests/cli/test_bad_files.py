@@ -32,6 +32,7 @@ def assert_refused(ended: Any, code: int, *parts: str) -> None:
         (b'{"name": "gpubench-detect", "schema_version": 1}', "gpubench-detect"),
         (b"[1, 2]", "gpubench-result"),
         (b"\x1f\x8b\x08\x00", "gzip"),
+        (GOOD.replace(b'"reason": "unavailable"', b'"reason": "melted"', 1), "Invalid enum value 'melted'"),
     ],
 )
 def test_unusable_results(gpubench: Any, tmp_path: Path, content: bytes, part: str) -> None:

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from gpubench.cli.app import COMMANDS
+from gpubench.cli.command import COMMANDS
 
 PROGRAM = [
     sys.executable,

@@ -8,22 +8,8 @@ from typing import Any
 
 import pytest
 
-from gpubench.cli import _config
-from gpubench.cli._config import Option
+from gpubench.cli import config
 from gpubench.errors import ConfigError
-
-COMMON = {"quiet": Option("quiet", False, True), "color": Option("color", False, False)}
-KNOWN = {
-    "common": COMMON,
-    "run": {
-        **COMMON,
-        "sessions": Option("sessions", False, False),
-        "ops": Option("ops", False, False),
-        "tag": Option("tags", True, False),
-        "dry-run": Option("dry_run", False, True),
-    },
-    "ops": {**COMMON, "format": Option("format", False, False)},
-}
 
 
 @pytest.fixture
@@ -43,9 +29,7 @@ def settings(place: Path, command: str = "run", **changes: Any) -> dict[str, Any
         "folder": place / "repo" / "a" / "b",
         **changes,
     }
-    found = _config.settings(
-        command=command, own=KNOWN[command], tables=lambda: KNOWN, environ=environ, **arguments
-    )
+    found = config.settings(command=command, environ=environ, **arguments)
     return {name: setting.value for name, setting in found.items()}
 
 
@@ -79,7 +63,7 @@ def test_a_named_file_is_the_only_one(place: Path) -> None:
     named = write(
         place / "mine.toml", "[run]\nops = ['matmul', 'add']\ntag = ['a', 'b']\n[common]\nquiet = true\n"
     )
-    assert settings(place, file=str(named)) == {"ops": "matmul,add", "tags": ["a", "b"], "quiet": True}
+    assert settings(place, file=str(named)) == {"ops": "matmul,add", "tag": ["a", "b"], "quiet": True}
 
 
 def test_each_command_takes_its_own_table(place: Path) -> None:
@@ -97,7 +81,7 @@ def test_variables(place: Path) -> None:
         "GPUBENCH_OPS": "add,mul",
         "GPUBENCH_SESSIONS": "",
     }
-    assert settings(place, environ=environ) == {"tags": ["a", "b"], "dry_run": "1", "ops": "add,mul"}
+    assert settings(place, environ=environ) == {"tag": ["a", "b"], "dry_run": "1", "ops": "add,mul"}
 
 
 @pytest.mark.parametrize(
@@ -175,5 +159,5 @@ def test_help_works_with_a_broken_file(gpubench: Any, tmp_path: Path) -> None:
     ],
 )
 def test_the_user_file_of_each_platform(platform: str, environ: dict[str, str], path: str) -> None:
-    assert _config._user_file(environ, platform) == Path(path)
-    assert _config._user_file({}, platform) is None
+    assert config.user_file(environ, platform) == Path(path)
+    assert config.user_file({}, platform) is None

@@ -11,9 +11,8 @@ from typing import Any
 
 import pytest
 
-from gpubench.cli import _exit, _usage
-from gpubench.errors import ExitCode, GpubenchError, InputError, UsageError
-from gpubench.suggestions import require_choice, suggest
+from gpubench.cli import command, exit
+from gpubench.errors import ExitCode, GpubenchError, InputError, UsageError, require_choice, suggest
 
 
 def assert_three_lines(ended: Any, code: int, *parts: str) -> None:
@@ -71,18 +70,20 @@ def _run(monkeypatch: pytest.MonkeyPatch, error: BaseException, verbose: bool = 
         invocation["verbose"] = verbose
         raise error
 
-    monkeypatch.setattr("gpubench.cli.app.run_app", fail)
-    return _exit.run_guarded([])
+    monkeypatch.setattr("gpubench.cli.command.run_app", fail)
+    return exit.run_guarded([])
 
 
 def test_each_exception_has_its_exit_code(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert _run(monkeypatch, InputError("x", "what\nbroken", why="because", hint="do")) == ExitCode.INPUT
+    assert (
+        _run(monkeypatch, InputError("unreadable", "what\nbroken", why="because", hint="do")) == ExitCode.INPUT
+    )
     assert capsys.readouterr().err == "error: what broken\n  why: because\n  fix: do\n"
-    assert _run(monkeypatch, GpubenchError("x", "what")) == ExitCode.FAILED
+    assert _run(monkeypatch, GpubenchError("refused", "what")) == ExitCode.FAILED
     assert _run(monkeypatch, KeyboardInterrupt()) == ExitCode.INTERRUPTED
-    assert _run(monkeypatch, _exit.Terminated()) == ExitCode.TERMINATED
+    assert _run(monkeypatch, exit.Terminated()) == ExitCode.TERMINATED
     assert _run(monkeypatch, SystemExit(2)) == ExitCode.USAGE
     assert _run(monkeypatch, SystemExit()) == ExitCode.OK
     assert "Traceback" not in capsys.readouterr().err
@@ -111,7 +112,7 @@ def test_a_closed_stream_is_no_error(arguments: str, closed: str) -> None:
 def test_verbose_adds_the_traceback(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert _run(monkeypatch, InputError("x", "what"), verbose=True) == ExitCode.INPUT
+    assert _run(monkeypatch, InputError("unreadable", "what"), verbose=True) == ExitCode.INPUT
     assert "Traceback" in capsys.readouterr().err
 
 
@@ -155,12 +156,12 @@ def test_a_full_disk_is_told() -> None:
 
 _WAIT = """
 import sys, time
-from gpubench.cli import _exit, app
+from gpubench.cli import exit, command
 def wait(arguments, invocation):
     print("waiting", flush=True)
     time.sleep(60)
-app.run_app = wait
-sys.exit(_exit.run_guarded([]))
+command.run_app = wait
+sys.exit(exit.run_guarded([]))
 """
 
 
@@ -181,8 +182,8 @@ def test_signals(number: signal.Signals, code: int) -> None:
 
 
 def test_the_parser_still_has_the_shape_we_translate() -> None:
-    """`_usage` recognises the parser's exceptions by these names, which typer does not export."""
-    assert _usage.ParserUsageError.__name__ == "UsageError"
-    module = sys.modules[_usage.ParserUsageError.__module__]
-    assert issubclass(module.NoSuchOption, _usage.ParserUsageError)
-    assert issubclass(module.NoArgsIsHelpError, _usage.ParserUsageError)
+    """`command` recognises the parser's exceptions by these names, which typer does not export."""
+    assert command.ParserUsageError.__name__ == "UsageError"
+    module = sys.modules[command.ParserUsageError.__module__]
+    assert issubclass(module.NoSuchOption, command.ParserUsageError)
+    assert issubclass(module.NoArgsIsHelpError, command.ParserUsageError)

@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
-import subprocess
-import sys
 
 import pytest
 
 from gpubench.store import load, save
+from tests.forking import environment
 from tests.unit.report.test_merging import run
 
 
-def gpubench(*arguments, cwd):
-    environ = {name: value for name, value in os.environ.items() if not name.startswith("GPUBENCH_")}
-    environ |= {"HOME": str(cwd), "XDG_CONFIG_HOME": str(cwd / "config"), "XDG_DATA_HOME": str(cwd / "data")}
-    return subprocess.run(
-        [sys.executable, "-m", "gpubench", *arguments], cwd=cwd, env=environ, capture_output=True, text=True,
-        check=False, encoding="utf-8",
-    )  # fmt: skip
+@pytest.fixture
+def gpubench(starter):
+    def run(*arguments, cwd):
+        data = {"XDG_CONFIG_HOME": str(cwd / "config"), "XDG_DATA_HOME": str(cwd / "data")}
+        return starter.run(*arguments, cwd=cwd, env=environment(cwd, data))
+
+    return run
 
 
 @pytest.fixture
@@ -31,14 +29,14 @@ def folder(tmp_path):
     return tmp_path
 
 
-def test_one_machine_gives_one_result(folder):
+def test_one_machine_gives_one_result(gpubench, folder):
     done = gpubench("merge", "a.json", "b.json", "-o", "all.json", cwd=folder)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     assert len(load(folder / "all.json").sessions) == 2
     assert "2 sessions" in gpubench("report", "all.json", cwd=folder).stdout
 
 
-def test_several_machines_give_a_fleet_that_report_reads(folder):
+def test_several_machines_give_a_fleet_that_report_reads(gpubench, folder):
     assert gpubench("merge", "a.json", "other.json", "-o", "fleet.json.gz", cwd=folder).returncode == 0
     fleet = json.loads(gzip.decompress((folder / "fleet.json.gz").read_bytes()))
     assert (fleet["name"], fleet["nodes_expected"], fleet["complete"]) == ("gpubench-fleet", 2, True)
@@ -50,7 +48,7 @@ def test_several_machines_give_a_fleet_that_report_reads(folder):
     assert sorted(len(node["result"]["sessions"]) for node in nodes) == [1, 2]
 
 
-def test_a_fleet_with_a_node_missing_is_exit_4_and_written(folder):
+def test_a_fleet_with_a_node_missing_is_exit_4_and_written(gpubench, folder):
     done = gpubench("merge", "a.json", "gone.json", "-o", "fleet.json", "--expect", "2", cwd=folder)
     assert done.returncode == 4
     assert "1 of 2 nodes brought a result" in done.stderr
@@ -77,7 +75,7 @@ def test_a_fleet_with_a_node_missing_is_exit_4_and_written(folder):
         (["a.json", "-o", "x.json", "--expect", "0"], 2, "--expect"),
     ],
 )
-def test_mistakes(folder, arguments, code, message):
+def test_mistakes(gpubench, folder, arguments, code, message):
     done = gpubench("merge", *arguments, cwd=folder)
     assert (done.returncode, done.stdout) == (code, "")
     assert message in done.stderr
@@ -85,6 +83,6 @@ def test_mistakes(folder, arguments, code, message):
     assert not (folder / "x.json").exists()
 
 
-def test_the_schema_of_a_fleet(folder):
+def test_the_schema_of_a_fleet(gpubench, folder):
     done = gpubench("schema", "fleet", cwd=folder)
     assert json.loads(done.stdout)["title"] == "gpubench-fleet"

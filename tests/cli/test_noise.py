@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 from pathlib import Path
 from typing import Any
@@ -10,9 +9,8 @@ from typing import Any
 import jsonschema
 import pytest
 
-from gpubench.cli import noise, run
-from gpubench.cli._noise_source import judged
-from gpubench.cli._run_request import Typed
+from gpubench.cli.noise import TAKEN, judged
+from gpubench.cli.options import NoiseOptions, RunOptions
 from gpubench.errors import GpubenchError
 from gpubench.model.result import Outcome, Stop
 from gpubench.store import save
@@ -22,14 +20,14 @@ from tests.unit.report.sides import CASES, a_run, pair, timed
 
 def test_it_measures_twice_as_many_sessions_as_a_side_has(gpubench: Any, tmp_path: Path) -> None:
     ended = gpubench(
-        "noise", "--devices", "fake:cpu,fake:gpu", "--ops", "add", "--sizes", "1k", "--regimes", "resident", "--quick",
+        "noise", "--devices", "fake:cpu,fake:gpu", "--ops", "add", "--sizes", "1k", "--regimes", "resident-queued", "--quick",
         "--min-samples", "5", "--max-time", "20ms", "--no-progress", "-o", "noise.json", "--results-dir", "kept",
         "--check",
     )  # fmt: skip
     assert ended.returncode == 0, ended.stderr
     assert "0 % of 32 comparisons of 2 cases" in " ".join(ended.stdout.split())
     document = json.loads((tmp_path / "noise.json").read_text())
-    assert (document["name"], document["schema_version"]) == ("gpubench-noise", 1)
+    assert (document["name"], document["schema_version"]) == ("gpubench-noise", 2)
     assert [row["threshold"] for row in document["cases"]] == [0.05, 0.05]
     (kept,) = (tmp_path / "kept").rglob("*.json")
     result = json.loads(kept.read_text())
@@ -39,15 +37,15 @@ def test_it_measures_twice_as_many_sessions_as_a_side_has(gpubench: Any, tmp_pat
 
 
 def test_it_takes_what_run_takes_to_choose_cases_and_to_measure_them() -> None:
-    of_noise, of_run = (inspect.signature(command).parameters for command in (noise.noise, run.run))
+    measuring = {name for name, declared in RunOptions.declared.items() if declared.answer} | {
+        "sessions",
+        "budget",
+    }
     without = {"check_only", "label", "tag", "context"}  # about the file of a run
-    assert {*Typed.__struct_fields__} - of_noise.keys() == without
+    assert measuring - TAKEN.keys() == without
     own = {"sessions", "budget"}  # twice as many sessions, and time for them
-    for name in {*Typed.__struct_fields__} - without - own:
-        assert (of_noise[name].default, of_noise[name].annotation) == (
-            of_run[name].default,
-            of_run[name].annotation,
-        ), name
+    changed = {name for name in TAKEN if NoiseOptions.declared[name] != RunOptions.declared[name]}
+    assert changed == own
 
 
 @pytest.fixture
@@ -152,7 +150,7 @@ def test_bad_input_is_three_lines(gpubench: Any, folder: Path, words: list[str],
         ("fake:wrong", [], 1, "wrong-result: largest error"), ("fake:wrong", [], 1, "same options tells more"),
         ("fake:oom", [], 1, "out-of-memory"),
         ("fake:cpu", ["--budget", "1ms"], 1, "raise --budget"), ("fake:nope", [], 5, "no device fake:nope"),
-        ("fake:implausible", ["--ops", "matmul", "--sizes", "512", "--regimes", "resident"], 4, "can be true"),
+        ("fake:implausible", ["--ops", "matmul", "--sizes", "512", "--regimes", "resident-queued"], 4, "can be true"),
     ],
 )  # fmt: skip
 def test_a_measurement_that_leaves_nothing_to_compare_ends_as_the_run_did_and_says_why(
@@ -194,7 +192,7 @@ def test_a_case_that_was_left_out_is_not_blamed_for_what_the_budget_ended(
     [
         ("", "it is empty"), ("{", "truncated"), ("[]", "not a valid gpubench-noise"), ('{"name": "gpubench-noise"}', "schema_version"),
         ('{"name": "gpubench-result", "schema_version": 1}', "it is a gpubench-result document"),
-        ('{"name": "gpubench-noise", "schema_version": 2}', "upgrade gpubench"),
+        ('{"name": "gpubench-noise", "schema_version": 3}', "upgrade gpubench"),
         ('{"name": "gpubench-noise", "schema_version": 1}', "missing required field"),
     ],
 )  # fmt: skip

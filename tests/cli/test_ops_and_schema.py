@@ -12,8 +12,8 @@ import pytest
 from gpubench import kernels
 from gpubench.cli import ops
 from gpubench.cli.ops import formula
-from gpubench.cli.schema import NAMES
-from gpubench.report.formats._options import SECTIONS
+from gpubench.cli.options import DOCUMENTS
+from gpubench.report.layout import SECTIONS
 
 REQUIRED = {
     "copy", "add", "sub", "mul", "div", "saxpy", "dot", "chain", "sum", "max", "matmul", "transpose",
@@ -78,7 +78,7 @@ def test_costs_as_formulas(cost: Any, text: str) -> None:
     assert formula(cost) == text
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", DOCUMENTS)
 def test_schemas(gpubench: Any, name: str) -> None:
     full = json.loads(gpubench("schema", name).stdout)
     jsonschema.Draft202012Validator.check_schema(full)
@@ -100,14 +100,20 @@ def test_help_and_version_write_to_stdout_alone(gpubench: Any, arguments: tuple[
 
 @pytest.mark.parametrize("columns", [60, 80, 120, 160, 220])
 def test_a_terminal_gets_what_fits_it_and_is_told_what_does_not(columns: int) -> None:
-    rows = [ops._HEADER, *(ops._row(kernels.load(name)) for name in ("softmax", "matmul")), ops._preset()]
-    text = ops._table(rows, columns)
+    backends = ops.listed_backends()
+    header = ops.header(backends)
+    rows = [
+        header,
+        *(ops.row_of(kernels.load(name), backends) for name in ("softmax", "matmul")),
+        ops.preset(backends),
+    ]
+    text = ops.table(rows, columns)
     assert all(len(line) <= columns for line in text.splitlines())
     shown = set(re.split(r"  +", text.splitlines()[0]))
     assert {"op", "group", "params", "n is"} <= shown
     left_out = " ".join(text.partition("Left out in")[2].split())
-    assert all((name in shown) != (name in left_out) for name in ops._HEADER[2:9])
-    assert ops._table(rows) == ops._table(rows, 1000), "a pipe gets everything"
+    assert all((name in shown) != (name in left_out) for name in header[2:-2])
+    assert ops.table(rows) == ops.table(rows, 1000), "a pipe gets everything"
 
 
 def test_the_help_of_report_names_every_section(gpubench: Any) -> None:

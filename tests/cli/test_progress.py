@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from gpubench.cli import _progress
+from gpubench.cli import progress
 from gpubench.measure.events import (
     BlockDone,
     CaseDone,
@@ -33,7 +33,7 @@ class Terminal(io.StringIO):
 
 
 def shown(stream: io.StringIO, *events: Event) -> str:
-    sink = _progress.sink(quiet=False, no_progress=False, environ={}, stream=stream)
+    sink = progress.sink(quiet=False, no_progress=False, environ={}, stream=stream)
     for event in events:
         sink(event)
     return stream.getvalue()
@@ -61,7 +61,7 @@ def test_the_live_line_has_no_style(monkeypatch: pytest.MonkeyPatch, variable: s
     done = CaseDone(failure, 4, 12, 1, None, None, None)
     started = CaseStarted(ID, 4, 12, 1, 1, None)
     text = shown(
-        Terminal(), RunStarted(12, 1, None), started, done, Warned(RunWarning(code="x", message="7 things"))
+        Terminal(), RunStarted(12, 1, None), started, done, Warned(RunWarning(code="noisy", message="7 things"))
     )
     assert "[red]it broke[/red] at 3.5" in " ".join(text.split())
     assert not re.search(r"\x1b\[[0-9;]*m", text)
@@ -78,4 +78,4 @@ def test_a_plain_line_with_a_reason_is_whole(kind: type[Skip] | type[Failure]) -
     outcome: Outcome = kind(id=ID, case=CASE, reason="unavailable", detail=REASON)
     text = shown(io.StringIO(), CaseDone(outcome, 4, 12, 0, None, None, None))
     assert text.endswith(f"{REASON}\n")
-    assert shown(io.StringIO(), Warned(RunWarning(code="x", message=REASON))) == f"warning: {REASON}\n"
+    assert shown(io.StringIO(), Warned(RunWarning(code="noisy", message=REASON))) == f"warning: {REASON}\n"

@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from gpubench.cli import _roofline
-from gpubench.cli._roofline import Host, chosen, sizes
+from gpubench.cli import roofline
+from gpubench.cli.roofline import Host, chosen, sizes
 from gpubench.model.case import parse_case_id
 from gpubench.model.result import Selection
 from tests.unit.report.builders import CPU, GPU, SOFTWARE
@@ -19,7 +19,7 @@ BIG = msgspec.structs.replace(GPU, memory_bytes=140 * GIB, usable_bytes=70 * GIB
 
 
 def roofs(**more: Any) -> Selection:
-    return Selection(ops=["copy", "matmul"], regimes=["resident"], **more)
+    return Selection(ops=["copy", "matmul"], regimes=["resident-queued"], **more)
 
 
 def test_a_large_gpu_copies_what_no_cache_holds():
@@ -56,7 +56,7 @@ def test_each_device_takes_its_own_of_all_sizes():
         (device.id, n)
         for device in (CPU, BIG, SOFTWARE)
         for n in selection.sizes["matmul"]
-        if keep(parse_case_id(f"matmul/n={n}/float32/library/resident@{device.id}"))
+        if keep(parse_case_id(f"matmul/n={n}/float32/library/{device.resident_regime}@{device.id}"))
     ]
     assert kept == [
         ("numpy:0", 2048), ("numpy:0", 4096), ("cupy:0", 4096), ("cupy:0", 8192), ("wgpu:0", 512),
@@ -66,15 +66,15 @@ def test_each_device_takes_its_own_of_all_sizes():
 def test_given_sizes_and_filters_win():
     selection, keep = chosen(roofs(sizes={"matmul": [64]}), [BIG], HOST, lambda case: case.op == "matmul")
     assert selection.sizes == {"copy": [2**26], "matmul": [64]}
-    assert keep(parse_case_id("matmul/n=64/float32/library/resident@cupy:0"))
-    assert not keep(parse_case_id(f"copy/n={2**26}/float32/library/resident@cupy:0"))
+    assert keep(parse_case_id("matmul/n=64/float32/library/resident-queued@cupy:0"))
+    assert not keep(parse_case_id(f"copy/n={2**26}/float32/library/resident-queued@cupy:0"))
 
 
 @pytest.mark.parametrize(
     ("text", "found"), [("roofline", True), ("add, roofline", True), ("add", False), (None, False)]
 )
 def test_the_word_is_recognised(text, found):
-    assert _roofline.asked(text) is found
+    assert roofline.asked(text) is found
 
 
 def test_the_plan_has_resident_data_alone(gpubench: Any) -> None:
@@ -82,7 +82,7 @@ def test_the_plan_has_resident_data_alone(gpubench: Any) -> None:
     assert ended.returncode == 0, ended.stderr
     cases = [line for line in ended.stdout.splitlines() if "@" in line]
     assert {case.partition("/")[0] for case in cases} == {"copy", "matmul"}
-    assert all("/resident@" in case for case in cases)
+    assert {case.rpartition("/")[2].partition("@")[0] for case in cases} == {"resident", "resident-queued"}
     ended = gpubench(
         "run", "--ops", "roofline", "--devices", "fake:gpu", "--regimes", "transfer-always", "--dry-run"
     )

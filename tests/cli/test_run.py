@@ -51,7 +51,7 @@ def test_json_on_stdout_is_the_result_document(gpubench: Any, tmp_path: Path) ->
 def test_without_o_the_result_goes_to_the_results_folder_and_report_finds_it(
     gpubench: Any, tmp_path: Path
 ) -> None:
-    ended = gpubench("run", *ADD, "--regimes", "resident")
+    ended = gpubench("run", *ADD, "--regimes", "resident-queued")
     assert ended.returncode == 0
     (path,) = files(tmp_path)
     assert path.startswith("results/")
@@ -60,14 +60,14 @@ def test_without_o_the_result_goes_to_the_results_folder_and_report_finds_it(
 
 
 def test_a_dash_is_standard_output_and_no_file(gpubench: Any, tmp_path: Path) -> None:
-    ended = gpubench("run", *ADD, "--regimes", "resident", "--no-save", "-o", "-")
+    ended = gpubench("run", *ADD, "--regimes", "resident-queued", "--no-save", "-o", "-")
     assert ended.returncode == 0
     assert files(tmp_path) == []
     assert "Speedup" in ended.stdout
 
 
 def test_no_save_keeps_nothing(gpubench: Any, tmp_path: Path) -> None:
-    ended = gpubench("run", *ADD, "--regimes", "resident", "--no-save")
+    ended = gpubench("run", *ADD, "--regimes", "resident-queued", "--no-save")
     assert ended.returncode == 0
     assert files(tmp_path) == []
     assert "Speedup" in ended.stdout
@@ -82,10 +82,11 @@ def test_a_dry_run_measures_nothing_and_writes_nothing(gpubench: Any, tmp_path: 
         f"add/n={n}/float32/library/{case}"
         for n in (1024, 4096)
         for case in (
-            "resident@fake:cpu", "resident@fake:gpu", "transfer-once-10@fake:gpu", "transfer-always@fake:gpu",
+            "resident@fake:cpu", "resident-waited@fake:gpu", "resident-queued@fake:gpu", "transfer-once-10@fake:gpu",
+            "transfer-always@fake:gpu",
         )
     ]  # fmt: skip
-    assert "8 cases" in ended.stdout
+    assert "10 cases" in ended.stdout
     assert ended.stderr == ""
 
 
@@ -99,7 +100,7 @@ def test_check_only_checks_without_timing(gpubench: Any, tmp_path: Path) -> None
     ended = gpubench("run", *ADD, "--check-only", "-o", "r.json")
     assert ended.returncode == 0, ended.stderr
     outcomes = json.loads((tmp_path / "r.json").read_text())["outcomes"]
-    assert len(outcomes) == 4
+    assert len(outcomes) == 5
     for outcome in outcomes:
         assert outcome["type"] == "measurement"
         assert outcome["check"]["ok"]
@@ -115,10 +116,10 @@ def test_check_only_finds_a_wrong_result(gpubench: Any) -> None:
 
 
 def test_quiet_and_no_progress(gpubench: Any) -> None:
-    quiet = gpubench("run", *ADD, "--regimes", "resident", "-q", "-o", "r.json")
+    quiet = gpubench("run", *ADD, "--regimes", "resident-queued", "-q", "-o", "r.json")
     assert (quiet.returncode, quiet.stderr) == (0, "")
     assert "Speedup" in quiet.stdout
-    calm = gpubench("run", *ADD, "--regimes", "resident", "--no-progress", "-o", "r.json")
+    calm = gpubench("run", *ADD, "--regimes", "resident-queued", "--no-progress", "-o", "r.json")
     assert calm.stderr == "saved r.json\n"
 
 
@@ -133,14 +134,14 @@ def test_what_is_asked_for_is_what_is_measured(gpubench: Any, tmp_path: Path) ->
     workloads = {o["id"].rsplit("/", 2)[0] for o in result["outcomes"]}
     assert workloads == {"add/n=1024/float32", "relu/n=2048/float32", "relu/n=2048/float64"}
     regimes = {o["id"].split("/")[-1].split("@")[0] for o in result["outcomes"]}
-    assert regimes == {"resident", "transfer-once-3"}
+    assert regimes == {"resident", "resident-waited", "resident-queued", "transfer-once-3"}
     assert (result["label"], result["tags"]) == ("a label", ["one", "two"])
     assert result["environment"]["context"] == {"runner": "large"}
     assert result["selection"]["calls"] == 3
 
 
 def test_inputs_of_one_value_carry_a_warning(gpubench: Any, tmp_path: Path) -> None:
-    ended = gpubench("run", *ADD, "--regimes", "resident", "--inputs", "zeros", "-o", "r.json")
+    ended = gpubench("run", *ADD, "--regimes", "resident-queued", "--inputs", "zeros", "-o", "r.json")
     assert ended.returncode == 0
     result = json.loads((tmp_path / "r.json").read_text())
     assert "inputs-not-random" in [warning["code"] for warning in result["warnings"]]
@@ -150,7 +151,7 @@ def test_inputs_of_one_value_carry_a_warning(gpubench: Any, tmp_path: Path) -> N
 def test_the_result_names_no_path_user_or_host(gpubench: Any, tmp_path: Path) -> None:
     import socket
 
-    ended = gpubench("run", *ADD, "--regimes", "resident", "-o", str(tmp_path / "r.json"))
+    ended = gpubench("run", *ADD, "--regimes", "resident-queued", "-o", str(tmp_path / "r.json"))
     assert ended.returncode == 0
     text = (tmp_path / "r.json").read_text()
     host = socket.gethostname()
@@ -161,9 +162,21 @@ def test_the_result_names_no_path_user_or_host(gpubench: Any, tmp_path: Path) ->
 
 def test_the_search_finds_where_the_gpu_begins_to_win(gpubench: Any, tmp_path: Path) -> None:
     """The script's break-even is known: 1e-6 + 12 n / 4e10 = 6e-6 + 12 n / 3e12, so n = 16,900 (resident)."""
-    ended = gpubench("run", "--devices", "fake:cpu,fake:gpu", "--ops", "add", "--budget", "8s", "-o", "r.json")
+    ended = gpubench(
+        "run",
+        "--devices",
+        "fake:cpu,fake:gpu",
+        "--ops",
+        "add",
+        "--skip",
+        "add/n>=2M",
+        "--budget",
+        "8s",
+        "-o",
+        "r.json",
+    )
     assert ended.returncode == 0, ended.stderr
     report = json.loads(gpubench("report", "r.json", "--format", "json").stdout)
-    (found,) = [b for b in report["break_even"] if b["regime"] == "resident"]
+    (found,) = [b for b in report["break_even"] if b["regime"] == "resident-queued"]
     assert found["verdict"] == "at"
     assert found["n"] == pytest.approx(16_900, rel=0.15)

@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from gpubench import cli
+from gpubench import cli, processes
 from gpubench.errors import ExitCode
-from gpubench.measure import child
 
 
 @pytest.fixture
@@ -20,7 +19,7 @@ def refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
         raise AssertionError("a worker was started")
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(child.subprocess, "Popen", no_worker)
+    monkeypatch.setattr(processes.subprocess, "Popen", no_worker)
 
     def run(*arguments: str) -> str:
         code = cli.main(["run", "--devices", "fake:cpu", "--no-config", *arguments])
@@ -111,7 +110,7 @@ def test_sizes(refused: Any, sizes: str, told: str) -> None:
         ("--ops matmul --params matmull:k=3", "did you mean 'matmul'?"),
         ("--ops matmul --params k=3,matmul:m=4", "NAME=LIST"),
         ("--ops matmul --variant niave", "did you mean 'naive'?"),
-        ("--ops add --variant naive", "no named kernels"),
+        ("--ops launch --variant naive", "no named kernels"),
         ("--ops matmul --variant ,", "empty"),
         ("--ops matmul --variant tf32", "--allow-tf32"),
         ("--ops add --sessions 0", "--sessions"),

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from gpubench.measure import protocol, worker
+from gpubench import backends
+from gpubench.errors import BackendUnavailable
+from gpubench.measure import protocol
+from gpubench.measure.worker import main as worker
 
-SHORT = ("--quick", "--min-samples", "5", "--max-time", "50ms", "--regimes", "resident", "-o", "r.json")
+SHORT = ("--quick", "--min-samples", "5", "--max-time", "50ms", "--regimes", "resident-queued", "-o", "r.json")
 FAKE = ("--devices", "fake:cpu,fake:gpu", *SHORT)
+BOTH = ("resident@fake:cpu", "resident-queued@fake:gpu")
 
 
 def outcomes(folder: Path) -> dict[str, Any]:
@@ -27,10 +31,8 @@ def test_every_shape_is_measured_checked_and_reported(gpubench: Any, tmp_path: P
     assert ended.returncode == 0, ended.stderr
     found = outcomes(tmp_path)
     shapes = ["n=64,k=8,m=16", "n=64,k=8,m=32", "n=64,batch=3"]
-    matmul = [
-        f"matmul/{shape}/float32/library/resident@fake:{word}" for shape in shapes for word in ("cpu", "gpu")
-    ]
-    add = [f"add/n=64/float32/library/resident@fake:{word}" for word in ("cpu", "gpu")]
+    matmul = [f"matmul/{shape}/float32/library/{where}" for shape in shapes for where in BOTH]
+    add = [f"add/n=64/float32/library/{where}" for where in BOTH]
     assert sorted(found) == sorted(matmul + add)  # add has no such params: it stays as it is
     assert all(outcome["check"]["ok"] for outcome in found.values())
     assert found[matmul[0]]["flops"] == 2 * 16 * 64 * 8
@@ -43,16 +45,16 @@ def test_a_shape_that_does_not_fit_a_size_is_a_skip(gpubench: Any, tmp_path: Pat
     ended = gpubench("run", *FAKE, "--ops", "softmax", "--sizes", "1000,1024", "--params", "columns=256")
     assert ended.returncode == 0, ended.stderr
     found = outcomes(tmp_path)
-    skipped = found["softmax/n=1000,columns=256/float32/library/resident@fake:gpu"]
+    skipped = found["softmax/n=1000,columns=256/float32/library/resident-queued@fake:gpu"]
     assert (skipped["type"], skipped["reason"]) == ("skip", "shape")
     assert "256" in skipped["detail"]
-    assert found["softmax/n=1024,columns=256/float32/library/resident@fake:gpu"]["type"] == "measurement"
+    assert found["softmax/n=1024,columns=256/float32/library/resident-queued@fake:gpu"]["type"] == "measurement"
 
 
 def test_the_search_follows_each_shape_by_itself(gpubench: Any, tmp_path: Path) -> None:
     ended = gpubench(
         "run", "--devices", "fake:cpu,fake:gpu", "--ops", "matmul", "--params", "m=4,64", "--budget", "4s",
-        "--regimes", "resident", "-o", "r.json",
+        "--regimes", "resident-queued", "-o", "r.json",
     )  # fmt: skip
     assert ended.returncode == 0, ended.stderr
     report = json.loads(gpubench("report", "r.json", "--format", "json").stdout)
@@ -68,7 +70,7 @@ def test_a_named_form_that_is_missing_is_listed_and_the_default_is_not_a_wall_of
     assert [o["type"] for o in outcomes(tmp_path).values()] == ["measurement", "measurement"]
     assert gpubench(*base, "--forms", "all").returncode == 0
     found = outcomes(tmp_path)
-    skipped = found["add/n=1024/float32/tuned/resident@fake:gpu"]
+    skipped = found["add/n=1024/float32/tuned/resident-queued@fake:gpu"]
     assert (skipped["type"], skipped["reason"]) == ("skip", "no-implementation")
     assert "fake has no tuned form" in skipped["detail"]
 
@@ -80,8 +82,7 @@ def test_variants_that_a_backend_lacks_are_listed(gpubench: Any, tmp_path: Path)
     assert ended.returncode == 0, ended.stderr
     skipped = {id: o["reason"] for id, o in outcomes(tmp_path).items() if o["type"] == "skip"}
     assert skipped == {
-        f"matmul/n=64/float32/tuned-{name}/resident@fake:{word}": "no-implementation"
-        for name in ("naive", "tiled") for word in ("cpu", "gpu")
+        f"matmul/n=64/float32/tuned-{name}/{where}": "no-implementation" for name in ("naive", "tiled") for where in BOTH
     }  # fmt: skip
     assert json.loads((tmp_path / "r.json").read_text())["selection"]["variants"] == ["naive", "tiled"]
 
@@ -107,14 +108,26 @@ def test_a_check_without_timing_times_no_candidates(gpubench: Any, tmp_path: Pat
 
 
 @pytest.mark.parametrize("autotune", [True, False])
-def test_only_a_backend_that_knows_the_word_is_told_not_to_tune(autotune: bool) -> None:
+def test_a_backend_is_told_whether_to_tune(monkeypatch: pytest.MonkeyPatch, autotune: bool) -> None:
+    told = []
+
+    def open_it(device_id: str, threads: int | None = None, *, autotune: bool = True) -> Any:
+        told.append(autotune)
+        raise BackendUnavailable("it need not open")
+
+    monkeypatch.setattr(backends.load("fake"), "open", open_it)
     request = protocol.Open(
-        id=1, device_id="x:0", threads=None, seed=1, inputs="random", scratch="", since=0.0, autotune=autotune
+        id=1,
+        device_id="fake:gpu",
+        threads=None,
+        seed=1,
+        inputs="random",
+        scratch="",
+        since=0.0,
+        autotune=autotune,
     )
-    old = SimpleNamespace(open=lambda device_id, threads=None: None)
-    new = SimpleNamespace(open=lambda device_id, threads=None, *, autotune=True: None)
-    assert worker._open_options(old, request) == {}
-    assert worker._open_options(new, request) == ({} if autotune else {"autotune": False})
+    assert isinstance(worker.DeviceWorker(io.BytesIO()).answer(request), protocol.Refused)
+    assert told == [autotune]
 
 
 def test_more_threads_than_cpus_are_a_usage_error(gpubench: Any, tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpubench.cli import _run_warnings as warnings
+from gpubench.cli import request as warnings
 
 
 @pytest.mark.parametrize(
@@ -15,7 +15,7 @@ from gpubench.cli import _run_warnings as warnings
     ],
 )  # fmt: skip
 def test_a_machine_that_saves_power(governor, on_battery, severity):
-    found = warnings._power(governor, on_battery=on_battery)
+    found = warnings.power(governor, on_battery=on_battery)
     assert [(w.code, w.severity) for w in found] == [("powersave", word) for word in severity]
 
 
@@ -29,8 +29,8 @@ def test_a_machine_that_saves_power(governor, on_battery, severity):
     ],
 )
 def test_a_runner_that_is_shared(environ, told):
-    assert [w.code for w in warnings._shared(environ)] == ["shared-host"] * told
+    assert [w.code for w in warnings.shared_host(environ)] == ["shared-host"] * told
 
 
 def test_whether_this_machine_has_a_battery_can_be_asked():
-    assert warnings._on_battery() in (True, False)
+    assert warnings.on_battery() in (True, False)

@@ -28,7 +28,7 @@ def of_its_own(op: Op, dtype: Dtype) -> bool:
 
 
 def test_numpy_in_every_op_dtype_and_form() -> None:
-    report = conformance.suite(backends.load("numpy"), "numpy:0", exhaust=True)
+    report = conformance.suite(backends.load("numpy"), "numpy:0", checks=conformance.Checks(exhaust=True))
     assert report.findings == []
     assert cases(report) == {
         (op.name, dtype, form)
@@ -42,7 +42,9 @@ def test_numpy_in_every_op_dtype_and_form() -> None:
 
 @pytest.mark.parametrize("device", ["fake:cpu", "fake:gpu", "fake:no-clock", "fake:throttle", "fake:noisy"])
 def test_the_actors_that_behave(device: str) -> None:
-    report = conformance.suite(backends.load("fake"), device, seeds=(1,), exhaust=True)
+    report = conformance.suite(
+        backends.load("fake"), device, checks=conformance.Checks(seeds=(1,), exhaust=True)
+    )
     assert report.findings == []
     assert cases(report) == {(op.name, dtype, "library") for op in OPS.values() for dtype in HOST_DTYPES}
 
@@ -57,7 +59,9 @@ def test_the_actors_that_behave(device: str) -> None:
     ],
 )
 def test_the_actors_that_fail_are_found_out(device: str, told: str) -> None:
-    report = conformance.suite(backends.load("fake"), device, [OPS["add"]], seeds=(1,), around=False)
+    report = conformance.suite(
+        backends.load("fake"), device, [OPS["add"]], conformance.Checks(seeds=(1,), around=False)
+    )
     assert report.checked == []
     assert len(report.findings) == len(HOST_DTYPES) * len(conformance.VECTOR_SIZES)
     assert all(told in finding.detail for finding in report.findings)

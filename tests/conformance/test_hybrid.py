@@ -13,15 +13,15 @@ import pytest
 from gpubench import backends, kernels
 from gpubench.errors import BuildError, DeviceLost, DeviceOutOfMemory, WrongResult
 from gpubench.measure import conformance
-from gpubench.measure.checking import Material, gate
-from gpubench.measure.sampling import Cycle
+from gpubench.measure.worker.timer import Timer
+from gpubench.measure.worker.workspace import Workspace, gate
 from gpubench.model.backend import Session
 from gpubench.model.case import Case, RegimeKind
 from gpubench.model.op import Dtype, Op
 
 OPS = {name: kernels.load(name) for name in kernels.computed()}
 FRACTIONS = (0.0, 0.03, 0.5, 0.77, 1.0)
-REGIMES: tuple[RegimeKind, ...] = ("resident", "transfer-once", "transfer-always")
+REGIMES: tuple[RegimeKind, ...] = ("resident-waited", "resident-queued", "transfer-once", "transfer-always")
 
 
 @pytest.fixture(scope="module")
@@ -45,26 +45,28 @@ def check_everywhere(
     cases = [case_of(op, regime, dtype, device, **params) for regime in REGIMES]
     if session.supports(op, cases[0]) is not None:
         return 0
-    material = Material(session, op, cases[0], 1, "random", folder)
+    workspace = Workspace(session, op, cases[0], 1, "random", folder)
     cycles, tried = [], 0
     for fraction in FRACTIONS:
         for case in cases:
             share = session.divide(op, case, fraction)  # type: ignore[attr-defined]
             assert 0 <= share <= 1
             assert (share in (0, 1)) == (fraction in (0, 1))
-            cycle = Cycle(material, case, gate(material, case, lambda phase: None).launch)
+            cycle = Timer(workspace, case, gate(workspace, case, lambda phase: None).launch)
             cycle.verify()
             cycles.append(cycle)
             tried += 1
     for cycle in cycles[-3:]:  # what one case did is not undone by another
         cycle.seconds(3)
         cycle.verify()
-    material.release()
+    workspace.release()
     return tried
 
 
 def test_the_contract_is_kept() -> None:
-    report = conformance.suite(backends.load("hybrid"), "hybrid:fake:gpu", seeds=(1,))
+    report = conformance.suite(
+        backends.load("hybrid"), "hybrid:fake:gpu", checks=conformance.Checks(seeds=(1,))
+    )
     assert report.findings == []
     assert {case_id.split("/")[0] for case_id in report.checked} == set(OPS)
     assert set(report.refused.values()) <= {"no-implementation", "no-dtype", "no-split"}
@@ -101,7 +103,7 @@ def test_what_cannot_be_cut_is_refused_by_name(session: Session) -> None:
     for name, params, told in [
         ("add", {"n": 1}, "1 unit"), ("softmax", {"n": 257}, "1 unit"), ("matmul", {"n": 8, "m": 1}, "1 unit"),
     ]:  # fmt: skip
-        refusal = session.supports(OPS[name], case_of(OPS[name], "resident", **params))
+        refusal = session.supports(OPS[name], case_of(OPS[name], "resident-queued", **params))
         assert refusal is not None
         assert refusal.reason == "no-split"
         assert told in refusal.detail
@@ -114,51 +116,51 @@ def test_what_cannot_be_cut_is_refused_by_name(session: Session) -> None:
 def test_both_sides_are_at_work_at_once(session: Session, tmp_path: Path) -> None:
     """On the scripted clock: the time is that of the longer side, not the sum."""
     op = OPS["matmul"]
-    case = case_of(op, "resident", n=512)
-    material = Material(session, op, case, 1, "random", tmp_path)
+    case = case_of(op, "resident-queued", n=512)
+    workspace = Workspace(session, op, case, 1, "random", tmp_path)
     times = {}
     for fraction in (0.0, 0.5, 1.0):
         session.divide(op, case, fraction)  # type: ignore[attr-defined]
-        times[fraction] = Cycle(material, case, gate(material, case, lambda phase: None).launch).seconds(20)
+        times[fraction] = Timer(workspace, case, gate(workspace, case, lambda phase: None).launch).seconds(20)
     assert times[0.5] == pytest.approx(times[0.0] / 2, rel=0.05)
     assert times[1.0] < times[0.5]
-    material.release()
+    workspace.release()
 
 
 def test_the_sides_are_timed_alone_and_beside_each_other(session: Session, tmp_path: Path) -> None:
     op = OPS["add"]
     for regime in REGIMES:
         case = case_of(op, regime, n=1 << 16)
-        material = Material(session, op, case, 1, "random", tmp_path)
+        workspace = Workspace(session, op, case, 1, "random", tmp_path)
         session.divide(op, case, 0.25)  # type: ignore[attr-defined]
-        launch = gate(material, case, lambda phase: None).launch
-        landing = None if regime == "resident" else material.landing
-        sides = session.sides(launch, 3, landing)  # type: ignore[attr-defined]
+        launch = gate(workspace, case, lambda phase: None).launch
+        host_output = None if regime.startswith("resident") else workspace.host_output
+        sides = session.sides(launch, 3, host_output)  # type: ignore[attr-defined]
         assert sides["cpu_beside_s"] == pytest.approx(sides["cpu_alone_s"], rel=0.3)
         assert sides["gpu_alone_s"] > 0
-        material.release()
+        workspace.release()
 
 
 def test_the_callers_arrays_are_computed_in_and_never_written_to(session: Session, tmp_path: Path) -> None:
     op = OPS["add"]
     case = case_of(op, "transfer-always", n=5000)
-    material = Material(session, op, case, 1, "random", tmp_path)
-    before = [array.copy() for array in material.inputs]
+    workspace = Workspace(session, op, case, 1, "random", tmp_path)
+    before = [array.copy() for array in workspace.inputs]
     session.divide(op, case, 0.5)  # type: ignore[attr-defined]
-    poison = np.full(5000, np.nan, "float32")
+    sentinels = np.full(5000, np.nan, "float32")
     output = session.allocate((5000,), "float32")
-    session.upload(output, poison)
+    session.upload(output, sentinels)
     buffers = [session.allocate((5000,), "float32") for _ in op.inputs]
-    for buffer, host in zip(buffers, material.inputs, strict=True):
+    for buffer, host in zip(buffers, workspace.inputs, strict=True):
         session.upload(buffer, host)
     launch = session.compile(op, case, buffers, output)
     session.run(launch)
     session.sync()
-    landing = np.empty(5000, "float32")
-    session.download(output, landing)
-    np.testing.assert_array_equal(landing, material.inputs[0] + material.inputs[1])
-    assert np.isnan(poison).all()
-    assert all((array == old).all() for array, old in zip(material.inputs, before, strict=True))
+    host_output = np.empty(5000, "float32")
+    session.download(output, host_output)
+    np.testing.assert_array_equal(host_output, workspace.inputs[0] + workspace.inputs[1])
+    assert np.isnan(sentinels).all()
+    assert all((array == old).all() for array, old in zip(workspace.inputs, before, strict=True))
 
 
 def test_a_workload_that_is_released_leaves_no_array_behind(tmp_path: Path) -> None:
@@ -166,14 +168,14 @@ def test_a_workload_that_is_released_leaves_no_array_behind(tmp_path: Path) -> N
     op, arrays = OPS["add"], []
     for regime in REGIMES:
         case = case_of(op, regime, n=4096)
-        material = Material(session, op, case, 1, "random", tmp_path)
-        cycle = Cycle(material, case, gate(material, case, lambda phase: None).launch)
+        workspace = Workspace(session, op, case, 1, "random", tmp_path)
+        cycle = Timer(workspace, case, gate(workspace, case, lambda phase: None).launch)
         cycle.seconds(2)
-        arrays += [weakref.ref(array) for array in (*material.inputs, material.landing)]
-        material.release()
-        del material, cycle
+        arrays += [weakref.ref(array) for array in (*workspace.inputs, workspace.host_output)]
+        workspace.release()
+        del workspace, cycle
         gc.collect()
-    small = Material(session, op, case_of(op, "resident", n=8), 1, "random", tmp_path)
+    small = Workspace(session, op, case_of(op, "resident-queued", n=8), 1, "random", tmp_path)
     gate(small, small.case, lambda phase: None)  # the actor remembers the inputs that it saw last
     assert not [ref for ref in arrays if ref() is not None]
     session.close()
@@ -190,8 +192,8 @@ def test_a_gpu_that_fails_is_found_out(
     session = backends.load("hybrid").open(f"hybrid:fake:{word}")
     op = OPS["add"]
     case = case_of(op, regime, device=f"hybrid:fake:{word}", n=2048)
-    material = Material(session, op, case, 1, "random", tmp_path)
+    workspace = Workspace(session, op, case, 1, "random", tmp_path)
     with pytest.raises(raised):
-        gate(material, case, lambda phase: None)
+        gate(workspace, case, lambda phase: None)
     session.close()
     session.close()

@@ -11,22 +11,19 @@ import msgspec
 import pytest
 
 from gpubench import kernels
-from gpubench.backends.fake import FakeBackend, FakeSession
+from gpubench.backends.hidden.fake import FakeBackend, FakeSession
 from gpubench.errors import DeviceOutOfMemory, Unsupported
 from gpubench.measure import conformance
 
 
-class Broken:
+class Broken(FakeBackend):
     """The scripted backend with one method of its session replaced."""
-
-    name = "fake"
-    forms = ("library",)
 
     def __init__(self, method: str, replacement: Callable[..., Any]) -> None:
         self._broken = type("BrokenSession", (FakeSession,), {method: replacement})
 
-    def open(self, device_id: str, threads: int | None = None) -> Any:
-        whole = FakeBackend().open(device_id)
+    def open(self, device_id: str, threads: int | None = None, *, autotune: bool = True) -> Any:
+        whole = super().open(device_id)
         whole.__class__ = self._broken
         return whole
 
@@ -35,7 +32,7 @@ def findings(method: str, replacement: Callable[..., Any], **options: Any) -> li
     backend: Any = Broken(method, replacement)
     # Without bfloat16, so that there is a dtype to refuse.
     op = msgspec.structs.replace(kernels.load("add"), dtypes=("float64", "float32", "float16"))
-    return conformance.suite(backend, "fake:gpu", [op], seeds=(1,), **options).findings
+    return conformance.suite(backend, "fake:gpu", [op], conformance.Checks(seeds=(1,), **options)).findings
 
 
 def truncating_download(self: Any, buffer: Any, host: Any) -> None:
@@ -57,14 +54,14 @@ def drifting_run(self: Any, launch: Any, repeat: int = 1) -> None:
 
 def scribbling_compile(self: Any, op: Any, case: Any, inputs: Any, output: Any) -> Any:
     launch = FakeSession.compile(self, op, case, inputs, output)
-    compute = launch._compute
+    compute = launch.compute
 
     def compute_and_scribble() -> Any:
         result = compute()
         inputs[0].array = inputs[0].array * 0
         return result
 
-    launch._compute = compute_and_scribble
+    launch.compute = compute_and_scribble
     return launch
 
 
@@ -121,7 +118,11 @@ def failing_close(self: Any) -> None:
         ("compile", scribbling_compile, "a launch leaves its inputs alone"),
         ("sync", forgetful_sync, "empty launches and syncs return"),
         ("supports", strict_supports, "supports answers and does not raise"),
-        ("supports", silent_supports, "a refusal is a BackendError with a reason and a sentence"),
+        (
+            "supports",
+            silent_supports,
+            "a refusal is a BackendError with a reason of the catalogue and a sentence",
+        ),
         ("supports", bold_supports, "an undeclared dtype is refused"),
         ("time", flat_time, "ten launches take about ten times as long as one"),
         ("time", slow_time, "device time is at most wall time"),
@@ -130,18 +131,27 @@ def failing_close(self: Any) -> None:
     ],
 )
 def test_a_broken_promise_is_found(method: str, replacement: Callable[..., Any], promise: str) -> None:
-    found = findings(method, replacement)
+    # What is kept of cases alone is found without transfers, memory and the clock.
+    around = method in ("download", "allocate", "sync", "time")
+    found = findings(method, replacement, around=around)
     assert any(promise in finding.what for finding in found), found
 
 
 def test_more_memory_than_the_device_has() -> None:
-    assert findings("endless", endless_allocate, exhaust=True) == []
+    assert findings("_endless", endless_allocate, exhaust=True) == []
     found = findings("allocate", endless_allocate, exhaust=True)
     assert "more than a buffer may hold is out of memory" in [finding.what for finding in found]
 
 
 def test_nothing_is_found_on_the_whole_session() -> None:
-    assert findings("unused", failing_close) == []
+    assert findings("_unused", failing_close) == []
+
+
+@pytest.mark.parametrize("name", ["flsh", "use_thread", "device_clock"])
+def test_a_misspelt_method_is_found(name: str) -> None:
+    (found,) = findings(name, failing_close, around=False)
+    assert found.what == "a Session has the methods of the contract alone"
+    assert name in found.detail
 
 
 @pytest.mark.parametrize(

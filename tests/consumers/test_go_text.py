@@ -10,7 +10,7 @@ from collections import Counter
 import pytest
 
 from gpubench.report import render
-from gpubench.report.formats._estimated import decimal
+from gpubench.report.exporters import decimal
 from tests.consumers.conftest import small_run
 from tests.consumers.go_text import read
 from tests.unit.report.builders import CPU, GPU, case, measured, run_of
@@ -21,7 +21,9 @@ def test_one_line_per_case_and_session():
     found = read(render([small_run(sessions=5)], "go"))
     assert set(Counter(row.name for row in found).values()) == {5}
     row = next(row for row in found if row.parts["backend"] == "cupy")
-    assert row.name == ("BenchmarkMatmul/n=1024/dtype=float32/form=library/regime=resident/backend=cupy/dev=0")
+    assert row.name == (
+        "BenchmarkMatmul/n=1024/dtype=float32/form=library/regime=resident-queued/backend=cupy/dev=0"
+    )
     assert row.values == {"ns/op": 1e6, "GFLOP/s": pytest.approx(2 * 1024**3 / 1e-3 / 1e9, rel=1e-5)}
     assert row.iterations == 10 * 10_000  # ten samples of ten thousand launches
 
@@ -54,8 +56,8 @@ def test_names_are_unique_per_case_and_say_all_of_it():
     ]
     assert sorted(names) == [
         "BenchmarkGeluGrad/n=64/dtype=float32/form=library/regime=resident/backend=fake/dev=slow",
-        "BenchmarkGeluGrad/n=64/dtype=float32/form=tuned-naive/regime=resident/backend=cupy/dev=0",
-        "BenchmarkGeluGrad/n=64/dtype=float32/form=tuned/regime=resident/backend=hybrid-cupy/dev=0",
+        "BenchmarkGeluGrad/n=64/dtype=float32/form=tuned-naive/regime=resident-queued/backend=cupy/dev=0",
+        "BenchmarkGeluGrad/n=64/dtype=float32/form=tuned/regime=resident-queued/backend=hybrid-cupy/dev=0",
         "BenchmarkGeluGrad/n=64/dtype=float32/form=tuned/regime=transfer-once-10/backend=cupy/dev=0",
     ]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
-from gpubench.report.formats.csv_rows import COLUMNS
+from gpubench.report.exporters.csv_rows import COLUMNS
 
 DOCUMENTED = (
     "run_id,case_id,op,n,dtype,form,regime,calls,device,device_name,outcome,reason,time_s,lo_s,hi_s,ci_kind,min_s,q1_s,"

@@ -52,7 +52,7 @@ def test_bencher(make):
 
 def test_bencher_gets_nanoseconds():
     found = json.loads(render([small_run(1e-3)], "bmf"))
-    row = found["matmul/n=1024/float32/library/resident@cupy:0"]
+    row = found["matmul/n=1024/float32/library/resident-queued@cupy:0"]
     assert row["latency"]["value"] == 1e6
     assert row["throughput"]["value"] == 1000
     assert row["speedup"]["value"] == pytest.approx(4)
@@ -83,7 +83,7 @@ def test_what_should_grow_is_a_speedup_or_a_rate():
     assert {(name.rpartition(" ")[2], row["unit"]) for name, row in rows.items()} == {
         ("speedup", "x"), ("rate", "GFLOP/s"), ("rate", "GB/s"),
     }  # fmt: skip
-    case = "matmul/n=4096/float32/library/resident@cupy:0"
+    case = "matmul/n=4096/float32/library/resident-queued@cupy:0"
     assert rows[f"{case} speedup"]["value"] == pytest.approx(54.35, rel=1e-3)
     assert rows[f"{case} rate"]["unit"] == "GFLOP/s"
     assert "by the device clock" in rows[f"{case} rate"]["extra"]

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pytest_benchmark.stats import Stats
 
-from gpubench.report.formats.pytest_benchmark import sample_stats
+from gpubench.report.exporters.pytest_benchmark import sample_stats
 from tests.consumers.conftest import small_run
 
 
@@ -40,7 +40,7 @@ def test_compare_groups_by_op_and_sets_two_reports_side_by_side(report, tmp_path
     table = compare(
         tmp_path, base, new, "--group-by", "fullname", "--sort", "mean", "--columns", "mean,median,outliers"
     )
-    case = "matmul/n=1024/float32/library/resident@cupy:0"
+    case = "matmul/n=1024/float32/library/resident-queued@cupy:0"
     lines = [line for line in table.splitlines() if line.startswith(case)]
     assert len(lines) == 2
     assert "(1.0)" in lines[0]
@@ -54,7 +54,7 @@ def test_history_by_machine_takes_the_file_as_a_saved_run(report, tmp_path):
         path = report("pytest-benchmark", small_run(seconds))
         path.rename(storage / f"{number}_run.json")
     table = compare(tmp_path, "--group-by", "name", "--columns", "min")
-    assert table.count("resident@cupy:0") >= 2
+    assert table.count("resident-queued@cupy:0") >= 2
     assert "0001_run" in table
     assert "0002_run" in table
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from gpubench import kernels
-from gpubench.backends._cuda import CudaPrograms
-from gpubench.backends._host import host_dtype
-from gpubench.measure.checking import Material, gate
+from gpubench.backends.cupy.launches import CudaPrograms
+from gpubench.backends.shared.host import host_dtype
+from gpubench.measure.worker.workspace import Workspace, gate
 from gpubench.model.case import Case
 
 pytestmark = pytest.mark.cuda
@@ -39,17 +39,17 @@ def session():
 
 
 def case(name, params, dtype):
-    return Case(name, kernels.load(name).group, params, dtype, "tuned", "resident", DEVICE)
+    return Case(name, kernels.load(name).group, params, dtype, "tuned", "resident-queued", DEVICE)
 
 
 def right(session, name, params, dtype, folder):
     """The kernel passes the gate, and again on a second launch of the same buffers."""
     wanted = case(name, params, dtype)
-    material = Material(session, kernels.load(name), wanted, 1, "random", folder)
-    launch = gate(material, wanted, lambda phase: None).launch
+    workspace = Workspace(session, kernels.load(name), wanted, 1, "random", folder)
+    launch = gate(workspace, wanted, lambda phase: None).launch
     session.run(launch, 3)
-    assert material.verify(launch).ok
-    material.release()
+    assert workspace.verify(launch).ok
+    workspace.release()
 
 
 def apply(session, name, *hosts, params=None, programs=None):
@@ -80,7 +80,9 @@ def test_rows_of_every_length(session, tmp_path, name, dtype):
 @pytest.mark.parametrize("columns", [1024, 20_001, 65_536])
 def test_rows_without_clusters_are_the_same(session, dtype, columns):
     """What an older GPU does: rows too long for a block are read twice."""
-    older = CudaPrograms(session._cupy, msgspec.structs.replace(session.limits, clusters=False))
+    import cupy
+
+    older = CudaPrograms(cupy, msgspec.structs.replace(session.limits, clusters=False))
     x = np.random.default_rng(1).standard_normal((3, columns)).astype(host_dtype(dtype))
     params = {"n": x.size, "columns": columns}
     one = apply(session, "softmax", x, params=params).astype(np.float64)
@@ -277,7 +279,8 @@ def launched(session, name, params, inputs, out):
 
 
 def test_elementwise_past_2_to_the_32(session):
-    cupy = session._cupy
+    import cupy
+
     need(cupy, 5 * 2 * BEYOND)
     x, out = pattern(cupy, BEYOND), cupy.zeros(BEYOND, cupy.float16)
     launched(session, "add", {"n": BEYOND}, [x, x], out)
@@ -286,7 +289,8 @@ def test_elementwise_past_2_to_the_32(session):
 
 
 def test_a_sum_past_2_to_the_32(session):
-    cupy = session._cupy
+    import cupy
+
     need(cupy, 2 * 2 * BEYOND)
     x, out = cupy.zeros(BEYOND, cupy.float16), cupy.zeros((), cupy.float16)
     for place in (0, 2**31 - 1, 2**31 + 1, 2**32 - 1, 2**32 + 1, BEYOND - 1):
@@ -298,7 +302,8 @@ def test_a_sum_past_2_to_the_32(session):
 
 
 def test_matrices_past_2_to_the_32(session):
-    cupy = session._cupy
+    import cupy
+
     m, n = 65_544, 65_592
     need(cupy, 4 * 2 * m * n)
     x, out = pattern(cupy, m * n).reshape(m, n), cupy.zeros((n, m), cupy.float16)

@@ -8,10 +8,10 @@ from statistics import median
 import pytest
 
 from gpubench import kernels
-from gpubench.backends._host import random_inputs
+from gpubench.backends.shared.host import random_inputs
 from gpubench.errors import DeviceOutOfMemory
 from gpubench.measure import conformance
-from gpubench.measure.checking import Material, gate
+from gpubench.measure.worker.workspace import Workspace, gate
 from gpubench.model.case import Case
 
 pytestmark = pytest.mark.cuda
@@ -30,13 +30,13 @@ def session():
 
 
 def case(op, n, dtype="float32", form="library"):
-    return Case(op.name, op.group, {"n": n}, dtype, form, "resident", DEVICE)
+    return Case(op.name, op.group, {"n": n}, dtype, form, "resident-queued", DEVICE)
 
 
 def prepared(session, op, n, folder, form="library", dtype="float32"):
-    """(material, launch) of one case that has passed the gate; the caller releases the material."""
-    material = Material(session, op, case(op, n, dtype, form), 1, "random", folder)
-    return material, gate(material, case(op, n, dtype, form), lambda phase: None).launch
+    """(workspace, launch) of one case that has passed the gate; the caller releases the workspace."""
+    workspace = Workspace(session, op, case(op, n, dtype, form), 1, "random", folder)
+    return workspace, gate(workspace, case(op, n, dtype, form), lambda phase: None).launch
 
 
 def times(session, launch, repeat=1, *, cold=False, count=5):
@@ -46,7 +46,7 @@ def times(session, launch, repeat=1, *, cold=False, count=5):
 def test_the_suite():
     from gpubench.backends.cupy import BACKEND
 
-    report = conformance.suite(BACKEND, DEVICE, exhaust=True)
+    report = conformance.suite(BACKEND, DEVICE, checks=conformance.Checks(exhaust=True))
     assert report.findings == []
     # Every op runs as a CuPy user writes it, and every hand-written CUDA kernel was there.
     checked = {(text.split("/")[0], text.split("/")[3]) for text in report.checked}
@@ -63,7 +63,7 @@ def test_large_sizes_in_every_form_and_dtype(op):
     def sizes(op):
         return (1023, 1500) if op.group == "matrix" else (2**20 + 3, 2**22 + 5)
 
-    report = conformance.suite(BACKEND, DEVICE, [op], sizes=sizes, seeds=(5,), around=False)
+    report = conformance.suite(BACKEND, DEVICE, [op], conformance.Checks(sizes=sizes, seeds=(5,), around=False))
     assert report.findings == []
     assert report.checked
 
@@ -74,14 +74,14 @@ def test_a_softmax_of_long_rows(session, tmp_path, n):
     for columns in {n, min(n, 8)} if n % 8 == 0 else {n}:
         params = {"n": n, "columns": columns}
         for form in ("library", "tuned"):
-            wide = Case(op.name, op.group, params, "float32", form, "resident", DEVICE)
-            material = Material(session, op, wide, 1, "random", tmp_path)
-            assert gate(material, wide, lambda phase: None).check.ok
-            material.release()
+            wide = Case(op.name, op.group, params, "float32", form, "resident-queued", DEVICE)
+            workspace = Workspace(session, op, wide, 1, "random", tmp_path)
+            assert gate(workspace, wide, lambda phase: None).check.ok
+            workspace.release()
 
 
 def test_events_agree_with_the_wall_on_a_long_launch(session, tmp_path):
-    material, launch = prepared(session, kernels.load("matmul"), 2048, tmp_path)
+    workspace, launch = prepared(session, kernels.load("matmul"), 2048, tmp_path)
     device = median(times(session, launch, 10))
     walls = []
     for _ in range(5):
@@ -91,12 +91,12 @@ def test_events_agree_with_the_wall_on_a_long_launch(session, tmp_path):
         walls.append(session.clock() - start)
     # 3 ms of work on a large GPU: the host's part of it is small, and the device's is never longer.
     assert 0.3 * median(walls) <= device <= 1.1 * median(walls)
-    material.release()
+    workspace.release()
 
 
 def test_events_hold_no_host_time(session, tmp_path):
     """A tiny launch takes the host longer than the device: queued launches must not show the host's pace."""
-    material, launch = prepared(session, kernels.load("add"), 1024, tmp_path, form="tuned")
+    workspace, launch = prepared(session, kernels.load("add"), 1024, tmp_path, form="tuned")
     hot = median(times(session, launch, 100)) / 100
     start = session.clock()
     session.run(launch, 1000)
@@ -104,17 +104,17 @@ def test_events_hold_no_host_time(session, tmp_path):
     session.sync()
     assert hot > 0
     assert hot <= 1.2 * enqueued
-    material.release()
+    workspace.release()
 
 
 def test_a_cold_launch_is_slower_than_a_hot_one(session, tmp_path):
     """12 MB of operands stay in the L2 cache of every GPU that CUDA 13 knows well; a flush sends them out."""
-    material, launch = prepared(session, kernels.load("add"), 2**20, tmp_path, form="tuned")
+    workspace, launch = prepared(session, kernels.load("add"), 2**20, tmp_path, form="tuned")
     hot = median(times(session, launch, 50)) / 50
     cold = median(times(session, launch, cold=True))
     assert cold > hot
     assert cold < 1e-3
-    material.release()
+    workspace.release()
 
 
 def test_time_grows_with_the_work(session, tmp_path):
@@ -134,8 +134,8 @@ def test_out_of_memory_leaves_the_session_usable(session, tmp_path):
 
     with pytest.raises(DeviceOutOfMemory):
         fill_the_device()
-    material, _ = prepared(session, kernels.load("add"), 2**20, tmp_path)
-    material.release()
+    workspace, _ = prepared(session, kernels.load("add"), 2**20, tmp_path)
+    workspace.release()
 
 
 def test_out_of_memory_inside_a_launch(session, tmp_path):
@@ -146,9 +146,9 @@ def test_out_of_memory_inside_a_launch(session, tmp_path):
     gc.collect()
     pool.free_all_blocks()  # else the inputs come out of a large cached block, which holds the output too
     op = kernels.load("add")
-    material = Material(session, op, case(op, 2**27), 1, "random", tmp_path)
-    material.upload_inputs()
-    launch = session.compile(op, case(op, 2**27), material.buffers, None)
+    workspace = Workspace(session, op, case(op, 2**27), 1, "random", tmp_path)
+    workspace.upload_inputs()
+    launch = session.compile(op, case(op, 2**27), workspace.buffers, None)
     pool.free_all_blocks()
     pool.set_limit(size=pool.total_bytes() + 2**20)  # less than the 512 MiB of the output
     try:
@@ -157,21 +157,21 @@ def test_out_of_memory_inside_a_launch(session, tmp_path):
     finally:
         pool.set_limit(size=0)
     session.run(launch)
-    assert material.verify(launch).ok
-    material.release()
+    assert workspace.verify(launch).ok
+    workspace.release()
 
 
 def test_ten_thousand_launches_do_not_leak(session, tmp_path):
     import cupy
 
-    material, launch = prepared(session, kernels.load("saxpy"), 2**16, tmp_path)
+    workspace, launch = prepared(session, kernels.load("saxpy"), 2**16, tmp_path)
     session.run(launch, 10)
     session.sync()
     before = cupy.get_default_memory_pool().used_bytes()
     session.run(launch, 10_000)
     session.sync()
     assert cupy.get_default_memory_pool().used_bytes() <= before + 2**20
-    material.release()
+    workspace.release()
 
 
 def test_the_device_tells_what_detection_needs():

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gpubench import kernels
-from gpubench.measure.checking import Material, gate
+from gpubench.measure.worker.workspace import Workspace, gate
 from gpubench.model.case import TF32, Case
 from gpubench.model.op import UNIT_ROUNDOFF
 
@@ -36,16 +36,16 @@ def session():
 
 
 def case(params, dtype="float32", variant=None, form="library"):
-    return Case(OP.name, OP.group, params, dtype, form, "resident", "cupy:0", variant=variant)
+    return Case(OP.name, OP.group, params, dtype, form, "resident-queued", "cupy:0", variant=variant)
 
 
 @pytest.mark.parametrize("params", SHAPES, ids=str)
 def test_tf32_is_on_for_its_own_row_and_off_before_and_after(session, params, tmp_path):
     plain, rounded = case(params), case(params, variant=TF32)
     assert session.supports(OP, rounded) is None
-    material = Material(session, OP, plain, 1, "random", tmp_path)
-    errors = [gate(material, one, lambda phase: None).check.max_error for one in (plain, rounded, plain)]
-    material.release()
+    workspace = Workspace(session, OP, plain, 1, "random", tmp_path)
+    errors = [gate(workspace, one, lambda phase: None).check.max_error for one in (plain, rounded, plain)]
+    workspace.release()
     assert errors[0] == errors[2], "the mode of the handle is put back"
     assert errors[0] <= FLOAT32_LIMIT
     if params in SHAPES[:2]:  # for other shapes cuBLAS may prefer a kernel that does not round
@@ -60,9 +60,9 @@ def test_shapes_in_other_dtypes(session, params, dtype, tmp_path):
     if refusal is not None:
         assert (dtype, refusal.reason) == ("bfloat16", "no-dtype")
         return
-    material = Material(session, OP, one, 1, "random", tmp_path)
-    assert gate(material, one, lambda phase: None).check.ok
-    material.release()
+    workspace = Workspace(session, OP, one, 1, "random", tmp_path)
+    assert gate(workspace, one, lambda phase: None).check.ok
+    workspace.release()
 
 
 def test_tf32_concerns_float32_alone(session):
@@ -73,7 +73,7 @@ def test_tf32_concerns_float32_alone(session):
 def test_the_environment_cannot_switch_it_on_and_the_row_is_faster(gpubench):
     """Under CUPY_TF32=1 the plain row still passes the gate of float32; the other row shows what TF32 gains."""
     ended = gpubench(
-        "run", "--devices", "cupy:0", "--ops", "matmul", "--sizes", "4096", "--regimes", "resident", "--allow-tf32",
+        "run", "--devices", "cupy:0", "--ops", "matmul", "--sizes", "4096", "--regimes", "resident-queued", "--allow-tf32",
         "--quick", "-o", "r.json", "--format", "json", timeout=300,
         env={"PYTHONPATH": SEARCH_PATH, "CUPY_TF32": "1", "NVIDIA_TF32_OVERRIDE": "1"},
     )  # fmt: skip

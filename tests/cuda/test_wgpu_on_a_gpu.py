@@ -27,7 +27,7 @@ def device_id():
 def test_the_suite(device_id):
     from gpubench.backends.wgpu import BACKEND
 
-    report = conformance.suite(BACKEND, device_id, exhaust=True)
+    report = conformance.suite(BACKEND, device_id, checks=conformance.Checks(exhaust=True))
     assert report.findings == []
     assert {text.split("/")[0] for text in report.checked} == {op.name for op in OPS}
 
@@ -39,7 +39,9 @@ def test_large_sizes_in_every_dtype(device_id, op):
     def sizes(op):
         return (1023, 1500) if op.group == "matrix" else (2**20 + 3, 2**22 + 5)
 
-    report = conformance.suite(BACKEND, device_id, [op], sizes=sizes, seeds=(5,), around=False)
+    report = conformance.suite(
+        BACKEND, device_id, [op], conformance.Checks(sizes=sizes, seeds=(5,), around=False)
+    )
     assert report.findings == []
     assert report.checked
 

@@ -7,8 +7,9 @@ import os
 
 import pytest
 
-from gpubench.detect import _blas, picture
-from gpubench.detect._fact import NOT_PROBED, known
+from gpubench.detect import picture
+from gpubench.detect.cpu import blas_warnings, doubtful_blas
+from gpubench.detect.records import NOT_PROBED, known
 from gpubench.model.machine import Cpu, CpuBlas, Machine
 
 
@@ -35,19 +36,19 @@ def cpu(available=8, limited_by="online", threads=None):
     ],
 )
 def test_the_blas_is_asked_where_its_threads_may_not_fit(machine, environ, asked):
-    assert _blas.doubtful(machine, environ) is asked
+    assert doubtful_blas(machine, environ) is asked
 
 
 @pytest.mark.parametrize("threads", [1, 64])
 def test_threads_that_do_not_fit_are_told_with_the_variable_that_helps(threads):
-    (warning,) = _blas.warnings(cpu(threads=threads))
+    (warning,) = blas_warnings(cpu(threads=threads))
     assert warning.code == "BLAS_THREADS"
     assert f"{threads} thread" in warning.text
     assert "OPENBLAS_NUM_THREADS=8" in warning.text
 
 
 def test_threads_that_fit_are_no_reason_to_warn():
-    assert _blas.warnings(cpu(threads=8)) == []
+    assert blas_warnings(cpu(threads=8)) == []
 
 
 def test_the_picture_shows_blas_and_its_threads_or_how_to_see_them():

@@ -2,7 +2,11 @@ from __future__ import annotations
 
 import pytest
 
-from gpubench.detect import _cgroup
+from gpubench.detect import cgroup
+from gpubench.detect.root import Root
+from gpubench.measure import worker_pool
+from gpubench.measure.worker_pool import Worker, WorkerGone
+from gpubench.model.result import Settings
 
 GIB = 1 << 30
 
@@ -80,13 +84,16 @@ def test_a_spoiled_limit_is_invalid_and_not_ignored(look, host):
 
 
 @pytest.mark.parametrize("path", ["/../../elsewhere", "/other"])
-def test_a_group_outside_of_the_mount_is_read_at_the_mount_point(path):
-    mount = _cgroup.Mount("/cg", "/docker/abc", "cgroup2", frozenset())
-    assert [level.folder for level in _cgroup._levels([mount], {"": path}, None, "cpu")] == ["/cg"]
+def test_a_group_outside_of_the_mount_is_read_at_the_mount_point(plant, path):
+    files = {
+        "/proc/self/mountinfo": "30 23 0:26 /docker/abc /cg rw - cgroup2 cgroup2 rw",
+        "/proc/self/cgroup": f"0::{path}",
+    }
+    assert [level.folder for level in cgroup.read_groups(Root(str(plant(files)))).cpu] == ["/cg"]
 
 
 def test_escaped_mount_points_are_understood():
-    mounts = _cgroup.parse_mounts("cgroup2 /my\\040groups cgroup2 rw 0 0\nspoiled\nproc /proc proc rw 0 0")
+    mounts = cgroup.parse_mounts("cgroup2 /my\\040groups cgroup2 rw 0 0\nspoiled\nproc /proc proc rw 0 0")
     assert [mount.point for mount in mounts] == ["/my groups"]
 
 
@@ -100,3 +107,48 @@ def test_a_spoiled_table_of_mounts_is_told(look, host):
     machine = look(host | {"/proc/mounts": "garbage"})
     assert machine.cpu.quota_cpus.status == machine.memory.usable_bytes.status == "invalid"
     assert machine.cpu.available.value == 2
+
+
+@pytest.mark.parametrize("path", ["/a" * 100_000, "/" + "a" * 5000])
+def test_a_path_that_no_kernel_writes_is_a_spoiled_file(look, host, path):
+    machine = look(
+        host | {"/proc/self/cgroup": f"0::{path}", "/proc/mounts": "cgroup2 /sys/fs/cgroup cgroup2 rw 0 0"}
+    )
+    assert machine.cpu.quota_cpus.status == machine.memory.limit_bytes.status == "invalid"
+
+
+def test_a_quota_of_one_cpu_and_a_half_bounds_each_worker_to_two(look, host, monkeypatch, tmp_path):
+    """Its processors are 16; more than two busy threads would be stopped for a part of each period."""
+    cpu = "/sys/devices/system/cpu"
+    host |= {
+        "/proc/self/cgroup": "0::/",
+        "/proc/self/mountinfo": mountinfo("/", "/sys/fs/cgroup", "cgroup2", "rw"),
+        "/sys/fs/cgroup/cpu.max": "150000 100000",
+        f"{cpu}/online": "0-15",
+        f"{cpu}/present": "0-15",
+    }
+    machine = look(host)
+    assert (machine.cpu.logical.value, machine.cpu.available.value) == (16, 2)
+    asked = []
+
+    class Recorded(Worker):
+        def __init__(self, threads=None):
+            asked.append(threads)
+
+        next_id = 1
+
+        def ask(self, request, deadline_s):
+            asked.append(request.cpus)
+            raise WorkerGone("worker-crashed", "enough", None, "")
+
+        def kill(self):
+            pass
+
+    monkeypatch.setattr(worker_pool, "Worker", Recorded)
+    pool = worker_pool.WorkerPool(Settings(threads=machine.cpu.available.value), tmp_path, {}, (), machine)
+    try:
+        with pytest.raises(worker_pool.DeviceGone):
+            pool.worker("numpy:0")
+    finally:
+        pool.close()
+    assert asked == [2, 2] * worker_pool.FAILED_STARTS

@@ -8,15 +8,15 @@ import time
 
 import pytest
 
-from gpubench.detect import _child
-from gpubench.detect._child import Request
+from gpubench.detect import inspection
+from gpubench.detect.inspection import ProbeRequest
 
 GOOD = "import json; print(json.dumps({'records': [{'source': 'nvml', 'ordinal': 0}], 'version': '1'}))"
 
 
 def run(*programs, limit=3.0):
-    return _child.run(
-        [Request(f"p{n}", limit, {}, (sys.executable, "-c", code)) for n, code in enumerate(programs)]
+    return inspection.run_probes(
+        [ProbeRequest(f"p{n}", limit, {}, (sys.executable, "-c", code)) for n, code in enumerate(programs)]
     )
 
 
@@ -45,6 +45,7 @@ def test_stderr_becomes_the_hint():
     assert answer.provider.hint == "the reason"
 
 
+@pytest.mark.serial
 def test_a_sleeper_costs_its_limit_and_its_group_dies_with_it(tmp_path):
     marker = tmp_path / "alive"
     inner = f"import time; time.sleep(6); open({str(marker)!r}, 'w')"
@@ -68,7 +69,7 @@ def test_what_libraries_print_on_stdout_does_not_break_the_answer(tmp_path, monk
         "import os; print('hello'); os.write(1, b'native noise'); threadpool_info = list"
     )
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
-    (answer,) = _child.run([Request("blas", 20.0)])
+    (answer,) = inspection.run_probes([ProbeRequest("blas", 20.0)])
     assert answer.provider.status == "ok"
     assert answer.extra["blas"] == []
 
@@ -76,11 +77,12 @@ def test_what_libraries_print_on_stdout_does_not_break_the_answer(tmp_path, monk
 def test_a_half_installed_library_says_what_to_install(tmp_path, monkeypatch):
     (tmp_path / "cupy.py").write_text("raise ImportError('libnvrtc is missing')")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
-    (answer,) = _child.run([Request("cuda", 20.0)])
+    (answer,) = inspection.run_probes([ProbeRequest("cuda", 20.0)])
     assert answer.provider.status == "absent"
     assert "pip install" in (answer.provider.hint or "")
 
 
+@pytest.mark.serial
 def test_providers_run_side_by_side():
     """Three that sleep take as long as one; so do three that never end."""
     nap = f"import time; time.sleep(2.0); {GOOD}"

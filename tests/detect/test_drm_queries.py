@@ -48,7 +48,7 @@ def test_i915_is_asked_twice_and_sums_device_memory():
             ctypes.memmove(target, data, len(data))
         ctypes.memmove(item, struct.pack("=QiIQ", query, len(data), 0, target), 24)
 
-    assert drm._i915(ioctl, 0)["memory.dedicated_bytes"]["value"] == 16 * GIB
+    assert drm.ask_i915(ioctl, 0)["memory.dedicated_bytes"]["value"] == 16 * GIB
     assert lengths == [0, len(data)]
 
 
@@ -61,7 +61,7 @@ def test_xe_integrated_has_no_device_memory():
             ctypes.memmove(target, data, len(data))
         struct.pack_into("=QIIQ16x", command, 0, 0, query, len(data), target)
 
-    assert drm._xe(ioctl, 0)["memory.dedicated_bytes"] == {"value": None, "status": "absent"}
+    assert drm.ask_xe(ioctl, 0)["memory.dedicated_bytes"] == {"value": None, "status": "absent"}
 
 
 def test_cut_answers_are_refused():

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import pytest
 
+from gpubench import detect
+
 GIB = 1 << 30
 DRM = "/sys/class/drm"
 
@@ -177,3 +179,43 @@ def test_a_spoiled_kfd_node_is_still_a_gpu(look):
     assert machine.gpu_count.value == 2
     spoiled = machine.gpus[1]
     assert (spoiled.compute.units.status, spoiled.memory.dedicated_bytes.value) == ("invalid", 16 * GIB)
+
+
+def test_i915_card_is_found_below_the_devices_own_folder_too(look, host, pci):
+    host |= pci("0000:03:00.0", "8086", "56a0", "i915", drm__card1__lmem_total_bytes=str(16 * GIB))
+    assert only(look(host)).memory.dedicated_bytes.value == 16 * GIB
+
+
+@pytest.mark.parametrize("spoiled", ["class", "vendor"])
+def test_what_nvml_lists_keeps_its_link_numa_and_power_facts(plant, host, pci, spoiled):
+    bdf = "0000:01:00.0"
+    host |= pci(
+        bdf,
+        "10de",
+        "2335",
+        pci_class="0302",
+        numa_node="1",
+        max_link_width="16",
+        power__runtime_status="active",
+    )
+    host[f"/sys/bus/pci/devices/{bdf}/{spoiled}"] = "?"
+    nvml = {"source": "nvml", "bdf": bdf, "vendor_id": "10de", "device_id": "2335", "memory_bytes": 141 * GIB}
+    gpu = only(detect.inspect(sysroot=plant(host), extra_records=[nvml]))
+    assert (gpu.numa_node.value, gpu.link.width_max.value, gpu.power.state.value) == (1, 16, "active")
+    assert gpu.memory.dedicated_bytes.value == 141 * GIB
+
+
+def test_a_spoiled_partition_costs_the_units_of_its_own_gpu_alone(look):
+    tree = {}
+    for number in range(1, 5):
+        tree |= kfd_node(
+            number, unique_id=77 + (number > 2), location_id=0x0500 + (number > 2) * 0x2200 + (number + 1) % 2
+        )
+        tree |= bank(number, 0, 1, 24 * GIB)
+    for spoiled in range(1, 5):
+        folder = "/sys/class/kfd/kfd/topology/nodes"
+        machine = look(tree | {f"{folder}/{spoiled}/properties": "?"})
+        units = [gpu.compute.units for gpu in machine.gpus]
+        assert [fact.value for fact in units] == ([None, 76] if spoiled < 3 else [76, None])
+        assert {gpu.memory.dedicated_bytes.value for gpu in machine.gpus} == {48 * GIB}
+        assert units[spoiled > 2].source == f"{folder}/{spoiled}/properties"

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from gpubench.detect import differences
-from gpubench.detect._host import this_host
-from gpubench.model.facts import Fact
-from gpubench.model.machine import Cpu, Machine, Memory
+from gpubench.detect.host import this_host
+from gpubench.model.machine import Cpu, Fact, Machine, Memory
 
 GIB = 2**30
 

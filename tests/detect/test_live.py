@@ -5,18 +5,19 @@ from __future__ import annotations
 import pytest
 
 from gpubench import detect
-from gpubench.detect import _access, _files, _live, _nodes
-from gpubench.detect._access import Said
-from gpubench.detect._fact import ABSENT, NOT_PROBED, known
-from gpubench.detect._root import Root
+from gpubench.detect import access, inspection
+from gpubench.detect.access import Said
+from gpubench.detect.host import read_files
+from gpubench.detect.records import ABSENT, NOT_PROBED, known
+from gpubench.detect.root import Root
 from gpubench.model.machine import Driver, Gpu
 
 
 @pytest.fixture
 def plan(plant):
     def ask(tree, **options):
-        files = _files.acquire(Root(str(plant(tree))), NOT_PROBED)
-        requests, skipped = _live.plan(files, **({"deep": False, "wake": False} | options))
+        found = read_files(Root(str(plant(tree))), NOT_PROBED)
+        requests, skipped = inspection.plan(found, **({"deep": False, "wake": False} | options))
         return [request.name for request in requests], [provider.name for provider in skipped]
 
     return ask
@@ -50,8 +51,8 @@ def test_render_nodes_are_asked_only_for_what_no_file_told(plant, host, pci):
     for number, bdf in enumerate(("0000:03:00.0", "0000:00:02.0", "0000:04:00.0", "0000:05:00.0"), start=128):
         host[f"/sys/class/drm/renderD{number}/device"] = f"-> ../../../bus/pci/devices/{bdf}"
     root = Root(str(plant(host)))
-    nodes = _nodes.render_nodes(root)
-    (request,) = _live.render_queries(_files.acquire(root, NOT_PROBED).records, nodes, wake=False)
+    nodes = access.render_nodes(root)
+    (request,) = inspection.render_queries(read_files(root, NOT_PROBED).records, nodes, wake=False)
     assert [node["node"] for node in request.options["nodes"]] == ["renderD128", "renderD131"]
 
 
@@ -70,7 +71,7 @@ GPU = Gpu(id="g", vendor=known("nvidia", "t"), driver=Driver(name=known("nvidia"
     ],
 )
 def test_usable_needs_every_door_open(said, usable, codes):
-    gpu = _access.judge(GPU, said, live=True)
+    gpu = access.judge_access(GPU, said, live=True)
     assert (gpu.usable.value, gpu.why_not) == (usable, codes)
     assert (gpu.usable.source is not None) == (usable is not None)
 

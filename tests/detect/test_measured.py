@@ -1,15 +1,14 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 
 import msgspec
 import pytest
 
-from gpubench.cli._measured import read_result
-from gpubench.detect import measured, picture
-from gpubench.detect._fact import known
+from gpubench.analysis.verdict import recommended
+from gpubench.cli.detect import read_result
+from gpubench.detect import picture, recommend
+from gpubench.detect.records import known
 from gpubench.model.machine import (
     Cpu,
     Gpu,
@@ -20,8 +19,8 @@ from gpubench.model.machine import (
     MeasuredSplit,
     Recommendation,
 )
-from gpubench.report.analysis.recommendation import recommended
 from gpubench.store import load, save
+from tests.forking import environment
 
 
 def pieces(*gains, reason=None):
@@ -43,59 +42,61 @@ def point(**words):
      (0.5, False, 8, "gpu", "FASTER_ALONE"), (2.0, True, 2, "cpu", "FASTER_ALONE")],
 )  # fmt: skip
 def test_the_ratio_decides(s, separate, threads, mode, code):
-    verdict = measured.judge(s, separate=separate, threads=threads)
+    verdict = recommend.judge(s, separate=separate, threads=threads)
     assert (verdict.mode, verdict.code) == (mode, code)
 
 
 def test_a_recommended_split_overrules_the_rates():
-    found = measured.judge(0.05, [*pieces(1.2, 1.4), *pieces(2.0, reason="noise")], separate=True, threads=8)
+    found = recommend.judge(0.05, [*pieces(1.2, 1.4), *pieces(2.0, reason="noise")], separate=True, threads=8)
     assert (found.mode, found.code, found.split) == ("hybrid", "HYBRID_PAYS", 0.7)
     assert "matmul float32 split over CPU and GPU is 1.40x" in found.text
     assert "2 of 3 measured splits pay" in found.text
-    assert measured.judge(None, pieces(1.2), separate=False, threads=1).mode == "hybrid"
+    assert recommend.judge(None, pieces(1.2), separate=False, threads=1).mode == "hybrid"
 
 
 @pytest.mark.parametrize(("s", "mode"), [(0.5, "gpu"), (2.0, "cpu"), (0.05, "gpu"), (5.0, "cpu")])
 def test_splits_of_which_none_is_recommended_overrule_the_rates_too(s, mode):
     """Whatever they seem to gain: a gain of 1.2 that is noise is no reason to split."""
     for reason in ("noise", "selected-in-sample", "overhead-bound"):
-        assert measured.judge(s, pieces(1.2, reason=reason), separate=True, threads=8).mode == mode
+        assert recommend.judge(s, pieces(1.2, reason=reason), separate=True, threads=8).mode == mode
 
 
 def test_split_is_by_rates_where_none_was_measured():
-    assert measured.judge(0.25, separate=True, threads=8).split == pytest.approx(0.8)
+    assert recommend.judge(0.25, separate=True, threads=8).split == pytest.approx(0.8)
 
 
 def test_break_even_points_are_quoted_in_words():
     told = [
-        point(regime="resident", size=128), point(regime="transfer-always", size=194),
+        point(regime="resident-waited", size=128), point(regime="transfer-always", size=194),
         point(regime="transfer-once-10", size=None, note="never up to n = 64"),
     ]  # fmt: skip
     (line,) = picture.quoted(told)
     assert line == (
-        "matmul float32: GPU from n = 128 with resident data, from n = 194 with transfers, never up to n = 64 with one "
+        "matmul float32: GPU from n = 128 with data on the GPU, from n = 194 with transfers, never up to n = 64 with one "
         "copy for 10 calls"
     )
-    always = point(regime="resident", size=64, note="the smallest size measured")
+    always = point(regime="resident-waited", size=64, note="the smallest size measured")
     assert picture.quoted([always]) == [
-        "matmul float32: GPU from n = 64 (the smallest size measured) with resident data"
+        "matmul float32: GPU from n = 64 (the smallest size measured) with data on the GPU"
     ]
-    open_ = point(regime="resident", params="m=3", size=None, note="undecided (between 9742 and 65536)")
+    open_ = point(regime="resident-waited", params="m=3", size=None, note="undecided (between 9742 and 65536)")
     assert picture.quoted([open_]) == [
-        "matmul m=3 float32: GPU undecided (between 9742 and 65536) with resident data"
+        "matmul m=3 float32: GPU undecided (between 9742 and 65536) with data on the GPU"
     ]
 
 
 @pytest.fixture(scope="module")
-def results(tmp_path_factory):
+def results(tmp_path_factory, starter):
     """A result file of the scripted devices, as if they were this machine's; and what the report says of it."""
     folder = tmp_path_factory.mktemp("results")
-    command = [sys.executable, "-m", "gpubench"]
-    subprocess.run([*command, "run", "--devices", "fake:cpu,fake:gpu", "--ops", "matmul,saxpy", "--no-progress", "-o", "r.json"],
-                   cwd=folder, check=True, capture_output=True, timeout=110)  # fmt: skip
-    told = subprocess.run(
-        [*command, "report", "r.json", "--format", "json"], cwd=folder, check=True, capture_output=True
-    )
+    environ = environment(folder)
+    ran = starter.run(
+        "run", "--devices", "fake:cpu,fake:gpu", "--ops", "matmul,saxpy", "--sizes", "matmul=64:1k",
+        "--sizes", "saxpy=1k:1M", "--sessions", "1", "--min-samples", "5", "--max-samples", "10", "--no-progress",
+        "-o", "r.json", cwd=folder, env=environ,
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stderr
+    told = starter.run("report", "r.json", "--format", "json", cwd=folder, env=environ)
     return folder / "r.json", json.loads(told.stdout)
 
 
@@ -106,18 +107,21 @@ def test_a_result_file_of_this_machine_is_quoted_as_the_report_reads_it(results,
     document["machine"]["gpus"] = [msgspec.to_builtins(card)]
     (tmp_path / "r.json").write_text(json.dumps(document))
     here = msgspec.convert(document["machine"], Machine)
-    advice = measured.apply(here, here.recommendation, tmp_path, read_result)
+    advice = recommend.apply_results(here, here.recommendation, tmp_path, read_result)
     assert (advice.confidence, advice.measured.file) == ("measured", "r.json")
     found = {(p.op, p.regime): p.size for p in advice.measured.break_even}
     want = {
-        (p["op"], p["regime"]): p["first"] if p["verdict"] == "always" else p["n"] for p in told["break_even"]
+        (p["op"], p["regime"]): p["first"] if p["verdict"] == "all-sizes" else p["n"]
+        for p in told["break_even"]
     }
     assert found == want
     assert "at" in {p["verdict"] for p in told["break_even"]}
     assert msgspec.to_builtins(advice.measured) == {**told["recommendation"]["measured"], "file": "r.json"}
     assert advice.mode == told["recommendation"]["mode"]
     drawn = picture.render(msgspec.structs.replace(here, recommendation=advice), "markdown")
-    assert f"matmul float32: GPU from n = {found['matmul', 'resident']} with resident data" in drawn
+    (at,) = (p for p in told["break_even"] if (p["op"], p["regime"]) == ("matmul", "resident-waited"))
+    said = f"matmul float32: GPU from n = {at['n']} (measured up to n = {at['last']}) with data on the GPU"
+    assert said in drawn
 
 
 def card(name, *, unified=False, usable=True):
@@ -151,7 +155,7 @@ def with_gpus(run, cards, *, gpu_id):
 def advised(run, folder, here=None):
     save(run, folder / "r.json")
     here = here or run.machine
-    return measured.apply(here, here.recommendation, folder, read_result)
+    return recommend.apply_results(here, here.recommendation, folder, read_result)
 
 
 def test_the_gpu_that_was_measured_is_the_one_that_is_recommended(results, tmp_path):
@@ -184,14 +188,14 @@ def test_memory_is_shared_where_that_of_the_measured_gpu_is(integrated, gpu_id, 
     """An integrated GPU beside it says nothing; only where nobody knows which was measured may it be that one."""
     here = Machine(cpu=Cpu(available=known(8, "t")), gpus=[card("g0"), integrated])
     found = Measured(date="2026-01-02T03:04:05Z", s=0.5)
-    advice = measured.decide(here, here.recommendation, found, [gpu_id or "cupy:0"])
+    advice = recommend.decide(here, here.recommendation, found, [gpu_id or "cupy:0"])
     assert advice.mode == mode
 
 
 def test_a_result_file_of_another_machine_changes_nothing(results):
     path, _ = results
     here = Machine(cpu=Cpu(model=known("another CPU", "t")))
-    assert measured.apply(here, here.recommendation, path, read_result) is here.recommendation
+    assert recommend.apply_results(here, here.recommendation, path, read_result) is here.recommendation
 
 
 def test_an_experiment_is_no_reason(results):
@@ -207,4 +211,7 @@ def test_an_experiment_is_no_reason(results):
 def test_a_folder_without_results_changes_nothing(tmp_path, look, host):
     machine = look(host)
     (tmp_path / "notes.json").write_text("{}")
-    assert measured.apply(machine, machine.recommendation, tmp_path, read_result) is machine.recommendation
+    assert (
+        recommend.apply_results(machine, machine.recommendation, tmp_path, read_result)
+        is machine.recommendation
+    )

@@ -1,11 +1,17 @@
 from __future__ import annotations
 
+import itertools
+
 import msgspec
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gpubench import detect
-from gpubench.detect import _merge, _record
+from gpubench.detect import merge
+from gpubench.detect.records import known, parse_record, record_to_json
+from gpubench.model.machine import Gpu, Machine
+from gpubench.model.result import Identity
 
 UUIDS = [f"GPU-{n:08x}-0000-0000-0000-0000000000{n:02x}" for n in range(1, 4)]
 RECORD = st.fixed_dictionaries(
@@ -41,7 +47,7 @@ def test_the_order_of_records_does_not_count(records, random):
 
 @given(RECORDS)
 def test_no_device_holds_two_records_of_one_enumeration(records):
-    merged = _merge.merge([_record.parse(raw) for raw in records])
+    merged = merge.merge([parse_record(raw) for raw in records])
     for device in merged.devices:
         seen = [record.enumeration for record in device.records]
         assert len(seen) == len(set(seen))
@@ -69,8 +75,8 @@ def test_every_document_is_sound(records):
 @given(RECORDS)
 def test_records_survive_json(records):
     for raw in records:
-        record = _record.parse(raw)
-        assert _record.parse(msgspec.json.decode(msgspec.json.encode(_record.to_json(record)))) == record
+        record = parse_record(raw)
+        assert parse_record(msgspec.json.decode(msgspec.json.encode(record_to_json(record)))) == record
 
 
 def ids(*records):
@@ -84,6 +90,94 @@ def test_four_cards_under_one_wrong_bus_id_stay_four():
 def test_two_gpus_under_one_uuid_stay_two():
     both = [{"source": "nvml", "uuid": UUIDS[0], "bdf": f"0000:0{n}:00.0"} for n in (1, 2)]
     assert ids(*both) == ["pci:0000:01:00.0", "pci:0000:02:00.0"]
+
+
+@pytest.mark.parametrize(
+    ("nvml", "cuda"),
+    [
+        ({"uuid": UUIDS[0], "bdf": "0000:01:00.0"}, {"uuid": UUIDS[0], "bdf": "0000:02:00.0"}),
+        ({"uuid": UUIDS[0], "bdf": "0000:01:00.0"}, {"uuid": UUIDS[1], "bdf": "0000:01:00.0"}),
+        ({"vendor_id": "10de", "bdf": "0000:01:00.0"}, {"vendor_id": "1002", "bdf": "0000:01:00.0"}),
+    ],
+    ids=["one uuid, two addresses", "two uuids, one address", "two vendors, one address"],
+)
+def test_what_contradicts_in_two_apis_is_two_gpus(nvml, cuda):
+    assert len(ids({"source": "nvml"} | nvml, {"source": "cuda"} | cuda)) == 2
+
+
+@pytest.mark.parametrize("kind", ["discrete", "integrated"])
+def test_a_kind_leads_to_the_gpu_that_says_nothing_rather_than_to_one_that_disagrees(kind):
+    other = {"discrete": "integrated", "integrated": "discrete"}[kind]
+    on_bus = [{"source": "drm", "bdf": f"0000:0{n}:00.0", "vendor_id": "1002"} for n in (1, 2)]
+    told = {"source": "wgpu:vulkan", "vendor_id": "1002", "name": "told", "adapter_type": kind}
+
+    def named(first):
+        gpus = detect.inspect(records=[on_bus[0] | first, on_bus[1], told]).gpus
+        return [gpu.bdf.value for gpu in gpus if "wgpu:vulkan" in gpu.apis]
+
+    assert named({"adapter_type": other}) == ["0000:02:00.0"]
+    assert named({"adapter_type": kind}) == ["0000:01:00.0"]
+
+
+INSTANCE = "MIG-11111111-2222-3333-4444-555555555555"
+
+
+def test_an_instance_that_an_api_lists_is_its_parent_and_gives_it_no_size():
+    whole = {
+        "source": "nvml",
+        "uuid": UUIDS[0],
+        "bdf": "0000:01:00.0",
+        "vendor_id": "10de",
+        "memory_bytes": 80 << 30,
+    }
+    part = {"source": "nvml", "uuid": INSTANCE, "partition_of": UUIDS[0], "memory_bytes": 10 << 30}
+    listed_part = {"source": "cuda", "uuid": INSTANCE, "memory_bytes": 10 << 30, "name": "an instance"}
+    (gpu,) = detect.inspect(records=[whole, part, listed_part]).gpus
+    assert (gpu.id, gpu.memory.dedicated_bytes.value) == (UUIDS[0], 80 << 30)
+    assert gpu.memory.dedicated_bytes.status == "ok"
+    assert [partition.id for partition in gpu.compute.partitions] == [INSTANCE]
+
+
+@pytest.mark.parametrize("place", [UUIDS[0], "0000:01:00.0"])
+def test_an_instance_whose_parent_no_api_lists_makes_its_parent_a_gpu(place):
+    part = {"source": "nvml", "uuid": INSTANCE, "partition_of": place, "memory_bytes": 10 << 30}
+    (gpu,) = detect.inspect(records=[part]).gpus
+    assert place in (gpu.uuid.value, gpu.bdf.value)
+    assert gpu.vendor.value == "nvidia", "NVML lists no others"
+    assert [partition.id for partition in gpu.compute.partitions] == [INSTANCE]
+
+
+@pytest.mark.parametrize("place", [UUIDS[1], "0000:02:00.0"])
+def test_an_instance_belongs_to_the_gpu_that_it_names(place):
+    whole = [
+        {"source": "nvml", "uuid": UUIDS[n], "bdf": f"0000:0{n + 1}:00.0", "vendor_id": "10de"}
+        for n in range(3)
+    ]
+    part = {"source": "nvml", "uuid": INSTANCE, "partition_of": place}
+    gpus = detect.inspect(records=[*whole, part]).gpus
+    assert [[p.id for p in gpu.compute.partitions] for gpu in gpus] == [[], [INSTANCE], []]
+
+
+def test_an_instance_of_a_gpu_that_nobody_tells_of_is_a_gpu():
+    (gpu,) = detect.inspect(records=[{"source": "cuda", "uuid": INSTANCE, "memory_bytes": 10 << 30}]).gpus
+    assert (gpu.id, gpu.memory.dedicated_bytes.value) == ("api:cuda:0", 10 << 30)
+
+
+@pytest.mark.parametrize(
+    ("vendor_id", "vendor"), [("10de", "nvidia"), ("1002", "amd"), ("8086", "intel"), ("106b", "apple")]
+)
+@pytest.mark.parametrize("pci_class", ["0300", "0302", "0380"])
+def test_a_display_of_a_vendor_of_gpus_is_a_gpu(vendor_id, vendor, pci_class):
+    told = {"source": "pci-sysfs", "bdf": "0000:01:00.0", "vendor_id": vendor_id, "pci_class": pci_class}
+    (gpu,) = detect.inspect(records=[told]).gpus
+    assert vendor in gpu.vendor.value.lower()
+    assert ids(told | {"vendor_id": "1022"}) == []
+
+
+@pytest.mark.parametrize(("pci_class", "gpus"), [("0302", 1), ("0300", 0), ("0380", 0)])
+def test_a_controller_whose_vendor_cannot_be_read_is_a_gpu_if_it_drives_no_display(pci_class, gpus):
+    unreadable = {"source": "pci-sysfs", "bdf": "0000:01:00.0", "pci_class": pci_class}
+    assert len(detect.inspect(records=[unreadable]).gpus) == gpus
 
 
 def test_equal_twins_without_addresses_stay_two():
@@ -119,3 +213,226 @@ def test_unified_memory_needs_two_proofs():
     soc = detect.inspect(records=[refused | {"device_id": "2e12"}]).gpus[0]
     assert (soc.memory.unified.value, soc.kind.value) == (True, "integrated")
     assert soc.memory.dedicated_bytes.value is None
+
+
+# Two different GPUs of one vendor, and what an API without addresses says about each.
+UNLIKE = (("0000:01:00.0", "2684", 24 << 30), ("0000:02:00.0", "2504", 12 << 30))
+
+
+def bus(*models, **more):
+    return [
+        {"source": "pci-sysfs", "bdf": bdf, "vendor_id": "10de", "pci_class": "0302", "device_id": device}
+        | more
+        for bdf, device, _ in models
+    ]
+
+
+def listed(*models, source="wgpu:vulkan", **more):
+    """Records without addresses, in the order given, with names that tell the models apart."""
+    return [
+        {"source": source, "ordinal": n, "vendor_id": "10de", "device_id": device, "name": f"model {device}"}
+        | {"memory_bytes": size, "adapter_type": "discrete"} | more
+        for n, (_, device, size) in enumerate(models)
+    ]  # fmt: skip
+
+
+def without(key, records):
+    return [{name: value for name, value in record.items() if name != key} for record in records]
+
+
+def places(records):
+    """Model, name and memory of each GPU by address, whatever the order of the records."""
+    orders = [detect.inspect(records=list(order)).gpus for order in itertools.permutations(records)]
+    found = [
+        {gpu.bdf.value: (gpu.device_id.value, gpu.name.value if gpu.name_precision == "exact" else None,
+                         gpu.memory.dedicated_bytes.value) for gpu in gpus}
+        for gpus in orders
+    ]  # fmt: skip
+    assert all(one == found[0] for one in found)
+    assert all(len(gpus) == len(found[0]) for gpus in orders)
+    return found[0]
+
+
+@pytest.mark.parametrize("order", [1, -1])
+@pytest.mark.parametrize("source", ["wgpu:vulkan", "cuda", "opencl"])
+def test_unlike_gpus_of_one_vendor_keep_their_own_facts(order, source):
+    found = places(bus(*UNLIKE) + listed(*UNLIKE[::order], source=source))
+    assert found == {bdf: (device, f"model {device}", size) for bdf, device, size in UNLIKE}
+
+
+def test_names_do_not_outweigh_device_ids():
+    lying = [record | {"name": f"model {other}"}
+             for record, (_, other, _) in zip(listed(*UNLIKE), UNLIKE[::-1], strict=True)]  # fmt: skip
+    found = places(bus(*UNLIKE) + lying)
+    assert [size for _, _, size in found.values()] == [size for _, _, size in UNLIKE]
+
+
+def test_a_gpu_that_an_api_does_not_list_takes_nothing_of_the_other():
+    found = places(bus(*UNLIKE) + listed(UNLIKE[1]))
+    assert found == {"0000:01:00.0": ("2684", None, None), "0000:02:00.0": ("2504", "model 2504", 12 << 30)}
+
+
+def test_twins_beside_another_model_of_their_vendor():
+    models = [("0000:01:00.0", "2684", 24 << 30), UNLIKE[1], ("0000:03:00.0", "2684", 24 << 30)]
+    found = places(bus(*models) + listed(models[1], models[0], models[2])[:2])
+    assert found["0000:02:00.0"] == ("2504", "model 2504", 12 << 30)
+    assert sorted(size or 0 for _, _, size in found.values()) == [0, 12 << 30, 24 << 30]
+
+
+def test_unlike_gpus_of_which_one_has_a_uuid_but_no_address():
+    placed = bus(UNLIKE[0])
+    nvml = [{"source": "nvml", "uuid": UUIDS[0], "vendor_id": "10de", "device_id": "2504"}]
+    found = places(placed + nvml + listed(*UNLIKE[::-1]))
+    assert found == {"0000:01:00.0": ("2684", "model 2684", 24 << 30), None: ("2504", "model 2504", 12 << 30)}
+
+
+def test_a_gpu_whose_device_id_cannot_be_read_takes_what_is_left():
+    placed = without("device_id", bus(UNLIKE[0])) + bus(UNLIKE[1])
+    found = places(placed + listed(*UNLIKE))
+    assert found["0000:02:00.0"] == ("2504", "model 2504", 12 << 30)
+    assert found["0000:01:00.0"] == ("2684", "model 2684", 24 << 30)
+
+
+def test_twins_whose_device_ids_the_bus_does_not_tell_take_a_record_each():
+    twins = [(f"0000:0{n}:00.0", "2684", 24 << 30) for n in (1, 2)]
+    found = places(without("device_id", bus(*twins)) + listed(*twins))
+    assert found == {bdf: ("2684", "model 2684", 24 << 30) for bdf, _, _ in twins}
+
+
+@pytest.mark.parametrize("blind", ["bus", "api", "both"])
+def test_where_nothing_tells_unlike_gpus_apart_nothing_is_guessed(blind):
+    placed, told = bus(*UNLIKE), listed(*UNLIKE[::-1])
+    if blind in ("bus", "both"):
+        placed = without("device_id", placed)
+    if blind in ("api", "both"):
+        told = without("device_id", told)
+    machine = detect.inspect(records=placed + told)
+    assert [gpu.bdf.value for gpu in machine.gpus] == [bdf for bdf, _, _ in UNLIKE]
+    for gpu in machine.gpus:
+        assert gpu.name_precision != "exact"
+        assert gpu.memory.dedicated_bytes.value is None
+        assert gpu.apis["wgpu:vulkan"].ordinal is None  # both are listed
+    assert machine.warnings == []
+
+
+@pytest.mark.parametrize("blind", ["bus", "api"])
+def test_one_listing_that_may_be_any_of_two_gpus_is_a_warning_and_no_device(blind):
+    placed, told = bus(*UNLIKE), listed(UNLIKE[1])
+    records = without("device_id", placed) + told if blind == "bus" else placed + without("device_id", told)
+    machine = detect.inspect(records=records)
+    assert [gpu.apis for gpu in machine.gpus] == [{}, {}]
+    (warning,) = machine.warnings
+    assert warning.code == "UNMATCHED_ADAPTER"
+    assert "any of 2" in warning.text
+
+
+def test_an_integrated_gpu_and_a_card_of_one_vendor_are_told_apart_by_kind():
+    """Without device ids the kind is what tells; the order of the bus would swap them."""
+    placed = [
+        record | {"kind": kind} for record, kind in zip(bus(*UNLIKE), ("integrated", "discrete"), strict=True)
+    ]
+    card, own = (
+        listed(model, adapter_type=kind)
+        for model, kind in zip(UNLIKE[::-1], ("discrete", "integrated"), strict=True)
+    )
+    found = places(placed + without("device_id", card) + without("device_id", own))
+    assert found == {bdf: (device, f"model {device}", size) for bdf, device, size in UNLIKE}
+
+
+def test_a_stranger_does_not_take_the_place_of_a_record_without_an_id():
+    blind = without("device_id", listed(UNLIKE[0]))
+    machine = detect.inspect(records=bus(UNLIKE[0]) + listed(UNLIKE[1]) + blind)
+    assert [(gpu.device_id.value, gpu.memory.dedicated_bytes.value) for gpu in machine.gpus] == [
+        ("2684", 24 << 30), ("2504", 12 << 30),
+    ]  # fmt: skip
+
+
+def test_equal_gpus_take_records_without_device_ids_in_turn():
+    models = [(f"0000:0{n}:00.0", "15f8", 16 << 30) for n in (1, 2, 3, 4)]
+    machine = detect.inspect(records=bus(*models) + without("device_id", listed(*models, source="opencl")))
+    assert [gpu.apis["opencl"].ordinal for gpu in machine.gpus] == [0, 1, 2, 3]
+
+
+def test_one_proof_makes_one_virtio_adapter_a_gpu():
+    adapters = [
+        {
+            "source": "pci-sysfs",
+            "bdf": f"0000:0{n}:00.0",
+            "vendor_id": "1af4",
+            "device_id": "1050",
+            "pci_class": "0380",
+        }
+        for n in (1, 2)
+    ]
+    proof = {
+        "source": "wgpu:vulkan",
+        "vendor_id": "1af4",
+        "device_id": "1050",
+        "checked": True,
+        "name": "a GPU",
+    }
+    machine = detect.inspect(records=[*adapters, proof])
+    assert [gpu.bdf.value for gpu in machine.gpus] == ["0000:01:00.0"]
+    assert [adapter.bdf.value for adapter in machine.display_adapters] == ["0000:02:00.0"]
+    assert (
+        detect.inspect(records=[*adapters, proof | {"vendor_id": "10de"}]).display_adapters[0].role.value
+        == "virtual"
+    )
+
+
+@pytest.mark.parametrize(
+    ("ids", "role"),
+    [
+        ((0x1A03, 0x2000), "bmc"), ((0x102B, 0x0522), "bmc"), ((0x1AF4, 0x1050), "virtual"), ((0x1B36, 0x0100), "virtual"),
+        ((0x1234, 0x1111), "virtual"), ((0x15AD, 0x0405), "virtual"), ((0x1013, 0x00B8), "virtual"),
+        ((0x80EE, 0xBEEF), "virtual"), ((0x1414, 0x5353), "virtual"), ((0x1A03, 0x2001), "other"), ((None, None), "other"),
+    ],
+)  # fmt: skip
+def test_what_a_display_adapter_is_there_for(ids, role):
+    """Ids of pci.ids: ASPEED and Matrox in servers; virtio, QXL, Bochs, VMware, Cirrus, VirtualBox and Hyper-V."""
+    assert merge.role_of_display(*ids) == role
+
+
+@pytest.mark.parametrize(
+    ("vendor", "number"),
+    [
+        ("NVIDIA Corporation", 0x10DE), ("AMD", 0x1002), ("Advanced Micro Devices, Inc.", 0x1002), ("ATI", 0x1002),
+        ("Radeon", 0x1002), ("Intel(R) Corporation", 0x8086), ("Apple", 0x106B), ("Lamda", None), (None, None),
+    ],
+)  # fmt: skip
+def test_a_vendor_in_words_is_its_number(vendor, number):
+    assert merge.vendor_of(parse_record({"source": "opencl", "vendor": vendor})) == number
+
+
+MODELS = st.lists(st.sampled_from(["2684", "2504", "2335"]), min_size=1, max_size=4)
+
+
+@given(MODELS, st.randoms())
+def test_every_device_id_an_api_tells_is_that_of_the_device_it_is_put_to(models, random):
+    """Each record bears its model in its size; of any mix of models each address has its own."""
+    places = [(f"0000:0{n}:00.0", device, int(device, 16) << 20) for n, device in enumerate(models, 1)]
+    told = listed(*random.sample(places, len(places))) + listed(
+        *random.sample(places, random.randint(0, len(places))), source="cuda"
+    )
+    for gpu in detect.inspect(records=bus(*places) + told).gpus:
+        assert gpu.memory.dedicated_bytes.value == int(gpu.device_id.value, 16) << 20
+        assert gpu.name.value == f"model {gpu.device_id.value}"
+
+
+def twins(**facts):
+    return Machine(
+        gpus=[Gpu(id=name, **{key: known(value, "t") for key, value in facts.items()}) for name in "ab"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("machine", "identity"),
+    [
+        (twins(vendor_id="10de", device_id="2335"), Identity(vendor_id=0x10DE, device_id=0x2335)),
+        (twins(bdf="0000:01:00.0"), Identity(pci="0000:01:00.0")),
+    ],
+)
+def test_a_device_that_may_be_either_of_two_gpus_is_told_to_be_none(machine, identity):
+    assert detect.gpu_for(machine, identity) is None
+    alone = Machine(gpus=machine.gpus[:1])
+    assert detect.gpu_for(alone, identity) == "a"

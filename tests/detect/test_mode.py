@@ -5,8 +5,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from gpubench.detect import _require, mode, remedies
-from gpubench.detect._fact import known
+from gpubench.catalogue import DETECTION
+from gpubench.detect import inspection, recommend
+from gpubench.detect.records import known
 from gpubench.model.machine import Access, Api, Compute, Cpu, Gpu, GpuMemory, Machine, Recommendation
 
 GIB = 1 << 30
@@ -29,7 +30,7 @@ def card(size, number=0, **more):
 
 def advise(*gpus, threads=8, override=None):
     machine = Machine(gpus=list(gpus), cpu=Cpu(available=known(threads, "t")), gpu_count=known(len(gpus), "t"))
-    return mode.recommend(machine, override)
+    return recommend.recommend(machine, override)
 
 
 @pytest.mark.parametrize(
@@ -73,8 +74,8 @@ def test_the_users_choice_is_echoed():
 
 def test_verified_needs_every_listed_device():
     advice = Recommendation(mode="gpu", device_ids=["a", "b"])
-    assert mode.verified(advice, frozenset({"a"})).confidence == "provisional"
-    assert mode.verified(advice, frozenset({"a", "b"})).confidence == "verified"
+    assert recommend.mark_verified(advice, frozenset({"a"})).confidence == "provisional"
+    assert recommend.mark_verified(advice, frozenset({"a", "b"})).confidence == "verified"
 
 
 def test_busy_memory_is_noted():
@@ -86,12 +87,12 @@ def test_busy_memory_is_noted():
 
 
 def test_every_code_has_a_text():
-    assert all(remedies.text(code).endswith(".") for code in remedies.codes())
+    assert all(text.endswith(".") for text in DETECTION.values())
 
 
 def test_the_documentation_lists_every_code():
     page = (Path(__file__).parents[2] / "docs" / "detection.md").read_text()
-    assert [code for code in remedies.codes() if f"| `{code}` | {remedies.text(code)} |" not in page] == []
+    assert [code for code, text in DETECTION.items() if f"| `{code}` | {text} |" not in page] == []
 
 
 @pytest.mark.parametrize(
@@ -112,7 +113,7 @@ def test_a_reason_names_the_variable_or_the_node(access, code, named):
     advice = advise(gpu)
     assert (advice.mode, advice.reasons[0].code) == ("cpu", code)
     assert named in advice.reasons[0].text
-    lack = _require.lacks(Machine(gpus=[gpu]), "gpu")
+    lack = inspection.lacks(Machine(gpus=[gpu]), "gpu")
     assert lack is not None
     assert named in lack.hint
     assert lack.why.endswith(code)

@@ -2,13 +2,14 @@ from __future__ import annotations
 
 import timeit
 import zlib
+from pathlib import Path
 
 import pytest
 
 from gpubench import detect
-from gpubench.detect import _names, picture
-from gpubench.detect._names import Names
-from gpubench.detect._root import Root
+from gpubench.detect import names, picture
+from gpubench.detect.names import Names
+from gpubench.detect.root import Root
 
 BOOK = """#
 #\tVersion: {date}
@@ -28,6 +29,9 @@ BOOK = """#
 C 00  Unclassified device"""
 
 
+SHIPPED = names.table().source
+
+
 @pytest.fixture
 def card(plant, host, pci):
     return lambda **files: plant(host | pci("0000:01:00.0", "10de", "2330", "nvidia") | files)
@@ -42,7 +46,7 @@ def test_a_gpu_that_no_driver_names_gets_the_name_of_its_family(card):
     root = card()
     told, precision, source = name(root)
     assert "H100" in told
-    assert (precision, source) == ("family", "pci.ids of 2023-04-10")
+    assert (precision, source) == ("family", SHIPPED)
     assert f"NVIDIA {told}" in picture.render(detect.inspect(sysroot=root), "markdown")
 
 
@@ -56,7 +60,7 @@ def test_an_unknown_id_has_no_name(plant, host, pci):
     assert name(plant(host | pci("0000:01:00.0", "10de", "fffe", "nvidia"))) == (None, None, None)
 
 
-@pytest.mark.parametrize("place", _names.PLACES)
+@pytest.mark.parametrize("place", names.PLACES)
 @pytest.mark.parametrize(("date", "newer"), [("2099-01-01", True), ("2001-01-01", False)])
 def test_a_newer_file_of_the_machine_lies_over_ours(card, place, date, newer):
     told, precision, source = name(card(**{place: BOOK.format(date=date)}))
@@ -67,12 +71,36 @@ def test_a_newer_file_of_the_machine_lies_over_ours(card, place, date, newer):
 def test_the_newest_of_two_files_counts(card):
     older = BOOK.format(date="2098-01-01").replace("tomorrow", "yesterday")
     newer = BOOK.format(date="2099-01-01")
-    assert name(card(**{_names.PLACES[0]: older, _names.PLACES[1]: newer}))[2] == _names.PLACES[1]
+    assert name(card(**{names.PLACES[0]: older, names.PLACES[1]: newer}))[2] == names.PLACES[1]
 
 
 @pytest.mark.parametrize("text", ["", "nothing", "# Date: soon", b"\xff\x00\xfe"])
 def test_a_spoiled_file_costs_nothing(card, text):
-    assert name(card(**{_names.PLACES[0]: text}))[2] == "pci.ids of 2023-04-10"
+    assert name(card(**{names.PLACES[0]: text}))[2] == SHIPPED
+
+
+@pytest.mark.parametrize(
+    ("vendor", "device", "product"),
+    [
+        (0x10DE, 0x2335, "H200"),
+        (0x1002, 0x74A1, "MI300X"),
+        (0x10DE, 0x26B9, "L40S"),
+        (0x10DE, 0x2B85, "RTX 5090"),
+        (0x8086, 0xE20B, "Arc B580"),
+    ],
+)
+def test_the_shipped_table_names_the_gpus_of_its_year(vendor, device, product):
+    told, source = Names()(vendor, device) or ("", "")
+    assert product in told
+    assert source == SHIPPED
+
+
+def test_the_notice_and_the_documentation_name_the_day_of_the_table():
+    day = names.table().date
+    notice = " ".join((names.TABLE.parent / "pci.ids.LICENSE").read_text().split())
+    assert f"version {day.replace('-', '.')}," in notice
+    assert f"-{day[:4]} Martin Mares" in notice
+    assert f"`pci.ids` of {day}" in (Path(__file__).parents[2] / "docs/detection.md").read_text()
 
 
 def test_without_a_machine_no_file_is_read(monkeypatch):
@@ -83,14 +111,14 @@ def test_without_a_machine_no_file_is_read(monkeypatch):
 def test_a_spoiled_table_costs_the_names_only(monkeypatch, tmp_path):
     for content in (b"junk", zlib.compress(b"")):
         (tmp_path / "table").write_bytes(content)
-        monkeypatch.setattr(_names, "TABLE", tmp_path / "table")
+        monkeypatch.setattr(names, "TABLE", tmp_path / "table")
         assert Names()(0x10DE, 0x2330) is None
 
 
 def test_names_decide_nothing(card):
     plainly = detect.inspect(sysroot=card())
     named = detect.inspect(
-        sysroot=card(**{_names.PLACES[0]: BOOK.format(date="2099-01-01").replace("GH100", "llvmpipe 80 GiB")})
+        sysroot=card(**{names.PLACES[0]: BOOK.format(date="2099-01-01").replace("GH100", "llvmpipe 80 GiB")})
     )
     assert named.gpus[0].name.value != plainly.gpus[0].name.value
     assert named.recommendation == plainly.recommendation
@@ -98,8 +126,8 @@ def test_names_decide_nothing(card):
 
 
 def test_the_shipped_table_is_small_fast_and_has_its_notice():
-    assert _names.TABLE.stat().st_size < 200 << 10
-    assert "Martin Mares" in (_names.TABLE.parent / "pci.ids.LICENSE").read_text()
+    assert names.TABLE.stat().st_size < 200 << 10
+    assert "Martin Mares" in (names.TABLE.parent / "pci.ids.LICENSE").read_text()
     assert Names()(0x1002, 0x744C) is not None
     # The best of some: one alone may wait for its turn on a busy machine.
     assert min(timeit.repeat(lambda: Names()(0x1002, 0x744C), number=1, repeat=9)) < 0.1
@@ -109,8 +137,8 @@ def test_the_shipped_table_is_small_fast_and_has_its_notice():
 
 
 def test_a_recording_keeps_the_names_of_its_devices_and_no_others(card, tmp_path, plain):
-    root = card(**{_names.PLACES[0]: BOOK.format(date="2099-01-01")})
+    root = card(**{names.PLACES[0]: BOOK.format(date="2099-01-01")})
     detect.save_recording(tmp_path / "copy", root)
-    kept = (tmp_path / "copy" / _names.PLACES[0].lstrip("/")).read_text()
+    kept = (tmp_path / "copy" / names.PLACES[0].lstrip("/")).read_text()
     assert "2684" not in kept
     assert plain(detect.inspect(sysroot=tmp_path / "copy")) == plain(detect.inspect(sysroot=root))

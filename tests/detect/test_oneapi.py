@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpubench.detect import _oneapi, _visibility
-from gpubench.detect._fact import known
+from gpubench.detect import access
+from gpubench.detect.records import known
 from gpubench.model.machine import Gpu
 
 MASK, SELECTOR = "ZE_AFFINITY_MASK", "ONEAPI_DEVICE_SELECTOR"
@@ -16,7 +16,7 @@ def gpus(*models):
 
 
 def hidden(*models, **environ):
-    found = _visibility.hidden(gpus(*models), environ)
+    found = access.hidden(gpus(*models), environ)
     return [fact.value or fact.status for fact in found.values()]
 
 
@@ -26,7 +26,7 @@ def hidden(*models, **environ):
      ("", None), ("all", None), ("-1", None)],
 )  # fmt: skip
 def test_masks(text, seen):
-    assert _oneapi.masked(text, 3) == seen
+    assert access.masked(text, 3) == seen
 
 
 @pytest.mark.parametrize(
@@ -38,13 +38,13 @@ def test_masks(text, seen):
      ("level_zero", None), ("vulkan:0", None), ("level_zero:first", None), ("", None)],
 )  # fmt: skip
 def test_selectors(text, seen):
-    assert _oneapi.selected(text, 2) == seen
+    assert access.selected(text, 2) == seen
 
 
 def test_numbers_follow_the_driver_unless_models_are_equal_or_the_bus_is_asked_for():
     assert hidden("56a0", "56a0", **{MASK: "1"}) == [MASK, "absent"]
     assert hidden("4680", "56a0", **{MASK: "1"}) == ["not_probed", "not_probed"]
-    assert hidden("4680", "56a0", **{MASK: "1", _oneapi.BY_BUS: "1"}) == [MASK, "absent"]
+    assert hidden("4680", "56a0", **{MASK: "1", access.BY_BUS: "1"}) == [MASK, "absent"]
 
 
 def test_what_hides_all_or_none_needs_no_order():
@@ -57,13 +57,13 @@ def test_the_mask_filters_before_the_selector_counts():
 
 
 def test_a_text_that_cannot_be_understood_hides_nothing_and_is_shown():
-    (fact,) = _visibility.hidden(gpus("a"), {SELECTOR: "what?"}).values()
+    (fact,) = access.hidden(gpus("a"), {SELECTOR: "what?"}).values()
     assert (fact.value, fact.status, fact.source) == (None, "invalid", SELECTOR)
     assert "what?" in fact.note
 
 
 @given(st.text(alphabet="*:;!,.01gpulev_zro ", max_size=30), st.integers(1, 4))
 def test_any_text_is_judged_for_every_gpu(text, count):
-    for judge in (_oneapi.masked, _oneapi.selected):
+    for judge in (access.masked, access.selected):
         seen = judge(text, count)
         assert seen is None or len(seen) == count

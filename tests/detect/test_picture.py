@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import io
+import sys
+
+import msgspec
 import pytest
 
 from gpubench import detect
-from gpubench.detect import _terminal, picture
+from gpubench.detect import picture
 
 GIB = 1 << 30
 
@@ -18,14 +22,15 @@ def laptop(look, host, pci):
     return look(host | pci("0000:04:00.0", "10de", "2684", "vfio-pci"))
 
 
-def draw(machine, monkeypatch, columns=80, **options):
+def draw(machine, monkeypatch, columns=80, format="table", **options):
     monkeypatch.setenv("COLUMNS", str(columns))
-    return detect.render(machine, "table", **({"color": "never"} | options))
+    return detect.render(machine, format, **({"color": "never"} | options))
 
 
-def test_the_picture_tells_name_memory_driver_and_what_is_usable(laptop, monkeypatch):
-    monkeypatch.setattr(_terminal, "_unicode", lambda: True)
-    text = " ".join(draw(laptop, monkeypatch, 100).split())
+@pytest.mark.parametrize("format", ["table", "plain"])
+def test_the_picture_tells_name_memory_driver_and_what_is_usable(laptop, monkeypatch, format):
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding="utf-8"))
+    text = " ".join(draw(laptop, monkeypatch, 100, format).split())
     for part in ("Test CPU", "2 usable", "8.0 GiB, 6.0 GiB usable", "Navi 31", "25% used", "driver amdgpu", "PCIe 4 x16", "gpu on GPU 1",
                  "✓ 8.0 GiB for one process", "✗ not usable: PASSED_THROUGH.", "✗ not chosen: INTEGRATED_UNMEASURED.",
                  "not GPU 0: INTEGRATED_UNMEASURED", "not GPU 2: PASSED_THROUGH"):  # fmt: skip
@@ -34,8 +39,9 @@ def test_the_picture_tells_name_memory_driver_and_what_is_usable(laptop, monkeyp
 
 @pytest.mark.parametrize("columns", [40, 60, 80, 200])
 @pytest.mark.parametrize("ascii", [True, False])
-def test_it_fits_and_says_the_same_in_any_width(laptop, monkeypatch, columns, ascii):
-    text = draw(laptop, monkeypatch, columns, ascii=ascii)
+@pytest.mark.parametrize("format", ["table", "plain"])
+def test_it_fits_and_says_the_same_in_any_width(laptop, monkeypatch, columns, ascii, format):
+    text = draw(laptop, monkeypatch, columns, format, ascii=ascii)
     assert max(map(len, text.splitlines())) <= columns
     assert text.isascii() or not ascii
     assert "?" not in text
@@ -66,6 +72,20 @@ def test_equal_gpus_are_one_section(look, host, pci, monkeypatch):
     assert "8.0 GiB each" in text
     assert "| GPU 8 " in text
     assert "gpu on GPU 0-7" in text
+
+
+@pytest.mark.parametrize(
+    ("mode", "said"),
+    [("cpu", "on the CPU"), ("gpu", "on the GPU (GPU 1)"), ("hybrid", "on CPU and GPU together (GPU 1)")],
+)
+def test_the_advice_leads_in_every_mode(laptop, monkeypatch, mode, said):
+    told = msgspec.structs.replace(laptop.recommendation, mode=mode)
+    if mode == "cpu":
+        told = msgspec.structs.replace(told, device_ids=[])
+    machine = msgspec.structs.replace(laptop, recommendation=told)
+    for format in ("table", "plain"):
+        first = draw(machine, monkeypatch, 100, format).splitlines()[0]
+        assert first.startswith(f"Recommended mode: {mode}, compute {said}. At least 4 GiB")
 
 
 def test_a_machine_of_which_nothing_is_known_is_drawn_too(look, monkeypatch):

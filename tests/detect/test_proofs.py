@@ -88,7 +88,7 @@ def test_a_model_that_the_compiler_no_longer_serves_is_too_old():
     (gpu,) = machine.gpus
     assert (gpu.usable.value, gpu.why_not, cupy.ran) == (False, ["TOO_OLD"], [])
     assert machine.recommendation.rejected[0].code == "TOO_OLD"
-    assert "gpubench[cuda12]" in machine.recommendation.reasons[0].text
+    assert "extra cuda12" in machine.recommendation.reasons[0].text
 
 
 def test_a_gpu_too_old_for_cuda_may_still_compute_through_vulkan():

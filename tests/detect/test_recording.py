@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import os
-import tarfile
 from pathlib import Path
 
 import pytest
@@ -9,9 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpubench import detect
-from gpubench.detect import _cleaning
-from gpubench.detect._private import Numbers, masked
+from gpubench.detect import recording
+from gpubench.detect.cgroup import Numbers, masked
 from gpubench.errors import InputError
+from tests.detect import recorded
 
 
 @pytest.fixture
@@ -32,18 +32,14 @@ def test_a_recording_gives_the_same_document(tree, tmp_path, plain, name):
     target = tmp_path / name
     detect.save_recording(target, tree)
     if name.endswith("gz"):
-        with tarfile.open(target) as archive:
-            # Python before 3.11.4, such as Debian 12's, has no filters.
-            safe = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
-            archive.extractall(tmp_path / "unpacked", **safe)
-        target = tmp_path / "unpacked"
+        target = recorded.unpack(target, tmp_path / "unpacked")
     assert plain(detect.inspect(sysroot=target)) == plain(detect.inspect(sysroot=tree))
     assert not (target / "secret").exists()
 
 
 def test_names_and_serial_numbers_are_left_out():
     def clean(path, text):
-        return _cleaning.clean_text(path, text, Numbers())
+        return recording.clean_text(path, text, Numbers())
 
     assert clean("/proc/version", "Linux version 6.1 (me@myhost) (gcc) #1") == "Linux version 6.1"
     assert "dead" not in clean("/proc/cpuinfo", "processor : 0\nSerial : 0000dead")
@@ -135,21 +131,11 @@ def test_nothing_is_overwritten(tree, tmp_path):
         detect.save_recording(tmp_path / "there", tree)
 
 
-# Recorded machines of other people, which lie beside a checkout at most.
-ARCHIVES = sorted(
-    Path(
-        os.environ.get("RECORDED_MACHINES", Path(__file__).parents[3] / "shared/acceptance/detect/trees")
-    ).glob("*.tar.gz")
-)
-
-
-@pytest.mark.skipif(not ARCHIVES, reason="no recorded machines: RECORDED_MACHINES names their folder")
-@pytest.mark.parametrize("archive", ARCHIVES, ids=lambda path: path.name.partition(".")[0])
+@pytest.mark.skipif(not recorded.ARCHIVES, reason=recorded.MISSING)
+@pytest.mark.parametrize("archive", recorded.ARCHIVES, ids=recorded.name)
 def test_recorded_machines_survive_another_recording(archive, tmp_path, plain):
     unpacked, once, twice = (tmp_path / name for name in ("given", "once", "twice"))
-    with tarfile.open(archive) as stream:
-        safe = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
-        stream.extractall(unpacked, **safe)
+    recorded.unpack(archive, unpacked)
     detect.save_recording(once, unpacked)
     detect.save_recording(twice, once)
     documents = [plain(detect.inspect(sysroot=root)) for root in (unpacked, once, twice)]

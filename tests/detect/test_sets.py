@@ -4,22 +4,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpubench.detect import _sets
+from gpubench.detect import root
 
 MEMBERS = st.frozensets(st.integers(0, 2000))
 
 
 @given(MEMBERS)
 def test_list_round_trip(members):
-    assert _sets.parse_list(_sets.list_form(members)) == members
+    assert root.parse_list(root.list_form(members)) == members
 
 
 @given(MEMBERS)
 def test_list_form_is_the_shortest_and_ascending(members):
-    numbers = [int(n) for item in _sets.list_form(members).split(",") if item for n in item.split("-")]
+    numbers = [int(n) for item in root.list_form(members).split(",") if item for n in item.split("-")]
     assert numbers == sorted(numbers)
     runs = sum(1 for n in members if n - 1 not in members)
-    assert len([item for item in _sets.list_form(members).split(",") if item]) == runs
+    assert len([item for item in root.list_form(members).split(",") if item]) == runs
 
 
 @given(MEMBERS)
@@ -29,12 +29,12 @@ def test_mask_round_trip_in_kernel_form(members):
     while value or not words:
         words.append(f"{value & 0xFFFFFFFF:08x}")
         value >>= 32
-    assert _sets.parse_mask(",".join(reversed(words))) == members
+    assert root.parse_mask(",".join(reversed(words))) == members
 
 
 @given(st.text())
 def test_parsers_raise_nothing_but_value_error(text):
-    for parse in (_sets.parse_list, _sets.parse_mask):
+    for parse in (root.parse_list, root.parse_mask):
         try:
             parse(text)
         except ValueError:
@@ -44,8 +44,8 @@ def test_parsers_raise_nothing_but_value_error(text):
 @pytest.mark.parametrize("text", ["3-1", "1,,2", "a", "-1", "0-99999999999", "1-", "²", "0x3"])
 def test_spoiled_lists_are_refused(text):
     with pytest.raises(ValueError):
-        _sets.parse_list(text)
+        root.parse_list(text)
 
 
 def test_empty_list_is_the_empty_set():
-    assert _sets.parse_list("") == frozenset()
+    assert root.parse_list("") == frozenset()

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpubench.detect import _visibility
-from gpubench.detect._fact import ABSENT, known
-from gpubench.detect._visibility import parse
+from gpubench.detect import access
+from gpubench.detect.access import parse_visible
+from gpubench.detect.records import ABSENT, known
 from gpubench.model.machine import Compute, Gpu, Partition
 
 UUIDS = ["GPU-aaaa1111", "GPU-aaaa2222", "GPU-bbbb3333"]
@@ -19,7 +19,7 @@ UUIDS = ["GPU-aaaa1111", "GPU-aaaa2222", "GPU-bbbb3333"]
      ("0,GPU-aaaa1111", (0,)), (" 1 , 2 ", (1, 2))],
 )  # fmt: skip
 def test_lists_of_numbers(text, ordinals):
-    assert parse(text, 3, UUIDS) == (ordinals, ())
+    assert parse_visible(text, 3, UUIDS) == (ordinals, ())
 
 
 @pytest.mark.parametrize(
@@ -33,12 +33,12 @@ def test_lists_of_numbers(text, ordinals):
     ],
 )
 def test_lists_of_uuids(text, uuids):
-    assert parse(text, 3, UUIDS) == ((), uuids)
+    assert parse_visible(text, 3, UUIDS) == ((), uuids)
 
 
 @given(st.text(), st.integers(0, 8))
 def test_any_text_names_only_devices_that_exist(text, count):
-    seen = parse(text, count, UUIDS[:count])
+    seen = parse_visible(text, count, UUIDS[:count])
     assert all(n < count for n in seen.ordinals)
     assert set(seen.uuids) <= set(UUIDS)
 
@@ -57,7 +57,7 @@ def gpus(vendor, *models):
 
 
 def hidden(found, **environ):
-    return {key: fact.value or fact.status for key, fact in _visibility.hidden(found, environ).items()}
+    return {key: fact.value or fact.status for key, fact in access.hidden(found, environ).items()}
 
 
 def test_numbers_follow_speed_unless_models_are_equal():
@@ -70,7 +70,7 @@ def test_numbers_follow_speed_unless_models_are_equal():
 
 def test_cuda_says_nothing_about_other_vendors():
     assert hidden(gpus("amd", "a"), CUDA_VISIBLE_DEVICES="") == {"g0": "absent"}
-    assert _visibility.hidden(gpus("amd", "a"), {})["g0"] == ABSENT
+    assert access.hidden(gpus("amd", "a"), {})["g0"] == ABSENT
 
 
 def test_rocr_filters_before_hip_counts():

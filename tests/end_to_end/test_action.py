@@ -9,13 +9,14 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+
+from tests.forking import Starter, environment
 
 ROOT = Path(__file__).resolve().parents[2]
 EXPRESSION = re.compile(r"\$\{\{\s*([^}]+?)\s*\}\}")
@@ -25,7 +26,7 @@ set -eu
 [ "$1 $2" = "-m venv" ]
 mkdir -p "$3/bin"
 printf '#!/bin/sh\\nprintf "%%s|%%s|%%s\\\\n" "{side}" "$(pwd -P)" "$*" >>"$PIP_LOG"\\n' | sed "s|{side}|$(basename "$3")|" >"$3/bin/python"
-printf '#!/bin/sh\\nif [ {side} = new ]; then export GPUBENCH_FAKE_SLOWER="$NEW_SLOWER"; fi\\nexec "$REAL_PYTHON" -m gpubench "$@"\\n' \\
+printf '#!/bin/sh\\nif [ {side} = new ]; then export GPUBENCH_FAKE_SLOWER="$NEW_SLOWER"; fi\\nexec "$GPUBENCH" "$@"\\n' \\
     | sed "s|{side}|$(basename "$3")|" >"$3/bin/gpubench"
 chmod +x "$3/bin/python" "$3/bin/gpubench"
 """
@@ -39,18 +40,22 @@ def load(name: str) -> dict[str, Any]:
 class Runner:
     """A job on a runner: the folders, the files that steps append to, and the action's steps one after the other."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, command: str) -> None:
         self.folder = folder
         self.workspace, self.temp = folder / "a workspace", folder / "temp"
         self.temp.mkdir()
         self.summary = folder / "summary.md"
         self.outputs: dict[str, dict[str, str]] = {}
         self.log = ""
-        python = folder / "python3"
-        python.write_text(PYTHON)
-        python.chmod(0o755)
-        self.python = str(python)
+        self.python = self._program("python3", PYTHON)
+        self.gpubench = self._program("a gpubench", f'#!/bin/sh\nexec {command} "$@"\n')
         self._repository()
+
+    def _program(self, name: str, text: str) -> str:
+        path = self.folder / name
+        path.write_text(text)
+        path.chmod(0o755)
+        return str(path)
 
     def _repository(self) -> None:
         """The checkout of a pull request whose target is the branch `main` of its remote."""
@@ -90,9 +95,9 @@ class Runner:
         output.write_text("")
         self.summary.touch()
         environ = {
-            "PATH": os.environ["PATH"], "HOME": str(self.folder), "CI": "true", "GITHUB_ACTIONS": "true",
-            "GITHUB_OUTPUT": str(output), "GITHUB_STEP_SUMMARY": str(self.summary), "RUNNER_TEMP": str(self.temp),
-            "GITHUB_WORKSPACE": str(self.workspace), "REAL_PYTHON": sys.executable, "PYTHONPATH": str(ROOT),
+            **environment(self.folder), "CI": "true", "GITHUB_ACTIONS": "true", "GITHUB_OUTPUT": str(output),
+            "GITHUB_STEP_SUMMARY": str(self.summary), "RUNNER_TEMP": str(self.temp),
+            "GITHUB_WORKSPACE": str(self.workspace), "GPUBENCH": self.gpubench,
             "PIP_LOG": str(self.folder / "pip.log"), **more,
             **{name: self._filled(text, inputs) for name, text in step["env"].items()},
         }  # fmt: skip
@@ -127,8 +132,8 @@ class Runner:
 
 
 @pytest.fixture
-def runner(tmp_path: Path) -> Runner:
-    return Runner(tmp_path)
+def runner(tmp_path: Path, starter: Starter) -> Runner:
+    return Runner(tmp_path, starter.command())
 
 
 SMALL = {"ops": "add,relu", "sizes": "1k relu=4k", "args": "--devices fake:cpu --max-time 20ms --min-samples 7"}
@@ -151,9 +156,9 @@ def test_a_slower_version_fails_the_job_and_says_so_everywhere(runner: Runner) -
     comment = (runner.kept / "comment.md").read_text(encoding="utf-8")
     assert comment.startswith("<!-- gpubench:gpubench -->\n")
     assert runner.installed == [
-        ("new", str(runner.workspace), f"-m pip install --quiet {ROOT}"),
+        ("new", str(runner.workspace), f"-m pip install --quiet {ROOT}[cpu]"),
         ("new", str(runner.workspace), "-m pip install --quiet ."),
-        ("base", str(runner.workspace), f"-m pip install --quiet {ROOT}"),
+        ("base", str(runner.workspace), f"-m pip install --quiet {ROOT}[cpu]"),
         ("base", str(runner.kept / "base-tree"), "-m pip install --quiet ."),
     ]
     assert (runner.kept / "base-tree" / "version").read_text() == "base"

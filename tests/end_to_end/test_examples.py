@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import json
 import os
 import re
 import subprocess
@@ -10,6 +12,8 @@ import tomllib
 from pathlib import Path
 
 import pytest
+
+from gpubench import kernels
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -23,10 +27,9 @@ def python(*arguments, cwd, **environ):
     )  # fmt: skip
 
 
-@pytest.fixture
-def site(tmp_path):
-    """The op's package where Python finds it, with the metadata that pip would write from its pyproject.toml."""
-    source = EXAMPLES / "op_package"
+def installed(tmp_path, example):
+    """An example's package where Python finds it, with the metadata that pip would write from its pyproject.toml."""
+    source = EXAMPLES / example
     project = tomllib.loads((source / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     name = project["name"].replace("-", "_")
     info = tmp_path / "site" / f"{name}-{project['version']}.dist-info"
@@ -43,6 +46,115 @@ def site(tmp_path):
     for module in source.glob("*.py"):
         (tmp_path / "site" / module.name).write_text(module.read_text(encoding="utf-8"))
     return str(tmp_path / "site")
+
+
+@pytest.fixture
+def site(tmp_path):
+    return installed(tmp_path, "op_package")
+
+
+@pytest.fixture
+def halves(tmp_path):
+    return installed(tmp_path, "backend_package")
+
+
+def test_the_authors_check_of_an_op_covers_sizes_dtypes_forms_and_normal_inputs(site, tmp_path):
+    done = python("-m", "gpubench.measure.conformance", "leaky_relu", cwd=tmp_path, PYTHONPATH=site)
+    assert done.returncode == 0, done.stderr + done.stdout
+    checked = re.findall(r"^checked leaky_relu/n=(\d+)/(\w+)/(\w+)/resident@numpy:0$", done.stdout, re.M)
+    dtypes = set(kernels.load("relu").dtypes) - {"bfloat16"}  # which NumPy has not
+    assert set(checked) == set(
+        itertools.product(("1", "1000", "1024", "1048576"), dtypes, ("library", "tuned"))
+    )
+    assert "0 findings" in done.stdout
+
+
+def test_the_authors_check_says_input_got_and_want_of_the_worst_element(site, tmp_path):
+    module = Path(site) / "gpubench_leaky_relu.py"
+    module.write_text(module.read_text() + "\nfrom msgspec.structs import replace\n"
+                      "OP = replace(OP, reference=lambda xp, x: xp.maximum(x, x * 0.25))\n")  # fmt: skip
+    done = python("-m", "gpubench.measure.conformance", "leaky_relu", cwd=tmp_path, PYTHONPATH=site)
+    assert done.returncode == 1
+    assert re.search(r"found on numpy:0: .*largest error .*; x=-\d\S*, got -\d\S*, want -\d", done.stdout)
+
+
+def test_a_backend_of_another_package_keeps_the_contract(halves, tmp_path):
+    done = python("-m", "gpubench.measure.conformance", "halves", cwd=tmp_path, PYTHONPATH=halves)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr
+    assert re.search(r"^checked add/n=1000/float16/tuned/resident@halves:0$", done.stdout, re.M), (
+        "its own kernel"
+    )
+
+
+def test_a_backend_of_another_package_is_wherever_ours_are(halves, tmp_path):
+    def gpubench(*arguments):
+        return python("-m", "gpubench", *arguments, cwd=tmp_path, PYTHONPATH=halves)
+
+    forms = {op["name"]: op["forms"] for op in json.loads(gpubench("ops", "--format", "json").stdout)["ops"]}
+    assert (forms["add"]["halves"], forms["mul"]["halves"]) == (["library", "tuned"], ["library"])
+    assert "halves" in gpubench("run", "--help").stdout
+    assert "did you mean 'halves'?" in gpubench("run", "--backends", "halvs", "--ops", "add").stderr
+    machine = json.loads(gpubench("detect", "--format", "json").stdout)
+    assert [p["status"] for p in machine["providers"] if p["name"] == "halves"] == ["ok"]
+    run = (
+        "run",
+        "--ops",
+        "add",
+        "--dtypes",
+        "f64,f32,f16",
+        "--sizes",
+        "1k,1000,1M",
+        "--no-progress",
+        "--check-only",
+    )
+    done = gpubench(*run, "--format", "json", "--no-save")
+    assert done.returncode == 0, done.stderr
+    for dtype, form in itertools.product(("float64", "float32", "float16"), ("library", "tuned")):
+        for n in (1000, 1024, 1 << 20):
+            assert f"add/n={n}/{dtype}/{form}/resident@halves:0" in done.stdout
+
+
+def test_a_named_kernel_that_a_backend_brings_is_a_variant(halves, tmp_path):
+    module = Path(halves) / "gpubench_halves.py"
+    declared = '(Kernel("halves", add_halves),)'
+    assert declared in module.read_text()
+    both = '(Kernel("halves", add_halves), Kernel("halves", add_halves, variant="other_half"))'
+    module.write_text(module.read_text().replace(declared, both))
+
+    def gpubench(*arguments):
+        return python("-m", "gpubench", *arguments, cwd=tmp_path, PYTHONPATH=halves)
+
+    add = next(
+        op for op in json.loads(gpubench("ops", "--format", "json").stdout)["ops"] if op["name"] == "add"
+    )
+    assert add["variants"]["halves"] == ["default", "other_half"]
+    run = (
+        "run",
+        "--ops",
+        "add,mul",
+        "--sizes",
+        "1k",
+        "--check-only",
+        "--no-progress",
+        "--format",
+        "json",
+        "--no-save",
+    )
+    done = gpubench(*run, "--backends", "halves", "--variant", "other_half")
+    assert done.returncode == 0, done.stderr
+    assert "add/n=1024/float32/tuned-other_half/resident@halves:0" in done.stdout
+    assert "mul/n=1024/float32/tuned-other_half" not in done.stdout
+    mistyped = gpubench(*run, "--backends", "halves", "--variant", "other_haf")
+    assert (mistyped.returncode, mistyped.stdout) == (2, "")
+    assert "did you mean 'other_half'?" in mistyped.stderr
+    elsewhere = gpubench(*run, "--backends", "numpy", "--variant", "other_half")
+    assert elsewhere.returncode == 2, "a backend that was not asked for brings nothing"
+
+
+def test_the_documented_op_is_the_example():
+    text = (EXAMPLES.parent / "docs" / "extending.md").read_text(encoding="utf-8")
+    block = re.search(r"```python\n(.*?)```", text, re.S).group(1)
+    assert (EXAMPLES / "op_package" / "gpubench_leaky_relu.py").read_text(encoding="utf-8").endswith(block)
 
 
 def test_an_op_of_another_package_is_listed_and_right(site, tmp_path):
@@ -63,13 +175,13 @@ def test_without_the_package_there_is_no_such_op(tmp_path):
     assert (done.returncode, done.stdout) == (2, "")
 
 
-def test_a_package_that_is_broken_costs_its_own_row_only(site, tmp_path):
+def test_a_package_that_is_broken_has_a_row_with_the_reason(site, tmp_path):
     (Path(site) / "gpubench_leaky_relu.py").write_text("raise RuntimeError('half an upgrade')\n")
     done = python("-m", "gpubench", "ops", cwd=tmp_path, PYTHONPATH=site)
     assert done.returncode == 0
     assert "matmul" in done.stdout
-    assert "leaky_relu" not in done.stdout
-    assert "half an upgrade" in done.stderr
+    (row,) = [line for line in done.stdout.splitlines() if line.startswith("leaky_relu ")]
+    assert "half an upgrade" in row
 
 
 def test_the_policy_example_runs_without_a_measurement(tmp_path):

@@ -7,6 +7,8 @@ import re
 
 import pytest
 
+from tests.forking import environment
+
 pytestmark = pytest.mark.vulkan
 
 RUN = (
@@ -19,7 +21,11 @@ RUN = (
     "numpy,wgpu",
     "--quick",
     "--max-time",
-    "200ms",
+    "50ms",
+    "--min-samples",
+    "5",
+    "--max-samples",
+    "10",
 )
 
 
@@ -29,16 +35,8 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def ran(folder):
-    import os
-    import subprocess
-    import sys
-
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("GPUBENCH_", "XDG_"))}
-    return subprocess.run(
-        [sys.executable, "-m", "gpubench", *RUN], cwd=folder, env={**kept, "HOME": str(folder), "COLUMNS": "100"},
-        capture_output=True, text=True, timeout=300, check=False,
-    )  # fmt: skip
+def ran(folder, starter):
+    return starter.run(*RUN, cwd=folder, env=environment(folder))
 
 
 def rows(text, *cells):
@@ -70,12 +68,13 @@ def test_run_measures_both_backends(ran, folder):
         f"matmul/n={n}/float32/{case}"
         for n in (64, 128)
         for case in (
-            "library/resident@numpy:0", "tuned/resident@wgpu:0", "tuned/transfer-once-10@wgpu:0",
+            "library/resident@numpy:0", "tuned/resident-waited@wgpu:0", "tuned/resident-queued@wgpu:0",
+            "tuned/transfer-once-10@wgpu:0",
             "tuned/transfer-always@wgpu:0",
         )
     }  # fmt: skip
     for outcome in result["outcomes"]:
-        if "resident@wgpu" in outcome["id"]:
+        if "resident-queued@wgpu" in outcome["id"]:
             assert outcome["blocks"][0]["device_hot_s"], "the adapter has a clock"
 
 
@@ -85,7 +84,7 @@ def test_run_ends_with_the_tables_on_stdout_and_the_progress_on_stderr(ran):
     assert re.search(r"^vs numpy library, \w+", ran.stdout, re.MULTILINE), "the baseline is named"
     assert re.search(r"^matmul +float32 +64 +[\d.]+ [mun]?s", ran.stdout, re.MULTILINE), "the CPU's own table"
     told = re.findall(r"^\[ *\d+/\d+\] (\S+)", ran.stderr, re.MULTILINE)
-    assert len(set(told)) == 8  # a busy machine tells them again: its session is repeated
+    assert len(set(told)) == 10  # a busy machine tells them again: its session is repeated
     assert re.search(r"^saved results/", ran.stderr, re.MULTILINE)
 
 
@@ -101,12 +100,12 @@ def test_report_in_markdown_says_the_same(ran, folder, gpubench):
     assert ended.stderr == ""
     text = ended.stdout
     for n in ("64", "128"):
-        for data in ("once-10", "always"):
+        for data in ("waited", "once-10", "always"):
             (found,) = rows(text, data, n)
             assert "wgpu:0" in found
             assert any(re.match(r"[\d.]+x \[[\d.]+, [\d.]+\]", cell) for cell in found), found
         # A busy machine may hold up the wall samples of the shortest regime alone; then it says so.
-        assert rows(text, "resident", n) or f"matmul/n={n}/float32/tuned/resident@wgpu:0" in text
+        assert rows(text, "queued", n) or f"matmul/n={n}/float32/tuned/resident-queued@wgpu:0" in text
     assert "wgpu:0" in text
     assert "numpy" in text
 
@@ -114,8 +113,8 @@ def test_report_in_markdown_says_the_same(ran, folder, gpubench):
 def test_report_in_the_other_formats(ran, folder, gpubench):
     document = json.loads(gpubench("report", "--format", "json", cwd=folder).stdout)
     assert document["name"] == "gpubench-report"
-    assert len(document["cases"]) == 8
+    assert len(document["cases"]) == 10
     assert document["break_even"] == [], "an adapter without a GPU breaks even nowhere"
     lines = gpubench("report", "--format", "csv", cwd=folder).stdout.splitlines()
-    assert len(lines) == 9
+    assert len(lines) == 11
     assert lines[0].startswith("run_id,case_id,op,n,")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -13,7 +12,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.forking import Starter, environment
+
 # One session, few samples: scripted samples are alike, so more of them would tell nothing more.
 SHORT = ("--quick", "--min-samples", "5", "--max-samples", "10", "--max-time", "50ms")
 
@@ -26,7 +26,6 @@ class Ran(NamedTuple):
 
     @property
     def result(self) -> dict[str, Any]:
-        """The result file."""
         return json.loads((self.folder / "r.json").read_text())
 
     @property
@@ -35,21 +34,15 @@ class Ran(NamedTuple):
         return {outcome["id"]: outcome for outcome in self.result["outcomes"]}
 
 
-def environment(home: Path, extra: Mapping[str, str] | None = None) -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("GPUBENCH_", "XDG_"))}
-    return {**kept, "HOME": str(home), "COLUMNS": "100", "PYTHONPATH": str(ROOT), **(extra or {})}
-
-
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Ran]:
+def run(tmp_path_factory: pytest.TempPathFactory, starter: Starter) -> Callable[..., Ran]:
     """`gpubench run ARGUMENTS -o r.json` in a fresh folder."""
 
     def start(*arguments: str, env: Mapping[str, str] | None = None, timeout: float = 300) -> Ran:
         folder = tmp_path_factory.mktemp("run")
-        ended = subprocess.run(
-            [sys.executable, "-m", "gpubench", "run", *SHORT, *arguments, "-o", "r.json"],
-            cwd=folder, env=environment(folder, env), capture_output=True, text=True, timeout=timeout, check=False,
-        )  # fmt: skip
+        ended = starter.run(
+            "run", *SHORT, *arguments, "-o", "r.json", cwd=folder, env=environment(folder, env), timeout=timeout
+        )
         return Ran(ended.returncode, ended.stdout, ended.stderr, folder)
 
     return start

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 ADD = ("--ops", "add", "--sizes", "1k,4k")
-RESIDENT = ("--regimes", "resident")
+RESIDENT = ("--regimes", "resident-queued")
 
 
 def of(ran, device):
@@ -29,12 +29,13 @@ def assert_the_rest_was_measured(ran, sizes=2):
         ("wrong", "wrong-result", "check", "largest error"),
     ],
 )
+@pytest.mark.check
 def test_a_failure_costs_its_cases(run, word, reason, phase, detail):
     ran = run("--devices", f"fake:cpu,fake:{word}", *ADD)
     assert ran.code == 1
     assert ran.result["exit_reason"] == ("wrong-result" if word == "wrong" else "failed")
     broken = of(ran, f"fake:{word}")
-    assert len(broken) == 6, "two sizes in three regimes"
+    assert len(broken) == 8, "two sizes in four regimes"
     for outcome in broken.values():
         assert (outcome["type"], outcome["reason"]) == ("failure", reason)
         assert detail in outcome["detail"]
@@ -42,7 +43,7 @@ def test_a_failure_costs_its_cases(run, word, reason, phase, detail):
         assert "blocks" not in outcome, "a failure has no number"
     assert_the_rest_was_measured(ran)
     assert f"failed, {reason}" in ran.out
-    assert ran.err.count("FAILED") == 6
+    assert ran.err.count("FAILED") == 8
 
 
 def test_a_wrong_result_says_by_how_much_and_where(run):
@@ -66,6 +67,7 @@ def test_a_hang_is_killed_after_the_case_timeout(run):
     assert_the_rest_was_measured(ran, 1)
 
 
+@pytest.mark.check
 def test_out_of_memory_is_a_skip(run):
     ran = run("--devices", "fake:cpu,fake:oom", *ADD)
     assert ran.code == 0
@@ -74,11 +76,13 @@ def test_out_of_memory_is_a_skip(run):
     assert "skipped, out-of-memory" in ran.out
 
 
-def test_a_case_that_failed_is_not_tried_again_in_later_sessions(run):
+def test_a_case_that_failed_in_two_sessions_in_a_row_is_not_tried_again(run):
     ran = run("--devices", "fake:cpu,fake:crash", *ADD, *RESIDENT, "--sessions", "3")
     assert ran.code == 1
-    assert ran.err.count("FAILED") == 2
+    assert ran.err.count("FAILED") == 4
     assert len(ran.result["sessions"]) == 3
+    for outcome in of(ran, "fake:crash").values():
+        assert [failure["session"] for failure in outcome["failures"]] == [0, 1]
     assert {s["session"] for o in of(ran, "fake:cpu").values() for s in o["stops"]} == {0, 1, 2}
 
 
@@ -122,6 +126,7 @@ def test_a_budget_too_small_for_the_sizes(run):
     assert not [o for o in ran.outcomes.values() if o["type"] == "planned"]
 
 
+@pytest.mark.check
 def test_a_backend_that_was_named_and_is_not_there(run):
     ran = run("--backends", "cupy", *ADD)
     assert ran.code == 5
@@ -138,6 +143,7 @@ def test_an_optional_backend_may_be_absent(run):
     assert [w["code"] for w in ran.result["warnings"]] == ["unavailable"]
 
 
+@pytest.mark.check
 def test_a_device_that_does_not_exist(run):
     ran = run("--devices", "fake:cpu,fake:nope", *ADD)
     assert ran.code == 5

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from gpubench import backends, kernels
-from gpubench.measure import parts, sampling
-from gpubench.measure.checking import Material, gate
+from gpubench.analysis.analyse import analyse
+from gpubench.measure.worker import timer
+from gpubench.measure.worker.workspace import Workspace, gate
 from gpubench.model.case import Case
-from gpubench.report.analysis import analyse
 from gpubench.store import load
 
 OPS = ("--ops", "matmul,add,softmax", "--sizes", "matmul=1k", "--sizes", "add=64k", "--sizes", "softmax=4k")
@@ -23,10 +23,10 @@ def test_the_residual_is_exactly_zero(tmp_path, device, op, n):
     """On a clock that nothing disturbs, and with nothing rounded: what is left are the digits of a float."""
     session, declared = backends.load("fake").open(f"fake:{device}"), kernels.load(op)
     case = Case(op, declared.group, {"n": n}, "float32", "library", "transfer-always", f"fake:{device}")
-    material = Material(session, declared, case, 1, "random", tmp_path)
-    cycle = sampling.Cycle(material, case, gate(material, case, lambda phase: None).launch)
+    workspace = Workspace(session, declared, case, 1, "random", tmp_path)
+    cycle = timer.Timer(workspace, case, gate(workspace, case, lambda phase: None).launch)
     whole = cycle.seconds(1)
-    one = parts.one_call(cycle)
+    one = timer.parts_of_call(cycle)
     kernel = session.time(cycle.launch, 1, cold=True)
     if kernel is None:
         kernel = one["single_s"] - one["launch_s"] - one["sync_s"]

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import signal
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from gpubench.cli.noise import TAKEN
+from gpubench.cli.options import RunOptions
+from tests.forking import ROOT, Starter, environment
+
 PLAN = (
-    "--devices", "fake:cpu,fake:gpu", "--ops", "add", "--sizes", "1k,64k", "--regimes", "resident", "--quick",
+    "--devices", "fake:cpu,fake:gpu", "--ops", "add", "--sizes", "1k,64k", "--regimes", "resident-queued", "--quick",
     "--min-samples", "5", "--max-samples", "5",
 )  # fmt: skip
 
@@ -72,6 +73,7 @@ def test_the_first_call_creates_the_file_and_each_later_one_adds_the_presets_ses
         )
 
 
+@pytest.mark.check
 def test_options_that_repeat_the_plan_are_welcome(made: Path, add: Any, result: Any, tmp_path: Path) -> None:
     shutil.copy(made, tmp_path / "r.json")
     add(*PLAN, "--append", "r.json")
@@ -133,14 +135,13 @@ def test_a_file_that_is_there_has_to_have_the_plan_that_it_is_to_be_like(
 
 
 def test_every_option_that_says_what_to_measure_is_held_against_the_file() -> None:
-    from gpubench.cli import _run_sequel as module
-    from gpubench.cli._run_request import Typed
-
-    answered = {*module.SELECTED, *module.SET, *module.OTHERS, *module.FREE}
-    assert set(Typed.__struct_fields__) <= answered
+    plan = (*TAKEN, "check_only", "label", "tag", "context")
+    left = {name for name in plan if not RunOptions.declared[name].answer}
+    assert left == {"sessions", "budget"}, "each run says these for itself"
 
 
 @pytest.mark.parametrize(("kind", "field"), [("machine", "cpu"), ("device", "fake:gpu")])
+@pytest.mark.check
 def test_a_file_of_another_machine_is_refused_by_name(
     made: Path, gpubench: Any, tmp_path: Path, kind: str, field: str
 ) -> None:
@@ -172,12 +173,15 @@ def test_a_file_like_another_has_its_plan_and_its_repeat_counts(add: Any, result
         assert [b["repeat"] for b in found] == [b["repeat"] for b in blocks(base)[case_id]]
 
 
-def test_a_case_that_failed_is_not_tried_again(gpubench: Any, result: Any) -> None:
-    plan = ("--devices", "fake:cpu,fake:crash", *PLAN[2:])
+@pytest.mark.parametrize(("word", "again"), [("crash", 2), ("wrong", 0)])
+def test_a_case_that_broke_is_tried_again_and_a_wrong_one_is_not(
+    gpubench: Any, result: Any, word: str, again: int
+) -> None:
+    plan = ("--devices", f"fake:cpu,fake:{word}", *PLAN[2:])
     first = gpubench("run", *plan, "--append", "r.json")
     assert (first.returncode, first.stderr.count("FAILED")) == (1, 2)
     second = gpubench("run", "--append", "r.json")
-    assert (second.returncode, second.stderr.count("FAILED")) == (1, 0)
+    assert (second.returncode, second.stderr.count("FAILED")) == (1, again)
     measured = {o["id"]: o for o in result()["outcomes"] if o["type"] == "measurement"}
     assert len(measured) == 2
     assert all({b["session"] for b in o["blocks"]} == {0, 1} for o in measured.values())
@@ -195,7 +199,7 @@ def interrupt(process: Any, at: str) -> None:
 def test_an_interrupted_run_is_finished(start: Any, gpubench: Any, tmp_path: Path, result: Any) -> None:
     process = start(
         "--devices", "fake:cpu,fake:noisy", "--ops", "add,mul", "--sizes", "1k:16k", "--sessions", "2",
-        "--regimes", "resident", "--max-samples", "10",
+        "--regimes", "resident-queued", "--max-samples", "10",
     )  # fmt: skip
     interrupt(process, at="[  5/")
     cut = result()
@@ -219,19 +223,19 @@ def test_a_search_that_goes_on_keeps_to_the_selection_of_the_file(
     start: Any, gpubench: Any, tmp_path: Path, result: Any
 ) -> None:
     process = start(
-        "--devices", "fake:cpu,fake:gpu", "--ops", "add,mul", "--regimes", "resident", "--quick", "--budget", "60s",
-        "--filter", "add/n>=4k", "--skip", "add/n>=8M", "--break-even-timings", "100",
+        "--devices", "fake:cpu,fake:gpu", "--ops", "add,mul", "--regimes", "resident-queued", "--quick", "--budget", "60s",
+        "--filter", "add/n>=4k", "--skip", "add/n>=2M", "--break-even-timings", "100",
     )  # fmt: skip
     interrupt(process, at="[  3/")
     cut = result()
     assert not cut["complete"]
-    assert (cut["selection"]["filter"], cut["selection"]["skip"]) == (["add/n>=4k"], ["add/n>=8M"])
+    assert (cut["selection"]["filter"], cut["selection"]["skip"]) == (["add/n>=4k"], ["add/n>=2M"])
     ended = gpubench("run", "--append", "r.json", "-q")
     assert ended.returncode == 0, ended.stderr
     found = [outcome["case"] for outcome in result()["outcomes"]]
     assert len(found) > len(cut["outcomes"]), "the search went on"
     assert {case["op"] for case in found} == {"add"}
-    assert all(4096 <= case["params"]["n"] < 8 * 2**20 for case in found)
+    assert all(4096 <= case["params"]["n"] < 2**21 for case in found)
 
 
 def test_cases_that_a_budget_left_out_are_measured_later(gpubench: Any, result: Any) -> None:
@@ -265,7 +269,7 @@ def test_a_case_that_a_budget_cut_short_of_its_samples_is_finished(
 
 def test_sessions_that_are_added_repeat_the_fresh_timings_at_the_same_sizes(add: Any, result: Any) -> None:
     add(
-        "--devices", "fake:cpu,fake:gpu", "--ops", "add", "--regimes", "resident", "--budget", "60s",
+        "--devices", "fake:cpu,fake:gpu", "--ops", "add", "--regimes", "resident-queued", "--skip", "add/n>=2M", "--budget", "60s",
         "--break-even-timings", "200", "--append", "r.json",
     )  # fmt: skip
     add("--append", "r.json")
@@ -283,20 +287,20 @@ def test_sessions_that_are_added_repeat_the_fresh_timings_at_the_same_sizes(add:
 
 
 @pytest.fixture
-def in_turn(tmp_path: Path) -> Any:
+def in_turn(tmp_path: Path, starter: Starter) -> Any:
     """examples/interleaved-compare.sh on two programs, the second with variables of its own."""
 
     def compared(devices: str, **of_new: str) -> subprocess.CompletedProcess[str]:
         programs = [tmp_path / "a gpubench", tmp_path / "another gpubench"]
         for program, variables in zip(programs, ({}, of_new), strict=True):
             settings = "".join(f"export {name}={value}\n" for name, value in variables.items())
-            program.write_text(f'#!/bin/sh\n{settings}exec "{sys.executable}" -m gpubench "$@"\n')
+            program.write_text(f'#!/bin/sh\n{settings}exec {starter.command()} "$@"\n')
             program.chmod(0o755)
         return subprocess.run(
             ["sh", str(ROOT / "examples" / "interleaved-compare.sh"), *map(str, programs), "--devices", devices, *PLAN[2:-5],
              "--min-samples", "5", "--max-samples", "5"],
             cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False,
-            env={**os.environ, "PYTHONPATH": str(ROOT), "HOME": str(tmp_path), "GPUBENCH_FAKE_NOISE": "0.01"},
+            env=environment(tmp_path, {"GPUBENCH_FAKE_NOISE": "0.01"}),
         )  # fmt: skip
 
     return compared

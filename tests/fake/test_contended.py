@@ -8,41 +8,38 @@ from collections.abc import Iterator
 import pytest
 
 from gpubench import detect, kernels
-from gpubench.measure import runner, sequel
-from gpubench.measure.document import new_run
+from gpubench.measure import runner, schedule
 from gpubench.measure.events import CaseStarted, Event, SessionAgain
-from gpubench.measure.load import Reading
-from gpubench.measure.plan import Scope, Target
-from gpubench.measure.request import Request
+from gpubench.measure.load import CpuTimes
+from gpubench.measure.plan import Constraints, Target
+from gpubench.measure.recorder import Origin, new_run
+from gpubench.measure.schedule import RunSpec
 from gpubench.model.result import Device, Run, Selection, Settings
 
 QUIET, BUSY = 0.0, 0.5
 
 
-def readings(shares: list[float]) -> Iterator[Reading]:
+def readings(shares: list[float]) -> Iterator[CpuTimes]:
     """Before and after each session of a scripted machine with one CPU, of which others take these shares."""
     at = theirs = 0.0
     for share in shares:
-        yield Reading(at, at, theirs, 0.0, 0.0)
+        yield CpuTimes(at, at, theirs, 0.0, 0.0)
         at, theirs = at + 10.0, theirs + 10.0 * share
-        yield Reading(at, at, theirs, 0.0, 0.0)
+        yield CpuTimes(at, at, theirs, 0.0, 0.0)
 
 
-def request(shares: list[float], sessions: int, budget_s: float | None) -> tuple[Request, Iterator[Reading]]:
+def request(shares: list[float], sessions: int, budget_s: float | None) -> tuple[RunSpec, Iterator[CpuTimes]]:
     """One case on a machine with this load, session by session."""
     op = kernels.load("add")
     device = Device(id="fake:cpu", backend="fake", kind="cpu", name="Scripted cpu", api="fake")
     settings = Settings(
         sessions=sessions, min_samples=5, max_samples=5, max_time_s=0.05, warmup_s=0.0, budget_s=budget_s
     )
-    selection = Selection(ops=["add"], sizes={"add": [1024]}, regimes=["resident"], devices=[device.id])
-    run = new_run(
-        argv=[], selection=selection, settings=settings, machine=detect.inspect(extra_records=[]),
-        devices=[device], versions={}, label=None, tags=[], context={}, environ={},
-    )  # fmt: skip
+    selection = Selection(ops=["add"], sizes={"add": [1024]}, regimes=["resident-queued"], devices=[device.id])
+    run = new_run(selection, settings, detect.inspect(extra_records=[]), [device], Origin())
     told = readings(shares)
-    asked = Request(
-        run=run, ops={"add": op}, scope=Scope((Target(device, ("library",)),), selection, None, settings=settings),
+    asked = RunSpec(
+        run=run, ops={"add": op}, constraints=Constraints((Target(device, ("library",)),), selection, None, settings=settings),
         began=time.monotonic(), load=lambda: next(told),
     )  # fmt: skip
     return asked, told
@@ -77,7 +74,9 @@ def test_a_quiet_repeat_stands_in_for_what_was_disturbed(shares, sessions, super
     run, unused = measured(shares, sessions)
     assert unused == 0, "at most two repeats of each, and none of a quiet one"
     assert [session.superseded for session in run.sessions] == superseded
-    assert [session.turn for session in run.sessions] == turns, "each repeat says which session it repeats"
+    assert [session.planned_index for session in run.sessions] == turns, (
+        "each repeat says which session it repeats"
+    )
     assert [session.foreign_cpu_share for session in run.sessions] == shares
     assert [session.index for session in run.sessions] == list(range(len(shares)))
     (outcome,) = run.outcomes
@@ -91,7 +90,7 @@ def test_a_repeat_has_to_fit_the_budget():
 
 
 def test_a_repeat_that_an_interrupt_cuts_short_counts_for_nothing(monkeypatch):
-    monkeypatch.setattr(runner, "_hold_signals", lambda: None)  # they are the test's
+    monkeypatch.setattr(runner, "hold_signals", lambda: None)  # they are the test's
     asked, _ = request([BUSY, BUSY], 1, None)
 
     def interrupt(event: Event) -> None:
@@ -100,5 +99,5 @@ def test_a_repeat_that_an_interrupt_cuts_short_counts_for_nothing(monkeypatch):
 
     run = runner.run(asked, interrupt, lambda run: None)
     assert (run.complete, [session.superseded for session in run.sessions]) == (False, [False, True])
-    _, rest = sequel.continued(run, asked.ops, asked.scope, None)
+    _, rest = schedule.resumed(run, asked.ops, asked.constraints, None)
     assert (rest.count, rest.missing, rest.search) == (0, (), False), "the file has all that it was to have"

@@ -12,7 +12,7 @@ def test_the_sweep_agrees_with_the_search(capsys, monkeypatch, tmp_path):
         "--devices",
         "fake:cpu,fake:gpu",
         "--curves",
-        "add/resident",
+        "add/resident-queued",
         "--sessions",
         "1",
         "--octaves",
@@ -21,12 +21,14 @@ def test_the_sweep_agrees_with_the_search(capsys, monkeypatch, tmp_path):
     monkeypatch.setattr("sys.argv", ["dense_sweep.py", *options, "--out", str(tmp_path)])
     monkeypatch.chdir(tmp_path)
     dense_sweep.main()
-    (row,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| add, resident |")]
+    (row,) = [
+        line for line in capsys.readouterr().out.splitlines() if line.startswith("| add, resident-queued |")
+    ]
     cells = [cell.strip() for cell in row.strip("|").split("|")]
     for cell in cells[1:3]:
         assert abs(int(cell.split()[0]) / TRUE_N - 1) < 0.01
     assert cells[4] == "yes"
     assert sorted(path.name for path in tmp_path.glob("*.json")) == [
         "search-add.json",
-        "sweep-add-resident.json",
+        "sweep-add-resident-queued.json",
     ]

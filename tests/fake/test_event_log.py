@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
-import sys
 
 import pytest
 
+from tests.forking import environment
+
 SMALL = (
-    "run", "--ops", "relu", "--sizes", "1k", "--devices", "fake:gpu,numpy:0", "--regimes", "resident", "--max-time", "20ms",
+    "run", "--ops", "relu", "--sizes", "1k", "--devices", "fake:gpu,numpy:0", "--regimes", "resident-queued", "--max-time", "20ms",
     "--min-samples", "5", "--no-progress",
 )  # fmt: skip
 
@@ -42,23 +42,11 @@ def test_the_log_ends_with_what_report_says(gpubench, tmp_path, sessions):
     assert {line["session"] for line in starts} >= set(range(int(sessions)))  # a busy one is repeated
 
 
-def test_events_come_while_the_run_goes_on(tmp_path, cache_folder):
+def test_events_come_while_the_run_goes_on(tmp_path, starter):
     """Each line is there as soon as it is true: the reader has the first case before the run has ended."""
-    command = [
-        sys.executable,
-        "-m",
-        "gpubench",
-        *SMALL,
-        "--max-time",
-        "1s",
-        "--min-samples",
-        "50",
-        "--precision",
-        "0.001",
-    ]
-    run = subprocess.Popen(
-        [*command, "--no-save", "--format", "jsonl"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-        cwd=tmp_path, env={**os.environ, "HOME": str(tmp_path)},
+    run = starter.begin(
+        *SMALL, "--max-time", "300ms", "--min-samples", "50", "--precision", "0.001", "--no-save", "--format", "jsonl",
+        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, cwd=tmp_path, env=environment(tmp_path),
     )  # fmt: skip
     with run:
         assert run.stdout is not None
@@ -76,6 +64,7 @@ def test_events_come_while_the_run_goes_on(tmp_path, cache_folder):
     assert (rest[-1]["exit_reason"], rest[-1]["complete"]) == ("interrupted", False)
 
 
+@pytest.mark.check
 def test_a_failure_is_told_with_its_cause(gpubench):
     done = gpubench(
         "run", "--ops", "relu", "--sizes", "1k", "--devices", "fake:wrong", "--quick", "--no-save", "--no-progress",

@@ -9,9 +9,10 @@ import pytest
 
 from gpubench import detect, kernels
 from gpubench.measure import runner
-from gpubench.measure.document import new_run
-from gpubench.measure.plan import Scope, Target
-from gpubench.measure.request import Request
+from gpubench.measure.plan import Constraints, Target
+from gpubench.measure.recorder import Origin, new_run
+from gpubench.measure.schedule import RunSpec
+from gpubench.model.case import REGIMES
 from gpubench.model.result import Device, Failure, Measurement, Selection, Settings, Skip
 
 MODULE = '''
@@ -19,8 +20,9 @@ MODULE = '''
 import os
 from pathlib import Path
 
-from gpubench.backends.fake import FakeBackend, FakeSession
+from gpubench.backends.hidden.fake import FakeBackend, FakeSession
 from gpubench.errors import BackendUnavailable, DeviceOutOfMemory
+from gpubench.model.backend import Backend
 
 
 class Session(FakeSession):
@@ -60,14 +62,14 @@ class Session(FakeSession):
         raise OSError("it was closed already")
 
 
-class Backend:
+class Foreign(Backend):
     name = "foreign"
     forms = ("library",)
 
     def devices(self):
         return []
 
-    def open(self, device_id, threads=None):
+    def open(self, device_id, threads=None, *, autotune=True):
         habit = device_id.partition(":")[2]
         if habit == "dies-opening":
             os.abort()
@@ -81,7 +83,7 @@ class Backend:
         return session
 
 
-BACKEND = Backend()
+BACKEND = Foreign()
 '''
 
 
@@ -109,13 +111,12 @@ def measure(habit, *, op="add", check_only=False, **changes):
         "sessions": 1, "min_samples": 10, "max_samples": 10, "max_time_s": 0.2, "case_timeout_s": 20.0, **changes
     })  # fmt: skip
     targets = (target("fake:cpu", "cpu"), target(f"foreign:{habit}", "gpu"))
-    selection = Selection(ops=[op], sizes={op: [1000]}, devices=[t.device.id for t in targets])
-    run = new_run(
-        argv=[], selection=selection, settings=settings, machine=detect.inspect(extra_records=[]),
-        devices=[t.device for t in targets], versions={}, label=None, tags=[], context={}, environ={},
-    )  # fmt: skip
-    request = Request(
-        run=run, ops={op: kernels.load(op)}, scope=Scope(targets, selection, None), began=time.monotonic(),
+    selection = Selection(
+        ops=[op], sizes={op: [1000]}, devices=[t.device.id for t in targets], regimes=list(REGIMES)
+    )
+    run = new_run(selection, settings, detect.inspect(extra_records=[]), [t.device for t in targets], Origin())
+    request = RunSpec(
+        run=run, ops={op: kernels.load(op)}, constraints=Constraints(targets, selection, None), began=time.monotonic(),
         check_only=check_only,
     )  # fmt: skip
     finished = runner.run(request, lambda event: None, lambda run: None)
@@ -130,9 +131,7 @@ def measure(habit, *, op="add", check_only=False, **changes):
 class TestForeign:
     def test_it_is_measured_like_ours(self):
         found, finished = measure("polite")
-        assert {regime: type(o) for regime, o in found.items()} == dict.fromkeys(
-            ("resident", "transfer-once", "transfer-always"), Measurement
-        )
+        assert {regime: type(o) for regime, o in found.items()} == dict.fromkeys(REGIMES, Measurement)
         assert finished.exit_code == 0
 
     def test_printing_does_no_harm(self):
@@ -149,7 +148,7 @@ class TestForeign:
 
     def test_neighbours_of_a_case_that_kills_the_worker_are_prepared_anew(self):
         found, finished = measure("dies-sampling")
-        killer = found.pop("resident")
+        killer = found.pop("resident-queued")
         assert isinstance(killer, Failure)
         assert (killer.reason, killer.phase) == ("worker-crashed", "sample")
         for outcome in found.values():
@@ -162,7 +161,7 @@ class TestForeign:
 
     def test_a_device_that_cannot_be_opened_again_is_lost(self):
         found, finished = measure("opens-once")
-        assert isinstance(found["resident"], Skip | Failure | Measurement)
+        assert isinstance(found["resident-queued"], Skip | Failure | Measurement)
         reasons = sorted((type(o).__name__, getattr(o, "reason", "")) for o in found.values())
         assert ("Failure", "worker-crashed") in reasons
         assert ("Skip", "device-lost") in reasons

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 
 import pytest
 
-from tests.fake.conftest import SHORT, environment
+from tests.fake.conftest import SHORT
+from tests.forking import environment
 
 DEVICES = "fake:cpu,fake:gpu,hybrid:fake:gpu"
 SPLIT = "add/n=16384/float32/tuned/transfer-once-10@hybrid:fake:gpu"
@@ -54,11 +53,9 @@ def test_what_the_sides_cost_each_other_is_in_the_file(ran):
     assert [part["session"] for part in ran.outcomes[SPLIT]["parts"]] == [0, 1]
 
 
-def test_the_report_estimates_the_gain_from_the_other_session(ran):
-    told = subprocess.run(
-        [sys.executable, "-m", "gpubench", "report", "r.json", "--format", "json"], cwd=ran.folder,
-        env=environment(ran.folder), capture_output=True, text=True, check=True,
-    )  # fmt: skip
+def test_the_report_estimates_the_gain_from_the_other_session(ran, starter):
+    told = starter.run("report", "r.json", "--format", "json", cwd=ran.folder, env=environment(ran.folder))
+    assert told.returncode == 0
     (row,) = json.loads(told.stdout)["hybrid"]
     assert not row["selected_in_sample"]
     assert row["id"] == SPLIT
@@ -66,10 +63,10 @@ def test_the_report_estimates_the_gain_from_the_other_session(ran):
     assert "Hybrid: one op split over CPU and GPU" in ran.out
 
 
-def test_another_run_of_the_same_plan_keeps_the_share(ran):
-    told = subprocess.run(
-        [sys.executable, "-m", "gpubench", "run", *SHORT[:1], "--like", "r.json", "--sessions", "1", "-q", "-o", "like.json"],
-        cwd=ran.folder, env=environment(ran.folder), capture_output=True, text=True, timeout=300, check=False,
+def test_another_run_of_the_same_plan_keeps_the_share(ran, starter):
+    told = starter.run(
+        "run", *SHORT[:1], "--like", "r.json", "--sessions", "1", "-q", "-o", "like.json",
+        cwd=ran.folder, env=environment(ran.folder),
     )  # fmt: skip
     assert told.returncode == 0, told.stderr
     outcomes = json.loads((ran.folder / "like.json").read_text())["outcomes"]
@@ -81,11 +78,11 @@ def test_another_run_of_the_same_plan_keeps_the_share(ran):
 
 def test_one_session_is_marked(run):
     ended = run(
-        "--ops", "add", "--sizes", "1k", "--regimes", "resident", "--devices", DEVICES, "--format", "json", "--dry-run"
+        "--ops", "add", "--sizes", "1k", "--regimes", "resident-queued", "--devices", DEVICES, "--format", "json", "--dry-run"
     )  # fmt: skip
     assert ended.code == 0
-    assert "add/n=1024/float32/tuned/resident@hybrid:fake:gpu" in ended.out
-    ended = run("--ops", "sum", "--sizes", "4k", "--regimes", "resident", "--devices", "hybrid:fake:gpu")
+    assert "add/n=1024/float32/tuned/resident-queued@hybrid:fake:gpu" in ended.out
+    ended = run("--ops", "sum", "--sizes", "4k", "--regimes", "resident-queued", "--devices", "hybrid:fake:gpu")
     assert ended.code == 0, ended.err
     assert "*" in ended.out.partition("Hybrid")[2]
 
@@ -101,7 +98,7 @@ def test_one_session_is_marked(run):
 )
 def test_a_gpu_that_fails_costs_the_case(run, word, code, kind, reason):
     ended = run(
-        "--ops", "add", "--sizes", "1k", "--regimes", "resident", "--devices", f"hybrid:fake:{word}", "--format", "plain"
+        "--ops", "add", "--sizes", "1k", "--regimes", "resident-queued", "--devices", f"hybrid:fake:{word}", "--format", "plain"
     )  # fmt: skip
     assert ended.code == code, ended.err
     (outcome,) = ended.outcomes.values()
@@ -109,9 +106,10 @@ def test_a_gpu_that_fails_costs_the_case(run, word, code, kind, reason):
     assert "Traceback" not in ended.err
 
 
+@pytest.mark.check
 def test_only_the_check_takes_no_sweep(run):
     ended = run(
-        "--ops", "add", "--sizes", "1k", "--regimes", "resident", "--devices", "hybrid:fake:gpu", "--check-only"
+        "--ops", "add", "--sizes", "1k", "--regimes", "resident-queued", "--devices", "hybrid:fake:gpu", "--check-only"
     )  # fmt: skip
     assert ended.code == 0, ended.err
     (outcome,) = ended.outcomes.values()
@@ -120,21 +118,23 @@ def test_only_the_check_takes_no_sweep(run):
 
 
 def test_an_op_with_one_unit_is_a_named_skip(run):
-    ended = run("--ops", "add", "--sizes", "1", "--regimes", "resident", "--devices", DEVICES)
+    ended = run("--ops", "add", "--sizes", "1", "--regimes", "resident-queued", "--devices", DEVICES)
     assert ended.code == 0, ended.err
-    skip = ended.outcomes["add/n=1/float32/tuned/resident@hybrid:fake:gpu"]
+    skip = ended.outcomes["add/n=1/float32/tuned/resident-queued@hybrid:fake:gpu"]
     assert (skip["type"], skip["reason"]) == ("skip", "no-split")
 
 
 def test_after_a_search_one_split_is_tried_where_both_sides_are_near(run):
     """All sizes of a short ladder, so that it does not depend on how far a budget reaches."""
-    ended = run("--ops", "gemv", "--regimes", "resident", "--devices", DEVICES, "--refine", "off")
+    ended = run("--ops", "gemv", "--regimes", "resident-queued", "--devices", DEVICES, "--refine", "off")
     assert ended.code == 0, ended.err
     ids = [key for key in ended.outcomes if "hybrid" in key]
     assert len(ids) == 1
     n = int(ids[0].split("/")[1].removeprefix("n="))
     times = {
-        device: ended.outcomes[f"gemv/n={n}/float32/library/resident@{device}"]["blocks"][-1]["wall_s"][-1]
+        device: ended.outcomes[
+            f"gemv/n={n}/float32/library/{'resident' if device == 'fake:cpu' else 'resident-queued'}@{device}"
+        ]["blocks"][-1]["wall_s"][-1]
         for device in ("fake:cpu", "fake:gpu")
     }
     assert 0.1 < times["fake:cpu"] / times["fake:gpu"] < 10

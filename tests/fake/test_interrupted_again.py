@@ -9,35 +9,38 @@ import msgspec
 import pytest
 
 from gpubench import detect, kernels
-from gpubench.measure import runner, sequel
-from gpubench.measure.document import new_run
+from gpubench.measure import runner, schedule
 from gpubench.measure.events import CaseDone, CaseStarted, Event
-from gpubench.measure.plan import Scope, Target
-from gpubench.measure.request import Request
+from gpubench.measure.plan import Constraints, Target
+from gpubench.measure.recorder import Origin, new_run
+from gpubench.measure.schedule import RunSpec
+from gpubench.model.op import Ladder
 from gpubench.model.result import Device, Measurement, Run, Selection, Settings
 
 SESSIONS = 3
 SIZES = [1024, 4096, 16384]
+# The walk's: as many sizes as let it be interrupted twice, none that is large.
+OP = msgspec.structs.replace(kernels.load("add"), sizes=Ladder(low=256, high=256 << 12))
 
 
-def asked(sizes: Sequence[int]) -> Request:
+def asked(sizes: Sequence[int]) -> RunSpec:
     """A plan of these sizes; of none: a walk along the op's ladder, whose sizes the file has once it comes to them."""
     device = Device(id="fake:cpu", backend="fake", kind="cpu", name="Scripted cpu", api="fake")
     settings = Settings(
         sessions=SESSIONS, min_samples=5, max_samples=5, max_time_s=0.05, warmup_s=0.0, refine="off"
     )
     selection = Selection(
-        ops=["add"], sizes={"add": list(sizes)} if sizes else {}, regimes=["resident"], devices=[device.id]
+        ops=["add"],
+        sizes={"add": list(sizes)} if sizes else {},
+        regimes=["resident-queued"],
+        devices=[device.id],
     )
-    run = new_run(
-        argv=[], selection=selection, settings=settings, machine=detect.inspect(extra_records=[]),
-        devices=[device], versions={}, label=None, tags=[], context={}, environ={},
-    )  # fmt: skip
-    scope = Scope((Target(device, ("library",)),), selection, None, settings=settings)
-    return Request(run=run, ops={"add": kernels.load("add")}, scope=scope, began=time.monotonic())
+    run = new_run(selection, settings, detect.inspect(extra_records=[]), [device], Origin())
+    constraints = Constraints((Target(device, ("library",)),), selection, None, settings=settings)
+    return RunSpec(run=run, ops={"add": OP}, constraints=constraints, began=time.monotonic())
 
 
-def measured(request: Request, cases: int | None, *, in_the_midst: bool) -> Run:
+def measured(request: RunSpec, cases: int | None, *, in_the_midst: bool) -> Run:
     """The run up to an interrupt after so many cases, or while the next one is under way; None: up to its end."""
     done = 0
 
@@ -55,27 +58,27 @@ def measured(request: Request, cases: int | None, *, in_the_midst: bool) -> Run:
     ("sizes", "stops", "in_the_midst"),
     [
         (SIZES, [2], True), (SIZES, [1, 1], False), (SIZES, [4, 1, 1], True), (SIZES, [3, 0, 2], True),
-        (SIZES, [3, 0, 2], False), ([], [1, 2], False), ([], [9, 1], True),
+        (SIZES, [3, 0, 2], False), ([], [1, 2], False), ([], [5, 1], True),
     ],
 )  # fmt: skip
 def test_each_case_has_the_sessions_of_the_plan(
     monkeypatch: pytest.MonkeyPatch, sizes: Sequence[int], stops: Sequence[int], in_the_midst: bool
 ) -> None:
-    monkeypatch.setattr(runner, "_hold_signals", lambda: None)  # they are the test's
+    monkeypatch.setattr(runner, "hold_signals", lambda: None)  # they are the test's
     first = asked(sizes)
     run = measured(first, stops[0], in_the_midst=in_the_midst)
     for stop in (*stops[1:], None):
         assert not run.complete
-        known, more = sequel.continued(run, first.ops, first.scope, None)
+        known, more = schedule.resumed(run, first.ops, first.constraints, None)
         assert not more.search or not sizes
-        again = msgspec.structs.replace(first, run=msgspec.structs.replace(known, complete=False), sequel=more)
+        again = msgspec.structs.replace(first, run=msgspec.structs.replace(known, complete=False), resume=more)
         run = measured(again, stop, in_the_midst=in_the_midst)
     assert (run.complete, run.exit_reason) == (True, "ok")
     used = {session.index for session in run.sessions if not session.superseded}
     assert (
         used == {block.session for o in run.outcomes if isinstance(o, Measurement) for block in o.blocks} & used
     )
-    assert len(run.outcomes) == len(sizes or first.ops["add"].sizes.sizes())
+    assert len(run.outcomes) == len(sizes or OP.sizes.sizes())
     for outcome in run.outcomes:
         assert isinstance(outcome, Measurement)
         finished = {stop.session for stop in outcome.stops} & used

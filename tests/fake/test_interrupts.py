@@ -10,7 +10,12 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="counts processes in /proc")
+from gpubench import store
+
+pytestmark = [
+    pytest.mark.serial,
+    pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="counts processes in /proc"),
+]
 
 # Far more than can be measured before the interrupt comes.
 LONG = ("--devices", "fake:cpu,fake:noisy", "--ops", "add,mul,relu", "--sizes", "1k:64k", "--sessions", "50")
@@ -37,7 +42,7 @@ def drivers(pids: set[int]) -> set[int]:
             words = Path(f"/proc/{pid}/cmdline").read_bytes()
         except OSError:
             continue
-        if b"gpubench.measure.worker" in words:
+        if b"gpubench.measure.worker.main" in words:
             found.add(pid)
     return found
 
@@ -72,7 +77,7 @@ def under_way(start, folder, *arguments):
     for line in process.stderr:
         if line.startswith("["):
             break
-    wait_for(lambda: (folder / "r.json").exists())
+    wait_for(lambda: (folder / "r.json.part").exists())
     started = children(process.pid)
     assert len(drivers(started)) == 2
     return process, started
@@ -87,6 +92,7 @@ def end(process, number):
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 143)]
 )
+@pytest.mark.check
 def test_an_interrupt_saves_what_there_is(start, tmp_path, number, code):
     process, workers = under_way(start, tmp_path)
     returned, out, err = end(process, number)
@@ -121,7 +127,9 @@ def test_ctrl_c_reaches_the_whole_foreground_group_and_still_saves(tmp_path, sta
 
 
 def test_an_interrupt_while_a_device_hangs(start, tmp_path):
-    process = start("--devices", "fake:cpu,fake:hang", "--ops", "add", "--sizes", "1k", "--regimes", "resident")
+    process = start(
+        "--devices", "fake:cpu,fake:hang", "--ops", "add", "--sizes", "1k", "--regimes", "resident-queued"
+    )
     wait_for(lambda: len(drivers(children(process.pid))) == 2)
     workers = children(process.pid)
     returned, _, err = end(process, signal.SIGINT)
@@ -147,11 +155,15 @@ def test_a_run_under_nohup_outlives_the_terminal(start, tmp_path):
 def test_kill_9_leaves_a_file_that_report_reads(start, tmp_path, gpubench):
     process, workers = under_way(start, tmp_path)
     end(process, signal.SIGKILL)
-    result = read(tmp_path)
-    assert not result["complete"]
-    assert any(o["type"] == "measurement" and o["blocks"] for o in result["outcomes"])
+    assert not (tmp_path / "r.json").exists(), "it is written once, at the end"
+    result = store.load(tmp_path / "r.json.part")
+    assert not result.complete
+    assert any(getattr(outcome, "blocks", []) for outcome in result.outcomes)
     wait_for(lambda: not alive(workers))
-    report = gpubench("report", "r.json", "--format", "markdown")
+    absent = gpubench("report", "r.json")
+    assert absent.returncode == 4
+    assert "name r.json.part" in absent.stderr
+    report = gpubench("report", "r.json.part", "--format", "markdown")
     assert report.returncode == 0, report.stderr
     assert "add" in report.stdout
     assert "| " in report.stdout
@@ -161,7 +173,7 @@ def test_killing_a_worker_costs_one_case(start, tmp_path):
     """The kernel's OOM killer sends SIGKILL to a worker: a crash like any other."""
     process, workers = under_way(
         start, tmp_path, "--devices", "fake:cpu,fake:noisy", "--ops", "add,mul,sub,div", "--sizes", "1k:4k",
-        "--sessions", "1", "--max-samples", "10"
+        "--regimes", "resident,transfer-once", "--sessions", "1", "--max-samples", "40", "--precision", "0.1%"
     )  # fmt: skip
     # The first case is done and eleven workloads are left: whatever the worker does, something of it is next.
     os.kill(max(drivers(workers)), signal.SIGKILL)

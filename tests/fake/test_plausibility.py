@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-OPS = ("--ops", "add,matmul", "--sizes", "add=1k", "--sizes", "matmul=512", "--regimes", "resident")
-CASE = "matmul/n=512/float32/library/resident@fake:implausible"
+OPS = ("--ops", "add,matmul", "--sizes", "add=1k", "--sizes", "matmul=512", "--regimes", "resident-queued")
+CASE = "matmul/n=512/float32/library/resident-queued@fake:implausible"
 
 
 def test_a_case_above_the_ceiling_is_shown_with_both_numbers_and_excluded(run):
@@ -32,3 +32,14 @@ def test_checking_alone_measures_no_ceiling(run):
     ran = run("--devices", "fake:cpu,fake:gpu", *OPS, "--check-only")
     assert ran.code == 0, ran.err
     assert all(s["ceilings"] == [] and s["telemetry"] == [] for s in ran.result["sessions"])
+
+
+def test_a_copy_above_the_rate_of_the_link_is_shown_with_both_numbers_and_excluded(run):
+    ops = ("--ops", "relu", "--sizes", "1M", "--regimes", "resident,transfer-always")
+    ran = run("--devices", "fake:cpu,fake:implausible,fake:gpu", *ops)
+    assert ran.code == 0, ran.err
+    ceilings = [c for c in ran.result["sessions"][0]["ceilings"] if c["upload_bytes_per_s"]]
+    assert {c["device_id"] for c in ceilings} == {"fake:implausible", "fake:gpu"}
+    assert "B/s over the link is above 1.10 x" in ran.out
+    assert "implausible (1 case)" in ran.out
+    assert "relu/n=1048576/float32/library/transfer-always@fake:implausible" in ran.out

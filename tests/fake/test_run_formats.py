@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 RUN = (
-    "run", "--ops", "relu", "--sizes", "1k", "--devices", "fake:gpu", "--regimes", "resident", "--quick", "--no-progress", "-o",
+    "run", "--ops", "relu", "--sizes", "1k", "--devices", "fake:gpu", "--regimes", "resident-queued", "--quick", "--no-progress", "-o",
     "r.json",
 )  # fmt: skip
 

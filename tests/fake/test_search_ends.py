@@ -9,10 +9,10 @@ from collections import Counter
 import pytest
 
 from gpubench import detect, kernels
-from gpubench.measure import hunt, runner, windows
-from gpubench.measure import request as requests
-from gpubench.measure.document import new_run
-from gpubench.measure.plan import MEMORY_SHARE, Scope, Target
+from gpubench.measure import runner, search
+from gpubench.measure import schedule as requests
+from gpubench.measure.plan import MEMORY_SHARE, Constraints, Target
+from gpubench.measure.recorder import Origin, new_run
 from gpubench.model.result import Device, Measurement, Selection, Settings
 
 BUDGET_S = 60.0
@@ -23,17 +23,18 @@ LARGEST = 4096
 def sizes_planned(monkeypatch):
     """The sizes for which the runner asked the plan, in order."""
     asked = []
-    plan = hunt.workload
+    plan = search.workload
 
-    def counted(series, n, scope):
+    def counted(series, n, constraints):
         asked.append(n)
-        return plan(series, n, scope)
+        return plan(series, n, constraints)
 
-    for module in (requests, hunt, windows):
+    for module in (requests, search):
         monkeypatch.setattr(module, "workload", counted)
     return asked
 
 
+@pytest.mark.serial
 def test_a_size_that_is_too_large_for_the_memory_is_not_asked_for_again_and_again(sizes_planned):
     """The GPU still loses at the largest size that fits: the search wants larger ones, and there are none."""
     op = kernels.load("add")
@@ -44,16 +45,13 @@ def test_a_size_that_is_too_large_for_the_memory_is_not_asked_for_again_and_agai
     settings = Settings(
         sessions=1, min_samples=5, max_samples=5, max_time_s=0.05, warmup_s=0.0, budget_s=BUDGET_S
     )
-    selection = Selection(ops=["add"], regimes=["resident"], devices=[t.device.id for t in targets])
+    selection = Selection(ops=["add"], regimes=["resident-queued"], devices=[t.device.id for t in targets])
     operands = op.bytes({"n": LARGEST}, "float32")
-    run = new_run(
-        argv=[], selection=selection, settings=settings, machine=detect.inspect(extra_records=[]),
-        devices=[t.device for t in targets], versions={}, label=None, tags=[], context={}, environ={},
-    )  # fmt: skip
+    run = new_run(selection, settings, detect.inspect(extra_records=[]), [t.device for t in targets], Origin())
     began = time.monotonic()
-    scope = Scope(targets, selection, round(7 * operands / MEMORY_SHARE) + 100, settings=settings)
+    constraints = Constraints(targets, selection, round(7 * operands / MEMORY_SHARE) + 100, settings=settings)
     finished = runner.run(
-        requests.Request(run=run, ops={"add": op}, scope=scope, began=began),
+        requests.RunSpec(run=run, ops={"add": op}, constraints=constraints, began=began),
         lambda event: None,
         lambda run: None,
     )
@@ -63,7 +61,10 @@ def test_a_size_that_is_too_large_for_the_memory_is_not_asked_for_again_and_agai
     assert time.monotonic() - began < BUDGET_S / 2, "it ended by itself"
 
 
-SEARCH = ("--devices", "fake:cpu,fake:gpu", "--ops", "add", "--regimes", "resident")
+# Far above the break-even the ladder costs seconds of real arithmetic.
+SEARCH = (
+    "--devices", "fake:cpu,fake:gpu", "--ops", "add", "--regimes", "resident-queued", "--skip", "add/n>=2M",
+)  # fmt: skip
 TRUE_N = 16_900  # 1e-6 + 12 n / 4e10 = 6e-6 + 12 n / 3e12
 
 
@@ -95,7 +96,7 @@ def test_a_search_ends_in_fresh_timings_that_alone_make_the_estimate(searched, g
     fresh = phases["estimate"]
     assert len(fresh) == 7
     assert min(fresh) / 1.12 < TRUE_N < max(fresh) * 1.12, "noise may move the bracket, not far"
-    assert min(fresh.values()) >= 2 * windows.LEAST_SAMPLES
+    assert min(fresh.values()) >= 2 * search.LEAST_SAMPLES
     grid = sum(min(count, 10) for count in phases["main"].values())
     assert grid + sum(phases["search"].values()) + sum(fresh.values()) <= 400
     row = break_even(searched, gpubench)
@@ -103,7 +104,8 @@ def test_a_search_ends_in_fresh_timings_that_alone_make_the_estimate(searched, g
     assert row["n"] == pytest.approx(TRUE_N, rel=0.03)
     # One draw in twenty lies outside, and which one this is depends on how far a busy machine got: hence the 2 %.
     assert row["lo"] / 1.02 <= TRUE_N <= row["hi"] * 1.02
-    assert row["hi"] / row["lo"] < 1.15, "closer than the bracket"
+    # Of one session the prior is most of it: how far another would lie.
+    assert row["hi"] / row["lo"] < 2.25
 
 
 def test_sizes_of_the_estimate_stand_in_no_table(searched, gpubench):
@@ -138,4 +140,6 @@ def test_a_budget_that_ends_in_the_middle_leaves_verdicts_and_no_half_estimate(r
     for outcome in ran.outcomes.values():
         assert outcome["type"] != "planned"
         phases = {block.get("phase", "main") for block in outcome.get("blocks", [])}
-        assert phases or outcome["type"] == "skip"
+        # One that passed its check just before the end has no sample; its stop says why.
+        stops = {stop["reason"] for stop in outcome.get("stops", [])}
+        assert phases or outcome["type"] == "skip" or stops == {"budget"}

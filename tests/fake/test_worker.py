@@ -9,12 +9,14 @@ import time
 
 import msgspec
 import pytest
+from msgspec import UNSET
 
 from gpubench.measure import protocol
+from gpubench.measure.worker.timer import LONGEST_HOT_REPEAT
 from gpubench.model.case import Case
-from tests.fake.conftest import ROOT
+from tests.forking import ROOT
 
-ADD = Case("add", "vector", {"n": 1000}, "float32", "library", "resident", "fake:gpu")
+ADD = Case("add", "vector", {"n": 1000}, "float32", "library", "resident-queued", "fake:gpu")
 
 
 class Talk:
@@ -22,7 +24,7 @@ class Talk:
 
     def __init__(self, folder):
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "gpubench.measure.worker"],
+            [sys.executable, "-m", "gpubench.measure.worker.main"],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )  # fmt: skip
         self.folder = folder
@@ -104,8 +106,8 @@ def test_given_repeat_counts_are_used_and_not_found_again(talk):
     talk.open()
     once = other(regime="transfer-once", calls=10)
     for case, repeat in ((ADD, 50), (once, 50)):
-        prepared = talk.ask(protocol.Prepare, case=case, session=1, repeat=repeat, hot_repeat=7)[1]
-        assert (prepared.repeat, prepared.hot_repeat) == (repeat if case is ADD else 5, 7)
+        prepared = talk.ask(protocol.Prepare, case=case, session=1, repeat=repeat, hot_repeat=70)[1]
+        assert (prepared.repeat, prepared.hot_repeat) == (repeat if case is ADD else 5, 70)
         assert talk.sample(case, session=1)[1].block.repeat == 50
 
 
@@ -165,7 +167,7 @@ def test_end_of_file_ends_the_process_even_in_the_middle_of_work(talk):
 def test_a_library_that_prints_cannot_break_the_protocol(tmp_path, monkeypatch):
     (tmp_path / "sitecustomize.py").write_text(
         "import os\n"
-        "import gpubench.backends.fake as fake\n"
+        "import gpubench.backends.hidden.fake as fake\n"
         "whole = fake.FakeSession.run\n"
         "def run(self, launch, repeat=1):\n"
         "    os.write(1, b'chatter\\n'); print('more chatter', flush=True); whole(self, launch, repeat)\n"
@@ -179,3 +181,26 @@ def test_a_library_that_prints_cannot_break_the_protocol(tmp_path, monkeypatch):
     finally:
         talk.process.kill()
         assert b"chatter" in talk.process.communicate()[1]
+
+
+def test_a_count_that_is_far_too_small_is_corrected_after_a_block_which_says_so(talk):
+    """The count of an earlier session, as a busy moment leaves it; the clock is scripted."""
+    talk.open()
+    _, usual = talk.ask(protocol.Prepare, case=ADD, session=0)
+    talk.ask(protocol.Prepare, case=ADD, session=1, repeat=1, hot_repeat=1)
+    (_, short), (_, later) = talk.sample(ADD), talk.sample(ADD)
+    assert (short.block.repeat, short.block.next_repeat) == (1, later.block.repeat)
+    assert later.block.next_repeat is UNSET
+    assert usual.repeat / 2 <= later.block.repeat <= usual.repeat * 2
+    assert later.block.hot_repeat >= min(later.block.repeat, LONGEST_HOT_REPEAT)
+    assert b"next_repeat" not in protocol.encode(later)
+
+
+def test_an_overhead_is_as_short_as_it_is(talk):
+    talk.open()
+    case = other(op="sync", group="overhead", params={"n": 1}, regime="resident-queued")
+    _, prepared = talk.ask(protocol.Prepare, case=case, session=0, repeat=1)
+    assert isinstance(prepared, protocol.Prepared), prepared
+    (_, first), (_, second) = talk.sample(case), talk.sample(case)
+    assert first.block.repeat == second.block.repeat == 1
+    assert first.block.next_repeat is UNSET

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from gpubench.report import render
+from tests.unit.report.answer_runs import named_run, no_gpu_run, one_op_run, suite_run
 from tests.unit.report.samples import cpu_run, full_run, hybrid_run, interrupted_run, software_run, tool_run
 
 FOLDER = Path(__file__).parent
@@ -19,17 +20,22 @@ RUNS = {
     "full": full_run, "cpu-only": cpu_run, "software-only": software_run, "interrupted": interrupted_run,
     "tools": tool_run, "hybrid": hybrid_run,
 }  # fmt: skip
+# The final screen alone.
+SCREENS = {
+    "answer-suite": suite_run, "answer-one-op": one_op_run, "answer-named": named_run, "answer-no-gpu": no_gpu_run,
+}  # fmt: skip
 # Every format of the full run; of the others what people read.
 CASES = [("full", name) for name in SUFFIXES]
 CASES += [(run, "plain") for run in ("cpu-only", "software-only", "interrupted", "hybrid")]
 CASES += [("tools", name) for name in TOOL_SUFFIXES]
+CASES += [(screen, "plain") for screen in SCREENS] + [("answer-suite", "markdown")]
 
 
 def path(run: str, format: str) -> Path:
-    """Where the golden report lies."""
     return FOLDER / f"{run}.{(SUFFIXES | TOOL_SUFFIXES)[format]}"
 
 
 def text(run: str, format: str) -> str:
-    """What the report says now."""
+    if run in SCREENS:
+        return render([SCREENS[run]()], format, sections=("answer",))
     return render([RUNS[run]()], format)

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from gpubench import kernels
-from gpubench.backends._wgpu_transfer import BUFFERS, CHUNK_BYTES
+from gpubench.backends.wgpu.transfers import BUFFERS, CHUNK_BYTES
 from gpubench.measure import conformance
 
 pytestmark = pytest.mark.vulkan
@@ -23,7 +23,7 @@ def device():
 def test_the_suite(device):
     from gpubench.backends.wgpu import BACKEND
 
-    report = conformance.suite(BACKEND, device.id, exhaust=True)
+    report = conformance.suite(BACKEND, device.id, checks=conformance.Checks(exhaust=True))
     assert report.findings == []
     checked = {tuple(text.split("/")[i] for i in (0, 2, 3)) for text in report.checked}
     # Every op has a WGSL kernel in float32, and wgpu has no library form.
@@ -43,7 +43,9 @@ def test_a_second_session_works_after_the_first_was_closed(device):
     from gpubench.backends.wgpu import BACKEND
 
     for _ in range(3):
-        report = conformance.suite(BACKEND, device.id, [kernels.load("dot")], seeds=(1,), around=False)
+        report = conformance.suite(
+            BACKEND, device.id, [kernels.load("dot")], conformance.Checks(seeds=(1,), around=False)
+        )
         assert report.findings == []
         assert report.checked
 
@@ -56,7 +58,9 @@ def test_a_case_beyond_a_binding_works_and_beyond_a_buffer_is_refused_with_its_n
 
     def refusal(name: str, n: int):
         op = kernels.load(name)
-        return session.supports(op, Case(name, op.group, {"n": n}, "float32", "tuned", "resident", device.id))
+        return session.supports(
+            op, Case(name, op.group, {"n": n}, "float32", "tuned", "resident-queued", device.id)
+        )
 
     try:
         binding, buffer = session.limits.max_binding_bytes, session.limits.max_buffer_bytes

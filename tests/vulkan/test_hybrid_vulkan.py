@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpubench import backends, kernels
-from gpubench.backends._split_sides import INLINE_BYTES
+from gpubench.backends.hybrid.sides import INLINE_BYTES
 from gpubench.measure import conformance
 from gpubench.model.case import Case
 from gpubench.model.op import Dtype
@@ -43,7 +43,9 @@ def test_other_dtypes_are_right_or_refused(session, device_id, name: str, dtype:
         session, op, dtype, {"n": 65 if op.group == "matrix" else 3003}, tmp_path, device_id
     )
     if not tried:
-        refusal = session.supports(op, Case(name, op.group, {"n": 64}, dtype, "tuned", "resident", device_id))
+        refusal = session.supports(
+            op, Case(name, op.group, {"n": 64}, dtype, "tuned", "resident-queued", device_id)
+        )
         assert refusal is not None
         assert refusal.detail.startswith("wgpu:")
 
@@ -57,6 +59,6 @@ def test_data_that_takes_the_second_thread_arrives(session, device_id, name: str
 
 def test_the_contract_is_kept(device_id):
     ops = [kernels.load(name) for name in ("add", "matmul", "sum", "softmax")]
-    report = conformance.suite(backends.load("hybrid"), device_id, ops, seeds=(1,))
+    report = conformance.suite(backends.load("hybrid"), device_id, ops, conformance.Checks(seeds=(1,)))
     assert report.findings == []
     assert report.checked

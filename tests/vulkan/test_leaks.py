@@ -22,7 +22,10 @@ def test_launches_and_openings_leave_nothing_behind(device):
 
     ops = [kernels.load(name) for name in kernels.computed()]
     report = conformance.suite(
-        BACKEND, device.id, ops, sizes=lambda op: (65,), seeds=(1,), around=False, launches=200, openings=5
+        BACKEND,
+        device.id,
+        ops,
+        conformance.Checks(sizes=lambda op: (65,), seeds=(1,), around=False, launches=200, openings=5),
     )
     assert report.findings == []
     assert {text.split("/")[0] for text in report.checked} == {op.name for op in ops}
@@ -44,7 +47,7 @@ def test_a_device_that_is_not_closed_is_found(device, tmp_path):
             return session
 
     forgetful = Forgetful()
-    found = leaks.openings(forgetful, device.id, kernels.load("add"), tmp_path, 4)
+    found = leaks.openings(forgetful, device.id, kernels.load("add"), tmp_path, leaks.Repeats(4))
     for _, close in forgetful.kept:
         close()
     assert found.leaks()

@@ -8,7 +8,7 @@ import pytest
 
 from gpubench import kernels
 from gpubench.measure import protocol
-from gpubench.measure.overheads import OverheadCycle
+from gpubench.measure.worker.overheads import OverheadTimer
 from gpubench.model.case import Case
 
 pytestmark = pytest.mark.vulkan
@@ -21,7 +21,7 @@ def cycle(session, name, form, n):
     opening = protocol.Open(
         id=1, device_id=session.device.id, threads=None, seed=1, inputs="random", scratch="", since=time.monotonic()
     )  # fmt: skip
-    return OverheadCycle(session, op, case, opening)
+    return OverheadTimer(session, op, case, opening)
 
 
 @pytest.mark.parametrize("name", ["open", "launch", "roundtrip", "sync"])

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpubench.backends import _wgpu_transfer as transfer
 from gpubench.backends.wgpu import BACKEND
+from gpubench.backends.wgpu import transfers as transfer
 from gpubench.errors import BackendError
 
 pytestmark = pytest.mark.vulkan

@@ -9,7 +9,7 @@ import re
 import sys
 from typing import Any
 
-from gpubench.detect.probes._failure import ProbeFailure
+from gpubench.detect.probes import ProbeFailure
 
 
 def main(arguments: list[str]) -> int:
@@ -23,12 +23,7 @@ def main(arguments: list[str]) -> int:
     try:
         answer: dict[str, Any] = module.probe(**options)
     except ProbeFailure as failure:
-        answer = {
-            "records": [],
-            "status": failure.status,
-            "error_code": failure.error_code,
-            "hint": failure.hint,
-        }
+        answer = {"records": [], **vars(failure)}
     with os.fdopen(result, "w", encoding="utf-8") as stream:
         json.dump(answer, stream)
     # Native libraries have crashed in their own exit handlers; the answer is out, so leave without them.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpubench.detect.probes._failure import ProbeFailure
+from gpubench.detect.probes import ProbeFailure
 
 
 def probe() -> dict[str, Any]:
@@ -14,14 +14,6 @@ def probe() -> dict[str, Any]:
         from threadpoolctl import threadpool_info
     except ImportError as error:
         raise ProbeFailure("absent", type(error).__name__, "install numpy and threadpoolctl") from error
+    keys = {"library": "internal_api", "version": "version", "threads": "num_threads", "kernel": "architecture"}
     pools = [pool for pool in threadpool_info() if pool.get("user_api") == "blas"]
-    found = [
-        {
-            "library": pool["internal_api"],
-            "version": pool.get("version"),
-            "threads": pool.get("num_threads"),
-            "kernel": pool.get("architecture"),
-        }
-        for pool in pools
-    ]
-    return {"records": [], "blas": found}
+    return {"records": [], "blas": [{ours: pool.get(name) for ours, name in keys.items()} for pool in pools]}

@@ -4,21 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpubench.detect.probes._failure import ProbeFailure
+from gpubench.detect.probes import ProbeFailure
 
 
 def probe() -> dict[str, Any]:
-    """`cpu`: model, vendor and flags."""
+    """`cpu`: model and vendor."""
     try:
         import cpuinfo
     except ImportError as error:
         raise ProbeFailure("absent", type(error).__name__, "install py-cpuinfo") from error
-    told = cpuinfo.get_cpu_info()
-    return {
-        "records": [],
-        "cpu": {
-            "model": told.get("brand_raw"),
-            "vendor": told.get("vendor_id_raw"),
-            "flags": told.get("flags", []),
-        },
-    }
+    info = cpuinfo.get_cpu_info()
+    return {"records": [], "cpu": {"model": info.get("brand_raw"), "vendor": info.get("vendor_id_raw")}}

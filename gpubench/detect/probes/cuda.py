@@ -5,7 +5,8 @@ from __future__ import annotations
 import uuid
 from typing import Any
 
-from gpubench.detect.probes._failure import ProbeFailure
+from gpubench.detect.probes import ProbeFailure
+from gpubench.installation import install_command
 
 _NO_DEVICE, _OLD_DRIVER = 100, 35
 
@@ -19,10 +20,10 @@ def probe(cupy: Any = None, check: bool = True) -> dict[str, Any]:
     except runtime.CUDARuntimeError as error:
         if error.status == _NO_DEVICE:
             return {"records": [], "version": cupy.__version__}
-        hint = "the NVIDIA driver is too old for this CuPy" if error.status == _OLD_DRIVER else str(error)
-        raise ProbeFailure(
-            "mismatch" if error.status == _OLD_DRIVER else "invalid", str(error), hint
-        ) from error
+        if error.status != _OLD_DRIVER:
+            raise ProbeFailure("invalid", str(error), str(error)) from error
+        hint = "the NVIDIA driver is too old for this CuPy"
+        raise ProbeFailure("mismatch", str(error), hint) from error
     records = [_device(cupy, index, check) for index in range(count)]
     return {"records": records, "version": cupy.__version__}
 
@@ -31,7 +32,7 @@ def _library() -> Any:
     try:
         import cupy
     except ImportError as error:
-        hint = "install CuPy: pip install 'gpubench[cuda12]' or 'gpubench[cuda13]'"
+        hint = f"install CuPy: {install_command('cuda13')}; for CUDA 12 the extra cuda12"
         raise ProbeFailure("absent", type(error).__name__, hint) from error
     return cupy
 

@@ -7,7 +7,7 @@ import os
 import struct
 from typing import Any
 
-from gpubench.detect.probes._failure import ProbeFailure
+from gpubench.detect.probes import ProbeFailure
 
 # Layouts of the kernel's include/uapi/drm: amdgpu_drm.h, i915_drm.h, xe_drm.h (stable interfaces).
 _WRITE, _READ_WRITE = 1, 3
@@ -26,7 +26,7 @@ def probe(nodes: list[dict[str, str]]) -> dict[str, Any]:
         import fcntl
     except ImportError as error:
         raise ProbeFailure("unsupported", "ImportError", "there are no render nodes on this system") from error
-    asks = {"amdgpu": _amdgpu, "i915": _i915, "xe": _xe}
+    asks = {"amdgpu": ask_amdgpu, "i915": ask_i915, "xe": ask_xe}
     records, refused = [], None
     for node in nodes:
         try:
@@ -73,7 +73,9 @@ def request(direction: int, number: int, size: int) -> int:
     return direction << 30 | size << 16 | ord("d") << 8 | _COMMAND + number
 
 
-def _amdgpu(ioctl: Any, handle: int) -> dict[str, Any]:
+def ask_amdgpu(ioctl: Any, handle: int) -> dict[str, Any]:
+    """Two queries of DRM_IOCTL_AMDGPU_INFO."""
+
     def ask(query: int) -> bytes:
         answer = array.array("B", bytes(1024))
         command = struct.pack("=QII16x", answer.buffer_info()[0], len(answer), query)
@@ -83,7 +85,7 @@ def _amdgpu(ioctl: Any, handle: int) -> dict[str, Any]:
     return amd_facts(ask(_AMD_DEV_INFO), ask(_AMD_MEMORY))
 
 
-def _i915(ioctl: Any, handle: int) -> dict[str, Any]:
+def ask_i915(ioctl: Any, handle: int) -> dict[str, Any]:
     """Asked twice: with length 0 the kernel fills in the length."""
     answer = array.array("B")
     for _ in range(2):
@@ -96,7 +98,8 @@ def _i915(ioctl: Any, handle: int) -> dict[str, Any]:
     return {"memory.dedicated_bytes": _fact(region_bytes(answer.tobytes(), 16, 8))}
 
 
-def _xe(ioctl: Any, handle: int) -> dict[str, Any]:
+def ask_xe(ioctl: Any, handle: int) -> dict[str, Any]:
+    """Asked twice, as i915 is."""
     answer = array.array("B")
     for _ in range(2):
         command = array.array("B", struct.pack("=QIIQ16x", 0, _XE_MEMORY_REGIONS, len(answer), _at(answer)))

@@ -1,13 +1,18 @@
-"""NVML: everything about NVIDIA GPUs without creating a context. Each field has its own try."""
+"""NVML: what NVIDIA GPUs are, how they run and who is on them, without creating a context.
+
+Each field has its own try: what a card does not tell costs nothing else.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import Any, Protocol
 
-from gpubench.detect.probes._failure import ProbeFailure
+from gpubench.detect.probes import ProbeFailure
+from gpubench.detect.records import address, uuid_key
 
 _WSL_LIBRARY = "/usr/lib/wsl/lib/libnvidia-ml.so.1"
 _STATUS = {3: "unsupported", 13: "unsupported", 25: "unsupported", 4: "permission", 18: "mismatch", 10: "timeout",
@@ -25,6 +30,26 @@ _THROTTLE = {
 }  # fmt: skip
 _VGPU_GUEST = 2
 _P2P_NVLINK, _P2P_OK = 2, 0
+_MIG_ON, _ATS = 1, 2
+
+
+class GpuTarget(Protocol):
+    """A device by the driver's own names for it."""
+
+    @property
+    def device_id(self) -> str:
+        """Its id in the run."""
+
+    @property
+    def uuid(self) -> str | None:
+        """The GPU's uuid, with or without dashes and prefix."""
+
+    @property
+    def pci(self) -> str | None:
+        """Its PCI address."""
+
+
+GpuReader = Callable[[], Mapping[str, Any]]
 
 
 def probe(nvml: Any = None) -> dict[str, Any]:
@@ -64,9 +89,9 @@ def library() -> Any:
 
 
 def _failure(error: Any) -> ProbeFailure:
-    code = getattr(error, "value", None)
-    status: Any = _STATUS.get(code if isinstance(code, int) else -1, "invalid")
-    return ProbeFailure(status, str(error), _HINTS.get(code if isinstance(code, int) else -1, str(error)))
+    code = getattr(error, "value", -1)
+    status: Any = _STATUS.get(code, "invalid")
+    return ProbeFailure(status, str(error), _HINTS.get(code, str(error)))
 
 
 def _tried(nvml: Any, call: Callable[..., Any], *arguments: Any) -> dict[str, Any]:
@@ -74,11 +99,8 @@ def _tried(nvml: Any, call: Callable[..., Any], *arguments: Any) -> dict[str, An
     try:
         return {"value": call(*arguments), "status": "ok"}
     except nvml.NVMLError as error:
-        return {
-            "value": None,
-            "status": _STATUS.get(getattr(error, "value", -1), "invalid"),
-            "note": str(error),
-        }
+        status = _STATUS.get(getattr(error, "value", -1), "invalid")
+        return {"value": None, "status": status, "note": str(error)}
     except (AttributeError, TypeError, ValueError):
         return {"value": None, "status": "unsupported"}  # the binding or the library is too old
 
@@ -97,7 +119,7 @@ def _device(nvml: Any, handle: Any, index: int, driver: str | None) -> dict[str,
         "source": "nvml", "ordinal": index, "bdf": bdf(nvml, handle), "version": driver,
         "uuid": text(ask("nvmlDeviceGetUUID")["value"]), "name": text(ask("nvmlDeviceGetName")["value"]),
         "vendor_id": f"{pci.pciDeviceId & 0xFFFF:04x}" if pci else "10de",
-        "device_id": f"{pci.pciDeviceId >> 16:04x}" if pci else None, "driver.version": _told(driver),
+        "device_id": f"{pci.pciDeviceId >> 16:04x}" if pci else None, "driver.version": _fact(driver),
         "kind": ask("nvmlDeviceGetVirtualizationMode", lambda mode: "vgpu" if mode == _VGPU_GUEST else None),
         "display_attached": ask("nvmlDeviceGetDisplayActive", bool), "throttle": throttle_words(nvml, handle),
         "memory": _memory(nvml, handle),
@@ -128,15 +150,15 @@ def _memory(nvml: Any, handle: Any) -> dict[str, Any]:
         fact = _tried(nvml, nvml.nvmlDeviceGetMemoryInfo, handle)
     if fact["value"] is not None and not fact["value"].total:
         fact = {"value": None, "status": "unsupported", "note": "NVML said 0"}
-    told = fact["value"]
-    if told is None:
+    memory = fact["value"]
+    if memory is None:
         lost = {"value": None, "status": fact["status"]}
         return {"dedicated_bytes": fact, "free_bytes": lost, "reserved_bytes": lost}
-    reserved = getattr(told, "reserved", None)
+    reserved = getattr(memory, "reserved", None)
     return {
-        "dedicated_bytes": {"value": int(told.total), "status": "ok"},
-        "free_bytes": {"value": int(told.free), "status": "ok"},
-        "reserved_bytes": _told(None if reserved is None else int(reserved)),
+        "dedicated_bytes": {"value": int(memory.total), "status": "ok"},
+        "free_bytes": {"value": int(memory.free), "status": "ok"},
+        "reserved_bytes": _fact(None if reserved is None else int(reserved)),
     }
 
 
@@ -166,7 +188,7 @@ def _instances(nvml: Any, handle: Any, parent: dict[str, Any]) -> list[dict[str,
             "source": "nvml", "ordinal": f"{parent['ordinal']}:{index}",
             "partition_of": parent["uuid"] or parent["bdf"],
             "uuid": text(_tried(nvml, nvml.nvmlDeviceGetUUID, instance)["value"]),
-            "memory": _memory(nvml, instance), "compute": {"units": _told(units)},
+            "memory": _memory(nvml, instance), "compute": {"units": _fact(units)},
         })  # fmt: skip
     return found
 
@@ -182,10 +204,109 @@ def bdf(nvml: Any, handle: Any) -> str | None:
     return text(pci.busId) if pci is not None else None
 
 
-def _told(value: Any) -> dict[str, Any]:
+def _fact(value: Any) -> dict[str, Any]:
     return {"value": value, "status": "unsupported" if value is None else "ok"}
 
 
 def text(value: Any) -> str | None:
     """Older bindings give bytes."""
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
+
+
+def gpu_readers(wanted: Iterable[GpuTarget], absent: dict[str, str], nvml: Any = None) -> dict[str, GpuReader]:
+    """A function for each device that reads it now; `absent` gets the reason why the others have none."""
+    nvml, found = _find_handles(wanted, absent, nvml)
+    return {name: partial(_read_gpu, nvml, handle) for name, handle in found.items()}
+
+
+def _find_handles(
+    wanted: Iterable[GpuTarget], absent: dict[str, str], nvml: Any = None
+) -> tuple[Any, dict[str, Any]]:
+    """The library, and its handle of each device; `absent` gets the reason why the others have none."""
+    wanted = list(wanted)
+    try:
+        nvml = nvml or library()
+        nvml.nvmlInit()
+        listed = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
+    except ProbeFailure as failure:
+        absent.update({target.device_id: failure.hint for target in wanted})
+        return nvml, {}
+    except Exception as error:
+        absent.update({target.device_id: f"NVML: {error}" for target in wanted})
+        return nvml, {}
+    found: dict[str, Any] = {}
+    for target in wanted:
+        handle = next((known for known in listed if _is_target(nvml, known, target)), None)
+        if handle is None:
+            absent[target.device_id] = "NVML lists no such GPU"
+        else:
+            found[target.device_id] = handle
+    return nvml, found
+
+
+def _is_target(nvml: Any, handle: Any, target: GpuTarget) -> bool:
+    """By uuid or by address, never by name. A partition's uuid is none of a GPU's: its address is."""
+    own = None
+    with contextlib.suppress(nvml.NVMLError):
+        own = text(nvml.nvmlDeviceGetUUID(handle))
+    if own and target.uuid and uuid_key(own) == uuid_key(target.uuid):
+        return True
+    return target.pci is not None and address(bdf(nvml, handle)) == address(target.pci)
+
+
+def _read_gpu(nvml: Any, handle: Any) -> dict[str, Any]:
+    def ask(name: str, factor: float, *more: Any) -> float | None:
+        try:
+            return float(getattr(nvml, name)(handle, *more)) * factor
+        except (nvml.NVMLError, AttributeError, TypeError, ValueError):
+            return None
+
+    return {
+        "clock_hz": ask("nvmlDeviceGetClockInfo", 1e6, nvml.NVML_CLOCK_SM),
+        "memory_clock_hz": ask("nvmlDeviceGetClockInfo", 1e6, nvml.NVML_CLOCK_MEM),
+        "temperature_c": ask("nvmlDeviceGetTemperature", 1.0, nvml.NVML_TEMPERATURE_GPU),
+        "power_w": ask("nvmlDeviceGetPowerUsage", 1e-3),
+        "throttle": throttle_words(nvml, handle),
+    }
+
+
+def gpu_users(wanted: Iterable[GpuTarget], nvml: Any = None) -> dict[str, dict[str, int]]:
+    """By device id: processes that compute on the GPU, those that draw, and bytes in use, as NVML tells them.
+
+    Processes of other containers are in no list; the memory that they hold is counted. A GPU in partitions is left out:
+    who is on another partition disturbs nobody. So is memory that is the system's too, which holds its files.
+    """
+    nvml, found = _find_handles(wanted, {}, nvml)
+    return {name: _users(nvml, handle) for name, handle in found.items() if not _partitioned(nvml, handle)}
+
+
+def _users(nvml: Any, handle: Any) -> dict[str, int]:
+    computing, drawing = (
+        {process.pid for process in _asked(nvml, f"nvmlDeviceGet{what}RunningProcesses", handle) or ()}
+        for what in ("Compute", "Graphics")
+    )
+    drawing -= computing
+    return {"computing": len(computing), "drawing": len(drawing), "used_bytes": _used_bytes(nvml, handle)}
+
+
+def _used_bytes(nvml: Any, handle: Any) -> int:
+    """Without what the driver reserves; 0 where the driver does not separate it."""
+    version = getattr(nvml, "nvmlMemory_v2", None)
+    mode = _asked(nvml, "nvmlDeviceGetAddressingMode", handle)
+    if version is None or getattr(mode, "value", mode) == _ATS:
+        return 0
+    memory = _asked(nvml, "nvmlDeviceGetMemoryInfo", handle, version)
+    return 0 if memory is None else int(memory.used)
+
+
+def _partitioned(nvml: Any, handle: Any) -> bool:
+    mode = _asked(nvml, "nvmlDeviceGetMigMode", handle)
+    return mode is not None and mode[0] == _MIG_ON
+
+
+def _asked(nvml: Any, name: str, *arguments: Any) -> Any:
+    """What the driver says; None where it, or its binding, says nothing: whatever is wrong there is no user."""
+    try:
+        return getattr(nvml, name)(*arguments)
+    except Exception:
+        return None

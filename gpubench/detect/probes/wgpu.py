@@ -4,17 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpubench.detect.probes._failure import ProbeFailure
+from gpubench.detect.probes import ProbeFailure
 
 _TYPES = {"DiscreteGPU": "discrete", "IntegratedGPU": "integrated", "VirtualGPU": "virtual", "CPU": "cpu"}
 _APIS = {
-    "Vulkan": "vulkan",
-    "OpenGL": "gl",
-    "OpenGLES": "gl",
-    "Metal": "metal",
-    "D3D12": "dx12",
-    "D3D11": "dx11",
-}
+    "Vulkan": "vulkan", "OpenGL": "gl", "OpenGLES": "gl", "Metal": "metal", "D3D12": "dx12", "D3D11": "dx11",
+}  # fmt: skip
 _SHADER = """
 @group(0) @binding(0) var<storage, read_write> data: array<f32>;
 @compute @workgroup_size(64)
@@ -31,10 +26,8 @@ def probe(check: bool = True) -> dict[str, Any]:
     except Exception as error:  # a half-installed wheel raises OSError and worse
         raise ProbeFailure("absent", type(error).__name__, "install wgpu") from error
     adapters = wgpu.gpu.enumerate_adapters_sync()
-    return {
-        "records": [_adapter(adapter, n, check) for n, adapter in enumerate(adapters)],
-        "version": wgpu.__version__,
-    }
+    records = [_adapter(adapter, n, check) for n, adapter in enumerate(adapters)]
+    return {"records": records, "version": wgpu.__version__}
 
 
 def _adapter(adapter: Any, ordinal: int, check: bool) -> dict[str, Any]:

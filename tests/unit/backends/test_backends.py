@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 import weakref
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -16,25 +17,32 @@ from hypothesis import strategies as st
 
 from gpubench import backends, kernels
 from gpubench.backends import wgpu as wgpu_backend
-from gpubench.backends._block_threads import BlockThreads
+from gpubench.backends.shared.host import BlockThreads
 from gpubench.errors import BackendUnavailable, DeviceOutOfMemory
+from gpubench.installation import install_command
 from gpubench.model.case import Case
+from gpubench.model.result import Device
 
 
 def test_the_baseline_comes_first_and_the_actor_is_hidden():
-    assert backends.names() == ("numpy", "cupy", "wgpu", "hybrid")
-    assert backends.usual() == ("numpy", "cupy", "wgpu")  # a split multiplies the time: it waits to be asked
+    folder = Path(backends.__file__).parent
+    files = {path.stem for path in folder.iterdir() if not path.name.startswith("_")} - {"hidden", "shared"}
+    assert set(backends.names()) == files
+    assert backends.names()[0] == "numpy"
+    # A split multiplies the time: it waits to be asked.
+    assert set(backends.usual()) == {*files, *backends.foreign()} - set(backends.COMPOSED)
+    assert "fake" in backends.hidden_names()
     assert "fake" not in backends.names()
     assert backends.load("fake").name == "fake"
     with pytest.raises(KeyError):
         backends.load("nonsense")
 
 
-@pytest.mark.parametrize("name", [*backends.names(), *backends.HIDDEN])
+@pytest.mark.parametrize("name", [*backends.names(), *backends.hidden_names()])
 def test_a_backend_is_named_like_its_file_and_loads_without_its_library(name):
     code = (
         f"import sys; from gpubench import backends; assert backends.load('{name}').name == '{name}'\n"
-        "assert not {'numpy', 'cupy', 'wgpu'} & sys.modules.keys(), sorted(sys.modules)"
+        "assert not {'numpy', 'cupy', 'torch', 'wgpu'} & sys.modules.keys(), sorted(sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -46,7 +54,24 @@ def test_cupy_says_what_to_install():
     except ImportError:
         with pytest.raises(BackendUnavailable) as refused:
             backends.load("cupy").devices()
-        assert "gpubench[cuda" in refused.value.hint
+        assert install_command("cuda13") in refused.value.hint
+
+
+@pytest.mark.parametrize(
+    ("device_id", "names", "inner"),
+    [
+        ("torch:cuda:0", ("torch",), None),
+        ("hybrid:cupy:0", ("hybrid", "cupy"), "cupy:0"),
+        ("hybrid:torch:cuda:0", ("hybrid", "torch"), "torch:cuda:0"),
+        ("hybrid:fake:gpu", ("hybrid", "fake"), "fake:gpu"),
+    ],
+)
+def test_a_composed_device_is_known_by_its_backend(device_id, names, inner):
+    assert backends.names_of(device_id) == names
+    case = Case("add", "vector", {"n": 8}, "float32", "tuned", "resident-queued", device_id)
+    assert case.shared_with == inner
+    device = Device(id=device_id, backend=names[0], kind="gpu", name="", api="cuda")
+    assert device.composed == (inner is not None)
 
 
 # ------------------------------------------------------------------- wgpu's adapters
@@ -129,15 +154,15 @@ def test_a_loader_that_raises_is_an_absence(monkeypatch):
 
 @given(st.integers(0, 1000), st.integers(1, 300), st.sampled_from([1, 3]))
 def test_blocks_cover_every_element_once(length, grain, threads):
-    session = backends.load("numpy").open("numpy:0", threads)
+    team = BlockThreads(threads)
     seen = np.zeros(length, np.int64)
 
     def count(start, stop):
         assert stop - start <= grain
         seen[start:stop] += 1
 
-    session._blocks.run(count, length, grain)
-    session.close()
+    team.run(count, length, grain)
+    team.close()
     assert (seen == 1).all()
 
 

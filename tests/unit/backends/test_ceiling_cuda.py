@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpubench.backends._ceiling_cuda import (
+from gpubench.backends.cupy import (
     CLOCK_KHZ,
     MEMORY_BUS_BITS,
     MEMORY_CLOCK_KHZ,

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpubench.backends._cuda_cycles import COUNT, SPAN_NS, CycleCounter
+from gpubench.backends.cupy.launches import COUNT, SPAN_NS, CycleCounter
 
 
 class Sm:

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from gpubench import kernels
-from gpubench.backends._cuda import CudaPrograms
 from gpubench.backends.cupy import no_bfloat16, no_expression
+from gpubench.backends.cupy.launches import CudaPrograms
 from gpubench.errors import BuildError
 from gpubench.model.case import Case
 from gpubench.model.kernel import Limits
@@ -49,7 +49,7 @@ class Recorder:
 
 
 def case(name, params, dtype="float32"):
-    return Case(name, kernels.load(name).group, params, dtype, "tuned", "resident", "cupy:0")
+    return Case(name, kernels.load(name).group, params, dtype, "tuned", "resident-queued", "cupy:0")
 
 
 def launch(cupy, name, params, dtype="float32", inputs=1):
@@ -150,5 +150,5 @@ def refuses(xp, a, b):
 @pytest.mark.parametrize("params", [{"n": 5000}, {"n": 3, "batch": 10**9}])
 def test_an_expression_that_leaves_its_dtype_is_told_in_words(expression, why, params):
     op = msgspec.structs.replace(kernels.load("matmul"), expr=expression)
-    one = Case(op.name, op.group, params, "float16", "library", "resident", "cupy:0")
+    one = Case(op.name, op.group, params, "float16", "library", "resident-queued", "cupy:0")
     assert no_expression(np, op, one) == why

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpubench.backends import _cuda_memory as memory
+from gpubench.backends.cupy import memory
 
 
 class OutOfMemoryError(Exception):

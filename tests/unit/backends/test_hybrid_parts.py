@@ -8,9 +8,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gpubench.backends._beside import Beside
-from gpubench.backends._split_sides import reserved_cores
-from gpubench.backends._split_units import gpu_units, granule
+from gpubench.backends.hybrid.launches import gpu_units, granule
+from gpubench.backends.hybrid.sides import CompanionThread, reserved_cores
 
 
 @given(st.integers(2, 1 << 30), st.floats(0, 1))
@@ -39,7 +38,7 @@ def test_more_is_never_fewer(units: int, one: float, other: float) -> None:
 
 def test_both_run_at_once_and_the_thread_is_prepared_once() -> None:
     entered: list[str] = []
-    beside = Beside(lambda: entered.append(threading.current_thread().name))
+    beside = CompanionThread(lambda: entered.append(threading.current_thread().name))
     meeting = threading.Barrier(2, timeout=10)
     for _ in range(3):
         beside.both(meeting.wait, meeting.wait)  # each waits for the other: in turn they would never meet
@@ -49,7 +48,7 @@ def test_both_run_at_once_and_the_thread_is_prepared_once() -> None:
 
 
 def test_errors_of_either_side_come_back_and_the_next_work_runs() -> None:
-    beside = Beside(lambda: None)
+    beside = CompanionThread(lambda: None)
     done: list[int] = []
 
     def fail() -> None:

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from gpubench import kernels
-from gpubench.backends import _tf32
-from gpubench.backends._host import compare, random_inputs, reference
+from gpubench.backends.cupy import launches
+from gpubench.backends.shared.host import compare, random_inputs, reference
 from gpubench.model.case import TF32, Case
 
 MATMUL = kernels.load("matmul")
@@ -18,7 +18,7 @@ U_TF32, U_FLOAT32 = 2.0**-11, 2.0**-24
 
 
 def case(op=MATMUL, dtype="float32", form="library", variant=TF32):
-    return Case(op.name, op.group, {"n": 64}, dtype, form, "resident", "cupy:0", variant=variant)
+    return Case(op.name, op.group, {"n": 64}, dtype, form, "resident-queued", "cupy:0", variant=variant)
 
 
 def rounded(x, *, truncate):
@@ -30,7 +30,7 @@ def rounded(x, *, truncate):
 def test_the_variables_that_switch_it_on_are_overruled(monkeypatch):
     monkeypatch.setenv("CUPY_TF32", "1")
     monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", "1")
-    _tf32.pin_off()
+    launches.pin_off()
     assert os.environ["CUPY_TF32"] == "0"
     assert "NVIDIA_TF32_OVERRIDE" not in os.environ
 
@@ -48,7 +48,7 @@ def test_the_variables_that_switch_it_on_are_overruled(monkeypatch):
     ],
 )
 def test_which_cases_run(asked, capability, reason):
-    refusal = _tf32.no_tf32(kernels.load(asked.op), asked, *capability)
+    refusal = launches.no_tf32(kernels.load(asked.op), asked, *capability)
     assert (refusal.reason if refusal else None) == reason
     if reason == "no-tf32":
         assert "8.0" in refusal.detail
@@ -62,10 +62,10 @@ def test_the_mode_is_on_during_the_call_alone_even_if_it_fails():
     )
     device = SimpleNamespace(get_cublas_handle=lambda: 7)
     cupy = SimpleNamespace(cuda=SimpleNamespace(cublas=cublas, device=device))
-    assert _tf32.with_tf32(cupy, lambda: "out")() == "out"
+    assert launches.with_tf32(cupy, lambda: "out")() == "out"
     assert modes == [(7, 3), (7, 0)]
     with pytest.raises(ZeroDivisionError):
-        _tf32.with_tf32(cupy, lambda: 1 // 0)()
+        launches.with_tf32(cupy, lambda: 1 // 0)()
     assert modes[2:] == [(7, 3), (7, 0)]
 
 

@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 
 from gpubench import kernels
 from gpubench.errors import Unsupported
-from gpubench.kernels import _gemv_cuda, _reduce_cuda, _rows_cuda, _transpose_cuda
+from gpubench.kernels.families import gemv, transpose
+from gpubench.kernels.families.reduce import CudaReduction
+from gpubench.kernels.families.rows import cuda_rows
 from gpubench.model.kernel import CudaPass, CudaProgram, Limits
 from gpubench.model.op import ITEMSIZE, Dtype
 
@@ -31,7 +33,7 @@ OPS = {
     if "cupy" in (op := kernels.load(name)).tuned and not op.tuned["cupy"][0].library
 }
 REDUCTIONS = ("dot", "max", "sum")
-_BODIES = {name: _reduce_cuda.Body(name, ("x", "y")[: 1 + (name == "dot")], "") for name in REDUCTIONS}
+_BODIES = {name: CudaReduction(name, ("x", "y")[: 1 + (name == "dot")], "") for name in REDUCTIONS}
 BY_ROWS = ("softmax", "softmax_grad")
 ELEMENTWISE = sorted(set(OPS) - {*REDUCTIONS, *BY_ROWS, "gemv", "transpose"})
 
@@ -139,7 +141,7 @@ def test_a_reduction_is_one_launch_with_a_word_per_block(name, n, dtype):
     program = built(name, {"n": n}, dtype)
     (step,) = program.passes
     blocks = step.grid[0]
-    shape = _reduce_cuda.shape_of(_BODIES[name], n, dtype)
+    shape = _BODIES[name].grid(n, dtype)
     assert blocks <= shape.blocks
     assert step.block == (shape.threads, 1, 1)
     assert program.scratch["partial"] >= blocks * max(4, ITEMSIZE[dtype])
@@ -158,7 +160,7 @@ def test_a_reduction_takes_large_blocks_once_they_fill_the_device():
 @given(columns=st.integers(1, 200_000), dtype=dtypes, device=devices, arrays=st.sampled_from([1, 2]))
 def test_a_row_is_held_by_its_threads_or_looped_over(columns, dtype, device, arrays):
     size = ITEMSIZE[dtype]
-    layout = _rows_cuda.layout_of(columns, dtype, device, itemsize=size, arrays=arrays)
+    layout = cuda_rows(columns, dtype, device, itemsize=size, arrays=arrays)
     width = layout.width
     assert layout.units * width == columns
     assert width in (1, 2, 4, 8)
@@ -225,9 +227,9 @@ def test_a_transpose_taller_than_a_grid_in_y_is_done():
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_a_transpose_meets_no_memory_bank_twice(dtype):
     """Eight threads move 128 bytes at once: their eight places must differ modulo 8, writing and reading."""
-    tile, width = _transpose_cuda.Tile(), lanes(dtype)
-    assert "tile[j * LANES + k][i ^ (j & 7)]" in _transpose_cuda.squares(dtype, tile)
-    assert "tile[j][i ^ (j / LANES & 7)]" in _transpose_cuda.squares(dtype, tile)
+    tile, width = transpose.CudaTile(), lanes(dtype)
+    assert "tile[j * LANES + k][i ^ (j & 7)]" in transpose.squares(dtype, tile)
+    assert "tile[j][i ^ (j / LANES & 7)]" in transpose.squares(dtype, tile)
     for first in range(0, tile.down * tile.across, 8):
         for k in range(width):
             squares = [divmod(q, tile.across) for q in range(first, first + 8)]
@@ -240,13 +242,13 @@ def test_a_transpose_meets_no_memory_bank_twice(dtype):
 
 def test_a_tile_beyond_shared_memory_is_refused():
     with pytest.raises(Unsupported, match="65536 bytes"):
-        _transpose_cuda.squares("float32", _transpose_cuda.Tile(32, 32, 256))
+        transpose.squares("float32", transpose.CudaTile(32, 32, 256))
 
 
 @given(m=st.integers(1, 10**7), n=st.integers(1, 10**6), dtype=dtypes)
 def test_gemv_covers_every_row_and_every_part_of_it(m, n, dtype):
     program = built("gemv", {"m": m, "n": n}, dtype)
-    layout = _gemv_cuda.layout_of(m, n, dtype, H200)
+    layout = gemv.cuda_layout(m, n, dtype, H200)
     first = program.passes[0]
     assert first.grid == (-(-m // layout.block_rows), layout.parts, 1)
     assert first.arguments == ("a", "x", "partial" if layout.parts > 1 else "out", m, n)

@@ -2,15 +2,21 @@
 
 import subprocess
 import sys
+from pathlib import Path
+from typing import get_args
 
 import pytest
 
-from gpubench import kernels
+from gpubench import backends, kernels
 from gpubench.errors import Unsupported
 from gpubench.model.kernel import Limits
-from gpubench.model.op import ITEMSIZE, Op
+from gpubench.model.op import ITEMSIZE, Op, SessionCall
 
 OPS = [kernels.load(name) for name in kernels.computed()]
+LANGUAGES = {
+    backend: {op.tuned[backend][0].language for op in OPS if backend in op.tuned}
+    for backend in {name for op in OPS for name in op.tuned}
+}
 SIZES = (1, 3, 7, 255, 257, 1000, 1024, 4099)
 
 
@@ -18,15 +24,12 @@ def by_name(op: Op) -> str:
     return op.name
 
 
-def test_the_ops_of_the_first_form_are_there():
-    assert kernels.groups() == {
-        "vector": ("add", "chain", "copy", "div", "dot", "mul", "saxpy", "sub"),
-        "reduction": ("max", "sum"),
-        "matrix": ("gemv", "matmul", "transpose"),
-        "activation": ("gelu", "relu", "sigmoid", "softmax", "tanh"),
-        "derivative": ("gelu_grad", "relu_grad", "sigmoid_grad", "softmax_grad", "tanh_grad"),
-        "overhead": ("allocate", "download", "launch", "open", "roundtrip", "sync", "upload"),
-    }
+def test_every_file_is_an_op_and_every_call_of_a_session_an_overhead():
+    files = {path.stem for path in Path(kernels.__file__).parent.glob("*.py") if not path.stem.startswith("_")}
+    assert set(kernels.computed()) == files
+    assert set(kernels.names()) - files == set(get_args(SessionCall))
+    for group, members in kernels.groups().items():
+        assert {kernels.load(name).group for name in members} == {group}
 
 
 def test_the_groups_hold_each_op_once():
@@ -38,38 +41,6 @@ def test_an_unknown_name_is_a_key_error(name):
     with pytest.raises(KeyError) as caught:
         kernels.load(name)
     assert caught.value.args == (name,)
-
-
-def test_an_op_of_another_package_is_found_by_entry_point(monkeypatch):
-    import importlib.metadata as metadata
-
-    class Entry:
-        value = "other:OP"
-
-        def load(self) -> Op:
-            return OPS[0]
-
-    def entry_points(*, group: str, name: str) -> list[Entry]:
-        return [Entry()] if (group, name) == ("gpubench.ops", "foreign") else []
-
-    monkeypatch.setattr(metadata, "entry_points", entry_points)
-    assert kernels.load("foreign") is OPS[0]
-    with pytest.raises(KeyError):
-        kernels.load("stranger")
-
-
-def test_an_entry_point_that_is_no_op_is_refused(monkeypatch):
-    import importlib.metadata as metadata
-
-    class Entry:
-        value = "other:OP"
-
-        def load(self) -> str:
-            return "no op"
-
-    monkeypatch.setattr(metadata, "entry_points", lambda **_: [Entry()])
-    with pytest.raises(TypeError, match="other:OP"):
-        kernels.load("foreign")
 
 
 def test_loading_every_op_imports_no_array_library():
@@ -95,15 +66,15 @@ def test_the_declaration_is_complete(op):
     assert op.name == kernels.load(op.name).name
     assert op.summary
     assert "n" in op.params
-    assert set(op.dtypes) == set(ITEMSIZE) or op.name == "matmul"
+    assert set(op.dtypes) <= set(ITEMSIZE)
     assert len({operand.name for operand in (*op.inputs, op.output)}) == len(op.inputs) + 1
     assert all(size % op.sizes.granule == 0 for size in op.sizes.sizes())
-    assert op.tolerance.units in (0, 4, 8, 64) or op.tolerance.why
+    assert 0 <= op.tolerance.units <= 64 or op.tolerance.why
     for name, kernel_list in op.tuned.items():
-        assert {kernel.language for kernel in kernel_list} == {{"wgpu": "wgsl", "cupy": "cuda"}.get(name, name)}
+        assert {kernel.language for kernel in kernel_list} <= LANGUAGES[name], "a language of the backend"
         variants = [kernel.variant for kernel in kernel_list]
         assert len(set(variants)) == len(variants)
-    assert set(op.tuned) == {"numpy", "cupy", "wgpu"}
+    assert set(op.tuned) <= set(backends.names())
 
 
 @pytest.mark.parametrize("op", OPS, ids=by_name)
@@ -187,26 +158,21 @@ def test_transpose_takes_other_rows_when_told():
     assert [x.shape({"n": 5, "m": 3}) for x in (*op.inputs, op.output)] == [(3, 5), (5, 3)]
 
 
-# WGSL has no exponential in float64.
-NO_DOUBLE = {
-    (name, "wgpu", "float64")
-    for name in ("sigmoid", "tanh", "gelu", "softmax", "sigmoid_grad", "tanh_grad", "gelu_grad")
-}
-
-
 @pytest.mark.parametrize("backend", ["cupy", "wgpu"])
 @pytest.mark.parametrize("op", [op for op in OPS if op.name != "matmul"], ids=by_name)
 def test_every_declared_dtype_has_a_kernel_or_a_reason(op, backend):
     limits = Limits(
         max_buffer_bytes=2**34, max_binding_bytes=2**30, float16=True, float64=True, multiprocessors=132
     )
-    kernel = op.tuned[backend][0]
+    refused = {}
     for dtype in op.dtypes:
-        if (backend, dtype) == ("wgpu", "bfloat16") or (op.name, backend, dtype) in NO_DOUBLE:
-            with pytest.raises(Unsupported):
-                kernel.build({"n": 1000}, dtype, limits)
-        else:
-            assert kernel.build({"n": 1000}, dtype, limits).passes
+        kernel = op.kernel(backend, dtype)
+        try:
+            assert kernel is None or kernel.build({"n": 1000}, dtype, limits).passes
+        except Unsupported as refusal:
+            refused[kernel.language, dtype] = refusal.reason
+    # WGSL has no bfloat16, and no exponential in float64.
+    assert refused.items() <= {("wgsl", "bfloat16"): "no-dtype", ("wgsl", "float64"): "no-dtype"}.items()
 
 
 def test_matmul_takes_other_sides_when_told():

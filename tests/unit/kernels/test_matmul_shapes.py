@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from gpubench import kernels
-from gpubench.backends._host import random_inputs
 from gpubench.backends.numpy import BACKEND
-from gpubench.measure.checking import Material, gate
+from gpubench.backends.shared.host import random_inputs
+from gpubench.measure.worker.workspace import Workspace, gate
 from gpubench.model.case import Case
 
 OP = kernels.load("matmul")
@@ -67,9 +67,9 @@ def test_numpy_is_right_in_every_form_it_has(session, params, dtype, tmp_path):
     for form in ("library", "tuned"):
         case = Case(OP.name, OP.group, params, dtype, form, "resident", "numpy:0")
         if session.supports(OP, case) is None:
-            material = Material(session, OP, case, 1, "random", tmp_path)
-            assert gate(material, case, lambda phase: None).check.ok
-            material.release()
+            workspace = Workspace(session, OP, case, 1, "random", tmp_path)
+            assert gate(workspace, case, lambda phase: None).check.ok
+            workspace.release()
             checked.append(form)
     # The product of halves is the one that BLAS does not have: a tuned form goes through float32.
     assert checked == (["library", "tuned"] if dtype == "float16" else ["library"])

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpubench import kernels
-from gpubench.backends._block_threads import BlockThreads
-from gpubench.backends._host import compare, poisoned, random_inputs
-from gpubench.kernels import _elementwise_numpy, _matrix_numpy
+from gpubench.backends.shared.host import BlockThreads, compare, random_inputs, sentinels
+from gpubench.kernels import matmul
+from gpubench.kernels.families import cpu, elementwise
 
 TUNED = [name for name in kernels.computed() if "numpy" in kernels.load(name).tuned]
 ELEMENTWISE = [
@@ -48,12 +48,17 @@ class AllAtOnce:
 one_after_another, all_at_once = OneAfterAnother(), AllAtOnce()
 
 
+def numpy_kernel(op):
+    """Its form in NumPy's own calls, beside a compiled one."""
+    return next(kernel for kernel in op.tuned["numpy"] if kernel.language == "numpy")
+
+
 def check(name, n, dtype, blocks):
     op, params = kernels.load(name), {"n": n}
     inputs = random_inputs(op, params, dtype, seed=21)
     before = [x.copy() for x in inputs]
-    output = poisoned(op.output.shape(params), dtype)
-    launch = op.tuned["numpy"][0].build(np, blocks, params)
+    output = sentinels(op.output.shape(params), dtype)
+    launch = numpy_kernel(op).build(np, blocks, params)
     launch(inputs, output)
     launch(inputs, output)
     wide = [x.astype(np.float64) for x in inputs]
@@ -101,7 +106,7 @@ def test_several_blocks_of_halves(name):
 )
 def test_the_recorded_steps_need_no_more_scratch_than_this(name, steps, scratch):
     op = kernels.load(name)
-    tape, slots = _elementwise_numpy.record(op.expr, len(op.inputs))
+    tape, slots = elementwise.record(op.expr, len(op.inputs))
     assert (len(tape), slots) == (steps, scratch)
 
 
@@ -109,8 +114,8 @@ def test_the_recorded_steps_need_no_more_scratch_than_this(name, steps, scratch)
 def test_the_tuned_form_is_the_expression_bit_for_bit(name):
     op = kernels.load(name)
     inputs = random_inputs(op, {"n": 1000}, "float32", seed=22)
-    output = poisoned((1000,), "float32")
-    op.tuned["numpy"][0].build(np, one_after_another, {"n": 1000})(inputs, output)
+    output = sentinels((1000,), "float32")
+    numpy_kernel(op).build(np, one_after_another, {"n": 1000})(inputs, output)
     assert output.tobytes() == op.expr(np, *inputs).tobytes()
 
 
@@ -120,7 +125,7 @@ def test_two_live_terms_do_not_share_a_slot():
 
     x, y = np.linspace(-1, 1, 300_001), np.linspace(2, 3, 300_001)
     output = np.full_like(x, np.nan)
-    _elementwise_numpy.build(expr, 2, np, all_at_once, {})([x, y], output)
+    elementwise.build_cpu(expr, 2, np, all_at_once, {})([x, y], output)
     np.testing.assert_array_equal(output, expr(np, x, y))
 
 
@@ -130,7 +135,7 @@ def test_operators_with_a_number_on_either_side():
 
     x = np.linspace(1, 2, 1000)
     output = np.empty_like(x)
-    _elementwise_numpy.build(expr, 1, np, one_after_another, {})([x], output)
+    elementwise.build_cpu(expr, 1, np, one_after_another, {})([x], output)
     np.testing.assert_array_equal(output, expr(np, x))
 
 
@@ -138,9 +143,9 @@ SPECIAL = (0.0, -0.0, 1.0, -1.0, np.inf, -np.inf, np.nan, -np.nan, 1e-40, -1e-40
 
 
 def launched(name, inputs, shape, dtype, params):
-    output = poisoned(shape, dtype, value=0.25)
+    output = sentinels(shape, dtype, value=0.25)
     with np.errstate(all="ignore"):
-        kernels.load(name).tuned["numpy"][0].build(np, one_after_another, params)(inputs, output)
+        numpy_kernel(kernels.load(name)).build(np, one_after_another, params)(inputs, output)
     return output
 
 
@@ -199,7 +204,7 @@ def test_a_matrix_without_columns_times_an_empty_vector_is_zero():
 def test_every_half_is_widened_exactly():
     half = np.arange(2**16, dtype=np.uint16).view(np.float16)
     for part in (half, half[np.isfinite(half)]):
-        wide = _elementwise_numpy.widen(np, part, np.full(part.size, np.nan, np.float32))
+        wide = cpu.widen(np, part, np.full(part.size, np.nan, np.float32))
         np.testing.assert_array_equal(wide, part.astype(np.float32))
         np.testing.assert_array_equal(np.signbit(wide), np.signbit(part))
 
@@ -207,7 +212,7 @@ def test_every_half_is_widened_exactly():
 def test_halves_are_multiplied_in_float32():
     inputs = [np.full((40, 40), 0.1, np.float16), np.full((40, 40), 0.3, np.float16)]
     output = np.empty((40, 40), np.float16)
-    _matrix_numpy.matmul(np, one_after_another, {"n": 40})(inputs, output)
+    matmul.multiply_halves(np, one_after_another, {"n": 40})(inputs, output)
     np.testing.assert_array_equal(output, (inputs[0].astype("f4") @ inputs[1].astype("f4")).astype("f2"))
 
 
@@ -244,7 +249,7 @@ def test_an_error_in_a_block_reaches_the_caller_and_the_threads_live_on():
 
 @given(st.integers(1, 2**28), st.integers(1, 256), st.booleans(), st.booleans())
 def test_blocks_keep_all_threads_busy_in_the_last_round(length, threads, cheap, alone):
-    size = _elementwise_numpy.grain(length, threads, cheap=cheap, alone=alone)
+    size = cpu.grain(length, threads, cheap=cheap, alone=alone)
     shortest = 256 * 1024 if cheap or alone else 128 * 1024
     assert shortest <= size <= (2 * 1024 * 1024 if alone else 512 * 1024)
     blocks = -(-length // size)

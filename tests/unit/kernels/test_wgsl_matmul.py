@@ -10,9 +10,18 @@ import pytest
 
 from gpubench import kernels
 from gpubench.errors import Unsupported
-from gpubench.kernels import _matmul_register, _matmul_tile, _matmul_wgsl
-from gpubench.kernels._matmul_register import Layout
-from gpubench.kernels._matmul_tile import TILES, WIDE_TILES, Tile
+from gpubench.kernels.families.matmul import register, wgsl
+from gpubench.kernels.families.matmul.register import Layout
+from gpubench.kernels.families.matmul.tile import (
+    TILES,
+    WIDE_TILES,
+    Tile,
+    able,
+    promising,
+    ranked,
+    sequence,
+    split,
+)
 from gpubench.model.kernel import Limits
 
 OP = kernels.load("matmul")
@@ -46,7 +55,7 @@ def value(expression: str, names: dict) -> int:
 
 def one_block(tile: Tile, dtype: str) -> str:
     """The text for matrices of exactly one block and one step of K."""
-    return _matmul_register.source(
+    return register.source(
         Layout(tile=tile, dtype=dtype, m=tile.rows, n=tile.columns, k=tile.depth, stride=tile.columns)
     )
 
@@ -112,7 +121,7 @@ def test_every_element_of_the_block_is_written_by_one_thread_of_the_first_team(t
     assert sorted(written) == list(range(tile.rows * tile.columns))
     # Each of a thread's sums is stored once.
     sums = re.findall(r"c\d+_\d+", " ".join(values for _, values in stores))
-    assert sorted(sums) == sorted(f"c{row}_{column}" for row, column in _matmul_tile.sequence(tile))
+    assert sorted(sums) == sorted(f"c{row}_{column}" for row, column in sequence(tile))
     assert ("if (slice > 0u) { return; }" in text) == (tile.slices > 1)
 
 
@@ -145,7 +154,7 @@ def test_every_tile_is_written_out_in_full(tile, dtype):
 @pytest.mark.parametrize("order", ["serpentine", "paired", "interleaved"])
 @pytest.mark.parametrize("block", [(8, 8), (8, 4), (4, 4)])
 def test_an_order_takes_every_product_once_and_neighbours_share_an_operand(order, block):
-    found = _matmul_tile.sequence(Tile(32, 32, 16, *block, order=order))
+    found = sequence(Tile(32, 32, 16, *block, order=order))
     assert sorted(found) == [(row, column) for row in range(block[0]) for column in range(block[1])]
     for one, two in itertools.pairwise(found):
         assert one[0] == two[0] or one[1] == two[1]
@@ -165,27 +174,25 @@ def test_candidates_differ_in_name_and_in_text_and_the_default_is_what_build_ret
 
 
 def test_the_tiles_that_a_device_can_hold():
-    assert _matmul_tile.able(TILES, 4, H200) == list(TILES)
-    small = _matmul_tile.able(TILES, 4, WEBGPU)
+    assert able(TILES, 4, H200) == list(TILES)
+    small = able(TILES, 4, WEBGPU)
     assert small
     assert len(small) < len(TILES)
     for tile in TILES:
         fits = 16 * tile.vectors <= 16384 and tile.threads <= 256
         assert (tile in small) == fits, tile.name
     few = msgspec.structs.replace(H200, max_workgroup_threads=64)
-    assert all(tile.threads <= 64 for tile in _matmul_tile.able(TILES, 4, few))
+    assert all(tile.threads <= 64 for tile in able(TILES, 4, few))
     # Doubles take twice the memory.
-    assert WIDE_TILES[0] in _matmul_tile.able(WIDE_TILES, 4, WEBGPU)
-    assert WIDE_TILES[0] not in _matmul_tile.able(WIDE_TILES, 8, WEBGPU)
+    assert WIDE_TILES[0] in able(WIDE_TILES, 4, WEBGPU)
+    assert WIDE_TILES[0] not in able(WIDE_TILES, 8, WEBGPU)
 
 
 def test_the_order_of_the_tiles_keeps_all_of_them():
-    tiles = _matmul_tile.able(TILES, 4, H200)
+    tiles = able(TILES, 4, H200)
     for n in (1, 256, 1024, 8192):
         for device in (H200, SOFTWARE):
-            assert sorted(t.name for t in _matmul_tile.ranked(n, n, 1, tiles, device)) == sorted(
-                t.name for t in tiles
-            )
+            assert sorted(t.name for t in ranked(n, n, 1, tiles, device)) == sorted(t.name for t in tiles)
 
 
 DEFAULTS = [
@@ -212,9 +219,9 @@ def test_the_default_counts_the_groups_of_the_whole_batch():
 
 
 def test_thin_products_may_split_k_over_groups():
-    tiles = _matmul_tile.able(TILES, 4, H200)
+    tiles = able(TILES, 4, H200)
     for m, n, k in [(64, 4096, 4096), (256, 256, 256), (1, 1, 65536), (100, 36, 2048)]:
-        found = _matmul_tile.split(m, n, k, tiles, H200)
+        found = split(m, n, k, tiles, H200)
         assert found
         for tile in found:
             assert k % (2 * tile.splits * tile.depth) == 0, "two whole steps of K for each split at least"
@@ -222,9 +229,9 @@ def test_thin_products_may_split_k_over_groups():
             assert tile.splits * tile.groups(m, n) <= 2 * 112
         names = [candidate.name for candidate in REGISTER.candidates({"n": n, "m": m, "k": k}, "float32", H200)]
         assert "splits" not in names[0]
-        assert {tile.name for tile in _matmul_tile.promising(m, n, 1, found, H200)} <= set(names)
+        assert {tile.name for tile in promising(m, n, 1, found, H200)} <= set(names)
     for m, n, k in [(4096, 4096, 4096), (64, 64, 64), (64, 64, 68)]:  # wide enough; too short; no whole steps
-        assert not [t for t in _matmul_tile.split(m, n, k, tiles, H200) if t.depth >= 32]
+        assert not [t for t in split(m, n, k, tiles, H200) if t.depth >= 32]
     for params, device in [({"n": 64, "k": 4096, "batch": 2}, H200), ({"n": 64, "k": 4096}, SOFTWARE)]:
         assert not [c for c in REGISTER.candidates(params, "float32", device) if "splits" in c.name]
 
@@ -241,8 +248,8 @@ def test_only_promising_tiles_are_tried():
 
 @pytest.mark.parametrize("k", [4096, 4094])
 def test_the_splits_of_k_are_added_up_by_a_pass_of_their_own(k):
-    (tile,) = _matmul_tile.split(64, 64, 4096, [Tile(32, 32, 32, 4, 4)], H200)
-    program = _matmul_wgsl.program(64, 64, k, 1, "float16", H200, tile)
+    (tile,) = split(64, 64, 4096, [Tile(32, 32, 32, 4, 4)], H200)
+    program = wgsl.program(wgsl.Product(64, 64, k, 1, "float16"), H200, tile)
     *_, multiply, add = program.passes
     assert multiply.grid == (2, 2, tile.splits)
     assert multiply.bindings[-1] == "partials"

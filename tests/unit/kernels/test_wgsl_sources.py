@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 
 from gpubench import kernels
 from gpubench.errors import Unsupported
-from gpubench.kernels import _gemv_wgsl, _softmax_grad_wgsl, _softmax_wgsl, _transpose_wgsl
-from gpubench.kernels._limits import fold, windows
-from gpubench.kernels._storage_wgsl import vectors
+from gpubench.kernels import softmax, softmax_grad
+from gpubench.kernels.families import gemv, transpose
+from gpubench.kernels.families.limits import fold, windows
+from gpubench.kernels.families.wgsl import vectors
 from gpubench.model.kernel import Limits, WgslPass, WgslProgram
 from gpubench.model.op import ITEMSIZE
 
@@ -218,7 +219,7 @@ def test_windows_cover_every_item_once_and_fit_a_binding(total, itemsize, device
 def test_a_row_longer_than_a_binding_is_refused_with_the_limit():
     small = msgspec.structs.replace(WEBGPU, max_binding_bytes=1 << 20)
     with pytest.raises(Unsupported, match="1048576 bytes that"):
-        _softmax_wgsl.build(3, 2**19, "float32", small)
+        softmax.WGSL.build(3, 2**19, "float32", small)
 
 
 @pytest.mark.parametrize("name", OPS)
@@ -251,8 +252,8 @@ def test_the_fold_covers_all_groups_and_wastes_less_than_one_row(groups, most):
 
 @given(columns=st.integers(1, 200_000), dtype=st.sampled_from(DTYPES), device=limits)
 def test_a_row_is_held_as_far_as_registers_go(columns, dtype, device):
-    for module in (_softmax_wgsl, _softmax_grad_wgsl):
-        rows = module.choose_layout(columns, dtype, device)
+    for kernel in (softmax.WGSL, softmax_grad.WGSL):
+        rows = kernel.layout(columns, dtype, device)
         assert rows.storage.width in (1, vectors(dtype).width)
         assert columns % rows.storage.width == 0
         units = columns // rows.storage.width
@@ -266,9 +267,9 @@ def test_a_row_is_held_as_far_as_registers_go(columns, dtype, device):
 
 @given(m=st.integers(1, 2**22), units=st.integers(0, 2**24), device=limits)
 def test_gemv_gives_every_row_and_every_unit_to_somebody(m, units, device):
-    shape = _gemv_wgsl.choose_shape(m, units, device)
+    shape = gemv.wgsl_layout(m, units, device)
     assert shape.threads % shape.lanes == 0
-    span, chunks = _gemv_wgsl.chunks(m, units, shape, device)
+    span, chunks = gemv.chunks(m, units, shape, device)
     assert span * chunks >= units
     assert chunks == 1 or span * (chunks - 1) < units
     assert 4 * m * chunks <= max(4 * m, 2**27)
@@ -277,7 +278,7 @@ def test_gemv_gives_every_row_and_every_unit_to_somebody(m, units, device):
 @pytest.mark.parametrize("dtype", DTYPES)
 @given(device=limits)
 def test_a_tile_of_vectors_fits_the_device(dtype, device):
-    tile = _transpose_wgsl.choose_tile(vectors(dtype), device)
+    tile = transpose.choose_tile(vectors(dtype), device)
     assert tile is not None
     assert tile.threads <= device.max_workgroup_threads
     assert 16 * ITEMSIZE["float32"] // 4 * vectors(dtype).width * tile.threads <= device.max_workgroup_bytes

@@ -11,20 +11,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpubench import backends, kernels
-from gpubench.backends import _ceiling_wgsl as chains
-from gpubench.backends._ceiling_host import is_copy, is_dot, is_product, pattern
+from gpubench.backends.shared import ceilings as chains
+from gpubench.backends.shared.ceilings import is_copy, is_dot, is_product, pattern
 from gpubench.errors import Unsupported
-from gpubench.measure import ceilings, protocol
-from gpubench.measure.ceiling_plan import asked, limit_s
-from gpubench.measure.crew import Crew
-from gpubench.measure.plan import Workload
+from gpubench.measure import protocol
+from gpubench.measure.plan import Workload, asked, limit_s
 from gpubench.measure.protocol import Wanted
-from gpubench.measure.workers import WorkerGone
+from gpubench.measure.worker import ceilings
+from gpubench.measure.worker_pool import WorkerGone, WorkerPool
+from gpubench.model.backend import Session, Transfers
 from gpubench.model.case import Case
-from gpubench.model.facts import Fact
-from gpubench.model.machine import Cache, Cpu, Machine
-from gpubench.model.result import Device, Settings
-from gpubench.model.session import SessionRecord
+from gpubench.model.machine import Cache, Cpu, Fact, Machine
+from gpubench.model.result import Device, SessionRecord, Settings
 
 CPU = Device(id="numpy:0", backend="numpy", kind="cpu", name="CPU", api="host")
 GPU = Device(
@@ -39,7 +37,7 @@ MACHINE = Machine(
 def workload(op, n, *devices, dtype="float32"):
     declared = kernels.load(op)
     cases = tuple(
-        Case(op, declared.group, {"n": n}, dtype, "library", "resident", device.id) for device in devices
+        Case(op, declared.group, {"n": n}, dtype, "library", "resident-queued", device.id) for device in devices
     )
     return Workload(declared, {"n": n}, dtype, cases)
 
@@ -67,6 +65,22 @@ def test_memory_is_asked_for_above_four_caches_of_the_device():
     }  # fmt: skip
     assert plan(large, devices=(CPU, VULKAN)) == {}, "an unknown cache is a large one"
     assert plan(workload("copy", 40 << 20, CPU))["numpy:0"].cache_bytes == 64 << 20
+
+
+def test_the_link_is_asked_for_where_a_case_copies_enough():
+    def copying(op, n, regime, *devices):
+        item = workload(op, n, *devices)
+        return msgspec.structs.replace(
+            item, cases=tuple(msgspec.structs.replace(c, regime=regime) for c in item.cases)
+        )
+
+    assert plan(copying("relu", 1 << 16, "transfer-always", GPU)) == {}, "half a MiB there and back"
+    assert plan(copying("relu", 1 << 18, "resident", CPU, GPU)) == {}
+    for regime in ("transfer-always", "transfer-once"):
+        found = plan(copying("relu", 1 << 18, regime, GPU), workload("relu", 1 << 18, CPU))
+        assert {name: (what.link, what.memory) for name, what in found.items()} == {"cupy:0": (True, False)}
+    assert plan(workload("upload", 1 << 20, GPU))["cupy:0"].link
+    assert plan(workload("allocate", 1 << 20, GPU)) == {}
 
 
 def test_what_is_no_hardware_of_its_own_has_no_ceiling():
@@ -114,25 +128,31 @@ class Broken:
     ],
 )
 def test_a_device_that_breaks_over_its_ceilings_is_measured_without(tmp_path, worker, reason):
-    crew = Crew(Settings(), tmp_path, {})
-    crew._workers["cupy:0"] = worker
-    crew.measure_ceilings(
+    pool = WorkerPool(Settings(), tmp_path, {})
+    pool.workers["cupy:0"] = worker
+    pool.measure_ceilings(
         {"cupy:0": Wanted(memory=True, compute=[], cache_bytes=0, memory_bytes=0, limit_s=1.0)}
     )
-    record = crew.entered(SessionRecord(index=0, started_at="2026-01-01T00:00:00Z"))
+    record = pool.entered(SessionRecord(index=0, started_at="2026-01-01T00:00:00Z"))
     assert [(c.device_id, c.reason) for c in record.ceilings] == [("cupy:0", reason)]
     assert worker.killed == (worker.reply is None), "a dead worker is replaced"
 
 
-class Scripted:
+class Scripted(Session):
     """A device whose product of side n runs at `rates[n]`, and whose memory moves a byte a nanosecond."""
 
     def __init__(self, rates=None, kind="gpu", spoil=0.0):
-        self.device = SimpleNamespace(id="cupy:0", kind=kind)
+        self.device = msgspec.structs.replace(GPU, id="cupy:0", kind=kind)
         self.rates, self.spoil, self.launched, self.held = rates or {}, spoil, [], 0
 
     def supports(self, op, case):
         return None if case.form == "library" else Exception("no")
+
+    def host_array(self, shape, dtype, form):
+        return np.empty(shape, dtype)
+
+    def empty_launch(self):
+        return SimpleNamespace(output=None)
 
     def allocate(self, shape, dtype):
         self.held += 1
@@ -176,16 +196,22 @@ def small(monkeypatch):
     monkeypatch.setattr(ceilings, "FIRST_SIDE_CPU", 32)
     monkeypatch.setattr(ceilings, "LAST_SIDE", 256)
     monkeypatch.setattr(ceilings, "ARRAY_BYTES", 1 << 16)
+    monkeypatch.setattr(ceilings, "LINK_ARRAY_BYTES", 1 << 16)
 
 
-def find(session, *, memory=False, compute=(), limit_s=60.0, memory_bytes=1 << 30):
+def find(session, *, memory=False, compute=(), link=False, limit_s=60.0, memory_bytes=1 << 30):
     wanted = Wanted(
-        memory=memory, compute=list(compute), cache_bytes=0, memory_bytes=memory_bytes, limit_s=limit_s
+        memory=memory,
+        compute=list(compute),
+        link=link,
+        cache_bytes=0,
+        memory_bytes=memory_bytes,
+        limit_s=limit_s,
     )
     found = ceilings.measure(session, wanted)
     assert getattr(session, "held", 0) == 0, "every buffer was given back"
     for ceiling in found:
-        rate = ceiling.bytes_per_s or ceiling.flops_per_s
+        rate = ceiling.bytes_per_s or ceiling.flops_per_s or ceiling.upload_bytes_per_s
         assert (rate is None) != (ceiling.reason is None), "a rate, or the reason for none"
     return found
 
@@ -247,6 +273,46 @@ def test_a_device_that_knows_its_ceilings_is_believed():
     ]
 
 
+class Linked(Scripted):
+    """A device whose link carries `rate` bytes a second to it, and half as much back; `loses`: nothing arrives."""
+
+    def __init__(self, rate=None, *, loses=False):
+        super().__init__()
+        self.rate, self.loses, self.now = rate, loses, 0.0
+
+    def clock(self):
+        return self.now
+
+    def transfers(self, form):
+        way = Transfers(self)
+        way.staging = "pinned" if form == "tuned" and self.rate else "pageable"
+        return way
+
+    def upload(self, buffer, host):
+        super().upload(buffer, host * (not self.loses))
+        self.now += host.nbytes / (self.rate or 1.0)
+
+    def download(self, buffer, host):
+        super().download(buffer, host)
+        self.now += host.nbytes / (self.rate or 1.0) * 2
+
+
+@given(st.floats(1e6, 1e12))
+@settings(max_examples=20, deadline=None)
+def test_the_link_is_measured_in_both_directions_from_page_locked_memory(rate):
+    (found,) = find(Linked(rate), link=True)
+    assert (found.upload_bytes_per_s, found.download_bytes_per_s) == pytest.approx((rate, rate / 2))
+
+
+def test_a_link_behind_a_copy_of_the_host_or_that_loses_data_has_no_ceiling():
+    (staged,) = find(Linked(), link=True)
+    (lost,) = find(Linked(1e9, loses=True), link=True)
+    (crowded,) = find(Linked(1e9), link=True, memory_bytes=1 << 17)
+    assert "copies each transfer once more" in staged.reason
+    assert lost.reason == "what came back is not what was sent"
+    assert "memory" in crowded.reason
+
+
 def test_a_real_cpu_has_both():
     session = backends.load("numpy").open("numpy:0", 1)
     try:
@@ -298,16 +364,17 @@ class Chained(Scripted):
         if dtype == "float64":
             raise Unsupported("no float64 here", reason="no-dtype")
         self.rounds.append(rounds)
-        self.each_s = self.idle_s + chains.flops(rounds) / self.rate
+        self.each_s = self.idle_s + chains.chain_flops(rounds) / self.rate
         return SimpleNamespace(output=self.allocate((chains.THREADS,), dtype))
 
     def run(self, launch, repeat=1):
-        launch.output[...] = chains.expected()
+        launch.output[...] = chains.chain_sums()
         launch.output[-1] += self.spoil
 
 
 @given(st.floats(1e10, 1e14))
 @settings(max_examples=10, deadline=None)
+@pytest.mark.slow
 def test_multiply_adds_last_a_millisecond_and_tell_their_rate(rate):
     session = Chained(rate)
     (found,) = find(session, compute=["float32"])
@@ -327,7 +394,7 @@ def test_multiply_adds_that_are_wrong_or_missing_or_late_set_no_ceiling():
 
 
 def test_what_an_earlier_launch_left_does_not_pass_for_the_answer():
-    session, kept = Chained(1e13), chains.expected()
+    session, kept = Chained(1e13), chains.chain_sums()
 
     def allocate(shape, dtype):
         session.held += 1

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpubench import backends
-from gpubench.measure import derived
+from gpubench.measure.worker import timer
 
 
 class Session:
@@ -33,27 +33,27 @@ class Session:
 @given(st.floats(0, 1e-2), st.floats(1e-7, 1e-1), st.integers(1, 1000))
 def test_what_a_sample_costs_besides_is_not_inside(fixed_s, launch_s, repeat):
     session = Session(fixed_s, launch_s)
-    assert derived.hot_s(session, None, repeat) == pytest.approx(launch_s, rel=1e-6, abs=1e-9)
+    assert timer.derived_hot_s(session, None, repeat) == pytest.approx(launch_s, rel=1e-6, abs=1e-9)
     assert session.launches == 4 * repeat
 
 
 def test_a_difference_that_is_no_time_is_none():
-    assert derived.hot_s(Session(0.0, 1e-3, late=[0]), None, 10) is None
-    assert derived.hot_s(Session(0.0, 1e-3, late=[1]), None, 10) > 1e-3
+    assert timer.derived_hot_s(Session(0.0, 1e-3, late=[0]), None, 10) is None
+    assert timer.derived_hot_s(Session(0.0, 1e-3, late=[1]), None, 10) > 1e-3
 
 
 @given(st.floats(0, 1e-2), st.floats(1e-7, 1.0))
 def test_launches_last_long_enough_and_not_much_longer(fixed_s, launch_s):
-    repeat = derived.launches(Session(fixed_s, launch_s), None, 2048)
+    repeat = timer.launches(Session(fixed_s, launch_s), None, 2048)
     assert 1 <= repeat <= 2048
-    assert repeat * launch_s + fixed_s >= derived.SPAN_S or repeat == 2048
-    assert repeat == 1 or repeat * launch_s <= 2 * derived.SPAN_S
+    assert repeat * launch_s + fixed_s >= timer.SPAN_S or repeat == 2048
+    assert repeat == 1 or repeat * launch_s <= 2 * timer.SPAN_S
 
 
 @pytest.mark.parametrize(("device", "so"), [("fake:no-clock", True), ("fake:gpu", False), ("fake:cpu", False)])
 def test_only_a_gpu_without_a_clock_needs_it(device, so):
-    assert derived.derives(backends.load("fake").open(device)) is so
+    assert timer.derives(backends.load("fake").open(device)) is so
 
 
 def test_a_split_has_no_hot_time_of_its_own():
-    assert not derived.derives(SimpleNamespace(device=SimpleNamespace(kind="hybrid", clock=None)))
+    assert not timer.derives(SimpleNamespace(device=SimpleNamespace(kind="hybrid", clock=None)))

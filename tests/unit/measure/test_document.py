@@ -14,11 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpubench import store
-from gpubench.measure.document import fingerprint, new_run
-from gpubench.measure.recorder import Recorder
+from gpubench.measure.recorder import Origin, Recorder, fingerprint, new_run
 from gpubench.model.case import Case
-from gpubench.model.facts import Fact
-from gpubench.model.machine import Gpu, Machine
+from gpubench.model.machine import Fact, Gpu, Machine
 from gpubench.model.result import (
     Block,
     Check,
@@ -28,11 +26,11 @@ from gpubench.model.result import (
     Planned,
     RunWarning,
     Selection,
+    SessionRecord,
     Settings,
     Skip,
     Stop,
 )
-from gpubench.model.session import SessionRecord
 
 DEVICE = Device(
     id="cupy:0", backend="cupy", kind="gpu", name="Example", api="cuda", memory_bytes=2**34,
@@ -40,11 +38,17 @@ DEVICE = Device(
 )  # fmt: skip
 
 
+@pytest.fixture(autouse=True, scope="module")
+def outside_of_a_checkout(tmp_path_factory):
+    """Asking git of the checkout takes longer than all else here."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path_factory.mktemp("nowhere"))
+        yield
+
+
 def document(argv=(), environ=None):
-    return new_run(
-        argv=argv, selection=Selection(ops=["add"]), settings=Settings(), machine=Machine(), devices=[DEVICE],
-        versions={"numpy": "2.0"}, label=None, tags=[], context={}, environ=environ or {},
-    )  # fmt: skip
+    origin = Origin(argv=argv, versions={"numpy": "2.0"}, environ=environ or {})
+    return new_run(Selection(ops=["add"]), Settings(), Machine(), [DEVICE], origin)
 
 
 names = st.from_regex(re.compile(r"[A-Za-z0-9_.-]{3,12}"), fullmatch=True)
@@ -87,12 +91,8 @@ def test_a_uuid_becomes_a_digest_everywhere_and_stays_one_name(uuid):
     gpu = Gpu(id=uuid, uuid=Fact(uuid, "ok", "nvml"))
     device = msgspec.structs.replace(DEVICE, gpu_id=uuid)
     runs = [
-        new_run(
-            argv=[], selection=Selection(ops=["add"]), settings=Settings(), machine=Machine(gpus=[gpu]),
-            devices=[device], versions={}, label=None, tags=[], context={}, environ={},
-        )
-        for _ in range(2)
-    ]  # fmt: skip
+        new_run(Selection(ops=["add"]), Settings(), Machine(gpus=[gpu]), [device], Origin()) for _ in range(2)
+    ]
     assert uuid.encode() not in store.dumps(runs[0])
     found = runs[0].machine.gpus[0]
     assert found.id == found.uuid.value == runs[0].devices[0].gpu_id

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from gpubench.errors import ExitCode
-from gpubench.measure.ending import verdict
+from gpubench.measure.runner import verdict
 from gpubench.model.case import Case
 from gpubench.model.machine import Machine
 from gpubench.model.result import (

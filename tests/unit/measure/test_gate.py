@@ -6,12 +6,25 @@ import itertools
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gpubench import backends, kernels
-from gpubench.backends._host import calls_library, poison_for, random_inputs
-from gpubench.measure.checking import Material, Wrong, gate
-from gpubench.measure.sampling import Cycle
+from gpubench.backends.shared.host import (
+    calls_library,
+    not_finite,
+    random_inputs,
+    reference,
+    same_bytes,
+    sentinel_for,
+)
+from gpubench.kernels.families.elementwise import elementwise, vector_shape
+from gpubench.measure import conformance
+from gpubench.measure.worker import workspace as workspace_module
+from gpubench.measure.worker.timer import Timer
+from gpubench.measure.worker.workspace import Workspace, Wrong, gate
 from gpubench.model.case import Case
+from gpubench.model.op import Operand, Range, Tolerance
 
 
 @pytest.fixture
@@ -24,8 +37,8 @@ def session():
 def cycle_of(session, folder, op, form, regime="resident", kind="random"):
     calls = 3 if regime == "transfer-once" else None
     case = Case(op, kernels.load(op).group, {"n": 1000}, "float32", form, regime, "numpy:0", calls)
-    material = Material(session, kernels.load(op), case, 1, kind, folder)
-    return Cycle(material, case, gate(material, case, lambda phase: None).launch)
+    workspace = Workspace(session, kernels.load(op), case, 1, kind, folder)
+    return Timer(workspace, case, gate(workspace, case, lambda phase: None).launch)
 
 
 @pytest.mark.parametrize("form", ["library", "tuned"])
@@ -43,7 +56,7 @@ def test_a_launch_that_does_nothing_after_the_first_time_is_found(session, tmp_p
     "order", list(itertools.permutations(["resident", "transfer-once", "transfer-always"]))
 )
 def test_the_order_of_the_final_checks_does_not_matter(session, tmp_path, form, order):
-    """The regimes of a form share their material: checking one leaves the answers of the others alone."""
+    """The regimes of a form share their workspace: checking one leaves the answers of the others alone."""
     cases = {
         regime: Case(
             "relu",
@@ -57,9 +70,9 @@ def test_the_order_of_the_final_checks_does_not_matter(session, tmp_path, form, 
         )
         for regime in order
     }
-    material = Material(session, kernels.load("relu"), cases["resident"], 1, "random", tmp_path)
-    launch = gate(material, cases["resident"], lambda phase: None).launch
-    cycles = {regime: Cycle(material, case, launch) for regime, case in cases.items()}
+    workspace = Workspace(session, kernels.load("relu"), cases["resident"], 1, "random", tmp_path)
+    launch = gate(workspace, cases["resident"], lambda phase: None).launch
+    cycles = {regime: Timer(workspace, case, launch) for regime, case in cases.items()}
     for cycle in cycles.values():
         cycle.seconds(2)
     for regime in order:
@@ -82,20 +95,73 @@ def test_what_the_last_sample_left_is_checked_before_anything_runs_again(session
     cycle.verify()
 
 
-def test_inputs_survive_the_poison(session, tmp_path):
+@pytest.fixture
+def compared(monkeypatch):
+    """The outputs that are compared with the reference, in order."""
+    seen, whole = [], workspace_module.compare
+
+    def counting(op, precision, got, want, scale):
+        seen.append(got.copy())
+        return whole(op, precision, got, want, scale)
+
+    monkeypatch.setattr(workspace_module, "compare", counting)
+    return seen
+
+
+@pytest.mark.parametrize("regime", ["resident", "transfer-once", "transfer-always"])
+def test_the_bytes_of_an_output_that_passed_are_right_again(session, tmp_path, compared, regime):
+    cycle = cycle_of(session, tmp_path, "relu", "tuned", regime)
+    assert len(compared) == 1
+    cycle.verify()
+    cycle.verify()
+    assert len(compared) == 1, "the gate compared them all"
+
+
+def test_other_bytes_are_compared_whole_and_may_be_right(session, tmp_path, compared):
+    cycle = cycle_of(session, tmp_path, "sigmoid", "tuned")
+    output = cycle.launch.output
+    output[3] = np.nextafter(output[3], np.float32(2))
+    cycle.verify()
+    assert len(compared) == 2
+    output[5] += 1.0
+    with pytest.raises(Wrong, match=r"at \[5\]"):
+        cycle.verify()
+    assert len(compared) == 3
+
+
+def test_a_wrong_output_is_not_remembered(session, tmp_path, compared):
+    cycle = cycle_of(session, tmp_path, "relu", "tuned")
+    cycle.launch.output[5] += 1.0
+    for _ in range(2):
+        with pytest.raises(Wrong):
+            cycle.verify()
+    assert len(compared) == 3
+
+
+@given(st.lists(st.floats(width=32), max_size=9), st.integers(0, 8))
+def test_same_bytes_are_equal_bit_by_bit(values, at):
+    one = np.array(values, np.float32)
+    assert same_bytes(one, one.copy()), "a NaN equals itself"
+    other = one.copy()
+    if len(other):
+        other.view(np.uint32)[at % len(other)] ^= 1 << 31
+        assert not same_bytes(one, other), "0 is not -0"
+
+
+def test_inputs_survive_the_sentinels(session, tmp_path):
     cycle = cycle_of(session, tmp_path, "saxpy", "tuned", "transfer-always")
     for _ in range(3):
         cycle.verify()
         cycle.seconds(2)
-    expected = random_inputs(cycle.material.op, {"n": 1000}, "float32", 1)
-    for got, want in zip(cycle.material.inputs, expected, strict=True):
+    expected = random_inputs(cycle.workspace.op, {"n": 1000}, "float32", 1)
+    for got, want in zip(cycle.workspace.inputs, expected, strict=True):
         np.testing.assert_array_equal(got, want)
 
 
-def test_an_answer_of_nan_is_not_poisoned_with_nan(session, tmp_path):
+def test_an_answer_of_nan_has_another_sentinel_than_nan(session, tmp_path):
     """0 / 0 is NaN everywhere: NaN in an untouched output would pass for it."""
-    assert np.isnan(poison_for(np.ones(3)))
-    assert not np.isnan(poison_for(np.array([1.0, np.nan])))
+    assert np.isnan(sentinel_for(np.ones(3)))
+    assert not np.isnan(sentinel_for(np.array([1.0, np.nan])))
     cycle = cycle_of(session, tmp_path, "div", "tuned", kind="zeros")
     cycle.verify()
     session.run = lambda launch, repeat=1: None
@@ -103,39 +169,40 @@ def test_an_answer_of_nan_is_not_poisoned_with_nan(session, tmp_path):
         cycle.verify()
 
 
-def test_a_session_that_tunes_does_so_with_the_inputs_before_anything_is_built_or_poisoned(session, tmp_path):
+def test_a_session_that_tunes_does_so_with_the_inputs_before_anything_is_built_or_filled(session, tmp_path):
     case = Case("relu", "activation", {"n": 1000}, "float32", "tuned", "resident", "numpy:0")
-    material = Material(session, kernels.load("relu"), case, 1, "random", tmp_path)
+    workspace = Workspace(session, kernels.load("relu"), case, 1, "random", tmp_path)
     seen, phases = [], []
 
     def tune(op, tuned, inputs):
-        seen.append((op.name, tuned, [np.array(x) for x in inputs], dict(material.outputs)))
+        seen.append((op.name, tuned, [np.array(x) for x in inputs], dict(workspace.outputs)))
 
-    session.tune = tune
-    assert gate(material, case, phases.append).check.ok
+    session.tunes, session.tune = True, tune
+    assert gate(workspace, case, phases.append).check.ok
     assert phases == ["upload", "autotune", "compile", "first launch", "check"]
     ((name, tuned, inputs, outputs),) = seen
     assert (name, tuned, outputs) == ("relu", case, {})
-    np.testing.assert_array_equal(inputs[0], material.inputs[0])
+    np.testing.assert_array_equal(inputs[0], workspace.inputs[0])
 
 
 def test_the_time_of_tuning_is_not_that_of_building(session, tmp_path):
     case = Case("relu", "activation", {"n": 1000}, "float32", "tuned", "resident", "numpy:0")
-    material = Material(session, kernels.load("relu"), case, 1, "random", tmp_path)
+    workspace = Workspace(session, kernels.load("relu"), case, 1, "random", tmp_path)
     now = [0.0]
 
     def tune(op, case, inputs):
         now[0] += 100.0
 
-    session.clock, session.tune = lambda: now[0], tune
-    gated = gate(material, case, lambda phase: None)
-    assert (gated.tune_s, gated.compile_s, gated.first_launch_s) == (100.0, 0.0, 0.0)
+    session.clock, session.tunes, session.tune = lambda: now[0], True, tune
+    checked = gate(workspace, case, lambda phase: None)
+    assert (checked.tune_s, checked.compile_s, checked.first_launch_s) == (100.0, 0.0, 0.0)
 
 
-def test_a_session_without_candidates_has_no_such_phase(session, tmp_path):
+def test_a_session_that_does_not_tune_has_no_such_phase(session, tmp_path, monkeypatch):
     case = Case("relu", "activation", {"n": 1000}, "float32", "tuned", "resident", "numpy:0")
     phases = []
-    gate(Material(session, kernels.load("relu"), case, 1, "random", tmp_path), case, phases.append)
+    monkeypatch.setattr(type(session), "tunes", False)
+    gate(Workspace(session, kernels.load("relu"), case, 1, "random", tmp_path), case, phases.append)
     assert "autotune" not in phases
 
 
@@ -151,3 +218,62 @@ def test_a_case_that_calls_the_library_makes_its_own_output(op, device, form, ow
     declared = kernels.load(op)
     one = Case(op, declared.group, {"n": 64}, "float32", form, "transfer-always", device)
     assert calls_library(declared, one) == own
+
+
+def op_without_meaning_below_0(values="normal", **fields):
+    return elementwise(
+        name="log_of", group="vector", summary="out = log(x)", inputs=(Operand("x", vector_shape, values=values),),
+        flops_per_element=1, expr=lambda xp, x: xp.log(x), wgsl="log(x)", cuda="log(x)", tolerance=Tolerance(64), **fields,
+    )  # fmt: skip
+
+
+def gate_of(session, folder, op, dtype="float32", kind="random"):
+    case = Case(op.name, op.group, {"n": 1000}, dtype, "library", "resident", "numpy:0")
+    with np.errstate(all="ignore"):
+        return gate(Workspace(session, op, case, 1, kind, folder), case, lambda phase: None)
+
+
+@pytest.mark.parametrize("kind", ["random", "zeros"])
+def test_a_nan_or_an_infinity_by_mistake_is_wrong_although_the_reference_agrees(session, tmp_path, kind):
+    with pytest.raises(Wrong, match=r"not finite at \[\d+\].*x=.*the reference itself is not finite") as wrong:
+        gate_of(session, tmp_path, op_without_meaning_below_0(), kind=kind)
+    assert not wrong.value.check.ok
+    assert wrong.value.check.max_error is None
+    assert "Range" in wrong.value.hint
+    assert "not_finite" in wrong.value.hint
+
+
+def test_an_op_whose_inputs_have_a_meaning_or_that_declares_such_outputs_is_right(session, tmp_path):
+    (tmp_path / "declared").mkdir()
+    assert gate_of(session, tmp_path, op_without_meaning_below_0(Range(0.1, 10.0))).check.ok
+    assert gate_of(
+        session, tmp_path / "declared", op_without_meaning_below_0(not_finite="x may be negative")
+    ).check.ok
+
+
+def test_what_only_the_dtype_cannot_hold_is_right(session, tmp_path):
+    """exp(12) is 162,755, and float16 ends at 65,504: infinity is its answer. In float32 that infinity is wrong."""
+    op = elementwise(
+        name="steep", group="vector", summary="out = exp(12 x)", inputs=(Operand("x", vector_shape),),
+        flops_per_element=2, expr=lambda xp, x: xp.exp(x * 12), wgsl="exp(x * 12)", cuda="exp(x * real(12))",
+        tolerance=Tolerance(1024, why="the rounding of 12 x is multiplied by 12 x"),
+    )  # fmt: skip
+    want = np.exp(12 * random_inputs(op, {"n": 1000}, "float16", 1)[0].astype(np.float64))
+    assert want.max() > 65520, "the test has no overflow"
+    assert gate_of(session, tmp_path, op, "float16").check.ok
+
+
+def test_the_authors_check_finds_a_nan_by_mistake(monkeypatch):
+    monkeypatch.setattr(backends, "usual", lambda: ["numpy"])
+    with np.errstate(all="ignore"):
+        found = conformance.check_op(op_without_meaning_below_0()).findings
+    assert any("the reference itself is not finite" in finding.detail for finding in found)
+
+
+def test_every_op_is_finite_or_says_why_not(tmp_path):
+    """With its own inputs and with normal ones, at sizes around the edges; zeros and ones as --inputs draws them."""
+    for op in map(kernels.load, kernels.computed()):
+        for dtype, kind, n in itertools.product(op.dtypes, ("random", "normal", "zeros", "ones"), (1, 7, 96)):
+            inputs = random_inputs(op, {"n": n}, dtype, 1, kind)
+            want, _ = reference(op, inputs, tmp_path, f"{op.name} {dtype} {kind} {n}")
+            assert op.not_finite or not not_finite(want, inputs), (op.name, dtype, kind, n)

@@ -6,11 +6,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from gpubench.detect.probes import nvml_users
-from gpubench.measure import gauge, readings, telemetry
-from gpubench.measure.readings import IDLE_BYTES, Ready, Target, Users
+from gpubench.detect.probes import nvml
+from gpubench.measure import monitor, monitor_child, monitor_messages
+from gpubench.measure.monitor_messages import IDLE_BYTES, MonitorTarget, Ready, Users
 
-CARD = [Target("cupy:0", pci="0000:06:00.0")]
+CARD = [MonitorTarget("cupy:0", pci="0000:06:00.0")]
 SMALL, LARGE = IDLE_BYTES, 2**31
 
 
@@ -48,7 +48,7 @@ def pids(*numbers):
 
 
 def told(**asked):
-    return Users(**nvml_users.users(CARD, Nvml(**asked))["cupy:0"])
+    return Users(**nvml.gpu_users(CARD, Nvml(**asked))["cupy:0"])
 
 
 def test_processes_are_counted_once_each_and_those_that_also_draw_compute():
@@ -86,27 +86,27 @@ def test_what_cannot_be_told_is_no_user(asked):
     memory = {} if "nvmlDeviceGetComputeRunningProcesses" in asked else {
         "nvmlDeviceGetMemoryInfo": SimpleNamespace(used=LARGE)
     }  # fmt: skip
-    nvml = Nvml(**(memory | asked))
-    nvml.nvmlMemory_v2 = version
-    assert not Users(**nvml_users.users(CARD, nvml)["cupy:0"])
+    driver = Nvml(**(memory | asked))
+    driver.nvmlMemory_v2 = version
+    assert not Users(**nvml.gpu_users(CARD, driver)["cupy:0"])
 
 
 def test_a_card_in_partitions_and_one_that_is_not_listed_tell_nothing():
-    assert nvml_users.users(CARD, Nvml(nvmlDeviceGetMigMode=[1, 1])) == {}
-    assert nvml_users.users([Target("cupy:0", pci="0000:99:00.0")], Nvml()) == {}
-    assert nvml_users.users(CARD, Nvml(nvmlInit=Nvml.NVMLError("Driver Not Loaded"))) == {}
+    assert nvml.gpu_users(CARD, Nvml(nvmlDeviceGetMigMode=[1, 1])) == {}
+    assert nvml.gpu_users([MonitorTarget("cupy:0", pci="0000:99:00.0")], Nvml()) == {}
+    assert nvml.gpu_users(CARD, Nvml(nvmlInit=Nvml.NVMLError("Driver Not Loaded"))) == {}
 
 
 def test_a_worker_on_its_way_out_is_nobody_else(monkeypatch):
-    monkeypatch.setattr(gauge, "PAUSES_S", (0.0, 0.0))
+    monkeypatch.setattr(monitor_child, "PAUSES_S", (0.0, 0.0))
     looks = [
         {"cupy:0": Users(computing=1)},
         {"cupy:0": Users(used_bytes=LARGE)},
         {"cupy:0": Users()},
         "one too many",
     ]
-    assert gauge.staying(lambda: looks.pop(0)) == {"cupy:0": Users()}
-    assert gauge.staying(lambda: {"cupy:0": Users(drawing=3)}) == {"cupy:0": Users(drawing=3)}
+    assert monitor_child.staying(lambda: looks.pop(0)) == {"cupy:0": Users()}
+    assert monitor_child.staying(lambda: {"cupy:0": Users(drawing=3)}) == {"cupy:0": Users(drawing=3)}
 
 
 @pytest.mark.parametrize(
@@ -123,28 +123,28 @@ def test_a_worker_on_its_way_out_is_nobody_else(monkeypatch):
     ],
 )
 def test_devices_that_are_one_gpu_have_one_warning(users, severity, words):
-    (found,) = telemetry.shared({"wgpu:0": users, "cupy:0": users}, 3)
+    (found,) = monitor.shared({"wgpu:0": users, "cupy:0": users}, 3)
     assert (found.code, found.severity, found.session) == ("other-gpu-users", severity, 3)
     assert words in found.message
     assert found.data == {"devices": "cupy:0, wgpu:0", "used_bytes": LARGE}
 
 
 def test_two_gpus_have_two():
-    assert len(telemetry.shared({"cupy:0": Users(computing=1), "cupy:1": Users(computing=2)}, 0)) == 2
-    assert telemetry.shared({}, 0) == []
+    assert len(monitor.shared({"cupy:0": Users(computing=1), "cupy:1": Users(computing=2)}, 0)) == 2
+    assert monitor.shared({}, 0) == []
 
 
 class Begun:
-    """Stands where the gauge would: it has said these lines, and then nothing."""
+    """Stands where the monitor would: it has said these lines, and then nothing."""
 
-    lines_said: tuple[readings.FromGauge, ...] = ()
+    lines_said: tuple[monitor_messages.FromMonitor, ...] = ()
 
-    def __init__(self, module, env):
+    def __init__(self, command, env=None):
         import queue
 
         self.lines = queue.Queue()
         for message in self.lines_said:
-            self.lines.put(readings.encode(message))
+            self.lines.put(monitor_messages.encode(message))
 
     def write(self, line):
         pass
@@ -154,9 +154,9 @@ class Begun:
 
 
 def begun(monkeypatch, *said):
-    monkeypatch.setattr(telemetry, "Child", type("Begun", (Begun,), {"lines_said": said}))
-    monkeypatch.setattr(telemetry, "PATIENCE_S", 0.01)
-    return telemetry.Telemetry(CARD, 0.0)
+    monkeypatch.setattr(monitor.processes, "Child", type("Begun", (Begun,), {"lines_said": said}))
+    monkeypatch.setattr(monitor, "PATIENCE_S", 0.01)
+    return monitor.Monitor(CARD, 0.0)
 
 
 def test_only_devices_that_somebody_is_on_are_told(monkeypatch):

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpubench import kernels, threshold
-from gpubench.measure import search, windows
-from gpubench.measure.hunt import Hunt
-from gpubench.measure.plan import Scope, Series, Target
+from gpubench import break_even, kernels
+from gpubench.measure import curves, search
+from gpubench.measure.plan import Constraints, Series, Target
 from gpubench.measure.recorder import Recorder
+from gpubench.measure.search import BreakEvenSearch
 from gpubench.model.machine import Machine
 from gpubench.model.result import (
     Block,
@@ -47,13 +47,13 @@ class Simulation:
             max_samples=5,
             warmup_s=0.0,
         )
-        self.scope = Scope(
-            tuple(Target(device, ("library",)) for device in DEVICES), Selection(ops=list(ops), regimes=["resident"]),
+        self.constraints = Constraints(
+            tuple(Target(device, ("library",)) for device in DEVICES), Selection(ops=list(ops), regimes=["resident-queued"]),
             2**36, settings=chosen,
         )  # fmt: skip
         empty = Fingerprint(hash="0", fields={})
         run = Run(
-            id="0", started_at="t", selection=self.scope.selection, settings=chosen, machine=Machine(),
+            id="0", started_at="t", selection=self.constraints.selection, settings=chosen, machine=Machine(),
             fingerprint=Fingerprints(machine=empty, device=empty, software=empty),
         )  # fmt: skip
         self.recorder = Recorder(run, lambda run: None)
@@ -61,16 +61,18 @@ class Simulation:
         self.now, self.case_s, self.steps = 0.0, case_s, []
         self._draw, self._noise = random.Random(1), noise
         self._budget_s = math.inf if budget_s is None else budget_s
-        self.hunt = Hunt(self.curves, self.scope, self.recorder, lambda: self._budget_s - self.now)
+        self.hunt = BreakEvenSearch(
+            self.curves, self.constraints, self.recorder, lambda: self._budget_s - self.now
+        )
 
     def measure(self, step):
         began = self.now
         for item in step.workloads:
             for case in item.cases:
-                count = step.aim.samples or 5
+                count = step.purpose.samples or 5
                 fixed = 1e-5 * item.n / CROSSINGS[case.op] if case.device_id == CPU else 1e-5
                 wall = [fixed * self._draw.lognormvariate(0, self._noise) for _ in range(count)]
-                block = Block(session=0, round=0, position=0, repeat=1, phase=step.aim.phase, wall_s=wall)
+                block = Block(session=0, round=0, position=0, repeat=1, phase=step.purpose.phase, wall_s=wall)
                 if self.recorder.outcome(case.id) is None:
                     check = Check(ok=True, max_error=0, limit=1, scale="value")
                     self.recorder.put(
@@ -85,13 +87,13 @@ class Simulation:
         if self.curves[0].given:
             for curve in self.curves:
                 for n in curve.given:
-                    self.measure(self.hunt._whole(curve, n))
+                    self.measure(self.hunt.whole(curve, n))
         for step in self.hunt.steps():
             self.measure(step)
         return self
 
     def estimated(self):
-        found = windows.of_outcomes(self.recorder.outcomes, {c.op.name: c.op for c in self.curves}, {CPU})
+        found = search.windows_of(self.recorder.outcomes, {c.op.name: c.op for c in self.curves}, {CPU})
         return {window.series.op.name: window for window in found}
 
     def timings(self, op):
@@ -103,7 +105,7 @@ class Simulation:
             if outcome.case.op == op:
                 for block in outcome.blocks:
                     plain = block.phase != "estimate" and outcome.case.params["n"] in grid
-                    count += min(len(block.wall_s), search.GRID_TIMINGS) if plain else len(block.wall_s)
+                    count += min(len(block.wall_s), curves.GRID_TIMINGS) if plain else len(block.wall_s)
         return count
 
 
@@ -126,18 +128,18 @@ def test_whatever_the_budget_no_curve_goes_without_the_coarse_sizes_that_it_has_
     simulation = Simulation(CROSSINGS, budget_s=budget_s, noise=noise, timings=timings, case_s=case_s).search()
     # A step is begun if it is predicted to fit; what it then takes may be more, by one step.
     longest = max(
-        sum(len(w.cases) for w in s.workloads) * (case_s + 0.008 * (s.aim.samples or 5))
+        sum(len(w.cases) for w in s.workloads) * (case_s + 0.008 * (s.purpose.samples or 5))
         for s in simulation.steps
     )
     assert simulation.now <= budget_s + longest
-    first = next((i for i, step in enumerate(simulation.steps) if step.aim.phase == "estimate"), None)
+    first = next((i for i, step in enumerate(simulation.steps) if step.purpose.phase == "estimate"), None)
     if first is not None:
         coarse = {step.workloads[0].series.op.name for step in simulation.steps[:first]}
         assert coarse == set(CROSSINGS), "every curve is looked at before any is finished"
     for window in simulation.estimated().values():
-        assert window.samples >= windows.LEAST_SAMPLES
+        assert window.samples >= search.LEAST_SAMPLES
     for op in simulation.estimated():
-        assert simulation.timings(op) <= timings + 2 * search.BISECTION_TIMINGS
+        assert simulation.timings(op) <= timings + 2 * curves.BISECTION_TIMINGS
 
 
 def test_where_the_time_does_not_do_for_all_the_cheaper_curves_are_finished():
@@ -146,16 +148,16 @@ def test_where_the_time_does_not_do_for_all_the_cheaper_curves_are_finished():
     short = Simulation(CROSSINGS, budget_s=whole.now / 6).search()
     assert len(short.estimated()) < len(CROSSINGS)
     for curve in short.curves:
-        ratios = windows.middle_ratios(short.hunt._samples(curve), (GPU, "resident"), {CPU})
-        low, high = threshold.bracket(ratios)
-        assert high <= low * search.WIDE, "a bracket that still gives a verdict"
+        ratios = search.middle_ratios(short.hunt.samples(curve), (GPU, "resident-queued"), {CPU})
+        low, high = break_even.bracket(ratios)
+        assert high <= low * curves.WIDE, "a bracket that still gives a verdict"
 
 
 def test_noise_that_hides_the_side_is_met_with_fresh_timings_and_not_with_more_sizes():
     """Ties around a crossing keep the bracket of sure sizes wide, however many sizes are looked at."""
     simulation = Simulation(CROSSINGS, budget_s=30.0, noise=0.3).search()
-    first = next(i for i, step in enumerate(simulation.steps) if step.aim.phase == "estimate")
-    looked = [step for step in simulation.steps[:first] if step.aim.phase == "search"]
+    first = next(i for i, step in enumerate(simulation.steps) if step.purpose.phase == "estimate")
+    looked = [step for step in simulation.steps[:first] if step.purpose.phase == "search"]
     assert len(looked) <= 3 * len(CROSSINGS)
     assert set(simulation.estimated()) == set(CROSSINGS)
 
@@ -175,16 +177,18 @@ def test_a_search_that_was_interrupted_goes_on_where_it_was(done):
     for _, step in zip(range(done), simulation.hunt.steps(), strict=False):
         simulation.measure(step)
     left = 60.0 - simulation.now
-    simulation.hunt = Hunt(simulation.curves, simulation.scope, simulation.recorder, lambda: left)
+    simulation.hunt = BreakEvenSearch(
+        simulation.curves, simulation.constraints, simulation.recorder, lambda: left
+    )
     simulation.search()
-    plan = [w.n for step in simulation.steps if step.aim.phase == "main" for w in step.workloads]
+    plan = [w.n for step in simulation.steps if step.purpose.phase == "main" for w in step.workloads]
     assert len(plan) == len(set(plan)), "nothing is measured a second time"
     window = simulation.estimated()["add"]
     assert window.sizes[0] <= CROSSINGS["add"] <= window.sizes[-1]
 
 
 def test_a_plain_list_is_measured_and_no_more():
-    phases = {step.aim.phase for step in Simulation(["add"], budget_s=60.0, refine="off").search().steps}
+    phases = {step.purpose.phase for step in Simulation(["add"], budget_s=60.0, refine="off").search().steps}
     assert phases == {"main"}
 
 

@@ -10,12 +10,11 @@ from hypothesis import strategies as st
 
 from gpubench import kernels
 from gpubench.errors import RequiredUnavailable
-from gpubench.measure import splits, sweep, sweeping, targets
-from gpubench.measure.devices import Listing
-from gpubench.measure.plan import Scope, Series, Target, workload
-from gpubench.measure.search import Span
-from gpubench.measure.seat import Seat
-from gpubench.measure.targets import Wish
+from gpubench.measure import split_search, targets
+from gpubench.measure.case_run import CaseRun
+from gpubench.measure.curves import Span
+from gpubench.measure.plan import Constraints, Series, Target, workload
+from gpubench.measure.targets import DeviceRequest, Listing
 from gpubench.model.case import Case
 from gpubench.model.result import Device, Selection, Settings
 
@@ -24,7 +23,7 @@ SECONDS = st.floats(1e-9, 1e3)
 
 @given(SECONDS, SECONDS)
 def test_the_optimum_is_where_both_sides_end_together(cpu_s: float, gpu_s: float) -> None:
-    best = sweep.optimum(cpu_s, gpu_s)
+    best = split_search.optimum(cpu_s, gpu_s)
     assert best * gpu_s == pytest.approx((1 - best) * cpu_s)
 
 
@@ -32,8 +31,8 @@ def test_the_optimum_is_where_both_sides_end_together(cpu_s: float, gpu_s: float
 def test_a_sweep_goes_from_the_optimum_outwards_and_leaves_no_side_without_work(
     cpu_s: float, gpu_s: float
 ) -> None:
-    tried = sweep.fractions(cpu_s, gpu_s)
-    best = sweep.optimum(cpu_s, gpu_s)
+    tried = split_search.fractions(cpu_s, gpu_s)
+    best = split_search.optimum(cpu_s, gpu_s)
     distances = [abs(share - best) for share in tried]
     assert distances == sorted(distances) or distances == pytest.approx(sorted(distances))
     assert all(0 < share < 1 for share in tried)
@@ -41,29 +40,29 @@ def test_a_sweep_goes_from_the_optimum_outwards_and_leaves_no_side_without_work(
 
 
 def test_in_the_middle_all_seven_shares_are_tried() -> None:
-    assert sweep.fractions(1.0, 1.0) == pytest.approx([0.5, 0.45, 0.55, 0.4, 0.6, 0.3, 0.7])
+    assert split_search.fractions(1.0, 1.0) == pytest.approx([0.5, 0.45, 0.55, 0.4, 0.6, 0.3, 0.7])
 
 
 def test_the_fastest_split_is_kept_even_where_one_side_alone_is_faster() -> None:
-    assert sweep.fastest({0.0: 1.0, 1.0: 0.1, 0.9: 0.3, 0.8: 0.2}) == 0.8
-    assert sweep.fastest({0.0: 1.0, 1.0: 0.1}) is None
+    assert split_search.fastest({0.0: 1.0, 1.0: 0.1, 0.9: 0.3, 0.8: 0.2}) == 0.8
+    assert split_search.fastest({0.0: 1.0, 1.0: 0.1}) is None
 
 
 def test_a_share_at_which_every_sample_is_throttled_is_left_out(monkeypatch) -> None:
     """The time ended before any could be taken again: there is nothing to compare, and nothing breaks."""
 
-    def prepare(runtime, trial, *, first):
-        trial.prepared = SimpleNamespace(fraction=trial.fraction)
+    def prepare(trial, *, first):
+        trial.prepared = SimpleNamespace(fraction=trial.fraction, tune_s=0.0)
 
-    monkeypatch.setattr(sweeping, "prepare", prepare)
-    monkeypatch.setattr(sweeping, "take", lambda *_: True)
-    runtime = SimpleNamespace(settings=Settings(), out_of_budget=lambda: False)
-    whole = Case("add", "vector", {"n": 8}, "float32", "tuned", "resident", "hybrid:cupy:0")
-    times: dict[float, float] = {}
-    seat = Seat(whole, runtime.settings, device_clock=False)
-    sweeping._try(runtime, seat, 0.5, times)
-    assert times == {}
-    assert not seat.over
+    monkeypatch.setattr(CaseRun, "prepare", prepare)
+    monkeypatch.setattr(CaseRun, "take", lambda *_: True)
+    recorder = SimpleNamespace(outcome=lambda case_id: None)
+    runtime = SimpleNamespace(settings=Settings(), out_of_budget=lambda: False, recorder=recorder)
+    whole = Case("add", "vector", {"n": 8}, "float32", "tuned", "resident-queued", "hybrid:cupy:0")
+    run = CaseRun(whole, runtime, device_clock=False)
+    split_search.sweep(run)
+    assert not run.over
+    assert run.fraction is None, "there is nothing to choose by"
 
 
 def device(device_id: str, kind: str, name: str = "") -> Device:
@@ -78,20 +77,20 @@ BOTH = [device("hybrid:cupy:0", "hybrid", "CPU + H"), device("hybrid:wgpu:0", "h
 SLOW = device("hybrid:wgpu:1", "software", "CPU + llvmpipe")
 
 
-def scope(*devices: Device) -> Scope:
+def constraints(*devices: Device) -> Constraints:
     forms = {"cpu": ("library",), "gpu": ("library",), "hybrid": ("tuned",)}
-    return Scope(
+    return Constraints(
         tuple(Target(d, forms[d.kind]) for d in devices),
-        Selection(ops=["add"], regimes=["resident", "transfer-always"]),
+        Selection(ops=["add"], regimes=["resident-queued", "transfer-always"]),
         None,
     )
 
 
 def test_a_search_compares_single_devices() -> None:
-    whole = scope(CPU, CUPY, BOTH[0])
-    assert splits.asked(whole)
-    assert [t.device.id for t in splits.alone(whole).targets] == ["numpy:0", "cupy:0"]
-    assert not splits.asked(splits.alone(whole))
+    whole = constraints(CPU, CUPY, BOTH[0])
+    assert split_search.asked(whole)
+    assert [t.device.id for t in split_search.alone(whole).targets] == ["numpy:0", "cupy:0"]
+    assert not split_search.asked(split_search.alone(whole))
 
 
 def test_after_a_search_the_largest_size_is_tried_at_which_both_sides_are_near() -> None:
@@ -100,23 +99,23 @@ def test_after_a_search_the_largest_size_is_tried_at_which_both_sides_are_near()
     def row(cpu_s: float, resident_s: float, always_s: float) -> dict:
         return {
             ("numpy:0", "library", "resident"): Span(cpu_s, cpu_s, cpu_s),
-            ("cupy:0", "library", "resident"): Span(resident_s, resident_s, resident_s),
+            ("cupy:0", "library", "resident-queued"): Span(resident_s, resident_s, resident_s),
             ("cupy:0", "library", "transfer-always"): Span(always_s, always_s, always_s),
         }
 
     times = {1024: row(1.0, 20.0, 50.0), 4096: row(4.0, 8.0, 20.0), 16384: row(16.0, 1.0, 30.0)}
-    found = splits.worth_trying(curve, times, {"numpy:0"}, scope(CPU, CUPY, BOTH[0]))
+    found = split_search.worth_trying(curve, times, {"numpy:0"}, constraints(CPU, CUPY, BOTH[0]))
     assert [case.id for item in found for case in item.cases] == [
-        "add/n=4096/float32/tuned/resident@hybrid:cupy:0",
+        "add/n=4096/float32/tuned/resident-queued@hybrid:cupy:0",
         "add/n=16384/float32/tuned/transfer-always@hybrid:cupy:0",
     ]
-    assert splits.worth_trying(curve, times, {"numpy:0"}, scope(CPU, CUPY)) == []
+    assert split_search.worth_trying(curve, times, {"numpy:0"}, constraints(CPU, CUPY)) == []
 
 
 def test_a_plan_skips_by_name_what_cannot_be_cut_and_has_no_overheads_of_a_split() -> None:
-    one = workload(Series(kernels.load("add"), "float32"), 1, scope(CPU, BOTH[0]))
+    one = workload(Series(kernels.load("add"), "float32"), 1, constraints(CPU, BOTH[0]))
     assert [(skip.reason, skip.detail) for skip in one.skips] == [("no-split", "add has 1 unit to cut")] * 2
-    launch = workload(Series(kernels.load("launch"), "float32"), 1, scope(BOTH[0]))
+    launch = workload(Series(kernels.load("launch"), "float32"), 1, constraints(BOTH[0]))
     assert launch.cases == launch.skips == ()
 
 
@@ -137,30 +136,31 @@ def listed(monkeypatch):
             ]
 
         monkeypatch.setattr(targets, "list_devices", answer)
+        monkeypatch.setattr(targets.backends, "usual", lambda: ("numpy", "cupy", "wgpu"))
         return asked
 
     return patch
 
 
 @pytest.mark.parametrize(
-    ("wish", "asked", "taken"),
+    ("wanted", "asked", "taken"),
     [
-        (Wish(), ["numpy", "cupy", "wgpu"], ["numpy:0", "cupy:0", "wgpu:0"]),
-        (Wish(mode="cpu"), ["numpy"], ["numpy:0"]),
-        (Wish(mode="gpu"), ["numpy", "cupy", "wgpu"], ["numpy:0", "cupy:0", "wgpu:0"]),
+        (DeviceRequest(), ["numpy", "cupy", "wgpu"], ["numpy:0", "cupy:0", "wgpu:0"]),
+        (DeviceRequest(mode="cpu"), ["numpy"], ["numpy:0"]),
+        (DeviceRequest(mode="gpu"), ["numpy", "cupy", "wgpu"], ["numpy:0", "cupy:0", "wgpu:0"]),
         (
-            Wish(mode="hybrid"), ["numpy", "cupy", "wgpu", "hybrid"],
+            DeviceRequest(mode="hybrid"), ["numpy", "cupy", "wgpu", "hybrid"],
             ["numpy:0", "cupy:0", "wgpu:0", "hybrid:cupy:0"],
         ),
-        (Wish(required=("hybrid",)), ["hybrid"], ["hybrid:cupy:0", "hybrid:wgpu:0", "hybrid:wgpu:1"]),
-        (Wish(devices=("hybrid:wgpu:0",)), ["hybrid"], ["hybrid:wgpu:0"]),
-        (Wish(devices=("hybrid:fake:gpu",)), ["hybrid"], ["hybrid:fake:gpu"]),
+        (DeviceRequest(required=("hybrid",)), ["hybrid"], ["hybrid:cupy:0", "hybrid:wgpu:0", "hybrid:wgpu:1"]),
+        (DeviceRequest(devices=("hybrid:wgpu:0",)), ["hybrid"], ["hybrid:wgpu:0"]),
+        (DeviceRequest(devices=("hybrid:fake:gpu",)), ["hybrid"], ["hybrid:fake:gpu"]),
     ],
 )  # fmt: skip
-def test_a_mode_chooses_the_devices(listed, wish: Wish, asked: list[str], taken: list[str]) -> None:
+def test_a_mode_chooses_the_devices(listed, wanted: DeviceRequest, asked: list[str], taken: list[str]) -> None:
     actor = device("hybrid:fake:gpu", "hybrid")
     names = listed(CPU, CUPY, WGPU, ADAPTER, *BOTH, SLOW, actor)
-    choice = targets.choose(wish)
+    choice = targets.choose(wanted)
     assert [t.device.id for t in choice.targets] == taken
     assert names == asked
     assert not any("hybrid" in warning.message for warning in choice.warnings)
@@ -169,9 +169,9 @@ def test_a_mode_chooses_the_devices(listed, wish: Wish, asked: list[str], taken:
 def test_what_a_mode_is_about_may_not_fail_to_open(listed) -> None:
     listed(CPU, CUPY, WGPU, *BOTH)
     for mode, ids in (("cpu", set()), ("gpu", {"cupy:0", "wgpu:0"}), ("hybrid", {"hybrid:cupy:0"})):
-        wish = Wish(mode=mode)  # type: ignore[arg-type]
-        assert targets.required(wish, targets.choose(wish)) == ids
-    lenient = Wish(mode="gpu", lenient=True)
+        wanted = DeviceRequest(mode=mode)  # type: ignore[arg-type]
+        assert targets.required(wanted, targets.choose(wanted)) == ids
+    lenient = DeviceRequest(mode="gpu", lenient=True)
     assert targets.required(lenient, targets.choose(lenient)) == set()
 
 
@@ -179,8 +179,8 @@ def test_what_a_mode_is_about_may_not_fail_to_open(listed) -> None:
 def test_a_mode_without_its_gpu_is_unavailable_and_says_why(listed, mode) -> None:
     listed(CPU, ADAPTER, SLOW)
     with pytest.raises(RequiredUnavailable) as refused:
-        targets.choose(Wish(mode=mode))
+        targets.choose(DeviceRequest(mode=mode))
     assert "no cupy here" in refused.value.why
     assert "software adapter" in refused.value.why
-    assert targets.choose(Wish(mode=mode, lenient=True)).targets
-    assert targets.choose(Wish(mode=mode, allow_software=True)).targets
+    assert targets.choose(DeviceRequest(mode=mode, lenient=True)).targets
+    assert targets.choose(DeviceRequest(mode=mode, allow_software=True)).targets

@@ -66,13 +66,13 @@ def test_both_halves_do_as_much(count, per_step):
 
     # Looking at the process collects its garbage, which takes long in one that has run all other tests.
     with mock.patch.object(leaks, "held", return_value=Held(100 * MIB, 6, 12)):
-        found = leaks.traced("x", count, step, 10.0, None, warmup=10)
+        found = leaks.traced("x", leaks.Repeats(count, 10.0), step, warmup=10)
     assert found.count >= count
     assert found.count % (2 * per_step) == 0
 
 
 def test_time_that_runs_out_is_said_in_the_count():
-    found = leaks.traced("x", 1000, lambda: 1, 0.0, None, warmup=10)
+    found = leaks.traced("x", leaks.Repeats(1000, 0.0), lambda: 1, warmup=10)
     assert found.count == 2
 
 
@@ -84,7 +84,7 @@ def test_a_file_forgotten_in_each_launch_is_found(tmp_path):
     session.run = lambda launch, repeat=1: (kept.append(open(os.devnull)), whole(launch, repeat))  # noqa: SIM115
     case = Case("add", "vector", {"n": 1000}, "float32", "library", "resident", "numpy:0")
     try:
-        found = leaks.launches(session, op, case, tmp_path, 1000)
+        found = leaks.launches(session, op, case, tmp_path, leaks.Repeats(1000))
     finally:
         session.close()
         for file in kept:

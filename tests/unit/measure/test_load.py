@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from gpubench.measure import load
-from gpubench.measure.load import Reading
-from gpubench.model.session import SessionRecord
+from gpubench.measure.load import CpuTimes
+from gpubench.model.result import SessionRecord
 
-START = Reading(at_s=100.0, total_s=1000.0, busy_s=500.0, steal_s=7.0, ours_s=1.0)
+START = CpuTimes(at_s=100.0, total_s=1000.0, busy_s=500.0, steal_s=7.0, ours_s=1.0)
 
 
 def later(seconds=10.0, cpus=2, ours=0.0, theirs=0.0, stolen=0.0):
-    return Reading(
+    return CpuTimes(
         START.at_s + seconds, START.total_s + cpus * seconds, START.busy_s + ours + theirs, START.steal_s + stolen,
         START.ours_s + ours,
     )  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import product
+from typing import get_args
 
 import msgspec
 import pytest
@@ -11,8 +12,9 @@ from hypothesis import strategies as st
 
 from gpubench import kernels
 from gpubench.measure import plan
-from gpubench.measure.plan import MEMORY_SHARE, Scope, Series, Target
+from gpubench.measure.plan import MEMORY_SHARE, Constraints, Series, Target
 from gpubench.model.case import DTYPES, FORMS, REGIMES, parse_case_id
+from gpubench.model.machine import Machine
 from gpubench.model.result import Device, Selection, Settings
 
 
@@ -25,7 +27,7 @@ def target(device_id, usable=None):
 
 subset = lambda items: st.lists(st.sampled_from(items), min_size=1, unique=True)  # noqa: E731
 scopes = st.builds(
-    lambda devices, forms, regimes, dtypes, host: Scope(
+    lambda devices, forms, regimes, dtypes, host: Constraints(
         tuple(target(d, 2**34) for d in devices),
         Selection(ops=[], forms=forms, regimes=regimes, dtypes=dtypes, calls=7), host,
     ),
@@ -35,18 +37,18 @@ scopes = st.builds(
 
 
 @given(st.sampled_from(kernels.computed()), st.sampled_from(DTYPES), st.integers(1, 2**30), scopes)
-def test_every_case_once_and_only_what_was_asked_for(name, dtype, n, scope):
+def test_every_case_once_and_only_what_was_asked_for(name, dtype, n, constraints):
     op = kernels.load(name)
-    found = plan.workload(Series(op, dtype), n, scope)
+    found = plan.workload(Series(op, dtype), n, constraints)
     ids = [x.id for x in (*found.cases, *found.skips)]
     assert len(ids) == len(set(ids))
     expected = set()
-    for t in scope.targets:
-        regimes = ["resident"] if t.device.kind == "cpu" else scope.selection.regimes
+    for t in constraints.targets:
+        regimes = ["resident"] if t.device.kind == "cpu" else constraints.selection.regimes
         for form, regime in product(t.forms, regimes):
             tuned = op.kernel(t.device.backend, dtype)
             same_call = form == "tuned" and tuned is not None and tuned.repeats_library(regime)
-            if form in scope.selection.forms and not same_call:
+            if form in constraints.selection.forms and not same_call:
                 expected.add((t.device.id, form, regime))
     cases = [x if hasattr(x, "regime") else x.case for x in (*found.cases, *found.skips)]
     assert {(c.device_id, c.form, c.regime) for c in cases} == expected
@@ -57,18 +59,54 @@ def test_every_case_once_and_only_what_was_asked_for(name, dtype, n, scope):
 
 
 @given(st.sampled_from(kernels.computed()), st.integers(1, 2**34), scopes)
-def test_a_case_that_is_planned_fits_and_one_that_is_skipped_says_why(name, n, scope):
+def test_a_case_that_is_planned_fits_and_one_that_is_skipped_says_why(name, n, constraints):
     op = kernels.load(name)
-    found = plan.workload(Series(op, "float32"), n, scope)
+    found = plan.workload(Series(op, "float32"), n, constraints)
     operands = op.bytes({"n": n}, "float32")
     for case in found.cases:
-        device = next(t.device for t in scope.targets if t.device.id == case.device_id)
-        assert scope.host_bytes is None or operands <= MEMORY_SHARE * scope.host_bytes
+        device = next(t.device for t in constraints.targets if t.device.id == case.device_id)
+        assert constraints.host_bytes is None or operands <= MEMORY_SHARE * constraints.host_bytes
         assert device.usable_bytes is None or 2 * operands <= MEMORY_SHARE * device.usable_bytes
         assert case.form == "library" or op.tuned[case.backend]
     for skip in found.skips:
         assert skip.reason in ("out-of-memory", "no-implementation", "no-dtype")
         assert skip.detail
+
+
+@pytest.mark.parametrize(
+    ("share", "reasons"), [(0.79, set()), (0.81, {"out-of-memory"}), (0.94, {"out-of-memory"})]
+)
+@pytest.mark.parametrize(("device", "held"), [("numpy:0", 7), ("cupy:0", 2)])
+def test_a_case_may_take_four_fifths_of_what_is_free(device, held, share, reasons):
+    """A CPU holds the operands and, while they are checked, three times as much in float64; a GPU holds them twice."""
+    op, n = kernels.load("dot"), 2**20
+    free = int(held * op.bytes({"n": n}, "float32") / share)
+    on_host = device == "numpy:0"
+    constraints = Constraints(
+        (target(device, None if on_host else free),), Selection(ops=[]), free if on_host else None
+    )
+    found = plan.workload(Series(op, "float32"), n, constraints)
+    assert {skip.reason for skip in found.skips} == reasons
+    assert bool(found.cases) != bool(reasons)
+
+
+@pytest.mark.parametrize(("share", "groups"), [(0.79, 1), (0.81, 2), (0.94, 2)])
+def test_workloads_share_four_fifths_of_what_is_free(share, groups):
+    op, n = kernels.load("dot"), 2**20
+    both = 2 * 7 * op.bytes({"n": n}, "float32")
+    constraints = Constraints((target("numpy:0"),), Selection(ops=[]), int(both / share))
+    item = plan.workload(Series(op, "float32"), n, constraints)
+    assert len(plan.together([item, item], constraints)) == groups
+
+
+@pytest.mark.parametrize(("share", "groups"), [(0.79, 1), (0.81, 2)])
+def test_the_smallest_device_says_how_many_workloads_lie_side_by_side(share, groups):
+    op, n = kernels.load("dot"), 2**20
+    both = 2 * 2 * op.bytes({"n": n}, "float32")
+    devices = (target("numpy:0"), target("cupy:0", 8 * both), target("cupy:1", int(both / share)))
+    constraints = Constraints(devices, Selection(ops=[]), None)
+    item = plan.workload(Series(op, "float32"), n, constraints)
+    assert len(plan.together([item, item], constraints)) == groups
 
 
 @pytest.mark.parametrize("name", kernels.names())
@@ -77,26 +115,26 @@ def test_more_memory_never_means_fewer_cases(name):
     sizes = [2**k for k in range(0, 40, 3)]
     counts = []
     for host in (2**20, 2**30, 2**40, None):
-        scope = Scope((target("numpy:0"), target("cupy:0", 2**33)), Selection(ops=[]), host)
-        counts.append(sum(len(plan.workload(Series(op, "float32"), n, scope).cases) for n in sizes))
+        constraints = Constraints((target("numpy:0"), target("cupy:0", 2**33)), Selection(ops=[]), host)
+        counts.append(sum(len(plan.workload(Series(op, "float32"), n, constraints).cases) for n in sizes))
     assert counts == sorted(counts)
     assert counts[0] < counts[-1]
 
 
 def test_a_dtype_that_an_op_lacks_is_a_skip_with_the_ones_it_has():
-    scope = Scope((target("numpy:0"),), Selection(ops=[]), None)
+    constraints = Constraints((target("numpy:0"),), Selection(ops=[]), None)
     op = msgspec.structs.replace(kernels.load("dot"), dtypes=("float32", "float64"))
-    found = plan.workload(Series(op, "bfloat16"), 64, scope)
+    found = plan.workload(Series(op, "bfloat16"), 64, constraints)
     assert found.cases == ()
     assert {s.reason for s in found.skips} == {"no-dtype"}
     assert "float32" in found.skips[0].detail
 
 
 def test_what_a_selector_leaves_out_is_neither_case_nor_skip():
-    scope = Scope(
+    constraints = Constraints(
         (target("numpy:0"), target("wgpu:0")), Selection(ops=[]), None, lambda case: case.form == "tuned"
     )
-    found = plan.workload(Series(kernels.load("add"), "float32"), 64, scope)
+    found = plan.workload(Series(kernels.load("add"), "float32"), 64, constraints)
     assert {case.form for case in found.cases} == {"tuned"}
     assert found.skips == ()
 
@@ -106,19 +144,41 @@ def test_given_sizes_are_expanded_op_by_op_and_searched_ones_are_left_to_the_sea
     selection = Selection(
         ops=list(ops), sizes={"matmul": [64, 128], "relu": [1024]}, dtypes=["float32", "float64"]
     )
-    found = plan.expand(ops, Scope((target("numpy:0"),), selection, None))
+    found = plan.expand(ops, Constraints((target("numpy:0"),), selection, None))
     assert [w.key for w in found] == [
         "matmul/n=64/float32", "matmul/n=128/float32", "matmul/n=64/float64", "matmul/n=128/float64",
         "relu/n=1024/float32", "relu/n=1024/float64",
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize(("refine", "searched"), [("off", ["relu"]), ("on", ["matmul", "relu"])])
+def test_sizes_are_searched_where_none_were_given_or_refining_is_asked_for(refine, searched):
+    ops = {name: kernels.load(name) for name in ("matmul", "relu", "launch")}
+    selection = Selection(ops=list(ops), sizes={"matmul": [64, 128]})
+    found = plan.open_series(ops, selection, Settings(refine=refine))
+    assert [(curve.op.name, curve.given) for curve in found] == [
+        (name, (64, 128) if name == "matmul" else ()) for name in searched
+    ]
+
+
+@pytest.mark.parametrize("phase", get_args(plan.Phase))
+def test_only_the_main_phase_takes_parts_and_device_times(phase):
+    assert plan.Purpose(phase=phase).explains == (phase == "main")
+
+
 @given(st.integers(1, 10))
 def test_the_estimate_grows_with_the_sessions(sessions):
-    scope = Scope((target("numpy:0"),), Selection(ops=[]), None)
-    found = [plan.workload(Series(kernels.load("add"), "float32"), 64, scope)]
+    constraints = Constraints((target("numpy:0"),), Selection(ops=[]), None)
+    found = [plan.workload(Series(kernels.load("add"), "float32"), 64, constraints)]
     one = plan.estimate_seconds(found, Settings(sessions=1))
     assert plan.estimate_seconds(found, Settings(sessions=sessions)) == pytest.approx(sessions * one)
+
+
+def test_the_estimate_of_a_case_is_its_limit_and_a_warm_up_before_and_after():
+    constraints = Constraints((target("numpy:0"),), Selection(ops=[]), None)
+    found = [plan.workload(Series(kernels.load("add"), "float32"), 64, constraints)]
+    settings = Settings(sessions=3, max_time_s=2.0, warmup_s=0.25)
+    assert plan.estimate_seconds(found, settings) == pytest.approx(len(found[0].cases) * 3 * 2.5)
 
 
 # ------------------------------------------------------------------- shapes, variants, forms that are named
@@ -130,10 +190,10 @@ def everything(*devices, **more):
         key: more.pop(key) for key in ("variants", "params", "dtypes", "forms", "sizes") if key in more
     }
     chosen = Selection(ops=["matmul"], **{"sizes": {"matmul": [64]}, **selection})
-    scope = Scope(tuple(target(device) for device in devices), chosen, None, **more)
-    found = plan.expand({"matmul": kernels.load("matmul")}, scope)
-    cases = [case.id for w in found for case in w.cases if case.regime == "resident"]
-    skips = {skip.id: skip for w in found for skip in w.skips if skip.case.regime == "resident"}
+    constraints = Constraints(tuple(target(device) for device in devices), chosen, None, **more)
+    found = plan.expand({"matmul": kernels.load("matmul")}, constraints)
+    cases = [case.id for w in found for case in w.cases if case.queued]
+    skips = {skip.id: skip for w in found for skip in w.skips if skip.case.queued}
     return cases, skips, found
 
 
@@ -153,8 +213,8 @@ def test_params_without_a_shape_are_a_skip_with_the_reason():
     op = msgspec.structs.replace(
         kernels.load("matmul"), fits=lambda params: None if params["n"] % params["k"] == 0 else "k does not fit"
     )
-    scope = Scope((target("numpy:0"),), Selection(ops=[]), None)
-    good, bad = (plan.workload(Series(op, "float32", {"k": k}), 64, scope) for k in (8, 7))
+    constraints = Constraints((target("numpy:0"),), Selection(ops=[]), None)
+    good, bad = (plan.workload(Series(op, "float32", {"k": k}), 64, constraints) for k in (8, 7))
     assert good.cases
     assert not good.skips
     assert bad.cases == ()
@@ -179,8 +239,8 @@ def test_a_shape_that_goes_with_no_size_keeps_the_ladder():
 def test_variants_are_rows_of_their_own_beside_the_default_and_a_backend_without_one_says_so():
     cases, skips, _ = everything("numpy:0", "wgpu:0", variants=["naive", "tiled"])
     assert cases == [
-        "matmul/n=64/float32/library/resident@numpy:0", "matmul/n=64/float32/tuned/resident@wgpu:0",
-        "matmul/n=64/float32/tuned-naive/resident@wgpu:0", "matmul/n=64/float32/tuned-tiled/resident@wgpu:0",
+        "matmul/n=64/float32/library/resident@numpy:0", "matmul/n=64/float32/tuned/resident-queued@wgpu:0",
+        "matmul/n=64/float32/tuned-naive/resident-queued@wgpu:0", "matmul/n=64/float32/tuned-tiled/resident-queued@wgpu:0",
     ]  # fmt: skip
     assert {id: skip.reason for id, skip in skips.items()} == {
         "matmul/n=64/float32/tuned-naive/resident@numpy:0": "no-implementation",
@@ -189,8 +249,8 @@ def test_variants_are_rows_of_their_own_beside_the_default_and_a_backend_without
 
 
 def test_a_variant_of_another_op_concerns_no_other():
-    scope = Scope((target("wgpu:0"),), Selection(ops=[], variants=["naive"]), None)
-    found = plan.workload(Series(kernels.load("add"), "float32"), 64, scope)
+    constraints = Constraints((target("wgpu:0"),), Selection(ops=[], variants=["naive"]), None)
+    found = plan.workload(Series(kernels.load("add"), "float32"), 64, constraints)
     assert {case.variant for case in found.cases} == {None}
     assert not found.skips
 
@@ -200,7 +260,8 @@ def test_a_variant_of_another_op_concerns_no_other():
     [("cupy:0", "float32", True), ("cupy:0", "float64", False), ("numpy:0", "float32", False), ("wgpu:0", "float32", False)],
 )  # fmt: skip
 def test_tf32_is_a_row_of_the_library_where_it_exists_and_was_allowed(device, dtype, row):
-    tf32 = f"matmul/n=64/{dtype}/library-tf32/resident@{device}"
+    regime = "resident" if device == "numpy:0" else "resident-queued"
+    tf32 = f"matmul/n=64/{dtype}/library-tf32/{regime}@{device}"
     assert tf32 not in everything(device, dtypes=[dtype])[0]
     cases, skips, _ = everything(device, dtypes=[dtype], variants=["tf32"])
     assert (tf32 in cases) == row
@@ -208,7 +269,7 @@ def test_tf32_is_a_row_of_the_library_where_it_exists_and_was_allowed(device, dt
 
 
 def test_a_form_that_is_named_and_missing_is_a_skip():
-    ids = ["matmul/n=64/float32/tuned/resident@numpy:0", "matmul/n=64/float32/library/resident@wgpu:0"]
+    ids = ["matmul/n=64/float32/tuned/resident@numpy:0", "matmul/n=64/float32/library/resident-queued@wgpu:0"]
     assert not everything("numpy:0", "wgpu:0")[1]
     skips = everything("numpy:0", "wgpu:0", named_forms=True)[1]
     assert sorted(skips) == sorted(ids)
@@ -240,7 +301,37 @@ def test_a_product_of_halves_that_numpy_would_take_minutes_for_is_a_skip():
     assert half.format(4096) in patient[0]
 
 
+def test_an_overhead_is_planned_on_devices_and_never_on_the_cpu():
+    op = kernels.load("upload")
+    both = Constraints((target("numpy:0"), target("cupy:0")), Selection(ops=["upload"]), None)
+    found = plan.workload(Series(op, "float32"), 1024, both)
+    assert {case.device_id for case in found.cases} == {"cupy:0"}
+    assert {(skip.case.device_id, skip.reason) for skip in found.skips} == {("numpy:0", "no-implementation")}
+
+
 def test_overheads_have_the_dtype_that_they_declare_whatever_was_selected():
     ops = {name: kernels.load(name) for name in ("add", "upload")}
     found = plan.series(ops, Selection(ops=list(ops), dtypes=["float16", "float64"]))
     assert [curve.key for curve in found] == ["add/float16", "add/float64", "upload/float32"]
+
+
+@pytest.mark.parametrize(("n", "compute"), [(256, None), (512, ["float32"])])
+def test_a_product_of_512_is_the_first_power_of_two_that_comes_near_a_ceiling(n, compute):
+    """Its 2.7e8 FLOP take several microseconds on the fastest device; an eighth of them is over in one."""
+    numpy = target("numpy:0")
+    item = plan.workload(
+        Series(kernels.load("matmul"), "float32"), n, Constraints((numpy,), Selection(ops=[]), None)
+    )
+    wanted = plan.asked([item], [numpy.device], Settings(), Machine()).get("numpy:0")
+    assert (wanted.compute if wanted else None) == compute
+
+
+@pytest.mark.parametrize(("more", "compute"), [(0, ["float32"]), (1, None)])
+def test_a_case_of_the_least_flops_comes_near_the_ceiling_of_its_dtype(monkeypatch, more, compute):
+    numpy = target("numpy:0")
+    item = plan.workload(
+        Series(kernels.load("add"), "float32"), 64, Constraints((numpy,), Selection(ops=[]), None)
+    )
+    monkeypatch.setattr(plan, "LEAST_FLOPS", item.op.flops(item.params) + more)
+    wanted = plan.asked([item], [numpy.device], Settings(), Machine()).get("numpy:0")
+    assert (wanted.compute if wanted else None) == compute

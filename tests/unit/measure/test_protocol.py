@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpubench.catalogue import Reason
 from gpubench.measure import protocol
 from gpubench.model.case import DTYPES, FORMS, REGIMES, Case
 from gpubench.model.result import Block, Check, Device, Parts
@@ -14,6 +17,7 @@ from gpubench.model.result import Block, Check, Device, Parts
 numbers = st.integers(0, 2**53)
 seconds = st.floats(0, 1e6)
 texts = st.text(max_size=50)
+reasons = st.sampled_from(get_args(Reason))
 cases = st.builds(
     Case, op=texts, group=texts, params=st.dictionaries(texts, numbers, max_size=3), dtype=st.sampled_from(DTYPES),
     form=st.sampled_from(FORMS), regime=st.sampled_from(REGIMES), device_id=texts, calls=st.one_of(st.none(), numbers),
@@ -54,9 +58,9 @@ replies = st.one_of(
     ),
     st.builds(protocol.Sampled, id=numbers, block=blocks),
     st.builds(protocol.Done, id=numbers),
-    st.builds(protocol.Refused, id=numbers, reason=texts, detail=texts, hint=texts),
+    st.builds(protocol.Refused, id=numbers, reason=reasons, detail=texts, hint=texts),
     st.builds(
-        protocol.Broke, id=numbers, reason=texts, detail=texts, check=st.one_of(st.none(), checks), fatal=st.booleans()
+        protocol.Broke, id=numbers, reason=reasons, detail=texts, check=st.one_of(st.none(), checks), fatal=st.booleans()
     ),
 )  # fmt: skip
 

@@ -9,12 +9,11 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from gpubench import kernels
-from gpubench.measure import blocks, protocol, rounds, seat
-from gpubench.measure.crew import DeviceGone
+from gpubench.measure import case_run, protocol, runner
+from gpubench.measure.case_run import Progress, Runtime, kept_samples, stop_reason
 from gpubench.measure.plan import Workload
 from gpubench.measure.recorder import Recorder
-from gpubench.measure.runtime import Progress, Runtime
-from gpubench.measure.stopping import kept_samples, stop_reason
+from gpubench.measure.worker_pool import DeviceGone
 from gpubench.model.case import Case
 from gpubench.model.machine import Machine
 from gpubench.model.result import (
@@ -27,6 +26,7 @@ from gpubench.model.result import (
     Run,
     Selection,
     Settings,
+    Skip,
 )
 
 samples = st.lists(st.floats(1e-9, 10), max_size=30)
@@ -53,6 +53,31 @@ def test_kept_samples_are_neither_warm_up_nor_discarded(wall, data):
     used = [value for i, value in enumerate(wall) if i >= warmup]
     clean = [value for i, value in enumerate(wall) if i >= warmup and i not in discarded]
     assert kept == (clean or used), "a filter never empties a table"
+
+
+CASE = Case("add", "vector", {"n": 64}, "float32", "library", "resident-queued", "fake:gpu")
+
+
+def counted(phase, repeat, hot_repeat=None, **later):
+    return Block(
+        session=0, round=0, position=0, phase=phase, repeat=repeat, hot_repeat=hot_repeat, wall_s=[1.0], **later
+    )
+
+
+@pytest.mark.parametrize(("blocks", "kept"), [
+    ([], None),
+    ([counted("sweep", 9)], None),
+    ([counted("sweep", 9), counted("main", 3, 7), counted("main", 3, 7), counted("sweep", 9)], (3, 7)),
+    ([counted("main", 1, 7, next_repeat=38), counted("main", 38, 38), counted("estimate", 38)], (38, 7)),
+    ([counted("main", 38, 7), counted("main", 38, 7, next_repeat=300)], (300, 7)),
+])  # fmt: skip
+def test_a_case_keeps_its_counts_but_for_one_that_was_far_too_small(blocks, kept):
+    known = Measurement(
+        id="x", case=CASE, flops=1, bytes=1, op_hash="x", blocks=blocks,
+        check=Check(ok=True, max_error=0.0, limit=1.0, scale="value"),
+    )  # fmt: skip
+    found = case_run.settled_block(known)
+    assert (found and (found.repeat, found.hot_repeat)) == kept
 
 
 @given(samples, st.floats(0, 20), st.floats(-5, 60), settings)
@@ -95,7 +120,7 @@ def test_enough_time_always_ends_it(kept, wanted):
 
 
 class NoDevice:
-    """A crew whose device is gone."""
+    """A pool whose device is gone."""
 
     def worker(self, device_id):
         raise DeviceGone("device-lost", "the device fell off the bus", "plug it in")
@@ -107,32 +132,39 @@ class NoDevice:
         return {}
 
 
-def test_a_device_that_is_gone_in_a_later_session_keeps_what_was_measured():
-    case = Case("add", "vector", {"n": 64}, "float32", "library", "resident", "fake:gpu")
+def empty_run(*outcomes):
     same = Fingerprint(hash="0", fields={})
-    measured = Measurement(
-        id=case.id, case=case, flops=64, bytes=768, op_hash="0", check=Check(ok=True, max_error=0.0, limit=0.0, scale="value"),
-        blocks=[block([1e-6, 1e-6], 0, ())],
-    )  # fmt: skip
-    run = Run(
+    return Run(
         id="x", started_at="2026-01-01T00:00:00Z", selection=Selection(ops=["add"]), settings=Settings(),
-        machine=Machine(), fingerprint=Fingerprints(machine=same, device=same, software=same), outcomes=[measured],
+        machine=Machine(), fingerprint=Fingerprints(machine=same, device=same, software=same), outcomes=[*outcomes],
     )  # fmt: skip
-    recorder = Recorder(run, lambda run: None)
 
-    def measure(session):
-        runtime = Runtime(
-            crew=NoDevice(), recorder=recorder, settings=run.settings, sink=lambda event: None,
-            progress=Progress(1, 2, lambda: None), session=session, out_of_budget=lambda: False,
-            device_kind=lambda device_id: "gpu",
-        )  # fmt: skip
-        rounds.measure(runtime, Workload(kernels.load("add"), {"n": 64}, "float32", (case,)))
 
-    measure(session=1)
-    assert recorder.outcome(case.id) == measured
-    assert [(w.id, w.session) for w in recorder.run.warnings] == [(case.id, 1)]
-    measure(session=0)
-    assert recorder.outcome(case.id).reason == "device-lost", "nothing was measured before: a skip"
+def without_device(recorder, case, session):
+    runtime = Runtime(
+        pool=NoDevice(), recorder=recorder, settings=recorder.run.settings, sink=lambda event: None,
+        progress=Progress(1, 2, lambda: None), session=session, out_of_budget=lambda: False,
+        device_kind=lambda device_id: "gpu",
+    )  # fmt: skip
+    runner.measure_workloads(runtime, Workload(kernels.load("add"), {"n": 64}, "float32", (case,)))
+
+
+def test_a_device_that_is_gone_in_a_later_session_keeps_what_was_measured():
+    measured = Measurement(
+        id=CASE.id, case=CASE, flops=64, bytes=768, op_hash="0",
+        check=Check(ok=True, max_error=0.0, limit=0.0, scale="value"), blocks=[block([1e-6, 1e-6], 0, ())],
+    )  # fmt: skip
+    recorder = Recorder(empty_run(measured), lambda run: None)
+    without_device(recorder, CASE, session=1)
+    kept = recorder.outcome(CASE.id)
+    assert kept.blocks == measured.blocks
+    assert [(failure.session, failure.reason) for failure in kept.failures] == [(1, "device-lost")]
+
+
+def test_a_case_that_was_never_measured_is_skipped_where_its_device_is_gone():
+    recorder = Recorder(empty_run(), lambda run: None)
+    without_device(recorder, CASE, session=0)
+    assert (type(recorder.outcome(CASE.id)), recorder.outcome(CASE.id).reason) == (Skip, "device-lost")
 
 
 class SlowWorker:
@@ -155,12 +187,14 @@ class SlowWorker:
             case protocol.Sample():
                 self.clock[0] += self.block_s
                 self.samples.append(request.samples)
-                return protocol.Sampled(id=1, block=block([1.0, 2.0, 1.5, 4.0, 3.0][: request.samples], 0, ()))
+                # Each block is slower than the one before: equal ones would be precise.
+                taken = [value * len(self.samples) for value in (1.0, 2.0, 1.5, 4.0, 3.0)]
+                return protocol.Sampled(id=1, block=block(taken[: request.samples], 0, ()))
         return protocol.Done(id=1)
 
 
 class OneWorker:
-    """A crew of one."""
+    """A pool of one."""
 
     def __init__(self, worker):
         self._worker = worker
@@ -178,8 +212,7 @@ class OneWorker:
 def slowly_measured(monkeypatch, wanted, block_s=25.0):
     """The worker and the outcome of one case whose blocks take so long."""
     clock = [0.0]
-    for module in (rounds, blocks, seat):
-        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    monkeypatch.setattr(case_run, "time", SimpleNamespace(monotonic=lambda: clock[0]))
     same = Fingerprint(hash="0", fields={})
     run = Run(
         id="x", started_at="2026-01-01T00:00:00Z", selection=Selection(ops=["add"]), settings=wanted,
@@ -187,12 +220,12 @@ def slowly_measured(monkeypatch, wanted, block_s=25.0):
     )  # fmt: skip
     recorder, worker = Recorder(run, lambda run: None), SlowWorker(clock, block_s)
     runtime = Runtime(
-        crew=OneWorker(worker), recorder=recorder, settings=wanted, sink=lambda event: None,
+        pool=OneWorker(worker), recorder=recorder, settings=wanted, sink=lambda event: None,
         progress=Progress(1, 1, lambda: None), session=0, out_of_budget=lambda: False,
         device_kind=lambda device_id: "cpu",
     )  # fmt: skip
     case = Case("add", "vector", {"n": 64}, "float32", "library", "resident", "fake:cpu")
-    rounds.measure(runtime, Workload(kernels.load("add"), {"n": 64}, "float32", (case,)))
+    runner.measure_workloads(runtime, Workload(kernels.load("add"), {"n": 64}, "float32", (case,)))
     return worker, recorder.outcome(case.id)
 
 

@@ -9,10 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpubench import backends, kernels
-from gpubench.backends._flush import Flush
-from gpubench.measure import sampling
-from gpubench.measure.checking import Material, gate
+from gpubench.backends.shared.host import Flush
+from gpubench.measure import protocol
+from gpubench.measure.worker import timer
+from gpubench.measure.worker.workspace import Workspace, gate
 from gpubench.model.case import Case
+from gpubench.model.result import Block
+
+FOUR_SAMPLES = protocol.Sample(
+    id=1, case_id="relu", session=0, round=0, position=0, samples=4, warmup_s=0.0, limit_s=9.0
+)
 
 
 class Stub:
@@ -37,13 +43,33 @@ class Stub:
 times = st.floats(1e-9, 1e-1)
 
 
+@pytest.mark.parametrize(
+    ("regime", "steps"),
+    [
+        ("resident-waited", ["launch 1", "wait"] * 3), ("resident-queued", ["launch 3", "wait"]),
+        ("resident", ["launch 3", "wait"]),
+    ],
+)  # fmt: skip
+def test_one_call_is_waited_for_and_queued_ones_together(regime, steps):
+    seen = []
+    session = SimpleNamespace(
+        clock=lambda: float(len(seen)), transfers=lambda form: None,
+        run=lambda launch, repeat=1: seen.append(f"launch {repeat}"), sync=lambda: seen.append("wait"),
+    )  # fmt: skip
+    case = Case("relu", "activation", {"n": 8}, "float32", "library", regime, "gpu:0")
+    timed = timer.Timer(SimpleNamespace(session=session), case, None)
+    assert timed.seconds(3) == len(steps) / 3
+    assert seen == steps
+
+
 @given(st.floats(0, 1e-3), times, st.one_of(st.none(), st.integers(2, 20)), st.floats(0, 1e-3))
 def test_a_sample_is_long_enough_and_not_much_longer(fixed_s, launch_s, calls, overhead_s):
     cycle = Stub(fixed_s, launch_s, calls)
-    target = max(sampling.SAMPLE_S, sampling.OVERHEAD_FACTOR * overhead_s, 1000e-9)
-    repeat = sampling.calibrate(cycle, overhead_s, 1e-9, 1e-12)
-    assert 1 <= repeat <= sampling.LONGEST_REPEAT
-    if repeat < sampling.LONGEST_REPEAT:
+    target = timer.sample_target_s(overhead_s, clock_step_s=1e-9, clock_cost_s=1e-12)
+    assert target == max(timer.SAMPLE_S, timer.OVERHEAD_FACTOR * overhead_s, 1000e-9)
+    repeat = timer.calibrate(cycle, target)
+    assert 1 <= repeat <= timer.LONGEST_REPEAT
+    if repeat < timer.LONGEST_REPEAT:
         assert cycle.sample_s(repeat) >= 0.99 * target or fixed_s > 0.1 * target
     if repeat > 1:
         assert cycle.sample_s(repeat - 1) <= 2.5 * target
@@ -61,49 +87,117 @@ def test_one_interrupted_sample_does_not_shorten_all_that_follow(launch_s, facto
         return found * factor if len(cycle.asked) == hit + 1 else found
 
     cycle.seconds = seconds
-    repeat = sampling.calibrate(cycle, 0.0, 0.0, 0.0)
-    believed_at_once = launch_s * factor > sampling.LONG_SAMPLES * sampling.SAMPLE_S
-    if repeat < sampling.LONGEST_REPEAT:
-        assert cycle.sample_s(repeat) >= 0.99 * sampling.SAMPLE_S or (believed_at_once and hit == 0)
-    assert repeat == 1 or cycle.sample_s(repeat - 1) <= 2.5 * sampling.SAMPLE_S
+    repeat = timer.calibrate(cycle, timer.SAMPLE_S)
+    believed_at_once = launch_s * factor > timer.LONG_SAMPLES * timer.SAMPLE_S
+    if repeat < timer.LONGEST_REPEAT:
+        assert cycle.sample_s(repeat) >= 0.99 * timer.SAMPLE_S or (believed_at_once and hit == 0)
+    assert repeat == 1 or cycle.sample_s(repeat - 1) <= 2.5 * timer.SAMPLE_S
 
 
 def test_a_slow_launch_is_sampled_once_and_calibrated_with_one_run():
     cycle = Stub(0.0, 0.5)
-    assert sampling.calibrate(cycle, 1e-6, 1e-9, 1e-8) == 1
+    assert timer.calibrate(cycle, timer.SAMPLE_S) == 1
     assert cycle.asked == [1]
+
+
+def sampled(cycle, times=3):
+    """A block of that cycle, after one sample of warm-up."""
+    wall = [cycle.seconds(cycle.repeat) for _ in range(1 + times)]
+    calls = cycle.case.calls or 1
+    return Block(session=0, round=0, position=0, repeat=cycle.repeat * calls, warmup=1, wall_s=wall)
+
+
+def script(launch_s, repeat, calls=None, hot_repeat=None):
+    """A cycle on a scripted clock, with counts that were found before."""
+    cycle = Stub(0.0, launch_s, calls)
+    cycle.repeat, cycle.hot_repeat, cycle.flush = repeat, hot_repeat, None
+    cycle.session.device = SimpleNamespace(kind="gpu", clock="its own")
+    return cycle
+
+
+def test_a_count_that_was_found_on_a_busy_moment_is_corrected_after_one_block():
+    cycle = script(1.3e-4, repeat=1, hot_repeat=8)
+    block = sampled(cycle)
+    assert timer.recalibrate(cycle, block, timer.SAMPLE_S) == cycle.repeat == cycle.hot_repeat
+    assert 38 <= cycle.repeat <= 2 * 38
+    assert timer.recalibrate(cycle, sampled(cycle), timer.SAMPLE_S) is None
+
+
+@given(times, st.integers(1, 1000), st.one_of(st.none(), st.integers(2, 20)))
+def test_only_samples_that_are_far_too_short_are_counted_again(launch_s, repeat, calls):
+    """Above a fifth of the target, as where one launch is long, the count stays, and nothing is launched for that."""
+    cycle = script(launch_s, repeat, calls)
+    block = sampled(cycle)
+    before = len(cycle.asked)
+    found = timer.recalibrate(cycle, block, timer.SAMPLE_S)
+    launch_s *= calls or 1
+    if launch_s * repeat < 0.999 * timer.SAMPLE_S / 5:
+        assert found == cycle.repeat * (calls or 1) > repeat * (calls or 1)
+        assert launch_s * cycle.repeat >= 0.99 * timer.SAMPLE_S or cycle.repeat == timer.LONGEST_REPEAT
+    elif launch_s * repeat > 1.001 * timer.SAMPLE_S / 5:
+        assert (found, cycle.repeat, len(cycle.asked)) == (None, repeat, before)
+
+
+def test_one_launch_after_a_flush_stays_one():
+    cycle = script(1e-6, repeat=1)
+    cycle.flush = lambda: None
+    assert timer.recalibrate(cycle, sampled(cycle), timer.SAMPLE_S) is None
+    assert cycle.repeat == 1
+
+
+def test_a_count_that_a_busy_moment_finds_again_does_not_fall():
+    cycle = script(1e-6, repeat=100)
+    block = sampled(cycle)
+    cycle.launch_s = 1e-2
+    assert timer.recalibrate(cycle, block, timer.SAMPLE_S) is None
+    assert cycle.repeat == 100
+
+
+def test_the_largest_count_is_not_sought_again():
+    cycle = script(1e-10, repeat=timer.LONGEST_REPEAT)
+    assert timer.recalibrate(cycle, sampled(cycle), timer.SAMPLE_S) is None
+    assert len(cycle.asked) == 4
+
+
+@pytest.mark.parametrize(
+    ("hot_repeat", "clock", "kept"), [(None, "its own", None), (5, None, 5), (5, "its own", 40)]
+)
+def test_launches_on_the_device_clock_follow_those_on_the_wall(hot_repeat, clock, kept):
+    """But where there are none, or where their time is derived from wall times."""
+    cycle = script(1e-4, 40, hot_repeat=hot_repeat)
+    cycle.session.device = SimpleNamespace(kind="gpu", clock=clock)
+    timer.keep_queue(cycle)
+    assert cycle.hot_repeat == kept
 
 
 @given(times)
 def test_a_device_sample_is_long_enough(launch_s):
-    repeat = sampling.calibrate_hot(Stub(0.0, launch_s))
-    assert 1 <= repeat <= sampling.LONGEST_HOT_REPEAT
-    assert launch_s * repeat >= sampling.HOT_SAMPLE_S or repeat == sampling.LONGEST_HOT_REPEAT
-    assert repeat == 1 or launch_s * repeat <= 4 * sampling.HOT_SAMPLE_S
+    repeat = timer.calibrate_hot(Stub(0.0, launch_s))
+    assert 1 <= repeat <= timer.LONGEST_HOT_REPEAT
+    assert launch_s * repeat >= timer.HOT_SAMPLE_S or repeat == timer.LONGEST_HOT_REPEAT
+    assert repeat == 1 or launch_s * repeat <= 4 * timer.HOT_SAMPLE_S
 
 
 def test_the_device_clock_sees_no_fewer_launches_than_the_wall():
     cycle = Stub(0.0, 1e-2)
     cycle.repeat = 21
-    assert sampling.calibrate_hot(cycle) == 21
+    assert timer.calibrate_hot(cycle) == 21
     cycle.repeat = 1 << 19
-    assert sampling.calibrate_hot(cycle) == sampling.LONGEST_HOT_REPEAT
+    assert timer.calibrate_hot(cycle) == timer.LONGEST_HOT_REPEAT
 
 
 def test_caches_are_flushed_before_each_sample_and_not_inside_it(tmp_path):
     session = backends.load("numpy").open("numpy:0", 1)
     op = kernels.load("relu")
     case = Case("relu", op.group, {"n": 100}, "float32", "library", "resident", "numpy:0")
-    material = Material(session, op, case, 1, "random", tmp_path)
-    cycle = sampling.Cycle(material, case, gate(material, case, lambda phase: None).launch)
+    workspace = Workspace(session, op, case, 1, "random", tmp_path)
+    cycle = timer.Timer(workspace, case, gate(workspace, case, lambda phase: None).launch)
     events = []
     run, clock = session.run, session.clock
     session.run = lambda launch, repeat=1: events.append("run") or run(launch, repeat)
     session.clock = lambda: events.append("clock") or clock()
     cycle.flush = lambda: events.append("flush")
-    block = sampling.sample_block(
-        cycle, session=0, round_=0, position=0, samples=4, warmup_s=0.0, limit_s=9.0, since=0.0
-    ).block
+    block = timer.sample_block(cycle, FOUR_SAMPLES, since=0.0).block
     times = len(block.wall_s)
     assert events.count("flush") == events.count("run") == times
     text = " ".join(events)
@@ -118,15 +212,13 @@ def test_the_clock_is_counted_after_each_sample_and_never_inside_one(tmp_path, t
     session = backends.load("numpy").open("numpy:0", 1)
     op = kernels.load("relu")
     case = Case("relu", op.group, {"n": 100}, "float32", "library", "resident", "numpy:0")
-    material = Material(session, op, case, 1, "random", tmp_path)
-    cycle = sampling.Cycle(material, case, gate(material, case, lambda phase: None).launch)
+    workspace = Workspace(session, op, case, 1, "random", tmp_path)
+    cycle = timer.Timer(workspace, case, gate(workspace, case, lambda phase: None).launch)
     events, answers = [], iter(told)
     clock = session.clock
     session.clock = lambda: events.append("clock") or clock()
     session.core_hz = lambda: events.append("count") or next(answers)
-    block = sampling.sample_block(
-        cycle, session=0, round_=0, position=0, samples=4, warmup_s=0.0, limit_s=9.0, since=0.0
-    ).block
+    block = timer.sample_block(cycle, FOUR_SAMPLES, since=0.0).block
     assert block.clock_hz == kept
     assert " ".join(events).endswith("count " + " ".join(["clock clock count"] * 3))
     assert events.count("count") == len(block.wall_s) - block.warmup == 4
@@ -143,20 +235,18 @@ def test_a_flush_writes_all_of_the_host_and_asks_the_device():
     flush()
     flush()
     flush.close()
-    assert set(flush._host.tolist()) == {2}
+    assert set(flush.written.tolist()) == {2}
     assert told == ["flush", "sync"] * 2
 
 
 def test_a_device_that_does_not_offer_to_flush_is_sent_more_than_any_cache_holds():
     sent = []
-    session = SimpleNamespace(
-        device=SimpleNamespace(kind="gpu"), threads=1, allocate=lambda shape, dtype: "buffer",
-        upload=lambda buffer, host: sent.append((buffer, host.nbytes)), sync=lambda: None,
-    )  # fmt: skip
+    session = backends.load("fake").open("fake:gpu")
+    session.upload = lambda buffer, host: sent.append(host.nbytes)
     flush = Flush(session, 10)
     flush()
     flush.close()
-    assert sent == [("buffer", 256 << 20)]
+    assert sent == [256 << 20]
 
 
 @pytest.mark.parametrize("offers", [True, False])
@@ -164,7 +254,7 @@ def test_a_split_flushes_its_gpu_and_keeps_no_operand_for_it(offers):
     """What is uploaded to a split is only referred to: it would leave the GPU's caches as they were."""
     session = backends.load("hybrid").open("hybrid:fake:gpu")
     told = []
-    gpu = session._gpu
+    gpu = session.gpu
     if offers:
         gpu.flush = lambda: told.append("flush")
     gpu.upload = lambda buffer, host: told.append(host.nbytes)
@@ -173,7 +263,7 @@ def test_a_split_flushes_its_gpu_and_keeps_no_operand_for_it(offers):
     flush()
     flush.close()
     assert told == ["flush" if offers else 256 << 20] * 2
-    assert session._live == 0, "the last operand of a workload lets go of the caller's arrays"
+    assert session.live == 0, "the last operand of a workload lets go of the caller's arrays"
     session.close()
 
 
@@ -181,7 +271,7 @@ def test_without_a_device_clock_there_is_no_count():
     cycle = Stub(0.0, 1e-3)
     cycle.session.time = lambda launch, repeat: None
     cycle.session.device = backends.load("numpy").devices()[0]
-    assert sampling.calibrate_hot(cycle) is None
+    assert timer.calibrate_hot(cycle) is None
 
 
 @given(st.integers(1, 1000), st.integers(1, 50))
@@ -193,25 +283,25 @@ def test_the_step_of_a_coarse_clock_is_found(step, readings_per_step):
         count += 1
         return count // readings_per_step * step
 
-    smallest, cost = sampling.clock_facts(clock)
+    smallest, cost = timer.clock_facts(clock)
     assert smallest == step
     assert cost == pytest.approx(step / readings_per_step, rel=0.05)
 
 
 def test_a_clock_that_stands_still_has_no_step():
-    assert sampling.clock_facts(lambda: 5.0) == (0.0, 0.0)
+    assert timer.clock_facts(lambda: 5.0) == (0.0, 0.0)
 
 
 def test_garbage_collection_is_off_while_sampling_and_back_afterwards():
     import gc
 
     assert gc.isenabled()
-    with sampling._no_garbage_collection():
+    with timer.no_garbage_collection():
         assert not gc.isenabled()
     assert gc.isenabled()
     gc.disable()
     try:
-        with sampling._no_garbage_collection():
+        with timer.no_garbage_collection():
             pass
         assert not gc.isenabled()
     finally:

@@ -7,14 +7,14 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from gpubench import kernels
-from gpubench.measure import search
+from gpubench.measure import curves
+from gpubench.measure.curves import NARROW, Span
 from gpubench.measure.plan import Series
-from gpubench.measure.search import NARROW, Span
 from gpubench.model.op import Ladder
 
 CPU = {"numpy:0"}
 BASE, OTHER = ("numpy:0", "library", "resident"), ("numpy:0", "tuned", "resident")
-GPU, SLOW = ("cupy:0", "tuned", "resident"), ("cupy:0", "library", "resident")
+GPU, SLOW = ("cupy:0", "tuned", "resident-queued"), ("cupy:0", "library", "resident-queued")
 # Far more than a search that halves a bracket of 2^14 on a logarithmic scale ever needs.
 ENOUGH = 60
 
@@ -36,21 +36,21 @@ def row(n, crossing, *, scale=1.0, noise=0.0, slope=3.0):
 
 def run(ladder, crossing, **curve):
     """All times once the search has ended; each step is checked on the way."""
-    times = {n: row(n, crossing, **curve) for n in search.coarse_sizes(ladder)}
+    times = {n: row(n, crossing, **curve) for n in curves.coarse_sizes(ladder)}
     for _ in range(ENOUGH):
-        step = search.next_step(ladder, times, CPU)
+        step = curves.next_step(ladder, times, CPU)
         if step is None:
             return times
         urgency, n = step
         assert urgency > 1
         assert ladder.low <= n <= ladder.high
         assert n not in times
-        ends = search.bracket(search.ratios(times, CPU)["cupy:0", "resident"])
+        ends = curves.bracket(curves.ratios(times, CPU)["cupy:0", "resident-queued"])
         if ends is not None:
             assert ends[0] < n < ends[1]
         else:
             assert n > max(times)
-        assert {BASE, GPU} == search.contenders(times, n, CPU)  # the slower forms can wait
+        assert {BASE, GPU} == curves.contenders(times, n, CPU)  # the slower forms can wait
         times[n] = row(n, crossing, **curve)
     raise AssertionError(f"still searching after {ENOUGH} sizes: {sorted(times)}")
 
@@ -61,7 +61,7 @@ def test_the_crossing_is_bracketed_narrowly(ladder, where, slope):
     crossing = ladder.low * (ladder.high / ladder.low) ** where * 1.0001
     assume(ladder.low < crossing < ladder.high)
     times = run(ladder, crossing, slope=slope)
-    ends = search.bracket(search.ratios(times, CPU)["cupy:0", "resident"])
+    ends = curves.bracket(curves.ratios(times, CPU)["cupy:0", "resident-queued"])
     if ends is None:  # the crossing lies within rounding of an end of the ladder
         assert crossing < 1.001 * ladder.low or crossing > 0.999 * ladder.high
         return
@@ -76,14 +76,14 @@ def test_noise_ends_the_search_too(ladder, noise):
     """Around the crossing the two are as fast as each other: those sizes are ties, not losses."""
     crossing = (ladder.low * ladder.high) ** 0.5
     times = run(ladder, crossing, noise=noise)
-    ends = search.bracket(search.ratios(times, CPU)["cupy:0", "resident"])
+    ends = curves.bracket(curves.ratios(times, CPU)["cupy:0", "resident-queued"])
     assert ends is None or ends[0] <= crossing <= ends[1]
 
 
 @given(ladders)
 def test_a_gpu_that_always_wins_asks_for_nothing(ladder):
     times = run(ladder, ladder.low / 100)
-    assert sorted(times) == search.coarse_sizes(ladder)
+    assert sorted(times) == curves.coarse_sizes(ladder)
 
 
 @given(ladders)
@@ -96,38 +96,38 @@ def test_a_gpu_that_rises_and_never_wins_is_followed_to_the_top(ladder):
 def test_a_gpu_that_falls_behind_is_left_alone(ladder):
     times = {
         n: {BASE: Span(1e-6, 1e-6, 1e-6), GPU: Span(2e-6 * i, 2e-6 * i, 2e-6 * i)}
-        for i, n in enumerate(search.coarse_sizes(ladder), 1)
+        for i, n in enumerate(curves.coarse_sizes(ladder), 1)
     }
     assume(len(times) > 1)
-    assert search.next_step(ladder, times, CPU) is None
+    assert curves.next_step(ladder, times, CPU) is None
 
 
 @given(ladders, st.floats(0.1, 0.9), st.floats(1e-6, 1e6))
 def test_the_unit_of_time_does_not_matter(ladder, where, scale):
     crossing = ladder.low * (ladder.high / ladder.low) ** where
-    sizes = search.coarse_sizes(ladder)
+    sizes = curves.coarse_sizes(ladder)
     one, other = ({n: row(n, crossing, scale=s) for n in sizes} for s in (1.0, scale))
-    assume(all(abs(r.middle - 1) > 1e-9 for r in search.ratios(one, CPU)["cupy:0", "resident"].values()))
-    assert search.next_step(ladder, one, CPU) == search.next_step(ladder, other, CPU)
+    assume(all(abs(r.middle - 1) > 1e-9 for r in curves.ratios(one, CPU)["cupy:0", "resident-queued"].values()))
+    assert curves.next_step(ladder, one, CPU) == curves.next_step(ladder, other, CPU)
 
 
 @given(ladders)
 def test_the_coarse_sizes_are_of_the_ladder(ladder):
-    sizes = search.coarse_sizes(ladder)
+    sizes = curves.coarse_sizes(ladder)
     assert sizes == sorted(set(sizes))
     assert set(sizes) <= set(ladder.sizes())
     assert sizes[0] == ladder.low
 
 
 def test_a_row_without_a_baseline_says_nothing():
-    assert search.ratios({64: {GPU: Span(1, 1, 1)}}, CPU) == {}
-    assert search.next_step(Ladder(64, 1024), {64: {GPU: Span(1, 1, 1)}}, CPU) is None
-    assert search.next_step(Ladder(64, 1024), {}, CPU) is None
+    assert curves.ratios({64: {GPU: Span(1, 1, 1)}}, CPU) == {}
+    assert curves.next_step(Ladder(64, 1024), {64: {GPU: Span(1, 1, 1)}}, CPU) is None
+    assert curves.next_step(Ladder(64, 1024), {}, CPU) is None
 
 
 def test_the_ratio_is_of_the_fastest_forms():
     times = {64: {BASE: Span(4, 4, 4), OTHER: Span(2, 2, 2), GPU: Span(1, 1, 1), SLOW: Span(8, 8, 8)}}
-    assert search.ratios(times, CPU) == {("cupy:0", "resident"): {64: Span(2, 2, 2)}}
+    assert curves.ratios(times, CPU) == {("cupy:0", "resident-queued"): {64: Span(2, 2, 2)}}
 
 
 @given(st.floats(1e-3, 100), st.sampled_from([2**14, 2**20, 2**24]))
@@ -135,12 +135,12 @@ def test_what_is_affordable_is_predicted_to_fit(limit_s, n):
     curve = Series(kernels.load("add"), "float32")
     times = {1024: row(1024, 5000), 8192: row(8192, 5000)}
     elapsed = {1024: 0.2, 8192: 0.25}
-    found = search.affordable(curve, n, times, elapsed, 5, limit_s)
+    found = curves.affordable(curve, n, times, elapsed, 5, limit_s)
     if found is None:
-        assert search.predicted_seconds(curve, 2 * 8192, times, elapsed, 5) > limit_s
+        assert curves.predicted_seconds(curve, 2 * 8192, times, elapsed, 5) > limit_s
     else:
         assert 2 * 8192 <= found <= n
-        assert search.predicted_seconds(curve, found, times, elapsed, 5) <= limit_s
+        assert curves.predicted_seconds(curve, found, times, elapsed, 5) <= limit_s
 
 
 @pytest.mark.parametrize("name", kernels.computed())
@@ -148,6 +148,6 @@ def test_larger_sizes_are_predicted_to_take_longer(name):
     op = kernels.load(name)
     low, *more = op.sizes.sizes()
     times, elapsed = {low: row(low, 5000)}, {low: 0.2}
-    predicted = [search.predicted_seconds(Series(op, "float32"), n, times, elapsed, 5) for n in more]
+    predicted = [curves.predicted_seconds(Series(op, "float32"), n, times, elapsed, 5) for n in more]
     assert predicted == sorted(predicted)
     assert predicted[0] >= elapsed[low]

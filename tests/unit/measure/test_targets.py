@@ -6,8 +6,7 @@ import pytest
 
 from gpubench.errors import ExitCode, RequiredUnavailable
 from gpubench.measure import targets
-from gpubench.measure.devices import Listing
-from gpubench.measure.targets import Wish, choose, with_gpu_memory
+from gpubench.measure.targets import DeviceRequest, Listing, choose, with_gpu_memory
 from gpubench.model.result import Device, Identity
 
 
@@ -21,7 +20,12 @@ LISTINGS = {
     "numpy": Listing("numpy", (device("numpy:0", "cpu", "host"),), ("library", "tuned"), "2.0"),
     "cupy": Listing("cupy", reason="unavailable", detail="CuPy cannot be imported", hint="install it"),
     "wgpu": Listing("wgpu", (device("wgpu:0"), device("wgpu:1", "software")), ("tuned",), "0.32"),
-    "fake": Listing("fake", tuple(device(f"fake:{w}") for w in ("cpu", "gpu", "crash")), ("library",)),
+    "fake": Listing(
+        "fake",
+        tuple(device(f"fake:{w}") for w in ("cpu", "gpu", "crash")),
+        ("library",),
+        default_devices=("cpu", "gpu"),
+    ),
 }
 
 
@@ -34,50 +38,51 @@ def listed(monkeypatch):
         return [LISTINGS[name] for name in names]
 
     monkeypatch.setattr(targets, "list_devices", list_devices)
+    monkeypatch.setattr(targets.backends, "usual", lambda: ("numpy", "cupy", "wgpu"))
     return asked
 
 
-def ids(wish):
-    return [target.device.id for target in choose(wish).targets]
+def ids(wanted):
+    return [target.device.id for target in choose(wanted).targets]
 
 
 @pytest.mark.parametrize(
-    ("wish", "expected"),
+    ("wanted", "expected"),
     [
-        (Wish(), ["numpy:0", "wgpu:0"]),
-        (Wish(allow_software=True), ["numpy:0", "wgpu:0", "wgpu:1"]),
-        (Wish(required=("numpy",)), ["numpy:0"]),
-        (Wish(required=("numpy", "wgpu")), ["numpy:0", "wgpu:0", "wgpu:1"]),
-        (Wish(optional=("cupy", "numpy")), ["numpy:0"]),
-        (Wish(devices=("wgpu:1",)), ["wgpu:1"]),
-        (Wish(devices=("numpy:0", "wgpu:1")), ["numpy:0", "wgpu:1"]),
-        (Wish(required=("numpy",), devices=("wgpu:1",)), ["numpy:0", "wgpu:1"]),
-        (Wish(required=("fake",)), ["fake:cpu", "fake:gpu"]),
-        (Wish(devices=("fake:crash",)), ["fake:crash"]),
+        (DeviceRequest(), ["numpy:0", "wgpu:0"]),
+        (DeviceRequest(allow_software=True), ["numpy:0", "wgpu:0", "wgpu:1"]),
+        (DeviceRequest(required=("numpy",)), ["numpy:0"]),
+        (DeviceRequest(required=("numpy", "wgpu")), ["numpy:0", "wgpu:0", "wgpu:1"]),
+        (DeviceRequest(optional=("cupy", "numpy")), ["numpy:0"]),
+        (DeviceRequest(devices=("wgpu:1",)), ["wgpu:1"]),
+        (DeviceRequest(devices=("numpy:0", "wgpu:1")), ["numpy:0", "wgpu:1"]),
+        (DeviceRequest(required=("numpy",), devices=("wgpu:1",)), ["numpy:0", "wgpu:1"]),
+        (DeviceRequest(required=("fake",)), ["fake:cpu", "fake:gpu"]),
+        (DeviceRequest(devices=("fake:crash",)), ["fake:crash"]),
     ],
 )
-def test_choice(wish, expected):
-    assert ids(wish) == expected
+def test_choice(wanted, expected):
+    assert ids(wanted) == expected
 
 
 def test_only_the_backends_that_matter_are_asked(listed):
-    choose(Wish(required=("numpy",), devices=("numpy:0", "wgpu:0")))
-    choose(Wish())
+    choose(DeviceRequest(required=("numpy",), devices=("numpy:0", "wgpu:0")))
+    choose(DeviceRequest())
     assert listed == [("numpy", "wgpu"), ("numpy", "cupy", "wgpu")]
 
 
 @pytest.mark.parametrize(
-    ("wish", "told"),
+    ("wanted", "told"),
     [
-        (Wish(required=("cupy",)), "the backend cupy is not available"),
-        (Wish(devices=("cupy:0",)), "there is no device cupy:0"),
-        (Wish(devices=("numpy:3",)), "there is no device numpy:3"),
-        (Wish(devices=("numpy:0", "wgpu:7")), "there is no device wgpu:7"),
+        (DeviceRequest(required=("cupy",)), "the backend cupy is not available"),
+        (DeviceRequest(devices=("cupy:0",)), "there is no device cupy:0"),
+        (DeviceRequest(devices=("numpy:3",)), "there is no device numpy:3"),
+        (DeviceRequest(devices=("numpy:0", "wgpu:7")), "there is no device wgpu:7"),
     ],
 )
-def test_what_was_named_and_is_not_there(wish, told):
+def test_what_was_named_and_is_not_there(wanted, told):
     with pytest.raises(RequiredUnavailable) as refused:
-        choose(wish)
+        choose(wanted)
     assert refused.value.exit_code == ExitCode.UNAVAILABLE
     assert refused.value.message == told
     assert refused.value.why
@@ -85,7 +90,7 @@ def test_what_was_named_and_is_not_there(wish, told):
 
 
 def test_what_is_left_out_is_told():
-    choice = choose(Wish())
+    choice = choose(DeviceRequest())
     assert [(w.code, w.severity) for w in choice.warnings] == [
         ("unavailable", "info"),
         ("software-device", "info"),
@@ -93,7 +98,44 @@ def test_what_is_left_out_is_told():
     assert "CuPy cannot be imported" in choice.warnings[0].message
     assert choice.warnings[0].hint == "install it"
     assert choice.versions == {"numpy": "2.0", "wgpu": "0.32"}
-    assert choose(Wish(required=("numpy",))).warnings == ()
+    assert choose(DeviceRequest(required=("numpy",))).warnings == ()
+
+
+# What CuPy and PyTorch tell of two GPUs; the third has no CuPy.
+ONE, TWO = (Identity(uuid=f"aa{i}", pci="0000:09:00.0", vendor_id=0x10DE) for i in range(2))
+THIRD = Identity(pci="0000:0a:00.0", vendor_id=0x1002)
+CUDA = Listing(
+    "cupy",
+    (device("cupy:0", api="cuda", identity=ONE), device("cupy:1", api="cuda", identity=TWO)),
+    ("library",),
+)
+TORCH = Listing(
+    "torch",
+    (
+        device("torch:cpu", "cpu", "host"),
+        *(device(f"torch:cuda:{i}", identity=x) for i, x in enumerate((TWO, ONE, THIRD))),
+    ),
+    ("library",),
+    yields_to=("cupy",),
+)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "expected"),
+    [
+        (DeviceRequest(), ["numpy:0", "cupy:0", "cupy:1", "torch:cpu", "torch:cuda:2"]),
+        (DeviceRequest(mode="cpu"), ["numpy:0", "torch:cpu"]),
+        (DeviceRequest(required=("torch",)), ["torch:cpu", "torch:cuda:0", "torch:cuda:1", "torch:cuda:2"]),
+        (DeviceRequest(required=("cupy",), devices=("torch:cuda:0",)), ["cupy:0", "cupy:1", "torch:cuda:0"]),
+        (DeviceRequest(devices=("torch:cuda:1",)), ["torch:cuda:1"]),
+        (DeviceRequest(optional=("torch",)), ["torch:cpu", "torch:cuda:0", "torch:cuda:1", "torch:cuda:2"]),
+    ],
+)  # fmt: skip
+def test_a_backend_yields_the_gpus_that_another_one_has(monkeypatch, wanted, expected):
+    monkeypatch.setitem(LISTINGS, "cupy", CUDA)
+    monkeypatch.setitem(LISTINGS, "torch", TORCH)
+    monkeypatch.setattr(targets.backends, "usual", lambda: ("numpy", "cupy", "torch"))
+    assert ids(wanted) == expected
 
 
 def test_records_for_detection_carry_ids_in_its_spelling(monkeypatch):
@@ -101,11 +143,20 @@ def test_records_for_detection_carry_ids_in_its_spelling(monkeypatch):
     monkeypatch.setitem(
         LISTINGS, "cupy", Listing("cupy", (device("cupy:1", api="cuda", identity=known),), ("library",), "14")
     )
-    (record,) = targets.records(choose(Wish(required=("numpy", "cupy"))))
+    (record,) = targets.records(choose(DeviceRequest(required=("numpy", "cupy"))).listings)
     assert record["source"] == "cuda"
     assert record["ordinal"] == 1
     assert (record["uuid"], record["bdf"]) == ("GPU-abc", "0000:09:00.0")
     assert (record["vendor_id"], record["device_id"]) == ("10de", "2335")
+
+
+def test_each_source_lists_a_gpu_once(monkeypatch):
+    monkeypatch.setitem(LISTINGS, "cupy", CUDA)
+    monkeypatch.setitem(LISTINGS, "torch", TORCH)
+    found = targets.records(choose(DeviceRequest(required=("cupy", "torch"))).listings)
+    places = [(record["source"], record["ordinal"]) for record in found]
+    assert len(set(places)) == len(places) == 5
+    assert {ordinal for source, ordinal in places if source.startswith("torch")} == {0, 1, 2}
 
 
 def test_backends_on_one_gpu_share_its_memory():

@@ -6,11 +6,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from gpubench.detect.probes import nvml_readings
-from gpubench.measure import readings, telemetry
-from gpubench.measure.readings import Reading, Target
-from gpubench.model.facts import Fact
-from gpubench.model.machine import Gpu, Machine
+from gpubench.detect.probes import nvml
+from gpubench.measure import monitor, monitor_child, monitor_messages
+from gpubench.measure.monitor_messages import MonitorTarget, Reading
+from gpubench.model.machine import Fact, Gpu, Machine
 from gpubench.model.result import Device, Identity
 
 UUID = "GPU-00000000-1111-2222-3333-444444444444"
@@ -55,8 +54,8 @@ class Nvml:
 
 
 def test_a_reading_has_what_the_card_tells_and_none_for_the_rest():
-    found = nvml_readings.sources(
-        [Target("cupy:0", pci="0000:06:00.0"), Target("cupy:1", pci="0000:07:00.0")], {}, Nvml()
+    found = nvml.gpu_readers(
+        [MonitorTarget("cupy:0", pci="0000:06:00.0"), MonitorTarget("cupy:1", pci="0000:07:00.0")], {}, Nvml()
     )
     assert found["cupy:0"]() == {
         "clock_hz": 1.98e9, "memory_clock_hz": 2.619e9, "temperature_c": 41.0, "power_w": pytest.approx(123.456),
@@ -69,20 +68,20 @@ def test_a_reading_has_what_the_card_tells_and_none_for_the_rest():
 @pytest.mark.parametrize(
     ("target", "temperature"),
     [
-        (Target("cupy:0", uuid="00000000111122223333444444444441"), 42.0),
-        (Target("cupy:0", uuid="MIG-00000000-1111-2222-3333-999999999999", pci="0000:07:00.0"), 42.0),
-        (Target("cupy:0", pci="00000000:06:00.0"), 41.0),
+        (MonitorTarget("cupy:0", uuid="00000000111122223333444444444441"), 42.0),
+        (MonitorTarget("cupy:0", uuid="MIG-00000000-1111-2222-3333-999999999999", pci="0000:07:00.0"), 42.0),
+        (MonitorTarget("cupy:0", pci="00000000:06:00.0"), 41.0),
     ],
 )
 def test_a_device_is_found_by_uuid_in_any_spelling_or_by_address(target, temperature):
     absent = {}
-    assert nvml_readings.sources([target], absent, Nvml())["cupy:0"]()["temperature_c"] == temperature
+    assert nvml.gpu_readers([target], absent, Nvml())["cupy:0"]()["temperature_c"] == temperature
     assert absent == {}
 
 
 def test_what_the_driver_does_not_list_is_named():
     absent = {}
-    assert nvml_readings.sources([Target("cupy:0", pci="0000:99:00.0")], absent, Nvml()) == {}
+    assert nvml.gpu_readers([MonitorTarget("cupy:0", pci="0000:99:00.0")], absent, Nvml()) == {}
     assert absent == {"cupy:0": "NVML lists no such GPU"}
 
 
@@ -92,7 +91,7 @@ def test_a_driver_that_refuses_is_a_reason_and_no_exception():
             raise self.NVMLError("Driver Not Loaded")
 
     absent = {}
-    assert nvml_readings.sources([Target("cupy:0", pci="0000:06:00.0")], absent, Broken()) == {}
+    assert nvml.gpu_readers([MonitorTarget("cupy:0", pci="0000:06:00.0")], absent, Broken()) == {}
     assert absent == {"cupy:0": "NVML: Driver Not Loaded"}
 
 
@@ -113,11 +112,11 @@ class Watching:
 
     sent: list = []
 
-    def __init__(self, module, env):
+    def __init__(self, command, env=None):
         self.sent = Watching.sent = []
 
     def write(self, line):
-        self.sent.append(readings.decode_order(line))
+        self.sent.append(monitor_messages.decode_order(line))
 
     def kill(self, after_s):
         pass
@@ -125,13 +124,13 @@ class Watching:
 
 @pytest.fixture
 def asked(monkeypatch):
-    """The targets that the gauge is sent for some devices, and what is absent."""
-    monkeypatch.setattr(telemetry, "Child", Watching)
+    """The targets that the monitor is sent for some devices, and what is absent."""
+    monkeypatch.setattr(monitor.processes, "Child", Watching)
     machine = Machine(gpus=[Gpu(id="GPU-a", bdf=Fact("0000:06:00.0", "ok", "nvml"))])
 
     def ask(*devices):
         Watching.sent = []
-        session = telemetry.of_session(devices, machine, 0.0)
+        session = monitor.of_session(devices, machine, 0.0)
         return [t for order in Watching.sent for t in order.targets], session.absent()
 
     return ask
@@ -140,12 +139,12 @@ def asked(monkeypatch):
 def test_a_vulkan_device_is_read_by_the_address_of_the_gpu_that_it_is(asked):
     nvidia = Identity(vendor_id=0x10DE, device_id=0x2335)
     targets, absent = asked(device("wgpu:0", gpu_id="GPU-a", identity=nvidia))
-    assert (targets, absent) == ([Target("wgpu:0", None, "0000:06:00.0")], {})
+    assert (targets, absent) == ([MonitorTarget("wgpu:0", None, "0000:06:00.0")], {})
 
 
 def test_a_cuda_device_is_read_by_its_own_identity(asked):
     own = Identity(uuid="abc", pci="0000:07:00.0", vendor_id=0x10DE)
-    assert asked(device("cupy:0", identity=own))[0] == [Target("cupy:0", "abc", "0000:07:00.0")]
+    assert asked(device("cupy:0", identity=own))[0] == [MonitorTarget("cupy:0", "abc", "0000:07:00.0")]
 
 
 def test_the_cpu_and_software_adapters_have_no_clock_to_read_and_nothing_is_started(asked):
@@ -157,28 +156,40 @@ def test_a_split_is_read_where_its_gpu_is_known_and_is_no_finding_of_its_own(ask
     own = Identity(uuid="abc", pci="0000:07:00.0", vendor_id=0x10DE)
     known = device("hybrid:cupy:0", "hybrid", identity=own)
     assert asked(known, device("hybrid:fake:gpu", "hybrid")) == (
-        [Target("hybrid:cupy:0", "abc", "0000:07:00.0")],
+        [MonitorTarget("hybrid:cupy:0", "abc", "0000:07:00.0")],
         {},
     )
 
 
 def test_another_vendor_and_an_unknown_gpu_are_reasons(asked):
-    other = asked(device("wgpu:0", identity=Identity(vendor_id=0x1002)), device("wgpu:1"))
+    other = asked(device("wgpu:0", identity=Identity(vendor_id=0x1002)), device("wgpu:1", identity=Identity()))
     assert other[0] == []
     assert set(other[1]) == {"wgpu:0", "wgpu:1"}
     assert "NVIDIA" in other[1]["wgpu:0"]
     assert "which GPU" in other[1]["wgpu:1"]
 
 
+def test_a_gpu_that_no_driver_knows_is_read_by_its_backend_or_not_at_all(asked):
+    assert asked(device("fake:gpu"), device("wgpu:0")) == (
+        [MonitorTarget("fake:gpu"), MonitorTarget("wgpu:0")],
+        {},
+    )
+    found, absent = monitor_child.sources([MonitorTarget("fake:gpu"), MonitorTarget("wgpu:0")])
+    assert found.keys() == {"fake:gpu"}
+    assert found["fake:gpu"]()["clock_hz"] > 0
+    assert absent == {"wgpu:0": monitor_messages.UNKNOWN_GPU}
+    assert monitor_child.users([MonitorTarget("fake:shared")])["fake:shared"].computing == 1
+
+
 def test_one_warning_for_all_of_them():
-    assert telemetry.warning({}) is None
-    found = telemetry.warning({"wgpu:0": "a", "cupy:0": "a", "wgpu:1": "b"})
+    assert monitor.warning({}) is None
+    found = monitor.warning({"wgpu:0": "a", "cupy:0": "a", "wgpu:1": "b"})
     assert (found.code, found.severity) == ("no-telemetry", "info")
     assert "cupy:0, wgpu:0, wgpu:1 cannot be read: a; b" in found.message
 
 
 def test_columns_count_time_from_the_session(asked):
-    found = readings.columns(
+    found = monitor_messages.columns(
         "cupy:0", [Reading("cupy:0", 12.5, 1e9), Reading("cupy:0", 12.6, None, power_w=3.0)], 12.0
     )
     assert found.t_s == pytest.approx([0.5, 0.6])

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpubench.measure.readings import Reading
-from gpubench.measure.throttling import SLOWED, judged, slowed, usual_clock, warm_clocks
+from gpubench.measure.monitor import SLOWED, judged, slowed, usual_clock, warm_clocks
+from gpubench.measure.monitor_messages import Reading
 from gpubench.model.result import Block
 
 FULL = 2e9

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import msgspec
 
-from gpubench.model.case import Case
-from gpubench.model.facts import Fact
-from gpubench.model.machine import Cpu, Gpu, GpuMemory, Machine, Memory
+from gpubench.model.case import QUEUED, RESIDENT, Case
+from gpubench.model.machine import Cpu, Fact, Gpu, GpuMemory, Machine, Memory
 from gpubench.model.result import (
+    Blas,
     Block,
     Check,
     Device,
@@ -24,11 +24,12 @@ from gpubench.model.result import (
     Run,
     RunWarning,
     Selection,
+    SessionRecord,
     Settings,
     Skip,
     Stop,
+    WorkerRecord,
 )
-from gpubench.model.session import Blas, SessionRecord, WorkerRecord
 
 GROUPS = {"matmul": "matrix", "relu": "activation", "add": "vector"}
 GROUPS |= dict.fromkeys(("open", "launch", "sync", "allocate", "upload", "download"), "overhead")
@@ -53,10 +54,17 @@ def case(
     op: str = "matmul", n: int = 1024, form: str = "library", regime: str = "resident",
     device: str = "numpy:0", dtype: str = "float32", variant: str | None = None,
 ) -> Case:  # fmt: skip
-    """A case; `transfer-once` has 10 calls."""
+    """`resident` on a GPU stands for `resident-queued`."""
     calls = 10 if regime == "transfer-once" else None
     group = GROUPS.get(op, "vector")
+    if regime == RESIDENT and device.startswith(("cupy", "wgpu", "hybrid")) and group != "overhead":
+        regime = QUEUED
     return Case(op, group, {"n": n}, dtype, form, regime, device, calls, variant)  # type: ignore[arg-type]
+
+
+def regime_of(calls: int | None) -> str:
+    """The id of a call's regime: calls that share a copy; None: on data that stays, queued."""
+    return QUEUED if calls is None else "transfer-always" if calls == 1 else f"transfer-once-{calls}"
 
 
 def measured(
@@ -112,17 +120,14 @@ def work(what: Case) -> tuple[int, int]:
 
 
 def skipped(what: Case, reason: str = "out-of-memory", detail: str = "needs 9 GiB of 4 GiB") -> Skip:
-    """A case that was not attempted."""
     return Skip(id=what.id, case=what, reason=reason, detail=detail)
 
 
 def failed(what: Case, reason: str = "wrong-result", detail: str = "largest error 0.5 at [3, 7]") -> Failure:
-    """A case that was attempted and broke."""
     return Failure(id=what.id, case=what, reason=reason, detail=detail, phase="check")
 
 
 def planned(what: Case) -> Planned:
-    """A case that the run did not reach."""
     return Planned(id=what.id, case=what)
 
 
@@ -139,11 +144,10 @@ def machine() -> Machine:
 
 
 def run_of(
-    outcomes: Sequence[Outcome], *, devices: Sequence[Device] = (CPU, GPU), sessions: int = 3,
+    outcomes: Sequence[Outcome], *, devices: Sequence[Device] = (CPU, GPU), sessions: int = 5,
     complete: bool = True, exit_reason: str = "ok", threads: int = 2, warnings: Sequence[RunWarning] = (),
     with_machine: bool = True, settings: Settings | None = None,
 ) -> Run:  # fmt: skip
-    """A run that holds `outcomes`."""
     blas = Blas(library="openblas", version="0.3.29", kernel="Haswell")
     workers = [
         WorkerRecord(
@@ -168,9 +172,9 @@ def run_of(
 
 def curve(
     ratios: dict[int, float], *, regime: str = "resident", cpu_s: float = 1e-3, device: str = "cupy:0",
-    factors: Sequence[float] = QUIET, sessions: int = 3,
+    factors: Sequence[float] = QUIET, sessions: int = 5,
 ) -> list[Outcome]:  # fmt: skip
-    """A CPU case and a GPU case of each size, the GPU `ratio` times faster."""
+    """A CPU case and a GPU case of each size, the GPU `ratio` times faster, in so many sessions that no prior counts."""
     found: list[Outcome] = []
     for n, ratio in ratios.items():
         found.append(measured(case(n=n), cpu_s, sessions=sessions))

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from gpubench.model.facts import Fact
-from gpubench.model.machine import Cache, Platform
+from gpubench.model.machine import Cache, Fact, Platform
 from gpubench.model.result import Environment, Git, Outcome, Parts, Run, RunWarning
 from tests.unit.report.builders import (
     CPU,
@@ -57,6 +56,7 @@ def _gpu_cases(n: int, gpu_s: float, copy_s: float) -> list[Outcome]:
     always_s = gpu_s + copy_s + 12e-6
     return [
         measured(case(n=n, device="cupy:0"), gpu_s, cold_s=gpu_s * 0.9),
+        measured(case(n=n, regime="resident-waited", device="cupy:0"), gpu_s + 9e-6),
         measured(case(n=n, regime="transfer-once", device="cupy:0"), gpu_s + copy_s / 10),
         measured(case(n=n, regime="transfer-always", device="cupy:0"), always_s, parts=parts),
     ]
@@ -98,15 +98,15 @@ def hybrid_run() -> Run:
         (1024, "transfer-always", 3e-3, 2e-3, 1.99e-3, {"cpu_alone_s": [1e-3], "cpu_beside_s": [1.8e-3]}),
     ):
         if regime == "resident":
-            found.append(measured(case(n=n), cpu_s, sessions=5))
-        found.append(measured(case(n=n, regime=regime, device="cupy:0"), gpu_s, sessions=5))
+            found.append(measured(case(n=n), cpu_s, sessions=6))
+        found.append(measured(case(n=n, regime=regime, device="cupy:0"), gpu_s, sessions=6))
         what = case(n=n, form="tuned", regime=regime, device="hybrid:cupy:0")
         share = round(cpu_s / (cpu_s + gpu_s), 2)
-        found.append(split(what, (cpu_s, gpu_s), both_s, fraction=share, sessions=5, sides=sides))
+        found.append(split(what, (cpu_s, gpu_s), both_s, fraction=share, sessions=6, sides=sides))
     found.append(
         skipped(case(n=1, form="tuned", device="hybrid:cupy:0"), "no-split", "matmul has 1 unit to cut")
     )
-    return run_of(found, devices=(CPU, GPU, HYBRID), sessions=5)
+    return run_of(found, devices=(CPU, GPU, HYBRID), sessions=6)
 
 
 def cpu_run() -> Run:
@@ -118,7 +118,7 @@ def cpu_run() -> Run:
     found.append(measured(case(n=1024), 2.7e-3))
     warnings = [
         RunWarning(code="unavailable", severity="info", message="cupy: the package cupy is not installed",
-                   hint="pip install 'gpubench[cuda12]'"),
+                   hint="pip install 'gpubench-cli[cuda12]'"),
         RunWarning(code="unavailable", severity="info", message="wgpu: no Vulkan adapter was found",
                    hint="install the GPU's Vulkan driver"),
     ]  # fmt: skip

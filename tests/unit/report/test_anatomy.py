@@ -7,11 +7,11 @@ import json
 import msgspec
 import pytest
 
+from gpubench.analysis.analyse import analyse
+from gpubench.analysis.estimate import CaseResult
 from gpubench.model.result import Parts
 from gpubench.report import render
-from gpubench.report.analysis import analyse
-from gpubench.report.analysis.types import CaseResult
-from gpubench.report.formats._anatomy import rest_text
+from gpubench.report.sections.anatomy import rest_text
 from tests.unit.report.builders import case, measured, run_of
 
 PARTS = Parts(
@@ -115,7 +115,7 @@ def test_one_launch_that_is_waited_for_stands_beside_the_wall_time_of_many():
     found = {row.id: row.single_s for row in analyse(run).cases}
     assert found == {case().id: None, what.id: pytest.approx(1.3e-4), always_case.id: None}
     (line,) = [
-        line for line in render([run], "markdown").splitlines() if line.startswith("| cupy:0 | resident |")
+        line for line in render([run], "markdown").splitlines() if line.startswith("| cupy:0 | queued |")
     ]
     assert "| 100 us lib | 130 us |" in line
     assert "waited for: one launch at a time" in render([run], "markdown")

@@ -24,7 +24,7 @@ def chart(run, format="plain", **more):
 def test_the_gpu_wins_above_the_line_of_one():
     lines = chart(run_of(curve(RISING))).splitlines()
     one = next(i for i, line in enumerate(lines) if line.lstrip().startswith("1x"))
-    rows = {i: line.count("r") for i, line in enumerate(lines) if re.match(r" *([\d.]+x)?[│┤┼]", line)}
+    rows = {i: line.count("q") for i, line in enumerate(lines) if re.match(r" *([\d.]+x)?[│┤┼]", line)}
     assert sum(count for i, count in rows.items() if i < one) == 2
     assert sum(count for i, count in rows.items() if i > one) == 2
     assert rows[one] == 0
@@ -53,7 +53,7 @@ def test_every_regime_has_a_letter_so_that_colour_is_not_needed():
         *curve(RISING, regime="transfer-always"),
     ]
     text = chart(run_of(list({outcome.id: outcome for outcome in outcomes}.values())))
-    assert "r resident: " in text
+    assert "q queued: " in text
     assert "o once-10: " in text
     assert "a always: " in text
 

@@ -3,31 +3,26 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 
 import msgspec
 import pytest
 
-from gpubench.cli.report import chosen_format, table_width, wants_color
+from gpubench.cli.rendering import chosen_format, table_width, wants_color
 from gpubench.errors import UsageError
 from gpubench.store import save
+from tests.forking import environment
 from tests.unit.report.samples import full_run, interrupted_run
 
 
-def gpubench(*arguments, cwd, stdin=None):
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("GPUBENCH_")}
-    environ = {
-        **clean,
-        "HOME": str(cwd),
-        "XDG_DATA_HOME": str(cwd / "data"),
-        "XDG_CONFIG_HOME": str(cwd / "config"),
-    }
-    return subprocess.run(
-        [sys.executable, "-m", "gpubench", "report", *arguments], cwd=cwd, env=environ, input=stdin,
-        capture_output=True, text=True, check=False, encoding="utf-8",
-    )  # fmt: skip
+@pytest.fixture
+def gpubench(starter):
+    def run(*arguments, cwd, stdin=None):
+        folders = {"XDG_DATA_HOME": str(cwd / "data"), "XDG_CONFIG_HOME": str(cwd / "config")}
+        environ = environment(cwd, folders)
+        del environ["COLUMNS"]
+        return starter.run("report", *arguments, cwd=cwd, env=environ, input=stdin)
+
+    return run
 
 
 @pytest.fixture
@@ -37,7 +32,7 @@ def folder(tmp_path):
     return tmp_path
 
 
-def test_a_folder_stands_for_its_results_oldest_first(folder):
+def test_a_folder_stands_for_its_results_oldest_first(gpubench, folder):
     place = folder / "results" / "machine"
     place.mkdir(parents=True)
     for day in (2, 1, 3):
@@ -48,20 +43,20 @@ def test_a_folder_stands_for_its_results_oldest_first(folder):
     assert "3 runs, 2026-01-01T00:00:00Z to 2026-01-03T00:00:00Z" in gpubench("results", cwd=folder).stdout
 
 
-def test_plain_text_where_there_is_no_terminal(folder):
+def test_plain_text_where_there_is_no_terminal(gpubench, folder):
     done = gpubench("full.json", cwd=folder)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("Run: 2026-01-02T03:04:05Z")
     assert "\x1b" not in done.stdout
 
 
-def test_standard_input(folder):
+def test_standard_input(gpubench, folder):
     done = gpubench("-", "--format", "json", cwd=folder, stdin=(folder / "full.json").read_text())
     assert done.returncode == 0
     assert json.loads(done.stdout)["name"] == "gpubench-report"
 
 
-def test_the_newest_result_is_the_default(folder):
+def test_the_newest_result_is_the_default(gpubench, folder):
     place = folder / "results" / "machine"
     place.mkdir(parents=True)
     save(full_run(), place / "20260101T000000Z-00000001.json")
@@ -71,13 +66,13 @@ def test_the_newest_result_is_the_default(folder):
     assert ", interrupted\n" in done.stdout
 
 
-def test_no_result_at_all(tmp_path):
+def test_no_result_at_all(gpubench, tmp_path):
     done = gpubench(cwd=tmp_path)
     assert (done.returncode, done.stdout) == (4, "")
     assert "error: there is no result to report" in done.stderr
 
 
-def test_output_by_suffix(folder):
+def test_output_by_suffix(gpubench, folder):
     done = gpubench("full.json", "-o", "report.md", cwd=folder)
     assert (done.returncode, done.stdout) == (0, "")
     assert (folder / "report.md").read_text(encoding="utf-8").startswith("## gpubench report\n")
@@ -97,7 +92,7 @@ def test_output_by_suffix(folder):
         (["empty"], 4, "it is a folder without a result file"),
     ],
 )
-def test_mistakes(folder, arguments, code, message):
+def test_mistakes(gpubench, folder, arguments, code, message):
     done = gpubench(*arguments, cwd=folder)
     assert (done.returncode, done.stdout) == (code, "")
     assert message in done.stderr
@@ -105,7 +100,7 @@ def test_mistakes(folder, arguments, code, message):
     assert len(done.stderr.splitlines()) == 3
 
 
-def test_a_failed_run_is_read_with_exit_code_zero(tmp_path):
+def test_a_failed_run_is_read_with_exit_code_zero(gpubench, tmp_path):
     save(interrupted_run(), tmp_path / "run.json")
     assert gpubench("run.json", "--format", "csv", cwd=tmp_path).returncode == 0
 

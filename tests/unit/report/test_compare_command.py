@@ -5,32 +5,28 @@ from __future__ import annotations
 import csv
 import io
 import json
-import os
-import subprocess
-import sys
 
 import jsonschema
 import msgspec
 import pytest
 
 from gpubench.report import FORMATS as REPORT_FORMATS
-from gpubench.report.compare.render import FORMATS
+from gpubench.report.comparison import FORMATS
 from gpubench.store import save
+from tests.forking import environment
 from tests.unit.report.builders import failed
 from tests.unit.report.sides import CASES, on_machine, pair
 
 
-def gpubench(*arguments, cwd, stdin=None, **variables):
-    clean = {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith("GPUBENCH_") and name not in ("CI", "FORCE_COLOR", "NO_COLOR")
-    }
-    environ = {**clean, "HOME": str(cwd), "XDG_CONFIG_HOME": str(cwd / "config"), **variables}
-    return subprocess.run(
-        [sys.executable, "-m", "gpubench", *arguments], cwd=cwd, env=environ, input=stdin,
-        capture_output=True, text=True, check=False, encoding="utf-8",
-    )  # fmt: skip
+@pytest.fixture
+def gpubench(starter):
+    def run(*arguments, cwd, stdin=None, **variables):
+        environ = environment(cwd, {"XDG_CONFIG_HOME": str(cwd / "config"), **variables})
+        for name in {"COLUMNS", "CI", "FORCE_COLOR", "NO_COLOR"} - variables.keys():
+            environ.pop(name, None)
+        return starter.run(*arguments, cwd=cwd, env=environ, input=stdin)
+
+    return run
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +45,7 @@ def folder(tmp_path_factory):
     return place
 
 
-def test_a_regression_is_exit_3_and_told_first(folder):
+def test_a_regression_is_exit_3_and_told_first(gpubench, folder):
     done = gpubench("compare", "base.json", "new.json", cwd=folder)
     assert (done.returncode, done.stderr) == (3, "")
     assert done.stdout.startswith("Base: base.json, ")
@@ -60,7 +56,7 @@ def test_a_regression_is_exit_3_and_told_first(folder):
     assert max(map(len, done.stdout.splitlines())) <= 80
 
 
-def test_no_change_is_exit_0(folder):
+def test_no_change_is_exit_0(gpubench, folder):
     assert gpubench("compare", "base.json", "alike.json", cwd=folder).returncode == 0
 
 
@@ -76,18 +72,18 @@ def test_no_change_is_exit_0(folder):
         (["--ignore", "*", "--fail-on", "noisy"], 4), (["--ignore", "matmul/n=64", "--min-speedup", "matmul/n=64=1"], 4),
     ],
 )  # fmt: skip
-def test_gates_and_thresholds(folder, options, code):
+def test_gates_and_thresholds(gpubench, folder, options, code):
     assert gpubench("compare", "base.json", "new.json", *options, cwd=folder).returncode == code
 
 
-def test_a_case_that_broke_is_a_failed_gate(folder):
+def test_a_case_that_broke_is_a_failed_gate(gpubench, folder):
     done = gpubench("compare", "base.json", "broken.json", cwd=folder)
     assert done.returncode == 3
     assert f"failed: FAILED: {CASES[0].id}" in done.stdout
     assert "wrong-result" in done.stdout
 
 
-def test_few_sessions_are_told_and_are_bad_input_where_the_gate_must_count(folder):
+def test_few_sessions_are_told_and_are_bad_input_where_the_gate_must_count(gpubench, folder):
     plain = gpubench("compare", "few-base.json", "few-new.json", cwd=folder)
     assert (plain.returncode, plain.stderr) == (0, "")
     assert "no regression gate was applied" in plain.stdout
@@ -102,7 +98,7 @@ def test_few_sessions_are_told_and_are_bad_input_where_the_gate_must_count(folde
     assert not_ci.returncode == 0
 
 
-def test_different_machines_are_bad_input_naming_the_field(folder):
+def test_different_machines_are_bad_input_naming_the_field(gpubench, folder):
     done = gpubench("compare", "here.json", "there.json", cwd=folder)
     assert (done.returncode, done.stdout) == (4, "")
     assert "cpu: 'A' against 'B'" in done.stderr
@@ -129,14 +125,14 @@ def test_different_machines_are_bad_input_naming_the_field(folder):
         (["base.json", "new.json", "--time-unit", "h"], 2, "--time-unit: there is no"),
     ],
 )  # fmt: skip
-def test_bad_input_is_three_lines(folder, arguments, code, told):
+def test_bad_input_is_three_lines(gpubench, folder, arguments, code, told):
     done = gpubench("compare", *arguments, cwd=folder)
     assert (done.returncode, done.stdout) == (code, "")
     assert told in done.stderr
     assert [line.partition(":")[0].strip() for line in done.stderr.splitlines()] == ["error", "why", "fix"]
 
 
-def test_json_follows_its_schema(folder):
+def test_json_follows_its_schema(gpubench, folder):
     schema = json.loads(gpubench("schema", "compare", cwd=folder).stdout)
     document = json.loads(gpubench("compare", "base.json", "new.json", "--format", "json", cwd=folder).stdout)
     jsonschema.validate(document, schema)
@@ -144,7 +140,7 @@ def test_json_follows_its_schema(folder):
     assert [row["verdict"] for row in document["cases"]] == ["SAME", "SLOWER", "FASTER", "SAME"]
 
 
-def test_csv_has_a_row_for_each_case(folder):
+def test_csv_has_a_row_for_each_case(gpubench, folder):
     done = gpubench("compare", "base.json", "broken.json", "--format", "csv", cwd=folder)
     rows = list(csv.DictReader(io.StringIO(done.stdout)))
     assert [row["verdict"] for row in rows] == ["SAME", "SAME", "SAME", "failed"]
@@ -152,7 +148,7 @@ def test_csv_has_a_row_for_each_case(folder):
     assert float(rows[0]["ratio"]) == pytest.approx(1, abs=0.02)
 
 
-def test_markdown_folds_what_did_not_change(folder):
+def test_markdown_folds_what_did_not_change(gpubench, folder):
     done = gpubench("compare", "base.json", "new.json", "-o", "found.md", cwd=folder)
     assert (done.returncode, done.stdout) == (3, "")
     text = (folder / "found.md").read_text(encoding="utf-8")
@@ -161,7 +157,7 @@ def test_markdown_folds_what_did_not_change(folder):
     assert text.index("### Slower") < text.index("<details>")
 
 
-def test_the_same_files_give_the_same_bytes_in_every_format(folder):
+def test_the_same_files_give_the_same_bytes_in_every_format(gpubench, folder):
     for name in FORMATS:
         first, second = (
             gpubench("compare", "base.json", "new.json", "--format", name, cwd=folder).stdout for _ in range(2)
@@ -171,7 +167,7 @@ def test_the_same_files_give_the_same_bytes_in_every_format(folder):
         assert not first.endswith("\n\n")
 
 
-def test_labels_standard_input_and_several_files(folder):
+def test_labels_standard_input_and_several_files(gpubench, folder):
     text = (folder / "base.json").read_text(encoding="utf-8")
     done = gpubench("compare", "-", "release=new.json", "alike.json", cwd=folder, stdin=text)
     assert done.returncode == 3

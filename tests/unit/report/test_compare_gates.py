@@ -5,14 +5,17 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from gpubench.cli._demands import demands
+from gpubench.analysis.compare import compare
+from gpubench.analysis.comparison import CompareOptions
+from gpubench.analysis.gates import MinSpeedup
+from gpubench.cli.compare import check, require_matches
+from gpubench.cli.gates import demands
+from gpubench.cli.options import ComparisonOptions
 from gpubench.errors import InputError, UsageError
-from gpubench.report.analysis.gates import MinSpeedup
 from gpubench.report.ci import of_comparison
-from gpubench.report.compare import CompareOptions, compare
-from gpubench.report.compare.render import render
-from gpubench.report.formats._gates import MOST_IDS
-from gpubench.report.formats._options import RenderOptions
+from gpubench.report.comparison import render
+from gpubench.report.layout import RenderOptions
+from gpubench.report.sections.problems import MOST_IDS
 from gpubench.selectors import selector
 from tests.unit.report.builders import case, failed, skipped
 from tests.unit.report.sides import CASES, pair, timed
@@ -231,27 +234,21 @@ def test_a_long_list_of_cases_is_cut_and_counted():
 def test_of_thresholds_that_select_a_case_the_last_one_holds_and_one_for_some_outweighs_one_for_all(
     thresholds, shares
 ):
-    from gpubench.cli._compare_options import options
-
-    asked = options(
-        fail_on=None, min_speedups=[], thresholds=thresholds, noise=None, ignore=[], alpha=0.05, advisory=False,
-        allow_different_machine=False,
-    )  # fmt: skip
+    asked = check(ComparisonOptions(base="base.json", new=["new.json"], threshold=thresholds))
     assert [row.threshold for row in found(*pair(), asked).cases] == shares
 
 
 def test_a_selector_that_selects_what_only_a_search_has_measured_is_a_slip():
-    from gpubench.cli._compare_options import require_matches
-
     looked = timed(case("relu", n=7), [1e-3] * 5)
     looked = msgspec.structs.replace(
         looked, blocks=[msgspec.structs.replace(block, phase="search") for block in looked.blocks]
     )
     base, new = (msgspec.structs.replace(run, outcomes=[*run.outcomes, looked]) for run in pair())
     assert len(found(base, new).cases) == len(CASES)
-    require_matches([], ["matmul=2"], [], [base, new])
+    options = ComparisonOptions(base="base.json", new=["new.json"])
+    require_matches(options.replace(min_speedup=["matmul=2"]), [base, new])
     with pytest.raises(UsageError, match="selects no case"):
-        require_matches([], ["relu=2"], [], [base, new])
+        require_matches(options.replace(min_speedup=["relu=2"]), [base, new])
 
 
 def test_each_new_file_is_told_its_own_threshold():

@@ -9,23 +9,28 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpubench.analysis.contenders import LEAST_SCATTER, Curve, Point, call_time, curve
+from gpubench.analysis.estimate import case_results
 from gpubench.model.result import Parts
-from gpubench.report.analysis.cost_curves import Curve, Point, call_time, curve
-from gpubench.report.analysis.estimate import case_results
 from gpubench.stats import Interval
-from tests.unit.report.builders import case, measured, run_of
+from tests.unit.report.builders import case, measured, regime_of, run_of
 
 ROW = case_results(run_of([measured(case(), 1.0)]))[0]
 
 
 def point(n: int, seconds: float, width: float = 0.01) -> Point:
-    time = Interval(seconds * (1 - width), seconds, seconds * (1 + width), "within-session")
+    time = Interval(seconds * (1 - width), seconds, seconds * (1 + width), "prior")
     return Point(n=n, time=time, rows=(ROW,))
 
 
 @st.composite
-def curves(draw: st.DrawFn) -> Curve:
-    sizes = draw(st.lists(st.integers(1, 2**40), min_size=1, max_size=8, unique=True))
+def curves(draw: st.DrawFn, apart: float = 1.0) -> Curve:
+    """Each size `apart` times as large as the one before, at least."""
+    drawn = sorted(draw(st.lists(st.integers(1, 2**40), min_size=1, max_size=8, unique=True)))
+    sizes = drawn[:1]
+    for n in drawn[1:]:
+        if n >= apart * sizes[-1]:
+            sizes.append(n)
     times = draw(st.lists(st.floats(1e-9, 1e4), min_size=len(sizes), max_size=len(sizes)))
     return curve(point(n, seconds) for n, seconds in zip(sizes, times, strict=True))
 
@@ -46,7 +51,7 @@ def test_measured_points_are_given_back_as_they_are(found: Curve) -> None:
         assert found.measured(one.n)
 
 
-@given(curves(), st.data())
+@given(curves(apart=3.0), st.data())
 def test_between_two_points_the_time_lies_between_theirs_and_is_monotone(
     found: Curve, data: st.DataObject
 ) -> None:
@@ -57,7 +62,8 @@ def test_between_two_points_the_time_lies_between_theirs_and_is_monotone(
     sizes = sorted(data.draw(st.lists(st.integers(a, b), min_size=2, max_size=6)))
     ends = (found.points[i - 1].time.estimate, found.points[i].time.estimate)
     times = [found.seconds(n) for n in (a, *sizes, b)]
-    assert all(time is not None and min(ends) <= time <= max(ends) for time in times)
+    low, high = min(ends) * (1 - 1e-12), max(ends) * (1 + 1e-12)
+    assert all(time is not None and low <= time <= high for time in times)
     rising = [time * (1 if ends[0] <= ends[1] else -1) for time in times if time is not None]
     assert all(y >= x - 1e-12 * abs(x) for x, y in itertools.pairwise(rising))
 
@@ -83,10 +89,28 @@ def test_the_interval_is_as_wide_as_the_curve_bends() -> None:
     assert straight is not None
     assert bent is not None
     assert alone is not None
-    assert straight.time.high / straight.time.estimate == pytest.approx(1.25 * 1.01, rel=0.01)
+    least = math.exp(2 * LEAST_SCATTER)  # single sizes lie so far off any line
+    assert straight.time.high / straight.time.estimate == pytest.approx(1.25 * 1.01 * least, rel=0.01)
     for wide in (bent, alone):  # a jump anywhere in the gap is inside
         assert wide.time.low <= 1.02e-6
         assert wide.time.high >= 0.98e-3
+
+
+@given(st.floats(-1.0, 3.0), st.floats(1e-9, 1.0), st.integers(101, 199))
+def test_a_power_of_n_is_found_again_however_close_the_sizes_are(power: float, unit_s: float, n: int) -> None:
+    found = curve(point(size, unit_s * size**power) for size in range(100, 201, 10)).seconds(n)
+    assert found == pytest.approx(unit_s * n**power, rel=1e-3)
+
+
+@given(st.floats(0.05, 0.4))
+def test_sizes_close_by_share_a_trend_and_their_scatter_widens_the_interval(off: float) -> None:
+    """Every second size is slower by `off` than its trend, the others faster."""
+    sizes = range(500, 781, 10)
+    found = curve(point(n, 1e-3 * math.exp(off if i % 2 else -off)) for i, n in enumerate(sizes)).expected(645)
+    assert found is not None
+    assert found.time.estimate == pytest.approx(1e-3, rel=0.35 * off)
+    assert found.time.high / found.time.estimate > math.exp(1.8 * off)
+    assert found.time.estimate / found.time.low > math.exp(1.8 * off)
 
 
 def times(*, upload_s: float = 9.8e-3, **seconds: float) -> dict[str, object]:
@@ -108,7 +132,7 @@ def times(*, upload_s: float = 9.8e-3, **seconds: float) -> dict[str, object]:
 
 
 def seconds_of(regimes: dict[str, object], calls: int | None) -> float | None:
-    found = call_time(regimes, calls)  # type: ignore[arg-type]
+    found = call_time(regimes, regime_of(calls))  # type: ignore[arg-type]
     return None if found is None else found.time.estimate
 
 
@@ -118,19 +142,19 @@ def test_calls_that_were_measured_are_given_back_as_they_are() -> None:
     assert seconds_of(found, 1) == pytest.approx(11e-3)
     assert seconds_of(found, 10) == pytest.approx(2e-3)
     for calls in (None, 1, 10):
-        point = call_time(found, calls)  # type: ignore[arg-type]
+        point = call_time(found, regime_of(calls))  # type: ignore[arg-type]
         assert point is not None
         assert point.measured
 
 
 @pytest.mark.parametrize("calls", [2, 5, 9])
 def test_fewer_calls_follow_the_line_of_the_measured_ones(calls: int) -> None:
-    """T(calls) = a + b calls, with T1 less its allocation (measurement.md, section 10)."""
+    """T(calls) = a + b calls, with T1 less its allocation."""
     t1, tn = 11e-3 - 1e-4, 10 * 2e-3
     b = (tn - t1) / 9
     found = times(resident=1e-3, transfer_once=2e-3, transfer_always=11e-3)
     assert seconds_of(found, calls) == pytest.approx(((t1 - b) + b * calls) / calls)
-    point = call_time(found, calls)  # type: ignore[arg-type]
+    point = call_time(found, regime_of(calls))  # type: ignore[arg-type]
     assert point is not None
     assert not point.measured
 
@@ -158,7 +182,7 @@ def test_calls_outside_of_what_was_measured_are_unknown() -> None:
 
 @given(st.integers(2, 10**6))
 def test_one_call_takes_less_the_more_calls_share_a_copy(calls: int) -> None:
-    found = {"transfer-always": ALWAYS, "transfer-once-10": ONCE, "resident": RESIDENT}
+    found = {"transfer-always": ALWAYS, "transfer-once-10": ONCE, "resident-queued": RESIDENT}
     more, fewer = seconds_of(found, calls + 1), seconds_of(found, calls)
     assert more is not None
     assert fewer is not None
@@ -166,4 +190,4 @@ def test_one_call_takes_less_the_more_calls_share_a_copy(calls: int) -> None:
 
 
 _FIXED = times(resident=1e-3, transfer_once=2e-3, transfer_always=11e-3)
-RESIDENT, ONCE, ALWAYS = _FIXED["resident"], _FIXED["transfer-once-10"], _FIXED["transfer-always"]
+RESIDENT, ONCE, ALWAYS = _FIXED["resident-queued"], _FIXED["transfer-once-10"], _FIXED["transfer-always"]

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from gpubench.errors import UsageError
 from gpubench.foreign_text import escaped
 from gpubench.report import FORMATS, render
-from gpubench.report.formats._report_types import ReportDocument
-from gpubench.report.formats.csv_rows import COLUMNS
+from gpubench.report.document import ReportDocument
+from gpubench.report.exporters.csv_rows import COLUMNS
 from gpubench.store import dumps
 from tests import golden
 from tests.unit.report.builders import CPU, GPU, SOFTWARE, case, curve, measured, run_of
@@ -92,7 +92,7 @@ def test_other_formats_stand_any_name(name):
 )
 def test_the_first_line_says_how_the_run_ended(reason, complete, state):
     run = run_of([measured(case(), 1e-3)], complete=complete, exit_reason=reason)
-    assert render([run], "plain", width=120).split("\n")[0].endswith(f"3 sessions, {state}")
+    assert render([run], "plain", width=120).split("\n")[0].endswith(f"5 sessions, {state}")
 
 
 def test_an_early_end_tells_what_it_cost():
@@ -177,8 +177,8 @@ def test_markdown_leads_with_what_a_reader_came_for():
     opened = text.index("<details>")
     assert text.index("### Warnings") < opened
     assert "### " not in text[opened:]
-    assert text.splitlines()[4].startswith("- copy float32: undecided")
-    assert "the GPU pays from n = 130 [64, 256] with data resident" in text.split("### Break-even")[0]
+    assert text.splitlines()[4].startswith("- copy float32: the GPU wins at n = 67108864")
+    assert "the GPU pays from n = 170 [64, 256] with data on the GPU" in text.split("### Break-even")[0]
     assert "<img" not in text
     assert "](" not in text
 
@@ -237,7 +237,7 @@ def test_each_dtype_has_a_table_and_large_sizes_are_short():
     assert re.findall(r"^float\d+", text, re.M) == ["float16", "float32"]
 
 
-@pytest.mark.parametrize(("ratio", "cell"), [(4.0, "? wins at 64"), (0.5, "? loses to 64"), (1.0, "? noise")])
+@pytest.mark.parametrize(("ratio", "cell"), [(4.0, "< 64"), (0.5, "> 64"), (1.0, "? noise")])
 def test_a_cell_says_what_is_known(ratio, cell):
     assert cell in render([run_of(curve({64: ratio}))], "plain", sections=["breakeven"])
 
@@ -268,7 +268,7 @@ def test_json_is_the_document():
     text = render([full_run(), cpu_run()], "json")
     found = msgspec.json.decode(text, type=ReportDocument)
     assert len(found.sources) == 2
-    assert {row.verdict for row in found.break_even} == {"at", "always", "never", "undecided"}
+    assert {row.verdict for row in found.break_even} == {"at", "all-sizes", "no-size"}
     assert {row.kind for row in found.speedups} == {"headline", "library"}
     assert not [row for row in found.speedups if row.headline and "wgpu" in row.id]
     assert "NaN" not in text
@@ -294,11 +294,11 @@ def test_csv_columns_are_those_that_are_documented():
     text = render([full_run()], "csv")
     assert text.split("\n")[0] == ",".join(COLUMNS)
     rows = {row["case_id"]: row for row in csv.DictReader(io.StringIO(text))}
-    row = rows["matmul/n=1024/float32/library/resident@cupy:0"]
-    assert (row["n"], row["label"], row["ci_kind"]) == ("1024", "ok", "within-session")
+    row = rows["matmul/n=1024/float32/library/resident-queued@cupy:0"]
+    assert (row["n"], row["label"], row["ci_kind"]) == ("1024", "ok", "prior")
     assert float(row["speedup"]) == pytest.approx(43.65, rel=1e-3)
     assert row["baseline_id"] == "matmul/n=1024/float32/tuned/resident@numpy:0"
-    assert rows["add/n=1000/float32/tuned/resident@cupy:0"]["time_s"] == ""
+    assert rows["add/n=1000/float32/tuned/resident-queued@cupy:0"]["time_s"] == ""
 
 
 def test_every_measured_gpu_row_of_the_csv_has_a_speedup():
@@ -311,8 +311,8 @@ def test_every_measured_gpu_row_of_the_csv_has_a_speedup():
 
 
 def test_time_unit():
-    assert "0.0597 ms" in render([full_run()], "markdown", time_unit="ms", sections=["speedup"])
-    assert "0.0436 ms" in render([full_run()], "plain", time_unit="ms", sections=["speedup"])
+    assert "0.060 ms" in render([full_run()], "markdown", time_unit="ms", sections=["speedup"])
+    assert "0.044 ms" in render([full_run()], "plain", time_unit="ms", sections=["speedup"])
 
 
 @pytest.mark.parametrize(

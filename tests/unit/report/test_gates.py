@@ -7,12 +7,14 @@ import json
 import msgspec
 import pytest
 
-from gpubench.cli._demands import demands
+from gpubench.analysis.analyse import failed
+from gpubench.analysis.compare import compare
+from gpubench.analysis.comparison import CompareOptions
+from gpubench.cli.gates import demands
 from gpubench.errors import UsageError
 from gpubench.report import analysed, drawn
-from gpubench.report.analysis.gates import failed
-from gpubench.report.compare import CompareOptions, compare
-from gpubench.report.compare.text import documents
+from gpubench.report.comparison import documents
+from gpubench.report.layout import RenderOptions
 from tests.unit.report.builders import (
     CPU,
     case,
@@ -44,7 +46,7 @@ def test_the_whole_interval_has_to_lie_below_what_is_asked():
 
 
 def test_an_interval_that_contains_it_is_told_and_fails_nothing():
-    (gate,) = gates(curve({256: 2.0}, factors=WIDE), "matmul=2x")
+    (gate,) = gates(curve({256: 2.0}, sessions=3), "matmul=2x")
     assert (gate.near, gate.passed) == ((gpu(256).id,), True)
 
 
@@ -116,7 +118,7 @@ def test_every_format_says_how_the_gates_ended():
         ("skipped", None, None, False),
     ]  # fmt: skip
     for name in ("plain", "markdown"):
-        text = " ".join(drawn(found, name, sections=["verdict"]).split())
+        text = " ".join(drawn(found, name, RenderOptions(sections=["verdict"])).split())
         assert f"min-speedup matmul/n<=256=2: FAILED: below 2x: {gpu(64).id}" in text.replace("&lt;", "<")
         assert "min-speedup matmul/n=256=3: passed" in text
         assert f"skipped: FAILED: {gpu(512).id}" in text

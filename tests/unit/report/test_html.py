@@ -16,11 +16,12 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gpubench import store
+from gpubench.foreign_text import printable
+from gpubench.installation import install_command
 from gpubench.report import render
-from gpubench.report.formats import html_page
-from gpubench.report.formats._document import printable
-from gpubench.report.formats._html import elements
-from gpubench.report.formats._options import SECTIONS
+from gpubench.report.layout import SECTIONS
+from gpubench.report.renderers import html as html_page
+from gpubench.report.renderers.html.article import verbatim
 from tests.unit.report.builders import CPU, GPU, case, curve, measured, run_of
 from tests.unit.report.formats.hostile import NAMES, TEXTS, hostile_run
 from tests.unit.report.samples import cpu_run, full_run
@@ -106,7 +107,7 @@ def test_the_license_of_what_draws_goes_with_it():
 def test_without_the_extra_there_are_tables_and_a_note(monkeypatch):
     monkeypatch.setitem(sys.modules, "altair", None)
     page = Page(render([full_run()], "html"))
-    assert any("pip install 'gpubench[plots]'" in text for text in page.texts)
+    assert any(install_command("plots") in text for text in page.texts)
     assert "library" not in page.blocks
     assert embedded(page, "r0-result")
     assert sum(tag == "table" for tag, _ in page.elements) > 5
@@ -176,6 +177,7 @@ def test_any_name_stays_text(name):
 @settings(max_examples=15, deadline=None)
 @example(list(NAMES))
 @given(st.lists(TEXTS, min_size=1, max_size=20))
+@pytest.mark.slow
 def test_a_forged_file_is_text_too(texts):
     """Every free text of a result file, device ids and case ids among them."""
     page = Page(render([hostile_run(texts, ids=True)], "html", sections=SECTIONS))
@@ -189,7 +191,7 @@ def test_a_forged_file_is_text_too(texts):
 def test_a_script_that_would_end_its_element_is_refused():
     for text in ("</script>", "a </SCRIPT >", "<!-- x"):
         with pytest.raises(ValueError, match="would end or change"):
-            elements.verbatim("script", {}, text)
+            verbatim("script", {}, text)
 
 
 def test_several_runs_stand_below_what_they_say_together():

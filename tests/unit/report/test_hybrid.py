@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpubench.analysis.analyse import analyse
+from gpubench.analysis.hybrid import Hybrid
 from gpubench.model.result import Run
 from gpubench.report import render
-from gpubench.report.analysis import analyse
-from gpubench.report.analysis.types import Hybrid
 from tests.unit.report.builders import CPU, GPU, HYBRID, case, measured, run_of, split
 from tests.unit.report.samples import hybrid_run
 
@@ -23,7 +23,7 @@ DEVICES = (CPU, GPU, HYBRID)
 
 def run_with(
     cpu_s: float, gpu_s: float, both_s: float, *, op: str = "matmul", n: int = 1024, regime: str = "resident",
-    sessions: int = 5, resident_s: float | None = None, **split_options: object,
+    sessions: int = 6, resident_s: float | None = None, **split_options: object,
 ) -> Run:  # fmt: skip
     what = case(op, n, "tuned", regime, "hybrid:cupy:0")
     found = [
@@ -45,13 +45,13 @@ def test_a_split_that_pays_is_recommended_with_its_gain_over_the_better_side() -
     row = only(run_with(3e-3, 1e-3, 0.78e-3))
     assert row.recommended
     assert row.reason is None
-    assert row.gain.estimate == pytest.approx(1 / 0.78, rel=1e-6)
-    assert row.gain.low > 1.05
-    assert row.baseline_id == "matmul/n=1024/float32/library/resident@cupy:0"
-    assert row.ideal == pytest.approx(4 / 3)
+    assert row.gain == pytest.approx(1 / 0.78, rel=1e-6)
+    assert row.lo > 1.05
+    assert row.baseline_id == "matmul/n=1024/float32/library/resident-queued@cupy:0"
+    assert row.ideal_gain == pytest.approx(4 / 3)
     assert row.efficiency == pytest.approx(0.75 / 0.78)
     assert row.fraction == 0.75
-    assert not row.in_sample
+    assert not row.selected_in_sample
 
 
 def test_the_session_that_chose_the_share_does_not_estimate_the_gain() -> None:
@@ -68,14 +68,14 @@ def test_the_session_that_chose_the_share_does_not_estimate_the_gain() -> None:
 
 def test_one_session_is_marked_and_never_recommended() -> None:
     row = only(run_with(3e-3, 1e-3, 0.5e-3, sessions=1))
-    assert row.in_sample
+    assert row.selected_in_sample
     assert row.reason == "selected-in-sample"
     assert not row.recommended
 
 
 def test_a_share_that_another_file_chose_is_estimated_by_all_sessions() -> None:
-    row = only(run_with(3e-3, 1e-3, 0.78e-3, sessions=1, sweep=False))
-    assert not row.in_sample
+    row = only(run_with(3e-3, 1e-3, 0.6e-3, sessions=1, sweep=False))
+    assert not row.selected_in_sample
     assert row.recommended
 
 
@@ -83,7 +83,7 @@ def test_without_the_sides_alone_the_ends_of_the_sweep_stand_for_them() -> None:
     what = case(form="tuned", device="hybrid:cupy:0")
     one = only(run_of([split(what, (3e-3, 1e-3), 0.78e-3, sessions=1)], devices=DEVICES, sessions=1))
     assert one.baseline_id is None
-    assert one.gain.estimate == pytest.approx(1 / 0.78, rel=0.02)
+    assert one.gain == pytest.approx(1 / 0.78, rel=0.02)
     assert not one.recommended
     # The other sessions hold no such ends, and a gain needs both sides in one session.
     assert analyse(run_of([split(what, (3e-3, 1e-3), 0.78e-3)], devices=DEVICES)).hybrid == ()
@@ -130,12 +130,12 @@ def test_the_figures_are_those_of_the_model_and_do_not_depend_on_the_unit(
     cpu_s: float, gpu_s: float, both_s: float, fraction: float, scale: float
 ) -> None:
     row = only(run_with(cpu_s, gpu_s, both_s, fraction=fraction))
-    assert row.ideal == pytest.approx(1 + min(cpu_s, gpu_s) / max(cpu_s, gpu_s))
-    assert row.gain.estimate == pytest.approx(min(cpu_s, gpu_s) / both_s)
+    assert row.ideal_gain == pytest.approx(1 + min(cpu_s, gpu_s) / max(cpu_s, gpu_s))
+    assert row.gain == pytest.approx(min(cpu_s, gpu_s) / both_s)
     assert row.efficiency == pytest.approx(max(fraction * gpu_s, (1 - fraction) * cpu_s) / both_s)
-    assert row.recommended == (row.gain.low > 1.05)
+    assert row.recommended == (row.lo > 1.05)
     scaled = only(run_with(cpu_s * scale, gpu_s * scale, both_s * scale, fraction=fraction))
-    assert scaled.gain.estimate == pytest.approx(row.gain.estimate)
+    assert scaled.gain == pytest.approx(row.gain)
 
 
 def test_the_order_of_outcomes_and_blocks_says_nothing() -> None:
@@ -165,6 +165,6 @@ def test_the_document_has_the_rows() -> None:
     first = rows[0]
     assert first["gain"] == pytest.approx(1.282, abs=1e-3)
     assert first["lo"] <= first["gain"] <= first["hi"]
-    assert (first["fraction"], first["n"], first["regime"]) == (0.75, 1024, "resident")
+    assert (first["fraction"], first["n"], first["regime"]) == (0.75, 1024, "resident-queued")
     assert [share for share, _ in first["curve"]] == [0.0, 0.7, 0.75, 0.8, 1.0]
     assert [row["reason"] for row in rows] == [None, "cpu-starved", "gpu-dominates"]

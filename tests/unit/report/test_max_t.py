@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpubench.report.compare.max_t import MAX_RELABELLINGS, QUIET_DEVIATION, max_t
+from gpubench.analysis.judge import MAX_RELABELLINGS, QUIET_DEVIATION, max_t
 
 # No two alike: of equal values it is chance which of them is the slowest.
 logs = st.integers(-4000, 4000).map(lambda n: n / 10_000)

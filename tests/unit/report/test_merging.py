@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gpubench.analysis.compare import compare
+from gpubench.analysis.comparison import CompareOptions
+from gpubench.analysis.fleet import Node, fleet_of, merged
+from gpubench.analysis.machine import node_key
 from gpubench.errors import InputError
-from gpubench.model.facts import Fact
-from gpubench.model.fingerprint import fingerprint
-from gpubench.model.result import Fingerprints, Run, Settings
-from gpubench.model.session import SessionRecord
+from gpubench.model.machine import Fact
+from gpubench.model.result import Fingerprints, Run, SessionRecord, Settings, fingerprint
 from gpubench.report import render
-from gpubench.report.compare import CompareOptions, compare
-from gpubench.report.merging import Node, fleet_of, merged, node_key
 from gpubench.store import dumps, loads
 from tests.unit.report.builders import case, curve, failed, machine, measured, planned, run_of, skipped
 
@@ -100,7 +100,7 @@ def test_a_repeat_repeats_the_same_session_under_its_new_number():
     late, early = run(2, sessions=3), run(1)
     again = msgspec.structs.replace(late.sessions[2], repeats=1)
     whole = merged([msgspec.structs.replace(late, sessions=[*late.sessions[:2], again]), early])
-    assert [session.turn for session in whole.sessions] == [0, 1, 2, 2]
+    assert [session.planned_index for session in whole.sessions] == [0, 1, 2, 2]
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gpubench.analysis.compare import compare
+from gpubench.analysis.comparison import CompareOptions, Thresholds
+from gpubench.analysis.noise import MOST_HALVES, noise, permutations, windows
 from gpubench.errors import InputError
-from gpubench.report.compare import CompareOptions, compare
-from gpubench.report.compare.options import Thresholds
-from gpubench.report.noise import noise
-from gpubench.report.noise.labellings import MOST_HALVES, labellings, windows
 from gpubench.stats import quantile
 from tests.unit.report.builders import failed, measured
 from tests.unit.report.sides import CASES, a_run, busy_turns, on_machine, pair, timed
@@ -30,7 +29,7 @@ def mirrored(found):
 @pytest.mark.parametrize("k", [1, 2, 5])
 def test_one_session_of_each_pair_goes_to_each_side_in_every_way(k):
     pairs = [(2 * i, 2 * i + 1) for i in range(k)]
-    half = list(labellings(pairs))
+    half = list(permutations(pairs))
     every = {(one.base, one.new) for one in half} | set(mirrored(half))
     assert len(half) == 2 ** (k - 1)
     assert len(every) == 2**k
@@ -42,15 +41,15 @@ def test_one_session_of_each_pair_goes_to_each_side_in_every_way(k):
 
 @given(st.integers(1, 12))
 def test_no_side_has_more_than_two_sessions_in_a_row(k):
-    for one in labellings([(2 * i, 2 * i + 1) for i in range(k)]):
+    for one in permutations([(2 * i, 2 * i + 1) for i in range(k)]):
         sides = [session in one.new for session in range(2 * k)]
         assert not any(len(set(sides[i : i + 3])) == 1 for i in range(len(sides) - 2))
 
 
 def test_many_pairs_are_labelled_in_a_sample_that_is_always_the_same():
     pairs = [(2 * i, 2 * i + 1) for i in range(12)]
-    assert len(list(labellings(pairs))) == MOST_HALVES
-    assert list(labellings(pairs)) == list(labellings(pairs))
+    assert len(list(permutations(pairs))) == MOST_HALVES
+    assert list(permutations(pairs)) == list(permutations(pairs))
 
 
 def test_a_session_and_its_repeats_are_one_of_the_sessions_that_noise_pairs():

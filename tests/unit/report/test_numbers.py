@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpubench.report.formats._numbers import ratio_text, time_interval_text, time_text
+from gpubench.report.wording import ratio_text, time_interval_text, time_text
 from gpubench.stats import Interval
 
 

@@ -6,19 +6,21 @@ import csv
 import io
 import re
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpubench.analysis.analyse import KEYS, ordered
 from gpubench.errors import UsageError
 from gpubench.report import analysed, drawn
-from gpubench.report.analysis.order import KEYS, ordered
-from tests.unit.report.builders import curve, run_of
+from gpubench.report.layout import RenderOptions
+from tests.unit.report.builders import CPU, GPU, case, curve, measured, run_of
 from tests.unit.report.samples import full_run
 
 
 def report(format="plain", run=None, **more):
-    return drawn(analysed([run or full_run()]), format, **more)
+    return drawn(analysed([run or full_run()]), format, RenderOptions(**more))
 
 
 @given(st.sampled_from(KEYS), st.booleans())
@@ -39,6 +41,23 @@ def test_sorted_speedups_stand_in_one_order():
     text = report(run=run_of(curve(ratios)), sections=["speedup"], sort="-speedup")
     assert [float(found) for found in re.findall(r"([\d.]+)x \[", text)][:4] == [50.0, 5.0, 2.0, 0.5]
     assert report("csv", sort="speedup") != report("csv")
+
+
+def test_a_time_of_the_cpu_says_whose_it_is_where_several_backends_drive_it():
+    other = msgspec.structs.replace(CPU, id="blocks:0", backend="blocks")
+    cases = [
+        measured(case(n=n, device=device), wall_s)
+        for n, quick in ((64, "numpy:0"), (128, "blocks:0"))
+        for device in ("numpy:0", "blocks:0")
+        for wall_s in [1e-3 if device == quick else 2e-3]
+    ]
+    alone = report(run=run_of(cases, devices=(CPU, other)), sections=["speedup"])
+    for device in ("numpy:0", "blocks:0"):
+        assert len(re.findall(rf"^matmul +float32 +{device} ", alone, re.M)) == 2
+    gpu = [measured(case(n=n, device="cupy:0"), 1e-4) for n in (64, 128)]
+    beside = report(run=run_of([*cases, *gpu], devices=(CPU, other, GPU)), sections=["speedup"])
+    assert re.search(r"^ *64 .* numpy:0 +cupy:0 ", beside, re.M)
+    assert re.search(r"^ *128 .* blocks:0 +cupy:0 ", beside, re.M)
 
 
 def test_columns_come_in_the_order_in_which_they_are_named():

@@ -5,10 +5,10 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from gpubench.analysis.analyse import analyse
+from gpubench.analysis.analyse import measured as evidence
 from gpubench.model.result import Parts
 from gpubench.report import render
-from gpubench.report.analysis import analyse
-from gpubench.report.analysis import measured as evidence
 from tests.unit.report.builders import CPU, GPU, case, curve, measured, run_of
 
 ADD = 2**20

@@ -10,7 +10,7 @@ import pytest
 from benchmarks import performance
 from benchmarks.performance_page import NOTHING, command, files_of, rewritten
 from gpubench import selectors
-from gpubench.cli import _selection
+from gpubench.cli import selection
 from gpubench.store import dumps
 from tests.unit.report.builders import CPU, GPU, case, measured, run_of
 
@@ -124,15 +124,15 @@ def test_a_command_leaves_out_where_the_output_went():
     assert command(["run", "--ops", "a b", "-o", "x.json", "--format=csv"]) == "gpubench run --ops 'a b'"
 
 
-@pytest.mark.parametrize("sizes", [performance._LARGE, performance._MIDDLE, performance._SMALL])
+@pytest.mark.parametrize("sizes", [performance.LARGE, performance.MIDDLE, performance.SMALL])
 def test_every_command_of_the_plan_names_ops_that_there_are(sizes):
     for arguments in [arguments for runs in performance.plan(sizes).values() for arguments in runs]:
         words = dict(zip(arguments[::2], arguments[1::2], strict=False))
-        names = _selection.parse_ops(words["--ops"])
+        names = selection.parse_ops(words["--ops"])
         sized = [arguments[i + 1] for i, word in enumerate(arguments) if word == "--sizes"]
-        found = _selection.parse_sizes(sized, names)
+        found = selection.parse_sizes(sized, names)
         assert words["--ops"] == "roofline" or set(found) <= set(names)
-        _selection.parse_dtypes(words.get("--dtypes", "float32"))
+        selection.parse_dtypes(words.get("--dtypes", "float32"))
         selectors.selection([], [arguments[i + 1] for i, word in enumerate(arguments) if word == "--skip"])
 
 

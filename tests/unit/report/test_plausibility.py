@@ -9,15 +9,15 @@ import json
 import msgspec
 import pytest
 
+from gpubench.analysis.analyse import Analysis, analyse
+from gpubench.analysis.compare import compare
+from gpubench.analysis.comparison import CompareOptions
+from gpubench.analysis.estimate import implausible_ids
+from gpubench.analysis.noise import noise
+from gpubench.analysis.policy import Policy
 from gpubench.model.result import Measurement, Parts, Run
 from gpubench.report import render
-from gpubench.report.analysis import analyse
-from gpubench.report.analysis.estimate import implausible_ids
-from gpubench.report.analysis.types import Analysis
-from gpubench.report.compare import CompareOptions, compare
-from gpubench.report.formats._charts.rows import charted
-from gpubench.report.noise import noise
-from gpubench.report.policy import Policy
+from gpubench.report.charts.chart import charted
 from tests.unit.report.builders import CPU, GPU, HYBRID, case, measured, run_of, split
 
 SIZES = (64, 256, 1024)
@@ -98,7 +98,9 @@ def test_it_takes_part_in_nothing_that_is_derived_and_has_no_estimate(case_id):
     assert case_id not in {shown.id for shown in charted(found)}
 
 
-@pytest.mark.parametrize("case_id", ["matmul/n=1024/float32/library/resident@cupy:0", WHOLE.outcomes[0].id])
+@pytest.mark.parametrize(
+    "case_id", ["matmul/n=1024/float32/library/resident-queued@cupy:0", WHOLE.outcomes[0].id]
+)
 def test_every_format_names_it_and_no_other_tool_gets_a_number_of_it(case_id):
     run = doubtful(WHOLE, case_id)
     for format in TOOLS:
@@ -182,9 +184,12 @@ def test_it_neither_advises_nor_is_interpolated_between_nor_splits():
     """A GPU that were twice as fast by its own word would be chosen; what remains is the CPU or an honest neighbour."""
     gpu = case(n=256, device="cupy:0").id
     honest, seen = Policy([WHOLE]), Policy([doubtful(WHOLE, gpu)])
-    assert honest.choose("matmul", shape=256, regime="resident").device_id == "cupy:0"
-    assert honest.choose("matmul", shape=256, regime="resident").basis == "measured"
-    assert seen.choose("matmul", shape=256, regime="resident").basis == "interpolated", "between 64 and 1024"
+    assert honest.choose("matmul", shape=256, regime="resident-queued").device_id == "cupy:0"
+    assert honest.choose("matmul", shape=256, regime="resident-queued").basis == "measured"
+    between = seen.choose("matmul", shape=256, regime="resident-queued")
+    assert (between.basis, between.expected_s) == ("bracketed", None), (
+        "64 and 1024 are too far apart for a time"
+    )
     hybrid = case(form="tuned", device="hybrid:cupy:0").id
     assert analyse(WHOLE).hybrid
     assert not analyse(doubtful(WHOLE, hybrid)).hybrid

@@ -12,13 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from gpubench.model.facts import Fact
-from gpubench.model.machine import Recommendation
+from gpubench.analysis.analyse import analyse
+from gpubench.analysis.analyse import measured as evidence
+from gpubench.analysis.verdict import recommended
+from gpubench.model.machine import Fact, Recommendation
 from gpubench.report import render
-from gpubench.report.analysis import analyse
-from gpubench.report.analysis import measured as evidence
-from gpubench.report.analysis.recommendation import recommended
-from gpubench.report.formats._report_types import ReportDocument
+from gpubench.report.document import ReportDocument
 from tests.unit.report.builders import CPU, GPU, HYBRID, case, curve, measured, run_of, split
 
 WILD = (0.5, 1.5, 0.6, 1.4, 1.0, 1.0, 0.7, 1.3, 0.8, 1.2)
@@ -70,7 +69,7 @@ def test_it_is_hybrid_just_where_the_report_recommends_a_split(gain):
     (row,) = analysis.hybrid
     found = recommended(run, analysis.measured)
     assert found is not None
-    assert (found.mode == "hybrid") == row.recommended == (row.gain.low > 1.05)
+    assert (found.mode == "hybrid") == row.recommended == (row.lo > 1.05)
     assert found.measured is not None
     assert found.measured.split == (0.75 if row.recommended else None)
     assert found.measured.splits[0].reason == row.reason
@@ -131,13 +130,13 @@ def test_the_break_evens_are_those_of_the_report():
     assert analysis.measured is not None
     found = {(p.op, p.regime): p for p in analysis.measured.break_even}
     (at,) = (row for row in analysis.break_even if row.verdict == "at")
-    here = found["matmul", "resident"]
-    assert (here.size, here.note, here.backend) == (at.n, None, "cupy")
+    here = found["matmul", "resident-queued"]
+    assert (here.size, here.note, here.backend) == (at.n, f"measured up to n = {at.last}", "cupy")
     assert (here.cpu_s, here.gpu_s) == (pytest.approx(1e-3), pytest.approx(5e-4))
     never = found["matmul", "transfer-always"]
-    assert (never.size, never.note, never.gpu_s) == (None, "never up to n = 1024", pytest.approx(1e-2))
-    always = found["relu", "resident"]
-    assert (always.size, always.note) == (64, "the smallest size measured")
+    assert (never.size, never.note, never.gpu_s) == (None, "no size up to n = 1024", pytest.approx(1e-2))
+    always = found["relu", "resident-queued"]
+    assert (always.size, always.note) == (64, "the smallest size measured, up to n = 256")
 
 
 def test_a_break_even_that_noise_hides_has_no_size():

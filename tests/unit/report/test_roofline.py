@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gpubench.analysis.analyse import analyse
+from gpubench.analysis.roofline import OUT_OF_CACHE_BYTES
 from gpubench.model.result import DeviceClock, Measurement
 from gpubench.report import render
-from gpubench.report.analysis import analyse
-from gpubench.report.analysis.roofline import OUT_OF_CACHE_BYTES
 from tests.unit.report.builders import CPU, GPU, SOFTWARE, case, measured, run_of
 
 LARGE = 2**26  # a copy of float32 moves 512 MiB
@@ -162,7 +162,7 @@ def test_a_hot_time_derived_from_wall_times_says_so_and_is_no_side_of_a_ratio_of
     )
     rows = {row.case.case.device_id: row for row in analyse(run).roofline.rows}
     assert {name: row.clock for name, row in rows.items()} == {"cupy:0": "device_hot", "wgpu:0": "derived"}
-    assert rows["wgpu:0"].seconds == pytest.approx(rows["cupy:0"].seconds)
+    assert rows["wgpu:0"].time_s == pytest.approx(rows["cupy:0"].time_s)
     assert rows["wgpu:0"].to_library is None
     text = render([run], "markdown")
     assert "100% d" in text
@@ -193,7 +193,7 @@ def test_the_order_of_the_file_changes_nothing():
 
 def test_a_run_made_for_its_roofs_leads_with_them():
     run = run_of([copied(4000, device="cupy:0"), multiplied(50, device="cupy:0")])
-    made = msgspec.structs.replace(run.selection, ops=["copy", "matmul"], regimes=["resident"])
+    made = msgspec.structs.replace(run.selection, ops=["copy", "matmul"], regimes=["resident-queued"])
     text = render([msgspec.structs.replace(run, selection=made)], "plain")
     assert text.index("Roofline") < text.index("Verdict")
     text = render([run], "plain")

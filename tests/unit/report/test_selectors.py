@@ -40,6 +40,14 @@ def test_does_not_match(text):
     assert not selector(text)(BIG)
 
 
+@pytest.mark.parametrize("regime", ["resident", "resident-waited", "resident-queued"])
+def test_resident_stands_for_all_data_that_stays(regime):
+    one = msgspec.structs.replace(case(), regime=regime)
+    assert selector("*/*/*/*/resident")(one)
+    assert selector(f"*/*/*/*/{regime}")(one)
+    assert selector("*/*/*/*/resident-waited")(one) == (regime == "resident-waited")
+
+
 def test_the_first_segment_may_be_a_group():
     assert selector("activation")(case("relu"))
     assert not selector("activation")(case("add"))

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpubench.model.facts import Fact
+from gpubench.model.machine import Fact
 from gpubench.report import render
-from gpubench.report.formats._machines import course_text, letter
-from gpubench.report.formats._options import RenderOptions
+from gpubench.report.layout import RenderOptions
+from gpubench.report.sections.machines import course_text, letter
 from tests.unit.report.builders import case, curve, machine, measured, run_of
 
 BOTH = ["machines", "history"]
@@ -42,7 +42,7 @@ def test_a_column_for_each_machine():
     assert text.count("vs numpy library, OpenBLAS") == 2  # a speedup without its baseline is a bug
     # 1024 is the largest size that both of them have.
     assert re.search(r"^matmul +float32 +1024 +CPU +1\.00 ms +2\.00 ms$", text, re.M)
-    assert re.search(r"^matmul +float32 +1024 +resident +25\.0 us \(40\.0x\) +250 us \(8\.00x\)$", text, re.M)
+    assert re.search(r"^matmul +float32 +1024 +queued +25\.0 us \(40\.0x\) +250 us \(8\.00x\)$", text, re.M)
     assert "undecided (between 64 and 1024)  at 290 [256, 1024]" in text
 
 
@@ -61,7 +61,7 @@ def test_files_of_one_machine_are_a_history():
     text = render(list(reversed(days)), "plain", sections=BOTH)
     assert "Machines side by side" not in text
     assert "A: 3 runs, 2026-01-01T00:00:00Z to 2026-01-03T00:00:00Z" in text
-    assert re.search(r"^▁▃█ .* \+300% +matmul/n=1024/float32/library/resident@cupy:0$", text, re.M)
+    assert re.search(r"^▁▃█ .* \+300% +matmul/n=1024/float32/library/resident-queued@cupy:0$", text, re.M)
     assert "geometric mean of the changes: +300%" in text
 
 

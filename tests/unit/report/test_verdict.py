@@ -5,9 +5,10 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from gpubench.analysis.analyse import analyse
+from gpubench.analysis.machine import machine_line
 from gpubench.model.result import RunWarning, Settings
 from gpubench.report import render
-from gpubench.report.analysis import analyse, machine_line
 from tests.unit.report.builders import (
     CPU,
     GPU,
@@ -34,8 +35,8 @@ def test_regimes_share_one_sentence():
     found = words(together(curve({64: 0.25, 256: 4.0}), curve({64: 0.1, 256: 4.0}, regime="transfer-always")))
     assert found == (
         (
-            "matmul float32: the GPU pays from n = 130 [64, 256] with data resident, "
-            "from n = 150 [64, 256] when every call copies both ways."
+            "matmul float32: measured up to n = 256, the GPU pays from n = 130 [64, 256] with calls queued on the GPU, "
+            "pays from n = 150 [64, 256] when every call copies both ways."
         ),
     )
 
@@ -43,20 +44,34 @@ def test_regimes_share_one_sentence():
 @pytest.mark.parametrize(
     ("ratios", "expected"),
     [
-        ({64: 2.0, 256: 4.0}, "the GPU pays at every measured size (from n = 64) with data resident."),
-        ({64: 0.3, 256: 0.3, 1024: 0.3}, "the GPU pays at no size up to n = 1024 with data resident."),
+        (
+            {64: 2.0, 256: 4.0, 1024: 4.0},
+            "measured up to n = 1024, the GPU pays at every measured size (from n = 64) with calls queued on the GPU.",
+        ),
+        (
+            {64: 0.3, 256: 0.3, 1024: 0.3},
+            "measured up to n = 1024, the GPU pays at no size with calls queued on the GPU.",
+        ),
         (
             {64: 0.1, 256: 0.3, 1024: 0.9},
-            "the GPU pays not up to n = 1024 with data resident, but it comes closer with size.",
+            "the GPU does not pay yet but comes closer with size with calls queued on the GPU.",
         ),
         (
             {64: 0.3, 256: 4.0, 1024: 0.3, 4096: 4.0},
-            ": no single threshold with data resident (crosses at n = 122, 538, 1950).",
+            "from n = 2000 [1024, 4096], mixed below (also crosses at n = 122, 538) with calls queued on the GPU.",
         ),
-        ({64: 0.5, 1024: 4.0}, "the GPU pays from somewhere between n = 64 and 1024 with data resident."),
-        ({64: 4.0}, "matmul float32: undecided (too few sizes; the GPU wins at n = 64)."),
-        ({64: 0.3, 256: 0.5}, "matmul float32: undecided (too few sizes; the GPU loses up to n = 256)."),
-        ({64: 1.0, 256: 1.0}, "matmul float32: undecided (too noisy)."),
+        (
+            {64: 0.5, 1024: 4.0, 4096: 9.0},
+            "the GPU pays from somewhere between n = 64 and 1024 with calls queued on the GPU.",
+        ),
+        ({64: 1.0, 256: 1.0, 1024: 1.0}, "matmul float32: measured up to n = 1024, undecided (too noisy)."),
+        (
+            {64: 0.5, 1024: 4.0},
+            "matmul float32: the GPU wins at n = 1024 and loses at n = 64 with calls queued",
+        ),
+        ({64: 4.0}, "matmul float32: the GPU wins at n = 64 with calls queued on the GPU."),
+        ({64: 0.3, 256: 0.5}, "matmul float32: the GPU loses at n = 64 and 256 with calls queued on the GPU."),
+        ({64: 1.0, 256: 2.0}, "the GPU wins at n = 256 and neither wins nor loses for sure at n = 64 (1x ["),
     ],
 )
 def test_each_verdict_has_words(ratios, expected):
@@ -76,37 +91,42 @@ def test_the_earliest_device_of_each_regime_is_named():
     )  # fmt: skip
     assert found == (
         (
-            "matmul float32: the GPU pays from n = 100 [64, 256] with data resident (cupy:0), "
-            "from n = 270 [256, 1024] when every call copies both ways (wgpu:0)."
+            "matmul float32: measured up to n = 256..1024, the GPU pays from n = 100 [64, 256] with calls queued on the GPU (cupy:0), "
+            "pays from n = 270 [256, 1024] when every call copies both ways (wgpu:0)."
         ),
     )
 
 
 def test_what_holds_for_all_devices_names_none():
-    win = together(curve({64: 2.0, 256: 4.0}), curve({64: 2.0, 256: 4.0}, device="wgpu:0"))
-    assert words(win, devices=TWO)[0].endswith("(from n = 64) with data resident (every device).")
+    wins = {64: 2.0, 256: 4.0, 1024: 4.0}
+    win = together(curve(wins), curve(wins, device="wgpu:0"))
+    assert words(win, devices=TWO)[0].endswith("(from n = 64) with calls queued on the GPU (every device).")
     lose = {64: 0.3, 256: 0.3, 1024: 0.3}
     found = words(together(curve(lose), curve(lose, device="wgpu:0")), devices=TWO)
-    assert found == ("matmul float32: the GPU pays at no size up to n = 1024 with data resident.",)
+    assert found == (
+        "matmul float32: measured up to n = 1024, the GPU pays at no size with calls queued on the GPU.",
+    )
 
 
 def test_an_undecided_device_leaves_the_question_open():
-    never, tie = {64: 0.3, 256: 0.3, 1024: 0.3}, {64: 1.0, 256: 1.0}
+    never, tie = {64: 0.3, 256: 0.3, 1024: 0.3}, {64: 1.0, 256: 1.0, 1024: 1.0}
     found = words(together(curve(never), curve(tie, device="wgpu:0")), devices=TWO)
-    assert found == ("matmul float32: undecided (too noisy).",)
+    assert found == ("matmul float32: measured up to n = 1024, undecided (too noisy).",)
 
 
 def test_undecided_regimes_are_said_once():
-    tie = {64: 1.0, 256: 1.0}
+    tie = {64: 1.0, 256: 1.0, 1024: 1.0}
     found = words(together(curve(tie), curve(tie, regime="transfer-always")))
-    assert found == ("matmul float32: undecided (too noisy).",)
+    assert found == ("matmul float32: measured up to n = 1024, undecided (too noisy).",)
     found = words(
         together(
-            curve({64: 2.0, 256: 4.0}), curve(tie, regime="transfer-once"), curve(tie, regime="transfer-always")
+            curve({64: 2.0, 256: 4.0, 1024: 4.0}),
+            curve(tie, regime="transfer-once"),
+            curve(tie, regime="transfer-always"),
         )
     )
     assert found[0].endswith(
-        "with data resident; undecided when 10 calls share one copy and when every call copies both ways "
+        "with calls queued on the GPU; undecided when 10 calls share one copy and when every call copies both ways "
         "(too noisy)."
     )
 
@@ -121,8 +141,13 @@ def ops(*names):
 
 
 def test_ops_with_the_same_verdict_share_a_sentence():
-    tie = [measured(case(op, 64, device=device), 1e-3) for op in "ab" for device in ("numpy:0", "cupy:0")]
-    assert words(tie) == ("a, b float32: undecided (too noisy).",)
+    tie = [
+        measured(case(op, n, device=device), 1e-3)
+        for op in "ab"
+        for n in (64, 256, 1024)
+        for device in ("numpy:0", "cupy:0")
+    ]
+    assert words(tie) == ("a, b float32: measured up to n = 1024, undecided (too noisy).",)
 
 
 def test_one_screen_holds_the_verdict_of_many_ops():

@@ -1,4 +1,4 @@
-"""Each clause of the rule for SLOWER, FASTER and SAME by itself (measurement.md, section 12): sessions for which the answer
+"""Each clause of the rule for SLOWER, FASTER and SAME by itself: sessions for which the answer
 turns on that clause alone."""
 
 from __future__ import annotations
@@ -6,9 +6,10 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from gpubench.analysis.compare import compare
+from gpubench.analysis.comparison import CompareOptions, Comparison, JudgedCase
 from gpubench.model.case import Case
 from gpubench.model.result import Block, Run
-from gpubench.report.compare import CompareOptions, Comparison, JudgedCase, compare
 from gpubench.selectors import selector
 from tests.unit.report.builders import case, measured
 from tests.unit.report.sides import a_run, pair, timed

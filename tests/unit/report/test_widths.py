@@ -8,9 +8,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from gpubench.model.facts import Fact
-from gpubench.report import analysed, claims, drawn
-from gpubench.report.formats._options import SECTIONS
+from gpubench.analysis import claims
+from gpubench.model.machine import Fact
+from gpubench.report import analysed, drawn
+from gpubench.report.layout import SECTIONS, RenderOptions
 from tests.unit.report.builders import case, failed, measured, run_of, skipped
 from tests.unit.report.samples import cpu_run, full_run, interrupted_run, software_run
 
@@ -34,7 +35,7 @@ def named(run, text):
 
 def too_long(run, format, width, **more):
     analyses = analysed([run], claims=claims.load("builtin"))
-    text = drawn(analyses, format, width=width, **more)
+    text = drawn(analyses, format, RenderOptions(width=width, **more))
     return [line for line in text.splitlines() if cell_len(line) > width]
 
 

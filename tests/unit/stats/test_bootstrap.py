@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpubench import bootstrap
+from gpubench import stats
 
 seconds = st.floats(1e-6, 10) | st.sampled_from([0.5, 1.0, 2.0])
 side = st.lists(seconds, min_size=1, max_size=9)
@@ -22,25 +22,25 @@ def listed(data):
     atoms = [
         [
             (x / y, p * q)
-            for x, p in bootstrap.median_distribution(above)
-            for y, q in bootstrap.median_distribution(below)
+            for x, p in stats.median_distribution(above)
+            for y, q in stats.median_distribution(below)
         ]
         for above, below in data
     ]
-    return bootstrap.cluster_bootstrap(atoms)
+    return stats.cluster_bootstrap(atoms)
 
 
 @settings(max_examples=150, deadline=None)
 @given(pairs)
 def test_the_ends_are_those_of_the_listed_products(data):
-    assert bootstrap.ratio_bootstrap(data) == pytest.approx(listed(data), rel=1e-9)
+    assert stats.ratio_bootstrap(data) == pytest.approx(listed(data), rel=1e-9)
 
 
 @pytest.mark.parametrize(("k", "n"), [(5, 30), (10, 30), (6, 120)])
 def test_also_where_the_products_are_many(k, n):
     draw = random.Random(k)
     data = [([draw.gauss(2, 0.1) for _ in range(n)], [draw.gauss(1, 0.05) for _ in range(n)]) for _ in range(k)]
-    assert bootstrap.ratio_bootstrap(data) == pytest.approx(listed(data), rel=1e-9)
+    assert stats.ratio_bootstrap(data) == pytest.approx(listed(data), rel=1e-9)
 
 
 def test_values_that_a_clock_has_rounded_are_many_products_at_one_place():
@@ -48,9 +48,9 @@ def test_values_that_a_clock_has_rounded_are_many_products_at_one_place():
     data = [
         tuple([round(draw.gauss(mean, 0.02), 2) for _ in range(100)] for mean in (2.0, 1.0)) for _ in range(6)
     ]
-    assert bootstrap.ratio_bootstrap(data) == pytest.approx(listed(data), rel=1e-9)
+    assert stats.ratio_bootstrap(data) == pytest.approx(listed(data), rel=1e-9)
     constant = [([2.0] * 100, [1.0] * 100)] * 6
-    assert bootstrap.ratio_bootstrap(constant) == (2.0, 2.0)
+    assert stats.ratio_bootstrap(constant) == (2.0, 2.0)
 
 
 @settings(max_examples=60, deadline=None)
@@ -61,7 +61,7 @@ def test_neither_order_nor_unit_matters(data, shuffle, power):
         tuple([value * scale for value in shuffle.sample(one, len(one))] for one in pair)
         for pair in shuffle.sample(data, len(data))
     ]
-    assert bootstrap.ratio_bootstrap(mixed) == pytest.approx(bootstrap.ratio_bootstrap(data), rel=1e-9)
+    assert stats.ratio_bootstrap(mixed) == pytest.approx(stats.ratio_bootstrap(data), rel=1e-9)
 
 
 value = st.integers(1, 9).map(float)  # few of them, so that ties are common
@@ -87,7 +87,7 @@ def test_the_distribution_of_a_sessions_median_is_that_of_all_its_resamples(valu
         resampled_medians(values, middle) for middle in (statistics.median_low, statistics.median_high)
     )
     both = {at: (low.get(at, 0) + high.get(at, 0)) / 2 for at in low.keys() | high.keys()}
-    assert merged(bootstrap.median_distribution(values)) == pytest.approx(both)
+    assert merged(stats.median_distribution(values)) == pytest.approx(both)
 
 
 @settings(max_examples=25, deadline=None)
@@ -112,19 +112,17 @@ def test_the_interval_of_a_run_is_that_of_all_its_resamples(data):
         medians[0][statistics.median_low(values)] += probability
         medians[1][statistics.median_high(values)] += probability
     ends = []
-    for found, level in zip(medians, (bootstrap.ALPHA / 2, 1 - bootstrap.ALPHA / 2), strict=True):
+    for found, level in zip(medians, (stats.ALPHA / 2, 1 - stats.ALPHA / 2), strict=True):
         ordered = sorted(found)
         reached = itertools.accumulate(found[at] for at in ordered)
         ends.append(next(at for at, mass in zip(ordered, reached, strict=True) if mass >= level - 1e-9))
-    assert bootstrap.cluster_bootstrap([bootstrap.median_distribution(values) for values in data]) == tuple(
-        ends
-    )
+    assert stats.cluster_bootstrap([stats.median_distribution(values) for values in data]) == tuple(ends)
 
 
 @pytest.mark.parametrize("k", range(5, 41))
 def test_sessions_that_scatter_far_more_than_their_samples_are_covered_too(k):
     """Such a session is one value. The r-th of k values and its mirror image hold the median but for 2 P(Bin(k, 1/2) < r)."""
-    low, high = bootstrap.cluster_bootstrap([[(float(i), 1.0)] for i in range(1, k + 1)])
+    low, high = stats.cluster_bootstrap([[(float(i), 1.0)] for i in range(1, k + 1)])
     assert high == k + 1 - low
     outside = sum(math.comb(k, j) for j in range(int(low))) / 2**k
     assert 1 - 2 * outside >= 0.90

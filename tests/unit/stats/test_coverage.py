@@ -1,4 +1,4 @@
-"""How often the intervals hold the truth, by simulation (measurement.md, sections 14 and 15, E7), and what may not
+"""How often the intervals hold the truth, by simulation (docs/statistics.md), and what may not
 change a speedup: order, the unit of time, which side is called the baseline."""
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def test_run_value(sizes, share, between, within):
     k, n = sizes
     draw = random.Random(k)
     found = [stats.run_interval(simulated(draw, k, n, between, within)) for _ in range(RUNS)]
-    assert {interval.kind for interval in found} == {"bootstrap" if k >= 5 else "within-session"}
+    assert {interval.kind for interval in found} == {"bootstrap" if k >= 5 else "prior"}
     hits = sum(interval.low <= 100 <= interval.high for interval in found)
     assert hits / RUNS >= least(share, RUNS)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from gpubench import crossing
+from gpubench import break_even
 from gpubench.model.result import Block, Measurement, Run
 from tests.unit.report.builders import case, measured, run_of
 
@@ -33,7 +33,7 @@ def a_run(blocks_of, sessions: int = 3, *, form: str = "library") -> Run:
 
 
 def n_of(run: Run, **options: object) -> float | None:
-    found = crossing.fresh_crossing(run, case(n=80), case(n=80, device="cupy:0"), **options)
+    found = break_even.fresh_crossing(run, [case(n=80)], case(n=80, device="cupy:0"), **options)
     return None if found is None else found.n
 
 
@@ -77,3 +77,12 @@ def test_the_pair_of_forms_with_the_most_timings_answers():
         for n in SIZES
     ]  # fmt: skip
     assert n_of(msgspec.structs.replace(run, outcomes=[*tuned, *run.outcomes])) == pytest.approx(TRUE)
+
+
+def test_the_cpu_at_the_crossing_need_not_be_the_one_at_the_largest_size():
+    run = a_run(lambda i, s: [fresh(i, s)])
+    largest = case(n=2 * SIZES[-1], device="torch:cpu")
+    found = break_even.fresh_crossing(run, [case(n=80), largest], case(n=80, device="cupy:0"))
+    assert found is not None
+    assert found.n == pytest.approx(TRUE)
+    assert break_even.fresh_crossing(run, [largest], case(n=80, device="cupy:0")) is None

@@ -48,9 +48,8 @@ def test_a_spread_is_what_the_standard_library_says(values):
     expected = (min(values), twentieths[4], statistics.median(values), twentieths[14], twentieths[18])
     assert found[:5] == pytest.approx(expected)
     assert found.mad == pytest.approx(statistics.median(abs(x - statistics.median(values)) for x in values))
-    assert stats.iqr_share(values) == pytest.approx(
-        (twentieths[14] - twentieths[4]) / statistics.median(values)
-    )
+    share = (twentieths[14] - twentieths[4]) / statistics.median(values) * len(values) / (len(values) - 1.15)
+    assert stats.spread_share(values) == pytest.approx(share)
 
 
 @pytest.mark.parametrize(
@@ -130,7 +129,7 @@ def test_even_counts_and_seven_are_slightly_wide_never_narrow(k):
 
 @pytest.mark.parametrize(("between", "within", "k"), [(0.5, 3, 5), (2, 2, 8), (5, 2, 10)])
 def test_run_interval_covers_the_truth(between, within, k):
-    """measurement.md section 14: at least 90 % for k >= 5, with 3 % outliers."""
+    """At least 90 % for k >= 5, with 3 % outliers."""
     draw, hits, runs = random.Random(6), 0, 400
     for _ in range(runs):
         data = []
@@ -158,7 +157,7 @@ def test_a_run_value_is_that_of_the_standard_library(data):
 def test_run_interval_contains_its_estimate(data):
     interval = stats.run_interval(data)
     assert interval.low <= interval.estimate <= interval.high
-    assert interval.kind == ("bootstrap" if len(data) >= 5 else "within-session")
+    assert interval.kind == ("bootstrap" if len(data) >= 5 else "prior")
 
 
 @given(sessions, st.randoms(use_true_random=False))
@@ -175,6 +174,53 @@ def test_run_interval_scales_with_the_unit(data, power):
     before = stats.run_interval(data)
     after = stats.run_interval([[value * scale for value in values] for values in data])
     assert after[:3] == tuple(value * scale for value in before[:3])
+
+
+@given(samples, st.integers(1, 8))
+def test_more_of_the_same_blocks_never_widen(values, times_more):
+    """Nor do more of the same sessions, up to those for which the prior stands aside."""
+    once, more = stats.run_interval([values]), stats.run_interval([values * times_more])
+    assert more.high / more.low <= once.high / once.low * (1 + 1e-12)
+    again = stats.run_interval([values] * min(times_more, 4))
+    assert again.high / again.low <= once.high / once.low * (1 + 1e-12)
+    pair, pairs = (stats.ratio_interval([(values * count, values * count)]) for count in (1, times_more))
+    assert pairs.high / pairs.low <= pair.high / pair.low * (1 + 1e-12)
+
+
+@given(times, st.sampled_from([stats.prior_of(1e-6), stats.prior_of(1e-6, 1e-5), stats.prior_of(1e-2)]))
+def test_one_block_has_the_width_of_its_prior(value, prior):
+    found = stats.run_interval([[value]], prior)
+    sigma = math.hypot(prior.block, prior.session)
+    ends = (value * math.exp(-1.96 * sigma), value * math.exp(1.96 * sigma))
+    assert (found.low, found.high) == pytest.approx(ends, rel=5e-3)
+    ratio = stats.ratio_interval([([value], [value])], (prior, prior))
+    assert math.log(ratio.high) == pytest.approx(1.96 * sigma * math.sqrt(2), rel=5e-3)
+
+
+def test_without_a_prior_one_block_tells_nothing():
+    assert stats.run_interval([[2.0]], None)[:3] == (0.0, 2.0, math.inf)
+    assert stats.ratio_interval([([2.0, 2.1], [1.0])], None)[0] == 0.0
+
+
+@pytest.mark.parametrize(("degrees", "table", "short"), [
+    (2, 4.302653, 7.46e-3), (3, 3.182446, 1.203e-3), (4, 2.776445, 3.11e-4), (7, 2.364624, 2.07e-5), (29, 2.045230, 0),
+])  # fmt: skip
+def test_the_quantile_of_students_distribution(degrees, table, short):
+    """Against the tables; what the expansion leaves out falls with the fifth power of the degrees."""
+    assert 1 - stats.t_quantile(degrees) / table == pytest.approx(short, rel=0.01, abs=4e-7)
+
+
+@pytest.mark.parametrize(("blocks", "between"), [(1, 0.05), (2, 0.05), (4, 0.05), (8, 0.02)])
+@pytest.mark.parametrize("k", [1, 2, 3, 4])
+def test_few_sessions_cover_the_next_where_the_prior_is_right(blocks, between, k):
+    """Sessions that scatter as the prior says, or less; blocks by 7 %."""
+    draw, hits, runs = random.Random(blocks + 10 * k), 0, 400
+    for _ in range(runs):
+        data = [[math.exp(shift + draw.gauss(0, 0.07)) for _ in range(blocks)] for shift in
+                [draw.gauss(0, between) for _ in range(k)]]  # fmt: skip
+        interval = stats.run_interval(data)
+        hits += interval.low <= 1 <= interval.high
+    assert hits / runs >= 0.915  # 95 % less three standard errors of 400 runs
 
 
 @given(sessions, st.integers(0, 6), st.floats(1.0, 2.0))
@@ -195,9 +241,11 @@ def test_speedups_of_both_directions_multiply_to_one(data):
 
 
 def test_a_speedup_is_paired_by_session():
-    """Ratios 2, 5 and 3; of unpaired medians it were 4, and of unpaired ends the interval from 1 to 7.5."""
-    found = stats.ratio_interval([([10.0] * 6, [5.0] * 6), ([20.0] * 6, [4.0] * 6), ([30.0] * 6, [10.0] * 6)])
-    assert found[:3] == pytest.approx((2.0, 3.0, 5.0))
+    """Ratios 3, 3 and 3, however far both sides lie apart; of unpaired medians it were 4."""
+    apart = stats.ratio_interval([([15.0] * 6, [5.0] * 6), ([12.0] * 6, [4.0] * 6), ([30.0] * 6, [10.0] * 6)])
+    alike = stats.ratio_interval([([15.0] * 6, [5.0] * 6)] * 3)
+    assert apart.estimate == pytest.approx(3.0)
+    assert apart[:3] == pytest.approx(alike[:3])
 
 
 @settings(max_examples=60)
@@ -229,7 +277,8 @@ def test_ratio_bootstrap_agrees_with_random_draws():
 
 
 def test_noise_measures():
-    assert stats.iqr_share([10.0, 10.0, 10.0]) == 0.0
+    assert stats.spread_share([10.0, 10.0, 10.0]) == 0.0
+    assert stats.spread_share([0.0, 0.0, 0.0, 1.0, 1.0]) == 0.0, "of a median of zero nothing is a share"
     assert stats.first_sample_z([50.0, 1.0, 1.1, 0.9, 1.0, 1.2]) > 10
     assert stats.first_sample_z([2.0, 1.0, 1.0, 1.0]) == math.inf
     assert stats.first_sample_z([0.5, 1.0, 1.0, 1.0]) == -math.inf
@@ -239,6 +288,7 @@ def test_noise_measures():
     assert stats.order_correlation([4.0, 3.0, 2.0, 1.0]) == pytest.approx(-1.0)
     assert stats.order_correlation([1.0, 1.0, 1.0]) == 0.0
     assert stats.order_correlation([1.0, 2.0]) == 0.0
+    assert stats.order_correlation([1.0, 2.0, 3.0]) == pytest.approx(1.0), "three are enough"
     # Ties share their mean rank: deviations -2, -0.5, -0.5, 2, 1 against -2 ... 2 give 8.5 / sqrt(9.5 * 10).
     assert stats.order_correlation([1.0, 2.0, 2.0, 4.0, 3.0]) == pytest.approx(8.5 / math.sqrt(95))
 
@@ -252,6 +302,7 @@ def test_line_root(root, slope):
 
 def test_lines_that_do_not_rise_have_no_root():
     assert stats.line_root([0.0, 1.0], [1.0, 0.0]) is None
+    assert stats.line_root([0.0, 1.0], [1.0, 1.0]) is None, "a flat line"
     with pytest.raises(ValueError, match="two different x"):
         stats.fit_line([1.0, 1.0], [0.0, 1.0])
 
@@ -282,3 +333,12 @@ def test_geometric_mean():
 )
 def test_a_curve_crosses_zero_where_it_last_changes_sign(y, found):
     assert stats.last_crossing(range(len(y)), y) == found
+
+
+@pytest.mark.parametrize("n", [stats.MOST_EXACT, stats.MOST_EXACT + 1, 1000])
+@pytest.mark.parametrize("p", [0.3, 0.5, 0.6])
+def test_the_tail_of_many_draws_is_that_of_few(n, p):
+    """Beside the sum of all terms, on both sides of the limit from which on the normal distribution stands for it."""
+    for m in (round(n * p) - 5, round(n * p), round(n * p) + 9):
+        exact = math.fsum(math.comb(n, k) * p**k * (1 - p) ** (n - k) for k in range(m, n + 1))
+        assert stats.binomial_tail(n, p, m) == pytest.approx(exact, abs=0.004)

@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import jsonschema
 import msgspec
@@ -15,9 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpubench import store
-from gpubench.errors import ExitCode, InputError
+from gpubench.catalogue import Reason, WarningCode
+from gpubench.errors import ExitCode, InputError, UsageError
+from gpubench.installation import upgrade_command
 from gpubench.model.result import SCHEMA_VERSION, Run
-from gpubench.store import document
+from gpubench.store import document, limits, upgrades
 
 FIXTURES = Path(__file__).parent / "fixtures"
 
@@ -28,15 +30,6 @@ def test_the_same_run_gives_the_same_bytes(run: Run) -> None:
     assert data.endswith(b"}\n")
     assert data.count(b"\n") == 1
     assert store.dumps(store.loads(data, "x")) == data
-
-
-def test_an_encoder_gives_the_same_bytes_while_a_run_grows(make_run: Callable[..., Run]) -> None:
-    encoder = store.Encoder()
-    for samples in ([0.1], [0.1, 0.123456789], [0.1, 0.123456789, 1 / 3]):
-        run = make_run(samples)
-        assert encoder.dumps(run) == store.dumps(run)
-        renamed = msgspec.structs.replace(run, label="later", outcomes=run.outcomes[::-1])
-        assert encoder.dumps(renamed) == store.dumps(renamed)
 
 
 def test_floats_keep_six_significant_digits(run: Run) -> None:
@@ -108,13 +101,24 @@ def test_what_is_no_result_is_refused(data: bytes, code: str) -> None:
 
 
 def test_a_newer_version_asks_for_an_upgrade() -> None:
-    assert "pip install --upgrade" in _refusal(b'{"name": "gpubench-result", "schema_version": 99}').hint
+    assert upgrade_command() in _refusal(b'{"name": "gpubench-result", "schema_version": 99}').hint
+
+
+def test_another_document_of_ours_is_refused_with_both_names() -> None:
+    why = _refusal(b'{"name": "gpubench-detect", "schema_version": 1}').why
+    assert why == "it is a gpubench-detect document, not a gpubench-result document"
 
 
 def test_every_truncation_is_refused(run: Run) -> None:
     data = store.dumps(run)
     for end in range(1, len(data) - 1, 97):
         assert _refusal(data[:end]).code in ("truncated-file", "not-json")
+    assert _refusal(data[: data.index(b'"outcomes"')]).code == "truncated-file"
+
+
+def test_a_document_beyond_the_limits_is_refused(monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
+    monkeypatch.setattr(limits, "MAX_DEPTH", 2)
+    assert "2" in _refusal(store.dumps(run)).why
 
 
 @given(st.binary(max_size=200))
@@ -131,7 +135,13 @@ def test_a_wrong_value_is_named(run: Run) -> None:
 
 def test_a_case_occurs_once(run: Run) -> None:
     twice = msgspec.structs.replace(run, outcomes=[*run.outcomes, run.outcomes[0]])
-    assert "twice" in _refusal(store.dumps(twice)).why
+    refusal = _refusal(store.dumps(twice))
+    assert f"{run.outcomes[0].id!r} occurs twice" in refusal.why
+
+
+def test_a_value_of_more_than_80_letters_is_cut_where_a_refusal_shows_it() -> None:
+    for length, shown in ((78, repr("x" * 78)), (79, "'" + "x" * 76 + "...")):
+        assert _refusal(json.dumps({"name": "x" * length}).encode()).why.endswith(f' "name" is {shown}')
 
 
 @pytest.mark.parametrize("params", [{}, {"m": 4}, {"n": 0}, {"n": -1}])
@@ -159,10 +169,65 @@ def test_older_versions_go_through_every_step(monkeypatch: pytest.MonkeyPatch, r
         1: lambda data: {**data, "label": "one"},
         2: lambda data: {**data, "label": data["label"] + ", two"},
     }
-    monkeypatch.setattr(document, "MIGRATIONS", steps)
+    monkeypatch.setitem(upgrades.UPGRADES, "gpubench-result", steps)
     monkeypatch.setattr(document, "SCHEMA_VERSION", 3)
-    back = store.loads(store.dumps(run), "x")
+    back = store.loads(store.dumps(msgspec.structs.replace(run, schema_version=1)), "x")
     assert (back.schema_version, back.label) == (3, "one, two")
+
+
+def _version_1(*devices: str, group: str = "matrix") -> dict[str, Any]:
+    """A run of version 1 with a case of `resident` on each device; of kinds, it knows those of `fake`."""
+    cases = [
+        {"op": "matmul", "group": group, "params": {"n": 64}, "dtype": "float32", "form": "library",
+         "regime": "resident", "device_id": device}
+        for device in devices
+    ]  # fmt: skip
+    ids = [f"matmul/n=64/float32/library/resident@{device}" for device in devices]
+    return {
+        "name": "gpubench-result", "schema_version": 1,
+        "devices": [{"id": "fake:cpu", "kind": "cpu"}, {"id": "fake:gpu", "kind": "gpu"}],
+        "outcomes": [{"type": "planned", "id": id, "case": case} for id, case in zip(ids, cases, strict=True)],
+        "warnings": [{"code": "noisy", "message": "", "id": id} for id in [*ids, None]],
+        "selection": {"ops": ["matmul"], "regimes": ["resident", "transfer-always"]},
+    }  # fmt: skip
+
+
+def test_what_a_gpu_called_resident_in_version_1_was_queued() -> None:
+    data = upgrades.upgraded(_version_1("numpy:0", "cupy:0", "hybrid:cupy:0", "torch:cpu"), "gpubench-result")
+    regimes = ["resident", "resident-queued", "resident-queued", "resident"]
+    assert [one["case"]["regime"] for one in data["outcomes"]] == regimes
+    ids = [one["id"] for one in data["outcomes"]]
+    assert [id.rpartition("@")[0].rpartition("/")[2] for id in ids] == regimes
+    assert [one["id"] for one in data["warnings"]] == [*ids, None]
+    assert data["selection"]["regimes"] == ["resident-queued", "transfer-always"]
+
+
+def test_a_device_that_the_file_knows_is_of_the_kind_that_it_says() -> None:
+    data = upgrades.upgraded(_version_1("fake:cpu", "fake:gpu"), "gpubench-result")
+    assert [one["case"]["regime"] for one in data["outcomes"]] == ["resident", "resident-queued"]
+
+
+def test_a_cost_of_a_device_without_work_stays_resident() -> None:
+    data = _version_1("fake:gpu", group="overhead")
+    assert upgrades.upgraded(data, "gpubench-result")["outcomes"] == data["outcomes"]
+
+
+def test_fleets_and_noise_are_upgraded_with_the_runs_in_them() -> None:
+    fleet = {"schema_version": 1, "nodes": [{"result": _version_1("cupy:0")}, {"result": None, "error": "x"}]}
+    first, second = upgrades.upgraded(fleet, "gpubench-fleet")["nodes"]
+    assert first["result"]["outcomes"][0]["case"]["regime"] == "resident-queued"
+    assert second == {"result": None, "error": "x"}
+    noise = {"schema_version": 1, "cases": [{"id": "add/n=8/float32/tuned/resident@cupy:0"}]}
+    (case,) = upgrades.upgraded(noise, "gpubench-noise")["cases"]
+    assert case["id"] == "add/n=8/float32/tuned/resident-queued@cupy:0"
+
+
+@pytest.mark.parametrize(
+    "shape", [{"outcomes": 3}, {"outcomes": [{}]}, {"devices": [1], "outcomes": []}, {"warnings": 5}]
+)
+def test_an_old_file_of_another_shape_is_refused(shape: dict[str, Any]) -> None:
+    data = {**_version_1("cupy:0"), **shape}
+    assert _refusal(json.dumps(data).encode()).code == "bad-document"
 
 
 @pytest.mark.parametrize("name", store.SCHEMA_NAMES)
@@ -175,3 +240,19 @@ def test_what_is_written_matches_the_schema(run: Run) -> None:
     validator.validate(json.loads(store.dumps(run)))
     with pytest.raises(jsonschema.ValidationError):
         validator.validate({"name": "gpubench-result"})
+
+
+def test_the_schema_of_no_document_is_refused_with_those_that_there_are() -> None:
+    with pytest.raises(UsageError) as caught:
+        document.schema("nonsense")
+    assert all(name in str(caught.value.why) for name in document.SCHEMA_NAMES)
+
+
+@pytest.mark.parametrize(
+    ("kind", "field", "declared"),
+    [(kind, "reason", Reason) for kind in ("Skip", "Failure", "SessionFailure")]
+    + [("RunWarning", "code", WarningCode)],
+)
+def test_the_schema_lists_the_codes_of_the_catalogue(kind: str, field: str, declared: Any) -> None:
+    codes = store.schema("gpubench-result")["$defs"][kind]["properties"][field]["enum"]
+    assert codes == sorted(get_args(declared))

@@ -10,6 +10,7 @@ import stat
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -105,6 +106,29 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     assert "not a directory" in _refusal(_touch(tmp_path / "file") / "below.json").why.lower()
 
 
+def test_a_file_that_only_an_unfinished_run_has_is_found_under_its_other_name(tmp_path: Path, run: Run) -> None:
+    path = tmp_path / "a.json"
+    absent = _refusal(path)
+    store.Journal(store.part_of(path)).write(run)
+    left = _refusal(path)
+    assert left.why.startswith(f"{absent.why}, but a run")
+    assert (f"{path}.part" in left.hint, f"--append {path}" in left.hint) == (True, True)
+
+
+def test_a_part_is_ours_empty_or_refused(tmp_path: Path, run: Run) -> None:
+    path = tmp_path / "a.json"
+    part = store.part_of(path)
+    store.check_part(path)
+    part.touch()
+    store.check_part(path)
+    store.Journal(part).write(run)
+    store.check_part(path)
+    part.write_text("the thesis", encoding="utf-8")
+    with pytest.raises(UsageError) as caught:
+        store.check_part(path)
+    assert str(part) in caught.value.why
+
+
 def test_permission_errors_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """By a patch: to root, who runs the tests in containers, no file says no."""
 
@@ -152,6 +176,14 @@ def test_places_that_can_be_written(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["old.json"]
 
 
+def test_looking_whether_a_place_can_be_written_removes_no_file(tmp_path: Path) -> None:
+    theirs = tmp_path / f".a.json.{os.getpid()}.new"
+    theirs.write_text("mine", encoding="utf-8")
+    with pytest.raises(UsageError):
+        store.check_writable(tmp_path / "a.json")
+    assert theirs.read_text(encoding="utf-8") == "mine"
+
+
 def test_places_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = _touch(tmp_path / "file")
     places = [(tmp_path, "folder"), (tmp_path / "no" / "a.json", "does not exist"), (file / "a.json", "not a")]
@@ -171,6 +203,21 @@ def test_places_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.Monke
     with pytest.raises(UsageError) as caught:
         store.check_writable(tmp_path / "a.json")
     assert caught.value.why == "Read-only file system"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows keeps the folder that a process works in")
+@pytest.mark.parametrize("check", [store.check_folder, store.check_writable])
+def test_a_working_folder_that_is_gone_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, check: Callable[[str], None]
+) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    with pytest.raises(UsageError) as caught:
+        check("below")
+    assert (caught.value.why, caught.value.hint) == (
+        "the working folder is no longer there", "change to a folder that exists",
+    )  # fmt: skip
 
 
 def test_saved_files_are_as_readable_as_others(tmp_path: Path, run: Run) -> None:
@@ -200,3 +247,24 @@ def test_a_closed_standard_input_is_refused(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr("sys.stdin", None)
     with pytest.raises(InputError, match="standard input"):
         store.load("-")
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows cannot open a folder")
+def test_a_file_is_on_the_disk_before_it_gets_its_name_and_the_name_before_save_returns(
+    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps: list[str] = []
+    sync, rename = os.fsync, os.replace
+
+    def synced(descriptor: int) -> None:
+        steps.append("folder" if stat.S_ISDIR(os.fstat(descriptor).st_mode) else "file")
+        sync(descriptor)
+
+    def replaced(source: str, target: str) -> None:
+        steps.append("name")
+        rename(source, target)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(os, "replace", replaced)
+    store.save(run, tmp_path / "a.json")
+    assert steps == ["file", "name", "folder"]

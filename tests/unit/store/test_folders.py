@@ -9,10 +9,9 @@ import msgspec
 import pytest
 
 from gpubench import store
-from gpubench.model.facts import Fact
-from gpubench.model.machine import Cpu, Gpu, Machine
+from gpubench.model.machine import Cpu, Fact, Gpu, Machine
 from gpubench.model.result import Run
-from gpubench.store.folders import machine_name
+from gpubench.store.files import machine_name
 
 
 def test_the_newest_goes_by_the_time_in_its_name(tmp_path: Path) -> None:
@@ -51,6 +50,7 @@ def test_a_run_gets_a_path_of_its_own(tmp_path: Path, run: Run) -> None:
     assert path == tmp_path / "results" / "cpu-no-gpu-c0ffee" / "20261120T190000Z-123e4567.json"
     store.save(run, path)
     assert store.newest([tmp_path / "results"]) == path
+    assert store.result_path(tmp_path / "results", run) == path, "the machine's folder is there by now"
 
 
 def test_machine_names_are_fit_for_folders() -> None:
@@ -58,6 +58,13 @@ def test_machine_names_are_fit_for_folders() -> None:
     gpu = Gpu(id="pci:0", name=Fact("NVIDIA H200", "ok", "nvml"))
     name = machine_name(Machine(cpu=cpu, gpus=[gpu]), "0123456789")
     assert name == "intel-r-xeon-r-platinum-8480c-2-0ghz-nvidia-h200-012345"
+    # 40 letters of each model; what is cut ends in no hyphen.
+    names = [("C" * 41, "G" * 39 + " 2"), ("c" * 40, "g" * 39)]
+    long = [
+        Machine(cpu=Cpu(model=Fact(c, "ok", "p")), gpus=[Gpu(id="0", name=Fact(g, "ok", "p"))])
+        for c, g in names
+    ]
+    assert {machine_name(machine, "0123456789") for machine in long} == {f"{'c' * 40}-{'g' * 39}-012345"}
 
 
 @pytest.mark.parametrize(
@@ -67,6 +74,7 @@ def test_machine_names_are_fit_for_folders() -> None:
         ("linux", {"HOME": "/h", "XDG_DATA_HOME": "/x"}, "/x/gpubench"),
         ("darwin", {"HOME": "/h"}, "/h/Library/Application Support/gpubench"),
         ("win32", {"USERPROFILE": "/u", "LOCALAPPDATA": "/l"}, "/l/gpubench"),
+        ("win32", {"USERPROFILE": "/u"}, "/u/AppData/Local/gpubench"),
     ],
 )
 def test_the_data_folder_of_each_platform(platform: str, environ: dict[str, str], folder: str) -> None:
@@ -87,3 +95,13 @@ def test_all_results_the_newest_first_and_each_once(tmp_path: Path) -> None:
         (tmp_path / name).touch()
     found = store.newest_first([tmp_path, tmp_path / "m"])
     assert found == [tmp_path / names[1], tmp_path / names[0], tmp_path / names[2]]
+
+
+def test_a_result_whose_place_fails_goes_to_the_data_folder_then_to_the_temporary_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
+    places = list(store.rescue_dirs({"HOME": "/h", "XDG_DATA_HOME": str(tmp_path / "data")}))
+    assert places[-1] == tmp_path / "tmp" / "gpubench" / "results"
+    assert places[0] == store.user_data_dir({"HOME": "/h", "XDG_DATA_HOME": str(tmp_path / "data")}) / "results"
+    assert len(places) == 2

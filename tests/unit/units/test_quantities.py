@@ -14,7 +14,6 @@ from gpubench.units import (
     earned_digits,
     format_bytes,
     format_rate,
-    format_ratio,
     format_seconds,
     format_size,
     parse_duration,
@@ -98,8 +97,7 @@ def test_rates_are_si() -> None:
     assert format_rate(12.0, "FLOP/s") == "12.0 FLOP/s"
 
 
-def test_ratios_and_sizes() -> None:
-    assert format_ratio(38.24) == "38.2x"
+def test_sizes() -> None:
     assert format_size(16 * 2**20) == "16777216"
     assert format_size(16 * 2**20, table=True) == "16Mi"
     assert format_size(2**20 + 1, table=True) == "1048577"

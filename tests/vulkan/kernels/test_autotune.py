@@ -8,10 +8,10 @@ import pytest
 
 from gpubench import kernels
 from gpubench.backends import wgpu as wgpu_backend
-from gpubench.backends._choices import FILE_NAME
-from gpubench.backends._wgsl import WgpuLaunch
+from gpubench.backends.shared.choices import FILE_NAME
+from gpubench.backends.wgpu.programs import WgpuLaunch
 from gpubench.errors import BuildError, DeviceOutOfMemory, Unsupported
-from gpubench.measure.checking import Material, gate
+from gpubench.measure.worker.workspace import Workspace, gate
 from gpubench.model.case import Case
 
 pytestmark = pytest.mark.vulkan
@@ -35,7 +35,7 @@ def opened(folder):
         device = next(d for d in wgpu_backend.BACKEND.devices() if d.kind in ("software", "gpu"))
         sessions.append(wgpu_backend.BACKEND.open(device.id, **options))
         if tuning:
-            sessions[-1]._autotune = True
+            sessions[-1].tunes = True
         return sessions[-1]
 
     yield start
@@ -44,11 +44,13 @@ def opened(folder):
 
 
 def case_of(session, op=OP, params=PARAMS, variant: str | None = None) -> Case:
-    return Case(op.name, op.group, params, "float32", "tuned", "resident", session.device.id, variant=variant)
+    return Case(
+        op.name, op.group, params, "float32", "tuned", "resident-queued", session.device.id, variant=variant
+    )
 
 
 def names(session, op=OP) -> list[str]:
-    return [candidate.name for candidate in session._programs.candidates(op, case_of(session, op))]
+    return [candidate.name for candidate in session.programs.candidates(op, case_of(session, op))]
 
 
 def scripted(session, costs: dict) -> list[str]:
@@ -62,35 +64,35 @@ def scripted(session, costs: dict) -> list[str]:
             raise cost
         return WgpuLaunch([], None, None, candidate.name)
 
-    session._programs.trial = trial
-    session._took = lambda launch, repeat: costs.get(launch.kernel_name, 1e-3) * repeat
+    session.programs.trial = trial
+    session.time = lambda launch, repeat=1, *, cold=False: costs.get(launch.kernel_name, 1e-3) * repeat
     return tried
 
 
 def measured(session, tmp_path, phases: list[str] | None = None):
     """The whole gate: tuned, compiled, launched and compared in full. Raises if the result is wrong."""
-    material = Material(session, OP, case_of(session), 1, "random", tmp_path)
-    return gate(material, case_of(session), (phases if phases is not None else []).append)
+    workspace = Workspace(session, OP, case_of(session), 1, "random", tmp_path)
+    return gate(workspace, case_of(session), (phases if phases is not None else []).append)
 
 
 def test_the_trials_choose_and_the_result_is_right(opened, folder, tmp_path, monkeypatch):
     monkeypatch.setattr(wgpu_backend, "TUNING_S", 1.0)  # of compiling, on a software adapter
     session, phases = opened(), []
-    gated = measured(session, tmp_path, phases)
-    assert gated.check.ok
-    assert gated.launch.kernel_name in names(session)
+    checked = measured(session, tmp_path, phases)
+    assert checked.check.ok
+    assert checked.launch.kernel_name in names(session)
     assert phases == ["upload", "autotune", "compile", "first launch", "check"]
     (known,) = json.loads((folder / FILE_NAME).read_text()).values()
-    assert list(known.values()) == [gated.launch.kernel_name]
+    assert list(known.values()) == [checked.launch.kernel_name]
 
 
 def test_the_fastest_is_compiled_named_and_found_again_by_the_next_session(opened, tmp_path):
     session = opened()
     wanted = names(session)[2]
     tried = scripted(session, {wanted: 5e-4})
-    gated = measured(session, tmp_path)
-    assert gated.check.ok
-    assert gated.launch.kernel_name == wanted
+    checked = measured(session, tmp_path)
+    assert checked.check.ok
+    assert checked.launch.kernel_name == wanted
     assert tried == names(session)
     tried.clear()
     assert measured(session, tmp_path).launch.kernel_name == wanted
@@ -101,7 +103,7 @@ def test_the_fastest_is_compiled_named_and_found_again_by_the_next_session(opene
     again = measured(other, tmp_path)
     assert tried == []  # and once a device
     assert again.launch.kernel_name == wanted
-    assert again.launch.kernel_hash == gated.launch.kernel_hash
+    assert again.launch.kernel_hash == checked.launch.kernel_hash
 
 
 def test_a_choice_made_after_a_launch_replaces_the_program(opened):
@@ -110,7 +112,7 @@ def test_a_choice_made_after_a_launch_replaces_the_program(opened):
     inputs = [session.allocate(x.shape(PARAMS), "float32") for x in OP.inputs]
     output = session.allocate(OP.output.shape(PARAMS), "float32")
     before = session.compile(OP, case, inputs, output)
-    session._programs.choose(case, names(session)[1])
+    session.programs.choose(case, names(session)[1])
     after = session.compile(OP, case, inputs, output)
     assert [before.kernel_name, after.kernel_name] == [default, names(session)[1]]
     assert before.kernel_hash != after.kernel_hash
@@ -170,10 +172,10 @@ def test_the_output_of_the_trials_goes_back_whatever_happens(opened):
     session = opened()
     scripted(session, {names(session)[0]: BuildError("the default")})
     inputs = [session.allocate(x.shape(PARAMS), "float32") for x in OP.inputs]
-    idle = session._idle_bytes()
+    idle = session.idle_bytes
     with pytest.raises(BuildError, match="the default"):
         session.tune(OP, case_of(session), inputs)
-    assert session._idle_bytes() == idle + 4 * 40 * 48
+    assert session.idle_bytes == idle + 4 * 40 * 48
 
 
 def test_trials_leave_the_inputs_alone(opened, monkeypatch):
@@ -220,11 +222,12 @@ def test_a_kernel_without_a_choice_has_no_name_and_no_trial(opened, folder):
     assert not folder.exists()
 
 
-def test_the_result_file_and_the_report_name_the_kernel(gpubench, tmp_path, cache_folder):
+def test_the_result_file_and_the_report_name_the_kernel(gpubench, tmp_path):
     """Through the program and its workers: on a software adapter that is the default, and nothing is remembered."""
     ended = gpubench(
-        "run", "--ops", "matmul", "--sizes", "48", "--backends", "wgpu", "--sessions", "1", "--regimes", "resident",
+        "run", "--ops", "matmul", "--sizes", "48", "--backends", "wgpu", "--sessions", "1", "--regimes", "resident-queued",
         "--min-samples", "5", "--max-samples", "5", "--variant", "naive", "--no-autotune", "-o", "r.json",
+        env={"GPUBENCH_CACHE_DIR": str(tmp_path / "own")},
     )  # fmt: skip
     assert ended.returncode == 0, ended.stderr
     result = json.loads((tmp_path / "r.json").read_text())
@@ -237,7 +240,7 @@ def test_the_result_file_and_the_report_name_the_kernel(gpubench, tmp_path, cach
     assert taken["naive"] is None
     assert taken[None]
     assert result["settings"]["autotune"] is False
-    assert not list(cache_folder.iterdir())
+    assert not (tmp_path / "own" / "choices.json").exists()
     shown = gpubench("report", "r.json", "--format", "markdown", "--sections", "raw").stdout
     assert taken[None] in shown
 
@@ -252,18 +255,18 @@ def test_trials_that_do_not_fit_leave_the_default(opened, folder, tmp_path):
 def test_a_choice_that_this_size_is_too_large_for_gives_way_to_the_default(opened, tmp_path):
     """Sizes of a half octave share a choice, and a limit may lie between two of them."""
     session = opened()
-    default, other, *_ = session._programs.candidates(OP, case_of(session))
+    default, other, *_ = session.programs.candidates(OP, case_of(session))
 
     def refuse():
         raise Unsupported("more groups than the device has", reason="limit")
 
     refused = msgspec.structs.replace(other, build=refuse)
-    session._programs.candidates = lambda op, case: (default, refused)
-    session._programs.choose(case_of(session), other.name)
-    session._autotune = False
-    gated = measured(session, tmp_path)
-    assert gated.check.ok
-    assert gated.launch.kernel_name == default.name
+    session.programs.candidates = lambda op, case: (default, refused)
+    session.programs.choose(case_of(session), other.name)
+    session.tunes = False
+    checked = measured(session, tmp_path)
+    assert checked.check.ok
+    assert checked.launch.kernel_name == default.name
 
 
 def test_idle_buffers_make_room_for_scratch(opened):
@@ -274,18 +277,18 @@ def test_idle_buffers_make_room_for_scratch(opened):
     session.free(idle)
     inputs = [session.allocate(x.shape(params), "float32") for x in OP.inputs]
     output = session.allocate(OP.output.shape(params), "float32")
-    create = session._programs._buffer
+    create = session.programs.scratch_buffer
 
     def scarce(size: int):
-        if session._idle_bytes():
+        if session.idle_bytes:
             raise DeviceOutOfMemory("full")
         return create(size)
 
-    session._programs._buffer = scarce
+    session.programs.scratch_buffer = scarce
     launch = session.compile(OP, case_of(session, params=params), inputs, output)
     session.run(launch)
     session.sync()
-    assert session._idle_bytes() == 0
-    session._programs._buffer = lambda size: (_ for _ in ()).throw(DeviceOutOfMemory("full for good"))
+    assert session.idle_bytes == 0
+    session.programs.scratch_buffer = lambda size: (_ for _ in ()).throw(DeviceOutOfMemory("full for good"))
     with pytest.raises(DeviceOutOfMemory, match="for good"):
         session.compile(OP, case_of(session, params={"n": 6, "m": 7, "k": 5}), inputs, output)

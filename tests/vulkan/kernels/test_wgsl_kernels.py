@@ -1,10 +1,10 @@
-"""Every WGSL kernel, through the wgpu backend, against float64: full outputs, poisoned, any size."""
+"""Every WGSL kernel, through the wgpu backend, against float64: full outputs over sentinels, any size."""
 
 import numpy as np
 import pytest
 
 from gpubench import kernels
-from gpubench.backends._host import compare, poisoned, random_inputs
+from gpubench.backends.shared.host import compare, random_inputs, sentinels
 from gpubench.errors import Unsupported
 from gpubench.model.case import Case
 from gpubench.model.op import Op
@@ -27,11 +27,11 @@ def session():
 
 
 def launch(session, op: Op, params: dict[str, int], dtype: str, inputs: list[np.ndarray]) -> np.ndarray:
-    """Upload, poison, run twice (a launch is idempotent), download; the inputs must be left alone."""
-    case = Case(op.name, op.group, params, dtype, "tuned", "resident", session.device.id)
+    """Upload, fill with sentinels, run twice (a launch is idempotent), download; the inputs must be left alone."""
+    case = Case(op.name, op.group, params, dtype, "tuned", "resident-queued", session.device.id)
     buffers = [session.allocate(x.shape, dtype) for x in inputs]
     output = session.allocate(op.output.shape(params), dtype)
-    got = poisoned(op.output.shape(params), dtype)
+    got = sentinels(op.output.shape(params), dtype)
     for buffer, x in zip(buffers, inputs, strict=True):
         session.upload(buffer, x)
     session.upload(output, got)

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from gpubench import kernels
-from gpubench.backends._host import compare, poisoned, random_inputs
-from gpubench.backends._wgsl import WgpuLaunch
-from gpubench.kernels import _matmul_wgsl
-from gpubench.kernels._matmul_tile import TILES, WIDE_TILES, Tile
+from gpubench.backends.shared.host import compare, random_inputs, sentinels
+from gpubench.backends.wgpu.programs import WgpuLaunch
+from gpubench.kernels.families.matmul import wgsl
+from gpubench.kernels.families.matmul.tile import TILES, WIDE_TILES, Tile
 from gpubench.model.kernel import Limits, WgslProgram
 
 pytestmark = pytest.mark.vulkan
@@ -30,19 +30,19 @@ def session():
 
 
 def check(session, program: WgslProgram, params: dict[str, int], dtype: str) -> None:
-    """Upload, poison, run twice (a launch is idempotent), compare everything; inputs and what follows C must stay."""
+    """Upload, fill with sentinels, run twice (a launch is idempotent), compare everything; inputs and what follows C must stay."""
     inputs = random_inputs(OP, params, dtype, seed=11)
     shape = OP.output.shape(params)
     extra = 64 // inputs[0].itemsize
     count = int(np.prod(shape))
     buffers = [session.allocate(x.shape, dtype) for x in inputs]
     output = session.allocate((count + extra,), dtype)
-    got = poisoned((count + extra,), dtype)
+    got = sentinels((count + extra,), dtype)
     got[count:] = 77
     for buffer, x in zip((*buffers, output), (*inputs, got), strict=True):
         session.upload(buffer, x)
     named = {operand.name: buffer for operand, buffer in zip(OP.inputs, buffers, strict=True)}
-    steps = session._programs.steps(program, {**named, "out": output})
+    steps = session.programs.steps(program, {**named, "out": output})
     session.run(WgpuLaunch(steps, output, None), 2)
     session.download(output, got)
     for buffer, x in zip(buffers, inputs, strict=True):
@@ -63,7 +63,7 @@ def check_tile(session, tile: Tile, dtype: str, m: int, n: int, k: int, batch: i
     if dtype != "float32" and not getattr(limits, dtype):
         pytest.skip(f"the adapter has no {dtype} in shaders")
     params = {"m": m, "n": n, "k": k, "batch": batch}
-    check(session, _matmul_wgsl.program(m, n, k, batch, dtype, limits, tile), params, dtype)
+    check(session, wgsl.program(wgsl.Product(m, n, k, batch, dtype), limits, tile), params, dtype)
 
 
 # Tile, then m, n, k and batch. What each is there for stands beside it.
@@ -178,7 +178,7 @@ def test_infinity_and_nan_stay_in_their_rows_and_columns(session):
         for name, x in zip("ab", inputs, strict=True):
             session.upload(buffers[name], x)
         output = session.allocate((m, n), "float32")
-        session.run(WgpuLaunch(session._programs.steps(program, {**buffers, "out": output}), output, None))
+        session.run(WgpuLaunch(session.programs.steps(program, {**buffers, "out": output}), output, None))
         got = np.empty((m, n), np.float32)
         session.download(output, got)
         with np.errstate(invalid="ignore"):

@@ -4,16 +4,12 @@ import msgspec
 import numpy as np
 import pytest
 
-from gpubench.backends._wgsl import WgpuLaunch
+from gpubench.backends.wgpu.programs import WgpuLaunch
 from gpubench.errors import Unsupported
-from gpubench.kernels import (
-    _elementwise_wgsl,
-    _gemv_wgsl,
-    _reduce_wgsl,
-    _softmax_grad_wgsl,
-    _softmax_wgsl,
-    _transpose_wgsl,
-)
+from gpubench.kernels import softmax, softmax_grad
+from gpubench.kernels.families import gemv, transpose
+from gpubench.kernels.families.elementwise import WgslElement
+from gpubench.kernels.families.reduce import WgslReduction
 from gpubench.model.kernel import Limits, WgslProgram
 from gpubench.model.op import UNIT_ROUNDOFF
 
@@ -21,11 +17,11 @@ pytestmark = pytest.mark.vulkan
 
 DTYPES = ("float32", "float16", "float64")
 LENGTHS = (1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 255, 256, 257, 1000, 4099, 65537)
-ADD = _elementwise_wgsl.Body(("x", "y"), "x + y", dtypes=DTYPES)
-COPY = _elementwise_wgsl.Body(("x",), "x", dtypes=DTYPES)
-SUM = _reduce_wgsl.Body(("x",), "zero", "x", "a + b")
-DOT = _reduce_wgsl.Body(("x", "y"), "zero", "x * y", "a + b")
-MAX = _reduce_wgsl.Body(("x",), "minus infinity", "x", "select(a, b, !(b <= a) & (a == a))")
+ADD = WgslElement(("x", "y"), "x + y", dtypes=DTYPES)
+COPY = WgslElement(("x",), "x", dtypes=DTYPES)
+SUM = WgslReduction(("x",), "zero", "x", "a + b")
+DOT = WgslReduction(("x", "y"), "zero", "x * y", "a + b")
+MAX = WgslReduction(("x",), "minus infinity", "x", "select(a, b, !(b <= a) & (a == a))")
 WEBGPU = {"max_workgroup_threads": 256, "max_workgroup_bytes": 16384}
 
 
@@ -50,7 +46,7 @@ def values(shape, dtype: str, seed: int = 1) -> np.ndarray:
 
 
 def launch(session, program: WgslProgram, inputs: dict[str, np.ndarray], shape) -> np.ndarray:
-    """Run a program twice over a poisoned output that is longer than its result; all else must stay."""
+    """Run a program twice over an output of sentinels that is longer than its result; all else must stay."""
     dtype = next(iter(inputs.values())).dtype
     extra = 16 // dtype.itemsize
     count = int(np.prod(shape))
@@ -58,12 +54,12 @@ def launch(session, program: WgslProgram, inputs: dict[str, np.ndarray], shape) 
     for name, x in inputs.items():
         buffers[name] = session.allocate(x.shape, dtype.name)
         session.upload(buffers[name], x)
-    poison = np.full(count + extra, 77, dtype)
+    sentinels = np.full(count + extra, 77, dtype)
     output = session.allocate((count + extra,), dtype.name)
-    session.upload(output, poison)
-    steps = session._programs.steps(program, {**buffers, "out": output})
+    session.upload(output, sentinels)
+    steps = session.programs.steps(program, {**buffers, "out": output})
     session.run(WgpuLaunch(steps, output, None), 2)
-    got = np.empty_like(poison)
+    got = np.empty_like(sentinels)
     session.download(output, got)
     for name, x in inputs.items():
         back = np.empty_like(x)
@@ -86,10 +82,10 @@ def test_elementwise_of_any_length(session, dtype):
     limits = able(session, dtype)
     for n in (*LENGTHS, 2**21 + 5):
         x, y = values(n, dtype), values(n, dtype, 2)
-        got = launch(session, _elementwise_wgsl.build(ADD, n, dtype, limits), {"x": x, "y": y}, (n,))
+        got = launch(session, ADD.build({"n": n}, dtype, limits), {"x": x, "y": y}, (n,))
         wide = x.astype(np.float64) + y
         close(got, wide, dtype, 2, np.abs(x.astype(np.float64)) + np.abs(y))
-        got = launch(session, _elementwise_wgsl.build(COPY, n, dtype, limits), {"x": x}, (n,))
+        got = launch(session, COPY.build({"n": n}, dtype, limits), {"x": x}, (n,))
         assert got.tobytes() == x.tobytes()
 
 
@@ -99,11 +95,11 @@ def test_reductions_of_any_length(session, dtype):
     for n in (*LENGTHS, 2**20 + 3):
         x, y = values(n, dtype), values(n, dtype, 2)
         wide, other = x.astype(np.float64), y.astype(np.float64)
-        got = launch(session, _reduce_wgsl.build(SUM, n, dtype, limits), {"x": x}, ())
+        got = launch(session, SUM.build({"n": n}, dtype, limits), {"x": x}, ())
         close(got, wide.sum(), dtype, 4, np.abs(wide).sum())
-        got = launch(session, _reduce_wgsl.build(DOT, n, dtype, limits), {"x": x, "y": y}, ())
+        got = launch(session, DOT.build({"n": n}, dtype, limits), {"x": x, "y": y}, ())
         close(got, wide @ other, dtype, 4, np.abs(wide * other).sum())
-        got = launch(session, _reduce_wgsl.build(MAX, n, dtype, limits), {"x": x}, ())
+        got = launch(session, MAX.build({"n": n}, dtype, limits), {"x": x}, ())
         assert got == x.max()
 
 
@@ -111,7 +107,7 @@ def test_reductions_of_any_length(session, dtype):
 def test_the_largest_follows_numpy_at_infinities_and_nan(session, dtype):
     limits = able(session, dtype)
     for n in (1, 3, 9, 1000, 100_003):
-        program = _reduce_wgsl.build(MAX, n, dtype, limits)
+        program = MAX.build({"n": n}, dtype, limits)
         x = np.full(n, -np.inf, dtype)
         assert launch(session, program, {"x": x}, ()) == -np.inf
         x[n // 2] = np.inf
@@ -125,23 +121,23 @@ def test_the_largest_follows_numpy_at_infinities_and_nan(session, dtype):
 def test_reductions_of_nothing(session):
     for body in (SUM, DOT):
         empty = dict.fromkeys(body.names, np.empty(0, np.float32))
-        program = _reduce_wgsl.build(body, 0, "float32", session.limits)
+        program = body.build({"n": 0}, "float32", session.limits)
         assert launch(session, program, empty, ()) == 0
 
 
 def test_nothing_to_do_is_a_launch_without_passes(session):
     limits = session.limits
     empty = {"x": np.empty(0, np.float32), "y": np.empty(0, np.float32)}
-    assert launch(session, _elementwise_wgsl.build(ADD, 0, "float32", limits), empty, (0,)).size == 0
+    assert launch(session, ADD.build({"n": 0}, "float32", limits), empty, (0,)).size == 0
     for program in (
-        _softmax_wgsl.build(0, 8, "float32", limits),
-        _softmax_wgsl.build(8, 0, "float32", limits),
-        _transpose_wgsl.build(0, 5, "float32", limits),
-        _gemv_wgsl.build(0, 5, "float32", limits),
+        softmax.WGSL.build(0, 8, "float32", limits),
+        softmax.WGSL.build(8, 0, "float32", limits),
+        transpose.build_wgsl(0, 5, "float32", limits),
+        gemv.build_wgsl(0, 5, "float32", limits),
     ):
         assert program.passes == ()
     a = {"a": np.empty((3, 0), np.float32), "x": np.empty(0, np.float32)}
-    assert launch(session, _gemv_wgsl.build(3, 0, "float32", limits), a, (3,)).tolist() == [0, 0, 0]
+    assert launch(session, gemv.build_wgsl(3, 0, "float32", limits), a, (3,)).tolist() == [0, 0, 0]
 
 
 COLUMNS = (
@@ -170,7 +166,7 @@ COLUMNS = (
 )
 
 
-def softmax(x: np.ndarray) -> np.ndarray:
+def softmax_of(x: np.ndarray) -> np.ndarray:
     e = np.exp(x - x.max(axis=-1, keepdims=True))
     return e / e.sum(axis=-1, keepdims=True)
 
@@ -186,15 +182,15 @@ def test_softmax_and_its_derivative_along_rows_of_any_length(session, dtype, dev
         product = wide * other
         want = wide * (other - product.sum(-1, keepdims=True))
         scale = np.abs(wide) * (np.abs(other) + np.abs(product).sum(-1, keepdims=True))
-        program = _softmax_grad_wgsl.build(rows, columns, dtype, limits)
+        program = softmax_grad.WGSL.build(rows, columns, dtype, limits)
         got = launch(session, program, {"y": y, "dy": dy}, y.shape)
         close(got, want, dtype, 8, scale)
         if dtype == "float64":
             continue
         x = (8 * y).astype(dtype)
-        got = launch(session, _softmax_wgsl.build(rows, columns, dtype, limits), {"x": x}, x.shape)
+        got = launch(session, softmax.WGSL.build(rows, columns, dtype, limits), {"x": x}, x.shape)
         # Half of the smallest float16 is what any of its results may be off by.
-        want = softmax(x.astype(np.float64))
+        want = softmax_of(x.astype(np.float64))
         close(got, want, dtype, 64, want + (2.0**-24 if dtype == "float16" else 0))
 
 
@@ -205,7 +201,7 @@ def test_softmax_shifts_by_the_largest_and_keeps_minus_infinity_out(session, col
     x[0, -1] = x[0, 0] = 1e30
     x[1, -2:] = 5
     x[2, 1] = np.nan
-    got = launch(session, _softmax_wgsl.build(4, columns, "float32", limits), {"x": x}, x.shape)
+    got = launch(session, softmax.WGSL.build(4, columns, "float32", limits), {"x": x}, x.shape)
     assert got[0, [0, -1]].tolist() == got[1, -2:].tolist() == [0.5, 0.5]
     assert not np.any(got[0, 1:-1])
     assert not np.any(got[1, :-2])
@@ -229,7 +225,7 @@ def test_transpose_of_any_sides(session, dtype, device):
         (36, 100),
     ]:
         x = values((m, n), dtype)
-        got = launch(session, _transpose_wgsl.build(m, n, dtype, limits), {"x": x}, (n, m))
+        got = launch(session, transpose.build_wgsl(m, n, dtype, limits), {"x": x}, (n, m))
         assert got.tobytes() == x.T.tobytes(), (m, n)
 
 
@@ -237,15 +233,13 @@ def test_transpose_of_any_sides(session, dtype, device):
 def test_a_grid_too_long_for_one_dimension_goes_on_in_another(session, m, n):
     limits = able(session, "float32", max_groups_per_dimension=6)
     x = values((m, n), "float32")
-    program = _transpose_wgsl.build(m, n, "float32", limits)
+    program = transpose.build_wgsl(m, n, "float32", limits)
     assert program.passes[0].grid[2] > 1
     assert launch(session, program, {"x": x}, (n, m)).tobytes() == x.T.tobytes()
     y = values(200_003, "float32")
-    got = launch(
-        session, _elementwise_wgsl.build(COPY, 5000, "float32", limits), {"x": y[:5000].copy()}, (5000,)
-    )
+    got = launch(session, COPY.build({"n": 5000}, "float32", limits), {"x": y[:5000].copy()}, (5000,))
     assert got.tobytes() == y[:5000].tobytes()
-    got = launch(session, _reduce_wgsl.build(MAX, y.size, "float32", limits), {"x": y}, ())
+    got = launch(session, MAX.build({"n": y.size}, "float32", limits), {"x": y}, ())
     assert got == y.max()
 
 
@@ -259,7 +253,7 @@ def test_gemv_of_any_sides(session, dtype):
     for m, n in sides:
         a, x = values((m, n), dtype), values(n, dtype, 2)
         wide, other = a.astype(np.float64), x.astype(np.float64)
-        got = launch(session, _gemv_wgsl.build(m, n, dtype, limits), {"a": a, "x": x}, (m,))
+        got = launch(session, gemv.build_wgsl(m, n, dtype, limits), {"a": a, "x": x}, (m,))
         close(got, wide @ other, dtype, 4, np.linalg.norm(wide, axis=1) * np.linalg.norm(other))
 
 
@@ -268,21 +262,19 @@ def test_windows_of_a_small_binding_give_the_same_results(session, dtype):
     limits = able(session, dtype, max_binding_bytes=40_000)
     n = 70_001
     x, y = values(n, dtype), values(n, dtype, 2)
-    program = _elementwise_wgsl.build(ADD, n, dtype, limits)
+    program = ADD.build({"n": n}, dtype, limits)
     assert len(program.passes) > 3
     assert (
         launch(session, program, {"x": x, "y": y}, (n,)).tobytes()
-        == launch(
-            session, _elementwise_wgsl.build(ADD, n, dtype, session.limits), {"x": x, "y": y}, (n,)
-        ).tobytes()
+        == launch(session, ADD.build({"n": n}, dtype, session.limits), {"x": x, "y": y}, (n,)).tobytes()
     )
-    program = _reduce_wgsl.build(MAX, n, dtype, limits)
+    program = MAX.build({"n": n}, dtype, limits)
     x[-1] = 2
     assert launch(session, program, {"x": x}, ()) == 2
     n = 200_003  # past what one group takes
     x, y = values(n, dtype), values(n, dtype, 2)
     wide, other = x.astype(np.float64), y.astype(np.float64)
-    program = _reduce_wgsl.build(DOT, n, dtype, limits)
+    program = DOT.build({"n": n}, dtype, limits)
     assert len(program.passes) > 5
     close(launch(session, program, {"x": x, "y": y}, ()), wide @ other, dtype, 4, np.abs(wide * other).sum())
 
@@ -292,10 +284,10 @@ def test_rows_are_cut_between_windows_and_not_within(session, columns):
     limits = able(session, "float32", max_binding_bytes=300_000)
     rows = 400_000 // columns
     x = values((rows, columns), "float32")
-    program = _softmax_wgsl.build(rows, columns, "float32", limits)
+    program = softmax.WGSL.build(rows, columns, "float32", limits)
     assert len(program.passes) > 3
     got = launch(session, program, {"x": x}, x.shape)
-    close(got, softmax(x.astype(np.float64)), "float32", 64, softmax(x.astype(np.float64)))
+    close(got, softmax_of(x.astype(np.float64)), "float32", 64, softmax_of(x.astype(np.float64)))
 
 
 def test_arrays_past_the_devices_own_binding(session):
@@ -304,11 +296,11 @@ def test_arrays_past_the_devices_own_binding(session):
     x = np.resize(x, n)
     x[-1] = 3
     limits = session.limits
-    doubled = _elementwise_wgsl.Body(("x",), "x + x")
-    got = launch(session, _elementwise_wgsl.build(doubled, n, "float32", limits), {"x": x}, (n,))
+    doubled = WgslElement(("x",), "x + x")
+    got = launch(session, doubled.build({"n": n}, "float32", limits), {"x": x}, (n,))
     assert np.array_equal(got, x + x)
-    assert launch(session, _reduce_wgsl.build(MAX, n, "float32", limits), {"x": x}, ()) == 3
-    got = launch(session, _reduce_wgsl.build(SUM, n, "float32", limits), {"x": x}, ())
+    assert launch(session, MAX.build({"n": n}, "float32", limits), {"x": x}, ()) == 3
+    got = launch(session, SUM.build({"n": n}, "float32", limits), {"x": x}, ())
     close(got, x.sum(dtype=np.float64), "float32", 4, np.abs(x).sum(dtype=np.float64))
 
 
@@ -317,28 +309,28 @@ def test_denormals_survive_where_nothing_is_computed(session, dtype):
     limits = able(session, dtype)
     least = np.finfo(dtype).smallest_subnormal
     x = (np.arange(1, 601) * least).astype(dtype)
-    relu = _elementwise_wgsl.Body(("x",), "select(x, 0.0, x < 0.0)", dtypes=DTYPES)
+    relu = WgslElement(("x",), "select(x, 0.0, x < 0.0)", dtypes=DTYPES)
     for body in (COPY, relu):
-        got = launch(session, _elementwise_wgsl.build(body, x.size, dtype, limits), {"x": x}, x.shape)
+        got = launch(session, body.build({"n": x.size}, dtype, limits), {"x": x}, x.shape)
         assert got.tobytes() == x.tobytes()
-    got = launch(session, _reduce_wgsl.build(MAX, 3, dtype, limits), {"x": x[:3].copy()}, ())
+    got = launch(session, MAX.build({"n": 3}, dtype, limits), {"x": x[:3].copy()}, ())
     assert got == x[2]
     square = x[:576].reshape(24, 24).copy()
-    got = launch(session, _transpose_wgsl.build(24, 24, dtype, limits), {"x": square}, square.shape)
+    got = launch(session, transpose.build_wgsl(24, 24, dtype, limits), {"x": square}, square.shape)
     assert got.tobytes() == square.T.tobytes()
 
 
 def test_a_denormal_result_is_right_or_flushed(session):
     x = np.array([2e-38, 1e-38, 1e-40, -1e-40], np.float32)
-    halved = _elementwise_wgsl.Body(("x",), "0.5 * x")
-    got = launch(session, _elementwise_wgsl.build(halved, 4, "float32", session.limits), {"x": x}, (4,))
+    halved = WgslElement(("x",), "0.5 * x")
+    got = launch(session, halved.build({"n": 4}, "float32", session.limits), {"x": x}, (4,))
     assert all(value in (half, 0) for value, half in zip(got, x / 2, strict=True))
 
 
 def test_double_precision_needs_a_body_that_has_it(session):
     limits = able(session, "float64")
-    body = _elementwise_wgsl.Body(("x",), "exp(x)")
+    body = WgslElement(("x",), "exp(x)")
     with pytest.raises(Unsupported, match="no exp or tanh in double precision"):
-        _elementwise_wgsl.build(body, 8, "float64", limits)
+        body.build({"n": 8}, "float64", limits)
     with pytest.raises(Unsupported, match="no exp in double precision"):
-        _softmax_wgsl.build(8, 8, "float64", limits)
+        softmax.WGSL.build(8, 8, "float64", limits)

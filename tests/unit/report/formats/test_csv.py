@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpubench.report.formats._csv import cell
+from gpubench.report.encoding import cell
 
 
 @pytest.mark.parametrize(

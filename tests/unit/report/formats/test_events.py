@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gpubench.analysis.gates import Gates
 from gpubench.report import analysed, drawn, render
-from gpubench.report.analysis.gates import Demands
-from gpubench.report.formats._events import CaseComplete, EventLine
-from gpubench.store.schemas import document_schema
+from gpubench.report.events import CaseComplete, EventLine
+from gpubench.store.document import document_schema
 from tests.unit.report.builders import case, failed, measured, planned, run_of, skipped
 from tests.unit.report.samples import cpu_run, full_run, interrupted_run, software_run
 
@@ -75,7 +75,7 @@ def test_a_run_tells_how_it_ended():
 
 
 def test_a_failed_gate_is_the_end_of_a_run_that_ended_well():
-    analyses = analysed([full_run()], demands=Demands(fail_on=("noisy",)))
+    analyses = analysed([full_run()], demands=Gates(fail_on=("noisy",)))
     end = json.loads(drawn(analyses, "jsonl").splitlines()[-1])
     assert (end["exit_code"], end["exit_reason"], end["complete"]) == (3, "gate", True)
 

@@ -16,18 +16,19 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from gpubench.cli._exit import tell
+from gpubench.analysis.advice import answer
+from gpubench.analysis.compare import compare
+from gpubench.analysis.comparison import CompareOptions
+from gpubench.analysis.contenders import Key
+from gpubench.cli.exit import tell
 from gpubench.detect import picture
 from gpubench.errors import InputError
-from gpubench.report import FORMATS, advice, analysed, render
-from gpubench.report.analysis.contest import Key
-from gpubench.report.ci.messages import messages
-from gpubench.report.ci.outcome import of_reports
-from gpubench.report.ci.outputs import outputs
-from gpubench.report.compare import CompareOptions, compare
-from gpubench.report.compare.render import FORMATS as COMPARE_FORMATS
-from gpubench.report.compare.render import render as render_comparison
-from gpubench.report.formats._options import SECTIONS, RenderOptions
+from gpubench.report import FORMATS, analysed, render
+from gpubench.report.advice import render as render_advice
+from gpubench.report.ci import messages, of_reports, outputs
+from gpubench.report.comparison import FORMATS as COMPARE_FORMATS
+from gpubench.report.comparison import render as render_comparison
+from gpubench.report.layout import SECTIONS, RenderOptions
 from tests.consumers import go_text
 from tests.unit.report.formats.hostile import NAMES, TEXTS, hostile_run
 from tests.unit.report.sides import pair
@@ -144,6 +145,7 @@ def test_reports(name, texts):
 @settings(max_examples=5)  # a page takes half a second; tests/browser lets a browser open one
 @example(EVERY_NAME)
 @given(st.lists(TEXTS, min_size=1, max_size=30))
+@pytest.mark.slow
 def test_pages(texts):
     run = hostile_run(texts)
     safe_report("html", render([run], "html", sections=SECTIONS), run)
@@ -193,7 +195,7 @@ def test_comparisons(name, texts):
 @settings(max_examples=25)
 @given(st.lists(TEXTS, min_size=1, max_size=12))
 def test_advice(name, texts):
-    text = advice.render(advice.answer([hostile_run(texts)], Key("matmul", "float32"), 128, None), name)
+    text = render_advice(answer([hostile_run(texts)], Key("matmul", "float32"), 128, "resident-queued"), name)
     if name == "json":
         json.loads(text)
     else:
@@ -232,7 +234,7 @@ def test_what_a_ci_is_told(texts):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_an_error_is_three_lines_whatever_a_file_is_called(name, capsys):
-    tell(InputError("x", f"{name} cannot be used", why=name, hint=name))
+    tell(InputError("unreadable", f"{name} cannot be used", why=name, hint=name))
     text = capsys.readouterr().err
     shown_safely(text)
     assert len(text.splitlines()) <= 3

@@ -69,7 +69,7 @@ def test_a_filter_keeps_the_speedup_of_what_it_keeps(name):
     text = render([tool_run()], name, keep=lambda one: one.device_id == "cupy:0" and one.op == "matmul")
     assert len(set(NAMES[name](text))) == 1
     if name == "gha-bigger":
-        assert "resident@cupy:0 speedup" in text
+        assert "resident-queued@cupy:0 speedup" in text
 
 
 def test_the_same_number_in_every_format():

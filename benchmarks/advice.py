@@ -1,0 +1,196 @@
+"""How often `gpubench advise` and `gpubench.Policy` are right, beside constant thresholds; and what a call takes.
+
+Run: .venv/bin/python benchmarks/advice.py [FILE]... (default: every result in results/; a minute). Every size at which
+a CPU and another device were measured is left out once, with all that was measured there, and asked for. What the
+answer costs is the measured time of the advised device and form over the best that was measured there, less 1. Once all
+devices of the file compete, once each form of each device alone against the CPU. Beside it, on the same sizes and on
+all: a threshold in the size n, fitted for each op, dtype, regime and set of devices to the sizes that are left, and
+100,000 elements of the first input; both take the best form of the side that they choose. Exit code 0 in any case.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import statistics
+import sys
+import timeit
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from gpubench import kernels, store
+from gpubench.analysis.advice import advise
+from gpubench.analysis.contenders import CaseGroup, ContenderSet, Key, case_groups, contender_set
+from gpubench.analysis.policy import MOST_FILES, Policy
+from gpubench.model.case import QUEUED, WAITED
+from gpubench.model.op import Form
+from gpubench.model.result import Run
+
+RESULTS = Path(__file__).parents[1] / "results"
+BAD, ELEMENTS = 0.05, 100_000
+
+
+class Question(NamedTuple):
+    """One size, left out and asked for. Costs are shares; None: unknown."""
+
+    alone: bool
+    regime: str
+    basis: str
+    clear: bool
+    cost: float | None
+    fitted: float
+    constant: float
+
+
+class Times(NamedTuple):
+    """What was measured at one size: seconds by device and form, and the best of either side."""
+
+    by_form: dict[tuple[str, Form], float]
+    cpu: float
+    other: float
+
+    def cost(self, *, cpu: bool) -> float:
+        """Of the side that is chosen, by its best form."""
+        return (self.cpu if cpu else self.other) / min(self.cpu, self.other) - 1
+
+
+def times_at(field: ContenderSet, n: int) -> Times | None:
+    """None where one side was not measured."""
+    sides = [
+        {(one.device_id, one.form): one.curve.seconds(n) or 0.0 for one in side if one.curve.measured(n)}
+        for side in (field.cpu, field.others)
+    ]
+    if not all(sides):
+        return None
+    return Times({**sides[0], **sides[1]}, *(min(side.values()) for side in sides))
+
+
+def fields(paths: Sequence[Path]) -> Iterator[tuple[Run, Key, CaseGroup, str, bool]]:
+    """Every op, dtype, regime and set of devices of every file; whether it is one device and form against the CPU."""
+    for path in paths:
+        run = store.load(path)
+        for key, family in case_groups(run).items():
+            cpu = tuple(row for row in family.rows if row.device_kind == "cpu")
+            forms = {(row.case.device_id, row.case.form) for row in family.rows if row.device_kind != "cpu"}
+            for regime in (WAITED, QUEUED, "transfer-always", f"transfer-once-{run.selection.calls}"):
+                yield run, key, CaseGroup(family.rows, ()), regime, False
+                for form in sorted(forms):
+                    ours = tuple(r for r in family.rows if (r.case.device_id, r.case.form) == form)
+                    yield run, key, CaseGroup((*cpu, *ours), ()), regime, True
+
+
+def questions(paths: Sequence[Path]) -> Iterator[Question]:
+    """Each size of each field, asked for without what was measured there."""
+    for run, key, family, regime, alone in fields(paths):
+        whole = contender_set(run, family, regime)
+        measured = {n: found for n in _sizes(whole) if (found := times_at(whole, n))}
+        op = kernels.load(key.op)
+        for n, found in measured.items():
+            left = CaseGroup(tuple(row for row in family.rows if row.case.params["n"] != n), ())
+            cut = contender_set(run, left, regime)
+            answer = advise(key, cut, n, regime)
+            cost = None
+            if answer.device_id is not None:
+                of_device = [s for (device, _), s in found.by_form.items() if device == answer.device_id]
+                seconds = min(of_device, default=math.nan)
+                if (answer.device_id, answer.form) in found.by_form:
+                    seconds = found.by_form[answer.device_id, answer.form]  # type: ignore[index]
+                cost = seconds / min(found.cpu, found.other) - 1
+            if cost is not None and math.isnan(cost):
+                continue  # the advised device was not measured at this size: nobody knows what it costs
+            rest = {size: times for size, times in measured.items() if size != n}
+            elements = math.prod(op.inputs[0].shape({"n": n, **dict(key.params)}))
+            yield Question(
+                alone, regime, answer.basis, answer.confidence == "clear", cost,
+                found.cost(cpu=n < fitted(rest)), found.cost(cpu=elements < ELEMENTS),
+            )  # fmt: skip
+
+
+def _sizes(field: ContenderSet) -> list[int]:
+    return sorted({n for one in (*field.cpu, *field.others) for n in one.curve.sizes})
+
+
+def fitted(measured: dict[int, Times]) -> float:
+    """The threshold in n that costs least on these sizes, in the middle (of the logarithms) between two of them."""
+    sizes = sorted(measured)
+    if not sizes:
+        return math.inf
+    cuts = [0.0, *(math.sqrt(a * b) for a, b in itertools.pairwise(sizes)), math.inf]
+    return min(cuts, key=lambda cut: sum(math.log1p(measured[n].cost(cpu=n < cut)) for n in sizes))
+
+
+def line(name: str, found: Sequence[Question]) -> str:
+    """One row of the table."""
+    known = [one for one in found if one.cost is not None]
+    clear = [one.cost for one in known if one.clear]
+    cells = [
+        name, str(len(found)), f"{len(known) / len(found):.0%}", _shares([one.cost for one in known]),
+        f"{len(clear) / len(found):.0%}", _shares(clear), _shares([one.fitted for one in known]),
+        _shares([one.constant for one in known]), _shares([one.fitted for one in found]),
+        _shares([one.constant for one in found]),
+    ]  # fmt: skip
+    return f"| {' | '.join(cells)} |"
+
+
+def _shares(costs: Sequence[float | None]) -> str:
+    """The share that costs more than BAD, and the mean cost."""
+    paid = [cost for cost in costs if cost is not None]
+    return f"{sum(cost > BAD for cost in paid) / len(paid):.1%}, {statistics.mean(paid):.1%}" if paid else "-"
+
+
+def table(paths: Sequence[Path]) -> Iterator[str]:
+    """Shares as `more than 5 %, mean cost`."""
+    found = list(questions(paths))
+    yield (
+        "| | sizes left out | answered | advice | clear | of these | fitted threshold | 100,000 elements "
+        "| fitted, all sizes | 100,000, all sizes |"
+    )
+    yield "|---|---|---|---|---|---|---|---|---|---|"
+    for alone, name in ((False, "all devices compete"), (True, "one device and form against the CPU")):
+        ours = [one for one in found if one.alone == alone]
+        if ours:
+            yield line(name, ours)
+        for regime in sorted({one.regime for one in ours}):
+            yield line(f"- {regime}", [one for one in ours if one.regime == regime])
+        for basis in ("interpolated", "bracketed"):
+            if some := [one for one in ours if one.basis == basis]:
+                yield line(f"- {basis}", some)
+
+
+def cost_us(call: str, names: dict[str, object]) -> float:
+    return min(timeit.repeat(call, globals=names, number=5000, repeat=7)) / 5000 * 1e6
+
+
+def cost(path: Path) -> Iterator[str]:
+    """What one call of `choose` takes, as a ratio to one dictionary look-up by a tuple, and in microseconds."""
+    policy = Policy.load(path)
+    op = next((name for name in ("matmul", *policy.ops) if name in policy.ops), None)
+    if op is None:
+        return
+    many = Policy([store.load(path)] * MOST_FILES)
+    names: dict[str, object] = {"policy": policy, "many": many, "table": {(op, "float32"): 1}, "op": op}
+    look_up = cost_us("table[op, 'float32']", names)
+    yield f"cost of one call, {path.name}, {op}; one dictionary look-up is {look_up * 1e3:.0f} ns"
+    for name, call in (
+        ("n", "policy.choose(op, shape=3000)"),
+        ("n, queued", "policy.choose(op, shape=3000, regime='resident-queued')"),
+        ("n, once-37", "policy.choose(op, shape=3000, regime='transfer-once-37')"),
+        ("n, hybrid", "policy.choose(op, shape=3000, hybrid=True)"),
+        ("array shape", "policy.choose(op, shape=(3000, 3000))"),
+        ("both shapes", "policy.choose(op, shape=[(3000, 3000), (3000, 3000)])"),
+        ("20 files, no answer", "many.choose(op, shape=10**9)"),
+    ):  # fmt: skip
+        found = cost_us(call, names)
+        yield f"  {name:19} {found:6.1f} us  {found / look_up:6.0f} x  {'ok' if found < 20 else 'above 20 us'}"
+
+
+def main() -> None:
+    paths = [Path(word) for word in sys.argv[1:]] or sorted(RESULTS.glob("*/*.json"))
+    known = (path for path in paths if Policy.load(path).choose("matmul", shape=3000).device_id)
+    for text in (*table(paths), "", *cost(next(known, paths[0]))):
+        print(text, flush=True)
+
+
+if __name__ == "__main__":
+    main()

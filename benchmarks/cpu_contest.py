@@ -1,0 +1,326 @@
+"""The contest of the CPU: gpubench's tuned form beside PyTorch on the same cores, each in a process of its own.
+
+Run: .venv/bin/python benchmarks/cpu_contest.py [--pairs 10] [--ops add,softmax/64] [--sizes 64Ki,64Mi] [-o FILE.json]
+It prints a Markdown table: PyTorch's time / ours, so that 1 is a draw and more is a win. Exit code 0 in any case.
+
+A pair is one process of each side, one after the other; every second pair begins with the other side. A process times
+each case by batches of calls that last a millisecond or more, after a warm-up, and gives the median batch. The ratio
+is the median over the pairs, with its order-statistic interval. Both sides read the same numbers from arrays that
+NumPy allocated, aligned to 64 bytes, and write into an array that is there already. A first process of ours, which
+counts for nothing, compiles and chooses.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from gpubench import backends, kernels, stats
+from gpubench.analysis.speedup import blas_text
+from gpubench.backends.shared.host import usable_cpus
+from gpubench.model.case import Case
+
+OPS = (
+    "copy,add,sub,mul,div,saxpy,chain,relu,tanh,sigmoid,gelu,softmax/64,softmax/1024,softmax/65536,"
+    "sum,max,dot,relu_grad,tanh_grad,sigmoid_grad,gelu_grad,softmax_grad/1024,transpose"
+)
+SIZES = "64Ki,1Mi,16Mi,64Mi"
+UNITS = {"Ki": 2**10, "Mi": 2**20}
+SIDES = ("ours", "torch")
+# What moves bytes and computes next to nothing, and the least share of the all-core copy's rate it has to reach.
+COPY_SHARES = dict.fromkeys(
+    ("add", "sub", "mul", "div", "saxpy", "chain", "relu", "relu_grad", "sum", "max", "dot"), 0.9
+) | {"copy": 0.9, "transpose": 0.6}
+LEAST_RATIO = {"softmax_grad": 0.9}  # of the others: 1
+NEVER_BELOW, WIDEST = 0.95, 0.10
+BATCH_S, WARM_UP_S, BATCHES, LEAST_BATCHES = 1e-3, 5e-3, 10, 3
+BLOCK = 1 << 20  # random numbers are drawn so many at a time and repeated
+PAGE = 64
+SEEN = 5  # values of each result that the parent compares
+
+Prepared = tuple[Callable[[int], None], Callable[[], Any], str]
+
+
+def main() -> None:
+    options = _options()
+    names = options.ops.split(",")
+    sizes = {word: _elements(word) for word in options.sizes.split(",")}
+    if options.child:
+        _child(options, names, sizes)
+        return
+    began = time.monotonic()
+    prepared = _run("ours", options, 0.0)
+    print(f"prepared in {time.monotonic() - began:.0f} s", file=sys.stderr)
+    began = time.monotonic()
+    pairs: list[dict[str, Any]] = []
+    for number in range(options.pairs):
+        share = (options.budget_s - (time.monotonic() - began)) / (options.pairs - number) / len(SIDES)
+        order = SIDES if number % 2 == 0 else SIDES[::-1]
+        pairs.append({side: _run(side, options, share) for side in order})
+        print(f"pair {number + 1} of {options.pairs}, {time.monotonic() - began:.0f} s", file=sys.stderr)
+    record = {
+        "machine": _machine(options, pairs[0]),
+        "pairs": pairs,
+        "chosen": {case: found["form"] for case, found in prepared["cases"].items()},
+    }
+    if options.output:
+        Path(options.output).write_text(json.dumps(record, indent=1), encoding="utf-8")
+    print(table(record, names, list(sizes)))
+
+
+def _run(side: str, options: Any, budget_s: float) -> Any:
+    """What one process of a side found; without a budget it takes one batch of each case."""
+    # -P: the folder of this file has modules named like some that numba imports (coverage).
+    command = [sys.executable, "-P", __file__, "--child", side, "--ops", options.ops, "--sizes", options.sizes]
+    command += ["--threads", str(options.threads), "--budget-s", str(budget_s)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    if done.returncode:
+        sys.exit(f"the process of {side} ended with {done.returncode}")
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+# ---------------------------------------------------------------- one process
+
+
+def _child(options: Any, names: list[str], sizes: dict[str, int]) -> None:
+    import numpy as np
+
+    began = time.monotonic()
+    side = Side(options.child, options.threads)
+    arrays = _arrays(max(sizes.values()))
+    cases = [(name, word) for word in sorted(sizes, key=sizes.__getitem__) for name in names]
+    found = {}
+    for number, (name, word) in enumerate(cases):
+        case = _case(name, sizes[word])
+        op = kernels.load(case.op)
+        inputs = [
+            array[: _count(operand.shape(case.params))].reshape(operand.shape(case.params))
+            for operand, array in zip(op.inputs, arrays, strict=False)
+        ]
+        shape = op.output.shape(case.params)
+        output = arrays[-1][: _count(shape)].reshape(shape)
+        call, result, form = side.prepare(case, inputs, output)
+        left = options.budget_s - (time.monotonic() - began)
+        seconds = _time(call, left / (len(cases) - number))
+        values = np.asarray(result()).reshape(-1)
+        step = max(1, values.size // SEEN)
+        found[f"{name} {word}"] = {
+            "s": seconds,
+            "bytes": op.bytes(case.params, case.dtype),
+            "form": form,
+            "seen": [float(value) for value in values[::step][:SEEN]],
+        }
+    print(json.dumps({"cases": found, "side": side.described()}))
+
+
+def _time(call: Callable[[int], None], limit_s: float) -> float:
+    """Seconds a call: the median of the batches that fit into about `limit_s`, three at least if there is any."""
+    clock = time.perf_counter
+    start = clock()
+    call(1)
+    took = clock() - start
+    while clock() - start < min(WARM_UP_S, limit_s):
+        before = clock()
+        call(1)
+        took = min(took, clock() - before)
+    repeat = max(1, round(BATCH_S / took + 0.5))
+    batches: list[float] = []
+    while not batches or (
+        limit_s > 0 and len(batches) < BATCHES and (len(batches) < LEAST_BATCHES or clock() - start < limit_s)
+    ):
+        before = clock()
+        call(repeat)
+        batches.append((clock() - before) / repeat)
+    return stats.median(batches)
+
+
+def _arrays(elements: int) -> list[Any]:
+    """Three inputs and an output of so many elements, normal numbers, the same in every process."""
+    import numpy as np
+
+    generator = np.random.default_rng(1)
+    found = []
+    for _ in range(4):
+        raw = np.empty(elements * 4 + PAGE, np.uint8)
+        first = -raw.ctypes.data % PAGE
+        array = raw[first : first + elements * 4].view(np.float32)
+        drawn = generator.standard_normal(min(BLOCK, elements), np.float32)
+        for start in range(0, elements, BLOCK):
+            part = array[start : start + BLOCK]
+            part[:] = drawn[: part.size]
+        found.append(array)
+    return found
+
+
+class Side:
+    """A CPU as gpubench drives it: its own tuned form, chosen as a run chooses it, or PyTorch's library form."""
+
+    def __init__(self, name: str, threads: int) -> None:
+        backend, device, self.form = {"ours": ("numpy", "0", "tuned"), "torch": ("torch", "cpu", "library")}[
+            name
+        ]
+        self._device_id = f"{backend}:{device}"
+        self._session = backends.load(backend).open(self._device_id, threads)
+
+    def prepare(self, case: Case, inputs: list[Any], output: Any) -> Prepared:
+        """The call, what it has computed, and the name of what runs."""
+        session, op = self._session, kernels.load(case.op)
+        case = msgspec.structs.replace(case, form=self.form, device_id=self._device_id)
+        buffers = [session.view(array) for array in inputs]
+        if session.tunes:
+            session.tune(op, case, buffers)
+        launch = session.compile(op, case, buffers, session.view(output))
+        return (
+            lambda repeat: session.run(launch, repeat),
+            lambda: launch.output,
+            launch.kernel_name or self.form,
+        )
+
+    def described(self) -> dict[str, Any]:
+        """Version, threads and BLAS."""
+        return {
+            "version": self._session.device.driver,
+            "threads": self._session.threads,
+            "blas": blas_text(self._session.blas),
+        }
+
+
+def _case(name: str, elements: int) -> Case:
+    """The case of `op` or `op/columns` on arrays of so many elements."""
+    word, _, columns = name.partition("/")
+    op = kernels.load(word)
+    if word == "transpose":
+        params = {"n": round(elements**0.5)}
+    else:
+        params = {"n": elements} | ({"columns": int(columns)} if columns else {})
+    return Case(
+        op=word, group=op.group, params=params, dtype="float32", form="tuned", regime="resident",
+        device_id="numpy:0",
+    )  # fmt: skip
+
+
+def _count(shape: tuple[int, ...]) -> int:
+    count = 1
+    for length in shape:
+        count *= length
+    return count
+
+
+# ---------------------------------------------------------------- what it means
+
+
+def table(record: Any, names: list[str], sizes: list[str]) -> str:
+    """The machine, the table, and which cells fail."""
+    machine, pairs = record["machine"], record["pairs"]
+    largest = sizes[-1]
+    where = f"{machine['cpu']}, {machine['threads']} threads, load {machine['load']:.1f}"
+    what = f"torch {machine['torch']} / numpy {machine['ours']}; float32, {len(pairs)} pairs"
+    cells_are = "Cells: PyTorch's time / ours [interval]"
+    lines = [
+        f"{where}; {what}. {cells_are}; last column: share of the all-core copy at {largest}. **Bold** fails.",
+        "",
+        f"| op | {' | '.join(sizes)} | copy |",
+        f"|---|{'---|' * (len(sizes) + 1)}",
+    ]
+    failed, cells = [], 0
+    for name in names:
+        row = []
+        for word in sizes:
+            cell, ok = _ratio_cell(pairs, name, word)
+            cells += 1
+            row.append(cell if ok else f"**{cell}**")
+            failed += [] if ok else [f"{name} {word}"]
+        share, ok = _share_cell(pairs, name, largest)
+        failed += [] if ok else [f"{name} copy share"]
+        lines.append(f"| {name} | {' | '.join(row)} | {share if ok else f'**{share}**'} |")
+    wrong = _different(pairs[0])
+    lines += ["", f"{cells} ratios; failed: {', '.join(failed) or 'none'}."]
+    return "\n".join([*lines, f"Results differ: {', '.join(wrong)}."] if wrong else lines)
+
+
+def _ratio_cell(pairs: list[Any], name: str, word: str) -> tuple[str, bool]:
+    """A ratio passes at its limit, or where its interval holds the limit and is at most a tenth wide."""
+    key = f"{name} {word}"
+    ratios = [pair["torch"]["cases"][key]["s"] / pair["ours"]["cases"][key]["s"] for pair in pairs]
+    middle = stats.geometric_median(ratios)
+    low, high = stats.median_interval(ratios)
+    limit = LEAST_RATIO.get(name.partition("/")[0], 1.0)
+    close = low <= limit <= high and high - low <= WIDEST * middle and middle >= NEVER_BELOW * limit
+    return f"{middle:.2f} [{low:.2f}-{high:.2f}]", middle >= limit or close
+
+
+def _share_cell(pairs: list[Any], name: str, word: str) -> tuple[str, bool]:
+    """The op's rate in compulsory bytes over that of the faster copy, ours or PyTorch's, of the same pair."""
+    least = COPY_SHARES.get(name)
+    if least is None or f"copy {word}" not in pairs[0]["ours"]["cases"]:
+        return "", True
+    shares = []
+    for pair in pairs:
+        roof = max(_rate(pair[side]["cases"][f"copy {word}"]) for side in SIDES)
+        shares.append(_rate(pair["ours"]["cases"][f"{name} {word}"]) / roof)
+    middle = stats.geometric_median(shares)
+    return f"{middle:.2f}", middle >= least
+
+
+def _rate(found: Any) -> float:
+    return float(found["bytes"] / found["s"])
+
+
+def _different(pair: Any) -> list[str]:
+    """The cases whose results differ between the sides by more than roundings of a long sum."""
+    found = []
+    for key, ours in pair["ours"]["cases"].items():
+        theirs = pair["torch"]["cases"][key]["seen"]
+        largest = max(map(abs, theirs))
+        if not all(
+            abs(a - b) <= 1e-3 * largest + 1e-6 for a, b in zip(ours["seen"], theirs, strict=True)
+        ) and not key.startswith("sum"):
+            found.append(key)
+    return found
+
+
+def _machine(options: Any, pair: Any) -> dict[str, Any]:
+    names = [
+        line.partition(":")[2].strip()
+        for line in (Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else "").splitlines()
+        if line.startswith("model name")
+    ]
+    return {
+        "cpu": names[0] if names else platform.processor(),
+        "threads": options.threads,
+        "load": os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0,
+        **{name: f"{found['version']}, {found['blas']}" for name in SIDES for found in [pair[name]["side"]]},
+    }
+
+
+def _elements(word: str) -> int:
+    unit = UNITS.get(word[-2:])
+    return int(word[:-2]) * unit if unit else int(word)
+
+
+def _options() -> Any:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--pairs", type=int, default=10)
+    parser.add_argument("--ops", default=OPS, help="an op of rows takes its columns: softmax/64")
+    parser.add_argument(
+        "--sizes", default=SIZES, help="elements of one array, of the whole matrix for transpose"
+    )
+    parser.add_argument("--budget-s", type=float, default=280.0, help="of all pairs together")
+    parser.add_argument("--threads", type=int, default=usable_cpus())
+    parser.add_argument("-o", "--output", metavar="FILE.json")
+    parser.add_argument("--child", choices=SIDES, help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,78 @@
+"""100,000 spoiled documents, machine trees and command lines, and what became of them, as the table of
+docs/reliability.md: `python benchmarks/fuzz.py [--count N] [--seed N]`.
+
+Every failure is printed with its kind and seed, which repeat it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from tests.faults import fuzzer
+
+
+def main() -> int:
+    """The table on stdout, failures on stderr; 1 if there are any."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--count", type=int, default=100_000)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--processes", type=int, default=multiprocessing.cpu_count())
+    options = parser.parse_args()
+    counts: Counter[tuple[str, str]] = Counter()
+    slowest: dict[str, float] = {}
+    failures = 0
+    began = time.monotonic()
+    with multiprocessing.Pool(options.processes, _start) as pool:
+        for one in pool.imap_unordered(_attempt, fuzzer.inputs(options.count, options.seed), chunksize=100):
+            counts[one.kind, one.outcome] += 1
+            slowest[one.kind] = max(slowest.get(one.kind, 0.0), one.took_s)
+            if one.outcome == "failed":
+                failures += 1
+                print(f"{one.kind}, seed {one.seed}: {one.why}", file=sys.stderr, flush=True)
+    print(table(counts, slowest))
+    print(
+        f"\nSeeds {options.seed} to {options.seed + options.count - 1}, {time.monotonic() - began:.0f} s "
+        f"on {options.processes} CPUs."
+    )
+    return 1 if failures else 0
+
+
+def table(counts: Counter[tuple[str, str]], slowest: dict[str, float]) -> str:
+    """Markdown: a row for each kind, and their sum."""
+    outcomes = ("reported", "refused", "failed")
+    lines = ["| input | tried | reported | refused | failed | slowest |", "|---|---|---|---|---|---|"]
+    for kind in fuzzer.KINDS:
+        found = [counts[kind, outcome] for outcome in outcomes]
+        if sum(found):
+            lines.append(_row(kind, found, slowest[kind]))
+    every = [sum(count for (_, told), count in counts.items() if told == outcome) for outcome in outcomes]
+    return "\n".join([*lines, _row("**all**", every, max(slowest.values()))])
+
+
+def _row(name: str, found: list[int], slowest_s: float) -> str:
+    numbers = " | ".join(f"{number:,}" for number in (sum(found), *found))
+    return f"| {name} | {numbers} | {slowest_s:.1f} s |"
+
+
+_folder = Path()  # scratch, one for each process
+
+
+def _start() -> None:
+    global _folder
+    _folder = Path(tempfile.mkdtemp(prefix="fuzz-"))
+
+
+def _attempt(one: tuple[str, int]) -> fuzzer.Tried:
+    return fuzzer.attempt(*one, _folder)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,161 @@
+"""The figures of the house: how many rooms it has, how large they are, and how far it is through them.
+
+    python benchmarks/house.py             # the figures, and the names behind them
+    python benchmarks/house.py --write     # the same, and the table of docs/architecture.md anew
+
+`tests/architecture/test_house.py` asserts those that hold for every file; docs/architecture.md shows all of them.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "gpubench"
+PAGE = ROOT / "docs" / "architecture.md"
+# A shorter module is a room of its own only if several others, or none, import it.
+SMALL = 60
+MOST_PARAMETERS = 6
+
+
+def modules() -> dict[str, Path]:
+    """Every module of the product by its dotted name."""
+    found = {}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+@functools.cache
+def tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def lines(path: Path) -> int:
+    return len(path.read_text(encoding="utf-8").splitlines())
+
+
+def imports(everywhere: bool) -> dict[str, set[str]]:
+    """What each module imports of ours: in any place, or only while it is itself imported."""
+    known = modules()
+    return {name: set(_imported(tree(path), known, everywhere)) - {name} for name, path in known.items()}
+
+
+def _imported(node: ast.AST, known: Mapping[str, Path], everywhere: bool) -> Iterator[str]:
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.ImportFrom) and child.module:
+            for alias in child.names:
+                whole = f"{child.module}.{alias.name}"
+                yield from (name for name in (whole if whole in known else child.module,) if name in known)
+        elif isinstance(child, ast.Import):
+            yield from (alias.name for alias in child.names if alias.name in known)
+        elif everywhere or not (_is_function(child) or _for_types(child)):
+            yield from _imported(child, known, everywhere)
+
+
+def _is_function(node: ast.AST) -> bool:
+    return isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+
+
+def _for_types(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and getattr(node.test, "id", "") == "TYPE_CHECKING"
+
+
+def small_with_one_importer() -> list[str]:
+    """Short modules that one other imports. A package's `__init__` has to be a file of its own, whoever imports it."""
+    importers = Counter(target for targets in imports(everywhere=True).values() for target in targets)
+    return [
+        name
+        for name, path in modules().items()
+        if importers[name] == 1 and lines(path) < SMALL and path.name != "__init__.py"
+    ]
+
+
+def types_defined_twice() -> list[str]:
+    """Public classes and type aliases whose name stands in two modules."""
+    homes = Counter(
+        node.name
+        for path in modules().values()
+        for node in tree(path).body
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+    )
+    return sorted(name for name, count in homes.items() if count > 1)
+
+
+def long_signatures() -> list[str]:
+    """Functions with more than so many parameters, `self` aside."""
+    found = []
+    for module, path in modules().items():
+        for node in ast.walk(tree(path)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                names = [arg.arg for arg in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)]
+                if len([name for name in names if name not in ("self", "cls")]) > MOST_PARAMETERS:
+                    found.append(f"{module}.{node.name}")
+    return found
+
+
+def longest_path() -> list[str]:
+    """The packages and files of the top level on the longest way down from `cli` to `model`."""
+    rooms: dict[str, set[str]] = {}
+    for name, targets in imports(everywhere=True).items():
+        rooms.setdefault(_room(name), set()).update(map(_room, targets))
+
+    @functools.cache
+    def below(room: str) -> tuple[str, ...]:
+        if room == "model":
+            return ("model",)
+        ways = [below(target) for target in sorted(rooms.get(room, ())) if target not in (room, "gpubench")]
+        longest = max((way for way in ways if way), key=len, default=())
+        return (room, *longest) if longest else ()
+
+    return list(below("cli"))
+
+
+def _room(name: str) -> str:
+    return name.split(".")[1] if "." in name else name
+
+
+def table() -> str:
+    """One row per figure."""
+    known = modules()
+    rows = [
+        ("modules of the product", len(known)),
+        ("lines of the product", sum(map(lines, known.values()))),
+        ("lines of the longest module", max(map(lines, known.values()))),
+        ("public type names defined twice", len(types_defined_twice())),
+        (f"modules under {SMALL} lines with one importer", len(small_with_one_importer())),
+        (f"functions of more than {MOST_PARAMETERS} parameters", len(long_signatures())),
+        ("rooms on the longest way from `cli` to `model`", len(longest_path())),
+    ]
+    return "\n".join(["| figure | count |", "|---|---|", *(f"| {name} | {count:,} |" for name, count in rows)])
+
+
+def page() -> str:
+    """docs/architecture.md with its table anew."""
+    begin, end = "<!-- house: generated by make docs -->", "<!-- /house -->"
+    before, _, rest = PAGE.read_text(encoding="utf-8").partition(begin)
+    return f"{before}{begin}\n\n{table()}\n\n{end}{rest.partition(end)[2]}"
+
+
+def main() -> int:
+    print(table())
+    if "--write" in sys.argv[1:]:
+        PAGE.write_text(page(), encoding="utf-8")
+    for title, names in (
+        ("defined twice", types_defined_twice()),
+        ("small, one importer", small_with_one_importer()),
+        ("many parameters", long_signatures()),
+        ("longest way", longest_path()),
+    ):
+        print(f"{title}: {', '.join(names) or 'none'}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

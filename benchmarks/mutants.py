@@ -1,0 +1,344 @@
+"""How many altered lines no test notices. A mutant is one small change of a module, tried on its narrow tests first.
+
+Run: python benchmarks/mutants.py [PART ...] [--number N] [--seed S] [--jobs J] (default: 150 mutants of all parts, some
+minutes). `--number 0` tries them all, `--only gpubench/store/files.py:191` those of a line. What survives is printed as
+file, line and change; the exit code is 1 if 5 % or more do. A survivor wants a test, or shows code that nobody needs.
+Texts that people read are not altered: golden files hold them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import contextlib
+import multiprocessing
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+LIMIT = 0.05
+# What is altered; the narrow tests, which have to notice; and wider ones, asked about what the narrow ones let pass.
+PARTS = {
+    "stats": (
+        ("gpubench/stats.py",), ("tests/unit/stats",),
+        ("tests/unit/report/test_estimate.py", "tests/unit/report/test_compare.py", "tests/unit/report/test_noise.py"),
+    ),
+    "break_even": (("gpubench/break_even.py",), ("tests/unit/stats",), ("tests/unit/measure",)),
+    "plan": (("gpubench/measure/plan.py",), ("tests/unit/measure/test_plan.py",), ("tests/unit/measure",)),
+    "store": (("gpubench/store",), ("tests/unit/store",), ()),
+    "detect": (("gpubench/detect/merge.py",), ("tests/detect/test_merge.py",), ("tests/detect",)),
+}  # fmt: skip
+# Changes that change nothing, and why no test can tell: the file, how the line begins, and what it then has (empty:
+# whatever it has).
+EQUIVALENT = (
+    ("stats.py", "MOST_EXACT = ", "", "on either side of the limit both ways give the same digits"),
+    ("stats.py", "if n > MOST_EXACT:", ">=", "on either side of the limit both ways give the same digits"),
+    ("stats.py", "if reached >= mass", "if reached > mass", "no sum of probabilities ends at that very number"),
+    (
+        "break_even.py",
+        "if root is None or abs(root) > FARTHEST",
+        ">= FARTHEST",
+        "no root lies at that very number",
+    ),
+    ("stats.py", "if last - first <= FEW:", "", "the same end, in more steps or fewer"),
+    ("stats.py", "share = 0.5 if turn", "", "the same end, in more steps or fewer"),
+    ("stats.py", "middle = low *", "", "the same end, in more steps or fewer"),
+    ("stats.py", "for _ in range(60):", "", "one step more halves what is far below the last digit"),
+    ("stats.py", "slope = math.fsum(", "(b - mean_x) * (c + mean_y)", "the deviations of x add up to 0"),
+    (
+        "store/files.py",
+        "data = gzip.compress(data, mtime=0)",
+        "mtime=1",
+        "any time that is always the same will do",
+    ),
+    ("store/files.py", "return file.read(MAX_BYTES + 1)", "+ 2", "any byte too many is too many"),
+    ("store/limits.py", "MAX_", "", "bounds with room on both sides; tests hold what is done at each of them"),
+    ("store/limits.py", "_require(source, 'bytes in one", "default=1", "no text is within every limit"),
+    ("store/journal.py", "self._flushed = 0.0", "= 1.0", "any time long ago"),
+    ("store/journal.py", "_FAR =", "<<", "any place behind the holder's name"),
+    ("store/journal.py", "msvcrt.locking(", "LK_NBLCK, 2", "as many bytes as every other run locks there"),
+    ("detect/merge.py", "return (record.ordinal, '') if", "2 << 30", "any number beyond all ordinals will do"),
+)
+
+_COMPARE: dict[type[ast.cmpop], tuple[type[ast.cmpop], ...]] = {
+    ast.Lt: (ast.LtE, ast.GtE), ast.LtE: (ast.Lt, ast.Gt), ast.Gt: (ast.GtE, ast.LtE), ast.GtE: (ast.Gt, ast.Lt),
+    ast.Eq: (ast.NotEq,), ast.NotEq: (ast.Eq,), ast.Is: (ast.IsNot,), ast.IsNot: (ast.Is,), ast.In: (ast.NotIn,),
+    ast.NotIn: (ast.In,),
+}  # fmt: skip
+_ARITHMETIC: dict[type[ast.operator], type[ast.operator]] = {
+    ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult, ast.FloorDiv: ast.Mult, ast.Mod: ast.Mult,
+    ast.Pow: ast.Mult, ast.BitOr: ast.BitAnd, ast.BitAnd: ast.BitOr, ast.LShift: ast.RShift, ast.RShift: ast.LShift,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One change: `file` from the root with `source` in its place, and the change in words."""
+
+    part: str
+    file: str
+    line: int
+    change: str
+    source: str
+
+    @property
+    def text(self) -> str:
+        """Where and what it is."""
+        return f"{self.file}:{self.line}: {self.change}"
+
+
+def mutants(part: str, file: str) -> list[Mutant]:
+    """Every change of a file, in the order of its lines."""
+    tree = ast.parse((ROOT / file).read_text(encoding="utf-8"))
+    kept = ast.unparse(tree)
+    found = []
+    for node, name, index, new in _changes(tree):
+        held = getattr(node, name)
+        old = held if index is None else held[index]
+        _put(node, name, index, new)
+        source = ast.unparse(tree)
+        _put(node, name, index, old)
+        if source == kept:
+            continue
+        before, after = _differing(kept, source)
+        line = getattr(old, "lineno", 0) or getattr(node, "lineno", 0)
+        found.append(Mutant(part, file, line, f"{before}  ->  {after}", source))
+    return found
+
+
+def _put(node: ast.AST, name: str, index: int | None, new: object) -> None:
+    if index is None:
+        setattr(node, name, new)
+    else:
+        getattr(node, name)[index] = new
+
+
+def _differing(kept: str, source: str) -> tuple[str, str]:
+    """The first line that differs, in both."""
+    pairs = zip(kept.splitlines(), source.splitlines(), strict=False)
+    return next((old.strip(), new.strip()) for old, new in pairs if old != new)
+
+
+def _changes(tree: ast.Module) -> Iterator[tuple[ast.AST, str, int | None, object]]:
+    """Node, field and index, and what is put there instead."""
+    for node in _altered_nodes(tree):
+        yield from _replaced(node)
+        for name in ("body", "orelse", "finalbody"):
+            statements = getattr(node, name, None)
+            for index, statement in enumerate(statements if isinstance(statements, list) else ()):
+                if _deletable(statement):
+                    yield node, name, index, ast.copy_location(ast.Pass(), statement)
+
+
+def _replaced(node: ast.AST) -> Iterator[tuple[ast.AST, str, int | None, object]]:
+    match node:
+        case ast.Compare():
+            for index, op in enumerate(node.ops):
+                for other in _COMPARE[type(op)]:
+                    yield node, "ops", index, other()
+        case ast.BoolOp():
+            yield node, "op", None, ast.Or() if isinstance(node.op, ast.And) else ast.And()
+        case ast.BinOp() | ast.AugAssign() if type(node.op) in _ARITHMETIC:
+            yield node, "op", None, _ARITHMETIC[type(node.op)]()
+        case ast.UnaryOp(op=ast.USub()):
+            yield node, "op", None, ast.UAdd()
+        case ast.Constant(value=bool(value)):
+            yield node, "value", None, not value
+        case ast.Constant(value=int(value)):
+            yield node, "value", None, value + 1
+        case ast.Constant(value=float(value)):
+            yield node, "value", None, value * 1.5 or 1.0
+        case ast.If() | ast.IfExp() | ast.While():
+            yield node, "test", None, ast.UnaryOp(ast.Not(), node.test)
+        case ast.Return(value=ast.expr() as value) if not isinstance(value, ast.Constant):
+            yield node, "value", None, ast.Constant(None)
+
+
+def _deletable(node: ast.stmt) -> bool:
+    match node:
+        case ast.Expr(value=ast.Constant()):
+            return False  # a docstring
+        case ast.Expr() | ast.AugAssign() | ast.Raise() | ast.Continue() | ast.Break():
+            return True
+        case ast.Assign(targets=[ast.Attribute() | ast.Subscript()]):
+            return True
+    return False
+
+
+def _altered_nodes(node: ast.AST) -> Iterator[ast.AST]:
+    """Every node that decides something: no annotation, no decorator, no base or option of a class, no zip(strict=)."""
+    if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
+        return
+    yield node
+    if isinstance(node, ast.keyword) and node.arg == "strict":
+        return
+    silent = {
+        "annotation",
+        "returns",
+        "decorator_list",
+        *(("bases", "keywords") if isinstance(node, ast.ClassDef) else ()),
+    }
+    for name, value in ast.iter_fields(node):
+        for child in value if isinstance(value, list) else [value]:
+            if isinstance(child, ast.AST) and name not in silent:
+                yield from _altered_nodes(child)
+
+
+def main() -> int:
+    """A line for each survivor, then the table; 1 if too many survive."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}; default: all")
+    parser.add_argument("--number", type=int, default=150, help="mutants of all parts together; 0: every one")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument(
+        "--only", action="append", metavar="TEXT", help="those whose `file:line: change` begins so"
+    )
+    parser.add_argument("--jobs", type=int, default=multiprocessing.cpu_count())
+    options = parser.parse_args()
+    if wrong := set(options.parts) - set(PARTS):
+        parser.error(f"no such part: {', '.join(sorted(wrong))}")
+    parts = options.parts or list(PARTS)
+    every = [mutant for part in parts for file in _files(part) for mutant in mutants(part, file)]
+    if options.only:
+        every = [mutant for mutant in every if mutant.text.startswith(tuple(options.only))]
+    tried = every
+    if 0 < options.number < len(every):
+        tried = random.Random(options.seed).sample(every, options.number)
+    outcomes: Counter[tuple[str, str]] = Counter()
+    began = time.monotonic()
+    context = multiprocessing.get_context("fork")
+    with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
+        tracked = subprocess.run(
+            ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True
+        ).stdout
+        with context.Pool(options.jobs, _prepare, (folder, tracked.split("\0"))) as pool:
+            runs = list(dict.fromkeys(tests for part in parts for tests in PARTS[part][1:]))
+            deadlines = dict(zip(runs, pool.imap(_deadline_s, runs), strict=True))
+            orders = [(mutant, deadlines) for mutant in tried]
+            for mutant, outcome in pool.imap_unordered(_attempt, orders):
+                outcomes[mutant.part, outcome] += 1
+                if outcome in ("survived", "equivalent"):
+                    why = f"  ({_why_equivalent(mutant)})" if outcome == "equivalent" else ""
+                    print(f"{outcome}: {mutant.text}{why}", flush=True)
+    print(_table(parts, outcomes))
+    print(f"\n{len(tried)} of {len(every)} mutants, seed {options.seed}, {time.monotonic() - began:.0f} s.")
+    survived = sum(count for (_, outcome), count in outcomes.items() if outcome == "survived")
+    return 1 if survived >= LIMIT * len(tried) else 0
+
+
+def _files(part: str) -> list[str]:
+    found = []
+    for place in PARTS[part][0]:
+        path = ROOT / place
+        found += sorted(path.glob("*.py")) if path.is_dir() else [path]
+    return [path.relative_to(ROOT).as_posix() for path in found]
+
+
+def _table(parts: list[str], outcomes: Counter[tuple[str, str]]) -> str:
+    kinds = ("killed", "too slow", "equivalent", "survived")
+    lines = ["", f"| part | tried | {' | '.join(kinds)} | share |", "|---" * 7 + "|"]
+    for part in [*parts, "**all**"]:
+        counts = [
+            sum(n for (p, o), n in outcomes.items() if o == kind and part in (p, "**all**")) for kind in kinds
+        ]
+        tried = sum(counts)
+        share = f"{counts[-1] / tried:.1%}" if tried else "-"
+        lines.append(f"| {part} | {tried} | {' | '.join(map(str, counts))} | {share} |")
+    return "\n".join(lines)
+
+
+def _prepare(folder: str, tracked: list[str]) -> None:
+    """A process of the pool: a copy of the tree to alter, and what all tests import, so that a fork has it already."""
+    copy = Path(tempfile.mkdtemp(dir=folder))
+    for name in filter(None, tracked):
+        if (ROOT / name).is_file():
+            (copy / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, copy / name)
+    os.chdir(copy)
+    # Kept bytecode of an altered module would hide the change: size and second of the file may be the same.
+    os.environ |= {"PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1", "CI": "true"}
+    sys.dont_write_bytecode = True
+    sys.path[0] = str(copy)
+    for name in ("pytest", "hypothesis", "hypothesis.strategies", "msgspec", "numpy"):
+        __import__(name)
+
+
+def _deadline_s(tests: tuple[str, ...]) -> float:
+    """Four times what the tests take unaltered. Raises RuntimeError if they fail: then nothing can be learnt."""
+    began = time.monotonic()
+    if tests and _pass(tests, 600) is not True:
+        raise RuntimeError(f"without any change these tests fail: {' '.join(tests)}")
+    return 4 * (time.monotonic() - began) + 10
+
+
+def _attempt(order: tuple[Mutant, dict[tuple[str, ...], float]]) -> tuple[Mutant, str]:
+    mutant, deadlines = order
+    if _why_equivalent(mutant):
+        return mutant, "equivalent"
+    path = Path(mutant.file)
+    kept = path.read_text(encoding="utf-8")
+    path.write_text(mutant.source, encoding="utf-8")
+    try:
+        for tests in filter(None, PARTS[mutant.part][1:]):
+            passed = _pass(tests, deadlines[tests])
+            if not passed:
+                return mutant, "killed" if passed is False else "too slow"
+    finally:
+        path.write_text(kept, encoding="utf-8")
+    return mutant, "survived"
+
+
+def _why_equivalent(mutant: Mutant) -> str:
+    before, _, after = mutant.change.partition("  ->  ")
+    reasons = (
+        why
+        for file, line, part, why in EQUIVALENT
+        if mutant.file == f"gpubench/{file}" and before.startswith(line) and part in after
+    )
+    return next(reasons, "")
+
+
+def _pass(tests: tuple[str, ...], deadline_s: float) -> bool | None:
+    """Run the tests in a fork until one fails; None: they took longer than that."""
+    child = os.fork()
+    if not child:
+        _run(tests)
+    until = time.monotonic() + deadline_s
+    while time.monotonic() < until:
+        ended, status = os.waitpid(child, os.WNOHANG)
+        if ended:
+            return status == 0
+        time.sleep(0.02)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    return None
+
+
+def _run(tests: tuple[str, ...]) -> None:
+    """In the fork, which is a group of its own so that all it starts can be ended. Does not return."""
+    os.setsid()
+    with open(os.devnull, "r+b") as nothing:
+        for stream in (0, 1, 2):
+            os.dup2(nothing.fileno(), stream)
+    code = 1
+    try:
+        import pytest
+
+        code = pytest.main(["-x", "-q", "-n0", "-p", "no:cacheprovider", "--hypothesis-profile=check", *tests])
+    finally:
+        os._exit(int(code))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

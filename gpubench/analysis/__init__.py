@@ -1,0 +1,1 @@
+"""From result files to all that reports, comparisons and advice say: pure functions of the files."""

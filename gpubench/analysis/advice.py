@@ -1,0 +1,349 @@
+"""The `gpubench-advise` document, version 1: where one call should run, by the expected times of every device that was
+measured. Times in seconds, plain ratios."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Literal
+
+import msgspec
+
+from gpubench.analysis.contenders import (
+    NO_ROOM,
+    WIDEST_GAP,
+    Basis,
+    Choice,
+    Contender,
+    ContenderSet,
+    Expected,
+    Key,
+    TimedSplit,
+    bracket,
+    calls_of,
+    case_groups,
+    choose,
+    contender_set,
+    fastest,
+    first_to_know,
+    split_of,
+    timed,
+    weaker,
+)
+from gpubench.analysis.estimate import CaseResult, Estimate
+from gpubench.analysis.labels import NO_HEADLINE, Label
+from gpubench.analysis.machine import machine_line
+from gpubench.analysis.speedup import paired
+from gpubench.errors import InputError
+from gpubench.foreign_text import shortened
+from gpubench.model.case import QUEUED, WAITED
+from gpubench.model.result import DeviceKind, Run
+from gpubench.stats import Interval
+
+RIVAL = 1.25  # times between measured sizes are good to a quarter: a device so near may be the faster one
+AdviceConfidence = Literal["clear", "close", "noisy", "alone", "none"]
+
+
+class AdviceGain(msgspec.Struct, frozen=True, kw_only=True):
+    """Time on `device_id` over the time on the device advised: above 1 the advice gains."""
+
+    device_id: str
+    ratio: float
+    lo: float
+    hi: float
+
+
+class AdviceSplit(msgspec.Struct, frozen=True, kw_only=True):
+    """`fraction` of the work on the GPU of `device_id`, the rest on the CPU. `ratio`: time of the better of the two
+    alone over the time of both."""
+
+    device_id: str
+    fraction: float
+    ratio: float
+    lo: float
+    hi: float
+    case_id: str
+
+
+class AdviceCandidate(msgspec.Struct, frozen=True, kw_only=True):
+    """One device. Without a time, `reason` says why. `case_ids` are the cases behind it, at the sizes `between`."""
+
+    device_id: str
+    name: str
+    kind: str
+    form: str | None
+    time: Estimate | None
+    basis: Basis
+    between: tuple[int, int] | None
+    labels: tuple[Label, ...]
+    case_ids: tuple[str, ...]
+    reason: str | None
+
+
+class AdviceSource(msgspec.Struct, frozen=True, kw_only=True):
+    """The result that answered; `tool`: the versions that made it."""
+
+    run_id: str
+    label: str | None
+    started_at: str
+    complete: bool
+    machine: str
+    tool: dict[str, str]
+
+
+class Advice(msgspec.Struct, frozen=True, kw_only=True):
+    """Where one call should run. `device_id` is null where the answer is unknown; `reason` then says why. Where the
+    basis is `bracketed`, the sizes around it are far apart and agree on the winner: there is no time and no gain.
+    `command` measures what was not: null where it was.
+
+    `split` is null unless the answer is to split the call over the CPU and a GPU: `backend` is then hybrid.
+    """
+
+    name: Literal["gpubench-advise"] = "gpubench-advise"
+    schema_version: int = 1
+    op: str
+    n: int
+    params: dict[str, int]
+    dtype: str
+    data: Literal["host", "device"]
+    calls: int
+    regime: str
+    basis: Basis
+    device_id: str | None
+    backend: str | None
+    form: str | None
+    time: Estimate | None
+    gain: AdviceGain | None
+    confidence: AdviceConfidence
+    reason: str | None
+    command: str | None
+    split: AdviceSplit | None
+    candidates: tuple[AdviceCandidate, ...]
+    source: AdviceSource
+
+    def candidate(self, device_id: str | None) -> AdviceCandidate | None:
+        """The candidate of this device; None where it has no time."""
+        return next((one for one in self.candidates if one.device_id == device_id and one.time), None)
+
+
+def advise(key: Key, field: ContenderSet, n: int, regime: str) -> Advice:
+    """The answer for a call of this regime, with its evidence. The fastest candidate stands first."""
+    choice = choose(field, n)
+    split = split_of(field, n, choice)
+    candidates, known = _candidates(field, n, split)
+    best_id, against_id = (one and one.device_id for one in (choice.best, choice.against))
+    if split is not None:
+        best_id, against_id = split.row.device_id, split.row.baseline_device
+    best, against = known.get(best_id or ""), known.get(against_id or "")
+    gain = split.row.interval if split else _gain(best, against)
+    chosen = next((one for one in candidates if choice.best is not None and one.device_id == best_id), None)
+    grounds = _basis(best, against) if choice.around is None else "bracketed"
+    confidence = (
+        _confidence(best, against, gain) if choice.around is None else _confidence_around(field, choice)
+    )
+    if confidence == "clear" and grounds == "interpolated" and _has_rival(field, n, choice):
+        confidence = "close"
+    return Advice(
+        op=key.op, n=n, params=dict(key.params), dtype=key.dtype,
+        data="device" if regime in (WAITED, QUEUED) else "host",
+        calls=calls_of(regime) or 1, regime=regime, basis=grounds,
+        device_id=chosen.device_id if chosen else None,
+        backend=chosen.device_id.partition(":")[0] if chosen else None,
+        form=chosen.form if chosen else None, time=chosen.time if chosen else None,
+        gain=AdviceGain(device_id=against_id, ratio=gain.estimate, lo=gain.low, hi=gain.high)
+        if gain is not None and against is not None and against_id is not None else None,
+        confidence=confidence, reason=_reason(field, n, choice, candidates),
+        command=None if grounds in ("measured", "interpolated") else _command(key, n), split=split and _split(split),
+        candidates=tuple(candidates), source=_source(field.run),
+    )  # fmt: skip
+
+
+def _split(split: TimedSplit) -> AdviceSplit:
+    row = split.row
+    return AdviceSplit(
+        device_id=row.device_id, fraction=row.fraction, ratio=row.gain, lo=row.lo, hi=row.hi, case_id=row.id
+    )
+
+
+def _source(run: Run) -> AdviceSource:
+    return AdviceSource(
+        run_id=run.id, label=run.label, started_at=run.started_at, complete=run.complete, machine=machine_line(run),
+        tool=dict(sorted(run.tool.items())),
+    )  # fmt: skip
+
+
+def _candidates(
+    field: ContenderSet, n: int, split: TimedSplit | None
+) -> tuple[list[AdviceCandidate], dict[str, Expected]]:
+    """One for each device, the fastest first, and for `split` the CPU and a GPU together as one more; and the times
+    that are known, by device id."""
+    names = {device.id: shortened(device.name) for device in field.run.devices}
+    known: dict[str, Expected] = {}
+    found: list[AdviceCandidate] = []
+
+    def add(
+        device_id: str, kind: DeviceKind, form: str | None, expected: Expected | None, reason: str = ""
+    ) -> None:
+        if expected is not None:
+            known[device_id] = expected
+        time = expected.time if expected else None
+        found.append(
+            AdviceCandidate(
+                device_id=device_id, name=names.get(device_id, "an unknown device"), kind=kind, form=form,
+                time=Estimate(time.estimate, time.low, time.high, time.kind) if time else None,
+                basis=expected.basis if expected else "unknown", between=expected.between if expected else None,
+                labels=tuple(sorted(expected.labels)) if expected else (),
+                case_ids=tuple(row.id for row in expected.rows) if expected else (), reason=reason or None,
+            )
+        )  # fmt: skip
+
+    for device_id, kind in {row.case.device_id: row.device_kind for row in field.rows}.items():
+        ours = [one for one in (*field.cpu, *field.others) if one.device_id == device_id]
+        best, _ = fastest(ours, n)
+        if best is not None and best.curve.gap(n) > WIDEST_GAP:
+            low, high = between = best.curve.around(n)
+            add(device_id, kind, best.form, None, f"measured at n = {low} and {high}, too far apart for a time")
+            found[-1] = msgspec.structs.replace(found[-1], basis="bracketed", between=between)
+        elif best is not None:
+            add(device_id, kind, best.form, best.curve.expected(n))
+        else:
+            rows = [row for row in field.rows if row.case.device_id == device_id]
+            add(device_id, kind, None, None, _why_no_time(ours, rows, n))
+    case = split.row.case if split else None
+    if split is not None and case is not None and case.time is not None:
+        expected = Expected(time=case.time, basis="measured", between=(n, n), rows=(case,))
+        add(split.row.device_id, case.device_kind, case.case.form, expected)
+    found.sort(key=lambda one: (one.time.estimate if one.time else math.inf, one.device_id))
+    return found, known
+
+
+def _why_no_time(ours: Sequence[Contender], rows: Sequence[CaseResult], n: int) -> str:
+    """Why a device has no expected time at n, in a few words."""
+    refused = [row for row in rows if row.reason and row.case.params["n"] == n] or [
+        row for row in rows if row.reason == NO_ROOM and row.case.params["n"] <= n
+    ]
+    if refused:
+        return f"{refused[0].outcome} at n = {refused[0].case.params['n']}: {refused[0].reason}"
+    if ours:
+        low, high = min(one.curve.sizes[0] for one in ours), max(one.curve.sizes[-1] for one in ours)
+        return f"measured from n = {low} to {high}" if low < high else f"measured at n = {low} alone"
+    if any(timed(row) for row in rows):
+        return "not measured with the data there"
+    return next((f"{row.outcome}: {row.reason}" for row in rows if row.reason), "not measured")
+
+
+def _basis(best: Expected | None, against: Expected | None) -> Basis:
+    if best is None:
+        return "unknown"
+    return "measured" if {one.basis for one in (best, against) if one} == {"measured"} else "interpolated"
+
+
+def _gain(ours: Expected | None, theirs: Expected | None) -> Interval | None:
+    if ours is None or theirs is None:
+        return None
+    if ours.basis == theirs.basis == "measured":
+        ratio = paired(theirs.rows[0], ours.rows[0])
+        if ratio is not None:
+            return ratio
+    a, b = theirs.time, ours.time
+    return Interval(a.low / b.high, a.estimate / b.estimate, a.high / b.low, weaker(a.kind, b.kind))
+
+
+def _confidence(best: Expected | None, against: Expected | None, gain: Interval | None) -> AdviceConfidence:
+    if best is None:
+        return "none"
+    if gain is None or against is None:
+        return "alone"
+    if (best.labels | against.labels) & NO_HEADLINE:
+        return "noisy"
+    return "clear" if gain.low > 1 else "close"
+
+
+def _has_rival(field: ContenderSet, n: int, choice: Choice) -> bool:
+    """Whether a third device is so near to the advised one at n that it may be the faster one."""
+    if choice.best is None or choice.against is None:
+        return False
+    apart = (choice.best.device_id, choice.against.device_id)
+    seconds = [one.curve.seconds(n) for one in (*field.cpu, *field.others) if one.device_id not in apart]
+    return any(found is not None and found < RIVAL * choice.seconds for found in seconds)
+
+
+def _confidence_around(field: ContenderSet, choice: Choice) -> AdviceConfidence:
+    """Of a winner that is so on both sides of a wide gap: as sure as the less sure of the two ends, with the same
+    device."""
+    if choice.against is None:
+        return "alone"
+    ends = []
+    for n in choice.around or ():
+        there = choose(field, n)
+        best, against = (one and one.curve.expected(n) for one in (there.best, there.against))
+        same = there.best is not None and choice.best is not None and there.best[:2] == choice.best[:2]
+        same = same and not _has_rival(field, n, there)
+        found = _confidence(best, against, _gain(best, against))
+        ends.append(found if same or found != "clear" else "close")
+    return next((word for word in ("noisy", "close") if word in ends), "clear")
+
+
+def _reason(field: ContenderSet, n: int, choice: Choice, candidates: Sequence[AdviceCandidate]) -> str | None:
+    """Why no time, or no device, is known; None where both are."""
+    if choice.around is not None:
+        low, high = choice.around
+        what = "the same side wins" if choice.against else "it was measured"
+        return f"{what} at n = {low} and at {high}; they are too far apart for a time between them"
+    if choice.best is not None:
+        return None
+    ends = bracket(field, n)
+    if ends is not None and ends[0][1] != ends[1][1]:
+        words = ["the CPU" if cpu else "the GPU" for _, cpu in ends]
+        return (
+            f"{words[0]} wins at n = {ends[0][0]}, {words[1]} at {ends[1][0]}, and nothing closer was measured"
+        )
+    missing = [f"{one.device_id} {one.reason}" for one in candidates if one.time is None]
+    return "; ".join(missing) or f"nothing was measured around n = {n}"
+
+
+def _command(key: Key, n: int) -> str:
+    """What measures the size that was asked for."""
+    params = f" --params {','.join(f'{name}={value}' for name, value in key.params)}" if key.params else ""
+    dtype = f" --dtypes {key.dtype}" if key.dtype != "float32" else ""
+    return f"gpubench run --ops {key.op} --sizes {n}{dtype}{params}"
+
+
+def answer(runs: Iterable[Run], key: Key, n: int, regime: str) -> Advice:
+    """Where a call of size n and this regime should run: by the first of `runs` (newest first) that compares two
+    devices there, else by what is known.
+
+    Raises InputError if no run has a result for the op, dtype and params, naming what there is.
+    """
+    seen: set[Key] = set()
+    best = first_to_know(_fields(runs, key, regime, seen), n)
+    if best is None:
+        raise _no_result(key, seen)
+    return advise(key, best, n, regime)
+
+
+def _fields(runs: Iterable[Run], key: Key, regime: str, seen: set[Key]) -> Iterator[ContenderSet]:
+    for run in runs:
+        found = case_groups(run)
+        seen.update(found)
+        if key in found:
+            yield contender_set(run, found[key], regime)
+
+
+def _no_result(key: Key, seen: set[Key]) -> InputError:
+    ops = sorted({other.op for other in seen})
+    why, flag = f"measured: {', '.join(ops)}" if ops else "nothing in it has a number", ""
+    what = f"of {key.op}"
+    if key.op in ops:
+        shapes = sorted({_shape(other) for other in seen if other.op == key.op})
+        what, why = f"of {_shape(key)}", f"measured: {'; '.join(shapes)}"
+        flag = f" --dtypes {key.dtype}"
+        flag += f" --params {','.join(f'{name}={value}' for name, value in key.params)}" if key.params else ""
+    return InputError(
+        "no-result-for-op", f"there is no result {what}", why=why,
+        hint=f"measure it: gpubench run --ops {key.op}{flag}",
+    )  # fmt: skip
+
+
+def _shape(key: Key) -> str:
+    return f"{key.op} {key.dtype}" + "".join(f" {name}={value}" for name, value in key.params)

@@ -1,0 +1,385 @@
+"""What the final screen of a run says: for each op from which size on one GPU backend pays, and by how much. The words
+are those of `report/sections/answer.py`."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal
+
+import msgspec
+
+from gpubench.analysis.analyse import Analysis
+from gpubench.analysis.break_even import BreakEven, SizeRatio, bracketed
+from gpubench.analysis.estimate import CaseResult
+from gpubench.analysis.overheads import GROUP
+from gpubench.analysis.speedup import paired
+from gpubench.model.case import QUEUED, WAITED, Case, SeriesKey, beside_size
+from gpubench.model.op import Ladder
+from gpubench.model.result import Failure, Run
+
+ALWAYS = "transfer-always"
+# A threshold is a number where the ends of its interval lie no further apart, and else a range: a factor of 1.5 either
+# way. A ratio that may be off by as much is not known to be about 1.
+ANSWERED, WIDEST_EQUAL = 2.25, 1.5
+EQUAL = 1.1  # a gain below this is none
+ABOUT_EQUAL = "about-equal"  # the reason of a cell whose sides tie at the largest size
+FEWEST_OPS = 4  # of fewer ops a median says nothing
+
+# `at`: one size. `range`: the threshold lies in it. `below`, `above`: one side wins at every size measured, but the
+# ladder's ends were not. `open`: no verdict, `why` says the reason.
+CellKind = Literal["at", "range", "all-sizes", "below", "no-size", "above", "open", "wrong", "failed"]
+Winner = Literal["gpu", "cpu", "equal", "noisy"]
+Extent = Literal["elements", "side", "plain"]
+
+
+class Gain(msgspec.Struct, frozen=True, kw_only=True):
+    """The two sides at one size. `ratio` above 1: the GPU is faster; `low` and `high` are its interval. `top`: there
+    is no larger size in the op's ladder."""
+
+    n: int
+    ratio: float
+    low: float
+    high: float
+    winner: Winner
+    cpu_s: float
+    gpu_s: float
+    top: bool
+
+    @property
+    def about_equal(self) -> bool:
+        """Whether the estimate is within 10 % of 1; how sure that is, `winner` tells."""
+        return 1 / EQUAL <= self.ratio <= EQUAL
+
+    @property
+    def within(self) -> float:
+        """How far the ratio may be off, as a share of it."""
+        return max(self.high / self.ratio - 1, 1 - self.low / self.ratio)
+
+
+class AnswerCell(msgspec.Struct, frozen=True, kw_only=True):
+    """From which size on the GPU pays in one situation. `low` and `high` are the threshold's interval, or of `below`
+    and `above` the smallest and the largest size measured. `gains`: one for each size, ascending."""
+
+    kind: CellKind
+    n: int | None = None
+    low: int | None = None
+    high: int | None = None
+    mixed: bool = False
+    why: str = ""
+    gains: tuple[Gain, ...] = ()
+
+    @property
+    def gain(self) -> Gain | None:
+        """That at the largest size."""
+        return self.gains[-1] if self.gains else None
+
+
+class AnswerRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One op on one GPU, or on `count` GPUs that do not differ; a cell for each regime by its id. `extent`: what a size
+    counts, elements of one array or the side of a square matrix; `plain` where other params change the shape."""
+
+    op: str
+    dtype: str
+    params: dict[str, int]
+    device_id: str
+    cells: dict[str, AnswerCell]
+    extent: Extent
+    count: int = 1
+
+    def elements(self, n: int) -> int:
+        """Of one array at size n."""
+        return n * n if self.extent == "side" else n
+
+
+class BestForm(msgspec.Struct, frozen=True, kw_only=True):
+    """Without a GPU: plain NumPy at one size, if it has a time, and the fastest other CPU form if that surely wins."""
+
+    op: str
+    dtype: str
+    n: int
+    extent: Extent
+    plain_s: float | None
+    device_id: str | None = None
+    form: str = ""
+    best_s: float = 0.0
+    ratio: float | None = None
+
+
+class MachineAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """`devices` are the GPUs shown, of one backend; `others` the further GPU backends with times. `gpu_timed`: any GPU
+    has a time, be it without a CPU's. `wrong` are outputs that failed their check, `broken` other failures. `named`:
+    all sizes were asked for. `missing`: ops that were not reached, of `ops` in all."""
+
+    rows: tuple[AnswerRow, ...]
+    devices: tuple[str, ...]
+    others: tuple[str, ...]
+    forms: tuple[BestForm, ...]
+    wrong: tuple[Trouble, ...]
+    broken: tuple[Trouble, ...]
+    named: bool
+    gpu_timed: bool
+    missing: tuple[str, ...]
+    ops: int
+
+    @property
+    def regimes(self) -> tuple[str, ...]:
+        """The two situations of the table: data on the GPU and copied. Where one was not measured, what there is."""
+        found = set().union(*(row.cells for row in self.rows))
+        home = WAITED if WAITED in found or QUEUED not in found else QUEUED
+        shown = [regime for regime in (home, ALWAYS) if regime in found]
+        return tuple(shown or sorted(found)[:2])
+
+    @property
+    def queued_gain(self) -> float | None:
+        """How many times smaller the threshold of queued calls is: the median over the ops that have both; None of few
+        ops."""
+        found = [
+            waited / queued
+            for row in self.rows
+            for waited, queued in [(_size(row, WAITED), _size(row, QUEUED))]
+            if waited and queued
+        ]
+        return statistics.median(found) if len(found) >= FEWEST_OPS else None
+
+
+class Trouble(msgspec.Struct, frozen=True, kw_only=True):
+    """Ops of one backend that gave no number. `whole`: nothing of that backend has one."""
+
+    backend: str
+    ops: tuple[str, ...]
+    detail: str
+    hint: str = ""
+    whole: bool = False
+
+
+def answer(analysis: Analysis) -> MachineAnswer:
+    """What the screen says of a run; nothing but the file is asked."""
+    run = analysis.run
+    cases = [row for row in analysis.cases if row.case.group != GROUP and row.case.variant is None]
+    backends = _ranked(analysis.break_even)
+    devices = tuple(
+        sorted(
+            {row.device_id for row in analysis.break_even if row.case.backend == backends[0]}
+            if backends
+            else ()
+        )
+    )
+    rows = [row for device_id in devices for row in _rows(analysis, cases, device_id)]
+    rows.sort(key=lambda row: (row.op, row.dtype, sorted(row.params.items()), row.device_id))
+    missing = {row.case.op for row in cases if row.outcome == "planned"} - {
+        row.case.op for row in cases if row.time is not None
+    }
+    wrong, broken = _troubles(run, cases)
+    return MachineAnswer(
+        rows=_merged(run, rows), devices=devices, others=tuple(backends[1:]), wrong=wrong, broken=broken,
+        forms=() if backends else _forms(run, cases), missing=tuple(sorted(missing)),
+        named=bool(rows) and all(run.selection.sizes.get(row.op) for row in rows),
+        gpu_timed=any(row.time is not None and row.device_kind == "gpu" for row in cases),
+        ops=len({row.case.op for row in cases}),
+    )  # fmt: skip
+
+
+def _ranked(curves: Sequence[BreakEven]) -> list[str]:
+    """GPU backends, first the one with the most cells, waited and copied, within 10 % of the best."""
+    cells: dict[tuple[object, ...], list[BreakEven]] = {}
+    for row in curves:
+        cells.setdefault((row.case.series, row.regime), []).append(row)
+    asked = [key for key in cells if key[1] in (WAITED, ALWAYS)] or list(cells)
+    counts = {row.case.backend: 0 for row in curves}
+    for key in asked:
+        sizes = [{point.n for point in row.points} for row in cells[key]]
+        # Times compare at one size alone: the largest that the most of them have.
+        n = max(set().union(*sizes), key=lambda n: (sum(n in ours for ours in sizes), n))
+        ratios: dict[str, float] = {}
+        for row in cells[key]:
+            for point in row.points:
+                if point.n == n:
+                    ratios[row.case.backend] = max(ratios.get(row.case.backend, 0.0), point.row.ratio)
+        for backend, ratio in ratios.items():
+            counts[backend] += ratio * EQUAL >= max(ratios.values())
+    return sorted(counts, key=lambda backend: -counts[backend])
+
+
+def _rows(analysis: Analysis, cases: Sequence[CaseResult], device_id: str) -> Iterable[AnswerRow]:
+    curves = {(row.case.series, row.regime): row for row in analysis.break_even if row.device_id == device_id}
+    tried: dict[SeriesKey, dict[str, list[CaseResult]]] = {}
+    for row in cases:
+        if row.case.device_id == device_id and row.outcome != "planned":
+            tried.setdefault(row.case.series, {}).setdefault(row.case.regime_id, []).append(row)
+    for series, regimes in tried.items():
+        case = next(iter(regimes.values()))[0].case
+        cells = {regime: _cell(curves.get((series, regime)), rows, case) for regime, rows in regimes.items()}
+        yield AnswerRow(
+            op=case.op, dtype=case.dtype, params=dict(beside_size(case.params)), device_id=device_id, cells=cells,
+            extent=extent(case),
+        )  # fmt: skip
+
+
+def extent(case: Case) -> Extent:
+    """What the size of this case counts."""
+    if case.group != "matrix":
+        return "elements"
+    return "plain" if beside_size(case.params) else "side"
+
+
+def _ladder(case: Case) -> Ladder | None:
+    """The sizes that the op declares; None where this installation does not know it, or where other params shape it."""
+    # Here, as every report loads this module, and few need the declarations of ops.
+    from gpubench import kernels
+
+    if case.op not in kernels.names() or beside_size(case.params):
+        return None
+    return kernels.load(case.op).sizes
+
+
+def _cell(curve: BreakEven | None, cases: Sequence[CaseResult], case: Case) -> AnswerCell:
+    timed = () if curve is None else {point.n for point in curve.points}
+    if any(row.reason == "wrong-result" and row.case.params["n"] not in timed for row in cases):
+        return AnswerCell(kind="wrong")
+    if curve is None:
+        return _without_numbers(cases)
+    ladder = _ladder(case)
+    gains = tuple(_gain(point, ladder) for point in curve.points)
+    whole = ladder is not None and curve.first <= ladder.low and curve.last >= ladder.high
+    if curve.verdict == "all-sizes":
+        kind: CellKind = "all-sizes" if whole else "below"
+        return AnswerCell(kind=kind, high=curve.first, gains=gains)
+    if curve.verdict == "no-size":
+        return AnswerCell(kind="no-size" if whole else "above", low=curve.last, gains=gains)
+    low, high = curve.lo, curve.hi
+    if low is None or high is None or not (curve.verdict == "at" or bracketed(curve)):
+        # What ties at its largest size, and surely does, is no matter of noise.
+        tied = curve.reason == "noise" and gains[-1].winner == "equal"
+        return AnswerCell(kind="open", why=ABOUT_EQUAL if tied else curve.reason or "few-sizes", gains=gains)
+    answered = curve.n is not None and high <= low * ANSWERED
+    return AnswerCell(
+        kind="at" if answered else "range", n=curve.n, low=low, high=high, mixed=curve.mixed, gains=gains
+    )
+
+
+def _without_numbers(cases: Sequence[CaseResult]) -> AnswerCell:
+    if any(row.time is not None for row in cases):
+        return AnswerCell(kind="open", why="no-cpu-time")
+    if any(row.outcome == "failure" for row in cases):
+        return AnswerCell(kind="failed")
+    return AnswerCell(kind="open", why=next((row.reason for row in cases if row.reason), None) or "no-samples")
+
+
+def _gain(point: SizeRatio, ladder: Ladder | None) -> Gain:
+    row = point.row
+    assert row.baseline.time is not None  # a speedup has both
+    assert row.case.time is not None
+    gain = Gain(
+        n=point.n, ratio=row.ratio, low=row.lo, high=row.hi, winner="noisy", cpu_s=row.baseline.time.estimate,
+        gpu_s=row.case.time.estimate, top=ladder is not None and point.n >= ladder.high,
+    )  # fmt: skip
+    if gain.about_equal:
+        known = row.headline and row.ratio / WIDEST_EQUAL <= row.lo and row.hi <= row.ratio * WIDEST_EQUAL
+        winner: Winner = "equal" if known else "noisy"
+    else:
+        winner = "gpu" if point.state == "win" else "cpu" if point.state == "loss" else "noisy"
+    return msgspec.structs.replace(gain, winner=winner)
+
+
+def _merged(run: Run, rows: Sequence[AnswerRow]) -> tuple[AnswerRow, ...]:
+    """GPUs of the same name whose intervals overlap in every cell are one row."""
+    names = {device.id: device.name for device in run.devices}
+    found: list[AnswerRow] = []
+    for row in rows:
+        same = next((one for one in found if _like(one, row, names)), None)
+        if same is None:
+            found.append(row)
+        else:
+            found[found.index(same)] = msgspec.structs.replace(same, count=same.count + 1)
+    return tuple(found)
+
+
+def _like(a: AnswerRow, b: AnswerRow, names: Mapping[str, str]) -> bool:
+    return (
+        (a.op, a.dtype, a.params) == (b.op, b.dtype, b.params)
+        and names.get(a.device_id, a.device_id) == names.get(b.device_id, b.device_id)
+        and a.cells.keys() == b.cells.keys()
+        and all(_overlap(a.cells[regime], b.cells[regime]) for regime in a.cells)
+    )
+
+
+def _overlap(a: AnswerCell, b: AnswerCell) -> bool:
+    if a.gain is None or b.gain is None:
+        return a == b
+    ratios = a.gain.n == b.gain.n and a.gain.low <= b.gain.high and b.gain.low <= a.gain.high
+    if None in (a.low, a.high, b.low, b.high):
+        return ratios and (a.kind, a.low, a.high, a.why) == (b.kind, b.low, b.high, b.why)
+    thresholds = _end(a.low) <= _end(b.high) and _end(b.low) <= _end(a.high)
+    return ratios and thresholds and a.mixed == b.mixed
+
+
+def _end(n: int | None) -> int:
+    return 0 if n is None else n
+
+
+def _size(row: AnswerRow, regime: str) -> int | None:
+    cell = row.cells.get(regime)
+    return cell.n if cell is not None and cell.kind in ("at", "range") else None
+
+
+def _forms(run: Run, cases: Sequence[CaseResult]) -> tuple[BestForm, ...]:
+    """One for each op and dtype that has a time on the CPU, at its largest size, or at each one that was asked for; the
+    plain form is that of NumPy's library."""
+    sizes: dict[SeriesKey, dict[int, list[CaseResult]]] = {}
+    for row in cases:
+        if row.time is not None and row.device_kind == "cpu":
+            sizes.setdefault(row.case.series, {}).setdefault(row.case.params["n"], []).append(row)
+    found = []
+    for series, by_size in sizes.items():
+        plain = {n: _plain(rows) for n, rows in by_size.items()}
+        timed = sorted(n for n, row in plain.items() if row is not None) or sorted(by_size)
+        for n in timed if run.selection.sizes.get(series[0]) else timed[-1:]:
+            found.append(_best_form(plain[n], by_size[n]))
+    return tuple(sorted(found, key=lambda form: (form.op, form.dtype, form.n)))
+
+
+def _plain(rows: Sequence[CaseResult]) -> CaseResult | None:
+    return next((row for row in rows if row.case.form == "library" and row.case.backend == "numpy"), None)
+
+
+def _best_form(plain: CaseResult | None, rows: Sequence[CaseResult]) -> BestForm:
+    best = min(rows, key=lambda row: (row.time.estimate if row.time else 0.0, row.id))
+    assert best.time is not None
+    form = BestForm(
+        op=best.case.op, dtype=best.case.dtype, n=best.case.params["n"], extent=extent(best.case),
+        plain_s=None if plain is None or plain.time is None else plain.time.estimate,
+    )  # fmt: skip
+    ratio = None if plain is None else paired(plain, best)
+    if plain is not None and (best is plain or ratio is None or ratio.low <= 1):
+        return form
+    return msgspec.structs.replace(
+        form, device_id=best.case.device_id, form=best.case.form, best_s=best.time.estimate,
+        ratio=None if ratio is None else ratio.estimate,
+    )  # fmt: skip
+
+
+def _troubles(run: Run, cases: Sequence[CaseResult]) -> tuple[tuple[Trouble, ...], tuple[Trouble, ...]]:
+    """Wrong results, and what else broke: of each backend the first detail stands for its ops."""
+    checks = {one.id: one.check for one in run.outcomes if isinstance(one, Failure)}
+    alive = {row.case.backend for row in cases if row.time is not None}
+    wrong: dict[str, list[CaseResult]] = {}
+    broken: dict[str, list[CaseResult]] = {}
+    for row in cases:
+        if row.outcome == "failure":
+            (wrong if row.reason == "wrong-result" else broken).setdefault(row.case.backend, []).append(row)
+
+    def trouble(backend: str, rows: Sequence[CaseResult]) -> Trouble:
+        check = checks.get(rows[0].id)
+        detail = rows[0].detail or rows[0].reason or ""
+        if check is not None and check.max_error is not None:
+            detail = f"error {check.max_error:.2g}, limit {check.limit:.2g}"
+        return Trouble(
+            backend=backend, ops=tuple(sorted({row.case.op for row in rows})), detail=detail, hint=rows[0].hint or "",
+            whole=backend not in alive,
+        )  # fmt: skip
+
+    return (
+        tuple(trouble(backend, rows) for backend, rows in wrong.items()),
+        tuple(trouble(backend, rows) for backend, rows in broken.items()),
+    )

@@ -1,0 +1,324 @@
+"""Break-even: the smallest measured size from which the device wins for all larger ones (docs/breakeven.md)."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Collection, Iterable, Sequence
+from typing import Literal
+
+import msgspec
+
+from gpubench import break_even, stats
+from gpubench.analysis.estimate import IMPLAUSIBLE, CaseResult, implausible_ids
+from gpubench.analysis.speedup import Speedup
+from gpubench.break_even import fresh_crossing
+from gpubench.model.case import Case, SeriesKey, beside_size
+from gpubench.model.result import Measurement, Outcome, Run
+from gpubench.units import earned_digits
+
+VerdictKind = Literal["at", "all-sizes", "no-size", "undecided"]
+# `rising` is no doubt: the device loses at every measured size, and its ratio rises still.
+UndecidedReason = Literal["noise", "few-sizes", "throttled", "failed-cases", "budget", "loses-again", "rising"]
+State = Literal["win", "loss", "tie"]
+
+
+class SizeRatio(msgspec.Struct, frozen=True):
+    """One measured size: the headline pair's ratio, and what it says with confidence."""
+
+    n: int
+    state: State
+    row: Speedup
+
+
+class BreakEvenRow(msgspec.Struct, frozen=True, kw_only=True):
+    """The smallest size from which the device wins at all larger ones that were measured, up to `last`. `n`, `lo` and
+    `hi` are sizes; `crossings` are all sizes at which the sides change, of which `n` is the last.
+
+    `all-sizes`, `no-size`: it wins, or loses, at every size measured, from `first` to `last`.
+    `lo` and `hi` without `n`: undecided, but it loses at `lo` and wins at `hi`.
+    """
+
+    source: int
+    op: str
+    dtype: str
+    params: dict[str, int]
+    regime: str
+    device_id: str
+    baseline_id: str
+    verdict: VerdictKind
+    n: int | None
+    lo: int | None
+    hi: int | None
+    crossings: tuple[int, ...]
+    first: int
+    last: int
+    last_ratio: float
+    reason: UndecidedReason | None
+    text: str
+
+
+class BreakEven(BreakEvenRow, frozen=True, kw_only=True):
+    """A row with what was measured at each size."""
+
+    points: tuple[SizeRatio, ...]
+
+    @property
+    def at_last(self) -> Speedup:
+        """The speedup at the largest size, `last`."""
+        return self.points[-1].row
+
+    @property
+    def mixed(self) -> bool:
+        """Whether it wins and loses by turns below the threshold."""
+        return self.verdict == "at" and len(self.crossings) > 1
+
+    @property
+    def case(self) -> Case:
+        """The device's case at the largest size."""
+        return self.at_last.case.case
+
+
+def earliest(rows: Iterable[BreakEven]) -> BreakEven | None:
+    """Of the GPUs of one machine that with the earliest break-even; one without any if none has one."""
+    order: dict[VerdictKind, int] = {"all-sizes": 0, "at": 1, "undecided": 2, "no-size": 3}
+    gpus = (row for row in rows if row.at_last.case.device_kind == "gpu")
+    return min(
+        gpus, key=lambda row: (order[row.verdict], row.reason != "rising", row.n or row.first), default=None
+    )
+
+
+def verdict_text(row: BreakEven) -> str:
+    """A verdict in a few words: `at 212 [204, 221], measured up to 4096`, `all sizes from 256 to 4096`."""
+    if row.verdict == "at":
+        mixed = f", mixed below (crosses at {', '.join(map(str, row.crossings))})" if row.mixed else ""
+        return f"at {size_text(row)}{interval_text(row)}{mixed}, measured up to {row.last}"
+    if row.verdict in ("all-sizes", "no-size"):
+        rising = ", rising" if row.reason == "rising" else ""
+        return f"{row.verdict.replace('-', ' ')} from {row.first} to {row.last}{rising}"
+    if row.reason == "loses-again":
+        return f"undecided (loses again: crosses at {', '.join(map(str, row.crossings))})"
+    return f"undecided (between {row.lo} and {row.hi})" if bracketed(row) else f"undecided ({row.reason})"
+
+
+def bracketed(row: BreakEven) -> bool:
+    """Undecided, but the device is known to lose at `low` and to win at `high`."""
+    return row.verdict == "undecided" and row.lo is not None and row.hi is not None
+
+
+def size_text(row: BreakEven) -> str:
+    """The threshold without digits that its interval does not earn, still inside the interval."""
+    if row.n is None or row.lo is None or row.hi is None:
+        return str(row.n)
+    digits = earned_digits(row.n, row.lo, row.hi)
+    rounded = int(float(f"{row.n:.{digits - 1}e}"))
+    return str(rounded if row.lo <= rounded <= row.hi else row.n)
+
+
+def interval_text(row: BreakEven) -> str:
+    """` [204, 221]`; an open end is `<=` or `>=`; empty without an interval."""
+    if row.lo is None and row.hi is None:
+        return ""
+    if row.lo is None:
+        return f" [<= {row.hi}]"
+    return f" [>= {row.lo}]" if row.hi is None else f" [{row.lo}, {row.hi}]"
+
+
+WIDEST_INTERVAL = 4.0
+MIN_SAMPLES = 3  # fewer timings on a side cannot tell a win from a tie
+MEMORY_SHARE = 0.8  # the planner's guard: a case may take this share of what is free
+
+
+def break_evens(run: Run, cases: Sequence[CaseResult], rows: Sequence[Speedup]) -> tuple[BreakEven, ...]:
+    """One verdict per op, other params, dtype, regime and GPU device, in the order of `rows`."""
+    curves: dict[tuple[object, ...], list[Speedup]] = {}
+    for row in rows:
+        if row.kind == "headline" and row.case.device_kind == "gpu":
+            curves.setdefault(_curve_key(row.case.case), []).append(row)
+    doubtful = implausible_ids(run, ("estimate",)) if curves else frozenset()
+    doubtful |= {row.id for row in cases if row.reason == IMPLAUSIBLE}
+    # A curve asks for its own series alone: asking all cases for every curve takes minutes of a large file.
+    timed: dict[SeriesKey, list[Outcome]] = {}
+    for outcome in run.outcomes:
+        if isinstance(outcome, Measurement) and any(block.phase == "estimate" for block in outcome.blocks):
+            timed.setdefault(outcome.case.series, []).append(outcome)
+    missing: dict[SeriesKey, list[CaseResult]] = {}
+    for case in cases:
+        if case.time is None:
+            missing.setdefault(case.case.series, []).append(case)
+    return tuple(
+        _judge(
+            msgspec.structs.replace(run, outcomes=timed.get(series, [])),
+            missing.get(series, ()),
+            curve,
+            doubtful,
+        )
+        for curve in curves.values()
+        for series in [curve[0].case.case.series]
+    )
+
+
+def _curve_key(case: Case) -> tuple[object, ...]:
+    return (*case.series, case.regime_id, case.device_id)
+
+
+def state(row: Speedup) -> State:
+    """A win or a loss when the ratio's interval excludes 1; else a tie.
+
+    An unstable or throttled pair takes no headline: it counts only if besides every sample of one side beats every
+    sample of the other.
+    """
+    if min(row.baseline.sample_count, row.case.sample_count) < MIN_SAMPLES:
+        return "tie"
+    low, high = row.lo, row.hi
+    if not row.headline:
+        common = row.baseline.sessions.keys() & row.case.sessions.keys()
+        base = [value for i in common for value in row.baseline.sessions[i]]
+        case = [value for i in common for value in row.case.sessions[i]]
+        low, high = min(low, min(base) / max(case)), max(high, max(base) / min(case))
+    return "win" if low > 1 else "loss" if high < 1 else "tie"
+
+
+def _judge(
+    run: Run, missing: Sequence[CaseResult], curve: Sequence[Speedup], doubtful: Collection[str]
+) -> BreakEven:
+    """The verdict of one curve; `run` holds the fresh timings of its series, `missing` are its cases without a time."""
+    ordered = sorted(curve, key=lambda row: row.case.case.params["n"])
+    points = [SizeRatio(row.case.case.params["n"], state(row), row) for row in ordered]
+    crossings = _crossings(points)
+    verdict, low, high = _verdict(points)
+    n: float | None = None
+    fresh = None if len(crossings) > 1 or points[-1].state == "loss" else _fresh(run, points, doubtful)
+    if fresh is not None:
+        verdict, (n, low, high), crossings = "at", fresh, [fresh.n]
+    elif verdict == "at" and low is not None and high is not None:
+        n = crossings[-1]
+        low, high = min(low, n * (1 - break_even.NARROWEST)), max(high, n * (1 + break_even.NARROWEST))
+    case, reason = ordered[-1].case, _reason(run, missing, verdict, points)
+    row = BreakEven(
+        source=0, op=case.case.op, dtype=case.case.dtype, params=dict(beside_size(case.case.params)),
+        regime=case.case.regime_id, device_id=case.case.device_id, baseline_id=ordered[-1].baseline.case.device_id,
+        verdict=verdict, first=points[0].n, last=points[-1].n, last_ratio=ordered[-1].ratio, points=tuple(points),
+        n=None if n is None else round(n),
+        lo=None if low is None else math.floor(low), hi=None if high is None else math.ceil(high),
+        crossings=tuple(round(n) for n in crossings) if n is not None or reason == "loses-again" else (),
+        reason=reason, text="",
+    )  # fmt: skip
+    return msgspec.structs.replace(row, text=verdict_text(row))
+
+
+def _reason(
+    run: Run, missing: Sequence[CaseResult], verdict: VerdictKind, points: Sequence[SizeRatio]
+) -> UndecidedReason | None:
+    if verdict == "no-size":
+        return "rising" if _rising(run, points) else None
+    return _why_undecided(run, missing, points) if verdict == "undecided" else None
+
+
+def _verdict(points: Sequence[SizeRatio]) -> tuple[VerdictKind, float | None, float | None]:
+    """The verdict, and the last confident loss and the first confident win after it where they are a bracket.
+
+    A bracket wider than WIDEST_INTERVAL decides nothing, but it is still known. A tie leaves open where the side
+    changes; nothing is said of a side that only ties hold.
+    """
+    sure = [point for point in points if point.state != "tie"]
+    changes = [(a, b) for a, b in itertools.pairwise(sure) if a.state != b.state]
+    if not sure or points[-1].state == "tie" or (changes and sure[-1].state == "loss"):
+        return "undecided", None, None  # a device that loses again at the end has no size from which it wins
+    if changes:
+        low, high = changes[-1][0].n, changes[-1][1].n
+        return ("at" if high <= low * WIDEST_INTERVAL else "undecided"), low, high
+    if points[0].state == "tie":
+        return "undecided", None, None
+    return ("all-sizes" if sure[0].state == "win" else "no-size"), None, None
+
+
+def _fresh(run: Run, points: Sequence[SizeRatio], doubtful: Collection[str]) -> break_even.Crossing | None:
+    """The crossing by the timings made for it, where they settle it.
+
+    None if there are none, if an end is open or lies beyond the measured sizes, if the interval is too wide, or if a
+    size outside it says otherwise with confidence. Then the sizes decide as they do without them.
+    """
+    # The fastest CPU at the largest size need not be the one at the crossing.
+    baselines = [point.row.baseline.case for point in points]
+    found = fresh_crossing(run, baselines, points[-1].row.case.case, doubtful)
+    if found is None or found.low is None or found.high is None:
+        return None
+    against = any(
+        (point.state == "loss" and point.n > found.high) or (point.state == "win" and point.n < found.low)
+        for point in points
+    )
+    inside = points[0].n * (1 - break_even.NARROWEST) <= found.low and found.high <= points[-1].n * (
+        1 + break_even.NARROWEST
+    )
+    return found if inside and not against and found.high <= found.low * WIDEST_INTERVAL else None
+
+
+def _rising(run: Run, points: Sequence[SizeRatio]) -> bool:
+    """Loses everywhere: will a larger size help? Only a rise beyond the noise counts, and if it would fit."""
+    if len(points) < 3:
+        return False
+    a, b, c = points[-3:]
+    root = stats.line_root(
+        [math.log(point.n) for point in (a, b, c)], [math.log(point.row.ratio) for point in (a, b, c)]
+    )
+    rising = a.row.ratio < b.row.ratio < c.row.ratio and a.row.hi < c.row.lo
+    return rising and root is not None and _fits(run, points, root)
+
+
+def _fits(run: Run, points: Sequence[SizeRatio], log_n: float) -> bool:
+    """Whether the case at exp(log_n) would fit into the device; unknown memory contradicts nothing."""
+    device_id = points[-1].row.case.case.device_id
+    device = next((device for device in run.devices if device.id == device_id), None)
+    limit = (device.usable_bytes or device.memory_bytes) if device else None
+    needs = [(point.n, point.row.case.bytes) for point in points if point.row.case.bytes > 0]
+    sizes = [(math.log(n), math.log(need)) for n, need in needs]
+    if not limit or len(sizes) < 2:
+        return True
+    intercept, slope = stats.fit_line(*zip(*sizes[-2:], strict=True))
+    return intercept + slope * log_n <= math.log(limit * MEMORY_SHARE)
+
+
+def _crossings(points: Sequence[SizeRatio]) -> list[float]:
+    """The size at each confident change of side, interpolated between the sure sizes around it."""
+    sure = [point for point in points if point.state != "tie"]
+    found = []
+    for a, b in itertools.pairwise(sure):
+        if a.state != b.state:
+            found.append(_root(points, a.n, b.n))
+    return found
+
+
+def _root(points: Sequence[SizeRatio], low: float, high: float) -> float:
+    """The last place in [low, high] where the log-log curve through the measured ratios crosses 1.
+
+    The ends count with the side that they are sure of, so a crossing always lies between them.
+    """
+    inside = [point for point in points if low <= point.n <= high]
+    found = stats.last_crossing(
+        [math.log(point.n) for point in inside], [math.log(point.row.ratio) for point in inside]
+    )
+    return math.sqrt(low * high) if found is None else math.exp(found)
+
+
+def _why_undecided(run: Run, missing: Sequence[CaseResult], points: Sequence[SizeRatio]) -> UndecidedReason:
+    case = points[-1].row.case
+    sure = [point.state for point in points if point.state != "tie"]
+    if points[-1].state == "loss" and "win" in sure:
+        return "loses-again"
+    if any("throttled" in (point.row.label, point.row.case.label) for point in points if point.state == "tie"):
+        return "throttled"
+    if any(point.state == "tie" for point in points):
+        return "noise"
+    missing = [row for row in missing if _belongs(row, case)]
+    if any(row.outcome == "failure" or row.reason in ("timeout", IMPLAUSIBLE) for row in missing):
+        return "failed-cases"
+    if run.exit_reason == "budget" or any(row.reason == "budget" for row in missing):
+        return "budget"
+    return "few-sizes"
+
+
+def _belongs(row: CaseResult, case: CaseResult) -> bool:
+    """Whether `row`, of the same series, is a point that this curve, or its baseline, lacks."""
+    ours, theirs = row.case, case.case
+    return row.device_kind == "cpu" or (ours.device_id, ours.regime_id) == (theirs.device_id, theirs.regime_id)

@@ -1,0 +1,265 @@
+"""One outcome of a run -> one row: estimate, interval, spread, rates, label; or the reason for none."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Literal
+
+import msgspec
+
+from gpubench import stats
+from gpubench.analysis.anatomy import Anatomy, Residents, anatomy, residents, single_s
+from gpubench.analysis.labels import Label, Mark, condition_findings, gravest, implausible, noise_findings
+from gpubench.analysis.samples import (
+    SamplePhase,
+    block_values,
+    device_time,
+    kept_samples,
+    main_blocks,
+    only_estimates,
+    wall_samples,
+)
+from gpubench.break_even import empty_launch_s
+from gpubench.catalogue import NoNumber, Reason
+from gpubench.model.case import REGIMES, RESIDENT, Case, beside_size
+from gpubench.model.result import DeviceKind, Failure, Measurement, Outcome, Run, Skip
+from gpubench.stats import IntervalKind
+
+OutcomeType = Literal["measurement", "skip", "failure", "planned"]
+
+
+class Rates(msgspec.Struct, frozen=True, kw_only=True):
+    """Declared work / time of one launch. `clock` names the clock that gave the time."""
+
+    flops_per_s: float | None
+    bytes_per_s: float | None
+    clock: Literal["wall", "device_cold"]
+
+
+class Estimate(
+    msgspec.Struct,
+    frozen=True,
+    rename={"estimate": "estimate_s", "low": "lo_s", "high": "hi_s", "kind": "ci_kind"},
+):
+    """A time with its interval."""
+
+    estimate: float
+    low: float
+    high: float
+    kind: IntervalKind
+
+
+class CaseTime(Estimate, frozen=True):
+    """Run value and interval; k sessions, n used samples over all of them."""
+
+    k: int
+    n: int
+
+
+class CaseRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One case; `time` is null when `reason` says why. `kernel`: what the device took of several candidates."""
+
+    source: int
+    id: str
+    outcome: OutcomeType
+    kernel: str | None
+    label: Label | None
+    time: CaseTime | None
+    min_s: float | None
+    q1_s: float | None
+    q3_s: float | None
+    mad_s: float | None
+    device_cold_s: float | None
+    device_hot_s: float | None
+    single_s: float | None
+    rates: Rates | None
+    anatomy: Anatomy | None
+    reason: Reason | NoNumber | None
+    detail: str | None
+    hint: str | None
+    findings: tuple[Mark, ...] = msgspec.field(name="warnings")
+
+
+class CaseResult(CaseRow, frozen=True, kw_only=True):
+    """A case with what its row was made of. What is implausible has samples, and no estimate.
+
+    `label` is the gravest of `findings`, None without samples. `sessions` holds the kept samples of each used session,
+    by index, `blocks` the medians of its blocks. `prior`: what was known of its noise before. `single_s`: one launch
+    that is waited for, with resident data.
+    """
+
+    case: Case
+    device_kind: DeviceKind
+    sessions: dict[int, tuple[float, ...]] = {}
+    blocks: dict[int, tuple[float, ...]] = {}
+    prior: stats.Prior = stats.USUAL
+    outliers: int = 0
+    flops: int = 0
+    bytes: int = 0
+
+    @property
+    def sample_count(self) -> int:
+        """Used samples over all used sessions."""
+        return sum(len(samples) for samples in self.sessions.values())
+
+
+NO_SAMPLES: NoNumber = "no-samples"
+CHECK_ONLY: NoNumber = "check-only"
+IMPLAUSIBLE: Literal["implausible"] = "implausible"
+
+
+def case_results(run: Run) -> tuple[CaseResult, ...]:
+    """One row for each outcome, ordered by op, dtype, params, regime, device and form: not by the file.
+
+    A size that was measured for a break-even's estimate alone belongs to that curve and has no row.
+    """
+    kinds = {device.id: device.kind for device in run.devices}
+    shown = [outcome for outcome in run.outcomes if not only_estimates(run, outcome)]
+
+    def row(outcome: Outcome, beside: Residents) -> CaseResult:
+        return case_result(run, outcome, device_kind(outcome.case.device_id, kinds), beside)
+
+    rows = [row(outcome, {}) for outcome in shown if outcome.case.resident]
+    # No kernel of a doubtful time explains another one's.
+    beside = residents(run, {found.id for found in rows if found.reason == IMPLAUSIBLE})
+    rows += [row(outcome, beside) for outcome in shown if not outcome.case.resident]
+    return tuple(sorted(rows, key=_order))
+
+
+def device_kind(device_id: str, kinds: dict[str, DeviceKind]) -> DeviceKind:
+    """The kind that the file states; a device that was never opened is judged by its backend."""
+    if device_id in kinds:
+        return kinds[device_id]
+    backend = device_id.partition(":")[0]
+    guessed: dict[str, DeviceKind] = {"numpy": "cpu", "hybrid": "hybrid"}
+    return "cpu" if device_id.endswith(":cpu") else guessed.get(backend, "gpu")
+
+
+def case_result(run: Run, outcome: Outcome, kind: DeviceKind, beside: Residents) -> CaseResult:
+    """The row of one outcome on a device of this kind; `beside` are the run's resident cases."""
+    if isinstance(outcome, Measurement):
+        return _measured(run, outcome, kind, beside)
+    if isinstance(outcome, Skip | Failure):
+        row = _without_time(outcome, kind, outcome.reason, outcome.detail)
+        return msgspec.structs.replace(
+            row, outcome="skip" if isinstance(outcome, Skip) else "failure", hint=outcome.hint
+        )
+    row = _without_time(outcome, kind, "not-reached", "the run ended before this case was measured")
+    return msgspec.structs.replace(row, outcome="planned")
+
+
+def _without_time(
+    outcome: Outcome, kind: DeviceKind, reason: Reason | NoNumber | None, detail: str
+) -> CaseResult:
+    """The row of a case that was measured, but has no number for this reason."""
+    return CaseResult(
+        source=0, id=outcome.id, case=outcome.case, device_kind=kind, outcome="measurement",
+        kernel=outcome.kernel if isinstance(outcome, Measurement) else None, label=None, findings=(), time=None,
+        min_s=None, q1_s=None, q3_s=None, mad_s=None, device_cold_s=None, device_hot_s=None, single_s=None, rates=None,
+        anatomy=None, reason=reason, detail=detail or None, hint=None,
+    )  # fmt: skip
+
+
+def implausible_ids(run: Run, phases: Sequence[SamplePhase] = ("main", "estimate")) -> frozenset[str]:
+    """The cases whose times of one of these phases cannot be true. A size that was measured for a break-even's estimate
+    alone has no row that would say so."""
+    kinds = {device.id: device.kind for device in run.devices}
+    found = set()
+    for outcome in run.outcomes:
+        if not isinstance(outcome, Measurement):
+            continue
+        for phase in phases:
+            blocks = main_blocks(run, outcome, phase)
+            samples = [ours for block in blocks.values() if (ours := wall_samples(block, discarded=True))]
+            kind = device_kind(outcome.case.device_id, kinds)
+            if samples and implausible(run, outcome, kind, _middle(samples), blocks):
+                found.add(outcome.id)
+    return frozenset(found)
+
+
+def _measured(run: Run, outcome: Measurement, kind: DeviceKind, beside: Residents) -> CaseResult:
+    blocks = main_blocks(run, outcome)
+    kept, throttled = kept_samples(run, outcome, blocks)
+    if not kept:
+        return _without_number(run, outcome, kind)
+    sessions = {session: tuple(itertools.chain(*ours)) for session, ours in kept.items()}
+    values = block_values(kept)
+    typical = _middle(list(values.values()))
+    prior = stats.prior_of(typical, empty_launch_s(run, outcome.case.device_id))
+    time = stats.run_interval(list(values.values()), prior)
+    cold_s, hot_s = device_time(blocks, "cold"), device_time(blocks, "hot")
+    findings = noise_findings(sessions, values) + condition_findings(run, outcome, sessions, blocks)
+    findings += ["throttled"] if throttled else []
+    findings += ["software"] if kind == "software" else []
+    if kind == "gpu" and outcome.case.queued and not _has_clock(run, outcome.case.device_id):
+        findings.append("no-device-clock")
+    parts = anatomy(run, outcome, time.estimate, cold_s, beside)
+    if parts is not None and parts.mismatch:
+        findings.append("transfer-mismatch")
+    doubt = implausible(run, outcome, kind, time.estimate, blocks)
+    row = msgspec.structs.replace(
+        _without_time(outcome, kind, IMPLAUSIBLE if doubt else None, doubt or ""),
+        label=IMPLAUSIBLE if doubt else gravest(findings), sessions=sessions, blocks=values, prior=prior,
+        flops=outcome.flops, bytes=outcome.bytes, findings=(*findings, IMPLAUSIBLE) if doubt else tuple(findings),
+    )  # fmt: skip
+    if doubt:
+        return row
+    samples = list(itertools.chain(*sessions.values()))
+    spread = stats.spread(samples)
+    return msgspec.structs.replace(
+        row, time=CaseTime(time.estimate, time.low, time.high, time.kind, k=len(sessions), n=len(samples)),
+        min_s=spread.minimum, q1_s=spread.q1, q3_s=spread.q3, mad_s=spread.mad,
+        outliers=spread.mild_outliers + spread.far_outliers, device_cold_s=cold_s, device_hot_s=hot_s,
+        single_s=single_s(run, outcome) if outcome.case.queued else None,
+        rates=_rates(outcome, time.estimate, cold_s), anatomy=parts,
+    )  # fmt: skip
+
+
+def _middle(sessions: Sequence[Sequence[float]]) -> float:
+    return stats.median([stats.median(values) for values in sessions])
+
+
+def _has_clock(run: Run, device_id: str) -> bool:
+    return any(device.id == device_id and device.own_clock is not None for device in run.devices)
+
+
+def _without_number(run: Run, outcome: Measurement, kind: DeviceKind) -> CaseResult:
+    """A case that passed its check but has too few samples: no estimate, with the reason for it."""
+    if _check_only(run, outcome):
+        return _without_time(outcome, kind, CHECK_ONLY, "checked and right; nothing was timed")
+    ended = {stop.reason for stop in outcome.stops}
+    reason: Reason | NoNumber = (
+        "budget" if "budget" in ended else "timeout" if "timeout" in ended else NO_SAMPLES
+    )
+    short = f"fewer than {run.settings.min_samples} samples in every session, so there is no estimate"
+    return _without_time(outcome, kind, reason, short)
+
+
+def _check_only(run: Run, outcome: Measurement) -> bool:
+    """Whether timing was never meant to begin. A run that was cut short looks the same, but for its options."""
+    untouched = outcome.check.ok and not outcome.blocks and not outcome.stops
+    return untouched and (run.complete or "--check-only" in run.argv)
+
+
+def _rates(outcome: Measurement, wall_s: float, cold_s: float | None) -> Rates:
+    """Resident kernels: the device's own clock where there is one; else, and with transfers, wall time."""
+    on_device = cold_s is not None and outcome.case.queued
+    seconds = cold_s if on_device and cold_s is not None else wall_s
+    return Rates(
+        flops_per_s=outcome.flops / seconds if outcome.flops else None,
+        bytes_per_s=outcome.bytes / seconds if outcome.bytes else None,
+        clock="device_cold" if on_device else "wall",
+    )
+
+
+_REGIME_ORDER = {regime: place for place, regime in enumerate((RESIDENT, *REGIMES))}
+
+
+def _order(row: CaseResult) -> tuple[object, ...]:
+    case = row.case
+    rest = beside_size(case.params)
+    return (
+        case.op, case.dtype, case.params.get("n", 0), rest, _REGIME_ORDER[case.regime], case.calls or 0,
+        row.device_kind != "cpu", case.device_id, case.form_id,
+    )  # fmt: skip

@@ -1,0 +1,134 @@
+"""Warnings of a run: those that its cases carry, those about the run as a whole, and the stored ones."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from gpubench import stats
+from gpubench.analysis.estimate import CaseResult
+from gpubench.analysis.speedup import cpu_limit
+from gpubench.catalogue import WARNINGS, WarningCode
+from gpubench.model.result import Measurement, Run, RunWarning, Severity, failures_of
+
+
+class ReportWarning(msgspec.Struct, frozen=True, kw_only=True):
+    """A finding with its advice; no ids: it is about the whole run."""
+
+    source: int
+    code: WarningCode
+    severity: Severity
+    message: str
+    hint: str
+    ids: tuple[str, ...]
+
+
+_SEVERITIES: dict[WarningCode, Severity] = {
+    "noisy": "warning", "unstable": "warning", "too-short": "warning", "first-slow": "info", "drift": "warning",
+    "contended": "warning", "throttled": "warning", "power-cap": "info", "implausible": "error",
+    "software-device": "warning", "no-device-clock": "info", "transfer-mismatch": "warning",
+}  # fmt: skip
+# Advice never names an option that was given already.
+_GIVEN_ALREADY = "close other programs; on a shared machine only a quieter hour helps"
+
+
+def findings(run: Run, cases: Sequence[CaseResult]) -> tuple[ReportWarning, ...]:
+    """All warnings, gravest first. A code that the file already tells about a case is not repeated for it."""
+    stored = [stored_finding(warning) for warning in run.warnings]
+    known = {(finding.code, case_id) for finding in stored for case_id in finding.ids}
+    known |= {(finding.code, "") for finding in stored if not finding.ids}
+    about_run = [finding for finding in _about_run(run, cases) if (finding.code, "") not in known]
+    about_cases = [*_about_cases(run, cases, known), *_retaken(run, cases), *_failed_sessions(run, cases)]
+    found = [*stored, *about_run, *about_cases]
+    gravity = {"error": 0, "warning": 1, "info": 2}
+    return tuple(sorted(found, key=lambda finding: (gravity[finding.severity], finding.code, finding.ids)))
+
+
+def stored_finding(warning: RunWarning) -> ReportWarning:
+    """A warning as the file holds it."""
+    return ReportWarning(
+        source=0, code=warning.code, severity=warning.severity, message=warning.message, hint=warning.hint,
+        ids=(warning.id,) if warning.id else (),
+    )  # fmt: skip
+
+
+def _about_cases(
+    run: Run, cases: Sequence[CaseResult], known: set[tuple[WarningCode, str]]
+) -> list[ReportWarning]:
+    ids: dict[WarningCode, list[str]] = {}
+    for row in cases:
+        for name in row.findings:
+            code: WarningCode = "software-device" if name == "software" else name
+            if (code, row.id) not in known and (code, "") not in known:
+                ids.setdefault(code, []).append(row.id)
+    return [_case_finding(run, code, where) for code, where in ids.items()]
+
+
+def _retaken(run: Run, cases: Sequence[CaseResult]) -> list[ReportWarning]:
+    """What was set aside is reported, although enough samples were left to do without it."""
+    quiet = {row.id for row in cases if row.time is not None and "throttled" not in row.findings}
+    ids = [
+        outcome.id
+        for outcome in run.outcomes
+        if isinstance(outcome, Measurement)
+        and outcome.id in quiet
+        and any(block.discarded for block in outcome.blocks)
+    ]
+    if not ids:
+        return []
+    message = "samples taken while the device was throttled were set aside and taken again"
+    hint = "they are in the file; better cooling or power would spare the time"
+    return [
+        ReportWarning(
+            source=0, code="throttled", severity="info", message=message, hint=hint, ids=tuple(sorted(ids))
+        )
+    ]
+
+
+def _failed_sessions(run: Run, cases: Sequence[CaseResult]) -> list[ReportWarning]:
+    """What broke cases that have a number all the same, from their other sessions."""
+    numbered = {row.id for row in cases if row.time is not None}
+    ids: dict[tuple[int, str, str], list[str]] = {}
+    for outcome in run.outcomes:
+        for failure in failures_of(outcome) if outcome.id in numbered else ():
+            ids.setdefault((failure.session, failure.reason, failure.detail), []).append(outcome.id)
+    return [
+        ReportWarning(
+            source=0, code="session-failed", severity="error", ids=tuple(where),
+            message=f"session {session + 1} of these cases is missing: {reason}: {detail}",
+            hint=WARNINGS["session-failed"].remedy,
+        )
+        for (session, reason, detail), where in sorted(ids.items())
+    ]  # fmt: skip
+
+
+def _about_run(run: Run, cases: Sequence[CaseResult]) -> list[ReportWarning]:
+    found = []
+    used = max((len(row.sessions) for row in cases), default=0)
+    if 0 < used < stats.MIN_BOOTSTRAP_SESSIONS:
+        sessions = "1 session" if used == 1 else f"{used} sessions"
+        message = f"{sessions}: how far another one would lie is not seen but assumed, and widens the intervals"
+        found.append(_of_run("few-sessions", "info", message))
+    if limit := cpu_limit(run):
+        found.append(_of_run("cpu-limited", "warning", limit))
+    if run.settings.inputs != "random":
+        message = f"inputs are {run.settings.inputs}, which can be faster than real data"
+        found.append(_of_run("inputs-not-random", "warning", message, hint="leave out --inputs"))
+    if run.exit_reason == "budget":
+        message = "the time budget ended before every case had its samples"
+        found.append(_of_run("budget", "warning", message))
+    return found
+
+
+def _of_run(code: WarningCode, severity: Severity, message: str, hint: str = "") -> ReportWarning:
+    hint = hint or WARNINGS[code].remedy
+    return ReportWarning(source=0, code=code, severity=severity, message=message, hint=hint, ids=())
+
+
+def _case_finding(run: Run, code: WarningCode, ids: Sequence[str]) -> ReportWarning:
+    message, hint = WARNINGS[code]
+    if "--rigorous" in hint and run.settings.preset == "rigorous":
+        hint = _GIVEN_ALREADY
+    severity = _SEVERITIES[code]
+    return ReportWarning(source=0, code=code, severity=severity, message=message, hint=hint, ids=tuple(ids))

@@ -1,0 +1,313 @@
+"""FASTER, SLOWER, SAME or UNSURE per case, by tests on whole sessions (docs/comparing.md)."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterable, Sequence
+
+import msgspec
+
+from gpubench import stats
+from gpubench.analysis.comparison import Correction, JudgedCase, VerdictWord
+from gpubench.analysis.estimate import CaseResult
+from gpubench.analysis.labels import GRAVITY, Label
+
+MIN_SESSIONS = stats.MIN_BOOTSTRAP_SESSIONS
+SAME_ALPHA = 0.10  # SAME is said where the 90 % interval lies within the threshold
+# Benjamini-Hochberg needs this much room between the smallest p that can occur and alpha / m, or it could not
+# report one slow case among m reliably.
+BH_ROOM = 4
+MOST_SESSIONS = 100  # advice to measure more often than this is none
+
+
+class Twin(msgspec.Struct, frozen=True, kw_only=True):
+    """One case on both sides, both with a number. `low` maps a session to its low end in seconds.
+
+    `cycles`: the low ends in clock cycles per session, where both sides know their clock in every session.
+    """
+
+    base: CaseResult
+    new: CaseResult
+    base_low: dict[int, float]
+    new_low: dict[int, float]
+    base_cycles: tuple[float, ...] = ()
+    new_cycles: tuple[float, ...] = ()
+    threshold: float
+    muted: bool = False
+
+    @property
+    def testable(self) -> bool:
+        """Whether both sides have the sessions that a verdict takes."""
+        return min(len(self.base_low), len(self.new_low)) >= MIN_SESSIONS
+
+    @property
+    def throttled(self) -> bool:
+        """Whether a device was slowed down on one side: then nothing is said, whatever the samples are."""
+        return "throttled" in labels(self.base, self.new)
+
+
+class _Tested(msgspec.Struct, frozen=True, kw_only=True):
+    """What the tests say about one case. p-values: (that it is slower, that it is faster)."""
+
+    low: float
+    ratio: float
+    high: float
+    inner: tuple[float, float]
+    p: tuple[float, float]
+    adjusted: tuple[float, float] | None
+
+
+def low_ends(row: CaseResult, first: int) -> dict[int, float]:
+    """Per session the smallest of its `first` used samples: what a busy neighbour changes least."""
+    return {session: min(samples[:first]) for session, samples in row.sessions.items()}
+
+
+def fewest_samples(*rows: CaseResult) -> int:
+    """The smallest number of samples in any session: a minimum of more samples would be lower by itself."""
+    return min(len(samples) for row in rows for samples in row.sessions.values())
+
+
+def labels(*rows: CaseResult) -> tuple[Label, ...]:
+    """What holds of any of these, the gravest first: a label of its own hides none of the others."""
+    return tuple(label for label in GRAVITY if any(label in row.findings for row in rows))
+
+
+def correction_of(family: Sequence[Twin], alpha: float) -> Correction | None:
+    """How p-values are adjusted over the family: by its size and its sessions alone; None if it is empty."""
+    if not family:
+        return None
+    return "bh" if BH_ROOM * _coarsest(family) <= alpha / len(family) else "max-t"
+
+
+def can_fire(family: Sequence[Twin], alpha: float) -> bool:
+    """Whether any samples at all could have made one of these cases SLOWER."""
+    joint = correction_of(family, alpha) == "max-t"
+    factor = len(_groups(family)) if joint else 1
+    return any(factor * _least_p(twin, joint=joint) <= alpha for twin in family if not twin.throttled)
+
+
+def judged(twins: Sequence[Twin], alpha: float, new: int) -> tuple[JudgedCase, ...]:
+    """The verdicts, in the order of `twins`. The answer does not depend on that order, nor on that of sessions."""
+    family = [twin for twin in twins if twin.testable and not twin.muted]
+    adjusted = _adjusted(family, correction_of(family, alpha))
+    return tuple(
+        msgspec.structs.replace(
+            _judge(twin, _tested(twin, adjusted.get(twin.base.id)) if twin.testable else None, alpha, new),
+            spread=spread(twin), smallest_effect=smallest_effect(twin, alpha, max(1, len(family))),
+        )
+        for twin in twins
+    )  # fmt: skip
+
+
+# What is called "found": in so many of all comparisons. Trimming and ranks cost the tests so much beside Student's t.
+POWER, TRIMMING = 0.80, 1.05
+
+
+def spread(twin: Twin) -> float | None:
+    """The standard deviation of the logarithms of the low ends between sessions of one side, both sides together."""
+    sides = [_logs(low) for low in (twin.base_low, twin.new_low)]
+    degrees = sum(map(len, sides)) - 2
+    if degrees < 1 or min(map(len, sides)) < 1:
+        return None
+    means = [math.fsum(side) / len(side) for side in sides]
+    squares = [(x - mean) ** 2 for side, mean in zip(sides, means, strict=True) for x in side]
+    return math.sqrt(math.fsum(squares) / degrees)
+
+
+def smallest_effect(twin: Twin, alpha: float, family: int) -> float | None:
+    """The change, as a share, that POWER of the comparisons with this spread, these sessions and so many cases would
+    call SLOWER; None where none could.
+
+    Two things limit it, and the larger one counts: the test, as Student's t of two means at alpha / family (which
+    neither correction is far from), and the threshold, which the measured ratio has to exceed.
+    """
+    deviation = spread(twin)
+    if not twin.testable or twin.throttled or deviation is None:
+        return None
+    ours, theirs = len(twin.base_low), len(twin.new_low)
+    error = deviation * math.sqrt(1 / ours + 1 / theirs) * TRIMMING
+    beyond = stats.student_quantile(POWER, ours + theirs - 4)
+    tested = error * (stats.student_quantile(1 - alpha / family, ours + theirs - 4) + beyond)
+    return math.expm1(max(tested, math.log1p(twin.threshold) + error * beyond))
+
+
+def _coarsest(family: Iterable[Twin]) -> float:
+    return max(stats.smallest_p(len(twin.base_low), len(twin.new_low)) for twin in family)
+
+
+def _least_p(twin: Twin, *, joint: bool) -> float:
+    """The smallest p of any samples; `joint`: as a share of the relabellings, of which not all may be drawn."""
+    exact = stats.smallest_p(len(twin.base_low), len(twin.new_low))
+    return max(exact, 1 / (MAX_RELABELLINGS + 1)) if joint else exact
+
+
+def _groups(family: Iterable[Twin]) -> list[list[Twin]]:
+    """Sessions are relabelled as a whole, so a case that missed some of them is in a family of its own kind."""
+    found: dict[tuple[frozenset[int], frozenset[int]], list[Twin]] = {}
+    for twin in sorted(family, key=lambda twin: twin.base.id):
+        found.setdefault((frozenset(twin.base_low), frozenset(twin.new_low)), []).append(twin)
+    return list(found.values())
+
+
+def _adjusted(family: Sequence[Twin], correction: Correction | None) -> dict[str, tuple[float, float]]:
+    if correction == "bh":
+        raw = [_raw_p(twin) for twin in family]
+        slower = stats.benjamini_hochberg([p for p, _ in raw])
+        faster = stats.benjamini_hochberg([p for _, p in raw])
+        return {twin.base.id: p for twin, p in zip(family, zip(slower, faster, strict=True), strict=True)}
+    groups, found = _groups(family), {}
+    for group in groups:
+        joint = max_t([_logs(twin.base_low) for twin in group], [_logs(twin.new_low) for twin in group])
+        for twin, (slower_p, faster_p) in zip(group, joint, strict=True):
+            found[twin.base.id] = (min(1.0, slower_p * len(groups)), min(1.0, faster_p * len(groups)))
+    return found
+
+
+def _raw_p(twin: Twin) -> tuple[float, float]:
+    return stats.rank_test(list(twin.base_low.values()), list(twin.new_low.values()))
+
+
+def _logs(low: dict[int, float]) -> list[float]:
+    return [math.log(low[session]) for session in sorted(low)]
+
+
+def _tested(twin: Twin, adjusted: tuple[float, float] | None) -> _Tested:
+    base, new = list(twin.base_low.values()), list(twin.new_low.values())
+    low, ratio, high = stats.shift_ratio(base, new)
+    inner_low, _, inner_high = stats.shift_ratio(base, new, SAME_ALPHA)
+    return _Tested(
+        low=low, ratio=ratio, high=high, inner=(inner_low, inner_high), p=_raw_p(twin), adjusted=adjusted
+    )
+
+
+def _judge(twin: Twin, tested: _Tested | None, alpha: float, new: int) -> JudgedCase:
+    assert twin.base.time is not None
+    assert twin.new.time is not None
+    row = JudgedCase(
+        new=new, id=twin.base.id, verdict="UNSURE", reason="few-sessions", muted=twin.muted,
+        base_s=twin.base.time.estimate, new_s=twin.new.time.estimate, threshold=twin.threshold,
+        k_base=len(twin.base_low), k_new=len(twin.new_low), sessions_needed=MIN_SESSIONS,
+        labels=labels(twin.base, twin.new),
+    )  # fmt: skip
+    if tested is None:
+        low, ratio, high = stats.shift_ratio(list(twin.base_low.values()), list(twin.new_low.values()))
+        return msgspec.structs.replace(row, ratio=ratio, lo=low, hi=high)
+    verdict, reason = _verdict(twin, tested, alpha)
+    worse = 0 if tested.ratio >= 1 else 1
+    return msgspec.structs.replace(
+        row, verdict=verdict, reason=reason, ratio=tested.ratio, lo=tested.low, hi=tested.high,
+        p=tested.p[worse], p_adjusted=None if tested.adjusted is None else tested.adjusted[worse],
+        sessions_needed=_sessions_needed(row, tested) if reason == "noise" else None,
+    )  # fmt: skip
+
+
+def _verdict(twin: Twin, tested: _Tested, alpha: float) -> tuple[VerdictWord, str | None]:
+    """The word, and for UNSURE its reason."""
+    if twin.throttled:
+        return "UNSURE", "throttled"
+    limit = 1 + twin.threshold
+    adjusted = tested.p if tested.adjusted is None else tested.adjusted
+    words: tuple[tuple[VerdictWord, int, Callable[[float], float]], ...] = (
+        ("SLOWER", 0, lambda ratio: ratio), ("FASTER", 1, lambda ratio: 1 / ratio),
+    )  # fmt: skip
+    for word, side, effect in words:
+        if max(tested.p[side], adjusted[side]) <= alpha and effect(tested.ratio) > limit:
+            if twin.base_cycles and effect(_cycle_ratio(twin)) <= 1 + twin.threshold / 2:
+                return "UNSURE", "clock-limited"
+            return word, None
+    if 1 / limit <= tested.inner[0] and tested.inner[1] <= limit:
+        return "SAME", None
+    return "UNSURE", "noise"
+
+
+def _cycle_ratio(twin: Twin) -> float:
+    return stats.shift_ratio(twin.base_cycles, twin.new_cycles)[1]
+
+
+def _sessions_needed(row: JudgedCase, tested: _Tested) -> int | None:
+    """Sessions a side after which the interval should be narrow enough, as its width falls with their root.
+
+    None where more sessions are no remedy: there would be too many of them.
+    """
+    assert row.threshold is not None
+    sessions = min(row.k_base, row.k_new)
+    half = math.log(tested.inner[1] / tested.inner[0]) / 2
+    distance = abs(math.log1p(row.threshold) - abs(math.log(tested.ratio)))
+    if distance <= 0:
+        return None
+    needed = max(sessions + 1, math.ceil(sessions * (half / distance) ** 2))
+    return needed if needed <= MOST_SESSIONS else None
+
+
+# All ways to put sessions on two sides up to this many; of more, so many are drawn.
+MAX_RELABELLINGS = 2000
+# A case that barely varies must not outrank all others by its tiny deviation.
+QUIET_DEVIATION = 0.01
+
+
+def max_t(base: Sequence[Sequence[float]], new: Sequence[Sequence[float]]) -> list[tuple[float, float]]:
+    """Joint permutation correction over a family: per case (p that `new` is larger, p that it is smaller), adjusted.
+
+    `base` and `new` hold the logarithms of each case in each session, all cases in the same sessions, at least three
+    a side. p = share of relabellings of whole sessions whose largest T over the family reaches the case's T
+    (Westfall and Young 1993). Above MAX_RELABELLINGS a fixed sample of them is drawn.
+    """
+    columns = sorted(
+        [(values, False) for values in zip(*base, strict=True)]
+        + [(values, True) for values in zip(*new, strict=True)]
+    )
+    observed = tuple(i for i, (_, is_new) in enumerate(columns) if is_new)
+    sides = _relabellings(len(columns), observed)
+    largest, smallest, seen = [-math.inf] * len(sides), [math.inf] * len(sides), []
+    for case in zip(*(values for values, _ in columns), strict=True):
+        centre = math.fsum(case) / len(case)
+        row = [value - centre for value in case]
+        found = [_trimmed_t([row[i] for i in ours], [row[i] for i in theirs]) for theirs, ours in sides]
+        largest = list(map(max, largest, found))
+        smallest = list(map(min, smallest, found))
+        seen.append(found[0])
+    close = 1e-9
+    return [
+        (
+            sum(1 for most in largest if most >= t - close) / len(sides),
+            sum(1 for least in smallest if least <= t + close) / len(sides),
+        )
+        for t in seen
+    ]
+
+
+def _relabellings(count: int, observed: tuple[int, ...]) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+    """Ways to split `count` sessions into (base, new), the observed one first."""
+    k = len(observed)
+    chosen: Iterable[tuple[int, ...]] = itertools.combinations(range(count), k)
+    if math.comb(count, k) > MAX_RELABELLINGS:
+        import random
+
+        draw = random.Random(k * count)  # the same for every family, so that equal files give equal answers
+        chosen = [tuple(sorted(draw.sample(range(count), k))) for _ in range(MAX_RELABELLINGS)]
+        if (
+            2 * k == count
+        ):  # with each its mirror image: "faster" and "slower" stay alike when the files change places
+            half = [observed, *chosen[: MAX_RELABELLINGS // 2]]
+            chosen = [*half, *(_rest(count, one) for one in half)]
+    splits = [observed, *(one for one in chosen if one != observed)]
+    return [(_rest(count, one), one) for one in splits]
+
+
+def _rest(count: int, chosen: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(i for i in range(count) if i not in chosen)
+
+
+def _trimmed_t(new: Sequence[float], base: Sequence[float]) -> float:
+    """Difference of the means, each side without its slowest session, over the pooled deviation."""
+    mean_new, squares_new = _trimmed(new)
+    mean_base, squares_base = _trimmed(base)
+    deviation = math.sqrt((squares_new + squares_base) / (len(new) + len(base) - 4))
+    return (mean_new - mean_base) / (deviation + QUIET_DEVIATION)
+
+
+def _trimmed(values: Sequence[float]) -> tuple[float, float]:
+    top, count = max(values), len(values) - 1
+    mean = (sum(values) - top) / count
+    return mean, max(0.0, sum(value * value for value in values) - top * top - count * mean * mean)

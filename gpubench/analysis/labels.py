@@ -1,0 +1,276 @@
+"""Quality of one case: which findings hold, the gravest of them as its label, and the ceilings of its device."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Literal
+
+from gpubench.analysis.samples import (
+    SessionBlocks,
+    device_samples,
+    device_time,
+    sample_seconds,
+    used_sessions,
+    wall_samples,
+)
+from gpubench.catalogue import WarningCode
+from gpubench.model.case import TF32
+from gpubench.model.machine import cpu_cache_bytes
+from gpubench.model.result import (
+    LINK_BYTES,
+    UNKNOWN_CACHE_BYTES,
+    Ceiling,
+    Device,
+    DeviceClock,
+    DeviceKind,
+    Measurement,
+    Run,
+    RunWarning,
+    Theoretical,
+    WorkerRecord,
+)
+from gpubench.stats import first_sample_z, median, order_correlation, spread_share
+
+Label = Literal[
+    "ok", "noisy", "unstable", "too-short", "contended", "throttled", "implausible", "software",
+]  # fmt: skip
+# What holds of a case: a label, or a warning that is none.
+Mark = WarningCode | Literal["software"]
+
+
+# Labels that keep a case out of headlines: its time says nothing of what a GPU can do, or not enough.
+NO_HEADLINE: frozenset[Label] = frozenset({"unstable", "throttled", "implausible", "software"})
+
+
+NOISY, UNSTABLE = 0.10, 0.25
+TOO_SHORT_S = 1e-3
+CLOCK_STEPS = 100
+OTHER_USERS: WarningCode = "other-gpu-users"  # a warning of the run that names its devices
+POWER_CAP = "sw_power_cap"  # in the words of nvidia-smi
+FIRST_SLOW_Z, FIRST_SLOW_SHARE = 10.0, 1.01
+DRIFT, DRIFT_SAMPLES = 0.5, 20
+GRAVITY: tuple[Label, ...] = (
+    "implausible", "software", "throttled", "unstable", "contended", "too-short", "noisy",
+)  # fmt: skip
+
+
+def gravest(findings: Sequence[str]) -> Label:
+    """The label of a case: the first of GRAVITY that was found, else `ok`."""
+    return next((label for label in GRAVITY if label in findings), "ok")
+
+
+def noise_findings(
+    sessions: Mapping[int, Sequence[float]], blocks: Mapping[int, Sequence[float]]
+) -> list[Mark]:
+    """Findings that the samples, or the medians of the blocks, tell alone.
+
+    One quantity decides about `noisy` and `unstable`: the median over the sessions of how far the blocks of a session
+    lie apart. So more sessions make the label surer, and none makes it worse. Of a session with one block, which cannot
+    lie apart from another, its samples speak: blocks differ by that at least.
+    """
+    found: list[Mark] = []
+    noise = median([spread_share(blocks[i] if len(blocks[i]) > 1 else sessions[i]) for i in blocks])
+    if noise > NOISY:
+        found.append("unstable" if noise > UNSTABLE else "noisy")
+    if any(_first_slow(samples) for samples in sessions.values()):
+        found.append("first-slow")
+    long_enough = [samples for samples in sessions.values() if len(samples) >= DRIFT_SAMPLES]
+    if any(abs(order_correlation(samples)) > DRIFT for samples in long_enough):
+        found.append("drift")
+    return found
+
+
+def _first_slow(samples: Sequence[float]) -> bool:
+    """An outlier that matters: on a quiet device a deviation of 0.1 % would be many deviations too."""
+    slow = len(samples) > 2 and samples[0] > FIRST_SLOW_SHARE * median(samples)
+    return slow and first_sample_z(samples) > FIRST_SLOW_Z
+
+
+def condition_findings(
+    run: Run, outcome: Measurement, sessions: Mapping[int, Sequence[float]], blocks: SessionBlocks
+) -> list[Mark]:
+    """Findings about the length of a sample, other load on the machine and the power limit."""
+    found: list[Mark] = []
+    shortest = sample_seconds(blocks)
+    if shortest is not None and shortest < max(TOO_SHORT_S, CLOCK_STEPS * _host_step(run, outcome)):
+        found.append("too-short")
+    if any(session.contended for session in run.sessions if session.index in sessions):
+        found.append("contended")
+    if any(POWER_CAP in block.throttle for ours in blocks.values() for block in ours):
+        found.append("power-cap")
+    if any(_concerns(warning, outcome.case.device_id) for warning in run.warnings):
+        found.append(OTHER_USERS)
+    return found
+
+
+def implausible(
+    run: Run, outcome: Measurement, kind: DeviceKind, wall_s: float, blocks: SessionBlocks
+) -> str | None:
+    """Why this case, which takes `wall_s` a launch, cannot be true, with both numbers; None if nothing speaks against
+    it."""
+    sample_s, step_s = sample_seconds(blocks), _host_step(run, outcome)
+    if sample_s is not None and sample_s < CLOCK_STEPS * step_s:
+        return f"a sample takes {sample_s:.3g} s, less than {CLOCK_STEPS} steps of its clock ({step_s:.3g} s)"
+    # The device is part of what the caller waits for. Both are noisy: only if every device sample exceeds every
+    # sample of the wall time is there no doubt.
+    clock = _device_clock(run, outcome)
+    hot = [value for values in device_samples(blocks, "hot") for value in values] if clock else []
+    longest_s = max((value for ours in blocks.values() for value in wall_samples(ours)), default=math.inf)
+    if clock and hot and outcome.case.queued and min(hot) > longest_s + clock.step_s:
+        return f"device time {min(hot):.3g} s exceeds wall time {longest_s:.3g} s"
+    overheads = [value for worker in workers(run, outcome.case.device_id) for value in worker.overhead_s]
+    singles = [value for part in outcome.parts for value in part.single_s]
+    # An empty launch is as noisy as a real one: only below the smallest of them is there no doubt.
+    if overheads and singles and median(singles) < 0.9 * min(overheads):
+        return f"one launch takes {median(singles):.3g} s, less than an empty one ({min(overheads):.3g} s)"
+    times = (wall_s, device_time(blocks, "cold"), device_time(blocks, "hot") if clock else None)
+    fastest = min(value for value in times if value is not None)
+    return above_link(run, outcome, wall_s) or above_ceiling(run, outcome, kind, fastest)
+
+
+def workers(run: Run, device_id: str) -> list[WorkerRecord]:
+    """What the workers of one device reported, of the sessions that count."""
+    allowed = used_sessions(run) or frozenset()
+    return [
+        worker
+        for session in run.sessions
+        if session.index in allowed
+        for worker in session.workers
+        if worker.device_id == device_id
+    ]
+
+
+def _concerns(warning: RunWarning, device_id: str) -> bool:
+    """Whether others computed on this device; who only draws, or is not seen, is reported and marks nothing."""
+    named = str(warning.data.get("devices", "")).split(", ")
+    return warning.code == OTHER_USERS and warning.severity == "warning" and device_id in named
+
+
+def _host_step(run: Run, outcome: Measurement) -> float:
+    return max((worker.clock_step_s for worker in workers(run, outcome.case.device_id)), default=0.0)
+
+
+def _device_clock(run: Run, outcome: Measurement) -> DeviceClock | None:
+    """Of its own: what is derived from wall times cannot contradict them."""
+    return next((device.own_clock for device in run.devices if device.id == outcome.case.device_id), None)
+
+
+OVER_THEORETICAL, OVER_MEASURED = 1.05, 1.10
+# Below so many last-level caches a rate may rightly exceed that of the memory.
+CACHES = 4
+Unit = Literal["FLOP/s", "B/s", "B/s over the link"]
+# What a lane of PCIe carries in bytes per second, by generation: its transfers less what their coding takes.
+LANE_BYTES_PER_S = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.969e9, 5: 3.938e9, 6: 7.563e9}
+Direction = Literal["upload", "download"]
+
+
+def above_ceiling(run: Run, outcome: Measurement, kind: DeviceKind, seconds: float) -> str | None:
+    """Which ceiling the case breaks at `seconds` a launch, with both numbers; None: none of them."""
+    case = outcome.case
+    if case.shared_with is not None or case.op in COPIES:
+        return None  # two devices together have no ceiling of their own; copies have the link's
+    device = next((device for device in run.devices if device.id == case.device_id), None)
+    measured = list(_measured(run, case.device_id, kind))
+    vendors = _theoretical(run, case.device_id)
+    if case.variant != TF32:  # tensor cores: the ceilings of float32 are none of theirs
+        best = max(
+            (c.flops_per_s for c in measured if c.flops_per_s and c.dtype in (None, case.dtype)), default=None
+        )
+        vendor = max((t.flops_per_s[case.dtype] for t in vendors if case.dtype in t.flops_per_s), default=None)
+        if why := _breach(outcome.flops / seconds, "FLOP/s", best, vendor):
+            return why
+    if outcome.bytes > CACHES * last_level_cache(run, device, kind):
+        best = max((c.bytes_per_s for c in measured if c.bytes_per_s), default=None)
+        vendor = max((t.bytes_per_s for t in vendors if t.bytes_per_s), default=None)
+        return _breach(outcome.bytes / seconds, "B/s", best, vendor)
+    return None
+
+
+def above_link(run: Run, outcome: Measurement, wall_s: float) -> str | None:
+    """Which transfer of the case is faster than the link to its device, with both numbers; None: none of them."""
+    if outcome.case.shared_with is not None:
+        return None
+    for direction, size, seconds in _copies(outcome, wall_s):
+        if size >= LINK_BYTES and seconds > 0:
+            measured, vendor = link_ceiling(run, outcome.case.device_id, direction)
+            if why := _breach(size / seconds, "B/s over the link", measured, vendor):
+                return why
+    return None
+
+
+COPIES: Mapping[str, Direction] = {"upload": "upload", "download": "download"}  # ops of one transfer alone
+
+
+def _copies(outcome: Measurement, wall_s: float) -> Iterator[tuple[Direction | None, int, float]]:
+    """What the case moved, with the seconds that this took at most; None: both directions, one after the other."""
+    case = outcome.case
+    if case.op in COPIES:
+        yield COPIES[case.op], outcome.bytes, wall_s
+    elif case.regime in ("transfer-once", "transfer-always"):
+        yield None, outcome.bytes, wall_s * (case.calls or 1)
+        uploads = [value for part in outcome.parts for value in part.upload_s]
+        downloads = [value for part in outcome.parts for value in part.download_s]
+        if uploads and downloads and outcome.output_bytes is None:
+            yield None, outcome.bytes, median(uploads) + median(downloads)
+        elif uploads and downloads and outcome.output_bytes is not None:
+            yield "upload", outcome.bytes - outcome.output_bytes, median(uploads)
+            yield "download", outcome.output_bytes, median(downloads)
+
+
+def link_ceiling(
+    run: Run, device_id: str, direction: Direction | None = None
+) -> tuple[float | None, float | None]:
+    """Bytes/s that the link to a device carried in one direction (None: in the better one), and where that was not
+    measured, what PCIe of its generation and width can."""
+    found = list(_measured(run, device_id, "gpu"))
+    sent = [c.upload_bytes_per_s or 0.0 for c in found if direction != "download"]
+    fetched = [c.download_bytes_per_s or 0.0 for c in found if direction != "upload"]
+    if measured := max([*sent, *fetched], default=0.0):
+        return measured, None
+    gpu_id = next((device.gpu_id for device in run.devices if device.id == device_id), None)
+    link = next((gpu.link for gpu in run.machine.gpus if gpu_id and gpu.id == gpu_id), None)
+    lane = LANE_BYTES_PER_S.get(link.gen_max.value or 0) if link else None
+    return None, lane * link.width_max.value if link and lane and link.width_max.value else None
+
+
+def last_level_cache(run: Run, device: Device | None, kind: DeviceKind) -> int:
+    """Bytes; of a GPU as one of the backends that see it tells."""
+    if kind == "cpu":
+        return cpu_cache_bytes(run.machine) or UNKNOWN_CACHE_BYTES
+    if device is None:
+        return UNKNOWN_CACHE_BYTES
+    same = (other.cache_bytes or 0 for other in _same_hardware(run, device.id))
+    return max(same, default=0) or UNKNOWN_CACHE_BYTES
+
+
+def _same_hardware(run: Run, device_id: str) -> list[Device]:
+    """The device, under all names that backends have for it: its limits are the hardware's."""
+    gpu_id = next((device.gpu_id for device in run.devices if device.id == device_id), None)
+    return [other for other in run.devices if other.id == device_id or (gpu_id and other.gpu_id == gpu_id)]
+
+
+def _theoretical(run: Run, device_id: str) -> list[Theoretical]:
+    return [device.theoretical for device in _same_hardware(run, device_id)]
+
+
+def _measured(run: Run, device_id: str, kind: DeviceKind) -> Iterable[Ceiling]:
+    """Of all sessions that count, and of all backends that drive the same hardware, but for what is one's own.
+
+    Of a CPU that others used at the time what it reached is no ceiling: later it may have been alone.
+    """
+    names = {device_id, *(device.id for device in _same_hardware(run, device_id))}
+    allowed = used_sessions(run) or frozenset()
+    for session in run.sessions:
+        if session.index in allowed and not (kind == "cpu" and session.contended):
+            yield from (
+                c for c in session.ceilings if c.device_id == device_id or (c.device_id in names and not c.own)
+            )
+
+
+def _breach(rate: float, unit: Unit, measured: float | None, vendor: float | None) -> str | None:
+    if measured is not None and rate > OVER_MEASURED * measured:
+        return f"{rate:.3g} {unit} is above {OVER_MEASURED:.2f} x the measured ceiling of {measured:.3g}"
+    if vendor is not None and rate > OVER_THEORETICAL * vendor:
+        return f"{rate:.3g} {unit} is above {OVER_THEORETICAL:.2f} x the vendor's ceiling of {vendor:.3g}"
+    return None

@@ -1,0 +1,106 @@
+"""The machine of a run: in one line, by a key that tells machines apart, and whether the run speaks for it at all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from gpubench.model.result import Run
+from gpubench.units import format_bytes
+
+
+def fact(part: Any, *path: str) -> Any:
+    """The value at `path` below `part`, facts unwrapped; None as soon as something is missing."""
+    for name in path:
+        part = getattr(part, name, None)
+        if hasattr(part, "status") and hasattr(part, "value"):
+            part = part.value
+        if part is None:
+            return None
+    return part
+
+
+def usable_cpus(run: Run) -> int | None:
+    """CPUs that the process may use; all logical ones when detection could not tell."""
+    count = fact(run.machine, "cpu", "available")
+    if count is None:
+        count = fact(run.machine, "cpu", "logical")
+    return int(count) if isinstance(count, int | float) else None
+
+
+def machine_line(run: Run) -> str:
+    """`AMD EPYC 7763, 2 of 64 CPUs, 7.8 GiB RAM; NVIDIA H200, 139 GiB`."""
+    devices = _gpu_texts(run)
+    return f"{_host_text(run)}; {', '.join(devices) if devices else 'no GPU'}"
+
+
+def _host_text(run: Run) -> str:
+    model = fact(run.machine, "cpu", "model") or _cpu_name(run) or "unknown CPU"
+    parts = [" ".join(str(model).split())]
+    available, logical = fact(run.machine, "cpu", "available"), fact(run.machine, "cpu", "logical")
+    if available is not None and logical is not None and available != logical:
+        parts.append(f"{available} of {logical} CPUs")
+    elif (count := usable_cpus(run)) is not None:
+        parts.append(f"{count} CPU{'s' if count != 1 else ''}")
+    total = fact(run.machine, "memory", "total_bytes")
+    if total:
+        parts.append(f"{format_bytes(total)} RAM")
+    return ", ".join(parts)
+
+
+def _cpu_name(run: Run) -> str | None:
+    return next((device.name for device in run.devices if device.kind == "cpu" and device.name), None)
+
+
+def _gpu_texts(run: Run) -> list[str]:
+    found = []
+    for gpu in fact(run.machine, "gpus") or []:
+        memory = fact(gpu, "memory", "usable_bytes") or fact(gpu, "memory", "dedicated_bytes")
+        found.append(_named(fact(gpu, "name") or "unnamed GPU", memory))
+    if not found:
+        # One GPU seen by several backends is one GPU: its name and memory tell it apart here.
+        gpus = [device for device in run.devices if device.kind == "gpu"]
+        found = list(dict.fromkeys(_named(device.name, device.memory_bytes) for device in gpus))
+    counted = {text: found.count(text) for text in found}
+    found = [text if count == 1 else f"{count} x {text}" for text, count in counted.items()]
+    software = {d.name for d in run.devices if d.kind == "software" and not d.composed}
+    return found + [f"{name} (software, no GPU)" for name in sorted(software)]
+
+
+def _named(name: str, memory_bytes: int | None) -> str:
+    return f"{name}, {format_bytes(memory_bytes)}" if memory_bytes else str(name)
+
+
+def experiment(run: Run) -> dict[str, str]:
+    """Settings that make a run show something else than what a call usually takes, by option; empty: it is none."""
+    found: dict[str, str] = {}
+    if run.settings.inputs != "random":
+        found["--inputs"] = run.settings.inputs
+    if run.settings.cache != "warm":
+        found["--cache"] = run.settings.cache
+    # A run always says how many threads it used; all usable CPUs are nothing special.
+    threads, cpus = run.settings.threads, usable_cpus(run)
+    if threads is not None and cpus is not None and threads < cpus:
+        found["--threads"] = f"{threads} of {cpus}"
+    return found
+
+
+NODE = "node"  # the context by which whoever measures tells machines apart that look the same
+
+
+def node_key(run: Run) -> str:
+    """The machine's fingerprint, the uuids of its GPUs (digests), and what `--context node=...` says.
+
+    Two nodes without GPU uuids and with the same CPU and memory differ in the context alone.
+    """
+    uuids = sorted(gpu.uuid.value for gpu in run.machine.gpus if gpu.uuid.value)
+    named = [f"{NODE}={run.environment.context[NODE]}"] if NODE in run.environment.context else []
+    return "+".join([run.fingerprint.machine.hash, *uuids, *named])
+
+
+def by_node(runs: Iterable[Run]) -> dict[str, list[Run]]:
+    """The runs of each machine, both in order of their keys and starts."""
+    found: dict[str, list[Run]] = {}
+    for run in sorted(runs, key=lambda run: (node_key(run), run.started_at, run.id)):
+        found.setdefault(node_key(run), []).append(run)
+    return found

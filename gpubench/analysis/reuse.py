@@ -1,0 +1,239 @@
+"""Calls per transfer until the GPU pays, at one size: the re-use break-even (docs/breakeven.md).
+
+One call that copies costs T1 = transfer-always - alloc, N calls that share a copy cost TN = N x transfer-once-N. So a
+launch costs b = (TN - T1) / (N - 1) and a transfer a = T1 - b; from a / (t_cpu - b) calls on, the GPU pays.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Iterable, Sequence
+from typing import Literal, NamedTuple
+
+import msgspec
+
+from gpubench import stats
+from gpubench.analysis.anatomy import Anatomy
+from gpubench.analysis.estimate import CaseResult
+from gpubench.analysis.labels import NO_HEADLINE
+from gpubench.model.case import RESIDENT, Case, beside_size
+from gpubench.model.result import Run
+
+ReuseVerdict = Literal["already", "at", "never", "undecided"]
+
+
+ReuseReason = Literal["noise", "no-parts", "parts-differ"]
+
+
+class Reuse(msgspec.Struct, frozen=True, kw_only=True):
+    """Calls per transfer from which the GPU pays at one size, or why that cannot be said.
+
+    `calls` is set where `verdict` is already (1) or at; an open end of the interval is None. `transfer_s` is paid once,
+    `launch_s` for each call, against `cpu_s`; they were read from calls that share a copy by `shared_by`. `source`: the
+    run, as a document of several numbers it.
+    """
+
+    source: int
+    op: str
+    dtype: str
+    params: dict[str, int]
+    n: int
+    device_id: str
+    form: str
+    baseline_id: str
+    verdict: ReuseVerdict
+    calls: int | None
+    lo: int | None
+    hi: int | None
+    shared_by: int
+    transfer_s: float
+    launch_s: float
+    cpu_s: float
+    reason: ReuseReason | None
+
+
+RESAMPLES = 400
+# The transfers seen from outside (a) and timed singly must agree this closely, or there is no answer.
+LARGEST_DIFFERENCE = 0.10
+# A transfer that is shared by more calls than this is no transfer: data that stays on the device has regime resident.
+MOST_CALLS = 1e6
+NO_CALLS_SUFFICE = 1e9  # stands for infinity, of which no median can be taken
+
+
+class Costs(NamedTuple):
+    """Seconds: one call that copies (without allocation), `calls` calls that share one copy, one call on the CPU."""
+
+    one: float
+    many: float
+    cpu: float
+
+    def launch_s(self, calls: int) -> float:
+        """b: what one more call costs. At least 0: below that is noise."""
+        return max(0.0, (self.many - self.one) / (calls - 1))
+
+    def transfer_s(self, calls: int) -> float:
+        """a: what is paid once."""
+        return self.one - self.launch_s(calls)
+
+    def pays_from(self, calls: int) -> float:
+        """Calls per transfer at which both sides cost the same, at most NO_CALLS_SUFFICE."""
+        margin, transfer = self.cpu - self.launch_s(calls), max(0.0, self.transfer_s(calls))
+        return transfer / margin if margin * NO_CALLS_SUFFICE > transfer else NO_CALLS_SUFFICE
+
+
+class Trio(NamedTuple):
+    """The three cases that one answer rests on."""
+
+    always: CaseResult
+    once: CaseResult
+    cpu: CaseResult
+
+
+def reuses(
+    run: Run, cases: Sequence[CaseResult], keep: Callable[[Case], bool] | None = None
+) -> tuple[Reuse, ...]:
+    """One row per workload and GPU that has both transfer regimes beside a CPU time, in the order of `cases`.
+
+    `keep` selects by the case that shares a copy.
+    """
+    known = [row for row in cases if row.time is not None]
+    wanted = (trio for trio in _trios(known) if keep is None or keep(trio.once.case))
+    return tuple(found for trio in wanted if (found := _judged(run, trio)) is not None)
+
+
+def _trios(cases: Sequence[CaseResult]) -> Iterable[Trio]:
+    """The fastest CPU form, and of each GPU the form that is fastest with a shared copy."""
+    cpu: dict[str, list[CaseResult]] = {}
+    always: dict[tuple[str, str, str], CaseResult] = {}
+    once: dict[tuple[str, str], list[CaseResult]] = {}
+    for row in cases:
+        if row.device_kind == "cpu" and row.case.regime == RESIDENT:
+            cpu.setdefault(row.case.workload, []).append(row)
+        elif row.device_kind == "gpu" and row.case.regime == "transfer-always":
+            always[row.case.workload, row.case.device_id, row.case.form] = row
+    for row in cases:
+        key = (row.case.workload, row.case.device_id, row.case.form)
+        if row.device_kind == "gpu" and row.case.regime == "transfer-once" and key in always:
+            once.setdefault(key[:2], []).append(row)
+    for (workload, device_id), rows in once.items():
+        if workload in cpu:
+            best = min(rows, key=_seconds)
+            yield Trio(always[workload, device_id, best.case.form], best, min(cpu[workload], key=_seconds))
+
+
+def _seconds(row: CaseResult) -> tuple[float, str]:
+    return (row.time.estimate if row.time else math.inf, row.id)
+
+
+def _judged(run: Run, trio: Trio) -> Reuse | None:
+    """The row; None where no session measured all three, or `calls` says nothing of sharing."""
+    calls, parts = trio.once.case.calls or 0, trio.always.anatomy
+    common = trio.always.blocks.keys() & trio.once.blocks.keys() & trio.cpu.blocks.keys()
+    if not common or calls < 2:
+        return None
+    alloc_s = parts.alloc_s if parts else 0.0
+    # By their times, not by their numbers: the draws below must not depend on the order of the sessions.
+    measured, sessions = zip(*sorted((_medians(trio, at, calls, alloc_s), at) for at in common), strict=True)
+    costs = Costs(*(stats.median(values) for values in zip(*measured, strict=True)))
+    estimate = stats.median([one.pays_from(calls) for one in measured])
+    low, high = _interval(trio, sessions, calls, alloc_s, run.settings.seed)
+    low, high = min(low, estimate), max(high, estimate)
+    reason = _doubt(trio, costs, calls)
+    verdict = "undecided" if reason else _verdict(estimate, low)
+    case = trio.once.case
+    return Reuse(
+        source=0, op=case.op, dtype=case.dtype, n=case.params["n"],
+        params=dict(beside_size(case.params)),
+        device_id=case.device_id, form=case.form, baseline_id=trio.cpu.id, shared_by=calls,
+        transfer_s=costs.transfer_s(calls), launch_s=costs.launch_s(calls), cpu_s=costs.cpu,
+        verdict=verdict, reason=reason or ("noise" if verdict == "undecided" else None),
+        calls=_whole(estimate) if verdict in ("already", "at") else None,
+        lo=_whole(low) if not reason and verdict != "never" else None,
+        hi=_whole(high) if not reason and verdict != "never" else None,
+    )  # fmt: skip
+
+
+def _medians(trio: Trio, session: int, calls: int, alloc_s: float) -> Costs:
+    always, once, cpu = (stats.median(row.blocks[session]) for row in trio)
+    return Costs(always - alloc_s, once * calls, cpu)
+
+
+def _interval(
+    trio: Trio, sessions: Sequence[int], calls: int, alloc_s: float, seed: int
+) -> tuple[float, float]:
+    """95 % bootstrap interval of the median over sessions of the calls: sessions, then blocks.
+
+    The median of a resample is drawn from its exact distribution. Below 5 sessions a time is drawn from its interval.
+    """
+    draw = random.Random(f"{seed} {trio.once.id}")
+    if len(sessions) < stats.MIN_BOOTSTRAP_SESSIONS:
+        times = [stats.run_interval([row.blocks[i] for i in sessions], row.prior) for row in trio]
+        sides = [[draw.lognormvariate(*_logs(time)) for _ in range(RESAMPLES)] for time in times]
+        values = sorted(_calls(sides, calls, alloc_s))
+    else:
+        drawn = {session: _resampled(trio, session, calls, alloc_s, draw) for session in sessions}
+        values = sorted(
+            stats.median([drawn[s][turn] for s in draw.choices(sessions, k=len(sessions))])
+            for turn in range(RESAMPLES)
+        )
+    tail = math.floor(RESAMPLES * stats.ALPHA / 2)
+    return values[tail], values[-1 - tail]
+
+
+def _resampled(trio: Trio, session: int, calls: int, alloc_s: float, draw: random.Random) -> list[float]:
+    """RESAMPLES values of `pays_from` for one session."""
+    sides = []
+    for row in trio:
+        values, weights = zip(*stats.median_distribution(row.blocks[session]), strict=True)
+        sides.append(draw.choices(values, weights, k=RESAMPLES))
+    return _calls(sides, calls, alloc_s)
+
+
+def _logs(time: stats.Interval) -> tuple[float, float]:
+    """Mean and standard deviation of the logarithm of a time with this interval."""
+    return math.log(time.estimate), math.log(time.high / time.low) / (2 * stats.Z)
+
+
+def _calls(sides: Sequence[Sequence[float]], calls: int, alloc_s: float) -> list[float]:
+    """`pays_from` of each draw of the three times."""
+    return [
+        Costs(always - alloc_s, once * calls, cpu).pays_from(calls)
+        for always, once, cpu in zip(*sides, strict=True)
+    ]
+
+
+def _doubt(trio: Trio, costs: Costs, calls: int) -> ReuseReason | None:
+    """Why the answer is withheld: noise, or transfers that cost something else when they are timed singly.
+
+    What the parts leave open belongs to T1 and moves b by the (N - 1)th part of it: "never" stands if it holds even so.
+    """
+    if {row.label for row in trio} & NO_HEADLINE:
+        return "noise"
+    parts = trio.always.anatomy
+    if parts is None:
+        return "no-parts"
+    launch_s = costs.launch_s(calls)
+    timed = parts.upload_s + parts.sync_s + parts.download_s + _once(parts, launch_s)
+    open_s = abs(costs.transfer_s(calls) - timed)
+    agree = open_s <= LARGEST_DIFFERENCE * timed and not parts.mismatch
+    if agree or launch_s - open_s / (calls - 1) >= costs.cpu:
+        return None
+    return "parts-differ"
+
+
+def _once(parts: Anatomy, launch_s: float) -> float:
+    """What of a launch and its kernel a call by itself pays, and further calls do not: in a row they hide behind each
+    other, and the shorter of the two is hidden at most."""
+    return min(max(0.0, parts.launch_s + parts.kernel_s - launch_s), parts.launch_s, parts.kernel_s)
+
+
+def _verdict(estimate: float, low: float) -> ReuseVerdict:
+    if estimate <= MOST_CALLS:
+        return "already" if estimate <= 1 else "at"
+    return "never" if low > MOST_CALLS else "undecided"
+
+
+def _whole(calls: float) -> int | None:
+    """Whole calls, at least one; None: no number suffices."""
+    return max(1, math.ceil(calls)) if calls <= MOST_CALLS else None

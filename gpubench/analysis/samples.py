@@ -1,0 +1,152 @@
+"""Which samples count: not warm-up, not discarded, not of a superseded session."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Literal
+
+from gpubench.model.result import Block, Measurement, Outcome, Run
+from gpubench.stats import median
+
+UNFINISHED_STOPS = frozenset({"timeout", "budget"})
+
+
+def used_sessions(run: Run) -> frozenset[int] | None:
+    """Indexes of the sessions that count; None when the file lists no sessions, so that all do."""
+    if not run.sessions:
+        return None
+    return frozenset(session.index for session in run.sessions if not session.superseded)
+
+
+SamplePhase = Literal["main", "search", "estimate", "sweep"]
+SessionBlocks = dict[int, list[Block]]  # by session
+
+
+def main_blocks(run: Run, outcome: Measurement, phase: SamplePhase = "main") -> SessionBlocks:
+    """The blocks of the main phase, or of another, per used session, in the order in which they were measured.
+
+    What a search took of a size counts as its measurement where there is no other: timings chosen for where they lie
+    do not mix with those that were not.
+    """
+    allowed = used_sessions(run)
+    phases = ("main", "search") if phase == "main" else (phase,)
+    found: SessionBlocks = {}
+    for block in sorted(outcome.blocks, key=lambda block: (block.session, block.round, block.position)):
+        if block.phase in phases and (allowed is None or block.session in allowed):
+            found.setdefault(block.session, []).append(block)
+    return {
+        session: [block for block in ours if block.phase == phase] or ours for session, ours in found.items()
+    }
+
+
+def only_estimates(run: Run, outcome: Outcome) -> bool:
+    """Whether all that was measured of a case in sessions that count served a break-even's search or estimate, and
+    none of it tells a time of its own."""
+    if not isinstance(outcome, Measurement) or not outcome.blocks:
+        return False
+    beside = all(block.phase in ("search", "estimate") for block in outcome.blocks)
+    return beside and not main_blocks(run, outcome)
+
+
+def in_plan(outcome: Outcome) -> bool:
+    """Whether the case is of the run's plan, and not only a size at which a search looked in one session."""
+    return not isinstance(outcome, Measurement) or any(block.phase == "main" for block in outcome.blocks)
+
+
+def wall_samples(blocks: list[Block], *, discarded: bool = False) -> list[float]:
+    """Seconds per launch of the used samples; with `discarded`, also of those that were set aside."""
+    found: list[float] = []
+    for block in blocks:
+        # Nearly all of a report's time may go into this loop, and hardly a block has discarded samples.
+        if discarded or not block.discarded:
+            found += [value for value in block.wall_s[max(block.warmup, 0) :] if 0 < value < math.inf]
+            continue
+        aside = block.discarded
+        found += [
+            value
+            for i, value in enumerate(block.wall_s)
+            if i >= block.warmup and str(i) not in aside and 0 < value < math.inf
+        ]
+    return found
+
+
+BlockSamples = dict[int, list[list[float]]]  # session -> used samples of each of its blocks that has any
+
+
+def kept_samples(run: Run, outcome: Measurement, blocks: SessionBlocks) -> tuple[BlockSamples, bool]:
+    """The used samples of the main `blocks`, and whether throttling left too few of them in a session.
+
+    Then all samples of that session are used: a filter never empties a table. A session that a deadline cut
+    short of the minimum gives no samples.
+    """
+    kept: BlockSamples = {}
+    throttled = False
+    for session, ours in blocks.items():
+        found = [wall_samples([block]) for block in ours]
+        if sum(map(len, found)) < run.settings.min_samples and any(block.discarded for block in ours):
+            found, throttled = [wall_samples([block], discarded=True) for block in ours], True
+        found = [samples for samples in found if samples]
+        if found and not _cut_short(run, outcome, session, sum(map(len, found))):
+            kept[session] = found
+    return kept, throttled
+
+
+def block_values(kept: BlockSamples) -> dict[int, tuple[float, ...]]:
+    """The median of each block, by session: what an interval takes for its observations."""
+    return {session: tuple(map(median, blocks)) for session, blocks in kept.items()}
+
+
+def device_time(blocks: SessionBlocks, clock: str) -> float | None:
+    """Median over sessions of the session medians on the clock "cold" or "hot"; None without that clock."""
+    sessions = device_samples(blocks, clock)
+    return median([median(values) for values in sessions]) if sessions else None
+
+
+def device_samples(blocks: SessionBlocks, clock: str) -> list[list[float]]:
+    """Seconds per launch on the clock "cold" or "hot", a list for each used session that has any."""
+    sessions = [
+        [
+            value
+            for block in ours
+            for value in (block.device_cold_s if clock == "cold" else block.device_hot_s) or []
+            if 0 < value < math.inf
+        ]
+        for ours in blocks.values()
+    ]
+    return [values for values in sessions if values]
+
+
+def sample_seconds(blocks: SessionBlocks) -> float | None:
+    """The length of the shortest session's median sample in seconds: `repeat` launches."""
+    medians = [
+        median(seconds)
+        for ours in blocks.values()
+        if (seconds := [value * block.repeat for block in ours for value in wall_samples([block])])
+    ]
+    return min(medians) if medians else None
+
+
+def _cut_short(run: Run, outcome: Measurement, session: int, count: int) -> bool:
+    if count >= run.settings.min_samples:
+        return False
+    reasons = {stop.reason for stop in outcome.stops if stop.session == session}
+    return bool(reasons & UNFINISHED_STOPS) or (not reasons and not run.complete)
+
+
+def observations(run: Run, sessions: Iterable[int] | None = None) -> list[int]:
+    """Of `sessions` (None: all that count) one for each session of the plan, in order: the least disturbed one.
+
+    Repeats that no session was quiet enough to end follow one another while the machine is busy: taken as independent
+    they would let one busy moment speak three times. They are chosen by the load beside them, never by their times, so
+    that unchanged work stays exchangeable. Sessions that the run does not list stand for themselves.
+    """
+    allowed = used_sessions(run)
+    known = {session.index: session for session in run.sessions}
+    counting = allowed or () if sessions is None else sessions
+    least: dict[int, tuple[float, int]] = {}
+    for index in counting:
+        record = known.get(index)
+        planned, load = (index, 0.0) if record is None else (record.planned_index, record.disturbance)
+        least[planned] = min(least.get(planned, (load, index)), (load, index))
+    return sorted(index for _, index in least.values())

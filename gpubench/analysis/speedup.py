@@ -1,0 +1,309 @@
+"""Speedups, wall time against wall time: fastest CPU form against fastest GPU form; the baseline's name; means."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Callable, Iterable, Sequence
+from typing import Literal
+
+import msgspec
+
+from gpubench import stats
+from gpubench.analysis.estimate import CaseResult
+from gpubench.analysis.labels import NO_HEADLINE, Label, gravest, workers
+from gpubench.analysis.machine import fact, usable_cpus
+from gpubench.errors import InputError
+from gpubench.model.case import RESIDENT, Case
+from gpubench.model.op import Dtype
+from gpubench.model.result import Blas, Measurement, Run, WorkerRecord
+from gpubench.stats import Interval, IntervalKind
+
+# "case": any other form against the same baseline as the headline; for tables of all cases alone.
+SpeedupKind = Literal["headline", "library", "case"]
+
+
+class SpeedupRow(msgspec.Struct, frozen=True, kw_only=True):
+    """Baseline time / case time, both wall. `headline` is false where a label forbids one."""
+
+    source: int
+    id: str
+    baseline_id: str
+    kind: SpeedupKind
+    ratio: float
+    lo: float
+    hi: float
+    ci_kind: IntervalKind
+    label: Label
+    headline: bool
+
+    @property
+    def interval(self) -> Interval:
+        """The ratio between its ends; above 1 the case is faster."""
+        return Interval(self.lo, self.ratio, self.hi, self.ci_kind)
+
+
+class Speedup(SpeedupRow, frozen=True, kw_only=True):
+    """A row with the two cases that it compares."""
+
+    case: CaseResult
+    baseline: CaseResult
+
+
+class Mean(msgspec.Struct, frozen=True, kw_only=True):
+    """Geometric mean of one device's headline speedups over `count` workloads; `missing` are those that it lacks of the
+    fixed set. Means of different sets are not comparable."""
+
+    source: int
+    regime: str
+    dtype: str
+    device_id: str
+    ratio: float
+    lo: float
+    hi: float
+    count: int
+    missing: tuple[str, ...]
+
+    @property
+    def interval(self) -> Interval:
+        """The mean between its ends, which are the means of the ends of its ratios."""
+        return Interval(self.lo, self.ratio, self.hi, "prior")
+
+
+def speedups(cases: Sequence[CaseResult], baseline: str | None = None) -> tuple[Speedup, ...]:
+    """All rows, in the order of `cases`: per workload, regime and device the headline and what stands beside it.
+
+    `baseline` names another baseline than the fastest CPU form: DEVICE, FORM or FORM@DEVICE.
+    Raises InputError (`baseline-missing`) if it names nothing that was measured.
+    """
+    numbered = [row for row in cases if row.time is not None]
+    is_baseline = _baseline_rule(numbered, baseline)
+    references: dict[str, list[CaseResult]] = {}
+    for row in filter(is_baseline, numbered):
+        references.setdefault(row.case.workload, []).append(row)
+    found: list[Speedup] = []
+    for group in _contenders(numbered, is_baseline):
+        bases = _baselines(references.get(group[0].case.workload, []), group[0])
+        best = _fastest(group)
+        found += _pair("headline", _fastest(bases), best)
+        for other in group:
+            found += _pair("case", _fastest(bases), other) if other is not best else []
+        if baseline is None:
+            found += _pair("library", _library(bases), _library(group))
+    return tuple(found)
+
+
+def paired(baseline: CaseResult, case: CaseResult) -> stats.Interval | None:
+    """The ratio over the sessions that measured both; None if none did."""
+    common = sorted(baseline.blocks.keys() & case.blocks.keys())
+    if not common:
+        return None
+    return stats.ratio_interval(
+        [(baseline.blocks[i], case.blocks[i]) for i in common], (baseline.prior, case.prior)
+    )
+
+
+def baseline_named(name: str) -> Callable[[Case, bool], bool]:
+    """Of a case, and of whether a CPU runs it: is it the baseline that `name` (DEVICE, FORM, FORM@DEVICE) means?"""
+    form, at, device = name.partition("@")
+    if not at:
+        form, device = ("", name) if ":" in name or name not in ("library", "tuned") else (name, "")
+    pattern = device if not device or ":" in device else f"{device}:*"
+
+    def chosen(case: Case, on_cpu: bool) -> bool:
+        on_device = fnmatch.fnmatchcase(case.device_id, pattern) if pattern else on_cpu
+        return on_device and form in ("", "*", case.form)
+
+    return chosen
+
+
+def _baseline_rule(cases: Sequence[CaseResult], name: str | None) -> Callable[[CaseResult], bool]:
+    if name is None:
+        return lambda row: row.device_kind == "cpu"
+    named = baseline_named(name)
+
+    def chosen(row: CaseResult) -> bool:
+        return named(row.case, row.device_kind == "cpu")
+
+    if not any(chosen(row) for row in cases):
+        known = sorted({f"{row.case.form}@{row.case.device_id}" for row in cases})
+        raise InputError(
+            "baseline-missing", f"--baseline {name}: no measured case matches",
+            why="a speedup needs a baseline that is in the file",
+            hint=f"choose one of: {', '.join(known)}" if known else "run again; this file holds no estimate",
+        )  # fmt: skip
+    return chosen
+
+
+def _contenders(
+    cases: Sequence[CaseResult], is_baseline: Callable[[CaseResult], bool]
+) -> Iterable[list[CaseResult]]:
+    """The forms of one workload, regime and device together, for all that is no baseline and no CPU."""
+    groups: dict[tuple[str, str, str], list[CaseResult]] = {}
+    for row in cases:
+        if not is_baseline(row) and row.device_kind != "cpu":
+            groups.setdefault((row.case.workload, row.case.regime_id, row.case.device_id), []).append(row)
+    return groups.values()
+
+
+def _baselines(references: Sequence[CaseResult], contender: CaseResult) -> list[CaseResult]:
+    """A CPU's data is at home: its resident case is the baseline in all regimes. Others pay their own."""
+    return [
+        row
+        for row in references
+        if row.case.regime_id == (RESIDENT if row.device_kind == "cpu" else contender.case.regime_id)
+    ]
+
+
+def _fastest(rows: Sequence[CaseResult]) -> CaseResult | None:
+    timed = [(row.time.estimate, row.id, row) for row in rows if row.time is not None]
+    return min(timed)[2] if timed else None
+
+
+def _library(rows: Sequence[CaseResult]) -> CaseResult | None:
+    return _fastest([row for row in rows if row.case.form == "library"])
+
+
+def _pair(kind: SpeedupKind, baseline: CaseResult | None, case: CaseResult | None) -> list[Speedup]:
+    ratio = paired(baseline, case) if baseline is not None and case is not None else None
+    if baseline is None or case is None or ratio is None:
+        return []
+    label = gravest([row.label for row in (baseline, case) if row.label is not None])
+    headline = kind == "headline" and not {baseline.label, case.label} & NO_HEADLINE
+    return [
+        Speedup(
+            source=0, id=case.id, baseline_id=baseline.id, kind=kind, ratio=ratio.estimate, lo=ratio.low,
+            hi=ratio.high, ci_kind=ratio.kind, label=label, headline=headline, case=case, baseline=baseline,
+        )
+    ]  # fmt: skip
+
+
+MeanKey = tuple[str, Dtype]  # regime and dtype
+
+
+def means(cases: Sequence[CaseResult], rows: Sequence[Speedup]) -> tuple[Mean, ...]:
+    """One row per regime, dtype and device that has headline speedups, in the order of `rows`.
+
+    The set of a dtype is what was attempted in every regime, on whatever device: so all devices and regimes are asked
+    for the same, and sizes that a search for one break-even added take no part. The interval is the mean of the ends:
+    as wide as if all cases erred alike.
+    """
+    everything = _fixed(cases)
+    found: dict[MeanKey, dict[str, dict[str, Speedup]]] = {}
+    for row in rows:
+        case = row.case.case
+        if row.headline and case.workload in everything.get(case.dtype, ()):
+            devices = found.setdefault((case.regime_id, case.dtype), {})
+            devices.setdefault(case.device_id, {})[case.workload] = row
+    return tuple(
+        _mean(family, device_id, ours, everything[family[1]])
+        for family, devices in found.items()
+        for device_id, ours in devices.items()
+    )
+
+
+def _fixed(cases: Sequence[CaseResult]) -> dict[str, list[str]]:
+    """By dtype the workloads that a GPU has, measured or not, in all regimes that the run's GPUs have."""
+    tried: dict[str, dict[str, set[str]]] = {}
+    for row in cases:
+        if row.device_kind != "cpu":
+            by_workload = tried.setdefault(row.case.dtype, {})
+            by_workload.setdefault(row.case.workload, set()).add(row.case.regime_id)
+    return {
+        dtype: [name for name, regimes in known.items() if regimes == set().union(*known.values())]
+        for dtype, known in tried.items()
+    }
+
+
+def _mean(family: MeanKey, device_id: str, ours: dict[str, Speedup], everything: Sequence[str]) -> Mean:
+    lo, ratio, hi = (
+        stats.geometric_mean([getattr(row, end) for row in ours.values()]) for end in ("lo", "ratio", "hi")
+    )
+    return Mean(
+        source=0, regime=family[0], dtype=family[1], device_id=device_id, ratio=ratio, lo=lo, hi=hi, count=len(ours),
+        missing=tuple(name for name in everything if name not in ours),
+    )  # fmt: skip
+
+
+def baseline_line(run: Run, rows: Sequence[Speedup]) -> str:
+    """`vs numpy tuned, OpenBLAS 0.3.29 (Haswell), 16 of 16 threads`; of several forms or CPUs, tables name each."""
+    devices: dict[str, set[str]] = {}
+    for row in rows:
+        devices.setdefault(row.baseline.case.device_id, set()).add(row.baseline.case.form)
+    parts = []
+    for device_id, forms in (devices or {name: {"library", "tuned"} for name in _cpu_devices(run)}).items():
+        form = min(forms) if len(forms) == 1 else "library or tuned (the faster one)"
+        parts.append(_device_text(run, device_id, form))
+    return "vs " + "; ".join([*parts, *_absent(run)])
+
+
+def cpu_line(run: Run) -> str:
+    """The CPU side by itself: `numpy, OpenBLAS 0.3.29 (Haswell), 2 of 2 threads`."""
+    return "; ".join([*(_device_text(run, device_id, "") for device_id in _cpu_devices(run)), *_absent(run)])
+
+
+# What would compute on the CPU too, or faster, if it were installed; a run warns of what it does without.
+CPU_CONTENDERS = ("torch", "numba")
+
+
+def _absent(run: Run) -> list[str]:
+    """`not installed: torch, with which the CPU may be faster`, where something is."""
+    left_out = {w.data.get("backend") for w in run.warnings if w.code == "unavailable"}
+    left_out |= {"numba" for w in run.warnings if w.code == "cpu-not-compiled"}
+    names = [name for name in CPU_CONTENDERS if name in left_out]
+    return [f"not installed: {' and '.join(names)}, with which the CPU may be faster"] if names else []
+
+
+def blas_text(blas: Blas | None) -> str:
+    """`OpenBLAS 0.3.29 (Haswell)`; what is unknown is said to be."""
+    if blas is None:
+        return "BLAS unknown"
+    name = {"openblas": "OpenBLAS", "mkl": "MKL", "blis": "BLIS"}.get(blas.library.lower(), blas.library)
+    version = f" {blas.version}" if blas.version else ""
+    return f"{name}{version}" + (f" ({blas.kernel})" if blas.kernel else "")
+
+
+def cpu_limit(run: Run) -> str | None:
+    """Why the CPU side is not the whole machine: fewer threads than usable CPUs, or a quota; None if it is."""
+    usable = usable_cpus(run)
+    for device_id in _cpu_devices(run):
+        threads = _threads(workers(run, device_id))
+        if threads is not None and usable is not None and threads < usable:
+            return f"the baseline uses {threads} of {usable} usable CPUs"
+    quota = fact(run.machine, "cpu", "quota_cpus")
+    logical = fact(run.machine, "cpu", "logical")
+    if isinstance(quota, int | float) and isinstance(logical, int | float) and quota < logical:
+        return f"a quota leaves {quota:g} of {logical} CPUs to the baseline"
+    return None
+
+
+def _device_text(run: Run, device_id: str, form: str) -> str:
+    backend = device_id.partition(":")[0]
+    device = next((device for device in run.devices if device.id == device_id), None)
+    if device is not None and device.kind != "cpu":
+        return f"{device_id} {form}, {device.name}"
+    records = workers(run, device_id)
+    blas = next((worker.blas for worker in records if worker.blas is not None), None)
+    threads, usable = _threads(records), usable_cpus(run)
+    count = "threads unknown" if threads is None else f"{threads} of {usable or '?'} threads"
+    limited = " (cpu-limited)" if cpu_limit(run) else ""
+    compiler = "numba, " if _is_compiled(run, device_id) else ""
+    return f"{backend} {form}".rstrip() + f", {compiler}{blas_text(blas)}, {count}{limited}"
+
+
+def _is_compiled(run: Run, device_id: str) -> bool:
+    """Whether a case of the device took a kernel that numba compiled."""
+    return any(
+        isinstance(outcome, Measurement)
+        and outcome.case.device_id == device_id
+        and (outcome.kernel or "").startswith("numba")
+        for outcome in run.outcomes
+    )
+
+
+def _threads(records: Sequence[WorkerRecord]) -> int | None:
+    """The fewest threads over the sessions."""
+    return min((worker.threads for worker in records if worker.threads is not None), default=None)
+
+
+def _cpu_devices(run: Run) -> list[str]:
+    return [device.id for device in run.devices if device.kind == "cpu"] or ["numpy:0"]

@@ -1,0 +1,398 @@
+"""CuPy: NVIDIA GPUs through CUDA.
+
+Library form = the array expression on CuPy arrays; tuned form = an op's CUDA kernel compiled by NVRTC.
+The device clock is a pair of events. To keep host time out of it, the timed launches are queued behind
+a spinning kernel that lasts longer than enqueueing them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import math
+import os
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+from gpubench.backends.cupy.launches import (
+    COUNT,
+    SPIN,
+    CudaLaunch,
+    CudaPrograms,
+    CycleCounter,
+    EventClock,
+    no_tf32,
+    pin_off,
+    with_tf32,
+)
+from gpubench.backends.cupy.memory import DevicePool, PinnedMemory, PinnedTransfers
+from gpubench.backends.shared.host import calls_library, host_dtype, no_kernel, no_overhead
+from gpubench.catalogue import REASONS
+from gpubench.errors import (
+    BackendError,
+    BackendUnavailable,
+    DeviceLost,
+    DeviceOutOfMemory,
+    Unsupported,
+)
+from gpubench.installation import install_command
+from gpubench.model.backend import Backend, Buffer, Session, Transfers, override
+from gpubench.model.case import Case
+from gpubench.model.kernel import Limits
+from gpubench.model.op import Array, Dtype, Form, Op, Shape
+from gpubench.model.result import Blas, Device, DeviceClock, Identity, Theoretical
+
+# cudaEvent timestamps have a resolution of about half a microsecond (CUDA runtime API, cudaEventRecord).
+EVENT_STEP_S = 0.5e-6
+# Memory runs out at a launch too: a kernel's own, or the library's workspace.
+_OUT_OF_MEMORY = ("OutOfMemory", "MemoryAllocation", "OUT_OF_MEMORY", "ALLOC_FAILED")
+
+
+@contextlib.contextmanager
+def vendor_errors() -> Iterator[None]:
+    """Turn CuPy's exceptions into ours: nothing above this file knows them."""
+    import cupy
+
+    try:
+        yield
+    except cupy.cuda.memory.OutOfMemoryError as error:
+        raise DeviceOutOfMemory(str(error)) from error
+    except (
+        cupy.cuda.runtime.CUDARuntimeError, cupy.cuda.driver.CUDADriverError, cupy.cuda.cublas.CUBLASError
+    ) as error:  # fmt: skip
+        if any(word in str(error) for word in _OUT_OF_MEMORY):
+            raise DeviceOutOfMemory(str(error)) from error
+        if isinstance(error, cupy.cuda.cublas.CUBLASError):
+            raise BackendError(str(error)) from error
+        raise DeviceLost(str(error)) from error
+
+
+class CupySession(Session):
+    """One CUDA device, on the default stream and with CuPy's memory pool, as a CuPy user has it."""
+
+    def __init__(self, device: Device, ordinal: int) -> None:
+        import cupy
+        import numpy
+
+        self._cupy, self._ordinal = cupy, ordinal
+        # First of all: without it, whatever comes next would open a context on device 0.
+        self.enter()
+        self.device = device
+        self.blas = Blas(library="cublas", version=str(cupy.cuda.cublas.getVersion(_handle(cupy))))
+        with vendor_errors():
+            properties = cupy.cuda.runtime.getDeviceProperties(ordinal)
+            module = cupy.RawModule(code=SPIN + COUNT)
+            self._nothing = module.get_function("nothing")
+            flush_bytes = 2 * int(properties.get("l2CacheSize") or 128 << 20)
+            self._clock = EventClock(cupy, module.get_function("spin"), flush_bytes)
+            self._cycles = CycleCounter(cupy, module.get_function("count"))
+            # Waiting for this one puts the thread to sleep; the stream's own wait spins on a core.
+            self._asleep = cupy.cuda.Event(block=True, disable_timing=True)
+            self.sync()
+        memory = int(properties["totalGlobalMem"])
+        self._capability = (int(properties["major"]), int(properties["minor"]))
+        self.limits = Limits(
+            max_buffer_bytes=memory,
+            max_binding_bytes=memory,
+            max_workgroup_bytes=int(properties["sharedMemPerBlock"]),
+            max_workgroup_threads=int(properties["maxThreadsPerBlock"]),
+            max_groups_per_dimension=65535,
+            multiprocessors=int(properties["multiProcessorCount"]),
+            subgroups=True,
+            float16=True,
+            float64=True,
+            clusters=int(properties["major"]) >= 9,
+        )
+        self._no_bfloat16 = no_bfloat16(cupy.__version__, numpy.__version__)
+        self._other_dtypes: dict[tuple[str, tuple[str, ...]], str] = {}
+        self._programs = CudaPrograms(cupy, self.limits)
+        self._pool = DevicePool(cupy, memory)
+        self._pinned = PinnedMemory(cupy)
+        self._staged = PinnedTransfers(cupy, self._pinned, vendor_errors, self.enter)
+
+    def supports(self, op: Op, case: Case) -> BackendError | None:
+        """Library everywhere, tuned where the op has a CUDA kernel; operands must fit the device."""
+        if op.overhead is not None:
+            return no_overhead(op, case, self.device, self.limits)
+        if case.dtype not in op.dtypes:
+            return Unsupported(f"{op.name} has no {case.dtype} on cupy", reason="no-dtype")
+        if case.dtype == "bfloat16" and self._no_bfloat16:
+            return Unsupported(self._no_bfloat16, reason="no-dtype")
+        refusal = no_kernel(op, case) if case.form == "tuned" else no_tf32(op, case, *self._capability)
+        if refusal:
+            return refusal
+        size, limit = op.bytes(case.params, case.dtype), self.limits.max_buffer_bytes
+        if size > limit:
+            return Unsupported(f"the operands take {size} bytes; the device has {limit}", reason="limit")
+        if case.dtype == "bfloat16" and calls_library(op, case) and (why := self._no_expression(op, case)):
+            return Unsupported(why, reason="no-dtype")
+        return None
+
+    def _no_expression(self, op: Op, case: Case) -> str:
+        """What `no_expression` says, once for an op and the names of its params."""
+        key = (op.name, tuple(sorted(case.params)))
+        if key not in self._other_dtypes:
+            with vendor_errors():
+                self._other_dtypes[key] = no_expression(self._cupy, op, case)
+        return self._other_dtypes[key]
+
+    def host_array(self, shape: Shape, dtype: Dtype, form: Form) -> Array:
+        """A pageable NumPy array, which is what a CuPy user passes; page-locked for the tuned form."""
+        import numpy as np
+
+        if form == "library":
+            return np.empty(shape, host_dtype(dtype))
+        with vendor_errors():
+            return self._pinned.array(shape, host_dtype(dtype))
+
+    def allocate(self, shape: Shape, dtype: Dtype) -> Buffer:
+        """An idle array of that shape, else one from CuPy's pool. Raises DeviceOutOfMemory."""
+        idle = self._pool.idle(shape, dtype)
+        if idle is not None:  # outside the guard, which would take longer than the look-up
+            return idle
+        with vendor_errors():
+            return self._pool.take(shape, dtype)
+
+    @override
+    def free(self, buffer: Buffer) -> None:
+        """Idle from now on."""
+        self._pool.give_back(buffer)
+
+    @override
+    def allocate_fresh(self, shape: Shape, dtype: Dtype) -> Buffer:
+        """cudaMalloc. Raises DeviceOutOfMemory."""
+        cupy, kind = self._cupy, host_dtype(dtype)
+        size = math.prod(shape) * kind.itemsize
+        with vendor_errors():
+            memory = cupy.cuda.UnownedMemory(cupy.cuda.runtime.malloc(size), size, None)
+            return cupy.ndarray(shape, kind, cupy.cuda.MemoryPointer(memory, 0))
+
+    @override
+    def free_fresh(self, buffer: Buffer) -> None:
+        """cudaFree."""
+        with vendor_errors():
+            self._cupy.cuda.runtime.free(buffer.data.ptr)
+
+    @override
+    def transfers(self, form: Form) -> Transfers:
+        """Through page-locked memory in the tuned form, else as CuPy itself does it."""
+        return self._staged if form == "tuned" else super().transfers(form)
+
+    def upload(self, buffer: Buffer, host: Array) -> None:
+        """Copy in on the current stream; pageable memory is staged by the driver."""
+        with vendor_errors():
+            buffer.set(host)
+
+    def download(self, buffer: Buffer, host: Array) -> None:
+        """Copy out and wait for it."""
+        with vendor_errors():
+            buffer.get(out=host, blocking=True)
+
+    def compile(self, op: Op, case: Case, inputs: Sequence[Buffer], output: Buffer) -> CudaLaunch:
+        """The expression on CuPy arrays, or the op's first CUDA kernel. Raises BuildError."""
+        cupy = self._cupy
+        if calls_library(op, case):
+            call = partial(op.expr, cupy, *inputs)
+            return CudaLaunch(with_tf32(cupy, call) if case.variant else call, None)
+        with vendor_errors():
+            return self._programs.launch(op, case, inputs, output)
+
+    def run(self, launch: CudaLaunch, repeat: int = 1) -> None:
+        """Enqueue."""
+        with vendor_errors():
+            for _ in range(repeat):
+                launch()
+
+    def sync(self) -> None:
+        """Wait for the stream."""
+        with vendor_errors():
+            self._cupy.cuda.get_current_stream().synchronize()
+
+    @override
+    def enter(self) -> None:
+        """CUDA's current device is the thread's own affair."""
+        self._cupy.cuda.Device(self._ordinal).use()
+
+    @override
+    def rest(self) -> None:
+        """Wait for the stream asleep, until the driver's interrupt."""
+        with vendor_errors():
+            self._asleep.record()
+            self._asleep.synchronize()
+
+    @override
+    def time(self, launch: CudaLaunch, repeat: int = 1, *, cold: bool = False) -> float | None:
+        """Device seconds between two events around `repeat` launches, without host time; `cold`: after a flush."""
+        with vendor_errors():
+            return self._clock.time(launch, repeat, cold=cold)
+
+    @override
+    def core_hz(self) -> float | None:
+        """Cycles against the global timer on one SM, after all enqueued work."""
+        with vendor_errors():
+            return self._cycles.hertz()
+
+    def empty_launch(self) -> CudaLaunch:
+        """A kernel that does nothing."""
+        return CudaLaunch(lambda: self._nothing((1,), (1,), ()), None)
+
+    @override
+    def flush(self) -> None:
+        """Overwrite twice the L2 cache."""
+        with vendor_errors():
+            self._clock.write_over_the_caches()
+
+    @override
+    def close(self) -> None:
+        """Return all pooled memory, of the device and of the host."""
+        with contextlib.suppress(Exception):
+            self._clock.close()
+            self._cycles.close()
+            self._staged.close()
+            self._pinned.empty()
+            self._pool.empty()
+
+
+def no_bfloat16(cupy: str, numpy: str) -> str:
+    """Why these versions have no bfloat16 arrays, or an empty text.
+
+    Source: CuPy's upgrade guide; bfloat16 came with CuPy 14, by ml_dtypes, for NumPy 2.1.2 and above.
+    """
+    if _numbers(cupy) < (14,):
+        return f"CuPy {cupy} has no bfloat16 arrays; CuPy 14 has"
+    if _numbers(numpy) < (2, 1, 2):
+        return f"CuPy has bfloat16 arrays with NumPy 2.1.2 and above; this is NumPy {numpy}"
+    return ""
+
+
+def no_expression(cupy: Any, op: Op, case: Case) -> str:
+    """Why the op's expression does not stay in the case's dtype, on operands of two by two; an empty text if it does.
+
+    CuPy promotes some bfloat16 expressions, such as those with a plain number, and has no batched product of them.
+    """
+    two, kind = dict.fromkeys(case.params, 2), host_dtype(case.dtype)
+    try:
+        result = op.expr(cupy, *(cupy.zeros(operand.shape(two), kind) for operand in op.inputs))
+    except (TypeError, ValueError, NotImplementedError) as error:
+        return f"CuPy cannot compute this expression in {case.dtype}: {error}"
+    return "" if result.dtype == kind else f"CuPy computes this expression in {result.dtype}"
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    """The leading whole numbers of a version: "14.0.0rc1" -> (14, 0)."""
+    return tuple(int(part) for part in itertools.takewhile(str.isdecimal, version.split(".")))
+
+
+def _handle(cupy: Any) -> Any:
+    return cupy.cuda.device.get_cublas_handle()
+
+
+class CupyBackend(Backend):
+    """CUDA devices in the order that CUDA gives them."""
+
+    name = "cupy"
+    forms: tuple[Form, ...] = ("library", "tuned")
+
+    def devices(self) -> list[Device]:
+        """One entry per visible CUDA device. Raises BackendUnavailable with the remedy."""
+        cupy = _import_cupy()
+        try:
+            count = cupy.cuda.runtime.getDeviceCount()
+            driver = _cuda_version(cupy.cuda.runtime.driverGetVersion())
+        except Exception as error:
+            raise BackendUnavailable(
+                f"CUDA found no usable device: {error}",
+                hint="check the NVIDIA driver with `gpubench detect`, and CUDA_VISIBLE_DEVICES",
+            ) from error
+        if not count:
+            raise BackendUnavailable("CUDA lists no device", hint=REASONS["unavailable"].remedy)
+        return [_device(cupy, ordinal, driver) for ordinal in range(count)]
+
+    def open(self, device_id: str, threads: int | None = None, *, autotune: bool = True) -> CupySession:
+        """Open one device by id. Raises BackendUnavailable if there is none."""
+        for ordinal, device in enumerate(self.devices()):
+            if device.id == device_id:
+                return CupySession(device, ordinal)
+        raise BackendUnavailable(f"there is no device {device_id}")
+
+
+def _import_cupy() -> Any:
+    pin_off()
+    # Several threads copy in one stream, in the order of what is launched: not each in one of its own.
+    os.environ["CUPY_CUDA_PER_THREAD_DEFAULT_STREAM"] = "0"
+    try:
+        import cupy
+    except ImportError as error:
+        raise BackendUnavailable(
+            f"CuPy cannot be imported: {error}",
+            hint=f"{install_command('cuda13')}; for CUDA 12 the extra cuda12",
+        ) from error
+    return cupy
+
+
+def _device(cupy: Any, ordinal: int, driver: str) -> Device:
+    properties = cupy.cuda.runtime.getDeviceProperties(ordinal)
+    name = properties["name"]
+    raw = properties.get("uuid")
+    uuid = bytes(raw).hex() if isinstance(raw, (bytes, bytearray)) else None
+    domain, bus, slot = (int(properties[k]) for k in ("pciDomainID", "pciBusID", "pciDeviceID"))
+    return Device(
+        id=f"cupy:{ordinal}",
+        backend="cupy",
+        kind="gpu",
+        name=name.decode() if isinstance(name, bytes) else str(name),
+        api="cuda",
+        driver=driver,
+        memory_bytes=int(properties["totalGlobalMem"]),
+        usable_bytes=int(properties["totalGlobalMem"]),
+        clock=DeviceClock(kind="event", step_s=EVENT_STEP_S),
+        cache_bytes=int(properties.get("l2CacheSize") or 0) or None,
+        theoretical=vendor_ceilings(
+            lambda number: cupy.cuda.runtime.deviceGetAttribute(number, ordinal),
+            (int(properties["major"]), int(properties["minor"])),
+        ),
+        identity=Identity(uuid=uuid, pci=f"{domain:04x}:{bus:02x}:{slot:02x}.0", vendor_id=0x10DE),
+    )
+
+
+def _cuda_version(number: int) -> str:
+    return f"CUDA {number // 1000}.{number % 1000 // 10}"
+
+
+# cudaDeviceAttr (CUDA runtime API).
+CLOCK_KHZ, MULTIPROCESSORS, MEMORY_CLOCK_KHZ, MEMORY_BUS_BITS = 13, 16, 36, 37
+DATA_RATE = 2  # transfers per period of the memory clock as the driver counts it
+# Float32 units of one multiprocessor (CUDA C++ programming guide, arithmetic instructions), of those that run no faster
+# than the clock that CUDA tells. Cards for desktops raise theirs above it by themselves, and what is newer may compute
+# float32 products by other units: nothing true may be refused.
+FLOAT32_UNITS = {(6, 0): 64, (8, 0): 64, (9, 0): 128}
+# Boards whose memory is the CPU's: what CUDA tells of a bus there is not that of their memory.
+BOARDS = {(5, 3), (6, 2), (7, 2), (8, 7)}
+SOURCE = "clocks, bus and units of the device as CUDA tells them"
+
+
+def vendor_ceilings(attribute: Callable[[int], int], capability: tuple[int, int]) -> Theoretical:
+    """Bytes/s of its memory and float32 FLOP/s; what the driver does not tell is left out.
+
+    `attribute` gives the value of one attribute, 0 or an exception for none. Tensor cores are not counted: the other
+    dtypes have no ceiling here.
+    """
+
+    def known(number: int) -> int:
+        try:
+            return max(0, int(attribute(number)))
+        except Exception:  # each version of the runtime has its own words for an attribute that it dropped
+            return 0
+
+    bus = 0 if capability in BOARDS else known(MEMORY_BUS_BITS)
+    bytes_per_s = DATA_RATE * known(MEMORY_CLOCK_KHZ) * 1e3 * bus / 8
+    units = FLOAT32_UNITS.get(capability, 0) * known(MULTIPROCESSORS)
+    flops_per_s = 2 * units * known(CLOCK_KHZ) * 1e3
+    return Theoretical(
+        bytes_per_s=bytes_per_s or None, flops_per_s={"float32": flops_per_s} if flops_per_s else {},
+        source=SOURCE if bytes_per_s or flops_per_s else None,
+    )  # fmt: skip
+
+
+BACKEND = CupyBackend()

@@ -1,0 +1,277 @@
+"""Launches on CUDA: kernels of ops, compiled by NVRTC through CuPy, and library calls in TF32; their clocks.
+
+Not through RawModule: that appends -ftz=true to every option list, and numbers below 1.2e-38 would become 0.
+
+Launches are timed by two events around them; they are queued behind a spinning kernel, so that no host time is inside.
+The clock of a multiprocessor is counted in its own cycles against the global timer. The driver's reading is one of its
+registers, some time ago; this is the clock at which the last launch ended.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from gpubench.backends.shared.host import tuned_kernel
+from gpubench.errors import BuildError, Unsupported
+from gpubench.model.backend import Buffer, Launch
+from gpubench.model.case import TF32, Case
+from gpubench.model.kernel import CudaPass, CudaProgram, Limits
+from gpubench.model.op import Op
+
+# A stream holds 1024 launches; the next one makes the host wait for the device (H200: empty launches take 1.40 us each
+# up to 1024 of them, and 2.24 us with 2048).
+MOST_QUEUED = 1000
+
+
+class CudaLaunch(Launch):
+    """A prepared call; `output` is the array that holds the result of the last one.
+
+    `queued` launches fit into the stream together, as far as is known: fewer where one launch is several kernels.
+    """
+
+    def __init__(self, function: Callable[[], Any], kernel_hash: str | None) -> None:
+        self._function = function
+        self.kernel_hash = kernel_hash
+        self.queued = MOST_QUEUED
+
+    def __call__(self) -> None:
+        """Enqueue once."""
+        self.output = self._function()
+
+
+class CudaPrograms:
+    """Compiled programs of one session: compiling again with other buffers only binds them."""
+
+    def __init__(self, cupy: Any, limits: Limits) -> None:
+        self._cupy = cupy
+        self._limits = limits
+        self._built: dict[tuple[str, str | None], tuple[CudaProgram, list[Any], str]] = {}
+        self._functions: dict[tuple[str, str, tuple[str, ...]], Any] = {}
+
+    def launch(self, op: Op, case: Case, inputs: Sequence[Buffer], output: Buffer) -> CudaLaunch:
+        """The case's CUDA kernel bound to these buffers. Raises BuildError with NVRTC's text."""
+        program, functions, digest = self._program(op, case)
+        buffers = {operand.name: buffer for operand, buffer in zip(op.inputs, inputs, strict=True)}
+        buffers[op.output.name] = output
+        for name, size in program.scratch.items():
+            buffers[name] = self._cupy.zeros(size, self._cupy.uint8)
+        steps = [
+            (function, step, _arguments(step, buffers))
+            for function, step in zip(functions, program.passes, strict=True)
+        ]
+
+        def call() -> Any:
+            for function, step, arguments in steps:
+                function(step.grid, step.block, arguments, shared_mem=step.shared_bytes)
+            return output
+
+        return CudaLaunch(call, digest)
+
+    def _program(self, op: Op, case: Case) -> tuple[CudaProgram, list[Any], str]:
+        key = (case.workload, case.variant)
+        if key not in self._built:
+            program: CudaProgram = tuned_kernel(op, case).build(case.params, case.dtype, self._limits)
+            functions = [self._function(step) for step in program.passes]
+            text = "\n".join(part for step in program.passes for part in (step.source, *step.options))
+            self._built[key] = (program, functions, hashlib.sha256(text.encode()).hexdigest()[:12])
+        return self._built[key]
+
+    def _function(self, step: CudaPass) -> Any:
+        """The compiled entry of a text: most texts serve many sizes, and one module is enough for them."""
+        key = (step.source, step.entry, step.options)
+        if key not in self._functions:
+            cuda = self._cupy.cuda
+            try:
+                binary, _ = cuda.compiler.compile_using_nvrtc(step.source, ("--std=c++17", *step.options))
+            except cuda.compiler.CompileException as error:
+                raise BuildError(str(error)) from error
+            module = cuda.function.Module()
+            module.load(binary)
+            self._functions[key] = module.get_function(step.entry)
+        return self._functions[key]
+
+
+def _arguments(step: CudaPass, buffers: dict[str, Buffer]) -> tuple[Any, ...]:
+    """Buffers by name; plain integers as 64-bit ones, whatever CuPy would make of a Python int."""
+    import numpy as np
+
+    return tuple(buffers[a] if isinstance(a, str) else np.int64(a) for a in step.arguments)
+
+
+# ---------------------------------------------------------------- TF32
+#
+# Float32 inputs rounded to 10 bits of mantissa for the tensor cores. Off unless a case asks for it.
+
+# Tensor cores take TF32 since the Ampere generation (CUDA C++ programming guide, compute capability 8.x).
+FIRST_MAJOR = 8
+# cublasMath_t: CUBLAS_TF32_TENSOR_OP_MATH, which CuPy has no name for.
+_MATH_TF32 = 3
+
+
+def pin_off() -> None:
+    """Float32 stays float32, whatever the user's environment says: CuPy and cuBLAS read it once they are loaded."""
+    os.environ["CUPY_TF32"] = "0"
+    os.environ.pop("NVIDIA_TF32_OVERRIDE", None)
+
+
+def no_tf32(op: Op, case: Case, major: int, minor: int) -> Unsupported | None:
+    """Why this case cannot run in TF32 on a device of that compute capability; None if it can or does not ask."""
+    if case.form != "library" or case.variant is None:
+        return None
+    if case.variant != TF32 or "cupy" not in op.tf32 or case.dtype != "float32":
+        return Unsupported(f"cupy has no {case.variant} {op.name} in {case.dtype}", reason="no-implementation")
+    if major < FIRST_MAJOR:
+        return Unsupported(
+            f"TF32 needs compute capability {FIRST_MAJOR}.0; this device has {major}.{minor}", reason="no-tf32"
+        )
+    return None
+
+
+def with_tf32(cupy: Any, call: Callable[[], Any]) -> Callable[[], Any]:
+    """The same call with cuBLAS allowed to round float32 inputs to TF32; the handle's mode is put back after it."""
+    cublas, handle = cupy.cuda.cublas, cupy.cuda.device.get_cublas_handle()
+
+    def launch() -> Any:
+        cublas.setMathMode(handle, _MATH_TF32)
+        try:
+            return call()
+        finally:
+            cublas.setMathMode(handle, cublas.CUBLAS_DEFAULT_MATH)
+
+    return launch
+
+
+# ---------------------------------------------------------------- clocks
+
+SPIN = r"""
+extern "C" __global__ void spin(long long nanoseconds) {
+    unsigned long long start, now;
+    asm volatile("mov.u64 %0, %globaltimer;" : "=l"(start));
+    do { asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now)); } while (now - start < nanoseconds);
+}
+extern "C" __global__ void nothing() {}
+"""
+# Longest wait that is put in front of queued launches: far below a watchdog.
+LONGEST_DELAY_S = 0.1
+LAUNCH_S = 10e-6  # host time of one launch before any was seen (CuPy: 5 to 15 us)
+SPARE_S = 50e-6
+
+
+class EventClock:
+    """Device seconds of launches on the current stream; `spin` is the kernel of `SPIN`, `flush_bytes` what it takes to
+    empty the caches."""
+
+    def __init__(
+        self, cupy: Any, spin: Any, flush_bytes: int, *, now: Callable[[], float] = time.perf_counter
+    ) -> None:
+        self._cupy, self._spin, self._now = cupy, spin, now
+        self._events = (cupy.cuda.Event(), cupy.cuda.Event())
+        self._flush: Any = None
+        self._flush_bytes = flush_bytes
+        self._launch_s = LAUNCH_S
+
+    def time(self, launch: CudaLaunch, repeat: int = 1, *, cold: bool = False) -> float:
+        """Seconds between two events around `repeat` launches, queued so that no host time is inside.
+
+        `cold` overwrites the caches first. More launches than the stream holds are timed in portions: beyond that the
+        host waits for the device with every launch, and its time would be inside.
+        """
+        total, left = 0.0, repeat
+        while left:
+            count = -(-left // -(-left // launch.queued))  # portions of about the same length
+            seconds, hidden = self._span(launch, count, cold=cold)
+            if hidden or count == 1:
+                total, left = total + seconds, left - count
+            else:
+                launch.queued = max(1, count // 2)
+        return total
+
+    def close(self) -> None:
+        """Let go of the memory that empties the caches."""
+        self._flush = None
+
+    def _span(self, launch: CudaLaunch, count: int, *, cold: bool) -> tuple[float, bool]:
+        """Seconds of `count` launches, and whether all, and the end after them, were queued before the first began.
+
+        Too short a delay is noticed, because the first event has then passed, and doubled. Where the host takes longer
+        with every longer delay, it is not slow: it waits for a full stream, and no delay will do.
+        """
+        import numpy as np
+
+        begin, end = self._events
+        delay_s, before_s = self._launch_s * count + SPARE_S, 0.0
+        while True:
+            self._cupy.cuda.get_current_stream().synchronize()
+            self._spin((1,), (1,), (np.int64(delay_s * 1e9),))
+            if cold:
+                self.write_over_the_caches()
+            begin.record()
+            start = self._now()
+            for _ in range(count):
+                launch()
+            host_s = self._now() - start
+            end.record()
+            # With the end in the queue too, or the host's time before it would be inside.
+            hidden = not begin.done
+            end.synchronize()
+            full = before_s > 0 and host_s > 1.5 * before_s
+            if hidden or full or delay_s >= LONGEST_DELAY_S:
+                if hidden and count > 16:
+                    self._launch_s = max(LAUNCH_S, 1.5 * host_s / count)
+                return float(self._cupy.cuda.get_elapsed_time(begin, end)) * 1e-3, hidden
+            delay_s, before_s = min(max(2 * delay_s, 1.5 * host_s), LONGEST_DELAY_S), host_s
+
+    def write_over_the_caches(self) -> None:
+        """Enqueue a write of as much as empties them."""
+        if self._flush is None:
+            self._flush = self._cupy.empty(self._flush_bytes, self._cupy.uint8)
+        self._flush.data.memset_async(0, self._flush_bytes)
+
+
+# The global timer advances in steps, of 32 ns to 1 us by the device: the count begins with one step and ends
+# with another, so that its length is exact whatever they are.
+COUNT = r"""
+__device__ unsigned long long global_timer() {
+    unsigned long long now;
+    asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));
+    return now;
+}
+extern "C" __global__ void count(unsigned long long nanoseconds, unsigned long long* elapsed) {
+    unsigned long long before = global_timer(), begin, end;
+    do { begin = global_timer(); } while (begin == before);
+    long long first = clock64();
+    do { end = global_timer(); } while (end - begin < nanoseconds);
+    elapsed[0] = end - begin;
+    elapsed[1] = clock64() - first;
+}
+"""
+# Reading the timer takes below 0.1 us, at each end: 0.1 % of this.
+SPAN_NS = 100_000
+# What no SM has run at; outside of it the counters of a virtual GPU are not those of the device.
+PLAUSIBLE_HZ = (1e7, 1e11)
+
+
+class CycleCounter:
+    """Cycles per second of one SM, counted on the current stream; `kernel` is that of `COUNT`."""
+
+    def __init__(self, cupy: Any, kernel: Any) -> None:
+        self._kernel = kernel
+        # Taken before any workload: a device that one has filled has no room left for sixteen bytes.
+        self._elapsed: Any = cupy.zeros(2, cupy.uint64)
+
+    def hertz(self) -> float | None:
+        """The clock after all enqueued work, in about 0.15 ms; None if the counters stand still."""
+        import numpy as np
+
+        self._kernel((1,), (1,), (np.uint64(SPAN_NS), self._elapsed))
+        nanoseconds, cycles = (int(value) for value in self._elapsed.get())
+        hertz = cycles / nanoseconds * 1e9 if nanoseconds else 0.0
+        return hertz if PLAUSIBLE_HZ[0] < hertz < PLAUSIBLE_HZ[1] else None
+
+    def close(self) -> None:
+        """Let go of its sixteen bytes."""
+        self._elapsed = None

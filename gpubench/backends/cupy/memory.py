@@ -1,0 +1,201 @@
+"""Memory of one CUDA device: buffers that are kept for the next workload, and page-locked staging for transfers.
+
+Pageable memory moves at 7 to 15 GB/s, page-locked memory at 55 (docs/kernels.md): the tuned form copies through
+page-locked chunks on several threads, while the device moves the chunks before. That copy is part of the transfer.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+from gpubench.backends.shared.host import BlockThreads, bytes_of, copying_threads, host_dtype
+from gpubench.model.backend import Buffer, Transfers, override
+from gpubench.model.op import Array, Dtype, Shape
+from gpubench.model.result import Staging
+
+Guard = Callable[[], AbstractContextManager[None]]
+
+# What a thread copies at a time. At the least so much that half of it takes as long as waking another thread, or the
+# time of a copy would jump where the second one joins; at the most so much that the first piece is soon on its way.
+PIECE_BYTES, CHUNK_BYTES = 1 << 20, 4 << 20
+# A larger buffer goes back to CuPy's pool, which gives it up by itself when memory runs out.
+KEPT_BYTES = 64 << 20
+# Idle memory of sizes that are done with: emptied when a new size comes and there is more of it than this.
+IDLE_BYTES = 1 << 30
+
+
+class DevicePool:
+    """Buffers by shape and dtype in front of CuPy's own pool, so that taking one costs a look-up."""
+
+    def __init__(self, cupy: Any, device_bytes: int) -> None:
+        self._cupy = cupy
+        self._limit = min(IDLE_BYTES, device_bytes // 16)
+        self._free: dict[tuple[Shape, str], list[Buffer]] = {}
+        self._asked: dict[tuple[Shape, str], tuple[Shape, str]] = {}
+        self._in_use: set[tuple[Shape, str]] = set()
+
+    def idle(self, shape: Shape, dtype: Dtype) -> Buffer | None:
+        """A buffer of that shape that is there already."""
+        found = self._free.get((shape, dtype))
+        return found.pop() if found else None
+
+    def take(self, shape: Shape, dtype: Dtype) -> Buffer:
+        """A new buffer of that shape. Raises CuPy's OutOfMemoryError once nothing idle is left."""
+        # Not for a size that is in use: a large workload's buffers are idle between its launches.
+        if (shape, dtype) not in self._in_use and self.idle_bytes() > self._limit:
+            self.empty()
+        try:
+            found = self._cupy.empty(shape, host_dtype(dtype))
+        except self._cupy.cuda.memory.OutOfMemoryError:
+            self.empty()
+            found = self._cupy.empty(shape, host_dtype(dtype))
+        if found.nbytes <= KEPT_BYTES:
+            self._asked[found.shape, found.dtype.char] = (shape, dtype)
+        self._in_use.add((shape, dtype))
+        return found
+
+    def give_back(self, buffer: Buffer) -> None:
+        """Keep it, if it is not large, for the next one who asks for its shape and dtype."""
+        asked = self._asked.get((buffer.shape, buffer.dtype.char))
+        if asked is not None:
+            self._free.setdefault(asked, []).append(buffer)
+
+    def idle_bytes(self) -> int:
+        """What is kept here, and what CuPy's pool keeps."""
+        kept = sum(int(buffer.nbytes) for idle in self._free.values() for buffer in idle)
+        return kept + int(self._cupy.get_default_memory_pool().free_bytes())
+
+    def empty(self) -> None:
+        """Back to the driver with all that nobody holds."""
+        self._free.clear()
+        self._asked.clear()
+        self._in_use.clear()
+        self._cupy.get_default_memory_pool().free_all_blocks()
+
+
+class PinnedMemory:
+    """Page-locked host arrays from CuPy's pool, which is emptied when it may hold more than `IDLE_BYTES`."""
+
+    def __init__(self, cupy: Any) -> None:
+        self._cupy = cupy
+        self._handed_out = 0
+
+    def array(self, shape: Shape, dtype: Any) -> Array:
+        """A C-contiguous page-locked array."""
+        import numpy as np
+
+        count = int(np.prod(shape, dtype=np.int64))
+        size = max(1, count * np.dtype(dtype).itemsize)
+        if self._handed_out > IDLE_BYTES:
+            self.empty()
+        self._handed_out += size
+        memory = self._cupy.cuda.alloc_pinned_memory(size)
+        return np.frombuffer(memory, dtype, count).reshape(shape)
+
+    def empty(self) -> None:
+        """Back to the system with all that no array holds."""
+        self._cupy.get_default_pinned_memory_pool().free_all_blocks()
+        self._handed_out = 0
+
+
+class PinnedTransfers(Transfers):
+    """Transfers of the tuned form: straight from page-locked arrays, through page-locked chunks from others.
+
+    Each thread takes the next piece of the array, with two chunks of its own: while the device moves one, it fills the
+    other. A thread holds the interpreter's lock a few times a piece, and nobody waits for all of them in between: where
+    other threads compute with NumPy, each wait for the lock is long.
+    """
+
+    staging: Staging = "pinned"
+    copies = True
+
+    def __init__(self, cupy: Any, pinned: PinnedMemory, guard: Guard, enter: Callable[[], None]) -> None:
+        self._cupy, self._runtime, self._pinned, self._guard = cupy, cupy.cuda.runtime, pinned, guard
+        self._enter = enter
+        self._threads = BlockThreads(copying_threads())
+        self._own = threading.local()
+
+    @override
+    def use_threads(self, count: int | None) -> None:
+        """Copy with at most so many threads from now on (None: as many as usual): the CPU has work of its own."""
+        self._threads.threads = count or copying_threads()
+
+    @override
+    def upload(self, buffer: Buffer, host: Array) -> None:
+        """Copy in on the current stream."""
+        data, there, stream = bytes_of(host), buffer.data.ptr, self._cupy.cuda.get_current_stream()
+        kind = self._runtime.memcpyHostToDevice
+
+        def send(start: int, stop: int) -> None:
+            chunk, event = self._chunk(stop - start)
+            event.synchronize()  # what this chunk held before has left it
+            chunk[:] = data[start:stop]
+            self._runtime.memcpyAsync(there + start, chunk.ctypes.data, chunk.size, kind, stream.ptr)
+            event.record(stream)
+
+        with self._guard():
+            if self._page_locked(data):
+                self._runtime.memcpyAsync(there, data.ctypes.data, data.size, kind, stream.ptr)
+            elif data.size:
+                self._threads.run(send, data.size, self._piece(data.size))
+
+    @override
+    def download(self, buffer: Buffer, host: Array) -> None:
+        """Copy out on the current stream; done on return."""
+        data, there, stream = bytes_of(host), buffer.data.ptr, self._cupy.cuda.get_current_stream()
+        kind = self._runtime.memcpyDeviceToHost
+
+        def fetch(start: int, stop: int) -> None:
+            middle = (start + stop) // 2
+            halves = [part for part in ((start, middle), (middle, stop)) if part[0] < part[1]]
+            chunks = [self._chunk(end - begin) for begin, end in halves]
+            for (begin, _), (chunk, event) in zip(halves, chunks, strict=True):
+                self._runtime.memcpyAsync(chunk.ctypes.data, there + begin, chunk.size, kind, stream.ptr)
+                event.record(stream)
+            for (begin, end), (chunk, event) in zip(halves, chunks, strict=True):
+                event.synchronize()  # the second half arrives while the first is copied
+                data[begin:end] = chunk
+
+        with self._guard():
+            if self._page_locked(data):
+                self._runtime.memcpyAsync(data.ctypes.data, there, data.size, kind, stream.ptr)
+                stream.synchronize()
+            elif data.size:
+                self._threads.run(fetch, data.size, self._piece(data.size))
+
+    def close(self) -> None:
+        """Let go of the chunks and the threads."""
+        self._threads.close()
+        self._own = threading.local()
+
+    def _piece(self, size: int) -> int:
+        """Bytes that a thread takes at a time."""
+        return min(CHUNK_BYTES, max(PIECE_BYTES, -(-size // self._threads.threads)))
+
+    def _page_locked(self, host: Array) -> bool:
+        """True if the memory behind the array is one of CuPy's page-locked pieces (`PinnedMemory.array`)."""
+        owner: Any = host
+        while getattr(owner, "base", None) is not None:
+            owner = owner.base
+        # NumPy keeps the owner of a foreign buffer in a memoryview.
+        return isinstance(getattr(owner, "obj", owner), self._cupy.cuda.PinnedMemoryPointer)
+
+    def _chunk(self, size: int) -> tuple[Array, Any]:
+        """So many bytes of this thread's chunk whose turn it is, and the event of the last copy in or out of it."""
+        own = self._own.__dict__
+        if not own:
+            self._enter()
+            own["turn"], own["chunks"] = 0, [None, None]
+        own["turn"] = 1 - own["turn"]
+        kept = own["chunks"][own["turn"]]
+        if kept is None or kept[0].size < size:
+            if kept is not None:
+                kept[1].synchronize()
+            event = self._cupy.cuda.Event(disable_timing=True)
+            # The first may be all that small arrays need; the second is for all sizes.
+            room = size if kept is None else CHUNK_BYTES
+            kept = own["chunks"][own["turn"]] = (self._pinned.array((max(size, room),), "uint8"), event)
+        return kept[0][:size], kept[1]

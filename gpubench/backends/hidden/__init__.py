@@ -1,0 +1,1 @@
+"""Backends that answer to their name and are never listed."""

@@ -1,0 +1,399 @@
+"""fake: a hidden backend with a scripted clock and scripted failures, for tests and demonstrations.
+
+It computes with NumPy and *pretends* to take the time that a cost model gives, on a clock of its own, so the
+whole program is deterministic under test. `fake:cpu` and `fake:gpu` behave; every other device acts out one
+failure. GPUBENCH_FAKE_NOISE=0.1 makes costs log-normal with that deviation (seeded by device and process);
+GPUBENCH_FAKE_OUTLIERS=0.02 makes that share of them 1.5 to 5 times as long; GPUBENCH_FAKE_SLOWER=1.2 multiplies what
+kernels take.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+import random
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NoReturn
+
+from gpubench.backends.shared.host import host_dtype, no_overhead
+from gpubench.errors import (
+    BackendError,
+    BackendUnavailable,
+    BuildError,
+    DeviceLost,
+    DeviceOutOfMemory,
+    Unsupported,
+)
+from gpubench.model.backend import Backend, Buffer, Launch, Session, Transfers, Work, override
+from gpubench.model.case import Case
+from gpubench.model.kernel import Limits
+from gpubench.model.op import ITEMSIZE, Array, Dtype, Form, Op, Shape
+from gpubench.model.result import Blas, Ceiling, Device, DeviceClock, Staging
+
+# Seconds and rates of the two cost models: plain numbers near a 16-core CPU and a large GPU, so that
+# break-even points fall inside the default ladders.
+CPU_CALL_S, CPU_BYTES_PER_S, CPU_FLOPS_PER_S = 1e-6, 4e10, 8e11
+GPU_LAUNCH_S, GPU_KERNEL_S, GPU_BYTES_PER_S, GPU_FLOPS_PER_S = 4e-6, 6e-6, 3e12, 4.5e13
+COPY_CALL_S, COPY_BYTES_PER_S = 8e-6, 5e10
+ALLOC_S, FREE_S = 9e-7, 1e-7
+# The best way to move data, and memory from the driver.
+STAGED_CALL_S, STAGED_BYTES_PER_S, FRESH_S = 4e-6, 1e11, 1e-4
+EMPTY_COST_S = 1e-6
+CLOCK_STEP_S = 1e-9
+FULL_HZ, MEMORY_HZ, TEMPERATURE_C, POWER_W = 1.98e9, 2.6e9, 45.0, 300.0
+# Each block is read at its start and at its end; scripted blocks are too short for more.
+READINGS_PER_BLOCK = 2
+
+WORDS = (
+    "cpu",
+    "gpu",
+    "no-clock",
+    "oom",
+    "crash",
+    "exit",
+    "hang",
+    "wrong",
+    "lost",
+    "build",
+    "throttle",
+    "implausible",
+    "cools",
+    "slows",
+    "power-cap",
+    "monitor-hangs",
+    "monitor-dies",
+    "shared",
+    "noisy",
+    "overlaps",
+)
+
+
+class FakeBuffer:
+    """What a device would hold. An upload only refers to the host's array: its time is scripted anyway."""
+
+    def __init__(self, array: Array) -> None:
+        self.array = array
+
+
+class FakeLaunch(Launch):
+    """Computes the expression once, on the first run; `cost_s` is what each run pretends to take."""
+
+    def __init__(self, compute: Any, cost_s: float) -> None:
+        self.compute = compute
+        self.cost_s = cost_s
+        self.kernel_hash = "fake"
+
+    def execute(self) -> None:
+        """Compute on the first call; later ones would give the same, because launches are idempotent."""
+        if self.output is None:
+            self.output = self.compute()
+
+
+class FakeTransfers(Transfers):
+    """The session's own transfers, quicker in the tuned form; on `fake:wrong` each upload spoils what it carries."""
+
+    def __init__(self, session: FakeSession, form: Form) -> None:
+        tuned = form == "tuned"
+        self.staging: Staging = "pinned" if tuned else "pageable"
+        self._call_s = STAGED_CALL_S if tuned else COPY_CALL_S
+        self._rate = STAGED_BYTES_PER_S if tuned else COPY_BYTES_PER_S
+        self._rate *= 5 if session._word == "implausible" else 1
+        self._fake = session
+
+    def upload(self, buffer: Buffer, host: Array) -> None:
+        """Copy in, in order."""
+        sent = host + 1 if self._fake._lies else host
+        self._fake._copy_in(buffer, sent, self._call_s + host.nbytes / self._rate)
+
+    def download(self, buffer: Buffer, host: Array) -> None:
+        """Copy out."""
+        self._fake._copy_out(buffer, host, self._call_s + host.nbytes / self._rate)
+
+
+class HostTime:
+    """The scripted host clock, which the sessions of one worker may share."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self._last = 0.0
+
+    def read(self) -> float:
+        """Never the same twice, so that time never stands still; where work was done since, exactly what it took."""
+        if self.seconds <= self._last:
+            self.seconds += CLOCK_STEP_S
+        self._last = self.seconds
+        return self.seconds
+
+
+class FakeSession(Session):
+    """Host time and device time as two numbers that costs push forward."""
+
+    def __init__(self, device: Device, word: str, host: HostTime | None = None) -> None:
+        import numpy as np
+
+        self._np = np
+        self._word = word
+        self._lies = word == "wrong"
+        self.device = device
+        self.threads = 4 if word == "cpu" else None
+        self.blas = Blas(library="fake", version="1", kernel="scripted") if word == "cpu" else None
+        self.limits = Limits(max_buffer_bytes=1 << 34, max_binding_bytes=1 << 34, float16=True, float64=True)
+        # The answer to the inputs seen last: computed once per workload, not once a launch.
+        self._asked: list[Any] = []
+        self._answer = FakeBuffer(None)
+        self._host = host or HostTime()
+        self._device_s = self._copied_s = 0.0
+        self._noise = float(os.environ.get("GPUBENCH_FAKE_NOISE", "0.2" if word == "noisy" else "0"))
+        self._outliers = float(os.environ.get("GPUBENCH_FAKE_OUTLIERS", "0"))
+        self._slower = float(os.environ.get("GPUBENCH_FAKE_SLOWER", "1"))
+        self._random = random.Random(f"{device.id} {os.environ.get('GPUBENCH_FAKE_SEED', '')}")
+
+    def supports(self, op: Op, case: Case) -> BackendError | None:
+        """The CPU has the library form in `resident` only; the GPUs have both forms where declared."""
+        if op.overhead is not None:
+            return no_overhead(op, case, self.device, self.limits)
+        if case.dtype not in op.dtypes or case.dtype == "bfloat16":
+            return Unsupported(f"{op.name} has no {case.dtype} on fake", reason="no-dtype")
+        if case.form == "tuned":
+            return Unsupported(f"{op.name} has no tuned kernel for fake", reason="no-implementation")
+        if self._word == "cpu" and case.regime != "resident":
+            return Unsupported("the CPU's data is already at home", reason="no-transfer")
+        return None
+
+    def host_array(self, shape: Shape, dtype: Dtype, form: Form) -> Array:
+        """A pageable array."""
+        return self._np.empty(shape, host_dtype(dtype))
+
+    def allocate(self, shape: Shape, dtype: Dtype) -> Buffer:
+        """An array, unless it exceeds the device or the device is `fake:oom`."""
+        self._spend(ALLOC_S)
+        if self._word == "oom" or math.prod(shape) * ITEMSIZE[dtype] > self.limits.max_buffer_bytes:
+            raise DeviceOutOfMemory("scripted: no memory left")
+        return FakeBuffer(self._np.zeros(shape, host_dtype(dtype)))
+
+    @override
+    def free(self, buffer: Buffer) -> None:
+        """The array goes with its last reference, and the pool takes note."""
+        self._spend(FREE_S)
+
+    @override
+    def allocate_fresh(self, shape: Shape, dtype: Dtype) -> Buffer:
+        """The same, at the price of the driver."""
+        self._spend(FRESH_S)
+        return self.allocate(shape, dtype)
+
+    @override
+    def transfers(self, form: Form) -> FakeTransfers:
+        """Quicker in the tuned form."""
+        return FakeTransfers(self, form)
+
+    def upload(self, buffer: Buffer, host: Array) -> None:
+        """Copy in, in order."""
+        self._copy_in(buffer, host, COPY_CALL_S + host.nbytes / COPY_BYTES_PER_S)
+
+    def download(self, buffer: Buffer, host: Array) -> None:
+        """Wait for the launches, then copy out."""
+        self._copy_out(buffer, host, COPY_CALL_S + host.nbytes / COPY_BYTES_PER_S)
+
+    def _copy_in(self, buffer: Buffer, host: Array, cost_s: float) -> None:
+        """The upload of any form; `fake:overlaps` goes on meanwhile, and its kernels do not wait for it."""
+        buffer.array = host
+        if self._word == "overlaps":
+            self._copied_s = max(self._copied_s, self._host.seconds) + cost_s
+        else:
+            self._spend(cost_s)
+
+    def _copy_out(self, buffer: Buffer, host: Array, cost_s: float) -> None:
+        """The download of any form; the CPU's data is at home."""
+        if max(self._device_s, self._copied_s) > self._host.seconds:
+            self._wait()
+        self._np.copyto(host, buffer.array)
+        if self._word != "cpu":
+            self._spend(cost_s)
+
+    def compile(self, op: Op, case: Case, inputs: Sequence[Buffer], output: Buffer) -> FakeLaunch:
+        """The expression, and its cost by the model of this device."""
+        if self._word == "build":
+            raise BuildError("scripted: line 1: expected ';'")
+        np = self._np
+
+        def compute() -> FakeBuffer:
+            asked = [op.expr, *(buffer.array for buffer in inputs)]
+            if len(asked) != len(self._asked) or any(
+                a is not b for a, b in zip(asked, self._asked, strict=True)
+            ):
+                with np.errstate(all="ignore"):
+                    result = np.asarray(op.expr(np, *asked[1:]))
+                self._asked, self._answer = asked, FakeBuffer(result + 1 if self._word == "wrong" else result)
+            return self._answer
+
+        work, traffic = op.flops(case.params), op.bytes(case.params, case.dtype)
+        if self._word == "cpu":
+            cost = CPU_CALL_S + max(traffic / CPU_BYTES_PER_S, work / CPU_FLOPS_PER_S)
+        else:
+            cost = GPU_KERNEL_S + max(traffic / GPU_BYTES_PER_S, work / GPU_FLOPS_PER_S)
+            cost /= 5 if self._word == "implausible" else 1
+        return FakeLaunch(compute, cost * self._slower)
+
+    def run(self, launch: FakeLaunch, repeat: int = 1) -> None:
+        """Enqueue; the failing devices fail here, in the middle of real work."""
+        if launch.cost_s > EMPTY_COST_S:
+            self._act_out()
+        launch.execute()
+        if self._word == "cpu":
+            self._spend(launch.cost_s * repeat)
+            return
+        first = self._host.seconds + GPU_LAUNCH_S
+        self._host.seconds += GPU_LAUNCH_S * repeat
+        # A kernel shorter than the launch waits for the host, a longer one lets it run ahead.
+        busy = max(launch.cost_s, GPU_LAUNCH_S) * (repeat - 1) + launch.cost_s
+        self._device_s = max(self._device_s, first) + busy * self._factor()
+
+    def sync(self) -> None:
+        """The host waits for the device; the wait itself takes one step of the clock."""
+        self._wait()
+
+    @override
+    def both(self, aside: Work, here: Work, at_once: Callable[[Work, Work], None]) -> None:
+        """One after the other; on the clock both begin now, and the longer one tells when they are done."""
+        began = self._host.seconds
+        aside()
+        ended = self._host.seconds
+        self._host.seconds = began
+        here()
+        self._host.seconds = max(self._host.seconds, ended)
+
+    @override
+    def cpu_beside(self) -> FakeSession:
+        """`fake:cpu` on the same clock."""
+        return FakeSession(_actor("cpu"), "cpu", self._host)
+
+    @override
+    def view(self, array: Array) -> FakeBuffer:
+        """The array itself as a buffer."""
+        return FakeBuffer(array)
+
+    @override
+    def time(self, launch: FakeLaunch, repeat: int = 1, *, cold: bool = False) -> float | None:
+        """The model's kernel time; None on the CPU and on `fake:no-clock`."""
+        if self.device.clock is None:
+            return None
+        self.run(launch, repeat)
+        self.sync()
+        return launch.cost_s * repeat * self._factor()
+
+    def empty_launch(self) -> FakeLaunch:
+        """Costs the fixed part alone."""
+        return FakeLaunch(lambda: self._np.empty(0), 0.0 if self._word == "cpu" else EMPTY_COST_S)
+
+    @override
+    def ceilings(self, *, memory: bool, compute: Sequence[Dtype], link: bool) -> list[Ceiling]:
+        """Those of the cost model, which need no measuring; `fake:implausible` is five times faster than it says."""
+        cpu, name = self._word == "cpu", self.device.id
+        bytes_per_s, flops_per_s = (
+            (CPU_BYTES_PER_S, CPU_FLOPS_PER_S) if cpu else (GPU_BYTES_PER_S, GPU_FLOPS_PER_S)
+        )
+        found = [Ceiling(device_id=name, bytes_per_s=bytes_per_s)] if memory else []
+        if link:
+            rate = STAGED_BYTES_PER_S
+            found.append(Ceiling(device_id=name, upload_bytes_per_s=rate, download_bytes_per_s=rate))
+        return [*found, *(Ceiling(device_id=name, dtype=dtype, flops_per_s=flops_per_s) for dtype in compute)]
+
+    @override
+    def clock(self) -> float:
+        """The scripted host clock."""
+        return self._host.read()
+
+    def _wait(self) -> None:
+        self._host.seconds = max(self._host.seconds, self._device_s, self._copied_s) + CLOCK_STEP_S
+
+    def _spend(self, seconds: float) -> None:
+        self._host.seconds += seconds * self._factor()
+
+    def _factor(self) -> float:
+        factor = math.exp(self._random.gauss(0.0, self._noise)) if self._noise else 1.0
+        outlier = self._outliers > 0 and self._random.random() < self._outliers
+        return factor * self._random.uniform(1.5, 5.0) if outlier else factor
+
+    def _act_out(self) -> None:
+        if self._word == "crash":
+            os.abort()
+        if self._word == "exit":
+            os._exit(3)
+        if self._word == "hang":
+            _sleep_for_ever()
+        if self._word == "lost":
+            raise DeviceLost("scripted: the device fell off the bus")
+
+
+def _sleep_for_ever() -> NoReturn:
+    while True:
+        time.sleep(60)
+
+
+class FakeBackend(Backend):
+    """The actors. `fake:unavailable` is not listed and refuses to open."""
+
+    name = "fake"
+    forms: tuple[Form, ...] = ("library",)
+    default_devices = ("cpu", "gpu")
+    scripted_time = True
+
+    def devices(self) -> list[Device]:
+        """All actors."""
+        return [_actor(word) for word in WORDS]
+
+    def open(self, device_id: str, threads: int | None = None, *, autotune: bool = True) -> FakeSession:
+        """One actor by its word. Raises BackendUnavailable for an unknown one."""
+        word = device_id.partition(":")[2]
+        if word not in WORDS:
+            raise BackendUnavailable(f"scripted: there is no {device_id}", hint=f"one of {', '.join(WORDS)}")
+        return FakeSession(_actor(word), word)
+
+    @override
+    def telemetry(self, device_id: str) -> Callable[[], Mapping[str, Any]] | None:
+        """Steady clocks, and one actor for each way in which they are not."""
+        word, numbers = device_id.partition(":")[2], itertools.count()
+
+        def read() -> dict[str, Any]:
+            first_block = next(numbers) < READINGS_PER_BLOCK
+            if word == "monitor-hangs":
+                time.sleep(3600)
+            if word == "monitor-dies":
+                os._exit(3)
+            throttle, clock_hz = [], FULL_HZ
+            if word == "throttle" or (word == "cools" and first_block):
+                throttle, clock_hz = ["hw_thermal_slowdown"], 0.9 * FULL_HZ
+            if word == "slows" and not first_block:
+                clock_hz = 0.5 * FULL_HZ
+            if word == "power-cap" and not first_block:
+                throttle, clock_hz = ["sw_power_cap"], 0.6 * FULL_HZ
+            return {
+                "clock_hz": clock_hz, "memory_clock_hz": MEMORY_HZ, "temperature_c": TEMPERATURE_C,
+                "power_w": POWER_W, "throttle": throttle,
+            }  # fmt: skip
+
+        return read
+
+    @override
+    def users(self, device_id: str) -> Mapping[str, int]:
+        """Somebody is on `fake:shared`."""
+        return {"computing": 1, "used_bytes": 2**30} if device_id == "fake:shared" else {}
+
+
+def _actor(word: str) -> Device:
+    return Device(
+        id=f"fake:{word}",
+        backend="fake",
+        kind="cpu" if word == "cpu" else "gpu",
+        name=f"Scripted {word}",
+        api="fake",
+        memory_bytes=None if word == "cpu" else 1 << 34,
+        usable_bytes=None if word == "cpu" else 1 << 34,
+        clock=None if word in ("cpu", "no-clock") else DeviceClock(kind="event", step_s=CLOCK_STEP_S),
+    )
+
+
+BACKEND = FakeBackend()

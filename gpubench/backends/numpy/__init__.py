@@ -1,0 +1,297 @@
+"""NumPy: the CPU, always there, and the baseline of every speedup.
+
+Its device clock is None: the wall clock is its clock. Transfers are plain copies; only `resident` runs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from gpubench import __version__
+from gpubench.backends.numpy.compiled import NumbaThreads
+from gpubench.backends.shared.choices import Choices, Timer, Trials, cache_folder, choose
+from gpubench.backends.shared.host import (
+    BlockThreads,
+    aligned,
+    calls_library,
+    host_dtype,
+    no_kernel,
+    no_overhead,
+    settle,
+    tuned_kernel,
+    usable_cpus,
+)
+from gpubench.errors import BackendError, BackendUnavailable, DeviceOutOfMemory, Unsupported
+from gpubench.installation import install_command
+from gpubench.model.backend import Backend, Buffer, Launch, Session, override
+from gpubench.model.case import Case
+from gpubench.model.kernel import Candidate, Limits, NumbaProgram
+from gpubench.model.op import Array, Dtype, Form, Op, Shape
+from gpubench.model.result import Blas, Device
+
+# Seconds that choosing the form of one case may take.
+TUNING_S = 0.25
+
+
+class NumpyLaunch(Launch):
+    """A prepared call. The library form returns a fresh array each time; `output` is the last one."""
+
+    def __init__(self, function: Callable[[], Array], kernel_hash: str | None) -> None:
+        self._function = function
+        self.kernel_hash = kernel_hash
+
+    def __call__(self) -> None:
+        """Run once."""
+        self.output = self._function()
+
+
+class NumpySession(Session):
+    """The CPU as one worker sees it, with a fixed number of threads."""
+
+    tunes = True
+
+    def __init__(self, device: Device, threads: int | None, autotune: bool = True) -> None:
+        import numpy as np
+        from threadpoolctl import ThreadpoolController
+
+        self._np = np
+        self.device = device
+        self.threads: int = threads or usable_cpus()
+        self._controller = ThreadpoolController()
+        self._limit = self._controller.limit(limits=self.threads, user_api="blas")
+        self.blas = _blas(self._controller)
+        self.limits = Limits(
+            max_buffer_bytes=2**62,
+            max_binding_bytes=2**62,
+            float16=True,
+            float64=True,
+            multiprocessors=self.threads,
+        )
+        self._blocks = BlockThreads(self.threads)
+        self._compiled: NumbaThreads | None = None
+        self._choices: Choices | None = None
+        self._chosen: dict[str, str] = {}
+        self._autotune = autotune
+
+    def supports(self, op: Op, case: Case) -> BackendError | None:
+        """Every op has a library form; a tuned form only where the op declares one."""
+        if op.overhead is not None:
+            return no_overhead(op, case, self.device, self.limits)
+        if case.dtype not in op.dtypes or case.dtype == "bfloat16":
+            return Unsupported(f"{op.name} has no {case.dtype} on numpy", reason="no-dtype")
+        if case.form == "tuned" and (refusal := no_kernel(op, case)):
+            return refusal
+        if case.regime != "resident":
+            return Unsupported("the CPU's data is already at home", reason="no-transfer")
+        return None
+
+    def host_array(self, shape: Shape, dtype: Dtype, form: Form) -> Array:
+        """An ordinary pageable array."""
+        return self.allocate(shape, dtype)
+
+    def allocate(self, shape: Shape, dtype: Dtype) -> Buffer:
+        """A C-contiguous array. Raises DeviceOutOfMemory."""
+        try:
+            return aligned(shape, host_dtype(dtype))
+        except MemoryError as error:
+            raise DeviceOutOfMemory(str(error)) from error
+
+    def upload(self, buffer: Buffer, host: Array) -> None:
+        """Copy in."""
+        self._np.copyto(buffer, host)
+
+    def download(self, buffer: Buffer, host: Array) -> None:
+        """Copy out."""
+        self._np.copyto(host, buffer)
+
+    def compile(self, op: Op, case: Case, inputs: Sequence[Buffer], output: Buffer) -> NumpyLaunch:
+        """The plain expression, or the best kernel writing into `output`, be it the library call itself."""
+        np = self._np
+        if case.form == "library":
+            version = hashlib.sha256(f"numpy {np.__version__}".encode()).hexdigest()[:12]
+            return NumpyLaunch(lambda: op.expr(np, *inputs), version)
+        forms = self._forms(op, case, [*inputs, output])
+        name = self._chosen.get(case.id, "")
+        name = name if name in forms else next(iter(forms))
+        launch = NumpyLaunch(forms[name](inputs, output), None)
+        launch.kernel_name = name
+        return launch
+
+    @override
+    def tune(self, op: Op, case: Case, inputs: Sequence[Buffer]) -> None:
+        """Time the ways to do the case, once for this machine and size, and let `compile` take the fastest."""
+        if not self._autotune or case.form != "tuned" or case.id in self._chosen or calls_library(op, case):
+            return
+        forms = self._forms(op, case, inputs)
+        if len(forms) < 2:
+            return
+
+        def prepare(output: Buffer) -> Timer:
+            # Compiling counts in no trial, and no trial beside threads that still spin after the one before.
+            built = {name: NumpyLaunch(build(inputs, output), None) for name, build in forms.items()}
+
+            def timer(name: str) -> Callable[[int], float]:
+                settle()
+                return lambda repeat: self._took(built[name], repeat)
+
+            return timer
+
+        name = choose(self, op, case, self._load_compiler(), Trials(tuple(forms), prepare, TUNING_S))
+        settle()
+        if name is not None:
+            self._chosen[case.id] = name
+
+    def _took(self, launch: NumpyLaunch, repeat: int) -> float:
+        start = self.clock()
+        self.run(launch, repeat)
+        return self.clock() - start
+
+    def _load_compiler(self) -> Choices:
+        """numba, once a case asks for it: it takes half a second. Returns the choices made with it, or without."""
+        if self._choices is None:
+            try:
+                self._compiled = NumbaThreads(self.threads)
+                self._compiled.limit = min(self._blocks.threads, self._compiled.most)
+            except Exception as error:  # a broken numba raises what it likes: OSError, RuntimeError, its own
+                self.lacks = _why_not_compiled(error)
+            self._choices = Choices(_description(self._compiled, self.threads), cache_folder())
+        return self._choices
+
+    def _forms(
+        self, op: Op, case: Case, arrays: Sequence[Array]
+    ) -> dict[str, Callable[..., Callable[[], Array]]]:
+        """Every way to do the case on these arrays, by name, the likeliest first: what builds its call.
+
+        A kernel of its own language stands alone. Beside compiled ones, which take arrays without gaps alone, stand
+        NumPy's blocks and the plain expression.
+        """
+        np = self._np
+        kernel = op.kernel(self.device.backend, case.dtype, case.variant) or tuned_kernel(op, case)
+        blocks = next((one for one in op.tuned.get(self.device.backend, ()) if one.language == "numpy"), kernel)
+        found: dict[str, Callable[..., Callable[[], Array]]] = {}
+        if kernel.language == "numba":
+            self._load_compiler()
+        whole = all(array.flags.c_contiguous for array in arrays)
+        if (
+            kernel.language == "numba"
+            and whole
+            and self._compiled is not None
+            and kernel.candidates is not None
+        ):
+            for candidate in kernel.candidates(case.params, case.dtype, self.limits):
+                if self._compiled.compiles(candidate.build()):
+                    found[f"numba, {candidate.name}"] = partial(self._native, op, candidate)
+        elif kernel.language == "numpy":
+            blocks = kernel
+        if blocks.language == "numpy":
+            found["NumPy in blocks"] = lambda inputs, output: _writing(
+                blocks.build(np, self._blocks, case.params), inputs, output
+            )
+        if found and kernel.language == "numba":
+            found["plain NumPy"] = lambda inputs, output: lambda: op.expr(np, *inputs)
+        return found
+
+    def _native(
+        self, op: Op, candidate: Candidate, inputs: Sequence[Buffer], output: Buffer
+    ) -> Callable[[], Array]:
+        assert self._compiled is not None
+        arrays = {operand.name: array for operand, array in zip(op.inputs, inputs, strict=True)}
+        program = candidate.build()
+        assert isinstance(program, NumbaProgram)
+        run = self._compiled.launch(program, {**arrays, "out": output})
+
+        def call() -> Array:
+            run()
+            return output
+
+        return call
+
+    def run(self, launch: NumpyLaunch, repeat: int = 1) -> None:
+        """Run to the end: NumPy is synchronous. Invalid values are results, not warnings."""
+        with self._np.errstate(all="ignore"):
+            for _ in range(repeat):
+                launch()
+
+    @override
+    def use_threads(self, count: int | None) -> None:
+        """Compute with so many threads from now on (None: all): another thread needs a core."""
+        count = count or self.threads
+        if count != self._blocks.threads:
+            self._blocks.threads = count
+            self._controller.limit(limits=count, user_api="blas")
+            if self._compiled is not None:
+                self._compiled.limit = min(count, self._compiled.most)
+
+    def sync(self) -> None:
+        """Nothing is ever pending."""
+
+    def empty_launch(self) -> NumpyLaunch:
+        """A call that does nothing."""
+        return NumpyLaunch(lambda: None, None)
+
+    @override
+    def close(self) -> None:
+        """Stop the block threads and lift the thread limit."""
+        self._blocks.close()
+        self._limit.restore_original_limits()
+
+
+def _writing(run: Callable[..., None], inputs: Sequence[Buffer], output: Buffer) -> Callable[[], Array]:
+    def call() -> Array:
+        run(inputs, output)
+        return output
+
+    return call
+
+
+def _why_not_compiled(error: Exception) -> str:
+    """One sentence."""
+    missing = isinstance(error, ModuleNotFoundError) and error.name in ("numba", "llvmlite")
+    why = "numba is not installed" if missing else f"numba does not load: {type(error).__name__}: {error}"
+    return f"the CPU is not at its best: it runs NumPy's own kernels, up to 9 times slower than compiled ones ({why})"
+
+
+def _description(compiled: NumbaThreads | None, threads: int) -> str:
+    """What a choice depends on: the processor, the threads and the libraries."""
+    import numpy as np
+
+    native = compiled.described if compiled else "no numba"
+    return f"{threads} threads | numpy {np.__version__} | {native} | gpubench {__version__}"
+
+
+def _blas(controller: Any) -> Blas | None:
+    for library in controller.info():
+        if library.get("user_api") == "blas":
+            return Blas(
+                library=str(library["internal_api"]),
+                version=library.get("version"),
+                kernel=library.get("architecture"),
+            )
+    return None
+
+
+class NumpyBackend(Backend):
+    """One device: the CPUs this process may use."""
+
+    name = "numpy"
+    forms: tuple[Form, ...] = ("library", "tuned")
+
+    def devices(self) -> list[Device]:
+        """The CPU. Raises BackendUnavailable if NumPy itself cannot be imported."""
+        try:
+            import numpy as np
+        except ImportError as error:
+            raise BackendUnavailable(f"NumPy cannot be imported: {error}", hint=install_command()) from error
+        return [
+            Device(id="numpy:0", backend="numpy", kind="cpu", name="CPU", api="host", driver=np.__version__)
+        ]
+
+    def open(self, device_id: str, threads: int | None = None, *, autotune: bool = True) -> NumpySession:
+        """Open the CPU with `threads` threads (None: all usable ones)."""
+        return NumpySession(self.devices()[0], threads, autotune)
+
+
+BACKEND = NumpyBackend()

@@ -1,0 +1,154 @@
+"""Compiled kernels of the CPU: a module of text for each, kept with its machine code in the user's cache folder.
+
+The name of a module is a hash of its text, of `native` and of the versions: numba's own cache does not see a change
+in a file that a module imports. The module is in `sys.modules` before it is executed, or its functions could not be
+loaded from the cache a second time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import importlib.util
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from gpubench.backends.shared.choices import cache_folder
+from gpubench.backends.shared.host import aligned, spin_briefly
+from gpubench.model.kernel import NumbaProgram
+from gpubench.model.op import Array
+
+# A region costs 2 us in the first, 3 in the second, 50 in the third.
+_LAYERS = "omp tbb workqueue"
+
+
+class NumbaThreads:
+    """The one pool of compiled kernels' threads in this process. `compilations` counts what no cache held."""
+
+    def __init__(self, most: int) -> None:
+        """Imports numba. Raises ImportError, and whatever else a broken numba raises."""
+        os.environ.setdefault("NUMBA_THREADING_LAYER_PRIORITY", _LAYERS)
+        if "numba" not in sys.modules:  # afterwards numba refuses another number
+            os.environ["NUMBA_NUM_THREADS"] = str(most)  # not what is inherited: the CPUs that may be used
+        spin_briefly()
+        self._folder = _writable(cache_folder())
+        os.environ.setdefault("NUMBA_CACHE_DIR", str(self._folder / "machine"))
+        import llvmlite.binding
+        import numba
+
+        from gpubench.backends.numpy import native
+
+        self._numba = numba
+        self._native = native
+        self.most = min(most, numba.config.NUMBA_NUM_THREADS)
+        self.limit = self.most
+        self.compilations = 0
+        self._active = 0
+        text = Path(native.__file__).read_text(encoding="utf-8")
+        self._version = hashlib.sha256(f"{numba.__version__} {sys.version} {text}".encode()).hexdigest()
+        self.described = f"numba {numba.__version__} for {llvmlite.binding.get_host_cpu_name()}"
+
+    def compiles(self, program: NumbaProgram) -> bool:
+        """Whether its kernels are there, compiled: an expression of another package may be CUDA's alone."""
+        try:
+            self._module(program.source)
+        except Exception:  # SyntaxError, or any of numba's own
+            return False
+        return True
+
+    def launch(self, program: NumbaProgram, arrays: Mapping[str, Array]) -> Callable[[], None]:
+        """One launch of the program on these arrays. It holds their addresses, so it keeps them, and its scratch."""
+        import numpy as np
+
+        module = self._module(program.source)
+        known = {**arrays, **{name: aligned((size,), np.uint8) for name, size in program.scratch.items()}}
+        rows = []
+        for step in program.passes:
+            places = [known[name].ctypes.data if name else 0 for name in step.operands]
+            slices = step.slices or program.threads
+            kernel = getattr(module, step.kernel)
+            rows.append([kernel.address, *places, step.units, slices, step.granule, step.m, step.s])
+        plan = np.array(rows, np.int64).reshape(-1, 10)
+        if program.threads == 1:
+            alone = self._native.alone
+            return lambda kept=(known, module): alone(plan)  # type: ignore[misc]
+        share = self._native.share
+
+        def shared(kept: Any = (known, module)) -> None:
+            threads = min(program.threads, self.limit)
+            if self._active != threads:
+                self._numba.set_num_threads(threads)
+                self._active = threads
+            share(plan)
+
+        return shared
+
+    def assembly(self, program: NumbaProgram) -> str:
+        """The machine code of the program's kernels, as the compiler wrote it."""
+        module = self._module(program.source)
+        return "\n".join(getattr(module, step.kernel)._library.get_asm_str() for step in program.passes)
+
+    def _module(self, source: str) -> ModuleType:
+        digest = hashlib.sha256(f"{self._version}\n{source}".encode()).hexdigest()[:20]
+        name = f"gpubench_kernel_{digest}"
+        if name in sys.modules:
+            return sys.modules[name]
+        path = self._folder / "kernels" / f"{name}.py"
+        _write_once(path, source)
+        specification = importlib.util.spec_from_file_location(name, path)
+        assert specification is not None
+        assert specification.loader is not None
+        module = importlib.util.module_from_spec(specification)
+        sys.modules[name] = module
+        try:
+            specification.loader.exec_module(module)
+        except BaseException:
+            del sys.modules[name]
+            raise
+        self.compilations += sum(not value.cache_hits for value in vars(module).values() if _is_kernel(value))
+        return module
+
+
+def _is_kernel(value: Any) -> bool:
+    return hasattr(value, "cache_hits") and hasattr(value, "address")
+
+
+def _write_once(path: Path, text: str) -> None:
+    """The file, whose time stays the same for the same text: numba compares it with that of its cache. What stands in
+    its place with another text is replaced: it will be executed."""
+    with contextlib.suppress(OSError, UnicodeDecodeError):
+        if path.read_text(encoding="utf-8") == text:
+            return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f"{path.name}.{os.getpid()}")
+    temporary.write_text(text, encoding="utf-8")
+    os.utime(temporary, (0, 0))
+    temporary.replace(path)
+
+
+def _writable(folder: Path | None) -> Path:
+    """`folder`, or a temporary one of this process where it cannot be written."""
+    try:
+        if folder is not None:
+            (folder / "kernels").mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=folder / "kernels"):
+                return folder
+    except OSError:
+        pass
+    return _temporary()
+
+
+@functools.cache
+def _temporary() -> Path:
+    import atexit
+    import shutil
+
+    folder = Path(tempfile.mkdtemp(prefix="gpubench-kernels-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder

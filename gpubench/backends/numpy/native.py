@@ -1,0 +1,400 @@
+"""What compiled CPU kernels are made of: scalar functions as LLVM vectorizes them, and the parallel region.
+
+A kernel is a C function `void(a, b, c, out, start, stop, slot, m, s)`: four arrays, the units of work that it takes
+(elements, rows, tiles), the number of its slice, and two lengths of its own. Every kernel is called through `share` or
+`alone`, which are compiled once for all of them: an op costs the compilation of its own loops only.
+
+- The functions of a body carry {contract} alone: reassociation would delete the steps that make `exp` exact. Loops that
+  add up carry {contract, reassoc, nsz}, without which LLVM does not vectorize them.
+- `llvm.maximum` is what LLVM vectorizes as a reduction; it hands a NaN on, as NumPy does. A comparison is neither.
+- Constants are typed: `0.5 * x` would be computed in float64.
+
+Imported in a worker only: numba takes half a second.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np  # noqa: TID253 - this module is imported in a worker only
+from llvmlite import ir
+from numba import cfunc, njit, prange, types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+BODY = {"contract"}
+SUM = {"contract", "reassoc", "nsz"}
+STREAMED = 2048  # elements of one block of streaming stores: it stays in the first cache
+_OPTIONS: dict[str, Any] = {"error_model": "numpy", "nogil": True}
+_POINTERS = {
+    "float32": types.CPointer(types.float32), "float64": types.CPointer(types.float64),
+    "float16": types.CPointer(types.uint16),
+}  # fmt: skip
+
+float32, float64, int32, int64 = np.float32, np.float64, np.int32, np.int64
+
+
+def kernel(*dtypes: str) -> Any:
+    """The decorator of a kernel whose four arrays hold these dtypes."""
+    signature = types.void(*(_POINTERS[dtype] for dtype in dtypes), *[types.intp] * 5)
+    return cfunc(signature, nopython=True, cache=True, fastmath=BODY, **_OPTIONS)
+
+
+def scalar(function: Any) -> Any:
+    """The decorator of a function of one element. It is inlined by LLVM and keeps its own flags."""
+    return njit(forceinline=True, fastmath=BODY, **_OPTIONS)(function)
+
+
+def summing(function: Any) -> Any:
+    """The decorator of a loop that adds up."""
+    return njit(forceinline=True, fastmath=SUM, **_OPTIONS)(function)
+
+
+# ---------------------------------------------------------------- the compiler
+
+
+@intrinsic
+def wide_vectors(typingctx):
+    """Ask for vectors of 512 bits in the calling function: LLVM takes 256 on the processors that have both, which is
+    0.7 of the speed of exp in cache. The attribute belongs to a function, so it is not inlined."""
+
+    def codegen(context, builder, signature, args):
+        # llvmlite knows a list of attributes, and refuses others in its own `add`.
+        set.add(builder.function.attributes, '"prefer-vector-width"="512"')
+        builder.function.attributes.add("noinline")
+        return context.get_dummy_value()
+
+    return types.none(), codegen
+
+
+def _cast(result: Any, argument: Any, llvm: Any) -> Any:
+    @intrinsic
+    def cast(typingctx, x):
+        def codegen(context, builder, signature, args):
+            return builder.bitcast(args[0], llvm)
+
+        return result(argument), codegen
+
+    return cast
+
+
+bits32 = _cast(types.int32, types.float32, ir.IntType(32))
+from_bits32 = _cast(types.float32, types.int32, ir.FloatType())
+bits64 = _cast(types.int64, types.float64, ir.IntType(64))
+from_bits64 = _cast(types.float64, types.int64, ir.DoubleType())
+
+
+@intrinsic
+def maximum(typingctx, a, b):
+    """The larger one; NaN if either is."""
+
+    def codegen(context, builder, signature, args):
+        kind = args[0].type
+        name = f"llvm.maximum.{'f64' if isinstance(kind, ir.DoubleType) else 'f32'}"
+        found = cgutils.get_or_insert_function(builder.module, ir.FunctionType(kind, [kind, kind]), name)
+        return builder.call(found, args)
+
+    return a(a, b), codegen
+
+
+@intrinsic
+def larger(typingctx, a, b):
+    """The larger one, in one instruction; if either is a NaN, some number or NaN."""
+
+    def codegen(context, builder, signature, args):
+        kind = args[0].type
+        name = f"llvm.maxnum.{'f64' if isinstance(kind, ir.DoubleType) else 'f32'}"
+        found = cgutils.get_or_insert_function(builder.module, ir.FunctionType(kind, [kind, kind]), name)
+        return builder.call(found, args, fastmath=("nnan", "nsz"))
+
+    return a(a, b), codegen
+
+
+@intrinsic
+def fma(typingctx, a, b, c):
+    """a b + c, rounded once."""
+
+    def codegen(context, builder, signature, args):
+        return builder.fma(*args)
+
+    return a(a, b, c), codegen
+
+
+@intrinsic
+def wide(typingctx, half):
+    """The float32 of a float16, which arrives as its bits."""
+
+    def codegen(context, builder, signature, args):
+        return builder.fpext(builder.bitcast(args[0], ir.HalfType()), ir.FloatType())
+
+    return types.float32(types.uint16), codegen
+
+
+@intrinsic
+def narrow(typingctx, x):
+    """The bits of the nearest float16."""
+
+    def codegen(context, builder, signature, args):
+        return builder.bitcast(builder.fptrunc(args[0], ir.HalfType()), ir.IntType(16))
+
+    return types.uint16(types.float32), codegen
+
+
+@intrinsic
+def scratch(typingctx, dtype):
+    """`STREAMED` elements on the stack, aligned to 64 bytes, of the type of the argument."""
+
+    def codegen(context, builder, signature, args):
+        with builder.goto_entry_block():
+            found = builder.alloca(ir.ArrayType(args[0].type, STREAMED))
+            found.align = 64
+        return builder.bitcast(found, context.get_value_type(signature.return_type))
+
+    return types.CPointer(dtype)(dtype), codegen
+
+
+@intrinsic
+def stream(typingctx, out, at, block, count):
+    """Write block[:count] to out[at:], 64 bytes at a time, past the caches. `out + at` is aligned to 64 bytes, and
+    `count` elements are a multiple of them."""
+
+    def codegen(context, builder, signature, args):
+        target, start, source, length = args
+        element = context.get_value_type(signature.args[0].dtype)
+        lanes = 64 // context.get_abi_sizeof(element)
+        vector = ir.VectorType(element, lanes)
+        mark = builder.module.add_metadata([ir.Constant(ir.IntType(32), 1)])
+        with cgutils.for_range_slice(
+            builder, ir.Constant(length.type, 0), length, ir.Constant(length.type, lanes)
+        ) as (i, _):
+            read = builder.bitcast(builder.gep(source, [i]), vector.as_pointer())
+            write = builder.bitcast(builder.gep(target, [builder.add(start, i)]), vector.as_pointer())
+            stored = builder.store(builder.load(read, align=64), write, align=64)
+            stored.set_metadata("nontemporal", mark)
+        return context.get_dummy_value()
+
+    return types.none(out, types.intp, block, types.intp), codegen
+
+
+@intrinsic
+def address(typingctx, pointer):
+    """The address as a number."""
+
+    def codegen(context, builder, signature, args):
+        return builder.ptrtoint(args[0], ir.IntType(64))
+
+    return types.intp(pointer), codegen
+
+
+@intrinsic
+def fence(typingctx):
+    """Streaming stores of this thread are done before its next ones."""
+
+    def codegen(context, builder, signature, args):
+        builder.fence("seq_cst")
+        return context.get_dummy_value()
+
+    return types.none(), codegen
+
+
+# ---------------------------------------------------------------- scalar functions
+
+
+@scalar
+def as_is(x):
+    return x
+
+
+@scalar
+def select(condition, a, b):
+    return a if condition else b
+
+
+@scalar
+def fabs(x):
+    return abs(x)
+
+
+# exp(x) = 2^k exp(r), |r| <= ln 2 / 2: k by adding a number that leaves no room for a fraction, r in two steps (Cody
+# and Waite), exp(r) by a polynomial (float32: Cephes' of degree 5, 1.4 u; float64: Taylor's of degree 13, 2 u). k goes
+# into the exponent as an integer. Past the last finite number comes infinity, below the smallest normal one 0; a NaN
+# stays.
+_LOG2E, _MAGIC = float32(1.44269504088896341), float32(12582912.0)
+_LN2_HIGH, _LN2_LOW = float32(-0.693359375), float32(2.12194440e-4)
+_E5, _E4, _E3 = float32(1.9875691500e-4), float32(1.3981999507e-3), float32(8.3334519073e-3)
+_E2, _E1, _E0 = float32(4.1665795894e-2), float32(1.6666665459e-1), float32(5.0000001201e-1)
+_ONE, _LARGEST, _SMALLEST = float32(1), float32(88.72283), float32(-87.33654)
+_INFINITY, _NOTHING = float32(np.inf), float32(0)
+
+
+@scalar
+def exp32(x):
+    shifted = fma(x, _LOG2E, _MAGIC)
+    k = shifted - _MAGIC
+    r = fma(k, _LN2_LOW, fma(k, _LN2_HIGH, x))
+    p = fma(fma(fma(fma(fma(_E5, r, _E4), r, _E3), r, _E2), r, _E1), r, _E0)
+    y = from_bits32(bits32(fma(p, r * r, r) + _ONE) + (bits32(shifted) << int32(23)))
+    y = y if x <= _LARGEST else (_INFINITY if x > _LARGEST else x)
+    return _NOTHING if x < _SMALLEST else y
+
+
+_LOG2E_64, _MAGIC_64 = float64(1.4426950408889634), float64(6755399441055744.0)
+_LN2_HIGH_64, _LN2_LOW_64 = float64(-0.6931471803691238), float64(-1.9082149292705877e-10)
+_LARGEST_64, _SMALLEST_64 = float64(709.782712893384), float64(-708.3964185322641)
+_F2, _F3, _F4, _F5, _F6, _F7, _F8, _F9, _F10, _F11, _F12, _F13 = (
+    float64(1) / float64(f)
+    for f in (2, 6, 24, 120, 720, 5040, 40320, 362880, 3628800, 39916800, 479001600, 6227020800)
+)
+
+
+@scalar
+def exp64(x):
+    shifted = fma(x, _LOG2E_64, _MAGIC_64)
+    k = shifted - _MAGIC_64
+    r = fma(k, _LN2_LOW_64, fma(k, _LN2_HIGH_64, x))
+    p = fma(fma(fma(fma(_F13, r, _F12), r, _F11), r, _F10), r, _F9)
+    p = fma(fma(fma(fma(p, r, _F8), r, _F7), r, _F6), r, _F5)
+    p = fma(fma(fma(p, r, _F4), r, _F3), r, _F2)
+    y = from_bits64(bits64(fma(p, r * r, r) + float64(1)) + (bits64(shifted) << int64(52)))
+    y = y if x <= _LARGEST_64 else (float64(np.inf) if x > _LARGEST_64 else x)
+    return float64(0) if x < _SMALLEST_64 else y
+
+
+# tanh in float32: a quotient of polynomials, odd of degree 13 over even of degree 6 (Eigen's, 4.3 u); past 7.99 it is
+# 1. In float64: Cephes' quotient below 0.625, from exp(2 |x|) above.
+_FLAT = float32(7.99881172180175781)
+_P0, _P1, _P2 = float32(4.89352455891786e-03), float32(6.37261928875436e-04), float32(1.48572235717979e-05)
+_P3, _P4, _P5 = float32(5.12229709037114e-08), float32(-8.60467152213735e-11), float32(2.00018790482477e-13)
+_P6 = float32(-2.76076847742355e-16)
+_Q0, _Q1 = float32(4.89352518554385e-03), float32(2.26843463243900e-03)
+_Q2, _Q3 = float32(1.18534705686654e-04), float32(1.19825839466702e-06)
+
+
+@scalar
+def tanh32(x):
+    x = _FLAT if x > _FLAT else x
+    x = -_FLAT if x < -_FLAT else x
+    z = x * x
+    p = fma(fma(fma(fma(fma(fma(_P6, z, _P5), z, _P4), z, _P3), z, _P2), z, _P1), z, _P0)
+    q = fma(fma(fma(_Q3, z, _Q2), z, _Q1), z, _Q0)
+    return x * p / q
+
+
+_T0, _T1, _T2 = (
+    float64(-9.64399179425052238628e-1),
+    float64(-9.92877231001918586564e1),
+    float64(-1.61468768441708447952e3),
+)
+_U0, _U1, _U2 = (
+    float64(1.12811678491632931402e2),
+    float64(2.23548839060100448583e3),
+    float64(4.84406305325125486048e3),
+)
+
+
+@scalar
+def tanh64(x):
+    z = x * x
+    near = x + x * z * (fma(fma(_T0, z, _T1), z, _T2) / fma(fma(z + _U0, z, _U1), z, _U2))
+    far = float64(1) - float64(2) / (exp64(float64(2) * abs(x)) + float64(1))
+    far = -far if x < float64(0) else far
+    return near if abs(x) < float64(0.625) else far
+
+
+@intrinsic(prefer_literal=True)
+def transpose_tile(typingctx, x, at, stride, out, out_at, out_stride, streamed):
+    """out[out_at + i out_stride + j] = x[at + j stride + i] of a tile as wide as `tile_side`: whole rows are loaded,
+    exchanged in registers (Eklundh's method) and stored. `streamed`, a literal: past the caches, to aligned rows."""
+
+    def codegen(context, builder, signature, args):
+        source, start, step, target, out_start, out_step, _ = args
+        element = context.get_value_type(signature.args[0].dtype)
+        itemsize = context.get_abi_sizeof(element)
+        side = _side(itemsize)
+        vector = ir.VectorType(element, side)
+        rows = []
+        for i in range(side):
+            place = builder.add(start, builder.mul(step, ir.Constant(step.type, i)))
+            pointer = builder.bitcast(builder.gep(source, [place]), vector.as_pointer())
+            rows.append(builder.load(pointer, align=itemsize))
+        distance = side // 2
+        while distance:
+            for i in range(side):
+                if i & distance:
+                    continue
+                first = [side + k - distance if k & distance else k for k in range(side)]
+                second = [side + k if k & distance else k + distance for k in range(side)]
+                pair = rows[i], rows[i + distance]
+                rows[i] = builder.shuffle_vector(*pair, _lanes(first))
+                rows[i + distance] = builder.shuffle_vector(*pair, _lanes(second))
+            distance //= 2
+        whole = bool(signature.args[6].literal_value)
+        mark = builder.module.add_metadata([ir.Constant(ir.IntType(32), 1)])
+        for i in range(side):
+            place = builder.add(out_start, builder.mul(out_step, ir.Constant(step.type, i)))
+            pointer = builder.bitcast(builder.gep(target, [place]), vector.as_pointer())
+            stored = builder.store(rows[i], pointer, align=side * itemsize if whole else itemsize)
+            if whole:
+                stored.set_metadata("nontemporal", mark)
+        return context.get_dummy_value()
+
+    return types.none(x, types.intp, types.intp, out, types.intp, types.intp, streamed), codegen
+
+
+def _lanes(indices: list[int]) -> Any:
+    return ir.Constant(ir.VectorType(ir.IntType(32), len(indices)), indices)
+
+
+def _side(itemsize: int) -> int:
+    """Rows and columns of a tile in registers: 64 bytes, at most 16."""
+    return min(16, 64 // itemsize)
+
+
+# ---------------------------------------------------------------- the parallel region
+
+
+@intrinsic
+def call(typingctx, function, a, b, c, out, start, stop, slot, m, s):
+    """Call the kernel at that address."""
+
+    def codegen(context, builder, signature, args):
+        byte = ir.IntType(8).as_pointer()
+        kind = ir.FunctionType(ir.VoidType(), [byte] * 4 + [ir.IntType(64)] * 5)
+        pointers = [builder.inttoptr(arg, byte) for arg in args[1:5]]
+        builder.call(builder.inttoptr(args[0], kind.as_pointer()), [*pointers, *args[5:]])
+        return context.get_dummy_value()
+
+    return types.none(*[types.intp] * 10), codegen
+
+
+# A plan has a row for each pass: the kernel's address, those of its four arrays, units, slices, granule, m, s.
+_PLAN = types.void(types.Array(types.int64, 2, "C"))
+
+
+@njit(_PLAN, parallel=True, cache=True, **_OPTIONS)
+def share(plan):
+    """Run the passes in order, each in its slices, one a thread; slices begin at multiples of the granule."""
+    for p in range(plan.shape[0]):
+        units, slices, granule = plan[p, 5], plan[p, 6], plan[p, 7]
+        if slices == 1:
+            call(
+                plan[p, 0], plan[p, 1], plan[p, 2], plan[p, 3], plan[p, 4], 0, units, 0, plan[p, 8], plan[p, 9]
+            )
+        else:
+            longest = (units + slices * granule - 1) // (slices * granule) * granule
+            for slot in prange(slices):
+                start = min(slot * longest, units)
+                stop = min(start + longest, units)
+                call(
+                    plan[p, 0], plan[p, 1], plan[p, 2], plan[p, 3], plan[p, 4], start, stop, slot, plan[p, 8],
+                    plan[p, 9],
+                )  # fmt: skip
+
+
+@njit(_PLAN, cache=True, **_OPTIONS)
+def alone(plan):
+    """Run the passes in the calling thread, each in one slice."""
+    for p in range(plan.shape[0]):
+        call(
+            plan[p, 0], plan[p, 1], plan[p, 2], plan[p, 3], plan[p, 4], 0, plan[p, 5], 0, plan[p, 8], plan[p, 9]
+        )

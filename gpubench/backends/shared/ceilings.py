@@ -1,0 +1,150 @@
+"""The work of the ceilings: large arrays made quickly, the check of a product too large for a reference, and chains of
+multiply-adds in WGSL.
+
+A chain has no memory between its steps. Each thread keeps eight vectors of four apart, so that none waits for the one
+before it, and turns x into b - x again and again. With b = 1 and x a multiple of 1/1024 every step is exact, and an
+even number of them changes nothing.
+"""
+
+from __future__ import annotations
+
+from gpubench.backends.shared.host import host_dtype
+from gpubench.errors import Unsupported
+from gpubench.model.kernel import Limits, WgslPass, WgslProgram
+from gpubench.model.op import UNIT_ROUNDOFF, Array, Dtype, Shape
+
+PATTERN = (1 << 20) + 7  # random elements; odd, so that rows of a matrix are not alike
+_ROWS = 512
+
+
+def pattern(shape: Shape, dtype: Dtype, seed: int) -> Array:
+    """Uniform in [-1, 1), a million random elements again and again: constant inputs would be faster than real ones."""
+    import numpy as np
+
+    values = np.random.Generator(np.random.SFC64(seed)).uniform(-1, 1, PATTERN).astype(host_dtype(dtype))
+    found = np.empty(shape, values.dtype)
+    flat = found.reshape(-1)
+    for start in range(0, flat.size, PATTERN):  # np.resize takes four times as long
+        flat[start : start + PATTERN] = values[: flat.size - start]
+    return found
+
+
+def unwritten(shape: Shape, dtype: Dtype) -> Array:
+    """NaN everywhere: what is not written fails."""
+    import numpy as np
+
+    return np.full(shape, np.nan, host_dtype(dtype))
+
+
+def is_copy(got: Array, want: Array) -> bool:
+    """Equal in every element."""
+    return bool((got == want).all())
+
+
+def is_dot(got: Array, a: Array, b: Array) -> bool:
+    """Within rounding of sums in any order: a share of what the terms add up to in size."""
+    import numpy as np
+
+    want, size = 0.0, 0.0
+    for left, right in zip(_slices(a, PATTERN), _slices(b, PATTERN), strict=True):
+        terms = left.astype(np.float64) * right
+        want, size = want + float(terms.sum()), size + float(np.abs(terms).sum())
+    return bool(abs(float(np.ravel(got)[0]) - want) <= 64 * UNIT_ROUNDOFF["float32"] * size)
+
+
+def is_product(a: Array, b: Array, c: Array, dtype: Dtype) -> bool:
+    """Whether c = a b within rounding, by every element of c in n^2 steps: c r = a (b r) for random signs r.
+
+    Source: R. Freivalds, "Probabilistic machines can use less running time", 1977. The limit is four deviations of
+    a sum of errors of 8 u x norms with random signs.
+    """
+    import numpy as np
+
+    signs = np.where(np.random.Generator(np.random.SFC64(1)).random(b.shape[1]) < 0.5, -1.0, 1.0)
+    inner = np.concatenate([part.astype(np.float64) @ signs for part in _slices(b)])
+    norm = np.sqrt(sum(float((part.astype(np.float64) ** 2).sum()) for part in _slices(b)))
+    for left, right in zip(_slices(a), _slices(c), strict=True):
+        wide = left.astype(np.float64)
+        limit = 32 * UNIT_ROUNDOFF[dtype] * np.sqrt((wide**2).sum(axis=1)) * norm
+        if not (np.abs(right.astype(np.float64) @ signs - wide @ inner) <= limit).all():
+            return False
+    return True
+
+
+def _slices(array: Array, rows: int = _ROWS) -> list[Array]:
+    return [array[start : start + rows] for start in range(0, len(array), rows)]
+
+
+# Several times as many threads as any GPU holds at once: the last, unfilled wave is a small part of them.
+THREADS = 1 << 20
+GROUP = 256
+CHAINS, LANES = 8, 4
+# Steps that stand in the text: the loop around them is then no part of what is measured.
+UNROLLED = 8
+GRAIN = 1024
+
+
+def chain_program(dtype: Dtype, rounds: int, limits: Limits, threads: int = THREADS) -> WgslProgram:
+    """One dispatch of `rounds` times UNROLLED steps of every chain, into float32 `out` of shape (threads,).
+
+    The text does not depend on `rounds`. Kernels compute float16 in float32, and so does this. Raises Unsupported for a
+    dtype that the device has not.
+    """
+    if dtype == "bfloat16" or (dtype == "float64" and not limits.float64):
+        raise Unsupported(f"this device has no {dtype} in WGSL", reason="no-dtype")
+    group = min(GROUP, limits.max_workgroup_threads)
+    groups = -(-threads // group)
+    wide = min(groups, 1 << 12)
+    grid = (wide, -(-groups // wide), 1)
+    return WgslProgram(
+        (WgslPass(chain_source(_real(dtype), group, wide), grid, ("out",), uniform=(rounds, threads, 1)),)
+    )
+
+
+def chain_flops(rounds: int, threads: int = THREADS) -> int:
+    """Multiplications and additions of one launch."""
+    return 2 * threads * CHAINS * LANES * UNROLLED * rounds
+
+
+def chain_source(real: str, group: int, wide: int) -> str:
+    """The shader text: `real` is f32 or f64. The factors come from the uniform: no compiler knows that they are 1."""
+    vector = f"vec{LANES}<{real}>"
+    starts = ", ".join(f"{real}((k + {lane}u) % {GRAIN}u) / {real}({GRAIN})" for lane in range(LANES))
+    names = [f"x{chain}" for chain in range(CHAINS)]
+    steps = [f"    {name} = fma({name}, a, b);" for _ in range(UNROLLED) for name in names]
+    return "\n".join(
+        [
+            "struct Params { rounds: u32, n: u32, one: u32, }",
+            "@group(0) @binding(0) var<storage, read_write> out_: array<f32>;",
+            "@group(0) @binding(1) var<uniform> p: Params;",
+            f"fn start(k: u32) -> {vector} {{ return {vector}({starts}); }}",
+            f"@compute @workgroup_size({group})",
+            "fn main(@builtin(workgroup_id) w: vec3<u32>, @builtin(local_invocation_index) l: u32) {",
+            f"  let i = (w.y * {wide}u + w.x) * {group}u + l;",
+            "  if (i >= p.n) { return; }",
+            f"  let b = {vector}({real}(p.one));",
+            "  let a = -b;",
+            *(f"  var {name} = start(i + {chain * LANES}u);" for chain, name in enumerate(names)),
+            "  for (var round = 0u; round < p.rounds; round++) {",
+            *steps,
+            "  }",
+            f"  let sum = {' + '.join(names)};",
+            f"  out_[i] = f32({' + '.join(f'sum.{lane}' for lane in 'xyzw'[:LANES])});",
+            "}",
+        ]
+    ) + "\n"  # fmt: skip
+
+
+def chain_sums(threads: int = THREADS) -> Array:
+    """What `out` has to hold, bit for bit: float32 of shape (threads,)."""
+    import numpy as np
+
+    found = np.zeros(threads, np.float32)
+    first = np.arange(threads, dtype=np.uint32)
+    for place in range(CHAINS * LANES):
+        found += ((first + place) % GRAIN).astype(np.float32) / GRAIN
+    return found
+
+
+def _real(dtype: Dtype) -> str:
+    return "f64" if dtype == "float64" else "f32"

@@ -1,0 +1,168 @@
+"""Which candidate of a kernel a device took: timed once, remembered in the user's cache folder.
+
+The file is a convenience: unreadable, it counts as empty; unwritable, a choice lasts as long as the session.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import math
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from gpubench.errors import BackendError, DeviceOutOfMemory
+from gpubench.model.backend import Buffer, Session
+from gpubench.model.case import Case
+from gpubench.model.op import Op
+from gpubench.user_folders import CACHE, user_folder
+
+FILE_NAME = "choices.json"
+# A long candidate this much slower than the best so far in one launch is not timed any further; a short one may only
+# have waited for its threads to wake.
+_HOPELESS = 1.3
+# One that takes this share of the budget is timed once: there the noise is small and the samples are dear.
+_LONG = 0.05
+_SAMPLES = 5
+_SAMPLE_S, _MOST_LAUNCHES = 0.001, 50
+
+# From a candidate's name to a function from a number of launches to their seconds.
+Timer = Callable[[str], Callable[[int], float]]
+
+
+def cache_folder(environ: Mapping[str, str] = os.environ, platform: str = sys.platform) -> Path | None:
+    """The user's folder for what can be made again: `GPUBENCH_CACHE_DIR`, else where the platform keeps it."""
+    if environ.get("GPUBENCH_CACHE_DIR"):
+        return Path(environ["GPUBENCH_CACHE_DIR"])
+    return user_folder(CACHE, environ, platform)
+
+
+class Choices:
+    """The choices of one device, as `device` describes it: adapter, driver, version of the library."""
+
+    def __init__(self, device: str, folder: Path | None) -> None:
+        self._device = device
+        self._path = folder / FILE_NAME if folder is not None else None
+        self._known: dict[str, str] | None = None
+
+    def get(self, key: str) -> str | None:
+        """The name remembered under `key`, or None."""
+        if self._known is None:
+            self._known = self._read().get(self._device, {})
+        return self._known.get(key)
+
+    def put(self, key: str, name: str) -> None:
+        """Remember, here and in the file; what others wrote there meanwhile stays."""
+        self._known = {**(self._known or {}), key: name}
+        if self._path is None:
+            return
+        every = self._read()
+        every[self._device] = {**every.get(self._device, {}), **self._known}
+        with contextlib.suppress(OSError):
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            temporary = self._path.with_name(f"{FILE_NAME}.{os.getpid()}")
+            try:
+                temporary.write_text(json.dumps(every, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+                temporary.replace(self._path)
+            except OSError:
+                temporary.unlink(missing_ok=True)
+
+    def _read(self) -> dict[str, dict[str, str]]:
+        try:
+            found = json.loads(self._path.read_text(encoding="utf-8")) if self._path else {}
+        except (OSError, ValueError, RecursionError):
+            return {}
+        devices = found.items() if isinstance(found, dict) else ()
+        return {
+            device: {key: name for key, name in known.items() if isinstance(name, str)}
+            for device, known in devices
+            if isinstance(known, dict)
+        }
+
+
+class Trials(msgspec.Struct, frozen=True):
+    """The candidates of one case, the default first. `prepare(output)` makes the timer of `fastest` whose launches
+    write there; the trials take about `budget_s` seconds at most."""
+
+    names: tuple[str, ...]
+    prepare: Callable[[Buffer], Timer]
+    budget_s: float
+
+
+def key(case: Case, names: Sequence[str]) -> str:
+    """What a choice holds for: op, dtype, variant, each param to half an octave, and the set of candidates."""
+    sizes = ",".join(f"{name}={_half_octave(value)}" for name, value in sorted(case.params.items()))
+    digest = hashlib.sha256("\n".join(sorted(names)).encode()).hexdigest()[:8]
+    return "/".join([case.op, sizes, case.dtype, *([case.variant] if case.variant else []), digest])
+
+
+def _half_octave(value: int) -> str:
+    return f"{2 ** (round(2 * math.log2(value)) / 2):.0f}" if value > 0 else "0"
+
+
+def choose(session: Session, op: Op, case: Case, choices: Choices, trials: Trials) -> str | None:
+    """The name that was remembered for the case, else the fastest one, which is remembered from then on.
+
+    The trials write to an output of their own, which the correctness check never sees. None: memory is too short for
+    them, and the default stays.
+    """
+    remembered = key(case, trials.names)
+    name = choices.get(remembered)
+    if name in trials.names:
+        return name
+    try:
+        output = session.allocate(op.output.shape(case.params), case.dtype)
+    except DeviceOutOfMemory:
+        return None
+    try:
+        timer = trials.prepare(output)
+        name = fastest(trials.names, timer, clock=session.clock, budget_s=trials.budget_s)
+    except DeviceOutOfMemory:
+        return None
+    finally:
+        session.free(output)
+    choices.put(remembered, name)
+    return name
+
+
+def fastest(names: Sequence[str], timer: Timer, *, clock: Callable[[], float], budget_s: float) -> str:
+    """The name whose launches take the least time; candidates that cannot be built are passed over.
+
+    `timer(name)` builds one. The first name, the default, is always tried, the others as long as the budget lasts: it
+    is exceeded by what one candidate takes to build and to launch twice. Raises BackendError if the default cannot be
+    built.
+    """
+    start = clock()
+    best, best_s = names[0], math.inf
+    for name in names:
+        if clock() - start > budget_s:
+            break
+        try:
+            took = timer(name)
+            first = took(1)  # loads the program
+            if first > budget_s < clock() - start:
+                break  # a second one would be as long again, and there is no time for a comparison
+            single = took(1)
+            if single < _SAMPLE_S:
+                single = min(single, took(1), took(1))
+            if single > max(_HOPELESS * best_s, _SAMPLE_S):
+                continue
+            typical = single if single > _LONG * budget_s else _typical(took, single)
+        except BackendError:
+            if name == names[0]:
+                raise
+            continue
+        if typical < best_s:
+            best, best_s = name, typical
+    return best
+
+
+def _typical(took: Callable[[int], float], single: float) -> float:
+    """Seconds of a launch: the middle of a few samples, each of several launches where one takes `single`."""
+    repeat = max(1, min(_MOST_LAUNCHES, int(_SAMPLE_S / single))) if single > 0 else _MOST_LAUNCHES
+    return sorted(took(repeat) / repeat for _ in range(_SAMPLES))[_SAMPLES // 2]

@@ -1,0 +1,497 @@
+"""PyTorch: the CPU by its own kernels and BLAS, and the GPUs that it drives (CUDA, ROCm, Intel's XPU, Apple's MPS).
+
+The library form alone, as users of PyTorch write it where they have an output already. On the CPU tensors are the
+memory of NumPy arrays. An op of another package runs through its expression, as far as PyTorch's own functions do.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib.util
+import math
+import os
+import re
+import runpy
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from gpubench.backends.shared.host import aligned, host_dtype, no_kernel, no_overhead, spin_briefly, usable_cpus
+from gpubench.errors import BackendError, BackendUnavailable, DeviceLost, DeviceOutOfMemory, Unsupported
+from gpubench.installation import install_command
+from gpubench.model.backend import Backend, Buffer, Launch, Session, override
+from gpubench.model.case import TF32, Case
+from gpubench.model.kernel import Limits
+from gpubench.model.op import Array, Dtype, Form, Op, Shape
+from gpubench.model.result import UNKNOWN_CACHE_BYTES, Blas, Device, DeviceClock, Identity
+
+Tensor = Any
+Calls = Mapping[str, Callable[..., Any]]
+
+# What drives a device of that name, and the vendor of its GPUs (PCI's numbers); of CUDA's name ROCm is another.
+_APIS = {"cpu": "host", "cuda": "cuda", "xpu": "xpu", "mps": "metal"}
+_VENDORS = {"cuda": 0x10DE, "rocm": 0x1002, "xpu": 0x8086, "metal": 0x106B}
+# cudaEvent timestamps have a resolution of about half a microsecond (CUDA runtime API, cudaEventRecord).
+EVENT_STEP_S = 0.5e-6
+# Longest wait in front of timed launches, and the host's time of one launch before any was seen.
+_LONGEST_DELAY_S, _LAUNCH_S = 0.1, 10e-6
+
+
+class TorchLaunch(Launch):
+    """A prepared call. It writes into `into`, or puts a fresh tensor into `output`."""
+
+    def __init__(self, call: Callable[[], Any], into: Tensor = None) -> None:
+        self.call = call
+        self.into = self.output = into
+
+
+class TorchSession(Session):
+    """One device as PyTorch has it, without gradients."""
+
+    def __init__(self, device: Device, threads: int | None) -> None:
+        _quiet()
+        import torch
+
+        self._torch = torch
+        self.device = device
+        self._place = torch.device(device.id.partition(":")[2])
+        self._on_cpu = self._place.type == "cpu"
+        self._dtypes = {
+            "float64": torch.float64, "float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16
+        }  # fmt: skip
+        memory = device.memory_bytes or 2**62
+        self.limits = Limits(max_buffer_bytes=memory, max_binding_bytes=memory, float16=True, float64=True)
+        self.blas = _blas(torch, device.api)
+        self._calls = _calls(torch)
+        self._names = _Names(torch)
+        self._refusals: dict[tuple[str, str, tuple[str, ...]], Unsupported | None] = {}
+        if self._on_cpu:
+            self.threads = threads or usable_cpus()
+            torch.set_num_threads(self.threads)
+        self._clock = None if device.clock is None else TorchClock(self, device.cache_bytes)
+        self.enter()
+
+    @override
+    def enter(self) -> None:
+        """Gradients and the current device are each thread's own affair."""
+        self._torch.set_grad_enabled(False)
+        if self._place.type in ("cuda", "xpu"):
+            self.driver.set_device(self._place)
+
+    @property
+    def driver(self) -> Any:
+        """`torch.cuda`, `torch.xpu` or `torch.mps`."""
+        return getattr(self._torch, self._place.type)
+
+    def supports(self, op: Op, case: Case) -> BackendError | None:
+        """The library form where PyTorch has its functions in this dtype; operands must fit."""
+        if op.overhead is not None:
+            return no_overhead(op, case, self.device, self.limits)
+        if case.dtype not in op.dtypes:
+            return Unsupported(f"{op.name} has no {case.dtype} on torch", reason="no-dtype")
+        if case.form == "tuned":
+            return no_kernel(op, case)
+        if case.variant is not None and (case.variant != TF32 or self.device.api != "cuda"):
+            return Unsupported(f"{self.device.id} has no {case.variant} {op.name}", reason="no-tf32")
+        if self._on_cpu and case.regime != "resident":
+            return Unsupported("the CPU's data is already at home", reason="no-transfer")
+        size, limit = op.bytes(case.params, case.dtype), self.limits.max_buffer_bytes
+        if size > limit:
+            return Unsupported(f"the operands take {size} bytes; the device has {limit}", reason="limit")
+        key = (op.name, case.dtype, tuple(sorted(case.params)))
+        if key not in self._refusals:
+            self._refusals[key] = self._refusal(op, case)
+        return self._refusals[key]
+
+    def _refusal(self, op: Op, case: Case) -> Unsupported | None:
+        """Why PyTorch does not compute the op, tried on operands of two by two; None if it does."""
+        two = dict.fromkeys(case.params, 2)
+        where = f"{case.dtype} on {self.device.id}"
+        try:
+            inputs = [self.allocate(operand.shape(two), case.dtype).zero_() for operand in op.inputs]
+            output = self.allocate(op.output.shape(two), case.dtype)
+            launch = self._launch(op, inputs, output)
+            launch.call()
+            got = launch.output
+        except Exception as error:  # PyTorch and an op's expression raise what they like
+            why = (str(error) or type(error).__name__).splitlines()[0][:200]
+            known = op.name in self._calls
+            return Unsupported(
+                f"PyTorch has no {op.name} in {where}: {why}" if known else f"{op.name} in {where}: {why}",
+                reason="no-dtype" if known else "no-implementation",
+            )  # fmt: skip
+        if (got.dtype, tuple(got.shape)) != (output.dtype, tuple(output.shape)):
+            return Unsupported(
+                f"{op.name} in {where}: PyTorch makes {got.dtype} of the shape {tuple(got.shape)} of it",
+                reason="no-implementation",
+            )
+        return None
+
+    def host_array(self, shape: Shape, dtype: Dtype, form: Form) -> Array:
+        """An ordinary pageable array, which is what a user of PyTorch has."""
+        return aligned(shape, host_dtype(dtype))
+
+    def allocate(self, shape: Shape, dtype: Dtype) -> Buffer:
+        """A tensor; on the CPU in a NumPy array's memory. Raises DeviceOutOfMemory."""
+        with self._vendor_errors():
+            if self._on_cpu:
+                return self.view(aligned(shape, host_dtype(dtype)))
+            return self._torch.empty(shape, dtype=self._dtypes[dtype], device=self._place)
+
+    @override
+    def view(self, array: Array) -> Buffer:
+        """The array's own memory as a tensor; NumPy's bfloat16 is no dtype that PyTorch knows."""
+        if array.dtype.name == "bfloat16":
+            return self._torch.from_numpy(array.view("int16")).view(self._torch.bfloat16)
+        return self._torch.from_numpy(array)
+
+    def upload(self, buffer: Buffer, host: Array) -> None:
+        """Copy in; pageable memory is staged by the driver."""
+        with self._vendor_errors():
+            buffer.copy_(self.view(host))
+
+    def download(self, buffer: Buffer, host: Array) -> None:
+        """Copy out and wait for it."""
+        with self._vendor_errors():
+            self.view(host).copy_(buffer)
+
+    def compile(self, op: Op, case: Case, inputs: Sequence[Buffer], output: Buffer) -> TorchLaunch:
+        """PyTorch's own call, into an output of its own where none is given, or the expression."""
+        with self._vendor_errors():
+            if output is None and op.name in self._calls:
+                output = self.allocate(op.output.shape(case.params), case.dtype)
+        launch = self._launch(op, inputs, output)
+        if case.variant == TF32:
+            launch.call = partial(_with_tf32, self._torch, launch.call)
+        return launch
+
+    def _launch(self, op: Op, inputs: Sequence[Tensor], output: Tensor) -> TorchLaunch:
+        if op.name in self._calls:
+            return TorchLaunch(partial(self._calls[op.name], output, *inputs, **op.constants), output)
+        launch = TorchLaunch(lambda: None)
+
+        def call() -> None:
+            launch.output = op.expr(self._names, *inputs)
+
+        launch.call = call
+        return launch
+
+    def run(self, launch: TorchLaunch, repeat: int = 1) -> None:
+        """Enqueue; the CPU computes at once."""
+        with self._vendor_errors():
+            if launch.output is None and launch.into is not None:
+                # Whoever forgot the last answer wants to see a new one.
+                launch.output = launch.into.fill_(math.nan)
+            call = launch.call
+            for _ in range(repeat):
+                call()
+
+    def sync(self) -> None:
+        """Wait for the device's queue; the CPU has none."""
+        if not self._on_cpu:
+            with self._vendor_errors():
+                self.driver.synchronize()
+
+    def empty_launch(self) -> TorchLaunch:
+        """One element is set, which is the least that a kernel does; on the CPU none."""
+        return TorchLaunch(self.allocate((0 if self._on_cpu else 1,), "float32").zero_)
+
+    @override
+    def time(self, launch: TorchLaunch, repeat: int = 1, *, cold: bool = False) -> float | None:
+        """Device seconds between two events around `repeat` launches, queued so that no host time is inside."""
+        if self._clock is None:
+            return None
+        with self._vendor_errors():
+            return self._clock.time(launch.call, repeat)
+
+    @override
+    def use_threads(self, count: int | None) -> None:
+        """Compute with so many threads from now on (None: all)."""
+        if self.threads is not None:
+            self._torch.set_num_threads(count or self.threads)
+
+    @override
+    def close(self) -> None:
+        """Give back what PyTorch's pool holds."""
+        self._clock = None
+        if not self._on_cpu:
+            with contextlib.suppress(Exception):
+                self.driver.empty_cache()
+
+    @contextlib.contextmanager
+    def _vendor_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except MemoryError as error:
+            raise DeviceOutOfMemory(str(error)) from error
+        except RuntimeError as error:
+            if re.search(r"out of memory|allocate memory|not enough memory", str(error), re.IGNORECASE):
+                raise DeviceOutOfMemory(str(error)) from error
+            if re.search(r"CUDA error|HIP error|device-side|XPU error", str(error)):
+                raise DeviceLost(str(error)) from error
+            raise BackendError(str(error)) from error
+
+
+class TorchClock:
+    """Device seconds between two events. Writes that empty the caches go before them: the device is busy with those
+    while the host enqueues what is timed."""
+
+    def __init__(self, session: TorchSession, cache_bytes: int | None) -> None:
+        size = 2 * cache_bytes if cache_bytes else UNKNOWN_CACHE_BYTES
+        self._driver = session.driver
+        self._begin, self._end = (self._driver.Event(enable_timing=True) for _ in range(2))
+        self._room = functools.cache(lambda: session.allocate((size // 4,), "float32"))
+        self._launch_s = _LAUNCH_S
+
+    @functools.cached_property
+    def _write_s(self) -> float:
+        """Device seconds of one write."""
+        self._room().zero_()
+        self._begin.record()
+        self._room().zero_()
+        self._end.record()
+        return max(1e-6, self._between())
+
+    def time(self, call: Callable[[], Any], repeat: int) -> float:
+        """Seconds of `repeat` launches. Where the device caught up with the host the delay before them is doubled, up
+        to a tenth of a second: a queue that is full makes the host wait, and no delay will do."""
+        delay_s = self._launch_s * repeat
+        while True:
+            self._driver.synchronize()
+            for _ in range(1 + int(delay_s / self._write_s)):
+                self._room().zero_()
+            self._begin.record()
+            start = time.perf_counter()
+            for _ in range(repeat):
+                call()
+            host_s = time.perf_counter() - start
+            self._end.record()
+            hidden = not self._begin.query()
+            seconds = self._between()
+            if hidden or delay_s >= _LONGEST_DELAY_S:
+                self._launch_s = max(_LAUNCH_S, 1.5 * host_s / repeat)
+                return seconds
+            delay_s = min(max(2 * delay_s, 2 * host_s), _LONGEST_DELAY_S)
+
+    def _between(self) -> float:
+        self._end.synchronize()
+        return float(self._begin.elapsed_time(self._end)) * 1e-3
+
+
+# ---------------------------------------------------------------- ops
+
+
+def _calls(torch: Any) -> Calls:
+    """By op the call that fills `o` from the inputs and, by name, the op's constants: a user's own words, and those of
+    ATen where only it takes an output."""
+    aten = torch.ops.aten
+
+    def chain(o: Tensor, a: Tensor, b: Tensor, c: Tensor) -> None:
+        torch.add(a, b, out=o)
+        torch.mul(o, c, out=o)
+
+    def tanh_grad(o: Tensor, x: Tensor, dy: Tensor) -> None:
+        torch.tanh(x, out=o)
+        aten.tanh_backward.grad_input(dy, o, grad_input=o)
+
+    def sigmoid_grad(o: Tensor, x: Tensor, dy: Tensor) -> None:
+        torch.sigmoid(x, out=o)
+        aten.sigmoid_backward.grad_input(dy, o, grad_input=o)
+
+    def matmul(o: Tensor, a: Tensor, b: Tensor) -> None:
+        (torch.mm if a.dim() == 2 else torch.bmm)(a, b, out=o)
+
+    return {
+        "copy": lambda o, x: o.copy_(x),
+        "add": lambda o, x, y: torch.add(x, y, out=o),
+        "sub": lambda o, x, y: torch.sub(x, y, out=o),
+        "mul": lambda o, x, y: torch.mul(x, y, out=o),
+        "div": lambda o, x, y: torch.div(x, y, out=o),
+        "saxpy": lambda o, x, y, a: torch.add(y, x, alpha=a, out=o),
+        "chain": chain,
+        "relu": lambda o, x: aten.relu.out(x, out=o),
+        "tanh": lambda o, x: torch.tanh(x, out=o),
+        "sigmoid": lambda o, x: torch.sigmoid(x, out=o),
+        "gelu": lambda o, x: aten.gelu.out(x, approximate="tanh", out=o),
+        "softmax": lambda o, x: aten._softmax.out(x, -1, False, out=o),
+        "sum": lambda o, x: torch.sum(x, 0, out=o),
+        "max": lambda o, x: torch.amax(x, 0, out=o),
+        "dot": lambda o, x, y: torch.dot(x, y, out=o),
+        "gemv": lambda o, a, x: torch.mv(a, x, out=o),
+        "matmul": matmul,
+        "transpose": lambda o, x: o.copy_(x.T),
+        "relu_grad": lambda o, x, dy: aten.threshold_backward.grad_input(dy, x, 0, grad_input=o),
+        "tanh_grad": tanh_grad,
+        "sigmoid_grad": sigmoid_grad,
+        "gelu_grad": lambda o, x, dy: aten.gelu_backward.grad_input(dy, x, approximate="tanh", grad_input=o),
+        "softmax_grad": lambda o, y, dy: aten._softmax_backward_data.out(dy, y, -1, y.dtype, grad_input=o),
+    }
+
+
+class _Names:
+    """PyTorch under NumPy's names, as far as expressions of ops use them. Most of its functions know NumPy's `axis` and
+    `keepdims`; these do not, or give something else, or take no plain numbers."""
+
+    def __init__(self, torch: Any) -> None:
+        self._torch = torch
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._torch, name)
+
+    def max(self, x: Tensor, axis: Any = (), keepdims: bool = False) -> Tensor:
+        """`torch.max` along an axis gives the places too."""
+        return self._torch.amax(x, axis, keepdims)
+
+    def min(self, x: Tensor, axis: Any = (), keepdims: bool = False) -> Tensor:
+        """`torch.min` along an axis gives the places too."""
+        return self._torch.amin(x, axis, keepdims)
+
+    def maximum(self, a: Tensor, b: Tensor) -> Tensor:
+        """Of tensors and numbers."""
+        return self._torch.maximum(*self._tensors(a, b))
+
+    def minimum(self, a: Tensor, b: Tensor) -> Tensor:
+        """Of tensors and numbers."""
+        return self._torch.minimum(*self._tensors(a, b))
+
+    def ascontiguousarray(self, x: Tensor) -> Tensor:
+        """A copy where `x` is a view in another order."""
+        return x.contiguous()
+
+    def _tensors(self, a: Any, b: Any) -> list[Tensor]:
+        like = a if self._torch.is_tensor(a) else b
+        return [x if self._torch.is_tensor(x) else self._torch.full_like(like, x) for x in (a, b)]
+
+
+def _with_tf32(torch: Any, call: Callable[[], Any]) -> None:
+    """The call with cuBLAS allowed to round float32 inputs to TF32."""
+    torch.backends.cuda.matmul.allow_tf32 = True
+    try:
+        call()
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = False
+
+
+# ---------------------------------------------------------------- devices
+
+
+class TorchBackend(Backend):
+    """The CPU, and what PyTorch was built for."""
+
+    name = "torch"
+    forms: tuple[Form, ...] = ("library",)
+    yields_to = ("cupy",)
+
+    def devices(self) -> list[Device]:
+        """The CPU first. A build for the CPU alone is not imported for that: it takes seconds. Raises
+        BackendUnavailable."""
+        version = _version()
+        cpu = Device(
+            id="torch:cpu", backend="torch", kind="cpu", name="CPU", api="host", driver=version["__version__"]
+        )
+        if not _drives_gpus(version):
+            return [cpu]
+        return [cpu, *_gpus(import_torch())]
+
+    def open(self, device_id: str, threads: int | None = None, *, autotune: bool = True) -> TorchSession:
+        """Open one device by id. Raises BackendUnavailable."""
+        found = next((device for device in self.devices() if device.id == device_id), None)
+        if found is None:
+            raise BackendUnavailable(f"there is no device {device_id}")
+        import_torch()
+        return TorchSession(found, threads)
+
+
+def _version() -> dict[str, Any]:
+    """What PyTorch's file of versions says, read without PyTorch. Raises BackendUnavailable where it is not there."""
+    found = importlib.util.find_spec("torch")
+    if found is None or found.origin is None:
+        raise BackendUnavailable("PyTorch is not installed", hint=install_command("torch"))
+    try:
+        return runpy.run_path(str(Path(found.origin).with_name("version.py")))
+    except OSError as error:
+        raise BackendUnavailable(
+            f"PyTorch's installation is broken: {error}", hint=install_command("torch")
+        ) from error
+
+
+def _drives_gpus(version: Mapping[str, Any]) -> bool:
+    return sys.platform == "darwin" or any(version.get(name) for name in ("cuda", "hip", "xpu"))
+
+
+def _quiet() -> None:
+    """Before the import: threads that stop spinning soon, and float32 that stays float32."""
+    spin_briefly()
+    for name in ("NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE"):
+        os.environ.pop(name, None)
+
+
+def import_torch() -> Any:
+    _quiet()
+    try:
+        import torch
+    except (ImportError, OSError) as error:  # OSError: a library that it loads is not there
+        raise BackendUnavailable(
+            f"PyTorch cannot be imported: {error}", hint=install_command("torch")
+        ) from error
+    return torch
+
+
+def _gpus(torch: Any) -> list[Device]:
+    found = []
+    for kind in ("cuda", "xpu"):
+        driver = getattr(torch, kind, None)
+        if driver is not None and driver.is_available():
+            found += [
+                _gpu(torch, kind, i, driver.get_device_properties(i)) for i in range(driver.device_count())
+            ]
+    if torch.backends.mps.is_available():
+        memory = int(torch.mps.recommended_max_memory())
+        found.append(
+            Device(
+                id="torch:mps:0", backend="torch", kind="gpu", name="Apple GPU", api="metal",
+                driver=f"torch {torch.__version__}", memory_bytes=memory, usable_bytes=memory,
+            )
+        )  # fmt: skip
+    return found
+
+
+def _gpu(torch: Any, kind: str, ordinal: int, properties: Any) -> Device:
+    api = "rocm" if kind == "cuda" and torch.version.hip else _APIS[kind]
+    driver = {"cuda": f"CUDA {torch.version.cuda}", "rocm": f"ROCm {torch.version.hip}"}.get(api)
+    memory = int(properties.total_memory)
+    uuid = str(getattr(properties, "uuid", "")).replace("-", "") or None
+    bus = [getattr(properties, f"pci_{part}_id", -1) for part in ("domain", "bus", "device")]
+    pci = "{:04x}:{:02x}:{:02x}.0".format(*bus) if min(bus) >= 0 else None
+    return Device(
+        id=f"torch:{kind}:{ordinal}", backend="torch", kind="gpu", name=str(properties.name), api=api,
+        driver=driver or f"torch {torch.__version__}", memory_bytes=memory, usable_bytes=memory,
+        clock=DeviceClock(kind="event", step_s=EVENT_STEP_S),
+        cache_bytes=getattr(properties, "L2_cache_size", None) or None,
+        identity=Identity(uuid=uuid if api == "cuda" else None, pci=pci, vendor_id=_VENDORS[api]),
+    )  # fmt: skip
+
+
+_GPU_BLAS = {"cuda": "cublas", "rocm": "rocblas", "xpu": "onemkl", "metal": "mps"}
+
+
+def _blas(torch: Any, api: str) -> Blas:
+    """Of the CPU what PyTorch was built with, and the instructions that it uses."""
+    if api != "host":
+        return Blas(library=_GPU_BLAS[api])
+    text = torch.__config__.show()
+    library = re.search(r"BLAS_INFO=(\w+)", text)
+    version = re.search(r"Math Kernel Library Version ([\d.]+)", text)
+    name = library[1].lower() if library else "unknown"
+    return Blas(
+        library={"open": "openblas"}.get(name, name),
+        version=version[1] if version and name == "mkl" else None,
+        kernel=str(torch.backends.cpu.get_cpu_capability()),
+    )
+
+
+BACKEND = TorchBackend()

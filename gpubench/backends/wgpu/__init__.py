@@ -1,0 +1,433 @@
+"""wgpu: any GPU through Vulkan, Metal or DX12, with the ops' WGSL kernels (tuned form only).
+
+The device clock stamps the begin and end of a compute pass. Transfers go through persistent, mapped
+staging buffers that several threads fill and empty (docs/kernels.md).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from msgspec.structs import replace
+
+from gpubench import __version__
+from gpubench.backends.shared.ceilings import THREADS, chain_program
+from gpubench.backends.shared.choices import Choices, Timer, Trials, cache_folder, choose
+from gpubench.backends.shared.host import host_dtype, no_kernel, no_overhead
+from gpubench.backends.wgpu.programs import Programs, WgpuLaunch, encode
+from gpubench.backends.wgpu.transfers import MappedTransfers, PlainTransfers
+from gpubench.errors import BackendError, BackendUnavailable, DeviceLost, DeviceOutOfMemory, Unsupported
+from gpubench.model.backend import Backend, Buffer, Session, override
+from gpubench.model.case import Case
+from gpubench.model.kernel import Limits
+from gpubench.model.op import ITEMSIZE, Array, Dtype, Form, Op, Shape
+from gpubench.model.result import Device, DeviceClock, Identity
+
+WANTED_FEATURES = ("timestamp-query", "shader-f16", "shader-f64", "subgroup")
+_APIS = {"Vulkan": "vulkan", "Metal": "metal", "D3D12": "dx12"}
+_SOFTWARE_VENDOR = 0x10005  # Mesa's PCI-less vendor id: llvmpipe and lavapipe
+_SOFTWARE_NAMES = ("llvmpipe", "lavapipe", "swiftshader", "warp", "basic render")
+_FLUSH_BYTES = 256 << 20  # no API tells the cache size; two times any L2 of today
+_FLUSH_BYTES_SOFTWARE = 64 << 20
+TUNING_S = 3.0  # for the candidates of one kernel and size: seven texts of 0.2 s to build, then milliseconds
+IDLE_BYTES = 1 << 30  # idle buffers of sizes that are done with may hold this much device memory
+_EMPTY = "@compute @workgroup_size(1) fn main() {}"
+
+
+@contextlib.contextmanager
+def vendor_errors() -> Iterator[None]:
+    """Turn wgpu's exceptions into ours: nothing above this file knows them."""
+    import wgpu
+
+    try:
+        yield
+    except wgpu.GPUOutOfMemoryError as error:
+        raise DeviceOutOfMemory(_first_line(error)) from error
+    except wgpu.GPUValidationError as error:
+        raise BackendError(str(error), reason="validation-error") from error
+    except (wgpu.GPUInternalError, RuntimeError) as error:
+        raise DeviceLost(_first_line(error)) from error
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+class Stamps:
+    """Two timestamps of one pass, resolved and read back."""
+
+    def __init__(self, device: Any) -> None:
+        import wgpu
+
+        self._device = device
+        self._set = device.create_query_set(type="timestamp", count=2)
+        usage = wgpu.BufferUsage.QUERY_RESOLVE | wgpu.BufferUsage.COPY_SRC
+        self._resolved = device.create_buffer(size=16, usage=usage)
+        self._readable = device.create_buffer(
+            size=16, usage=wgpu.BufferUsage.MAP_READ | wgpu.BufferUsage.COPY_DST
+        )
+        self.period_s = timestamp_period_s(device)
+        self.writes = {
+            "query_set": self._set,
+            "beginning_of_pass_write_index": 0,
+            "end_of_pass_write_index": 1,
+        }
+
+    def read(self, encoder: Any) -> float | None:
+        """Submit and return end - begin in seconds; None if the clock went backwards or stood still."""
+        encoder.resolve_query_set(self._set, 0, 2, self._resolved, 0)
+        encoder.copy_buffer_to_buffer(self._resolved, 0, self._readable, 0, 16)
+        self._device.queue.submit([encoder.finish()])
+        self._readable.map_sync("READ")
+        begin, end = memoryview(self._readable.read_mapped()).cast("B").cast("Q")
+        self._readable.unmap()
+        return (end - begin) * self.period_s if end > begin else None
+
+
+def timestamp_period_s(device: Any) -> float:
+    """Seconds per tick. Only the native library tells; without it WebGPU's own unit, 1 ns."""
+    try:
+        from wgpu.backends.wgpu_native import lib
+
+        return float(lib.wgpuQueueGetTimestampPeriod(device.queue._internal)) * 1e-9
+    except (ImportError, AttributeError):
+        return 1e-9
+
+
+def limits_of(device: Any, *, software: bool) -> Limits:
+    """The limits and features of an open wgpu device, as kernels ask for them; `software`: it is a rasteriser."""
+    limits, features = device.limits, device.features
+    return Limits(
+        max_buffer_bytes=limits["max-buffer-size"],
+        max_binding_bytes=limits["max-storage-buffer-binding-size"],
+        max_workgroup_bytes=limits["max-compute-workgroup-storage-size"],
+        max_workgroup_threads=min(
+            limits["max-compute-invocations-per-workgroup"], limits["max-compute-workgroup-size-x"]
+        ),
+        max_groups_per_dimension=limits["max-compute-workgroups-per-dimension"],
+        subgroups="subgroup" in features,
+        float16="shader-f16" in features,
+        float64="shader-f64" in features,
+        software=software,
+        binding_alignment=max(16, limits["min-storage-buffer-offset-alignment"]),
+    )
+
+
+class WgpuSession(Session):
+    """One open adapter: one device, one queue, a pool of buffers and the programs built so far."""
+
+    def __init__(self, device: Device, adapter: Any, autotune: bool = True) -> None:
+        self.device = device
+        wanted = [f for f in WANTED_FEATURES if f in adapter.features]
+        with vendor_errors():
+            self._device = adapter.request_device_sync(required_features=wanted)
+        self.limits = limits_of(self._device, software=device.kind == "software")
+        self.programs = Programs(self._device, self.limits)
+        # A rasteriser's figures say nothing about a GPU, and its compiler takes seconds for each candidate.
+        self.tunes = autotune and device.kind == "gpu"
+        self._choices = Choices(_description(device), cache_folder())
+        self._transfers = MappedTransfers(self._device, vendor_errors)
+        self._ways: dict[Form, PlainTransfers | MappedTransfers] = {
+            "library": PlainTransfers(self._device, vendor_errors), "tuned": self._transfers
+        }  # fmt: skip
+        self._pool: dict[int, list[Any]] = {}
+        self._flushing: Any = None
+        self._stamps = Stamps(self._device) if "timestamp-query" in wanted else None
+        if self._stamps is not None:  # only an open device tells the length of its ticks
+            clock = DeviceClock(kind="pass-timestamp", step_s=self._stamps.period_s)
+            self.device = replace(device, clock=clock)
+
+    def supports(self, op: Op, case: Case) -> BackendError | None:
+        """Tuned form, a dtype the device has, and operands within its limits (named exactly)."""
+        if op.overhead is not None:
+            return no_overhead(op, case, self.device, self.limits)
+        if case.form != "tuned":
+            return Unsupported("wgpu has no array library: only tuned WGSL kernels", reason="no-implementation")
+        kernel = op.kernel("wgpu", case.dtype, case.variant)
+        if kernel is None:
+            return no_kernel(op, case)
+        if case.dtype not in op.dtypes or case.dtype == "bfloat16":
+            return Unsupported(f"{op.name} has no {case.dtype} in WGSL", reason="no-dtype")
+        for operand in (*op.inputs, op.output):
+            size = op.operand_bytes(operand, case.params, case.dtype)
+            limit = self.limits.max_buffer_bytes
+            if size > limit:  # an array beyond one binding is the kernel's affair
+                return Unsupported(
+                    f"{operand.name} takes {size} bytes; this device's buffers hold at most {limit} bytes"
+                    " (maxBufferSize)",
+                    reason="limit",
+                )
+        try:
+            kernel.build(case.params, case.dtype, self.limits)
+        except BackendError as error:
+            return error
+        return None
+
+    def host_array(self, shape: Shape, dtype: Dtype, form: Form) -> Array:
+        """A pageable array; the copy into mapped staging memory is part of every upload."""
+        import numpy as np
+
+        return np.empty(shape, host_dtype(dtype))
+
+    def allocate(self, shape: Shape, dtype: Dtype) -> Buffer:
+        """A storage buffer, from the pool if one of that size is free. Raises DeviceOutOfMemory."""
+        size = _buffer_bytes(shape, dtype)
+        free = self._pool.get(size)
+        if free:
+            return free.pop()
+        if self.idle_bytes > IDLE_BYTES:
+            self._empty_pool()
+        try:
+            return self._create(size)
+        except DeviceOutOfMemory:
+            self._empty_pool()
+            return self._create(size)
+
+    def _create(self, size: int) -> Buffer:
+        import wgpu
+
+        usage = wgpu.BufferUsage.STORAGE | wgpu.BufferUsage.COPY_SRC | wgpu.BufferUsage.COPY_DST
+        with vendor_errors():
+            return self._device.create_buffer(size=size, usage=usage)
+
+    @override
+    def free(self, buffer: Buffer) -> None:
+        """Back into the pool."""
+        self._pool.setdefault(buffer.size, []).append(buffer)
+
+    @override
+    def allocate_fresh(self, shape: Shape, dtype: Dtype) -> Buffer:
+        """A new buffer, cleared: wgpu would do that at its first use. Raises DeviceOutOfMemory."""
+        buffer = self._create(_buffer_bytes(shape, dtype))
+        with vendor_errors():
+            encoder = self._device.create_command_encoder()
+            encoder.clear_buffer(buffer)
+            self._device.queue.submit([encoder.finish()])
+        self.sync()
+        return buffer
+
+    @override
+    def free_fresh(self, buffer: Buffer) -> None:
+        """Destroy it."""
+        buffer.destroy()
+
+    def upload(self, buffer: Buffer, host: Array) -> None:
+        """Copy in; ordered with launches."""
+        self._transfers.upload(buffer, host)
+
+    def download(self, buffer: Buffer, host: Array) -> None:
+        """Copy out; complete on return."""
+        self._transfers.download(buffer, host)
+
+    @override
+    def transfers(self, form: Form) -> PlainTransfers | MappedTransfers:
+        """The queue's convenience calls, or staging buffers that are kept."""
+        return self._ways[form]
+
+    def compile(self, op: Op, case: Case, inputs: Sequence[Buffer], output: Buffer) -> WgpuLaunch:
+        """Pipelines by source text, bind groups by buffers: both cached. Raises BuildError, DeviceOutOfMemory."""
+        try:
+            with vendor_errors():
+                return self.programs.launch(op, case, inputs, output)
+        except DeviceOutOfMemory:  # of scratch: what is idle may make room for it
+            self._empty_pool()
+            with vendor_errors():
+                return self.programs.launch(op, case, inputs, output)
+
+    @override
+    def tune(self, op: Op, case: Case, inputs: Sequence[Buffer]) -> None:
+        """Time the kernel's candidates, once for this device and size, and let `compile` take the fastest."""
+        if not self.tunes or case.form != "tuned" or self.programs.chosen(case):
+            return
+        by_name = {candidate.name: candidate for candidate in self.programs.candidates(op, case)}
+        if len(by_name) < 2:
+            return
+
+        def prepare(output: Buffer) -> Timer:
+            def timer(name: str) -> Callable[[int], float]:
+                with vendor_errors():
+                    launch = self.programs.trial(op, by_name[name], inputs, output)
+                return lambda repeat: self._took(launch, repeat)
+
+            return timer
+
+        name = choose(self, op, case, self._choices, Trials(tuple(by_name), prepare, TUNING_S))
+        if name is not None:
+            self.programs.choose(case, name)
+
+    def _took(self, launch: WgpuLaunch, repeat: int) -> float:
+        """Seconds of `repeat` launches, by the device's clock where it has one."""
+        seconds = self.time(launch, repeat)
+        if seconds is None:
+            start = self.clock()
+            self.run(launch, repeat)
+            self.sync()
+            seconds = self.clock() - start
+        return seconds
+
+    def run(self, launch: WgpuLaunch, repeat: int = 1) -> None:
+        """All launches in one pass of one submit: a submit per dispatch would time the submit."""
+        with vendor_errors():
+            encoder = self._device.create_command_encoder()
+            compute = encoder.begin_compute_pass()
+            encode(compute, launch, repeat)
+            compute.end()
+            self._device.queue.submit([encoder.finish()])
+            self._transfers.unsent = False
+
+    def sync(self) -> None:
+        """Wait for the queue. `on_submitted_work_done` raises TypeError in wgpu 0.32 (pygfx/wgpu-py#834)."""
+        with vendor_errors():
+            self._transfers.send()
+            if hasattr(self._device, "_poll_wait"):
+                self._device._poll_wait()
+            else:
+                self._transfers.fence()
+
+    @override
+    def time(self, launch: WgpuLaunch, repeat: int = 1, *, cold: bool = False) -> float | None:
+        """Seconds between the begin and end stamps of one pass of `repeat` launches."""
+        if self._stamps is None:
+            return None
+        with vendor_errors():
+            encoder = self._device.create_command_encoder()
+            if cold:
+                encoder.clear_buffer(self._flush_buffer())
+            compute = encoder.begin_compute_pass(timestamp_writes=self._stamps.writes)
+            encode(compute, launch, repeat)
+            compute.end()
+            return self._stamps.read(encoder)
+
+    def empty_launch(self) -> WgpuLaunch:
+        """A dispatch of one thread that does nothing."""
+        return self.programs.bare(_EMPTY)
+
+    @override
+    def multiply_adds(self, dtype: Dtype, rounds: int) -> WgpuLaunch:
+        """Chains of them, into a buffer of THREADS elements that the caller frees. Raises Unsupported."""
+        chain, output = chain_program(dtype, rounds, self.limits), self.allocate((THREADS,), "float32")
+        try:
+            with vendor_errors():
+                return WgpuLaunch(self.programs.steps(chain, {"out": output}), output, None)
+        except BackendError:
+            self.free(output)
+            raise
+
+    @override
+    def close(self) -> None:
+        """Destroy the device and everything on it."""
+        with contextlib.suppress(Exception):
+            self._empty_pool()
+            self._transfers.close()
+            self._device.destroy()
+
+    @property
+    def idle_bytes(self) -> int:
+        return sum(size * len(buffers) for size, buffers in self._pool.items())
+
+    def _empty_pool(self) -> None:
+        """Destroy the idle buffers, and forget the bind groups that hold some of them."""
+        for buffers in self._pool.values():
+            for buffer in buffers:
+                buffer.destroy()
+        self._pool.clear()
+        self.programs.forget_buffers()
+
+    @override
+    def flush(self) -> None:
+        """Overwrite more than any cache holds."""
+        with vendor_errors():
+            encoder = self._device.create_command_encoder()
+            encoder.clear_buffer(self._flush_buffer())
+            self._device.queue.submit([encoder.finish()])
+
+    def _flush_buffer(self) -> Any:
+        import wgpu
+
+        if self._flushing is None:
+            size = min(
+                _FLUSH_BYTES_SOFTWARE if self.limits.software else _FLUSH_BYTES, self.limits.max_buffer_bytes
+            )
+            self._flushing = self._device.create_buffer(size=size // 16 * 16, usage=wgpu.BufferUsage.COPY_DST)
+        return self._flushing
+
+
+def _buffer_bytes(shape: Shape, dtype: Dtype) -> int:
+    """Kernels read 16 bytes at a time."""
+    return max(16, -(-math.prod(shape) * ITEMSIZE[dtype] // 16) * 16)
+
+
+def _description(device: Device) -> str:
+    """What a choice of kernels depends on: the adapter, its driver and the library that compiles for it."""
+    import wgpu
+
+    return f"{device.name} | {device.api} | {device.driver} | wgpu {wgpu.__version__} | gpubench {__version__}"
+
+
+def is_software(info: dict[str, Any]) -> bool:
+    """A rasteriser on the CPU, whatever API lists it: never a GPU."""
+    name = f"{info.get('device', '')} {info.get('vendor', '')}".lower()
+    return (
+        info.get("adapter_type") == "CPU"
+        or info.get("vendor_id") == _SOFTWARE_VENDOR
+        or any(word in name for word in _SOFTWARE_NAMES)
+    )
+
+
+class WgpuBackend(Backend):
+    """Adapters of Vulkan, Metal and DX12; OpenGL is left out (it lists the same GPUs a second time)."""
+
+    name = "wgpu"
+    forms: tuple[Form, ...] = ("tuned",)
+
+    def devices(self) -> list[Device]:
+        """GPUs first, software adapters last. Raises BackendUnavailable if there is neither."""
+        return [device for device, _ in self._adapters()]
+
+    def open(self, device_id: str, threads: int | None = None, *, autotune: bool = True) -> WgpuSession:
+        """Open one adapter by id. Raises BackendUnavailable if there is none."""
+        for device, adapter in self._adapters():
+            if device.id == device_id:
+                return WgpuSession(device, adapter, autotune)
+        raise BackendUnavailable(f"there is no device {device_id}")
+
+    def _adapters(self) -> list[tuple[Device, Any]]:
+        try:
+            import wgpu
+
+            adapters = wgpu.gpu.enumerate_adapters_sync()
+        except Exception as error:
+            raise BackendUnavailable(
+                f"wgpu cannot list adapters: {_first_line(error)}",
+                hint="install a Vulkan loader (Debian: apt install libvulkan1) and the GPU's driver",
+            ) from error
+        usable = [a for a in adapters if a.info["backend_type"] in _APIS]
+        if not usable:
+            raise BackendUnavailable(
+                "no Vulkan, Metal or DX12 adapter is present",
+                hint="install the GPU's Vulkan driver (Debian: apt install mesa-vulkan-drivers libvulkan1)",
+            )
+        usable.sort(key=lambda a: is_software(a.info))  # stable: enumeration order otherwise
+        return [(_describe(i, a), a) for i, a in enumerate(usable)]
+
+
+def _describe(index: int, adapter: Any) -> Device:
+    info = adapter.info
+    software = is_software(info)
+    clock = DeviceClock(kind="pass-timestamp", step_s=1e-9) if "timestamp-query" in adapter.features else None
+    return Device(
+        id=f"wgpu:{index}",
+        backend="wgpu",
+        kind="software" if software else "gpu",
+        name=str(info.get("device") or "unknown"),
+        api=_APIS[info["backend_type"]],
+        driver=str(info.get("description") or "") or None,
+        clock=clock,
+        identity=Identity(vendor_id=info.get("vendor_id"), device_id=info.get("device_id")),
+    )
+
+
+BACKEND = WgpuBackend()

@@ -1,0 +1,211 @@
+"""WGSL programs on a wgpu device: modules without runtime checks, cached pipelines and bind groups."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from gpubench.backends.shared.host import tuned_kernel
+from gpubench.errors import BuildError, Unsupported
+from gpubench.model.backend import Buffer, Launch
+from gpubench.model.case import Case
+from gpubench.model.kernel import Candidate, Limits, WgslPass, WgslProgram
+from gpubench.model.op import Op
+
+# A bind group holds its buffers; a few are enough for a pool that hands the same buffers out again.
+_BIND_GROUPS = 64
+
+Step = tuple[Any, Any, tuple[int, int, int]]  # pipeline, bind group, groups in x, y and z
+
+
+class WgpuLaunch(Launch):
+    """Prepared dispatches: pipeline, bind group and grid of each pass."""
+
+    def __init__(
+        self, steps: list[Step], output: Buffer, digest: str | None, kernel_name: str | None = None
+    ) -> None:
+        self.steps = steps
+        self.output = output
+        self.kernel_hash = digest
+        self.kernel_name = kernel_name
+
+
+def encode(compute: Any, launch: WgpuLaunch, repeat: int) -> None:
+    """Record `repeat` launches into an open compute pass; WebGPU orders dispatches that share a buffer."""
+    if len(launch.steps) == 1:
+        pipeline, group, grid = launch.steps[0]
+        compute.set_pipeline(pipeline)
+        if group is not None:
+            compute.set_bind_group(0, group)
+        for _ in range(repeat):
+            compute.dispatch_workgroups(*grid)
+        return
+    for _ in range(repeat):
+        for pipeline, group, grid in launch.steps:
+            compute.set_pipeline(pipeline)
+            compute.set_bind_group(0, group)
+            compute.dispatch_workgroups(*grid)
+
+
+class Programs:
+    """What one device has built: pipelines by source text, programs by workload, bind groups by buffers."""
+
+    def __init__(self, device: Any, limits: Limits) -> None:
+        self.device = device
+        self._limits = limits
+        self._pipelines: dict[tuple[str, str], Any] = {}
+        self._programs: dict[tuple[str, str | None], tuple[WgslProgram, str, str | None]] = {}
+        self._chosen: dict[tuple[str, str | None], str] = {}
+        self._launches: dict[tuple[Any, ...], tuple[WgpuLaunch, tuple[Buffer, ...]]] = {}
+
+    def launch(self, op: Op, case: Case, inputs: Sequence[Buffer], output: Buffer) -> WgpuLaunch:
+        """The case's WGSL kernel bound to these buffers. Raises BuildError with the compiler's text."""
+        key = (case.workload, case.variant, *(id(b) for b in inputs), id(output))
+        if key not in self._launches:
+            if len(self._launches) >= _BIND_GROUPS:
+                self._launches.clear()
+            # The buffers are kept with the launch: as long as they live, no other object has their id.
+            self._launches[key] = (self._bind(op, case, inputs, output), (*inputs, output))
+        return self._launches[key][0]
+
+    def candidates(self, op: Op, case: Case) -> tuple[Candidate, ...]:
+        """What the case's kernel lets a device choose from; nothing if there is but one way."""
+        kernel = tuned_kernel(op, case)
+        return kernel.candidates(case.params, case.dtype, self._limits) if kernel.candidates else ()
+
+    def choose(self, case: Case, name: str) -> None:
+        """Launches of this case take the candidate of that name from now on."""
+        key = (case.workload, case.variant)
+        if self._chosen.get(key) != name:
+            self._chosen[key] = name
+            self._programs.pop(key, None)
+            self.forget_buffers()
+
+    def chosen(self, case: Case) -> bool:
+        """True once `choose` was called for the case."""
+        return (case.workload, case.variant) in self._chosen
+
+    def trial(self, op: Op, candidate: Candidate, inputs: Sequence[Buffer], output: Buffer) -> WgpuLaunch:
+        """A launch of one candidate that is kept nowhere. Raises BuildError."""
+        buffers = {operand.name: buffer for operand, buffer in zip(op.inputs, inputs, strict=True)}
+        buffers[op.output.name] = output
+        before = set(self._pipelines)
+        try:
+            return WgpuLaunch(self.steps(candidate.build(), buffers), output, None)
+        finally:  # `compile` builds the chosen one itself, so that the time of building is its own
+            for key in set(self._pipelines) - before:
+                del self._pipelines[key]
+
+    def forget_buffers(self) -> None:
+        """Drop every bind group: some buffers are gone."""
+        self._launches.clear()
+
+    def bare(self, source: str) -> WgpuLaunch:
+        """A launch without buffers."""
+        return WgpuLaunch([(self._pipeline(source, "main"), None, (1, 1, 1))], None, None)
+
+    def _bind(self, op: Op, case: Case, inputs: Sequence[Buffer], output: Buffer) -> WgpuLaunch:
+        program, digest, name = self._program(op, case)
+        buffers = {operand.name: buffer for operand, buffer in zip(op.inputs, inputs, strict=True)}
+        buffers[op.output.name] = output
+        return WgpuLaunch(self.steps(program, buffers), output, digest, name)
+
+    def steps(self, program: WgslProgram, buffers: Mapping[str, Buffer]) -> list[Step]:
+        """Pipeline, bind group and grid of each pass over these buffers and fresh scratch. Raises BuildError."""
+        scratch = {name: self.scratch_buffer(-(-size // 16) * 16) for name, size in program.scratch.items()}
+        known = {**buffers, **scratch}
+        return [
+            (self._pipeline(step.source, step.entry), self._group(step, known), step.grid)
+            for step in program.passes
+        ]
+
+    def _program(self, op: Op, case: Case) -> tuple[WgslProgram, str, str | None]:
+        key = (case.workload, case.variant)
+        if key not in self._programs:
+            program, name = self._built(op, case, self._chosen.get(key))
+            text = "\n".join(step.source for step in program.passes)
+            digest = hashlib.sha256(text.encode()).hexdigest()[:12]
+            self._programs[key] = (program, digest, name)
+        return self._programs[key]
+
+    def _built(self, op: Op, case: Case, wanted: str | None) -> tuple[WgslProgram, str | None]:
+        """The wanted candidate's program, else the default's, with its name. Raises Unsupported."""
+        candidates = self.candidates(op, case)
+        if not candidates:
+            return tuned_kernel(op, case).build(case.params, case.dtype, self._limits), None
+        chosen = next((candidate for candidate in candidates if candidate.name == wanted), candidates[0])
+        try:
+            return chosen.build(), chosen.name
+        except Unsupported:
+            # It was chosen at another size of the same half octave, and this one is past its limits.
+            return candidates[0].build(), candidates[0].name
+
+    def _pipeline(self, source: str, entry: str) -> Any:
+        if (source, entry) not in self._pipelines:
+            self._pipelines[source, entry] = self._build(source, entry)
+        return self._pipelines[source, entry]
+
+    def _build(self, source: str, entry: str) -> Any:
+        import wgpu
+
+        try:
+            # The checked module comes first: its compiler errors are exceptions, the trusted call's are not.
+            module = self.device.create_shader_module(code=source)
+            module = trusted_module(self.device, source) or module
+            return self.device.create_compute_pipeline(
+                layout="auto", compute={"module": module, "entry_point": entry}
+            )
+        except (wgpu.GPUValidationError, wgpu.GPUPipelineError, wgpu.GPUInternalError) as error:
+            raise BuildError(str(error)) from error
+
+    def _group(self, step: WgslPass, buffers: dict[str, Any]) -> Any:
+        import wgpu
+
+        entries = []
+        for i, name in enumerate(step.bindings):
+            offset, size = step.windows.get(name, (0, buffers[name].size))
+            entries.append(
+                {"binding": i, "resource": {"buffer": buffers[name], "offset": offset, "size": size}}
+            )
+        if step.uniform:
+            words = [*step.uniform, *[0] * (-len(step.uniform) % 4)]
+            data = b"".join(int(word).to_bytes(4, "little") for word in words)
+            uniform = self.device.create_buffer_with_data(data=data, usage=wgpu.BufferUsage.UNIFORM)
+            entries.append(
+                {"binding": len(entries), "resource": {"buffer": uniform, "offset": 0, "size": len(data)}}
+            )
+        if not entries:
+            return None
+        layout = self._pipeline(step.source, step.entry).get_bind_group_layout(0)
+        return self.device.create_bind_group(layout=layout, entries=entries)
+
+    def scratch_buffer(self, size: int) -> Any:
+        import wgpu
+
+        return self.device.create_buffer(size=max(16, size), usage=wgpu.BufferUsage.STORAGE)
+
+
+def trusted_module(device: Any, source: str) -> Any | None:
+    """A shader module without naga's bounds and loop checks, or None where that is not to be had.
+
+    Worth 23 % on a blocked matmul and 3 x on a simple one (docs/kernels.md). Only for our own texts, which
+    guard their tails themselves, and only after the checked module compiled. wgpu-py has no public way:
+    everything here is private, so every step may fail, and then the checked module is used.
+    """
+    try:
+        from wgpu.backends.wgpu_native import _api, ffi, lib
+
+        create = lib.wgpuDeviceCreateShaderModuleTrusted
+        wgsl = _api.new_struct_p("WGPUShaderSourceWGSL *", code=_api.to_c_string_view(source))
+        wgsl[0].chain.next = ffi.NULL
+        wgsl[0].chain.sType = lib.WGPUSType_ShaderSourceWGSL
+        descriptor = _api.new_struct_p(
+            "WGPUShaderModuleDescriptor *",
+            nextInChain=ffi.cast("WGPUChainedStruct *", wgsl),
+            label=_api.to_c_string_view(""),
+        )
+        module = create(device._internal, descriptor, 0)
+        return None if module == ffi.NULL else _api.GPUShaderModule("", module, device)
+    except (ImportError, AttributeError, TypeError, KeyError):
+        return None

@@ -1,0 +1,407 @@
+"""Where a ratio crosses 1: sizes to look at closely, the crossing with its interval, and the same of a result file."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from gpubench import stats
+from gpubench.model.case import Case
+from gpubench.model.result import Measurement, Run
+from gpubench.stats import Prior
+
+Sides = tuple[
+    Sequence[float], Sequence[float]
+]  # seconds of the baseline and of the case, a value for each block
+Timings = Mapping[int, Mapping[int, Sides]]  # size -> session -> both sides
+
+WINDOW_SIZES = 7
+STANDARD_ERRORS = 5.0
+NARROWEST_WINDOW = math.log(1.12)  # half-widths in ln n
+WIDEST_WINDOW = math.log(2)
+NARROWEST = 0.01  # an interval is never narrower than +-1 %
+LOCAL = 4.0  # the slope at a crossing is read from the sizes within this factor of it
+# Fewer repeated blocks of a side, over all sizes, do not tell how far they scatter.
+LEAST_BLOCKS = 6
+# The spread of a few blocks may be 0 by chance: no size may count more than this many times one of usual noise.
+MOST_WEIGHT = 4.0
+# Of ln(block): equal blocks are equal as far as their clock tells.
+LEAST_VARIANCE = 1e-12
+# Of blocks that lie further off, in standard deviations, only so much counts.
+FAR_OFF = 2.5
+# Variance of the median of the means of pairs / that of the mean, for normal noise.
+MIDDLE_COST = 1.05
+# Standard error of a median / that of a mean, and sigma / MAD, both for normal noise.
+MEDIAN_COST = math.sqrt(math.pi / 2)
+MAD_SIGMA = 1.4826
+FARTHEST = 100.0  # |ln n| of a root that no memory holds: an open end
+# Below this a median of one side, in one session at one size, says little of either.
+MIN_SAMPLES = 3
+
+SideBlocks = dict[
+    int, dict[int, Sequence[float]]
+]  # size -> session -> seconds per launch, a value for each block
+BlocksByForm = dict[tuple[str, str], SideBlocks]  # by device and form
+
+
+class Crossing(NamedTuple):
+    """The size at which the fitted ratio is 1, with its 95 % interval; an end that the timings leave open is None."""
+
+    n: float
+    low: float | None
+    high: float | None
+
+
+def bracket(ratios: Mapping[int, float]) -> tuple[int, int] | None:
+    """(largest size at which the case loses, next measured size); None without a loss or without a size above.
+
+    By the middle ratios, sure or not: a bracket between sure sizes is wide where noise is, its centre lies off the
+    crossing, and a line fitted around it is bent (simulated: intervals then hold a crossing near a knee in 37 to 87 %).
+    """
+    low = max((n for n, ratio in ratios.items() if ratio < 1), default=None)
+    above = [n for n in ratios if low is not None and n > low]
+    return (low, min(above)) if low is not None and above else None
+
+
+class Grid(NamedTuple):
+    """Sizes that may be measured: multiples of `granule` inside [`least`, `most`]."""
+
+    granule: int = 1
+    least: int = 1
+    most: int | None = None
+
+
+ANY_SIZE = Grid()
+
+
+def window(
+    timings: Mapping[int, Sides], low: int, high: int, fresh: int, grid: Grid = ANY_SIZE
+) -> tuple[int, ...]:
+    """Up to 7 sizes, evenly spaced in ln n around the bracket [low, high], for `fresh` timings of either side.
+
+    `timings` are those of the search, by size: their slope, and the error that their noise leaves after the
+    fresh timings, give the width. A wider window bends the line, a narrower one leaves its slope unknown.
+    """
+    centre = (math.log(low) + math.log(high)) / 2
+    local = {
+        n: sides
+        for n, sides in timings.items()
+        if n in (low, high) or abs(math.log(n) - centre) <= math.log(LOCAL)
+    }
+    slope = 0.0
+    if len(local) > 1:
+        _, slope = stats.fit_line([math.log(n) for n in local], [_log_ratio(sides) for sides in local.values()])
+    error = math.sqrt(math.fsum(_noise(sides) for sides in local.values()) / max(len(local) * fresh, 1))
+    half = STANDARD_ERRORS * error / slope if slope > 0 else WIDEST_WINDOW
+    half = min(max(half, (math.log(high) - math.log(low)) / 2, NARROWEST_WINDOW), WIDEST_WINDOW)
+    start = max(centre - half, math.log(grid.least))
+    end = centre + half if grid.most is None else min(centre + half, math.log(grid.most))
+    steps = (math.exp(start + (end - start) * i / (WINDOW_SIZES - 1)) for i in range(WINDOW_SIZES))
+    return tuple(sorted({_rounded(n, grid) for n in steps}))
+
+
+def crossing(timings: Timings, priors: tuple[Prior, Prior] | None = stats.BOTH_USUAL) -> Crossing | None:
+    """Root of the weighted straight line of ln(ratio) on ln n, with its interval.
+
+    The interval holds every size at which the height of the line may be 0 (Fieller 1954). The variance of the height
+    is that of the blocks; more, where the sizes lie further from a line than their blocks explain; and from two
+    sessions on that of the sessions, where it is larger. Below 5 sessions the priors (of the baseline's times and of
+    the case's) stand beside them; None: they know nothing. An end is None where the timings leave it open. None if the
+    line does not rise, or with fewer than two sizes.
+    """
+    sizes = sorted(n for n in timings if timings[n])
+    if len(sizes) < 2:
+        return None
+    heights = {n: {i: _log_ratio(sides) for i, sides in timings[n].items()} for n in sizes}
+    middles = [_middle(list(heights[n].values())) for n in sizes]
+    variances = _variances([timings[n] for n in sizes])
+    x, weights = [math.log(n) for n in sizes], [1 / v for v in variances or [1.0] * len(sizes)]
+    blocks = line = _Line.of(x, middles, weights)
+    if variances is not None and line.uneven:
+        # What the sizes have of their own is the same for all of them, however exact each was measured.
+        own = (line.misfit / line.degrees - 1) * len(sizes) / line.total
+        line = _Line.of(x, middles, [1 / (v + own) for v in variances])
+    root = line.root
+    if root is None:
+        return None
+    apart = _apart(heights, dict(zip(sizes, zip(middles, weights, strict=True), strict=True)))
+    scale = _scale(line, priors, replicated=variances is not None, uneven=blocks.uneven)
+    session = _session_margin(apart, blocks.variance(root) if variances else 0.0, priors)
+    low, high = line.ends(root, scale, session)
+    n = math.exp(root)
+    return Crossing(
+        n,
+        None if low is None else min(math.exp(low), n * (1 - NARROWEST)),
+        None if high is None else max(math.exp(high), n * (1 + NARROWEST)),
+    )
+
+
+class _Line(NamedTuple):
+    """A weighted line: where it crosses 0 as it rises, its slope, the sum of its weights, their centre and spread in x.
+
+    `misfit`: the weighted sum of the squared distances of the points, which are `degrees` more than a line takes.
+    """
+
+    root: float | None
+    slope: float
+    total: float
+    centre: float
+    spread: float
+    misfit: float
+    degrees: int
+
+    @classmethod
+    def of(cls, x: Sequence[float], y: Sequence[float], weights: Sequence[float]) -> _Line:
+        """The line through these points."""
+        intercept, slope = stats.fit_line(x, y, weights)
+        total = math.fsum(weights)
+        centre = math.fsum(map(operator.mul, weights, x)) / total
+        spread = math.fsum(w * (a - centre) ** 2 for w, a in zip(weights, x, strict=True))
+        misfit = math.fsum(w * (b - intercept - slope * a) ** 2 for w, a, b in zip(weights, x, y, strict=True))
+        root = -intercept / slope if slope > 0 and abs(intercept) <= FARTHEST * slope else None
+        return cls(root, slope, total, centre, spread, misfit, len(x) - 2)
+
+    def variance(self, at: float) -> float:
+        """Of the height at `at`, where 1 / weight is that of a point."""
+        return 1 / self.total + (at - self.centre) ** 2 / self.spread
+
+    @property
+    def uneven(self) -> bool:
+        """Whether the points lie further from the line than chance brings them in nine of ten."""
+        return self.degrees > 0 and self.misfit > _exceeded_by_a_tenth(self.degrees)
+
+    def ends(self, root: float, scale: float, beside: float) -> tuple[float | None, float | None]:
+        """The ends of the x at which (height)^2 <= `scale` * variance + `beside`; None where there is no end."""
+        away = root - self.centre
+        steepness = self.slope**2 - scale / self.spread
+        if not 0 < steepness < math.inf or not math.isfinite(beside):
+            return None, None
+        lean = scale * away / self.spread
+        reach = math.sqrt(lean**2 + steepness * (scale * self.variance(root) + beside))
+        low, high = root + (lean - reach) / steepness, root + (lean + reach) / steepness
+        return (None if low < -FARTHEST else low), (None if high > FARTHEST else high)
+
+
+def _scale(line: _Line, priors: tuple[Prior, Prior] | None, *, replicated: bool, uneven: bool) -> float:
+    """What the variance of the line's height is multiplied with to give (half-width)^2.
+
+    Points that lie further from the line than their blocks explain widen it by Student's distribution (Knapp and
+    Hartung 2003). Where chance does as much in one of ten, the blocks alone count. Without repeated blocks, the
+    points alone tell how far they scatter, and the prior.
+    """
+    if not replicated:
+        expected = None if priors is None else math.fsum(prior.block**2 for prior in priors)
+        return stats.squared_margin(line.misfit, line.degrees, expected)
+    known = stats.Z**2
+    return max(known, stats.squared_margin(line.misfit, line.degrees, None)) if uneven else known
+
+
+def _exceeded_by_a_tenth(degrees: int) -> float:
+    """What a sum of so many squared normal values exceeds in one of ten (Wilson and Hilferty 1931)."""
+    ninth = 2 / (9 * degrees)
+    return degrees * (1 - ninth + 1.2816 * math.sqrt(ninth)) ** 3
+
+
+def _apart(
+    heights: Mapping[int, Mapping[int, float]], points: Mapping[int, tuple[float, float]]
+) -> list[float]:
+    """How far each session lies from the middle of all, by (middle, weight) of each size: whatever a size does in all
+    sessions alike takes no part."""
+    found = []
+    for session in {session for by_session in heights.values() for session in by_session}:
+        ours = [(points[n][1], row[session] - points[n][0]) for n, row in heights.items() if session in row]
+        total = math.fsum(weight for weight, _ in ours)
+        found.append(math.fsum(weight * height for weight, height in ours) / total)
+    return found
+
+
+def _session_margin(apart: Sequence[float], explained: float, priors: tuple[Prior, Prior] | None) -> float:
+    """What the spread between sessions adds to (half-width)^2 of the height, beyond the variance that the blocks
+    explain."""
+    count = len(apart)
+    few = count < stats.MIN_BOOTSTRAP_SESSIONS
+    expected = None if priors is None else math.fsum(prior.session**2 for prior in priors)
+    if count == 1:
+        return 0.0 if expected is None else stats.Z**2 * expected
+    one = explained * count  # of a single session
+    squares = math.fsum((value - math.fsum(apart) / count) ** 2 for value in apart)
+    if few and expected is not None:
+        found = stats.squared_margin(squares, count - 1, expected + one)
+    elif few and one > 0 and squares <= one * _exceeded_by_a_tenth(count - 1):
+        return 0.0
+    else:
+        found = stats.squared_margin(squares, count - 1, None)
+    return max(0.0, found / count - stats.Z**2 * explained)
+
+
+def _variances(sizes: Sequence[Mapping[int, Sides]]) -> list[float] | None:
+    """Of ln(ratio) at each size, by how far its blocks lie apart; None where too few are repeated to tell."""
+    found = [0.0] * len(sizes)
+    for side in (0, 1):
+        groups = [[sides[side] for sides in by_session.values()] for by_session in sizes]
+        spreads = _block_variances([_deviations(blocks) for blocks in groups])
+        if spreads is None:
+            return None
+        for i, blocks in enumerate(groups):
+            shares = math.fsum(1 / len(one) for one in blocks)
+            found[i] += MIDDLE_COST * spreads[i] * shares / len(blocks) ** 2
+    return found
+
+
+def _deviations(groups: Iterable[Sequence[float]]) -> list[float]:
+    """How far ln(block) lies from the middle of its session, as far as from the true one; of single blocks nothing."""
+    found: list[float] = []
+    for blocks in groups:
+        logs, count = [math.log(value) for value in blocks], len(blocks)
+        if count > 1:
+            middle, longer = _middle(logs), math.sqrt(count / (count - 1))
+            found += [(value - middle) * longer for value in logs]
+    return found
+
+
+def _block_variances(sizes: Sequence[Sequence[float]]) -> list[float] | None:
+    """Of ln(block) at each size, by its deviations and those of all sizes, which count as PRIOR_DEGREES more; what lies
+    far off is pulled in. None where fewer than LEAST_BLOCKS tell."""
+    together = [value for deviations in sizes for value in deviations]
+    if len(together) < LEAST_BLOCKS:
+        return None
+    usual = MAD_SIGMA * stats.median(map(abs, together))
+    common = max(_mean_square(together, usual), LEAST_VARIANCE)
+    found = []
+    for deviations in sizes:
+        own, count = common, len(deviations)
+        if deviations:
+            own = _mean_square(deviations, max(usual, MAD_SIGMA * stats.median(map(abs, deviations))))
+        mixed = (stats.PRIOR_DEGREES * common + count * own) / (stats.PRIOR_DEGREES + count)
+        found.append(max(mixed, common / MOST_WEIGHT))
+    return found
+
+
+def _mean_square(values: Sequence[float], deviation: float) -> float:
+    most = FAR_OFF * deviation if deviation > 0 else math.inf
+    return math.fsum(min(abs(value), most) ** 2 for value in values) / len(values)
+
+
+def _middle(values: Sequence[float]) -> float:
+    """The median of the means of all pairs: nearly as precise as the mean, and nearly as robust as the median (Hodges
+    and Lehmann 1963)."""
+    return stats.median((a + b) / 2 for i, a in enumerate(values) for b in values[i:])
+
+
+def _log_ratio(sides: Sides) -> float:
+    base, case = (_middle([math.log(value) for value in blocks]) for blocks in sides)
+    return base - case
+
+
+def _noise(sides: Sides) -> float:
+    """Squared standard error of ln(ratio) of the medians of one timing a side, outliers left aside."""
+    return sum(_median_variance(samples) for samples in sides)
+
+
+def _median_variance(samples: Sequence[float]) -> float:
+    few = len(samples) / (len(samples) - 0.8)  # the MAD of few samples is too small (Croux and Rousseeuw 1992)
+    return (MEDIAN_COST * MAD_SIGMA * few * stats.mad([math.log(value) for value in samples])) ** 2
+
+
+def _rounded(n: float, grid: Grid) -> int:
+    step = grid.granule if n >= 2 * grid.granule else 1
+    rounded = max(round(n / step) * step, grid.least)
+    return rounded if grid.most is None else min(rounded, grid.most)
+
+
+def fresh_crossing(
+    run: Run, baselines: Iterable[Case], case: Case, without: Collection[str] = ()
+) -> Crossing | None:
+    """Where the ratio of the curves on which the cases lie crosses 1, by blocks of phase "estimate" alone; None if
+    they do not tell.
+
+    Search timings chose the sizes and would bias the answer. Of each side one form of one device takes part: the pair
+    with the most blocks at common sizes. `without`: the ids of cases whose times are not to be believed.
+    """
+    bases, cases = _forms(run, baselines, without), _forms(run, [case], without)
+    pairs = [(_paired(base, case), names) for base, case, names in _combinations(bases, cases)]
+    pairs = [(timings, names) for timings, names in pairs if timings]
+    if not pairs:
+        return None
+    timings, names = min(pairs, key=lambda pair: (-_count(pair[0]), pair[1]))
+    base, other = (_prior(run, name[0], [sides[i] for row in timings.values() for sides in row.values()])
+                   for i, name in enumerate(names))  # fmt: skip
+    return crossing(timings, (base, other))
+
+
+def _prior(run: Run, device_id: str, blocks: Iterable[Sequence[float]]) -> Prior:
+    """Of times like these on this device."""
+    return stats.prior_of(
+        stats.median(value for one in blocks for value in one), empty_launch_s(run, device_id)
+    )
+
+
+def empty_launch_s(run: Run, device_id: str) -> float:
+    """What an empty launch takes on a device, by all its workers; 0 where nobody measured it."""
+    found = [
+        value
+        for session in run.sessions
+        for worker in session.workers
+        if worker.device_id == device_id
+        for value in worker.overhead_s
+    ]
+    return stats.median(found) if found else 0.0
+
+
+def _forms(run: Run, like: Iterable[Case], without: Collection[str]) -> BlocksByForm:
+    """By device and form the fresh blocks of the curves on which the cases `like` lie."""
+    found: BlocksByForm = {}
+    wanted = {curve(case) for case in like}
+    for outcome in run.outcomes:
+        case = outcome.case
+        if not isinstance(outcome, Measurement) or case.variant is not None or curve(case) not in wanted:
+            continue
+        if outcome.id in without:
+            continue
+        for session, blocks in _fresh(run, outcome).items():
+            if sum(map(len, blocks)) >= MIN_SAMPLES:
+                form = found.setdefault((case.device_id, case.form), {})
+                form.setdefault(case.params["n"], {})[session] = [stats.median(kept) for kept in blocks]
+    return found
+
+
+def _fresh(run: Run, outcome: Measurement) -> dict[int, list[list[float]]]:
+    """The fresh samples of each session that counts, neither warm-up nor discarded, a list for each block."""
+    unused = {session.index for session in run.sessions if session.superseded}
+    found: dict[int, list[list[float]]] = {}
+    for block in outcome.blocks:
+        if block.phase == "estimate" and block.session not in unused:
+            kept = [
+                v
+                for i, v in enumerate(block.wall_s)
+                if i >= block.warmup and str(i) not in block.discarded and 0 < v < math.inf
+            ]
+            if kept:
+                found.setdefault(block.session, []).append(kept)
+    return found
+
+
+def curve(case: Case) -> tuple[object, ...]:
+    """What the sizes of one curve have in common, but for the form."""
+    return (*case.series, case.device_id, case.regime_id)
+
+
+def _combinations(
+    bases: BlocksByForm, cases: BlocksByForm
+) -> Iterable[tuple[SideBlocks, SideBlocks, tuple[tuple[str, str], tuple[str, str]]]]:
+    return ((bases[base], cases[case], (base, case)) for base in bases for case in cases)
+
+
+def _paired(base: SideBlocks, case: SideBlocks) -> dict[int, dict[int, Sides]]:
+    """Both sides of the sizes and sessions that have both."""
+    paired = {
+        n: {session: (base[n][session], case[n][session]) for session in base[n].keys() & case[n].keys()}
+        for n in base.keys() & case.keys()
+    }
+    return {n: by_session for n, by_session in paired.items() if by_session}
+
+
+def _count(timings: Timings) -> int:
+    return sum(len(side) for by_session in timings.values() for sides in by_session.values() for side in sides)

@@ -1,0 +1,390 @@
+"""What gpubench says under a code: each reason, each warning and each error, with its sentence and its remedy; and
+what `detect` says of a mode or of a GPU, in one sentence that has both.
+
+A code never changes: result files and scripts hold it. The code that says it, the report and docs/troubleshooting.md
+read these tables. A code that is not declared here is a type error where it is written. Imports nothing of ours.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+
+class Entry(NamedTuple):
+    """What a code means, and what to do about it where the place that says it knows nothing better."""
+
+    sentence: str
+    remedy: str
+
+
+# fmt: off
+# ---------------------------------------------------------------- reasons: why a case has no number
+
+# Of a skip or a failure in a result file.
+Reason = Literal[
+    "no-implementation", "no-dtype", "no-tf32", "no-transfer", "no-split", "shape", "bad-plugin", "out-of-memory",
+    "limit", "too-slow", "budget", "unavailable", "unsupported", "device-lost", "timeout", "worker-crashed",
+    "build-error", "validation-error", "wrong-result", "error",
+]
+# Of a case without a skip or a failure: the report finds it in the samples.
+NoNumber = Literal["not-reached", "no-samples", "check-only", "implausible"]
+
+REASONS: dict[Reason | NoNumber, Entry] = {
+    "no-implementation": Entry(
+        "this backend has no kernel for the op in this form",
+        "nothing: `gpubench ops` shows what there is; the library form may exist"),
+    "no-dtype": Entry(
+        "the device, or the language that its kernels are written in, has no such dtype",
+        "choose another of `--dtypes`; `gpubench detect` shows what the device can"),
+    "no-tf32": Entry("the device or the library has no TF32 to switch", "leave `--allow-tf32` out"),
+    "no-transfer": Entry(
+        "on a CPU the data is at home: there is nothing to transfer",
+        "nothing: its resident case is the baseline of all regimes"),
+    "no-split": Entry(
+        "the op cannot be cut into a part for the GPU and a part for the CPU", "measure it without `hybrid`"),
+    "shape": Entry("the params do not go with the size", "choose --sizes and --params that go together"),
+    "bad-plugin": Entry(
+        "a function of an op of another package, or a whole backend, breaks; what it raised stands beside it",
+        "tell the author of its package"),
+    "out-of-memory": Entry(
+        "the case needs more than 80 % of what is free, or the device refused the memory", "choose smaller --sizes"),
+    "limit": Entry(
+        "a limit of the device: buffer size, workgroup size or count, number of bindings",
+        "smaller `--sizes`, or another backend"),
+    "too-slow": Entry(
+        "a library call that cannot end in time", "choose smaller --sizes, or raise --case-timeout"),
+    "budget": Entry("the run's time ended first", "raise --budget"),
+    "unavailable": Entry("the library, driver or device is not there", "see `gpubench detect`"),
+    "unsupported": Entry("the device cannot hold or run this case", "another backend or dtype"),
+    "device-lost": Entry(
+        "the device went away and did not open again",
+        "run again; if it stays away, look at the driver's messages (`dmesg`)"),
+    "timeout": Entry(
+        "no answer within `--case-timeout`; its process was ended, the run went on",
+        "raise --case-timeout or choose smaller --sizes"),
+    "worker-crashed": Entry(
+        "the process that drives the device died; the last lines of its stderr are in the file",
+        "a report with them; other cases are not affected"),
+    "build-error": Entry("the kernel did not compile; the compiler's words stand beside it", "a report with them"),
+    "validation-error": Entry("WebGPU refused a call", "a report with the words beside it"),
+    "wrong-result": Entry(
+        "the output is not what the float64 reference says, so there is no time",
+        "this is a defect of the kernel or of the driver: please report it with the result file"),
+    "error": Entry(
+        "anything unforeseen at the backend's edge, and a reason that is not of this table; the detail says what",
+        "`--verbose` for the traceback, and a report"),
+    "not-reached": Entry("the run ended before this case was measured", "`gpubench run --append FILE` goes on"),
+    "no-samples": Entry("too few samples in every session, so there is no estimate", "a longer `--case-timeout`"),
+    "check-only": Entry("checked and right; nothing was timed", "nothing: leave `--check-only` out to time it"),
+    "implausible": Entry(
+        "the time is beyond what the hardware can do, or below its clock", "report it as a bug, with the file"),
+}
+
+# ---------------------------------------------------------------- warnings: what makes a number doubtful
+
+WarningCode = Literal[
+    "noisy", "unstable", "too-short", "first-slow", "drift", "contended", "throttled", "power-cap", "implausible",
+    "transfer-mismatch", "no-device-clock", "other-gpu-users", "no-telemetry", "software-device", "cpu-limited",
+    "cpu-not-compiled",
+    "powersave", "shared-host", "blas-threads", "session-failed", "few-sessions", "inputs-not-random", "no-tf32",
+    "budget", "unavailable", "bad-plugin", "worker-restarted", "software-changed", "not-interleaved",
+    "different-machine", "no-gate", "no-threshold", "same-run", "cannot-save",
+]
+
+WARNINGS: dict[WarningCode, Entry] = {
+    "noisy": Entry(
+        "the quartiles of its blocks lie more than 10 % of the median apart", "close other programs or use --rigorous"),
+    "unstable": Entry(
+        "the quartiles of its blocks lie more than 25 % of the median apart; no headline",
+        "close other programs and run again with --rigorous"),
+    "too-short": Entry("a sample lasts less than 1 ms", "use larger --sizes"),
+    "first-slow": Entry("the first sample is an outlier", "outliers are kept; --rigorous takes more samples"),
+    "drift": Entry("values rise or fall with time", "let the machine settle and take more --sessions"),
+    "contended": Entry("other processes took more than 5 % of the CPU", "close other programs and run again"),
+    "throttled": Entry("the device was throttled; no headline", "improve cooling or power, or lower --max-time"),
+    "power-cap": Entry(
+        "the software power limit lowered the clock, as it does on large GPUs under a matrix product",
+        "compare runs at the same power limit; gpubench detect shows it"),
+    "implausible": Entry(
+        "beyond a ceiling or below the clock; excluded from every table",
+        "check it with run --filter on this case and report it as a bug"),
+    "transfer-mismatch": Entry(
+        "the parts, timed one by one, miss the whole by more than 10 %",
+        "see --sections anatomy; predictions from the parts are withheld"),
+    "no-device-clock": Entry(
+        "the device has no usable clock of its own; rates use wall time",
+        "compare wall times; they need no device clock"),
+    "other-gpu-users": Entry(
+        "other processes were on the GPU before the session began; `info`: they only draw, or cannot be seen from here",
+        "nvidia-smi on the host names them; end them, or take another GPU with --devices"),
+    "no-telemetry": Entry(
+        "clocks and throttle reasons cannot be read here",
+        "gpubench detect shows whether the driver answers; throttling goes unnoticed here"),
+    "software-device": Entry(
+        "a software adapter runs on the CPU; it is no GPU and takes no headline",
+        "install the GPU's driver; gpubench detect names what is missing"),
+    "cpu-limited": Entry(
+        "the CPU side had fewer threads than usable CPUs, or a quota: the speedups flatter the GPU",
+        "without a quota and with --threads equal to the usable CPUs the baseline would be faster"),
+    "cpu-not-compiled": Entry(
+        "the CPU runs NumPy's own kernels, up to 9 times slower than compiled ones: the speedups flatter the GPU",
+        "install the extra cpu of gpubench, which brings numba"),
+    "powersave": Entry(
+        "the machine runs on a battery, or the CPU's governor saves power",
+        "plug it in; `cpupower frequency-set -g performance`"),
+    "shared-host": Entry(
+        "a runner that GitHub hosts shares its hardware: times differ from job to job",
+        "compare within one job, in turns (--append, --like)"),
+    "blas-threads": Entry(
+        "a variable limits the threads of the BLAS that NumPy calls; gpubench sets threads itself",
+        "gpubench detect --deep shows each BLAS"),
+    "session-failed": Entry(
+        "a case broke in one session; its number rests on the others",
+        "the other sessions stand; gpubench run --append FILE adds sessions"),
+    "few-sessions": Entry(
+        "fewer than 5 sessions: a stated prior for how far sessions differ widens each interval",
+        "use --sessions 5 or more"),
+    "inputs-not-random": Entry("`--inputs zeros` or `ones` can be faster than real data", "leave --inputs out"),
+    "no-tf32": Entry(
+        "--allow-tf32 adds no row: none of these cases is a float32 matmul in the library form of CuPy or PyTorch",
+        "it takes --ops matmul, --dtypes float32 and an NVIDIA GPU with CuPy or PyTorch"),
+    "budget": Entry(
+        "the run ended before every case had its samples", "raise --budget or choose fewer --ops or --sizes"),
+    "unavailable": Entry(
+        "a backend was left out, and why", "the hint: mostly a library or a driver to install"),
+    "bad-plugin": Entry(
+        "an op of another package was left out: it raises, exits, hangs or declares what cannot be",
+        "mend the package or uninstall it; `gpubench ops` lists it with the reason"),
+    "worker-restarted": Entry(
+        "a process died and a fresh one went on", "free some memory, or look at the system's log"),
+    "software-changed": Entry(
+        "sessions were added with other versions than those before",
+        "use --like to measure the same plan into a file of its own"),
+    "not-interleaved": Entry(
+        "base and new were measured one after the other: drift counts as a difference",
+        "before trusting a small change, measure both again in the other order"),
+    "different-machine": Entry(
+        "the files stem from different machines: what differs may be the machine, not the code",
+        "measure both on one machine"),
+    "no-gate": Entry(
+        "no regression gate was applied: nothing in the files could have made it fail",
+        "compare cases that no --ignore mutes, with more sessions or a larger --alpha"),
+    "no-threshold": Entry(
+        "cases have no threshold in the file of --thresholds; the usual one is theirs",
+        "measure them with `gpubench noise -o` too"),
+    "cannot-save": Entry(
+        "what was measured so far could not be saved; measuring goes on, and saving is tried again",
+        "free some space or choose another place with --output"),
+    "same-run": Entry("both files hold sessions of the same run", "give the result of another run as NEW"),
+}
+
+# ---------------------------------------------------------------- errors: why a command ended
+
+ErrorCode = Literal[
+    "already-measured", "bad-alpha", "bad-claims", "bad-config", "bad-context", "bad-device", "bad-document",
+    "bad-duration", "bad-marker", "bad-params", "bad-part", "bad-percent", "bad-plugin", "bad-samples", "bad-selector",
+    "bad-setting", "bad-size", "bad-speedup", "bad-value", "baseline-missing", "cannot-draw", "cannot-print",
+    "cannot-save", "cannot-write", "config-conflict", "contradicts-file", "different-machine", "empty-file",
+    "empty-list", "empty-selection", "few-sessions", "gate-impossible", "incomplete-fleet", "locked", "many-shapes",
+    "many-sizes", "mode-and-devices", "no-charts", "no-columns", "no-plots", "no-result-for-op", "no-results",
+    "no-scratch", "no-size", "no-such-baseline", "no-such-case", "no-summary", "not-a-result-file", "not-comparable",
+    "not-json", "not-markdown", "not-mergeable", "not-records", "not-text", "nothing-to-compare", "one-file-only",
+    "other-machine", "recording-failed", "refused", "required-unavailable", "same-run-twice", "stdin-twice",
+    "too-large", "too-many-threads", "too-new", "truncated-file", "two-inputs", "two-presets", "unavailable",
+    "unknown-command", "unknown-document", "unknown-mode", "unknown-op", "unknown-option", "unknown-regime",
+    "unknown-setting", "unknown-suffix", "unknown-value", "unknown-word", "unreadable", "unreadable-input", "usage",
+    "useless-calls", "useless-queued", "wrong-document",
+]
+
+ERRORS: dict[ErrorCode, Entry] = {
+    "already-measured": Entry(
+        "an option that says how to measure does not go with a FILE",
+        "leave it out, or leave FILE out and let `gpubench noise` measure"),
+    "bad-alpha": Entry("the value of --alpha is no chance of a false alarm", "write it as 0.05"),
+    "bad-claims": Entry(
+        "the file of --claims, or one claim in it, cannot be used",
+        "docs/claims.md shows the form; gpubench's own are --claims builtin"),
+    "bad-config": Entry(
+        "the configuration file cannot be read, or a name in it is not a table",
+        "correct it, or leave it out with --no-config"),
+    "bad-context": Entry("a --context is not K=V", "write for example --context runner=large"),
+    "bad-device": Entry("a name of --devices is not a device id", "write cupy:0"),
+    "bad-document": Entry(
+        "the file cannot be used: it is not a valid document of its kind; why says which field or case",
+        "give a file that `gpubench run` has written"),
+    "bad-duration": Entry("the value is not a duration", "write it as 500ms, 2s or 5m"),
+    "bad-marker": Entry("the value of --marker is not usable", "write it as --marker benchmarks"),
+    "bad-params": Entry(
+        "no op has the params of --params, or they are not usable", "`gpubench ops` lists the params of each op"),
+    "bad-part": Entry("what an interrupted run left cannot be used", "run `gpubench run` again"),
+    "bad-percent": Entry("the value is not a percentage", "write it as 2 or 2%"),
+    "bad-plugin": Entry(
+        "the op of another package is left out", "mend the package, or uninstall it; everything else works without it"),
+    "bad-samples": Entry("--max-samples is below --min-samples", "raise --max-samples"),
+    "bad-selector": Entry(
+        "the value is not a selector", "write it as matmul, matmul/n>=4096@cupy, *@wgpu:0 or activation/*/float16"),
+    "bad-setting": Entry(
+        "a value of a configuration file or of a GPUBENCH_ variable is not usable",
+        "correct it there, or leave the file out with --no-config"),
+    "bad-size": Entry(
+        "a size is not usable; the message says at which position",
+        "write sizes as 1k,4k or 1000 or 2^20, ranges as 1k:64M:x4 or 256:1024:+256 (1k is 1024)"),
+    "bad-speedup": Entry(
+        "a --min-speedup is not SEL=X", "write it as 'matmul/n>=4096@cupy=5' or 'add=1.5x'"),
+    "bad-value": Entry("an option does not take this value", "the command's --help lists what is possible"),
+    "baseline-missing": Entry("no measured case matches --baseline", "run again; this file holds no estimate"),
+    "cannot-draw": Entry("the charts cannot be drawn", "install the extra plots anew, or leave the charts out"),
+    "cannot-print": Entry("cannot write to standard output", "free some space"),
+    "cannot-save": Entry("cannot save the results", "free some space or choose another place with --output"),
+    "cannot-write": Entry("cannot write a file, or into a folder", "free some space or choose another place"),
+    "config-conflict": Entry("--config and --no-config contradict each other", "leave one of them out"),
+    "contradicts-file": Entry(
+        "an option, or the file of --like, contradicts the plan of the file",
+        "leave it out: the plan is the file's; or start another file"),
+    "different-machine": Entry(
+        "the file of --append is of another machine or device",
+        "add sessions on the same machine, or start a file of its own with --like"),
+    "empty-file": Entry(
+        "the file cannot be used: it is empty",
+        "run `gpubench run` again; the run that should have written it never saved"),
+    "empty-list": Entry("the list of an option is empty", "name something, or leave the option out"),
+    "empty-selection": Entry(
+        "--filter and --skip leave no case to measure", "--dry-run without them lists the case ids"),
+    "few-sessions": Entry(
+        "there are too few sessions to tell noise from change",
+        "measure with more --sessions, or let `gpubench noise` measure"),
+    "gate-impossible": Entry(
+        "a gate could not be applied, so it could not have failed", "ignore less, or leave the gate out"),
+    "incomplete-fleet": Entry(
+        "some nodes brought no result",
+        "the output holds what there is; merge it with the missing files to complete it"),
+    "locked": Entry(
+        "the file is being written by another run",
+        "wait until it ends, or give a longer --lock-timeout; a run that is killed lets go at once"),
+    "many-shapes": Entry("--params is more than one shape", "ask for each by itself"),
+    "many-sizes": Entry("--size is more than one size", "ask for each size by itself"),
+    "mode-and-devices": Entry("--mode stands beside --backends or --devices", "leave one of them out"),
+    "no-charts": Entry(
+        "there is nothing to draw", "choose other --sections, or a result with measured cases"),
+    "no-columns": Entry("--columns does not go with the --format", "take --format table, plain, markdown or csv"),
+    "no-plots": Entry("charts cannot be drawn here: the extra plots is missing", "install the extra plots"),
+    "no-result-for-op": Entry("there is no result of the op, dtype and params", "measure it: gpubench run --ops OP"),
+    "no-results": Entry(
+        "there is no result to report or to answer from, or what was named holds none",
+        "run `gpubench run` first, or name a file"),
+    "no-scratch": Entry(
+        "the temporary folder cannot be used", "free some space there, or name another folder in TMPDIR"),
+    "no-size": Entry("the shape has no n", 'give {"n": 1024, ...}'),
+    "no-such-baseline": Entry(
+        "nothing that is going to be measured matches --baseline",
+        "choose one of the devices or forms that are measured"),
+    "no-such-case": Entry(
+        "a selector of --filter, --skip, --ignore, --threshold or --min-speedup leaves or selects no case",
+        "gpubench report --sections raw lists the cases with their ids"),
+    "no-summary": Entry("--summary has nowhere to write to", "leave --summary out here, or take -o FILE.md"),
+    "not-a-result-file": Entry("--append takes a result file, which ends in .json or .json.gz", "name a .json file"),
+    "not-comparable": Entry(
+        "the files stem from different machines, or have no case in common that can be compared",
+        "measure both on one machine, with the same ops, sizes, devices and options"),
+    "not-json": Entry("the file cannot be used: it is not JSON", "give a file that `gpubench run` has written"),
+    "not-markdown": Entry("an option is about Markdown, and none is written", "add --format markdown or -o FILE.md"),
+    "not-mergeable": Entry(
+        "the files cannot be merged: a field differs",
+        "`gpubench report FILE FILE` shows them side by side, `gpubench compare` tells which is faster"),
+    "not-records": Entry(
+        "not a file of provider records", 'the file must read {"records": [{"source": "nvml", ...}, ...]}'),
+    "not-text": Entry(
+        "the value is not valid UTF-8, or a PNG was to go to the terminal",
+        "write it in UTF-8; name a file: -o report.png"),
+    "nothing-to-compare": Entry(
+        "too little was measured to tell noise from change", "raise --budget, or measure less"),
+    "one-file-only": Entry(
+        "the --format takes one result file", "write one file for each result, for example with -o NAME"),
+    "other-machine": Entry(
+        "there is no result of this machine",
+        "run `gpubench run` here, or name a file, which is not asked where and how it was made"),
+    "recording-failed": Entry("cannot write the recording", "name a new folder or a new file ending in .tar.gz"),
+    "refused": Entry(
+        "the system refuses what gpubench needs",
+        "mend that (space, permissions, limits) and try again; --verbose shows where it happened"),
+    "required-unavailable": Entry(
+        "what --require names is required and not to be had", "`gpubench detect` tells what is missing"),
+    "same-run-twice": Entry(
+        "a run is there twice",
+        "name each file once; a merged file already holds the runs that are listed in its `merged`"),
+    "stdin-twice": Entry("- is given more than once", "give the others as files"),
+    "too-large": Entry(
+        "the file cannot be used: it is larger or deeper than any document of gpubench",
+        "give a file that gpubench has written; the limits stand in docs/reliability.md"),
+    "too-many-threads": Entry(
+        "--threads is more than the CPUs that may be used",
+        "leave --threads out: it takes all usable CPUs; `gpubench detect` tells what limits them"),
+    "too-new": Entry("the file cannot be used: a newer gpubench wrote it", "upgrade gpubench"),
+    "truncated-file": Entry(
+        "the file cannot be used: it ends in the middle, or its gzip data is damaged",
+        "give a file that `gpubench run` has written"),
+    "two-inputs": Entry("--sysroot and --records exclude each other", "give one of them"),
+    "two-presets": Entry("--quick and --rigorous contradict each other", "leave one of them out"),
+    "unavailable": Entry(
+        "a backend or device that was named is not available, or --mode finds no GPU that a backend can use",
+        "leave it out, or let --backends auto take what is there"),
+    "unknown-command": Entry("there is no such command", "gpubench --help explains them"),
+    "unknown-document": Entry("there is no such document", "gpubench schema gpubench-result"),
+    "unknown-mode": Entry("There is no such mode.", "Use cpu, gpu or hybrid."),
+    "unknown-op": Entry("there is no such op", "gpubench ops"),
+    "unknown-option": Entry("there is no such option", "the command's --help lists what is possible"),
+    "unknown-regime": Entry(
+        "there is no such regime", "N is the number of calls that share one copy, as in transfer-once-10"),
+    "unknown-setting": Entry(
+        "gpubench does not know a setting of the configuration file", "remove it or correct its name"),
+    "unknown-suffix": Entry(
+        "no format belongs to the suffix of --output, or it is no name for what is written",
+        "end it in .json or .json.gz"),
+    "unknown-value": Entry("an option has no such value", "take one of those that the second line lists"),
+    "unknown-word": Entry(
+        "an op, backend or kernel of the file is not there, or cannot be used, here",
+        "install the package that brings it, or give another file"),
+    "unreadable": Entry("the file or folder cannot be read", "why says what is in the way; choose another one"),
+    "unreadable-input": Entry(
+        "the file of --records cannot be read", 'the file must read {"records": [{"source": "nvml", ...}, ...]}'),
+    "usage": Entry("the command line is not as the command takes it", "the command's --help lists what is possible"),
+    "useless-calls": Entry("--calls and --data device exclude each other", "leave one of them out"),
+    "useless-queued": Entry("--queued goes with --data device", "add --data device, or leave --queued out"),
+    "wrong-document": Entry(
+        "the file cannot be used: it is a document of another kind", "give a file that gpubench has written"),
+}
+
+# ---------------------------------------------------------------- detection: why this mode, why not that GPU
+
+DETECTION = {
+    "VRAM_GE_4GIB": "At least 4 GiB of usable GPU memory. Not measured yet: `gpubench run` does.",
+    "VRAM_2_TO_4GIB": "2 to 4 GiB of usable GPU memory: share the work. Not measured yet: `gpubench run` does.",
+    "VRAM_LT_2GIB": "Less than 2 GiB of usable GPU memory.",
+    "VRAM_UNKNOWN": "No source tells the size of its memory; install the vendor's driver, or try --deep.",
+    "SHARED_BANDWIDTH": "It shares the CPU's memory, so splitting the work gains nothing.",
+    "FEW_CPU_THREADS": "Fewer than two usable CPUs: they have enough to do with feeding the GPU.",
+    "INTEGRATED_UNMEASURED": "An integrated GPU may be slower than the CPU: `gpubench run` tells.",
+    "GPU_ASLEEP": "It sleeps, and asking for its memory would wake it; `gpubench detect --wake` may.",
+    "WILL_WAKE": "It sleeps now and will wake when it is used.",
+    "MEMORY_BUSY": "More than half of its memory is in use by other programs.",
+    "NO_DRIVER": "No driver is bound to it; install the vendor's driver, then check `lspci -k`.",
+    "PASSED_THROUGH": "It is reserved for a virtual machine (vfio-pci).",
+    "NOT_EXPOSED": "Its device node is not here; give the container the device (--gpus all, or --device).",
+    "NO_PERMISSION": "This user may not open its device node; join the groups render and video.",
+    "DRIVER_MISMATCH": "The driver's library and kernel module differ; reboot or reload the module.",
+    "HIDDEN_BY_ENV": "An environment variable hides it; unset the variable that access.hidden_by_env names.",
+    "COMPUTE_PROHIBITED": "Its compute mode forbids computing; `nvidia-smi -c DEFAULT` as root allows it.",
+    "RUNTIME_MISSING": "The Python library that drives it is missing; install the extra cuda12 or cuda13 of gpubench.",
+    "TOO_OLD": "CuPy's compiler no longer serves this model; gpubench's extra cuda12 serves older ones than cuda13.",
+    "SOFTWARE_ONLY": "Only a software renderer was found: it runs on the CPU and gains nothing.",
+    "DISPLAY_ONLY": "Only adapters that drive a display were found; none of them computes.",
+    "GPU_UNKNOWN": "Nothing on this system could list GPUs, so their number is unknown.",
+    "NO_GPU": "There is no GPU.",
+    "UNUSABLE": "A source says that it cannot be used.",
+    "OVERRIDE": "The user's choice.",
+    "GPU_DOMINATES": "Measured on this machine: the GPU is more than ten times as fast.",
+    "CPU_DOMINATES": "Measured on this machine: the CPU is more than four times as fast.",
+    "HYBRID_PAYS": "By the rates measured on this machine sharing the work pays: `gpubench run --mode hybrid` tells.",
+    "FASTER_ALONE": "Measured on this machine: the faster side alone is best.",
+}
+# fmt: on

@@ -1,0 +1,151 @@
+"""What `run`, `report` and `compare` tell a continuous integration: summary, messages, outputs, comment."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from gpubench.cli.options import CiOptions
+from gpubench.errors import GpubenchError, UsageError, require_choice
+
+if TYPE_CHECKING:
+    from gpubench.analysis.analyse import Analysis
+    from gpubench.report.ci import CiOutcome
+
+# GitHub throws away what exceeds 1024 KiB of one step.
+SUMMARY_BYTES = 999_999
+COMMENT_BYTES = 65_000
+_MARKER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,99}")
+
+
+class CiChannels(msgspec.Struct, frozen=True, kw_only=True):
+    """Where to tell, checked before anything is measured. `summary` and `outputs` are files to append to."""
+
+    summary: str | None
+    outputs: str | None
+    annotated: bool
+    marker: str | None
+    max_bytes: int | None
+
+    def comment(self, text: str, format: str) -> str:
+        """Markdown with its marker and within its limit; any other format as it is."""
+        if format != "markdown":
+            return text
+        from gpubench.report import ci as fitting
+
+        text = fitting.marked(text, self.marker) if self.marker else text
+        limit = self.max_bytes or (COMMENT_BYTES if self.marker else None)
+        return text if limit is None else fitting.fitted(text, limit)
+
+    def tell(
+        self, found: Callable[[], CiOutcome], markdown: Callable[[], str], result_file: str | None
+    ) -> None:
+        """After the report: summary, outputs, messages. Whatever nobody asked for is not computed."""
+        if self.summary is not None:
+            _append(self.summary, _below_limit(self.summary, markdown()))
+        if self.outputs is not None:
+            from gpubench.report.ci import outputs
+
+            _append(self.outputs, outputs(found(), result_file))
+        if self.annotated:
+            from gpubench.report.ci import messages
+
+            for line in messages(found()):
+                print(line, file=sys.stderr)
+
+    def tell_reports(
+        self,
+        analyses: Sequence[Analysis],
+        exit_code: int,
+        result_file: str | None,
+        *,
+        markdown: Callable[[], str],
+    ) -> None:
+        """`tell` of reports; `exit_code` is how the command ends."""
+
+        def found() -> CiOutcome:
+            from gpubench.report.ci import of_reports
+
+            return of_reports(analyses, exit_code)
+
+        self.tell(found, markdown, result_file)
+
+
+def channels(options: CiOptions, environ: Mapping[str, str], *, formats: Iterable[str]) -> CiChannels:
+    """The options as checked values; `formats` are those of all that is written. Raises UsageError."""
+    annotations, marker, max_bytes = options.annotations, options.marker, options.max_bytes
+    require_choice(annotations, CiOptions.declared["annotations"].choices, "--annotations")
+    if marker is not None and not _MARKER.fullmatch(marker):
+        raise UsageError(
+            "bad-marker", f"--marker: {marker[:40]!r} is not usable",
+            why="a marker stands inside a comment: letters, digits and . _ / -, at most 100",
+        )  # fmt: skip
+    if (marker is not None or max_bytes is not None) and "markdown" not in formats:
+        option = "--marker" if marker is not None else "--max-bytes"
+        raise UsageError(
+            "not-markdown", f"{option} is about Markdown, and none is written",
+            why="other formats have no comments and are not shortened",
+        )  # fmt: skip
+    return CiChannels(
+        summary=_summary_file(environ) if options.summary else None,
+        outputs=environ.get("GITHUB_OUTPUT") or None,
+        annotated=annotations == "always"
+        or (annotations == "auto" and environ.get("GITHUB_ACTIONS") == "true"),
+        marker=marker,
+        max_bytes=max_bytes,
+    )
+
+
+def _summary_file(environ: Mapping[str, str]) -> str:
+    path = environ.get("GITHUB_STEP_SUMMARY", "")
+    if not path:
+        raise UsageError(
+            "no-summary", why="GITHUB_STEP_SUMMARY is not set, as it is in a step of GitHub Actions"
+        )
+    _append(path, "")  # found out before measuring, not after
+    return path
+
+
+def _below_limit(path: str, text: str) -> str:
+    """What of `text` may be added to the summary of this step; what it has already stays."""
+    from gpubench.report import ci as fitting
+
+    size, ended = _written(path)
+    gap = "" if ended else "\n"
+    found = fitting.fitted(text, SUMMARY_BYTES - size - len(gap))
+    if not found:
+        print("warning: the summary of this step is full; the report was left out of it", file=sys.stderr)
+        return ""
+    return gap + found
+
+
+def _written(path: str) -> tuple[int, bool]:
+    """How many bytes a summary holds, and whether they end a line. What is no regular file holds none."""
+    try:
+        if not os.path.isfile(path) or not (size := os.path.getsize(path)):
+            return 0, True
+        with open(path, "rb") as file:
+            file.seek(-1, os.SEEK_END)
+            return size, file.read() == b"\n"
+    except OSError as error:
+        raise _cannot_write(path, error) from error
+
+
+def _append(path: str, text: str) -> None:
+    try:
+        with open(path, "a", encoding="utf-8", newline="\n") as file:
+            file.write(text)
+    except OSError as error:
+        raise _cannot_write(path, error) from error
+
+
+def _cannot_write(path: str, error: OSError) -> GpubenchError:
+    return GpubenchError(
+        "cannot-write", f"cannot write {path}", why=error.strerror or str(error),
+        hint="GITHUB_STEP_SUMMARY and GITHUB_OUTPUT have to name files that can be written",
+    )  # fmt: skip

@@ -1,0 +1,335 @@
+"""The typer application: its commands, loaded only when they are asked for, and how their options become one value."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import inspect
+import os
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup, TyperOption
+
+from gpubench.cli import config
+from gpubench.cli.declaration import HEADINGS, CommandOptions, Declaration
+from gpubench.cli.exit import PipeBroken, Terminated
+from gpubench.cli.options import COMMANDS
+from gpubench.errors import ConfigError, ExitCode, UsageError, require_choice, suggest
+
+# typer (>= 0.26) carries click inside and exports these through the bases of BadParameter alone.
+ParserUsageError: type[Exception] = typer.BadParameter.__mro__[1]
+_NOT_A_CHOICE = re.compile(r"'(?P<word>.*)' is not (?:one of )?(?P<choices>'.*')\.?")
+
+
+def callback(function: Callable[..., Any], kind: type[CommandOptions]) -> Callable[..., Any]:
+    """What the parser calls: `function` with its options as one value, and with the context if it takes that."""
+    takes_context = "ctx" in inspect.signature(function).parameters
+
+    def call(ctx: typer.Context, **values: Any) -> Any:
+        return function(kind(**values), **({"ctx": ctx} if takes_context else {}))
+
+    call.__doc__ = function.__doc__
+    parameters = [inspect.Parameter("ctx", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)]
+    parameters += [_parameter(declaration) for declaration in kind.declared.values()]
+    call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    return call
+
+
+def _parameter(declared: Declaration) -> inspect.Parameter:
+    """A declaration as the parser reads it."""
+    words: dict[str, Any] = {
+        "metavar": declared.metavar, "help": declared.help, "min": declared.least, "max": declared.most
+    }  # fmt: skip
+    if declared.heading is None:
+        info = typer.Argument(**words)
+    else:
+        info = typer.Option(f"--{declared.key}", *filter(None, [declared.letter]), **words)
+    return inspect.Parameter(
+        declared.name, inspect.Parameter.KEYWORD_ONLY, default=declared.default,
+        annotation=Annotated[declared.type, info],
+    )  # fmt: skip
+
+
+def given(ctx: typer.Context) -> list[str]:
+    """The names of the options that the command line itself holds: not those of the environment or of a file."""
+    return [name for name in ctx.params if getattr(ctx.get_parameter_source(name), "name", "") == "COMMANDLINE"]
+
+
+# ---------------------------------------------------------------- help
+
+
+def _installed_backends() -> str:
+    """A sentence with the names of the backends that other packages bring; else an empty text."""
+    from gpubench import plugins
+
+    found = plugins.names(plugins.BACKENDS)
+    return f" Of installed packages: {' '.join(found)}." if found else ""
+
+
+def _brief_help() -> TyperOption:
+    """The option -h: `--help` is the parser's own."""
+
+    def show(ctx: Any, param: Any, value: bool) -> None:
+        if value and not ctx.resilient_parsing:
+            typer.echo(ctx.command.brief_help(ctx))
+            raise typer.Exit
+
+    return TyperOption(
+        param_decls=["brief_help", "-h"], is_flag=True, expose_value=False, is_eager=True, callback=show,
+        help="Show what is used most, on one screen, and exit.",
+    )  # fmt: skip
+
+
+def _write_examples(formatter: Any, examples: tuple[str, ...], more: str) -> None:
+    with formatter.section("Examples"):
+        for line in examples:
+            formatter.write(f"  {line}\n")
+    formatter.write(f"\n{more}")
+
+
+class Command(TyperCommand):
+    """A command whose options also come from the environment and from configuration files."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.options = COMMANDS[self.name or ""]
+        self.params.append(_brief_help())
+
+    def get_short_help_str(self, limit: int = 45) -> str:
+        """The whole first sentence: `gpubench --help` wraps it, where the parser would end it in three dots."""
+        return super().get_short_help_str(limit=10 * limit)
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """All arguments, and all options under their headings."""
+        rows: dict[str | None, list[Any]] = {}
+        for param in self.get_params(ctx):
+            declared = self.options.declared.get(param.name or "")
+            heading = declared.heading if declared else HEADINGS[-1]
+            record = param.get_help_record(ctx)
+            if param.name == "backends" and record is not None:
+                record = (record[0], record[1] + _installed_backends())
+            rows.setdefault(heading or "Arguments", []).append(record)
+        for heading in ("Arguments", *HEADINGS):
+            if heading in rows:
+                with formatter.section(heading):
+                    formatter.write_dl(rows[heading])
+
+    def brief_help(self, ctx: Any) -> str:
+        """One screen: the options that people use, and examples."""
+        formatter = ctx.make_formatter()
+        self.format_usage(ctx, formatter)
+        self.format_help_text(ctx, formatter)
+        briefs = {name: found.brief for name, found in self.options.declared.items() if found.brief}
+        rows = [
+            (record[0], briefs[param.name])
+            for param in self.params
+            if param.name in briefs and (record := param.get_help_record(ctx))
+        ]
+        if rows:
+            with formatter.section("Options"):
+                formatter.write_dl(rows)
+        more = len(self.options.declared) - len(rows)
+        _write_examples(formatter, self.options.examples, f"{ctx.command_path} --help explains {more} more.")
+        return str(formatter.getvalue())
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse with the configured values as defaults, and answer --show-config."""
+        given, _, _ = self.make_parser(ctx).parse_args(args=list(args))
+        if ctx.resilient_parsing or given.get("help") or given.get("brief_help"):
+            return super().parse_args(ctx, args)
+        settings = config.settings(
+            command=ctx.info_name,
+            environ=os.environ,
+            folder=_working_folder(),
+            file=given.get("config"),
+            files_wanted=not given.get("no_config"),
+        )
+        ctx.default_map = {name: setting.value for name, setting in settings.items()}
+        try:
+            rest = super().parse_args(ctx, args)
+        except ParserUsageError as error:
+            raise _blame(error, settings, given) or error from error
+        if ctx.obj is not None:
+            ctx.obj["verbose"] = ctx.params["verbose"]
+        require_choice(ctx.params["color"], self.options.declared["color"].choices, "--color")
+        if ctx.params["show_config"]:
+            typer.echo(config.show(self.name or "", ctx, settings))
+            raise typer.Exit
+        return rest
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run it; what the parser would swallow keeps its meaning."""
+        if not gc.isenabled():  # see `cli.main`
+            gc.freeze()
+            gc.enable()
+        try:
+            return super().invoke(ctx)
+        except Terminated as error:
+            raise typer.Exit(ExitCode.TERMINATED) from error
+
+
+def _working_folder() -> Path | None:
+    """None where it was deleted under us: there is no file of a project then."""
+    try:
+        return Path.cwd()
+    except OSError:
+        return None
+
+
+@contextlib.contextmanager
+def _broken_pipes() -> Iterator[None]:
+    try:
+        yield
+        sys.stdout.flush()
+    except BrokenPipeError as error:
+        raise PipeBroken from error
+
+
+class Group(TyperGroup):
+    """The program itself: unknown commands get a suggestion."""
+
+    examples = (
+        "gpubench detect                              what this machine has",
+        "gpubench run                                 from which size on the GPU wins",
+        "gpubench report -o report.html               the newest result as a page",
+    )
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.params.append(_brief_help())
+
+    def brief_help(self, ctx: Any) -> str:
+        """One screen: the commands, and examples."""
+        formatter = ctx.make_formatter()
+        self.format_usage(ctx, formatter)
+        self.format_help_text(ctx, formatter)
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, kind.purpose) for name, kind in COMMANDS.items()])
+        _write_examples(
+            formatter,
+            self.examples,
+            "gpubench COMMAND -h shows the options that people use, --help all of them.",
+        )
+        return str(formatter.getvalue())
+
+    def make_context(self, *args: Any, **kwargs: Any) -> Any:
+        """Parse what stands before the command; the parser itself would end with 1 where nobody reads its help."""
+        with _broken_pipes():
+            return super().make_context(*args, **kwargs)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Parse the command's own words and run it."""
+        with _broken_pipes():
+            return super().invoke(ctx)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The command that `args` starts with. Raises UsageError for an unknown one."""
+        if args[0] not in self.commands and not ctx.resilient_parsing and not args[0].startswith("-"):
+            raise UsageError(
+                "unknown-command",
+                f"there is no command {args[0]!r}",
+                why="the commands are " + ", ".join(self.commands),
+                hint=suggest(args[0], self.commands) or None,
+            )
+        return super().resolve_command(ctx, args)
+
+
+# ---------------------------------------------------------------- what the parser refuses, in our own words
+
+
+def _blame(error: Any, settings: dict[str, config.Setting], given: dict[str, Any]) -> ConfigError | None:
+    """The ConfigError naming the file or variable that a refused value came from, if it did."""
+    name = getattr(getattr(error, "param", None), "name", None)
+    if name is None or name not in settings or given.get(name) is not None:
+        return None
+    setting = settings[name]
+    return ConfigError(
+        "bad-setting",
+        f"{setting.source}: the value {setting.value!r} of {setting.key} is not usable",
+        why=error.message,
+        hint=f"correct it there, or override it with --{setting.key}",
+    )
+
+
+@contextlib.contextmanager
+def translated() -> Iterator[None]:
+    """Turn the parser's exceptions into UsageError; help for an empty command line goes to stderr."""
+    try:
+        yield
+    except ParserUsageError as error:
+        if type(error).__name__ == "NoArgsIsHelpError":
+            print(error, file=sys.stderr)
+            raise SystemExit(ExitCode.USAGE) from None
+        raise explain(error) from error
+
+
+def explain(error: Any) -> UsageError:
+    """The UsageError that says the same as `error`."""
+    context = getattr(error, "ctx", None)
+    path = context.command_path if context else "gpubench"
+    fallback = f"{path} --help lists what is possible"
+    text = error.format_message()
+    if hasattr(error, "possibilities"):
+        names = [name for param in context.command.params for name in param.opts] if context else []
+        near = suggest(error.option_name, [*names, "--help"])
+        return UsageError(
+            "unknown-option", f"there is no option {error.option_name}", why=f"{path} does not know it",
+            hint=near or fallback,
+        )  # fmt: skip
+    where, _, why = text.partition(": ")
+    choice = _NOT_A_CHOICE.search(text)
+    if choice:
+        fallback = suggest(choice["word"], re.findall(r"'([^']*)'", choice["choices"])) or fallback
+    if not why:
+        return UsageError("usage", _lower(text), why=f"usage: {_usage_line(context)}", hint=fallback)
+    return UsageError("bad-value", _lower(where), why=why, hint=fallback)
+
+
+def _usage_line(context: Any) -> str:
+    return context.get_usage().removeprefix("Usage: ") if context else "gpubench COMMAND"
+
+
+def _lower(text: str) -> str:
+    return text[:1].lower() + text[1:]
+
+
+def gpubench(
+    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
+) -> None:
+    """Should a computation run on the CPU, on the GPU, or on both, from which size on, and what is gained?"""
+
+
+def build(names: Iterable[str] = COMMANDS) -> Any:
+    """The parser of these commands."""
+    app = typer.Typer(
+        name="gpubench",
+        cls=Group,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        no_args_is_help=True,
+    )
+    app.callback(epilog="Measure, do not guess. `gpubench COMMAND --help` explains each command.")(gpubench)
+    for name in names:
+        module = importlib.import_module(f"gpubench.cli.{name}")
+        app.command(name, cls=Command)(callback(getattr(module, name), COMMANDS[name]))
+    return typer.main.get_command(app)
+
+
+def run_app(arguments: Sequence[str], invocation: dict[str, Any]) -> int:
+    """Run one command and return its exit code. `invocation` says whether errors shall be verbose.
+
+    Raises UsageError for what the command line gets wrong, and whatever the command raises.
+    """
+    # Building the parsers of all commands would cost each of them 20 ms.
+    named = [word for word in arguments[:1] if word in COMMANDS]
+    with translated():
+        code = build(named or COMMANDS).main(
+            list(arguments), prog_name="gpubench", standalone_mode=False, obj=invocation
+        )
+    return code if isinstance(code, int) else 0

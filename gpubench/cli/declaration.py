@@ -1,0 +1,110 @@
+"""What a declaration of an option says, and the values of the options that a command declares."""
+
+import inspect
+from typing import Any, ClassVar, NamedTuple, Self, dataclass_transform
+
+# The headings of `--help`, in their order.
+WHAT, WHERE, LONG, OUTPUT, GATES, CI, RARE = "What", "Where", "How long", "Output", "Gates", "CI", "Rare"
+HEADINGS = (WHAT, WHERE, LONG, OUTPUT, GATES, CI, RARE)
+REQUIRED = inspect.Parameter.empty
+# An answer of a file's plan that no single field holds.
+OWN_WAY = "own way"
+
+
+class Declaration(NamedTuple):
+    """An option, or an argument, which has no heading."""
+
+    help: str
+    heading: str | None
+    metavar: str | None
+    default: Any
+    # What `-h` says of it; an option without it stands in `--help` alone.
+    brief: str | None
+    letter: str | None
+    least: int | None
+    most: int | None
+    long_name: str | None
+    # The field of a result's plan that holds its answer, as `settings.seed`; OWN_WAY where it takes more to compare
+    # them; None where each run says it for itself.
+    answer: str | None
+    configurable: bool
+    name: str = ""
+    type: Any = None
+
+    @property
+    def key(self) -> str:
+        """Its name in a configuration file."""
+        return self.long_name or self.name.replace("_", "-")
+
+    @property
+    def variable(self) -> str:
+        """Its environment variable."""
+        return "GPUBENCH_" + self.key.upper().replace("-", "_")
+
+    @property
+    def switch(self) -> bool:
+        """Whether it takes no value."""
+        return self.type is bool
+
+    @property
+    def choices(self) -> tuple[str, ...]:
+        """The words that it takes, where those are all."""
+        return tuple((self.metavar or "").split("|"))
+
+    @property
+    def multiple(self) -> bool:
+        """Whether it may be given more than once."""
+        return "list" in str(self.type)
+
+
+def option(
+    metavar: str | None, heading: str, help: str, *, default: Any = REQUIRED, brief: str | bool = False,
+    letter: str | None = None, least: int | None = None, most: int | None = None, long_name: str | None = None,
+    answer: str | None = None, configurable: bool = True,
+) -> Any:  # fmt: skip
+    """Declare an option; `brief=True`: `-h` says of it what `--help` does."""
+    short = help if brief is True else brief or None
+    return Declaration(
+        help, heading, metavar, default, short, letter, least, most, long_name, answer, configurable
+    )
+
+
+def argument(metavar: str, help: str, *, default: Any = REQUIRED) -> Any:
+    """Declare an argument."""
+    return Declaration(help, None, metavar, default, None, None, None, None, None, None, False)
+
+
+@dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(option, argument))
+class CommandOptions:
+    """The values of the options that a class declares, under their names; they do not change.
+
+    A class has its own options first, then those of its bases. An option that it declares anew keeps its place.
+    """
+
+    declared: ClassVar[dict[str, Declaration]] = {}
+    # What `-h` says of a command, in a line and by examples.
+    purpose: ClassVar[str] = ""
+    examples: ClassVar[tuple[str, ...]] = ()
+
+    def __init_subclass__(cls) -> None:
+        own = {
+            name: found._replace(name=name, type=kind)
+            for name, kind in inspect.get_annotations(cls).items()
+            if isinstance(found := cls.__dict__.get(name), Declaration)
+        }
+        bases = [base for base in cls.__bases__ if issubclass(base, CommandOptions)]
+        inherited = {name: found for base in bases for name, found in base.declared.items()}
+        cls.declared = {name: own[name] for name in own if name not in inherited} | inherited | own
+
+    def __init__(self, **values: Any) -> None:
+        defaults = {name: d.default for name, d in self.declared.items() if d.default is not REQUIRED}
+        if values.keys() - self.declared.keys() or self.declared.keys() - {*defaults, *values}:
+            raise TypeError(f"{type(self).__name__} takes {', '.join(self.declared)}")
+        self.__dict__.update(defaults | values)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise AttributeError(f"{type(self).__name__}.{name} does not change")
+
+    def replace(self, **changes: Any) -> Self:
+        """The same options with other values."""
+        return type(self)(**{**self.__dict__, **changes})

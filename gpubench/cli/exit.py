@@ -1,0 +1,160 @@
+"""From whatever ends a command to three lines on stderr and the documented exit code."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import select
+import signal
+import sys
+import traceback
+from collections.abc import Sequence
+from types import FrameType
+from typing import Any
+
+from gpubench.errors import ExitCode, GpubenchError
+
+# No room, no more files, processes or memory, a disk that is read-only now: nothing that gpubench could do about.
+_LACKS = frozenset({errno.ENOSPC, errno.EROFS, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN})
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM, or SIGHUP when the terminal goes. Whoever cleans up after Ctrl-C cleans up after this too; only the
+    exit code differs."""
+
+    exit_code = ExitCode.TERMINATED
+
+
+class PipeBroken(Exception):
+    """Some pipe broke inside a command. The parser would end quietly, even when it was a worker's pipe."""
+
+
+def run_guarded(arguments: Sequence[str]) -> int:
+    """Run the command line `arguments`; nothing escapes but the exit code."""
+    invocation: dict[str, Any] = {"verbose": False}
+    _open_streams()
+    previous = _catch_endings()
+    try:
+        from gpubench.cli.command import run_app
+
+        code = run_app(arguments, invocation)
+        sys.stdout.flush()
+        return code
+    except GpubenchError as error:
+        return tell(error, verbose=invocation["verbose"])
+    except SystemExit as exit:
+        return _exit_code(exit)
+    except Terminated:
+        return ExitCode.TERMINATED
+    except KeyboardInterrupt:
+        return ExitCode.INTERRUPTED
+    except (OSError, PipeBroken) as error:
+        failed = output_failed(error)
+        if failed is None and isinstance(error, OSError) and error.errno in _LACKS:
+            failed = tell(_refused(error), verbose=invocation["verbose"])
+        return _bug(error) if failed is None else failed
+    except Exception as error:
+        return _bug(error)
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+def tell(error: GpubenchError, *, verbose: bool = False) -> ExitCode:
+    """Print what happened, why, and what to do; with `verbose` the traceback before them."""
+    if verbose:
+        traceback.print_exception(error)
+    lines = [f"error: {_one_line(error.message)}"]
+    if error.why:
+        lines.append(f"  why: {_one_line(error.why)}")
+    if error.hint:
+        from gpubench.installation import located
+
+        lines.append(f"  fix: {_one_line(located(error.hint))}")
+    with contextlib.suppress(OSError):  # a full disk, or a reader that is gone: the exit code still tells
+        print("\n".join(lines), file=sys.stderr, flush=True)
+    return error.exit_code
+
+
+def _refused(error: OSError) -> GpubenchError:
+    """What the system lacks at a place that nobody foresaw, such as a full temporary folder."""
+    why = (error.strerror or str(error)) + (f": {error.filename}" if error.filename else "")
+    return GpubenchError("refused", why=why)
+
+
+def _exit_code(exit: SystemExit) -> int:
+    """As the interpreter understands it: nothing is success, and a text is an error message."""
+    if exit.code is None or isinstance(exit.code, int):
+        return exit.code or ExitCode.OK
+    print(exit.code, file=sys.stderr)
+    return ExitCode.FAILED
+
+
+def _open_streams() -> None:
+    """A standard stream that was closed before we started (`>&-`) is None; what goes there is dropped."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 - until the process ends
+
+
+def _one_line(text: str) -> str:
+    """Files have names, and libraries messages, that a terminal would obey."""
+    from gpubench.foreign_text import visible
+
+    return " ".join(visible(text).split())
+
+
+def _catch_endings() -> dict[int, Any]:
+    """Make SIGTERM and SIGHUP raise Terminated; the previous handlers, none where handlers cannot be set.
+
+    A SIGHUP that is ignored stays so: `nohup` asks for that.
+    """
+
+    def terminate(signum: int, frame: FrameType | None) -> None:
+        raise Terminated
+
+    numbers = [signal.SIGTERM]
+    hangup = getattr(signal, "SIGHUP", None)  # Windows has none
+    if hangup is not None and signal.getsignal(hangup) is not signal.SIG_IGN:
+        numbers.append(hangup)
+    try:
+        return {number: signal.signal(number, terminate) for number in numbers}
+    except ValueError:  # not in the main thread: a caller that embeds us keeps its own handlers
+        return {}
+
+
+def output_failed(error: OSError | PipeBroken) -> ExitCode | None:
+    """The exit code if standard output is what failed (a closed pipe, a full disk), else None."""
+    if isinstance(error, PipeBroken | BrokenPipeError):
+        if not _reader_gone():
+            return None
+        _drop_output()
+        return ExitCode.OK  # the reader, such as `head`, has what it wanted
+    if error.errno != errno.ENOSPC or error.filename is not None:
+        return None
+    _drop_output()
+    return tell(GpubenchError("cannot-print", why=error.strerror or str(error)))
+
+
+def _reader_gone() -> bool:
+    """Whether standard output is a pipe that nobody reads any more."""
+    try:
+        poll = select.poll()
+        poll.register(sys.stdout.fileno(), 0)
+        return any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))
+    except (AttributeError, OSError, ValueError):
+        return False
+
+
+def _drop_output() -> None:
+    # The interpreter flushes once more at exit, and would complain.
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
+
+
+def _bug(error: Exception) -> int:
+    from gpubench.installation import tell_unexpected
+
+    return tell_unexpected(error)

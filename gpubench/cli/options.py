@@ -1,0 +1,476 @@
+"""Every option of every command, declared once: its name, type, default, help, heading and place in a file's plan.
+
+The parser, the configuration files, the environment, `--append` and `--like`, `--show-config` and docs/cli.md read
+these declarations. An option `some_option` is `--some-option` on the command line, `some-option` in a file and
+`GPUBENCH_SOME_OPTION` in the environment. Nothing heavy is imported here: `--help` loads this module.
+"""
+
+from pathlib import Path
+
+from gpubench.cli.declaration import (
+    CI,
+    GATES,
+    LONG,
+    OUTPUT,
+    OWN_WAY,
+    RARE,
+    WHAT,
+    WHERE,
+    CommandOptions,
+    argument,
+    option,
+)
+
+# fmt: off
+# As `report.FORMATS` has them, which takes longer to import than --help may.
+FORMAT_NAMES = (
+    "table, plain, markdown, json, jsonl, csv, html, svg, png; for other tools gha-smaller, gha-bigger, bmf, "
+    "pytest-benchmark, hyperfine, google-benchmark, go"
+)
+DOCUMENTS = (
+    "gpubench-result", "gpubench-detect", "gpubench-report", "gpubench-events", "gpubench-compare", "gpubench-noise",
+    "gpubench-fleet", "gpubench-advise",
+)
+
+
+# ---------------------------------------------------------------- of every command
+
+QUIET = option(None, OUTPUT, "Errors only on stderr.", letter="-q", default=False)
+COLOR = option("auto|always|never", OUTPUT, "Colour of the output.", default="auto")
+ASCII = option(None, OUTPUT, "No box drawing and no block characters.", default=False)
+NO_PROGRESS = option(None, OUTPUT, "No progress on stderr.", default=False)
+
+
+class QuietOptions(CommandOptions):
+    """Of a command that tells something on stderr."""
+
+    quiet: bool = QUIET
+
+
+class ColorOptions(CommandOptions):
+    """Of a command that draws."""
+
+    color: str = COLOR
+    ascii: bool = ASCII
+
+
+class ProgressOptions(CommandOptions):
+    """Of a command that takes long."""
+
+    no_progress: bool = NO_PROGRESS
+
+
+class CommonOptions(CommandOptions):
+    """Every command takes them, also one that has no use for them: a script may add them anywhere."""
+
+    quiet: bool = QUIET
+    verbose: bool = option(None, OUTPUT, "Tracebacks and probe details on stderr.", letter="-v", default=False)
+    color: str = COLOR
+    ascii: bool = ASCII
+    no_progress: bool = NO_PROGRESS
+    config: Path | None = option("FILE", RARE, "Read this configuration file and no other.", default=None,
+        configurable=False)
+    no_config: bool = option(None, RARE, "Read no configuration file.", default=False, configurable=False)
+    show_config: bool = option(None, RARE, "Print each effective value with its source, then exit.",
+        default=False, configurable=False)
+
+
+# ---------------------------------------------------------------- what to measure and how: `run` and `noise`
+
+
+class SelectionOptions(CommandOptions):
+    """What is measured, and on which devices."""
+
+    ops: str | None = option("LIST", WHAT, "Op names or groups, all (overhead apart), or roofline (what the "
+        "hardware can do). Default: vector,matmul,activation.", default=None, answer="selection.ops",
+        brief="Op names or groups, see `gpubench ops`.")
+    sizes: list[str] | None = option("LIST", WHAT, "1k,4k or 1k:64M:x4, or OP=LIST; repeatable. Default: "
+        "found by a search inside the budget.", default=None, answer="selection.sizes",
+        brief="1k,4k or 1k:64M:x4, where 1k is 1024.")
+    params: list[str] | None = option("[OP:]NAME=LIST", WHAT, "Shapes beside the size: columns=256,1024 or "
+        "matmul:m=64,k=4k; repeatable, each adds its shapes. See `gpubench ops`.", default=None,
+        answer="selection.params")
+    dtypes: str = option("LIST", WHAT, "float64 float32 float16 bfloat16, short f64 f32 f16 bf16.",
+        default="float32", answer="selection.dtypes", brief="f64, f32, f16, bf16. Default: f32.")
+    backends: str = option("LIST", WHERE, "auto, or numpy cupy wgpu hybrid; `cupy?` may be absent.",
+        default="auto", answer=OWN_WAY, brief="numpy, cupy, wgpu, hybrid. Default: all usable.")
+    devices: str | None = option("LIST", WHERE, "Device ids such as cupy:0.", default=None, answer=OWN_WAY)
+    mode: str | None = option("cpu|gpu|hybrid|auto", WHERE, "CPU alone; CPU and GPUs, which have to be there; "
+        "also each op split over both; or what `detect` says.", default=None, answer=OWN_WAY,
+        brief="CPU alone, with GPUs, also split over both.")
+    allow_software: bool = option(None, WHERE, "Measure software adapters too; they never headline.",
+        default=False, answer=OWN_WAY)
+    forms: str | None = option("LIST", WHAT, "library,tuned, or all: forms that a backend lacks are then "
+        "listed as skipped. Default: what there is.", default=None, answer="selection.forms")
+    variant: list[str] | None = option("LIST", WHAT, "Named kernels, measured beside the best: naive,tiled; "
+        "repeatable.", default=None, answer="selection.variants")
+    allow_tf32: bool = option(None, RARE, "Measure cupy's float32 matmul once more, with TF32 inputs.",
+        default=False, answer="selection.variants")
+    no_autotune: bool = option(None, RARE, "Take the default kernels; time and remember no candidates.",
+        default=False, answer="settings.autotune")
+    regimes: str | None = option("LIST", WHAT, "resident-waited,resident-queued,transfer-once,transfer-always; "
+        "resident: both of the first. Default: all; with --ops roofline resident-queued.", default=None,
+        answer="selection.regimes")
+    calls: int = option(None, WHAT, "Launches per transfer in transfer-once.", least=2, default=10,
+        answer="selection.calls")
+    threads: int | None = option(None, WHERE, "CPU threads of the baseline. Default: all usable CPUs.", least=1,
+        default=None, answer="settings.threads")
+    filter: list[str] | None = option("SEL", WHAT, "Measure these cases only; repeatable.", default=None,
+        answer=OWN_WAY)
+    skip: list[str] | None = option("SEL", WHAT, "Leave these cases out; repeatable.", default=None,
+        answer=OWN_WAY)
+
+
+class TrialOptions(CommandOptions):
+    """A run without timings."""
+
+    dry_run: bool = option(None, WHAT, "Print the plan and stop.", default=False, brief=True)
+    check_only: bool = option(None, WHAT, "Check every case once, without timing.", default=False,
+        answer=OWN_WAY)
+
+
+class SamplingOptions(CommandOptions):
+    """How long is measured, and how exactly."""
+
+    quick: bool = option(None, LONG, "1 session, precision 5 %.", default=False, answer="settings.preset",
+        brief=True)
+    rigorous: bool = option(None, LONG, "10 sessions, precision 1 %.", default=False, answer="settings.preset",
+        brief=True)
+    sessions: int | None = option(None, LONG, "Sessions of fresh workers. Default: 3; 1 when sizes are "
+        "searched.", least=1, most=1000, default=None)
+    min_samples: int | None = option(None, LONG, "Per case and session.", least=2, default=None,
+        answer="settings.min_samples")
+    max_samples: int | None = option(None, LONG, "Per case and session.", least=2, default=None,
+        answer="settings.max_samples")
+    max_time: str | None = option("TIME", LONG, "Sampling time per case and session.", default=None,
+        answer="settings.max_time_s")
+    precision: str | None = option("PCT", LONG, "Target half-width of the interval.", default=None,
+        answer="settings.precision")
+    case_timeout: str = option("TIME", LONG, "Kill a case that takes longer.", default="60s",
+        answer="settings.case_timeout_s")
+    budget: str | None = option("TIME", LONG, "Limit of the whole run. Default: 60s without --sizes (120s "
+        "beside overheads or splits), else none.", default=None, brief="Limit of the whole run, as 60s or 5m.")
+    refine: str = option("auto|on|off", LONG, "Search for break-evens. auto: unless --sizes are given; on: "
+        "between those, too.", default="auto", answer="settings.refine")
+    break_even_timings: int = option("N", LONG, "Timings of both sides for one break-even, its search "
+        "included.", least=84, default=400, answer="settings.break_even_timings")
+
+
+class ResumeOptions(CommandOptions):
+    """The plan of a result file, measured again."""
+
+    append: str | None = option("FILE", OUTPUT, "Add sessions to FILE, with its own plan; finish it if it was "
+        "interrupted; create it if it is absent.", default=None)
+    like: str | None = option("FILE", OUTPUT, "Start a new file with FILE's plan, settings, repeat counts and "
+        "seed.", default=None)
+    lock_timeout: str = option("TIME", RARE, "Wait so long for another run that writes the same file, then "
+        "exit 4.", default="10s")
+
+
+class ConditionOptions(CommandOptions):
+    """What makes measurements alike, or shows an effect."""
+
+    order: str = option("interleave|sequential", RARE, "Sequential is for debugging.", default="interleave",
+        answer="settings.order")
+    seed: int = option(None, RARE, "Seeds inputs and order.", default=1, answer="settings.seed")
+    inputs: str = option("random|zeros|ones", RARE, "Anything but random only shows an effect.",
+        default="random", answer="settings.inputs")
+    cache: str = option("warm|cold", RARE, "cold: caches are flushed before every sample.", default="warm",
+        answer="settings.cache")
+
+
+class SavingOptions(CommandOptions):
+    """Where a measured result is kept."""
+
+    results_dir: Path | None = option("DIR", OUTPUT, "Where results go without -o. Default: results.",
+        default=None)
+    no_save: bool = option(None, OUTPUT, "Keep no result file.", default=False)
+
+
+# ---------------------------------------------------------------- reports: `run`, `report` and `compare`
+
+TIME_UNIT = option("auto|s|ms|us|ns", OUTPUT, "Unit of times in tables.", default="auto")
+
+
+class RowOptions(CommandOptions):
+    """What a report compares with, and which rows and columns it shows."""
+
+    baseline: str | None = option("ID", OUTPUT, "DEVICE, FORM or FORM@DEVICE (default: best CPU form).",
+        default=None)
+    claims: str | None = option("FILE", OUTPUT, "Expected speedups beside the measured ones: TOML or JSON, or "
+        "builtin.", default=None)
+    sort: str | None = option("KEY", OUTPUT, "Rows by case, op, n, device, time or speedup; -KEY: largest "
+        "first.", default=None)
+    columns: str | None = option("LIST", OUTPUT, "Tables and CSV with these columns only.", default=None)
+
+
+class GateOptions(CommandOptions):
+    """What makes a report fail."""
+
+    min_speedup: list[str] | None = option("SEL=X", GATES, "Exit 3 if a selected case is slower than X times "
+        "the baseline, or has no number; repeatable.", default=None)
+    fail_on: str | None = option("LIST", GATES, "Exit 3 for any of noisy,skipped,incomplete.", default=None)
+
+
+class CiOptions(CommandOptions):
+    """What continuous integration is given."""
+
+    summary: bool = option(None, CI, "Append the Markdown report to the file $GITHUB_STEP_SUMMARY.",
+        default=False)
+    annotations: str = option("auto|always|never", CI, "Failed gates and warnings as ::error and ::warning on "
+        "stderr; auto: under GitHub Actions.", default="auto")
+    marker: str | None = option("ID", CI, "Start Markdown with <!-- gpubench:ID -->, by which a comment is "
+        "found again.", default=None)
+    max_bytes: int | None = option("N", CI, "Shorten Markdown to N bytes. Default: 65000 with --marker, else "
+        "whole.", least=1000, default=None)
+
+
+class PlotOptions(CommandOptions):
+    """Charts as files."""
+
+    plots: Path | None = option("DIR", OUTPUT, "Write the charts into this folder.", default=None)
+    plot_format: str = option("svg|png", OUTPUT, "How --plots writes them.", default="svg")
+
+
+# ---------------------------------------------------------------- the commands
+
+
+class DetectedOptions(CommandOptions):
+    """What is inspected, and what is said of it."""
+
+    as_json: bool = option(None, OUTPUT, "Same as --format json.", long_name="json", default=False, brief=True)
+    format: str | None = option("table|plain|json|markdown|env", OUTPUT,
+        "Default: table on a terminal, plain in a pipe.", default=None)
+    deep: bool = option(None, WHAT, "Also open the devices and run one checked kernel on each.", default=False,
+        brief="Also run one checked kernel on each device.")
+    wake: bool = option(None, WHAT, "Allow probes that wake a sleeping GPU.", default=False,
+        brief="Wake a sleeping GPU.")
+    sysroot: Path | None = option("DIR", WHERE, "Describe the machine recorded under DIR.", default=None,
+        brief="The machine recorded under DIR.")
+    records: Path | None = option("FILE", WHERE, "Merge the provider records in FILE.", default=None)
+    mode: str | None = option("cpu|gpu|hybrid", WHAT, "Choose the mode yourself.", default=None)
+    results: Path | None = option("PATH", WHERE, "Measured results to use (default: results).", default=None,
+        brief="Measured results to use.")
+    require: str | None = option("cpu|gpu|BACKEND|DEVICE", GATES, "Exit with 5 when it is not to be had.",
+        default=None, brief=True)
+    explain: bool = option(None, OUTPUT, "Source and alternatives of every fact.", default=False, brief=True)
+    record: Path | None = option("DIR|FILE.tar.gz", OUTPUT, "Save the files that were read.", default=None,
+        brief=True)
+    debug: bool = option(None, RARE, "Keep the raw records of each GPU; name another package in place of "
+        "gpubench.", default=False)
+
+
+class DetectOptions(DetectedOptions, QuietOptions, ColorOptions, CommonOptions):
+    """Of `gpubench detect`."""
+
+    purpose = "CPU, RAM and GPUs of this machine, and what to compute on."
+    examples = (
+        "gpubench detect",
+        "gpubench detect --deep --require cupy",
+        "eval \"$(gpubench detect --format env)\"",
+    )
+
+
+class ResultOptions(SavingOptions):
+    """Where the result of `run` and its reports go."""
+
+    output: list[str] | None = option("FILE", OUTPUT, "Result (.json, .json.gz), events (.jsonl) or report "
+        "(.md .html .csv .txt); repeatable.", letter="-o", default=None,
+        brief="Result (.json) or report (.md .html .csv).")
+
+
+class StoredOptions(CommandOptions):
+    """Words that are stored with a result, and how `run` reports it."""
+
+    label: str | None = option("TEXT", OUTPUT, "Stored with the result.", default=None, answer=OWN_WAY)
+    tag: list[str] | None = option("TEXT", OUTPUT, "Stored with the result; repeatable.", default=None,
+        answer=OWN_WAY)
+    context: list[str] | None = option("K=V", OUTPUT, "Stored with the result; repeatable.", default=None,
+        answer=OWN_WAY)
+    format: str | None = option("NAME", OUTPUT,
+        f"Of the report: {FORMAT_NAMES}. Default: table on a terminal, else plain; json is the result "
+        "document, jsonl the events as they happen.", default=None, brief="table, plain, markdown, json, csv, "
+        "html, ...")
+    sections: str | None = option("LIST", OUTPUT, "Sections of the report; see `gpubench report`.",
+        default=None)
+    time_unit: str = TIME_UNIT
+
+
+class RunOptions(
+    SelectionOptions, TrialOptions, SamplingOptions, ResumeOptions, ConditionOptions, ResultOptions, StoredOptions,
+    RowOptions, GateOptions, CiOptions, PlotOptions, ColorOptions, QuietOptions, ProgressOptions, CommonOptions,
+):
+    """Of `gpubench run`."""
+
+    purpose = "Check and measure ops on CPU and GPU, and report."
+    examples = (
+        "gpubench run --ops matmul --mode gpu",
+        "gpubench run --ops add,softmax --sizes 1k:64M:x4 --quick",
+        "gpubench run --rigorous --ops vector -o result.json -o report.md",
+    )
+
+
+class ThresholdOptions(CommandOptions):
+    """What becomes of the noise that was found."""
+
+    output: str | None = option("FILE", OUTPUT, "Write the thresholds here, for compare --thresholds; - in "
+        "place of the table.", letter="-o", default=None, brief="Write thresholds for `compare --thresholds`.")
+    check: bool = option(None, GATES, "Exit 3 if more than 5 % of the comparisons have a false alarm.",
+        default=False, brief="Exit 3 if there are too many false alarms.")
+    format: str | None = option("table|plain|markdown|json", OUTPUT,
+        "Default: table on a terminal, else plain text.", default=None)
+
+
+class NoiseOptions(
+    SelectionOptions, SamplingOptions, ConditionOptions, SavingOptions, ThresholdOptions,
+    ColorOptions, QuietOptions, ProgressOptions, CommonOptions,
+):
+    """Of `gpubench noise`: those of `run` that choose cases and say how to measure them, and its own."""
+
+    file: str | None = argument("[FILE]", "A result with 10 sessions or more, - for stdin. Default: measure.",
+        default=None)
+    sessions: int = option(None, LONG, "Sessions a side: twice as many are measured.", least=5, most=100,
+        default=5, brief=True)
+    budget: str | None = option("TIME", LONG, "Limit of the whole run. Default: 60s a session without "
+        "--sizes, else none.", default=None, brief="Limit of the whole run, as 60s or 5m.")
+    purpose = "How much unchanged work seems to change here."
+    examples = (
+        "gpubench noise --ops matmul --sizes 1k,4k -o noise.json",
+        "gpubench noise result.json -o noise.json",
+        "gpubench compare base.json new.json --thresholds noise.json",
+    )
+
+
+class ShownOptions(CommandOptions):
+    """Which cases of which results `report` shows."""
+
+    filter: list[str] | None = option("SEL", WHAT, "Show these cases only; repeatable.", default=None,
+        brief=True)
+    skip: list[str] | None = option("SEL", WHAT, "Leave these cases out; repeatable.", default=None, brief=True)
+    results_dir: Path = option("DIR", WHERE, "Where the newest result is looked for.", default=Path("results"),
+        brief=True)
+    time_unit: str = TIME_UNIT
+
+
+class ReportOptions(RowOptions, PlotOptions, ShownOptions, GateOptions, CiOptions, ColorOptions, CommonOptions):
+    """Of `gpubench report`."""
+
+    files: list[str] | None = argument("[FILE]...", "Results, fleets, folders of them, - for stdin. Default: "
+        "the newest result.", default=None)
+    format: str | None = option("NAME", OUTPUT,
+        f"{FORMAT_NAMES}. Default: table on a terminal, else plain text.", default=None,
+        brief="table, plain, markdown, json, csv, html, ...")
+    output: str | None = option("FILE", OUTPUT, "Write here; format by suffix.", letter="-o", default=None,
+        brief=True)
+    sections: str | None = option("LIST", OUTPUT, "Only these of machines, history, answer, verdict, "
+        "breakeven, reuse, speedup, chart, hybrid, skipped, anatomy, roofline, claims, noise, warnings, "
+        "environment, raw. Default: all but answer, noise and raw.", default=None,
+        brief="Only these, as verdict,breakeven,speedup.")
+    purpose = "Render saved results."
+    examples = (
+        "gpubench report",
+        "gpubench report result.json --sections verdict,speedup",
+        "gpubench report result.json -o report.html",
+    )
+
+
+class ComparisonOptions(CiOptions, ColorOptions, CommonOptions):
+    """Of `gpubench compare`."""
+
+    base: str = argument("BASE", "Result file to compare with, - for stdin.")
+    new: list[str] = argument("NEW...", "Result files, each [LABEL=]FILE.")
+    format: str | None = option("table|plain|markdown|json|csv", OUTPUT,
+        "Default: table on a terminal, else plain text.", default=None)
+    output: str | None = option("FILE", OUTPUT, "Write here; format by suffix.", letter="-o", default=None,
+        brief=True)
+    fail_on: str | None = option("LIST", GATES, "Exit 3 for any of slower,unsure,failed,missing,noisy. "
+        "Default: slower,failed,missing.", default=None, brief="Exit 3 for any of these, as slower,failed.")
+    min_speedup: list[str] | None = option("SEL=X", GATES, "Exit 3 if a selected case is not X times faster "
+        "than in BASE; repeatable.", default=None, brief="Exit 3 if they are not X times faster.")
+    threshold: list[str] | None = option("[SEL=]PCT", GATES, "Smaller changes are none; repeatable. Default: "
+        "5 %, or 10 % if sessions did not take turns.", default=None,
+        brief="Smaller changes are none. Default: 5 %.")
+    thresholds: str | None = option("FILE", GATES, "What `gpubench noise -o` wrote: raises the threshold of "
+        "noisy cases.", default=None, brief="What `gpubench noise -o` wrote.")
+    alpha: float = option("P", RARE, "Chance of a false alarm over all cases.", default=0.05)
+    ignore: list[str] | None = option("SEL", GATES, "Show these cases, but no gate looks at them; repeatable.",
+        default=None, brief="Show these cases, but no gate looks at them.")
+    advisory: bool = option(None, GATES, "Tell failed gates, but exit 0.", default=False, brief=True)
+    allow_different_machine: bool = option(None, RARE, "Compare results of different machines all the same.",
+        default=False)
+    time_unit: str = TIME_UNIT
+    purpose = "Is a new result faster or slower than a base?"
+    examples = (
+        "gpubench compare base.json new.json",
+        "gpubench compare base.json new.json --fail-on slower --threshold 3",
+        "gpubench compare base.json before=a.json after=b.json -o table.md",
+    )
+
+
+class MergeOptions(CommonOptions):
+    """Of `gpubench merge`."""
+
+    files: list[str] = argument("FILE...", "Results or fleets, - for stdin.")
+    output: str = option("FILE", OUTPUT, "Write here (.json, .json.gz).", letter="-o", brief=True)
+    expect: int | None = option("N", GATES, "Nodes that there should be: writes a fleet; fewer is exit 4.",
+        least=1, default=None, brief="Nodes that there should be; fewer is exit 4.")
+    purpose = "Join result files into one result or a fleet."
+    examples = (
+        "gpubench merge monday.json tuesday.json -o week.json",
+        "gpubench merge nodes/*.json -o fleet.json",
+        "gpubench merge nodes/*.json -o fleet.json --expect 8",
+    )
+
+
+class AdviseOptions(CommonOptions):
+    """Of `gpubench advise`."""
+
+    op: str = argument("OP", "An op, as `gpubench ops` lists them.")
+    size: str = option("N", WHAT, "The size, as 1000, 4k or 2^20.", brief="The size, as 1000, 4k (4096) or "
+        "2^20.")
+    dtype: str = option("DTYPE", WHAT, "Type of the elements.", default="float32",
+        brief="Type of the elements. Default: float32.")
+    params: str | None = option("NAME=N[,NAME=N]", WHAT, "Params beside the size, as in `run`.", default=None,
+        brief=True)
+    data: str = option("host|device", WHAT, "Where the data is before and after the call.", default="host",
+        brief=True)
+    calls: int = option("N", WHAT, "Calls that share one copy, with --data host.", least=1, default=1,
+        brief=True)
+    queued: bool = option(None, WHAT, "With --data device: many calls are queued and waited for once. Default: the "
+        "caller waits for each.", default=False, brief=True)
+    source: str | None = option("FILE", WHERE, "Answer from this result, - for stdin. Default: the newest "
+        "ones.", long_name="from", default=None, brief="Answer from this result. Default: the newest ones.")
+    results_dir: Path = option("DIR", WHERE, "Where this machine's results are looked for.",
+        default=Path("results"), brief=True)
+    format: str = option("table|json|env", OUTPUT, "How to write the answer.", default="table", brief=True)
+    purpose = "On which device one call should run."
+    examples = (
+        "gpubench advise matmul --size 4k",
+        "gpubench advise matmul --size 4k --data device",
+        "gpubench advise add --size 1M --calls 100 --format json",
+    )
+
+
+class OpsOptions(CommonOptions):
+    """Of `gpubench ops`."""
+
+    format: str = option("table|json|markdown", OUTPUT, "How to write the list.", default="table", brief=True)
+    purpose = "List the ops that can be measured."
+    examples = ("gpubench ops", "gpubench ops --format markdown", "gpubench ops --format json")
+
+
+class SchemaOptions(CommonOptions):
+    """Of `gpubench schema`."""
+
+    name: str = argument("NAME",
+        f"{DOCUMENTS[0]}, {', '.join(name.removeprefix('gpubench') for name in DOCUMENTS[1:])}.",
+        default=DOCUMENTS[0])
+    purpose = "Print the JSON Schema of a document."
+    examples = ("gpubench schema", "gpubench schema report", "gpubench schema detect > detect.schema.json")
+
+
+# One module each, with a function of the same name. The order is that of the help.
+COMMANDS: dict[str, type[CommandOptions]] = {
+    "detect": DetectOptions, "run": RunOptions, "report": ReportOptions, "compare": ComparisonOptions,
+    "noise": NoiseOptions, "merge": MergeOptions, "advise": AdviseOptions, "ops": OpsOptions, "schema": SchemaOptions,
+}

@@ -1,0 +1,261 @@
+"""From the options of `run` as they were typed to what the runner needs; `noise` measures from the same words."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from gpubench import backends, detect, kernels, selectors
+from gpubench.catalogue import WARNINGS
+from gpubench.cli import roofline
+from gpubench.cli import selection as words
+from gpubench.cli.detect import read_result
+from gpubench.cli.options import RunOptions
+from gpubench.errors import UsageError, require_choice
+from gpubench.measure import load, targets
+from gpubench.measure.plan import Constraints, Target
+from gpubench.measure.recorder import Origin, new_run
+from gpubench.measure.schedule import RunSpec, planned
+from gpubench.measure.targets import DeviceRequest, DeviceSelection, Mode
+from gpubench.model.case import QUEUED, TF32, Case
+from gpubench.model.machine import Machine
+from gpubench.model.op import Op
+from gpubench.model.result import Device, RunWarning, Selection, Settings
+from gpubench.store import default_results_dir
+
+
+def request(options: RunOptions, *, began: float) -> RunSpec:
+    """The plan on the devices at hand; `began` is the monotonic time from which the budget counts.
+
+    Raises UsageError for words that nothing answers to, and Unavailable for a device that was named and is absent.
+    """
+    _check_choices(options)
+    declared, broken = words.declared(words.parse_ops(options.ops or words.DEFAULT_SUITE))
+    chosen = selection(options, declared)
+    how = settings(options, chosen, declared)
+    request = _wish(options)
+    if chosen.variants and not set(request.asked).intersection(backends.foreign()):
+        words.require_variants(chosen.variants, declared)  # none brings kernels: no worker has to be asked
+    keep = selectors.selection(chosen.filter, chosen.skip)
+    context = pairs(options.context or [])
+    choice = targets.choose(request, one_of_each=len(chosen.sizes) < len(declared))
+    found = on_devices(options, chosen, how, choice, keep, context=context, began=began)
+    run = msgspec.structs.replace(found.run, warnings=[*broken, *found.run.warnings])
+    found = msgspec.structs.replace(found, run=run, required=targets.required(request, choice))
+    if keep is not None and not any(workload.cases for workload in planned(found)):
+        raise UsageError("empty-selection", why="no planned case matches")
+    return found
+
+
+def _check_choices(options: RunOptions) -> None:
+    for name in ("order", "inputs", "cache", "refine"):
+        require_choice(getattr(options, name), options.declared[name].choices, f"--{name}")
+    if options.quick and options.rigorous:
+        raise UsageError("two-presets", why="each sets sessions and precision")
+
+
+def _wish(options: RunOptions) -> DeviceRequest:
+    """The devices asked for, by a mode or by name. `--mode auto` says on stderr what detection recommends, and asks
+    for nothing that is not there. Raises UsageError for a mode beside devices that are named."""
+    named = options.backends != "auto" or bool(options.devices)
+    if options.mode is None:
+        return words.parse_wish(options.backends, options.devices, options.allow_software)
+    require_choice(options.mode, options.declared["mode"].choices, "--mode")
+    if named:
+        raise UsageError(
+            "mode-and-devices", f"--mode {options.mode} beside --backends or --devices",
+            why="a mode chooses the devices, and so do they",
+        )  # fmt: skip
+    modes: dict[str, Mode] = {"cpu": "cpu", "gpu": "gpu", "hybrid": "hybrid"}
+    if options.mode in modes:
+        return DeviceRequest(allow_software=options.allow_software, mode=modes[options.mode])
+    # What cannot be had was only a recommendation: nothing is required but the CPU.
+    return DeviceRequest(allow_software=options.allow_software, mode=_recommended(), lenient=True)
+
+
+def _recommended() -> Mode:
+    folder = default_results_dir()
+    results = folder if os.path.isdir(folder) else None
+    found = detect.inspect(extra_records=[], results=results, read=read_result).recommendation
+    reason = found.reasons[0].text if found.reasons else "no reason is known"
+    print(f"--mode auto takes {found.mode} ({found.confidence}): {reason}", file=sys.stderr)
+    return found.mode
+
+
+def _splits(options: RunOptions) -> bool:
+    """Whether ops are asked to be split over CPU and GPU."""
+    return options.mode == "hybrid" or "hybrid" in f"{options.backends},{options.devices or ''}"
+
+
+def _roofs(options: RunOptions) -> bool:
+    """Whether what was asked for is `--ops roofline` alone."""
+    return roofline.asked(options.ops)
+
+
+def selection(options: RunOptions, declared: Mapping[str, Op]) -> Selection:
+    """What to measure of the ops `declared`; the devices are not known yet."""
+    names = list(declared)
+    return Selection(
+        ops=names,
+        sizes=words.parse_sizes(options.sizes or [], names),
+        dtypes=words.parse_dtypes(options.dtypes),
+        forms=words.parse_forms(options.forms),
+        regimes=words.parse_regimes(options.regimes or (QUEUED if _roofs(options) else None)),
+        calls=options.calls,
+        params=words.parse_params(options.params or [], declared),
+        variants=words.parse_variants(options.variant or [], allow_tf32=options.allow_tf32),
+        filter=options.filter or [],
+        skip=options.skip or [],
+    )
+
+
+def settings(options: RunOptions, selection: Selection, declared: Mapping[str, Op]) -> Settings:
+    """How to measure it: the preset, then what was given."""
+    overheads = {name for name, op in declared.items() if op.overhead is not None}
+    sized = {*selection.sizes, *overheads, *(roofline.OPS if _roofs(options) else ())}
+    brief = options.quick or _roofs(options) or (overheads == set(declared) and not selection.sizes)
+    return words.settings(
+        options,
+        preset="rigorous" if options.rigorous else "quick" if brief else None,
+        every_size_given=all(name in sized for name in declared),
+        more=bool(overheads) or _splits(options),
+    )
+
+
+def on_devices(
+    options: RunOptions, selection: Selection, settings: Settings, choice: DeviceSelection,
+    keep: Callable[[Case], bool] | None,
+    *, context: dict[str, str], began: float,
+) -> RunSpec:  # fmt: skip
+    """A selection and settings on the devices of a choice: what the run needs. Raises UsageError for more threads than
+    CPUs, and for a variant that no kernel has, be it an op's or one that a backend brings."""
+    ops = {name: choice.equipped(kernels.load(name)) for name in selection.ops}
+    words.require_variants(selection.variants, ops)
+    machine = detect.inspect(extra_records=targets.records(choice.listings))
+    usable, free_bytes = machine.cpu.available.value, machine.memory.usable_bytes.value
+    _require_cpus(settings.threads, usable)
+    settings = msgspec.structs.replace(settings, threads=settings.threads or usable)
+    devices = targets.with_gpu_memory(
+        [_with_gpu_id(target.device, machine) for target in choice.targets],
+        {gpu.id: gpu.memory.usable_bytes.value for gpu in machine.gpus},
+    )
+    ours = tuple(Target(d, t.forms) for d, t in zip(devices, choice.targets, strict=True))
+    selection = msgspec.structs.replace(selection, devices=[d.id for d in devices])
+    if _roofs(options):
+        selection, keep = roofline.chosen(selection, devices, roofline.Host(free_bytes, usable), keep)
+    origin = Origin(
+        argv=sys.argv[1:], versions=choice.versions, label=options.label, tags=options.tag or [], context=context,
+        environ=os.environ,
+    )  # fmt: skip
+    run = new_run(selection, settings, machine, devices, origin)
+    warnings = [*choice.warnings, *found(machine, selection, settings, ops, devices)]
+    return RunSpec(
+        run=msgspec.structs.replace(run, warnings=warnings), ops=ops,
+        constraints=Constraints(ours, selection, free_bytes, keep, settings, options.forms is not None), began=began,
+        check_only=options.check_only,
+        load=load.unread if choice.scripted else load.read,
+    )  # fmt: skip
+
+
+def _with_gpu_id(device: Device, machine: Any) -> Device:
+    gpu_id = detect.gpu_for(machine, device.identity) if device.identity else None
+    return msgspec.structs.replace(device, gpu_id=gpu_id)
+
+
+def _require_cpus(threads: int | None, usable: int | None) -> None:
+    """Raises UsageError if more threads are asked for than CPUs may be used: they would take turns."""
+    if threads is not None and usable is not None and threads > usable:
+        raise UsageError(
+            "too-many-threads", f"--threads {threads} is more than the {usable} CPUs that may be used",
+            why="threads that take turns on a CPU make a slow baseline, and so a flattering speedup",
+        )  # fmt: skip
+
+
+def pairs(texts: list[str]) -> dict[str, str]:
+    """`K=V` each. Raises UsageError for anything else."""
+    found = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not equals or not key:
+            raise UsageError(
+                "bad-context", f"--context: {text!r} is not K=V", why="there is no key before an equals sign"
+            )
+        found[key] = value
+    return found
+
+
+def found(
+    machine: Machine, selection: Selection, settings: Settings, ops: Mapping[str, Op], devices: Sequence[Device]
+) -> list[RunWarning]:
+    """All of them, for one run."""
+    drivers = {device.backend for device in devices if device.kind != "cpu"}
+    slow = power(machine.cpu.governor.value, on_battery=on_battery())
+    return [
+        *_blas(machine),
+        *slow,
+        *shared_host(os.environ),
+        *_inputs(settings),
+        *_tf32(selection, ops, drivers),
+    ]
+
+
+def _blas(machine: Machine) -> Iterable[RunWarning]:
+    """A BLAS whose threads do not fit the usable CPUs: the run sets them, the user's own programs may not."""
+    return [
+        RunWarning(code="blas-threads", message=warning.text, hint=WARNINGS["blas-threads"].remedy)
+        for warning in machine.warnings
+        if warning.code == "BLAS_THREADS"
+    ]
+
+
+def on_battery() -> bool:
+    """Whether the machine says that it runs on a battery now."""
+    try:
+        import psutil
+
+        battery = psutil.sensors_battery() if hasattr(psutil, "sensors_battery") else None
+        return battery is not None and battery.power_plugged is False
+    except Exception:  # a psutil that is broken knows of no battery
+        return False
+
+
+def power(governor: str | None, *, on_battery: bool) -> Iterable[RunWarning]:
+    """What keeps the CPU slow makes a slow baseline. The governor alone is only reported: Intel's driver calls its
+    ordinary one by that name."""
+    if on_battery:
+        message, hint = "the machine runs on a battery: clocks are lower, on either side", "plug it in"
+        return [RunWarning(code="powersave", message=message, hint=hint)]
+    if governor == "powersave":
+        message, hint = "the CPU's frequency governor is powersave", "cpupower frequency-set -g performance"
+        return [RunWarning(code="powersave", severity="info", message=message, hint=hint)]
+    return []
+
+
+def shared_host(environ: Mapping[str, str]) -> Iterable[RunWarning]:
+    """A runner that GitHub hosts is a virtual machine on a host with others, and each job gets another."""
+    if environ.get("GITHUB_ACTIONS") != "true" or environ.get("RUNNER_ENVIRONMENT") != "github-hosted":
+        return []
+    message, hint = WARNINGS["shared-host"]
+    return [RunWarning(code="shared-host", message=message, hint=hint)]
+
+
+def _inputs(settings: Settings) -> Iterable[RunWarning]:
+    if settings.inputs == "random":
+        return []
+    message = f"all inputs are {settings.inputs}: such figures flatter the hardware and stand alone"
+    return [RunWarning(code="inputs-not-random", message=message, hint=WARNINGS["inputs-not-random"].remedy)]
+
+
+def _tf32(selection: Selection, ops: Mapping[str, Op], drivers: set[str]) -> Iterable[RunWarning]:
+    """TF32 was asked for, and there is no row that it could add."""
+    able = any(drivers.intersection(op.tf32) for op in ops.values())
+    if TF32 not in selection.variants or (
+        able and "float32" in selection.dtypes and "library" in selection.forms
+    ):
+        return []
+    message, hint = WARNINGS["no-tf32"]
+    return [RunWarning(code="no-tf32", message=message, hint=hint)]

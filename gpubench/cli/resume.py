@@ -1,0 +1,311 @@
+"""`run --append FILE` and `run --like FILE`: the plan of a result file that is already there, measured again."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from typing import Any, NoReturn
+
+import msgspec
+
+from gpubench import backends, kernels, selectors, store, units
+from gpubench.catalogue import WARNINGS
+from gpubench.cli import request as requesting
+from gpubench.cli import selection as words
+from gpubench.cli.options import RunOptions
+from gpubench.cli.saving import RESULT_SUFFIXES
+from gpubench.errors import BadPlugin, ExitCode, InputError, UsageError, suggest
+from gpubench.measure import schedule, targets
+from gpubench.measure.plan import Constraints
+from gpubench.measure.schedule import RunSpec
+from gpubench.measure.targets import DeviceRequest
+from gpubench.model.case import FORMS, REGIMES, Case
+from gpubench.model.result import Measurement, Run, RunWarning, Selection, Settings
+
+# What each call says for itself.
+FREE_FIELDS = ("sessions", "budget_s")
+
+
+def request(options: RunOptions, given: Iterable[str], *, began: float) -> RunSpec:
+    """What measuring asks for. `given` are the names of the options that the command line holds.
+
+    Raises UsageError if one of them contradicts the file, InputError if the file is not usable or is of another
+    machine.
+    """
+    append, like = options.append, options.like
+    known = _existing(append)
+    source, option = (append, "--append") if known is not None else (like, "--like")
+    if source is None:
+        return requesting.request(options, began=began)
+    plan = known or store.load(source)
+    require_known(plan, f"{option} {source}")
+    if known is not None and like is not None:
+        _refuse_another_plan(known, store.load(like), f"--append {append}", f"--like {like}")
+    _refuse_contradictions(options, set(given), plan, f"{option} {source}")
+    fresh = _on_same_devices(options, plan, began)
+    if known is None:
+        count = options.sessions or plan.settings.sessions
+        again = schedule.repeated(plan, fresh.ops, fresh.constraints, count)
+        return msgspec.structs.replace(fresh, resume=again, constraints=_within(fresh.constraints, plan))
+    _require_same_machine(known, fresh.run, f"{option} {source}")
+    known, more = schedule.resumed(known, fresh.ops, fresh.constraints, options.sessions)
+    return msgspec.structs.replace(
+        fresh, resume=more, constraints=_within(fresh.constraints, plan), run=_reopened(known, fresh.run)
+    )
+
+
+def result_file(append: str | None) -> str | None:
+    """FILE of `--append`, also where the user named what a killed run left beside it. Raises UsageError if it cannot
+    hold a result."""
+    if append is not None and append.endswith(tuple(suffix + store.PART_SUFFIX for suffix in RESULT_SUFFIXES)):
+        append = append.removesuffix(store.PART_SUFFIX)
+    if append is not None and not append.endswith(RESULT_SUFFIXES):
+        raise UsageError(
+            "not-a-result-file", f"--append {append}: a result file ends in .json or .json.gz",
+            why="sessions are added to a result, and a report holds none",
+        )  # fmt: skip
+    return append
+
+
+def _existing(append: str | None) -> Run | None:
+    """What the file holds; where a run was killed that wrote it, what that run left beside it. None: no file yet."""
+    if append is None:
+        return None
+    left = store.unfinished(append)
+    return store.load(left or append) if left or os.path.exists(append) else None
+
+
+def _on_same_devices(options: RunOptions, plan: Run, began: float) -> RunSpec:
+    """The file's selection and settings on the devices that it names, as a new run."""
+    choice = targets.choose(DeviceRequest(devices=tuple(plan.selection.devices), allow_software=True))
+    settings = plan.settings
+    if options.budget is not None:
+        settings = msgspec.structs.replace(
+            settings, budget_s=units.parse_duration(options.budget, option="--budget")
+        )
+    context = plan.environment.context if options.context is None else None
+    found = requesting.on_devices(
+        options, plan.selection, settings, choice, selectors.selection(plan.selection.filter, plan.selection.skip),
+        context=requesting.pairs(options.context or []) if context is None else dict(context), began=began,
+    )  # fmt: skip
+    return msgspec.structs.replace(found, required=frozenset(plan.selection.devices))
+
+
+def _within(constraints: Constraints, plan: Run) -> Constraints:
+    """A search that goes on looks at the forms, regimes and devices that the file has of an op, and at no case that
+    the file's selection leaves out."""
+    known = {_kind(outcome.case) for outcome in plan.outcomes}
+    ops = {outcome.case.op for outcome in plan.outcomes}
+
+    def keep(case: Case) -> bool:
+        selected = constraints.keep is None or constraints.keep(case)
+        return selected and (case.op not in ops or _kind(case) in known)
+
+    return msgspec.structs.replace(constraints, keep=keep)
+
+
+def _kind(case: Case) -> tuple[str, str, str, str, str]:
+    return (case.op, case.dtype, case.form_id, case.regime_id, case.device_id)
+
+
+def _reopened(known: Run, fresh: Run) -> Run:
+    """The file as it stands while sessions are added: not complete, and without word of a budget that was too short."""
+    kept = [w for w in known.warnings if w.code != "budget" or w.id is not None or w.severity == "info"]
+    earlier = {(w.code, w.message) for w in kept}
+    fresh_warnings = [
+        w for w in (*fresh.warnings, *_software(known, fresh)) if (w.code, w.message) not in earlier
+    ]
+    return msgspec.structs.replace(
+        known, complete=False, finished_at=None, exit_code=int(ExitCode.INTERRUPTED), exit_reason="interrupted",
+        settings=msgspec.structs.replace(known.settings, budget_s=fresh.settings.budget_s),
+        warnings=[*kept, *fresh_warnings],
+    )  # fmt: skip
+
+
+def _software(known: Run, fresh: Run) -> list[RunWarning]:
+    """Sessions of two programs in one file look alike in the report."""
+    before, after = known.fingerprint.software.fields, fresh.fingerprint.software.fields
+    changed = sorted(name for name in before.keys() & after.keys() if before[name] != after[name])
+    if not changed:
+        return []
+    what = ", ".join(f"{name} {before[name]} -> {after[name]}" for name in changed)
+    return [
+        RunWarning(
+            code="software-changed",
+            message=f"the sessions of this file were measured with different software: {what}",
+            hint=WARNINGS["software-changed"].remedy,
+        )  # fmt: skip
+    ]
+
+
+def _require_same_machine(known: Run, fresh: Run, option: str) -> None:
+    """Raises InputError naming the first field in which the machine or a device is another one."""
+    for kind in ("machine", "device"):
+        before, after = getattr(known.fingerprint, kind).fields, getattr(fresh.fingerprint, kind).fields
+        for name in sorted(before.keys() | after.keys()):
+            if before.get(name) != after.get(name):
+                raise InputError(
+                    "different-machine", f"{option}: the file is of another {kind}",
+                    why=f"{name} is {before.get(name, 'absent')} there and {after.get(name, 'absent')} here",
+                )  # fmt: skip
+
+
+# ---------------------------------------------------------------- options against the file
+
+
+def _refuse_contradictions(options: RunOptions, given: set[str], plan: Run, source: str) -> None:
+    """Raises UsageError for the first option that asks for another plan than the file has."""
+    if "ops" not in given:  # sizes and shapes are those of the file's ops
+        options = options.replace(ops=",".join(plan.selection.ops))
+    for name in sorted(name for name in given if options.declared[name].answer):
+        wanted, there = _answers(name, options, plan)
+        if wanted != there:
+            flag = f"--{options.declared[name].key}"
+            raise UsageError(
+                "contradicts-file", f"{flag} contradicts {source}",
+                why=f"the file's plan has {_text(there)}, and the option asks for {_text(wanted)}",
+                hint=f"leave {flag} out: the plan is the file's; or start another file",
+            )  # fmt: skip
+
+
+def _refuse_another_plan(known: Run, model: Run, option: str, like: str) -> None:
+    """Raises UsageError if the file that is there has another plan than the one that it is to be like."""
+    for part in ("selection", "settings"):
+        there, wanted = (_in_order(msgspec.structs.asdict(getattr(run, part))) for run in (known, model))
+        for name in there:
+            if name not in FREE_FIELDS and there[name] != wanted[name]:
+                raise UsageError(
+                    "contradicts-file", f"{like} contradicts {option}",
+                    why=f"{name} is {_text(there[name])} there, and {_text(wanted[name])} in the file to be like",
+                    hint="start another file, or leave --like out",
+                )  # fmt: skip
+
+
+def _in_order(plan: dict[str, Any]) -> dict[str, Any]:
+    """Devices as names alone: one file found them by itself, the user named them in the other."""
+    return {name: sorted(value) if name == "devices" else value for name, value in plan.items()}
+
+
+def _answers(name: str, options: RunOptions, plan: Run) -> tuple[Any, Any]:
+    """What the option asks for, and what the file has."""
+    part, _, field = (options.declared[name].answer or "").partition(".")
+    if part == "selection":
+        return getattr(_selection(options), field), getattr(plan.selection, field)
+    if part == "settings":
+        return getattr(_settings(options), field), getattr(plan.settings, field)
+    compare: dict[str, Callable[[], tuple[Any, Any]]] = {
+        "backends": lambda: _backends(options, plan),
+        "devices": lambda: (sorted(words.words(options.devices or "", "--devices")), _named(options, plan)),
+        "mode": lambda: (options.mode, _mode_of(plan) if options.mode != "auto" else "auto"),
+        "filter": lambda: _kept(options, plan),
+        "skip": lambda: _kept(options, plan),
+        # It widens what is looked for, and the file names its devices anyway.
+        "allow_software": lambda: (None, None),
+        "check_only": lambda: (options.check_only, False),
+        "label": lambda: (options.label, plan.label),
+        "tag": lambda: (options.tag, plan.tags),
+        "context": lambda: (requesting.pairs(options.context or []), plan.environment.context),
+    }
+    return compare[name]()
+
+
+def _mode_of(plan: Run) -> str:
+    """The mode that takes the sides which the file has."""
+    if any(device.composed for device in plan.devices):
+        return "hybrid"
+    return "cpu" if all(device.kind == "cpu" for device in plan.devices) else "gpu"
+
+
+def _selection(options: RunOptions) -> Selection:
+    declared, _ = words.declared(words.parse_ops(options.ops or words.DEFAULT_SUITE))
+    return requesting.selection(options, declared)
+
+
+def _settings(options: RunOptions) -> Settings:
+    declared, _ = words.declared(words.parse_ops(options.ops or words.DEFAULT_SUITE))
+    return requesting.settings(options, requesting.selection(options, declared), declared)
+
+
+def _backends(options: RunOptions, plan: Run) -> tuple[Any, Any]:
+    """Backends that are named and required have to be those of the file; `auto` and `cupy?` leave it open."""
+    named = words.words(options.backends, "--backends")
+    there = sorted({device.partition(":")[0] for device in plan.selection.devices})
+    if "auto" in named or all(name.endswith("?") for name in named):
+        return None, None
+    optional = {name.removesuffix("?") for name in named if name.endswith("?")}
+    wanted = {name for name in named if not name.endswith("?")}
+    if "hybrid" in wanted:  # it brings along the devices that it splits work over
+        wanted |= {device.split(":")[1] for device in plan.selection.devices if device.startswith("hybrid:")}
+    return sorted(wanted | (optional & set(there))), there
+
+
+def _named(options: RunOptions, plan: Run) -> list[str]:
+    named = words.words(options.devices or "", "--devices")
+    backends = {name.partition(":")[0] for name in named}
+    return sorted(device for device in plan.selection.devices if device.partition(":")[0] in backends)
+
+
+def _kept(options: RunOptions, plan: Run) -> tuple[Any, Any]:
+    """A selection that keeps every case of the file contradicts nothing."""
+    keep = selectors.selection(options.filter or [], options.skip or [])
+    measured = [outcome.id for outcome in plan.outcomes if isinstance(outcome, Measurement)]
+    kept = [o.id for o in plan.outcomes if isinstance(o, Measurement) and (keep is None or keep(o.case))]
+    return f"{len(kept)} of its cases", f"{len(measured)} of its cases"
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, dict):
+        return "; ".join(f"{key}={_text(item)}" for key, item in value.items()) or "none"
+    if isinstance(value, list | tuple):
+        return ",".join(_text(item) for item in value) or "none"
+    return str(value)
+
+
+# ---------------------------------------------------------------- the file's words, which have to be known here
+
+
+def require_known(plan: Run, source: str) -> None:
+    """Raises InputError with the first word of the plan that means nothing to this gpubench."""
+    chosen = plan.selection
+    for op in _unique_words([*chosen.ops, *(outcome.case.op for outcome in plan.outcomes)]):
+        _require_op(op, source)
+    for kind, asked, known in (("form", chosen.forms, FORMS), ("regime", chosen.regimes, REGIMES)):
+        for word in asked:
+            if word not in known:
+                _refuse_word(source, kind, word, known)
+    for device in _unique_words([*chosen.devices, *(outcome.case.device_id for outcome in plan.outcomes)]):
+        backend, _, number = device.partition(":")
+        if not backends.known(backend):
+            _refuse_word(source, "backend", backend, [*backends.names(), *backends.foreign()])
+        if not number:
+            _refuse_word(source, "device", device, ())
+    for text in (*chosen.filter, *chosen.skip):
+        try:
+            selectors.selector(text, option=source)
+        except UsageError:
+            _refuse_word(source, "selector", text, ())
+
+
+def _require_op(op: str, source: str) -> None:
+    try:
+        kernels.load(op)
+    except KeyError:
+        _refuse_word(source, "op", op, kernels.names())
+    except BadPlugin as error:
+        raise InputError(
+            "unknown-word", f"{source}: its op {op[:80]!r} cannot be used here", why=error.why or error.message,
+            hint=error.hint,
+        ) from error  # fmt: skip
+
+
+def _unique_words(words: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(words))
+
+
+def _refuse_word(source: str, kind: str, word: str, known: Iterable[str]) -> NoReturn:
+    known = list(known)
+    raise InputError(
+        "unknown-word", f"{source}: there is no {kind} {word[:80]!r} here",
+        why="the file was measured with another package or another version of gpubench, or was edited",
+        hint=suggest(word, known) or None,
+    )  # fmt: skip

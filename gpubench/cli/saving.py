@@ -1,0 +1,235 @@
+"""Where a run's result goes: result files while it is measured, reports once it is over."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from gpubench import store, units
+from gpubench.analysis.analyse import Analysis, failed
+from gpubench.cli import rendering
+from gpubench.cli.ci import CiChannels
+from gpubench.cli.exit import tell
+from gpubench.cli.options import RunOptions, SavingOptions
+from gpubench.cli.rendering import ReportStyle
+from gpubench.errors import ExitCode, GpubenchError, UsageError
+from gpubench.model.result import Run
+from gpubench.report import PICTURES
+
+RESULT_SUFFIXES = (".json", ".json.gz")
+RETRY_S = 1.0  # a place that failed is tried again after so long
+EVENTS = "jsonl"  # the format that is written while the run goes on (event_log.py)
+
+
+def require_text(options: RunOptions) -> None:
+    """Raises UsageError for bytes that are no text: they could not be stored."""
+    stored = {
+        "--label": [options.label or ""], "--tag": options.tag, "--context": options.context,
+        "--output": options.output,
+    }  # fmt: skip
+    for option, texts in stored.items():
+        if any(0xD800 <= ord(letter) <= 0xDFFF for text in texts or [] for letter in text):
+            raise UsageError(
+                "not-text", f"{option}: the value is not valid UTF-8", why="a result file holds text",
+                hint="write it in UTF-8",
+            )  # fmt: skip
+
+
+def checked(output: list[str], style: ReportStyle, options: SavingOptions) -> list[str]:
+    """Every output path can be written: found out before measuring, not after. Raises UsageError.
+
+    `-` is standard output, which carries the report in any case.
+    """
+    output = [path for path in output if path != "-"]
+    for path in output:
+        if not path.endswith(RESULT_SUFFIXES):
+            # Refuses a suffix that no format has.
+            rendering.check_picture(style.format_of(path), to_terminal=False)
+        store.check_writable(path)
+        if path.endswith(RESULT_SUFFIXES):
+            store.check_part(path)
+    check_folder(output, options)
+    return output
+
+
+def check_folder(output: Sequence[str], options: SavingOptions) -> None:
+    """The results folder can be written, if the result goes there. Raises UsageError."""
+    if not options.no_save and not any(path.endswith(RESULT_SUFFIXES) for path in output):
+        store.check_folder(options.results_dir or store.default_results_dir())
+
+
+def lock(output: Sequence[str], options: RunOptions, *, release: Callable[[Any], Any]) -> None:
+    """One writer a result file, from before it is read until the command ends; `release` is given what then lets go.
+
+    Raises InputError where another run keeps one of them for longer than --lock-timeout.
+    """
+    timeout_s = units.parse_duration(options.lock_timeout, option="--lock-timeout")
+
+    def waits(holder: str) -> None:
+        if not options.quiet:
+            print(f"waiting for another run: {holder}", file=sys.stderr)
+
+    for path in sorted(path for path in output if path.endswith(RESULT_SUFFIXES)):
+        release(store.lock_result(path, " ".join(sys.argv[1:]), timeout_s, waits).release)
+
+
+class Saver:
+    """Keeps the result on the disk: beside the first result file while the run goes on, and whole at its end in every
+    result file asked for, else in the results folder. A place that fails loses nothing."""
+
+    def __init__(self, output: list[str], options: SavingOptions) -> None:
+        self._wished: list[str | Path] = [path for path in output if path.endswith(RESULT_SUFFIXES)]
+        self._folder = options.results_dir
+        self._anywhere = not (self._wished or options.no_save)
+        self._journal: store.Journal | None = None
+        self._failed_at: float | None = None
+        self.saved: list[str | Path] = []
+        self.error: GpubenchError | None = None
+
+    def __call__(self, run: Run) -> None:
+        """Keep what is new. Raises GpubenchError the first time that a place fails; it is tried again every second."""
+        failed_at = self._failed_at
+        if failed_at is not None and time.monotonic() - failed_at < RETRY_S:
+            return
+        try:
+            if self._journal is None and (places := self._places(run)):
+                self._journal = store.Journal(store.part_of(places[0]))
+            if self._journal is not None:
+                self._journal.write(run)
+            self._failed_at = None
+        except OSError as error:
+            self._failed_at = time.monotonic()
+            if failed_at is None:
+                raise store.cannot_save(
+                    self._wished[0] if self._wished else "the results folder", error
+                ) from error
+
+    def finish(self, run: Run) -> None:
+        """Save the whole result. Where no wished place takes it, it goes to the user's data folder or the temporary
+        folder, and `error` tells so."""
+        self.saved = []
+        self.error = self._save_wished(run)
+        if self.error is not None and not self.saved:
+            rescued = self._rescue(run, self.error)
+            if rescued is None:
+                return
+            self._discard_journal()
+            # What the run kept there may have been what filled it.
+            if self._save_wished(run) is None:
+                self.error = None
+                rescued.unlink(missing_ok=True)
+            else:
+                self.saved = [rescued]
+        self._discard_journal()
+
+    def _save_wished(self, run: Run) -> GpubenchError | None:
+        """Save the result in every wished place. Returns the error of the last one that failed."""
+        failed = None
+        try:
+            places = self._places(run)
+        except OSError as error:
+            return store.cannot_save("the results folder", error)
+        for path in places:
+            try:
+                store.save(run, path)
+                self.saved.append(path)
+            except GpubenchError as error:
+                failed = error
+        return failed
+
+    def _places(self, run: Run) -> list[str | Path]:
+        """The result files. Raises OSError where the results folder cannot be made."""
+        if self._anywhere and not self._wished:
+            self._wished.append(store.result_path(self._folder or store.default_results_dir(), run))
+        return self._wished
+
+    def _rescue(self, run: Run, because: GpubenchError) -> Path | None:
+        """Save the result where there is room, and name both places in `error`. None if it fits nowhere."""
+        for folder in store.rescue_dirs():
+            try:
+                path = store.result_path(folder, run)
+                store.save(run, path)
+            except (OSError, GpubenchError):
+                continue
+            self.error = GpubenchError(
+                because.code, because.message, why=f"{because.why}; it is saved in {path}",
+                hint=f"free some space, then go on there: gpubench run --append {shlex.quote(str(path))}",
+            )  # fmt: skip
+            return path
+        left = self._journal.path if self._journal is not None and self._journal.path.exists() else None
+        kept = f"; what was measured before that is in {left}" if left else ""
+        self.error = GpubenchError(
+            because.code, because.message,
+            why=f"{because.why}, and neither your data folder nor the temporary folder takes it{kept}",
+            hint="free some space and run it again",
+        )  # fmt: skip
+        if self._journal is not None:
+            self._journal.close()
+        return None
+
+    def _discard_journal(self) -> None:
+        if self._journal is not None:
+            self._journal.remove()
+
+
+def as_stored(run: Run) -> Run:
+    """The run with the digits of its file: whatever is derived from it is what `report` derives."""
+    return store.loads(store.dumps(run), "the result")
+
+
+def formats(output: list[str], style: ReportStyle) -> list[str]:
+    """The formats of all reports that are written."""
+    return [style.format, *(style.format_of(path) for path in output if not path.endswith(RESULT_SUFFIXES))]
+
+
+def gated(stored: Run, analyses: Sequence[Analysis], saver: Saver) -> tuple[Run, list[Analysis]]:
+    """The run with the exit code of its gates, saved once more where one failed; what broke before outweighs them."""
+    if stored.exit_code != ExitCode.OK or not failed(analyses):
+        return stored, list(analyses)
+    ended = msgspec.structs.replace(stored, exit_code=int(ExitCode.GATE), exit_reason="gate")
+    saver.finish(ended)
+    return ended, [msgspec.structs.replace(analysis, run=ended) for analysis in analyses]
+
+
+def deliver(
+    stored: Run, analyses: Sequence[Analysis], output: list[str], style: ReportStyle, channels: CiChannels
+) -> list[GpubenchError]:
+    """Reports to files and to stdout: `report` prints the same bytes from the file. Events were written already.
+
+    Returns the errors of files that could not be written: one costs neither the others nor what is printed.
+    """
+    errors = []
+    for path in output:
+        if not path.endswith(RESULT_SUFFIXES) and (format := style.format_of(path)) != EVENTS:
+            try:
+                _report(analyses, format, path, style, channels)
+            except GpubenchError as error:
+                errors.append(error)
+    if style.format == "json":
+        sys.stdout.write(store.dumps(stored).decode())
+    elif style.format != EVENTS:
+        _report(analyses, style.format, None, style, channels)
+    return errors
+
+
+def ended(stored: Run, errors: Sequence[GpubenchError]) -> int:
+    """The exit code, after what could not be written was reported."""
+    for error in errors:
+        sys.stdout.flush()
+        tell(error)
+    return int(ExitCode.FAILED) if errors else stored.exit_code
+
+
+def _report(
+    analyses: Sequence[Analysis], format: str, output: str | None, style: ReportStyle, channels: CiChannels
+) -> None:
+    if format in PICTURES:
+        rendering.write_picture(analyses, format, output, style.options.sections, style.options.time_unit)
+    else:
+        rendering.write(channels.comment(style.render(analyses, format), format), output)

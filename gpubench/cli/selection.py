@@ -1,0 +1,273 @@
+"""From the words of `run` to a Selection, Settings and a DeviceRequest; every unknown word gets a suggestion."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NoReturn, cast
+
+from gpubench import backends, kernels, units
+from gpubench.cli import roofline
+from gpubench.cli.options import RunOptions
+from gpubench.errors import UsageError, require_choice, suggest
+from gpubench.measure.plan import variants
+from gpubench.measure.targets import DeviceRequest
+from gpubench.model.case import DTYPES, FORMS, REGIMES, RESIDENT, TF32
+from gpubench.model.op import Dtype, Op
+from gpubench.model.result import RunWarning, Settings
+
+Shapes = dict[str, list[dict[str, int]]]
+DEFAULT_SUITE = "vector,matmul,activation"
+DEFAULT_BUDGET_S = 60.0
+# Without --sizes the budget is spent on finding sizes rather than on precision: one session, one block of
+# samples a case, and the first batch of launches as the warm-up (docs/decisions/0003-default-suite.md).
+SUITE = {"warmup_s": 0.0, "min_samples": 5, "max_samples": 10, "max_time_s": 0.02}
+_SHORT_DTYPES = {"f64": "float64", "f32": "float32", "f16": "float16", "bf16": "bfloat16"}
+PRESETS: dict[str, dict[str, Any]] = {
+    "quick": {"sessions": 1, "min_samples": 7, "max_samples": 30, "max_time_s": 0.5, "precision": 0.05},
+    "default": {"sessions": 3, "min_samples": 10, "max_samples": 100, "max_time_s": 2.0, "precision": 0.02},
+    "rigorous": {"sessions": 10, "min_samples": 20, "max_samples": 200, "max_time_s": 5.0, "precision": 0.01},
+}
+
+
+def words(text: str, option: str) -> list[str]:
+    """The items of a comma-separated list. Raises UsageError if it is empty."""
+    found = [word.strip() for word in text.split(",") if word.strip()]
+    if not found:
+        raise UsageError(
+            "empty-list", f"{option}: the list is empty", why=f"{text!r} names nothing",
+            hint=f"name something, or leave {option} out",
+        )  # fmt: skip
+    return list(dict.fromkeys(found))
+
+
+def parse_ops(text: str) -> list[str]:
+    """Op names of a list of ops and groups, in the order of `gpubench ops`; `all` are those that compute and those of
+    other packages, `roofline` those that show the roofs."""
+    groups = kernels.groups()
+    every = [name for members in groups.values() for name in members]
+    known = [*groups, *every, "all", roofline.WORD]
+    wanted: set[str] = set()
+    foreign: list[str] = []
+    for word in words(text, "--ops"):
+        if word == "all":
+            wanted.update(kernels.computed())
+            foreign += kernels.foreign()
+        elif word == roofline.WORD:
+            wanted.update(roofline.OPS)
+        elif word in groups:
+            wanted.update(groups[word])
+        elif word in every:
+            wanted.add(word)
+        else:
+            others = kernels.foreign()
+            foreign.append(word if word in others else require_choice(word, [*known, *others], "--ops"))
+    return [*(name for name in every if name in wanted), *dict.fromkeys(foreign)]
+
+
+def declared(names: Sequence[str]) -> tuple[dict[str, Op], list[RunWarning]]:
+    """The ops of these names, and a warning for each that its package has broken. Raises BadPlugin if none is left."""
+    found, broken = kernels.load_all(names)
+    if broken and not found:
+        raise next(iter(broken.values()))
+    return found, [
+        RunWarning(code="bad-plugin", message=f"{error.message}: {error.why}", hint=error.hint)
+        for error in broken.values()
+    ]
+
+
+def parse_sizes(texts: Iterable[str], ops: Sequence[str]) -> dict[str, list[int]]:
+    """Sizes by op. `OP=LIST` limits a list to one op or group; later lists win; `auto` means the ladder."""
+    groups = kernels.groups()
+    sizes: dict[str, list[int]] = {}
+    for text in texts:
+        where, equals, numbers = text.rpartition("=")
+        targets = list(ops) if not equals else list(groups.get(where, (where,)))
+        if equals and where not in groups:
+            require_choice(where, [*groups, *ops], "--sizes")
+        if numbers.strip() == "auto":
+            continue
+        found = units.parse_sizes(numbers)
+        sizes.update({op: found for op in targets if op in ops})
+    return sizes
+
+
+def parse_dtypes(text: str) -> list[Dtype]:
+    """Dtype names, long or short."""
+    long = [_SHORT_DTYPES.get(word, word) for word in words(text, "--dtypes")]
+    return [cast("Dtype", require_choice(word, [*DTYPES, *_SHORT_DTYPES], "--dtypes")) for word in long]
+
+
+def parse_forms(text: str | None) -> list[str]:
+    """library, tuned; None or `all`: both."""
+    named = words(text, "--forms") if text is not None else ["all"]
+    found = [require_choice(word, [*FORMS, "all"], "--forms") for word in named]
+    return list(FORMS) if "all" in found else found
+
+
+def parse_regimes(text: str | None) -> list[str]:
+    """Those of a GPU; `resident` stands for both of data that stays; None: all."""
+    if text is None:
+        return list(REGIMES)
+    named = [require_choice(word, (*REGIMES, RESIDENT), "--regimes") for word in words(text, "--regimes")]
+    return [
+        regime for regime in REGIMES if regime in named or (RESIDENT in named and regime.startswith(RESIDENT))
+    ]
+
+
+def parse_wish(backend_text: str, device_text: str | None, allow_software: bool) -> DeviceRequest:
+    """Backends (`cupy?` is optional) and device ids."""
+    required: list[str] = []
+    optional: list[str] = []
+    for word in words(backend_text, "--backends"):
+        name = word.removesuffix("?")
+        if name != "auto" and not backends.known(name):
+            require_choice(name, [*backends.names(), *backends.foreign(), "auto"], "--backends")
+        if name != "auto":
+            (optional if word.endswith("?") else required).append(name)
+    if "auto" in words(backend_text, "--backends") and required + optional:
+        optional += [name for name in backends.usual() if name not in required + optional]
+    devices = words(device_text, "--devices") if device_text is not None else []
+    for device in devices:
+        name, colon, index = device.partition(":")
+        if not backends.known(name):
+            require_choice(name, [*backends.names(), *backends.foreign()], "--devices")
+        if not colon or not index:
+            raise UsageError(
+                "bad-device", f"--devices: {device!r} is not a device id",
+                why="a device id is a backend, a colon and an index", hint=f"write {name}:0",
+            )  # fmt: skip
+    return DeviceRequest(tuple(required), tuple(optional), tuple(devices), allow_software)
+
+
+# Options that are settings as they stand.
+GIVEN = (
+    "sessions", "min_samples", "max_samples", "order", "seed", "inputs", "cache", "threads", "refine",
+    "break_even_timings",
+)  # fmt: skip
+
+
+def settings(options: RunOptions, *, preset: str | None, every_size_given: bool, more: bool) -> Settings:
+    """Preset, then what was given. Without sizes and without a preset, the budget decides: `quick`.
+
+    Where there is `more` to measure after a search (overheads, splits), it gets as much time again.
+    """
+    name = preset or ("default" if every_size_given else "quick")
+    values: dict[str, Any] = {"preset": name, **PRESETS[name]}
+    if not every_size_given:
+        values["budget_s"] = DEFAULT_BUDGET_S * (2 if more else 1)
+        values.update(SUITE if preset is None else {})
+    if options.budget is not None:
+        values["budget_s"] = units.parse_duration(options.budget, option="--budget")
+    if options.case_timeout is not None:
+        values["case_timeout_s"] = units.parse_duration(options.case_timeout, option="--case-timeout")
+    if options.max_time is not None:
+        values["max_time_s"] = units.parse_duration(options.max_time, option="--max-time")
+    if options.precision is not None:
+        values["precision"] = units.parse_percent(options.precision, option="--precision")
+    values.update({name: value for name in GIVEN if (value := getattr(options, name)) is not None})
+    if options.check_only:  # trials are timings, and --check-only takes none
+        values.update(sessions=1, autotune=False)
+    if options.no_autotune:
+        values["autotune"] = False
+    if values["max_samples"] < values["min_samples"]:
+        raise UsageError("bad-samples", why=f"{values['max_samples']} < {values['min_samples']}")
+    return Settings(**values)
+
+
+# ---------------------------------------------------------------- shapes beside the size, named kernels
+
+
+def parse_params(texts: Iterable[str], ops: Mapping[str, Op]) -> Shapes:
+    """Shapes by op, from `[OP:]NAME=LIST[,NAME=LIST...]`: several values of several names are all combined.
+
+    Each text adds its shapes. Without OP it concerns the ops that declare all its names; OP may be a group.
+    """
+    found: Shapes = {}
+    for text in texts:
+        where, values = _shape_values(text)
+        targets = _shape_ops(text, where, list(values), ops)
+        shapes = [dict(zip(values, row, strict=True)) for row in itertools.product(*values.values())]
+        for op in targets:
+            known = found.setdefault(op, [])
+            known += [shape for shape in shapes if shape not in known]
+    return found
+
+
+def _shape_values(text: str) -> tuple[str, dict[str, list[int]]]:
+    """The op or group before the colon (or an empty text), and the values by name, in the order given."""
+    lists: dict[str, list[str]] = {}
+    where, name = "", ""
+    for place, item in enumerate(text.split(",")):
+        head, equals, first = item.partition("=")
+        if equals:
+            name = head.strip()
+            if place == 0 and ":" in name:
+                where, _, name = (part.strip() for part in name.partition(":"))
+            if not name or ":" in name or name in lists:
+                _refuse_shape(text, f"{item.strip()!r} is no new NAME=LIST")
+        elif not name:
+            _refuse_shape(text, "there is no name before a list of values")
+        lists.setdefault(name, []).append(first if equals else item)
+    if name == "n" or "n" in lists:
+        _refuse_shape(text, "n is the size", "give sizes with --sizes")
+    return where, {name: units.parse_sizes(",".join(items), option="--params") for name, items in lists.items()}
+
+
+def _shape_ops(text: str, where: str, names: Sequence[str], ops: Mapping[str, Op]) -> list[str]:
+    """The ops that these names concern. Raises UsageError if there is none."""
+    if where:
+        require_choice(where, [*sorted({op.group for op in ops.values()}), *ops], "--params")
+    asked = [op for name, op in ops.items() if where in ("", name, op.group)]
+    targets = [op.name for op in asked if all(name in op.options for name in names)]
+    if targets:
+        return targets
+    known = sorted({name for op in asked for name in op.options})
+    unknown = [name for name in names if name not in known]
+    takes = "; ".join(f"{op.name} takes {', '.join(op.options)}" for op in asked if op.options)
+    why = takes or f"{', '.join(op.name for op in asked)}: nothing beside the size"
+    raise UsageError(
+        "bad-params",
+        f"--params: no op has a param {unknown[0]!r}"
+        if unknown
+        else f"--params: no op has all of {text[:60]!r}",
+        why=why,
+        hint=(suggest(unknown[0], known) or None)
+        if unknown
+        else "give the params of each op in a --params of its own",
+    )
+
+
+def _refuse_shape(
+    text: str, why: str, hint: str = "write it as columns=256,1024 or matmul:m=64,k=1k:4k:x2"
+) -> NoReturn:
+    raise UsageError("bad-params", f"--params: {text[:60]!r} is not usable", why=why, hint=hint)
+
+
+def parse_variants(texts: Iterable[str], *, allow_tf32: bool) -> list[str]:
+    """The words, and `tf32` where it was allowed. Whether a kernel has that name is known with the devices alone."""
+    named = list(dict.fromkeys(word for text in texts for word in words(text, "--variant")))
+    if TF32 in named:
+        raise UsageError(
+            "unknown-value", f"--variant: {TF32} is no kernel", why="it is a way to run the library's matmul",
+            hint="write --allow-tf32",
+        )  # fmt: skip
+    return [*named, *([TF32] if allow_tf32 else [])]
+
+
+def require_variants(names: Iterable[str], ops: Mapping[str, Op]) -> None:
+    """Raises UsageError for a name that no kernel of the ops has; the ops have the kernels of the backends."""
+    known = sorted({name for op in ops.values() for name in variants(op)})
+    for word in names:
+        if word == TF32:
+            continue
+        if not known:
+            raise UsageError(
+                "unknown-value", f"--variant: there is no {word!r}", why="these ops have no named kernels",
+                hint=f"leave --variant out; ops that have some: {', '.join(_ops_with_variants())}",
+            )  # fmt: skip
+        require_choice(word, known, "--variant")
+
+
+def _ops_with_variants() -> list[str]:
+    return [name for name in kernels.names() if variants(kernels.load(name))]

@@ -1,0 +1,281 @@
+"""The host without its devices, and its operating system, hypervisor and container: what files alone tell, then what
+only a live system tells (affinity, uname, psutil)."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Mapping
+from functools import cache
+from typing import Any, NamedTuple
+
+import msgspec
+
+from gpubench.detect import cgroup, cpuinfo
+from gpubench.detect.cpu import read_cpu
+from gpubench.detect.cpuinfo import CpuInfo
+from gpubench.detect.memory import read_memory, read_numa
+from gpubench.detect.pci import (
+    CARDS,
+    PCI_DEVICES,
+    Card,
+    Function,
+    by_address,
+    display_attached,
+    read_cards,
+    read_functions,
+    unplaced_record,
+)
+from gpubench.detect.records import NOT_PROBED, DeviceRecord, derived, known, lost, missing
+from gpubench.detect.root import FileText, Root, words
+from gpubench.detect.topology import CpuSet
+from gpubench.detect.vendors import (
+    KFD_NODES,
+    NVIDIA_FOLDER,
+    amd_facts,
+    find_soc,
+    intel_facts,
+    numa_nodes,
+    nvidia_facts,
+    read_gpus,
+    read_kfd,
+)
+from gpubench.model.machine import Cpu, Fact, Machine, MachineWarning, Memory, Numa, Platform
+
+AMD, INTEL, NVIDIA = 0x1002, 0x8086, 0x10DE
+
+
+class Files(NamedTuple):
+    """`gpu_folders` names the folders that could list GPUs: none means that their number is unknown."""
+
+    platform: Platform
+    cpu: Cpu
+    memory: Memory
+    numa: Numa
+    warnings: list[MachineWarning]
+    records: list[DeviceRecord]
+    gpu_folders: list[str]
+    soc: Fact[str]
+
+
+def read_files(root: Root, affinity: Fact[CpuSet]) -> Files:
+    """Read the machine below `root`; `affinity` is the caller's, because no file tells it."""
+    info = root.read("/proc/cpuinfo")
+    blocks = info.fact(cpuinfo.parse)
+    platform = read_platform(root, blocks)
+    groups = cgroup.read_groups(root)
+    nvidia = read_gpus(root)
+    nodes = numa_nodes(nvidia)
+    numa, warnings = read_numa(root, groups, nodes)
+    soc = find_soc(root, platform)
+    pci, drm, kfd = read_functions(root), read_cards(root), read_kfd(root)
+    folders = [path for path, found in (
+        (PCI_DEVICES, pci), (CARDS, drm), (f"{NVIDIA_FOLDER}/gpus", nvidia), (KFD_NODES, kfd),
+    ) if found is not None]  # fmt: skip
+    devices = _devices(root, pci or [], drm or [], soc)
+    return Files(
+        platform, read_cpu(root, blocks, platform.hypervisor, groups, affinity),
+        read_memory(root, groups, nodes), numa, warnings, devices + (nvidia or []) + (kfd or []), folders, soc,
+    )  # fmt: skip
+
+
+def _devices(root: Root, pci: list[Function], drm: list[Card], soc: Fact[str]) -> list[DeviceRecord]:
+    cards = by_address(drm)
+    records = []
+    for function in pci:
+        card = cards.get(function.bdf) if function.bdf is not None else None
+        records.append(_enriched(root, function, card, soc))
+    listed = {function.bdf for function in pci}
+    for ordinal, card in enumerate(drm):
+        if card.function.bdf is None:
+            loose = unplaced_record(card, ordinal)
+            if loose is not None and loose.vendor_id in (AMD, INTEL):
+                loose = _enriched(root, card.function._replace(record=loose), card, soc)
+            records += [loose] if loose else []
+        elif card.function.bdf not in listed and cards[card.function.bdf] is card:
+            records.append(_enriched(root, card.function, card, soc))
+    return records
+
+
+def _enriched(root: Root, function: Function, card: Card | None, soc: Fact[str]) -> DeviceRecord:
+    """The PCI facts with those of the vendor's driver and of the card."""
+    record, facts = function.record, {}
+    if record.vendor_id == AMD:
+        facts = amd_facts(root, function.folder, function.asleep)
+    elif record.vendor_id == INTEL:
+        folder = card.folder if card else None
+        facts = intel_facts(root, function.folder, function.bdf, folder, function.asleep)
+    elif record.vendor_id == NVIDIA:
+        facts = nvidia_facts(function, soc)
+    if card is not None:
+        facts["display_attached"] = display_attached(root, card)
+    uuid = facts["uuid"].value if "uuid" in facts else None
+    return msgspec.structs.replace(record, facts=record.facts | facts, uuid=uuid)
+
+
+# The kernel's own share of RAM changes from boot to boot.
+_MEMORY_TOLERANCE = 0.05
+
+
+def differences(there: Machine, here: Machine | None = None) -> Mapping[str, str]:
+    """In what the host `there` differs from `here` (None: this machine), in words by name; empty for the same.
+
+    Looks at the CPU model, the usable CPUs and the memory. A fact that either side lacks speaks for nothing.
+    """
+    mine = here or this_host()
+    found = {}
+    for name, field in (("CPU", "model"), ("usable CPUs", "available")):
+        ours, theirs = getattr(mine.cpu, field).value, getattr(there.cpu, field).value
+        if None not in (ours, theirs) and ours != theirs:
+            found[name] = f"{theirs}, here {ours}"
+    ours_bytes, theirs_bytes = mine.memory.total_bytes.value, there.memory.total_bytes.value
+    if ours_bytes and theirs_bytes and abs(theirs_bytes / ours_bytes - 1) > _MEMORY_TOLERANCE:
+        found["memory"] = f"{theirs_bytes / 2**30:.0f} GiB, here {ours_bytes / 2**30:.0f} GiB"
+    return found
+
+
+@cache
+def this_host() -> Machine:
+    """CPU and memory of this machine, from files."""
+    files = read_this_host(Root())
+    return Machine(cpu=files.cpu, memory=files.memory)
+
+
+def read_this_host(root: Root) -> Files:
+    """The files of this machine, with the facts of uname and, off Linux, of psutil."""
+    affinity = _affinity()
+    files = read_files(root, affinity)
+    facts = {key: known(value, "uname") for key, value in _uname().items() if value}
+    files = files._replace(platform=msgspec.structs.replace(files.platform, **facts))
+    if files.memory.total_bytes.status == "absent" and sys.platform != "linux":
+        files = _from_psutil(files, affinity)
+    return files
+
+
+def _affinity() -> Fact[CpuSet]:
+    """CPUs on which this process may run."""
+    if hasattr(os, "sched_getaffinity"):
+        return known(frozenset(os.sched_getaffinity(0)), "sched_getaffinity")
+    try:
+        import psutil
+
+        return known(frozenset(psutil.Process().cpu_affinity()), "psutil")
+    except Exception:  # macOS has no affinity, and a broken psutil must not end detection
+        return NOT_PROBED if sys.platform != "darwin" else missing("unsupported", "psutil")
+
+
+def _uname() -> dict[str, Any]:
+    if hasattr(os, "uname"):
+        system = os.uname()
+        return {"os": system.sysname.lower(), "kernel": system.release, "arch": system.machine.lower()}
+    import platform
+
+    return {"os": platform.system().lower(), "kernel": platform.release(), "arch": platform.machine().lower()}
+
+
+def _from_psutil(files: Files, allowed: Fact[CpuSet]) -> Files:
+    try:
+        import psutil
+
+        memory, logical, cores = psutil.virtual_memory(), psutil.cpu_count(), psutil.cpu_count(logical=False)
+        total, free = known(memory.total, "psutil"), known(memory.available, "psutil")
+    except Exception:  # see above
+        return files
+    host = msgspec.structs.replace(
+        files.memory, total_bytes=total, os_total_bytes=total, available_bytes=free, usable_bytes=free,
+        limited_by=known("host", "psutil"),
+    )  # fmt: skip
+    count = known(logical, "psutil") if logical else missing("absent", "psutil")
+    usable = derived(allowed, len) if allowed.value is not None else count
+    cpu = msgspec.structs.replace(
+        files.cpu, logical=count, cores=known(cores, "psutil") if cores else missing("absent", "psutil"),
+        available=usable,
+        limited_by=known("affinity" if usable is not count and usable.value != count.value else "online", "psutil"),
+    )  # fmt: skip
+    return files._replace(memory=host, cpu=cpu)
+
+
+VERSION = "/proc/version"
+_DMI = ("/sys/class/dmi/id", "/sys/devices/virtual/dmi/id")
+_VIRTUAL = (
+    (r"VMware", "vmware"), (r"VirtualBox|innotek", "virtualbox"), (r"Xen\b", "xen"), (r"Parallels", "parallels"),
+    (r"BHYVE", "bhyve"), (r"QEMU|KVM|Bochs|OpenStack|RHEV|oVirt|Amazon EC2|Google|DigitalOcean|Alibaba", "kvm"),
+    (r"Apple Virtualization", "apple"),
+)  # fmt: skip
+_CONTAINERS = (
+    (r"kubepods", "kubernetes"), (r"docker[-/]", "docker"), (r"libpod", "podman"), (r"/lxc[/.]", "lxc"),
+    (r"containerd", "containerd"), (r"/buildkit/", "buildkit"),
+)  # fmt: skip
+
+
+def read_platform(root: Root, blocks: Fact[CpuInfo]) -> Platform:
+    """What the files under /proc and the DMI tables say."""
+    version = root.read(VERSION)
+    vendor, product = _dmi(root, "sys_vendor"), _dmi(root, "product_name")
+    return Platform(
+        os=version.fact(lambda text: "linux" if _kernel(text) else None), kernel=version.fact(_kernel),
+        arch=_arch(blocks, version),
+        hypervisor=hypervisor(root, blocks, vendor.value or "", product.value or ""), container=_container(root),
+        wsl=version.fact(lambda text: "microsoft" in text.lower()), dmi_vendor=vendor, dmi_product=product,
+    )  # fmt: skip
+
+
+def hypervisor(root: Root, blocks: Fact[CpuInfo], vendor: str, product: str) -> Fact[str]:
+    """The hypervisor's name, "unknown" if it has none, "none" only where x86 denies one."""
+    name: str | None = next(
+        (name for pattern, name in _VIRTUAL if re.search(pattern, f"{vendor} {product}")), None
+    )
+    if vendor.startswith("Microsoft") and "Virtual Machine" in product:
+        name = "hyperv"
+    file = root.read("/sys/hypervisor/type")
+    if file.text:
+        return known(file.text.split()[0], file.path)
+    flags = (blocks.value.any("flags") or "").split() if blocks.value else []
+    if flags and "hypervisor" not in flags:
+        return known("none", "/proc/cpuinfo")
+    if flags:
+        return known(name or "unknown", _DMI[0] if name else "/proc/cpuinfo")
+    if blocks.value and "emulated by qemu" in (blocks.value.any("machine") or ""):
+        return known("kvm", "/proc/cpuinfo")
+    # Off x86 there is no flag: a firmware table can show a hypervisor, its silence shows nothing.
+    if name is None and blocks.status not in ("ok", "absent"):
+        return lost(blocks)
+    return known(name, _DMI[0]) if name else missing("absent", blocks.source)
+
+
+def _arch(blocks: Fact[CpuInfo], version: FileText) -> Fact[str]:
+    if blocks.value is None:
+        return lost(blocks)
+    value = cpuinfo.arch(blocks.value, version.text or "")
+    if (
+        value and value.startswith("ppc64") and version.status != "absent"
+    ):  # the order of bytes stands there alone
+        return derived(version.fact(_kernel), lambda _: value)
+    return known(value, blocks.source or "") if value else missing("absent", blocks.source)
+
+
+def _kernel(text: str) -> str:
+    found = re.match(r"Linux version (\S{1,128})", text)
+    if not found:
+        raise ValueError("not a kernel version")
+    return found[1]
+
+
+def _dmi(root: Root, name: str) -> Fact[str]:
+    fact: Fact[str] = missing("absent")
+    for folder in _DMI:
+        fact = root.fact(f"{folder}/{name}", words)
+        if fact.value is not None:
+            break
+    return fact
+
+
+def _container(root: Root) -> Fact[str]:
+    for path, name in (("/.dockerenv", "docker"), ("/run/.containerenv", "podman")):
+        if root.exists(path):
+            return known(name, path)
+    path = "/proc/self/cgroup"
+    text = root.read(path).text or ""
+    manager = next((word for pattern, word in _CONTAINERS if re.search(pattern, text)), None)
+    return known(manager, path) if manager else missing("absent")

@@ -1,0 +1,392 @@
+"""One inspection: files, then the probes that the evidence allows, then what only a live system tells."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, cast, get_args
+
+import msgspec
+
+from gpubench.catalogue import DETECTION
+from gpubench.detect.access import WSL_NODE, Said, hidden, node_state, render_nodes
+from gpubench.detect.cpu import blas_warnings, doubtful_blas
+from gpubench.detect.gpu import (
+    AccessReader,
+    GpuContext,
+    accelerators,
+    build_gpus,
+    display_adapters,
+    software_renderers,
+)
+from gpubench.detect.host import NVIDIA, Files, read_files, read_this_host
+from gpubench.detect.merge import MergedDevice, find_gpu, merge
+from gpubench.detect.names import Names
+from gpubench.detect.pci import ASLEEP
+from gpubench.detect.recommend import Reader, about, apply_results, mark_verified, recommend
+from gpubench.detect.records import ABSENT, NOT_PROBED, Address, DeviceRecord, known, missing, parse_record
+from gpubench.detect.root import Root
+from gpubench.detect.vendors import INTEGRATED
+from gpubench.errors import UsageError, suggest
+from gpubench.installation import install_command
+from gpubench.model.machine import Cpu, CpuBlas, Fact, Gpu, Machine, MachineWarning, Mode, Platform, Provider
+
+if TYPE_CHECKING:
+    from gpubench.processes import Ended
+
+
+class Lack(NamedTuple):
+    """Why something is not to be had, and what to do."""
+
+    why: str
+    hint: str
+
+
+def inspect(
+    *, sysroot: Path | None = None, records: list[dict[str, Any]] | None = None,
+    extra_records: Iterable[dict[str, Any]] | None = None, mode: str | None = None, deep: bool = False,
+    wake: bool = False, debug: bool = False, results: Path | None = None, read: Reader | None = None,
+) -> Machine:  # fmt: skip
+    """Describe a machine: this one, a recorded one, or the devices of given provider records.
+
+    `extra_records` are records that the caller gathered; they are merged like any other. Who gives them is about
+    to measure, so the BLAS is asked too. `results` is a folder or file of measured results. Raises UsageError for
+    an unknown mode and ValueError for a malformed record; whatever is wrong with the machine itself is a status in
+    the document.
+    """
+    if mode is not None and mode not in get_args(Mode):
+        raise UsageError("unknown-mode", f"There is no mode {mode!r}.")
+    start = time.perf_counter()
+    given = [parse_record(raw) for raw in extra_records or ()]
+    if records is not None:
+        machine = _from_records([parse_record(raw) for raw in records] + given, debug)
+    elif sysroot is not None:
+        machine = _recorded(Root(str(sysroot)), str(sysroot), given, debug)
+    else:
+        blas = extra_records is not None
+        machine, given = _this_machine(given, deep=deep, wake=wake, blas=blas, debug=debug)
+    advice = recommend(machine, cast("Mode | None", mode))
+    advice = mark_verified(advice, _checked(machine, given)) if machine.live else advice
+    if results is not None and read is not None and mode is None:
+        advice = apply_results(machine, advice, results, read)
+    took = round(time.perf_counter() - start, 6)
+    return msgspec.structs.replace(machine, recommendation=advice, took_s=took)
+
+
+def _recorded(root: Root, name: str, given: Sequence[DeviceRecord], debug: bool) -> Machine:
+    start = time.perf_counter()
+    files = read_files(root, NOT_PROBED)
+    provider = Provider(name="files", status="ok", took_s=round(time.perf_counter() - start, 6))
+    return assemble(
+        files,
+        [*files.records, *given],
+        [provider],
+        _context(files, root, live=False, debug=debug),
+        sysroot=name,
+    )
+
+
+def _checked(machine: Machine, found: Sequence[DeviceRecord]) -> frozenset[str]:
+    """Ids of GPUs on which a checked kernel ran."""
+    ids = [find_gpu(machine, r.uuid, r.bdf, r.vendor_id, r.device_id) for r in found if r.checked]
+    return frozenset(gpu_id for gpu_id in ids if gpu_id is not None)
+
+
+def _this_machine(
+    given: Sequence[DeviceRecord], *, deep: bool, wake: bool, blas: bool, debug: bool
+) -> tuple[Machine, list[DeviceRecord]]:
+    """The document of this machine, and the records it was made of."""
+    found = gather(given, deep=deep, wake=wake, blas=blas)
+    files = found.files._replace(warnings=[*found.files.warnings, *found.warnings])
+    machine = assemble(
+        files, found.records, found.providers, _context(files, found.root, live=True, debug=debug), sysroot=None,
+        access=lambda gpus, devices: read_access(found, os.environ, gpus, devices),
+    )  # fmt: skip
+    return machine, found.records
+
+
+def _context(files: Files, root: Root, *, live: bool, debug: bool) -> GpuContext:
+    return GpuContext(live, files.memory, debug, files.soc.value is not None, Names(root))
+
+
+def _from_records(found: list[DeviceRecord], debug: bool) -> Machine:
+    blank = Machine()
+    files = Files(Platform(), blank.cpu, blank.memory, blank.numa, [], [], ["records"], missing("not_probed"))
+    return assemble(files, found, [], GpuContext(False, blank.memory, debug, device_name=Names()), sysroot=None)
+
+
+def assemble(
+    files: Files, found: Sequence[DeviceRecord], providers: list[Provider], context: GpuContext, *, sysroot: str | None,
+    access: AccessReader | None = None,
+) -> Machine:  # fmt: skip
+    """The document without its recommendation."""
+    merged = merge(found)
+    gpus = build_gpus(merged, context, access)
+    sources = [*files.gpu_folders, *(device.records[0].source for device in merged.devices)]
+    count = missing("absent", None, "no folder of the system could list GPUs")
+    if sources:
+        count = known(len(gpus), sources[0])
+    return Machine(
+        sysroot=sysroot, live=context.live, providers=providers, warnings=[*files.warnings, *merged.warnings],
+        platform=files.platform, cpu=files.cpu, memory=files.memory, numa=files.numa, gpu_count=count, gpus=gpus,
+        accelerators=accelerators(merged), display_adapters=display_adapters(merged),
+        software_renderers=software_renderers(merged),
+    )  # fmt: skip
+
+
+def to_json(machine: Machine) -> str:
+    from gpubench.foreign_text import json_in_order
+
+    return json_in_order(msgspec.json.format(msgspec.json.encode(machine))).decode()
+
+
+def lacks(machine: Machine, wanted: str) -> Lack | None:
+    """None if `wanted` (cpu, gpu, a backend, `BACKEND:N` or an id of `gpus[]`) is there and usable."""
+    backend, colon, number = wanted.partition(":")
+    if wanted == "cpu" or backend == "numpy":
+        return None
+    if wanted == "gpu" or backend in ("cupy", "wgpu"):
+        fit = [gpu for gpu in machine.gpus if gpu.usable.value is not False
+               and (backend != "cupy" or gpu.vendor.value == "nvidia")]  # fmt: skip
+        need = int(number) + 1 if colon and number.isdigit() else 1
+        return None if len(fit) >= need else _why_none(machine)
+    named = [gpu for gpu in machine.gpus if wanted in (gpu.id, gpu.bdf.value, gpu.uuid.value)]
+    if not named:
+        listed = ", ".join(gpu.id for gpu in machine.gpus) or "none"
+        near = suggest(wanted, [gpu.id for gpu in machine.gpus])
+        return Lack(
+            f"no device has this id; there are: {listed}", near or "see gpus[].id of `gpubench detect --json`"
+        )
+    return None if named[0].usable.value is not False else _blocked(named[0])
+
+
+def _why_none(machine: Machine) -> Lack:
+    blocked = next((gpu for gpu in machine.gpus if gpu.usable.value is False), None)
+    if blocked is not None:
+        return _blocked(blocked)
+    codes = ("SOFTWARE_ONLY", "DISPLAY_ONLY", "GPU_UNKNOWN", "NO_GPU")
+    code = next((r.code for r in machine.recommendation.reasons if r.code in codes), "NO_GPU")
+    return Lack(
+        f"{code}: {DETECTION.get(code, '')}", "install the vendor's driver, or run on a machine with such a GPU"
+    )
+
+
+def _blocked(gpu: Gpu) -> Lack:
+    code = gpu.why_not[0] if gpu.why_not else "UNUSABLE"
+    name = gpu.name.value or gpu.vendor.value or "a GPU"
+    return Lack(f"{name} ({gpu.id}) is there but not usable: {code}", about(code, gpu))
+
+
+NVML_LIMIT_S, DRM_LIMIT_S, CPUINFO_LIMIT_S, BLAS_LIMIT_S = 2.0, 2.0, 5.0, 5.0
+_QUERIED = ("amdgpu", "i915", "xe")
+# An APU with 111 GiB of GTT has been seen to need 5 to 10 s.
+DEEP_LIMIT_S = 10.0
+
+
+class ProbeRequest(NamedTuple):
+    """A probe to run: its name, its options and how long it may take, in seconds."""
+
+    name: str
+    limit_s: float
+    options: dict[str, Any] = {}
+    command: tuple[str, ...] = ()  # for tests: another program in its place
+
+
+class ProbeAnswer(NamedTuple):
+    """What a probe said; `extra` holds the rest of its JSON object."""
+
+    provider: Provider
+    records: list[DeviceRecord]
+    extra: dict[str, Any]
+
+
+class Gathered(NamedTuple):
+    """All that was collected about this machine before the merge."""
+
+    files: Files
+    providers: list[Provider]
+    records: list[DeviceRecord]
+    warnings: list[MachineWarning]
+    root: Root
+
+
+def gather(
+    given: Sequence[DeviceRecord], *, deep: bool, wake: bool, blas: bool = False, root: Root | None = None
+) -> Gathered:
+    """Read the files, look at the evidence, run the probes side by side; `blas` asks for the BLAS in any case."""
+    root = root or Root()
+    start = time.perf_counter()
+    files = read_this_host(root)
+    providers = [Provider(name="files", status="ok", took_s=round(time.perf_counter() - start, 6))]
+    requests, skipped = plan(files, deep=deep, wake=wake)
+    if deep or blas or doubtful_blas(files.cpu, os.environ):
+        requests.append(ProbeRequest("blas", DEEP_LIMIT_S if deep else BLAS_LIMIT_S))
+    requests += render_queries(files.records, render_nodes(root), wake=wake)
+    answers = run_probes(requests)
+    records = [*files.records, *given] + [record for answer in answers for record in answer.records]
+    cpu = _with_probes(files.cpu, answers)
+    providers += skipped + [answer.provider for answer in answers]
+    providers.sort(key=lambda provider: (provider.name != "files", provider.name))
+    warnings = blas_warnings(cpu) + _runtime_warnings(files, answers)
+    return Gathered(files._replace(cpu=cpu), providers, records, warnings, root)
+
+
+def plan(files: Files, *, deep: bool, wake: bool) -> tuple[list[ProbeRequest], list[Provider]]:
+    """The probes to run, and those that were left out although there is evidence for them."""
+    requests: list[ProbeRequest] = []
+    skipped: list[Provider] = []
+    nvidia = [r for r in files.records if r.vendor_id == NVIDIA and _is_gpu(r)]
+    if nvidia or os.path.exists(WSL_NODE):
+        if wake or not nvidia or any(not _sleeps(r) for r in nvidia):
+            requests.append(ProbeRequest("nvml", NVML_LIMIT_S))
+        else:
+            hint = "every NVIDIA GPU sleeps; --wake asks nevertheless"
+            skipped.append(Provider(name="nvml", status="not_probed", hint=hint))
+    if files.cpu.model.status == "absent" and sys.platform != "linux":
+        requests.append(ProbeRequest("cpuinfo", CPUINFO_LIMIT_S))
+    asleep = [r for r in files.records if _is_gpu(r) and _sleeps(r)]
+    if deep and asleep and not wake:
+        hint = "a GPU sleeps, and opening the devices would wake it; --wake does it nevertheless"
+        skipped += [Provider(name=name, status="not_probed", hint=hint) for name in ("cuda", "wgpu")]
+    elif deep:
+        names = ["cuda"] if nvidia or os.path.exists(WSL_NODE) else []
+        requests += [ProbeRequest(name, DEEP_LIMIT_S) for name in (*names, "wgpu")]
+    return requests, skipped
+
+
+def render_queries(
+    records: Sequence[DeviceRecord], nodes: Mapping[Address, str], *, wake: bool
+) -> list[ProbeRequest]:
+    """Queries on the render nodes of AMD and Intel GPUs whose kind or memory no file reports, if they are awake."""
+    asked = []
+    for record in records:
+        driver = record.facts.get("driver.name")
+        if record.bdf is None or record.bdf not in nodes or (_sleeps(record) and not wake):
+            continue
+        if driver is None or driver.value not in _QUERIED:
+            continue
+        fact = record.facts.get("kind" if driver.value == "amdgpu" else "memory.dedicated_bytes")
+        integrated = driver.value != "amdgpu" and record.bdf == INTEGRATED
+        if not integrated and (fact is None or fact.value is None):
+            asked.append({"node": nodes[record.bdf], "bdf": str(record.bdf), "driver": driver.value})
+    return [ProbeRequest("drm", DRM_LIMIT_S, {"nodes": asked})] if asked else []
+
+
+def judge_reach(gathered: Gathered, environ: Mapping[str, str], gpus: Sequence[Gpu]) -> dict[str, Said]:
+    """What live sources say about reaching each GPU, by id."""
+    hiding = hidden(gpus, environ)
+    nvml = next((p for p in gathered.providers if p.name == "nvml"), None)
+    mismatch = nvml is not None and nvml.status == "mismatch"
+    statuses = {p.name: p.status for p in gathered.providers}
+    found = {}
+    for gpu in gpus:
+        nvidia = gpu.vendor.value == "nvidia"
+        codes: tuple[str, ...] = ("DRIVER_MISMATCH",) if mismatch and nvidia else ()
+        if nvidia and statuses.get("cuda") == "absent" and not any(api.startswith("wgpu") for api in gpu.apis):
+            codes += ("RUNTIME_MISSING",)
+        found[gpu.id] = Said(NOT_PROBED, hiding[gpu.id], codes)
+    return found
+
+
+def read_access(
+    gathered: Gathered, environ: Mapping[str, str], gpus: Sequence[Gpu], devices: Sequence[MergedDevice]
+) -> list[Said]:
+    """`access` with the states of the device nodes, in the order of `gpus`."""
+    nodes = render_nodes(gathered.root)
+    table = judge_reach(gathered, environ, gpus)
+    return [
+        table[gpu.id]._replace(device_node=node_state(gpu, device, nodes))
+        for gpu, device in zip(gpus, devices, strict=True)
+    ]
+
+
+def _is_gpu(record: DeviceRecord) -> bool:
+    return record.source == "proc-nvidia" or (record.pci_class or 0x0300) >> 8 in (0x03, 0x12)
+
+
+def _sleeps(record: DeviceRecord) -> bool:
+    return record.facts.get("power.state", ABSENT).value in ASLEEP
+
+
+def _with_probes(cpu: Cpu, answers: Sequence[ProbeAnswer]) -> Cpu:
+    """The CPU with its BLAS and, without /proc, with what py-cpuinfo says."""
+    extra = {answer.provider.name: answer for answer in answers}
+    if "blas" in extra:
+        cpu = msgspec.structs.replace(cpu, blas=_blas(extra["blas"]))
+    texts_of_cpu = extra["cpuinfo"].extra.get("cpu") if "cpuinfo" in extra else None
+    if isinstance(texts_of_cpu, dict):
+        texts = {
+            key: texts_of_cpu[key] for key in ("model", "vendor") if isinstance(texts_of_cpu.get(key), str)
+        }
+        cpu = msgspec.structs.replace(cpu, **{key: known(text, "cpuinfo") for key, text in texts.items()})
+    return cpu
+
+
+def _blas(answer: ProbeAnswer) -> Fact[list[CpuBlas]]:
+    if answer.provider.status != "ok":
+        return missing(answer.provider.status, "blas")
+    try:
+        return known(msgspec.convert(answer.extra.get("blas"), list[CpuBlas]), "blas")
+    except msgspec.ValidationError:
+        return missing("invalid", "blas")
+
+
+def _runtime_warnings(files: Files, answers: Sequence[ProbeAnswer]) -> list[MachineWarning]:
+    """An NVIDIA driver without CuPy: named with the extra that fits the driver."""
+    bound = [r.facts.get("driver.name", ABSENT).value for r in files.records if r.vendor_id == NVIDIA]
+    if "nvidia" not in bound or importlib.util.find_spec("cupy") is not None:
+        return []
+    remedy = f"{install_command('cuda13')}; for CUDA 12 the extra cuda12"
+    for answer in answers:
+        cuda = answer.extra.get("cuda_driver")
+        if isinstance(cuda, int):
+            remedy = install_command("cuda13" if cuda >= 13000 else "cuda12")
+    text = f"CuPy is not installed, so nothing can be measured through CUDA: {remedy}"
+    return [MachineWarning(code="RUNTIME_MISSING", text=text, refs=["cupy"])]
+
+
+def run_probes(requests: Sequence[ProbeRequest]) -> list[ProbeAnswer]:
+    """Run all probes side by side; takes about the longest limit. A hang, crash or junk costs that probe alone."""
+    if not requests:
+        return []
+    from gpubench import processes  # subprocess costs 3 ms of start-up, and most machines need no probe
+
+    commands = [
+        request.command or processes.python("gpubench.detect.probes", request.name, json.dumps(request.options))
+        for request in requests
+    ]
+    limits = [request.limit_s for request in requests]
+    ended = processes.run_all(list(zip(commands, limits, strict=True)))
+    return [_answer(request, end) for request, end in zip(requests, ended, strict=True)]
+
+
+def _answer(request: ProbeRequest, ended: Ended) -> ProbeAnswer:
+    if ended.status is None:
+        return _failed(request, ended, "timeout", f"no answer in {request.limit_s:g} s")
+    if ended.status:
+        signal = f"signal {-ended.status}" if ended.status < 0 else f"exit status {ended.status}"
+        return _failed(request, ended, "crashed", signal)
+    try:
+        answer = json.loads(ended.output)
+        records = [parse_record(raw) for raw in answer.pop("records")]
+        provider = Provider(
+            name=request.name, status=answer.pop("status", "ok"), version=answer.pop("version", None),
+            took_s=round(ended.took_s, 6), error_code=answer.pop("error_code", None), hint=answer.pop("hint", None),
+        )  # fmt: skip
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return _failed(request, ended, "invalid", "the answer is no JSON of the expected form")
+    return ProbeAnswer(provider, records, answer)
+
+
+def _failed(request: ProbeRequest, ended: Ended, status: Any, code: str) -> ProbeAnswer:
+    lines = ended.errors.splitlines()
+    hint = "".join(c for c in lines[-1] if c.isprintable())[:300] if lines else None
+    took = round(ended.took_s, 6)
+    return ProbeAnswer(
+        Provider(name=request.name, status=status, took_s=took, error_code=code, hint=hint), [], {}
+    )

@@ -1,0 +1,427 @@
+"""Records of many sources become devices: sorted by what they speak of, joined by uuid or by address, never by name.
+
+A device never holds two records of one enumeration, so equal twins stay two. The result does not depend on
+the order of the records.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable
+from itertools import groupby
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+import msgspec
+
+from gpubench.detect.pci import GPU_DRIVERS
+from gpubench.detect.records import Address, DeviceRecord, address, pci_id, record_to_json, uuid, uuid_key
+from gpubench.model.machine import Machine, MachineWarning
+
+if TYPE_CHECKING:
+    from gpubench.model.result import Identity
+
+
+_SEED_ORDER = ("pci-sysfs", "drm", "kfd", "proc-nvidia", "drm-ioctl", "nvml", "cuda")
+
+
+class MergedDevice:
+    """Records of one physical GPU, while the merge goes on."""
+
+    def __init__(self, lead: DeviceRecord) -> None:
+        self.records = [lead]
+        self.partitions: list[DeviceRecord] = []
+
+    @property
+    def bdf(self) -> Address | None:
+        """The address, if one of the records has it."""
+        return next((r.bdf for r in self.records if r.bdf is not None), None)
+
+    @property
+    def uuids(self) -> set[str]:
+        """Comparable uuids of the records."""
+        return {uuid_key(r.uuid) for r in self.records if r.uuid is not None}
+
+    @property
+    def vendor(self) -> int | None:
+        """PCI vendor id."""
+        return next((v for r in self.records if (v := vendor_of(r)) is not None), None)
+
+    @property
+    def device_id(self) -> int | None:
+        """PCI device id."""
+        return next((r.device_id for r in self.records if r.device_id is not None), None)
+
+    def listed_by(self, record: DeviceRecord) -> bool:
+        """Whether the record's enumeration has its say already."""
+        return any(r.enumeration == record.enumeration for r in self.records)
+
+    def is_partition(self, record: DeviceRecord) -> bool:
+        """Whether the record is about one of the partitions of this device."""
+        return record.uuid is not None and any(p.uuid == record.uuid for p in self.partitions)
+
+
+class Merged(NamedTuple):
+    """Devices in address order, and what is none."""
+
+    devices: list[MergedDevice]
+    sorted: Sorted
+    warnings: list[MachineWarning]
+
+
+def merge(records: Iterable[DeviceRecord]) -> Merged:
+    """Group records into devices."""
+    found = sort_records(sorted(records, key=_record_key))
+    warnings: list[MachineWarning] = []
+    seeds = [r for r in found.gpus if r.bdf is not None or r.uuid is not None]
+    devices: list[MergedDevice] = []
+    deferred = []
+    for record in sorted(seeds, key=_seed_rank):
+        if record.uuid is not None and record.uuid.startswith("MIG-"):
+            deferred.append(record)
+        else:
+            _seed(devices, record)
+    for record in found.partitions:
+        _attach_partition(devices, record)
+    for record in deferred:
+        parent = next((device for device in devices if device.is_partition(record)), None)
+        if parent is None:
+            _seed(devices, record)
+        elif not parent.listed_by(record):  # it is how the API lists the parent; its size is the instance's
+            parent.records.append(msgspec.structs.replace(record, uuid=None, memory_bytes=None, facts={}))
+    devices.sort(key=_device_rank)
+    loose = sorted((r for r in found.gpus if r.bdf is None and r.uuid is None), key=_loose_rank)
+    for _, group in groupby(loose, key=lambda record: (record.enumeration, vendor_of(record))):
+        left = [record for record in group if not _attach_known(devices, record)]
+        for _, rivals in groupby(sorted(left, key=_type), key=_type):
+            _share_out(devices, list(rivals), found, warnings)
+    devices.sort(key=_device_rank)
+    return Merged(devices, found, warnings)
+
+
+def gpu_for(machine: Machine, identity: Identity) -> str | None:
+    """`gpus[].id` of a backend's device; None if the document does not have it, or not for certain."""
+    return find_gpu(machine, uuid(identity.uuid), address(identity.pci), identity.vendor_id, identity.device_id)
+
+
+def find_gpu(
+    machine: Machine, own: str | None, bdf: Address | None, vendor_id: int | None, device_id: int | None
+) -> str | None:
+    """`gpus[].id` by uuid, then by address, then by vendor and device id if only one GPU has them; never by name."""
+    if own is not None:
+        for gpu in machine.gpus:
+            known = [gpu.uuid.value, *(partition.id for partition in gpu.compute.partitions)]
+            if any(uuid_key(text) == uuid_key(own) for text in known if text):
+                return gpu.id
+    at = [gpu.id for gpu in machine.gpus if bdf is not None and address(gpu.bdf.value) == bdf]
+    if at:
+        return at[0] if len(at) == 1 else None
+    ids = (vendor_id, device_id)
+    same = [g.id for g in machine.gpus if (pci_id(g.vendor_id.value), pci_id(g.device_id.value)) == ids]
+    return same[0] if len(same) == 1 and vendor_id is not None else None
+
+
+def _seed(devices: list[MergedDevice], record: DeviceRecord) -> None:
+    free = [device for device in devices if not device.listed_by(record)]
+    own = uuid_key(record.uuid) if record.uuid else None
+    by_uuid = [d for d in free if own in d.uuids and not _differ(d.bdf, record.bdf)]
+    by_address = [
+        d for d in free
+        if record.bdf is not None and d.bdf == record.bdf and not _differ(d.vendor, vendor_of(record))
+        and not _other_uuid(d, own)
+    ]  # fmt: skip
+    home = next(iter(by_uuid), None) or next(iter(by_address), None)
+    if home is None:
+        devices.append(MergedDevice(record))
+    else:
+        home.records.append(record)
+
+
+def _other_uuid(device: MergedDevice, own: str | None) -> bool:
+    """Whether the device has another uuid of the same form (each API family has a form of its own)."""
+    return own is not None and own not in device.uuids and any(len(u) == len(own) for u in device.uuids)
+
+
+def _attach_partition(devices: list[MergedDevice], record: DeviceRecord) -> None:
+    parent_uuid, parent_bdf = uuid(record.partition_of), address(record.partition_of)
+    for device in devices:
+        if (parent_bdf is not None and device.bdf == parent_bdf) or (
+            parent_uuid is not None and uuid_key(parent_uuid) in device.uuids
+        ):
+            device.partitions.append(record)
+            return
+    # The parent itself was not listed (a container shows the instance alone): it exists all the same.
+    vendor_id = record.vendor_id or (0x10DE if record.source in ("nvml", "cuda") else None)
+    parent = MergedDevice(
+        DeviceRecord(source=record.source, bdf=parent_bdf, uuid=parent_uuid, vendor_id=vendor_id)
+    )
+    parent.partitions.append(record)
+    devices.append(parent)
+
+
+def _attach_known(devices: list[MergedDevice], record: DeviceRecord) -> bool:
+    """Put a record without address and uuid onto the device of its ids that lacks its enumeration, if there is one."""
+    ids = (vendor_of(record), record.device_id)
+    if stands_for_virtio(record):  # it bears the ids of the host's GPU
+        ids = VIRTIO_GPU
+    homes = [d for d in devices if (d.vendor, d.device_id) == ids and not d.listed_by(record)]
+    if None in ids or not homes:
+        return False
+    min(homes, key=lambda device: _kind_distance(device, record)).records.append(record)
+    return True
+
+
+def _share_out(
+    devices: list[MergedDevice], rivals: list[DeviceRecord], found: Sorted, warnings: list[MachineWarning]
+) -> None:
+    """Records of one enumeration, vendor and kind whose device ids are unknown here or there: onto the devices that
+    they fit. Where these are of several models nothing tells which is which, and nothing is guessed."""
+    homes = _homes(devices, rivals)
+    fitting = [record for record in rivals if any(_fits(device, record) for device in homes)]
+    others = [record for record in rivals if record not in fitting]
+    if not homes:
+        for record in others:
+            if not is_layered(record) and not _is_display(record, found):
+                devices.append(MergedDevice(record))
+                warnings.append(_unmatched(record, "a device that nothing else knows"))
+        return
+    if _interchangeable(homes, fitting):
+        for device, record in zip(homes, fitting, strict=False):
+            device.records.append(record)
+        others = fitting[len(homes) :] + others
+    elif len(fitting) >= len(homes):  # each of the devices is listed
+        for device in homes:
+            device.records.append(_anonymous(fitting[0]))
+        others = [_anonymous(record) for record in fitting[len(homes) :]] + others
+    else:
+        warnings += [
+            _unmatched(r, f"one that may be any of {len(homes)}") for r in fitting if not is_layered(r)
+        ]
+    if others:
+        _share_out(devices, others, found, warnings)
+
+
+def _unmatched(record: DeviceRecord, what: str) -> MachineWarning:
+    text = f"{record.source} lists {what}: {record.name or 'without a name'}."
+    return MachineWarning(code="UNMATCHED_ADAPTER", text=text, refs=[record.source])
+
+
+def _homes(devices: list[MergedDevice], rivals: list[DeviceRecord]) -> list[MergedDevice]:
+    """The devices that one of the records fits, in address order; of several kinds those of the records' own."""
+    fitting = [
+        device for device in devices
+        if any(_fits(device, record) for record in rivals) and not device.listed_by(rivals[0])
+    ]  # fmt: skip
+    distances = [_kind_distance(device, rivals[0]) for device in fitting]
+    return [device for device, far in zip(fitting, distances, strict=True) if far == min(distances)]
+
+
+def _fits(device: MergedDevice, record: DeviceRecord) -> bool:
+    """Whether the record may be about the device: equal vendors, and no other device id."""
+    vendor = vendor_of(record)
+    return vendor is not None and device.vendor == vendor and not _differ(device.device_id, record.device_id)
+
+
+def _interchangeable(homes: list[MergedDevice], rivals: list[DeviceRecord]) -> bool:
+    """Whether it does not matter which record goes to which device: all are of one model."""
+    models = {device.device_id for device in homes}
+    if models != {None}:
+        return len(models) == 1
+    device_ids = {record.device_id for record in rivals}
+    return len(homes) == len(rivals) == 1 or (
+        len(device_ids) == 1 and None not in device_ids and len(rivals) >= len(homes)
+    )
+
+
+def _anonymous(record: DeviceRecord) -> DeviceRecord:
+    """That the API lists a device, without anything that may be about another one."""
+    return DeviceRecord(
+        source=record.source, driver=record.driver, vendor_id=vendor_of(record), version=record.version
+    )
+
+
+def _kind_distance(device: MergedDevice, record: DeviceRecord) -> int:
+    """0 where both call the device discrete (or integrated), 2 where they disagree; ties keep address order."""
+    kinds: set[str | None] = {r.adapter_type for r in device.records}
+    kinds |= {fact.value for r in device.records if (fact := r.facts.get("kind")) is not None}
+    if record.adapter_type not in ("discrete", "integrated"):
+        return 1
+    other = "integrated" if record.adapter_type == "discrete" else "discrete"
+    return 0 if record.adapter_type in kinds else 2 if other in kinds else 1
+
+
+def _is_display(record: DeviceRecord, found: Sorted) -> bool:
+    own = (record.vendor_id, record.device_id)
+    return any(own == (r.vendor_id, r.device_id) for group in found.displays.values() for r in group)
+
+
+def _differ(one: object, other: object) -> bool:
+    return one is not None and other is not None and one != other
+
+
+def _record_key(record: DeviceRecord) -> bytes:
+    """All of a record as one text: a place in line that does not depend on the order of arrival."""
+    return msgspec.json.encode(record_to_json(record) | {"partitions": record.partitions}, order="sorted")
+
+
+def _seed_rank(record: DeviceRecord) -> tuple[object, ...]:
+    order = _SEED_ORDER.index(record.source) if record.source in _SEED_ORDER else len(_SEED_ORDER)
+    return (order, record.bdf is None, record.bdf or (), record.uuid or "", _record_key(record))
+
+
+def _loose_rank(record: DeviceRecord) -> tuple[object, ...]:
+    unknown = (record.device_id is None, record.vendor_id is None)
+    return (record.enumeration, vendor_of(record) or 0, *unknown, _ordinal(record), _record_key(record))
+
+
+def _type(record: DeviceRecord) -> str:
+    return record.adapter_type or ""
+
+
+def _ordinal(record: DeviceRecord) -> tuple[int, str]:
+    return (record.ordinal, "") if isinstance(record.ordinal, int) else (1 << 30, record.ordinal or "")
+
+
+def _device_rank(device: MergedDevice) -> tuple[object, ...]:
+    """Address order; devices without one last, by uuid, then by what their first record says."""
+    lead = device.records[0]
+    return (device.bdf is None, device.bdf or (), sorted(device.uuids), _ordinal(lead), _record_key(lead))
+
+
+DeviceSort = Literal["gpu", "display", "accelerator", "none"]
+GPU_VENDORS = {0x10DE: "nvidia", 0x1002: "amd", 0x8086: "intel", 0x106B: "apple"}
+# Sources that list nothing but GPUs.
+_PROOF = ("kfd", "proc-nvidia", "nvml", "cuda")
+_LAYERED = re.compile(r"dozen|\bdzn\b|venus|virgl|zink|Microsoft Direct3D12", re.I)
+_SOFTWARE = re.compile(r"llvmpipe|lavapipe|swiftshader|\bwarp\b|basic render|softpipe|swrast", re.I)
+_VENDOR_WORDS = (
+    (r"nvidia", 0x10DE), (r"\bamd\b|advanced micro devices|\bati\b|radeon", 0x1002), (r"intel", 0x8086),
+    (r"apple", 0x106B),
+)  # fmt: skip
+_BMC = {(0x1A03, 0x2000), (0x102B, None)}
+_VIRTUAL = {
+    (0x1AF4, 0x1050), (0x1B36, 0x0100), (0x1234, 0x1111), (0x15AD, 0x0405), (0x1013, 0x00B8), (0x80EE, 0xBEEF),
+    (0x1414, None),
+}  # fmt: skip
+SOC_DEVICES = (0x2E12,)  # GB10: a chip whose GPU shares the memory of the CPU
+VIRTIO_GPU = (0x1AF4, 0x1050)
+MESA_SOFTWARE = 0x10005
+
+
+class Sorted(NamedTuple):
+    """Records by what they are about; display adapters and accelerators by address."""
+
+    gpus: list[DeviceRecord]
+    partitions: list[DeviceRecord]
+    software: list[DeviceRecord]
+    displays: dict[Address, list[DeviceRecord]]
+    accelerators: dict[Address, list[DeviceRecord]]
+
+
+def sort_records(records: Iterable[DeviceRecord]) -> Sorted:
+    """Take apart what is no GPU. Records of one address are judged together."""
+    found = Sorted([], [], [], {}, {})
+    placed: dict[Address, list[DeviceRecord]] = {}
+    proofs = Counter[tuple[str, str]]()
+    for record in records:
+        if proves_virtio(record):
+            proofs[record.enumeration] += 1
+        if is_software(record):
+            found.software.append(record)
+        elif record.partition_of is not None:
+            found.partitions.append(record)
+        elif record.bdf is None:
+            found.gpus.append(record)
+        else:
+            placed.setdefault(record.bdf, []).append(record)
+    parents = {address(record.partition_of) for record in found.partitions}
+    left = max(proofs.values(), default=0)  # adapters that passed, in the API that lists most
+    for bdf in sorted(placed):
+        virtio = _is_virtio(placed[bdf])
+        # What can be cut into partitions computes, whoever made it.
+        kind = "gpu" if bdf in parents else judge_sort(bdf, placed[bdf], passed=virtio and left > 0)
+        left -= virtio
+        if kind == "gpu":
+            found.gpus.extend(placed[bdf])
+        elif kind == "display":
+            found.displays[bdf] = placed[bdf]
+        elif kind == "accelerator":
+            found.accelerators[bdf] = placed[bdf]
+    return found
+
+
+def is_software(record: DeviceRecord) -> bool:
+    """A renderer that runs on the CPU, whatever API lists it."""
+    said = f"{record.name or ''} {record.driver or ''}"
+    return record.adapter_type == "cpu" or record.vendor_id == MESA_SOFTWARE or bool(_SOFTWARE.search(said))
+
+
+def is_layered(record: DeviceRecord) -> bool:
+    """A driver that stands on another API and lists its device a second time."""
+    return bool(_LAYERED.search(f"{record.name or ''} {record.driver or ''}"))
+
+
+def proves_virtio(record: DeviceRecord) -> bool:
+    """A Vulkan adapter that stands for a virtio GPU and has computed; never one that the host's CPU runs."""
+    return bool(record.checked) and "vulkan" in record.source and stands_for_virtio(record)
+
+
+def stands_for_virtio(record: DeviceRecord) -> bool:
+    """An adapter of the driver of virtio GPUs: it bears the ids of the host's GPU, or virtio's own."""
+    if is_software(record):
+        return False
+    said = f"{record.name or ''} {record.driver or ''}"
+    return (record.vendor_id, record.device_id) == VIRTIO_GPU or bool(re.search(r"venus|virtio", said, re.I))
+
+
+def _is_virtio(records: list[DeviceRecord]) -> bool:
+    return any((r.vendor_id, r.device_id) == VIRTIO_GPU for r in records)
+
+
+def judge_sort(bdf: Address, records: list[DeviceRecord], *, passed: bool = False) -> DeviceSort:
+    """What all records of one address together are; `passed`: a virtio GPU that has computed."""
+    vendor = next((r.vendor_id for r in records if r.vendor_id is not None), None)
+    device = next((r.device_id for r in records if r.device_id is not None), None)
+    pci_class = next((r.pci_class for r in records if r.pci_class is not None), None)
+    drivers = {fact.value for r in records if (fact := r.facts.get("driver.name")) is not None}
+    bound = not drivers.isdisjoint(GPU_DRIVERS)
+    proven = any(r.source in _PROOF for r in records)
+    if (
+        pci_class is None
+        and not bound
+        and all(r.source == "pci-sysfs" and "pci_class" in r.facts for r in records)
+    ):
+        # Nothing but the bus tells of it, and what it is cannot be read.
+        return "display" if role_of_display(vendor, device) != "other" else "none"
+    if pci_class is None:  # a DRM card is there to draw, at least
+        drawn = all(r.source in ("drm", "pci-sysfs") for r in records)
+        return "gpu" if bound or vendor is None or vendor in GPU_VENDORS or not drawn else "display"
+    if pci_class >> 8 not in (0x03, 0x0B, 0x12):
+        return "gpu"
+    if pci_class == 0x0B40:
+        return "accelerator"
+    if pci_class >> 8 == 0x12:
+        return "gpu" if proven or (bound and vendor in GPU_VENDORS) else "accelerator"
+    if bdf.function > 0 and pci_class == 0x0380 and not proven:
+        return "none"
+    if passed or ((vendor, device) == VIRTIO_GPU and any(r.checked for r in records)):
+        return "gpu"
+    # A 3D controller whose vendor cannot be read drives no display: it is there to compute.
+    unreadable = vendor is None and pci_class == 0x0302
+    return "gpu" if vendor in GPU_VENDORS or bound or proven or unreadable else "display"
+
+
+def role_of_display(vendor_id: int | None, device_id: int | None) -> str:
+    """What a display adapter is there for: bmc, virtual or other."""
+    for table, name in ((_BMC, "bmc"), (_VIRTUAL, "virtual")):
+        if (vendor_id, device_id) in table or (vendor_id, None) in table:
+            return name
+    return "other"
+
+
+def vendor_of(record: DeviceRecord) -> int | None:
+    """PCI vendor id: reported, else from the vendor's text. Ids from 0x10000 up are not PCI's."""
+    if record.vendor_id is not None:
+        return record.vendor_id if record.vendor_id < 0x10000 else None
+    text = record.vendor or ""
+    return next((number for pattern, number in _VENDOR_WORDS if re.search(pattern, text, re.I)), None)

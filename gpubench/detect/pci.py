@@ -1,0 +1,290 @@
+"""PCI functions in sysfs, the DRM cards on them, and cards on no PCI bus.
+
+A sleeping function is asked only for what the kernel answers from memory.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, NamedTuple
+
+import msgspec
+
+from gpubench.detect.records import (
+    ABSENT,
+    NOT_PROBED,
+    Address,
+    DeviceRecord,
+    address,
+    derived,
+    first,
+    known,
+    missing,
+)
+from gpubench.detect.root import FileText, Root, integer, list_form, parse_list, parse_mask
+from gpubench.model.machine import Fact
+
+PCI_DEVICES = "/sys/bus/pci/devices"
+# Drivers that hold nothing but GPUs, with their vendor: the driver tells it where no file can.
+DRIVER_VENDORS = {
+    "nvidia": 0x10DE, "nouveau": 0x10DE, "nova": 0x10DE, "amdgpu": 0x1002, "radeon": 0x1002, "i915": 0x8086,
+    "xe": 0x8086,
+}  # fmt: skip
+GPU_DRIVERS = (*DRIVER_VENDORS, "asahi")
+ASLEEP = ("suspended", "suspending")
+_LINK = ("gen_max", "width_max", "gen_now", "width_now")
+_SPEEDS = {2.5: 1, 5.0: 2, 8.0: 3, 16.0: 4, 32.0: 5, 64.0: 6}
+_MODALIAS = re.compile(
+    r"pci:v(?P<vendor>[0-9A-F]{8})d(?P<device>[0-9A-F]{8})sv(?P<subvendor>[0-9A-F]{8})sd(?P<subdevice>[0-9A-F]{8})"
+    r"bc(?P<base>[0-9A-F]{2})sc(?P<sub>[0-9A-F]{2})i[0-9A-F]{2}"
+)
+
+
+class Function(NamedTuple):
+    """One PCI function: the folder it was read from, and what it said."""
+
+    folder: str
+    bdf: Address | None
+    asleep: bool
+    record: DeviceRecord
+
+
+def read_functions(root: Root) -> list[Function] | None:
+    """Display devices and accelerators of the bus in address order; None if the bus cannot be listed."""
+    names = root.names(PCI_DEVICES)
+    if names is None:
+        return None
+    found = []
+    for name in names:
+        bdf = address(name)
+        if bdf is None:
+            continue
+        folder = f"{PCI_DEVICES}/{name}"
+        value = _class(root, folder).value
+        # A device whose class cannot be read may be a GPU: what else is said of its address decides.
+        if value is None or value >> 8 in (0x03, 0x12) or value == 0x0B40:
+            found.append(describe(root, folder, "pci-sysfs", bdf))
+    return sorted(found, key=lambda function: function.bdf or Address(0, 0, 0, 0))
+
+
+def describe(root: Root, folder: str, source: str, bdf: Address | None = None) -> Function:
+    """All that one device folder tells. `source` names the enumeration."""
+    state = _state(root, folder)
+    asleep = state.value in ASLEEP
+    uevent = _uevent(root.read(f"{folder}/uevent"))
+    listed, bdf = bdf, bdf or address(uevent.get("PCI_SLOT_NAME"))
+    ids = {
+        name: _id(root, folder, name, uevent)
+        for name in ("vendor_id", "device_id", "subvendor_id", "subdevice_id")
+    }
+    bound = bound_driver(root, folder, uevent)
+    if ids["vendor_id"].value is None and bound.value in DRIVER_VENDORS:
+        ids["vendor_id"] = derived(bound, DRIVER_VENDORS.__getitem__)
+    pci_class = _class(root, folder)
+    facts: dict[str, Fact[Any]] = {name: derived(fact, lambda n: f"{n:04x}") for name, fact in ids.items()}
+    facts |= {
+        "pci_class": derived(pci_class, lambda n: f"{n:04x}"), "revision": root.fact(f"{folder}/revision", _revision),
+        "numa_node": root.fact(f"{folder}/numa_node", _node), "power.state": state,
+        "local_cpus": NOT_PROBED if asleep else _local_cpus(root, folder), "driver.name": bound,
+        "driver.version": NOT_PROBED if asleep else _driver_version(root, folder),
+    }  # fmt: skip
+    facts |= {f"link.{key}": NOT_PROBED for key in _LINK} if asleep else link(root, folder)
+    if bdf is not None and listed is None:
+        facts["bdf"] = known(str(bdf), f"{folder}/uevent")
+    record = DeviceRecord(source=source, bdf=bdf, vendor_id=ids["vendor_id"].value, device_id=ids["device_id"].value,
+                    pci_class=pci_class.value, facts=facts)  # fmt: skip
+    return Function(folder, bdf, asleep, record)
+
+
+def bound_driver(root: Root, folder: str, uevent: dict[str, str]) -> Fact[str]:
+    """The bound driver: the link, else the line of uevent."""
+    name = root.link(f"{folder}/driver")
+    if name:
+        return known(name, f"{folder}/driver")
+    if uevent.get("DRIVER"):
+        return known(uevent["DRIVER"], f"{folder}/uevent")
+    return missing("absent", f"{folder}/driver")
+
+
+def link(root: Root, folder: str) -> dict[str, Fact[Any]]:
+    """PCIe generation and width, most and now. Reading them wakes a sleeping device: ask first."""
+    names = ("max_link_speed", "max_link_width", "current_link_speed", "current_link_width")
+    parsers = (_generation, _width, _generation, _width)
+    pairs = zip(_LINK, names, parsers, strict=True)
+    return {f"link.{key}": root.fact(f"{folder}/{name}", parse) for key, name, parse in pairs}
+
+
+def asleep(root: Root, folder: str) -> bool:
+    """Whether touching the device would wake it."""
+    return _state(root, folder).value in ASLEEP
+
+
+def _state(root: Root, folder: str) -> Fact[str]:
+    return root.fact(f"{folder}/power/runtime_status", _word)
+
+
+def _word(text: str) -> str:
+    if not re.fullmatch(r"[a-z]{1,20}", text):
+        raise ValueError("not a state")
+    return text
+
+
+def _class(root: Root, folder: str) -> Fact[int]:
+    own = root.fact(f"{folder}/class", _class_file)
+    return own if own.value is not None else first(_from_uevent(root, folder, "class"), own)
+
+
+def _class_file(text: str) -> int:
+    if not re.fullmatch(r"0x[0-9a-f]{6}", text, re.I):
+        raise ValueError("not a class")
+    return int(text, 16) >> 8
+
+
+def _id_file(text: str) -> int:
+    if not re.fullmatch(r"0x[0-9a-f]{4}", text, re.I):
+        raise ValueError("not an id")
+    return int(text, 16)
+
+
+def _id(root: Root, folder: str, name: str, uevent: dict[str, str]) -> Fact[int]:
+    files = {"vendor_id": "vendor", "device_id": "device", "subvendor_id": "subsystem_vendor",
+             "subdevice_id": "subsystem_device"}  # fmt: skip
+    own = root.fact(f"{folder}/{files[name]}", _id_file)
+    if own.value is not None:
+        return own
+    key, position = ("PCI_ID" if name in ("vendor_id", "device_id") else "PCI_SUBSYS_ID"), int("device" in name)
+    found = re.fullmatch(r"([0-9A-F]{4}):([0-9A-F]{4})", uevent.get(key, ""), re.I)
+    if found:
+        return known(int(found[position + 1], 16), f"{folder}/uevent")
+    return first(_from_uevent(root, folder, name.removesuffix("_id")), own)
+
+
+def _from_uevent(root: Root, folder: str, part: str) -> Fact[int]:
+    """A class or id out of uevent's PCI_CLASS, else out of the modalias."""
+    reading = root.read(f"{folder}/uevent")
+    uevent = _uevent(reading)
+    if part == "class" and re.fullmatch(r"[0-9A-F]{5,6}", uevent.get("PCI_CLASS", ""), re.I):
+        return known(int(uevent["PCI_CLASS"], 16) >> 8, reading.path)
+    alias = root.read(f"{folder}/modalias")
+    for text, path in ((uevent.get("MODALIAS", ""), reading.path), (alias.text or "", alias.path)):
+        if found := _MODALIAS.fullmatch(text):
+            wide = found["base"] + found["sub"] if part == "class" else found[part]
+            return ABSENT if wide.upper() == "FFFFFFFF" else known(int(wide, 16), path)
+    return ABSENT
+
+
+def _uevent(reading: FileText) -> dict[str, str]:
+    lines = (line.partition("=") for line in (reading.text or "").splitlines())
+    return {key: value for key, equals, value in lines if equals}
+
+
+def _revision(text: str) -> str:
+    if not re.fullmatch(r"0x[0-9a-f]{2}", text, re.I):
+        raise ValueError("not a revision")
+    return text[2:].lower()
+
+
+def _node(text: str) -> int | None:
+    node = integer(text)
+    if node < -1:
+        raise ValueError("not a node")
+    return None if node == -1 else node
+
+
+def _local_cpus(root: Root, folder: str) -> Fact[str]:
+    listed = root.fact(f"{folder}/local_cpulist", lambda text: list_form(parse_list(text)) or None)
+    if listed.value is not None:
+        return listed
+    mask = root.fact(f"{folder}/local_cpus", lambda text: list_form(parse_mask(text)) or None)
+    return first(mask, listed)
+
+
+def _driver_version(root: Root, folder: str) -> Fact[str]:
+    return root.fact(
+        f"{folder}/driver/module/version", lambda text: text.split()[0] if text.isprintable() else None
+    )
+
+
+def _generation(text: str) -> int | None:
+    if text.startswith("Unknown"):
+        return None
+    found = re.fullmatch(r"(\d+(?:\.\d+)?) GT/s(?: PCIe)?", text)
+    if not found or float(found[1]) not in _SPEEDS:
+        raise ValueError("not a link speed")
+    return _SPEEDS[float(found[1])]
+
+
+def _width(text: str) -> int | None:
+    lanes = integer(text)
+    if lanes in (0, 255):  # what the kernel shows for "no link" and "unknown"
+        return None
+    if lanes not in (1, 2, 4, 8, 12, 16, 32):
+        raise ValueError("not a link width")
+    return lanes
+
+
+CARDS = "/sys/class/drm"
+# Device-tree drivers of real GPUs; the vendor is None where the document has no word for it.
+_TREE_GPUS = {
+    "asahi": 0x106B, "tegra": 0x10DE, "nvgpu": 0x10DE, "panfrost": None, "panthor": None, "lima": None, "msm": None,
+    "v3d": None, "etnaviv": None, "powervr": None,
+}  # fmt: skip
+
+
+class Card(NamedTuple):
+    """`folder` is /sys/class/drm/cardN, `function` what its device folder says."""
+
+    folder: str
+    function: Function
+
+
+def read_cards(root: Root) -> list[Card] | None:
+    """All cards in numeric order; None if the folder cannot be listed."""
+    names = root.names(CARDS)
+    if names is None:
+        return None
+    numbers = sorted(int(name[4:]) for name in names if re.fullmatch(r"card\d{1,4}", name))
+    cards = []
+    for number in numbers:
+        folder = f"{CARDS}/card{number}"
+        bdf = address(root.link(f"{folder}/device"))
+        cards.append(Card(folder, describe(root, f"{folder}/device", "drm", bdf)))
+    return cards
+
+
+def unplaced_record(card: Card, ordinal: int) -> DeviceRecord | None:
+    """A GPU without an address: one of the device tree; None for a card that only displays."""
+    record = card.function.record
+    name = record.facts["driver.name"].value
+    if name in DRIVER_VENDORS:  # a PCI card whose address cannot be read: it is still there
+        return msgspec.structs.replace(record, ordinal=ordinal)
+    if name not in _TREE_GPUS:
+        return None
+    facts: dict[str, Fact[Any]] = {
+        "kind": known("integrated", f"{card.folder}/device/uevent"),
+        "memory.unified": known(True, f"{card.folder}/device/uevent"),
+        "driver.name": record.facts["driver.name"],
+    }
+    return DeviceRecord(source="drm", ordinal=ordinal, vendor_id=_TREE_GPUS[name], facts=facts)
+
+
+def display_attached(root: Root, card: Card) -> Fact[bool]:
+    """Whether a connector of the card reports a display."""
+    if card.function.asleep:
+        return NOT_PROBED
+    prefix = card.folder.rpartition("/")[2] + "-"
+    names = [name for name in root.names(CARDS) or () if name.startswith(prefix)]
+    states = [root.read(f"{CARDS}/{name}/status").text for name in names]
+    source = f"{card.folder}-*/status"
+    if not any(states):
+        return missing("absent", source)
+    return known("connected" in states, source)
+
+
+def by_address(cards: list[Card]) -> dict[Address, Card]:
+    """The first card of each PCI address."""
+    found: dict[Address, Card] = {}
+    for card in cards:
+        if card.function.bdf is not None:
+            found.setdefault(card.function.bdf, card)
+    return found

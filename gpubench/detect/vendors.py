@@ -1,0 +1,362 @@
+"""What each vendor's own files tell of a GPU: AMD's KFD, Intel's address and memory, NVIDIA's /proc folder."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, NamedTuple
+
+from gpubench.detect.merge import SOC_DEVICES
+from gpubench.detect.pci import Function
+from gpubench.detect.records import (
+    ABSENT,
+    NOT_PROBED,
+    Address,
+    DeviceRecord,
+    address,
+    derived,
+    first,
+    known,
+    lost,
+    missing,
+    uuid,
+)
+from gpubench.detect.root import Root, positive, size, words
+from gpubench.model.machine import Fact, Partition, Platform
+
+KFD_NODES = "/sys/class/kfd/kfd/topology/nodes"
+GIB = 1 << 30
+_HEAPS = (1, 2)  # frame buffer, public and private
+
+
+class KfdNode(NamedTuple):
+    """One KFD node; `said` is its properties, `memory` the sum of its banks in bytes."""
+
+    number: int
+    said: Fact[dict[str, int]]
+    memory: Fact[int]
+
+    @property
+    def table(self) -> dict[str, int]:
+        """The properties; empty if they cannot be read."""
+        return self.said.value or {}
+
+    @property
+    def address(self) -> Address:
+        """Function 0: in partitioned modes the low digits are a partition number."""
+        location = self.table.get("location_id", 0)
+        return Address(self.table.get("domain", 0), location >> 8 & 0xFF, location >> 3 & 31, 0)
+
+    @property
+    def place(self) -> int:
+        """The partition number."""
+        return self.table.get("location_id", 0) & 7
+
+    @property
+    def gpu(self) -> tuple[str, object]:
+        """What the nodes of one GPU have in common."""
+        unique = self.table.get("unique_id", 0)
+        return ("uuid", unique) if unique else ("address", self.address)
+
+    @property
+    def units(self) -> Fact[int]:
+        """Compute units."""
+        if self.said.value is None:
+            return lost(self.said)
+        per_unit = self.table.get("simd_per_cu", 0)
+        units = self.table["simd_count"] // per_unit if per_unit else 0
+        return known(units, self.said.source or "") if units else missing("invalid", self.said.source)
+
+
+def amd_facts(root: Root, folder: str, asleep: bool) -> dict[str, Fact[Any]]:
+    """What amdgpu tells in a device folder; only the totals while the GPU sleeps."""
+    totals = {
+        name: root.fact(f"{folder}/mem_info_{name}_total", positive) for name in ("vram", "vis_vram", "gtt")
+    }
+    used = NOT_PROBED if asleep else root.fact(f"{folder}/mem_info_vram_used", size)
+    vram = totals["vram"]
+    kind = _kind(root, folder, vram.value, totals["gtt"].value, asleep)
+    integrated = kind.value == "integrated"
+    return {
+        "memory.dedicated_bytes": vram, "memory.visible_bytes": totals["vis_vram"],
+        "memory.shared_limit_bytes": totals["gtt"], "memory.free_bytes": _free(vram, used), "kind": kind,
+        "memory.unified": derived(kind, lambda _: integrated),
+        "uuid": NOT_PROBED if asleep else root.fact(f"{folder}/unique_id", unique_id),
+        "name": NOT_PROBED if asleep else root.fact(f"{folder}/product_name", words),
+    }  # fmt: skip
+
+
+def unique_id(text: str) -> str | None:
+    """`GPU-` and 16 hex digits; None for 0. Raises ValueError."""
+    if not re.fullmatch(r"[0-9a-f]{1,16}", text, re.I):
+        raise ValueError("not an id")
+    value = int(text, 16)
+    return f"GPU-{value:016x}" if value else None
+
+
+def read_kfd(root: Root) -> list[DeviceRecord] | None:
+    """One record per physical GPU; None if there is no KFD topology."""
+    names = root.names(KFD_NODES)
+    if names is None:
+        return None
+    nodes = []
+    for number in sorted(int(name) for name in names if name.isascii() and name.isdigit()):
+        said = root.fact(f"{KFD_NODES}/{number}/properties", properties)
+        if said.value is None or said.value.get("simd_count", 0):  # the others are CPUs
+            nodes.append(KfdNode(number, said, _banks(root, f"{KFD_NODES}/{number}/mem_banks")))
+    groups: dict[tuple[str, object], list[KfdNode]] = {}
+    for node in nodes:
+        if node.table:
+            groups.setdefault(node.gpu, []).append(node)
+    alone: list[KfdNode] = []
+    for node in [node for node in nodes if not node.table]:
+        owners = _owners(node, [other for other in nodes if other.table])
+        memory = node.memory if len(owners) == 1 else lost(node.said)
+        for key in owners:
+            groups[key].append(node._replace(memory=memory))
+        if not owners and root.fact(f"{KFD_NODES}/{node.number}/gpu_id", size).value:
+            alone.append(node)
+    return [_record(group) for group in groups.values()] + [_unread(node) for node in alone]
+
+
+def _owners(unread: KfdNode, nodes: list[KfdNode]) -> set[tuple[str, object]]:
+    """The GPUs of which a node that cannot be read may be a partition: the nodes of one GPU follow each other, and the
+    neighbours' partition numbers tell whether one is missing there. Empty if it is none."""
+    below = max((n for n in nodes if n.number < unread.number), key=lambda n: n.number, default=None)
+    above = min((n for n in nodes if n.number > unread.number), key=lambda n: n.number, default=None)
+    if below and above and below.gpu == above.gpu:
+        return {below.gpu}
+    last = max((node.place for node in nodes), default=0)
+    found = set()
+    if below and below.place + unread.number - below.number <= last:
+        found.add(below.gpu)
+    if above and above.place >= above.number - unread.number:
+        found.add(above.gpu)
+    return found
+
+
+def _unread(node: KfdNode) -> DeviceRecord:
+    """A GPU of which the properties cannot be read: other files say that it is one, and how much memory it has."""
+    facts: dict[str, Fact[Any]] = {
+        "driver.name": known("amdgpu", f"{KFD_NODES}/{node.number}/gpu_id"), "compute.units": node.units,
+        "memory.dedicated_bytes": node.memory,
+    }  # fmt: skip
+    return DeviceRecord(source="kfd", ordinal=node.number, vendor_id=0x1002, facts=facts)
+
+
+def properties(text: str) -> dict[str, int]:
+    """Lines `name number` of a properties file. Raises ValueError if there is none, or one is no such line."""
+    lines = [line.split() for line in text.splitlines()]
+    if not lines or not all(len(words) == 2 and re.fullmatch(r"-?\d{1,20}", words[1]) for words in lines):
+        raise ValueError("not a properties file")
+    return {words[0]: int(words[1]) for words in lines}
+
+
+def gfx(version: int) -> str | None:
+    """ "gfx942" of 90402: major in decimal, minor and stepping in hex."""
+    return f"gfx{version // 10000}{version // 100 % 100:x}{version % 100:x}" if version > 0 else None
+
+
+def _record(nodes: list[KfdNode]) -> DeviceRecord:
+    """One GPU; at least one of its nodes can be read."""
+    nodes = sorted(nodes, key=lambda node: node.number)
+    lead = next(node for node in nodes if node.table)
+    source = lead.said.source or ""
+    unique = lead.table.get("unique_id", 0)
+    vendor, device = lead.table.get("vendor_id") or 0x1002, lead.table.get("device_id") or None
+    arch = gfx(lead.table.get("gfx_target_version", 0))
+    apu = all(node.table.get("cpu_cores_count", 0) > 0 for node in nodes if node.table)
+    clock = lead.table.get("max_engine_clk_fcompute", 0)
+    facts: dict[str, Fact[Any]] = {
+        "bdf": known(str(lead.address), source), "vendor_id": known(f"{vendor:04x}", source),
+        "driver.name": known("amdgpu", source),
+        "memory.dedicated_bytes": _sum([node.memory for node in nodes]),
+        "compute.units": _sum([node.units for node in nodes]),
+        "compute.arch": known(arch, source) if arch else missing("absent", source),
+        "compute.max_hz": known(clock * 1_000_000, source) if clock else missing("absent", source),
+    }  # fmt: skip
+    if device:
+        facts["device_id"] = known(f"{device:04x}", source)
+    if unique:
+        facts["uuid"] = known(f"GPU-{unique:016x}", source)
+    if apu:
+        facts |= {"kind": known("integrated", source), "memory.unified": known(True, source)}
+    return DeviceRecord(
+        source="kfd", bdf=lead.address, uuid=f"GPU-{unique:016x}" if unique else None,
+        vendor_id=vendor, device_id=device, facts=facts,
+        partitions=tuple(map(_partition, nodes)) if len(nodes) > 1 else (),
+    )  # fmt: skip
+
+
+def _partition(node: KfdNode) -> Partition:
+    return Partition(id=f"kfd:{node.number}", units=node.units, memory_bytes=node.memory)
+
+
+def _sum(facts: list[Fact[int]]) -> Fact[int]:
+    """All or nothing: a partial sum would be a wrong size."""
+    unknown = [fact for fact in facts if fact.value is None]
+    return first(*unknown) if unknown else known(sum(fact.value or 0 for fact in facts), facts[0].source or "")
+
+
+def _banks(root: Root, folder: str) -> Fact[int]:
+    total, seen = 0, False
+    for name in root.names(folder) or ():
+        bank = root.fact(f"{folder}/{name}/properties", properties)
+        table = bank.value
+        if table is None or "heap_type" not in table or table.get("size_in_bytes", -1) < 0:
+            return missing("invalid", f"{folder}/{name}/properties")
+        if table["heap_type"] in _HEAPS:
+            total, seen = total + table["size_in_bytes"], True
+    return known(total, folder) if seen and total else missing("absent", folder)
+
+
+def _kind(root: Root, folder: str, vram: int | None, gtt: int | None, asleep: bool) -> Fact[str]:
+    """Discrete cards have a board and a maker of memory; an APU has a small carve-out and a large window."""
+    for name in () if asleep else ("board_info", "mem_info_vram_vendor"):
+        if root.read(f"{folder}/{name}").text:
+            return known("discrete", f"{folder}/{name}")
+    if vram is not None and gtt is not None and vram <= 4 * GIB and gtt >= 8 * GIB and gtt >= 4 * vram:
+        return known("integrated", f"{folder}/mem_info_gtt_total", "small memory beside a large window on RAM")
+    return NOT_PROBED if asleep else ABSENT
+
+
+def _free(total: Fact[int], used: Fact[int]) -> Fact[int]:
+    if total.value is None or used.value is None:
+        return used if used.value is None else total
+    rest = total.value - used.value
+    return known(rest, used.source or "") if rest >= 0 else missing("invalid", used.source)
+
+
+INTEGRATED = Address(0, 0, 2, 0)
+
+
+def intel_facts(
+    root: Root, folder: str, bdf: Address | None, card: str | None, asleep: bool
+) -> dict[str, Fact[Any]]:
+    """Facts of one device folder; `card` is its /sys/class/drm/cardN, where i915 keeps the local memory; the
+    device's own folder has the same card as drm/cardN."""
+    integrated = bdf == INTEGRATED
+    facts: dict[str, Fact[Any]] = {}
+    if bdf is not None:
+        facts["kind"] = known("integrated" if integrated else "discrete", folder)
+        facts["memory.unified"] = known(integrated, folder)
+    if integrated:
+        return facts | {"memory.dedicated_bytes": ABSENT}
+    if asleep:
+        return facts | {"memory.dedicated_bytes": NOT_PROBED}
+    names = [name for name in root.names(f"{folder}/drm") or () if re.fullmatch(r"card\d{1,4}", name)]
+    places = ([card] if card else []) + [f"{folder}/drm/{name}" for name in names]
+    local = [root.fact(f"{place}/lmem_total_bytes", positive) for place in places]
+    return facts | {"memory.dedicated_bytes": first(_tiles(root, folder), *local)}
+
+
+def _tiles(root: Root, folder: str) -> Fact[int]:
+    """xe: the sum over the tiles, all or nothing."""
+    tiles = [name for name in root.names(folder) or () if re.fullmatch(r"tile\d{1,2}", name)]
+    facts = [root.fact(f"{folder}/{tile}/physical_vram_size_bytes", positive) for tile in tiles]
+    if not facts or all(fact.status == "absent" for fact in facts):
+        return ABSENT
+    lost = [fact for fact in facts if fact.value is None]
+    source = f"{folder}/tile*/physical_vram_size_bytes"
+    return missing(lost[0].status, lost[0].source) if lost else known(sum(f.value or 0 for f in facts), source)
+
+
+# Unified memory has a second proof: the firmware names the chip (a discrete card may refuse its size too).
+_SOC = re.compile(r"GB10|DGX[ _]Spark|Tegra|Jetson|Thor\b|Orin", re.I)
+NVIDIA_FOLDER = "/proc/driver/nvidia"
+
+
+def read_gpus(root: Root) -> list[DeviceRecord] | None:
+    """One record per folder of /proc/driver/nvidia/gpus; None if that cannot be listed."""
+    names = root.names(f"{NVIDIA_FOLDER}/gpus")
+    if names is None:
+        return None
+    version = root.fact(f"{NVIDIA_FOLDER}/version", driver_version)
+    return [_read_gpu(root, name, version) for name in names if address(name) is not None]
+
+
+def driver_version(text: str) -> str:
+    """ "535.183.01" of the NVRM line. Raises ValueError."""
+    found = re.search(r"NVRM version:.*?\s(\d+\.\d+(?:\.\d+)?)\s", text)
+    if not found:
+        raise ValueError("no version")
+    return found[1]
+
+
+def parse_information(text: str) -> dict[str, str]:
+    """Lines `Name:  value`. Raises ValueError if there is none."""
+    pairs = [line.partition(":") for line in text.splitlines()]
+    table = {key.strip(): value.strip() for key, colon, value in pairs if colon and value.strip()}
+    if not table:
+        raise ValueError("no line of the form `Name: value`")
+    return table
+
+
+def parse_numa(text: str) -> tuple[int, int] | None:
+    """NUMA node and bytes; None where the memory is no node. Raises ValueError."""
+    table = parse_information(text)
+    if not re.fullmatch(r"-?\d{1,5}", table.get("Node", "")):
+        raise ValueError("no node")
+    node = int(table["Node"])
+    if node < 0:
+        return None
+    if not re.fullmatch(r"(0x)?[0-9a-f]{1,16}", table.get("Size", ""), re.I):
+        raise ValueError("no size")
+    return node, int(table["Size"], 16)
+
+
+def nvidia_facts(function: Function, soc: Fact[str]) -> dict[str, Fact[Any]]:
+    """The kind, unless the chip's GPU shares the memory of the CPU."""
+    if soc.value is not None or function.record.device_id in SOC_DEVICES:
+        return {"kind": missing("not_probed", soc.source, "may share the memory of the CPU")}
+    return {"kind": known("discrete", function.folder)}
+
+
+def find_soc(root: Root, platform: Platform) -> Fact[str]:
+    """The chip that the firmware names, if it is one whose GPU shares the CPU's memory."""
+    tree = root.fact("/proc/device-tree/model", lambda text: text if _SOC.search(text) else None)
+    product = platform.dmi_product
+    if tree.value is None and product.value is not None and _SOC.search(product.value):
+        return product
+    return tree if tree.value is not None else missing("absent")
+
+
+class NumaNodes(NamedTuple):
+    """The nodes that GPUs call their memory; `unread` is what a GPU says that cannot tell its node."""
+
+    known: frozenset[int]
+    unread: Fact[int] | None
+
+
+def numa_nodes(records: list[DeviceRecord] | None) -> NumaNodes:
+    """What the files `numa_status` say. The driver writes one for each GPU or for none: one that is gone is spoiled."""
+    facts = [record.facts["memory.numa_node"] for record in records or ()]
+    nodes = frozenset(fact.value for fact in facts if fact.value is not None)
+    good = ("ok", "absent") if not nodes else ("ok",)
+    return NumaNodes(nodes, next((fact for fact in facts if fact.status not in good), None))
+
+
+def _read_gpu(root: Root, name: str, version: Fact[str]) -> DeviceRecord:
+    folder = f"{NVIDIA_FOLDER}/gpus/{name}"
+    table = root.fact(f"{folder}/information", parse_information)
+    numa = root.fact(f"{folder}/numa_status", parse_numa)
+    entries = table.value or {}
+    source = f"{folder}/information"
+    facts: dict[str, Fact[Any]] = {
+        "driver.name": known("nvidia", folder), "driver.version": version,
+        "memory.numa_node": derived(numa, lambda found: found[0]),
+    }  # fmt: skip
+    if numa.value:
+        facts["memory.dedicated_bytes"] = known(numa.value[1], numa.source or "")
+    elif numa.status == "invalid":
+        facts["memory.dedicated_bytes"] = missing("invalid", numa.source)
+    gpu_uuid = uuid(entries.get("GPU UUID", ""))
+    model = entries.get("Model", "Unknown")
+    if model != "Unknown" and "?" not in model:
+        facts["name"] = known(model, source)
+    if gpu_uuid:
+        facts["uuid"] = known(gpu_uuid, source)
+    minor = entries.get("Device Minor", "")
+    ordinal = int(minor) if minor.isascii() and minor.isdigit() else None
+    return DeviceRecord(
+        source="proc-nvidia", ordinal=ordinal, bdf=address(name), uuid=gpu_uuid, vendor_id=0x10DE, facts=facts
+    )

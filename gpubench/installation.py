@@ -1,0 +1,157 @@
+"""Where this gpubench came from, a checkout or a package index, and what its user types to install it.
+
+Every text that tells somebody to install gpubench or an extra of it takes the command from here.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from importlib import metadata
+
+
+DISTRIBUTION = "gpubench-cli"  # the package index gave the name gpubench to others: docs/decisions/0010
+EXTRAS = ("cpu", "cuda12", "cuda13", "plots", "torch")
+
+
+@functools.cache
+def checkout() -> str | None:
+    """The folder of the source that is running, if its pyproject.toml is ours; None for an installed gpubench.
+
+    An editable installation runs the source, so it counts as a checkout.
+    """
+    import tomllib
+
+    folder = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    try:
+        with open(os.path.join(folder, "pyproject.toml"), "rb") as file:
+            project = tomllib.load(file).get("project")
+    except (OSError, ValueError, RecursionError):
+        return None
+    return folder if isinstance(project, dict) and project.get("name") == DISTRIBUTION else None
+
+
+def install_command(extra: str = "") -> str:
+    """The command for a text that may end in a file, which names no path; `located` puts the paths in."""
+    if checkout():
+        return f"pip install {_quoted('.', extra)} (in the checkout of gpubench)"
+    return f"pip install {_quoted(DISTRIBUTION, extra)}"
+
+
+def located(text: str) -> str:
+    """`text`, printed for whoever runs this gpubench: each `install_command` as it can be pasted."""
+    if "pip install" not in text:
+        return text
+    for extra in ("", *EXTRAS):
+        text = text.replace(install_command(extra), _pip(f"install {_source(extra)}"))
+    return text
+
+
+def upgrade_command() -> str:
+    """How to get a newer gpubench, to be pasted; for a checkout with the step before it."""
+    if not checkout():
+        return _pip(f"install --upgrade {DISTRIBUTION}")
+    return f"update the source in {_source()} (git pull), then {_pip(f'install --upgrade {_source()}')}"
+
+
+def repair_command(clash: str = "") -> str:
+    """The command that puts all files of gpubench in their place; without the distribution `clash`, if there is one."""
+    repair = _pip(f"install --force-reinstall {_source()}")
+    return f"{_pip(f'uninstall {clash}')} && {repair}" if clash else repair
+
+
+def find_clash() -> tuple[str, str] | None:
+    """Name and version of another distribution that installs a package `gpubench`; it and ours overwrite each other."""
+    from importlib import metadata
+
+    for distribution in metadata.distributions():
+        try:
+            name, version = distribution.name, distribution.version
+            if _normalized(name) != DISTRIBUTION and _brings_gpubench(distribution):
+                return _harmless(name), _harmless(version)
+        except Exception:  # the spoiled metadata of any package is no reason to fail
+            continue
+    return None
+
+
+def _brings_gpubench(distribution: metadata.Distribution) -> bool:
+    if "gpubench" in (distribution.read_text("top_level.txt") or "").split():
+        return True
+    files = (distribution.read_text("RECORD") or "").splitlines()
+    return any(line.startswith(("gpubench/", "gpubench.py,")) for line in files)
+
+
+def _source(extra: str = "") -> str:
+    return _quoted(checkout() or DISTRIBUTION, extra)
+
+
+def _quoted(source: str, extra: str) -> str:
+    import shlex
+
+    return shlex.quote(f"{source}[{extra}]" if extra else source)
+
+
+def _pip(arguments: str) -> str:
+    """A call of the pip that installs for this interpreter."""
+    import shlex
+    import shutil
+    from importlib.util import find_spec
+
+    python = shlex.quote(sys.executable)
+    if find_spec("pip") is None:  # as in what uv sets up
+        return f"uv pip {arguments} --python {python}"
+    found = shutil.which("pip")
+    if sys.prefix != sys.base_prefix and found and os.path.dirname(found) == os.path.dirname(sys.executable):
+        return f"pip {arguments}"  # of the virtual environment that is active
+    return f"{python} -m pip {arguments}"
+
+
+def _normalized(name: str) -> str:
+    """As the package index compares names."""
+    import re
+
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def _harmless(text: str) -> str:
+    """Without what no name or version has, and what a shell or a terminal would obey."""
+    import re
+
+    return re.sub(r"[^A-Za-z0-9._+!-]", "?", text)
+
+
+CLASH = "{0} installs a folder gpubench too, and the two packages overwrite each other's files"
+
+
+def tell_unexpected(error: BaseException) -> int:
+    """Print the traceback of `error`, what happened, why and what to do. Returns the exit code."""
+    import traceback
+
+    import gpubench
+
+    why, fix = _cause(error)
+    traceback.print_exception(error)
+    # Where our __init__ is overwritten there is no version.
+    name = f"gpubench {getattr(gpubench, '__version__', '')}".rstrip()
+    print(f"error: {name} has failed unexpectedly\n  why: {why}\n  fix: {fix}", file=sys.stderr)
+    return 1
+
+
+def _cause(error: BaseException) -> tuple[str, str]:
+    """The likely reason and its remedy."""
+    clash = find_clash()
+    if clash is not None:
+        return CLASH.format(" ".join(clash)), repair_command(clash[0])
+    if isinstance(error, ImportError) and error.name:
+        package = error.name.partition(".")[0]
+        if package == "gpubench":
+            return "files of gpubench are missing or replaced", repair_command()
+        if isinstance(error, ModuleNotFoundError):
+            why = f"the package {package}, which gpubench needs, is not installed"
+            return why, located(install_command())
+    why = "this is a bug in gpubench, not in what you typed"
+    return why, "please report the lines above, with the command, as CONTRIBUTING.md says"

@@ -1,0 +1,550 @@
+"""One case under measurement: prepared, sampled, stopped; whatever goes wrong becomes the case's outcome."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+
+import msgspec
+from msgspec import UNSET
+
+from gpubench import stats
+from gpubench.catalogue import REASONS, Reason
+from gpubench.errors import DeviceLost, WrongResult
+from gpubench.installation import install_command
+from gpubench.measure import protocol
+from gpubench.measure.events import BlockDone, CaseDone, CaseStarted, Sink, Warned
+from gpubench.measure.monitor import judged, usual_clock, warm_clocks
+from gpubench.measure.plan import MAIN, Purpose
+from gpubench.measure.recorder import Recorder
+from gpubench.measure.worker_pool import DeviceGone, Worker, WorkerGone, WorkerPool
+from gpubench.model.case import Case
+from gpubench.model.result import (
+    Block,
+    Failure,
+    Measurement,
+    Outcome,
+    Planned,
+    RunWarning,
+    SessionFailure,
+    Settings,
+    Skip,
+    Stop,
+    StopReason,
+    failures_of,
+)
+from gpubench.stats import median
+
+
+def kept_samples(block: Block) -> list[float]:
+    """Samples that count: not warm-up, not discarded; all of them if discarding left too few."""
+    used = list(enumerate(block.wall_s))[block.warmup :]
+    kept = [value for i, value in used if str(i) not in block.discarded]
+    return kept if kept or not used else [value for _, value in used]
+
+
+def settled_block(known: Measurement) -> Block | None:
+    """A block with the repeat counts, and the share of a split, that the case keeps; those of a sweep all differ.
+
+    They are those of the first block, but for a repeat count that turned out to be far too small.
+    """
+    kept = [block for block in known.blocks if block.phase != "sweep"]
+    if not kept:
+        return None
+    return msgspec.structs.replace(kept[0], repeat=kept[-1].next_repeat or kept[-1].repeat)
+
+
+# Fewer blocks do not tell how far blocks lie apart.
+LEAST_BLOCKS = 4
+
+
+def stop_reason(
+    kept: list[float], sampling_s: float, left_s: float, settings: Settings, *, wanted: int | None = None,
+    blocks: list[float] | None = None,
+) -> StopReason | None:  # fmt: skip
+    """Precision first, then the limits; None: go on.
+
+    Where a number of samples is `wanted`, it alone decides, and the time that is left. `blocks`: the medians of the
+    blocks in which the samples came, of which precision takes LEAST_BLOCKS; None: each sample is a block.
+    """
+    if wanted is not None and len(kept) >= wanted:
+        return "max-samples"
+    if left_s <= 0:
+        return "timeout"
+    if wanted is not None:
+        return None
+    if len(kept) < settings.min_samples:
+        return None
+    precision = estimate(kept if blocks is None else blocks)[1]
+    known = blocks is None or len(blocks) >= LEAST_BLOCKS
+    if known and precision is not None and precision <= settings.precision:
+        return "precision"
+    if len(kept) >= settings.max_samples:
+        return "max-samples"
+    return "max-time" if sampling_s >= settings.max_time_s else None
+
+
+def estimate(kept: list[float]) -> tuple[float, float | None]:
+    """(median seconds, relative half-width of its interval) of blocks; no width from fewer than two."""
+    if not kept:
+        return 0.0, None
+    middle = stats.median(kept)
+    low, high = stats.median_interval(kept)
+    return middle, (high - low) / 2 / middle if middle > 0 and len(kept) > 1 else None
+
+
+# The case fails again because of what it is, not because of an accident.
+FAILURES_IN_A_ROW = 2
+# A device that did not come back in one session may do so in the next.
+DEVICE_LOST = DeviceLost.reason
+WRONG_RESULT = WrongResult.reason
+
+
+def has_samples(outcome: Outcome | None) -> bool:
+    """Whether there are samples of the case."""
+    return isinstance(outcome, Measurement) and bool(outcome.blocks)
+
+
+def broken(case: Case, before: Outcome | None, failure: SessionFailure) -> Outcome:
+    """The case with this failure. `before` is its outcome as it stood when this session began to measure it: what the
+    session measured since was not checked at its end, so it goes."""
+    failures = [*failures_of(before), failure]
+    if isinstance(before, Measurement) and has_samples(before):
+        return msgspec.structs.replace(before, failures=failures)
+    return Failure(
+        id=case.id, case=case, reason=failure.reason, detail=failure.detail, hint=failure.hint,
+        phase=failure.phase, stderr_tail=failure.stderr_tail, failures=failures,
+    )  # fmt: skip
+
+
+def to_be_tried(outcome: Outcome | None, session: int, since: int) -> bool:
+    """Whether this session is to measure the case. `since` is the first session of this call: one that adds sessions
+    to a file tries again what failed in an earlier call."""
+    if outcome is None or isinstance(outcome, Planned):
+        return True
+    if isinstance(outcome, Skip):
+        return outcome.reason == DEVICE_LOST
+    if isinstance(outcome, Failure) and outcome.reason == WRONG_RESULT:
+        return False
+    failed = {failure.session for failure in failures_of(outcome)}
+    if session in failed:
+        return False
+    done = {stop.session for stop in outcome.stops} if isinstance(outcome, Measurement) else set()
+    latest = sorted(one for one in failed | done if one >= since)[-FAILURES_IN_A_ROW:]
+    return len(latest) < FAILURES_IN_A_ROW or not failed.issuperset(latest)
+
+
+def warn_once(recorder: Recorder, sink: Sink, found: RunWarning) -> None:
+    """Store and report a warning that the run does not hold yet."""
+    if all((known.code, known.message) != (found.code, found.message) for known in recorder.run.warnings):
+        recorder.warn(found)
+        sink(Warned(found))
+
+
+class Progress:
+    """Counts for whoever watches: cases begun, finished and planned, and the time that is left."""
+
+    def __init__(self, cases: int, sessions: int, remaining: Callable[[], float | None]) -> None:
+        self.number = 0
+        self.finished = 0
+        self.cases = cases
+        self.sessions = sessions
+        self.remaining = remaining
+
+
+class Runtime(msgspec.Struct, frozen=True):
+    """What measuring a workload needs from the run around it; `repeats` has blocks of cases whose counts are set,
+    `first_session` is the first one of this call."""
+
+    pool: WorkerPool
+    recorder: Recorder
+    settings: Settings
+    sink: Sink
+    progress: Progress
+    session: int
+    out_of_budget: Callable[[], bool]
+    device_kind: Callable[[str], str]
+    check_only: bool = False
+    left_s: Callable[[], float] = lambda: float("inf")
+    repeats: Mapping[str, Block] = {}
+    first_session: int = 0
+
+
+SHORTEST_DEADLINE_S = 1.0
+# Before what was throttled is taken again: three tries for each case and session.
+PAUSES_S = (0.05, 0.25, 1.0)
+
+
+# The blocks of a round are short, so that slow drift meets all cases alike.
+LARGEST_BLOCK = 5
+
+
+class CaseRun:
+    """One case while its workload is measured: its clock, its kept samples, whether its worker knows it.
+
+    `before` is what was known of it when that began: a failure leaves it standing.
+    """
+
+    def __init__(
+        self, case: Case, runtime: Runtime, *, device_clock: bool, purpose: Purpose = MAIN,
+        before: Outcome | None = None,
+    ) -> None:  # fmt: skip
+        self.case = case
+        self.runtime = runtime
+        self.purpose = purpose
+        self.before = before
+        self.left_s = runtime.settings.case_timeout_s
+        self.kept: list[float] = []
+        self.prepared: protocol.Prepared | None = None
+        self.worker: Worker | None = None
+        self.fraction: float | None = None
+        self.over = False
+        self._device_clock = device_clock and purpose.explains
+        self._medians: list[float] = []
+        self._taken: list[float] = []
+        self._unthrottled: list[float] = []
+        self._pauses_s = list(PAUSES_S)
+        self._warm_hz: list[float] = []
+        self._number = 0
+        self._sampling_s = 0.0
+        self._block_s = 0.0
+
+    @property
+    def unsettled(self) -> bool:
+        """Whether this is a split whose share is still to be found."""
+        return self.prepared is not None and self.prepared.fraction is not None and self.fraction is None
+
+    @property
+    def measured(self) -> bool:
+        """Whether it has passed its check and has not failed since."""
+        return self.prepared is not None and isinstance(self._outcome, Measurement)
+
+    def trial(self, purpose: Purpose, fraction: float) -> CaseRun:
+        """The same case at another share of a split, with the whole time limit to itself."""
+        found = CaseRun(self.case, self.runtime, device_clock=False, purpose=purpose, before=self.before)
+        found._number, found.fraction = self._number, fraction
+        return found
+
+    # ---------------------------------------------------------------- from its begin to its end
+
+    def begin(self) -> None:
+        """Announce the case, and prepare it."""
+        progress = self.runtime.progress
+        progress.number += 1
+        self._number = progress.number
+        self.runtime.sink(
+            CaseStarted(
+                self.case.id,
+                progress.number,
+                progress.cases,
+                self.runtime.session,
+                progress.sessions,
+                progress.remaining(),
+            )  # fmt: skip
+        )
+        self.prepare(first=True)
+
+    def prepare(self, *, first: bool) -> None:
+        """Bring the case to its worker. A refusal is a Skip, a breakage a failure; both end the case."""
+        known = self._outcome
+        earlier = settled_block(known) if isinstance(known, Measurement) else None
+        block = earlier or self.runtime.repeats.get(self.case.id)
+        if self.fraction is None and block is not None:
+            self.fraction = block.fraction
+
+        def request(worker: Worker) -> protocol.Request:
+            self.worker = worker
+            return protocol.Prepare(
+                id=worker.next_id, case=self.case, session=self.runtime.session,
+                repeat=block.repeat if block else None, hot_repeat=block.hot_repeat if block else None,
+                time_it=not self.runtime.check_only, device_clock=self._device_clock,
+                part_samples=protocol.PART_SAMPLES if self.purpose.explains else 0, fraction=self.fraction,
+            )  # fmt: skip
+
+        reply = self._exchange(request)
+        if isinstance(reply, protocol.Prepared):
+            self.prepared = reply
+            if reply.lacks:
+                found = RunWarning(code="cpu-not-compiled", message=reply.lacks, hint=install_command("cpu"))
+                warn_once(self.runtime.recorder, self.runtime.sink, found)
+            if first:
+                self._enter(reply)
+
+    def sample(self, number: int, position: int) -> None:
+        """One block in this round, and then the question whether that is enough."""
+        settings, progress = self.runtime.settings, self.runtime.progress
+        if len(self.kept) >= settings.min_samples and self._block_s > self.left_s:
+            self.stop("timeout")  # a block that its deadline kills would take the good samples with it
+            return
+        began = time.monotonic()
+        if not self.take(number, position):
+            return
+        self.runtime.recorder.save()
+        self._sampling_s += max(0.0, time.monotonic() - began - self._warmup_s)
+        typical, precision = estimate(self._medians)
+        self.runtime.sink(
+            BlockDone(
+                self.case.id,
+                self._number,
+                progress.cases,
+                self.runtime.session,
+                progress.sessions,
+                typical,
+                precision,
+                len(self.kept),
+                progress.remaining(),
+            )  # fmt: skip
+        )
+        reason = stop_reason(
+            self.kept,
+            self._sampling_s,
+            self.left_s,
+            settings,
+            wanted=self.purpose.samples,
+            blocks=self._medians,
+        )
+        if reason is not None:
+            self.stop(reason)
+
+    def take(self, number: int, position: int) -> bool:
+        """Sample the case once in this round; its blocks go to the recorder. False: the case is over.
+
+        A block with throttled samples is followed, after a pause, by one that takes as many again, as long as the
+        case has tries left in this session.
+        """
+        samples = self._block_size()
+        while True:
+            began = time.monotonic()
+            block = self._block(number, position, samples)
+            if block is None:
+                return False
+            self.runtime.recorder.add_block(self.case.id, block)
+            self._add(block)
+            self._block_s = time.monotonic() - began
+            samples = len(block.discarded)
+            if not samples or not self._pauses_s or self.runtime.out_of_budget() or self.left_s <= 0:
+                return True
+            pause_s = self._pauses_s.pop(0)
+            time.sleep(pause_s)
+            self.left_s -= pause_s
+
+    def stop(self, reason: StopReason) -> None:
+        """The case needs no more samples in this session, or gets none; too few of them are a failure."""
+        if self.over:
+            return
+        self.over = True
+        if self.purpose.phase == "estimate":
+            return  # of a case that the main phase measured, this is not what ended its sampling
+        least = self.runtime.settings.min_samples
+        if reason == "timeout" and len(self.kept) < least:
+            detail = f"{len(self.kept)} of {least} samples within the case's time limit"
+            self._fail("timeout", detail, hint=REASONS["timeout"].remedy, phase="sample")
+            return
+        self.runtime.recorder.stop(self.case.id, Stop(session=self.runtime.session, reason=reason))
+        self.runtime.recorder.save()
+
+    def finish(self) -> None:
+        """The correctness gate once more, on the output that the last launch left."""
+        if not self.measured:
+            return
+        # Sampling may have used up the case's time. What it found is right or wrong whatever the clock says.
+        self.left_s = max(self.left_s, self.runtime.settings.case_timeout_s)
+        if isinstance(self._exchange_prepared(self._finish_request), protocol.Done):
+            self._announce()
+
+    # ---------------------------------------------------------------- its worker
+
+    def _finish_request(self, worker: Worker) -> protocol.Request:
+        return protocol.Finish(id=worker.next_id, case_id=self.case.id)
+
+    def _exchange_prepared(self, request: Callable[[Worker], protocol.Request]) -> protocol.Reply | None:
+        """As `_exchange`; a case whose worker died under a neighbour is first prepared on the new one."""
+        if not self.runtime.pool.holds(self.case.device_id, self.worker):
+            self.prepared = None
+            self.prepare(first=False)
+            if self.prepared is None:
+                return None
+        return self._exchange(request)
+
+    def _exchange(self, request: Callable[[Worker], protocol.Request]) -> protocol.Reply | None:
+        """One request for this case; None once whatever went wrong has become the case's outcome."""
+        pool, device_id, began = self.runtime.pool, self.case.device_id, time.monotonic()
+        try:
+            worker = pool.worker(device_id)
+            reply = worker.ask(request(worker), max(self.left_s, SHORTEST_DEADLINE_S))
+        except DeviceGone as gone:
+            if gone.reason == DEVICE_LOST and has_samples(self.before):
+                self._fail(gone.reason, gone.detail, hint=gone.hint)
+            else:
+                self._skip(gone.reason, gone.detail, gone.hint)
+            return None
+        except WorkerGone as gone:
+            pool.drop(device_id)
+            self._fail(gone.reason, gone.detail, phase=gone.phase, stderr_tail=gone.stderr_tail)
+            return None
+        finally:
+            self.left_s -= time.monotonic() - began
+        if isinstance(reply, protocol.Refused):
+            self._skip(reply.reason, reply.detail, reply.hint)
+            return None
+        if isinstance(reply, protocol.Broke):
+            self._broke(reply)
+            return None
+        return reply
+
+    def _block(self, number: int, position: int, samples: int) -> Block | None:
+        """What the worker sampled, judged by what was read meanwhile. A CPU case is timed beside no reading."""
+        runtime = self.runtime
+
+        def request(worker: Worker) -> protocol.Request:
+            return protocol.Sample(
+                id=worker.next_id, case_id=self.case.id, session=runtime.session, round=number, position=position,
+                samples=samples, warmup_s=self._warmup_s, limit_s=max(0.0, min(self.left_s, runtime.left_s())),
+            )  # fmt: skip
+
+        monitor = None if self._on_cpu else runtime.pool.monitor
+        if monitor is not None:
+            monitor.watch(self.case.device_id)
+        reply = self._exchange_prepared(request)
+        read = monitor.rest() if monitor is not None else []
+        if not isinstance(reply, protocol.Sampled):
+            return None
+        runtime.recorder.extend_parts(self.case.id, runtime.session, reply.parts)
+        block = msgspec.structs.replace(reply.block, phase=self.purpose.phase)
+        if read:
+            self._warm_hz = usual_clock(self._warm_hz, warm_clocks(block, reply.times_s, read))
+        return judged(block, reply.times_s, read, median(self._warm_hz) if self._warm_hz else None)
+
+    # ---------------------------------------------------------------- its samples
+
+    @property
+    def _on_cpu(self) -> bool:
+        return self.runtime.device_kind(self.case.device_id) == "cpu"
+
+    @property
+    def _warmup_s(self) -> float:
+        """Seconds of work before a block: a GPU's clock fell while another device measured, a CPU has no need."""
+        return 0.0 if self._on_cpu else self.runtime.settings.warmup_s
+
+    def _wanted(self) -> int:
+        """Samples until the case may stop for the first time, and no more than it may have."""
+        settings = self.runtime.settings
+        if self.purpose.samples is None:
+            return max(1, min(settings.min_samples, settings.max_samples - len(self.kept)))
+        return max(1, self.purpose.samples - len(self.kept))
+
+    def _block_size(self) -> int:
+        """Short blocks, spread over at least LEAST_BLOCKS rounds, where a block costs no warm-up."""
+        size = min(LARGEST_BLOCK, self._wanted())
+        if self.runtime.settings.warmup_s > 0:
+            return size
+        least = self.purpose.samples or self.runtime.settings.min_samples
+        rounds = max(1, LEAST_BLOCKS - len(self._medians))
+        return max(1, min(size, -(-(least - len(self.kept)) // rounds)))
+
+    def _add(self, block: Block) -> None:
+        """Count the samples of a block: all of the session, where too few of them would be left by throttling."""
+        used = block.wall_s[block.warmup :]
+        self._medians += [median(kept)] if (kept := kept_samples(block)) else []
+        self._taken += used
+        self._unthrottled += [x for i, x in enumerate(used, block.warmup) if str(i) not in block.discarded]
+        enough = len(self._unthrottled) >= self.runtime.settings.min_samples
+        self.kept = self._unthrottled if enough or self._pauses_s else self._taken
+
+    # ---------------------------------------------------------------- its outcome
+
+    @property
+    def _outcome(self) -> Outcome | None:
+        return self.runtime.recorder.outcome(self.case.id)
+
+    def _enter(self, reply: protocol.Prepared) -> None:
+        known = self._outcome
+        if not isinstance(known, Measurement):
+            self.runtime.recorder.put(
+                Measurement(
+                    id=self.case.id,
+                    case=self.case,
+                    flops=reply.flops,
+                    bytes=reply.bytes,
+                    output_bytes=reply.output_bytes,
+                    op_hash=reply.op_hash,
+                    kernel_hash=reply.kernel_hash,
+                    kernel=reply.kernel,
+                    check=reply.check,
+                    staging=reply.staging,
+                    failures=failures_of(known) or UNSET,
+                )  # fmt: skip
+            )
+        if self.purpose.explains and not self.unsettled:
+            self.runtime.recorder.add_parts(self.case.id, reply.parts)
+
+    def _broke(self, reply: protocol.Broke) -> None:
+        if reply.fatal:
+            self.runtime.pool.drop(self.case.device_id)
+        if reply.reason == WRONG_RESULT:
+            self._end(
+                Failure(
+                    id=self.case.id,
+                    case=self.case,
+                    reason=reply.reason,
+                    detail=reply.detail,
+                    hint=reply.hint or None,
+                    phase=reply.phase,
+                    check=reply.check,
+                )  # fmt: skip
+            )
+        else:
+            self._fail(reply.reason, reply.detail, hint=reply.hint, phase=reply.phase)
+
+    def _fail(
+        self, reason: Reason, detail: str, *, hint: str = "", phase: str | None = None, stderr_tail: str = ""
+    ) -> None:
+        """The case is over in this session. What it had before stands."""
+        failure = SessionFailure(
+            session=self.runtime.session, reason=reason, detail=detail, hint=hint or None, phase=phase,
+            stderr_tail=stderr_tail or None,
+        )  # fmt: skip
+        self._end(broken(self.case, self.before, failure))
+
+    def _skip(self, reason: Reason, detail: str, hint: str) -> None:
+        """The case is over. What earlier sessions measured outlives a device that is not to be had in this one."""
+        if self.before is None or not has_samples(self.before):
+            self._end(Skip(id=self.case.id, case=self.case, reason=reason, detail=detail, hint=hint or None))
+            return
+        session = self.runtime.session
+        self.runtime.recorder.warn(
+            RunWarning(
+                code="few-sessions",
+                id=self.case.id,
+                session=session,
+                message=f"session {session + 1} lacks this case: {detail}",
+                hint=hint or "run it again",
+            )  # fmt: skip
+        )
+        self._end(self.before)
+
+    def _end(self, outcome: Outcome) -> None:
+        self.over = True
+        self.prepared = None
+        self.runtime.recorder.put(outcome)
+        self.runtime.recorder.save()
+        self._announce()
+
+    def _announce(self) -> None:
+        """Tell whoever watches what became of the case in this session."""
+        outcome, progress = self._outcome, self.runtime.progress
+        assert outcome is not None
+        sampled = isinstance(outcome, Measurement) and bool(self.kept)
+        typical, precision = estimate(self._medians) if sampled else (None, None)
+        progress.finished += 1
+        self.runtime.sink(
+            CaseDone(
+                outcome,
+                self._number,
+                progress.cases,
+                self.runtime.session,
+                typical,
+                precision,
+                progress.remaining(),
+            )
+        )

@@ -1,0 +1,258 @@
+"""Parent side: the monitor of one session. It never ends a run; one that does not answer delays a session by at most
+twice `PATIENCE_S`."""
+
+from __future__ import annotations
+
+import queue
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+import msgspec
+
+from gpubench import processes
+from gpubench.catalogue import WARNINGS
+from gpubench.measure import monitor_messages
+from gpubench.measure.monitor_messages import MonitorTarget, Reading, Users
+from gpubench.model.machine import Machine
+from gpubench.model.result import Block, Device, RunWarning
+from gpubench.model.result import Telemetry as Record
+from gpubench.stats import median
+
+# A reading takes milliseconds, but a driver that nobody used before takes seconds to start, and a busy machine may
+# stall. A monitor that has not answered by then hangs in its driver and is given up.
+PATIENCE_S = 5.0
+NVIDIA = 0x10DE
+
+
+class Monitor:
+    """Readings of the session's GPUs, beside their blocks. `since` is the session's monotonic start."""
+
+    def __init__(
+        self, targets: Sequence[MonitorTarget], since: float, absent: Mapping[str, str] | None = None
+    ) -> None:
+        self._since = since
+        self._ids = [target.device_id for target in targets]
+        self._absent = dict(absent or {})
+        self._number = 0
+        self._watched: str | None = None
+        self._known: dict[str, list[Reading]] = {}
+        self._child: processes.Child | None = None
+        if targets:
+            try:
+                self._child = processes.Child(processes.python("gpubench.measure.monitor_child"))
+            except OSError as error:
+                self._give_up(f"the monitor cannot be started: {error}")
+        self._send(monitor_messages.Begin(list(targets)))
+
+    def users(self) -> dict[str, Users]:
+        """Who is on the devices before a worker opens one: none of them is ours. To be asked once, and by then."""
+        answers = self._answers(lambda answer: isinstance(answer, monitor_messages.Ready), patient=True)
+        return {
+            name: found
+            for answer in answers
+            if isinstance(answer, monitor_messages.Ready)
+            for name, found in answer.users.items()
+            if found
+        }
+
+    def watch(self, device_id: str) -> None:
+        """Begin to read this device, if it can be read. Returns at once."""
+        if self._child is not None and device_id in self._ids and device_id not in self._absent:
+            self._watched = device_id
+            self._send(monitor_messages.Watch(device_id))
+
+    def rest(self) -> list[Reading]:
+        """Stop reading, and be still. Returns what was read since `watch`, in order of time."""
+        if self._watched is None:
+            return []
+        device_id, self._watched = self._watched, None
+        self._number += 1
+        self._send(monitor_messages.Rest(self._number))
+        number = self._number
+        answers = self._answers(
+            lambda answer: isinstance(answer, monitor_messages.Rested) and answer.number == number
+        )
+        found = [one for one in answers if isinstance(one, Reading) and one.device_id == device_id]
+        self._known.setdefault(device_id, []).extend(found)
+        return found
+
+    def records(self) -> list[Record]:
+        """What was read so far, for the result file."""
+        return [
+            monitor_messages.columns(name, found, self._since) for name, found in self._known.items() if found
+        ]
+
+    def absent(self) -> dict[str, str]:
+        """The devices that cannot be read, and why, as far as it is known."""
+        return dict(self._absent)
+
+    def close(self) -> None:
+        """End the monitor."""
+        if self._child is not None:
+            self._child.kill(PATIENCE_S)
+            self._child = None
+
+    def _answers(
+        self, last: Callable[[monitor_messages.FromMonitor], bool], *, patient: bool = False
+    ) -> list[monitor_messages.FromMonitor]:
+        """What the monitor says up to the answer that is the last. If that does not come, the monitor is given up; with
+        `patient`, it may begin in its own time."""
+        answers: list[monitor_messages.FromMonitor] = []
+        until = time.monotonic() + PATIENCE_S
+        while self._child is not None:
+            try:
+                line = self._child.lines.get(timeout=max(0.0, until - time.monotonic()))
+                answer = monitor_messages.decode_answer(line) if line is not None else None
+            except queue.Empty:
+                if not patient:
+                    self._give_up("the driver's management library does not answer")
+                break
+            except msgspec.DecodeError:
+                answer = None
+            if answer is None:
+                self._give_up("the monitor ended")
+                break
+            if isinstance(answer, monitor_messages.Ready):
+                self._absent.update(answer.absent)
+            answers.append(answer)
+            if last(answer):
+                break
+        return answers
+
+    def _send(self, message: monitor_messages.ToMonitor) -> None:
+        if self._child is None:
+            return
+        try:
+            self._child.write(monitor_messages.encode(message))
+        except OSError:
+            self._give_up("the monitor ended")
+
+    def _give_up(self, why: str) -> None:
+        for device_id in self._ids:
+            self._absent.setdefault(device_id, why)
+        self.close()
+
+
+def of_session(devices: Sequence[Device], machine: Machine, since: float) -> Monitor:
+    """The monitor for these devices, by their own identity or by that of the GPU of `machine` that they are."""
+    gpus = {gpu.id: gpu for gpu in machine.gpus}
+    targets, absent = [], {}
+    for device in devices:
+        if device.kind not in ("gpu", "hybrid"):
+            continue
+        own, gpu = device.identity, gpus.get(device.gpu_id or "")
+        pci = (own.pci if own else None) or (gpu.bdf.value if gpu else None)
+        uuid = (own.uuid if own else None) or (gpu.uuid.value if gpu else None)
+        if own is None and device.gpu_id is None and device.kind == "gpu":
+            targets.append(MonitorTarget(device.id))  # its backend may read it
+        elif own is not None and own.vendor_id not in (None, NVIDIA):
+            absent[device.id] = "only NVIDIA's driver is asked for clocks so far"
+        elif uuid or pci:
+            targets.append(MonitorTarget(device.id, uuid, pci))
+        elif device.kind == "gpu":  # of a split, the GPU itself says so
+            absent[device.id] = monitor_messages.UNKNOWN_GPU
+    return Monitor(targets, since, absent)
+
+
+def warning(absent: Mapping[str, str]) -> RunWarning | None:
+    """One finding for all devices whose clocks cannot be read; None if there are none."""
+    if not absent:
+        return None
+    whys = "; ".join(dict.fromkeys(absent.values()))
+    return RunWarning(
+        code="no-telemetry", severity="info",
+        message=f"clocks and throttling of {', '.join(sorted(absent))} cannot be read: {whys}",
+        hint=WARNINGS["no-telemetry"].remedy,
+    )  # fmt: skip
+
+
+def shared(users: Mapping[str, Users], session: int) -> list[RunWarning]:
+    """What others do on the GPUs, once for devices that are one GPU. To draw a screen is little, and memory that nobody
+    is seen to hold may belong to a driver: that is only reported."""
+    found = []
+    for seen in dict.fromkeys(users.values()):
+        where = ", ".join(sorted(name for name, other in users.items() if other == seen))
+        if seen.unseen:
+            what = f"memory of {where} was held by processes that cannot be seen from here"
+        elif seen.computing:
+            what = f"{_processes(seen.computing)} computing on {where}"
+        else:
+            what = f"{_processes(seen.drawing)} drawing on {where}"
+        found.append(
+            RunWarning(
+                code="other-gpu-users", severity="warning" if seen.computing else "info", session=session,
+                message=f"{what} before the session began", data={"devices": where, "used_bytes": seen.used_bytes},
+                hint=WARNINGS["other-gpu-users"].remedy,
+            )
+        )  # fmt: skip
+    return found
+
+
+def _processes(count: int) -> str:
+    return "another process was" if count == 1 else f"{count} other processes were"
+
+
+# In the words of nvidia-smi: too hot, or too little power. `sw_power_cap` is a large GPU's normal state under a
+# matrix product, and other reasons tell of settings, not of a fault.
+SLOWED = frozenset({"hw_slowdown", "hw_thermal_slowdown", "sw_thermal_slowdown", "hw_power_brake"})
+POWER_CAP = "sw_power_cap"
+SLOW_SHARE = 0.75
+
+
+def judged(
+    block: Block, times_s: Sequence[float], readings: Sequence[Reading], usual_hz: float | None
+) -> Block:
+    """The block with throttled samples discarded, all reasons that were read, and the clock of each used sample, unless
+    the device counted it itself.
+
+    `times_s` are the times at which the block began and at which each entry of `wall_s` ended, on the clock of the
+    readings. A sample is judged by the readings during it, else by the one nearest to it. `usual_hz` is the SM clock
+    of the case's warm-up; None: the clock alone tells nothing.
+    """
+    if not readings:
+        return block
+    discarded, clocks = dict(block.discarded), []
+    for index in range(block.warmup, len(block.wall_s)):
+        near = _near(times_s[index], times_s[index + 1], readings)
+        clocks.append(median([r.clock_hz for r in near if r.clock_hz] or [0.0]))
+        if any(slowed(reading, usual_hz) for reading in near):
+            discarded[str(index)] = "throttled"
+    return msgspec.structs.replace(
+        block, discarded=discarded, clock_hz=block.clock_hz or (clocks if all(clocks) and clocks else None),
+        throttle=sorted({word for reading in readings for word in reading.throttle}),
+    )  # fmt: skip
+
+
+def slowed(reading: Reading, usual_hz: float | None) -> bool:
+    """True for heat, lack of power, or a clock far below the usual one that the power cap does not explain."""
+    if SLOWED.intersection(reading.throttle):
+        return True
+    if usual_hz is None or not reading.clock_hz or POWER_CAP in reading.throttle:
+        return False
+    return reading.clock_hz < SLOW_SHARE * usual_hz
+
+
+def warm_clocks(block: Block, times_s: Sequence[float], readings: Sequence[Reading]) -> list[float]:
+    """The SM clocks read during the block's warm-up; if there are none, the first one that was read at all.
+
+    The reading before the first launch does not count beside others: an idle device lowers its clock.
+    """
+    known = [reading for reading in readings if reading.clock_hz]
+    warm = [r.clock_hz for r in known if r.clock_hz and times_s[0] < r.t_s <= times_s[block.warmup]]
+    return warm or [r.clock_hz for r in known[:1] if r.clock_hz]
+
+
+def usual_clock(known: Sequence[float], fresh: Sequence[float]) -> list[float]:
+    """The warm-up clocks of a case with those of one more block, unless these were slow themselves."""
+    if known and fresh and median(fresh) < SLOW_SHARE * median(known):
+        return list(known)
+    return [*known, *fresh]
+
+
+def _near(begin_s: float, end_s: float, readings: Sequence[Reading]) -> list[Reading]:
+    inside = [reading for reading in readings if begin_s <= reading.t_s <= end_s]
+    return inside or [min(readings, key=lambda reading: _distance(reading.t_s, begin_s, end_s))]
+
+
+def _distance(t_s: float, begin_s: float, end_s: float) -> float:
+    return max(begin_s - t_s, t_s - end_s, 0.0)

@@ -1,0 +1,139 @@
+"""The child process that reads clocks, temperature, power and throttle reasons.
+
+It stands apart because a driver's management library may hang or crash, and because it must be still while a CPU
+case is timed: it reads only between Watch and Rest. End-of-file on stdin ends it at once.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, BinaryIO, NoReturn
+
+from gpubench import backends
+from gpubench.measure.monitor_messages import (
+    UNKNOWN_GPU,
+    Begin,
+    FromMonitor,
+    MonitorTarget,
+    Reading,
+    Ready,
+    Rest,
+    Rested,
+    Users,
+    Watch,
+    decode_order,
+    encode,
+)
+from gpubench.model.backend import Backend
+
+# At most ten readings a second: one takes about a millisecond of this process and nothing of the device.
+INTERVAL_S = 0.1
+# Whoever is on a GPU is looked for again after so long: a driver frees what a dead process held within that time.
+PAUSES_S = (0.1, 0.2, 0.4)
+Source = Callable[[], Mapping[str, Any]]  # the fields of a Reading beside its device and time
+
+
+def sources(targets: Sequence[MonitorTarget]) -> tuple[dict[str, Source], dict[str, str]]:
+    """What reads each device, and why the others cannot be read."""
+    real = [target for target in targets if target.known]
+    found: dict[str, Source] = {}
+    absent: dict[str, str] = {}
+    if real:
+        from gpubench.detect.probes import nvml
+
+        found |= nvml.gpu_readers(real, absent)
+    for name in _of_backends(targets):
+        source = _backend(name).telemetry(name)
+        if source is None:
+            absent[name] = UNKNOWN_GPU
+        else:
+            found[name] = source
+    return found, absent
+
+
+def users(targets: Sequence[MonitorTarget]) -> dict[str, Users]:
+    """Who is on each device now, as far as it tells."""
+    real = [target for target in targets if target.known]
+    found = {name: Users(**_backend(name).users(name)) for name in _of_backends(targets)}
+    if real:
+        from gpubench.detect.probes import nvml
+
+        found |= {name: Users(**counts) for name, counts in nvml.gpu_users(real).items()}
+    return found
+
+
+def _of_backends(targets: Sequence[MonitorTarget]) -> list[str]:
+    """The devices that the driver does not know."""
+    return [target.device_id for target in targets if not target.known]
+
+
+def _backend(device_id: str) -> Backend:
+    return backends.load(device_id.partition(":")[0])
+
+
+def staying(look: Callable[[], dict[str, Users]]) -> dict[str, Users]:
+    """Who is on the devices and stays: a worker of the session before may still be on its way out."""
+    found = look()
+    for pause_s in PAUSES_S:
+        if not any(users.computing or users.unseen for users in found.values()):
+            break  # who draws is no worker of ours
+        time.sleep(pause_s)
+        found = look()
+    return found
+
+
+def serve(orders: queue.Queue[bytes], send: Callable[[FromMonitor], None], begin: Begin) -> NoReturn:
+    """Answer orders; while a device is watched, read it at every interval."""
+    found, absent = sources(begin.targets)
+    send(Ready(absent, staying(lambda: users(begin.targets))))
+    watched: str | None = None
+
+    def read() -> None:
+        if watched is not None:
+            at = time.monotonic()
+            send(Reading(watched, at, **found[watched]()))
+
+    while True:
+        try:
+            order = decode_order(orders.get(timeout=None if watched is None else INTERVAL_S))
+        except queue.Empty:
+            read()
+            continue
+        if isinstance(order, Watch):
+            watched = order.device_id if order.device_id in found else None
+            read()
+        elif isinstance(order, Rest):
+            read()
+            watched = None
+            send(Rested(order.number))
+
+
+def _read_orders(stream: BinaryIO, into: queue.Queue[bytes]) -> NoReturn:
+    for line in stream:
+        into.put(line)
+    os._exit(0)  # the parent is gone
+
+
+def main() -> int:
+    """Serve until end-of-file."""
+    out = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # a library that prints cannot break the protocol
+    orders: queue.Queue[bytes] = queue.Queue()
+    threading.Thread(target=_read_orders, args=(sys.stdin.buffer, orders), daemon=True).start()
+
+    def send(message: FromMonitor) -> None:
+        out.write(encode(message))
+        out.flush()
+
+    begin = decode_order(orders.get())
+    assert isinstance(begin, Begin)
+    serve(orders, send, begin)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

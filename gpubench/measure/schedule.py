@@ -1,0 +1,332 @@
+"""What a run is asked for, and what each session measures of it, step by step: the plan, the search, its windows."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+
+import msgspec
+
+from gpubench.measure import curves, load, split_search
+from gpubench.measure.case_run import Progress, settled_block
+from gpubench.measure.plan import (
+    MAIN,
+    Constraints,
+    Purpose,
+    Series,
+    Workload,
+    expand,
+    open_series,
+    series,
+    together,
+    workload,
+)
+from gpubench.measure.recorder import Recorder
+from gpubench.measure.search import BreakEvenSearch, Step, Window, windows_of
+from gpubench.model.case import Case
+from gpubench.model.op import Op
+from gpubench.model.result import Block, Measurement, Outcome, Planned, Run, Settings, Skip, failures_of
+
+
+class RunSpec(msgspec.Struct, frozen=True):
+    """What `run` needs: the document to fill, the ops, the devices and what else bounds the plan.
+
+    `required` devices were named by the user: if one cannot be opened, that is exit 5. `began` is
+    the monotonic time from which the budget counts. With a `resume` the plan is that of a file. `load` reads what
+    others do on this machine.
+    """
+
+    run: Run
+    ops: Mapping[str, Op]
+    constraints: Constraints
+    began: float
+    required: frozenset[str] = frozenset()
+    check_only: bool = False
+    resume: Resume | None = None
+    load: Callable[[], load.CpuTimes | None] = load.unread
+
+    @property
+    def settings(self) -> Settings:
+        """How to measure."""
+        return self.run.settings
+
+    @property
+    def sessions(self) -> int:
+        """How many sessions are to come."""
+        return self.settings.sessions if self.resume is None else self.resume.count
+
+    @property
+    def searches(self) -> bool:
+        """Whether there are break-evens to search for."""
+        wanted = self.settings.refine != "off" and bool(searched(self))
+        return wanted and (self.resume is None or self.resume.search)
+
+
+def planned(spec: RunSpec) -> list[Workload]:
+    """What is known before measuring: given sizes, and of ops without them the coarse ones, or all if there is no
+    search."""
+    if spec.resume is not None:
+        return list(spec.resume.workloads)
+    sparse = spec.settings.refine != "off" and spec.settings.budget_s is not None
+    found = [
+        workload(curve, n, split_search.alone(spec.constraints))
+        for curve in searched(spec)
+        if not curve.given
+        for n in (curves.coarse_sizes(curve.ladder) if sparse else curve.ladder.sizes())
+    ]
+    return [*expand(spec.ops, spec.constraints), *found]
+
+
+def searched(spec: RunSpec) -> list[Series]:
+    """The curves to search."""
+    return open_series(spec.ops, spec.constraints.selection, spec.settings)
+
+
+class Schedule:
+    """The plan as it grows by what a search adds to it, and the steps that it makes in a session."""
+
+    def __init__(self, spec: RunSpec, recorder: Recorder, progress: Progress) -> None:
+        self._spec = spec
+        self._recorder = recorder
+        self._progress = progress
+        self._cpu = {t.device.id for t in spec.constraints.targets if t.device.kind == "cpu"}
+        self.plan: list[Workload] = []
+        resume = spec.resume
+        self._announce(expand(spec.ops, spec.constraints) if resume is None else resume.workloads)
+
+    @property
+    def count(self) -> int:
+        """Cases of the plan."""
+        return sum(len(item.cases) for item in self.plan)
+
+    def first(self, index: int, search: BreakEvenSearch) -> Iterator[Step]:
+        """The plan, then the search; from a file, what an interrupt left of the two."""
+        resume = self._spec.resume
+        if resume is not None and not (resume.missing or resume.search):
+            yield from self.again(index, search)
+            return
+        items = self.plan if resume is None else resume.missing
+        plain = [item for item in items if item.op.overhead is None]
+        overheads = [item for item in items if item.op.overhead is not None]
+        yield from _each(self._shuffled(plain, index))
+        if resume is None or resume.search:
+            yield from self._searching(search)
+            yield from self._splits(search)
+        # From small to large: what a budget cuts off are the gigabytes, which take the longest.
+        yield from _each(sorted(overheads, key=lambda item: item.n))
+
+    def again(self, index: int, search: BreakEvenSearch) -> Iterator[Step]:
+        """The plan once more, and fresh timings at the sizes that the first session chose for them."""
+        spec = self._spec
+        yield from _each(self._shuffled(self.plan, index))
+        found = windows_of(self._recorder.outcomes, spec.ops, self._cpu)
+        for window in found or (spec.resume.windows if spec.resume else ()):
+            for group in together(window.workloads(spec.constraints), spec.constraints):
+                self._progress.cases += sum(len(item.cases) for item in group)
+                yield Step(group, Purpose("estimate", window.samples))
+
+    def _searching(self, search: BreakEvenSearch) -> Iterator[Step]:
+        """The search's steps. What it adds to the plan, later sessions repeat."""
+        for step in search.steps():
+            if step.purpose == MAIN:
+                self._announce(step.workloads)
+            else:
+                self._progress.cases += sum(len(item.cases) for item in step.workloads)
+            yield step
+
+    def _splits(self, search: BreakEvenSearch) -> Iterator[Step]:
+        """Where a search found both sides near each other, what they do together."""
+        for curve in searched(self._spec):
+            found = split_search.worth_trying(curve, search.times(curve), self._cpu, self._spec.constraints)
+            if not curve.given and found:
+                self._announce(found)
+                yield from _each(found)
+
+    def _announce(self, workloads: Sequence[Workload]) -> None:
+        """Workloads of the plan: what is not reached of them stays visible."""
+        self.plan += workloads
+        planned = [Planned(id=case.id, case=case) for w in workloads for case in w.cases]
+        self._recorder.plan([*planned, *(skip for w in workloads for skip in w.skips)])
+        self._recorder.save()
+        self._progress.cases += len(planned)
+
+    def _shuffled(self, items: Sequence[Workload], index: int) -> list[Workload]:
+        settings = self._spec.settings
+        if settings.order == "sequential":
+            return list(items)
+        return random.Random(f"{settings.seed} workloads {index}").sample(items, len(items))
+
+
+def _each(items: Sequence[Workload]) -> Iterator[Step]:
+    return (Step((item,), MAIN) for item in items)
+
+
+# The reason of a skip, a stop or an ending: lack of time, which is no failure.
+OUT_OF_TIME = "budget"
+
+
+class Resume(msgspec.Struct, frozen=True):
+    """`missing` is what an interrupted session did not reach: measured first, in a session of its own, in which the
+    search goes on if that was what ended (`search`). Then `sessions` more follow, each with all `workloads` and
+    `windows`. `blocks` has a block of each case already measured: its repeat counts are used unchanged."""
+
+    workloads: tuple[Workload, ...]
+    windows: tuple[Window, ...]
+    blocks: Mapping[str, Block]
+    sessions: int
+    missing: tuple[Workload, ...] = ()
+    search: bool = False
+
+    @property
+    def count(self) -> int:
+        """All sessions to come."""
+        return self.sessions + bool(self.missing or self.search)
+
+
+def repeated(run: Run, ops: Mapping[str, Op], constraints: Constraints, sessions: int) -> Resume:
+    """The plan of a file, for `sessions` more of them. `ops` are those of its selection, `constraints` its devices."""
+    cpu = {target.device.id for target in constraints.targets if target.device.kind == "cpu"}
+    return Resume(
+        workloads=_workloads([o for o in run.outcomes if _planned(o)], run, ops, constraints),
+        windows=windows_of(run.outcomes, ops, cpu), sessions=sessions,
+        blocks={
+            o.id: block for o in run.outcomes if isinstance(o, Measurement) and (block := settled_block(o)) is not None
+        },
+    )  # fmt: skip
+
+
+def resumed(
+    run: Run, ops: Mapping[str, Op], constraints: Constraints, sessions: int | None
+) -> tuple[Run, Resume]:
+    """The file without what an interrupt left unfinished, and what it asks for.
+
+    `sessions` more than it has; None: as many as it was to have, or as one call adds to a file that is complete.
+    """
+    if run.complete and run.exit_reason != OUT_OF_TIME and not any(_out_of_time(o) for o in run.outcomes):
+        return run, repeated(run, ops, constraints, sessions or run.settings.sessions)
+    finished = _finished_sessions(run)
+    most = max((len(done) for done in finished.values()), default=0)
+    rest = max(0, run.settings.sessions - max(most, 1))
+    search = bool(open_series(ops, run.selection, run.settings)) and _searching(run)
+    run = _without_unfinished(run)
+    resume = repeated(run, ops, constraints, rest if sessions is None else sessions)
+    missing = {workload for workload, done in finished.items() if len(done) < max(most, 1)}
+    return run, msgspec.structs.replace(
+        resume, missing=tuple(item for item in resume.workloads if item.key in missing), search=search
+    )
+
+
+def _planned(outcome: Outcome) -> bool:
+    """Whether the plan has this case: sizes at which a search looked, or took fresh timings, are not of the plan."""
+    if not isinstance(outcome, Measurement) or not outcome.blocks:
+        return True
+    return any(block.phase == "main" for block in outcome.blocks)
+
+
+def _out_of_time(outcome: Outcome) -> bool:
+    return isinstance(outcome, Planned) or (isinstance(outcome, Skip) and outcome.reason == OUT_OF_TIME)
+
+
+def _finished_sessions(run: Run) -> dict[str, set[int]]:
+    """By workload of the plan the sessions of the plan in which all of its cases were finished, or failed."""
+    planned = {session.index: session.planned_index for session in run.sessions}
+    unused = {session.index for session in run.sessions if session.superseded}
+    found: dict[str, set[int]] = {}
+    for outcome in run.outcomes:
+        if _out_of_time(outcome):
+            found[outcome.case.workload] = set()
+        elif isinstance(outcome, Measurement) and _planned(outcome):
+            done = {
+                planned.get(stop.session, stop.session)
+                for stop in outcome.stops
+                if stop.session not in unused and _finished(outcome, stop.session, run.settings.min_samples)
+            } | {planned.get(one.session, one.session) for one in failures_of(outcome)}
+            found[outcome.case.workload] = found.get(outcome.case.workload, done) & done
+    return found
+
+
+def _finished(outcome: Measurement, session: int, least: int) -> bool:
+    """Whether the session stopped the case with enough samples, which a budget may have done before, or lost it."""
+    if any(failure.session == session for failure in failures_of(outcome)):
+        return True
+    taken = sum(len(b.wall_s) - b.warmup for b in outcome.blocks if b.session == session and b.phase == "main")
+    reasons = [stop.reason for stop in outcome.stops if stop.session == session]
+    return bool(reasons) and (OUT_OF_TIME not in reasons or taken >= least)
+
+
+def _searching(run: Run) -> bool:
+    """Whether an interrupt came before the search was over: then each session went on where the one before it ended,
+    and none took up a case once more."""
+    if run.complete or any(session.repeats is not None for session in run.sessions):
+        return False
+    begun = [
+        {(outcome.id, block.session) for block in outcome.blocks if block.phase == "main"}
+        for outcome in run.outcomes
+        if isinstance(outcome, Measurement)
+    ]
+    once = all(len(sessions) <= 1 for sessions in begun)
+    busy = {session for sessions in begun for _, session in sessions}
+    counting = {session.index for session in run.sessions if not session.superseded}
+    return once and (len(counting) <= 1 or counting <= busy)
+
+
+def _without_unfinished(run: Run) -> Run:
+    """What the last session began of a workload and did not finish is measured anew, with all of the workload's cases.
+    A session of which nothing is left counts for nothing."""
+    last = max((session.index for session in run.sessions if not session.superseded), default=0)
+    least = run.settings.min_samples
+    unfinished = {
+        outcome.case.workload
+        for outcome in run.outcomes
+        if isinstance(outcome, Measurement) and _planned(outcome) and not _finished(outcome, last, least)
+    }
+    outcomes = [_without_last(outcome, last, unfinished) for outcome in run.outcomes]
+    left = any(
+        block.session == last
+        for outcome in outcomes
+        if isinstance(outcome, Measurement)
+        for block in outcome.blocks
+    )
+    sessions = [
+        msgspec.structs.replace(one, superseded=True) if one.index == last and not left else one
+        for one in run.sessions
+    ]
+    return msgspec.structs.replace(run, outcomes=outcomes, sessions=sessions)
+
+
+def _without_last(outcome: Outcome, last: int, unfinished: Container[str]) -> Outcome:
+    if isinstance(outcome, Skip) and _out_of_time(outcome):
+        return Planned(id=outcome.id, case=outcome.case)
+    if not isinstance(outcome, Measurement) or outcome.case.workload not in unfinished:
+        return outcome
+    return msgspec.structs.replace(
+        outcome,
+        blocks=[block for block in outcome.blocks if block.session != last or block.phase != "main"],
+        parts=[parts for parts in outcome.parts if parts.session != last],
+        stops=[stop for stop in outcome.stops if stop.session != last],
+    )  # fmt: skip
+
+
+def _workloads(
+    outcomes: Sequence[Outcome], run: Run, ops: Mapping[str, Op], constraints: Constraints
+) -> tuple[Workload, ...]:
+    """The workloads of these outcomes, with these cases alone; a device clock is read where it was before."""
+    ids = {outcome.id for outcome in outcomes}
+    clocks = {o.case.workload for o in outcomes if isinstance(o, Measurement) and _on_device(o)}
+    within = msgspec.structs.replace(constraints, keep=lambda case: case.id in ids)
+    found = []
+    for curve in series(ops, run.selection):
+        for n in sorted({o.case.params["n"] for o in outcomes if _on(o.case, curve)}):
+            item = workload(curve, n, within)
+            found.append(msgspec.structs.replace(item, device_clock=not clocks or item.key in clocks))
+    return tuple(found)
+
+
+def _on(case: Case, curve: Series) -> bool:
+    return (case.op, case.dtype) == (curve.op.name, curve.dtype) and case.params == curve.params(
+        case.params["n"]
+    )
+
+
+def _on_device(outcome: Measurement) -> bool:
+    return any(block.hot_repeat is not None or block.device_cold_s for block in outcome.blocks)

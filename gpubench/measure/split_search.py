@@ -1,0 +1,123 @@
+"""The share of a split case: which splits to try after a search, and a block at each share in the first session."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+import msgspec
+
+from gpubench import backends
+from gpubench.measure import curves
+from gpubench.measure.case_run import LARGEST_BLOCK, CaseRun
+from gpubench.measure.curves import Times
+from gpubench.measure.plan import Constraints, Purpose, Series, Workload, workload
+from gpubench.model.result import Measurement
+from gpubench.stats import median
+
+# Around the optimum of the model: where the sides slow each other down, the best share lies beside it.
+STEPS = (0.05, 0.1, 0.2)
+
+
+def optimum(cpu_s: float, gpu_s: float) -> float:
+    """The GPU's share at which both sides end together, from the seconds that each takes for all of the work."""
+    return cpu_s / (cpu_s + gpu_s)
+
+
+def fractions(cpu_s: float, gpu_s: float) -> list[float]:
+    """The optimum, then its neighbours from near to far; none of them leaves a side without work."""
+    best = optimum(cpu_s, gpu_s)
+    around = [best, *(place for step in STEPS for place in (best - step, best + step))]
+    return [place for place in around if 0.0 < place < 1.0]
+
+
+def fastest(times: Mapping[float, float]) -> float | None:
+    """The share with the least seconds per launch among those that are a split; None if there is none."""
+    split = {share: seconds for share, seconds in times.items() if 0.0 < share < 1.0}
+    return min(split, key=split.__getitem__, default=None)
+
+
+# Where one side is slower than this many times the other, both rates added up gain less than a tenth.
+FARTHEST = 10.0
+
+
+def alone(constraints: Constraints) -> Constraints:
+    """The same without the composed devices: a search compares single ones."""
+    single = tuple(t for t in constraints.targets if t.device.backend not in backends.COMPOSED)
+    return msgspec.structs.replace(constraints, targets=single)
+
+
+def asked(constraints: Constraints) -> bool:
+    """Whether there is a composed device to measure."""
+    return any(target.device.backend in backends.COMPOSED for target in constraints.targets)
+
+
+def worth_trying(
+    curve: Series, times: Times, cpu: Collection[str], constraints: Constraints
+) -> Sequence[Workload]:
+    """Of each device and regime the split case at the largest measured size at which both sides are near enough."""
+    sizes: dict[int, set[curves.Curve]] = {}
+    for (device, regime), ratios in curves.ratios(times, cpu).items():
+        near = [n for n, ratio in ratios.items() if 1 / FARTHEST <= ratio.middle <= FARTHEST]
+        if near:
+            sizes.setdefault(max(near), set()).add((device, regime))
+    found = []
+    for n, wanted in sorted(sizes.items()):
+        item = workload(curve, n, constraints)
+        cases = tuple(c for c in item.cases if (c.shared_with, c.regime_id) in wanted)
+        if cases:
+            found.append(msgspec.structs.replace(item, cases=cases, skips=(), device_clock=False))
+    return found
+
+
+SWEEP = Purpose("sweep", samples=LARGEST_BLOCK)
+
+
+def sweep(run: CaseRun) -> None:
+    """Try the shares and settle on one; each is checked before it is timed. What goes wrong ends the case.
+
+    Each share has the case's time limit for itself. Out of budget, the best of those tried is taken, or the model's.
+    """
+    left_s = run.left_s
+    times: dict[float, float] = {}
+    for share in (0.0, 1.0):
+        _try(run, share, times)
+    if len(times) == 2:
+        for share in fractions(times[0.0], times[1.0]):
+            _try(run, share, times)
+    if run.over:
+        return
+    run.left_s = left_s
+    best = fastest(times)
+    if best is None and len(times) == 2:
+        best = optimum(times[0.0], times[1.0])
+    _settle(run, best)
+
+
+def _try(run: CaseRun, share: float, times: dict[float, float]) -> None:
+    """One block at this share, unless rounding makes it one that was tried."""
+    if run.over or run.runtime.out_of_budget():
+        return
+    trial = run.trial(SWEEP, share)
+    trial.prepare(first=False)
+    ready = trial.prepared
+    found = ready.fraction if ready is not None else None
+    fresh = found is not None and found not in times and trial.take(len(times), 0)
+    if found is not None and fresh and trial.kept:  # the budget may end where all that was taken is throttled
+        times[found] = median(trial.kept)
+    run.worker = trial.worker
+    if trial.over:
+        run.over, run.prepared = True, None
+
+
+def _settle(run: CaseRun, share: float | None) -> None:
+    """Prepare the case at its share (None: what it was prepared at), and enter what was checked there."""
+    run.fraction = share if share is not None or run.prepared is None else run.prepared.fraction
+    run.prepare(first=True)
+    recorder, ready = run.runtime.recorder, run.prepared
+    known = recorder.outcome(run.case.id)
+    if isinstance(known, Measurement) and ready is not None:
+        recorder.put(
+            msgspec.structs.replace(
+                known, check=ready.check, kernel_hash=ready.kernel_hash, kernel=ready.kernel
+            )
+        )

@@ -1,0 +1,413 @@
+"""The child process that drives one device: `python -m gpubench.measure.worker.main`.
+
+A loop over requests on stdin. Its replies go to a private copy of stdout: descriptor 1 is pointed at stderr,
+so that a library that prints cannot break the protocol. End-of-file on stdin ends the process at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import re
+import signal
+import sys
+import threading
+import time
+from importlib import metadata
+from pathlib import Path
+from typing import BinaryIO, NoReturn, get_args
+
+import msgspec
+from msgspec import UNSET
+
+import gpubench.backends
+import gpubench.kernels
+from gpubench.backends.shared.host import Flush, bound_cpus, settle
+from gpubench.catalogue import Reason
+from gpubench.errors import BackendError, BackendUnavailable, DeviceLost, DeviceOutOfMemory, Unsupported
+from gpubench.measure import protocol
+from gpubench.measure.worker import ceilings, timer
+from gpubench.measure.worker.overheads import OverheadTimer, overhead_hash
+from gpubench.measure.worker.workspace import CheckedLaunch, Workspace, Wrong, gate
+from gpubench.model.backend import Backend, Session
+from gpubench.model.case import Case
+from gpubench.model.kernel import Kernel
+from gpubench.model.op import Op
+from gpubench.model.result import Check, Device, Parts, WorkerRecord
+from gpubench.plugins import described
+
+RECORDED = (
+    "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "CUPY_TF32",
+    "WGPU_BACKEND_TYPE",
+)  # fmt: skip
+# The GPU's share of a split until the parent names one.
+EVEN = 0.5
+
+
+class DeviceWorker:
+    """One open session and what is prepared on it."""
+
+    def __init__(self, out: BinaryIO) -> None:
+        self._out = out
+        self._session: Session | None = None
+        self._backends: list[Backend] = []
+        self._workspaces: dict[str, Workspace] = {}
+        self._timers: dict[str, timer.Timer | OverheadTimer] = {}
+        self._opening: protocol.Open | None = None
+        self._checked: dict[tuple[str, str], CheckedLaunch] = {}
+        self._parts: dict[tuple[str, str], dict[str, list[float]]] = {}
+        self._shares: dict[str, float] = {}
+        self._flush: Flush | None = None
+        self._phase: str | None = None
+        self._since = 0.0
+        self._seed, self._inputs, self._scratch = 1, "random", Path()
+        self._sample_s = 0.0
+
+    def answer(self, request: protocol.Request) -> protocol.Reply:
+        """Carry out one request; every exception becomes a reply."""
+        try:
+            return self._carry_out(request)
+        except (BackendUnavailable, Unsupported, DeviceOutOfMemory) as error:
+            return _refusal(request.id, error)
+        except Wrong as error:
+            return self._broke(request.id, error, check=error.check)
+        except BackendError as error:
+            return self._broke(request.id, error, fatal=isinstance(error, DeviceLost))
+        except MemoryError as error:
+            return protocol.Refused(id=request.id, reason="out-of-memory", detail=f"host memory: {error}")
+
+    def _carry_out(self, request: protocol.Request) -> protocol.Reply:
+        match request:
+            case protocol.ListDevices():
+                return self._list(request)
+            case protocol.Open():
+                return self._open(request)
+            case protocol.MeasureCeilings():
+                self._announce("ceilings")
+                found = ceilings.measure(self._opened(), request.wanted)
+                return protocol.Ceilings(id=request.id, ceilings=found)
+            case protocol.Prepare():
+                return self._prepare(request)
+            case protocol.Sample():
+                return self._sample(request)
+            case protocol.Finish():
+                self._announce("check")
+                self._timers[request.case_id].verify()
+            case protocol.Release():
+                self._release(request.workload)
+            case protocol.Close():
+                self._close()
+        return protocol.Done(id=request.id)
+
+    def unforeseen(self, request: protocol.Request, error: BaseException) -> protocol.Reply:
+        """Anything else is a defect: it costs the case and is shown with its type."""
+        return protocol.Broke(id=request.id, reason="error", detail=described(error), phase=self._phase)
+
+    def _broke(
+        self, number: int, error: BackendError, *, check: Check | None = None, fatal: bool = False
+    ) -> protocol.Broke:
+        reason, detail = _name_reason(error)
+        return protocol.Broke(
+            id=number, reason=reason, detail=detail[:2000], hint=error.hint, phase=self._phase, check=check, fatal=fatal
+        )  # fmt: skip
+
+    def _announce(self, phase: str) -> None:
+        self._phase = phase
+        self._out.write(protocol.encode(protocol.Phase(name=phase)))
+        self._out.flush()
+
+    def _list(self, request: protocol.ListDevices) -> protocol.Devices:
+        self._announce("devices")
+        backend = gpubench.backends.load(request.backend)
+        devices, refused = list[Device](), None
+        try:
+            devices = backend.devices()
+        except BackendUnavailable as error:
+            refused = _refusal(request.id, error)
+        for device in devices:
+            if device.backend != request.backend or not re.fullmatch(rf"{request.backend}:\S+", device.id):
+                raise BackendError(
+                    f"the backend {request.backend} lists {device.id!r} of {device.backend!r} as a device of its own",
+                    hint=f"a device of it has an id that begins with {request.backend}: and holds no blank",
+                )
+        default = backend.default_devices
+        # Of a composed device the other one's backend has the clock.
+        scripted = [
+            d.id for d in devices if gpubench.backends.load(gpubench.backends.names_of(d.id)[-1]).scripted_time
+        ]
+        return protocol.Devices(
+            id=request.id, devices=devices, forms=list(backend.forms), library_version=_version(request.backend),
+            kernels={op: [_facts(kernel) for kernel in found] for op, found in backend.kernels.items()},
+            default_devices=None if default is None else list(default), yields_to=list(backend.yields_to),
+            scripted=scripted, refused=refused,
+        )  # fmt: skip
+
+    def _open(self, request: protocol.Open) -> protocol.Opened:
+        self._announce("open")
+        self._opening = request
+        self._seed, self._inputs, self._scratch = request.seed, request.inputs, Path(request.scratch)
+        self._since = request.since
+        bound_cpus(request.cpus)
+        start = time.perf_counter()
+        # Of a device that is composed of another one (`hybrid:cupy:0`) both backends may bring kernels.
+        used = [gpubench.backends.load(name) for name in gpubench.backends.names_of(request.device_id)]
+        self._backends = used
+        session = used[0].open(request.device_id, request.threads, autotune=request.autotune)
+        open_s = time.perf_counter() - start
+        if not isinstance(session, Session):
+            raise BackendError(
+                f"open of the backend {used[0].name} returns no Session but {type(session).__name__}"
+            )
+        self._session = session
+        if request.flush_bytes is not None:
+            self._flush = Flush(session, request.flush_bytes)
+        self._announce("overhead")
+        overhead = timer.measure_overhead(session)
+        clock_step_s, clock_cost_s = timer.clock_facts(session.clock)
+        self._sample_s = timer.sample_target_s(sorted(overhead)[len(overhead) // 2], clock_step_s, clock_cost_s)
+        record = WorkerRecord(
+            device_id=request.device_id, threads=session.threads, blas=session.blas,
+            env={name: os.environ[name] for name in RECORDED if name in os.environ},
+            clock_step_s=clock_step_s, clock_cost_s=clock_cost_s, open_s=open_s, overhead_s=overhead,
+        )  # fmt: skip
+        return protocol.Opened(id=request.id, device=session.device, record=record)
+
+    def _prepare(self, request: protocol.Prepare) -> protocol.Prepared:
+        case, session = request.case, self._opened()
+        op = self._op(case.op)
+        self._announce("supports")
+        refusal = session.supports(op, case)
+        if refusal is not None:
+            raise (
+                refusal
+                if isinstance(refusal, Unsupported)
+                else Unsupported(refusal.detail, hint=refusal.hint, reason=refusal.reason)
+            )
+        if op.overhead is not None:
+            return self._prepare_overhead(op, request)
+        workspace = self._material(case)
+        key = (case.workload, case.form_id)
+        share = self._divided(op, request)
+        if share is not None:  # each regime has a share of its own, and so a launch
+            key = (case.workload, case.id)
+            if self._shares.get(case.id) != share:
+                self._shares[case.id] = share
+                self._checked.pop(key, None)
+        fresh = key not in self._checked
+        if fresh:
+            self._checked[key] = gate(workspace, case, self._announce)
+        checked = self._checked[key]
+        timed = timer.Timer(workspace, case, checked.launch)
+        timed.flush = self._flush
+        if request.time_it:
+            self._calibrate(timed, request)
+        self._timers[case.id] = timed
+        built = Parts(
+            session=request.session, compile_s=checked.compile_s, first_launch_s=checked.first_launch_s
+        )
+        part_samples = request.part_samples if request.time_it else 0
+        if share is None:
+            parts = msgspec.structs.replace(built, **self._time_parts(timed, part_samples))
+        else:
+            sides = self._time_sides(timed, part_samples if request.fraction is not None else 0)
+            parts = msgspec.structs.replace(built, stage_s=sides)
+        return protocol.Prepared(
+            id=request.id, check=checked.check, op_hash=workspace.op_hash, kernel_hash=checked.launch.kernel_hash,
+            kernel=checked.launch.kernel_name, tune_s=checked.tune_s if fresh else 0.0,
+            lacks=session.lacks,
+            flops=op.flops(case.params), bytes=op.bytes(case.params, case.dtype), parts=parts,
+            output_bytes=op.operand_bytes(op.output, case.params, case.dtype),
+            repeat=timed.repeat, hot_repeat=timed.hot_repeat, fraction=share,
+            staging=checked.launch.staging or timed.transfers.staging,
+        )  # fmt: skip
+
+    def _divided(self, op: Op, request: protocol.Prepare) -> float | None:
+        """The GPU's share of a case that is split here, as asked for or as before; None: it is not split."""
+        before = self._shares.get(request.case.id, EVEN)
+        share = before if request.fraction is None else request.fraction
+        return self._opened().divide(op, request.case, share)
+
+    def _time_sides(self, timed: timer.Timer, count: int) -> dict[str, list[float]]:
+        """What the sides of a split cost each other, at its share."""
+        if not count:
+            return {}
+        self._announce("parts")
+        return timer.time_sides(timed, count)
+
+    def _prepare_overhead(self, op: Op, request: protocol.Prepare) -> protocol.Prepared:
+        """As any other case: checked, then calibrated. What is timed is a call of the session."""
+        case, opening = request.case, self._opening
+        assert opening is not None
+        self._announce("inputs")
+        timed = OverheadTimer(self._opened(), op, case, opening)
+        self._timers[case.id] = timed
+        self._announce("check")
+        check = timed.verify()
+        if request.time_it and not timed.single:
+            self._calibrate(timed, request)
+        return protocol.Prepared(
+            id=request.id, check=check, op_hash=overhead_hash(op), kernel_hash=None, flops=op.flops(case.params),
+            bytes=op.bytes(case.params, case.dtype), parts=Parts(session=request.session), repeat=timed.repeat,
+            hot_repeat=None, staging=timed.staging,
+        )  # fmt: skip
+
+    def _material(self, case: Case) -> Workspace:
+        if case.workload not in self._workspaces:
+            self._announce("inputs")
+            self._workspaces[case.workload] = Workspace(
+                self._opened(),
+                self._op(case.op),
+                case,
+                self._seed,
+                self._inputs,
+                self._scratch,
+            )
+        return self._workspaces[case.workload]
+
+    def _calibrate(self, timed: timer.Timer | OverheadTimer, request: protocol.Prepare) -> None:
+        """Find the repeat counts, or take those of an earlier session. An overhead has the wall clock alone."""
+        self._announce("calibrate")
+        if request.repeat is not None:
+            timed.repeat = max(1, request.repeat // (request.case.calls or 1))
+            if isinstance(timed, timer.Timer):
+                timed.hot_repeat = request.hot_repeat
+                timer.keep_queue(timed)
+            return
+        if not isinstance(timed, timer.Timer) or timed.flush is None:
+            timed.repeat = timer.calibrate(timed, self._sample_s)
+        if isinstance(timed, timer.Timer) and timed.case.queued and request.device_clock:
+            timed.hot_repeat = timer.calibrate_hot(timed)
+
+    def _time_parts(self, timed: timer.Timer, count: int) -> dict[str, list[float]]:
+        """Once per workload and form: the parts do not depend on the regime. The CPU has none.
+
+        A case that makes such calls itself takes them apart beside its samples.
+        """
+        if not count or timed.session.device.kind == "cpu":
+            return {}
+        if timed.case.regime == "transfer-always":
+            timed.in_parts = True
+            return {}
+        key = (timed.case.workload, timed.case.form_id)
+        if key not in self._parts:
+            self._announce("parts")
+            self._parts[key] = timer.time_parts(timed, count)
+        return self._parts[key]
+
+    def _sample(self, request: protocol.Sample) -> protocol.Sampled:
+        self._announce("sample")
+        timed = self._timers[request.case_id]
+        sampled = timer.sample_block(timed, request, self._since)
+        block = msgspec.structs.replace(sampled.block, fraction=self._shares.get(request.case_id))
+        if isinstance(timed, timer.Timer):  # an overhead may be as short as it is
+            repeat = timer.recalibrate(timed, block, self._sample_s)
+            block = msgspec.structs.replace(block, next_repeat=repeat or UNSET)
+        if self._opened().device.kind == "cpu" and not any(one.scripted_time for one in self._backends):
+            settle()
+        return msgspec.structs.replace(sampled, block=block)
+
+    def _release(self, workload: str) -> None:
+        self._announce("release")
+        for case_id in [c for c, timed in self._timers.items() if timed.case.workload == workload]:
+            self._timers.pop(case_id).release()
+            self._shares.pop(case_id, None)
+        for known in (self._parts, self._checked):
+            for key in [key for key in known if key[0] == workload]:
+                del known[key]
+        workspace = self._workspaces.pop(workload, None)
+        if workspace is not None:
+            workspace.release()
+
+    def _close(self) -> None:
+        for workload in {timed.case.workload for timed in self._timers.values()} | set(self._workspaces):
+            self._release(workload)
+        if self._flush is not None:
+            self._flush.close()
+        if self._session is not None:
+            self._session.close()
+            self._session = None
+
+    def _op(self, name: str) -> Op:
+        """The op with the kernels that the backend brings along."""
+        op = gpubench.kernels.load_untried(name)
+        for backend in self._backends:
+            op = op.with_kernels(backend.name, backend.kernels.get(name, ()))
+        return op
+
+    def _opened(self) -> Session:
+        if self._session is None:
+            raise BackendUnavailable("no device is open")
+        return self._session
+
+
+def _refusal(number: int, error: BackendError) -> protocol.Refused:
+    reason, detail = _name_reason(error)
+    return protocol.Refused(id=number, reason=reason, detail=detail, hint=error.hint)
+
+
+def _facts(kernel: Kernel) -> protocol.KernelFacts:
+    return protocol.KernelFacts(
+        language=kernel.language, variant=kernel.variant, library=kernel.library, dtypes=kernel.dtypes
+    )
+
+
+def _name_reason(error: BackendError) -> tuple[Reason, str]:
+    """The reason and the detail of a case that `error` ends. A word of another package's own is no reason of the
+    catalogue: the detail says it, and the reason is that of the error's class."""
+    if error.reason in get_args(Reason):
+        return error.reason, error.detail
+    known = next(
+        vars(kind)["reason"] for kind in type(error).__mro__ if vars(kind).get("reason") in get_args(Reason)
+    )
+    return known, f"{error.reason}: {error.detail}"
+
+
+def _version(backend: str) -> str | None:
+    """The version of the library; of one that listing its devices has not imported, what is installed."""
+    version = getattr(sys.modules.get(backend), "__version__", None)
+    if version is None and backend in gpubench.backends.built_in():
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            return metadata.version(backend)
+    return None if version is None else str(version)
+
+
+def _line(reply: protocol.Reply) -> bytes:
+    """The reply as it is sent. Raises BackendError where a backend handed over what the parent could not read."""
+    try:
+        line = protocol.encode(reply)
+        protocol.decode_reply(line)
+    except (msgspec.MsgspecError, TypeError, ValueError) as error:
+        raise BackendError(f"the backend handed over what no message can hold: {described(error)}") from error
+    return line
+
+
+def _read_requests(stream: BinaryIO, into: queue.Queue[bytes]) -> NoReturn:
+    for line in stream:
+        into.put(line)
+    os._exit(0)  # the parent is gone: no orphan keeps a device
+
+
+def main() -> int:
+    """Serve requests until `close` or end-of-file."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN if number == signal.SIGINT else signal.SIG_DFL)
+    out = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    requests: queue.Queue[bytes] = queue.Queue()
+    threading.Thread(target=_read_requests, args=(sys.stdin.buffer, requests), daemon=True).start()
+    worker = DeviceWorker(out)
+    while True:
+        request = protocol.decode_request(requests.get())
+        try:
+            line = _line(worker.answer(request))
+        except BaseException as error:  # sys.exit of a library costs the case too
+            line = protocol.encode(worker.unforeseen(request, error))
+        out.write(line)
+        out.flush()
+        if isinstance(request, protocol.Close):
+            os._exit(0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,482 @@
+"""Child side: overhead, repeat counts, warm-up, the regimes, and where the time of one call goes."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import itertools
+import math
+import time
+from collections.abc import Callable, Iterator
+from typing import Protocol
+
+from gpubench.backends.shared.host import calls_library
+from gpubench.measure import protocol
+from gpubench.measure.worker.workspace import Workspace
+from gpubench.model.backend import Buffer, Launch, Session
+from gpubench.model.case import QUEUED, RESIDENT, WAITED, Case
+from gpubench.model.result import Block
+from gpubench.stats import median
+
+Times = dict[str, list[float]]  # seconds of each part of a call
+
+# A sample lasts at least this long on the wall clock, so that two clock readings and the scheduler's
+# jitter are below 1 % of it; on the device clock 1 ms does.
+SAMPLE_S = 5e-3
+HOT_SAMPLE_S = 1e-3
+LONGEST_REPEAT = 1 << 20
+CONFIRMATIONS = 2
+LONG_SAMPLES = 20
+LONGEST_HOT_REPEAT = 1 << 11
+OVERHEAD_FACTOR = 10
+CLOCK_STEPS = 1000
+CLOCK_READINGS = 10_000
+# Samples of a block shorter than this share of what they should last: their count was found while the machine was busy.
+FAR_TOO_SHORT = 1 / 5
+WARMUP_LAUNCHES = 3
+# Samples on the device clock, of each kind, and calls taken apart, per block: they explain the wall time and do not
+# stop the case. Between its samples, because a machine is not the same a second later.
+DEVICE_SAMPLES = 2
+CALLS_IN_PARTS = 3
+# The sides of a split explain a time, they do not estimate it.
+SIDES_LIMIT_S = 0.5
+
+
+class Timed(Protocol):
+    """What is sampled: a `Timer`, or an overhead. `warmup_launches` come before the first sample that counts."""
+
+    case: Case
+    session: Session
+    repeat: int
+    hot_repeat: int | None
+    warmup_launches: int
+
+    def seconds(self, repeat: int) -> float:
+        """Wall seconds per launch of one sample of `repeat` launches."""
+
+
+class Timer:
+    """One case ready to be sampled: `seconds(repeat)` runs it and returns seconds per launch."""
+
+    def __init__(self, workspace: Workspace, case: Case, launch: Launch) -> None:
+        self.workspace = workspace
+        self.case = case
+        self.launch = launch
+        self.session: Session = workspace.session
+        self.transfers = self.session.transfers(case.form)
+        self.repeat = 1
+        self.hot_repeat: int | None = None
+        self.warmup_launches = WARMUP_LAUNCHES
+        self.in_parts = False  # whether calls are taken apart beside the samples
+        self.flush: Callable[[], None] | None = None  # before every sample, which is then of one launch
+
+    def seconds(self, repeat: int) -> float:
+        """Wall seconds per launch of one sample in this case's regime."""
+        regime = {
+            RESIDENT: self._queued, QUEUED: self._queued, WAITED: self._waited,
+            "transfer-once": self._transfer_once, "transfer-always": self._transfer_always,
+        }[self.case.regime]  # fmt: skip
+        if self.flush is not None:
+            self.flush()
+        return regime(repeat)
+
+    def _queued(self, repeat: int) -> float:
+        session, clock = self.session, self.session.clock
+        start = clock()
+        session.run(self.launch, repeat)
+        session.sync()
+        return (clock() - start) / repeat
+
+    def _waited(self, repeat: int) -> float:
+        run, sync, launch, clock = self.session.run, self.session.sync, self.launch, self.session.clock
+        start = clock()
+        for _ in range(repeat):
+            run(launch)
+            sync()
+        return (clock() - start) / repeat
+
+    def _transfer_once(self, repeat: int) -> float:
+        session, clock, calls = self.session, self.session.clock, self.case.calls or 1
+        transfers = self.transfers
+        start = clock()
+        for _ in range(repeat):
+            for buffer, host in zip(self.workspace.buffers, self.workspace.inputs, strict=True):
+                transfers.upload(buffer, host)
+            session.run(self.launch, calls)
+            transfers.download(self.launch.output, self.workspace.host_output)
+        return (clock() - start) / (repeat * calls)
+
+    def _transfer_always(self, repeat: int) -> float:
+        clock = self.session.clock
+        start = clock()
+        for _ in range(repeat):
+            buffers, output = self.take()
+            for buffer, host in zip(buffers, self.workspace.inputs, strict=True):
+                self.transfers.upload(buffer, host)
+            launch = self.session.compile(self.workspace.op, self.case, buffers, output)
+            self.session.run(launch)
+            self.transfers.download(launch.output, self.workspace.host_output)
+            self.give_back(buffers, output)
+        return (clock() - start) / repeat
+
+    def verify(self) -> None:
+        """Check what this case's own path delivers: the output left behind (resident), then one more timer
+        over outputs full of sentinels on the device and on the host. Raises Wrong."""
+        resident = self.case.resident
+        if resident:
+            self.workspace.verify(self.launch, self.case.precision)
+        left = self.launch.output
+        self._spoil()
+        self.seconds(1)
+        if self.case.regime == "transfer-always" and self.launch.output is None:
+            self.launch.output = (
+                left  # this regime makes launches of its own; the others' answer is still to check
+            )
+        if resident:
+            self.workspace.verify(self.launch, self.case.precision)
+        else:
+            self.workspace.verify_host_output(self.case.precision)
+
+    def _spoil(self) -> None:
+        """Nothing that an earlier launch wrote may pass for this one's answer."""
+        if calls_library(self.workspace.op, self.case):
+            self.launch.output = None  # a launch that makes no array of its own leaves nothing to download
+        if self.case.regime != "transfer-always":
+            self.workspace.output(self.case)
+        elif not calls_library(self.workspace.op, self.case):
+            # The pool hands these out again, and in which order is its own business. The output that the other
+            # regimes share stays as it is: what they left in it is still to be checked.
+            buffers, output = self.take()
+            op = self.workspace.op
+            for buffer, operand in zip((*buffers, output), (*op.inputs, op.output), strict=True):
+                self.workspace.spoil(buffer, operand)
+            self.session.sync()
+            self.give_back(buffers, output)
+        self.workspace.spoil_host_output()
+
+    def take(self) -> tuple[list[Buffer], Buffer | None]:
+        """Buffers for the inputs and, in the tuned form, the output, from the warm pool."""
+        op, case = self.workspace.op, self.case
+        buffers = [self.session.allocate(x.shape(case.params), case.dtype) for x in op.inputs]
+        if calls_library(op, case):
+            return buffers, None
+        return buffers, self.session.allocate(op.output.shape(case.params), case.dtype)
+
+    def give_back(self, buffers: list[Buffer], output: Buffer | None) -> None:
+        """The inverse of `take`."""
+        for buffer in buffers if output is None else [*buffers, output]:
+            self.session.free(buffer)
+
+    def release(self) -> None:
+        """Nothing of its own: the workspace frees the buffers."""
+
+
+def clock_facts(clock: Callable[[], float]) -> tuple[float, float]:
+    """(smallest step seen, mean cost of one reading) of a clock, in seconds."""
+    count = 2000
+    readings = [clock() for _ in range(count)]
+    steps = [b - a for a, b in itertools.pairwise(readings) if b > a]
+    return (min(steps) if steps else 0.0), (readings[-1] - readings[0]) / (count - 1)
+
+
+def measure_overhead(session: Session, count: int = 100) -> list[float]:
+    """Seconds of an empty launch and its synchronise, `count` times after a short warm-up."""
+    empty = session.empty_launch()
+    values = []
+    for i in range(count + 10):
+        start = session.clock()
+        session.run(empty)
+        session.sync()
+        if i >= 10:
+            values.append(session.clock() - start)
+    return values
+
+
+def sample_target_s(overhead_s: float, clock_step_s: float, clock_cost_s: float) -> float:
+    """What a sample lasts at least: long for its clock and overhead."""
+    return max(
+        SAMPLE_S, OVERHEAD_FACTOR * overhead_s, CLOCK_STEPS * clock_step_s, CLOCK_READINGS * clock_cost_s
+    )
+
+
+def calibrate(timer: Timed, target: float) -> int:
+    """Launches (or transfer cycles) per sample: doubled from 1 until it lasts `target` seconds."""
+    launches = timer.case.calls or 1
+    repeat = 1
+    while True:
+        seconds = _undisturbed(timer, repeat, target / launches) * launches
+        if seconds * repeat >= target:
+            # The last doubling overshoots by up to two: keep a margin of a fifth and give the rest back.
+            return min(repeat, max(1, math.ceil(1.2 * target / seconds)))
+        if repeat >= LONGEST_REPEAT:
+            return repeat
+        repeat *= 2
+        # Far from the target several doublings are taken at once, up to half of what this sample predicts.
+        while repeat * 2 * seconds <= target / 2 and repeat < LONGEST_REPEAT:
+            repeat *= 2
+
+
+def recalibrate(timer: Timer, block: Block, target: float) -> int | None:
+    """Find the repeat counts again where the samples of this block are far shorter than `target` seconds, as after a
+    count that was found on a busy moment. Returns the block's `next_repeat`, or None: the counts stay.
+
+    A sample before which the caches are flushed is of one launch, however short.
+    """
+    samples = block.wall_s[block.warmup :]
+    if timer.flush is not None or not samples or timer.repeat >= LONGEST_REPEAT:
+        return None
+    if median(samples) * block.repeat >= FAR_TOO_SHORT * target:
+        return None
+    repeat = calibrate(timer, target)
+    if repeat <= timer.repeat:
+        return None
+    timer.repeat = repeat
+    keep_queue(timer)
+    return repeat * (timer.case.calls or 1)
+
+
+def keep_queue(timer: Timer) -> None:
+    """Raise the launches per device-clock sample to those on the wall clock, where that one has risen."""
+    if timer.hot_repeat is not None and not derives(timer.session):
+        timer.hot_repeat = _no_fewer(timer, timer.hot_repeat)
+
+
+def _no_fewer(timer: Timer, hot_repeat: int) -> int:
+    """Time per launch falls as launches queue up: fewer than on the wall clock would look slower than it."""
+    return max(hot_repeat, min(timer.repeat, LONGEST_HOT_REPEAT))
+
+
+def _undisturbed(timer: Timed, repeat: int, enough_s: float) -> float:
+    """Seconds per launch. A sample that seems long enough may have been interrupted: the shortest of three counts.
+    A launch that takes many times as long by itself is believed at once."""
+    seconds = timer.seconds(repeat)
+    for _ in range(CONFIRMATIONS):
+        if seconds * repeat < enough_s or (repeat == 1 and seconds > LONG_SAMPLES * enough_s):
+            break
+        seconds = min(seconds, timer.seconds(repeat))
+    return seconds
+
+
+def calibrate_hot(timer: Timer) -> int | None:
+    """Launches per device-clock sample, so that it lasts 1 ms; r of `derived` for a GPU without a clock; else None."""
+    repeat = 1
+    while True:
+        seconds = timer.session.time(timer.launch, repeat)
+        if seconds is None:
+            if derives(timer.session):
+                return launches(timer.session, timer.launch, LONGEST_HOT_REPEAT)
+            return None
+        if seconds >= HOT_SAMPLE_S or repeat >= LONGEST_HOT_REPEAT:
+            return _no_fewer(timer, repeat)
+        wanted = repeat * HOT_SAMPLE_S / max(seconds, 1e-9)
+        repeat = min(max(2 * repeat, 1 << math.ceil(math.log2(wanted))), LONGEST_HOT_REPEAT)
+
+
+def time_sides(timer: Timer, count: int) -> dict[str, list[float]]:
+    """Of a split, the seconds per launch of each side alone, and of the CPU's beside the GPU's (`Session.sides`)."""
+    found: dict[str, list[float]] = {}
+    host_output = None if timer.case.resident else timer.workspace.host_output
+    launches = timer.repeat if host_output is None else timer.case.calls or 1
+    began = time.perf_counter()
+    for round_ in range(count + 1):
+        sides = timer.session.sides(timer.launch, launches, host_output)
+        late = time.perf_counter() - began > SIDES_LIMIT_S
+        if round_ or late:  # the first round is thrown away, unless there is no time for another
+            for name, seconds in sides.items():
+                found.setdefault(name, []).append(seconds)
+        if late:
+            break
+    return found
+
+
+def sample_block(timer: Timed, request: protocol.Sample, since: float) -> protocol.Sampled:
+    """Warm up as long as asked (and for `warmup_launches`), then take samples; everything is kept.
+
+    Wall and device samples alternate where launches are queued, wall samples and calls taken apart in
+    `transfer-always`. Where the device counts its cycles, its clock is read after each sample.
+    `since` is the monotonic time at which the session began.
+    """
+    began = time.monotonic()
+    times, wall = [began], []
+    cold_s: list[float] = []
+    hot_s: list[float] = []
+    clock_hz: list[float | None] = []
+    parts: Times = {}
+
+    def take() -> None:
+        wall.append(timer.seconds(timer.repeat))
+        times.append(time.monotonic())
+
+    _warm_up(timer, request.warmup_s, take)
+    warmup = len(wall)
+    on_device = timer.case.queued and timer.hot_repeat is not None
+    with no_garbage_collection():
+        while len(wall) - warmup < request.samples:
+            take()
+            if isinstance(timer, Timer):
+                clock_hz.append(timer.session.core_hz())
+            if isinstance(timer, Timer) and on_device and len(hot_s) < DEVICE_SAMPLES:
+                _device_samples(timer, hot_s, cold_s)
+            if isinstance(timer, Timer) and timer.in_parts and len(wall) - warmup <= CALLS_IN_PARTS:
+                add_parts(parts, mean_parts(timer, timer.repeat))
+            if time.monotonic() - began > request.limit_s:
+                break
+    block = Block(
+        session=request.session, round=request.round, position=request.position,
+        repeat=timer.repeat * (timer.case.calls or 1),
+        hot_repeat=timer.hot_repeat if on_device else None, warmup=warmup, t_s=began - since, wall_s=wall,
+        device_cold_s=cold_s or None, device_hot_s=hot_s or None, clock_hz=_all_known(clock_hz),
+    )  # fmt: skip
+    return protocol.Sampled(id=request.id, block=block, times_s=times, parts=parts)
+
+
+def _all_known(clock_hz: list[float | None]) -> list[float] | None:
+    known = [hertz for hertz in clock_hz if hertz is not None]
+    return known if known and len(known) == len(clock_hz) else None
+
+
+def _device_samples(timer: Timer, hot_s: list[float], cold_s: list[float]) -> None:
+    """One hot and one cold sample: `repeat` launches with warm caches, and one after a flush.
+
+    Without a clock the hot one is derived, and there is no cold one.
+    """
+    hot_repeat = timer.hot_repeat or 1
+    if derives(timer.session):
+        seconds = derived_hot_s(timer.session, timer.launch, hot_repeat)
+        hot_s += [] if seconds is None else [seconds]
+        return
+    seconds = timer.session.time(timer.launch, hot_repeat)
+    if seconds is not None:
+        hot_s.append(seconds / hot_repeat)
+    seconds = timer.session.time(timer.launch, 1, cold=True)
+    if seconds is not None:
+        cold_s.append(seconds)
+
+
+def _warm_up(timer: Timed, warmup_s: float, take: Callable[[], None]) -> None:
+    """By the session's clock, and no longer by the host's: what stands still on a scripted clock ends, too."""
+    clock, until = timer.session.clock, time.monotonic() + warmup_s
+    start, launches = clock(), 0
+    while launches < timer.warmup_launches or (clock() - start < warmup_s and time.monotonic() < until):
+        take()
+        launches += timer.repeat * (timer.case.calls or 1)
+
+
+@contextlib.contextmanager
+def no_garbage_collection() -> Iterator[None]:
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+# Twice as long are the launches that the difference leaves: an interruption of 50 us is 1 % of them.
+SPAN_S = 2.5e-3
+
+
+def derives(session: Session) -> bool:
+    """Whether the hot time of this device has to be derived: of a GPU without a clock."""
+    return session.device.kind == "gpu" and session.device.clock is None
+
+
+def launches(session: Session, launch: Launch, most: int) -> int:
+    """r: so many launches that they last `SPAN_S`, at most `most`."""
+    repeat = 1
+    while repeat < most and wall_s(session, launch, repeat) < SPAN_S:
+        repeat *= 2
+    return repeat
+
+
+def derived_hot_s(session: Session, launch: Launch, repeat: int) -> float | None:
+    """Seconds per launch; None where an interruption made the shorter sample the longer one."""
+    short_s = wall_s(session, launch, repeat)
+    seconds = (wall_s(session, launch, 3 * repeat) - short_s) / (2 * repeat)
+    return seconds if seconds > 0 else None
+
+
+def wall_s(session: Session, launch: Launch, repeat: int) -> float:
+    """Wall seconds of so many launches and one wait."""
+    start = session.clock()
+    session.run(launch, repeat)
+    session.sync()
+    return session.clock() - start
+
+
+# The parts explain a time, they do not estimate it: a slow case is not made several times slower for them.
+PARTS_LIMIT_S = 0.5
+# What is thrown away first: the steps of a call are quicker when they have just been made.
+PARTS_WARM_UP = 2
+MOST_CALLS = 200
+
+
+def time_parts(timer: Timer, count: int) -> Times:
+    """Seconds of each part of `count` calls, as many as fit `PARTS_LIMIT_S`, after some that are thrown away."""
+    parts: Times = {}
+    began = time.perf_counter()
+    for round_ in range(count + PARTS_WARM_UP):
+        found = parts_of_call(timer)
+        late = time.perf_counter() - began > PARTS_LIMIT_S
+        if round_ >= PARTS_WARM_UP or late:
+            add_parts(parts, found)
+        if late:
+            break
+    return parts
+
+
+def mean_parts(timer: Timer, repeat: int) -> dict[str, float]:
+    """Mean seconds of each part of `repeat` calls: as many as a sample of wall time has, so that what interrupts the
+    one in passing interrupts the other as often."""
+    found = [parts_of_call(timer) for _ in range(min(repeat, MOST_CALLS))]
+    return {name: sum(call[name] for call in found) / len(found) for name in found[0]}
+
+
+def add_parts(parts: Times, found: dict[str, float]) -> None:
+    """Append the parts of one more call."""
+    for name, seconds in found.items():
+        parts.setdefault(name, []).append(seconds)
+
+
+def parts_of_call(timer: Timer) -> dict[str, float]:
+    """Seconds of each part of one call as `transfer-always` makes it, step by step, with a fence before and after each.
+
+    In step with the real call, because its steps are slower alone: an interpreter that just waited for a device, and
+    caches that held something else, took up to three times as long. Uploading ends with a fence of its own, whose
+    time is that of `sync_s` and is not counted twice.
+    """
+    session, workspace, transfers = timer.session, timer.workspace, timer.transfers
+    found: dict[str, float] = {}
+    if timer.flush is not None:
+        timer.flush()
+    session.sync()
+    with _timed(session, found, "alloc_s"):
+        buffers, output = timer.take()
+    with _timed(session, found, "upload_s"):
+        for buffer, host in zip(buffers, workspace.inputs, strict=True):
+            transfers.upload(buffer, host)
+        session.sync()
+    with _timed(session, found, "sync_s"):
+        session.sync()
+    found["upload_s"] = max(0.0, found["upload_s"] - found["sync_s"])
+    with _timed(session, found, "launch_s"):
+        launch = session.compile(workspace.op, timer.case, buffers, output)
+        session.run(launch)
+    session.sync()
+    with _timed(session, found, "download_s"):
+        transfers.download(launch.output, workspace.host_output)
+    with _timed(session, found, "alloc_s"):
+        timer.give_back(buffers, output)
+    with _timed(session, found, "single_s"):
+        session.run(timer.launch)
+        session.sync()
+    return found
+
+
+@contextlib.contextmanager
+def _timed(session: Session, into: dict[str, float], name: str) -> Iterator[None]:
+    """Add the seconds to what the part has taken so far."""
+    start = session.clock()
+    yield
+    into[name] = into.get(name, 0.0) + session.clock() - start

@@ -1,0 +1,185 @@
+"""Child side: one workload's inputs, buffers and reference, and the correctness gate in front of timing."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import msgspec
+
+from gpubench.backends.shared.host import (
+    calls_library,
+    compare,
+    not_finite,
+    op_hash,
+    random_inputs,
+    reference,
+    same_bytes,
+    sentinel_for,
+    sentinels,
+)
+from gpubench.catalogue import REASONS
+from gpubench.errors import BackendError, WrongResult
+from gpubench.model.backend import Buffer, Launch, Session
+from gpubench.model.case import Case
+from gpubench.model.op import Array, Op, Operand
+from gpubench.model.result import Check
+
+_MEANINGLESS = "draw the op's inputs from a Range where it has a meaning, or let the op declare not_finite"
+
+
+# Of a workload so many outputs that passed are kept, one for each form, to compare later ones with their bytes: a tenth
+# of the time of a comparison with the float64 reference. Above so many bytes the memory is worth more.
+KEPT = 2
+KEPT_BYTES = 64 * 2**20
+
+
+class Wrong(WrongResult):
+    """The output is wrong; `check` says by how much and where, `element` what stands there, `hint` what to do."""
+
+    def __init__(self, check: Check, element: str = "", hint: str = REASONS["wrong-result"].remedy) -> None:
+        size = "not finite" if check.max_error is None else f"{check.max_error:.3g}"
+        super().__init__(
+            f"largest error {size} at {check.index}, allowed {check.limit:.3g}{element}",
+            hint=hint,
+        )
+        self.check = check
+
+
+class Workspace:
+    """What all cases of one workload share on one device: host inputs, device inputs, the reference."""
+
+    def __init__(self, session: Session, op: Op, case: Case, seed: int, kind: str, scratch: Path) -> None:
+        self.session = session
+        self.op = op
+        self.case = case
+        self.inputs: list[Array] = random_inputs(op, case.params, case.dtype, seed, kind)
+        self.want, self.scale = reference(op, self.inputs, scratch, f"{case.workload} {seed} {kind}")
+        self.meaningless = [] if op.not_finite else not_finite(self.want, self.inputs)
+        self.op_hash = op_hash(op)
+        self.buffers: list[Buffer] = []
+        self.outputs: dict[str, Buffer] = {}
+        self.sentinel = sentinel_for(self.want)
+        self.host_output: Array = sentinels(op.output.shape(case.params), case.dtype, self.sentinel)
+        self._right: dict[str, deque[tuple[Array, Check]]] = {}  # by precision: outputs that passed
+
+    def upload_inputs(self) -> None:
+        """Allocate the device's inputs once and fill them: all or none. Raises DeviceOutOfMemory."""
+        if self.buffers:
+            return
+        taken: list[Buffer] = []
+        try:
+            for operand, host in zip(self.op.inputs, self.inputs, strict=True):
+                taken.append(self.session.allocate(operand.shape(self.case.params), self.case.dtype))
+                self.session.upload(taken[-1], host)
+            self.session.sync()
+        except BackendError:
+            for buffer in taken:
+                self.session.free(buffer)
+            raise
+        self.buffers = taken
+
+    def output(self, case: Case) -> Buffer | None:
+        """A tuned kernel's output, full of sentinels, one per variant; None for a case that makes its own each time."""
+        if calls_library(self.op, case):
+            return None
+        if case.form_id not in self.outputs:
+            shape = self.op.output.shape(self.case.params)
+            self.outputs[case.form_id] = self.session.allocate(shape, self.case.dtype)
+        self.spoil(self.outputs[case.form_id], self.op.output)
+        return self.outputs[case.form_id]
+
+    def verify(self, launch: Launch, precision: str | None = None) -> Check:
+        """Download the launch's output and compare all of it. Raises Wrong."""
+        self.spoil_host_output()
+        self.session.download(launch.output, self.host_output)
+        return self.verify_host_output(precision)
+
+    def spoil_host_output(self) -> None:
+        """Fill the host's output with sentinels, so that what is not downloaded fails."""
+        self.host_output.fill(self.sentinel)
+
+    def spoil(self, buffer: Buffer, operand: Operand) -> None:
+        """Fill a device buffer with sentinels."""
+        shape = operand.shape(self.case.params)
+        self.session.upload(buffer, sentinels(shape, self.case.dtype, self.sentinel))
+
+    def verify_host_output(self, precision: str | None = None) -> Check:
+        """Compare what was downloaded last, with the tolerance of `precision` (None: of the dtype). Raises Wrong.
+
+        A reference that is not finite where the op declares no such output is wrong itself: nothing is right by it.
+        An output with the bytes of one that passed is right; any other is compared whole.
+        """
+        passed = self._right.setdefault(precision or self.case.dtype, deque(maxlen=KEPT))
+        for output, known in passed:
+            if same_bytes(output, self.host_output):
+                return known
+        check = compare(self.op, precision or self.case.dtype, self.host_output, self.want, self.scale)
+        if self.meaningless:
+            at = msgspec.structs.replace(check, ok=False, max_error=None, index=self.meaningless)
+            raise Wrong(at, f"{self._element(at.index)}: the reference itself is not finite", _MEANINGLESS)
+        if not check.ok:
+            raise Wrong(check, self._element(check.index))
+        if self.host_output.nbytes <= KEPT_BYTES:
+            passed.append((self.host_output.copy(), check))
+        return check
+
+    def _element(self, index: Sequence[int]) -> str:
+        """Got and want at that place, with the inputs that have the output's shape."""
+        place = tuple(index)
+        if self.host_output.shape != self.want.shape:
+            return f"; got the shape {self.host_output.shape}, want {self.want.shape}"
+        inputs = [
+            f"{operand.name}={float(array[place]):.9g}, "
+            for operand, array in zip(self.op.inputs, self.inputs, strict=True)
+            if array.shape == self.want.shape
+        ]
+        return (
+            f"; {''.join(inputs)}got {float(self.host_output[place]):.9g}, want {float(self.want[place]):.9g}"
+        )
+
+    def release(self) -> None:
+        """Give all buffers back."""
+        for buffer in (*self.buffers, *self.outputs.values()):
+            self.session.free(buffer)
+        self.buffers, self.outputs, self._right = [], {}, {}
+
+
+class CheckedLaunch(msgspec.Struct, frozen=True):
+    """A launch that was right, and the seconds of choosing its kernel, of building it and of its first run."""
+
+    launch: Launch
+    check: Check
+    compile_s: float
+    first_launch_s: float
+    tune_s: float = 0.0
+
+
+def gate(workspace: Workspace, case: Case, announce: Callable[[str], None]) -> CheckedLaunch:
+    """Build the form's launch, run it once on an output full of sentinels and compare all of it.
+
+    All regimes of the form share the launch. Raises BuildError, Wrong or DeviceOutOfMemory.
+    """
+    session, clock = workspace.session, workspace.session.clock
+    announce("upload")
+    workspace.upload_inputs()
+    began = clock()
+    if session.tunes:  # before the output is filled, and outside the time of building
+        announce("autotune")
+        session.tune(workspace.op, case, workspace.buffers)
+    tuned = clock()
+    output = workspace.output(case)
+    session.sync()
+    announce("compile")
+    start = clock()
+    launch = session.compile(workspace.op, case, workspace.buffers, output)
+    built = clock()
+    announce("first launch")
+    launched = clock()
+    session.run(launch)
+    session.sync()
+    first = clock()
+    announce("check")
+    check = workspace.verify(launch, case.precision)
+    return CheckedLaunch(launch, check, built - start, first - launched, tuned - began)

@@ -1,0 +1,266 @@
+"""The workers of one session: one per device, opened on first use, replaced when they die."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from gpubench import processes
+from gpubench.catalogue import Reason
+from gpubench.measure import protocol
+from gpubench.measure.monitor import of_session
+from gpubench.model.machine import Machine, cpu_cache_bytes
+from gpubench.model.result import (
+    UNKNOWN_CACHE_BYTES,
+    Ceiling,
+    Device,
+    DeviceClock,
+    SessionRecord,
+    Settings,
+    WorkerRecord,
+)
+
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+
+
+class WorkerGone(Exception):
+    """The worker did not answer: it crashed, or its deadline passed and it was killed.
+
+    `reason` is "worker-crashed" or "timeout"; `phase` is what it last announced.
+    """
+
+    def __init__(self, reason: Reason, detail: str, phase: str | None, stderr_tail: str) -> None:
+        super().__init__(detail)
+        self.reason = reason
+        self.detail = detail
+        self.phase = phase
+        self.stderr_tail = stderr_tail
+
+
+class Worker:
+    """One child process. Use as a context manager, or call `close`."""
+
+    def __init__(self, threads: int | None = None) -> None:
+        self._number = 0
+        self.phase: str | None = None
+        counts = {} if threads is None else dict.fromkeys(THREAD_VARIABLES, str(threads))
+        self._child = processes.Child(
+            processes.python("gpubench.measure.worker.main"), processes.environment(counts)
+        )
+
+    def __enter__(self) -> Worker:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def next_id(self) -> int:
+        """The number of the next request."""
+        self._number += 1
+        return self._number
+
+    def ask(self, request: protocol.Request, deadline_s: float) -> protocol.Reply:
+        """Send one request and wait for its reply. Raises WorkerGone; the worker is then dead."""
+        try:
+            self._child.write(protocol.encode(request))
+        except OSError:
+            raise self._crashed() from None
+        until = time.monotonic() + deadline_s
+        while True:
+            try:
+                line = self._child.lines.get(timeout=max(0.0, until - time.monotonic()))
+            except queue.Empty:
+                detail = f"no answer within {deadline_s:g} s while in phase {self.phase or 'start'}"
+                raise self._gone("timeout", detail) from None
+            if line is None:
+                raise self._crashed()
+            try:
+                message = protocol.decode_reply(line)
+            except msgspec.DecodeError:
+                raise self._gone("worker-crashed", "the worker wrote junk") from None
+            if isinstance(message, protocol.Phase):
+                self.phase = message.name
+            elif message.id == request.id:
+                return message
+
+    def close(self) -> None:
+        """End politely, then certainly. Never raises."""
+        if self._child.alive:
+            with contextlib.suppress(WorkerGone):
+                self.ask(protocol.Close(id=self.next_id), processes.KILL_AFTER_S + 3)
+                self._child.wait(processes.KILL_AFTER_S)  # it has answered, and is on its way out
+        self.kill()
+
+    def kill(self) -> None:
+        """Terminate, kill `KILL_AFTER_S` later, and reap."""
+        self._child.kill(processes.KILL_AFTER_S)
+
+    def _crashed(self) -> WorkerGone:
+        """It speaks no more, mostly because it ends: how it ended is its own status, and not our signal's."""
+        status = self._child.wait(processes.KILL_AFTER_S)
+        how = "closed its output" if status is None else processes.ending(status)
+        return self._gone("worker-crashed", f"the worker {how} in phase {self.phase or 'start'}")
+
+    def _gone(self, reason: Reason, detail: str) -> WorkerGone:
+        self.kill()
+        return WorkerGone(reason, detail, self.phase, self._child.stderr_tail())
+
+
+OPEN_DEADLINE_S = 60.0
+SHORT_DEADLINE_S = 5.0
+# Beside the time for the ceilings themselves: large arrays on a slow host, kernels that are built.
+CEILING_DEADLINE_S = 30.0
+# Two failed starts in a row make a device unavailable.
+FAILED_STARTS = 2
+
+
+class DeviceGone(Exception):
+    """The device cannot be opened: what is left of it is skipped with this reason."""
+
+    def __init__(self, reason: Reason, detail: str, hint: str = "") -> None:
+        super().__init__(detail)
+        self.reason = reason
+        self.detail = detail
+        self.hint = hint
+
+
+class WorkerPool:
+    """Hands out the worker of a device and counts what went wrong. `gone` outlives the session."""
+
+    def __init__(
+        self, settings: Settings, scratch: Path, gone: dict[str, DeviceGone], devices: Sequence[Device] = (),
+        machine: Machine | None = None,
+    ) -> None:  # fmt: skip
+        self._settings = settings
+        self._scratch = scratch
+        self._gone = gone
+        self._since = time.monotonic()
+        self.workers: dict[str, Worker] = {}
+        self._failed: dict[str, int] = {}
+        self._ever_opened: set[str] = set()
+        self.records: list[WorkerRecord] = []
+        self.clocks: dict[str, DeviceClock] = {}
+        self._ceilings: list[Ceiling] = []
+        machine = machine or Machine()
+        self._cpus = machine.cpu.available.value
+        caches = cpu_cache_bytes(machine) or UNKNOWN_CACHE_BYTES
+        self._flush_bytes = 2 * caches if settings.cache == "cold" else None
+        self.monitor = of_session(devices, machine, self._since)
+
+    def worker(self, device_id: str) -> Worker:
+        """The open worker of this device. Raises DeviceGone."""
+        if device_id in self._gone:
+            raise self._gone[device_id]
+        while device_id not in self.workers:
+            try:
+                self.workers[device_id] = self._start(device_id)
+                self._failed[device_id] = 0
+            except WorkerGone as gone:
+                self._failed[device_id] = self._failed.get(device_id, 0) + 1
+                if self._failed[device_id] >= FAILED_STARTS:
+                    self._give_up(device_id, DeviceGone("device-lost", gone.detail, gone.stderr_tail[-300:]))
+        return self.workers[device_id]
+
+    def open_all(self, device_ids: Iterable[str]) -> None:
+        """Open every device before the first case: starting a worker is no part of any workload's time."""
+        for device_id in device_ids:
+            # A device that is gone is remembered: each of its cases becomes a Skip with the reason.
+            with contextlib.suppress(DeviceGone):
+                self.worker(device_id)
+
+    def measure_ceilings(self, wanted: Mapping[str, protocol.Wanted]) -> None:
+        """Ask each device for its ceilings. A device that breaks over it gets a fresh worker, and no ceiling."""
+        for device_id, what in wanted.items():
+            deadline_s = CEILING_DEADLINE_S + what.limit_s * (what.memory + len(what.compute))
+            try:
+                worker = self.worker(device_id)
+                request = protocol.MeasureCeilings(id=worker.next_id, wanted=what)
+                reply = worker.ask(request, deadline_s)
+            except DeviceGone:
+                continue
+            except WorkerGone as gone:
+                self.drop(device_id)
+                self._ceilings.append(Ceiling(device_id=device_id, reason=gone.detail))
+                continue
+            if isinstance(reply, protocol.Ceilings):
+                self._ceilings += reply.ceilings
+            else:
+                self._ceilings.append(Ceiling(device_id=device_id, reason=getattr(reply, "detail", "")))
+
+    def holds(self, device_id: str, worker: Worker | None) -> bool:
+        """True if this very worker still drives the device."""
+        return worker is not None and self.workers.get(device_id) is worker
+
+    def drop(self, device_id: str) -> None:
+        """The worker is dead or must not be used again; the next request gets a fresh one."""
+        worker = self.workers.pop(device_id, None)
+        if worker is not None:
+            worker.kill()
+
+    def release(self, workload: str) -> dict[str, str]:
+        """Free the workload on every worker that is alive. Returns what became of those that were not."""
+        ended = {}
+        for device_id, worker in list(self.workers.items()):
+            try:
+                worker.ask(protocol.Release(id=worker.next_id, workload=workload), SHORT_DEADLINE_S)
+            except WorkerGone as gone:
+                self.drop(device_id)
+                ended[device_id] = gone.detail
+        return ended
+
+    def entered(self, record: SessionRecord) -> SessionRecord:
+        """The session's record with what its workers and its monitor have reported so far."""
+        return msgspec.structs.replace(
+            record,
+            workers=list(self.records),
+            ceilings=list(self._ceilings),
+            telemetry=self.monitor.records(),
+        )
+
+    def close(self) -> None:
+        """End all workers."""
+        self.monitor.close()
+        for worker in self.workers.values():
+            worker.close()
+        self.workers.clear()
+
+    def kill(self) -> None:
+        """End all workers at once, as an interrupt does."""
+        self.monitor.close()
+        for worker in self.workers.values():
+            worker.kill()
+        self.workers.clear()
+
+    def _start(self, device_id: str) -> Worker:
+        worker = Worker(self._settings.threads)
+        request = protocol.Open(
+            id=worker.next_id, device_id=device_id, threads=self._settings.threads, seed=self._settings.seed,
+            inputs=self._settings.inputs, scratch=str(self._scratch), since=self._since,
+            autotune=self._settings.autotune, flush_bytes=self._flush_bytes, cpus=self._cpus,
+        )  # fmt: skip
+        try:
+            reply = worker.ask(request, OPEN_DEADLINE_S)
+        except WorkerGone:
+            worker.kill()
+            raise
+        if isinstance(reply, protocol.Opened):
+            self.records.append(reply.record)
+            if reply.device.clock is not None:
+                self.clocks[device_id] = reply.device.clock
+            self._ever_opened.add(device_id)
+            return worker
+        worker.close()
+        lost = device_id in self._ever_opened
+        reason: Reason = "device-lost" if lost else getattr(reply, "reason", "unavailable")
+        self._give_up(device_id, DeviceGone(reason, getattr(reply, "detail", ""), getattr(reply, "hint", "")))
+        raise self._gone[device_id]
+
+    def _give_up(self, device_id: str, gone: DeviceGone) -> None:
+        self._gone[device_id] = gone
+        raise gone

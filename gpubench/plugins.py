@@ -1,0 +1,71 @@
+"""Entry points of installed packages: one that is broken costs itself, and is reported with its package's name."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+OPS, BACKENDS = "gpubench.ops", "gpubench.backends"
+
+
+class PluginError(Exception):
+    """What is wrong with an entry point, in one sentence."""
+
+
+def entries(group: str, name: str | None = None) -> list[EntryPoint]:
+    """The entry points of a group, or those of one name, the package that is found first coming first."""
+    return [
+        entry for entry in _installed(tuple(sys.path)) if entry.group == group and name in (None, entry.name)
+    ]
+
+
+def names(group: str) -> list[str]:
+    """The names of a group, sorted; no module is imported."""
+    return sorted({entry.name for entry in entries(group)})
+
+
+@cache
+def _installed(path: tuple[str, ...]) -> tuple[EntryPoint, ...]:
+    """Our entry points of all packages on the path: reading them takes 30 to 60 ms."""
+    from importlib.metadata import distributions  # it loads the parser of e-mail
+
+    found: list[EntryPoint] = []
+    packages: set[str] = set()
+    for package in distributions():
+        # A package whose metadata cannot be read has no entry points.
+        with contextlib.suppress(Exception):
+            if package.name not in packages:
+                packages.add(package.name)
+                found += [entry for entry in package.entry_points if entry.group in (OPS, BACKENDS)]
+    return tuple(found)
+
+
+def package(entry: EntryPoint) -> str:
+    """The name of the package that brings it along."""
+    return entry.dist.name if entry.dist is not None else entry.value
+
+
+def load(entry: EntryPoint) -> Any:
+    """What the entry point names; what its module prints goes to stderr. Raises PluginError."""
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            return entry.load()
+    except SystemExit as error:
+        raise PluginError(f"its import calls sys.exit({error.code!r})") from None
+    except Exception as error:
+        raise PluginError(f"its import raises {described(error)}") from error
+
+
+def described(error: BaseException) -> str:
+    """`ValueError: text` in one line of text that can be written anywhere."""
+    try:
+        text = " ".join(str(error).split())
+    except Exception:  # it has no text
+        text = ""
+    name = type(error).__name__
+    return (f"{name}: {text}" if text else name).encode("utf-8", "backslashreplace").decode()[:1000]

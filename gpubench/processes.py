@@ -1,0 +1,248 @@
+"""The one way to start a child process: its environment, its lines, its deadline, its bounded output, its end.
+
+A Python child starts with `-P`, so that nothing is imported from the working folder, and on Linux the kernel kills it
+when the thread that started it ends: that thread has to outlive the child.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import IO
+
+import msgspec
+
+# Time between the polite end and the certain one.
+KILL_AFTER_S = 2.0
+# A child stuck in the kernel is abandoned after so long, and so is a pipe that a child of the child keeps open.
+LET_GO_S = 1.0
+# Of what a child writes to stderr the first and the last bytes are kept, so many of each.
+MOST_ERRORS = 64 << 10
+MOST_OUTPUT = 2 << 20
+STDERR_TAIL = 2000
+_PIECE = 1 << 16
+
+
+def python(module: str, *arguments: str) -> list[str]:
+    """The command that runs a module of this package in a child of the calling process."""
+    start = Path(__file__).with_name("child_main.py")
+    return [sys.executable, "-P", str(start), str(os.getpid()), module, *arguments]
+
+
+def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The parent's environment, a runtime folder, and `extra`.
+
+    Without XDG_RUNTIME_DIR the Vulkan loader of wgpu writes errors to stderr.
+    """
+    return {"XDG_RUNTIME_DIR": "/tmp", **os.environ, **(extra or {})}
+
+
+def ending(status: int) -> str:
+    """`exited with status 7`, `was ended by SIGKILL`: what a child's status says."""
+    if status >= 0:
+        return f"exited with status {status}"
+    try:
+        return f"was ended by {signal.Signals(-status).name}"
+    except ValueError:  # real-time signals have no names
+        return f"was ended by signal {-status}"
+
+
+class Excerpt:
+    """The first and the last `most` bytes of a stream; of what lies between, the number of bytes alone."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._first, self._last = bytearray(), bytearray()
+        self._count = 0
+
+    def add(self, part: bytes) -> None:
+        """Append what was read."""
+        self._count += len(part)
+        room = self._most - len(self._first)
+        self._first += part[:room]
+        self._last += part[room:]
+        del self._last[: max(0, len(self._last) - self._most)]
+
+    @property
+    def left_out(self) -> int:
+        """How many bytes were dropped."""
+        return self._count - len(self._first) - len(self._last)
+
+    def text(self) -> str:
+        """What is kept, with a line in the place of what is not."""
+        gap = f"\n[{self.left_out} bytes left out]\n".encode() if self.left_out else b""
+        return b"".join((self._first, gap, self._last)).decode("utf-8", "replace").strip()
+
+
+class _Process:
+    """A process in a session, and so a group, of its own; `read` gets its stdout, stderr is kept as an excerpt."""
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        env: Mapping[str, str] | None,
+        stdin: int,
+        read: Callable[[IO[bytes]], None],
+    ) -> None:
+        self._process = subprocess.Popen(
+            command, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
+            env=environment() if env is None else env,
+        )  # fmt: skip
+        self.errors = Excerpt(MOST_ERRORS)
+        assert self._process.stdout is not None
+        assert self._process.stderr is not None
+        self._readers = [
+            threading.Thread(target=read, args=(self._process.stdout,), daemon=True),
+            threading.Thread(target=_drain, args=(self._process.stderr, self.errors), daemon=True),
+        ]
+        for reader in self._readers:
+            reader.start()
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process has not ended yet."""
+        return self._process.poll() is None
+
+    def wait(self, limit_s: float) -> int | None:
+        """The exit status, negative: the number of the signal that ended it; None: it still runs after `limit_s`."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return self._process.wait(max(0.0, limit_s))
+        return None
+
+    def kill(self, after_s: float = 0.0) -> None:
+        """Terminate, kill with all its group `after_s` later (0: at once), and reap. Never raises."""
+        if self.alive and after_s:
+            self._process.terminate()
+            self.wait(after_s)
+        if self.alive:
+            with contextlib.suppress(OSError):
+                if hasattr(os, "killpg"):
+                    os.killpg(self._process.pid, signal.SIGKILL)
+                else:
+                    self._process.kill()
+        self.wait(max(after_s, LET_GO_S))
+        self.settle()
+
+    def settle(self) -> None:
+        """Let the readers come to the end of what an ended process wrote, and close its pipes."""
+        until = time.monotonic() + LET_GO_S
+        for reader in self._readers:
+            reader.join(max(0.0, until - time.monotonic()))
+        if any(reader.is_alive() for reader in self._readers):
+            return  # it holds its pipe's lock until an abandoned process dies: closing would wait for that
+        for stream in (self._process.stdin, self._process.stdout, self._process.stderr):
+            if stream is not None:
+                with contextlib.suppress(OSError):
+                    stream.close()
+
+
+class Child(_Process):
+    """A child that speaks lines. `lines` holds what it wrote, line by line, and None once it writes no more."""
+
+    def __init__(self, command: Sequence[str], env: Mapping[str, str] | None = None) -> None:
+        """Raises OSError if it cannot be started."""
+        self.lines: queue.Queue[bytes | None] = queue.Queue()
+        super().__init__(command, env, subprocess.PIPE, self._read)
+
+    def write(self, line: bytes) -> None:
+        """Send one line. Raises OSError if nobody reads it."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(line)
+        self._process.stdin.flush()
+
+    def stderr_tail(self) -> str:
+        """The end of what it wrote to stderr."""
+        return self.errors.text()[-STDERR_TAIL:]
+
+    def _read(self, stream: IO[bytes]) -> None:
+        with contextlib.suppress(ValueError, OSError):  # closed under us by kill()
+            for line in stream:
+                self.lines.put(line)
+        self.lines.put(None)
+
+
+class Ended(msgspec.Struct, frozen=True):
+    """What became of a child that was asked once. `status` is None for one that did not end in time.
+
+    `took_s` is the time until it had written everything, in seconds.
+    """
+
+    status: int | None
+    output: str
+    errors: str
+    took_s: float
+
+
+def run(
+    command: Sequence[str], limit_s: float, env: Mapping[str, str] | None = None, *,
+    stdin: bytes = b"", most_output: int = MOST_OUTPUT,
+) -> Ended:  # fmt: skip
+    """Run one command to its end. Raises OSError if it cannot be started."""
+    task = _Task(command, limit_s, env, stdin, most_output)
+    try:
+        return task.end()
+    finally:
+        if task.alive:
+            task.kill()
+
+
+def run_all(
+    commands: Sequence[tuple[Sequence[str], float]], env: Mapping[str, str] | None = None
+) -> list[Ended]:
+    """Run commands side by side, each to its end or its limit in seconds. Raises OSError if one cannot be started."""
+    tasks: list[_Task] = []
+    try:
+        for command, limit_s in commands:
+            tasks.append(_Task(command, limit_s, env))
+        return [task.end() for task in tasks]
+    finally:
+        for task in tasks:
+            if task.alive:
+                task.kill()
+
+
+class _Task(_Process):
+    def __init__(
+        self, command: Sequence[str], limit_s: float, env: Mapping[str, str] | None,
+        stdin: bytes = b"", most_output: int = MOST_OUTPUT,
+    ) -> None:  # fmt: skip
+        self._output = Excerpt(most_output)
+        self._began = time.monotonic()
+        self._until = self._began + limit_s
+        self._said: float | None = None
+        super().__init__(command, env, subprocess.PIPE if stdin else subprocess.DEVNULL, self._read)
+        if stdin:  # by a thread of its own: a child that does not read it is ended in time all the same
+            threading.Thread(target=self._feed, args=(stdin,), daemon=True).start()
+
+    def _feed(self, data: bytes) -> None:
+        assert self._process.stdin is not None
+        with contextlib.suppress(OSError, ValueError):
+            self._process.stdin.write(data)
+            self._process.stdin.close()
+
+    def _read(self, stream: IO[bytes]) -> None:
+        _drain(stream, self._output)
+        self._said = time.monotonic()
+
+    def end(self) -> Ended:
+        status = self.wait(self._until - time.monotonic())
+        if status is None:
+            self.kill()
+        else:
+            self.settle()
+        took_s = (self._said or time.monotonic()) - self._began
+        return Ended(status, self._output.text(), self.errors.text(), took_s)
+
+
+def _drain(stream: IO[bytes], into: Excerpt) -> None:
+    with contextlib.suppress(OSError, ValueError):
+        while part := os.read(stream.fileno(), _PIECE):
+            into.add(part)

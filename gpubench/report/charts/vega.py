@@ -1,0 +1,66 @@
+"""vl_convert, which draws, in a child process: what is native may end its process, and a report has to survive that."""
+
+from __future__ import annotations
+
+import base64
+import importlib.util
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from gpubench import processes
+from gpubench.errors import GpubenchError
+
+
+def missing_libraries() -> list[str]:
+    """What of the extra `plots` is not installed."""
+    return [name for name in ("altair", "vl_convert") if importlib.util.find_spec(name) is None]
+
+
+Call = tuple[str, Sequence[Any], dict[str, Any]]  # a function of vl_convert, its arguments and its options
+START_S, PICTURE_S = 60.0, 10.0  # a picture takes 50 ms
+MOST_BYTES = 256 << 20  # of pictures in base64
+
+
+def results(calls: Sequence[Call]) -> list[bytes]:
+    """What the calls return, text as UTF-8. Raises GpubenchError if the library fails, ends its process or hangs."""
+    limit_s = START_S + PICTURE_S * len(calls)
+    try:
+        ended = processes.run(
+            processes.python("gpubench.report.charts.vega_child"), limit_s,
+            stdin=json.dumps(calls).encode(), most_output=MOST_BYTES,
+        )  # fmt: skip
+    except OSError as error:
+        raise failed(f"no process can be started for vl_convert: {error.strerror}") from error
+    if ended.status is None:
+        raise failed(f"vl_convert did not answer within {limit_s:.0f} s")
+    said = (ended.errors.splitlines() or [""])[-1][:300]
+    if ended.status:
+        raise failed(f"vl_convert {processes.ending(ended.status)}" + (f": {said}" if said else ""))
+    try:
+        return [base64.b64decode(text) for text in json.loads(ended.output)]
+    except (ValueError, TypeError):  # it wrote to stdout itself
+        raise failed("vl_convert gave no picture") from None
+
+
+@contextmanager
+def altair_failures() -> Iterator[None]:
+    """GpubenchError for an exception out of altair, or out of its absence; one of ours stays what it is: a bug."""
+    try:
+        yield
+    except GpubenchError:
+        raise
+    except Exception as error:
+        frame = error.__traceback__
+        while frame is not None and frame.tb_next is not None:
+            frame = frame.tb_next
+        where = "" if frame is None else frame.tb_frame.f_globals.get("__name__", "")
+        if where.partition(".")[0] == "gpubench" and not isinstance(error, ImportError):
+            raise
+        raise failed(f"altair raised {type(error).__name__}: {str(error)[:300]}") from error
+
+
+def failed(why: str) -> GpubenchError:
+    """The error of a library that does not draw."""
+    return GpubenchError("cannot-draw", why=why)

@@ -1,0 +1,181 @@
+"""What a continuous integration asks of a report or a comparison: verdict, counts, messages, text that fits."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+
+from gpubench.analysis.analyse import Analysis
+from gpubench.errors import ExitCode
+from gpubench.foreign_text import visible
+from gpubench.report.sections.problems import gate_text
+from gpubench.units import truncate
+
+if TYPE_CHECKING:
+    from gpubench.analysis.comparison import Comparison
+
+OutcomeWord = Literal["ok", "slower", "failed", "unsure"]
+
+
+class CiOutcome(msgspec.Struct, frozen=True, kw_only=True):
+    """`errors` are failed gates and broken cases, `warnings` what else needs a look: one sentence each.
+
+    Of a comparison the counts are verdicts; of reports they are headline speedups whose whole interval lies below 1,
+    above 1, or neither. `verdict` is the gravest of failed, slower and unsure that holds, else ok.
+    """
+
+    verdict: OutcomeWord
+    slower: int
+    faster: int
+    unsure: int
+    exit_code: int
+    errors: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+def of_comparison(found: Comparison) -> CiOutcome:
+    """A comparison in a few words."""
+    from gpubench.report.comparison import gate_text as compare_gate_text  # reports have no part in comparing
+
+    counts = found.counts
+    broken = [gate for gate in found.gates if not gate.passed and not gate.impossible]
+    failed = any(gate.name not in ("slower", "unsure") for gate in broken)
+    unsure = [row for row in found.cases if row.verdict == "UNSURE" and not row.muted]
+    near = [gate for gate in found.gates if gate.passed and gate.near]
+    unjudged = unsure or near or found.exit_code == ExitCode.INPUT
+    return CiOutcome(
+        verdict="failed" if failed else "slower" if counts.slower else "unsure" if unjudged else "ok",
+        slower=counts.slower, faster=counts.faster, unsure=counts.unsure, exit_code=found.exit_code,
+        errors=tuple(compare_gate_text(gate) for gate in broken),
+        warnings=(
+            *map(compare_gate_text, near),
+            *(f"{notice.message}; {notice.hint}" for notice in found.warnings if notice.severity != "info"),
+            *(f"{row.id}: UNSURE ({row.reason})" for row in unsure),
+        ),
+    )  # fmt: skip
+
+
+def of_reports(analyses: Sequence[Analysis], exit_code: int) -> CiOutcome:
+    """Reports in a few words; `exit_code` is how the command ends."""
+    gates = [gate for analysis in analyses for gate in analysis.gates]
+    headlines = [row for analysis in analyses for row in analysis.speedups if row.headline]
+    slower = sum(1 for row in headlines if row.hi < 1)
+    faster = sum(1 for row in headlines if row.lo > 1)
+    broken = [row for analysis in analyses for row in analysis.cases if row.outcome == "failure"]
+    near = [gate for gate in gates if gate.passed and gate.near]
+    return CiOutcome(
+        verdict="failed" if exit_code != ExitCode.OK or broken else "unsure" if near else "ok",
+        slower=slower, faster=faster, unsure=len(headlines) - slower - faster, exit_code=exit_code,
+        errors=(
+            *(gate_text(gate) for gate in gates if not gate.passed),
+            *(f"{row.id}: {row.reason}: {row.detail or ''}" for row in broken),
+        ),
+        warnings=(
+            *(gate_text(gate) for gate in near),
+            *(
+                f"{finding.code}: {finding.message}{_where(finding.ids)}; {finding.hint}"
+                for analysis in analyses
+                for finding in analysis.findings
+                if finding.severity != "info"
+            ),
+        ),
+    )  # fmt: skip
+
+
+def _where(ids: Sequence[str]) -> str:
+    """` (matmul/n=64/... and 3 more)`."""
+    return f" ({truncate(ids, 1)})" if ids else ""
+
+
+# As the Markdown format writes them; text inside cannot hold these tags, because it is escaped.
+_FOLDED = re.compile(r"^<details>\n.*?^</details>\n\n?", re.MULTILINE | re.DOTALL)
+_NOTICE = "\n**truncated**: {what} left out to stay below {limit} bytes; `gpubench report` shows all.\n"
+
+
+def marked(text: str, marker: str) -> str:
+    """`text` below an invisible line by which a later run finds its own comment."""
+    return f"<!-- gpubench:{marker} -->\n{text}"
+
+
+def fitted(text: str, limit: int) -> str:
+    """`text` in at most `limit` bytes of UTF-8: without folded sections, then without its end; a notice says so.
+
+    Empty where not even the notice fits.
+    """
+    if _size(text) <= limit:
+        return text
+    dropped = 0
+    for found in reversed(list(_FOLDED.finditer(text))):
+        text = text[: found.start()] + text[found.end() :]
+        dropped += 1
+        shortened = text.rstrip("\n") + "\n" + _notice(dropped, limit, cut=False)
+        if _size(shortened) <= limit:
+            return shortened
+    notice = _notice(dropped, limit, cut=True)
+    room = limit - _size(notice)
+    if room < 0:
+        return ""
+    kept = text.encode()[:room].decode("utf-8", "ignore")
+    return kept[: kept.rfind("\n") + 1] + notice
+
+
+def _notice(dropped: int, limit: int, *, cut: bool) -> str:
+    sections = f"{dropped} folded section{'s' if dropped != 1 else ''}"
+    what = (
+        sections if not cut else f"{sections} and the end of the report" if dropped else "the end of the report"
+    )
+    return _NOTICE.format(what=what, limit=limit)
+
+
+def _size(text: str) -> int:
+    return len(text.encode())
+
+
+# GitHub shows ten of each kind in a step; the tenth says how many there are.
+MOST = 9
+TITLE = "gpubench"
+
+
+def messages(found: CiOutcome) -> Iterator[str]:
+    """The lines, errors first, without their newlines."""
+    yield from _lines("error", found.errors)
+    yield from _lines("warning", found.warnings)
+
+
+def _lines(kind: str, texts: Sequence[str]) -> Iterator[str]:
+    for text in texts[:MOST]:
+        yield f"::{kind} title={TITLE}::{escaped(text)}"
+    if len(texts) > MOST:
+        yield f"::{kind} title={TITLE}::and {len(texts) - MOST} more: see the report"
+
+
+def escaped(text: str) -> str:
+    """`text` as the runner reads it back; what it takes for a line's end is a percent code."""
+    for character, code in (("%", "%25"), ("\r", "%0D"), ("\n", "%0A")):
+        text = text.replace(character, code)
+    return visible(text)
+
+
+def outputs(found: CiOutcome, result_file: str | None) -> str:
+    """Lines `name=value` for the file; `result_file` is the result that was judged, None where none was kept."""
+    pairs = {
+        "verdict": found.verdict,
+        "slower": str(found.slower),
+        "faster": str(found.faster),
+        "unsure": str(found.unsure),
+        "exit-code": str(found.exit_code),
+        "result-file": result_file or "",
+    }
+    return "".join(_pair(name, value) for name, value in pairs.items())
+
+
+def _pair(name: str, value: str) -> str:
+    if "\n" not in value and "\r" not in value:
+        return f"{name}={value}\n"
+    # No line of the value can be this end mark, so that a file name cannot set another output.
+    mark = "gpubench-" + hashlib.sha256(value.encode("utf-8", "surrogateescape")).hexdigest()
+    return f"{name}<<{mark}\n{value}\n{mark}\n"

@@ -1,0 +1,184 @@
+"""Which sections a report for people has, and in which order; which charts, and what a reader may choose among them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+from gpubench.analysis.analyse import Analysis
+from gpubench.analysis.hybrid import sentences as split_sentences
+from gpubench.analysis.roofline import measures_roofs
+from gpubench.analysis.samples import used_sessions
+from gpubench.analysis.verdict import sentences
+from gpubench.foreign_text import printable
+from gpubench.model.result import Run
+from gpubench.report.charts.chart import Chart, ChartSet, Line, all_series, charted, devices, regimes
+from gpubench.report.layout import DEFAULT_SECTIONS, RenderOptions, Section, TextDocument, limited
+from gpubench.report.sections.anatomy import anatomy_chart, anatomy_section
+from gpubench.report.sections.answer import KEY as ANSWER
+from gpubench.report.sections.answer import answer_section
+from gpubench.report.sections.break_even import break_even_section, reuse_section
+from gpubench.report.sections.cases import environment_section, raw_section, sample_chart, time_chart
+from gpubench.report.sections.claims import claims_section
+from gpubench.report.sections.hybrid import hybrid_chart, hybrid_section
+from gpubench.report.sections.problems import gates_section, noise_section, skipped_section, warnings_section
+from gpubench.report.sections.roofline import rate_chart, roofline_chart, roofline_section
+from gpubench.report.sections.speedup import means_section, speedup_sections
+from gpubench.report.sections.speedup_chart import TITLE, chart_section, speedup_chart
+from gpubench.report.wording import series_name
+
+GATES = "gates"  # no section to choose: whoever asks for gates reads how they ended
+MANY_SENTENCES = 8  # more of them leave out their intervals, so that one screen holds the verdict
+
+_ENDINGS = {
+    "budget": "budget exhausted", "failed": "cases failed", "wrong-result": "wrong results",
+    "unavailable": "a required device was unavailable", "nothing-measured": "nothing measured", "gate": "a gate failed",
+}  # fmt: skip
+
+
+def documents(
+    analyses: Sequence[Analysis], options: RenderOptions, *, full: bool = False, charts: bool = False
+) -> list[TextDocument]:
+    """The reports of all runs, their tables limited to the columns that were asked for.
+
+    Raises UsageError for a column that no table has.
+    """
+    found = [document(analysis, options, full=full, charts=charts) for analysis in analyses]
+    if len(found) > 1:
+        from gpubench.report.sections.machines import overview  # one file, the usual case, does without
+
+        together = overview(analyses, options)
+        # Who asked for the overview alone gets no headings of empty reports below it.
+        found = [one for one in found if one.sections or not together.sections]
+        found = [together, *found] if together.sections else found
+    return limited(found, options.columns)
+
+
+def document(
+    analysis: Analysis, options: RenderOptions, *, full: bool = False, charts: bool = False
+) -> TextDocument:
+    """The report of one run, limited to `options.sections`; sections without content are left out.
+
+    `full`: every number in wide tables, for what is not read on a terminal. `charts`: drawings in characters
+    where they are few; whoever names the section gets them anyway.
+    """
+    unit = options.time_unit
+    # Who names sections wants all of them that there is.
+    asked = tuple(options.sections) != DEFAULT_SECTIONS
+    makers: dict[str, Callable[[], Section | tuple[Section, ...]]] = {
+        ANSWER: lambda: answer_section(analysis, options, full=full),
+        "verdict": lambda: _verdict_section(analysis),
+        GATES: lambda: gates_section(analysis),
+        "breakeven": lambda: break_even_section(analysis, full=full),
+        "reuse": lambda: reuse_section(analysis, unit, full=full, every_size=full or asked),
+        "speedup": lambda: (
+            *speedup_sections(analysis, unit, full=full, in_order=options.sort is not None),
+            means_section(analysis, full=full),
+        ),
+        "chart": lambda: _charts(analysis, options, charts, asked=asked),
+        "hybrid": lambda: hybrid_section(analysis, unit, full=full),
+        "skipped": lambda: skipped_section(analysis, full=full),
+        "anatomy": lambda: anatomy_section(analysis, unit, full=full, every_size=full or asked),
+        "roofline": lambda: roofline_section(analysis, full=full or asked),
+        "claims": lambda: claims_section(analysis, unit, full=full),
+        "noise": lambda: noise_section(analysis),
+        "warnings": lambda: warnings_section(analysis, full=full),
+        "environment": lambda: environment_section(analysis),
+        "raw": lambda: raw_section(analysis, unit),
+    }
+    order = sorted(makers, key=lambda key: key != "roofline") if measures_roofs(analysis.run) else list(makers)
+    made: list[Section] = []
+    for key in order:
+        if key in options.sections or key == GATES:
+            found = makers[key]()
+            made += [found] if isinstance(found, Section) else found
+    return TextDocument(
+        # The answer names its machine: by itself, and not on a page, it is the whole screen.
+        headings=() if tuple(options.sections) == (ANSWER,) and not full else _headings(analysis),
+        sections=tuple(part for part in made if part.lines or part.tables or part.pictures or part.screen),
+    )
+
+
+def _charts(analysis: Analysis, options: RenderOptions, charts: bool, *, asked: bool) -> Section:
+    if not (charts or asked):
+        return Section(key="chart", title=TITLE)
+    return chart_section(analysis, options.width, ascii_only=options.ascii_only, every=asked)
+
+
+def _headings(analysis: Analysis) -> tuple[str, ...]:
+    run = analysis.run
+    label = f", {printable(run.label)}" if run.label else ""
+    used = used_sessions(run)
+    count = run.settings.sessions if used is None else len(used)
+    sessions = f"{count} session{'s' if count != 1 else ''}"
+    if used is not None and len(run.sessions) > count:
+        sessions += f" (and {len(run.sessions) - count} superseded)"
+    return (
+        f"Run: {run.started_at}{label}, {run.settings.preset} preset, {sessions}, {_state(run)}",
+        f"Machine: {printable(analysis.machine)}",
+    )
+
+
+def _state(run: Run) -> str:
+    """`complete` means that the run came to its own end, whatever that end was."""
+    if not run.complete and run.exit_reason == "interrupted":
+        return "interrupted"
+    state = "complete" if run.complete else "not complete"
+    reason = printable(run.exit_reason)
+    return state if reason == "ok" else f"{state}, {_ENDINGS.get(reason, reason)}"
+
+
+def _verdict_section(analysis: Analysis) -> Section:
+    found = analysis.verdicts
+    many = len(found) > MANY_SENTENCES
+    short = (*sentences(analysis.break_even, short=True), *split_sentences(analysis.hybrid))
+    lines = [printable(text) for text in (short if many else found) or found]
+    counts = Counter(row.outcome for row in analysis.cases)
+    if not analysis.run.complete:
+        reason = analysis.run.exit_reason
+        why = f" ({reason})" if reason != "ok" else ""
+        lines.append(f"The run ended early{why}: {_missed(counts['planned'])}.")
+    if counts["failure"]:
+        failed = "1 case" if counts["failure"] == 1 else f"{counts['failure']} cases"
+        lines.append(f"Failed, with no number: {failed}; the reasons are below.")
+    return Section(key="verdict", title="Verdict", lines=tuple(lines))
+
+
+def _missed(count: int) -> str:
+    """What an early end has cost: `count` cases, or sessions of cases that all have been reached."""
+    if not count:
+        return "every case was reached, but not in every session"
+    return "1 case was not reached" if count == 1 else f"{count} cases were not reached"
+
+
+def chart_set(analysis: Analysis, sections: Sequence[str], unit: str, *, samples: bool = True) -> ChartSet:
+    """The charts of `sections`, without that of all samples unless `samples`. Needs the extra `plots`; raises
+    GpubenchError if it does not work."""
+    from gpubench.report.charts.vega import altair_failures
+
+    makers: tuple[tuple[str, Callable[[], Chart]], ...] = (
+        ("speedup", lambda: time_chart(analysis, unit)),
+        ("speedup", lambda: speedup_chart(analysis, unit)),
+        ("roofline", lambda: rate_chart(analysis)),
+        ("roofline", lambda: roofline_chart(analysis)),
+        ("hybrid", lambda: hybrid_chart(analysis, unit)),
+        ("anatomy", lambda: anatomy_chart(analysis, unit)),
+        ("speedup", lambda: sample_chart(analysis, unit)),
+    )
+    series = all_series(analysis)
+    if not series:
+        return ChartSet()
+    with altair_failures():
+        charts = [make() for section, make in makers[: None if samples else -1] if section in sections]
+    return ChartSet(
+        series=series, chosen=_most_telling(analysis, series), devices=devices(analysis),
+        regimes=regimes(analysis),
+        forms=tuple(dict.fromkeys(row.case.form_id for row in charted(analysis))),
+        charts=tuple(chart for chart in charts if any(chart.rows.values())),
+    )  # fmt: skip
+
+
+def _most_telling(analysis: Analysis, series: Sequence[Line]) -> str:
+    """The series with the most break-evens, then with the most sizes; of equal ones the first."""
+    found = [series_name(row.case) for row in analysis.break_even if row.verdict == "at"]
+    return max(series, key=lambda one: (found.count(one.name), len(one.sizes))).name

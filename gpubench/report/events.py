@@ -1,0 +1,167 @@
+"""The events of a run, one JSON object a line, each named by its `reason`; a file's events from its analysis."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Literal
+
+import msgspec
+
+from gpubench.analysis.analyse import Analysis
+from gpubench.analysis.break_even import UndecidedReason, VerdictKind
+from gpubench.analysis.estimate import CaseResult, OutcomeType
+from gpubench.analysis.labels import Label
+from gpubench.analysis.speedup import SpeedupKind
+from gpubench.catalogue import NoNumber, Reason, WarningCode
+from gpubench.errors import ExitCode
+from gpubench.model.result import Run, Severity
+from gpubench.report.encoding import json_line, narrowed
+from gpubench.report.layout import RenderOptions
+
+SCHEMA_VERSION = 1
+
+
+class JsonEvent(msgspec.Struct, frozen=True, kw_only=True, tag_field="reason"):
+    """Base of the events: immutable; `reason` comes first."""
+
+
+class RunStart(JsonEvent, frozen=True, kw_only=True, tag="run-start"):
+    """The first event of a run."""
+
+    name: Literal["gpubench-events"] = "gpubench-events"
+    schema_version: int = SCHEMA_VERSION
+    run_id: str
+    label: str | None
+    started_at: str
+    tool: dict[str, str]
+
+
+class CaseStart(JsonEvent, frozen=True, kw_only=True, tag="case-start"):
+    """A case is prepared in a session; while a run is under way, once for each session."""
+
+    id: str
+    session: int = 0
+
+
+class Typical(msgspec.Struct, frozen=True):
+    """Wall time of one launch with its 95 % interval."""
+
+    estimate: float
+    lower_bound: float
+    upper_bound: float
+    unit: Literal["s"] = "s"
+
+
+class CaseComplete(JsonEvent, frozen=True, kw_only=True, tag="case-complete"):
+    """What is known of a case; `typical` is null where `cause` says why. The last one of an id counts."""
+
+    id: str
+    outcome: OutcomeType
+    typical: Typical | None
+    label: Label | None
+    sessions: int
+    samples: int
+    cause: Reason | NoNumber | None
+    detail: str | None
+    hint: str | None
+
+
+class SpeedupFound(JsonEvent, frozen=True, kw_only=True, tag="speedup"):
+    """Wall time of the baseline / wall time of the case."""
+
+    id: str
+    baseline_id: str
+    kind: SpeedupKind
+    ratio: float
+    lo: float
+    hi: float
+    label: Label
+    headline: bool
+
+
+class BreakEvenFound(JsonEvent, frozen=True, kw_only=True, tag="break-even"):
+    """From which size on the device wins; `cause` says why a verdict is undecided."""
+
+    op: str
+    dtype: str
+    params: dict[str, int]
+    regime: str
+    device_id: str
+    baseline_id: str
+    verdict: VerdictKind
+    n: int | None
+    lo: int | None
+    hi: int | None
+    crossings: tuple[int, ...]
+    reason: UndecidedReason | None = msgspec.field(name="cause")
+
+
+class WarningFound(JsonEvent, frozen=True, kw_only=True, tag="warning"):
+    """A warning with its advice; `ids` are the cases that it concerns."""
+
+    code: WarningCode
+    severity: Severity
+    message: str
+    hint: str
+    ids: tuple[str, ...]
+
+
+class RunComplete(JsonEvent, frozen=True, kw_only=True, tag="run-complete"):
+    """The last event of a run; `complete` is false for one that was interrupted."""
+
+    exit_code: int
+    exit_reason: str
+    complete: bool
+
+
+EventLine = RunStart | CaseStart | CaseComplete | SpeedupFound | BreakEvenFound | WarningFound | RunComplete
+
+
+def events(analysis: Analysis) -> Iterator[EventLine]:
+    """All events of a run that is over."""
+    yield run_start(analysis.run)
+    for row in analysis.cases:
+        if row.outcome in ("measurement", "failure"):
+            yield CaseStart(id=row.id)
+        yield case_complete(row)
+    yield from conclusions(analysis)
+
+
+def conclusions(analysis: Analysis) -> Iterator[EventLine]:
+    """What only the whole run tells, and its end."""
+    yield from (narrowed(row, SpeedupFound) for row in analysis.speedups)
+    yield from (narrowed(row, BreakEvenFound) for row in analysis.break_even)
+    yield from (narrowed(row, WarningFound) for row in analysis.findings)
+    yield _run_complete(analysis)
+
+
+def run_start(run: Run) -> RunStart:
+    """Which run it is."""
+    return RunStart(
+        run_id=run.id, label=run.label, started_at=run.started_at, tool=dict(sorted(run.tool.items()))
+    )
+
+
+def case_complete(row: CaseResult) -> CaseComplete:
+    """A case with its number, or with the reason for none."""
+    time = row.time
+    return CaseComplete(
+        id=row.id, outcome=row.outcome,
+        typical=None if time is None else Typical(time.estimate, time.low, time.high),
+        label=row.label, sessions=len(row.sessions), samples=row.sample_count,
+        cause=row.reason, detail=row.detail, hint=row.hint,
+    )  # fmt: skip
+
+
+def _run_complete(analysis: Analysis) -> RunComplete:
+    """The run's own end; a failed gate is reported only of a run that ended well."""
+    run = analysis.run
+    code, reason = run.exit_code, run.exit_reason
+    if code == ExitCode.OK and any(not gate.passed for gate in analysis.gates):
+        code, reason = ExitCode.GATE, "gate"
+    return RunComplete(exit_code=int(code), exit_reason=reason, complete=run.complete)
+
+
+def render(analyses: Sequence[Analysis], options: RenderOptions) -> str:
+    """The events of all runs, one run after the other. No option changes them: other programs read it."""
+    return "".join(json_line(event) for analysis in analyses for event in events(analysis))

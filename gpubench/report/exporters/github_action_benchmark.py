@@ -1,0 +1,75 @@
+"""github-action-benchmark: entries of customSmallerIsBetter (wall time) and customBiggerIsBetter (speedup, rate)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from gpubench.analysis.analyse import Analysis
+from gpubench.report.encoding import json_text
+from gpubench.report.exporters import Estimated, decimal, estimated, half_width, only_run, rate_of
+from gpubench.report.layout import RenderOptions
+from gpubench.stats import IntervalLike
+
+MS = 1e3
+
+
+class BenchmarkResult(msgspec.Struct, frozen=True, kw_only=True):
+    """One line of a chart. `range` is `± half width` in `unit`; `extra` is shown when the mouse rests on a point."""
+
+    name: str
+    value: float
+    unit: str
+    range: str
+    extra: str
+
+
+def _entry(name: str, value: float, unit: str, half: float, case: Estimated, note: str) -> BenchmarkResult:
+    """`value ± half`; `note` says what the number is."""
+    count = len(case.sessions)
+    sessions = "1 session" if count == 1 else f"{count} sessions"
+    label = "" if case.row.label == "ok" else f", {case.row.label}"
+    extra = f"{note}\n{sessions}, {case.row.sample_count} samples{label}"
+    return BenchmarkResult(name=name, value=value, unit=unit, range=f"± {decimal(half, 2)}", extra=extra)
+
+
+def _interval_note(what: str, interval: IntervalLike, unit: str, scale: float = 1.0) -> str:
+    """`wall time of one launch, 95 % interval [1.5, 1.6] ms`."""
+    return f"{what}, 95 % interval [{interval.low * scale:.4g}, {interval.high * scale:.4g}] {unit}"
+
+
+def render_smaller(analyses: Sequence[Analysis], options: RenderOptions) -> str:
+    """The array of one run. Raises UsageError for several runs."""
+    cases = estimated(only_run(analyses, "gha-smaller"))
+    return json_text(
+        [
+            _entry(
+                case.id, case.time.estimate * MS, "ms", half_width(case.time) * MS, case,
+                _interval_note("wall time of one launch", case.time, "ms", MS),
+            )
+            for case in cases
+        ],
+        options,
+    )  # fmt: skip
+
+
+def render_bigger(analyses: Sequence[Analysis], options: RenderOptions) -> str:
+    """The array of one run. Raises UsageError for several runs."""
+    cases = estimated(only_run(analyses, "gha-bigger"))
+    return json_text([entry for case in cases for entry in _entries(case)], options)
+
+
+def _entries(case: Estimated) -> Iterator[BenchmarkResult]:
+    if case.speedup is not None:
+        ratio = case.speedup.interval
+        note = _interval_note(f"against {case.speedup.baseline.id}", ratio, "x")
+        yield _entry(f"{case.id} speedup", ratio.estimate, "x", half_width(ratio), case, note)
+    on_device = case.row.rates is not None and case.row.rates.clock == "device_cold"
+    seconds = case.row.device_cold_s if on_device else None
+    rate = rate_of(case.row, case.time.estimate if seconds is None else seconds)
+    if rate is not None:
+        # The device's clock has no interval of its own: that of the wall time, relative, stands in for it.
+        half = rate.value * half_width(case.time) / case.time.estimate
+        note = f"by the {'wall' if seconds is None else 'device'} clock"
+        yield _entry(f"{case.id} rate", rate.value, rate.unit, half, case, note)

@@ -1,0 +1,36 @@
+"""A comparison or its noise as text: JSON, or its sections and tables in a format for people."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from gpubench.report.layout import RenderOptions, TextDocument
+
+DOCUMENT_FORMATS = ("table", "plain", "markdown", "json")
+
+
+def render_documents(
+    found: msgspec.Struct, documents: Callable[[], Sequence[TextDocument]], format: str, options: RenderOptions,
+    title: str,
+) -> str:  # fmt: skip
+    """`found` as JSON, else its `documents`, in Markdown below `title`: text with one trailing newline.
+
+    `format` is one of FORMATS; its module is imported only when it is asked for.
+    """
+    if format == "json":
+        from gpubench.report.encoding import json_text
+
+        return json_text(found, options)
+    if format == "markdown":
+        from gpubench.report.renderers import markdown
+
+        return markdown.draw(documents(), options, title)
+    if format == "table":
+        from gpubench.report.renderers import terminal
+
+        return terminal.draw(documents(), options)
+    from gpubench.report.renderers import plain
+
+    return plain.draw(documents(), options)

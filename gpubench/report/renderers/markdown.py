@@ -1,0 +1,94 @@
+"""GitHub Markdown: verdict and break-even first, details folded, every foreign character escaped."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from gpubench.analysis.analyse import Analysis
+from gpubench.foreign_text import escaped
+from gpubench.report.layout import Cell, Picture, RenderOptions, Section, Table, TextDocument, visible
+
+# What a reader came for, in this order; then the machine and the warnings; the rest is folded.
+_LEAD = (
+    "machines",
+    "history",
+    "answer",
+    "verdict",
+    "gates",
+    "breakeven",
+    "reuse",
+    "speedup",
+    "chart",
+    "hybrid",
+    "claims",
+)
+
+
+def render(analyses: Sequence[Analysis], options: RenderOptions) -> str:
+    """The reports of all runs, one after the other."""
+    from gpubench.report.contents import documents  # a comparison draws without it
+
+    return draw([arranged(found) for found in documents(analyses, options, full=True)], options)
+
+
+def arranged(report: TextDocument) -> TextDocument:
+    """Verdict, break-even and speedup first, then the machine, the warnings, and folded whatever else there is."""
+    machine = Section(key="machine", title="Machine", lines=report.headings)
+    first = report.sections[:1]
+    if first and first[0].key == "roofline":  # the run was made for it
+        report = msgspec.structs.replace(report, sections=report.sections[1:])
+    else:
+        first = ()
+    first = tuple(msgspec.structs.replace(part, folded=False) for part in first)
+    lead = [part for part in report.sections if part.key in _LEAD and not part.folded]
+    lead.sort(key=lambda part: _LEAD.index(part.key))
+    warnings = [part for part in report.sections if part.key == "warnings"]
+    rest = [
+        msgspec.structs.replace(part, folded=True)
+        for part in report.sections
+        if part not in lead and part not in warnings
+    ]
+    return TextDocument(headings=(), sections=(*first, *lead, machine, *warnings, *rest))
+
+
+def draw(documents: Sequence[TextDocument], options: RenderOptions, title: str = "gpubench report") -> str:
+    """Any documents as text, one after the other, each below `title`."""
+    text = "\n---\n\n".join(_document_text(report, title) for report in visible(documents))
+    return text.encode("ascii", "xmlcharrefreplace").decode() if options.ascii_only else text
+
+
+def _document_text(report: TextDocument, title: str) -> str:
+    parts = [f"## {title}", *(escaped(line) for line in report.headings)]
+    return "\n\n".join([*parts, *(_section_text(section) for section in report.sections)]) + "\n"
+
+
+def _section_text(section: Section) -> str:
+    parts = ["\n".join(f"- {escaped(line)}" for line in section.lines)] if section.lines else []
+    parts += [_table_text(table) for table in section.tables]
+    parts += [_picture_text(picture) for picture in section.pictures]
+    body = "\n\n".join(parts)
+    if section.folded:
+        return f"<details>\n<summary>{escaped(section.title)}</summary>\n\n{body}\n\n</details>"
+    return f"### {escaped(section.title)}\n\n{body}"
+
+
+def _picture_text(picture: Picture) -> str:
+    # Inside the fence stand sizes and ratios alone; the title, which holds a device's name, is escaped above it.
+    body = "\n".join(row.text for row in picture.rows)
+    return f"**{escaped(picture.title)}**\n\n~~~text\n{body}\n~~~"
+
+
+def _table_text(table: Table) -> str:
+    parts = [f"**{escaped(table.title)}**"] if table.title else []
+    parts += [escaped(table.note)] if table.note else []
+    head = _row([Cell(column.name) for column in table.columns])
+    rule = "|" + "|".join(" ---: " if column.right else " --- " for column in table.columns) + "|"
+    parts.append("\n".join([head, rule, *(_row(row) for row in table.rows)]))
+    parts += [escaped(table.legend)] if table.legend else []
+    return "\n\n".join(parts)
+
+
+def _row(row: Sequence[Cell]) -> str:
+    return "| " + " | ".join(escaped(cell.text) for cell in row) + " |"

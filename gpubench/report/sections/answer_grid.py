@@ -1,0 +1,336 @@
+"""The tables of the final screen: two situations of all ops, the situations of one op, sizes that were asked for, and
+the CPU's forms where there is no GPU."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Sequence
+
+import msgspec
+
+from gpubench.analysis.answer import ALWAYS, AnswerCell, AnswerRow, Gain, MachineAnswer
+from gpubench.foreign_text import columns, cut, padded
+from gpubench.model.case import QUEUED, WAITED
+from gpubench.report.layout import Cell, Line
+from gpubench.report.sections.answer_text import (
+    backend_text,
+    cell_text,
+    factor_text,
+    gain_cell,
+    range_text,
+    series_text,
+    situation_text,
+    size_text,
+    threshold_cell,
+)
+from gpubench.report.wording import FORMS
+from gpubench.units import format_seconds
+
+GAP, GROUP_GAP = "  ", "   "
+WIDE = 78  # from here on two named sizes stand side by side
+_LABELS: dict[str, str] = {WAITED: "on the GPU, waited", QUEUED: "on the GPU, queued"}
+_DTYPES = {"float64": "f64", "float32": "f32", "float16": "f16", "bfloat16": "bf16"}
+_SHOWN_ERROR = 0.05  # a ratio surer than this needs no +-
+_SHORT_NAME = 8
+
+
+class AnswerGrid(msgspec.Struct, frozen=True, kw_only=True):
+    """Columns under names, some of them together under a label: `groups` has the label by its first column."""
+
+    names: tuple[str, ...]
+    right: tuple[bool, ...]
+    rows: tuple[Line, ...]
+    groups: dict[int, str] = {}
+
+    def spread(self) -> tuple[str, ...]:
+        """The label above each column; empty above those of no group, and of columns without a name but the first."""
+        found, label = [], ""
+        for i, name in enumerate(self.names):
+            label = self.groups.get(i, label)
+            found.append(label if name or i in self.groups else "")
+        return tuple(found)
+
+    def widths(self) -> list[int]:
+        """Of the columns; the last one of a group is as wide as its label needs."""
+        found = [
+            max([columns(name), *(columns(row[i].text) for row in self.rows)])
+            for i, name in enumerate(self.names)
+        ]
+        starts = [*sorted(self.groups), len(self.names)]
+        for start, end in itertools.pairwise(starts):
+            taken = sum(found[start:end]) + len(GAP) * (end - start - 1)
+            # The label of the last group may end after its columns: nothing follows it.
+            found[end - 1] += max(0, columns(self.groups[start]) - taken)
+        return found
+
+    def lines(self) -> list[Line]:
+        """Drawn: labels, names, rows."""
+        size = self.widths()
+        head = [self._labels(size)] if self.groups else []
+        names = tuple(Cell(name, "muted") for name in self.names)
+        head += [self._line(names, size)] if any(self.names) else []
+        return [*head, *(self._line(row, size) for row in self.rows)]
+
+    def parts(self) -> tuple[AnswerGrid, ...]:
+        """One grid for each group, the columns before the first group in all of them."""
+        starts = [*sorted(self.groups), len(self.names)]
+        found = []
+        for start, end in itertools.pairwise(starts):
+            kept = [*range(starts[0]), *range(start, end)]
+            found.append(
+                AnswerGrid(
+                    names=tuple(self.names[i] for i in kept), right=tuple(self.right[i] for i in kept),
+                    rows=tuple(tuple(row[i] for i in kept) for row in self.rows),
+                    groups={starts[0]: self.groups[start]},
+                )
+            )  # fmt: skip
+        return tuple(found) or (self,)
+
+    def shortened(self, width: int) -> AnswerGrid:
+        """With names in the first column that leave room for the others, down to 8 characters."""
+        over = _width(self) - width
+        room = max(_SHORT_NAME, self.widths()[0] - max(0, over))
+        rows = tuple((Cell(cut(row[0].text, room), row[0].tone), *row[1:]) for row in self.rows)
+        return msgspec.structs.replace(self, rows=rows)
+
+    def _labels(self, size: Sequence[int]) -> Line:
+        text = ""
+        for start, label in sorted(self.groups.items()):
+            text = padded(text, self._offset(start, size)) + label
+        return (Cell(text, "muted"),)
+
+    def _offset(self, index: int, size: Sequence[int]) -> int:
+        return sum(size[:index]) + sum(len(self._gap(i)) for i in range(1, index + 1))
+
+    def _gap(self, index: int) -> str:
+        return GROUP_GAP if index in self.groups and index != min(self.groups) else GAP
+
+    def _line(self, cells: Line, size: Sequence[int]) -> Line:
+        found: list[Cell] = []
+        for i, cell in enumerate(cells):
+            text = padded(cell.text, size[i], right=self.right[i])
+            found.append(Cell((self._gap(i) if i else "") + text, cell.tone))
+        return _trimmed(found)
+
+
+def drawn(grids: Sequence[AnswerGrid], width: int) -> list[Line]:
+    """The first grid that fits; else the last one with shorter names; else its groups below each other."""
+    fitting = next((grid for grid in grids if _width(grid) <= width), None)
+    if fitting is not None:
+        return fitting.lines()
+    last = grids[-1].shortened(width)
+    if _width(last) <= width:
+        return last.lines()
+    lines = [line for part in grids[-1].parts() for line in part.shortened(width).lines()]
+    return [_cut_line(line, width) for line in lines]
+
+
+def _width(grid: AnswerGrid) -> int:
+    return max((sum(columns(cell.text) for cell in line) for line in grid.lines()), default=0)
+
+
+def _trimmed(line: Sequence[Cell]) -> Line:
+    found = list(line)
+    while found and not found[-1].text.strip():
+        found.pop()
+    if found:
+        found[-1] = Cell(found[-1].text.rstrip(), found[-1].tone)
+    return tuple(found)
+
+
+def _cut_line(line: Line, width: int) -> Line:
+    text = "".join(cell.text for cell in line)
+    return line if columns(text) <= width else (Cell(cut(text, width)),)
+
+
+def thresholds_grids(found: MachineAnswer, *, ascii_only: bool) -> tuple[AnswerGrid, ...]:
+    """A row for each op: `pays from` and the gain in two situations. The second one says no other size than that of
+    the heading."""
+    return tuple(_thresholds(found, ascii_only, tails=tails) for tails in (True, False))
+
+
+def _thresholds(found: MachineAnswer, ascii_only: bool, *, tails: bool) -> AnswerGrid:
+    common = {regime: _commonest(found, regime) for regime in found.regimes}
+    names, groups, right = [""], {}, [False]
+    for regime in found.regimes:
+        groups[len(names)] = situation_text(regime)
+        n = common[regime]
+        names += ["pays from", "gain" if n is None else f"at {size_text(n, 'elements')}"]
+        right += [True, False]
+    rows = []
+    for row, label in zip(found.rows, _row_labels(found), strict=True):
+        line = [Cell(label)]
+        for regime in found.regimes:
+            cell = row.cells.get(regime)
+            line.append(threshold_cell(cell, cell_text(cell, row.extent, ascii_only=ascii_only)))
+            line.append(_gain(row, cell, common[regime] if tails else None, ascii_only))
+        rows.append(tuple(line))
+    return AnswerGrid(names=tuple(names), right=tuple(right), rows=tuple(rows), groups=groups)
+
+
+def _gain(row: AnswerRow, cell: AnswerCell | None, common: int | None, ascii_only: bool) -> Cell:
+    """The gain, and its size where the heading has another one; a matrix counts by its elements there."""
+    gain = None if cell is None else cell.gain
+    if gain is None or common is None or row.elements(gain.n) == common:
+        return gain_cell(gain)
+    return gain_cell(gain, f" at {size_text(gain.n, row.extent, ascii_only=ascii_only)}")
+
+
+def _commonest(found: MachineAnswer, regime: str) -> int | None:
+    cells = [(row, row.cells.get(regime)) for row in found.rows]
+    sizes = Counter(
+        row.elements(cell.gain.n) for row, cell in cells if cell is not None and cell.gain is not None
+    )
+    return max(sizes, key=lambda n: (sizes[n], n)) if sizes else None
+
+
+def _row_labels(found: MachineAnswer) -> list[str]:
+    """The op, its dtype where there are several, and its GPU where there are several."""
+    dtypes = len({row.dtype for row in found.rows}) > 1
+    gpus = any(row.count < len(found.devices) for row in found.rows)
+    return [
+        " ".join(
+            [
+                series_text(row),
+                *([_DTYPES.get(row.dtype, row.dtype)] if dtypes else []),
+                *([_gpu(row)] if gpus else []),
+            ]
+        )
+        for row in found.rows
+    ]
+
+
+def _gpu(row: AnswerRow) -> str:
+    name, place = backend_text(row.device_id), row.device_id.partition(":")[2]
+    return f"{row.count} x {name}" if row.count > 1 else f"{name} {place}"
+
+
+def _in_order(row: AnswerRow) -> list[str]:
+    """Queued, waited, N calls a copy, copied."""
+    order: dict[str, int] = {QUEUED: 0, WAITED: 1, ALWAYS: 3}
+    return sorted(row.cells, key=lambda regime: (order.get(regime, 2), regime))
+
+
+def _label(regime: str) -> str:
+    return _LABELS.get(regime) or situation_text(regime)
+
+
+def one_op_grids(row: AnswerRow, *, ascii_only: bool) -> tuple[AnswerGrid, ...]:
+    """A row for each situation of one op, with the time behind the gain."""
+    gains = [cell.gain for cell in row.cells.values() if cell.gain is not None]
+    n = max((gain.n for gain in gains), default=None)
+    cpu_s = next((gain.cpu_s for gain in gains if gain.n == n), None)
+    what = "side" if row.extent == "side" else "n"
+    cpu = "" if cpu_s is None else f" (CPU {format_seconds(cpu_s)})"
+    at = "" if n is None else f"at {what} = {n}{cpu}"
+    rows = []
+    for regime in _in_order(row):
+        cell = row.cells[regime]
+        gain = cell.gain
+        tail = f"  at {what} = {gain.n}" if gain is not None and gain.n != n else ""
+        seconds = "" if gain is None else format_seconds(gain.gpu_s) + tail
+        text = threshold_cell(cell, _both_text(row, cell, ascii_only))
+        rows.append((Cell(_label(regime)), text, gain_cell(gain), Cell(seconds)))
+    groups = {1: "pays from", 2: at}
+    return (AnswerGrid(names=("",) * 4, right=(False,) * 4, rows=tuple(rows), groups=groups),)
+
+
+def _both_text(row: AnswerRow, cell: AnswerCell, ascii_only: bool) -> str:
+    """The threshold with its interval; a bracket alone has no number."""
+    text = cell_text(cell, row.extent, ascii_only=ascii_only)
+    if cell.kind not in ("at", "range") or cell.n is None or cell.low is None or cell.high is None:
+        return text
+    size = size_text(cell.n, row.extent, ascii_only=ascii_only)
+    between = range_text(cell.low, cell.high, row.extent, ascii_only=ascii_only)
+    return f"{size} ({between})" + (", mixed" if cell.mixed else "")
+
+
+def sizes_grids(found: MachineAnswer, *, ascii_only: bool) -> tuple[AnswerGrid, ...]:
+    """Sizes that were asked for: two of one op side by side, else a row for each."""
+    sizes = sorted({gain.n for row in found.rows for cell in row.cells.values() for gain in cell.gains})
+    long = _long_grid(found, ascii_only)
+    if len(found.rows) > 1 or not 0 < len(sizes) <= 2:
+        return (long,)
+    # Narrower than WIDE it does not fit where both sizes have all there is to say.
+    return (_wide_grid(found.rows[0], sizes), long)
+
+
+def _wide_grid(row: AnswerRow, sizes: Sequence[int]) -> AnswerGrid:
+    what = {"side": "side", "elements": "n =", "plain": "n ="}[row.extent]
+    groups = {1 + 2 * i: f"{what} {n}" for i, n in enumerate(sizes)}
+    best: list[Cell] = [Cell("best CPU")]
+    for n in sizes:
+        cpu_s = next((g.cpu_s for cell in row.cells.values() for g in cell.gains if g.n == n), None)
+        best += [Cell("" if cpu_s is None else format_seconds(cpu_s)), Cell("")]
+    rows: list[Line] = [tuple(best)]
+    for regime in [name for name in _in_order(row) if name in (QUEUED, WAITED, ALWAYS)] or _in_order(row):
+        line = [Cell(_label(regime))]
+        for n in sizes:
+            gain = _at(row.cells[regime], n)
+            line += [
+                Cell(_missing(row.cells[regime]) if gain is None else format_seconds(gain.gpu_s)),
+                _sure(gain),
+            ]
+        rows.append(tuple(line))
+    names = ("",) * (1 + 2 * len(sizes))
+    return AnswerGrid(names=names, right=(False, *(True, False) * len(sizes)), rows=tuple(rows), groups=groups)
+
+
+def _long_grid(found: MachineAnswer, ascii_only: bool) -> AnswerGrid:
+    names, right, groups = ["", "size", "best CPU"], [False, True, True], {}
+    for regime in found.regimes:
+        groups[len(names)] = situation_text(regime)
+        names += ["", ""]
+        right += [True, False]
+    rows = []
+    for row, label in zip(found.rows, _row_labels(found), strict=True):
+        sizes = sorted({gain.n for cell in row.cells.values() for gain in cell.gains})
+        for n in sizes or [0]:
+            gains = {regime: _at(row.cells.get(regime), n) for regime in found.regimes}
+            cpu_s = next((g.cpu_s for cell in row.cells.values() for g in cell.gains if g.n == n), None)
+            size = size_text(n, row.extent, ascii_only=ascii_only) if n else "-"
+            line = [Cell(label), Cell(size), Cell("-" if cpu_s is None else format_seconds(cpu_s))]
+            for regime, gain in gains.items():
+                cell = row.cells.get(regime)
+                line += [Cell(_missing(cell) if gain is None else format_seconds(gain.gpu_s)), gain_cell(gain)]
+            rows.append(tuple(line))
+    return AnswerGrid(names=tuple(names), right=tuple(right), rows=tuple(rows), groups=groups)
+
+
+def _missing(cell: AnswerCell | None) -> str:
+    return cell.kind if cell is not None and cell.kind in ("wrong", "failed") else "-"
+
+
+def _at(cell: AnswerCell | None, n: int) -> Gain | None:
+    return next((gain for gain in cell.gains if gain.n == n), None) if cell is not None else None
+
+
+def _sure(gain: Gain | None) -> Cell:
+    """The gain, and how far it may be off where that is 5 % or more."""
+    if gain is None or gain.within < _SHOWN_ERROR or gain.winner == "noisy":
+        return gain_cell(gain)
+    return gain_cell(gain, f" +-{gain.within * 100:.0f}%")
+
+
+def forms_grid(found: MachineAnswer, *, ascii_only: bool) -> AnswerGrid:
+    """Without a GPU: plain NumPy beside the fastest other form, where that surely wins."""
+    dtypes = len({form.dtype for form in found.forms}) > 1
+    rows = []
+    for form in found.forms:
+        label = f"{form.op} {_DTYPES.get(form.dtype, form.dtype)}" if dtypes else form.op
+        size = size_text(form.n, form.extent, ascii_only=ascii_only)
+        line = [Cell(label), Cell(size), Cell("-" if form.plain_s is None else format_seconds(form.plain_s))]
+        if form.device_id is None:
+            line += [Cell("-"), Cell(""), Cell("as good", "muted")]
+        else:
+            backend = form.device_id.partition(":")[0]
+            name = FORMS.get(form.form, form.form) if backend == "numpy" else backend_text(form.device_id)
+            line += [Cell(name), Cell(format_seconds(form.best_s)), _form_gain(form.ratio)]
+        rows.append(tuple(line))
+    names = ("", "n", "plain NumPy", "best form", "", "gain")
+    return AnswerGrid(names=names, right=(False, True, True, False, True, True), rows=tuple(rows))
+
+
+def _form_gain(ratio: float | None) -> Cell:
+    return Cell("-") if ratio is None else Cell(factor_text(ratio), "cpu")

@@ -1,0 +1,327 @@
+"""The words of the final screen: sizes, cells, gains, and the sentence that stands first."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+import msgspec
+
+from gpubench.analysis.answer import (
+    ABOUT_EQUAL,
+    ALWAYS,
+    FEWEST_OPS,
+    AnswerCell,
+    AnswerRow,
+    Extent,
+    Gain,
+    MachineAnswer,
+)
+from gpubench.analysis.verdict import REASONS
+from gpubench.model.case import QUEUED, WAITED
+from gpubench.report.layout import Cell, Tone
+from gpubench.units import listed
+
+BACKENDS = {"cupy": "CuPy", "wgpu": "WebGPU", "torch": "PyTorch", "numpy": "NumPy", "fake": "fake"}
+_SITUATIONS = {
+    WAITED: "data on the GPU", QUEUED: "queued on the GPU", ALWAYS: "copied at every call",
+}  # fmt: skip
+_WITH = {WAITED: "with data on the GPU", QUEUED: "with calls queued on the GPU", ALWAYS: "copied at every call"}
+_WHY = {
+    **REASONS,
+    "loses-again": "wins and loses by turns", "no-cpu-time": "the CPU has no time",
+    "no-samples": "too few samples", "not-reached": "not reached", "out-of-memory": "too little memory",
+    "flat": "hardly depends on the size", ABOUT_EQUAL: "about equal at the largest size",
+}  # fmt: skip
+MOST_NAMES, MOST_LOSERS = 4, 3
+_UNITS = (("G", 1e9), ("M", 1e6), ("K", 1e3))
+
+
+def situation_text(regime: str) -> str:
+    """`data on the GPU`; `10 calls a copy`."""
+    return _SITUATIONS.get(regime) or f"{regime.rpartition('-')[2]} calls a copy"
+
+
+def with_text(regime: str) -> str:
+    """The same inside a sentence: `with data on the GPU`."""
+    return _WITH.get(regime) or f"with {situation_text(regime)}"
+
+
+def why_text(why: str) -> str:
+    """Why there is no threshold, in words."""
+    return _WHY.get(why, why.replace("-", " "))
+
+
+def backend_text(device_id: str) -> str:
+    """`CuPy` of `cupy:0`, as its project writes it."""
+    name = device_id.partition(":")[0]
+    return BACKENDS.get(name, name)
+
+
+def size_text(n: int, extent: Extent, *, ascii_only: bool = False) -> str:
+    """`23 K`, `16.8 M` elements (K and M are 1,000); `182²` or `182^2` of a square matrix."""
+    if extent == "elements":
+        return " ".join(_scaled(n)).strip()
+    return f"{n}{_square(extent, ascii_only)}"
+
+
+def range_text(low: int, high: int, extent: Extent, *, ascii_only: bool = False) -> str:
+    """`16-46 K`, `131 K-1 M`, `128-512²`."""
+    if low == high:
+        return size_text(low, extent, ascii_only=ascii_only)
+    if extent != "elements":
+        return f"{low}-{high}{_square(extent, ascii_only)}"
+    (first, unit), (last, other) = _scaled(low), _scaled(high)
+    if (first, unit) == (last, other):
+        return size_text(low, extent)
+    return (
+        f"{first}-{last} {other}".strip() if unit == other else f"{first} {unit}".strip() + f"-{last} {other}"
+    )
+
+
+def _square(extent: Extent, ascii_only: bool) -> str:
+    return "" if extent == "plain" else "^2" if ascii_only else "²"
+
+
+def _scaled(n: int) -> tuple[str, str]:
+    for unit, scale in _UNITS:
+        value = n / scale
+        # 10.4 K is 10 K; a million more or less is more than people round away.
+        decimals = 1 if value < (10 if unit == "K" else 100) else 0
+        if round(value, decimals) >= 1:
+            text = f"{value:.{decimals}f}"
+            return (text.rstrip("0").rstrip(".") if "." in text else text), unit
+    return str(n), ""
+
+
+def cell_text(cell: AnswerCell | None, extent: Extent, *, ascii_only: bool = False) -> str:
+    """What `pays from` says: the one grammar of the screen."""
+    if cell is None:
+        return "?"
+    if cell.kind == "open" and cell.why == ABOUT_EQUAL:
+        return "about equal"
+    size: Callable[[int | None], str] = lambda n: size_text(n or 0, extent, ascii_only=ascii_only)  # noqa: E731
+    mixed = ", mixed" if cell.mixed else ""
+    if cell.kind == "range":
+        return range_text(cell.low or 0, cell.high or 0, extent, ascii_only=ascii_only) + mixed
+    return {
+        "at": size(cell.n) + mixed, "all-sizes": "all sizes", "below": f"< {size(cell.high)}", "no-size": "no size",
+        "above": f"> {size(cell.low)}", "open": "?", "wrong": "wrong", "failed": "failed",
+    }[cell.kind]  # fmt: skip
+
+
+def threshold_cell(cell: AnswerCell | None, text: str) -> Cell:
+    """`text` in the colour of its cell; what is said stands in the words."""
+    kind = "open" if cell is None else cell.kind
+    tone: Tone = "bad" if kind in ("wrong", "failed") else "muted" if kind in ("no-size", "above") else "plain"
+    return Cell(text, tone)
+
+
+def factor_text(factor: float) -> str:
+    """`14x`, `2.1x`: two digits."""
+    rounded = float(f"{factor:.1e}")
+    decimals = max(0, 1 - math.floor(math.log10(rounded))) if rounded > 0 and math.isfinite(rounded) else 0
+    return f"{rounded:.{decimals}f}x"
+
+
+def gain_text(gain: Gain) -> str:
+    """`GPU 14x`, `CPU 2.1x`: the winner and its factor; `equal`; `GPU 1.5x ?` where the other may win, `equal ?`
+    where either may."""
+    doubt = " ?" if gain.winner == "noisy" else ""
+    if gain.about_equal:
+        return f"equal{doubt}"
+    side, factor = ("GPU", gain.ratio) if gain.ratio >= 1 else ("CPU", 1 / gain.ratio)
+    return f"{side} {factor_text(factor)}" + doubt
+
+
+def gain_cell(gain: Gain | None, tail: str = "") -> Cell:
+    """The gain in the colour of the side that wins."""
+    if gain is None:
+        return Cell("")
+    tone: Tone = "gpu" if gain.winner == "gpu" else "cpu" if gain.winner == "cpu" else "plain"
+    return Cell(gain_text(gain) + tail, tone)
+
+
+def series_text(row: AnswerRow) -> str:
+    """The op, with the params beside its size."""
+    return row.op + "".join(f" {name}={value}" for name, value in sorted(row.params.items()))
+
+
+# How much the sentence says, from all down to what fits one line for each dtype.
+Detail = Literal["names", "counts", "short", "least"]
+DETAILS: tuple[Detail, ...] = ("names", "counts", "short", "least")
+MOST_DTYPES = 3
+
+
+def machine_sentences(answer: MachineAnswer, detail: Detail = "names") -> list[str]:
+    """What a GPU gains over all ops: a sentence for each dtype, at most three, each op at the largest size measured.
+
+    Rows of the first GPU count, without wrong results and what has no number.
+    """
+    dtypes = sorted({row.dtype for row in answer.rows})
+    found = []
+    for dtype in dtypes[:MOST_DTYPES]:
+        rows = [row for row in answer.rows if row.dtype == dtype and row.device_id == answer.devices[0]]
+        clauses = _Clauses(rows, detail, thresholds=not answer.named)
+        text = clauses.least(answer.regimes) if detail == "least" else clauses.sentence(answer.regimes)
+        found.append(f"{dtype}: {text}" if len(dtypes) > 1 else text[:1].upper() + text[1:])
+    if len(dtypes) > MOST_DTYPES:
+        found[-1] += f" {len(dtypes) - MOST_DTYPES} more dtypes: below."
+    return found
+
+
+class _Clauses(msgspec.Struct, frozen=True):
+    """The sentence of one dtype: a clause for each situation. `thresholds`: sizes were searched, not named."""
+
+    rows: Sequence[AnswerRow]
+    detail: Detail
+    thresholds: bool
+
+    def sentence(self, regimes: Sequence[str]) -> str:
+        """All clauses; the first names the GPU, the next call it `it`."""
+        found, subject = [], "the GPU"
+        for regime in regimes:
+            said = self._clause(regime, subject)
+            if said:
+                found.append(f"{with_text(regime)} {said}")
+                subject = "the GPU" if said.startswith("the CPU") else "it"
+        return ("; ".join(found) or "no op was timed on both sides") + "."
+
+    def least(self, regimes: Sequence[str]) -> str:
+        """The counts alone."""
+        counts = []
+        for regime in regimes:
+            gains = self._gains(regime)
+            wins = sum(gain.winner == "gpu" for gain in gains.values())
+            where = {WAITED: "with data on it", ALWAYS: "copied at every call"}.get(regime, with_text(regime))
+            counts += [f"{wins} of {len(gains)} {where}"] if gains else []
+        return f"the GPU wins {', '.join(counts) or 'none'}."
+
+    def _gains(self, regime: str) -> dict[int, Gain]:
+        """By the place of the row."""
+        cells = {i: row.cells.get(regime) for i, row in enumerate(self.rows)}
+        return {
+            i: cell.gain for i, cell in cells.items() if cell and cell.gain and cell.kind not in ("wrong", "failed")
+        }  # fmt: skip
+
+    def _clause(self, regime: str, subject: str) -> str:
+        gains = self._gains(regime)
+        if not gains:
+            return ""
+        places = {
+            side: [i for i, g in gains.items() if g.winner == side] for side in ("gpu", "cpu", "equal", "noisy")
+        }
+        short = [i for i in places["cpu"] if not gains[i].top]
+        wins, total = len(places["gpu"]), len(gains)
+        if not wins and len(places["cpu"]) == total:
+            return f"the CPU wins {self._all(places['cpu'])}" + (" as far as measured" if short else "")
+        extras = []
+        if wins and short:
+            loses = "loses" if len(short) == 1 else "lose"
+            extras.append(f"{len(short)} {loses} as far as measured")
+        if places["equal"]:
+            extras.append(f"{self._names(places['equal'])} equal")
+        if places["noisy"]:
+            extras.append(f"{len(places['noisy'])} too noisy to say")
+        rest = f" ({'; '.join(extras)})" if extras else ""
+        if not wins:
+            return f"{subject} wins none of {total}{rest}"
+        said = f"{subject} wins {self._wins(places, total)}"
+        return f"{said}{self._half(regime, places['gpu'], said)}{rest}"
+
+    def _wins(self, places: dict[str, list[int]], total: int) -> str:
+        ours, theirs = places["gpu"], places["cpu"]
+        if len(ours) == total:
+            return self._all(ours)
+        count = f"{len(ours)} of {total}"
+        if self.detail != "names":
+            return count
+        if len(ours) <= MOST_NAMES:
+            return f"{count}: {self._names(ours)}"
+        if total - len(ours) <= MOST_LOSERS and theirs:
+            return f"{count}, not {self._names(theirs)}"
+        return count
+
+    def _all(self, places: Sequence[int]) -> str:
+        if len(places) == 1:
+            return series_text(self.rows[places[0]])
+        return "both" if len(places) == 2 else f"all {len(places)}"
+
+    def _names(self, places: Sequence[int]) -> str:
+        names = [series_text(self.rows[i]) for i in places]
+        return listed(names) if self.detail == "names" and len(names) <= MOST_NAMES else str(len(names))
+
+    def _half(self, regime: str, places: Sequence[int], said: str) -> str:
+        """From how many elements on half of those that win do so for sure; empty where that is not known.
+
+        The upper ends of the intervals count, and of a matrix its elements: so it is true of all that win.
+        """
+        winners = [self.rows[i] for i in places]
+        vectors = sum(row.extent == "elements" for row in winners)
+        if regime != WAITED or not self.thresholds or vectors < FEWEST_OPS or self.detail == "short":
+            return ""
+        ends = sorted(_upper_end(row, row.cells[regime]) for row in winners)
+        middle = ends[(len(ends) - 1) // 2]
+        if not math.isfinite(middle):
+            return ""
+        whom = f"the {len(winners)}" if ", not " in said or ": " in said else "them"
+        return f", half of {whom} from {size_text(int(middle), 'elements')} elements or less"
+
+
+def _upper_end(row: AnswerRow, cell: AnswerCell) -> float:
+    known = cell.kind in ("at", "range", "all-sizes", "below") and cell.high is not None
+    return row.elements(cell.high) if known and cell.high is not None else math.inf
+
+
+def op_sentence(row: AnswerRow, regimes: Sequence[str], *, ascii_only: bool) -> str:
+    """What one op gains: a clause for each situation."""
+    clauses = [
+        f"{with_text(regime)} {_op_clause(row, row.cells[regime], ascii_only)}"
+        for regime in regimes
+        if regime in row.cells
+    ]
+    return f"{series_text(row)}: {'; '.join(clauses)}."
+
+
+def _op_clause(row: AnswerRow, cell: AnswerCell, ascii_only: bool) -> str:
+    size = cell_text(cell, row.extent, ascii_only=ascii_only)
+    mixed = ", and wins and loses by turns below" if cell.mixed else ""
+    size = size.removesuffix(", mixed")
+    if cell.kind == "open":
+        gain = cell.gain
+        if gain is None:
+            return f"nothing is known ({why_text(cell.why)})"
+        at = size_text(gain.n, row.extent, ascii_only=ascii_only)
+        if cell.why == ABOUT_EQUAL:
+            return f"both are about equal at {at}, the largest size"
+        side = {"gpu": "the GPU wins", "cpu": "the CPU wins", "equal": "both are equal"}.get(gain.winner)
+        return f"no threshold is known ({why_text(cell.why)}); at {at} {side or 'it is too noisy to say'}"
+    return {
+        "at": f"the GPU pays from {size}{mixed}", "range": f"the GPU pays from somewhere in {size}{mixed}",
+        "all-sizes": "the GPU wins at all sizes", "no-size": "the CPU wins at all sizes",
+        "below": f"the GPU wins at every size measured, from {size.removeprefix('< ')} on",
+        "above": f"the CPU wins up to {size.removeprefix('> ')}", "wrong": "the GPU gave wrong numbers",
+        "failed": "nothing ran on the GPU",
+    }[cell.kind]  # fmt: skip
+
+
+def sizes_sentence(row: AnswerRow, regimes: Sequence[str]) -> str:
+    """What one op gains over the sizes that were asked for: `GPU 6.7x to 22x`."""
+    clauses = []
+    for regime in regimes:
+        gains = sorted(row.cells[regime].gains, key=lambda gain: gain.ratio) if regime in row.cells else []
+        if gains:
+            first, last = gain_text(gains[0]), gain_text(gains[-1])
+            if first == last:
+                text = first
+            elif gains[0].winner == gains[-1].winner == "cpu":
+                text = f"{last} to {first.removeprefix('CPU ')}"
+            else:
+                text = f"{first} to {last.removeprefix('GPU ') if first.startswith('GPU') else last}"
+            clauses.append(f"{situation_text(regime)}: {text.replace(' ?', ' (too noisy)')}")
+    return (
+        f"{series_text(row)}, {'; '.join(clauses)}."
+        if clauses
+        else f"{series_text(row)}: no time on both sides."
+    )

@@ -1,0 +1,181 @@
+"""Cases without a number, grouped by reason, and warnings with their advice."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from gpubench.analysis.analyse import Analysis
+from gpubench.analysis.components import Components
+from gpubench.analysis.estimate import CHECK_ONLY, IMPLAUSIBLE, CaseResult
+from gpubench.analysis.findings import ReportWarning
+from gpubench.foreign_text import printable, shortened
+from gpubench.report.layout import Cell, Column, Section, Table, Tone, cells
+from gpubench.units import truncate
+
+if TYPE_CHECKING:
+    from gpubench.analysis.comparison import Gate  # a report does not load what compares
+    from gpubench.analysis.gates import ReportGate
+
+
+SHOWN = 3
+DETAIL_LENGTH = 160
+_ORDER = {"failure": 0, "measurement": 1, "skip": 2, "planned": 3}
+_WORDS = {"failure": "failed", "skip": "skipped", "planned": "not reached", "measurement": "no estimate"}
+_TONES: dict[str, Tone] = {"error": "bad"}
+_SIZE = re.compile(r"/n=(\d+)")
+
+
+def skipped_section(analysis: Analysis, *, full: bool) -> Section:
+    """Failures first, then what has no estimate, skips and cases that were not reached."""
+    groups: dict[tuple[str, ...], list[CaseResult]] = {}
+    for row in analysis.cases:
+        if row.time is None and row.reason != CHECK_ONLY:
+            # A failure is shown with its own words; skips share a reason that is the same for many sizes and ops.
+            detail = "" if row.outcome == "skip" else row.detail or ""
+            where = row.case.device_id if detail else row.case.device_id.partition(":")[0]
+            groups.setdefault((row.outcome, row.reason or "", where, detail), []).append(row)
+    ordered = sorted(groups.items(), key=lambda item: (_ORDER[item[0][0]], item[0]))
+    lines = tuple(_group_text(rows, SHOWN if full else 1) for _, rows in ordered)
+    return Section(key="skipped", title="Skipped and failed cases", lines=lines, folded=True)
+
+
+def warnings_section(analysis: Analysis, *, full: bool) -> Section:
+    """Warnings with the cases they concern and an advice; `full`: as a table with more of the ids."""
+    found = _merged(analysis.findings)
+    if full:
+        columns = (Column("warning"), Column("meaning and advice"))
+        rows = tuple(
+            cells(Cell(row.code, _TONES.get(row.severity, "plain")), _warning_text(row)) for row in found
+        )
+        return Section(key="warnings", title="Warnings", tables=(Table(columns, rows),) if rows else ())
+    lines = [line for row in found for line in _warning_lines(row)]
+    return Section(key="warnings", title="Warnings", lines=tuple(lines))
+
+
+def _merged(findings: Sequence[ReportWarning]) -> list[ReportWarning]:
+    """What a file says of many cases one by one, shown once."""
+    groups: dict[tuple[str, str, str], list[ReportWarning]] = {}
+    for row in findings:
+        groups.setdefault((row.code, row.message, row.hint), []).append(row)
+    return [
+        msgspec.structs.replace(rows[0], ids=tuple(case_id for row in rows for case_id in row.ids))
+        for rows in groups.values()
+    ]
+
+
+def ids_text(ids: Sequence[str], shown: int = SHOWN) -> str:
+    """The first `shown` ids, those that differ in size alone as one (`n=64..4096`), and how many more there are."""
+    sizes: dict[str, list[int]] = {}
+    for case_id in ids:
+        found = _SIZE.search(case_id)
+        name = _SIZE.sub("/n={}", case_id, count=1)
+        sizes.setdefault(name, []).extend([int(found[1])] if found else [])
+    texts = [name.replace("{}", _range(found)) for name, found in sizes.items()]
+    return truncate(texts, shown)
+
+
+def _range(sizes: Sequence[int]) -> str:
+    if not sizes:
+        return ""
+    return str(sizes[0]) if len(sizes) == 1 else f"{min(sizes)}..{max(sizes)}"
+
+
+def _group_text(rows: Sequence[CaseResult], shown: int) -> str:
+    first = rows[0]
+    what = "excluded" if first.reason == IMPLAUSIBLE else _WORDS[first.outcome]
+    detail = f": {shortened(first.detail, DETAIL_LENGTH)}" if first.detail else ""
+    others = len({row.detail for row in rows}) - 1
+    detail += f" (and {others} similar)" if others else ""
+    hint = f" ({shortened(first.hint, DETAIL_LENGTH)})" if first.hint else ""
+    count = f"{len(rows)} cases" if len(rows) > 1 else "1 case"
+    where = ids_text([row.id for row in rows], shown)
+    reason = "" if first.outcome == "planned" else f", {first.reason}"
+    devices = ", ".join(sorted({row.case.device_id for row in rows}))
+    return f"{what}{reason}{detail}{hint}; {count} on {devices}: {where}"
+
+
+def _warning_text(finding: ReportWarning) -> str:
+    where = f" ({_count(finding.ids)}: {ids_text(finding.ids)})"
+    advice = f". Advice: {printable(finding.hint)}" if finding.hint else ""
+    return printable(finding.message).rstrip(".") + (where if finding.ids else "") + advice
+
+
+def _warning_lines(finding: ReportWarning) -> list[str]:
+    """What holds and what to do; in a second line one of the cases."""
+    count = f" ({_count(finding.ids)})" if finding.ids else ""
+    advice = f". Advice: {printable(finding.hint)}" if finding.hint else "."
+    lines = [f"{finding.code}{count}: {printable(finding.message).rstrip('.')}{advice}"]
+    return lines + ([f"  {ids_text(finding.ids, 1)}"] if finding.ids else [])
+
+
+def _count(ids: Sequence[str]) -> str:
+    return f"{len(ids)} case{'s' if len(ids) != 1 else ''}"
+
+
+_LENGTHS = {"short": "< 50 us", "middle": "50 us-1 ms", "long": ">= 1 ms"}
+
+
+def noise_section(analysis: Analysis) -> Section:
+    """How far times scatter, by device and length of a launch."""
+    columns = (
+        Column("device"), Column("launches"), Column("cases", right=True, rank=1), Column("in a block", right=True),
+        Column("between blocks", right=True), Column("sessions", right=True),
+    )  # fmt: skip
+    names = [(row.device_id, _LENGTHS[row.launches], str(row.cases)) for row in analysis.noise]
+    long, short = (
+        tuple(
+            cells(*ours, *_scatter(row, counted=full)) for ours, row in zip(names, analysis.noise, strict=True)
+        )
+        for full in (True, False)
+    )
+    told = "standard deviations, without what stands to the left of each; -: nothing was repeated"
+    narrower = Table(columns, short, legend=told)
+    table = Table(columns, long, legend=f"{told}; in brackets: repetitions", narrower=narrower)
+    return Section(key="noise", title="Noise", tables=(table,) if long else (), folded=True)
+
+
+def _scatter(row: Components, *, counted: bool) -> list[str]:
+    found = []
+    for share, degrees in (
+        (row.within, row.within_degrees), (row.blocks, row.blocks_degrees), (row.sessions, row.sessions_degrees),
+    ):  # fmt: skip
+        if share is None:
+            found.append("-")
+            continue
+        percent = f"{100 * share:.0f}" if share >= 0.1 or share < 5e-4 else f"{100 * share:.2g}"
+        found.append(f"{percent} % ({degrees})" if counted else f"{percent} %")
+    return found
+
+
+MOST_IDS = 5
+
+
+def gates_section(analysis: Analysis) -> Section:
+    """One line for each gate; no lines where none was asked for."""
+    return Section(key="gates", title="Gates", lines=tuple(gate_text(gate) for gate in analysis.gates))
+
+
+def gate_text(gate: ReportGate | Gate) -> str:
+    """`min-speedup matmul=5x: FAILED: below 5x: matmul/n=64/...`, `slower: FAILED: matmul/n=64/...`."""
+    name = gate_name(gate)
+    least = "" if gate.least is None else f"{gate.least:g}x"
+    below = f"below {least}: " if least else ""
+    found = (gate.reason or "", _cases(below, gate.low), _cases("no number: ", gate.missing))
+    parts = [part for part in found if part]
+    near = _cases(f"{least} lies inside the interval of ", gate.near)
+    if not gate.passed:
+        return f"{name}: FAILED: {'; '.join([*parts, *([near] if near else [])])}"
+    return f"{name}: passed, but {near}" if near else f"{name}: passed"
+
+
+def gate_name(gate: ReportGate | Gate) -> str:
+    """As it was asked for: `min-speedup matmul=5`, `noisy`."""
+    return printable(f"{gate.name} {gate.selector}" if gate.selector else gate.name)
+
+
+def _cases(what: str, ids: tuple[str, ...]) -> str:
+    return printable(what + truncate(ids, MOST_IDS)) if ids else ""

@@ -1,0 +1,373 @@
+"""The speedup section: for a terminal a table per op with a column per regime, in full a row per ratio."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+import msgspec
+
+from gpubench.analysis.analyse import Analysis
+from gpubench.analysis.estimate import CaseResult
+from gpubench.analysis.speedup import Mean, Speedup, baseline_line, cpu_line
+from gpubench.foreign_text import printable
+from gpubench.model.case import WAITED
+from gpubench.report.layout import Cell, Column, Section, Table, Tone, cells
+from gpubench.report.wording import (
+    FORMS,
+    data_text,
+    device_text,
+    devices_text,
+    legend,
+    mark,
+    percent_ratio_text,
+    rate_text,
+    ratio_text,
+    regime_order,
+    regimes,
+    seconds_text,
+    short_ratio_text,
+    size_text,
+    time_text,
+    where_legend,
+)
+from gpubench.units import truncate
+
+_HOW_TO_READ = "+-: the farther end of the interval; lib, tuned (l, t): the form"
+_HOW_TO_READ_WIDE = "[a, b]: the interval; lib, tuned: the form"
+_LIBRARY = "; lib/lib: library on both sides"
+_LEFT_OUT = "Sizes of the break-even search alone are left out; "
+_IN_MARKDOWN, _BELOW = "--format markdown has them.", "the table of every ratio has them."
+
+
+def speedup_sections(
+    analysis: Analysis, unit: str, *, full: bool, in_order: bool = False
+) -> tuple[Section, ...]:
+    """The tables with a column per regime; `full`: and, folded, a row for each ratio with both times.
+
+    `in_order`: the rows alone, as they stand in the analysis.
+    """
+    if in_order:
+        return (_section(analysis, unit, full=True, elsewhere=_BELOW, in_order=True),)
+    if not full:
+        return (_section(analysis, unit, full=False, elsewhere=_IN_MARKDOWN),)
+    pivots, rows = (_section(analysis, unit, full=full, elsewhere=_BELOW) for full in (False, True))
+    if not any(row.kind == "headline" for row in analysis.speedups):
+        return (pivots,)  # no ratio, so there is nothing to tell in full
+    return pivots, msgspec.structs.replace(rows, title="Every speedup, with both times", folded=True)
+
+
+def _section(analysis: Analysis, unit: str, *, full: bool, elsewhere: str, in_order: bool = False) -> Section:
+    """A table per op and dtype; software adapters after all devices; without a GPU, the CPU's forms."""
+    headline = [row for row in analysis.speedups if row.kind == "headline"]
+    real = [row for row in headline if row.case.device_kind != "software"]
+    software = [row for row in headline if row.case.device_kind == "software"]
+    groups = [*_by_op(real), *_by_op(software)]
+    notes = [printable(baseline_line(analysis.run, group)) for group in groups]
+    # The tables name the form; the line above them all the device, with its BLAS and threads.
+    shared = bool(real) and len({row.baseline.case.device_id for row in headline}) == 1
+    how = "" if full else _HOW_TO_READ_WIDE if elsewhere == _BELOW else _HOW_TO_READ
+    if notes and not real:
+        words = where_legend(row.case.case for row in software)
+        notes[0] += f"; {words}; {how}" if how else f"; {words}"
+    tables = [
+        rows_table(analysis, group, unit, "" if shared else note, in_order=in_order)
+        if full
+        else pivot_table(analysis, group, unit, "" if shared else note)
+        for group, note in zip(groups, notes, strict=True)
+    ]
+    lines = _lines(analysis, real, how, shared=shared) if real else []
+    if not full and any(sum(map(len, mostly_measured(group).values())) < len(group) for group in groups):
+        lines.append(_LEFT_OUT + elsewhere)
+    if not real and any(row.device_kind == "cpu" and row.time for row in analysis.cases):
+        tables.insert(0, _cpu_table(analysis, unit))
+    title = "Speedup: CPU time / GPU time" if real else "CPU: library and tuned form"
+    title = (
+        title if all(row.baseline.device_kind == "cpu" for row in headline) else "Speedup: baseline / device"
+    )
+    return Section(key="speedup", title=title, lines=tuple(lines), tables=tuple(tables))
+
+
+def _by_op(rows: Sequence[Speedup]) -> list[list[Speedup]]:
+    groups: dict[tuple[object, ...], list[Speedup]] = {}
+    for row in rows:
+        groups.setdefault((row.case.case.op, row.case.case.dtype), []).append(row)
+    return list(groups.values())
+
+
+def _lines(analysis: Analysis, rows: Sequence[Speedup], how: str, *, shared: bool) -> list[str]:
+    """What holds for all tables: the baseline, the devices' names, the words of the headings."""
+    devices = dict.fromkeys(row.case.case.device_id for row in rows)
+    lines = [printable(baseline_line(analysis.run, rows))] if shared else []
+    lines.append(f"on {devices_text(analysis, list(devices))}")
+    if how:
+        library = _LIBRARY if _library_ratios(analysis, rows) else ""
+        lines.append(f"{where_legend(row.case.case for row in rows)}; {how}{library}")
+    return lines
+
+
+def _several_cpus(analysis: Analysis) -> bool:
+    """Whether more than one backend measured the CPU: then each time of it says whose it is."""
+    timed = {row.case.device_id for row in analysis.cases if row.device_kind == "cpu" and row.time is not None}
+    return len(timed) > 1
+
+
+def _cpu_table(analysis: Analysis, unit: str) -> Table:
+    several = _several_cpus(analysis)
+    columns = (
+        Column("op"), Column("dtype", rank=1), *([Column("device")] if several else []), Column("n", right=True),
+        Column("library", right=True),
+        Column("tuned", right=True), Column("compute", right=True, rank=3), Column("payload", right=True, rank=2),
+    )  # fmt: skip
+    workloads: dict[tuple[str, str], dict[str, CaseResult]] = {}
+    for row in analysis.cases:
+        if row.device_kind == "cpu" and row.time is not None and row.case.variant is None:
+            workloads.setdefault((row.case.workload, row.case.device_id), {})[row.case.form] = row
+    body = []
+    for forms in workloads.values():
+        best = min(forms.values(), key=lambda row: (row.time.estimate if row.time else 0.0, row.id))
+        texts = [
+            time_text(forms[form].time, unit) + mark(forms[form].label) if form in forms else "-"
+            for form in ("library", "tuned")
+        ]
+        rates = [rate_text(best.rates, flops=flops) for flops in (True, False)]
+        where = [best.case.device_id] if several else []
+        body.append(cells(best.case.op, best.case.dtype, *where, size_text(best), *texts, *rates))
+    labels = {row.label for forms in workloads.values() for row in forms.values()}
+    note = f"{printable(cpu_line(analysis.run))}; wall time of one call, rates of the faster form"
+    payload = "payload: each input read once and the output written once"
+    return Table(columns, tuple(body), note=note, legend="; ".join(filter(None, [legend(labels), payload])))
+
+
+WAITED_FOR = "waited for: one launch at a time, for whoever waits after each; no speedup counts it"
+SIDES = {"software": "adapter", "hybrid": "hybrid"}
+
+
+def rows_table(
+    analysis: Analysis, rows: Sequence[Speedup], unit: str, note: str, *, in_order: bool = False
+) -> Table:
+    """All of `rows`: one device after the other, one regime after the other, sizes ascending; `in_order`: as they
+    are."""
+    first = rows[0].case
+    library = _library_ratios(analysis, rows)
+    against = "CPU" if rows[0].baseline.device_kind == "cpu" else "baseline"
+    # Where waited calls were measured, they have rows of their own.
+    waited = any(row.case.single_s is not None for row in rows) and not any(
+        row.case.case.regime == WAITED for row in rows
+    )
+    several = _several_cpus(analysis)
+    columns = (
+        Column("device"), Column("data"), Column("n", right=True), Column(against, right=True, rank=2),
+        Column(SIDES.get(first.device_kind, "GPU"), right=True, rank=1),
+        *([Column("waited for", right=True, rank=4)] if waited else []), Column("speedup", right=True),
+        *([Column("lib/lib", right=True, rank=3)] if library else []),
+    )  # fmt: skip
+    body = []
+    if not in_order:
+        rows = sorted(rows, key=lambda row: (row.case.case.device_id, regime_order(row.case.case)))
+    for row in rows:
+        case = row.case.case
+        beside = library.get((case.workload, case.regime_id, case.device_id))
+        beside_text = short_ratio_text(beside.interval) + mark(beside.label) if beside else "-"
+        sides = [f"{time_text(side.time, unit)} {FORMS[side.case.form]}" for side in (row.baseline, row.case)]
+        sides[0] += f" {row.baseline.case.device_id}" if several else ""
+        body.append(
+            cells(
+                case.device_id, data_text(case), size_text(row.case), *sides,
+                *([seconds_text(row.case.single_s, unit)] if waited else []),
+                Cell(ratio_text(row.interval) + mark(row.label), _tone(row)), *([beside_text] if library else []),
+            )
+        )  # fmt: skip
+    return Table(
+        columns, tuple(body), title=_table_title(analysis, rows), note=note,
+        legend="; ".join(filter(None, [WAITED_FOR if waited else "", legend({row.label for row in rows})])),
+    )  # fmt: skip
+
+
+def _table_title(analysis: Analysis, rows: Sequence[Speedup]) -> str:
+    """Op and dtype; a table of software adapters says what they are."""
+    first = rows[0].case
+    adapters = dict.fromkeys(row.case.case.device_id for row in rows if row.case.device_kind == "software")
+    where = f" on {', '.join(device_text(analysis, name) for name in adapters)}" if adapters else ""
+    return f"{first.case.op} {first.case.dtype}{where}"
+
+
+def _library_ratios(analysis: Analysis, rows: Sequence[Speedup]) -> dict[tuple[str, str, str], Speedup]:
+    """The library-to-library ratios that belong to the rows of one table, by workload, regime and device.
+
+    None where every headline is that ratio already: it would say everything twice.
+    """
+    if all({row.baseline.case.form, row.case.case.form} == {"library"} for row in rows):
+        return {}
+    wanted = {(row.case.case.workload, row.case.case.device_id) for row in rows}
+    return {
+        (row.case.case.workload, row.case.case.regime_id, row.case.case.device_id): row
+        for row in analysis.speedups
+        if row.kind == "library" and (row.case.case.workload, row.case.case.device_id) in wanted
+    }
+
+
+def _tone(row: Speedup) -> Tone:
+    """Better or worse than the baseline, where the interval says so."""
+    if not row.headline:
+        return "muted"
+    return "good" if row.lo > 1 else "bad" if row.hi < 1 else "plain"
+
+
+MANY_SIZES = 6  # from here on, sizes of which a search measured a small part alone are left out
+SpeedupStyle = Literal["interval", "percent", "letters", "bare"]
+_LETTERS = {"library": "l", "tuned": "t"}
+PivotSizes = dict[str, list[Speedup]]
+
+
+class Pivot(NamedTuple):
+    """A table of one op and dtype: its rows by size, and the library-to-library ratios that belong to them."""
+
+    analysis: Analysis
+    sizes: PivotSizes
+    library: dict[tuple[str, str, str], Speedup]
+    unit: str
+    note: str
+
+
+def pivot_table(analysis: Analysis, rows: Sequence[Speedup], unit: str, note: str) -> Table:
+    """All regimes beside each other; narrower forms shorten the intervals."""
+    pivot = Pivot(analysis, mostly_measured(rows), _library_ratios(analysis, rows), unit, note)
+    table: Table | None = None
+    styles: list[SpeedupStyle] = ["bare", "letters", "percent", "interval"]
+    for style in styles:
+        table = _pivot(pivot, style, table)
+    assert table is not None
+    return table
+
+
+def mostly_measured(rows: Sequence[Speedup]) -> PivotSizes:
+    """The rows by size; of many sizes those of the plan, without those at which a search looked at a part."""
+    sizes: PivotSizes = {}
+    for row in rows:
+        sizes.setdefault(size_text(row.case), []).append(row)
+    if len(sizes) <= MANY_SIZES:
+        return sizes
+    most = max(len(found) for found in sizes.values())
+    return {name: found for name, found in sizes.items() if 2 * len(found) > most}
+
+
+def _pivot(pivot: Pivot, style: SpeedupStyle, narrower: Table | None) -> Table:
+    sizes, unit = pivot.sizes, pivot.unit
+    rows = [row for found in sizes.values() for row in found]
+    data = regimes(row.case.case for row in rows)
+    bases = {row.baseline.case.form for row in rows}
+    several = _several_cpus(pivot.analysis)
+    # Without transfers a CPU has one time per size; another baseline pays its own in each regime.
+    timed = all(len({row.baseline.id for row in found}) == 1 for found in sizes.values())
+    against = "CPU" if rows[0].baseline.device_kind == "cpu" else "baseline"
+    against += f" {FORMS[min(bases)]}" if len(bases) == 1 else ""
+    columns = (
+        Column("n", right=True), *([Column(against, right=True, rank=int(style == "bare"))] if timed else []),
+        Column(SIDES.get(rows[0].case.device_kind, "GPU")), *(Column(name, right=True) for name in data),
+    )  # fmt: skip
+    body: list[tuple[Cell, ...]] = []
+    for size, found in sizes.items():
+        base = found[0].baseline
+        form = f" {_forms(style)[base.case.form]}" if len(bases) > 1 else ""
+        form += f" {base.case.device_id}" if several else ""
+        head = [size, *([time_text(base.time, unit) + form] if timed else [])]
+        for line in _pivot_lines(found, data, pivot.library, style):
+            body.append((*cells(*head), *line))
+            head = [""] * len(head)
+    return Table(
+        columns, tuple(body), title=_table_title(pivot.analysis, rows), note=pivot.note,
+        legend=_pivot_legend(rows, style), narrower=narrower,
+    )  # fmt: skip
+
+
+def _pivot_lines(
+    rows: Sequence[Speedup],
+    data: Sequence[str],
+    library: dict[tuple[str, str, str], Speedup],
+    style: SpeedupStyle,
+) -> list[tuple[Cell, ...]]:
+    """One line per device and one below it for library against library, where that is another pair."""
+    lines = []
+    for device in dict.fromkeys(row.case.case.device_id for row in rows):
+        ours = {data_text(row.case.case): row for row in rows if row.case.case.device_id == device}
+        forms = [row.case.case.form for row in ours.values()]
+        usual = max(dict.fromkeys(forms), key=forms.count)
+        name = f"{device} {_forms(style)[usual]}"
+        lines.append((Cell(name), *(_pivot_cell(ours.get(key), style, usual) for key in data)))
+        beside = {
+            key: library.get((row.case.case.workload, row.case.case.regime_id, device))
+            for key, row in ours.items()
+        }
+        pairs = [(row, beside[key]) for key, row in ours.items()]
+        if any(pair is not None and pair.case is not row.case for row, pair in pairs) or any(
+            pair is not None and pair.baseline is not row.baseline for row, pair in pairs
+        ):
+            lines.append((Cell("  lib/lib", "muted"), *(_beside(beside.get(key)) for key in data)))
+    return lines
+
+
+def _pivot_cell(row: Speedup | None, style: SpeedupStyle, usual: str) -> Cell:
+    """The ratio; with its form where that is not the one that stands before the row."""
+    if row is None:
+        return Cell("")
+    form = row.case.case.form
+    suffix = "" if form == usual else f" {_forms(style)[form]}"
+    text = {"interval": ratio_text, "bare": short_ratio_text}.get(style, percent_ratio_text)
+    return Cell(text(row.interval) + mark(row.label) + suffix, _tone(row))
+
+
+def _forms(style: SpeedupStyle) -> dict[str, str]:
+    return FORMS if style in ("interval", "percent") else _LETTERS
+
+
+def _beside(row: Speedup | None) -> Cell:
+    return Cell(short_ratio_text(row.interval) + mark(row.label) if row else "", "muted")
+
+
+def _pivot_legend(rows: Sequence[Speedup], style: SpeedupStyle) -> str:
+    marks = legend({row.label for row in rows})
+    parts = [marks] if marks else []
+    parts += ["intervals: in a wider terminal or --format markdown"] if style == "bare" else []
+    return "; ".join(parts)
+
+
+MEANS_TITLE = "Mean speedup: geometric, of what every regime has"
+_NOT_ALIKE = "*: some of the same cases are missing, so it compares with no other mean"
+_MOST = 12  # of the missing cases of one mean; JSON names all
+
+
+def means_section(analysis: Analysis, *, full: bool) -> Section:
+    """Empty where there is nothing to average. `full`: with the cases that are missing, by name."""
+    rows = analysis.means
+    if not any(row.count > 1 for row in rows):
+        return Section(key="speedup", title=MEANS_TITLE)
+    devices = list(dict.fromkeys(row.device_id for row in rows))
+    families: dict[tuple[str, str], dict[str, Mean]] = {}
+    for row in rows:
+        families.setdefault((row.regime, row.dtype), {})[row.device_id] = row
+    columns = (Column("data"), Column("dtype", rank=1), *(Column(name, right=True) for name in devices))
+    wide, narrow = (
+        tuple(
+            cells(
+                regime, dtype, *(_mean_text(ours[name], full=full) if name in ours else "-" for name in devices)
+            )
+            for (regime, dtype), ours in families.items()
+        )
+        for full in (True, False)
+    )
+    legend = _NOT_ALIKE if any(row.missing for row in rows) else ""
+    table = Table(columns, wide, legend=legend, narrower=Table(columns, narrow, legend=legend))
+    lines = tuple(_missing_text(row) for row in rows if row.missing) if full else ()
+    return Section(key="speedup", title=MEANS_TITLE, lines=lines, tables=(table,), folded=True)
+
+
+def _missing_text(row: Mean) -> str:
+    """`cupy:0, resident, float32 lacks matmul/n=4096/float32`."""
+    return f"{row.device_id}, {row.regime}, {row.dtype} lacks {truncate(row.missing, _MOST)}"
+
+
+def _mean_text(row: Mean, *, full: bool) -> str:
+    """`5.1x [4.8, 5.3] of 12`, marked where cases are missing."""
+    ratio = ratio_text(row.interval) if full else short_ratio_text(row.interval)
+    return f"{ratio} of {row.count}{'*' if row.missing else ''}"

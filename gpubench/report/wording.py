@@ -1,0 +1,167 @@
+"""Words and numbers of the tables: devices, regimes, forms and sizes; no digit beyond the second one that the interval
+leaves uncertain."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from collections.abc import Set as AbstractSet
+
+from gpubench.analysis.analyse import Analysis
+from gpubench.analysis.estimate import CaseResult, Rates
+from gpubench.analysis.labels import Label
+from gpubench.foreign_text import shortened
+from gpubench.model.case import QUEUED, REGIMES, RESIDENT, WAITED, Case, beside_size
+from gpubench.stats import Interval, IntervalLike
+from gpubench.units import earned_digits, format_rate, format_seconds, format_size
+
+FORMS = {"library": "lib", "tuned": "tuned"}
+_DATA = {RESIDENT: "resident", WAITED: "waited", QUEUED: "queued", "transfer-always": "always"}
+_WHERE = {
+    RESIDENT: "resident: the data is where the device computes",
+    WAITED: "waited: data on the GPU, each call waited for",
+    QUEUED: "queued: data on the GPU, many calls waited for once",
+    "transfer-always": "always: every call copies both ways",
+}  # fmt: skip
+
+
+def device_text(analysis: Analysis, device_id: str) -> str:
+    """`cupy:0 (NVIDIA H200)`; a software adapter says that it is one."""
+    device = next((device for device in analysis.run.devices if device.id == device_id), None)
+    if device is None:
+        return device_id
+    software = "software adapter: no GPU, no headline; " if device.kind == "software" else ""
+    return f"{device_id} ({software}{shortened(device.name)})"
+
+
+def devices_text(analysis: Analysis, device_ids: Sequence[str]) -> str:
+    """`NVIDIA H200 (cupy:0, wgpu:0)`: devices of the same name together."""
+    names = {device.id: shortened(device.name) for device in analysis.run.devices}
+    together: dict[str, list[str]] = {}
+    for device_id in device_ids:
+        together.setdefault(names.get(device_id, "an unknown device"), []).append(device_id)
+    return ", ".join(f"{name} ({', '.join(ids)})" for name, ids in together.items())
+
+
+def size_text(row: CaseResult) -> str:
+    """n, and the other params where the op has some: `4096 batch=8`."""
+    return format_size(row.case.params.get("n", 0), table=True) + _beside(row.case)
+
+
+def series_name(row: Case) -> str:
+    """`matmul float32`, with the params beside the size: `matmul float32 k=8`."""
+    return f"{row.op} {row.dtype}{_beside(row)}"
+
+
+def _beside(row: Case) -> str:
+    return "".join(f" {name}={value}" for name, value in beside_size(row.params))
+
+
+def data_text(row: Case) -> str:
+    """The regime's short name: `waited`, `queued`, `once-10`, `always`."""
+    return f"once-{row.calls}" if row.regime == "transfer-once" else _DATA[row.regime]
+
+
+def regime_order(row: Case) -> tuple[int, int]:
+    """The order in which regimes are shown."""
+    return ((RESIDENT, *REGIMES).index(row.regime), row.calls or 0)
+
+
+def regimes(rows: Iterable[Case]) -> list[str]:
+    """The short names of the regimes of `rows`, each once and in order."""
+    return list(dict.fromkeys(data_text(row) for row in sorted(rows, key=regime_order)))
+
+
+def where_legend(rows: Iterable[Case]) -> str:
+    """What the regimes' short names mean."""
+    texts = {
+        f"{data_text(row)}: {row.calls} calls share one copy" if row.regime == "transfer-once" else _WHERE[row.regime]
+        for row in rows
+    }  # fmt: skip
+    order = ["resident", "waited", "queued", "once", "always"]
+    return "; ".join(
+        sorted(texts, key=lambda text: (order.index(text.partition("-")[0].partition(":")[0]), text))
+    )
+
+
+_MARKS: dict[Label, str] = {"noisy": "~", "unstable": "~~"}
+
+
+def time_text(time: IntervalLike | None, unit: str = "auto") -> str:
+    """`1.52 ms`, two or three digits as its interval has them; `-` for no estimate."""
+    return "-" if time is None else format_seconds(time.estimate, digits=_digits(time), unit=unit)
+
+
+def seconds_text(seconds: float | None, unit: str = "auto") -> str:
+    """As `time_text`, for a number without an interval."""
+    return "-" if seconds is None else format_seconds(seconds, digits=3, unit=unit)
+
+
+def interval_text(interval: IntervalLike) -> str:
+    """`[33.2, 34.1]`: both ends with the decimals of the estimate."""
+    decimals = _decimals(interval)
+    return f"[{_fixed(interval.low, decimals)}, {_fixed(interval.high, decimals)}]"
+
+
+def ratio_text(ratio: IntervalLike) -> str:
+    """`33.7x [33.2, 34.1]`."""
+    return f"{short_ratio_text(ratio)} {interval_text(ratio)}"
+
+
+def percent_ratio_text(ratio: IntervalLike) -> str:
+    """`33.7x +-2%`: the farther end of the interval, rounded up."""
+    ends = (ratio.high / ratio.estimate - 1, 1 - ratio.low / ratio.estimate)
+    percent = math.ceil(max(ends) * 100 - 1e-9)
+    return f"{short_ratio_text(ratio)} +-{max(percent, 0)}%"
+
+
+def short_ratio_text(ratio: IntervalLike) -> str:
+    """`33.7x`."""
+    return f"{_fixed(ratio.estimate, _decimals(ratio))}x"
+
+
+def time_interval_text(time: IntervalLike, unit: str = "auto") -> str:
+    """`[1.50, 1.54] ms`: in the unit of the estimate."""
+    name = time_text(time, unit).rpartition(" ")[2]
+    scale = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}[name]
+    scaled = Interval(time.low * scale, time.estimate * scale, time.high * scale, time.kind)
+    return f"{interval_text(scaled)} {name}"
+
+
+def rate_text(rates: Rates | None, *, flops: bool) -> str:
+    """`1.35 TFLOP/s` or `4.1 GB/s`; `-` where the op declares none."""
+    value = None if rates is None else rates.flops_per_s if flops else rates.bytes_per_s
+    return "-" if value is None else format_rate(value, "FLOP/s" if flops else "B/s")
+
+
+def share_text(share: float) -> str:
+    """`12%`, signed when negative, one decimal below 10 %; what rounds to nothing is `0%`."""
+    percent = share * 100 if abs(share) >= 5e-4 else 0.0
+    return f"{percent:.0f}%" if abs(percent) >= 9.95 or not percent else f"{percent:.1f}%"
+
+
+def mark(label: Label | None) -> str:
+    """`~` noisy, `~~` unstable, `!` any other label that is not ok."""
+    return "" if label in (None, "ok") else _MARKS.get(label, "!")
+
+
+def legend(labels: AbstractSet[Label | None]) -> str:
+    """What the marks of a table mean; empty when none is used."""
+    parts = [f"{sign} {label}" for label, sign in _MARKS.items() if label in labels]
+    others = sorted(label for label in labels if label and label != "ok" and label not in _MARKS)
+    return "; ".join([*parts, *([f"! {', '.join(others)}"] if others else [])])
+
+
+def _digits(interval: IntervalLike) -> int:
+    return min(3, max(2, earned_digits(interval.estimate, interval.low, interval.high)))
+
+
+def _decimals(interval: IntervalLike) -> int:
+    """Of the estimate as it is printed: 99.96 with three digits is 100, without decimals."""
+    digits = _digits(interval)
+    printed = float(f"{interval.estimate:.{digits - 1}e}") if math.isfinite(interval.estimate) else 0.0
+    return digits - 1 - (math.floor(math.log10(abs(printed))) if printed else 0)
+
+
+def _fixed(value: float, decimals: int) -> str:
+    return f"{round(value, decimals):.{max(0, decimals)}f}"

@@ -1,0 +1,266 @@
+"""A run that is under way: its `.part` file as it is written, and the lock that leaves a file to one writer.
+
+See `store.document` for the lines of a `.part`. The lock is advisory; the kernel lets it go when its holder ends,
+however it ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import msgspec
+
+from gpubench.errors import InputError
+from gpubench.model.result import Measurement, Outcome, Run, SessionRecord
+from gpubench.store.document import FIRST_LINE, PartLine, encode
+from gpubench.store.files import write_whole
+
+FLUSH_S = 1.0  # what a power failure may cost; a kill costs nothing that was written
+# What lines have replaced may make the file so many times as long as what they add up to, then it is written anew.
+MOST_TIMES, LEAST_BYTES = 3, 2**20
+
+
+class Journal:
+    """Appends to the `.part` at `path` what changed since the last call, and flushes it to the disk every `FLUSH_S`.
+
+    The telemetry of a session grows with every reading, so it is written once the next session has begun.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._file: int | None = None
+        self._length = self._whole = 0
+        self._flushed = 0.0
+        self._head: Run | None = None
+        self._sessions: dict[int, SessionRecord] = {}
+        self._outcomes: dict[str, Outcome] = {}
+
+    def write(self, run: Run) -> None:
+        """Append what is new in `run`. Raises OSError; the next call then writes it with what is new by then.
+
+        Raises ValueError for NaN and infinity.
+        """
+        head = msgspec.structs.replace(run, sessions=[], outcomes=[])
+        last = run.sessions[-1].index if run.sessions else 0
+        sessions = {
+            one.index: one if one.index < last else msgspec.structs.replace(one, telemetry=[])
+            for one in run.sessions
+        }
+        outcomes = {outcome.id: outcome for outcome in run.outcomes}
+        if self._length > MOST_TIMES * self._whole + LEAST_BYTES:
+            self.close()
+        if self._file is None:
+            self._head, self._sessions, self._outcomes = None, {}, {}
+        lines = [
+            *([PartLine(head=_raw(head))] if head != self._head else []),
+            *(
+                PartLine(index=i, session=_raw(one))
+                for i, one in sessions.items()
+                if self._sessions.get(i) != one
+            ),
+            *(
+                _changed(one, known)
+                for name, one in outcomes.items()
+                if (known := self._outcomes.get(name)) is not one
+            ),
+            *(PartLine(forgotten=name) for name in self._outcomes if name not in outcomes),
+        ]
+        self._append(b"".join(msgspec.json.encode(line) + b"\n" for line in lines))
+        self._head, self._sessions, self._outcomes = head, sessions, outcomes
+
+    def close(self) -> None:
+        """Write no more, and keep the file. Never raises."""
+        if self._file is not None:
+            with contextlib.suppress(OSError):
+                os.close(self._file)
+            self._file = None
+
+    def remove(self) -> None:
+        """Write no more, and remove the file: the result is saved elsewhere. Never raises."""
+        self.close()
+        if self._length:  # else what lies there is not of this run
+            with contextlib.suppress(OSError):
+                self.path.unlink()
+            self._length = 0
+
+    def _append(self, data: bytes) -> None:
+        """All of it or nothing: half a line would spoil those that follow."""
+        if self._file is None:
+            # What a killed run left under this name stands until it is replaced as a whole.
+            write_whole(self.path, FIRST_LINE + data)
+            self._file = os.open(self.path, os.O_WRONLY | getattr(os, "O_BINARY", 0))
+            self._length, self._whole = len(FIRST_LINE), len(data)
+        else:
+            self._write_at_end(data)
+        self._length += len(data)
+
+    def _write_at_end(self, data: bytes) -> None:
+        assert self._file is not None
+        try:
+            os.lseek(self._file, self._length, os.SEEK_SET)
+            left = memoryview(data)
+            while left:
+                left = left[os.write(self._file, left) :]
+            if time.monotonic() - self._flushed >= FLUSH_S:
+                os.fsync(self._file)
+                self._flushed = time.monotonic()
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._file, self._length)
+            raise
+
+
+def _changed(outcome: Outcome, known: Outcome | None) -> PartLine:
+    if not isinstance(outcome, Measurement) or not isinstance(known, Measurement):
+        return PartLine(id=outcome.id, outcome=_raw(outcome, outcome.id))
+    blocks, parts = _alike(outcome.blocks, known.blocks), _alike(outcome.parts, known.parts)
+    new = msgspec.structs.replace(outcome, blocks=outcome.blocks[blocks:], parts=outcome.parts[parts:])
+    return PartLine(id=outcome.id, outcome=_raw(new, outcome.id), blocks=blocks, parts=parts)
+
+
+def _alike(ours: Sequence[object], theirs: Sequence[object]) -> int:
+    """How many of the first ones are the same objects."""
+    differ = (i for i, (one, other) in enumerate(zip(ours, theirs, strict=False)) if one is not other)
+    return next(differ, min(len(ours), len(theirs)))
+
+
+def _raw(value: msgspec.Struct, path: str = "") -> msgspec.Raw:
+    return msgspec.Raw(encode(value, path))
+
+
+_RETRY_S = 0.05
+# Where the byte lies that Windows locks: nobody may read locked bytes, and the holder's name is to be read.
+_FAR = 1 << 30
+
+
+class Holder(msgspec.Struct, frozen=True):
+    """Who holds a lock, as the lock's file tells."""
+
+    pid: int
+    host: str
+    command: str
+    since: str
+
+    def __str__(self) -> str:
+        return f"process {self.pid} on {self.host} (gpubench {self.command}) has held it since {self.since}"
+
+
+class Lock:
+    """The file `path` while it is locked by this process. It is removed with the lock; one that a killed process left
+    is taken over."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._file: int | None = None
+
+    def take(self) -> bool:
+        """Whether this process has the lock now; False: another one holds it. Raises OSError."""
+        while self._file is None:
+            flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
+            file = os.open(self.path, flags, 0o666)
+            try:
+                if not _lock(file):
+                    os.close(file)
+                    return False
+                if _is_at(file, self.path):  # else its holder removed it between our opening and our locking
+                    self._file = file
+            except BaseException:
+                os.close(file)
+                raise
+            if self._file is None:
+                os.close(file)
+        return True
+
+    def sign(self, holder: Holder) -> None:
+        """Tell who holds it, for whoever waits. Raises OSError."""
+        if self._file is None:
+            return
+        os.ftruncate(self._file, 0)
+        os.lseek(self._file, 0, os.SEEK_SET)
+        os.write(self._file, msgspec.json.encode(holder))
+
+    def release(self) -> None:
+        """Let go, and leave nothing behind. Never raises."""
+        if self._file is None:
+            return
+        with contextlib.suppress(OSError):
+            if _is_at(self._file, self.path):
+                self.path.unlink()  # first: whoever opened it meanwhile sees that it is gone
+        with contextlib.suppress(OSError):
+            os.close(self._file)
+        self._file = None
+
+
+def lock_of(path: str | Path) -> Path:
+    """The file that is locked while a run writes the result `path`."""
+    target = Path(os.path.realpath(path))
+    return target.with_name(f".{target.name}.gpubench-lock")
+
+
+def lock_result(
+    path: str | Path, command: str, timeout_s: float, waits: Callable[[str], None] = lambda holder: None
+) -> Lock:
+    """The lock of the result `path`, waited for at most `timeout_s` seconds; `waits` gets the holder.
+
+    Raises InputError if another process keeps it. Where the file system knows no locks, it is taken without one.
+    """
+    lock = Lock(lock_of(path))
+    until, said = time.monotonic() + timeout_s, False
+    try:
+        while not lock.take():
+            if time.monotonic() >= until:
+                raise InputError("locked", f"{path} is being written by another run", why=_holder(lock.path))
+            if not said:
+                waits(_holder(lock.path))
+                said = True
+            time.sleep(_RETRY_S)
+    except OSError:
+        return lock  # the place is read-only or knows no locks; saving will tell, if it matters
+    with contextlib.suppress(OSError):
+        lock.sign(Holder(os.getpid(), _host(), command, time.strftime("%H:%M:%S")))
+    return lock
+
+
+def _holder(path: Path) -> str:
+    with contextlib.suppress(OSError, msgspec.DecodeError, UnicodeDecodeError):
+        return str(msgspec.json.decode(path.read_bytes(), type=Holder))
+    return "another process holds its lock"
+
+
+def _host() -> str:
+    import platform
+
+    return platform.node()
+
+
+def _is_at(file: int, path: Path) -> bool:
+    """Whether the open file is the one at `path`."""
+    try:
+        return os.path.samestat(os.fstat(file), os.lstat(path))
+    except FileNotFoundError:
+        return False
+
+
+def _lock(file: int) -> bool:
+    """Lock an open file without waiting; False: somebody else has. Raises OSError."""
+    if sys.platform == "win32":
+        import msvcrt
+
+        os.lseek(file, _FAR, os.SEEK_SET)
+        try:
+            msvcrt.locking(file, msvcrt.LK_NBLCK, 1)
+        except PermissionError:
+            return False
+        return True
+    import fcntl
+
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

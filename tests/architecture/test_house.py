@@ -1,0 +1,67 @@
+"""What holds for every room of the house; docs/architecture.md shows the figures."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import re
+from pathlib import Path
+
+import pytest
+
+HOUSE = Path(__file__).parents[2] / "benchmarks" / "house.py"
+
+
+@pytest.fixture(scope="module")
+def house():
+    spec = importlib.util.spec_from_file_location("house", HOUSE)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+pytestmark = pytest.mark.check
+
+
+def test_no_public_type_is_defined_twice(house):
+    assert house.types_defined_twice() == []
+
+
+def test_a_small_module_is_a_room_of_its_own_only_where_several_go_there(house):
+    assert house.small_with_one_importer() == []
+
+
+def test_few_functions_take_many_parameters(house):
+    assert len(house.long_signatures()) <= 10
+
+
+def test_the_way_down_is_short(house):
+    way = house.longest_path()
+    assert way[0] == "cli"
+    assert way[-1] == "model"
+    assert len(way) <= 7
+
+
+def test_the_page_leads_one_size_through_a_dozen_files(house):
+    way = house.PAGE.read_text(encoding="utf-8").partition("## One size")[2].partition("\n## ")[0]
+    stops = re.findall(r"^\d+\. `([a-z_/]+\.py)`", way, re.M)
+    assert 6 <= len(stops) <= 12
+    assert [stop for stop in re.findall(r"`([a-z_/]+\.py)`", way) if not (house.PACKAGE / stop).is_file()] == []
+
+
+def test_tests_use_public_names_alone():
+    """What a test needs of the product is public; what a named tuple or a library has under `_` is not the product's."""
+    theirs = {"_replace", "_asdict", "_fields", "_make", "_exit", "_shutdown", "_run_exitfuncs"}
+    found = []
+    for path in sorted((HOUSE.parents[1] / "tests").rglob("*.py")):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        own = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)} | theirs
+        for node in ast.walk(tree):
+            names = []
+            if isinstance(node, ast.Attribute) and getattr(node.value, "id", "") not in ("self", "cls"):
+                names = [node.attr]
+            elif isinstance(node, ast.ImportFrom) and str(node.module).startswith("gpubench"):
+                names = [alias.name for alias in node.names]
+            private = [name for name in names if name.startswith("_") and not name.startswith("__")]
+            found += [f"{path.name}:{node.lineno} {name}" for name in private if name not in own]
+    assert found == []

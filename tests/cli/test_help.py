@@ -1,0 +1,84 @@
+"""`-h` is one screen of what people use, `--help` is everything under headings; both come from the declarations."""
+
+from __future__ import annotations
+
+import inspect
+import shlex
+from importlib import import_module
+from typing import Any
+
+import pytest
+
+from gpubench.cli.declaration import HEADINGS
+from gpubench.cli.options import COMMANDS
+
+LINES, COLUMNS = 24, 80
+# `run` and `noise` have more options than fit.
+LONG = ("run", "noise")
+
+
+@pytest.mark.parametrize("command", ["", *COMMANDS])
+def test_the_short_help_is_one_screen_with_three_examples(gpubench: Any, command: str) -> None:
+    ended = gpubench(*command.split(), "-h")
+    lines = ended.stdout.splitlines()
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert len(lines) <= LINES, len(lines)
+    assert max(map(len, lines)) <= COLUMNS
+    assert len([line for line in lines[lines.index("Examples:") + 1 :] if line.startswith("  ")]) == 3
+    assert "--help" in lines[-1]
+
+
+@pytest.mark.parametrize("command", LONG)
+def test_the_short_help_of_a_long_command_has_the_options_that_people_use(gpubench: Any, command: str) -> None:
+    shown = gpubench(command, "-h").stdout
+    for option in ("--ops", "--sizes", "--mode", "--quick", "--budget", "--output"):
+        assert f"{option} " in shown, option
+    assert "1k is 1024" in shown
+    assert "--break-even-timings" not in shown
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_whole_help_has_every_option_once_and_under_its_heading(gpubench: Any, command: str) -> None:
+    blocks = gpubench(command, "--help").stdout.split("\n\n")
+    under = {block.partition(":\n")[0]: block for block in blocks}
+    for declared in COMMANDS[command].declared.values():
+        if declared.heading is not None:
+            found = [
+                head for head in HEADINGS
+                if any(f"--{declared.key}" in line[:33].split() for line in under.get(head, "").splitlines())
+            ]  # fmt: skip
+            assert found == [declared.heading], declared.key
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_examples_are_command_lines_that_gpubench_takes(gpubench: Any, command: str) -> None:
+    for line in COMMANDS[command].examples:
+        _, _, words = line.rpartition("gpubench ")
+        words, _, _ = words.partition(" >")
+        ended = gpubench(*shlex.split(words.removesuffix(')"')), "--show-config")
+        assert ended.returncode == 0, ended.stderr
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_an_option_without_a_default_is_needed_and_no_other_is_known(command: str) -> None:
+    kind = COMMANDS[command]
+    needed = {name: "x" for name, found in kind.declared.items() if found.default is inspect.Parameter.empty}
+    options = kind(**needed)
+    assert all(
+        getattr(options, name) == found.default for name, found in kind.declared.items() if name not in needed
+    )
+    with pytest.raises(TypeError):
+        kind(**needed, no_such_option=1)
+    for name in needed:
+        with pytest.raises(TypeError):
+            kind(**{other: "x" for other in needed if other != name})
+    with pytest.raises(AttributeError):
+        options.quiet = True  # type: ignore[misc, attr-defined]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_is_handed_its_options_as_one_value(command: str) -> None:
+    function = getattr(import_module(f"gpubench.cli.{command}"), command)
+    parameters = inspect.signature(function, eval_str=True).parameters
+    assert parameters.keys() - {"ctx"} == {"options"}
+    assert parameters["options"].annotation is COMMANDS[command]

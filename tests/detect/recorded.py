@@ -1,0 +1,25 @@
+"""Recorded machines of other people, which lie beside a checkout at most: RECORDED_MACHINES names their folder."""
+
+from __future__ import annotations
+
+import os
+import tarfile
+from pathlib import Path
+
+_BESIDE = Path(__file__).parents[3] / "shared/acceptance/detect/trees"
+ARCHIVES = sorted(Path(os.environ.get("RECORDED_MACHINES", _BESIDE)).glob("*.tar.gz"))
+MISSING = "no recorded machines: RECORDED_MACHINES names their folder"
+
+
+def name(archive: Path) -> str:
+    """What the machine is called."""
+    return archive.name.partition(".")[0]
+
+
+def unpack(archive: Path, target: Path) -> Path:
+    """The machine's tree in `target`."""
+    with tarfile.open(archive) as stream:
+        # Python before 3.11.4, such as Debian 12's, has no filters.
+        safe = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
+        stream.extractall(target, **safe)  # type: ignore[arg-type]
+    return target

@@ -1,0 +1,251 @@
+"""One spoiled file costs the facts that come from it, and nothing else (docs/detection.md)."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+import pytest
+
+from gpubench import detect
+from tests.detect import recorded
+
+GIB = 1 << 30
+SPOILINGS = ("empty", "junk", "binary", "huge", "folder", "dangling", "refused")
+UNREFUSED = "this user may read everything"
+
+# What a fact is computed from beside its own source, as docs/detection.md lists it: other facts, or files.
+RESTS_ON = {
+    "cpu.*": ["cpu.online_cpus"],
+    "cpu.offline": ["cpu.present"],
+    "cpu.smt": ["cpu.cores", "platform.hypervisor"],
+    "cpu.kinds": ["cpu.cores", "cpu.caches", "cpu.base_hz", "cpu.max_hz", "cpu.present", "/sys/devices/system/cpu/cpu*/cpu_capacity"],
+    "cpu.available": ["cpu.cpuset", "cpu.quota_cpus"],
+    "cpu.limited_by": ["cpu.cpuset", "cpu.quota_cpus"],
+    "cpu.cpuset": ["/proc/self/*", "/proc/mounts"],
+    "cpu.quota_cpus": ["/proc/self/*", "/proc/mounts"],
+    "numa.allowed_ids": ["/proc/self/*", "/proc/mounts", "numa.ids"],
+    "numa.nodes.*": ["numa.ids"],
+    "memory.limit_bytes": ["/proc/self/*", "/proc/mounts"],
+    "memory.gpu_numa_bytes": ["gpus.*.memory.numa_node"],
+    "memory.total_bytes": ["memory.os_total_bytes", "memory.gpu_numa_bytes"],
+    "memory.available_bytes": ["memory.gpu_numa_bytes"],
+    "memory.usable_bytes": [
+        "memory.available_bytes", "memory.limit_bytes", "/**/memory.current", "/**/memory.usage_in_bytes", "/**/memory.stat",
+    ],
+    "memory.limited_by": ["memory.usable_bytes"],
+    "platform.hypervisor": ["platform.dmi_vendor", "platform.dmi_product"],
+    "gpus.*.name": ["{gpu}.vendor_id", "{gpu}.device_id"],
+    "gpus.*.vendor": ["{gpu}.vendor_id"],
+    "gpus.*.kind": ["{gpu}.bdf", "{gpu}.memory.dedicated_bytes", "{gpu}.memory.shared_limit_bytes", "platform.dmi_product"],
+    "gpus.*.memory.unified": ["{gpu}.kind"],
+    "gpus.*.memory.free_bytes": ["{gpu}.memory.dedicated_bytes"],
+    "gpus.*.memory.dedicated_bytes": ["{gpu}.compute.partitions.*.memory_bytes", "{gpu}.kind"],
+    "gpus.*.memory.usable_bytes": [
+        "{gpu}.kind", "{gpu}.memory.*", "{gpu}.compute.partitions.*.memory_bytes", "memory.usable_bytes",
+    ],
+    "display_adapters.*.role": ["{gpu}.vendor_id", "{gpu}.device_id"],
+    "gpus.*.compute.units": ["{gpu}.compute.partitions.*.units"],
+}  # fmt: skip
+
+
+class Told(NamedTuple):
+    """The facts of a document by their path, and its GPUs and other devices by id."""
+
+    facts: dict[str, dict[str, Any]]
+    devices: frozenset[str]
+
+
+def told(tree: Path, like: Told | None = None) -> Told:
+    """The document of a tree; a GPU whose id is new takes the place of one of `like` that is gone."""
+    document = msgspec.to_builtins(detect.inspect(sysroot=tree))
+    ids = {f"{kind}.{device['id']}" for kind in ("gpus", "accelerators", "display_adapters")
+           for device in document[kind]}  # fmt: skip
+    gone = sorted(like.devices - ids) if like else []
+    names = {}
+    for one in sorted(ids - like.devices) if like else []:
+        kind = one.partition(".")[0]
+        names[one] = next((other for other in gone if other.startswith(kind)), one)
+        gone = [other for other in gone if other != names[one]]
+    return Told(dict(walk(document, "", names)), frozenset(names.get(one, one) for one in ids))
+
+
+def walk(node: Any, path: str, names: dict[str, str]) -> Iterator[tuple[str, dict[str, Any]]]:
+    if isinstance(node, dict) and {"value", "status", "source"} <= set(node):
+        yield path, node
+    elif isinstance(node, dict):
+        for key, child in node.items():
+            yield from walk(child, f"{path}.{key}".lstrip("."), names)
+    elif isinstance(node, list):
+        for number, child in enumerate(node):
+            own = f"{path}.{child.get('id', number)}" if isinstance(child, dict) else f"{path}.{number}"
+            yield from walk(child, names.get(own, own), names)
+
+
+class Tree:
+    """A recorded machine that is whole, and which files its sources name."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.whole = told(root)
+        self._files: dict[str, list[str]] = {}
+
+    def comes_from(self, fact: dict[str, Any] | None, file: Path) -> bool:
+        """Whether the fact's source names the file, a folder above it, or a pattern that fits it."""
+        return fact is not None and fact["source"] is not None and self.names(fact["source"], file)
+
+    def names(self, source: str, file: Path) -> bool:
+        if not source.startswith("/"):
+            return False
+        if source not in self._files:
+            self._files[source] = [os.path.realpath(path) for path in self.root.glob(source.lstrip("/"))]
+        return any(str(file) == path or str(file).startswith(f"{path}/") for path in self._files[source])
+
+    def files(self) -> list[Path]:
+        return sorted(path for path in self.root.rglob("*") if path.is_file() and not path.is_symlink())
+
+    def check(self, file: Path, spoiling: str) -> None:
+        """Spoil the file, look, and mend it."""
+        aside = file.with_name(f"{file.name}.aside")
+        file.rename(aside)
+        try:
+            spoil(file, spoiling)
+            found = told(self.root, self.whole)
+        finally:
+            (file.rmdir if file.is_dir() and not file.is_symlink() else file.unlink)()
+            aside.rename(file)
+        place = f"{file.relative_to(self.root)} {spoiling}"
+        assert found.devices == self.whole.devices, place
+        paths = self.whole.facts.keys() | found.facts.keys()
+        changed = {path for path in paths if self.whole.facts.get(path) != found.facts.get(path)}
+        for path in sorted(changed):
+            before, after = self.whole.facts.get(path), found.facts.get(path)
+            if not (
+                self.comes_from(before, file)
+                or self.comes_from(after, file)
+                or self._rests(path, changed, file)
+            ):
+                pytest.fail(f"{place} changes {path}: {before} -> {after}")
+
+    def _rests(self, path: str, changed: set[str], file: Path) -> bool:
+        gpu = re.match(r"gpus\.[^.]+(?:\.\d+)?", path)
+        own = next((d for d in self.whole.devices if path.startswith(f"{d}.")), gpu[0] if gpu else "")
+        for pattern, sources in RESTS_ON.items():
+            for source in sources if fnmatchcase(path, pattern) else ():
+                if source.startswith("/") and self.names(source, file):
+                    return True
+                wanted = source.replace("{gpu}", own)
+                if any(fnmatchcase(other, wanted) for other in changed if other != path):
+                    return True
+        return False
+
+
+def spoil(file: Path, how: str) -> None:
+    if how == "folder":
+        file.mkdir()
+    elif how == "dangling":
+        file.symlink_to("nowhere/at/all")
+    else:
+        file.write_bytes(
+            {"empty": b"", "junk": b"?! junk of [words 1,2\n", "binary": b"\xff\xfe\0\x80junk\0" * 9, "huge": b"9" * (5 << 20),
+             "refused": b"0"}[how]
+        )  # fmt: skip
+        file.chmod(0 if how == "refused" else 0o644)
+
+
+def spoilings(folder: Path) -> list[str]:
+    """The ways that show here: root may read a file without rights."""
+    probe = folder / "refused"
+    spoil(probe, "refused")
+    return [way for way in SPOILINGS if way != "refused" or not os.access(probe, os.R_OK)]
+
+
+@pytest.fixture
+def machine(plant, host, pci):
+    """A machine with something of everything: SMT, caches, clocks, limits, GPUs of three makers, memory as nodes."""
+    cpu, node, kfd = "/sys/devices/system/cpu", "/sys/devices/system/node", "/sys/class/kfd/kfd/topology/nodes"
+    tree = host | {"/proc/self/cgroup": "0::/a/b", "/proc/self/mounts": "cgroup2 /sys/fs/cgroup cgroup2 rw 0 0"}
+    tree |= {
+        "/sys/fs/cgroup/a/cpu.max": "150000 100000", "/sys/fs/cgroup/a/memory.max": str(4 * GIB),
+        "/sys/fs/cgroup/a/memory.current": str(GIB), "/sys/fs/cgroup/a/memory.stat": f"inactive_file {GIB // 2}",
+        "/sys/fs/cgroup/a/b/cpuset.cpus.effective": "0-1", "/sys/fs/cgroup/a/b/cpuset.mems.effective": "0",
+        "/sys/class/dmi/id/sys_vendor": "Maker", "/sys/class/dmi/id/product_name": "Product",
+    }  # fmt: skip
+    for number in (0, 1):
+        tree |= {f"{cpu}/cpu{number}/cpufreq/{name}": value for name, value in
+                 (("cpuinfo_max_freq", "3000000"), ("scaling_governor", "powersave"))}  # fmt: skip
+        for index, (level, kind, size, shared) in enumerate(
+            ((1, "Data", "48K", number), (2, "Unified", "2M", number), (3, "Unified", "32M", "0-1"))
+        ):
+            tree |= {f"{cpu}/cpu{number}/cache/index{index}/{name}": str(value) for name, value in
+                     (("level", level), ("type", kind), ("size", size), ("shared_cpu_list", shared))}  # fmt: skip
+    for number in (0, 1):  # two GPUs whose memory the kernel shows as nodes
+        bdf = f"0004:0{number + 5}:00.0"
+        tree |= pci(bdf, "10de", "1db1", "nvidia", pci_class="0302", numa_node="0", local_cpulist="0-1", revision="0xa1",
+                    max_link_speed="8.0 GT/s PCIe", max_link_width="8", power__runtime_status="active")  # fmt: skip
+        folder = f"/proc/driver/nvidia/gpus/{bdf}"
+        tree |= {
+            f"{folder}/information": f"Model: \t\t Tesla V100\nGPU UUID: \t GPU-0000000{number}-0000-0000-0000-000000000001\nDevice Minor: \t {number}",
+            f"{folder}/numa_status": f"Node: {254 + number}\nStatus: online\nSize: 40000000",
+            f"{node}/node{254 + number}/cpulist": "",
+            f"{node}/node{254 + number}/meminfo": f"Node {254 + number} MemTotal: 1048576 kB\nNode {254 + number} MemFree: 1048576 kB",
+        }  # fmt: skip
+    # without a link to a driver only NVIDIA's own files tell what it is
+    tree.pop("/sys/bus/pci/devices/0004:06:00.0/driver")
+    tree["/proc/driver/nvidia/version"] = "NVRM version: NVIDIA UNIX Kernel Module  535.183.01  Release Build"
+    sizes = {"mem_info_vram_total": str(16 * GIB), "mem_info_vis_vram_total": str(16 * GIB), "mem_info_gtt_total": str(4 * GIB),
+             "mem_info_vram_used": str(GIB), "mem_info_vram_vendor": "samsung", "unique_id": "12ab"}  # fmt: skip
+    tree |= pci("0000:03:00.0", "1002", "744c", "amdgpu", **sizes)
+    tree |= pci("0000:0a:00.0", "8086", "56a0", "i915", drm__card2__lmem_total_bytes=str(16 * GIB))
+    tree |= pci("0000:0b:00.0", "8086", "e20b", "xe", tile0__physical_vram_size_bytes=str(12 * GIB))
+    tree |= pci("0000:0c:00.0", "1a03", "2000", "ast") | pci(
+        "0000:0d:00.0", "8086", "1533", "igb", pci_class="0200"
+    )
+    tree |= {"/sys/class/drm/card1/device": "-> ../../../bus/pci/devices/0000:03:00.0",
+             "/sys/class/drm/card1-DP-1/status": "connected"}  # fmt: skip
+    number = 0
+    tree[f"{kfd}/0/properties"] = "cpu_cores_count 96\nsimd_count 0"
+    for unique, bus in ((77, 0x0500), (78, 0x2700)):  # two GPUs in two partitions each
+        for place in (0, 1):
+            number += 1
+            table = {"cpu_cores_count": 0, "simd_count": 152, "simd_per_cu": 4, "vendor_id": 4098, "device_id": 29857,
+                     "location_id": bus + place, "domain": 1, "gfx_target_version": 90402, "unique_id": unique}  # fmt: skip
+            tree |= {
+                f"{kfd}/{number}/properties": "\n".join(f"{key} {value}" for key, value in table.items()),
+                f"{kfd}/{number}/mem_banks/0/properties": f"heap_type 1\nsize_in_bytes {24 * GIB}",
+                f"{kfd}/{number}/gpu_id": str(1000 + number),
+            }
+    return Tree(plant(tree))
+
+
+@pytest.mark.parametrize("spoiling", SPOILINGS)
+def test_a_spoiled_file_costs_its_own_facts_and_nothing_else(machine, spoiling, tmp_path):
+    if spoiling not in spoilings(tmp_path):
+        pytest.skip(UNREFUSED)
+    assert len(machine.whole.devices) == 8
+    for file in machine.files():
+        machine.check(file, spoiling)
+
+
+@pytest.mark.skipif(not recorded.ARCHIVES, reason=recorded.MISSING)
+@pytest.mark.parametrize("archive", recorded.ARCHIVES, ids=recorded.name)
+def test_a_spoiled_file_of_a_recorded_machine_costs_its_own_facts_and_nothing_else(archive, tmp_path):
+    """In every way a file of each role (`cpu0/online`, `cpu1/online`, ... are one), from the first to the last of them.
+    With SPOIL=all each file in one way: that takes minutes."""
+    tree = Tree(recorded.unpack(archive, tmp_path / "root").resolve())
+    ways = spoilings(tmp_path)
+    roles = defaultdict(list)
+    for file in tree.files():
+        roles[re.sub(r"\d+", "N", str(file.relative_to(tree.root)))].append(file)
+    for files in roles.values():
+        for number, way in enumerate(ways):
+            tree.check(files[number * (len(files) - 1) // (len(ways) - 1)], way)
+    if os.environ.get("SPOIL") == "all":
+        for number, file in enumerate(tree.files()):
+            tree.check(file, ways[number % len(ways)])

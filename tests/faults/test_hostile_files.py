@@ -1,0 +1,233 @@
+"""Files that someone made, or that a disk spoiled, as a user meets them: real processes, real files."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import resource
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpubench import store
+from gpubench.errors import ExitCode
+from gpubench.store import limits
+from tests.unit.report.samples import full_run
+
+GIB = 2**30
+DIRECTION_MARKS = "؜‎‏‪‫‬‭‮⁦⁧⁨⁩"
+
+
+def plain_run() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(store.dumps(full_run()))
+    return found
+
+
+def assert_refused(ended: Any, *parts: str, code: int = ExitCode.INPUT) -> None:
+    assert "Traceback" not in ended.stderr
+    assert ended.returncode == code, ended.stderr
+    assert [line[:7] for line in ended.stderr.splitlines()[-3:]] == ["error: ", "  why: ", "  fix: "]
+    for part in parts:
+        assert part in ended.stderr
+
+
+def with_many(name: str, count: int) -> Callable[[], bytes]:
+    def made() -> bytes:
+        run = plain_run()
+        first = run[name][0] if run[name] else {"code": "noisy", "message": "y"}
+        if name == "outcomes":
+            run[name] = [first | {"id": f"case {i}"} for i in range(count)]
+        elif name == "sessions":
+            run[name] = [first | {"index": i} for i in range(count)]
+        else:
+            run[name] = [first] * count
+        return json.dumps(run).encode()
+
+    return made
+
+
+def with_samples(count: int) -> bytes:
+    run = plain_run()
+    outcome = next(one for one in run["outcomes"] if one.get("blocks"))
+    outcome["blocks"][0]["wall_s"] = [1e-3] * count
+    return json.dumps(run).encode()
+
+
+def edited(**fields: Any) -> bytes:
+    return json.dumps(plain_run() | fields).encode()
+
+
+TOO_LARGE: dict[str, tuple[Callable[[], bytes], str]] = {
+    "bytes": (lambda: gzip.compress(b" " * (limits.MAX_BYTES + 1), 1), "256 MiB"),
+    "values": (lambda: b"[" + b"1," * limits.MAX_VALUES + b"1]", f"{limits.MAX_VALUES:,}"),
+    "texts": (lambda: b"[" + b'"",' * limits.MAX_STRINGS + b'"",""]', f"{limits.MAX_STRINGS:,}"),
+    "lists": (lambda: b"[" + b"[]," * limits.MAX_CONTAINERS + b"[]]", f"{limits.MAX_CONTAINERS:,}"),
+    "depth": (lambda: edited(x=json.loads("[" * 60 + "]" * 60)), f"{limits.MAX_DEPTH} deep"),
+    "one text": (lambda: edited(label="a" * (limits.MAX_STRING_BYTES + 1)), f"{limits.MAX_STRING_BYTES:,}"),
+    "escaped text": (lambda: edited(label='"\\' * limits.MAX_STRING_BYTES), f"{limits.MAX_STRING_BYTES:,}"),
+    "integer": (lambda: edited(exit_code=limits.MAX_INTEGER + 1), str(limits.MAX_INTEGER)),
+    "digits": (lambda: edited(exit_code=10**400), str(limits.MAX_INTEGER)),
+    "exponent": (lambda: edited(x=1e100), "1e99"),
+    "cases": (with_many("outcomes", limits.MAX_CASES + 1), f"{limits.MAX_CASES:,}"),
+    "sessions": (with_many("sessions", limits.MAX_SESSIONS + 1), f"{limits.MAX_SESSIONS:,}"),
+    "devices": (with_many("devices", limits.MAX_DEVICES + 1), f"{limits.MAX_DEVICES:,}"),
+    "warnings": (with_many("warnings", limits.MAX_WARNINGS + 1), f"{limits.MAX_WARNINGS:,}"),
+    "samples": (lambda: with_samples(limits.MAX_SAMPLES + 1), f"{limits.MAX_SAMPLES:,}"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TOO_LARGE)
+def test_what_is_too_large_is_refused_with_its_limit(gpubench: Any, tmp_path: Path, name: str) -> None:
+    make, part = TOO_LARGE[name]
+    (tmp_path / "large.json").write_bytes(make())
+    assert_refused(gpubench("report", "large.json"), "large.json", part)
+
+
+@pytest.mark.parametrize("name", ["integer", "depth", "one text"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("compare", "good.json", "bad.json"),
+        ("merge", "bad.json", "good.json", "-o", "all.json"),
+        ("advise", "matmul", "--size", "64", "--from", "bad.json"),
+        ("noise", "bad.json"),
+        ("run", "--like", "bad.json", "--dry-run"),
+        ("run", "--append", "bad.json"),
+        ("compare", "good.json", "good.json", "--thresholds", "bad.json"),
+        ("report", "good.json", "--claims", "bad.json"),
+        ("detect", "--records", "bad.json"),
+    ],
+    ids=lambda command: " ".join(command[:2]),
+)
+def test_every_reader_has_the_same_limits(
+    gpubench: Any, tmp_path: Path, command: tuple[str, ...], name: str
+) -> None:
+    (tmp_path / "good.json").write_bytes(store.dumps(full_run()))
+    (tmp_path / "bad.json").write_bytes(TOO_LARGE[name][0]())
+    assert_refused(gpubench(*command), "bad.json")
+
+
+def test_a_large_file_is_reported_within_the_memory(tmp_path: Path) -> None:
+    run = plain_run()
+    outcome = next(one for one in run["outcomes"] if one.get("blocks"))
+    block = outcome["blocks"][0]
+    outcome["blocks"] = [
+        block | {"session": i, "wall_s": [1e-3 + j * 1e-9 for j in range(300)]} for i in range(1000)
+    ]
+    run["outcomes"] = [outcome]
+    run["sessions"] = [run["sessions"][0] | {"index": i} for i in range(1000)]
+    (tmp_path / "large.json").write_text(json.dumps(run))
+
+    def bounded() -> None:
+        resource.setrlimit(resource.RLIMIT_AS, (2 * GIB, 2 * GIB))  # of addresses: twice what may be used
+        resource.setrlimit(resource.RLIMIT_CPU, (120, 120))
+
+    ended = subprocess.run(
+        [sys.executable, "-m", "gpubench", "report", "large.json"], cwd=tmp_path, preexec_fn=bounded, check=False,
+        capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    assert ended.returncode == ExitCode.OK, ended.stderr[-2000:]
+
+
+NESTED = "[" * 5_000 + "]" * 5_000
+
+
+@pytest.mark.parametrize(
+    "text", [f"a = {NESTED}", "a." * 100_000 + "a = 1", "x = {" + "a." * 100_000 + "a = 1}"]
+)
+def test_deeply_nested_toml(gpubench: Any, tmp_path: Path, text: str) -> None:
+    (tmp_path / "good.json").write_bytes(store.dumps(full_run()))
+    (tmp_path / "claims.toml").write_text(text)
+    assert_refused(gpubench("report", "good.json", "--claims", "claims.toml"), "claims.toml", "deep")
+    (tmp_path / "gpubench.toml").write_text(text)
+    assert_refused(gpubench("report", "good.json"), "gpubench.toml", "deep", code=ExitCode.USAGE)
+    (tmp_path / "gpubench.toml").unlink()
+    (tmp_path / "pyproject.toml").write_text(text)
+    assert_refused(gpubench("report", "good.json"), "pyproject.toml", "deep", code=ExitCode.USAGE)
+
+
+def edit(run: dict[str, Any], where: str, value: Any) -> None:
+    holder, _, name = where.rpartition(".")
+    part: Any = run["outcomes"][0]["case"] if holder == "case" else run[holder]
+    part[name] = value
+
+
+@pytest.mark.parametrize("option", ["--like", "--append"])
+@pytest.mark.parametrize(
+    ("where", "value", "part"),
+    [
+        ("selection.ops", ["no_such_op"], "no_such_op"),
+        ("selection.forms", ["tunned"], "tunned"),
+        ("selection.regimes", ["resident-waited", "nowhere"], "nowhere"),
+        ("selection.dtypes", ["float31"], "float31"),
+        ("selection.devices", ["jax:0"], "jax"),
+        ("selection.devices", ["numpy"], "numpy"),
+        ("case.op", "no_such_op", "no_such_op"),
+        ("case.device_id", "jax:0", "jax"),
+        ("case.regime", "nowhere", "nowhere"),
+        ("case.form", "tunned", "tunned"),
+    ],
+)
+def test_a_plan_with_an_unknown_word(
+    gpubench: Any, tmp_path: Path, option: str, where: str, value: Any, part: str
+) -> None:
+    run = plain_run()
+    edit(run, where, value)
+    (tmp_path / "plan.json").write_text(json.dumps(run))
+    assert_refused(gpubench("run", option, "plan.json", "--dry-run"), "plan.json", part)
+
+
+def test_only_regular_files_of_a_folder_are_read(gpubench: Any, tmp_path: Path) -> None:
+    folder = tmp_path / "results"
+    folder.mkdir()
+    os.mkfifo(folder / "20990101T000000Z-aaaaaaaa.json")
+    (folder / "20990101T000001Z-aaaaaaaa.json").mkdir()
+    (folder / "20990101T000002Z-aaaaaaaa.json").symlink_to("nowhere")
+    (folder / "20990101T000003Z-aaaaaaaa.json").symlink_to("/dev/zero")
+    with socket.socket(socket.AF_UNIX) as listening:
+        here = os.getcwd()
+        os.chdir(folder)  # a socket's whole name may have 107 bytes
+        listening.bind("20990101T000004Z-aaaaaaaa.json")
+        os.chdir(here)
+        assert gpubench("detect", timeout=120).returncode == ExitCode.OK
+        assert_refused(gpubench("report", timeout=120))
+        assert_refused(gpubench("report", "results", timeout=120))
+        assert_refused(gpubench("advise", "matmul", "--size", "64", timeout=120))
+        (folder / "r.json").write_bytes(store.dumps(full_run()))
+        assert gpubench("report", "--format", "csv", timeout=120).returncode == ExitCode.OK
+        assert gpubench("detect", timeout=120).returncode == ExitCode.OK
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("report", "{file}", "--format", "json"),
+        ("report", "{file}", "--format", "jsonl"),
+        ("report", "{file}", "--format", "bmf"),
+        ("report", "{file}", "--format", "hyperfine"),
+        ("report", "{file}", "--format", "google-benchmark"),
+        ("report", "{file}", "--format", "pytest-benchmark"),
+        ("compare", "{file}", "{file}", "--format", "json", "--advisory"),
+    ],
+)
+def test_json_shows_in_its_order(gpubench: Any, tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    run = plain_run()
+    name = f"GPU {DIRECTION_MARKS} name"
+    run["label"] = name
+    for device in run["devices"]:
+        device["name"] = name
+    run["warnings"] = [{"code": "noisy", "message": name}]
+    (tmp_path / "r.json").write_text(json.dumps(run))
+    ended = gpubench(*(word.format(file="r.json") for word in arguments))
+    assert not set(DIRECTION_MARKS) & set(ended.stdout), ended.stderr
+    told = [
+        json.loads(line) for line in (ended.stdout.splitlines() if "jsonl" in arguments else [ended.stdout])
+    ]
+    if arguments[-1] == "json":
+        assert name in json.dumps(told, ensure_ascii=False)

@@ -1,0 +1,181 @@
+"""Broken folders, streams, environments and libraries around the program: the documented exit code and the true reason."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpubench import store
+from gpubench.errors import ExitCode
+from tests.unit.report.samples import full_run
+
+PROGRAM = (sys.executable, "-m", "gpubench")
+FAKE = (
+    "run",
+    "--backends",
+    "fake",
+    "--ops",
+    "add",
+    "--sizes",
+    "1k",
+    "--quick",
+    "--min-samples",
+    "5",
+    "--max-time",
+    "50ms",
+)
+
+
+@pytest.fixture
+def result(tmp_path: Path) -> str:
+    path = tmp_path / "result.json"
+    path.write_bytes(store.dumps(full_run()))
+    return str(path)
+
+
+def shell(script: str, folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """A script of bash in which $gpubench is the program."""
+    env = {**os.environ, "gpubench": " ".join(PROGRAM), **environment}
+    return subprocess.run(
+        ["bash", "-c", script], cwd=folder, env=env, capture_output=True, text=True, timeout=300, check=False
+    )
+
+
+def in_deleted_folder(command: str, tmp_path: Path) -> subprocess.CompletedProcess[str]:
+    return shell(f"mkdir gone && cd gone && rmdir ../gone && $gpubench {command}", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("command", "code"),
+    [
+        ("--version", ExitCode.OK),
+        ("ops", ExitCode.OK),
+        ("detect", ExitCode.OK),
+        ("report {result} --format csv", ExitCode.OK),
+        ("compare {result} {result} --format json --advisory", ExitCode.OK),
+        ("report relative.json", ExitCode.INPUT),
+        ("report", ExitCode.INPUT),
+        ("merge {result} -o relative.json", ExitCode.USAGE),
+        ("run --backends fake --ops add", ExitCode.USAGE),
+    ],
+)
+def test_a_deleted_working_folder(tmp_path: Path, result: str, command: str, code: int) -> None:
+    ended = in_deleted_folder(command.format(result=result), tmp_path)
+    assert (ended.returncode, "Traceback" in ended.stderr) == (code, False), ended.stderr
+    if code == ExitCode.USAGE:
+        assert "the working folder is no longer there" in ended.stderr
+
+
+@pytest.mark.parametrize(
+    "command", ["--version", "--help", "report --help", "ops", "schema gpubench-result", "detect"]
+)
+@pytest.mark.parametrize("reader", ["true", "head -c 1"])
+def test_a_reader_that_leaves(tmp_path: Path, command: str, reader: str) -> None:
+    ended = shell(f"$gpubench {command} | {reader} > /dev/null; exit ${{PIPESTATUS[0]}}", tmp_path)
+    assert (ended.returncode, ended.stderr) == (ExitCode.OK, "")
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize(
+    ("command", "code"),
+    [("--version", 0), ("--help", 0), ("ops", 0), ("report {result}", 0), ("report no.json", 4)],
+)
+def test_closed_streams(tmp_path: Path, result: str, command: str, code: int, closed: str) -> None:
+    ended = shell(f"$gpubench {command.format(result=result)} {closed}", tmp_path)
+    assert (ended.returncode, "Traceback" in ended.stderr) == (code, False), ended.stderr
+
+
+@pytest.mark.parametrize("command", ["--version", "--help", "ops", "report {result}", "detect"])
+def test_a_full_disk_behind_the_output(tmp_path: Path, result: str, command: str) -> None:
+    ended = shell(f"$gpubench {command.format(result=result)} > /dev/full", tmp_path)
+    assert ended.returncode == ExitCode.FAILED
+    assert ended.stderr.splitlines()[:2] == [
+        "error: cannot write to standard output", "  why: No space left on device",
+    ]  # fmt: skip
+    ended = shell(f"$gpubench {command.format(result=result)} > /dev/full 2> /dev/full", tmp_path)
+    assert ended.returncode == ExitCode.FAILED
+
+
+@pytest.mark.parametrize("folder", ["/proc/self", "/nowhere"])
+def test_a_temporary_folder_that_takes_nothing(tmp_path: Path, result: str, folder: str) -> None:
+    """tempfile itself looks for another one, so that all works as long as there is any."""
+    for command in (f"report {result} --format html", "detect", " ".join([*FAKE, "-o", "r.json"])):
+        ended = shell(f"$gpubench {command} > out", tmp_path, TMPDIR=folder)
+        assert (ended.returncode, "Traceback" in ended.stderr) == (ExitCode.OK, False), ended.stderr
+
+
+@pytest.mark.parametrize("home", ["", "/nowhere", "/proc"])
+def test_a_home_that_is_missing_or_read_only(tmp_path: Path, result: str, home: str) -> None:
+    for command, code in (
+        (f"report {result}", 0),
+        ("report", 4),
+        ("detect", 0),
+        (" ".join([*FAKE, "-o", "r.json"]), 0),
+    ):
+        ended = shell(f"unset XDG_DATA_HOME XDG_CONFIG_HOME; HOME={home} $gpubench {command} > out", tmp_path)
+        assert (ended.returncode, "Traceback" in ended.stderr) == (code, False), ended.stderr
+
+
+def with_module(folder: Path, name: str, text: str) -> dict[str, str]:
+    """The environment in which a module of this text stands before the library of its name."""
+    place = folder / "modules"
+    place.mkdir(exist_ok=True)
+    (place / f"{name}.py").write_text(text)
+    return {"PYTHONPATH": os.pathsep.join([str(place), *filter(None, [os.environ.get("PYTHONPATH")])])}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "raise RuntimeError('broken')",
+        "",
+        "class Error(Exception): pass\ndef cpu_times(percpu=False): return [None]\nclass Process:\n    pass",
+        "class Error(Exception): pass\ndef __getattr__(name): raise Error(name)",
+    ],
+)
+def test_a_broken_psutil(gpubench: Any, tmp_path: Path, text: str) -> None:
+    env = with_module(tmp_path, "psutil", text)
+    for command in (
+        ("detect",),
+        (*FAKE, "-o", "r.json"),
+        ("run", "--backends", "numpy", *FAKE[3:], "-o", "n.json"),
+    ):
+        ended = gpubench(*command, env=env)
+        assert (ended.returncode, "Traceback" in ended.stderr) == (ExitCode.OK, False), ended.stderr
+
+
+BROKEN_DRAWING = {
+    "aborts": ("vl_convert", "import os\ndef __getattr__(name): os.abort()", "SIGABRT"),
+    "exits": ("vl_convert", "import os\ndef __getattr__(name): os._exit(7)", "status 7"),
+    "raises": ("vl_convert", "def __getattr__(name): raise ValueError('no fonts')", "no fonts"),
+    "cannot be imported": ("vl_convert", "raise ImportError('libfoo.so: no such file')", "libfoo.so"),
+    "writes to stdout": ("vl_convert", "print('hello')\ndef __getattr__(name): return lambda *a, **k: 'x'", "vl_convert"),
+    "altair raises": ("altair", "def __getattr__(name): raise ValueError('no schema')", "no schema"),
+    "altair cannot be imported": ("altair", "raise ImportError('no narwhals')", "no narwhals"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("how", BROKEN_DRAWING)
+def test_a_drawing_library_that_is_broken(gpubench: Any, tmp_path: Path, result: str, how: str) -> None:
+    name, text, why = BROKEN_DRAWING[how]
+    env = with_module(tmp_path, name, text)
+    page = gpubench("report", result, "--format", "html", env=env)
+    assert (page.returncode, page.stderr) == (ExitCode.OK, "")
+    assert "There are no charts in this page because" in page.stdout
+    assert why in page.stdout
+    for arguments in (
+        ("--plots", "charts"),
+        ("--format", "svg", "-o", "r.svg"),
+        ("--format", "png", "-o", "r.png"),
+    ):
+        ended = gpubench("report", result, *arguments, env=env)
+        assert ended.returncode == ExitCode.FAILED
+        assert ended.stderr.startswith("error: the charts cannot be drawn\n")
+        assert why in ended.stderr
+        # The report itself comes before its charts.
+        assert ("Break-even" in ended.stdout) == ("--plots" in arguments)

@@ -1,0 +1,129 @@
+"""The hint that a user reads can be pasted: for this checkout or this package, for this interpreter."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from gpubench.installation import EXTRAS, install_command, located, repair_command, upgrade_command
+
+ROOT = Path(__file__).parents[2]
+NEWER = {"name": "gpubench-result", "schema_version": 99}
+ADD = ("run", "--ops", "add", "--sizes", "1000", "--quick", "--max-time", "5ms", "--no-progress")
+Copy = Callable[[str, str | None], Path]
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Copy:
+    """The package in a folder of its own, beside a pyproject.toml if there is a text for one."""
+
+    def make(name: str, project: str | None) -> Path:
+        folder = tmp_path / name
+        shutil.copytree(ROOT / "gpubench", folder / "gpubench", ignore=shutil.ignore_patterns("__pycache__"))
+        if project is not None:
+            (folder / "pyproject.toml").write_text(project, encoding="utf-8")
+        (folder / "cupy.py").write_text("raise ImportError('libcuda is missing')\n")
+        (folder / "newer.json").write_text(json.dumps(NEWER))
+        return folder
+
+    return make
+
+
+def fix(folder: Path, *arguments: str, path: str = os.defpath) -> str:
+    """What `python -m gpubench ARGUMENTS` of that source, run elsewhere, tells to do."""
+    ended = subprocess.run(
+        [sys.executable, "-m", "gpubench", *arguments], cwd=folder.parent, capture_output=True, text=True, timeout=300,
+        env={**os.environ, "PYTHONPATH": str(folder), "PATH": path}, check=False,
+    )  # fmt: skip
+    assert ended.returncode in (4, 5), ended.stderr
+    return ended.stderr.partition("  fix: ")[2].strip()
+
+
+OURS = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+CHECKOUTS = ["checkout", 'it\'s "so" in $HOME `id` & co', "[extra] über"]
+
+
+@pytest.mark.parametrize("name", CHECKOUTS)
+def test_a_checkout_is_named_as_a_shell_takes_it(copy: Copy, name: str) -> None:
+    folder = copy(name, OURS)
+    command = fix(folder, "run", "--backends", "cupy", "--ops", "add").partition(";")[0]
+    assert shlex.split(command) == [sys.executable, "-m", "pip", "install", f"{folder}[cuda13]"]
+    before, _, command = fix(folder, "report", f"{folder.name}/newer.json").partition(", then ")
+    assert shlex.split(command) == [sys.executable, "-m", "pip", "install", "--upgrade", str(folder)]
+    assert "git pull" in before
+
+
+@pytest.mark.parametrize(
+    "project",
+    [None, '[project]\nname = "others"\n', "[project\n", "", "project = 1\n", "\0", "a = " + "[" * 100_000],
+    ids=["none", "another", "cut", "empty", "no table", "junk", "deep"],
+)
+def test_without_our_pyproject_it_is_the_package(copy: Copy, project: str | None) -> None:
+    folder = copy("site", project)
+    assert fix(folder, "report", f"{folder.name}/newer.json").endswith(
+        f"{sys.executable} -m pip install --upgrade gpubench-cli"
+    )
+    if project is None:
+        command = fix(folder, "run", "--backends", "cupy", "--ops", "add").partition(";")[0]
+        assert command == f"{sys.executable} -m pip install 'gpubench-cli[cuda13]'"
+
+
+def test_what_ends_in_a_file_names_no_path(copy: Copy) -> None:
+    folder = copy("secret place", OURS)
+    ended = subprocess.run(
+        [sys.executable, "-m", "gpubench", *ADD, "--backends", "numpy,cupy?", "-o", "r.json", "--format", "markdown"],
+        cwd=folder, capture_output=True, text=True, timeout=300, env={**os.environ, "PYTHONPATH": str(folder)}, check=False,
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr
+    for text in ((folder / "r.json").read_text(encoding="utf-8"), ended.stdout):
+        assert "pip install '.[cuda13]'" in text
+        assert "secret place" not in text
+        assert sys.executable not in text
+
+
+@pytest.mark.parametrize("extra", ["", *EXTRAS])
+def test_every_hint_is_located(extra: str) -> None:
+    told = located(f"first: {install_command(extra)}; then go on")
+    assert told.startswith("first: ")
+    assert told.endswith("; then go on")
+    assert str(ROOT) in told
+    assert install_command(extra) not in told
+    assert located("install the GPU's Vulkan driver") == "install the GPU's Vulkan driver"
+
+
+@pytest.mark.skipif(os.name == "nt", reason="a program with a mode bit")
+def test_in_an_active_virtual_environment_pip_is_enough(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def pip(folder: Path) -> str:
+        folder.mkdir(parents=True)
+        (folder / "pip").write_text("#!/bin/sh\n")
+        (folder / "pip").chmod(0o755)
+        return str(folder)
+
+    active = pip(tmp_path / "venv" / "bin")
+    monkeypatch.setattr(sys, "executable", f"{active}/python")
+    monkeypatch.setattr(sys, "prefix", str(tmp_path / "venv"))
+    monkeypatch.setenv("PATH", active)
+    assert located(install_command("plots")) == f"pip install {shlex.quote(f'{ROOT}[plots]')}"
+    monkeypatch.setenv("PATH", pip(tmp_path / "others"), prepend=os.pathsep)
+    assert located(install_command("plots")).startswith(f"{active}/python -m pip install ")
+
+
+def test_an_environment_without_pip_is_one_of_uv(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pip", None)
+    for command in (
+        located(install_command("plots")),
+        repair_command(),
+        upgrade_command().partition(", then ")[2],
+    ):
+        assert shlex.split(command)[:3] == ["uv", "pip", "install"]
+        assert shlex.split(command)[-2:] == ["--python", sys.executable]

@@ -1,0 +1,279 @@
+"""Children: what they import, what they write, and when they end, each shown by real processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import sysconfig
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from gpubench import processes
+from gpubench.measure import protocol
+from gpubench.measure.targets import list_devices
+from gpubench.measure.worker_pool import Worker, WorkerGone
+from tests.conftest import Program
+from tests.faults.packages import install
+
+ROOT = Path(__file__).parents[2]
+RUN = (
+    "run",
+    "--devices",
+    "fake:cpu,fake:gpu",
+    "--ops",
+    "add",
+    "--sizes",
+    "1k",
+    "--quick",
+    "--no-progress",
+    "--no-save",
+)
+PATIENCE_S = 120  # of a machine that stalls; what is waited for takes parts of a second
+
+BACKEND = """
+import os
+from gpubench.backends.hidden.fake import FakeBackend
+
+class Backend(FakeBackend):
+    name = {name!r}
+
+    def devices(self):
+        {devices}
+
+BACKEND = Backend()
+"""
+
+
+_WHERE = "from gpubench import processes; print(processes.run(processes.python('told'), 60).output)"
+_TOLD = "import json, sys, gpubench.errors; print(json.dumps([gpubench.errors.__file__, sys.path]))"
+
+
+def backend(folder: Path, devices: str, name: str = "strange", module: str = "") -> Path:
+    """A package with a backend that does `devices` when it is asked for its devices."""
+    text = module + BACKEND.format(name=name, devices=devices)
+    return install(folder, name, text, backends={name: f"{name}:BACKEND"})
+
+
+def eventually(true: Callable[[], bool]) -> bool:
+    until = time.monotonic() + PATIENCE_S
+    while not true():
+        if time.monotonic() > until:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+def ended(pid: int) -> bool:
+    """Whether a process is gone, or only waits for whoever adopted it to look."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+
+
+# ---------------------------------------------------------------- what a child imports
+
+
+@pytest.mark.parametrize("command", [("detect", "--deep"), RUN], ids=["detect --deep", "run"])
+def test_nothing_is_imported_from_the_working_folder(
+    gpubench: Program, tmp_path: Path, command: tuple[str, ...]
+) -> None:
+    folder = tmp_path / "here"
+    folder.mkdir()
+    for name in ("msgspec", "queue", "typing", "numpy", "threadpoolctl", "sitecustomize"):
+        (folder / f"{name}.py").write_text(f"open({str(folder / 'imported')!r}, 'a').write(__name__ + ' ')")
+    done = gpubench(*command, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    assert not (folder / "imported").exists(), (folder / "imported").read_text()
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The Python of an environment into which the package was copied, and whose site-packages shadow Python's own."""
+    home = tmp_path_factory.mktemp("environment")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", home], check=True, capture_output=True)
+    (site,) = home.glob("lib/python*/site-packages")
+    shutil.copytree(ROOT / "gpubench", site / "gpubench", ignore=shutil.ignore_patterns("__pycache__"))
+    (site / "libraries.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    (site / "told.py").write_text(_TOLD)
+    for name in ("queue", "typing", "subprocess", "runpy", "json", "ctypes"):
+        (site / f"{name}.py").write_text(f"raise SystemExit('{name} of site-packages')")
+    return home / "bin" / "python"
+
+
+def test_site_packages_do_not_shadow_the_standard_library(installed: Path, tmp_path: Path) -> None:
+    environ = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    for command in (RUN, ("detect", "--deep")):
+        done = subprocess.run(
+            [installed, "-m", "gpubench", *command], cwd=tmp_path, env=environ, capture_output=True, text=True,
+            timeout=300, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        assert "site-packages" not in done.stderr
+        assert "crashed" not in done.stdout
+
+
+def place(python: Path | str, cwd: Path, path: str | None) -> tuple[Path, list[str]]:
+    """Where a child of the package that is imported in `cwd` has it from, and the path of that child."""
+    environ = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    environ |= {} if path is None else {"PYTHONPATH": path}
+    done = subprocess.run(
+        [python, "-c", _WHERE], cwd=cwd, env=environ, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    origin, found = json.loads(done.stdout)
+    return Path(origin), found
+
+
+def test_a_child_has_the_package_of_its_parent(installed: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    (other / "gpubench").mkdir(parents=True)
+    (other / "told.py").write_text(_TOLD)
+    (other / "gpubench" / "__init__.py").write_text("")
+    (other / "gpubench" / "errors.py").write_text("raise RuntimeError('of another package')")
+    checkout = tmp_path / "checkout"
+    shutil.copytree(ROOT / "gpubench", checkout / "gpubench", ignore=shutil.ignore_patterns("__pycache__"))
+
+    origin, path = place(sys.executable, checkout, str(other))
+    assert origin == checkout / "gpubench" / "errors.py"
+    assert path[0] == str(other), "what the user asked for comes first"
+    standard = path.index(os.path.dirname(os.__file__))
+    sites = [at for at, entry in enumerate(path) if entry.endswith("site-packages")]
+    assert standard < path.index(str(checkout)) < min(sites)
+
+    origin, path = place(installed, tmp_path, None)
+    site = origin.parents[1]
+    assert site.name == "site-packages"
+    assert [Path(entry) for entry in path].count(site) == 1, "it is on the path already"
+
+
+# ---------------------------------------------------------------- what a child writes
+
+
+def test_endless_stderr_costs_neither_disk_nor_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file of 1 MiB would end the worker by a signal: it writes a hundred times as much, and answers."""
+    site = backend(
+        tmp_path,
+        "os.write(2, b'the first line\\n'); [os.write(2, b'x' * 65536) for _ in range(1600)]; os.write(2, b'\\nthe last line\\n'); os._exit(7)",
+    )
+    monkeypatch.setenv("PYTHONPATH", str(site))
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, before[1]))
+    try:
+        with Worker() as worker, pytest.raises(WorkerGone) as gone:
+            worker.ask(protocol.ListDevices(id=worker.next_id, backend="strange"), PATIENCE_S)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert "exited with status 7" in gone.value.detail
+    assert gone.value.stderr_tail.endswith("the last line")
+    assert len(gone.value.stderr_tail) <= processes.STDERR_TAIL
+
+
+@pytest.mark.parametrize("size", [0, 1, 65536, 65537, 131072, 131073, 1 << 20])
+@pytest.mark.parametrize("step", [1000, 1 << 16])
+def test_of_what_is_written_the_first_and_the_last_part_are_kept(size: int, step: int) -> None:
+    written = bytes(ord("a") + at * 26 // max(size, 1) for at in range(size))
+    most = processes.MOST_ERRORS
+    excerpt = processes.Excerpt(most)
+    for at in range(0, size, step):
+        excerpt.add(written[at : at + step])
+    told = excerpt.text()
+    if size <= 2 * most:
+        assert told == written.decode()
+        return
+    first, named, last = told.split("\n")
+    assert (first, last) == (written[:most].decode(), written[-most:].decode())
+    assert named == f"[{size - 2 * most} bytes left out]"
+
+
+def test_output_without_end_is_stopped_at_the_deadline() -> None:
+    code = "import os\nwhile True: os.write(1, b'x' * 65536); os.write(2, b'y' * 65536)"
+    done = processes.run([sys.executable, "-c", code], 1.0)
+    assert done.status is None
+    assert len(done.output) < 2 * processes.MOST_OUTPUT + 100
+    assert len(done.errors) < 2 * processes.MOST_ERRORS + 100
+
+
+# ---------------------------------------------------------------- when a child ends
+
+_STUCK = """
+import ctypes, os, pathlib
+pathlib.Path({mark!r}).write_text(str(os.getpid()))
+{hang}
+"""
+_HANGS = {
+    "in a call that holds the interpreter lock": "ctypes.PyDLL(None).sleep(3600)",
+    "in a loop": "while True: pass",
+    "deaf to signals": "import signal; [signal.signal(s, signal.SIG_IGN) for s in (1, 2, 15)]; ctypes.PyDLL(None).sleep(3600)",
+}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a child notices the end of stdin alone")
+@pytest.mark.parametrize("hang", _HANGS.values(), ids=_HANGS)
+@pytest.mark.parametrize("what", ["worker", "probe", "op"])
+def test_a_child_that_is_stuck_dies_with_a_killed_parent(tmp_path: Path, what: str, hang: str) -> None:
+    mark, site = tmp_path / "pid", tmp_path / "site"
+    stuck = _STUCK.format(mark=str(mark), hang=hang)
+    if what == "worker":
+        install(site, "strange", stuck, backends={"strange": "strange:BACKEND"})
+        command = ["run", "--backends", "strange", "--ops", "add"]
+    elif what == "op":
+        install(site, "strange", stuck, ops={"strange": "strange:OP"})
+        command = ["ops"]
+    else:
+        site.mkdir()
+        (site / "wgpu.py").write_text(stuck)
+        command = ["detect", "--deep"]
+    parent = subprocess.Popen(
+        [sys.executable, "-m", "gpubench", *command], cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(site)},
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        assert eventually(lambda: mark.exists() and bool(mark.read_text()))
+        child = int(mark.read_text())
+        assert not ended(child)
+    finally:
+        parent.send_signal(signal.SIGKILL)
+        parent.wait()
+    assert eventually(lambda: ended(child))
+
+
+def test_a_child_whose_parent_is_another_than_it_was_told_ends_before_it_imports_anything() -> None:
+    command = processes.python("gpubench.measure.worker.main")
+    command[command.index(str(os.getpid()))] = "1"
+    assert processes.run(command, PATIENCE_S).status == 1
+
+
+@pytest.mark.check
+def test_children_of_threads_live_as_long_as_these() -> None:
+    """The kernel ends a child with the thread that started it: devices are listed by threads that wait for the answer."""
+    with ThreadPoolExecutor(4) as pool:
+        told = list(pool.map(lambda _: list_devices(["fake", "numpy"]), range(4)))
+    assert all(listing.reason is None for listings in told for listing in listings)
+    found: list[int | None] = []
+    command = processes.python("gpubench.detect.probes", "blas")
+    thread = threading.Thread(target=lambda: found.append(processes.run(command, PATIENCE_S).status))
+    thread.start()
+    thread.join()
+    assert found == [0]
+
+
+def test_a_worker_that_ends_itself_is_told_with_its_own_status(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its pipes close before it ends, as those of a process with much to give back do."""
+    slowly = "import time; os.closerange(0, 100); time.sleep(0.3); os._exit(7)"
+    monkeypatch.setenv("PYTHONPATH", str(backend(tmp_path, slowly)))
+    (listing,) = list_devices(["strange"])
+    assert listing.reason == "worker-crashed"
+    assert "exited with status 7" in listing.detail

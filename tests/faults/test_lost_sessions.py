@@ -1,0 +1,162 @@
+"""A crash, a hang or a lost device in a later session costs that session alone; only a wrong result erases."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpubench import store
+from gpubench.errors import GpubenchError
+from gpubench.model.result import Measurement, Run, failures_of
+
+pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds workers in /proc")
+PLAN = (
+    "--devices", "numpy:0", "--ops", "add", "--sizes", "2M", "--forms", "library", "--max-time", "100ms",
+)  # fmt: skip
+
+
+def environment(home: Path) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("GPUBENCH_", "XDG_"))}
+    return {**kept, "HOME": str(home)}
+
+
+def workers(of: int) -> list[int]:
+    """The processes that drive a device for the run `of`."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+            if parent == of and b"gpubench.measure.worker.main" in (folder / "cmdline").read_bytes():
+                found.append(int(folder.name))
+    return found
+
+
+def sampled(file: Path, session: int) -> bool:
+    """Whether the run has taken samples in this session."""
+    try:
+        run = store.load(file)
+    except GpubenchError:
+        return False
+    blocks = [block for outcome in run.outcomes if isinstance(outcome, Measurement) for block in outcome.blocks]
+    return any(block.session == session for block in blocks)
+
+
+def interfered(
+    folder: Path, *arguments: str, sessions: set[int], interfere: Callable[[int], None]
+) -> tuple[int, Run, str]:
+    """A run of which the workers meet an accident in these sessions: exit code, result, what it said."""
+    with open(folder / "err", "w") as err:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "gpubench", "run", *arguments, "--no-progress"],
+            cwd=folder, env=environment(folder), stdout=subprocess.PIPE, stderr=err, text=True,
+        )  # fmt: skip
+        left = set(sessions)
+        while process.poll() is None and left:
+            for session in sorted(left):
+                if sampled(folder / "r.json.part", session):
+                    for worker in workers(process.pid):
+                        interfere(worker)
+                    left.discard(session)
+            time.sleep(0.005)
+        out, _ = process.communicate(timeout=300)
+    assert not left, "the accidents happened"
+    return process.returncode, store.load(folder / "r.json"), out + (folder / "err").read_text()
+
+
+def kill(worker: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(worker, signal.SIGKILL)
+
+
+def used(run: Run) -> list[int]:
+    return sorted({block.session for o in run.outcomes if isinstance(o, Measurement) for block in o.blocks})
+
+
+def test_a_worker_killed_in_a_later_session_costs_that_session(tmp_path: Path) -> None:
+    code, run, said = interfered(
+        tmp_path, *PLAN, "--sessions", "4", "-o", "r.json", sessions={2}, interfere=kill
+    )
+    assert code == 1
+    (case,) = run.outcomes
+    (failure,) = failures_of(case)
+    assert isinstance(case, Measurement)
+    assert (failure.session, failure.reason) == (2, "worker-crashed")
+    assert {0, 1, 3} <= set(used(run)), "it is tried again in the next session"
+    assert 2 not in used(run)
+    assert (run.exit_code, run.complete) == (1, True)
+    assert "session 3 of these cases is missing: worker-crashed" in " ".join(said.split())
+    assert "Nothing was measured" not in said
+    assert "Traceback" not in said
+
+
+def test_after_two_failures_in_a_row_the_rest_is_skipped(tmp_path: Path) -> None:
+    code, run, _ = interfered(
+        tmp_path, *PLAN, "--sessions", "5", "-o", "r.json", sessions={1, 2}, interfere=kill
+    )
+    assert code == 1
+    assert [failure.session for failure in failures_of(run.outcomes[0])] == [1, 2]
+    assert used(run) == [0]
+
+
+def test_append_keeps_the_blocks_of_a_file_whose_worker_is_killed(tmp_path: Path, gpubench: Any) -> None:
+    first = gpubench("run", *PLAN, "--sessions", "3", "-o", "r.json", "-q")
+    assert first.returncode == 0, first.stderr
+    before = store.load(tmp_path / "r.json")
+    new = max(session.index for session in before.sessions) + 1
+    code, run, _ = interfered(tmp_path, "--append", "r.json", "--sessions", "2", sessions={new}, interfere=kill)
+    assert code == 1
+    kept = {block for o in before.outcomes if isinstance(o, Measurement) for block in map(repr, o.blocks)}
+    now = {block for o in run.outcomes if isinstance(o, Measurement) for block in map(repr, o.blocks)}
+    assert kept <= now
+    assert [failure.session for failure in failures_of(run.outcomes[0])] == [new]
+    again = gpubench("run", "--append", "r.json", "--sessions", "1", "-q")
+    assert again.returncode == 0, "what broke in an earlier call is not held against this one"
+
+
+def test_a_worker_that_hangs_in_a_later_session_costs_that_session(tmp_path: Path) -> None:
+    code, run, _ = interfered(
+        tmp_path, *PLAN, "--sessions", "3", "--case-timeout", "2s", "-o", "r.json", sessions={1},
+        interfere=lambda worker: os.kill(worker, signal.SIGSTOP),
+    )  # fmt: skip
+    assert code == 1
+    (failure,) = failures_of(run.outcomes[0])
+    assert (failure.session, failure.reason) == (1, "timeout")
+    assert {0, 2} <= set(used(run))
+
+
+def test_a_run_that_is_killed_goes_on_where_it_was(tmp_path: Path, gpubench: Any) -> None:
+    """kill -9 of the run itself: the old file stands, what was measured is beside it, and `report` finds it."""
+    made = gpubench("run", *PLAN, "--sessions", "2", "--append", "r.json", "-q")
+    assert made.returncode == 0, made.stderr
+    old = (tmp_path / "r.json").read_bytes()
+    before = used(store.load(tmp_path / "r.json"))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "gpubench", "run", "--append", "r.json", "--sessions", "50", "-q"],
+        cwd=tmp_path, env=environment(tmp_path), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    while not sampled(tmp_path / "r.json.part", before[-1] + 2):
+        assert process.poll() is None
+        time.sleep(0.01)
+    process.kill()
+    process.wait()
+    assert (tmp_path / "r.json").read_bytes() == old
+    left = store.load(tmp_path / "r.json.part")
+    assert {*before, before[-1] + 1} <= set(used(left))
+    shown = gpubench("report", "--results-dir", ".", "--format", "json")
+    assert shown.returncode == 0, shown.stderr
+    assert json.loads(shown.stdout)["sources"][0]["run_id"] == left.id
+    assert not json.loads(shown.stdout)["sources"][0]["complete"]
+    ended = gpubench("run", "--append", "r.json.part", "--sessions", "1", "-q")
+    assert ended.returncode == 0, ended.stderr
+    assert set(used(left)) - {left.sessions[-1].index} <= set(used(store.load(tmp_path / "r.json")))
+    assert not (tmp_path / "r.json.part").exists()

@@ -1,0 +1,130 @@
+"""A CPU without its compiler, and a compiler without its cache: the run goes on, and says what it lacks."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from gpubench import backends, kernels
+from gpubench.kernels import elementwise
+from gpubench.model.case import Case
+from gpubench.model.kernel import Limits
+from gpubench.model.op import EXACT
+
+RUN = ("run", "--devices", "numpy:0", "--ops", "add", "--sizes", "64k", "--sessions", "1", "-o", "r.json")
+BROKEN = {
+    "missing": (
+        "raise ModuleNotFoundError(\"No module named 'numba'\", name='numba')",
+        "numba is not installed",
+    ),
+    "broken": (
+        "raise OSError('libLLVM.so: cannot open shared object file')",
+        "numba does not load: OSError: libLLVM",
+    ),
+}
+
+
+def kernels_of(path):
+    outcomes = json.loads(path.read_text())["outcomes"]
+    return [one["kernel"] for one in outcomes if one["type"] == "measurement" and "/tuned/" in one["id"]]
+
+
+@pytest.mark.parametrize("kind", BROKEN)
+def test_without_numba_the_cpu_runs_numpy_and_one_line_says_so(gpubench, tmp_path, kind):
+    source, why = BROKEN[kind]
+    (tmp_path / "early" / "numba").mkdir(parents=True)
+    (tmp_path / "early" / "numba" / "__init__.py").write_text(source)
+    ended = gpubench(*RUN, env={"PYTHONPATH": str(tmp_path / "early")})
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stderr.count("the CPU is not at its best") == 1, ended.stderr
+    assert kernels_of(tmp_path / "r.json") == ["NumPy in blocks"]
+    for format in ("plain", "markdown"):
+        report = gpubench("report", "r.json", "--format", format).stdout
+        assert why in report
+        assert "[cpu]" in report
+
+
+def test_a_cache_that_cannot_be_written_costs_compiling_alone(gpubench, tmp_path):
+    (tmp_path / "file").write_text("")
+    ended = gpubench(*RUN, env={"GPUBENCH_CACHE_DIR": str(tmp_path / "file" / "cache")})
+    assert ended.returncode == 0, ended.stderr
+    assert "not at its best" not in ended.stderr
+    (kernel,) = kernels_of(tmp_path / "r.json")
+    assert kernel
+
+
+def test_one_thread_is_enough(gpubench, tmp_path):
+    ended = gpubench(*RUN, "--threads", "1")
+    assert ended.returncode == 0, ended.stderr
+    (kernel,) = kernels_of(tmp_path / "r.json")
+    assert "threads" not in kernel
+
+
+def test_an_inherited_number_of_threads_does_not_limit_the_cpu(tmp_path):
+    program = "from gpubench.backends.numpy.compiled import NumbaThreads; print(NumbaThreads(2).most)"
+    ended = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True,
+        env={**os.environ, "NUMBA_NUM_THREADS": "1", "GPUBENCH_CACHE_DIR": str(tmp_path)},
+    )  # fmt: skip
+    assert ended.stdout.split() == ["2"]
+
+
+@pytest.mark.parametrize(("body", "compiled"), [
+    ("select(x > real(0), x, -x)", True), ("x > real(0) ? x : -x", False), ("a_function_of_cuda(x)", False),
+])  # fmt: skip
+def test_an_expression_of_cuda_alone_leaves_the_cpu_its_numpy_form(body, compiled):
+    op = elementwise(
+        name="magnitude", group="vector", summary="|x|", inputs=("x",), flops_per_element=1,
+        expr=lambda xp, x: xp.abs(x), wgsl="abs(x)", cuda=body, tolerance=EXACT,
+    )  # fmt: skip
+    session = backends.load("numpy").open("numpy:0", 2)
+    try:
+        x, output = np.linspace(-1, 1, 1000, dtype=np.float32), np.empty(1000, np.float32)
+        case = Case("magnitude", "vector", {"n": 1000}, "float32", "tuned", "resident", "numpy:0")
+        launch = session.compile(op, case, [x], output)
+        session.run(launch)
+        assert launch.kernel_name.startswith("numba") is compiled
+        assert np.array_equal(launch.output, np.abs(x))
+    finally:
+        session.close()
+
+
+# The first session decides how many threads the pool of a process has.
+CHOICE = """
+import sys
+import numpy as np
+from gpubench import backends, kernels
+from gpubench.model.case import Case
+
+threads = int(sys.argv[1])
+session, op = backends.load("numpy").open("numpy:0", threads), kernels.load("add")
+x, y = np.ones(1 << 20, np.float32), np.arange(1 << 20, dtype=np.float32)
+output = np.empty_like(x)
+case = Case("add", op.group, {"n": x.size}, "float32", "tuned", "resident", "numpy:0")
+session.tune(op, case, [x, y])
+launch = session.compile(op, case, [x, y], output)
+session.run(launch, 3)
+print(launch.kernel_name, "|", np.array_equal(launch.output, x + y))
+session.close()
+"""
+
+
+@pytest.mark.parametrize("threads", [1, 128])
+def test_a_choice_among_as_many_threads_as_a_machine_may_have(threads):
+    """One core has nothing to choose from but the form; 128 threads on few cores are slow, and right."""
+    command = [sys.executable, "-c", CHOICE, str(threads)]
+    told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    name, right = told.strip().split(" | ")
+    assert right == "True"
+    assert all(int(count) <= threads for count in re.findall(r"(\d+) thread", name))
+    (kernel, *_) = [one for one in kernels.load("add").tuned["numpy"] if one.language == "numba"]
+    limits = Limits(max_buffer_bytes=2**40, max_binding_bytes=2**40, multiprocessors=threads)
+    names = [one.name for one in kernel.candidates({"n": 1 << 20}, "float32", limits)]
+    assert len(names) == (1 if threads == 1 else 8)
+    assert names[0] == f"{threads} thread{'s' * (threads > 1)}"

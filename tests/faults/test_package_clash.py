@@ -1,0 +1,160 @@
+"""Another package that installs a folder `gpubench` too is named, with the remedy, and also where it overwrote files."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gpubench.cli.exit import run_guarded
+from gpubench.errors import ExitCode
+from gpubench.installation import find_clash
+
+ROOT = Path(__file__).parents[2]
+METADATA = "Metadata-Version: 2.1\nName: gpubench\nVersion: 1.0.0\n"
+RECORD = "gpubench/__init__.py,sha256=47DEQpj8HBSa,0\ngpubench/main.py,sha256=pyZfaYU5czq,7625\n"
+CLASH = "gpubench 1.0.0 installs a folder gpubench too"
+
+
+def distribution(site: Path, folder: str = "gpubench-1.0.0.dist-info", **files: str | bytes) -> Path:
+    """A distribution in `site`, as pip leaves it."""
+    info = site / folder
+    info.mkdir(parents=True)
+    for name, content in files.items():
+        path = info / name.replace("_txt", ".txt")
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return site
+
+
+def gpubench(*arguments: str, site: Path, cwd: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "gpubench", *arguments], cwd=cwd, capture_output=True, text=True, timeout=300,
+        env={**os.environ, "PYTHONPATH": str(site)}, check=False,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "files",
+    [{"RECORD": RECORD}, {"top_level_txt": "other\ngpubench\n"}, {"RECORD": "gpubench.py,,\n"}],
+    ids=["RECORD", "top_level.txt", "a module"],
+)
+@pytest.mark.parametrize("format", ["table", "json"])
+def test_detect_names_it(tmp_path: Path, files: dict[str, str], format: str) -> None:
+    site = distribution(tmp_path / "site", METADATA=METADATA, **files)
+    ended = gpubench("detect", "--debug", "--quiet", "--format", format, site=site, cwd=tmp_path)
+    assert ended.returncode == 0
+    (told,) = [line for line in ended.stderr.splitlines() if CLASH in line]
+    assert "pip uninstall gpubench && " in told
+    assert f"pip install --force-reinstall {ROOT}" in told
+    if format == "json":
+        json.loads(ended.stdout)
+    assert CLASH not in gpubench("detect", "--quiet", site=site, cwd=tmp_path).stderr
+
+
+@pytest.mark.parametrize(
+    ("folder", "name"),
+    [("gpubench_cli-0.0.9.dist-info", "gpubench-cli"), ("GPUbench.CLI-0.0.9.dist-info", "GPUbench_CLI")],
+)
+@pytest.mark.check
+def test_our_own_distribution_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str, name: str
+) -> None:
+    distribution(tmp_path, folder, METADATA=METADATA.replace("gpubench", name), RECORD=RECORD)
+    distribution(
+        tmp_path,
+        "plugin-1.dist-info",
+        METADATA=METADATA.replace("gpubench", "plugin"),
+        RECORD="gpubench_x/a.py,,\n",
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    assert find_clash() is None
+
+
+def test_spoiled_metadata_of_others_hides_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    junk = b"\xff\xfe\0" * 100
+    distribution(tmp_path, "a-1.dist-info", METADATA=junk, RECORD=junk, top_level_txt=junk)
+    distribution(tmp_path, "b-1.dist-info", RECORD=RECORD)
+    distribution(tmp_path, "c-1.dist-info", METADATA=METADATA.replace("gpubench", "c"), RECORD=junk)
+    (tmp_path / "d-1.dist-info" / "METADATA").mkdir(parents=True)
+    hostile = METADATA.replace("gpubench", "x; rm -rf ~\x1b[31m").replace("1.0.0", "1\u202e")
+    distribution(tmp_path, "x-1.dist-info", METADATA=hostile, RECORD=RECORD)
+    monkeypatch.syspath_prepend(tmp_path)
+    found = find_clash()
+    assert found is not None
+    assert not set("".join(found)) & set("; ~\x1b\u202e")
+
+
+def test_the_page_for_unexpected_failures_names_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_: object) -> int:
+        raise RuntimeError("oops")
+
+    monkeypatch.setattr("gpubench.cli.command.run_app", fail)
+    assert run_guarded([]) == ExitCode.FAILED
+    assert "this is a bug in gpubench" in capsys.readouterr().err
+    monkeypatch.syspath_prepend(distribution(tmp_path, METADATA=METADATA, RECORD=RECORD))
+    assert run_guarded([]) == ExitCode.FAILED
+    told = capsys.readouterr().err
+    assert "RuntimeError: oops" in told
+    assert f"  why: {CLASH}" in told
+    assert "pip uninstall gpubench && " in told
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Path:
+    """Our package as it lies in site-packages."""
+    shutil.copytree(
+        ROOT / "gpubench", tmp_path / "site" / "gpubench", ignore=shutil.ignore_patterns("__pycache__")
+    )
+    return tmp_path / "site"
+
+
+FILES = ["__init__.py", "cli/__init__.py", "cli/exit.py", "cli/command.py", "errors.py", "foreign_text.py"]
+
+
+@pytest.mark.parametrize("theirs", ["", "torch = None\n"], ids=["empty", "other names"])
+@pytest.mark.parametrize("file", FILES)
+def test_a_file_that_it_overwrote(site: Path, tmp_path: Path, file: str, theirs: str) -> None:
+    distribution(site, METADATA=METADATA, RECORD=f"gpubench/{file},,\n")
+    (site / "gpubench" / file).write_text(theirs)
+    (tmp_path / "folder").mkdir()
+    failed = 0
+    for arguments in (["--version"], ["run", "--nonsense"], ["schema"]):
+        ended = gpubench(*arguments, site=site, cwd=tmp_path / "folder")
+        if ended.returncode == ExitCode.FAILED:
+            failed += 1
+            *_, what, why, fix = ended.stderr.splitlines()
+            assert what.startswith("error: gpubench")
+            assert CLASH in why
+            assert fix.endswith("-m pip install --force-reinstall gpubench-cli")
+            assert " -m pip uninstall gpubench && " in fix
+    assert failed
+
+
+# tests/architecture/test_wheel.py removes the first: here Python would find that one in the checkout.
+@pytest.mark.parametrize("file", FILES[1:])
+def test_a_file_that_went_with_it(site: Path, tmp_path: Path, file: str) -> None:
+    """`pip uninstall gpubench` removes the files that both brought; then no other package is there to be named."""
+    (site / "gpubench" / file).unlink()
+    (tmp_path / "folder").mkdir()
+    told = ""
+    for arguments in (["--version"], ["run", "--nonsense"], ["schema"]):
+        told += gpubench(*arguments, site=site, cwd=tmp_path / "folder").stderr
+    assert "  why: files of gpubench are missing or replaced\n" in told
+    assert f"  fix: {sys.executable} -m pip install --force-reinstall gpubench-cli\n" in told
+
+
+def test_a_package_that_gpubench_needs_is_missing(site: Path, tmp_path: Path) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", "import sys; sys.modules['typer'] = None; import gpubench.cli as c; sys.exit(c.main())", "ops"],
+        cwd=site, capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    assert ended.returncode == ExitCode.FAILED
+    assert "  why: the package typer, which gpubench needs, is not installed\n" in ended.stderr
+    assert "-m pip install gpubench-cli\n" in ended.stderr

@@ -1,0 +1,474 @@
+"""Ops and backends of other packages that break: each costs itself, and every command works for everything else."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpubench import kernels
+from tests.conftest import Program
+from tests.faults.packages import install
+
+FAST = (
+    "--devices", "fake:cpu,fake:gpu", "--quick", "--no-progress", "--regimes", "resident-queued",
+    "--min-samples", "5", "--max-samples", "10", "--max-time", "50ms",
+)  # fmt: skip
+SIZES = ("--sizes", "1k")
+
+_ELEMENTWISE = """
+from gpubench.kernels import elementwise
+from gpubench.model.op import EXACT
+import msgspec
+OP = elementwise(
+    name={name!r}, group="activation", summary="out = 2 x", inputs=("x",), flops_per_element=1,
+    expr=lambda xp, x: x * 2, wgsl="x * 2", cuda="x + x", tolerance=EXACT,
+)
+change = lambda **fields: msgspec.structs.replace(OP, **fields)
+"""
+
+
+def op(name: str, more: str = "") -> str:
+    """A module with an op that works, and what `more` makes of it."""
+    return _ELEMENTWISE.format(name=name) + more
+
+
+# The module of each op that is broken, or the object of its entry point beside it, and what the reason has to tell.
+BROKEN: dict[str, tuple[str, str]] = {
+    "raises": ("raise ValueError('no luck')", "raises ValueError: no luck"),
+    "speechless": ("class E(Exception):\n    def __str__(self): raise OSError\nraise E", "raises E"),
+    "lacks": ("import a_library_that_is_not_there", "ModuleNotFoundError: No module named 'a_library_that_is_not_there'"),
+    "leaves": ("import sys; sys.exit('bye')", "sys.exit('bye')"),
+    "leaves_well": ("raise SystemExit", "sys.exit(None)"),
+    "interrupts": ("raise KeyboardInterrupt", "KeyboardInterrupt"),
+    "quits": ("import os; os._exit(9)", "exited with status 9"),
+    "quits_well": ("import os; os._exit(0)", "exited with status 0"),
+    "aborts": ("import os; os.abort()", "was ended by SIGABRT"),
+    "crashes": ("import ctypes; ctypes.string_at(0)", "was ended by SIGSEGV"),
+    "hangs": ("import time; time.sleep(3600)", "did not end within"),
+    "floods": ("import os, time\nwhile not time.sleep(0.005): os.write(1, b'x' * 65536); os.write(2, b'y' * 65536)", "did not end within"),
+    "chatters": ("import os; print('{\"broken\": \"\"}'); os.write(1, b'noise'); os._exit(0)", "exited with status 0"),
+    "lingers": ("import threading, time; threading.Thread(target=time.sleep, args=(3600,)).start()\n" + op("lingers"), "thread"),
+    "number": ("OP = 7", "no Op but of the type int"),
+    "kind": ("from gpubench.model.op import Op as OP", "no Op"),
+    "empty": ("", "has no attribute 'OP'"),
+    "renamed": (op("another_name"), "calls itself 'another_name'"),
+    "nameless": (op("nameless", "OP = change(name=None)"), "`$.name`"),
+    "sizeless": (op("sizeless", "OP = change(sizes=7)"), "`$.sizes`"),
+    "endless": (op("endless", "OP = change(sizes=msgspec.structs.replace(OP.sizes, factor=1))"), "factor"),
+    "untyped": (op("untyped", "OP = change(dtypes=('int7',))"), "int7"),
+    "uncallable": (op("uncallable", "OP = change(flops=3)"), "`$.flops`"),
+    "paramless": (op("paramless", "OP = change(params={})"), "what n is"),
+    "no_default": (op("no_default", "OP = change(params={'n': 'n', 'k': 'k'}, flops=lambda p: p['n'] * p['k'])"), "param 'k', which has no default"),
+    "no_option_default": (op("no_option_default", "OP = change(options={'k': 'k'}, flops=lambda p: p['n'] * p['k'])"), "param 'k', which has no default"),
+    "shapeless": (op("shapeless", "OP = change(output=msgspec.structs.replace(OP.output, shape=lambda p: p['n'] / 0))"), "ZeroDivisionError"),
+    "half": (op("half", "OP = change(flops=lambda p: p['n'] / 2)"), "flops raises TypeError"),
+    "exits_late": (op("exits_late", "import sys; OP = change(flops=lambda p: sys.exit(3))"), "flops raises SystemExit"),
+    "quits_late": (op("quits_late", "import os; OP = change(fits=lambda p: os._exit(3))"), "exited with status 3"),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """All of them are installed, with one that works and some whose entry points name nothing."""
+    folder = tmp_path_factory.mktemp("site")
+    install(folder, "sound_package", op("sound"), ops={"sound": "sound_package:OP"})
+    for name, (module, _) in BROKEN.items():
+        install(folder, f"p_{name}", module, ops={name: f"p_{name}:OP"})
+    install(
+        folder,
+        "p_astray",
+        "",
+        ops={"astray": "a_module_that_is_not_there:OP", "garbled": "::", "odd/name": "p_astray:OP"},
+    )
+    for number, text in enumerate(("[gpubench.ops]\nno equals sign\n", "\x00\n[[[", "[gpubench.ops\n= =\n")):
+        info = folder / f"p_illegible{number}-1.0.dist-info"
+        info.mkdir()
+        (info / "entry_points.txt").write_text(text)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def listing(site: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What `gpubench ops --format json` tells with all of them there."""
+    done = subprocess.run(
+        [sys.executable, "-m", "gpubench", "ops", "--format", "json"], cwd=tmp_path_factory.mktemp("cwd"),
+        env={"PATH": "", "PYTHONPATH": str(site)}, capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_ops_names_what_is_broken_and_why(listing: dict[str, Any], name: str) -> None:
+    (row,) = [row for row in listing["broken"] if row["name"] == name]
+    assert row["reason"] == "bad-plugin"
+    assert BROKEN[name][1] in row["detail"]
+    assert f"p_{name}" in row["detail"]
+    assert f"{name} = p_{name}:OP" in row["detail"]
+    assert row["detail"].isprintable()
+
+
+def test_ops_lists_everything_else(listing: dict[str, Any]) -> None:
+    assert {row["name"] for row in listing["ops"]} == {*kernels.names(), "sound"}
+    assert {row["name"] for row in listing["broken"]} == {*BROKEN, "astray", "garbled", "odd/name"}
+
+
+def few(tmp_path: Path, *names: str) -> dict[str, str]:
+    """An environment with the op that works and some of the broken ones."""
+    site = tmp_path / "few"
+    install(site, "sound_package", op("sound"), ops={"sound": "sound_package:OP"})
+    for name in names:
+        install(site, f"p_{name}", BROKEN[name][0], ops={name: f"p_{name}:OP"})
+    return {"PYTHONPATH": str(site)}
+
+
+@pytest.mark.parametrize("format", ["table", "markdown"])
+def test_the_list_has_a_row_for_it(gpubench: Program, tmp_path: Path, format: str) -> None:
+    done = gpubench("ops", "--format", format, env=few(tmp_path, "raises"))
+    assert done.returncode == 0
+    (row,) = [line for line in done.stdout.splitlines() if "no luck" in line]
+    assert row.strip("| ").startswith("raises")
+    assert "bad-plugin" in row
+    assert done.stderr == ""
+
+
+BESIDE = ("raises", "leaves", "quits", "number", "renamed", "no_default", "empty")
+
+
+@pytest.fixture(scope="module")
+def beside(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], list[str]]:
+    """A run that asks for broken ops beside sound ones: its result, and what it, `report` and `--append` print."""
+    folder = tmp_path_factory.mktemp("beside")
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("GPUBENCH_")}
+    environ |= few(folder, *BESIDE)
+    told = []
+    for command in (
+        [
+            "run",
+            *FAST,
+            *SIZES,
+            "--ops",
+            ",".join((*BESIDE, "add", "sound")),
+            "-o",
+            "r.json",
+            "--format",
+            "plain",
+        ],
+        ["report", "r.json", "--format", "markdown"],
+        ["run", *FAST, "--append", "r.json", "--sessions", "1"],
+    ):
+        done = subprocess.run(
+            [sys.executable, "-m", "gpubench", *command], cwd=folder, env=environ,
+            capture_output=True, text=True, timeout=300, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        told.append(done.stdout)
+    return json.loads((folder / "r.json").read_text()), told
+
+
+def test_what_is_asked_for_beside_them_is_measured(beside: tuple[dict[str, Any], list[str]]) -> None:
+    outcomes = beside[0]["outcomes"]
+    measured = {outcome["case"]["op"] for outcome in outcomes if outcome["type"] == "measurement"}
+    assert measured == {"add", "sound"}
+
+
+@pytest.mark.parametrize("name", BESIDE)
+def test_what_is_broken_beside_it_is_a_warning(beside: tuple[dict[str, Any], list[str]], name: str) -> None:
+    result, printed = beside
+    (message,) = [
+        warning["message"]
+        for warning in result["warnings"]
+        if warning["code"] == "bad-plugin" and f"p_{name}:" in warning["message"]
+    ]
+    assert BROKEN[name][1] in message
+    assert all(f"p_{name}" in text for text in printed), "every report prints it"
+
+
+def test_all_are_measured_but_the_broken_one(gpubench: Program, tmp_path: Path) -> None:
+    done = gpubench("run", *FAST, *SIZES, "--ops", "all", "--dry-run", env=few(tmp_path, "raises"))
+    assert done.returncode == 0, done.stderr
+    planned = {line.partition("/")[0] for line in done.stdout.splitlines() if "@" in line}
+    assert planned == {*kernels.computed(), "sound"}
+
+
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [
+        *(
+            (("run", *FAST, *SIZES, "--ops"), name)
+            for name in ("raises", "leaves", "quits", "interrupts", "kind", "renamed", "no_default", "empty")
+        ),
+        *((("advise", "--size", "4k"), name) for name in ("raises", "quits")),
+    ],
+    ids=lambda value: value if isinstance(value, str) else value[0],
+)
+def test_alone_it_ends_the_command_with_a_sentence(
+    gpubench: Program, tmp_path: Path, command: tuple[str, ...], name: str
+) -> None:
+    done = gpubench(*command, name, env=few(tmp_path, name))
+    assert done.returncode == 1
+    what, why, fix = done.stderr.splitlines()
+    assert what == f"error: the op {name} of the package p_{name} is left out"
+    assert f"{name} = p_{name}:OP" in why
+    assert BROKEN[name][1] in why
+    assert f"p_{name}" in fix
+    assert done.stdout == ""
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("--help",),
+        ("run", "--help"),
+        ("--version",),
+        ("detect",),
+        ("schema",),
+        ("run", *FAST, *SIZES, "--ops", "vector", "--dry-run"),
+    ],
+    ids=lambda words: " ".join(words[:2]),
+)
+def test_who_asks_for_none_of_them_pays_for_none(
+    gpubench: Program, tmp_path: Path, command: tuple[str, ...]
+) -> None:
+    site = tmp_path / "marking"
+    install(
+        site,
+        "marking",
+        f"open({str(tmp_path / 'imported')!r}, 'w'); import os; os._exit(9)",
+        ops={"marking": "marking:OP"},
+    )
+    done = gpubench(*command, env={"PYTHONPATH": str(site)})
+    assert done.returncode == 0, done.stderr
+    assert not (tmp_path / "imported").exists()
+
+
+def test_completion_works_beside_it(gpubench: Program, tmp_path: Path) -> None:
+    words = {"_GPUBENCH_COMPLETE": "complete_bash", "COMP_WORDS": "gpubench ru", "COMP_CWORD": "1"}
+    done = gpubench(env={**few(tmp_path, "quits", "hangs"), **words})
+    assert "run" in done.stdout
+    assert "Traceback" not in done.stderr
+
+
+def test_a_package_is_tried_once_a_process_and_prints_nowhere_but_to_stderr(
+    gpubench: Program, tmp_path: Path
+) -> None:
+    site, count = tmp_path / "site", tmp_path / "count"
+    marking = f"import os; print('hello'); open({str(count)!r}, 'a').write(f'{{os.getpid()}}\\n')\n"
+    install(site, "marking", marking + op("marking"), ops={"marking": "marking:OP"})
+    done = gpubench("run", *FAST, *SIZES, "--ops", "marking,add", "--dry-run", env={"PYTHONPATH": str(site)})
+    assert done.returncode == 0, done.stderr
+    assert "hello" not in done.stdout
+    assert "marking/n=1024/float32" in done.stdout
+    assert len(set(count.read_text().split())) == len(count.read_text().split()) == 2, (
+        "the trial and the program"
+    )
+
+
+_LATE: dict[str, str] = {
+    "flops": "flops=lambda p: 1 // (p['n'] != 1000)",
+    "fits": "fits=lambda p: {1000: 1}[p['n'] - 1000] if p['n'] == 1000 else None",
+    "shape": "output=msgspec.structs.replace(OP.output, shape=lambda p: (p['n'] if p['n'] != 1000 else -1,))",
+    "split": "split=lambda p: None if p['n'] != 1000 else exit(3)",
+}
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [("--sizes", "1000,1k"), ("--sizes", "1000,1k,4k", "--refine", "on", "--break-even-timings", "84")],
+    ids=["sizes", "search"],
+)
+def test_a_function_that_breaks_while_planning_costs_its_own_cases(
+    gpubench: Program, tmp_path: Path, sizes: tuple[str, ...]
+) -> None:
+    site = tmp_path / "site"
+    for what, fields in _LATE.items():
+        install(
+            site,
+            f"late_{what}",
+            op(f"late_{what}", f"OP = change({fields})"),
+            ops={f"late_{what}": f"late_{what}:OP"},
+        )
+    ops = ",".join((*(f"late_{what}" for what in _LATE), "add"))
+    done = gpubench("run", *FAST, *sizes, "--ops", ops, "-o", "r.json", env={"PYTHONPATH": str(site)})
+    assert done.returncode == 0, done.stderr
+    outcomes = json.loads((tmp_path / "r.json").read_text())["outcomes"]
+    for what in _LATE:
+        of_it = [outcome for outcome in outcomes if outcome["case"]["op"] == f"late_{what}"]
+        lost = [outcome for outcome in of_it if outcome["case"]["params"]["n"] == 1000]
+        assert lost, what
+        assert {outcome["reason"] for outcome in lost if outcome["type"] == "skip"} == {"bad-plugin"}, what
+        assert len(of_it) > len(lost), what
+        assert all(outcome["type"] != "skip" for outcome in of_it if outcome not in lost), what
+    assert all(outcome["type"] != "skip" for outcome in outcomes if outcome["case"]["op"] == "add")
+
+
+def test_a_function_that_breaks_at_the_sizes_of_the_list_costs_its_row(
+    gpubench: Program, tmp_path: Path
+) -> None:
+    site = tmp_path / "site"
+    late = "OP = change(sizes=msgspec.structs.replace(OP.sizes, low=64, high=256), flops=lambda p: 1 // (p['n'] < 4000))"
+    install(site, "late", op("late", late), ops={"late": "late:OP"})
+    for format in ("table", "json"):
+        done = gpubench("ops", "--format", format, env={"PYTHONPATH": str(site)})
+        assert done.returncode == 0, done.stderr
+        assert "ZeroDivisionError" in done.stdout
+        assert "softmax" in done.stdout
+
+
+def test_what_an_op_says_of_itself_is_only_text(gpubench: Program, tmp_path: Path) -> None:
+    site = tmp_path / "site"
+    install(
+        site,
+        "wild",
+        op("wild", "OP = change(params={'n': 'x|y \\x1b[31m\\n\\u202e'})"),
+        ops={"wild": "wild:OP"},
+    )
+    done = gpubench("ops", "--format", "markdown", env={"PYTHONPATH": str(site)})
+    assert all(line.isprintable() for line in done.stdout.splitlines())
+    assert "x\\|y" in done.stdout
+
+
+# ---------------------------------------------------------------- backends
+
+_BACKEND = """
+import os, sys
+from gpubench.backends.hidden.fake import FakeBackend
+import msgspec
+class Backend(FakeBackend):
+    name = "bad"
+    def devices(self):
+        return [msgspec.structs.replace(d, id="bad:" + d.id[5:], backend="bad") for d in super().devices()[:2]]
+    def open(self, device_id, threads=None, *, autotune=True):
+        return super().open("fake:" + device_id[4:], threads)
+class Text(str): pass
+"""
+BACKENDS: dict[str, tuple[str, str]] = {
+    "raises": ("raise ValueError('no luck')", "no luck"),
+    "leaves": ("import sys; sys.exit(3)", "sys.exit(3)"),
+    "quits": ("import os; os._exit(9)", "exited with status 9"),
+    "empty": ("", "no attribute 'BACKEND'"),
+    "number": ("BACKEND = 7", "no Backend"),
+    "lists badly": (_BACKEND + "    \nclass B(Backend):\n    def devices(self): return 7\nBACKEND = B()", "TypeError"),
+    "quits listing": (_BACKEND + "class B(Backend):\n    def devices(self): os._exit(9)\nBACKEND = B()", "exited with status 9"),
+    "leaves listing": (_BACKEND + "class B(Backend):\n    def devices(self): sys.exit(3)\nBACKEND = B()", "SystemExit: 3"),
+    "of another name": (_BACKEND + "class B(Backend):\n    def devices(self): return FakeBackend().devices()\nBACKEND = B()", "fake:cpu"),
+    "surrogates": (_BACKEND + "class B(Backend):\n    def devices(self): return [msgspec.structs.replace(d, name='\\ud800') for d in super().devices()]\nBACKEND = B()", "surrogates"),
+    "no text": (_BACKEND + "class B(Backend):\n    def devices(self): return [msgspec.structs.replace(d, driver=b'\\xff', name=None) for d in super().devices()]\nBACKEND = B()", "what no message can hold"),
+    "odd error": (_BACKEND + "class B(Backend):\n    def devices(self): raise ValueError('\\ud800')\nBACKEND = B()", "ValueError"),
+    "forms": (_BACKEND + "class B(Backend):\n    forms = None\nBACKEND = B()", "TypeError"),
+}  # fmt: skip
+
+
+@pytest.fixture(params=BACKENDS)
+def bad(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[dict[str, str], str]:
+    """An environment with one broken backend, and what has to be told of it."""
+    module, told = BACKENDS[request.param]
+    site = install(tmp_path / "site", "p_bad", module, backends={"bad": "p_bad:BACKEND"})
+    return {"PYTHONPATH": str(site)}, told
+
+
+def test_a_backend_that_breaks_is_unavailable(gpubench: Program, bad: tuple[dict[str, str], str]) -> None:
+    environ, told = bad
+    done = gpubench("run", "--backends", "bad", "--ops", "add", *SIZES, "--quick", env=environ)
+    assert done.returncode == 5
+    what, why, _ = done.stderr.splitlines()
+    assert what == "error: the backend bad is not available"
+    assert told in why
+
+
+def test_backends_that_break_leave_the_others_to_be_measured(gpubench: Program, tmp_path: Path) -> None:
+    site = tmp_path / "site"
+    names = [
+        f"b{number:02}" for number in range(len(BACKENDS))
+    ]  # as long as "bad", which the modules cut off by length
+    for name, (module, _) in zip(names, BACKENDS.values(), strict=True):
+        install(
+            site,
+            f"p_{name}",
+            module.replace("bad:", f"{name}:").replace('"bad"', f'"{name}"'),
+            backends={name: f"p_{name}:BACKEND"},
+        )
+    backends = ",".join(("numpy", *(f"{name}?" for name in names)))
+    done = gpubench(
+        "run",
+        "--backends",
+        backends,
+        "--ops",
+        "add",
+        *SIZES,
+        "--quick",
+        "--dry-run",
+        env={"PYTHONPATH": str(site)},
+    )
+    assert done.returncode == 0, done.stderr
+    assert "numpy:0" in done.stdout
+    assert not [name for name in names if f"@{name}:" in done.stdout]
+
+
+def test_auto_and_detect_go_on_without_it(gpubench: Program, tmp_path: Path) -> None:
+    site = install(tmp_path / "site", "p_bad", "import os; os._exit(9)", backends={"bad": "p_bad:BACKEND"})
+    environ = {"PYTHONPATH": str(site)}
+    for command in (("detect",), ("ops",), ("run", "--ops", "add", *SIZES, "--quick", "--dry-run")):
+        assert gpubench(*command, env=environ).returncode == 0
+
+
+VERSIONS = ("Text('2.9.1')", "(2, 9)", "2.5", "None", "type('V', (), {'__str__': lambda self: Text('2')})()")
+
+
+def test_a_backend_is_measured_whatever_its_strings_are_made_of(gpubench: Program, tmp_path: Path) -> None:
+    site = tmp_path / "site"
+    names = [f"v{number:02}" for number in range(len(VERSIONS))]
+    for name, version in zip(names, VERSIONS, strict=True):
+        module = _BACKEND.replace("bad:", f"{name}:").replace('"bad"', f'"{name}"') + (
+            f"__version__ = {version}\n"
+            "import numpy\nclass B(Backend):\n    def devices(self):\n"
+            "        return [msgspec.structs.replace(d, name=Text(d.name), memory_bytes=numpy.int64(2**33)) for d in super().devices()]\n"
+            "BACKEND = B()\n"
+        )
+        install(site, name, module, backends={name: f"{name}:BACKEND"})
+    done = gpubench(
+        "run", "--backends", ",".join(names), "--ops", "add", *SIZES, *FAST[2:], "-o", "r.json",
+        env={"PYTHONPATH": str(site)},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    result = json.loads((tmp_path / "r.json").read_text())
+    assert {outcome["type"] for outcome in result["outcomes"]} == {"measurement"}
+    measured = {outcome["case"]["device_id"].partition(":")[0] for outcome in result["outcomes"]}
+    assert measured == set(names)
+    assert all(isinstance(result["tool"].get(name, ""), str) for name in names)
+
+
+_OWN_WORDS = """
+from gpubench.errors import BackendError, Unsupported
+class Molten(BackendError): reason = "molten"
+class B(Backend):
+    def open(self, device_id, threads=None, *, autotune=True):
+        session = super().open(device_id, threads)
+        session.supports = lambda op, case: Unsupported("40 degrees", reason="warm") if case.op == "add" else None
+        session.compile = molten
+        return session
+def molten(*given): raise Molten("90 degrees", hint="wait")
+BACKEND = B()
+"""
+
+
+def test_a_reason_that_the_catalogue_lacks_is_told_in_the_detail(gpubench: Program, tmp_path: Path) -> None:
+    """The case keeps what the error's class says: it was not attempted, or it broke."""
+    site = install(tmp_path / "site", "bad", _BACKEND + _OWN_WORDS, backends={"bad": "bad:BACKEND"})
+    asked = ("run", "--devices", "bad:gpu", "--ops", "add,mul", *SIZES, "--quick", "-o", "r.json")
+    done = gpubench(*asked, env={"PYTHONPATH": str(site)})
+    assert done.returncode == 1, done.stderr
+    outcomes = json.loads((tmp_path / "r.json").read_text())["outcomes"]
+    told = {(row["case"]["op"], row["type"], row["reason"], row["detail"]) for row in outcomes}
+    assert told >= {
+        ("add", "skip", "unsupported", "warm: 40 degrees"),
+        ("mul", "failure", "error", "molten: 90 degrees"),
+    }
+    assert gpubench("report", "r.json").returncode == 0

@@ -1,0 +1,84 @@
+"""Two runs that write one file lose nothing: the second waits, or is refused before it measures."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpubench import store
+from tests.forking import Starter, environment
+
+PLAN = (
+    "--devices", "fake:cpu,fake:gpu", "--ops", "add", "--sizes", "1k", "--regimes", "resident-queued", "--quick",
+    "--min-samples", "5", "--max-samples", "5",
+)  # fmt: skip
+
+
+Start = Callable[..., "subprocess.Popen[str]"]
+
+
+@pytest.fixture
+def start(tmp_path: Path, starter: Starter) -> Start:
+    def begin(*arguments: str) -> subprocess.Popen[str]:
+        return starter.begin(
+            "run", *arguments, "--no-progress", cwd=tmp_path, env=environment(tmp_path), stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+        )  # fmt: skip
+
+    return begin
+
+
+def test_two_appends_at_once_add_the_sessions_of_both(tmp_path: Path, gpubench: Any, start: Start) -> None:
+    assert gpubench("run", *PLAN, "-o", "ap.json", "-q").returncode == 0
+    both = [start("--append", "ap.json", "--sessions", "4", "--lock-timeout", "120s") for _ in range(2)]
+    said = [process.communicate(timeout=200)[1] for process in both]
+    assert [process.returncode for process in both] == [0, 0], said
+    assert len(store.load(tmp_path / "ap.json").sessions) == 9
+    waiting = [text for text in said if "waiting for another run: process" in text]
+    assert len(waiting) == 1
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["ap.json", "home"], "no lock is left"
+
+
+def test_the_second_is_refused_and_told_who_writes(tmp_path: Path, gpubench: Any, start: Start) -> None:
+    for option in ("-o", "--append"):
+        first = start(*PLAN, "--sessions", "500", option, "r.json")
+        while not (tmp_path / "r.json.part").exists():
+            assert first.poll() is None
+        second = gpubench("run", *PLAN, option, "./r.json", "--lock-timeout", "100ms")
+        assert second.returncode == 4
+        assert second.stdout == ""
+        assert f"process {first.pid} on " in second.stderr
+        assert f"run {PLAN[0]} {PLAN[1]}" in second.stderr
+        assert "--lock-timeout" in second.stderr
+        first.send_signal(signal.SIGINT)
+        first.communicate(timeout=100)
+        assert first.returncode == 130
+        assert store.load(tmp_path / "r.json").sessions, "the first has lost nothing"
+        os.unlink(tmp_path / "r.json")
+
+
+def test_a_killed_writer_holds_nothing(tmp_path: Path, gpubench: Any, start: Start) -> None:
+    first = start(*PLAN, "--sessions", "500", "-o", "r.json")
+    while not (tmp_path / "r.json.part").exists():
+        assert first.poll() is None
+    first.kill()
+    first.communicate()
+    second = gpubench("run", *PLAN, "-o", "r.json", "-q", "--lock-timeout", "10s")
+    assert second.returncode == 0, second.stderr
+
+
+@pytest.mark.check
+def test_a_file_of_somebody_else_beside_the_result_is_not_touched(
+    tmp_path: Path, gpubench: Any, start: Start
+) -> None:
+    (tmp_path / "r.json.part").write_text("half a download")
+    ended = gpubench("run", *PLAN, "-o", "r.json")
+    assert ended.returncode == 2
+    assert "r.json.part" in ended.stderr
+    assert (tmp_path / "r.json.part").read_text() == "half a download"

@@ -1,0 +1,122 @@
+"""The program without its start: processes of gpubench that are forked where everything is imported already.
+
+Nine tenths of a short command are Python's start and its imports. A forked program is a process all the same, with its
+own arguments, environment, folder, streams, signals and exit status, and it forks its workers and other children in
+the same way; what they do runs as it would for a user. Where the interpreter's own start makes a difference (options of
+Python, libraries that read the environment while they load), the program is started: see `server.at_start`. What tests
+ask about the start itself, they ask of `python -m gpubench`.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tests.forking.link import Link
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def environment(home: Path, extra: Mapping[str, str] | None = None) -> dict[str, str]:
+    """That of a user in the folder `home` who has set nothing of gpubench but `extra`; what tests compiled is kept."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("GPUBENCH_", "XDG_"))}
+    cache = {name: os.environ[name] for name in ("GPUBENCH_CACHE_DIR",) if name in os.environ}
+    return {**kept, **cache, "HOME": str(home), "COLUMNS": "100", **(extra or {})}
+
+
+class Starter:
+    """Starts `python -m gpubench`, by forking where that makes no difference."""
+
+    def __init__(self) -> None:
+        self._folder = tempfile.mkdtemp(prefix="gpubench-")  # a socket's path is short
+        self._path = f"{self._folder}/socket"
+        self._server = subprocess.Popen(
+            [sys.executable, str(Path(__file__).with_name("server.py")), self._path], cwd=ROOT,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )  # fmt: skip
+        assert self._server.stdout is not None
+        if not self._server.stdout.readline():  # it listens
+            raise RuntimeError(self._server.communicate()[1].decode())
+
+    def close(self) -> None:
+        """End the process that forks."""
+        self._server.communicate()
+        shutil.rmtree(self._folder)
+
+    def begin(
+        self, *arguments: str, cwd: Path, env: Mapping[str, str], **options: Any
+    ) -> subprocess.Popen[str]:
+        """`python -m gpubench ARGUMENTS`, not waited for."""
+        return _Program(self._path, arguments, text=True, cwd=cwd, env=env, **options)
+
+    def run(
+        self, *arguments: str, cwd: Path, env: Mapping[str, str], input: str | None = None, timeout: float = 300
+    ) -> subprocess.CompletedProcess[str]:
+        """`python -m gpubench ARGUMENTS` to its end."""
+        pipe = subprocess.PIPE
+        with self.begin(*arguments, cwd=cwd, env=env, stdin=pipe, stdout=pipe, stderr=pipe) as process:
+            try:
+                out, err = process.communicate(input, timeout)
+            except BaseException:
+                process.kill()
+                raise
+        return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+    def command(self) -> str:
+        """What a shell types for `python -m gpubench`."""
+        return shlex.join([sys.executable, "-S", str(Path(__file__).with_name("link.py")), self._path])
+
+
+class _Program(subprocess.Popen[str]):
+    """A process whose start and end the server sees to; `Popen` has all the rest, and all of one that is started."""
+
+    def __init__(self, server: str, arguments: Sequence[str], **options: Any) -> None:
+        self._link: Link | None = Link(server)
+        super().__init__([sys.executable, "-m", "gpubench", *arguments], **options)
+
+    def _execute_child(self, *of_popen: Any) -> None:
+        assert self._link is not None
+        args, _, in_child, _, _, cwd, env = of_popen[:7]
+        streams = of_popen[10], of_popen[13], of_popen[15]
+        inherited = [own if stream == -1 else stream for own, stream in enumerate(streams)]
+        new_session = of_popen[21]
+        self.pid = 0
+        if in_child is None and not new_session:
+            self.pid = self._link.ask(args[3:], str(cwd), env, inherited)
+        if not self.pid:
+            self._let_go()
+            super()._execute_child(*of_popen)  # type: ignore[misc]
+            return
+        self._child_created = True
+        for stream in {*streams} - {-1}:
+            os.close(stream)
+
+    def _try_wait(self, wait_flags: int) -> tuple[int, int]:
+        if self._link is None:
+            return super()._try_wait(wait_flags)  # type: ignore[misc,no-any-return]
+        if wait_flags and not select.select([self._link], [], [], 0)[0]:
+            return 0, 0
+        status = self._link.told()
+        self._let_go()
+        return self.pid, status
+
+    def _internal_poll(self, *arguments: Any, **options: Any) -> int | None:
+        if self._link is None:
+            return super()._internal_poll(*arguments, **options)  # type: ignore[misc,no-any-return]
+        pid, status = self._try_wait(os.WNOHANG)
+        if pid:
+            self._handle_exitstatus(status)  # type: ignore[attr-defined]
+        return self.returncode
+
+    def _let_go(self) -> None:
+        assert self._link is not None
+        self._link.close()
+        self._link = None

@@ -1,0 +1,52 @@
+"""How the process that forks programs is asked for one. As a program, `python -S link.py SOCKET ARGUMENTS` stands for
+`python -m gpubench ARGUMENTS`, for tests of shell scripts."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import sys
+from collections.abc import Mapping, Sequence
+
+NUMBER_BYTES = 8
+
+
+class Link:
+    """One program: it is asked for, its number and later its status are told."""
+
+    def __init__(self, path: str) -> None:
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._socket.connect(path)
+
+    def ask(self, arguments: Sequence[str], cwd: str, env: Mapping[str, str], streams: Sequence[int]) -> int:
+        """The number of the forked process; 0: the program has to be started."""
+        request = json.dumps([list(arguments), cwd, dict(env)]).encode()
+        socket.send_fds(self._socket, [request], list(streams))
+        return self.told()
+
+    def fileno(self) -> int:
+        """What can be read once the program has ended."""
+        return self._socket.fileno()
+
+    def told(self) -> int:
+        """The next number, of the process or its wait status."""
+        told = self._socket.recv(NUMBER_BYTES)
+        return int.from_bytes(told, "little") if told else signal.SIGKILL  # the process that forks was ended
+
+    def close(self) -> None:
+        """Ask no more."""
+        self._socket.close()
+
+
+def _stand_in(path: str, arguments: Sequence[str]) -> None:
+    link = Link(path)
+    if link.ask(arguments, os.getcwd(), os.environ, [0, 1, 2]):
+        code = os.waitstatus_to_exitcode(link.told())
+        sys.exit(code if code >= 0 else 128 - code)
+    os.execv(sys.executable, [sys.executable, "-m", "gpubench", *arguments])
+
+
+if __name__ == "__main__":
+    _stand_in(sys.argv[1], sys.argv[2:])

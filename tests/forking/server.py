@@ -1,0 +1,228 @@
+"""The process that forks programs: `python server.py SOCKET`, until its stdin ends."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import gc
+import importlib
+import json
+import os
+import pkgutil
+import runpy
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NoReturn
+
+MOST_BYTES = 1 << 18
+NUMBER_BYTES = 8
+# What children of the program run; they import it themselves, but nearly all that it imports is there.
+CHILDREN = (
+    "gpubench.measure.worker.main", "gpubench.measure.monitor_child", "gpubench.detect.probes",
+    "gpubench.kernels._foreign",
+)  # fmt: skip
+OTHERS = (
+    "gpubench.__main__", "gpubench.child_main", "gpubench.detect.probes.__main__", "gpubench.report.charts.vega_child",
+)  # fmt: skip
+# What workers of a CPU load. Libraries that open devices or draw are loaded by the process that needs them.
+LIBRARIES = ("numpy", "numba", "threadpoolctl", "psutil", "concurrent.futures.thread")
+THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+# Variables that are read while Python or a library starts.
+READ_AT_START = (
+    "PYTHON",
+    "LD_",
+    "LC_",
+    "LANG",
+    "TZ",
+    "OMP_",
+    "OPENBLAS_",
+    "MKL_",
+    "NUMEXPR_",
+    "NUMBA_",
+    "COVERAGE_",
+)
+
+
+def at_start(env: Mapping[str, str]) -> dict[str, str]:
+    """What a process cannot change of its environment any more; threads that nobody counts are as many as the CPUs."""
+    usual = dict.fromkeys(THREADS, str(len(os.sched_getaffinity(0))))
+    return {**usual, **{name: value for name, value in env.items() if name.startswith(READ_AT_START)}}
+
+
+OURS = at_start(os.environ)
+
+
+def may_fork(env: Mapping[str, str]) -> bool:
+    """Whether a process with this environment would start as this one did. What coverage counts is started: it counts
+    each process from its start to its end, however that comes."""
+    return at_start(env) == OURS and not any(name.startswith("COVERAGE_PROCESS") for name in env)
+
+
+def import_all() -> None:
+    """Import what the program and its children may import, and run none of it."""
+    import gpubench
+
+    for module in pkgutil.walk_packages(gpubench.__path__, "gpubench."):
+        if module.name not in (*CHILDREN[:2], *CHILDREN[3:], *OTHERS):
+            importlib.import_module(module.name)
+    for name in LIBRARIES:
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
+
+
+def serve(path: str) -> NoReturn:
+    """Fork a program for each request."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    listener.bind(path)
+    listener.listen()
+    woken, wake = os.pipe()
+    for end in (woken, wake):
+        os.set_blocking(end, False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(wake)
+    waiting = selectors.SelectSelector()
+    for place in (0, woken, listener):
+        waiting.register(place, selectors.EVENT_READ)
+    children: dict[int, socket.socket] = {}
+    print("listening", flush=True)
+    while True:
+        for key, _ in waiting.select():
+            if key.fileobj == 0:
+                os._exit(0)
+            elif key.fileobj == woken:
+                os.read(woken, 1 << 12)
+                _tell_ended(children)
+            else:
+                asking, _ = listener.accept()
+                pid = _fork_for(asking)
+                _tell(asking, pid)
+                if pid:
+                    children[pid] = asking
+
+
+def _fork_for(asking: socket.socket) -> int:
+    """The number of the program that was forked; 0: it has to be started."""
+    message, streams, _, _ = socket.recv_fds(asking, MOST_BYTES, 3)
+    if not message:  # it started a program itself
+        return 0
+    arguments, cwd, env = json.loads(message)
+    pid = 0
+    if may_fork(env):
+        pid = os.fork()
+        if not pid:
+            signal.set_wakeup_fd(-1)
+            become(run_program, arguments, streams, (cwd, env))
+    for stream in streams:
+        os.close(stream)
+    return pid
+
+
+def _tell_ended(children: dict[int, socket.socket]) -> None:
+    for pid in list(children):
+        ended, status = os.waitpid(pid, os.WNOHANG)
+        if ended:
+            with children.pop(pid) as asked:
+                _tell(asked, status)
+
+
+def _tell(asked: socket.socket, number: int) -> None:
+    with contextlib.suppress(OSError):  # whoever asked is gone
+        asked.send(number.to_bytes(NUMBER_BYTES, "little"))
+
+
+def become(
+    run: Callable[[Sequence[str]], None], arguments: Sequence[str], streams: Sequence[int],
+    surroundings: tuple[str | None, Mapping[str, str]],
+) -> NoReturn:  # fmt: skip
+    """Take on the streams, the folder and the environment, run, and end as Python does."""
+    gc.freeze()  # what the forked process had open is not ours: were it collected, a file of ours might be closed
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD):
+        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+    for own, stream in enumerate(streams):
+        os.dup2(stream, own)
+    os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+    folder, env = surroundings
+    if folder is not None:
+        os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(env)
+    gc.enable()
+    code: object = 0
+    try:
+        run(arguments)
+    except SystemExit as ended:
+        code = ended.code
+    except BaseException as error:
+        sys.excepthook(type(error), error, error.__traceback__)
+        code = 1
+    if not isinstance(code, int | None):
+        print(code, file=sys.stderr)
+        code = 1
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit((code or 0) & 0xFF)
+
+
+def run_program(arguments: Sequence[str]) -> None:
+    """`python -m gpubench ARGUMENTS`."""
+    import gpubench
+
+    sys.argv = [f"{gpubench.__path__[0]}/__main__.py", *arguments]
+    sys.path.insert(0, os.getcwd())
+    try:
+        runpy.run_module("gpubench", run_name="__main__", alter_sys=True)
+    finally:
+        threading._shutdown()  # type: ignore[attr-defined]
+        atexit._run_exitfuncs()
+
+
+def run_child(command: Sequence[str]) -> None:
+    """`python -P child_main.py PARENT_PID MODULE ARGUMENTS...`."""
+    # Text that the program has not written yet stays in its own streams, which `sys.__stdout__` keeps from being closed.
+    sys.stdin = open(0, encoding=sys.stdin.encoding, closefd=False)  # noqa: SIM115
+    sys.stdout = open(1, "w", encoding=sys.stdout.encoding, closefd=False)  # noqa: SIM115
+    sys.stderr = open(2, "w", 1, encoding=sys.stderr.encoding, errors="backslashreplace", closefd=False)  # noqa: SIM115
+    sys.argv = list(command[2:])
+    runpy.run_path(sys.argv[0], run_name="__main__")
+
+
+_POPEN = subprocess.Popen
+
+
+class ForkingPopen(_POPEN):  # type: ignore[type-arg]
+    """How a program starts its children. Theirs are started: to open a device in a fresh process is what they measure."""
+
+    def _execute_child(self, *of_popen: Any) -> None:
+        args, _, _, _, _, cwd, env = of_popen[:7]
+        env = dict(os.environ if env is None else env)
+        ours = list(args[:2]) == [sys.executable, "-P"] and args[4] in CHILDREN
+        if not (ours and may_fork(env)):
+            super()._execute_child(*of_popen)
+            return
+        streams, new_session = (of_popen[10], of_popen[13], of_popen[15]), of_popen[21]
+        self.pid = os.fork()
+        if not self.pid:
+            subprocess.Popen = _POPEN  # type: ignore[misc]
+            if new_session:
+                os.setsid()
+            become(run_child, args, streams, (cwd, env))
+        self._child_created = True
+        for stream in {*streams} - {-1}:
+            os.close(stream)
+
+
+if __name__ == "__main__":
+    del sys.path[0]  # this folder
+    warnings.filterwarnings("ignore", message=".*fork", category=DeprecationWarning)  # threads are left behind
+    subprocess.Popen = ForkingPopen  # type: ignore[misc]
+    import_all()
+    gc.collect()
+    gc.freeze()
+    serve(sys.argv[1])

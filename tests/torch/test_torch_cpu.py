@@ -1,0 +1,106 @@
+"""PyTorch on the CPU: every op in every dtype, memory shared with NumPy, ops of other packages, threads and BLAS."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import msgspec
+import numpy as np
+import pytest
+
+from gpubench import backends, kernels
+from gpubench.backends.shared.host import host_dtype
+from gpubench.measure import conformance
+from gpubench.model.case import DTYPES, Case
+from gpubench.model.op import Op
+
+pytestmark = pytest.mark.torch
+
+OPS = {name: kernels.load(name) for name in kernels.computed()}
+
+
+@pytest.fixture
+def session():
+    opened = backends.load("torch").open("torch:cpu", threads=1)
+    yield opened
+    opened.close()
+
+
+def case(op: Op, n: int = 64, dtype: str = "float32") -> Case:
+    fields = {"op": op.name, "group": op.group, "params": {"n": n}, "dtype": dtype, "form": "library"}
+    return msgspec.convert({**fields, "regime": "resident", "device_id": "torch:cpu"}, Case)
+
+
+def test_every_op_in_every_dtype() -> None:
+    report = conformance.suite(backends.load("torch"), "torch:cpu", checks=conformance.Checks(exhaust=True))
+    assert report.findings == []
+    checked = {(text.split("/")[0], text.split("/")[2], text.split("/")[3]) for text in report.checked}
+    assert checked == {(op.name, dtype, "library") for op in OPS.values() for dtype in op.dtypes}
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_tensor_is_the_memory_of_the_array(session, dtype) -> None:
+    array = np.zeros(8, host_dtype(dtype))
+    session.view(array).fill_(3)
+    assert (array == 3).all()
+
+
+def test_a_launch_writes_into_one_output(session) -> None:
+    op = OPS["add"]
+    inputs = [session.allocate((64,), "float32").fill_(1) for _ in op.inputs]
+    launch = session.compile(op, case(op), inputs, None)
+    session.run(launch)
+    output = launch.output
+    session.run(launch, 3)
+    assert launch.output is output
+    launch.output = None
+    launch.call = lambda: None
+    session.run(launch)
+    assert launch.output.isnan().all()  # the old answer does not pass for a new one
+
+
+def test_an_op_of_another_package_runs_through_its_expression(session) -> None:
+    op = msgspec.structs.replace(
+        OPS["softmax"],
+        name="clipped",
+        expr=lambda xp, x: xp.maximum(x - xp.max(x, axis=-1, keepdims=True), -1.0) + xp.where(x > 0, x, 0),
+    )
+    one = case(op, n=2048)
+    assert session.supports(op, one) is None
+    x = np.linspace(-3, 3, 2048, dtype=np.float32).reshape(op.inputs[0].shape(one.params))
+    launch = session.compile(op, one, [session.view(x)], None)
+    session.run(launch)
+    np.testing.assert_allclose(launch.output.numpy(), op.expr(np, x), rtol=1e-6)
+
+
+def test_an_expression_that_pytorch_does_not_know_is_refused(session) -> None:
+    op = msgspec.structs.replace(OPS["add"], name="strange", expr=lambda xp, x, y: xp.lib.stride_tricks(x))
+    refusal = session.supports(op, case(op))
+    assert refusal is not None
+    assert refusal.reason == "no-implementation"
+
+
+def test_threads_and_blas_are_recorded() -> None:
+    import torch
+
+    session = backends.load("torch").open("torch:cpu", threads=1)
+    assert session.threads == torch.get_num_threads() == 1
+    assert f"BLAS_INFO={session.blas.library}" in torch.__config__.show().replace("=open,", "=openblas,")
+    assert session.blas.kernel
+
+
+def test_the_cpu_is_listed_without_importing_a_build_for_the_cpu() -> None:
+    program = (
+        "import sys; from gpubench import backends; devices = backends.load('torch').devices();"
+        "print(devices[0].id, len(devices) > 1 or 'torch' not in sys.modules)"
+    )
+    told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    assert told.split() == ["torch:cpu", "True"]
+
+
+def test_a_run_takes_it_as_a_second_cpu(gpubench, tmp_path) -> None:
+    ended = gpubench("run", "--quick", "--mode", "cpu", "--ops", "softmax", "--sizes", "4096", "-o", "r.json")
+    assert ended.returncode == 0, ended.stderr
+    assert "numpy, " in ended.stdout
+    assert "torch, " in ended.stdout

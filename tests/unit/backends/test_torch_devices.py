@@ -1,0 +1,130 @@
+"""Without PyTorch: which devices its build has, how they are told apart, and its clock on a scripted GPU."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from gpubench import backends
+from gpubench.backends import torch as torch_backend
+from gpubench.errors import BackendUnavailable
+from gpubench.installation import install_command
+
+
+@pytest.fixture
+def installed(monkeypatch, tmp_path):
+    """A PyTorch whose file of versions holds these lines, and which may not be imported."""
+
+    def install(*lines: str) -> None:
+        (tmp_path / "version.py").write_text("\n".join(["__version__ = '2.13.0'", *lines]))
+        found = SimpleNamespace(origin=str(tmp_path / "__init__.py"))
+        monkeypatch.setattr(torch_backend.importlib.util, "find_spec", lambda name: found)
+        monkeypatch.setattr(torch_backend.sys, "platform", "linux")
+        monkeypatch.setattr(torch_backend, "import_torch", lambda: pytest.fail("PyTorch was imported"))
+
+    return install
+
+
+def test_a_build_for_the_cpu_lists_it_alone(installed) -> None:
+    installed("cuda = None", "hip = None")
+    (cpu,) = backends.load("torch").devices()
+    assert (cpu.id, cpu.kind, cpu.driver) == ("torch:cpu", "cpu", "2.13.0")
+
+
+def gpu(**more) -> SimpleNamespace:
+    return SimpleNamespace(name="GPU", total_memory=2**30, **more)
+
+
+def driver(*found: SimpleNamespace) -> SimpleNamespace:
+    return SimpleNamespace(
+        is_available=lambda: bool(found),
+        device_count=lambda: len(found),
+        get_device_properties=found.__getitem__,
+    )
+
+
+@pytest.mark.parametrize(
+    ("version", "api", "driver_text"),
+    [
+        ({"cuda": "13.0", "hip": None}, "cuda", "CUDA 13.0"),
+        ({"cuda": None, "hip": "7.1"}, "rocm", "ROCm 7.1"),
+    ],
+)
+def test_gpus_are_listed_with_what_tells_them_apart(installed, monkeypatch, version, api, driver_text) -> None:
+    installed(f"cuda = {version['cuda']!r}", f"hip = {version['hip']!r}")
+    properties = gpu(uuid="ab-cd", pci_domain_id=0, pci_bus_id=9, pci_device_id=0, L2_cache_size=50 << 20)
+    torch = SimpleNamespace(
+        __version__="2.13.0",
+        version=SimpleNamespace(**version),
+        cuda=driver(properties),
+        xpu=driver(gpu()),
+        backends=SimpleNamespace(mps=SimpleNamespace(is_available=lambda: False)),
+    )
+    monkeypatch.setattr(torch_backend, "import_torch", lambda: torch)
+    cpu, card, intel = backends.load("torch").devices()
+    assert [cpu.id, card.id, intel.id] == ["torch:cpu", "torch:cuda:0", "torch:xpu:0"]
+    assert (card.api, card.driver, card.cache_bytes) == (api, driver_text, 50 << 20)
+    assert card.identity.pci == "0000:09:00.0"
+    assert card.identity.uuid == ("abcd" if api == "cuda" else None)
+    assert intel.identity.pci is None
+    assert not any(device.composed for device in (cpu, card, intel))
+
+
+def test_without_pytorch_it_is_not_available(monkeypatch) -> None:
+    monkeypatch.setattr(torch_backend.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(BackendUnavailable) as refused:
+        backends.load("torch").devices()
+    assert install_command("torch") in refused.value.hint
+
+
+class ScriptedGpu:
+    """Host and device time as two numbers. A write takes 20 us of the device and 2 us of the host."""
+
+    def __init__(self, launch_s: float, kernel_s: float) -> None:
+        self.host = self.device = 0.0
+        self.launch_s, self.kernel_s = launch_s, kernel_s
+
+    def enqueue(self, host_s: float, device_s: float) -> None:
+        self.host += host_s
+        self.device = max(self.device, self.host) + device_s
+
+    def call(self) -> None:
+        self.enqueue(self.launch_s, self.kernel_s)
+
+    def synchronize(self) -> None:
+        self.host = max(self.host, self.device)
+
+    def Event(self, *, enable_timing: bool) -> ScriptedEvent:
+        assert enable_timing
+        return ScriptedEvent(self)
+
+    def allocate(self, shape, dtype) -> SimpleNamespace:
+        return SimpleNamespace(zero_=lambda: self.enqueue(2e-6, 20e-6))
+
+
+class ScriptedEvent:
+    def __init__(self, gpu: ScriptedGpu) -> None:
+        self.gpu, self.at = gpu, 0.0
+
+    def record(self) -> None:
+        self.at = max(self.gpu.device, self.gpu.host)
+
+    def query(self) -> bool:
+        return self.gpu.host >= self.at
+
+    def synchronize(self) -> None:
+        self.gpu.host = max(self.gpu.host, self.at)
+
+    def elapsed_time(self, end: ScriptedEvent) -> float:
+        return (end.at - self.at) * 1e3
+
+
+@pytest.mark.parametrize("launch_s", [3e-6, 50e-6, 400e-6])
+@pytest.mark.parametrize("repeat", [1, 7, 100])
+def test_the_clock_leaves_out_the_host(monkeypatch, launch_s, repeat) -> None:
+    gpu = ScriptedGpu(launch_s, kernel_s=5e-6)
+    monkeypatch.setattr(torch_backend.time, "perf_counter", lambda: gpu.host)
+    clock = torch_backend.TorchClock(SimpleNamespace(driver=gpu, allocate=gpu.allocate), 1 << 20)
+    for _ in range(2):
+        assert clock.time(gpu.call, repeat) == pytest.approx(repeat * 5e-6)

@@ -1,0 +1,139 @@
+"""Chunks that take turns in staging buffers, against a device that does its work only when it is waited for."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpubench.backends.shared.host import BlockThreads
+from gpubench.backends.wgpu import transfers
+from gpubench.backends.wgpu.transfers import ChunkPipeline
+
+
+class Lane:
+    """Staging buffers of one direction, each unmapped, asked for or mapped; `to` the device or from it."""
+
+    def __init__(self, device, chunk, *, to, fails=None):
+        self.device, self.chunk, self.to, self.fails = device, chunk, to, fails or (lambda step, start: None)
+        self.memory, self.state, self.threads = {}, {}, set()
+        self.lock, self.call = threading.Lock(), threading.Lock()
+
+    def _step(self, turn, was, becomes):
+        with self.lock:
+            assert self.state.get(turn, "unmapped") == was, f"{turn} is {self.state.get(turn)}, not {was}"
+            self.state[turn] = becomes
+            self.threads.add(threading.get_ident())
+
+    @contextlib.contextmanager
+    def alone(self):
+        assert self.call.acquire(blocking=False), "two threads at once"
+        try:
+            yield
+        finally:
+            self.call.release()
+
+    def ask(self, turn, start, size):
+        with self.alone():
+            return self._ask(turn, start, size)
+
+    def _ask(self, turn, start, size):
+        self._step(turn, "unmapped", "asked")
+        self.fails("ask", start)
+        memory = self.memory.setdefault(turn, np.zeros(self.chunk, np.uint8))
+        lane = self
+
+        class Asked:
+            def sync_wait(self):
+                lane.fails("wait", start)
+                if not lane.to:
+                    memory[:size] = lane.device[start : start + size]
+                lane._step(turn, "asked", "mapped")
+
+        return Asked()
+
+    def mapped(self, turn, size):
+        with self.alone():
+            assert self.state[turn] == "mapped"
+            return self.memory[turn][:size]
+
+    def close(self, turn, start, size):
+        with self.alone():
+            self.fails("close", start)
+            if self.to:
+                self.device[start : start + size] = self.memory[turn][:size]
+            self.memory[turn][:] = 0xEE  # nobody may look at it any longer
+            self._step(turn, "mapped", "unmapped")
+
+
+def move(lane, host, *, chunk, piece, buffers, threads):
+    turns, team = ChunkPipeline(lane, host.size, chunk, buffers), BlockThreads(threads)
+
+    def copy(mapped, inside, outside):
+        assert mapped[inside].size == outside.stop - outside.start
+        if lane.to:
+            mapped[inside] = host[outside]
+        else:
+            host[outside] = mapped[inside]
+
+    try:
+        team.run(lambda start, stop: turns.copy(start, stop, copy), host.size, piece)
+    finally:
+        team.close()
+
+
+@given(
+    count=st.integers(1, 5000),
+    piece=st.integers(8, 300),
+    pieces=st.integers(1, 5),
+    buffers=st.integers(2, 4),
+    threads=st.integers(1, 6),
+    to=st.booleans(),
+)
+def test_every_byte_arrives_and_every_buffer_is_left_unmapped(count, piece, pieces, buffers, threads, to):
+    sent = np.random.default_rng(count).integers(0, 255, count, np.uint8)
+    device, host = (np.zeros_like(sent), sent) if to else (sent, np.zeros_like(sent))
+    lane = Lane(device, piece * pieces, to=to)
+    move(lane, host, chunk=piece * pieces, piece=piece, buffers=buffers, threads=threads)
+    assert (device == host).all()
+    assert set(lane.state.values()) == {"unmapped"}
+    assert len(lane.state) == min(buffers, -(-count // (piece * pieces)))
+    assert len(lane.threads) <= threads
+
+
+@pytest.mark.parametrize("step", ["ask", "wait", "close"])
+@pytest.mark.parametrize("at", [0, 400, 1200])
+@pytest.mark.parametrize("threads", [1, 4])
+def test_one_that_fails_lets_no_other_wait_for_ever(step, at, threads):
+    def fails(now, start):
+        if (now, start) == (step, at):
+            raise LookupError(f"{step} {at}")
+
+    lane = Lane(np.zeros(4000, np.uint8), 400, to=True, fails=fails)
+    with pytest.raises(LookupError, match=f"{step} {at}"):
+        move(lane, np.ones(4000, np.uint8), chunk=400, piece=100, buffers=2, threads=threads)
+    lane = Lane(np.zeros(4000, np.uint8), 400, to=True)
+    move(lane, np.ones(4000, np.uint8), chunk=400, piece=100, buffers=2, threads=threads)
+    assert lane.device.all()
+
+
+def test_the_next_chunk_is_on_its_way_while_one_is_copied():
+    """A device that moves nothing but what is waited for would be idle during every copy."""
+    seen = []
+    lane = Lane(np.zeros(1200, np.uint8), 400, to=False)
+    turns = ChunkPipeline(lane, 1200, 400, 2)
+    for start in range(0, 1200, 100):
+        turns.copy(start, start + 100, lambda mapped, inside, outside: seen.append(sorted(lane.state.values())))
+    assert seen[:4] == [["asked", "mapped"]] * 4
+    assert seen[4:8] == [["asked", "mapped"]] * 4
+    assert seen[8:] == [["mapped", "unmapped"]] * 4
+
+
+def test_no_piece_lies_in_two_chunks():
+    assert transfers.CHUNK_BYTES % transfers.PIECE_BYTES == 0
+    assert transfers.PIECE_BYTES % 8 == 0
+    assert transfers.BUFFERS >= 2

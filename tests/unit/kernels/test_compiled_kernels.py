@@ -1,0 +1,240 @@
+"""The CPU's compiled kernels: right in every way that a machine may choose, on one thread and on several."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+
+import msgspec
+import numpy as np
+import pytest
+
+from gpubench import kernels
+from gpubench.backends.numpy.compiled import NumbaThreads
+from gpubench.backends.shared.host import aligned, compare, random_inputs
+from gpubench.model.kernel import Limits
+
+THREADS = 3
+LIMITS = Limits(max_buffer_bytes=2**62, max_binding_bytes=2**62, multiprocessors=THREADS)
+
+
+def compiled_kernel(op):
+    return next((kernel for kernel in op.tuned.get("numpy", ()) if kernel.language == "numba"), None)
+
+
+OPS = [name for name in kernels.computed() if compiled_kernel(kernels.load(name))]
+ELEMENTWISE = [name for name in OPS if kernels.load(name).output.shape({"n": 4096}) == (4096,)]
+DTYPES = ("float32", "float64", "float16")
+
+
+@pytest.fixture(scope="module")
+def pool():
+    return NumbaThreads(THREADS)
+
+
+def launched(pool, op, candidate, inputs, dtype, params):
+    arrays = {operand.name: array for operand, array in zip(op.inputs, inputs, strict=True)}
+    output = aligned(op.output.shape(params), dtype)
+    output.fill(0.25)
+    launch = pool.launch(candidate.build(), {**arrays, "out": output})
+    launch()
+    launch()
+    return output
+
+
+def judged(op, inputs, dtype, output):
+    wide = [x.astype(np.float64) for x in inputs]
+    with np.errstate(all="ignore"):
+        scale = np.asarray(op.tolerance.scale(np, *wide)) if op.tolerance.scale else None
+        want = np.asarray((op.reference or op.expr)(np, *wide), np.float64)
+    return compare(op, dtype, output, want, scale)
+
+
+def shapes(op):
+    """Sizes around the widths of vectors and blocks, rows shorter and longer than a thread's share."""
+    if op.name == "transpose":
+        return [{"n": 1}, {"n": 15}, {"n": 17}, {"n": 130}, {"n": 257, "m": 33}]
+    if "columns" in op.options:
+        rows = [{"n": 5 * 64, "columns": 64}, {"n": 3 * 17, "columns": 17}, {"n": 10_000, "columns": 10_000}]
+        return [*rows, {"n": 2 * 9000, "columns": 9000}, {"n": 300 * 64, "columns": 64}, {"n": 1}]
+    return [{"n": n} for n in (1, 15, 17, 4097, 65_537)]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", OPS)
+def test_every_candidate_is_right_at_every_size(pool, name, dtype):
+    op = kernels.load(name)
+    seen = set()
+    for params in shapes(op):
+        inputs = random_inputs(op, params, dtype, seed=3)
+        before = [x.copy() for x in inputs]
+        for candidate in compiled_kernel(op).candidates(params, dtype, LIMITS):
+            seen.add(candidate.name)
+            output = launched(pool, op, candidate, inputs, dtype, params)
+            assert judged(op, inputs, dtype, output).ok, (params, candidate.name)
+        assert all(np.array_equal(x, y) for x, y in zip(inputs, before, strict=True))
+    assert {"1 thread", "2 threads", "3 threads"} <= seen or name == "transpose"
+
+
+@pytest.mark.parametrize("name", ["add", "softmax", "softmax_grad", "transpose"])
+def test_stores_past_the_caches_are_right_too(pool, name):
+    op = kernels.load(name)
+    params = {"n": 1456, "m": 1456} if name == "transpose" else {"n": 2100 * 1024}
+    if "columns" in op.options:
+        params["columns"] = 1024
+    inputs = random_inputs(op, params, "float32", seed=3)
+    for candidate in compiled_kernel(op).candidates(params, "float32", LIMITS):
+        output = launched(pool, op, candidate, inputs, "float32", params)
+        assert judged(op, inputs, "float32", output).ok, candidate.name
+
+
+def test_the_large_ones_try_stores_past_the_caches():
+    for name in ("add", "softmax", "transpose"):
+        op = kernels.load(name)
+        params = {"n": 4096} if name == "transpose" else {"n": 1 << 24}
+        names = [one.name for one in compiled_kernel(op).candidates(params, "float32", LIMITS)]
+        assert any("streaming" in one for one in names), name
+        small = [one.name for one in compiled_kernel(op).candidates({"n": 256}, "float32", LIMITS)]
+        assert not any("streaming" in one for one in small), name
+
+
+@pytest.mark.parametrize("name", [name for name in OPS if name not in ("max",)])
+def test_no_elements_are_no_work(pool, name):
+    op = kernels.load(name)
+    if name == "transpose" or "columns" in op.options:
+        return
+    params = {"n": 0}
+    inputs = random_inputs(op, params, "float32", seed=3)
+    candidate = compiled_kernel(op).candidates(params, "float32", LIMITS)[0]
+    output = launched(pool, op, candidate, inputs, "float32", params)
+    assert np.array_equal(output, op.expr(np, *inputs))
+
+
+SPECIAL = (0.0, -0.0, 1.0, -1.0, np.inf, -np.inf, np.nan, 3e4, -3e4, 1e-3)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", ELEMENTWISE)
+def test_what_is_not_finite_comes_out_as_in_numpy(pool, name, dtype):
+    op = kernels.load(name)
+    count = len(op.inputs)
+    grid = np.array(np.meshgrid(*[SPECIAL] * count)).reshape(count, -1)
+    inputs = [np.ascontiguousarray(row, dtype=dtype) for row in grid]
+    params = {"n": inputs[0].size}
+    candidate = compiled_kernel(op).candidates(params, dtype, LIMITS)[0]
+    output = launched(pool, op, candidate, inputs, dtype, params)
+    with np.errstate(all="ignore"):
+        wide = [x.astype(np.float64) for x in inputs]
+        want = np.asarray(op.expr(np, *wide)).astype(dtype)
+    for kind in (np.isnan, np.isposinf, np.isneginf):
+        differ = kind(output) != kind(want)
+        assert not differ.any(), [row[differ] for row in (*inputs, output, want)]
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("name", [name for name in OPS if name not in ELEMENTWISE and name != "transpose"])
+def test_one_such_value_spreads_as_in_numpy(pool, name, value):
+    op = kernels.load(name)
+    params = {"n": 3 * 10_000, "columns": 10_000} if "columns" in op.options else {"n": 30_000}
+    for place in (0, 4097, 29_999):
+        inputs = random_inputs(op, params, "float32", seed=4)
+        inputs[0].reshape(-1)[place] = value
+        with np.errstate(all="ignore"):
+            want = np.asarray(op.expr(np, *inputs))
+        for candidate in compiled_kernel(op).candidates(params, "float32", LIMITS):
+            output = launched(pool, op, candidate, inputs, "float32", params)
+            assert np.array_equal(np.isnan(output), np.isnan(want)), (candidate.name, place)
+            assert np.array_equal(np.isinf(output), np.isinf(want)), (candidate.name, place)
+
+
+def test_a_masked_element_has_no_share_and_a_masked_row_is_nan(pool):
+    op, params = kernels.load("softmax"), {"n": 4 * 5000, "columns": 5000}
+    x = np.zeros((4, 5000), np.float32)
+    x[0, 10:] = -np.inf
+    x[1] = -np.inf
+    x[2, :4999] = -np.inf
+    for candidate in compiled_kernel(op).candidates(params, "float32", LIMITS):
+        output = launched(pool, op, candidate, [x], "float32", params)
+        assert np.all(output[0, 10:] == 0)
+        np.testing.assert_allclose(output[0, :10], 0.1, rtol=1e-6)
+        assert np.all(np.isnan(output[1]))
+        assert output[2, 4999] == 1
+    one = np.full((1, 9000), -np.inf, np.float32)  # one row that all threads share
+    one[0, 8999] = 3
+    for candidate in compiled_kernel(op).candidates({"n": 9000, "columns": 9000}, "float32", LIMITS):
+        output = launched(pool, op, candidate, [one], "float32", {"n": 9000, "columns": 9000})
+        assert output[0, 8999] == 1
+        assert np.all(output[0, :8999] == 0)
+
+
+@pytest.mark.parametrize("name", ELEMENTWISE)
+def test_threads_and_stores_change_no_bit(pool, name):
+    op, params = kernels.load(name), {"n": 70_003}
+    inputs = random_inputs(op, params, "float32", seed=5)
+    found = [
+        launched(pool, op, candidate, inputs, "float32", params).tobytes()
+        for candidate in compiled_kernel(op).candidates(params, "float32", LIMITS)
+    ]
+    assert len(found) > 1
+    assert len(set(found)) == 1
+
+
+def test_the_loops_are_vectors(tmp_path):
+    """What LLVM does not vectorize is right and ten times slower: the machine code tells, whatever the machine's load.
+    A kernel that comes from the cache has none to show, so a process with an empty one compiles them."""
+    names = [name for name in OPS if name != "transpose"]
+    program = f"""
+import os
+os.environ["GPUBENCH_CACHE_DIR"] = {str(tmp_path)!r}
+from gpubench import kernels
+from gpubench.backends.numpy.compiled import NumbaThreads
+from gpubench.model.kernel import Limits
+pool = NumbaThreads(1)
+for name in {names}:
+    candidate = kernels.load(name).tuned["numpy"][0].candidates({{"n": 1 << 20}}, "float32", Limits(1 << 40, 1 << 40))[0]
+    print("====", name)
+    print(pool.assembly(candidate.build()))
+"""
+    shown = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    found = dict(part.split("\n", 1) for part in shown.split("==== ")[1:])
+    assert list(found) == names
+    packed = r"\bv?(?:mul|add|max|div|and|mov|fm\w*)\w*p[sd]\b|\bf(?:mul|add|mla)\s+v\d"
+    for name, assembly in found.items():
+        assert len(re.findall(packed, assembly)) > 3, (name, assembly[:2000])
+
+
+def test_another_text_in_the_place_of_a_kernel_is_replaced(tmp_path, monkeypatch):
+    monkeypatch.setenv("GPUBENCH_CACHE_DIR", str(tmp_path))
+    op = kernels.load("copy")
+    program = compiled_kernel(op).candidates({"n": 33}, "float32", LIMITS)[0].build()
+    program = msgspec.structs.replace(program, source=f"{program.source}# that no other test has loaded\n")
+    assert NumbaThreads(1).compiles(program)
+    (path,) = (tmp_path / "kernels").glob("*.py")
+    path.write_text("raise SystemExit('not ours')")
+    sys.modules.pop(path.stem)
+    assert NumbaThreads(1).compiles(program)
+    assert path.read_text() == program.source
+
+
+def test_the_second_process_compiles_nothing(pool, tmp_path):
+    program = f"""
+import os, sys, time
+os.environ["GPUBENCH_CACHE_DIR"] = {str(tmp_path)!r}
+import numpy as np
+from gpubench import kernels
+from gpubench.backends.numpy.compiled import NumbaThreads
+from gpubench.model.kernel import Limits
+pool = NumbaThreads(2)
+op = kernels.load("gelu")
+candidate = op.tuned["numpy"][0].candidates({{"n": 1000}}, "float32", Limits(1 << 40, 1 << 40, multiprocessors=2))[0]
+x, out = np.ones(1000, np.float32), np.empty(1000, np.float32)
+pool.launch(candidate.build(), {{"x": x, "out": out}})()
+print(pool.compilations, out[0])
+"""
+    command = [sys.executable, "-c", program]
+    first, second = (
+        subprocess.run(command, capture_output=True, text=True, check=True).stdout.split() for _ in "12"
+    )
+    assert first[0] == "1"
+    assert second == ["0", first[1]]

@@ -1,0 +1,551 @@
+"""The final screen: its sentence, its cells, its shapes, and that it stays on one screen."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rich.cells import cell_len
+
+from gpubench.analysis.answer import ANSWERED, answer
+from gpubench.model.result import Check, Failure
+from gpubench.report import analysed, render
+from gpubench.report.layout import RenderOptions
+from gpubench.report.sections.answer import answer_screen
+from gpubench.report.sections.answer_text import factor_text, range_text, size_text
+from tests.unit.report.answer_runs import (
+    ALWAYS,
+    QUEUED,
+    SECOND,
+    SUITE,
+    VECTOR,
+    WAITED,
+    WEBGPU,
+    answer_run,
+    named_run,
+    no_gpu_run,
+    one_op_run,
+    op_case,
+    op_rows,
+    rising,
+    suite_run,
+)
+from tests.unit.report.builders import CPU, GPU, case, failed, measured, planned, skipped
+from tests.unit.report.samples import cpu_run, full_run, software_run
+
+# Ratios at the bottom, in the middle and at the top of the ladder of vectors.
+ENDS = (1024, 131072, 16777216)
+WINS, LOSES = dict.fromkeys(ENDS, 9.0), dict.fromkeys(ENDS, 0.2)
+OPEN_LOSS = {1024: 0.1, 4096: 0.2}
+NOISY = tuple(0.2 + 0.2 * i for i in range(10))
+
+
+def screen(run, **look):
+    return render([run], "plain", sections=("answer",), **look).splitlines()
+
+
+def sentence(run, **look):
+    """What stands above the line of the two sides."""
+    lines = screen(run, **look)
+    end = next(i for i, line in enumerate(lines) if " against " in line or " CPU thread" in line)
+    return " ".join(lines[:end])
+
+
+def cells(run, op, regime=WAITED, **look):
+    row = next(row for row in answer(analysed([run])[0]).rows if row.op == op)
+    return row.cells[regime]
+
+
+def ops(ratios, *, regime=WAITED, names=SUITE, **more):
+    """A run of as many ops as there are ratios by size."""
+    vectors = [name for name in names if name != "matmul"]
+    found = []
+    for op, by_size in zip(vectors, ratios, strict=False):
+        found += op_rows(op, {regime: by_size}, **more)
+    return answer_run(found)
+
+
+# Sizes and gains
+
+
+@pytest.mark.parametrize(
+    ("n", "text"),
+    [(512, "512"), (1024, "1 K"), (1536, "1.5 K"), (16384, "16 K"), (154_000, "154 K"), (999_700, "1 M"),
+     (1_048_576, "1 M"), (4_194_304, "4.2 M"), (16_777_216, "16.8 M"), (2**30, "1.1 G")],
+)  # fmt: skip
+def test_a_size_counts_in_thousands(n, text):
+    assert size_text(n, "elements") == text
+
+
+def test_a_square_matrix_prints_its_side():
+    assert size_text(182, "side") == "182²"
+    assert size_text(182, "side", ascii_only=True) == "182^2"
+    assert range_text(128, 512, "side") == "128-512²"
+    assert size_text(182, "plain") == "182"
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "text"),
+    [(16384, 46000, "16-46 K"), (131072, 1048576, "131 K-1 M"), (1000, 1001, "1 K"), (600, 900, "600-900")],
+)
+def test_a_range_says_a_common_unit_once(low, high, text):
+    assert range_text(low, high, "elements") == text
+
+
+@pytest.mark.parametrize(
+    ("factor", "text"), [(14.4, "14x"), (2.13, "2.1x"), (7.0, "7.0x"), (9.96, "10x"), (127.0, "130x")]
+)
+def test_a_gain_has_two_digits(factor, text):
+    assert factor_text(factor) == text
+
+
+# Cells
+
+
+def test_all_sizes_needs_both_ends_of_the_ladder():
+    assert cells(ops([WINS]), "add").kind == "all-sizes"
+    assert cells(ops([LOSES]), "add").kind == "no-size"
+    without_top = dict.fromkeys(VECTOR[:-1], 9.0)
+    assert cells(ops([without_top]), "add").kind == "below"
+    without_low = dict.fromkeys(VECTOR[1:], 9.0)
+    assert cells(ops([without_low]), "add").kind == "below"
+    assert cells(ops([dict.fromkeys(VECTOR[:-1], 0.2)]), "add").kind == "above"
+
+
+def test_an_op_that_is_unknown_here_has_no_ends():
+    run = answer_run(op_rows("from_elsewhere", {WAITED: WINS}))
+    assert cells(run, "from_elsewhere").kind == "below"
+    assert "from 1 K on" in sentence(run)
+
+
+def test_a_threshold_is_a_number_only_within_a_narrow_interval():
+    narrow = cells(ops([rising([1024, 15_000, 18_000, 16777216], 16_000, 2.0)]), "add")
+    assert narrow.kind == "at"
+    assert narrow.high <= narrow.low * ANSWERED
+    assert cells(ops([rising(VECTOR, 30_000)]), "add").kind == "range"
+
+
+def test_a_bracket_is_a_range_without_a_number():
+    cell = cells(ops([{1024: 0.1, 16777216: 20.0}]), "add")
+    assert (cell.kind, cell.low, cell.high, cell.n) == ("range", 1024, 16777216, None)
+
+
+def test_more_than_one_crossing_is_mixed():
+    ratios = {1024: 0.2, 4096: 4.0, 16384: 0.2, 30_000: 5.0, 16777216: 9.0}
+    assert cells(ops([ratios]), "add").mixed
+    assert ", mixed" in "\n".join(screen(ops([ratios, WINS])))
+
+
+def test_a_question_mark_has_its_reason_below_the_table():
+    again = {1024: 0.2, 4096: 4.0, 16384: 0.2}
+    lines = screen(ops([again, WINS]))
+    assert any(line.startswith("add") and " ? " in line for line in lines)
+    assert "? no threshold: add (wins and loses by turns)." in lines
+
+
+def test_a_tie_at_the_largest_size_is_no_noise():
+    tied = {1024: 0.2, 131072: 0.6, 16777216: 1.0}
+    lines = screen(ops([tied, WINS]))
+    assert next(line for line in lines if line.startswith("add")).split() == ["add", "about", "equal", "equal"]
+    assert not any(line.startswith("?") for line in lines)
+    assert (
+        sentence(ops([tied])) == "add: with data on the GPU both are about equal at 16.8 M, the largest size."
+    )
+
+
+def test_a_gain_whose_interval_holds_1_is_in_doubt():
+    run = ops([{**WINS, 16777216: 1.4}, WINS], factors=NOISY)
+    assert cells(run, "add").gain.winner == "noisy"
+    assert " ?" in next(line for line in screen(run) if line.startswith("add"))
+
+
+def test_within_ten_percent_is_equal_where_that_is_known():
+    run = ops([{**WINS, 16777216: 1.06}, WINS])
+    assert cells(run, "add").gain.winner == "equal"
+    assert next(line for line in screen(run) if line.startswith("add")).endswith("equal")
+    doubtful = ops([{**WINS, 16777216: 1.0}, WINS], factors=NOISY)
+    assert cells(doubtful, "add").gain.winner == "noisy"
+    assert next(line for line in screen(doubtful) if line.startswith("add")).endswith("equal ?")
+
+
+def test_a_gain_at_another_size_says_so():
+    lines = screen(ops([WINS, WINS, {1024: 0.1, 4096: 3.0}]))
+    heading = next(line for line in lines if "pays from" in line)
+    assert "at 16.8 M" in heading
+    assert next(line for line in lines if line.startswith("copy")).endswith("GPU 3.0x at 4.1 K")
+
+
+# The sentence
+
+
+@pytest.mark.parametrize(
+    ("ratios", "said"),
+    [
+        ([WINS] * 3, "With data on the GPU the GPU wins all 3."),
+        ([LOSES] * 3, "With data on the GPU the CPU wins all 3."),
+        ([LOSES, LOSES, OPEN_LOSS], "With data on the GPU the CPU wins all 3 as far as measured."),
+        ([LOSES, LOSES, {**WINS, 16777216: 1.0}], "With data on the GPU the GPU wins none of 3 (copy equal)."),
+        ([WINS, WINS, LOSES, LOSES, LOSES], "With data on the GPU the GPU wins 2 of 5: add and chain."),
+        ([WINS] * 6 + [LOSES], "With data on the GPU the GPU wins 6 of 7, not mul, half of the 6 from 1 K elements or less."),
+        ([WINS] * 5 + [LOSES] * 4, "With data on the GPU the GPU wins 5 of 9, half of them from 1 K elements or less."),
+        ([WINS, LOSES, OPEN_LOSS], "With data on the GPU the GPU wins 1 of 3: add (1 loses as far as measured)."),
+        ([WINS, OPEN_LOSS, OPEN_LOSS], "With data on the GPU the GPU wins 1 of 3: add (2 lose as far as measured)."),
+        ([WINS, WINS], "With data on the GPU the GPU wins both."),
+    ],
+)  # fmt: skip
+def test_the_sentence_of_one_situation(ratios, said):
+    assert sentence(ops(ratios)) == said
+
+
+def test_the_second_situation_says_it_only_of_the_gpu():
+    both = [*op_rows("add", {WAITED: WINS, ALWAYS: LOSES}), *op_rows("copy", {WAITED: WINS, ALWAYS: WINS})]
+    assert sentence(answer_run(both)).endswith("the GPU wins both; copied at every call it wins 1 of 2: copy.")
+    late = [*op_rows("add", {WAITED: LOSES, ALWAYS: LOSES}), *op_rows("copy", {WAITED: LOSES, ALWAYS: WINS})]
+    assert sentence(answer_run(late)).endswith(
+        "the CPU wins both; copied at every call the GPU wins 1 of 2: copy."
+    )
+
+
+def test_what_is_noisy_is_counted_as_such():
+    noisy = op_rows("tanh", {WAITED: dict.fromkeys(ENDS, 1.3)}, factors=NOISY)
+    run = answer_run([*ops([WINS, WINS]).outcomes, *noisy])
+    assert sentence(run).endswith("wins 2 of 3: add and chain (1 too noisy to say).")
+
+
+def test_half_of_the_ops_are_told_by_the_upper_ends_of_their_intervals():
+    run = ops([rising(VECTOR, 30_000)] * 4)
+    assert "half of them from 66 K elements or less" in sentence(run)
+    assert cells(run, "add").high == 65536
+
+
+def test_half_is_not_said_of_few_ops_nor_of_unknown_thresholds():
+    assert "half" not in sentence(ops([WINS] * 3))
+    unknown = {1024: 1.3, 131072: 1.4, 16777216: 9.0}
+    assert "half" not in sentence(
+        ops([unknown] * 4, factors=(0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.3, 1.4))
+    )
+
+
+def test_several_types_have_a_sentence_each():
+    found = [
+        one
+        for dtype in ("float16", "float32")
+        for op in ("add", "copy")
+        for one in op_rows(op, {WAITED: WINS}, dtype=dtype)
+    ]
+    lines = screen(answer_run(found))
+    assert lines[0] == "float16: with data on the GPU the GPU wins both."
+    assert lines[1] == "float32: with data on the GPU the GPU wins both."
+    assert any(line.startswith("add f16") for line in lines)
+
+
+def test_the_sentence_takes_three_lines_at_most():
+    found = []
+    for dtype in ("bfloat16", "float16", "float32", "float64"):
+        for i, op in enumerate(SUITE):
+            ratios = {WAITED: WINS if i % 2 else OPEN_LOSS, ALWAYS: WINS if i % 3 else LOSES}
+            found += op_rows(op, ratios, dtype=dtype) if op != "matmul" else []
+    lines = screen(answer_run(found))
+    side = next(i for i, line in enumerate(lines) if " against " in line)
+    assert side <= 4
+    assert lines[0].startswith("bfloat16: the GPU wins 7 of 13 with data on it")
+
+
+# Devices
+
+
+def test_one_backend_has_the_whole_screen():
+    found = op_rows("add", {WAITED: WINS, ALWAYS: LOSES})
+    found += op_rows("add", {WAITED: dict.fromkeys(ENDS, 5.0), ALWAYS: LOSES}, device="wgpu:0", cpu=False)
+    run = answer_run(found, devices=(CPU, GPU, WEBGPU))
+    text = "\n".join(screen(run))
+    assert "Test GPU (CuPy)" in text
+    assert "Measured too, and not shown: WebGPU." in text
+    better = op_rows("add", {WAITED: dict.fromkeys(ENDS, 20.0), ALWAYS: LOSES}, device="wgpu:0", cpu=False)
+    run = answer_run([*op_rows("add", {WAITED: WINS, ALWAYS: LOSES}), *better], devices=(CPU, GPU, WEBGPU))
+    assert "Test GPU (WebGPU)" in "\n".join(screen(run))
+
+
+def test_queued_calls_choose_no_backend():
+    found = op_rows("add", {WAITED: WINS, QUEUED: WINS, ALWAYS: LOSES})
+    more = {WAITED: dict.fromkeys(ENDS, 5.0), QUEUED: dict.fromkeys(ENDS, 50.0), ALWAYS: LOSES}
+    found += op_rows("add", more, device="wgpu:0", cpu=False)
+    assert answer(analysed([answer_run(found, devices=(CPU, GPU, WEBGPU))])[0]).devices == ("cupy:0",)
+
+
+def test_equal_gpus_are_one_row_and_others_have_one_each():
+    same = [*op_rows("add", {WAITED: WINS}), *op_rows("add", {WAITED: WINS}, device="cupy:1", cpu=False)]
+    other = [
+        *op_rows("copy", {WAITED: WINS}),
+        *op_rows("copy", {WAITED: dict.fromkeys(ENDS, 3.0)}, device="cupy:1", cpu=False),
+    ]
+    lines = screen(answer_run([*same, *other], devices=(CPU, GPU, SECOND)))
+    assert "2 x Test GPU (CuPy)" in "\n".join(lines)
+    labels = [line[:14].strip() for line in lines if line.startswith(("add", "copy"))]
+    assert labels == ["add 2 x CuPy", "copy CuPy 0", "copy CuPy 1"]
+    assert "wins both" in lines[0]
+
+
+def test_a_failed_backend_is_one_line_and_the_next_has_the_screen():
+    found = [
+        failed(op_case("add", n, WAITED, "cupy:0"), "worker-crashed", "the driver is too old") for n in ENDS
+    ]
+    found += op_rows("add", {WAITED: WINS}, device="wgpu:0")
+    text = screen(answer_run(found, devices=(CPU, GPU, WEBGPU)))
+    assert any("(WebGPU)" in line for line in text)
+    assert "CuPy gave no time: the driver is too old" in text
+
+
+def test_a_wrong_result_has_no_time_and_no_gain():
+    wrong = []
+    for regime in (WAITED, ALWAYS):
+        for n in ENDS:
+            what = op_case("gelu", n, regime, "cupy:0")
+            check = Check(ok=False, max_error=0.031, limit=1e-4, scale="value")
+            wrong.append(
+                Failure(
+                    id=what.id, case=what, reason="wrong-result", detail="wrong", phase="check", check=check
+                )
+            )
+    gelu = [measured(op_case("gelu", n), 1e-3, sessions=5) for n in ENDS]
+    run = answer_run(
+        [
+            *op_rows("add", {WAITED: WINS, ALWAYS: WINS}),
+            *op_rows("copy", {WAITED: WINS, ALWAYS: WINS}),
+            *gelu,
+            *wrong,
+        ]
+    )
+    lines = screen(run)
+    row = next(line for line in lines if line.startswith("gelu") and "wrong numbers" not in line)
+    assert row.split() == ["gelu", "wrong", "wrong"]
+    assert "gelu on CuPy gave wrong numbers (error 0.031, limit 0.0001): not timed" in lines
+    assert "wins both" in lines[0]
+
+
+def test_a_wrong_size_is_not_hidden_by_right_ones():
+    what = op_case("add", 16777216, WAITED, "cupy:0")
+    found = op_rows("add", {WAITED: {1024: 0.2, 131072: 9.0}})
+    found += [measured(op_case("add", 16777216), 1e-3, sessions=5), failed(what)]
+    assert cells(answer_run(found), "add").kind == "wrong"
+
+
+def test_what_failed_and_what_could_not_run_differ():
+    found = op_rows("add", {WAITED: WINS}) + [
+        measured(op_case(op, 1024), 1e-3, sessions=5) for op in ("mul", "tanh")
+    ]
+    found += [failed(op_case("mul", 1024, WAITED, "cupy:0"), "timeout", "no answer within 60 s")]
+    found += [skipped(op_case("tanh", 1024, WAITED, "cupy:0"))]
+    lines = screen(answer_run(found))
+    assert next(line for line in lines if line.startswith("mul ")).split() == ["mul", "failed"]
+    assert "mul on CuPy failed: no answer within 60 s" in lines
+    assert "? no threshold: tanh (too little memory)." in lines
+
+
+def test_a_software_adapter_never_headlines():
+    text = screen(software_run())
+    assert text[0].startswith("No GPU here: compute on the CPU.")
+    assert "Looked for: WebGPU (llvmpipe (LLVM 15): not a GPU)." in text
+    assert not any("(WebGPU) against" in line for line in text)
+
+
+def test_without_a_gpu_the_cpu_forms_are_compared():
+    lines = screen(no_gpu_run())
+    assert " ".join(lines[:2]).endswith("exists for 2 of 3 ops: gelu and softmax.")
+    assert next(line for line in lines if line.startswith("add")).endswith("as good")
+    all_better = [one for one in no_gpu_run().outcomes if one.case.op != "add"]
+    assert "exists for all 2 ops: gelu and softmax." in sentence(
+        answer_run(all_better, devices=(CPU,), with_machine=False)
+    )
+    assert next(line for line in lines if line.startswith("softmax")).endswith("2.1x")
+    assert "Looked for: CuPy (there is no NVIDIA driver)." in lines
+
+
+def test_another_form_is_not_called_plain_numpy():
+    run = answer_run(
+        [measured(case("add", 1024, "tuned"), 1e-3, sessions=5)], devices=(CPU,), with_machine=False
+    )
+    assert next(line for line in screen(run) if line.startswith("add")).split() == [
+        "add",
+        "1",
+        "K",
+        "-",
+        "tuned",
+        "1.00",
+        "ms",
+        "-",
+    ]
+    assert screen(run)[0] == "No GPU here: compute on the CPU. No faster code than plain NumPy was measured."
+
+
+def test_a_gpu_that_was_not_asked_for_is_not_denied():
+    run = answer_run([measured(case("add", 1024), 1e-3, sessions=5)], devices=(CPU,))
+    assert screen(run)[0].startswith("No GPU was measured.")
+
+
+def test_overheads_alone_are_no_comparison():
+    run = answer_run([measured(case("launch", 1, device="cupy:0"), 6e-6, sessions=5)])
+    assert screen(run)[0].startswith("No op was timed on both sides")
+
+
+# Shapes
+
+
+def test_one_op_shows_all_its_situations():
+    lines = screen(one_op_run())
+    assert " ".join(lines[:2]).startswith("add: with data on the GPU the GPU pays from somewhere in 66-262 K;")
+    labels = ["on the GPU, queued", "on the GPU, waited", "10 calls a copy", "copied at every call"]
+    assert [label for line in lines for label in labels if line.startswith(label)] == labels
+
+
+def test_sizes_that_were_named_have_a_gain_each():
+    lines = screen(named_run())
+    assert (
+        " ".join(lines[:2])
+        == "matmul, data on the GPU: GPU 6.7x to 22x; copied at every call: CPU 4.0x to GPU 7.0x."
+    )
+    assert any("side 1024" in line and "side 4096" in line for line in lines)
+    assert len(lines) <= 10
+
+
+def test_more_sizes_have_a_row_each():
+    sizes = [1000, 2000, 3000]
+    ratios = {n: n / 1500 for n in sizes}
+    run = answer_run(op_rows("add", {WAITED: ratios, ALWAYS: ratios}), named={"add": sizes})
+    assert sum(line.startswith("add ") for line in screen(run)) == len(sizes)
+
+
+def test_an_interrupted_run_says_what_is_missing_and_how_to_go_on():
+    found = [*op_rows("add", {WAITED: WINS}), *op_rows("copy", {WAITED: WINS})]
+    found += [
+        planned(op_case("tanh", 1024, regime, device))
+        for regime, device in (("resident", "numpy:0"), (WAITED, "cupy:0"))
+    ]
+    run = answer_run(found, complete=False, exit_reason="interrupted")
+    lines = screen(run)
+    assert "wins both" in lines[0]
+    assert "Stopped at 55 s: 1 of 3 ops not measured. Go on: gpubench run --append FILE" in lines
+    assert not any(line.startswith("tanh") for line in lines)
+
+
+def test_a_run_says_where_its_file_is():
+    analysis = analysed([suite_run()])[0]
+    lines = [
+        "".join(cell.text for cell in line)
+        for line in answer_screen(analysis, RenderOptions(), saved="results/x.json")
+    ]
+    assert "saved results/x.json" in lines
+
+
+def test_queued_calls_have_a_line_where_they_pay_earlier():
+    assert "Calls queued without waiting pay from about 4 times smaller sizes (report)." in screen(suite_run())
+    assert not any("queued" in line for line in screen(ops([WINS] * 5)))
+
+
+# It stays on one screen
+
+
+def too_large(run, width=80, most=24, **look):
+    lines = screen(run, width=width, **look)
+    return [line for line in lines if cell_len(line) > width] + lines[most:]
+
+
+SHAPES = st.sampled_from(
+    ["win", "lose", "open", "cross", "mixed", "again", "equal", "wrong", "failed", "skip", "huge", "bracket"]
+)
+
+
+def shaped(op, shape, regime):
+    """A curve of this kind, or what stands in its place."""
+    ladder = (32, 1024, 4096) if op == "matmul" else ENDS
+    low, mid, top = ladder
+    curves = {
+        "win": dict.fromkeys(ladder, 9.0), "lose": dict.fromkeys(ladder, 0.2), "open": {low: 0.1, mid: 0.2},
+        "cross": {low: 0.1, mid: 0.5, mid * 2: 3.0, top: 4.0}, "mixed": {low: 0.1, mid: 3.0, mid + 9: 0.3, mid * 2: 3.0, top: 4.0},
+        "again": {low: 0.2, mid: 3.0, top: 0.3}, "equal": {low: 9.0, mid: 3.0, top: 1.0},
+        "huge": {low: 0.1, mid: 0.5, mid * 2 + 7: 9999.0}, "bracket": {low: 0.1, top: 9.0},
+    }  # fmt: skip
+    if shape in curves:
+        return op_rows(op, {regime: curves[shape]})
+    what = op_case(op, low, regime, "cupy:0")
+    beside = {
+        "wrong": failed(what),
+        "failed": failed(what, "timeout", "no answer " * 20),
+        "skip": skipped(what),
+    }
+    return [measured(op_case(op, low), 1e-3, sessions=5), beside[shape]]
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(st.tuples(SHAPES, SHAPES), min_size=14, max_size=14), st.booleans(), st.booleans(),
+    st.sampled_from(["", "results/intel-r-xeon-r-processor-nvidia-h200-d0f62e/20261120T205007Z-67378fb6.json"]),
+)  # fmt: skip
+def test_fourteen_ops_fit_one_screen(shapes, interrupted, ascii_only, saved):
+    found = {}
+    for op, pair in zip(SUITE, shapes, strict=True):
+        for shape, regime in zip(pair, (WAITED, ALWAYS), strict=True):
+            found |= {one.id: one for one in shaped(op, shape, regime)}
+    ending = {"complete": False, "exit_reason": "interrupted"} if interrupted else {}
+    run = answer_run(list(found.values()), **ending)
+    assert not too_large(run, ascii_only=ascii_only)
+    drawn = answer_screen(analysed([run])[0], RenderOptions(ascii_only=ascii_only), saved=saved)
+    assert len(drawn) <= 24
+    assert max(sum(cell_len(cell.text) for cell in line) for line in drawn) <= 80
+    for row in answer(analysed([run])[0]).rows:
+        top = 4096 if row.op == "matmul" else 16777216
+        for cell in row.cells.values():
+            if cell.kind in ("all-sizes", "no-size"):
+                assert cell.gain.n >= top
+    if ascii_only:
+        assert "\n".join(screen(run, ascii_only=True)).isascii()
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    st.sampled_from([suite_run, one_op_run, named_run, no_gpu_run, full_run, cpu_run, software_run]),
+    st.text(min_size=1, max_size=120) | st.sampled_from(["x" * 200, "日本語" * 30]), st.integers(60, 120),
+    st.sampled_from(["plain", "table"]),
+)  # fmt: skip
+def test_no_line_is_wider_than_the_terminal(make, name, width, format):
+    run = make()
+    devices = [msgspec.structs.replace(device, name=name) for device in run.devices]
+    text = render([msgspec.structs.replace(run, devices=devices)], format, sections=("answer",), width=width)
+    assert not [line for line in text.splitlines() if cell_len(line) > width]
+
+
+def test_the_table_is_the_same_from_64_columns_up():
+    def table(width):
+        lines = screen(suite_run(), width=width)
+        start = next(i for i, line in enumerate(lines) if "pays from" in line)
+        return lines[start : start + 15]
+
+    assert table(64) == table(80) == table(120)
+
+
+def test_more_rows_than_a_screen_repeat_the_sentence():
+    found = []
+    for i in range(30):
+        found += op_rows(f"op{i:02}", {WAITED: WINS})
+    lines = screen(answer_run(found))
+    assert len([line for line in lines if line.startswith("op")]) == 30
+    assert lines[-1] == lines[0] or lines[-2:] == lines[:2]
+
+
+def test_a_terminal_shows_what_plain_text_says_with_colour_beside_it():
+    run = suite_run()
+    plain = render([run], "plain", sections=("answer",))
+    assert render([run], "table", sections=("answer",)) == plain
+    assert "\x1b[36m" in render([run], "table", sections=("answer",), color=True)
+
+
+@pytest.mark.parametrize("format", ["markdown", "html"])
+def test_pages_have_the_answer_as_sentences_and_a_table(format):
+    text = render([suite_run()], format, sections=("answer",))
+    assert "the GPU wins all 14" in text
+    assert "data on the GPU: pays from" in text
+
+
+def test_the_answer_is_not_in_the_report_unless_it_is_asked_for():
+    assert "the GPU wins all 14" not in render([suite_run()], "plain")

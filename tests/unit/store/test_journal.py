@@ -1,0 +1,307 @@
+"""The `.part` file: its lines add up to the run, wherever a kill or a full disk cuts them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, example, given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+from msgspec import Raw
+
+from gpubench import store
+from gpubench.errors import InputError
+from gpubench.model.result import Block, Parts, Run, RunWarning, SessionRecord, Telemetry
+from gpubench.store.document import PartLine
+
+_STEPS = st.lists(
+    st.sampled_from(["samples", "parts", "undone", "warning", "session", "telemetry", "forget", "nothing"]),
+    min_size=1,
+    max_size=12,
+)
+
+
+def _grown(run: Run, step: str, number: int) -> Run:
+    """The run after one more step of measuring."""
+    first, *rest = run.outcomes
+    match step:
+        case "samples":
+            block = Block(session=1, round=number, position=0, repeat=4, wall_s=[0.25, 0.5])
+            return msgspec.structs.replace(
+                run, outcomes=[msgspec.structs.replace(first, blocks=[*first.blocks, block]), *rest]
+            )
+        case "parts":
+            more = [*first.parts, Parts(session=number, single_s=[1e-6] * number)]
+            return msgspec.structs.replace(run, outcomes=[msgspec.structs.replace(first, parts=more), *rest])
+        case "undone":
+            fewer = msgspec.structs.replace(first, blocks=first.blocks[:-1], parts=first.parts[1:])
+            return msgspec.structs.replace(run, outcomes=[fewer, *rest])
+        case "warning":
+            return msgspec.structs.replace(
+                run, warnings=[*run.warnings, RunWarning(code="noisy", message=f"no. {number}")]
+            )
+        case "session":
+            record = SessionRecord(index=len(run.sessions), started_at="2026-01-01T00:00:00Z")
+            return msgspec.structs.replace(run, sessions=[*run.sessions, record])
+        case "telemetry" if run.sessions:
+            last = msgspec.structs.replace(
+                run.sessions[-1], telemetry=[Telemetry(device_id="cupy:0", t_s=[0.5] * number)]
+            )
+            return msgspec.structs.replace(run, sessions=[*run.sessions[:-1], last])
+        case "forget":
+            return msgspec.structs.replace(run, outcomes=[first])
+    return run
+
+
+def _told(run: Run) -> Run:
+    """What the file holds of a run: not yet the telemetry of the session that is under way."""
+    sessions = [
+        msgspec.structs.replace(one, telemetry=[]) if one is run.sessions[-1] else one for one in run.sessions
+    ]
+    return store.loads(store.dumps(msgspec.structs.replace(run, sessions=sessions)), "x")
+
+
+@given(_STEPS)
+@example(["session", "telemetry", "session", "telemetry"])
+@hypothesis_settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_the_lines_add_up_to_the_run(tmp_path: Path, run: Run, steps: list[str]) -> None:
+    path = tmp_path / "a.json.part"
+    journal = store.Journal(path)
+    for number, step in enumerate(steps, 1):
+        run = _grown(run, step, number)
+        journal.write(run)
+        assert store.load(path) == _told(run)
+    journal.remove()
+    assert not path.exists()
+
+
+@given(_STEPS, st.data())
+@hypothesis_settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_file_that_is_cut_anywhere_holds_an_earlier_state(
+    tmp_path: Path, run: Run, steps: list[str], data: st.DataObject
+) -> None:
+    path = tmp_path / "a.json.part"
+    journal = store.Journal(path)
+    journal.write(run)
+    least, states = path.stat().st_size, [_told(run)]
+    for number, step in enumerate(steps, 1):
+        run = _grown(run, step, number)
+        journal.write(run)
+        states.append(_told(run))
+    journal.close()
+    whole = path.read_bytes()
+    cut = data.draw(st.integers(least, len(whole)))
+    zeros = data.draw(
+        st.sampled_from([b"", b"\0" * 100, b"\0" * 50 + b"\n" + b"\0" * 50])
+    )  # as after a power failure
+    path.write_bytes(whole[:cut] + zeros)
+    ids = {outcome.id for outcome in store.load(path).outcomes}
+    blocks = [len(outcome.blocks) for outcome in store.load(path).outcomes if hasattr(outcome, "blocks")]
+    assert blocks[0] in [len(state.outcomes[0].blocks) for state in states]
+    assert ids <= {outcome.id for outcome in states[0].outcomes}
+
+
+def test_the_file_stays_within_a_few_times_what_it_adds_up_to(tmp_path: Path, run: Run) -> None:
+    path = tmp_path / "a.json.part"
+    journal = store.Journal(path)
+    for number in range(400):
+        run = msgspec.structs.replace(
+            run, warnings=[RunWarning(code="noisy", message="x" * 20_000 + str(number))]
+        )
+        journal.write(run)
+        assert path.stat().st_size < 3 * len(store.dumps(run)) + 2 * 2**20
+    assert store.load(path) == _told(run)
+
+
+def test_lines_are_added_until_they_are_a_megabyte_above_three_times_the_first(
+    tmp_path: Path, run: Run
+) -> None:
+    journal = store.Journal(tmp_path / "a.part")
+    sizes = []
+    for number in range(40):
+        journal.write(msgspec.structs.replace(run, label=f"{number:02}" + "a" * 50_000))
+        sizes.append((tmp_path / "a.part").stat().st_size)
+    journal.close()
+    fall = next(i for i in range(1, len(sizes)) if sizes[i] < sizes[i - 1])
+    assert 2**20 < sizes[fall - 1] - 3 * sizes[0] < 2**20 + 2 * sizes[0]
+    assert sizes[fall] == pytest.approx(sizes[0], rel=0.01)
+
+
+def test_a_block_is_written_once(tmp_path: Path, run: Run) -> None:
+    """A case of many blocks: what is written grows with their number, not with its square."""
+    path = tmp_path / "a.json.part"
+    journal = store.Journal(path)
+    grown = []
+    for number in range(300):
+        before = path.stat().st_size if path.exists() else 0
+        run = _grown(run, "samples", number)
+        journal.write(run)
+        grown.append(path.stat().st_size - before)
+    assert grown[-1] < 2 * grown[1]
+    assert store.load(path) == _told(run)
+
+
+def test_a_spoiled_line_in_the_middle_is_refused_with_its_number(tmp_path: Path, run: Run) -> None:
+    path = tmp_path / "a.json.part"
+    journal = store.Journal(path)
+    journal.write(run)
+    lines = path.read_bytes().split(b"\n")
+    lines[2] = b"{"
+    path.write_bytes(b"\n".join(lines))
+    with pytest.raises(InputError) as caught:
+        store.load(path)
+    assert caught.value.code == "bad-part"
+    assert "line 3 is spoiled" in caught.value.why
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        (PartLine(id="a", outcome=Raw(b"[1]")), "Expected `object`"),
+        (PartLine(head=Raw(b"7")), "Expected `object`"),
+        (PartLine(id="a", outcome=Raw(b'{"blocks": []}'), blocks=1), "builds on 1 blocks, and 0 are there"),
+        (PartLine(id="a", outcome=Raw(b'{"parts": []}'), parts=-1), "builds on -1 parts, and 0 are there"),
+    ],
+)
+def test_a_line_that_adds_up_to_nothing_is_refused(tmp_path: Path, run: Run, line: PartLine, why: str) -> None:
+    path = tmp_path / "a.json.part"
+    journal = store.Journal(path)
+    journal.write(run)
+    journal.close()
+    with path.open("ab") as file:
+        file.write(msgspec.json.encode(line) + b"\n")
+    with pytest.raises(InputError) as caught:
+        store.load(path)
+    assert caught.value.code == "bad-part"
+    assert why in str(caught.value.why)
+
+
+@pytest.mark.parametrize(("version", "read"), [(1, True), (2, False)])
+def test_what_an_earlier_gpubench_left_can_be_read(tmp_path: Path, run: Run, version: int, read: bool) -> None:
+    path = tmp_path / "a.json.part"
+    store.Journal(path).write(run)
+    _, rest = path.read_bytes().split(b"\n", 1)
+    path.write_bytes(b'{"name":"gpubench-part","schema_version":%d}\n' % version + rest)
+    if read:
+        assert store.load(path) == _told(run)
+    else:
+        with pytest.raises(InputError):
+            store.load(path)
+
+
+@pytest.mark.parametrize("kept", [5, 40, 45])
+def test_a_file_without_a_head_is_refused(tmp_path: Path, run: Run, kept: int) -> None:
+    path = tmp_path / "a.json.part"
+    store.Journal(path).write(run)
+    path.write_bytes(path.read_bytes()[:kept])
+    with pytest.raises(InputError) as caught:
+        store.load(path)
+    assert caught.value.why
+
+
+def test_what_a_killed_run_left_stands_until_all_of_the_new_file_is_there(
+    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "a.json.part"
+    store.Journal(path).write(run)
+    before = path.read_bytes()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", _full)
+        with pytest.raises(OSError, match="No space"):
+            store.Journal(path).write(_grown(run, "warning", 1))
+    assert path.read_bytes() == before
+    assert [path] == list(tmp_path.iterdir())
+
+
+def test_a_write_that_fails_is_made_up_for_by_the_next(
+    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "a.json.part"
+    journal = store.Journal(path)
+    journal.write(run)
+    write = os.write
+    for number in range(1, 4):
+        run = _grown(run, "samples", number)
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "write", lambda file, data: _half(write, file, data))
+            with pytest.raises(OSError, match="No space"):
+                journal.write(run)
+        assert len(store.load(path).outcomes[0].blocks) == number, "half a line is taken back"
+        journal.write(run)
+        assert store.load(path) == _told(run)
+
+
+def test_a_journal_that_is_removed_lets_its_file_go(
+    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Windows removes no file that somebody holds open."""
+    close, closed = os.close, list[int]()
+    monkeypatch.setattr(os, "close", lambda file: (closed.append(file), close(file)))
+    journal = store.Journal(tmp_path / "a.json.part")
+    journal.write(run)
+    closed.clear()
+    journal.remove()
+    assert len(closed) == 1
+    journal.close()
+    assert len(closed) == 1, "and only once"
+
+
+@pytest.mark.parametrize(("seconds", "flushed"), [(0.0, 3), (1e9, 0)])
+def test_lines_that_were_added_are_flushed_to_the_disk_every_second_or_so(
+    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch, seconds: float, flushed: int
+) -> None:
+    done: list[int] = []
+    journal = store.Journal(tmp_path / "a.json.part")
+    journal.write(run)
+    monkeypatch.setattr("gpubench.store.journal.FLUSH_S", seconds)
+    monkeypatch.setattr(os, "fsync", done.append)
+    for number in range(3):
+        run = _grown(run, "warning", number)
+        journal.write(run)
+    assert len(done) == flushed
+
+
+def _full(descriptor: int) -> None:
+    raise OSError(28, "No space left on device")
+
+
+_calls = {"n": 0}
+
+
+def _half(write: Callable[[int, bytes], int], file: int, data: bytes) -> int:
+    """The first call writes half, the second finds the disk full."""
+    _calls["n"] += 1
+    if _calls["n"] % 2:
+        return write(file, bytes(data[: len(data) // 2]))
+    raise OSError(28, "No space left on device")
+
+
+# ---------------------------------------------------------------- beside the result
+
+
+def test_what_a_killed_run_left_is_found_unless_the_result_is_newer(tmp_path: Path, run: Run) -> None:
+    result = tmp_path / "a.json"
+    store.save(run, result)
+    assert store.unfinished(result) is None
+    left = store.part_of(result)
+    store.Journal(left).write(run)
+    os.utime(result, ns=(1, 1))
+    assert store.unfinished(result) == left
+    assert store.newest_first([tmp_path]) == [left], "one run is not there twice"
+    os.utime(left, ns=(0, 0))
+    assert store.unfinished(result) is None
+    assert store.newest_first([tmp_path]) == [result]
+    result.unlink()
+    assert store.unfinished(result) == left
+    assert store.newest([tmp_path]) == left
+
+
+def test_a_result_that_is_absent_names_what_was_left(tmp_path: Path, run: Run) -> None:
+    store.Journal(tmp_path / "a.json.part").write(run)
+    with pytest.raises(InputError) as caught:
+        store.load(tmp_path / "a.json")
+    assert "a.json.part" in caught.value.hint

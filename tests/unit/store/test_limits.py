@@ -1,0 +1,169 @@
+"""What a document may hold: as much as each limit says is read, one more is refused with the limit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+
+from gpubench.errors import InputError
+from gpubench.model.result import Device, Measurement, Run, RunWarning, SessionRecord
+from gpubench.store import limits
+
+
+def with_blocks(run: Run, count: int, phase: str = "main") -> Run:
+    """A run of one case with one block in each of so many sessions; each block has two samples."""
+    (measured,) = [outcome for outcome in run.outcomes if isinstance(outcome, Measurement)]
+    blocks = [msgspec.structs.replace(measured.blocks[0], session=i, phase=phase) for i in range(count)]
+    return msgspec.structs.replace(run, outcomes=[msgspec.structs.replace(measured, blocks=blocks)])
+
+
+def with_sessions(run: Run, count: int) -> Run:
+    sessions = [SessionRecord(index=i, started_at=run.started_at) for i in range(count)]
+    return msgspec.structs.replace(run, sessions=sessions)
+
+
+def with_cases(run: Run, count: int) -> Run:
+    (measured,) = [outcome for outcome in run.outcomes if isinstance(outcome, Measurement)]
+    return msgspec.structs.replace(run, outcomes=[measured] * count)
+
+
+def with_devices(run: Run, count: int) -> Run:
+    device = Device(id="numpy:0", backend="numpy", kind="cpu", name="one", api="numpy")
+    return msgspec.structs.replace(run, devices=[device] * count)
+
+
+def with_warnings(run: Run, count: int) -> Run:
+    return msgspec.structs.replace(run, warnings=[RunWarning(code="a-code", message="a sentence")] * count)
+
+
+MADE: dict[str, Callable[[Run, int], Run]] = {
+    "MAX_CASES": with_cases,
+    "MAX_SESSIONS": with_sessions,
+    "MAX_DEVICES": with_devices,
+    "MAX_WARNINGS": with_warnings,
+    "MAX_BLOCKS": with_blocks,
+    "MAX_SAMPLES": lambda run, count: with_blocks(run, count // 2),
+    "MAX_FRESH": lambda run, count: with_blocks(run, count, phase="estimate"),
+    # One case against so many sessions, and the same with what stands beside sessions.
+    "MAX_LOOKUPS": with_sessions,
+}
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_a_run_holds_as_much_as_the_limit(monkeypatch: pytest.MonkeyPatch, run: Run, name: str) -> None:
+    most = 6
+    one = with_cases(run, 1)
+    monkeypatch.setattr(limits, name, most)
+    limits.require_run(MADE[name](one, most), "a.json")
+    with pytest.raises(InputError) as caught:
+        limits.require_run(MADE[name](one, most + 2), "a.json")
+    assert f"at most {most} are read" in str(caught.value.why)
+
+
+@pytest.mark.parametrize("beside", [with_sessions, with_warnings])
+def test_each_case_is_held_against_what_stands_beside_it(
+    monkeypatch: pytest.MonkeyPatch, run: Run, beside: Callable[[Run, int], Run]
+) -> None:
+    monkeypatch.setattr(limits, "MAX_LOOKUPS", 6)
+    limits.require_run(with_cases(beside(run, 3), 2), "a.json")
+    with pytest.raises(InputError):
+        limits.require_run(with_cases(beside(run, 3), 3), "a.json")
+
+
+def test_fresh_timings_count_once_in_each_session(monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
+    monkeypatch.setattr(limits, "MAX_FRESH", 2)
+    twice = with_blocks(run, 2, phase="estimate")
+    (outcome,) = twice.outcomes
+    assert isinstance(outcome, Measurement)
+    again = msgspec.structs.replace(outcome, blocks=[*outcome.blocks, *outcome.blocks])
+    limits.require_run(msgspec.structs.replace(twice, outcomes=[again]), "a.json")
+    limits.require_run(with_blocks(run, 5), "a.json")  # blocks of other phases are no fresh timings
+
+
+def test_runs_of_one_document_count_together(monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
+    monkeypatch.setattr(limits, "MAX_SESSIONS", 3)
+    limits.require_runs([with_sessions(run, 1), with_sessions(run, 2)], "a.json")
+    with pytest.raises(InputError):
+        limits.require_runs([with_sessions(run, 2), with_sessions(run, 2)], "a.json")
+
+
+@pytest.mark.parametrize(
+    ("name", "document"),
+    [
+        ("MAX_VALUES", lambda n: b"[" + b",".join([b"1"] * n) + b"]"),
+        ("MAX_STRINGS", lambda n: b"[" + b",".join([b'""'] * n) + b"]"),
+        ("MAX_CONTAINERS", lambda n: b"[" + b",".join([b"{}"] * (n - 1)) + b"]"),
+        ("MAX_STRING_BYTES", lambda n: b'"' + b"a" * n + b'"'),
+        ("MAX_TEXT_BYTES", lambda n: b'["' + b"a" * (n - 2) + b'","bb"]'),
+        ("MAX_TEXT_BYTES", lambda n: b'["aa","' + b"b" * (n - 2) + b'"]'),
+        ("MAX_DEPTH", lambda n: b"[" * n + b"]" * n),
+    ],
+)
+def test_a_text_holds_as_much_as_the_limit(
+    monkeypatch: pytest.MonkeyPatch, name: str, document: Callable[[int], bytes]
+) -> None:
+    most = 8
+    monkeypatch.setattr(limits, name, most)
+    limits.require_json(document(most), "a.json")
+    with pytest.raises(InputError) as caught:
+        limits.require_json(document(most + 1), "a.json")
+    assert str(most) in str(caught.value.why)
+
+
+@pytest.mark.parametrize(
+    ("text", "read"),
+    [
+        (b"9223372036854775807", True), (b"9223372036854775808", False), (b"-9223372036854775807", True),
+        (b"10000000000000000000000", False), (b"1e99", True), (b"1e100", False), (b"1E-099", True), (b"1e-100", False),
+        (b"0." + b"0" * 98 + b"1", True), (b"0." + b"0" * 99 + b"1", False), (b'"1e400"', True),
+    ],
+)  # fmt: skip
+def test_numbers_lie_where_what_is_made_of_two_is_finite(text: bytes, read: bool) -> None:
+    document = b'{"x": [' + text + b"]}"
+    if read:
+        limits.require_json(document, "a.json")
+    else:
+        with pytest.raises(InputError):
+            limits.require_json(document, "a.json")
+
+
+def test_so_many_large_integers_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "MAX_LARGE_INTEGERS", 3)
+    large = b"9" + b"0" * 18
+    limits.require_json(b"[" + b",".join([large] * 4) + b"]", "a.json")
+    with pytest.raises(InputError):
+        limits.require_json(b"[" + b",".join([large] * 5) + b"]", "a.json")
+
+
+def test_claims(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits.require_claims(limits.MAX_CLAIMS, "claims.toml")
+    with pytest.raises(InputError):
+        limits.require_claims(limits.MAX_CLAIMS + 1, "claims.toml")
+
+
+def test_toml(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "MAX_TOML_BYTES", 10)
+    assert limits.toml(b"answer =42") == {"answer": 42}
+    with pytest.raises(ValueError, match="at most 10"):
+        limits.toml(b"answer = 42")
+
+
+@pytest.mark.parametrize("place", [b"%s = 1", b"[%s]"])
+def test_toml_stands_so_deep(place: bytes) -> None:
+    limits.toml(place % b".".join([b"a"] * limits.MAX_DEPTH))
+    with pytest.raises(ValueError, match="deep inside"):
+        limits.toml(place % b".".join([b"a"] * (limits.MAX_DEPTH + 1)))
+
+
+# Above every real run, and below what a report of 10 s and 1 GiB can be made of: docs/reliability.md prints them.
+REAL: dict[str, Any] = {
+    "MAX_BYTES": 256 << 20, "MAX_TOML_BYTES": 512 << 10, "MAX_SAMPLES": 2_200_000, "MAX_CASES": 10_000, "MAX_DEPTH": 50,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_limits(name: str) -> None:
+    assert getattr(limits, name) == REAL[name]

@@ -1,0 +1,81 @@
+"""One writer a file: the second is told who the first is, and the kernel lets go for the dead."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gpubench import store
+from gpubench.errors import ExitCode, InputError
+
+_HOLD = """
+import sys
+from gpubench import store
+store.lock_result(sys.argv[1], "run --append a.json", 0)
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+def _holder(path: Path) -> subprocess.Popen[str]:
+    process = subprocess.Popen(
+        [sys.executable, "-c", _HOLD, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "held\n"
+    return process
+
+
+def test_the_second_is_told_who_holds_it_and_gets_it_from_the_dead(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    first = _holder(path)
+    waited: list[str] = []
+    with pytest.raises(InputError) as caught:
+        store.lock_result(path, "run", 0.2, waited.append)
+    assert caught.value.exit_code == ExitCode.INPUT
+    assert f"process {first.pid} " in caught.value.why
+    assert "gpubench run --append a.json" in caught.value.why
+    assert waited == [caught.value.why]
+    first.kill()
+    first.wait()
+    store.lock_result(path, "run", 5).release()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_it_waits_for_the_end_of_the_first(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    first = _holder(path)
+    store.lock_result(path, "run", 60, lambda holder: first.kill()).release()
+
+
+def test_two_names_of_one_file_are_one_lock(tmp_path: Path) -> None:
+    (tmp_path / "link.json").symlink_to("a.json")
+    lock = store.lock_result(tmp_path / "a.json", "run", 0)
+    with pytest.raises(InputError):
+        store.lock_result(tmp_path / "link.json", "run", 0)
+    lock.release()
+
+
+def test_a_lock_that_is_released_while_another_waits_is_not_held_twice(tmp_path: Path) -> None:
+    """The holder removes the file that the other has opened: a lock on a removed file locks nothing."""
+    path = tmp_path / "x"
+    for _ in range(50):
+        first, second = store.Lock(path), store.Lock(path)
+        assert first.take()
+        assert not second.take()
+        first.release()
+        assert second.take()
+        third = store.Lock(path)
+        assert not third.take()
+        second.release()
+        assert not path.exists()
+
+
+def test_where_nothing_can_be_locked_the_run_goes_on(tmp_path: Path) -> None:
+    lock = store.lock_result(tmp_path / "absent" / "a.json", "run", 0)
+    lock.release()
+    assert os.listdir(tmp_path) == []
