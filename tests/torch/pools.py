@@ -27,7 +27,7 @@ from gpubench.model.op import Array, Op
 ELEMENTS = {"n": 1 << 20}
 SIDE = {"n": 512}
 BUSY_S, WINDOW_S = 0.2, 0.05
-PAIRS, LAUNCHES = 5, 20
+BURSTS, LAUNCHES = 5, 20
 TASKS = Path("/proc/self/task")
 
 
@@ -117,15 +117,11 @@ def burst_s(library: Library, before: Library) -> list[float]:
     return ran_s(lambda: [library.run() for _ in range(LAUNCHES)])
 
 
-def compared(library: Library, other: Library, threads: int) -> dict[str, float]:
-    """Of bursts that alternate: `cost`, the least processor time after another library over the least alone, and
-    `beside`, the share of it that went to more threads than were asked for. Neighbours on a shared machine lengthen
-    the waits of a library's threads for each other, which cost time too, but not in each burst."""
-    pairs = [(burst_s(library, other), sum(burst_s(library, library))) for _ in range(PAIRS)]
-    return {
-        "cost": min(sum(ran) for ran, _ in pairs) / min(alone for _, alone in pairs),
-        "beside": statistics.median(sum(ran[threads:]) / sum(ran) for ran, _ in pairs),
-    }
+def beside(library: Library, other: Library, threads: int) -> float:
+    """The share of the processor time of bursts, each after a burst of another library, that went to more threads than
+    were asked for. The time itself tells nothing: on a shared machine a library's threads wait long for each other."""
+    bursts = [burst_s(library, other) for _ in range(BURSTS)]
+    return statistics.median(sum(ran[threads:]) / sum(ran) for ran in bursts)
 
 
 def main() -> None:
@@ -148,8 +144,8 @@ def main() -> None:
         "at_work": at_work,
         "at_rest": at_rest,
         "window_s": WINDOW_S,
-        "compared": {
-            f"{name} after {other}": compared(opened[name], opened[other], threads)
+        "beside": {
+            f"{name} after {other}": beside(opened[name], opened[other], threads)
             for name in names for other in names
             if name != other and threads <= len(os.sched_getaffinity(0))
         },

@@ -28,7 +28,7 @@ UNKNOWN_POOLS = 2
 WORKS = 0.25
 RESTS = 0.2
 # Beside a thread that spins a quarter of the processor time is that thread's; without `settle` it was 0.25 to 0.28.
-MOST_COST, MOST_BESIDE = 2.0, 0.1
+MOST_BESIDE = 0.1
 
 
 def looked_at(threads: int, *libraries: str) -> dict:
@@ -55,9 +55,8 @@ def test_three_libraries_share_the_cores(threads, libraries):
         ran_s = found["at_work"][name]
         assert sum(s > WORKS * ran_s[0] for s in ran_s) <= threads, (name, ran_s)
         assert sum(found["at_rest"][name]) < RESTS * found["window_s"], (name, found["at_rest"][name])
-    for pair, share in found["compared"].items():
-        assert share["beside"] < MOST_BESIDE, (pair, share)
-        assert share["cost"] < MOST_COST, (pair, share)
+    for pair, beside in found["beside"].items():
+        assert beside < MOST_BESIDE, (pair, beside)
 
 
 def test_more_threads_than_cores_are_right_too():
