@@ -162,7 +162,8 @@ def no_overhead(op: Op, case: Case, device: Device, limits: Limits) -> Unsupport
 
 
 def random_inputs(op: Op, params: Params, dtype: Dtype, seed: int, kind: str = "random") -> list[Array]:
-    """One C-contiguous array per input, the same bytes on every backend: seeded by op, size, dtype, seed.
+    """One C-contiguous array per input, the same bytes on every backend: seeded by op, operand, shape beside the size,
+    dtype and seed. Values follow each other in the order of memory, so that a larger size begins with a smaller one.
 
     `kind` zeros, ones or normal overrides what an operand says of its values; of those, normal leaves a Range alone.
     """
@@ -171,13 +172,13 @@ def random_inputs(op: Op, params: Params, dtype: Dtype, seed: int, kind: str = "
     if kind in ("zeros", "ones"):
         fill = 0 if kind == "zeros" else 1
         return [np.full(x.shape(params), fill, host_dtype(dtype)) for x in op.inputs]
-    key = f"{op.name} {sorted(params.items())} {dtype} {seed}".encode()
-    digest = hashlib.sha256(key).digest()
-    generator = np.random.Generator(np.random.SFC64(int.from_bytes(digest[:16], "little")))
+    beside = sorted((name, value) for name, value in params.items() if name != "n")
     wide: Any = np.float64 if dtype == "float64" else np.float32
     arrays = []
     for operand in op.inputs:
         shape, drawn = operand.shape(params), operand.values
+        digest = hashlib.sha256(f"{op.name} {operand.name} {beside} {dtype} {seed}".encode()).digest()
+        generator = np.random.Generator(np.random.SFC64(int.from_bytes(digest[:16], "little")))
         values: Any
         if isinstance(drawn, Range) and drawn.whole:
             values = generator.integers(int(drawn.low), int(drawn.high), shape)
@@ -241,22 +242,41 @@ def reference(op: Op, inputs: list[Array], folder: Path, key: str) -> tuple[Arra
     name = hashlib.sha256(key.encode()).hexdigest()[:16]
     want_file, scale_file = folder / f"{name}-want.npy", folder / f"{name}-scale.npy"
     if not want_file.exists():
-        wide = [x.astype(np.float64) for x in inputs]
-        # Overflow and invalid values are legal results here; the comparison judges them.
-        with np.errstate(all="ignore"):
-            if op.tolerance.scale is not None:
-                _publish(scale_file, np.asarray(op.tolerance.scale(np, *wide), np.float64))
-            _publish(want_file, np.asarray((op.reference or op.expr)(np, *wide), np.float64))
+        if op.tolerance.scale is not None:
+            _publish(scale_file, op.tolerance.scale, op, inputs)
+        _publish(want_file, op.reference or op.expr, op, inputs)
     want = np.load(want_file, mmap_mode="r")
     return want, np.load(scale_file, mmap_mode="r") if op.tolerance.scale is not None else None
 
 
-def _publish(path: Path, array: Array) -> None:
+def _publish(path: Path, function: Callable[..., Array], op: Op, inputs: list[Array]) -> None:
+    """The function of the inputs in float64, as a file that appears when it is whole.
+
+    Where the op is cut along its first dimension, slice by slice on all CPUs: the copies in float64 stay in the caches.
+    """
     import numpy as np
 
+    def of(part: slice) -> Array:
+        # Overflow and invalid values are legal results here; the comparison judges them.
+        with np.errstate(all="ignore"):
+            return np.asarray(function(np, *(x[part].astype(np.float64) for x in inputs)), np.float64)
+
     temporary = path.with_suffix(".part")
-    with temporary.open("wb") as file:
-        np.save(file, array)
+    rows = op.rows(inputs)
+    step = max(1, SLICE // max(1, math.prod(inputs[0].shape[1:]))) if inputs else 1
+    first = of(slice(0, step)) if rows > step else None
+    if first is None or first.shape[:1] != (step,):
+        with temporary.open("wb") as file:
+            np.save(file, of(slice(None)))
+    else:
+        whole = np.lib.format.open_memmap(temporary, "w+", np.dtype(np.float64), (rows, *first.shape[1:]))
+
+        def fill(start: int) -> None:
+            whole[start : start + step] = of(slice(start, start + step))
+
+        with ThreadPoolExecutor(min(_MOST_CHECKERS, usable_cpus())) as pool:
+            list(pool.map(fill, range(0, rows, step)))
+        del whole
     temporary.replace(path)
 
 
