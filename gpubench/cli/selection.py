@@ -21,7 +21,7 @@ DEFAULT_SUITE = "vector,matmul,activation"
 DEFAULT_BUDGET_S = 60.0
 # Without --sizes the budget is spent on finding sizes rather than on precision: one session, and of each case four
 # short blocks (docs/decisions/0003-default-suite.md).
-SUITE = {"min_samples": 4, "max_samples": 8}
+SUITE = {"min_samples": 4, "max_samples": 8, "sample_s": 0.0015}
 _SHORT_DTYPES = {"f64": "float64", "f32": "float32", "f16": "float16", "bf16": "bfloat16"}
 PRESETS: dict[str, dict[str, Any]] = {
     "quick": {

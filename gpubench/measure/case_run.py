@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from collections.abc import Callable, Mapping
@@ -151,18 +152,13 @@ class Pace:
         self._seconds.setdefault(self._curve(case), {})[case.params["n"]] = seconds
 
     def expected_s(self, case: Case) -> float | None:
-        """By the straight line through the two nearest sizes on logarithmic axes; of one size alone, by n; None: the
-        curve is new. Only between measured sizes a line is to be believed: beyond them it may rise as n at most."""
-        known = self._seconds.get(self._curve(case))
-        if not known:
-            return None
+        """By the straight line through the measured sizes around it, on logarithmic axes; None: it lies beyond them."""
+        known = self._seconds.get(self._curve(case), {})
         n = case.params["n"]
         below, above = max((m for m in known if m <= n), default=None), min((m for m in known if m >= n), default=None)
-        if below is None or above is None or below == above:
-            near = below or above
-            assert near is not None
-            return known[near] * min(1.0, n / near) if below is None else known[near]
-        share = math.log(n / below) / math.log(above / below)
+        if below is None or above is None:
+            return None
+        share = math.log(n / below) / math.log(above / below) if above > below else 0.0
         return math.exp((1 - share) * math.log(known[below]) + share * math.log(known[above]))
 
     @staticmethod
@@ -243,6 +239,7 @@ class CaseRun:
         self._sampling_s = 0.0
         self._block_s = 0.0
         self._launch_s = 0.0
+        self._asked: protocol.Request | None = None
 
     @property
     def unsettled(self) -> bool:
@@ -375,12 +372,21 @@ class CaseRun:
         self.runtime.recorder.stop(self.case.id, Stop(session=self.runtime.session, reason=reason))
         self.runtime.recorder.save()
 
-    def finish(self) -> None:
-        """The correctness gate once more, on the output that the last launch left."""
+    def ask_to_finish(self) -> None:
+        """Hand over the question of `finish`, so that devices answer it side by side: nothing is timed any more."""
         if not self.measured:
             return
         # Sampling may have used up the case's time. What it found is right or wrong whatever the clock says.
         self.left_s = max(self.left_s, self.runtime.settings.case_timeout_s)
+        if self.worker is not None and self.runtime.pool.holds(self.case.device_id, self.worker):
+            self._asked = self._finish_request(self.worker)
+            with contextlib.suppress(WorkerGone):  # waiting for the answer tells the same
+                self.worker.send(self._asked)
+
+    def finish(self) -> None:
+        """The correctness gate once more, on the output that the last launch left."""
+        if not self.measured:
+            return
         if isinstance(self._exchange_prepared(self._finish_request), protocol.Done):
             self._announce()
 
@@ -401,9 +407,13 @@ class CaseRun:
     def _exchange(self, request: Callable[[Worker], protocol.Request]) -> protocol.Reply | None:
         """One request for this case; None once whatever went wrong has become the case's outcome."""
         pool, device_id, began = self.runtime.pool, self.case.device_id, time.monotonic()
+        asked, self._asked = self._asked, None
         try:
             worker = pool.worker(device_id)
-            reply = worker.ask(request(worker), max(self.left_s, SHORTEST_DEADLINE_S))
+            if asked is None or worker is not self.worker:
+                asked = request(worker)
+                worker.send(asked)
+            reply = worker.wait(asked, max(self.left_s, SHORTEST_DEADLINE_S))
         except DeviceGone as gone:
             if gone.reason == DEVICE_LOST and has_samples(self.before):
                 self._fail(gone.reason, gone.detail, hint=gone.hint)

@@ -33,10 +33,11 @@ class Message(msgspec.Struct, frozen=True, tag_field="kind"):
 
 
 class ListDevices(Message, frozen=True, kw_only=True, tag="devices"):
-    """Which devices does this backend have? Nothing is opened."""
+    """Which devices does this backend have? Nothing is opened. `host_only`: its CPUs do, where they are told sooner."""
 
     id: int
     backend: str
+    host_only: bool = False
 
 
 class Open(Message, frozen=True, kw_only=True, tag="open"):
@@ -95,6 +96,14 @@ class Load(Message, frozen=True, kw_only=True, tag="load"):
     id: int
     case: Case
     reference: bool
+
+
+class Build(Message, frozen=True, kw_only=True, tag="build"):
+    """Build the launch of a case and check its output, beside other workers. A case whose kernel is still to be chosen
+    by trials is left to `Prepare`, and so is whatever goes wrong."""
+
+    id: int
+    case: Case
 
 
 class Prepare(Message, frozen=True, kw_only=True, tag="prepare"):
@@ -277,7 +286,7 @@ class Broke(Message, frozen=True, kw_only=True, tag="broke"):
 
 
 Request = (
-    ListDevices | Open | MeasureOverhead | MeasureCeilings | Load | Prepare | Sample | Finish | Release | Close
+    ListDevices | Open | MeasureOverhead | MeasureCeilings | Load | Build | Prepare | Sample | Finish | Release | Close
 )
 Reply = Devices | Opened | Overhead | Ceilings | Prepared | Sampled | Done | Refused | Broke
 FromWorker = Phase | Reply

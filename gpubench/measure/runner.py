@@ -9,7 +9,7 @@ import signal
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -35,6 +35,7 @@ from gpubench.measure.schedule import RunSpec, Schedule, planned, searched
 from gpubench.measure.search import BreakEvenSearch, Step
 from gpubench.measure.split_search import sweep
 from gpubench.measure.worker_pool import DeviceGone, WorkerPool
+from gpubench.model.case import Case
 from gpubench.model.result import Failure, Measurement, Outcome, Planned, Run, RunWarning, SessionRecord, failures_of
 from gpubench.store import Lock
 
@@ -303,8 +304,7 @@ def measure_workloads(runtime: Runtime, *workloads: Workload, purpose: Purpose =
         for case in workload.cases
         if to_be_tried(before := runtime.recorder.outcome(case.id), runtime.session, runtime.first_session)
     ]
-    for workload in workloads:
-        _load(runtime, workload)
+    _load(runtime, workloads)
     for run in runs:
         if runtime.out_of_budget():
             run.over = True
@@ -316,6 +316,8 @@ def measure_workloads(runtime: Runtime, *workloads: Workload, purpose: Purpose =
                 sweep(run)
         _rounds(runtime, workloads[0].key if workloads else "", runs)
     for run in runs:
+        run.ask_to_finish()
+    for run in runs:
         run.finish()
     for workload in workloads:
         for device_id, detail in runtime.pool.release(workload.key).items():
@@ -323,18 +325,17 @@ def measure_workloads(runtime: Runtime, *workloads: Workload, purpose: Purpose =
     return sum(run.prepared.tune_s for run in runs if run.prepared is not None)
 
 
-# Smaller inputs are made in no time.
-LOAD_BYTES = 1 << 22
-
-
-def _load(runtime: Runtime, workload: Workload) -> None:
-    """Large inputs are made by all workers at once, and the reference by that of the CPU beside them."""
-    if workload.op.overhead is not None or workload.op.bytes(workload.params, workload.dtype) < LOAD_BYTES:
-        return
-    firsts = {case.device_id: case for case in reversed(workload.cases)}
-    device_ids = sorted(firsts, key=lambda device_id: runtime.device_kind(device_id) != "cpu")
-    if device_ids:
-        runtime.pool.load(firsts[device_ids[0]], device_ids)
+def _load(runtime: Runtime, workloads: Sequence[Workload]) -> None:
+    """Inputs are made by all workers at once, the reference by that of the CPU beside them. Then all of them build
+    and check side by side what no trial has to choose first."""
+    for item in workloads:
+        if item.op.overhead is not None:
+            continue
+        forms: dict[str, dict[str, Case]] = {}
+        cases = [case for case in item.cases if case.shared_with is None]
+        for case in sorted(cases, key=lambda case: runtime.device_kind(case.device_id) != "cpu"):
+            forms.setdefault(case.device_id, {}).setdefault(case.form_id, case)
+        runtime.pool.load({device_id: list(ours.values()) for device_id, ours in forms.items()})
 
 
 def _rounds(runtime: Runtime, key: str, runs: list[CaseRun]) -> None:

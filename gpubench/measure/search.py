@@ -41,6 +41,8 @@ FAR_BEHIND = 1.3
 # Predictions are missed: a step is begun if it is predicted to fit with this much to spare.
 MARGIN = 1.1
 BLOCKS = Purpose(blocks=4)
+# Low and middle only tell where to look, until a curve crosses near them.
+LOOK = Purpose(blocks=2)
 
 
 def first_sizes(ladder: Ladder) -> list[int]:
@@ -103,9 +105,10 @@ class BreakEvenSearch:
             yield from self._visit(one, self._left_s() / (len(ordered) - place))
         for given in (one for one in self._series if one.given):
             yield from self._narrow(given, ANSWERED, 0.0)
-        for widest in (ANSWERED, CLOSE):
+        # What is left: first to all that is open, then a step of each op towards narrower thresholds.
+        for widest, steps in ((ANSWERED, MOST_STEPS), (CLOSE, 1)):
             for one in sorted(ordered, key=lambda one: -len(self._open(one, widest))):
-                yield from self._narrow(one, widest, 0.0)
+                yield from self._narrow(one, widest, 0.0, steps)
 
     # ---------------------------------------------------------------- one op
 
@@ -122,7 +125,8 @@ class BreakEvenSearch:
         """These sizes, where an interrupted run has not measured them."""
         missing = [n for n in sizes if n not in self._tried.get(one.key, ()) and n not in self.known(one)]
         if missing:
-            yield self._whole(one, missing, explained=explained)
+            step = self._whole(one, missing, explained=explained)
+            yield step if max(missing) == one.ladder.high or len(missing) == 1 else step._replace(purpose=LOOK)
 
     def _top(self, one: Series, high: int, share_s: float) -> int | None:
         """The largest size that is predicted to fit the op's share, and is said if it is not the top of the ladder;
@@ -152,10 +156,12 @@ class BreakEvenSearch:
         fixed_s = self._case_s.get(one.key, {}).get(measured, 0.0) * len(row)
         return fixed_s + count * math.fsum(launches) + REFERENCE_LAUNCHES * max(launches, default=0.0)
 
-    def _narrow(self, one: Series, widest: float, until_s: float) -> Iterator[Step]:
+    def _narrow(
+        self, one: Series, widest: float, until_s: float, steps: int = MOST_STEPS
+    ) -> Iterator[Step]:
         """Sizes that tell where its open curves cross, step by step, as long as the time lasts until `until_s` is left.
         Once the thresholds are known roughly, sizes above them are checked: a curve may lose again there."""
-        for _ in range(MOST_STEPS):
+        for _ in range(steps):
             step = self._fitting(one, self._some(one, self._wanted(one, widest)), until_s)
             if step is None:
                 return

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import queue
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -216,22 +216,31 @@ class WorkerPool:
             else:
                 self._ceilings.append(Ceiling(device_id=device_id, reason=getattr(reply, "detail", "")))
 
-    def load(self, workload: Case, device_ids: Sequence[str]) -> None:
-        """Have all these workers make the inputs of a workload at the same time, and the first one the reference.
+    def load(self, cases: Mapping[str, Sequence[Case]]) -> None:
+        """Have the workers, by device, make the inputs of a workload at the same time, the first one also its reference;
+        then build and check these cases. What goes wrong shows again when a case is prepared, and is told there."""
+        firsts = [(device_id, ours[0]) for device_id, ours in cases.items() if device_id in self.workers]
+        self._ask_all(
+            (device_id, [protocol.Load(id=self.workers[device_id].next_id, case=case, reference=not place)])
+            for place, (device_id, case) in enumerate(firsts)
+        )
+        self._ask_all(
+            (device_id, [protocol.Build(id=self.workers[device_id].next_id, case=case) for case in ours])
+            for device_id, ours in cases.items()
+            if device_id in self.workers
+        )
 
-        What goes wrong shows again when the case is prepared, and is told there.
-        """
-        asked = {}
-        for place, device_id in enumerate(device_ids):
-            worker = self.workers.get(device_id)
-            if worker is not None:
-                asked[device_id] = (worker, protocol.Load(id=worker.next_id, case=workload, reference=place == 0))
-        for worker, request in asked.values():
+    def _ask_all(self, requests: Iterable[tuple[str, Sequence[protocol.Request]]]) -> None:
+        """Requests that the workers carry out side by side; one that dies over them is dropped."""
+        asked = [(device_id, self.workers[device_id], ours) for device_id, ours in requests]
+        for _, worker, ours in asked:
             with contextlib.suppress(WorkerGone):
-                worker.send(request)
-        for device_id, (worker, request) in asked.items():
+                for request in ours:
+                    worker.send(request)
+        for device_id, worker, ours in asked:
             try:
-                worker.wait(request, LOAD_DEADLINE_S)
+                for request in ours:
+                    worker.wait(request, LOAD_DEADLINE_S)
             except WorkerGone:
                 self.drop(device_id)
 
@@ -304,7 +313,8 @@ class WorkerPool:
 
     def _start(self, device_id: str) -> tuple[Worker, WorkerRecord]:
         """The worker that opens the device, once it is open. Raises WorkerGone and DeviceGone."""
-        worker, request = self._starting.pop(device_id, None) or self._asked_to_open(device_id)
+        begun = self._starting.pop(device_id) if device_id in self._starting else None
+        worker, request = begun or self._asked_to_open(device_id)
         try:
             reply = worker.wait(request, OPEN_DEADLINE_S)
         except WorkerGone:

@@ -23,6 +23,7 @@ from msgspec import UNSET
 
 import gpubench.backends
 import gpubench.kernels
+from gpubench.backends.shared.choices import without_trials
 from gpubench.backends.shared.host import Flush, bound_cpus, settle
 from gpubench.catalogue import Reason
 from gpubench.errors import BackendError, BackendUnavailable, DeviceLost, DeviceOutOfMemory, Unsupported
@@ -89,6 +90,8 @@ class DeviceWorker:
                 return self._measure_overhead(request)
             case protocol.Load():
                 self._load(request)
+            case protocol.Build():
+                self._build(request.case)
             case protocol.MeasureCeilings():
                 self._announce("ceilings")
                 found = ceilings.measure(self._opened(), request.wanted)
@@ -128,7 +131,8 @@ class DeviceWorker:
         backend = gpubench.backends.load(request.backend)
         devices, refused = list[Device](), None
         try:
-            devices = backend.devices()
+            hosts = backend.host_devices() if request.host_only else None
+            devices = backend.devices() if hosts is None else hosts
         except BackendUnavailable as error:
             refused = _refusal(request.id, error)
         for device in devices:
@@ -191,6 +195,13 @@ class DeviceWorker:
         if request.reference:
             self._announce("reference")
             workspace.make_reference()
+
+    def _build(self, case: Case) -> None:
+        key = (case.workload, case.form_id)
+        if key in self._checked or self._opened().supports(self._op(case.op), case) is not None:
+            return
+        with contextlib.suppress(BackendError, MemoryError), without_trials():
+            self._checked[key] = gate(self._workspace(case), case, self._announce)
 
     def _prepare(self, request: protocol.Prepare) -> protocol.Prepared:
         case, session = request.case, self._opened()
