@@ -89,7 +89,8 @@ def local_crossing(timings: Timings, priors: tuple[Prior, Prior] | None = stats.
     found = crossing({n: timings[n] for n in near}, priors)
     if found is not None:
         low, high = (
-            None if end is None else found.n * (end / found.n) ** STOPPED_EARLY for end in (found.low, found.high)
+            None if end is None else found.n * (end / found.n) ** STOPPED_EARLY
+            for end in (found.low, found.high)
         )
         found = Crossing(found.n, low, high)
     return Local(found, slope)

@@ -209,7 +209,10 @@ def _judge(
     elif verdict == "at" and low is not None and high is not None:
         n = crossings[-1]
         low, high = min(low, n * (1 - break_even.NARROWEST)), max(high, n * (1 + break_even.NARROWEST))
-    case, reason = ordered[-1].case, "flat" if flat and verdict == "undecided" else _reason(run, missing, verdict, points)
+    case, reason = (
+        ordered[-1].case,
+        "flat" if flat and verdict == "undecided" else _reason(run, missing, verdict, points),
+    )
     row = BreakEven(
         source=0, op=case.case.op, dtype=case.case.dtype, params=dict(beside_size(case.case.params)),
         regime=case.case.regime_id, device_id=case.case.device_id, baseline_id=ordered[-1].baseline.case.device_id,

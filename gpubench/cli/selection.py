@@ -25,11 +25,11 @@ SUITE = {"min_samples": 4, "max_samples": 8, "sample_s": 0.0015}
 _SHORT_DTYPES = {"f64": "float64", "f32": "float32", "f16": "float16", "bf16": "bfloat16"}
 PRESETS: dict[str, dict[str, Any]] = {
     "quick": {
-        "sessions": 1, "min_samples": 6, "max_samples": 16, "max_time_s": 0.2, "precision": 0.05, "warmup_s": 0.0,
+        "sessions": 1, "min_samples": 4, "max_samples": 16, "max_time_s": 0.2, "precision": 0.05, "warmup_s": 0.0,
         "sample_s": 0.002,
     },
     "default": {
-        "sessions": 3, "min_samples": 8, "max_samples": 24, "max_time_s": 0.3, "precision": 0.02, "warmup_s": 0.0,
+        "sessions": 3, "min_samples": 4, "max_samples": 12, "max_time_s": 0.3, "precision": 0.02, "warmup_s": 0.0,
         "sample_s": 0.005,
     },
     "rigorous": {

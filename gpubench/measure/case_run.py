@@ -61,7 +61,12 @@ LEAST_BLOCKS = 4
 
 
 def stop_reason(
-    blocks: list[list[float]], sampling_s: float, left_s: float, settings: Settings, *, wanted: int | None = None
+    blocks: list[list[float]],
+    sampling_s: float,
+    left_s: float,
+    settings: Settings,
+    *,
+    wanted: int | None = None,
 ) -> StopReason | None:
     """Precision first, then the limits; None: go on. `blocks` are the kept samples of each block.
 
@@ -155,7 +160,10 @@ class Pace:
         """By the straight line through the measured sizes around it, on logarithmic axes; None: it lies beyond them."""
         known = self._seconds.get(self._curve(case), {})
         n = case.params["n"]
-        below, above = max((m for m in known if m <= n), default=None), min((m for m in known if m >= n), default=None)
+        below, above = (
+            max((m for m in known if m <= n), default=None),
+            min((m for m in known if m >= n), default=None),
+        )
         if below is None or above is None:
             return None
         share = math.log(n / below) / math.log(above / below) if above > below else 0.0
@@ -204,7 +212,7 @@ PAUSES_S = (0.05, 0.25, 1.0)
 # Blocks are what is repeated, samples of one share its luck: short ones, and more of them. A launch so long that what
 # goes before it is forgotten in no time makes a block of its own, without a warm-up.
 BLOCK_SAMPLES = 2
-LONG_S = 0.02
+LONG_S = 0.005
 # Of a share of a split that is only tried.
 LARGEST_BLOCK = 5
 

@@ -18,7 +18,9 @@ from gpubench.model.result import Block, Measurement, Outcome
 
 Slot = tuple[str, str, str]  # device id, form (variants take no part in the search), regime id
 Curve = tuple[str, str]  # device id, regime id
-Row = Mapping[Slot, Mapping[int, Sequence[float]]]  # slot -> session -> seconds per launch, a value for each block
+Row = Mapping[
+    Slot, Mapping[int, Sequence[float]]
+]  # slot -> session -> seconds per launch, a value for each block
 Rows = Mapping[int, Row]  # by size
 
 
@@ -32,7 +34,12 @@ def rows(outcomes: Iterable[Outcome], series: Series) -> Rows:
     found: dict[int, dict[Slot, dict[int, list[float]]]] = {}
     for outcome in outcomes:
         case = outcome.case
-        if not isinstance(outcome, Measurement) or case.op != series.op.name or case.variant or case.shared_with:
+        if (
+            not isinstance(outcome, Measurement)
+            or case.op != series.op.name
+            or case.variant
+            or case.shared_with
+        ):
             continue
         if case.dtype == series.dtype and case.params == series.params(case.params["n"]):
             sessions: dict[int, list[float]] = {}
@@ -62,7 +69,9 @@ def fastest(row: Row, slots: Iterable[Slot]) -> Slot | None:
 
 def curves(known: Rows, cpu: Collection[str], without: Collection[str] = ()) -> list[Curve]:
     """Each device and regime that may cross the CPU, but for the devices `without`."""
-    found = {(s[0], s[2]): None for row in known.values() for s in row if s[0] not in cpu and s[0] not in without}
+    found = {
+        (s[0], s[2]): None for row in known.values() for s in row if s[0] not in cpu and s[0] not in without
+    }
     return list(found)
 
 

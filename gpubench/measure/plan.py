@@ -353,7 +353,7 @@ LEAST_FLOPS = 10**8
 # A working set above so many caches is limited by the memory behind them.
 CACHES = 4
 # For one ceiling, and of a budget: a small run stays a small one.
-LIMIT_S, QUICK_LIMIT_S, BUDGET_SHARE = 1.0, 0.6, 0.01
+LIMIT_S, QUICK_LIMIT_S, BUDGET_SHARE = 1.0, 0.3, 0.01
 # Three arrays of it leave room for the workloads.
 CEILING_PARTS = 8
 UNKNOWN_MEMORY_BYTES = 8 << 30

@@ -286,7 +286,17 @@ class Broke(Message, frozen=True, kw_only=True, tag="broke"):
 
 
 Request = (
-    ListDevices | Open | MeasureOverhead | MeasureCeilings | Load | Build | Prepare | Sample | Finish | Release | Close
+    ListDevices
+    | Open
+    | MeasureOverhead
+    | MeasureCeilings
+    | Load
+    | Build
+    | Prepare
+    | Sample
+    | Finish
+    | Release
+    | Close
 )
 Reply = Devices | Opened | Overhead | Ceilings | Prepared | Sampled | Done | Refused | Broke
 FromWorker = Phase | Reply

@@ -36,7 +36,16 @@ from gpubench.measure.search import BreakEvenSearch, Step
 from gpubench.measure.split_search import sweep
 from gpubench.measure.worker_pool import DeviceGone, WorkerPool
 from gpubench.model.case import Case
-from gpubench.model.result import Failure, Measurement, Outcome, Planned, Run, RunWarning, SessionRecord, failures_of
+from gpubench.model.result import (
+    Failure,
+    Measurement,
+    Outcome,
+    Planned,
+    Run,
+    RunWarning,
+    SessionRecord,
+    failures_of,
+)
 from gpubench.store import Lock
 
 
@@ -183,7 +192,8 @@ class _Runner:
         runtime = self._runtime(pool, index)
         self._open_all(pool, index)
         self.recorder.clocks(pool.clocks)
-        pool.measure_ceilings(asked(planned(self.spec), measured, self.settings, self.spec.run.machine))
+        if self._begun == 1:  # hardware does not change from session to session
+            pool.measure_ceilings(asked(planned(self.spec), measured, self.settings, self.spec.run.machine))
         self.recorder.session(pool.entered(record))
         search = BreakEvenSearch(
             searched(self.spec),

@@ -1,9 +1,10 @@
-"""The search for break-evens in a run's first session: one op after the other, each with its share of the time.
+"""The search for break-evens in a run's first session.
 
-A visit to an op begins with a low and a middle size, which tell what the top takes; then comes the top, halved until it
-fits the op's share; then the sizes that tell where its curves cross, each with the forms that compete there alone. Ops
-that cost little come first, and leave to the others what they do not need. What is left at the end goes to curves that
-are still open, and then to narrower thresholds. All that is measured is of the plan: later sessions repeat it.
+First the ends of every op, so that each has an answer at its largest size: a low and a middle size, which tell what the
+top takes, then the top, halved until it fits the op's share of the time. Then op by op the sizes that tell where its
+curves cross, with the forms alone that compete there. Ops that cost little come first, and leave to the others what they
+do not need. What is left at the end goes to curves that are still open, and then to narrower thresholds. All that is
+measured is of the plan: later sessions repeat it.
 
 What the search asks for next depends on what was measured so far, so it hands out one step at a time.
 """
@@ -28,7 +29,7 @@ from gpubench.model.result import RunWarning
 # High / low of a threshold that is an answer, and of one that nobody needs closer.
 ANSWERED, CLOSE = 2.25, 1.5
 # The middle size of a visit lies so far up its ladder, by ratio: a launch there takes long enough to tell of the top.
-MIDDLE = 0.55
+MIDDLE = 0.7
 # A top may take so many times the op's share before it is halved, and be halved so often.
 TOP_SHARE, HALVINGS = 2.0, 6
 # Launches of each case beside its blocks: first, trials, checks. A reference in float64 takes as long as so many of the
@@ -62,7 +63,11 @@ class BreakEvenSearch:
     """Steps of one search. Each has to be measured, and its time reported with `took`, before the next is asked for."""
 
     def __init__(
-        self, series: Sequence[Series], constraints: Constraints, recorder: Recorder, left_s: Callable[[], float]
+        self,
+        series: Sequence[Series],
+        constraints: Constraints,
+        recorder: Recorder,
+        left_s: Callable[[], float],
     ) -> None:
         self._series = series
         self._scope = constraints
@@ -102,7 +107,10 @@ class BreakEvenSearch:
         for place, one in enumerate(ordered):
             if self._left_s() <= 0:
                 return
-            yield from self._visit(one, self._left_s() / (len(ordered) - place))
+            yield from self._ends(one, self._left_s() / (len(ordered) - place))
+        for place, one in enumerate(ordered):
+            share_s = self._left_s() / (len(ordered) - place)
+            yield from self._narrow(one, ANSWERED, self._left_s() - share_s)
         for given in (one for one in self._series if one.given):
             yield from self._narrow(given, ANSWERED, 0.0)
         # What is left: first to all that is open, then a step of each op towards narrower thresholds.
@@ -112,14 +120,13 @@ class BreakEvenSearch:
 
     # ---------------------------------------------------------------- one op
 
-    def _visit(self, one: Series, share_s: float) -> Iterator[Step]:
-        until_s = self._left_s() - share_s
+    def _ends(self, one: Series, share_s: float) -> Iterator[Step]:
+        """Low and middle, then the top."""
         *below, high = first_sizes(one.ladder)
         yield from self._new(one, below, explained=min(below, default=high))
         top = self._top(one, high, share_s)
         if top is not None:
             yield from self._new(one, [top], explained=top)
-        yield from self._narrow(one, ANSWERED, until_s)
 
     def _new(self, one: Series, sizes: Sequence[int], *, explained: int) -> Iterator[Step]:
         """These sizes, where an interrupted run has not measured them."""
@@ -151,14 +158,16 @@ class BreakEvenSearch:
         size that was measured."""
         row = self.known(one)[measured]
         growth = curves.work(one, n) / max(curves.work(one, measured), 1)
-        launches = [curves.seconds(sessions) * growth for sessions in row.values()]
+        launches = {s: curves.seconds(sessions) * growth for s, sessions in row.items()}
+        # Of a GPU that waits for its next launch the time grows less: it competes with the CPU, or is not worth it.
+        usual = min((t for s, t in launches.items() if s[0] in self._cpu), default=math.inf)
+        launches = {s: t if s[0] in self._cpu else min(t, usual) for s, t in launches.items()}
         count = LAUNCHES_BESIDE + (BLOCKS.blocks or 0)
         fixed_s = self._case_s.get(one.key, {}).get(measured, 0.0) * len(row)
-        return fixed_s + count * math.fsum(launches) + REFERENCE_LAUNCHES * max(launches, default=0.0)
+        slowest = max(launches.values(), default=0.0)
+        return fixed_s + count * math.fsum(launches.values()) + REFERENCE_LAUNCHES * slowest
 
-    def _narrow(
-        self, one: Series, widest: float, until_s: float, steps: int = MOST_STEPS
-    ) -> Iterator[Step]:
+    def _narrow(self, one: Series, widest: float, until_s: float, steps: int = MOST_STEPS) -> Iterator[Step]:
         """Sizes that tell where its open curves cross, step by step, as long as the time lasts until `until_s` is left.
         Once the thresholds are known roughly, sizes above them are checked: a curve may lose again there."""
         for _ in range(steps):
@@ -264,6 +273,10 @@ class BreakEvenSearch:
             item = workload(one, n, self._scope)
             tuned = {case.device_id for case in item.cases if case.form == "tuned"}
             cases = tuple(case for case in item.cases if self._worth(case, tuned))
+            if explained not in (None, n):  # a size that only tells where to look
+                cases = tuple(
+                    case for case in cases if case.device_id in self._cpu or case.form == "tuned" or not tuned
+                )
             found.append(msgspec.structs.replace(item, cases=cases, explained=n == explained))
         return Step(tuple(found), BLOCKS if explained is not None else MAIN)
 
@@ -294,4 +307,3 @@ def _halved(one: Series, n: int, high: int, seconds: float) -> RunWarning:
         message=f"{one.key} is measured up to n = {n}, not {high}: that would take about {seconds:.0f} s here",
         hint="raise --budget, or name the size with --sizes", data={"op": one.op.name, "dtype": one.dtype},
     )  # fmt: skip
-

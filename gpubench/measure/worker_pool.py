@@ -295,7 +295,10 @@ class WorkerPool:
         if not isinstance(reply, protocol.Overhead):
             return record  # its first case will tell what is wrong
         return msgspec.structs.replace(
-            record, overhead_s=reply.overhead_s, clock_step_s=reply.clock_step_s, clock_cost_s=reply.clock_cost_s
+            record,
+            overhead_s=reply.overhead_s,
+            clock_step_s=reply.clock_step_s,
+            clock_cost_s=reply.clock_cost_s,
         )
 
     def _asked_to_open(self, device_id: str) -> tuple[Worker, protocol.Open]:

@@ -192,9 +192,7 @@ def measure_overhead(session: Session, count: int = 100) -> list[float]:
 
 def sample_target_s(least_s: float, overhead_s: float, clock_step_s: float, clock_cost_s: float) -> float:
     """What a sample lasts at least: `least_s`, and long for its clock and overhead."""
-    return max(
-        least_s, OVERHEAD_FACTOR * overhead_s, CLOCK_STEPS * clock_step_s, CLOCK_READINGS * clock_cost_s
-    )
+    return max(least_s, OVERHEAD_FACTOR * overhead_s, CLOCK_STEPS * clock_step_s, CLOCK_READINGS * clock_cost_s)
 
 
 def calibrate(timer: Timed, target: float, expected_s: float | None = None) -> tuple[int, float]:

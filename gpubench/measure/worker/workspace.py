@@ -24,7 +24,7 @@ from gpubench.catalogue import REASONS
 from gpubench.errors import BackendError, WrongResult
 from gpubench.model.backend import Buffer, Launch, Session
 from gpubench.model.case import Case
-from gpubench.model.op import Array, Op, Operand
+from gpubench.model.op import Array, Op, Operand, Shape
 from gpubench.model.result import Check
 
 _MEANINGLESS = "draw the op's inputs from a Range where it has a meaning, or let the op declare not_finite"
@@ -65,9 +65,7 @@ class Material:
             self._made = case
             self._inputs = random_inputs(self.op, case.params, case.dtype, self._seed, self._kind)
         shapes = [operand.shape(case.params) for operand in self.op.inputs]
-        return [
-            x if x.shape == shape else x[: shape[0]] for x, shape in zip(self._inputs, shapes, strict=True)
-        ]
+        return [x if x.shape == shape else x[: shape[0]] for x, shape in zip(self._inputs, shapes, strict=True)]
 
     def reference(self, case: Case) -> tuple[Array, Array | None]:
         """The answer, and the scale of its tolerance or None, shared with other workers by files."""
@@ -101,6 +99,7 @@ class Workspace:
         self.op_hash = op_hash(op)
         self.buffers: list[Buffer] = []
         self.outputs: dict[str, Buffer] = {}
+        self._spoilt: dict[Shape, Array] = {}
         self._right: dict[str, deque[tuple[Array, Check]]] = {}  # by precision: outputs that passed
 
     def make_reference(self) -> None:
@@ -170,7 +169,10 @@ class Workspace:
     def spoil(self, buffer: Buffer, operand: Operand) -> None:
         """Fill a device buffer with sentinels."""
         shape = operand.shape(self.case.params)
-        self.session.upload(buffer, sentinels(shape, self.case.dtype, self.sentinel))
+        full = self._spoilt.get(shape)
+        if full is None:
+            full = self._spoilt[shape] = sentinels(shape, self.case.dtype, self.sentinel)
+        self.session.upload(buffer, full)
 
     def verify_host_output(self, precision: str | None = None) -> Check:
         """Compare what was downloaded last, with the tolerance of `precision` (None: of the dtype). Raises Wrong.
@@ -210,7 +212,7 @@ class Workspace:
         """Give all buffers back."""
         for buffer in (*self.buffers, *self.outputs.values()):
             self.session.free(buffer)
-        self.buffers, self.outputs, self._right = [], {}, {}
+        self.buffers, self.outputs, self._spoilt, self._right = [], {}, {}, {}
 
 
 class CheckedLaunch(msgspec.Struct, frozen=True):
