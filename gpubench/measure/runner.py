@@ -83,7 +83,7 @@ def _too_few(outcome: Measurement, least: int) -> bool:
 
 
 # The search leaves this share of the budget for saving, closing workers and the report.
-SEARCH_SHARE = 0.95
+SEARCH_SHARE = 0.92
 # Overheads and splits come after the search, which can be cut short: where there are some, it leaves them half.
 SHARE_BESIDE_OVERHEADS = 0.5
 # A session that others disturbed is repeated at most so often.

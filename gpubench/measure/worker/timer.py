@@ -400,7 +400,7 @@ def wall_s(session: Session, launch: Launch, repeat: int) -> float:
 
 
 # The parts explain a time, they do not estimate it: a slow case is not made several times slower for them.
-PARTS_LIMIT_S = 0.5
+PARTS_LIMIT_S = 0.06
 # What is thrown away first: the steps of a call are quicker when they have just been made.
 PARTS_WARM_UP = 2
 MOST_CALLS = 200
