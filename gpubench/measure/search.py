@@ -34,7 +34,7 @@ MIDDLE = 0.7
 TOP_SHARE, HALVINGS = 1.5, 6
 # Launches of each case beside its blocks: first, trials, checks. A reference in float64 takes as long as so many of the
 # slowest launches.
-LAUNCHES_BESIDE, REFERENCE_LAUNCHES = 4, 4
+LAUNCHES_BESIDE, REFERENCE_LAUNCHES = 3, 4
 # Steps of a visit beyond the top, sizes a curve asks for in one, and those beyond the threshold that are checked.
 MOST_STEPS, MOST_ASKED, MOST_CHECKS = 4, 3, 3
 # A form of the CPU that takes more than this times the best one competes no more.
@@ -81,7 +81,7 @@ class BreakEvenSearch:
         self._case_s: dict[str, dict[int, float]] = {}
         self._overheads_s: dict[str, float] = {}
         self._predicted: dict[tuple[str, int], float] = {}
-        self._missed: list[float] = []
+        self._beside_s: list[float] = []  # what tops took beside their launches, a byte
         self._asked: set[tuple[str, Curve, int]] = set()
         self._checked: set[str] = set()
         self._tried: dict[str, set[int]] = {}
@@ -92,7 +92,7 @@ class BreakEvenSearch:
         for item in step.workloads:
             key = item.series.key
             if expected := self._predicted.pop((key, item.n), 0.0):
-                self._missed.append(seconds / expected)
+                self._beside_s.append((seconds - expected) / max(item.op.bytes(item.params, item.dtype), 1))
             self._known.pop(key, None)
             self._tried.setdefault(key, set()).add(item.n)
             if cases:
@@ -148,7 +148,8 @@ class BreakEvenSearch:
         n = high
         for _ in range(HALVINGS):
             seconds = self._predicted[one.key, n] = self._top_s(one, n, measured)
-            seconds *= stats.median(self._missed) if self._missed else 1.0  # as the tops of other ops did
+            if self._beside_s:  # as the tops of other ops did
+                seconds += one.op.bytes(one.params(n), one.dtype) * max(0.0, stats.median(self._beside_s))
             if seconds <= min(TOP_SHARE * share_s, self._left_s()):
                 break
             n = max(1, round(n / 2 / one.ladder.granule)) * one.ladder.granule
