@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -34,7 +34,7 @@ class Listener:
     """Adds the time between two messages to what was under way."""
 
     def __init__(self) -> None:
-        self.spent: Counter[str] = Counter()
+        self.spent: dict[str, float] = defaultdict(float)
         self._last, self._doing = time.perf_counter(), OWN
 
     def pass_to(self, doing: str) -> None:
@@ -79,7 +79,7 @@ def main() -> None:
     listener.pass_to(OWN)
     whole = sum(listener.spent.values())
     print("| what | s | share |\n|---|---|---|")
-    for name, seconds in listener.spent.most_common():
+    for name, seconds in sorted(listener.spent.items(), key=lambda pair: -pair[1]):
         print(f"| {name} | {seconds:.1f} | {seconds / whole:.0%} |")
     print(f"| all | {whole:.1f} | |")
 

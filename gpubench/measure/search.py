@@ -2,8 +2,8 @@
 
 First the ends of every op, so that each has an answer at its largest size: a low and a middle size, which tell what the
 top takes, then the top, halved until it fits the op's share of the time. Then op by op the sizes that tell where its
-curves cross, with the forms alone that compete there. Ops that cost little come first, and leave to the others what
-they do not need. What is left at the end goes to curves that are still open, and then to narrower thresholds. All that is
+curves cross, with the forms alone that compete there. Ops that cost little come first, and leave to others what they
+do not need. What is left at the end goes to curves that are still open, and then to narrower thresholds. All that is
 measured is of the plan: later sessions repeat it.
 
 What the search asks for next depends on what was measured so far, so it hands out one step at a time.
@@ -37,7 +37,7 @@ TOP_SHARE, HALVINGS = 1.5, 6
 LAUNCHES_BESIDE, REFERENCE_LAUNCHES = 3, 4
 # Steps of a visit beyond the top, sizes a curve asks for in one, and those beyond the threshold that are checked.
 MOST_STEPS, MOST_ASKED, MOST_CHECKS = 4, 3, 3
-# What people ask for first has more of a say in which sizes come first: a call that is waited for, then one that copies.
+# What people ask for first has more of a say in the order of sizes: a call that is waited for, then one that copies.
 WEIGHTS: Mapping[str, int] = {WAITED: 4, "transfer-always": 3, QUEUED: 2}
 # A form of the CPU that takes more than this times the best one competes no more.
 FAR_BEHIND = 1.3
