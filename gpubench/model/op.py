@@ -91,8 +91,8 @@ class Ladder(msgspec.Struct, frozen=True):
         return [*found, self.high]
 
     def snapped(self, n: float) -> int:
-        """The size of the grid round(2^((k + 1/2) / 4)) that is nearest to `n` by ratio, in whole granules: below two of
-        them only where the ladder begins with whole ones."""
+        """The size of the grid round(2^((k + 1/2) / 4)) that is nearest to `n` by ratio, in whole granules; below
+        two of them only where the ladder begins with whole ones."""
         place = math.floor(4 * math.log2(max(n, 1.0))) + 0.5
         size = 2 ** (place / 4)
         whole = size >= 2 * self.granule or self.low % self.granule == 0
