@@ -1,4 +1,4 @@
-"""`gpubench run`: check and measure ops on every backend, save the result, report."""
+"""`gpubench run`: check and measure ops on every backend, save the result, print the answer."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def run(options: RunOptions, ctx: typer.Context) -> int:
-    """Check and measure ops on every backend, save the result file, and print the report."""
+    """Check and measure ops on every backend, save the result file, and print the answer."""
     began = time.monotonic()
     from gpubench import report
     from gpubench.cli import ci, gates, progress, rendering, resume, saving
@@ -44,17 +44,18 @@ def run(options: RunOptions, ctx: typer.Context) -> int:
     with progress.shown(options, os.environ) as sink:
         finished = runner.run(request, events.beside(sink), events.watching(saver))
     saver.finish(finished)
-    if not options.quiet:
-        for path in saver.saved:
+    saved = [str(path) for path in saver.saved]
+    if not (options.quiet or style.screen):
+        for path in saved:
             print(f"saved {path}", file=sys.stderr)
     stored = saving.as_stored(finished)
     analyses = report.analysed([stored], baseline=options.baseline, demands=demands, claims=expected)
     stored, analyses = saving.gated(stored, analyses, saver)
     events.finish(analyses[0])
-    errors = saving.deliver(stored, analyses, outputs, style, channels)
+    errors = saving.deliver(stored, analyses, outputs, saved, style, channels)
     rendering.write_plots(analyses, options, style.options.sections, style.options.time_unit)
     channels.tell_reports(
-        analyses, stored.exit_code, next(map(str, saver.saved), None),
+        analyses, stored.exit_code, next(iter(saved), None),
         markdown=lambda: style.render(analyses, "markdown"),
     )  # fmt: skip
     return saving.ended(stored, [*events.errors, *errors, *([saver.error] if saver.error else [])])

@@ -20,16 +20,14 @@ from gpubench.report.sections.answer_text import (
     gain_cell,
     range_text,
     series_text,
-    situation_text,
     size_text,
     threshold_cell,
 )
-from gpubench.report.wording import FORMS
+from gpubench.report.wording import FORMS, situation_text
 from gpubench.units import format_seconds
 
 GAP, GROUP_GAP = "  ", "   "
 WIDE = 78  # from here on two named sizes stand side by side
-_LABELS: dict[str, str] = {WAITED: "on the GPU, waited", QUEUED: "on the GPU, queued"}
 _DTYPES = {"float64": "f64", "float32": "f32", "float16": "f16", "bfloat16": "bf16"}
 _SHOWN_ERROR = 0.05  # a ratio surer than this needs no +-
 _SHORT_NAME = 8
@@ -186,34 +184,34 @@ def _commonest(found: MachineAnswer, regime: str) -> int | None:
 
 
 def _row_labels(found: MachineAnswer) -> list[str]:
-    """The op, its dtype where there are several, and its GPU where there are several."""
+    """The op, its dtype where there are several, and its GPU where there are several; the op once for all its GPUs."""
     dtypes = len({row.dtype for row in found.rows}) > 1
     gpus = any(row.count < len(found.devices) for row in found.rows)
-    return [
-        " ".join(
-            [
-                series_text(row),
-                *([_DTYPES.get(row.dtype, row.dtype)] if dtypes else []),
-                *([_gpu(row)] if gpus else []),
-            ]
-        )
+    names = [
+        " ".join([series_text(row), *([_DTYPES.get(row.dtype, row.dtype)] if dtypes else [])])
         for row in found.rows
+    ]
+    if not gpus:
+        return names
+    size = max(map(columns, names))
+    once = [name if i == 0 or name != names[i - 1] else "" for i, name in enumerate(names)]
+    return [
+        f"{padded(name, size)} {_gpu(row, found.devices)}" for name, row in zip(once, found.rows, strict=True)
     ]
 
 
-def _gpu(row: AnswerRow) -> str:
+def _gpu(row: AnswerRow, devices: Sequence[str]) -> str:
+    """`CuPy`; `CuPy 1` where that backend has several."""
     name, place = backend_text(row.device_id), row.device_id.partition(":")[2]
-    return f"{row.count} x {name}" if row.count > 1 else f"{name} {place}"
+    if row.count > 1:
+        return f"{row.count} x {name}"
+    return f"{name} {place}" if sum(backend_text(one) == name for one in devices) > 1 else name
 
 
 def _in_order(row: AnswerRow) -> list[str]:
     """Queued, waited, N calls a copy, copied."""
     order: dict[str, int] = {QUEUED: 0, WAITED: 1, ALWAYS: 3}
     return sorted(row.cells, key=lambda regime: (order.get(regime, 2), regime))
-
-
-def _label(regime: str) -> str:
-    return _LABELS.get(regime) or situation_text(regime)
 
 
 def one_op_grids(row: AnswerRow, *, ascii_only: bool) -> tuple[AnswerGrid, ...]:
@@ -231,7 +229,7 @@ def one_op_grids(row: AnswerRow, *, ascii_only: bool) -> tuple[AnswerGrid, ...]:
         tail = f"  at {what} = {gain.n}" if gain is not None and gain.n != n else ""
         seconds = "" if gain is None else format_seconds(gain.gpu_s) + tail
         text = threshold_cell(cell, _both_text(row, cell, ascii_only))
-        rows.append((Cell(_label(regime)), text, gain_cell(gain), Cell(seconds)))
+        rows.append((Cell(situation_text(regime, beside_queued=True)), text, gain_cell(gain), Cell(seconds)))
     groups = {1: "pays from", 2: at}
     return (AnswerGrid(names=("",) * 4, right=(False,) * 4, rows=tuple(rows), groups=groups),)
 
@@ -265,7 +263,7 @@ def _wide_grid(row: AnswerRow, sizes: Sequence[int]) -> AnswerGrid:
         best += [Cell("" if cpu_s is None else format_seconds(cpu_s)), Cell("")]
     rows: list[Line] = [tuple(best)]
     for regime in [name for name in _in_order(row) if name in (QUEUED, WAITED, ALWAYS)] or _in_order(row):
-        line = [Cell(_label(regime))]
+        line = [Cell(situation_text(regime, beside_queued=True))]
         for n in sizes:
             gain = _at(row.cells[regime], n)
             line += [
@@ -330,6 +328,30 @@ def forms_grid(found: MachineAnswer, *, ascii_only: bool) -> AnswerGrid:
         rows.append(tuple(line))
     names = ("", "n", "plain NumPy", "best form", "", "gain")
     return AnswerGrid(names=names, right=(False, True, True, False, True, True), rows=tuple(rows))
+
+
+def times_grid(found: MachineAnswer, *, ascii_only: bool) -> AnswerGrid:
+    """Where no CPU was timed: what a call takes on each GPU."""
+    order: dict[str, int] = {QUEUED: 0, WAITED: 1, ALWAYS: 3}
+    regimes = sorted(
+        {regime for row in found.times for regime in row.seconds}, key=lambda name: (order.get(name, 2), name)
+    )
+    rows = [
+        tuple(
+            map(
+                Cell,
+                [
+                    row.op, _DTYPES.get(row.dtype, row.dtype), size_text(row.n, row.extent, ascii_only=ascii_only),
+                    row.device_id,
+                    *(format_seconds(row.seconds[name]) if name in row.seconds else "-" for name in regimes),
+                ],
+            )
+        )
+        for row in found.times
+    ]  # fmt: skip
+    beside = QUEUED in regimes and WAITED in regimes
+    names = ("", "", "size", "GPU", *(situation_text(name, beside_queued=beside) for name in regimes))
+    return AnswerGrid(names=names, right=(False, False, True, False, *(True,) * len(regimes)), rows=tuple(rows))
 
 
 def _form_gain(ratio: float | None) -> Cell:

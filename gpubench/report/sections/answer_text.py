@@ -18,34 +18,21 @@ from gpubench.analysis.answer import (
     Gain,
     MachineAnswer,
 )
-from gpubench.analysis.verdict import REASONS
-from gpubench.model.case import QUEUED, WAITED
+from gpubench.model.case import WAITED
 from gpubench.report.layout import Cell, Tone
+from gpubench.report.wording import situation_text, with_text
 from gpubench.units import listed
 
 BACKENDS = {"cupy": "CuPy", "wgpu": "WebGPU", "torch": "PyTorch", "numpy": "NumPy", "fake": "fake"}
-_SITUATIONS = {
-    WAITED: "data on the GPU", QUEUED: "queued on the GPU", ALWAYS: "copied at every call",
-}  # fmt: skip
-_WITH = {WAITED: "with data on the GPU", QUEUED: "with calls queued on the GPU", ALWAYS: "copied at every call"}
 _WHY = {
-    **REASONS,
+    "noise": "too noisy", "few-sizes": "too few sizes", "throttled": "the device was throttled",
+    "failed-cases": "cases failed", "budget": "the time budget ended first",
     "loses-again": "wins and loses by turns", "no-cpu-time": "the CPU has no time",
     "no-samples": "too few samples", "not-reached": "not reached", "out-of-memory": "too little memory",
     "flat": "hardly depends on the size", ABOUT_EQUAL: "about equal at the largest size",
 }  # fmt: skip
 MOST_NAMES, MOST_LOSERS = 4, 3
 _UNITS = (("G", 1e9), ("M", 1e6), ("K", 1e3))
-
-
-def situation_text(regime: str) -> str:
-    """`data on the GPU`; `10 calls a copy`."""
-    return _SITUATIONS.get(regime) or f"{regime.rpartition('-')[2]} calls a copy"
-
-
-def with_text(regime: str) -> str:
-    """The same inside a sentence: `with data on the GPU`."""
-    return _WITH.get(regime) or f"with {situation_text(regime)}"
 
 
 def why_text(why: str) -> str:
