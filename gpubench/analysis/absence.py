@@ -14,9 +14,11 @@ from gpubench.model.result import Run
 
 # `checked`: outputs were checked, nothing was timed. `nothing`: no case has a time. `overheads`: no op has one.
 # `no-cpu`: only GPUs have times. `hidden`: the GPU's cases are not among those shown. `not-asked`: the machine has a
-# GPU, of which no case was planned. `no-time`: its cases gave none. `no-gpu`: there is no GPU.
-AbsenceKind = Literal["checked", "nothing", "overheads", "no-cpu", "hidden", "not-asked", "no-time", "no-gpu"]
-
+# GPU, of which no case was planned. `wrong`: all that it gave were wrong numbers. `no-time`: its cases gave no time.
+# `no-gpu`: there is no GPU.
+AbsenceKind = Literal[
+    "checked", "nothing", "overheads", "no-cpu", "hidden", "not-asked", "wrong", "no-time", "no-gpu"
+]
 
 _BUDGET = "the time budget was used up first"
 # Skips that are part of every plan. They explain an absence only where nothing else does.
@@ -42,9 +44,12 @@ def absence(run: Run, everything: Sequence[CaseResult]) -> Absence:
     others = [row for row in cases if row.device_kind != "cpu"]
     if not others and _left_out(run, everything):
         return Absence(kind="hidden")
-    causes = tuple(_reasons(run, [row for row in others if row.time is None]))
+    # What failed has a line of its own.
+    causes = tuple(_reasons(run, [row for row in others if row.time is None and row.outcome != "failure"]))
     gpus = {device.id for device in run.devices if device.kind == "gpu" and not device.composed}
     there = any(fact(gpu, "kind") != "software" for gpu in run.machine.gpus)
+    if any(row.reason == "wrong-result" for row in others):
+        return Absence(kind="wrong")
     if any(row.case.device_id in gpus for row in others):
         return Absence(kind="no-time", causes=causes)
     return Absence(kind="not-asked" if there or gpus else "no-gpu", causes=causes)

@@ -111,20 +111,15 @@ def final_screen(
     analysis: Analysis, options: RenderOptions, *, saved: Sequence[str], height: int = HEIGHT
 ) -> TextDocument:
     """What a run ends with: the answer, then gates and claims where they were asked for. A run that was made for roofs
-    or for overheads has these to say."""
-    others = "roofline" if measures_roofs(analysis.run) else "anatomy" if _only_overheads(analysis) else ""
-    look = msgspec.structs.replace(options, sections=(others, "claims") if others else ("claims",))
-    found = document(analysis, look)
-    lines = (
-        tuple((Cell(f"saved {printable(path)}"),) for path in saved)
-        if others == "roofline"
-        else tuple(answer_screen(analysis, options, saved=saved, height=height))
-    )
-    screen = Section(key=ANSWER, title="", screen=lines)
-    sections = (*found.sections, screen) if others == "roofline" else (screen, *found.sections)
-    return TextDocument(
-        headings=(), sections=tuple(part for part in sections if part.screen or part.lines or part.tables)
-    )
+    or for overheads ends with these."""
+    own = "roofline" if measures_roofs(analysis.run) else "anatomy" if _only_overheads(analysis) else None
+    wanted = ("claims",) if own is None else (own, "claims")
+    found = document(analysis, msgspec.structs.replace(options, sections=wanted)).sections
+    if own is not None:
+        files = tuple((Cell(f"saved {printable(path)}"),) for path in saved)
+        return TextDocument(headings=(), sections=(*found, Section(key=ANSWER, title="", screen=files)))
+    lines = tuple(answer_screen(analysis, options, saved=saved, height=height))
+    return TextDocument(headings=(), sections=(Section(key=ANSWER, title="", screen=lines), *found))
 
 
 def _only_overheads(analysis: Analysis) -> bool:

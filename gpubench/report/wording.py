@@ -79,9 +79,14 @@ def with_text(regime_id: str) -> str:
     return _WITH.get(regime_id) or f"with {situation_text(regime_id)}"
 
 
-def data_text(row: Case) -> str:
+def short_text(regime_id: str) -> str:
     """The situation in a word or two: `waited`, `queued`, `10 calls`, `copied`."""
-    return f"{row.calls} calls" if row.regime == "transfer-once" else _DATA[row.regime]
+    return _DATA.get(regime_id) or f"{regime_id.rpartition('-')[2]} calls"
+
+
+def data_text(row: Case) -> str:
+    """The same of a case."""
+    return short_text(row.regime_id)
 
 
 def regime_order(row: Case) -> tuple[int, int]:

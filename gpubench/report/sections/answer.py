@@ -36,6 +36,7 @@ from gpubench.report.sections.answer_text import (
     why_text,
 )
 from gpubench.report.sections.hybrid import split_sentences
+from gpubench.report.wording import short_text, situation_text
 from gpubench.units import listed
 
 KEY, TITLE = "answer", "Answer"
@@ -160,7 +161,9 @@ def _grids(found: MachineAnswer, *, ascii_only: bool) -> tuple[AnswerGrid, ...]:
     """The table in forms that get narrower; none where nothing has a time."""
     if found.absence is not None:
         if found.times:
-            return (times_grid(found, ascii_only=ascii_only),)
+            return tuple(
+                times_grid(found, text, ascii_only=ascii_only) for text in (situation_text, short_text)
+            )
         return (forms_grid(found, ascii_only=ascii_only),) if found.forms else ()
     if found.named:
         return sizes_grids(found, ascii_only=ascii_only)
@@ -197,8 +200,10 @@ def _sides(run: Run, found: MachineAnswer, width: int) -> str:
 
 def _sides_text(run: Run, found: MachineAnswer, length: int, *, libraries: int) -> str:
     cpus = [device.id for device in run.devices if device.kind == "cpu"]
-    if not cpus:
-        return f"{_gpus(run, found, length)}." if found.times else ""
+    if found.absence is not None and found.absence.kind in ("checked", "nothing", "overheads"):
+        return ""
+    if found.times:
+        return f"{_gpus(run, found, length)}."
     records = [record for device_id in cpus for record in workers(run, device_id)]
     threads = min((record.threads for record in records if record.threads), default=None)
     blas = next((blas_text(record.blas).partition(" ")[0] for record in records if record.blas), None)
@@ -292,7 +297,7 @@ def _range_line(analysis: Analysis, found: MachineAnswer) -> str:
     texts = ["A range: the threshold lies in it."] if ranged else []
     timed = [row for row in analysis.cases if row.time is not None]
     noisy = sum(bool({"noisy", "unstable"} & set(row.findings)) for row in timed)
-    texts += [f"{noisy} of {len(timed)} times are noisy."] if noisy else []
+    texts += [f"{noisy} of {len(timed)} times {'is' if noisy == 1 else 'are'} noisy."] if noisy else []
     used = used_sessions(analysis.run)
     sessions = analysis.run.settings.sessions if used is None else len(used)
     return " ".join([*texts, f"{sessions} session{'s' if sessions != 1 else ''}."])

@@ -12,7 +12,7 @@ from gpubench.units import listed
 MOST_FORMS = 6  # names of ops in the sentence
 _BEGIN = {
     "no-gpu": "No GPU here: compute on the CPU", "not-asked": "No GPU was measured", "no-time": "The GPU gave no time",
-    "hidden": "No case of a GPU is among those shown",
+    "wrong": "The GPU gave wrong numbers", "hidden": "No case of a GPU is among those shown",
 }  # fmt: skip
 
 

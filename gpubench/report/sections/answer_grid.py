@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -208,10 +208,14 @@ def _gpu(row: AnswerRow, devices: Sequence[str]) -> str:
     return f"{name} {place}" if sum(backend_text(one) == name for one in devices) > 1 else name
 
 
-def _in_order(row: AnswerRow) -> list[str]:
+def _order(regime: str) -> tuple[int, str]:
     """Queued, waited, N calls a copy, copied."""
-    order: dict[str, int] = {QUEUED: 0, WAITED: 1, ALWAYS: 3}
-    return sorted(row.cells, key=lambda regime: (order.get(regime, 2), regime))
+    places: dict[str, int] = {QUEUED: 0, WAITED: 1, ALWAYS: 3}
+    return (places.get(regime, 2), regime)
+
+
+def _in_order(row: AnswerRow) -> list[str]:
+    return sorted(row.cells, key=_order)
 
 
 def one_op_grids(row: AnswerRow, *, ascii_only: bool) -> tuple[AnswerGrid, ...]:
@@ -330,28 +334,18 @@ def forms_grid(found: MachineAnswer, *, ascii_only: bool) -> AnswerGrid:
     return AnswerGrid(names=names, right=(False, True, True, False, True, True), rows=tuple(rows))
 
 
-def times_grid(found: MachineAnswer, *, ascii_only: bool) -> AnswerGrid:
-    """Where no CPU was timed: what a call takes on each GPU."""
-    order: dict[str, int] = {QUEUED: 0, WAITED: 1, ALWAYS: 3}
-    regimes = sorted(
-        {regime for row in found.times for regime in row.seconds}, key=lambda name: (order.get(name, 2), name)
-    )
-    rows = [
-        tuple(
-            map(
-                Cell,
-                [
-                    row.op, _DTYPES.get(row.dtype, row.dtype), size_text(row.n, row.extent, ascii_only=ascii_only),
-                    row.device_id,
-                    *(format_seconds(row.seconds[name]) if name in row.seconds else "-" for name in regimes),
-                ],
-            )
-        )
-        for row in found.times
-    ]  # fmt: skip
-    beside = QUEUED in regimes and WAITED in regimes
-    names = ("", "", "size", "GPU", *(situation_text(name, beside_queued=beside) for name in regimes))
-    return AnswerGrid(names=names, right=(False, False, True, False, *(True,) * len(regimes)), rows=tuple(rows))
+def times_grid(found: MachineAnswer, text: Callable[[str], str], *, ascii_only: bool) -> AnswerGrid:
+    """Where no CPU was timed: what a call takes on each GPU. `text`: the words for a regime."""
+    regimes = sorted({regime for row in found.times for regime in row.seconds}, key=_order)
+    dtypes = len({row.dtype for row in found.times}) > 1
+    rows = []
+    for row in found.times:
+        label = f"{row.op} {_DTYPES.get(row.dtype, row.dtype)}" if dtypes else row.op
+        size = size_text(row.n, row.extent, ascii_only=ascii_only)
+        times = [format_seconds(row.seconds[name]) if name in row.seconds else "-" for name in regimes]
+        rows.append(tuple(map(Cell, (label, size, row.device_id, *times))))
+    names = ("", "size", "GPU", *map(text, regimes))
+    return AnswerGrid(names=names, right=(False, True, False, *(True,) * len(regimes)), rows=tuple(rows))
 
 
 def _form_gain(ratio: float | None) -> Cell:
