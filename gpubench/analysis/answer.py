@@ -248,6 +248,11 @@ def _ladder(case: Case) -> Ladder | None:
     return kernels.load(case.op).sizes
 
 
+def threshold(curve: BreakEven) -> AnswerCell:
+    """The cell of a curve, whatever failed beside it."""
+    return _cell(curve, (), curve.case)
+
+
 def _cell(curve: BreakEven | None, cases: Sequence[CaseResult], case: Case) -> AnswerCell:
     timed = () if curve is None else {point.n for point in curve.points}
     if any(row.reason == "wrong-result" and row.case.params["n"] not in timed for row in cases):

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from gpubench import stats
-from gpubench.analysis.break_even import BreakEven, earliest
+from gpubench.analysis.break_even import BreakEven, bracketed, earliest
 from gpubench.analysis.hybrid import Hybrid
 from gpubench.analysis.speedup import Speedup
 from gpubench.model.case import QUEUED, WAITED, Case, SeriesKey
@@ -106,7 +106,13 @@ def _note(curve: BreakEven) -> str:
         return f"the smallest size measured, up to n = {curve.last}"
     if curve.verdict == "no-size" and curve.reason is None:
         return f"no size up to n = {curve.last}"
-    return curve.text
+    if bracketed(curve):
+        return f"between n = {curve.lo} and {curve.hi}"
+    return (
+        f"no size up to n = {curve.last}, rising"
+        if curve.verdict == "no-size"
+        else f"undecided ({curve.reason})"
+    )
 
 
 def _split(row: Hybrid) -> MeasuredSplit:

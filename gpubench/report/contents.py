@@ -77,7 +77,7 @@ def document(
             analysis, options, full=full, alone=tuple(options.sections) == (ANSWER,)
         ),
         GATES: lambda: gates_section(analysis),
-        "breakeven": lambda: break_even_section(analysis, full=full),
+        "breakeven": lambda: break_even_section(analysis, full=full, ascii_only=options.ascii_only),
         "reuse": lambda: reuse_section(analysis, unit, full=full, every_size=full or asked),
         "speedup": lambda: (
             *speedup_sections(analysis, unit, full=full, in_order=options.sort is not None),

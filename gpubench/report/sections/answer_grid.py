@@ -15,10 +15,10 @@ from gpubench.model.case import QUEUED, WAITED
 from gpubench.report.layout import Cell, Line
 from gpubench.report.sections.answer_text import (
     backend_text,
+    both_text,
     cell_text,
     factor_text,
     gain_cell,
-    range_text,
     series_text,
     size_text,
     threshold_cell,
@@ -232,20 +232,10 @@ def one_op_grids(row: AnswerRow, *, ascii_only: bool) -> tuple[AnswerGrid, ...]:
         gain = cell.gain
         tail = f"  at {what} = {gain.n}" if gain is not None and gain.n != n else ""
         seconds = "" if gain is None else format_seconds(gain.gpu_s) + tail
-        text = threshold_cell(cell, _both_text(row, cell, ascii_only))
+        text = threshold_cell(cell, both_text(cell, row.extent, ascii_only=ascii_only))
         rows.append((Cell(situation_text(regime, beside_queued=True)), text, gain_cell(gain), Cell(seconds)))
     groups = {1: "pays from", 2: at}
     return (AnswerGrid(names=("",) * 4, right=(False,) * 4, rows=tuple(rows), groups=groups),)
-
-
-def _both_text(row: AnswerRow, cell: AnswerCell, ascii_only: bool) -> str:
-    """The threshold with its interval; a bracket alone has no number."""
-    text = cell_text(cell, row.extent, ascii_only=ascii_only)
-    if cell.kind not in ("at", "range") or cell.n is None or cell.low is None or cell.high is None:
-        return text
-    size = size_text(cell.n, row.extent, ascii_only=ascii_only)
-    between = range_text(cell.low, cell.high, row.extent, ascii_only=ascii_only)
-    return f"{size} ({between})" + (", mixed" if cell.mixed else "")
 
 
 def sizes_grids(found: MachineAnswer, *, ascii_only: bool) -> tuple[AnswerGrid, ...]:

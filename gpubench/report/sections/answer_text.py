@@ -17,7 +17,10 @@ from gpubench.analysis.answer import (
     Extent,
     Gain,
     MachineAnswer,
+    extent,
+    threshold,
 )
+from gpubench.analysis.break_even import BreakEven
 from gpubench.model.case import WAITED
 from gpubench.report.layout import Cell, Tone
 from gpubench.report.wording import situation_text, with_text
@@ -96,6 +99,22 @@ def cell_text(cell: AnswerCell | None, extent: Extent, *, ascii_only: bool = Fal
         "at": size(cell.n) + mixed, "all-sizes": "all sizes", "below": f"< {size(cell.high)}", "no-size": "no size",
         "above": f"> {size(cell.low)}", "open": "?", "wrong": "wrong", "failed": "failed",
     }[cell.kind]  # fmt: skip
+
+
+def both_text(cell: AnswerCell, extent: Extent, *, ascii_only: bool = False) -> str:
+    """The threshold with its interval, `23 K (16-46 K)`; a bracket alone has no number."""
+    if cell.kind not in ("at", "range") or cell.n is None or cell.low is None or cell.high is None:
+        return cell_text(cell, extent, ascii_only=ascii_only)
+    size = size_text(cell.n, extent, ascii_only=ascii_only)
+    between = range_text(cell.low, cell.high, extent, ascii_only=ascii_only)
+    return f"{size} ({between})" + (", mixed" if cell.mixed else "")
+
+
+def threshold_text(row: BreakEven) -> str:
+    """What a report says of a curve: the cell with its interval, and of `?` the reason."""
+    cell = threshold(row)
+    text = both_text(cell, extent(row.case))
+    return f"? ({why_text(cell.why)})" if text == "?" else text
 
 
 def threshold_cell(cell: AnswerCell | None, text: str) -> Cell:
