@@ -13,6 +13,7 @@ from gpubench.cli.command import given
 from gpubench.cli.options import RunOptions
 
 if TYPE_CHECKING:
+    from gpubench.analysis.gates import Gates
     from gpubench.measure.schedule import RunSpec
 
 
@@ -20,8 +21,8 @@ def run(options: RunOptions, ctx: typer.Context) -> int:
     """Check and measure ops on every backend, save the result file, and print the answer."""
     began = time.monotonic()
     from gpubench import report
-    from gpubench.cli import ci, gates, progress, rendering, resume, saving
-    from gpubench.measure import runner
+    from gpubench.cli import ci, gates, opening, progress, rendering, resume, saving
+    from gpubench.measure import load, runner
 
     saving.require_text(options)
     rendering.check_plots(options)
@@ -31,18 +32,26 @@ def run(options: RunOptions, ctx: typer.Context) -> int:
     demands = gates.demands(options.min_speedup or [], options.fail_on)
     outputs = saving.checked([*([append] if append else []), *(options.output or [])], style, options)
     channels = ci.channels(options, os.environ, formats=saving.formats(outputs, style))
-    if not options.dry_run:
-        saving.lock(outputs, options, release=ctx.call_on_close)
-    request = resume.request(options.replace(append=append), given(ctx), began=began)
-    gates.require_planned(demands, request)
-    gates.require_baseline(options.baseline, request)
+    wanted = options.replace(append=append)
     if options.dry_run:
-        sys.stdout.write(_plan(request))
+        sys.stdout.write(_plan(_request(wanted, ctx, began, demands)))
         return 0
-    saver = saving.Saver(outputs, options)
-    events = progress.EventLog(request.run, outputs, to_stdout=style.format == "jsonl")
-    with progress.shown(options, os.environ) as sink:
-        finished = runner.run(request, events.beside(sink), events.watching(saver))
+    saving.lock(outputs, options, release=ctx.call_on_close)
+    with progress.shown(options, os.environ) as display:
+        before, early = load.read(), opening.early_plan(wanted)
+        if early is not None:
+            display.say(early)
+        request = _request(wanted, ctx, began, demands)
+        if early is None:
+            display.say(opening.plan(request))
+        disturbed = opening.busy(before, request.load())
+        if disturbed is not None:
+            display.say(disturbed)
+        if request.searches:
+            display.searches()
+        saver = saving.Saver(outputs, options)
+        events = progress.EventLog(request.run, outputs, to_stdout=style.format == "jsonl")
+        finished = runner.run(request, events.beside(display), events.watching(saver))
     saver.finish(finished)
     saved = [str(path) for path in saver.saved]
     if not (options.quiet or style.screen):
@@ -59,6 +68,16 @@ def run(options: RunOptions, ctx: typer.Context) -> int:
         markdown=lambda: style.render(analyses, "markdown"),
     )  # fmt: skip
     return saving.ended(stored, [*events.errors, *errors, *([saver.error] if saver.error else [])])
+
+
+def _request(options: RunOptions, ctx: typer.Context, began: float, demands: Gates) -> RunSpec:
+    """What is measured, and that gates and baseline can be judged by it."""
+    from gpubench.cli import gates, resume
+
+    request = resume.request(options, given(ctx), began=began)
+    gates.require_planned(demands, request)
+    gates.require_baseline(options.baseline, request)
+    return request
 
 
 def _plan(request: RunSpec) -> str:

@@ -119,7 +119,8 @@ def _print_cells(console: Console, line: Line) -> None:
     from rich.text import Text
 
     text = Text.assemble(*((cell.text, _STYLES[cell.tone]) for cell in line))
-    console.print(text, no_wrap=True, overflow="crop")
+    # What is drawn fits; the name of a file may not, and is of no use without its end.
+    console.print(text, no_wrap=True, overflow="ignore", crop=False)
 
 
 def _rich_table(table: Table, options: RenderOptions) -> Any:
