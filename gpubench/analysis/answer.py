@@ -123,7 +123,7 @@ class MachineAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """`devices` are the GPUs shown, of one backend or of all; `others` the further GPU backends with times. Without
     `rows` `absence` says why, and there are `forms` of the CPU, or `times` of GPUs alone. `wrong` are outputs that
     failed their check, `broken` other failures. `named`: all sizes were asked for. `missing`: ops that were not
-    reached, of `ops` in all."""
+    reached, of `ops` in all; `unreached`: cases."""
 
     rows: tuple[AnswerRow, ...]
     devices: tuple[str, ...]
@@ -135,6 +135,7 @@ class MachineAnswer(msgspec.Struct, frozen=True, kw_only=True):
     broken: tuple[Trouble, ...]
     named: bool
     missing: tuple[str, ...]
+    unreached: int
     ops: int
 
     @property
@@ -190,7 +191,8 @@ def answer(analysis: Analysis, *, by_device: bool = False) -> MachineAnswer:
         rows=_merged(run, rows), devices=tuple(devices), others=tuple(ranked[len(shown):]), absence=without,
         forms=() if without is None or without.kind == "no-cpu" else _forms(run, cases),
         times=_gpu_times(run, cases) if without is not None and without.kind == "no-cpu" else (),
-        wrong=wrong, broken=broken, missing=tuple(sorted(missing)), ops=len({row.case.op for row in cases}),
+        wrong=wrong, broken=broken, missing=tuple(sorted(missing)),
+        unreached=sum(row.outcome == "planned" for row in cases), ops=len({row.case.op for row in cases}),
         named=bool(rows) and all(run.selection.sizes.get(row.op) for row in rows),
     )  # fmt: skip
 

@@ -261,9 +261,13 @@ def _ending(run: Run, found: MachineAnswer, saved: Sequence[str], width: int) ->
         return [f"saved {path}" for path in saved]
     seconds, budget = _seconds(run), run.settings.budget_s
     after = "" if seconds is None else f" at {seconds:.0f}" + (f" of {budget:.0f} s" if budget else " s")
-    lost = f": {len(found.missing)} of {found.ops} ops not measured" if found.missing else ""
+    lost = "every case was reached, but not in every session"
+    if found.missing:
+        lost = f"{len(found.missing)} of {found.ops} ops not measured"
+    elif found.unreached:
+        lost = f"{found.unreached} case{'s' if found.unreached != 1 else ''} not measured"
     texts = [
-        f"Stopped{after}{lost}.",
+        f"Stopped{after}: {lost}.",
         f"Go on: gpubench run --append {shlex.quote(saved[0]) if saved else 'FILE'}",
     ]
     return texts if columns(" ".join(texts)) > width else [" ".join(texts)]

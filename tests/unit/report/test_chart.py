@@ -54,8 +54,8 @@ def test_every_regime_has_a_letter_so_that_colour_is_not_needed():
     ]
     text = chart(run_of(list({outcome.id: outcome for outcome in outcomes}.values())))
     assert "q queued: " in text
-    assert "o once-10: " in text
-    assert "a always: " in text
+    assert "n 10 calls: " in text
+    assert "c copied: " in text
 
 
 def test_ascii_draws_with_ascii():

@@ -82,7 +82,7 @@ def test_output_by_suffix(gpubench, folder):
     ("arguments", "code", "message"),
     [
         (["full.json", "--format", "markdwn"], 2, "did you mean 'markdown'?"),
-        (["full.json", "--sections", "verdit"], 2, "did you mean 'verdict'?"),
+        (["full.json", "--sections", "anser"], 2, "did you mean 'answer'?"),
         (["full.json", "-o", "nowhere/report.md"], 2, "nowhere does not exist"),
         (["full.json", "-o", "report.xyz"], 2, "name the format with --format"),
         (["full.json", "--filter", "matmul/4096"], 2, "is no size"),

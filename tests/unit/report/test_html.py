@@ -201,5 +201,5 @@ def test_several_runs_stand_below_what_they_say_together():
     page = Page(render([full_run(), other], "html"))
     names = [attributes["id"] for _, attributes in page.elements if "id" in attributes]
     assert len(names) == len(set(names))
-    assert {"r0-verdict", "r1-verdict", "r0-result", "r1-result"} <= set(names)
+    assert {"r0-answer", "r1-answer", "r0-result", "r1-result"} <= set(names)
     assert any(name.startswith("all-") for name in names)
