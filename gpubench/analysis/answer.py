@@ -305,7 +305,7 @@ def _gain(point: SizeRatio, ladder: Ladder | None) -> Gain:
 
 
 def _merged(run: Run, rows: Sequence[AnswerRow]) -> tuple[AnswerRow, ...]:
-    """GPUs of the same name whose intervals overlap in every cell are one row."""
+    """GPUs of one backend and the same name whose intervals overlap in every cell are one row."""
     names = {device.id: device.name for device in run.devices}
     found: list[AnswerRow] = []
     for row in rows:
@@ -318,8 +318,9 @@ def _merged(run: Run, rows: Sequence[AnswerRow]) -> tuple[AnswerRow, ...]:
 
 
 def _like(a: AnswerRow, b: AnswerRow, names: Mapping[str, str]) -> bool:
+    backends = (a.device_id.partition(":")[0], b.device_id.partition(":")[0])
     return (
-        (a.op, a.dtype, a.params) == (b.op, b.dtype, b.params)
+        (a.op, a.dtype, a.params, backends[0]) == (b.op, b.dtype, b.params, backends[1])
         and names.get(a.device_id, a.device_id) == names.get(b.device_id, b.device_id)
         and a.cells.keys() == b.cells.keys()
         and all(_overlap(a.cells[regime], b.cells[regime]) for regime in a.cells)

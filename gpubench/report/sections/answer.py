@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 import msgspec
@@ -41,6 +41,7 @@ from gpubench.units import listed
 
 KEY, TITLE = "answer", "Answer"
 HEIGHT, MOST_ROWS = 24, 16  # a screen; of more rows all are printed
+_FEW_LINES = 10  # of one op at sizes that were asked for
 _SENTENCE_LINES = 3
 _COMMANDS = "all: gpubench report   page: gpubench report -o r.html"
 _MOST_SPLITS = 3  # sentences on splits; the others are counted
@@ -60,6 +61,7 @@ class Screen(msgspec.Struct, frozen=True, kw_only=True):
     files: tuple[str, ...] = ()
     spare: tuple[tuple[int, str], ...] = ()
     commands: str = ""
+    most: int = HEIGHT
 
 
 def answer_section(analysis: Analysis, options: RenderOptions, *, full: bool, alone: bool) -> Section:
@@ -101,17 +103,22 @@ def screen_lines(screen: Screen, width: int, height: int = HEIGHT) -> list[Line]
     spare = {rank: filled(text, width) for rank, text in screen.spare}
     fixed = len(head) + len(grid) + len(needed)
     if short:
-        if fixed + len(troubles) + len(commands) > HEIGHT and len(troubles) > 1:
+        if fixed + len(troubles) + len(commands) > screen.most and len(troubles) > 1:
             troubles = [cut(f"{len(troubles)} kinds of failures: gpubench report --sections skipped", width)]
-        if fixed + len(troubles) + len(commands) > HEIGHT:
+        if fixed + len(troubles) + len(commands) + _counted(spare) > screen.most:
             commands = []
-        room = HEIGHT - fixed - len(troubles) - len(commands)
+        room = screen.most - fixed - len(troubles) - len(commands)
         while spare and sum(map(len, spare.values())) > room:
             del spare[max(spare)]
     notes = [line for rank, _ in screen.spare for line in spare.get(rank, ())]
     below = _plain([*troubles, *notes, *needed, *commands])
     found = [*head, *grid, *below]
     return [*found, *_plain(sentence)] if not short and len(found) > height else found
+
+
+def _counted(spare: Mapping[int, Sequence[str]]) -> int:
+    """Lines of what is counted rather than said: they stay longer than the commands."""
+    return len(spare.get(0, ()))
 
 
 def _plain(texts: Sequence[str]) -> list[Line]:
@@ -140,7 +147,7 @@ def _screen(
         sentences=_sentences(found, ascii_only=ascii_only), grids=_grids(found, ascii_only=ascii_only),
         context=tuple(text for text in (looked, _sides(analysis.run, found, options.width)) if text),
         troubles=tuple(_troubles(found)), needed=tuple(_splits(analysis)), files=tuple(ending),
-        spare=tuple(_notes(analysis, found, alone=alone)),
+        spare=tuple(_notes(analysis, found, options.width, alone=alone)), most=_most_lines(found),
         commands=_commands(found) if alone else "",
     )  # fmt: skip
 
@@ -170,6 +177,14 @@ def _grids(found: MachineAnswer, *, ascii_only: bool) -> tuple[AnswerGrid, ...]:
     if len(found.rows) == 1:
         return one_op_grids(found.rows[0], ascii_only=ascii_only)
     return thresholds_grids(found, ascii_only=ascii_only)
+
+
+def _most_lines(found: MachineAnswer) -> int:
+    """Two sizes of one op fit one glance."""
+    if not found.named or len(found.rows) > 1:
+        return HEIGHT
+    sizes = {gain.n for cell in found.rows[0].cells.values() for gain in cell.gains}
+    return _FEW_LINES if len(sizes) <= 2 else HEIGHT
 
 
 def _commands(found: MachineAnswer) -> str:
@@ -273,7 +288,7 @@ def _ending(run: Run, found: MachineAnswer, saved: Sequence[str], width: int) ->
     return texts if columns(" ".join(texts)) > width else [" ".join(texts)]
 
 
-def _notes(analysis: Analysis, found: MachineAnswer, *, alone: bool) -> list[tuple[int, str]]:
+def _notes(analysis: Analysis, found: MachineAnswer, width: int, *, alone: bool) -> list[tuple[int, str]]:
     """What a reader can do without, as it is shown, each with a rank of its own: the highest goes first."""
     texts = [(1, text) for text in _reasons(found)]
     gain = found.queued_gain if len(found.rows) > 1 else None
@@ -281,16 +296,21 @@ def _notes(analysis: Analysis, found: MachineAnswer, *, alone: bool) -> list[tup
         texts.append(
             (4, f"Calls queued without waiting pay from about {gain:.0f} times smaller sizes (report).")
         )
-    texts.append((3, _range_line(analysis, found)))
     if found.others and not alone:
         names = ", ".join(map(backend_text, found.others))
         texts.append((2, f"Measured too, and not shown: {names} (--by-device)."))
     if analysis.overheads.rows and found.ops and alone:
         texts.append((5, "Overheads: gpubench report --sections anatomy"))
     count = len(analysis.findings)
-    if count and alone:
-        texts.append((0, f"{count} note{'s' if count != 1 else ''}: gpubench report --sections warnings"))
-    return texts
+    counted = (
+        f"{count} note{'s' if count != 1 else ''}: gpubench report --sections warnings"
+        if count and alone
+        else ""
+    )
+    limits = _range_line(analysis, found)
+    if counted and columns(f"{limits} {counted}") <= width:
+        return [*texts, (0, f"{limits} {counted}")]
+    return [*texts, (3, limits), *([(0, counted)] if counted else [])]
 
 
 def _range_line(analysis: Analysis, found: MachineAnswer) -> str:
@@ -335,4 +355,7 @@ def _table(grid: AnswerGrid) -> Table:
         Column(f"{group}: {name}" if group and name else group or name, right=right)
         for group, name, right in zip(grid.spread(), grid.names, grid.right, strict=True)
     )
-    return Table(columns=columns, rows=grid.rows)
+    rows = grid.rows
+    if grid.whole:
+        rows = tuple((Cell(text), *row[1:]) for text, row in zip(grid.whole, rows, strict=True))
+    return Table(columns=columns, rows=rows)

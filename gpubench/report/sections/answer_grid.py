@@ -34,12 +34,14 @@ _SHORT_NAME = 8
 
 
 class AnswerGrid(msgspec.Struct, frozen=True, kw_only=True):
-    """Columns under names, some of them together under a label: `groups` has the label by its first column."""
+    """Columns under names, some of them together under a label: `groups` has the label by its first column. A row that
+    goes on with the op above it does not repeat it; `whole` has the first cells with their ops."""
 
     names: tuple[str, ...]
     right: tuple[bool, ...]
     rows: tuple[Line, ...]
     groups: dict[int, str] = {}
+    whole: tuple[str, ...] = ()
 
     def spread(self) -> tuple[str, ...]:
         """The label above each column; empty above those of no group, and of columns without a name but the first."""
@@ -157,14 +159,15 @@ def _thresholds(found: MachineAnswer, ascii_only: bool, *, tails: bool) -> Answe
         names += ["pays from", "gain" if n is None else f"at {size_text(n, 'elements')}"]
         right += [True, False]
     rows = []
-    for row, label in zip(found.rows, _row_labels(found), strict=True):
+    for row, label in zip(found.rows, _once(found), strict=True):
         line = [Cell(label)]
         for regime in found.regimes:
             cell = row.cells.get(regime)
             line.append(threshold_cell(cell, cell_text(cell, row.extent, ascii_only=ascii_only)))
             line.append(_gain(row, cell, common[regime] if tails else None, ascii_only))
         rows.append(tuple(line))
-    return AnswerGrid(names=tuple(names), right=tuple(right), rows=tuple(rows), groups=groups)
+    whole = tuple(" ".join(filter(None, pair)) for pair in _labels(found))
+    return AnswerGrid(names=tuple(names), right=tuple(right), rows=tuple(rows), groups=groups, whole=whole)
 
 
 def _gain(row: AnswerRow, cell: AnswerCell | None, common: int | None, ascii_only: bool) -> Cell:
@@ -183,20 +186,26 @@ def _commonest(found: MachineAnswer, regime: str) -> int | None:
     return max(sizes, key=lambda n: (sizes[n], n)) if sizes else None
 
 
-def _row_labels(found: MachineAnswer) -> list[str]:
-    """The op, its dtype where there are several, and its GPU where there are several; the op once for all its GPUs."""
+def _labels(found: MachineAnswer) -> list[tuple[str, str]]:
+    """Of each row the op, with its dtype where there are several, and the GPU where there are several."""
     dtypes = len({row.dtype for row in found.rows}) > 1
     gpus = any(row.count < len(found.devices) for row in found.rows)
-    names = [
-        " ".join([series_text(row), *([_DTYPES.get(row.dtype, row.dtype)] if dtypes else [])])
+    return [
+        (
+            " ".join([series_text(row), *([_DTYPES.get(row.dtype, row.dtype)] if dtypes else [])]),
+            _gpu(row, found.devices) if gpus else "",
+        )
         for row in found.rows
     ]
-    if not gpus:
-        return names
-    size = max(map(columns, names))
-    once = [name if i == 0 or name != names[i - 1] else "" for i, name in enumerate(names)]
+
+
+def _once(found: MachineAnswer) -> list[str]:
+    """The same in one text, the op once for all its GPUs."""
+    labels = _labels(found)
+    size = max(columns(name) for name, _ in labels)
+    names = ["" if i and name == labels[i - 1][0] else name for i, (name, _) in enumerate(labels)]
     return [
-        f"{padded(name, size)} {_gpu(row, found.devices)}" for name, row in zip(once, found.rows, strict=True)
+        f"{padded(name, size)} {gpu}" if gpu else name for name, (_, gpu) in zip(names, labels, strict=True)
     ]
 
 
@@ -275,19 +284,26 @@ def _long_grid(found: MachineAnswer, ascii_only: bool) -> AnswerGrid:
         groups[len(names)] = situation_text(regime)
         names += ["", ""]
         right += [True, False]
-    rows = []
-    for row, label in zip(found.rows, _row_labels(found), strict=True):
+    rows, whole = [], []
+    for row, label, pair in zip(found.rows, _once(found), _labels(found), strict=True):
         sizes = sorted({gain.n for cell in row.cells.values() for gain in cell.gains})
-        for n in sizes or [0]:
+        for place, n in enumerate(sizes or [0]):
             gains = {regime: _at(row.cells.get(regime), n) for regime in found.regimes}
             cpu_s = next((g.cpu_s for cell in row.cells.values() for g in cell.gains if g.n == n), None)
             size = size_text(n, row.extent, ascii_only=ascii_only) if n else "-"
-            line = [Cell(label), Cell(size), Cell("-" if cpu_s is None else format_seconds(cpu_s))]
+            line = [
+                Cell("" if place else label),
+                Cell(size),
+                Cell("-" if cpu_s is None else format_seconds(cpu_s)),
+            ]
             for regime, gain in gains.items():
                 cell = row.cells.get(regime)
                 line += [Cell(_missing(cell) if gain is None else format_seconds(gain.gpu_s)), gain_cell(gain)]
             rows.append(tuple(line))
-    return AnswerGrid(names=tuple(names), right=tuple(right), rows=tuple(rows), groups=groups)
+            whole.append(" ".join(filter(None, pair)))
+    return AnswerGrid(
+        names=tuple(names), right=tuple(right), rows=tuple(rows), groups=groups, whole=tuple(whole)
+    )
 
 
 def _missing(cell: AnswerCell | None) -> str:

@@ -46,7 +46,8 @@ def test_a_folder_stands_for_its_results_oldest_first(gpubench, folder):
 def test_plain_text_where_there_is_no_terminal(gpubench, folder):
     done = gpubench("full.json", cwd=folder)
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith("Run: 2026-01-02T03:04:05Z")
+    assert done.stdout.startswith("With data on the GPU the GPU wins matmul;")
+    assert "\nRun: 2026-01-02T03:04:05Z" in done.stdout
     assert "\x1b" not in done.stdout
 
 

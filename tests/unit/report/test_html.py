@@ -114,7 +114,7 @@ def test_without_the_extra_there_are_tables_and_a_note(monkeypatch):
 
 
 def test_a_page_that_would_grow_too_large_leaves_out_samples_first_then_the_result(monkeypatch):
-    whole = len(render([full_run()], "html"))
+    whole = len(render([full_run()], "html").encode())
     sizes = []
     for limit in (whole + 1, whole, whole // 2):
         monkeypatch.setattr(html_page, "MAX_BYTES", limit)
