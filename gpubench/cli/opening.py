@@ -2,52 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from gpubench import kernels, units
-from gpubench.cli import roofline
-from gpubench.cli import selection as words
+from gpubench import units
 from gpubench.cli.options import RunOptions
+from gpubench.cli.progress import Display
+from gpubench.cli.request import Tell
 from gpubench.measure import load
 from gpubench.measure.plan import estimate_seconds
 from gpubench.measure.schedule import RunSpec, planned
-from gpubench.model.result import BUSY_SHARE
+from gpubench.model.result import BUSY_SHARE, Selection, Settings
 
 _MOST_NAMES = 3
 
 
-def early_plan(options: RunOptions) -> str | None:
-    """The plan as far as the options tell it, before any device was looked at; None where a file holds it, or where
-    more than they tell decides how long it takes. Raises UsageError for an unknown op."""
-    if options.append or options.like or options.check_only:
-        return None
-    ops = words.parse_ops(options.ops or words.DEFAULT_SUITE)
-    if options.budget:
-        return plan_text(ops, units.parse_duration(options.budget, option="--budget"))
-    devices = f"{options.mode},{options.backends},{options.devices}"
-    usual = (
-        not options.sizes
-        and options.refine != "off"
-        and "hybrid" not in devices
-        and not roofline.asked(options.ops)
-    )
-    return plan_text(ops, words.DEFAULT_BUDGET_S) if usual and set(ops) <= set(kernels.computed()) else None
-
-
-def plan(spec: RunSpec) -> str:
-    """The same of a run whose devices are known."""
-    ops, settings = list(spec.ops), spec.settings
-    if spec.check_only:
-        return plan_text(ops, None, verb="Checking")
-    if settings.budget_s is not None:
-        return plan_text(ops, settings.budget_s)
-    return plan_text(ops, estimate_seconds(planned(spec), settings), least="at most ")
-
-
-def plan_text(ops: Sequence[str], seconds: float | None, *, verb: str = "Measuring", least: str = "") -> str:
+def plan_text(ops: Sequence[str], seconds: float | None, *, check_only: bool, at_most: bool = False) -> str:
     """`Measuring 14 ops, about a minute`."""
     what = units.listed(ops) if len(ops) <= _MOST_NAMES else f"{len(ops)} ops"
-    return f"{verb} {what}" + ("" if seconds is None else f", {least}{about(seconds)}")
+    if check_only or seconds is None:
+        return f"{'Checking' if check_only else 'Measuring'} {what}"
+    return f"Measuring {what}, {'at most ' if at_most else ''}{about(seconds)}"
+
+
+def early_plan(selection: Selection, settings: Settings, *, check_only: bool) -> str | None:
+    """The plan before any device was looked at; None where only the devices tell how long it takes."""
+    if settings.budget_s is None and not check_only:
+        return None
+    return plan_text(selection.ops, settings.budget_s, check_only=check_only)
+
+
+def late_plan(spec: RunSpec) -> str:
+    """The same of a run without a limit."""
+    seconds = estimate_seconds(planned(spec), spec.settings)
+    return plan_text(list(spec.ops), seconds, check_only=spec.check_only, at_most=True)
 
 
 def about(seconds: float) -> str:
@@ -61,6 +48,27 @@ def about(seconds: float) -> str:
     if seconds < 90 * 60:
         return f"about {round(seconds / 60)} minutes"
     return f"about {round(seconds / 3600)} hours"
+
+
+def tell(display: Display, options: RunOptions, find: Callable[[Tell], RunSpec]) -> RunSpec:
+    """What `find` finds, while `display` is told the plan as soon as it is known, and what disturbs it."""
+    before, said = load.read(), []
+
+    def early(selection: Selection, settings: Settings) -> None:
+        text = early_plan(selection, settings, check_only=options.check_only)
+        if text is not None:
+            said.append(text)
+            display.say(text)
+
+    spec = find(early)
+    if not said:
+        display.say(late_plan(spec))
+    disturbed = busy(before, spec.load())
+    if disturbed is not None:
+        display.say(disturbed)
+    if spec.searches:
+        display.searches()
+    return spec
 
 
 def busy(before: load.CpuTimes | None, now: load.CpuTimes | None) -> str | None:

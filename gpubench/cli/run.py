@@ -14,6 +14,7 @@ from gpubench.cli.options import RunOptions
 
 if TYPE_CHECKING:
     from gpubench.analysis.gates import Gates
+    from gpubench.cli.request import Tell
     from gpubench.measure.schedule import RunSpec
 
 
@@ -22,7 +23,8 @@ def run(options: RunOptions, ctx: typer.Context) -> int:
     began = time.monotonic()
     from gpubench import report
     from gpubench.cli import ci, gates, opening, progress, rendering, resume, saving
-    from gpubench.measure import load, runner
+    from gpubench.cli.request import unsaid
+    from gpubench.measure import runner
 
     saving.require_text(options)
     rendering.check_plots(options)
@@ -34,21 +36,11 @@ def run(options: RunOptions, ctx: typer.Context) -> int:
     channels = ci.channels(options, os.environ, formats=saving.formats(outputs, style))
     wanted = options.replace(append=append)
     if options.dry_run:
-        sys.stdout.write(_plan(_request(wanted, ctx, began, demands)))
+        sys.stdout.write(_plan(_request(wanted, ctx, began, demands, unsaid)))
         return 0
     saving.lock(outputs, options, release=ctx.call_on_close)
     with progress.shown(options, os.environ) as display:
-        before, early = load.read(), opening.early_plan(wanted)
-        if early is not None:
-            display.say(early)
-        request = _request(wanted, ctx, began, demands)
-        if early is None:
-            display.say(opening.plan(request))
-        disturbed = opening.busy(before, request.load())
-        if disturbed is not None:
-            display.say(disturbed)
-        if request.searches:
-            display.searches()
+        request = opening.tell(display, wanted, lambda tell: _request(wanted, ctx, began, demands, tell))
         saver = saving.Saver(outputs, options)
         events = progress.EventLog(request.run, outputs, to_stdout=style.format == "jsonl")
         finished = runner.run(request, events.beside(display), events.watching(saver))
@@ -70,11 +62,11 @@ def run(options: RunOptions, ctx: typer.Context) -> int:
     return saving.ended(stored, [*events.errors, *errors, *([saver.error] if saver.error else [])])
 
 
-def _request(options: RunOptions, ctx: typer.Context, began: float, demands: Gates) -> RunSpec:
+def _request(options: RunOptions, ctx: typer.Context, began: float, demands: Gates, tell: Tell) -> RunSpec:
     """What is measured, and that gates and baseline can be judged by it."""
     from gpubench.cli import gates, resume
 
-    request = resume.request(options, given(ctx), began=began)
+    request = resume.request(options, given(ctx), began=began, tell=tell)
     gates.require_planned(demands, request)
     gates.require_baseline(options.baseline, request)
     return request
