@@ -279,8 +279,7 @@ class ResultOptions(SavingOptions):
         brief="Result (.json) or report (.md .html .csv).")
 
 
-BY_DEVICE = option(None, OUTPUT, "A row for each GPU backend in the answer.", default=False,
-    brief="A row for each GPU backend.")
+BY_DEVICE = option(None, OUTPUT, "A row for each GPU backend in the answer.", default=False)
 
 
 class StoredOptions(CommandOptions):
@@ -296,7 +295,7 @@ class StoredOptions(CommandOptions):
     by_device: bool = BY_DEVICE
     format: str | None = option("NAME", OUTPUT,
         f"The whole report in this format: {FORMAT_NAMES}; json is the result document, jsonl the events as they "
-        "happen.", default=None, brief="The whole report as table, plain, markdown, json, csv, html, ...")
+        "happen.", default=None, brief="The whole report as table, markdown, json, ...")
     sections: str | None = option("LIST", OUTPUT, "Sections of the report; see `gpubench report`.",
         default=None)
     time_unit: str = TIME_UNIT

@@ -214,7 +214,7 @@ class Live(Display):
             case BlockDone():
                 self._do(event, describe(event))
             case CaseDone() if event.failure is not None:
-                self._notice(f"{event.outcome.id}  {describe(event)}")
+                self._notice(f"{describe(event)}  {event.outcome.id}")
             case Warned():
                 self._notice(f"warning: {visible(event.warning.message)}")
             case SessionAgain():

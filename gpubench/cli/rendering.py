@@ -86,8 +86,9 @@ def report_style(options: RunOptions) -> ReportStyle:
     check_picture(name, to_terminal=terminal)
     style = render_options(options, to_terminal=terminal)
     report.require_look(name, style)
-    # Whoever names a format, sections, columns or an order means the report that has them.
+    # Whoever names a format, sections, columns, an order or standard output means the report that has them.
     whole = options.full or any((options.format, options.sections, options.columns, options.sort))
+    whole = whole or "-" in (options.output or [])
     return ReportStyle(format=name, options=style, screen=not whole)
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def run(options: RunOptions, ctx: typer.Context) -> int:
-    """Check and measure ops on every backend, save the result file, and print the answer."""
+    """Check and measure ops on every backend, save the result, print the answer."""
     began = time.monotonic()
     from gpubench import report
     from gpubench.cli import ci, gates, opening, progress, rendering, resume, saving
