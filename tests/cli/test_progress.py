@@ -20,7 +20,8 @@ from gpubench.measure.events import (
 )
 from gpubench.measure.load import CpuTimes
 from gpubench.model.case import parse_case_id
-from gpubench.model.result import Failure, Measurement, Outcome, RunWarning, Skip
+from gpubench.model.result import Failure, Outcome, RunWarning, Skip
+from tests.unit.report.builders import measured
 
 ID = "matmul/n=16384/float32/library/transfer-once-10@cupy:0"
 REASON = "the adapter says no " + "because " * 20 + "its driver is too old"
@@ -75,7 +76,7 @@ def test_nothing_stays_on_a_terminal() -> None:
 
 
 def done(number: int, cases: int) -> CaseDone:
-    return CaseDone(Measurement(id=ID, case=CASE, flops=0, bytes=0), number, cases, 0, 1e-3, None, None)
+    return CaseDone(measured(CASE, 1e-3), number, cases, 0, 1e-3, None, None)
 
 
 def test_a_plan_that_grows_is_told() -> None:
