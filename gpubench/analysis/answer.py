@@ -263,7 +263,7 @@ def _cell(curve: BreakEven | None, cases: Sequence[CaseResult], case: Case) -> A
         return _without_numbers(cases)
     ladder = _ladder(case)
     gains = tuple(_gain(point, ladder) for point in curve.points)
-    whole = ladder is not None and curve.first <= ladder.low and curve.last >= ladder.high
+    whole = ladder is not None and curve.first <= ladder.sizes()[0] and curve.last >= ladder.high
     if curve.verdict == "all-sizes":
         kind: CellKind = "all-sizes" if whole else "below"
         return AnswerCell(kind=kind, high=curve.first, gains=gains)
