@@ -87,9 +87,9 @@ class _Counter:
         self.total = 0
         self.grows = False
 
-    def text(self, number: int) -> str:
-        """`12 of 40`; of a plan that grows `12`."""
-        return str(number) if self.grows else f"{number} of {max(number, self.total)}"
+    def of(self, number: int, between: str) -> str:
+        """` of 40` behind the number; empty of a plan that grows."""
+        return "" if self.grows else f"{between}{max(number, self.total)}"
 
     def more(self, cases: int) -> str:
         """What to say where the plan has more cases than it had; empty where it has not, or where that is known."""
@@ -157,7 +157,7 @@ class _Lines(Display):
                 if more := self._cases.more(event.cases):
                     self._say(more)
                 self._say(
-                    f"[{self._cases.text(self._done)}] {event.outcome.id}  {describe(event)}",
+                    f"[{self._done:>3}{self._cases.of(self._done, '/')}] {event.outcome.id}  {describe(event)}",
                     whole=_without_number(event) is not None,
                 )
             case Warned():
@@ -235,7 +235,7 @@ class Live(Display):
         if more := self._cases.more(event.cases):
             self._note = more
         session = f"session {event.session + 1} of {event.sessions}" if event.sessions > 1 else ""
-        count = f"case {self._cases.text(event.number)}"
+        count = f"case {event.number}{self._cases.of(event.number, ' of ')}"
         parts = [remaining(event.remaining_s), doing(event.id), state, count, session]
         self._now = "  ".join(part for part in parts if part)
         self._draw()

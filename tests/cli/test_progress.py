@@ -82,13 +82,13 @@ def done(number: int, cases: int) -> CaseDone:
 def test_a_plan_that_grows_is_told() -> None:
     text = shown(io.StringIO(), RunStarted(2, 1, None), done(1, 2), done(2, 4), done(3, 4))
     assert [line.split("]")[0] for line in text.splitlines()] == [
-        "[1 of 2", "2 more cases, 4 in all", "[2 of 4", "[3 of 4",
+        "[  1/2", "2 more cases, 4 in all", "[  2/4", "[  3/4",
     ]  # fmt: skip
 
 
 def test_a_search_does_not_say_how_many_cases_there_are() -> None:
     text = shown(io.StringIO(), RunStarted(2, 1, 60.0), done(1, 2), done(2, 40), searches=True)
-    assert [line.split("]")[0] for line in text.splitlines()] == ["[1", "[2"]
+    assert [line.split("]")[0] for line in text.splitlines()] == ["[  1", "[  2"]
 
 
 @pytest.mark.parametrize(
