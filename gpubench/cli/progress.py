@@ -40,6 +40,7 @@ from gpubench.report.wording import situation_text
 
 REDRAW_S = 0.25
 HEARTBEAT_S = 30.0
+FIRST_S = 5.0  # after so long the first cases tell how long the others will take
 WIDTH = 100
 
 
@@ -138,6 +139,7 @@ class _Lines(Display):
         self._done = 0
         self._cases = _Counter()
         self._spoke = time.monotonic()
+        self._timed = self._spoke - HEARTBEAT_S + FIRST_S  # when the time left was last told, or as if
 
     def say(self, text: str) -> None:
         """Print it."""
@@ -160,6 +162,7 @@ class _Lines(Display):
                     f"[{self._done:>3}{self._cases.of(self._done, '/')}] {event.outcome.id}  {describe(event)}",
                     whole=_without_number(event) is not None,
                 )
+                self._tell_time(event.remaining_s)
             case Warned():
                 self._say(f"warning: {visible(event.warning.message)}", whole=True)
             case SessionAgain():
@@ -167,6 +170,13 @@ class _Lines(Display):
             case BlockDone() if time.monotonic() - self._spoke > HEARTBEAT_S:
                 parts = [f"{describe(event)}, {event.samples} samples", remaining(event.remaining_s)]
                 self._say("  ".join(part for part in (f"... {event.id}", *parts) if part))
+
+    def _tell_time(self, seconds: float | None) -> None:
+        """Now and then, as soon as some cases tell."""
+        now = time.monotonic()
+        if seconds and now - self._timed >= HEARTBEAT_S:
+            self._timed = now
+            self._say(remaining(seconds))
 
     def _say(self, text: str, *, whole: bool = False) -> None:
         """Print one line; `whole` for a reason, whose end often is what helps."""
