@@ -19,7 +19,7 @@ from gpubench.analysis.samples import only_estimates
 from gpubench.cli.options import NoiseOptions, RunOptions
 from gpubench.cli.rendering import cannot_write
 from gpubench.errors import GpubenchError
-from gpubench.foreign_text import visible
+from gpubench.foreign_text import filled, visible
 from gpubench.measure.events import (
     BlockDone,
     CaseDone,
@@ -91,6 +91,10 @@ class _Counter:
     def of(self, number: int, between: str) -> str:
         """` of 40` behind the number; empty of a plan that grows."""
         return "" if self.grows else f"{between}{max(number, self.total)}"
+
+    def tells_time(self, number: int) -> bool:
+        """Whether so many cases tell how long the others will take; the first ones hold what starts only once."""
+        return self.grows or 10 * number >= self.total
 
     def more(self, cases: int) -> str:
         """What to say where the plan has more cases than it had; empty where it has not, or where that is known."""
@@ -174,7 +178,7 @@ class _Lines(Display):
     def _tell_time(self, seconds: float | None) -> None:
         """Now and then, as soon as some cases tell."""
         now = time.monotonic()
-        if seconds and now - self._timed >= HEARTBEAT_S:
+        if seconds and self._cases.tells_time(self._done) and now - self._timed >= HEARTBEAT_S:
             self._timed = now
             self._say(remaining(seconds))
 
@@ -246,7 +250,8 @@ class Live(Display):
             self._note = more
         session = f"session {event.session + 1} of {event.sessions}" if event.sessions > 1 else ""
         count = f"case {event.number}{self._cases.of(event.number, ' of ')}"
-        parts = [remaining(event.remaining_s), doing(event.id), state, count, session]
+        left = remaining(event.remaining_s) if self._cases.tells_time(event.number) else ""
+        parts = [left, doing(event.id), state, count, session]
         self._now = "  ".join(part for part in parts if part)
         self._draw()
 
@@ -259,7 +264,8 @@ class Live(Display):
 
         if not self._live.is_started:
             self._live.start()
-        lines = [*self._said, *filter(None, [self._note, self._now])]
+        said = [line for text in self._said for line in filled(text, self._live.console.width)]
+        lines = [*said, *filter(None, [self._note, self._now])]
         self._live.update(Text("\n".join(lines), no_wrap=True, overflow="ellipsis"), refresh=True)
 
 
