@@ -303,7 +303,7 @@ class BreakEvenSearch:
                 cases = tuple(
                     case for case in cases if case.device_id in self._cpu or case.form == "tuned" or not tuned
                 )
-            found.append(msgspec.structs.replace(item, cases=cases, explained=n == explained))
+            found.append(msgspec.structs.replace(item, cases=cases, explained=explained in (None, n)))
         return Step(tuple(found), BLOCKS if explained is not None else MAIN)
 
     def _worth(self, case: Case, tuned: Collection[str]) -> bool:

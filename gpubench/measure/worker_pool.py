@@ -244,7 +244,7 @@ class WorkerPool:
         for device_id, worker, ours in asked:
             try:
                 for request in ours:
-                    worker.wait(request, LOAD_DEADLINE_S)
+                    worker.wait(request, min(LOAD_DEADLINE_S, self._settings.case_timeout_s))
             except WorkerGone:
                 self.drop(device_id)
 
