@@ -21,6 +21,8 @@ from gpubench.report.sections.break_even import break_even_section, reuse_sectio
 from gpubench.report.sections.cases import environment_section, raw_section, sample_chart, time_chart
 from gpubench.report.sections.claims import claims_section
 from gpubench.report.sections.hybrid import hybrid_chart, hybrid_section
+from gpubench.report.sections.map import KEY as MAP
+from gpubench.report.sections.map import map_section
 from gpubench.report.sections.problems import gates_section, noise_section, skipped_section, warnings_section
 from gpubench.report.sections.roofline import rate_chart, roofline_chart, roofline_section
 from gpubench.report.sections.speedup import means_section, speedup_sections
@@ -63,10 +65,11 @@ def document(
     where they are few; whoever names the section gets them anyway.
     """
     unit = options.time_unit
-    # Who names sections wants all of them that there is.
-    asked = tuple(options.sections) != DEFAULT_SECTIONS
+    # Who names sections wants all of them that there is; a page puts the answer and the map before the usual ones.
+    asked = {*options.sections} - {ANSWER, MAP} != {*DEFAULT_SECTIONS} - {ANSWER, MAP}
     makers: dict[str, Callable[[], Section | tuple[Section, ...]]] = {
         ANSWER: lambda: answer_section(analysis, options, full=full),
+        MAP: lambda: map_section(analysis, options, full=full),
         "verdict": lambda: _verdict_section(analysis),
         GATES: lambda: gates_section(analysis),
         "breakeven": lambda: break_even_section(analysis, full=full),
@@ -93,8 +96,8 @@ def document(
             found = makers[key]()
             made += [found] if isinstance(found, Section) else found
     return TextDocument(
-        # The answer names its machine: by itself, and not on a page, it is the whole screen.
-        headings=() if tuple(options.sections) == (ANSWER,) and not full else _headings(analysis),
+        # The answer and the map name their machine: by themselves, and not on a page, they are the whole screen.
+        headings=() if {*options.sections} <= {ANSWER, MAP} and not full else _headings(analysis),
         sections=tuple(part for part in made if part.lines or part.tables or part.pictures or part.screen),
     )
 

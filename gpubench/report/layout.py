@@ -184,10 +184,10 @@ def visible(part: Any) -> Any:
 
 
 SECTIONS = (
-    "machines", "history", "answer", "verdict", "breakeven", "reuse", "speedup", "chart", "hybrid", "skipped",
+    "machines", "history", "answer", "map", "verdict", "breakeven", "reuse", "speedup", "chart", "hybrid", "skipped",
     "anatomy", "roofline", "claims", "noise", "warnings", "environment", "raw",
 )  # fmt: skip
-DEFAULT_SECTIONS = tuple(name for name in SECTIONS if name not in ("answer", "noise", "raw"))
+DEFAULT_SECTIONS = tuple(name for name in SECTIONS if name not in ("answer", "map", "noise", "raw"))
 TIME_UNITS = ("auto", "s", "ms", "us", "ns")
 
 

@@ -21,7 +21,7 @@ from gpubench.installation import install_command
 from gpubench.report import render
 from gpubench.report.layout import SECTIONS
 from gpubench.report.renderers import html as html_page
-from gpubench.report.renderers.html.article import verbatim
+from gpubench.report.markup import verbatim
 from tests.unit.report.builders import CPU, GPU, case, curve, measured, run_of
 from tests.unit.report.formats.hostile import NAMES, TEXTS, hostile_run
 from tests.unit.report.samples import cpu_run, full_run
