@@ -47,7 +47,8 @@ class Stretch(msgspec.Struct, frozen=True, kw_only=True):
             return None
         first, last = self.ratios
         share = math.log(size / self.start) / math.log(self.end / self.start) if self.end > self.start else 0.0
-        return min(max(first * (last / first) ** share, min(self.ratios)), max(self.ratios))
+        inside: float = first * (last / first) ** share
+        return min(max(inside, min(self.ratios)), max(self.ratios))
 
     def tints(self) -> tuple[Point, ...]:
         """Sizes from the start to the end and the tint there, which between them is linear over log(size). A size that

@@ -19,6 +19,7 @@ from gpubench.report.wording import (
     regimes,
     seconds_text,
     short_ratio_text,
+    time_text,
     where_legend,
 )
 from gpubench.units import format_size
@@ -66,7 +67,7 @@ def _table(
     columns += [Column("dtype")] if full else []
     columns += [Column("device")] if by_device else []
     columns += [Column(name) for name in data]
-    columns += [Column("gain at largest n")] if full else []
+    columns += [Column("speedup and time at the largest n")] if full else []
     body = []
     for device, family in _families(rows, merge=not full):
         first = next(iter(family.values()))
@@ -74,7 +75,10 @@ def _table(
         row += [first.dtype] if full else []
         row += [device] if by_device else []
         row += [Cell(text(family[name]), _tone(family[name])) if name in family else "" for name in data]
-        row += [" / ".join(_gain(family[name]) if name in family else "-" for name in data)] if full else []
+        last = max(one.last for one in family.values())
+        row += (
+            [" / ".join(_gain(family[name], last) if name in family else "-" for name in data)] if full else []
+        )
         body.append(cells(*row, _measured(list(family.values()))))
     title = "" if full else rows[0].dtype
     title += "" if by_device else f" on {device_text(analysis, min(devices))}"
@@ -158,8 +162,11 @@ def _legend(rows: Sequence[BreakEven], text: BreakEvenStyle, *, full: bool) -> s
     return "; ".join([*parts, *([marks] if marks else [])])
 
 
-def _gain(row: BreakEven) -> str:
-    return short_ratio_text(row.at_last.interval) + mark(row.at_last.label)
+def _gain(row: BreakEven, last: int) -> str:
+    """`54x 2.85 ms`; with its size where the others of the row have a larger one."""
+    at = "" if row.last == last else f" at {format_size(row.last, table=True)}"
+    ratio = short_ratio_text(row.at_last.interval) + mark(row.at_last.label)
+    return f"{ratio} {time_text(row.at_last.case.time)}{at}"
 
 
 def _measured(rows: Sequence[BreakEven]) -> str:

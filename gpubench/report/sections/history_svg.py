@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from datetime import datetime
@@ -18,8 +19,8 @@ _HEIGHT, _FOOT = 180.0, 24.0
 _LEAST_SPAN = 1.1  # of the axis: a change of 2 % is no mountain
 _NAMED = 2  # the cases that changed most are named
 _CAPTION = (
-    "Time of each case against its oldest one, on a log axis: up is slower. The thick line is the geometric mean of the "
-    "cases that every run has. A line that ends early is of a case that later runs lack."
+    "Time of each case against its oldest one, on a log axis: up is slower. The thick line is the geometric mean of "
+    "the cases that every run has. A line that ends early is of a case that later runs lack."
 )
 
 
@@ -119,7 +120,7 @@ def _segments(places: Sequence[float], heights: Sequence[float | None], kind: st
             "line",
             {"x1": f"{a[0] * 100:.5g}%", "y1": f"{a[1]:.5g}", "x2": f"{b[0] * 100:.5g}%", "y2": f"{b[1]:.5g}"},
         )
-        for a, b in zip(known, known[1:], strict=False)
+        for a, b in itertools.pairwise(known)
     ]
     radius = "3" if kind == "mean" else "2"
     found += [

@@ -1,4 +1,4 @@
-"""The map in words and in characters: which panels it has, what stands in their margins, and how a terminal draws it."""
+"""The map in words and in characters: which panels it has, what stands in their margins, how a terminal draws it."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class MapView(msgspec.Struct, frozen=True, kw_only=True):
     several."""
 
     title: str
-    origin: str
+    origin: tuple[str, ...]
     panels: tuple[MapPanel, ...]
     found: RatioMap
     names: tuple[str, ...] = ()
@@ -79,7 +79,7 @@ def map_view(
     )
     dtypes = sorted({lane.row.dtype for lane in found.lanes})
     return MapView(
-        title=sides_text(analysis, chosen), origin=origin_text(analysis, dtypes), panels=panels, found=found,
+        title=sides_text(analysis, chosen), origin=(origin_text(analysis, dtypes),), panels=panels, found=found,
         names=tuple(names) if len(chosen) > 1 else (),
     )  # fmt: skip
 
@@ -111,9 +111,8 @@ def lane_view(lane: Lane, strips: Sequence[StripView], situation: str, *, dtypes
     row = lane.row
     label = series_text(row) + (f" {row.dtype}" if dtypes else "")
     said = [_strip_text(lane, view) for view in strips]
-    return LaneView(
-        lane=lane, label=printable(label), strips=tuple(strips), text=printable(f"{label}, {situation}: {'; '.join(said)}"),
-    )  # fmt: skip
+    text = printable(f"{label}, {situation}: {'; '.join(said)}")
+    return LaneView(lane=lane, label=printable(label), strips=tuple(strips), text=text)
 
 
 def strip_view(lane: Lane, strip: Strip | None, name: str) -> StripView:
@@ -138,11 +137,12 @@ def _strip_text(lane: Lane, view: StripView) -> str:
     return f"{before}pays from {cell_text(view.strip.cell, extent)}{at}"
 
 
-def overlay_view(analyses: Sequence[Analysis], names: Sequence[str], title: str) -> MapView | None:
-    """The maps of several machines in one: a strip for each machine in every lane. None where fewer than two have
-    one."""
+def overlay_view(analyses: Sequence[Analysis], names: Sequence[str]) -> MapView | None:
+    """The maps of several machines in one: a strip for each machine in every lane. `names`: a letter, a colon, and what
+    it stands for. None where fewer than two have a map."""
     maps = [ratio_map(analysis) for analysis in analyses]
-    drawn = [(name, found) for name, found in zip(names, maps, strict=True) if found.lanes]
+    letters = [name.partition(":")[0] for name in names]
+    drawn = [(letter, found) for letter, found in zip(letters, maps, strict=True) if found.lanes]
     if len(drawn) < 2:
         return None
     lanes: dict[tuple[object, ...], list[tuple[str, str, Lane]]] = {}
@@ -175,7 +175,11 @@ def overlay_view(analyses: Sequence[Analysis], names: Sequence[str], title: str)
             made.append(lane_view(longest, strips, situation_text(regime), dtypes=dtypes))
         panels.append(MapPanel(situation=situation_text(regime), lanes=tuple(made)))
     return MapView(
-        title=title, origin="", panels=tuple(panels), found=whole, names=tuple(name for name, _ in drawn)
+        title=f"{len(drawn)} machines over each other",
+        origin=tuple(names),
+        panels=tuple(panels),
+        found=whole,
+        names=tuple(name for name, _ in drawn),
     )
 
 
@@ -216,9 +220,9 @@ def map_section(analysis: Analysis, options: RenderOptions, *, full: bool) -> Se
     if full:
         texts = tuple(Cell("".join(cell.text for cell in line)) for line in lines)
         return Section(
-            key=KEY, title=TITLE, lines=(f"{view.title} · {view.origin}",), pictures=(Picture(texts),)
+            key=KEY, title=TITLE, lines=(" · ".join((view.title, *view.origin)),), pictures=(Picture(texts),)
         )
-    heads = [(Cell(cut(text, options.width)),) for text in (view.title, view.origin)]
+    heads: list[Line] = [(Cell(cut(text, options.width)),) for text in (view.title, *view.origin)]
     heads = [_in_ascii(line) for line in heads] if options.ascii_only else heads
     return Section(key=KEY, title=TITLE, screen=(*heads, *lines))
 

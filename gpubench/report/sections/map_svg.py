@@ -12,7 +12,7 @@ from xml.etree.ElementTree import Element
 import msgspec
 
 from gpubench.analysis.ratio_map import FULL, Lane, RatioMap, Stretch, Strip, tint
-from gpubench.foreign_text import columns
+from gpubench.foreign_text import columns, cut
 from gpubench.report.markup import element, fragment
 from gpubench.report.sections.map import AXIS, MEANING, LaneView, MapPanel, MapView, ticks
 
@@ -271,7 +271,8 @@ def scale_svg(name: str, **place: str) -> Element:
 WIDTH = 1280.0
 _FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, 'Liberation Sans', sans-serif"
 _SIDE, _BETWEEN, _LETTER, _PITCH_GAP = 24.0, 28.0, 7.6, 5.0
-_HEAD, _TAIL = 104.0, 110.0
+_HEAD, _LINE, _TAIL = 86.0, 18.0, 110.0
+_MOST_LETTERS = 170  # of a line across the whole picture
 
 
 def map_svg(view: MapView, *, colours: Colours = LIGHT, dark: Colours | None = None) -> str:
@@ -282,8 +283,9 @@ def map_svg(view: MapView, *, colours: Colours = LIGHT, dark: Colours | None = N
     ) + 14  # fmt: skip
     count = len(view.panels)
     wide = (WIDTH - 2 * _SIDE - label - count * gain - (count - 1) * _BETWEEN) / count
+    head = _HEAD + _LINE * len(view.origin)
     pitch = lane_height(len(view.panels[0].lanes[0].strips)) + _PITCH_GAP
-    bottom = _HEAD + pitch * len(view.panels[0].lanes)
+    bottom = head + pitch * len(view.panels[0].lanes)
     height = bottom + _TAIL
     rules = (
         style(colours)
@@ -294,11 +296,12 @@ def map_svg(view: MapView, *, colours: Colours = LIGHT, dark: Colours | None = N
     sheet.text = rules
     parts = [
         sheet, definitions(), element("rect", {"width": "100%", "height": "100%", "class": "m-paper"}),
-        _text(_SIDE, 34, view.title, "m-text big"), _text(_SIDE, 56, view.origin, "m-quiet"),
+        _text(_SIDE, 34, cut(view.title, _MOST_LETTERS * 4 // 5), "m-text big"),
+        *(_text(_SIDE, 56 + _LINE * i, cut(text, _MOST_LETTERS), "m-quiet") for i, text in enumerate(view.origin)),
     ]  # fmt: skip
     left = _SIDE + label
     for i, panel in enumerate(view.panels):
-        parts += _panel(panel, view.found, f"p{i}", (left, wide, pitch), labels=not i)
+        parts += _panel(panel, view.found, f"p{i}", (left, head, wide, pitch), labels=not i)
         left += wide + gain + _BETWEEN
     parts += _legend(_SIDE + label, bottom + 60)
     size = {"width": _number(WIDTH), "height": _number(height), "viewBox": f"0 0 {WIDTH:g} {height:g}"}
@@ -311,12 +314,12 @@ def map_svg(view: MapView, *, colours: Colours = LIGHT, dark: Colours | None = N
 
 
 def _panel(
-    panel: MapPanel, found: RatioMap, name: str, place: tuple[float, float, float], *, labels: bool
+    panel: MapPanel, found: RatioMap, name: str, place: tuple[float, float, float, float], *, labels: bool
 ) -> list[Element]:
-    left, wide, pitch = place
-    parts = [_text(left, _HEAD - 14, panel.situation, "m-text bold")]
+    left, head, wide, pitch = place
+    parts = [_text(left, head - 14, panel.situation, "m-text bold")]
     for i, lane in enumerate(panel.lanes):
-        top = _HEAD + pitch * i
+        top = head + pitch * i
         tall = strip_height(len(lane.strips))
         if labels:
             parts.append(
@@ -328,7 +331,7 @@ def _panel(
             _text(left + wide + 10, top + tall * (j + 0.5) + 4.5, text, "m-text")
             for j, text in enumerate(gains(lane))
         ]
-    below = _HEAD + pitch * len(panel.lanes)
+    below = head + pitch * len(panel.lanes)
     parts.append(axis_svg(found, x=_number(left), y=_number(below), width=_number(wide)))
     parts.append(_text(left + wide / 2, below + 36, AXIS, "m-quiet", anchor="middle"))
     return parts

@@ -27,7 +27,7 @@ from gpubench.report.renderers.html.article import MANY, Filling, article, secti
 from gpubench.report.renderers.html.map import PageMap, map_figure, page_map
 from gpubench.report.sections import map_svg
 from gpubench.report.sections.history_svg import history_figure, history_line
-from gpubench.report.sections.machines import HISTORY, MACHINES, letter
+from gpubench.report.sections.machines import HISTORY, MACHINES, letter, names
 from gpubench.report.sections.map import KEY as MAP
 from gpubench.report.sections.map import overlay_view
 
@@ -106,7 +106,8 @@ def _head(analyses: Sequence[Analysis], scripts: str) -> Element:
 
 def _map_style() -> str:
     """A printed page is light whatever the screen is."""
-    return f"{map_svg.style(map_svg.LIGHT)}@media screen and (prefers-color-scheme:dark){{{map_svg.style(map_svg.DARK)}}}"
+    light, dark = map_svg.style(map_svg.LIGHT), map_svg.style(map_svg.DARK)
+    return f"{light}@media screen and (prefers-color-scheme:dark){{{dark}}}"
 
 
 def _hatch() -> Element:
@@ -120,8 +121,7 @@ def _overlays(analyses: Sequence[Analysis], options: RenderOptions) -> list[Elem
     sides = machine_runs(analyses)
     found = []
     if MACHINES in options.sections and len(sides) > 1:
-        names = [letter(i) for i in range(len(sides))]
-        view = overlay_view([side.newest for side in sides], names, "Machines over each other")
+        view = overlay_view([side.newest for side in sides], names(sides))
         found += [map_figure(view, "all-")] if view is not None else []
     if HISTORY in options.sections:
         lines = [history_line(side, letter(i)) for i, side in enumerate(sides)]

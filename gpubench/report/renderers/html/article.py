@@ -32,7 +32,9 @@ _NO_SAMPLES = "The samples are not drawn: the page would have become too large. 
 _NO_RESULT = (
     "The result is not in this page, which would be too large: it is the file that the page is made from."
 )
-_NO_RATIOS = "Each single speedup is not in this page, which would be too large: gpubench report --format csv has them."
+_NO_RATIOS = (
+    "Each single speedup is not in this page, which would be too large: gpubench report --format csv has them."
+)
 MANY = 3  # runs on one page: each of them unfolds on demand
 
 
@@ -94,7 +96,9 @@ def article(
         elif part.key in OPEN:
             opened.append(section(part, name))
         elif part.title == EVERY_RATIO and not filling.ratios:
-            rest.append(section(msgspec.structs.replace(part, lines=(_NO_RATIOS,), tables=()), name, folded=True))
+            rest.append(
+                section(msgspec.structs.replace(part, lines=(_NO_RATIOS,), tables=()), name, folded=True)
+            )
         else:
             rest.append(section(part, name, folded=True))
     chart_part = _chart_part(analysis, charts, prefix, filling, without)
@@ -106,7 +110,9 @@ def article(
     ]  # fmt: skip
     label = {"aria-label": report.headings[0]}
     if folded:
-        return element("article", label, element("details", {"class": "one"}, element("summary", {}, run), *parts))
+        return element(
+            "article", label, element("details", {"class": "one"}, element("summary", {}, run), *parts)
+        )
     return element("article", label, run, *parts)
 
 
@@ -166,7 +172,8 @@ def _chart_part(
 def _download(analysis: Analysis, prefix: str, filling: Filling) -> Element:
     name = store.result_name(analysis.run)
     button = element(
-        "button", {"type": "button", "hidden": "hidden", "data-download": f"{prefix}result", "data-name": name},
+        "button",
+        {"type": "button", "hidden": "hidden", "data-download": f"{prefix}result", "data-name": name},
         f"Save {name}",
     )
     content = button if filling.results else element("p", {"class": "note"}, _NO_RESULT)

@@ -44,7 +44,9 @@ def _form(found: ChartSet, prefix: str, started_at: str) -> Element:
     parts.append(_boxes("device", "Devices", prefix, found.devices, swatches))
     if len(found.regimes) > 1:
         parts.append(_boxes("regime", "Where the data is", prefix, found.regimes, {}))
-    return element("form", {"class": "controls", "aria-label": f"What charts and tables of {started_at} show"}, *parts)
+    return element(
+        "form", {"class": "controls", "aria-label": f"What charts and tables of {started_at} show"}, *parts
+    )
 
 
 def _select(name: str, label: str, prefix: str, options: Sequence[tuple[str, str]], chosen: str) -> Element:

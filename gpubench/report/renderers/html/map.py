@@ -54,8 +54,9 @@ def page_map(analysis: Analysis, prefix: str) -> PageMap | None:
         _select(f"{prefix}map-devices", "GPU", [" and ".join(names[one] for one in ours) for ours in devices]),
         _select(f"{prefix}map-situations", "Situation", [_situations_text(one) for one in situations]),
     ]
+    label = f"What the map of {analysis.run.started_at} shows"
     choice = element(
-        "form", {"class": "switch", "hidden": "hidden", "aria-label": f"What the map of {analysis.run.started_at} shows"},
+        "form", {"class": "switch", "hidden": "hidden", "aria-label": label},
         *(field for field in fields if field is not None),
     )  # fmt: skip
     several = len(views) > 1
@@ -100,15 +101,12 @@ def _select(name: str, label: str, texts: Sequence[str]) -> Element | None:
 
 
 def map_figure(view: MapView, prefix: str, choice: Element | None = None) -> Element:
-    """The picture with its title and its legend. To a screen reader it is one image: the table below has its numbers."""
+    """The picture with its title and its legend. To a screen reader it is one image; the table below says the
+    rest."""
     name = f"{prefix}map"
-    origin = element("p", {"class": "quiet"}, view.origin) if view.origin else None
-    head = element(
-        "div",
-        {"class": "map-head"},
-        element("div", {}, element("p", {"class": "map-title"}, view.title), origin),
-        choice,
-    )
+    title = element("p", {"class": "map-title"}, view.title)
+    origin = [element("p", {"class": "quiet"}, line) for line in view.origin]
+    head = element("div", {"class": "map-head"}, element("div", {}, title, *origin), choice)
     panels = element("div", {"class": "panels", "aria-hidden": "true"}, *_panels(view, f"{name}-"))
     picture = element(
         "div", {"role": "img", "aria-label": TITLE, "aria-describedby": f"{name}-caption"}, panels
