@@ -155,8 +155,8 @@ def _missed(count: int) -> str:
 
 
 def chart_set(analysis: Analysis, sections: Sequence[str], unit: str, *, samples: bool = True) -> ChartSet:
-    """The charts of `sections`, without that of all samples unless `samples`. Needs the extra `plots`; raises
-    GpubenchError if it does not work."""
+    """The charts of `sections`, without that of all samples unless `samples`. Needs altair; raises GpubenchError if
+    it does not work."""
     from gpubench.report.charts.vega import altair_failures
 
     makers: tuple[tuple[str, Callable[[], Chart]], ...] = (

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from gpubench.errors import InputError, UsageError
+from gpubench.foreign_text import filled
 from gpubench.report.charts.chart import MARKS, ROWS, Chart, ChartRow, Line, theme
 from gpubench.report.charts.vega import results
 
@@ -77,7 +78,9 @@ def picture(
         found += [] if drawn_map is None else [drawn_map]
         charts = chart_set(analysis, sections or DEFAULT_SECTIONS, time_unit)
         chosen = [series for series in charts.series if series.name == charts.chosen]
-        specs = [spec for chart in charts.charts for _, spec in pictures(chart, chosen, origin(analysis))]
+        # Below a map, which names them, they need not say it again.
+        lines = origin(analysis) if drawn_map is None else ()
+        specs = [spec for chart in charts.charts for _, spec in pictures(chart, chosen, lines)]
         found += svgs([spec | {"width": HALF_WIDTH} for spec in specs])
     if not found:
         raise InputError("no-charts", why="no case with a number belongs to these sections")
@@ -118,12 +121,13 @@ def _overlay(analyses: Sequence[Analysis], sections: Sequence[str] | None) -> st
     return None if view is None else map_svg(view)
 
 
-def origin(analysis: Analysis) -> tuple[str, str]:
-    """The sides, and whence the numbers are."""
+def origin(analysis: Analysis) -> list[str]:
+    """The sides, and whence the numbers are, in lines as wide as a chart."""
     from gpubench.report.sections.titles import origin_text, sides_text
 
     gpus = [row.case.device_id for row in analysis.cases if row.time is not None and row.device_kind != "cpu"]
-    return sides_text(analysis, sorted(dict.fromkeys(gpus))), origin_text(analysis)
+    texts = (sides_text(analysis, sorted(dict.fromkeys(gpus))), origin_text(analysis))
+    return [line for text in texts for line in filled(text, _LETTERS, "")]
 
 
 def write(
@@ -138,7 +142,8 @@ def write(
     return len(drawn)
 
 
-PICTURE_WIDTH = 720
+PICTURE_WIDTH, PADDING = 720, 16
+_LETTERS = 100  # of a line above a chart
 HALF_WIDTH, MOST_WIDTH = 500, 1280  # in one picture two charts stand side by side below the map
 SCALE = 2  # pixels of a PNG to a point
 _SIZE = re.compile(r'<svg[^>]* width="([0-9.]+)" height="([0-9.]+)"')
@@ -156,7 +161,8 @@ def drawn(
     background = {"background": "#14181d"} if dark else {"background": "#ffffff"}
     params = [{"name": name, "value": value} for name, value in chart.params.get(series.name, {}).items()]
     return chart.spec | height | {
-        "datasets": data, "params": params, "width": PICTURE_WIDTH, "config": theme(dark=dark) | background,
+        "datasets": data, "params": params, "width": PICTURE_WIDTH, "padding": PADDING,
+        "config": theme(dark=dark) | background,
         "title": {"text": chart.title, "subtitle": [title or series.name, *origin], "anchor": "start"},
     }  # fmt: skip
 

@@ -267,7 +267,8 @@ def theme(*, dark: bool = False) -> dict[str, Any]:
     }  # fmt: skip
     return {
         "background": "transparent", "font": FONT, "aria": False,
-        "view": {"stroke": None}, "axis": axis, "title": {"color": ink},
+        "view": {"stroke": None}, "axis": axis,
+        "title": {"color": ink, "subtitleColor": quiet, "fontSize": 14, "subtitleFontSize": 12, "offset": 12},
         "legend": {
             "orient": "top", "labelColor": ink, "titleColor": quiet, "titleFontWeight": "normal",
             "labelFontSize": 12, "titleFontSize": 12, "symbolStrokeWidth": 2, "columns": 3,

@@ -270,6 +270,10 @@ def scale_svg(name: str, **place: str) -> Element:
 
 WIDTH = 1280.0
 _FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, 'Liberation Sans', sans-serif"
+_LETTERING = (
+    f".m-map text{{font:13px {_FONT}}}.m-map .big{{font-size:16px;font-weight:600}}"
+    ".m-map .bold{font-size:15px;font-weight:600}"
+)
 _SIDE, _BETWEEN, _LETTER, _PITCH_GAP = 24.0, 28.0, 7.6, 5.0
 _HEAD, _LINE, _TAIL = 86.0, 18.0, 110.0
 _MOST_LETTERS = 170  # of a line across the whole picture
@@ -287,10 +291,7 @@ def map_svg(view: MapView, *, colours: Colours = LIGHT, dark: Colours | None = N
     pitch = lane_height(len(view.panels[0].lanes[0].strips)) + _PITCH_GAP
     bottom = head + pitch * len(view.panels[0].lanes)
     height = bottom + _TAIL
-    rules = (
-        style(colours)
-        + f"text{{font:13px {_FONT}}}.big{{font-size:16px;font-weight:600}}.bold{{font-size:15px;font-weight:600}}"
-    )
+    rules = style(colours) + _LETTERING
     rules += f"@media(prefers-color-scheme:dark){{{style(dark)}}}" if dark else ""
     sheet = element("style", {})
     sheet.text = rules
@@ -307,7 +308,12 @@ def map_svg(view: MapView, *, colours: Colours = LIGHT, dark: Colours | None = N
     size = {"width": _number(WIDTH), "height": _number(height), "viewBox": f"0 0 {WIDTH:g} {height:g}"}
     return (
         fragment(
-            element("svg", {"xmlns": "http://www.w3.org/2000/svg", "version": "1.1", **size}, *parts), xml=True
+            element(
+                "svg",
+                {"xmlns": "http://www.w3.org/2000/svg", "version": "1.1", "class": "m-map", **size},
+                *parts,
+            ),
+            xml=True,
         )
         + "\n"
     )

@@ -170,16 +170,21 @@ def test_pictures_of_both_formats():
     assert "2-roofline-float32.svg" in twice
 
 
-def test_one_picture_holds_all_charts_below_each_other():
+def test_one_picture_holds_the_map_and_below_it_all_charts():
     analyses = report.analysed([run_of(curve(RISING))])
     drawn = plots.picture(analyses, "svg")
     assert drawn == plots.picture(analyses, "svg")
     whole = ElementTree.fromstring(drawn)
     inner = whole.findall(f"{SVG}svg")
     assert len(inner) == len({name.split("-")[0] for name, _ in plots.plots(analyses, "svg")})
-    tops = [float(one.get("y")) for one in inner]
-    assert tops == sorted(set(tops))
-    assert float(whole.get("height")) == tops[-1] + float(inner[-1].get("height"))
+    assert inner[0].get("class") == "m-map"
+    boxes = [[float(one.get(name)) for name in ("x", "y", "width", "height")] for one in inner]
+    assert float(whole.get("width")) == max(x + width for x, _, width, _ in boxes) <= plots.MOST_WIDTH
+    assert float(whole.get("height")) == max(y + height for _, y, _, height in boxes)
+    for i, (x, y, _width, _) in enumerate(boxes[1:], 1):
+        before = boxes[i - 1]
+        beside = x == before[0] + before[2] and y == before[1]
+        assert beside or (x == 0 and y >= before[1] + before[3]), "no picture covers another"
     names = [one.get("id") for one in whole.iter() if one.get("id")]
     assert len(names) == len(set(names)), "no chart is clipped by another's frame"
     assert plots.picture(analyses, "png", sections=["roofline"]).startswith(b"\x89PNG")
@@ -223,15 +228,15 @@ def test_the_report_may_be_a_picture(tmp_path):
     assert done.stderr.splitlines()[0] == "error: --format png: charts cannot be drawn here"
 
 
-def test_the_command_without_the_extra_says_how_to_get_it(tmp_path):
+def test_the_command_without_the_libraries_says_how_to_get_them(tmp_path):
     save(run_of(curve(RISING)), tmp_path / "run.json")
     done = gpubench("report", "run.json", "--plots", "pictures", cwd=tmp_path, blocked=["altair", "vl_convert"])
     assert done.returncode == 2
     assert done.stdout == ""
     assert done.stderr.splitlines() == [
         "error: --plots: charts cannot be drawn here",
-        "  why: the extra plots is not installed: no altair and no vl_convert",
-        f"  fix: {located(install_command('plots'))}",
+        "  why: what draws is not installed: no altair and no vl_convert",
+        f"  fix: {located(install_command())}",
     ]
 
 

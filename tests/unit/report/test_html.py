@@ -20,8 +20,8 @@ from gpubench.foreign_text import printable
 from gpubench.installation import install_command
 from gpubench.report import render
 from gpubench.report.layout import SECTIONS
-from gpubench.report.renderers import html as html_page
 from gpubench.report.markup import verbatim
+from gpubench.report.renderers import html as html_page
 from tests.unit.report.builders import CPU, GPU, case, curve, measured, run_of
 from tests.unit.report.formats.hostile import NAMES, TEXTS, hostile_run
 from tests.unit.report.samples import cpu_run, full_run
@@ -104,17 +104,18 @@ def test_the_license_of_what_draws_goes_with_it():
     assert "Redistribution and use in source and binary forms" in library
 
 
-def test_without_the_extra_there_are_tables_and_a_note(monkeypatch):
+def test_without_the_libraries_there_are_the_map_tables_and_a_note(monkeypatch):
     monkeypatch.setitem(sys.modules, "altair", None)
     page = Page(render([full_run()], "html"))
-    assert any(install_command("plots") in text for text in page.texts)
+    assert any(install_command() in text for text in page.texts)
+    assert any(attributes.get("id") == "r0-map" for _, attributes in page.elements)
     assert "library" not in page.blocks
     assert embedded(page, "r0-result")
     assert sum(tag == "table" for tag, _ in page.elements) > 5
 
 
 def test_a_page_that_would_grow_too_large_leaves_out_samples_first_then_the_result(monkeypatch):
-    whole = len(render([full_run()], "html"))
+    whole = len(render([full_run()], "html").encode())
     sizes = []
     for limit in (whole + 1, whole, whole // 2):
         monkeypatch.setattr(html_page, "MAX_BYTES", limit)

@@ -158,8 +158,9 @@ def _charts(
             "",
             f"they would show more than {MOST_CASES} cases: choose some with --filter",
         )
-    if missing_libraries():
-        return [None] * len(analyses), "", f"the extra plots is not installed: {install_command('plots')}"
+    missing = missing_libraries()
+    if missing:
+        return [None] * len(analyses), "", f"what draws is not installed: {install_command()}"
     try:
         found = [
             chart_set(analysis, options.sections, options.time_unit, samples=filling.samples)
@@ -167,12 +168,12 @@ def _charts(
         ]
         return found, _library() if any(one.charts for one in found) else "", ""
     except GpubenchError as error:  # a page without charts is better than none
-        return [None] * len(analyses), "", f"{error.why}. To have them, install the extra plots anew"
+        return [None] * len(analyses), "", f"{error.why}. To have them, install gpubench anew"
 
 
 @functools.cache
 def _library() -> str:
-    """The script that draws, as the extra `plots` brings it; the license goes with it. Raises GpubenchError."""
+    """The script that draws, as vl_convert brings it; the license goes with it. Raises GpubenchError."""
     script = results([("javascript_bundle", [], {})])[0].decode()
     return f"/*\n{_text('vega.LICENSE')}*/\n{script}"
 

@@ -110,7 +110,11 @@
     const about = title && set.series.map((one) => one.name).filter((name) => `${title.textContent} `.startsWith(`${name} `)).pop();
     let left = 0, carried = [], before = null;
     for (const row of table.tBodies[0].rows) {
-      carried = [...row.cells].map((cell, i) => own(cell) || (i < 2 ? carried[i] : "") || "");
+      // An empty cell, and one that begins with a blank, belong to the row above.
+      carried = [...row.cells].map((cell, i) => {
+        const text = own(cell);
+        return text && !text.startsWith(" ") ? text : (i < 3 && carried[i]) || "";
+      });
       row.hidden = !names.every((name, i) => !Object.hasOwn(tests, name) || !carried[i] || tests[name](carried[i])) ||
         Boolean(op && about && about !== wanted.picked);
       if (row.hidden) continue;
