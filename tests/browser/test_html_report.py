@@ -125,10 +125,10 @@ def test_the_switch_shows_the_other_situations_and_gpus(opened):
     assert page.locator(".situation").all_inner_texts() == ["data on the GPU", "copied at every call"]
     before = page.locator(".map-title").inner_text()
     page.get_by_label("Situation").select_option(label="queued on the GPU")
-    page.wait_for_function("document.querySelectorAll('.situation').length === 1")
+    page.wait_for_function("() => document.querySelectorAll('.situation').length === 1")
     assert page.locator(".situation").all_inner_texts() == ["queued on the GPU"]
     page.get_by_label("GPU", exact=True).select_option(label="CuPy and WebGPU")
-    page.wait_for_function("document.querySelector('.gains').textContent.includes('WebGPU')")
+    page.wait_for_function("() => document.querySelector('.gains').textContent.includes('WebGPU')")
     assert page.locator(".gains").first.locator("span").count() == 2
     assert page.locator(".map-title").inner_text() != before
     ids = page.evaluate("[...document.querySelectorAll('[id]')].map(e => e.id)")
