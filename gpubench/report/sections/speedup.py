@@ -33,7 +33,6 @@ from gpubench.report.wording import (
 )
 from gpubench.units import truncate
 
-EVERY_RATIO = "Every speedup, with both times"
 _HOW_TO_READ = "+-: the farther end of the interval; lib, tuned (l, t): the form"
 _HOW_TO_READ_WIDE = "[a, b]: the interval; lib, tuned: the form"
 _LIBRARY = "; lib/lib: library on both sides"
@@ -55,7 +54,7 @@ def speedup_sections(
     pivots, rows = (_section(analysis, unit, full=full, elsewhere=_BELOW) for full in (False, True))
     if not any(row.kind == "headline" for row in analysis.speedups):
         return (pivots,)  # no ratio, so there is nothing to tell in full
-    return pivots, msgspec.structs.replace(rows, title=EVERY_RATIO, folded=True)
+    return pivots, msgspec.structs.replace(rows, title="Every speedup, with both times", folded=True)
 
 
 def _section(analysis: Analysis, unit: str, *, full: bool, elsewhere: str, in_order: bool = False) -> Section:

@@ -22,6 +22,7 @@ from gpubench.report import render
 from gpubench.report.layout import SECTIONS
 from gpubench.report.markup import verbatim
 from gpubench.report.renderers import html as html_page
+from tests.unit.report.answer_runs import suite_run
 from tests.unit.report.builders import CPU, GPU, case, curve, measured, run_of
 from tests.unit.report.formats.hostile import NAMES, TEXTS, hostile_run
 from tests.unit.report.samples import cpu_run, full_run
@@ -125,6 +126,24 @@ def test_a_page_that_would_grow_too_large_leaves_out_samples_first_then_the_resu
         assert ("samples are not drawn" in told) == (not sizes[-1][1])
         assert ("result is not in this page" in told) == (not sizes[-1][0])
     assert sizes == [(True, True), (True, False), (False, False)]
+
+
+def test_many_runs_stay_below_two_megabytes():
+    """Seven machines: of each the answer, the map and the charts; the long tables where there is room."""
+    runs = [
+        msgspec.structs.replace(
+            suite_run(), id=f"00000000-0000-4000-8000-0000000000{i:02}",
+            fingerprint=msgspec.structs.replace(
+                suite_run().fingerprint, machine=msgspec.structs.replace(suite_run().fingerprint.machine, hash=f"{i:012}")
+            ),
+        )
+        for i in range(7)
+    ]  # fmt: skip
+    text = render(runs, "html")
+    assert len(text.encode()) < 2_000_000
+    page = Page(text)
+    assert sum(attributes.get("class") == "map" for _, attributes in page.elements) == 1 + len(runs)
+    assert any("gpubench report --sections speedup" in said for said in page.texts)
 
 
 def test_a_large_run_stays_below_two_megabytes():

@@ -33,10 +33,10 @@ from gpubench.report.sections.map import overlay_view
 
 MAX_BYTES = 2_000_000
 MOST_SAMPLES = 500_000
-# What is left out first where a page would grow beyond that; the numbers of the report always stay.
+# What is left out first where a page would grow beyond that; the answer, the maps and the charts always stay.
 FILLINGS = (
     Filling(), Filling(samples=False), Filling(samples=False, results=False),
-    Filling(samples=False, results=False, ratios=False),
+    Filling(samples=False, results=False, details=False),
 )  # fmt: skip
 
 

@@ -23,7 +23,6 @@ from gpubench.report.sections.answer import KEY as ANSWER
 from gpubench.report.sections.answer_text import machine_sentences
 from gpubench.report.sections.machines import overview
 from gpubench.report.sections.map import KEY as MAP
-from gpubench.report.sections.speedup import EVERY_RATIO
 
 _SIZE = re.compile(r"(\d[\d.]* [KMG]\b)")
 OPEN = (GATES, "claims")  # what a reader has to act on; the other sections unfold on demand
@@ -32,18 +31,17 @@ _NO_SAMPLES = "The samples are not drawn: the page would have become too large. 
 _NO_RESULT = (
     "The result is not in this page, which would be too large: it is the file that the page is made from."
 )
-_NO_RATIOS = (
-    "Each single speedup is not in this page, which would be too large: gpubench report --format csv has them."
-)
+_NO_DETAILS = "These tables are not in this page, which would be too large: gpubench report --sections {}"
+LONG = ("speedup", "reuse", "anatomy", "roofline")  # sections with a row for each case
 MANY = 3  # runs on one page: each of them unfolds on demand
 
 
 class Filling(msgspec.Struct, frozen=True):
-    """What a page holds beside the report itself: the samples as a chart, the result files, and each single ratio."""
+    """What a page holds beside the answer: the samples as a chart, the result files, and the longest tables."""
 
     samples: bool = True
     results: bool = True
-    ratios: bool = True
+    details: bool = True
 
 
 def sections_of(options: RenderOptions) -> RenderOptions:
@@ -95,10 +93,9 @@ def article(
             lead += [] if found is None or lead else [found.figure]
         elif part.key in OPEN:
             opened.append(section(part, name))
-        elif part.title == EVERY_RATIO and not filling.ratios:
-            rest.append(
-                section(msgspec.structs.replace(part, lines=(_NO_RATIOS,), tables=()), name, folded=True)
-            )
+        elif part.key in LONG and part.tables and not filling.details:
+            lines_left = (_NO_DETAILS.format(part.key),)
+            rest.append(section(msgspec.structs.replace(part, lines=lines_left, tables=()), name, folded=True))
         else:
             rest.append(section(part, name, folded=True))
     chart_part = _chart_part(analysis, charts, prefix, filling, without)
