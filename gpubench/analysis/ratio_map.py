@@ -25,7 +25,7 @@ StretchKind = Literal["measured", "sparse", "unmeasured", "failed"]
 StripKey = tuple[str, str]  # device and regime, by id
 
 
-class Point(msgspec.Struct, frozen=True):
+class MapPoint(msgspec.Struct, frozen=True):
     """A measured size, in elements of one array, and the ratio there: above 1 the GPU is faster."""
 
     size: float
@@ -50,7 +50,7 @@ class Stretch(msgspec.Struct, frozen=True, kw_only=True):
         inside: float = first * (last / first) ** share
         return min(max(inside, min(self.ratios)), max(self.ratios))
 
-    def tints(self) -> tuple[Point, ...]:
+    def tints(self) -> tuple[MapPoint, ...]:
         """Sizes from the start to the end and the tint there, which between them is linear over log(size). A size that
         stands twice is a step."""
         if self.ratios is None:
@@ -61,20 +61,20 @@ class Stretch(msgspec.Struct, frozen=True, kw_only=True):
         ]
         if first > last:
             edges.reverse()
-        found = [Point(self.start, tint(first))]
+        found = [MapPoint(self.start, tint(first))]
         for edge in edges:
             size = self.start * (self.end / self.start) ** (math.log(edge / first) / math.log(last / first))
             # The tint before the edge, and the one after it.
             sides = (edge * (1 - 1e-9), edge * (1 + 1e-9))
-            found += [Point(size, tint(side)) for side in (sides if first < last else sides[::-1])]
-        return (*found, Point(self.end, tint(last)))
+            found += [MapPoint(size, tint(side)) for side in (sides if first < last else sides[::-1])]
+        return (*found, MapPoint(self.end, tint(last)))
 
 
 class Strip(msgspec.Struct, frozen=True, kw_only=True):
     """One op on one device in one situation. `stretches` cover its lane, from the smallest size to the largest."""
 
     cell: AnswerCell
-    points: tuple[Point, ...]
+    points: tuple[MapPoint, ...]
     stretches: tuple[Stretch, ...]
 
     def ratio_between(self, low: float, high: float) -> float | None:
@@ -86,7 +86,7 @@ class Strip(msgspec.Struct, frozen=True, kw_only=True):
         return next((ratio for ratio in itertools.chain(found, inside) if ratio is not None), None)
 
 
-class Lane(msgspec.Struct, frozen=True, kw_only=True):
+class MapLane(msgspec.Struct, frozen=True, kw_only=True):
     """One op and dtype. `row` has its name and what its size counts; `start` and `end` are in elements."""
 
     row: AnswerRow
@@ -99,7 +99,7 @@ class RatioMap(msgspec.Struct, frozen=True, kw_only=True):
     """The lanes, the earliest threshold first. `shown` are the devices and the situations to begin with; `low` and
     `high` the ends of the axis of all lanes."""
 
-    lanes: tuple[Lane, ...] = ()
+    lanes: tuple[MapLane, ...] = ()
     devices: tuple[str, ...] = ()
     regimes: tuple[str, ...] = ()
     shown: tuple[str, ...] = ()
@@ -166,11 +166,11 @@ def _failed(analysis: Analysis) -> dict[tuple[SeriesKey, str, str], set[int]]:
     return found
 
 
-def _lane(rows: dict[str, AnswerRow], failed: dict[tuple[SeriesKey, str, str], set[int]]) -> Lane | None:
+def _lane(rows: dict[str, AnswerRow], failed: dict[tuple[SeriesKey, str, str], set[int]]) -> MapLane | None:
     """None where neither a declaration nor a measurement says how long it is."""
     row = next(iter(rows.values()))
     points = {
-        (device, regime): tuple(Point(one.elements(gain.n), gain.ratio) for gain in cell.gains)
+        (device, regime): tuple(MapPoint(one.elements(gain.n), gain.ratio) for gain in cell.gains)
         for device, one in rows.items()
         for regime, cell in one.cells.items()
     }
@@ -191,7 +191,7 @@ def _lane(rows: dict[str, AnswerRow], failed: dict[tuple[SeriesKey, str, str], s
         )
         for (device, regime), found in points.items()
     }  # fmt: skip
-    return Lane(row=row, start=start, end=end, strips=strips)
+    return MapLane(row=row, start=start, end=end, strips=strips)
 
 
 def _ladder(row: AnswerRow) -> Ladder | None:
@@ -204,7 +204,7 @@ def _ladder(row: AnswerRow) -> Ladder | None:
 
 
 def _stretches(
-    points: Sequence[Point], start: float, end: float, kind: str, failed: Iterable[float]
+    points: Sequence[MapPoint], start: float, end: float, kind: str, failed: Iterable[float]
 ) -> tuple[Stretch, ...]:
     """What is known of a lane, from its start to its end without a gap."""
     bad = sorted(set(failed) - {point.size for point in points})
@@ -240,7 +240,7 @@ def _regime_order(regime: str) -> tuple[int, int]:
     return (REGIMES.index(kinds[0]) if kinds else len(REGIMES), int(calls) if calls.isdigit() else 0)
 
 
-def _place(lane: Lane, shown: Sequence[str], found: MachineAnswer) -> tuple[object, ...]:
+def _place(lane: MapLane, shown: Sequence[str], found: MachineAnswer) -> tuple[object, ...]:
     """Where the lane stands on the staircase: by the first situation, then by the next one."""
     regimes = found.regimes or (WAITED,)
     cells = [next((lane.strips[device, regime].cell for device in shown if (device, regime) in lane.strips), None)
@@ -253,7 +253,7 @@ def _place(lane: Lane, shown: Sequence[str], found: MachineAnswer) -> tuple[obje
     )
 
 
-def _step(lane: Lane, cell: AnswerCell | None) -> tuple[int, float]:
+def _step(lane: MapLane, cell: AnswerCell | None) -> tuple[int, float]:
     """All sizes first, then thresholds by size, what is open, no size, and what gave no number."""
     if cell is None or cell.kind in ("wrong", "failed"):
         return 4, 0.0

@@ -9,7 +9,7 @@ import msgspec
 
 from gpubench.analysis.analyse import Analysis
 from gpubench.analysis.answer import EQUAL
-from gpubench.analysis.ratio_map import Lane, RatioMap, Strip, ratio_map
+from gpubench.analysis.ratio_map import MapLane, RatioMap, Strip, ratio_map
 from gpubench.foreign_text import columns, cut, padded, printable
 from gpubench.model.case import beside_size
 from gpubench.report.layout import Cell, Line, Picture, RenderOptions, Section, Tone
@@ -43,7 +43,7 @@ class StripView(msgspec.Struct, frozen=True, kw_only=True):
 class LaneView(msgspec.Struct, frozen=True, kw_only=True):
     """One op: its strips from top to bottom. `text` says the same in words."""
 
-    lane: Lane
+    lane: MapLane
     label: str
     strips: tuple[StripView, ...]
     text: str
@@ -93,7 +93,7 @@ def device_names(devices: Sequence[str]) -> list[str]:
     ]
 
 
-def _panel(lanes: Sequence[Lane], regime: str, sides: Sequence[tuple[str, str]]) -> MapPanel:
+def _panel(lanes: Sequence[MapLane], regime: str, sides: Sequence[tuple[str, str]]) -> MapPanel:
     several = len(sides) > 1
     dtypes = len({lane.row.dtype for lane in lanes}) > 1
     made = []
@@ -106,7 +106,7 @@ def _panel(lanes: Sequence[Lane], regime: str, sides: Sequence[tuple[str, str]])
     return MapPanel(situation=situation_text(regime), lanes=tuple(made))
 
 
-def lane_view(lane: Lane, strips: Sequence[StripView], situation: str, *, dtypes: bool) -> LaneView:
+def lane_view(lane: MapLane, strips: Sequence[StripView], situation: str, *, dtypes: bool) -> LaneView:
     """One lane with its label and, for who points at it, its words."""
     row = lane.row
     label = series_text(row) + (f" {row.dtype}" if dtypes else "")
@@ -115,12 +115,12 @@ def lane_view(lane: Lane, strips: Sequence[StripView], situation: str, *, dtypes
     return LaneView(lane=lane, label=printable(label), strips=tuple(strips), text=text)
 
 
-def strip_view(lane: Lane, strip: Strip | None, name: str) -> StripView:
+def strip_view(lane: MapLane, strip: Strip | None, name: str) -> StripView:
     """One strip and its gain."""
     return StripView(strip=strip, name=name, gain=_gain_text(lane, strip))
 
 
-def _gain_text(lane: Lane, strip: Strip | None) -> str:
+def _gain_text(lane: MapLane, strip: Strip | None) -> str:
     if strip is None:
         return "-"
     if strip.cell.kind in ("wrong", "failed"):
@@ -128,7 +128,7 @@ def _gain_text(lane: Lane, strip: Strip | None) -> str:
     return "-" if strip.cell.gain is None else gain_text(strip.cell.gain)
 
 
-def _strip_text(lane: Lane, view: StripView) -> str:
+def _strip_text(lane: MapLane, view: StripView) -> str:
     before = f"{view.name} " if view.name else ""
     if view.strip is None:
         return f"{before}not measured"
@@ -145,7 +145,7 @@ def overlay_view(analyses: Sequence[Analysis], names: Sequence[str]) -> MapView 
     drawn = [(letter, found) for letter, found in zip(letters, maps, strict=True) if found.lanes]
     if len(drawn) < 2:
         return None
-    lanes: dict[tuple[object, ...], list[tuple[str, str, Lane]]] = {}
+    lanes: dict[tuple[object, ...], list[tuple[str, str, MapLane]]] = {}
     for name, found in drawn:
         for lane in found.lanes:
             key = (lane.row.op, lane.row.dtype, beside_size(lane.row.params))
@@ -187,7 +187,8 @@ def overlay_view(analyses: Sequence[Analysis], names: Sequence[str]) -> MapView 
 
 
 def ticks(found: RatioMap, room: float = 0.15) -> list[tuple[float, str]]:
-    """Position and text of what the axis names: its ends, and the powers of ten that leave them `room`."""
+    """Position and text of what the axis names: its ends, and the powers of ten that leave them `room`. The name of the
+    last end lies before it, so it takes more."""
     low, high = found.low, found.high
     named = [(0.0, size_text(round(low), "elements"))]
     if high <= low:
@@ -195,7 +196,7 @@ def ticks(found: RatioMap, room: float = 0.15) -> list[tuple[float, str]]:
     powers = range(math.ceil(math.log10(low)), math.floor(math.log10(high)) + 1)
     for power in powers:
         place = found.position(10.0**power)
-        if place - named[-1][0] >= room and 1 - place >= room:
+        if place - named[-1][0] >= room and 1 - place >= room * 1.7:
             named.append((place, size_text(10**power, "elements")))
     return [*named, (1.0, size_text(round(high), "elements"))]
 

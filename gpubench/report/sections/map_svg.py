@@ -11,7 +11,7 @@ from xml.etree.ElementTree import Element
 
 import msgspec
 
-from gpubench.analysis.ratio_map import FULL, Lane, RatioMap, Stretch, Strip, tint
+from gpubench.analysis.ratio_map import FULL, MapLane, RatioMap, Stretch, Strip, tint
 from gpubench.foreign_text import columns, cut
 from gpubench.report.markup import element, fragment
 from gpubench.report.sections.map import AXIS, MEANING, LaneView, MapPanel, MapView, ticks
@@ -105,7 +105,7 @@ def lane_svg(view: LaneView, found: RatioMap, name: str, **place: str) -> Elemen
 
 
 def _strip(
-    strip: Strip | None, lane: Lane, found: RatioMap, name: str, top: float, tall: float
+    strip: Strip | None, lane: MapLane, found: RatioMap, name: str, top: float, tall: float
 ) -> Iterable[Element]:
     if strip is None:
         yield _rect(found, lane.start, lane.end, top, tall, fill=f"url(#{_HATCH})")
@@ -187,7 +187,7 @@ def _block(found: RatioMap, size: float, ratio: float, name: str, top: float, ta
     yield element("rect", {**place, "fill": f"url(#{name})"})
 
 
-def _threshold(strip: Strip, lane: Lane, found: RatioMap, top: float, tall: float) -> Iterable[Element]:
+def _threshold(strip: Strip, lane: MapLane, found: RatioMap, top: float, tall: float) -> Iterable[Element]:
     """A thick mark, a thin bar with ends for its interval; a bracket has the bar alone."""
     cell, row = strip.cell, lane.row
     if cell.kind not in ("at", "range"):

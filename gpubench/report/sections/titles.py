@@ -3,6 +3,7 @@ version."""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
@@ -12,6 +13,8 @@ from gpubench.analysis.labels import workers
 from gpubench.analysis.speedup import blas_text
 from gpubench.foreign_text import printable, shortened
 from gpubench.report.sections.answer_text import backend_text
+
+_LONG_VERSION = re.compile(r"(\d+\.\d+\.\d+)[.\d]+")  # 0.3.34.0.0 is a build of 0.3.34
 
 
 def sides_text(analysis: Analysis, device_ids: Sequence[str]) -> str:
@@ -37,6 +40,7 @@ def _cpu_text(analysis: Analysis) -> str:
     threads = min((record.threads for record in records if record.threads), default=None)
     counted = "the CPU" if threads is None else f"{threads} CPU thread{'s' if threads != 1 else ''}"
     blas = next((blas_text(record.blas).partition(" (")[0] for record in records if record.blas), None)
+    blas = blas and _LONG_VERSION.sub(r"\1", blas)
     libraries = dict.fromkeys([*map(backend_text, cpus), *([blas] if blas else [])])
     return f"{counted} ({', '.join(libraries)})" if libraries else counted
 
