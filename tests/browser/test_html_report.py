@@ -120,6 +120,13 @@ def test_the_map_is_there_before_any_script_has_run(opened):
     assert dark.locator(".m-even").first.evaluate("e => getComputedStyle(e).fill") == "rgb(57, 65, 77)"
 
 
+def test_the_first_chart_is_there_in_two_seconds(opened):
+    page = opened(suite_run())
+    painted = page.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime")
+    assert painted < 2000
+    assert page.locator("figure.map .lanes svg").first.is_visible()
+
+
 def test_the_switch_shows_the_other_situations_and_gpus(opened):
     page = opened(two_gpus_run())
     assert page.locator(".situation").all_inner_texts() == ["data on the GPU", "copied at every call"]
@@ -363,7 +370,18 @@ def test_a_narrow_page_does_not_scroll_sideways(opened, width):
     page = opened(
         full_run(),
         width=width,
-        sections=["verdict", "breakeven", "speedup", "anatomy", "roofline", "warnings", "environment", "raw"],
+        sections=[
+            "answer",
+            "map",
+            "verdict",
+            "breakeven",
+            "speedup",
+            "anatomy",
+            "roofline",
+            "warnings",
+            "environment",
+            "raw",
+        ],
     )
     page.evaluate("document.querySelectorAll('details').forEach(e => { e.open = true; })")
     assert page.evaluate("document.documentElement.scrollWidth") <= width

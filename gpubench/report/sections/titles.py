@@ -50,6 +50,6 @@ def origin_text(analysis: Analysis, dtypes: Iterable[str] = ()) -> str:
     run = analysis.run
     host = analysis.machine.partition("; ")[0]
     label = [shortened(run.label, 30)] if run.label else []
-    version = run.tool.get("version", __version__)
+    version = run.tool.get("gpubench", __version__)
     parts = [*dict.fromkeys(dtypes), run.started_at[:10], f"gpubench {version}", *label, host]
     return printable(" · ".join(parts))
