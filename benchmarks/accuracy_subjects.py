@@ -56,13 +56,15 @@ def case_of(op: str, n: int, device: Device) -> Case:
     return Case(op, declared.group, {"n": n}, "float32", "library", device.resident_regime, device.id)
 
 
+SAMPLE_S = 0.005
+
+
 def calibrated(session: Session, case: Case, buffers: list[Buffer], launch: Launch) -> timer.Timer:
     """The case ready to be sampled, with the repeat counts that a worker would choose."""
     cycle = timer.Timer(OnDevice(session, case, buffers), case, launch)
     step_s, cost_s = timer.clock_facts(session.clock)
-    cycle.repeat = timer.calibrate(
-        cycle, timer.sample_target_s(statistics.median(timer.measure_overhead(session)), step_s, cost_s)
-    )
+    overhead_s = statistics.median(timer.measure_overhead(session))
+    cycle.repeat, _ = timer.calibrate(cycle, timer.sample_target_s(SAMPLE_S, overhead_s, step_s, cost_s))
     cycle.hot_repeat = timer.calibrate_hot(cycle)
     return cycle
 

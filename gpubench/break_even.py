@@ -17,12 +17,7 @@ Sides = tuple[
 ]  # seconds of the baseline and of the case, a value for each block
 Timings = Mapping[int, Mapping[int, Sides]]  # size -> session -> both sides
 
-WINDOW_SIZES = 7
-STANDARD_ERRORS = 5.0
-NARROWEST_WINDOW = math.log(1.12)  # half-widths in ln n
-WIDEST_WINDOW = math.log(2)
 NARROWEST = 0.01  # an interval is never narrower than +-1 %
-LOCAL = 4.0  # the slope at a crossing is read from the sizes within this factor of it
 # Fewer repeated blocks of a side, over all sizes, do not tell how far they scatter.
 LEAST_BLOCKS = 6
 # The spread of a few blocks may be 0 by chance: no size may count more than this many times one of usual noise.
@@ -33,8 +28,7 @@ LEAST_VARIANCE = 1e-12
 FAR_OFF = 2.5
 # Variance of the median of the means of pairs / that of the mean, for normal noise.
 MIDDLE_COST = 1.05
-# Standard error of a median / that of a mean, and sigma / MAD, both for normal noise.
-MEDIAN_COST = math.sqrt(math.pi / 2)
+# sigma / MAD for normal noise.
 MAD_SIGMA = 1.4826
 FARTHEST = 100.0  # |ln n| of a root that no memory holds: an open end
 # Below this a median of one side, in one session at one size, says little of either.
@@ -65,41 +59,41 @@ def bracket(ratios: Mapping[int, float]) -> tuple[int, int] | None:
     return (low, min(above)) if low is not None and above else None
 
 
-class Grid(NamedTuple):
-    """Sizes that may be measured: multiples of `granule` inside [`least`, `most`]."""
-
-    granule: int = 1
-    least: int = 1
-    most: int | None = None
+# A line stands for a curve near its crossing: so far, at first, and farther where fewer than FEWEST sizes lie there.
+REACHES, FEWEST = (4.0, 6.0, 10.0), 4
+# A search stops where the sizes that it took happen to agree, so their interval is too narrow by so much.
+STOPPED_EARLY = 1.15
 
 
-ANY_SIZE = Grid()
+class Local(NamedTuple):
+    """A straight line through the sizes around the last change of sides: where it crosses 1, None where that is not
+    told, and its slope, d ln(ratio) / d ln(n)."""
+
+    crossing: Crossing | None
+    slope: float
 
 
-def window(
-    timings: Mapping[int, Sides], low: int, high: int, fresh: int, grid: Grid = ANY_SIZE
-) -> tuple[int, ...]:
-    """Up to 7 sizes, evenly spaced in ln n around the bracket [low, high], for `fresh` timings of either side.
-
-    `timings` are those of the search, by size: their slope, and the error that their noise leaves after the
-    fresh timings, give the width. A wider window bends the line, a narrower one leaves its slope unknown.
-    """
-    centre = (math.log(low) + math.log(high)) / 2
-    local = {
-        n: sides
-        for n, sides in timings.items()
-        if n in (low, high) or abs(math.log(n) - centre) <= math.log(LOCAL)
-    }
-    slope = 0.0
-    if len(local) > 1:
-        _, slope = stats.fit_line([math.log(n) for n in local], [_log_ratio(sides) for sides in local.values()])
-    error = math.sqrt(math.fsum(_noise(sides) for sides in local.values()) / max(len(local) * fresh, 1))
-    half = STANDARD_ERRORS * error / slope if slope > 0 else WIDEST_WINDOW
-    half = min(max(half, (math.log(high) - math.log(low)) / 2, NARROWEST_WINDOW), WIDEST_WINDOW)
-    start = max(centre - half, math.log(grid.least))
-    end = centre + half if grid.most is None else min(centre + half, math.log(grid.most))
-    steps = (math.exp(start + (end - start) * i / (WINDOW_SIZES - 1)) for i in range(WINDOW_SIZES))
-    return tuple(sorted({_rounded(n, grid) for n in steps}))
+def local_crossing(timings: Timings, priors: tuple[Prior, Prior] | None = stats.BOTH_USUAL) -> Local | None:
+    """By the very timings that chose the sizes; None where the ratios do not change sides, from loss to win."""
+    heights = {n: _middle([_log_ratio(sides) for sides in row.values()]) for n, row in timings.items() if row}
+    ends = bracket({n: math.exp(height) for n, height in heights.items()})
+    if ends is None:
+        return None
+    centre = math.log(ends[0] * ends[1]) / 2
+    near: list[int] = []
+    for reach in REACHES:
+        near = [n for n in heights if n in ends or abs(math.log(n) - centre) <= math.log(reach)]
+        if len(near) >= FEWEST:
+            break
+    _, slope = stats.fit_line([math.log(n) for n in near], [heights[n] for n in near])
+    found = crossing({n: timings[n] for n in near}, priors)
+    if found is not None:
+        low, high = (
+            None if end is None else found.n * (end / found.n) ** STOPPED_EARLY
+            for end in (found.low, found.high)
+        )
+        found = Crossing(found.n, low, high)
+    return Local(found, slope)
 
 
 def crossing(timings: Timings, priors: tuple[Prior, Prior] | None = stats.BOTH_USUAL) -> Crossing | None:
@@ -293,22 +287,6 @@ def _middle(values: Sequence[float]) -> float:
 def _log_ratio(sides: Sides) -> float:
     base, case = (_middle([math.log(value) for value in blocks]) for blocks in sides)
     return base - case
-
-
-def _noise(sides: Sides) -> float:
-    """Squared standard error of ln(ratio) of the medians of one timing a side, outliers left aside."""
-    return sum(_median_variance(samples) for samples in sides)
-
-
-def _median_variance(samples: Sequence[float]) -> float:
-    few = len(samples) / (len(samples) - 0.8)  # the MAD of few samples is too small (Croux and Rousseeuw 1992)
-    return (MEDIAN_COST * MAD_SIGMA * few * stats.mad([math.log(value) for value in samples])) ** 2
-
-
-def _rounded(n: float, grid: Grid) -> int:
-    step = grid.granule if n >= 2 * grid.granule else 1
-    rounded = max(round(n / step) * step, grid.least)
-    return rounded if grid.most is None else min(rounded, grid.most)
 
 
 def fresh_crossing(

@@ -87,7 +87,7 @@ WarningCode = Literal[
     "transfer-mismatch", "no-device-clock", "other-gpu-users", "no-telemetry", "software-device", "cpu-limited",
     "cpu-not-compiled",
     "powersave", "shared-host", "blas-threads", "session-failed", "few-sessions", "inputs-not-random", "no-tf32",
-    "budget", "unavailable", "bad-plugin", "worker-restarted", "software-changed", "not-interleaved",
+    "budget", "top-halved", "unavailable", "bad-plugin", "worker-restarted", "software-changed", "not-interleaved",
     "different-machine", "no-gate", "no-threshold", "same-run", "cannot-save",
 ]
 
@@ -150,6 +150,9 @@ WARNINGS: dict[WarningCode, Entry] = {
         "it takes --ops matmul, --dtypes float32 and an NVIDIA GPU with CuPy or PyTorch"),
     "budget": Entry(
         "the run ended before every case had its samples", "raise --budget or choose fewer --ops or --sizes"),
+    "top-halved": Entry(
+        "the largest size of an op takes too long on this machine, so a smaller one stands for it",
+        "raise --budget, or name the size with --sizes"),
     "unavailable": Entry(
         "a backend was left out, and why", "the hint: mostly a library or a driver to install"),
     "bad-plugin": Entry(

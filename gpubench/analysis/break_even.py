@@ -19,7 +19,9 @@ from gpubench.units import earned_digits
 
 VerdictKind = Literal["at", "all-sizes", "no-size", "undecided"]
 # `rising` is no doubt: the device loses at every measured size, and its ratio rises still.
-UndecidedReason = Literal["noise", "few-sizes", "throttled", "failed-cases", "budget", "loses-again", "rising"]
+UndecidedReason = Literal[
+    "noise", "few-sizes", "throttled", "failed-cases", "budget", "loses-again", "rising", "flat", "about-equal"
+]
 State = Literal["win", "loss", "tie"]
 
 
@@ -125,6 +127,11 @@ def interval_text(row: BreakEven) -> str:
 
 
 WIDEST_INTERVAL = 4.0
+# High / low of a threshold that is known well; d ln(ratio) / d ln(n) below which the ratio hardly depends on the size,
+# and how near to 1 it is about equal.
+CLOSE_INTERVAL, FLAT, EQUAL = 2.25, 0.45, 1.15
+# Runs from this protocol on take several blocks at sizes around each crossing, chosen by what they saw before.
+SEARCHED_PROTOCOL = 2
 MIN_SAMPLES = 3  # fewer timings on a side cannot tell a win from a tie
 MEMORY_SHARE = 0.8  # the planner's guard: a case may take this share of what is free
 
@@ -189,12 +196,23 @@ def _judge(
     verdict, low, high = _verdict(points)
     n: float | None = None
     fresh = None if len(crossings) > 1 or points[-1].state == "loss" else _fresh(run, points, doubtful)
-    if fresh is not None:
+    local = _local(run, points) if fresh is None and len(crossings) <= 1 else None
+    if local is not None and local.crossing is not None:
+        fresh = _settled(points, local.crossing)
+    wide = fresh is None or not fresh.low or not fresh.high or fresh.high > CLOSE_INTERVAL * fresh.low
+    flat = local is not None and wide and local.slope < FLAT
+    if fresh is not None and not flat:
         verdict, (n, low, high), crossings = "at", fresh, [fresh.n]
+    elif flat and points[-1].state != "loss":
+        verdict = "undecided"
+        low, high = (low, high) if fresh is None else fresh[1:]
     elif verdict == "at" and low is not None and high is not None:
         n = crossings[-1]
         low, high = min(low, n * (1 - break_even.NARROWEST)), max(high, n * (1 + break_even.NARROWEST))
-    case, reason = ordered[-1].case, _reason(run, missing, verdict, points)
+    case, reason = (
+        ordered[-1].case,
+        "flat" if flat and verdict == "undecided" else _reason(run, missing, verdict, points),
+    )
     row = BreakEven(
         source=0, op=case.case.op, dtype=case.case.dtype, params=dict(beside_size(case.case.params)),
         regime=case.case.regime_id, device_id=case.case.device_id, baseline_id=ordered[-1].baseline.case.device_id,
@@ -241,7 +259,26 @@ def _fresh(run: Run, points: Sequence[SizeRatio], doubtful: Collection[str]) -> 
     """
     # The fastest CPU at the largest size need not be the one at the crossing.
     baselines = [point.row.baseline.case for point in points]
-    found = fresh_crossing(run, baselines, points[-1].row.case.case, doubtful)
+    return _settled(points, fresh_crossing(run, baselines, points[-1].row.case.case, doubtful))
+
+
+def _local(run: Run, points: Sequence[SizeRatio]) -> break_even.Local | None:
+    """The crossing by the very blocks that chose the sizes; None for a file of an engine that took too few of them."""
+    if run.settings.protocol < SEARCHED_PROTOCOL:
+        return None
+    timings = {
+        point.n: {
+            session: (point.row.baseline.blocks[session], point.row.case.blocks[session])
+            for session in point.row.baseline.blocks.keys() & point.row.case.blocks.keys()
+        }
+        for point in points
+    }
+    nearest = min(points, key=lambda point: abs(math.log(point.row.ratio)))
+    return break_even.local_crossing(timings, (nearest.row.baseline.prior, nearest.row.case.prior))
+
+
+def _settled(points: Sequence[SizeRatio], found: break_even.Crossing | None) -> break_even.Crossing | None:
+    """The crossing where it settles the verdict."""
     if found is None or found.low is None or found.high is None:
         return None
     against = any(
@@ -308,6 +345,8 @@ def _why_undecided(run: Run, missing: Sequence[CaseResult], points: Sequence[Siz
         return "loses-again"
     if any("throttled" in (point.row.label, point.row.case.label) for point in points if point.state == "tie"):
         return "throttled"
+    if 1 / EQUAL <= points[-1].row.ratio <= EQUAL:
+        return "about-equal"
     if any(point.state == "tie" for point in points):
         return "noise"
     missing = [row for row in missing if _belongs(row, case)]

@@ -14,6 +14,8 @@ from gpubench.model.case import inner_device
 
 # Those that drive a CPU.
 ON_CPU = ("numpy", "torch")
+# Backends that leave a GPU to others, unless somebody names them.
+YIELDS = {"torch": ("cupy",)}
 # The order in which devices are listed and measured: the baseline first.
 _ORDER = ("numpy", "cupy", "wgpu", "torch", "hybrid")
 

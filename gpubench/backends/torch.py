@@ -20,6 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from gpubench.backends import YIELDS
 from gpubench.backends.shared.host import aligned, host_dtype, no_kernel, no_overhead, spin_briefly, usable_cpus
 from gpubench.errors import BackendError, BackendUnavailable, DeviceLost, DeviceOutOfMemory, Unsupported
 from gpubench.installation import install_command
@@ -29,6 +30,7 @@ from gpubench.model.kernel import Limits
 from gpubench.model.op import Array, Dtype, Form, Op, Shape
 from gpubench.model.result import UNKNOWN_CACHE_BYTES, Blas, Device, DeviceClock, Identity
 
+CPU = "torch:cpu"
 Tensor = Any
 Calls = Mapping[str, Callable[..., Any]]
 
@@ -384,22 +386,23 @@ class TorchBackend(Backend):
 
     name = "torch"
     forms: tuple[Form, ...] = ("library",)
-    yields_to = ("cupy",)
+    yields_to = YIELDS["torch"]
 
     def devices(self) -> list[Device]:
         """The CPU first. A build for the CPU alone is not imported for that: it takes seconds. Raises
         BackendUnavailable."""
-        version = _version()
-        cpu = Device(
-            id="torch:cpu", backend="torch", kind="cpu", name="CPU", api="host", driver=version["__version__"]
-        )
-        if not _drives_gpus(version):
-            return [cpu]
-        return [cpu, *_gpus(import_torch())]
+        return [*self.host_devices(), *(_gpus(import_torch()) if _drives_gpus(_version()) else ())]
+
+    @override
+    def host_devices(self) -> list[Device]:
+        """The CPU, without an import. Raises BackendUnavailable."""
+        driver = _version()["__version__"]
+        return [Device(id=CPU, backend="torch", kind="cpu", name="CPU", api="host", driver=driver)]
 
     def open(self, device_id: str, threads: int | None = None, *, autotune: bool = True) -> TorchSession:
         """Open one device by id. Raises BackendUnavailable."""
-        found = next((device for device in self.devices() if device.id == device_id), None)
+        devices = self.host_devices() if device_id == CPU else self.devices()
+        found = next((device for device in devices if device.id == device_id), None)
         if found is None:
             raise BackendUnavailable(f"there is no device {device_id}")
         import_torch()

@@ -19,15 +19,26 @@ from gpubench.model.result import RunWarning, Settings
 Shapes = dict[str, list[dict[str, int]]]
 DEFAULT_SUITE = "vector,matmul,activation"
 DEFAULT_BUDGET_S = 60.0
-# Without --sizes the budget is spent on finding sizes rather than on precision: one session, one block of
-# samples a case, and the first batch of launches as the warm-up (docs/decisions/0003-default-suite.md).
-SUITE = {"warmup_s": 0.0, "min_samples": 5, "max_samples": 10, "max_time_s": 0.02}
+# Without --sizes the budget is spent on finding sizes rather than on precision: one session, and of each case four
+# short blocks (docs/decisions/0003-default-suite.md).
+SUITE = {"min_samples": 4, "max_samples": 8, "sample_s": 0.0015}
 _SHORT_DTYPES = {"f64": "float64", "f32": "float32", "f16": "float16", "bf16": "bfloat16"}
 PRESETS: dict[str, dict[str, Any]] = {
-    "quick": {"sessions": 1, "min_samples": 7, "max_samples": 30, "max_time_s": 0.5, "precision": 0.05},
-    "default": {"sessions": 3, "min_samples": 10, "max_samples": 100, "max_time_s": 2.0, "precision": 0.02},
-    "rigorous": {"sessions": 10, "min_samples": 20, "max_samples": 200, "max_time_s": 5.0, "precision": 0.01},
-}
+    "quick": {
+        "sessions": 1, "min_samples": 4, "max_samples": 16, "max_time_s": 0.2, "precision": 0.05, "warmup_s": 0.0,
+        "sample_s": 0.002,
+    },
+    "default": {
+        "sessions": 3, "min_samples": 4, "max_samples": 12, "max_time_s": 0.3, "precision": 0.02, "warmup_s": 0.0,
+        "sample_s": 0.005,
+    },
+    "rigorous": {
+        "sessions": 10, "min_samples": 20, "max_samples": 200, "max_time_s": 5.0, "precision": 0.01, "warmup_s": 0.25,
+        "sample_s": 0.005,
+    },
+}  # fmt: skip
+# Figures of the engine that measures so (docs/measuring.md) never meet those of another one.
+PROTOCOL = 2
 
 
 def words(text: str, option: str) -> list[str]:
@@ -153,7 +164,7 @@ def settings(options: RunOptions, *, preset: str | None, every_size_given: bool,
     Where there is `more` to measure after a search (overheads, splits), it gets as much time again.
     """
     name = preset or ("default" if every_size_given else "quick")
-    values: dict[str, Any] = {"preset": name, **PRESETS[name]}
+    values: dict[str, Any] = {"protocol": PROTOCOL, "preset": name, **PRESETS[name]}
     if not every_size_given:
         values["budget_s"] = DEFAULT_BUDGET_S * (2 if more else 1)
         values.update(SUITE if preset is None else {})

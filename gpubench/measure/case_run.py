@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
 import time
 from collections.abc import Callable, Mapping
 
@@ -59,28 +61,31 @@ LEAST_BLOCKS = 4
 
 
 def stop_reason(
-    kept: list[float], sampling_s: float, left_s: float, settings: Settings, *, wanted: int | None = None,
-    blocks: list[float] | None = None,
-) -> StopReason | None:  # fmt: skip
-    """Precision first, then the limits; None: go on.
+    blocks: list[list[float]],
+    sampling_s: float,
+    left_s: float,
+    settings: Settings,
+    *,
+    wanted: int | None = None,
+) -> StopReason | None:
+    """Precision first, then the limits; None: go on. `blocks` are the kept samples of each block.
 
-    Where a number of samples is `wanted`, it alone decides, and the time that is left. `blocks`: the medians of the
-    blocks in which the samples came, of which precision takes LEAST_BLOCKS; None: each sample is a block.
+    Where a number of blocks is `wanted`, it alone decides, and the time that is left. Else LEAST_BLOCKS come first.
     """
-    if wanted is not None and len(kept) >= wanted:
+    if wanted is not None and len(blocks) >= wanted:
         return "max-samples"
     if left_s <= 0:
         return "timeout"
-    if wanted is not None:
+    count = sum(map(len, blocks))
+    if wanted is not None or count < settings.min_samples:
         return None
-    if len(kept) < settings.min_samples:
-        return None
-    precision = estimate(kept if blocks is None else blocks)[1]
-    known = blocks is None or len(blocks) >= LEAST_BLOCKS
-    if known and precision is not None and precision <= settings.precision:
-        return "precision"
-    if len(kept) >= settings.max_samples:
+    if count >= settings.max_samples:
         return "max-samples"
+    if len(blocks) < LEAST_BLOCKS:
+        return "max-time" if sampling_s >= settings.max_time_s else None
+    precision = estimate([median(block) for block in blocks])[1]
+    if precision is not None and precision <= settings.precision:
+        return "precision"
     return "max-time" if sampling_s >= settings.max_time_s else None
 
 
@@ -141,6 +146,34 @@ def warn_once(recorder: Recorder, sink: Sink, found: RunWarning) -> None:
         sink(Warned(found))
 
 
+class Pace:
+    """What launches took, to know how many of the next size make a sample."""
+
+    def __init__(self) -> None:
+        self._seconds: dict[tuple[object, ...], dict[int, float]] = {}
+
+    def note(self, case: Case, seconds: float) -> None:
+        """A launch of the case took so long."""
+        self._seconds.setdefault(self._curve(case), {})[case.params["n"]] = seconds
+
+    def expected_s(self, case: Case) -> float | None:
+        """By the straight line through the measured sizes around it, on logarithmic axes; None: it lies beyond them."""
+        known = self._seconds.get(self._curve(case), {})
+        n = case.params["n"]
+        below, above = (
+            max((m for m in known if m <= n), default=None),
+            min((m for m in known if m >= n), default=None),
+        )
+        if below is None or above is None:
+            return None
+        share = math.log(n / below) / math.log(above / below) if above > below else 0.0
+        return math.exp((1 - share) * math.log(known[below]) + share * math.log(known[above]))
+
+    @staticmethod
+    def _curve(case: Case) -> tuple[object, ...]:
+        return (*case.series, case.form_id, case.regime_id, case.device_id)
+
+
 class Progress:
     """Counts for whoever watches: cases begun, finished and planned, and the time that is left."""
 
@@ -168,6 +201,7 @@ class Runtime(msgspec.Struct, frozen=True):
     left_s: Callable[[], float] = lambda: float("inf")
     repeats: Mapping[str, Block] = {}
     first_session: int = 0
+    pace: Pace = msgspec.field(default_factory=Pace)
 
 
 SHORTEST_DEADLINE_S = 1.0
@@ -175,7 +209,11 @@ SHORTEST_DEADLINE_S = 1.0
 PAUSES_S = (0.05, 0.25, 1.0)
 
 
-# The blocks of a round are short, so that slow drift meets all cases alike.
+# Blocks are what is repeated, samples of one share its luck: short ones, and more of them. A launch so long that what
+# goes before it is forgotten in no time makes a block of its own, without a warm-up.
+BLOCK_SAMPLES = 2
+LONG_S = 0.005
+# Of a share of a split that is only tried.
 LARGEST_BLOCK = 5
 
 
@@ -186,7 +224,7 @@ class CaseRun:
     """
 
     def __init__(
-        self, case: Case, runtime: Runtime, *, device_clock: bool, purpose: Purpose = MAIN,
+        self, case: Case, runtime: Runtime, *, explained: bool, purpose: Purpose = MAIN,
         before: Outcome | None = None,
     ) -> None:  # fmt: skip
         self.case = case
@@ -199,8 +237,8 @@ class CaseRun:
         self.worker: Worker | None = None
         self.fraction: float | None = None
         self.over = False
-        self._device_clock = device_clock and purpose.explains
-        self._medians: list[float] = []
+        self._explained = explained
+        self._blocks: list[list[float]] = []
         self._taken: list[float] = []
         self._unthrottled: list[float] = []
         self._pauses_s = list(PAUSES_S)
@@ -208,6 +246,8 @@ class CaseRun:
         self._number = 0
         self._sampling_s = 0.0
         self._block_s = 0.0
+        self._launch_s = 0.0
+        self._asked: protocol.Request | None = None
 
     @property
     def unsettled(self) -> bool:
@@ -221,7 +261,7 @@ class CaseRun:
 
     def trial(self, purpose: Purpose, fraction: float) -> CaseRun:
         """The same case at another share of a split, with the whole time limit to itself."""
-        found = CaseRun(self.case, self.runtime, device_clock=False, purpose=purpose, before=self.before)
+        found = CaseRun(self.case, self.runtime, explained=False, purpose=purpose, before=self.before)
         found._number, found.fraction = self._number, fraction
         return found
 
@@ -257,13 +297,17 @@ class CaseRun:
             return protocol.Prepare(
                 id=worker.next_id, case=self.case, session=self.runtime.session,
                 repeat=block.repeat if block else None, hot_repeat=block.hot_repeat if block else None,
-                time_it=not self.runtime.check_only, device_clock=self._device_clock,
-                part_samples=protocol.PART_SAMPLES if self.purpose.explains else 0, fraction=self.fraction,
+                time_it=not self.runtime.check_only, device_clock=self._explained,
+                part_samples=protocol.PART_SAMPLES if self._explained else 0, fraction=self.fraction,
+                expected_s=self.runtime.pace.expected_s(self.case),
             )  # fmt: skip
 
         reply = self._exchange(request)
         if isinstance(reply, protocol.Prepared):
             self.prepared = reply
+            if reply.launch_s is not None:
+                self._launch_s = reply.launch_s
+                self.runtime.pace.note(self.case, reply.launch_s)
             if reply.lacks:
                 found = RunWarning(code="cpu-not-compiled", message=reply.lacks, hint=install_command("cpu"))
                 warn_once(self.runtime.recorder, self.runtime.sink, found)
@@ -282,6 +326,7 @@ class CaseRun:
         self.runtime.recorder.save()
         self._sampling_s += max(0.0, time.monotonic() - began - self._warmup_s)
         typical, precision = estimate(self._medians)
+        self._launch_s = typical or self._launch_s
         self.runtime.sink(
             BlockDone(
                 self.case.id,
@@ -295,14 +340,8 @@ class CaseRun:
                 progress.remaining(),
             )  # fmt: skip
         )
-        reason = stop_reason(
-            self.kept,
-            self._sampling_s,
-            self.left_s,
-            settings,
-            wanted=self.purpose.samples,
-            blocks=self._medians,
-        )
+        blocks = self._blocks if self.kept is self._unthrottled else [[value] for value in self._taken]
+        reason = stop_reason(blocks, self._sampling_s, self.left_s, settings, wanted=self.purpose.blocks)
         if reason is not None:
             self.stop(reason)
 
@@ -333,8 +372,6 @@ class CaseRun:
         if self.over:
             return
         self.over = True
-        if self.purpose.phase == "estimate":
-            return  # of a case that the main phase measured, this is not what ended its sampling
         least = self.runtime.settings.min_samples
         if reason == "timeout" and len(self.kept) < least:
             detail = f"{len(self.kept)} of {least} samples within the case's time limit"
@@ -343,12 +380,21 @@ class CaseRun:
         self.runtime.recorder.stop(self.case.id, Stop(session=self.runtime.session, reason=reason))
         self.runtime.recorder.save()
 
-    def finish(self) -> None:
-        """The correctness gate once more, on the output that the last launch left."""
+    def ask_to_finish(self) -> None:
+        """Hand over the question of `finish`, so that devices answer it side by side: nothing is timed any more."""
         if not self.measured:
             return
         # Sampling may have used up the case's time. What it found is right or wrong whatever the clock says.
         self.left_s = max(self.left_s, self.runtime.settings.case_timeout_s)
+        if self.worker is not None and self.runtime.pool.holds(self.case.device_id, self.worker):
+            self._asked = self._finish_request(self.worker)
+            with contextlib.suppress(WorkerGone):  # waiting for the answer tells the same
+                self.worker.send(self._asked)
+
+    def finish(self) -> None:
+        """The correctness gate once more, on the output that the last launch left."""
+        if not self.measured:
+            return
         if isinstance(self._exchange_prepared(self._finish_request), protocol.Done):
             self._announce()
 
@@ -369,9 +415,13 @@ class CaseRun:
     def _exchange(self, request: Callable[[Worker], protocol.Request]) -> protocol.Reply | None:
         """One request for this case; None once whatever went wrong has become the case's outcome."""
         pool, device_id, began = self.runtime.pool, self.case.device_id, time.monotonic()
+        asked, self._asked = self._asked, None
         try:
             worker = pool.worker(device_id)
-            reply = worker.ask(request(worker), max(self.left_s, SHORTEST_DEADLINE_S))
+            if asked is None or worker is not self.worker:
+                asked = request(worker)
+                worker.send(asked)
+            reply = worker.wait(asked, max(self.left_s, SHORTEST_DEADLINE_S))
         except DeviceGone as gone:
             if gone.reason == DEVICE_LOST and has_samples(self.before):
                 self._fail(gone.reason, gone.detail, hint=gone.hint)
@@ -400,6 +450,7 @@ class CaseRun:
             return protocol.Sample(
                 id=worker.next_id, case_id=self.case.id, session=runtime.session, round=number, position=position,
                 samples=samples, warmup_s=self._warmup_s, limit_s=max(0.0, min(self.left_s, runtime.left_s())),
+                warm_up=not self._long,
             )  # fmt: skip
 
         monitor = None if self._on_cpu else runtime.pool.monitor
@@ -426,26 +477,24 @@ class CaseRun:
         """Seconds of work before a block: a GPU's clock fell while another device measured, a CPU has no need."""
         return 0.0 if self._on_cpu else self.runtime.settings.warmup_s
 
-    def _wanted(self) -> int:
-        """Samples until the case may stop for the first time, and no more than it may have."""
-        settings = self.runtime.settings
-        if self.purpose.samples is None:
-            return max(1, min(settings.min_samples, settings.max_samples - len(self.kept)))
-        return max(1, self.purpose.samples - len(self.kept))
+    @property
+    def _long(self) -> bool:
+        return self._launch_s * (self.case.calls or 1) >= LONG_S
+
+    @property
+    def _medians(self) -> list[float]:
+        return [median(block) for block in self._blocks]
 
     def _block_size(self) -> int:
-        """Short blocks, spread over at least LEAST_BLOCKS rounds, where a block costs no warm-up."""
-        size = min(LARGEST_BLOCK, self._wanted())
-        if self.runtime.settings.warmup_s > 0:
-            return size
-        least = self.purpose.samples or self.runtime.settings.min_samples
-        rounds = max(1, LEAST_BLOCKS - len(self._medians))
-        return max(1, min(size, -(-(least - len(self.kept)) // rounds)))
+        if self.purpose.samples is not None:
+            return max(1, self.purpose.samples - len(self.kept))
+        left = self.runtime.settings.max_samples - len(self.kept)
+        return max(1, min(left, 1 if self._long else BLOCK_SAMPLES))
 
     def _add(self, block: Block) -> None:
         """Count the samples of a block: all of the session, where too few of them would be left by throttling."""
         used = block.wall_s[block.warmup :]
-        self._medians += [median(kept)] if (kept := kept_samples(block)) else []
+        self._blocks += [kept] if (kept := kept_samples(block)) else []
         self._taken += used
         self._unthrottled += [x for i, x in enumerate(used, block.warmup) if str(i) not in block.discarded]
         enough = len(self._unthrottled) >= self.runtime.settings.min_samples
@@ -475,7 +524,7 @@ class CaseRun:
                     failures=failures_of(known) or UNSET,
                 )  # fmt: skip
             )
-        if self.purpose.explains and not self.unsettled:
+        if self._explained and not self.unsettled:
             self.runtime.recorder.add_parts(self.case.id, reply.parts)
 
     def _broke(self, reply: protocol.Broke) -> None:

@@ -1,190 +1,182 @@
-"""Which size next? For ops without given sizes: a coarse ladder, then bisection of the break-even brackets.
+"""What a run knows of an op's curves so far: times by size, form and device, and the ratios of both sides.
 
-Pure functions of what was measured; the runner pays the time. Only the side (CPU or GPU, or too
-close to tell) is used here: it decides where to look, the estimate is made from the file (report/analysis).
+Pure functions of what was measured; they choose sizes and never answer.
 """
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from gpubench import break_even
-from gpubench.measure.plan import EXTRA_LAUNCHES, Series
+from gpubench import break_even, stats
+from gpubench.break_even import Crossing, Sides
+from gpubench.measure.plan import Series
+from gpubench.model.case import Case
 from gpubench.model.op import Ladder
-
-COARSE_SIZES = 3
-LADDER_SHARE = 0.7
-# A curve that loses at its largest size is followed upwards by this factor.
-STRIDE = 4
-NEARLY = 0.5
-# A bracket wider than this gives no verdict.
-WIDE = 4.0
-# A bracket this narrow is left to the estimate.
-NARROW = 1.25
-# Timings a side: at each size of the grid, and at each size of the bisection.
-GRID_TIMINGS, BISECTION_TIMINGS = 5, 7
+from gpubench.model.result import Block, Measurement, Outcome
 
 Slot = tuple[str, str, str]  # device id, form (variants take no part in the search), regime id
 Curve = tuple[str, str]  # device id, regime id
+Row = Mapping[
+    Slot, Mapping[int, Sequence[float]]
+]  # slot -> session -> seconds per launch, a value for each block
+Rows = Mapping[int, Row]  # by size
 
 
-class Span(NamedTuple):
-    """An estimate with its interval: seconds per launch, or a ratio of two of them."""
-
-    low: float
-    middle: float
-    high: float
+def slot(case: Case) -> Slot:
+    """Device, form and regime of a case."""
+    return (case.device_id, case.form, case.regime_id)
 
 
-Times = Mapping[int, Mapping[Slot, Span]]  # size -> slot -> seconds per launch
-
-
-def coarse_sizes(ladder: Ladder) -> list[int]:
-    """`COARSE_SIZES` sizes of the ladder, spread evenly from its low end to `LADDER_SHARE` of its steps.
-
-    The large sizes cost most; they are added only where the GPU still loses (see `next_step`).
-    """
-    sizes = ladder.sizes()
-    last = round((len(sizes) - 1) * LADDER_SHARE)
-    return sorted({sizes[round(i * last / (COARSE_SIZES - 1))] for i in range(COARSE_SIZES)})
-
-
-def ratios(times: Times, cpu: Collection[str]) -> dict[Curve, dict[int, Span]]:
-    """Fastest CPU form over fastest form of each GPU device and regime, by size; above 1 the GPU wins."""
-    found: dict[Curve, dict[int, Span]] = {}
-    for n, row in times.items():
-        baseline = min((s for slot, s in row.items() if slot[0] in cpu), key=_middle, default=None)
-        if baseline is None:
+def rows(outcomes: Iterable[Outcome], series: Series) -> Rows:
+    """What was measured of a series, splits and variants apart: they are measured for their own sake."""
+    found: dict[int, dict[Slot, dict[int, list[float]]]] = {}
+    for outcome in outcomes:
+        case = outcome.case
+        if (
+            not isinstance(outcome, Measurement)
+            or case.op != series.op.name
+            or case.variant
+            or case.shared_with
+        ):
             continue
-        for device, _, regime in row:
-            if device not in cpu:
-                best = min(
-                    (s for slot, s in row.items() if (slot[0], slot[2]) == (device, regime)), key=_middle
-                )
-                found.setdefault((device, regime), {})[n] = Span(
-                    baseline.low / best.high, baseline.middle / best.middle, baseline.high / best.low
-                )
+        if case.dtype == series.dtype and case.params == series.params(case.params["n"]):
+            sessions: dict[int, list[float]] = {}
+            for block in outcome.blocks:
+                if block.phase == "main" and (middle := _middle(block)) is not None:
+                    sessions.setdefault(block.session, []).append(middle)
+            if sessions:
+                found.setdefault(case.params["n"], {})[slot(case)] = sessions
     return found
 
 
-def bracket(curve: Mapping[int, Span]) -> tuple[int, int] | None:
-    """(largest size at which the GPU surely loses, smallest size above it at which it surely wins).
-
-    None if it never surely loses, or never wins above. Sizes between them are ties: noise hides the side.
-    """
-    loses = [n for n, ratio in curve.items() if ratio.high < 1]
-    wins = [n for n, ratio in curve.items() if ratio.low > 1 and n > max(loses, default=n)]
-    return (max(loses), min(wins)) if wins else None
+def _middle(block: Block) -> float | None:
+    used = block.wall_s[block.warmup :]
+    kept = [value for i, value in enumerate(used, block.warmup) if str(i) not in block.discarded] or used
+    return stats.median(kept) if kept else None
 
 
-def bisection(ladder: Ladder, ratios: Mapping[int, float]) -> int | None:
-    """The geometric middle of the bracket of these ratios by size; None without a bracket, or once it is narrow."""
-    ends = break_even.bracket(ratios)
-    if ends is None or ends[1] <= ends[0] * NARROW:
-        return None
-    middle = _round(ladder, math.sqrt(ends[0] * ends[1]))
-    return middle if ends[0] < middle < ends[1] else None
+def seconds(sessions: Mapping[int, Sequence[float]]) -> float:
+    """The typical time of a slot at one size."""
+    return stats.median([value for blocks in sessions.values() for value in blocks])
 
 
-def settled(curve: Mapping[int, Span]) -> bool:
-    """Whether the curve surely changes sides once at most, and then to a win: else no size is its break-even."""
-    sides = [ratio.low > 1 for _, ratio in sorted(curve.items()) if ratio.low > 1 or ratio.high < 1]
-    changes = [after for before, after in itertools.pairwise(sides) if before != after]
-    return len(changes) <= 1 and all(changes)
+def fastest(row: Row, slots: Iterable[Slot]) -> Slot | None:
+    """Of these slots the one with the least time; None where none was measured."""
+    return min((s for s in slots if s in row), key=lambda s: seconds(row[s]), default=None)
 
 
-def next_step(
-    ladder: Ladder, times: Times, cpu: Collection[str], leave: Collection[Curve] = (), *, narrow: bool = True
-) -> tuple[float, int] | None:
-    """(urgency, size) of the most urgent size to measure next for any curve but those to `leave`, or None.
-
-    Without `narrow` only wide gaps count: fresh timings settle the others, ties inside included, with less.
-
-    A bracket asks for the geometric middle of its widest gap, with that gap's width high / low as urgency: ties
-    inside a bracket end the search there too. A curve that does not win at its largest size and rises asks for
-    a larger one, as urgently as a gap of that width.
-    """
-    steps = []
-    for name, curve in ratios(times, cpu).items():
-        if name in leave:
-            continue
-        ends = bracket(curve)
-        top = max(curve)
-        if ends is not None:
-            gap = _widest_gap([n for n in sorted(curve) if ends[0] <= n <= ends[1]])
-            middle = _round(ladder, math.sqrt(gap[0] * gap[1]))
-            if gap[1] / gap[0] > (NARROW if narrow else WIDE) and gap[0] < middle < gap[1]:
-                # Ties inside leave small gaps in a bracket that is still too wide for a verdict.
-                undecided = ends[1] / ends[0] > WIDE
-                steps.append((max(gap[1] / gap[0], WIDE if undecided else 0.0), middle))
-        elif curve[top].low <= 1 and top < ladder.high and _rising(curve):
-            # Above half the CPU's speed the next stride is likely to hold the crossing.
-            near = curve[top].middle > NEARLY
-            steps.append((float(STRIDE**2 if near else STRIDE), min(top * STRIDE, ladder.high)))
-    return max(steps, default=None)
+def curves(known: Rows, cpu: Collection[str], without: Collection[str] = ()) -> list[Curve]:
+    """Each device and regime that may cross the CPU, but for the devices `without`."""
+    found = {
+        (s[0], s[2]): None for row in known.values() for s in row if s[0] not in cpu and s[0] not in without
+    }
+    return list(found)
 
 
-def _widest_gap(sizes: list[int]) -> tuple[int, int]:
-    """The neighbouring sizes that lie furthest apart, as a ratio."""
-    return max(itertools.pairwise(sizes), key=lambda pair: pair[1] / pair[0])
+def pairs(known: Rows, curve: Curve, cpu: Collection[str]) -> dict[int, tuple[Slot, Slot]]:
+    """By size the fastest form of the CPU and of the curve, where both sides were measured."""
+    found = {}
+    for n, row in sorted(known.items()):
+        base = fastest(row, [s for s in row if s[0] in cpu])
+        case = fastest(row, [s for s in row if (s[0], s[2]) == curve])
+        if base is not None and case is not None:
+            found[n] = (base, case)
+    return found
 
 
-def _rising(curve: Mapping[int, Span]) -> bool:
-    last, *before = (curve[n].middle for n in sorted(curve, reverse=True))
-    return not before or last > before[0]
+def ratios(known: Rows, curve: Curve, cpu: Collection[str]) -> dict[int, float]:
+    """Fastest CPU form over the curve's fastest form, by size; above 1 the curve wins."""
+    return {
+        n: seconds(known[n][base]) / seconds(known[n][case])
+        for n, (base, case) in pairs(known, curve, cpu).items()
+    }
 
 
-def contenders(times: Times, n: int, cpu: Collection[str]) -> set[Slot]:
-    """The slots worth measuring at `n`: of each bracket that holds `n` the forms, on both sides, that are
-    fastest at its ends. Above the largest size so far: those of the curves that do not win there."""
-    wanted: set[Slot] = set()
-    for (device, regime), curve in ratios(times, cpu).items():
-        ends = bracket(curve)
-        top = max(curve)
-        if ends is None and n > top and curve[top].low <= 1:
-            ends = (top, n)
-        if ends is not None and ends[0] < n <= ends[1]:
-            for end in set(ends) & curve.keys():
-                row = times[end]
-                wanted.add(_fastest(row, [slot for slot in row if slot[0] in cpu]))
-                wanted.add(_fastest(row, [slot for slot in row if (slot[0], slot[2]) == (device, regime)]))
-    return wanted
+def timings(known: Rows, curve: Curve, cpu: Collection[str]) -> dict[int, dict[int, Sides]]:
+    """By size and session the blocks of the pair that competes there, for `break_even.local_crossing`."""
+    found = {}
+    for n, (base, case) in pairs(known, curve, cpu).items():
+        ours, theirs = known[n][base], known[n][case]
+        found[n] = {session: (ours[session], theirs[session]) for session in ours.keys() & theirs.keys()}
+    return found
 
 
-def _fastest(row: Mapping[Slot, Span], slots: list[Slot]) -> Slot:
-    return min(slots, key=lambda slot: row[slot].middle)
+class Cell(NamedTuple):
+    """What is known of where one curve crosses. `ends`: (largest size at which it loses, next one that was measured),
+    None where it does not cross; `crossing` by the fit, None where that tells nothing."""
 
+    ratios: Mapping[int, float]
+    ends: tuple[int, int] | None
+    crossing: Crossing | None
 
-def _middle(span: Span) -> float:
-    return span.middle
+    def open(self, widest: float) -> bool:
+        """Whether the threshold is known less closely than high / low = `widest`."""
+        if self.ends is None:
+            return False
+        found = self.crossing
+        return found is None or not found.low or not found.high or found.high > widest * found.low
 
+    @property
+    def near(self) -> bool:
+        """Whether it is known roughly where the sides change, or that they do not."""
+        return self.ends is None or self.ends[1] <= WIDE * self.ends[0]
 
-def predicted_seconds(
-    series: Series, n: int, times: Times, elapsed: Mapping[int, float], samples: int
-) -> float:
-    """What measuring size `n` will take, from the nearest smaller size: its own time plus the extra launches."""
-    smaller = [m for m in elapsed if m < n and m in times]
-    if not smaller:
-        return max(elapsed.values(), default=0.0)
-    nearest = max(smaller)
-    growth = work(series, n) / max(work(series, nearest), 1)
-    longer = sum(span.middle for span in times[nearest].values()) * (growth - 1) * (samples + EXTRA_LAUNCHES)
-    return elapsed[nearest] + longer
-
-
-def affordable(
-    series: Series, n: int, times: Times, elapsed: Mapping[int, float], samples: int, limit_s: float
-) -> int | None:
-    """The largest size up to `n` that is predicted to fit `limit_s`, at least twice the largest measured one."""
-    measured = max((m for m in elapsed if m in times), default=None)
-    while predicted_seconds(series, n, times, elapsed, samples) > limit_s:
-        n = _round(series.ladder, n / 2)
-        if measured is None or n < 2 * measured:
+    @property
+    def place(self) -> float | None:
+        """The best guess of the threshold."""
+        if self.ends is None:
             return None
-    return n
+        low, high = self.ends
+        # Between its ends the crossing lies for sure only as far as both are: the fit may know better.
+        if self.crossing is not None and low / STRETCH <= self.crossing.n <= high * STRETCH:
+            return self.crossing.n
+        x, y = [math.log(n) for n in self.ends], [math.log(self.ratios[n]) for n in self.ends]
+        return math.exp(x[0] - y[0] * (x[1] - x[0]) / (y[1] - y[0])) if y[1] > y[0] else math.sqrt(low * high)
+
+
+STRETCH = 2.0
+# Sizes around the best guess, by how much they lie off it, the most telling first. A threshold of which little is known
+# may lie far from the guess, so that its sizes lie further apart.
+WIDE_STEPS = (1.0, 1 / 2.5, 2.5)
+CLOSE_STEPS = (1 / 1.5, 1.5, 1.0, 1 / 2.2, 2.2)
+WIDE = 6.0
+
+
+def cell(known: Rows, curve: Curve, cpu: Collection[str], overheads_s: Mapping[str, float]) -> Cell:
+    """The state of one curve; `overheads_s` is the time of an empty launch by device."""
+    by_size = ratios(known, curve, cpu)
+    ends = break_even.bracket(by_size)
+    if ends is None:
+        return Cell(by_size, None, None)
+    base, case = (
+        stats.prior_of(seconds(known[ends[1]][one]), overheads_s.get(one[0], 0.0))
+        for one in pairs(known, curve, cpu)[ends[1]]
+    )
+    local = break_even.local_crossing(timings(known, curve, cpu), (base, case))
+    return Cell(by_size, ends, None if local is None else local.crossing)
+
+
+def asked(state: Cell, ladder: Ladder, most: int) -> list[int]:
+    """Up to `most` sizes of the ladder's grid that would tell more of where the curve crosses, the best first."""
+    place = state.place
+    if place is None or state.ends is None:
+        return []
+    steps = CLOSE_STEPS if state.near else WIDE_STEPS
+    low, high = min(state.ratios), max(state.ratios)
+    found = dict.fromkeys(ladder.snapped(place * step) for step in steps)
+    return [n for n in found if low < n < high and n not in state.ratios][:most]
+
+
+def checks(state: Cell, ladder: Ladder) -> list[int]:
+    """Sizes above the threshold at which the curve may lose again: just past powers of two, where padded and tiled
+    kernels do, between the threshold and the top of what was measured."""
+    if state.ends is None:
+        return []
+    step = max(1, ladder.granule)
+    first, last = math.ceil(math.log2(2 * state.ends[1])), math.ceil(math.log2(max(state.ratios))) - 1
+    return [2**j + step for j in range(first, last + 1) if 2**j + step not in state.ratios]
 
 
 def work(series: Series, n: int) -> int:
@@ -193,8 +185,3 @@ def work(series: Series, n: int) -> int:
     if series.op.fits(params) is not None:
         return 0
     return max(series.op.flops(params), series.op.bytes(params, series.dtype))
-
-
-def _round(ladder: Ladder, n: float) -> int:
-    granule = ladder.granule if n >= 2 * ladder.granule else 1
-    return min(max(round(n / granule) * granule, ladder.low), ladder.high)

@@ -32,7 +32,7 @@ class Target(msgspec.Struct, frozen=True):
 class Workload(msgspec.Struct, frozen=True):
     """Op, size and dtype with its cases on all devices: what is measured side by side, interleaved.
 
-    Without `device_clock` (a size that is only searched) the device's own clock is left alone.
+    Only an `explained` size has its calls taken apart and its launches read on the device's own clock.
     """
 
     op: Op
@@ -40,7 +40,7 @@ class Workload(msgspec.Struct, frozen=True):
     dtype: Dtype
     cases: tuple[Case, ...]
     skips: tuple[Skip, ...] = ()
-    device_clock: bool = True
+    explained: bool = True
 
     @property
     def key(self) -> str:
@@ -333,22 +333,16 @@ def estimate_seconds(workloads: Sequence[Workload], settings: Settings) -> float
     return sum(len(w.cases) for w in workloads) * per_case * settings.sessions
 
 
-Phase = Literal["main", "search", "estimate", "sweep"]
+Phase = Literal["main", "sweep"]
 
 
 class Purpose(msgspec.Struct, frozen=True):
-    """`samples` of each case in this session; None: as many as the precision and the limits of the settings ask for.
-
-    Only the main phase explains a case: its parts and the device's own clock.
-    """
+    """`samples` of each case, or `blocks` of them, in this session; neither: as many as the precision and the limits of
+    the settings ask for."""
 
     phase: Phase = "main"
     samples: int | None = None
-
-    @property
-    def explains(self) -> bool:
-        """Whether parts and device times are taken beside the wall times."""
-        return self.phase == "main"
+    blocks: int | None = None
 
 
 MAIN = Purpose()
@@ -359,7 +353,7 @@ LEAST_FLOPS = 10**8
 # A working set above so many caches is limited by the memory behind them.
 CACHES = 4
 # For one ceiling, and of a budget: a small run stays a small one.
-LIMIT_S, QUICK_LIMIT_S, BUDGET_SHARE = 1.0, 0.6, 0.01
+LIMIT_S, QUICK_LIMIT_S, BUDGET_SHARE = 1.0, 0.3, 0.01
 # Three arrays of it leave room for the workloads.
 CEILING_PARTS = 8
 UNKNOWN_MEMORY_BYTES = 8 << 30

@@ -33,17 +33,18 @@ class Message(msgspec.Struct, frozen=True, tag_field="kind"):
 
 
 class ListDevices(Message, frozen=True, kw_only=True, tag="devices"):
-    """Which devices does this backend have? Nothing is opened."""
+    """Which devices does this backend have? Nothing is opened. `host_only`: its CPUs do, where they are told sooner."""
 
     id: int
     backend: str
+    host_only: bool = False
 
 
 class Open(Message, frozen=True, kw_only=True, tag="open"):
     """Open the device; `scratch` is the folder of shared references, `since` the session's monotonic start.
 
     `flush_bytes`: what the host overwrites before every sample, twice its caches; None: they stay warm.
-    `cpus`: how many a worker may keep busy, where the parent knows it.
+    `cpus`: how many a worker may keep busy, where the parent knows it. `sample_s`: what a sample lasts at least.
     """
 
     id: int
@@ -56,6 +57,14 @@ class Open(Message, frozen=True, kw_only=True, tag="open"):
     autotune: bool = True
     flush_bytes: int | None = None
     cpus: int | None = None
+    sample_s: float = 5e-3
+
+
+class MeasureOverhead(Message, frozen=True, kw_only=True, tag="overhead"):
+    """How long do an empty launch and its wait take, and how fine is the clock? Apart from `Open`, because devices are
+    opened side by side, and measured one after the other."""
+
+    id: int
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,12 +89,30 @@ class MeasureCeilings(Message, frozen=True, kw_only=True, tag="ceilings"):
     wanted: Wanted
 
 
+class Load(Message, frozen=True, kw_only=True, tag="load"):
+    """Make the inputs of a case, with `reference` also its float64 answer. Workers may do so side by side: nothing is
+    timed meanwhile."""
+
+    id: int
+    case: Case
+    reference: bool
+
+
+class Build(Message, frozen=True, kw_only=True, tag="build"):
+    """Build the launch of a case and check its output, beside other workers. A case whose kernel is still to be chosen
+    by trials is left to `Prepare`, and so is whatever goes wrong."""
+
+    id: int
+    case: Case
+
+
 class Prepare(Message, frozen=True, kw_only=True, tag="prepare"):
     """Inputs, buffers, build, correctness gate, parts; calibrate unless the counts are given.
 
     `repeat` counts launches per sample, as a Block stores it. `part_samples` is how often each part is
     timed; 0 leaves the parts out. Without `device_clock` only the wall clock is read. `fraction`: the GPU's share of
-    a case that is split; None: whatever it has now.
+    a case that is split; None: whatever it has now. `expected_s`: what a launch is expected to take, where the parent
+    knows: the first trial of calibrating begins there.
     """
 
     id: int
@@ -97,10 +124,12 @@ class Prepare(Message, frozen=True, kw_only=True, tag="prepare"):
     time_it: bool = True
     device_clock: bool = True
     fraction: float | None = None
+    expected_s: float | None = None
 
 
 class Sample(Message, frozen=True, kw_only=True, tag="sample"):
-    """One block of a prepared case: warm up, then `samples` samples within `limit_s` seconds."""
+    """One block of a prepared case: warm up, then `samples` samples within `limit_s` seconds. Without `warm_up` the
+    first sample counts: of launches so long that what goes before them is forgotten soon."""
 
     id: int
     case_id: str
@@ -110,6 +139,7 @@ class Sample(Message, frozen=True, kw_only=True, tag="sample"):
     samples: int
     warmup_s: float
     limit_s: float
+    warm_up: bool = True
 
 
 class Finish(Message, frozen=True, kw_only=True, tag="finish"):
@@ -180,6 +210,15 @@ class Opened(Message, frozen=True, kw_only=True, tag="opened"):
     record: WorkerRecord
 
 
+class Overhead(Message, frozen=True, kw_only=True, tag="overhead-reply"):
+    """Seconds of each empty launch with its wait, and of the clock: its smallest step, and the cost of a reading."""
+
+    id: int
+    overhead_s: list[float]
+    clock_step_s: float
+    clock_cost_s: float
+
+
 class Ceilings(Message, frozen=True, kw_only=True, tag="ceilings-reply"):
     """What was asked for, each with a rate or with the reason for none."""
 
@@ -188,7 +227,8 @@ class Ceilings(Message, frozen=True, kw_only=True, tag="ceilings-reply"):
 
 
 class Prepared(Message, frozen=True, kw_only=True, tag="prepared"):
-    """The case is right and ready. `fraction`: of a case that is split the GPU's share, in whole units."""
+    """The case is right and ready. `fraction`: of a case that is split the GPU's share, in whole units. `launch_s`: what
+    a launch took while its repeat count was found; None: the count was given."""
 
     id: int
     check: Check
@@ -205,6 +245,7 @@ class Prepared(Message, frozen=True, kw_only=True, tag="prepared"):
     hot_repeat: int | None
     staging: Staging
     fraction: float | None = None
+    launch_s: float | None = None
 
 
 class Sampled(Message, frozen=True, kw_only=True, tag="sampled"):
@@ -244,8 +285,20 @@ class Broke(Message, frozen=True, kw_only=True, tag="broke"):
     fatal: bool = False
 
 
-Request = ListDevices | Open | MeasureCeilings | Prepare | Sample | Finish | Release | Close
-Reply = Devices | Opened | Ceilings | Prepared | Sampled | Done | Refused | Broke
+Request = (
+    ListDevices
+    | Open
+    | MeasureOverhead
+    | MeasureCeilings
+    | Load
+    | Build
+    | Prepare
+    | Sample
+    | Finish
+    | Release
+    | Close
+)
+Reply = Devices | Opened | Overhead | Ceilings | Prepared | Sampled | Done | Refused | Broke
 FromWorker = Phase | Reply
 
 

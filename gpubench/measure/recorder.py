@@ -70,13 +70,6 @@ class Recorder:
         for outcome in outcomes:
             self._outcomes.setdefault(outcome.id, outcome)
 
-    def drop_empty(self, case_ids: Iterable[str]) -> None:
-        """Forget those cases of which nothing was measured: no plan asked for them, a search only wished to look."""
-        for case_id in case_ids:
-            known = self._outcomes.get(case_id)
-            if isinstance(known, Measurement) and not known.blocks:
-                del self._outcomes[case_id]
-
     def put(self, outcome: Outcome) -> None:
         """Set a case's outcome."""
         self._outcomes[outcome.id] = outcome

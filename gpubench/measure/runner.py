@@ -9,7 +9,7 @@ import signal
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -19,8 +19,10 @@ from gpubench.errors import ExitCode, GpubenchError
 from gpubench.measure import load, monitor, split_search
 from gpubench.measure.case_run import (
     DEVICE_LOST,
+    LEAST_BLOCKS,
     WRONG_RESULT,
     CaseRun,
+    Pace,
     Progress,
     Runtime,
     to_be_tried,
@@ -33,7 +35,17 @@ from gpubench.measure.schedule import RunSpec, Schedule, planned, searched
 from gpubench.measure.search import BreakEvenSearch, Step
 from gpubench.measure.split_search import sweep
 from gpubench.measure.worker_pool import DeviceGone, WorkerPool
-from gpubench.model.result import Failure, Measurement, Planned, Run, RunWarning, SessionRecord, failures_of
+from gpubench.model.case import Case
+from gpubench.model.result import (
+    Failure,
+    Measurement,
+    Outcome,
+    Planned,
+    Run,
+    RunWarning,
+    SessionRecord,
+    failures_of,
+)
 from gpubench.store import Lock
 
 
@@ -52,23 +64,26 @@ def verdict(
         return ExitCode.UNAVAILABLE, "unavailable"
     if not measured:
         return ExitCode.FAILED, "nothing-measured"
-    short = not check_only and any(_too_few(o, run.settings.min_samples) for o in measured)
-    if short or any(isinstance(o, Planned) for o in run.outcomes):
+    short = not check_only and any(_too_few(o, run.settings.min_samples) for o in measured if _named(run, o))
+    if short or any(isinstance(o, Planned) and _named(run, o) for o in run.outcomes):
         return ExitCode.BUDGET, "budget"
     return ExitCode.OK, "ok"
 
 
+def _named(run: Run, outcome: Outcome) -> bool:
+    """Whether its size was asked for by name. What a search left open is no failure: the report says so."""
+    return outcome.case.params["n"] in run.selection.sizes.get(outcome.case.op, ())
+
+
 def _too_few(outcome: Measurement, least: int) -> bool:
-    """Sizes at which a search only looked were never to have so many. What was throttled counts: it is used where
-    too little else is left, so lack of time is not what ended the case."""
+    """A budget gives each case LEAST_BLOCKS blocks at least, of long launches with a sample each. What was throttled
+    counts: it is used where too little else is left, so lack of time is not what ended it."""
     main = [block for block in outcome.blocks if block.phase == "main"]
-    if outcome.blocks and not main:
-        return False
-    return sum(len(block.wall_s) - block.warmup for block in main) < least
+    return len(main) < LEAST_BLOCKS and sum(len(block.wall_s) - block.warmup for block in main) < least
 
 
 # The search leaves this share of the budget for saving, closing workers and the report.
-SEARCH_SHARE = 0.95
+SEARCH_SHARE = 0.92
 # Overheads and splits come after the search, which can be cut short: where there are some, it leaves them half.
 SHARE_BESIDE_OVERHEADS = 0.5
 # A session that others disturbed is repeated at most so often.
@@ -128,6 +143,7 @@ class _Runner:
         self._scratch = Scratch()
         self._kinds = {t.device.id: t.device.kind for t in spec.constraints.targets}
         self._crew: WorkerPool | None = None
+        self._pace = Pace()
         self._begun = 0
         self._sessions = spec.sessions
         self.first_session = self._next_index()
@@ -176,7 +192,8 @@ class _Runner:
         runtime = self._runtime(pool, index)
         self._open_all(pool, index)
         self.recorder.clocks(pool.clocks)
-        pool.measure_ceilings(asked(planned(self.spec), measured, self.settings, self.spec.run.machine))
+        if self._begun == 1:  # hardware does not change from session to session
+            pool.measure_ceilings(asked(planned(self.spec), measured, self.settings, self.spec.run.machine))
         self.recorder.session(pool.entered(record))
         search = BreakEvenSearch(
             searched(self.spec),
@@ -184,15 +201,17 @@ class _Runner:
             self.recorder,
             self._search_left_s,
         )
+        in_scratch: set[str] = set()
         for step in steps(index, search):
             if self._out_of_budget():
                 break
+            keys = {item.series.key for item in step.workloads}
+            if keys != in_scratch:  # the references of an op serve all its sizes
+                self._scratch.clear()
+                in_scratch = keys
             began = time.monotonic()
             tuning_s = measure_workloads(runtime, *step.workloads, purpose=step.purpose)
             search.took(step, time.monotonic() - began - tuning_s)
-            if step.purpose != MAIN:
-                self.recorder.drop_empty(case.id for item in step.workloads for case in item.cases)
-            self._scratch.clear()
             self.recorder.session(pool.entered(record))
         self._warn_telemetry(pool)
         pool.close()
@@ -209,11 +228,10 @@ class _Runner:
         self._given_another_try = lost
 
     def _open_all(self, pool: WorkerPool, index: int) -> None:
-        """Every worker; those of GPUs once it is known who else is there, while none of them can be ours."""
-        pool.open_all(name for name, kind in self._kinds.items() if kind == "cpu")
+        """Every worker, once it is known who else uses the GPUs: none of those can be ours."""
         for found in monitor.shared(pool.monitor.users(), index):
             warn_once(self.recorder, self.sink, found)
-        pool.open_all(self._kinds)
+        pool.open_all(list(self._kinds))
 
     def _next_index(self) -> int:
         return max((session.index for session in self.recorder.run.sessions), default=-1) + 1
@@ -223,7 +241,7 @@ class _Runner:
             pool=pool, recorder=self.recorder, settings=self.settings, sink=self.sink, progress=self.progress,
             session=index, first_session=self.first_session, out_of_budget=self._out_of_budget,
             device_kind=lambda device_id: self._kinds[device_id], check_only=self.spec.check_only,
-            left_s=self._left_s, repeats=self.spec.resume.blocks if self.spec.resume else {},
+            left_s=self._left_s, repeats=self.spec.resume.blocks if self.spec.resume else {}, pace=self._pace,
         )  # fmt: skip
 
     def _warn_telemetry(self, pool: WorkerPool) -> None:
@@ -291,11 +309,12 @@ def measure_workloads(runtime: Runtime, *workloads: Workload, purpose: Purpose =
     with each size.
     """
     runs = [
-        CaseRun(case, runtime, device_clock=workload.device_clock, purpose=purpose, before=before)
+        CaseRun(case, runtime, explained=workload.explained, purpose=purpose, before=before)
         for workload in workloads
         for case in workload.cases
         if to_be_tried(before := runtime.recorder.outcome(case.id), runtime.session, runtime.first_session)
     ]
+    _load(runtime, workloads)
     for run in runs:
         if runtime.out_of_budget():
             run.over = True
@@ -307,11 +326,26 @@ def measure_workloads(runtime: Runtime, *workloads: Workload, purpose: Purpose =
                 sweep(run)
         _rounds(runtime, workloads[0].key if workloads else "", runs)
     for run in runs:
+        run.ask_to_finish()
+    for run in runs:
         run.finish()
     for workload in workloads:
         for device_id, detail in runtime.pool.release(workload.key).items():
             runtime.recorder.warn(_restarted(device_id, detail, runtime.session))
     return sum(run.prepared.tune_s for run in runs if run.prepared is not None)
+
+
+def _load(runtime: Runtime, workloads: Sequence[Workload]) -> None:
+    """Inputs are made by all workers at once, the reference by that of the CPU beside them. Then all of them build
+    and check side by side what no trial has to choose first."""
+    for item in workloads:
+        if item.op.overhead is not None:
+            continue
+        forms: dict[str, dict[str, Case]] = {}
+        cases = [case for case in item.cases if case.shared_with is None]
+        for case in sorted(cases, key=lambda case: runtime.device_kind(case.device_id) != "cpu"):
+            forms.setdefault(case.device_id, {}).setdefault(case.form_id, case)
+        runtime.pool.load({device_id: list(ours.values()) for device_id, ours in forms.items()})
 
 
 def _rounds(runtime: Runtime, key: str, runs: list[CaseRun]) -> None:

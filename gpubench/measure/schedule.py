@@ -7,12 +7,11 @@ from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 
 import msgspec
 
-from gpubench.measure import curves, load, split_search
+from gpubench.measure import load, split_search
 from gpubench.measure.case_run import Progress, settled_block
 from gpubench.measure.plan import (
     MAIN,
     Constraints,
-    Purpose,
     Series,
     Workload,
     expand,
@@ -22,7 +21,7 @@ from gpubench.measure.plan import (
     workload,
 )
 from gpubench.measure.recorder import Recorder
-from gpubench.measure.search import BreakEvenSearch, Step, Window, windows_of
+from gpubench.measure.search import BLOCKS, BreakEvenSearch, Step, first_sizes
 from gpubench.model.case import Case
 from gpubench.model.op import Op
 from gpubench.model.result import Block, Measurement, Outcome, Planned, Run, Settings, Skip, failures_of
@@ -72,7 +71,7 @@ def planned(spec: RunSpec) -> list[Workload]:
         workload(curve, n, split_search.alone(spec.constraints))
         for curve in searched(spec)
         if not curve.given
-        for n in (curves.coarse_sizes(curve.ladder) if sparse else curve.ladder.sizes())
+        for n in (first_sizes(curve.ladder) if sparse else curve.ladder.sizes())
     ]
     return [*expand(spec.ops, spec.constraints), *found]
 
@@ -108,7 +107,10 @@ class Schedule:
         items = self.plan if resume is None else resume.missing
         plain = [item for item in items if item.op.overhead is None]
         overheads = [item for item in items if item.op.overhead is not None]
-        yield from _each(self._shuffled(plain, index))
+        budget = self._spec.settings.budget_s is not None
+        # A budget goes to everything that was asked for first, and to precision in later sessions.
+        for step in _each(self._shuffled(plain, index)):
+            yield step._replace(purpose=BLOCKS) if budget else step
         if resume is None or resume.search:
             yield from self._searching(search)
             yield from self._splits(search)
@@ -116,28 +118,29 @@ class Schedule:
         yield from _each(sorted(overheads, key=lambda item: item.n))
 
     def again(self, index: int, search: BreakEvenSearch) -> Iterator[Step]:
-        """The plan once more, and fresh timings at the sizes that the first session chose for them."""
-        spec = self._spec
-        yield from _each(self._shuffled(self.plan, index))
-        found = windows_of(self._recorder.outcomes, spec.ops, self._cpu)
-        for window in found or (spec.resume.windows if spec.resume else ()):
-            for group in together(window.workloads(spec.constraints), spec.constraints):
-                self._progress.cases += sum(len(item.cases) for item in group)
-                yield Step(group, Purpose("estimate", window.samples))
+        """The plan once more: what a search chose of an op with all its sizes side by side, so that blocks of a case lie
+        apart in time."""
+        named = self._spec.constraints.selection.sizes
+        items = self._shuffled(_merged(self.plan), index)
+        yield from _each([item for item in items if item.op.name in named or item.op.overhead is not None])
+        curves: dict[str, list[Workload]] = {}
+        for item in items:
+            if item.op.name not in named and item.op.overhead is None:
+                curves.setdefault(item.series.key, []).append(item)
+        for ours in curves.values():
+            for group in together(ours, self._spec.constraints):
+                yield Step(group, BLOCKS)
 
     def _searching(self, search: BreakEvenSearch) -> Iterator[Step]:
         """The search's steps. What it adds to the plan, later sessions repeat."""
         for step in search.steps():
-            if step.purpose == MAIN:
-                self._announce(step.workloads)
-            else:
-                self._progress.cases += sum(len(item.cases) for item in step.workloads)
+            self._announce(step.workloads)
             yield step
 
     def _splits(self, search: BreakEvenSearch) -> Iterator[Step]:
         """Where a search found both sides near each other, what they do together."""
         for curve in searched(self._spec):
-            found = split_search.worth_trying(curve, search.times(curve), self._cpu, self._spec.constraints)
+            found = split_search.worth_trying(curve, search.known(curve), self._cpu, self._spec.constraints)
             if not curve.given and found:
                 self._announce(found)
                 yield from _each(found)
@@ -161,17 +164,27 @@ def _each(items: Sequence[Workload]) -> Iterator[Step]:
     return (Step((item,), MAIN) for item in items)
 
 
+def _merged(items: Sequence[Workload]) -> list[Workload]:
+    """Each size once, with all the cases that were asked for at it."""
+    found: dict[str, Workload] = {}
+    for item in items:
+        known = found.get(item.key)
+        if known is not None:
+            cases = tuple(dict.fromkeys((*known.cases, *item.cases)))
+            item = msgspec.structs.replace(known, cases=cases, explained=known.explained or item.explained)
+        found[item.key] = item
+    return list(found.values())
+
+
 # The reason of a skip, a stop or an ending: lack of time, which is no failure.
 OUT_OF_TIME = "budget"
 
 
 class Resume(msgspec.Struct, frozen=True):
     """`missing` is what an interrupted session did not reach: measured first, in a session of its own, in which the
-    search goes on if that was what ended (`search`). Then `sessions` more follow, each with all `workloads` and
-    `windows`. `blocks` has a block of each case already measured: its repeat counts are used unchanged."""
+    search goes on if that was what ended (`search`). Then `sessions` more follow, each with all `workloads`. `blocks` has a block of each case already measured: its repeat counts are used unchanged."""
 
     workloads: tuple[Workload, ...]
-    windows: tuple[Window, ...]
     blocks: Mapping[str, Block]
     sessions: int
     missing: tuple[Workload, ...] = ()
@@ -185,10 +198,9 @@ class Resume(msgspec.Struct, frozen=True):
 
 def repeated(run: Run, ops: Mapping[str, Op], constraints: Constraints, sessions: int) -> Resume:
     """The plan of a file, for `sessions` more of them. `ops` are those of its selection, `constraints` its devices."""
-    cpu = {target.device.id for target in constraints.targets if target.device.kind == "cpu"}
     return Resume(
         workloads=_workloads([o for o in run.outcomes if _planned(o)], run, ops, constraints),
-        windows=windows_of(run.outcomes, ops, cpu), sessions=sessions,
+        sessions=sessions,
         blocks={
             o.id: block for o in run.outcomes if isinstance(o, Measurement) and (block := settled_block(o)) is not None
         },
@@ -318,7 +330,7 @@ def _workloads(
     for curve in series(ops, run.selection):
         for n in sorted({o.case.params["n"] for o in outcomes if _on(o.case, curve)}):
             item = workload(curve, n, within)
-            found.append(msgspec.structs.replace(item, device_clock=not clocks or item.key in clocks))
+            found.append(msgspec.structs.replace(item, explained=not clocks or item.key in clocks))
     return tuple(found)
 
 

@@ -1,182 +1,55 @@
-"""The search for break-evens in a run's first session, and the windows of fresh timings around them.
+"""The search for break-evens in a run's first session.
 
-The search asks for coarse sizes, brackets and fresh timings inside the budget. What it asks for next depends on what
-was measured so far, so it hands out one step at a time. The order keeps verdicts first: every curve gets its coarse
-sizes, then the gaps and ends that leave a verdict open, then the rest of the grid where it is cheap. Only then curves
-are finished one by one, the cheapest first: bracket, window, estimate. A curve for which the budget does not do keeps
-its measured sizes, and its break-even is interpolated.
+First the ends of every op, so that each has an answer at its largest size: a low and a middle size, which tell what the
+top takes, then the top, halved until it fits the op's share of the time. Then op by op the sizes that tell where its
+curves cross, with the forms alone that compete there. Ops that cost little come first, and leave to the others what they
+do not need. What is left at the end goes to curves that are still open, and then to narrower thresholds. All that is
+measured is of the plan: later sessions repeat it.
+
+What the search asks for next depends on what was measured so far, so it hands out one step at a time.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import NamedTuple
 
 import msgspec
 
-from gpubench import break_even, stats
+from gpubench import break_even
 from gpubench.measure import curves
-from gpubench.measure.case_run import kept_samples
-from gpubench.measure.curves import Curve, Slot
+from gpubench.measure.curves import Cell, Curve, Rows, Slot, slot
 from gpubench.measure.plan import MAIN, Constraints, Purpose, Series, Workload, together, workload
 from gpubench.measure.recorder import Recorder
-from gpubench.model.case import Case, beside_size
-from gpubench.model.op import Op
-from gpubench.model.result import Measurement, Outcome
+from gpubench.model.case import Case
+from gpubench.model.op import Ladder
+from gpubench.model.result import RunWarning
 
-Row = Mapping[Slot, Sequence[float]]  # slot -> seconds per launch
-Samples = Mapping[int, Row]  # by size
-# Fewer samples a side, size and session say nothing of a crossing (gpubench/break_even.py); one block is 5.
-LEAST_SAMPLES, BLOCK_SAMPLES = 3, 5
-
-
-class Window(msgspec.Struct, frozen=True):
-    """The sizes around one curve's break-even, the forms that compete there (of the CPU and of the device), and how
-    many timings of each form a session takes at each size."""
-
-    series: Series
-    sizes: tuple[int, ...]
-    slots: tuple[Slot, ...]
-    samples: int
-
-    def workloads(self, constraints: Constraints) -> tuple[Workload, ...]:
-        """What is measured: the competing forms alone, at each size."""
-        found = []
-        for n in self.sizes:
-            whole = workload(self.series, n, constraints)
-            cases = tuple(c for c in whole.cases if c.variant is None and slot(c) in self.slots)
-            if len(cases) == len(self.slots):  # one side alone tells nothing
-                found.append(msgspec.structs.replace(whole, cases=cases, skips=(), device_clock=False))
-        return tuple(found)
-
-
-def slot(case: Case) -> Slot:
-    """Device, form and regime of a case."""
-    return (case.device_id, case.form, case.regime_id)
-
-
-def search_samples(outcomes: Iterable[Outcome], series: Series) -> Samples:
-    """What was measured of a series, but for its fresh timings: those are for the estimate alone."""
-    found: dict[int, dict[Slot, list[float]]] = {}
-    for outcome in outcomes:
-        case = outcome.case
-        if (
-            not isinstance(outcome, Measurement)
-            or case.op != series.op.name
-            or case.variant
-            or case.shared_with
-        ):
-            continue  # variants and splits are no contenders: they are measured for their own sake
-        if case.dtype == series.dtype and case.params == series.params(case.params["n"]):
-            kept = [v for block in outcome.blocks if block.phase != "estimate" for v in kept_samples(block)]
-            if kept:
-                found.setdefault(case.params["n"], {})[slot(case)] = kept
-    return found
-
-
-def pair(samples: Samples, curve: Curve, cpu: Collection[str]) -> tuple[Slot, Slot] | None:
-    """(form of the CPU, form of the device) that are fastest at the ends of the curve's bracket; None without one."""
-    ends = break_even.bracket(middle_ratios(samples, curve, cpu))
-    if ends is None:
-        return None
-    rows = [samples[n] for n in ends]
-    sides = (
-        [s for s in rows[0] if s[0] in cpu and s in rows[1]],
-        [s for s in rows[0] if (s[0], s[2]) == curve and s in rows[1]],
-    )
-    if not all(sides):
-        return None
-    base, case = (
-        min(side, key=lambda s: math.fsum(math.log(_middle(row[s])) for row in rows)) for side in sides
-    )
-    return base, case
-
-
-def middle_ratios(samples: Samples, curve: Curve, cpu: Collection[str]) -> dict[int, float]:
-    """Fastest CPU form over the curve's fastest form by medians, at the sizes that have both."""
-    found = {}
-    for n, row in samples.items():
-        base = [_middle(values) for slot, values in row.items() if slot[0] in cpu]
-        case = [_middle(values) for slot, values in row.items() if (slot[0], slot[2]) == curve]
-        if base and case:
-            found[n] = min(base) / min(case)
-    return found
-
-
-def around(series: Series, samples: Samples, curve: Curve, cpu: Collection[str], fresh: int) -> Window | None:
-    """The window around the curve's bracket for `fresh` timings of each side; None without a bracket."""
-    slots = pair(samples, curve, cpu)
-    ends = break_even.bracket(middle_ratios(samples, curve, cpu))
-    if slots is None or ends is None:
-        return None
-    base, case = slots
-    sides = {
-        n: (row[base], row[case])
-        for n, row in samples.items()
-        if base in row and case in row and series.op.fits(series.params(n)) is None
-    }
-    ladder = series.ladder
-    sizes = break_even.window(sides, *ends, fresh, break_even.Grid(ladder.granule, ladder.low, ladder.high))
-    return Window(series, sizes, slots, max(LEAST_SAMPLES, fresh // len(sizes)))
-
-
-def timings(samples: Samples, slots: Collection[Slot], most: Mapping[int, int]) -> int:
-    """Timings of both sides that the search has taken; of a size in `most` no more than so many a side count."""
-    return sum(
-        min(len(row[s]), most.get(n, len(row[s]))) for n, row in samples.items() for s in slots if s in row
-    )
-
-
-def windows_of(outcomes: Iterable[Outcome], ops: Mapping[str, Op], cpu: Collection[str]) -> tuple[Window, ...]:
-    """The windows whose fresh timings a file holds, for other sessions to repeat."""
-    bases: dict[tuple[str, int], set[Slot]] = {}
-    cases: dict[tuple[str, Slot], dict[int, int]] = {}
-    curves: dict[str, Series] = {}
-    for outcome in outcomes:
-        taken = _fresh_samples(outcome)
-        if not taken or outcome.case.op not in ops:
-            continue
-        case = outcome.case
-        series = Series(ops[case.op], case.dtype, dict(beside_size(case.params)))
-        curves[series.key] = series
-        if case.device_id in cpu:
-            bases.setdefault((series.key, case.params["n"]), set()).add(slot(case))
-        else:
-            cases.setdefault((series.key, slot(case)), {})[case.params["n"]] = taken
-    found = []
-    for (key, contender), sizes in cases.items():
-        common = set.intersection(*(bases.get((key, n), set()) for n in sizes))
-        if common:
-            slots = (*sorted(common), contender)
-            found.append(Window(curves[key], tuple(sorted(sizes)), slots, max(sizes.values())))
-    return tuple(found)
-
-
-def _fresh_samples(outcome: Outcome) -> int:
-    """The most fresh timings that any session took of a case."""
-    if not isinstance(outcome, Measurement):
-        return 0
-    by_session: dict[int, int] = {}
-    for block in outcome.blocks:
-        if block.phase == "estimate":
-            by_session[block.session] = by_session.get(block.session, 0) + len(kept_samples(block))
-    return max(by_session.values(), default=0)
-
-
-def _middle(values: Sequence[float]) -> float:
-    return stats.median(values)
-
-
-# While the coarse sizes are measured, what follows keeps the rest of what is left.
-COARSE_SHARE = 0.8
-# The grid between the coarse sizes and above them may take this share of what is then left.
-GRID_SHARE = 0.25
+# High / low of a threshold that is an answer, and of one that nobody needs closer.
+ANSWERED, CLOSE = 2.25, 1.5
+# The middle size of a visit lies so far up its ladder, by ratio: a launch there takes long enough to tell of the top.
+MIDDLE = 0.7
+# A top may take so many times the op's share before it is halved, and be halved so often.
+TOP_SHARE, HALVINGS = 2.0, 6
+# Launches of each case beside its blocks: first, trials, checks. A reference in float64 takes as long as so many of the
+# slowest launches.
+LAUNCHES_BESIDE, REFERENCE_LAUNCHES = 4, 4
+# Steps of a visit beyond the top, sizes a curve asks for in one, and those beyond the threshold that are checked.
+MOST_STEPS, MOST_ASKED, MOST_CHECKS = 4, 3, 3
+# A form of the CPU that takes more than this times the best one competes no more.
+FAR_BEHIND = 1.3
 # Predictions are missed: a step is begun if it is predicted to fit with this much to spare.
-MARGIN = 1.2
-# A sample lasts 5 to 10 ms where launches are short.
-SAMPLE_S = 0.01
-BISECT = Purpose("search", curves.BISECTION_TIMINGS)
+MARGIN = 1.1
+BLOCKS = Purpose(blocks=4)
+# Low and middle only tell where to look, until a curve crosses near them.
+LOOK = Purpose(blocks=2)
+
+
+def first_sizes(ladder: Ladder) -> list[int]:
+    """Low, middle and top, ascending: those with which a visit begins."""
+    low, high = ladder.sizes()[0], ladder.high
+    return sorted({low, ladder.snapped(low * (high / low) ** MIDDLE), high})
 
 
 class Step(NamedTuple):
@@ -191,12 +64,12 @@ class BreakEvenSearch:
 
     def __init__(
         self,
-        curves: Sequence[Series],
+        series: Sequence[Series],
         constraints: Constraints,
         recorder: Recorder,
         left_s: Callable[[], float],
     ) -> None:
-        self._curves = curves
+        self._series = series
         self._scope = constraints
         self._recorder = recorder
         self._left_s = left_s
@@ -204,214 +77,233 @@ class BreakEvenSearch:
         self._cpu = {t.device.id for t in constraints.targets if t.device.kind == "cpu"}
         # A software adapter gets no verdict, so a break-even of it would be measured for nobody.
         self._software = {t.device.id for t in constraints.targets if t.device.kind == "software"}
-        self._elapsed: dict[str, dict[int, float]] = {}
+        self._known: dict[str, Rows] = {}
         self._case_s: dict[str, dict[int, float]] = {}
-        self._settled: dict[str, set[Curve]] = {}
-        self._known: dict[str, Samples] = {}
+        self._overheads_s: dict[str, float] = {}
+        self._asked: set[tuple[str, Curve, int]] = set()
+        self._checked: set[str] = set()
+        self._tried: dict[str, set[int]] = {}
 
     def took(self, step: Step, seconds: float) -> None:
         """A step was measured in so many seconds."""
         cases = sum(len(item.cases) for item in step.workloads)
         for item in step.workloads:
-            share = seconds * len(item.cases) / max(cases, 1)
-            known = self._elapsed.setdefault(item.series.key, {})
-            known[item.n] = known.get(item.n, 0.0) + share
-            self._case_s.setdefault(item.series.key, {})[item.n] = seconds / max(cases, 1)
-            self._known.pop(item.series.key, None)
+            key = item.series.key
+            self._known.pop(key, None)
+            self._tried.setdefault(key, set()).add(item.n)
+            if cases:
+                self._case_s.setdefault(key, {})[item.n] = seconds / cases
 
     def steps(self) -> Iterator[Step]:
         """All of them, in the order of the module's text."""
-        searched = [curve for curve in self._curves if not curve.given]
+        searched = [one for one in self._series if not one.given]
         if self._settings.budget_s is None or self._settings.refine == "off":
-            for curve in searched:
-                for n in curve.ladder.sizes():
-                    if n not in self.samples(curve):  # of a run that was interrupted
-                        yield self.whole(curve, n)
+            for one in searched:
+                for n in one.ladder.sizes():
+                    if n not in self.known(one):  # of a run that was interrupted
+                        yield self._whole(one, [n])
+            return
+        ordered = sorted(searched, key=lambda one: curves.work(one, one.ladder.high))
+        for place, one in enumerate(ordered):
+            if self._left_s() <= 0:
+                return
+            yield from self._ends(one, self._left_s() / (len(ordered) - place))
+        for place, one in enumerate(ordered):
+            share_s = self._left_s() / (len(ordered) - place)
+            yield from self._narrow(one, ANSWERED, self._left_s() - share_s)
+        for given in (one for one in self._series if one.given):
+            yield from self._narrow(given, ANSWERED, 0.0)
+        # What is left: first to all that is open, then a step of each op towards narrower thresholds.
+        for widest, steps in ((ANSWERED, MOST_STEPS), (CLOSE, 1)):
+            for one in sorted(ordered, key=lambda one: -len(self._open(one, widest))):
+                yield from self._narrow(one, widest, 0.0, steps)
+
+    # ---------------------------------------------------------------- one op
+
+    def _ends(self, one: Series, share_s: float) -> Iterator[Step]:
+        """Low and middle, then the top."""
+        *below, high = first_sizes(one.ladder)
+        yield from self._new(one, below, explained=min(below, default=high))
+        top = self._top(one, high, share_s)
+        if top is not None:
+            yield from self._new(one, [top], explained=top)
+
+    def _new(self, one: Series, sizes: Sequence[int], *, explained: int) -> Iterator[Step]:
+        """These sizes, where an interrupted run has not measured them."""
+        missing = [n for n in sizes if n not in self._tried.get(one.key, ()) and n not in self.known(one)]
+        if missing:
+            step = self._whole(one, missing, explained=explained)
+            yield step if max(missing) == one.ladder.high or len(missing) == 1 else step._replace(purpose=LOOK)
+
+    def _top(self, one: Series, high: int, share_s: float) -> int | None:
+        """The largest size that is predicted to fit the op's share, and is said if it is not the top of the ladder;
+        None if none above what was measured does."""
+        measured = max(self.known(one), default=None)
+        if measured is None:
+            return high  # nothing could be measured: the top says why
+        n = high
+        for _ in range(HALVINGS):
+            seconds = self._top_s(one, n, measured)
+            if seconds <= min(TOP_SHARE * share_s, self._left_s()):
+                break
+            n = max(1, round(n / 2 / one.ladder.granule)) * one.ladder.granule
         else:
-            for place, curve in enumerate(searched):
-                yield from self._coarse(curve, self._left_s() * COARSE_SHARE / (len(searched) - place))
-            yield from self._gaps(searched, narrow=False)
-            yield from self._grid(searched)
-        if self._settings.refine != "off":
-            yield from self._estimates()
-            if self._settings.budget_s is not None:
-                yield from self._gaps(searched, narrow=True)
+            n = measured
+        if n < high:
+            self._recorder.warn(_halved(one, max(n, measured), high, self._top_s(one, high, measured)))
+        return n if n > measured else None
 
-    # ---------------------------------------------------------------- sizes that leave a verdict open
+    def _top_s(self, one: Series, n: int, measured: int) -> float:
+        """Seconds that size `n` will take with all its cases: launches grow with their work, all else with that of a
+        size that was measured."""
+        row = self.known(one)[measured]
+        growth = curves.work(one, n) / max(curves.work(one, measured), 1)
+        launches = {s: curves.seconds(sessions) * growth for s, sessions in row.items()}
+        # Of a GPU that waits for its next launch the time grows less: it competes with the CPU, or is not worth it.
+        usual = min((t for s, t in launches.items() if s[0] in self._cpu), default=math.inf)
+        launches = {s: t if s[0] in self._cpu else min(t, usual) for s, t in launches.items()}
+        count = LAUNCHES_BESIDE + (BLOCKS.blocks or 0)
+        fixed_s = self._case_s.get(one.key, {}).get(measured, 0.0) * len(row)
+        slowest = max(launches.values(), default=0.0)
+        return fixed_s + count * math.fsum(launches.values()) + REFERENCE_LAUNCHES * slowest
 
-    def _coarse(self, curve: Series, share_s: float) -> Iterator[Step]:
-        until = self._after(share_s)
-        sizes = curves.coarse_sizes(curve.ladder)
+    def _narrow(self, one: Series, widest: float, until_s: float, steps: int = MOST_STEPS) -> Iterator[Step]:
+        """Sizes that tell where its open curves cross, step by step, as long as the time lasts until `until_s` is left.
+        Once the thresholds are known roughly, sizes above them are checked: a curve may lose again there."""
+        for _ in range(steps):
+            step = self._fitting(one, self._some(one, self._wanted(one, widest)), until_s)
+            if step is None:
+                return
+            yield step
+
+    def _wanted(self, one: Series, widest: float) -> dict[int, set[Slot]]:
+        """By size the forms to measure there: for each open curve the sizes that it asks for, those that most curves
+        ask for first; last, and once, checks above the thresholds."""
+        votes: dict[int, int] = {}
+        found: dict[int, set[Slot]] = {}
+        known, states = self.known(one), [(curve, self._cell(one, curve)) for curve in self._curves(one)]
+        taken = max((len(state.ratios) for _, state in states), default=0)
+        if 2 * taken * (BLOCKS.blocks or 1) >= self._settings.break_even_timings:
+            return {}
+        for curve, state in states:
+            for n in curves.asked(state, one.ladder, MOST_ASKED) if state.open(widest) else ():
+                if (one.key, curve, n) not in self._asked:
+                    self._asked.add((one.key, curve, n))
+                    votes[n] = votes.get(n, 0) + 1
+                    found.setdefault(n, set()).update(self._contenders(known, curve, state, n))
+        ordered = {n: found[n] for n in sorted(found, key=lambda n: (-votes[n], n))}
+        if one.key not in self._checked and all(state.near for _, state in states):
+            self._checked.add(one.key)
+            self._add_checks(one, ordered)
+        return ordered
+
+    def _add_checks(self, one: Series, found: dict[int, set[Slot]]) -> None:
+        known = self.known(one)
+        states = [(curve, self._cell(one, curve)) for curve in self._curves(one)]
+        places = sorted({n for _, state in states for n in curves.checks(state, one.ladder)})
+        step = -(-len(places) // MOST_CHECKS) or 1
+        for n in places[::-1][::step]:
+            for curve, state in states:
+                if state.ends is not None and n > state.ends[1]:
+                    found.setdefault(n, set()).update(self._contenders(known, curve, state, n))
+
+    def _contenders(self, known: Rows, curve: Curve, state: Cell, n: int) -> set[Slot]:
+        """The forms on both sides that compete around `n`: the fastest at the measured sizes next to it, and what is not
+        far behind the fastest CPU."""
+        below = max((m for m in state.ratios if m <= n), default=None)
+        above = min((m for m in state.ratios if m >= n), default=None)
+        found: set[Slot] = set()
+        for m in {below, above} - {None}:
+            row = known[m]  # type: ignore[index]
+            base = curves.fastest(row, [s for s in row if s[0] in self._cpu])
+            case = curves.fastest(row, [s for s in row if (s[0], s[2]) == curve])
+            found |= {s for s in (base, case) if s is not None}
+            if base is not None:
+                least = curves.seconds(row[base])
+                found |= {s for s in row if s[0] in self._cpu and curves.seconds(row[s]) <= FAR_BEHIND * least}
+        return found
+
+    def _open(self, one: Series, widest: float) -> list[tuple[Curve, Cell]]:
+        states = [(curve, self._cell(one, curve)) for curve in self._curves(one)]
+        return [(curve, state) for curve, state in states if state.open(widest)]
+
+    def _curves(self, one: Series) -> list[Curve]:
+        return curves.curves(self.known(one), self._cpu, self._software)
+
+    def _cell(self, one: Series, curve: Curve) -> Cell:
+        return curves.cell(self.known(one), curve, self._cpu, self._overheads())
+
+    def _overheads(self) -> dict[str, float]:
+        if not self._overheads_s:
+            run = self._recorder.run
+            ids = [target.device.id for target in self._scope.targets]
+            self._overheads_s = {name: break_even.empty_launch_s(run, name) for name in ids}
+        return self._overheads_s
+
+    # ---------------------------------------------------------------- steps
+
+    def _fitting(self, one: Series, step: Step, until_s: float) -> Step | None:
+        """As many of the step's sizes as are predicted to fit; None if there is none."""
+        left_s = self._left_s() - until_s
+        kept: list[Workload] = []
+        for item in step.workloads:
+            left_s -= MARGIN * self._predicted_s(one, item)
+            if left_s < 0:
+                break
+            kept.append(item)
+        groups = together(sorted(kept, key=lambda item: item.n), self._scope)
+        return Step(groups[0], step.purpose) if groups else None
+
+    def _predicted_s(self, one: Series, item: Workload) -> float:
+        """By what a case took at the measured sizes around, in between by the work of a launch."""
+        known = self._case_s.get(one.key)
+        if not known:
+            return 0.0
+        below = max((n for n in known if n <= item.n), default=min(known))
+        above = min((n for n in known if n >= item.n), default=max(known))
+        a, b, x = (curves.work(one, n) for n in (below, above, item.n))
+        share = (x - a) / (b - a) if b > a else 0.0
+        return len(item.cases) * (known[below] + (known[above] - known[below]) * min(max(share, 0.0), 1.0))
+
+    def _whole(self, one: Series, sizes: Sequence[int], explained: int | None = None) -> Step:
+        """All cases of these sizes, but for library calls of a GPU that copy where there is a better kernel: the
+        question is what the best does."""
+        found = []
         for n in sizes:
-            if n in self.samples(curve):
-                continue
-            elapsed = self._elapsed.get(curve.key, {})
-            left = self._left_s() - until
-            fits = curves.affordable(curve, n, self.times(curve), elapsed, self._settings.min_samples, left)
-            if fits is None:
-                return
-            yield self.whole(curve, fits, device_clock=n == sizes[-1])
-            if fits < n:
-                return
+            item = workload(one, n, self._scope)
+            tuned = {case.device_id for case in item.cases if case.form == "tuned"}
+            cases = tuple(case for case in item.cases if self._worth(case, tuned))
+            if explained not in (None, n):  # a size that only tells where to look
+                cases = tuple(
+                    case for case in cases if case.device_id in self._cpu or case.form == "tuned" or not tuned
+                )
+            found.append(msgspec.structs.replace(item, cases=cases, explained=n == explained))
+        return Step(tuple(found), BLOCKS if explained is not None else MAIN)
 
-    def _gaps(self, all_series: Sequence[Series], *, narrow: bool) -> Iterator[Step]:
-        """Take the most urgent step of all curves, as long as there is one and time for it."""
-        while True:
-            steps = []
-            for place, curve in enumerate(all_series):
-                done = self._settled.get(curve.key, set())
-                step = curves.next_step(curve.ladder, self.times(curve), self._cpu, done, narrow=narrow)
-                # A size that was tried and gave no time (it did not fit, say) gives none the second time either.
-                tried = self._elapsed.get(curve.key, {})
-                if step is not None and step[1] not in tried and self._fits(curve, step[1]):
-                    steps.append((step[0], -place, step[1]))
-            if not steps:
-                return
-            _, place, n = max(steps)
-            curve = all_series[-place]
-            times = self.times(curve)
-            purpose = MAIN if n > max(times) else BISECT
-            yield self._some(curve, n, curves.contenders(times, n, self._cpu), purpose)
+    def _worth(self, case: Case, tuned: Collection[str]) -> bool:
+        library = case.form == "library" and case.device_id in tuned and case.variant is None
+        return not library or case.device_id in self._cpu or case.regime.startswith("resident")
 
-    def _grid(self, all_series: Sequence[Series]) -> Iterator[Step]:
-        """The sizes of the ladder that are missing, from the cheapest on, each within its share of the time."""
-        missing = [
-            (self._predicted_s(curve, n), place, n)
-            for place, curve in enumerate(all_series)
-            for n in curve.ladder.sizes()
-            if n not in self._elapsed.get(curve.key, {}) and n not in self.samples(curve)
-        ]
-        left_s = self._left_s() * GRID_SHARE
-        for i, (seconds, place, n) in enumerate(sorted(missing)):
-            if seconds > left_s / (len(missing) - i) or not self._fits(all_series[place], n):
-                return
-            before = self._left_s()
-            yield self.whole(all_series[place], n, device_clock=False)
-            left_s -= before - self._left_s()
+    def _some(self, one: Series, wanted: dict[int, set[Slot]]) -> Step:
+        """At each size the cases that are in its slots."""
+        found = []
+        for n, slots in wanted.items():
+            item = workload(one, n, self._scope)
+            cases = tuple(c for c in item.cases if c.variant is None and slot(c) in slots)
+            if cases:
+                found.append(msgspec.structs.replace(item, cases=cases, skips=(), explained=False))
+        return Step(tuple(found), BLOCKS)
 
-    # ---------------------------------------------------------------- fresh timings
-
-    def _estimates(self) -> Iterator[Step]:
-        """Curve by curve, from the cheapest on: the bracket halved, then fresh timings around it."""
-        todo = sorted(
-            (cost, place, name)
-            for place, curve in enumerate(self._curves)
-            for name in curves.ratios(self.times(curve), self._cpu)
-            if name[0] not in self._software and (cost := self._least_s(curve, name)) is not None
-        )
-        for i, (_, place, name) in enumerate(todo):
-            share_s = self._left_s() / (len(todo) - i)
-            curve = self._curves[place]
-            yield from self._bisect(curve, name, share_s)
-            window = self._window(curve, name, share_s)
-            if window is not None:
-                self._settled.setdefault(curve.key, set()).add(name)
-                for group in together(window.workloads(self._scope), self._scope):
-                    yield Step(group, Purpose("estimate", window.samples))
-
-    def _least_s(self, curve: Series, name: Curve) -> float | None:
-        """What the smallest estimate of a curve will take; None if it has no single bracket."""
-        ratios = curves.ratios(self.times(curve), self._cpu)
-        slots = pair(self.samples(curve), name, self._cpu)
-        if slots is None or name not in ratios or not curves.settled(ratios[name]):
-            return None
-        return self._estimate_s(curve, slots, BLOCK_SAMPLES)
-
-    def _bisect(self, curve: Series, name: Curve, share_s: float) -> Iterator[Step]:
-        until = self._after(share_s)
-        while True:
-            samples = self.samples(curve)
-            slots = pair(samples, name, self._cpu)
-            n = curves.bisection(curve.ladder, middle_ratios(samples, name, self._cpu))
-            if slots is None or n is None or set(slots) <= samples.get(n, {}).keys():
-                return
-            spent = self._spent(curve, slots) + 2 * curves.BISECTION_TIMINGS
-            seconds = self._estimate_s(curve, slots, BLOCK_SAMPLES) * (1 + 1 / break_even.WINDOW_SIZES)
-            if spent > self._settings.break_even_timings / 2 or MARGIN * seconds > self._left_s() - until:
-                return
-            yield self._some(curve, n, set(slots), BISECT)
-            if not set(slots) <= self.samples(curve).get(n, {}).keys():
-                return
-
-    def _window(self, curve: Series, name: Curve, share_s: float) -> Window | None:
-        """As many fresh timings as the search has left, or fewer if the time does not do for them."""
-        samples = self.samples(curve)
-        slots = pair(samples, name, self._cpu)
-        if slots is None:
-            return None
-        wanted = (self._settings.break_even_timings - self._spent(curve, slots)) // 2
-        window = around(curve, samples, name, self._cpu, wanted)
-        least = min(BLOCK_SAMPLES, wanted // break_even.WINDOW_SIZES)
-        if window is None or least < LEAST_SAMPLES:
-            return None
-        for count in (window.samples, *range(window.samples - window.samples % 5, least, -5), least):
-            seconds = MARGIN * self._estimate_s(curve, slots, count)
-            if seconds <= share_s or (count == least and seconds <= self._left_s()):
-                found = around(curve, samples, name, self._cpu, count * len(window.sizes))
-                return found and msgspec.structs.replace(found, samples=count)
-        return None
-
-    def _spent(self, curve: Series, slots: Sequence[Slot]) -> int:
-        given = dict.fromkeys([*curve.given, *curve.ladder.sizes()], curves.GRID_TIMINGS)
-        return timings(self.samples(curve), slots, given)
-
-    # ---------------------------------------------------------------- predictions
-
-    def _fits(self, curve: Series, n: int) -> bool:
-        """True if this size is predicted to fit what the search may still spend."""
-        return MARGIN * self._predicted_s(curve, n) < self._left_s()
-
-    def _predicted_s(self, curve: Series, n: int) -> float:
-        elapsed = self._elapsed.get(curve.key, {})
-        return curves.predicted_seconds(curve, n, self.times(curve), elapsed, self._settings.min_samples)
-
-    def _estimate_s(self, curve: Series, slots: Sequence[Slot], samples: int) -> float:
-        """Seconds for `samples` of each slot in a window: what a case took nearby, and the samples beyond those."""
-        rows = {n: row for n, row in self.samples(curve).items() if all(s in row for s in slots)}
-        known = self._case_s.get(curve.key, {})
-        ends = break_even.bracket({n: _ratio(row, slots) for n, row in rows.items()}) or (0, max(rows))
-        near = min((n for n in known if n >= ends[1]), default=max(known, default=0))
-        usual_s, taken = known.get(near, 0.0), min(len(row[s]) for row in rows.values() for s in slots)
-        launch_s = max(stats.median(rows[ends[1]][s]) for s in slots)
-        sample_s = min(max(SAMPLE_S, launch_s), usual_s / taken)
-        more = max(0, samples - taken)
-        warm_up_s = -(-more // BLOCK_SAMPLES) * self._settings.warmup_s
-        return break_even.WINDOW_SIZES * (len(slots) * (usual_s + more * sample_s) + warm_up_s)
-
-    def _after(self, share_s: float) -> float:
-        """What will be left of the time once a share of it is spent."""
-        return self._left_s() - share_s if math.isfinite(share_s) else -math.inf
-
-    # ---------------------------------------------------------------- what was measured, what is asked for
-
-    def whole(self, curve: Series, n: int, *, device_clock: bool = True) -> Step:
-        """All cases of a size."""
-        found = workload(curve, n, self._scope)
-        return Step((msgspec.structs.replace(found, device_clock=device_clock),), MAIN)
-
-    def _some(self, curve: Series, n: int, slots: set[Slot], purpose: Purpose) -> Step:
-        """The cases of a size that are in these slots."""
-        found = workload(curve, n, self._scope)
-        cases = tuple(c for c in found.cases if c.variant is None and slot(c) in slots)
-        return Step((msgspec.structs.replace(found, cases=cases, skips=(), device_clock=False),), purpose)
-
-    def samples(self, curve: Series) -> Samples:
-        """The samples of the search by size and slot: fresh ones are for the estimate alone."""
-        if curve.key not in self._known:
-            self._known[curve.key] = search_samples(self._recorder.outcomes, curve)
-        return self._known[curve.key]
-
-    def times(self, curve: Series) -> dict[int, dict[Slot, curves.Span]]:
-        """What the search knows of a curve: by size, then by form, device and regime."""
-        return {
-            n: {slot: _span(values) for slot, values in row.items()} for n, row in self.samples(curve).items()
-        }
+    def known(self, one: Series) -> Rows:
+        """What was measured of a curve, by size and slot."""
+        if one.key not in self._known:
+            self._known[one.key] = curves.rows(self._recorder.outcomes, one)
+        return self._known[one.key]
 
 
-def _ratio(row: Row, slots: Sequence[Slot]) -> float:
-    return stats.median(row[slots[0]]) / stats.median(row[slots[-1]])
-
-
-def _span(values: Sequence[float]) -> curves.Span:
-    low, high = stats.median_interval(values)
-    return curves.Span(low, stats.median(values), high)
+def _halved(one: Series, n: int, high: int, seconds: float) -> RunWarning:
+    return RunWarning(
+        code="top-halved", severity="info",
+        message=f"{one.key} is measured up to n = {n}, not {high}: that would take about {seconds:.0f} s here",
+        hint="raise --budget, or name the size with --sizes", data={"op": one.op.name, "dtype": one.dtype},
+    )  # fmt: skip

@@ -9,7 +9,7 @@ import msgspec
 from gpubench import backends
 from gpubench.measure import curves
 from gpubench.measure.case_run import LARGEST_BLOCK, CaseRun
-from gpubench.measure.curves import Times
+from gpubench.measure.curves import Rows
 from gpubench.measure.plan import Constraints, Purpose, Series, Workload, workload
 from gpubench.model.result import Measurement
 from gpubench.stats import median
@@ -52,20 +52,21 @@ def asked(constraints: Constraints) -> bool:
 
 
 def worth_trying(
-    curve: Series, times: Times, cpu: Collection[str], constraints: Constraints
+    series: Series, known: Rows, cpu: Collection[str], constraints: Constraints
 ) -> Sequence[Workload]:
     """Of each device and regime the split case at the largest measured size at which both sides are near enough."""
     sizes: dict[int, set[curves.Curve]] = {}
-    for (device, regime), ratios in curves.ratios(times, cpu).items():
-        near = [n for n, ratio in ratios.items() if 1 / FARTHEST <= ratio.middle <= FARTHEST]
+    for curve in curves.curves(known, cpu):
+        ratios = curves.ratios(known, curve, cpu)
+        near = [n for n, ratio in ratios.items() if 1 / FARTHEST <= ratio <= FARTHEST]
         if near:
-            sizes.setdefault(max(near), set()).add((device, regime))
+            sizes.setdefault(max(near), set()).add(curve)
     found = []
     for n, wanted in sorted(sizes.items()):
-        item = workload(curve, n, constraints)
+        item = workload(series, n, constraints)
         cases = tuple(c for c in item.cases if (c.shared_with, c.regime_id) in wanted)
         if cases:
-            found.append(msgspec.structs.replace(item, cases=cases, skips=(), device_clock=False))
+            found.append(msgspec.structs.replace(item, cases=cases, skips=(), explained=False))
     return found
 
 

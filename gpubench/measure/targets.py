@@ -38,18 +38,39 @@ class Listing(msgspec.Struct, frozen=True):
     hint: str = ""
 
 
-def list_devices(backends: Sequence[str], deadline_s: float = DEADLINE_S) -> list[Listing]:
-    """One listing per backend, in the given order. Never raises: absence is an answer."""
-    if not backends:
+def list_devices(
+    names: Sequence[str], deadline_s: float = DEADLINE_S, *, yielding: bool = False
+) -> list[Listing]:
+    """One listing per backend, in the given order. Never raises: absence is an answer.
+
+    `yielding`: GPUs of a backend that yields to another one's are asked for only if that one has none, since asking may
+    take seconds.
+    """
+    if not names:
         return []
-    with ThreadPoolExecutor(len(backends)) as pool:
-        return list(pool.map(lambda name: _ask(name, deadline_s), backends))
+
+    def ask(name: str) -> Listing:
+        return _ask(name, deadline_s, host_only=yielding and bool(_before(name, names)))
+
+    with ThreadPoolExecutor(len(names)) as pool:
+        found = dict(zip(names, pool.map(ask, names), strict=True))
+    for name in names:
+        before = _before(name, names) if yielding else ()
+        if before and not any(device.kind == "gpu" for other in before for device in found[other].devices):
+            found[name] = _ask(name, deadline_s)
+    return list(found.values())
 
 
-def _ask(backend: str, deadline_s: float) -> Listing:
+def _before(name: str, names: Sequence[str]) -> list[str]:
+    """Those of the backends that this one yields to."""
+    return [other for other in names if other in backends.YIELDS.get(name, ())]
+
+
+def _ask(backend: str, deadline_s: float, *, host_only: bool = False) -> Listing:
     with Worker() as worker:
         try:
-            reply = worker.ask(protocol.ListDevices(id=worker.next_id, backend=backend), deadline_s)
+            request = protocol.ListDevices(id=worker.next_id, backend=backend, host_only=host_only)
+            reply = worker.ask(request, deadline_s)
         except WorkerGone as gone:
             return Listing(backend, reason=gone.reason, detail=gone.detail, hint=gone.stderr_tail[-200:])
     match reply:
@@ -127,7 +148,7 @@ def choose(request: DeviceRequest, *, one_of_each: bool = False) -> DeviceSelect
     `one_of_each`: of equal devices of one backend only the first is taken, unless ids were named. A search
     for sizes inside a budget has no time to measure eight equal GPUs.
     """
-    listings = list_devices(request.asked)
+    listings = list_devices(request.asked, yielding=request.auto)
     warnings = []
     for listing in listings:
         if listing.reason is not None:

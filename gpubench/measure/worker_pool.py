@@ -14,6 +14,7 @@ from gpubench import processes
 from gpubench.catalogue import Reason
 from gpubench.measure import protocol
 from gpubench.measure.monitor import of_session
+from gpubench.model.case import Case
 from gpubench.model.machine import Machine, cpu_cache_bytes
 from gpubench.model.result import (
     UNKNOWN_CACHE_BYTES,
@@ -67,10 +68,18 @@ class Worker:
 
     def ask(self, request: protocol.Request, deadline_s: float) -> protocol.Reply:
         """Send one request and wait for its reply. Raises WorkerGone; the worker is then dead."""
+        self.send(request)
+        return self.wait(request, deadline_s)
+
+    def send(self, request: protocol.Request) -> None:
+        """Hand over a request. Raises WorkerGone."""
         try:
             self._child.write(protocol.encode(request))
         except OSError:
             raise self._crashed() from None
+
+    def wait(self, request: protocol.Request, deadline_s: float) -> protocol.Reply:
+        """The reply to a request that was sent. Raises WorkerGone; the worker is then dead."""
         until = time.monotonic() + deadline_s
         while True:
             try:
@@ -113,6 +122,7 @@ class Worker:
 
 
 OPEN_DEADLINE_S = 60.0
+LOAD_DEADLINE_S = 60.0
 SHORT_DEADLINE_S = 5.0
 # Beside the time for the ceilings themselves: large arrays on a slow host, kernels that are built.
 CEILING_DEADLINE_S = 30.0
@@ -142,6 +152,8 @@ class WorkerPool:
         self._gone = gone
         self._since = time.monotonic()
         self.workers: dict[str, Worker] = {}
+        self._starting: dict[str, tuple[Worker, protocol.Open]] = {}
+        self._opened: dict[str, tuple[Worker, WorkerRecord]] = {}
         self._failed: dict[str, int] = {}
         self._ever_opened: set[str] = set()
         self.records: list[WorkerRecord] = []
@@ -159,7 +171,10 @@ class WorkerPool:
             raise self._gone[device_id]
         while device_id not in self.workers:
             try:
-                self.workers[device_id] = self._start(device_id)
+                opened = self._opened.pop(device_id) if device_id in self._opened else self._start(device_id)
+                worker, record = opened
+                self.records.append(self._measured(worker, record))
+                self.workers[device_id] = worker
                 self._failed[device_id] = 0
             except WorkerGone as gone:
                 self._failed[device_id] = self._failed.get(device_id, 0) + 1
@@ -167,10 +182,18 @@ class WorkerPool:
                     self._give_up(device_id, DeviceGone("device-lost", gone.detail, gone.stderr_tail[-300:]))
         return self.workers[device_id]
 
-    def open_all(self, device_ids: Iterable[str]) -> None:
-        """Open every device before the first case: starting a worker is no part of any workload's time."""
+    def open_all(self, device_ids: Sequence[str]) -> None:
+        """Open every device before the first case, all at once: nothing is timed meanwhile. Their overheads are
+        measured after that, one device after the other."""
+        for device_id in device_ids:
+            if device_id not in self._gone:
+                self._starting[device_id] = self._asked_to_open(device_id)
         for device_id in device_ids:
             # A device that is gone is remembered: each of its cases becomes a Skip with the reason.
+            with contextlib.suppress(DeviceGone, WorkerGone):
+                if device_id in self._starting:
+                    self._opened[device_id] = self._start(device_id)
+        for device_id in device_ids:
             with contextlib.suppress(DeviceGone):
                 self.worker(device_id)
 
@@ -192,6 +215,34 @@ class WorkerPool:
                 self._ceilings += reply.ceilings
             else:
                 self._ceilings.append(Ceiling(device_id=device_id, reason=getattr(reply, "detail", "")))
+
+    def load(self, cases: Mapping[str, Sequence[Case]]) -> None:
+        """Have the workers, by device, make the inputs of a workload at the same time, the first one also its reference;
+        then build and check these cases. What goes wrong shows again when a case is prepared, and is told there."""
+        firsts = [(device_id, ours[0]) for device_id, ours in cases.items() if device_id in self.workers]
+        self._ask_all(
+            (device_id, [protocol.Load(id=self.workers[device_id].next_id, case=case, reference=not place)])
+            for place, (device_id, case) in enumerate(firsts)
+        )
+        self._ask_all(
+            (device_id, [protocol.Build(id=self.workers[device_id].next_id, case=case) for case in ours])
+            for device_id, ours in cases.items()
+            if device_id in self.workers
+        )
+
+    def _ask_all(self, requests: Iterable[tuple[str, Sequence[protocol.Request]]]) -> None:
+        """Requests that the workers carry out side by side; one that dies over them is dropped."""
+        asked = [(device_id, self.workers[device_id], ours) for device_id, ours in requests]
+        for _, worker, ours in asked:
+            with contextlib.suppress(WorkerGone):
+                for request in ours:
+                    worker.send(request)
+        for device_id, worker, ours in asked:
+            try:
+                for request in ours:
+                    worker.wait(request, LOAD_DEADLINE_S)
+            except WorkerGone:
+                self.drop(device_id)
 
     def holds(self, device_id: str, worker: Worker | None) -> bool:
         """True if this very worker still drives the device."""
@@ -233,28 +284,50 @@ class WorkerPool:
     def kill(self) -> None:
         """End all workers at once, as an interrupt does."""
         self.monitor.close()
-        for worker in self.workers.values():
+        beside = (worker for worker, _ in (*self._starting.values(), *self._opened.values()))
+        for worker in (*self.workers.values(), *beside):
             worker.kill()
         self.workers.clear()
 
-    def _start(self, device_id: str) -> Worker:
+    def _measured(self, worker: Worker, record: WorkerRecord) -> WorkerRecord:
+        """The record with the overhead of an empty launch. Raises WorkerGone."""
+        reply = worker.ask(protocol.MeasureOverhead(id=worker.next_id), OPEN_DEADLINE_S)
+        if not isinstance(reply, protocol.Overhead):
+            return record  # its first case will tell what is wrong
+        return msgspec.structs.replace(
+            record,
+            overhead_s=reply.overhead_s,
+            clock_step_s=reply.clock_step_s,
+            clock_cost_s=reply.clock_cost_s,
+        )
+
+    def _asked_to_open(self, device_id: str) -> tuple[Worker, protocol.Open]:
+        """A fresh worker that opens the device. The caller's thread is its parent: it dies with that."""
         worker = Worker(self._settings.threads)
         request = protocol.Open(
             id=worker.next_id, device_id=device_id, threads=self._settings.threads, seed=self._settings.seed,
             inputs=self._settings.inputs, scratch=str(self._scratch), since=self._since,
             autotune=self._settings.autotune, flush_bytes=self._flush_bytes, cpus=self._cpus,
+            sample_s=self._settings.sample_s,
         )  # fmt: skip
+        with contextlib.suppress(WorkerGone):  # waiting for it tells the same
+            worker.send(request)
+        return worker, request
+
+    def _start(self, device_id: str) -> tuple[Worker, WorkerRecord]:
+        """The worker that opens the device, once it is open. Raises WorkerGone and DeviceGone."""
+        begun = self._starting.pop(device_id) if device_id in self._starting else None
+        worker, request = begun or self._asked_to_open(device_id)
         try:
-            reply = worker.ask(request, OPEN_DEADLINE_S)
+            reply = worker.wait(request, OPEN_DEADLINE_S)
         except WorkerGone:
             worker.kill()
             raise
         if isinstance(reply, protocol.Opened):
-            self.records.append(reply.record)
             if reply.device.clock is not None:
                 self.clocks[device_id] = reply.device.clock
             self._ever_opened.add(device_id)
-            return worker
+            return worker, reply.record
         worker.close()
         lost = device_id in self._ever_opened
         reason: Reason = "device-lost" if lost else getattr(reply, "reason", "unavailable")

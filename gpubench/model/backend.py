@@ -240,6 +240,10 @@ class Backend(ABC):
     def devices(self) -> list[Device]:
         """Each physical device once, without opening it. Raises BackendUnavailable."""
 
+    def host_devices(self) -> list[Device] | None:
+        """Those of `devices` that are CPUs, where telling them takes less than an import; None: it does not."""
+        return None
+
     @abstractmethod
     def open(self, device_id: str, threads: int | None = None, *, autotune: bool = True) -> Session:
         """Open one device. Raises BackendUnavailable. The library is imported here, not before.

@@ -7,7 +7,7 @@ Units: sizes in elements, `flops` in floating-point operations per launch, `byte
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -74,7 +74,8 @@ EXACT = Tolerance(0)
 
 
 class Ladder(msgspec.Struct, frozen=True):
-    """The default sizes of an op: from `low` to `high` by `factor`, both ends included."""
+    """The default sizes of an op: from about `low` to `high` by `factor`. All but `high` lie off the powers of two, at
+    which padded and tiled kernels look better than they are."""
 
     low: int
     high: int
@@ -83,11 +84,18 @@ class Ladder(msgspec.Struct, frozen=True):
 
     def sizes(self) -> list[int]:
         """All sizes, ascending."""
-        found, n = [], self.low
-        while n < self.high:
-            found.append(n)
+        found, n = [], float(self.low)
+        while n < self.high and self.snapped(n) < self.high:
+            found.append(self.snapped(n))
             n *= self.factor
         return [*found, self.high]
+
+    def snapped(self, n: float) -> int:
+        """The size of the grid round(2^((k + 1/2) / 4)) that is nearest to `n` by ratio, in whole granules."""
+        place = math.floor(4 * math.log2(max(n, 1.0))) + 0.5
+        size = 2 ** (place / 4)
+        step = self.granule if size >= 2 * self.granule else 1
+        return min(max(round(size / step) * step, 1), self.high)
 
 
 SessionCall = Literal["open", "launch", "roundtrip", "sync", "allocate", "upload", "download"]
@@ -206,6 +214,21 @@ class Op(msgspec.Struct, frozen=True):
         if cut is None:
             return 0
         return next(x.shape(params)[cut.axes[x.name]] for x in self.inputs if x.name in cut.axes)
+
+    def rows(self, inputs: Sequence[Array]) -> int:
+        """The length of the inputs along the dimension at which the output can be made piece by piece; 0: it cannot."""
+        cut = None if callable(self.split) else self.split
+        if cut is None or cut.join or {x.name for x in self.inputs} != set(cut.axes) or any(cut.axes.values()):
+            return 0
+        return len(inputs[0])
+
+    def begins(self, params: Params, larger: Params) -> bool:
+        """Whether all inputs at `params` are the first part of those at `larger`, along their first dimension."""
+        cut = self.cut(larger)
+        if cut is None or {x.name for x in self.inputs} != set(cut.axes) or any(cut.axes.values()):
+            return False
+        units = self.units(params)
+        return units <= self.units(larger) and cut.part(larger, units) == params
 
     def whole(self, params: Params) -> str | None:
         """Why the work cannot be cut in two; None: it can."""

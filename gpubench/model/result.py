@@ -364,6 +364,7 @@ class Settings(Record, frozen=True, kw_only=True):
     max_time_s: float = 2.0
     precision: float = 0.02
     warmup_s: float = 0.25
+    sample_s: float = 5e-3
     case_timeout_s: float = 60.0
     budget_s: float | None = None
     order: Literal["interleave", "sequential"] = "interleave"

@@ -6,12 +6,13 @@ The file is a convenience: unreadable, it counts as empty; unwritable, a choice 
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import hashlib
 import json
 import math
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -105,6 +106,24 @@ def _half_octave(value: int) -> str:
     return f"{2 ** (round(2 * math.log2(value)) / 2):.0f}" if value > 0 else "0"
 
 
+class TrialsNeeded(BackendError):
+    """The choice is still to be made, and this is no time for trials."""
+
+
+_without_trials = contextvars.ContextVar("without_trials", default=False)
+
+
+@contextlib.contextmanager
+def without_trials() -> Iterator[None]:
+    """A time in which other devices work, so that no trial would tell anything: a choice that is not remembered raises
+    TrialsNeeded."""
+    token = _without_trials.set(True)
+    try:
+        yield
+    finally:
+        _without_trials.reset(token)
+
+
 def choose(session: Session, op: Op, case: Case, choices: Choices, trials: Trials) -> str | None:
     """The name that was remembered for the case, else the fastest one, which is remembered from then on.
 
@@ -115,6 +134,8 @@ def choose(session: Session, op: Op, case: Case, choices: Choices, trials: Trial
     name = choices.get(remembered)
     if name in trials.names:
         return name
+    if _without_trials.get():
+        raise TrialsNeeded(f"{case.id}: its kernel is still to be chosen")
     try:
         output = session.allocate(op.output.shape(case.params), case.dtype)
     except DeviceOutOfMemory:

@@ -162,7 +162,8 @@ def no_overhead(op: Op, case: Case, device: Device, limits: Limits) -> Unsupport
 
 
 def random_inputs(op: Op, params: Params, dtype: Dtype, seed: int, kind: str = "random") -> list[Array]:
-    """One C-contiguous array per input, the same bytes on every backend: seeded by op, size, dtype, seed.
+    """One C-contiguous array per input, the same bytes on every backend: seeded by op, operand, shape beside the size,
+    dtype and seed. Values follow each other in the order of memory, so that a larger size begins with a smaller one.
 
     `kind` zeros, ones or normal overrides what an operand says of its values; of those, normal leaves a Range alone.
     """
@@ -171,26 +172,49 @@ def random_inputs(op: Op, params: Params, dtype: Dtype, seed: int, kind: str = "
     if kind in ("zeros", "ones"):
         fill = 0 if kind == "zeros" else 1
         return [np.full(x.shape(params), fill, host_dtype(dtype)) for x in op.inputs]
-    key = f"{op.name} {sorted(params.items())} {dtype} {seed}".encode()
-    digest = hashlib.sha256(key).digest()
-    generator = np.random.Generator(np.random.SFC64(int.from_bytes(digest[:16], "little")))
-    wide: Any = np.float64 if dtype == "float64" else np.float32
+    beside = sorted((name, value) for name, value in params.items() if name != "n")
     arrays = []
     for operand in op.inputs:
-        shape, drawn = operand.shape(params), operand.values
+        array = np.empty(operand.shape(params), host_dtype(dtype))
+        drawn = "normal" if kind == "normal" and not isinstance(operand.values, Range) else operand.values
+        _fill(array, drawn, f"{op.name} {operand.name} {beside} {dtype} {seed}", wide=dtype == "float64")
+        arrays.append(array)
+    return arrays
+
+
+# Each so many values are drawn by a generator of their own: on all CPUs, and the same whatever the array's size.
+_DRAWN = 1 << 20
+
+
+def _fill(array: Array, drawn: str | Range, key: str, *, wide: bool) -> None:
+    import numpy as np
+
+    flat = array.reshape(-1)
+
+    def fill(start: int) -> None:
+        digest = hashlib.sha256(f"{key} {start}".encode()).digest()
+        generator = np.random.Generator(np.random.SFC64(int.from_bytes(digest[:16], "little")))
+        part = flat[start : start + _DRAWN]
+        kind: Any = np.float64 if wide else np.float32
         values: Any
         if isinstance(drawn, Range) and drawn.whole:
-            values = generator.integers(int(drawn.low), int(drawn.high), shape)
-        elif isinstance(drawn, Range):
-            values = generator.uniform(drawn.low, drawn.high, shape)
-        elif "normal" in (drawn, kind):
-            values = generator.standard_normal(shape, dtype=wide)
+            values = generator.integers(int(drawn.low), int(drawn.high), part.size)
+        elif drawn == "normal":
+            values = generator.standard_normal(part.size, dtype=kind)
         else:
-            values = generator.random(shape, dtype=wide)
-            values *= 2
-            values -= 1
-        arrays.append(np.ascontiguousarray(values, dtype=host_dtype(dtype)))
-    return arrays
+            low, high = (drawn.low, drawn.high) if isinstance(drawn, Range) else (-1, 1)
+            values = generator.random(part.size, dtype=kind)
+            values *= high - low
+            values += low
+        part[:] = values
+
+    starts = range(0, flat.size, _DRAWN)
+    if len(starts) > 1:
+        with ThreadPoolExecutor(min(_MOST_CHECKERS, usable_cpus())) as pool:
+            list(pool.map(fill, starts))
+    else:
+        for start in starts:
+            fill(start)
 
 
 def random_bytes(array: Array, key: str) -> None:
@@ -241,22 +265,41 @@ def reference(op: Op, inputs: list[Array], folder: Path, key: str) -> tuple[Arra
     name = hashlib.sha256(key.encode()).hexdigest()[:16]
     want_file, scale_file = folder / f"{name}-want.npy", folder / f"{name}-scale.npy"
     if not want_file.exists():
-        wide = [x.astype(np.float64) for x in inputs]
-        # Overflow and invalid values are legal results here; the comparison judges them.
-        with np.errstate(all="ignore"):
-            if op.tolerance.scale is not None:
-                _publish(scale_file, np.asarray(op.tolerance.scale(np, *wide), np.float64))
-            _publish(want_file, np.asarray((op.reference or op.expr)(np, *wide), np.float64))
+        if op.tolerance.scale is not None:
+            _publish(scale_file, op.tolerance.scale, op, inputs)
+        _publish(want_file, op.reference or op.expr, op, inputs)
     want = np.load(want_file, mmap_mode="r")
     return want, np.load(scale_file, mmap_mode="r") if op.tolerance.scale is not None else None
 
 
-def _publish(path: Path, array: Array) -> None:
+def _publish(path: Path, function: Callable[..., Array], op: Op, inputs: list[Array]) -> None:
+    """The function of the inputs in float64, as a file that appears when it is whole.
+
+    Where the op is cut along its first dimension, slice by slice on all CPUs: the copies in float64 stay in the caches.
+    """
     import numpy as np
 
+    def of(part: slice) -> Array:
+        # Overflow and invalid values are legal results here; the comparison judges them.
+        with np.errstate(all="ignore"):
+            return np.asarray(function(np, *(x[part].astype(np.float64) for x in inputs)), np.float64)
+
     temporary = path.with_suffix(".part")
-    with temporary.open("wb") as file:
-        np.save(file, array)
+    rows = op.rows(inputs)
+    step = max(1, SLICE // max(1, math.prod(inputs[0].shape[1:]))) if inputs else 1
+    first = of(slice(0, step)) if rows > step else None
+    if first is None or first.shape[:1] != (step,):
+        with temporary.open("wb") as file:
+            np.save(file, of(slice(None)))
+    else:
+        whole = np.lib.format.open_memmap(temporary, "w+", np.dtype(np.float64), (rows, *first.shape[1:]))
+
+        def fill(start: int) -> None:
+            whole[start : start + step] = of(slice(start, start + step))
+
+        with ThreadPoolExecutor(min(_MOST_CHECKERS, usable_cpus())) as pool:
+            list(pool.map(fill, range(0, rows, step)))
+        del whole
     temporary.replace(path)
 
 
@@ -272,14 +315,20 @@ def compare(op: Op, precision: str, got: Array, want: Array, scale: Array | None
 
     limit = op.tolerance.units * UNIT_ROUNDOFF[precision]
     past = OVERFLOW[precision] * (1 - UNIT_ROUNDOFF[precision] / 2) / (1 + limit)
-    spread = np.ravel(np.abs(want) if scale is None else np.broadcast_to(scale, want.shape))
+    spread = None if scale is None else np.ravel(np.broadcast_to(scale, want.shape))
     got_flat, want_flat = np.ravel(got), np.ravel(want)
 
     def worst_of(start: int) -> tuple[float, int]:
         part = slice(start, start + SLICE)
         values, wanted = got_flat[part].astype(np.float64), want_flat[part]
-        error = _errors(values, wanted, np.maximum(spread[part], SMALLEST_NORMAL[precision]))
-        error[np.isinf(values) & (np.sign(values) * wanted >= past)] = 0.0
+        size = np.abs(wanted) if spread is None else spread[part]
+        size = np.maximum(size, SMALLEST_NORMAL[precision])
+        with np.errstate(all="ignore"):
+            error = np.abs(values - wanted) / size
+            largest = error.max()
+        if not largest <= limit:  # too large, infinite or NaN: what counts as right after all?
+            error = _errors(values, wanted, size)
+            error[np.isinf(values) & (np.sign(values) * wanted >= past)] = 0.0
         index = int(np.argmax(error))
         return float(error[index]), start + index
 

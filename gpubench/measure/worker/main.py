@@ -23,19 +23,21 @@ from msgspec import UNSET
 
 import gpubench.backends
 import gpubench.kernels
+from gpubench.backends.shared.choices import without_trials
 from gpubench.backends.shared.host import Flush, bound_cpus, settle
 from gpubench.catalogue import Reason
 from gpubench.errors import BackendError, BackendUnavailable, DeviceLost, DeviceOutOfMemory, Unsupported
 from gpubench.measure import protocol
 from gpubench.measure.worker import ceilings, timer
 from gpubench.measure.worker.overheads import OverheadTimer, overhead_hash
-from gpubench.measure.worker.workspace import CheckedLaunch, Workspace, Wrong, gate
+from gpubench.measure.worker.workspace import CheckedLaunch, Material, Workspace, Wrong, gate
 from gpubench.model.backend import Backend, Session
 from gpubench.model.case import Case
 from gpubench.model.kernel import Kernel
 from gpubench.model.op import Op
 from gpubench.model.result import Check, Device, Parts, WorkerRecord
 from gpubench.plugins import described
+from gpubench.stats import median
 
 RECORDED = (
     "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "CUPY_TF32",
@@ -53,6 +55,7 @@ class DeviceWorker:
         self._session: Session | None = None
         self._backends: list[Backend] = []
         self._workspaces: dict[str, Workspace] = {}
+        self._material: Material | None = None
         self._timers: dict[str, timer.Timer | OverheadTimer] = {}
         self._opening: protocol.Open | None = None
         self._checked: dict[tuple[str, str], CheckedLaunch] = {}
@@ -83,6 +86,12 @@ class DeviceWorker:
                 return self._list(request)
             case protocol.Open():
                 return self._open(request)
+            case protocol.MeasureOverhead():
+                return self._measure_overhead(request)
+            case protocol.Load():
+                self._load(request)
+            case protocol.Build():
+                self._build(request.case)
             case protocol.MeasureCeilings():
                 self._announce("ceilings")
                 found = ceilings.measure(self._opened(), request.wanted)
@@ -122,7 +131,8 @@ class DeviceWorker:
         backend = gpubench.backends.load(request.backend)
         devices, refused = list[Device](), None
         try:
-            devices = backend.devices()
+            hosts = backend.host_devices() if request.host_only else None
+            devices = backend.devices() if hosts is None else hosts
         except BackendUnavailable as error:
             refused = _refusal(request.id, error)
         for device in devices:
@@ -162,16 +172,34 @@ class DeviceWorker:
         self._session = session
         if request.flush_bytes is not None:
             self._flush = Flush(session, request.flush_bytes)
-        self._announce("overhead")
-        overhead = timer.measure_overhead(session)
-        clock_step_s, clock_cost_s = timer.clock_facts(session.clock)
-        self._sample_s = timer.sample_target_s(sorted(overhead)[len(overhead) // 2], clock_step_s, clock_cost_s)
+        self._sample_s = request.sample_s
         record = WorkerRecord(
             device_id=request.device_id, threads=session.threads, blas=session.blas,
-            env={name: os.environ[name] for name in RECORDED if name in os.environ},
-            clock_step_s=clock_step_s, clock_cost_s=clock_cost_s, open_s=open_s, overhead_s=overhead,
+            env={name: os.environ[name] for name in RECORDED if name in os.environ}, open_s=open_s,
         )  # fmt: skip
         return protocol.Opened(id=request.id, device=session.device, record=record)
+
+    def _measure_overhead(self, request: protocol.MeasureOverhead) -> protocol.Overhead:
+        self._announce("overhead")
+        session = self._opened()
+        overhead = timer.measure_overhead(session)
+        step_s, cost_s = timer.clock_facts(session.clock)
+        self._sample_s = timer.sample_target_s(self._sample_s, median(overhead), step_s, cost_s)
+        return protocol.Overhead(id=request.id, overhead_s=overhead, clock_step_s=step_s, clock_cost_s=cost_s)
+
+    def _load(self, request: protocol.Load) -> None:
+        """Inputs now, and the reference, so that other workers find it."""
+        workspace = self._workspace(request.case)
+        if request.reference:
+            self._announce("reference")
+            workspace.make_reference()
+
+    def _build(self, case: Case) -> None:
+        key = (case.workload, case.form_id)
+        if key in self._checked or self._opened().supports(self._op(case.op), case) is not None:
+            return
+        with contextlib.suppress(BackendError, MemoryError), without_trials():
+            self._checked[key] = gate(self._workspace(case), case, self._announce)
 
     def _prepare(self, request: protocol.Prepare) -> protocol.Prepared:
         case, session = request.case, self._opened()
@@ -186,7 +214,7 @@ class DeviceWorker:
             )
         if op.overhead is not None:
             return self._prepare_overhead(op, request)
-        workspace = self._material(case)
+        workspace = self._workspace(case)
         key = (case.workload, case.form_id)
         share = self._divided(op, request)
         if share is not None:  # each regime has a share of its own, and so a launch
@@ -200,8 +228,7 @@ class DeviceWorker:
         checked = self._checked[key]
         timed = timer.Timer(workspace, case, checked.launch)
         timed.flush = self._flush
-        if request.time_it:
-            self._calibrate(timed, request)
+        launch_s = self._calibrate(timed, request) if request.time_it else None
         self._timers[case.id] = timed
         built = Parts(
             session=request.session, compile_s=checked.compile_s, first_launch_s=checked.first_launch_s
@@ -219,7 +246,7 @@ class DeviceWorker:
             flops=op.flops(case.params), bytes=op.bytes(case.params, case.dtype), parts=parts,
             output_bytes=op.operand_bytes(op.output, case.params, case.dtype),
             repeat=timed.repeat, hot_repeat=timed.hot_repeat, fraction=share,
-            staging=checked.launch.staging or timed.transfers.staging,
+            staging=checked.launch.staging or timed.transfers.staging, launch_s=launch_s,
         )  # fmt: skip
 
     def _divided(self, op: Op, request: protocol.Prepare) -> float | None:
@@ -252,32 +279,34 @@ class DeviceWorker:
             hot_repeat=None, staging=timed.staging,
         )  # fmt: skip
 
-    def _material(self, case: Case) -> Workspace:
+    def _workspace(self, case: Case) -> Workspace:
         if case.workload not in self._workspaces:
             self._announce("inputs")
+            op = self._op(case.op)
+            # One op at a time: the inputs of the largest size may be most of what memory holds.
+            if self._material is None or self._material.op.name != op.name:
+                self._material = Material(op, self._seed, self._inputs, self._scratch)
             self._workspaces[case.workload] = Workspace(
-                self._opened(),
-                self._op(case.op),
-                case,
-                self._seed,
-                self._inputs,
-                self._scratch,
+                self._opened(), op, case, self._seed, self._inputs, self._scratch, self._material
             )
         return self._workspaces[case.workload]
 
-    def _calibrate(self, timed: timer.Timer | OverheadTimer, request: protocol.Prepare) -> None:
-        """Find the repeat counts, or take those of an earlier session. An overhead has the wall clock alone."""
+    def _calibrate(self, timed: timer.Timer | OverheadTimer, request: protocol.Prepare) -> float | None:
+        """Find the repeat counts, or take those of an earlier session. An overhead has the wall clock alone. Returns
+        seconds per launch, where they were found."""
         self._announce("calibrate")
         if request.repeat is not None:
             timed.repeat = max(1, request.repeat // (request.case.calls or 1))
             if isinstance(timed, timer.Timer):
                 timed.hot_repeat = request.hot_repeat
                 timer.keep_queue(timed)
-            return
+            return None
+        seconds = None
         if not isinstance(timed, timer.Timer) or timed.flush is None:
-            timed.repeat = timer.calibrate(timed, self._sample_s)
+            timed.repeat, seconds = timer.calibrate(timed, self._sample_s, request.expected_s)
         if isinstance(timed, timer.Timer) and timed.case.queued and request.device_clock:
             timed.hot_repeat = timer.calibrate_hot(timed)
+        return None if seconds is None else seconds / (request.case.calls or 1)
 
     def _time_parts(self, timed: timer.Timer, count: int) -> dict[str, list[float]]:
         """Once per workload and form: the parts do not depend on the regime. The CPU has none.

@@ -45,8 +45,6 @@ class OverheadTimer:
         self._host_output: Array = None
         # A fresh process has nothing to warm up but the disk's cache; each is one sample, and takes its seconds.
         self.single = self._call == "open"
-        # A gigabyte takes seconds where transfers are slow, and short calls are made many times a sample.
-        self.warmup_launches = 0 if self.single else 1
         self._opened_once = False
 
     def seconds(self, repeat: int) -> float:

@@ -20,36 +20,34 @@ from gpubench.stats import median
 
 Times = dict[str, list[float]]  # seconds of each part of a call
 
-# A sample lasts at least this long on the wall clock, so that two clock readings and the scheduler's
-# jitter are below 1 % of it; on the device clock 1 ms does.
-SAMPLE_S = 5e-3
+# On the device clock a sample of 1 ms does.
 HOT_SAMPLE_S = 1e-3
 LONGEST_REPEAT = 1 << 20
-CONFIRMATIONS = 2
-LONG_SAMPLES = 20
+# A sample that lasts at least this share of what is wanted, and no more times it than this, needs no other count.
+NEAR_ENOUGH, TOO_LONG = 0.6, 3.0
+MOST_TRIALS = 12
 LONGEST_HOT_REPEAT = 1 << 11
 OVERHEAD_FACTOR = 10
 CLOCK_STEPS = 1000
 CLOCK_READINGS = 10_000
 # Samples of a block shorter than this share of what they should last: their count was found while the machine was busy.
 FAR_TOO_SHORT = 1 / 5
-WARMUP_LAUNCHES = 3
 # Samples on the device clock, of each kind, and calls taken apart, per block: they explain the wall time and do not
 # stop the case. Between its samples, because a machine is not the same a second later.
-DEVICE_SAMPLES = 2
-CALLS_IN_PARTS = 3
+DEVICE_SAMPLES = 1
+CALLS_IN_PARTS = 1
 # The sides of a split explain a time, they do not estimate it.
 SIDES_LIMIT_S = 0.5
 
 
 class Timed(Protocol):
-    """What is sampled: a `Timer`, or an overhead. `warmup_launches` come before the first sample that counts."""
+    """What is sampled: a `Timer`, or an overhead. One that is `single` has nothing to warm up."""
 
     case: Case
     session: Session
     repeat: int
     hot_repeat: int | None
-    warmup_launches: int
+    single: bool
 
     def seconds(self, repeat: int) -> float:
         """Wall seconds per launch of one sample of `repeat` launches."""
@@ -66,7 +64,7 @@ class Timer:
         self.transfers = self.session.transfers(case.form)
         self.repeat = 1
         self.hot_repeat: int | None = None
-        self.warmup_launches = WARMUP_LAUNCHES
+        self.single = False
         self.in_parts = False  # whether calls are taken apart beside the samples
         self.flush: Callable[[], None] | None = None  # before every sample, which is then of one launch
 
@@ -192,28 +190,34 @@ def measure_overhead(session: Session, count: int = 100) -> list[float]:
     return values
 
 
-def sample_target_s(overhead_s: float, clock_step_s: float, clock_cost_s: float) -> float:
-    """What a sample lasts at least: long for its clock and overhead."""
-    return max(
-        SAMPLE_S, OVERHEAD_FACTOR * overhead_s, CLOCK_STEPS * clock_step_s, CLOCK_READINGS * clock_cost_s
-    )
+def sample_target_s(least_s: float, overhead_s: float, clock_step_s: float, clock_cost_s: float) -> float:
+    """What a sample lasts at least: `least_s`, and long for its clock and overhead."""
+    return max(least_s, OVERHEAD_FACTOR * overhead_s, CLOCK_STEPS * clock_step_s, CLOCK_READINGS * clock_cost_s)
 
 
-def calibrate(timer: Timed, target: float) -> int:
-    """Launches (or transfer cycles) per sample: doubled from 1 until it lasts `target` seconds."""
+def calibrate(timer: Timed, target: float, expected_s: float | None = None) -> tuple[int, float]:
+    """(launches, or transfer cycles, per sample so that it lasts `target` seconds; seconds of one).
+
+    From one launch on, or from as many as `expected_s` (of a launch) asks for, the count follows what the last sample
+    took. One more sample confirms it: an interruption makes a sample longer, never shorter, so the shorter one counts.
+    """
     launches = timer.case.calls or 1
-    repeat = 1
-    while True:
-        seconds = _undisturbed(timer, repeat, target / launches) * launches
-        if seconds * repeat >= target:
-            # The last doubling overshoots by up to two: keep a margin of a fifth and give the rest back.
-            return min(repeat, max(1, math.ceil(1.2 * target / seconds)))
-        if repeat >= LONGEST_REPEAT:
-            return repeat
-        repeat *= 2
-        # Far from the target several doublings are taken at once, up to half of what this sample predicts.
-        while repeat * 2 * seconds <= target / 2 and repeat < LONGEST_REPEAT:
-            repeat *= 2
+    repeat, seconds = 1 if expected_s is None else _count(target, expected_s * launches), 0.0
+    for _ in range(MOST_TRIALS):
+        seconds = timer.seconds(repeat) * launches
+        if seconds * repeat >= NEAR_ENOUGH * target and (repeat > 1 or seconds < TOO_LONG * target):
+            seconds = min(seconds, timer.seconds(repeat) * launches)
+        wanted = _count(target, seconds)
+        if wanted == repeat or NEAR_ENOUGH * target <= seconds * repeat <= TOO_LONG * target:
+            break
+        # The first launches are slow: one of them predicts no more than a tenfold step.
+        repeat = min(wanted, 10) if repeat == 1 else wanted
+    return _count(target, seconds), seconds
+
+
+def _count(target: float, seconds: float) -> int:
+    """So many of them last `target` seconds."""
+    return LONGEST_REPEAT if seconds * LONGEST_REPEAT <= target else max(1, math.ceil(target / seconds))
 
 
 def recalibrate(timer: Timer, block: Block, target: float) -> int | None:
@@ -227,7 +231,7 @@ def recalibrate(timer: Timer, block: Block, target: float) -> int | None:
         return None
     if median(samples) * block.repeat >= FAR_TOO_SHORT * target:
         return None
-    repeat = calibrate(timer, target)
+    repeat, _ = calibrate(timer, target)
     if repeat <= timer.repeat:
         return None
     timer.repeat = repeat
@@ -244,17 +248,6 @@ def keep_queue(timer: Timer) -> None:
 def _no_fewer(timer: Timer, hot_repeat: int) -> int:
     """Time per launch falls as launches queue up: fewer than on the wall clock would look slower than it."""
     return max(hot_repeat, min(timer.repeat, LONGEST_HOT_REPEAT))
-
-
-def _undisturbed(timer: Timed, repeat: int, enough_s: float) -> float:
-    """Seconds per launch. A sample that seems long enough may have been interrupted: the shortest of three counts.
-    A launch that takes many times as long by itself is believed at once."""
-    seconds = timer.seconds(repeat)
-    for _ in range(CONFIRMATIONS):
-        if seconds * repeat < enough_s or (repeat == 1 and seconds > LONG_SAMPLES * enough_s):
-            break
-        seconds = min(seconds, timer.seconds(repeat))
-    return seconds
 
 
 def calibrate_hot(timer: Timer) -> int | None:
@@ -290,7 +283,7 @@ def time_sides(timer: Timer, count: int) -> dict[str, list[float]]:
 
 
 def sample_block(timer: Timed, request: protocol.Sample, since: float) -> protocol.Sampled:
-    """Warm up as long as asked (and for `warmup_launches`), then take samples; everything is kept.
+    """Warm up for a sample, or as long as asked, then take samples; everything is kept.
 
     Wall and device samples alternate where launches are queued, wall samples and calls taken apart in
     `transfer-always`. Where the device counts its cycles, its clock is read after each sample.
@@ -307,7 +300,8 @@ def sample_block(timer: Timed, request: protocol.Sample, since: float) -> protoc
         wall.append(timer.seconds(timer.repeat))
         times.append(time.monotonic())
 
-    _warm_up(timer, request.warmup_s, take)
+    if request.warm_up and not timer.single:
+        _warm_up(timer, request.warmup_s, take)
     warmup = len(wall)
     on_device = timer.case.queued and timer.hot_repeat is not None
     with no_garbage_collection():
@@ -356,10 +350,10 @@ def _device_samples(timer: Timer, hot_s: list[float], cold_s: list[float]) -> No
 def _warm_up(timer: Timed, warmup_s: float, take: Callable[[], None]) -> None:
     """By the session's clock, and no longer by the host's: what stands still on a scripted clock ends, too."""
     clock, until = timer.session.clock, time.monotonic() + warmup_s
-    start, launches = clock(), 0
-    while launches < timer.warmup_launches or (clock() - start < warmup_s and time.monotonic() < until):
+    start = clock()
+    take()
+    while clock() - start < warmup_s and time.monotonic() < until:
         take()
-        launches += timer.repeat * (timer.case.calls or 1)
 
 
 @contextlib.contextmanager
@@ -406,7 +400,7 @@ def wall_s(session: Session, launch: Launch, repeat: int) -> float:
 
 
 # The parts explain a time, they do not estimate it: a slow case is not made several times slower for them.
-PARTS_LIMIT_S = 0.5
+PARTS_LIMIT_S = 0.06
 # What is thrown away first: the steps of a call are quicker when they have just been made.
 PARTS_WARM_UP = 2
 MOST_CALLS = 200

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -23,7 +24,7 @@ from gpubench.catalogue import REASONS
 from gpubench.errors import BackendError, WrongResult
 from gpubench.model.backend import Buffer, Launch, Session
 from gpubench.model.case import Case
-from gpubench.model.op import Array, Op, Operand
+from gpubench.model.op import Array, Op, Operand, Shape
 from gpubench.model.result import Check
 
 _MEANINGLESS = "draw the op's inputs from a Range where it has a meaning, or let the op declare not_finite"
@@ -47,22 +48,87 @@ class Wrong(WrongResult):
         self.check = check
 
 
+class Material:
+    """Inputs of one op and their float64 answer. They are made at the largest size that was asked for; where the op is
+    cut along its first dimension, smaller sizes are their first part."""
+
+    def __init__(self, op: Op, seed: int, kind: str, scratch: Path) -> None:
+        self.op = op
+        self._seed, self._kind, self._scratch = seed, kind, scratch
+        self._made: Case | None = None
+        self._inputs: list[Array] = []
+
+    def inputs(self, case: Case) -> list[Array]:
+        """A C-contiguous array for each operand."""
+        made = self._made
+        if made is None or made.series != case.series or not self._holds(made, case):
+            self._made = case
+            self._inputs = random_inputs(self.op, case.params, case.dtype, self._seed, self._kind)
+        shapes = [operand.shape(case.params) for operand in self.op.inputs]
+        return [x if x.shape == shape else x[: shape[0]] for x, shape in zip(self._inputs, shapes, strict=True)]
+
+    def reference(self, case: Case) -> tuple[Array, Array | None]:
+        """The answer, and the scale of its tolerance or None, shared with other workers by files."""
+        inputs, source = self.inputs(case), self._made
+        cut = self.op.cut(case.params)
+        if source is None or source.params == case.params or cut is None or cut.join is not None:
+            return reference(self.op, inputs, self._scratch, self._key(case))
+        want, scale = reference(self.op, self._inputs, self._scratch, self._key(source))
+        rows = self.op.output.shape(case.params)[0]
+        shared = scale is None or not scale.ndim or scale.shape[0] != want.shape[0]
+        return want[:rows], scale if scale is None or shared else scale[:rows]
+
+    def _holds(self, made: Case, case: Case) -> bool:
+        return made.params == case.params or self.op.begins(case.params, made.params)
+
+    def _key(self, case: Case) -> str:
+        return f"{case.workload} {self._seed} {self._kind}"
+
+
 class Workspace:
     """What all cases of one workload share on one device: host inputs, device inputs, the reference."""
 
-    def __init__(self, session: Session, op: Op, case: Case, seed: int, kind: str, scratch: Path) -> None:
+    def __init__(
+        self, session: Session, op: Op, case: Case, seed: int, kind: str, scratch: Path, material: Material | None = None,
+    ) -> None:  # fmt: skip
         self.session = session
         self.op = op
         self.case = case
-        self.inputs: list[Array] = random_inputs(op, case.params, case.dtype, seed, kind)
-        self.want, self.scale = reference(op, self.inputs, scratch, f"{case.workload} {seed} {kind}")
-        self.meaningless = [] if op.not_finite else not_finite(self.want, self.inputs)
+        self._material = material or Material(op, seed, kind, scratch)
+        self.inputs: list[Array] = self._material.inputs(case)
         self.op_hash = op_hash(op)
         self.buffers: list[Buffer] = []
         self.outputs: dict[str, Buffer] = {}
-        self.sentinel = sentinel_for(self.want)
-        self.host_output: Array = sentinels(op.output.shape(case.params), case.dtype, self.sentinel)
+        self._spoilt: dict[Shape, Array] = {}
         self._right: dict[str, deque[tuple[Array, Check]]] = {}  # by precision: outputs that passed
+
+    def make_reference(self) -> None:
+        """Have the float64 answer at hand before the first output is checked."""
+        _ = self._reference
+
+    @functools.cached_property
+    def _reference(self) -> tuple[Array, Array | None]:
+        return self._material.reference(self.case)
+
+    @property
+    def want(self) -> Array:
+        """The float64 answer."""
+        return self._reference[0]
+
+    @functools.cached_property
+    def sentinel(self) -> float:
+        """What unwritten elements hold."""
+        return sentinel_for(self.want)
+
+    @functools.cached_property
+    def meaningless(self) -> list[int]:
+        """Where the reference is not finite though the op declares no such output; empty: nowhere."""
+        return [] if self.op.not_finite else not_finite(self.want, self.inputs)
+
+    @functools.cached_property
+    def host_output(self) -> Array:
+        """What outputs are downloaded into."""
+        return sentinels(self.op.output.shape(self.case.params), self.case.dtype, self.sentinel)
 
     def upload_inputs(self) -> None:
         """Allocate the device's inputs once and fill them: all or none. Raises DeviceOutOfMemory."""
@@ -103,7 +169,10 @@ class Workspace:
     def spoil(self, buffer: Buffer, operand: Operand) -> None:
         """Fill a device buffer with sentinels."""
         shape = operand.shape(self.case.params)
-        self.session.upload(buffer, sentinels(shape, self.case.dtype, self.sentinel))
+        full = self._spoilt.get(shape)
+        if full is None:
+            full = self._spoilt[shape] = sentinels(shape, self.case.dtype, self.sentinel)
+        self.session.upload(buffer, full)
 
     def verify_host_output(self, precision: str | None = None) -> Check:
         """Compare what was downloaded last, with the tolerance of `precision` (None: of the dtype). Raises Wrong.
@@ -115,7 +184,7 @@ class Workspace:
         for output, known in passed:
             if same_bytes(output, self.host_output):
                 return known
-        check = compare(self.op, precision or self.case.dtype, self.host_output, self.want, self.scale)
+        check = compare(self.op, precision or self.case.dtype, self.host_output, *self._reference)
         if self.meaningless:
             at = msgspec.structs.replace(check, ok=False, max_error=None, index=self.meaningless)
             raise Wrong(at, f"{self._element(at.index)}: the reference itself is not finite", _MEANINGLESS)
@@ -143,7 +212,7 @@ class Workspace:
         """Give all buffers back."""
         for buffer in (*self.buffers, *self.outputs.values()):
             self.session.free(buffer)
-        self.buffers, self.outputs, self._right = [], {}, {}
+        self.buffers, self.outputs, self._spoilt, self._right = [], {}, {}, {}
 
 
 class CheckedLaunch(msgspec.Struct, frozen=True):
