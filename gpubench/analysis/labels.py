@@ -157,6 +157,9 @@ def _device_clock(run: Run, outcome: Measurement) -> DeviceClock | None:
 
 
 OVER_THEORETICAL, OVER_MEASURED = 1.05, 1.10
+# A CPU that is shared with virtual machines which nobody here sees did up to 1.5 times as much a minute later (an H200's
+# host with 16 cores: 1.24 and 1.80 TFLOP/s of one library). Work that was left out is faster by more.
+OVER_MEASURED_CPU = 2.0
 # Below so many last-level caches a rate may rightly exceed that of the memory.
 CACHES = 4
 Unit = Literal["FLOP/s", "B/s", "B/s over the link"]
@@ -178,12 +181,12 @@ def above_ceiling(run: Run, outcome: Measurement, kind: DeviceKind, seconds: flo
             (c.flops_per_s for c in measured if c.flops_per_s and c.dtype in (None, case.dtype)), default=None
         )
         vendor = max((t.flops_per_s[case.dtype] for t in vendors if case.dtype in t.flops_per_s), default=None)
-        if why := _breach(outcome.flops / seconds, "FLOP/s", best, vendor):
+        if why := _breach(outcome.flops / seconds, "FLOP/s", best, vendor, kind):
             return why
     if outcome.bytes > CACHES * last_level_cache(run, device, kind):
         best = max((c.bytes_per_s for c in measured if c.bytes_per_s), default=None)
         vendor = max((t.bytes_per_s for t in vendors if t.bytes_per_s), default=None)
-        return _breach(outcome.bytes / seconds, "B/s", best, vendor)
+        return _breach(outcome.bytes / seconds, "B/s", best, vendor, kind)
     return None
 
 
@@ -194,7 +197,7 @@ def above_link(run: Run, outcome: Measurement, wall_s: float) -> str | None:
     for direction, size, seconds in _copies(outcome, wall_s):
         if size >= LINK_BYTES and seconds > 0:
             measured, vendor = link_ceiling(run, outcome.case.device_id, direction)
-            if why := _breach(size / seconds, "B/s over the link", measured, vendor):
+            if why := _breach(size / seconds, "B/s over the link", measured, vendor, "gpu"):
                 return why
     return None
 
@@ -246,8 +249,16 @@ def last_level_cache(run: Run, device: Device | None, kind: DeviceKind) -> int:
 
 def _same_hardware(run: Run, device_id: str) -> list[Device]:
     """The device, under all names that backends have for it: its limits are the hardware's."""
-    gpu_id = next((device.gpu_id for device in run.devices if device.id == device_id), None)
-    return [other for other in run.devices if other.id == device_id or (gpu_id and other.gpu_id == gpu_id)]
+    known = next((device for device in run.devices if device.id == device_id), None)
+    if known is None:
+        return []
+    return [
+        other
+        for other in run.devices
+        if other.id == device_id
+        or (known.gpu_id and other.gpu_id == known.gpu_id)
+        or known.kind == other.kind == "cpu"
+    ]
 
 
 def _theoretical(run: Run, device_id: str) -> list[Theoretical]:
@@ -268,9 +279,12 @@ def _measured(run: Run, device_id: str, kind: DeviceKind) -> Iterable[Ceiling]:
             )
 
 
-def _breach(rate: float, unit: Unit, measured: float | None, vendor: float | None) -> str | None:
-    if measured is not None and rate > OVER_MEASURED * measured:
-        return f"{rate:.3g} {unit} is above {OVER_MEASURED:.2f} x the measured ceiling of {measured:.3g}"
+def _breach(
+    rate: float, unit: Unit, measured: float | None, vendor: float | None, kind: DeviceKind
+) -> str | None:
+    most = OVER_MEASURED_CPU if kind == "cpu" else OVER_MEASURED
+    if measured is not None and rate > most * measured:
+        return f"{rate:.3g} {unit} is above {most:.2f} x the measured ceiling of {measured:.3g}"
     if vendor is not None and rate > OVER_THEORETICAL * vendor:
         return f"{rate:.3g} {unit} is above {OVER_THEORETICAL:.2f} x the vendor's ceiling of {vendor:.3g}"
     return None

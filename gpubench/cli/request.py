@@ -139,6 +139,8 @@ def on_devices(
     usable, free_bytes = machine.cpu.available.value, machine.memory.usable_bytes.value
     _require_cpus(settings.threads, usable)
     settings = msgspec.structs.replace(settings, threads=settings.threads or usable)
+    if settings.budget_s == words.DEFAULT_BUDGET_S and options.budget is None and not _crossings(choice):
+        settings = msgspec.structs.replace(settings, budget_s=words.HOST_BUDGET_S)
     devices = targets.with_gpu_memory(
         [_with_gpu_id(target.device, machine) for target in choice.targets],
         {gpu.id: gpu.memory.usable_bytes.value for gpu in machine.gpus},
@@ -159,6 +161,11 @@ def on_devices(
         check_only=options.check_only,
         load=load.unread if choice.scripted else load.read,
     )  # fmt: skip
+
+
+def _crossings(choice: DeviceSelection) -> bool:
+    """Whether there is a device beside the CPU, so that there is a size to look for."""
+    return any(target.device.kind != "cpu" for target in choice.targets)
 
 
 def _with_gpu_id(device: Device, machine: Any) -> Device:

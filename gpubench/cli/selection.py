@@ -19,6 +19,7 @@ from gpubench.model.result import RunWarning, Settings
 Shapes = dict[str, list[dict[str, int]]]
 DEFAULT_SUITE = "vector,matmul,activation"
 DEFAULT_BUDGET_S = 60.0
+HOST_BUDGET_S = 20.0  # without a device to compare with the CPU
 # Without --sizes the budget is spent on finding sizes rather than on precision: one session, and of each case four
 # short blocks (docs/decisions/0003-default-suite.md).
 SUITE = {"min_samples": 4, "max_samples": 8, "sample_s": 0.0015}

@@ -365,13 +365,16 @@ def asked(
     """What to measure on each device: only the ceilings that a case of the plan could come near."""
     everything = list(workloads)
     items = [item for item in everything if item.op.overhead is None]
-    found = {}
+    found: dict[str, Wanted] = {}
+    cpus = {device.id for device in devices if device.kind == "cpu"}
     for device in devices:
         if device.kind not in ("cpu", "gpu"):
             continue  # a software adapter and a split stand for no hardware of their own
         cache_bytes = cache_of(device, devices, machine)
         ours = [item for item in items if any(case.device_id == device.id for case in item.cases)]
-        memory = any(item.op.bytes(item.params, item.dtype) > CACHES * cache_bytes for item in ours)
+        # The CPU is one, whatever library drives it.
+        first = device.kind != "cpu" or not any(w.memory for i, w in found.items() if i in cpus)
+        memory = first and any(item.op.bytes(item.params, item.dtype) > CACHES * cache_bytes for item in ours)
         compute: list[Dtype] = sorted(
             {item.dtype for item in ours if item.op.flops(item.params) >= LEAST_FLOPS}
         )

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from gpubench import break_even
+from gpubench import break_even, stats
 from gpubench.measure import curves
 from gpubench.measure.curves import Cell, Curve, Rows, Slot, slot
 from gpubench.measure.plan import MAIN, Constraints, Purpose, Series, Workload, together, workload
@@ -31,7 +31,7 @@ ANSWERED, CLOSE = 2.25, 1.5
 # The middle size of a visit lies so far up its ladder, by ratio: a launch there takes long enough to tell of the top.
 MIDDLE = 0.7
 # A top may take so many times the op's share before it is halved, and be halved so often.
-TOP_SHARE, HALVINGS = 2.0, 6
+TOP_SHARE, HALVINGS = 1.5, 6
 # Launches of each case beside its blocks: first, trials, checks. A reference in float64 takes as long as so many of the
 # slowest launches.
 LAUNCHES_BESIDE, REFERENCE_LAUNCHES = 4, 4
@@ -80,6 +80,8 @@ class BreakEvenSearch:
         self._known: dict[str, Rows] = {}
         self._case_s: dict[str, dict[int, float]] = {}
         self._overheads_s: dict[str, float] = {}
+        self._predicted: dict[tuple[str, int], float] = {}
+        self._missed: list[float] = []
         self._asked: set[tuple[str, Curve, int]] = set()
         self._checked: set[str] = set()
         self._tried: dict[str, set[int]] = {}
@@ -89,6 +91,8 @@ class BreakEvenSearch:
         cases = sum(len(item.cases) for item in step.workloads)
         for item in step.workloads:
             key = item.series.key
+            if expected := self._predicted.pop((key, item.n), 0.0):
+                self._missed.append(seconds / expected)
             self._known.pop(key, None)
             self._tried.setdefault(key, set()).add(item.n)
             if cases:
@@ -143,7 +147,8 @@ class BreakEvenSearch:
             return high  # nothing could be measured: the top says why
         n = high
         for _ in range(HALVINGS):
-            seconds = self._top_s(one, n, measured)
+            seconds = self._predicted[one.key, n] = self._top_s(one, n, measured)
+            seconds *= stats.median(self._missed) if self._missed else 1.0  # as the tops of other ops did
             if seconds <= min(TOP_SHARE * share_s, self._left_s()):
                 break
             n = max(1, round(n / 2 / one.ladder.granule)) * one.ladder.granule
