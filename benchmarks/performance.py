@@ -124,7 +124,7 @@ def measure(arguments: Sequence[str], folder: Path) -> tuple[int, str | None]:
     began = time.monotonic()
     words = ["run", *_BRIEF, *arguments, "--tag", "performance", "--results-dir", str(folder), "--no-progress"]
     ended = subprocess.run([sys.executable, "-m", "gpubench", *words], capture_output=True, text=True, cwd=ROOT)
-    found = _SAVED.search(ended.stderr)
+    found = _SAVED.search(ended.stdout)
     print(
         f"{time.monotonic() - began:6.1f} s, exit {ended.returncode}: gpubench run {' '.join(arguments)}",
         file=sys.stderr,

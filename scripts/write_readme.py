@@ -28,7 +28,7 @@ PICTURE = ROOT / "docs" / "images" / "terminal.svg"
 RESULTS = "results/intel-r-xeon-r-processor-nvidia-h200-d0f62e"
 PICTURED = f"{RESULTS}/20261120T203851Z-0fdc27ac.json"
 DEVICE = "cupy"  # one of them: the picture has to be read in seconds
-SECTIONS = ("verdict", "breakeven", "speedup", "chart")
+SECTIONS = ("answer", "breakeven", "speedup", "chart")
 _BLOCK = re.compile(
     r"(<!-- gpubench (?P<command>report|advise) (?P<arguments>[^\n]*) -->\n)```\n.*?```\n<!-- end -->",
     re.DOTALL,

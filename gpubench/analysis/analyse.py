@@ -10,15 +10,15 @@ from gpubench.analysis.break_even import BreakEven, break_evens
 from gpubench.analysis.claims import Claim, ClaimResult, judged
 from gpubench.analysis.components import Components, components
 from gpubench.analysis.estimate import CaseResult, case_results
+from gpubench.analysis.evidence import evidence
 from gpubench.analysis.findings import ReportWarning, findings
 from gpubench.analysis.gates import Gates, ReportGate, gates
-from gpubench.analysis.hybrid import Hybrid, hybrids, sentences
+from gpubench.analysis.hybrid import Hybrid, hybrids
 from gpubench.analysis.machine import experiment, machine_line
 from gpubench.analysis.overheads import GROUP, Overheads, overheads
 from gpubench.analysis.reuse import Reuse, reuses
 from gpubench.analysis.roofline import Roofline, roofline
 from gpubench.analysis.speedup import Mean, Speedup, baseline_line, means, speedups
-from gpubench.analysis.verdict import evidence, verdicts
 from gpubench.model.case import Case
 from gpubench.model.machine import Measured
 from gpubench.model.result import Run
@@ -33,7 +33,6 @@ class Analysis(msgspec.Struct, frozen=True, kw_only=True):
     cases: tuple[CaseResult, ...]
     speedups: tuple[Speedup, ...]
     break_even: tuple[BreakEven, ...]
-    verdicts: tuple[str, ...]
     findings: tuple[ReportWarning, ...]
     roofline: Roofline
     overheads: Overheads
@@ -81,7 +80,7 @@ def analyse(
         run=run, machine=machine_line(run),
         baseline=baseline_line(run, [row for row in ratios if row.kind == "headline"]),
         cases=cases, speedups=ratios, break_even=curves,
-        verdicts=(*verdicts(run, cases, curves), *sentences(splits)), findings=findings(run, cases),
+        findings=findings(run, cases),
         roofline=roofline(run, [row for row in everything if _alone(row)], [row for row in cases if _alone(row)]),
         overheads=overheads(run, everything, cases),
         gates=gates(run, cases, [row for row in cases if _compared(row)], ratios, demands),

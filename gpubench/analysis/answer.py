@@ -3,12 +3,14 @@ are those of `report/sections/answer.py`."""
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
 import msgspec
 
+from gpubench.analysis.absence import Absence, absence
 from gpubench.analysis.analyse import Analysis
 from gpubench.analysis.break_even import BreakEven, SizeRatio, bracketed
 from gpubench.analysis.estimate import CaseResult
@@ -106,20 +108,34 @@ class BestForm(msgspec.Struct, frozen=True, kw_only=True):
     ratio: float | None = None
 
 
+class GpuTimes(msgspec.Struct, frozen=True, kw_only=True):
+    """Where no CPU has a time: those of one op on one GPU at one size, the fastest form for each regime."""
+
+    op: str
+    dtype: str
+    device_id: str
+    n: int
+    extent: Extent
+    seconds: dict[str, float]
+
+
 class MachineAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """`devices` are the GPUs shown, of one backend; `others` the further GPU backends with times. `gpu_timed`: any GPU
-    has a time, be it without a CPU's. `wrong` are outputs that failed their check, `broken` other failures. `named`:
-    all sizes were asked for. `missing`: ops that were not reached, of `ops` in all."""
+    """`devices` are the GPUs shown, of one backend or of all; `others` the further GPU backends with times. Without
+    `rows` `absence` says why, and there are `forms` of the CPU, or `times` of GPUs alone. `wrong` are outputs that
+    failed their check, `broken` other failures. `named`: all sizes were asked for. `missing`: ops that were not
+    reached, of `ops` in all; `unreached`: cases."""
 
     rows: tuple[AnswerRow, ...]
     devices: tuple[str, ...]
     others: tuple[str, ...]
     forms: tuple[BestForm, ...]
+    times: tuple[GpuTimes, ...]
+    absence: Absence | None
     wrong: tuple[Trouble, ...]
     broken: tuple[Trouble, ...]
     named: bool
-    gpu_timed: bool
     missing: tuple[str, ...]
+    unreached: int
     ops: int
 
     @property
@@ -153,30 +169,31 @@ class Trouble(msgspec.Struct, frozen=True, kw_only=True):
     whole: bool = False
 
 
-def answer(analysis: Analysis) -> MachineAnswer:
-    """What the screen says of a run; nothing but the file is asked."""
+def answer(analysis: Analysis, *, by_device: bool = False) -> MachineAnswer:
+    """What the screen says of a run; nothing but the file is asked. `by_device`: of every GPU backend."""
     run = analysis.run
     cases = [row for row in analysis.cases if row.case.group != GROUP and row.case.variant is None]
-    backends = _ranked(analysis.break_even)
-    devices = tuple(
-        sorted(
-            {row.device_id for row in analysis.break_even if row.case.backend == backends[0]}
-            if backends
-            else ()
-        )
+    ranked = _ranked(analysis.break_even)
+    shown = ranked if by_device else ranked[:1]
+    compared = {row.device_id: row.case.backend for row in analysis.break_even}
+    devices = sorted(
+        (device_id for device_id, backend in compared.items() if backend in shown),
+        key=lambda device_id: (shown.index(compared[device_id]), device_id),
     )
     rows = [row for device_id in devices for row in _rows(analysis, cases, device_id)]
-    rows.sort(key=lambda row: (row.op, row.dtype, sorted(row.params.items()), row.device_id))
+    rows.sort(key=lambda row: (row.op, row.dtype, sorted(row.params.items()), devices.index(row.device_id)))
     missing = {row.case.op for row in cases if row.outcome == "planned"} - {
         row.case.op for row in cases if row.time is not None
     }
     wrong, broken = _troubles(run, cases)
+    without = None if rows else absence(run, analysis.cases)
     return MachineAnswer(
-        rows=_merged(run, rows), devices=devices, others=tuple(backends[1:]), wrong=wrong, broken=broken,
-        forms=() if backends else _forms(run, cases), missing=tuple(sorted(missing)),
+        rows=_merged(run, rows), devices=tuple(devices), others=tuple(ranked[len(shown):]), absence=without,
+        forms=() if without is None or without.kind == "no-cpu" else _forms(run, cases),
+        times=_gpu_times(run, cases) if without is not None and without.kind == "no-cpu" else (),
+        wrong=wrong, broken=broken, missing=tuple(sorted(missing)),
+        unreached=sum(row.outcome == "planned" for row in cases), ops=len({row.case.op for row in cases}),
         named=bool(rows) and all(run.selection.sizes.get(row.op) for row in rows),
-        gpu_timed=any(row.time is not None and row.device_kind == "gpu" for row in cases),
-        ops=len({row.case.op for row in cases}),
     )  # fmt: skip
 
 
@@ -233,6 +250,11 @@ def _ladder(case: Case) -> Ladder | None:
     return kernels.load(case.op).sizes
 
 
+def threshold(curve: BreakEven) -> AnswerCell:
+    """The cell of a curve, whatever failed beside it."""
+    return _cell(curve, (), curve.case)
+
+
 def _cell(curve: BreakEven | None, cases: Sequence[CaseResult], case: Case) -> AnswerCell:
     timed = () if curve is None else {point.n for point in curve.points}
     if any(row.reason == "wrong-result" and row.case.params["n"] not in timed for row in cases):
@@ -241,7 +263,7 @@ def _cell(curve: BreakEven | None, cases: Sequence[CaseResult], case: Case) -> A
         return _without_numbers(cases)
     ladder = _ladder(case)
     gains = tuple(_gain(point, ladder) for point in curve.points)
-    whole = ladder is not None and curve.first <= ladder.low and curve.last >= ladder.high
+    whole = ladder is not None and curve.first <= ladder.sizes()[0] and curve.last >= ladder.high
     if curve.verdict == "all-sizes":
         kind: CellKind = "all-sizes" if whole else "below"
         return AnswerCell(kind=kind, high=curve.first, gains=gains)
@@ -283,7 +305,7 @@ def _gain(point: SizeRatio, ladder: Ladder | None) -> Gain:
 
 
 def _merged(run: Run, rows: Sequence[AnswerRow]) -> tuple[AnswerRow, ...]:
-    """GPUs of the same name whose intervals overlap in every cell are one row."""
+    """GPUs of one backend and the same name whose intervals overlap in every cell are one row."""
     names = {device.id: device.name for device in run.devices}
     found: list[AnswerRow] = []
     for row in rows:
@@ -296,8 +318,9 @@ def _merged(run: Run, rows: Sequence[AnswerRow]) -> tuple[AnswerRow, ...]:
 
 
 def _like(a: AnswerRow, b: AnswerRow, names: Mapping[str, str]) -> bool:
+    backends = (a.device_id.partition(":")[0], b.device_id.partition(":")[0])
     return (
-        (a.op, a.dtype, a.params) == (b.op, b.dtype, b.params)
+        (a.op, a.dtype, a.params, backends[0]) == (b.op, b.dtype, b.params, backends[1])
         and names.get(a.device_id, a.device_id) == names.get(b.device_id, b.device_id)
         and a.cells.keys() == b.cells.keys()
         and all(_overlap(a.cells[regime], b.cells[regime]) for regime in a.cells)
@@ -337,6 +360,25 @@ def _forms(run: Run, cases: Sequence[CaseResult]) -> tuple[BestForm, ...]:
         for n in timed if run.selection.sizes.get(series[0]) else timed[-1:]:
             found.append(_best_form(plain[n], by_size[n]))
     return tuple(sorted(found, key=lambda form: (form.op, form.dtype, form.n)))
+
+
+def _gpu_times(run: Run, cases: Sequence[CaseResult]) -> tuple[GpuTimes, ...]:
+    """At the largest size of each op and GPU, or at each one that was asked for."""
+    sizes: dict[tuple[SeriesKey, str], dict[int, dict[str, float]]] = {}
+    extents: dict[SeriesKey, Extent] = {}
+    for row in cases:
+        if row.time is not None and row.device_kind == "gpu":
+            extents[row.case.series] = extent(row.case)
+            by_size = sizes.setdefault((row.case.series, row.case.device_id), {})
+            best = by_size.setdefault(row.case.params["n"], {})
+            best[row.case.regime_id] = min(best.get(row.case.regime_id, math.inf), row.time.estimate)
+    return tuple(
+        GpuTimes(
+            op=series[0], dtype=series[1], device_id=device_id, n=n, extent=extents[series], seconds=by_size[n]
+        )
+        for (series, device_id), by_size in sorted(sizes.items())
+        for n in (sorted(by_size) if run.selection.sizes.get(series[0]) else [max(by_size)])
+    )
 
 
 def _plain(rows: Sequence[CaseResult]) -> CaseResult | None:

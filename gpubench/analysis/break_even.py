@@ -15,7 +15,6 @@ from gpubench.analysis.speedup import Speedup
 from gpubench.break_even import fresh_crossing
 from gpubench.model.case import Case, SeriesKey, beside_size
 from gpubench.model.result import Measurement, Outcome, Run
-from gpubench.units import earned_digits
 
 VerdictKind = Literal["at", "all-sizes", "no-size", "undecided"]
 # `rising` is no doubt: the device loses at every measured size, and its ratio rises still.
@@ -38,7 +37,8 @@ class BreakEvenRow(msgspec.Struct, frozen=True, kw_only=True):
     `hi` are sizes; `crossings` are all sizes at which the sides change, of which `n` is the last.
 
     `all-sizes`, `no-size`: it wins, or loses, at every size measured, from `first` to `last`.
-    `lo` and `hi` without `n`: undecided, but it loses at `lo` and wins at `hi`.
+    `lo` and `hi` without `n`: undecided, but it loses at `lo` and wins at `hi`. `text` says the verdict as tables do
+    (`report/sections/answer_text.py`).
     """
 
     source: int
@@ -57,7 +57,7 @@ class BreakEvenRow(msgspec.Struct, frozen=True, kw_only=True):
     last: int
     last_ratio: float
     reason: UndecidedReason | None
-    text: str
+    text: str = ""
 
 
 class BreakEven(BreakEvenRow, frozen=True, kw_only=True):
@@ -90,40 +90,9 @@ def earliest(rows: Iterable[BreakEven]) -> BreakEven | None:
     )
 
 
-def verdict_text(row: BreakEven) -> str:
-    """A verdict in a few words: `at 212 [204, 221], measured up to 4096`, `all sizes from 256 to 4096`."""
-    if row.verdict == "at":
-        mixed = f", mixed below (crosses at {', '.join(map(str, row.crossings))})" if row.mixed else ""
-        return f"at {size_text(row)}{interval_text(row)}{mixed}, measured up to {row.last}"
-    if row.verdict in ("all-sizes", "no-size"):
-        rising = ", rising" if row.reason == "rising" else ""
-        return f"{row.verdict.replace('-', ' ')} from {row.first} to {row.last}{rising}"
-    if row.reason == "loses-again":
-        return f"undecided (loses again: crosses at {', '.join(map(str, row.crossings))})"
-    return f"undecided (between {row.lo} and {row.hi})" if bracketed(row) else f"undecided ({row.reason})"
-
-
 def bracketed(row: BreakEven) -> bool:
     """Undecided, but the device is known to lose at `low` and to win at `high`."""
     return row.verdict == "undecided" and row.lo is not None and row.hi is not None
-
-
-def size_text(row: BreakEven) -> str:
-    """The threshold without digits that its interval does not earn, still inside the interval."""
-    if row.n is None or row.lo is None or row.hi is None:
-        return str(row.n)
-    digits = earned_digits(row.n, row.lo, row.hi)
-    rounded = int(float(f"{row.n:.{digits - 1}e}"))
-    return str(rounded if row.lo <= rounded <= row.hi else row.n)
-
-
-def interval_text(row: BreakEven) -> str:
-    """` [204, 221]`; an open end is `<=` or `>=`; empty without an interval."""
-    if row.lo is None and row.hi is None:
-        return ""
-    if row.lo is None:
-        return f" [<= {row.hi}]"
-    return f" [>= {row.lo}]" if row.hi is None else f" [{row.lo}, {row.hi}]"
 
 
 WIDEST_INTERVAL = 4.0
@@ -213,16 +182,15 @@ def _judge(
         ordered[-1].case,
         "flat" if flat and verdict == "undecided" else _reason(run, missing, verdict, points),
     )
-    row = BreakEven(
+    return BreakEven(
         source=0, op=case.case.op, dtype=case.case.dtype, params=dict(beside_size(case.case.params)),
         regime=case.case.regime_id, device_id=case.case.device_id, baseline_id=ordered[-1].baseline.case.device_id,
         verdict=verdict, first=points[0].n, last=points[-1].n, last_ratio=ordered[-1].ratio, points=tuple(points),
         n=None if n is None else round(n),
         lo=None if low is None else math.floor(low), hi=None if high is None else math.ceil(high),
         crossings=tuple(round(n) for n in crossings) if n is not None or reason == "loses-again" else (),
-        reason=reason, text="",
+        reason=reason,
     )  # fmt: skip
-    return msgspec.structs.replace(row, text=verdict_text(row))
 
 
 def _reason(

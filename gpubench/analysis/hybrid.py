@@ -96,22 +96,6 @@ def hybrids(
     return tuple(found)
 
 
-def sentences(rows: Sequence[Hybrid]) -> tuple[str, ...]:
-    """One for each op and dtype that is worth splitting: where the gain is largest."""
-    best: dict[tuple[str, str], Hybrid] = {}
-    for row in rows:
-        key = (row.case.case.op, row.case.case.dtype)
-        if row.recommended and (key not in best or row.gain > best[key].gain):
-            best[key] = row
-    return tuple(_sentence(row) for row in best.values())
-
-
-def _sentence(row: Hybrid) -> str:
-    case, gain = row.case.case, f"{row.gain:.2f}x"
-    where = f"n = {case.params['n']}, {case.regime_id}, {row.fraction:.0%} on {case.shared_with}"
-    return f"{case.op} {case.dtype}: split over CPU and GPU it is {gain} as fast as on the better of the two ({where})."
-
-
 def _judged(run: Run, outcome: Measurement, row: CaseResult, alone: Sequence[CaseResult]) -> Hybrid | None:
     """The row; None where neither the run nor the sweep tells what each side takes alone. `alone` are the cases of its
     workload."""

@@ -61,13 +61,15 @@ class Stretch(msgspec.Struct, frozen=True, kw_only=True):
         ]
         if first > last:
             edges.reverse()
-        found = [MapPoint(self.start, tint(first))]
+        # A hair inside: an end that lies on an edge has the tint of its own stretch.
+        inside = (last / first) ** 1e-9
+        found = [MapPoint(self.start, tint(first * inside))]
         for edge in edges:
             size = self.start * (self.end / self.start) ** (math.log(edge / first) / math.log(last / first))
             # The tint before the edge, and the one after it.
             sides = (edge * (1 - 1e-9), edge * (1 + 1e-9))
             found += [MapPoint(size, tint(side)) for side in (sides if first < last else sides[::-1])]
-        return (*found, MapPoint(self.end, tint(last)))
+        return (*found, MapPoint(self.end, tint(last / inside)))
 
 
 class Strip(msgspec.Struct, frozen=True, kw_only=True):

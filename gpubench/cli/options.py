@@ -279,6 +279,9 @@ class ResultOptions(SavingOptions):
         brief="Result (.json) or report (.md .html .csv).")
 
 
+BY_DEVICE = option(None, OUTPUT, "A row for each GPU backend in the answer.", default=False)
+
+
 class StoredOptions(CommandOptions):
     """Words that are stored with a result, and how `run` reports it."""
 
@@ -287,10 +290,12 @@ class StoredOptions(CommandOptions):
         answer=OWN_WAY)
     context: list[str] | None = option("K=V", OUTPUT, "Stored with the result; repeatable.", default=None,
         answer=OWN_WAY)
+    full: bool = option(None, OUTPUT, "Print the whole report, as `gpubench report` does. Default: the answer on "
+        "one screen.", default=False, brief="Print the whole report, not the answer alone.")
+    by_device: bool = BY_DEVICE
     format: str | None = option("NAME", OUTPUT,
-        f"Of the report: {FORMAT_NAMES}. Default: table on a terminal, else plain; json is the result "
-        "document, jsonl the events as they happen.", default=None, brief="table, plain, markdown, json, csv, "
-        "html, ...")
+        f"The whole report in this format: {FORMAT_NAMES}; json is the result document, jsonl the events as they "
+        "happen.", default=None, brief="The whole report as table, markdown, json, ...")
     sections: str | None = option("LIST", OUTPUT, "Sections of the report; see `gpubench report`.",
         default=None)
     time_unit: str = TIME_UNIT
@@ -302,7 +307,7 @@ class RunOptions(
 ):
     """Of `gpubench run`."""
 
-    purpose = "Check and measure ops on CPU and GPU, and report."
+    purpose = "Check and measure ops on CPU and GPU, and print the answer."
     examples = (
         "gpubench run --ops matmul --mode gpu",
         "gpubench run --ops add,softmax --sizes 1k:64M:x4 --quick",
@@ -362,14 +367,14 @@ class ReportOptions(RowOptions, PlotOptions, ShownOptions, GateOptions, CiOption
         brief="table, plain, markdown, json, csv, html, ...")
     output: str | None = option("FILE", OUTPUT, "Write here; format by suffix.", letter="-o", default=None,
         brief=True)
-    sections: str | None = option("LIST", OUTPUT, "Only these of machines, history, answer, verdict, "
-        "breakeven, reuse, speedup, chart, hybrid, skipped, anatomy, roofline, claims, noise, warnings, "
-        "environment, raw. Default: all but answer, noise and raw.", default=None,
-        brief="Only these, as verdict,breakeven,speedup.")
+    sections: str | None = option("LIST", OUTPUT, "Only these of machines, history, answer, breakeven, reuse, "
+        "speedup, chart, hybrid, skipped, anatomy, roofline, claims, noise, warnings, environment, raw. Default: all "
+        "but noise and raw; with --by-device the answer.", default=None, brief="Only these, as answer,breakeven.")
+    by_device: bool = BY_DEVICE
     purpose = "Render saved results."
     examples = (
         "gpubench report",
-        "gpubench report result.json --sections verdict,speedup",
+        "gpubench report result.json --sections answer,speedup",
         "gpubench report result.json -o report.html",
     )
 

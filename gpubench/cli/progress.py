@@ -32,33 +32,69 @@ from gpubench.measure.events import (
     Warned,
 )
 from gpubench.measure.recorder import Save
+from gpubench.model.case import RESIDENT, parse_case_id
 from gpubench.model.result import Failure, Measurement, Outcome, Run, SessionFailure, Skip
 from gpubench.report import events as lines
 from gpubench.report.encoding import json_line, narrowed, rounded
+from gpubench.report.wording import situation_text
 
 REDRAW_S = 0.25
 HEARTBEAT_S = 30.0
 WIDTH = 100
 
 
-def sink(*, quiet: bool, no_progress: bool, environ: Mapping[str, str], stream: IO[str] | None = None) -> Sink:
-    """Whatever fits: nothing, a live line, or plain lines."""
+class Display:
+    """What is shown while a run goes on: nothing, here. A Sink."""
+
+    def say(self, text: str) -> None:
+        """A line that concerns the whole run: the plan, and what limits it."""
+
+    def searches(self) -> None:
+        """The plan grows while it is measured: how many cases it has is not known before its end."""
+
+    def __call__(self, event: Event) -> None:
+        """Show what the event says."""
+
+    def close(self) -> None:
+        """Give the terminal back, also after an error."""
+
+
+def display(
+    *, quiet: bool, no_progress: bool, environ: Mapping[str, str], stream: IO[str] | None = None
+) -> Display:
+    """Whatever fits: nothing, a live display, or plain lines."""
     stream = stream or sys.stderr
     if quiet or no_progress:
-        return lambda event: None
+        return Display()
     live = stream.isatty() and not environ.get("CI") and environ.get("TERM") != "dumb"
     return Live(stream) if live else _Lines(stream)
 
 
 @contextlib.contextmanager
-def shown(options: RunOptions | NoiseOptions, environ: Mapping[str, str]) -> Iterator[Sink]:
-    """`sink` for as long as something is measured; then, also after an error, the terminal is given back."""
-    events = sink(quiet=options.quiet, no_progress=options.no_progress, environ=environ)
+def shown(options: RunOptions | NoiseOptions, environ: Mapping[str, str]) -> Iterator[Display]:
+    """`display` for as long as something is measured; then, also after an error, the terminal is given back."""
+    found = display(quiet=options.quiet, no_progress=options.no_progress, environ=environ)
     try:
-        yield events
+        yield found
     finally:
-        if isinstance(events, Live):
-            events.close()
+        found.close()
+
+
+class _Counter:
+    """How many cases are done, of how many."""
+
+    def __init__(self) -> None:
+        self.total = 0
+        self.grows = False
+
+    def of(self, number: int, between: str) -> str:
+        """` of 40` behind the number; empty of a plan that grows."""
+        return "" if self.grows else f"{between}{max(number, self.total)}"
+
+    def more(self, cases: int) -> str:
+        """What to say where the plan has more cases than it had; empty where it has not, or where that is known."""
+        added, self.total = cases - self.total, max(cases, self.total)
+        return f"{added} more cases, {cases} in all" if added > 0 and not self.grows else ""
 
 
 def describe(event: BlockDone | CaseDone) -> str:
@@ -94,20 +130,34 @@ def remaining(seconds: float | None) -> str:
     return f"{whole // 60}:{whole % 60:02d} left"
 
 
-class _Lines:
+class _Lines(Display):
     """One line per finished case; a heartbeat when nothing has been said for a while."""
 
     def __init__(self, stream: IO[str]) -> None:
         self._stream = stream
         self._done = 0
+        self._cases = _Counter()
         self._spoke = time.monotonic()
 
+    def say(self, text: str) -> None:
+        """Print it."""
+        self._say(text, whole=True)
+
+    def searches(self) -> None:
+        """Leave out how many cases there are."""
+        self._cases.grows = True
+
     def __call__(self, event: Event) -> None:
+        """Print what the event says."""
         match event:
+            case RunStarted():
+                self._cases.total = event.cases
             case CaseDone():
                 self._done += 1
+                if more := self._cases.more(event.cases):
+                    self._say(more)
                 self._say(
-                    f"[{self._done:>3}/{max(event.cases, self._done)}] {event.outcome.id}  {describe(event)}",
+                    f"[{self._done:>3}{self._cases.of(self._done, '/')}] {event.outcome.id}  {describe(event)}",
                     whole=_without_number(event) is not None,
                 )
             case Warned():
@@ -125,8 +175,9 @@ class _Lines:
         print(line, file=self._stream, flush=True)
 
 
-class Live:
-    """One live line without any style, cleared before the result."""
+class Live(Display):
+    """A few live lines without any style, cleared before the result: the plan, the last thing that went wrong, and what
+    is done now. Nothing of it stays: what it says stands in the answer, or is counted there."""
 
     def __init__(self, stream: IO[str]) -> None:
         from rich.console import Console
@@ -139,43 +190,74 @@ class Live:
             redirect_stderr=stream is sys.stderr,
         )  # fmt: skip
         self._drawn = 0.0
+        self._said: list[str] = []
+        self._note = self._now = ""
+        self._cases = _Counter()
+
+    def say(self, text: str) -> None:
+        """Keep it above what changes."""
+        self._said.append(text)
+        self._draw(at_once=True)
+
+    def searches(self) -> None:
+        """Leave out how many cases there are."""
+        self._cases.grows = True
 
     def __call__(self, event: Event) -> None:
-        """Draw what the event says; a Sink."""
+        """Draw what the event says."""
         match event:
             case RunStarted():
-                self._live.start()
+                self._cases.total = event.cases
+                self._draw(at_once=True)
             case CaseStarted():
-                self._draw(event, "preparing")
+                self._do(event, "preparing")
             case BlockDone():
-                self._draw(event, describe(event))
+                self._do(event, describe(event))
             case CaseDone() if event.failure is not None:
-                self._live.console.print(f"{event.outcome.id}  {describe(event)}")
+                self._notice(f"{describe(event)}  {event.outcome.id}")
             case Warned():
-                self._live.console.print(f"warning: {visible(event.warning.message)}")
+                self._notice(f"warning: {visible(event.warning.message)}")
             case SessionAgain():
-                self._live.console.print(again(event))
+                self._notice(again(event))
             case RunDone():
-                self._live.stop()
+                self.close()
 
     def close(self) -> None:
-        """Give the terminal back, also after an error."""
+        """Clear the lines."""
         self._live.stop()
 
-    def _draw(self, event: CaseStarted | BlockDone, state: str) -> None:
-        """What changes comes first: a narrow terminal cuts the end of the case's id."""
+    def _notice(self, text: str) -> None:
+        self._note = text
+        self._draw(at_once=True)
+
+    def _do(self, event: CaseStarted | BlockDone, state: str) -> None:
+        """What changes comes first: a narrow terminal cuts the end."""
+        if more := self._cases.more(event.cases):
+            self._note = more
+        session = f"session {event.session + 1} of {event.sessions}" if event.sessions > 1 else ""
+        count = f"case {event.number}{self._cases.of(event.number, ' of ')}"
+        parts = [remaining(event.remaining_s), doing(event.id), state, count, session]
+        self._now = "  ".join(part for part in parts if part)
+        self._draw()
+
+    def _draw(self, *, at_once: bool = False) -> None:
         now = time.monotonic()
-        if now - self._drawn < REDRAW_S:
+        if not at_once and now - self._drawn < REDRAW_S:
             return
         self._drawn = now
         from rich.text import Text
 
-        where = f"case {min(event.number, event.cases)} of {event.cases}"
-        if event.sessions > 1:
-            where += f", session {event.session + 1} of {event.sessions}"
-        parts = [where, state, remaining(event.remaining_s), event.id]
-        line = "  ".join(part for part in parts if part)
-        self._live.update(Text(line, no_wrap=True, overflow="ellipsis"), refresh=True)
+        if not self._live.is_started:
+            self._live.start()
+        lines = [*self._said, *filter(None, [self._note, self._now])]
+        self._live.update(Text("\n".join(lines), no_wrap=True, overflow="ellipsis"), refresh=True)
+
+
+def doing(case_id: str) -> str:
+    """`matmul n = 1024 on cupy:0, copied at every call`."""
+    case = parse_case_id(case_id)
+    where = "" if case.regime == RESIDENT else f", {situation_text(case.regime_id)}"
+    return f"{case.op} n = {case.params.get('n', 1)} on {case.device_id}{where}"
 
 
 SUFFIX = ".jsonl"

@@ -28,10 +28,21 @@ _NARROWEST, _WIDEST = 60, 120
 
 
 class ReportStyle(msgspec.Struct, frozen=True):
-    """The options of a report, checked before anything is measured."""
+    """The options of a report, checked before anything is measured. `screen`: nobody asked for more than the answer."""
 
     format: str
     options: RenderOptions
+    screen: bool = False
+
+    def final_screen(self, analysis: Analysis, saved: Sequence[str]) -> str:
+        """What a run ends with on standard output."""
+        import shutil
+
+        from gpubench import report
+        from gpubench.report.sections.answer import HEIGHT
+
+        height = shutil.get_terminal_size((_PLAIN_WIDTH, HEIGHT)).lines if sys.stdout.isatty() else HEIGHT
+        return report.screen(analysis, self.format, self.options, saved=saved, height=height)
 
     def format_of(self, path: str) -> str:
         """The format of a report file, by its suffix. Raises UsageError for an unknown suffix."""
@@ -75,7 +86,10 @@ def report_style(options: RunOptions) -> ReportStyle:
     check_picture(name, to_terminal=terminal)
     style = render_options(options, to_terminal=terminal)
     report.require_look(name, style)
-    return ReportStyle(format=name, options=style)
+    # Whoever names a format, sections, columns, an order or standard output means the report that has them.
+    whole = options.full or any((options.format, options.sections, options.columns, options.sort))
+    whole = whole or "-" in (options.output or [])
+    return ReportStyle(format=name, options=style, screen=not whole)
 
 
 def render_options(options: RunOptions | ReportOptions, *, to_terminal: bool) -> RenderOptions:
@@ -86,6 +100,7 @@ def render_options(options: RunOptions | ReportOptions, *, to_terminal: bool) ->
         color=wants_color(options.color, os.environ, terminal=to_terminal), ascii_only=options.ascii,
         width=table_width(to_terminal), time_unit=options.time_unit, columns=listed(options.columns),
         sort=options.sort, sections=DEFAULT_SECTIONS if options.sections is None else listed(options.sections),
+        by_device=options.by_device,
     )  # fmt: skip
 
 

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from gpubench.cli.options import ReportOptions
 from gpubench.errors import InputError, require_choice
 
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def report(options: ReportOptions) -> int:
-    """Render saved results: verdict, break-even, speedup, where the time goes, warnings."""
+    """Render saved results: answer, break-even, speedup, where the time goes, warnings."""
     from gpubench import report as reports
     from gpubench import selectors, store
     from gpubench.cli import ci, gates, rendering
@@ -43,6 +45,8 @@ def report(options: ReportOptions) -> int:
     )
     gates.require_measured(demands, analyses)
     style = rendering.render_options(options, to_terminal=to_terminal)
+    if options.by_device and options.sections is None and name in ("table", "plain"):
+        style = msgspec.structs.replace(style, sections=("answer",))
     if name in reports.PICTURES:
         rendering.write_picture(analyses, name, options.output, style.sections, style.time_unit)
     else:

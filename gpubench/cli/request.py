@@ -27,8 +27,16 @@ from gpubench.model.op import Op
 from gpubench.model.result import Device, RunWarning, Selection, Settings
 from gpubench.store import default_results_dir
 
+Tell = Callable[
+    [Selection, Settings], None
+]  # what is known once the words are read, and no device was looked at
 
-def request(options: RunOptions, *, began: float) -> RunSpec:
+
+def unsaid(selection: Selection, settings: Settings) -> None:
+    """For who tells nothing."""
+
+
+def request(options: RunOptions, *, began: float, tell: Tell = unsaid) -> RunSpec:
     """The plan on the devices at hand; `began` is the monotonic time from which the budget counts.
 
     Raises UsageError for words that nothing answers to, and Unavailable for a device that was named and is absent.
@@ -42,6 +50,7 @@ def request(options: RunOptions, *, began: float) -> RunSpec:
         words.require_variants(chosen.variants, declared)  # none brings kernels: no worker has to be asked
     keep = selectors.selection(chosen.filter, chosen.skip)
     context = pairs(options.context or [])
+    tell(chosen, how)
     choice = targets.choose(request, one_of_each=len(chosen.sizes) < len(declared))
     found = on_devices(options, chosen, how, choice, keep, context=context, began=began)
     run = msgspec.structs.replace(found.run, warnings=[*broken, *found.run.warnings])

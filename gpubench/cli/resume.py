@@ -26,8 +26,11 @@ from gpubench.model.result import Measurement, Run, RunWarning, Selection, Setti
 FREE_FIELDS = ("sessions", "budget_s")
 
 
-def request(options: RunOptions, given: Iterable[str], *, began: float) -> RunSpec:
-    """What measuring asks for. `given` are the names of the options that the command line holds.
+def request(
+    options: RunOptions, given: Iterable[str], *, began: float, tell: requesting.Tell = requesting.unsaid
+) -> RunSpec:
+    """What measuring asks for. `given` are the names of the options that the command line holds; `tell` is told as
+    soon as the words are read.
 
     Raises UsageError if one of them contradicts the file, InputError if the file is not usable or is of another
     machine.
@@ -36,13 +39,13 @@ def request(options: RunOptions, given: Iterable[str], *, began: float) -> RunSp
     known = _existing(append)
     source, option = (append, "--append") if known is not None else (like, "--like")
     if source is None:
-        return requesting.request(options, began=began)
+        return requesting.request(options, began=began, tell=tell)
     plan = known or store.load(source)
     require_known(plan, f"{option} {source}")
     if known is not None and like is not None:
         _refuse_another_plan(known, store.load(like), f"--append {append}", f"--like {like}")
     _refuse_contradictions(options, set(given), plan, f"{option} {source}")
-    fresh = _on_same_devices(options, plan, began)
+    fresh = _on_same_devices(options, plan, began, tell)
     if known is None:
         count = options.sessions or plan.settings.sessions
         again = schedule.repeated(plan, fresh.ops, fresh.constraints, count)
@@ -75,14 +78,15 @@ def _existing(append: str | None) -> Run | None:
     return store.load(left or append) if left or os.path.exists(append) else None
 
 
-def _on_same_devices(options: RunOptions, plan: Run, began: float) -> RunSpec:
+def _on_same_devices(options: RunOptions, plan: Run, began: float, tell: requesting.Tell) -> RunSpec:
     """The file's selection and settings on the devices that it names, as a new run."""
-    choice = targets.choose(DeviceRequest(devices=tuple(plan.selection.devices), allow_software=True))
     settings = plan.settings
     if options.budget is not None:
         settings = msgspec.structs.replace(
             settings, budget_s=units.parse_duration(options.budget, option="--budget")
         )
+    tell(plan.selection, settings)
+    choice = targets.choose(DeviceRequest(devices=tuple(plan.selection.devices), allow_software=True))
     context = plan.environment.context if options.context is None else None
     found = requesting.on_devices(
         options, plan.selection, settings, choice, selectors.selection(plan.selection.filter, plan.selection.skip),

@@ -1,4 +1,4 @@
-"""`gpubench run`: check and measure ops on every backend, save the result, report."""
+"""`gpubench run`: check and measure ops on every backend, save the result, print the answer."""
 
 from __future__ import annotations
 
@@ -13,14 +13,17 @@ from gpubench.cli.command import given
 from gpubench.cli.options import RunOptions
 
 if TYPE_CHECKING:
+    from gpubench.analysis.gates import Gates
+    from gpubench.cli.request import Tell
     from gpubench.measure.schedule import RunSpec
 
 
 def run(options: RunOptions, ctx: typer.Context) -> int:
-    """Check and measure ops on every backend, save the result file, and print the report."""
+    """Check and measure ops on every backend, save the result, print the answer."""
     began = time.monotonic()
     from gpubench import report
-    from gpubench.cli import ci, gates, progress, rendering, resume, saving
+    from gpubench.cli import ci, gates, opening, progress, rendering, resume, saving
+    from gpubench.cli.request import unsaid
     from gpubench.measure import runner
 
     saving.require_text(options)
@@ -31,33 +34,42 @@ def run(options: RunOptions, ctx: typer.Context) -> int:
     demands = gates.demands(options.min_speedup or [], options.fail_on)
     outputs = saving.checked([*([append] if append else []), *(options.output or [])], style, options)
     channels = ci.channels(options, os.environ, formats=saving.formats(outputs, style))
-    if not options.dry_run:
-        saving.lock(outputs, options, release=ctx.call_on_close)
-    request = resume.request(options.replace(append=append), given(ctx), began=began)
-    gates.require_planned(demands, request)
-    gates.require_baseline(options.baseline, request)
+    wanted = options.replace(append=append)
     if options.dry_run:
-        sys.stdout.write(_plan(request))
+        sys.stdout.write(_plan(_request(wanted, ctx, began, demands, unsaid)))
         return 0
-    saver = saving.Saver(outputs, options)
-    events = progress.EventLog(request.run, outputs, to_stdout=style.format == "jsonl")
-    with progress.shown(options, os.environ) as sink:
-        finished = runner.run(request, events.beside(sink), events.watching(saver))
+    saving.lock(outputs, options, release=ctx.call_on_close)
+    with progress.shown(options, os.environ) as display:
+        request = opening.tell(display, wanted, lambda tell: _request(wanted, ctx, began, demands, tell))
+        saver = saving.Saver(outputs, options)
+        events = progress.EventLog(request.run, outputs, to_stdout=style.format == "jsonl")
+        finished = runner.run(request, events.beside(display), events.watching(saver))
     saver.finish(finished)
-    if not options.quiet:
-        for path in saver.saved:
+    saved = [str(path) for path in saver.saved]
+    if not (options.quiet or style.screen):
+        for path in saved:
             print(f"saved {path}", file=sys.stderr)
     stored = saving.as_stored(finished)
     analyses = report.analysed([stored], baseline=options.baseline, demands=demands, claims=expected)
     stored, analyses = saving.gated(stored, analyses, saver)
     events.finish(analyses[0])
-    errors = saving.deliver(stored, analyses, outputs, style, channels)
+    errors = saving.deliver(stored, analyses, outputs, saved, style, channels)
     rendering.write_plots(analyses, options, style.options.sections, style.options.time_unit)
     channels.tell_reports(
-        analyses, stored.exit_code, next(map(str, saver.saved), None),
+        analyses, stored.exit_code, next(iter(saved), None),
         markdown=lambda: style.render(analyses, "markdown"),
     )  # fmt: skip
     return saving.ended(stored, [*events.errors, *errors, *([saver.error] if saver.error else [])])
+
+
+def _request(options: RunOptions, ctx: typer.Context, began: float, demands: Gates, tell: Tell) -> RunSpec:
+    """What is measured, and that gates and baseline can be judged by it."""
+    from gpubench.cli import gates, resume
+
+    request = resume.request(options, given(ctx), began=began, tell=tell)
+    gates.require_planned(demands, request)
+    gates.require_baseline(options.baseline, request)
+    return request
 
 
 def _plan(request: RunSpec) -> str:

@@ -198,9 +198,11 @@ def gated(stored: Run, analyses: Sequence[Analysis], saver: Saver) -> tuple[Run,
 
 
 def deliver(
-    stored: Run, analyses: Sequence[Analysis], output: list[str], style: ReportStyle, channels: CiChannels
-) -> list[GpubenchError]:
-    """Reports to files and to stdout: `report` prints the same bytes from the file. Events were written already.
+    stored: Run, analyses: Sequence[Analysis], output: list[str], saved: Sequence[str], style: ReportStyle,
+    channels: CiChannels,
+) -> list[GpubenchError]:  # fmt: skip
+    """Reports to files, and to stdout the answer or the report: `report` prints the same bytes from the file. Events
+    were written already.
 
     Returns the errors of files that could not be written: one costs neither the others nor what is printed.
     """
@@ -211,7 +213,9 @@ def deliver(
                 _report(analyses, format, path, style, channels)
             except GpubenchError as error:
                 errors.append(error)
-    if style.format == "json":
+    if style.screen:
+        rendering.write(style.final_screen(analyses[0], saved), None)
+    elif style.format == "json":
         sys.stdout.write(store.dumps(stored).decode())
     elif style.format != EVENTS:
         _report(analyses, style.format, None, style, channels)

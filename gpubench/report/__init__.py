@@ -90,6 +90,17 @@ def drawn(analyses: Sequence[Analysis], format: str, options: RenderOptions | No
     return text
 
 
+def screen(
+    analysis: Analysis, format: str, options: RenderOptions, *, saved: Sequence[str], height: int
+) -> str:
+    """What a run ends with, for a terminal (`table`) or as plain text; `height`: lines of the terminal."""
+    from gpubench.report.contents import final_screen
+
+    renderer = importlib.import_module(f"gpubench.report.{FORMATS[format]}")
+    text: str = renderer.draw([final_screen(analysis, options, saved=saved, height=height)], options)
+    return text
+
+
 def require_look(format: str, options: RenderOptions) -> None:
     """Raises UsageError for an unknown section, unit or key, and for columns that the format has not.
 

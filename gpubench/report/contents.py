@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 
+import msgspec
+
 from gpubench.analysis.analyse import Analysis
-from gpubench.analysis.hybrid import sentences as split_sentences
+from gpubench.analysis.overheads import GROUP
 from gpubench.analysis.roofline import measures_roofs
 from gpubench.analysis.samples import used_sessions
-from gpubench.analysis.verdict import sentences
 from gpubench.foreign_text import printable
 from gpubench.model.result import Run
-from gpubench.report.charts.chart import Chart, ChartSet, Line, all_series, charted, devices, regimes
-from gpubench.report.layout import DEFAULT_SECTIONS, RenderOptions, Section, TextDocument, limited
+from gpubench.report.charts.chart import Chart, ChartSet, Line, all_series, charted, devices, headings, regimes
+from gpubench.report.layout import DEFAULT_SECTIONS, Cell, RenderOptions, Section, TextDocument, limited
 from gpubench.report.sections.anatomy import anatomy_chart, anatomy_section
+from gpubench.report.sections.answer import HEIGHT, answer_screen, answer_section
 from gpubench.report.sections.answer import KEY as ANSWER
-from gpubench.report.sections.answer import answer_section
 from gpubench.report.sections.break_even import break_even_section, reuse_section
 from gpubench.report.sections.cases import environment_section, raw_section, sample_chart, time_chart
 from gpubench.report.sections.claims import claims_section
@@ -30,7 +30,6 @@ from gpubench.report.sections.speedup_chart import TITLE, chart_section, speedup
 from gpubench.report.wording import series_name
 
 GATES = "gates"  # no section to choose: whoever asks for gates reads how they ended
-MANY_SENTENCES = 8  # more of them leave out their intervals, so that one screen holds the verdict
 
 _ENDINGS = {
     "budget": "budget exhausted", "failed": "cases failed", "wrong-result": "wrong results",
@@ -45,8 +44,9 @@ def documents(
 
     Raises UsageError for a column that no table has.
     """
-    found = [document(analysis, options, full=full, charts=charts) for analysis in analyses]
-    if len(found) > 1:
+    several = len(analyses) > 1
+    found = [document(one, options, full=full, charts=charts, several=several) for one in analyses]
+    if several:
         from gpubench.report.sections.machines import overview  # one file, the usual case, does without
 
         together = overview(analyses, options)
@@ -57,22 +57,30 @@ def documents(
 
 
 def document(
-    analysis: Analysis, options: RenderOptions, *, full: bool = False, charts: bool = False
+    analysis: Analysis,
+    options: RenderOptions,
+    *,
+    full: bool = False,
+    charts: bool = False,
+    several: bool = False,
 ) -> TextDocument:
-    """The report of one run, limited to `options.sections`; sections without content are left out.
+    """The report of one run, or of one of several, limited to `options.sections`; sections without content are left
+    out.
 
     `full`: every number in wide tables, for what is not read on a terminal. `charts`: drawings in characters
     where they are few; whoever names the section gets them anyway.
     """
     unit = options.time_unit
-    # Who names sections wants all of them that there is; a page puts the answer and the map before the usual ones.
-    asked = {*options.sections} - {ANSWER, MAP} != {*DEFAULT_SECTIONS} - {ANSWER, MAP}
+    # Who names sections wants all of them that there is; a page puts the map behind the answer.
+    asked = {*options.sections} - {MAP} != {*DEFAULT_SECTIONS} - {MAP}
+    alone = {*options.sections} <= {ANSWER, MAP}
     makers: dict[str, Callable[[], Section | tuple[Section, ...]]] = {
-        ANSWER: lambda: answer_section(analysis, options, full=full),
+        ANSWER: lambda: answer_section(
+            analysis, options, full=full, alone=tuple(options.sections) == (ANSWER,)
+        ),
         MAP: lambda: map_section(analysis, options, full=full),
-        "verdict": lambda: _verdict_section(analysis),
         GATES: lambda: gates_section(analysis),
-        "breakeven": lambda: break_even_section(analysis, full=full),
+        "breakeven": lambda: break_even_section(analysis, full=full, ascii_only=options.ascii_only),
         "reuse": lambda: reuse_section(analysis, unit, full=full, every_size=full or asked),
         "speedup": lambda: (
             *speedup_sections(analysis, unit, full=full, in_order=options.sort is not None),
@@ -97,9 +105,28 @@ def document(
             made += [found] if isinstance(found, Section) else found
     return TextDocument(
         # The answer and the map name their machine: by themselves, and not on a page, they are the whole screen.
-        headings=() if {*options.sections} <= {ANSWER, MAP} and not full else _headings(analysis),
+        headings=() if alone and not (full or several) else _headings(analysis),
         sections=tuple(part for part in made if part.lines or part.tables or part.pictures or part.screen),
     )
+
+
+def final_screen(
+    analysis: Analysis, options: RenderOptions, *, saved: Sequence[str], height: int = HEIGHT
+) -> TextDocument:
+    """What a run ends with: the answer, then gates and claims where they were asked for. A run that was made for roofs
+    or for overheads ends with these."""
+    own = "roofline" if measures_roofs(analysis.run) else "anatomy" if _only_overheads(analysis) else None
+    wanted = ("claims",) if own is None else (own, "claims")
+    found = document(analysis, msgspec.structs.replace(options, sections=wanted)).sections
+    if own is not None:
+        files = tuple((Cell(f"saved {printable(path)}"),) for path in saved)
+        return TextDocument(headings=(), sections=(*found, Section(key=ANSWER, title="", screen=files)))
+    lines = tuple(answer_screen(analysis, options, saved=saved, height=height))
+    return TextDocument(headings=(), sections=(Section(key=ANSWER, title="", screen=lines), *found))
+
+
+def _only_overheads(analysis: Analysis) -> bool:
+    return bool(analysis.overheads.rows) and all(row.case.group == GROUP for row in analysis.cases)
 
 
 def _charts(analysis: Analysis, options: RenderOptions, charts: bool, *, asked: bool) -> Section:
@@ -131,29 +158,6 @@ def _state(run: Run) -> str:
     return state if reason == "ok" else f"{state}, {_ENDINGS.get(reason, reason)}"
 
 
-def _verdict_section(analysis: Analysis) -> Section:
-    found = analysis.verdicts
-    many = len(found) > MANY_SENTENCES
-    short = (*sentences(analysis.break_even, short=True), *split_sentences(analysis.hybrid))
-    lines = [printable(text) for text in (short if many else found) or found]
-    counts = Counter(row.outcome for row in analysis.cases)
-    if not analysis.run.complete:
-        reason = analysis.run.exit_reason
-        why = f" ({reason})" if reason != "ok" else ""
-        lines.append(f"The run ended early{why}: {_missed(counts['planned'])}.")
-    if counts["failure"]:
-        failed = "1 case" if counts["failure"] == 1 else f"{counts['failure']} cases"
-        lines.append(f"Failed, with no number: {failed}; the reasons are below.")
-    return Section(key="verdict", title="Verdict", lines=tuple(lines))
-
-
-def _missed(count: int) -> str:
-    """What an early end has cost: `count` cases, or sessions of cases that all have been reached."""
-    if not count:
-        return "every case was reached, but not in every session"
-    return "1 case was not reached" if count == 1 else f"{count} cases were not reached"
-
-
 def chart_set(analysis: Analysis, sections: Sequence[str], unit: str, *, samples: bool = True) -> ChartSet:
     """The charts of `sections`, without that of all samples unless `samples`. Needs altair; raises GpubenchError if
     it does not work."""
@@ -175,7 +179,7 @@ def chart_set(analysis: Analysis, sections: Sequence[str], unit: str, *, samples
         charts = [make() for section, make in makers[: None if samples else -1] if section in sections]
     return ChartSet(
         series=series, chosen=_most_telling(analysis, series), devices=devices(analysis),
-        regimes=regimes(analysis),
+        regimes=regimes(analysis), headings=headings(analysis),
         forms=tuple(dict.fromkeys(row.case.form_id for row in charted(analysis))),
         charts=tuple(chart for chart in charts if any(chart.rows.values())),
     )  # fmt: skip

@@ -14,10 +14,11 @@ from typing import Literal, TypeVar
 import msgspec
 
 from gpubench.analysis.analyse import Analysis, failed
-from gpubench.analysis.break_even import BreakEvenRow
+from gpubench.analysis.break_even import BreakEven, BreakEvenRow
 from gpubench.analysis.claims import ClaimRow
 from gpubench.analysis.components import Components
 from gpubench.analysis.estimate import CaseRow
+from gpubench.analysis.evidence import recommended
 from gpubench.analysis.findings import ReportWarning
 from gpubench.analysis.gates import ReportGate
 from gpubench.analysis.history import machine_runs
@@ -26,11 +27,12 @@ from gpubench.analysis.overheads import PoolRow
 from gpubench.analysis.reuse import Reuse
 from gpubench.analysis.roofline import RoofCaseRow, RoofRow
 from gpubench.analysis.speedup import Mean, SpeedupRow
-from gpubench.analysis.verdict import recommended
 from gpubench.errors import ExitCode
 from gpubench.model.machine import Recommendation
 from gpubench.report.encoding import json_text, narrowed
 from gpubench.report.layout import RenderOptions
+from gpubench.report.sections.answer import answer_sentences
+from gpubench.report.sections.answer_text import threshold_text
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -96,10 +98,10 @@ def report_document(analyses: Sequence[Analysis]) -> ReportDocument:
     return ReportDocument(
         sources=tuple(_source(analysis) for analysis in analyses),
         baseline="; ".join(dict.fromkeys(analysis.baseline for analysis in analyses)),
-        verdicts=tuple(sentence for analysis in analyses for sentence in analysis.verdicts),
+        verdicts=tuple(sentence for analysis in analyses for sentence in answer_sentences(analysis)),
         cases=rows(CaseRow, lambda one: one.cases),
         speedups=rows(SpeedupRow, lambda one: (row for row in one.speedups if row.kind != "case")),
-        break_even=rows(BreakEvenRow, lambda one: one.break_even),
+        break_even=rows(BreakEvenRow, _break_evens),
         roofline=RooflineRow(
             roofs=rows(RoofRow, lambda one: one.roofline.roofs),
             cases=rows(RoofCaseRow, lambda one: one.roofline.rows),
@@ -116,6 +118,10 @@ def report_document(analyses: Sequence[Analysis]) -> ReportDocument:
         exit_reason=ended,
         warnings=rows(ReportWarning, lambda one: one.findings),
     )
+
+
+def _break_evens(analysis: Analysis) -> Iterable[BreakEven]:
+    return (msgspec.structs.replace(row, text=threshold_text(row)) for row in analysis.break_even)
 
 
 def _recommendation(analyses: Sequence[Analysis]) -> Recommendation | None:

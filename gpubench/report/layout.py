@@ -76,6 +76,11 @@ class TextDocument(msgspec.Struct, frozen=True):
     sections: tuple[Section, ...]
 
 
+def leading(document: TextDocument) -> int:
+    """How many sections stand above the headings: the answer is the first thing that people read."""
+    return int(bool(document.sections and document.sections[0].screen))
+
+
 def cells(*texts: str | Cell) -> tuple[Cell, ...]:
     """A row; text becomes a plain cell."""
     return tuple(text if isinstance(text, Cell) else Cell(text) for text in texts)
@@ -184,10 +189,10 @@ def visible(part: Any) -> Any:
 
 
 SECTIONS = (
-    "machines", "history", "answer", "map", "verdict", "breakeven", "reuse", "speedup", "chart", "hybrid", "skipped",
+    "machines", "history", "answer", "map", "breakeven", "reuse", "speedup", "chart", "hybrid", "skipped",
     "anatomy", "roofline", "claims", "noise", "warnings", "environment", "raw",
 )  # fmt: skip
-DEFAULT_SECTIONS = tuple(name for name in SECTIONS if name not in ("answer", "map", "noise", "raw"))
+DEFAULT_SECTIONS = tuple(name for name in SECTIONS if name not in ("map", "noise", "raw"))
 TIME_UNITS = ("auto", "s", "ms", "us", "ns")
 
 
@@ -195,7 +200,8 @@ class RenderOptions(msgspec.Struct, frozen=True, kw_only=True):
     """`width` in characters; `sections` by key, in the order of SECTIONS whatever order they are given in.
 
     `time_unit`: one of TIME_UNITS. `columns`: what tables (and CSV) are cut down to; none: all of theirs. `sort`: one
-    of `analyse.KEYS`, with `-` the largest first; None: as the file has them.
+    of `analyse.KEYS`, with `-` the largest first; None: as the file has them. `by_device`: the answer has a row for
+    each GPU backend.
     """
 
     width: int = 80
@@ -205,3 +211,4 @@ class RenderOptions(msgspec.Struct, frozen=True, kw_only=True):
     time_unit: str = "auto"
     columns: tuple[str, ...] = ()
     sort: str | None = None
+    by_device: bool = False

@@ -4,24 +4,34 @@ leaves uncertain."""
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from collections.abc import Set as AbstractSet
 
 from gpubench.analysis.analyse import Analysis
 from gpubench.analysis.estimate import CaseResult, Rates
 from gpubench.analysis.labels import Label
+from gpubench.analysis.speedup import Speedup
 from gpubench.foreign_text import shortened
 from gpubench.model.case import QUEUED, REGIMES, RESIDENT, WAITED, Case, beside_size
 from gpubench.stats import Interval, IntervalLike
 from gpubench.units import earned_digits, format_rate, format_seconds, format_size
 
 FORMS = {"library": "lib", "tuned": "tuned"}
-_DATA = {RESIDENT: "resident", WAITED: "waited", QUEUED: "queued", "transfer-always": "always"}
+ALWAYS = "transfer-always"
+# What people read of a regime: by itself, and where queued and waited stand in one table.
+_SITUATIONS = {
+    RESIDENT: "data on the device", WAITED: "data on the GPU", QUEUED: "queued on the GPU",
+    ALWAYS: "copied at every call",
+}  # fmt: skip
+_BESIDE_QUEUED = {WAITED: "on the GPU, waited", QUEUED: "on the GPU, queued"}
+_WITH = {WAITED: "with data on the GPU", QUEUED: "with calls queued on the GPU", ALWAYS: "copied at every call"}
+# The same in one word, for the column of a table whose legend says the rest.
+_DATA = {RESIDENT: "resident", WAITED: "waited", QUEUED: "queued", ALWAYS: "copied"}
 _WHERE = {
     RESIDENT: "resident: the data is where the device computes",
-    WAITED: "waited: data on the GPU, each call waited for",
-    QUEUED: "queued: data on the GPU, many calls waited for once",
-    "transfer-always": "always: every call copies both ways",
+    WAITED: "waited: data on the GPU, the caller waits for each call",
+    QUEUED: "queued: data on the GPU, many calls are queued and waited for once",
+    ALWAYS: "copied: each call copies its inputs in and its output back",
 }  # fmt: skip
 
 
@@ -57,9 +67,27 @@ def _beside(row: Case) -> str:
     return "".join(f" {name}={value}" for name, value in beside_size(row.params))
 
 
+def situation_text(regime_id: str, *, beside_queued: bool = False) -> str:
+    """`data on the GPU`, `copied at every call`, `10 calls a copy`; `on the GPU, waited` in a table that has queued
+    calls too."""
+    if beside_queued and regime_id in _BESIDE_QUEUED:
+        return _BESIDE_QUEUED[regime_id]
+    return _SITUATIONS.get(regime_id) or f"{regime_id.rpartition('-')[2]} calls a copy"
+
+
+def with_text(regime_id: str) -> str:
+    """The same inside a sentence: `with data on the GPU`."""
+    return _WITH.get(regime_id) or f"with {situation_text(regime_id)}"
+
+
+def short_text(regime_id: str) -> str:
+    """The situation in a word or two: `waited`, `queued`, `10 calls`, `copied`."""
+    return _DATA.get(regime_id) or f"{regime_id.rpartition('-')[2]} calls"
+
+
 def data_text(row: Case) -> str:
-    """The regime's short name: `waited`, `queued`, `once-10`, `always`."""
-    return f"once-{row.calls}" if row.regime == "transfer-once" else _DATA[row.regime]
+    """The same of a case."""
+    return short_text(row.regime_id)
 
 
 def regime_order(row: Case) -> tuple[int, int]:
@@ -73,14 +101,14 @@ def regimes(rows: Iterable[Case]) -> list[str]:
 
 
 def where_legend(rows: Iterable[Case]) -> str:
-    """What the regimes' short names mean."""
-    texts = {
-        f"{data_text(row)}: {row.calls} calls share one copy" if row.regime == "transfer-once" else _WHERE[row.regime]
-        for row in rows
-    }  # fmt: skip
-    order = ["resident", "waited", "queued", "once", "always"]
+    """What those words mean."""
     return "; ".join(
-        sorted(texts, key=lambda text: (order.index(text.partition("-")[0].partition(":")[0]), text))
+        dict.fromkeys(
+            f"{data_text(row)}: {row.calls} calls share one copy"
+            if row.regime == "transfer-once"
+            else _WHERE[row.regime]
+            for row in sorted(rows, key=regime_order)
+        )
     )
 
 
@@ -118,6 +146,31 @@ def percent_ratio_text(ratio: IntervalLike) -> str:
 def short_ratio_text(ratio: IntervalLike) -> str:
     """`33.7x`."""
     return f"{_fixed(ratio.estimate, _decimals(ratio))}x"
+
+
+GainStyle = Callable[[IntervalLike], str]
+_FASTER = {"gpu": "GPU", "software": "adapter", "hybrid": "split"}
+EQUAL = 1.1  # a gain below this is none
+
+
+def gain_text(row: Speedup, style: GainStyle = short_ratio_text) -> str:
+    """The winner and its factor: `GPU 33.7x [33.2, 34.1]`, `CPU 2.1x`; `equal` within 10 %, and `?` behind what the
+    interval leaves open. `style` writes the factor."""
+    against = "CPU" if row.baseline.device_kind == "cpu" else "baseline"
+    return winner_text(row.interval, style, _FASTER.get(row.case.device_kind, row.case.case.device_id), against)
+
+
+def winner_text(
+    ratio: IntervalLike, style: GainStyle = short_ratio_text, faster: str = "GPU", slower: str = "CPU"
+) -> str:
+    """The same of the ratio time of `slower` / time of `faster`."""
+    side, shown = faster, ratio
+    if ratio.estimate < 1:
+        side, shown = slower, Interval(1 / ratio.high, 1 / ratio.estimate, 1 / ratio.low, "prior")
+    text = style(shown)
+    if shown.estimate <= EQUAL:
+        return f"equal{text[text.index(' ') :] if ' ' in text else ''}"
+    return f"{side} {text}" + (" ?" if shown.low <= 1 else "")
 
 
 def time_interval_text(time: IntervalLike, unit: str = "auto") -> str:

@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from gpubench.cli import progress
+from gpubench.cli import opening, progress
 from gpubench.measure.events import (
     BlockDone,
     CaseDone,
@@ -18,8 +18,10 @@ from gpubench.measure.events import (
     SessionAgain,
     Warned,
 )
+from gpubench.measure.load import CpuTimes
 from gpubench.model.case import parse_case_id
 from gpubench.model.result import Failure, Outcome, RunWarning, Skip
+from tests.unit.report.builders import measured
 
 ID = "matmul/n=16384/float32/library/transfer-once-10@cupy:0"
 REASON = "the adapter says no " + "because " * 20 + "its driver is too old"
@@ -32,10 +34,14 @@ class Terminal(io.StringIO):
         return True
 
 
-def shown(stream: io.StringIO, *events: Event) -> str:
-    sink = progress.sink(quiet=False, no_progress=False, environ={}, stream=stream)
+def shown(stream: io.StringIO, *events: Event, plan: str = "", searches: bool = False) -> str:
+    display = progress.display(quiet=False, no_progress=False, environ={}, stream=stream)
+    if plan:
+        display.say(plan)
+    if searches:
+        display.searches()
     for event in events:
-        sink(event)
+        display(event)
     return stream.getvalue()
 
 
@@ -44,14 +50,72 @@ def _narrow(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.delenv("CI", raising=False)
+    monkeypatch.setattr(progress, "REDRAW_S", 0.0)
 
 
-def test_a_narrow_terminal_keeps_estimate_precision_and_time_left() -> None:
-    text = shown(Terminal(), RunStarted(12, 3, None), BLOCK, RunDone(0, "ok"))
-    line = next(part for part in re.split(r"[\r\n]|\x1b\[[0-9;?]*[A-Za-z]", text) if part.startswith("case"))
-    assert line.startswith("case 4 of 12, session 2 of 3  53.1 us ± 0.4 %  0:42 left  matmul/n=")
+def lines(text: str) -> list[str]:
+    """What a terminal was given, without the codes that move its cursor."""
+    return [part for part in re.split(r"[\r\n]|\x1b\[[0-9;?]*[A-Za-z]", text) if part]
+
+
+def test_a_narrow_terminal_keeps_the_time_left_what_is_done_and_its_estimate() -> None:
+    text = shown(Terminal(), RunStarted(12, 3, None), BLOCK, RunDone(0, "ok"), plan="Measuring matmul")
+    assert lines(text)[0] == "Measuring matmul"
+    line = next(line for line in lines(text) if line.startswith("0:42 left"))
+    assert line.startswith("0:42 left  matmul n = 16384 on cupy:0, 10 calls a copy  53.1 us ± 0.4 %")
     assert line.endswith("…")
     assert len(line) <= 80
+
+
+def test_nothing_stays_on_a_terminal() -> None:
+    """The cursor goes up as many lines as were drawn, and each of them is cleared."""
+    text = shown(Terminal(), RunStarted(12, 3, None), BLOCK, RunDone(0, "ok"), plan="Measuring matmul")
+    ending = text.rpartition("0:42 left")[2]
+    assert ending.count("\x1b[2K") >= 2
+    assert "warning" not in ending
+
+
+def done(number: int, cases: int) -> CaseDone:
+    return CaseDone(measured(CASE, 1e-3), number, cases, 0, 1e-3, None, None)
+
+
+def test_a_plan_that_grows_is_told() -> None:
+    text = shown(io.StringIO(), RunStarted(2, 1, None), done(1, 2), done(2, 4), done(3, 4))
+    assert [line.split("]")[0] for line in text.splitlines()] == [
+        "[  1/2", "2 more cases, 4 in all", "[  2/4", "[  3/4",
+    ]  # fmt: skip
+
+
+def test_a_search_does_not_say_how_many_cases_there_are() -> None:
+    text = shown(io.StringIO(), RunStarted(2, 1, 60.0), done(1, 2), done(2, 40), searches=True)
+    assert [line.split("]")[0] for line in text.splitlines()] == ["[  1", "[  2"]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(1, "a few seconds"), (12, "about 10 seconds"), (60, "about a minute"), (170, "about 3 minutes"), (9000, "about 2 hours")],
+)  # fmt: skip
+def test_a_duration_as_people_say_it(seconds: float, text: str) -> None:
+    assert opening.about(seconds) == text
+
+
+def test_a_plan_names_few_ops_and_counts_many() -> None:
+    assert (
+        opening.plan_text(["add", "dot"], 20.0, check_only=False) == "Measuring add and dot, about 20 seconds"
+    )
+    assert opening.plan_text(["add"] * 14, 60.0, check_only=False) == "Measuring 14 ops, about a minute"
+    assert opening.plan_text(["add"], 60.0, check_only=True) == "Checking add"
+
+
+def test_a_busy_machine_is_told_with_what_will_be_done() -> None:
+    before = CpuTimes(at_s=0.0, total_s=0.0, busy_s=0.0, steal_s=0.0, ours_s=0.0)
+    quiet = CpuTimes(at_s=4.0, total_s=8.0, busy_s=2.0, steal_s=0.0, ours_s=2.0)
+    told = opening.busy(before, quiet._replace(busy_s=6.0))
+    assert told is not None
+    assert told.startswith("Other programs use 50 % of the CPUs: times will be noisy.")
+    assert "measured again" in told
+    assert opening.busy(before, quiet) is None
+    assert opening.busy(None, None) is None
 
 
 @pytest.mark.parametrize("variable", ["NO_COLOR", "FORCE_COLOR"])

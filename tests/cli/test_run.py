@@ -30,8 +30,8 @@ def test_every_kind_of_output_at_once(gpubench: Any, tmp_path: Path) -> None:
     rows = list(csv.DictReader((tmp_path / "r.csv").open(newline="")))
     assert {row["case_id"] for row in rows} == {outcome["id"] for outcome in plain["outcomes"]}
     assert all(float(row["time_s"]) > 0 for row in rows)
-    assert (tmp_path / "r.txt").read_text().startswith("Run: ")
-    assert {"saved r.json", "saved r.json.gz"} <= set(ended.stderr.splitlines())
+    assert "\nRun: " in (tmp_path / "r.txt").read_text()
+    assert {"saved r.json", "saved r.json.gz"} <= set(ended.stdout.splitlines())
 
 
 def test_report_says_the_same_as_run_did(gpubench: Any, tmp_path: Path) -> None:
@@ -55,8 +55,12 @@ def test_without_o_the_result_goes_to_the_results_folder_and_report_finds_it(
     assert ended.returncode == 0
     (path,) = files(tmp_path)
     assert path.startswith("results/")
-    assert f"saved {path}" in ended.stderr
-    assert gpubench("report").stdout == ended.stdout
+    assert f"saved {path}" in ended.stdout.splitlines()
+    said = [line for line in ended.stdout.splitlines() if not line.startswith("saved ")]
+    assert gpubench("report", "--sections", "answer").stdout.splitlines() == said
+    full = gpubench("run", *ADD, "--regimes", "resident-queued", "--full", "-o", "r.json")
+    assert gpubench("report", "r.json").stdout == full.stdout
+    assert "saved r.json" in full.stderr.splitlines()
 
 
 def test_a_dash_is_standard_output_and_no_file(gpubench: Any, tmp_path: Path) -> None:
@@ -70,7 +74,25 @@ def test_no_save_keeps_nothing(gpubench: Any, tmp_path: Path) -> None:
     ended = gpubench("run", *ADD, "--regimes", "resident-queued", "--no-save")
     assert ended.returncode == 0
     assert files(tmp_path) == []
+    assert ended.stdout.startswith("add, queued on the GPU: ")
+    assert "saved" not in ended.stdout
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [["--full"], ["--format", "table"], ["--sections", "speedup"], ["--columns", "n"], ["--sort", "time"]],
+)
+def test_who_asks_for_more_than_the_answer_gets_the_report(gpubench: Any, asked: list[str]) -> None:
+    ended = gpubench("run", *ADD, "--regimes", "resident-queued", "--no-save", *asked)
+    assert ended.returncode == 0, ended.stderr
     assert "Speedup" in ended.stdout
+
+
+def test_the_screen_has_the_gates_and_claims_that_were_asked_for(gpubench: Any) -> None:
+    ended = gpubench("run", *ADD, "--no-save", "--claims", "builtin", "--min-speedup", "add=1000")
+    assert ended.returncode == 3
+    assert "min-speedup add=1000: FAILED" in ended.stdout
+    assert "Claims: " in ended.stdout
 
 
 def test_a_dry_run_measures_nothing_and_writes_nothing(gpubench: Any, tmp_path: Path) -> None:
@@ -112,15 +134,15 @@ def test_check_only_finds_a_wrong_result(gpubench: Any) -> None:
         "run", "--devices", "fake:wrong", "--ops", "add", "--sizes", "1k", "--check-only", "--no-save"
     )
     assert ended.returncode == 1
-    assert "wrong-result" in ended.stdout
+    assert "add on fake gave wrong numbers" in ended.stdout
 
 
 def test_quiet_and_no_progress(gpubench: Any) -> None:
     quiet = gpubench("run", *ADD, "--regimes", "resident-queued", "-q", "-o", "r.json")
     assert (quiet.returncode, quiet.stderr) == (0, "")
-    assert "Speedup" in quiet.stdout
+    assert "saved r.json" in quiet.stdout
     calm = gpubench("run", *ADD, "--regimes", "resident-queued", "--no-progress", "-o", "r.json")
-    assert calm.stderr == "saved r.json\n"
+    assert calm.stderr == ""
 
 
 def test_what_is_asked_for_is_what_is_measured(gpubench: Any, tmp_path: Path) -> None:
@@ -141,7 +163,7 @@ def test_what_is_asked_for_is_what_is_measured(gpubench: Any, tmp_path: Path) ->
 
 
 def test_inputs_of_one_value_carry_a_warning(gpubench: Any, tmp_path: Path) -> None:
-    ended = gpubench("run", *ADD, "--regimes", "resident-queued", "--inputs", "zeros", "-o", "r.json")
+    ended = gpubench("run", *ADD, "--regimes", "resident-queued", "--inputs", "zeros", "--full", "-o", "r.json")
     assert ended.returncode == 0
     result = json.loads((tmp_path / "r.json").read_text())
     assert "inputs-not-random" in [warning["code"] for warning in result["warnings"]]

@@ -88,7 +88,9 @@ def test_variants_that_a_backend_lacks_are_listed(gpubench: Any, tmp_path: Path)
 
 
 def test_tf32_and_autotuning_are_written_down(gpubench: Any, tmp_path: Path) -> None:
-    ended = gpubench("run", *FAKE, "--ops", "matmul", "--sizes", "64", "--allow-tf32", "--no-autotune")
+    ended = gpubench(
+        "run", *FAKE, "--ops", "matmul", "--sizes", "64", "--allow-tf32", "--no-autotune", "--full"
+    )
     assert ended.returncode == 0, ended.stderr
     result = json.loads((tmp_path / "r.json").read_text())
     assert result["selection"]["variants"] == ["tf32"]

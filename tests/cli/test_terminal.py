@@ -57,7 +57,7 @@ def on_terminal(folder, *arguments, **environ):
 )
 def test_colour(folder, arguments, environ, colored):
     text = on_terminal(folder, *arguments, **environ)
-    assert "Verdict" in text
+    assert "the GPU" in text
     assert (ESCAPE in text) == colored
     assert "─" in text  # tables, not plain text
 

@@ -36,12 +36,20 @@ class Ran(NamedTuple):
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory, starter: Starter) -> Callable[..., Ran]:
-    """`gpubench run ARGUMENTS -o r.json` in a fresh folder."""
+    """`gpubench run --full ARGUMENTS -o r.json` in a fresh folder: what tests read is the report."""
 
     def start(*arguments: str, env: Mapping[str, str] | None = None, timeout: float = 300) -> Ran:
         folder = tmp_path_factory.mktemp("run")
         ended = starter.run(
-            "run", *SHORT, *arguments, "-o", "r.json", cwd=folder, env=environment(folder, env), timeout=timeout
+            "run",
+            *SHORT,
+            "--full",
+            *arguments,
+            "-o",
+            "r.json",
+            cwd=folder,
+            env=environment(folder, env),
+            timeout=timeout,
         )
         return Ran(ended.returncode, ended.stdout, ended.stderr, folder)
 
@@ -58,7 +66,7 @@ def start(tmp_path: Path) -> Callable[..., subprocess.Popen[str]]:
         # Tests that run under nohup would hand on that a hang-up is ignored.
         options.setdefault("preexec_fn", lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL))
         return subprocess.Popen(
-            [sys.executable, "-m", "gpubench", "run", *arguments, "-o", "r.json"], cwd=tmp_path, text=True,
+            [sys.executable, "-m", "gpubench", "run", "--full", *arguments, "-o", "r.json"], cwd=tmp_path, text=True,
             env=environment(tmp_path, {"TMPDIR": str(scratch)}), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
             **options,
         )  # fmt: skip

@@ -226,7 +226,7 @@ def test_a_search_that_goes_on_keeps_to_the_selection_of_the_file(
         "--devices", "fake:cpu,fake:gpu", "--ops", "add,mul", "--regimes", "resident-queued", "--quick", "--budget", "60s",
         "--filter", "add/n>=4k", "--skip", "add/n>=2M", "--break-even-timings", "100",
     )  # fmt: skip
-    interrupt(process, at="[  3/")
+    interrupt(process, at="[  3]")
     cut = result()
     assert not cut["complete"]
     assert (cut["selection"]["filter"], cut["selection"]["skip"]) == (["add/n>=4k"], ["add/n>=2M"])

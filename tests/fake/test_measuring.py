@@ -217,11 +217,12 @@ def test_the_same_seed_gives_the_same_result_byte_for_byte(run):
 
 
 def test_stdout_carries_the_report_and_stderr_the_progress(ran):
-    assert ran.out.startswith("Run: ")
-    assert "Speedup: CPU time / GPU time" in ran.out
+    assert ran.out.startswith("With data on the GPU ")
+    assert "Speedup: which side wins" in ran.out
     assert "Break-even" in ran.out
     lines = ran.err.splitlines()
     assert lines[-1] == "saved r.json"
-    assert all(line.startswith("[ ") for line in lines[:-1])
-    assert len(lines) == 20 * 2 + 1
+    assert lines[0].startswith("Measuring add and matmul, at most ")
+    assert all(line.startswith("[ ") for line in lines[1:-1])
+    assert len(lines) == 1 + 20 * 2 + 1
     assert "\x1b" not in ran.out + ran.err

@@ -1,4 +1,4 @@
-"""GitHub Markdown: verdict and break-even first, details folded, every foreign character escaped."""
+"""GitHub Markdown: answer and break-even first, details folded, every foreign character escaped."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ _LEAD = (
     "history",
     "answer",
     "map",
-    "verdict",
     "gates",
     "breakeven",
     "reuse",
@@ -35,7 +34,7 @@ def render(analyses: Sequence[Analysis], options: RenderOptions) -> str:
 
 
 def arranged(report: TextDocument) -> TextDocument:
-    """Verdict, break-even and speedup first, then the machine, the warnings, and folded whatever else there is."""
+    """Answer, break-even and speedup first, then the machine, the warnings, and folded whatever else there is."""
     machine = Section(key="machine", title="Machine", lines=report.headings)
     first = report.sections[:1]
     if first and first[0].key == "roofline":  # the run was made for it

@@ -6,7 +6,17 @@ from collections.abc import Sequence
 
 from gpubench.analysis.analyse import Analysis
 from gpubench.foreign_text import NARROWEST_WRAP, columns, filled, padded, wrapped
-from gpubench.report.layout import Picture, RenderOptions, Section, Table, TextDocument, fitted, visible, widths
+from gpubench.report.layout import (
+    Picture,
+    RenderOptions,
+    Section,
+    Table,
+    TextDocument,
+    fitted,
+    leading,
+    visible,
+    widths,
+)
 
 GAP = "  "
 
@@ -26,8 +36,12 @@ def draw(documents: Sequence[TextDocument], options: RenderOptions) -> str:
 
 
 def _document_text(report: TextDocument, width: int) -> str:
-    parts = ["\n".join(wrapped(line, width) for line in report.headings)] if report.headings else []
-    parts += [_section_text(section, width) for section in report.sections]
+    heading = ["\n".join(wrapped(line, width) for line in report.headings)] if report.headings else []
+    lead = leading(report)
+    parts = [
+        *(_section_text(section, width) for section in report.sections[:lead]), *heading,
+        *(_section_text(section, width) for section in report.sections[lead:]),
+    ]  # fmt: skip
     return "\n\n".join(parts) + "\n"
 
 

@@ -17,6 +17,7 @@ from gpubench.report.layout import (
     TextDocument,
     Tone,
     fitted,
+    leading,
     visible,
 )
 
@@ -49,9 +50,13 @@ def draw(documents: Sequence[TextDocument], options: RenderOptions) -> str:
     for i, report in enumerate(visible(documents)):
         if i:
             console.rule(characters="=" if options.ascii_only else "═")
+        lead = leading(report)
+        for section in report.sections[:lead]:
+            _print_section(console, section, options)
+        console.print()
         for line in report.headings:
             _print(console, line)
-        for section in report.sections:
+        for section in report.sections[lead:]:
             _print_section(console, section, options)
     return _output(console, options)
 
@@ -115,7 +120,8 @@ def _print_cells(console: Console, line: Line) -> None:
     from rich.text import Text
 
     text = Text.assemble(*((cell.text, _STYLES[cell.tone]) for cell in line))
-    console.print(text, no_wrap=True, overflow="crop")
+    # What is drawn fits; the name of a file may not, and is of no use without its end.
+    console.print(text, no_wrap=True, overflow="ignore", crop=False)
 
 
 def _rich_table(table: Table, options: RenderOptions) -> Any:

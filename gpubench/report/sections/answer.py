@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 import msgspec
@@ -11,12 +12,12 @@ import msgspec
 from gpubench.analysis.analyse import Analysis
 from gpubench.analysis.answer import ABOUT_EQUAL, MachineAnswer, Trouble, answer
 from gpubench.analysis.labels import workers
-from gpubench.analysis.machine import fact
 from gpubench.analysis.samples import used_sessions
 from gpubench.analysis.speedup import blas_text
 from gpubench.foreign_text import columns, cut, filled, printable, shortened
 from gpubench.model.result import Run
 from gpubench.report.layout import Cell, Column, Line, RenderOptions, Section, Table
+from gpubench.report.sections.answer_absence import absence_sentences, looked_for
 from gpubench.report.sections.answer_grid import (
     AnswerGrid,
     drawn,
@@ -24,41 +25,49 @@ from gpubench.report.sections.answer_grid import (
     one_op_grids,
     sizes_grids,
     thresholds_grids,
+    times_grid,
 )
 from gpubench.report.sections.answer_text import (
     DETAILS,
     backend_text,
-    factor_text,
     machine_sentences,
     op_sentence,
     sizes_sentence,
     why_text,
 )
+from gpubench.report.sections.hybrid import split_sentences
+from gpubench.report.wording import short_text, situation_text
 from gpubench.units import listed
 
 KEY, TITLE = "answer", "Answer"
 HEIGHT, MOST_ROWS = 24, 16  # a screen; of more rows all are printed
+_FEW_LINES = 10  # of one op at sizes that were asked for
 _SENTENCE_LINES = 3
 _COMMANDS = "all: gpubench report   page: gpubench report -o r.html"
-_MOST_FORMS = 6  # names of ops in the sentence of a machine without a GPU
+_MOST_SPLITS = 3  # sentences on splits; the others are counted
 _ALIKE = 1.5  # thresholds that differ by less are not worth a line
 
 
 class Screen(msgspec.Struct, frozen=True, kw_only=True):
-    """What is drawn. `needed` lines below the table stay; `spare` ones, each with its rank, go where there is no room,
-    the highest rank first. `troubles` say what was wrong or failed: they become one line before any of them goes."""
+    """What is drawn. `needed` lines below the table stay, and those of `files` are never broken; `spare` ones, each
+    with its rank, go where there is no room, the highest rank first. `troubles` say what was wrong or failed: they
+    become one line before any of them goes. `commands` is the last line, and has the least to say."""
 
     sentences: tuple[tuple[str, ...], ...]
     context: tuple[str, ...]
     grids: tuple[AnswerGrid, ...]
     troubles: tuple[str, ...] = ()
     needed: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()
     spare: tuple[tuple[int, str], ...] = ()
+    commands: str = ""
+    most: int = HEIGHT
 
 
-def answer_section(analysis: Analysis, options: RenderOptions, *, full: bool) -> Section:
-    """The screen as it is for a terminal and for plain text; as sentences and a table where `full`."""
-    screen = _screen(analysis, options, "")
+def answer_section(analysis: Analysis, options: RenderOptions, *, full: bool, alone: bool) -> Section:
+    """The screen as it is for a terminal and for plain text; as sentences and a table where `full`. `alone`: nothing
+    follows that says more."""
+    screen = _screen(analysis, options, alone=alone and not full)
     if not full:
         return Section(key=KEY, title="", screen=tuple(screen_lines(screen, options.width)))
     below = (*screen.troubles, *screen.needed, *(text for _, text in screen.spare))
@@ -68,37 +77,48 @@ def answer_section(analysis: Analysis, options: RenderOptions, *, full: bool) ->
 
 
 def answer_screen(
-    analysis: Analysis, options: RenderOptions, *, saved: str = "", height: int = HEIGHT
+    analysis: Analysis, options: RenderOptions, *, saved: Sequence[str] = (), height: int = HEIGHT
 ) -> list[Line]:
-    """What a run ends with. `saved`: the file; `height`: lines of the terminal, above which the sentence is repeated
+    """What a run ends with. `saved`: the files; `height`: lines of the terminal, above which the sentence is repeated
     as the last line."""
     return screen_lines(_screen(analysis, options, saved), options.width, height)
 
 
+def answer_sentences(analysis: Analysis) -> tuple[str, ...]:
+    """What the run says in words: of the machine, then of splits that pay."""
+    found = answer(analysis)
+    return (*_sentences(found, ascii_only=False)[0], *split_sentences(analysis.hybrid))
+
+
 def screen_lines(screen: Screen, width: int, height: int = HEIGHT) -> list[Line]:
-    """At most 24 lines of a table of at most 16 rows, none wider than `width`."""
+    """At most 24 lines of a table of at most 16 rows, none wider than `width` but for the name of a file."""
     grid = drawn(screen.grids, width) if screen.grids else []
     short = all(len(one.rows) <= MOST_ROWS for one in screen.grids[:1])
     sentence = _sentence_lines(screen.sentences, width, one_more=width < 64)
     context = [cut(text, width) for text in screen.context]
     head = _plain([*sentence, *context])
-    needed = [line for text in screen.needed for line in filled(text, width)]
+    needed = [*(line for text in screen.needed for line in filled(text, width)), *screen.files]
     troubles = [cut(text, width) for text in screen.troubles]
-    commands = [cut(_COMMANDS, width)]
+    commands = [cut(screen.commands, width)] if screen.commands else []
     spare = {rank: filled(text, width) for rank, text in screen.spare}
     fixed = len(head) + len(grid) + len(needed)
     if short:
-        if fixed + len(troubles) + len(commands) > HEIGHT and len(troubles) > 1:
+        if fixed + len(troubles) + len(commands) > screen.most and len(troubles) > 1:
             troubles = [cut(f"{len(troubles)} kinds of failures: gpubench report --sections skipped", width)]
-        if fixed + len(troubles) + len(commands) > HEIGHT:
+        if fixed + len(troubles) + len(commands) + _counted(spare) > screen.most:
             commands = []
-        room = HEIGHT - fixed - len(troubles) - len(commands)
+        room = screen.most - fixed - len(troubles) - len(commands)
         while spare and sum(map(len, spare.values())) > room:
             del spare[max(spare)]
     notes = [line for rank, _ in screen.spare for line in spare.get(rank, ())]
     below = _plain([*troubles, *notes, *needed, *commands])
     found = [*head, *grid, *below]
     return [*found, *_plain(sentence)] if not short and len(found) > height else found
+
+
+def _counted(spare: Mapping[int, Sequence[str]]) -> int:
+    """Lines of what is counted rather than said: they stay longer than the commands."""
+    return len(spare.get(0, ()))
 
 
 def _plain(texts: Sequence[str]) -> list[Line]:
@@ -115,32 +135,72 @@ def _sentence_lines(levels: Sequence[Sequence[str]], width: int, *, one_more: bo
     return found
 
 
-def _screen(analysis: Analysis, options: RenderOptions, saved: str) -> Screen:
-    found = answer(analysis)
-    notes = _notes(analysis, found)
-    common = Screen(
-        sentences=(), context=(_sides(analysis.run, found, options.width),), grids=(), troubles=tuple(_troubles(found)),
-        needed=tuple(_ending(analysis.run, found, printable(saved))),
-        spare=tuple(notes),
+def _screen(
+    analysis: Analysis, options: RenderOptions, saved: Sequence[str] = (), *, alone: bool = True
+) -> Screen:
+    found = answer(analysis, by_device=options.by_device)
+    ascii_only = options.ascii_only
+    ending = _ending(analysis.run, found, [printable(path) for path in saved], options.width)
+    # Why there is no GPU says what was looked for, as long as one could have been found.
+    looked = looked_for(analysis.run) if found.absence is not None else ""
+    return Screen(
+        sentences=_sentences(found, ascii_only=ascii_only), grids=_grids(found, ascii_only=ascii_only),
+        context=tuple(text for text in (looked, _sides(analysis.run, found, options.width)) if text),
+        troubles=tuple(_troubles(found)), needed=tuple(_splits(analysis)), files=tuple(ending),
+        spare=tuple(_notes(analysis, found, options.width, alone=alone)), most=_most_lines(found),
+        commands=_commands(found) if alone else "",
     )  # fmt: skip
-    replace, ascii_only = msgspec.structs.replace, options.ascii_only
-    if not found.rows:
-        context = tuple(text for text in (_looked_for(analysis.run), *common.context) if text)
-        return replace(
-            common, sentences=_no_gpu(analysis.run, found), context=context,
-            grids=(forms_grid(found, ascii_only=ascii_only),) if found.forms else (),
-        )  # fmt: skip
-    row = found.rows[0]
-    if len(found.rows) == 1 and found.named:
-        said: tuple[tuple[str, ...], ...] = ((sizes_sentence(row, found.regimes),),)
-        grids = sizes_grids(found, ascii_only=ascii_only)
-    elif len(found.rows) == 1:
-        said = ((op_sentence(row, found.regimes, ascii_only=ascii_only),),)
-        grids = one_op_grids(row, ascii_only=ascii_only)
-    else:
-        said = tuple(tuple(machine_sentences(found, detail)) for detail in DETAILS)
-        grids = (sizes_grids if found.named else thresholds_grids)(found, ascii_only=ascii_only)
-    return replace(common, sentences=said, grids=grids)
+
+
+def _sentences(found: MachineAnswer, *, ascii_only: bool) -> tuple[tuple[str, ...], ...]:
+    """The first lines, in wordings that get shorter."""
+    if found.absence is not None:
+        return absence_sentences(found, found.absence)
+    first = [row for row in found.rows if row.device_id == found.devices[0]]
+    if len(first) > 1 or (len(found.rows) > 1 and not first):
+        return tuple(tuple(machine_sentences(found, detail)) for detail in DETAILS)
+    if found.named:
+        return ((sizes_sentence(first[0], found.regimes),),)
+    return ((op_sentence(first[0], found.regimes, ascii_only=ascii_only),),)
+
+
+def _grids(found: MachineAnswer, *, ascii_only: bool) -> tuple[AnswerGrid, ...]:
+    """The table in forms that get narrower; none where nothing has a time."""
+    if found.absence is not None:
+        if found.times:
+            return tuple(
+                times_grid(found, text, ascii_only=ascii_only) for text in (situation_text, short_text)
+            )
+        return (forms_grid(found, ascii_only=ascii_only),) if found.forms else ()
+    if found.named:
+        return sizes_grids(found, ascii_only=ascii_only)
+    if len(found.rows) == 1:
+        return one_op_grids(found.rows[0], ascii_only=ascii_only)
+    return thresholds_grids(found, ascii_only=ascii_only)
+
+
+def _most_lines(found: MachineAnswer) -> int:
+    """Two sizes of one op fit one glance."""
+    if not found.named or len(found.rows) > 1:
+        return HEIGHT
+    sizes = {gain.n for cell in found.rows[0].cells.values() for gain in cell.gains}
+    return _FEW_LINES if len(sizes) <= 2 else HEIGHT
+
+
+def _commands(found: MachineAnswer) -> str:
+    if not found.others:
+        return _COMMANDS
+    return f"{_COMMANDS}   {', '.join(map(backend_text, found.others))}: --by-device"
+
+
+def _splits(analysis: Analysis) -> list[str]:
+    """Where a split over CPU and GPU pays, as far as that was measured."""
+    if not analysis.hybrid:
+        return []
+    texts = split_sentences(analysis.hybrid)
+    more = len(texts) - _MOST_SPLITS
+    rest = [f"{more} more splits pay: gpubench report --sections hybrid"] if more > 0 else []
+    return [*texts[:_MOST_SPLITS], *rest] or ["No op is faster when it is split over CPU and GPU."]
 
 
 def _sides(run: Run, found: MachineAnswer, width: int) -> str:
@@ -155,13 +215,17 @@ def _sides(run: Run, found: MachineAnswer, width: int) -> str:
 
 def _sides_text(run: Run, found: MachineAnswer, length: int, *, libraries: int) -> str:
     cpus = [device.id for device in run.devices if device.kind == "cpu"]
+    if found.absence is not None and found.absence.kind in ("checked", "nothing", "overheads"):
+        return ""
+    if found.times:
+        return f"{_gpus(run, found, length)}."
     records = [record for device_id in cpus for record in workers(run, device_id)]
     threads = min((record.threads for record in records if record.threads), default=None)
     blas = next((blas_text(record.blas).partition(" ")[0] for record in records if record.blas), None)
     counted = "the CPU" if threads is None else f"{threads} CPU thread{'s' if threads != 1 else ''}"
     names = dict.fromkeys([*map(backend_text, cpus), *([blas] if blas and libraries > 1 else [])])
     cpu = f"{counted} ({', '.join(names)})" if names and libraries else counted
-    dtypes = dict.fromkeys([row.dtype for row in found.rows] or [form.dtype for form in found.forms])
+    dtypes = dict.fromkeys([*(row.dtype for row in found.rows), *(form.dtype for form in found.forms)])
     parts = [f"{_gpus(run, found, length)} against {cpu}" if found.devices else cpu, *dtypes]
     seconds = _seconds(run)
     parts += [] if seconds is None else [f"{seconds:.0f} s"]
@@ -170,10 +234,16 @@ def _sides_text(run: Run, found: MachineAnswer, length: int, *, libraries: int) 
 
 
 def _gpus(run: Run, found: MachineAnswer, length: int) -> str:
+    """`NVIDIA H200 (CuPy, WebGPU)`: the GPUs of one name with the backends that drive them."""
     names = {device.id: shortened(device.name, length) for device in run.devices}
-    counts = Counter(names.get(device_id, device_id) for device_id in found.devices)
-    texts = [name if count == 1 else f"{count} x {name}" for name, count in counts.items()]
-    return f"{', '.join(texts)} ({backend_text(found.devices[0])})"
+    by_name: dict[str, Counter[str]] = {}
+    for device_id in found.devices or dict.fromkeys(row.device_id for row in found.times):
+        by_name.setdefault(names.get(device_id, device_id), Counter())[backend_text(device_id)] += 1
+    texts = []
+    for name, backends in by_name.items():
+        count = max(backends.values())
+        texts.append(f"{name if count == 1 else f'{count} x {name}'} ({', '.join(backends)})")
+    return ", ".join(texts)
 
 
 def _seconds(run: Run) -> float | None:
@@ -185,59 +255,6 @@ def _seconds(run: Run) -> float | None:
         ).total_seconds()
     except (ValueError, TypeError):
         return None
-
-
-def _no_gpu(run: Run, found: MachineAnswer) -> tuple[tuple[str, ...], ...]:
-    """With names, and without."""
-    ops = len({form.op for form in found.forms})
-    if found.gpu_timed or not ops:
-        return (
-            (
-                "No op was timed on both sides: there is nothing to compare (gpubench report has what was timed).",
-            ),
-        )
-    gpus = any(device.kind == "gpu" for device in run.devices)
-    there = [gpu for gpu in run.machine.gpus if fact(gpu, "kind") != "software"]
-    begin = (
-        "The GPU gave no time"
-        if gpus
-        else "No GPU was measured"
-        if there
-        else "No GPU here: compute on the CPU"
-    )
-    better = list(dict.fromkeys(form.op for form in found.forms if form.ratio is not None))
-    if not better:
-        return ((f"{begin}. No faster code than plain NumPy was measured.",),)
-    if ops == 1:
-        best = max(found.forms, key=lambda form: form.ratio or 0.0)
-        return (
-            (
-                f"{begin}. Faster code than plain NumPy exists for {best.op}: up to {factor_text(best.ratio or 1.0)}.",
-            ),
-        )
-    share = f"all {ops}" if len(better) == ops else f"{len(better)} of {ops}"
-    counted = f"{begin}. Faster code than plain NumPy exists for {share} ops"
-    return (
-        (f"{counted}: {listed(better)}." if len(better) <= _MOST_FORMS else f"{counted}.",),
-        (f"{counted}.",),
-    )
-
-
-def _looked_for(run: Run) -> str:
-    """What was looked for and not found, by the words of the run."""
-    found: dict[str, str] = {}
-    for warning in run.warnings:
-        backend, _, why = warning.message.partition(":")
-        name = str(warning.data.get("backend") or backend)
-        if warning.code == "unavailable" and name not in ("torch", "numpy", "hybrid"):
-            found.setdefault(backend_text(name), shortened(why or warning.message, 50))
-    software = [device for device in run.devices if device.kind == "software"]
-    found |= {backend_text(device.id): f"{shortened(device.name, 30)}: not a GPU" for device in software}
-    return (
-        f"Looked for: {', '.join(f'{shortened(name, 20)} ({why})' for name, why in found.items())}."
-        if found
-        else ""
-    )
 
 
 def _troubles(found: MachineAnswer) -> list[str]:
@@ -253,31 +270,47 @@ def _ops(one: Trouble) -> str:
     return f"{names} on {backend_text(one.backend)}"
 
 
-def _ending(run: Run, found: MachineAnswer, saved: str) -> list[str]:
-    """Where the file is; of an interrupted run how to go on with it."""
+def _ending(run: Run, found: MachineAnswer, saved: Sequence[str], width: int) -> list[str]:
+    """Where the files are; of an interrupted run how to go on with the first."""
     if run.complete or run.exit_reason != "interrupted":
-        return [f"saved {saved}"] if saved else []
+        return [f"saved {path}" for path in saved]
     seconds, budget = _seconds(run), run.settings.budget_s
     after = "" if seconds is None else f" at {seconds:.0f}" + (f" of {budget:.0f} s" if budget else " s")
-    lost = f": {len(found.missing)} of {found.ops} ops not measured" if found.missing else ""
-    return [f"Stopped{after}{lost}. Go on: gpubench run --append {saved or 'FILE'}"]
+    lost = "every case was reached, but not in every session"
+    if found.missing:
+        lost = f"{len(found.missing)} of {found.ops} ops not measured"
+    elif found.unreached:
+        lost = f"{found.unreached} case{'s' if found.unreached != 1 else ''} not measured"
+    texts = [
+        f"Stopped{after}: {lost}.",
+        f"Go on: gpubench run --append {shlex.quote(saved[0]) if saved else 'FILE'}",
+    ]
+    return texts if columns(" ".join(texts)) > width else [" ".join(texts)]
 
 
-def _notes(analysis: Analysis, found: MachineAnswer) -> list[tuple[int, str]]:
-    """What a reader can do without, as it is shown, each with its rank: the highest goes first."""
+def _notes(analysis: Analysis, found: MachineAnswer, width: int, *, alone: bool) -> list[tuple[int, str]]:
+    """What a reader can do without, as it is shown, each with a rank of its own: the highest goes first."""
     texts = [(1, text) for text in _reasons(found)]
     gain = found.queued_gain if len(found.rows) > 1 else None
     if gain is not None and gain >= _ALIKE:
         texts.append(
             (4, f"Calls queued without waiting pay from about {gain:.0f} times smaller sizes (report).")
         )
-    texts.append((3, _range_line(analysis, found)))
-    if found.others:
-        texts.append((2, f"Measured too, and not shown: {', '.join(map(backend_text, found.others))}."))
+    if found.others and not alone:
+        names = ", ".join(map(backend_text, found.others))
+        texts.append((2, f"Measured too, and not shown: {names} (--by-device)."))
+    if analysis.overheads.rows and found.ops and alone:
+        texts.append((5, "Overheads: gpubench report --sections anatomy"))
     count = len(analysis.findings)
-    if count:
-        texts.append((0, f"{count} note{'s' if count != 1 else ''}: gpubench report --sections warnings"))
-    return texts
+    counted = (
+        f"{count} note{'s' if count != 1 else ''}: gpubench report --sections warnings"
+        if count and alone
+        else ""
+    )
+    limits = _range_line(analysis, found)
+    if counted and columns(f"{limits} {counted}") <= width:
+        return [*texts, (0, f"{limits} {counted}")]
+    return [*texts, (3, limits), *([(0, counted)] if counted else [])]
 
 
 def _range_line(analysis: Analysis, found: MachineAnswer) -> str:
@@ -288,7 +321,7 @@ def _range_line(analysis: Analysis, found: MachineAnswer) -> str:
     texts = ["A range: the threshold lies in it."] if ranged else []
     timed = [row for row in analysis.cases if row.time is not None]
     noisy = sum(bool({"noisy", "unstable"} & set(row.findings)) for row in timed)
-    texts += [f"{noisy} of {len(timed)} times are noisy."] if noisy else []
+    texts += [f"{noisy} of {len(timed)} times {'is' if noisy == 1 else 'are'} noisy."] if noisy else []
     used = used_sessions(analysis.run)
     sessions = analysis.run.settings.sessions if used is None else len(used)
     return " ".join([*texts, f"{sessions} session{'s' if sessions != 1 else ''}."])
@@ -322,4 +355,7 @@ def _table(grid: AnswerGrid) -> Table:
         Column(f"{group}: {name}" if group and name else group or name, right=right)
         for group, name, right in zip(grid.spread(), grid.names, grid.right, strict=True)
     )
-    return Table(columns=columns, rows=grid.rows)
+    rows = grid.rows
+    if grid.whole:
+        rows = tuple((Cell(text), *row[1:]) for text, row in zip(grid.whole, rows, strict=True))
+    return Table(columns=columns, rows=rows)

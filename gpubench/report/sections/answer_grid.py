@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -15,33 +15,33 @@ from gpubench.model.case import QUEUED, WAITED
 from gpubench.report.layout import Cell, Line
 from gpubench.report.sections.answer_text import (
     backend_text,
+    both_text,
     cell_text,
     factor_text,
     gain_cell,
-    range_text,
     series_text,
-    situation_text,
     size_text,
     threshold_cell,
 )
-from gpubench.report.wording import FORMS
+from gpubench.report.wording import FORMS, situation_text
 from gpubench.units import format_seconds
 
 GAP, GROUP_GAP = "  ", "   "
 WIDE = 78  # from here on two named sizes stand side by side
-_LABELS: dict[str, str] = {WAITED: "on the GPU, waited", QUEUED: "on the GPU, queued"}
 _DTYPES = {"float64": "f64", "float32": "f32", "float16": "f16", "bfloat16": "bf16"}
 _SHOWN_ERROR = 0.05  # a ratio surer than this needs no +-
 _SHORT_NAME = 8
 
 
 class AnswerGrid(msgspec.Struct, frozen=True, kw_only=True):
-    """Columns under names, some of them together under a label: `groups` has the label by its first column."""
+    """Columns under names, some of them together under a label: `groups` has the label by its first column. A row that
+    goes on with the op above it does not repeat it; `whole` has the first cells with their ops."""
 
     names: tuple[str, ...]
     right: tuple[bool, ...]
     rows: tuple[Line, ...]
     groups: dict[int, str] = {}
+    whole: tuple[str, ...] = ()
 
     def spread(self) -> tuple[str, ...]:
         """The label above each column; empty above those of no group, and of columns without a name but the first."""
@@ -159,14 +159,15 @@ def _thresholds(found: MachineAnswer, ascii_only: bool, *, tails: bool) -> Answe
         names += ["pays from", "gain" if n is None else f"at {size_text(n, 'elements')}"]
         right += [True, False]
     rows = []
-    for row, label in zip(found.rows, _row_labels(found), strict=True):
+    for row, label in zip(found.rows, _once(found), strict=True):
         line = [Cell(label)]
         for regime in found.regimes:
             cell = row.cells.get(regime)
             line.append(threshold_cell(cell, cell_text(cell, row.extent, ascii_only=ascii_only)))
             line.append(_gain(row, cell, common[regime] if tails else None, ascii_only))
         rows.append(tuple(line))
-    return AnswerGrid(names=tuple(names), right=tuple(right), rows=tuple(rows), groups=groups)
+    whole = tuple(" ".join(filter(None, pair)) for pair in _labels(found))
+    return AnswerGrid(names=tuple(names), right=tuple(right), rows=tuple(rows), groups=groups, whole=whole)
 
 
 def _gain(row: AnswerRow, cell: AnswerCell | None, common: int | None, ascii_only: bool) -> Cell:
@@ -185,35 +186,45 @@ def _commonest(found: MachineAnswer, regime: str) -> int | None:
     return max(sizes, key=lambda n: (sizes[n], n)) if sizes else None
 
 
-def _row_labels(found: MachineAnswer) -> list[str]:
-    """The op, its dtype where there are several, and its GPU where there are several."""
+def _labels(found: MachineAnswer) -> list[tuple[str, str]]:
+    """Of each row the op, with its dtype where there are several, and the GPU where there are several."""
     dtypes = len({row.dtype for row in found.rows}) > 1
     gpus = any(row.count < len(found.devices) for row in found.rows)
     return [
-        " ".join(
-            [
-                series_text(row),
-                *([_DTYPES.get(row.dtype, row.dtype)] if dtypes else []),
-                *([_gpu(row)] if gpus else []),
-            ]
+        (
+            " ".join([series_text(row), *([_DTYPES.get(row.dtype, row.dtype)] if dtypes else [])]),
+            _gpu(row, found.devices) if gpus else "",
         )
         for row in found.rows
     ]
 
 
-def _gpu(row: AnswerRow) -> str:
+def _once(found: MachineAnswer) -> list[str]:
+    """The same in one text, the op once for all its GPUs."""
+    labels = _labels(found)
+    size = max(columns(name) for name, _ in labels)
+    names = ["" if i and name == labels[i - 1][0] else name for i, (name, _) in enumerate(labels)]
+    return [
+        f"{padded(name, size)} {gpu}" if gpu else name for name, (_, gpu) in zip(names, labels, strict=True)
+    ]
+
+
+def _gpu(row: AnswerRow, devices: Sequence[str]) -> str:
+    """`CuPy`; `CuPy 1` where that backend has several."""
     name, place = backend_text(row.device_id), row.device_id.partition(":")[2]
-    return f"{row.count} x {name}" if row.count > 1 else f"{name} {place}"
+    if row.count > 1:
+        return f"{row.count} x {name}"
+    return f"{name} {place}" if sum(backend_text(one) == name for one in devices) > 1 else name
+
+
+def _order(regime: str) -> tuple[int, str]:
+    """Queued, waited, N calls a copy, copied."""
+    places: dict[str, int] = {QUEUED: 0, WAITED: 1, ALWAYS: 3}
+    return (places.get(regime, 2), regime)
 
 
 def _in_order(row: AnswerRow) -> list[str]:
-    """Queued, waited, N calls a copy, copied."""
-    order: dict[str, int] = {QUEUED: 0, WAITED: 1, ALWAYS: 3}
-    return sorted(row.cells, key=lambda regime: (order.get(regime, 2), regime))
-
-
-def _label(regime: str) -> str:
-    return _LABELS.get(regime) or situation_text(regime)
+    return sorted(row.cells, key=_order)
 
 
 def one_op_grids(row: AnswerRow, *, ascii_only: bool) -> tuple[AnswerGrid, ...]:
@@ -230,20 +241,10 @@ def one_op_grids(row: AnswerRow, *, ascii_only: bool) -> tuple[AnswerGrid, ...]:
         gain = cell.gain
         tail = f"  at {what} = {gain.n}" if gain is not None and gain.n != n else ""
         seconds = "" if gain is None else format_seconds(gain.gpu_s) + tail
-        text = threshold_cell(cell, _both_text(row, cell, ascii_only))
-        rows.append((Cell(_label(regime)), text, gain_cell(gain), Cell(seconds)))
+        text = threshold_cell(cell, both_text(cell, row.extent, ascii_only=ascii_only))
+        rows.append((Cell(situation_text(regime, beside_queued=True)), text, gain_cell(gain), Cell(seconds)))
     groups = {1: "pays from", 2: at}
     return (AnswerGrid(names=("",) * 4, right=(False,) * 4, rows=tuple(rows), groups=groups),)
-
-
-def _both_text(row: AnswerRow, cell: AnswerCell, ascii_only: bool) -> str:
-    """The threshold with its interval; a bracket alone has no number."""
-    text = cell_text(cell, row.extent, ascii_only=ascii_only)
-    if cell.kind not in ("at", "range") or cell.n is None or cell.low is None or cell.high is None:
-        return text
-    size = size_text(cell.n, row.extent, ascii_only=ascii_only)
-    between = range_text(cell.low, cell.high, row.extent, ascii_only=ascii_only)
-    return f"{size} ({between})" + (", mixed" if cell.mixed else "")
 
 
 def sizes_grids(found: MachineAnswer, *, ascii_only: bool) -> tuple[AnswerGrid, ...]:
@@ -265,7 +266,7 @@ def _wide_grid(row: AnswerRow, sizes: Sequence[int]) -> AnswerGrid:
         best += [Cell("" if cpu_s is None else format_seconds(cpu_s)), Cell("")]
     rows: list[Line] = [tuple(best)]
     for regime in [name for name in _in_order(row) if name in (QUEUED, WAITED, ALWAYS)] or _in_order(row):
-        line = [Cell(_label(regime))]
+        line = [Cell(situation_text(regime, beside_queued=True))]
         for n in sizes:
             gain = _at(row.cells[regime], n)
             line += [
@@ -283,19 +284,26 @@ def _long_grid(found: MachineAnswer, ascii_only: bool) -> AnswerGrid:
         groups[len(names)] = situation_text(regime)
         names += ["", ""]
         right += [True, False]
-    rows = []
-    for row, label in zip(found.rows, _row_labels(found), strict=True):
+    rows, whole = [], []
+    for row, label, pair in zip(found.rows, _once(found), _labels(found), strict=True):
         sizes = sorted({gain.n for cell in row.cells.values() for gain in cell.gains})
-        for n in sizes or [0]:
+        for place, n in enumerate(sizes or [0]):
             gains = {regime: _at(row.cells.get(regime), n) for regime in found.regimes}
             cpu_s = next((g.cpu_s for cell in row.cells.values() for g in cell.gains if g.n == n), None)
             size = size_text(n, row.extent, ascii_only=ascii_only) if n else "-"
-            line = [Cell(label), Cell(size), Cell("-" if cpu_s is None else format_seconds(cpu_s))]
+            line = [
+                Cell("" if place else label),
+                Cell(size),
+                Cell("-" if cpu_s is None else format_seconds(cpu_s)),
+            ]
             for regime, gain in gains.items():
                 cell = row.cells.get(regime)
                 line += [Cell(_missing(cell) if gain is None else format_seconds(gain.gpu_s)), gain_cell(gain)]
             rows.append(tuple(line))
-    return AnswerGrid(names=tuple(names), right=tuple(right), rows=tuple(rows), groups=groups)
+            whole.append(" ".join(filter(None, pair)))
+    return AnswerGrid(
+        names=tuple(names), right=tuple(right), rows=tuple(rows), groups=groups, whole=tuple(whole)
+    )
 
 
 def _missing(cell: AnswerCell | None) -> str:
@@ -330,6 +338,20 @@ def forms_grid(found: MachineAnswer, *, ascii_only: bool) -> AnswerGrid:
         rows.append(tuple(line))
     names = ("", "n", "plain NumPy", "best form", "", "gain")
     return AnswerGrid(names=names, right=(False, True, True, False, True, True), rows=tuple(rows))
+
+
+def times_grid(found: MachineAnswer, text: Callable[[str], str], *, ascii_only: bool) -> AnswerGrid:
+    """Where no CPU was timed: what a call takes on each GPU. `text`: the words for a regime."""
+    regimes = sorted({regime for row in found.times for regime in row.seconds}, key=_order)
+    dtypes = len({row.dtype for row in found.times}) > 1
+    rows = []
+    for row in found.times:
+        label = f"{row.op} {_DTYPES.get(row.dtype, row.dtype)}" if dtypes else row.op
+        size = size_text(row.n, row.extent, ascii_only=ascii_only)
+        times = [format_seconds(row.seconds[name]) if name in row.seconds else "-" for name in regimes]
+        rows.append(tuple(map(Cell, (label, size, row.device_id, *times))))
+    names = ("", "size", "GPU", *map(text, regimes))
+    return AnswerGrid(names=names, right=(False, True, False, *(True,) * len(regimes)), rows=tuple(rows))
 
 
 def _form_gain(ratio: float | None) -> Cell:

@@ -17,35 +17,25 @@ from gpubench.analysis.answer import (
     Extent,
     Gain,
     MachineAnswer,
+    extent,
+    threshold,
 )
-from gpubench.analysis.verdict import REASONS
-from gpubench.model.case import QUEUED, WAITED
+from gpubench.analysis.break_even import BreakEven
+from gpubench.model.case import WAITED
 from gpubench.report.layout import Cell, Tone
+from gpubench.report.wording import situation_text, with_text
 from gpubench.units import listed
 
 BACKENDS = {"cupy": "CuPy", "wgpu": "WebGPU", "torch": "PyTorch", "numpy": "NumPy", "fake": "fake"}
-_SITUATIONS = {
-    WAITED: "data on the GPU", QUEUED: "queued on the GPU", ALWAYS: "copied at every call",
-}  # fmt: skip
-_WITH = {WAITED: "with data on the GPU", QUEUED: "with calls queued on the GPU", ALWAYS: "copied at every call"}
 _WHY = {
-    **REASONS,
+    "noise": "too noisy", "few-sizes": "too few sizes", "throttled": "the device was throttled",
+    "failed-cases": "cases failed", "budget": "the time budget ended first",
     "loses-again": "wins and loses by turns", "no-cpu-time": "the CPU has no time",
     "no-samples": "too few samples", "not-reached": "not reached", "out-of-memory": "too little memory",
     "flat": "hardly depends on the size", ABOUT_EQUAL: "about equal at the largest size",
 }  # fmt: skip
 MOST_NAMES, MOST_LOSERS = 4, 3
 _UNITS = (("G", 1e9), ("M", 1e6), ("K", 1e3))
-
-
-def situation_text(regime: str) -> str:
-    """`data on the GPU`; `10 calls a copy`."""
-    return _SITUATIONS.get(regime) or f"{regime.rpartition('-')[2]} calls a copy"
-
-
-def with_text(regime: str) -> str:
-    """The same inside a sentence: `with data on the GPU`."""
-    return _WITH.get(regime) or f"with {situation_text(regime)}"
 
 
 def why_text(why: str) -> str:
@@ -109,6 +99,22 @@ def cell_text(cell: AnswerCell | None, extent: Extent, *, ascii_only: bool = Fal
         "at": size(cell.n) + mixed, "all-sizes": "all sizes", "below": f"< {size(cell.high)}", "no-size": "no size",
         "above": f"> {size(cell.low)}", "open": "?", "wrong": "wrong", "failed": "failed",
     }[cell.kind]  # fmt: skip
+
+
+def both_text(cell: AnswerCell, extent: Extent, *, ascii_only: bool = False) -> str:
+    """The threshold with its interval, `23 K (16-46 K)`; a bracket alone has no number."""
+    if cell.kind not in ("at", "range") or cell.n is None or cell.low is None or cell.high is None:
+        return cell_text(cell, extent, ascii_only=ascii_only)
+    size = size_text(cell.n, extent, ascii_only=ascii_only)
+    between = range_text(cell.low, cell.high, extent, ascii_only=ascii_only)
+    return f"{size} ({between})" + (", mixed" if cell.mixed else "")
+
+
+def threshold_text(row: BreakEven) -> str:
+    """What a report says of a curve: the cell with its interval, and of `?` the reason."""
+    cell = threshold(row)
+    text = both_text(cell, extent(row.case))
+    return f"? ({why_text(cell.why)})" if text == "?" else text
 
 
 def threshold_cell(cell: AnswerCell | None, text: str) -> Cell:

@@ -2,89 +2,100 @@
 
 from __future__ import annotations
 
-import math
+import functools
 from collections.abc import Callable, Sequence
 
 from gpubench.analysis.analyse import Analysis
-from gpubench.analysis.break_even import BreakEven, bracketed, interval_text, size_text
+from gpubench.analysis.answer import ABOUT_EQUAL, AnswerCell, Extent, extent, threshold
+from gpubench.analysis.break_even import BreakEven
 from gpubench.analysis.reuse import Reuse
 from gpubench.foreign_text import printable
+from gpubench.model.case import QUEUED, WAITED
 from gpubench.report.layout import Cell, Column, Section, Table, Tone, cells
+from gpubench.report.sections.answer_text import (
+    both_text,
+    cell_text,
+    gain_text,
+    range_text,
+    size_text,
+    threshold_cell,
+    threshold_text,
+    why_text,
+)
 from gpubench.report.wording import (
     FORMS,
-    data_text,
     device_text,
-    legend,
     mark,
-    regimes,
+    regime_order,
     seconds_text,
-    short_ratio_text,
+    short_text,
+    situation_text,
     time_text,
     where_legend,
 )
-from gpubench.units import format_size
+from gpubench.units import format_size, truncate
 
-TITLE = "Break-even: the size n from which the GPU wins"
+TITLE = "Break-even: the size from which the GPU pays"
 _WORDS = {
-    "all-sizes": "< n: wins at every size measured, of which n is the smallest",
-    "no-size": "> n: loses at every size measured, of which n is the largest",
-    "undecided": "?: undecided, with what is known",
+    "at": "23 K (16-46 K): the threshold and its interval", "range": "16-46 K: the threshold lies in it",
+    "below": "< n: the GPU wins at every size measured, the smallest is n",
+    "above": "> n: the CPU wins up to n, the largest size measured", "mixed": "mixed: it wins and loses by turns below",
 }  # fmt: skip
-_RISING = "rising: its ratio still grows with size"
-_MIXED = "mixed: it wins and loses by turns below"
-_PERCENT = "-4% +25%: the ends of the interval"
-_NO_INTERVAL = "intervals: in a wider terminal or --format markdown"
-BreakEvenStyle = Callable[[BreakEven], str]
+_MOST_OPS = 4  # named with a reason
 Family = dict[str, BreakEven]  # one op, dtype and device, by regime
+Words = Callable[[AnswerCell, Extent], str]
 
 
-def break_even_section(analysis: Analysis, *, full: bool) -> Section:
+def break_even_section(analysis: Analysis, *, full: bool, ascii_only: bool = False) -> Section:
     """`full`: with every column, whatever its width."""
     if not analysis.break_even:
         return Section(key="breakeven", title=TITLE)
     line, rows = printable(analysis.baseline), analysis.break_even
+    both = functools.partial(both_text, ascii_only=ascii_only)
     if full:
-        tables = [_table(analysis, rows, _with_interval, None, full=True)]
+        tables = [_table(analysis, rows, both, None, full=True)]
     else:
         tables = []
         for dtype in dict.fromkeys(row.dtype for row in rows):
             ours = [row for row in rows if row.dtype == dtype]
-            table = _table(analysis, ours, _bare, None, full=False)
-            for style in (_with_percent, _with_interval):
-                table = _table(analysis, ours, style, table, full=False)
-            tables.append(table)
+            bare = functools.partial(cell_text, ascii_only=ascii_only)
+            narrower = _table(analysis, ours, bare, None, full=False)
+            tables.append(_table(analysis, ours, both, narrower, full=False))
     return Section(key="breakeven", title=TITLE, lines=(line,), tables=tuple(tables))
 
 
 def _table(
-    analysis: Analysis, rows: Sequence[BreakEven], text: BreakEvenStyle, narrower: Table | None, *, full: bool
+    analysis: Analysis, rows: Sequence[BreakEven], words: Words, narrower: Table | None, *, full: bool
 ) -> Table:
     """What is the same in all rows (dtype, device) stands in the title instead of a column, unless `full`."""
-    data = regimes(row.case for row in rows)
+    data = list(dict.fromkeys(row.regime for row in sorted(rows, key=lambda row: regime_order(row.case))))
     devices = {row.device_id for row in rows}
     by_device = full or len(devices) > 1
+    short = not full and narrower is None
+    beside = QUEUED in data and WAITED in data
     columns = [Column("op")]
     columns += [Column("dtype")] if full else []
     columns += [Column("device")] if by_device else []
-    columns += [Column(name) for name in data]
-    columns += [Column("speedup and time at the largest n")] if full else []
+    columns += [
+        Column(short_text(name) if short else situation_text(name, beside_queued=beside)) for name in data
+    ]
+    columns += [Column("gain and time at largest size")] if full else []
     body = []
     for device, family in _families(rows, merge=not full):
         first = next(iter(family.values()))
         row: list[str | Cell] = [first.op + "".join(f" {name}={value}" for name, value in first.params.items())]
         row += [first.dtype] if full else []
         row += [device] if by_device else []
-        row += [Cell(text(family[name]), _tone(family[name])) if name in family else "" for name in data]
+        row += [_threshold(family[name], words) if name in family else "" for name in data]
         last = max(one.last for one in family.values())
-        row += (
-            [" / ".join(_gain(family[name], last) if name in family else "-" for name in data)] if full else []
-        )
+        gains = [_gain(family[name], last) if name in family else "-" for name in data]
+        row += [" / ".join(gains)] if full else []
         body.append(cells(*row, _measured(list(family.values()))))
     title = "" if full else rows[0].dtype
     title += "" if by_device else f" on {device_text(analysis, min(devices))}"
     return Table(
-        (*columns, Column("measured n", rank=1)), tuple(body), title=printable(title),
-        legend=_legend(rows, text, full=full), narrower=narrower,
+        (*columns, Column("measured", rank=1)), tuple(body), title=printable(title),
+        legend=_legend(rows, short=short), narrower=narrower,
     )  # fmt: skip
 
 
@@ -96,10 +107,12 @@ def _families(rows: Sequence[BreakEven], *, merge: bool) -> list[tuple[str, Fami
     ops: dict[tuple[object, ...], dict[str, Family]] = {}
     for row in rows:
         by_device = ops.setdefault((row.op, tuple(row.params.items()), row.dtype), {})
-        by_device.setdefault(row.device_id, {})[data_text(row.case)] = row
+        by_device.setdefault(row.device_id, {})[row.regime] = row
     found: list[tuple[str, Family]] = []
     for by_device in ops.values():
-        said = {tuple((name, _said(row)) for name, row in family.items()) for family in by_device.values()}
+        said = {
+            tuple((name, threshold_text(row)) for name, row in family.items()) for family in by_device.values()
+        }
         undecided = all(row.verdict == "undecided" for family in by_device.values() for row in family.values())
         if merge and undecided and len(said) == 1 and len(by_device) > 1:
             found.append((f"all {len(by_device)}", next(iter(by_device.values()))))
@@ -108,79 +121,45 @@ def _families(rows: Sequence[BreakEven], *, merge: bool) -> list[tuple[str, Fami
     return found
 
 
-def _with_interval(row: BreakEven) -> str:
-    if row.verdict != "at":
-        return _said(row)
-    low, high = (None if n is None else format_size(n, table=True) for n in (row.lo, row.hi))
-    if low is None or high is None:
-        return size_text(row) + interval_text(row) + _mixed(row)
-    return f"{size_text(row)} [{low}, {high}]{_mixed(row)}"
+def _threshold(row: BreakEven, words: Words) -> Cell:
+    cell = threshold(row)
+    return threshold_cell(cell, words(cell, extent(row.case)))
 
 
-def _with_percent(row: BreakEven) -> str:
-    if row.verdict != "at" or row.n is None or row.lo is None or row.hi is None:
-        return _said(row)
-    shown = int(size_text(row))
-    # Outwards: the percents never say less than the interval.
-    down, up = math.ceil((1 - row.lo / shown) * 100 - 1e-9), math.ceil((row.hi / shown - 1) * 100 - 1e-9)
-    return f"{shown} -{max(0, down)}% +{max(0, up)}%{_mixed(row)}"
-
-
-def _bare(row: BreakEven) -> str:
-    """In as few signs as there can be: sizes from 2^20 on may take ten and more."""
-    if row.verdict == "at":
-        return size_text(row) + _mixed(row)
-    return "? crosses" if bracketed(row) else _said(row)
-
-
-def _said(row: BreakEven) -> str:
-    """What a cell says that has no threshold."""
-    if row.verdict == "all-sizes":
-        return f"< {format_size(row.first, table=True)}"
-    if row.verdict == "no-size":
-        return f"> {format_size(row.last, table=True)}" + (" rising" if row.reason == "rising" else "")
-    return f"? {row.lo}..{row.hi}" if bracketed(row) else f"? {row.reason}"
-
-
-def _mixed(row: BreakEven) -> str:
-    return ", mixed" if row.mixed else ""
-
-
-def _legend(rows: Sequence[BreakEven], text: BreakEvenStyle, *, full: bool) -> str:
-    parts = [where_legend(row.case for row in rows)]
-    if any(row.verdict == "at" for row in rows):
-        parts += [_PERCENT] if text is _with_percent else []
-        parts += [_NO_INTERVAL] if text is _bare else []
-    parts += [words for name, words in _WORDS.items() if any(row.verdict == name for row in rows)]
-    parts += [_RISING] if any(row.reason == "rising" for row in rows) else []
-    parts += [_MIXED] if any(row.mixed for row in rows) else []
-    if any(bracketed(row) for row in rows):
-        name, where = ("? crosses", "one size") if text is _bare else ("? a..b", "a")
-        other = "another" if text is _bare else "b"
-        parts.append(f"{name}: loses at {where}, wins at {other}, too far apart to say more")
-    marks = legend({row.at_last.label for row in rows}) if full else ""
-    return "; ".join([*parts, *([marks] if marks else [])])
+def _legend(rows: Sequence[BreakEven], *, short: bool) -> str:
+    """What the cells mean; of `?` the reasons."""
+    found = [(row, threshold(row)) for row in rows]
+    kinds = {cell.kind for _, cell in found} | {"mixed" for _, cell in found if cell.mixed}
+    if short:
+        kinds -= {"at"}
+    elif any(cell.kind == "range" and cell.n is not None for _, cell in found):
+        kinds |= {"at"}
+    whys: dict[str, list[str]] = {}
+    for row, cell in found:
+        if cell.kind == "open" and cell.why != ABOUT_EQUAL:
+            ops = whys.setdefault(why_text(cell.why), [])
+            ops += [row.op] if row.op not in ops else []
+    reasons = "; ".join(f"{truncate(ops, _MOST_OPS)} ({why})" for why, ops in whys.items())
+    parts = [where_legend(row.case for row in rows)] if short else []
+    parts += [words for kind, words in _WORDS.items() if kind in kinds]
+    parts += [f"?: {reasons}"] if reasons else []
+    return "; ".join(parts)
 
 
 def _gain(row: BreakEven, last: int) -> str:
-    """`54x 2.85 ms`; with its size where the others of the row have a larger one."""
-    at = "" if row.last == last else f" at {format_size(row.last, table=True)}"
-    ratio = short_ratio_text(row.at_last.interval) + mark(row.at_last.label)
-    return f"{ratio} {time_text(row.at_last.case.time)}{at}"
+    """`GPU 54x 2.85 ms`; with its size where another situation of the row has a larger one."""
+    gain = threshold(row).gain
+    if gain is None:
+        return "-"
+    at = "" if row.last == last else f" at {size_text(row.last, extent(row.case))}"
+    return f"{gain_text(gain)}{mark(row.at_last.label)} {time_text(row.at_last.case.time)}{at}"
 
 
 def _measured(rows: Sequence[BreakEven]) -> str:
-    ends = {min(row.first for row in rows), max(row.last for row in rows)}
-    return "..".join(format_size(n, table=True) for n in sorted(ends))
+    return range_text(min(row.first for row in rows), max(row.last for row in rows), extent(rows[0].case))
 
 
-def _tone(row: BreakEven) -> Tone:
-    if row.verdict in ("all-sizes", "at"):
-        return "good"
-    return "bad" if row.verdict == "no-size" else "muted"
-
-
-REUSE_TITLE = "Re-use: calls per transfer from which the GPU pays"
+REUSE_TITLE = "Re-use: calls a copy from which the GPU pays"
 _MEANING = "Every call uses the same data, which is copied in before the first and out after the last."
 _LEFT_OUT = "Only sizes at which the number of calls decides; all: --sections reuse or --format markdown."
 _REUSE_WORDS = {

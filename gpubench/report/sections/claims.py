@@ -9,12 +9,12 @@ from gpubench.analysis.claims import ClaimResult, ClaimVerdict
 from gpubench.foreign_text import printable, shortened
 from gpubench.report.layout import Cell, Column, Section, Table, Tone, cells
 from gpubench.report.wording import (
+    gain_text,
     legend,
     mark,
     percent_ratio_text,
     ratio_text,
     seconds_text,
-    short_ratio_text,
     time_text,
 )
 
@@ -43,14 +43,14 @@ def claims_section(analysis: Analysis, unit: str, *, full: bool) -> Section:
 def _table(rows: tuple[ClaimResult, ...], unit: str, *, full: bool) -> Table:
     columns = (
         Column("claim"), Column("claimed", right=True), Column("measured", right=True), Column("verdict"),
-        Column("always", right=True, rank=1), Column("CPU claimed", right=True, rank=3),
+        Column("copied", right=True, rank=1), Column("CPU claimed", right=True, rank=3),
         Column("CPU", right=True, rank=2), Column("GPU claimed", right=True, rank=3),
         Column("GPU", right=True, rank=2), *([Column("case")] if full else []),
     )  # fmt: skip
     body = tuple(cells(*_cells(row, unit), *([_case(row)] if full else [])) for row in rows)
     short = tuple(cells(*_short_cells(row, unit), *([_case(row)] if full else [])) for row in rows)
     labels = {side.label for row in rows for side in (row.measured, row.with_copies) if side is not None}
-    notes = ["always: the same work when every call copies both ways", legend(labels)]
+    notes = ["copied: the same work, copied at every call", legend(labels)]
     narrower = Table(columns, short, legend="; ".join(filter(None, [*notes, "+-: the farther end"])))
     return Table(columns, body, legend="; ".join(filter(None, notes)), narrower=narrower)
 
@@ -59,8 +59,8 @@ def _cells(row: ClaimResult, unit: str) -> list[str | Cell]:
     found, copied = row.measured, row.with_copies
     return [
         shortened(row.claim, _LONGEST), "-" if row.claimed_speedup is None else f"{row.claimed_speedup:.3g}x",
-        ratio_text(found.interval) + mark(found.label) if found else "-", Cell(row.verdict, _tone(row)),
-        short_ratio_text(copied.interval) + mark(copied.label) if copied else "-",
+        gain_text(found, ratio_text) + mark(found.label) if found else "-", Cell(row.verdict, _tone(row)),
+        gain_text(copied) + mark(copied.label) if copied else "-",
         seconds_text(row.claimed_cpu_s, unit), time_text(found.baseline.time if found else None, unit),
         seconds_text(row.claimed_gpu_s, unit), time_text(found.case.time if found else None, unit),
     ]  # fmt: skip
@@ -70,7 +70,7 @@ def _short_cells(row: ClaimResult, unit: str) -> list[str | Cell]:
     """The same with shorter names and intervals, for a narrow terminal."""
     _, claimed, measured, *rest = _cells(row, unit)
     if row.measured:
-        measured = percent_ratio_text(row.measured.interval) + mark(row.measured.label)
+        measured = gain_text(row.measured, percent_ratio_text) + mark(row.measured.label)
     return [shortened(row.claim, _SHORT), claimed, measured, *rest]
 
 

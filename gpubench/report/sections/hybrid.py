@@ -32,6 +32,7 @@ from gpubench.report.wording import (
     seconds_text,
     series_name,
     share_text,
+    situation_text,
     size_text,
     time_text,
 )
@@ -74,6 +75,26 @@ def hybrid_section(analysis: Analysis, unit: str, *, full: bool) -> Section:
     return Section(key="hybrid", title=TITLE, lines=tuple(lines), tables=tuple(tables))
 
 
+def split_sentences(rows: Sequence[Hybrid]) -> tuple[str, ...]:
+    """One for each op and dtype that is worth splitting: where the gain is largest."""
+    best: dict[tuple[str, str], Hybrid] = {}
+    for row in rows:
+        key = (row.case.case.op, row.case.case.dtype)
+        if row.recommended and (key not in best or row.gain > best[key].gain):
+            best[key] = row
+    return tuple(_sentence(row) for row in best.values())
+
+
+def _sentence(row: Hybrid) -> str:
+    case = row.case.case
+    share = f"{share_text(row.fraction)} on {case.shared_with}"
+    where = f"n = {case.params['n']}, {situation_text(case.regime_id)}, {share}"
+    return (
+        f"{case.op} {case.dtype}: split over CPU and GPU it is {row.gain:.2f}x as fast as on the better of the two "
+        f"({where})."
+    )
+
+
 def _table(
     analysis: Analysis, dtype: str, device_id: str, rows: Sequence[Hybrid], unit: str, *, full: bool
 ) -> Table:
@@ -108,7 +129,7 @@ def _regime(row: Hybrid) -> tuple[int, int]:
 
 def _where(case: Case) -> str:
     if case.resident:
-        return "resident: each side has its part of the data"
+        return f"{data_text(case)}: each side has its part of the data"
     return f"{data_text(case)}: the GPU's part of the data is copied " + (
         "both ways by every call" if case.regime == "transfer-always" else f"once for {case.calls} calls"
     )

@@ -11,12 +11,13 @@ from gpubench.analysis.speedup import Speedup
 from gpubench.foreign_text import printable, shortened
 from gpubench.model.case import SeriesKey
 from gpubench.report.layout import Cell, Column, RenderOptions, Section, Table, TextDocument, Tone, cells
+from gpubench.report.sections.answer_text import threshold_text
 from gpubench.report.wording import (
     data_text,
+    gain_text,
     mark,
     regimes,
     seconds_text,
-    short_ratio_text,
     time_text,
     where_legend,
 )
@@ -90,9 +91,9 @@ def _break_evens(found: Sequence[MachineRuns]) -> Table:
         if all(row is None or (row.verdict == "undecided" and not bracketed(row)) for row in found_rows):
             continue  # nobody knows
         what = op + "".join(f" {name}={value}" for name, value in params)
-        body.append(cells(what, dtype, data, *(row.text if row else "-" for row in found_rows)))
+        body.append(cells(what, dtype, data, *(threshold_text(row) if row else "-" for row in found_rows)))
     columns = (Column("op"), Column("dtype", rank=1), Column("data"), *_letters(found))
-    table = Table(columns, tuple(body), title="Break-even: the size n from which the GPU wins")
+    table = Table(columns, tuple(body), title="Break-even: the size from which the GPU pays")
     return _stacked_below(table, found, what=3)
 
 
@@ -110,7 +111,7 @@ def _times(found: Sequence[MachineRuns], unit: str) -> Table:
         Column("op"), Column("dtype", rank=1), Column("n", right=True), Column("time"),
         *(Column(column.name, right=True) for column in _letters(found)),
     )  # fmt: skip
-    title = "Time of one call at the largest common size; in brackets the speedup over the machine's CPU"
+    title = "Time of one call at the largest common size; in brackets the winner there"
     return _stacked_below(Table(columns, tuple(body), title=title), found, what=4)
 
 
@@ -126,7 +127,7 @@ def _best(rows: Sequence[Speedup], data: str, unit: str) -> Cell:
         return Cell("-", "muted")
     row = max(ours, key=lambda row: row.ratio)
     tone: Tone = "plain" if not row.headline else "good" if row.lo > 1 else "bad" if row.hi < 1 else "plain"
-    return Cell(f"{time_text(row.case.time, unit)} ({short_ratio_text(row.interval)}){mark(row.label)}", tone)
+    return Cell(f"{time_text(row.case.time, unit)} ({gain_text(row)}){mark(row.label)}", tone)
 
 
 def _letters(found: Sequence[MachineRuns]) -> tuple[Column, ...]:

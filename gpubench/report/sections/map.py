@@ -18,10 +18,10 @@ from gpubench.report.sections.answer_text import (
     cell_text,
     gain_text,
     series_text,
-    situation_text,
     size_text,
 )
 from gpubench.report.sections.titles import origin_text, sides_text
+from gpubench.report.wording import situation_text
 
 KEY, TITLE = "map", "Map: who wins at which size"
 AXIS = "elements of one array (of a matrix: side²)"

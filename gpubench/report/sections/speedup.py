@@ -18,6 +18,7 @@ from gpubench.report.wording import (
     data_text,
     device_text,
     devices_text,
+    gain_text,
     legend,
     mark,
     percent_ratio_text,
@@ -27,9 +28,11 @@ from gpubench.report.wording import (
     regimes,
     seconds_text,
     short_ratio_text,
+    situation_text,
     size_text,
     time_text,
     where_legend,
+    winner_text,
 )
 from gpubench.units import truncate
 
@@ -81,7 +84,7 @@ def _section(analysis: Analysis, unit: str, *, full: bool, elsewhere: str, in_or
         lines.append(_LEFT_OUT + elsewhere)
     if not real and any(row.device_kind == "cpu" and row.time for row in analysis.cases):
         tables.insert(0, _cpu_table(analysis, unit))
-    title = "Speedup: CPU time / GPU time" if real else "CPU: library and tuned form"
+    title = "Speedup: which side wins, and by how much" if real else "CPU: library and tuned form"
     title = (
         title if all(row.baseline.device_kind == "cpu" for row in headline) else "Speedup: baseline / device"
     )
@@ -159,7 +162,7 @@ def rows_table(
     columns = (
         Column("device"), Column("data"), Column("n", right=True), Column(against, right=True, rank=2),
         Column(SIDES.get(first.device_kind, "GPU"), right=True, rank=1),
-        *([Column("waited for", right=True, rank=4)] if waited else []), Column("speedup", right=True),
+        *([Column("waited for", right=True, rank=4)] if waited else []), Column("gain", right=True),
         *([Column("lib/lib", right=True, rank=3)] if library else []),
     )  # fmt: skip
     body = []
@@ -168,14 +171,14 @@ def rows_table(
     for row in rows:
         case = row.case.case
         beside = library.get((case.workload, case.regime_id, case.device_id))
-        beside_text = short_ratio_text(beside.interval) + mark(beside.label) if beside else "-"
+        beside_text = gain_text(beside) + mark(beside.label) if beside else "-"
         sides = [f"{time_text(side.time, unit)} {FORMS[side.case.form]}" for side in (row.baseline, row.case)]
         sides[0] += f" {row.baseline.case.device_id}" if several else ""
         body.append(
             cells(
                 case.device_id, data_text(case), size_text(row.case), *sides,
                 *([seconds_text(row.case.single_s, unit)] if waited else []),
-                Cell(ratio_text(row.interval) + mark(row.label), _tone(row)), *([beside_text] if library else []),
+                Cell(gain_text(row, ratio_text) + mark(row.label), _tone(row)), *([beside_text] if library else []),
             )
         )  # fmt: skip
     return Table(
@@ -317,7 +320,7 @@ def _pivot_cell(row: Speedup | None, style: SpeedupStyle, usual: str) -> Cell:
     form = row.case.case.form
     suffix = "" if form == usual else f" {_forms(style)[form]}"
     text = {"interval": ratio_text, "bare": short_ratio_text}.get(style, percent_ratio_text)
-    return Cell(text(row.interval) + mark(row.label) + suffix, _tone(row))
+    return Cell(gain_text(row, text) + mark(row.label) + suffix, _tone(row))
 
 
 def _pivot_time(row: Speedup | None, unit: str) -> Cell:
@@ -329,7 +332,7 @@ def _forms(style: SpeedupStyle) -> dict[str, str]:
 
 
 def _beside(row: Speedup | None) -> Cell:
-    return Cell(short_ratio_text(row.interval) + mark(row.label) if row else "", "muted")
+    return Cell(gain_text(row) + mark(row.label) if row else "", "muted")
 
 
 def _pivot_legend(rows: Sequence[Speedup], style: SpeedupStyle) -> str:
@@ -339,7 +342,7 @@ def _pivot_legend(rows: Sequence[Speedup], style: SpeedupStyle) -> str:
     return "; ".join(parts)
 
 
-MEANS_TITLE = "Mean speedup: geometric, of what every regime has"
+MEANS_TITLE = "Mean gain: geometric, of what every situation has"
 _NOT_ALIKE = "*: some of the same cases are missing, so it compares with no other mean"
 _MOST = 12  # of the missing cases of one mean; JSON names all
 
@@ -357,7 +360,9 @@ def means_section(analysis: Analysis, *, full: bool) -> Section:
     wide, narrow = (
         tuple(
             cells(
-                regime, dtype, *(_mean_text(ours[name], full=full) if name in ours else "-" for name in devices)
+                situation_text(regime, beside_queued=True),
+                dtype,
+                *(_mean_text(ours[name], full=full) if name in ours else "-" for name in devices),
             )
             for (regime, dtype), ours in families.items()
         )
@@ -370,11 +375,12 @@ def means_section(analysis: Analysis, *, full: bool) -> Section:
 
 
 def _missing_text(row: Mean) -> str:
-    """`cupy:0, resident, float32 lacks matmul/n=4096/float32`."""
-    return f"{row.device_id}, {row.regime}, {row.dtype} lacks {truncate(row.missing, _MOST)}"
+    """`cupy:0, copied at every call, float32 lacks matmul/n=4096/float32`."""
+    situation = situation_text(row.regime, beside_queued=True)
+    return f"{row.device_id}, {situation}, {row.dtype} lacks {truncate(row.missing, _MOST)}"
 
 
 def _mean_text(row: Mean, *, full: bool) -> str:
-    """`5.1x [4.8, 5.3] of 12`, marked where cases are missing."""
-    ratio = ratio_text(row.interval) if full else short_ratio_text(row.interval)
-    return f"{ratio} of {row.count}{'*' if row.missing else ''}"
+    """`GPU 5.1x [4.8, 5.3] of 12`, marked where cases are missing."""
+    gain = winner_text(row.interval, ratio_text if full else short_ratio_text)
+    return f"{gain} of {row.count}{'*' if row.missing else ''}"

@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 
 from gpubench.analysis.analyse import Analysis
-from gpubench.analysis.break_even import size_text as threshold_text
+from gpubench.analysis.answer import extent
 from gpubench.analysis.speedup import Speedup
 from gpubench.foreign_text import printable
 from gpubench.report.charts import chart
@@ -23,6 +23,8 @@ from gpubench.report.charts.chart import (
     size_ticks,
 )
 from gpubench.report.layout import Cell, Picture, Section, Tone
+from gpubench.report.sections.answer_text import size_text as threshold_size
+from gpubench.report.sections.answer_text import threshold_text
 from gpubench.report.wording import (
     FORMS,
     data_text,
@@ -41,7 +43,8 @@ HEIGHT = 14  # rows of one chart with its axis: two of them fit a terminal of 40
 FEW = 2  # more charts than this are drawn only for who asks for them
 _NARROWEST = 40
 _MOST_LABELS = 8
-_MARKERS = {"waited": "w", "queued": "q", "once": "o", "always": "a"}
+_MARKERS = {"waited": "w", "queued": "q", "copied": "c"}
+_CALLS = "n"  # of N calls a copy
 _PATH = "."
 _LINES = "│┤┼┬└─┈"
 _ASCII = str.maketrans(_LINES, "||+++--")
@@ -125,7 +128,7 @@ def _plotted(curves: Curves, width: int) -> list[str]:
 
 
 def _marker(name: str) -> str:
-    return _MARKERS[name.partition("-")[0].partition(":")[0]]
+    return _MARKERS.get(name.partition(":")[0], _CALLS)
 
 
 def _decades(ratios: Sequence[float]) -> tuple[float, float]:
@@ -195,10 +198,10 @@ def _marks(analysis: Analysis) -> ChartRows:
     for row in analysis.break_even:
         if row.verdict == "at" and row.n is not None:
             low, high = row.lo or row.first, row.hi or row.last
-            text = f"{threshold_text(row)} [{format_size(low, table=True)}, {format_size(high, table=True)}]"
             found.setdefault(series_name(row.case), []).append(
                 {
-                    "n": row.n, "low": low, "high": high, "one": 1, "text": text, "short": threshold_text(row),
+                    "n": row.n, "low": low, "high": high, "one": 1, "text": threshold_text(row),
+                    "short": threshold_size(row.n, extent(row.case)),
                     "device": printable(row.device_id), "regime": data_text(row.case),
                 }
             )  # fmt: skip

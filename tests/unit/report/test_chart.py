@@ -54,8 +54,8 @@ def test_every_regime_has_a_letter_so_that_colour_is_not_needed():
     ]
     text = chart(run_of(list({outcome.id: outcome for outcome in outcomes}.values())))
     assert "q queued: " in text
-    assert "o once-10: " in text
-    assert "a always: " in text
+    assert "n 10 calls: " in " ".join(text.split())
+    assert "c copied: " in " ".join(text.split())
 
 
 def test_ascii_draws_with_ascii():

@@ -177,7 +177,7 @@ def test_the_table_counts_and_names_the_baseline():
     text = table("plain")
     assert "Claims: 1 confirmed, 3 refuted, 9 not measured" in text
     assert "vs numpy library, OpenBLAS" in text
-    assert re.search(r"^matmul 1K x 1K +200x +40\.0x \[40\.0, 40\.0\]  refuted", text, re.M)
+    assert re.search(r"^matmul 1K x 1K +200x +GPU 40\.0x \[40\.0, 40\.0\]  refuted", text, re.M)
     assert re.search(r"^forward pass +100x +- +not measured", text, re.M)
     assert all(len(line) <= 60 for line in table("plain", 60).splitlines())
     assert "\x1b[32mconfirmed" in table("table", color=True)

@@ -46,7 +46,8 @@ def test_a_folder_stands_for_its_results_oldest_first(gpubench, folder):
 def test_plain_text_where_there_is_no_terminal(gpubench, folder):
     done = gpubench("full.json", cwd=folder)
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith("Run: 2026-01-02T03:04:05Z")
+    assert done.stdout.startswith("With data on the GPU the GPU wins matmul;")
+    assert "\nRun: 2026-01-02T03:04:05Z" in done.stdout
     assert "\x1b" not in done.stdout
 
 
@@ -82,7 +83,7 @@ def test_output_by_suffix(gpubench, folder):
     ("arguments", "code", "message"),
     [
         (["full.json", "--format", "markdwn"], 2, "did you mean 'markdown'?"),
-        (["full.json", "--sections", "verdit"], 2, "did you mean 'verdict'?"),
+        (["full.json", "--sections", "anser"], 2, "did you mean 'answer'?"),
         (["full.json", "-o", "nowhere/report.md"], 2, "nowhere does not exist"),
         (["full.json", "-o", "report.xyz"], 2, "name the format with --format"),
         (["full.json", "--filter", "matmul/4096"], 2, "is no size"),

@@ -118,7 +118,7 @@ def test_every_format_says_how_the_gates_ended():
         ("skipped", None, None, False),
     ]  # fmt: skip
     for name in ("plain", "markdown"):
-        text = " ".join(drawn(found, name, RenderOptions(sections=["verdict"])).split())
+        text = " ".join(drawn(found, name, RenderOptions(sections=["answer"])).split())
         assert f"min-speedup matmul/n<=256=2: FAILED: below 2x: {gpu(64).id}" in text.replace("&lt;", "<")
         assert "min-speedup matmul/n=256=3: passed" in text
         assert f"skipped: FAILED: {gpu(512).id}" in text

@@ -14,6 +14,7 @@ from gpubench.analysis.analyse import analyse
 from gpubench.analysis.hybrid import Hybrid
 from gpubench.model.result import Run
 from gpubench.report import render
+from gpubench.report.sections.answer import answer_sentences
 from tests.unit.report.builders import CPU, GPU, HYBRID, case, measured, run_of, split
 from tests.unit.report.samples import hybrid_run
 
@@ -153,7 +154,7 @@ def test_a_split_has_a_section_of_its_own_and_no_break_even_and_no_roof() -> Non
     found = analyse(hybrid_run())
     assert {row.device_id for row in found.break_even} == {"cupy:0"}
     assert all("hybrid" not in device for roof in found.roofline.roofs for device in roof.device_ids)
-    assert any("split over CPU and GPU it is 1.28x as fast" in text for text in found.verdicts)
+    assert any("split over CPU and GPU it is 1.28x as fast" in text for text in answer_sentences(found))
     plain = render([hybrid_run()], "plain")
     assert "Hybrid: one op split over CPU and GPU" in plain
     assert "pays" in plain

@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gpubench import kernels
@@ -85,6 +85,8 @@ def test_every_colour_lies_between_the_ratios_of_the_measured_sizes_around_it(cu
 
 
 @given(curves())
+@example({1: 2.0, 2: EQUAL})
+@example({1: EQUAL, 2: 1 / EQUAL})
 @settings(max_examples=60, deadline=None)
 def test_between_its_edges_a_tint_is_that_of_the_ratio(curve):
     """What a renderer draws, linear over log(size) between the edges, is what the ratio there says."""

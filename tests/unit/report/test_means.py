@@ -88,6 +88,6 @@ def test_no_gpu_no_mean():
 def test_a_full_report_names_what_is_missing():
     found = [*cpu(64, 256, 1024), *(beside(n, 5e-3) for n in (64, 256)), failed(case(n=1024, device="cupy:0"))]
     text = render([run_of(found)], "markdown")
-    assert "cupy:0, resident-queued, float32 lacks matmul/n=1024/float32" in text
+    assert "cupy:0, on the GPU, queued, float32 lacks matmul/n=1024/float32" in text
     assert "of 2\\*" in text
     assert "lacks" not in render([run_of(found)], "plain")

@@ -9,6 +9,7 @@ from gpubench.analysis.analyse import analyse
 from gpubench.analysis.analyse import measured as evidence
 from gpubench.model.result import Parts
 from gpubench.report import render
+from gpubench.report.sections.answer import answer_sentences
 from tests.unit.report.builders import CPU, GPU, case, curve, measured, run_of
 
 ADD = 2**20
@@ -18,8 +19,8 @@ def test_overheads_are_compared_with_nothing():
     plain = analyse(run_of(curve({64: 0.25, 256: 4.0})))
     rows = [measured(case("upload", 2**20, form, device="cupy:0"), 1e-4) for form in ("library", "tuned")]
     found = analyse(run_of([*curve({64: 0.25, 256: 4.0}), *rows]))
-    assert (found.speedups, found.break_even, found.verdicts) == (
-        plain.speedups, plain.break_even, plain.verdicts,
+    assert (found.speedups, found.break_even, answer_sentences(found)) == (
+        plain.speedups, plain.break_even, answer_sentences(plain),
     )  # fmt: skip
     assert [row.id for row in found.overheads.rows] == [row.id for row in rows]
     assert not [row for row in found.roofline.rows if row.case.case.group == "overhead"]
@@ -52,8 +53,8 @@ def test_variants_are_neither_contender_nor_baseline():
         measured(case(n=256, form="tuned", variant="blocked"), 1e-9),
     ]
     found = analyse(run_of([*curve({64: 0.25, 256: 4.0}), *rows]))
-    assert (found.speedups, found.break_even, found.verdicts) == (
-        plain.speedups, plain.break_even, plain.verdicts,
+    assert (found.speedups, found.break_even, answer_sentences(found)) == (
+        plain.speedups, plain.break_even, answer_sentences(plain),
     )  # fmt: skip
     text = render([found.run], "csv")
     assert "tuned-naive" in text

@@ -74,7 +74,6 @@ def derived(analysis: Analysis) -> str:
     names = (
         "speedups",
         "break_even",
-        "verdicts",
         "means",
         "reuse",
         "hybrid",

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from gpubench.analysis.analyse import analyse
 from gpubench.analysis.analyse import measured as evidence
-from gpubench.analysis.verdict import recommended
+from gpubench.analysis.evidence import recommended
 from gpubench.model.machine import Fact, Recommendation
 from gpubench.report import render
 from gpubench.report.document import ReportDocument

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+import itertools
 from collections import Counter
 from collections.abc import Sequence
 from xml.etree.ElementTree import Element
@@ -11,7 +11,6 @@ import msgspec
 
 from gpubench import store
 from gpubench.analysis.analyse import Analysis
-from gpubench.analysis.answer import answer
 from gpubench.report.charts.chart import ChartSet
 from gpubench.report.contents import GATES, document
 from gpubench.report.layout import DEFAULT_SECTIONS, RenderOptions, Section, TextDocument
@@ -20,11 +19,10 @@ from gpubench.report.renderers.html.charts import charts_section
 from gpubench.report.renderers.html.map import PageMap
 from gpubench.report.renderers.html.tables import lines, section, table
 from gpubench.report.sections.answer import KEY as ANSWER
-from gpubench.report.sections.answer_text import machine_sentences
+from gpubench.report.sections.answer import answer_sentences
 from gpubench.report.sections.machines import overview
 from gpubench.report.sections.map import KEY as MAP
 
-_SIZE = re.compile(r"(\d[\d.]* [KMG]\b)")
 OPEN = (GATES, "claims")  # what a reader has to act on; the other sections unfold on demand
 _NO_PLOTS = "There are no charts in this page because {}"
 _NO_SAMPLES = "The samples are not drawn: the page would have become too large. They are in the result file."
@@ -115,23 +113,16 @@ def article(
 
 def _answer(analysis: Analysis, part: Section, name: str, found: PageMap | None) -> list[Element]:
     """The sentence in large words, the map, the table right below it, and what limits them."""
-    rows = answer(analysis).rows
-    count = len(machine_sentences(answer(analysis))) if len(rows) > 1 else 1
+    words = itertools.zip_longest(part.lines, answer_sentences(analysis))
+    count = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], words))
     said, below = part.lines[:count], part.lines[count:]
     # The title of the map says what the next line would.
     below = below[1:] if found is not None else below
-    words = [element("p", {"class": "sentence"}, *_sizes_whole(text)) for text in said]
-    sentence = element("section", {"id": name, "class": "answer"}, *words)
+    large = [element("p", {"class": "sentence"}, text) for text in said]
+    sentence = element("section", {"id": name, "class": "answer"}, *large)
     tables = [table(item, part.title) for item in part.tables]
     figures = [found.figure] if found is not None else []
     return [sentence, *figures, element("section", {"class": "thresholds"}, *tables, *lines(below))]
-
-
-def _sizes_whole(text: str) -> list[Element | str]:
-    """`text` with its sizes kept on one line: no break in `262 K`."""
-    return [
-        element("span", {"class": "whole"}, part) if i % 2 else part for i, part in enumerate(_SIZE.split(text))
-    ]
 
 
 def _ids(report: TextDocument, prefix: str) -> list[str]:

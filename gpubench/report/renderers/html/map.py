@@ -11,9 +11,9 @@ import msgspec
 from gpubench.analysis.analyse import Analysis
 from gpubench.analysis.ratio_map import RatioMap, ratio_map
 from gpubench.report.markup import element, fragment
-from gpubench.report.sections.answer_text import situation_text
 from gpubench.report.sections.map import AXIS, MEANING, TITLE, MapPanel, MapView, device_names, map_view
 from gpubench.report.sections.map_svg import axis_svg, gains, lane_svg, scale_svg, strip_height
+from gpubench.report.wording import situation_text
 
 ATTRIBUTE = "data-map"
 

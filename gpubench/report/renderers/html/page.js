@@ -95,8 +95,9 @@
     const names = [...table.tHead.rows[table.tHead.rows.length - 1].cells].map(own);
     const regimes = set.regimes.map((one) => one[0]);
     const devices = set.devices.map((one) => one[0]);
+    const short = (name) => (Object.hasOwn(set.headings, name) ? set.headings[name] : name);
     const gone = (name) =>
-      (wanted.regimes && regimes.includes(name) && !wanted.regimes.has(name)) ||
+      (wanted.regimes && regimes.includes(short(name)) && !wanted.regimes.has(short(name))) ||
       (wanted.devices && devices.includes(name) && !wanted.devices.has(name));
     const [op, dtype, ...params] = wanted.picked.split(" ");
     const tests = {
