@@ -131,7 +131,7 @@ def test_the_switch_shows_the_other_situations_and_gpus(opened):
     page = opened(two_gpus_run())
     assert page.locator(".situation").all_inner_texts() == ["data on the GPU", "copied at every call"]
     before = page.locator(".map-title").inner_text()
-    page.get_by_label("Situation").select_option(label="queued on the GPU")
+    page.get_by_label("Situation", exact=True).select_option(label="queued on the GPU")
     page.wait_for_function("() => document.querySelectorAll('.situation').length === 1")
     assert page.locator(".situation").all_inner_texts() == ["queued on the GPU"]
     page.get_by_label("GPU", exact=True).select_option(label="CuPy and WebGPU")
@@ -161,10 +161,10 @@ def test_the_controls_filter_the_tables_of_the_details_too(opened):
     assert ops == ["relu"]
     choose(page, lambda: page.get_by_role("checkbox", name="wgpu:0").uncheck())
     assert "wgpu:0" not in page.locator("#r0-speedup").inner_text()
-    choose(page, lambda: page.get_by_role("checkbox", name=re.compile("^always")).uncheck())
+    choose(page, lambda: page.get_by_role("checkbox", name=re.compile("^copied")).uncheck())
     heads = [one.inner_text() for one in page.locator("#r0-breakeven thead th").all() if one.is_visible()]
-    assert "always" not in heads
-    assert "queued" in heads
+    assert "copied at every call" not in heads
+    assert "on the GPU, queued" in heads
     # What is chosen below does not change the answer above.
     assert page.locator(".thresholds tbody tr:visible").count() == page.locator(".thresholds tbody tr").count()
 
@@ -269,7 +269,7 @@ def test_the_toggles_choose_what_charts_and_tables_show(opened):
         choose(page, lambda name=name: page.get_by_role("checkbox", name=re.compile(f"^{name}")).uncheck())
     # The CPU's data is at home in every regime: its curve stays.
     assert {(row[0], row[1]) for row in rows(page, "time")} == {
-        ("numpy:0", "resident"), ("cupy:0", "once-10"), ("cupy:0", "always"),
+        ("numpy:0", "resident"), ("cupy:0", "10 calls"), ("cupy:0", "copied"),
     }  # fmt: skip
     choose(page, lambda: page.get_by_label("Form", exact=True).select_option("library"))
     assert {row[2] for row in rows(page, "time")} == {"library"}
@@ -311,7 +311,7 @@ def test_everything_is_reached_and_worked_by_keyboard(opened):
         seen = page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
         assert not name or seen != "none", name
         reached.add(name)
-    for name in ("SELECT series ", "INPUT device cupy:0", "INPUT regime always"):
+    for name in ("SELECT series ", "INPUT device cupy:0", "INPUT regime copied"):
         assert name in reached
     assert any(name.startswith("SUMMARY Data table") for name in reached)
     assert any(name.startswith("BUTTON Save") for name in reached)
@@ -373,7 +373,6 @@ def test_a_narrow_page_does_not_scroll_sideways(opened, width):
         sections=[
             "answer",
             "map",
-            "verdict",
             "breakeven",
             "speedup",
             "anatomy",

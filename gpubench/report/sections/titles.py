@@ -14,7 +14,7 @@ from gpubench.analysis.speedup import blas_text
 from gpubench.foreign_text import printable, shortened
 from gpubench.report.sections.answer_text import backend_text
 
-_LONG_VERSION = re.compile(r"(\d+\.\d+\.\d+)[.\d]+")  # 0.3.34.0.0 is a build of 0.3.34
+_LONG_VERSION = re.compile(r"(\d+\.\d+\.\d+)(?:\.\d+)+")  # 0.3.34.0.0 is a build of 0.3.34
 
 
 def sides_text(analysis: Analysis, device_ids: Sequence[str]) -> str:
