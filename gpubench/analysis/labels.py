@@ -157,8 +157,8 @@ def _device_clock(run: Run, outcome: Measurement) -> DeviceClock | None:
 
 
 OVER_THEORETICAL, OVER_MEASURED = 1.05, 1.10
-# A CPU that is shared with virtual machines which nobody here sees did up to 1.5 times as much a minute later (an H200's
-# host with 16 cores: 1.24 and 1.80 TFLOP/s of one library). Work that was left out is faster by more.
+# A CPU that virtual machines share which nobody here sees did up to 1.5 times as much a minute later (an H200's host
+# with 16 cores: 1.24 and 1.80 TFLOP/s of one library). Work that was left out is faster by more.
 OVER_MEASURED_CPU = 2.0
 # Below so many last-level caches a rate may rightly exceed that of the memory.
 CACHES = 4

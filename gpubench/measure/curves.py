@@ -103,7 +103,7 @@ def timings(known: Rows, curve: Curve, cpu: Collection[str]) -> dict[int, dict[i
     return found
 
 
-class Cell(NamedTuple):
+class CurveState(NamedTuple):
     """What is known of where one curve crosses. `ends`: (largest size at which it loses, next one that was measured),
     None where it does not cross; `crossing` by the fit, None where that tells nothing."""
 
@@ -144,21 +144,21 @@ CLOSE_STEPS = (1 / 1.5, 1.5, 1.0, 1 / 2.2, 2.2)
 WIDE = 6.0
 
 
-def cell(known: Rows, curve: Curve, cpu: Collection[str], overheads_s: Mapping[str, float]) -> Cell:
+def state_of(known: Rows, curve: Curve, cpu: Collection[str], overheads_s: Mapping[str, float]) -> CurveState:
     """The state of one curve; `overheads_s` is the time of an empty launch by device."""
     by_size = ratios(known, curve, cpu)
     ends = break_even.bracket(by_size)
     if ends is None:
-        return Cell(by_size, None, None)
+        return CurveState(by_size, None, None)
     base, case = (
         stats.prior_of(seconds(known[ends[1]][one]), overheads_s.get(one[0], 0.0))
         for one in pairs(known, curve, cpu)[ends[1]]
     )
     local = break_even.local_crossing(timings(known, curve, cpu), (base, case))
-    return Cell(by_size, ends, None if local is None else local.crossing)
+    return CurveState(by_size, ends, None if local is None else local.crossing)
 
 
-def asked(state: Cell, ladder: Ladder, most: int) -> list[int]:
+def asked(state: CurveState, ladder: Ladder, most: int) -> list[int]:
     """Up to `most` sizes of the ladder's grid that would tell more of where the curve crosses, the best first."""
     place = state.place
     if place is None or state.ends is None:
@@ -169,7 +169,7 @@ def asked(state: Cell, ladder: Ladder, most: int) -> list[int]:
     return [n for n in found if low < n < high and n not in state.ratios][:most]
 
 
-def checks(state: Cell, ladder: Ladder) -> list[int]:
+def checks(state: CurveState, ladder: Ladder) -> list[int]:
     """Sizes above the threshold at which the curve may lose again: just past powers of two, where padded and tiled
     kernels do, between the threshold and the top of what was measured."""
     if state.ends is None:

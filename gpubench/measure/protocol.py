@@ -210,7 +210,7 @@ class Opened(Message, frozen=True, kw_only=True, tag="opened"):
     record: WorkerRecord
 
 
-class Overhead(Message, frozen=True, kw_only=True, tag="overhead-reply"):
+class MeasuredOverhead(Message, frozen=True, kw_only=True, tag="overhead-reply"):
     """Seconds of each empty launch with its wait, and of the clock: its smallest step, and the cost of a reading."""
 
     id: int
@@ -227,8 +227,8 @@ class Ceilings(Message, frozen=True, kw_only=True, tag="ceilings-reply"):
 
 
 class Prepared(Message, frozen=True, kw_only=True, tag="prepared"):
-    """The case is right and ready. `fraction`: of a case that is split the GPU's share, in whole units. `launch_s`: what
-    a launch took while its repeat count was found; None: the count was given."""
+    """The case is right and ready. `fraction`: of a case that is split the GPU's share, in whole units. `launch_s`:
+    what a launch took while its repeat count was found; None: the count was given."""
 
     id: int
     check: Check
@@ -298,7 +298,7 @@ Request = (
     | Release
     | Close
 )
-Reply = Devices | Opened | Overhead | Ceilings | Prepared | Sampled | Done | Refused | Broke
+Reply = Devices | Opened | MeasuredOverhead | Ceilings | Prepared | Sampled | Done | Refused | Broke
 FromWorker = Phase | Reply
 
 

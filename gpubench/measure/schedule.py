@@ -118,8 +118,8 @@ class Schedule:
         yield from _each(sorted(overheads, key=lambda item: item.n))
 
     def again(self, index: int, search: BreakEvenSearch) -> Iterator[Step]:
-        """The plan once more: what a search chose of an op with all its sizes side by side, so that blocks of a case lie
-        apart in time."""
+        """The plan once more: what a search chose of an op with all its sizes side by side, so that blocks of a case
+        lie apart in time."""
         named = self._spec.constraints.selection.sizes
         items = self._shuffled(_merged(self.plan), index)
         yield from _each([item for item in items if item.op.name in named or item.op.overhead is not None])
@@ -182,7 +182,8 @@ OUT_OF_TIME = "budget"
 
 class Resume(msgspec.Struct, frozen=True):
     """`missing` is what an interrupted session did not reach: measured first, in a session of its own, in which the
-    search goes on if that was what ended (`search`). Then `sessions` more follow, each with all `workloads`. `blocks` has a block of each case already measured: its repeat counts are used unchanged."""
+    search goes on if that was what ended (`search`). Then `sessions` more follow, each with all `workloads`.
+    `blocks` has a block of each case already measured: its repeat counts are used unchanged."""
 
     workloads: tuple[Workload, ...]
     blocks: Mapping[str, Block]

@@ -2,7 +2,7 @@
 
 First the ends of every op, so that each has an answer at its largest size: a low and a middle size, which tell what the
 top takes, then the top, halved until it fits the op's share of the time. Then op by op the sizes that tell where its
-curves cross, with the forms alone that compete there. Ops that cost little come first, and leave to the others what they
+curves cross, with the forms alone that compete there. Ops that cost little come first, and leave to others what they
 do not need. What is left at the end goes to curves that are still open, and then to narrower thresholds. All that is
 measured is of the plan: later sessions repeat it.
 
@@ -12,17 +12,17 @@ What the search asks for next depends on what was measured so far, so it hands o
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
 
 from gpubench import break_even, stats
 from gpubench.measure import curves
-from gpubench.measure.curves import Cell, Curve, Rows, Slot, slot
+from gpubench.measure.curves import Curve, CurveState, Rows, Slot, slot
 from gpubench.measure.plan import MAIN, Constraints, Purpose, Series, Workload, together, workload
 from gpubench.measure.recorder import Recorder
-from gpubench.model.case import Case
+from gpubench.model.case import QUEUED, WAITED, Case
 from gpubench.model.op import Ladder
 from gpubench.model.result import RunWarning
 
@@ -34,9 +34,11 @@ MIDDLE = 0.7
 TOP_SHARE, HALVINGS = 1.5, 6
 # Launches of each case beside its blocks: first, trials, checks. A reference in float64 takes as long as so many of the
 # slowest launches.
-LAUNCHES_BESIDE, REFERENCE_LAUNCHES = 4, 4
+LAUNCHES_BESIDE, REFERENCE_LAUNCHES = 3, 4
 # Steps of a visit beyond the top, sizes a curve asks for in one, and those beyond the threshold that are checked.
 MOST_STEPS, MOST_ASKED, MOST_CHECKS = 4, 3, 3
+# What people ask for first has more of a say in the order of sizes: a call that is waited for, then one that copies.
+WEIGHTS: Mapping[str, int] = {WAITED: 4, "transfer-always": 3, QUEUED: 2}
 # A form of the CPU that takes more than this times the best one competes no more.
 FAR_BEHIND = 1.3
 # Predictions are missed: a step is begun if it is predicted to fit with this much to spare.
@@ -81,7 +83,7 @@ class BreakEvenSearch:
         self._case_s: dict[str, dict[int, float]] = {}
         self._overheads_s: dict[str, float] = {}
         self._predicted: dict[tuple[str, int], float] = {}
-        self._missed: list[float] = []
+        self._beside_s: list[float] = []  # what tops took beside their launches, a byte
         self._asked: set[tuple[str, Curve, int]] = set()
         self._checked: set[str] = set()
         self._tried: dict[str, set[int]] = {}
@@ -92,7 +94,7 @@ class BreakEvenSearch:
         for item in step.workloads:
             key = item.series.key
             if expected := self._predicted.pop((key, item.n), 0.0):
-                self._missed.append(seconds / expected)
+                self._beside_s.append((seconds - expected) / max(item.op.bytes(item.params, item.dtype), 1))
             self._known.pop(key, None)
             self._tried.setdefault(key, set()).add(item.n)
             if cases:
@@ -148,7 +150,8 @@ class BreakEvenSearch:
         n = high
         for _ in range(HALVINGS):
             seconds = self._predicted[one.key, n] = self._top_s(one, n, measured)
-            seconds *= stats.median(self._missed) if self._missed else 1.0  # as the tops of other ops did
+            if self._beside_s:  # as the tops of other ops did
+                seconds += one.op.bytes(one.params(n), one.dtype) * max(0.0, stats.median(self._beside_s))
             if seconds <= min(TOP_SHARE * share_s, self._left_s()):
                 break
             n = max(1, round(n / 2 / one.ladder.granule)) * one.ladder.granule
@@ -186,7 +189,7 @@ class BreakEvenSearch:
         ask for first; last, and once, checks above the thresholds."""
         votes: dict[int, int] = {}
         found: dict[int, set[Slot]] = {}
-        known, states = self.known(one), [(curve, self._cell(one, curve)) for curve in self._curves(one)]
+        known, states = self.known(one), [(curve, self._state(one, curve)) for curve in self._curves(one)]
         taken = max((len(state.ratios) for _, state in states), default=0)
         if 2 * taken * (BLOCKS.blocks or 1) >= self._settings.break_even_timings:
             return {}
@@ -194,7 +197,7 @@ class BreakEvenSearch:
             for n in curves.asked(state, one.ladder, MOST_ASKED) if state.open(widest) else ():
                 if (one.key, curve, n) not in self._asked:
                     self._asked.add((one.key, curve, n))
-                    votes[n] = votes.get(n, 0) + 1
+                    votes[n] = votes.get(n, 0) + WEIGHTS.get(curve[1], 1)
                     found.setdefault(n, set()).update(self._contenders(known, curve, state, n))
         ordered = {n: found[n] for n in sorted(found, key=lambda n: (-votes[n], n))}
         if one.key not in self._checked and all(state.near for _, state in states):
@@ -204,7 +207,7 @@ class BreakEvenSearch:
 
     def _add_checks(self, one: Series, found: dict[int, set[Slot]]) -> None:
         known = self.known(one)
-        states = [(curve, self._cell(one, curve)) for curve in self._curves(one)]
+        states = [(curve, self._state(one, curve)) for curve in self._curves(one)]
         places = sorted({n for _, state in states for n in curves.checks(state, one.ladder)})
         step = -(-len(places) // MOST_CHECKS) or 1
         for n in places[::-1][::step]:
@@ -212,9 +215,9 @@ class BreakEvenSearch:
                 if state.ends is not None and n > state.ends[1]:
                     found.setdefault(n, set()).update(self._contenders(known, curve, state, n))
 
-    def _contenders(self, known: Rows, curve: Curve, state: Cell, n: int) -> set[Slot]:
-        """The forms on both sides that compete around `n`: the fastest at the measured sizes next to it, and what is not
-        far behind the fastest CPU."""
+    def _contenders(self, known: Rows, curve: Curve, state: CurveState, n: int) -> set[Slot]:
+        """The forms on both sides that compete around `n`: the fastest at the measured sizes next to it, and what is
+        not far behind the fastest CPU."""
         below = max((m for m in state.ratios if m <= n), default=None)
         above = min((m for m in state.ratios if m >= n), default=None)
         found: set[Slot] = set()
@@ -228,15 +231,15 @@ class BreakEvenSearch:
                 found |= {s for s in row if s[0] in self._cpu and curves.seconds(row[s]) <= FAR_BEHIND * least}
         return found
 
-    def _open(self, one: Series, widest: float) -> list[tuple[Curve, Cell]]:
-        states = [(curve, self._cell(one, curve)) for curve in self._curves(one)]
+    def _open(self, one: Series, widest: float) -> list[tuple[Curve, CurveState]]:
+        states = [(curve, self._state(one, curve)) for curve in self._curves(one)]
         return [(curve, state) for curve, state in states if state.open(widest)]
 
     def _curves(self, one: Series) -> list[Curve]:
         return curves.curves(self.known(one), self._cpu, self._software)
 
-    def _cell(self, one: Series, curve: Curve) -> Cell:
-        return curves.cell(self.known(one), curve, self._cpu, self._overheads())
+    def _state(self, one: Series, curve: Curve) -> CurveState:
+        return curves.state_of(self.known(one), curve, self._cpu, self._overheads())
 
     def _overheads(self) -> dict[str, float]:
         if not self._overheads_s:
@@ -282,7 +285,7 @@ class BreakEvenSearch:
                 cases = tuple(
                     case for case in cases if case.device_id in self._cpu or case.form == "tuned" or not tuned
                 )
-            found.append(msgspec.structs.replace(item, cases=cases, explained=n == explained))
+            found.append(msgspec.structs.replace(item, cases=cases, explained=explained in (None, n)))
         return Step(tuple(found), BLOCKS if explained is not None else MAIN)
 
     def _worth(self, case: Case, tuned: Collection[str]) -> bool:

@@ -217,7 +217,7 @@ class WorkerPool:
                 self._ceilings.append(Ceiling(device_id=device_id, reason=getattr(reply, "detail", "")))
 
     def load(self, cases: Mapping[str, Sequence[Case]]) -> None:
-        """Have the workers, by device, make the inputs of a workload at the same time, the first one also its reference;
+        """Have the workers, by device, make the inputs of a workload at the same time, the first one its reference too;
         then build and check these cases. What goes wrong shows again when a case is prepared, and is told there."""
         firsts = [(device_id, ours[0]) for device_id, ours in cases.items() if device_id in self.workers]
         self._ask_all(
@@ -240,7 +240,7 @@ class WorkerPool:
         for device_id, worker, ours in asked:
             try:
                 for request in ours:
-                    worker.wait(request, LOAD_DEADLINE_S)
+                    worker.wait(request, min(LOAD_DEADLINE_S, self._settings.case_timeout_s))
             except WorkerGone:
                 self.drop(device_id)
 
@@ -292,7 +292,7 @@ class WorkerPool:
     def _measured(self, worker: Worker, record: WorkerRecord) -> WorkerRecord:
         """The record with the overhead of an empty launch. Raises WorkerGone."""
         reply = worker.ask(protocol.MeasureOverhead(id=worker.next_id), OPEN_DEADLINE_S)
-        if not isinstance(reply, protocol.Overhead):
+        if not isinstance(reply, protocol.MeasuredOverhead):
             return record  # its first case will tell what is wrong
         return msgspec.structs.replace(
             record,

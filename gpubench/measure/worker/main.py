@@ -179,13 +179,15 @@ class DeviceWorker:
         )  # fmt: skip
         return protocol.Opened(id=request.id, device=session.device, record=record)
 
-    def _measure_overhead(self, request: protocol.MeasureOverhead) -> protocol.Overhead:
+    def _measure_overhead(self, request: protocol.MeasureOverhead) -> protocol.MeasuredOverhead:
         self._announce("overhead")
         session = self._opened()
         overhead = timer.measure_overhead(session)
         step_s, cost_s = timer.clock_facts(session.clock)
         self._sample_s = timer.sample_target_s(self._sample_s, median(overhead), step_s, cost_s)
-        return protocol.Overhead(id=request.id, overhead_s=overhead, clock_step_s=step_s, clock_cost_s=cost_s)
+        return protocol.MeasuredOverhead(
+            id=request.id, overhead_s=overhead, clock_step_s=step_s, clock_cost_s=cost_s
+        )
 
     def _load(self, request: protocol.Load) -> None:
         """Inputs now, and the reference, so that other workers find it."""

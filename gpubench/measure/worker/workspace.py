@@ -89,7 +89,8 @@ class Workspace:
     """What all cases of one workload share on one device: host inputs, device inputs, the reference."""
 
     def __init__(
-        self, session: Session, op: Op, case: Case, seed: int, kind: str, scratch: Path, material: Material | None = None,
+        self, session: Session, op: Op, case: Case, seed: int, kind: str, scratch: Path,
+        material: Material | None = None,
     ) -> None:  # fmt: skip
         self.session = session
         self.op = op

@@ -1,0 +1,88 @@
+"""Where the time of a run goes: inputs, reference, checks, compiling, calibration, parts, sampling, saving, idle.
+
+Run: .venv/bin/python benchmarks/engine.py [OPTIONS OF gpubench run]
+It carries the run out in this process, listens to the messages between it and its workers, and prints a Markdown table:
+seconds and shares of the wall time. Where several workers work side by side, the time is that of the one whose message
+comes next, so the shares add up to the whole. The answer of the run itself goes to stderr.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from gpubench.cli import main as gpubench
+from gpubench.measure import protocol
+from gpubench.measure.recorder import Recorder
+
+# What a worker announces, and the requests that announce nothing, by what a reader looks for.
+NAMES = {
+    "devices": "start", "open": "start", "overhead": "start", "ceilings": "ceilings", "inputs": "inputs",
+    "upload": "inputs", "reference": "reference", "autotune": "trials", "compile": "compile",
+    "first launch": "compile", "check": "checks", "calibrate": "calibration", "parts": "parts", "sample": "sampling",
+    "release": "release",
+}  # fmt: skip
+OWN = "the parent: plan, progress, detection"
+
+
+class Listener:
+    """Adds the time between two messages to what was under way."""
+
+    def __init__(self) -> None:
+        self.spent: dict[str, float] = defaultdict(float)
+        self._last, self._doing = time.perf_counter(), OWN
+
+    def pass_to(self, doing: str) -> None:
+        """Something else is under way from now on."""
+        now = time.perf_counter()
+        self.spent[self._doing] += now - self._last
+        self._last, self._doing = now, doing
+
+    def decoded(self, decode: Callable[[bytes], Any], line: bytes) -> Any:
+        """In place of `protocol.decode_reply`."""
+        message = decode(line)
+        self.pass_to(NAMES.get(message.name, message.name) if isinstance(message, protocol.Phase) else OWN)
+        return message
+
+    def encoded(self, encode: Callable[[Any], bytes], message: Any) -> bytes:
+        """In place of `protocol.encode`."""
+        self.pass_to("waiting for a worker")
+        return encode(message)
+
+    def saved(self, save: Callable[[Recorder], None], recorder: Recorder) -> None:
+        """In place of `Recorder.save`."""
+        before = self._doing
+        self.pass_to("saving")
+        save(recorder)
+        self.pass_to(before)
+
+
+def main() -> None:
+    """One run, and its table."""
+    listener = Listener()
+    protocol.decode_reply = partial(listener.decoded, protocol.decode_reply)
+    protocol.encode = partial(listener.encoded, protocol.encode)
+    save = Recorder.save
+
+    def saved(recorder: Recorder) -> None:
+        listener.saved(save, recorder)
+
+    setattr(Recorder, "save", saved)  # noqa: B010
+    sys.argv = ["gpubench", "run", "--no-progress", *sys.argv[1:]]
+    with contextlib.redirect_stdout(sys.stderr), contextlib.suppress(SystemExit):
+        gpubench()
+    listener.pass_to(OWN)
+    whole = sum(listener.spent.values())
+    print("| what | s | share |\n|---|---|---|")
+    for name, seconds in sorted(listener.spent.items(), key=lambda pair: -pair[1]):
+        print(f"| {name} | {seconds:.1f} | {seconds / whole:.0%} |")
+    print(f"| all | {whole:.1f} | |")
+
+
+if __name__ == "__main__":
+    main()
