@@ -14,10 +14,13 @@ from gpubench.report import analysed, plots, render
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "docs" / "images"
-# What README shows as text, too: one op on two backends of an H200, three sessions.
-RESULT = ROOT / "results" / "intel-r-xeon-r-processor-nvidia-h200-d0f62e" / "20261120T203851Z-0fdc27ac.json"
-LAST = ".thresholds"  # the picture ends below the table
-SHOTS = (("report.png", 1200, "light"), ("report-dark.png", 1200, "dark"), ("report-narrow.png", 400, "light"))
+# A default run on an H200.
+RESULT = ROOT / "results" / "intel-r-xeon-r-processor-nvidia-h200-d0f62e" / "20261123T011748Z-5e87add6.json.gz"
+# The width, the colours, and what the picture ends below.
+SHOTS = (
+    ("report.png", 1200, "light", ".thresholds table"), ("report-dark.png", 1200, "dark", ".panels"),
+    ("report-narrow.png", 400, "light", ".panel"),
+)  # fmt: skip
 
 
 def main(file: Path) -> None:
@@ -29,14 +32,14 @@ def main(file: Path) -> None:
     with tempfile.TemporaryDirectory() as folder, chromium.started() as browser:
         page_file = Path(folder) / "report.html"
         page_file.write_text(render([run], "html"), encoding="utf-8")
-        for name, width, scheme in SHOTS:
+        for name, width, scheme, last in SHOTS:
             context = browser.new_context(
                 offline=True, viewport={"width": width, "height": 1000}, color_scheme=scheme
             )
             page = context.new_page()
             page.goto(page_file.as_uri())
             page.locator("[data-ready]").wait_for()
-            end = page.locator(LAST).bounding_box()
+            end = page.locator(last).first.bounding_box()
             clip = {"x": 0, "y": 0, "width": width, "height": end["y"] + end["height"] + 16}
             page.screenshot(path=FOLDER / name, full_page=True, clip=clip)
             context.close()

@@ -182,9 +182,7 @@ def answer(analysis: Analysis, *, by_device: bool = False) -> MachineAnswer:
     )
     rows = [row for device_id in devices for row in _rows(analysis, cases, device_id)]
     rows.sort(key=lambda row: (row.op, row.dtype, sorted(row.params.items()), devices.index(row.device_id)))
-    missing = {row.case.op for row in cases if row.outcome == "planned"} - {
-        row.case.op for row in cases if row.time is not None
-    }
+    missing = _missing(analysis, cases)
     wrong, broken = _troubles(run, cases)
     without = None if rows else absence(run, analysis.cases)
     return MachineAnswer(
@@ -192,9 +190,18 @@ def answer(analysis: Analysis, *, by_device: bool = False) -> MachineAnswer:
         forms=() if without is None or without.kind == "no-cpu" else _forms(run, cases),
         times=_gpu_times(run, cases) if without is not None and without.kind == "no-cpu" else (),
         wrong=wrong, broken=broken, missing=tuple(sorted(missing)),
-        unreached=sum(row.outcome == "planned" for row in cases), ops=len({row.case.op for row in cases}),
+        unreached=sum(row.outcome == "planned" for row in cases), ops=len({row.case.op for row in cases} | missing),
         named=bool(rows) and all(run.selection.sizes.get(row.op) for row in rows),
     )  # fmt: skip
+
+
+def _missing(analysis: Analysis, cases: Sequence[CaseResult]) -> set[str]:
+    """Ops that were not reached: planned without a time, or asked for and not even planned."""
+    run = analysis.run
+    found = {row.case.op for row in cases if row.outcome == "planned"}
+    if len(analysis.cases) == len(run.outcomes) and not (run.selection.filter or run.selection.skip):
+        found |= {*run.selection.ops} - {outcome.case.op for outcome in run.outcomes}
+    return found - {row.case.op for row in cases if row.time is not None}
 
 
 def _ranked(curves: Sequence[BreakEven]) -> list[str]:

@@ -79,6 +79,16 @@ class Strip(msgspec.Struct, frozen=True, kw_only=True):
     points: tuple[MapPoint, ...]
     stretches: tuple[Stretch, ...]
 
+    def last_crossing(self) -> float | None:
+        """Where the interpolated ratio passes 1 for the last time; None where it never does."""
+        for part in reversed(self.stretches):
+            if part.ratios is not None and min(part.ratios) < 1 <= max(part.ratios):
+                first, last = part.ratios
+                share = math.log(first) / math.log(first / last)
+                crossing: float = part.start * (part.end / part.start) ** share
+                return crossing
+        return None
+
     def ratio_between(self, low: float, high: float) -> float | None:
         """The ratio in the middle of `low` and `high`, where that is known; else that of a measured size between
         them."""
@@ -244,25 +254,27 @@ def _regime_order(regime: str) -> tuple[int, int]:
 
 def _place(lane: MapLane, shown: Sequence[str], found: MachineAnswer) -> tuple[object, ...]:
     """Where the lane stands on the staircase: by the first situation, then by the next one."""
-    regimes = found.regimes or (WAITED,)
-    cells = [next((lane.strips[device, regime].cell for device in shown if (device, regime) in lane.strips), None)
-             for regime in regimes]  # fmt: skip
-    return (
-        *(_step(lane, cell) for cell in cells),
-        lane.row.op,
-        lane.row.dtype,
-        sorted(lane.row.params.items()),
-    )
+    steps = []
+    for regime in found.regimes or (WAITED,):
+        strips = [lane.strips[device, regime] for device in shown if (device, regime) in lane.strips]
+        steps.append(_step(lane, strips[0]) if strips else NOWHERE)
+    return (*steps, lane.row.op, lane.row.dtype, sorted(lane.row.params.items()))
 
 
-def _step(lane: MapLane, cell: AnswerCell | None) -> tuple[int, float]:
+NOWHERE = (4, 0.0)  # what has no number comes last
+
+
+def _step(lane: MapLane, strip: Strip) -> tuple[int, float]:
     """All sizes first, then thresholds by size, what is open, no size, and what gave no number."""
-    if cell is None or cell.kind in ("wrong", "failed"):
-        return 4, 0.0
+    cell = strip.cell
+    if cell.kind in ("wrong", "failed"):
+        return NOWHERE
     if cell.kind in ("all-sizes", "below"):
         return 0, float(cell.high or 0)
     if cell.kind in ("at", "range"):
-        n = cell.n or round(math.sqrt((cell.low or 1) * (cell.high or 1)))
-        return 1, float(lane.row.elements(n))
+        middle = math.sqrt((cell.low or 1) * (cell.high or 1))
+        # Of a bracket alone the place where the colour changes.
+        known = None if cell.n is None else float(lane.row.elements(cell.n))
+        return 1, known or strip.last_crossing() or float(lane.row.elements(round(middle)))
     gain = cell.gain
     return 3 if cell.kind in ("no-size", "above") else 2, 0.0 if gain is None else -gain.ratio

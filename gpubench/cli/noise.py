@@ -100,7 +100,7 @@ def _measured(options: NoiseOptions, began: float) -> Run:
     """The sessions of both sides, measured and saved as `run` does it."""
     import msgspec
 
-    from gpubench.cli import progress, request, saving
+    from gpubench.cli import opening, progress, request, saving
     from gpubench.cli.exit import tell
     from gpubench.cli.selection import DEFAULT_BUDGET_S
     from gpubench.measure import runner
@@ -110,10 +110,11 @@ def _measured(options: NoiseOptions, began: float) -> Run:
     budget = options.budget or (None if options.sizes else f"{DEFAULT_BUDGET_S * sessions:g}s")
     taken = {name: getattr(options, name) for name in TAKEN}
     saving.check_folder([], options)
-    asked = request.request(RunOptions(**{**taken, "sessions": sessions, "budget": budget}), began=began)
+    plan = RunOptions(**{**taken, "sessions": sessions, "budget": budget})
     saver = saving.Saver([], options)
-    with progress.shown(options, os.environ) as sink:
-        finished = runner.run(asked, sink, saver)
+    with progress.shown(options, os.environ) as display:
+        asked = opening.tell(display, plan, lambda tell: request.request(plan, began=began, tell=tell))
+        finished = runner.run(asked, display, saver)
     saver.finish(finished)
     if not options.quiet:
         for path in saver.saved:

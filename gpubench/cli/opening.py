@@ -9,32 +9,27 @@ from gpubench.cli.options import RunOptions
 from gpubench.cli.progress import Display
 from gpubench.cli.request import Tell
 from gpubench.measure import load
-from gpubench.measure.plan import estimate_seconds
 from gpubench.measure.schedule import RunSpec, planned
 from gpubench.model.result import BUSY_SHARE, Selection, Settings
 
 _MOST_NAMES = 3
 
 
-def plan_text(ops: Sequence[str], seconds: float | None, *, check_only: bool, at_most: bool = False) -> str:
+def plan_text(ops: Sequence[str], seconds: float) -> str:
     """`Measuring 14 ops, about a minute`."""
-    what = units.listed(ops) if len(ops) <= _MOST_NAMES else f"{len(ops)} ops"
-    if check_only or seconds is None:
-        return f"{'Checking' if check_only else 'Measuring'} {what}"
-    return f"Measuring {what}, {'at most ' if at_most else ''}{about(seconds)}"
+    return f"Measuring {_ops_text(ops)}, {about(seconds)}"
 
 
-def early_plan(selection: Selection, settings: Settings, *, check_only: bool) -> str | None:
-    """The plan before any device was looked at; None where only the devices tell how long it takes."""
-    if settings.budget_s is None and not check_only:
-        return None
-    return plan_text(selection.ops, settings.budget_s, check_only=check_only)
+def counted_plan(spec: RunSpec) -> str:
+    """`Measuring matmul: 12 cases in 3 sessions`, of a run without a limit: its first cases tell how long it takes."""
+    cases = sum(len(item.cases) for item in planned(spec))
+    sessions = f" in {spec.sessions} sessions" if spec.sessions > 1 else ""
+    verb = "Checking" if spec.check_only else "Measuring"
+    return f"{verb} {_ops_text(list(spec.ops))}: {cases} case{'s' if cases != 1 else ''}{sessions}"
 
 
-def late_plan(spec: RunSpec) -> str:
-    """The same of a run without a limit."""
-    seconds = estimate_seconds(planned(spec), spec.settings)
-    return plan_text(list(spec.ops), seconds, check_only=spec.check_only, at_most=True)
+def _ops_text(ops: Sequence[str]) -> str:
+    return units.listed(ops) if len(ops) <= _MOST_NAMES else f"{len(ops)} ops"
 
 
 def about(seconds: float) -> str:
@@ -52,17 +47,17 @@ def about(seconds: float) -> str:
 
 def tell(display: Display, options: RunOptions, find: Callable[[Tell], RunSpec]) -> RunSpec:
     """What `find` finds, while `display` is told the plan as soon as it is known, and what disturbs it."""
-    before, said = load.read(), []
+    before = load.read()
+    said: list[str] = []
 
     def early(selection: Selection, settings: Settings) -> None:
-        text = early_plan(selection, settings, check_only=options.check_only)
-        if text is not None:
-            said.append(text)
-            display.say(text)
+        if settings.budget_s is not None and not options.check_only:
+            said.append(plan_text(selection.ops, settings.budget_s))
+            display.say(said[0])
 
     spec = find(early)
     if not said:
-        display.say(late_plan(spec))
+        display.say(counted_plan(spec))
     disturbed = busy(before, spec.load())
     if disturbed is not None:
         display.say(disturbed)

@@ -19,7 +19,7 @@ from gpubench.analysis.samples import only_estimates
 from gpubench.cli.options import NoiseOptions, RunOptions
 from gpubench.cli.rendering import cannot_write
 from gpubench.errors import GpubenchError
-from gpubench.foreign_text import visible
+from gpubench.foreign_text import filled, visible
 from gpubench.measure.events import (
     BlockDone,
     CaseDone,
@@ -40,6 +40,7 @@ from gpubench.report.wording import situation_text
 
 REDRAW_S = 0.25
 HEARTBEAT_S = 30.0
+FIRST_S = 5.0  # after so long the first cases tell how long the others will take
 WIDTH = 100
 
 
@@ -91,6 +92,10 @@ class _Counter:
         """` of 40` behind the number; empty of a plan that grows."""
         return "" if self.grows else f"{between}{max(number, self.total)}"
 
+    def tells_time(self, number: int) -> bool:
+        """Whether so many cases tell how long the others will take; the first ones hold what starts only once."""
+        return self.grows or 10 * number >= self.total
+
     def more(self, cases: int) -> str:
         """What to say where the plan has more cases than it had; empty where it has not, or where that is known."""
         added, self.total = cases - self.total, max(cases, self.total)
@@ -138,6 +143,7 @@ class _Lines(Display):
         self._done = 0
         self._cases = _Counter()
         self._spoke = time.monotonic()
+        self._timed = self._spoke - HEARTBEAT_S + FIRST_S  # when the time left was last told, or as if
 
     def say(self, text: str) -> None:
         """Print it."""
@@ -160,6 +166,7 @@ class _Lines(Display):
                     f"[{self._done:>3}{self._cases.of(self._done, '/')}] {event.outcome.id}  {describe(event)}",
                     whole=_without_number(event) is not None,
                 )
+                self._tell_time(event.remaining_s)
             case Warned():
                 self._say(f"warning: {visible(event.warning.message)}", whole=True)
             case SessionAgain():
@@ -167,6 +174,13 @@ class _Lines(Display):
             case BlockDone() if time.monotonic() - self._spoke > HEARTBEAT_S:
                 parts = [f"{describe(event)}, {event.samples} samples", remaining(event.remaining_s)]
                 self._say("  ".join(part for part in (f"... {event.id}", *parts) if part))
+
+    def _tell_time(self, seconds: float | None) -> None:
+        """Now and then, as soon as some cases tell."""
+        now = time.monotonic()
+        if seconds and self._cases.tells_time(self._done) and now - self._timed >= HEARTBEAT_S:
+            self._timed = now
+            self._say(remaining(seconds))
 
     def _say(self, text: str, *, whole: bool = False) -> None:
         """Print one line; `whole` for a reason, whose end often is what helps."""
@@ -236,7 +250,8 @@ class Live(Display):
             self._note = more
         session = f"session {event.session + 1} of {event.sessions}" if event.sessions > 1 else ""
         count = f"case {event.number}{self._cases.of(event.number, ' of ')}"
-        parts = [remaining(event.remaining_s), doing(event.id), state, count, session]
+        left = remaining(event.remaining_s) if self._cases.tells_time(event.number) else ""
+        parts = [left, doing(event.id), state, count, session]
         self._now = "  ".join(part for part in parts if part)
         self._draw()
 
@@ -249,7 +264,8 @@ class Live(Display):
 
         if not self._live.is_started:
             self._live.start()
-        lines = [*self._said, *filter(None, [self._note, self._now])]
+        said = [line for text in self._said for line in filled(text, self._live.console.width)]
+        lines = [*said, *filter(None, [self._note, self._now])]
         self._live.update(Text("\n".join(lines), no_wrap=True, overflow="ellipsis"), refresh=True)
 
 

@@ -8,8 +8,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from gpubench.cli.options import ReportOptions
 from gpubench.errors import InputError, require_choice
 
@@ -19,6 +17,8 @@ if TYPE_CHECKING:
 
 def report(options: ReportOptions) -> int:
     """Render saved results: answer, break-even, speedup, where the time goes, warnings."""
+    import msgspec
+
     from gpubench import report as reports
     from gpubench import selectors, store
     from gpubench.cli import ci, gates, rendering

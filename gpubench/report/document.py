@@ -3,7 +3,8 @@
 Every list is there even when it is empty; a field that does not apply is null. `source` is an index into
 `sources`. The rows are those of the analysis, without what it knows beside them.
 Version history: 1 = first version. 2 = the regimes of result version 2; a break-even's verdict is `at`, `all-sizes`,
-`no-size` or `undecided` (`always`, `never`, `beyond-limit` and `unstable` before).
+`no-size` or `undecided` (`always`, `never`, `beyond-limit` and `unstable` before), its `text` is the cell of a table;
+`verdicts` are the sentence of the machine, one for each dtype, and those on splits (one for each op before).
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ SEARCH_PATH = os.pathsep.join(filter(None, (ROOT, os.environ.get("PYTHONPATH")))
 def test_matmul_and_relu_on_all_three_backends(gpubench, tmp_path):
     ended = gpubench(
         "run", "--ops", "matmul,relu", "--sizes", "512", "--sizes", "relu=64k", "--backends", "numpy,cupy,wgpu",
-        "--quick", "--max-time", "100ms", "-o", "r.json", env={"PYTHONPATH": SEARCH_PATH}, timeout=110,
+        "--quick", "--max-time", "100ms", "--full", "-o", "r.json", env={"PYTHONPATH": SEARCH_PATH}, timeout=110,
     )  # fmt: skip
     assert ended.returncode == 0, ended.stderr
     result = json.loads((tmp_path / "r.json").read_text())

@@ -222,7 +222,7 @@ def test_stdout_carries_the_report_and_stderr_the_progress(ran):
     assert "Break-even" in ran.out
     lines = ran.err.splitlines()
     assert lines[-1] == "saved r.json"
-    assert lines[0].startswith("Measuring add and matmul, at most ")
+    assert lines[0].startswith("Measuring add and matmul: 20 cases in 2 sessions")
     assert all(line.startswith("[ ") for line in lines[1:-1])
     assert len(lines) == 1 + 20 * 2 + 1
     assert "\x1b" not in ran.out + ran.err

@@ -162,7 +162,7 @@ def beside(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], li
             "plain",
         ],
         ["report", "r.json", "--format", "markdown"],
-        ["run", *FAST, "--append", "r.json", "--sessions", "1"],
+        ["run", *FAST, "--append", "r.json", "--sessions", "1", "--full"],
     ):
         done = subprocess.run(
             [sys.executable, "-m", "gpubench", *command], cwd=folder, env=environ,

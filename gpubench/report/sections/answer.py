@@ -44,6 +44,7 @@ HEIGHT, MOST_ROWS = 24, 16  # a screen; of more rows all are printed
 _FEW_LINES = 10  # of one op at sizes that were asked for
 _SENTENCE_LINES = 3
 _COMMANDS = "all: gpubench report   page: gpubench report -o r.html"
+_MOST_NAMES = 5  # of ops that were not measured
 _MOST_SPLITS = 3  # sentences on splits; the others are counted
 _ALIKE = 1.5  # thresholds that differ by less are not worth a line
 
@@ -140,13 +141,14 @@ def _screen(
 ) -> Screen:
     found = answer(analysis, by_device=options.by_device)
     ascii_only = options.ascii_only
+    needed = (*_unmeasured(analysis.run, found), *_splits(analysis))
     ending = _ending(analysis.run, found, [printable(path) for path in saved], options.width)
     # Why there is no GPU says what was looked for, as long as one could have been found.
     looked = looked_for(analysis.run) if found.absence is not None else ""
     return Screen(
         sentences=_sentences(found, ascii_only=ascii_only), grids=_grids(found, ascii_only=ascii_only),
         context=tuple(text for text in (looked, _sides(analysis.run, found, options.width)) if text),
-        troubles=tuple(_troubles(found)), needed=tuple(_splits(analysis)), files=tuple(ending),
+        troubles=tuple(_troubles(found)), needed=needed, files=tuple(ending),
         spare=tuple(_notes(analysis, found, options.width, alone=alone)), most=_most_lines(found),
         commands=_commands(found) if alone else "",
     )  # fmt: skip
@@ -191,6 +193,15 @@ def _commands(found: MachineAnswer) -> str:
     if not found.others:
         return _COMMANDS
     return f"{_COMMANDS}   {', '.join(map(backend_text, found.others))}: --by-device"
+
+
+def _unmeasured(run: Run, found: MachineAnswer) -> list[str]:
+    """Ops for which the time did not suffice; of an interrupted run the line of its end counts them."""
+    if not found.missing or not run.complete or not (found.rows or found.forms):
+        return []
+    names = found.missing
+    what = listed(names) if len(names) <= _MOST_NAMES else f"{len(names)} of {found.ops} ops"
+    return [f"Not measured in time: {what}. A larger --budget measures more."]
 
 
 def _splits(analysis: Analysis) -> list[str]:

@@ -47,8 +47,10 @@ def _forms(found: MachineAnswer) -> tuple[str, ...]:
     if ops == 1:
         best = max(form.ratio or 1.0 for form in found.forms)
         return (f". Faster code than plain NumPy exists for {better[0]}: up to {factor_text(best)}.",)
-    share = f"all {ops}" if len(better) == ops else f"{len(better)} of {ops}"
-    counted = f". Faster code than plain NumPy exists for {share} ops"
+    share = f"{len(better)} of {ops} ops"
+    if len(better) == ops:
+        share = "both ops" if ops == 2 else f"all {ops} ops"
+    counted = f". Faster code than plain NumPy exists for {share}"
     return (f"{counted}: {listed(better)}." if len(better) <= MOST_FORMS else f"{counted}.", f"{counted}.")
 
 

@@ -58,7 +58,7 @@ def style(found: Colours, within: str = "") -> str:
     """The rules for the classes of a map; `within` is a selector of what holds it."""
     rules = {
         ".m-gpu": f"stop-color:{found.gpu}", ".m-cpu": f"stop-color:{found.cpu}", ".m-even": f"fill:{found.even}",
-        ".m-paper": f"fill:{found.paper}", ".m-pale": f"fill:{found.paper};fill-opacity:.55",
+        ".m-paper": f"fill:{found.paper}", ".m-pale": f"fill:{found.paper};fill-opacity:.35",
         ".m-ink": f"stroke:{found.ink}", ".m-halo": f"stroke:{found.paper}", ".m-dot": f"fill:{found.quiet}",
         ".m-line": f"stroke:{found.line}", ".m-text": f"fill:{found.ink}", ".m-quiet": f"fill:{found.quiet}",
     }  # fmt: skip

@@ -359,7 +359,7 @@ def test_without_a_gpu_the_cpu_forms_are_compared():
     assert " ".join(lines[:2]).endswith("exists for 2 of 3 ops: gelu and softmax.")
     assert next(line for line in lines if line.startswith("add")).endswith("as good")
     all_better = [one for one in no_gpu_run().outcomes if one.case.op != "add"]
-    assert "exists for all 2 ops: gelu and softmax." in sentence(
+    assert "exists for both ops: gelu and softmax." in sentence(
         answer_run(all_better, devices=(CPU,), with_machine=False)
     )
     assert next(line for line in lines if line.startswith("softmax")).endswith("2.1x")
@@ -433,6 +433,16 @@ def test_an_interrupted_run_says_what_is_missing_and_how_to_go_on():
     assert "wins both" in lines[0]
     assert "Stopped at 55 s: 1 of 3 ops not measured. Go on: gpubench run --append FILE" in lines
     assert not any(line.startswith("tanh") for line in lines)
+
+
+def test_ops_that_the_time_did_not_suffice_for_are_named():
+    run = ops([WINS])
+    run = msgspec.structs.replace(
+        run, selection=msgspec.structs.replace(run.selection, ops=["add", "dot", "tanh"])
+    )
+    assert "Not measured in time: dot and tanh. A larger --budget measures more." in screen(run)
+    named = [*op_rows("add", {WAITED: WINS}), *op_rows("copy", {WAITED: WINS})]
+    assert "in time" not in render([answer_run(named)], "plain", keep=lambda case: case.op == "add")
 
 
 def test_a_run_says_where_its_file_is():

@@ -144,6 +144,19 @@ def test_lanes_are_a_staircase_of_waited_thresholds():
     assert [lane.row.op for lane in none.lanes] == ["relu", "mul", "add"], "all sizes, a threshold, no size"
 
 
+def test_a_bracket_stands_where_its_colour_changes():
+    """`mul` has a threshold between the crossings of two wide brackets."""
+    wide = {"add": {1024: 0.1, 1048576: 1.5}, "relu": {1024: 0.9, 1048576: 40.0}}
+    rows = [row for op, curve in wide.items() for row in op_rows(op, {WAITED: curve})]
+    found = mapped([*rows, *op_rows("mul", {WAITED: rising(VECTOR, 5e4)})])
+    assert {strip(found, op).cell.n for op in wide} == {None}
+    assert [lane.row.op for lane in found.lanes] == ["relu", "mul", "add"]
+    for op, curve in wide.items():
+        (part,) = [part for part in strip(found, op).stretches if part.ratios]
+        assert part.ratio_at(strip(found, op).last_crossing()) == pytest.approx(1)
+        assert part.ratios == tuple(curve.values())
+
+
 def test_every_gpu_has_strips_and_equal_ones_are_shown_once():
     curve, later = rising(VECTOR, 3e4), rising(VECTOR, 3e6)
     rows = [*op_rows("add", {WAITED: curve}), *op_rows("add", {WAITED: later}, device="wgpu:0", cpu=False)]
