@@ -148,7 +148,7 @@ def _screen(
     return Screen(
         sentences=_sentences(found, ascii_only=ascii_only), grids=_grids(found, ascii_only=ascii_only),
         context=tuple(text for text in (looked, _sides(analysis.run, found, options.width)) if text),
-        troubles=tuple(_troubles(found)), needed=needed, files=tuple(ending),
+        troubles=(*_troubles(found), *_lost(analysis)), needed=needed, files=tuple(ending),
         spare=tuple(_notes(analysis, found, options.width, alone=alone)), most=_most_lines(found),
         commands=_commands(found) if alone else "",
     )  # fmt: skip
@@ -274,6 +274,15 @@ def _troubles(found: MachineAnswer) -> list[str]:
         what = f"{backend_text(one.backend)} gave no time" if one.whole else f"{_ops(one)} failed"
         texts.append(f"{what}: {printable(one.detail)}" + (f"; {printable(one.hint)}" if one.hint else ""))
     return texts
+
+
+def _lost(analysis: Analysis) -> list[str]:
+    """What broke in one session alone: the case has a number, and the run ends as one that failed."""
+    return [
+        printable(row.message.replace("these cases", f"{len(row.ids)} case{'s' if len(row.ids) != 1 else ''}"))
+        for row in analysis.findings
+        if row.code == "session-failed"
+    ]
 
 
 def _ops(one: Trouble) -> str:
