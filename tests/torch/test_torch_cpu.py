@@ -100,7 +100,9 @@ def test_the_cpu_is_listed_without_importing_a_build_for_the_cpu() -> None:
 
 
 def test_a_run_takes_it_as_a_second_cpu(gpubench, tmp_path) -> None:
-    ended = gpubench("run", "--quick", "--mode", "cpu", "--ops", "softmax", "--sizes", "4096", "--full", "-o", "r.json")
+    ended = gpubench(
+        "run", "--quick", "--mode", "cpu", "--ops", "softmax", "--sizes", "4096", "--full", "-o", "r.json"
+    )
     assert ended.returncode == 0, ended.stderr
     assert "numpy, " in ended.stdout
     assert "torch, " in ended.stdout
