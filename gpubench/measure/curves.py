@@ -176,7 +176,8 @@ def checks(state: CurveState, ladder: Ladder) -> list[int]:
         return []
     step = max(1, ladder.granule)
     first, last = math.ceil(math.log2(2 * state.ends[1])), math.ceil(math.log2(max(state.ratios))) - 1
-    return [2**j + step for j in range(first, last + 1) if 2**j + step not in state.ratios]
+    found = [(2**j // step + 1) * step for j in range(first, last + 1)]
+    return [n for n in found if n not in state.ratios and n < max(state.ratios)]
 
 
 def work(series: Series, n: int) -> int:

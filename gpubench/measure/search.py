@@ -97,6 +97,8 @@ class BreakEvenSearch:
                 self._beside_s.append((seconds - expected) / max(item.op.bytes(item.params, item.dtype), 1))
             self._known.pop(key, None)
             self._tried.setdefault(key, set()).add(item.n)
+            # Also where it failed: nothing is asked for again and again.
+            self._asked |= {(key, (case.device_id, case.regime_id), item.n) for case in item.cases}
             if cases:
                 self._case_s.setdefault(key, {})[item.n] = seconds / cases
 
@@ -108,7 +110,7 @@ class BreakEvenSearch:
                 for n in one.ladder.sizes():
                     if n not in self.known(one):  # of a run that was interrupted
                         yield self._whole(one, [n])
-            return
+            searched = []
         ordered = sorted(searched, key=lambda one: curves.work(one, one.ladder.high))
         for place, one in enumerate(ordered):
             if self._left_s() <= 0:
@@ -127,12 +129,29 @@ class BreakEvenSearch:
     # ---------------------------------------------------------------- one op
 
     def _ends(self, one: Series, share_s: float) -> Iterator[Step]:
-        """Low and middle, then the top."""
-        *below, high = first_sizes(one.ladder)
+        """Low and middle, then the top; a size that memory does not hold is skipped, and a smaller one is the top."""
+        ladder = self._held(one)
+        if ladder != one.ladder:
+            refused = workload(one, one.ladder.high, self._scope)
+            yield Step((msgspec.structs.replace(refused, cases=()),), BLOCKS)
+        *below, high = first_sizes(ladder)
         yield from self._new(one, below, explained=min(below, default=high))
         top = self._top(one, high, share_s)
         if top is not None:
             yield from self._new(one, [top], explained=top)
+
+    def _held(self, one: Series) -> Ladder:
+        """Its ladder up to what memory holds, by halving."""
+
+        def devices(n: int) -> set[str]:
+            return {case.device_id for case in workload(one, n, self._scope).cases}
+
+        ladder = one.ladder
+        wanted = devices(ladder.sizes()[0])
+        n = ladder.high
+        while n > ladder.low and not devices(n) & (wanted - self._cpu or wanted):
+            n = ladder.snapped(n / 2)
+        return msgspec.structs.replace(ladder, high=n) if wanted and n > ladder.low else ladder
 
     def _new(self, one: Series, sizes: Sequence[int], *, explained: int) -> Iterator[Step]:
         """These sizes, where an interrupted run has not measured them."""
@@ -196,7 +215,6 @@ class BreakEvenSearch:
         for curve, state in states:
             for n in curves.asked(state, one.ladder, MOST_ASKED) if state.open(widest) else ():
                 if (one.key, curve, n) not in self._asked:
-                    self._asked.add((one.key, curve, n))
                     votes[n] = votes.get(n, 0) + WEIGHTS.get(curve[1], 1)
                     found.setdefault(n, set()).update(self._contenders(known, curve, state, n))
         ordered = {n: found[n] for n in sorted(found, key=lambda n: (-votes[n], n))}

@@ -171,15 +171,16 @@ class WorkerPool:
             raise self._gone[device_id]
         while device_id not in self.workers:
             try:
-                opened = self._opened.pop(device_id) if device_id in self._opened else self._start(device_id)
-                worker, record = opened
+                if device_id not in self._opened:
+                    self._opened[device_id] = self._start(device_id)
+                worker, record = self._opened[device_id]
                 self.records.append(self._measured(worker, record))
                 self.workers[device_id] = worker
                 self._failed[device_id] = 0
             except WorkerGone as gone:
-                self._failed[device_id] = self._failed.get(device_id, 0) + 1
-                if self._failed[device_id] >= FAILED_STARTS:
-                    self._give_up(device_id, DeviceGone("device-lost", gone.detail, gone.stderr_tail[-300:]))
+                self._count(device_id, gone)
+            # Not after an interrupt: what is open must still be found, and ended.
+            self._opened.pop(device_id, None)
         return self.workers[device_id]
 
     def open_all(self, device_ids: Sequence[str]) -> None:
@@ -190,9 +191,12 @@ class WorkerPool:
                 self._starting[device_id] = self._asked_to_open(device_id)
         for device_id in device_ids:
             # A device that is gone is remembered: each of its cases becomes a Skip with the reason.
-            with contextlib.suppress(DeviceGone, WorkerGone):
-                if device_id in self._starting:
-                    self._opened[device_id] = self._start(device_id)
+            with contextlib.suppress(DeviceGone):
+                try:
+                    if device_id in self._starting:
+                        self._opened[device_id] = self._start(device_id)
+                except WorkerGone as gone:
+                    self._count(device_id, gone)
         for device_id in device_ids:
             with contextlib.suppress(DeviceGone):
                 self.worker(device_id)
@@ -316,13 +320,16 @@ class WorkerPool:
 
     def _start(self, device_id: str) -> tuple[Worker, WorkerRecord]:
         """The worker that opens the device, once it is open. Raises WorkerGone and DeviceGone."""
-        begun = self._starting.pop(device_id) if device_id in self._starting else None
-        worker, request = begun or self._asked_to_open(device_id)
+        if device_id not in self._starting:
+            self._starting[device_id] = self._asked_to_open(device_id)
+        worker, request = self._starting[device_id]
         try:
             reply = worker.wait(request, OPEN_DEADLINE_S)
         except WorkerGone:
+            del self._starting[device_id]
             worker.kill()
             raise
+        del self._starting[device_id]
         if isinstance(reply, protocol.Opened):
             if reply.device.clock is not None:
                 self.clocks[device_id] = reply.device.clock
@@ -333,6 +340,13 @@ class WorkerPool:
         reason: Reason = "device-lost" if lost else getattr(reply, "reason", "unavailable")
         self._give_up(device_id, DeviceGone(reason, getattr(reply, "detail", ""), getattr(reply, "hint", "")))
         raise self._gone[device_id]
+
+    def _count(self, device_id: str, gone: WorkerGone) -> None:
+        """One more start failed. Raises DeviceGone where there were enough of them in a row."""
+        self._opened.pop(device_id, None)
+        self._failed[device_id] = self._failed.get(device_id, 0) + 1
+        if self._failed[device_id] >= FAILED_STARTS:
+            self._give_up(device_id, DeviceGone("device-lost", gone.detail, gone.stderr_tail[-300:]))
 
     def _give_up(self, device_id: str, gone: DeviceGone) -> None:
         self._gone[device_id] = gone

@@ -91,11 +91,13 @@ class Ladder(msgspec.Struct, frozen=True):
         return [*found, self.high]
 
     def snapped(self, n: float) -> int:
-        """The size of the grid round(2^((k + 1/2) / 4)) that is nearest to `n` by ratio, in whole granules."""
+        """The size of the grid round(2^((k + 1/2) / 4)) that is nearest to `n` by ratio, in whole granules; below
+        two of them only where the ladder begins with whole ones."""
         place = math.floor(4 * math.log2(max(n, 1.0))) + 0.5
         size = 2 ** (place / 4)
-        step = self.granule if size >= 2 * self.granule else 1
-        return min(max(round(size / step) * step, 1), self.high)
+        whole = size >= 2 * self.granule or self.low % self.granule == 0
+        step = self.granule if whole else 1
+        return min(max(round(size / step), 1) * step, self.high)
 
 
 SessionCall = Literal["open", "launch", "roundtrip", "sync", "allocate", "upload", "download"]
@@ -228,7 +230,10 @@ class Op(msgspec.Struct, frozen=True):
         if cut is None or {x.name for x in self.inputs} != set(cut.axes) or any(cut.axes.values()):
             return False
         units = self.units(params)
-        return units <= self.units(larger) and cut.part(larger, units) == params
+        if units > self.units(larger):
+            return False
+        part, operands = cut.part(larger, units), (*self.inputs, self.output)
+        return all(operand.shape(part) == operand.shape(params) for operand in operands)
 
     def whole(self, params: Params) -> str | None:
         """Why the work cannot be cut in two; None: it can."""

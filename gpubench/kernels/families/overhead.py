@@ -18,7 +18,7 @@ from gpubench.model.op import (
 
 _ONCE = Ladder(low=1, high=1)
 # From less than a page to what fills a link for a fifth of a second.
-_BYTES = Ladder(low=2**10, high=2**30, factor=16)
+_BYTES = Ladder(low=2**10, high=2**30, factor=16, granule=4)
 
 
 def _overhead(call: SessionCall, summary: str, *, of_bytes: bool = False) -> Op:

@@ -8,7 +8,7 @@ import pytest
 from gpubench import kernels
 from gpubench.backends.hidden.fake import BACKEND
 from gpubench.backends.shared import choices as wgpu_choices
-from gpubench.backends.shared.choices import Choices, Trials, choose, fastest
+from gpubench.backends.shared.choices import Choices, Trials, TrialsNeeded, choose, fastest, without_trials
 from gpubench.errors import BackendError, BuildError, DeviceOutOfMemory
 from gpubench.model.case import Case
 
@@ -317,3 +317,15 @@ def test_trials_that_fail_free_their_output_and_nothing_is_remembered(tmp_path, 
     assert found is chosen
     assert tuning.freed == ["output"]
     assert tuning.choose() == "fast", "nothing was remembered"
+
+
+def test_while_other_devices_work_nothing_is_tried_and_what_is_remembered_is_taken(tmp_path):
+    tuning = Tuning(tmp_path)
+    with without_trials():
+        with pytest.raises(TrialsNeeded):
+            tuning.choose()
+        assert (tuning.trials, tuning.taken) == (0, [])
+    assert tuning.choose() == "fast", "the time of trials is back"
+    with without_trials():
+        assert tuning.choose() == "fast"
+    assert tuning.trials == 1

@@ -49,12 +49,11 @@ def test_inputs_stay_in_the_range_that_the_op_declares(low, span, whole, kind):
     assert (np.abs(other).max() > 1) == (kind == "normal"), "what is normal has no bounds but a range's"
 
 
-def test_inputs_differ_between_ops_sizes_dtypes_and_operands():
+def test_inputs_differ_between_ops_dtypes_and_operands():
     drawn = [
         host.random_inputs(ADD, {"n": 64}, "float64", 1)[0],
         host.random_inputs(ADD, {"n": 64}, "float64", 1)[1],
         host.random_inputs(kernels.load("sub"), {"n": 64}, "float64", 1)[0],
-        host.random_inputs(ADD, {"n": 65}, "float64", 1)[0][:64],
         host.random_inputs(ADD, {"n": 64}, "float32", 1)[0].astype(np.float64),
     ]
     assert len({array.tobytes() for array in drawn}) == len(drawn)

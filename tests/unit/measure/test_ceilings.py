@@ -93,7 +93,7 @@ def test_what_is_no_hardware_of_its_own_has_no_ceiling():
     ("chosen", "seconds"),
     [
         (Settings(), 1.0),
-        (Settings(preset="quick"), 0.6),
+        (Settings(preset="quick"), 0.3),
         (Settings(budget_s=60.0), 0.6),
         (Settings(preset="quick", budget_s=4.0), 0.04),
     ],

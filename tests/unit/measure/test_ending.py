@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from gpubench.errors import ExitCode
+from gpubench.measure.case_run import LEAST_BLOCKS
 from gpubench.measure.runner import verdict
 from gpubench.model.case import Case
 from gpubench.model.machine import Machine
@@ -24,6 +25,7 @@ from gpubench.model.result import (
 )
 
 LEAST = 5
+FEW = LEAST_BLOCKS - 1
 
 
 def case(n):
@@ -47,10 +49,10 @@ CRASHED = Failure(id=case(5).id, case=case(5), reason="worker-crashed", detail="
 WRONG = Failure(id=case(6).id, case=case(6), reason="wrong-result", detail="")
 
 
-def run(*outcomes):
+def run(*outcomes, named=range(1, 10)):
     empty = Fingerprint(hash="0", fields={})
     return Run(
-        id="0", started_at="t", selection=Selection(ops=["add"]), settings=Settings(min_samples=LEAST), machine=Machine(),
+        id="0", started_at="t", selection=Selection(ops=["add"], sizes={"add": [*named]}), settings=Settings(min_samples=LEAST), machine=Machine(),
         fingerprint=Fingerprints(machine=empty, device=empty, software=empty), outcomes=[*outcomes],
     )  # fmt: skip
 
@@ -62,7 +64,6 @@ def run(*outcomes):
         ([FULL, SKIPPED], [], ExitCode.OK, "ok"),
         ([FULL, SHORT], [], ExitCode.BUDGET, "budget"),
         ([FULL, PLANNED], [], ExitCode.BUDGET, "budget"),
-        ([FULL, measured(7, search=2), measured(8, estimate=1)], [], ExitCode.OK, "ok"),
         ([FULL, measured(7, main=LEAST - 1, estimate=20)], [], ExitCode.BUDGET, "budget"),
         ([FULL, measured(9)], [], ExitCode.BUDGET, "budget"),
         ([SKIPPED], [], ExitCode.FAILED, "nothing-measured"),
@@ -74,6 +75,20 @@ def run(*outcomes):
 def test_the_gravest_ending_is_told(outcomes, gone, code, reason):
     assert verdict(run(*outcomes), unavailable=gone) == (code, reason)
     assert verdict(run(*reversed(outcomes)), unavailable=gone) == (code, reason)
+
+
+@pytest.mark.parametrize("lacking", [SHORT, PLANNED, measured(9)])
+def test_what_a_search_left_open_is_no_failure(lacking):
+    """Nobody named the size: the report says what is undecided."""
+    assert verdict(run(FULL, lacking, named=[1])) == (ExitCode.OK, "ok")
+    assert verdict(run(FULL, lacking)) == (ExitCode.BUDGET, "budget")
+
+
+@pytest.mark.parametrize(("blocks", "code"), [(FEW, ExitCode.BUDGET), (LEAST_BLOCKS, ExitCode.OK)])
+def test_long_launches_need_blocks_and_not_samples(blocks, code):
+    """A block of a long launch holds a single sample."""
+    whole = measured(1, main=1)
+    assert verdict(run(msgspec.structs.replace(whole, blocks=whole.blocks * blocks)))[0] == code
 
 
 def test_a_check_alone_needs_no_samples():

@@ -12,7 +12,6 @@ from gpubench import kernels
 from gpubench.errors import RequiredUnavailable
 from gpubench.measure import split_search, targets
 from gpubench.measure.case_run import CaseRun
-from gpubench.measure.curves import Span
 from gpubench.measure.plan import Constraints, Series, Target, workload
 from gpubench.measure.targets import DeviceRequest, Listing
 from gpubench.model.case import Case
@@ -59,7 +58,7 @@ def test_a_share_at_which_every_sample_is_throttled_is_left_out(monkeypatch) -> 
     recorder = SimpleNamespace(outcome=lambda case_id: None)
     runtime = SimpleNamespace(settings=Settings(), out_of_budget=lambda: False, recorder=recorder)
     whole = Case("add", "vector", {"n": 8}, "float32", "tuned", "resident-queued", "hybrid:cupy:0")
-    run = CaseRun(whole, runtime, device_clock=False)
+    run = CaseRun(whole, runtime, explained=False)
     split_search.sweep(run)
     assert not run.over
     assert run.fraction is None, "there is nothing to choose by"
@@ -98,9 +97,9 @@ def test_after_a_search_the_largest_size_is_tried_at_which_both_sides_are_near()
 
     def row(cpu_s: float, resident_s: float, always_s: float) -> dict:
         return {
-            ("numpy:0", "library", "resident"): Span(cpu_s, cpu_s, cpu_s),
-            ("cupy:0", "library", "resident-queued"): Span(resident_s, resident_s, resident_s),
-            ("cupy:0", "library", "transfer-always"): Span(always_s, always_s, always_s),
+            ("numpy:0", "library", "resident"): {0: [cpu_s]},
+            ("cupy:0", "library", "resident-queued"): {0: [resident_s]},
+            ("cupy:0", "library", "transfer-always"): {0: [always_s]},
         }
 
     times = {1024: row(1.0, 20.0, 50.0), 4096: row(4.0, 8.0, 20.0), 16384: row(16.0, 1.0, 30.0)}
@@ -126,7 +125,7 @@ def listed(monkeypatch):
     def patch(*devices: Device) -> list[str]:
         asked: list[str] = []
 
-        def answer(names, deadline_s=None):
+        def answer(names, deadline_s=None, *, yielding=False):
             asked.extend(names)
             return [
                 Listing(name, tuple(d for d in devices if d.backend == name), ("library",))

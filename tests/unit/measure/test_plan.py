@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from itertools import product
-from typing import get_args
 
 import msgspec
 import pytest
@@ -159,11 +158,6 @@ def test_sizes_are_searched_where_none_were_given_or_refining_is_asked_for(refin
     assert [(curve.op.name, curve.given) for curve in found] == [
         (name, (64, 128) if name == "matmul" else ()) for name in searched
     ]
-
-
-@pytest.mark.parametrize("phase", get_args(plan.Phase))
-def test_only_the_main_phase_takes_parts_and_device_times(phase):
-    assert plan.Purpose(phase=phase).explains == (phase == "main")
 
 
 @given(st.integers(1, 10))
@@ -335,3 +329,13 @@ def test_a_case_of_the_least_flops_comes_near_the_ceiling_of_its_dtype(monkeypat
     monkeypatch.setattr(plan, "LEAST_FLOPS", item.op.flops(item.params) + more)
     wanted = plan.asked([item], [numpy.device], Settings(), Machine()).get("numpy:0")
     assert (wanted.compute if wanted else None) == compute
+
+
+@pytest.mark.parametrize(("host_bytes", "groups"), [(2**40, [3]), (2**24, [1, 1, 1])])
+def test_what_memory_does_not_hold_side_by_side_is_measured_apart(host_bytes, groups):
+    constraints = Constraints((target("numpy:0"),), Selection(ops=[]), host_bytes)
+    add = Series(kernels.load("add"), "float32")
+    items = [plan.workload(add, n, constraints) for n in (200_000, 210_000, 220_000)]
+    found = plan.together(items, constraints)
+    assert [len(group) for group in found] == groups
+    assert [item for group in found for item in group] == items

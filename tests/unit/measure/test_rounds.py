@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from gpubench import kernels
 from gpubench.measure import case_run, protocol, runner
-from gpubench.measure.case_run import Progress, Runtime, kept_samples, stop_reason
+from gpubench.measure.case_run import LEAST_BLOCKS, Pace, Progress, Runtime, kept_samples, stop_reason
 from gpubench.measure.plan import Workload
 from gpubench.measure.recorder import Recorder
 from gpubench.measure.worker_pool import DeviceGone
@@ -80,47 +81,86 @@ def test_a_case_keeps_its_counts_but_for_one_that_was_far_too_small(blocks, kept
     assert (found and (found.repeat, found.hot_repeat)) == kept
 
 
-@given(samples, st.floats(0, 20), st.floats(-5, 60), settings)
+blocks = st.lists(st.lists(st.floats(1e-9, 10), min_size=1, max_size=5), max_size=12)
+
+
+def count(kept):
+    return sum(map(len, kept))
+
+
+@given(blocks, st.floats(0, 20), st.floats(-5, 60), settings)
 def test_a_reason_to_stop_is_true(kept, sampling_s, left_s, wanted):
     reason = stop_reason(kept, sampling_s, left_s, wanted)
     if left_s <= 0:
         assert reason == "timeout"
-    elif len(kept) < wanted.min_samples:
+    elif count(kept) < wanted.min_samples:
         assert reason is None, "never before the minimum"
     elif reason == "max-samples":
-        assert len(kept) >= wanted.max_samples
+        assert count(kept) >= wanted.max_samples
+    elif reason == "precision":
+        assert len(kept) >= LEAST_BLOCKS, "fewer blocks do not tell how far they lie apart"
     elif reason == "max-time":
         assert sampling_s >= wanted.max_time_s
-    elif reason is None:
-        assert len(kept) < wanted.max_samples
+    else:
+        assert count(kept) < wanted.max_samples
         assert sampling_s < wanted.max_time_s
 
 
-@given(st.floats(1e-9, 10), settings, st.integers(0, 30))
-def test_equal_samples_are_precise_at_the_minimum(value, wanted, count):
-    kept = [value] * count
-    assert (stop_reason(kept, 0.0, 60.0, wanted) == "precision") == (count >= wanted.min_samples)
+@given(st.floats(1e-9, 10), settings, st.integers(0, 15))
+def test_equal_blocks_are_precise_at_the_minimum(value, wanted, number):
+    kept = [[value] * 2] * number
+    reason = stop_reason(kept, 0.0, 60.0, wanted)
+    enough = count(kept) >= wanted.min_samples and number >= LEAST_BLOCKS
+    assert (reason == "precision") == (enough and count(kept) < wanted.max_samples)
 
 
-@given(samples, settings, st.floats(1e-3, 1e3))
+@given(blocks, settings, st.floats(1e-3, 1e3))
 def test_the_unit_of_time_does_not_matter_for_precision(kept, wanted, scale):
-    scaled = [value * scale for value in kept]
-    assume(stop_reason(kept, 0.0, 60.0, wanted) != "precision" or len(set(kept)) > 1)
-    loose = Settings(
-        **{**{f: getattr(wanted, f) for f in wanted.__struct_fields__}, "precision": wanted.precision * 1.001}
-    )
+    scaled = [[value * scale for value in one] for one in kept]
+    loose = msgspec.structs.replace(wanted, precision=wanted.precision * 1.001)
     if stop_reason(kept, 0.0, 60.0, wanted) == "precision":
         assert stop_reason(scaled, 0.0, 60.0, loose) == "precision"
 
 
-@given(st.lists(st.floats(1e-9, 10), min_size=20, max_size=20), settings)
+@given(blocks, settings)
 def test_enough_time_always_ends_it(kept, wanted):
-    assume(wanted.min_samples <= 20)
+    assume(count(kept) >= wanted.min_samples)
     assert stop_reason(kept, wanted.max_time_s, 60.0, wanted) is not None
+
+
+@given(blocks, settings, st.integers(1, 12), st.floats(0, 20))
+def test_a_number_of_blocks_that_is_wanted_alone_decides(kept, chosen, wanted, sampling_s):
+    reason = stop_reason(kept, sampling_s, 60.0, chosen, wanted=wanted)
+    assert reason == ("max-samples" if len(kept) >= wanted else None)
+
+
+def at(n, regime="resident-queued"):
+    return msgspec.structs.replace(CASE, params={"n": n}, regime=regime)
+
+
+@given(st.floats(1e-9, 1), st.floats(0.1, 2), st.integers(64, 2**20))
+def test_a_pace_is_a_power_of_the_size_between_the_sizes_that_were_measured(seconds, power, n):
+    pace = Pace()
+    for known in (64, 2**20):
+        pace.note(at(known), seconds * known**power)
+    assert pace.expected_s(at(n)) == pytest.approx(seconds * n**power, rel=1e-6)
+
+
+def test_a_pace_says_nothing_beyond_what_was_measured_nor_of_another_curve():
+    pace = Pace()
+    assert pace.expected_s(CASE) is None
+    pace.note(at(64), 1.0)
+    assert pace.expected_s(at(64)) == 1.0
+    pace.note(at(1024), 2.0)
+    assert [pace.expected_s(at(n)) for n in (32, 2048)] == [None, None]
+    assert pace.expected_s(at(100, "transfer-always")) is None
 
 
 class NoDevice:
     """A pool whose device is gone."""
+
+    def load(self, cases):
+        pass
 
     def worker(self, device_id):
         raise DeviceGone("device-lost", "the device fell off the bus", "plug it in")
@@ -172,10 +212,17 @@ class SlowWorker:
 
     next_id = 1
 
-    def __init__(self, clock, block_s=25.0):
-        self.clock, self.block_s, self.deadlines, self.asked, self.samples = clock, block_s, {}, [], []
+    def __init__(self, clock, block_s=25.0, launch_s=None):
+        self.clock, self.block_s, self.launch_s = clock, block_s, launch_s
+        self.deadlines, self.asked, self.samples, self.warmed_up = {}, [], [], []
 
-    def ask(self, request, deadline_s):
+    def launch(self):
+        return self.launch_s or 1.0
+
+    def send(self, request):
+        pass
+
+    def wait(self, request, deadline_s):
         self.deadlines[type(request)] = deadline_s
         self.asked.append(type(request))
         match request:
@@ -183,12 +230,14 @@ class SlowWorker:
                 return protocol.Prepared(
                     id=1, check=Check(ok=True, max_error=0.0, limit=0.0, scale="value"), op_hash="0", kernel_hash=None,
                     flops=1, bytes=1, parts=Parts(session=0), repeat=1, hot_repeat=None, staging="pageable",
+                    launch_s=self.launch_s,
                 )  # fmt: skip
             case protocol.Sample():
                 self.clock[0] += self.block_s
                 self.samples.append(request.samples)
+                self.warmed_up.append(request.warm_up)
                 # Each block is slower than the one before: equal ones would be precise.
-                taken = [value * len(self.samples) for value in (1.0, 2.0, 1.5, 4.0, 3.0)]
+                taken = [value * self.launch() * len(self.samples) for value in (1.0, 2.0, 1.5, 4.0, 3.0)]
                 return protocol.Sampled(id=1, block=block(taken[: request.samples], 0, ()))
         return protocol.Done(id=1)
 
@@ -198,6 +247,9 @@ class OneWorker:
 
     def __init__(self, worker):
         self._worker = worker
+
+    def load(self, cases):
+        pass
 
     def worker(self, device_id):
         return self._worker
@@ -209,7 +261,7 @@ class OneWorker:
         return {}
 
 
-def slowly_measured(monkeypatch, wanted, block_s=25.0):
+def slowly_measured(monkeypatch, wanted, block_s=25.0, launch_s=None):
     """The worker and the outcome of one case whose blocks take so long."""
     clock = [0.0]
     monkeypatch.setattr(case_run, "time", SimpleNamespace(monotonic=lambda: clock[0]))
@@ -218,7 +270,7 @@ def slowly_measured(monkeypatch, wanted, block_s=25.0):
         id="x", started_at="2026-01-01T00:00:00Z", selection=Selection(ops=["add"]), settings=wanted,
         machine=Machine(), fingerprint=Fingerprints(machine=same, device=same, software=same), outcomes=[],
     )  # fmt: skip
-    recorder, worker = Recorder(run, lambda run: None), SlowWorker(clock, block_s)
+    recorder, worker = Recorder(run, lambda run: None), SlowWorker(clock, block_s, launch_s)
     runtime = Runtime(
         pool=OneWorker(worker), recorder=recorder, settings=wanted, sink=lambda event: None,
         progress=Progress(1, 1, lambda: None), session=0, out_of_budget=lambda: False,
@@ -246,10 +298,18 @@ def test_no_block_begins_that_would_not_end_in_time_once_there_are_enough_sample
 
 @pytest.mark.parametrize(
     ("least", "most", "blocks_of"),
-    [(5, 7, [5, 2]), (5, 5, [5]), (7, 13, [5, 5, 3]), (2, 9, [2, 2, 2, 2, 1]), (2, 3, [2, 1])],
+    [(5, 7, [2, 2, 2, 1]), (5, 5, [2, 2, 1]), (7, 13, [2] * 6 + [1]), (2, 9, [2, 2, 2, 2, 1]), (2, 3, [2, 1])],
 )
 def test_no_case_has_more_samples_than_it_may_have(monkeypatch, least, most, blocks_of):
     wanted = Settings(min_samples=least, max_samples=most, precision=1e-9, max_time_s=1000.0)
-    worker, found = slowly_measured(monkeypatch, wanted, 0.1)
+    worker, found = slowly_measured(monkeypatch, wanted, 0.1, launch_s=1e-6)
     assert worker.samples == blocks_of
     assert [stop.reason for stop in found.stops] == ["max-samples"]
+
+
+def test_a_long_launch_makes_a_block_of_its_own(monkeypatch):
+    """What goes before it is forgotten in no time, so it needs no warm-up either."""
+    wanted = Settings(min_samples=2, max_samples=6, precision=1e-9, max_time_s=1000.0)
+    worker, _ = slowly_measured(monkeypatch, wanted, 0.1, launch_s=2 * case_run.LONG_S)
+    assert worker.samples == [1] * 6
+    assert worker.warmed_up == [False] * 6

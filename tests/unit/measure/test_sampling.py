@@ -41,6 +41,7 @@ class Stub:
 
 
 times = st.floats(1e-9, 1e-1)
+TARGET = 2e-3
 
 
 @pytest.mark.parametrize(
@@ -62,24 +63,41 @@ def test_one_call_is_waited_for_and_queued_ones_together(regime, steps):
     assert seen == steps
 
 
-@given(st.floats(0, 1e-3), times, st.one_of(st.none(), st.integers(2, 20)), st.floats(0, 1e-3))
-def test_a_sample_is_long_enough_and_not_much_longer(fixed_s, launch_s, calls, overhead_s):
+@given(st.floats(0, 1e-3), st.floats(1e-9, 1e-2), st.floats(0, 1e-6), st.floats(0, 1e-7))
+def test_a_sample_is_long_for_its_clock_and_its_overhead(overhead_s, least_s, step_s, cost_s):
+    target = timer.sample_target_s(least_s, overhead_s, step_s, cost_s)
+    assert target == max(least_s, 10 * overhead_s, 1000 * step_s, 10_000 * cost_s)
+
+
+@given(st.floats(0, 1e-3), times, st.one_of(st.none(), st.integers(2, 20)), st.floats(1e-3, 1e-2))
+def test_a_sample_is_long_enough_and_not_much_longer(fixed_s, launch_s, calls, target):
     cycle = Stub(fixed_s, launch_s, calls)
-    target = timer.sample_target_s(overhead_s, clock_step_s=1e-9, clock_cost_s=1e-12)
-    assert target == max(timer.SAMPLE_S, timer.OVERHEAD_FACTOR * overhead_s, 1000e-9)
-    repeat = timer.calibrate(cycle, target)
+    repeat, seconds = timer.calibrate(cycle, target)
     assert 1 <= repeat <= timer.LONGEST_REPEAT
+    assert seconds == pytest.approx(cycle.sample_s(cycle.asked[-1]) / cycle.asked[-1])
     if repeat < timer.LONGEST_REPEAT:
-        assert cycle.sample_s(repeat) >= 0.99 * target or fixed_s > 0.1 * target
+        assert cycle.sample_s(repeat) >= timer.NEAR_ENOUGH * 0.99 * target or fixed_s > 0.1 * target
     if repeat > 1:
-        assert cycle.sample_s(repeat - 1) <= 2.5 * target
-    assert len(cycle.asked) <= 24
-    assert cycle.asked == sorted(cycle.asked)
+        assert cycle.sample_s(repeat - 1) <= timer.TOO_LONG * target
+    assert len(cycle.asked) <= timer.MOST_TRIALS + 2
+
+
+@given(times, st.floats(0.25, 4), st.one_of(st.none(), st.integers(2, 20)))
+def test_a_good_prediction_saves_trials_and_a_bad_one_does_no_harm(launch_s, off, calls):
+    cycle = Stub(0.0, launch_s, calls)
+    repeat, _ = timer.calibrate(cycle, TARGET, expected_s=launch_s * off)
+    plain = Stub(0.0, launch_s, calls)
+    timer.calibrate(plain, TARGET)
+    assert repeat == 1 or TARGET * timer.NEAR_ENOUGH <= cycle.sample_s(repeat) <= timer.TOO_LONG * TARGET or (
+        repeat == timer.LONGEST_REPEAT
+    )
+    assert len(cycle.asked) <= max(len(plain.asked), 4)
 
 
 @given(times, st.integers(2, 30), st.integers(0, 12))
 def test_one_interrupted_sample_does_not_shorten_all_that_follow(launch_s, factor, hit):
-    """A neighbour made one sample of the calibration longer by a factor; the ones after it say how long it takes."""
+    """A neighbour made one sample of the calibration longer by a factor; the one that confirms it says how long it
+    takes."""
     cycle = Stub(0.0, launch_s)
 
     def seconds(repeat):
@@ -87,16 +105,16 @@ def test_one_interrupted_sample_does_not_shorten_all_that_follow(launch_s, facto
         return found * factor if len(cycle.asked) == hit + 1 else found
 
     cycle.seconds = seconds
-    repeat = timer.calibrate(cycle, timer.SAMPLE_S)
-    believed_at_once = launch_s * factor > timer.LONG_SAMPLES * timer.SAMPLE_S
-    if repeat < timer.LONGEST_REPEAT:
-        assert cycle.sample_s(repeat) >= 0.99 * timer.SAMPLE_S or (believed_at_once and hit == 0)
-    assert repeat == 1 or cycle.sample_s(repeat - 1) <= 2.5 * timer.SAMPLE_S
+    repeat, _ = timer.calibrate(cycle, TARGET)
+    believed_at_once = launch_s * factor > timer.TOO_LONG * TARGET and hit == 0
+    if repeat < timer.LONGEST_REPEAT and not believed_at_once:
+        assert cycle.sample_s(repeat) >= 0.99 * timer.NEAR_ENOUGH * TARGET
+    assert repeat == 1 or cycle.sample_s(repeat - 1) <= timer.TOO_LONG * TARGET
 
 
 def test_a_slow_launch_is_sampled_once_and_calibrated_with_one_run():
     cycle = Stub(0.0, 0.5)
-    assert timer.calibrate(cycle, timer.SAMPLE_S) == 1
+    assert timer.calibrate(cycle, TARGET) == (1, 0.5)
     assert cycle.asked == [1]
 
 
@@ -118,9 +136,9 @@ def script(launch_s, repeat, calls=None, hot_repeat=None):
 def test_a_count_that_was_found_on_a_busy_moment_is_corrected_after_one_block():
     cycle = script(1.3e-4, repeat=1, hot_repeat=8)
     block = sampled(cycle)
-    assert timer.recalibrate(cycle, block, timer.SAMPLE_S) == cycle.repeat == cycle.hot_repeat
-    assert 38 <= cycle.repeat <= 2 * 38
-    assert timer.recalibrate(cycle, sampled(cycle), timer.SAMPLE_S) is None
+    assert timer.recalibrate(cycle, block, TARGET) == cycle.repeat == cycle.hot_repeat
+    assert TARGET <= cycle.sample_s(cycle.repeat) <= 2 * TARGET
+    assert timer.recalibrate(cycle, sampled(cycle), TARGET) is None
 
 
 @given(times, st.integers(1, 1000), st.one_of(st.none(), st.integers(2, 20)))
@@ -129,19 +147,19 @@ def test_only_samples_that_are_far_too_short_are_counted_again(launch_s, repeat,
     cycle = script(launch_s, repeat, calls)
     block = sampled(cycle)
     before = len(cycle.asked)
-    found = timer.recalibrate(cycle, block, timer.SAMPLE_S)
+    found = timer.recalibrate(cycle, block, TARGET)
     launch_s *= calls or 1
-    if launch_s * repeat < 0.999 * timer.SAMPLE_S / 5:
+    if launch_s * repeat < 0.999 * TARGET / 5:
         assert found == cycle.repeat * (calls or 1) > repeat * (calls or 1)
-        assert launch_s * cycle.repeat >= 0.99 * timer.SAMPLE_S or cycle.repeat == timer.LONGEST_REPEAT
-    elif launch_s * repeat > 1.001 * timer.SAMPLE_S / 5:
+        assert launch_s * cycle.repeat >= 0.99 * TARGET or cycle.repeat == timer.LONGEST_REPEAT
+    elif launch_s * repeat > 1.001 * TARGET / 5:
         assert (found, cycle.repeat, len(cycle.asked)) == (None, repeat, before)
 
 
 def test_one_launch_after_a_flush_stays_one():
     cycle = script(1e-6, repeat=1)
     cycle.flush = lambda: None
-    assert timer.recalibrate(cycle, sampled(cycle), timer.SAMPLE_S) is None
+    assert timer.recalibrate(cycle, sampled(cycle), TARGET) is None
     assert cycle.repeat == 1
 
 
@@ -149,13 +167,13 @@ def test_a_count_that_a_busy_moment_finds_again_does_not_fall():
     cycle = script(1e-6, repeat=100)
     block = sampled(cycle)
     cycle.launch_s = 1e-2
-    assert timer.recalibrate(cycle, block, timer.SAMPLE_S) is None
+    assert timer.recalibrate(cycle, block, TARGET) is None
     assert cycle.repeat == 100
 
 
 def test_the_largest_count_is_not_sought_again():
     cycle = script(1e-10, repeat=timer.LONGEST_REPEAT)
-    assert timer.recalibrate(cycle, sampled(cycle), timer.SAMPLE_S) is None
+    assert timer.recalibrate(cycle, sampled(cycle), TARGET) is None
     assert len(cycle.asked) == 4
 
 

@@ -1,153 +1,243 @@
-"""The search: always inside the ladder and the bracket, never a size twice, it ends, and it finds the crossing."""
+"""The search inside its budget, on simulated devices and a simulated clock: every top first, then the crossings."""
 
 from __future__ import annotations
 
+import math
+import random
+from collections import Counter
+
 import pytest
-from hypothesis import assume, example, given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpubench import kernels
-from gpubench.measure import curves
-from gpubench.measure.curves import NARROW, Span
-from gpubench.measure.plan import Series
-from gpubench.model.op import Ladder
+from gpubench.measure import curves, search
+from gpubench.measure.plan import Constraints, Series, Target
+from gpubench.measure.recorder import Recorder
+from gpubench.measure.search import ANSWERED, BreakEvenSearch, first_sizes
+from gpubench.model.machine import Machine
+from gpubench.model.result import (
+    Block,
+    Check,
+    Device,
+    Failure,
+    Fingerprint,
+    Fingerprints,
+    Measurement,
+    Run,
+    Selection,
+    Settings,
+)
 
-CPU = {"numpy:0"}
-BASE, OTHER = ("numpy:0", "library", "resident"), ("numpy:0", "tuned", "resident")
-GPU, SLOW = ("cupy:0", "tuned", "resident-queued"), ("cupy:0", "library", "resident-queued")
-# Far more than a search that halves a bracket of 2^14 on a logarithmic scale ever needs.
-ENOUGH = 60
-
-ladders = st.builds(
-    lambda low, octaves, factor, granule: Ladder(low * granule, low * granule << octaves, factor, granule),
-    st.integers(1, 1000), st.integers(1, 14), st.sampled_from([2, 4]), st.sampled_from([1, 8, 64]),
-)  # fmt: skip
-
-
-def row(n, crossing, *, scale=1.0, noise=0.0, slope=3.0):
-    """Times of two forms a side at size n; the GPU wins from `crossing` on. `noise` is a relative half-width."""
-    cpu = 1e-6 * (1 + n / crossing * slope)
-    gpu = 1e-6 * (1 + slope / 2 + n / crossing * slope / 2)
-    spans = {BASE: cpu, OTHER: 1.7 * cpu, GPU: gpu, SLOW: 1.3 * gpu}
-    return {
-        slot: Span(t * scale * (1 - noise), t * scale, t * scale * (1 + noise)) for slot, t in spans.items()
-    }
-
-
-def run(ladder, crossing, **curve):
-    """All times once the search has ended; each step is checked on the way."""
-    times = {n: row(n, crossing, **curve) for n in curves.coarse_sizes(ladder)}
-    for _ in range(ENOUGH):
-        step = curves.next_step(ladder, times, CPU)
-        if step is None:
-            return times
-        urgency, n = step
-        assert urgency > 1
-        assert ladder.low <= n <= ladder.high
-        assert n not in times
-        ends = curves.bracket(curves.ratios(times, CPU)["cupy:0", "resident-queued"])
-        if ends is not None:
-            assert ends[0] < n < ends[1]
-        else:
-            assert n > max(times)
-        assert {BASE, GPU} == curves.contenders(times, n, CPU)  # the slower forms can wait
-        times[n] = row(n, crossing, **curve)
-    raise AssertionError(f"still searching after {ENOUGH} sizes: {sorted(times)}")
+CPU, GPU = "numpy:0", "cupy:0"
+CURVE = (GPU, "resident-queued")
+DEVICES = [
+    Device(id=CPU, backend="numpy", kind="cpu", name="c", api="host"),
+    Device(id=GPU, backend="cupy", kind="gpu", name="g", api="cuda", usable_bytes=2**34),
+]
+CROSSINGS = {"add": 30_000.0, "relu": 700_000.0, "mul": 3_000_000.0}  # sizes at which both sides take 10 us
+CASE_S = 0.03  # what a case takes beside its launches
+LAUNCHES = 12  # of each case: blocks, checks
 
 
-@given(ladders, st.floats(0.0, 1.0), st.floats(0.5, 20))
-@example(Ladder(1024, 2**24), 0.5, 3.0)
-def test_the_crossing_is_bracketed_narrowly(ladder, where, slope):
-    crossing = ladder.low * (ladder.high / ladder.low) ** where * 1.0001
-    assume(ladder.low < crossing < ladder.high)
-    times = run(ladder, crossing, slope=slope)
-    ends = curves.bracket(curves.ratios(times, CPU)["cupy:0", "resident-queued"])
-    if ends is None:  # the crossing lies within rounding of an end of the ladder
-        assert crossing < 1.001 * ladder.low or crossing > 0.999 * ladder.high
-        return
-    low, high = ends
-    assert low <= crossing <= high
-    assert high / low <= NARROW or high - low <= 2 * ladder.granule
+def gpu_s(n, crossing):
+    """Seconds of a launch; it wins above the crossing."""
+    return 1e-5 * (0.9 + 0.1 * n / crossing)
 
 
-@given(ladders, st.floats(0.02, 0.2))
-@example(Ladder(1024, 2**24), 0.2)
-def test_noise_ends_the_search_too(ladder, noise):
-    """Around the crossing the two are as fast as each other: those sizes are ties, not losses."""
-    crossing = (ladder.low * ladder.high) ** 0.5
-    times = run(ladder, crossing, noise=noise)
-    ends = curves.bracket(curves.ratios(times, CPU)["cupy:0", "resident-queued"])
-    assert ends is None or ends[0] <= crossing <= ends[1]
+class Simulation:
+    """Steps are measured in no time; the clock moves by what they would have taken.
+
+    `slow` multiplies all times of an op, `fails(case)` says which cases break.
+    """
+
+    def __init__(
+        self, ops=tuple(CROSSINGS), *, budget_s=60.0, noise=0.0, refine="auto", given=(), slow=(), host_bytes=2**36,
+        fails=lambda case: False, gpu=gpu_s,
+    ):  # fmt: skip
+        chosen = Settings(budget_s=budget_s, refine=refine, min_samples=4, max_samples=8, warmup_s=0.0)
+        targets = tuple(Target(device, ("library",)) for device in DEVICES)
+        self.constraints = Constraints(
+            targets, Selection(ops=list(ops), regimes=["resident-queued"]), host_bytes, settings=chosen
+        )
+        empty = Fingerprint(hash="0", fields={})
+        run = Run(
+            id="0", started_at="t", selection=self.constraints.selection, settings=chosen, machine=Machine(),
+            fingerprint=Fingerprints(machine=empty, device=empty, software=empty),
+        )  # fmt: skip
+        self.recorder = Recorder(run, lambda run: None)
+        self.series = [Series(kernels.load(op), "float32", given=given) for op in ops]
+        self.now, self.steps, self.slow, self.fails, self.gpu_s = 0.0, [], dict(slow), fails, gpu
+        self._draw, self._noise = random.Random(1), noise
+        self._budget_s = math.inf if budget_s is None else budget_s
+        self.resume()
+
+    def resume(self):
+        """A search that knows no more than the file."""
+        self.search = BreakEvenSearch(
+            self.series, self.constraints, self.recorder, lambda: self._budget_s - self.now
+        )
+
+    def measure(self, step):
+        began = self.now
+        for item in step.workloads:
+            for case in item.cases:
+                crossing = CROSSINGS[case.op]
+                seconds = 1e-5 * item.n / crossing if case.device_id == CPU else self.gpu_s(item.n, crossing)
+                self._enter(case, seconds * self.slow.get(case.op, 1), step.purpose.blocks or 4)
+        self.search.took(step, self.now - began)
+        self.steps.append(step)
+
+    def _enter(self, case, seconds, blocks):
+        self.now += CASE_S + LAUNCHES * seconds
+        if self.fails(case):
+            self.recorder.put(Failure(id=case.id, case=case, reason="timeout", detail=""))
+            return
+        if self.recorder.outcome(case.id) is None:
+            check = Check(ok=True, max_error=0, limit=1, scale="value")
+            self.recorder.put(Measurement(id=case.id, case=case, flops=1, bytes=1, op_hash="0", check=check))
+        for number in range(blocks):
+            middle = seconds * self._draw.lognormvariate(0, self._noise)
+            self.recorder.add_block(
+                case.id, Block(session=0, round=number, position=0, repeat=1, wall_s=[middle] * 2)
+            )
+
+    def run(self, most=1000):
+        for _, step in zip(range(most), self.search.steps(), strict=False):
+            self.measure(step)
+        return self
+
+    def sizes(self, op, steps=None):
+        """By step the sizes at which the op was measured."""
+        found = self.steps if steps is None else steps
+        return [w.n for step in found for w in step.workloads if w.op.name == op and w.cases]
+
+    def state(self, op):
+        """What is known of the op's curve."""
+        (one,) = (one for one in self.series if one.op.name == op)
+        self.resume()
+        return curves.state_of(self.search.known(one), CURVE, {CPU}, {})
 
 
-@given(ladders)
-def test_a_gpu_that_always_wins_asks_for_nothing(ladder):
-    times = run(ladder, ladder.low / 100)
-    assert sorted(times) == curves.coarse_sizes(ladder)
+@settings(deadline=None, max_examples=20)
+@given(st.floats(2.0, 60.0), st.floats(0, 0.1))
+def test_every_op_has_its_top_before_any_crossing_is_looked_for(budget_s, noise):
+    simulation = Simulation(budget_s=budget_s, noise=noise).run()
+    ends = {n for one in simulation.series for n in first_sizes(one.ladder)}
+    looking = [i for i, step in enumerate(simulation.steps) if {w.n for w in step.workloads} - ends]
+    before = simulation.steps[: looking[0]] if looking else simulation.steps
+    for one in simulation.series:
+        assert one.ladder.high in simulation.sizes(one.op.name, before)
+    # A step is begun if it is predicted to fit, so what it takes beyond that is little.
+    assert simulation.now <= budget_s * 1.05 + CASE_S
 
 
-@given(ladders)
-def test_a_gpu_that_rises_and_never_wins_is_followed_to_the_top(ladder):
-    times = run(ladder, ladder.high * 1000)
-    assert max(times) == ladder.high
+@pytest.mark.parametrize("op", sorted(CROSSINGS))
+@pytest.mark.parametrize("noise", [0.0, 0.03])
+def test_the_crossing_is_found(op, noise):
+    state = Simulation([op], noise=noise).run().state(op)
+    assert not state.open(ANSWERED)
+    assert state.crossing.low <= CROSSINGS[op] * 1.02
+    assert CROSSINGS[op] <= state.crossing.high * 1.02
+    assert state.crossing.n == pytest.approx(CROSSINGS[op], rel=0.15), "a line stands for a bent curve"
 
 
-@given(ladders)
-def test_a_gpu_that_falls_behind_is_left_alone(ladder):
-    times = {
-        n: {BASE: Span(1e-6, 1e-6, 1e-6), GPU: Span(2e-6 * i, 2e-6 * i, 2e-6 * i)}
-        for i, n in enumerate(curves.coarse_sizes(ladder), 1)
-    }
-    assume(len(times) > 1)
-    assert curves.next_step(ladder, times, CPU) is None
+def test_no_size_is_measured_twice():
+    simulation = Simulation(noise=0.05).run()
+    for op in CROSSINGS:
+        assert max(Counter(simulation.sizes(op)).values()) == 1
 
 
-@given(ladders, st.floats(0.1, 0.9), st.floats(1e-6, 1e6))
-def test_the_unit_of_time_does_not_matter(ladder, where, scale):
-    crossing = ladder.low * (ladder.high / ladder.low) ** where
-    sizes = curves.coarse_sizes(ladder)
-    one, other = ({n: row(n, crossing, scale=s) for n in sizes} for s in (1.0, scale))
-    assume(all(abs(r.middle - 1) > 1e-9 for r in curves.ratios(one, CPU)["cupy:0", "resident-queued"].values()))
-    assert curves.next_step(ladder, one, CPU) == curves.next_step(ladder, other, CPU)
+def test_what_is_measured_is_of_the_plan():
+    """Later sessions repeat it, and old engines' phases do not come back."""
+    assert {step.purpose.phase for step in Simulation().run().steps} == {"main"}
 
 
-@given(ladders)
-def test_the_coarse_sizes_are_of_the_ladder(ladder):
-    sizes = curves.coarse_sizes(ladder)
-    assert sizes == sorted(set(sizes))
-    assert set(sizes) <= set(ladder.sizes())
-    assert sizes[0] == ladder.low
+def test_a_top_that_takes_too_long_is_halved_and_said():
+    simulation = Simulation(slow={"mul": 2e5}).run()
+    (one,) = (one for one in simulation.series if one.op.name == "mul")
+    largest = max(simulation.sizes("mul"))
+    (warning,) = simulation.recorder.run.warnings
+    assert (warning.code, warning.data["op"]) == ("top-halved", "mul")
+    assert f"n = {largest}, not {one.ladder.high}" in warning.message
+    assert max(simulation.sizes("add")) == one.ladder.high, "the others keep theirs"
+    assert simulation.now <= 60 * 1.5
 
 
-def test_a_row_without_a_baseline_says_nothing():
-    assert curves.ratios({64: {GPU: Span(1, 1, 1)}}, CPU) == {}
-    assert curves.next_step(Ladder(64, 1024), {64: {GPU: Span(1, 1, 1)}}, CPU) is None
-    assert curves.next_step(Ladder(64, 1024), {}, CPU) is None
+@pytest.mark.parametrize("where", [CPU, GPU])
+def test_a_size_that_fails_is_not_asked_for_again_and_again(where):
+    simulation = Simulation(["add"], fails=lambda case: case.device_id == where and case.params["n"] > 20_000)
+    simulation.run()
+    found = Counter(simulation.sizes("add"))
+    assert max(found.values()) == 1
+    assert len(found) < 20
 
 
-def test_the_ratio_is_of_the_fastest_forms():
-    times = {64: {BASE: Span(4, 4, 4), OTHER: Span(2, 2, 2), GPU: Span(1, 1, 1), SLOW: Span(8, 8, 8)}}
-    assert curves.ratios(times, CPU) == {("cupy:0", "resident-queued"): {64: Span(2, 2, 2)}}
+@pytest.mark.parametrize("high", [5_000, 100_000, 3_000_000])
+def test_a_top_that_memory_does_not_hold_is_skipped_and_a_smaller_one_measured(high):
+    needed = 12 * high + 3 * 12 * high * 2  # operands, and their float64 copies while checking
+    simulation = Simulation(["add"], host_bytes=needed / 0.8).run()
+    assert high / 2.3 <= max(simulation.sizes("add")) <= high
+    skips = {skip.reason for step in simulation.steps for w in step.workloads for skip in w.skips}
+    assert skips == {"out-of-memory"}
 
 
-@given(st.floats(1e-3, 100), st.sampled_from([2**14, 2**20, 2**24]))
-def test_what_is_affordable_is_predicted_to_fit(limit_s, n):
-    curve = Series(kernels.load("add"), "float32")
-    times = {1024: row(1024, 5000), 8192: row(8192, 5000)}
-    elapsed = {1024: 0.2, 8192: 0.25}
-    found = curves.affordable(curve, n, times, elapsed, 5, limit_s)
-    if found is None:
-        assert curves.predicted_seconds(curve, 2 * 8192, times, elapsed, 5) > limit_s
-    else:
-        assert 2 * 8192 <= found <= n
-        assert curves.predicted_seconds(curve, found, times, elapsed, 5) <= limit_s
+def test_what_did_not_fit_the_share_of_an_op_is_asked_for_when_time_is_left():
+    """A busy op may use up what the others leave: a size that was put off is no size that was measured."""
+    whole = Simulation(["add", "mul"], noise=0.05).run()
+    short = Simulation(["add", "mul"], noise=0.05, budget_s=whole.now / 3).run()
+    assert short.now <= whole.now / 3 * 1.05 + CASE_S
+    short._budget_s = 60.0
+    short.run()
+    assert all(not short.state(op).open(ANSWERED) for op in ("add", "mul"))
 
 
-@pytest.mark.parametrize("name", kernels.computed())
-def test_larger_sizes_are_predicted_to_take_longer(name):
-    op = kernels.load(name)
-    low, *more = op.sizes.sizes()
-    times, elapsed = {low: row(low, 5000)}, {low: 0.2}
-    predicted = [curves.predicted_seconds(Series(op, "float32"), n, times, elapsed, 5) for n in more]
-    assert predicted == sorted(predicted)
-    assert predicted[0] >= elapsed[low]
+@pytest.mark.parametrize("factor", [0.01, 100.0])
+def test_curves_that_do_not_cross_ask_for_nothing_beyond_their_ends(factor):
+    simulation = Simulation(["add"], gpu=lambda n, crossing: factor * 1e-5 * n / crossing).run()
+    assert sorted(simulation.sizes("add")) == first_sizes(simulation.series[0].ladder)
+
+
+def test_a_curve_that_loses_again_past_a_power_of_two_is_seen():
+    """Padded kernels do: a size just above the threshold is no promise for all larger ones."""
+
+    def padded(n, crossing):
+        return gpu_s(2 ** math.ceil(math.log2(n)) * 6 if n > 1e6 else n, crossing)
+
+    simulation = Simulation(["add"], gpu=padded).run()
+    above = [n for n in simulation.sizes("add") if (n - 1) & (n - 2) == 0]
+    assert above, "sizes 2^j + 1"
+
+
+def test_given_sizes_are_refined_between_them_and_without_a_budget():
+    simulation = Simulation(["add"], budget_s=None, refine="on", given=(4096, 2**18))
+    for n in (4096, 2**18):
+        simulation.measure(simulation.search._whole(simulation.series[0], [n]))
+    simulation.run()
+    assert all(4096 <= n <= 2**18 for n in simulation.sizes("add"))
+    assert not simulation.state("add").open(ANSWERED)
+
+
+@pytest.mark.parametrize(("refine", "budget_s"), [("off", 60.0), ("auto", None)])
+def test_without_a_search_the_ladder_is_measured_and_no_more(refine, budget_s):
+    simulation = Simulation(["add"], refine=refine, budget_s=budget_s).run()
+    assert simulation.sizes("add") == simulation.series[0].ladder.sizes()
+
+
+@pytest.mark.parametrize("done", [1, 2, 4, 7])
+def test_a_search_that_was_interrupted_goes_on_where_it_was(done):
+    simulation = Simulation(["add"], noise=0.03).run(most=done)
+    simulation.resume()
+    simulation.run()
+    assert max(Counter(simulation.sizes("add")).values()) == 1
+    assert not simulation.state("add").open(ANSWERED)
+
+
+def test_only_forms_that_compete_are_measured_around_the_crossing():
+    constraints = Simulation(["add"]).constraints
+    state = curves.CurveState({1000: 0.5, 4000: 2.0}, (1000, 4000), None)
+    base, far = (CPU, "library", "resident"), (CPU, "tuned", "resident")
+    fast, slow = (GPU, "tuned", CURVE[1]), (GPU, "library", CURVE[1])
+    row = {base: {0: [1.0]}, far: {0: [1.0 * search.FAR_BEHIND + 0.1]}, fast: {0: [0.5]}, slow: {0: [0.6]}}
+    hunted = BreakEvenSearch((), constraints, Simulation(["add"]).recorder, lambda: 60.0)
+    assert hunted._contenders({1000: row, 4000: row}, CURVE, state, 2000) == {base, fast}

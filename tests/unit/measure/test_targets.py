@@ -33,7 +33,7 @@ LISTINGS = {
 def listed(monkeypatch):
     asked = []
 
-    def list_devices(names, deadline_s=0.0):
+    def list_devices(names, deadline_s=0.0, *, yielding=False):
         asked.append(tuple(names))
         return [LISTINGS[name] for name in names]
 

@@ -171,45 +171,6 @@ def test_bracket():
     assert break_even.bracket({}) is None
 
 
-def search(slope, sigma, sizes=(64, 90, 110, 128, 256)):
-    draw = random.Random(11)
-    return {n: sides[0] for n, sides in line(draw, slope=slope, sigma=sigma, samples=7, sizes=sizes).items()}
-
-
-def test_the_window_lies_around_the_bracket_and_widens_with_noise_up_to_a_factor_of_two():
-    quiet, noisy, wild = (break_even.window(search(1.5, sigma), 100, 110, 100) for sigma in (0.001, 0.2, 3.0))
-    middle = math.sqrt(100 * 110)
-    assert len(quiet) == len(wild) == break_even.WINDOW_SIZES
-    assert quiet[0] == round(middle / 1.12)
-    assert quiet[-1] == round(middle * 1.12)
-    assert quiet[0] > noisy[0] >= wild[0] == round(middle / 2)
-    assert wild[-1] == round(middle * 2)
-
-
-def test_the_window_holds_the_bracket_keeps_the_granule_and_stays_inside_the_sizes():
-    assert (
-        break_even.window(search(1.5, 0.0), 80, 120, 100)[0],
-        break_even.window(search(1.5, 0.0), 80, 120, 100)[-1],
-    ) == (80, 120)
-    sizes = break_even.window(search(1.5, 3.0), 96, 128, 100, break_even.Grid(granule=16, most=160))
-    assert sizes == (48, 64, 80, 96, 112, 128, 160), "evenly spaced in ln n from 55 on, rounded to the granule"
-    assert break_even.window(search(1.5, 3.0), 100, 110, 100, break_even.Grid(least=90))[0] == 90
-    widest = round(math.sqrt(100 * 110) / 2)
-    assert break_even.window(search(-1.0, 0.01), 100, 110, 100)[0] == widest
-    assert break_even.window(search(1.5, 0.01, sizes=(110,)), 100, 110, 100)[0] == widest, (
-        "one size has no slope"
-    )
-    assert break_even.window({3: ([1.0], [2.0]), 4: ([3.0], [2.0])}, 3, 4, 10) == (3, 4)
-
-
-def test_a_size_below_two_granules_is_not_rounded_to_one():
-    sizes = break_even.window(
-        search(1.5, 0.01, sizes=(18, 20, 24, 30)), 20, 24, 100, break_even.Grid(granule=16)
-    )
-    assert any(n % 16 for n in sizes)
-    assert sizes[0] <= 20 < 24 <= sizes[-1] < 32
-
-
 def test_the_size_with_more_samples_counts_more():
     def root(count):
         """Of a line on which one size lies too low, with so many samples there and ten elsewhere."""

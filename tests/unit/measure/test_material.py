@@ -1,0 +1,91 @@
+"""Inputs and references of a smaller size are the beginning of those of a larger one, where an op is cut so."""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+import pytest
+
+from gpubench import kernels
+from gpubench.backends.shared import host
+from gpubench.measure.worker.workspace import Material
+from gpubench.model.case import Case
+
+PAIRS = [(name, dtype) for name in kernels.computed() for dtype in kernels.load(name).dtypes]
+
+
+def case(op, n, dtype, **shape):
+    return Case(op.name, op.group, {"n": n, **shape}, dtype, "library", "resident", "numpy:0")
+
+
+def sizes(op):
+    """Three small sizes of its ladder, the largest first, as a visit asks for them."""
+    small, middle, large = op.sizes.sizes()[:3] if op.sizes.low < 1024 else (1024, 3072, 4096)
+    return large, small, middle
+
+
+@pytest.mark.parametrize(("name", "dtype"), PAIRS)
+@pytest.mark.parametrize("kind", ["random", "normal"])
+def test_a_smaller_size_has_the_inputs_and_the_answer_that_it_has_alone(name, dtype, kind, tmp_path):
+    op = kernels.load(name)
+    shared = Material(op, 1, kind, tmp_path)
+    for n in sizes(op):
+        ours = case(op, n, dtype)
+        inputs = host.random_inputs(op, ours.params, dtype, 1, kind)
+        found = shared.inputs(ours)
+        assert [x.shape for x in found] == [operand.shape(ours.params) for operand in op.inputs]
+        assert [x.tobytes() for x in found] == [x.tobytes() for x in inputs]
+        assert all(x.flags["C_CONTIGUOUS"] for x in found)
+        want, scale = shared.reference(ours)
+        expected, spread = host.reference(op, inputs, tmp_path, f"alone {name} {n} {dtype} {kind}")
+        assert want.shape == expected.shape
+        np.testing.assert_allclose(want, expected, rtol=1e-12, atol=1e-12)
+        assert (scale is None) == (spread is None)
+        if scale is not None:
+            np.testing.assert_allclose(
+                np.broadcast_to(scale, want.shape), np.broadcast_to(spread, want.shape), rtol=1e-12
+            )
+
+
+def test_a_size_that_is_larger_than_the_first_is_made_anew(tmp_path):
+    op = kernels.load("add")
+    shared = Material(op, 1, "random", tmp_path)
+    small, large = case(op, 1000, "float32"), case(op, 2000, "float32")
+    shared.inputs(small)
+    assert shared.inputs(large)[0].size == 2000
+    assert np.shares_memory(shared.inputs(small)[0], shared.inputs(large)[0]), "and serves the smaller one"
+
+
+@pytest.mark.parametrize(("name", "begins"), [
+    ("add", True), ("gelu", True), ("softmax", True), ("matmul", False), ("dot", True),
+])  # fmt: skip
+def test_ops_of_one_length_begin_and_those_of_squares_do_not(name, begins):
+    op = kernels.load(name)
+    low, high = op.sizes.snapped(4096), op.sizes.high
+    assert op.begins({"n": low}, {"n": high}) == begins
+    assert not op.begins({"n": high}, {"n": low}) or low == high
+
+
+def test_rows_of_another_length_do_not_begin():
+    op = kernels.load("softmax")
+    assert op.begins({"n": 2048, "columns": 256}, {"n": 4096, "columns": 256})
+    assert not op.begins({"n": 1117}, {"n": 4096}), "one row of 1117"
+
+
+def unlike(ours):
+    """The same size in each other dtype, and in rows of another length."""
+    op = kernels.load(ours.op)
+    yield from (msgspec.structs.replace(ours, dtype=dtype) for dtype in op.dtypes if dtype != ours.dtype)
+    if "columns" in op.options:
+        yield msgspec.structs.replace(ours, params={**ours.params, "columns": 64})
+
+
+@pytest.mark.parametrize("name", kernels.computed())
+def test_another_dtype_or_shape_shares_nothing(name, tmp_path):
+    op = kernels.load(name)
+    first = case(op, sizes(op)[0], "float64")
+    shared = Material(op, 1, "random", tmp_path)
+    for other in unlike(first):
+        shared.inputs(first)
+        alone = host.random_inputs(op, other.params, other.dtype, 1)
+        assert [x.tobytes() for x in shared.inputs(other)] == [x.tobytes() for x in alone]

@@ -1,0 +1,171 @@
+"""All devices open at once, their overheads are measured one by one, and whatever happens no worker is left."""
+
+from __future__ import annotations
+
+from itertools import groupby
+from pathlib import Path
+
+import pytest
+
+from gpubench.measure import protocol, worker_pool
+from gpubench.measure.worker_pool import FAILED_STARTS, DeviceGone, WorkerGone, WorkerPool
+from gpubench.model.case import Case
+from gpubench.model.result import Device, Settings, WorkerRecord
+
+
+class Script:
+    """What happened, in order, and what goes wrong: `fate(device, request)` raises or passes."""
+
+    def __init__(self):
+        self.events, self.workers, self.fate = [], [], lambda device, request: None
+
+    def told(self, kind):
+        return [device for device, word in self.events if word == kind.__name__]
+
+
+@pytest.fixture
+def script(monkeypatch):
+    made = Script()
+
+    class Worker:
+        """A child that answers at once, on a script."""
+
+        def __init__(self, threads=None):
+            self.device, self.number, self.alive = "", 0, True
+            made.workers.append(self)
+
+        @property
+        def next_id(self):
+            self.number += 1
+            return self.number
+
+        def send(self, request):
+            if isinstance(request, protocol.Open):
+                self.device = request.device_id
+                made.events.append((self.device, "sent"))
+
+        def wait(self, request, deadline_s):
+            made.events.append((self.device, type(request).__name__))
+            try:
+                made.fate(self.device, request)
+            except WorkerGone:
+                self.kill()
+                raise
+            if isinstance(request, protocol.Open):
+                device = Device(id=self.device, backend="x", kind="gpu", name="x", api="x")
+                record = WorkerRecord(device_id=self.device, threads=1, env={}, open_s=1.0)
+                return protocol.Opened(id=request.id, device=device, record=record)
+            if isinstance(request, protocol.MeasureOverhead):
+                return protocol.MeasuredOverhead(
+                    id=request.id, overhead_s=[1e-6], clock_step_s=1e-9, clock_cost_s=1e-9
+                )
+            return protocol.Done(id=request.id)
+
+        def ask(self, request, deadline_s):
+            self.send(request)
+            return self.wait(request, deadline_s)
+
+        def kill(self):
+            self.alive = False
+
+        close = kill
+
+    monkeypatch.setattr(worker_pool, "Worker", Worker)
+    return made
+
+
+DEVICES = ["a:0", "b:0", "c:0"]
+
+
+def opened(gone=None):
+    return WorkerPool(Settings(), Path(), {} if gone is None else gone)
+
+
+def dies(*devices, kind, times=99, how=lambda: WorkerGone("worker-crashed", "it died", "open", "")):
+    left = dict.fromkeys(devices, times)
+
+    def fate(device, request):
+        if isinstance(request, kind) and left.get(device, 0) > 0:
+            left[device] -= 1
+            raise how()
+
+    return fate
+
+
+def test_all_devices_open_at_once_and_overheads_are_measured_after_that(script):
+    pool = opened()
+    pool.open_all(DEVICES)
+    words = [word for word, _ in groupby(word for _, word in script.events)]
+    assert words == ["sent", "Open", "MeasureOverhead"]
+    assert sorted(pool.workers) == DEVICES
+    assert [record.device_id for record in pool.records] == DEVICES
+    assert all(record.overhead_s for record in pool.records)
+
+
+@pytest.mark.parametrize("kind", [protocol.Open, protocol.MeasureOverhead])
+def test_a_device_that_dies_once_while_it_opens_gets_another_worker(script, kind):
+    script.fate = dies("b:0", kind=kind, times=1)
+    pool = opened()
+    pool.open_all(DEVICES)
+    assert sorted(pool.workers) == DEVICES
+    assert [worker.device for worker in script.workers if not worker.alive] == ["b:0"]
+
+
+@pytest.mark.parametrize("kind", [protocol.Open, protocol.MeasureOverhead])
+def test_a_device_that_keeps_dying_is_gone_and_the_others_stay(script, kind):
+    script.fate = dies("b:0", kind=kind)
+    gone = {}
+    pool = opened(gone)
+    pool.open_all(DEVICES)
+    assert sorted(pool.workers) == ["a:0", "c:0"]
+    assert gone["b:0"].reason == "device-lost"
+    assert script.told(protocol.Open).count("b:0") == FAILED_STARTS
+    with pytest.raises(DeviceGone):
+        pool.worker("b:0")
+    assert script.told(protocol.Open).count("b:0") == FAILED_STARTS, "it is not asked again"
+    assert not [worker for worker in script.workers if worker.device == "b:0" and worker.alive]
+
+
+@pytest.mark.parametrize("kind", [protocol.Open, protocol.MeasureOverhead])
+@pytest.mark.parametrize("device", DEVICES)
+def test_an_interrupt_while_devices_open_leaves_no_process(script, kind, device):
+    script.fate = dies(device, kind=kind, how=KeyboardInterrupt)
+    pool = opened()
+    with pytest.raises(KeyboardInterrupt):
+        pool.open_all(DEVICES)
+    pool.kill()
+    assert len(script.workers) == len(DEVICES)
+    assert not [worker.device for worker in script.workers if worker.alive]
+
+
+def cases(*forms):
+    return {
+        device: [
+            Case("add", "vector", {"n": 8}, "float32", form, "resident", device) for form in forms or ("tuned",)
+        ]
+        for device in DEVICES
+    }
+
+
+def test_inputs_come_before_anything_is_built_and_one_worker_makes_the_reference(script):
+    pool = opened()
+    pool.open_all(DEVICES)
+    asked = []
+    script.events.clear()
+    script.fate = lambda device, request: asked.append(request)
+    pool.load(cases("library", "tuned"))
+    assert script.told(protocol.Load) == DEVICES
+    assert script.told(protocol.Build) == [device for device in DEVICES for _ in range(2)]
+    assert script.events.index(("a:0", "Build")) > script.events.index(("c:0", "Load"))
+    assert [r.reference for r in asked if isinstance(r, protocol.Load)] == [True, False, False]
+
+
+@pytest.mark.parametrize("kind", [protocol.Load, protocol.Build])
+def test_a_worker_that_dies_over_its_inputs_is_replaced_when_it_is_needed(script, kind):
+    """Which case is to blame shows when it is prepared."""
+    pool = opened()
+    pool.open_all(DEVICES)
+    script.fate = dies("b:0", kind=kind)
+    pool.load(cases())
+    assert sorted(pool.workers) == ["a:0", "c:0"]
+    assert pool.worker("b:0").alive
