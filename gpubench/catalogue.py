@@ -236,7 +236,7 @@ ERRORS: dict[ErrorCode, Entry] = {
         "a --min-speedup is not SEL=X", "write it as 'matmul/n>=4096@cupy=5' or 'add=1.5x'"),
     "bad-value": Entry("an option does not take this value", "the command's --help lists what is possible"),
     "baseline-missing": Entry("no measured case matches --baseline", "run again; this file holds no estimate"),
-    "cannot-draw": Entry("the charts cannot be drawn", "install the extra plots anew, or leave the charts out"),
+    "cannot-draw": Entry("the charts cannot be drawn", "install gpubench anew, or leave the charts out"),
     "cannot-print": Entry("cannot write to standard output", "free some space"),
     "cannot-save": Entry("cannot save the results", "free some space or choose another place with --output"),
     "cannot-write": Entry("cannot write a file, or into a folder", "free some space or choose another place"),
@@ -270,7 +270,7 @@ ERRORS: dict[ErrorCode, Entry] = {
     "no-charts": Entry(
         "there is nothing to draw", "choose other --sections, or a result with measured cases"),
     "no-columns": Entry("--columns does not go with the --format", "take --format table, plain, markdown or csv"),
-    "no-plots": Entry("charts cannot be drawn here: the extra plots is missing", "install the extra plots"),
+    "no-plots": Entry("charts cannot be drawn here: altair or vl_convert is missing", "install gpubench anew"),
     "no-result-for-op": Entry("there is no result of the op, dtype and params", "measure it: gpubench run --ops OP"),
     "no-results": Entry(
         "there is no result to report or to answer from, or what was named holds none",

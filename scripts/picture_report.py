@@ -1,4 +1,4 @@
-"""Write docs/images/report.png and report-dark.png: the HTML report of a result file as a reader sees it.
+"""Write docs/images/report*.png and map.svg: the HTML report of a result file as a reader sees it, and its map.
 
 python scripts/picture_report.py [RESULT.json]    needs Chromium and the development tools
 """
@@ -10,38 +10,41 @@ import tempfile
 from pathlib import Path
 
 from gpubench import store
-from gpubench.report import render
+from gpubench.report import analysed, plots, render
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "docs" / "images"
-# What README shows as text, too: one op on two backends of an H200, three sessions.
-RESULT = ROOT / "results" / "intel-r-xeon-r-processor-nvidia-h200-d0f62e" / "20261120T203851Z-0fdc27ac.json"
-WIDTH = 1200
-LAST = "#r0-chart-speedup"  # the picture ends below the first two charts
+# A default run on an H200.
+RESULT = ROOT / "results" / "intel-r-xeon-r-processor-nvidia-h200-d0f62e" / "20261123T011748Z-5e87add6.json.gz"
+# The width, the colours, and what the picture ends below.
+SHOTS = (
+    ("report.png", 1200, "light", ".thresholds table"), ("report-dark.png", 1200, "dark", ".panels"),
+    ("report-narrow.png", 400, "light", ".panel"),
+)  # fmt: skip
 
 
 def main(file: Path) -> None:
-    """Draw the page in light and in dark."""
+    """Draw the page in light, in dark and on a small screen, and the map by itself."""
     sys.path.insert(0, str(ROOT))
     from tests.browser import chromium
 
+    run = store.load(file)
     with tempfile.TemporaryDirectory() as folder, chromium.started() as browser:
         page_file = Path(folder) / "report.html"
-        page_file.write_text(render([store.load(file)], "html"), encoding="utf-8")
-        for name, scheme in (("report.png", "light"), ("report-dark.png", "dark")):
+        page_file.write_text(render([run], "html"), encoding="utf-8")
+        for name, width, scheme, last in SHOTS:
             context = browser.new_context(
-                offline=True, viewport={"width": WIDTH, "height": 1000}, color_scheme=scheme
+                offline=True, viewport={"width": width, "height": 1000}, color_scheme=scheme
             )
             page = context.new_page()
             page.goto(page_file.as_uri())
             page.locator("[data-ready]").wait_for()
-            end = page.locator(LAST).bounding_box()
-            height = end["y"] + end["height"] + 4
-            page.screenshot(
-                path=FOLDER / name, full_page=True, clip={"x": 0, "y": 0, "width": WIDTH, "height": height}
-            )
+            end = page.locator(last).first.bounding_box()
+            clip = {"x": 0, "y": 0, "width": width, "height": end["y"] + end["height"] + 16}
+            page.screenshot(path=FOLDER / name, full_page=True, clip=clip)
             context.close()
             print(f"{name}: {(FOLDER / name).stat().st_size} bytes")
+    (FOLDER / "map.svg").write_bytes(dict(plots.plots(analysed([run]), "svg", sections=("map",)))["map.svg"])
 
 
 if __name__ == "__main__":

@@ -185,7 +185,8 @@ def cannot_write(what: str, error: OSError) -> GpubenchError:
 
 
 def check_plots(options: PlotOptions) -> None:
-    """Before anything is measured or read. Raises UsageError without the extra `plots`, and for an unknown format."""
+    """Before anything is measured or read. Raises UsageError without the libraries that draw, and for an unknown
+    format."""
     if options.plots is None:
         return
     from gpubench import store

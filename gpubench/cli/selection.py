@@ -182,6 +182,8 @@ def settings(options: RunOptions, *, preset: str | None, every_size_given: bool,
         values.update(sessions=1, autotune=False)
     if options.no_autotune:
         values["autotune"] = False
+    if options.max_samples is None:  # a preset's limit gives way to what was asked for
+        values["max_samples"] = max(values["max_samples"], values["min_samples"])
     if values["max_samples"] < values["min_samples"]:
         raise UsageError("bad-samples", why=f"{values['max_samples']} < {values['min_samples']}")
     return Settings(**values)

@@ -12,7 +12,7 @@ from gpubench.analysis.roofline import measures_roofs
 from gpubench.analysis.samples import used_sessions
 from gpubench.foreign_text import printable
 from gpubench.model.result import Run
-from gpubench.report.charts.chart import Chart, ChartSet, Line, all_series, charted, devices, regimes
+from gpubench.report.charts.chart import Chart, ChartSet, Line, all_series, charted, devices, headings, regimes
 from gpubench.report.layout import DEFAULT_SECTIONS, Cell, RenderOptions, Section, TextDocument, limited
 from gpubench.report.sections.anatomy import anatomy_chart, anatomy_section
 from gpubench.report.sections.answer import HEIGHT, answer_screen, answer_section
@@ -21,6 +21,8 @@ from gpubench.report.sections.break_even import break_even_section, reuse_sectio
 from gpubench.report.sections.cases import environment_section, raw_section, sample_chart, time_chart
 from gpubench.report.sections.claims import claims_section
 from gpubench.report.sections.hybrid import hybrid_chart, hybrid_section
+from gpubench.report.sections.map import KEY as MAP
+from gpubench.report.sections.map import map_section
 from gpubench.report.sections.problems import gates_section, noise_section, skipped_section, warnings_section
 from gpubench.report.sections.roofline import rate_chart, roofline_chart, roofline_section
 from gpubench.report.sections.speedup import means_section, speedup_sections
@@ -69,13 +71,14 @@ def document(
     where they are few; whoever names the section gets them anyway.
     """
     unit = options.time_unit
-    # Who names sections wants all of them that there is.
-    asked = tuple(options.sections) != DEFAULT_SECTIONS
-    alone = tuple(options.sections) == (ANSWER,)
+    # Who names sections wants all of them that there is; a page puts the map behind the answer.
+    asked = {*options.sections} - {MAP} != {*DEFAULT_SECTIONS} - {MAP}
+    alone = {*options.sections} <= {ANSWER, MAP}
     makers: dict[str, Callable[[], Section | tuple[Section, ...]]] = {
         ANSWER: lambda: answer_section(
             analysis, options, full=full, alone=tuple(options.sections) == (ANSWER,)
         ),
+        MAP: lambda: map_section(analysis, options, full=full),
         GATES: lambda: gates_section(analysis),
         "breakeven": lambda: break_even_section(analysis, full=full, ascii_only=options.ascii_only),
         "reuse": lambda: reuse_section(analysis, unit, full=full, every_size=full or asked),
@@ -101,7 +104,7 @@ def document(
             found = makers[key]()
             made += [found] if isinstance(found, Section) else found
     return TextDocument(
-        # The answer names its machine: by itself, and not on a page, it is the whole screen.
+        # The answer and the map name their machine: by themselves, and not on a page, they are the whole screen.
         headings=() if alone and not (full or several) else _headings(analysis),
         sections=tuple(part for part in made if part.lines or part.tables or part.pictures or part.screen),
     )
@@ -156,8 +159,8 @@ def _state(run: Run) -> str:
 
 
 def chart_set(analysis: Analysis, sections: Sequence[str], unit: str, *, samples: bool = True) -> ChartSet:
-    """The charts of `sections`, without that of all samples unless `samples`. Needs the extra `plots`; raises
-    GpubenchError if it does not work."""
+    """The charts of `sections`, without that of all samples unless `samples`. Needs altair; raises GpubenchError if
+    it does not work."""
     from gpubench.report.charts.vega import altair_failures
 
     makers: tuple[tuple[str, Callable[[], Chart]], ...] = (
@@ -176,7 +179,7 @@ def chart_set(analysis: Analysis, sections: Sequence[str], unit: str, *, samples
         charts = [make() for section, make in makers[: None if samples else -1] if section in sections]
     return ChartSet(
         series=series, chosen=_most_telling(analysis, series), devices=devices(analysis),
-        regimes=regimes(analysis),
+        regimes=regimes(analysis), headings=headings(analysis),
         forms=tuple(dict.fromkeys(row.case.form_id for row in charted(analysis))),
         charts=tuple(chart for chart in charts if any(chart.rows.values())),
     )  # fmt: skip

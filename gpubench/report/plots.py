@@ -1,4 +1,5 @@
-"""Charts as picture files, from the specs that the HTML report draws. Needs the extra `plots`."""
+"""The map and the charts as picture files: what the HTML report draws, each with the sides, the machine and the date,
+since it travels without its report. Needs altair and vl_convert."""
 
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from gpubench.errors import InputError, UsageError
+from gpubench.foreign_text import filled
 from gpubench.report.charts.chart import MARKS, ROWS, Chart, ChartRow, Line, theme
 from gpubench.report.charts.vega import results
 
@@ -20,7 +22,7 @@ _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_=.]+")
 
 
 def require_library(option: str) -> None:
-    """Raises UsageError where the extra `plots`, which `option` needs, is not installed."""
+    """Raises UsageError where a library that `option` needs is not installed."""
     from gpubench.installation import install_command
     from gpubench.report.charts.vega import missing_libraries
 
@@ -28,50 +30,104 @@ def require_library(option: str) -> None:
     if missing:
         raise UsageError(
             "no-plots", f"{option}: charts cannot be drawn here",
-            why=f"the extra plots is not installed: no {' and no '.join(missing)}", hint=install_command("plots"),
+            why=f"what draws is not installed: no {' and no '.join(missing)}", hint=install_command(),
         )  # fmt: skip
 
 
 def plots(
     analyses: Sequence[Analysis], format: str, *, sections: Sequence[str] | None = None, time_unit: str = "auto"
 ) -> Iterator[tuple[str, bytes]]:
-    """File name and content of every chart of every series; the same bytes for the same files.
+    """File name and content of the map and of every chart of every series; the same bytes for the same files.
 
-    `format` is one of `report.PICTURES`. Of several runs all but the first have their number in front. Raises
-    GpubenchError if the library does not draw.
+    `format` is one of `report.PICTURES`. Of several runs all but the first have their number in front, and their maps
+    over each other are one more. Raises GpubenchError if the library does not draw.
     """
     from gpubench.report.contents import chart_set
     from gpubench.report.layout import DEFAULT_SECTIONS
 
-    specs = {}
+    specs, maps = {}, {}
     for i, analysis in enumerate(analyses):
+        before = f"{i + 1}-" if i else ""
+        drawn_map = _map(analysis, sections, follows_reader=format == "svg")
+        if drawn_map is not None:
+            maps[f"{before}map.{format}"] = drawn_map
         found = chart_set(analysis, sections or DEFAULT_SECTIONS, time_unit)
         for chart in found.charts:
-            for name, spec in pictures(chart, found.series):
-                file = _NOT_IN_NAMES.sub("-", f"{f'{i + 1}-' if i else ''}{chart.id}-{name}") + f".{format}"
-                specs[file] = spec
-    wanted = list(specs.values())
-    drawn = pngs(wanted) if format == "png" else [one.encode() for one in svgs(wanted)]
-    yield from zip(specs, drawn, strict=True)
+            for name, spec in pictures(chart, found.series, origin(analysis)):
+                specs[_NOT_IN_NAMES.sub("-", f"{before}{chart.id}-{name}") + f".{format}"] = spec
+    overlay = _overlay(analyses, sections)
+    maps |= {} if overlay is None else {f"machines.{format}": overlay}
+    texts, wanted = list(maps.values()), list(specs.values())
+    if format == "png":
+        yield from zip([*maps, *specs], [*rasters(texts), *pngs(wanted)], strict=True)
+    else:
+        yield from zip([*maps, *specs], [one.encode() for one in (*texts, *svgs(wanted))], strict=True)
 
 
 def picture(
     analyses: Sequence[Analysis], format: str, *, sections: Sequence[str] | None = None, time_unit: str = "auto"
 ) -> bytes:
-    """One picture: of each run the charts of the series that tells most, below each other; the same bytes for the
+    """One picture: of each run the map, and below it the charts of the series that tells most; the same bytes for the
     same files. `format` is one of `report.PICTURES`. Raises InputError if there is nothing to draw."""
     from gpubench.report.contents import chart_set
     from gpubench.report.layout import DEFAULT_SECTIONS
 
-    found = []
+    found: list[str] = []
     for analysis in analyses:
+        drawn_map = _map(analysis, sections)
+        found += [] if drawn_map is None else [drawn_map]
         charts = chart_set(analysis, sections or DEFAULT_SECTIONS, time_unit)
         chosen = [series for series in charts.series if series.name == charts.chosen]
-        found += [spec for chart in charts.charts for _, spec in pictures(chart, chosen)]
+        # Below a map, which names them, they need not say it again.
+        lines = origin(analysis) if drawn_map is None else ()
+        specs = [spec for chart in charts.charts for _, spec in pictures(chart, chosen, lines)]
+        found += svgs([spec | {"width": HALF_WIDTH} for spec in specs])
     if not found:
         raise InputError("no-charts", why="no case with a number belongs to these sections")
-    whole = stacked(svgs(found))
-    return raster(whole) if format == "png" else whole.encode()
+    whole = stacked(found)
+    return rasters([whole])[0] if format == "png" else whole.encode()
+
+
+def _wants_map(sections: Sequence[str] | None) -> bool:
+    from gpubench.report.layout import DEFAULT_SECTIONS
+
+    return sections is None or tuple(sections) == DEFAULT_SECTIONS or "map" in sections
+
+
+def _map(analysis: Analysis, sections: Sequence[str] | None, *, follows_reader: bool = False) -> str | None:
+    """The map as SVG; None where nobody asked for it, or where no GPU was timed. `follows_reader`: dark where its
+    reader prefers that."""
+    if not _wants_map(sections):
+        return None
+    from gpubench.analysis.ratio_map import ratio_map
+    from gpubench.report.sections.map import map_view
+    from gpubench.report.sections.map_svg import DARK, map_svg
+
+    found = ratio_map(analysis)
+    return map_svg(map_view(analysis, found), dark=DARK if follows_reader else None) if found.lanes else None
+
+
+def _overlay(analyses: Sequence[Analysis], sections: Sequence[str] | None) -> str | None:
+    """The maps of several machines in one."""
+    if not _wants_map(sections) or len(analyses) < 2:
+        return None
+    from gpubench.analysis.history import machine_runs
+    from gpubench.report.sections.machines import names
+    from gpubench.report.sections.map import overlay_view
+    from gpubench.report.sections.map_svg import map_svg
+
+    sides = machine_runs(analyses)
+    view = overlay_view([side.newest for side in sides], names(sides))
+    return None if view is None else map_svg(view)
+
+
+def origin(analysis: Analysis) -> list[str]:
+    """The sides, and whence the numbers are, in lines as wide as a chart."""
+    from gpubench.report.sections.titles import origin_text, sides_text
+
+    gpus = [row.case.device_id for row in analysis.cases if row.time is not None and row.device_kind != "cpu"]
+    texts = (sides_text(analysis, sorted(dict.fromkeys(gpus))), origin_text(analysis))
+    return [line for text in texts for line in filled(text, _LETTERS, "")]
 
 
 def write(
@@ -86,22 +142,28 @@ def write(
     return len(drawn)
 
 
-PICTURE_WIDTH = 720
+PICTURE_WIDTH, PADDING = 720, 16
+_LETTERS = 100  # of a line above a chart
+HALF_WIDTH, MOST_WIDTH = 500, 1280  # in one picture two charts stand side by side below the map
 SCALE = 2  # pixels of a PNG to a point
 _SIZE = re.compile(r'<svg[^>]* width="([0-9.]+)" height="([0-9.]+)"')
 _SERIES_NAMES = re.compile(r'(\bid="|url\(#|href="#)')
 
 
-def drawn(chart: Chart, series: Line, *, dark: bool = False, title: str = "") -> ChartRow:
-    """The spec as it is drawn without a page: all devices and regimes, the fastest forms, one size."""
+def drawn(
+    chart: Chart, series: Line, *, dark: bool = False, title: str = "", origin: Sequence[str] = ()
+) -> ChartRow:
+    """The spec as it is drawn without a page: all devices and regimes, the fastest forms, one size. `origin`: lines
+    below the title."""
     rows, marks = (_chosen(found.get(series.name, []), chart, series) for found in (chart.rows, chart.marks))
     height = {"height": chart.step * len({row[chart.bars] for row in rows})} if chart.bars else {}
     data = {ROWS: rows, MARKS: marks}
     background = {"background": "#14181d"} if dark else {"background": "#ffffff"}
     params = [{"name": name, "value": value} for name, value in chart.params.get(series.name, {}).items()]
     return chart.spec | height | {
-        "datasets": data, "params": params, "width": PICTURE_WIDTH, "config": theme(dark=dark) | background,
-        "title": {"text": chart.title, "subtitle": title or series.name, "anchor": "start"},
+        "datasets": data, "params": params, "width": PICTURE_WIDTH, "padding": PADDING,
+        "config": theme(dark=dark) | background,
+        "title": {"text": chart.title, "subtitle": [title or series.name, *origin], "anchor": "start"},
     }  # fmt: skip
 
 
@@ -111,7 +173,9 @@ def _chosen(rows: Sequence[ChartRow], chart: Chart, series: Line) -> list[ChartR
     return [row for row in best if row["n"] == series.size] if chart.one_size else best
 
 
-def pictures(chart: Chart, series: Sequence[Line]) -> Iterator[tuple[str, ChartRow]]:
+def pictures(
+    chart: Chart, series: Sequence[Line], origin: Sequence[str] = ()
+) -> Iterator[tuple[str, ChartRow]]:
     """Name and spec of each picture of a chart: one for each series, or for each dtype where those share it."""
     seen: set[str] = set()
     for one in series:
@@ -122,7 +186,7 @@ def pictures(chart: Chart, series: Sequence[Line]) -> Iterator[tuple[str, ChartR
         rows = (
             [row | {"chosen": True} for row in chart.rows[one.name]] if chart.by_dtype else chart.rows[one.name]
         )
-        spec = drawn(msgspec.structs.replace(chart, rows={one.name: rows}), one, title=name)
+        spec = drawn(msgspec.structs.replace(chart, rows={one.name: rows}), one, title=name, origin=origin)
         if spec["datasets"][ROWS]:
             yield name, spec
 
@@ -138,22 +202,27 @@ def pngs(specs: Sequence[ChartRow]) -> list[bytes]:
 
 
 def stacked(pictures: Sequence[str]) -> str:
-    """SVGs below each other in one. Each calls its clips clip1, clip2, ...: their names get the picture's number."""
-    widest, top, inner = 0.0, 0.0, []
+    """SVGs in one: side by side where they fit, else below each other. Each calls its clips clip1, clip2, ...: their
+    names get the picture's number."""
+    left, top, tall, widest, inner = 0.0, 0.0, 0.0, 0.0, []
     for i, picture in enumerate(pictures):
         found = _SIZE.search(picture)
         assert found is not None
         width, height = float(found[1]), float(found[2])
+        if left and left + width > MOST_WIDTH:
+            left, top, tall = 0.0, top + tall, 0.0
         named = _SERIES_NAMES.sub(rf"\g<1>p{i}-", picture)
-        inner.append(named.replace("<svg ", f'<svg x="0" y="{top:g}" ', 1))
-        widest, top = max(widest, width), top + height
+        inner.append(named.replace("<svg ", f'<svg x="{left:g}" y="{top:g}" ', 1))
+        left, tall = left + width, max(tall, height)
+        widest = max(widest, left)
+    height = top + tall
     start = (
-        f'<svg xmlns="http://www.w3.org/2000/svg" version="1.1" width="{widest:g}" height="{top:g}"'
-        f' viewBox="0 0 {widest:g} {top:g}"><rect width="100%" height="100%" fill="#ffffff"/>'
+        f'<svg xmlns="http://www.w3.org/2000/svg" version="1.1" width="{widest:g}" height="{height:g}"'
+        f' viewBox="0 0 {widest:g} {height:g}"><rect width="100%" height="100%" fill="#ffffff"/>'
     )
     return "\n".join([start, *inner, "</svg>"]) + "\n"
 
 
-def raster(picture: str) -> bytes:
-    """An SVG as PNG. Raises GpubenchError."""
-    return results([("svg_to_png", [picture], {"scale": SCALE})])[0]
+def rasters(pictures: Sequence[str]) -> list[bytes]:
+    """SVGs as PNG. Raises GpubenchError."""
+    return results([("svg_to_png", [picture], {"scale": SCALE}) for picture in pictures]) if pictures else []

@@ -1,7 +1,8 @@
 """A strict reader of Go's benchmark text, after the design document of golang/go issue 14313.
 
 benchstat itself is a Go program and no package of Debian, so this reader stands in for it: it takes the lines that
-the design calls configuration and result lines, refuses everything else, and filters as benchstat's keys do.
+the design calls configuration and result lines, refuses everything else, and filters as benchstat's keys do: terms
+`KEY:VALUE` or `KEY:(VALUE OR VALUE)` that all have to hold, where KEY is `.name` or `/` and a part of the name.
 """
 
 from __future__ import annotations
@@ -58,3 +59,25 @@ def _result(line: str, configuration: dict[str, str]) -> Result:
         values[unit] = float(value)
     parts = dict(part.split("=", 1) for part in name.split("/")[1:])
     return Result(name, parts, int(iterations), values, configuration)
+
+
+_TERM = re.compile(r"(?P<key>\.name|/[a-z_]+):(?:(?P<one>[\w.-]+)|\((?P<several>[\w.-]+(?: OR [\w.-]+)*)\))")
+
+
+def filtered(rows: list[Result], filter: str) -> list[Result]:
+    """What passes a filter of benchstat. Raises ValueError for one beyond what this reader knows."""
+    rest, found = filter, rows
+    while rest:
+        match = _TERM.match(rest)
+        if not match:
+            raise ValueError(f"not a term of a filter: {rest!r}")
+        values = {match["one"]} if match["one"] else set(match["several"].split(" OR "))
+        found = [row for row in found if _value(row, match["key"]) in values]
+        rest = rest[match.end() :].lstrip()
+    return found
+
+
+def _value(row: Result, key: str) -> str | None:
+    if key == ".name":
+        return row.name.partition("/")[0].removeprefix("Benchmark")
+    return row.parts.get(key.removeprefix("/"))

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import itertools
 import re
+import shlex
 import shutil
 import subprocess
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
 from gpubench.report import render
 from gpubench.report.exporters import decimal
 from tests.consumers.conftest import small_run
-from tests.consumers.go_text import read
+from tests.consumers.go_text import filtered, read
 from tests.unit.report.builders import CPU, GPU, case, measured, run_of
 from tests.unit.report.samples import cpu_run, full_run
+
+ROOT = Path(__file__).parents[2]
 
 
 def test_one_line_per_case_and_session():
@@ -78,11 +83,38 @@ def test_the_comparer_of_the_go_project_reads_it(report):
     )
 
 
-def test_the_documented_columns_of_benchstat_exist():
-    """benchstat -col '/backend@(numpy cupy)' -row '/n@num': both keys are in every name, n is a number."""
-    for row in read(render([full_run()], "go")):
-        assert row.parts["backend"] in ("numpy", "cupy", "wgpu")
-        assert re.fullmatch(r"\d+", row.parts["n"])
+def recipe() -> list[str]:
+    """The arguments of benchstat as docs/formats.md has them."""
+    (line,) = re.findall(
+        r"^\$ (benchstat .*)$", (ROOT / "docs" / "formats.md").read_text(encoding="utf-8"), re.M
+    )
+    return shlex.split(line)
+
+
+def test_the_documented_command_of_benchstat_leaves_one_form_and_one_regime_in_each_cell():
+    options = dict(itertools.pairwise(recipe()))
+    found = filtered(read(render([full_run()], "go")), options["-filter"])
+    column, order = re.fullmatch(r"/(\w+)@\((.*)\)", options["-col"]).groups()
+    row_key = re.fullmatch(r"/(\w+)@num", options["-row"])[1]
+    cells = {}
+    for row in found:
+        assert re.fullmatch(r"\d+", row.parts[row_key])
+        rest = {key: value for key, value in row.parts.items() if key not in (column, row_key)}
+        cells.setdefault((row.parts[row_key], row.parts[column]), []).append(rest)
+    assert {backend for _, backend in cells} == set(order.split())
+    assert len({n for n, _ in cells}) > 2
+    for rests in cells.values():
+        assert all(rest == rests[0] for rest in rests), "what is left differs in nothing"
+
+
+@pytest.mark.skipif(
+    shutil.which("benchstat") is None, reason="no benchstat (go install golang.org/x/perf/cmd/benchstat)"
+)
+def test_benchstat_itself_takes_the_documented_command(tmp_path):
+    (tmp_path / "runs.txt").write_text(render([full_run()], "go"), encoding="utf-8")
+    done = subprocess.run(recipe(), cwd=tmp_path, capture_output=True, text=True, timeout=300, check=True)
+    assert "cupy" in done.stdout
+    assert "vary" not in done.stderr, "it would say which keys a cell mixes"
 
 
 @pytest.mark.parametrize(

@@ -57,6 +57,15 @@ def test_both_exports_obey_the_same_rules(report, theirs):
         assert all(isinstance(value, str) for value in row["parameters"].values())
 
 
+def test_parameters_are_what_varies_as_in_a_scan(report, theirs):
+    assert all(set(row["parameters"]) == {"n"} for row in theirs["results"])
+    ours = json.loads(report("hyperfine").read_text())["results"]
+    for name in {name for row in ours for name in row["parameters"]}:
+        assert len({row["parameters"].get(name) for row in ours}) > 1, name
+    alone = json.loads(report("hyperfine", run_of([measured(case(n=64), 1e-3)], devices=(CPU,))).read_text())
+    assert alone["results"][0]["parameters"] == {}
+
+
 def test_a_single_sample_has_no_deviation(report):
     run = run_of([measured(case(), 1e-3, sessions=1, factors=(1.0,))], devices=(CPU,), sessions=1)
     [row] = json.loads(report("hyperfine", run).read_text())["results"]

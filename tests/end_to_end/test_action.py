@@ -257,6 +257,14 @@ def test_the_example_workflow_fits_the_action() -> None:
     assert outputs <= action["outputs"].keys()
 
 
+def test_the_example_workflow_leaves_out_what_a_fork_may_not_write() -> None:
+    """The token of a fork's pull request cannot comment: a step that tried would fail the job."""
+    steps = load("examples/github-workflow.yml")["jobs"]["compare"]["steps"]
+    for step in steps:
+        if "GH_TOKEN" in step.get("env", {}):
+            assert "head.repo.full_name == github.repository" in step["if"], step["name"]
+
+
 def test_the_example_workflow_writes_and_finds_its_comment(tmp_path: Path) -> None:
     """The last step with a `gh` that notes what it is called with and answers as GitHub does."""
     steps = load("examples/github-workflow.yml")["jobs"]["compare"]["steps"]

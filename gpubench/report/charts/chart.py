@@ -15,7 +15,14 @@ from gpubench.analysis.analyse import Analysis
 from gpubench.analysis.estimate import CaseResult
 from gpubench.analysis.overheads import GROUP
 from gpubench.foreign_text import printable, shortened
-from gpubench.report.wording import data_text, regime_order, series_name, size_text, where_legend
+from gpubench.report.wording import (
+    data_text,
+    regime_order,
+    series_name,
+    situation_text,
+    size_text,
+    where_legend,
+)
 
 ChartRow = dict[str, Any]  # numbers for the marks, ready text for tooltips and tables
 ChartRows = dict[str, list[ChartRow]]  # by series, "matmul float32"
@@ -63,6 +70,7 @@ class ChartSet(msgspec.Struct, frozen=True, kw_only=True):
     chosen: str = ""
     devices: tuple[tuple[str, str], ...] = ()  # id and name, the CPU first
     regimes: tuple[tuple[str, str], ...] = ()  # short name and meaning
+    headings: dict[str, str] = {}  # what a table may call a regime -> its short name
     forms: tuple[str, ...] = ()
     charts: tuple[Chart, ...] = ()
 
@@ -102,6 +110,16 @@ def regimes(analysis: Analysis) -> tuple[tuple[str, str], ...]:
     rows = sorted((row.case for row in charted(analysis)), key=regime_order)
     texts = {data_text(case): where_legend([case]).partition(": ")[2] for case in rows}
     return tuple(texts.items())
+
+
+def headings(analysis: Analysis) -> dict[str, str]:
+    """What a table may call each of `regimes`, with its short name."""
+    regimes = {row.case.regime_id: data_text(row.case) for row in charted(analysis)}
+    return {
+        situation_text(regime, beside_queued=beside): text
+        for regime, text in regimes.items()
+        for beside in (True, False)
+    }
 
 
 def size_ticks(analysis: Analysis) -> dict[str, ChartRow]:
@@ -267,7 +285,8 @@ def theme(*, dark: bool = False) -> dict[str, Any]:
     }  # fmt: skip
     return {
         "background": "transparent", "font": FONT, "aria": False,
-        "view": {"stroke": None}, "axis": axis, "title": {"color": ink},
+        "view": {"stroke": None}, "axis": axis,
+        "title": {"color": ink, "subtitleColor": quiet, "fontSize": 14, "subtitleFontSize": 12, "offset": 12},
         "legend": {
             "orient": "top", "labelColor": ink, "titleColor": quiet, "titleFontWeight": "normal",
             "labelFontSize": 12, "titleFontSize": 12, "symbolStrokeWidth": 2, "columns": 3,

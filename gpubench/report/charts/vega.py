@@ -14,7 +14,7 @@ from gpubench.errors import GpubenchError
 
 
 def missing_libraries() -> list[str]:
-    """What of the extra `plots` is not installed."""
+    """What of the libraries that draw is not installed."""
     return [name for name in ("altair", "vl_convert") if importlib.util.find_spec(name) is None]
 
 

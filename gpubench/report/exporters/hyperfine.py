@@ -38,20 +38,28 @@ class Export(msgspec.Struct, frozen=True):
 def render(analyses: Sequence[Analysis], options: RenderOptions) -> str:
     """The export of one run. Raises UsageError for several runs."""
     cases = estimated(only_run(analyses, "hyperfine"))
-    return json_text(Export([_command(case) for case in cases]), options)
+    parameters = [_parameters(case) for case in cases]
+    names = {name for found in parameters for name in found}
+    vary = {name for name in names if len({found.get(name) for found in parameters}) > 1}
+    commands = [
+        _command(case, {name: value for name, value in found.items() if name in vary})
+        for case, found in zip(cases, parameters, strict=True)
+    ]
+    return json_text(Export(commands), options)
 
 
-def _command(case: Estimated) -> HyperfineCommand:
+def _command(case: Estimated, parameters: dict[str, str]) -> HyperfineCommand:
+    """`parameters`: what hyperfine would have scanned over, so nothing that is the same in all commands."""
     times = case.samples
     return HyperfineCommand(
         command=case.id, mean=statistics.fmean(times), stddev=statistics.stdev(times) if len(times) > 1 else None,
         median=statistics.median(times), user=0.0, system=0.0, min=min(times), max=max(times),
-        times=times, exit_codes=[0] * len(times), parameters=_parameters(case),
+        times=times, exit_codes=[0] * len(times), parameters=parameters,
     )  # fmt: skip
 
 
 def _parameters(case: Estimated) -> dict[str, str]:
-    """What hyperfine would have scanned over; its plotting scripts take one of them as the x axis."""
+    """What tells the cases apart; hyperfine's plotting scripts take one of them as the x axis."""
     what = case.row.case
     sizes = {name: str(value) for name, value in sorted(what.params.items())}
     return {

@@ -15,6 +15,7 @@ _LEAD = (
     "machines",
     "history",
     "answer",
+    "map",
     "gates",
     "breakeven",
     "reuse",
@@ -76,7 +77,8 @@ def _section_text(section: Section) -> str:
 def _picture_text(picture: Picture) -> str:
     # Inside the fence stand sizes and ratios alone; the title, which holds a device's name, is escaped above it.
     body = "\n".join(row.text for row in picture.rows)
-    return f"**{escaped(picture.title)}**\n\n~~~text\n{body}\n~~~"
+    title = f"**{escaped(picture.title)}**\n\n" if picture.title else ""
+    return f"{title}~~~text\n{body}\n~~~"
 
 
 def _table_text(table: Table) -> str:

@@ -94,7 +94,8 @@ def _print_section(console: Console, section: Section, options: RenderOptions) -
     _print(console, section.title, "bold")
     for line in section.lines:
         _print(console, line)
-    for table in section.tables:
+    for whole in section.tables:
+        table = fitted(whole, options.width, gap=GAP)
         if table.title:
             console.print()
             _print(console, table.title, "bold")
@@ -124,18 +125,18 @@ def _print_cells(console: Console, line: Line) -> None:
 
 
 def _rich_table(table: Table, options: RenderOptions) -> Any:
+    """A table that fits."""
     from rich import box
     from rich.table import Table as RichTable
     from rich.text import Text
 
-    shown = fitted(table, options.width, gap=GAP)
     ruled = box.Box(_ASCII_RULE, ascii=True) if options.ascii_only else box.SIMPLE_HEAD
     drawn = RichTable(box=ruled, show_edge=False, padding=(0, 1, 0, 0), pad_edge=False)
-    last = len(shown.columns) - 1
-    for i, column in enumerate(shown.columns):
+    last = len(table.columns) - 1
+    for i, column in enumerate(table.columns):
         drawn.add_column(
             Text(column.name), justify="right" if column.right else "left", no_wrap=i < last, overflow="fold"
         )
-    for row in shown.rows:
+    for row in table.rows:
         drawn.add_row(*(Text(cell.text, style=_STYLES[cell.tone]) for cell in row))
     return drawn

@@ -126,11 +126,13 @@ COLUMNS = (
 )  # fmt: skip
 CAPTION = (
     "Shares of the wall time of one call that copies both ways. Each part is timed alone; in the call they overlap, so "
-    "the rest may be negative and then stands to the left of 0."
+    "the rest may be negative and then stands to the left of 0. A pale bar is of parts that miss the whole by more "
+    "than 10 %: it is cut off where it would stretch the axis."
 )
 NAMES = (*(part.removesuffix("_s") for part in PARTS), "rest")
 # Copies are blue, the kernel is orange, what the host does besides is grey: light and dark backgrounds alike.
 COLORS = ("#9aa3af", "#3d8fd1", "#c9b458", "#e07b39", "#8a6fb0", "#7cc0ea", "#6b7280")
+ENDS = (-0.1, 1.1)  # of the axis: parts that add up miss the whole by no more
 STEP = 20  # points of height for a bar
 
 
@@ -157,6 +159,7 @@ def _rows(analysis: Analysis, unit: str) -> ChartRows:
                 "bar": f"{row.case.params['n']} {row.case.device_id}", "part": name, "order": i,
                 "value": short(value / parts.whole_s), "time": seconds_text(value, unit),
                 "share": share_text(value / parts.whole_s), "whole": seconds_text(parts.whole_s, unit),
+                "opacity": 0.35 if parts.mismatch else 1.0,
             }
             for i, (name, value) in enumerate(seconds.items())
         )  # fmt: skip
@@ -169,17 +172,19 @@ def _spec() -> ChartRow:
 
     parts = altair.Scale(domain=list(NAMES), range=list(COLORS))
     share = altair.X(
-        "sum(value):Q", title="share of the whole call", stack="zero", axis=altair.Axis(format="%", tickCount=5)
-    )
+        "sum(value):Q", title="share of the whole call", stack="zero", axis=altair.Axis(format="%", tickCount=5),
+        scale=altair.Scale(domain=list(ENDS), nice=False),
+    )  # fmt: skip
     bar = altair.Y(
         "bar:N", title=None, sort=altair.EncodingSortField("n", op="min"),
         axis=altair.Axis(labelLimit=120, ticks=False),
     )  # fmt: skip
     bars = (
         altair.Chart(chart.named())
-        .mark_bar(height=STEP - 6)
+        .mark_bar(height=STEP - 6, clip=True)
         .encode(
             x=share, y=bar, order="order:Q", tooltip=chart.tooltip(COLUMNS),
+            opacity=altair.Opacity("opacity:Q", scale=None),
             color=altair.Color("part:N", scale=parts, legend=altair.Legend(title=None, columns=4)),
         )
     )  # fmt: skip

@@ -17,6 +17,7 @@ from gpubench.report.sections.answer_text import (
     cell_text,
     gain_text,
     range_text,
+    size_text,
     threshold_cell,
     threshold_text,
     why_text,
@@ -29,6 +30,7 @@ from gpubench.report.wording import (
     seconds_text,
     short_text,
     situation_text,
+    time_text,
     where_legend,
 )
 from gpubench.units import format_size, truncate
@@ -77,7 +79,7 @@ def _table(
     columns += [
         Column(short_text(name) if short else situation_text(name, beside_queued=beside)) for name in data
     ]
-    columns += [Column("gain at largest size")] if full else []
+    columns += [Column("gain and time at largest size")] if full else []
     body = []
     for device, family in _families(rows, merge=not full):
         first = next(iter(family.values()))
@@ -85,7 +87,9 @@ def _table(
         row += [first.dtype] if full else []
         row += [device] if by_device else []
         row += [_threshold(family[name], words) if name in family else "" for name in data]
-        row += [" / ".join(_gain(family[name]) if name in family else "-" for name in data)] if full else []
+        last = max(one.last for one in family.values())
+        gains = [_gain(family[name], last) if name in family else "-" for name in data]
+        row += [" / ".join(gains)] if full else []
         body.append(cells(*row, _measured(list(family.values()))))
     title = "" if full else rows[0].dtype
     title += "" if by_device else f" on {device_text(analysis, min(devices))}"
@@ -142,9 +146,13 @@ def _legend(rows: Sequence[BreakEven], *, short: bool) -> str:
     return "; ".join(parts)
 
 
-def _gain(row: BreakEven) -> str:
+def _gain(row: BreakEven, last: int) -> str:
+    """`GPU 54x 2.85 ms`; with its size where another situation of the row has a larger one."""
     gain = threshold(row).gain
-    return "-" if gain is None else gain_text(gain) + mark(row.at_last.label)
+    if gain is None:
+        return "-"
+    at = "" if row.last == last else f" at {size_text(row.last, extent(row.case))}"
+    return f"{gain_text(gain)}{mark(row.at_last.label)} {time_text(row.at_last.case.time)}{at}"
 
 
 def _measured(rows: Sequence[BreakEven]) -> str:

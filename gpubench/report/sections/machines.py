@@ -47,7 +47,8 @@ def letter(index: int) -> str:
     return name if index < 26 else f"{name}{index // 26}"
 
 
-def _names(found: Sequence[MachineRuns]) -> list[str]:
+def names(found: Sequence[MachineRuns]) -> list[str]:
+    """`A: AMD EPYC 7763, ... (2026-11-20T...)`: the letter of each machine, and what it stands for."""
     return [f"{letter(i)}: {printable(side.newest.machine)}{_label(side)}" for i, side in enumerate(found)]
 
 
@@ -67,7 +68,7 @@ def _machines_section(found: Sequence[MachineRuns], options: RenderOptions) -> S
     return Section(
         key=MACHINES,
         title="Machines side by side",
-        lines=(*_names(found), *baselines, *legend),
+        lines=(*names(found), *baselines, *legend),
         tables=tuple(tables),
     )
 
@@ -158,8 +159,8 @@ def _history_section(found: Sequence[MachineRuns], options: RenderOptions) -> Se
         "change is more than chance: gpubench compare"
     )
     named_above = MACHINES in options.sections and len(found) > 1
-    names = [] if named_above else _names(found)
-    return Section(key=HISTORY, title="History", lines=(*names, line), tables=tuple(tables))
+    whose = [] if named_above else names(found)
+    return Section(key=HISTORY, title="History", lines=(*whose, line), tables=tuple(tables))
 
 
 def _history(rows: Sequence[History], title: str, options: RenderOptions) -> Table:

@@ -275,7 +275,7 @@ def _pivot(pivot: Pivot, style: SpeedupStyle, narrower: Table | None) -> Table:
         form = f" {_forms(style)[base.case.form]}" if len(bases) > 1 else ""
         form += f" {base.case.device_id}" if several else ""
         head = [size, *([time_text(base.time, unit) + form] if timed else [])]
-        for line in _pivot_lines(found, data, pivot.library, style):
+        for line in _pivot_lines(found, data, pivot.library, style, unit):
             body.append((*cells(*head), *line))
             head = [""] * len(head)
     return Table(
@@ -289,8 +289,10 @@ def _pivot_lines(
     data: Sequence[str],
     library: dict[tuple[str, str, str], Speedup],
     style: SpeedupStyle,
+    unit: str,
 ) -> list[tuple[Cell, ...]]:
-    """One line per device and one below it for library against library, where that is another pair."""
+    """One line per device, one below it with its times, and one for library against library, where that is another
+    pair."""
     lines = []
     for device in dict.fromkeys(row.case.case.device_id for row in rows):
         ours = {data_text(row.case.case): row for row in rows if row.case.case.device_id == device}
@@ -298,6 +300,7 @@ def _pivot_lines(
         usual = max(dict.fromkeys(forms), key=forms.count)
         name = f"{device} {_forms(style)[usual]}"
         lines.append((Cell(name), *(_pivot_cell(ours.get(key), style, usual) for key in data)))
+        lines.append((Cell("  time", "muted"), *(_pivot_time(ours.get(key), unit) for key in data)))
         beside = {
             key: library.get((row.case.case.workload, row.case.case.regime_id, device))
             for key, row in ours.items()
@@ -318,6 +321,10 @@ def _pivot_cell(row: Speedup | None, style: SpeedupStyle, usual: str) -> Cell:
     suffix = "" if form == usual else f" {_forms(style)[form]}"
     text = {"interval": ratio_text, "bare": short_ratio_text}.get(style, percent_ratio_text)
     return Cell(gain_text(row, text) + mark(row.label) + suffix, _tone(row))
+
+
+def _pivot_time(row: Speedup | None, unit: str) -> Cell:
+    return Cell("" if row is None else time_text(row.case.time, unit), "muted")
 
 
 def _forms(style: SpeedupStyle) -> dict[str, str]:

@@ -13,11 +13,13 @@ from gpubench import report
 from gpubench.analysis.analyse import analyse
 from gpubench.errors import InputError
 from gpubench.installation import install_command, located
+from gpubench.model.result import Parts
 from gpubench.report import plots
 from gpubench.report import plots as drawing
 from gpubench.report.charts.chart import DARK, LIGHT, theme
 from gpubench.report.contents import chart_set
 from gpubench.report.layout import DEFAULT_SECTIONS
+from gpubench.report.sections.anatomy import ENDS
 from gpubench.store import save
 from tests.unit.report.builders import case, curve, measured, run_of
 from tests.unit.report.samples import cpu_run, full_run, hybrid_run, software_run
@@ -39,6 +41,40 @@ def test_every_case_with_an_estimate_is_a_point_of_the_time_chart():
     assert len(rows) == len(wanted)
     assert {row["value"] for row in rows} == {float(f"{row.time.estimate:.5g}") for row in wanted}
     assert all(row["low"] <= row["value"] <= row["high"] for row in rows)
+
+
+def test_parts_that_do_not_add_up_never_stretch_their_axis():
+    """Parts of 50 times the whole call are drawn pale and cut off."""
+    wrong = Parts(
+        session=0,
+        alloc_s=[0.0],
+        upload_s=[0.05],
+        launch_s=[0.0],
+        sync_s=[0.0],
+        single_s=[1e-4],
+        download_s=[0.0],
+    )
+    rows = [
+        measured(case(n=64), 1e-3), measured(case(n=64, device="cupy:0"), 1e-4, cold_s=1e-5),
+        measured(case(n=64, regime="transfer-always", device="cupy:0"), 1e-3, parts=wrong),
+    ]  # fmt: skip
+    _, by_id = charts(run_of(rows))
+    chart = by_id["anatomy"]
+    shown = chart.rows["matmul float32"]
+    assert max(row["value"] for row in shown) > 40
+    assert {row["opacity"] < 0.5 for row in shown} == {True}
+    assert chart.spec["encoding"]["x"]["scale"]["domain"] == list(ENDS)
+    assert chart.spec["mark"]["clip"]
+    _, by_id = charts(full_run())
+    assert {row["opacity"] for row in by_id["anatomy"].rows["matmul float32"]} == {1.0}
+
+
+def test_a_picture_names_the_sides_the_machine_and_the_date():
+    analyses = report.analysed([full_run()])
+    for name, content in plots.plots(analyses, "svg"):
+        said = "".join(ElementTree.fromstring(content).itertext())
+        for word in ("Test GPU", "NumPy", "OpenBLAS", "2026-01-02", "Test CPU, 2 CPUs", "gpubench 0."):
+            assert word in said, (name, word)
 
 
 def test_the_fastest_form_is_marked_once():
@@ -170,16 +206,21 @@ def test_pictures_of_both_formats():
     assert "2-roofline-float32.svg" in twice
 
 
-def test_one_picture_holds_all_charts_below_each_other():
+def test_one_picture_holds_the_map_and_below_it_all_charts():
     analyses = report.analysed([run_of(curve(RISING))])
     drawn = plots.picture(analyses, "svg")
     assert drawn == plots.picture(analyses, "svg")
     whole = ElementTree.fromstring(drawn)
     inner = whole.findall(f"{SVG}svg")
     assert len(inner) == len({name.split("-")[0] for name, _ in plots.plots(analyses, "svg")})
-    tops = [float(one.get("y")) for one in inner]
-    assert tops == sorted(set(tops))
-    assert float(whole.get("height")) == tops[-1] + float(inner[-1].get("height"))
+    assert inner[0].get("class") == "m-map"
+    boxes = [[float(one.get(name)) for name in ("x", "y", "width", "height")] for one in inner]
+    assert float(whole.get("width")) == max(x + width for x, _, width, _ in boxes) <= plots.MOST_WIDTH
+    assert float(whole.get("height")) == max(y + height for _, y, _, height in boxes)
+    for i, (x, y, _width, _) in enumerate(boxes[1:], 1):
+        before = boxes[i - 1]
+        beside = x == before[0] + before[2] and y == before[1]
+        assert beside or (x == 0 and y >= before[1] + before[3]), "no picture covers another"
     names = [one.get("id") for one in whole.iter() if one.get("id")]
     assert len(names) == len(set(names)), "no chart is clipped by another's frame"
     assert plots.picture(analyses, "png", sections=["roofline"]).startswith(b"\x89PNG")
@@ -223,15 +264,15 @@ def test_the_report_may_be_a_picture(tmp_path):
     assert done.stderr.splitlines()[0] == "error: --format png: charts cannot be drawn here"
 
 
-def test_the_command_without_the_extra_says_how_to_get_it(tmp_path):
+def test_the_command_without_the_libraries_says_how_to_get_them(tmp_path):
     save(run_of(curve(RISING)), tmp_path / "run.json")
     done = gpubench("report", "run.json", "--plots", "pictures", cwd=tmp_path, blocked=["altair", "vl_convert"])
     assert done.returncode == 2
     assert done.stdout == ""
     assert done.stderr.splitlines() == [
         "error: --plots: charts cannot be drawn here",
-        "  why: the extra plots is not installed: no altair and no vl_convert",
-        f"  fix: {located(install_command('plots'))}",
+        "  why: what draws is not installed: no altair and no vl_convert",
+        f"  fix: {located(install_command())}",
     ]
 
 

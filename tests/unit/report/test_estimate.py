@@ -295,7 +295,7 @@ def test_the_multiply_adds_of_one_backend_are_no_ceiling_of_tensor_cores_in_anot
     ("foreign", "label"), [(None, "implausible"), (0.02, "implausible"), (0.5, "contended")]
 )
 def test_what_a_cpu_reached_while_others_used_it_is_no_ceiling(foreign, label):
-    roof = [Ceiling(device_id="numpy:0", dtype="float32", flops_per_s=1.5e12)]
+    roof = [Ceiling(device_id="numpy:0", dtype="float32", flops_per_s=0.9e12)]
     run = run_of([measured(case(n=1000), 1e-3)])
     assert row_of(with_sessions(run, ceilings=roof, foreign_cpu_share=foreign)).label == label
 

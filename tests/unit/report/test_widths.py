@@ -71,3 +71,13 @@ def test_no_number_breaks_a_table(times, width, format):
                 measured(case("sigmoid_grad", n, regime=regime, device="cupy:0"), seconds / 3, sessions=1)
             )
     assert not too_long(run_of(outcomes, sessions=1), format, width)
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_the_legend_is_that_of_the_table_that_is_printed(width):
+    """A table without intervals says where they are, and one with intervals does not."""
+    for format in ("table", "plain"):
+        text = drawn(analysed([full_run()]), format, RenderOptions(width=width, sections=["speedup"]))
+        for part in text.split("matmul float32")[1:2]:
+            rows = part.partition("relu")[0]
+            assert ("in a wider terminal" in rows) == ("+-" not in rows and "[" not in rows), (format, width)

@@ -1,4 +1,5 @@
-"""HTML: the whole report as one file that asks nothing of any network. Charts need the extra `plots`."""
+"""HTML: the whole report as one file that asks nothing of any network. The map and the tables need no script; charts
+need altair and vl_convert."""
 
 from __future__ import annotations
 
@@ -14,25 +15,36 @@ import msgspec
 
 from gpubench import __version__, store
 from gpubench.analysis.analyse import Analysis
+from gpubench.analysis.history import machine_runs
 from gpubench.errors import GpubenchError
 from gpubench.installation import install_command
 from gpubench.report.charts.chart import DARK, LIGHT, ChartSet, theme
 from gpubench.report.charts.vega import missing_libraries, results
 from gpubench.report.contents import chart_set
 from gpubench.report.layout import RenderOptions
-from gpubench.report.renderers.html.article import Filling, article, element, markup, together, verbatim
+from gpubench.report.markup import element, markup, verbatim
+from gpubench.report.renderers.html.article import MANY, Filling, article, sections_of, together
+from gpubench.report.renderers.html.map import PageMap, map_figure, page_map
+from gpubench.report.sections import map_svg
+from gpubench.report.sections.history_svg import history_figure, history_line
+from gpubench.report.sections.machines import HISTORY, MACHINES, letter, names
+from gpubench.report.sections.map import KEY as MAP
+from gpubench.report.sections.map import overlay_view
 
 MAX_BYTES = 2_000_000
 MOST_SAMPLES = 500_000
-# What is left out first where a page would grow beyond that; the numbers of the report always stay.
-FILLINGS = (Filling(), Filling(samples=False), Filling(samples=False, results=False))
+# What is left out first where a page would grow beyond that; the answer, the maps and the charts always stay.
+FILLINGS = (
+    Filling(), Filling(samples=False), Filling(samples=False, results=False),
+    Filling(samples=False, results=False, details=False),
+)  # fmt: skip
 
 
 def render(analyses: Sequence[Analysis], options: RenderOptions) -> str:
     """One page for all runs; the same bytes for the same files and the same installed extras."""
     # Beyond so many samples neither of the two could fit, and packing them would take half a minute.
     samples = sum(row.sample_count for analysis in analyses for row in analysis.cases)
-    for filling in FILLINGS if samples <= MOST_SAMPLES else FILLINGS[-1:]:
+    for filling in FILLINGS if samples <= MOST_SAMPLES else FILLINGS[2:]:
         text = page(analyses, options, filling)
         if len(text.encode()) < MAX_BYTES:
             break
@@ -45,20 +57,23 @@ _LIBRARIES = "Charts: Vega, Vega-Lite and Vega-Embed, which are in this file und
 
 def page(analyses: Sequence[Analysis], options: RenderOptions, filling: Filling) -> str:
     """The page as text."""
+    options = sections_of(options)
     charts, library, without = _charts(analyses, options, filling)
+    maps = [page_map(one, f"r{i}-") if MAP in options.sections else None for i, one in enumerate(analyses)]
     script = _text("page.js")
     body = element(
         "body", {},
         element("a", {"class": "skip", "href": "#main"}, "Skip to the report"),
         element("header", {}, element("h1", {}, "gpubench report")),
-        element("main", {"id": "main"}, *together(analyses, options), *(
-            article(analysis, one, options, filling, f"r{i}-", without)
-            for i, (analysis, one) in enumerate(zip(analyses, charts, strict=True))
+        _hatch(),
+        element("main", {"id": "main"}, *together(analyses, options, _overlays(analyses, options)), *(
+            article(analysis, one, found, options, filling, f"r{i}-", without, folded=len(analyses) >= MANY)
+            for i, (analysis, one, found) in enumerate(zip(analyses, charts, maps, strict=True))
         )),
         element(
             "footer", {}, element("p", {}, f"Written by gpubench {__version__}. {_LIBRARIES if library else ''}")
         ),
-        *_embedded(analyses, charts, library, filling),
+        *_embedded(analyses, charts, maps, library, filling),
         verbatim("script", {}, script),
     )  # fmt: skip
     scripts = " ".join(digest(text) for text in (script, library) if text)
@@ -85,14 +100,43 @@ def _head(analyses: Sequence[Analysis], scripts: str) -> Element:
         element("meta", {"name": "referrer", "content": "no-referrer"}),
         element("title", {}, f"gpubench report: {machines}"),
         element("link", {"rel": "icon", "href": "data:,"}),
-        verbatim("style", {}, _text("page.css") + swatches),
+        verbatim("style", {}, _text("page.css") + swatches + _map_style()),
     )  # fmt: skip
 
 
-def _embedded(
-    analyses: Sequence[Analysis], charts: Sequence[ChartSet | None], library: str, filling: Filling
-) -> list[Element]:
+def _map_style() -> str:
+    """A printed page is light whatever the screen is."""
+    light, dark = map_svg.style(map_svg.LIGHT), map_svg.style(map_svg.DARK)
+    return f"{light}@media screen and (prefers-color-scheme:dark){{{dark}}}"
+
+
+def _hatch() -> Element:
+    return element(
+        "svg", {"class": "unseen", "width": "0", "height": "0", "aria-hidden": "true"}, map_svg.definitions()
+    )
+
+
+def _overlays(analyses: Sequence[Analysis], options: RenderOptions) -> list[Element]:
+    """Machines over each other, and each machine over time."""
+    sides = machine_runs(analyses)
     found = []
+    if MACHINES in options.sections and len(sides) > 1:
+        view = overlay_view([side.newest for side in sides], names(sides))
+        found += [map_figure(view, "all-")] if view is not None else []
+    if HISTORY in options.sections:
+        lines = [history_line(side, letter(i)) for i, side in enumerate(sides)]
+        found += [history_figure(line, f"all-history{i}") for i, line in enumerate(lines) if line is not None]
+    return found
+
+
+def _embedded(
+    analyses: Sequence[Analysis], charts: Sequence[ChartSet | None], maps: Sequence[PageMap | None], library: str,
+    filling: Filling,
+) -> list[Element]:  # fmt: skip
+    found = []
+    for i, one_map in enumerate(maps):
+        if one_map is not None and one_map.switch is not None:
+            found.append(block(f"r{i}-map-data", msgspec.json.encode(one_map.switch)))
     for i, (analysis, one) in enumerate(zip(analyses, charts, strict=True)):
         if filling.results:
             found.append(block(f"r{i}-result", store.dumps(analysis.run)))
@@ -114,8 +158,9 @@ def _charts(
             "",
             f"they would show more than {MOST_CASES} cases: choose some with --filter",
         )
-    if missing_libraries():
-        return [None] * len(analyses), "", f"the extra plots is not installed: {install_command('plots')}"
+    missing = missing_libraries()
+    if missing:
+        return [None] * len(analyses), "", f"what draws is not installed: {install_command()}"
     try:
         found = [
             chart_set(analysis, options.sections, options.time_unit, samples=filling.samples)
@@ -123,12 +168,12 @@ def _charts(
         ]
         return found, _library() if any(one.charts for one in found) else "", ""
     except GpubenchError as error:  # a page without charts is better than none
-        return [None] * len(analyses), "", f"{error.why}. To have them, install the extra plots anew"
+        return [None] * len(analyses), "", f"{error.why}. To have them, install gpubench anew"
 
 
 @functools.cache
 def _library() -> str:
-    """The script that draws, as the extra `plots` brings it; the license goes with it. Raises GpubenchError."""
+    """The script that draws, as vl_convert brings it; the license goes with it. Raises GpubenchError."""
     script = results([("javascript_bundle", [], {})])[0].decode()
     return f"/*\n{_text('vega.LICENSE')}*/\n{script}"
 

@@ -1,5 +1,6 @@
 "use strict";
-// Draws the charts of each run, keeps their tables in step with them, and saves the embedded result.
+// Draws the charts of each run, keeps all tables in step with them, switches the map, and saves the embedded result.
+// What needs a script is hidden until this one runs.
 (async () => {
   const dark = matchMedia("(prefers-color-scheme: dark)");
 
@@ -10,6 +11,7 @@
   }
 
   for (const button of document.querySelectorAll("[data-download]")) {
+    button.hidden = false;
     button.addEventListener("click", async () => {
       const file = new Blob([await embedded(button.dataset.download)], { type: "application/json" });
       const link = document.createElement("a");
@@ -20,6 +22,29 @@
     });
   }
 
+  for (const figure of document.querySelectorAll("figure[data-map]")) {
+    const form = figure.querySelector("form");
+    if (!form || !window.DecompressionStream) continue;
+    let views;
+    form.hidden = false;
+    form.addEventListener("submit", (event) => event.preventDefault());
+    form.addEventListener("change", async () => {
+      views = views || JSON.parse(await embedded(`${figure.dataset.map}map-data`)).views;
+      const at = (name) => (form.querySelector(`select[id$=map-${name}]`) || { value: "0" }).value;
+      const view = views[`${at("devices")}-${at("situations")}`];
+      figure.querySelector(".panels").innerHTML = view.panels;
+      figure.querySelector(".map-title").textContent = view.title;
+    });
+  }
+
+  // Paper has no folds.
+  let opened = [];
+  addEventListener("beforeprint", () => {
+    opened = [...document.querySelectorAll("details:not([open], .data)")];
+    for (const one of opened) one.open = true;
+  });
+  addEventListener("afterprint", () => { for (const one of opened) one.open = false; });
+
   function choice(form) {
     const checked = (name) => {
       const boxes = [...form.querySelectorAll(`input[name=${name}]`)];
@@ -27,7 +52,7 @@
     };
     const value = (name) => (form.elements[name] ? form.elements[name].value : "");
     return {
-      series: value("series"), form: value("form"), size: Number(value("size")),
+      picked: value("series"), form: value("form"), size: Number(value("size")),
       devices: checked("device"), regimes: checked("regime"),
     };
   }
@@ -63,6 +88,49 @@
     table.closest("details").querySelector("summary").textContent = `Data table (${count})`;
   }
 
+  // What a cell says itself, without what it repeats for narrow pages.
+  const own = (cell) => (cell.firstChild && cell.firstChild.nodeType === Node.TEXT_NODE ? cell.firstChild.data : "");
+
+  function filterTable(table, wanted, set) {
+    const names = [...table.tHead.rows[table.tHead.rows.length - 1].cells].map(own);
+    const regimes = set.regimes.map((one) => one[0]);
+    const devices = set.devices.map((one) => one[0]);
+    const short = (name) => (Object.hasOwn(set.headings, name) ? set.headings[name] : name);
+    const gone = (name) =>
+      (wanted.regimes && regimes.includes(short(name)) && !wanted.regimes.has(short(name))) ||
+      (wanted.devices && devices.includes(name) && !wanted.devices.has(name));
+    const [op, dtype, ...params] = wanted.picked.split(" ");
+    const tests = {
+      op: (text) => !op || text === [op, ...params].join(" ") || text === op,
+      dtype: (text) => !op || text === dtype,
+      data: (text) => !gone(text),
+      case: (id) => (!op || (id.startsWith(`${op}/`) && id.includes(`/${dtype}/`))) && !gone(id.split("@").pop()),
+    };
+    for (const name of ["device", "GPU", "adapter", "hybrid"]) tests[name] = (text) => !gone(text.split(" ")[0]);
+    const title = table.caption.querySelector(".title");
+    const about = title && set.series.map((one) => one.name).filter((name) => `${title.textContent} `.startsWith(`${name} `)).pop();
+    let left = 0, carried = [], before = null;
+    for (const row of table.tBodies[0].rows) {
+      // An empty cell, and one that begins with a blank, belong to the row above.
+      carried = [...row.cells].map((cell, i) => {
+        const text = own(cell);
+        return text && !text.startsWith(" ") ? text : (i < 3 && carried[i]) || "";
+      });
+      row.hidden = !names.every((name, i) => !Object.hasOwn(tests, name) || !carried[i] || tests[name](carried[i])) ||
+        Boolean(op && about && about !== wanted.picked);
+      if (row.hidden) continue;
+      left += 1;
+      row.classList.toggle("lead", before !== carried[0]);
+      before = carried[0];
+    }
+    names.forEach((name, i) => {
+      for (const row of [table.tHead.rows[table.tHead.rows.length - 1], ...table.tBodies[0].rows]) {
+        if (row.cells[i]) row.cells[i].hidden = gone(name);
+      }
+    });
+    table.closest(".table").hidden = !left && table.tBodies[0].rows.length > 0;
+  }
+
   function fillSizes(select, series) {
     if (!select) return;
     select.replaceChildren(...series.sizes.map((n) => {
@@ -89,9 +157,12 @@
     const set = JSON.parse(await embedded(`${prefix}charts-data`));
     const form = part.querySelector("form");
     const drawn = new Map();
+    part.querySelector(".live").hidden = false;
 
     async function update() {
       const wanted = choice(form);
+      wanted.series = wanted.picked || set.chosen;
+      for (const table of part.closest("article").querySelectorAll(".details table")) filterTable(table, wanted, set);
       const theme = dark.matches ? themes.dark : themes.light;
       for (const chart of set.charts) {
         const place = document.getElementById(`${prefix}chart-${chart.id}`);
@@ -114,7 +185,8 @@
     form.addEventListener("submit", (event) => event.preventDefault());
     form.addEventListener("change", (event) => {
       if (event.target.name === "series") {
-        fillSizes(form.elements.size, set.series.find((one) => one.name === event.target.value));
+        const name = event.target.value || set.chosen;
+        fillSizes(form.elements.size, set.series.find((one) => one.name === name));
       }
       later();
     });
@@ -123,14 +195,25 @@
   }
 
   const parts = [...document.querySelectorAll("[data-charts]")];
-  if (!parts.length) return;
-  const script = document.createElement("script");
-  script.textContent = await embedded("library");
-  document.head.append(script);
-  const themes = JSON.parse(await embedded("themes"));
-  for (const part of parts) await run(part, themes);
-})().catch((error) => {
+  let library;
+  async function start(part) {
+    library = library || (async () => {
+      const script = document.createElement("script");
+      script.textContent = await embedded("library");
+      document.head.append(script);
+      return JSON.parse(await embedded("themes"));
+    })();
+    await run(part, await library);
+  }
+  for (const part of parts) {
+    const fold = part.closest("details.one:not([open])");
+    if (fold) fold.addEventListener("toggle", () => start(part).catch(failed), { once: true });
+    else await start(part);
+  }
+})().catch(failed);
+
+function failed(error) {
   for (const status of document.querySelectorAll("[role=status]")) {
     status.textContent = `The charts could not be drawn (${error.message}). The tables below hold the same numbers.`;
   }
-});
+}

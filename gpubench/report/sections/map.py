@@ -1,0 +1,322 @@
+"""The map in words and in characters: which panels it has, what stands in their margins, how a terminal draws it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import msgspec
+
+from gpubench.analysis.analyse import Analysis
+from gpubench.analysis.answer import EQUAL
+from gpubench.analysis.ratio_map import MapLane, RatioMap, Strip, ratio_map
+from gpubench.foreign_text import columns, cut, padded, printable
+from gpubench.model.case import beside_size
+from gpubench.report.layout import Cell, Line, Picture, RenderOptions, Section, Tone
+from gpubench.report.sections.answer_text import (
+    backend_text,
+    cell_text,
+    gain_text,
+    series_text,
+    size_text,
+)
+from gpubench.report.sections.titles import origin_text, sides_text
+from gpubench.report.wording import situation_text
+
+KEY, TITLE = "map", "Map: who wins at which size"
+AXIS = "elements of one array (of a matrix: side²)"
+MEANING = (
+    "Thick mark: the GPU pays from here. Thin bar: where that may lie. Dots: sizes measured. Hatched: not measured, or "
+    "no true number. Paler: the sizes around are far apart. At the right: the gain at the largest size measured."
+)
+
+
+class StripView(msgspec.Struct, frozen=True, kw_only=True):
+    """One strip with the words beside it. `name`: which of several sides it is. `strip` is None where that side has
+    nothing of this op."""
+
+    strip: Strip | None
+    name: str = ""
+    gain: str = ""
+
+
+class LaneView(msgspec.Struct, frozen=True, kw_only=True):
+    """One op: its strips from top to bottom. `text` says the same in words."""
+
+    lane: MapLane
+    label: str
+    strips: tuple[StripView, ...]
+    text: str
+
+
+class MapPanel(msgspec.Struct, frozen=True, kw_only=True):
+    """One situation of all lanes."""
+
+    situation: str
+    lanes: tuple[LaneView, ...]
+
+
+class MapView(msgspec.Struct, frozen=True, kw_only=True):
+    """What is drawn: panels side by side over one axis. `names`: what the strips of a lane are, where they are
+    several."""
+
+    title: str
+    origin: tuple[str, ...]
+    panels: tuple[MapPanel, ...]
+    found: RatioMap
+    names: tuple[str, ...] = ()
+
+
+def map_view(
+    analysis: Analysis, found: RatioMap, devices: Sequence[str] = (), situations: Sequence[str] = ()
+) -> MapView:
+    """The panels of `situations` with a strip for each of `devices`; by default those that the map begins with."""
+    chosen = tuple(devices) or found.shown
+    names = device_names(chosen)
+    panels = tuple(
+        _panel(found.lanes, regime, [(name, device) for name, device in zip(names, chosen, strict=True)])
+        for regime in tuple(situations) or found.situations
+    )
+    dtypes = sorted({lane.row.dtype for lane in found.lanes})
+    return MapView(
+        title=sides_text(analysis, chosen), origin=(origin_text(analysis, dtypes),), panels=panels, found=found,
+        names=tuple(names) if len(chosen) > 1 else (),
+    )  # fmt: skip
+
+
+def device_names(devices: Sequence[str]) -> list[str]:
+    """`CuPy`; with its number where a backend has several."""
+    backends = [backend_text(device) for device in devices]
+    return [
+        f"{name} {device.partition(':')[2]}" if backends.count(name) > 1 else name
+        for name, device in zip(backends, devices, strict=True)
+    ]
+
+
+def _panel(lanes: Sequence[MapLane], regime: str, sides: Sequence[tuple[str, str]]) -> MapPanel:
+    several = len(sides) > 1
+    dtypes = len({lane.row.dtype for lane in lanes}) > 1
+    made = []
+    for lane in lanes:
+        strips = tuple(
+            strip_view(lane, lane.strips.get((device, regime)), name if several else "")
+            for name, device in sides
+        )
+        made.append(lane_view(lane, strips, situation_text(regime), dtypes=dtypes))
+    return MapPanel(situation=situation_text(regime), lanes=tuple(made))
+
+
+def lane_view(lane: MapLane, strips: Sequence[StripView], situation: str, *, dtypes: bool) -> LaneView:
+    """One lane with its label and, for who points at it, its words."""
+    row = lane.row
+    label = series_text(row) + (f" {row.dtype}" if dtypes else "")
+    said = [_strip_text(lane, view) for view in strips]
+    text = printable(f"{label}, {situation}: {'; '.join(said)}")
+    return LaneView(lane=lane, label=printable(label), strips=tuple(strips), text=text)
+
+
+def strip_view(lane: MapLane, strip: Strip | None, name: str) -> StripView:
+    """One strip and its gain."""
+    return StripView(strip=strip, name=name, gain=_gain_text(lane, strip))
+
+
+def _gain_text(lane: MapLane, strip: Strip | None) -> str:
+    if strip is None:
+        return "-"
+    if strip.cell.kind in ("wrong", "failed"):
+        return strip.cell.kind
+    return "-" if strip.cell.gain is None else gain_text(strip.cell.gain)
+
+
+def _strip_text(lane: MapLane, view: StripView) -> str:
+    before = f"{view.name} " if view.name else ""
+    if view.strip is None:
+        return f"{before}not measured"
+    extent, gain = lane.row.extent, view.strip.cell.gain
+    at = "" if gain is None else f", {view.gain} at {size_text(gain.n, extent)}"
+    return f"{before}pays from {cell_text(view.strip.cell, extent)}{at}"
+
+
+def overlay_view(analyses: Sequence[Analysis], names: Sequence[str]) -> MapView | None:
+    """The maps of several machines in one: a strip for each machine in every lane. `names`: a letter, a colon, and what
+    it stands for. None where fewer than two have a map."""
+    maps = [ratio_map(analysis) for analysis in analyses]
+    letters = [name.partition(":")[0] for name in names]
+    drawn = [(letter, found) for letter, found in zip(letters, maps, strict=True) if found.lanes]
+    if len(drawn) < 2:
+        return None
+    lanes: dict[tuple[object, ...], list[tuple[str, str, MapLane]]] = {}
+    for name, found in drawn:
+        for lane in found.lanes:
+            key = (lane.row.op, lane.row.dtype, beside_size(lane.row.params))
+            lanes.setdefault(key, []).append((name, found.shown[0], lane))
+    situations = list(dict.fromkeys(regime for _, found in drawn for regime in found.situations))
+    whole = RatioMap(
+        lanes=tuple(ours[0][2] for ours in lanes.values()), low=min(found.low for _, found in drawn),
+        high=max(found.high for _, found in drawn),
+    )  # fmt: skip
+    dtypes = len({key[1] for key in lanes}) > 1
+    panels = []
+    for regime in situations[:2]:
+        made = []
+        for ours in lanes.values():
+            by_name = {name: (device, lane) for name, device, lane in ours}
+            strips = [
+                strip_view(by_name[name][1], by_name[name][1].strips.get((by_name[name][0], regime)), name)
+                if name in by_name
+                else StripView(strip=None, name=name, gain="-")
+                for name, _ in drawn
+            ]
+            longest = msgspec.structs.replace(
+                ours[0][2],
+                start=min(lane.start for _, _, lane in ours),
+                end=max(lane.end for _, _, lane in ours),
+            )
+            made.append(lane_view(longest, strips, situation_text(regime), dtypes=dtypes))
+        panels.append(MapPanel(situation=situation_text(regime), lanes=tuple(made)))
+    return MapView(
+        title=f"{len(drawn)} machines over each other",
+        origin=tuple(names),
+        panels=tuple(panels),
+        found=whole,
+        names=tuple(name for name, _ in drawn),
+    )
+
+
+# ---------------------------------------------------------------- the axis, in words
+
+
+def ticks(found: RatioMap, room: float = 0.15) -> list[tuple[float, str]]:
+    """Position and text of what the axis names: its ends, and the powers of ten that leave them `room`. The name of the
+    last end lies before it, so it takes more."""
+    low, high = found.low, found.high
+    named = [(0.0, size_text(round(low), "elements"))]
+    if high <= low:
+        return [(0.5, named[0][1])]
+    powers = range(math.ceil(math.log10(low)), math.floor(math.log10(high)) + 1)
+    for power in powers:
+        place = found.position(10.0**power)
+        if place - named[-1][0] >= room and 1 - place >= room * 1.7:
+            named.append((place, size_text(10**power, "elements")))
+    return [*named, (1.0, size_text(round(high), "elements"))]
+
+
+# ---------------------------------------------------------------- in characters
+
+_CPU, _EQUAL, _FAILED = "·", "=", "x"
+_STEPS = ((30.0, "█"), (10.0, "▆"), (3.0, "▄"), (EQUAL, "▂"))
+_ASCII = str.maketrans({"·": ".", "▂": "-", "▄": "+", "▆": "*", "█": "#", "²": "2"})
+_GAP = "  "
+_FEWEST_CELLS, _LONGEST_LABEL = 12, 16
+_WORDS = f"{_CPU} CPU wins  {_EQUAL} equal  GPU wins by ▂ 1.1x ▄ 3x ▆ 10x █ 30x   blank: not measured"
+
+
+def map_section(analysis: Analysis, options: RenderOptions, *, full: bool) -> Section:
+    """Empty without a GPU. `full`: as a picture with its title, for what is no terminal."""
+    found = ratio_map(analysis)
+    if not found.lanes:
+        return Section(key=KEY, title=TITLE)
+    view = map_view(analysis, found)
+    lines = drawn(view, options.width, ascii_only=options.ascii_only)
+    if full:
+        texts = tuple(Cell("".join(cell.text for cell in line)) for line in lines)
+        return Section(
+            key=KEY, title=TITLE, lines=(" · ".join((view.title, *view.origin)),), pictures=(Picture(texts),)
+        )
+    heads: list[Line] = [(Cell(cut(text, options.width)),) for text in (view.title, *view.origin)]
+    heads = [_in_ascii(line) for line in heads] if options.ascii_only else heads
+    return Section(key=KEY, title=TITLE, screen=(*heads, *lines))
+
+
+def drawn(view: MapView, width: int, *, ascii_only: bool) -> list[Line]:
+    """The panels side by side, or below each other where that leaves too few cells for a lane."""
+    labels = [_label(lane, strip) for lane in view.panels[0].lanes for strip in lane.strips]
+    margin = min(max(map(columns, labels)), _LONGEST_LABEL) + len(_GAP)
+    count = len(view.panels)
+    cells = (width - margin - len(_GAP) * (count - 1)) // count
+    groups = [view.panels] if cells >= _FEWEST_CELLS * 2 else [(panel,) for panel in view.panels]
+    lines: list[Line] = []
+    for panels in groups:
+        cells = max(_FEWEST_CELLS, (width - margin - len(_GAP) * (len(panels) - 1)) // len(panels))
+        lines += _head(view, panels, margin, cells)
+        for i, lane in enumerate(panels[0].lanes):
+            for j, strip in enumerate(lane.strips):
+                line = [Cell(padded(cut(_label(lane, strip), margin - len(_GAP)), margin))]
+                for k, panel in enumerate(panels):
+                    line += [Cell(_GAP)] if k else []
+                    line += _strip_cells(panel.lanes[i].strips[j].strip, view.found, cells)
+                lines.append(_trimmed(line))
+    failed = any(cell.text.strip() == _FAILED for line in lines for cell in line[1:])
+    words = _WORDS + (f"  {_FAILED} no true number" if failed else "")
+    lines += [(Cell(text, "muted"),) for text in _wrapped(words, width)]
+    return [_in_ascii(line) for line in lines] if ascii_only else lines
+
+
+def _label(lane: LaneView, strip: StripView) -> str:
+    return f"{lane.label} {strip.name}".strip()
+
+
+def _head(view: MapView, panels: Sequence[MapPanel], margin: int, cells: int) -> list[Line]:
+    names = _GAP.join(padded(cut(panel.situation, cells), cells) for panel in panels)
+    axis = [" "] * cells
+    taken = cells
+    for place, text in reversed(ticks(view.found, room=0.0)):
+        start = max(0, min(round(place * cells), cells - len(text)))
+        if start + len(text) < taken or taken == cells:
+            axis[start : start + len(text)] = text
+            taken = start
+    axes = _GAP.join("".join(axis) for _ in panels)
+    return [(Cell(" " * margin + text.rstrip(), "muted"),) for text in (names, axes)]
+
+
+def _strip_cells(strip: Strip | None, found: RatioMap, count: int) -> list[Cell]:
+    """A character for each part of the axis, those of one side together."""
+    span = math.log(found.high / found.low) / count if found.high > found.low else 0.0
+    made: list[tuple[str, Tone]] = []
+    for i in range(count):
+        low, high = found.low * math.exp(span * i), found.low * math.exp(span * (i + 1))
+        # The last part holds the end of the axis too.
+        made.append(_sign(strip, low, high * 2 if i == count - 1 else high, math.sqrt(low * high)))
+    found_cells: list[Cell] = []
+    for sign, tone in made:
+        if found_cells and found_cells[-1].tone == tone:
+            found_cells[-1] = Cell(found_cells[-1].text + sign, tone)
+        else:
+            found_cells.append(Cell(sign, tone))
+    return found_cells
+
+
+def _sign(strip: Strip | None, low: float, high: float, middle: float) -> tuple[str, Tone]:
+    ratio = None if strip is None else strip.ratio_between(low, high)
+    if ratio is None:
+        failed = strip is not None and any(
+            part.kind == "failed" and part.start <= middle <= part.end for part in strip.stretches
+        )
+        return (_FAILED, "bad") if failed else (" ", "plain")
+    if ratio < 1 / EQUAL:
+        return _CPU, "cpu"
+    return next(((sign, "gpu") for least, sign in _STEPS if ratio >= least), (_EQUAL, "muted"))
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    """Its groups, which stand two blanks apart, in as many lines as they need."""
+    lines = [""]
+    for group in text.replace("   ", "  ").split("  "):
+        longer = f"{lines[-1]}  {group}" if lines[-1] else group
+        if columns(longer) <= width:
+            lines[-1] = longer
+        else:
+            lines.append(group)
+    return lines
+
+
+def _trimmed(line: Sequence[Cell]) -> Line:
+    kept = list(line)
+    while len(kept) > 1 and not kept[-1].text.strip():
+        kept.pop()
+    kept[-1] = Cell(kept[-1].text.rstrip(), kept[-1].tone)
+    return tuple(kept)
+
+
+def _in_ascii(line: Line) -> Line:
+    return tuple(Cell(cell.text.translate(_ASCII), cell.tone) for cell in line)
