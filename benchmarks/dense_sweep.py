@@ -21,7 +21,6 @@ from typing import Any, NamedTuple
 
 from gpubench import break_even, kernels, stats, store
 from gpubench.measure import curves
-from gpubench.measure.case_run import kept_samples
 from gpubench.measure.plan import Series
 from gpubench.model.result import Measurement, Run
 
@@ -140,7 +139,7 @@ def _timings(run: Run, cpu: str) -> dict[int, dict[int, break_even.Sides]]:
     sides: dict[int, dict[bool, list[float]]] = {}
     for outcome in run.outcomes:
         if isinstance(outcome, Measurement):
-            kept = [stats.median(ours) for block in outcome.blocks if (ours := kept_samples(block))]
+            kept = [stats.median(block.wall_s[block.warmup :]) for block in outcome.blocks]
             sides.setdefault(outcome.case.params["n"], {})[outcome.case.device_id == cpu] = kept
     return {
         n: {0: (pair[True], pair[False])} for n, pair in sides.items() if len(pair) == 2 and all(pair.values())

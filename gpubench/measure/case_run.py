@@ -38,13 +38,6 @@ from gpubench.model.result import (
 from gpubench.stats import median
 
 
-def kept_samples(block: Block) -> list[float]:
-    """Samples that count: not warm-up, not discarded; all of them if discarding left too few."""
-    used = list(enumerate(block.wall_s))[block.warmup :]
-    kept = [value for i, value in used if str(i) not in block.discarded]
-    return kept if kept or not used else [value for _, value in used]
-
-
 def settled_block(known: Measurement) -> Block | None:
     """A block with the repeat counts, and the share of a split, that the case keeps; those of a sweep all differ.
 
@@ -207,8 +200,6 @@ class Runtime(msgspec.Struct, frozen=True):
 SHORTEST_DEADLINE_S = 1.0
 # Before what was throttled is taken again: three tries for each case and session.
 PAUSES_S = (0.05, 0.25, 1.0)
-
-
 # Blocks are what is repeated, samples of one share its luck: short ones, and more of them. A launch so long that what
 # goes before it is forgotten in no time makes a block of its own, without a warm-up.
 BLOCK_SAMPLES = 2

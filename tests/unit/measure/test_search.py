@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpubench import kernels
-from gpubench.measure import curves, search
-from gpubench.measure.plan import Constraints, Series, Target
+from gpubench.measure import curves
+from gpubench.measure.plan import Constraints, Series, Target, workload
 from gpubench.measure.recorder import Recorder
-from gpubench.measure.search import ANSWERED, BreakEvenSearch, first_sizes
+from gpubench.measure.search import ANSWERED, BLOCKS, BreakEvenSearch, Step, first_sizes
 from gpubench.model.machine import Machine
 from gpubench.model.result import (
     Block,
@@ -70,13 +70,13 @@ class Simulation:
         self.series = [Series(kernels.load(op), "float32", given=given) for op in ops]
         self.now, self.steps, self.slow, self.fails, self.gpu_s = 0.0, [], dict(slow), fails, gpu
         self._draw, self._noise = random.Random(1), noise
-        self._budget_s = math.inf if budget_s is None else budget_s
+        self.budget_s = math.inf if budget_s is None else budget_s
         self.resume()
 
     def resume(self):
         """A search that knows no more than the file."""
         self.search = BreakEvenSearch(
-            self.series, self.constraints, self.recorder, lambda: self._budget_s - self.now
+            self.series, self.constraints, self.recorder, lambda: self.budget_s - self.now
         )
 
     def measure(self, step):
@@ -197,7 +197,7 @@ def test_what_did_not_fit_the_share_of_an_op_is_asked_for_when_time_is_left():
     whole = Simulation(["add", "mul"], noise=0.05).run()
     short = Simulation(["add", "mul"], noise=0.05, budget_s=whole.now / 3).run()
     assert short.now <= whole.now / 3 * 1.05 + CASE_S
-    short._budget_s = 60.0
+    short.budget_s = 60.0
     short.run()
     assert all(not short.state(op).open(ANSWERED) for op in ("add", "mul"))
 
@@ -222,7 +222,8 @@ def test_a_curve_that_loses_again_past_a_power_of_two_is_seen():
 def test_given_sizes_are_refined_between_them_and_without_a_budget():
     simulation = Simulation(["add"], budget_s=None, refine="on", given=(4096, 2**18))
     for n in (4096, 2**18):
-        simulation.measure(simulation.search._whole(simulation.series[0], [n]))
+        given = workload(simulation.series[0], n, simulation.constraints)
+        simulation.measure(Step((given,), BLOCKS))
     simulation.run()
     assert all(4096 <= n <= 2**18 for n in simulation.sizes("add"))
     assert not simulation.state("add").open(ANSWERED)
@@ -241,13 +242,3 @@ def test_a_search_that_was_interrupted_goes_on_where_it_was(done):
     simulation.run()
     assert max(Counter(simulation.sizes("add")).values()) == 1
     assert not simulation.state("add").open(ANSWERED)
-
-
-def test_only_forms_that_compete_are_measured_around_the_crossing():
-    constraints = Simulation(["add"]).constraints
-    state = curves.CurveState({1000: 0.5, 4000: 2.0}, (1000, 4000), None)
-    base, far = (CPU, "library", "resident"), (CPU, "tuned", "resident")
-    fast, slow = (GPU, "tuned", CURVE[1]), (GPU, "library", CURVE[1])
-    row = {base: {0: [1.0]}, far: {0: [1.0 * search.FAR_BEHIND + 0.1]}, fast: {0: [0.5]}, slow: {0: [0.6]}}
-    hunted = BreakEvenSearch((), constraints, Simulation(["add"]).recorder, lambda: 60.0)
-    assert hunted._contenders({1000: row, 4000: row}, CURVE, state, 2000) == {base, fast}
