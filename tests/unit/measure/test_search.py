@@ -69,13 +69,13 @@ class Simulation:
         self.series = [Series(kernels.load(op), "float32", given=given) for op in ops]
         self.now, self.steps, self.slow, self.fails, self.gpu_s = 0.0, [], dict(slow), fails, gpu
         self._draw, self._noise = random.Random(1), noise
-        self._budget_s = math.inf if budget_s is None else budget_s
+        self.budget_s = math.inf if budget_s is None else budget_s
         self.resume()
 
     def resume(self):
         """A search that knows no more than the file."""
         self.search = BreakEvenSearch(
-            self.series, self.constraints, self.recorder, lambda: self._budget_s - self.now
+            self.series, self.constraints, self.recorder, lambda: self.budget_s - self.now
         )
 
     def measure(self, step):
@@ -187,7 +187,7 @@ def test_what_did_not_fit_the_share_of_an_op_is_asked_for_when_time_is_left():
     whole = Simulation(["add", "mul"], noise=0.05).run()
     short = Simulation(["add", "mul"], noise=0.05, budget_s=whole.now / 3).run()
     assert short.now <= whole.now / 3 * 1.05 + CASE_S
-    short._budget_s = 60.0
+    short.budget_s = 60.0
     short.run()
     assert all(not short.state(op).open(ANSWERED) for op in ("add", "mul"))
 
@@ -212,7 +212,7 @@ def test_a_curve_that_loses_again_past_a_power_of_two_is_seen():
 def test_given_sizes_are_refined_between_them_and_without_a_budget():
     simulation = Simulation(["add"], budget_s=None, refine="on", given=(4096, 2**18))
     for n in (4096, 2**18):
-        simulation.measure(simulation.search._whole(simulation.series[0], [n]))
+        simulation.measure(simulation.search.whole(simulation.series[0], [n]))
     simulation.run()
     assert all(4096 <= n <= 2**18 for n in simulation.sizes("add"))
     assert not simulation.state("add").open(ANSWERED)
