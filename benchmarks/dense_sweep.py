@@ -20,7 +20,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from gpubench import break_even, kernels, stats, store
+from gpubench.measure import curves
 from gpubench.measure.case_run import kept_samples
+from gpubench.measure.plan import Series
 from gpubench.model.result import Measurement, Run
 
 STEPS = 64  # sizes an octave
@@ -88,7 +90,7 @@ def search(op: str, regimes: list[str], options: argparse.Namespace, out: Path) 
         forms = _forms(store.load(path), one)
         name = f"{op}/{one['regime']}"
         if one["verdict"] != "at" or forms is None:
-            why = one.get("reason") or "no fresh timings"
+            why = one.get("reason") or "no such forms"
             print(f"{name}: {one['verdict']} ({why}): nothing to sweep around", file=sys.stderr)
             continue
         found.append(Found(op, one["regime"], one["n"], one["lo"], one["hi"], forms, seconds))
@@ -96,15 +98,13 @@ def search(op: str, regimes: list[str], options: argparse.Namespace, out: Path) 
 
 
 def _forms(run: Run, row: dict[str, Any]) -> tuple[str, str] | None:
-    """The forms of the CPU and of the device that the fresh timings of a curve compare."""
-    fresh = [
-        o.case
-        for o in run.outcomes
-        if isinstance(o, Measurement) and any(b.phase == "estimate" for b in o.blocks)
-    ]
-    theirs = {c.form for c in fresh if (c.device_id, c.regime_id) == (row["device_id"], row["regime"])}
-    ours = {c.form for c in fresh if c.device_id == row["baseline_id"]}
-    return (min(ours), min(theirs)) if ours and theirs else None
+    """The forms of the CPU and of the device that compete at the measured size next to the crossing."""
+    known = curves.rows(run.outcomes, Series(kernels.load(row["op"]), row["dtype"]))
+    pairs = curves.pairs(known, (row["device_id"], row["regime"]), {row["baseline_id"]})
+    if not pairs or row["n"] is None:
+        return None
+    base, case = pairs[min(pairs, key=lambda n: abs(math.log(n / row["n"])))]
+    return base[1], case[1]
 
 
 def sweep(

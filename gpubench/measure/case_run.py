@@ -340,8 +340,7 @@ class CaseRun:
                 progress.remaining(),
             )  # fmt: skip
         )
-        blocks = self._blocks if self.kept is self._unthrottled else [[value] for value in self._taken]
-        reason = stop_reason(blocks, self._sampling_s, self.left_s, settings, wanted=self.purpose.blocks)
+        reason = stop_reason(self._counted, self._sampling_s, self.left_s, settings, wanted=self.purpose.blocks)
         if reason is not None:
             self.stop(reason)
 
@@ -483,7 +482,12 @@ class CaseRun:
 
     @property
     def _medians(self) -> list[float]:
-        return [median(block) for block in self._blocks]
+        return [median(block) for block in self._counted]
+
+    @property
+    def _counted(self) -> list[list[float]]:
+        """The samples that count, block by block."""
+        return self._blocks if self.kept is self._unthrottled else [[value] for value in self._taken]
 
     def _block_size(self) -> int:
         if self.purpose.samples is not None:
@@ -494,9 +498,10 @@ class CaseRun:
     def _add(self, block: Block) -> None:
         """Count the samples of a block: all of the session, where too few of them would be left by throttling."""
         used = block.wall_s[block.warmup :]
-        self._blocks += [kept] if (kept := kept_samples(block)) else []
+        clean = [x for i, x in enumerate(used, block.warmup) if str(i) not in block.discarded]
+        self._blocks += [clean] if clean else []
         self._taken += used
-        self._unthrottled += [x for i, x in enumerate(used, block.warmup) if str(i) not in block.discarded]
+        self._unthrottled += clean
         enough = len(self._unthrottled) >= self.runtime.settings.min_samples
         self.kept = self._unthrottled if enough or self._pauses_s else self._taken
 

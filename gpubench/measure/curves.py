@@ -112,11 +112,14 @@ class CurveState(NamedTuple):
     crossing: Crossing | None
 
     def open(self, widest: float) -> bool:
-        """Whether the threshold is known less closely than high / low = `widest`."""
+        """Whether the threshold is known less closely than high / low = `widest`: between sizes far apart no line
+        tells, however exact it is, since curves bend."""
         if self.ends is None:
             return False
         found = self.crossing
-        return found is None or not found.low or not found.high or found.high > widest * found.low
+        return (
+            not self.near or found is None or not found.low or not found.high or found.high > widest * found.low
+        )
 
     @property
     def near(self) -> bool:

@@ -131,7 +131,7 @@ class BreakEvenSearch:
     def _ends(self, one: Series, share_s: float) -> Iterator[Step]:
         """Low and middle, then the top; a size that memory does not hold is skipped, and a smaller one is the top."""
         ladder = self._held(one)
-        if ladder != one.ladder:
+        if ladder.high != one.ladder.high:
             refused = workload(one, one.ladder.high, self._scope)
             yield Step((msgspec.structs.replace(refused, cases=()),), BLOCKS)
         *below, high = first_sizes(ladder)
@@ -141,17 +141,20 @@ class BreakEvenSearch:
             yield from self._new(one, [top], explained=top)
 
     def _held(self, one: Series) -> Ladder:
-        """Its ladder up to what memory holds, by halving."""
+        """Its ladder from the first size that has cases up to what memory holds, by halving."""
 
         def devices(n: int) -> set[str]:
             return {case.device_id for case in workload(one, n, self._scope).cases}
 
         ladder = one.ladder
-        wanted = devices(ladder.sizes()[0])
-        n = ladder.high
-        while n > ladder.low and not devices(n) & (wanted - self._cpu or wanted):
+        low = next((n for n in ladder.sizes() if devices(n)), None)
+        if low is None:
+            return ladder
+        wanted, n = devices(low), ladder.high
+        while n > low and not devices(n) & (wanted - self._cpu or wanted):
             n = ladder.snapped(n / 2)
-        return msgspec.structs.replace(ladder, high=n) if wanted and n > ladder.low else ladder
+        first = ladder.low if low == ladder.sizes()[0] else low
+        return msgspec.structs.replace(ladder, low=first, high=max(n, low))
 
     def _new(self, one: Series, sizes: Sequence[int], *, explained: int) -> Iterator[Step]:
         """These sizes, where an interrupted run has not measured them."""

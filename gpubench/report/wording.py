@@ -139,8 +139,9 @@ def ratio_text(ratio: IntervalLike) -> str:
 def percent_ratio_text(ratio: IntervalLike) -> str:
     """`33.7x +-2%`: the farther end of the interval, rounded up."""
     ends = (ratio.high / ratio.estimate - 1, 1 - ratio.low / ratio.estimate)
-    percent = math.ceil(max(ends) * 100 - 1e-9)
-    return f"{short_ratio_text(ratio)} +-{max(percent, 0)}%"
+    farther = max(ends) * 100
+    percent = f"{max(math.ceil(farther - 1e-9), 0)}" if math.isfinite(farther) else "inf"
+    return f"{short_ratio_text(ratio)} +-{percent}%"
 
 
 def short_ratio_text(ratio: IntervalLike) -> str:

@@ -226,7 +226,7 @@ def test_a_search_that_goes_on_keeps_to_the_selection_of_the_file(
         "--devices", "fake:cpu,fake:gpu", "--ops", "add,mul", "--regimes", "resident-queued", "--quick", "--budget", "60s",
         "--filter", "add/n>=4k", "--skip", "add/n>=2M", "--break-even-timings", "100",
     )  # fmt: skip
-    interrupt(process, at="[  3]")
+    interrupt(process, at="[  1]")
     cut = result()
     assert not cut["complete"]
     assert (cut["selection"]["filter"], cut["selection"]["skip"]) == (["add/n>=4k"], ["add/n>=2M"])
@@ -267,23 +267,16 @@ def test_a_case_that_a_budget_cut_short_of_its_samples_is_finished(
     assert all(found[o["id"]] == o["blocks"] for o in others if o["case"]["params"]["n"] != n)
 
 
-def test_sessions_that_are_added_repeat_the_fresh_timings_at_the_same_sizes(add: Any, result: Any) -> None:
+def test_sessions_that_are_added_repeat_what_a_search_chose(add: Any, result: Any) -> None:
     add(
         "--devices", "fake:cpu,fake:gpu", "--ops", "add", "--regimes", "resident-queued", "--skip", "add/n>=2M", "--budget", "60s",
-        "--break-even-timings", "200", "--append", "r.json",
+        "--append", "r.json",
     )  # fmt: skip
+    chosen = blocks(result()).keys()
     add("--append", "r.json")
-    fresh = {
-        case_id: [(b["session"], len(b["wall_s"]) - b["warmup"]) for b in found if b.get("phase") == "estimate"]
-        for case_id, found in blocks(result()).items()
-    }
-    fresh = {case_id: found for case_id, found in fresh.items() if found}
-    assert len(fresh) == 14, "seven sizes, two sides"
-    for found in fresh.values():
-        taken = {session: sum(n for s, n in found if s == session) for session in (0, 1)}
-        assert taken[0] == taken[1] >= 3
-    looked = [b["session"] for found in blocks(result()).values() for b in found if b.get("phase") == "search"]
-    assert set(looked) == {0}, "where to look was found out once"
+    assert blocks(result()).keys() == chosen, "where to look was found out once"
+    for found in blocks(result()).values():
+        assert {block["session"] for block in found} == {0, 1}
 
 
 @pytest.fixture

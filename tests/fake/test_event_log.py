@@ -45,7 +45,7 @@ def test_the_log_ends_with_what_report_says(gpubench, tmp_path, sessions):
 def test_events_come_while_the_run_goes_on(tmp_path, starter):
     """Each line is there as soon as it is true: the reader has the first case before the run has ended."""
     run = starter.begin(
-        *SMALL, "--max-time", "300ms", "--min-samples", "50", "--precision", "0.001", "--no-save", "--format", "jsonl",
+        *SMALL, "--max-time", "300ms", "--min-samples", "50", "--max-samples", "90", "--precision", "0.001", "--no-save", "--format", "jsonl",
         stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, cwd=tmp_path, env=environment(tmp_path),
     )  # fmt: skip
     with run:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from gpubench import kernels
+
 BYTES = ("--sizes", "1k,64k")
 NAMES = ("open", "launch", "roundtrip", "sync", "allocate", "upload", "download")
 
@@ -71,7 +73,7 @@ def test_without_sizes_the_ladder_is_planned_and_nothing_is_searched(run):
     sizes = [
         int(line.split("n=")[1].split("/")[0]) for line in ran.out.splitlines() if line.startswith("upload/")
     ]
-    assert sorted(set(sizes)) == [2**10, 2**14, 2**18, 2**22, 2**26, 2**30]
+    assert sorted(set(sizes)) == kernels.load("upload").sizes.sizes()
     assert [line for line in ran.out.splitlines() if line.startswith("sync/")] == [
         "sync/n=1/float32/library/resident@fake:gpu"
     ]

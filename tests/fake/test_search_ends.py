@@ -11,6 +11,7 @@ import pytest
 from gpubench import detect, kernels
 from gpubench.measure import runner, search
 from gpubench.measure import schedule as requests
+from gpubench.measure.case_run import LEAST_BLOCKS
 from gpubench.measure.plan import MEMORY_SHARE, Constraints, Target
 from gpubench.measure.recorder import Origin, new_run
 from gpubench.model.result import Device, Measurement, Selection, Settings
@@ -56,8 +57,8 @@ def test_a_size_that_is_too_large_for_the_memory_is_not_asked_for_again_and_agai
         lambda run: None,
     )
     measured = {o.case.params["n"] for o in finished.outcomes if isinstance(o, Measurement)}
-    assert max(measured) == LARGEST
-    assert len(sizes_planned) < 12
+    assert LARGEST / 2.3 <= max(measured) <= LARGEST
+    assert len(sizes_planned) < 60
     assert time.monotonic() - began < BUDGET_S / 2, "it ended by itself"
 
 
@@ -68,13 +69,13 @@ SEARCH = (
 TRUE_N = 16_900  # 1e-6 + 12 n / 4e10 = 6e-6 + 12 n / 3e12
 
 
-def taken(outcomes):
-    """Samples by phase and size, of both sides."""
+def blocks_by_size(outcomes):
+    """Blocks by phase and size, of both sides."""
     found = {}
     for outcome in outcomes.values():
         for block in outcome.get("blocks", []):
             sizes = found.setdefault(block.get("phase", "main"), Counter())
-            sizes[outcome["case"]["params"]["n"]] += len(block["wall_s"]) - block.get("warmup", 0)
+            sizes[outcome["case"]["params"]["n"]] += 1
     return found
 
 
@@ -89,48 +90,35 @@ def break_even(ran, gpubench):
     return row
 
 
-def test_a_search_ends_in_fresh_timings_that_alone_make_the_estimate(searched, gpubench):
+def test_a_search_measures_sizes_of_the_plan_around_the_crossing(searched, gpubench):
     assert searched.code == 0, searched.err
-    phases = taken(searched.outcomes)
-    assert phases.keys() == {"main", "search", "estimate"}
-    fresh = phases["estimate"]
-    assert len(fresh) == 7
-    assert min(fresh) / 1.12 < TRUE_N < max(fresh) * 1.12, "noise may move the bracket, not far"
-    assert min(fresh.values()) >= 2 * search.LEAST_SAMPLES
-    grid = sum(min(count, 10) for count in phases["main"].values())
-    assert grid + sum(phases["search"].values()) + sum(fresh.values()) <= 400
+    sizes = blocks_by_size(searched.outcomes)
+    assert sizes.keys() == {"main"}
+    near = [n for n in sizes["main"] if TRUE_N / 4 < n < TRUE_N * 4]
+    assert len(near) >= 4, "a line takes some"
+    assert min(sizes["main"][n] for n in near) >= 2 * LEAST_BLOCKS
     row = break_even(searched, gpubench)
     assert row["verdict"] == "at"
-    assert row["n"] == pytest.approx(TRUE_N, rel=0.03)
+    assert row["n"] == pytest.approx(TRUE_N, rel=0.1)
     # One draw in twenty lies outside, and which one this is depends on how far a busy machine got: hence the 2 %.
     assert row["lo"] / 1.02 <= TRUE_N <= row["hi"] * 1.02
-    # Of one session the prior is most of it: how far another would lie.
     assert row["hi"] / row["lo"] < 2.25
 
 
-def test_sizes_of_the_estimate_stand_in_no_table(searched, gpubench):
-    only = taken(searched.outcomes)["estimate"].keys() - taken(searched.outcomes)["main"].keys()
-    for format in ("plain", "markdown", "csv", "jsonl"):
-        text = gpubench("report", str(searched.folder / "r.json"), "--format", format).stdout
-        assert not [n for n in only if f" {n} " in text or f",{n}," in text or f"n={n}/" in text]
-
-
 def test_refine_on_looks_between_given_sizes(run, gpubench):
-    ran = run(*SEARCH, "--sizes", "4k,64k", "--refine", "on", "--break-even-timings", "200")
+    ran = run(*SEARCH, "--sizes", "4k,64k", "--refine", "on")
     assert ran.code == 0, ran.err
-    phases = taken(ran.outcomes)
-    assert phases["main"].keys() == {4096, 65536}
-    assert all(4096 <= n <= 65536 for sizes in phases.values() for n in sizes)
-    assert len(phases["estimate"]) == 7
-    row = break_even(ran, gpubench)
-    assert row["n"] == pytest.approx(TRUE_N, rel=0.02)
+    (sizes,) = blocks_by_size(ran.outcomes).values()
+    assert {4096, 65536} < set(sizes)
+    assert all(4096 <= n <= 65536 for n in sizes)
+    assert break_even(ran, gpubench)["n"] == pytest.approx(TRUE_N, rel=0.1)
 
 
 def test_given_sizes_are_not_refined_unless_asked_and_refine_off_searches_nothing(run):
-    assert taken(run(*SEARCH, "--sizes", "4k,64k").outcomes).keys() == {"main"}
+    assert sorted(blocks_by_size(run(*SEARCH, "--sizes", "4k,64k").outcomes)["main"]) == [4096, 65536]
     ran = run(*SEARCH, "--refine", "off", "--filter", "add/n<=64k", "--budget", "30s")
-    assert taken(ran.outcomes).keys() == {"main"}
-    assert sorted(taken(ran.outcomes)["main"]) == [1024, 4096, 16384, 65536]
+    ladder = [n for n in kernels.load("add").sizes.sizes() if n <= 65536]
+    assert sorted(blocks_by_size(ran.outcomes)["main"]) == ladder
 
 
 def test_a_budget_that_ends_in_the_middle_leaves_verdicts_and_no_half_estimate(run, gpubench):

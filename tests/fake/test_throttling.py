@@ -9,6 +9,7 @@ import pytest
 
 from gpubench import backends, detect, kernels
 from gpubench.measure import runner
+from gpubench.measure.case_run import BLOCK_SAMPLES
 from gpubench.measure.monitor import Monitor
 from gpubench.measure.plan import Constraints, Target
 from gpubench.measure.protocol import Sample
@@ -92,7 +93,7 @@ def test_nothing_is_read_while_the_cpu_is_timed(monkeypatch):
     noting(Monitor, "watch", lambda device_id: "watch")
     noting(Monitor, "rest", lambda: "rest")
     noting(
-        Worker, "ask", lambda request, _: getattr(request, "case_id", "") if isinstance(request, Sample) else ""
+        Worker, "send", lambda request: getattr(request, "case_id", "") if isinstance(request, Sample) else ""
     )
     runner.run(scripted("cpu", "gpu"), lambda event: None, lambda run: None)
     told = [word for word in told if word]
@@ -122,7 +123,7 @@ def test_throttled_samples_are_kept_marked_and_taken_again_three_times(run):
     blocks = blocks_of(ran, "throttle")
     assert [block["round"] for block in blocks] == [0, 0, 0, 0], "one block and three tries"
     for block in blocks:
-        assert used(block) == 5
+        assert used(block) == BLOCK_SAMPLES
         assert block["discarded"] == {str(i): "throttled" for i in range(block["warmup"], len(block["wall_s"]))}
         assert block["throttle"] == ["hw_thermal_slowdown"]
     assert "throttled" in ran.out
@@ -133,7 +134,7 @@ def test_throttled_samples_are_kept_marked_and_taken_again_three_times(run):
 def test_a_device_that_recovers_is_measured_again_and_carries_no_label(run):
     ran = measured(run, "cools")
     first, *rest = blocks_of(ran, "cools")
-    assert len(first["discarded"]) == used(first) == 5
+    assert len(first["discarded"]) == used(first) == BLOCK_SAMPLES
     assert rest
     assert all(not block["discarded"] for block in rest)
     assert sum(used(block) for block in rest) >= 5
@@ -146,7 +147,7 @@ def test_a_clock_far_below_that_of_the_warm_up_is_throttling_too(run):
     ran = measured(run, "slows", "--min-samples", "8")
     first, *rest = blocks_of(ran, "slows")
     assert not first["discarded"]
-    assert first["clock_hz"] == [1.98e9] * 5
+    assert first["clock_hz"] == [1.98e9] * BLOCK_SAMPLES
     assert len(rest) == 4
     assert all(len(block["discarded"]) == used(block) for block in rest)
     assert all(block["throttle"] == [] for block in rest), "no reason was given, the clock says it"

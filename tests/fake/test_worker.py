@@ -72,7 +72,10 @@ def other(case=ADD, **changes):
 def test_nothing_is_timed_before_the_whole_output_was_checked(talk):
     phases, opened = talk.open()
     assert isinstance(opened, protocol.Opened)
-    assert phases == ["open", "overhead"]
+    assert phases == ["open"], "other devices open meanwhile"
+    phases, overhead = talk.ask(protocol.MeasureOverhead)
+    assert isinstance(overhead, protocol.MeasuredOverhead)
+    assert phases == ["overhead"]
     phases, prepared = talk.ask(protocol.Prepare, case=ADD, session=0)
     assert isinstance(prepared, protocol.Prepared)
     assert prepared.check.ok

@@ -88,8 +88,10 @@ def test_a_good_prediction_saves_trials_and_a_bad_one_does_no_harm(launch_s, off
     repeat, _ = timer.calibrate(cycle, TARGET, expected_s=launch_s * off)
     plain = Stub(0.0, launch_s, calls)
     timer.calibrate(plain, TARGET)
-    assert repeat == 1 or TARGET * timer.NEAR_ENOUGH <= cycle.sample_s(repeat) <= timer.TOO_LONG * TARGET or (
-        repeat == timer.LONGEST_REPEAT
+    assert (
+        repeat == 1
+        or TARGET * timer.NEAR_ENOUGH <= cycle.sample_s(repeat) <= timer.TOO_LONG * TARGET
+        or (repeat == timer.LONGEST_REPEAT)
     )
     assert len(cycle.asked) <= max(len(plain.asked), 4)
 

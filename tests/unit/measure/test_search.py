@@ -6,6 +6,7 @@ import math
 import random
 from collections import Counter
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -180,6 +181,15 @@ def test_a_top_that_memory_does_not_hold_is_skipped_and_a_smaller_one_measured(h
     assert high / 2.3 <= max(simulation.sizes("add")) <= high
     skips = {skip.reason for step in simulation.steps for w in step.workloads for skip in w.skips}
     assert skips == {"out-of-memory"}
+
+
+def test_sizes_that_a_filter_leaves_out_leave_ends_between_them():
+    simulation = Simulation(["add"])
+    kept = msgspec.structs.replace(simulation.constraints, keep=lambda case: 4096 <= case.params["n"] < 2**21)
+    simulation.constraints = kept
+    simulation.resume()
+    assert not simulation.run().state("add").open(ANSWERED)
+    assert all(4096 <= n < 2**21 for n in simulation.sizes("add"))
 
 
 def test_what_did_not_fit_the_share_of_an_op_is_asked_for_when_time_is_left():

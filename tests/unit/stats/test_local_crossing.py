@@ -31,17 +31,23 @@ def measured(draw, curve, prior, *, blocks=4, sessions=1, off=1.0):
         return [seconds * math.exp(shift[session][place] + draw.gauss(0, prior.block)) for _ in range(blocks)]
 
     return {
-        n: {i: tuple(side(seconds, place, i) for place, seconds in enumerate(curve(n))) for i in range(sessions)}
+        n: {
+            i: tuple(side(seconds, place, i) for place, seconds in enumerate(curve(n))) for i in range(sessions)
+        }
         for n in (round(TRUTH * off * step) for step in AROUND)
     }
 
 
-@pytest.mark.parametrize("prior", [stats.USUAL, Prior(0.02, 0.05), Prior(stats.SHORT_BLOCK, stats.LAUNCH_SESSION)])
+@pytest.mark.parametrize(
+    "prior", [stats.USUAL, Prior(0.02, 0.05), Prior(stats.SHORT_BLOCK, stats.LAUNCH_SESSION)]
+)
 @pytest.mark.parametrize("curve", [bent, straight(0.8), straight(1.5)])
 def test_the_interval_covers_the_truth(prior, curve):
     draw, hits, runs = random.Random(7), 0, 80
     for _ in range(runs):
-        local = break_even.local_crossing(measured(draw, curve, prior, off=draw.uniform(0.8, 1.25)), (prior, prior))
+        local = break_even.local_crossing(
+            measured(draw, curve, prior, off=draw.uniform(0.8, 1.25)), (prior, prior)
+        )
         found = None if local is None else local.crossing
         open_end = found is None or found.low is None or found.high is None
         hits += open_end or found.low <= TRUTH <= found.high

@@ -1,0 +1,44 @@
+"""A kernel that is wrong somewhere is found by a search without options, wherever that is: nothing wrong is a time."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from tests.forking import ROOT
+
+SPOILS = """
+import os
+import gpubench.backends.hidden.fake as fake
+
+whole = fake.FakeLaunch.execute
+
+
+def execute(self):
+    fresh = self.output is None
+    whole(self)
+    if fresh and isinstance(self.output, fake.FakeBuffer):
+        out = self.output.array.reshape(-1)
+        n = out.size
+        if eval(os.environ["WRONG_WHERE"]):
+            out[eval(os.environ["WRONG_FROM"]):] += 1
+
+
+fake.FakeLaunch.execute = execute
+"""
+
+
+@pytest.mark.parametrize(("where", "start"), [
+    ("True", "n - 1"), ("n > 2**22", "2**22"), ("n == 2**24", "n // 2"), ("n % 64", "n // 64 * 64"),
+], ids=["in its tail", "beyond 2^22", "at the top alone", "beside the tile"])  # fmt: skip
+def test_a_search_finds_a_kernel_that_is_wrong(run, tmp_path, where, start):
+    (tmp_path / "sitecustomize.py").write_text(SPOILS)
+    path = f"{tmp_path}{os.pathsep}{ROOT}"
+    ran = run(
+        "--devices", "fake:cpu,fake:gpu", "--ops", "add", "--regimes", "resident-queued",
+        env={"PYTHONPATH": path, "WRONG_WHERE": where, "WRONG_FROM": start},
+    )  # fmt: skip
+    assert (ran.code, ran.result["exit_reason"]) == (1, "wrong-result")
+    wrong = {o["case"]["params"]["n"] for o in ran.outcomes.values() if o.get("reason") == "wrong-result"}
+    assert wrong == {n for o in ran.outcomes.values() if eval(where, {"n": (n := o["case"]["params"]["n"])})}
