@@ -109,7 +109,7 @@ class BreakEvenSearch:
             for one in searched:
                 for n in one.ladder.sizes():
                     if n not in self.known(one):  # of a run that was interrupted
-                        yield self._whole(one, [n])
+                        yield self.whole(one, [n])
             searched = []
         ordered = sorted(searched, key=lambda one: curves.work(one, one.ladder.high))
         for place, one in enumerate(ordered):
@@ -160,7 +160,7 @@ class BreakEvenSearch:
         """These sizes, where an interrupted run has not measured them."""
         missing = [n for n in sizes if n not in self._tried.get(one.key, ()) and n not in self.known(one)]
         if missing:
-            step = self._whole(one, missing, explained=explained)
+            step = self.whole(one, missing, explained=explained)
             yield step if max(missing) == one.ladder.high or len(missing) == 1 else step._replace(purpose=LOOK)
 
     def _top(self, one: Series, high: int, share_s: float) -> int | None:
@@ -294,7 +294,7 @@ class BreakEvenSearch:
         share = (x - a) / (b - a) if b > a else 0.0
         return len(item.cases) * (known[below] + (known[above] - known[below]) * min(max(share, 0.0), 1.0))
 
-    def _whole(self, one: Series, sizes: Sequence[int], explained: int | None = None) -> Step:
+    def whole(self, one: Series, sizes: Sequence[int], explained: int | None = None) -> Step:
         """All cases of these sizes, but for library calls of a GPU that copy where there is a better kernel: the
         question is what the best does."""
         found = []

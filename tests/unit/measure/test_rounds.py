@@ -30,7 +30,6 @@ from gpubench.model.result import (
     Skip,
 )
 
-samples = st.lists(st.floats(1e-9, 10), max_size=30)
 settings = st.builds(
     lambda low, more, precision, time: Settings(
         min_samples=low, max_samples=low + more, precision=precision, max_time_s=time
