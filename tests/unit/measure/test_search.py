@@ -222,12 +222,8 @@ def test_a_curve_that_loses_again_past_a_power_of_two_is_seen():
 def test_given_sizes_are_refined_between_them_and_without_a_budget():
     simulation = Simulation(["add"], budget_s=None, refine="on", given=(4096, 2**18))
     for n in (4096, 2**18):
-<<<<<<< HEAD
         given = workload(simulation.series[0], n, simulation.constraints)
         simulation.measure(Step((given,), BLOCKS))
-=======
-        simulation.measure(simulation.search.whole(simulation.series[0], [n]))
->>>>>>> main
     simulation.run()
     assert all(4096 <= n <= 2**18 for n in simulation.sizes("add"))
     assert not simulation.state("add").open(ANSWERED)
