@@ -250,4 +250,4 @@ def test_only_forms_that_compete_are_measured_around_the_crossing():
     fast, slow = (GPU, "tuned", CURVE[1]), (GPU, "library", CURVE[1])
     row = {base: {0: [1.0]}, far: {0: [1.0 * search.FAR_BEHIND + 0.1]}, fast: {0: [0.5]}, slow: {0: [0.6]}}
     hunted = BreakEvenSearch((), constraints, Simulation(["add"]).recorder, lambda: 60.0)
-    assert hunted._contenders({1000: row, 4000: row}, CURVE, state, 2000) == {base, fast}
+    assert hunted.contenders({1000: row, 4000: row}, CURVE, state, 2000) == {base, fast}
