@@ -219,7 +219,7 @@ class BreakEvenSearch:
             for n in curves.asked(state, one.ladder, MOST_ASKED) if state.open(widest) else ():
                 if (one.key, curve, n) not in self._asked:
                     votes[n] = votes.get(n, 0) + WEIGHTS.get(curve[1], 1)
-                    found.setdefault(n, set()).update(self._contenders(known, curve, state, n))
+                    found.setdefault(n, set()).update(self.contenders(known, curve, state, n))
         ordered = {n: found[n] for n in sorted(found, key=lambda n: (-votes[n], n))}
         if one.key not in self._checked and all(state.near for _, state in states):
             self._checked.add(one.key)
@@ -234,9 +234,9 @@ class BreakEvenSearch:
         for n in places[::-1][::step]:
             for curve, state in states:
                 if state.ends is not None and n > state.ends[1]:
-                    found.setdefault(n, set()).update(self._contenders(known, curve, state, n))
+                    found.setdefault(n, set()).update(self.contenders(known, curve, state, n))
 
-    def _contenders(self, known: Rows, curve: Curve, state: CurveState, n: int) -> set[Slot]:
+    def contenders(self, known: Rows, curve: Curve, state: CurveState, n: int) -> set[Slot]:
         """The forms on both sides that compete around `n`: the fastest at the measured sizes next to it, and what is
         not far behind the fastest CPU."""
         below = max((m for m in state.ratios if m <= n), default=None)

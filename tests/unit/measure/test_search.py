@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpubench import kernels
-from gpubench.measure import curves
-from gpubench.measure.plan import Constraints, Series, Target, workload
+from gpubench.measure import curves, search
+from gpubench.measure.plan import Constraints, Series, Target
 from gpubench.measure.recorder import Recorder
-from gpubench.measure.search import ANSWERED, BLOCKS, BreakEvenSearch, Step, first_sizes
+from gpubench.measure.search import ANSWERED, BreakEvenSearch, first_sizes
 from gpubench.model.machine import Machine
 from gpubench.model.result import (
     Block,
@@ -222,8 +222,7 @@ def test_a_curve_that_loses_again_past_a_power_of_two_is_seen():
 def test_given_sizes_are_refined_between_them_and_without_a_budget():
     simulation = Simulation(["add"], budget_s=None, refine="on", given=(4096, 2**18))
     for n in (4096, 2**18):
-        given = workload(simulation.series[0], n, simulation.constraints)
-        simulation.measure(Step((given,), BLOCKS))
+        simulation.measure(simulation.search.whole(simulation.series[0], [n]))
     simulation.run()
     assert all(4096 <= n <= 2**18 for n in simulation.sizes("add"))
     assert not simulation.state("add").open(ANSWERED)
@@ -242,3 +241,13 @@ def test_a_search_that_was_interrupted_goes_on_where_it_was(done):
     simulation.run()
     assert max(Counter(simulation.sizes("add")).values()) == 1
     assert not simulation.state("add").open(ANSWERED)
+
+
+def test_only_forms_that_compete_are_measured_around_the_crossing():
+    constraints = Simulation(["add"]).constraints
+    state = curves.CurveState({1000: 0.5, 4000: 2.0}, (1000, 4000), None)
+    base, far = (CPU, "library", "resident"), (CPU, "tuned", "resident")
+    fast, slow = (GPU, "tuned", CURVE[1]), (GPU, "library", CURVE[1])
+    row = {base: {0: [1.0]}, far: {0: [1.0 * search.FAR_BEHIND + 0.1]}, fast: {0: [0.5]}, slow: {0: [0.6]}}
+    hunted = BreakEvenSearch((), constraints, Simulation(["add"]).recorder, lambda: 60.0)
+    assert hunted.contenders({1000: row, 4000: row}, CURVE, state, 2000) == {base, fast}
