@@ -1,9 +1,8 @@
-"""Write what pages show of real results: text blocks, tables, and docs/images/terminal.svg. Run by `make docs`.
+"""Write what pages show of real results: text blocks and tables. Run by `make docs`.
 
 A block stands between `<!-- gpubench report ARGUMENTS -->` (or `advise`) and `<!-- end -->` and is what that command
 prints. Between `<!-- rates FILE OP,... -->` and `<!-- end -->` stand the device rates of one op by size, or of several
-at their largest, and the command that measured them. The picture is the report that a terminal of 80 columns shows,
-with its colours.
+at their largest, and the command that measured them.
 """
 
 from __future__ import annotations
@@ -15,20 +14,14 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from gpubench import report, store
+from gpubench import store
 from gpubench.analysis.analyse import analyse
 from gpubench.analysis.estimate import CaseResult
 from gpubench.analysis.roofline import RoofShare
-from gpubench.selectors import selection
 from gpubench.units import format_size
 
 ROOT = Path(__file__).parents[1]
 PAGES = (ROOT / "README.md", ROOT / "docs" / "advice.md")
-PICTURE = ROOT / "docs" / "images" / "terminal.svg"
-RESULTS = "results/intel-r-xeon-r-processor-nvidia-h200-d0f62e"
-PICTURED = f"{RESULTS}/20261120T203851Z-0fdc27ac.json"
-DEVICE = "cupy"  # one of them: the picture has to be read in seconds
-SECTIONS = ("answer", "breakeven", "speedup", "chart")
 _BLOCK = re.compile(
     r"(<!-- gpubench (?P<command>report|advise) (?P<arguments>[^\n]*) -->\n)```\n.*?```\n<!-- end -->",
     re.DOTALL,
@@ -43,8 +36,6 @@ KERNELS = {
     ("cupy", "library"): "CuPy as one writes it",
 }  # fmt: skip
 LIBRARY = "cuBLAS, as CuPy calls it"
-# The picture must not ask anybody for a font.
-_FONT = re.compile(r"@font-face \{.*?\}\s*", re.DOTALL)
 
 
 def page(text: str) -> str:
@@ -114,21 +105,6 @@ def _table(head: tuple[str, ...], body: list[tuple[str, ...]]) -> list[str]:
     return ["| " + " | ".join(line) + " |" for line in lines]
 
 
-def picture() -> str:
-    """The report of one result as a terminal shows it, as SVG."""
-    from rich.console import Console
-    from rich.text import Text
-
-    runs = [store.load(ROOT / PICTURED)]
-    drawn = report.render(
-        runs, "table", width=80, color=True, sections=SECTIONS, keep=selection([f"*@{DEVICE}"], [])
-    )
-    console = Console(record=True, width=82, file=io.StringIO(), legacy_windows=False)
-    console.print(Text(f"$ gpubench {' '.join(runs[0].argv)}\n", style="bold"))
-    console.print(Text.from_ansi(drawn), no_wrap=True)
-    return _FONT.sub("", console.export_svg(title="gpubench", unique_id="gpubench"))
-
-
 def _printed(command: str, arguments: str) -> str:
     """What the command prints with these arguments; files are named from the root."""
     import contextlib
@@ -156,6 +132,4 @@ def _printed(command: str, arguments: str) -> str:
 if __name__ == "__main__":
     for file in PAGES:
         file.write_text(page(file.read_text(encoding="utf-8")), encoding="utf-8")
-    PICTURE.parent.mkdir(exist_ok=True)
-    PICTURE.write_text(picture(), encoding="utf-8")
-    sys.stdout.write(", ".join(str(file.relative_to(ROOT)) for file in (*PAGES, PICTURE)) + "\n")
+    sys.stdout.write(", ".join(str(file.relative_to(ROOT)) for file in PAGES) + "\n")

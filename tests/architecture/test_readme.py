@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from gpubench import store
+from gpubench.report import analysed, plots
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -27,15 +30,15 @@ def test_the_blocks_are_fresh(name, blocks):
     assert script().page(text) == text, f"{name} is stale: make docs"
 
 
-def test_the_picture_is_fresh_and_asks_nobody_for_anything():
-    made = script()
-    drawn = made.PICTURE.read_text(encoding="utf-8")
-    assert made.picture() == drawn, "docs/images/terminal.svg is stale: make docs"
-    assert set(re.findall(r"https?://[^\"' )]+", drawn)) <= {
-        "http://www.w3.org/2000/svg",
-        "https://www.textualize.io",
-    }
-    assert "<script" not in drawn
+def test_the_map_is_that_of_the_answer_below_it_and_asks_nobody_for_anything():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    answer = re.search(r"^<!-- gpubench report (\S+) --sections answer -->", text, re.M)
+    assert answer is not None
+    drawn = (ROOT / "docs" / "images" / "map.svg").read_bytes()
+    made = dict(plots.plots(analysed([store.load(ROOT / answer[1])]), "svg", sections=("map",)))
+    assert made["map.svg"] == drawn, "docs/images/map.svg is stale: scripts/picture_report.py"
+    assert set(re.findall(rb"https?://[^\"' )]+", drawn)) <= {b"http://www.w3.org/2000/svg"}
+    assert b"<script" not in drawn
     assert len(drawn) < 100_000
 
 
