@@ -250,6 +250,14 @@ class CaseRun:
         """Whether it has passed its check and has not failed since."""
         return self.prepared is not None and isinstance(self._outcome, Measurement)
 
+    @property
+    def failed(self) -> bool:
+        """Whether it broke in this session."""
+        here = self.runtime.session
+        return isinstance(self._outcome, Failure) or any(
+            one.session == here for one in failures_of(self._outcome)
+        )
+
     def trial(self, purpose: Purpose, fraction: float) -> CaseRun:
         """The same case at another share of a split, with the whole time limit to itself."""
         found = CaseRun(self.case, self.runtime, explained=False, purpose=purpose, before=self.before)

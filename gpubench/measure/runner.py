@@ -314,7 +314,7 @@ def measure_workloads(runtime: Runtime, *workloads: Workload, purpose: Purpose =
         for case in workload.cases
         if to_be_tried(before := runtime.recorder.outcome(case.id), runtime.session, runtime.first_session)
     ]
-    _load(runtime, workloads)
+    ended = _load(runtime, workloads)
     for run in runs:
         if runtime.out_of_budget():
             run.over = True
@@ -330,14 +330,18 @@ def measure_workloads(runtime: Runtime, *workloads: Workload, purpose: Purpose =
     for run in runs:
         run.finish()
     for workload in workloads:
-        for device_id, detail in runtime.pool.release(workload.key).items():
+        ended |= runtime.pool.release(workload.key)
+    blamed = {run.case.device_id for run in runs if run.failed}
+    for device_id, detail in ended.items():
+        if device_id not in blamed:
             runtime.recorder.warn(_restarted(device_id, detail, runtime.session))
     return sum(run.prepared.tune_s for run in runs if run.prepared is not None)
 
 
-def _load(runtime: Runtime, workloads: Sequence[Workload]) -> None:
+def _load(runtime: Runtime, workloads: Sequence[Workload]) -> dict[str, str]:
     """Inputs are made by all workers at once, the reference by that of the CPU beside them. Then all of them build
-    and check side by side what no trial has to choose first."""
+    and check side by side what no trial has to choose first. Returns what became of workers that died over it."""
+    ended: dict[str, str] = {}
     for item in workloads:
         if item.op.overhead is not None:
             continue
@@ -345,7 +349,8 @@ def _load(runtime: Runtime, workloads: Sequence[Workload]) -> None:
         cases = [case for case in item.cases if case.shared_with is None]
         for case in sorted(cases, key=lambda case: runtime.device_kind(case.device_id) != "cpu"):
             forms.setdefault(case.device_id, {}).setdefault(case.form_id, case)
-        runtime.pool.load({device_id: list(ours.values()) for device_id, ours in forms.items()})
+        ended |= runtime.pool.load({device_id: list(ours.values()) for device_id, ours in forms.items()})
+    return ended
 
 
 def _rounds(runtime: Runtime, key: str, runs: list[CaseRun]) -> None:

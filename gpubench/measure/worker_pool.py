@@ -220,22 +220,24 @@ class WorkerPool:
             else:
                 self._ceilings.append(Ceiling(device_id=device_id, reason=getattr(reply, "detail", "")))
 
-    def load(self, cases: Mapping[str, Sequence[Case]]) -> None:
+    def load(self, cases: Mapping[str, Sequence[Case]]) -> dict[str, str]:
         """Have the workers, by device, make the inputs of a workload at the same time, the first one its reference too;
-        then build and check these cases. What goes wrong shows again when a case is prepared, and is told there."""
+        then build and check these cases. What goes wrong with a case shows again when it is prepared, and is told
+        there. Returns what became of workers that died meanwhile."""
         firsts = [(device_id, ours[0]) for device_id, ours in cases.items() if device_id in self.workers]
-        self._ask_all(
+        ended = self._ask_all(
             (device_id, [protocol.Load(id=self.workers[device_id].next_id, case=case, reference=not place)])
             for place, (device_id, case) in enumerate(firsts)
         )
-        self._ask_all(
+        return ended | self._ask_all(
             (device_id, [protocol.Build(id=self.workers[device_id].next_id, case=case) for case in ours])
             for device_id, ours in cases.items()
             if device_id in self.workers
         )
 
-    def _ask_all(self, requests: Iterable[tuple[str, Sequence[protocol.Request]]]) -> None:
-        """Requests that the workers carry out side by side; one that dies over them is dropped."""
+    def _ask_all(self, requests: Iterable[tuple[str, Sequence[protocol.Request]]]) -> dict[str, str]:
+        """Requests that the workers carry out side by side; one that dies over them is dropped, and returned."""
+        ended = {}
         asked = [(device_id, self.workers[device_id], ours) for device_id, ours in requests]
         for _, worker, ours in asked:
             with contextlib.suppress(WorkerGone):
@@ -245,8 +247,10 @@ class WorkerPool:
             try:
                 for request in ours:
                     worker.wait(request, min(LOAD_DEADLINE_S, self._settings.case_timeout_s))
-            except WorkerGone:
+            except WorkerGone as gone:
                 self.drop(device_id)
+                ended[device_id] = gone.detail
+        return ended
 
     def holds(self, device_id: str, worker: Worker | None) -> bool:
         """True if this very worker still drives the device."""

@@ -137,8 +137,10 @@ def test_a_quota_of_one_cpu_and_a_half_bounds_each_worker_to_two(look, host, mon
 
         next_id = 1
 
-        def ask(self, request, deadline_s):
+        def send(self, request):
             asked.append(request.cpus)
+
+        def wait(self, request, deadline_s):
             raise WorkerGone("worker-crashed", "enough", None, "")
 
         def kill(self):

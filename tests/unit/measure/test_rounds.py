@@ -149,7 +149,7 @@ class NoDevice:
     """A pool whose device is gone."""
 
     def load(self, cases):
-        pass
+        return {}
 
     def worker(self, device_id):
         raise DeviceGone("device-lost", "the device fell off the bus", "plug it in")
@@ -238,7 +238,7 @@ class OneWorker:
         self._worker = worker
 
     def load(self, cases):
-        pass
+        return {}
 
     def worker(self, device_id):
         return self._worker
