@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import time
 from collections.abc import Callable, Mapping
 
@@ -15,6 +14,7 @@ from gpubench.catalogue import REASONS, Reason
 from gpubench.errors import DeviceLost, WrongResult
 from gpubench.installation import install_command
 from gpubench.measure import protocol
+from gpubench.measure.curves import Pace
 from gpubench.measure.events import BlockDone, CaseDone, CaseStarted, Sink, Warned
 from gpubench.measure.monitor import judged, usual_clock, warm_clocks
 from gpubench.measure.plan import MAIN, Purpose
@@ -137,34 +137,6 @@ def warn_once(recorder: Recorder, sink: Sink, found: RunWarning) -> None:
     if all((known.code, known.message) != (found.code, found.message) for known in recorder.run.warnings):
         recorder.warn(found)
         sink(Warned(found))
-
-
-class Pace:
-    """What launches took, to know how many of the next size make a sample."""
-
-    def __init__(self) -> None:
-        self._seconds: dict[tuple[object, ...], dict[int, float]] = {}
-
-    def note(self, case: Case, seconds: float) -> None:
-        """A launch of the case took so long."""
-        self._seconds.setdefault(self._curve(case), {})[case.params["n"]] = seconds
-
-    def expected_s(self, case: Case) -> float | None:
-        """By the straight line through the measured sizes around it, on logarithmic axes; None: it lies beyond them."""
-        known = self._seconds.get(self._curve(case), {})
-        n = case.params["n"]
-        below, above = (
-            max((m for m in known if m <= n), default=None),
-            min((m for m in known if m >= n), default=None),
-        )
-        if below is None or above is None:
-            return None
-        share = math.log(n / below) / math.log(above / below) if above > below else 0.0
-        return math.exp((1 - share) * math.log(known[below]) + share * math.log(known[above]))
-
-    @staticmethod
-    def _curve(case: Case) -> tuple[object, ...]:
-        return (*case.series, case.form_id, case.regime_id, case.device_id)
 
 
 class Progress:

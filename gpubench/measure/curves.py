@@ -189,3 +189,31 @@ def work(series: Series, n: int) -> int:
     if series.op.fits(params) is not None:
         return 0
     return max(series.op.flops(params), series.op.bytes(params, series.dtype))
+
+
+class Pace:
+    """What launches took, to know how many of the next size make a sample."""
+
+    def __init__(self) -> None:
+        self._seconds: dict[tuple[object, ...], dict[int, float]] = {}
+
+    def note(self, case: Case, seconds: float) -> None:
+        """A launch of the case took so long."""
+        self._seconds.setdefault(self._curve(case), {})[case.params["n"]] = seconds
+
+    def expected_s(self, case: Case) -> float | None:
+        """By the straight line through the measured sizes around it, on logarithmic axes; None: it lies beyond them."""
+        known = self._seconds.get(self._curve(case), {})
+        n = case.params["n"]
+        below, above = (
+            max((m for m in known if m <= n), default=None),
+            min((m for m in known if m >= n), default=None),
+        )
+        if below is None or above is None:
+            return None
+        share = math.log(n / below) / math.log(above / below) if above > below else 0.0
+        return math.exp((1 - share) * math.log(known[below]) + share * math.log(known[above]))
+
+    @staticmethod
+    def _curve(case: Case) -> tuple[object, ...]:
+        return (*case.series, case.form_id, case.regime_id, case.device_id)

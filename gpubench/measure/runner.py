@@ -22,12 +22,12 @@ from gpubench.measure.case_run import (
     LEAST_BLOCKS,
     WRONG_RESULT,
     CaseRun,
-    Pace,
     Progress,
     Runtime,
     to_be_tried,
     warn_once,
 )
+from gpubench.measure.curves import Pace
 from gpubench.measure.events import RunDone, RunStarted, SessionAgain, Sink, Warned
 from gpubench.measure.plan import MAIN, Purpose, Workload, asked
 from gpubench.measure.recorder import Recorder, Save, utc_now

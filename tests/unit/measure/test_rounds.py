@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from gpubench import kernels
 from gpubench.measure import case_run, protocol, runner
-from gpubench.measure.case_run import LEAST_BLOCKS, Pace, Progress, Runtime, stop_reason
+from gpubench.measure.case_run import LEAST_BLOCKS, Progress, Runtime, stop_reason
+from gpubench.measure.curves import Pace
 from gpubench.measure.plan import Workload
 from gpubench.measure.recorder import Recorder
 from gpubench.measure.worker_pool import DeviceGone
