@@ -11,7 +11,7 @@ from typing import Literal
 import msgspec
 
 from gpubench.analysis.absence import Absence, absence
-from gpubench.analysis.analyse import Analysis
+from gpubench.analysis.analyse import Analysis, Curves
 from gpubench.analysis.break_even import BreakEven, SizeRatio, bracketed
 from gpubench.analysis.estimate import CaseResult
 from gpubench.analysis.overheads import GROUP
@@ -29,8 +29,10 @@ ABOUT_EQUAL = "about-equal"  # the reason of a cell whose sides tie at the large
 FEWEST_OPS = 4  # of fewer ops a median says nothing
 
 # `at`: one size. `range`: the threshold lies in it. `below`, `above`: one side wins at every size measured, but the
-# ladder's ends were not. `open`: no verdict, `why` says the reason.
-CellKind = Literal["at", "range", "all-sizes", "below", "no-size", "above", "open", "wrong", "failed"]
+# ladder's ends were not. `open`: no verdict, `why` says the reason. `pending`: none yet, the run goes on.
+CellKind = Literal[
+    "at", "range", "all-sizes", "below", "no-size", "above", "open", "wrong", "failed", "pending"
+]
 Winner = Literal["gpu", "cpu", "equal", "noisy"]
 Extent = Literal["elements", "side", "plain"]
 
@@ -169,7 +171,7 @@ class Trouble(msgspec.Struct, frozen=True, kw_only=True):
     whole: bool = False
 
 
-def answer(analysis: Analysis, *, by_device: bool = False) -> MachineAnswer:
+def answer(analysis: Analysis | Curves, *, by_device: bool = False) -> MachineAnswer:
     """What the screen says of a run; nothing but the file is asked. `by_device`: of every GPU backend."""
     run = analysis.run
     cases = [row for row in analysis.cases if row.case.group != GROUP and row.case.variant is None]
@@ -195,7 +197,7 @@ def answer(analysis: Analysis, *, by_device: bool = False) -> MachineAnswer:
     )  # fmt: skip
 
 
-def _missing(analysis: Analysis, cases: Sequence[CaseResult]) -> set[str]:
+def _missing(analysis: Analysis | Curves, cases: Sequence[CaseResult]) -> set[str]:
     """Ops that were not reached: planned without a time, or asked for and not even planned."""
     run = analysis.run
     found = {row.case.op for row in cases if row.outcome == "planned"}
@@ -225,7 +227,7 @@ def _ranked(curves: Sequence[BreakEven]) -> list[str]:
     return sorted(counts, key=lambda backend: -counts[backend])
 
 
-def _rows(analysis: Analysis, cases: Sequence[CaseResult], device_id: str) -> Iterable[AnswerRow]:
+def _rows(analysis: Analysis | Curves, cases: Sequence[CaseResult], device_id: str) -> Iterable[AnswerRow]:
     curves = {(row.case.series, row.regime): row for row in analysis.break_even if row.device_id == device_id}
     tried: dict[SeriesKey, dict[str, list[CaseResult]]] = {}
     for row in cases:

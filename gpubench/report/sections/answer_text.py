@@ -97,7 +97,7 @@ def cell_text(cell: AnswerCell | None, extent: Extent, *, ascii_only: bool = Fal
         return range_text(cell.low or 0, cell.high or 0, extent, ascii_only=ascii_only) + mixed
     return {
         "at": size(cell.n) + mixed, "all-sizes": "all sizes", "below": f"< {size(cell.high)}", "no-size": "no size",
-        "above": f"> {size(cell.low)}", "open": "?", "wrong": "wrong", "failed": "failed",
+        "above": f"> {size(cell.low)}", "open": "?", "wrong": "wrong", "failed": "failed", "pending": "...",
     }[cell.kind]  # fmt: skip
 
 
@@ -120,7 +120,13 @@ def threshold_text(row: BreakEven) -> str:
 def threshold_cell(cell: AnswerCell | None, text: str) -> Cell:
     """`text` in the colour of its cell; what is said stands in the words."""
     kind = "open" if cell is None else cell.kind
-    tone: Tone = "bad" if kind in ("wrong", "failed") else "muted" if kind in ("no-size", "above") else "plain"
+    tone: Tone = (
+        "bad"
+        if kind in ("wrong", "failed")
+        else "muted"
+        if kind in ("no-size", "above", "pending")
+        else "plain"
+    )
     return Cell(text, tone)
 
 
