@@ -96,9 +96,8 @@ def bracketed(row: BreakEven) -> bool:
 
 
 WIDEST_INTERVAL = 4.0
-# High / low of a threshold that is known well; d ln(ratio) / d ln(n) below which the ratio hardly depends on the size,
-# and how near to 1 it is about equal.
-CLOSE_INTERVAL, FLAT, EQUAL = 2.25, 0.45, 1.15
+# High / low of a threshold that is known well; d ln(ratio) / d ln(n) below which the ratio hardly depends on the size.
+CLOSE_INTERVAL, FLAT = 2.25, 0.45
 # Runs from this protocol on take several blocks at sizes around each crossing, chosen by what they saw before.
 SEARCHED_PROTOCOL = 2
 MIN_SAMPLES = 3  # fewer timings on a side cannot tell a win from a tie
@@ -313,7 +312,7 @@ def _why_undecided(run: Run, missing: Sequence[CaseResult], points: Sequence[Siz
         return "loses-again"
     if any("throttled" in (point.row.label, point.row.case.label) for point in points if point.state == "tie"):
         return "throttled"
-    if 1 / EQUAL <= points[-1].row.ratio <= EQUAL:
+    if points[-1].row.about_equal:
         return "about-equal"
     if any(point.state == "tie" for point in points):
         return "noise"

@@ -10,7 +10,7 @@ from datetime import datetime
 import msgspec
 
 from gpubench.analysis.analyse import Analysis
-from gpubench.analysis.answer import ABOUT_EQUAL, MachineAnswer, Trouble, answer
+from gpubench.analysis.answer import MachineAnswer, Trouble, answer
 from gpubench.analysis.labels import workers
 from gpubench.analysis.samples import used_sessions
 from gpubench.analysis.speedup import blas_text
@@ -357,7 +357,7 @@ def _reasons(found: MachineAnswer) -> list[str]:
                 "not measured"
                 if cell is None
                 else why_text(cell.why)
-                if cell.kind == "open" and cell.why != ABOUT_EQUAL
+                if cell.kind == "open" and not cell.tied
                 else ""
             )
             if why and row.op not in whys.setdefault(why, []):

@@ -8,6 +8,7 @@ import msgspec
 
 from gpubench.analysis.analyse import Curves, curves
 from gpubench.analysis.answer import ABOUT_EQUAL, AnswerCell, AnswerRow, MachineAnswer, answer
+from gpubench.foreign_text import cut
 from gpubench.model.result import Outcome, Run
 from gpubench.report.layout import RenderOptions
 from gpubench.report.sections.answer import answer_grids, sides_line
@@ -34,7 +35,10 @@ class AnswerSoFar:
         if compared and not found.named:
             found = _filled(found, run.selection.ops)
         table = drawn(answer_grids(found, ascii_only=self._options.ascii_only), width)
-        return [sides_line(run, found, width), *("".join(cell.text for cell in line) for line in table)]
+        return [
+            cut(sides_line(run, found, width), width),
+            *("".join(cell.text for cell in line) for line in table),
+        ]
 
     def _curves(self, run: Run) -> Curves:
         by_op: dict[str, list[Outcome]] = {}

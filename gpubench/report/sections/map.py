@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import msgspec
 
 from gpubench.analysis.analyse import Analysis
-from gpubench.analysis.answer import EQUAL
 from gpubench.analysis.ratio_map import MapLane, RatioMap, Strip, ratio_map
+from gpubench.analysis.speedup import EQUAL
 from gpubench.foreign_text import columns, cut, padded, printable
 from gpubench.model.case import beside_size
 from gpubench.report.layout import Cell, Line, Picture, RenderOptions, Section, Tone
@@ -208,7 +208,7 @@ _STEPS = ((30.0, "█"), (10.0, "▆"), (3.0, "▄"), (EQUAL, "▂"))
 _ASCII = str.maketrans({"·": ".", "▂": "-", "▄": "+", "▆": "*", "█": "#", "²": "2"})
 _GAP = "  "
 _FEWEST_CELLS, _LONGEST_LABEL = 12, 16
-_WORDS = f"{_CPU} CPU wins  {_EQUAL} equal  GPU wins by ▂ 1.1x ▄ 3x ▆ 10x █ 30x   blank: not measured"
+_WORDS = f"{_CPU} CPU wins  {_EQUAL} about equal  GPU by ▂ {EQUAL}x ▄ 3x ▆ 10x █ 30x  blank: not measured"
 
 
 def map_section(analysis: Analysis, options: RenderOptions, *, full: bool) -> Section:
