@@ -134,7 +134,7 @@ def _strip_text(lane: MapLane, view: StripView) -> str:
         return f"{before}not measured"
     extent, gain = lane.row.extent, view.strip.cell.gain
     at = "" if gain is None else f", {view.gain} at {size_text(gain.n, extent)}"
-    return f"{before}pays from {cell_text(view.strip.cell, extent)}{at}"
+    return f"{before}pays from: {cell_text(view.strip.cell, extent)}{at}"
 
 
 def overlay_view(analyses: Sequence[Analysis], names: Sequence[str]) -> MapView | None:
