@@ -177,9 +177,11 @@ def _judge(
     elif verdict == "at" and low is not None and high is not None:
         n = crossings[-1]
         low, high = min(low, n * (1 - break_even.NARROWEST)), max(high, n * (1 + break_even.NARROWEST))
+    tied = points[-1].row.about_equal
+    verdict = "undecided" if verdict == "no-size" and tied else verdict
     case, reason = (
         ordered[-1].case,
-        "flat" if flat and verdict == "undecided" else _reason(run, missing, verdict, points),
+        "flat" if flat and verdict == "undecided" and not tied else _reason(run, missing, verdict, points),
     )
     return BreakEven(
         source=0, op=case.case.op, dtype=case.case.dtype, params=dict(beside_size(case.case.params)),
