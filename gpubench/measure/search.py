@@ -1,10 +1,9 @@
 """The search for break-evens in a run's first session.
 
-First the ends of every op, so that each has an answer at its largest size: a low and a middle size, which tell what the
-top takes, then the top, halved until it fits the op's share of the time. Then op by op the sizes that tell where its
-curves cross, with the forms alone that compete there. Ops that cost little come first, and leave to others what they
-do not need. What is left at the end goes to curves that are still open, and then to narrower thresholds. All that is
-measured is of the plan: later sessions repeat it.
+Op by op, those that cost little first: its ends, so that it has an answer at its largest size: a low and a middle size,
+which tell what the top takes, then the top, halved until it fits the op's share of the time. Then the sizes that tell
+where its curves cross, with the forms alone that compete there, as long as the ends of all other ops still fit. What is
+left at the end goes to curves that are still open, and then to narrower thresholds.
 
 What the search asks for next depends on what was measured so far, so it hands out one step at a time.
 """
@@ -26,12 +25,16 @@ from gpubench.model.case import QUEUED, WAITED, Case
 from gpubench.model.op import Ladder
 from gpubench.model.result import RunWarning
 
-# High / low of a threshold that is an answer, and of one that nobody needs closer.
+# High / low of a threshold that is an answer, and of one that nobody needs closer: a budget beyond LONG_BUDGET_S asks
+# for that.
 ANSWERED, CLOSE = 2.25, 1.5
+LONG_BUDGET_S = 60.0
 # The middle size of a visit lies so far up its ladder, by ratio: a launch there takes long enough to tell of the top.
 MIDDLE = 0.7
 # A top may take so many times the op's share before it is halved, and be halved so often.
 TOP_SHARE, HALVINGS = 1.5, 6
+# The ends of the ops to come are expected to take so many times those of the ops so far, which were the cheaper ones.
+RESERVE = 1.4
 # Launches of each case beside its blocks: first, trials, checks. A reference in float64 takes as long as so many of the
 # slowest launches.
 LAUNCHES_BESIDE, REFERENCE_LAUNCHES = 3, 4
@@ -114,19 +117,44 @@ class BreakEvenSearch:
                         yield self.whole(one, [n])
             searched = []
         ordered = sorted(searched, key=lambda one: curves.work(one, one.ladder.high))
+        ends_s: list[float] = []
         for place, one in enumerate(ordered):
-            if self._left_s() <= 0:
+            left_s, others = self._left_s(), len(ordered) - place - 1
+            if left_s <= 0:
                 return
-            yield from self._ends(one, self._left_s() / (len(ordered) - place))
-        for place, one in enumerate(ordered):
-            share_s = self._left_s() / (len(ordered) - place)
-            yield from self._narrow(one, ANSWERED, self._left_s() - share_s)
+            yield from self._ends(one, left_s / (others + 1))
+            ends_s.append(left_s - self._left_s())
+            # While its inputs are at hand, but not of the time that the ends of the others need.
+            free_s = self._left_s() - RESERVE * others * math.fsum(ends_s) / len(ends_s)
+            yield from self._narrow(one, ANSWERED, self._left_s() - free_s / (others + 1))
         for given in (one for one in self._series if one.given):
             yield from self._narrow(given, ANSWERED, 0.0)
-        # What is left: first to all that is open, then a step of each op towards narrower thresholds.
-        for widest, steps in ((ANSWERED, MOST_STEPS), (CLOSE, 1)):
+        # What is left: first to all that is open, then, of a long budget, a step of each op towards closer thresholds.
+        long = (self._settings.budget_s or 0.0) > LONG_BUDGET_S
+        for widest, steps in ((ANSWERED, MOST_STEPS), *([(CLOSE, 1)] if long else [])):
             for one in sorted(ordered, key=lambda one: -len(self._open(one, widest))):
                 yield from self._narrow(one, widest, 0.0, steps)
+
+    def replicates(self) -> Iterator[Step]:
+        """For a second session, which tells how far sessions lie apart: of each threshold that waits for that, both
+        sides at the measured size nearest to it. Ops with most of them come first."""
+        wanted: list[tuple[Series, Step, int]] = []
+        for one in self._series:
+            known, found = self.known(one), dict[int, set[Slot]]()
+            waiting = [
+                (curve, state)
+                for curve in self._curves(one)
+                if (state := self._state(one, curve)).apart(ANSWERED)
+            ]
+            for curve, state in waiting:
+                place = state.place or 1.0
+                n = min(state.ratios, key=lambda n: abs(math.log(n / place)))
+                found.setdefault(n, set()).update(curves.pairs(known, curve, self._cpu)[n])
+            wanted.append((one, self._some(one, found), len(waiting)))
+        for one, whole, count in sorted(wanted, key=lambda item: -item[2]):
+            step = self._fitting(one, whole, 0.0) if count else None
+            if step is not None:
+                yield step
 
     # ---------------------------------------------------------------- one op
 
@@ -306,7 +334,7 @@ class BreakEvenSearch:
         found = []
         for n in sizes:
             item = workload(one, n, self._scope)
-            tuned = {case.device_id for case in item.cases if case.form == "tuned"}
+            tuned = {(case.device_id, case.regime_id) for case in item.cases if case.form == "tuned"}
             top = explained is None or n == max(sizes) == explained
             kept = tuple(
                 case for case in item.cases if self._worth(case, tuned, end=explained in (None, n), top=top)
@@ -314,8 +342,8 @@ class BreakEvenSearch:
             found.append(msgspec.structs.replace(item, cases=kept, explained=explained in (None, n)))
         return Step(tuple(found), ENDS if explained is not None else MAIN)
 
-    def _worth(self, case: Case, tuned: Collection[str], *, end: bool, top: bool) -> bool:
-        if case.form == "tuned" or case.variant is not None or case.device_id not in tuned:
+    def _worth(self, case: Case, tuned: Collection[tuple[str, str]], *, end: bool, top: bool) -> bool:
+        if case.form == "tuned" or case.variant is not None or (case.device_id, case.regime_id) not in tuned:
             return True
         return end if case.device_id in self._cpu else top and case.regime.startswith("resident")
 

@@ -8,8 +8,9 @@ import msgspec
 import pytest
 
 from gpubench.analysis.analyse import analyse
-from gpubench.analysis.break_even import FLAT, SEARCHED_PROTOCOL
+from gpubench.analysis.break_even import SEARCHED_PROTOCOL
 from gpubench.analysis.speedup import EQUAL
+from gpubench.break_even import FLAT
 from gpubench.report import render
 from gpubench.report.document import report_document
 from tests.unit.report.answer_runs import ALWAYS, VECTOR, WAITED, answer_run, op_rows, rising
