@@ -82,12 +82,19 @@ class BreakEven(BreakEvenRow, frozen=True, kw_only=True):
 
 
 def earliest(rows: Iterable[BreakEven]) -> BreakEven | None:
-    """Of the GPUs of one machine that with the earliest break-even; one without any if none has one."""
+    """Of the GPUs of one machine that with the earliest break-even; one without any if none has one.
+
+    A bracket stands where its middle is, as a threshold does.
+    """
     order: dict[VerdictKind, int] = {"all-sizes": 0, "at": 1, "undecided": 2, "no-size": 3}
-    gpus = (row for row in rows if row.at_last.case.device_kind == "gpu")
-    return min(
-        gpus, key=lambda row: (order[row.verdict], row.reason != "rising", row.n or row.first), default=None
-    )
+
+    def place(row: BreakEven) -> tuple[int, float, bool]:
+        if bracketed(row):
+            return order["at"], math.sqrt((row.lo or 1) * (row.hi or 1)), True
+        rises = row.reason == "rising"
+        return order[row.verdict], row.n or (0 if rises else row.first), row.verdict != "at"
+
+    return min((row for row in rows if row.at_last.case.device_kind == "gpu"), key=place, default=None)
 
 
 def bracketed(row: BreakEven) -> bool:

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpubench.analysis.analyse import analyse
-from gpubench.analysis.break_even import BreakEven
+from gpubench.analysis.break_even import BreakEven, earliest
 from gpubench.report import render
 from gpubench.report.document import report_document
 from gpubench.report.sections.answer import answer_sentences
@@ -150,6 +150,17 @@ def test_the_document_says_it_as_tables_do(ratios, text):
 def test_undecided(ratios, reason):
     found = verdict(ratios)
     assert (found.verdict, found.reason, found.n) == ("undecided", reason, None)
+
+
+def test_a_bracket_below_a_threshold_is_the_earlier_one():
+    wide, late, none = (
+        verdict({64: 0.5, 1024: 4.0}),
+        verdict({1024: 0.5, 2048: 4.0}),
+        verdict({64: 0.25, 256: 0.5}),
+    )
+    assert (wide.verdict, late.verdict, none.verdict) == ("undecided", "at", "no-size")
+    assert earliest([none, late, wide]) is wide
+    assert earliest([none, late]) is late
 
 
 def test_a_wide_bracket_is_undecided_but_known():
