@@ -178,21 +178,20 @@ class Simulated:
                 self._measure(session, sorted(self._rows), BLOCKS_OF_SIZE)
 
     def _search(self) -> None:
-        """As `search.BreakEvenSearch` does for an op that has one curve and time enough."""
+        """As `search.BreakEvenSearch` does for an op that has one curve, and time for its threshold."""
         ladder, checked = self._curve.ladder, False
         *below, top = search.first_sizes(ladder)
         self._measure(0, below, search.LOOK.blocks or 0)
         self._measure(0, [top], BLOCKS_OF_SIZE)
-        for widest, steps in ((search.ANSWERED, search.MOST_STEPS), (search.CLOSE, 1)):
-            for _ in range(steps):
-                state = curves.state_of(self._rows, OF_GPU[::2], {OF_CPU[0]}, {})
-                wanted = curves.asked(state, ladder, search.MOST_ASKED) if state.open(widest) else []
-                if state.near and not checked:
-                    checked, places = True, curves.checks(state, ladder)
-                    wanted += places[:: -(-(-len(places) // search.MOST_CHECKS) or 1)]
-                if not wanted:
-                    break
-                self._measure(0, wanted, BLOCKS_OF_SIZE)
+        for _ in range(search.MOST_STEPS):
+            state = curves.state_of(self._rows, OF_GPU[::2], {OF_CPU[0]}, {})
+            wanted = curves.asked(state, ladder, search.MOST_ASKED) if state.open(search.ANSWERED) else []
+            if state.near and not checked:
+                checked, places = True, curves.checks(state, ladder)
+                wanted += places[:: -(-(-len(places) // search.MOST_CHECKS) or 1)]
+            if not wanted:
+                break
+            self._measure(0, wanted, BLOCKS_OF_SIZE)
 
     def _measure(self, session: int, sizes: Sequence[int], blocks: int) -> None:
         for _, n, side in itertools.product(range(blocks), sizes, (0, 1)):

@@ -41,11 +41,15 @@ BlocksByForm = dict[tuple[str, str], SideBlocks]  # by device and form
 
 
 class Crossing(NamedTuple):
-    """The size at which the fitted ratio is 1, with its 95 % interval; an end that the timings leave open is None."""
+    """The size at which the fitted ratio is 1, with its 95 % interval; an end that the timings leave open is None.
+
+    `apart`: high / low as far as sessions lie apart, which no further size of the same sessions makes less.
+    """
 
     n: float
     low: float | None
     high: float | None
+    apart: float = 1.0
 
 
 def bracket(ratios: Mapping[int, float]) -> tuple[int, int] | None:
@@ -61,8 +65,13 @@ def bracket(ratios: Mapping[int, float]) -> tuple[int, int] | None:
 
 # A line stands for a curve near its crossing: so far, at first, and farther where fewer than FEWEST sizes lie there.
 REACHES, FEWEST = (4.0, 6.0, 10.0), 4
-# A search stops where the sizes that it took happen to agree, so their interval is too narrow by so much.
+# A search stops where the sizes that it took happen to agree, so what they tell of their scatter is too little by so
+# much. How far sessions lie apart has no part in that.
 STOPPED_EARLY = 1.15
+
+
+# d ln(ratio) / d ln(n) below which the ratio hardly depends on the size.
+FLAT = 0.45
 
 
 class Local(NamedTuple):
@@ -80,15 +89,8 @@ def local_crossing(timings: Timings, priors: tuple[Prior, Prior] | None = stats.
         return None
     points = _Points.of({n: timings[n] for n in near})
     _, slope = stats.fit_line(points.x, points.y)
-    found = _by_line(points, priors)
-    if found is not None:
-        found = _by_pieces(points, priors, found)
-        low, high = (
-            None if end is None else found.n * (end / found.n) ** STOPPED_EARLY
-            for end in (found.low, found.high)
-        )
-        found = Crossing(found.n, low, high)
-    return Local(found, slope)
+    found = _by_line(points, priors, STOPPED_EARLY)
+    return Local(found and _by_pieces(points, priors, found), slope)
 
 
 def sizes_around(timings: Timings) -> list[int]:
@@ -139,8 +141,8 @@ class _Points(NamedTuple):
         return cls([math.log(n) for n in sizes], y, variances, _apart(heights, y, weights))
 
 
-def _by_line(points: _Points, priors: tuple[Prior, Prior] | None) -> Crossing | None:
-    """As `crossing`."""
+def _by_line(points: _Points, priors: tuple[Prior, Prior] | None, stretch: float = 1.0) -> Crossing | None:
+    """As `crossing`. `stretch`: how much wider the line's own part is."""
     x, y, variances, apart = points
     blocks = line = _Line.of(x, y, variances and [1 / v for v in variances])
     if variances is not None and line.uneven:
@@ -152,7 +154,7 @@ def _by_line(points: _Points, priors: tuple[Prior, Prior] | None) -> Crossing | 
         return None
     scale = _scale(line, priors, replicated=variances is not None, uneven=blocks.uneven)
     session = _session_margin(apart, blocks.variance(root) if variances else 0.0, priors)
-    return _crossing(root, *line.ends(root, scale, session))
+    return _crossing(root, *line.ends(root, stretch**2 * scale, session), session, line.slope)
 
 
 def _by_pieces(points: _Points, priors: tuple[Prior, Prior] | None, found: Crossing) -> Crossing:
@@ -171,21 +173,23 @@ def _by_pieces(points: _Points, priors: tuple[Prior, Prior] | None, found: Cross
     last = max(i for i, height in enumerate(y) if math.exp(height) < 1)  # as `bracket` has it
     starts = [i for i in (last - 1, last, last + 1) if 0 <= i < len(x) - 1]
     pieces = [_Line.of(x[i : i + 2], y[i : i + 2], weights[i : i + 2]) for i in starts]
-    root = pieces[starts.index(last)].root
+    middle, scale = pieces[starts.index(last)], (STOPPED_EARLY * stats.Z) ** 2
+    root = middle.root
     if root is None:
         return found
     session = _session_margin(apart, _Line.of(x, y, weights).variance(root), priors)
-    sure = [math.sqrt(stats.Z**2 / weight + session) for weight in weights]
+    sure = [math.sqrt(scale / weight + session) for weight in weights]
     loss = max((a for a, b, off in zip(x, y, sure, strict=True) if b < -off), default=-math.inf)
     win = min((a for a, b, off in zip(x, y, sure, strict=True) if b > off and a > loss), default=math.inf)
-    ends = [one.ends(one.root, stats.Z**2, session) if one.root is not None else (None, None) for one in pieces]
+    ends = [one.ends(one.root, scale, session) if one.root is not None else (None, None) for one in pieces]
     low, high = _hull(ends, loss, win)
     low, high = min(low, root), max(high, root)
     least, most = _hull([(one.root, one.root) for one in pieces], loss, win)
     first, final = _hull([(found.low and math.log(found.low), found.high and math.log(found.high))])
     if first <= least and most <= final and not final - first > high - low:
         return found
-    return _crossing(root, None if low == -math.inf else low, None if high == math.inf else high)
+    closed = None if low == -math.inf else low, None if high == math.inf else high
+    return _crossing(root, *closed, session, middle.slope)
 
 
 def _hull(
@@ -214,13 +218,14 @@ def _beside_a_bend(x: Sequence[float], y: Sequence[float], weights: Sequence[flo
     return (chance - 1) * len(x) / line.total if bent > chance * _exceeded_by_a_tenth(1) else None
 
 
-def _crossing(root: float, low: float | None, high: float | None) -> Crossing:
-    """Of logarithms."""
+def _crossing(root: float, low: float | None, high: float | None, session: float, slope: float) -> Crossing:
+    """Of logarithms; `session` is what its sessions add to (half-width)^2 of the height."""
     n = math.exp(root)
     return Crossing(
         n,
         None if low is None else min(math.exp(low), n * (1 - NARROWEST)),
         None if high is None else max(math.exp(high), n * (1 + NARROWEST)),
+        math.exp(min(2 * math.sqrt(session) / slope, FARTHEST)),
     )
 
 

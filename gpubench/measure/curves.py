@@ -112,14 +112,18 @@ class CurveState(NamedTuple):
     crossing: Crossing | None
 
     def open(self, widest: float) -> bool:
-        """Whether the threshold is known less closely than high / low = `widest`: between sizes far apart no line
-        tells, however exact it is, since curves bend."""
+        """Whether more sizes would tell the threshold more closely, and it is known less closely than high / low =
+        `widest`: between sizes far apart no line tells, however exact it is, since curves bend. What MOST_AROUND sizes
+        near it have not told is lost in the noise of a session."""
         if self.ends is None:
             return False
-        found = self.crossing
-        return (
-            not self.near or found is None or not found.low or not found.high or found.high > widest * found.low
-        )
+        found, place = self.crossing, self.place
+        around = [n for n in self.ratios if place and place / AROUND <= n <= place * AROUND]
+        if len(around) >= MOST_AROUND:
+            return False
+        if not self.near or found is None or not found.low or not found.high:
+            return True
+        return bool(found.high > max(widest, found.apart**EXHAUSTED) * found.low)
 
     @property
     def near(self) -> bool:
@@ -139,10 +143,13 @@ class CurveState(NamedTuple):
         return math.exp(x[0] - y[0] * (x[1] - x[0]) / (y[1] - y[0])) if y[1] > y[0] else math.sqrt(low * high)
 
 
+# Sessions that lie apart make the most of an interval this much wider, on a logarithmic axis, than they alone would.
+EXHAUSTED = 1.15
+AROUND, MOST_AROUND = 4.0, 7
 STRETCH = 2.0
-# Sizes around the best guess, by how much they lie off it, the most telling first. A threshold of which little is known
-# may lie far from the guess, so that its sizes lie further apart.
-WIDE_STEPS = (1.0, 1 / 2.5, 2.5)
+# Sizes around the best guess, by how much they lie off it, the most telling first. Of a threshold of which little is
+# known the guess lies off by up to 1.5 in half of the curves of an H200, more often too high: on both sides of that.
+WIDE_STEPS = (1 / 1.8, 1.5)
 CLOSE_STEPS = (1 / 1.5, 1.5, 1.0, 1 / 2.2, 2.2)
 WIDE = 6.0
 

@@ -35,7 +35,7 @@ from gpubench.measure.schedule import RunSpec, Schedule, planned, searched
 from gpubench.measure.search import BreakEvenSearch, Step
 from gpubench.measure.split_search import sweep
 from gpubench.measure.worker_pool import DeviceGone, WorkerPool
-from gpubench.model.case import Case
+from gpubench.model.case import Case, inner_device
 from gpubench.model.result import (
     Failure,
     Measurement,
@@ -83,7 +83,7 @@ def _too_few(outcome: Measurement, least: int) -> bool:
 
 
 # The search leaves this share of the budget for saving, closing workers and the report.
-SEARCH_SHARE = 0.92
+SEARCH_SHARE = 0.94
 # Overheads and splits come after the search, which can be cut short: where there are some, it leaves them half.
 SHARE_BESIDE_OVERHEADS = 0.5
 # A session that others disturbed is repeated at most so often.
@@ -183,7 +183,9 @@ class _Runner:
         index = self._next_index()
         self._try_lost_devices_again()
         measured = [] if self.spec.check_only else [t.device for t in self.spec.constraints.targets]
-        pool = WorkerPool(self.settings, self._scratch.folder, self.gone, measured, self.spec.run.machine)
+        pool = WorkerPool(
+            self.settings, self._scratch.folder, self.gone, measured, self.spec.run.machine, self.spec.spares
+        )
         self._crew = pool
         record = SessionRecord(
             index=index, started_at=utc_now("milliseconds"), superseded=repeats is not None, repeats=repeats
@@ -196,10 +198,7 @@ class _Runner:
             pool.measure_ceilings(asked(planned(self.spec), measured, self.settings, self.spec.run.machine))
         self.recorder.session(pool.entered(record))
         search = BreakEvenSearch(
-            searched(self.spec),
-            split_search.alone(self.spec.constraints),
-            self.recorder,
-            self._search_left_s,
+            searched(self.spec), split_search.alone(self.spec.constraints), self.recorder, self._search_left_s
         )
         in_scratch: set[str] = set()
         for step in steps(index, search):
@@ -309,11 +308,14 @@ def measure_workloads(runtime: Runtime, *workloads: Workload, purpose: Purpose =
     with each size.
     """
     runs = [
-        CaseRun(case, runtime, explained=workload.explained, purpose=purpose, before=before)
+        CaseRun(
+            case, runtime, explained=workload.explained, purpose=_purpose_of(case, workload, purpose), before=before,
+            in_parts=_in_parts(case, workload),
+        )
         for workload in workloads
         for case in workload.cases
         if to_be_tried(before := runtime.recorder.outcome(case.id), runtime.session, runtime.first_session)
-    ]
+    ]  # fmt: skip
     ended = _load(runtime, workloads)
     for run in runs:
         if runtime.out_of_budget():
@@ -336,6 +338,24 @@ def measure_workloads(runtime: Runtime, *workloads: Workload, purpose: Purpose =
         if device_id not in blamed:
             runtime.recorder.warn(_restarted(device_id, detail, runtime.session))
     return sum(run.prepared.tune_s for run in runs if run.prepared is not None)
+
+
+def _purpose_of(case: Case, workload: Workload, purpose: Purpose) -> Purpose:
+    """A library form beside a tuned one decides nothing: it takes as many blocks as are left for such."""
+    place = ("tuned", case.device_id, case.regime_id)
+    tuned = any((other.form, other.device_id, other.regime_id) == place for other in workload.cases)
+    if purpose.beside is None or case.form == "tuned" or case.variant is not None or not tuned:
+        return purpose
+    return msgspec.structs.replace(purpose, blocks=purpose.beside)
+
+
+def _in_parts(case: Case, workload: Workload) -> bool:
+    """Whether calls of the case are taken apart: those that copy, and of a device without such a case any other. A
+    split has sides in each regime."""
+    if case.regime == "transfer-always" or inner_device(case.device_id) is not None:
+        return True
+    ours = [other for other in workload.cases if other.device_id == case.device_id]
+    return all(other.regime != "transfer-always" for other in ours)
 
 
 def _load(runtime: Runtime, workloads: Sequence[Workload]) -> dict[str, str]:

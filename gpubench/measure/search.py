@@ -1,10 +1,9 @@
 """The search for break-evens in a run's first session.
 
-First the ends of every op, so that each has an answer at its largest size: a low and a middle size, which tell what the
-top takes, then the top, halved until it fits the op's share of the time. Then op by op the sizes that tell where its
-curves cross, with the forms alone that compete there. Ops that cost little come first, and leave to others what they
-do not need. What is left at the end goes to curves that are still open, and then to narrower thresholds. All that is
-measured is of the plan: later sessions repeat it.
+Op by op, those that cost little first: its ends, so that it has an answer at its largest size: a low and a middle size,
+which tell what the top takes, then the top, halved until it fits the op's share of the time. Then the sizes that tell
+where its curves cross, with the forms alone that compete there, as long as the ends of all other ops still fit. What is
+left at the end goes to curves that are still open, and then to narrower thresholds.
 
 What the search asks for next depends on what was measured so far, so it hands out one step at a time.
 """
@@ -26,12 +25,16 @@ from gpubench.model.case import QUEUED, WAITED, Case
 from gpubench.model.op import Ladder
 from gpubench.model.result import RunWarning
 
-# High / low of a threshold that is an answer, and of one that nobody needs closer.
+# High / low of a threshold that is an answer, and of one that nobody needs closer: a budget beyond LONG_BUDGET_S asks
+# for that.
 ANSWERED, CLOSE = 2.25, 1.5
+LONG_BUDGET_S = 60.0
 # The middle size of a visit lies so far up its ladder, by ratio: a launch there takes long enough to tell of the top.
 MIDDLE = 0.7
 # A top may take so many times the op's share before it is halved, and be halved so often.
 TOP_SHARE, HALVINGS = 1.5, 6
+# The ends of the ops to come are expected to take so many times those of the ops so far, which were the cheaper ones.
+RESERVE = 1.4
 # Launches of each case beside its blocks: first, trials, checks. A reference in float64 takes as long as so many of the
 # slowest launches.
 LAUNCHES_BESIDE, REFERENCE_LAUNCHES = 3, 4
@@ -44,6 +47,8 @@ FAR_BEHIND = 1.3
 # Predictions are missed: a step is begun if it is predicted to fit with this much to spare.
 MARGIN = 1.1
 BLOCKS = Purpose(blocks=4)
+# Library forms beside tuned ones decide nothing.
+ENDS = Purpose(blocks=4, beside=2)
 # Low and middle only tell where to look, until a curve crosses near them.
 LOOK = Purpose(blocks=2)
 
@@ -112,17 +117,21 @@ class BreakEvenSearch:
                         yield self.whole(one, [n])
             searched = []
         ordered = sorted(searched, key=lambda one: curves.work(one, one.ladder.high))
+        ends_s: list[float] = []
         for place, one in enumerate(ordered):
-            if self._left_s() <= 0:
+            left_s, others = self._left_s(), len(ordered) - place - 1
+            if left_s <= 0:
                 return
-            yield from self._ends(one, self._left_s() / (len(ordered) - place))
-        for place, one in enumerate(ordered):
-            share_s = self._left_s() / (len(ordered) - place)
-            yield from self._narrow(one, ANSWERED, self._left_s() - share_s)
+            yield from self._ends(one, left_s / (others + 1))
+            ends_s.append(left_s - self._left_s())
+            # While its inputs are at hand, but not of the time that the ends of the others need.
+            free_s = self._left_s() - RESERVE * others * math.fsum(ends_s) / len(ends_s)
+            yield from self._narrow(one, ANSWERED, self._left_s() - free_s / (others + 1))
         for given in (one for one in self._series if one.given):
             yield from self._narrow(given, ANSWERED, 0.0)
-        # What is left: first to all that is open, then a step of each op towards narrower thresholds.
-        for widest, steps in ((ANSWERED, MOST_STEPS), (CLOSE, 1)):
+        # What is left: first to all that is open, then, of a long budget, a step of each op towards closer thresholds.
+        long = (self._settings.budget_s or 0.0) > LONG_BUDGET_S
+        for widest, steps in ((ANSWERED, MOST_STEPS), *([(CLOSE, 1)] if long else [])):
             for one in sorted(ordered, key=lambda one: -len(self._open(one, widest))):
                 yield from self._narrow(one, widest, 0.0, steps)
 
@@ -184,11 +193,14 @@ class BreakEvenSearch:
         return n if n > measured else None
 
     def _top_s(self, one: Series, n: int, measured: int) -> float:
-        """Seconds that size `n` will take with all its cases: launches grow with their work, all else with that of a
-        size that was measured."""
+        """Seconds that size `n` will take with all its cases: launches grow with their work from the largest size at
+        which they were measured, all else is that of the size `measured`."""
         row = self.known(one)[measured]
-        growth = curves.work(one, n) / max(curves.work(one, measured), 1)
-        launches = {s: curves.seconds(sessions) * growth for s, sessions in row.items()}
+        launches = {
+            s: curves.seconds(sessions) * curves.work(one, n) / max(curves.work(one, m), 1)
+            for m, slots in sorted(self.known(one).items())
+            for s, sessions in slots.items()
+        }
         # Of a GPU that waits for its next launch the time grows less: it competes with the CPU, or is not worth it.
         usual = min((t for s, t in launches.items() if s[0] in self._cpu), default=math.inf)
         launches = {s: t if s[0] in self._cpu else min(t, usual) for s, t in launches.items()}
@@ -295,23 +307,24 @@ class BreakEvenSearch:
         return len(item.cases) * (known[below] + (known[above] - known[below]) * min(max(share, 0.0), 1.0))
 
     def whole(self, one: Series, sizes: Sequence[int], explained: int | None = None) -> Step:
-        """All cases of these sizes, but for library calls of a GPU that copy where there is a better kernel: the
-        question is what the best does."""
+        """All cases of these sizes, but for library forms beside tuned ones that decide nothing: the question is what
+        the best does. Where the ends alone are `explained`, those of a GPU stand at the top alone, those of a CPU at
+        both ends."""
         found = []
         for n in sizes:
             item = workload(one, n, self._scope)
-            tuned = {case.device_id for case in item.cases if case.form == "tuned"}
-            cases = tuple(case for case in item.cases if self._worth(case, tuned))
-            if explained not in (None, n):  # a size that only tells where to look
-                cases = tuple(
-                    case for case in cases if case.device_id in self._cpu or case.form == "tuned" or not tuned
-                )
-            found.append(msgspec.structs.replace(item, cases=cases, explained=explained in (None, n)))
-        return Step(tuple(found), BLOCKS if explained is not None else MAIN)
+            tuned = {(case.device_id, case.regime_id) for case in item.cases if case.form == "tuned"}
+            top = explained is None or n == max(sizes) == explained
+            kept = tuple(
+                case for case in item.cases if self._worth(case, tuned, end=explained in (None, n), top=top)
+            )
+            found.append(msgspec.structs.replace(item, cases=kept, explained=explained in (None, n)))
+        return Step(tuple(found), ENDS if explained is not None else MAIN)
 
-    def _worth(self, case: Case, tuned: Collection[str]) -> bool:
-        library = case.form == "library" and case.device_id in tuned and case.variant is None
-        return not library or case.device_id in self._cpu or case.regime.startswith("resident")
+    def _worth(self, case: Case, tuned: Collection[tuple[str, str]], *, end: bool, top: bool) -> bool:
+        if case.form == "tuned" or case.variant is not None or (case.device_id, case.regime_id) not in tuned:
+            return True
+        return end if case.device_id in self._cpu else top and case.regime.startswith("resident")
 
     def _some(self, one: Series, wanted: dict[int, set[Slot]]) -> Step:
         """At each size the cases that are in its slots."""

@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from gpubench.cli import opening, progress
+from gpubench.cli import live, opening, progress
 from gpubench.measure.events import (
     BlockDone,
     CaseDone,
@@ -50,7 +50,7 @@ def _narrow(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.delenv("CI", raising=False)
-    monkeypatch.setattr(progress, "REDRAW_S", 0.0)
+    monkeypatch.setattr(live, "REDRAW_S", 0.0)
 
 
 def lines(text: str) -> list[str]:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, TypeVar
 
 from gpubench.errors import Unsupported
 from gpubench.model.backend import Session
@@ -26,10 +26,12 @@ from gpubench.model.result import Check, Device
 # Comparing in slices keeps the float64 temporaries small beside the arrays themselves.
 SLICE = 1 << 18
 _ODD = 0.6180339887  # the sentinel where NaN is a right answer: a number that no op gives by design
-_LOOK_S = 0.002
+_LOOK_S = 0.0005
 _THREADS = "/proc/self/task"
 _MOST_CHECKERS = 16
 
+
+Result = TypeVar("Result")
 
 _bound: int | None = None
 
@@ -48,14 +50,16 @@ def usable_cpus() -> int:
 
 
 def spin_briefly() -> None:
-    """Threads of an OpenMP that is loaded after this spin for half a millisecond while they wait, not for 4 to 9, when
-    they take the cores from whatever comes next: BLAS, the driver of a GPU. Launches in a row still find them awake."""
+    """Threads of an OpenMP or OpenBLAS that is loaded after this spin for half a millisecond while they wait, not for 4
+    to 9, or 120, when they take the cores from whatever comes next: another BLAS, the driver of a GPU. Launches in a
+    row still find them awake."""
     os.environ.setdefault("GOMP_SPINCOUNT", "30000")
+    os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "20")  # 2^20 cycles
 
 
 def settle(limit_s: float = 0.25) -> None:
-    """Return once no other thread of this process spins: OpenBLAS's and OpenMP's do so for up to 0.2 s after a call, on
-    cores that the next thing to be timed needs."""
+    """Return once no other thread of this process spins: where `spin_briefly` came too late, OpenBLAS's and OpenMP's do
+    so for up to 0.2 s after a call, on cores that the next thing to be timed needs."""
     end = time.monotonic() + limit_s
     while others_run() and time.monotonic() < end:
         time.sleep(_LOOK_S)
@@ -82,6 +86,16 @@ def _is_running(thread: str) -> bool:
             return file.read().rpartition(b")")[2].split()[0] == b"R"
     except (OSError, IndexError):  # it has ended
         return False
+
+
+def in_slices(function: Callable[[int], Result], count: int, step: int = SLICE) -> list[Result]:
+    """`function` of the start of each slice of `count` elements, on all CPUs: NumPy lets go of the interpreter lock
+    inside each call."""
+    starts = range(0, count, step)
+    if len(starts) <= 1:
+        return [function(start) for start in starts]
+    with ThreadPoolExecutor(min(_MOST_CHECKERS, usable_cpus())) as pool:
+        return list(pool.map(function, starts))
 
 
 def copying_threads() -> int:
@@ -208,13 +222,7 @@ def _fill(array: Array, drawn: str | Range, key: str, *, wide: bool) -> None:
             values += low
         part[:] = values
 
-    starts = range(0, flat.size, _DRAWN)
-    if len(starts) > 1:
-        with ThreadPoolExecutor(min(_MOST_CHECKERS, usable_cpus())) as pool:
-            list(pool.map(fill, starts))
-    else:
-        for start in starts:
-            fill(start)
+    in_slices(fill, flat.size, _DRAWN)
 
 
 def random_bytes(array: Array, key: str) -> None:
@@ -234,24 +242,44 @@ def sentinel_for(want: Array) -> float:
     """The value that no right answer holds: NaN; where the answer holds NaN itself, a number."""
     import numpy as np
 
-    return _ODD if np.isnan(want).any() else float("nan")
+    flat = np.ravel(want)
+    holds_nan = any(in_slices(lambda start: bool(np.isnan(flat[start : start + SLICE]).any()), flat.size))
+    return _ODD if holds_nan else float("nan")
 
 
 def not_finite(want: Array, inputs: Sequence[Array]) -> list[int]:
     """Where the first infinity or NaN of a reference is; empty: it has none, or an input is not finite either."""
     import numpy as np
 
-    finite = np.isfinite(want)
-    if finite.all() or not all(np.isfinite(x).all() for x in inputs):
+    flat = np.ravel(want)
+
+    def first_in(start: int) -> int | None:
+        finite = np.isfinite(flat[start : start + SLICE])
+        return None if finite.all() else start + int(np.argmin(finite))
+
+    first = next((place for place in in_slices(first_in, flat.size) if place is not None), None)
+    if first is None or not all(np.isfinite(x).all() for x in inputs):
         return []
-    return [int(i) for i in np.unravel_index(int(np.argmin(finite)), finite.shape)]
+    return [int(i) for i in np.unravel_index(first, np.shape(want))]
 
 
 def sentinels(shape: Shape, dtype: Dtype, value: float = float("nan")) -> Array:
     """An array of sentinels: what an output is filled with, so that an unwritten element fails the check."""
     import numpy as np
 
-    return np.full(shape, value, host_dtype(dtype))
+    array = np.empty(shape, host_dtype(dtype))
+    fill(array, value)
+    return array
+
+
+def fill(array: Array, value: float) -> None:
+    """Write the value into every element of a C-contiguous array."""
+    flat = array.reshape(-1)
+
+    def one(start: int) -> None:
+        flat[start : start + SLICE] = value
+
+    in_slices(one, flat.size)
 
 
 def reference(op: Op, inputs: list[Array], folder: Path, key: str) -> tuple[Array, Array | None]:
@@ -294,11 +322,10 @@ def _publish(path: Path, function: Callable[..., Array], op: Op, inputs: list[Ar
     else:
         whole = np.lib.format.open_memmap(temporary, "w+", np.dtype(np.float64), (rows, *first.shape[1:]))
 
-        def fill(start: int) -> None:
+        def part_of(start: int) -> None:
             whole[start : start + step] = of(slice(start, start + step))
 
-        with ThreadPoolExecutor(min(_MOST_CHECKERS, usable_cpus())) as pool:
-            list(pool.map(fill, range(0, rows, step)))
+        in_slices(part_of, rows, step)
         del whole
     temporary.replace(path)
 
@@ -332,12 +359,7 @@ def compare(op: Op, precision: str, got: Array, want: Array, scale: Array | None
         index = int(np.argmax(error))
         return float(error[index]), start + index
 
-    starts = range(0, want_flat.size, SLICE)
-    if len(starts) > 1:  # NumPy lets go of the interpreter lock inside each call
-        with ThreadPoolExecutor(min(_MOST_CHECKERS, usable_cpus())) as pool:
-            found = list(pool.map(worst_of, starts))
-    else:
-        found = [worst_of(start) for start in starts]
+    found = in_slices(worst_of, want_flat.size)
     worst, where = max(found, key=lambda pair: pair[0], default=(0.0, 0))
     shape = np.shape(want)
     place = [int(i) for i in np.unravel_index(where, shape)] if shape and want_flat.size else []
@@ -352,8 +374,15 @@ def same_bytes(first: Array, second: Array) -> bool:
     """Whether two arrays of one shape and dtype hold the same bytes; a NaN equals itself, and 0 is not -0."""
     import numpy as np
 
+    if first.shape != second.shape:
+        return False
     word = np.uint64 if first.nbytes % 8 == 0 else np.uint8
-    return bool(np.array_equal(np.ravel(first).view(word), np.ravel(second).view(word)))
+    a, b = np.ravel(first).view(word), np.ravel(second).view(word)
+
+    def same(start: int) -> bool:
+        return np.array_equal(a[start : start + SLICE], b[start : start + SLICE])
+
+    return all(in_slices(same, a.size))
 
 
 def _errors(got: Array, want: Array, scale: Array) -> Array:

@@ -14,9 +14,10 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
-from typing import BinaryIO, NoReturn, get_args
+from typing import Any, BinaryIO, NoReturn, get_args
 
 import msgspec
 from msgspec import UNSET
@@ -24,7 +25,7 @@ from msgspec import UNSET
 import gpubench.backends
 import gpubench.kernels
 from gpubench.backends.shared.choices import without_trials
-from gpubench.backends.shared.host import Flush, bound_cpus, settle
+from gpubench.backends.shared.host import Flush, bound_cpus, settle, spin_briefly
 from gpubench.catalogue import Reason
 from gpubench.errors import BackendError, BackendUnavailable, DeviceLost, DeviceOutOfMemory, Unsupported
 from gpubench.measure import protocol
@@ -61,6 +62,7 @@ class DeviceWorker:
         self._checked: dict[tuple[str, str], CheckedLaunch] = {}
         self._parts: dict[tuple[str, str], dict[str, list[float]]] = {}
         self._shares: dict[str, float] = {}
+        self._verified: set[int] = set()  # launches whose output was checked after all samples so far
         self._flush: Flush | None = None
         self._phase: str | None = None
         self._since = 0.0
@@ -81,33 +83,21 @@ class DeviceWorker:
             return protocol.Refused(id=request.id, reason="out-of-memory", detail=f"host memory: {error}")
 
     def _carry_out(self, request: protocol.Request) -> protocol.Reply:
-        match request:
-            case protocol.ListDevices():
-                return self._list(request)
-            case protocol.Open():
-                return self._open(request)
-            case protocol.MeasureOverhead():
-                return self._measure_overhead(request)
-            case protocol.Load():
-                self._load(request)
-            case protocol.Build():
-                self._build(request.case)
-            case protocol.MeasureCeilings():
-                self._announce("ceilings")
-                found = ceilings.measure(self._opened(), request.wanted)
-                return protocol.Ceilings(id=request.id, ceilings=found)
-            case protocol.Prepare():
-                return self._prepare(request)
-            case protocol.Sample():
-                return self._sample(request)
-            case protocol.Finish():
-                self._announce("check")
-                self._timers[request.case_id].verify()
-            case protocol.Release():
-                self._release(request.workload)
-            case protocol.Close():
-                self._close()
-        return protocol.Done(id=request.id)
+        methods: dict[type, Callable[[Any], protocol.Reply | None]] = {
+            protocol.ListDevices: self._list,
+            protocol.Preload: lambda wanted: gpubench.backends.load(wanted.backend).preload(),
+            protocol.Open: self._open,
+            protocol.MeasureOverhead: self._measure_overhead,
+            protocol.MeasureCeilings: self._measure_ceilings,
+            protocol.Load: self._load,
+            protocol.Build: self._build,
+            protocol.Prepare: self._prepare,
+            protocol.Sample: self._sample,
+            protocol.Finish: self._finish,
+            protocol.Release: lambda wanted: self._release(wanted.workload),
+            protocol.Close: lambda _: self._close(),
+        }
+        return methods[type(request)](request) or protocol.Done(id=request.id)
 
     def unforeseen(self, request: protocol.Request, error: BaseException) -> protocol.Reply:
         """Anything else is a defect: it costs the case and is shown with its type."""
@@ -189,6 +179,10 @@ class DeviceWorker:
             id=request.id, overhead_s=overhead, clock_step_s=step_s, clock_cost_s=cost_s
         )
 
+    def _measure_ceilings(self, request: protocol.MeasureCeilings) -> protocol.Ceilings:
+        self._announce("ceilings")
+        return protocol.Ceilings(id=request.id, ceilings=ceilings.measure(self._opened(), request.wanted))
+
     def _load(self, request: protocol.Load) -> None:
         """Inputs now, and the reference, so that other workers find it."""
         workspace = self._workspace(request.case)
@@ -196,7 +190,8 @@ class DeviceWorker:
             self._announce("reference")
             workspace.make_reference()
 
-    def _build(self, case: Case) -> None:
+    def _build(self, request: protocol.Build) -> None:
+        case = request.case
         key = (case.workload, case.form_id)
         if key in self._checked or self._opened().supports(self._op(case.op), case) is not None:
             return
@@ -313,12 +308,12 @@ class DeviceWorker:
     def _time_parts(self, timed: timer.Timer, count: int) -> dict[str, list[float]]:
         """Once per workload and form: the parts do not depend on the regime. The CPU has none.
 
-        A case that makes such calls itself takes them apart beside its samples.
+        A case that makes such calls itself notes the steps of its samples, and the parent asks no other for them.
         """
         if not count or timed.session.device.kind == "cpu":
             return {}
         if timed.case.regime == "transfer-always":
-            timed.in_parts = True
+            timed.steps = {}
             return {}
         key = (timed.case.workload, timed.case.form_id)
         if key not in self._parts:
@@ -329,6 +324,7 @@ class DeviceWorker:
     def _sample(self, request: protocol.Sample) -> protocol.Sampled:
         self._announce("sample")
         timed = self._timers[request.case_id]
+        self._verified.clear()
         sampled = timer.sample_block(timed, request, self._since)
         block = msgspec.structs.replace(sampled.block, fraction=self._shares.get(request.case_id))
         if isinstance(timed, timer.Timer):  # an overhead may be as short as it is
@@ -338,8 +334,21 @@ class DeviceWorker:
             settle()
         return msgspec.structs.replace(sampled, block=block)
 
+    def _finish(self, request: protocol.Finish) -> None:
+        """What the last launch left, and what one more delivers. Regimes with data on the device share a launch: it is
+        checked once."""
+        timed = self._timers[request.case_id]
+        launch = id(timed.launch) if isinstance(timed, timer.Timer) and timed.case.resident else None
+        if launch in self._verified:
+            return
+        self._announce("check")
+        timed.verify()
+        if launch is not None:
+            self._verified.add(launch)
+
     def _release(self, workload: str) -> None:
         self._announce("release")
+        self._verified.clear()
         for case_id in [c for c, timed in self._timers.items() if timed.case.workload == workload]:
             self._timers.pop(case_id).release()
             self._shares.pop(case_id, None)
@@ -421,6 +430,7 @@ def _read_requests(stream: BinaryIO, into: queue.Queue[bytes]) -> NoReturn:
 
 def main() -> int:
     """Serve requests until `close` or end-of-file."""
+    spin_briefly()  # before any library is loaded
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN if number == signal.SIGINT else signal.SIG_DFL)
     out = os.fdopen(os.dup(1), "wb")
