@@ -100,7 +100,7 @@ def test_a_duration_as_people_say_it(seconds: float, text: str) -> None:
 
 
 def test_a_plan_names_few_ops_and_counts_many() -> None:
-    assert opening.plan_text(["add", "dot"], 20.0) == "Measuring add and dot, about 20 seconds"
+    assert opening.plan_text(["add", "dot"], 20.0) == "Measuring add and dot, at most 20 seconds"
     assert opening.plan_text(["add"] * 14, 60.0) == "Measuring 14 ops, about a minute"
 
 
