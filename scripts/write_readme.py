@@ -163,7 +163,7 @@ def rates(file: str, ops: str) -> str:
     names = ops.split(",")
     rows = [row for row in analyse(run).roofline.rows if row.case.case.op in names and _kernel(row)]
     one = len(names) == 1
-    return "\n".join([f"`{command(run.argv)}`", "", *(_by_size(rows) if one else _by_op(rows, names))])
+    return "\n".join([f"`{command(run.argv)}` ({run.started_at[:10]})", "", *(_by_size(rows) if one else _by_op(rows, names))])
 
 
 def _by_op(rows: list[RoofShare], names: list[str]) -> list[str]:
