@@ -319,7 +319,7 @@ def _notes(analysis: Analysis, found: MachineAnswer, width: int, *, alone: bool)
         )
     if found.others and not alone:
         names = ", ".join(map(backend_text, found.others))
-        texts.append((2, f"Measured too, and not shown: {names} (--by-device)."))
+        texts.append((2, f"Measured too: {names} (--by-device)."))
     if analysis.overheads.rows and found.ops and alone:
         texts.append((5, "Overheads: gpubench report --sections anatomy"))
     count = len(merged(analysis.findings))
