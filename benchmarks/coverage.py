@@ -1,8 +1,9 @@
 """How often intervals hold the truth and labels are wrong: simulated, the tables of docs/statistics.md.
 
 Run: python benchmarks/coverage.py [REPEATS] [PART ...] (default 200 and all of times, labels, thresholds; 10 minutes).
-The same seed gives the same tables. `Before` is how gpubench estimated a break-even until blocks became its
-observations: a bootstrap of samples, and from 5 sessions on of sessions; it lives on here for comparison.
+The same seed gives the same tables. A break-even's sizes and blocks are those that a search takes (gpubench/measure).
+`Before` is how gpubench estimated it until blocks became its observations: a bootstrap of samples, and from 5 sessions
+on of sessions; it lives on here for comparison, on the same timings.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # as a script, this file's o
 from gpubench import break_even, stats
 from gpubench.analysis.labels import noise_findings
 from gpubench.break_even import Crossing, Timings
+from gpubench.measure import curves, search
+from gpubench.model.op import Ladder
 
 SEED = 1
 SESSIONS = (1, 2, 3, 5, 10)
@@ -87,12 +90,16 @@ def times(held: Callable[..., tuple[bool, float]], repeats: int) -> None:
 
 
 class Curve(NamedTuple):
-    """Seconds of either side over the size, and the size at which they are equal."""
+    """Seconds of either side over the size, the size at which they are equal, and the sizes that a search may take."""
 
     name: str
     cpu_s: Callable[[float], float]
     gpu_s: Callable[[float], float]
     true: float
+    ladder: Ladder
+
+
+MATRICES, VECTORS = Ladder(low=64, high=8192), Ladder(low=1024, high=2**26)
 
 
 def _steps_s(n: float) -> float:
@@ -108,20 +115,35 @@ def _crossing_of(cpu_s: Callable[[float], float], gpu_s: Callable[[float], float
     return math.sqrt(low * high)
 
 
-def _curve(name: str, cpu_s: Callable[[float], float], gpu_s: Callable[[float], float]) -> Curve:
-    return Curve(name, cpu_s, gpu_s, _crossing_of(cpu_s, gpu_s))
+def _curve(
+    name: str, cpu_s: Callable[[float], float], gpu_s: Callable[[float], float], ladder: Ladder
+) -> Curve:
+    return Curve(name, cpu_s, gpu_s, _crossing_of(cpu_s, gpu_s), ladder)
+
+
+def _bent(name: str, below: float, above: float) -> Curve:
+    """A ratio that rises with one power of the size up to the very crossing, and with another one beyond it."""
+    true = 30_000.0
+
+    def gpu_s(n: float) -> float:
+        return 1e-5 * math.pow(n / true, 1 - (below if n < true else above))
+
+    return Curve(name, lambda n: 1e-5 * n / true, gpu_s, true, VECTORS)
 
 
 CURVES = (
-    _curve("matmul", lambda n: 3e-6 + 2 * n**3 / 8e11, lambda n: 12e-6 + 16 * n**2 / 5e10 + 2 * n**3 / 4.5e13),
-    _curve("vector", lambda n: 1e-6 + 12 * n / 4e10, lambda n: 1e-5 + 12 * n / 3e12),
-    _curve("knee", lambda n: 1e-6 + 8 * min(n, 2**20) / 2e11 + 8 * max(n - 2**20, 0.0) / 2.5e10,
-           lambda n: 25e-5 + 8 * n / 5e11),
-    _curve("tiles", lambda n: 3e-6 + 2 * n**3 / 8e11, _steps_s),
+    _curve("matmul", lambda n: 3e-6 + 2 * n**3 / 8e11, lambda n: 12e-6 + 16 * n**2 / 5e10 + 2 * n**3 / 4.5e13,
+           MATRICES),
+    _curve("vector", lambda n: 1e-6 + 12 * n / 4e10, lambda n: 1e-5 + 12 * n / 3e12, VECTORS),
+    _curve("cache ends", lambda n: 1e-6 + 8 * min(n, 2**20) / 2e11 + 8 * max(n - 2**20, 0.0) / 2.5e10,
+           lambda n: 25e-5 + 8 * n / 5e11, VECTORS),
+    _curve("tiles", lambda n: 3e-6 + 2 * n**3 / 8e11, _steps_s, MATRICES),
+    _bent("knee, steeper above", 0.5, 1.5),
+    _bent("knee, flatter above", 1.5, 0.5),
 )  # fmt: skip
-SIZES = 7
-HALF_WINDOW = math.log(1.3)
-TIMINGS = {1: 28}  # of a side and size in each session, else 10
+SMOOTH = ("matmul", "vector")
+SAMPLES = 2  # of a block
+OF_CPU, OF_GPU = ("cpu", "tuned", "resident"), ("gpu", "tuned", "resident-waited")
 Shape = Literal["normal", "heavy", "drift", "clock"]
 
 
@@ -129,50 +151,79 @@ class Noise(NamedTuple):
     """Standard deviations of ln(time): of samples, of blocks, from size to size, from session to session."""
 
     name: str
-    samples: float = 0.05
-    blocks: float = 0.0
+    samples: float = 0.03
+    blocks: float = 0.05
     scatter: float = 0.0
     between: float = 0.0
     shape: Shape = "normal"
 
 
-class Measured(NamedTuple):
-    """The same timings as one list for each session, and as the medians of their blocks."""
+class Simulated:
+    """What a run measures of one curve: a search in its first session, and all its sizes again in later ones."""
 
-    samples: Timings
-    blocks: Timings
+    def __init__(self, draw: random.Random, curve: Curve, noise: Noise) -> None:
+        self._draw, self._curve, self._noise = draw, curve, noise
+        self._levels: dict[int, tuple[float, ...]] = {}
+        self._rows: dict[int, dict[curves.Slot, dict[int, list[float]]]] = {}
+        self._samples: dict[int, dict[int, tuple[list[float], list[float]]]] = {}
+
+    def run(self, sessions: int) -> None:
+        """So many sessions."""
+        for session in range(sessions):
+            self._shift = [self._draw.lognormvariate(0, self._noise.between) for _ in range(2)]
+            self._drift = [0.0, 0.0]
+            if session == 0:
+                self._search()
+            else:
+                self._measure(session, sorted(self._rows), BLOCKS_OF_SIZE)
+
+    def _search(self) -> None:
+        """As `search.BreakEvenSearch` does for an op that has one curve, and time for its threshold."""
+        ladder, checked = self._curve.ladder, False
+        *below, top = search.first_sizes(ladder)
+        self._measure(0, below, search.LOOK.blocks or 0)
+        self._measure(0, [top], BLOCKS_OF_SIZE)
+        for _ in range(search.MOST_STEPS):
+            state = curves.state_of(self._rows, OF_GPU[::2], {OF_CPU[0]}, {})
+            wanted = curves.asked(state, ladder, search.MOST_ASKED) if state.open(search.ANSWERED) else []
+            if state.near and not checked:
+                checked, places = True, curves.checks(state, ladder)
+                wanted += places[:: -(-(-len(places) // search.MOST_CHECKS) or 1)]
+            if not wanted:
+                break
+            self._measure(0, wanted, BLOCKS_OF_SIZE)
+
+    def _measure(self, session: int, sizes: Sequence[int], blocks: int) -> None:
+        for _, n, side in itertools.product(range(blocks), sizes, (0, 1)):
+            seconds = (
+                self._level(n)[side] * self._shift[side] * _of_block(self._draw, self._noise, self._drift, side)
+            )
+            block = [seconds * _of_sample(self._draw, self._noise) for _ in range(SAMPLES)]
+            row = self._rows.setdefault(n, {}).setdefault((OF_CPU, OF_GPU)[side], {})
+            row.setdefault(session, []).append(stats.median(block))
+            self._samples.setdefault(n, {}).setdefault(session, ([], []))[side].extend(block)
+
+    def _level(self, n: int) -> tuple[float, ...]:
+        """Seconds of both sides at this size, in all sessions alike."""
+        if n not in self._levels:
+            sigma = self._noise.scatter / math.sqrt(2)
+            self._levels[n] = tuple(
+                side(n) * self._draw.lognormvariate(0, sigma) for side in (self._curve.cpu_s, self._curve.gpu_s)
+            )
+        return self._levels[n]
+
+    @property
+    def blocks(self) -> Timings:
+        """By size and session the blocks of both sides."""
+        return {n: {i: (row[OF_CPU][i], row[OF_GPU][i]) for i in row[OF_CPU]} for n, row in self._rows.items()}
+
+    @property
+    def samples(self) -> Timings:
+        """The same of the sizes around the crossing, as samples that know nothing of blocks."""
+        return {n: self._samples[n] for n in break_even.sizes_around(self.blocks)}
 
 
-def measured(draw: random.Random, curve: Curve, noise: Noise, k: int) -> Measured:
-    """Fresh timings at seven sizes around the crossing, which lies anywhere in the middle half of them."""
-    centre = math.log(curve.true) + draw.uniform(-0.5, 0.5) * HALF_WINDOW
-    steps = (math.exp(centre + HALF_WINDOW * (2 * i / (SIZES - 1) - 1)) for i in range(SIZES))
-    sizes = sorted({round(n) for n in steps})
-    level = {
-        n: tuple(
-            side(n) * draw.lognormvariate(0, noise.scatter / math.sqrt(2))
-            for side in (curve.cpu_s, curve.gpu_s)
-        )
-        for n in sizes
-    }
-    samples: dict[int, dict[int, break_even.Sides]] = {n: {} for n in sizes}
-    blocks: dict[int, dict[int, break_even.Sides]] = {n: {} for n in sizes}
-    for session in range(k):
-        shift = [draw.lognormvariate(0, noise.between) for _ in range(2)]
-        drift = [0.0, 0.0]
-        taken: dict[int, tuple[list[list[float]], list[list[float]]]] = {n: ([], []) for n in sizes}
-        left = TIMINGS.get(k, 10)
-        while left > 0:
-            for n in sizes:
-                for side in (0, 1):
-                    seconds = level[n][side] * shift[side] * _of_block(draw, noise, drift, side)
-                    taken[n][side].append([seconds * _of_sample(draw, noise) for _ in range(min(BLOCK, left))])
-            left -= BLOCK
-        for n in sizes:
-            base, case = taken[n]
-            samples[n][session] = list(itertools.chain(*base)), list(itertools.chain(*case))
-            blocks[n][session] = [stats.median(one) for one in base], [stats.median(one) for one in case]
-    return Measured(samples, blocks)
+BLOCKS_OF_SIZE = search.BLOCKS.blocks or 0
 
 
 def _of_block(draw: random.Random, noise: Noise, drift: list[float], side: int) -> float:
@@ -194,18 +245,19 @@ def _of_sample(draw: random.Random, noise: Noise) -> float:
 
 # What is simulated: noise, numbers of sessions, whether the prior counts.
 CELLS: tuple[tuple[Noise, tuple[int, ...], bool], ...] = (
-    (Noise("samples 2 %", 0.02), (1, 3, 5, 10), False),
-    (Noise("samples 10 %", 0.10), (1, 3, 5), False),
+    (Noise("blocks 2 %", 0.01, 0.02), (1, 3), False),
     (Noise("blocks 10 %", 0.03, 0.10), (1, 3, 5), False),
     (Noise("size to size 5 %", scatter=0.05), (1, 3), False),
     (Noise("size to size 15 %", scatter=0.15), (1, 3), False),
     (Noise("sessions 2 %", between=0.02), (1, 3, 5, 10), True),
     (Noise("sessions 5 %", between=0.05), (1, 3, 5, 10), True),
     (Noise("sizes 5 %, sessions 5 %", scatter=0.05, between=0.05), (1, 3, 5, 10), True),
-    (Noise("heavy tails, sessions 2 %", between=0.02, shape="heavy"), (1, 3, 5, 10), True),
-    (Noise("drift, sessions 2 %", between=0.02, shape="drift"), (1, 3, 5, 10), True),
+    (Noise("sizes 15 %, sessions 5 %", scatter=0.15, between=0.05), (1, 3, 5, 10), True),
+    (Noise("heavy tails, sessions 2 %", 0.05, 0.0, between=0.02, shape="heavy"), (1, 3, 5, 10), True),
+    (Noise("drift, sessions 2 %", 0.05, between=0.02, shape="drift"), (1, 3, 5, 10), True),
     (Noise("two clocks, sessions 2 %", between=0.02, shape="clock"), (1, 3, 5, 10), True),
 )
+ALL_CURVES = ("blocks 2 %", "sessions 2 %", "sessions 5 %")  # elsewhere the smooth ones alone
 
 
 class Tally:
@@ -237,14 +289,17 @@ def thresholds(repeats: int) -> None:
     print("|---|---|---|---|---|---|---|---|---|---|")
     for noise, numbers, prior in CELLS:
         for curve in CURVES:
-            if curve.name in ("knee", "tiles") and noise.name not in ("samples 2 %", "sessions 5 %"):
+            if noise.name not in ALL_CURVES and curve.name not in SMOOTH:
                 continue
             for k in numbers:
                 draw, before, now = random.Random(SEED), Tally(), Tally()
                 for _ in range(repeats):
-                    found = measured(draw, curve, noise, k)
-                    before.add(Before(found.samples).crossing(), curve.true)
-                    now.add(break_even.crossing(found.blocks, stats.BOTH_USUAL if prior else None), curve.true)
+                    simulated = Simulated(draw, curve, noise)
+                    simulated.run(k)
+                    local = break_even.local_crossing(simulated.blocks, stats.BOTH_USUAL if prior else None)
+                    now.add(local and local.crossing, curve.true)
+                    samples = simulated.samples
+                    before.add(Before(samples).crossing() if samples else None, curve.true)
                 cells = f"{noise.name} | {'on' if prior else 'off'} | {curve.name} | {k}"
                 print(f"| {cells} | {before.text()} | {now.text()} |", flush=True)
 

@@ -84,56 +84,148 @@ class Local(NamedTuple):
 
 def local_crossing(timings: Timings, priors: tuple[Prior, Prior] | None = stats.BOTH_USUAL) -> Local | None:
     """By the very timings that chose the sizes; None where the ratios do not change sides, from loss to win."""
+    near = sizes_around(timings)
+    if not near:
+        return None
+    points = _Points.of({n: timings[n] for n in near})
+    _, slope = stats.fit_line(points.x, points.y)
+    found = _by_line(points, priors, STOPPED_EARLY)
+    return Local(found and _by_pieces(points, priors, found), slope)
+
+
+def sizes_around(timings: Timings) -> list[int]:
+    """The sizes near the last change of sides, from loss to win; none where there is no such change."""
     heights = {n: _middle([_log_ratio(sides) for sides in row.values()]) for n, row in timings.items() if row}
     ends = bracket({n: math.exp(height) for n, height in heights.items()})
     if ends is None:
-        return None
+        return []
     centre = math.log(ends[0] * ends[1]) / 2
     near: list[int] = []
     for reach in REACHES:
         near = [n for n in heights if n in ends or abs(math.log(n) - centre) <= math.log(reach)]
         if len(near) >= FEWEST:
             break
-    _, slope = stats.fit_line([math.log(n) for n in near], [heights[n] for n in near])
-    return Local(crossing({n: timings[n] for n in near}, priors, stretch=STOPPED_EARLY), slope)
+    return near
 
 
-def crossing(
-    timings: Timings, priors: tuple[Prior, Prior] | None = stats.BOTH_USUAL, *, stretch: float = 1.0
-) -> Crossing | None:
+def crossing(timings: Timings, priors: tuple[Prior, Prior] | None = stats.BOTH_USUAL) -> Crossing | None:
     """Root of the weighted straight line of ln(ratio) on ln n, with its interval.
 
     The interval holds every size at which the height of the line may be 0 (Fieller 1954). The variance of the height
     is that of the blocks; more, where the sizes lie further from a line than their blocks explain; and from two
     sessions on that of the sessions, where it is larger. Below 5 sessions the priors (of the baseline's times and of
-    the case's) stand beside them; None: they know nothing. `stretch`: how much wider the line's own part is. An end is
-    None where the timings leave it open. None if the line does not rise, or with fewer than two sizes.
+    the case's) stand beside them; None: they know nothing. An end is None where the timings leave it open. None if the
+    line does not rise, or with fewer than two sizes.
     """
-    sizes = sorted(n for n in timings if timings[n])
-    if len(sizes) < 2:
-        return None
-    heights = {n: {i: _log_ratio(sides) for i, sides in timings[n].items()} for n in sizes}
-    middles = [_middle(list(heights[n].values())) for n in sizes]
-    variances = _variances([timings[n] for n in sizes])
-    x, weights = [math.log(n) for n in sizes], [1 / v for v in variances or [1.0] * len(sizes)]
-    blocks = line = _Line.of(x, middles, weights)
+    points = _Points.of({n: row for n, row in timings.items() if row})
+    return _by_line(points, priors) if len(points.x) > 1 else None
+
+
+class _Points(NamedTuple):
+    """ln(ratio) over ln(size), ascending: the middle `y` of the sessions, and its variance by the blocks, None where
+    too few are repeated to tell. `apart`: how far each session lies from the middle of all."""
+
+    x: list[float]
+    y: list[float]
+    variances: list[float] | None
+    apart: list[float]
+
+    @classmethod
+    def of(cls, timings: Timings) -> _Points:
+        """Of timings at each size."""
+        sizes = sorted(timings)
+        heights = [{i: _log_ratio(sides) for i, sides in timings[n].items()} for n in sizes]
+        y = [_middle(list(row.values())) for row in heights]
+        variances = _variances([timings[n] for n in sizes]) if sizes else None
+        weights = [1.0] * len(sizes) if variances is None else [1 / v for v in variances]
+        return cls([math.log(n) for n in sizes], y, variances, _apart(heights, y, weights))
+
+
+def _by_line(points: _Points, priors: tuple[Prior, Prior] | None, stretch: float = 1.0) -> Crossing | None:
+    """As `crossing`. `stretch`: how much wider the line's own part is."""
+    x, y, variances, apart = points
+    blocks = line = _Line.of(x, y, variances and [1 / v for v in variances])
     if variances is not None and line.uneven:
         # What the sizes have of their own is the same for all of them, however exact each was measured.
-        own = (line.misfit / line.degrees - 1) * len(sizes) / line.total
-        line = _Line.of(x, middles, [1 / (v + own) for v in variances])
+        own = (line.misfit / line.degrees - 1) * len(x) / line.total
+        line = _Line.of(x, y, [1 / (v + own) for v in variances])
     root = line.root
     if root is None:
         return None
-    apart = _apart(heights, dict(zip(sizes, zip(middles, weights, strict=True), strict=True)))
     scale = _scale(line, priors, replicated=variances is not None, uneven=blocks.uneven)
     session = _session_margin(apart, blocks.variance(root) if variances else 0.0, priors)
-    low, high = line.ends(root, stretch**2 * scale, session)
+    return _crossing(root, *line.ends(root, stretch**2 * scale, session), session, line.slope)
+
+
+def _by_pieces(points: _Points, priors: tuple[Prior, Prior] | None, found: Crossing) -> Crossing:
+    """Beside a knee a line crosses elsewhere than the curve. There the straight piece between the two sizes around the
+    crossing tells it, and the pieces before and after, which go on to it, how far the curve may bend in between; the
+    nearest sizes that lose, or win, for sure bound them.
+
+    `found`, by the line through all, stays where the sizes bend no more than chance bends one of ten, and where it
+    holds all crossings of the pieces and is the narrower one.
+    """
+    x, y, variances, apart = points
+    own = None if variances is None else _beside_a_bend(x, y, [1 / v for v in variances])
+    if variances is None or own is None:
+        return found
+    weights = [1 / (v + own) for v in variances]
+    last = max(i for i, height in enumerate(y) if math.exp(height) < 1)  # as `bracket` has it
+    starts = [i for i in (last - 1, last, last + 1) if 0 <= i < len(x) - 1]
+    pieces = [_Line.of(x[i : i + 2], y[i : i + 2], weights[i : i + 2]) for i in starts]
+    middle, scale = pieces[starts.index(last)], (STOPPED_EARLY * stats.Z) ** 2
+    root = middle.root
+    if root is None:
+        return found
+    session = _session_margin(apart, _Line.of(x, y, weights).variance(root), priors)
+    sure = [math.sqrt(scale / weight + session) for weight in weights]
+    loss = max((a for a, b, off in zip(x, y, sure, strict=True) if b < -off), default=-math.inf)
+    win = min((a for a, b, off in zip(x, y, sure, strict=True) if b > off and a > loss), default=math.inf)
+    ends = [one.ends(one.root, scale, session) if one.root is not None else (None, None) for one in pieces]
+    low, high = _hull(ends, loss, win)
+    low, high = min(low, root), max(high, root)
+    least, most = _hull([(one.root, one.root) for one in pieces], loss, win)
+    first, final = _hull([(found.low and math.log(found.low), found.high and math.log(found.high))])
+    if first <= least and most <= final and not final - first > high - low:
+        return found
+    closed = None if low == -math.inf else low, None if high == math.inf else high
+    return _crossing(root, *closed, session, middle.slope)
+
+
+def _hull(
+    spans: Sequence[tuple[float | None, float | None]], least: float = -math.inf, most: float = math.inf
+) -> tuple[float, float]:
+    """The least and the largest of these ends, an open one being infinite, but not beyond `least` and `most`."""
+    low = min(-math.inf if low is None else low for low, _ in spans)
+    high = max(math.inf if high is None else high for _, high in spans)
+    return min(max(low, least), most), max(min(high, most), least)
+
+
+def _beside_a_bend(x: Sequence[float], y: Sequence[float], weights: Sequence[float]) -> float | None:
+    """The variance that points have of their own beside a parabola; None where a line fits them as well, but for what
+    chance does in one of ten."""
+    line = _Line.of(x, y, weights)
+    if line.degrees < 2:
+        return None
+    squares = [(a - line.centre) ** 2 for a in x]
+    intercept, slope = stats.fit_line(x, squares, weights)
+    bends = [b - intercept - slope * a for a, b in zip(x, squares, strict=True)]
+    spread = math.fsum(w * b * b for w, b in zip(weights, bends, strict=True))
+    if spread <= 0:
+        return None
+    bent = math.fsum(w * a * b for w, a, b in zip(weights, y, bends, strict=True)) ** 2 / spread
+    chance = max(1.0, (line.misfit - bent) / (line.degrees - 1))
+    return (chance - 1) * len(x) / line.total if bent > chance * _exceeded_by_a_tenth(1) else None
+
+
+def _crossing(root: float, low: float | None, high: float | None, session: float, slope: float) -> Crossing:
+    """Of logarithms; `session` is what its sessions add to (half-width)^2 of the height."""
     n = math.exp(root)
     return Crossing(
         n,
         None if low is None else min(math.exp(low), n * (1 - NARROWEST)),
         None if high is None else max(math.exp(high), n * (1 + NARROWEST)),
-        math.exp(min(2 * math.sqrt(session) / line.slope, FARTHEST)),
+        math.exp(min(2 * math.sqrt(session) / slope, FARTHEST)),
     )
 
 
@@ -152,8 +244,9 @@ class _Line(NamedTuple):
     degrees: int
 
     @classmethod
-    def of(cls, x: Sequence[float], y: Sequence[float], weights: Sequence[float]) -> _Line:
-        """The line through these points."""
+    def of(cls, x: Sequence[float], y: Sequence[float], weights: Sequence[float] | None) -> _Line:
+        """The line through these points; without weights all count alike."""
+        weights = weights or [1.0] * len(x)
         intercept, slope = stats.fit_line(x, y, weights)
         total = math.fsum(weights)
         centre = math.fsum(map(operator.mul, weights, x)) / total
@@ -204,13 +297,15 @@ def _exceeded_by_a_tenth(degrees: int) -> float:
 
 
 def _apart(
-    heights: Mapping[int, Mapping[int, float]], points: Mapping[int, tuple[float, float]]
+    heights: Sequence[Mapping[int, float]], middles: Sequence[float], weights: Sequence[float]
 ) -> list[float]:
-    """How far each session lies from the middle of all, by (middle, weight) of each size: whatever a size does in all
-    sessions alike takes no part."""
+    """How far each session lies from the middle of all, by the height of each session at each size: whatever a size
+    does in all sessions alike takes no part."""
     found = []
-    for session in {session for by_session in heights.values() for session in by_session}:
-        ours = [(points[n][1], row[session] - points[n][0]) for n, row in heights.items() if session in row]
+    for session in {session for by_session in heights for session in by_session}:
+        ours = [
+            (w, row[session] - y) for row, y, w in zip(heights, middles, weights, strict=True) if session in row
+        ]
         total = math.fsum(weight for weight, _ in ours)
         found.append(math.fsum(weight * height for weight, height in ours) / total)
     return found

@@ -38,6 +38,44 @@ def measured(draw, curve, prior, *, blocks=4, sessions=1, off=1.0):
     }
 
 
+def knee(below, above):
+    """The ratio rises with one power of the size up to TRUTH, and with another one beyond it."""
+    return lambda n: (1e-5, 1e-5 * (n / TRUTH) ** -(below if n < TRUTH else above))
+
+
+@pytest.mark.parametrize("sessions", [1, 3])
+@pytest.mark.parametrize(("below", "above"), [(0.5, 1.5), (1.5, 0.5), (0.3, 1.2)])
+def test_a_knee_at_the_crossing_is_inside_the_interval(below, above, sessions):
+    draw, prior, hits, runs = random.Random(11), Prior(0.05, 0.02), 0, 60
+    for _ in range(runs):
+        timings = measured(draw, knee(below, above), prior, sessions=sessions, off=draw.uniform(0.8, 1.25))
+        found = break_even.local_crossing(timings, (prior, prior)).crossing
+        hits += found.low is None or found.high is None or found.low <= TRUTH <= found.high
+    assert hits >= 0.9 * runs
+
+
+@pytest.mark.parametrize(("below", "above", "off"), [(0.3, 1.5, 0.9), (1.5, 0.3, 1.1)])
+def test_beside_a_knee_the_sizes_around_the_crossing_tell_it(below, above, off):
+    """Without noise a line through all sizes near it misses it by a quarter and more."""
+    exact = measured(random.Random(12), knee(below, above), Prior(1e-4, 0.0), off=off)
+    line = break_even.crossing({n: exact[n] for n in break_even.sizes_around(exact)}, None)
+    found = break_even.local_crossing(exact, None).crossing
+    assert abs(math.log(line.n / TRUTH)) > math.log(1.25)
+    assert abs(math.log(found.n / TRUTH)) < math.log(1.1)
+    assert found.low < TRUTH < found.high
+
+
+@pytest.mark.parametrize("curve", [straight(0.8), straight(1.5)])
+def test_a_straight_curve_keeps_the_interval_of_its_line(curve):
+    draw, prior = random.Random(13), Prior(0.05, 0.02)
+    kept = 0
+    for _ in range(40):
+        timings = measured(draw, curve, prior)
+        line = break_even.crossing({n: timings[n] for n in break_even.sizes_around(timings)}, (prior, prior))
+        kept += break_even.local_crossing(timings, (prior, prior)).crossing.n == line.n
+    assert kept >= 36
+
+
 @pytest.mark.parametrize(
     "prior", [stats.USUAL, Prior(0.02, 0.05), Prior(stats.SHORT_BLOCK, stats.LAUNCH_SESSION)]
 )
