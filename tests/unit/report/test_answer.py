@@ -192,9 +192,11 @@ def test_a_gain_at_another_size_says_so():
         ([WINS, WINS, LOSES, LOSES, LOSES], "With data on the GPU the GPU wins 2 of 5: add and chain."),
         ([WINS] * 6 + [LOSES], "With data on the GPU the GPU wins 6 of 7, not mul, half of the 6 from 1 K elements or less."),
         ([WINS] * 5 + [LOSES] * 4, "With data on the GPU the GPU wins 5 of 9, half of them from 1 K elements or less."),
-        ([WINS, LOSES, OPEN_LOSS], "With data on the GPU the GPU wins 1 of 3: add (1 loses as far as measured)."),
-        ([WINS, OPEN_LOSS, OPEN_LOSS], "With data on the GPU the GPU wins 1 of 3: add (2 lose as far as measured)."),
+        ([WINS, LOSES, OPEN_LOSS], "With data on the GPU the GPU wins 1 of 3: add (copy loses as far as measured)."),
+        ([WINS, OPEN_LOSS, OPEN_LOSS], "With data on the GPU the GPU wins 1 of 3: add (chain and copy lose as far as measured)."),
         ([WINS, WINS], "With data on the GPU the GPU wins both."),
+        ([WINS] * 4 + [OPEN_LOSS], "With data on the GPU the GPU wins 4 of 5: add, chain, copy and div, half of the 4 from 1 K elements or less (dot loses as far as measured)."),
+        ([WINS] * 5 + [OPEN_LOSS] * 4, "With data on the GPU the GPU wins 5 of 9, half of them from 1 K elements or less (4 lose as far as measured)."),
     ],
 )  # fmt: skip
 def test_the_sentence_of_one_situation(ratios, said):
