@@ -1,4 +1,4 @@
-"""Write docs/images/report*.png and map.svg: the HTML report of a result file as a reader sees it, and its map.
+"""Write docs/images/report*.png: the HTML report of a result file as a reader sees it.
 
 python scripts/picture_report.py [RESULT.json]    needs Chromium and the development tools
 
@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 
 from gpubench import store
-from gpubench.report import analysed, plots, render
+from gpubench.report import render
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "docs" / "images"
@@ -24,7 +24,7 @@ SHOTS = (
 
 
 def main(file: Path) -> None:
-    """Draw the page in light, in dark and on a small screen, and the map by itself."""
+    """Draw the page in light, in dark and on a small screen."""
     sys.path.insert(0, str(ROOT))
     from tests.browser import chromium
 
@@ -44,7 +44,6 @@ def main(file: Path) -> None:
             page.screenshot(path=FOLDER / name, full_page=True, clip=clip)
             context.close()
             print(f"{name}: {(FOLDER / name).stat().st_size} bytes")
-    (FOLDER / "map.svg").write_bytes(dict(plots.plots(analysed([run]), "svg", sections=("map",)))["map.svg"])
 
 
 if __name__ == "__main__":

@@ -7,7 +7,8 @@ on the default run, whose file the block with the answer names.
 
 python scripts/write_readme.py [--default FILE] [--claims FILE] [--rates FILE] [--matmul FILE]
 
-A FILE takes the place of the result that README showed in that role; with --default the pictures are drawn anew.
+The map of the default run is drawn, too. A FILE takes the place of the result that README showed in that role; with
+--default the screenshots of the page are taken anew (scripts/picture_report.py).
 """
 
 from __future__ import annotations
@@ -27,12 +28,14 @@ from gpubench.analysis.answer import ALWAYS, AnswerRow, MachineAnswer, answer
 from gpubench.analysis.estimate import CaseResult
 from gpubench.analysis.roofline import RoofShare
 from gpubench.model.case import WAITED
+from gpubench.report import plots
 from gpubench.report.sections.answer_text import factor_text, range_text, size_text
 from gpubench.units import format_size, listed
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
 PAGES = (README, ROOT / "docs" / "index.md", ROOT / "docs" / "advice.md")
+MAP = ROOT / "docs" / "images" / "map.svg"
 # Where README names the result of each role.
 ROLES = {
     "default": r"(<!-- gpubench report )(\S+)( --sections answer -->)",
@@ -163,7 +166,13 @@ def rates(file: str, ops: str) -> str:
     names = ops.split(",")
     rows = [row for row in analyse(run).roofline.rows if row.case.case.op in names and _kernel(row)]
     one = len(names) == 1
-    return "\n".join([f"`{command(run.argv)}`", "", *(_by_size(rows) if one else _by_op(rows, names))])
+    return "\n".join(
+        [
+            f"`{command(run.argv)}` ({run.started_at[:10]})",
+            "",
+            *(_by_size(rows) if one else _by_op(rows, names)),
+        ]
+    )
 
 
 def _by_op(rows: list[RoofShare], names: list[str]) -> list[str]:
@@ -256,6 +265,9 @@ def main() -> None:
     _take(roles)
     for file in PAGES:
         file.write_text(page(file.read_text(encoding="utf-8")), encoding="utf-8")
+    MAP.write_bytes(
+        dict(plots.plots([analyse(store.load(default_result()))], "svg", sections=("map",)))["map.svg"]
+    )
     sys.stdout.write(", ".join(str(file.relative_to(ROOT)) for file in PAGES) + "\n")
     if roles["default"] is not None:
         sys.path.insert(0, str(ROOT))

@@ -16,8 +16,11 @@ _MOST_NAMES = 3
 
 
 def plan_text(ops: Sequence[str], seconds: float) -> str:
-    """`Measuring 14 ops, about a minute`."""
-    return f"Measuring {_ops_text(ops)}, {about(seconds)}"
+    """`Measuring 14 ops, about a minute`; few ops are decided sooner: `Measuring add, at most a minute`."""
+    long = about(seconds)
+    return f"Measuring {_ops_text(ops)}, " + (
+        long.replace("about", "at most") if len(ops) <= _MOST_NAMES else long
+    )
 
 
 def counted_plan(spec: RunSpec) -> str:

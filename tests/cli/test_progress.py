@@ -20,7 +20,10 @@ from gpubench.measure.events import (
 )
 from gpubench.measure.load import CpuTimes
 from gpubench.model.case import parse_case_id
-from gpubench.model.result import Failure, Outcome, RunWarning, Skip
+from gpubench.model.result import Failure, Outcome, Run, RunWarning, Skip
+from gpubench.report.layout import RenderOptions
+from gpubench.report.sections.answer_so_far import AnswerSoFar
+from tests.unit.report.answer_runs import suite_run
 from tests.unit.report.builders import measured
 
 ID = "matmul/n=16384/float32/library/transfer-once-10@cupy:0"
@@ -100,7 +103,7 @@ def test_a_duration_as_people_say_it(seconds: float, text: str) -> None:
 
 
 def test_a_plan_names_few_ops_and_counts_many() -> None:
-    assert opening.plan_text(["add", "dot"], 20.0) == "Measuring add and dot, about 20 seconds"
+    assert opening.plan_text(["add", "dot"], 20.0) == "Measuring add and dot, at most 20 seconds"
     assert opening.plan_text(["add"] * 14, 60.0) == "Measuring 14 ops, about a minute"
 
 
@@ -140,3 +143,40 @@ def test_a_plain_line_with_a_reason_is_whole(kind: type[Skip] | type[Failure]) -
     text = shown(io.StringIO(), CaseDone(outcome, 4, 12, 0, None, None, None))
     assert text.endswith(f"{REASON}\n")
     assert shown(io.StringIO(), Warned(RunWarning(code="noisy", message=REASON))) == f"warning: {REASON}\n"
+
+
+def test_a_terminal_shows_the_answer_so_far_and_a_pipe_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live, "TABLE_S", 0.0)
+    monkeypatch.setenv("LINES", "40")
+    saved: list[Run] = []
+    for stream in (Terminal(), io.StringIO()):
+        display = progress.display(quiet=False, no_progress=False, environ={}, stream=stream)
+        save = display.watching(saved.append, RenderOptions())
+        save(suite_run())
+        display(BLOCK)
+        display.close()
+        on_terminal = isinstance(stream, Terminal)
+        rows = [line for line in lines(stream.getvalue()) if line.startswith("gelu ")]
+        assert bool(rows) == on_terminal
+    assert len(saved) == 2, "what is shown is saved all the same"
+
+
+def test_the_table_takes_its_share_of_a_run_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A table that takes 0.1 s to derive is derived once in 5 s."""
+    now, drawn = [100.0], []
+
+    def slow(self: AnswerSoFar, run: Run, width: int) -> list[str]:
+        now[0] += 0.1
+        drawn.append(now[0])
+        return ["a table"]
+
+    monkeypatch.setattr(AnswerSoFar, "lines", slow)
+    monkeypatch.setattr(live.time, "monotonic", lambda: now[0])
+    display = progress.display(quiet=False, no_progress=False, environ={}, stream=Terminal())
+    display.watching(lambda run: None, RenderOptions())(suite_run())
+    began = now[0]
+    while now[0] < began + 20:
+        display(BLOCK)
+        now[0] += 0.05
+    display.close()
+    assert 3 <= len(drawn) <= 1 + 20 * live.TABLE_SHARE / 0.1

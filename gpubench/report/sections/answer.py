@@ -36,6 +36,7 @@ from gpubench.report.sections.answer_text import (
     why_text,
 )
 from gpubench.report.sections.hybrid import split_sentences
+from gpubench.report.sections.problems import merged
 from gpubench.report.wording import short_text, situation_text
 from gpubench.units import listed
 
@@ -318,10 +319,10 @@ def _notes(analysis: Analysis, found: MachineAnswer, width: int, *, alone: bool)
         )
     if found.others and not alone:
         names = ", ".join(map(backend_text, found.others))
-        texts.append((2, f"Measured too, and not shown: {names} (--by-device)."))
+        texts.append((2, f"Measured too: {names} (--by-device)."))
     if analysis.overheads.rows and found.ops and alone:
         texts.append((5, "Overheads: gpubench report --sections anatomy"))
-    count = len(analysis.findings)
+    count = len(merged(analysis.findings))
     counted = (
         f"{count} note{'s' if count != 1 else ''}: gpubench report --sections warnings"
         if count and alone

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from gpubench.analysis.absence import Absence
 from gpubench.analysis.answer import MachineAnswer
 from gpubench.foreign_text import printable, shortened
@@ -9,6 +11,8 @@ from gpubench.model.result import Run
 from gpubench.report.sections.answer_text import backend_text, factor_text
 from gpubench.units import listed
 
+_MISSING = "No module named"  # how Python says that a package is not installed
+_ADAPTER = re.compile(r"(\S+) \((.+)\) is a software adapter")
 MOST_FORMS = 6  # names of ops in the sentence
 _BEGIN = {
     "no-gpu": "No GPU here: compute on the CPU", "not-asked": "No GPU was measured", "no-time": "The GPU gave no time",
@@ -61,8 +65,16 @@ def looked_for(run: Run) -> str:
         backend, _, why = warning.message.partition(":")
         name = str(warning.data.get("backend") or backend)
         if warning.code == "unavailable" and name not in ("torch", "numpy", "hybrid"):
-            found.setdefault(backend_text(name), shortened(why or warning.message, 50))
+            why = (why or warning.message).strip().removeprefix(f"{backend_text(name)} ")
+            found.setdefault(backend_text(name), "not installed" if _MISSING in why else shortened(why, 50))
+        elif warning.code == "software-device" and (adapter := _ADAPTER.match(warning.message)):
+            found.setdefault(backend_text(adapter[1]), _software(adapter[2]))
     software = [device for device in run.devices if device.kind == "software"]
-    found |= {backend_text(device.id): f"{shortened(device.name, 30)}: not a GPU" for device in software}
+    found |= {backend_text(device.id): _software(device.name) for device in software}
     texts = [f"{shortened(name, 20)} ({printable(why)})" for name, why in found.items()]
     return f"Looked for: {', '.join(texts)}." if texts else ""
+
+
+def _software(name: str) -> str:
+    """`llvmpipe: not a GPU`, without the versions in brackets behind its name."""
+    return f"{shortened(name.partition(' (')[0], 30)}: not a GPU"

@@ -231,7 +231,8 @@ class _Clauses(msgspec.Struct, frozen=True):
         extras = []
         if wins and short:
             loses = "loses" if len(short) == 1 else "lose"
-            extras.append(f"{len(short)} {loses} as far as measured")
+            who = self._names(short) if len(short) <= MOST_LOSERS else len(short)
+            extras.append(f"{who} {loses} as far as measured")
         if places["equal"]:
             extras.append(f"{self._names(places['equal'])} about equal")
         if places["noisy"]:
@@ -239,11 +240,11 @@ class _Clauses(msgspec.Struct, frozen=True):
         rest = f" ({'; '.join(extras)})" if extras else ""
         if not wins:
             return f"{subject} wins none of {total}{rest}"
-        said = f"{subject} wins {self._wins(places, total)}"
+        said = f"{subject} wins {self._wins(places['gpu'], [i for i in places['cpu'] if gains[i].top], total)}"
         return f"{said}{self._half(regime, places['gpu'], said)}{rest}"
 
-    def _wins(self, places: dict[str, list[int]], total: int) -> str:
-        ours, theirs = places["gpu"], places["cpu"]
+    def _wins(self, ours: Sequence[int], theirs: Sequence[int], total: int) -> str:
+        """`theirs` lose at the top of their ladders."""
         if len(ours) == total:
             return self._all(ours)
         count = f"{len(ours)} of {total}"

@@ -26,6 +26,7 @@ DETAIL_LENGTH = 160
 _ORDER = {"failure": 0, "measurement": 1, "skip": 2, "planned": 3}
 _WORDS = {"failure": "failed", "skip": "skipped", "planned": "not reached", "measurement": "no estimate"}
 _TONES: dict[str, Tone] = {"error": "bad"}
+_HALVED = "top-halved"  # one for each op
 _SIZE = re.compile(r"/n=(\d+)")
 
 
@@ -45,7 +46,7 @@ def skipped_section(analysis: Analysis, *, full: bool) -> Section:
 
 def warnings_section(analysis: Analysis, *, full: bool) -> Section:
     """Warnings with the cases they concern and an advice; `full`: as a table with more of the ids."""
-    found = _merged(analysis.findings)
+    found = merged(analysis.findings)
     if full:
         columns = (Column("warning"), Column("meaning and advice"))
         rows = tuple(
@@ -56,15 +57,28 @@ def warnings_section(analysis: Analysis, *, full: bool) -> Section:
     return Section(key="warnings", title="Warnings", lines=tuple(lines))
 
 
-def _merged(findings: Sequence[ReportWarning]) -> list[ReportWarning]:
-    """What a file says of many cases one by one, shown once."""
+def merged(findings: Sequence[ReportWarning]) -> list[ReportWarning]:
+    """What a file says of many cases or ops one by one, shown once."""
     groups: dict[tuple[str, str, str], list[ReportWarning]] = {}
     for row in findings:
-        groups.setdefault((row.code, row.message, row.hint), []).append(row)
+        message = "" if row.code == _HALVED else row.message
+        groups.setdefault((row.code, message, row.hint), []).append(row)
     return [
-        msgspec.structs.replace(rows[0], ids=tuple(case_id for row in rows for case_id in row.ids))
+        msgspec.structs.replace(
+            rows[0], message=_halved_text(rows) if rows[0].code == _HALVED and len(rows) > 1 else rows[0].message,
+            ids=tuple(case_id for row in rows for case_id in row.ids),
+        )
         for rows in groups.values()
-    ]
+    ]  # fmt: skip
+
+
+def _halved_text(rows: Sequence[ReportWarning]) -> str:
+    """`14 ops are measured up to smaller sizes ...: copy/float32 up to n = 8388608, ...`."""
+    sizes = [row.message.partition(", not ")[0].replace(" is measured", "") for row in rows]
+    return (
+        f"{len(rows)} ops are measured up to smaller sizes than the tops of their ladders, which would take too long "
+        f"here: {', '.join(sizes)}"
+    )
 
 
 def ids_text(ids: Sequence[str], shown: int = SHOWN) -> str:

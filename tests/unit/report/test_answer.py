@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from gpubench.analysis.answer import ANSWERED, answer
-from gpubench.model.result import Check, Failure
+from gpubench.model.result import Check, Failure, RunWarning
 from gpubench.report import analysed, render
 from gpubench.report.layout import RenderOptions
 from gpubench.report.sections.answer import answer_screen
@@ -192,9 +192,11 @@ def test_a_gain_at_another_size_says_so():
         ([WINS, WINS, LOSES, LOSES, LOSES], "With data on the GPU the GPU wins 2 of 5: add and chain."),
         ([WINS] * 6 + [LOSES], "With data on the GPU the GPU wins 6 of 7, not mul, half of the 6 from 1 K elements or less."),
         ([WINS] * 5 + [LOSES] * 4, "With data on the GPU the GPU wins 5 of 9, half of them from 1 K elements or less."),
-        ([WINS, LOSES, OPEN_LOSS], "With data on the GPU the GPU wins 1 of 3: add (1 loses as far as measured)."),
-        ([WINS, OPEN_LOSS, OPEN_LOSS], "With data on the GPU the GPU wins 1 of 3: add (2 lose as far as measured)."),
+        ([WINS, LOSES, OPEN_LOSS], "With data on the GPU the GPU wins 1 of 3: add (copy loses as far as measured)."),
+        ([WINS, OPEN_LOSS, OPEN_LOSS], "With data on the GPU the GPU wins 1 of 3: add (chain and copy lose as far as measured)."),
         ([WINS, WINS], "With data on the GPU the GPU wins both."),
+        ([WINS] * 4 + [OPEN_LOSS], "With data on the GPU the GPU wins 4 of 5: add, chain, copy and div, half of the 4 from 1 K elements or less (dot loses as far as measured)."),
+        ([WINS] * 5 + [OPEN_LOSS] * 4, "With data on the GPU the GPU wins 5 of 9, half of them from 1 K elements or less (4 lose as far as measured)."),
     ],
 )  # fmt: skip
 def test_the_sentence_of_one_situation(ratios, said):
@@ -265,7 +267,7 @@ def test_one_backend_has_the_whole_screen():
     text = "\n".join(screen(run))
     assert "Test GPU (CuPy)" in text
     assert "WebGPU: --by-device" in text
-    assert "Measured too, and not shown: WebGPU (--by-device)." in render([run], "plain")
+    assert "Measured too: WebGPU (--by-device)." in render([run], "plain")
     better = op_rows("add", {WAITED: dict.fromkeys(ENDS, 20.0), ALWAYS: LOSES}, device="wgpu:0", cpu=False)
     run = answer_run([*op_rows("add", {WAITED: WINS, ALWAYS: LOSES}), *better], devices=(CPU, GPU, WEBGPU))
     assert "Test GPU (WebGPU)" in "\n".join(screen(run))
@@ -350,7 +352,7 @@ def test_what_failed_and_what_could_not_run_differ():
 def test_a_software_adapter_never_headlines():
     text = screen(software_run())
     assert text[0].startswith("No GPU here: compute on the CPU.")
-    assert "Looked for: WebGPU (llvmpipe (LLVM 15): not a GPU)." in text
+    assert "Looked for: WebGPU (llvmpipe: not a GPU)." in text
     assert not any("(WebGPU) against" in line for line in text)
 
 
@@ -364,6 +366,34 @@ def test_without_a_gpu_the_cpu_forms_are_compared():
     )
     assert next(line for line in lines if line.startswith("softmax")).endswith("2.1x")
     assert "Looked for: CuPy (there is no NVIDIA driver)." in lines
+
+
+def test_what_was_looked_for_names_each_backend_once():
+    left_out = "wgpu:0 (llvmpipe (LLVM 15.0.6, 256 bits)) is a software adapter, not a GPU: it was left out"
+    missing = "cupy was left out: CuPy cannot be imported: No module named 'cupy'"
+    warnings = [
+        RunWarning(code="unavailable", message=missing, data={"backend": "cupy"}),
+        RunWarning(code="software-device", message=left_out),
+    ]
+    run = msgspec.structs.replace(no_gpu_run(), warnings=warnings)
+    assert "Looked for: CuPy (not installed), WebGPU (llvmpipe: not a GPU)." in screen(run)
+
+
+def test_smaller_tops_are_one_note():
+    halved = [
+        RunWarning(
+            code="top-halved",
+            message=f"{op}/float32 is measured up to n = 1024, not 4096: that would take long",
+        )
+        for op in ("add", "gelu")
+    ]
+    run = msgspec.structs.replace(no_gpu_run(), warnings=halved)
+    text = " ".join(render([run], "plain", sections=("warnings",)).split())
+    assert text.count("top-halved") == 1
+    assert "2 ops are measured up to smaller sizes" in text
+    assert "add/float32 up to n = 1024, gelu/float32 up to n = 1024" in text
+    lines = ["".join(cell.text for cell in line) for line in answer_screen(analysed([run])[0], RenderOptions())]
+    assert any("1 note: " in line for line in lines)
 
 
 def test_another_form_is_not_called_plain_numpy():
