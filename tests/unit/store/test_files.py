@@ -154,12 +154,12 @@ def test_the_reason_is_what_the_system_says_without_its_number(
         raise error
 
     assert store.cannot_save("a.json", error).why == why
-    with monkeypatch.context() as patch, pytest.raises(UsageError) as caught:
-        patch.setattr(Path, "touch", fail)
+    monkeypatch.setattr(Path, "touch", fail)
+    with pytest.raises(UsageError) as caught:
         store.check_writable(tmp_path / "a.json")
     assert caught.value.why == why
-    with monkeypatch.context() as patch, pytest.raises(UsageError) as caught:
-        patch.setattr(Path, "exists", fail)
+    monkeypatch.setattr(Path, "exists", fail)
+    with pytest.raises(UsageError) as caught:
         store.check_folder(tmp_path)
     assert (caught.value.why, caught.value.hint) == (why, "choose another folder")
     monkeypatch.setattr("builtins.open", fail)
