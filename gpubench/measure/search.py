@@ -33,8 +33,9 @@ LONG_BUDGET_S = 60.0
 MIDDLE = 0.7
 # A top may take so many times the op's share before it is halved, and be halved so often.
 TOP_SHARE, HALVINGS = 1.5, 6
-# The ends of the ops to come are expected to take so many times those of the ops so far, which were the cheaper ones.
-RESERVE = 1.4
+# The ends of an op to come are expected to take so many times those of the ops so far, which were the cheaper ones; of an
+# op with more than HEAVY times the work of the one before more often.
+RESERVE, HEAVY_RESERVE, HEAVY = 1.4, 4.0, 10
 # Launches of each case beside its blocks: first, trials, checks. A reference in float64 takes as long as so many of the
 # slowest launches.
 LAUNCHES_BESIDE, REFERENCE_LAUNCHES = 3, 4
@@ -125,7 +126,12 @@ class BreakEvenSearch:
             yield from self._ends(one, left_s / (others + 1))
             ends_s.append(left_s - self._left_s())
             # While its inputs are at hand, but not of the time that the ends of the others need.
-            free_s = self._left_s() - RESERVE * others * math.fsum(ends_s) / len(ends_s)
+            done = HEAVY * curves.work(one, one.ladder.high)
+            times = [
+                HEAVY_RESERVE if curves.work(later, later.ladder.high) > done else RESERVE
+                for later in ordered[place + 1 :]
+            ]
+            free_s = self._left_s() - math.fsum(times) * math.fsum(ends_s) / len(ends_s)
             yield from self._narrow(one, ANSWERED, self._left_s() - free_s / (others + 1))
         for given in (one for one in self._series if one.given):
             yield from self._narrow(given, ANSWERED, 0.0)
