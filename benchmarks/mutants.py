@@ -73,6 +73,7 @@ EQUIVALENT = (
     ("store/limits.py", "MAX_", "", "bounds with room on both sides; tests hold what is done at each of them"),
     ("store/limits.py", "_require(source, 'bytes in one", "default=1", "no text is within every limit"),
     ("store/journal.py", "self._flushed = 0.0", "= 1.0", "any time long ago"),
+    ("store/journal.py", "os.ftruncate(self._file, 0)", "1)", "the byte that stays is written over"),
     ("store/journal.py", "_FAR =", "<<", "any place behind the holder's name"),
     ("store/journal.py", "msvcrt.locking(", "LK_NBLCK, 2", "as many bytes as every other run locks there"),
     ("detect/merge.py", "return (record.ordinal, '') if", "2 << 30", "any number beyond all ordinals will do"),
