@@ -1,4 +1,5 @@
-"""How many altered lines no test notices. A mutant is one small change of a module, tried on its narrow tests first.
+"""How many altered lines no test notices. A mutant is one small change of a module, tried first on the tests that run
+its line (coverage tells them, the quickest comes first), then on all tests of its part.
 
 Run: python benchmarks/mutants.py [PART ...] [--number N] [--seed S] [--jobs J] (default: 150 mutants of all parts, some
 minutes). `--number 0` tries them all, `--only gpubench/store/files.py:191` those of a line. What survives is printed as
@@ -11,6 +12,7 @@ from __future__ import annotations
 import argparse
 import ast
 import contextlib
+import json
 import multiprocessing
 import os
 import random
@@ -45,6 +47,12 @@ EQUIVALENT = (
     ("stats.py", "if n > MOST_EXACT:", ">=", "on either side of the limit both ways give the same digits"),
     ("stats.py", "if reached >= mass", "if reached > mass", "no sum of probabilities ends at that very number"),
     (
+        "stats.py",
+        "if cumulated >= mass",
+        "if cumulated > mass",
+        "no sum of probabilities ends at that very number",
+    ),
+    (
         "break_even.py",
         "if root is None or abs(root) > FARTHEST",
         ">= FARTHEST",
@@ -65,6 +73,7 @@ EQUIVALENT = (
     ("store/limits.py", "MAX_", "", "bounds with room on both sides; tests hold what is done at each of them"),
     ("store/limits.py", "_require(source, 'bytes in one", "default=1", "no text is within every limit"),
     ("store/journal.py", "self._flushed = 0.0", "= 1.0", "any time long ago"),
+    ("store/journal.py", "os.ftruncate(self._file, 0)", "1)", "the byte that stays is written over"),
     ("store/journal.py", "_FAR =", "<<", "any place behind the holder's name"),
     ("store/journal.py", "msvcrt.locking(", "LK_NBLCK, 2", "as many bytes as every other run locks there"),
     ("detect/merge.py", "return (record.ordinal, '') if", "2 << 30", "any number beyond all ordinals will do"),
@@ -222,9 +231,9 @@ def main() -> int:
             ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True
         ).stdout
         with context.Pool(options.jobs, _prepare, (folder, tracked.split("\0"))) as pool:
-            runs = list(dict.fromkeys(tests for part in parts for tests in PARTS[part][1:]))
-            deadlines = dict(zip(runs, pool.imap(_deadline_s, runs), strict=True))
-            orders = [(mutant, deadlines) for mutant in tried]
+            runs = list(dict.fromkeys(tests for part in parts for tests in PARTS[part][1:] if tests))
+            surveys = dict(zip(runs, pool.imap(_survey, runs), strict=True))
+            orders = [(mutant, _runs(mutant, surveys)) for mutant in tried]
             for mutant, outcome in pool.imap_unordered(_attempt, orders):
                 outcomes[mutant.part, outcome] += 1
                 if outcome in ("survived", "equivalent"):
@@ -273,24 +282,90 @@ def _prepare(folder: str, tracked: list[str]) -> None:
         __import__(name)
 
 
-def _deadline_s(tests: tuple[str, ...]) -> float:
-    """Four times what the tests take unaltered. Raises RuntimeError if they fail: then nothing can be learnt."""
+@dataclass(frozen=True)
+class Survey:
+    """What the tests took unaltered, one by one and together, and by file and line those that run it."""
+
+    together_s: float
+    each_s: dict[str, float]
+    tests: dict[str, dict[int, list[str]]]
+
+
+def _survey(tests: tuple[str, ...]) -> Survey:
+    """Run the tests unaltered, counted line by line. Raises RuntimeError if they fail: then nothing can be learnt."""
+    kept = Path(f"survey-{os.getpid()}.json")
     began = time.monotonic()
-    if tests and _pass(tests, 600) is not True:
+    if _pass(tests, 1800, kept) is not True:
         raise RuntimeError(f"without any change these tests fail: {' '.join(tests)}")
-    return 4 * (time.monotonic() - began) + 10
+    each_s, lines = json.loads(kept.read_text(encoding="utf-8"))
+    by_line = {file: {int(line): names for line, names in found.items()} for file, found in lines.items()}
+    return Survey(time.monotonic() - began, each_s, by_line)
 
 
-def _attempt(order: tuple[Mutant, dict[tuple[str, ...], float]]) -> tuple[Mutant, str]:
-    mutant, deadlines = order
+class _Counted:
+    """A plugin of pytest that says which test runs which line."""
+
+    def __init__(self, kept: Path) -> None:
+        import coverage
+
+        self._kept, self._each_s, self._began = kept, dict[str, float](), 0.0
+        places = [f"{os.getcwd()}/{place}*" for files, *_ in PARTS.values() for place in files]
+        self._coverage = coverage.Coverage(data_file=None, config_file=False, include=places)
+        self._coverage.start()
+
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        self._coverage.switch_context(nodeid)
+        self._began = time.monotonic()
+
+    def pytest_runtest_logfinish(self, nodeid: str) -> None:
+        self._each_s[nodeid] = time.monotonic() - self._began
+        self._coverage.switch_context("")
+
+    def pytest_sessionfinish(self) -> None:
+        self._coverage.stop()
+        data = self._coverage.get_data()
+        lines = {
+            os.path.relpath(file): {
+                line: sorted(filter(None, names)) for line, names in data.contexts_by_lineno(file).items()
+            }
+            for file in data.measured_files()
+        }
+        self._kept.write_text(json.dumps([self._each_s, lines]), encoding="utf-8")
+
+
+def _runs(mutant: Mutant, surveys: dict[tuple[str, ...], Survey]) -> list[tuple[tuple[str, ...], float]]:
+    """The tests to ask, in turn, each with its deadline: four times what they take unaltered."""
+    own = [(tests, surveys[tests]) for tests in PARTS[mutant.part][1:] if tests]
+    reach = _statement(mutant)
+    running: dict[str, float] = {}
+    for _, survey in own:
+        by_line = survey.tests.get(mutant.file, {})
+        running |= {name: survey.each_s[name] for line in reach for name in by_line.get(line, ())}
+    first = tuple(sorted(running, key=running.__getitem__))
+    runs = [(first, sum(running.values()))] if first else []
+    return [(tests, 4 * took + 10) for tests, took in [*runs, *((one, s.together_s) for one, s in own)]]
+
+
+def _statement(mutant: Mutant) -> range:
+    """The lines of the statement that is altered, of a compound one those of its head."""
+    found = range(mutant.line, mutant.line + 1)
+    for node in ast.walk(ast.parse((ROOT / mutant.file).read_text(encoding="utf-8"))):
+        if isinstance(node, ast.stmt) and node.lineno <= mutant.line <= (node.end_lineno or 0):
+            body = getattr(node, "body", None)
+            found = range(node.lineno, body[0].lineno if body else (node.end_lineno or 0) + 1)
+    return found
+
+
+def _attempt(order: tuple[Mutant, list[tuple[tuple[str, ...], float]]]) -> tuple[Mutant, str]:
+    mutant, runs = order
     if _why_equivalent(mutant):
         return mutant, "equivalent"
     path = Path(mutant.file)
     kept = path.read_text(encoding="utf-8")
     path.write_text(mutant.source, encoding="utf-8")
     try:
-        for tests in filter(None, PARTS[mutant.part][1:]):
-            passed = _pass(tests, deadlines[tests])
+        for tests, deadline_s in runs:
+            passed = _pass(tests, deadline_s)
             if not passed:
                 return mutant, "killed" if passed is False else "too slow"
     finally:
@@ -308,11 +383,11 @@ def _why_equivalent(mutant: Mutant) -> str:
     return next(reasons, "")
 
 
-def _pass(tests: tuple[str, ...], deadline_s: float) -> bool | None:
-    """Run the tests in a fork until one fails; None: they took longer than that."""
+def _pass(tests: tuple[str, ...], deadline_s: float, survey: Path | None = None) -> bool | None:
+    """Run the tests in a fork until one fails; None: they took longer than that. `survey`: what ran goes there."""
     child = os.fork()
     if not child:
-        _run(tests)
+        _run(tests, survey)
     until = time.monotonic() + deadline_s
     while time.monotonic() < until:
         ended, status = os.waitpid(child, os.WNOHANG)
@@ -325,7 +400,7 @@ def _pass(tests: tuple[str, ...], deadline_s: float) -> bool | None:
     return None
 
 
-def _run(tests: tuple[str, ...]) -> None:
+def _run(tests: tuple[str, ...], survey: Path | None) -> None:
     """In the fork, which is a group of its own so that all it starts can be ended. Does not return."""
     os.setsid()
     with open(os.devnull, "r+b") as nothing:
@@ -335,7 +410,8 @@ def _run(tests: tuple[str, ...]) -> None:
     try:
         import pytest
 
-        code = pytest.main(["-x", "-q", "-n0", "-p", "no:cacheprovider", "--hypothesis-profile=check", *tests])
+        options = ["-x", "-q", "-n0", "-p", "no:cacheprovider", "--hypothesis-profile=check"]
+        code = pytest.main([*options, *tests], plugins=[_Counted(survey)] if survey else [])
     finally:
         os._exit(int(code))
 

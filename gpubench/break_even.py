@@ -215,7 +215,7 @@ def _beside_a_bend(x: Sequence[float], y: Sequence[float], weights: Sequence[flo
         return None
     bent = math.fsum(w * a * b for w, a, b in zip(weights, y, bends, strict=True)) ** 2 / spread
     chance = max(1.0, (line.misfit - bent) / (line.degrees - 1))
-    return (chance - 1) * len(x) / line.total if bent > chance * _exceeded_by_a_tenth(1) else None
+    return (chance - 1) * len(x) / line.total if bent > chance * exceeded_by_a_tenth(1) else None
 
 
 def _crossing(root: float, low: float | None, high: float | None, session: float, slope: float) -> Crossing:
@@ -262,7 +262,7 @@ class _Line(NamedTuple):
     @property
     def uneven(self) -> bool:
         """Whether the points lie further from the line than chance brings them in nine of ten."""
-        return self.degrees > 0 and self.misfit > _exceeded_by_a_tenth(self.degrees)
+        return self.degrees > 0 and self.misfit > exceeded_by_a_tenth(self.degrees)
 
     def ends(self, root: float, scale: float, beside: float) -> tuple[float | None, float | None]:
         """The ends of the x at which (height)^2 <= `scale` * variance + `beside`; None where there is no end."""
@@ -290,7 +290,7 @@ def _scale(line: _Line, priors: tuple[Prior, Prior] | None, *, replicated: bool,
     return max(known, stats.squared_margin(line.misfit, line.degrees, None)) if uneven else known
 
 
-def _exceeded_by_a_tenth(degrees: int) -> float:
+def exceeded_by_a_tenth(degrees: int) -> float:
     """What a sum of so many squared normal values exceeds in one of ten (Wilson and Hilferty 1931)."""
     ninth = 2 / (9 * degrees)
     return degrees * (1 - ninth + 1.2816 * math.sqrt(ninth)) ** 3
@@ -323,7 +323,7 @@ def _session_margin(apart: Sequence[float], explained: float, priors: tuple[Prio
     squares = math.fsum((value - math.fsum(apart) / count) ** 2 for value in apart)
     if few and expected is not None:
         found = stats.squared_margin(squares, count - 1, expected + one)
-    elif few and one > 0 and squares <= one * _exceeded_by_a_tenth(count - 1):
+    elif few and one > 0 and squares <= one * exceeded_by_a_tenth(count - 1):
         return 0.0
     else:
         found = stats.squared_margin(squares, count - 1, None)

@@ -89,6 +89,36 @@ def test_a_case_may_take_four_fifths_of_what_is_free(device, held, share, reason
     assert bool(found.cases) != bool(reasons)
 
 
+@pytest.mark.parametrize("less", [0, 1])
+@pytest.mark.parametrize("place", ["host memory", "memory of cupy:0"])
+def test_a_case_that_fills_its_share_to_the_byte_is_planned_and_one_byte_less_is_told(place, less):
+    """In float64 the host holds operands and three copies: four fifths of five times the operands."""
+    op, n, on_host = kernels.load("dot"), 2**20, place == "host memory"
+    held = (4 if on_host else 2) * op.bytes({"n": n}, "float64")
+    free = held * 5 // 4 - less
+    constraints = Constraints(
+        (target("numpy:0") if on_host else target("cupy:0", free),),
+        Selection(ops=[]),
+        free if on_host else None,
+    )
+    found = plan.workload(Series(op, "float64"), n, constraints)
+    assert bool(found.cases) != bool(less)
+    assert {skip.detail for skip in found.skips} == (
+        {f"needs about {held} bytes, more than 80% of the {free} bytes of {place}"} if less else set()
+    )
+
+
+@pytest.mark.parametrize(("less", "groups"), [(0, 1), (1, 2)])
+@pytest.mark.parametrize("on_host", [True, False])
+def test_workloads_that_fill_their_share_to_the_byte_lie_side_by_side(on_host, less, groups):
+    op, n = kernels.load("dot"), 2**20
+    free = 2 * (4 if on_host else 2) * op.bytes({"n": n}, "float64") * 5 // 4 - less
+    devices = (target("numpy:0"), target("cupy:0", None if on_host else free))
+    constraints = Constraints(devices, Selection(ops=[]), free if on_host else None)
+    item = plan.workload(Series(op, "float64"), n, constraints)
+    assert len(plan.together([item, item], constraints)) == groups
+
+
 @pytest.mark.parametrize(("share", "groups"), [(0.79, 1), (0.81, 2), (0.94, 2)])
 def test_workloads_share_four_fifths_of_what_is_free(share, groups):
     op, n = kernels.load("dot"), 2**20

@@ -139,6 +139,36 @@ def test_permission_errors_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "may not read" in _refusal("a.json").why
 
 
+_ERRORS = pytest.mark.parametrize(
+    ("error", "why"),
+    [(OSError(5, "Input/output error"), "Input/output error"), (OSError("no driver"), "no driver")],
+    ids=["of the system", "of Python"],
+)
+
+
+@_ERRORS
+def test_the_reason_is_what_the_system_says_without_its_number(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: OSError, why: str
+) -> None:
+    def fail(*args: object, **kwargs: object) -> None:
+        raise error
+
+    assert store.cannot_save("a.json", error).why == why
+    monkeypatch.setattr(Path, "touch", fail)
+    with pytest.raises(UsageError) as caught:
+        store.check_writable(tmp_path / "a.json")
+    assert caught.value.why == why
+    monkeypatch.setattr(Path, "exists", fail)
+    with pytest.raises(UsageError) as caught:
+        store.check_folder(tmp_path)
+    assert (caught.value.why, caught.value.hint) == (why, "choose another folder")
+    monkeypatch.setattr("builtins.open", fail)
+    assert (_refusal("a.json").why, _refusal("a.json").hint) == (
+        why,
+        "check the file and the disk that it is on",
+    )
+
+
 def test_damaged_compression(tmp_path: Path, run: Run) -> None:
     path = tmp_path / "a.json.gz"
     store.save(run, path)

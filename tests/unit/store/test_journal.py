@@ -16,7 +16,7 @@ from msgspec import Raw
 from gpubench import store
 from gpubench.errors import InputError
 from gpubench.model.result import Block, Parts, Run, RunWarning, SessionRecord, Telemetry
-from gpubench.store.document import PartLine
+from gpubench.store.document import FIRST_LINE, PartLine
 
 _STEPS = st.lists(
     st.sampled_from(["samples", "parts", "undone", "warning", "session", "telemetry", "forget", "nothing"]),
@@ -201,6 +201,14 @@ def test_a_file_without_a_head_is_refused(tmp_path: Path, run: Run, kept: int) -
     with pytest.raises(InputError) as caught:
         store.load(path)
     assert caught.value.why
+
+
+def test_a_run_that_ended_at_once_is_told_to_have_written_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "a.json.part"
+    path.write_bytes(FIRST_LINE)
+    with pytest.raises(InputError) as caught:
+        store.load(path)
+    assert caught.value.why == "the run ended before it had written anything"
 
 
 def test_what_a_killed_run_left_stands_until_all_of_the_new_file_is_there(
