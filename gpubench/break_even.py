@@ -65,6 +65,8 @@ def bracket(ratios: Mapping[int, float]) -> tuple[int, int] | None:
 
 # A line stands for a curve near its crossing: so far, at first, and farther where fewer than FEWEST sizes lie there.
 REACHES, FEWEST = (4.0, 6.0, 10.0), 4
+# Curves bend: between sizes further apart than this no line tells where one crosses, however exact it is.
+FARTHEST_ENDS = 6.0
 # A search stops where the sizes that it took happen to agree, so what they tell of their scatter is too little by so
 # much. How far sessions lie apart has no part in that.
 STOPPED_EARLY = 1.15
@@ -83,7 +85,8 @@ class Local(NamedTuple):
 
 
 def local_crossing(timings: Timings, priors: tuple[Prior, Prior] | None = stats.BOTH_USUAL) -> Local | None:
-    """By the very timings that chose the sizes; None where the ratios do not change sides, from loss to win."""
+    """By the very timings that chose the sizes; None where the ratios do not change sides, from loss to win, or where
+    the sizes between which they do lie too far apart."""
     near = sizes_around(timings)
     if not near:
         return None
@@ -94,10 +97,11 @@ def local_crossing(timings: Timings, priors: tuple[Prior, Prior] | None = stats.
 
 
 def sizes_around(timings: Timings) -> list[int]:
-    """The sizes near the last change of sides, from loss to win; none where there is no such change."""
+    """The sizes near the last change of sides, from loss to win; none where there is no such change, or where its ends
+    lie further apart than FARTHEST_ENDS."""
     heights = {n: _middle([_log_ratio(sides) for sides in row.values()]) for n, row in timings.items() if row}
     ends = bracket({n: math.exp(height) for n, height in heights.items()})
-    if ends is None:
+    if ends is None or ends[1] > FARTHEST_ENDS * ends[0]:
         return []
     centre = math.log(ends[0] * ends[1]) / 2
     near: list[int] = []

@@ -113,8 +113,7 @@ class CurveState(NamedTuple):
 
     def open(self, widest: float) -> bool:
         """Whether more sizes would tell the threshold more closely, and it is known less closely than high / low =
-        `widest`: between sizes far apart no line tells, however exact it is, since curves bend. What MOST_AROUND sizes
-        near it have not told is lost in the noise of a session."""
+        `widest`. What MOST_AROUND sizes near it have not told is lost in the noise of a session."""
         if self.ends is None:
             return False
         found, place = self.crossing, self.place
@@ -128,7 +127,7 @@ class CurveState(NamedTuple):
     @property
     def near(self) -> bool:
         """Whether it is known roughly where the sides change, or that they do not."""
-        return self.ends is None or self.ends[1] <= WIDE * self.ends[0]
+        return self.ends is None or self.ends[1] <= break_even.FARTHEST_ENDS * self.ends[0]
 
     @property
     def place(self) -> float | None:
@@ -149,9 +148,8 @@ AROUND, MOST_AROUND = 4.0, 7
 STRETCH = 2.0
 # Sizes around the best guess, by how much they lie off it, the most telling first. Of a threshold of which little is
 # known the guess lies off by up to 1.5 in half of the curves of an H200, more often too high: on both sides of that.
-WIDE_STEPS = (1 / 1.8, 1.5)
+WIDE_STEPS = (1 / 2.0, 2.0)
 CLOSE_STEPS = (1 / 1.5, 1.5, 1.0, 1 / 2.2, 2.2)
-WIDE = 6.0
 
 
 def state_of(known: Rows, curve: Curve, cpu: Collection[str], overheads_s: Mapping[str, float]) -> CurveState:

@@ -33,14 +33,14 @@ LONG_BUDGET_S = 60.0
 MIDDLE = 0.7
 # A top may take so many times the op's share before it is halved, and be halved so often.
 TOP_SHARE, HALVINGS = 1.5, 6
-# The ends of an op to come are expected to take so many times those of the ops so far, which were the cheaper ones; of an
-# op with more than HEAVY times the work of the one before more often.
+# The ends of an op to come are expected to take so many times those of the ops so far, which were the cheaper ones; far
+# more if it has more than HEAVY times the work of the last one.
 RESERVE, HEAVY_RESERVE, HEAVY = 1.4, 4.0, 10
 # Launches of each case beside its blocks: first, trials, checks. A reference in float64 takes as long as so many of the
 # slowest launches.
 LAUNCHES_BESIDE, REFERENCE_LAUNCHES = 3, 4
 # Steps of a visit beyond the top, sizes a curve asks for in one, and those beyond the threshold that are checked.
-MOST_STEPS, MOST_ASKED, MOST_CHECKS = 4, 3, 3
+MOST_STEPS, MOST_ASKED, MOST_CHECKS = 4, 2, 3
 # What people ask for first has more of a say in the order of sizes: a call that is waited for, then one that copies.
 WEIGHTS: Mapping[str, int] = {WAITED: 4, "transfer-always": 3, QUEUED: 2}
 # A form of the CPU that takes more than this times the best one competes no more.
