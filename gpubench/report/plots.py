@@ -12,8 +12,8 @@ import msgspec
 
 from gpubench.errors import InputError, UsageError
 from gpubench.foreign_text import filled
-from gpubench.report.charts.chart import MARKS, ROWS, Chart, ChartRow, Line, theme
-from gpubench.report.charts.vega import results
+from gpubench.report.charts import MARKS, ROWS, Chart, ChartRow, Line, theme
+from gpubench.report.vega import results
 
 if TYPE_CHECKING:
     from gpubench.analysis.analyse import Analysis
@@ -24,7 +24,7 @@ _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_=.]+")
 def require_library(option: str) -> None:
     """Raises UsageError where a library that `option` needs is not installed."""
     from gpubench.installation import install_command
-    from gpubench.report.charts.vega import missing_libraries
+    from gpubench.report.vega import missing_libraries
 
     missing = missing_libraries()
     if missing:

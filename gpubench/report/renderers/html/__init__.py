@@ -18,8 +18,7 @@ from gpubench.analysis.analyse import Analysis
 from gpubench.analysis.history import machine_runs
 from gpubench.errors import GpubenchError
 from gpubench.installation import install_command
-from gpubench.report.charts.chart import DARK, LIGHT, ChartSet, theme
-from gpubench.report.charts.vega import missing_libraries, results
+from gpubench.report.charts import DARK, LIGHT, ChartSet, theme
 from gpubench.report.contents import chart_set
 from gpubench.report.layout import RenderOptions
 from gpubench.report.markup import element, markup, verbatim
@@ -30,6 +29,7 @@ from gpubench.report.sections.history_svg import history_figure, history_line
 from gpubench.report.sections.machines import HISTORY, MACHINES, letter, names
 from gpubench.report.sections.map import KEY as MAP
 from gpubench.report.sections.map import overlay_view
+from gpubench.report.vega import missing_libraries, results
 
 MAX_BYTES = 2_000_000
 MOST_SAMPLES = 500_000

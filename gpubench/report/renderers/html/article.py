@@ -11,7 +11,7 @@ import msgspec
 
 from gpubench import store
 from gpubench.analysis.analyse import Analysis
-from gpubench.report.charts.chart import ChartSet
+from gpubench.report.charts import ChartSet
 from gpubench.report.contents import GATES, document
 from gpubench.report.layout import DEFAULT_SECTIONS, RenderOptions, Section, TextDocument
 from gpubench.report.markup import element

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from xml.etree.ElementTree import Element
 
-from gpubench.report.charts.chart import LIGHT, Chart, ChartSet
+from gpubench.report.charts import LIGHT, Chart, ChartSet
 from gpubench.report.markup import element
 
 _WORDS = {"hybrid": "split"}
