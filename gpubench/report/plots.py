@@ -123,7 +123,7 @@ def _overlay(analyses: Sequence[Analysis], sections: Sequence[str] | None) -> st
 
 def origin(analysis: Analysis) -> list[str]:
     """The sides, and whence the numbers are, in lines as wide as a chart."""
-    from gpubench.report.sections.titles import origin_text, sides_text
+    from gpubench.report.sections.map import origin_text, sides_text
 
     gpus = [row.case.device_id for row in analysis.cases if row.time is not None and row.device_kind != "cpu"]
     texts = (sides_text(analysis, sorted(dict.fromkeys(gpus))), origin_text(analysis))

@@ -23,9 +23,8 @@ from gpubench.report.contents import chart_set
 from gpubench.report.layout import RenderOptions
 from gpubench.report.markup import element, markup, verbatim
 from gpubench.report.renderers.html.article import MANY, Filling, article, sections_of, together
-from gpubench.report.renderers.html.map import PageMap, map_figure, page_map
+from gpubench.report.renderers.html.figures import PageMap, history_figure, history_line, map_figure, page_map
 from gpubench.report.sections import map_svg
-from gpubench.report.sections.history_svg import history_figure, history_line
 from gpubench.report.sections.machines import HISTORY, MACHINES, letter, names
 from gpubench.report.sections.map import KEY as MAP
 from gpubench.report.sections.map import overlay_view
