@@ -21,7 +21,7 @@ def report(options: ReportOptions) -> int:
 
     from gpubench import report as reports
     from gpubench import selectors, store
-    from gpubench.cli import ci, gates, rendering
+    from gpubench.cli import ci, rendering
     from gpubench.report.layout import RenderOptions
 
     to_terminal = options.output in (None, "-") and sys.stdout.isatty()
@@ -30,7 +30,7 @@ def report(options: ReportOptions) -> int:
     rendering.check_picture(name, to_terminal=to_terminal)
     keep = selectors.selection(options.filter or [], options.skip or [])
     channels = ci.channels(options, os.environ, formats=[name])
-    demands = gates.demands(options.min_speedup or [], options.fail_on)
+    demands = ci.demands(options.min_speedup or [], options.fail_on)
     rendering.check_plots(options)
     if options.output is not None:
         store.check_writable(options.output)
@@ -43,7 +43,7 @@ def report(options: ReportOptions) -> int:
         claims=rendering.loaded_claims(options.claims),
         demands=demands,
     )
-    gates.require_measured(demands, analyses)
+    ci.require_measured(demands, analyses)
     style = rendering.render_options(options, to_terminal=to_terminal)
     if options.by_device and options.sections is None and name in ("table", "plain"):
         style = msgspec.structs.replace(style, sections=("answer",))
@@ -52,7 +52,7 @@ def report(options: ReportOptions) -> int:
     else:
         rendering.write(channels.comment(reports.drawn(analyses, name, style), name), options.output)
     rendering.write_plots(analyses, options, style.sections, style.time_unit)
-    code = gates.exit_code(analyses)
+    code = ci.exit_code(analyses)
     channels.tell_reports(
         analyses, code, paths[0],
         markdown=lambda: reports.drawn(

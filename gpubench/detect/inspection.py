@@ -26,8 +26,7 @@ from gpubench.detect.gpu import (
 )
 from gpubench.detect.host import NVIDIA, Files, read_files, read_this_host
 from gpubench.detect.merge import MergedDevice, find_gpu, merge
-from gpubench.detect.names import Names
-from gpubench.detect.pci import ASLEEP
+from gpubench.detect.pci import ASLEEP, Names
 from gpubench.detect.recommend import Reader, about, apply_results, mark_verified, recommend
 from gpubench.detect.records import ABSENT, NOT_PROBED, Address, DeviceRecord, known, missing, parse_record
 from gpubench.detect.root import Root

@@ -13,7 +13,7 @@ from pathlib import Path
 from gpubench.detect import cgroup
 from gpubench.detect.cgroup import Mount, Numbers
 from gpubench.detect.host import read_files
-from gpubench.detect.names import books, excerpt
+from gpubench.detect.pci import books, excerpt
 from gpubench.detect.records import NOT_PROBED, DeviceRecord
 from gpubench.detect.root import Root, TouchedFiles
 from gpubench.errors import InputError

@@ -111,7 +111,7 @@ def _overlay(analyses: Sequence[Analysis], sections: Sequence[str] | None) -> st
     """The maps of several machines in one."""
     if not _wants_map(sections) or len(analyses) < 2:
         return None
-    from gpubench.analysis.history import machine_runs
+    from gpubench.analysis.analyse import machine_runs
     from gpubench.report.sections.machines import names
     from gpubench.report.sections.map import overlay_view
     from gpubench.report.sections.map_svg import map_svg

@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import IO
 
 from gpubench.errors import GpubenchError, InputError, UsageError
+from gpubench.installation import DATA, user_folder
 from gpubench.model.machine import Machine
 from gpubench.model.result import Run
 from gpubench.store import document, limits
 from gpubench.store.document import PART_SUFFIX, dumps, loads, part_of
 from gpubench.store.limits import MAX_BYTES
-from gpubench.user_folders import DATA, user_folder
 
 _GZIP_MAGIC = b"\x1f\x8b"
 # Why a relative name has no place, and what to do about it.

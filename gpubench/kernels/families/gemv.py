@@ -19,9 +19,7 @@ from typing import Any
 import msgspec
 
 from gpubench.errors import Unsupported
-from gpubench.kernels.families.cpu import Blocks, Launch, ThreadScratch, widen
-from gpubench.kernels.families.cuda import DTYPES, MOST_BLOCKS, lanes, options, prelude
-from gpubench.kernels.families.limits import (
+from gpubench.kernels.families import (
     ceil_div,
     fold,
     group_threads,
@@ -30,6 +28,8 @@ from gpubench.kernels.families.limits import (
     require_bindings,
     require_dtype,
 )
+from gpubench.kernels.families.cpu import Blocks, Launch, ThreadScratch, widen
+from gpubench.kernels.families.cuda import DTYPES, MOST_BLOCKS, lanes, options, prelude
 from gpubench.kernels.families.wgsl import Storage, elements, real_dtype, require_storage, vectors
 from gpubench.model.kernel import CudaPass, CudaProgram, Limits, WgslPass, WgslProgram
 from gpubench.model.op import ITEMSIZE, Array, Params

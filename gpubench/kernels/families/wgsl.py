@@ -10,7 +10,7 @@ from __future__ import annotations
 import msgspec
 
 from gpubench.errors import Unsupported
-from gpubench.kernels.families.limits import require_dtype
+from gpubench.kernels.families import require_dtype
 from gpubench.model.kernel import Limits
 
 LANES = "xyzw"

@@ -23,8 +23,8 @@ from msgspec import UNSET
 
 import gpubench.backends
 import gpubench.kernels
+from gpubench.backends.shared import Flush, bound_cpus, settle
 from gpubench.backends.shared.choices import without_trials
-from gpubench.backends.shared.host import Flush, bound_cpus, settle
 from gpubench.catalogue import Reason
 from gpubench.errors import BackendError, BackendUnavailable, DeviceLost, DeviceOutOfMemory, Unsupported
 from gpubench.measure import protocol

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
-from gpubench.backends.shared.host import calls_library
+from gpubench.backends.shared import calls_library
 from gpubench.measure import protocol
 from gpubench.measure.worker.workspace import Workspace
 from gpubench.model.backend import Buffer, Launch, Session

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from gpubench.backends.shared.host import (
+from gpubench.backends.shared import (
     calls_library,
     compare,
     not_finite,

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from gpubench import kernels
 from gpubench.errors import Unsupported
 from gpubench.kernels import softmax, softmax_grad
-from gpubench.kernels.families import gemv, transpose
-from gpubench.kernels.families.limits import fold, windows
+from gpubench.kernels.families import fold, gemv, transpose, windows
 from gpubench.kernels.families.wgsl import vectors
 from gpubench.model.kernel import Limits, WgslPass, WgslProgram
 from gpubench.model.op import ITEMSIZE

@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 
 from gpubench import kernels
-from gpubench.backends.shared.host import compare, random_inputs, sentinels
+from gpubench.backends.shared import compare, random_inputs, sentinels
 from gpubench.backends.wgpu.programs import WgpuLaunch
-from gpubench.kernels.families.matmul import wgsl
-from gpubench.kernels.families.matmul.tile import TILES, WIDE_TILES, Tile
+from gpubench.kernels.families.matmul import TILES, WIDE_TILES, Tile, wgsl
 from gpubench.model.kernel import Limits, WgslProgram
 
 pytestmark = pytest.mark.vulkan

@@ -11,9 +11,8 @@ from functools import partial
 import msgspec
 
 from gpubench.errors import Unsupported
-from gpubench.kernels.families.limits import ceil_div, fold, require_bindings, require_dtype
-from gpubench.kernels.families.matmul import register
-from gpubench.kernels.families.matmul.tile import TILES, WIDE_TILES, Tile, able, promising, ranked, split
+from gpubench.kernels.families import ceil_div, fold, require_bindings, require_dtype
+from gpubench.kernels.families.matmul import TILES, WIDE_TILES, Tile, able, promising, ranked, register, split
 from gpubench.kernels.families.wgsl import elements, real_dtype, require_storage
 from gpubench.model.kernel import Candidate, Limits, WgslPass, WgslProgram
 from gpubench.model.op import ITEMSIZE

@@ -14,8 +14,7 @@ from xml.etree.ElementTree import Element
 import msgspec
 
 from gpubench import __version__, store
-from gpubench.analysis.analyse import Analysis
-from gpubench.analysis.history import machine_runs
+from gpubench.analysis.analyse import Analysis, machine_runs
 from gpubench.errors import GpubenchError
 from gpubench.installation import install_command
 from gpubench.report.charts import DARK, LIGHT, ChartSet, theme

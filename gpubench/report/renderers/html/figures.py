@@ -13,8 +13,7 @@ from xml.etree.ElementTree import Element
 
 import msgspec
 
-from gpubench.analysis.analyse import Analysis
-from gpubench.analysis.history import MachineRuns, histories
+from gpubench.analysis.analyse import Analysis, MachineRuns, histories
 from gpubench.analysis.ratio_map import RatioMap, ratio_map
 from gpubench.foreign_text import printable
 from gpubench.report.charts import LIGHT, Chart, ChartSet
