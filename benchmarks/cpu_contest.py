@@ -27,7 +27,7 @@ import msgspec
 
 from gpubench import backends, kernels, stats
 from gpubench.analysis.speedup import blas_text
-from gpubench.backends.shared import usable_cpus
+from gpubench.backends.shared.host import usable_cpus
 from gpubench.model.case import Case
 
 OPS = (

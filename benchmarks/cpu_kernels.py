@@ -15,7 +15,7 @@ from typing import Any
 
 from gpubench import kernels
 from gpubench.backends.numpy import BACKEND, NumpySession
-from gpubench.backends.shared import random_inputs
+from gpubench.backends.shared.host import random_inputs
 from gpubench.model.case import Case
 from gpubench.model.op import ITEMSIZE, Dtype, Form, Op
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from gpubench.backends import YIELDS
-from gpubench.backends.shared import aligned, host_dtype, no_kernel, no_overhead, spin_briefly, usable_cpus
+from gpubench.backends.shared.host import aligned, host_dtype, no_kernel, no_overhead, spin_briefly, usable_cpus
 from gpubench.errors import BackendError, BackendUnavailable, DeviceLost, DeviceOutOfMemory, Unsupported
 from gpubench.installation import install_command
 from gpubench.model.backend import Backend, Buffer, Launch, Session, override

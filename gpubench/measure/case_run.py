@@ -186,7 +186,7 @@ class CaseRun:
     """
 
     def __init__(
-        self, case: Case, runtime: Runtime, *, explained: bool, purpose: Purpose = MAIN,
+        self, case: Case, runtime: Runtime, *, explained: bool, in_parts: bool = True, purpose: Purpose = MAIN,
         before: Outcome | None = None,
     ) -> None:  # fmt: skip
         self.case = case
@@ -200,6 +200,7 @@ class CaseRun:
         self.fraction: float | None = None
         self.over = False
         self._explained = explained
+        self._part_samples = protocol.PART_SAMPLES if explained and in_parts else 0
         self._blocks: list[list[float]] = []
         self._taken: list[float] = []
         self._unthrottled: list[float] = []
@@ -268,7 +269,7 @@ class CaseRun:
                 id=worker.next_id, case=self.case, session=self.runtime.session,
                 repeat=block.repeat if block else None, hot_repeat=block.hot_repeat if block else None,
                 time_it=not self.runtime.check_only, device_clock=self._explained,
-                part_samples=protocol.PART_SAMPLES if self._explained else 0, fraction=self.fraction,
+                part_samples=self._part_samples, fraction=self.fraction,
                 expected_s=self.runtime.pace.expected_s(self.case),
             )  # fmt: skip
 

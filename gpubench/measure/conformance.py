@@ -19,7 +19,7 @@ from typing import get_args
 import msgspec
 
 from gpubench import backends, kernels
-from gpubench.backends.shared import random_inputs
+from gpubench.backends.shared.host import random_inputs
 from gpubench.catalogue import Reason
 from gpubench.errors import BackendError, DeviceOutOfMemory, Unsupported, suggest
 from gpubench.measure import leaks

@@ -338,11 +338,12 @@ Phase = Literal["main", "sweep"]
 
 class Purpose(msgspec.Struct, frozen=True):
     """`samples` of each case, or `blocks` of them, in this session; neither: as many as the precision and the limits of
-    the settings ask for."""
+    the settings ask for. `beside`: blocks of a library form where a tuned form of the same device stands beside it."""
 
     phase: Phase = "main"
     samples: int | None = None
     blocks: int | None = None
+    beside: int | None = None
 
 
 MAIN = Purpose()
@@ -372,8 +373,11 @@ def asked(
             continue  # a software adapter and a split stand for no hardware of their own
         cache_bytes = cache_of(device, devices, machine)
         ours = [item for item in items if any(case.device_id == device.id for case in item.cases)]
-        # The CPU is one, whatever library drives it.
-        first = device.kind != "cpu" or not any(w.memory for i, w in found.items() if i in cpus)
+        # The CPU is one, whatever library drives it, and so is a GPU.
+        same = (
+            cpus if device.kind == "cpu" else {d.id for d in devices if d.gpu_id and d.gpu_id == device.gpu_id}
+        )
+        first = not any(w.memory for i, w in found.items() if i in same)
         memory = first and any(item.op.bytes(item.params, item.dtype) > CACHES * cache_bytes for item in ours)
         compute: list[Dtype] = sorted(
             {item.dtype for item in ours if item.op.flops(item.params) >= LEAST_FLOPS}

@@ -34,7 +34,7 @@ from gpubench.measure.schedule import RunSpec, Schedule, planned, searched
 from gpubench.measure.search import BreakEvenSearch, Step
 from gpubench.measure.split_search import sweep
 from gpubench.measure.worker_pool import DeviceGone, WorkerPool
-from gpubench.model.case import Case
+from gpubench.model.case import Case, inner_device
 from gpubench.model.result import (
     Failure,
     Measurement,
@@ -308,11 +308,14 @@ def measure_workloads(runtime: Runtime, *workloads: Workload, purpose: Purpose =
     with each size.
     """
     runs = [
-        CaseRun(case, runtime, explained=workload.explained, purpose=purpose, before=before)
+        CaseRun(
+            case, runtime, explained=workload.explained, purpose=_purpose_of(case, workload, purpose), before=before,
+            in_parts=_in_parts(case, workload),
+        )
         for workload in workloads
         for case in workload.cases
         if to_be_tried(before := runtime.recorder.outcome(case.id), runtime.session, runtime.first_session)
-    ]
+    ]  # fmt: skip
     ended = _load(runtime, workloads)
     for run in runs:
         if runtime.out_of_budget():
@@ -335,6 +338,27 @@ def measure_workloads(runtime: Runtime, *workloads: Workload, purpose: Purpose =
         if device_id not in blamed:
             runtime.recorder.warn(_restarted(device_id, detail, runtime.session))
     return sum(run.prepared.tune_s for run in runs if run.prepared is not None)
+
+
+def _purpose_of(case: Case, workload: Workload, purpose: Purpose) -> Purpose:
+    """A library form beside a tuned one decides nothing: it takes as many blocks as are left for such."""
+    ours = any(other.form == "tuned" and other.device_id == case.device_id for other in workload.cases)
+    if purpose.beside is None or case.form == "tuned" or case.variant is not None or not ours:
+        return purpose
+    return msgspec.structs.replace(purpose, blocks=purpose.beside)
+
+
+def _in_parts(case: Case, workload: Workload) -> bool:
+    """Whether calls of the case are taken apart: those that copy, and of a form without such a case any other. A split
+    has sides in each regime."""
+    return (
+        case.regime == "transfer-always"
+        or inner_device(case.device_id) is not None
+        or not any(
+            (other.form_id, other.device_id, other.regime) == (case.form_id, case.device_id, "transfer-always")
+            for other in workload.cases
+        )
+    )
 
 
 def _load(runtime: Runtime, workloads: Sequence[Workload]) -> dict[str, str]:

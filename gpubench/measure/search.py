@@ -44,6 +44,8 @@ FAR_BEHIND = 1.3
 # Predictions are missed: a step is begun if it is predicted to fit with this much to spare.
 MARGIN = 1.1
 BLOCKS = Purpose(blocks=4)
+# Library forms beside tuned ones decide nothing.
+ENDS = Purpose(blocks=4, beside=2)
 # Low and middle only tell where to look, until a curve crosses near them.
 LOOK = Purpose(blocks=2)
 
@@ -184,11 +186,14 @@ class BreakEvenSearch:
         return n if n > measured else None
 
     def _top_s(self, one: Series, n: int, measured: int) -> float:
-        """Seconds that size `n` will take with all its cases: launches grow with their work, all else with that of a
-        size that was measured."""
+        """Seconds that size `n` will take with all its cases: launches grow with their work from the largest size at
+        which they were measured, all else is that of the size `measured`."""
         row = self.known(one)[measured]
-        growth = curves.work(one, n) / max(curves.work(one, measured), 1)
-        launches = {s: curves.seconds(sessions) * growth for s, sessions in row.items()}
+        launches = {
+            s: curves.seconds(sessions) * curves.work(one, n) / max(curves.work(one, m), 1)
+            for m, slots in sorted(self.known(one).items())
+            for s, sessions in slots.items()
+        }
         # Of a GPU that waits for its next launch the time grows less: it competes with the CPU, or is not worth it.
         usual = min((t for s, t in launches.items() if s[0] in self._cpu), default=math.inf)
         launches = {s: t if s[0] in self._cpu else min(t, usual) for s, t in launches.items()}
@@ -295,23 +300,24 @@ class BreakEvenSearch:
         return len(item.cases) * (known[below] + (known[above] - known[below]) * min(max(share, 0.0), 1.0))
 
     def whole(self, one: Series, sizes: Sequence[int], explained: int | None = None) -> Step:
-        """All cases of these sizes, but for library calls of a GPU that copy where there is a better kernel: the
-        question is what the best does."""
+        """All cases of these sizes, but for library forms beside tuned ones that decide nothing: the question is what
+        the best does. Where the ends alone are `explained`, those of a GPU stand at the top alone, those of a CPU at
+        both ends."""
         found = []
         for n in sizes:
             item = workload(one, n, self._scope)
             tuned = {case.device_id for case in item.cases if case.form == "tuned"}
-            cases = tuple(case for case in item.cases if self._worth(case, tuned))
-            if explained not in (None, n):  # a size that only tells where to look
-                cases = tuple(
-                    case for case in cases if case.device_id in self._cpu or case.form == "tuned" or not tuned
-                )
-            found.append(msgspec.structs.replace(item, cases=cases, explained=explained in (None, n)))
-        return Step(tuple(found), BLOCKS if explained is not None else MAIN)
+            top = explained is None or n == max(sizes) == explained
+            kept = tuple(
+                case for case in item.cases if self._worth(case, tuned, end=explained in (None, n), top=top)
+            )
+            found.append(msgspec.structs.replace(item, cases=kept, explained=explained in (None, n)))
+        return Step(tuple(found), ENDS if explained is not None else MAIN)
 
-    def _worth(self, case: Case, tuned: Collection[str]) -> bool:
-        library = case.form == "library" and case.device_id in tuned and case.variant is None
-        return not library or case.device_id in self._cpu or case.regime.startswith("resident")
+    def _worth(self, case: Case, tuned: Collection[str], *, end: bool, top: bool) -> bool:
+        if case.form == "tuned" or case.variant is not None or case.device_id not in tuned:
+            return True
+        return end if case.device_id in self._cpu else top and case.regime.startswith("resident")
 
     def _some(self, one: Series, wanted: dict[int, set[Slot]]) -> Step:
         """At each size the cases that are in its slots."""

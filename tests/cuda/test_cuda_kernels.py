@@ -10,7 +10,7 @@ import pytest
 
 from gpubench import kernels
 from gpubench.backends.cupy.launches import CudaPrograms
-from gpubench.backends.shared import host_dtype
+from gpubench.backends.shared.host import host_dtype
 from gpubench.measure.worker.workspace import Workspace, gate
 from gpubench.model.case import Case
 

@@ -8,7 +8,7 @@ from statistics import median
 import pytest
 
 from gpubench import kernels
-from gpubench.backends.shared import random_inputs
+from gpubench.backends.shared.host import random_inputs
 from gpubench.errors import DeviceOutOfMemory
 from gpubench.measure import conformance
 from gpubench.measure.worker.workspace import Workspace, gate

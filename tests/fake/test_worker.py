@@ -12,7 +12,7 @@ import pytest
 from msgspec import UNSET
 
 from gpubench.measure import protocol
-from gpubench.measure.worker.timer import LONGEST_HOT_REPEAT
+from gpubench.measure.worker.timer import QUEUED_LAUNCHES
 from gpubench.model.case import Case
 from tests.forking import ROOT
 
@@ -195,7 +195,7 @@ def test_a_count_that_is_far_too_small_is_corrected_after_a_block_which_says_so(
     assert (short.block.repeat, short.block.next_repeat) == (1, later.block.repeat)
     assert later.block.next_repeat is UNSET
     assert usual.repeat / 2 <= later.block.repeat <= usual.repeat * 2
-    assert later.block.hot_repeat >= min(later.block.repeat, LONGEST_HOT_REPEAT)
+    assert later.block.hot_repeat >= min(later.block.repeat, QUEUED_LAUNCHES)
     assert b"next_repeat" not in protocol.encode(later)
 
 

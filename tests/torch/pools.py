@@ -19,7 +19,7 @@ from threadpoolctl import threadpool_info
 
 from gpubench import backends, kernels
 from gpubench.backends.numpy.compiled import NumbaThreads
-from gpubench.backends.shared import compare, random_inputs, settle
+from gpubench.backends.shared.host import compare, random_inputs, settle
 from gpubench.model.case import Case
 from gpubench.model.kernel import Limits
 from gpubench.model.op import Array, Op

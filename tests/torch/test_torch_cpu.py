@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from gpubench import backends, kernels
-from gpubench.backends.shared import host_dtype
+from gpubench.backends.shared.host import host_dtype
 from gpubench.measure import conformance
 from gpubench.model.case import DTYPES, Case
 from gpubench.model.op import Op

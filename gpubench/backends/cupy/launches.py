@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from gpubench.backends.shared import tuned_kernel
+from gpubench.backends.shared.host import tuned_kernel
 from gpubench.errors import BuildError, Unsupported
 from gpubench.model.backend import Buffer, Launch
 from gpubench.model.case import TF32, Case

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
-from gpubench.backends.shared import BlockThreads, bytes_of, copying_threads, host_dtype
+from gpubench.backends.shared.host import BlockThreads, bytes_of, copying_threads, host_dtype
 from gpubench.model.backend import Buffer, Transfers, override
 from gpubench.model.op import Array, Dtype, Shape
 from gpubench.model.result import Staging

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
-from gpubench.backends.shared import host_dtype, no_overhead
+from gpubench.backends.shared.host import host_dtype, no_overhead
 from gpubench.errors import (
     BackendError,
     BackendUnavailable,

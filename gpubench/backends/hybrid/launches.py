@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from gpubench.backends.shared import host_dtype
+from gpubench.backends.shared.host import host_dtype
 from gpubench.model.backend import Buffer, Launch, Session, Transfers, Work
 from gpubench.model.case import Case
 from gpubench.model.op import ITEMSIZE, Array, Dtype, Op, Operand, Params, Shape, Split

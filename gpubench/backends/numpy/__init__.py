@@ -12,7 +12,8 @@ from typing import Any
 
 from gpubench import __version__
 from gpubench.backends.numpy.compiled import NumbaThreads
-from gpubench.backends.shared import (
+from gpubench.backends.shared.choices import Choices, Timer, Trials, cache_folder, choose
+from gpubench.backends.shared.host import (
     BlockThreads,
     aligned,
     calls_library,
@@ -23,7 +24,6 @@ from gpubench.backends.shared import (
     tuned_kernel,
     usable_cpus,
 )
-from gpubench.backends.shared.choices import Choices, Timer, Trials, cache_folder, choose
 from gpubench.errors import BackendError, BackendUnavailable, DeviceOutOfMemory, Unsupported
 from gpubench.installation import install_command
 from gpubench.model.backend import Backend, Buffer, Launch, Session, override

@@ -19,8 +19,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from gpubench.backends.shared import aligned, spin_briefly
 from gpubench.backends.shared.choices import cache_folder
+from gpubench.backends.shared.host import aligned, spin_briefly
 from gpubench.model.kernel import NumbaProgram
 from gpubench.model.op import Array
 

@@ -8,7 +8,7 @@ even number of them changes nothing.
 
 from __future__ import annotations
 
-from gpubench.backends.shared import host_dtype
+from gpubench.backends.shared.host import host_dtype
 from gpubench.errors import Unsupported
 from gpubench.model.kernel import Limits, WgslPass, WgslProgram
 from gpubench.model.op import UNIT_ROUNDOFF, Array, Dtype, Shape

@@ -14,9 +14,9 @@ from typing import Any
 from msgspec.structs import replace
 
 from gpubench import __version__
-from gpubench.backends.shared import host_dtype, no_kernel, no_overhead
 from gpubench.backends.shared.ceilings import THREADS, chain_program
 from gpubench.backends.shared.choices import Choices, Timer, Trials, cache_folder, choose
+from gpubench.backends.shared.host import host_dtype, no_kernel, no_overhead
 from gpubench.backends.wgpu.programs import Programs, WgpuLaunch, encode
 from gpubench.backends.wgpu.transfers import MappedTransfers, PlainTransfers
 from gpubench.errors import BackendError, BackendUnavailable, DeviceLost, DeviceOutOfMemory, Unsupported

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gpubench.backends.shared import tuned_kernel
+from gpubench.backends.shared.host import tuned_kernel
 from gpubench.errors import BuildError, Unsupported
 from gpubench.model.backend import Buffer, Launch
 from gpubench.model.case import Case

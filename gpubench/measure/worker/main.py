@@ -23,8 +23,8 @@ from msgspec import UNSET
 
 import gpubench.backends
 import gpubench.kernels
-from gpubench.backends.shared import Flush, bound_cpus, settle
 from gpubench.backends.shared.choices import without_trials
+from gpubench.backends.shared.host import Flush, bound_cpus, settle, spin_briefly
 from gpubench.catalogue import Reason
 from gpubench.errors import BackendError, BackendUnavailable, DeviceLost, DeviceOutOfMemory, Unsupported
 from gpubench.measure import protocol
@@ -61,6 +61,7 @@ class DeviceWorker:
         self._checked: dict[tuple[str, str], CheckedLaunch] = {}
         self._parts: dict[tuple[str, str], dict[str, list[float]]] = {}
         self._shares: dict[str, float] = {}
+        self._verified: set[int] = set()  # launches whose output was checked after all samples so far
         self._flush: Flush | None = None
         self._phase: str | None = None
         self._since = 0.0
@@ -101,8 +102,7 @@ class DeviceWorker:
             case protocol.Sample():
                 return self._sample(request)
             case protocol.Finish():
-                self._announce("check")
-                self._timers[request.case_id].verify()
+                self._finish(self._timers[request.case_id])
             case protocol.Release():
                 self._release(request.workload)
             case protocol.Close():
@@ -313,7 +313,7 @@ class DeviceWorker:
     def _time_parts(self, timed: timer.Timer, count: int) -> dict[str, list[float]]:
         """Once per workload and form: the parts do not depend on the regime. The CPU has none.
 
-        A case that makes such calls itself takes them apart beside its samples.
+        A case that makes such calls itself takes them apart beside its samples, and the parent asks no other for them.
         """
         if not count or timed.session.device.kind == "cpu":
             return {}
@@ -329,6 +329,7 @@ class DeviceWorker:
     def _sample(self, request: protocol.Sample) -> protocol.Sampled:
         self._announce("sample")
         timed = self._timers[request.case_id]
+        self._verified.clear()
         sampled = timer.sample_block(timed, request, self._since)
         block = msgspec.structs.replace(sampled.block, fraction=self._shares.get(request.case_id))
         if isinstance(timed, timer.Timer):  # an overhead may be as short as it is
@@ -338,8 +339,20 @@ class DeviceWorker:
             settle()
         return msgspec.structs.replace(sampled, block=block)
 
+    def _finish(self, timed: timer.Timer | OverheadTimer) -> None:
+        """What the last launch left, and what one more delivers. Regimes with data on the device share a launch: it is
+        checked once."""
+        launch = id(timed.launch) if isinstance(timed, timer.Timer) and timed.case.resident else None
+        if launch in self._verified:
+            return
+        self._announce("check")
+        timed.verify()
+        if launch is not None:
+            self._verified.add(launch)
+
     def _release(self, workload: str) -> None:
         self._announce("release")
+        self._verified.clear()
         for case_id in [c for c, timed in self._timers.items() if timed.case.workload == workload]:
             self._timers.pop(case_id).release()
             self._shares.pop(case_id, None)
@@ -421,6 +434,7 @@ def _read_requests(stream: BinaryIO, into: queue.Queue[bytes]) -> NoReturn:
 
 def main() -> int:
     """Serve requests until `close` or end-of-file."""
+    spin_briefly()  # before any library is loaded
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN if number == signal.SIGINT else signal.SIG_DFL)
     out = os.fdopen(os.dup(1), "wb")

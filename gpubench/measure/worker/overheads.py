@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 
-from gpubench.backends.shared import random_bytes
+from gpubench.backends.shared.host import random_bytes
 from gpubench.errors import BackendUnavailable
 from gpubench.measure import protocol
 from gpubench.measure.worker.workspace import Wrong

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
-from gpubench.backends.shared import calls_library
+from gpubench.backends.shared.host import calls_library
 from gpubench.measure import protocol
 from gpubench.measure.worker.workspace import Workspace
 from gpubench.model.backend import Buffer, Launch, Session
@@ -20,13 +20,15 @@ from gpubench.stats import median
 
 Times = dict[str, list[float]]  # seconds of each part of a call
 
-# On the device clock a sample of 1 ms does.
-HOT_SAMPLE_S = 1e-3
+# On the device clock, whose steps are of half a microsecond, a sample this long does.
+HOT_SAMPLE_S = 0.25e-3
 LONGEST_REPEAT = 1 << 20
 # A sample that lasts at least this share of what is wanted, and no more times it than this, needs no other count.
 NEAR_ENOUGH, TOO_LONG = 0.6, 3.0
 MOST_TRIALS = 12
 LONGEST_HOT_REPEAT = 1 << 11
+# So many launches in a row hide what the first of them takes longer.
+QUEUED_LAUNCHES = 128
 OVERHEAD_FACTOR = 10
 CLOCK_STEPS = 1000
 CLOCK_READINGS = 10_000
@@ -246,12 +248,13 @@ def keep_queue(timer: Timer) -> None:
 
 
 def _no_fewer(timer: Timer, hot_repeat: int) -> int:
-    """Time per launch falls as launches queue up: fewer than on the wall clock would look slower than it."""
-    return max(hot_repeat, min(timer.repeat, LONGEST_HOT_REPEAT))
+    """Time per launch falls as launches queue up: far fewer than on the wall clock would look slower than it."""
+    return max(hot_repeat, min(timer.repeat, QUEUED_LAUNCHES))
 
 
 def calibrate_hot(timer: Timer) -> int | None:
-    """Launches per device-clock sample, so that it lasts 1 ms; r of `derived` for a GPU without a clock; else None."""
+    """Launches per device-clock sample, so that it lasts HOT_SAMPLE_S; of a GPU without a clock as many as `launches`
+    tells; else None."""
     repeat = 1
     while True:
         seconds = timer.session.time(timer.launch, repeat)

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import msgspec
 
-from gpubench.backends.shared import (
+from gpubench.backends.shared.host import (
     calls_library,
     compare,
+    fill,
     not_finite,
     op_hash,
     random_inputs,
@@ -165,7 +166,7 @@ class Workspace:
 
     def spoil_host_output(self) -> None:
         """Fill the host's output with sentinels, so that what is not downloaded fails."""
-        self.host_output.fill(self.sentinel)
+        fill(self.host_output, self.sentinel)
 
     def spoil(self, buffer: Buffer, operand: Operand) -> None:
         """Fill a device buffer with sentinels."""

@@ -12,7 +12,7 @@ import pytest
 
 from gpubench import kernels
 from gpubench.backends.numpy.compiled import NumbaThreads
-from gpubench.backends.shared import aligned, compare, random_inputs
+from gpubench.backends.shared.host import aligned, compare, random_inputs
 from gpubench.model.kernel import Limits
 
 THREADS = 3

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpubench import kernels
-from gpubench.backends.shared import random_inputs
+from gpubench.backends.shared.host import random_inputs
 from gpubench.model.op import Op, Params
 
 OPS = {name: kernels.load(name) for name in kernels.computed()}

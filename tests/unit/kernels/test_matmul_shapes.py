@@ -7,7 +7,7 @@ import pytest
 
 from gpubench import kernels
 from gpubench.backends.numpy import BACKEND
-from gpubench.backends.shared import random_inputs
+from gpubench.backends.shared.host import random_inputs
 from gpubench.measure.worker.workspace import Workspace, gate
 from gpubench.model.case import Case
 

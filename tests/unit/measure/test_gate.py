@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpubench import backends, kernels
-from gpubench.backends.shared import (
+from gpubench.backends.shared.host import (
     calls_library,
     not_finite,
     random_inputs,

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from gpubench import kernels
+from gpubench.backends.shared import host
 from gpubench.measure.worker.workspace import Material
 from gpubench.model.case import Case
 
@@ -30,13 +31,13 @@ def test_a_smaller_size_has_the_inputs_and_the_answer_that_it_has_alone(name, dt
     shared = Material(op, 1, kind, tmp_path)
     for n in sizes(op):
         ours = case(op, n, dtype)
-        inputs = shared.random_inputs(op, ours.params, dtype, 1, kind)
+        inputs = host.random_inputs(op, ours.params, dtype, 1, kind)
         found = shared.inputs(ours)
         assert [x.shape for x in found] == [operand.shape(ours.params) for operand in op.inputs]
         assert [x.tobytes() for x in found] == [x.tobytes() for x in inputs]
         assert all(x.flags["C_CONTIGUOUS"] for x in found)
         want, scale = shared.reference(ours)
-        expected, spread = shared.reference(op, inputs, tmp_path, f"alone {name} {n} {dtype} {kind}")
+        expected, spread = host.reference(op, inputs, tmp_path, f"alone {name} {n} {dtype} {kind}")
         assert want.shape == expected.shape
         np.testing.assert_allclose(want, expected, rtol=1e-12, atol=1e-12)
         assert (scale is None) == (spread is None)
@@ -86,5 +87,5 @@ def test_another_dtype_or_shape_shares_nothing(name, tmp_path):
     shared = Material(op, 1, "random", tmp_path)
     for other in unlike(first):
         shared.inputs(first)
-        alone = shared.random_inputs(op, other.params, other.dtype, 1)
+        alone = host.random_inputs(op, other.params, other.dtype, 1)
         assert [x.tobytes() for x in shared.inputs(other)] == [x.tobytes() for x in alone]

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpubench import backends, kernels
-from gpubench.backends.shared import Flush
+from gpubench.backends.shared.host import Flush
 from gpubench.measure import protocol
 from gpubench.measure.worker import timer
 from gpubench.measure.worker.workspace import Workspace, gate
@@ -198,12 +198,12 @@ def test_a_device_sample_is_long_enough(launch_s):
     assert repeat == 1 or launch_s * repeat <= 4 * timer.HOT_SAMPLE_S
 
 
-def test_the_device_clock_sees_no_fewer_launches_than_the_wall():
+def test_the_device_clock_sees_as_many_launches_as_the_wall_or_a_long_queue():
     cycle = Stub(0.0, 1e-2)
     cycle.repeat = 21
     assert timer.calibrate_hot(cycle) == 21
     cycle.repeat = 1 << 19
-    assert timer.calibrate_hot(cycle) == timer.LONGEST_HOT_REPEAT
+    assert timer.calibrate_hot(cycle) == timer.QUEUED_LAUNCHES
 
 
 def test_caches_are_flushed_before_each_sample_and_not_inside_it(tmp_path):
