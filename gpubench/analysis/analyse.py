@@ -51,7 +51,6 @@ class Analysis(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def failed(analyses: Iterable[Analysis]) -> bool:
-    """Whether a gate of any of them failed."""
     return any(not gate.passed for analysis in analyses for gate in analysis.gates)
 
 
@@ -161,7 +160,6 @@ class MachineRuns(msgspec.Struct, frozen=True):
 
     @property
     def newest(self) -> Analysis:
-        """The run that speaks for this machine."""
         return self.runs[-1]
 
 

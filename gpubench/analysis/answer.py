@@ -90,7 +90,6 @@ class AnswerRow(msgspec.Struct, frozen=True, kw_only=True):
     count: int = 1
 
     def elements(self, n: int) -> int:
-        """Of one array at size n."""
         return n * n if self.extent == "side" else n
 
 

@@ -216,7 +216,6 @@ class CompareOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def gates(self) -> tuple[CompareFailOn, ...]:
-        """The gates that are applied."""
         return DEFAULT_GATES if self.fail_on is None else self.fail_on
 
     def must_count(self, gate: GateName) -> bool:

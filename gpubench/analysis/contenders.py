@@ -287,7 +287,6 @@ def first_to_know(fields: Iterable[ContenderSet], n: int) -> ContenderSet | None
 
 
 def timed(row: CaseResult) -> bool:
-    """Whether a case has a time that counts."""
     return row.time is not None
 
 

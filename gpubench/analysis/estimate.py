@@ -137,7 +137,6 @@ def device_kind(device_id: str, kinds: dict[str, DeviceKind]) -> DeviceKind:
 
 
 def case_result(run: Run, outcome: Outcome, kind: DeviceKind, beside: Residents) -> CaseResult:
-    """The row of one outcome on a device of this kind; `beside` are the run's resident cases."""
     if isinstance(outcome, Measurement):
         return _measured(run, outcome, kind, beside)
     if isinstance(outcome, Skip | Failure):

@@ -46,7 +46,6 @@ def findings(run: Run, cases: Sequence[CaseResult]) -> tuple[ReportWarning, ...]
 
 
 def stored_finding(warning: RunWarning) -> ReportWarning:
-    """A warning as the file holds it."""
     return ReportWarning(
         source=0, code=warning.code, severity=warning.severity, message=warning.message, hint=warning.hint,
         ids=(warning.id,) if warning.id else (),

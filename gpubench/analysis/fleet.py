@@ -139,7 +139,6 @@ def _selection(parts: Sequence[Selection]) -> Selection:
 
 
 def _environment(parts: Sequence[Environment]) -> Environment:
-    """What holds for all of them."""
     return Environment(
         variables=_shared([part.variables for part in parts]), context=_shared([part.context for part in parts]),
         git=_common([part.git for part in parts]), ci=_common([part.ci for part in parts]),

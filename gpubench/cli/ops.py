@@ -92,7 +92,6 @@ def listed_backends() -> list[Listed]:
 
 
 def header(backends: Sequence[Listed]) -> tuple[str, ...]:
-    """The names of the columns."""
     return (*_BEFORE, *(backend.name for backend in backends), *_AFTER)
 
 
@@ -104,7 +103,6 @@ def preset(backends: Sequence[Listed]) -> tuple[str, ...]:
 
 
 def forms(op: Op, backend: Listed) -> list[str]:
-    """The forms in which a backend has `op`."""
     if op.overhead is not None:
         return [] if backend.kind == "cpu" else list(op.overhead.forms)
     from gpubench.model.case import RESIDENT

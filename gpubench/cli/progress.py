@@ -130,7 +130,6 @@ def describe(event: BlockDone | CaseDone) -> str:
 
 
 def _without_number(event: BlockDone | CaseDone) -> Skip | Failure | SessionFailure | None:
-    """Why the case has no number of this session."""
     if isinstance(event, BlockDone):
         return None
     return event.outcome if isinstance(event.outcome, Skip) else event.failure
@@ -160,7 +159,6 @@ class _Lines(Display):
         self._timed = self._spoke - HEARTBEAT_S + FIRST_S  # when the time left was last told, or as if
 
     def say(self, text: str) -> None:
-        """Print it."""
         self._say(text, whole=True)
 
     def searches(self) -> None:
@@ -168,7 +166,6 @@ class _Lines(Display):
         self._cases.grows = True
 
     def __call__(self, event: Event) -> None:
-        """Print what the event says."""
         match event:
             case RunStarted():
                 self._cases.total = event.cases
@@ -232,7 +229,6 @@ class Live(Display):
         self._cases.grows = True
 
     def __call__(self, event: Event) -> None:
-        """Draw what the event says."""
         match event:
             case RunStarted():
                 self._cases.total = event.cases
@@ -251,7 +247,6 @@ class Live(Display):
                 self.close()
 
     def close(self) -> None:
-        """Clear the lines."""
         self._live.stop()
 
     def _notice(self, text: str) -> None:
@@ -326,8 +321,6 @@ class EventLog:
                 self._warn(narrowed(stored_finding(event.warning), lines.WarningFound))
 
     def beside(self, sink: Sink) -> Sink:
-        """A sink that tells both."""
-
         def both(event: Event) -> None:
             sink(event)
             self(event)

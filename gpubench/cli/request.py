@@ -207,7 +207,6 @@ def pairs(texts: list[str]) -> dict[str, str]:
 def found(
     machine: Machine, selection: Selection, settings: Settings, ops: Mapping[str, Op], devices: Sequence[Device]
 ) -> list[RunWarning]:
-    """All of them, for one run."""
     drivers = {device.backend for device in devices if device.kind != "cpu"}
     slow = power(machine.cpu.governor.value, on_battery=on_battery())
     return [

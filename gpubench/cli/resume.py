@@ -191,7 +191,6 @@ def _in_order(plan: dict[str, Any]) -> dict[str, Any]:
 
 
 def _answers(name: str, options: RunOptions, plan: Run) -> tuple[Any, Any]:
-    """What the option asks for, and what the file has."""
     part, _, field = (options.declared[name].answer or "").partition(".")
     if part == "selection":
         return getattr(_selection(options), field), getattr(plan.selection, field)

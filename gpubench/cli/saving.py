@@ -184,7 +184,6 @@ def as_stored(run: Run) -> Run:
 
 
 def formats(output: list[str], style: ReportStyle) -> list[str]:
-    """The formats of all reports that are written."""
     return [style.format, *(style.format_of(path) for path in output if not path.endswith(RESULT_SUFFIXES))]
 
 

@@ -82,7 +82,6 @@ def node_state(
 
 
 def node_status(path: str) -> str:
-    """The word for one node."""
     try:
         os.stat(path)
     except FileNotFoundError:
@@ -93,7 +92,6 @@ def node_status(path: str) -> str:
 
 
 def render_nodes(root: Root) -> dict[Address, str]:
-    """Name of the render node of each PCI address."""
     found: dict[Address, str] = {}
     for name in root.names(CARDS) or ():
         if re.fullmatch(r"renderD\d{1,4}", name):

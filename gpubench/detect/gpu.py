@@ -339,7 +339,6 @@ def ids(devices: list[MergedDevice]) -> list[str]:
 
 
 def accelerators(merged: Merged) -> list[Accelerator]:
-    """Processing accelerators by address."""
     return [
         Accelerator(id=f"pci:{bdf}", driver=_driver(records), **_ids(bdf, records))
         for bdf, records in merged.sorted.accelerators.items()

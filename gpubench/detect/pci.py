@@ -286,7 +286,6 @@ def display_attached(root: Root, card: Card) -> Fact[bool]:
 
 
 def by_address(cards: list[Card]) -> dict[Address, Card]:
-    """The first card of each PCI address."""
     found: dict[Address, Card] = {}
     for card in cards:
         if card.function.bdf is not None:
@@ -350,7 +349,6 @@ def table() -> Book:
 
 
 def ids_date(text: str) -> str | None:
-    """The day of a pci.ids."""
     found = _DATE.search(text[:_HEAD])
     return found[1] if found else None
 

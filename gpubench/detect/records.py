@@ -24,12 +24,10 @@ _TELLING: tuple[Status, ...] = (
 
 
 def known(value: T, source: str, note: str | None = None) -> Fact[T]:
-    """A value and where it came from."""
     return Fact(value, "ok", source, UNSET if note is None else note)
 
 
 def missing(status: Status, source: str | None = None, note: str | None = None) -> Fact[Any]:
-    """No value, and why."""
     return Fact(None, status, source, UNSET if note is None else note)
 
 

@@ -48,7 +48,6 @@ class KfdNode(NamedTuple):
 
     @property
     def place(self) -> int:
-        """The partition number."""
         return self.table.get("location_id", 0) & 7
 
     @property
@@ -59,7 +58,6 @@ class KfdNode(NamedTuple):
 
     @property
     def units(self) -> Fact[int]:
-        """Compute units."""
         if self.said.value is None:
             return lost(self.said)
         per_unit = self.table.get("simd_per_cu", 0)

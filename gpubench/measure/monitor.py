@@ -81,7 +81,6 @@ class Monitor:
         return dict(self._absent)
 
     def close(self) -> None:
-        """End the monitor."""
         if self._child is not None:
             self._child.kill(PATIENCE_S)
             self._child = None
@@ -347,7 +346,6 @@ _from_monitor: msgspec.json.Decoder[FromMonitor] = msgspec.json.Decoder(FromMoni
 
 
 def encode(message: ToMonitor | FromMonitor) -> bytes:
-    """One line."""
     return _encoder.encode(message) + b"\n"
 
 

@@ -319,7 +319,6 @@ _reply_decoder = msgspec.json.Decoder(FromWorker)
 
 
 def encode(message: Request | FromWorker) -> bytes:
-    """One line."""
     return _encoder.encode(message) + b"\n"
 
 

@@ -57,16 +57,13 @@ class Recorder:
 
     @property
     def run(self) -> Run:
-        """The document as it stands."""
         return msgspec.structs.replace(self._run, outcomes=list(self._outcomes.values()))
 
     @property
     def outcomes(self) -> Iterable[Outcome]:
-        """All that is known of cases."""
         return self._outcomes.values()
 
     def outcome(self, case_id: str) -> Outcome | None:
-        """What is known of a case."""
         return self._outcomes.get(case_id)
 
     def plan(self, outcomes: list[Outcome]) -> None:
@@ -79,17 +76,14 @@ class Recorder:
         self._outcomes[outcome.id] = outcome
 
     def add_block(self, case_id: str, block: Block) -> None:
-        """Append samples."""
         known = self._measurement(case_id)
         self._outcomes[case_id] = msgspec.structs.replace(known, blocks=[*known.blocks, block])
 
     def add_parts(self, case_id: str, parts: Parts) -> None:
-        """Append the parts of one session."""
         known = self._measurement(case_id)
         self._outcomes[case_id] = msgspec.structs.replace(known, parts=[*known.parts, parts])
 
     def extend_parts(self, case_id: str, session: int, more: Mapping[str, list[float]]) -> None:
-        """Append samples to the parts of one session."""
         known = self._measurement(case_id) if more else None
         if known is None:
             return
@@ -123,7 +117,6 @@ class Recorder:
         self._run = msgspec.structs.replace(self._run, **fields)
 
     def warn(self, warning: RunWarning) -> None:
-        """Add a warning."""
         self._run = msgspec.structs.replace(self._run, warnings=[*self._run.warnings, warning])
 
     def save(self) -> None:
@@ -325,7 +318,6 @@ class CaseDone(msgspec.Struct, frozen=True):
 
     @property
     def failure(self) -> Failure | SessionFailure | None:
-        """What broke the case in this session."""
         here = [failure for failure in failures_of(self.outcome) if failure.session == self.session]
         if here:
             return here[-1]

@@ -108,7 +108,6 @@ class DeviceRequest(msgspec.Struct, frozen=True):
 
     @property
     def asked(self) -> tuple[str, ...]:
-        """The backends that are asked for their devices."""
         if not self.auto:
             ids = (device.partition(":")[0] for device in self.devices)
             return tuple(dict.fromkeys((*self.required, *self.optional, *ids)))
@@ -126,7 +125,6 @@ class DeviceSelection(msgspec.Struct, frozen=True):
 
     @property
     def versions(self) -> dict[str, str]:
-        """Library versions by backend."""
         return {listing.backend: listing.version for listing in self.listings if listing.version}
 
     @property
@@ -221,7 +219,6 @@ def _one_split_each(targets: list[Target]) -> list[Target]:
 
 
 def _is_of(mode: Mode, device: Device) -> bool:
-    """Whether a device is what the mode is about."""
     return device.backend in backends.COMPOSED if mode == "hybrid" else device.kind != "cpu"
 
 

@@ -156,7 +156,6 @@ class CupySession(Session):
 
     @override
     def free(self, buffer: Buffer) -> None:
-        """Idle from now on."""
         self._pool.give_back(buffer)
 
     @override
@@ -170,7 +169,6 @@ class CupySession(Session):
 
     @override
     def free_fresh(self, buffer: Buffer) -> None:
-        """cudaFree."""
         with vendor_errors():
             self._cupy.cuda.runtime.free(buffer.data.ptr)
 
@@ -185,7 +183,6 @@ class CupySession(Session):
             buffer.set(host)
 
     def download(self, buffer: Buffer, host: Array) -> None:
-        """Copy out and wait for it."""
         with vendor_errors():
             buffer.get(out=host, blocking=True)
 
@@ -199,13 +196,11 @@ class CupySession(Session):
             return self._programs.launch(op, case, inputs, output)
 
     def run(self, launch: CudaLaunch, repeat: int = 1) -> None:
-        """Enqueue."""
         with vendor_errors():
             for _ in range(repeat):
                 launch()
 
     def sync(self) -> None:
-        """Wait for the stream."""
         with vendor_errors():
             self._cupy.cuda.get_current_stream().synchronize()
 
@@ -234,7 +229,6 @@ class CupySession(Session):
             return self._cycles.hertz()
 
     def empty_launch(self) -> CudaLaunch:
-        """A kernel that does nothing."""
         return CudaLaunch(lambda: self._nothing((1,), (1,), ()), None)
 
     @override
@@ -310,7 +304,6 @@ class CupyBackend(Backend):
         return [_device(cupy, ordinal, driver) for ordinal in range(count)]
 
     def open(self, device_id: str, threads: int | None = None, *, autotune: bool = True) -> CupySession:
-        """Open one device by id. Raises BackendUnavailable if there is none."""
         for ordinal, device in enumerate(self.devices()):
             if device.id == device_id:
                 return CupySession(device, ordinal)

@@ -202,7 +202,6 @@ class SplitSession(Session):
 
     @override
     def clock(self) -> float:
-        """The host's clock."""
         return self.gpu.clock()
 
     @override

@@ -140,7 +140,6 @@ class SplitLaunch(Launch):
 
     @property
     def devices(self) -> list[Any]:
-        """The inputs' device buffers."""
         return [part.device for part in self.parts]
 
     @property
@@ -310,7 +309,6 @@ class Sides:
             self._fetch(launch, landing)
 
     def on_cpu(self, launch: SplitLaunch, repeat: int, landing: Array | None) -> None:
-        """The CPU's side alone."""
         self._compute(self._cpu_part(launch, landing), repeat)
 
     def gather(self, launch: SplitLaunch, host: Array) -> None:

@@ -195,7 +195,6 @@ class WgpuSession(Session):
 
     @override
     def free(self, buffer: Buffer) -> None:
-        """Back into the pool."""
         self._pool.setdefault(buffer.size, []).append(buffer)
 
     @override
@@ -211,15 +210,12 @@ class WgpuSession(Session):
 
     @override
     def free_fresh(self, buffer: Buffer) -> None:
-        """Destroy it."""
         buffer.destroy()
 
     def upload(self, buffer: Buffer, host: Array) -> None:
-        """Copy in; ordered with launches."""
         self._transfers.upload(buffer, host)
 
     def download(self, buffer: Buffer, host: Array) -> None:
-        """Copy out; complete on return."""
         self._transfers.download(buffer, host)
 
     @override
@@ -302,7 +298,6 @@ class WgpuSession(Session):
             return self._stamps.read(encoder)
 
     def empty_launch(self) -> WgpuLaunch:
-        """A dispatch of one thread that does nothing."""
         return self.programs.bare(_EMPTY)
 
     @override
@@ -318,7 +313,6 @@ class WgpuSession(Session):
 
     @override
     def close(self) -> None:
-        """Destroy the device and everything on it."""
         with contextlib.suppress(Exception):
             self._empty_pool()
             self._transfers.close()
@@ -388,7 +382,6 @@ class WgpuBackend(Backend):
         return [device for device, _ in self._adapters()]
 
     def open(self, device_id: str, threads: int | None = None, *, autotune: bool = True) -> WgpuSession:
-        """Open one adapter by id. Raises BackendUnavailable if there is none."""
         for device, adapter in self._adapters():
             if device.id == device_id:
                 return WgpuSession(device, adapter, autotune)

@@ -28,7 +28,6 @@ def ceil_div(dividend: int, divisor: int) -> int:
 
 
 def power_of_two_at_least(value: int) -> int:
-    """The smallest power of two that is not below `value` (at least 1)."""
     return 1 << max(0, value - 1).bit_length()
 
 

@@ -87,7 +87,6 @@ GELU_CUBIC = 0.044715
 
 
 def vector_shape(params: Params) -> Shape:
-    """The shape (n,)."""
     return (params["n"],)
 
 

@@ -81,7 +81,6 @@ class CudaGemv(msgspec.Struct, frozen=True):
 
     @property
     def block_rows(self) -> int:
-        """Rows of a block."""
         return _THREADS // self.lanes * self.rows
 
 
@@ -236,7 +235,6 @@ class WgslGemv(msgspec.Struct, frozen=True):
 
     @property
     def group_rows(self) -> int:
-        """Rows of a group."""
         return self.threads // self.lanes * self.rows
 
 

@@ -71,7 +71,6 @@ def columns(params: Params) -> int:
 
 
 def shape(params: Params) -> tuple[int, int]:
-    """(rows, columns)."""
     return (params["n"] // columns(params), columns(params))
 
 

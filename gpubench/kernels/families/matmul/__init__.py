@@ -64,7 +64,6 @@ class Tile(msgspec.Struct, frozen=True):
 
     @property
     def threads(self) -> int:
-        """Threads of a group."""
         return self.team * self.slices
 
     @property
