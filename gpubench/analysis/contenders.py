@@ -77,11 +77,6 @@ class ContenderSet(NamedTuple):
     spanned: tuple[float, float]
     cpu_wins: tuple[tuple[int, bool], ...]
 
-    @property
-    def two_sided(self) -> bool:
-        """Whether a CPU and something else were measured."""
-        return bool(self.cpu and self.others)
-
 
 class Choice(NamedTuple):
     """The fastest contender at one size and the fastest of the other side; both None: unknown. `around`: they are so by

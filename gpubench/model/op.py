@@ -178,7 +178,6 @@ class Op(msgspec.Struct, frozen=True):
     reference: Callable[..., Array] | None = None
     split: Split | Callable[[Params], Split] | None = None
     tuned: Mapping[str, tuple[Kernel, ...]] = {}
-    stages: tuple[str, ...] = ()
     options: Mapping[str, str] = {}
     fits: Callable[[Params], str | None] = always_fits
     tf32: tuple[str, ...] = ()

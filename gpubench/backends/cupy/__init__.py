@@ -99,7 +99,6 @@ class CupySession(Session):
             max_workgroup_threads=int(properties["maxThreadsPerBlock"]),
             max_groups_per_dimension=65535,
             multiprocessors=int(properties["multiProcessorCount"]),
-            subgroups=True,
             float16=True,
             float64=True,
             clusters=int(properties["major"]) >= 9,

@@ -26,7 +26,7 @@ from gpubench.model.kernel import Limits
 from gpubench.model.op import ITEMSIZE, Array, Dtype, Form, Op, Shape
 from gpubench.model.result import Device, DeviceClock, Identity
 
-WANTED_FEATURES = ("timestamp-query", "shader-f16", "shader-f64", "subgroup")
+WANTED_FEATURES = ("timestamp-query", "shader-f16", "shader-f64")
 _APIS = {"Vulkan": "vulkan", "Metal": "metal", "D3D12": "dx12"}
 _SOFTWARE_VENDOR = 0x10005  # Mesa's PCI-less vendor id: llvmpipe and lavapipe
 _SOFTWARE_NAMES = ("llvmpipe", "lavapipe", "swiftshader", "warp", "basic render")
@@ -108,7 +108,6 @@ def limits_of(device: Any, *, software: bool) -> Limits:
             limits["max-compute-invocations-per-workgroup"], limits["max-compute-workgroup-size-x"]
         ),
         max_groups_per_dimension=limits["max-compute-workgroups-per-dimension"],
-        subgroups="subgroup" in features,
         float16="shader-f16" in features,
         float64="shader-f64" in features,
         software=software,

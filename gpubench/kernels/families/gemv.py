@@ -260,7 +260,7 @@ def build_wgsl(m: int, n: int, dtype: str, limits: Limits) -> WgslProgram:
     rest = wgsl_layout(m, parts, limits)
     text = _wgsl_source(partial, storage.stored, rest, weighted=False)
     grid = fold(ceil_div(m, rest.group_rows), limits)
-    second = WgslPass(text, grid, ("partials", "out"), uniform=(m, parts, parts, 1), read_only=("partials",))
+    second = WgslPass(text, grid, ("partials", "out"), uniform=(m, parts, parts, 1))
     size = m * parts * ITEMSIZE[real_dtype(dtype)]
     return WgslProgram((first, second), scratch={"partials": ceil_div(size, 16) * 16})
 

@@ -66,7 +66,6 @@ def check_pass(step: WgslPass, device: Limits, known: set[str]) -> None:
     assert math.prod(int(extent) for extent in threads[1].split(",")) <= device.max_workgroup_threads
     assert workgroup_bytes(step.source) <= device.max_workgroup_bytes
     assert set(step.bindings) <= known
-    assert set(step.read_only) <= set(step.bindings)
     assert set(step.windows) <= set(step.bindings)
     declared = re.findall(r"@group\(0\) @binding\((\d+)\) var<(.+?)>", step.source)
     wanted = [*step.bindings, *(["the sizes"] if step.uniform else [])]
