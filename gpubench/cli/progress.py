@@ -49,7 +49,7 @@ from gpubench.model.result import (
     Skip,
 )
 from gpubench.report import events as lines
-from gpubench.report.encoding import json_line, narrowed, rounded
+from gpubench.report.layout import json_line, narrowed, rounded
 from gpubench.report.wording import situation_text
 
 REDRAW_S = 0.25

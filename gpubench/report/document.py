@@ -28,8 +28,7 @@ from gpubench.analysis.samples import Components
 from gpubench.analysis.speedup import Mean, SpeedupRow
 from gpubench.errors import ExitCode
 from gpubench.model.machine import Recommendation
-from gpubench.report.encoding import json_text, narrowed
-from gpubench.report.layout import RenderOptions
+from gpubench.report.layout import RenderOptions, json_text, narrowed
 from gpubench.report.sections.answer import answer_sentences
 from gpubench.report.sections.answer_text import threshold_text
 

@@ -430,9 +430,7 @@ class WgslReduction(msgspec.Struct, frozen=True):
             first += groups
         rest = WgslReduction(("x",), self.start, "x", self.join)
         text = _wgsl_source(rest, partial, data.stored, threads)
-        passes.append(
-            WgslPass(text, (1, 1, 1), ("partials", "out"), uniform=_uniform(first))
-        )
+        passes.append(WgslPass(text, (1, 1, 1), ("partials", "out"), uniform=_uniform(first)))
         size = first * ITEMSIZE[real_dtype(dtype)]
         return WgslProgram(tuple(passes), scratch={"partials": ceil_div(size, 16) * 16})
 

@@ -7,9 +7,8 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from gpubench.analysis.analyse import Analysis
-from gpubench.report.encoding import json_text
 from gpubench.report.exporters import Estimated, decimal, estimated, half_width, only_run, rate_of
-from gpubench.report.layout import RenderOptions
+from gpubench.report.layout import RenderOptions, json_text
 from gpubench.stats import IntervalLike
 
 MS = 1e3

@@ -9,9 +9,8 @@ import msgspec
 from gpubench.analysis.analyse import Analysis
 from gpubench.analysis.machine import fact, usable_cpus
 from gpubench.model.result import Run
-from gpubench.report.encoding import json_text
 from gpubench.report.exporters import Estimated, estimated, only_run
-from gpubench.report.layout import RenderOptions
+from gpubench.report.layout import RenderOptions, json_text
 
 NS = 1e9
 

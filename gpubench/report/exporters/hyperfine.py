@@ -8,9 +8,8 @@ from collections.abc import Sequence
 import msgspec
 
 from gpubench.analysis.analyse import Analysis
-from gpubench.report.encoding import json_text
 from gpubench.report.exporters import Estimated, estimated, only_run
-from gpubench.report.layout import RenderOptions
+from gpubench.report.layout import RenderOptions, json_text
 
 
 class HyperfineCommand(msgspec.Struct, frozen=True, kw_only=True):

@@ -11,9 +11,8 @@ import msgspec
 from gpubench.analysis.analyse import Analysis
 from gpubench.analysis.machine import fact
 from gpubench.model.result import Run, Settings
-from gpubench.report.encoding import json_text
 from gpubench.report.exporters import Estimated, estimated, only_run
-from gpubench.report.layout import RenderOptions
+from gpubench.report.layout import RenderOptions, json_text
 
 
 class MachineInfo(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from gpubench import kernels
 from gpubench.errors import Unsupported
-from gpubench.kernels import softmax, softmax_grad
-from gpubench.kernels.families import fold, gemv, transpose, windows
+from gpubench.kernels import gemv, softmax, softmax_grad
+from gpubench.kernels.families import fold, transpose, windows
 from gpubench.kernels.families.wgsl import vectors
 from gpubench.model.kernel import Limits, WgslPass, WgslProgram
 from gpubench.model.op import ITEMSIZE
