@@ -15,8 +15,7 @@ from gpubench import stats
 from gpubench.analysis.break_even import BreakEven, bracketed, break_evens, earliest
 from gpubench.analysis.claims import Claim, ClaimResult, judged
 from gpubench.analysis.estimate import CaseResult, case_results
-from gpubench.analysis.findings import ReportWarning, findings
-from gpubench.analysis.gates import Gates, ReportGate, gates
+from gpubench.analysis.findings import Gates, ReportGate, ReportWarning, findings, gates
 from gpubench.analysis.hybrid import Hybrid, hybrids
 from gpubench.analysis.machine import experiment, machine_line, node_key
 from gpubench.analysis.overheads import GROUP, Overheads, overheads

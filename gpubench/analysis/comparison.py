@@ -10,7 +10,7 @@ from typing import Literal
 
 import msgspec
 
-from gpubench.analysis.gates import MinSpeedup
+from gpubench.analysis.findings import MinSpeedup
 from gpubench.analysis.labels import Label
 from gpubench.catalogue import WarningCode
 from gpubench.model.case import Case

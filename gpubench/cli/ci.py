@@ -17,7 +17,7 @@ from gpubench.errors import ExitCode, GpubenchError, UsageError, require_choice
 
 if TYPE_CHECKING:
     from gpubench.analysis.analyse import Analysis
-    from gpubench.analysis.gates import Gates, MinSpeedup
+    from gpubench.analysis.findings import Gates, MinSpeedup
     from gpubench.measure.schedule import RunSpec
     from gpubench.model.case import Case
     from gpubench.report.ci import CiOutcome
@@ -159,7 +159,7 @@ def _cannot_write(path: str, error: OSError) -> GpubenchError:
 
 def demands(min_speedups: Sequence[str], fail_on: str | None) -> Gates:
     """The gates asked for, as checked values. Raises UsageError."""
-    from gpubench.analysis.gates import FAIL_ON, Gates
+    from gpubench.analysis.findings import FAIL_ON, Gates
 
     words = [word.strip() for word in (fail_on or "").split(",") if word.strip()]
     for word in words:
@@ -233,7 +233,7 @@ def require_matches(asked: Gates, cases: Iterable[Case], on_cpu: Callable[[str],
 
 
 def _min_speedup(text: str) -> MinSpeedup:
-    from gpubench.analysis.gates import MinSpeedup
+    from gpubench.analysis.findings import MinSpeedup
     from gpubench.selectors import selector
 
     path, equals, number = text.rpartition("=")

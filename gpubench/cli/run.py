@@ -13,7 +13,7 @@ from gpubench.cli.command import given
 from gpubench.cli.options import RunOptions
 
 if TYPE_CHECKING:
-    from gpubench.analysis.gates import Gates
+    from gpubench.analysis.findings import Gates
     from gpubench.cli.request import Tell
     from gpubench.measure.schedule import RunSpec
 

@@ -18,8 +18,7 @@ from gpubench.analysis.analyse import Analysis, failed, machine_runs, recommende
 from gpubench.analysis.break_even import BreakEven, BreakEvenRow
 from gpubench.analysis.claims import ClaimRow
 from gpubench.analysis.estimate import CaseRow
-from gpubench.analysis.findings import ReportWarning
-from gpubench.analysis.gates import ReportGate
+from gpubench.analysis.findings import ReportGate, ReportWarning
 from gpubench.analysis.hybrid import HybridRow
 from gpubench.analysis.overheads import PoolRow
 from gpubench.analysis.reuse import Reuse

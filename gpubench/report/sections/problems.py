@@ -18,7 +18,7 @@ from gpubench.units import truncate
 
 if TYPE_CHECKING:
     from gpubench.analysis.comparison import Gate  # a report does not load what compares
-    from gpubench.analysis.gates import ReportGate
+    from gpubench.analysis.findings import ReportGate
 
 
 SHOWN = 3
