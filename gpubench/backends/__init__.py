@@ -16,6 +16,8 @@ from gpubench.model.case import inner_device
 ON_CPU = ("numpy", "torch")
 # Backends that leave a GPU to others, unless somebody names them.
 YIELDS = {"torch": ("cupy",)}
+# Those whose import takes seconds: it begins while the machine is still inspected.
+SLOW_TO_IMPORT = ("torch",)
 # The order in which devices are listed and measured: the baseline first.
 _ORDER = ("numpy", "cupy", "wgpu", "torch", "hybrid")
 

@@ -399,6 +399,12 @@ class TorchBackend(Backend):
         driver = _version()["__version__"]
         return [Device(id=CPU, backend="torch", kind="cpu", name="CPU", api="host", driver=driver)]
 
+    @override
+    def preload(self) -> None:
+        """PyTorch."""
+        with contextlib.suppress(BackendUnavailable):
+            import_torch()
+
     def open(self, device_id: str, threads: int | None = None, *, autotune: bool = True) -> TorchSession:
         devices = self.host_devices() if device_id == CPU else self.devices()
         found = next((device for device in devices if device.id == device_id), None)

@@ -21,6 +21,7 @@ from gpubench.measure.plan import Constraints, Target
 from gpubench.measure.recorder import Origin, new_run
 from gpubench.measure.schedule import RunSpec, planned
 from gpubench.measure.targets import DeviceRequest, DeviceSelection, Mode
+from gpubench.measure.worker_pool import Spares
 from gpubench.model.case import QUEUED, TF32, Case
 from gpubench.model.machine import Machine
 from gpubench.model.op import Op
@@ -51,10 +52,11 @@ def request(options: RunOptions, *, began: float, tell: Tell = unsaid) -> RunSpe
     keep = selectors.selection(chosen.filter, chosen.skip)
     context = pairs(options.context or [])
     tell(chosen, how)
-    choice = targets.choose(request, one_of_each=len(chosen.sizes) < len(declared))
+    spares = Spares()
+    choice = targets.choose(request, one_of_each=len(chosen.sizes) < len(declared), spares=spares)
     found = on_devices(options, chosen, how, choice, keep, context=context, began=began)
     run = msgspec.structs.replace(found.run, warnings=[*broken, *found.run.warnings])
-    found = msgspec.structs.replace(found, run=run, required=targets.required(request, choice))
+    found = msgspec.structs.replace(found, run=run, required=targets.required(request, choice), spares=spares)
     if keep is not None and not any(workload.cases for workload in planned(found)):
         raise UsageError("empty-selection", why="no planned case matches")
     return found

@@ -5,8 +5,10 @@ Two readings of counters that the system keeps in any case, one before and one a
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
+from pathlib import Path
 from typing import NamedTuple
 
 from gpubench.model.result import BUSY_SHARE
@@ -17,7 +19,7 @@ LONG_ENOUGH_S = 2.0
 
 class CpuTimes(NamedTuple):
     """Seconds since some moment: the wall's, and per CPU that we may use, added up: all states, busy, stolen; and
-    those of ours, of this process and of the workers that have ended."""
+    those of ours, of this process and of its workers."""
 
     at_s: float
     total_s: float
@@ -51,10 +53,25 @@ def read() -> CpuTimes | None:
             ours_s=own.user
             + own.system
             + getattr(own, "children_user", 0.0)
-            + getattr(own, "children_system", 0.0),
+            + getattr(own, "children_system", 0.0)
+            + _of_living_children(),
         )
     except Exception:  # a psutil that is broken, or built for another system, costs this one figure
         return None
+
+
+def _of_living_children() -> float:
+    """Seconds that workers have used which have not ended yet. Linux lists them by thread; elsewhere every process is
+    looked at."""
+    import psutil
+
+    listed = [file.read_text() for file in Path("/proc/self/task").glob("*/children")]
+    numbers = [int(number) for text in listed for number in text.split()]
+    taken = 0.0
+    for child in [psutil.Process(number) for number in numbers] if listed else psutil.Process().children():
+        with contextlib.suppress(psutil.Error):
+            taken += sum(child.cpu_times()[:4])  # its own, and of its children that have ended
+    return taken
 
 
 def unread() -> None:
@@ -62,7 +79,7 @@ def unread() -> None:
 
 
 def between(before: CpuTimes | None, after: CpuTimes | None) -> Share:
-    """The load between two readings; the workers of that time have to have ended before the second.
+    """The load between two readings.
 
     In a short time only a large share can be seen in ticks: in half the time one twice as large.
     """

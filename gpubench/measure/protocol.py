@@ -40,6 +40,13 @@ class ListDevices(Message, frozen=True, kw_only=True, tag="devices"):
     host_only: bool = False
 
 
+class Preload(Message, frozen=True, kw_only=True, tag="preload"):
+    """Import what opening a device of this backend needs. Nobody waits for the reply."""
+
+    id: int
+    backend: str
+
+
 class Open(Message, frozen=True, kw_only=True, tag="open"):
     """Open the device; `scratch` is the folder of shared references, `since` the session's monotonic start.
 
@@ -287,6 +294,7 @@ class Broke(Message, frozen=True, kw_only=True, tag="broke"):
 
 Request = (
     ListDevices
+    | Preload
     | Open
     | MeasureOverhead
     | MeasureCeilings

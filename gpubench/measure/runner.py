@@ -182,7 +182,9 @@ class _Runner:
         index = self._next_index()
         self._try_lost_devices_again()
         measured = [] if self.spec.check_only else [t.device for t in self.spec.constraints.targets]
-        pool = WorkerPool(self.settings, self._scratch.folder, self.gone, measured, self.spec.run.machine)
+        pool = WorkerPool(
+            self.settings, self._scratch.folder, self.gone, measured, self.spec.run.machine, self.spec.spares
+        )
         self._crew = pool
         record = SessionRecord(
             index=index, started_at=utc_now("milliseconds"), superseded=repeats is not None, repeats=repeats

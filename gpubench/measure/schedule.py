@@ -22,6 +22,7 @@ from gpubench.measure.plan import (
 )
 from gpubench.measure.recorder import Recorder
 from gpubench.measure.search import BLOCKS, BreakEvenSearch, Step, first_sizes
+from gpubench.measure.worker_pool import Spares
 from gpubench.model.case import Case
 from gpubench.model.op import Op
 from gpubench.model.result import Block, Measurement, Outcome, Planned, Run, Settings, Skip, failures_of
@@ -30,9 +31,9 @@ from gpubench.model.result import Block, Measurement, Outcome, Planned, Run, Set
 class RunSpec(msgspec.Struct, frozen=True):
     """What `run` needs: the document to fill, the ops, the devices and what else bounds the plan.
 
-    `required` devices were named by the user: if one cannot be opened, that is exit 5. `began` is
-    the monotonic time from which the budget counts. With a `resume` the plan is that of a file. `load` reads what
-    others do on this machine.
+    `required` devices were named by the user: if one cannot be opened, that is exit 5. `began` is the monotonic time
+    from which the budget counts. With a `resume` the plan is that of a file. `load` reads what others do on this
+    machine. `spares` are workers for the first session.
     """
 
     run: Run
@@ -43,6 +44,7 @@ class RunSpec(msgspec.Struct, frozen=True):
     check_only: bool = False
     resume: Resume | None = None
     load: Callable[[], load.CpuTimes | None] = load.unread
+    spares: Spares | None = None
 
     @property
     def settings(self) -> Settings:

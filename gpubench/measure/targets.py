@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +15,7 @@ from gpubench.catalogue import Reason
 from gpubench.errors import RequiredUnavailable
 from gpubench.measure import protocol
 from gpubench.measure.plan import Target
-from gpubench.measure.worker_pool import Worker, WorkerGone
+from gpubench.measure.worker_pool import Spares, Worker, WorkerGone
 from gpubench.model.kernel import Kernel
 from gpubench.model.op import Op
 from gpubench.model.result import Device, Identity, RunWarning
@@ -39,25 +40,32 @@ class Listing(msgspec.Struct, frozen=True):
 
 
 def list_devices(
-    names: Sequence[str], deadline_s: float = DEADLINE_S, *, yielding: bool = False
+    names: Sequence[str],
+    deadline_s: float = DEADLINE_S,
+    *,
+    yielding: bool = False,
+    spares: Spares | None = None,
 ) -> list[Listing]:
     """One listing per backend, in the given order. Never raises: absence is an answer.
 
     `yielding`: GPUs of a backend that yields to another one's are asked for only if that one has none, since asking may
-    take seconds.
+    take seconds. `spares` keeps the workers of backends that are slow to import.
     """
     if not names:
         return []
+    workers = {name: Worker() for name in names}  # by this thread: they end with the one that starts them
 
     def ask(name: str) -> Listing:
-        return _ask(name, deadline_s, host_only=yielding and bool(_before(name, names)))
+        host_only = yielding and bool(_before(name, names))
+        return _ask(name, workers[name], deadline_s, host_only=host_only, spares=spares)
 
     with ThreadPoolExecutor(len(names)) as pool:
         found = dict(zip(names, pool.map(ask, names), strict=True))
     for name in names:
         before = _before(name, names) if yielding else ()
         if before and not any(device.kind == "gpu" for other in before for device in found[other].devices):
-            found[name] = _ask(name, deadline_s)
+            worker = (spares.take(name) if spares else None) or Worker()
+            found[name] = _ask(name, worker, deadline_s, spares=spares)
     return list(found.values())
 
 
@@ -66,13 +74,20 @@ def _before(name: str, names: Sequence[str]) -> list[str]:
     return [other for other in names if other in backends.YIELDS.get(name, ())]
 
 
-def _ask(backend: str, deadline_s: float, *, host_only: bool = False) -> Listing:
-    with Worker() as worker:
+def _ask(
+    backend: str, worker: Worker, deadline_s: float, *, host_only: bool = False, spares: Spares | None = None
+) -> Listing:
+    with contextlib.ExitStack() as stack:
+        stack.callback(worker.close)
         try:
             request = protocol.ListDevices(id=worker.next_id, backend=backend, host_only=host_only)
             reply = worker.ask(request, deadline_s)
         except WorkerGone as gone:
             return Listing(backend, reason=gone.reason, detail=gone.detail, hint=gone.stderr_tail[-200:])
+        slow = backend in backends.SLOW_TO_IMPORT
+        if spares is not None and slow and isinstance(reply, protocol.Devices) and reply.devices:
+            spares.keep(backend, worker)
+            stack.pop_all()
     match reply:
         case protocol.Devices():
             default, why = reply.default_devices, reply.refused
@@ -140,13 +155,15 @@ class DeviceSelection(msgspec.Struct, frozen=True):
         return op
 
 
-def choose(request: DeviceRequest, *, one_of_each: bool = False) -> DeviceSelection:
+def choose(
+    request: DeviceRequest, *, one_of_each: bool = False, spares: Spares | None = None
+) -> DeviceSelection:
     """Ask the backends and apply the request. Raises RequiredUnavailable for what was named and is not there.
 
     `one_of_each`: of equal devices of one backend only the first is taken, unless ids were named. A search
     for sizes inside a budget has no time to measure eight equal GPUs.
     """
-    listings = list_devices(request.asked, yielding=request.auto)
+    listings = list_devices(request.asked, yielding=request.auto, spares=spares)
     warnings = []
     for listing in listings:
         if listing.reason is not None:

@@ -121,6 +121,30 @@ class Worker:
         return WorkerGone(reason, detail, self.phase, self._child.stderr_tail())
 
 
+class Spares:
+    """Workers that have told of their backend's devices and now import what opening one needs, by backend. Those of the
+    first session begin with them."""
+
+    def __init__(self) -> None:
+        self._workers: dict[str, Worker] = {}
+
+    def keep(self, backend: str, worker: Worker) -> None:
+        """Have the worker import, and keep it."""
+        with contextlib.suppress(WorkerGone):  # the one that takes it will find out
+            worker.send(protocol.Preload(id=worker.next_id, backend=backend))
+            self._workers[backend] = worker
+
+    def take(self, backend: str) -> Worker | None:
+        """The worker of the backend, which is the caller's from then on."""
+        return self._workers.pop(backend, None)
+
+    def end(self) -> None:
+        """End those that nobody took."""
+        for worker in self._workers.values():
+            worker.kill()
+        self._workers.clear()
+
+
 OPEN_DEADLINE_S = 60.0
 LOAD_DEADLINE_S = 60.0
 SHORT_DEADLINE_S = 5.0
@@ -145,12 +169,13 @@ class WorkerPool:
 
     def __init__(
         self, settings: Settings, scratch: Path, gone: dict[str, DeviceGone], devices: Sequence[Device] = (),
-        machine: Machine | None = None,
+        machine: Machine | None = None, spares: Spares | None = None,
     ) -> None:  # fmt: skip
         self._settings = settings
         self._scratch = scratch
         self._gone = gone
         self._since = time.monotonic()
+        self._spares = spares or Spares()
         self.workers: dict[str, Worker] = {}
         self._starting: dict[str, tuple[Worker, protocol.Open]] = {}
         self._opened: dict[str, tuple[Worker, WorkerRecord]] = {}
@@ -189,6 +214,7 @@ class WorkerPool:
         for device_id in device_ids:
             if device_id not in self._gone:
                 self._starting[device_id] = self._asked_to_open(device_id)
+        self._spares.end()
         for device_id in device_ids:
             # A device that is gone is remembered: each of its cases becomes a Skip with the reason.
             with contextlib.suppress(DeviceGone):
@@ -292,6 +318,7 @@ class WorkerPool:
     def kill(self) -> None:
         """End all workers at once, as an interrupt does."""
         self.monitor.close()
+        self._spares.end()
         beside = (worker for worker, _ in (*self._starting.values(), *self._opened.values()))
         for worker in (*self.workers.values(), *beside):
             worker.kill()
@@ -311,7 +338,7 @@ class WorkerPool:
 
     def _asked_to_open(self, device_id: str) -> tuple[Worker, protocol.Open]:
         """A fresh worker that opens the device. The caller's thread is its parent: it dies with that."""
-        worker = Worker(self._settings.threads)
+        worker = self._spares.take(device_id.partition(":")[0]) or Worker(self._settings.threads)
         request = protocol.Open(
             id=worker.next_id, device_id=device_id, threads=self._settings.threads, seed=self._settings.seed,
             inputs=self._settings.inputs, scratch=str(self._scratch), since=self._since,

@@ -244,6 +244,9 @@ class Backend(ABC):
         """Those of `devices` that are CPUs, where telling them takes less than an import; None: it does not."""
         return None
 
+    def preload(self) -> None:
+        """Import what opening a device needs. Raises nothing: `open` tells what is wrong."""
+
     @abstractmethod
     def open(self, device_id: str, threads: int | None = None, *, autotune: bool = True) -> Session:
         """Open one device. Raises BackendUnavailable. The library is imported here, not before.

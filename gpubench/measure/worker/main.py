@@ -14,9 +14,10 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
-from typing import BinaryIO, NoReturn, get_args
+from typing import Any, BinaryIO, NoReturn, get_args
 
 import msgspec
 from msgspec import UNSET
@@ -82,32 +83,21 @@ class DeviceWorker:
             return protocol.Refused(id=request.id, reason="out-of-memory", detail=f"host memory: {error}")
 
     def _carry_out(self, request: protocol.Request) -> protocol.Reply:
-        match request:
-            case protocol.ListDevices():
-                return self._list(request)
-            case protocol.Open():
-                return self._open(request)
-            case protocol.MeasureOverhead():
-                return self._measure_overhead(request)
-            case protocol.Load():
-                self._load(request)
-            case protocol.Build():
-                self._build(request.case)
-            case protocol.MeasureCeilings():
-                self._announce("ceilings")
-                found = ceilings.measure(self._opened(), request.wanted)
-                return protocol.Ceilings(id=request.id, ceilings=found)
-            case protocol.Prepare():
-                return self._prepare(request)
-            case protocol.Sample():
-                return self._sample(request)
-            case protocol.Finish():
-                self._finish(self._timers[request.case_id])
-            case protocol.Release():
-                self._release(request.workload)
-            case protocol.Close():
-                self._close()
-        return protocol.Done(id=request.id)
+        methods: dict[type, Callable[[Any], protocol.Reply | None]] = {
+            protocol.ListDevices: self._list,
+            protocol.Preload: lambda wanted: gpubench.backends.load(wanted.backend).preload(),
+            protocol.Open: self._open,
+            protocol.MeasureOverhead: self._measure_overhead,
+            protocol.MeasureCeilings: self._measure_ceilings,
+            protocol.Load: self._load,
+            protocol.Build: self._build,
+            protocol.Prepare: self._prepare,
+            protocol.Sample: self._sample,
+            protocol.Finish: self._finish,
+            protocol.Release: lambda wanted: self._release(wanted.workload),
+            protocol.Close: lambda _: self._close(),
+        }
+        return methods[type(request)](request) or protocol.Done(id=request.id)
 
     def unforeseen(self, request: protocol.Request, error: BaseException) -> protocol.Reply:
         """Anything else is a defect: it costs the case and is shown with its type."""
@@ -189,6 +179,10 @@ class DeviceWorker:
             id=request.id, overhead_s=overhead, clock_step_s=step_s, clock_cost_s=cost_s
         )
 
+    def _measure_ceilings(self, request: protocol.MeasureCeilings) -> protocol.Ceilings:
+        self._announce("ceilings")
+        return protocol.Ceilings(id=request.id, ceilings=ceilings.measure(self._opened(), request.wanted))
+
     def _load(self, request: protocol.Load) -> None:
         """Inputs now, and the reference, so that other workers find it."""
         workspace = self._workspace(request.case)
@@ -196,7 +190,8 @@ class DeviceWorker:
             self._announce("reference")
             workspace.make_reference()
 
-    def _build(self, case: Case) -> None:
+    def _build(self, request: protocol.Build) -> None:
+        case = request.case
         key = (case.workload, case.form_id)
         if key in self._checked or self._opened().supports(self._op(case.op), case) is not None:
             return
@@ -339,9 +334,10 @@ class DeviceWorker:
             settle()
         return msgspec.structs.replace(sampled, block=block)
 
-    def _finish(self, timed: timer.Timer | OverheadTimer) -> None:
+    def _finish(self, request: protocol.Finish) -> None:
         """What the last launch left, and what one more delivers. Regimes with data on the device share a launch: it is
         checked once."""
+        timed = self._timers[request.case_id]
         launch = id(timed.launch) if isinstance(timed, timer.Timer) and timed.case.resident else None
         if launch in self._verified:
             return
