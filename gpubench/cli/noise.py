@@ -181,7 +181,7 @@ def _too_little(run: Run, cut_short: bool) -> GpubenchError:
 def _check_output(path: str) -> None:
     """Raises UsageError, before anything is measured, where the document could not be saved as `path`."""
     from gpubench import store
-    from gpubench.cli.saving import RESULT_SUFFIXES
+    from gpubench.store.files import RESULT_SUFFIXES
 
     if path != "-" and not path.endswith(RESULT_SUFFIXES):
         raise UsageError(

@@ -13,7 +13,6 @@ from gpubench.catalogue import WARNINGS
 from gpubench.cli import request as requesting
 from gpubench.cli import selection as words
 from gpubench.cli.options import RunOptions
-from gpubench.cli.saving import RESULT_SUFFIXES
 from gpubench.errors import BadPlugin, ExitCode, InputError, UsageError, suggest
 from gpubench.measure import schedule, targets
 from gpubench.measure.plan import Constraints
@@ -21,6 +20,7 @@ from gpubench.measure.schedule import RunSpec
 from gpubench.measure.targets import DeviceRequest
 from gpubench.model.case import FORMS, REGIMES, Case
 from gpubench.model.result import Measurement, Run, RunWarning, Selection, Settings
+from gpubench.store.files import RESULT_SUFFIXES
 
 # What each call says for itself.
 FREE_FIELDS = ("sessions", "budget_s")

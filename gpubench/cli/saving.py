@@ -21,10 +21,10 @@ from gpubench.cli.rendering import ReportStyle
 from gpubench.errors import ExitCode, GpubenchError, UsageError
 from gpubench.model.result import Run
 from gpubench.report import PICTURES
+from gpubench.store.files import RESULT_SUFFIXES
 
-RESULT_SUFFIXES = (".json", ".json.gz")
 RETRY_S = 1.0  # a place that failed is tried again after so long
-EVENTS = "jsonl"  # the format that is written while the run goes on (event_log.py)
+EVENTS = "jsonl"  # the format that is written while the run goes on (`progress.EventLog`)
 
 
 def require_text(options: RunOptions) -> None:

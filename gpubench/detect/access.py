@@ -11,9 +11,9 @@ import msgspec
 
 from gpubench.detect.merge import MergedDevice
 from gpubench.detect.pci import CARDS
-from gpubench.detect.records import ABSENT, NOT_PROBED, Address, address, known, missing, uuid_key
+from gpubench.detect.records import ABSENT, Address, address, known, missing, uuid_key
 from gpubench.detect.root import Root
-from gpubench.model.machine import Access, Fact, Gpu
+from gpubench.model.machine import NOT_PROBED, Access, Fact, Gpu
 
 WSL_NODE = "/dev/dxg"
 _BLOCKED_NODE = {"absent": "NOT_EXPOSED", "no_permission": "NO_PERMISSION"}

@@ -16,7 +16,6 @@ import msgspec
 
 from gpubench.detect.records import (
     ABSENT,
-    NOT_PROBED,
     Address,
     DeviceRecord,
     address,
@@ -26,7 +25,7 @@ from gpubench.detect.records import (
     missing,
 )
 from gpubench.detect.root import FileText, Root, integer, list_form, parse_list, parse_mask
-from gpubench.model.machine import Fact
+from gpubench.model.machine import NOT_PROBED, Fact
 
 PCI_DEVICES = "/sys/bus/pci/devices"
 # Drivers that hold nothing but GPUs, with their vendor: the driver tells it where no file can.

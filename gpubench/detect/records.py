@@ -15,7 +15,6 @@ from gpubench.model.machine import Fact, Gpu, Partition, Status
 T = TypeVar("T")
 
 ABSENT: Fact[Any] = Fact(None, "absent", None)
-NOT_PROBED: Fact[Any] = Fact(None, "not_probed", None)
 
 # What a reader most wants to hear when nobody knows: a broken file before a missing one.
 _TELLING: tuple[Status, ...] = (

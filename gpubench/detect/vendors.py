@@ -9,7 +9,6 @@ from gpubench.detect.merge import SOC_DEVICES
 from gpubench.detect.pci import Function
 from gpubench.detect.records import (
     ABSENT,
-    NOT_PROBED,
     Address,
     DeviceRecord,
     address,
@@ -21,7 +20,7 @@ from gpubench.detect.records import (
     uuid,
 )
 from gpubench.detect.root import Root, positive, size, words
-from gpubench.model.machine import Fact, Partition, Platform
+from gpubench.model.machine import NOT_PROBED, Fact, Partition, Platform
 
 KFD_NODES = "/sys/class/kfd/kfd/topology/nodes"
 GIB = 1 << 30

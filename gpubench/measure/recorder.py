@@ -151,7 +151,6 @@ def utc_now(timespec: Literal["seconds", "milliseconds"] = "seconds") -> str:
 
 
 _UUID = re.compile(r"(?:GPU|MIG)-[0-9a-fA-F][0-9a-fA-F/-]{14,80}")
-_NAMESPACE = uuid.UUID("6ba7b812-9dad-11d1-80b4-00c04fd430c8")  # RFC 4122: names that are object identifiers
 
 GIT_LIMIT_S = 5.0
 # Recorded because they change what the libraries do; never interpreted.
@@ -207,7 +206,7 @@ def without_uuids(run: Run) -> Run:
     text = msgspec.json.encode(run).decode()
     for uuid_text in sorted(set(_UUID.findall(text)), key=len, reverse=True):
         prefix, _, rest = uuid_text.partition("-")
-        text = text.replace(uuid_text, f"{prefix}-{uuid.uuid5(_NAMESPACE, rest)}")
+        text = text.replace(uuid_text, f"{prefix}-{uuid.uuid5(uuid.NAMESPACE_OID, rest)}")
     return msgspec.json.decode(text, type=Run)
 
 

@@ -6,7 +6,7 @@ import contextlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
@@ -17,6 +17,7 @@ from gpubench.measure import protocol
 from gpubench.measure.plan import Target
 from gpubench.measure.worker_pool import Spares, Worker, WorkerGone
 from gpubench.model.kernel import Kernel
+from gpubench.model.machine import Mode
 from gpubench.model.op import Op
 from gpubench.model.result import Device, Identity, RunWarning
 
@@ -100,9 +101,6 @@ def _ask(
         case protocol.Refused() | protocol.Broke():
             return Listing(backend, reason=reply.reason, detail=reply.detail, hint=reply.hint)
     return Listing(backend, reason="error", detail=f"unexpected answer {type(reply).__name__}")
-
-
-Mode = Literal["cpu", "gpu", "hybrid"]
 
 
 class DeviceRequest(msgspec.Struct, frozen=True):
