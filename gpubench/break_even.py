@@ -61,7 +61,8 @@ def bracket(ratios: Mapping[int, float]) -> tuple[int, int] | None:
 
 # A line stands for a curve near its crossing: so far, at first, and farther where fewer than FEWEST sizes lie there.
 REACHES, FEWEST = (4.0, 6.0, 10.0), 4
-# A search stops where the sizes that it took happen to agree, so their interval is too narrow by so much.
+# A search stops where the sizes that it took happen to agree, so what they tell of their scatter is too little by so
+# much. How far sessions lie apart has no part in that.
 STOPPED_EARLY = 1.15
 
 
@@ -86,24 +87,19 @@ def local_crossing(timings: Timings, priors: tuple[Prior, Prior] | None = stats.
         if len(near) >= FEWEST:
             break
     _, slope = stats.fit_line([math.log(n) for n in near], [heights[n] for n in near])
-    found = crossing({n: timings[n] for n in near}, priors)
-    if found is not None:
-        low, high = (
-            None if end is None else found.n * (end / found.n) ** STOPPED_EARLY
-            for end in (found.low, found.high)
-        )
-        found = Crossing(found.n, low, high)
-    return Local(found, slope)
+    return Local(crossing({n: timings[n] for n in near}, priors, stretch=STOPPED_EARLY), slope)
 
 
-def crossing(timings: Timings, priors: tuple[Prior, Prior] | None = stats.BOTH_USUAL) -> Crossing | None:
+def crossing(
+    timings: Timings, priors: tuple[Prior, Prior] | None = stats.BOTH_USUAL, *, stretch: float = 1.0
+) -> Crossing | None:
     """Root of the weighted straight line of ln(ratio) on ln n, with its interval.
 
     The interval holds every size at which the height of the line may be 0 (Fieller 1954). The variance of the height
     is that of the blocks; more, where the sizes lie further from a line than their blocks explain; and from two
     sessions on that of the sessions, where it is larger. Below 5 sessions the priors (of the baseline's times and of
-    the case's) stand beside them; None: they know nothing. An end is None where the timings leave it open. None if the
-    line does not rise, or with fewer than two sizes.
+    the case's) stand beside them; None: they know nothing. `stretch`: how much wider the line's own part is. An end is
+    None where the timings leave it open. None if the line does not rise, or with fewer than two sizes.
     """
     sizes = sorted(n for n in timings if timings[n])
     if len(sizes) < 2:
@@ -123,7 +119,7 @@ def crossing(timings: Timings, priors: tuple[Prior, Prior] | None = stats.BOTH_U
     apart = _apart(heights, dict(zip(sizes, zip(middles, weights, strict=True), strict=True)))
     scale = _scale(line, priors, replicated=variances is not None, uneven=blocks.uneven)
     session = _session_margin(apart, blocks.variance(root) if variances else 0.0, priors)
-    low, high = line.ends(root, scale, session)
+    low, high = line.ends(root, stretch**2 * scale, session)
     n = math.exp(root)
     return Crossing(
         n,

@@ -66,12 +66,15 @@ def anatomy(
     resident = beside.get(_kernel_key(outcome))
     parts = _counted(run, outcome) or (_counted(run, resident) if resident else [])
     times = {name: _typical(getattr(part, name) for part in parts) for name in (*_LISTED, "single_s")}
+    result_s = _typical(part.result_s for part in parts)
     kernel_s = cold_s
     if kernel_s is None and resident is not None:
         kernel_s = device_time(main_blocks(run, resident), "cold")
     derived = kernel_s is None
     if kernel_s is None:
         kernel_s = _derived_kernel(times)
+    if result_s is not None and kernel_s is not None:  # that step waits for the kernel before it fetches
+        times["download_s"] = max(0.0, result_s - kernel_s - (times["sync_s"] or 0.0))
     listed = {name: times[name] for name in _LISTED}
     if kernel_s is None or any(value is None for value in listed.values()):
         return None

@@ -351,16 +351,12 @@ def _purpose_of(case: Case, workload: Workload, purpose: Purpose) -> Purpose:
 
 
 def _in_parts(case: Case, workload: Workload) -> bool:
-    """Whether calls of the case are taken apart: those that copy, and of a form without such a case any other. A split
-    has sides in each regime."""
-    return (
-        case.regime == "transfer-always"
-        or inner_device(case.device_id) is not None
-        or not any(
-            (other.form_id, other.device_id, other.regime) == (case.form_id, case.device_id, "transfer-always")
-            for other in workload.cases
-        )
-    )
+    """Whether calls of the case are taken apart: those that copy, and of a device without such a case any other. A
+    split has sides in each regime."""
+    if case.regime == "transfer-always" or inner_device(case.device_id) is not None:
+        return True
+    ours = [other for other in workload.cases if other.device_id == case.device_id]
+    return all(other.regime != "transfer-always" for other in ours)
 
 
 def _load(runtime: Runtime, workloads: Sequence[Workload]) -> dict[str, str]:

@@ -1,10 +1,9 @@
 """The search for break-evens in a run's first session.
 
-First the ends of every op, so that each has an answer at its largest size: a low and a middle size, which tell what the
-top takes, then the top, halved until it fits the op's share of the time. Then op by op the sizes that tell where its
-curves cross, with the forms alone that compete there. Ops that cost little come first, and leave to others what they
-do not need. What is left at the end goes to curves that are still open, and then to narrower thresholds. All that is
-measured is of the plan: later sessions repeat it.
+Op by op, those that cost little first: its ends, so that it has an answer at its largest size: a low and a middle size,
+which tell what the top takes, then the top, halved until it fits the op's share of the time. Then the sizes that tell
+where its curves cross, with the forms alone that compete there, as long as the ends of all other ops still fit. What is
+left at the end goes to curves that are still open, and then to narrower thresholds.
 
 What the search asks for next depends on what was measured so far, so it hands out one step at a time.
 """
@@ -32,6 +31,8 @@ ANSWERED, CLOSE = 2.25, 1.5
 MIDDLE = 0.7
 # A top may take so many times the op's share before it is halved, and be halved so often.
 TOP_SHARE, HALVINGS = 1.5, 6
+# The ends of the ops to come are expected to take so many times those of the ops so far, which were the cheaper ones.
+RESERVE = 1.4
 # Launches of each case beside its blocks: first, trials, checks. A reference in float64 takes as long as so many of the
 # slowest launches.
 LAUNCHES_BESIDE, REFERENCE_LAUNCHES = 3, 4
@@ -114,13 +115,16 @@ class BreakEvenSearch:
                         yield self.whole(one, [n])
             searched = []
         ordered = sorted(searched, key=lambda one: curves.work(one, one.ladder.high))
+        ends_s: list[float] = []
         for place, one in enumerate(ordered):
-            if self._left_s() <= 0:
+            left_s, others = self._left_s(), len(ordered) - place - 1
+            if left_s <= 0:
                 return
-            yield from self._ends(one, self._left_s() / (len(ordered) - place))
-        for place, one in enumerate(ordered):
-            share_s = self._left_s() / (len(ordered) - place)
-            yield from self._narrow(one, ANSWERED, self._left_s() - share_s)
+            yield from self._ends(one, left_s / (others + 1))
+            ends_s.append(left_s - self._left_s())
+            # While its inputs are at hand, but not of the time that the ends of the others need.
+            free_s = self._left_s() - RESERVE * others * math.fsum(ends_s) / len(ends_s)
+            yield from self._narrow(one, ANSWERED, self._left_s() - free_s / (others + 1))
         for given in (one for one in self._series if one.given):
             yield from self._narrow(given, ANSWERED, 0.0)
         # What is left: first to all that is open, then a step of each op towards narrower thresholds.

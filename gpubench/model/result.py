@@ -214,7 +214,11 @@ class Block(Record, frozen=True, kw_only=True):
 
 
 class Parts(Record, frozen=True, kw_only=True):
-    """Where the time of one case goes, each part a sample of its own, in one session (seconds)."""
+    """Where the time of one case goes in one session (seconds).
+
+    With `result_s` the parts are steps of the timed calls, and that step fetches the output as soon as the kernel is
+    done. With `download_s` each part is a sample of its own, with a wait before and after it.
+    """
 
     session: int
     compile_s: float | None = None
@@ -225,6 +229,7 @@ class Parts(Record, frozen=True, kw_only=True):
     sync_s: list[float] = []
     single_s: list[float] = []
     download_s: list[float] = []
+    result_s: list[float] = []
     stage_s: dict[str, list[float]] = {}
 
 

@@ -14,6 +14,7 @@ from gpubench.store import load
 OPS = ("--ops", "matmul,add,softmax", "--sizes", "matmul=1k", "--sizes", "add=64k", "--sizes", "softmax=4k")
 # The file has six digits: half of the last one for the whole and for each of six parts.
 ROUNDING = 7 * 5e-6
+SHORTEST_S = 2e-9  # no time in a file is 0
 
 
 @pytest.mark.parametrize(
@@ -44,14 +45,14 @@ def test_the_parts_in_a_file_are_the_whole_to_its_last_digit(run, device):
     assert len([row for row in rows if row.anatomy is not None]) == 3
     for row in rows:
         if row.anatomy is not None:
-            assert abs(row.anatomy.residual_s) <= ROUNDING * row.anatomy.whole_s, row.id
+            assert abs(row.anatomy.residual_s) <= ROUNDING * row.anatomy.whole_s + SHORTEST_S, row.id
             assert row.anatomy.first_result_s is not None
             assert row.anatomy.kernel_derived == (device == "fake:no-clock")
     assert "transfer-mismatch" not in ran.out
 
 
-def test_where_copies_and_kernels_overlap_the_case_says_so_and_nothing_is_predicted(run):
-    """The kernel of 54 us hides behind an upload of 184: by the parts the call would take a fifth more than it does."""
+def test_where_copies_and_kernels_overlap_the_steps_of_the_call_still_add_up(run):
+    """The kernel of 54 us hides behind an upload of 184: parts timed alone would add up to a fifth more."""
     ran = run("--devices", "fake:cpu,fake:overlaps", *OPS)
     assert ran.code == 0, ran.err
     found = analyse(load(ran.folder / "r.json"))
@@ -60,13 +61,6 @@ def test_where_copies_and_kernels_overlap_the_case_says_so_and_nothing_is_predic
         and row.case.device_id == "fake:overlaps"
     ]  # fmt: skip
     assert row.anatomy is not None
-    assert -0.3 < row.anatomy.residual_share < -0.1
-    assert row.anatomy.residual_s < -20e-6
-    assert "transfer-mismatch" in row.findings
-    assert row.anatomy.first_result_s is None
-    assert row.time is not None, "the whole is measured and stays"
-    (reuse,) = [reuse for reuse in found.reuse if reuse.op == "matmul"]
-    assert (reuse.verdict, reuse.reason, reuse.calls) == ("undecided", "parts-differ", None)
-    assert "transfer-mismatch" in ran.out
-    small = [row for row in found.cases if row.case.op == "add" and row.anatomy is not None]
-    assert all("transfer-mismatch" not in row.findings for row in small), "below 20 us a residual is no finding"
+    assert abs(row.anatomy.residual_share) < 0.01
+    assert "transfer-mismatch" not in row.findings
+    assert row.anatomy.first_result_s is not None

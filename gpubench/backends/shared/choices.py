@@ -173,7 +173,7 @@ def fastest(names: Sequence[str], timer: Timer, *, clock: Callable[[], float], b
                 single = min(single, took(1), took(1))
             if single > max(_HOPELESS * best_s, _SAMPLE_S):
                 continue
-            typical = single if single > _LONG * budget_s else _typical(took, single)
+            typical = single if single > _LONG * budget_s else _typical(took, single, _HOPELESS * best_s)
         except BackendError:
             if name == names[0]:
                 raise
@@ -183,7 +183,11 @@ def fastest(names: Sequence[str], timer: Timer, *, clock: Callable[[], float], b
     return best
 
 
-def _typical(took: Callable[[int], float], single: float) -> float:
-    """Seconds of a launch: the middle of a few samples, each of several launches where one takes `single`."""
+def _typical(took: Callable[[int], float], single: float, hopeless: float) -> float:
+    """Seconds of a launch: the middle of a few samples, each of several launches where one takes `single`. The first
+    two are enough where both are above `hopeless`."""
     repeat = max(1, min(_MOST_LAUNCHES, int(_SAMPLE_S / single))) if single > 0 else _MOST_LAUNCHES
-    return sorted(took(repeat) / repeat for _ in range(_SAMPLES))[_SAMPLES // 2]
+    samples = [took(repeat) / repeat for _ in range(2)]
+    if min(samples) <= hopeless:
+        samples += [took(repeat) / repeat for _ in range(_SAMPLES - 2)]
+    return sorted(samples)[len(samples) // 2]

@@ -26,7 +26,7 @@ from gpubench.model.result import Check, Device
 # Comparing in slices keeps the float64 temporaries small beside the arrays themselves.
 SLICE = 1 << 18
 _ODD = 0.6180339887  # the sentinel where NaN is a right answer: a number that no op gives by design
-_LOOK_S = 0.002
+_LOOK_S = 0.0005
 _THREADS = "/proc/self/task"
 _MOST_CHECKERS = 16
 

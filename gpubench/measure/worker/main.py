@@ -308,12 +308,12 @@ class DeviceWorker:
     def _time_parts(self, timed: timer.Timer, count: int) -> dict[str, list[float]]:
         """Once per workload and form: the parts do not depend on the regime. The CPU has none.
 
-        A case that makes such calls itself takes them apart beside its samples, and the parent asks no other for them.
+        A case that makes such calls itself notes the steps of its samples, and the parent asks no other for them.
         """
         if not count or timed.session.device.kind == "cpu":
             return {}
         if timed.case.regime == "transfer-always":
-            timed.in_parts = True
+            timed.steps = {}
             return {}
         key = (timed.case.workload, timed.case.form_id)
         if key not in self._parts:

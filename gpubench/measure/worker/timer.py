@@ -7,7 +7,7 @@ import gc
 import itertools
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 from gpubench.backends.shared.host import calls_library
@@ -34,10 +34,9 @@ CLOCK_STEPS = 1000
 CLOCK_READINGS = 10_000
 # Samples of a block shorter than this share of what they should last: their count was found while the machine was busy.
 FAR_TOO_SHORT = 1 / 5
-# Samples on the device clock, of each kind, and calls taken apart, per block: they explain the wall time and do not
-# stop the case. Between its samples, because a machine is not the same a second later.
+# Samples on the device clock, of each kind, per block: they explain the wall time and do not stop the case. Between its
+# samples, because a machine is not the same a second later.
 DEVICE_SAMPLES = 1
-CALLS_IN_PARTS = 1
 # The sides of a split explain a time, they do not estimate it.
 SIDES_LIMIT_S = 0.5
 
@@ -67,7 +66,9 @@ class Timer:
         self.repeat = 1
         self.hot_repeat: int | None = None
         self.single = False
-        self.in_parts = False  # whether calls are taken apart beside the samples
+        self.steps: Times | None = (
+            None  # where the seconds of each step of a copying call are noted, if anywhere
+        )
         self.flush: Callable[[], None] | None = None  # before every sample, which is then of one launch
 
     def seconds(self, repeat: int) -> float:
@@ -107,17 +108,29 @@ class Timer:
         return (clock() - start) / (repeat * calls)
 
     def _transfer_always(self, repeat: int) -> float:
-        clock = self.session.clock
+        """The clock is read between the steps, nothing waits there: they add up to the call as it is timed."""
+        clock, noted = self.session.clock, self.steps is not None
+        steps = []
         start = clock()
         for _ in range(repeat):
+            began = clock() if noted else 0.0
             buffers, output = self.take()
+            taken = clock() if noted else 0.0
             for buffer, host in zip(buffers, self.workspace.inputs, strict=True):
                 self.transfers.upload(buffer, host)
+            uploaded = clock() if noted else 0.0
             launch = self.session.compile(self.workspace.op, self.case, buffers, output)
             self.session.run(launch)
+            launched = clock() if noted else 0.0
             self.transfers.download(launch.output, self.workspace.host_output)
+            fetched = clock() if noted else 0.0
             self.give_back(buffers, output)
-        return (clock() - start) / repeat
+            if noted:
+                steps.append((began, taken, uploaded, launched, fetched, clock()))
+        seconds = (clock() - start) / repeat
+        if self.steps is not None:
+            add_parts(self.steps, _mean_steps(steps))
+        return seconds
 
     def verify(self) -> None:
         """Check what this case's own path delivers: the output left behind (resident), then one more timer
@@ -288,8 +301,8 @@ def time_sides(timer: Timer, count: int) -> dict[str, list[float]]:
 def sample_block(timer: Timed, request: protocol.Sample, since: float) -> protocol.Sampled:
     """Warm up for a sample, or as long as asked, then take samples; everything is kept.
 
-    Wall and device samples alternate where launches are queued, wall samples and calls taken apart in
-    `transfer-always`. Where the device counts its cycles, its clock is read after each sample.
+    Wall and device samples alternate where launches are queued; calls of `transfer-always` tell their steps. Where the
+    device counts its cycles, its clock is read after each sample.
     `since` is the monotonic time at which the session began.
     """
     began = time.monotonic()
@@ -306,6 +319,8 @@ def sample_block(timer: Timed, request: protocol.Sample, since: float) -> protoc
     if request.warm_up and not timer.single:
         _warm_up(timer, request.warmup_s, take)
     warmup = len(wall)
+    if isinstance(timer, Timer) and timer.steps is not None:
+        timer.steps = {}  # without those of the warm-up
     on_device = timer.case.queued and timer.hot_repeat is not None
     with no_garbage_collection():
         while len(wall) - warmup < request.samples:
@@ -314,10 +329,10 @@ def sample_block(timer: Timed, request: protocol.Sample, since: float) -> protoc
                 clock_hz.append(timer.session.core_hz())
             if isinstance(timer, Timer) and on_device and len(hot_s) < DEVICE_SAMPLES:
                 _device_samples(timer, hot_s, cold_s)
-            if isinstance(timer, Timer) and timer.in_parts and len(wall) - warmup <= CALLS_IN_PARTS:
-                add_parts(parts, mean_parts(timer, timer.repeat))
             if time.monotonic() - began > request.limit_s:
                 break
+        if isinstance(timer, Timer) and timer.steps:
+            parts = {**timer.steps, **fenced_launch(timer)}
     block = Block(
         session=request.session, round=request.round, position=request.position,
         repeat=timer.repeat * (timer.case.calls or 1),
@@ -406,7 +421,6 @@ def wall_s(session: Session, launch: Launch, repeat: int) -> float:
 PARTS_LIMIT_S = 0.06
 # What is thrown away first: the steps of a call are quicker when they have just been made.
 PARTS_WARM_UP = 2
-MOST_CALLS = 200
 
 
 def time_parts(timer: Timer, count: int) -> Times:
@@ -423,11 +437,23 @@ def time_parts(timer: Timer, count: int) -> Times:
     return parts
 
 
-def mean_parts(timer: Timer, repeat: int) -> dict[str, float]:
-    """Mean seconds of each part of `repeat` calls: as many as a sample of wall time has, so that what interrupts the
-    one in passing interrupts the other as often."""
-    found = [parts_of_call(timer) for _ in range(min(repeat, MOST_CALLS))]
-    return {name: sum(call[name] for call in found) / len(found) for name in found[0]}
+def fenced_launch(timer: Timer) -> dict[str, list[float]]:
+    """Seconds of one launch and its wait, and of a wait for nothing."""
+    session, found = timer.session, dict[str, float]()
+    session.sync()
+    with _timed(session, found, "single_s"):
+        session.run(timer.launch)
+        session.sync()
+    with _timed(session, found, "sync_s"):
+        session.sync()
+    return {name: [seconds] for name, seconds in found.items()}
+
+
+def _mean_steps(calls: Sequence[tuple[float, ...]]) -> dict[str, float]:
+    """Mean seconds of each step; what fetches the result waits for the kernel first."""
+    means = [sum(call[i + 1] - call[i] for call in calls) / len(calls) for i in range(5)]
+    taking, upload, launch, result, giving = means
+    return {"alloc_s": taking + giving, "upload_s": upload, "launch_s": launch, "result_s": result}
 
 
 def add_parts(parts: Times, found: dict[str, float]) -> None:

@@ -231,7 +231,10 @@ def test_the_hopeless_are_launched_twice_and_no_more():
     # Short ones may only have waited for their threads.
     bench = Bench({"a": 1e-4, "b": 1.4e-4})
     assert bench.choose() == "a"
-    assert bench.launches["b"] == 4 + 5 * 7  # samples of 1 ms
+    assert bench.launches["b"] == 4 + 2 * 7  # samples of 1 ms; two of them settle it
+    bench = Bench({"a": 1e-4, "b": 1.2e-4})
+    assert bench.choose() == "a"
+    assert bench.launches["b"] == 4 + 5 * 8
     # Short launches are repeated, but not without end, and a clock that stands still ends it too.
     assert Bench({"a": 1e-9, "b": 1e-9}).choose() == "a"
     still = Bench({"a": 0.0, "b": 0.0})
