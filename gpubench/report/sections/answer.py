@@ -10,9 +10,8 @@ from datetime import datetime
 
 import msgspec
 
-from gpubench.analysis.absence import Absence
 from gpubench.analysis.analyse import Analysis
-from gpubench.analysis.answer import ABOUT_EQUAL, MachineAnswer, Trouble, answer
+from gpubench.analysis.answer import ABOUT_EQUAL, Absence, MachineAnswer, Trouble, answer
 from gpubench.analysis.labels import workers
 from gpubench.analysis.samples import used_sessions
 from gpubench.analysis.speedup import blas_text
