@@ -152,6 +152,9 @@ def ordered(analysis: Analysis, key: str) -> Analysis:
     )
 
 
+# ---------------------------------------------------------------- several runs
+
+
 class MachineRuns(msgspec.Struct, frozen=True):
     """One machine: its runs from the oldest to the newest, the last of which speaks for it."""
 
@@ -234,6 +237,9 @@ def _sizes(rows: Sequence[Speedup]) -> dict[SeriesKey, set[int]]:
     for row in rows:
         found.setdefault(row.case.case.series, set()).add(row.case.case.params["n"])
     return found
+
+
+# ---------------------------------------------------------------- by what a mode is chosen
 
 
 def evidence(

@@ -436,6 +436,8 @@ def _troubles(run: Run, cases: Sequence[CaseResult]) -> tuple[tuple[Trouble, ...
     )
 
 
+# ---------------------------------------------------------------- why there is none
+
 # `checked`: outputs were checked, nothing was timed. `nothing`: no case has a time. `overheads`: no op has one.
 # `no-cpu`: only GPUs have times. `hidden`: the GPU's cases are not among those shown. `not-asked`: the machine has a
 # GPU, of which no case was planned. `wrong`: all that it gave were wrong numbers. `no-time`: its cases gave no time.

@@ -139,6 +139,9 @@ def _case_finding(run: Run, code: WarningCode, ids: Sequence[str]) -> ReportWarn
 FailOn = Literal["noisy", "skipped", "incomplete"]
 
 
+# ---------------------------------------------------------------- gates
+
+
 class ReportGate(msgspec.Struct, frozen=True, kw_only=True):
     """One gate and the cases that decide it.
 

@@ -157,6 +157,8 @@ def observations(run: Run, sessions: Iterable[int] | None = None) -> list[int]:
     return sorted(index for _, index in least.values())
 
 
+# ---------------------------------------------------------------- how far times scatter
+
 Launches = Literal["short", "middle", "long"]
 # Of what lies further off than so many standard deviations only that much counts.
 FAR_OFF = 4.0

@@ -157,6 +157,9 @@ def _cannot_write(path: str, error: OSError) -> GpubenchError:
     )  # fmt: skip
 
 
+# ---------------------------------------------------------------- gates
+
+
 def demands(min_speedups: Sequence[str], fail_on: str | None) -> Gates:
     """The gates asked for, as checked values. Raises UsageError."""
     from gpubench.analysis.findings import FAIL_ON, Gates

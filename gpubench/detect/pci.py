@@ -226,6 +226,8 @@ def _width(text: str) -> int | None:
     return lanes
 
 
+# ---------------------------------------------------------------- cards
+
 CARDS = "/sys/class/drm"
 # Device-tree drivers of real GPUs; the vendor is None where the document has no word for it.
 _TREE_GPUS = {
@@ -291,6 +293,8 @@ def by_address(cards: list[Card]) -> dict[Address, Card]:
             found.setdefault(card.function.bdf, card)
     return found
 
+
+# ---------------------------------------------------------------- names
 
 TABLE = Path(__file__).with_name("data") / "pci.ids.z"
 PLACES = ("/usr/share/hwdata/pci.ids", "/usr/share/misc/pci.ids")

@@ -113,6 +113,8 @@ def elementwise(**declaration: Any) -> Op:
     return family.elementwise(**declaration)
 
 
+# ---------------------------------------------------------------- overheads
+
 _ONCE = Ladder(low=1, high=1)
 # From less than a page to what fills a link for a fifth of a second.
 _BYTES = Ladder(low=2**10, high=2**30, factor=16, granule=4)

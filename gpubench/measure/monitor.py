@@ -249,6 +249,8 @@ def _distance(t_s: float, begin_s: float, end_s: float) -> float:
     return max(begin_s - t_s, t_s - end_s, 0.0)
 
 
+# ---------------------------------------------------------------- messages
+
 # What a driver may hold by itself is less, and what a process takes to begin with CUDA is more.
 IDLE_BYTES = 256 * 2**20
 

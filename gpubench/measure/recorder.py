@@ -271,6 +271,9 @@ def _stored(device: Device) -> Device:
     return msgspec.structs.replace(device, identity=None, clock=clock)
 
 
+# ---------------------------------------------------------------- events
+
+
 class RunStarted(msgspec.Struct, frozen=True):
     """`cases` is what the plan holds so far; a search may add more. `sessions` is how many the file will have."""
 

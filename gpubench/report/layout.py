@@ -217,6 +217,8 @@ class RenderOptions(msgspec.Struct, frozen=True, kw_only=True):
     by_device: bool = False
 
 
+# ---------------------------------------------------------------- values as text
+
 SIGNIFICANT_DIGITS = 6
 T = TypeVar("T", bound=msgspec.Struct)
 

@@ -280,6 +280,8 @@ def _refuse_part(source: str, why: str) -> NoReturn:
     raise InputError("bad-part", f"{source} cannot be used", why=why)
 
 
+# ---------------------------------------------------------------- older versions
+
 Plain = dict[str, Any]
 _HOSTS = ("numpy:", "torch:cpu")  # devices that are CPUs, where a document does not say what kind they are
 _OVERHEADS = "overhead"  # the group of ops whose cases keep `resident`

@@ -215,6 +215,8 @@ def side_case(op: Op, case: Case, params: Params, side: Session) -> Case:
     )  # fmt: skip
 
 
+# ---------------------------------------------------------------- both sides at work
+
 # Launches that the GPU is sent before the CPU computes as many: one submit serves several, and the driver's queue
 # never fills up, which would make this thread wait.
 CHUNK = 8

@@ -182,6 +182,8 @@ def _download(analysis: Analysis, prefix: str, filling: Filling) -> Element:
     )  # fmt: skip
 
 
+# ---------------------------------------------------------------- sections and tables
+
 WHOLE, ID = 32, 80  # characters of a cell, and of a single word in it, up to which it is not broken
 # Who reads a narrow page sees these columns below the first one, which stays in sight.
 NEAR = ("device", "GPU", "adapter", "hybrid", "machine")

@@ -26,6 +26,9 @@ from gpubench.stats import geometric_mean
 ATTRIBUTE = "data-map"
 
 
+# ---------------------------------------------------------------- the map
+
+
 class MapSwitch(msgspec.Struct, frozen=True, kw_only=True):
     """What the page's script puts in place of the first view: by the number of the devices and of the situations."""
 
@@ -160,6 +163,8 @@ def _panel(panel: MapPanel, found: RatioMap, name: str) -> Element:
     )  # fmt: skip
 
 
+# ---------------------------------------------------------------- the history
+
 _HISTORY_HEIGHT, _HISTORY_FOOT = 180.0, 24.0
 _LEAST_SPAN = 1.1  # of the axis: a change of 2 % is no mountain
 _MOST_NAMED = 2  # the cases that changed most are named
@@ -282,6 +287,8 @@ def _segments(places: Sequence[float], heights: Sequence[float | None], kind: st
     ]
     return [element("g", {"class": f"m-{kind}"}, element("title", {}, title), *found)]
 
+
+# ---------------------------------------------------------------- the charts
 
 _WORDS = {"hybrid": "split"}
 NO_SCRIPT = "The charts need JavaScript. The tables below hold the same numbers."
