@@ -41,11 +41,15 @@ BlocksByForm = dict[tuple[str, str], SideBlocks]  # by device and form
 
 
 class Crossing(NamedTuple):
-    """The size at which the fitted ratio is 1, with its 95 % interval; an end that the timings leave open is None."""
+    """The size at which the fitted ratio is 1, with its 95 % interval; an end that the timings leave open is None.
+
+    `apart`: high / low as far as sessions lie apart, which no further size of the same sessions makes less.
+    """
 
     n: float
     low: float | None
     high: float | None
+    apart: float = 1.0
 
 
 def bracket(ratios: Mapping[int, float]) -> tuple[int, int] | None:
@@ -64,6 +68,10 @@ REACHES, FEWEST = (4.0, 6.0, 10.0), 4
 # A search stops where the sizes that it took happen to agree, so what they tell of their scatter is too little by so
 # much. How far sessions lie apart has no part in that.
 STOPPED_EARLY = 1.15
+
+
+# d ln(ratio) / d ln(n) below which the ratio hardly depends on the size.
+FLAT = 0.45
 
 
 class Local(NamedTuple):
@@ -125,6 +133,7 @@ def crossing(
         n,
         None if low is None else min(math.exp(low), n * (1 - NARROWEST)),
         None if high is None else max(math.exp(high), n * (1 + NARROWEST)),
+        math.exp(min(2 * math.sqrt(session) / line.slope, FARTHEST)),
     )
 
 

@@ -95,9 +95,8 @@ def bracketed(row: BreakEven) -> bool:
 
 
 WIDEST_INTERVAL = 4.0
-# High / low of a threshold that is known well; d ln(ratio) / d ln(n) below which the ratio hardly depends on the size,
-# and how near to 1 it is about equal.
-CLOSE_INTERVAL, FLAT, EQUAL = 2.25, 0.45, 1.15
+# High / low of a threshold that is known well, and how near to 1 a ratio is about equal.
+CLOSE_INTERVAL, EQUAL = 2.25, 1.15
 # Runs from this protocol on take several blocks at sizes around each crossing, chosen by what they saw before.
 SEARCHED_PROTOCOL = 2
 MIN_SAMPLES = 3  # fewer timings on a side cannot tell a win from a tie
@@ -168,12 +167,12 @@ def _judge(
     if local is not None and local.crossing is not None:
         fresh = _settled(points, local.crossing)
     wide = fresh is None or not fresh.low or not fresh.high or fresh.high > CLOSE_INTERVAL * fresh.low
-    flat = local is not None and wide and local.slope < FLAT
+    flat = local is not None and wide and local.slope < break_even.FLAT
     if fresh is not None and not flat:
-        verdict, (n, low, high), crossings = "at", fresh, [fresh.n]
+        verdict, n, low, high, crossings = "at", fresh.n, fresh.low, fresh.high, [fresh.n]
     elif flat and points[-1].state != "loss":
         verdict = "undecided"
-        low, high = (low, high) if fresh is None else fresh[1:]
+        low, high = (low, high) if fresh is None else (fresh.low, fresh.high)
     elif verdict == "at" and low is not None and high is not None:
         n = crossings[-1]
         low, high = min(low, n * (1 - break_even.NARROWEST)), max(high, n * (1 + break_even.NARROWEST))

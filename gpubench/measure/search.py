@@ -25,8 +25,10 @@ from gpubench.model.case import QUEUED, WAITED, Case
 from gpubench.model.op import Ladder
 from gpubench.model.result import RunWarning
 
-# High / low of a threshold that is an answer, and of one that nobody needs closer.
+# High / low of a threshold that is an answer, and of one that nobody needs closer: a budget beyond LONG_BUDGET_S asks
+# for that.
 ANSWERED, CLOSE = 2.25, 1.5
+LONG_BUDGET_S = 60.0
 # The middle size of a visit lies so far up its ladder, by ratio: a launch there takes long enough to tell of the top.
 MIDDLE = 0.7
 # A top may take so many times the op's share before it is halved, and be halved so often.
@@ -127,10 +129,32 @@ class BreakEvenSearch:
             yield from self._narrow(one, ANSWERED, self._left_s() - free_s / (others + 1))
         for given in (one for one in self._series if one.given):
             yield from self._narrow(given, ANSWERED, 0.0)
-        # What is left: first to all that is open, then a step of each op towards narrower thresholds.
-        for widest, steps in ((ANSWERED, MOST_STEPS), (CLOSE, 1)):
+        # What is left: first to all that is open, then, of a long budget, a step of each op towards closer thresholds.
+        long = (self._settings.budget_s or 0.0) > LONG_BUDGET_S
+        for widest, steps in ((ANSWERED, MOST_STEPS), *([(CLOSE, 1)] if long else [])):
             for one in sorted(ordered, key=lambda one: -len(self._open(one, widest))):
                 yield from self._narrow(one, widest, 0.0, steps)
+
+    def replicates(self) -> Iterator[Step]:
+        """For a second session, which tells how far sessions lie apart: of each threshold that waits for that, both
+        sides at the measured size nearest to it. Ops with most of them come first."""
+        wanted: list[tuple[Series, Step, int]] = []
+        for one in self._series:
+            known, found = self.known(one), dict[int, set[Slot]]()
+            waiting = [
+                (curve, state)
+                for curve in self._curves(one)
+                if (state := self._state(one, curve)).apart(ANSWERED)
+            ]
+            for curve, state in waiting:
+                place = state.place or 1.0
+                n = min(state.ratios, key=lambda n: abs(math.log(n / place)))
+                found.setdefault(n, set()).update(curves.pairs(known, curve, self._cpu)[n])
+            wanted.append((one, self._some(one, found), len(waiting)))
+        for one, whole, count in sorted(wanted, key=lambda item: -item[2]):
+            step = self._fitting(one, whole, 0.0) if count else None
+            if step is not None:
+                yield step
 
     # ---------------------------------------------------------------- one op
 
@@ -310,7 +334,7 @@ class BreakEvenSearch:
         found = []
         for n in sizes:
             item = workload(one, n, self._scope)
-            tuned = {case.device_id for case in item.cases if case.form == "tuned"}
+            tuned = {(case.device_id, case.regime_id) for case in item.cases if case.form == "tuned"}
             top = explained is None or n == max(sizes) == explained
             kept = tuple(
                 case for case in item.cases if self._worth(case, tuned, end=explained in (None, n), top=top)
@@ -318,8 +342,8 @@ class BreakEvenSearch:
             found.append(msgspec.structs.replace(item, cases=kept, explained=explained in (None, n)))
         return Step(tuple(found), ENDS if explained is not None else MAIN)
 
-    def _worth(self, case: Case, tuned: Collection[str], *, end: bool, top: bool) -> bool:
-        if case.form == "tuned" or case.variant is not None or case.device_id not in tuned:
+    def _worth(self, case: Case, tuned: Collection[tuple[str, str]], *, end: bool, top: bool) -> bool:
+        if case.form == "tuned" or case.variant is not None or (case.device_id, case.regime_id) not in tuned:
             return True
         return end if case.device_id in self._cpu else top and case.regime.startswith("resident")
 
