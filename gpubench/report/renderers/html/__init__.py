@@ -133,8 +133,8 @@ def _embedded(
 ) -> list[Element]:  # fmt: skip
     found = []
     for i, one_map in enumerate(maps):
-        if one_map is not None and one_map.switch is not None:
-            found.append(block(f"r{i}-map-data", msgspec.json.encode(one_map.switch)))
+        if one_map is not None and one_map.views is not None:
+            found.append(block(f"r{i}-map-data", msgspec.json.encode({"views": one_map.views})))
     for i, (analysis, one) in enumerate(zip(analyses, charts, strict=True)):
         if filling.results:
             found.append(block(f"r{i}-result", store.dumps(analysis.run)))

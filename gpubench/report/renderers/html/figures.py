@@ -29,24 +29,13 @@ ATTRIBUTE = "data-map"
 # ---------------------------------------------------------------- the map
 
 
-class MapSwitch(msgspec.Struct, frozen=True, kw_only=True):
-    """What the page's script puts in place of the first view: by the number of the devices and of the situations."""
-
-    views: dict[str, MapSlot]
-
-
-class MapSlot(msgspec.Struct, frozen=True, kw_only=True):
-    """One view as text: its title and its panels."""
-
-    title: str
-    panels: str
-
-
 class PageMap(msgspec.Struct, frozen=True, kw_only=True):
-    """A figure for the page, and what its switch needs; None where there is nothing to choose."""
+    """A figure for the page, and the views that the page's script puts in place of the first one: each with its title
+    and its panels as text, by the number of the devices and of the situations. None where there is nothing to choose.
+    """
 
     figure: Element
-    switch: MapSwitch | None
+    views: dict[str, dict[str, str]] | None
 
 
 def page_map(analysis: Analysis, prefix: str) -> PageMap | None:
@@ -75,12 +64,13 @@ def page_map(analysis: Analysis, prefix: str) -> PageMap | None:
     several = len(views) > 1
     figure = map_figure(views["0-0"], prefix, choice if several else None)
     slots = {
-        key: MapSlot(
-            title=view.title, panels="".join(fragment(part) for part in _panels(view, f"{prefix}m{key}-"))
-        )
+        key: {
+            "title": view.title,
+            "panels": "".join(fragment(part) for part in _panels(view, f"{prefix}m{key}-")),
+        }
         for key, view in views.items()
     }
-    return PageMap(figure=figure, switch=MapSwitch(views=slots) if several else None)
+    return PageMap(figure=figure, views=slots if several else None)
 
 
 def device_choices(found: RatioMap) -> list[tuple[str, ...]]:
