@@ -34,7 +34,7 @@ Document = TypeVar("Document", bound=msgspec.Struct)
 _WRITTEN_BY = {RESULT_NAME: "run", "gpubench-noise": "noise -o", "gpubench-fleet": "merge"}
 
 
-class _Header(msgspec.Struct):
+class Header(msgspec.Struct):
     """The two fields with which every document of ours starts."""
 
     name: Any = None
@@ -74,7 +74,7 @@ def loads_as(kind: type[Document], data: bytes, source: str, *, name: str, newes
         _refuse("empty-file", source, "it is empty", again, name=name)
     limits.require_json(data, source)
     try:
-        version = _check_header(msgspec.json.decode(data, type=_Header), source, name, newest)
+        version = _check_header(msgspec.json.decode(data, type=Header), source, name, newest)
         if version == newest:
             return msgspec.json.decode(data, type=kind)
         return msgspec.convert(upgraded(msgspec.json.decode(data), name), type=kind)
@@ -86,7 +86,7 @@ def loads_as(kind: type[Document], data: bytes, source: str, *, name: str, newes
         _refuse("not-json", source, f"it is not JSON: {error}", name=name)
 
 
-def _check_header(header: _Header, source: str, wanted: str, newest: int) -> int:
+def _check_header(header: Header, source: str, wanted: str, newest: int) -> int:
     name, version = header.name, header.schema_version
     if name != wanted:
         if isinstance(name, str) and name.startswith("gpubench-"):
