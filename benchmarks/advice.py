@@ -2,10 +2,11 @@
 
 Run: .venv/bin/python benchmarks/advice.py [FILE]... (default: every result in results/; a minute). Every size at which
 a CPU and another device were measured is left out once, with all that was measured there, and asked for. What the
-answer costs is the measured time of the advised device and form over the best that was measured there, less 1. Once all
-devices of the file compete, once each form of each device alone against the CPU. Beside it, on the same sizes and on
-all: a threshold in the size n, fitted for each op, dtype, regime and set of devices to the sizes that are left, and
-100,000 elements of the first input; both take the best form of the side that they choose. Exit code 0 in any case.
+answer costs is the measured time of the advised device and form over the best that was measured there, less 1; what its
+side costs, that of the best form there of the CPU, or of all else. Once all devices of the file compete, once each form
+of each device alone against the CPU. Beside it, on the same sizes and on all: a threshold in the size n, fitted for
+each op, dtype, regime and set of devices to the sizes that are left, and 100,000 elements of the first input; both take
+the best form of the side that they choose. Exit code 0 in any case.
 """
 
 from __future__ import annotations
@@ -32,13 +33,15 @@ BAD, ELEMENTS = 0.05, 100_000
 
 
 class Question(NamedTuple):
-    """One size, left out and asked for. Costs are shares; None: unknown."""
+    """One size, left out and asked for. Costs are shares, `side` that of the best form on the advised side; None:
+    unknown."""
 
     alone: bool
     regime: str
     basis: str
     clear: bool
     cost: float | None
+    side: float | None
     fitted: float
     constant: float
 
@@ -90,8 +93,9 @@ def questions(paths: Sequence[Path]) -> Iterator[Question]:
             left = CaseGroup(tuple(row for row in family.rows if row.case.params["n"] != n), ())
             cut = contender_set(run, left, regime)
             answer = advise(key, cut, n, regime)
-            cost = None
+            cost = side = None
             if answer.device_id is not None:
+                side = found.cost(cpu=any(one.device_id == answer.device_id for one in whole.cpu))
                 of_device = [s for (device, _), s in found.by_form.items() if device == answer.device_id]
                 seconds = min(of_device, default=math.nan)
                 if (answer.device_id, answer.form) in found.by_form:
@@ -102,7 +106,7 @@ def questions(paths: Sequence[Path]) -> Iterator[Question]:
             rest = {size: times for size, times in measured.items() if size != n}
             elements = math.prod(op.inputs[0].shape({"n": n, **dict(key.params)}))
             yield Question(
-                alone, regime, answer.basis, answer.confidence == "clear", cost,
+                alone, regime, answer.basis, answer.confidence == "clear", cost, side,
                 found.cost(cpu=n < fitted(rest)), found.cost(cpu=elements < ELEMENTS),
             )  # fmt: skip
 
@@ -126,9 +130,9 @@ def line(name: str, found: Sequence[Question]) -> str:
     clear = [one.cost for one in known if one.clear]
     cells = [
         name, str(len(found)), f"{len(known) / len(found):.0%}", _shares([one.cost for one in known]),
-        f"{len(clear) / len(found):.0%}", _shares(clear), _shares([one.fitted for one in known]),
-        _shares([one.constant for one in known]), _shares([one.fitted for one in found]),
-        _shares([one.constant for one in found]),
+        _shares([one.side for one in known]), f"{len(clear) / len(found):.0%}", _shares(clear),
+        _shares([one.fitted for one in known]), _shares([one.constant for one in known]),
+        _shares([one.fitted for one in found]), _shares([one.constant for one in found]),
     ]  # fmt: skip
     return f"| {' | '.join(cells)} |"
 
@@ -143,10 +147,10 @@ def table(paths: Sequence[Path]) -> Iterator[str]:
     """Shares as `more than 5 %, mean cost`."""
     found = list(questions(paths))
     yield (
-        "| | sizes left out | answered | advice | clear | of these | fitted threshold | 100,000 elements "
+        "| | sizes left out | answered | advice | its side | clear | of these | fitted threshold | 100,000 elements "
         "| fitted, all sizes | 100,000, all sizes |"
     )
-    yield "|---|---|---|---|---|---|---|---|---|---|"
+    yield "|---|---|---|---|---|---|---|---|---|---|---|"
     for alone, name in ((False, "all devices compete"), (True, "one device and form against the CPU")):
         ours = [one for one in found if one.alone == alone]
         if ours:
@@ -186,7 +190,7 @@ def cost(path: Path) -> Iterator[str]:
 
 
 def main() -> None:
-    paths = [Path(word) for word in sys.argv[1:]] or sorted(RESULTS.glob("*/*.json"))
+    paths = [Path(word) for word in sys.argv[1:]] or sorted(RESULTS.glob("*/*.json*"))
     known = (path for path in paths if Policy.load(path).choose("matmul", shape=3000).device_id)
     for text in (*table(paths), "", *cost(next(known, paths[0]))):
         print(text, flush=True)

@@ -1,6 +1,8 @@
 """Write docs/images/report*.png and map.svg: the HTML report of a result file as a reader sees it, and its map.
 
 python scripts/picture_report.py [RESULT.json]    needs Chromium and the development tools
+
+Without a file: of the default run whose answer README shows.
 """
 
 from __future__ import annotations
@@ -14,8 +16,6 @@ from gpubench.report import analysed, plots, render
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "docs" / "images"
-# A default run on an H200.
-RESULT = ROOT / "results" / "intel-r-xeon-r-processor-nvidia-h200-d0f62e" / "20261123T011748Z-5e87add6.json.gz"
 # The width, the colours, and what the picture ends below.
 SHOTS = (
     ("report.png", 1200, "light", ".thresholds table"), ("report-dark.png", 1200, "dark", ".panels"),
@@ -48,4 +48,7 @@ def main(file: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]) if len(sys.argv) > 1 else RESULT)
+    sys.path.insert(0, str(ROOT))
+    from scripts.write_readme import default_result
+
+    main(Path(sys.argv[1]) if len(sys.argv) > 1 else default_result())

@@ -1,13 +1,20 @@
-"""Write what pages show of real results: text blocks and tables. Run by `make docs`.
+"""Write what pages show of real results: text blocks, sentences and tables. Run by `make docs`.
 
 A block stands between `<!-- gpubench report ARGUMENTS -->` (or `advise`) and `<!-- end -->` and is what that command
 prints. Between `<!-- rates FILE OP,... -->` and `<!-- end -->` stand the device rates of one op by size, or of several
-at their largest, and the command that measured them.
+at their largest, and the command that measured them. Between `<!-- words NAME -->` and `<!-- end -->` stand sentences
+on the default run, whose file the block with the answer names.
+
+python scripts/write_readme.py [--default FILE] [--claims FILE] [--rates FILE] [--matmul FILE]
+
+A FILE takes the place of the result that README showed in that role; with --default the pictures are drawn anew.
 """
 
 from __future__ import annotations
 
+import argparse
 import io
+import math
 import re
 import shlex
 import sys
@@ -16,12 +23,23 @@ from pathlib import Path
 
 from gpubench import store
 from gpubench.analysis.analyse import analyse
+from gpubench.analysis.answer import ALWAYS, AnswerRow, MachineAnswer, answer
 from gpubench.analysis.estimate import CaseResult
 from gpubench.analysis.roofline import RoofShare
-from gpubench.units import format_size
+from gpubench.model.case import WAITED
+from gpubench.report.sections.answer_text import factor_text, range_text, size_text
+from gpubench.units import format_size, listed
 
 ROOT = Path(__file__).parents[1]
-PAGES = (ROOT / "README.md", ROOT / "docs" / "advice.md")
+README = ROOT / "README.md"
+PAGES = (README, ROOT / "docs" / "index.md", ROOT / "docs" / "advice.md")
+# Where README names the result of each role.
+ROLES = {
+    "default": r"(<!-- gpubench report )(\S+)( --sections answer -->)",
+    "claims": r"(<!-- gpubench report )(\S+)( --claims builtin)",
+    "rates": r"(<!-- rates )(\S+)( \S+,\S+ -->)",
+    "matmul": r"(<!-- rates )(\S+)( matmul -->)",
+}
 _BLOCK = re.compile(
     r"(<!-- gpubench (?P<command>report|advise) (?P<arguments>[^\n]*) -->\n)```\n.*?```\n<!-- end -->",
     re.DOTALL,
@@ -30,6 +48,7 @@ _RATES = re.compile(
     r"(<!-- rates (?P<file>\S+) (?P<ops>\S+) -->\n).*?<!-- end -->",
     re.DOTALL,
 )
+_WORDS = re.compile(r"(<!-- words (?P<name>\S+) -->\n).*?<!-- end -->", re.DOTALL)
 # Kernels by their language, in the order of the rows.
 KERNELS = {
     ("wgpu", "tuned"): "WGSL through wgpu", ("cupy", "tuned"): "CUDA through CuPy, tuned",
@@ -43,7 +62,96 @@ def page(text: str) -> str:
     text = _BLOCK.sub(
         lambda found: f"{found[1]}```\n{_printed(found['command'], found['arguments'])}```\n<!-- end -->", text
     )
-    return _RATES.sub(lambda found: f"{found[1]}{rates(found['file'], found['ops'])}\n<!-- end -->", text)
+    text = _RATES.sub(lambda found: f"{found[1]}{rates(found['file'], found['ops'])}\n<!-- end -->", text)
+    return _WORDS.sub(lambda found: f"{found[1]}{words(found['name'])}\n<!-- end -->", text)
+
+
+def default_result() -> Path:
+    """The file whose answer README shows."""
+    found = re.search(ROLES["default"], README.read_text(encoding="utf-8"))
+    if found is None:
+        raise SystemExit("README.md has no block with an answer")
+    return ROOT / found[2]
+
+
+def words(name: str) -> str:
+    """`lead`: what the picture shows. `reading`: how the table is read. Both of README's default run."""
+    found = answer(analyse(store.load(default_result())))
+    return _filled({"lead": _lead, "reading": _reading}[name](found))
+
+
+def _lead(found: MachineAnswer) -> str:
+    gains = [row.cells[WAITED].gain for row in found.rows]
+    ratios = sorted(gain.ratio for gain in gains if gain is not None and gain.winner == "gpu")
+    copied = [
+        row.op for row in found.rows if (gain := row.cells[ALWAYS].gain) is not None and gain.winner == "gpu"
+    ]
+    worth = (
+        f"only {listed(copied)} {'is' if len(copied) == 1 else 'are'}"
+        if len(copied) <= 4
+        else f"{len(copied)} of them are"
+    )
+    left = f"{len(ratios)} of {len(found.rows)} ops" if len(ratios) < len(found.rows) else "every op"
+    most, least = (factor_text(ratio).removesuffix("x") for ratio in (ratios[-1], ratios[0]))
+    return (
+        "Each lane is an op, from small sizes to large ones: orange where the CPU is faster, blue where the GPU is, "
+        "a black mark where they change. **Left the data is on the GPU already: there "
+        f"{left} is faster on the GPU at its largest size, {least} to {most} times. Right every call copies its "
+        f"data: {worth if copied else 'nothing is'} worth the way.**"
+    )
+
+
+def _reading(found: MachineAnswer) -> str:
+    ranged = min((row for row in found.rows if row.cells[WAITED].kind == "range"), key=_width, default=None)
+    exact = [row for row in found.rows if row.cells[WAITED].kind == "at"]
+    known = next((row for row in exact if row.extent == "elements"), next(iter(exact), None))
+    none = next((row for row in found.rows if row.cells[ALWAYS].kind == "no-size"), None)
+    said = []
+    if known is not None:
+        cell, side = known.cells[WAITED], known.extent == "side"
+        of = (
+            "is the side of a square matrix"
+            if side
+            else "counts the elements of one array (K is 1,000, M a million)"
+        )
+        said.append(
+            f"Read it so: `{known.op}` pays on the GPU from `{size_text(cell.n or 0, known.extent)}` on *if the data "
+            f"is already there*. That {of}, and it is known to a factor of 1.5 either way."
+        )
+    if ranged is not None:
+        cell, gain = ranged.cells[WAITED], ranged.cells[WAITED].gain
+        between = range_text(cell.low or 0, cell.high or 0, ranged.extent)
+        more = (
+            f"; at {size_text(gain.n, ranged.extent)} the GPU is {factor_text(gain.ratio)[:-1]} times as fast"
+            if gain
+            else ""
+        )
+        said.append(f"A range says less: the threshold of `{ranged.op}` lies somewhere in `{between}`{more}.")
+    if none is not None:
+        gain = none.cells[ALWAYS].gain
+        top = f", up to {size_text(gain.n, none.extent)}" if gain else ""
+        said.append(
+            f"**Copied at every call, `{none.op}` has `no size` at which the GPU wins{top}**: moving the bytes takes "
+            "longer than computing with them."
+        )
+    cells = sum(len(row.cells) for row in found.rows)
+    said.append(
+        f"A minute was shared by {cells} thresholds of each GPU backend; `--ops {found.rows[0].op}` alone narrows all "
+        "of its own ([how](docs/measuring.md))."
+    )
+    return " ".join(said)
+
+
+def _width(row: AnswerRow) -> float:
+    cell = row.cells[WAITED]
+    return math.inf if not cell.low or not cell.high else cell.high / cell.low
+
+
+def _filled(text: str) -> str:
+    """In lines as the rest of the page has them."""
+    import textwrap
+
+    return "\n".join(textwrap.wrap(text, 128, break_long_words=False, break_on_hyphens=False))
 
 
 def rates(file: str, ops: str) -> str:
@@ -129,7 +237,32 @@ def _printed(command: str, arguments: str) -> str:
     return data.getvalue().decode()
 
 
-if __name__ == "__main__":
+def _take(roles: dict[str, str | None]) -> None:
+    """Name other results in README."""
+    text = README.read_text(encoding="utf-8")
+    for role, name in roles.items():
+        if name is not None:
+            place = Path(name).resolve().relative_to(ROOT).as_posix()
+            text = re.sub(ROLES[role], rf"\g<1>{place}\g<3>", text)
+    README.write_text(text, encoding="utf-8")
+
+
+def main() -> None:
+    """Write all pages, after other results are named where the command line has them."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    for role in ROLES:
+        parser.add_argument(f"--{role}", metavar="FILE")
+    roles = vars(parser.parse_args())
+    _take(roles)
     for file in PAGES:
         file.write_text(page(file.read_text(encoding="utf-8")), encoding="utf-8")
     sys.stdout.write(", ".join(str(file.relative_to(ROOT)) for file in PAGES) + "\n")
+    if roles["default"] is not None:
+        sys.path.insert(0, str(ROOT))
+        from scripts import picture_report
+
+        picture_report.main(default_result())
+
+
+if __name__ == "__main__":
+    main()

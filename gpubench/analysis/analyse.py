@@ -72,17 +72,17 @@ def analyse(
     cases = tuple(row for row in everything if keep is None or keep(row.case))
     compared = [row for row in everything if _compared(row)]
     ratios = tuple(row for row in speedups(compared, baseline) if keep is None or keep(row.case.case))
-    curves = _curves(run, compared, ratios)
+    found = _curves(run, compared, ratios)
     splits = hybrids(run, compared, keep)
     # Whatever is shown: a mode is chosen by all of the file, over the fastest CPU form.
     measured: Measured | None = None
     if not experiment(run):
         as_shown = keep is None and baseline is None
-        measured = evidence(run, ratios, curves, splits) if as_shown else _evidence(run, compared)
+        measured = evidence(run, ratios, found, splits) if as_shown else _evidence(run, compared)
     return Analysis(
         run=run, machine=machine_line(run),
         baseline=baseline_line(run, [row for row in ratios if row.kind == "headline"]),
-        cases=cases, speedups=ratios, break_even=curves,
+        cases=cases, speedups=ratios, break_even=found,
         findings=findings(run, cases),
         roofline=roofline(run, [row for row in everything if _alone(row)], [row for row in cases if _alone(row)]),
         overheads=overheads(run, everything, cases),
@@ -91,6 +91,21 @@ def analyse(
         reuse=reuses(run, compared, keep), hybrid=splits, noise=components(run),
         measured=measured,
     )  # fmt: skip
+
+
+class Curves(msgspec.Struct, frozen=True):
+    """What the answer needs of a run, a tenth of the work of all that is derived from it."""
+
+    run: Run
+    cases: tuple[CaseResult, ...]
+    break_even: tuple[BreakEven, ...]
+
+
+def curves(run: Run) -> Curves:
+    """The times of `run`, and where one side overtakes the other."""
+    cases = tuple(case_results(run))
+    compared = [row for row in cases if _compared(row)]
+    return Curves(run, cases, _curves(run, compared, speedups(compared)))
 
 
 def measured(run: Run) -> Measured | None:

@@ -13,27 +13,28 @@ from typing import Literal
 
 import msgspec
 
-from gpubench.analysis.analyse import Analysis
+from gpubench.analysis.analyse import Analysis, Curves
 from gpubench.analysis.break_even import BreakEven, SizeRatio, bracketed
 from gpubench.analysis.estimate import CHECK_ONLY, NO_SAMPLES, CaseResult
 from gpubench.analysis.machine import fact
 from gpubench.analysis.overheads import GROUP
-from gpubench.analysis.speedup import paired
+from gpubench.analysis.speedup import EQUAL, paired
 from gpubench.model.case import QUEUED, WAITED, Case, SeriesKey, beside_size
 from gpubench.model.op import Ladder
 from gpubench.model.result import Failure, Run
 
 ALWAYS = "transfer-always"
-# A threshold is a number where the ends of its interval lie no further apart, and else a range: a factor of 1.5 either
-# way. A ratio that may be off by as much is not known to be about 1.
-ANSWERED, WIDEST_EQUAL = 2.25, 1.5
-EQUAL = 1.1  # a gain below this is none
+# A threshold is a number where the ends of its interval lie no further apart: a factor of 1.5 either way; else a range.
+ANSWERED = 2.25
+NEAR_BEST = 1.1  # a backend this near to the fastest one is as good
 ABOUT_EQUAL = "about-equal"  # the reason of a cell whose sides tie at the largest size
 FEWEST_OPS = 4  # of fewer ops a median says nothing
 
 # `at`: one size. `range`: the threshold lies in it. `below`, `above`: one side wins at every size measured, but the
-# ladder's ends were not. `open`: no verdict, `why` says the reason.
-CellKind = Literal["at", "range", "all-sizes", "below", "no-size", "above", "open", "wrong", "failed"]
+# ladder's ends were not. `open`: no verdict, `why` says the reason. `pending`: none yet, the run goes on.
+CellKind = Literal[
+    "at", "range", "all-sizes", "below", "no-size", "above", "open", "wrong", "failed", "pending"
+]
 Winner = Literal["gpu", "cpu", "equal", "noisy"]
 Extent = Literal["elements", "side", "plain"]
 
@@ -53,7 +54,7 @@ class Gain(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def about_equal(self) -> bool:
-        """Whether the estimate is within 10 % of 1; how sure that is, `winner` tells."""
+        """Whether the estimate is within 15 % of 1; how sure that is, `winner` tells."""
         return 1 / EQUAL <= self.ratio <= EQUAL
 
     @property
@@ -73,6 +74,11 @@ class AnswerCell(msgspec.Struct, frozen=True, kw_only=True):
     mixed: bool = False
     why: str = ""
     gains: tuple[Gain, ...] = ()
+
+    @property
+    def tied(self) -> bool:
+        """Whether there is no threshold because the sides are about equal at the largest size."""
+        return self.kind == "open" and self.why == ABOUT_EQUAL
 
     @property
     def gain(self) -> Gain | None:
@@ -171,7 +177,7 @@ class Trouble(msgspec.Struct, frozen=True, kw_only=True):
     whole: bool = False
 
 
-def answer(analysis: Analysis, *, by_device: bool = False) -> MachineAnswer:
+def answer(analysis: Analysis | Curves, *, by_device: bool = False) -> MachineAnswer:
     """What the screen says of a run; nothing but the file is asked. `by_device`: of every GPU backend."""
     run = analysis.run
     cases = [row for row in analysis.cases if row.case.group != GROUP and row.case.variant is None]
@@ -197,7 +203,7 @@ def answer(analysis: Analysis, *, by_device: bool = False) -> MachineAnswer:
     )  # fmt: skip
 
 
-def _missing(analysis: Analysis, cases: Sequence[CaseResult]) -> set[str]:
+def _missing(analysis: Analysis | Curves, cases: Sequence[CaseResult]) -> set[str]:
     """Ops that were not reached: planned without a time, or asked for and not even planned."""
     run = analysis.run
     found = {row.case.op for row in cases if row.outcome == "planned"}
@@ -223,11 +229,11 @@ def _ranked(curves: Sequence[BreakEven]) -> list[str]:
                 if point.n == n:
                     ratios[row.case.backend] = max(ratios.get(row.case.backend, 0.0), point.row.ratio)
         for backend, ratio in ratios.items():
-            counts[backend] += ratio * EQUAL >= max(ratios.values())
+            counts[backend] += ratio * NEAR_BEST >= max(ratios.values())
     return sorted(counts, key=lambda backend: -counts[backend])
 
 
-def _rows(analysis: Analysis, cases: Sequence[CaseResult], device_id: str) -> Iterable[AnswerRow]:
+def _rows(analysis: Analysis | Curves, cases: Sequence[CaseResult], device_id: str) -> Iterable[AnswerRow]:
     curves = {(row.case.series, row.regime): row for row in analysis.break_even if row.device_id == device_id}
     tried: dict[SeriesKey, dict[str, list[CaseResult]]] = {}
     for row in cases:
@@ -280,9 +286,7 @@ def _cell(curve: BreakEven | None, cases: Sequence[CaseResult], case: Case) -> A
         return AnswerCell(kind="no-size" if whole else "above", low=curve.last, gains=gains)
     low, high = curve.lo, curve.hi
     if low is None or high is None or not (curve.verdict == "at" or bracketed(curve)):
-        # What ties at its largest size, and surely does, is no matter of noise.
-        tied = curve.reason == "noise" and gains[-1].winner == "equal"
-        return AnswerCell(kind="open", why=ABOUT_EQUAL if tied else curve.reason or "few-sizes", gains=gains)
+        return AnswerCell(kind="open", why=curve.reason or "few-sizes", gains=gains)
     answered = curve.n is not None and high <= low * ANSWERED
     return AnswerCell(
         kind="at" if answered else "range", n=curve.n, low=low, high=high, mixed=curve.mixed, gains=gains
@@ -306,8 +310,7 @@ def _gain(point: SizeRatio, ladder: Ladder | None) -> Gain:
         gpu_s=row.case.time.estimate, top=ladder is not None and point.n >= ladder.high,
     )  # fmt: skip
     if gain.about_equal:
-        known = row.headline and row.ratio / WIDEST_EQUAL <= row.lo and row.hi <= row.ratio * WIDEST_EQUAL
-        winner: Winner = "equal" if known else "noisy"
+        winner: Winner = "equal" if row.about_equal else "noisy"
     else:
         winner = "gpu" if point.state == "win" else "cpu" if point.state == "loss" else "noisy"
     return msgspec.structs.replace(gain, winner=winner)

@@ -81,12 +81,19 @@ class BreakEven(BreakEvenRow, frozen=True, kw_only=True):
 
 
 def earliest(rows: Iterable[BreakEven]) -> BreakEven | None:
-    """Of the GPUs of one machine that with the earliest break-even; one without any if none has one."""
+    """Of the GPUs of one machine that with the earliest break-even; one without any if none has one.
+
+    A bracket stands where its middle is, as a threshold does.
+    """
     order: dict[VerdictKind, int] = {"all-sizes": 0, "at": 1, "undecided": 2, "no-size": 3}
-    gpus = (row for row in rows if row.at_last.case.device_kind == "gpu")
-    return min(
-        gpus, key=lambda row: (order[row.verdict], row.reason != "rising", row.n or row.first), default=None
-    )
+
+    def place(row: BreakEven) -> tuple[int, float, bool]:
+        if bracketed(row):
+            return order["at"], math.sqrt((row.lo or 1) * (row.hi or 1)), True
+        rises = row.reason == "rising"
+        return order[row.verdict], row.n or (0 if rises else row.first), row.verdict != "at"
+
+    return min((row for row in rows if row.at_last.case.device_kind == "gpu"), key=place, default=None)
 
 
 def bracketed(row: BreakEven) -> bool:
@@ -95,8 +102,8 @@ def bracketed(row: BreakEven) -> bool:
 
 
 WIDEST_INTERVAL = 4.0
-# High / low of a threshold that is known well, and how near to 1 a ratio is about equal.
-CLOSE_INTERVAL, EQUAL = 2.25, 1.15
+# High / low of a threshold that is known well.
+CLOSE_INTERVAL = 2.25
 # Runs from this protocol on take several blocks at sizes around each crossing, chosen by what they saw before.
 SEARCHED_PROTOCOL = 2
 MIN_SAMPLES = 3  # fewer timings on a side cannot tell a win from a tie
@@ -176,9 +183,11 @@ def _judge(
     elif verdict == "at" and low is not None and high is not None:
         n = crossings[-1]
         low, high = min(low, n * (1 - break_even.NARROWEST)), max(high, n * (1 + break_even.NARROWEST))
+    tied = points[-1].row.about_equal
+    verdict = "undecided" if verdict == "no-size" and tied else verdict
     case, reason = (
         ordered[-1].case,
-        "flat" if flat and verdict == "undecided" else _reason(run, missing, verdict, points),
+        "flat" if flat and verdict == "undecided" and not tied else _reason(run, missing, verdict, points),
     )
     return BreakEven(
         source=0, op=case.case.op, dtype=case.case.dtype, params=dict(beside_size(case.case.params)),
@@ -311,7 +320,7 @@ def _why_undecided(run: Run, missing: Sequence[CaseResult], points: Sequence[Siz
         return "loses-again"
     if any("throttled" in (point.row.label, point.row.case.label) for point in points if point.state == "tie"):
         return "throttled"
-    if 1 / EQUAL <= points[-1].row.ratio <= EQUAL:
+    if points[-1].row.about_equal:
         return "about-equal"
     if any(point.state == "tie" for point in points):
         return "noise"

@@ -11,8 +11,9 @@ from typing import Literal
 import msgspec
 
 from gpubench.analysis.analyse import Analysis
-from gpubench.analysis.answer import EQUAL, AnswerCell, AnswerRow, MachineAnswer, answer
+from gpubench.analysis.answer import AnswerCell, AnswerRow, MachineAnswer, answer
 from gpubench.analysis.estimate import IMPLAUSIBLE
+from gpubench.analysis.speedup import EQUAL
 from gpubench.model.case import REGIMES, WAITED, SeriesKey, beside_size
 from gpubench.model.op import Ladder
 

@@ -20,6 +20,9 @@ from gpubench.stats import Interval, IntervalKind
 
 # "case": any other form against the same baseline as the headline; for tables of all cases alone.
 SpeedupKind = Literal["headline", "library", "case"]
+# Sides whose times differ by less than EQUAL are about equal: no gain, and no threshold where it is so at the top. A
+# ratio that may be off by as much as WIDEST_EQUAL is not known to be about 1.
+EQUAL, WIDEST_EQUAL = 1.15, 1.5
 
 
 class SpeedupRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,6 +38,12 @@ class SpeedupRow(msgspec.Struct, frozen=True, kw_only=True):
     ci_kind: IntervalKind
     label: Label
     headline: bool
+
+    @property
+    def about_equal(self) -> bool:
+        """Whether the times of both sides differ by less than 15 %, and that is known."""
+        within = self.headline and 1 / EQUAL <= self.ratio <= EQUAL
+        return within and self.ratio / WIDEST_EQUAL <= self.lo and self.hi <= self.ratio * WIDEST_EQUAL
 
     @property
     def interval(self) -> Interval:

@@ -263,7 +263,8 @@ def translated() -> Iterator[None]:
         yield
     except ParserUsageError as error:
         if type(error).__name__ == "NoArgsIsHelpError":
-            print(error, file=sys.stderr)
+            context: Any = error.ctx  # type: ignore[attr-defined]
+            print(context.command.brief_help(context), file=sys.stderr)
             raise SystemExit(ExitCode.USAGE) from None
         raise explain(error) from error
 

@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from typing import IO, Any
+from typing import IO
 
 import msgspec
 
@@ -21,14 +21,13 @@ from gpubench.cli.options import NoiseOptions, RunOptions
 from gpubench.cli.rendering import cannot_write
 from gpubench.cli.request import Tell
 from gpubench.errors import GpubenchError
-from gpubench.foreign_text import filled, visible
+from gpubench.foreign_text import visible
 from gpubench.measure import load
 from gpubench.measure.recorder import (
     BlockDone,
     CaseDone,
     CaseStarted,
     Event,
-    RunDone,
     RunStarted,
     Save,
     SessionAgain,
@@ -36,7 +35,6 @@ from gpubench.measure.recorder import (
     Warned,
 )
 from gpubench.measure.schedule import RunSpec, planned
-from gpubench.model.case import RESIDENT, parse_case_id
 from gpubench.model.result import (
     BUSY_SHARE,
     Failure,
@@ -49,8 +47,7 @@ from gpubench.model.result import (
     Skip,
 )
 from gpubench.report import events as lines
-from gpubench.report.layout import json_line, narrowed, rounded
-from gpubench.report.wording import situation_text
+from gpubench.report.layout import RenderOptions, json_line, narrowed, rounded
 
 # ---------------------------------------------------------------- before it measures
 
@@ -121,7 +118,6 @@ def busy(before: load.CpuTimes | None, now: load.CpuTimes | None) -> str | None:
 
 # ---------------------------------------------------------------- while it measures
 
-REDRAW_S = 0.25
 HEARTBEAT_S = 30.0
 FIRST_S = 5.0  # after so long the first cases tell how long the others will take
 WIDTH = 100
@@ -135,6 +131,10 @@ class Display:
 
     def searches(self) -> None:
         """The plan grows while it is measured: how many cases it has is not known before its end."""
+
+    def watching(self, save: Save, look: RenderOptions) -> Save:
+        """`save`, after a look at the run as it stands: a terminal shows the answer so far."""
+        return save
 
     def __call__(self, event: Event) -> None:
         """Show what the event says."""
@@ -150,8 +150,11 @@ def display(
     stream = stream or sys.stderr
     if quiet or no_progress:
         return Display()
-    live = stream.isatty() and not environ.get("CI") and environ.get("TERM") != "dumb"
-    return Live(stream) if live else _Lines(stream)
+    if stream.isatty() and not environ.get("CI") and environ.get("TERM") != "dumb":
+        from gpubench.cli.live import Live
+
+        return Live(stream)
+    return _Lines(stream)
 
 
 @contextlib.contextmanager
@@ -164,7 +167,7 @@ def shown(options: RunOptions | NoiseOptions, environ: Mapping[str, str]) -> Ite
         found.close()
 
 
-class _Counter:
+class Counter:
     """How many cases are done, of how many."""
 
     def __init__(self) -> None:
@@ -223,7 +226,7 @@ class _Lines(Display):
     def __init__(self, stream: IO[str]) -> None:
         self._stream = stream
         self._done = 0
-        self._cases = _Counter()
+        self._cases = Counter()
         self._spoke = time.monotonic()
         self._timed = self._spoke - HEARTBEAT_S + FIRST_S  # when the time left was last told, or as if
 
@@ -267,91 +270,6 @@ class _Lines(Display):
         self._spoke = time.monotonic()
         line = text if whole or len(text) <= WIDTH else text[: WIDTH - 3] + "..."
         print(line, file=self._stream, flush=True)
-
-
-class Live(Display):
-    """A few live lines without any style, cleared before the result: the plan, the last thing that went wrong, and what
-    is done now. Nothing of it stays: what it says stands in the answer, or is counted there."""
-
-    def __init__(self, stream: IO[str]) -> None:
-        from rich.console import Console
-        from rich.live import Live
-
-        # Without a colour system there is nothing for NO_COLOR to switch off.
-        console = Console(file=stream, color_system=None, highlight=False, markup=False, emoji=False)
-        self._live: Any = Live(
-            "", console=console, auto_refresh=False, transient=True, redirect_stdout=False,
-            redirect_stderr=stream is sys.stderr,
-        )  # fmt: skip
-        self._drawn = 0.0
-        self._said: list[str] = []
-        self._note = self._now = ""
-        self._cases = _Counter()
-
-    def say(self, text: str) -> None:
-        """Keep it above what changes."""
-        self._said.append(text)
-        self._draw(at_once=True)
-
-    def searches(self) -> None:
-        """Leave out how many cases there are."""
-        self._cases.grows = True
-
-    def __call__(self, event: Event) -> None:
-        match event:
-            case RunStarted():
-                self._cases.total = event.cases
-                self._draw(at_once=True)
-            case CaseStarted():
-                self._do(event, "preparing")
-            case BlockDone():
-                self._do(event, describe(event))
-            case CaseDone() if event.failure is not None:
-                self._notice(f"{describe(event)}  {event.outcome.id}")
-            case Warned():
-                self._notice(f"warning: {visible(event.warning.message)}")
-            case SessionAgain():
-                self._notice(again(event))
-            case RunDone():
-                self.close()
-
-    def close(self) -> None:
-        self._live.stop()
-
-    def _notice(self, text: str) -> None:
-        self._note = text
-        self._draw(at_once=True)
-
-    def _do(self, event: CaseStarted | BlockDone, state: str) -> None:
-        """What changes comes first: a narrow terminal cuts the end."""
-        if more := self._cases.more(event.cases):
-            self._note = more
-        session = f"session {event.session + 1} of {event.sessions}" if event.sessions > 1 else ""
-        count = f"case {event.number}{self._cases.of(event.number, ' of ')}"
-        left = remaining(event.remaining_s) if self._cases.tells_time(event.number) else ""
-        parts = [left, doing(event.id), state, count, session]
-        self._now = "  ".join(part for part in parts if part)
-        self._draw()
-
-    def _draw(self, *, at_once: bool = False) -> None:
-        now = time.monotonic()
-        if not at_once and now - self._drawn < REDRAW_S:
-            return
-        self._drawn = now
-        from rich.text import Text
-
-        if not self._live.is_started:
-            self._live.start()
-        said = [line for text in self._said for line in filled(text, self._live.console.width)]
-        lines = [*said, *filter(None, [self._note, self._now])]
-        self._live.update(Text("\n".join(lines), no_wrap=True, overflow="ellipsis"), refresh=True)
-
-
-def doing(case_id: str) -> str:
-    """`matmul n = 1024 on cupy:0, copied at every call`."""
-    case = parse_case_id(case_id)
-    where = "" if case.regime == RESIDENT else f", {situation_text(case.regime_id)}"
-    return f"{case.op} n = {case.params.get('n', 1)} on {case.device_id}{where}"
 
 
 SUFFIX = ".jsonl"

@@ -58,7 +58,6 @@ def request(options: RunOptions, *, began: float, tell: Tell = unsaid) -> RunSpe
     run = msgspec.structs.replace(found.run, warnings=[*broken, *found.run.warnings])
     found = msgspec.structs.replace(
         found, run=run, required=targets.required(request, choice), spares=spares,
-        replicates=how.sessions == 1 and how.budget_s is not None and options.sessions is None,
     )  # fmt: skip
     if keep is not None and not any(workload.cases for workload in planned(found)):
         raise UsageError("empty-selection", why="no planned case matches")

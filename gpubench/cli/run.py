@@ -43,7 +43,8 @@ def run(options: RunOptions, ctx: typer.Context) -> int:
         request = progress.tell(display, wanted, lambda tell: _request(wanted, ctx, began, demands, tell))
         saver = saving.Saver(outputs, options)
         events = progress.EventLog(request.run, outputs, to_stdout=style.format == "jsonl")
-        finished = runner.run(request, events.beside(display), events.watching(saver))
+        watched = display.watching(events.watching(saver), style.options)
+        finished = runner.run(request, events.beside(display), watched)
     saver.finish(finished)
     saved = [str(path) for path in saver.saved]
     if not (options.quiet or style.screen):

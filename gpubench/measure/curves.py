@@ -105,29 +105,25 @@ def timings(known: Rows, curve: Curve, cpu: Collection[str]) -> dict[int, dict[i
 
 class CurveState(NamedTuple):
     """What is known of where one curve crosses. `ends`: (largest size at which it loses, next one that was measured),
-    None where it does not cross; `crossing` by the fit, None where that tells nothing; `slope` of that."""
+    None where it does not cross; `crossing` by the fit, None where that tells nothing."""
 
     ratios: Mapping[int, float]
     ends: tuple[int, int] | None
     crossing: Crossing | None
-    slope: float = math.inf
 
     def open(self, widest: float) -> bool:
         """Whether more sizes would tell the threshold more closely, and it is known less closely than high / low =
-        `widest`: between sizes far apart no line tells, however exact it is, since curves bend."""
+        `widest`: between sizes far apart no line tells, however exact it is, since curves bend. What MOST_AROUND sizes
+        near it have not told is lost in the noise of a session."""
         if self.ends is None:
             return False
-        found = self.crossing
+        found, place = self.crossing, self.place
+        around = [n for n in self.ratios if place and place / AROUND <= n <= place * AROUND]
+        if len(around) >= MOST_AROUND:
+            return False
         if not self.near or found is None or not found.low or not found.high:
             return True
         return bool(found.high > max(widest, found.apart**EXHAUSTED) * found.low)
-
-    def apart(self, widest: float) -> bool:
-        """Whether it is known less closely, and another session would tell more."""
-        found = self.crossing
-        if self.ends is None or not self.near or found is None or not found.low or not found.high:
-            return False
-        return bool(self.slope >= break_even.FLAT and found.high > widest * found.low)
 
     @property
     def near(self) -> bool:
@@ -149,6 +145,7 @@ class CurveState(NamedTuple):
 
 # Sessions that lie apart make the most of an interval this much wider, on a logarithmic axis, than they alone would.
 EXHAUSTED = 1.15
+AROUND, MOST_AROUND = 4.0, 7
 STRETCH = 2.0
 # Sizes around the best guess, by how much they lie off it, the most telling first. Of a threshold of which little is
 # known the guess lies off by up to 1.5 in half of the curves of an H200, more often too high: on both sides of that.
@@ -168,7 +165,7 @@ def state_of(known: Rows, curve: Curve, cpu: Collection[str], overheads_s: Mappi
         for one in pairs(known, curve, cpu)[ends[1]]
     )
     local = break_even.local_crossing(timings(known, curve, cpu), (base, case))
-    return CurveState(by_size, ends, *((None,) if local is None else local))
+    return CurveState(by_size, ends, None if local is None else local.crossing)
 
 
 def asked(state: CurveState, ladder: Ladder, most: int) -> list[int]:

@@ -82,9 +82,7 @@ def _too_few(outcome: Measurement, least: int) -> bool:
 
 
 # The search leaves this share of the budget for saving, closing workers and the report.
-SEARCH_SHARE = 0.92
-# A second session around the thresholds takes this share, beside the time to open the devices once more.
-REPLICATES_SHARE = 0.1
+SEARCH_SHARE = 0.94
 # Overheads and splits come after the search, which can be cut short: where there are some, it leaves them half.
 SHARE_BESIDE_OVERHEADS = 0.5
 # A session that others disturbed is repeated at most so often.
@@ -146,8 +144,6 @@ class _Runner:
         self._crew: WorkerPool | None = None
         self._pace = Pace()
         self._begun = 0
-        self._open_s = 0.0
-        self._replicates = spec.replicates and spec.searches and "gpu" in self._kinds.values()
         self._sessions = spec.sessions
         self.first_session = self._next_index()
         self.progress = Progress(0, self.first_session + self._sessions, self._remaining_s)
@@ -166,20 +162,7 @@ class _Runner:
                 break
             done.append(self._one_session(self._schedule.first if self._begun == 0 else self._schedule.again))
             longest_s = max(longest_s, time.monotonic() - began)
-        if self._replicates and self._begun == 1 and self._worth_replicating():
-            self.progress.sessions += 1
-            self._one_session(self._schedule.around)
         self._repeat([record for record in done if record.contended], longest_s)
-
-    def _worth_replicating(self) -> bool:
-        """Whether a threshold waits for a second session, and there is time to open the devices once more."""
-        self._replicates = False  # nothing has to be left for it any more
-        return self._left_s() > 2 * self._open_s and any(self._search().replicates())
-
-    def _search(self) -> BreakEvenSearch:
-        return BreakEvenSearch(
-            searched(self.spec), split_search.alone(self.spec.constraints), self.recorder, self._search_left_s
-        )
 
     def clean_up(self) -> None:
         """No worker and no scratch file stays behind."""
@@ -208,14 +191,14 @@ class _Runner:
         )
         self.recorder.session(record)
         runtime = self._runtime(pool, index)
-        began = time.monotonic()
         self._open_all(pool, index)
-        self._open_s = time.monotonic() - began
         self.recorder.clocks(pool.clocks)
         if self._begun == 1:  # hardware does not change from session to session
             pool.measure_ceilings(asked(planned(self.spec), measured, self.settings, self.spec.run.machine))
         self.recorder.session(pool.entered(record))
-        search = self._search()
+        search = BreakEvenSearch(
+            searched(self.spec), split_search.alone(self.spec.constraints), self.recorder, self._search_left_s
+        )
         in_scratch: set[str] = set()
         for step in steps(index, search):
             if self._out_of_budget():
@@ -297,12 +280,7 @@ class _Runner:
             self.spec.constraints
         )
         share = SEARCH_SHARE * (SHARE_BESIDE_OVERHEADS if beside else 1.0)
-        reserved_s = 0.0
-        if self._replicates:
-            share -= REPLICATES_SHARE
-            reserved_s = self._open_s
-        spent_s = time.monotonic() - self.spec.began
-        return share * self.settings.budget_s / max(self._sessions, 1) - reserved_s - spent_s
+        return share * self.settings.budget_s / max(self._sessions, 1) - (time.monotonic() - self.spec.began)
 
     def _out_of_budget(self) -> bool:
         return self._left_s() <= 0

@@ -33,8 +33,7 @@ class RunSpec(msgspec.Struct, frozen=True):
 
     `required` devices were named by the user: if one cannot be opened, that is exit 5. `began` is the monotonic time
     from which the budget counts. With a `resume` the plan is that of a file. `load` reads what others do on this
-    machine. `spares` are workers for the first session. `replicates`: a search may take a second session around the
-    thresholds that wait for one.
+    machine. `spares` are workers for the first session.
     """
 
     run: Run
@@ -46,7 +45,6 @@ class RunSpec(msgspec.Struct, frozen=True):
     resume: Resume | None = None
     load: Callable[[], load.CpuTimes | None] = load.unread
     spares: Spares | None = None
-    replicates: bool = False
 
     @property
     def settings(self) -> Settings:
@@ -134,12 +132,6 @@ class Schedule:
         for ours in curves.values():
             for group in together(ours, self._spec.constraints):
                 yield Step(group, BLOCKS)
-
-    def around(self, index: int, search: BreakEvenSearch) -> Iterator[Step]:
-        """A second session of a search for one: what its thresholds wait for."""
-        for step in search.replicates():
-            self._progress.cases += sum(len(item.cases) for item in step.workloads)
-            yield step
 
     def _searching(self, search: BreakEvenSearch) -> Iterator[Step]:
         """The search's steps. What it adds to the plan, later sessions repeat."""

@@ -135,27 +135,6 @@ class BreakEvenSearch:
             for one in sorted(ordered, key=lambda one: -len(self._open(one, widest))):
                 yield from self._narrow(one, widest, 0.0, steps)
 
-    def replicates(self) -> Iterator[Step]:
-        """For a second session, which tells how far sessions lie apart: of each threshold that waits for that, both
-        sides at the measured size nearest to it. Ops with most of them come first."""
-        wanted: list[tuple[Series, Step, int]] = []
-        for one in self._series:
-            known, found = self.known(one), dict[int, set[Slot]]()
-            waiting = [
-                (curve, state)
-                for curve in self._curves(one)
-                if (state := self._state(one, curve)).apart(ANSWERED)
-            ]
-            for curve, state in waiting:
-                place = state.place or 1.0
-                n = min(state.ratios, key=lambda n: abs(math.log(n / place)))
-                found.setdefault(n, set()).update(curves.pairs(known, curve, self._cpu)[n])
-            wanted.append((one, self._some(one, found), len(waiting)))
-        for one, whole, count in sorted(wanted, key=lambda item: -item[2]):
-            step = self._fitting(one, whole, 0.0) if count else None
-            if step is not None:
-                yield step
-
     # ---------------------------------------------------------------- one op
 
     def _ends(self, one: Series, share_s: float) -> Iterator[Step]:

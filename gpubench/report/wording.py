@@ -10,7 +10,7 @@ from collections.abc import Set as AbstractSet
 from gpubench.analysis.analyse import Analysis
 from gpubench.analysis.estimate import CaseResult, Rates
 from gpubench.analysis.labels import Label
-from gpubench.analysis.speedup import Speedup
+from gpubench.analysis.speedup import EQUAL, Speedup
 from gpubench.foreign_text import shortened
 from gpubench.model.case import QUEUED, REGIMES, RESIDENT, WAITED, Case, beside_size
 from gpubench.stats import Interval, IntervalLike
@@ -151,12 +151,11 @@ def short_ratio_text(ratio: IntervalLike) -> str:
 
 GainStyle = Callable[[IntervalLike], str]
 _FASTER = {"gpu": "GPU", "software": "adapter", "hybrid": "split"}
-EQUAL = 1.1  # a gain below this is none
 
 
 def gain_text(row: Speedup, style: GainStyle = short_ratio_text) -> str:
-    """The winner and its factor: `GPU 33.7x [33.2, 34.1]`, `CPU 2.1x`; `equal` within 10 %, and `?` behind what the
-    interval leaves open. `style` writes the factor."""
+    """The winner and its factor: `GPU 33.7x [33.2, 34.1]`, `CPU 2.1x`; `about equal` within 15 %, and `?` behind what
+    the interval leaves open. `style` writes the factor."""
     against = "CPU" if row.baseline.device_kind == "cpu" else "baseline"
     return winner_text(row.interval, style, _FASTER.get(row.case.device_kind, row.case.case.device_id), against)
 
@@ -170,7 +169,7 @@ def winner_text(
         side, shown = slower, Interval(1 / ratio.high, 1 / ratio.estimate, 1 / ratio.low, "prior")
     text = style(shown)
     if shown.estimate <= EQUAL:
-        return f"equal{text[text.index(' ') :] if ' ' in text else ''}"
+        return f"about equal{text[text.index(' ') :] if ' ' in text else ''}"
     return f"{side} {text}" + (" ?" if shown.low <= 1 else "")
 
 

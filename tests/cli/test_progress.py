@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from gpubench.cli import progress
+from gpubench.cli import live, progress
 from gpubench.measure.load import CpuTimes
 from gpubench.measure.recorder import (
     BlockDone,
@@ -50,7 +50,7 @@ def _narrow(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.delenv("CI", raising=False)
-    monkeypatch.setattr(progress, "REDRAW_S", 0.0)
+    monkeypatch.setattr(live, "REDRAW_S", 0.0)
 
 
 def lines(text: str) -> list[str]:

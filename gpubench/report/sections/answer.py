@@ -11,7 +11,7 @@ from datetime import datetime
 import msgspec
 
 from gpubench.analysis.analyse import Analysis
-from gpubench.analysis.answer import ABOUT_EQUAL, Absence, MachineAnswer, Trouble, answer
+from gpubench.analysis.answer import Absence, MachineAnswer, Trouble, answer
 from gpubench.analysis.labels import workers
 from gpubench.analysis.samples import used_sessions
 from gpubench.analysis.speedup import blas_text
@@ -147,8 +147,8 @@ def _screen(
     # Why there is no GPU says what was looked for, as long as one could have been found.
     looked = looked_for(analysis.run) if found.absence is not None else ""
     return Screen(
-        sentences=_sentences(found, ascii_only=ascii_only), grids=_grids(found, ascii_only=ascii_only),
-        context=tuple(text for text in (looked, _sides(analysis.run, found, options.width)) if text),
+        sentences=_sentences(found, ascii_only=ascii_only), grids=answer_grids(found, ascii_only=ascii_only),
+        context=tuple(text for text in (looked, sides_line(analysis.run, found, options.width)) if text),
         troubles=(*_troubles(found), *_lost(analysis)), needed=needed, files=tuple(ending),
         spare=tuple(_notes(analysis, found, options.width, alone=alone)), most=_most_lines(found),
         commands=_commands(found) if alone else "",
@@ -167,7 +167,7 @@ def _sentences(found: MachineAnswer, *, ascii_only: bool) -> tuple[tuple[str, ..
     return ((op_sentence(first[0], found.regimes, ascii_only=ascii_only),),)
 
 
-def _grids(found: MachineAnswer, *, ascii_only: bool) -> tuple[AnswerGrid, ...]:
+def answer_grids(found: MachineAnswer, *, ascii_only: bool) -> tuple[AnswerGrid, ...]:
     """The table in forms that get narrower; none where nothing has a time."""
     if found.absence is not None:
         if found.times:
@@ -215,7 +215,7 @@ def _splits(analysis: Analysis) -> list[str]:
     return [*texts[:_MOST_SPLITS], *rest] or ["No op is faster when it is split over CPU and GPU."]
 
 
-def _sides(run: Run, found: MachineAnswer, width: int) -> str:
+def sides_line(run: Run, found: MachineAnswer, width: int) -> str:
     """`NVIDIA H200 (CuPy) against 16 CPU threads (NumPy, OpenBLAS), float32, 55 s.`, in one line: where it is too long
     without the BLAS, then without the CPU's libraries, then with the GPU's name cut."""
     texts = [
@@ -358,7 +358,7 @@ def _reasons(found: MachineAnswer) -> list[str]:
                 "not measured"
                 if cell is None
                 else why_text(cell.why)
-                if cell.kind == "open" and cell.why != ABOUT_EQUAL
+                if cell.kind == "open" and not cell.tied
                 else ""
             )
             if why and row.op not in whys.setdefault(why, []):

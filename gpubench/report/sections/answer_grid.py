@@ -171,7 +171,7 @@ def _thresholds(found: MachineAnswer, ascii_only: bool, *, tails: bool) -> Answe
 
 def _gain(row: AnswerRow, cell: AnswerCell | None, common: int | None, ascii_only: bool) -> Cell:
     """The gain, and its size where the heading has another one; a matrix counts by its elements there."""
-    gain = None if cell is None else cell.gain
+    gain = None if cell is None or cell.tied else cell.gain
     if gain is None or common is None or row.elements(gain.n) == common:
         return gain_cell(gain)
     return gain_cell(gain, f" at {size_text(gain.n, row.extent, ascii_only=ascii_only)}")
@@ -241,7 +241,8 @@ def one_op_grids(row: AnswerRow, *, ascii_only: bool) -> tuple[AnswerGrid, ...]:
         tail = f"  at {what} = {gain.n}" if gain is not None and gain.n != n else ""
         seconds = "" if gain is None else format_seconds(gain.gpu_s) + tail
         text = threshold_cell(cell, both_text(cell, row.extent, ascii_only=ascii_only))
-        rows.append((Cell(situation_text(regime, beside_queued=True)), text, gain_cell(gain), Cell(seconds)))
+        said = gain_cell(None if cell.tied else gain)
+        rows.append((Cell(situation_text(regime, beside_queued=True)), text, said, Cell(seconds)))
     groups = {1: "pays from", 2: at}
     return (AnswerGrid(names=("",) * 4, right=(False,) * 4, rows=tuple(rows), groups=groups),)
 

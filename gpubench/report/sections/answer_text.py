@@ -89,7 +89,7 @@ def cell_text(cell: AnswerCell | None, extent: Extent, *, ascii_only: bool = Fal
     """What `pays from` says: the one grammar of the screen."""
     if cell is None:
         return "?"
-    if cell.kind == "open" and cell.why == ABOUT_EQUAL:
+    if cell.tied:
         return "about equal"
     size: Callable[[int | None], str] = lambda n: size_text(n or 0, extent, ascii_only=ascii_only)  # noqa: E731
     mixed = ", mixed" if cell.mixed else ""
@@ -97,7 +97,7 @@ def cell_text(cell: AnswerCell | None, extent: Extent, *, ascii_only: bool = Fal
         return range_text(cell.low or 0, cell.high or 0, extent, ascii_only=ascii_only) + mixed
     return {
         "at": size(cell.n) + mixed, "all-sizes": "all sizes", "below": f"< {size(cell.high)}", "no-size": "no size",
-        "above": f"> {size(cell.low)}", "open": "?", "wrong": "wrong", "failed": "failed",
+        "above": f"> {size(cell.low)}", "open": "?", "wrong": "wrong", "failed": "failed", "pending": "...",
     }[cell.kind]  # fmt: skip
 
 
@@ -120,7 +120,13 @@ def threshold_text(row: BreakEven) -> str:
 def threshold_cell(cell: AnswerCell | None, text: str) -> Cell:
     """`text` in the colour of its cell; what is said stands in the words."""
     kind = "open" if cell is None else cell.kind
-    tone: Tone = "bad" if kind in ("wrong", "failed") else "muted" if kind in ("no-size", "above") else "plain"
+    tone: Tone = (
+        "bad"
+        if kind in ("wrong", "failed")
+        else "muted"
+        if kind in ("no-size", "above", "pending")
+        else "plain"
+    )
     return Cell(text, tone)
 
 
@@ -132,11 +138,11 @@ def factor_text(factor: float) -> str:
 
 
 def gain_text(gain: Gain) -> str:
-    """`GPU 14x`, `CPU 2.1x`: the winner and its factor; `equal`; `GPU 1.5x ?` where the other may win, `equal ?`
-    where either may."""
+    """`GPU 14x`, `CPU 2.1x`: the winner and its factor; `about equal`; `GPU 1.5x ?` where the other may
+    win, `about equal ?` where either may."""
     doubt = " ?" if gain.winner == "noisy" else ""
     if gain.about_equal:
-        return f"equal{doubt}"
+        return f"about equal{doubt}"
     side, factor = ("GPU", gain.ratio) if gain.ratio >= 1 else ("CPU", 1 / gain.ratio)
     return f"{side} {factor_text(factor)}" + doubt
 
@@ -227,7 +233,7 @@ class _Clauses(msgspec.Struct, frozen=True):
             loses = "loses" if len(short) == 1 else "lose"
             extras.append(f"{len(short)} {loses} as far as measured")
         if places["equal"]:
-            extras.append(f"{self._names(places['equal'])} equal")
+            extras.append(f"{self._names(places['equal'])} about equal")
         if places["noisy"]:
             extras.append(f"{len(places['noisy'])} too noisy to say")
         rest = f" ({'; '.join(extras)})" if extras else ""
@@ -299,9 +305,9 @@ def _op_clause(row: AnswerRow, cell: AnswerCell, ascii_only: bool) -> str:
         if gain is None:
             return f"nothing is known ({why_text(cell.why)})"
         at = size_text(gain.n, row.extent, ascii_only=ascii_only)
-        if cell.why == ABOUT_EQUAL:
+        if cell.tied:
             return f"both are about equal at {at}, the largest size"
-        side = {"gpu": "the GPU wins", "cpu": "the CPU wins", "equal": "both are equal"}.get(gain.winner)
+        side = {"gpu": "the GPU wins", "cpu": "the CPU wins", "equal": "both are about equal"}.get(gain.winner)
         return f"no threshold is known ({why_text(cell.why)}); at {at} {side or 'it is too noisy to say'}"
     return {
         "at": f"the GPU pays from {size}{mixed}", "range": f"the GPU pays from somewhere in {size}{mixed}",

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable, Sequence
 
 from gpubench.analysis.analyse import Analysis
-from gpubench.analysis.answer import ABOUT_EQUAL, AnswerCell, Extent, extent, threshold
+from gpubench.analysis.answer import AnswerCell, Extent, extent, threshold
 from gpubench.analysis.break_even import BreakEven
 from gpubench.analysis.reuse import Reuse
 from gpubench.foreign_text import printable
@@ -136,7 +136,7 @@ def _legend(rows: Sequence[BreakEven], *, short: bool) -> str:
         kinds |= {"at"}
     whys: dict[str, list[str]] = {}
     for row, cell in found:
-        if cell.kind == "open" and cell.why != ABOUT_EQUAL:
+        if cell.kind == "open" and not cell.tied:
             ops = whys.setdefault(why_text(cell.why), [])
             ops += [row.op] if row.op not in ops else []
     reasons = "; ".join(f"{truncate(ops, _MOST_OPS)} ({why})" for why, ops in whys.items())

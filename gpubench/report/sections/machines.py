@@ -29,7 +29,7 @@ from gpubench.report.wording import (
     where_legend,
 )
 from gpubench.stats import geometric_mean
-from gpubench.units import format_size
+from gpubench.units import format_size, listed
 
 MACHINES, HISTORY = "machines", "history"
 _BARS, _ASCII_BARS = "▁▂▃▄▅▆▇█", "12345678"
@@ -55,22 +55,24 @@ def letter(index: int) -> str:
 
 
 def names(found: Sequence[MachineRuns]) -> list[str]:
-    """`A: AMD EPYC 7763, ... (2026-11-20T...)`: the letter of each machine, and what it stands for."""
+    """`A: AMD EPYC 7763, ... (2026-11-20)`: the letter of each machine, and what it stands for."""
     return [f"{letter(i)}: {printable(side.newest.machine)}{_label(side)}" for i, side in enumerate(found)]
 
 
 def _label(side: MachineRuns) -> str:
     run = side.newest.run
     label = f", {shortened(run.label, 30)}" if run.label else ""
-    return f"{label} ({run.started_at})"
+    return f"{label} ({run.started_at[:10]})"
 
 
 def _machines_section(found: Sequence[MachineRuns], options: RenderOptions) -> Section:
     rows = [row for side in found for row in headlines(side.newest)]
     tables = [table for table in (_break_evens(found), _times(found, options.time_unit)) if table.rows]
-    baselines = tuple(
-        f"{letter(i)} {printable(side.newest.baseline)}" for i, side in enumerate(found) if side.newest.speedups
-    )
+    by_baseline: dict[str, list[str]] = {}
+    for i, side in enumerate(found):
+        if side.newest.speedups:
+            by_baseline.setdefault(printable(side.newest.baseline), []).append(letter(i))
+    baselines = tuple(f"{listed(who)} {against}" for against, who in by_baseline.items())
     legend = (where_legend(row.case.case for row in rows),) if rows else ()
     return Section(
         key=MACHINES,

@@ -14,10 +14,9 @@ import msgspec
 
 from gpubench import __version__
 from gpubench.analysis.analyse import Analysis
-from gpubench.analysis.answer import EQUAL
 from gpubench.analysis.labels import workers
 from gpubench.analysis.ratio_map import MapLane, RatioMap, Strip, ratio_map
-from gpubench.analysis.speedup import blas_text
+from gpubench.analysis.speedup import EQUAL, blas_text
 from gpubench.foreign_text import columns, cut, padded, printable, shortened
 from gpubench.model.case import beside_size
 from gpubench.report.layout import Cell, Line, Picture, RenderOptions, Section, Tone
@@ -141,7 +140,7 @@ def _strip_text(lane: MapLane, view: StripView) -> str:
         return f"{before}not measured"
     extent, gain = lane.row.extent, view.strip.cell.gain
     at = "" if gain is None else f", {view.gain} at {size_text(gain.n, extent)}"
-    return f"{before}pays from {cell_text(view.strip.cell, extent)}{at}"
+    return f"{before}pays from: {cell_text(view.strip.cell, extent)}{at}"
 
 
 def overlay_view(analyses: Sequence[Analysis], names: Sequence[str]) -> MapView | None:
@@ -215,7 +214,7 @@ _STEPS = ((30.0, "█"), (10.0, "▆"), (3.0, "▄"), (EQUAL, "▂"))
 _ASCII = str.maketrans({"·": ".", "▂": "-", "▄": "+", "▆": "*", "█": "#", "²": "2"})
 _GAP = "  "
 _FEWEST_CELLS, _LONGEST_LABEL = 12, 16
-_WORDS = f"{_CPU} CPU wins  {_EQUAL} equal  GPU wins by ▂ 1.1x ▄ 3x ▆ 10x █ 30x   blank: not measured"
+_WORDS = f"{_CPU} CPU wins  {_EQUAL} about equal  GPU by ▂ {EQUAL}x ▄ 3x ▆ 10x █ 30x  blank: not measured"
 
 
 def map_section(analysis: Analysis, options: RenderOptions, *, full: bool) -> Section:

@@ -249,7 +249,7 @@ def scale_svg(name: str, **place: str) -> Element:
     names = (
         (1 / FULL, f"CPU {FULL:.0f}x"),
         (1 / 6, "6x"),
-        (1.0, "equal"),
+        (1.0, "about equal"),
         (6.0, "6x"),
         (FULL, f"GPU {FULL:.0f}x"),
     )

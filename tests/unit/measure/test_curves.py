@@ -74,6 +74,18 @@ def test_a_curve_is_open_until_its_threshold_is_known_closely(crossing, is_open)
     assert CurveState({64: 0.5, 256: 2.0}, (64, 256), crossing).open(2.25) == is_open
 
 
+def test_what_more_sizes_do_not_tell_is_not_asked_for():
+    """Sessions that lie apart widen an interval whatever the sizes say, and so does noise that seven sizes show."""
+    measured = {100: 0.5, 200: 1.5, 400: 2.0}
+    for apart, is_open in ((1.0, True), (2.4, True), (2.9, False)):
+        found = Crossing(150.0, 90.0, 270.0, apart)
+        assert CurveState(measured, (100, 200), found).open(2.25) is is_open
+    many = {100 + 10 * i: 0.5 if i < 5 else 1.5 for i in range(curves.MOST_AROUND)}
+    wide = Crossing(145.0, 50.0, 500.0)
+    assert not CurveState(many, (140, 150), wide).open(2.25)
+    assert CurveState(dict(list(many.items())[1:]), (140, 150), wide).open(2.25)
+
+
 @given(ladders, st.floats(0.1, 0.9))
 def test_checks_lie_above_the_threshold_just_past_powers_of_two_in_whole_granules(ladder, where):
     sizes = ladder.sizes()

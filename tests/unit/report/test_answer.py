@@ -150,7 +150,7 @@ def test_a_question_mark_has_its_reason_below_the_table():
 def test_a_tie_at_the_largest_size_is_no_noise():
     tied = {1024: 0.2, 131072: 0.6, 16777216: 1.0}
     lines = screen(ops([tied, WINS]))
-    assert next(line for line in lines if line.startswith("add")).split() == ["add", "about", "equal", "equal"]
+    assert next(line for line in lines if line.startswith("add")).split() == ["add", "about", "equal"]
     assert not any(line.startswith("?") for line in lines)
     assert (
         sentence(ops([tied])) == "add: with data on the GPU both are about equal at 16.8 M, the largest size."
@@ -163,8 +163,8 @@ def test_a_gain_whose_interval_holds_1_is_in_doubt():
     assert " ?" in next(line for line in screen(run) if line.startswith("add"))
 
 
-def test_within_ten_percent_is_equal_where_that_is_known():
-    run = ops([{**WINS, 16777216: 1.06}, WINS])
+def test_within_fifteen_percent_is_about_equal_where_that_is_known():
+    run = ops([{**WINS, 16777216: 1.12}, WINS])
     assert cells(run, "add").gain.winner == "equal"
     assert next(line for line in screen(run) if line.startswith("add")).endswith("equal")
     doubtful = ops([{**WINS, 16777216: 1.0}, WINS], factors=NOISY)
@@ -188,7 +188,7 @@ def test_a_gain_at_another_size_says_so():
         ([WINS] * 3, "With data on the GPU the GPU wins all 3."),
         ([LOSES] * 3, "With data on the GPU the CPU wins all 3."),
         ([LOSES, LOSES, OPEN_LOSS], "With data on the GPU the CPU wins all 3 as far as measured."),
-        ([LOSES, LOSES, {**WINS, 16777216: 1.0}], "With data on the GPU the GPU wins none of 3 (copy equal)."),
+        ([LOSES, LOSES, {**WINS, 16777216: 1.0}], "With data on the GPU the GPU wins none of 3 (copy about equal)."),
         ([WINS, WINS, LOSES, LOSES, LOSES], "With data on the GPU the GPU wins 2 of 5: add and chain."),
         ([WINS] * 6 + [LOSES], "With data on the GPU the GPU wins 6 of 7, not mul, half of the 6 from 1 K elements or less."),
         ([WINS] * 5 + [LOSES] * 4, "With data on the GPU the GPU wins 5 of 9, half of them from 1 K elements or less."),

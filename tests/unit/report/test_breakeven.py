@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpubench.analysis.analyse import analyse
-from gpubench.analysis.break_even import BreakEven
+from gpubench.analysis.break_even import BreakEven, earliest
 from gpubench.report import render
 from gpubench.report.document import report_document
 from gpubench.report.sections.answer import answer_sentences
@@ -67,16 +67,16 @@ def test_no_rise_when_the_crossing_would_not_fit_into_memory():
 
 
 def test_rising_when_it_would_fit():
-    found = verdict({256: 0.1, 1024: 0.3, 4096: 0.9})
+    found = verdict({256: 0.08, 1024: 0.24, 4096: 0.72})
     assert (found.verdict, found.reason, found.last, found.n) == ("no-size", "rising", 4096, None)
 
 
 @pytest.mark.parametrize(("share", "said"), [(0.79, "rising"), (0.81, None), (0.94, None)])
 def test_a_crossing_fits_into_four_fifths_of_the_memory(share, said):
-    """Of a ratio that trebles when n is four times as large, and is 0.9 at the last size."""
-    lines = curve({256: 0.1, 1024: 0.3, 4096: 0.9})
+    """Of a ratio that trebles when n is four times as large, and is 0.72 at the last size."""
+    lines = curve({256: 0.08, 1024: 0.24, 4096: 0.72})
     largest = max(one.bytes for one in lines)
-    need = largest * (1 / 0.9) ** (2 * math.log(4) / math.log(3))  # matmul's operands grow with the square
+    need = largest * (1 / 0.72) ** (2 * math.log(4) / math.log(3))  # matmul's operands grow with the square
     device = msgspec.structs.replace(GPU, usable_bytes=int(need / share))
     (found,) = analyse(run_of(lines, devices=(CPU, device))).break_even
     assert (found.verdict, found.reason) == ("no-size", said)
@@ -150,6 +150,17 @@ def test_the_document_says_it_as_tables_do(ratios, text):
 def test_undecided(ratios, reason):
     found = verdict(ratios)
     assert (found.verdict, found.reason, found.n) == ("undecided", reason, None)
+
+
+def test_a_bracket_below_a_threshold_is_the_earlier_one():
+    wide, late, none = (
+        verdict({64: 0.5, 1024: 4.0}),
+        verdict({1024: 0.5, 2048: 4.0}),
+        verdict({64: 0.25, 256: 0.5}),
+    )
+    assert (wide.verdict, late.verdict, none.verdict) == ("undecided", "at", "no-size")
+    assert earliest([none, late, wide]) is wide
+    assert earliest([none, late]) is late
 
 
 def test_a_wide_bracket_is_undecided_but_known():

@@ -6,6 +6,7 @@ A narrow page keeps the first column of a table in sight, and below it the devic
 from __future__ import annotations
 
 import itertools
+import re
 from collections import Counter
 from collections.abc import Sequence
 from xml.etree.ElementTree import Element
@@ -34,6 +35,7 @@ from gpubench.report.sections.answer import answer_sentences
 from gpubench.report.sections.machines import overview
 from gpubench.report.sections.map import KEY as MAP
 
+_UNIT = re.compile(r"(\d) ([KMG])\b")  # a line does not end between a number and its unit
 OPEN = (GATES, "claims")  # what a reader has to act on; the other sections unfold on demand
 _NO_PLOTS = "There are no charts in this page because {}"
 _NO_SAMPLES = "The samples are not drawn: the page would have become too large. They are in the result file."
@@ -129,7 +131,7 @@ def _answer(analysis: Analysis, part: Section, name: str, found: PageMap | None)
     said, below = part.lines[:count], part.lines[count:]
     # The title of the map says what the next line would.
     below = below[1:] if found is not None else below
-    large = [element("p", {"class": "sentence"}, text) for text in said]
+    large = [element("p", {"class": "sentence"}, _UNIT.sub("\\1\u00a0\\2", text)) for text in said]
     sentence = element("section", {"id": name, "class": "answer"}, *large)
     tables = [table(item, part.title) for item in part.tables]
     figures = [found.figure] if found is not None else []

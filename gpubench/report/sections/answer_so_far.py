@@ -1,0 +1,78 @@
+"""The answer while a run goes on: the table of its final screen, which fills as the run measures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from gpubench.analysis.analyse import Curves, curves
+from gpubench.analysis.answer import ABOUT_EQUAL, AnswerCell, AnswerRow, MachineAnswer, answer
+from gpubench.foreign_text import cut
+from gpubench.model.result import Outcome, Run
+from gpubench.report.layout import RenderOptions
+from gpubench.report.sections.answer import answer_grids, sides_line
+from gpubench.report.sections.answer_grid import drawn
+
+_PENDING = AnswerCell(kind="pending")
+# What more time does not change.
+_SETTLED = (ABOUT_EQUAL, "flat", "loses-again", "no-cpu-time")
+
+
+class AnswerSoFar:
+    """The answer of a run that is being measured. Only ops with new outcomes are derived anew."""
+
+    def __init__(self, options: RenderOptions) -> None:
+        self._options = options
+        self._known: dict[str, tuple[Sequence[Outcome], Curves]] = {}
+
+    def lines(self, run: Run, width: int) -> list[str]:
+        """The two sides and the table, none wider than `width`; nothing before the first cell is known."""
+        found = answer(self._curves(run), by_device=self._options.by_device)
+        compared = any(device.kind == "gpu" for device in run.devices)
+        if not (found.rows if compared else found.forms):
+            return []
+        if compared and not found.named:
+            found = _filled(found, run.selection.ops)
+        table = drawn(answer_grids(found, ascii_only=self._options.ascii_only), width)
+        return [
+            cut(sides_line(run, found, width), width),
+            *("".join(cell.text for cell in line) for line in table),
+        ]
+
+    def _curves(self, run: Run) -> Curves:
+        by_op: dict[str, list[Outcome]] = {}
+        for outcome in run.outcomes:
+            by_op.setdefault(outcome.case.op, []).append(outcome)
+        for op, outcomes in by_op.items():
+            before = self._known.get(op, ((), None))[0]
+            if len(before) != len(outcomes) or any(a is not b for a, b in zip(before, outcomes, strict=True)):
+                self._known[op] = (outcomes, curves(msgspec.structs.replace(run, outcomes=outcomes)))
+        parts = [self._known[op][1] for op in by_op]
+        return Curves(
+            run, tuple(row for part in parts for row in part.cases),
+            tuple(row for part in parts for row in part.break_even),
+        )  # fmt: skip
+
+
+def _filled(found: MachineAnswer, ops: Sequence[str]) -> MachineAnswer:
+    """With a row for each op, and dots where the run has not decided yet."""
+    rows = [
+        msgspec.structs.replace(row, cells={name: _undecided(cell) for name, cell in row.cells.items()})
+        for row in found.rows
+    ]
+    shown, first = {row.op for row in rows}, rows[0]
+    rows += [
+        AnswerRow(
+            op=op, dtype=first.dtype, params={}, device_id=first.device_id, extent="elements",
+            cells=dict.fromkeys(found.regimes, _PENDING), count=first.count,
+        )
+        for op in ops if op not in shown
+    ]  # fmt: skip
+    rows.sort(key=lambda row: (row.op, row.dtype))
+    return msgspec.structs.replace(found, rows=tuple(rows))
+
+
+def _undecided(cell: AnswerCell) -> AnswerCell:
+    waiting = cell.kind == "open" and cell.why not in _SETTLED
+    return msgspec.structs.replace(cell, kind="pending") if waiting else cell

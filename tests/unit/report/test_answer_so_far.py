@@ -1,0 +1,61 @@
+"""The answer of a run that goes on: its table fills, and only what has changed is derived anew."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from gpubench.model.result import Selection
+from gpubench.report.layout import RenderOptions
+from gpubench.report.sections import answer_so_far
+from gpubench.report.sections.answer_so_far import AnswerSoFar
+from tests.unit.report.answer_runs import SUITE, named_run, no_gpu_run, one_op_run, suite_run
+
+
+def after(run, count):
+    """The run when so many of its outcomes are known."""
+    return msgspec.structs.replace(run, outcomes=run.outcomes[:count], complete=False, finished_at=None)
+
+
+def lines(run, width=80):
+    return AnswerSoFar(RenderOptions()).lines(run, width)
+
+
+def test_every_op_has_its_row_from_the_first_cell_on():
+    run = suite_run()
+    run = msgspec.structs.replace(run, selection=Selection(ops=list(SUITE)))
+    assert lines(after(run, 0)) == []
+    early = lines(after(run, 60))
+    assert [line.split()[0] for line in early[3:]] == sorted(SUITE)
+    pending = [
+        sum(" ..." in line for line in lines(after(run, count))) for count in (60, 200, len(run.outcomes))
+    ]
+    assert pending[0] > pending[1] > pending[2] == 0
+
+
+def test_the_whole_table_is_that_of_the_final_screen():
+    run = suite_run()
+    final = AnswerSoFar(RenderOptions()).lines(run, 80)
+    from gpubench.report import render
+
+    assert set(final) <= set(render([run], "plain", sections=("answer",)).splitlines())
+
+
+def test_only_ops_with_new_outcomes_are_derived_anew(monkeypatch):
+    derived = []
+    real = answer_so_far.curves
+    monkeypatch.setattr(
+        answer_so_far, "curves", lambda run: derived.append({o.case.op for o in run.outcomes}) or real(run)
+    )
+    run, shown = suite_run(), AnswerSoFar(RenderOptions())
+    shown.lines(after(run, len(run.outcomes) - 1), 80)
+    assert len(derived) == len(SUITE)
+    shown.lines(run, 80)
+    assert derived[len(SUITE) :] == [{run.outcomes[-1].case.op}]
+
+
+@pytest.mark.parametrize("run", [one_op_run(), named_run(), no_gpu_run()])
+@pytest.mark.parametrize("width", [40, 64, 80])
+def test_no_state_of_any_run_breaks_the_table(run, width):
+    for count in range(0, len(run.outcomes) + 1, 3):
+        assert all(len(line) <= width for line in lines(after(run, count), width))
