@@ -47,7 +47,6 @@ NARROWEST_WRAP = 20
 
 
 def columns(text: str) -> int:
-    """The columns that `text` takes."""
     return len(text) if text.isascii() else len(_widened(text))
 
 

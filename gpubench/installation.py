@@ -1,6 +1,7 @@
 """Where this gpubench came from, a checkout or a package index, and what its user types to install it.
 
-Every text that tells somebody to install gpubench or an extra of it takes the command from here.
+Every text that tells somebody to install gpubench or an extra of it takes the command from here. And the folders that a
+platform keeps for its user's programs.
 """
 
 from __future__ import annotations
@@ -8,7 +9,9 @@ from __future__ import annotations
 import functools
 import os
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from importlib import metadata
@@ -155,3 +158,29 @@ def _cause(error: BaseException) -> tuple[str, str]:
             return why, located(install_command())
     why = "this is a bug in gpubench, not in what you typed"
     return why, "please report the lines above, with the command, as CONTRIBUTING.md says"
+
+
+class Kind(NamedTuple):
+    """Where one kind of file goes: variables of Windows and XDG, folders of macOS and XDG below the home."""
+
+    windows: str
+    macos: str
+    xdg: str
+    default: str
+
+
+CONFIGURATION = Kind("APPDATA", "Library/Application Support", "XDG_CONFIG_HOME", ".config")
+DATA = Kind("LOCALAPPDATA", "Library/Application Support", "XDG_DATA_HOME", ".local/share")
+CACHE = Kind("LOCALAPPDATA", "Library/Caches", "XDG_CACHE_HOME", ".cache")
+
+
+def user_folder(kind: Kind, environ: Mapping[str, str], platform: str) -> Path | None:
+    """gpubench's own folder of that kind, not created; None where the environment does not tell."""
+    home = environ.get("HOME") or environ.get("USERPROFILE")
+    if platform == "win32":
+        base = environ.get(kind.windows)
+    elif platform == "darwin":
+        base = home and f"{home}/{kind.macos}"
+    else:
+        base = environ.get(kind.xdg) or (home and f"{home}/{kind.default}")
+    return Path(base) / "gpubench" if base else None

@@ -14,13 +14,12 @@ from fnmatch import fnmatchcase
 from typing import NoReturn
 
 from gpubench.errors import UsageError
-from gpubench.model.case import RESIDENT, Case
+from gpubench.model.case import LONG_DTYPES, RESIDENT, Case
 from gpubench.units import MAX_SIZE, parse_sizes
 
 Selector = Callable[[Case], bool]
 _SEGMENTS = ("op", "n=SIZE", "dtype", "form", "regime")
 _SIZE = re.compile(r"n(?P<sign>>=|<=|=)(?P<first>[^,.]+(?:\.\d+[a-zA-Z]*)?)(?:\.\.(?P<last>[^,]+))?")
-_SHORT_DTYPES = {"f64": "float64", "f32": "float32", "f16": "float16", "bf16": "bfloat16"}
 
 
 def selector(text: str, *, option: str = "--filter") -> Selector:
@@ -31,7 +30,7 @@ def selector(text: str, *, option: str = "--filter") -> Selector:
         _refuse(text, option, f"a selector is {'/'.join(_SEGMENTS)}@DEVICE, from the left, each part may be *")
     parts = [*segments, *["*"] * (len(_SEGMENTS) - len(segments))]
     size = _size_test(parts[1], text, option)
-    dtype = _SHORT_DTYPES.get(parts[2], parts[2])
+    dtype = LONG_DTYPES.get(parts[2], parts[2])
     pattern = device if not device or ":" in device or device == "*" else f"{device}:*"
 
     def matches(case: Case) -> bool:

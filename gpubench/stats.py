@@ -76,12 +76,9 @@ class Spread(NamedTuple):
 
     minimum: float
     q1: float
-    median: float
     q3: float
-    p95: float
     mad: float
-    mild_outliers: int
-    far_outliers: int
+    outliers: int
 
 
 def median(values: Iterable[float]) -> float:
@@ -118,13 +115,11 @@ def mad(values: Sequence[float]) -> float:
 
 
 def spread(values: Sequence[float]) -> Spread:
-    """Quartiles, 95th percentile, MAD and Tukey's outlier counts (1.5 and 3 IQR beyond the quartiles)."""
+    """The least value, the quartiles, the MAD, and how many values lie more than 1.5 IQR beyond the quartiles."""
     ordered = sorted(values)
-    q1, middle, q3 = (quantile(ordered, q) for q in (0.25, 0.5, 0.75))
-    beyond = [max(q1 - value, value - q3) for value in ordered]
-    far = sum(1 for excess in beyond if excess > 3 * (q3 - q1))
-    mild = sum(1 for excess in beyond if excess > 1.5 * (q3 - q1)) - far
-    return Spread(ordered[0], q1, middle, q3, quantile(ordered, 0.95), mad(ordered), mild, far)
+    q1, q3 = (quantile(ordered, q) for q in (0.25, 0.75))
+    outliers = sum(1 for value in ordered if max(q1 - value, value - q3) > 1.5 * (q3 - q1))
+    return Spread(ordered[0], q1, q3, mad(ordered), outliers)
 
 
 # The quartiles of few normal values lie this much too near each other: (n - FEW_QUARTILES) / n of what many show.

@@ -17,20 +17,20 @@ import sys
 import zlib
 from pathlib import Path
 
-from gpubench.detect import names
+from gpubench.detect import pci
 from gpubench.detect.merge import GPU_VENDORS
 
 
 def main() -> None:
     """Write the table and tell its size."""
     text = Path(sys.argv[1]).read_text(encoding="utf-8")
-    lines = [f"# {names.date(text)}"]
+    lines = [f"# {pci.ids_date(text)}"]
     for vendor in sorted(GPU_VENDORS):
-        for device, name in sorted(names.devices(text, vendor).items()):
+        for device, name in sorted(pci.ids_names(text, vendor).items()):
             lines.append(f"{vendor:04x}{device:04x}{name}")
-    names.TABLE.parent.mkdir(exist_ok=True)
-    names.TABLE.write_bytes(zlib.compress("\n".join([*lines, ""]).encode(), 9))
-    print(f"{len(lines) - 1} names, {names.TABLE.stat().st_size} bytes")
+    pci.TABLE.parent.mkdir(exist_ok=True)
+    pci.TABLE.write_bytes(zlib.compress("\n".join([*lines, ""]).encode(), 9))
+    print(f"{len(lines) - 1} names, {pci.TABLE.stat().st_size} bytes")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,9 @@
-"""Everything that is derived from one run, and the function that derives it: the same answer for the same file."""
+"""Everything that is derived from one run, and the function that derives it: the same answer for the same file.
+
+Beside it what `detect` takes from a run: by what the mode of its machine can be chosen. The mode is decided in one
+place (gpubench/detect/recommend.py). And several runs: which machine each is of, what they all measured, how a case
+changed.
+"""
 
 from __future__ import annotations
 
@@ -6,21 +11,20 @@ from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
-from gpubench.analysis.break_even import BreakEven, break_evens
+from gpubench import stats
+from gpubench.analysis.break_even import BreakEven, bracketed, break_evens, earliest
 from gpubench.analysis.claims import Claim, ClaimResult, judged
-from gpubench.analysis.components import Components, components
 from gpubench.analysis.estimate import CaseResult, case_results
-from gpubench.analysis.evidence import evidence
-from gpubench.analysis.findings import ReportWarning, findings
-from gpubench.analysis.gates import Gates, ReportGate, gates
+from gpubench.analysis.findings import Gates, ReportGate, ReportWarning, findings, gates
 from gpubench.analysis.hybrid import Hybrid, hybrids
-from gpubench.analysis.machine import experiment, machine_line
+from gpubench.analysis.machine import experiment, machine_line, node_key
 from gpubench.analysis.overheads import GROUP, Overheads, overheads
 from gpubench.analysis.reuse import Reuse, reuses
 from gpubench.analysis.roofline import Roofline, roofline
+from gpubench.analysis.samples import Components, components
 from gpubench.analysis.speedup import Mean, Speedup, baseline_line, means, speedups
-from gpubench.model.case import Case
-from gpubench.model.machine import Measured
+from gpubench.model.case import QUEUED, WAITED, Case, SeriesKey
+from gpubench.model.machine import Measured, MeasuredBreakEven, MeasuredSplit, Recommendation
 from gpubench.model.result import Run
 
 
@@ -46,7 +50,6 @@ class Analysis(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def failed(analyses: Iterable[Analysis]) -> bool:
-    """Whether a gate of any of them failed."""
     return any(not gate.passed for analysis in analyses for gate in analysis.gates)
 
 
@@ -162,3 +165,204 @@ def ordered(analysis: Analysis, key: str) -> Analysis:
         cases=tuple(by(list(analysis.cases))),
         speedups=tuple(sorted(analysis.speedups, key=lambda row: place[row.case.id])),
     )
+
+
+# ---------------------------------------------------------------- several runs
+
+
+class MachineRuns(msgspec.Struct, frozen=True):
+    """One machine: its runs from the oldest to the newest, the last of which speaks for it."""
+
+    runs: tuple[Analysis, ...]
+
+    @property
+    def newest(self) -> Analysis:
+        return self.runs[-1]
+
+
+class History(msgspec.Struct, frozen=True):
+    """One case over the runs of a machine, oldest first; None where a run has no time for it."""
+
+    id: str
+    times: tuple[float | None, ...]
+
+    @property
+    def change(self) -> float:
+        """The newest time over the oldest."""
+        measured = [time for time in self.times if time is not None]
+        return measured[-1] / measured[0]
+
+
+def machine_runs(analyses: Sequence[Analysis]) -> tuple[MachineRuns, ...]:
+    """The machines, in the order in which their first files were given."""
+    found: dict[str, list[Analysis]] = {}
+    for analysis in analyses:
+        found.setdefault(node_key(analysis.run), []).append(analysis)
+    return tuple(
+        MachineRuns(tuple(sorted(runs, key=lambda one: (one.run.started_at, one.run.id))))
+        for runs in found.values()
+    )
+
+
+def common_sizes(machines: Sequence[MachineRuns]) -> dict[SeriesKey, int]:
+    """The largest size of each series that every machine has measured on a GPU that is no software."""
+    found: dict[SeriesKey, int] = {}
+    measured = [_sizes(headlines(side.newest)) for side in machines]
+    for name in measured[0]:
+        shared = set.intersection(*(sizes.get(name, set()) for sizes in measured))
+        if shared:
+            found[name] = max(shared)
+    return found
+
+
+def headlines(analysis: Analysis) -> list[Speedup]:
+    """The headline speedups of GPUs: neither of software nor of a GPU that the CPU helps."""
+    return [row for row in analysis.speedups if row.kind == "headline" and row.case.device_kind == "gpu"]
+
+
+def histories(side: MachineRuns) -> tuple[History, ...]:
+    """The cases of a machine with a time in two runs or more: per series, regime and device the faster form at the
+    largest size that most runs have."""
+    times: dict[str, dict[int, CaseResult]] = {}
+    for i, analysis in enumerate(side.runs):
+        for row in analysis.cases:
+            if row.time is not None and row.case.variant is None:
+                times.setdefault(row.id, {})[i] = row
+    groups: dict[tuple[object, ...], list[dict[int, CaseResult]]] = {}
+    for by_run in times.values():
+        row = by_run[max(by_run)]
+        if len(by_run) > 1:
+            groups.setdefault((row.case.series, row.case.regime_id, row.case.device_id), []).append(by_run)
+    return tuple(_history(max(group, key=_weight), len(side.runs)) for group in groups.values())
+
+
+def _weight(by_run: dict[int, CaseResult]) -> tuple[int, int, float]:
+    newest = by_run[max(by_run)]
+    assert newest.time is not None, "only cases with a time are in a course"
+    return len(by_run), newest.case.params.get("n", 0), -newest.time.estimate
+
+
+def _history(by_run: dict[int, CaseResult], runs: int) -> History:
+    times = [by_run[i].time if i in by_run else None for i in range(runs)]
+    return History(by_run[max(by_run)].id, tuple(time.estimate if time else None for time in times))
+
+
+def _sizes(rows: Sequence[Speedup]) -> dict[SeriesKey, set[int]]:
+    found: dict[SeriesKey, set[int]] = {}
+    for row in rows:
+        found.setdefault(row.case.case.series, set()).add(row.case.case.params["n"])
+    return found
+
+
+# ---------------------------------------------------------------- by what a mode is chosen
+
+
+def evidence(
+    run: Run, ratios: Sequence[Speedup], curves: Sequence[BreakEven], splits: Sequence[Hybrid]
+) -> Measured | None:
+    """What a mode can be chosen by; None where neither a CPU and a GPU were compared with resident data nor a split is
+    recommended. `ratios` are over the fastest CPU form."""
+    rows = [row for row in ratios if row.kind == "headline" and row.case.device_kind == "gpu"]
+    s = _rate_ratio(rows)
+    if s is None and not any(split.recommended for split in splits):
+        return None
+    return Measured(
+        date=run.started_at, s=None if s is None else round(s, 6), break_even=[*_break_evens(curves, rows)],
+        splits=[_split(row) for row in splits],
+    )  # fmt: skip
+
+
+def recommended(run: Run, found: Measured | None) -> Recommendation | None:
+    """The mode for the machine of the run: by the evidence, else what detection said at the run's start; None if
+    neither says anything."""
+    # Here, as `advise` loads this package too, and needs no detection.
+    from gpubench.detect.recommend import decide, gpus_of
+
+    advice = run.machine.recommendation
+    if found is None:
+        return advice if advice.reasons else None
+    return decide(run.machine, advice, found, gpus_of(run))
+
+
+def _rate_ratio(rows: Iterable[Speedup]) -> float | None:
+    """CPU rate / GPU rate: geometric mean over the ops, other params and dtypes at their largest common size, each
+    call waited for on data that is there (version 1 of a file has queued ones alone). What takes no headline takes no
+    part."""
+    rows = list(rows)
+    regime = WAITED if any(row.case.case.regime == WAITED for row in rows) else QUEUED
+    largest: dict[SeriesKey, tuple[int, float]] = {}
+    for row in rows:
+        if row.headline and row.case.case.regime == regime:
+            key, found = row.case.case.series, (row.case.case.params["n"], row.ratio)
+            largest[key] = max(largest.get(key, found), found)
+    return stats.geometric_mean([1 / ratio for _, ratio in largest.values()]) if largest else None
+
+
+def _break_evens(curves: Sequence[BreakEven], rows: Sequence[Speedup]) -> Iterable[MeasuredBreakEven]:
+    """Of each op, other params, dtype and regime the earliest break-even of all GPUs."""
+    families: dict[tuple[object, ...], list[BreakEven]] = {}
+    for curve in curves:
+        key = (curve.op, tuple(curve.params.items()), curve.dtype, curve.regime)
+        families.setdefault(key, []).append(curve)
+    on_series: dict[SeriesKey, list[Speedup]] = {}
+    for row in rows:
+        on_series.setdefault(row.case.case.series, []).append(row)
+    for family in families.values():
+        best = earliest(family)
+        if best is not None:
+            series = (best.op, best.dtype, tuple(sorted(best.params.items())))
+            yield _break_even(best, on_series.get(series, ()))
+
+
+def _break_even(curve: BreakEven, rows: Sequence[Speedup]) -> MeasuredBreakEven:
+    size = curve.first if curve.verdict == "all-sizes" else curve.n
+    at = _shown_at(curve, size, rows)
+    return MeasuredBreakEven(
+        op=curve.op, params=_words(curve.params), dtype=curve.dtype, regime=curve.regime,
+        backend=curve.device_id.partition(":")[0], size=size, note=_note(curve),
+        gpu_s=at.case.time.estimate if at and at.case.time else None,
+        cpu_s=at.baseline.time.estimate if at and at.baseline.time else None,
+    )  # fmt: skip
+
+
+def _shown_at(curve: BreakEven, size: int | None, rows: Sequence[Speedup]) -> Speedup | None:
+    """The measured size that shows it, among the rows of its series: the first at or above it, else the largest."""
+    ours = sorted(
+        (row for row in rows if _on_curve(row.case.case, curve)),
+        key=lambda row: row.case.case.params["n"],
+    )
+    above = (row for row in ours if size is not None and row.case.case.params["n"] >= size)
+    return next(above, ours[-1] if ours else None)
+
+
+def _on_curve(case: Case, curve: BreakEven) -> bool:
+    return (case.device_id, case.regime_id) == (curve.device_id, curve.regime)
+
+
+def _note(curve: BreakEven) -> str:
+    """Why there is no size, and what else to know of one."""
+    if curve.verdict == "at":
+        return f"measured up to n = {curve.last}{', mixed below' if curve.mixed else ''}"
+    if curve.verdict == "all-sizes":
+        return f"the smallest size measured, up to n = {curve.last}"
+    if curve.verdict == "no-size" and curve.reason is None:
+        return f"no size up to n = {curve.last}"
+    if bracketed(curve):
+        return f"between n = {curve.lo} and {curve.hi}"
+    return (
+        f"no size up to n = {curve.last}, rising"
+        if curve.verdict == "no-size"
+        else f"undecided ({curve.reason})"
+    )
+
+
+def _split(row: Hybrid) -> MeasuredSplit:
+    return MeasuredSplit(
+        op=row.op, params=_words(row.params), dtype=row.dtype, regime=row.regime, n=row.n, device_id=row.device_id,
+        fraction=round(row.fraction, 6), gain=round(row.gain, 6), lo=round(row.lo, 6), hi=round(row.hi, 6),
+        reason=row.reason,
+    )  # fmt: skip
+
+
+def _words(params: dict[str, int]) -> str:
+    return ",".join(f"{name}={value}" for name, value in params.items())

@@ -67,7 +67,6 @@ class BreakEven(BreakEvenRow, frozen=True, kw_only=True):
 
     @property
     def at_last(self) -> Speedup:
-        """The speedup at the largest size, `last`."""
         return self.points[-1].row
 
     @property

@@ -155,7 +155,6 @@ def _extremes(row: Speedup) -> tuple[IntervalLike, IntervalLike]:
 
 
 def _side(interval: IntervalLike, bound: float, *, larger: bool) -> ClaimVerdict:
-    """On which side of `bound` the whole interval lies."""
     if interval.low >= bound:
         return "confirmed" if larger else "refuted"
     if interval.high < bound:

@@ -19,7 +19,7 @@ from gpubench.analysis.comparison import (
     SideRow,
     VerdictCounts,
 )
-from gpubench.analysis.gates import MinSpeedup
+from gpubench.analysis.findings import MinSpeedup
 from gpubench.analysis.judge import MIN_SESSIONS, can_fire, correction_of, judged
 from gpubench.analysis.machine import machine_line
 from gpubench.analysis.pairing import (

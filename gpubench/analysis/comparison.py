@@ -5,16 +5,16 @@ Times are in seconds, ratios are new / base, `new` in a row is an index into the
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Literal
 
 import msgspec
 
-from gpubench.analysis.gates import MinSpeedup
+from gpubench.analysis.findings import MinSpeedup
 from gpubench.analysis.labels import Label
 from gpubench.catalogue import WarningCode
 from gpubench.model.case import Case
 from gpubench.model.result import Fingerprints, Severity
+from gpubench.selectors import Selector
 from gpubench.stats import ALPHA
 
 VerdictWord = Literal["FASTER", "SLOWER", "SAME", "UNSURE", "not-comparable"]
@@ -184,7 +184,6 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     exit_reason: Literal["ok", "gate", "input"]
 
 
-Test = Callable[[Case], bool]
 INTERLEAVED, APART = 0.05, 0.10  # thresholds of the effect, as shares
 
 
@@ -206,9 +205,9 @@ class CompareOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     fail_on: tuple[CompareFailOn, ...] | None = None
     min_speedups: tuple[MinSpeedup, ...] = ()
-    thresholds: tuple[tuple[Test | None, float], ...] = ()
+    thresholds: tuple[tuple[Selector | None, float], ...] = ()
     noise: Thresholds | None = None
-    ignored: tuple[Test, ...] = ()
+    ignored: tuple[Selector, ...] = ()
     alpha: float = ALPHA
     advisory: bool = False
     allow_different_machine: bool = False
@@ -216,7 +215,6 @@ class CompareOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def gates(self) -> tuple[CompareFailOn, ...]:
-        """The gates that are applied."""
         return DEFAULT_GATES if self.fail_on is None else self.fail_on
 
     def must_count(self, gate: GateName) -> bool:

@@ -77,11 +77,6 @@ class ContenderSet(NamedTuple):
     spanned: tuple[float, float]
     cpu_wins: tuple[tuple[int, bool], ...]
 
-    @property
-    def two_sided(self) -> bool:
-        """Whether a CPU and something else were measured."""
-        return bool(self.cpu and self.others)
-
 
 class Choice(NamedTuple):
     """The fastest contender at one size and the fastest of the other side; both None: unknown. `around`: they are so by
@@ -287,7 +282,6 @@ def first_to_know(fields: Iterable[ContenderSet], n: int) -> ContenderSet | None
 
 
 def timed(row: CaseResult) -> bool:
-    """Whether a case has a time that counts."""
     return row.time is not None
 
 

@@ -137,7 +137,6 @@ def device_kind(device_id: str, kinds: dict[str, DeviceKind]) -> DeviceKind:
 
 
 def case_result(run: Run, outcome: Outcome, kind: DeviceKind, beside: Residents) -> CaseResult:
-    """The row of one outcome on a device of this kind; `beside` are the run's resident cases."""
     if isinstance(outcome, Measurement):
         return _measured(run, outcome, kind, beside)
     if isinstance(outcome, Skip | Failure):
@@ -210,7 +209,7 @@ def _measured(run: Run, outcome: Measurement, kind: DeviceKind, beside: Resident
     return msgspec.structs.replace(
         row, time=CaseTime(time.estimate, time.low, time.high, time.kind, k=len(sessions), n=len(samples)),
         min_s=spread.minimum, q1_s=spread.q1, q3_s=spread.q3, mad_s=spread.mad,
-        outliers=spread.mild_outliers + spread.far_outliers, device_cold_s=cold_s, device_hot_s=hot_s,
+        outliers=spread.outliers, device_cold_s=cold_s, device_hot_s=hot_s,
         single_s=single_s(run, outcome) if outcome.case.queued else None,
         rates=_rates(outcome, time.estimate, cold_s), anatomy=parts,
     )  # fmt: skip

@@ -30,7 +30,6 @@ from gpubench.model.result import (
     fingerprint,
 )
 
-_NAMESPACE = uuid.UUID("6ba7b812-9dad-11d1-80b4-00c04fd430c8")  # RFC 4122: names that are object identifiers
 # What a merged run ended with: the worst of its parts (interface: exit codes).
 _GRAVITY = (
     "ok", "gate", "budget", "input", "unavailable", "nothing-measured", "failed", "wrong-result", "interrupted",
@@ -53,7 +52,7 @@ def merged(runs: Sequence[Run]) -> Run:
     sessions, numbering = _numbered(runs)
     worst = max(runs, key=lambda run: _gravity(run.exit_reason))
     return Run(
-        id=str(uuid.uuid5(_NAMESPACE, "\n".join(ids))), merged=ids, label=_common([run.label for run in runs]),
+        id=str(uuid.uuid5(uuid.NAMESPACE_OID, "\n".join(ids))), merged=ids, label=_common([run.label for run in runs]),
         tags=sorted({tag for run in runs for tag in run.tags}), tool=_union([run.tool for run in runs]),
         argv=_common([run.argv for run in runs]) or [], started_at=first.started_at,
         finished_at=max((run.finished_at for run in runs if run.finished_at), default=None),
@@ -139,7 +138,6 @@ def _selection(parts: Sequence[Selection]) -> Selection:
 
 
 def _environment(parts: Sequence[Environment]) -> Environment:
-    """What holds for all of them."""
     return Environment(
         variables=_shared([part.variables for part in parts]), context=_shared([part.context for part in parts]),
         git=_common([part.git for part in parts]), ci=_common([part.ci for part in parts]),

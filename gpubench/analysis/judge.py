@@ -203,7 +203,6 @@ def _judge(twin: Twin, tested: _Tested | None, alpha: float, new: int) -> Judged
 
 
 def _verdict(twin: Twin, tested: _Tested, alpha: float) -> tuple[VerdictWord, str | None]:
-    """The word, and for UNSURE its reason."""
     if twin.throttled:
         return "UNSURE", "throttled"
     limit = 1 + twin.threshold

@@ -122,8 +122,8 @@ def implausible(
         return f"device time {min(hot):.3g} s exceeds wall time {longest_s:.3g} s"
     overheads = [value for worker in workers(run, outcome.case.device_id) for value in worker.overhead_s]
     singles = [value for part in outcome.parts for value in part.single_s]
-    # An empty launch is as noisy as a real one, and is timed while the device still raises its clock (0.85 of it was seen
-    # later on an H200): far below the smallest of them there is no doubt.
+    # An empty launch is as noisy as a real one, and is timed while the device still raises its clock: 0.85 of it was
+    # seen later on an H200. Far below the smallest of them there is no doubt.
     if overheads and singles and median(singles) < FAR_BELOW_EMPTY * min(overheads):
         return f"one launch takes {median(singles):.3g} s, less than an empty one ({min(overheads):.3g} s)"
     times = (wall_s, device_time(blocks, "cold"), device_time(blocks, "hot") if clock else None)

@@ -87,7 +87,6 @@ class Policy:
 
     @property
     def ops(self) -> tuple[str, ...]:
-        """The ops that were measured, sorted."""
         return tuple(sorted({key.op for key in self._found}))
 
     def choose(
@@ -271,7 +270,6 @@ def _fits(declared: Op, params: Params, shapes: Sequence[Shape]) -> bool:
 
 
 def _candidates(declared: Op, extents: Sequence[int], count: int) -> Iterator[dict[str, int]]:
-    """n and `count` options, each some extent."""
     for names in itertools.combinations(sorted(declared.options), count):
         for n, *values in itertools.product(extents, repeat=count + 1):
             yield {"n": n, **dict(zip(names, values, strict=True))}

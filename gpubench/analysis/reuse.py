@@ -182,7 +182,6 @@ def _interval(
 
 
 def _resampled(trio: Trio, session: int, calls: int, alloc_s: float, draw: random.Random) -> list[float]:
-    """RESAMPLES values of `pays_from` for one session."""
     sides = []
     for row in trio:
         values, weights = zip(*stats.median_distribution(row.blocks[session]), strict=True)

@@ -215,7 +215,6 @@ def _share(run: Run, row: CaseResult, roof: Roof, library_s: float | None) -> Ro
 
 
 def _clock(row: CaseResult) -> RoofClock:
-    """Which clock `_seconds` takes."""
     if not row.device_hot_s:
         return "wall"
     return "derived" if "no-device-clock" in row.findings else "device_hot"

@@ -406,7 +406,6 @@ class TorchBackend(Backend):
             import_torch()
 
     def open(self, device_id: str, threads: int | None = None, *, autotune: bool = True) -> TorchSession:
-        """Open one device by id. Raises BackendUnavailable."""
         devices = self.host_devices() if device_id == CPU else self.devices()
         found = next((device for device in devices if device.id == device_id), None)
         if found is None:

@@ -11,8 +11,6 @@ from gpubench.errors import UsageError, require_choice, suggest
 if TYPE_CHECKING:
     from gpubench.analysis.contenders import Key
 
-_SHORT_DTYPES = {"f64": "float64", "f32": "float32", "f16": "float16", "bf16": "bfloat16"}
-
 
 def advise(options: AdviseOptions) -> None:
     """Say on which device one call should run, from measured results: expected time, gain, and what that rests on."""
@@ -58,6 +56,7 @@ def _size(text: str) -> int:
 def _key(op: str, dtype: str, params: str | None) -> Key:
     from gpubench import kernels
     from gpubench.analysis.contenders import Key
+    from gpubench.model.case import LONG_DTYPES
 
     try:
         declared = kernels.load(op)
@@ -66,7 +65,7 @@ def _key(op: str, dtype: str, params: str | None) -> Key:
             "unknown-op", f"there is no op {op[:40]!r}", why="`gpubench ops` lists those that there are",
             hint=suggest(op, kernels.names()) or None,
         ) from None  # fmt: skip
-    name = require_choice(_SHORT_DTYPES.get(dtype, dtype), declared.dtypes, "--dtype")
+    name = require_choice(LONG_DTYPES.get(dtype, dtype), declared.dtypes, "--dtype")
     if params is None:
         return Key(op, name)
     from gpubench.cli.selection import parse_params

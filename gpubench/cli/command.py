@@ -42,7 +42,6 @@ def callback(function: Callable[..., Any], kind: type[CommandOptions]) -> Callab
 
 
 def _parameter(declared: Declaration) -> inspect.Parameter:
-    """A declaration as the parser reads it."""
     words: dict[str, Any] = {
         "metavar": declared.metavar, "help": declared.help, "min": declared.least, "max": declared.most
     }  # fmt: skip
@@ -271,7 +270,6 @@ def translated() -> Iterator[None]:
 
 
 def explain(error: Any) -> UsageError:
-    """The UsageError that says the same as `error`."""
     context = getattr(error, "ctx", None)
     path = context.command_path if context else "gpubench"
     fallback = f"{path} --help lists what is possible"

@@ -52,7 +52,7 @@ def compare(options: ComparisonOptions) -> int:
 def check(options: ComparisonOptions) -> CompareOptions:
     """The options as checked values. Raises UsageError and InputError."""
     from gpubench.analysis.comparison import CompareOptions
-    from gpubench.cli import gates
+    from gpubench.cli import ci
     from gpubench.selectors import selector
 
     if not 0 < options.alpha <= 0.5:
@@ -65,7 +65,7 @@ def check(options: ComparisonOptions) -> CompareOptions:
     thresholds.sort(key=lambda pair: pair[0] is not None)
     return CompareOptions(
         fail_on=None if options.fail_on is None else _gates(options.fail_on),
-        min_speedups=gates.demands(options.min_speedup or [], None).min_speedups, thresholds=tuple(thresholds),
+        min_speedups=ci.demands(options.min_speedup or [], None).min_speedups, thresholds=tuple(thresholds),
         noise=None if options.thresholds is None else _noise(options.thresholds),
         ignored=tuple(selector(text, option="--ignore") for text in options.ignore or []), alpha=options.alpha,
         advisory=options.advisory, allow_different_machine=options.allow_different_machine,

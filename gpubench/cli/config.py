@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from gpubench.cli.declaration import CommandOptions, Declaration
 from gpubench.cli.options import COMMANDS, CommonOptions
 from gpubench.errors import ConfigError, suggest
-from gpubench.user_folders import CONFIGURATION, user_folder
+from gpubench.installation import CONFIGURATION, user_folder
 
 FILE_NAME = "gpubench.toml"
 

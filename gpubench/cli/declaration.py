@@ -38,7 +38,6 @@ class Declaration(NamedTuple):
 
     @property
     def variable(self) -> str:
-        """Its environment variable."""
         return "GPUBENCH_" + self.key.upper().replace("-", "_")
 
     @property
@@ -70,7 +69,6 @@ def option(
 
 
 def argument(metavar: str, help: str, *, default: Any = REQUIRED) -> Any:
-    """Declare an argument."""
     return Declaration(help, None, metavar, default, None, None, None, None, None, None, False)
 
 
@@ -106,5 +104,4 @@ class CommandOptions:
         raise AttributeError(f"{type(self).__name__}.{name} does not change")
 
     def replace(self, **changes: Any) -> Self:
-        """The same options with other values."""
         return type(self)(**{**self.__dict__, **changes})

@@ -11,17 +11,17 @@ from typing import IO, Any
 
 from gpubench.cli.progress import WIDTH, Counter, Display, again, describe, remaining
 from gpubench.foreign_text import filled, visible
-from gpubench.measure.events import (
+from gpubench.measure.recorder import (
     BlockDone,
     CaseDone,
     CaseStarted,
     Event,
     RunDone,
     RunStarted,
+    Save,
     SessionAgain,
     Warned,
 )
-from gpubench.measure.recorder import Save
 from gpubench.model.case import RESIDENT, parse_case_id
 from gpubench.model.result import Run
 from gpubench.report.layout import RenderOptions

@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 def merge(options: MergeOptions) -> None:
     """Join result files: of one machine into one result with all sessions, of several into a fleet."""
     from gpubench import store
-    from gpubench.cli import fleet_file
+    from gpubench.store.files import RESULT_SUFFIXES
 
     output, expect = options.output, options.expect
-    if not output.endswith((".json", ".json.gz")):
+    if not output.endswith(RESULT_SUFFIXES):
         raise UsageError(
             "unknown-suffix", f"--output: {output!r} is no name for a result", why="merge writes JSON"
         )
@@ -36,7 +36,7 @@ def merge(options: MergeOptions) -> None:
         store.save(merged(runs), output)
         return
     fleet = fleet_of(runs, failed, expected=expected)
-    fleet_file.save(fleet, output)
+    store.replace(output, store.dumps(fleet))
     if not fleet.complete:
         raise InputError(
             "incomplete-fleet", f"{fleet.nodes_collected} of {fleet.nodes_expected} nodes brought a result",
@@ -52,14 +52,14 @@ def _collected(files: Sequence[str], *, tolerant: bool) -> tuple[list[Run], list
     `tolerant`: a file that cannot be used is a node that failed. Raises InputError.
     """
     from gpubench.analysis.fleet import Node
-    from gpubench.cli import fleet_file
+    from gpubench.cli.report import read
 
     runs: list[Run] = []
     failed: list[Node] = []
     expected: int | None = None
     for file in files:
         try:
-            found, missing, wanted = fleet_file.read(file)
+            found, missing, wanted = read(file)
         except InputError as error:
             if not tolerant:
                 raise

@@ -100,7 +100,7 @@ def _measured(options: NoiseOptions, began: float) -> Run:
     """The sessions of both sides, measured and saved as `run` does it."""
     import msgspec
 
-    from gpubench.cli import opening, progress, request, saving
+    from gpubench.cli import progress, request, saving
     from gpubench.cli.exit import tell
     from gpubench.cli.selection import DEFAULT_BUDGET_S
     from gpubench.measure import runner
@@ -113,7 +113,7 @@ def _measured(options: NoiseOptions, began: float) -> Run:
     plan = RunOptions(**{**taken, "sessions": sessions, "budget": budget})
     saver = saving.Saver([], options)
     with progress.shown(options, os.environ) as display:
-        asked = opening.tell(display, plan, lambda tell: request.request(plan, began=began, tell=tell))
+        asked = progress.tell(display, plan, lambda tell: request.request(plan, began=began, tell=tell))
         finished = runner.run(asked, display, saver)
     saver.finish(finished)
     if not options.quiet:
@@ -181,7 +181,7 @@ def _too_little(run: Run, cut_short: bool) -> GpubenchError:
 def _check_output(path: str) -> None:
     """Raises UsageError, before anything is measured, where the document could not be saved as `path`."""
     from gpubench import store
-    from gpubench.cli.saving import RESULT_SUFFIXES
+    from gpubench.store.files import RESULT_SUFFIXES
 
     if path != "-" and not path.endswith(RESULT_SUFFIXES):
         raise UsageError(

@@ -26,7 +26,6 @@ _AFTER = ("params", "n is")
 # What a terminal can do without, the first first, where the table is too wide for it; the backends come after these.
 _LEFT_OUT, _LEFT_OUT_LAST = ("bytes (f32)", "dtypes", "FLOPs"), ("inputs -> output", "default sizes")
 _LAST_COLUMN = 36  # the last column is wrapped, but not narrower than this
-_SHORT_DTYPES = {"float64": "f64", "float32": "f32", "float16": "f16", "bfloat16": "bf16"}
 _PROBE = 64  # the size at which a cost is shown that no formula fits
 _BASE = 1 << 20  # sizes at which a cost is looked at to write it as a formula: this one and a few below
 
@@ -92,7 +91,6 @@ def listed_backends() -> list[Listed]:
 
 
 def header(backends: Sequence[Listed]) -> tuple[str, ...]:
-    """The names of the columns."""
     return (*_BEFORE, *(backend.name for backend in backends), *_AFTER)
 
 
@@ -104,7 +102,6 @@ def preset(backends: Sequence[Listed]) -> tuple[str, ...]:
 
 
 def forms(op: Op, backend: Listed) -> list[str]:
-    """The forms in which a backend has `op`."""
     if op.overhead is not None:
         return [] if backend.kind == "cpu" else list(op.overhead.forms)
     from gpubench.model.case import RESIDENT
@@ -165,11 +162,13 @@ def _flops(op: Op) -> str:
 
 def row_of(op: Op, backends: Sequence[Listed]) -> tuple[str, ...]:
     """What the table says of an op, a cell for each word of the header."""
+    from gpubench.model.case import SHORT_DTYPES
+
     shapes = " ".join(_operand(operand) for operand in op.inputs) + " -> " + ",".join(_shape(op.output.shape))
     if op.overhead is not None:
         shapes = "-"  # nothing is computed
     sizes = f"{op.sizes.low}..{op.sizes.high} x{op.sizes.factor}" if op.sizes.high > op.sizes.low else "1"
-    dtypes = " ".join(_SHORT_DTYPES[dtype] for dtype in op.dtypes)
+    dtypes = " ".join(SHORT_DTYPES[dtype] for dtype in op.dtypes)
     cells = ["+".join(forms(op, backend)) or "-" for backend in backends]
     params = " ".join(op.options) or "-"
     return (op.name, op.group, shapes, _flops(op), _bytes(op), dtypes, sizes, *cells, params, op.params["n"])

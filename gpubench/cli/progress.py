@@ -1,11 +1,12 @@
-"""What a run shows while it measures: a live line or plain lines on stderr, or events as JSON lines."""
+"""What a run says: first what it measures, how long that takes and whether others use the machine; then, while it
+measures, a live line or plain lines on stderr, or events as JSON lines."""
 
 from __future__ import annotations
 
 import contextlib
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from typing import IO
 
@@ -18,23 +19,106 @@ from gpubench.analysis.findings import stored_finding
 from gpubench.analysis.samples import only_estimates
 from gpubench.cli.options import NoiseOptions, RunOptions
 from gpubench.cli.rendering import cannot_write
+from gpubench.cli.request import Tell
 from gpubench.errors import GpubenchError
 from gpubench.foreign_text import visible
-from gpubench.measure.events import (
+from gpubench.measure import load
+from gpubench.measure.recorder import (
     BlockDone,
     CaseDone,
     CaseStarted,
     Event,
     RunStarted,
+    Save,
     SessionAgain,
     Sink,
     Warned,
 )
-from gpubench.measure.recorder import Save
-from gpubench.model.result import Failure, Measurement, Outcome, Run, SessionFailure, Skip
+from gpubench.measure.schedule import RunSpec, planned
+from gpubench.model.result import (
+    BUSY_SHARE,
+    Failure,
+    Measurement,
+    Outcome,
+    Run,
+    Selection,
+    SessionFailure,
+    Settings,
+    Skip,
+)
 from gpubench.report import events as lines
-from gpubench.report.encoding import json_line, narrowed, rounded
-from gpubench.report.layout import RenderOptions
+from gpubench.report.layout import RenderOptions, json_line, narrowed, rounded
+
+# ---------------------------------------------------------------- before it measures
+
+_MOST_NAMES = 3
+
+
+def plan_text(ops: Sequence[str], seconds: float) -> str:
+    """`Measuring 14 ops, about a minute`; few ops are decided sooner: `Measuring add, at most a minute`."""
+    long = about(seconds)
+    few = len(ops) <= _MOST_NAMES
+    return f"Measuring {_ops_text(ops)}, {long.replace('about', 'at most') if few else long}"
+
+
+def counted_plan(spec: RunSpec) -> str:
+    """`Measuring matmul: 12 cases in 3 sessions`, of a run without a limit: its first cases tell how long it takes."""
+    cases = sum(len(item.cases) for item in planned(spec))
+    sessions = f" in {spec.sessions} sessions" if spec.sessions > 1 else ""
+    verb = "Checking" if spec.check_only else "Measuring"
+    return f"{verb} {_ops_text(list(spec.ops))}: {cases} case{'s' if cases != 1 else ''}{sessions}"
+
+
+def _ops_text(ops: Sequence[str]) -> str:
+    return units.listed(ops) if len(ops) <= _MOST_NAMES else f"{len(ops)} ops"
+
+
+def about(seconds: float) -> str:
+    """A duration as people say it: `about 20 seconds`, `about a minute`, `about 3 minutes`."""
+    if seconds < 7.5:
+        return "a few seconds"
+    if seconds < 50:
+        return f"about {5 * round(seconds / 5)} seconds"
+    if seconds < 90:
+        return "about a minute"
+    if seconds < 90 * 60:
+        return f"about {round(seconds / 60)} minutes"
+    return f"about {round(seconds / 3600)} hours"
+
+
+def tell(display: Display, options: RunOptions, find: Callable[[Tell], RunSpec]) -> RunSpec:
+    """What `find` finds, while `display` is told the plan as soon as it is known, and what disturbs it."""
+    before = load.read()
+    said: list[str] = []
+
+    def early(selection: Selection, settings: Settings) -> None:
+        if settings.budget_s is not None and not options.check_only:
+            said.append(plan_text(selection.ops, settings.budget_s))
+            display.say(said[0])
+
+    spec = find(early)
+    if not said:
+        display.say(counted_plan(spec))
+    disturbed = busy(before, spec.load())
+    if disturbed is not None:
+        display.say(disturbed)
+    if spec.searches:
+        display.searches()
+    return spec
+
+
+def busy(before: load.CpuTimes | None, now: load.CpuTimes | None) -> str | None:
+    """What to expect where others have used the CPUs since `before`; None on a quiet machine, or an unknown one."""
+    share = max((one or 0.0) for one in load.between(before, now))
+    if share <= BUSY_SHARE:
+        return None
+    return (
+        f"Other programs use {share:.0%} of the CPUs: times will be noisy. Sessions that they disturb are measured "
+        "again while there is time."
+    ).replace("%", " %")
+
+
+# ---------------------------------------------------------------- while it measures
 
 HEARTBEAT_S = 30.0
 FIRST_S = 5.0  # after so long the first cases tell how long the others will take
@@ -120,7 +204,6 @@ def describe(event: BlockDone | CaseDone) -> str:
 
 
 def _without_number(event: BlockDone | CaseDone) -> Skip | Failure | SessionFailure | None:
-    """Why the case has no number of this session."""
     if isinstance(event, BlockDone):
         return None
     return event.outcome if isinstance(event.outcome, Skip) else event.failure
@@ -150,7 +233,6 @@ class _Lines(Display):
         self._timed = self._spoke - HEARTBEAT_S + FIRST_S  # when the time left was last told, or as if
 
     def say(self, text: str) -> None:
-        """Print it."""
         self._say(text, whole=True)
 
     def searches(self) -> None:
@@ -158,7 +240,6 @@ class _Lines(Display):
         self._cases.grows = True
 
     def __call__(self, event: Event) -> None:
-        """Print what the event says."""
         match event:
             case RunStarted():
                 self._cases.total = event.cases
@@ -229,8 +310,6 @@ class EventLog:
                 self._warn(narrowed(stored_finding(event.warning), lines.WarningFound))
 
     def beside(self, sink: Sink) -> Sink:
-        """A sink that tells both."""
-
         def both(event: Event) -> None:
             sink(event)
             self(event)

@@ -12,6 +12,7 @@ from gpubench.cli.options import ReportOptions
 from gpubench.errors import InputError, require_choice
 
 if TYPE_CHECKING:
+    from gpubench.analysis.fleet import Node
     from gpubench.model.result import Run
 
 
@@ -21,7 +22,7 @@ def report(options: ReportOptions) -> int:
 
     from gpubench import report as reports
     from gpubench import selectors, store
-    from gpubench.cli import ci, gates, rendering
+    from gpubench.cli import ci, rendering
     from gpubench.report.layout import RenderOptions
 
     to_terminal = options.output in (None, "-") and sys.stdout.isatty()
@@ -30,7 +31,7 @@ def report(options: ReportOptions) -> int:
     rendering.check_picture(name, to_terminal=to_terminal)
     keep = selectors.selection(options.filter or [], options.skip or [])
     channels = ci.channels(options, os.environ, formats=[name])
-    demands = gates.demands(options.min_speedup or [], options.fail_on)
+    demands = ci.demands(options.min_speedup or [], options.fail_on)
     rendering.check_plots(options)
     if options.output is not None:
         store.check_writable(options.output)
@@ -43,7 +44,7 @@ def report(options: ReportOptions) -> int:
         claims=rendering.loaded_claims(options.claims),
         demands=demands,
     )
-    gates.require_measured(demands, analyses)
+    ci.require_measured(demands, analyses)
     style = rendering.render_options(options, to_terminal=to_terminal)
     if options.by_device and options.sections is None and name in ("table", "plain"):
         style = msgspec.structs.replace(style, sections=("answer",))
@@ -52,7 +53,7 @@ def report(options: ReportOptions) -> int:
     else:
         rendering.write(channels.comment(reports.drawn(analyses, name, style), name), options.output)
     rendering.write_plots(analyses, options, style.sections, style.time_unit)
-    code = gates.exit_code(analyses)
+    code = ci.exit_code(analyses)
     channels.tell_reports(
         analyses, code, paths[0],
         markdown=lambda: reports.drawn(
@@ -81,11 +82,9 @@ def _files(paths: Sequence[object]) -> list[object]:
 
 def _read(paths: Sequence[object]) -> list[Run]:
     """The runs of all files, those of a fleet's nodes included; a node without a result is reported on stderr."""
-    from gpubench.cli import fleet_file
-
     found: list[Run] = []
     for path in _files(paths):
-        runs, failed, _ = fleet_file.read(str(path))
+        runs, failed, _ = read(str(path))
         found += runs
         for node in failed:
             print(f"{path}: the node {node.key} brought no result: {node.error}", file=sys.stderr)
@@ -95,6 +94,32 @@ def _read(paths: Sequence[object]) -> list[Run]:
         "no-results", f"no node of {', '.join(map(str, paths))} brought a result", why="every one of them failed",
         hint="`gpubench merge` the fleet with the result files of its nodes",
     )  # fmt: skip
+
+
+def read(path: str) -> tuple[list[Run], list[Node], int | None]:
+    """The runs in `path` (`-`: standard input), the nodes of it that brought none, and how many nodes a fleet
+    expects (None: the file is a result). Raises InputError."""
+    import msgspec
+
+    from gpubench import store
+    from gpubench.store import limits
+    from gpubench.store.document import RESULT_NAME, Header
+
+    data, source = store.read(path)
+    try:
+        name = msgspec.json.decode(data, type=Header).name
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        name = RESULT_NAME  # the reader of results says what is wrong with it
+    if name == RESULT_NAME:  # what fleets take is not loaded for it
+        return [store.loads(data, source)], [], None
+    from gpubench.analysis.fleet import NAME, VERSION, Fleet, members
+
+    if name != NAME:
+        return [store.loads(data, source)], [], None
+    fleet = store.loads_as(Fleet, data, source, name=NAME, newest=VERSION)
+    runs, failed = members(fleet)
+    limits.require_runs(runs, source)
+    return [store.checked(run, source) for run in runs], failed, fleet.nodes_expected
 
 
 def _newest(results_dir: Path) -> str:

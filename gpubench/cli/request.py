@@ -20,10 +20,10 @@ from gpubench.measure import load, targets
 from gpubench.measure.plan import Constraints, Target
 from gpubench.measure.recorder import Origin, new_run
 from gpubench.measure.schedule import RunSpec, planned
-from gpubench.measure.targets import DeviceRequest, DeviceSelection, Mode
+from gpubench.measure.targets import DeviceRequest, DeviceSelection
 from gpubench.measure.worker_pool import Spares
 from gpubench.model.case import QUEUED, TF32, Case
-from gpubench.model.machine import Machine
+from gpubench.model.machine import Machine, Mode
 from gpubench.model.op import Op
 from gpubench.model.result import Device, RunWarning, Selection, Settings
 from gpubench.store import default_results_dir
@@ -211,7 +211,6 @@ def pairs(texts: list[str]) -> dict[str, str]:
 def found(
     machine: Machine, selection: Selection, settings: Settings, ops: Mapping[str, Op], devices: Sequence[Device]
 ) -> list[RunWarning]:
-    """All of them, for one run."""
     drivers = {device.backend for device in devices if device.kind != "cpu"}
     slow = power(machine.cpu.governor.value, on_battery=on_battery())
     return [

@@ -13,7 +13,6 @@ from gpubench.catalogue import WARNINGS
 from gpubench.cli import request as requesting
 from gpubench.cli import selection as words
 from gpubench.cli.options import RunOptions
-from gpubench.cli.saving import RESULT_SUFFIXES
 from gpubench.errors import BadPlugin, ExitCode, InputError, UsageError, suggest
 from gpubench.measure import schedule, targets
 from gpubench.measure.plan import Constraints
@@ -21,6 +20,7 @@ from gpubench.measure.schedule import RunSpec
 from gpubench.measure.targets import DeviceRequest
 from gpubench.model.case import FORMS, REGIMES, Case
 from gpubench.model.result import Measurement, Run, RunWarning, Selection, Settings
+from gpubench.store.files import RESULT_SUFFIXES
 
 # What each call says for itself.
 FREE_FIELDS = ("sessions", "budget_s")
@@ -191,7 +191,6 @@ def _in_order(plan: dict[str, Any]) -> dict[str, Any]:
 
 
 def _answers(name: str, options: RunOptions, plan: Run) -> tuple[Any, Any]:
-    """What the option asks for, and what the file has."""
     part, _, field = (options.declared[name].answer or "").partition(".")
     if part == "selection":
         return getattr(_selection(options), field), getattr(plan.selection, field)

@@ -13,7 +13,7 @@ from gpubench.cli.command import given
 from gpubench.cli.options import RunOptions
 
 if TYPE_CHECKING:
-    from gpubench.analysis.gates import Gates
+    from gpubench.analysis.findings import Gates
     from gpubench.cli.request import Tell
     from gpubench.measure.schedule import RunSpec
 
@@ -22,7 +22,7 @@ def run(options: RunOptions, ctx: typer.Context) -> int:
     """Check and measure ops on every backend, save the result, print the answer."""
     began = time.monotonic()
     from gpubench import report
-    from gpubench.cli import ci, gates, opening, progress, rendering, resume, saving
+    from gpubench.cli import ci, progress, rendering, resume, saving
     from gpubench.cli.request import unsaid
     from gpubench.measure import runner
 
@@ -31,7 +31,7 @@ def run(options: RunOptions, ctx: typer.Context) -> int:
     append = resume.result_file(options.append)
     style = rendering.report_style(options)
     expected = rendering.loaded_claims(options.claims)
-    demands = gates.demands(options.min_speedup or [], options.fail_on)
+    demands = ci.demands(options.min_speedup or [], options.fail_on)
     outputs = saving.checked([*([append] if append else []), *(options.output or [])], style, options)
     channels = ci.channels(options, os.environ, formats=saving.formats(outputs, style))
     wanted = options.replace(append=append)
@@ -40,7 +40,7 @@ def run(options: RunOptions, ctx: typer.Context) -> int:
         return 0
     saving.lock(outputs, options, release=ctx.call_on_close)
     with progress.shown(options, os.environ) as display:
-        request = opening.tell(display, wanted, lambda tell: _request(wanted, ctx, began, demands, tell))
+        request = progress.tell(display, wanted, lambda tell: _request(wanted, ctx, began, demands, tell))
         saver = saving.Saver(outputs, options)
         events = progress.EventLog(request.run, outputs, to_stdout=style.format == "jsonl")
         watched = display.watching(events.watching(saver), style.options)
@@ -65,11 +65,11 @@ def run(options: RunOptions, ctx: typer.Context) -> int:
 
 def _request(options: RunOptions, ctx: typer.Context, began: float, demands: Gates, tell: Tell) -> RunSpec:
     """What is measured, and that gates and baseline can be judged by it."""
-    from gpubench.cli import gates, resume
+    from gpubench.cli import ci, resume
 
     request = resume.request(options, given(ctx), began=began, tell=tell)
-    gates.require_planned(demands, request)
-    gates.require_baseline(options.baseline, request)
+    ci.require_planned(demands, request)
+    ci.require_baseline(options.baseline, request)
     return request
 
 

@@ -21,10 +21,10 @@ from gpubench.cli.rendering import ReportStyle
 from gpubench.errors import ExitCode, GpubenchError, UsageError
 from gpubench.model.result import Run
 from gpubench.report import PICTURES
+from gpubench.store.files import RESULT_SUFFIXES
 
-RESULT_SUFFIXES = (".json", ".json.gz")
 RETRY_S = 1.0  # a place that failed is tried again after so long
-EVENTS = "jsonl"  # the format that is written while the run goes on (event_log.py)
+EVENTS = "jsonl"  # the format that is written while the run goes on (`progress.EventLog`)
 
 
 def require_text(options: RunOptions) -> None:
@@ -184,7 +184,6 @@ def as_stored(run: Run) -> Run:
 
 
 def formats(output: list[str], style: ReportStyle) -> list[str]:
-    """The formats of all reports that are written."""
     return [style.format, *(style.format_of(path) for path in output if not path.endswith(RESULT_SUFFIXES))]
 
 

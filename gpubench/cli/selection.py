@@ -12,7 +12,7 @@ from gpubench.cli.options import RunOptions
 from gpubench.errors import UsageError, require_choice, suggest
 from gpubench.measure.plan import variants
 from gpubench.measure.targets import DeviceRequest
-from gpubench.model.case import DTYPES, FORMS, REGIMES, RESIDENT, TF32
+from gpubench.model.case import DTYPES, FORMS, LONG_DTYPES, REGIMES, RESIDENT, TF32
 from gpubench.model.op import Dtype, Op
 from gpubench.model.result import RunWarning, Settings
 
@@ -23,7 +23,6 @@ HOST_BUDGET_S = 20.0  # without a device to compare with the CPU
 # Without --sizes the budget is spent on finding sizes rather than on precision: one session, and of each case four
 # short blocks (docs/decisions/0003-default-suite.md).
 SUITE = {"min_samples": 4, "max_samples": 8, "sample_s": 0.0015}
-_SHORT_DTYPES = {"f64": "float64", "f32": "float32", "f16": "float16", "bf16": "bfloat16"}
 PRESETS: dict[str, dict[str, Any]] = {
     "quick": {
         "sessions": 1, "min_samples": 4, "max_samples": 16, "max_time_s": 0.2, "precision": 0.05, "warmup_s": 0.0,
@@ -106,8 +105,8 @@ def parse_sizes(texts: Iterable[str], ops: Sequence[str]) -> dict[str, list[int]
 
 def parse_dtypes(text: str) -> list[Dtype]:
     """Dtype names, long or short."""
-    long = [_SHORT_DTYPES.get(word, word) for word in words(text, "--dtypes")]
-    return [cast("Dtype", require_choice(word, [*DTYPES, *_SHORT_DTYPES], "--dtypes")) for word in long]
+    long = [LONG_DTYPES.get(word, word) for word in words(text, "--dtypes")]
+    return [cast("Dtype", require_choice(word, [*DTYPES, *LONG_DTYPES], "--dtypes")) for word in long]
 
 
 def parse_forms(text: str | None) -> list[str]:

@@ -11,9 +11,9 @@ import msgspec
 
 from gpubench.detect.merge import MergedDevice
 from gpubench.detect.pci import CARDS
-from gpubench.detect.records import ABSENT, NOT_PROBED, Address, address, known, missing, uuid_key
+from gpubench.detect.records import ABSENT, Address, address, known, missing, uuid_key
 from gpubench.detect.root import Root
-from gpubench.model.machine import Access, Fact, Gpu
+from gpubench.model.machine import NOT_PROBED, Access, Fact, Gpu
 
 WSL_NODE = "/dev/dxg"
 _BLOCKED_NODE = {"absent": "NOT_EXPOSED", "no_permission": "NO_PERMISSION"}
@@ -82,7 +82,6 @@ def node_state(
 
 
 def node_status(path: str) -> str:
-    """The word for one node."""
     try:
         os.stat(path)
     except FileNotFoundError:
@@ -93,7 +92,6 @@ def node_status(path: str) -> str:
 
 
 def render_nodes(root: Root) -> dict[Address, str]:
-    """Name of the render node of each PCI address."""
     found: dict[Address, str] = {}
     for name in root.names(CARDS) or ():
         if re.fullmatch(r"renderD\d{1,4}", name):

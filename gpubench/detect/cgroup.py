@@ -137,7 +137,6 @@ def quota(root: Root, groups: Groups) -> Fact[float]:
 
 
 def cpus(root: Root, groups: Groups) -> Fact[frozenset[int]]:
-    """CPUs of the nearest group that names any."""
     return _public(_nearest(root, groups, _CPUS))
 
 

@@ -15,7 +15,6 @@ from gpubench.detect.access import Said, judge_access
 from gpubench.detect.merge import GPU_VENDORS, SOC_DEVICES, Merged, MergedDevice, role_of_display, vendor_of
 from gpubench.detect.records import (
     ABSENT,
-    NOT_PROBED,
     Address,
     DeviceRecord,
     address,
@@ -27,6 +26,7 @@ from gpubench.detect.records import (
     uuid_key,
 )
 from gpubench.model.machine import (
+    NOT_PROBED,
     Accelerator,
     Access,
     Alternative,
@@ -339,7 +339,6 @@ def ids(devices: list[MergedDevice]) -> list[str]:
 
 
 def accelerators(merged: Merged) -> list[Accelerator]:
-    """Processing accelerators by address."""
     return [
         Accelerator(id=f"pci:{bdf}", driver=_driver(records), **_ids(bdf, records))
         for bdf, records in merged.sorted.accelerators.items()

@@ -27,7 +27,7 @@ from gpubench.detect.pci import (
     read_functions,
     unplaced_record,
 )
-from gpubench.detect.records import NOT_PROBED, DeviceRecord, derived, known, lost, missing
+from gpubench.detect.records import DeviceRecord, derived, known, lost, missing
 from gpubench.detect.root import FileText, Root, words
 from gpubench.detect.topology import CpuSet
 from gpubench.detect.vendors import (
@@ -41,7 +41,7 @@ from gpubench.detect.vendors import (
     read_gpus,
     read_kfd,
 )
-from gpubench.model.machine import Cpu, Fact, Machine, MachineWarning, Memory, Numa, Platform
+from gpubench.model.machine import NOT_PROBED, Cpu, Fact, Machine, MachineWarning, Memory, Numa, Platform
 
 AMD, INTEL, NVIDIA = 0x1002, 0x8086, 0x10DE
 

@@ -26,15 +26,25 @@ from gpubench.detect.gpu import (
 )
 from gpubench.detect.host import NVIDIA, Files, read_files, read_this_host
 from gpubench.detect.merge import MergedDevice, find_gpu, merge
-from gpubench.detect.names import Names
-from gpubench.detect.pci import ASLEEP
+from gpubench.detect.pci import ASLEEP, Names
 from gpubench.detect.recommend import Reader, about, apply_results, mark_verified, recommend
-from gpubench.detect.records import ABSENT, NOT_PROBED, Address, DeviceRecord, known, missing, parse_record
+from gpubench.detect.records import ABSENT, Address, DeviceRecord, known, missing, parse_record
 from gpubench.detect.root import Root
 from gpubench.detect.vendors import INTEGRATED
 from gpubench.errors import UsageError, suggest
 from gpubench.installation import install_command
-from gpubench.model.machine import Cpu, CpuBlas, Fact, Gpu, Machine, MachineWarning, Mode, Platform, Provider
+from gpubench.model.machine import (
+    NOT_PROBED,
+    Cpu,
+    CpuBlas,
+    Fact,
+    Gpu,
+    Machine,
+    MachineWarning,
+    Mode,
+    Platform,
+    Provider,
+)
 
 if TYPE_CHECKING:
     from gpubench.processes import Ended

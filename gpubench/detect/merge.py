@@ -34,7 +34,6 @@ class MergedDevice:
 
     @property
     def bdf(self) -> Address | None:
-        """The address, if one of the records has it."""
         return next((r.bdf for r in self.records if r.bdf is not None), None)
 
     @property
@@ -44,12 +43,10 @@ class MergedDevice:
 
     @property
     def vendor(self) -> int | None:
-        """PCI vendor id."""
         return next((v for r in self.records if (v := vendor_of(r)) is not None), None)
 
     @property
     def device_id(self) -> int | None:
-        """PCI device id."""
         return next((r.device_id for r in self.records if r.device_id is not None), None)
 
     def listed_by(self, record: DeviceRecord) -> bool:
@@ -70,7 +67,6 @@ class Merged(NamedTuple):
 
 
 def merge(records: Iterable[DeviceRecord]) -> Merged:
-    """Group records into devices."""
     found = sort_records(sorted(records, key=_record_key))
     warnings: list[MachineWarning] = []
     seeds = [r for r in found.gpus if r.bdf is not None or r.uuid is not None]

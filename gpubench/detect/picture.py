@@ -87,7 +87,6 @@ def advice(machine: Machine) -> str:
 
 
 def spelled(text: str) -> str:
-    """The signs in ASCII."""
     return text.replace(_YES, "+").replace(_NO, "!")
 
 
@@ -121,7 +120,6 @@ def explained(machine: Machine) -> Iterator[str]:
 
 
 def title(gpu: Gpu) -> str:
-    """What to call a GPU."""
     maker = _MAKERS.get(gpu.vendor.value or "")
     if gpu.name.value is None:
         vendor, device = gpu.vendor_id.value, gpu.device_id.value

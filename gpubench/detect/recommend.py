@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from gpubench.catalogue import DETECTION
+from gpubench.detect.pci import ASLEEP
 from gpubench.errors import GpubenchError
 from gpubench.model.machine import Gpu, Machine, Measured, MeasuredSplit, Mode, Reason, Recommendation, Rejected
 
@@ -23,7 +24,6 @@ Reader = Callable[["Run"], Measured | None]
 GIB = 1 << 30
 # A 4 GiB card reports 4080 MiB, and ECC takes a sixteenth: sizes are nominal.
 NOMINAL = 15 / 16
-ASLEEP = ("suspended", "suspending")
 # About the size from which integrated AMD GPUs have been found worth using (ollama's default admits these).
 PROVEN_UNITS = 32
 # Outside of these ratios of CPU rate to GPU rate the slower side cannot help even if the split were free.

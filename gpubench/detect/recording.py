@@ -13,10 +13,11 @@ from pathlib import Path
 from gpubench.detect import cgroup
 from gpubench.detect.cgroup import Mount, Numbers
 from gpubench.detect.host import read_files
-from gpubench.detect.names import books, excerpt
-from gpubench.detect.records import NOT_PROBED, DeviceRecord
+from gpubench.detect.pci import books, excerpt
+from gpubench.detect.records import DeviceRecord
 from gpubench.detect.root import Root, TouchedFiles
 from gpubench.errors import InputError
+from gpubench.model.machine import NOT_PROBED
 
 _COUNTED = re.compile(r"(cpu|node|index|tile|policy)\d+")
 _OWN = "/proc/self/cgroup"

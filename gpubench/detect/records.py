@@ -15,7 +15,6 @@ from gpubench.model.machine import Fact, Gpu, Partition, Status
 T = TypeVar("T")
 
 ABSENT: Fact[Any] = Fact(None, "absent", None)
-NOT_PROBED: Fact[Any] = Fact(None, "not_probed", None)
 
 # What a reader most wants to hear when nobody knows: a broken file before a missing one.
 _TELLING: tuple[Status, ...] = (
@@ -24,12 +23,10 @@ _TELLING: tuple[Status, ...] = (
 
 
 def known(value: T, source: str, note: str | None = None) -> Fact[T]:
-    """A value and where it came from."""
     return Fact(value, "ok", source, UNSET if note is None else note)
 
 
 def missing(status: Status, source: str | None = None, note: str | None = None) -> Fact[Any]:
-    """No value, and why."""
     return Fact(None, status, source, UNSET if note is None else note)
 
 

@@ -85,7 +85,6 @@ class Root:
         return FileText(path, None, status)
 
     def fact(self, path: str, parse: Callable[[str], Any]) -> Fact[Any]:
-        """`read` and `Reading.fact` in one."""
         return self.read(path).fact(parse)
 
     def names(self, path: str) -> list[str] | None:

@@ -136,7 +136,6 @@ class CacheCensus:
         self.unshared: list[tuple[str, int, Cache]] = []
 
     def read(self, root: Root, cpu: int) -> None:
-        """The index folders of one CPU."""
         for name in (f"index{number}" for number in range(32)):
             if cpu in self.seen.get(name, ()):
                 continue
@@ -172,7 +171,6 @@ class CacheCensus:
 
 
 def read_caches(root: Root, online: CpuSet) -> Caches:
-    """Walk the online CPUs."""
     census = CacheCensus(online)
     for cpu in sorted(online):
         census.read(root, cpu)

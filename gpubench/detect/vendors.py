@@ -9,7 +9,6 @@ from gpubench.detect.merge import SOC_DEVICES
 from gpubench.detect.pci import Function
 from gpubench.detect.records import (
     ABSENT,
-    NOT_PROBED,
     Address,
     DeviceRecord,
     address,
@@ -21,7 +20,7 @@ from gpubench.detect.records import (
     uuid,
 )
 from gpubench.detect.root import Root, positive, size, words
-from gpubench.model.machine import Fact, Partition, Platform
+from gpubench.model.machine import NOT_PROBED, Fact, Partition, Platform
 
 KFD_NODES = "/sys/class/kfd/kfd/topology/nodes"
 GIB = 1 << 30
@@ -48,7 +47,6 @@ class KfdNode(NamedTuple):
 
     @property
     def place(self) -> int:
-        """The partition number."""
         return self.table.get("location_id", 0) & 7
 
     @property
@@ -59,7 +57,6 @@ class KfdNode(NamedTuple):
 
     @property
     def units(self) -> Fact[int]:
-        """Compute units."""
         if self.said.value is None:
             return lost(self.said)
         per_unit = self.table.get("simd_per_cu", 0)

@@ -1,8 +1,9 @@
 """The built-in ops, one file each: the file's name is the op's name and its `OP` the declaration.
 
-The overheads, which compute nothing, stand in `families/overhead.py`. Listing names imports nothing.
-Other packages add ops through the entry-point group `gpubench.ops`. Such an op is tried in a child process before it
-is imported: one that breaks, hangs or exits costs itself.
+The overheads, which compute nothing, stand here: what a device costs before and around any work. Each has the name of
+the call of the session that it times instead of an expression. Listing names imports nothing. Other packages add ops
+through the entry-point group `gpubench.ops`. Such an op is tried in a child process before it is imported: one that
+breaks, hangs or exits costs itself.
 """
 
 from __future__ import annotations
@@ -11,10 +12,19 @@ import importlib
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from gpubench.errors import BadPlugin
-from gpubench.model.op import Op, SessionCall
+from gpubench.model.op import (
+    EXACT,
+    Ladder,
+    Op,
+    Operand,
+    Overhead,
+    Params,
+    SessionCall,
+    always_fits,
+)
 
 # The order in which listings and reports show the groups; a group of another package comes after these.
 _GROUP_ORDER = ("vector", "reduction", "matrix", "activation", "derivative", "overhead")
@@ -24,7 +34,7 @@ _GROUP_ORDER = ("vector", "reduction", "matrix", "activation", "derivative", "ov
 def names() -> tuple[str, ...]:
     """The built-in ops, sorted; nothing is imported."""
     files = (path.stem for path in Path(__file__).parent.glob("*.py") if not path.stem.startswith("_"))
-    return tuple(sorted((*files, *get_args(SessionCall))))
+    return tuple(sorted((*files, *OVERHEADS)))
 
 
 def computed() -> tuple[str, ...]:
@@ -72,10 +82,8 @@ def load_untried(name: str) -> Op:
 
 
 def _built_in(name: str) -> Op:
-    if name in get_args(SessionCall):
-        from gpubench.kernels.families import overhead
-
-        return overhead.OPS[name]
+    if name in OVERHEADS:
+        return OVERHEADS[name]
     op: Op = importlib.import_module(f"{__name__}.{name}").OP
     return op
 
@@ -103,3 +111,57 @@ def elementwise(**declaration: Any) -> Op:
     from gpubench.kernels.families import elementwise as family
 
     return family.elementwise(**declaration)
+
+
+# ---------------------------------------------------------------- overheads
+
+_ONCE = Ladder(low=1, high=1)
+# From less than a page to what fills a link for a fifth of a second.
+_BYTES = Ladder(low=2**10, high=2**30, factor=16, granule=4)
+
+
+def _overhead(call: SessionCall, summary: str, *, of_bytes: bool = False) -> Op:
+    """The op that times `call`: with n bytes, in the plain form and in the best one, or once, where n is 1."""
+    return Op(
+        name=call, group="overhead", summary=summary,
+        params={"n": "number of bytes" if of_bytes else "always 1"}, sizes=_BYTES if of_bytes else _ONCE,
+        dtypes=("float32",), inputs=(), output=Operand("nothing", lambda params: (0,)),
+        flops=lambda params: 0, expr=lambda xp: xp.zeros((0,)), tolerance=EXACT,
+        fits=_whole_words if of_bytes else always_fits,
+        overhead=Overhead(call, ("library", "tuned") if of_bytes else ("library",)),
+    )  # fmt: skip
+
+
+def _whole_words(params: Params) -> str | None:
+    if params["n"] % 4:
+        return f"n is a number of bytes, and devices move words of 4: {params['n']} is no multiple"
+    return None
+
+
+OVERHEADS: dict[str, Op] = {
+    op.name: op
+    for op in (
+        # Each sample is the first context of a fresh process.
+        _overhead("open", "import the library and open the device, in a fresh process"),
+        # Host time, while earlier launches may still run.
+        _overhead("launch", "enqueue an empty launch, without waiting"),
+        # The least that any result costs.
+        _overhead("roundtrip", "an empty launch and the wait for it"),
+        _overhead("sync", "wait with nothing enqueued"),
+        _overhead(
+            "allocate",
+            "take n bytes on the device and give them back: library from the driver, tuned from the pool",
+            of_bytes=True,
+        ),
+        _overhead(
+            "upload",
+            "n bytes to the device: library from ordinary memory, tuned pinned or mapped",
+            of_bytes=True,
+        ),
+        _overhead(
+            "download",
+            "n bytes to the host: library into ordinary memory, tuned pinned or mapped",
+            of_bytes=True,
+        ),
+    )
+}

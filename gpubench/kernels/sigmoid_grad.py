@@ -25,7 +25,6 @@ def _expr(xp: Array, x: Array, dy: Array) -> Array:
 
 
 def _reference(xp: Array, x: Array, dy: Array) -> Array:
-    """The same as dy / (2 cosh(x / 2))^2."""
     return dy / (2 * xp.cosh(x / 2)) ** 2
 
 

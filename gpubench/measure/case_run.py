@@ -15,10 +15,9 @@ from gpubench.errors import DeviceLost, WrongResult
 from gpubench.installation import install_command
 from gpubench.measure import protocol
 from gpubench.measure.curves import Pace
-from gpubench.measure.events import BlockDone, CaseDone, CaseStarted, Sink, Warned
 from gpubench.measure.monitor import judged, usual_clock, warm_clocks
 from gpubench.measure.plan import MAIN, Purpose
-from gpubench.measure.recorder import Recorder
+from gpubench.measure.recorder import BlockDone, CaseDone, CaseStarted, Recorder, Sink, Warned
 from gpubench.measure.worker_pool import DeviceGone, Worker, WorkerGone, WorkerPool
 from gpubench.model.case import Case
 from gpubench.model.result import (

@@ -1,5 +1,5 @@
-"""Parent side: the monitor of one session. It never ends a run; one that does not answer delays a session by at most
-twice `PATIENCE_S`."""
+"""The monitor of one session, seen from the parent, and its messages: one JSON object a line. It never ends a run; one
+that does not answer delays a session by at most twice `PATIENCE_S`."""
 
 from __future__ import annotations
 
@@ -11,10 +11,8 @@ import msgspec
 
 from gpubench import processes
 from gpubench.catalogue import WARNINGS
-from gpubench.measure import monitor_messages
-from gpubench.measure.monitor_messages import MonitorTarget, Reading, Users
 from gpubench.model.machine import Machine
-from gpubench.model.result import Block, Device, RunWarning
+from gpubench.model.result import Block, Device, RunWarning, Telemetry
 from gpubench.model.result import Telemetry as Record
 from gpubench.stats import median
 
@@ -42,15 +40,15 @@ class Monitor:
                 self._child = processes.Child(processes.python("gpubench.measure.monitor_child"))
             except OSError as error:
                 self._give_up(f"the monitor cannot be started: {error}")
-        self._send(monitor_messages.Begin(list(targets)))
+        self._send(Begin(list(targets)))
 
     def users(self) -> dict[str, Users]:
         """Who is on the devices before a worker opens one: none of them is ours. To be asked once, and by then."""
-        answers = self._answers(lambda answer: isinstance(answer, monitor_messages.Ready), patient=True)
+        answers = self._answers(lambda answer: isinstance(answer, Ready), patient=True)
         return {
             name: found
             for answer in answers
-            if isinstance(answer, monitor_messages.Ready)
+            if isinstance(answer, Ready)
             for name, found in answer.users.items()
             if found
         }
@@ -59,7 +57,7 @@ class Monitor:
         """Begin to read this device, if it can be read. Returns at once."""
         if self._child is not None and device_id in self._ids and device_id not in self._absent:
             self._watched = device_id
-            self._send(monitor_messages.Watch(device_id))
+            self._send(Watch(device_id))
 
     def rest(self) -> list[Reading]:
         """Stop reading, and be still. Returns what was read since `watch`, in order of time."""
@@ -67,42 +65,35 @@ class Monitor:
             return []
         device_id, self._watched = self._watched, None
         self._number += 1
-        self._send(monitor_messages.Rest(self._number))
+        self._send(Rest(self._number))
         number = self._number
-        answers = self._answers(
-            lambda answer: isinstance(answer, monitor_messages.Rested) and answer.number == number
-        )
+        answers = self._answers(lambda answer: isinstance(answer, Rested) and answer.number == number)
         found = [one for one in answers if isinstance(one, Reading) and one.device_id == device_id]
         self._known.setdefault(device_id, []).extend(found)
         return found
 
     def records(self) -> list[Record]:
         """What was read so far, for the result file."""
-        return [
-            monitor_messages.columns(name, found, self._since) for name, found in self._known.items() if found
-        ]
+        return [columns(name, found, self._since) for name, found in self._known.items() if found]
 
     def absent(self) -> dict[str, str]:
         """The devices that cannot be read, and why, as far as it is known."""
         return dict(self._absent)
 
     def close(self) -> None:
-        """End the monitor."""
         if self._child is not None:
             self._child.kill(PATIENCE_S)
             self._child = None
 
-    def _answers(
-        self, last: Callable[[monitor_messages.FromMonitor], bool], *, patient: bool = False
-    ) -> list[monitor_messages.FromMonitor]:
+    def _answers(self, last: Callable[[FromMonitor], bool], *, patient: bool = False) -> list[FromMonitor]:
         """What the monitor says up to the answer that is the last. If that does not come, the monitor is given up; with
         `patient`, it may begin in its own time."""
-        answers: list[monitor_messages.FromMonitor] = []
+        answers: list[FromMonitor] = []
         until = time.monotonic() + PATIENCE_S
         while self._child is not None:
             try:
                 line = self._child.lines.get(timeout=max(0.0, until - time.monotonic()))
-                answer = monitor_messages.decode_answer(line) if line is not None else None
+                answer = decode_answer(line) if line is not None else None
             except queue.Empty:
                 if not patient:
                     self._give_up("the driver's management library does not answer")
@@ -112,18 +103,18 @@ class Monitor:
             if answer is None:
                 self._give_up("the monitor ended")
                 break
-            if isinstance(answer, monitor_messages.Ready):
+            if isinstance(answer, Ready):
                 self._absent.update(answer.absent)
             answers.append(answer)
             if last(answer):
                 break
         return answers
 
-    def _send(self, message: monitor_messages.ToMonitor) -> None:
+    def _send(self, message: ToMonitor) -> None:
         if self._child is None:
             return
         try:
-            self._child.write(monitor_messages.encode(message))
+            self._child.write(encode(message))
         except OSError:
             self._give_up("the monitor ended")
 
@@ -150,7 +141,7 @@ def of_session(devices: Sequence[Device], machine: Machine, since: float) -> Mon
         elif uuid or pci:
             targets.append(MonitorTarget(device.id, uuid, pci))
         elif device.kind == "gpu":  # of a split, the GPU itself says so
-            absent[device.id] = monitor_messages.UNKNOWN_GPU
+            absent[device.id] = UNKNOWN_GPU
     return Monitor(targets, since, absent)
 
 
@@ -256,3 +247,127 @@ def _near(begin_s: float, end_s: float, readings: Sequence[Reading]) -> list[Rea
 
 def _distance(t_s: float, begin_s: float, end_s: float) -> float:
     return max(begin_s - t_s, t_s - end_s, 0.0)
+
+
+# ---------------------------------------------------------------- messages
+
+# What a driver may hold by itself is less, and what a process takes to begin with CUDA is more.
+IDLE_BYTES = 256 * 2**20
+
+
+UNKNOWN_GPU = "it is not known which GPU this is"
+
+
+class MonitorMessage(msgspec.Struct, frozen=True, tag_field="kind"):
+    """Base of all messages."""
+
+
+class MonitorTarget(msgspec.Struct, frozen=True):
+    """A device that is to be read: its id in this run, and how the driver knows it (`pci`: "0000:09:00.0"). What the
+    driver does not know is read by its backend, if at all."""
+
+    device_id: str
+    uuid: str | None = None
+    pci: str | None = None
+
+    @property
+    def known(self) -> bool:
+        """Whether the driver can tell which GPU this is."""
+        return bool(self.uuid or self.pci)
+
+
+class Begin(MonitorMessage, frozen=True, tag="begin"):
+    """The devices of the session; the monitor answers Ready."""
+
+    targets: list[MonitorTarget]
+
+
+class Watch(MonitorMessage, frozen=True, tag="watch"):
+    """Read this device now, and again and again until Rest."""
+
+    device_id: str
+
+
+class Rest(MonitorMessage, frozen=True, tag="rest"):
+    """Read once more, then be still; the monitor answers Rested with this number."""
+
+    number: int
+
+
+class Users(msgspec.Struct, frozen=True):
+    """Who is on a GPU: processes that compute there, those that draw, and the memory that all of them hold, listed here
+    or not."""
+
+    computing: int = 0
+    drawing: int = 0
+    used_bytes: int = 0
+
+    @property
+    def unseen(self) -> bool:
+        """Whether somebody holds memory and no process is listed, as in a container."""
+        return not (self.computing or self.drawing) and self.used_bytes > IDLE_BYTES
+
+    def __bool__(self) -> bool:
+        return bool(self.computing or self.drawing) or self.unseen
+
+
+class Ready(MonitorMessage, frozen=True, tag="ready"):
+    """Why a device cannot be read, by its id; all others can. `users` are those of the devices that tell."""
+
+    absent: dict[str, str]
+    users: dict[str, Users] = {}
+
+
+class Reading(MonitorMessage, frozen=True, tag="reading"):
+    """One reading at a monotonic time, which all processes of a machine share. None: this device does not tell.
+
+    `throttle` holds the reasons for a lowered clock in the words of nvidia-smi.
+    """
+
+    device_id: str
+    t_s: float
+    clock_hz: float | None = None
+    memory_clock_hz: float | None = None
+    temperature_c: float | None = None
+    power_w: float | None = None
+    throttle: list[str] = []
+
+
+class Rested(MonitorMessage, frozen=True, tag="rested"):
+    """All readings up to the Rest of this number have been sent."""
+
+    number: int
+
+
+ToMonitor = Begin | Watch | Rest
+FromMonitor = Ready | Reading | Rested
+
+_encoder = msgspec.json.Encoder()
+_to_monitor: msgspec.json.Decoder[ToMonitor] = msgspec.json.Decoder(ToMonitor)
+_from_monitor: msgspec.json.Decoder[FromMonitor] = msgspec.json.Decoder(FromMonitor)
+
+
+def encode(message: ToMonitor | FromMonitor) -> bytes:
+    return _encoder.encode(message) + b"\n"
+
+
+def decode_order(line: bytes) -> ToMonitor:
+    """Raises msgspec.DecodeError or ValidationError."""
+    return _to_monitor.decode(line)
+
+
+def decode_answer(line: bytes) -> FromMonitor:
+    """Raises msgspec.DecodeError or ValidationError."""
+    return _from_monitor.decode(line)
+
+
+def columns(device_id: str, readings: list[Reading], since: float) -> Telemetry:
+    """As the result file stores them: one list per quantity, times from the session's start."""
+    return Telemetry(
+        device_id=device_id, t_s=[reading.t_s - since for reading in readings],
+        clock_hz=[reading.clock_hz for reading in readings],
+        memory_clock_hz=[reading.memory_clock_hz for reading in readings],
+        temperature_c=[reading.temperature_c for reading in readings],
+        power_w=[reading.power_w for reading in readings],
+        throttle=[list(reading.throttle) for reading in readings],
+    )  # fmt: skip

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, BinaryIO, NoReturn
 
 from gpubench import backends
-from gpubench.measure.monitor_messages import (
+from gpubench.measure.monitor import (
     UNKNOWN_GPU,
     Begin,
     FromMonitor,

@@ -49,7 +49,6 @@ class Workload(msgspec.Struct, frozen=True):
 
     @property
     def n(self) -> int:
-        """The size."""
         return self.params["n"]
 
     @property
@@ -76,7 +75,6 @@ class Series(msgspec.Struct, frozen=True):
         return f"{self.op.name}{shape}/{self.dtype}"
 
     def params(self, n: int) -> dict[str, int]:
-        """All params at size `n`."""
         return {"n": n, **self.shape}
 
     @property
@@ -401,7 +399,6 @@ def _moves(item: Workload, device_id: str) -> bool:
 
 
 def limit_s(settings: Settings) -> float:
-    """Seconds for one ceiling."""
     most = QUICK_LIMIT_S if settings.preset == "quick" else LIMIT_S
     return most if settings.budget_s is None else min(most, BUDGET_SHARE * settings.budget_s)
 

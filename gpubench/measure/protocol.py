@@ -32,29 +32,32 @@ class Message(msgspec.Struct, frozen=True, tag_field="kind"):
     """Base of all messages."""
 
 
-class ListDevices(Message, frozen=True, kw_only=True, tag="devices"):
-    """Which devices does this backend have? Nothing is opened. `host_only`: its CPUs do, where they are told sooner."""
+class Numbered(Message, frozen=True, kw_only=True):
+    """A request, or the reply that carries its number."""
 
     id: int
+
+
+class ListDevices(Numbered, frozen=True, kw_only=True, tag="devices"):
+    """Which devices does this backend have? Nothing is opened. `host_only`: its CPUs do, where they are told sooner."""
+
     backend: str
     host_only: bool = False
 
 
-class Preload(Message, frozen=True, kw_only=True, tag="preload"):
+class Preload(Numbered, frozen=True, kw_only=True, tag="preload"):
     """Import what opening a device of this backend needs. Nobody waits for the reply."""
 
-    id: int
     backend: str
 
 
-class Open(Message, frozen=True, kw_only=True, tag="open"):
+class Open(Numbered, frozen=True, kw_only=True, tag="open"):
     """Open the device; `scratch` is the folder of shared references, `since` the session's monotonic start.
 
     `flush_bytes`: what the host overwrites before every sample, twice its caches; None: they stay warm.
     `cpus`: how many a worker may keep busy, where the parent knows it. `sample_s`: what a sample lasts at least.
     """
 
-    id: int
     device_id: str
     threads: int | None
     seed: int
@@ -67,11 +70,9 @@ class Open(Message, frozen=True, kw_only=True, tag="open"):
     sample_s: float = 5e-3
 
 
-class MeasureOverhead(Message, frozen=True, kw_only=True, tag="overhead"):
+class MeasureOverhead(Numbered, frozen=True, kw_only=True, tag="overhead"):
     """How long do an empty launch and its wait take, and how fine is the clock? Apart from `Open`, because devices are
     opened side by side, and measured one after the other."""
-
-    id: int
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,31 +90,28 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     limit_s: float
 
 
-class MeasureCeilings(Message, frozen=True, kw_only=True, tag="ceilings"):
+class MeasureCeilings(Numbered, frozen=True, kw_only=True, tag="ceilings"):
     """How fast is this device at best?"""
 
-    id: int
     wanted: Wanted
 
 
-class Load(Message, frozen=True, kw_only=True, tag="load"):
+class Load(Numbered, frozen=True, kw_only=True, tag="load"):
     """Make the inputs of a case, with `reference` also its float64 answer. Workers may do so side by side: nothing is
     timed meanwhile."""
 
-    id: int
     case: Case
     reference: bool
 
 
-class Build(Message, frozen=True, kw_only=True, tag="build"):
+class Build(Numbered, frozen=True, kw_only=True, tag="build"):
     """Build the launch of a case and check its output, beside other workers. A case whose kernel is still to be chosen
     by trials is left to `Prepare`, and so is whatever goes wrong."""
 
-    id: int
     case: Case
 
 
-class Prepare(Message, frozen=True, kw_only=True, tag="prepare"):
+class Prepare(Numbered, frozen=True, kw_only=True, tag="prepare"):
     """Inputs, buffers, build, correctness gate, parts; calibrate unless the counts are given.
 
     `repeat` counts launches per sample, as a Block stores it. `part_samples` is how often each part is
@@ -122,7 +120,6 @@ class Prepare(Message, frozen=True, kw_only=True, tag="prepare"):
     knows: the first trial of calibrating begins there.
     """
 
-    id: int
     case: Case
     session: int
     repeat: int | None = None
@@ -134,11 +131,10 @@ class Prepare(Message, frozen=True, kw_only=True, tag="prepare"):
     expected_s: float | None = None
 
 
-class Sample(Message, frozen=True, kw_only=True, tag="sample"):
+class Sample(Numbered, frozen=True, kw_only=True, tag="sample"):
     """One block of a prepared case: warm up, then `samples` samples within `limit_s` seconds. Without `warm_up` the
     first sample counts: of launches so long that what goes before them is forgotten soon."""
 
-    id: int
     case_id: str
     session: int
     round: int
@@ -149,24 +145,20 @@ class Sample(Message, frozen=True, kw_only=True, tag="sample"):
     warm_up: bool = True
 
 
-class Finish(Message, frozen=True, kw_only=True, tag="finish"):
+class Finish(Numbered, frozen=True, kw_only=True, tag="finish"):
     """Check the output that the last launch left behind."""
 
-    id: int
     case_id: str
 
 
-class Release(Message, frozen=True, kw_only=True, tag="release"):
+class Release(Numbered, frozen=True, kw_only=True, tag="release"):
     """Free everything that belongs to the workload."""
 
-    id: int
     workload: str
 
 
-class Close(Message, frozen=True, kw_only=True, tag="close"):
+class Close(Numbered, frozen=True, kw_only=True, tag="close"):
     """Close the device and end."""
-
-    id: int
 
 
 class Phase(Message, frozen=True, kw_only=True, tag="phase"):
@@ -192,13 +184,12 @@ def _in_worker(*_: object) -> None:
     raise NotImplementedError("a backend's own kernels are built in its worker")
 
 
-class Devices(Message, frozen=True, kw_only=True, tag="devices-reply"):
+class Devices(Numbered, frozen=True, kw_only=True, tag="devices-reply"):
     """The devices of a backend, or why there are none, and what the backend declares (`model.backend.Backend`).
 
     `scripted` are the devices whose sessions have a clock of their own.
     """
 
-    id: int
     devices: list[Device]
     forms: list[str] = []
     library_version: str | None = None
@@ -209,35 +200,31 @@ class Devices(Message, frozen=True, kw_only=True, tag="devices-reply"):
     refused: Refused | None = None
 
 
-class Opened(Message, frozen=True, kw_only=True, tag="opened"):
+class Opened(Numbered, frozen=True, kw_only=True, tag="opened"):
     """The device is open."""
 
-    id: int
     device: Device
     record: WorkerRecord
 
 
-class MeasuredOverhead(Message, frozen=True, kw_only=True, tag="overhead-reply"):
+class MeasuredOverhead(Numbered, frozen=True, kw_only=True, tag="overhead-reply"):
     """Seconds of each empty launch with its wait, and of the clock: its smallest step, and the cost of a reading."""
 
-    id: int
     overhead_s: list[float]
     clock_step_s: float
     clock_cost_s: float
 
 
-class Ceilings(Message, frozen=True, kw_only=True, tag="ceilings-reply"):
+class Ceilings(Numbered, frozen=True, kw_only=True, tag="ceilings-reply"):
     """What was asked for, each with a rate or with the reason for none."""
 
-    id: int
     ceilings: list[Ceiling]
 
 
-class Prepared(Message, frozen=True, kw_only=True, tag="prepared"):
+class Prepared(Numbered, frozen=True, kw_only=True, tag="prepared"):
     """The case is right and ready. `fraction`: of a case that is split the GPU's share, in whole units. `launch_s`:
     what a launch took while its repeat count was found; None: the count was given."""
 
-    id: int
     check: Check
     op_hash: str
     kernel_hash: str | None
@@ -255,35 +242,30 @@ class Prepared(Message, frozen=True, kw_only=True, tag="prepared"):
     launch_s: float | None = None
 
 
-class Sampled(Message, frozen=True, kw_only=True, tag="sampled"):
+class Sampled(Numbered, frozen=True, kw_only=True, tag="sampled"):
     """One block. `times_s`: the monotonic times at which it began and at which each entry of `wall_s` ended;
     `parts`: those of the calls that were taken apart between its samples."""
 
-    id: int
     block: Block
     times_s: list[float] = []
     parts: dict[str, list[float]] = {}
 
 
-class Done(Message, frozen=True, kw_only=True, tag="done"):
+class Done(Numbered, frozen=True, kw_only=True, tag="done"):
     """The request was carried out and has nothing to say."""
 
-    id: int
 
-
-class Refused(Message, frozen=True, kw_only=True, tag="refused"):
+class Refused(Numbered, frozen=True, kw_only=True, tag="refused"):
     """The case was not attempted, or the device is not to be had."""
 
-    id: int
     reason: Reason
     detail: str
     hint: str = ""
 
 
-class Broke(Message, frozen=True, kw_only=True, tag="broke"):
+class Broke(Numbered, frozen=True, kw_only=True, tag="broke"):
     """The case was attempted and failed; `fatal` means that only a fresh worker can go on."""
 
-    id: int
     reason: Reason
     detail: str
     hint: str = ""
@@ -327,7 +309,6 @@ _reply_decoder = msgspec.json.Decoder(FromWorker)
 
 
 def encode(message: Request | FromWorker) -> bytes:
-    """One line."""
     return _encoder.encode(message) + b"\n"
 
 

@@ -1,4 +1,5 @@
-"""The document of a run: empty before anything was measured, then handed on to be saved after every block."""
+"""The document of a run: empty before anything was measured, then handed on to be saved after every block; and the
+events of which whoever watches is told."""
 
 from __future__ import annotations
 
@@ -23,6 +24,7 @@ from gpubench.model.result import (
     Device,
     DeviceClock,
     Environment,
+    Failure,
     Fingerprints,
     Git,
     Measurement,
@@ -32,10 +34,12 @@ from gpubench.model.result import (
     Run,
     RunWarning,
     Selection,
+    SessionFailure,
     SessionRecord,
     Settings,
     Skip,
     Stop,
+    failures_of,
     fingerprint,
 )
 
@@ -53,16 +57,13 @@ class Recorder:
 
     @property
     def run(self) -> Run:
-        """The document as it stands."""
         return msgspec.structs.replace(self._run, outcomes=list(self._outcomes.values()))
 
     @property
     def outcomes(self) -> Iterable[Outcome]:
-        """All that is known of cases."""
         return self._outcomes.values()
 
     def outcome(self, case_id: str) -> Outcome | None:
-        """What is known of a case."""
         return self._outcomes.get(case_id)
 
     def plan(self, outcomes: list[Outcome]) -> None:
@@ -75,17 +76,14 @@ class Recorder:
         self._outcomes[outcome.id] = outcome
 
     def add_block(self, case_id: str, block: Block) -> None:
-        """Append samples."""
         known = self._measurement(case_id)
         self._outcomes[case_id] = msgspec.structs.replace(known, blocks=[*known.blocks, block])
 
     def add_parts(self, case_id: str, parts: Parts) -> None:
-        """Append the parts of one session."""
         known = self._measurement(case_id)
         self._outcomes[case_id] = msgspec.structs.replace(known, parts=[*known.parts, parts])
 
     def extend_parts(self, case_id: str, session: int, more: Mapping[str, list[float]]) -> None:
-        """Append samples to the parts of one session."""
         known = self._measurement(case_id) if more else None
         if known is None:
             return
@@ -119,7 +117,6 @@ class Recorder:
         self._run = msgspec.structs.replace(self._run, **fields)
 
     def warn(self, warning: RunWarning) -> None:
-        """Add a warning."""
         self._run = msgspec.structs.replace(self._run, warnings=[*self._run.warnings, warning])
 
     def save(self) -> None:
@@ -154,7 +151,6 @@ def utc_now(timespec: Literal["seconds", "milliseconds"] = "seconds") -> str:
 
 
 _UUID = re.compile(r"(?:GPU|MIG)-[0-9a-fA-F][0-9a-fA-F/-]{14,80}")
-_NAMESPACE = uuid.UUID("6ba7b812-9dad-11d1-80b4-00c04fd430c8")  # RFC 4122: names that are object identifiers
 
 GIT_LIMIT_S = 5.0
 # Recorded because they change what the libraries do; never interpreted.
@@ -210,7 +206,7 @@ def without_uuids(run: Run) -> Run:
     text = msgspec.json.encode(run).decode()
     for uuid_text in sorted(set(_UUID.findall(text)), key=len, reverse=True):
         prefix, _, rest = uuid_text.partition("-")
-        text = text.replace(uuid_text, f"{prefix}-{uuid.uuid5(_NAMESPACE, rest)}")
+        text = text.replace(uuid_text, f"{prefix}-{uuid.uuid5(uuid.NAMESPACE_OID, rest)}")
     return msgspec.json.decode(text, type=Run)
 
 
@@ -273,3 +269,81 @@ def _stored(device: Device) -> Device:
     if clock is None and device.kind == "gpu":
         clock = DeviceClock(kind="derived", step_s=time.get_clock_info("perf_counter").resolution)
     return msgspec.structs.replace(device, identity=None, clock=clock)
+
+
+# ---------------------------------------------------------------- events
+
+
+class RunStarted(msgspec.Struct, frozen=True):
+    """`cases` is what the plan holds so far; a search may add more. `sessions` is how many the file will have."""
+
+    cases: int
+    sessions: int
+    budget_s: float | None
+
+
+class CaseStarted(msgspec.Struct, frozen=True):
+    """A case is being prepared."""
+
+    id: str
+    number: int
+    cases: int
+    session: int
+    sessions: int
+    remaining_s: float | None
+
+
+class BlockDone(msgspec.Struct, frozen=True):
+    """The estimate so far: median seconds per launch, its relative half-width, the samples behind it."""
+
+    id: str
+    number: int
+    cases: int
+    session: int
+    sessions: int
+    estimate_s: float
+    precision: float | None
+    samples: int
+    remaining_s: float | None
+
+
+class CaseDone(msgspec.Struct, frozen=True):
+    """A case has its outcome in this session; `estimate_s` is None without a number."""
+
+    outcome: Outcome
+    number: int
+    cases: int
+    session: int
+    estimate_s: float | None
+    precision: float | None
+    remaining_s: float | None
+
+    @property
+    def failure(self) -> Failure | SessionFailure | None:
+        here = [failure for failure in failures_of(self.outcome) if failure.session == self.session]
+        if here:
+            return here[-1]
+        return self.outcome if isinstance(self.outcome, Failure) else None
+
+
+class Warned(msgspec.Struct, frozen=True):
+    """Something the user should know now."""
+
+    warning: RunWarning
+
+
+class SessionAgain(msgspec.Struct, frozen=True):
+    """Others took `share` of the CPUs during a session, so that it is measured once more."""
+
+    share: float
+
+
+class RunDone(msgspec.Struct, frozen=True):
+    """The run is over and saved."""
+
+    exit_code: int
+    exit_reason: str
+
+
+Event = RunStarted | CaseStarted | BlockDone | CaseDone | Warned | SessionAgain | RunDone
+Sink = Callable[[Event], None]

@@ -28,9 +28,8 @@ from gpubench.measure.case_run import (
     warn_once,
 )
 from gpubench.measure.curves import Pace
-from gpubench.measure.events import RunDone, RunStarted, SessionAgain, Sink, Warned
 from gpubench.measure.plan import MAIN, Purpose, Workload, asked
-from gpubench.measure.recorder import Recorder, Save, utc_now
+from gpubench.measure.recorder import Recorder, RunDone, RunStarted, Save, SessionAgain, Sink, Warned, utc_now
 from gpubench.measure.schedule import RunSpec, Schedule, planned, searched
 from gpubench.measure.search import BreakEvenSearch, Step
 from gpubench.measure.split_search import sweep

@@ -6,7 +6,7 @@ import contextlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
@@ -17,6 +17,7 @@ from gpubench.measure import protocol
 from gpubench.measure.plan import Target
 from gpubench.measure.worker_pool import Spares, Worker, WorkerGone
 from gpubench.model.kernel import Kernel
+from gpubench.model.machine import Mode
 from gpubench.model.op import Op
 from gpubench.model.result import Device, Identity, RunWarning
 
@@ -102,9 +103,6 @@ def _ask(
     return Listing(backend, reason="error", detail=f"unexpected answer {type(reply).__name__}")
 
 
-Mode = Literal["cpu", "gpu", "hybrid"]
-
-
 class DeviceRequest(msgspec.Struct, frozen=True):
     """What the user asked for. `optional` backends (`cupy?`) may be absent; `devices` are ids. A `mode` says which
     sides are measured, and what it names has to be there, unless it is `lenient`."""
@@ -123,7 +121,6 @@ class DeviceRequest(msgspec.Struct, frozen=True):
 
     @property
     def asked(self) -> tuple[str, ...]:
-        """The backends that are asked for their devices."""
         if not self.auto:
             ids = (device.partition(":")[0] for device in self.devices)
             return tuple(dict.fromkeys((*self.required, *self.optional, *ids)))
@@ -141,7 +138,6 @@ class DeviceSelection(msgspec.Struct, frozen=True):
 
     @property
     def versions(self) -> dict[str, str]:
-        """Library versions by backend."""
         return {listing.backend: listing.version for listing in self.listings if listing.version}
 
     @property
@@ -238,7 +234,6 @@ def _one_split_each(targets: list[Target]) -> list[Target]:
 
 
 def _is_of(mode: Mode, device: Device) -> bool:
-    """Whether a device is what the mode is about."""
     return device.backend in backends.COMPOSED if mode == "hybrid" else device.kind != "cpu"
 
 

@@ -260,5 +260,5 @@ class Backend(ABC):
         return None
 
     def users(self, device_id: str) -> Mapping[str, int]:
-        """Who else is on such a device: the fields of `monitor_messages.Users` that are not 0."""
+        """Who else is on such a device: the fields of `monitor.Users` that are not 0."""
         return {}

@@ -20,6 +20,8 @@ FORMS: tuple[Form, ...] = ("library", "tuned")
 # The variant of a library call that may round float32 inputs to TF32.
 TF32 = "tf32"
 DTYPES: tuple[Dtype, ...] = ("float64", "float32", "float16", "bfloat16")
+SHORT_DTYPES = {"float64": "f64", "float32": "f32", "float16": "f16", "bfloat16": "bf16"}
+LONG_DTYPES = {short: dtype for dtype, short in SHORT_DTYPES.items()}
 
 
 # Backends whose devices are made of another backend's and the CPU. They are measured when asked for, because each size

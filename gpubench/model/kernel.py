@@ -23,7 +23,6 @@ class Limits(msgspec.Struct, frozen=True):
     max_workgroup_threads: int = 256
     max_groups_per_dimension: int = 65535
     multiprocessors: int | None = None
-    subgroups: bool = False
     float16: bool = False
     float64: bool = False
     software: bool = False
@@ -36,9 +35,9 @@ class WgslPass(msgspec.Struct, frozen=True):
 
     A binding is an input's name, the output's name, or a scratch buffer's name. If `uniform` is not
     empty, its u32 values stand in one more binding, last, as `var<uniform> p: Params` (padded to 16 bytes).
-    Inputs are bound as read-only storage, output and scratch as read-write storage, but a binding named
-    in `read_only` is read-only in this pass. Kernels read 16 bytes at a time: a buffer's size and its
-    binding are rounded up to a multiple of 16 bytes. The bytes past the end are read at most, never written.
+    Inputs are bound as read-only storage, output and scratch as the source declares them. Kernels read 16 bytes
+    at a time: a buffer's size and its binding are rounded up to a multiple of 16 bytes. The bytes past the end
+    are read at most, never written.
     `windows` names the bindings that see a part of their buffer only: (offset, size) in bytes, the offset a
     multiple of `Limits.binding_alignment`. An array beyond one binding takes several passes.
     """
@@ -48,7 +47,6 @@ class WgslPass(msgspec.Struct, frozen=True):
     bindings: tuple[str, ...]
     entry: str = "main"
     uniform: tuple[int, ...] = ()
-    read_only: tuple[str, ...] = ()
     windows: Mapping[str, tuple[int, int]] = {}
 
 

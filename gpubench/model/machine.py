@@ -51,7 +51,7 @@ StrFact = Fact[str]
 IntsFact = Fact[list[int]]
 StrsFact = Fact[list[str]]
 
-_NOT_PROBED: Fact[Any] = Fact(None, "not_probed", None)
+NOT_PROBED: Fact[Any] = Fact(None, "not_probed", None)
 
 
 class Provider(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,14 +76,14 @@ class MachineWarning(msgspec.Struct, frozen=True, kw_only=True):
 class Platform(msgspec.Struct, frozen=True, kw_only=True):
     """Operating system and firmware. `hypervisor` is "none" only where x86 says so."""
 
-    os: StrFact = _NOT_PROBED
-    kernel: StrFact = _NOT_PROBED
-    arch: StrFact = _NOT_PROBED
-    hypervisor: StrFact = _NOT_PROBED
-    container: StrFact = _NOT_PROBED
-    wsl: BoolFact = _NOT_PROBED
-    dmi_vendor: StrFact = _NOT_PROBED
-    dmi_product: StrFact = _NOT_PROBED
+    os: StrFact = NOT_PROBED
+    kernel: StrFact = NOT_PROBED
+    arch: StrFact = NOT_PROBED
+    hypervisor: StrFact = NOT_PROBED
+    container: StrFact = NOT_PROBED
+    wsl: BoolFact = NOT_PROBED
+    dmi_vendor: StrFact = NOT_PROBED
+    dmi_product: StrFact = NOT_PROBED
 
 
 class CpuKind(msgspec.Struct, frozen=True, kw_only=True):
@@ -120,123 +120,123 @@ class CpuBlas(msgspec.Struct, frozen=True, kw_only=True):
 class Cpu(msgspec.Struct, frozen=True, kw_only=True):
     """`available` is how many CPUs this process may keep busy; `limited_by` names the tightest bound."""
 
-    model: StrFact = _NOT_PROBED
-    vendor: StrFact = _NOT_PROBED
-    packages: IntFact = _NOT_PROBED
-    cores: IntFact = _NOT_PROBED
-    logical: IntFact = _NOT_PROBED
-    online_cpus: StrFact = _NOT_PROBED
-    possible: IntFact = _NOT_PROBED
-    present: IntFact = _NOT_PROBED
-    offline: IntFact = _NOT_PROBED
-    smt: StrFact = _NOT_PROBED
-    kinds: Fact[list[CpuKind]] = _NOT_PROBED
-    available: IntFact = _NOT_PROBED
-    affinity: StrFact = _NOT_PROBED
-    cpuset: StrFact = _NOT_PROBED
-    quota_cpus: FloatFact = _NOT_PROBED
-    limited_by: StrFact = _NOT_PROBED
-    caches: Fact[list[Cache]] = _NOT_PROBED
-    isa: StrsFact = _NOT_PROBED
-    governor: StrFact = _NOT_PROBED
-    base_hz: IntFact = _NOT_PROBED
-    max_hz: IntFact = _NOT_PROBED
-    blas: Fact[list[CpuBlas]] = _NOT_PROBED
+    model: StrFact = NOT_PROBED
+    vendor: StrFact = NOT_PROBED
+    packages: IntFact = NOT_PROBED
+    cores: IntFact = NOT_PROBED
+    logical: IntFact = NOT_PROBED
+    online_cpus: StrFact = NOT_PROBED
+    possible: IntFact = NOT_PROBED
+    present: IntFact = NOT_PROBED
+    offline: IntFact = NOT_PROBED
+    smt: StrFact = NOT_PROBED
+    kinds: Fact[list[CpuKind]] = NOT_PROBED
+    available: IntFact = NOT_PROBED
+    affinity: StrFact = NOT_PROBED
+    cpuset: StrFact = NOT_PROBED
+    quota_cpus: FloatFact = NOT_PROBED
+    limited_by: StrFact = NOT_PROBED
+    caches: Fact[list[Cache]] = NOT_PROBED
+    isa: StrsFact = NOT_PROBED
+    governor: StrFact = NOT_PROBED
+    base_hz: IntFact = NOT_PROBED
+    max_hz: IntFact = NOT_PROBED
+    blas: Fact[list[CpuBlas]] = NOT_PROBED
 
 
 class Memory(msgspec.Struct, frozen=True, kw_only=True):
     """Host memory. `total_bytes` is `os_total_bytes` without the GPU memory that the kernel counts as RAM."""
 
-    total_bytes: IntFact = _NOT_PROBED
-    os_total_bytes: IntFact = _NOT_PROBED
-    gpu_numa_bytes: IntFact = _NOT_PROBED
-    available_bytes: IntFact = _NOT_PROBED
-    limit_bytes: IntFact = _NOT_PROBED
-    usable_bytes: IntFact = _NOT_PROBED
-    limited_by: StrFact = _NOT_PROBED
-    swap_total_bytes: IntFact = _NOT_PROBED
+    total_bytes: IntFact = NOT_PROBED
+    os_total_bytes: IntFact = NOT_PROBED
+    gpu_numa_bytes: IntFact = NOT_PROBED
+    available_bytes: IntFact = NOT_PROBED
+    limit_bytes: IntFact = NOT_PROBED
+    usable_bytes: IntFact = NOT_PROBED
+    limited_by: StrFact = NOT_PROBED
+    swap_total_bytes: IntFact = NOT_PROBED
 
 
 class NumaNode(msgspec.Struct, frozen=True, kw_only=True):
     """One node; `kind` is dram, gpu, hbm, cxl or pmem where a source tells."""
 
     id: int
-    cpus: StrFact = _NOT_PROBED
-    memory_bytes: IntFact = _NOT_PROBED
-    kind: StrFact = _NOT_PROBED
+    cpus: StrFact = NOT_PROBED
+    memory_bytes: IntFact = NOT_PROBED
+    kind: StrFact = NOT_PROBED
 
 
 class Numa(msgspec.Struct, frozen=True, kw_only=True):
     """NUMA nodes; ids may be sparse."""
 
-    ids: IntsFact = _NOT_PROBED
-    allowed_ids: IntsFact = _NOT_PROBED
+    ids: IntsFact = NOT_PROBED
+    allowed_ids: IntsFact = NOT_PROBED
     nodes: list[NumaNode] = []
 
 
 class Driver(msgspec.Struct, frozen=True, kw_only=True):
     """The kernel driver that is bound to a device."""
 
-    name: StrFact = _NOT_PROBED
-    version: StrFact = _NOT_PROBED
+    name: StrFact = NOT_PROBED
+    version: StrFact = NOT_PROBED
 
 
 class GpuMemory(msgspec.Struct, frozen=True, kw_only=True):
     """`usable_bytes` is what one process may hope for; `shared_limit_bytes` is a window on RAM (GTT)."""
 
-    dedicated_bytes: IntFact = _NOT_PROBED
-    reserved_bytes: IntFact = _NOT_PROBED
-    free_bytes: IntFact = _NOT_PROBED
-    visible_bytes: IntFact = _NOT_PROBED
-    shared_limit_bytes: IntFact = _NOT_PROBED
-    usable_bytes: IntFact = _NOT_PROBED
-    unified: BoolFact = _NOT_PROBED
-    numa_node: IntFact = _NOT_PROBED
+    dedicated_bytes: IntFact = NOT_PROBED
+    reserved_bytes: IntFact = NOT_PROBED
+    free_bytes: IntFact = NOT_PROBED
+    visible_bytes: IntFact = NOT_PROBED
+    shared_limit_bytes: IntFact = NOT_PROBED
+    usable_bytes: IntFact = NOT_PROBED
+    unified: BoolFact = NOT_PROBED
+    numa_node: IntFact = NOT_PROBED
 
 
 class Partition(msgspec.Struct, frozen=True, kw_only=True):
     """A slice of a GPU that programs see as a device (MIG instance, compute partition)."""
 
     id: str
-    units: IntFact = _NOT_PROBED
-    memory_bytes: IntFact = _NOT_PROBED
+    units: IntFact = NOT_PROBED
+    memory_bytes: IntFact = NOT_PROBED
 
 
 class Compute(msgspec.Struct, frozen=True, kw_only=True):
     """`units`: multiprocessors, compute units or Xe cores. `partitions` is empty when not partitioned."""
 
-    arch: StrFact = _NOT_PROBED
-    units: IntFact = _NOT_PROBED
-    max_hz: IntFact = _NOT_PROBED
-    ecc: BoolFact = _NOT_PROBED
-    mode: StrFact = _NOT_PROBED
+    arch: StrFact = NOT_PROBED
+    units: IntFact = NOT_PROBED
+    max_hz: IntFact = NOT_PROBED
+    ecc: BoolFact = NOT_PROBED
+    mode: StrFact = NOT_PROBED
     partitions: list[Partition] = []
 
 
 class Link(msgspec.Struct, frozen=True, kw_only=True):
     """PCIe generation and lanes, at most and now (they fall while idle). `peers`: ids of linked GPUs."""
 
-    gen_max: IntFact = _NOT_PROBED
-    width_max: IntFact = _NOT_PROBED
-    gen_now: IntFact = _NOT_PROBED
-    width_now: IntFact = _NOT_PROBED
+    gen_max: IntFact = NOT_PROBED
+    width_max: IntFact = NOT_PROBED
+    gen_now: IntFact = NOT_PROBED
+    width_now: IntFact = NOT_PROBED
     peers: list[str] = []
 
 
 class Power(msgspec.Struct, frozen=True, kw_only=True):
     """`state` is the kernel's word (active, suspended, ...); `throttle` lists why clocks are held down now."""
 
-    state: StrFact = _NOT_PROBED
-    limit_w: FloatFact = _NOT_PROBED
-    default_limit_w: FloatFact = _NOT_PROBED
+    state: StrFact = NOT_PROBED
+    limit_w: FloatFact = NOT_PROBED
+    default_limit_w: FloatFact = NOT_PROBED
     throttle: list[str] = []
 
 
 class Access(msgspec.Struct, frozen=True, kw_only=True):
     """Whether this process can open the device."""
 
-    device_node: StrFact = _NOT_PROBED
-    hidden_by_env: StrFact = _NOT_PROBED
+    device_node: StrFact = NOT_PROBED
+    hidden_by_env: StrFact = NOT_PROBED
 
 
 class Api(msgspec.Struct, frozen=True, kw_only=True):
@@ -253,22 +253,22 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     id: str
-    kind: StrFact = _NOT_PROBED
-    vendor: StrFact = _NOT_PROBED
-    name: StrFact = _NOT_PROBED
+    kind: StrFact = NOT_PROBED
+    vendor: StrFact = NOT_PROBED
+    name: StrFact = NOT_PROBED
     name_precision: Literal["exact", "family"] | None = None
-    uuid: StrFact = _NOT_PROBED
-    bdf: StrFact = _NOT_PROBED
-    vendor_id: StrFact = _NOT_PROBED
-    device_id: StrFact = _NOT_PROBED
-    subvendor_id: StrFact = _NOT_PROBED
-    subdevice_id: StrFact = _NOT_PROBED
-    revision: StrFact = _NOT_PROBED
-    pci_class: StrFact = _NOT_PROBED
-    numa_node: IntFact = _NOT_PROBED
-    local_cpus: StrFact = _NOT_PROBED
-    display_attached: BoolFact = _NOT_PROBED
-    usable: BoolFact = _NOT_PROBED
+    uuid: StrFact = NOT_PROBED
+    bdf: StrFact = NOT_PROBED
+    vendor_id: StrFact = NOT_PROBED
+    device_id: StrFact = NOT_PROBED
+    subvendor_id: StrFact = NOT_PROBED
+    subdevice_id: StrFact = NOT_PROBED
+    revision: StrFact = NOT_PROBED
+    pci_class: StrFact = NOT_PROBED
+    numa_node: IntFact = NOT_PROBED
+    local_cpus: StrFact = NOT_PROBED
+    display_attached: BoolFact = NOT_PROBED
+    usable: BoolFact = NOT_PROBED
     why_not: list[str] = []
     driver: Driver = Driver()
     memory: GpuMemory = GpuMemory()
@@ -284,10 +284,10 @@ class Accelerator(msgspec.Struct, frozen=True, kw_only=True):
     """A processing accelerator that is no GPU."""
 
     id: str
-    bdf: StrFact = _NOT_PROBED
-    vendor_id: StrFact = _NOT_PROBED
-    device_id: StrFact = _NOT_PROBED
-    pci_class: StrFact = _NOT_PROBED
+    bdf: StrFact = NOT_PROBED
+    vendor_id: StrFact = NOT_PROBED
+    device_id: StrFact = NOT_PROBED
+    pci_class: StrFact = NOT_PROBED
     driver: Driver = Driver()
 
 
@@ -295,11 +295,11 @@ class DisplayAdapter(msgspec.Struct, frozen=True, kw_only=True):
     """A device that only draws: `role` is bmc, virtual or other."""
 
     id: str
-    bdf: StrFact = _NOT_PROBED
-    vendor_id: StrFact = _NOT_PROBED
-    device_id: StrFact = _NOT_PROBED
-    pci_class: StrFact = _NOT_PROBED
-    role: StrFact = _NOT_PROBED
+    bdf: StrFact = NOT_PROBED
+    vendor_id: StrFact = NOT_PROBED
+    device_id: StrFact = NOT_PROBED
+    pci_class: StrFact = NOT_PROBED
+    role: StrFact = NOT_PROBED
     driver: Driver = Driver()
 
 
@@ -403,7 +403,7 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
     cpu: Cpu = Cpu()
     memory: Memory = Memory()
     numa: Numa = Numa()
-    gpu_count: IntFact = _NOT_PROBED
+    gpu_count: IntFact = NOT_PROBED
     gpus: list[Gpu] = []
     accelerators: list[Accelerator] = []
     display_adapters: list[DisplayAdapter] = []

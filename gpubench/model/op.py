@@ -178,7 +178,6 @@ class Op(msgspec.Struct, frozen=True):
     reference: Callable[..., Array] | None = None
     split: Split | Callable[[Params], Split] | None = None
     tuned: Mapping[str, tuple[Kernel, ...]] = {}
-    stages: tuple[str, ...] = ()
     options: Mapping[str, str] = {}
     fits: Callable[[Params], str | None] = always_fits
     tf32: tuple[str, ...] = ()
@@ -220,20 +219,21 @@ class Op(msgspec.Struct, frozen=True):
     def rows(self, inputs: Sequence[Array]) -> int:
         """The length of the inputs along the dimension at which the output can be made piece by piece; 0: it cannot."""
         cut = None if callable(self.split) else self.split
-        if cut is None or cut.join or {x.name for x in self.inputs} != set(cut.axes) or any(cut.axes.values()):
+        if cut is None or cut.join or not self._leads(cut):
             return 0
         return len(inputs[0])
 
     def begins(self, params: Params, larger: Params) -> bool:
         """Whether all inputs at `params` are the first part of those at `larger`, along their first dimension."""
         cut = self.cut(larger)
-        if cut is None or {x.name for x in self.inputs} != set(cut.axes) or any(cut.axes.values()):
+        if cut is None or not self._leads(cut) or self.units(params) > self.units(larger):
             return False
-        units = self.units(params)
-        if units > self.units(larger):
-            return False
-        part, operands = cut.part(larger, units), (*self.inputs, self.output)
-        return all(operand.shape(part) == operand.shape(params) for operand in operands)
+        part = cut.part(larger, self.units(params))
+        return all(operand.shape(part) == operand.shape(params) for operand in (*self.inputs, self.output))
+
+    def _leads(self, cut: Split) -> bool:
+        """Whether all inputs are cut along their first dimension."""
+        return {x.name for x in self.inputs} == set(cut.axes) and not any(cut.axes.values())
 
     def whole(self, params: Params) -> str | None:
         """Why the work cannot be cut in two; None: it can."""

@@ -13,7 +13,7 @@ from gpubench.model.result import Run
 if TYPE_CHECKING:
     from gpubench.analysis.analyse import Analysis
     from gpubench.analysis.claims import Claim
-    from gpubench.analysis.gates import Gates
+    from gpubench.analysis.findings import Gates
     from gpubench.report.layout import RenderOptions
 
 # Format -> the module with its `render`; it is imported only when the format is asked for (rich draws tables alone).

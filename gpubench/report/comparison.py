@@ -22,8 +22,17 @@ from gpubench.analysis.labels import gravest
 from gpubench.analysis.noise import Noise, NoisyCase
 from gpubench.foreign_text import printable
 from gpubench.report import renderers as drawing
-from gpubench.report.encoding import cell
-from gpubench.report.layout import Cell, Column, RenderOptions, Section, Table, TextDocument, Tone, cells
+from gpubench.report.layout import (
+    Cell,
+    Column,
+    RenderOptions,
+    Section,
+    Table,
+    TextDocument,
+    Tone,
+    cells,
+    csv_text,
+)
 from gpubench.report.sections import problems
 from gpubench.report.wording import interval_text, mark, seconds_text, short_ratio_text
 from gpubench.report.wording import legend as marks_legend
@@ -293,7 +302,7 @@ def _csv_text(comparison: Comparison) -> str:
     for row in rows:
         new = comparison.new[row["new"]]
         known = row | {"case_id": row["id"], "new_file": new.source, "new_run_id": new.run_id}
-        writer.writerow({name: cell(known[name]) for name in CSV_COLUMNS if name in known})
+        writer.writerow({name: csv_text(known[name]) for name in CSV_COLUMNS if name in known})
     return text.getvalue()
 
 

@@ -12,7 +12,7 @@ from gpubench.analysis.roofline import measures_roofs
 from gpubench.analysis.samples import used_sessions
 from gpubench.foreign_text import printable
 from gpubench.model.result import Run
-from gpubench.report.charts.chart import Chart, ChartSet, Line, all_series, charted, devices, headings, regimes
+from gpubench.report.charts import Chart, ChartSet, Line, all_series, charted, devices, headings, regimes
 from gpubench.report.layout import DEFAULT_SECTIONS, Cell, RenderOptions, Section, TextDocument, limited
 from gpubench.report.sections.anatomy import anatomy_chart, anatomy_section
 from gpubench.report.sections.answer import HEIGHT, answer_screen, answer_section
@@ -161,7 +161,7 @@ def _state(run: Run) -> str:
 def chart_set(analysis: Analysis, sections: Sequence[str], unit: str, *, samples: bool = True) -> ChartSet:
     """The charts of `sections`, without that of all samples unless `samples`. Needs altair; raises GpubenchError if
     it does not work."""
-    from gpubench.report.charts.vega import altair_failures
+    from gpubench.report.vega import altair_failures
 
     makers: tuple[tuple[str, Callable[[], Chart]], ...] = (
         ("speedup", lambda: time_chart(analysis, unit)),

@@ -14,24 +14,20 @@ from typing import Literal, TypeVar
 
 import msgspec
 
-from gpubench.analysis.analyse import Analysis, failed
+from gpubench.analysis.analyse import Analysis, failed, machine_runs, recommended
 from gpubench.analysis.break_even import BreakEven, BreakEvenRow
 from gpubench.analysis.claims import ClaimRow
-from gpubench.analysis.components import Components
 from gpubench.analysis.estimate import CaseRow
-from gpubench.analysis.evidence import recommended
-from gpubench.analysis.findings import ReportWarning
-from gpubench.analysis.gates import ReportGate
-from gpubench.analysis.history import machine_runs
+from gpubench.analysis.findings import ReportGate, ReportWarning
 from gpubench.analysis.hybrid import HybridRow
 from gpubench.analysis.overheads import PoolRow
 from gpubench.analysis.reuse import Reuse
 from gpubench.analysis.roofline import RoofCaseRow, RoofRow
+from gpubench.analysis.samples import Components
 from gpubench.analysis.speedup import Mean, SpeedupRow
 from gpubench.errors import ExitCode
 from gpubench.model.machine import Recommendation
-from gpubench.report.encoding import json_text, narrowed
-from gpubench.report.layout import RenderOptions
+from gpubench.report.layout import RenderOptions, json_text, narrowed
 from gpubench.report.sections.answer import answer_sentences
 from gpubench.report.sections.answer_text import threshold_text
 

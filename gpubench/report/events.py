@@ -15,8 +15,7 @@ from gpubench.analysis.speedup import SpeedupKind
 from gpubench.catalogue import NoNumber, Reason, WarningCode
 from gpubench.errors import ExitCode
 from gpubench.model.result import Run, Severity
-from gpubench.report.encoding import json_line, narrowed
-from gpubench.report.layout import RenderOptions
+from gpubench.report.layout import RenderOptions, json_line, narrowed
 
 SCHEMA_VERSION = 1
 

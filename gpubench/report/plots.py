@@ -12,8 +12,8 @@ import msgspec
 
 from gpubench.errors import InputError, UsageError
 from gpubench.foreign_text import filled
-from gpubench.report.charts.chart import MARKS, ROWS, Chart, ChartRow, Line, theme
-from gpubench.report.charts.vega import results
+from gpubench.report.charts import MARKS, ROWS, Chart, ChartRow, Line, theme
+from gpubench.report.vega import results
 
 if TYPE_CHECKING:
     from gpubench.analysis.analyse import Analysis
@@ -24,7 +24,7 @@ _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_=.]+")
 def require_library(option: str) -> None:
     """Raises UsageError where a library that `option` needs is not installed."""
     from gpubench.installation import install_command
-    from gpubench.report.charts.vega import missing_libraries
+    from gpubench.report.vega import missing_libraries
 
     missing = missing_libraries()
     if missing:
@@ -111,7 +111,7 @@ def _overlay(analyses: Sequence[Analysis], sections: Sequence[str] | None) -> st
     """The maps of several machines in one."""
     if not _wants_map(sections) or len(analyses) < 2:
         return None
-    from gpubench.analysis.history import machine_runs
+    from gpubench.analysis.analyse import machine_runs
     from gpubench.report.sections.machines import names
     from gpubench.report.sections.map import overlay_view
     from gpubench.report.sections.map_svg import map_svg
@@ -123,7 +123,7 @@ def _overlay(analyses: Sequence[Analysis], sections: Sequence[str] | None) -> st
 
 def origin(analysis: Analysis) -> list[str]:
     """The sides, and whence the numbers are, in lines as wide as a chart."""
-    from gpubench.report.sections.titles import origin_text, sides_text
+    from gpubench.report.sections.map import origin_text, sides_text
 
     gpus = [row.case.device_id for row in analysis.cases if row.time is not None and row.device_kind != "cpu"]
     texts = (sides_text(analysis, sorted(dict.fromkeys(gpus))), origin_text(analysis))

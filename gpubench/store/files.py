@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import IO
 
 from gpubench.errors import GpubenchError, InputError, UsageError
+from gpubench.installation import DATA, user_folder
 from gpubench.model.machine import Machine
 from gpubench.model.result import Run
 from gpubench.store import document, limits
 from gpubench.store.document import PART_SUFFIX, dumps, loads, part_of
 from gpubench.store.limits import MAX_BYTES
-from gpubench.user_folders import DATA, user_folder
 
 _GZIP_MAGIC = b"\x1f\x8b"
 # Why a relative name has no place, and what to do about it.
@@ -221,7 +221,7 @@ def _decompress(data: bytes, source: str) -> bytes:
 
 RESULTS_FOLDER = "results"
 _NAME = re.compile(r"(?P<time>\d{8}T\d{6}Z)-[0-9a-f]+\.json(\.gz)?(\.part)?")
-_SUFFIXES = (".json", ".json.gz")
+RESULT_SUFFIXES = (".json", ".json.gz")
 
 
 def user_data_dir(environ: Mapping[str, str] = os.environ, platform: str = sys.platform) -> Path:
@@ -289,7 +289,7 @@ def _results(folder: Path) -> list[Path]:
     it unless that was written later."""
     found = {
         path
-        for suffix in (*_SUFFIXES, *(suffix + PART_SUFFIX for suffix in _SUFFIXES))
+        for suffix in (*RESULT_SUFFIXES, *(suffix + PART_SUFFIX for suffix in RESULT_SUFFIXES))
         for pattern in (f"*{suffix}", f"*/*{suffix}")
         for path in folder.glob(pattern)
         if os.path.isfile(path)

@@ -7,8 +7,9 @@ import re
 
 import pytest
 
-from gpubench.cli import live, opening, progress
-from gpubench.measure.events import (
+from gpubench.cli import live, progress
+from gpubench.measure.load import CpuTimes
+from gpubench.measure.recorder import (
     BlockDone,
     CaseDone,
     CaseStarted,
@@ -18,7 +19,6 @@ from gpubench.measure.events import (
     SessionAgain,
     Warned,
 )
-from gpubench.measure.load import CpuTimes
 from gpubench.model.case import parse_case_id
 from gpubench.model.result import Failure, Outcome, Run, RunWarning, Skip
 from gpubench.report.layout import RenderOptions
@@ -99,23 +99,23 @@ def test_a_search_does_not_say_how_many_cases_there_are() -> None:
     [(1, "a few seconds"), (12, "about 10 seconds"), (60, "about a minute"), (170, "about 3 minutes"), (9000, "about 2 hours")],
 )  # fmt: skip
 def test_a_duration_as_people_say_it(seconds: float, text: str) -> None:
-    assert opening.about(seconds) == text
+    assert progress.about(seconds) == text
 
 
 def test_a_plan_names_few_ops_and_counts_many() -> None:
-    assert opening.plan_text(["add", "dot"], 20.0) == "Measuring add and dot, at most 20 seconds"
-    assert opening.plan_text(["add"] * 14, 60.0) == "Measuring 14 ops, about a minute"
+    assert progress.plan_text(["add", "dot"], 20.0) == "Measuring add and dot, at most 20 seconds"
+    assert progress.plan_text(["add"] * 14, 60.0) == "Measuring 14 ops, about a minute"
 
 
 def test_a_busy_machine_is_told_with_what_will_be_done() -> None:
     before = CpuTimes(at_s=0.0, total_s=0.0, busy_s=0.0, steal_s=0.0, ours_s=0.0)
     quiet = CpuTimes(at_s=4.0, total_s=8.0, busy_s=2.0, steal_s=0.0, ours_s=2.0)
-    told = opening.busy(before, quiet._replace(busy_s=6.0))
+    told = progress.busy(before, quiet._replace(busy_s=6.0))
     assert told is not None
     assert told.startswith("Other programs use 50 % of the CPUs: times will be noisy.")
     assert "measured again" in told
-    assert opening.busy(before, quiet) is None
-    assert opening.busy(None, None) is None
+    assert progress.busy(before, quiet) is None
+    assert progress.busy(None, None) is None
 
 
 @pytest.mark.parametrize("variable", ["NO_COLOR", "FORCE_COLOR"])

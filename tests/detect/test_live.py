@@ -8,9 +8,9 @@ from gpubench import detect
 from gpubench.detect import access, inspection
 from gpubench.detect.access import Said
 from gpubench.detect.host import read_files
-from gpubench.detect.records import ABSENT, NOT_PROBED, known
+from gpubench.detect.records import ABSENT, known
 from gpubench.detect.root import Root
-from gpubench.model.machine import Driver, Gpu
+from gpubench.model.machine import NOT_PROBED, Driver, Gpu
 
 
 @pytest.fixture

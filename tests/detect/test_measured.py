@@ -5,7 +5,7 @@ import json
 import msgspec
 import pytest
 
-from gpubench.analysis.evidence import recommended
+from gpubench.analysis.analyse import recommended
 from gpubench.cli.detect import read_result
 from gpubench.detect import picture, recommend
 from gpubench.detect.records import known

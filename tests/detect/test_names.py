@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from gpubench import detect
-from gpubench.detect import names, picture
-from gpubench.detect.names import Names
+from gpubench.detect import pci, picture
+from gpubench.detect.pci import Names
 from gpubench.detect.root import Root
 
 BOOK = """#
@@ -29,7 +29,7 @@ BOOK = """#
 C 00  Unclassified device"""
 
 
-SHIPPED = names.table().source
+SHIPPED = pci.table().source
 
 
 @pytest.fixture
@@ -60,7 +60,7 @@ def test_an_unknown_id_has_no_name(plant, host, pci):
     assert name(plant(host | pci("0000:01:00.0", "10de", "fffe", "nvidia"))) == (None, None, None)
 
 
-@pytest.mark.parametrize("place", names.PLACES)
+@pytest.mark.parametrize("place", pci.PLACES)
 @pytest.mark.parametrize(("date", "newer"), [("2099-01-01", True), ("2001-01-01", False)])
 def test_a_newer_file_of_the_machine_lies_over_ours(card, place, date, newer):
     told, precision, source = name(card(**{place: BOOK.format(date=date)}))
@@ -71,12 +71,12 @@ def test_a_newer_file_of_the_machine_lies_over_ours(card, place, date, newer):
 def test_the_newest_of_two_files_counts(card):
     older = BOOK.format(date="2098-01-01").replace("tomorrow", "yesterday")
     newer = BOOK.format(date="2099-01-01")
-    assert name(card(**{names.PLACES[0]: older, names.PLACES[1]: newer}))[2] == names.PLACES[1]
+    assert name(card(**{pci.PLACES[0]: older, pci.PLACES[1]: newer}))[2] == pci.PLACES[1]
 
 
 @pytest.mark.parametrize("text", ["", "nothing", "# Date: soon", b"\xff\x00\xfe"])
 def test_a_spoiled_file_costs_nothing(card, text):
-    assert name(card(**{names.PLACES[0]: text}))[2] == SHIPPED
+    assert name(card(**{pci.PLACES[0]: text}))[2] == SHIPPED
 
 
 @pytest.mark.parametrize(
@@ -96,8 +96,8 @@ def test_the_shipped_table_names_the_gpus_of_its_year(vendor, device, product):
 
 
 def test_the_notice_and_the_documentation_name_the_day_of_the_table():
-    day = names.table().date
-    notice = " ".join((names.TABLE.parent / "pci.ids.LICENSE").read_text().split())
+    day = pci.table().date
+    notice = " ".join((pci.TABLE.parent / "pci.ids.LICENSE").read_text().split())
     assert f"version {day.replace('-', '.')}," in notice
     assert f"-{day[:4]} Martin Mares" in notice
     assert f"`pci.ids` of {day}" in (Path(__file__).parents[2] / "docs/detection.md").read_text()
@@ -111,14 +111,14 @@ def test_without_a_machine_no_file_is_read(monkeypatch):
 def test_a_spoiled_table_costs_the_names_only(monkeypatch, tmp_path):
     for content in (b"junk", zlib.compress(b"")):
         (tmp_path / "table").write_bytes(content)
-        monkeypatch.setattr(names, "TABLE", tmp_path / "table")
+        monkeypatch.setattr(pci, "TABLE", tmp_path / "table")
         assert Names()(0x10DE, 0x2330) is None
 
 
 def test_names_decide_nothing(card):
     plainly = detect.inspect(sysroot=card())
     named = detect.inspect(
-        sysroot=card(**{names.PLACES[0]: BOOK.format(date="2099-01-01").replace("GH100", "llvmpipe 80 GiB")})
+        sysroot=card(**{pci.PLACES[0]: BOOK.format(date="2099-01-01").replace("GH100", "llvmpipe 80 GiB")})
     )
     assert named.gpus[0].name.value != plainly.gpus[0].name.value
     assert named.recommendation == plainly.recommendation
@@ -126,8 +126,8 @@ def test_names_decide_nothing(card):
 
 
 def test_the_shipped_table_is_small_fast_and_has_its_notice():
-    assert names.TABLE.stat().st_size < 200 << 10
-    assert "Martin Mares" in (names.TABLE.parent / "pci.ids.LICENSE").read_text()
+    assert pci.TABLE.stat().st_size < 200 << 10
+    assert "Martin Mares" in (pci.TABLE.parent / "pci.ids.LICENSE").read_text()
     assert Names()(0x1002, 0x744C) is not None
     # The best of some: one alone may wait for its turn on a busy machine.
     assert min(timeit.repeat(lambda: Names()(0x1002, 0x744C), number=1, repeat=9)) < 0.1
@@ -137,8 +137,8 @@ def test_the_shipped_table_is_small_fast_and_has_its_notice():
 
 
 def test_a_recording_keeps_the_names_of_its_devices_and_no_others(card, tmp_path, plain):
-    root = card(**{names.PLACES[0]: BOOK.format(date="2099-01-01")})
+    root = card(**{pci.PLACES[0]: BOOK.format(date="2099-01-01")})
     detect.save_recording(tmp_path / "copy", root)
-    kept = (tmp_path / "copy" / names.PLACES[0].lstrip("/")).read_text()
+    kept = (tmp_path / "copy" / pci.PLACES[0].lstrip("/")).read_text()
     assert "2684" not in kept
     assert plain(detect.inspect(sysroot=tmp_path / "copy")) == plain(detect.inspect(sysroot=root))

@@ -9,10 +9,9 @@ import pytest
 
 from gpubench import detect, kernels
 from gpubench.measure import runner, schedule
-from gpubench.measure.events import CaseStarted, Event, SessionAgain
 from gpubench.measure.load import CpuTimes
 from gpubench.measure.plan import Constraints, Target
-from gpubench.measure.recorder import Origin, new_run
+from gpubench.measure.recorder import CaseStarted, Event, Origin, SessionAgain, new_run
 from gpubench.measure.schedule import RunSpec
 from gpubench.model.result import Device, Run, Selection, Settings
 

@@ -10,9 +10,8 @@ import pytest
 
 from gpubench import detect, kernels
 from gpubench.measure import runner, schedule
-from gpubench.measure.events import CaseDone, CaseStarted, Event
 from gpubench.measure.plan import Constraints, Target
-from gpubench.measure.recorder import Origin, new_run
+from gpubench.measure.recorder import CaseDone, CaseStarted, Event, Origin, new_run
 from gpubench.measure.schedule import RunSpec
 from gpubench.model.op import Ladder
 from gpubench.model.result import Device, Measurement, Run, Selection, Settings

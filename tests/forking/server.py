@@ -28,7 +28,7 @@ CHILDREN = (
     "gpubench.kernels._foreign",
 )  # fmt: skip
 OTHERS = (
-    "gpubench.__main__", "gpubench.child_main", "gpubench.detect.probes.__main__", "gpubench.report.charts.vega_child",
+    "gpubench.__main__", "gpubench.child_main", "gpubench.detect.probes.__main__", "gpubench.report.vega",
 )  # fmt: skip
 # What workers of a CPU load. Libraries that open devices or draw are loaded by the process that needs them.
 LIBRARIES = ("numpy", "numba", "threadpoolctl", "psutil", "concurrent.futures.thread")

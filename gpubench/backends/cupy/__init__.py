@@ -99,7 +99,6 @@ class CupySession(Session):
             max_workgroup_threads=int(properties["maxThreadsPerBlock"]),
             max_groups_per_dimension=65535,
             multiprocessors=int(properties["multiProcessorCount"]),
-            subgroups=True,
             float16=True,
             float64=True,
             clusters=int(properties["major"]) >= 9,
@@ -156,7 +155,6 @@ class CupySession(Session):
 
     @override
     def free(self, buffer: Buffer) -> None:
-        """Idle from now on."""
         self._pool.give_back(buffer)
 
     @override
@@ -170,7 +168,6 @@ class CupySession(Session):
 
     @override
     def free_fresh(self, buffer: Buffer) -> None:
-        """cudaFree."""
         with vendor_errors():
             self._cupy.cuda.runtime.free(buffer.data.ptr)
 
@@ -185,7 +182,6 @@ class CupySession(Session):
             buffer.set(host)
 
     def download(self, buffer: Buffer, host: Array) -> None:
-        """Copy out and wait for it."""
         with vendor_errors():
             buffer.get(out=host, blocking=True)
 
@@ -199,13 +195,11 @@ class CupySession(Session):
             return self._programs.launch(op, case, inputs, output)
 
     def run(self, launch: CudaLaunch, repeat: int = 1) -> None:
-        """Enqueue."""
         with vendor_errors():
             for _ in range(repeat):
                 launch()
 
     def sync(self) -> None:
-        """Wait for the stream."""
         with vendor_errors():
             self._cupy.cuda.get_current_stream().synchronize()
 
@@ -234,7 +228,6 @@ class CupySession(Session):
             return self._cycles.hertz()
 
     def empty_launch(self) -> CudaLaunch:
-        """A kernel that does nothing."""
         return CudaLaunch(lambda: self._nothing((1,), (1,), ()), None)
 
     @override
@@ -310,7 +303,6 @@ class CupyBackend(Backend):
         return [_device(cupy, ordinal, driver) for ordinal in range(count)]
 
     def open(self, device_id: str, threads: int | None = None, *, autotune: bool = True) -> CupySession:
-        """Open one device by id. Raises BackendUnavailable if there is none."""
         for ordinal, device in enumerate(self.devices()):
             if device.id == device_id:
                 return CupySession(device, ordinal)

@@ -39,7 +39,6 @@ class CudaLaunch(Launch):
         self.queued = MOST_QUEUED
 
     def __call__(self) -> None:
-        """Enqueue once."""
         self.output = self._function()
 
 

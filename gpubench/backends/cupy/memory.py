@@ -120,12 +120,10 @@ class PinnedTransfers(Transfers):
 
     @override
     def use_threads(self, count: int | None) -> None:
-        """Copy with at most so many threads from now on (None: as many as usual): the CPU has work of its own."""
         self._threads.threads = count or copying_threads()
 
     @override
     def upload(self, buffer: Buffer, host: Array) -> None:
-        """Copy in on the current stream."""
         data, there, stream = bytes_of(host), buffer.data.ptr, self._cupy.cuda.get_current_stream()
         kind = self._runtime.memcpyHostToDevice
 
@@ -144,7 +142,6 @@ class PinnedTransfers(Transfers):
 
     @override
     def download(self, buffer: Buffer, host: Array) -> None:
-        """Copy out on the current stream; done on return."""
         data, there, stream = bytes_of(host), buffer.data.ptr, self._cupy.cuda.get_current_stream()
         kind = self._runtime.memcpyDeviceToHost
 

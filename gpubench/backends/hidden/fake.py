@@ -103,12 +103,10 @@ class FakeTransfers(Transfers):
         self._fake = session
 
     def upload(self, buffer: Buffer, host: Array) -> None:
-        """Copy in, in order."""
         sent = host + 1 if self._fake._lies else host
         self._fake._copy_in(buffer, sent, self._call_s + host.nbytes / self._rate)
 
     def download(self, buffer: Buffer, host: Array) -> None:
-        """Copy out."""
         self._fake._copy_out(buffer, host, self._call_s + host.nbytes / self._rate)
 
 
@@ -163,7 +161,6 @@ class FakeSession(Session):
         return None
 
     def host_array(self, shape: Shape, dtype: Dtype, form: Form) -> Array:
-        """A pageable array."""
         return self._np.empty(shape, host_dtype(dtype))
 
     def allocate(self, shape: Shape, dtype: Dtype) -> Buffer:
@@ -180,21 +177,17 @@ class FakeSession(Session):
 
     @override
     def allocate_fresh(self, shape: Shape, dtype: Dtype) -> Buffer:
-        """The same, at the price of the driver."""
         self._spend(FRESH_S)
         return self.allocate(shape, dtype)
 
     @override
     def transfers(self, form: Form) -> FakeTransfers:
-        """Quicker in the tuned form."""
         return FakeTransfers(self, form)
 
     def upload(self, buffer: Buffer, host: Array) -> None:
-        """Copy in, in order."""
         self._copy_in(buffer, host, COPY_CALL_S + host.nbytes / COPY_BYTES_PER_S)
 
     def download(self, buffer: Buffer, host: Array) -> None:
-        """Wait for the launches, then copy out."""
         self._copy_out(buffer, host, COPY_CALL_S + host.nbytes / COPY_BYTES_PER_S)
 
     def _copy_in(self, buffer: Buffer, host: Array, cost_s: float) -> None:
@@ -267,12 +260,10 @@ class FakeSession(Session):
 
     @override
     def cpu_beside(self) -> FakeSession:
-        """`fake:cpu` on the same clock."""
         return FakeSession(_actor("cpu"), "cpu", self._host)
 
     @override
     def view(self, array: Array) -> FakeBuffer:
-        """The array itself as a buffer."""
         return FakeBuffer(array)
 
     @override
@@ -303,7 +294,6 @@ class FakeSession(Session):
 
     @override
     def clock(self) -> float:
-        """The scripted host clock."""
         return self._host.read()
 
     def _wait(self) -> None:
@@ -342,7 +332,6 @@ class FakeBackend(Backend):
     scripted_time = True
 
     def devices(self) -> list[Device]:
-        """All actors."""
         return [_actor(word) for word in WORDS]
 
     def open(self, device_id: str, threads: int | None = None, *, autotune: bool = True) -> FakeSession:
@@ -379,7 +368,6 @@ class FakeBackend(Backend):
 
     @override
     def users(self, device_id: str) -> Mapping[str, int]:
-        """Somebody is on `fake:shared`."""
         return {"computing": 1, "used_bytes": 2**30} if device_id == "fake:shared" else {}
 
 

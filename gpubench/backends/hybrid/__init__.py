@@ -13,8 +13,7 @@ from collections.abc import Sequence
 import msgspec
 
 from gpubench import backends
-from gpubench.backends.hybrid.launches import SplitBuffer, SplitLaunch, gpu_units, side_case
-from gpubench.backends.hybrid.sides import Sides
+from gpubench.backends.hybrid.launches import Sides, SplitBuffer, SplitLaunch, gpu_units, side_case
 from gpubench.catalogue import REASONS
 from gpubench.errors import BackendError, BackendUnavailable, Unsupported
 from gpubench.model.backend import Backend, Launch, Session, override
@@ -203,7 +202,6 @@ class SplitSession(Session):
 
     @override
     def clock(self) -> float:
-        """The host's clock."""
         return self.gpu.clock()
 
     @override

@@ -37,7 +37,6 @@ def unwritten(shape: Shape, dtype: Dtype) -> Array:
 
 
 def is_copy(got: Array, want: Array) -> bool:
-    """Equal in every element."""
     return bool((got == want).all())
 
 

@@ -18,10 +18,10 @@ from pathlib import Path
 import msgspec
 
 from gpubench.errors import BackendError, DeviceOutOfMemory
+from gpubench.installation import CACHE, user_folder
 from gpubench.model.backend import Buffer, Session
 from gpubench.model.case import Case
 from gpubench.model.op import Op
-from gpubench.user_folders import CACHE, user_folder
 
 FILE_NAME = "choices.json"
 # A long candidate this much slower than the best so far in one launch is not timed any further; a short one may only

@@ -26,7 +26,7 @@ from gpubench.model.kernel import Limits
 from gpubench.model.op import ITEMSIZE, Array, Dtype, Form, Op, Shape
 from gpubench.model.result import Device, DeviceClock, Identity
 
-WANTED_FEATURES = ("timestamp-query", "shader-f16", "shader-f64", "subgroup")
+WANTED_FEATURES = ("timestamp-query", "shader-f16", "shader-f64")
 _APIS = {"Vulkan": "vulkan", "Metal": "metal", "D3D12": "dx12"}
 _SOFTWARE_VENDOR = 0x10005  # Mesa's PCI-less vendor id: llvmpipe and lavapipe
 _SOFTWARE_NAMES = ("llvmpipe", "lavapipe", "swiftshader", "warp", "basic render")
@@ -108,7 +108,6 @@ def limits_of(device: Any, *, software: bool) -> Limits:
             limits["max-compute-invocations-per-workgroup"], limits["max-compute-workgroup-size-x"]
         ),
         max_groups_per_dimension=limits["max-compute-workgroups-per-dimension"],
-        subgroups="subgroup" in features,
         float16="shader-f16" in features,
         float64="shader-f64" in features,
         software=software,
@@ -195,7 +194,6 @@ class WgpuSession(Session):
 
     @override
     def free(self, buffer: Buffer) -> None:
-        """Back into the pool."""
         self._pool.setdefault(buffer.size, []).append(buffer)
 
     @override
@@ -211,15 +209,12 @@ class WgpuSession(Session):
 
     @override
     def free_fresh(self, buffer: Buffer) -> None:
-        """Destroy it."""
         buffer.destroy()
 
     def upload(self, buffer: Buffer, host: Array) -> None:
-        """Copy in; ordered with launches."""
         self._transfers.upload(buffer, host)
 
     def download(self, buffer: Buffer, host: Array) -> None:
-        """Copy out; complete on return."""
         self._transfers.download(buffer, host)
 
     @override
@@ -302,7 +297,6 @@ class WgpuSession(Session):
             return self._stamps.read(encoder)
 
     def empty_launch(self) -> WgpuLaunch:
-        """A dispatch of one thread that does nothing."""
         return self.programs.bare(_EMPTY)
 
     @override
@@ -318,7 +312,6 @@ class WgpuSession(Session):
 
     @override
     def close(self) -> None:
-        """Destroy the device and everything on it."""
         with contextlib.suppress(Exception):
             self._empty_pool()
             self._transfers.close()
@@ -388,7 +381,6 @@ class WgpuBackend(Backend):
         return [device for device, _ in self._adapters()]
 
     def open(self, device_id: str, threads: int | None = None, *, autotune: bool = True) -> WgpuSession:
-        """Open one adapter by id. Raises BackendUnavailable if there is none."""
         for device, adapter in self._adapters():
             if device.id == device_id:
                 return WgpuSession(device, adapter, autotune)

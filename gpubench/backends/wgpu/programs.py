@@ -102,7 +102,6 @@ class Programs:
         self._launches.clear()
 
     def bare(self, source: str) -> WgpuLaunch:
-        """A launch without buffers."""
         return WgpuLaunch([(self._pipeline(source, "main"), None, (1, 1, 1))], None, None)
 
     def _bind(self, op: Op, case: Case, inputs: Sequence[Buffer], output: Buffer) -> WgpuLaunch:

@@ -73,12 +73,10 @@ class MappedTransfers(Transfers):
 
     @override
     def use_threads(self, count: int | None) -> None:
-        """Copy with at most so many threads from now on (None: as many as usual): the CPU has work of its own."""
         self._threads.threads = count or copying_threads()
 
     @override
     def upload(self, buffer: Any, host: Array) -> None:
-        """Copy `host` (C-contiguous) to the start of `buffer`; ordered with launches."""
         data = bytes_of(host)
 
         def fill(mapped: Any, inside: slice, outside: slice) -> None:
@@ -93,7 +91,6 @@ class MappedTransfers(Transfers):
 
     @override
     def download(self, buffer: Any, host: Array) -> None:
-        """Copy the start of `buffer` into `host` (C-contiguous); done on return."""
         data = bytes_of(host)
 
         def empty(mapped: Any, inside: slice, outside: slice) -> None:
@@ -120,7 +117,6 @@ class MappedTransfers(Transfers):
         self._fence.unmap()
 
     def close(self) -> None:
-        """Destroy the staging buffers and end the threads."""
         self._threads.close()
         self._up.destroy()
         self._down.destroy()

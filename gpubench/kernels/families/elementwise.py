@@ -23,6 +23,15 @@ from typing import Any
 import msgspec
 
 from gpubench.errors import Unsupported
+from gpubench.kernels.families import (
+    ceil_div,
+    fold,
+    group_threads,
+    multiprocessors,
+    require_buffers,
+    require_dtype,
+    windows,
+)
 from gpubench.kernels.families.cpu import (
     STREAMED_BYTES,
     Blocks,
@@ -37,15 +46,6 @@ from gpubench.kernels.families.cpu import (
 )
 from gpubench.kernels.families.cuda import MOST_BLOCKS, options, prelude
 from gpubench.kernels.families.cuda import lanes as cuda_lanes
-from gpubench.kernels.families.limits import (
-    ceil_div,
-    fold,
-    group_threads,
-    multiprocessors,
-    require_buffers,
-    require_dtype,
-    windows,
-)
 from gpubench.kernels.families.wgsl import LANES, Storage, require_storage, vectors
 from gpubench.model.kernel import (
     Candidate,
@@ -87,7 +87,6 @@ GELU_CUBIC = 0.044715
 
 
 def vector_shape(params: Params) -> Shape:
-    """The shape (n,)."""
     return (params["n"],)
 
 

@@ -18,6 +18,7 @@ from typing import Any, Literal
 import msgspec
 
 from gpubench.errors import Unsupported
+from gpubench.kernels.families import ceil_div, group_threads, require_buffers, require_dtype, windows
 from gpubench.kernels.families.cpu import (
     Blocks,
     Launch,
@@ -30,7 +31,6 @@ from gpubench.kernels.families.cpu import (
 )
 from gpubench.kernels.families.cuda import DTYPES, lanes, options, prelude
 from gpubench.kernels.families.elementwise import LADDER, PARAMS, WORKING_DTYPES, operands
-from gpubench.kernels.families.limits import ceil_div, group_threads, require_buffers, require_dtype, windows
 from gpubench.kernels.families.wgsl import LANES, Storage, real_dtype, require_storage, vectors
 from gpubench.model.kernel import (
     Candidate,
@@ -430,9 +430,7 @@ class WgslReduction(msgspec.Struct, frozen=True):
             first += groups
         rest = WgslReduction(("x",), self.start, "x", self.join)
         text = _wgsl_source(rest, partial, data.stored, threads)
-        passes.append(
-            WgslPass(text, (1, 1, 1), ("partials", "out"), uniform=_uniform(first), read_only=("partials",))
-        )
+        passes.append(WgslPass(text, (1, 1, 1), ("partials", "out"), uniform=_uniform(first)))
         size = first * ITEMSIZE[real_dtype(dtype)]
         return WgslProgram(tuple(passes), scratch={"partials": ceil_div(size, 16) * 16})
 

@@ -16,6 +16,15 @@ from typing import Any
 import msgspec
 
 from gpubench.errors import Unsupported
+from gpubench.kernels.families import (
+    ceil_div,
+    fold,
+    group_threads,
+    power_of_two_at_least,
+    require_buffers,
+    require_dtype,
+    windows,
+)
 from gpubench.kernels.families.cpu import (
     STREAMED_BYTES,
     Blocks,
@@ -29,15 +38,6 @@ from gpubench.kernels.families.cpu import (
 )
 from gpubench.kernels.families.cuda import DTYPES, MOST_BLOCKS, MOST_THREADS, lanes, options, prelude
 from gpubench.kernels.families.elementwise import WORKING_DTYPES
-from gpubench.kernels.families.limits import (
-    ceil_div,
-    fold,
-    group_threads,
-    power_of_two_at_least,
-    require_buffers,
-    require_dtype,
-    windows,
-)
 from gpubench.kernels.families.wgsl import Storage, elements, require_storage, vectors
 from gpubench.model.kernel import (
     Candidate,
@@ -71,7 +71,6 @@ def columns(params: Params) -> int:
 
 
 def shape(params: Params) -> tuple[int, int]:
-    """(rows, columns)."""
     return (params["n"] // columns(params), columns(params))
 
 

@@ -22,6 +22,7 @@ from typing import Any
 import msgspec
 
 from gpubench.errors import Unsupported
+from gpubench.kernels.families import ceil_div, require_bindings, require_dtype
 from gpubench.kernels.families.cpu import (
     STREAMED_BYTES,
     Blocks,
@@ -33,7 +34,6 @@ from gpubench.kernels.families.cpu import (
     thread_counts,
 )
 from gpubench.kernels.families.cuda import DTYPES, MOST_BLOCKS, lanes, options, prelude
-from gpubench.kernels.families.limits import ceil_div, require_bindings, require_dtype
 from gpubench.kernels.families.wgsl import LANES, Storage, elements, require_storage, vectors
 from gpubench.model.kernel import (
     Candidate,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import msgspec
 
 from gpubench.errors import Unsupported
-from gpubench.kernels.families.limits import require_dtype
+from gpubench.kernels.families import require_dtype
 from gpubench.model.kernel import Limits
 
 LANES = "xyzw"
@@ -35,12 +35,10 @@ class Storage(msgspec.Struct, frozen=True):
 
     @property
     def part(self) -> str:
-        """The WGSL type of a part."""
         return self.real if self.lanes == 1 else f"vec{self.lanes}<{self.real}>"
 
     @property
     def header(self) -> list[str]:
-        """What the text has to begin with."""
         return ["enable f16;"] if self.unit == "f16" else []
 
     @property

@@ -4,23 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import msgspec
-
 from gpubench.analysis.analyse import Analysis
-from gpubench.report.encoding import json_text
 from gpubench.report.exporters import Estimated, estimated, only_run
-from gpubench.report.layout import RenderOptions
-from gpubench.stats import Interval
+from gpubench.report.layout import RenderOptions, json_text
 
 NS = 1e9
-
-
-class Metric(msgspec.Struct, frozen=True):
-    """A value inside its 95 % interval."""
-
-    value: float
-    lower_value: float
-    upper_value: float
 
 
 def render(analyses: Sequence[Analysis], options: RenderOptions) -> str:
@@ -29,14 +17,17 @@ def render(analyses: Sequence[Analysis], options: RenderOptions) -> str:
     return json_text({case.id: _measures(case) for case in cases}, options)
 
 
-def _measures(case: Estimated) -> dict[str, Metric]:
+def _measures(case: Estimated) -> dict[str, dict[str, float]]:
     time = case.time
     found = {
-        "latency": Metric(time.estimate * NS, time.low * NS, time.high * NS),
-        "throughput": Metric(1 / time.estimate, 1 / time.high, 1 / time.low),
+        "latency": _metric(time.estimate * NS, time.low * NS, time.high * NS),
+        "throughput": _metric(1 / time.estimate, 1 / time.high, 1 / time.low),
     }
-    return found | ({"speedup": _metric(case.speedup.interval)} if case.speedup is not None else {})
+    if case.speedup is not None:
+        ratio = case.speedup.interval
+        found["speedup"] = _metric(ratio.estimate, ratio.low, ratio.high)
+    return found
 
 
-def _metric(interval: Interval) -> Metric:
-    return Metric(interval.estimate, interval.low, interval.high)
+def _metric(value: float, low: float, high: float) -> dict[str, float]:
+    return {"value": value, "lower_value": low, "upper_value": high}

@@ -10,9 +10,8 @@ from gpubench.analysis.analyse import Analysis
 from gpubench.analysis.estimate import CaseResult
 from gpubench.analysis.roofline import RoofShare
 from gpubench.analysis.speedup import Speedup
-from gpubench.report.encoding import CsvValue, cell
 from gpubench.report.exporters import speedup_of
-from gpubench.report.layout import RenderOptions
+from gpubench.report.layout import CsvValue, RenderOptions, csv_text
 
 COLUMNS = (
     "run_id", "case_id", "op", "n", "dtype", "form", "regime", "calls", "device", "device_name", "outcome", "reason",
@@ -37,7 +36,7 @@ def render(analyses: Sequence[Analysis], options: RenderOptions) -> str:
         for row in analysis.cases:
             values = _identity(analysis, row, names) | _numbers(row) | _ratio(ratios.get(row.id))
             values |= _of_roof(roofs.get(row.id))
-            writer.writerow({name: cell(value) for name, value in values.items()})
+            writer.writerow({name: csv_text(value) for name, value in values.items()})
     return text.getvalue()
 
 

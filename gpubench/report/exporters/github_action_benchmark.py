@@ -3,35 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-
-import msgspec
+from typing import Any
 
 from gpubench.analysis.analyse import Analysis
-from gpubench.report.encoding import json_text
 from gpubench.report.exporters import Estimated, decimal, estimated, half_width, only_run, rate_of
-from gpubench.report.layout import RenderOptions
+from gpubench.report.layout import RenderOptions, json_text
 from gpubench.stats import IntervalLike
 
 MS = 1e3
 
 
-class BenchmarkResult(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of a chart. `range` is `± half width` in `unit`; `extra` is shown when the mouse rests on a point."""
-
-    name: str
-    value: float
-    unit: str
-    range: str
-    extra: str
-
-
-def _entry(name: str, value: float, unit: str, half: float, case: Estimated, note: str) -> BenchmarkResult:
-    """`value ± half`; `note` says what the number is."""
+def _entry(name: str, value: float, unit: str, half: float, case: Estimated, note: str) -> dict[str, Any]:
+    """One point of a chart, `value ± half`; `note` says what the number is, where the mouse rests on the point."""
     count = len(case.sessions)
     sessions = "1 session" if count == 1 else f"{count} sessions"
     label = "" if case.row.label == "ok" else f", {case.row.label}"
     extra = f"{note}\n{sessions}, {case.row.sample_count} samples{label}"
-    return BenchmarkResult(name=name, value=value, unit=unit, range=f"± {decimal(half, 2)}", extra=extra)
+    return {"name": name, "value": value, "unit": unit, "range": f"± {decimal(half, 2)}", "extra": extra}
 
 
 def _interval_note(what: str, interval: IntervalLike, unit: str, scale: float = 1.0) -> str:
@@ -60,7 +48,7 @@ def render_bigger(analyses: Sequence[Analysis], options: RenderOptions) -> str:
     return json_text([entry for case in cases for entry in _entries(case)], options)
 
 
-def _entries(case: Estimated) -> Iterator[BenchmarkResult]:
+def _entries(case: Estimated) -> Iterator[dict[str, Any]]:
     if case.speedup is not None:
         ratio = case.speedup.interval
         note = _interval_note(f"against {case.speedup.baseline.id}", ratio, "x")

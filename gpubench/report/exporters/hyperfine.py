@@ -4,35 +4,11 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-
-import msgspec
+from typing import Any
 
 from gpubench.analysis.analyse import Analysis
-from gpubench.report.encoding import json_text
 from gpubench.report.exporters import Estimated, estimated, only_run
-from gpubench.report.layout import RenderOptions
-
-
-class HyperfineCommand(msgspec.Struct, frozen=True, kw_only=True):
-    """One case. The statistics are those of `times`; `stddev` is null for a single sample."""
-
-    command: str
-    mean: float
-    stddev: float | None
-    median: float
-    user: float
-    system: float
-    min: float
-    max: float
-    times: list[float]
-    exit_codes: list[int]
-    parameters: dict[str, str]
-
-
-class Export(msgspec.Struct, frozen=True):
-    """The whole file."""
-
-    results: list[HyperfineCommand]
+from gpubench.report.layout import RenderOptions, json_text
 
 
 def render(analyses: Sequence[Analysis], options: RenderOptions) -> str:
@@ -45,17 +21,19 @@ def render(analyses: Sequence[Analysis], options: RenderOptions) -> str:
         _command(case, {name: value for name, value in found.items() if name in vary})
         for case, found in zip(cases, parameters, strict=True)
     ]
-    return json_text(Export(commands), options)
+    return json_text({"results": commands}, options)
 
 
-def _command(case: Estimated, parameters: dict[str, str]) -> HyperfineCommand:
-    """`parameters`: what hyperfine would have scanned over, so nothing that is the same in all commands."""
+def _command(case: Estimated, parameters: dict[str, str]) -> dict[str, Any]:
+    """`parameters`: what hyperfine would have scanned over, so nothing that is the same in all commands. The
+    statistics are those of `times`; `stddev` is null for a single sample."""
     times = case.samples
-    return HyperfineCommand(
-        command=case.id, mean=statistics.fmean(times), stddev=statistics.stdev(times) if len(times) > 1 else None,
-        median=statistics.median(times), user=0.0, system=0.0, min=min(times), max=max(times),
-        times=times, exit_codes=[0] * len(times), parameters=parameters,
-    )  # fmt: skip
+    return {
+        "command": case.id, "mean": statistics.fmean(times),
+        "stddev": statistics.stdev(times) if len(times) > 1 else None, "median": statistics.median(times),
+        "user": 0.0, "system": 0.0, "min": min(times), "max": max(times), "times": times,
+        "exit_codes": [0] * len(times), "parameters": parameters,
+    }  # fmt: skip
 
 
 def _parameters(case: Estimated) -> dict[str, str]:

@@ -20,7 +20,7 @@ def render_documents(
     `format` is one of FORMATS; its module is imported only when it is asked for.
     """
     if format == "json":
-        from gpubench.report.encoding import json_text
+        from gpubench.report.layout import json_text
 
         return json_text(found, options)
     if format == "markdown":

@@ -10,8 +10,8 @@ from gpubench.analysis.anatomy import PARTS, Anatomy
 from gpubench.analysis.estimate import CaseResult
 from gpubench.analysis.overheads import PoolOverhead
 from gpubench.foreign_text import printable
-from gpubench.report.charts import chart
-from gpubench.report.charts.chart import Chart, ChartRow, ChartRows, charted, common, fastest, short
+from gpubench.report import charts
+from gpubench.report.charts import Chart, ChartRow, ChartRows, charted, common, fastest, short
 from gpubench.report.layout import Cell, Column, Section, Table, cells
 from gpubench.report.wording import (
     device_text,
@@ -180,15 +180,15 @@ def _spec() -> ChartRow:
         axis=altair.Axis(labelLimit=120, ticks=False),
     )  # fmt: skip
     bars = (
-        altair.Chart(chart.named())
+        altair.Chart(charts.named())
         .mark_bar(height=STEP - 6, clip=True)
         .encode(
-            x=share, y=bar, order="order:Q", tooltip=chart.tooltip(COLUMNS),
+            x=share, y=bar, order="order:Q", tooltip=charts.tooltip(COLUMNS),
             opacity=altair.Opacity("opacity:Q", scale=None),
             color=altair.Color("part:N", scale=parts, legend=altair.Legend(title=None, columns=4)),
         )
     )  # fmt: skip
-    return chart.finished(bars, CAPTION)
+    return charts.finished(bars, CAPTION)
 
 
 _MOVES = ("upload", "download")

@@ -11,7 +11,7 @@ import msgspec
 
 from gpubench.analysis.answer import ALWAYS, AnswerCell, AnswerRow, Gain, MachineAnswer
 from gpubench.foreign_text import columns, cut, padded
-from gpubench.model.case import QUEUED, WAITED
+from gpubench.model.case import QUEUED, SHORT_DTYPES, WAITED
 from gpubench.report.layout import Cell, Line
 from gpubench.report.sections.answer_text import (
     backend_text,
@@ -28,7 +28,6 @@ from gpubench.units import format_seconds
 
 GAP, GROUP_GAP = "  ", "   "
 WIDE = 78  # from here on two named sizes stand side by side
-_DTYPES = {"float64": "f64", "float32": "f32", "float16": "f16", "bfloat16": "bf16"}
 _SHOWN_ERROR = 0.05  # a ratio surer than this needs no +-
 _SHORT_NAME = 8
 
@@ -192,7 +191,7 @@ def _labels(found: MachineAnswer) -> list[tuple[str, str]]:
     gpus = any(row.count < len(found.devices) for row in found.rows)
     return [
         (
-            " ".join([series_text(row), *([_DTYPES.get(row.dtype, row.dtype)] if dtypes else [])]),
+            " ".join([series_text(row), *([SHORT_DTYPES.get(row.dtype, row.dtype)] if dtypes else [])]),
             _gpu(row, found.devices) if gpus else "",
         )
         for row in found.rows
@@ -327,7 +326,7 @@ def forms_grid(found: MachineAnswer, *, ascii_only: bool) -> AnswerGrid:
     dtypes = len({form.dtype for form in found.forms}) > 1
     rows = []
     for form in found.forms:
-        label = f"{form.op} {_DTYPES.get(form.dtype, form.dtype)}" if dtypes else form.op
+        label = f"{form.op} {SHORT_DTYPES.get(form.dtype, form.dtype)}" if dtypes else form.op
         size = size_text(form.n, form.extent, ascii_only=ascii_only)
         line = [Cell(label), Cell(size), Cell("-" if form.plain_s is None else format_seconds(form.plain_s))]
         if form.device_id is None:
@@ -347,7 +346,7 @@ def times_grid(found: MachineAnswer, text: Callable[[str], str], *, ascii_only: 
     dtypes = len({row.dtype for row in found.times}) > 1
     rows = []
     for row in found.times:
-        label = f"{row.op} {_DTYPES.get(row.dtype, row.dtype)}" if dtypes else row.op
+        label = f"{row.op} {SHORT_DTYPES.get(row.dtype, row.dtype)}" if dtypes else row.op
         size = size_text(row.n, row.extent, ascii_only=ascii_only)
         times = [format_seconds(row.seconds[name]) if name in row.seconds else "-" for name in regimes]
         rows.append(tuple(map(Cell, (label, size, row.device_id, *times))))

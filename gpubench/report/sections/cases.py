@@ -7,8 +7,8 @@ import functools
 from gpubench.analysis.analyse import Analysis
 from gpubench.analysis.estimate import CaseResult
 from gpubench.foreign_text import printable, shortened
-from gpubench.report.charts import chart
-from gpubench.report.charts.chart import (
+from gpubench.report import charts
+from gpubench.report.charts import (
     Chart,
     ChartRow,
     ChartRows,
@@ -133,14 +133,14 @@ def _time_rows(analysis: Analysis, unit: str) -> ChartRows:
 def _time_spec(names: tuple[str, ...], data: tuple[str, ...]) -> ChartRow:
     import altair
 
-    base = altair.Chart(chart.named()).encode(
-        x=chart.size_axis(),
-        y=chart.log_axis("value", TIME_TITLE, chart.SECONDS),
-        color=chart.accent(names),
+    base = altair.Chart(charts.named()).encode(
+        x=charts.size_axis(),
+        y=charts.log_axis("value", TIME_TITLE, charts.SECONDS),
+        color=charts.accent(names),
         detail="regime:N",
     )
-    band = base.mark_area(opacity=0.2).encode(y=chart.log_axis("low", TIME_TITLE, chart.SECONDS), y2="high:Q")
-    return chart.finished(altair.layer(band, *chart.curves(base, names, data, TIME_COLUMNS)), TIME_CAPTION)
+    band = base.mark_area(opacity=0.2).encode(y=charts.log_axis("low", TIME_TITLE, charts.SECONDS), y2="high:Q")
+    return charts.finished(altair.layer(band, *charts.curves(base, names, data, TIME_COLUMNS)), TIME_CAPTION)
 
 
 SAMPLE_COLUMNS = (
@@ -193,17 +193,17 @@ def _sample_spec(names: tuple[str, ...]) -> ChartRow:
     strip = altair.Y(
         "strip:N", title=None, sort=None, axis=altair.Axis(labelLimit=170, ticks=False, grid=True),
     )  # fmt: skip
-    base = altair.Chart(chart.named()).encode(y=strip, color=chart.accent(names))
+    base = altair.Chart(charts.named()).encode(y=strip, color=charts.accent(names))
     ticks = (
         base.transform_flatten(["value", "session"])
         .mark_tick(opacity=0.45, size=16)
         .encode(
-            x=chart.log_axis("value", "wall time of one call", chart.SECONDS, x=True),
+            x=charts.log_axis("value", "wall time of one call", charts.SECONDS, x=True),
             tooltip=[
                 altair.Tooltip("strip:N", title="case"), altair.Tooltip("session:Q"),
                 altair.Tooltip("value:Q", title="seconds", format=".4~s"),
             ],
         )
     )  # fmt: skip
-    middle = base.mark_tick(size=28, thickness=3).encode(x="median:Q", tooltip=chart.tooltip(SAMPLE_COLUMNS))
-    return chart.finished(altair.layer(ticks, middle), SAMPLE_CAPTION)
+    middle = base.mark_tick(size=28, thickness=3).encode(x="median:Q", tooltip=charts.tooltip(SAMPLE_COLUMNS))
+    return charts.finished(altair.layer(ticks, middle), SAMPLE_CAPTION)

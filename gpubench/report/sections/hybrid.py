@@ -9,8 +9,8 @@ from gpubench.analysis.analyse import Analysis
 from gpubench.analysis.hybrid import Hybrid, HybridReason
 from gpubench.foreign_text import printable
 from gpubench.model.case import Case
-from gpubench.report.charts import chart
-from gpubench.report.charts.chart import (
+from gpubench.report import charts
+from gpubench.report.charts import (
     MARKS,
     Chart,
     ChartRow,
@@ -205,14 +205,14 @@ def _spec(names: tuple[str, ...], data: tuple[str, ...]) -> ChartRow:
         "x:Q", title="share of the work on the GPU", scale=altair.Scale(domain=[0, 1]),
         axis=altair.Axis(format="%", tickCount=5, grid=False),
     )  # fmt: skip
-    value = chart.log_axis("value", AXIS_TITLE, chart.SECONDS)
-    base = altair.Chart(chart.named()).encode(x=share, y=value, color=chart.accent(names), detail="regime:N")
-    marks = altair.Chart(chart.named(MARKS)).encode(
-        color=chart.accent(names),
-        tooltip=chart.tooltip((("device", "device"), ("regime", "data"), ("text", "split"))),
+    value = charts.log_axis("value", AXIS_TITLE, charts.SECONDS)
+    base = altair.Chart(charts.named()).encode(x=share, y=value, color=charts.accent(names), detail="regime:N")
+    marks = altair.Chart(charts.named(MARKS)).encode(
+        color=charts.accent(names),
+        tooltip=charts.tooltip((("device", "device"), ("regime", "data"), ("text", "split"))),
     )
     better = marks.mark_rule(strokeDash=[6, 4], strokeWidth=1.5).encode(
-        y=chart.log_axis("better", AXIS_TITLE, chart.SECONDS)
+        y=charts.log_axis("better", AXIS_TITLE, charts.SECONDS)
     )
     diamond = marks.mark_point(shape="diamond", size=130, filled=True, opacity=1).encode(x=share, y=value)
-    return chart.finished(altair.layer(better, *chart.curves(base, names, data, COLUMNS), diamond), CAPTION)
+    return charts.finished(altair.layer(better, *charts.curves(base, names, data, COLUMNS), diamond), CAPTION)

@@ -4,9 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gpubench.analysis.analyse import Analysis
+from gpubench.analysis.analyse import (
+    Analysis,
+    History,
+    MachineRuns,
+    common_sizes,
+    headlines,
+    histories,
+    machine_runs,
+)
 from gpubench.analysis.break_even import bracketed, earliest
-from gpubench.analysis.history import History, MachineRuns, common_sizes, headlines, histories, machine_runs
 from gpubench.analysis.speedup import Speedup
 from gpubench.foreign_text import printable, shortened
 from gpubench.model.case import SeriesKey

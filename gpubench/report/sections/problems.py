@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from gpubench.analysis.analyse import Analysis
-from gpubench.analysis.components import Components
 from gpubench.analysis.estimate import CHECK_ONLY, IMPLAUSIBLE, CaseResult
 from gpubench.analysis.findings import ReportWarning
+from gpubench.analysis.samples import Components
 from gpubench.foreign_text import printable, shortened
 from gpubench.report.layout import Cell, Column, Section, Table, Tone, cells
 from gpubench.units import truncate
 
 if TYPE_CHECKING:
     from gpubench.analysis.comparison import Gate  # a report does not load what compares
-    from gpubench.analysis.gates import ReportGate
+    from gpubench.analysis.findings import ReportGate
 
 
 SHOWN = 3

@@ -12,8 +12,8 @@ from gpubench.analysis.roofline import Roof, RoofShare, measures_roofs
 from gpubench.foreign_text import printable
 from gpubench.model.case import beside_size
 from gpubench.model.machine import WRITE_ALLOCATE
-from gpubench.report.charts import chart
-from gpubench.report.charts.chart import (
+from gpubench.report import charts
+from gpubench.report.charts import (
     MARKS,
     Chart,
     ChartRow,
@@ -318,14 +318,14 @@ def _line(roof: Roof, first: float, last: float) -> list[ChartRow]:
 def _spec(names: tuple[str, ...]) -> ChartRow:
     import altair
 
-    x = chart.log_axis("x", X_TITLE, chart.PLAIN, x=True)
+    x = charts.log_axis("x", X_TITLE, charts.PLAIN, x=True)
     line = (
-        altair.Chart(chart.named(MARKS))
+        altair.Chart(charts.named(MARKS))
         .mark_line(strokeWidth=1.5)
         .encode(
             x=x,
-            y=chart.log_axis("value", Y_TITLE),
-            color=chart.accent(names),
+            y=charts.log_axis("value", Y_TITLE),
+            color=charts.accent(names),
             order="order:Q",
             strokeDash=altair.StrokeDash(
                 "strength:N",
@@ -335,19 +335,19 @@ def _spec(names: tuple[str, ...]) -> ChartRow:
                     range=[[1, 0], [6, 4]],
                 ),
             ),
-            tooltip=chart.tooltip(ROOF_COLUMNS),
+            tooltip=charts.tooltip(ROOF_COLUMNS),
         )
     )
     points = (
-        altair.Chart(chart.named())
+        altair.Chart(charts.named())
         .mark_point(size=60)
         .encode(
-            x=x, y=chart.log_axis("value", Y_TITLE), color=chart.accent(names), fill=chart.accent(names, fill=True),
+            x=x, y=charts.log_axis("value", Y_TITLE), color=charts.accent(names), fill=charts.accent(names, fill=True),
             fillOpacity=altair.condition("datum.chosen", altair.value(1), altair.value(0.1)),
-            tooltip=chart.tooltip(COLUMNS),
+            tooltip=charts.tooltip(COLUMNS),
         )
     )  # fmt: skip
-    return chart.finished(altair.layer(line, points), CAPTION)
+    return charts.finished(altair.layer(line, points), CAPTION)
 
 
 RATE_COLUMNS = (
@@ -436,16 +436,16 @@ def _rate_levels(roof: Roof, *, compute: bool) -> list[tuple[float, tuple[str, .
 def _rate_spec(names: tuple[str, ...]) -> ChartRow:
     import altair
 
-    title, label = "work per second", f"{chart.SI} + unit"
-    base = altair.Chart(chart.named()).encode(
-        x=chart.size_axis(), y=chart.log_axis("value", title, label), color=chart.accent(names)
+    title, label = "work per second", f"{charts.SI} + unit"
+    base = altair.Chart(charts.named()).encode(
+        x=charts.size_axis(), y=charts.log_axis("value", title, label), color=charts.accent(names)
     )
-    roofs = altair.Chart(chart.named(MARKS)).encode(
-        y=chart.log_axis("value", title, label), color=chart.accent(names),
-        tooltip=chart.tooltip((("device", "device"), ("text", "roof"))),
+    roofs = altair.Chart(charts.named(MARKS)).encode(
+        y=charts.log_axis("value", title, label), color=charts.accent(names),
+        tooltip=charts.tooltip((("device", "device"), ("text", "roof"))),
     )  # fmt: skip
     level = roofs.mark_rule(strokeDash=[6, 4], strokeWidth=1.5)
     words = roofs.mark_text(align="right", dx=-4, dy=-8).encode(x=altair.value("width"), text="text:N")
-    return chart.finished(
-        altair.layer(level, words, *chart.curves(base, names, [], RATE_COLUMNS)), RATE_CAPTION
+    return charts.finished(
+        altair.layer(level, words, *charts.curves(base, names, [], RATE_COLUMNS)), RATE_CAPTION
     )

@@ -10,8 +10,8 @@ from gpubench.analysis.analyse import Analysis
 from gpubench.analysis.answer import extent
 from gpubench.analysis.speedup import Speedup
 from gpubench.foreign_text import printable
-from gpubench.report.charts import chart
-from gpubench.report.charts.chart import (
+from gpubench.report import charts
+from gpubench.report.charts import (
     MARKS,
     Chart,
     ChartRow,
@@ -213,21 +213,21 @@ def _spec(names: tuple[str, ...], data: tuple[str, ...]) -> ChartRow:
     import altair
 
     label = "format(datum.value, '~r') + '\\u00d7'"
-    base = altair.Chart(chart.named()).encode(
-        x=chart.size_axis(),
-        y=chart.log_axis("value", AXIS_TITLE, label),
-        color=chart.accent(names),
+    base = altair.Chart(charts.named()).encode(
+        x=charts.size_axis(),
+        y=charts.log_axis("value", AXIS_TITLE, label),
+        color=charts.accent(names),
         detail="regime:N",
     )
-    band = base.mark_area(opacity=0.2).encode(y=chart.log_axis("low", AXIS_TITLE, label), y2="high:Q")
-    one = altair.Chart(chart.named()).mark_rule(strokeWidth=1.5).encode(y=altair.datum(1))
-    marks = altair.Chart(chart.named(MARKS)).encode(
-        y=chart.log_axis("one", AXIS_TITLE, label),
-        color=chart.accent(names),
-        tooltip=chart.tooltip(MARK_COLUMNS),
+    band = base.mark_area(opacity=0.2).encode(y=charts.log_axis("low", AXIS_TITLE, label), y2="high:Q")
+    one = altair.Chart(charts.named()).mark_rule(strokeWidth=1.5).encode(y=altair.datum(1))
+    marks = altair.Chart(charts.named(MARKS)).encode(
+        y=charts.log_axis("one", AXIS_TITLE, label),
+        color=charts.accent(names),
+        tooltip=charts.tooltip(MARK_COLUMNS),
     )
     bar = marks.mark_rule(strokeWidth=7, opacity=0.4).encode(x=altair.X("low:Q"), x2="high:Q")
     diamond = marks.mark_point(shape="diamond", size=130, filled=True, opacity=1).encode(x="n:Q")
-    return chart.finished(
-        altair.layer(band, one, *chart.curves(base, names, data, COLUMNS), bar, diamond), CAPTION
+    return charts.finished(
+        altair.layer(band, one, *charts.curves(base, names, data, COLUMNS), bar, diamond), CAPTION
     )

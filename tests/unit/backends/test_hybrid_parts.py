@@ -8,8 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gpubench.backends.hybrid.launches import gpu_units, granule
-from gpubench.backends.hybrid.sides import CompanionThread, reserved_cores
+from gpubench.backends.hybrid.launches import CompanionThread, gpu_units, granule, reserved_cores
 
 
 @given(st.integers(2, 1 << 30), st.floats(0, 1))

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from gpubench import kernels
 from gpubench.errors import Unsupported
-from gpubench.kernels.families import gemv, transpose
+from gpubench.kernels import gemv
+from gpubench.kernels.families import transpose
 from gpubench.kernels.families.reduce import CudaReduction
 from gpubench.kernels.families.rows import cuda_rows
 from gpubench.model.kernel import CudaPass, CudaProgram, Limits

@@ -10,18 +10,19 @@ import pytest
 
 from gpubench import kernels
 from gpubench.errors import Unsupported
-from gpubench.kernels.families.matmul import register, wgsl
-from gpubench.kernels.families.matmul.register import Layout
-from gpubench.kernels.families.matmul.tile import (
+from gpubench.kernels.families.matmul import (
     TILES,
     WIDE_TILES,
     Tile,
     able,
     promising,
     ranked,
+    register,
     sequence,
     split,
+    wgsl,
 )
+from gpubench.kernels.families.matmul.register import Layout
 from gpubench.model.kernel import Limits
 
 OP = kernels.load("matmul")

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import pytest
 
 from gpubench.detect.probes import nvml
-from gpubench.measure import monitor, monitor_child, monitor_messages
-from gpubench.measure.monitor_messages import IDLE_BYTES, MonitorTarget, Ready, Users
+from gpubench.measure import monitor, monitor_child
+from gpubench.measure.monitor import IDLE_BYTES, MonitorTarget, Ready, Users
 
 CARD = [MonitorTarget("cupy:0", pci="0000:06:00.0")]
 SMALL, LARGE = IDLE_BYTES, 2**31
@@ -137,14 +137,14 @@ def test_two_gpus_have_two():
 class Begun:
     """Stands where the monitor would: it has said these lines, and then nothing."""
 
-    lines_said: tuple[monitor_messages.FromMonitor, ...] = ()
+    lines_said: tuple[monitor.FromMonitor, ...] = ()
 
     def __init__(self, command, env=None):
         import queue
 
         self.lines = queue.Queue()
         for message in self.lines_said:
-            self.lines.put(monitor_messages.encode(message))
+            self.lines.put(monitor.encode(message))
 
     def write(self, line):
         pass

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import pytest
 
 from gpubench.detect.probes import nvml
-from gpubench.measure import monitor, monitor_child, monitor_messages
-from gpubench.measure.monitor_messages import MonitorTarget, Reading
+from gpubench.measure import monitor, monitor_child
+from gpubench.measure.monitor import MonitorTarget, Reading
 from gpubench.model.machine import Fact, Gpu, Machine
 from gpubench.model.result import Device, Identity
 
@@ -116,7 +116,7 @@ class Watching:
         self.sent = Watching.sent = []
 
     def write(self, line):
-        self.sent.append(monitor_messages.decode_order(line))
+        self.sent.append(monitor.decode_order(line))
 
     def kill(self, after_s):
         pass
@@ -177,7 +177,7 @@ def test_a_gpu_that_no_driver_knows_is_read_by_its_backend_or_not_at_all(asked):
     found, absent = monitor_child.sources([MonitorTarget("fake:gpu"), MonitorTarget("wgpu:0")])
     assert found.keys() == {"fake:gpu"}
     assert found["fake:gpu"]()["clock_hz"] > 0
-    assert absent == {"wgpu:0": monitor_messages.UNKNOWN_GPU}
+    assert absent == {"wgpu:0": monitor.UNKNOWN_GPU}
     assert monitor_child.users([MonitorTarget("fake:shared")])["fake:shared"].computing == 1
 
 
@@ -189,7 +189,7 @@ def test_one_warning_for_all_of_them():
 
 
 def test_columns_count_time_from_the_session(asked):
-    found = monitor_messages.columns(
+    found = monitor.columns(
         "cupy:0", [Reading("cupy:0", 12.5, 1e9), Reading("cupy:0", 12.6, None, power_w=3.0)], 12.0
     )
     assert found.t_s == pytest.approx([0.5, 0.6])

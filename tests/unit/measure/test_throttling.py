@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpubench.measure.monitor import SLOWED, judged, slowed, usual_clock, warm_clocks
-from gpubench.measure.monitor_messages import Reading
+from gpubench.measure.monitor import SLOWED, Reading, judged, slowed, usual_clock, warm_clocks
 from gpubench.model.result import Block
 
 FULL = 2e9

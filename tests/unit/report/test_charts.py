@@ -16,7 +16,7 @@ from gpubench.installation import install_command, located
 from gpubench.model.result import Parts
 from gpubench.report import plots
 from gpubench.report import plots as drawing
-from gpubench.report.charts.chart import DARK, LIGHT, theme
+from gpubench.report.charts import DARK, LIGHT, theme
 from gpubench.report.contents import chart_set
 from gpubench.report.layout import DEFAULT_SECTIONS
 from gpubench.report.sections.anatomy import ENDS

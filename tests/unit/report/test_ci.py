@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from gpubench.analysis.compare import compare
 from gpubench.analysis.comparison import CompareOptions
-from gpubench.cli.gates import demands
+from gpubench.cli.ci import demands
 from gpubench.report import analysed, drawn
 from gpubench.report.ci import MOST, CiOutcome, fitted, marked, messages, of_comparison, of_reports, outputs
 from tests.unit.report.builders import case, curve, failed, measured, run_of

@@ -7,9 +7,9 @@ import pytest
 
 from gpubench.analysis.compare import compare
 from gpubench.analysis.comparison import CompareOptions
-from gpubench.analysis.gates import MinSpeedup
+from gpubench.analysis.findings import MinSpeedup
+from gpubench.cli.ci import demands
 from gpubench.cli.compare import check, require_matches
-from gpubench.cli.gates import demands
 from gpubench.cli.options import ComparisonOptions
 from gpubench.errors import InputError, UsageError
 from gpubench.report.ci import of_comparison

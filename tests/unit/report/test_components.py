@@ -8,7 +8,7 @@ import random
 import msgspec
 import pytest
 
-from gpubench.analysis.components import components
+from gpubench.analysis.samples import components
 from gpubench.report import render
 from tests.unit.report.builders import case, measured, run_of
 

@@ -10,7 +10,7 @@ import pytest
 from gpubench.analysis.analyse import failed
 from gpubench.analysis.compare import compare
 from gpubench.analysis.comparison import CompareOptions
-from gpubench.cli.gates import demands
+from gpubench.cli.ci import demands
 from gpubench.errors import UsageError
 from gpubench.report import analysed, drawn
 from gpubench.report.comparison import documents

@@ -17,7 +17,7 @@ from gpubench.analysis.noise import noise
 from gpubench.analysis.policy import Policy
 from gpubench.model.result import Measurement, Parts, Run
 from gpubench.report import render
-from gpubench.report.charts.chart import charted
+from gpubench.report.charts import charted
 from tests.unit.report.builders import CPU, GPU, HYBRID, case, measured, run_of, split
 
 SIZES = (64, 256, 1024)

@@ -12,9 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from gpubench.analysis.analyse import analyse
+from gpubench.analysis.analyse import analyse, recommended
 from gpubench.analysis.analyse import measured as evidence
-from gpubench.analysis.evidence import recommended
 from gpubench.model.machine import Fact, Recommendation
 from gpubench.report import render
 from gpubench.report.document import ReportDocument

@@ -19,7 +19,7 @@ from gpubench.catalogue import Reason, WarningCode
 from gpubench.errors import ExitCode, InputError, UsageError
 from gpubench.installation import upgrade_command
 from gpubench.model.result import SCHEMA_VERSION, Run
-from gpubench.store import document, limits, upgrades
+from gpubench.store import document, limits
 
 FIXTURES = Path(__file__).parent / "fixtures"
 
@@ -169,7 +169,7 @@ def test_older_versions_go_through_every_step(monkeypatch: pytest.MonkeyPatch, r
         1: lambda data: {**data, "label": "one"},
         2: lambda data: {**data, "label": data["label"] + ", two"},
     }
-    monkeypatch.setitem(upgrades.UPGRADES, "gpubench-result", steps)
+    monkeypatch.setitem(document.UPGRADES, "gpubench-result", steps)
     monkeypatch.setattr(document, "SCHEMA_VERSION", 3)
     back = store.loads(store.dumps(msgspec.structs.replace(run, schema_version=1)), "x")
     assert (back.schema_version, back.label) == (3, "one, two")
@@ -193,7 +193,7 @@ def _version_1(*devices: str, group: str = "matrix") -> dict[str, Any]:
 
 
 def test_what_a_gpu_called_resident_in_version_1_was_queued() -> None:
-    data = upgrades.upgraded(_version_1("numpy:0", "cupy:0", "hybrid:cupy:0", "torch:cpu"), "gpubench-result")
+    data = document.upgraded(_version_1("numpy:0", "cupy:0", "hybrid:cupy:0", "torch:cpu"), "gpubench-result")
     regimes = ["resident", "resident-queued", "resident-queued", "resident"]
     assert [one["case"]["regime"] for one in data["outcomes"]] == regimes
     ids = [one["id"] for one in data["outcomes"]]
@@ -203,22 +203,22 @@ def test_what_a_gpu_called_resident_in_version_1_was_queued() -> None:
 
 
 def test_a_device_that_the_file_knows_is_of_the_kind_that_it_says() -> None:
-    data = upgrades.upgraded(_version_1("fake:cpu", "fake:gpu"), "gpubench-result")
+    data = document.upgraded(_version_1("fake:cpu", "fake:gpu"), "gpubench-result")
     assert [one["case"]["regime"] for one in data["outcomes"]] == ["resident", "resident-queued"]
 
 
 def test_a_cost_of_a_device_without_work_stays_resident() -> None:
     data = _version_1("fake:gpu", group="overhead")
-    assert upgrades.upgraded(data, "gpubench-result")["outcomes"] == data["outcomes"]
+    assert document.upgraded(data, "gpubench-result")["outcomes"] == data["outcomes"]
 
 
 def test_fleets_and_noise_are_upgraded_with_the_runs_in_them() -> None:
     fleet = {"schema_version": 1, "nodes": [{"result": _version_1("cupy:0")}, {"result": None, "error": "x"}]}
-    first, second = upgrades.upgraded(fleet, "gpubench-fleet")["nodes"]
+    first, second = document.upgraded(fleet, "gpubench-fleet")["nodes"]
     assert first["result"]["outcomes"][0]["case"]["regime"] == "resident-queued"
     assert second == {"result": None, "error": "x"}
     noise = {"schema_version": 1, "cases": [{"id": "add/n=8/float32/tuned/resident@cupy:0"}]}
-    (case,) = upgrades.upgraded(noise, "gpubench-noise")["cases"]
+    (case,) = document.upgraded(noise, "gpubench-noise")["cases"]
     assert case["id"] == "add/n=8/float32/tuned/resident-queued@cupy:0"
 
 

@@ -10,8 +10,7 @@ import pytest
 from gpubench import kernels
 from gpubench.backends.shared.host import compare, random_inputs, sentinels
 from gpubench.backends.wgpu.programs import WgpuLaunch
-from gpubench.kernels.families.matmul import wgsl
-from gpubench.kernels.families.matmul.tile import TILES, WIDE_TILES, Tile
+from gpubench.kernels.families.matmul import TILES, WIDE_TILES, Tile, wgsl
 from gpubench.model.kernel import Limits, WgslProgram
 
 pytestmark = pytest.mark.vulkan

@@ -6,8 +6,8 @@ import pytest
 
 from gpubench.backends.wgpu.programs import WgpuLaunch
 from gpubench.errors import Unsupported
-from gpubench.kernels import softmax, softmax_grad
-from gpubench.kernels.families import gemv, transpose
+from gpubench.kernels import gemv, softmax, softmax_grad
+from gpubench.kernels.families import transpose
 from gpubench.kernels.families.elementwise import WgslElement
 from gpubench.kernels.families.reduce import WgslReduction
 from gpubench.model.kernel import Limits, WgslProgram

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import msgspec
 
-from gpubench.kernels.families.matmul.tile import Tile, sequence
+from gpubench.kernels.families.matmul import Tile, sequence
 from gpubench.kernels.families.wgsl import LANES, elements
 
 

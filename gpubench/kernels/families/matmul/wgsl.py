@@ -11,9 +11,8 @@ from functools import partial
 import msgspec
 
 from gpubench.errors import Unsupported
-from gpubench.kernels.families.limits import ceil_div, fold, require_bindings, require_dtype
-from gpubench.kernels.families.matmul import register
-from gpubench.kernels.families.matmul.tile import TILES, WIDE_TILES, Tile, able, promising, ranked, split
+from gpubench.kernels.families import ceil_div, fold, require_bindings, require_dtype
+from gpubench.kernels.families.matmul import TILES, WIDE_TILES, Tile, able, promising, ranked, register, split
 from gpubench.kernels.families.wgsl import elements, real_dtype, require_storage
 from gpubench.model.kernel import Candidate, Limits, WgslPass, WgslProgram
 from gpubench.model.op import ITEMSIZE
@@ -79,8 +78,7 @@ def program(product: Product, limits: Limits, tile: Tile) -> WgslProgram:
         names[2] = "partials"
         scratch["partials"] = tile.splits * m * n * ITEMSIZE[real_dtype(dtype)]
     require_bindings(scratch, limits)
-    padded = tuple(names[:2]) if before else ()
-    multiply = WgslPass(register.source(layout), grid, tuple(names), read_only=padded)
+    multiply = WgslPass(register.source(layout), grid, tuple(names))
     return WgslProgram(
         (*before, multiply, *after),
         scratch={name: ceil_div(size, 16) * 16 for name, size in scratch.items()},
@@ -102,7 +100,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups
 }}
 """
     grid = fold(ceil_div(count, _SUM_THREADS), limits)
-    return WgslPass(text, grid, ("partials", "out"), read_only=("partials",))
+    return WgslPass(text, grid, ("partials", "out"))
 
 
 def _pad(

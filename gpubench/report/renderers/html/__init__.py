@@ -14,22 +14,20 @@ from xml.etree.ElementTree import Element
 import msgspec
 
 from gpubench import __version__, store
-from gpubench.analysis.analyse import Analysis
-from gpubench.analysis.history import machine_runs
+from gpubench.analysis.analyse import Analysis, machine_runs
 from gpubench.errors import GpubenchError
 from gpubench.installation import install_command
-from gpubench.report.charts.chart import DARK, LIGHT, ChartSet, theme
-from gpubench.report.charts.vega import missing_libraries, results
+from gpubench.report.charts import DARK, LIGHT, ChartSet, theme
 from gpubench.report.contents import chart_set
 from gpubench.report.layout import RenderOptions
 from gpubench.report.markup import element, markup, verbatim
 from gpubench.report.renderers.html.article import MANY, Filling, article, sections_of, together
-from gpubench.report.renderers.html.map import PageMap, map_figure, page_map
+from gpubench.report.renderers.html.figures import PageMap, history_figure, history_line, map_figure, page_map
 from gpubench.report.sections import map_svg
-from gpubench.report.sections.history_svg import history_figure, history_line
 from gpubench.report.sections.machines import HISTORY, MACHINES, letter, names
 from gpubench.report.sections.map import KEY as MAP
 from gpubench.report.sections.map import overlay_view
+from gpubench.report.vega import missing_libraries, results
 
 MAX_BYTES = 2_000_000
 MOST_SAMPLES = 500_000
@@ -135,8 +133,8 @@ def _embedded(
 ) -> list[Element]:  # fmt: skip
     found = []
     for i, one_map in enumerate(maps):
-        if one_map is not None and one_map.switch is not None:
-            found.append(block(f"r{i}-map-data", msgspec.json.encode(one_map.switch)))
+        if one_map is not None and one_map.views is not None:
+            found.append(block(f"r{i}-map-data", msgspec.json.encode({"views": one_map.views})))
     for i, (analysis, one) in enumerate(zip(analyses, charts, strict=True)):
         if filling.results:
             found.append(block(f"r{i}-result", store.dumps(analysis.run)))

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpubench.report.encoding import cell
+from gpubench.report.layout import csv_text
 
 
 @pytest.mark.parametrize(
@@ -20,12 +20,12 @@ from gpubench.report.encoding import cell
     ],
 )  # fmt: skip
 def test_a_value_as_text(value, text):
-    assert cell(value) == text
+    assert csv_text(value) == text
 
 
 @given(st.lists(st.text(), min_size=1))
 def test_texts_come_back_as_they_were_written(texts):
-    cells = [cell(text) for text in texts]
+    cells = [csv_text(text) for text in texts]
     file = io.StringIO(newline="")
     csv.writer(file, lineterminator="\n").writerow(["first", *cells])
     assert list(csv.reader(io.StringIO(file.getvalue(), newline=""))) == [["first", *cells]]

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpubench.analysis.gates import Gates
+from gpubench.analysis.findings import Gates
 from gpubench.report import analysed, drawn, render
 from gpubench.report.events import CaseComplete, EventLine
 from gpubench.store.document import document_schema

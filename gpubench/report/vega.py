@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import importlib.util
 import json
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -28,7 +29,7 @@ def results(calls: Sequence[Call]) -> list[bytes]:
     limit_s = START_S + PICTURE_S * len(calls)
     try:
         ended = processes.run(
-            processes.python("gpubench.report.charts.vega_child"), limit_s,
+            processes.python("gpubench.report.vega"), limit_s,
             stdin=json.dumps(calls).encode(), most_output=MOST_BYTES,
         )  # fmt: skip
     except OSError as error:
@@ -64,3 +65,18 @@ def altair_failures() -> Iterator[None]:
 def failed(why: str) -> GpubenchError:
     """The error of a library that does not draw."""
     return GpubenchError("cannot-draw", why=why)
+
+
+def main() -> None:
+    """In the child: make all calls, which are JSON on stdin, then tell all results, bytes in base64."""
+    import vl_convert
+
+    made = (
+        getattr(vl_convert, name)(*arguments, **options) for name, arguments, options in json.load(sys.stdin)
+    )
+    texts = [one if isinstance(one, bytes) else one.encode() for one in made]
+    json.dump([base64.b64encode(one).decode() for one in texts], sys.stdout)
+
+
+if __name__ == "__main__":
+    main()

@@ -133,12 +133,10 @@ def size_ticks(analysis: Analysis) -> dict[str, ChartRow]:
 
 
 def device_ids(analysis: Analysis) -> tuple[str, ...]:
-    """The ids of `devices`."""
     return tuple(name for name, _ in devices(analysis))
 
 
 def regime_names(analysis: Analysis) -> tuple[str, ...]:
-    """The short names of `regimes`."""
     return tuple(name for name, _ in regimes(analysis))
 
 
