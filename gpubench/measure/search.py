@@ -352,6 +352,7 @@ class BreakEvenSearch:
 def _halved(one: Series, n: int, high: int, seconds: float) -> RunWarning:
     return RunWarning(
         code="top-halved", severity="info",
-        message=f"{one.key} is measured up to n = {n}, not {high}: that would take about {seconds:.0f} s here",
+        message=f"{one.key} is measured up to n = {n}, not {high}: that takes more than its share of the time, about"
+        f" {seconds:.1f} s here",
         hint="raise --budget, or name the size with --sizes", data={"op": one.op.name, "dtype": one.dtype},
     )  # fmt: skip
