@@ -52,7 +52,7 @@ def request(options: RunOptions, *, began: float, tell: Tell = unsaid) -> RunSpe
     keep = selectors.selection(chosen.filter, chosen.skip)
     context = pairs(options.context or [])
     tell(chosen, how)
-    spares = Spares()
+    spares = None if options.dry_run else Spares()
     choice = targets.choose(request, one_of_each=len(chosen.sizes) < len(declared), spares=spares)
     found = on_devices(options, chosen, how, choice, keep, context=context, began=began)
     run = msgspec.structs.replace(found.run, warnings=[*broken, *found.run.warnings])
