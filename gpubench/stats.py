@@ -283,7 +283,8 @@ def _few_sessions(
         expected = None if between is None else between + math.fsum(known) / count / Z**2
         squares = _deviations(values, estimate)
         squared = squared_margin(squares, count - 1, expected) * median_cost(count) / count
-    factor = math.exp(math.sqrt(squared)) if squared < FARTHEST**2 else math.inf
+    # Infinite where nothing is known; whatever is known has ends that a caller may divide by.
+    factor = math.exp(min(math.sqrt(squared), FARTHEST)) if squared < math.inf else math.inf
     return Interval(estimate / factor, estimate, estimate * factor, "prior")
 
 
@@ -360,9 +361,11 @@ def last_crossing(x: Sequence[float], y: Sequence[float]) -> float | None:
 
 
 def geometric_mean(values: Sequence[float]) -> float:
-    """exp of the mean logarithm. Raises ValueError on no values."""
+    """exp of the mean logarithm; 0 where one of the values is. Raises ValueError on no values."""
     if not values:
         raise ValueError("no values")
+    if min(values) == 0:
+        return 0.0
     return math.exp(math.fsum(math.log(value) for value in values) / len(values))
 
 

@@ -311,6 +311,7 @@ def test_weights_decide_between_contradicting_points():
 
 def test_geometric_mean():
     assert stats.geometric_mean([2.0, 8.0]) == pytest.approx(4.0)
+    assert stats.geometric_mean([2.0, 0.0]) == 0.0
     with pytest.raises(ValueError, match="no values"):
         stats.geometric_mean([])
 
