@@ -12,9 +12,8 @@ from gpubench.model.case import Case
 from gpubench.model.result import Measurement, Run
 from gpubench.stats import Prior
 
-Sides = tuple[
-    Sequence[float], Sequence[float]
-]  # seconds of the baseline and of the case, a value for each block
+# Seconds of the baseline and of the case, a value for each block.
+Sides = tuple[Sequence[float], Sequence[float]]
 Timings = Mapping[int, Mapping[int, Sides]]  # size -> session -> both sides
 
 NARROWEST = 0.01  # an interval is never narrower than +-1 %

@@ -18,9 +18,8 @@ from gpubench.model.result import Block, Measurement, Outcome
 
 Slot = tuple[str, str, str]  # device id, form (variants take no part in the search), regime id
 Curve = tuple[str, str]  # device id, regime id
-Row = Mapping[
-    Slot, Mapping[int, Sequence[float]]
-]  # slot -> session -> seconds per launch, a value for each block
+# Slot -> session -> seconds per launch, a value for each block.
+Row = Mapping[Slot, Mapping[int, Sequence[float]]]
 Rows = Mapping[int, Row]  # by size
 
 

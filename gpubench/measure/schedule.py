@@ -1,4 +1,4 @@
-"""What a run is asked for, and what each session measures of it, step by step: the plan, the search, its windows."""
+"""What a run is asked for, and what each session measures of it, step by step: the plan, then the search."""
 
 from __future__ import annotations
 

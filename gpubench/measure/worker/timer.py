@@ -66,9 +66,8 @@ class Timer:
         self.repeat = 1
         self.hot_repeat: int | None = None
         self.single = False
-        self.steps: Times | None = (
-            None  # where the seconds of each step of a copying call are noted, if anywhere
-        )
+        # Where the seconds of each step of a copying call are noted, if anywhere.
+        self.steps: Times | None = None
         self.flush: Callable[[], None] | None = None  # before every sample, which is then of one launch
 
     def seconds(self, repeat: int) -> float:
