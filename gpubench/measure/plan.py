@@ -56,6 +56,13 @@ class Workload(msgspec.Struct, frozen=True):
         """The curve that this size is a point of."""
         return Series(self.op, self.dtype, dict(beside_size(self.params)))
 
+    def outdone(self, case: Case) -> bool:
+        """Whether it is a library form beside a tuned one of the same device and regime: it decides nothing."""
+        if case.form == "tuned" or case.variant is not None:
+            return False
+        place = ("tuned", case.device_id, case.regime_id)
+        return any((other.form, other.device_id, other.regime_id) == place for other in self.cases)
+
 
 class Series(msgspec.Struct, frozen=True):
     """Op, dtype and the params beside the size: what is one curve over the sizes.

@@ -340,10 +340,8 @@ def measure_workloads(runtime: Runtime, *workloads: Workload, purpose: Purpose =
 
 
 def _purpose_of(case: Case, workload: Workload, purpose: Purpose) -> Purpose:
-    """A library form beside a tuned one decides nothing: it takes as many blocks as are left for such."""
-    place = ("tuned", case.device_id, case.regime_id)
-    tuned = any((other.form, other.device_id, other.regime_id) == place for other in workload.cases)
-    if purpose.beside is None or case.form == "tuned" or case.variant is not None or not tuned:
+    """What decides nothing takes as many blocks as are left for such."""
+    if purpose.beside is None or not workload.outdone(case):
         return purpose
     return msgspec.structs.replace(purpose, blocks=purpose.beside)
 

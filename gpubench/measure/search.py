@@ -3,7 +3,7 @@
 Op by op, those that cost little first: its ends, so that it has an answer at its largest size: a low and a middle size,
 which tell what the top takes, then the top, halved until it fits the op's share of the time. Then the sizes that tell
 where its curves cross, with the forms alone that compete there, as long as the ends of all other ops still fit. What is
-left at the end goes to curves that are still open, and then to narrower thresholds.
+left at the end goes to curves that are still open, and then, of a long budget, to narrower thresholds.
 
 What the search asks for next depends on what was measured so far, so it hands out one step at a time.
 """
@@ -11,7 +11,7 @@ What the search asks for next depends on what was measured so far, so it hands o
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -318,18 +318,13 @@ class BreakEvenSearch:
         both ends."""
         found = []
         for n in sizes:
-            item = workload(one, n, self._scope)
-            tuned = {(case.device_id, case.regime_id) for case in item.cases if case.form == "tuned"}
+            item, end = workload(one, n, self._scope), explained in (None, n)
             top = explained is None or n == max(sizes) == explained
-            kept = tuple(
-                case for case in item.cases if self._worth(case, tuned, end=explained in (None, n), top=top)
-            )
-            found.append(msgspec.structs.replace(item, cases=kept, explained=explained in (None, n)))
+            kept = tuple(c for c in item.cases if not item.outdone(c) or self._stays(c, end=end, top=top))
+            found.append(msgspec.structs.replace(item, cases=kept, explained=end))
         return Step(tuple(found), ENDS if explained is not None else MAIN)
 
-    def _worth(self, case: Case, tuned: Collection[tuple[str, str]], *, end: bool, top: bool) -> bool:
-        if case.form == "tuned" or case.variant is not None or (case.device_id, case.regime_id) not in tuned:
-            return True
+    def _stays(self, case: Case, *, end: bool, top: bool) -> bool:
         return end if case.device_id in self._cpu else top and case.regime.startswith("resident")
 
     def _some(self, one: Series, wanted: dict[int, set[Slot]]) -> Step:
