@@ -20,9 +20,10 @@ Shapes = dict[str, list[dict[str, int]]]
 DEFAULT_SUITE = "vector,matmul,activation"
 DEFAULT_BUDGET_S = 60.0
 HOST_BUDGET_S = 20.0  # without a device to compare with the CPU
+ONCE_SHARE = 0.25  # of a budget that nobody named: what a machine's first run may take longer
 # Without --sizes the budget is spent on finding sizes rather than on precision: one session, and of each case four
 # short blocks (docs/decisions/0003-default-suite.md).
-SUITE = {"min_samples": 4, "max_samples": 8, "sample_s": 0.0015}
+SUITE = {"min_samples": 4, "max_samples": 8, "sample_s": 0.001}
 PRESETS: dict[str, dict[str, Any]] = {
     "quick": {
         "sessions": 1, "min_samples": 4, "max_samples": 16, "max_time_s": 0.2, "precision": 0.05, "warmup_s": 0.0,

@@ -61,10 +61,12 @@ def first_sizes(ladder: Ladder) -> list[int]:
 
 
 class Step(NamedTuple):
-    """Workloads to measure together, and what for."""
+    """Workloads to measure together, and what for. `ends`: sizes that every run of these ops begins with, so that what
+    is chosen for them is chosen once on a machine."""
 
     workloads: tuple[Workload, ...]
     purpose: Purpose
+    ends: bool = False
 
 
 class BreakEvenSearch:
@@ -233,8 +235,9 @@ class BreakEvenSearch:
         taken = max((len(state.ratios) for _, state in states), default=0)
         if 2 * taken * (BLOCKS.blocks or 1) >= self._settings.break_even_timings:
             return {}
-        for curve, state in states:
-            for n in curves.asked(state, one.ladder, MOST_ASKED) if state.open(widest) else ():
+        for curve, state in sorted(states, key=lambda item: -WEIGHTS.get(item[0][1], 1)):
+            for wanted in curves.asked(state, one.ladder, MOST_ASKED) if state.open(widest) else ():
+                n = curves.shared(wanted, state, found)
                 if (one.key, curve, n) not in self._asked:
                     votes[n] = votes.get(n, 0) + WEIGHTS.get(curve[1], 1)
                     found.setdefault(n, set()).update(self.contenders(known, curve, state, n))
@@ -322,7 +325,7 @@ class BreakEvenSearch:
             top = explained is None or n == max(sizes) == explained
             kept = tuple(c for c in item.cases if not item.outdone(c) or self._stays(c, end=end, top=top))
             found.append(msgspec.structs.replace(item, cases=kept, explained=end))
-        return Step(tuple(found), ENDS if explained is not None else MAIN)
+        return Step(tuple(found), MAIN) if explained is None else Step(tuple(found), ENDS, ends=True)
 
     def _stays(self, case: Case, *, end: bool, top: bool) -> bool:
         return end if case.device_id in self._cpu else top and case.regime.startswith("resident")
