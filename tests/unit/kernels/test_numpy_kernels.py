@@ -30,6 +30,8 @@ class OneAfterAnother:
         for start in range(0, length, grain):
             function(start, min(start + grain, length))
 
+    multiply = run
+
 
 class AllAtOnce:
     threads = 4
@@ -43,6 +45,8 @@ class AllAtOnce:
             thread.start()
         for thread in threads:
             thread.join()
+
+    multiply = run
 
 
 one_after_another, all_at_once = OneAfterAnother(), AllAtOnce()
