@@ -12,7 +12,7 @@ from gpubench.errors import Unsupported
 from gpubench.kernels import gemv
 from gpubench.kernels.families import transpose
 from gpubench.kernels.families.reduce import CudaReduction
-from gpubench.kernels.families.rows import cuda_rows
+from gpubench.kernels.families.rows.cuda import cuda_rows
 from gpubench.model.kernel import CudaPass, CudaProgram, Limits
 from gpubench.model.op import ITEMSIZE, Dtype
 
