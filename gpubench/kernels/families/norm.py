@@ -84,7 +84,8 @@ def _compiled(centred: bool, params: Params, dtype: str, limits: Limits) -> tupl
     count, width = rows(params)
     source = _NUMBA.format(
         prelude=numba_prelude(dtype), signature=numba_signature(dtype), epsilon=EPSILON,
-        mean="whole(x_, base, stop, real(0), False)" if centred else "real(0)", shift=" + load(c_[i - start])" * centred,
+        mean="whole(x_, base, stop, real(0), False)" if centred else "real(0)",
+        shift=" + load(c_[i - start])" * centred,
     )  # fmt: skip
 
     def program(threads: int, streaming: bool) -> NumbaProgram:
