@@ -81,8 +81,8 @@ class CommonOptions(CommandOptions):
 class SelectionOptions(CommandOptions):
     """What is measured, and on which devices."""
 
-    ops: str | None = option("LIST", WHAT, "Op names or groups, all (overhead apart), or roofline (what the "
-        "hardware can do). Default: vector,matmul,activation.", default=None, answer="selection.ops",
+    ops: str | None = option("LIST", WHAT, "Op names or groups, all (layers, network, overhead apart), or "
+        "roofline (what the hardware can do). Default: vector,matmul,activation.", default=None, answer="selection.ops",
         brief="Op names or groups, see `gpubench ops`.")
     sizes: list[str] | None = option("LIST", WHAT, "1k,4k or 1k:64M:x4, or OP=LIST; repeatable. Default: "
         "found by a search inside the budget.", default=None, answer="selection.sizes",

@@ -54,7 +54,7 @@ def words(text: str, option: str) -> list[str]:
 
 
 def parse_ops(text: str) -> list[str]:
-    """Op names of a list of ops and groups, in the order of `gpubench ops`; `all` are those that compute and those of
+    """Op names of a list of ops and groups, in the order of `gpubench ops`; `all` are the usual ones and those of
     other packages, `roofline` those that show the roofs."""
     groups = kernels.groups()
     every = [name for members in groups.values() for name in members]
@@ -63,7 +63,7 @@ def parse_ops(text: str) -> list[str]:
     foreign: list[str] = []
     for word in words(text, "--ops"):
         if word == "all":
-            wanted.update(kernels.computed())
+            wanted.update(kernels.usual())
             foreign += kernels.foreign()
         elif word == roofline.WORD:
             wanted.update(roofline.OPS)

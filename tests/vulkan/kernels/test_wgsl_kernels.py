@@ -11,7 +11,7 @@ from gpubench.model.op import Op
 
 pytestmark = pytest.mark.vulkan
 
-NAMES = [name for name in kernels.computed() if "wgpu" in kernels.load(name).tuned]
+NAMES = [name for name in kernels.usual() if "wgpu" in kernels.load(name).tuned]
 VECTORS = [name for name in NAMES if kernels.load(name).group != "matrix"]
 NO_DOUBLE = ("sigmoid", "tanh", "gelu", "softmax")  # and their derivatives but softmax's: WGSL has no exp there
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import msgspec
 
 from gpubench.kernels.families.matmul import Tile, sequence
+from gpubench.kernels.families.matmul.epilogue import Epilogue
 from gpubench.kernels.families.wgsl import LANES, elements
 
 
@@ -19,7 +20,7 @@ class Layout(msgspec.Struct, frozen=True):
 
     k and `stride` are multiples of 4 and `stride` >= n; k >= 4. Each of the `batch` products follows the one
     before. With the tile's `splits` k is a multiple of their depth, there is one product, and C is written once
-    for each split, in the type of the arithmetic.
+    for each split, in the type of the arithmetic, without the `epilogue`.
     """
 
     tile: Tile
@@ -29,6 +30,7 @@ class Layout(msgspec.Struct, frozen=True):
     k: int
     stride: int
     batch: int = 1
+    epilogue: Epilogue | None = None
 
     @property
     def real(self) -> str:
@@ -77,7 +79,7 @@ class Layout(msgspec.Struct, frozen=True):
 
 
 def source(layout: Layout) -> str:
-    """The whole shader; bindings a, b, out."""
+    """The whole shader; bindings a, b, out and the operands of the epilogue."""
     lines = [*_header(layout), *_thread(layout), *_addresses(layout)]
     lines += [f"  var c{i}_{j} = {layout.real}();" for i, j in sorted(sequence(layout.tile))]
     if layout.whole:
@@ -100,12 +102,24 @@ def source(layout: Layout) -> str:
 def _header(layout: Layout) -> list[str]:
     stored = elements(layout.dtype).stored
     out = layout.out if layout.scalar_stores else f"vec4<{layout.out}>"
+    beside = []
+    if layout.epilogue is not None:
+        unit = stored if layout.scalar_stores else f"vec4<{stored}>"
+        beside = [
+            *(
+                f"@group(0) @binding({3 + i}) var<storage, read> {name}_with: array<{unit}>;"
+                for i, name in enumerate(layout.epilogue.operands)
+            ),
+            f"alias V = {layout.vector};",
+            layout.epilogue.finish(),
+        ]
     return [
         *(["enable f16;"] if stored == "f16" else []),
         f"@group(0) @binding(0) var<storage, read> a_: array<vec4<{stored}>>;",
         f"@group(0) @binding(1) var<storage, read> b_: array<vec4<{stored}>>;",
         f"@group(0) @binding(2) var<storage, read_write> out_: array<{out}>;",
         f"var<workgroup> shared_: array<{layout.vector}, {layout.tile.vectors}>;",
+        *beside,
     ]
 
 
@@ -331,13 +345,34 @@ def _store(layout: Layout, start: str, row: str, column: str, values: list[str])
     down = [] if layout.inside else [f"{row} < {layout.m}u"]
     if not layout.scalar_stores:
         guards = [] if layout.inside else [*down, f"{column} < {layout.n // 4}u"]
-        statements = [(f"out_[{start} + {column}] = vec4<{layout.out}>(vec4({', '.join(values)}));", guards)]
-    else:
-        ragged = not layout.inside or layout.stride != layout.n
-        statements = []
-        for q, value in enumerate(values):
-            guards = [*down, f"{column} * 4u + {q}u < {layout.n}u"] if ragged else []
-            statements.append((f"out_[{start} + {column} * 4u + {q}u] = {layout.out}({value});", guards))
-    return [
-        f"  if ({' && '.join(guards)}) {{ {text} }}" if guards else f"  {text}" for text, guards in statements
-    ]
+        value = _finished(layout, start, column, values) or f"vec4({', '.join(values)})"
+        return [_guarded(f"out_[{start} + {column}] = vec4<{layout.out}>({value});", guards)]
+    ragged = not layout.inside or layout.stride != layout.n
+    finished, lines = _finished(layout, start, column, values), []
+    if finished is not None:
+        lines.append(f"  {{ let f = {finished};")
+        values = [f"f.{lane}" for lane in LANES]
+    for q, value in enumerate(values):
+        guards = [*down, f"{column} * 4u + {q}u < {layout.n}u"] if ragged else []
+        lines.append(_guarded(f"out_[{start} + {column} * 4u + {q}u] = {layout.out}({value});", guards))
+    return lines if finished is None else [*lines, "  }"]
+
+
+def _guarded(text: str, guards: list[str]) -> str:
+    return f"  if ({' && '.join(guards)}) {{ {text} }}" if guards else f"  {text}"
+
+
+def _finished(layout: Layout, start: str, column: str, values: list[str]) -> str | None:
+    """The epilogue of four neighbours; None without one. What stands past an edge is read at the last place."""
+    if layout.epilogue is None:
+        return None
+    given = [f"V({', '.join(values)})"]
+    for name, along in layout.epilogue.operands.items():
+        if layout.scalar_stores:
+            last = layout.n if along == "across" else layout.m * layout.n * layout.batch
+            first = f"{column} * 4u" if along == "across" else f"{start} + {column} * 4u"
+            reads = (f"{layout.real}({name}_with[min({first} + {q}u, {last - 1}u)])" for q in range(4))
+            given.append(f"V({', '.join(reads)})")
+        else:
+            given.append(f"V({name}_with[{column if along == 'across' else f'{start} + {column}'}])")
+    return f"finish({', '.join(given)})"
