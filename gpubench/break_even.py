@@ -23,6 +23,9 @@ LEAST_BLOCKS = 6
 MOST_WEIGHT = 4.0
 # Of ln(block): equal blocks are equal as far as their clock tells.
 LEAST_VARIANCE = 1e-12
+# A size lies beside the line by tiles and thread counts of its own: the standard deviation of ln(ratio) that is
+# expected of it, beside what the sizes themselves tell.
+OWN = 0.05
 # Of blocks that lie further off, in standard deviations, only so much counts.
 FAR_OFF = 2.5
 # Variance of the median of the means of pairs / that of the mean, for normal noise.
@@ -296,14 +299,19 @@ def _scale(line: _Line, priors: tuple[Prior, Prior] | None, *, replicated: bool,
     """What the variance of the line's height is multiplied with to give (half-width)^2.
 
     Points that lie further from the line than their blocks explain widen it by Student's distribution (Knapp and
-    Hartung 2003). Where chance does as much in one of ten, the blocks alone count. Without repeated blocks, the
-    points alone tell how far they scatter, and the prior.
+    Hartung 2003). Where chance does as much in one of ten, the blocks count, and with a prior what sizes usually have
+    of their own: two or three of them cannot tell. Without repeated blocks, the points alone tell how far they
+    scatter, and the prior.
     """
     if not replicated:
         expected = None if priors is None else math.fsum(prior.block**2 for prior in priors)
         return stats.squared_margin(line.misfit, line.degrees, expected)
-    known = stats.Z**2
-    return max(known, stats.squared_margin(line.misfit, line.degrees, None)) if uneven else known
+    if uneven:
+        return max(stats.Z**2, stats.squared_margin(line.misfit, line.degrees, None))
+    if priors is None:
+        return stats.Z**2
+    usual = 1 + OWN**2 * line.total / (line.degrees + 2)
+    return max(stats.Z**2, stats.squared_margin(line.misfit, line.degrees, usual))
 
 
 def exceeded_by_a_tenth(degrees: int) -> float:
