@@ -487,7 +487,7 @@ def test_the_smallest_effect_grows_with_spread_and_cases_and_falls_with_sessions
 
 
 @pytest.mark.parametrize(
-    ("m", "k", "sigma"), [(1, 5, 0.05), (12, 5, 0.05), (12, 8, 0.10), (40, 6, 0.02), (40, 5, 0.10)]
+    ("m", "k", "sigma"), [(1, 5, 0.05), (12, 8, 0.10), (40, 6, 0.02)]
 )
 @pytest.mark.slow
 def test_four_of_five_comparisons_find_the_smallest_effect(m, k, sigma):
