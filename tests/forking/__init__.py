@@ -36,7 +36,8 @@ def environment(home: Path, extra: Mapping[str, str] | None = None) -> dict[str,
     kept = {
         name: value
         for name, value in os.environ.items()
-        if not name.startswith(("GPUBENCH_", "XDG_")) and (name in OUTSIDE or not name.startswith(SET_BY_SESSIONS))
+        if not name.startswith(("GPUBENCH_", "XDG_"))
+        and (name in OUTSIDE or not name.startswith(SET_BY_SESSIONS))
     }
     cache = {name: os.environ[name] for name in ("GPUBENCH_CACHE_DIR",) if name in os.environ}
     return {**kept, **cache, "HOME": str(home), "COLUMNS": "100", **(extra or {})}
