@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from gpubench import stats
@@ -184,9 +184,9 @@ def _by_pieces(points: _Points, priors: tuple[Prior, Prior] | None, found: Cross
     if root is None:
         return found
     session = _session_margin(apart, _Line.of(x, y, weights).variance(root), priors)
-    sure = [math.sqrt(scale / weight + session) for weight in weights]
-    loss = max((a for a, b, off in zip(x, y, sure, strict=True) if b < -off), default=-math.inf)
-    win = min((a for a, b, off in zip(x, y, sure, strict=True) if b > off and a > loss), default=math.inf)
+    sure = list(_sure(x, y, weights, scale, session))
+    loss = max((first for first, _, wins in sure if not wins), default=-math.inf)
+    win = min((last for _, last, wins in sure if wins and last > loss), default=math.inf)
     ends = [one.ends(one.root, scale, session) if one.root is not None else (None, None) for one in pieces]
     low, high = _hull(ends, loss, win)
     low, high = min(low, root), max(high, root)
@@ -196,6 +196,19 @@ def _by_pieces(points: _Points, priors: tuple[Prior, Prior] | None, found: Cross
         return found
     closed = None if low == -math.inf else low, None if high == math.inf else high
     return _crossing(root, *closed, session, middle.slope)
+
+
+def _sure(
+    x: Sequence[float], y: Sequence[float], weights: Sequence[float], scale: float, session: float
+) -> Iterator[tuple[float, float, bool]]:
+    """(first, last, whether it wins) of each row of neighbouring sizes whose mean surely lies on one side. As the ratio
+    rises there, it loses at the first of a row that loses, and wins at the last of one that wins."""
+    for i in range(len(x)):
+        total = height = 0.0
+        for j in range(i, len(x)):
+            total, height = total + weights[j], height + weights[j] * y[j]
+            if (height / total) ** 2 > scale / total + session:
+                yield x[i], x[j], height > 0
 
 
 def _hull(

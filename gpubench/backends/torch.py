@@ -116,7 +116,7 @@ class TorchSession(Session):
         try:
             inputs = [self.allocate(operand.shape(two), case.dtype).zero_() for operand in op.inputs]
             output = self.allocate(op.output.shape(two), case.dtype)
-            launch = self._launch(op, inputs, output)
+            launch = self._launch(op.at(two), inputs, output)
             launch.call()
             got = launch.output
         except Exception as error:  # PyTorch and an op's expression raise what they like
@@ -162,7 +162,7 @@ class TorchSession(Session):
             self.view(host).copy_(buffer)
 
     def compile(self, op: Op, case: Case, inputs: Sequence[Buffer], output: Buffer) -> TorchLaunch:
-        """PyTorch's own call, into an output of its own where none is given, or the expression."""
+        """PyTorch's own call, into an output of its own where none is given, or the op's expression for it."""
         with self._vendor_errors():
             if output is None and op.name in self._calls:
                 output = self.allocate(op.output.shape(case.params), case.dtype)
@@ -175,9 +175,10 @@ class TorchSession(Session):
         if op.name in self._calls:
             return TorchLaunch(partial(self._calls[op.name], output, *inputs, **op.constants), output)
         launch = TorchLaunch(lambda: None)
+        formula = partial(op.expr, self._names) if op.torch is None else partial(op.torch, self._torch)
 
         def call() -> None:
-            launch.output = op.expr(self._names, *inputs)
+            launch.output = formula(*inputs)
 
         launch.call = call
         return launch
@@ -304,8 +305,8 @@ def _calls(torch: Any) -> Calls:
         torch.sigmoid(x, out=o)
         aten.sigmoid_backward.grad_input(dy, o, grad_input=o)
 
-    def matmul(o: Tensor, a: Tensor, b: Tensor) -> None:
-        (torch.mm if a.dim() == 2 else torch.bmm)(a, b, out=o)
+    def matmul(o: Tensor, a: Tensor, b: Tensor, ta: int = 0, tb: int = 0) -> None:
+        (torch.mm if a.dim() == 2 else torch.bmm)(a.mT if ta else a, b.mT if tb else b, out=o)
 
     return {
         "copy": lambda o, x: o.copy_(x),

@@ -81,8 +81,8 @@ class CommonOptions(CommandOptions):
 class SelectionOptions(CommandOptions):
     """What is measured, and on which devices."""
 
-    ops: str | None = option("LIST", WHAT, "Op names or groups, all (overhead apart), or roofline (what the "
-        "hardware can do). Default: vector,matmul,activation.", default=None, answer="selection.ops",
+    ops: str | None = option("LIST", WHAT, "Op names or groups, all (layers, network, overhead apart), or "
+        "roofline (what the hardware can do). Default: vector,matmul,activation.", default=None, answer="selection.ops",
         brief="Op names or groups, see `gpubench ops`.")
     sizes: list[str] | None = option("LIST", WHAT, "1k,4k or 1k:64M:x4, or OP=LIST; repeatable. Default: "
         "found by a search inside the budget.", default=None, answer="selection.sizes",
@@ -149,7 +149,8 @@ class SamplingOptions(CommandOptions):
     case_timeout: str = option("TIME", LONG, "Kill a case that takes longer.", default="60s",
         answer="settings.case_timeout_s")
     budget: str | None = option("TIME", LONG, "Limit of the whole run. Default: 60s without --sizes (120s "
-        "beside overheads or splits, a quarter more in the first run on a machine), else none.", default=None,
+        "beside overheads or splits, a quarter more in the first run on a machine), else none. A search takes "
+        "another session for each 100s, three at most.", default=None,
         brief="Limit of the whole run, as 60s or 5m.")
     refine: str = option("auto|on|off", LONG, "Search for break-evens. auto: unless --sizes are given; on: "
         "between those, too.", default="auto", answer="settings.refine")

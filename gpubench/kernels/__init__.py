@@ -26,8 +26,10 @@ from gpubench.model.op import (
     always_fits,
 )
 
-# The order in which listings and reports show the groups; a group of another package comes after these.
-_GROUP_ORDER = ("vector", "reduction", "matrix", "activation", "derivative", "overhead")
+# The groups in the order of listings and reports; one of another package comes after these. Those in the second line
+# are measured on request: `--ops all` leaves them out.
+_USUAL = ("vector", "reduction", "matrix", "activation", "derivative")
+ON_REQUEST = ("layers", "network", "overhead")
 
 
 @cache
@@ -40,6 +42,11 @@ def names() -> tuple[str, ...]:
 def computed() -> tuple[str, ...]:
     """The built-in ops that compute something: all but the overheads."""
     return tuple(name for name in names() if load(name).overhead is None)
+
+
+def usual() -> tuple[str, ...]:
+    """The built-in ops of the groups that are not measured on request alone: what `all` stands for."""
+    return tuple(name for name in names() if load(name).group not in ON_REQUEST)
 
 
 def load(name: str) -> Op:
@@ -90,7 +97,7 @@ def _built_in(name: str) -> Op:
 
 def groups() -> dict[str, tuple[str, ...]]:
     """Group -> names of its built-in ops, groups in listing order, names sorted."""
-    found: dict[str, list[str]] = {group: [] for group in _GROUP_ORDER}
+    found: dict[str, list[str]] = {group: [] for group in (*_USUAL, *ON_REQUEST)}
     for name in names():
         found.setdefault(load(name).group, []).append(name)
     return {group: tuple(members) for group, members in found.items() if members}

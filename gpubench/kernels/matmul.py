@@ -1,7 +1,8 @@
 """matmul: C = A B, the op in which a GPU's arithmetic counts: 2 n^3 operations on 3 n^2 elements.
 
 A is n x n, or `m` x `k` with B `k` x n where these params are given. With `batch` A and B have one more axis, in
-front: so many products of their own, one launch.
+front: so many products of their own, one launch. With `ta` or `tb` that matrix is stored transposed, as the products of
+a backward pass find it.
 """
 
 from collections.abc import Sequence
@@ -9,11 +10,12 @@ from functools import partial
 from typing import Any
 
 from gpubench.errors import Unsupported
-from gpubench.kernels.families.cpu import Blocks, Launch, blas, widen
+from gpubench.kernels.families.cpu import Blocks, Launch, widen
 from gpubench.kernels.families.matmul import wgsl
-from gpubench.model.kernel import Candidate, CudaProgram, Kernel, Limits, WgslProgram
-from gpubench.model.op import Array, Dtype, Ladder, Op, Operand, Params, Shape, Split, Tolerance, counted_by
+from gpubench.model.kernel import CudaProgram, Kernel, Limits, WgslProgram
+from gpubench.model.op import Array, Ladder, Op, Operand, Params, Shape, Split, Tolerance, counted_by
 
+_TURNS = ("ta", "tb")
 _BLOCK = 256 * 1024  # halves that one thread widens at a time: they have to be in cache still
 # NumPy multiplies halves without its BLAS: 0.6 to 0.8 GFLOP/s on one core (256 to 512, a Xeon of 2023).
 _NUMPY_HALF_FLOPS_PER_S = 1e9
@@ -31,12 +33,12 @@ def _batch(params: Params) -> Shape:
 
 def _shape_a(params: Params) -> Shape:
     m, _, k = sides(params)
-    return (*_batch(params), m, k)
+    return (*_batch(params), *((k, m) if params.get("ta") else (m, k)))
 
 
 def _shape_b(params: Params) -> Shape:
     _, n, k = sides(params)
-    return (*_batch(params), k, n)
+    return (*_batch(params), *((n, k) if params.get("tb") else (k, n)))
 
 
 def _shape_out(params: Params) -> Shape:
@@ -49,33 +51,41 @@ def _flops(params: Params) -> int:
     return 2 * params.get("batch", 1) * m * n * k
 
 
+def _fits(params: Params) -> str | None:
+    odd = next((name for name in _TURNS if params.get(name, 0) not in (0, 1)), None)
+    return None if odd is None else f"{odd} is 1 where the matrix is stored transposed, else 0"
+
+
 def _split(params: Params) -> Split:
     """Rows of A and C; of a batch, whole products."""
     if "batch" in params:
         return Split({"a": 0, "b": 0}, counted_by("batch"))
-    return Split({"a": 0}, counted_by("m"))
+    return Split({"a": 1 if params.get("ta") else 0}, counted_by("m"))
 
 
-def _scale(xp: Array, a: Array, b: Array) -> Array:
+def _rows(xp: Array, a: Array, b: Array, ta: int, tb: int) -> tuple[Array, Array]:
+    """A and B as they are multiplied: views."""
+    return xp.moveaxis(a, -1, -2) if ta else a, xp.moveaxis(b, -1, -2) if tb else b
+
+
+def _expr(xp: Array, a: Array, b: Array, ta: int = 0, tb: int = 0) -> Array:
+    a, b = _rows(xp, a, b, ta, tb)
+    return a @ b
+
+
+def _scale(xp: Array, a: Array, b: Array, ta: int = 0, tb: int = 0) -> Array:
     """The product of the norms of row i of A and column j of B."""
+    a, b = _rows(xp, a, b, ta, tb)
     rows = xp.sqrt(xp.sum(a * a, axis=-1, keepdims=True))
     return rows * xp.sqrt(xp.sum(b * b, axis=-2, keepdims=True))
 
 
-def _product(params: Params, dtype: Dtype) -> wgsl.Product:
-    return wgsl.Product(*sides(params), params.get("batch", 1), dtype)
+def _product(params: Params, dtype: str) -> wgsl.Product:
+    ta, tb = (bool(params.get(name)) for name in _TURNS)
+    return wgsl.Product(*sides(params), params.get("batch", 1), dtype, ta, tb)
 
 
-def _candidates(params: Params, dtype: Dtype, limits: Limits) -> tuple[Candidate, ...]:
-    return wgsl.candidates(_product(params, dtype), limits)
-
-
-def _register(params: Params, dtype: Dtype, limits: Limits) -> WgslProgram:
-    program: WgslProgram = _candidates(params, dtype, limits)[0].build()
-    return program
-
-
-def _rung(text: str, params: Params, dtype: Dtype, limits: Limits) -> WgslProgram:
+def _rung(text: str, params: Params, dtype: str, limits: Limits) -> WgslProgram:
     return wgsl.ladder(text, _product(params, dtype), limits)
 
 
@@ -83,15 +93,24 @@ def _cublas(params: Params, dtype: str, limits: Limits) -> CudaProgram:
     raise Unsupported("cuBLAS behind the library call is the tuned kernel", reason="no-implementation")
 
 
+def _blas(np: Any, blocks: Blocks, params: Params) -> Launch:
+    """BLAS, which reads a transposed matrix as it lies."""
+    ta, tb = (params.get(name, 0) for name in _TURNS)
+    return lambda inputs, output: np.matmul(*_rows(np, inputs[0], inputs[1], ta, tb), out=output)
+
+
 def multiply_halves(np: Any, blocks: Blocks, params: Params) -> Launch:
     """Halves as float32 through BLAS, whose own threads multiply; NumPy's own product of halves is a plain loop."""
+
+    ta, tb = (params.get(name, 0) for name in _TURNS)
 
     def launch(arrays: Sequence[Array], output: Array) -> None:
         wide = [np.empty(x.shape, np.float32) for x in arrays]
         for half, target in zip(arrays, wide, strict=True):
             flat, flat_target = half.reshape(-1), target.reshape(-1)
             blocks.run(partial(_widen_slice, np, flat, flat_target), half.size, _BLOCK)
-        flat_output, product = output.reshape(-1), np.matmul(*wide).reshape(-1)
+        flat_output = output.reshape(-1)
+        product = np.matmul(*_rows(np, wide[0], wide[1], ta, tb)).reshape(-1)
 
         def narrow(start: int, stop: int) -> None:
             with np.errstate(all="ignore"):
@@ -115,25 +134,29 @@ OP = Op(
         "m": "rows of A and C",
         "k": "columns of A, rows of B",
         "batch": "products in one launch, each of its own A and B",
+        "ta": "1: A is stored transposed",
+        "tb": "1: B is stored transposed",
     },
+    fits=_fits,
+    takes=_TURNS,
     sizes=Ladder(low=32, high=4096, factor=2, granule=8),
     dtypes=("float32", "float64", "float16", "bfloat16"),
     inputs=(Operand("a", _shape_a), Operand("b", _shape_b)),
     output=Operand("out", _shape_out),
     flops=_flops,
-    expr=lambda xp, a, b: a @ b,
+    expr=_expr,
     tolerance=Tolerance(8, scale=_scale),
     split=_split,
     tf32=("cupy", "torch"),
     slow={("numpy", "float16"): _NUMPY_HALF_FLOPS_PER_S},
     tuned={
         "numpy": (
-            Kernel("numpy", blas, library=True, dtypes=("float32", "float64")),
+            Kernel("numpy", _blas, library=True, dtypes=("float32", "float64")),
             Kernel("numpy", multiply_halves, variant="widened", dtypes=("float16",)),
         ),
         "cupy": (Kernel("cuda", _cublas, library=True),),
         "wgpu": (
-            Kernel("wgsl", _register, variant="register", candidates=_candidates),
+            wgsl.kernel(_product),
             Kernel("wgsl", partial(_rung, wgsl.TILED), variant="tiled"),
             Kernel("wgsl", partial(_rung, wgsl.NAIVE), variant="naive"),
         ),

@@ -1,6 +1,6 @@
 """softmax along rows: exp(x - max) / sum of it; one read and one write per element if a row stays on chip.
 
-The rows are those of `families/rows.py`: of 1024 for sizes that are multiples of it, or as long as `columns` says.
+The rows are those of `families/rows`: of 1024 for sizes that are multiples of it, or as long as `columns` says.
 """
 
 from __future__ import annotations
@@ -9,18 +9,9 @@ from typing import Any
 
 from gpubench.kernels.families.cpu import Blocks, Launch
 from gpubench.kernels.families.cuda import MOST_THREADS
-from gpubench.kernels.families.rows import (
-    HELD_BYTES,
-    CudaRowKernel,
-    CudaRows,
-    NumbaRows,
-    WgslRowKernel,
-    WgslRows,
-    cuda_rows,
-    in_blocks,
-    rowwise,
-    shape,
-)
+from gpubench.kernels.families.rows import NumbaRows, in_blocks, rowwise, shape
+from gpubench.kernels.families.rows.cuda import HELD_BYTES, CudaRowKernel, CudaRows, cuda_rows
+from gpubench.kernels.families.rows.wgsl import WgslRowKernel, WgslRows
 from gpubench.model.kernel import Limits
 from gpubench.model.op import ITEMSIZE, Array, Operand, Params, Tolerance
 

@@ -1,7 +1,7 @@
 """softmax_grad: y (dy - sum(y dy)) along rows, what frameworks call the backward of softmax; y is its output.
 
 Two reads and one write per element if a row stays on chip. The formula asks nothing of y: its rows need not sum
-to one, and here they do not. The rows are those of `families/rows.py`. The product y dy is summed in float (double
+to one, and here they do not. The rows are those of `families/rows`. The product y dy is summed in float (double
 for double), whatever the elements are stored in.
 """
 
@@ -10,17 +10,9 @@ from __future__ import annotations
 from typing import Any
 
 from gpubench.kernels.families.cpu import Blocks, Launch
-from gpubench.kernels.families.rows import (
-    CudaRowKernel,
-    CudaRows,
-    NumbaRows,
-    WgslRowKernel,
-    WgslRows,
-    cuda_rows,
-    in_blocks,
-    rowwise,
-    shape,
-)
+from gpubench.kernels.families.rows import NumbaRows, in_blocks, rowwise, shape
+from gpubench.kernels.families.rows.cuda import CudaRowKernel, CudaRows, cuda_rows
+from gpubench.kernels.families.rows.wgsl import WgslRowKernel, WgslRows
 from gpubench.model.kernel import Limits
 from gpubench.model.op import ITEMSIZE, Array, Operand, Params, Tolerance
 

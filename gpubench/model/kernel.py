@@ -75,13 +75,28 @@ class CudaPass(msgspec.Struct, frozen=True):
     options: tuple[str, ...] = ()
 
 
+class CudaProduct(msgspec.Struct, frozen=True):
+    """A matrix product by cuBLAS as a pass: `out` = A B, A of m x k and B of k x n, which the buffers `a` and `b` hold
+    row by row, or column by column (`ta`, `tb`). `batch`: so many, each of its own B, all of the one A."""
+
+    a: str
+    b: str
+    out: str
+    m: int
+    n: int
+    k: int
+    ta: bool = False
+    tb: bool = False
+    batch: int = 1
+
+
 class CudaProgram(msgspec.Struct, frozen=True):
     """The CUDA passes of one launch in order (none: nothing to do), and the bytes of each scratch buffer.
 
     Scratch is zero before the first launch and belongs to the kernel afterwards: no launch clears it again.
     """
 
-    passes: tuple[CudaPass, ...]
+    passes: tuple[CudaPass | CudaProduct, ...]
     scratch: Mapping[str, int] = {}
 
 

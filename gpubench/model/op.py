@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Literal
 
 import msgspec
@@ -160,6 +161,9 @@ class Op(msgspec.Struct, frozen=True):
     combination has no shape (or None). `tf32` names the backends whose library call can round float32 inputs to
     TF32. `slow` has the operations a second, at most, of a library call that has no fast code behind it.
     `constants` are the scalar factors of the formula, for a library whose call takes them as arguments.
+    `torch(torch, *inputs)` is the expression with PyTorch's own fused calls, where it has some.
+    `takes` names the params that the formulas (`expr`, `reference`, the tolerance's scale, `torch`) take by name, each
+    with a default of its own: `at(params)` is the op that has them, as constants too.
     `not_finite` says why inputs that are finite may give an infinity or a NaN; empty: they may not, and one is wrong.
     `overhead`: nothing is computed; what is timed is this call, on devices other than the CPU.
     """
@@ -185,6 +189,23 @@ class Op(msgspec.Struct, frozen=True):
     not_finite: str = ""
     overhead: Overhead | None = None
     constants: Mapping[str, float] = {}
+    torch: Callable[..., Array] | None = None
+    takes: tuple[str, ...] = ()
+
+    def at(self, params: Params) -> Op:
+        """The op whose formulas have what they take of these params."""
+        given = {name: params[name] for name in self.takes if name in params}
+        if not given:
+            return self
+
+        def bound(formula: Callable[..., Array] | None) -> Any:
+            return None if formula is None else partial(formula, **given)
+
+        tolerance = msgspec.structs.replace(self.tolerance, scale=bound(self.tolerance.scale))
+        return msgspec.structs.replace(
+            self, expr=bound(self.expr), reference=bound(self.reference), torch=bound(self.torch), tolerance=tolerance,
+            constants={**self.constants, **given},
+        )  # fmt: skip
 
     def kernel(self, backend: str, dtype: Dtype, variant: str | None = None) -> Kernel | None:
         """The tuned kernel of that name on `backend`, the first for the dtype if none is named; None: no such one."""

@@ -20,7 +20,7 @@ DEVICE = "cupy:0"
 DTYPES = ("float32", "float64", "float16", "bfloat16")
 TUNED = [
     name
-    for name in kernels.computed()
+    for name in kernels.usual()
     if "cupy" in (op := kernels.load(name)).tuned and not op.tuned["cupy"][0].library
 ]
 # Rows of part of a warp, of a warp, of blocks and of clusters; whole and ragged; longer than any cluster holds.

@@ -17,7 +17,7 @@ from gpubench.model.case import Case
 pytestmark = pytest.mark.cuda
 
 DEVICE = "cupy:0"
-OPS = [kernels.load(name) for name in kernels.computed()]
+OPS = [kernels.load(name) for name in kernels.usual()]
 
 
 @pytest.fixture(scope="module")

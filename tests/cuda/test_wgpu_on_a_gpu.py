@@ -10,7 +10,7 @@ from gpubench.model.kernel import Limits
 
 pytestmark = pytest.mark.cuda
 
-OPS = [kernels.load(name) for name in kernels.computed()]
+OPS = [kernels.load(name) for name in kernels.usual()]
 
 
 @pytest.fixture(scope="module")

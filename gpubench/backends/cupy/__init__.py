@@ -266,7 +266,7 @@ def no_expression(cupy: Any, op: Op, case: Case) -> str:
     """
     two, kind = dict.fromkeys(case.params, 2), host_dtype(case.dtype)
     try:
-        result = op.expr(cupy, *(cupy.zeros(operand.shape(two), kind) for operand in op.inputs))
+        result = op.at(two).expr(cupy, *(cupy.zeros(operand.shape(two), kind) for operand in op.inputs))
     except (TypeError, ValueError, NotImplementedError) as error:
         return f"CuPy cannot compute this expression in {case.dtype}: {error}"
     return "" if result.dtype == kind else f"CuPy computes this expression in {result.dtype}"

@@ -12,15 +12,16 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from gpubench.backends.shared.host import tuned_kernel
 from gpubench.errors import BuildError, Unsupported
 from gpubench.model.backend import Buffer, Launch
 from gpubench.model.case import TF32, Case
-from gpubench.model.kernel import CudaPass, CudaProgram, Limits
-from gpubench.model.op import Op
+from gpubench.model.kernel import CudaPass, CudaProduct, CudaProgram, Limits
+from gpubench.model.op import Dtype, Op
 
 # A stream holds 1024 launches; the next one makes the host wait for the device (H200: empty launches take 1.40 us each
 # up to 1024 of them, and 2.24 us with 2048).
@@ -59,13 +60,17 @@ class CudaPrograms:
         for name, size in program.scratch.items():
             buffers[name] = self._cupy.zeros(size, self._cupy.uint8)
         steps = [
-            (function, step, _arguments(step, buffers))
+            CublasProduct(self._cupy, step, buffers, case.dtype)
+            if isinstance(step, CudaProduct)
+            else partial(
+                function, step.grid, step.block, _arguments(step, buffers), shared_mem=step.shared_bytes
+            )
             for function, step in zip(functions, program.passes, strict=True)
         ]
 
         def call() -> Any:
-            for function, step, arguments in steps:
-                function(step.grid, step.block, arguments, shared_mem=step.shared_bytes)
+            for step in steps:
+                step()
             return output
 
         return CudaLaunch(call, digest)
@@ -74,8 +79,14 @@ class CudaPrograms:
         key = (case.workload, case.variant)
         if key not in self._built:
             program: CudaProgram = tuned_kernel(op, case).build(case.params, case.dtype, self._limits)
-            functions = [self._function(step) for step in program.passes]
-            text = "\n".join(part for step in program.passes for part in (step.source, *step.options))
+            functions = [
+                None if isinstance(step, CudaProduct) else self._function(step) for step in program.passes
+            ]
+            text = "\n".join(
+                part
+                for step in program.passes
+                for part in ((repr(step),) if isinstance(step, CudaProduct) else (step.source, *step.options))
+            )
             self._built[key] = (program, functions, hashlib.sha256(text.encode()).hexdigest()[:12])
         return self._built[key]
 
@@ -99,6 +110,42 @@ def _arguments(step: CudaPass, buffers: dict[str, Buffer]) -> tuple[Any, ...]:
     import numpy as np
 
     return tuple(buffers[a] if isinstance(a, str) else np.int64(a) for a in step.arguments)
+
+
+# ---------------------------------------------------------------- products
+
+# cudaDataType_t of the elements, and cublasComputeType_t of the sums: halves are added in float32.
+_CUDA_TYPES = {"float32": 0, "float64": 1, "float16": 2, "bfloat16": 14}
+_COMPUTE_32F, _COMPUTE_64F = 68, 70
+
+
+class CublasProduct:
+    """The call of cuBLAS, which counts by columns: what it sees of C = A B, row by row, is C^T = B^T A^T."""
+
+    def __init__(self, cupy: Any, step: CudaProduct, buffers: Mapping[str, Buffer], dtype: Dtype) -> None:
+        import numpy as np
+
+        cublas, handle = cupy.cuda.cublas, cupy.cuda.device.get_cublas_handle()
+        wide, kind = dtype == "float64", _CUDA_TYPES[dtype]
+        one, zero = (np.array(value, np.float64 if wide else np.float32) for value in (1, 0))
+        a, b, out = (buffers[name] for name in (step.a, step.b, step.out))
+        self._held = (one, zero, a, b, out)  # cuBLAS has their addresses only
+        sums, algorithm = _COMPUTE_64F if wide else _COMPUTE_32F, cublas.CUBLAS_GEMM_DEFAULT
+        sides = (handle, int(step.tb), int(step.ta), step.n, step.m, step.k, one.ctypes.data)
+        of_b = (b.data.ptr, kind, step.k if step.tb else step.n)
+        of_a = (a.data.ptr, kind, step.m if step.ta else step.k)
+        of_out = (out.data.ptr, kind, step.n)
+        self._call = (
+            partial(cublas.gemmEx, *sides, *of_b, *of_a, zero.ctypes.data, *of_out, sums, algorithm)
+            if step.batch == 1
+            else partial(
+                cublas.gemmStridedBatchedEx, *sides, *of_b, step.k * step.n, *of_a, 0, zero.ctypes.data,
+                *of_out, step.m * step.n, step.batch, sums, algorithm,
+            )
+        )  # fmt: skip
+
+    def __call__(self) -> None:
+        self._call()
 
 
 # ---------------------------------------------------------------- TF32

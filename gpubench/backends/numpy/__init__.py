@@ -70,7 +70,7 @@ class NumpySession(Session):
             float64=True,
             multiprocessors=self.threads,
         )
-        self._blocks = BlockThreads(self.threads)
+        self._blocks = BlockThreads(self.threads, self._limit_blas)
         self._compiled: NumbaThreads | None = None
         self._choices: Choices | None = None
         self._chosen: dict[str, str] = {}
@@ -224,6 +224,12 @@ class NumpySession(Session):
             self._controller.limit(limits=count, user_api="blas")
             if self._compiled is not None:
                 self._compiled.limit = min(count, self._compiled.most)
+
+    def _limit_blas(self, count: int) -> None:
+        """So many threads; directly, as a context of threadpoolctl takes longer than a small product."""
+        for library in self._controller.lib_controllers:
+            if library.user_api == "blas":
+                library.set_num_threads(count)
 
     def sync(self) -> None:
         """Nothing is ever pending."""

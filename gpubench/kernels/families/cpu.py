@@ -101,6 +101,9 @@ class Blocks(Protocol):
     def run(self, function: Callable[[int, int], None], length: int, grain: int) -> None:
         """All slices up to `length`, in any order."""
 
+    def multiply(self, function: Callable[[int, int], None], length: int, grain: int) -> None:
+        """The same for a function that multiplies: BLAS has one thread meanwhile, in each of the threads."""
+
 
 def grain(length: int, threads: int, *, cheap: bool, alone: bool) -> int:
     """Elements of one block, so that all threads are busy in the last round too.

@@ -73,8 +73,8 @@ class Material:
         inputs, source = self.inputs(case), self._made
         cut = self.op.cut(case.params)
         if source is None or source.params == case.params or cut is None or cut.join is not None:
-            return reference(self.op, inputs, self._scratch, self._key(case))
-        want, scale = reference(self.op, self._inputs, self._scratch, self._key(source))
+            return reference(self.op.at(case.params), inputs, self._scratch, self._key(case))
+        want, scale = reference(self.op.at(source.params), self._inputs, self._scratch, self._key(source))
         rows = self.op.output.shape(case.params)[0]
         shared = scale is None or not scale.ndim or scale.shape[0] != want.shape[0]
         return want[:rows], scale if scale is None or shared else scale[:rows]
@@ -94,7 +94,7 @@ class Workspace:
         material: Material | None = None,
     ) -> None:  # fmt: skip
         self.session = session
-        self.op = op
+        self.op = op.at(case.params)
         self.case = case
         self._material = material or Material(op, seed, kind, scratch)
         self.inputs: list[Array] = self._material.inputs(case)

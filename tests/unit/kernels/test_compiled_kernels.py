@@ -23,7 +23,7 @@ def compiled_kernel(op):
     return next((kernel for kernel in op.tuned.get("numpy", ()) if kernel.language == "numba"), None)
 
 
-OPS = [name for name in kernels.computed() if compiled_kernel(kernels.load(name))]
+OPS = [name for name in kernels.usual() if compiled_kernel(kernels.load(name))]
 ELEMENTWISE = [name for name in OPS if kernels.load(name).output.shape({"n": 4096}) == (4096,)]
 DTYPES = ("float32", "float64", "float16")
 

@@ -8,11 +8,12 @@ from typing import get_args
 import pytest
 
 from gpubench import backends, kernels
+from gpubench.cli import options, selection
 from gpubench.errors import Unsupported
 from gpubench.model.kernel import Limits
 from gpubench.model.op import ITEMSIZE, Op, SessionCall
 
-OPS = [kernels.load(name) for name in kernels.computed()]
+OPS = [kernels.load(name) for name in kernels.usual()]
 LANGUAGES = {
     backend: {op.tuned[backend][0].language for op in OPS if backend in op.tuned}
     for backend in {name for op in OPS for name in op.tuned}
@@ -30,6 +31,14 @@ def test_every_file_is_an_op_and_every_call_of_a_session_an_overhead():
     assert set(kernels.names()) - files == set(get_args(SessionCall))
     for group, members in kernels.groups().items():
         assert {kernels.load(name).group for name in members} == {group}
+
+
+def test_all_stands_for_every_op_but_those_of_the_groups_on_request():
+    asked_for = {name for group in kernels.ON_REQUEST for name in kernels.groups().get(group, ())}
+    assert {*kernels.usual()} | asked_for == {*kernels.names()}
+    assert not {*kernels.usual()} & asked_for
+    assert {*selection.parse_ops("all")} == {*kernels.usual(), *kernels.foreign()}
+    assert f"all ({', '.join(kernels.ON_REQUEST)} apart)" in options.SelectionOptions.declared["ops"].help
 
 
 def test_the_groups_hold_each_op_once():

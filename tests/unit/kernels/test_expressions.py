@@ -11,7 +11,7 @@ from gpubench import kernels
 from gpubench.backends.shared.host import compare, random_inputs
 from gpubench.model.op import Op
 
-OPS = [kernels.load(name) for name in kernels.computed()]
+OPS = [kernels.load(name) for name in kernels.usual()]
 # Not in the array API standard, which has neither a method `copy` nor `ascontiguousarray`; without them
 # copy and transpose would be views, and nothing would move.
 NOT_PORTABLE = ("copy", "transpose")

@@ -11,7 +11,7 @@ from gpubench import kernels
 from gpubench.backends.shared.host import random_inputs
 from gpubench.model.op import Op, Params
 
-OPS = {name: kernels.load(name) for name in kernels.computed()}
+OPS = {name: kernels.load(name) for name in kernels.usual()}
 SHAPES = {
     "matmul": [{"n": 7}, {"n": 5, "m": 9, "k": 3}, {"n": 4, "batch": 6}, {"n": 4, "m": 2, "batch": 3}],
     "gemv": [{"n": 11}, {"n": 5, "m": 13}],

@@ -79,3 +79,24 @@ def test_numpy_itself_has_no_bfloat16(session):
     for form in ("library", "tuned"):
         case = Case(OP.name, OP.group, {"n": 4}, "bfloat16", form, "resident", "numpy:0")
         assert session.supports(OP, case).reason == "no-dtype"
+
+
+@pytest.mark.parametrize("turned", [{"ta": 1}, {"tb": 1}, {"ta": 1, "tb": 1}], ids=str)
+@pytest.mark.parametrize("params", SHAPES, ids=str)
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("form", ["library", "tuned"])
+def test_a_matrix_may_be_stored_transposed(session, params, turned, dtype, form, tmp_path):
+    plain, params = OP.inputs[0].shape(params), {**params, **turned}
+    assert OP.inputs[0].shape(params)[-2:] == (plain[-2:][::-1] if "ta" in turned else plain[-2:])
+    case = Case("matmul", "matrix", params, dtype, form, "resident", "numpy:0")
+    if session.supports(OP, case) is None:
+        gate(Workspace(session, OP, case, 1, "random", tmp_path), case, lambda phase: None)
+    a, b = random_inputs(OP, params, "float64", 1)
+    got = OP.at(params).expr(np, a, b)
+    a, b = (np.swapaxes(x, -1, -2) if name in turned else x for x, name in ((a, "ta"), (b, "tb")))
+    np.testing.assert_array_equal(got, a @ b)
+
+
+def test_a_flag_is_0_or_1():
+    assert OP.fits({"n": 4, "ta": 2}) is not None
+    assert OP.fits({"n": 4, "ta": 1, "tb": 0}) is None

@@ -16,7 +16,7 @@ from gpubench.kernels.families.wgsl import vectors
 from gpubench.model.kernel import Limits, WgslPass, WgslProgram
 from gpubench.model.op import ITEMSIZE
 
-OPS = {name: kernels.load(name) for name in kernels.names() if "wgpu" in kernels.load(name).tuned}
+OPS = {name: kernels.load(name) for name in kernels.usual() if "wgpu" in kernels.load(name).tuned}
 MATRICES = [name for name, op in OPS.items() if op.group == "matrix"]
 VECTORS = [name for name in OPS if name not in MATRICES]
 DTYPES = ("float32", "float64", "float16")

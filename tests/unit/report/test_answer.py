@@ -579,14 +579,13 @@ def test_fourteen_ops_fit_one_screen(shapes, interrupted, ascii_only, saved):
     ending = {"complete": False, "exit_reason": "interrupted"} if interrupted else {}
     run = answer_run(list(found.values()), **ending)
     assert not too_large(run, ascii_only=ascii_only)
-    drawn = answer_screen(
-        analysed([run])[0], RenderOptions(ascii_only=ascii_only), saved=[saved] if saved else []
-    )
+    (analysis,) = analysed([run])
+    drawn = answer_screen(analysis, RenderOptions(ascii_only=ascii_only), saved=[saved] if saved else [])
     assert len(drawn) <= 24
     texts = ["".join(cell.text for cell in line) for line in drawn]
     # The name of a file is of no use without its end.
     assert max(cell_len(text) for text in texts if not saved or saved not in text) <= 80
-    for row in answer(analysed([run])[0]).rows:
+    for row in answer(analysis).rows:
         top = 4096 if row.op == "matmul" else 16777216
         for cell in row.cells.values():
             if cell.kind in ("all-sizes", "no-size"):

@@ -6,6 +6,7 @@ cuBLAS at n = 4096; the register-blocked kernel 0.96.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 import msgspec
@@ -13,30 +14,60 @@ import msgspec
 from gpubench.errors import Unsupported
 from gpubench.kernels.families import ceil_div, fold, require_bindings, require_dtype
 from gpubench.kernels.families.matmul import TILES, WIDE_TILES, Tile, able, promising, ranked, register, split
+from gpubench.kernels.families.matmul.epilogue import Epilogue
 from gpubench.kernels.families.wgsl import elements, real_dtype, require_storage
-from gpubench.model.kernel import Candidate, Limits, WgslPass, WgslProgram
-from gpubench.model.op import ITEMSIZE
+from gpubench.model.kernel import Candidate, Kernel, Limits, WgslPass, WgslProgram
+from gpubench.model.op import ITEMSIZE, Params
 
-_BINDINGS = ("a", "b", "out")
 _PAD_THREADS = 64
 _SUM_THREADS = 256
 
 
 class Product(msgspec.Struct, frozen=True):
-    """`batch` products of A (m x k) and B (k x n), each of its own matrices."""
+    """`batch` products of A (m x k) and B (k x n), each of its own matrices, which the buffers `a` and `b` hold row by
+    row, or column by column (`ta`, `tb`). What is written has been through the epilogue. With `patches` every product
+    has the same A, and B is read from its image."""
 
     m: int
     n: int
     k: int
     batch: int
     dtype: str
+    ta: bool = False
+    tb: bool = False
+    a: str = "a"
+    b: str = "b"
+    epilogue: Epilogue | None = None
+    patches: register.Patches | None = None
+
+    @property
+    def beside(self) -> tuple[str, ...]:
+        """The buffers that the epilogue reads."""
+        return tuple(self.epilogue.operands) if self.epilogue else ()
 
     def require(self, limits: Limits) -> None:
         """Raise Unsupported if the device lacks the dtype, or does not bind a matrix at once."""
         require_storage(self.dtype, limits)
+        if self.dtype == "float64" and self.epilogue and self.epilogue.exponential:
+            raise Unsupported("WGSL has no exp in double precision", reason="no-dtype")
         size = self.batch * ITEMSIZE[self.dtype]
-        sizes = {"a": size * self.m * self.k, "b": size * self.k * self.n, "out": size * self.m * self.n}
+        sizes = {self.a: size * self.m * self.k, self.b: size * self.k * self.n, "out": size * self.m * self.n}
+        if self.patches:
+            sizes = {**sizes, self.a: sizes[self.a] // self.batch, self.b: sizes[self.b] // 9}
         require_bindings(sizes, limits)
+
+
+def kernel(product: Callable[[Params, str], Product]) -> Kernel:
+    """The register-blocked kernel of what `product(params, dtype)` says."""
+
+    def choices(params: Params, dtype: str, limits: Limits) -> tuple[Candidate, ...]:
+        return candidates(product(params, dtype), limits)
+
+    def build(params: Params, dtype: str, limits: Limits) -> WgslProgram:
+        program: WgslProgram = choices(params, dtype, limits)[0].build()
+        return program
+
+    return Kernel("wgsl", build, variant="register", candidates=choices)
 
 
 def candidates(product: Product, limits: Limits) -> tuple[Candidate, ...]:
@@ -58,89 +89,119 @@ def candidates(product: Product, limits: Limits) -> tuple[Candidate, ...]:
 
 
 def program(product: Product, limits: Limits, tile: Tile) -> WgslProgram:
-    """The passes with one tile: matrices whose rows are no multiple of 4 long are copied into longer rows first."""
+    """The passes with one tile: a matrix whose rows are no multiple of 4 long is copied into longer rows first, and one
+    that lies column by column is turned."""
     m, n, k, batch, dtype = product.m, product.n, product.k, product.batch, product.dtype
     deep, stride = 4 * ceil_div(k, 4), 4 * ceil_div(n, 4)
-    layout = register.Layout(tile=tile, dtype=dtype, m=m, n=n, k=deep, stride=stride, batch=batch)
+    whole = product.epilogue if tile.splits == 1 else None
+    layout = register.Layout(
+        tile=tile,
+        dtype=dtype,
+        m=m,
+        n=n,
+        k=deep,
+        stride=stride,
+        batch=batch,
+        epilogue=whole,
+        patches=product.patches,
+    )
     grid = _grid(ceil_div(n, tile.columns), ceil_div(m, tile.rows), max(batch, tile.splits), limits)
-    before, after, names = [], [], list(_BINDINGS)
+    before, after, names = [], [], [product.a, product.b, "out"]
     scratch: dict[str, int] = {}
-    if (deep, stride) != (k, n):
-        before = [
-            _pad("a", (batch, m, k), (m, deep), dtype, limits),
-            _pad("b", (batch, k, n), (deep, stride), dtype, limits),
-        ]
-        names[:2] = ["a_padded", "b_padded"]
-        scratch["a_padded"] = batch * m * deep * ITEMSIZE[dtype]
-        scratch["b_padded"] = batch * deep * stride * ITEMSIZE[dtype]
+    copied = [(1 if product.patches else batch, (m, k), (m, deep), product.ta)]
+    if not product.patches:
+        copied.append((batch, (k, n), (deep, stride), product.tb))
+    for i, (count, shape, padded, turned) in enumerate(copied):
+        if shape != padded or turned:
+            before.append(_pad(names[i], (count, *shape), padded, dtype, limits, turned=turned))
+            names[i] += "_padded"
+            scratch[names[i]] = count * padded[0] * padded[1] * ITEMSIZE[dtype]
     if tile.splits > 1:
-        after = [_sum(layout, limits)]
+        after = [_sum(layout, product, limits)]
         names[2] = "partials"
         scratch["partials"] = tile.splits * m * n * ITEMSIZE[real_dtype(dtype)]
     require_bindings(scratch, limits)
-    multiply = WgslPass(register.source(layout), grid, tuple(names))
+    multiply = WgslPass(register.source(layout), grid, (*names, *(product.beside if whole else ())))
     return WgslProgram(
         (*before, multiply, *after),
         scratch={name: ceil_div(size, 16) * 16 for name, size in scratch.items()},
     )
 
 
-def _sum(layout: register.Layout, limits: Limits) -> WgslPass:
+def _sum(layout: register.Layout, product: Product, limits: Limits) -> WgslPass:
     """Add the splits of C up, element by element."""
     count, stored = layout.m * layout.n, elements(layout.dtype).stored
-    terms = " + ".join(f"in_[i + {index * count}u]" for index in range(layout.tile.splits))
+    value = " + ".join(f"in_[i + {index * count}u]" for index in range(layout.tile.splits))
+    beside = ""
+    if product.epilogue is not None:
+        index = {"across": f"i % {layout.n}u", "all": "i"}
+        reads = (f"V({name}_with[{index[along]}])" for name, along in product.epilogue.operands.items())
+        value = f"finish({', '.join((value, *reads))})"
+        beside = "\n".join(
+            f"@group(0) @binding({2 + i}) var<storage, read> {name}_with: array<{stored}>;"
+            for i, name in enumerate(product.beside)
+        )
+        beside += f"\nalias V = {layout.real};\n{product.epilogue.finish()}"
     text = f"""{"enable f16;" if stored == "f16" else ""}
 @group(0) @binding(0) var<storage, read> in_: array<{layout.real}>;
 @group(0) @binding(1) var<storage, read_write> out_: array<{stored}>;
+{beside}
 @compute @workgroup_size({_SUM_THREADS})
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>,
         @builtin(local_invocation_index) thread: u32) {{
   let i = (group.y * groups.x + group.x) * {_SUM_THREADS}u + thread;
-  if (i < {count}u) {{ out_[i] = {stored}({terms}); }}
+  if (i < {count}u) {{ out_[i] = {stored}({value}); }}
 }}
 """
     grid = fold(ceil_div(count, _SUM_THREADS), limits)
-    return WgslPass(text, grid, ("partials", "out"))
+    return WgslPass(text, grid, ("partials", "out", *product.beside))
 
 
 def _pad(
-    name: str, shape: tuple[int, int, int], padded: tuple[int, int], dtype: str, limits: Limits
+    name: str, shape: tuple[int, int, int], padded: tuple[int, int], dtype: str, limits: Limits, *, turned: bool
 ) -> WgslPass:
-    """Copy (batch, rows, columns) into (batch, *padded), zeros around it; a thread writes four neighbours."""
+    """Copy (batch, rows, columns) into (batch, *padded), zeros around it; a thread writes four neighbours.
+
+    `turned`: what is read lies column by column, and neighbouring threads take neighbouring rows.
+    """
     batch, rows, columns = shape
     down, across = padded[0], padded[1] // 4
     stored = elements(dtype).stored
+    start, step = (f"y + 4u * x * {rows}u", rows) if turned else (f"y * {columns}u + 4u * x", 1)
     copies = "\n".join(
-        f"    if (inside && 4u * x + {q}u < {columns}u) {{ v.{lane} = in_[start + 4u * x + {q}u]; }}"
+        f"    if (inside && 4u * x + {q}u < {columns}u) {{ v.{lane} = in_[start + {q * step}u]; }}"
         for q, lane in enumerate("xyzw")
     )
+    # The first dimension of the grid follows memory as it is read; the second is gone through in steps.
+    first, second = ("y", "x") if turned else ("x", "y")
+    widths = {"x": across, "y": down}
     text = f"""{"enable f16;" if stored == "f16" else ""}
 @group(0) @binding(0) var<storage, read> in_: array<{stored}>;
 @group(0) @binding(1) var<storage, read_write> out_: array<vec4<{stored}>>;
 @compute @workgroup_size({_PAD_THREADS})
 fn main(@builtin(global_invocation_id) id: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>) {{
-  let x = id.x;
-  if (x >= {across}u) {{ return; }}
-  for (var y = id.y; y < {down}u; y += groups.y) {{
+  let {first} = id.x;
+  if ({first} >= {widths[first]}u) {{ return; }}
+  for (var {second} = id.y; {second} < {widths[second]}u; {second} += groups.y) {{
     let inside = y < {rows}u;
-    let start = (id.z * {rows}u + y) * {columns}u;
+    let start = id.z * {rows * columns}u + {start};
     var v = vec4<{stored}>();
 {copies}
     out_[(id.z * {down}u + y) * {across}u + x] = v;
   }}
 }}
 """
-    height = min(down, limits.max_groups_per_dimension)
-    return WgslPass(
-        text, _grid(ceil_div(across, _PAD_THREADS), height, batch, limits), (name, f"{name}_padded")
-    )
+    height = min(widths[second], limits.max_groups_per_dimension)
+    grid = _grid(ceil_div(widths[first], _PAD_THREADS), height, batch, limits)
+    return WgslPass(text, grid, (name, f"{name}_padded"))
 
 
 def ladder(source: str, product: Product, limits: Limits) -> WgslProgram:
     """For teaching: one element a thread, by the text `NAIVE` or `TILED`."""
     require_dtype(product.dtype, ("float32",))
-    if product.batch > 1:
-        raise Unsupported("the lower rungs of the ladder take one product a launch", reason="no-implementation")
+    if product.batch > 1 or product.ta or product.tb:
+        why = "the lower rungs of the ladder take one product a launch, row by row"
+        raise Unsupported(why, reason="no-implementation")
     product.require(limits)
     if limits.max_workgroup_threads < _SIDE * _SIDE:
         raise Unsupported(
@@ -148,7 +209,7 @@ def ladder(source: str, product: Product, limits: Limits) -> WgslProgram:
         )
     grid = _grid(ceil_div(product.n, _SIDE), ceil_div(product.m, _SIDE), 1, limits)
     uniform = (product.m, product.n, product.k)
-    return WgslProgram((WgslPass(source, grid, _BINDINGS, uniform=uniform),))
+    return WgslProgram((WgslPass(source, grid, ("a", "b", "out"), uniform=uniform),))
 
 
 def _grid(x: int, y: int, z: int, limits: Limits) -> tuple[int, int, int]:

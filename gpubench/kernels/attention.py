@@ -1,0 +1,201 @@
+"""attention: softmax(q k^T / sqrt(e), causal) v for each head, the core of a transformer, without an n x n array.
+
+A row of qkv holds the query, the key and the value of one token, each cut into heads of e elements, as the projection
+before it writes them. A token attends to itself and to those before it: half of the n x n scores. Source of the fused
+forms: Dao and others, arXiv 2205.14135; of the running maximum: Milakov and Gimelshein, arXiv 1805.02867.
+
+- CPU: blocks of rows of one head, that stop at the diagonal; each thread multiplies with a BLAS of one thread.
+- CUDA and WGSL: a thread has queries and their results in registers and goes through the keys, `families/attention`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from gpubench.kernels.families.attention import Heads, cuda, wgsl
+from gpubench.kernels.families.cpu import Blocks, Launch, ThreadScratch
+from gpubench.kernels.families.elementwise import WORKING_DTYPES
+from gpubench.model.kernel import Kernel, Limits
+from gpubench.model.op import Array, Ladder, Op, Operand, Params, Shape, Tolerance
+
+_WIDTH, _HEADS = 256, 8
+# Queries and keys of a block, whose scores are in cache still; the first divides the second, so that the diagonal lies
+# in one block. Up to so many tokens one thread has all heads at once.
+_ROWS, _KEYS = 128, 1024
+_REFERENCE_ROWS = 256  # of the float64 reference at a time
+# NumPy multiplies halves without its BLAS: 0.6 to 0.8 GFLOP/s on one core (256 to 512, a Xeon of 2023).
+_NUMPY_HALF_FLOPS_PER_S = 1e9
+
+
+def _heads(params: Params) -> Heads:
+    heads = params.get("heads", _HEADS)
+    return Heads(params["n"], heads, params.get("width", _WIDTH) // heads)
+
+
+def _fits(params: Params) -> str | None:
+    width, heads = params.get("width", _WIDTH), params.get("heads", _HEADS)
+    whole = heads >= 1 and width >= heads and width % heads == 0
+    return None if whole else f"{heads} heads do not divide a width of {width}"
+
+
+def _qkv(params: Params) -> Shape:
+    return (params["n"], 3 * params.get("width", _WIDTH))
+
+
+def _out(params: Params) -> Shape:
+    return (params["n"], params.get("width", _WIDTH))
+
+
+def _flops(params: Params) -> int:
+    """Of the half that is needed: two products, and subtract, exp, add, divide and the maximum of each score."""
+    of = _heads(params)
+    pairs = of.n * (of.n + 1) // 2
+    return 4 * of.width * pairs + 5 * of.heads * pairs
+
+
+def _cut(xp: Array, qkv: Array, heads: int) -> tuple[Array, Array, Array]:
+    """q, k and v as heads x n x e: views."""
+    split = xp.reshape(qkv, (qkv.shape[0], 3, heads, qkv.shape[1] // (3 * heads)))
+    q, k, v = (xp.moveaxis(split[:, i, :, :], 0, 1) for i in range(3))
+    return q, k, v
+
+
+def _expr(xp: Array, qkv: Array, heads: int = _HEADS) -> Array:
+    q, k, v = _cut(xp, qkv, heads)
+    n, e = q.shape[1:]
+    scores = (q / math.sqrt(e)) @ xp.moveaxis(k, -1, -2)
+    scores = xp.where(xp.tril(xp.ones((n, n), dtype=xp.bool)), scores, -math.inf)
+    powers = xp.exp(scores - xp.max(scores, axis=-1, keepdims=True))
+    out = powers / xp.sum(powers, axis=-1, keepdims=True) @ v
+    return xp.reshape(xp.moveaxis(out, 0, 1), (n, heads * e))
+
+
+def _torch(torch: Any, qkv: Array, heads: int = _HEADS) -> Array:
+    q, k, v = qkv.view(len(qkv), 3, heads, -1).permute(1, 2, 0, 3).unsqueeze(1)
+    out = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+    return out[0].transpose(0, 1).reshape(len(qkv), -1)
+
+
+def _by_rows(xp: Array, qkv: Array, heads: int) -> Iterator[tuple[Array, Array, Array, Array]]:
+    """(q, all k, probabilities, v) of rows that follow each other, so that no n x n array is needed."""
+    q, k, v = _cut(xp, qkv, heads)
+    n, e = q.shape[1:]
+    for start in range(0, n, _REFERENCE_ROWS):
+        stop = min(start + _REFERENCE_ROWS, n)
+        rows, seen = q[:, start:stop, :], slice(0, stop)
+        scores = rows @ xp.moveaxis(k[:, seen, :], -1, -2) / math.sqrt(e)
+        late = xp.arange(stop)[None, :] > xp.arange(start, stop)[:, None]
+        scores = xp.where(late, -math.inf, scores)
+        powers = xp.exp(scores - xp.max(scores, axis=-1, keepdims=True))
+        yield rows, k, powers / xp.sum(powers, axis=-1, keepdims=True), v[:, seen, :]
+
+
+def _joined(xp: Array, parts: list[Array], shape: Shape) -> Array:
+    return xp.reshape(xp.moveaxis(xp.concatenate(parts, axis=1), 0, 1), shape)
+
+
+def _reference(xp: Array, qkv: Array, heads: int = _HEADS) -> Array:
+    shape = (qkv.shape[0], qkv.shape[1] // 3)
+    return _joined(xp, [p @ v for _, _, p, v in _by_rows(xp, qkv, heads)] or [xp.zeros((heads, 0, 1))], shape)
+
+
+def _scale(xp: Array, qkv: Array, heads: int = _HEADS) -> Array:
+    """(sum p |v|) (1 + |q| max |k| / sqrt(e)): a score's error is that of an inner product, and moves the weights."""
+    shape, parts = (qkv.shape[0], qkv.shape[1] // 3), []
+    for q, k, p, v in _by_rows(xp, qkv, heads):
+        longest = xp.max(xp.sqrt(xp.sum(k * k, axis=-1)), axis=-1)[:, None, None]
+        lengths = xp.sqrt(xp.sum(q * q, axis=-1, keepdims=True))
+        parts.append((p @ xp.abs(v)) * (1 + lengths * longest / math.sqrt(q.shape[-1])))
+    return _joined(xp, parts or [xp.zeros((heads, 0, 1))], shape)
+
+
+# ---------------------------------------------------------------- CPU
+
+
+def _cpu(np: Any, blocks: Blocks, params: Params) -> Launch:
+    """Blocks of rows that stop at the diagonal, the longest first; few tokens with all heads at once."""
+    heads, scratch = _heads(params).heads, ThreadScratch(np)
+
+    def launch(inputs: Sequence[Array], output: Array) -> None:
+        half = output.dtype == np.float16
+        qkv = inputs[0].astype(np.float32) if half else inputs[0]
+        out = np.empty(output.shape, np.float32) if half else output
+        n, e = len(qkv), out.shape[1] // heads
+        q, k, v = _cut(np, qkv, heads)
+        results = np.moveaxis(out.reshape(n, heads, e), 1, 0)
+        count = -(-n // _ROWS)
+        room = min(n, _ROWS) * min(n, _KEYS) * (heads if count == 1 else 1)
+
+        def part(some: slice, start: int, stop: int) -> None:
+            queries = q[some, start:stop] * out.dtype.type(1 / math.sqrt(e))
+            spare = scratch.arrays(1, room, out.dtype)[0]
+            top = total = result = None
+            for first in range(0, stop, _KEYS):
+                last = min(first + _KEYS, stop)
+                shape = (*queries.shape[:2], last - first)
+                scores = spare[: math.prod(shape)].reshape(shape)
+                np.matmul(queries, np.swapaxes(k[some, first:last], 1, 2), out=scores)
+                if last > start:
+                    np.copyto(scores[:, :, start - first :], -math.inf, where=~np.tri(stop - start, dtype=bool))
+                highest = np.maximum.reduce(scores, axis=-1, keepdims=True)
+                if top is not None:
+                    np.maximum(highest, top, out=highest)
+                np.subtract(scores, highest, out=scores)
+                np.exp(scores, out=scores)
+                sums, products = (
+                    np.add.reduce(scores, axis=-1, keepdims=True),
+                    np.matmul(scores, v[some, first:last]),
+                )
+                if top is not None:  # as in the softmax of a stream
+                    before = np.exp(top - highest)
+                    sums, products = sums + total * before, products + result * before
+                top, total, result = highest, sums, products
+            np.divide(result, total, out=results[some, start:stop])
+
+        def block(first: int, last: int) -> None:
+            with np.errstate(all="ignore"):
+                for i in range(first, last):
+                    place, head = divmod(i, heads)
+                    start = (count - 1 - place) * _ROWS
+                    part(slice(head, head + 1), start, min(start + _ROWS, n))
+
+        if count > 1:
+            blocks.multiply(block, count * heads, 1)
+        elif n:
+            part(slice(None), 0, n)
+        if half:
+            np.copyto(output, out, casting="same_kind")
+
+    return launch
+
+
+def _built(language: str, build: Callable[[Heads, str, Limits], Any]) -> Kernel:
+    return Kernel(language, lambda params, dtype, limits: build(_heads(params), dtype, limits))
+
+
+OP = Op(
+    name="attention",
+    group="layers",
+    summary="out = softmax(q k^T / sqrt(e)) v for each head, of each token and those before it",
+    params={"n": "number of tokens"},
+    options={"width": f"elements of a token ({_WIDTH})", "heads": f"heads, which divide the width ({_HEADS})"},
+    sizes=Ladder(low=1, high=4096),
+    dtypes=WORKING_DTYPES,
+    inputs=(Operand("qkv", _qkv, "normal"),),
+    output=Operand("out", _out),
+    flops=_flops,
+    fits=_fits,
+    takes=("heads",),
+    expr=_expr,
+    reference=_reference,
+    torch=_torch,
+    tolerance=Tolerance(8, scale=_scale),
+    slow={("numpy", "float16"): _NUMPY_HALF_FLOPS_PER_S},
+    tuned={
+        "numpy": (Kernel("numpy", _cpu),),
+        "cupy": (_built("cuda", cuda.build),),
+        "wgpu": (_built("wgsl", wgsl.build),),
+    },
+)

@@ -1,0 +1,78 @@
+"""Fused causal attention on a GPU: how queries meet threads.
+
+A thread has `rows` queries of one head and their results in registers and goes through the keys eight at a time, with
+a running maximum and a running sum. All threads of a warp read the same key, which is one access for all of them. The
+keys are dealt out to the `parts` of a group in turn, which merge their results at the end: more threads, where there
+are few queries. No array of scores is ever written.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from gpubench.errors import Unsupported
+from gpubench.kernels.families import ceil_div, multiprocessors
+from gpubench.model.kernel import Limits
+
+LANES = 32  # threads that go through the same keys together
+KEYS = 8  # of one step: their scores are all in registers
+_MOST_ELEMENTS = 256  # of a head: its query and result have to be in registers
+_WIDE_HEAD = 32  # above it a thread has one query, else two, for which it reads a key once
+_WARPS_A_MULTIPROCESSOR = 8
+_MOST_PARTS = 8
+
+
+class Heads(msgspec.Struct, frozen=True):
+    """`n` tokens with `heads` heads of `e` elements."""
+
+    n: int
+    heads: int
+    e: int
+
+    @property
+    def width(self) -> int:
+        """Elements of a token."""
+        return self.heads * self.e
+
+
+class Layout(msgspec.Struct, frozen=True):
+    """`rows` queries a thread, `parts` threads for the same queries."""
+
+    rows: int
+    parts: int
+
+    @property
+    def threads(self) -> int:
+        return LANES * self.parts
+
+    @property
+    def group_rows(self) -> int:
+        return LANES * self.rows
+
+    def words(self, e: int) -> int:
+        """Reals of shared memory: results, maxima and sums of the half of the parts that hands over."""
+        return self.parts // 2 * self.group_rows * (e + 2)
+
+
+def layout(of: Heads, itemsize: int, limits: Limits) -> Layout:
+    """As many parts as give the device eight warps a multiprocessor and the keys suffice for, and as its limits hold.
+
+    Raises Unsupported for heads that are too wide for registers.
+    """
+    if of.e > _MOST_ELEMENTS:
+        why = f"a head of {of.e} elements does not fit a thread's registers; up to {_MOST_ELEMENTS} do"
+        raise Unsupported(why, reason="limit")
+    rows = 2 if of.e <= _WIDE_HEAD and of.n > LANES else 1
+    warps = of.heads * ceil_div(max(of.n, 1), LANES * rows)
+    found = Layout(rows, 1)
+    while found.parts < _MOST_PARTS:
+        more = Layout(rows, 2 * found.parts)
+        enough = warps * found.parts >= _WARPS_A_MULTIPROCESSOR * multiprocessors(limits)
+        fits = (
+            more.threads <= limits.max_workgroup_threads
+            and itemsize * more.words(of.e) <= limits.max_workgroup_bytes
+        )
+        if enough or not fits or of.n < more.parts * KEYS:
+            break
+        found = more
+    return found

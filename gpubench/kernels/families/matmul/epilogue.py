@@ -1,0 +1,78 @@
+"""What is done to each element of a product before it is written: a bias, an activation, a sum, a mask.
+
+One scalar formula a language, in `v`, the element of the product, and the names of the operands. WGSL writes it in the
+type `V`, which is four elements or one. CUDA applies it to what cuBLAS wrote, in a second pass over C.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Literal
+
+import msgspec
+
+from gpubench.errors import Unsupported
+from gpubench.kernels.families import ceil_div
+from gpubench.kernels.families.cuda import MOST_BLOCKS, lanes, options, prelude
+from gpubench.model.kernel import CudaPass
+
+_THREADS = 256
+
+
+class Epilogue(msgspec.Struct, frozen=True):
+    """`operands`: by name, what is read beside the product: a vector "across" a row of C, or a matrix like "all" of C.
+
+    `cpu(np, out, room, *operands)` changes `out` in place; `room(out)` gives it an array to work in.
+    `wgsl_functions` and `cuda_functions` are text that the formulas call; `exponential`: they call `exp`.
+    """
+
+    operands: Mapping[str, Literal["across", "all"]]
+    cpu: Callable[..., None]
+    wgsl: str
+    cuda: str
+    wgsl_functions: str = ""
+    cuda_functions: str = ""
+    exponential: bool = False
+
+    def finish(self) -> str:
+        """The WGSL function `finish(v, ...)`."""
+        given = ", ".join(f"{name}: V" for name in ("v", *self.operands))
+        return f"{self.wgsl_functions}\nfn finish({given}) -> V {{ return {self.wgsl}; }}"
+
+    def cuda_pass(self, rows: int, columns: int, dtype: str) -> CudaPass:
+        """The formula over all of `out`, in place. Raises Unsupported beyond CUDA's largest grid."""
+        width = lanes(dtype) if columns % lanes(dtype) == 0 else 1
+        units = rows * columns // width
+        blocks = ceil_div(units, _THREADS)
+        if blocks > MOST_BLOCKS:
+            raise Unsupported(f"{units} units take {blocks} blocks; a CUDA grid has {MOST_BLOCKS}")
+        return CudaPass(
+            self._cuda_source(width, dtype), "gpubench_epilogue", (blocks, 1, 1), (_THREADS, 1, 1),
+            ("out", *self.operands, units, columns // width), options=options(dtype),
+        )  # fmt: skip
+
+    def _cuda_source(self, width: int, dtype: str) -> str:
+        arrays = "".join(f", const stored* __restrict__ {name}_" for name in self.operands)
+        index = {"across": "i % across", "all": "i"}
+        loads = "\n".join(
+            f"  const Unit {name} = reinterpret_cast<const Unit*>({name}_)[{index[along]}];"
+            for name, along in self.operands.items()
+        )
+        reals = "".join(f", real {name}" for name in self.operands)
+        given = "".join(f", wide({name}.lane[j])" for name in self.operands)
+        return f"""{prelude(dtype)}
+const int WIDTH = {width};
+struct alignas(WIDTH * sizeof(stored)) Unit {{ stored lane[WIDTH]; }};
+{self.cuda_functions}
+__device__ __forceinline__ real finish(real v{reals}) {{ return {self.cuda}; }}
+extern "C" __global__ void __launch_bounds__({_THREADS})
+gpubench_epilogue(stored* __restrict__ out_{arrays}, long long units, long long across) {{
+  const long long i = (long long)blockIdx.x * {_THREADS} + threadIdx.x;
+  if (i >= units) return;
+  Unit out = reinterpret_cast<Unit*>(out_)[i];
+{loads}
+  #pragma unroll
+  for (int j = 0; j < WIDTH; ++j) out.lane[j] = narrow(finish(wide(out.lane[j]){given}));
+  reinterpret_cast<Unit*>(out_)[i] = out;
+}}
+"""

@@ -1,0 +1,38 @@
+"""linear_grad_relu: dy w^T where h > 0, what goes back through a layer and the relu in front of it.
+
+`w` (m x k) is the weight of the layer that has h as its input; h is the output of that relu, as the forward pass kept
+it. The mask comes from the given h, so that no rounding can flip it.
+"""
+
+from typing import Any
+
+from gpubench.kernels.families.linear import linear, norms
+from gpubench.kernels.families.matmul.epilogue import Epilogue
+from gpubench.model.op import Array, Tolerance
+
+
+def _expr(xp: Array, dy: Array, w: Array, h: Array) -> Array:
+    return xp.where(h > 0, dy @ w.T, 0)
+
+
+def _scale(xp: Array, dy: Array, w: Array, h: Array) -> Array:
+    return norms(xp, dy, w.T)
+
+
+def _cpu(np: Any, out: Array, room: Any, h: Array) -> None:
+    np.copyto(out, 0, where=~(h > 0))
+
+
+OP = linear(
+    name="linear_grad_relu",
+    summary="out = dy w^T where h > 0, else 0",
+    x="dy",
+    turned=True,
+    epilogue=Epilogue(
+        {"h": "all"}, cpu=_cpu, wgsl="select(V(), v, h > V())", cuda="select(h > real(0), v, real(0))"
+    ),
+    flops_per_element=1,
+    expr=_expr,
+    torch=lambda torch, dy, w, h: torch.ops.aten.threshold_backward(dy @ w.T, h, 0),
+    tolerance=Tolerance(8, scale=_scale),
+)

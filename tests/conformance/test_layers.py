@@ -1,0 +1,59 @@
+"""The ops of networks, which are measured on request, in every form and dtype of the backends that are here: one row,
+odd numbers of rows, and other widths than the usual ones."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gpubench import backends, kernels
+from gpubench.measure.worker.workspace import Workspace, gate
+from gpubench.model.backend import Session
+from gpubench.model.case import FORMS, Case
+from gpubench.model.op import Op, Params
+
+OPS = [kernels.load(name) for group in ("layers", "network") for name in kernels.groups().get(group, ())]
+BACKENDS = [
+    "numpy",
+    pytest.param("torch", marks=pytest.mark.torch),
+    pytest.param("wgpu", marks=pytest.mark.vulkan),
+]
+
+
+def shapes(op: Op) -> list[Params]:
+    """The usual shape, and combinations of small ones that the op has."""
+    options = (
+        dict(zip(op.options, chosen, strict=True))
+        for chosen in itertools.product((3, 12), repeat=len(op.options))
+    )
+    found: list[Params] = [{"n": 1}, {"n": 7}, {"n": 300}, *({"n": 33, **chosen} for chosen in options)]
+    return [params for params in found if op.fits(params) is None and op.flops(params) < 1e9]
+
+
+@pytest.fixture(scope="module", params=BACKENDS)
+def session(request: pytest.FixtureRequest) -> Iterator[Session]:
+    backend = backends.load(request.param)
+    device = next(device for device in backend.devices() if device.kind != "gpu")
+    opened = backend.open(device.id, autotune=False)
+    yield opened
+    opened.close()
+
+
+@pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)
+def test_every_shape_in_every_form_and_dtype(session: Session, op: Op, tmp_path: Path) -> None:
+    device = session.device
+    checked = set()
+    for params, dtype, form in itertools.product(shapes(op), op.dtypes, FORMS):
+        case = Case(op.name, op.group, params, dtype, form, device.resident_regime, device.id)
+        refusal = session.supports(op, case)
+        if refusal is not None:
+            assert refusal.reason in ("no-dtype", "no-implementation"), f"{case.id}: {refusal.detail}"
+            continue
+        workspace = Workspace(session, op, case, 1, "random", tmp_path)
+        gate(workspace, case, lambda phase: None)
+        workspace.release()
+        checked.add((dtype, form))
+    assert {form for dtype, form in checked if dtype == "float32"} == {*backends.load(device.backend).forms}
