@@ -129,8 +129,8 @@ def _reading(found: MachineAnswer) -> str:
         if known is None:
             said.append(
                 f"How to read it: `{ranged.op}` is faster on the GPU from a size on that lies somewhere in "
-                f"`{between}`, *if the data is already there*. These numbers count the elements of one array (K is 1,000, "
-                f"M is a million){more}."
+                f"`{between}`, *if the data is already there*. These numbers count the elements of an array (K is "
+                f"1,000, M is a million){more}."
             )
         else:
             said.append(
