@@ -21,8 +21,9 @@ from gpubench.model.kernel import Kernel, Limits
 from gpubench.model.op import Array, Ladder, Op, Operand, Params, Shape, Tolerance
 
 _WIDTH, _HEADS = 256, 8
-# Scores that a block works on: they have to be in cache still. Below so many tokens one thread has all heads at once.
-_SCORES, _MOST_ROWS = 64 * 1024, 128
+# Queries and keys of a block, whose scores are in cache still; the first divides the second, so that the diagonal lies
+# in one block. Up to so many tokens one thread has all heads at once.
+_ROWS, _KEYS = 128, 1024
 _REFERENCE_ROWS = 256  # of the float64 reference at a time
 # NumPy multiplies halves without its BLAS: 0.6 to 0.8 GFLOP/s on one core (256 to 512, a Xeon of 2023).
 _NUMPY_HALF_FLOPS_PER_S = 1e9
@@ -124,28 +125,41 @@ def _cpu(np: Any, blocks: Blocks, params: Params) -> Launch:
         n, e = len(qkv), out.shape[1] // heads
         q, k, v = _cut(np, qkv, heads)
         results = np.moveaxis(out.reshape(n, heads, e), 1, 0)
-        rows = max(16, min(_MOST_ROWS, _SCORES // max(n, 1)))
-        count = -(-n // rows)
+        count = -(-n // _ROWS)
+        room = min(n, _ROWS) * min(n, _KEYS) * (heads if count == 1 else 1)
 
         def part(some: slice, start: int, stop: int) -> None:
             queries = q[some, start:stop] * out.dtype.type(1 / math.sqrt(e))
-            shape = (*queries.shape[:2], stop)
-            scores = scratch.arrays(1, heads * rows * n if count == 1 else rows * n, out.dtype)[0]
-            scores = scores[: math.prod(shape)].reshape(shape)
-            np.matmul(queries, np.swapaxes(k[some, :stop], 1, 2), out=scores)
-            diagonal = scores[:, :, start:]
-            np.copyto(diagonal, -math.inf, where=~np.tri(stop - start, dtype=bool))
-            np.subtract(scores, np.maximum.reduce(scores, axis=-1, keepdims=True), out=scores)
-            np.exp(scores, out=scores)
-            total = np.add.reduce(scores, axis=-1, keepdims=True)
-            np.divide(np.matmul(scores, v[some, :stop]), total, out=results[some, start:stop])
+            spare = scratch.arrays(1, room, out.dtype)[0]
+            top = total = result = None
+            for first in range(0, stop, _KEYS):
+                last = min(first + _KEYS, stop)
+                shape = (*queries.shape[:2], last - first)
+                scores = spare[: math.prod(shape)].reshape(shape)
+                np.matmul(queries, np.swapaxes(k[some, first:last], 1, 2), out=scores)
+                if last > start:
+                    np.copyto(scores[:, :, start - first :], -math.inf, where=~np.tri(stop - start, dtype=bool))
+                highest = np.maximum.reduce(scores, axis=-1, keepdims=True)
+                if top is not None:
+                    np.maximum(highest, top, out=highest)
+                np.subtract(scores, highest, out=scores)
+                np.exp(scores, out=scores)
+                sums, products = (
+                    np.add.reduce(scores, axis=-1, keepdims=True),
+                    np.matmul(scores, v[some, first:last]),
+                )
+                if top is not None:  # as in the softmax of a stream
+                    before = np.exp(top - highest)
+                    sums, products = sums + total * before, products + result * before
+                top, total, result = highest, sums, products
+            np.divide(result, total, out=results[some, start:stop])
 
         def block(first: int, last: int) -> None:
             with np.errstate(all="ignore"):
                 for i in range(first, last):
                     place, head = divmod(i, heads)
-                    start = (count - 1 - place) * rows
-                    part(slice(head, head + 1), start, min(start + rows, n))
+                    start = (count - 1 - place) * _ROWS
+                    part(slice(head, head + 1), start, min(start + _ROWS, n))
 
         if count > 1:
             blocks.multiply(block, count * heads, 1)

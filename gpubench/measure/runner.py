@@ -276,7 +276,7 @@ class _Runner:
             while len(turn) <= REPEATS and turn[-1].contended and self._left_s() >= longest_s:
                 self.progress.cases += self._schedule.count
                 self.progress.sessions += 1
-                self.sink(SessionAgain(turn[-1].disturbance))
+                self.sink(SessionAgain(turn[-1].disturbance, record.index, self.progress.cases))
                 again = self._one_session(self._schedule.again, repeats=record.index)
                 if self._out_of_budget():
                     return  # it may lack cases

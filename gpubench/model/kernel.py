@@ -77,7 +77,7 @@ class CudaPass(msgspec.Struct, frozen=True):
 
 class CudaProduct(msgspec.Struct, frozen=True):
     """A matrix product by cuBLAS as a pass: `out` = A B, A of m x k and B of k x n, which the buffers `a` and `b` hold
-    row by row, or column by column (`ta`, `tb`)."""
+    row by row, or column by column (`ta`, `tb`). `batch`: so many, each of its own B, all of the one A."""
 
     a: str
     b: str
@@ -87,6 +87,7 @@ class CudaProduct(msgspec.Struct, frozen=True):
     k: int
     ta: bool = False
     tb: bool = False
+    batch: int = 1
 
 
 class CudaProgram(msgspec.Struct, frozen=True):

@@ -104,7 +104,7 @@ def test_a_full_disk_behind_the_output(tmp_path: Path, result: str, command: str
 @pytest.mark.parametrize("folder", ["/proc/self", "/nowhere"])
 def test_a_temporary_folder_that_takes_nothing(tmp_path: Path, result: str, folder: str) -> None:
     """tempfile itself looks for another one, so that all works as long as there is any."""
-    for command in (f"report {result} --format html", "detect", " ".join([*FAKE, "-o", "r.json"])):
+    for command in (f"report {result} --format svg", "detect", " ".join([*FAKE, "-o", "r.json"])):
         ended = shell(f"$gpubench {command} > out", tmp_path, TMPDIR=folder)
         assert (ended.returncode, "Traceback" in ended.stderr) == (ExitCode.OK, False), ended.stderr
 

@@ -30,8 +30,8 @@ CHILDREN = (
 OTHERS = (
     "gpubench.__main__", "gpubench.child_main", "gpubench.detect.probes.__main__", "gpubench.report.vega",
 )  # fmt: skip
-# What workers of a CPU load. Libraries that open devices or draw are loaded by the process that needs them.
-LIBRARIES = ("numpy", "numba", "threadpoolctl", "psutil", "concurrent.futures.thread")
+# What workers of a CPU load, and what describes charts. Libraries that open devices are loaded by who needs them.
+LIBRARIES = ("numpy", "numba", "threadpoolctl", "psutil", "concurrent.futures.thread", "altair")
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 # Variables that are read while Python or a library starts.
 READ_AT_START = (

@@ -129,12 +129,18 @@ class CublasProduct:
         one, zero = (np.array(value, np.float64 if wide else np.float32) for value in (1, 0))
         a, b, out = (buffers[name] for name in (step.a, step.b, step.out))
         self._held = (one, zero, a, b, out)  # cuBLAS has their addresses only
-        self._call = partial(
-            cublas.gemmEx, handle, int(step.tb), int(step.ta), step.n, step.m, step.k,
-            one.ctypes.data, b.data.ptr, kind, step.k if step.tb else step.n,
-            a.data.ptr, kind, step.m if step.ta else step.k,
-            zero.ctypes.data, out.data.ptr, kind, step.n,
-            _COMPUTE_64F if wide else _COMPUTE_32F, cublas.CUBLAS_GEMM_DEFAULT,
+        sums, algorithm = _COMPUTE_64F if wide else _COMPUTE_32F, cublas.CUBLAS_GEMM_DEFAULT
+        sides = (handle, int(step.tb), int(step.ta), step.n, step.m, step.k, one.ctypes.data)
+        of_b = (b.data.ptr, kind, step.k if step.tb else step.n)
+        of_a = (a.data.ptr, kind, step.m if step.ta else step.k)
+        of_out = (out.data.ptr, kind, step.n)
+        self._call = (
+            partial(cublas.gemmEx, *sides, *of_b, *of_a, zero.ctypes.data, *of_out, sums, algorithm)
+            if step.batch == 1
+            else partial(
+                cublas.gemmStridedBatchedEx, *sides, *of_b, step.k * step.n, *of_a, 0, zero.ctypes.data,
+                *of_out, step.m * step.n, step.batch, sums, algorithm,
+            )
         )  # fmt: skip
 
     def __call__(self) -> None:

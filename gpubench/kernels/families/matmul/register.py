@@ -15,12 +15,53 @@ from gpubench.kernels.families.matmul.epilogue import Epilogue
 from gpubench.kernels.families.wgsl import LANES, elements
 
 
+class Patches(msgspec.Struct, frozen=True):
+    """B as the patches of an image of `channels` x `side` x `side`: a row for each channel and tap of 3 x 3, a column
+    for each pixel. It is read from the image itself; a tap outside of it is 0."""
+
+    channels: int
+    side: int
+
+    @property
+    def pixels(self) -> int:
+        """Columns of B."""
+        return self.side * self.side
+
+    @property
+    def taps(self) -> int:
+        """Rows of B."""
+        return 9 * self.channels
+
+    def function(self, real: str) -> str:
+        """`patches_at(image, row, quad)`: four neighbours of a row of B."""
+        lanes = "\n".join(
+            f"  v.{lane} = tap(base, 4u * quad + {q}u, dy, dx, real);" for q, lane in enumerate(LANES)
+        )
+        return f"""fn tap(base: u32, pixel: u32, dy: u32, dx: u32, real: bool) -> {real} {{
+  let y = pixel / {self.side}u + dy;
+  let x = pixel % {self.side}u + dx;
+  let inside = real && pixel < {self.pixels}u && y >= 1u && y <= {self.side}u && x >= 1u && x <= {self.side}u;
+  let value = {real}(b_[base + select(0u, y * {self.side}u + x - {self.side + 1}u, inside)]);
+  return select({real}(), value, inside);
+}}
+fn patches_at(image: u32, row: u32, quad: u32) -> vec4<{real}> {{
+  let channel = min(row / 9u, {self.channels - 1}u);
+  let base = (image * {self.channels}u + channel) * {self.pixels}u;
+  let real = row < {self.taps}u;
+  let dy = row % 9u / 3u;
+  let dx = row % 3u;
+  var v: vec4<{real}>;
+{lanes}
+  return v;
+}}"""
+
+
 class Layout(msgspec.Struct, frozen=True):
     """A tile and the sizes. A is m x k and B k x `stride`, both read as vec4; C is m x n.
 
     k and `stride` are multiples of 4 and `stride` >= n; k >= 4. Each of the `batch` products follows the one
     before. With the tile's `splits` k is a multiple of their depth, there is one product, and C is written once
-    for each split, in the type of the arithmetic, without the `epilogue`.
+    for each split, in the type of the arithmetic, without the `epilogue`. With `patches` every product has the same A.
     """
 
     tile: Tile
@@ -31,6 +72,7 @@ class Layout(msgspec.Struct, frozen=True):
     stride: int
     batch: int = 1
     epilogue: Epilogue | None = None
+    patches: Patches | None = None
 
     @property
     def real(self) -> str:
@@ -116,9 +158,10 @@ def _header(layout: Layout) -> list[str]:
     return [
         *(["enable f16;"] if stored == "f16" else []),
         f"@group(0) @binding(0) var<storage, read> a_: array<vec4<{stored}>>;",
-        f"@group(0) @binding(1) var<storage, read> b_: array<vec4<{stored}>>;",
+        f"@group(0) @binding(1) var<storage, read> b_: array<{stored if layout.patches else f'vec4<{stored}>'}>;",
         f"@group(0) @binding(2) var<storage, read_write> out_: array<{out}>;",
         f"var<workgroup> shared_: array<{layout.vector}, {layout.tile.vectors}>;",
+        *([layout.patches.function(layout.real)] if layout.patches else []),
         *beside,
     ]
 
@@ -203,6 +246,8 @@ def _addresses(layout: Layout) -> list[str]:
     tile = layout.tile
     a, b = _shares_a(layout), _shares_b(layout)
     layer_a, layer_b = layout.m * layout.k // 4, layout.k * layout.stride // 4
+    if layout.patches:
+        layer_a = 0
     if tile.splits > 1:
         layer_a, layer_b = layout.k // tile.splits // 4, layout.k // tile.splits * layout.stride // 4
     lines = [
@@ -226,10 +271,13 @@ def _addresses(layout: Layout) -> list[str]:
 def _fetch(layout: Layout) -> list[str]:
     """The tile at `step` (in vec4s of K) into registers."""
     rows = 4 * (layout.stride // 4)
-    return [
-        *(f"    next_{s.name} = {layout.vector}(a_[{s.address} + step]);" for s in _shares_a(layout)),
-        *(f"    next_{s.name} = {layout.vector}(b_[{s.address} + step * {rows}u]);" for s in _shares_b(layout)),
-    ]
+    lines = [f"    next_{s.name} = {layout.vector}(a_[{s.address} + step]);" for s in _shares_a(layout)]
+    for s in _shares_b(layout):
+        if layout.patches:
+            lines.append(f"    next_{s.name} = patches_at(group.z, {s.row} + step * 4u, left + {s.column});")
+        else:
+            lines.append(f"    next_{s.name} = {layout.vector}(b_[{s.address} + step * {rows}u]);")
+    return lines
 
 
 def _fetch_rest(layout: Layout) -> list[str]:
@@ -245,6 +293,9 @@ def _fetch_rest(layout: Layout) -> list[str]:
     for share in _shares_b(layout):
         k = f"min({share.row} + {4 * start}u, {layout.k - 1}u)"
         column = f"min(left + {share.column}, {layout.stride // 4 - 1}u)"
+        if layout.patches:
+            lines.append(f"    next_{share.name} = patches_at(group.z, {k}, {column});")
+            continue
         lines.append(
             f"    next_{share.name} = {layout.vector}(b_[layer_b + {k} * {layout.stride // 4}u + {column}]);"
         )

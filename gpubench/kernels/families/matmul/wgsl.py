@@ -25,7 +25,8 @@ _SUM_THREADS = 256
 
 class Product(msgspec.Struct, frozen=True):
     """`batch` products of A (m x k) and B (k x n), each of its own matrices, which the buffers `a` and `b` hold row by
-    row, or column by column (`ta`, `tb`). What is written has been through the epilogue."""
+    row, or column by column (`ta`, `tb`). What is written has been through the epilogue. With `patches` every product
+    has the same A, and B is read from its image."""
 
     m: int
     n: int
@@ -37,6 +38,7 @@ class Product(msgspec.Struct, frozen=True):
     a: str = "a"
     b: str = "b"
     epilogue: Epilogue | None = None
+    patches: register.Patches | None = None
 
     @property
     def beside(self) -> tuple[str, ...]:
@@ -50,6 +52,8 @@ class Product(msgspec.Struct, frozen=True):
             raise Unsupported("WGSL has no exp in double precision", reason="no-dtype")
         size = self.batch * ITEMSIZE[self.dtype]
         sizes = {self.a: size * self.m * self.k, self.b: size * self.k * self.n, "out": size * self.m * self.n}
+        if self.patches:
+            sizes = {**sizes, self.a: sizes[self.a] // self.batch, self.b: sizes[self.b] // 9}
         require_bindings(sizes, limits)
 
 
@@ -91,18 +95,27 @@ def program(product: Product, limits: Limits, tile: Tile) -> WgslProgram:
     deep, stride = 4 * ceil_div(k, 4), 4 * ceil_div(n, 4)
     whole = product.epilogue if tile.splits == 1 else None
     layout = register.Layout(
-        tile=tile, dtype=dtype, m=m, n=n, k=deep, stride=stride, batch=batch, epilogue=whole
+        tile=tile,
+        dtype=dtype,
+        m=m,
+        n=n,
+        k=deep,
+        stride=stride,
+        batch=batch,
+        epilogue=whole,
+        patches=product.patches,
     )
     grid = _grid(ceil_div(n, tile.columns), ceil_div(m, tile.rows), max(batch, tile.splits), limits)
     before, after, names = [], [], [product.a, product.b, "out"]
     scratch: dict[str, int] = {}
-    for i, (shape, padded, turned) in enumerate(
-        (((m, k), (m, deep), product.ta), ((k, n), (deep, stride), product.tb))
-    ):
+    copied = [(1 if product.patches else batch, (m, k), (m, deep), product.ta)]
+    if not product.patches:
+        copied.append((batch, (k, n), (deep, stride), product.tb))
+    for i, (count, shape, padded, turned) in enumerate(copied):
         if shape != padded or turned:
-            before.append(_pad(names[i], (batch, *shape), padded, dtype, limits, turned=turned))
+            before.append(_pad(names[i], (count, *shape), padded, dtype, limits, turned=turned))
             names[i] += "_padded"
-            scratch[names[i]] = batch * padded[0] * padded[1] * ITEMSIZE[dtype]
+            scratch[names[i]] = count * padded[0] * padded[1] * ITEMSIZE[dtype]
     if tile.splits > 1:
         after = [_sum(layout, product, limits)]
         names[2] = "partials"
