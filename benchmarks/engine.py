@@ -1,9 +1,10 @@
-"""Where the time of a run goes: inputs, reference, checks, compiling, calibration, parts, sampling, saving, idle.
+"""Where the time of a run goes: inputs, reference, checks, compiling, calibration, parts, sampling, saving, waiting.
 
 Run: .venv/bin/python benchmarks/engine.py [OPTIONS OF gpubench run]
 It carries the run out in this process, listens to the messages between it and its workers, and prints a Markdown table:
-seconds and shares of the wall time. Where several workers work side by side, the time is that of the one whose message
-comes next, so the shares add up to the whole. The answer of the run itself goes to stderr.
+seconds and shares of the wall time. *Waiting for a worker* is the time of which no worker says what it does: it starts,
+wakes or answers. Where several workers work side by side, the time is that of the one whose message comes next, so the
+shares add up to the whole. The answer of the run itself goes to stderr.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ NAMES = {
     "devices": "start", "open": "start", "overhead": "start", "ceilings": "ceilings", "inputs": "inputs",
     "upload": "inputs", "reference": "reference", "autotune": "trials", "compile": "compile",
     "first launch": "compile", "check": "checks", "calibrate": "calibration", "parts": "parts", "sample": "sampling",
-    "release": "release",
+    "release": "release", "supports": "start",
 }  # fmt: skip
 OWN = "the parent: plan, progress, detection"
 
@@ -36,6 +37,7 @@ class Listener:
     def __init__(self) -> None:
         self.spent: dict[str, float] = defaultdict(float)
         self._last, self._doing = time.perf_counter(), OWN
+        self.heard = False
 
     def pass_to(self, doing: str) -> None:
         """Something else is under way from now on."""
@@ -46,6 +48,7 @@ class Listener:
     def decoded(self, decode: Callable[[bytes], Any], line: bytes) -> Any:
         """In place of `protocol.decode_reply`."""
         message = decode(line)
+        self.heard = True
         self.pass_to(NAMES.get(message.name, message.name) if isinstance(message, protocol.Phase) else OWN)
         return message
 
@@ -74,8 +77,10 @@ def main() -> None:
 
     setattr(Recorder, "save", saved)  # noqa: B010
     sys.argv = ["gpubench", "run", "--no-progress", *sys.argv[1:]]
-    with contextlib.redirect_stdout(sys.stderr), contextlib.suppress(SystemExit):
-        gpubench()
+    with contextlib.redirect_stdout(sys.stderr):
+        code = gpubench()
+    if not listener.heard:  # an error, and no run
+        sys.exit(code)
     listener.pass_to(OWN)
     whole = sum(listener.spent.values())
     print("| what | s | share |\n|---|---|---|")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from gpubench import stats
@@ -23,6 +23,9 @@ LEAST_BLOCKS = 6
 MOST_WEIGHT = 4.0
 # Of ln(block): equal blocks are equal as far as their clock tells.
 LEAST_VARIANCE = 1e-12
+# A size lies beside the line by tiles and thread counts of its own: the standard deviation of ln(ratio) that is
+# expected of it, beside what the sizes themselves tell.
+OWN = 0.05
 # Of blocks that lie further off, in standard deviations, only so much counts.
 FAR_OFF = 2.5
 # Variance of the median of the means of pairs / that of the mean, for normal noise.
@@ -181,9 +184,9 @@ def _by_pieces(points: _Points, priors: tuple[Prior, Prior] | None, found: Cross
     if root is None:
         return found
     session = _session_margin(apart, _Line.of(x, y, weights).variance(root), priors)
-    sure = [math.sqrt(scale / weight + session) for weight in weights]
-    loss = max((a for a, b, off in zip(x, y, sure, strict=True) if b < -off), default=-math.inf)
-    win = min((a for a, b, off in zip(x, y, sure, strict=True) if b > off and a > loss), default=math.inf)
+    sure = list(_sure(x, y, weights, scale, session))
+    loss = max((first for first, _, wins in sure if not wins), default=-math.inf)
+    win = min((last for _, last, wins in sure if wins and last > loss), default=math.inf)
     ends = [one.ends(one.root, scale, session) if one.root is not None else (None, None) for one in pieces]
     low, high = _hull(ends, loss, win)
     low, high = min(low, root), max(high, root)
@@ -193,6 +196,19 @@ def _by_pieces(points: _Points, priors: tuple[Prior, Prior] | None, found: Cross
         return found
     closed = None if low == -math.inf else low, None if high == math.inf else high
     return _crossing(root, *closed, session, middle.slope)
+
+
+def _sure(
+    x: Sequence[float], y: Sequence[float], weights: Sequence[float], scale: float, session: float
+) -> Iterator[tuple[float, float, bool]]:
+    """(first, last, whether it wins) of each row of neighbouring sizes whose mean surely lies on one side. As the ratio
+    rises there, it loses at the first of a row that loses, and wins at the last of one that wins."""
+    for i in range(len(x)):
+        total = height = 0.0
+        for j in range(i, len(x)):
+            total, height = total + weights[j], height + weights[j] * y[j]
+            if (height / total) ** 2 > scale / total + session:
+                yield x[i], x[j], height > 0
 
 
 def _hull(
@@ -283,14 +299,19 @@ def _scale(line: _Line, priors: tuple[Prior, Prior] | None, *, replicated: bool,
     """What the variance of the line's height is multiplied with to give (half-width)^2.
 
     Points that lie further from the line than their blocks explain widen it by Student's distribution (Knapp and
-    Hartung 2003). Where chance does as much in one of ten, the blocks alone count. Without repeated blocks, the
-    points alone tell how far they scatter, and the prior.
+    Hartung 2003). Where chance does as much in one of ten, the blocks count, and with a prior what sizes usually have
+    of their own: two or three of them cannot tell. Without repeated blocks, the points alone tell how far they
+    scatter, and the prior.
     """
     if not replicated:
         expected = None if priors is None else math.fsum(prior.block**2 for prior in priors)
         return stats.squared_margin(line.misfit, line.degrees, expected)
-    known = stats.Z**2
-    return max(known, stats.squared_margin(line.misfit, line.degrees, None)) if uneven else known
+    if uneven:
+        return max(stats.Z**2, stats.squared_margin(line.misfit, line.degrees, None))
+    if priors is None:
+        return stats.Z**2
+    usual = 1 + OWN**2 * line.total / (line.degrees + 2)
+    return max(stats.Z**2, stats.squared_margin(line.misfit, line.degrees, usual))
 
 
 def exceeded_by_a_tenth(degrees: int) -> float:

@@ -87,8 +87,8 @@ WarningCode = Literal[
     "transfer-mismatch", "no-device-clock", "other-gpu-users", "no-telemetry", "software-device", "cpu-limited",
     "cpu-not-compiled",
     "powersave", "shared-host", "blas-threads", "session-failed", "few-sessions", "inputs-not-random", "no-tf32",
-    "budget", "top-halved", "unavailable", "bad-plugin", "worker-restarted", "software-changed", "not-interleaved",
-    "different-machine", "no-gate", "no-threshold", "same-run", "cannot-save",
+    "budget", "top-halved", "chosen-once", "unavailable", "bad-plugin", "worker-restarted", "software-changed",
+    "not-interleaved", "different-machine", "no-gate", "no-threshold", "same-run", "cannot-save",
 ]
 
 WARNINGS: dict[WarningCode, Entry] = {
@@ -153,6 +153,9 @@ WARNINGS: dict[WarningCode, Entry] = {
     "top-halved": Entry(
         "the largest size of an op takes too long on this machine, so a smaller one stands for it",
         "raise --budget, or name the size with --sizes"),
+    "chosen-once": Entry(
+        "the first run on a machine tries its kernels and numbers of threads, and takes up to a quarter longer for it",
+        "nothing to do: the choices are remembered, and the next run takes its usual time"),
     "unavailable": Entry(
         "a backend was left out, and why", "the hint: mostly a library or a driver to install"),
     "bad-plugin": Entry(

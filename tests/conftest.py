@@ -115,6 +115,7 @@ def cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         folder = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "cache-of-gpubench"
         folder.mkdir(exist_ok=True)
         patch.setenv("GPUBENCH_CACHE_DIR", str(folder))
+        patch.setenv("MESA_SHADER_CACHE_DIR", str(folder / "mesa"))
         yield folder
 
 

@@ -93,7 +93,7 @@ class AdviceSource(msgspec.Struct, frozen=True, kw_only=True):
 
 class Advice(msgspec.Struct, frozen=True, kw_only=True):
     """Where one call should run. `device_id` is null where the answer is unknown; `reason` then says why. Where the
-    basis is `bracketed`, the sizes around it are far apart and agree on the winner: there is no time and no gain.
+    basis is `bracketed`, the sizes around it are far apart and tell the winner alone: there is no time and no gain.
     `command` measures what was not: null where it was.
 
     `split` is null unless the answer is to split the call over the CPU and a GPU: `backend` is then hybrid.
@@ -287,9 +287,13 @@ def _confidence_around(field: ContenderSet, choice: Choice) -> AdviceConfidence:
 def _reason(field: ContenderSet, n: int, choice: Choice, candidates: Sequence[AdviceCandidate]) -> str | None:
     """Why no time, or no device, is known; None where both are."""
     if choice.around is not None:
-        low, high = choice.around
+        (low, high), ends = choice.around, bracket(field, n)
+        too_far = "they are too far apart for a time between them"
+        if choice.against and ends is not None and ends[0][1] != ends[1][1]:
+            words = ["the CPU" if cpu else "the GPU" for _, cpu in ends]
+            return f"{words[0]} wins at n = {low}, {words[1]} at {high}, and n = {n} is far from the change; {too_far}"
         what = "the same side wins" if choice.against else "it was measured"
-        return f"{what} at n = {low} and at {high}; they are too far apart for a time between them"
+        return f"{what} at n = {low} and at {high}; {too_far}"
     if choice.best is not None:
         return None
     ends = bracket(field, n)

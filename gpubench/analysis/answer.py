@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Literal
 
 import msgspec
@@ -107,6 +107,7 @@ class BestForm(msgspec.Struct, frozen=True, kw_only=True):
 
     op: str
     dtype: str
+    params: dict[str, int]
     n: int
     extent: Extent
     plain_s: float | None
@@ -121,6 +122,7 @@ class GpuTimes(msgspec.Struct, frozen=True, kw_only=True):
 
     op: str
     dtype: str
+    params: dict[str, int]
     device_id: str
     n: int
     extent: Extent
@@ -131,7 +133,8 @@ class MachineAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """`devices` are the GPUs shown, of one backend or of all; `others` the further GPU backends with times. Without
     `rows` `absence` says why, and there are `forms` of the CPU, or `times` of GPUs alone. `wrong` are outputs that
     failed their check, `broken` other failures. `named`: all sizes were asked for. `missing`: ops that were not
-    reached, of `ops` in all; `unreached`: cases."""
+    reached, of `ops` in all; `late`: of the others sizes that were asked for, and for which the time did not suffice;
+    `unreached`: cases."""
 
     rows: tuple[AnswerRow, ...]
     devices: tuple[str, ...]
@@ -143,6 +146,7 @@ class MachineAnswer(msgspec.Struct, frozen=True, kw_only=True):
     broken: tuple[Trouble, ...]
     named: bool
     missing: tuple[str, ...]
+    late: tuple[tuple[str, int, Extent], ...]
     unreached: int
     ops: int
 
@@ -197,7 +201,7 @@ def answer(analysis: Analysis | Curves, *, by_device: bool = False) -> MachineAn
         rows=_merged(run, rows), devices=tuple(devices), others=tuple(ranked[len(shown):]), absence=without,
         forms=() if without is None or without.kind == "no-cpu" else _forms(run, cases),
         times=_gpu_times(run, cases) if without is not None and without.kind == "no-cpu" else (),
-        wrong=wrong, broken=broken, missing=tuple(sorted(missing)),
+        wrong=wrong, broken=broken, missing=tuple(sorted(missing)), late=_late(run, cases, missing),
         unreached=sum(row.outcome == "planned" for row in cases), ops=len({row.case.op for row in cases} | missing),
         named=bool(rows) and all(run.selection.sizes.get(row.op) for row in rows),
     )  # fmt: skip
@@ -210,6 +214,17 @@ def _missing(analysis: Analysis | Curves, cases: Sequence[CaseResult]) -> set[st
     if len(analysis.cases) == len(run.outcomes) and not (run.selection.filter or run.selection.skip):
         found |= {*run.selection.ops} - {outcome.case.op for outcome in run.outcomes}
     return found - {row.case.op for row in cases if row.time is not None}
+
+
+def _late(
+    run: Run, cases: Sequence[CaseResult], missing: Collection[str]
+) -> tuple[tuple[str, int, Extent], ...]:
+    found = {
+        (row.case.op, row.case.params["n"], extent(row.case))
+        for row in cases
+        if row.case.op not in missing and run.selection.sizes.get(row.case.op) and _out_of_budget(run, row)
+    }
+    return tuple(sorted(found))
 
 
 def _ranked(curves: Sequence[BreakEven]) -> list[str]:
@@ -386,7 +401,13 @@ def _gpu_times(run: Run, cases: Sequence[CaseResult]) -> tuple[GpuTimes, ...]:
             best[row.case.regime_id] = min(best.get(row.case.regime_id, math.inf), row.time.estimate)
     return tuple(
         GpuTimes(
-            op=series[0], dtype=series[1], device_id=device_id, n=n, extent=extents[series], seconds=by_size[n]
+            op=series[0],
+            dtype=series[1],
+            params=dict(series[2]),
+            device_id=device_id,
+            n=n,
+            extent=extents[series],
+            seconds=by_size[n],
         )
         for (series, device_id), by_size in sorted(sizes.items())
         for n in (sorted(by_size) if run.selection.sizes.get(series[0]) else [max(by_size)])
@@ -401,7 +422,8 @@ def _best_form(plain: CaseResult | None, rows: Sequence[CaseResult]) -> BestForm
     best = min(rows, key=lambda row: (row.time.estimate if row.time else 0.0, row.id))
     assert best.time is not None
     form = BestForm(
-        op=best.case.op, dtype=best.case.dtype, n=best.case.params["n"], extent=extent(best.case),
+        op=best.case.op, dtype=best.case.dtype, params=dict(beside_size(best.case.params)), n=best.case.params["n"],
+        extent=extent(best.case),
         plain_s=None if plain is None or plain.time is None else plain.time.estimate,
     )  # fmt: skip
     ratio = None if plain is None else paired(plain, best)
@@ -449,7 +471,7 @@ AbsenceKind = Literal[
     "checked", "nothing", "overheads", "no-cpu", "hidden", "not-asked", "wrong", "no-time", "no-gpu"
 ]
 
-_BUDGET = "the time budget was used up first"
+OUT_OF_TIME = "the time budget was used up first"
 # Skips that are part of every plan. They explain an absence only where nothing else does.
 _USUAL = frozenset({"no-implementation", "no-dtype", "no-transfer"})
 
@@ -490,6 +512,12 @@ def _nothing(run: Run, everything: Sequence[CaseResult], cases: Sequence[CaseRes
     if checked:
         return Absence(kind="checked", checked=checked)
     causes = _reasons(run, cases if overheads else everything)
+    if (
+        not run.outcomes
+        and run.settings.budget_s is not None
+        and not (run.selection.filter or run.selection.skip)
+    ):
+        causes = [OUT_OF_TIME]  # nothing was even planned
     if overheads:
         return Absence(kind="overheads", causes=tuple(causes))
     return Absence(kind="nothing", causes=tuple(causes or _absent(run) or ["no case was planned"]))
@@ -505,7 +533,7 @@ def _reasons(run: Run, rows: Sequence[CaseResult]) -> list[str]:
     others.sort(key=lambda row: (row.outcome == "skip", row.reason in _USUAL))
     early = "the run was interrupted" if run.exit_reason == "interrupted" else "the run ended early"
     return [
-        *([_BUDGET] if budget else []), *_of_each_device(failed), *([early] if planned else []),
+        *([OUT_OF_TIME] if budget else []), *_of_each_device(failed), *([early] if planned else []),
         *_of_each_device(others),
     ]  # fmt: skip
 

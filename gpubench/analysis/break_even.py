@@ -183,6 +183,8 @@ def _judge(
     elif verdict == "at" and low is not None and high is not None:
         n = crossings[-1]
         low, high = min(low, n * (1 - break_even.NARROWEST)), max(high, n * (1 + break_even.NARROWEST))
+    if verdict == "undecided" and low is not None and high is not None and local is not None:
+        low, high = _tightened(low, high, local.crossing)
     tied = points[-1].row.about_equal
     verdict = "undecided" if verdict == "no-size" and tied else verdict
     case, reason = (
@@ -198,6 +200,14 @@ def _judge(
         crossings=tuple(round(n) for n in crossings) if n is not None or reason == "loses-again" else (),
         reason=reason,
     )  # fmt: skip
+
+
+def _tightened(low: float, high: float, found: break_even.Crossing | None) -> tuple[float, float]:
+    """What lies between the sure sizes and, too wide for a threshold, inside the interval of the fitted one."""
+    if found is None:
+        return low, high
+    ends = max(low, found.low or low), min(high, found.high or high)
+    return ends if ends[0] < ends[1] else (low, high)
 
 
 def _reason(

@@ -223,13 +223,26 @@ def bracket(contender_set: ContenderSet, n: int) -> tuple[tuple[int, bool], tupl
 
 
 def _by_both_ends(contender_set: ContenderSet, n: int, fastest_of: tuple[Contender, Contender]) -> Choice:
-    """Which side, if the same one wins on both sides of a wide gap; no time is known inside."""
+    """Which side, if the same one wins on both sides of a wide gap, or if n lies far enough from where the winner
+    changes; no time is known inside."""
     ends = bracket(contender_set, n)
-    if ends is None or ends[0][1] != ends[1][1]:
+    if ends is None:
         return UNDECIDED
+    (low, cpu_wins), (high, cpu_wins_above) = ends
+    if cpu_wins != cpu_wins_above:
+        share = math.log(n / low) / math.log(high / low)
+        height = _mixed(_log_ratio(contender_set, low), _log_ratio(contender_set, high), share)
+        if abs(height) <= BENDS * share * (1 - share) * LEAST_BEND * math.log(high / low):
+            return UNDECIDED
+        cpu_wins = height < 0
     cpu, other = fastest_of
-    best, against = (cpu, other) if ends[0][1] else (other, cpu)
-    return Choice(best, math.inf, against, math.inf, (ends[0][0], ends[1][0]))
+    best, against = (cpu, other) if cpu_wins else (other, cpu)
+    return Choice(best, math.inf, against, math.inf, (low, high))
+
+
+def _log_ratio(contender_set: ContenderSet, n: int) -> float:
+    """ln(CPU / other), which both have a time there."""
+    return math.log(fastest(contender_set.cpu, n)[1] / fastest(contender_set.others, n)[1])
 
 
 def may_know(contender_set: ContenderSet, n: int, *, two_sides: bool) -> bool:
@@ -329,6 +342,8 @@ def fastest(contenders: Sequence[Contender], n: int) -> tuple[Contender | None, 
 # Noise and caches bend a curve even where its neighbours are straight: by 25 % in the middle of a gap of factor 4, as
 # leaving out every measured size of the results of an H200 showed (benchmarks/advice.py).
 LEAST_BEND = math.log(1.25) / math.log(4)
+# Between sizes with different winners: so much more than one curve bends, as both do, and twice as far to be sure.
+BENDS = 16.0
 # Sizes that nearly coincide give a line no slope to speak of: from here on an interval says nothing anyway.
 MOST_BEND = 20.0
 Basis = Literal["measured", "interpolated", "bracketed", "unknown"]

@@ -48,7 +48,7 @@ class Answer(msgspec.Struct, frozen=True):
 
     `expected_s` is the time of one call, transfers included where the regime has them; `gain` how many times as long
     the best of the other side (CPU or not) takes, None where nothing competes. `basis` is measured, interpolated,
-    bracketed: the sizes around it lie far apart and agree on the winner, so that both are None; or unknown: then all
+    bracketed: the sizes around it lie far apart and tell the winner alone, so that both are None; or unknown: then all
     else is None. `fraction` is the GPU's share of the work where the call should be split over the
     CPU and a GPU: then `backend` is "hybrid", `device_id` as "hybrid:cupy:0", and `gain` is over the better of the two.
     """

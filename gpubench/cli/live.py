@@ -9,7 +9,7 @@ import sys
 import time
 from typing import IO, Any
 
-from gpubench.cli.progress import WIDTH, Counter, Display, again, describe, remaining
+from gpubench.cli.progress import WIDTH, Counter, Display, describe, remaining
 from gpubench.foreign_text import filled, visible
 from gpubench.measure.recorder import (
     BlockDone,
@@ -91,7 +91,7 @@ class Live(Display):
             case Warned():
                 self._notice(f"warning: {visible(event.warning.message)}")
             case SessionAgain():
-                self._notice(again(event))
+                self._notice(self._cases.again(event))
             case RunDone():
                 self.close()
 

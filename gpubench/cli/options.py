@@ -149,7 +149,9 @@ class SamplingOptions(CommandOptions):
     case_timeout: str = option("TIME", LONG, "Kill a case that takes longer.", default="60s",
         answer="settings.case_timeout_s")
     budget: str | None = option("TIME", LONG, "Limit of the whole run. Default: 60s without --sizes (120s "
-        "beside overheads or splits), else none.", default=None, brief="Limit of the whole run, as 60s or 5m.")
+        "beside overheads or splits, a quarter more in the first run on a machine), else none. A search takes "
+        "another session for each 100s, three at most.", default=None,
+        brief="Limit of the whole run, as 60s or 5m.")
     refine: str = option("auto|on|off", LONG, "Search for break-evens. auto: unless --sizes are given; on: "
         "between those, too.", default="auto", answer="settings.refine")
     break_even_timings: int = option("N", LONG, "Timings of both sides for one break-even, its search "

@@ -99,6 +99,8 @@ def tell(display: Display, options: RunOptions, find: Callable[[Tell], RunSpec])
     spec = find(early)
     if not said:
         display.say(counted_plan(spec))
+    elif spec.settings.budget_s is not None and (shorter := about(spec.settings.budget_s)) not in said[0]:
+        display.say(f"Without a GPU it takes {shorter}.")
     disturbed = busy(before, spec.load())
     if disturbed is not None:
         display.say(disturbed)
@@ -189,6 +191,13 @@ class Counter:
         added, self.total = cases - self.total, max(cases, self.total)
         return f"{added} more cases, {cases} in all" if added > 0 and not self.grows else ""
 
+    def again(self, event: SessionAgain) -> str:
+        """Why a run takes longer than its sessions, and by how much."""
+        self.total = event.cases
+        share = f"{event.share:.0%}".replace("%", " %")
+        why = f"Session {event.session + 1} runs again: others took {share} of the CPUs."
+        return why if self.grows else f"{why} {event.cases} cases in all"
+
 
 def describe(event: BlockDone | CaseDone) -> str:
     """`53.1 us ± 0.4 %`, or what happened instead of a number."""
@@ -207,11 +216,6 @@ def _without_number(event: BlockDone | CaseDone) -> Skip | Failure | SessionFail
     if isinstance(event, BlockDone):
         return None
     return event.outcome if isinstance(event.outcome, Skip) else event.failure
-
-
-def again(event: SessionAgain) -> str:
-    """Why a run takes longer than its sessions."""
-    return f"others took {event.share:.0%} of the CPUs: the session is measured again".replace("%", " %")
 
 
 def remaining(seconds: float | None) -> str:
@@ -255,7 +259,7 @@ class _Lines(Display):
             case Warned():
                 self._say(f"warning: {visible(event.warning.message)}", whole=True)
             case SessionAgain():
-                self._say(again(event), whole=True)
+                self._say(self._cases.again(event), whole=True)
             case BlockDone() if time.monotonic() - self._spoke > HEARTBEAT_S:
                 parts = [f"{describe(event)}, {event.samples} samples", remaining(event.remaining_s)]
                 self._say("  ".join(part for part in (f"... {event.id}", *parts) if part))

@@ -173,6 +173,7 @@ def on_devices(
         constraints=Constraints(ours, selection, free_bytes, keep, settings, options.forms is not None), began=began,
         check_only=options.check_only,
         load=load.unread if choice.scripted else load.read,
+        once_s=words.ONCE_SHARE * settings.budget_s if options.budget is None and settings.budget_s else 0.0,
     )  # fmt: skip
 
 

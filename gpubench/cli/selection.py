@@ -20,9 +20,12 @@ Shapes = dict[str, list[dict[str, int]]]
 DEFAULT_SUITE = "vector,matmul,activation"
 DEFAULT_BUDGET_S = 60.0
 HOST_BUDGET_S = 20.0  # without a device to compare with the CPU
+# A search is over after so long, and a budget that holds more gets more sessions: they tell what no size of one does.
+SESSION_S, MOST_SESSIONS = 100.0, 3
+ONCE_SHARE = 0.25  # of a budget that nobody named: what a machine's first run may take longer
 # Without --sizes the budget is spent on finding sizes rather than on precision: one session, and of each case four
 # short blocks (docs/decisions/0003-default-suite.md).
-SUITE = {"min_samples": 4, "max_samples": 8, "sample_s": 0.0015}
+SUITE = {"min_samples": 4, "max_samples": 8, "sample_s": 0.001}
 PRESETS: dict[str, dict[str, Any]] = {
     "quick": {
         "sessions": 1, "min_samples": 4, "max_samples": 16, "max_time_s": 0.2, "precision": 0.05, "warmup_s": 0.0,
@@ -170,6 +173,8 @@ def settings(options: RunOptions, *, preset: str | None, every_size_given: bool,
         values.update(SUITE if preset is None else {})
     if options.budget is not None:
         values["budget_s"] = units.parse_duration(options.budget, option="--budget")
+        if preset is None and not every_size_given:
+            values["sessions"] = min(MOST_SESSIONS, max(1, int(values["budget_s"] // SESSION_S)))
     if options.case_timeout is not None:
         values["case_timeout_s"] = units.parse_duration(options.case_timeout, option="--case-timeout")
     if options.max_time is not None:

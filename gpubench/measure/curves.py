@@ -149,6 +149,8 @@ STRETCH = 2.0
 # known the guess lies off by up to 1.5 in half of the curves of an H200, more often too high: on both sides of that.
 WIDE_STEPS = (1 / 2.0, 2.0)
 CLOSE_STEPS = (1 / 1.5, 1.5, 1.0, 1 / 2.2, 2.2)
+# A size so far off the wanted one, by ratio, tells nearly as much.
+SHARED = 1.45
 
 
 def state_of(known: Rows, curve: Curve, cpu: Collection[str], overheads_s: Mapping[str, float]) -> CurveState:
@@ -174,6 +176,19 @@ def asked(state: CurveState, ladder: Ladder, most: int) -> list[int]:
     low, high = min(state.ratios), max(state.ratios)
     found = dict.fromkeys(ladder.snapped(place * step) for step in steps)
     return [n for n in found if low < n < high and n not in state.ratios][:most]
+
+
+def shared(n: int, state: CurveState, others: Iterable[int]) -> int:
+    """Of the sizes that other curves ask for the one next to `n` that tells this curve nearly as much, on the same side
+    of its threshold; `n` where there is none. The times of the CPU, which most of a size goes to, serve all its curves.
+    """
+    place = state.place or n
+    near = [
+        m
+        for m in others
+        if max(m / n, n / m) <= SHARED and (m < place) == (n < place) and m not in state.ratios
+    ]
+    return min(near, key=lambda m: abs(math.log(m / n)), default=n)
 
 
 def checks(state: CurveState, ladder: Ladder) -> list[int]:

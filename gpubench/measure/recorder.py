@@ -333,9 +333,11 @@ class Warned(msgspec.Struct, frozen=True):
 
 
 class SessionAgain(msgspec.Struct, frozen=True):
-    """Others took `share` of the CPUs during a session, so that it is measured once more."""
+    """Others took `share` of the CPUs during a session, so that it is measured once more: `cases` in all."""
 
     share: float
+    session: int
+    cases: int
 
 
 class RunDone(msgspec.Struct, frozen=True):

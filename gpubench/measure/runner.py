@@ -83,6 +83,8 @@ def _too_few(outcome: Measurement, least: int) -> bool:
 
 # The search leaves this share of the budget for saving, closing workers and the report.
 SEARCH_SHARE = 0.94
+# Choosing kernels is told where it took so long.
+WORTH_A_WORD_S = 1.0
 # Overheads and splits come after the search, which can be cut short: where there are some, it leaves them half.
 SHARE_BESIDE_OVERHEADS = 0.5
 # A session that others disturbed is repeated at most so often.
@@ -144,6 +146,7 @@ class _Runner:
         self._crew: WorkerPool | None = None
         self._pace = Pace()
         self._begun = 0
+        self._once_s = 0.0  # of choosing kernels, which this machine remembers
         self._sessions = spec.sessions
         self.first_session = self._next_index()
         self.progress = Progress(0, self.first_session + self._sessions, self._remaining_s)
@@ -209,9 +212,11 @@ class _Runner:
                 in_scratch = keys
             began = time.monotonic()
             tuning_s = measure_workloads(runtime, *step.workloads, purpose=step.purpose)
+            self._once_s += tuning_s if step.ends else 0.0
             search.took(step, time.monotonic() - began - tuning_s)
             self.recorder.session(pool.entered(record))
         self._warn_telemetry(pool)
+        self._tell_once()
         pool.close()
         foreign, steal = load.between(before, self.spec.load())
         record = msgspec.structs.replace(pool.entered(record), foreign_cpu_share=foreign, steal_share=steal)
@@ -248,6 +253,20 @@ class _Runner:
         if found is not None and all(known.code != found.code for known in self.recorder.run.warnings):
             self.recorder.warn(found)
 
+    def _tell_once(self) -> None:
+        """What a machine's first run took longer for, where that is worth a word."""
+        if min(self._once_s, self.spec.once_s) < WORTH_A_WORD_S or self._begun > 1:
+            return
+        message = (
+            f"{self._once_s:.0f} s of this run went to choosing kernels and numbers of threads for this machine"
+        )
+        found = RunWarning(
+            code="chosen-once", severity="info", message=message, hint=WARNINGS["chosen-once"].remedy,
+            data={"seconds": round(self._once_s, 1)},
+        )  # fmt: skip
+        self.recorder.warn(found)
+        self.sink(Warned(found))
+
     def _repeat(self, busy: list[SessionRecord], longest_s: float) -> None:
         """Measure what others disturbed once more, at the end. If a repeat was quiet, it stands in for the others."""
         if self.spec.check_only:
@@ -257,7 +276,7 @@ class _Runner:
             while len(turn) <= REPEATS and turn[-1].contended and self._left_s() >= longest_s:
                 self.progress.cases += self._schedule.count
                 self.progress.sessions += 1
-                self.sink(SessionAgain(turn[-1].disturbance))
+                self.sink(SessionAgain(turn[-1].disturbance, record.index, self.progress.cases))
                 again = self._one_session(self._schedule.again, repeats=record.index)
                 if self._out_of_budget():
                     return  # it may lack cases
@@ -268,19 +287,22 @@ class _Runner:
                     self.recorder.session(msgspec.structs.replace(old, superseded=unused))
 
     def _left_s(self) -> float:
+        return self._left_of(1.0)
+
+    def _left_of(self, share: float) -> float:
+        """Seconds until that share of the budget is used, but for what is done once on a machine."""
         if self.settings.budget_s is None:
             return float("inf")
-        return self.settings.budget_s - (time.monotonic() - self.spec.began)
+        spent_s = time.monotonic() - self.spec.began - min(self._once_s, self.spec.once_s)
+        return share * self.settings.budget_s - spent_s
 
     def _search_left_s(self) -> float:
         """The search may use the first session's share of the budget."""
-        if self.settings.budget_s is None:
-            return float("inf")
         beside = any(item.op.overhead is not None for item in self._schedule.plan) or split_search.asked(
             self.spec.constraints
         )
         share = SEARCH_SHARE * (SHARE_BESIDE_OVERHEADS if beside else 1.0)
-        return share * self.settings.budget_s / max(self._sessions, 1) - (time.monotonic() - self.spec.began)
+        return self._left_of(share / max(self._sessions, 1))
 
     def _out_of_budget(self) -> bool:
         return self._left_s() <= 0

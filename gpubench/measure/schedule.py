@@ -33,7 +33,8 @@ class RunSpec(msgspec.Struct, frozen=True):
 
     `required` devices were named by the user: if one cannot be opened, that is exit 5. `began` is the monotonic time
     from which the budget counts. With a `resume` the plan is that of a file. `load` reads what others do on this
-    machine. `spares` are workers for the first session.
+    machine. `spares` are workers for the first session. `once_s`: by so much at most the budget grows with the time
+    that a machine's first run takes to choose its kernels.
     """
 
     run: Run
@@ -45,6 +46,7 @@ class RunSpec(msgspec.Struct, frozen=True):
     resume: Resume | None = None
     load: Callable[[], load.CpuTimes | None] = load.unread
     spares: Spares | None = None
+    once_s: float = 0.0
 
     @property
     def settings(self) -> Settings:

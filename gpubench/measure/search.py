@@ -61,10 +61,12 @@ def first_sizes(ladder: Ladder) -> list[int]:
 
 
 class Step(NamedTuple):
-    """Workloads to measure together, and what for."""
+    """Workloads to measure together, and what for. `ends`: sizes that every run of these ops begins with, so that what
+    is chosen for them is chosen once on a machine."""
 
     workloads: tuple[Workload, ...]
     purpose: Purpose
+    ends: bool = False
 
 
 class BreakEvenSearch:
@@ -92,6 +94,7 @@ class BreakEvenSearch:
         self._beside_s: list[float] = []  # what tops took beside their launches, a byte
         self._asked: set[tuple[str, Curve, int]] = set()
         self._checked: set[str] = set()
+        self._narrowed: set[str] = set()
         self._tried: dict[str, set[int]] = {}
 
     def took(self, step: Step, seconds: float) -> None:
@@ -132,14 +135,16 @@ class BreakEvenSearch:
                 for later in ordered[place + 1 :]
             ]
             free_s = self._left_s() - math.fsum(times) * math.fsum(ends_s) / len(ends_s)
-            yield from self._narrow(one, ANSWERED, self._left_s() - free_s / (others + 1))
+            waiting = sum(self._waits(earlier) for earlier in ordered[:place])
+            yield from self._narrow(one, ANSWERED, self._left_s() - free_s / (others + waiting + 1))
         for given in (one for one in self._series if one.given):
             yield from self._narrow(given, ANSWERED, 0.0)
-        # What is left: first to all that is open, then, of a long budget, a step of each op towards closer thresholds.
+        # What is left, in turns: first to ops that had no step yet, then to all that is open, and at last, of a long
+        # budget, a step of each op towards closer thresholds.
         long = (self._settings.budget_s or 0.0) > LONG_BUDGET_S
-        for widest, steps in ((ANSWERED, MOST_STEPS), *([(CLOSE, 1)] if long else [])):
-            for one in sorted(ordered, key=lambda one: -len(self._open(one, widest))):
-                yield from self._narrow(one, widest, 0.0, steps)
+        for widest in (*[ANSWERED] * MOST_STEPS, *([CLOSE] if long else [])):
+            for one in sorted(ordered, key=lambda one: (not self._waits(one), -len(self._open(one, widest)))):
+                yield from self._narrow(one, widest, 0.0, 1)
 
     # ---------------------------------------------------------------- one op
 
@@ -222,6 +227,7 @@ class BreakEvenSearch:
             step = self._fitting(one, self._some(one, self._wanted(one, widest)), until_s)
             if step is None:
                 return
+            self._narrowed.add(one.key)
             yield step
 
     def _wanted(self, one: Series, widest: float) -> dict[int, set[Slot]]:
@@ -233,8 +239,9 @@ class BreakEvenSearch:
         taken = max((len(state.ratios) for _, state in states), default=0)
         if 2 * taken * (BLOCKS.blocks or 1) >= self._settings.break_even_timings:
             return {}
-        for curve, state in states:
-            for n in curves.asked(state, one.ladder, MOST_ASKED) if state.open(widest) else ():
+        for curve, state in sorted(states, key=lambda item: -WEIGHTS.get(item[0][1], 1)):
+            for wanted in curves.asked(state, one.ladder, MOST_ASKED) if state.open(widest) else ():
+                n = curves.shared(wanted, state, found)
                 if (one.key, curve, n) not in self._asked:
                     votes[n] = votes.get(n, 0) + WEIGHTS.get(curve[1], 1)
                     found.setdefault(n, set()).update(self.contenders(known, curve, state, n))
@@ -269,6 +276,10 @@ class BreakEvenSearch:
                 least = curves.seconds(row[base])
                 found |= {s for s in row if s[0] in self._cpu and curves.seconds(row[s]) <= FAR_BEHIND * least}
         return found
+
+    def _waits(self, one: Series) -> bool:
+        """Whether it has open curves and had no step yet that narrows them."""
+        return one.key not in self._narrowed and bool(self._open(one, ANSWERED))
 
     def _open(self, one: Series, widest: float) -> list[tuple[Curve, CurveState]]:
         states = [(curve, self._state(one, curve)) for curve in self._curves(one)]
@@ -322,7 +333,7 @@ class BreakEvenSearch:
             top = explained is None or n == max(sizes) == explained
             kept = tuple(c for c in item.cases if not item.outdone(c) or self._stays(c, end=end, top=top))
             found.append(msgspec.structs.replace(item, cases=kept, explained=end))
-        return Step(tuple(found), ENDS if explained is not None else MAIN)
+        return Step(tuple(found), MAIN) if explained is None else Step(tuple(found), ENDS, ends=True)
 
     def _stays(self, case: Case, *, end: bool, top: bool) -> bool:
         return end if case.device_id in self._cpu else top and case.regime.startswith("resident")

@@ -15,6 +15,7 @@ ARGUMENTS = [
     "--disable-background-networking",
     "--disable-component-update",
     "--disable-sync",
+    "--process-per-site",  # the tests' pages are one site, and their process has compiled the script of the charts
 ]
 NAMES = ("chromium", "google-chrome")
 

@@ -19,24 +19,28 @@ def browser() -> Iterator[Any]:
         yield found
 
 
+@pytest.fixture(scope="module")
+def contexts(browser: Any) -> dict[bool, Any]:
+    """With scripts and without. A page that stays open keeps the process that all of them share."""
+    made = {}
+    for script in (True, False):
+        made[script] = browser.new_context(offline=True, reduced_motion="reduce", java_script_enabled=script)
+        made[script].new_page().goto(Path(__file__).as_uri())
+    return made
+
+
 @pytest.fixture
-def opened(browser: Any, tmp_path: Path) -> Iterator[Callable[..., Any]]:
+def opened(contexts: dict[bool, Any], tmp_path: Path) -> Iterator[Callable[..., Any]]:
     """opened(run, ..., width=1280, dark=False, ...) -> the page, once its charts are drawn."""
-    contexts, complaints = [], []
+    pages, complaints = [], []
 
     def make(*runs: Any, width: int = 1280, dark: bool = False, script: bool = True, **options: Any) -> Any:
-        file = tmp_path / f"report-{len(contexts)}.html"
+        file = tmp_path / f"report-{len(pages)}.html"
         file.write_text(render(list(runs), "html", **options), encoding="utf-8")
-        context = browser.new_context(
-            offline=True,
-            viewport={"width": width, "height": 900},
-            color_scheme="dark" if dark else "light",
-            reduced_motion="reduce",
-            java_script_enabled=script,
-            accept_downloads=True,
-        )
-        contexts.append(context)
-        page = context.new_page()
+        page = contexts[script].new_page()
+        pages.append(page)
+        page.set_viewport_size({"width": width, "height": 900})
+        page.emulate_media(color_scheme="dark" if dark else "light")
         page.on("console", lambda said: complaints.append(f"{said.type}: {said.text}"))
         page.on("pageerror", lambda error: complaints.append(str(error)))
         page.on("dialog", lambda dialog: complaints.append(f"dialog {dialog.message}"))
@@ -49,6 +53,6 @@ def opened(browser: Any, tmp_path: Path) -> Iterator[Callable[..., Any]]:
         return page
 
     yield make
-    for context in contexts:
-        context.close()
+    for page in pages:
+        page.close()
     assert not complaints

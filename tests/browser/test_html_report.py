@@ -194,10 +194,10 @@ def test_print_unfolds_everything_and_shows_every_column(opened, script):
 
 
 def test_several_machines_lie_over_each_other_and_unfold_one_by_one(opened):
-    machines = [on_machine(suite_run(), i) for i in range(5)]
+    machines = [on_machine(suite_run(), i) for i in range(3)]
     page = opened(*machines)
-    assert page.locator("#all-map .lanes").first.locator(".gains").first.locator("span").count() == 5
-    assert page.locator("details.one").count() == 5
+    assert page.locator("#all-map .lanes").first.locator(".gains").first.locator("span").count() == 3
+    assert page.locator("details.one").count() == 3
     assert page.locator("details.one[open]").count() == 0
     page.locator("details.one > summary").nth(2).click()
     page.locator("#r2-charts[data-ready]").wait_for()
@@ -424,22 +424,24 @@ def contrast(one, other):
     return (high + 0.05) / (low + 0.05)
 
 
-@pytest.mark.parametrize("name", HOSTILE)
-def test_hostile_names_stay_text(opened, name):
-    devices = (CPU, msgspec.structs.replace(GPU, name=name, driver=name))
-    run = msgspec.structs.replace(run_of(curve({64: 0.25, 256: 4.0}), devices=devices), label=name)
+@pytest.mark.parametrize("names", [HOSTILE[:3], HOSTILE[3:6], HOSTILE[5:]], ids=["tags", "quotes", "letters"])
+def test_hostile_names_stay_text(opened, names):
+    label, cpu, gpu = names
+    devices = (msgspec.structs.replace(CPU, name=cpu), msgspec.structs.replace(GPU, name=gpu, driver=cpu))
+    run = msgspec.structs.replace(run_of(curve({64: 0.25, 256: 4.0}), devices=devices), label=label)
     page = opened(run, width=400)
     assert page.evaluate("window.pwned") is None
     assert page.evaluate("document.documentElement.scrollWidth") <= 400
     shown = page.locator("body").inner_text()
-    assert name[:20].replace("\u202e", "").replace("\u202c", "").replace("\u2066", "").strip() in shown
+    for name in names:
+        assert name[:20].replace("\u202e", "").replace("\u202c", "").replace("\u2066", "").strip() in shown
     assert not set(shown) & set("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
     page.locator("#r0-chart-time svg .mark-symbol.role-mark path").last.hover(force=True)
     page.locator("#vg-tooltip-element.visible").wait_for()
     assert page.evaluate("window.pwned") is None
     with page.expect_download() as saved:
         page.get_by_role("button", name="Save").click()
-    assert json.loads(Path(saved.value.path()).read_text(encoding="utf-8"))["label"] == name
+    assert json.loads(Path(saved.value.path()).read_text(encoding="utf-8"))["label"] == label
 
 
 def test_a_forged_file_is_drawn_as_text(opened):

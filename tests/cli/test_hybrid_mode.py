@@ -79,9 +79,7 @@ def test_auto_backends_leave_splits_out(gpubench):
 
 
 def test_a_mode_that_contradicts_the_file_is_refused(gpubench, tmp_path):
-    made = gpubench(
-        "run", *SMALL, "--mode", "cpu", "--quick", "--min-samples", "3", "--max-time", "10ms", "-o", "r.json"
-    )
+    made = gpubench("run", *SMALL, "--mode", "cpu", "--check-only", "-o", "r.json")
     assert made.returncode == 0, made.stderr
     more = gpubench("run", "--mode", "hybrid", "--append", "r.json", "--dry-run")
     assert more.returncode == 2

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import io
 import re
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
 
+import msgspec
 import pytest
 
 from gpubench.cli import live, progress
+from gpubench.cli.options import RunOptions
 from gpubench.measure.load import CpuTimes
 from gpubench.measure.recorder import (
     BlockDone,
@@ -20,7 +25,7 @@ from gpubench.measure.recorder import (
     Warned,
 )
 from gpubench.model.case import parse_case_id
-from gpubench.model.result import Failure, Outcome, Run, RunWarning, Skip
+from gpubench.model.result import Failure, Outcome, Run, RunWarning, Selection, Settings, Skip
 from gpubench.report.layout import RenderOptions
 from gpubench.report.sections.answer_so_far import AnswerSoFar
 from tests.unit.report.answer_runs import suite_run
@@ -107,6 +112,24 @@ def test_a_plan_names_few_ops_and_counts_many() -> None:
     assert progress.plan_text(["add"] * 14, 60.0) == "Measuring 14 ops, about a minute"
 
 
+@pytest.mark.parametrize(
+    ("budget_s", "told"), [(60.0, []), (20.0, ["Without a GPU it takes about 20 seconds."])]
+)
+def test_without_a_gpu_the_shorter_time_is_told(budget_s: float, told: list[str]) -> None:
+    """The first line comes before the devices are known."""
+    planned = Settings(budget_s=60.0)
+
+    def find(tell: Callable[[Selection, Settings], None]) -> Any:
+        tell(Selection(ops=["add"] * 14), planned)
+        settings = msgspec.structs.replace(planned, budget_s=budget_s)
+        return SimpleNamespace(settings=settings, load=lambda: None, searches=False)
+
+    stream = io.StringIO()
+    display = progress.display(quiet=False, no_progress=False, environ={}, stream=stream)
+    progress.tell(display, RunOptions(), find)
+    assert stream.getvalue().splitlines() == ["Measuring 14 ops, about a minute", *told]
+
+
 def test_a_busy_machine_is_told_with_what_will_be_done() -> None:
     before = CpuTimes(at_s=0.0, total_s=0.0, busy_s=0.0, steal_s=0.0, ours_s=0.0)
     quiet = CpuTimes(at_s=4.0, total_s=8.0, busy_s=2.0, steal_s=0.0, ours_s=2.0)
@@ -133,8 +156,9 @@ def test_the_live_line_has_no_style(monkeypatch: pytest.MonkeyPatch, variable: s
 
 @pytest.mark.parametrize("stream", [io.StringIO, Terminal])
 def test_a_repeated_session_is_told_with_its_reason(stream: type[io.StringIO]) -> None:
-    told = shown(stream(), RunStarted(12, 1, None), SessionAgain(0.234), RunDone(0, "ok"))
-    assert "others took 23 % of the CPUs: the session is measured again" in told
+    told = shown(stream(), RunStarted(12, 3, None), SessionAgain(0.234, 1, 16), done(13, 16))
+    assert "Session 2 runs again: others took 23 % of the CPUs. 16 cases in all" in told
+    assert "more cases" not in told, "it is told once"
 
 
 @pytest.mark.parametrize("kind", [Skip, Failure])

@@ -137,3 +137,25 @@ def test_more_threads_than_cpus_are_a_usage_error(gpubench: Any, tmp_path: Path)
     assert ended.returncode == 2
     assert "CPUs that may be used" in ended.stderr
     assert not list(tmp_path.glob("*.json"))
+
+
+@pytest.mark.parametrize(
+    ("options", "sessions"),
+    [
+        ("--budget 60s", 1),
+        ("--budget 4m", 2),
+        ("--budget 5m", 3),
+        ("--budget 2h", 3),
+        ("--budget 5m --sessions 1", 1),
+        ("--budget 5m --quick", 1),
+        ("--budget 5m --sizes 1k", 3),
+        ("--budget 10s --sizes 1k", 3),
+    ],
+)
+def test_a_budget_that_holds_more_than_one_search_gets_more_sessions(
+    gpubench: Any, options: str, sessions: int
+) -> None:
+    """A size that nobody named is told more closely by another session than by more samples of the same one."""
+    ended = gpubench("run", "--ops", "add", "--devices", "fake:cpu,fake:gpu", "--dry-run", *options.split())
+    assert ended.returncode == 0, ended.stderr
+    assert f", {sessions} session{'s' if sessions > 1 else ''}\n" in ended.stdout

@@ -28,7 +28,7 @@ def test_matmul_and_relu_on_all_three_backends(gpubench, tmp_path):
     assert [o["id"] for o in result["outcomes"] if o["type"] == "failure"] == []
     for outcome in measured.values():
         assert outcome["check"]["ok"]
-        resident_gpu = outcome["case"]["regime"] == "resident" and "numpy" not in outcome["id"]
+        resident_gpu = outcome["case"]["regime"] == "resident-queued" and "numpy" not in outcome["id"]
         assert bool(outcome["blocks"][0].get("device_hot_s")) == resident_gpu, outcome["id"]
     assert "cupy" in ended.stdout
     assert "vs numpy" in ended.stdout

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
-import os
 import re
 import subprocess
 import sys
@@ -14,17 +14,24 @@ from pathlib import Path
 import pytest
 
 from gpubench import kernels
+from tests.forking import environment
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 def python(*arguments, cwd, **environ):
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("GPUBENCH_")}
-    clean |= {"XDG_DATA_HOME": str(cwd / "data"), "XDG_CONFIG_HOME": str(cwd / "config"), "HOME": str(cwd)}
     return subprocess.run(
-        [sys.executable, *arguments], cwd=cwd, env={**clean, **environ}, capture_output=True, text=True,
+        [sys.executable, *arguments], cwd=cwd, env=environment(cwd, environ), capture_output=True, text=True,
         check=False, timeout=300,
     )  # fmt: skip
+
+
+@pytest.fixture
+def gpubench_beside(starter, tmp_path):
+    """gpubench_beside(SITE, ARGUMENTS): the program where the packages of the folder are installed."""
+    return lambda site, *arguments: starter.run(
+        *arguments, cwd=tmp_path, env=environment(tmp_path, {"PYTHONPATH": site})
+    )
 
 
 def installed(tmp_path, example):
@@ -86,10 +93,8 @@ def test_a_backend_of_another_package_keeps_the_contract(halves, tmp_path):
     )
 
 
-def test_a_backend_of_another_package_is_wherever_ours_are(halves, tmp_path):
-    def gpubench(*arguments):
-        return python("-m", "gpubench", *arguments, cwd=tmp_path, PYTHONPATH=halves)
-
+def test_a_backend_of_another_package_is_wherever_ours_are(halves, gpubench_beside):
+    gpubench = functools.partial(gpubench_beside, halves)
     forms = {op["name"]: op["forms"] for op in json.loads(gpubench("ops", "--format", "json").stdout)["ops"]}
     assert (forms["add"]["halves"], forms["mul"]["halves"]) == (["library", "tuned"], ["library"])
     assert "halves" in gpubench("run", "--help").stdout
@@ -114,16 +119,13 @@ def test_a_backend_of_another_package_is_wherever_ours_are(halves, tmp_path):
             assert f"add/n={n}/{dtype}/{form}/resident@halves:0" in done.stdout
 
 
-def test_a_named_kernel_that_a_backend_brings_is_a_variant(halves, tmp_path):
+def test_a_named_kernel_that_a_backend_brings_is_a_variant(halves, gpubench_beside):
     module = Path(halves) / "gpubench_halves.py"
     declared = '(Kernel("halves", add_halves),)'
     assert declared in module.read_text()
     both = '(Kernel("halves", add_halves), Kernel("halves", add_halves, variant="other_half"))'
     module.write_text(module.read_text().replace(declared, both))
-
-    def gpubench(*arguments):
-        return python("-m", "gpubench", *arguments, cwd=tmp_path, PYTHONPATH=halves)
-
+    gpubench = functools.partial(gpubench_beside, halves)
     add = next(
         op for op in json.loads(gpubench("ops", "--format", "json").stdout)["ops"] if op["name"] == "add"
     )
@@ -157,27 +159,26 @@ def test_the_documented_op_is_the_example():
     assert (EXAMPLES / "op_package" / "gpubench_leaky_relu.py").read_text(encoding="utf-8").endswith(block)
 
 
-def test_an_op_of_another_package_is_listed_and_right(site, tmp_path):
-    listed = python("-m", "gpubench", "ops", cwd=tmp_path, PYTHONPATH=site)
+def test_an_op_of_another_package_is_listed_and_right(site, gpubench_beside):
+    listed = gpubench_beside(site, "ops")
     assert re.search(r"^leaky_relu +activation ", listed.stdout, re.M)
-    done = python(
-        "-m", "gpubench", "run", "--ops", "leaky_relu", "--sizes", "1000", "--backends", "numpy,wgpu?",
+    done = gpubench_beside(
+        site, "run", "--ops", "leaky_relu", "--sizes", "1000", "--backends", "numpy,wgpu?",
         "--allow-software", "--check-only", "--no-save", "--no-progress", "--format", "plain",
-        cwd=tmp_path, PYTHONPATH=site,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr + done.stdout
     assert "ailed" not in done.stdout
 
 
-def test_without_the_package_there_is_no_such_op(tmp_path):
-    assert "leaky_relu" not in python("-m", "gpubench", "ops", cwd=tmp_path).stdout
-    done = python("-m", "gpubench", "run", "--ops", "leaky_relu", cwd=tmp_path)
+def test_without_the_package_there_is_no_such_op(gpubench):
+    assert "leaky_relu" not in gpubench("ops").stdout
+    done = gpubench("run", "--ops", "leaky_relu")
     assert (done.returncode, done.stdout) == (2, "")
 
 
-def test_a_package_that_is_broken_has_a_row_with_the_reason(site, tmp_path):
+def test_a_package_that_is_broken_has_a_row_with_the_reason(site, gpubench_beside):
     (Path(site) / "gpubench_leaky_relu.py").write_text("raise RuntimeError('half an upgrade')\n")
-    done = python("-m", "gpubench", "ops", cwd=tmp_path, PYTHONPATH=site)
+    done = gpubench_beside(site, "ops")
     assert done.returncode == 0
     assert "matmul" in done.stdout
     (row,) = [line for line in done.stdout.splitlines() if line.startswith("leaky_relu ")]
@@ -191,10 +192,10 @@ def test_the_policy_example_runs_without_a_measurement(tmp_path):
     assert re.fullmatch(r"trace of the product: -?\d+\.\d{3}\n", done.stdout)
 
 
-def test_the_policy_example_runs_with_a_measurement(tmp_path):
-    measured = python(
-        "-m", "gpubench", "run", "--ops", "matmul", "--sizes", "128,512", "--backends", "numpy", "--quick",
-        "--max-time", "20ms", "--no-progress", cwd=tmp_path,
+def test_the_policy_example_runs_with_a_measurement(gpubench, tmp_path):
+    measured = gpubench(
+        "run", "--ops", "matmul", "--sizes", "128,512", "--backends", "numpy", "--quick", "--max-time", "20ms",
+        "--no-progress",
     )  # fmt: skip
     assert measured.returncode == 0, measured.stderr
     done = python(str(EXAMPLES / "policy.py"), cwd=tmp_path)

@@ -36,7 +36,7 @@ def test_a_search_finds_a_kernel_that_is_wrong(run, tmp_path, where, start):
     (tmp_path / "sitecustomize.py").write_text(SPOILS)
     path = f"{tmp_path}{os.pathsep}{ROOT}"
     ran = run(
-        "--devices", "fake:cpu,fake:gpu", "--ops", "add", "--regimes", "resident-queued",
+        "--devices", "fake:cpu,fake:gpu", "--ops", "relu", "--regimes", "resident-queued",
         env={"PYTHONPATH": path, "WRONG_WHERE": where, "WRONG_FROM": start},
     )  # fmt: skip
     assert (ran.code, ran.result["exit_reason"]) == (1, "wrong-result")

@@ -131,3 +131,46 @@ def test_a_budget_that_ends_in_the_middle_leaves_verdicts_and_no_half_estimate(r
         # One that passed its check just before the end has no sample; its stop says why.
         stops = {stop["reason"] for stop in outcome.get("stops", [])}
         assert phases or outcome["type"] == "skip" or stops == {"budget"}
+
+
+@pytest.mark.parametrize("once_s", [0.0, 200.0])
+def test_choosing_kernels_for_the_ends_takes_nothing_from_the_first_run_on_a_machine(monkeypatch, once_s):
+    """A clock that runs ahead by what the trials are said to take. Only a budget that nobody named grows with it."""
+    trials_s, ahead = BUDGET_S, [0.0]
+    real, clock = runner.measure_workloads, time.monotonic
+
+    def measured(runtime, *workloads, purpose):
+        took = real(runtime, *workloads, purpose=purpose)
+        if purpose != search.BLOCKS:
+            ahead[0] += trials_s
+            took += trials_s
+        return took
+
+    monkeypatch.setattr(runner, "measure_workloads", measured)
+    monkeypatch.setattr(runner.time, "monotonic", lambda: clock() + ahead[0])
+    op = kernels.load("add")
+    targets = tuple(
+        Target(Device(id=f"fake:{word}", backend="fake", kind=kind, name=word, api="fake"), ("library",))
+        for word, kind in (("cpu", "cpu"), ("gpu", "gpu"))
+    )
+    settings = Settings(
+        sessions=1, min_samples=4, max_samples=4, max_time_s=0.05, warmup_s=0.0, budget_s=BUDGET_S
+    )
+    selection = Selection(ops=["add"], regimes=["resident-queued"], devices=[t.device.id for t in targets])
+    run = new_run(selection, settings, detect.inspect(extra_records=[]), [t.device for t in targets], Origin())
+    constraints = Constraints(targets, selection, 2**22, settings=settings)  # small sizes: the fake computes
+    finished = runner.run(
+        requests.RunSpec(
+            run=run, ops={"add": op}, constraints=constraints, began=time.monotonic(), once_s=once_s
+        ),
+        lambda event: None,
+        lambda run: None,
+    )
+    measured = {o.case.params["n"] for o in finished.outcomes if isinstance(o, Measurement)}
+    told = [warning.data for warning in finished.warnings if warning.code == "chosen-once"]
+    if once_s:
+        assert len(measured) >= 3, "its top, too"
+        assert told == [{"seconds": 2 * trials_s}]
+    else:
+        assert len(measured) == 2, "the budget is used up before the top"
+        assert not told

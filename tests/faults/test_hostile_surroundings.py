@@ -104,7 +104,7 @@ def test_a_full_disk_behind_the_output(tmp_path: Path, result: str, command: str
 @pytest.mark.parametrize("folder", ["/proc/self", "/nowhere"])
 def test_a_temporary_folder_that_takes_nothing(tmp_path: Path, result: str, folder: str) -> None:
     """tempfile itself looks for another one, so that all works as long as there is any."""
-    for command in (f"report {result} --format html", "detect", " ".join([*FAKE, "-o", "r.json"])):
+    for command in (f"report {result} --format svg", "detect", " ".join([*FAKE, "-o", "r.json"])):
         ended = shell(f"$gpubench {command} > out", tmp_path, TMPDIR=folder)
         assert (ended.returncode, "Traceback" in ended.stderr) == (ExitCode.OK, False), ended.stderr
 
@@ -142,7 +142,6 @@ def test_a_broken_psutil(gpubench: Any, tmp_path: Path, text: str) -> None:
     env = with_module(tmp_path, "psutil", text)
     for command in (
         ("detect",),
-        (*FAKE, "-o", "r.json"),
         ("run", "--backends", "numpy", *FAKE[3:], "-o", "n.json"),
     ):
         ended = gpubench(*command, env=env)
@@ -161,21 +160,28 @@ BROKEN_DRAWING = {
 
 
 @pytest.mark.parametrize("how", BROKEN_DRAWING)
-def test_a_drawing_library_that_is_broken(gpubench: Any, tmp_path: Path, result: str, how: str) -> None:
+def test_a_page_without_its_drawing_library_has_no_charts_and_says_why(
+    gpubench: Any, tmp_path: Path, result: str, how: str
+) -> None:
     name, text, why = BROKEN_DRAWING[how]
-    env = with_module(tmp_path, name, text)
-    page = gpubench("report", result, "--format", "html", env=env)
+    page = gpubench("report", result, "--format", "html", env=with_module(tmp_path, name, text))
     assert (page.returncode, page.stderr) == (ExitCode.OK, "")
     assert "There are no charts in this page because" in page.stdout
     assert why in page.stdout
-    for arguments in (
-        ("--plots", "charts"),
-        ("--format", "svg", "-o", "r.svg"),
-        ("--format", "png", "-o", "r.png"),
-    ):
-        ended = gpubench("report", result, *arguments, env=env)
-        assert ended.returncode == ExitCode.FAILED
-        assert ended.stderr.startswith("error: the charts cannot be drawn\n")
-        assert why in ended.stderr
-        # The report itself comes before its charts.
-        assert ("Break-even" in ended.stdout) == ("--plots" in arguments)
+
+
+@pytest.mark.parametrize("how", ["aborts", "altair raises"])
+@pytest.mark.parametrize(
+    "arguments", [("--plots", "charts"), ("--format", "svg", "-o", "r.svg"), ("--format", "png", "-o", "r.png")]
+)
+def test_a_picture_that_cannot_be_drawn_is_an_error(
+    gpubench: Any, tmp_path: Path, result: str, how: str, arguments: tuple[str, ...]
+) -> None:
+    """One library fails in a process of its own, the other in the program; a page tells the other ways of each."""
+    name, text, why = BROKEN_DRAWING[how]
+    ended = gpubench("report", result, *arguments, env=with_module(tmp_path, name, text))
+    assert ended.returncode == ExitCode.FAILED
+    assert ended.stderr.startswith("error: the charts cannot be drawn\n")
+    assert why in ended.stderr
+    # The report itself comes before its charts.
+    assert ("Break-even" in ended.stdout) == ("--plots" in arguments)

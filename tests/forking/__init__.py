@@ -25,9 +25,20 @@ from tests.forking.link import Link
 ROOT = Path(__file__).resolve().parents[2]
 
 
+OUTSIDE = frozenset(os.environ)
+# A session of a CPU sets them for its libraries; a program that began with them could not be forked.
+SET_BY_SESSIONS = ("NUMBA_", "OPENBLAS_", "GOMP_", "KMP_")
+
+
 def environment(home: Path, extra: Mapping[str, str] | None = None) -> dict[str, str]:
-    """That of a user in the folder `home` who has set nothing of gpubench but `extra`; what tests compiled is kept."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("GPUBENCH_", "XDG_"))}
+    """That of a user in the folder `home` who has set nothing of gpubench but `extra`; what tests compiled is kept, and
+    what sessions have set in the process of the tests is not."""
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("GPUBENCH_", "XDG_"))
+        and (name in OUTSIDE or not name.startswith(SET_BY_SESSIONS))
+    }
     cache = {name: os.environ[name] for name in ("GPUBENCH_CACHE_DIR",) if name in os.environ}
     return {**kept, **cache, "HOME": str(home), "COLUMNS": "100", **(extra or {})}
 

@@ -30,8 +30,8 @@ CHILDREN = (
 OTHERS = (
     "gpubench.__main__", "gpubench.child_main", "gpubench.detect.probes.__main__", "gpubench.report.vega",
 )  # fmt: skip
-# What workers of a CPU load. Libraries that open devices or draw are loaded by the process that needs them.
-LIBRARIES = ("numpy", "numba", "threadpoolctl", "psutil", "concurrent.futures.thread")
+# What workers of a CPU load, and what describes charts. Libraries that open devices are loaded by who needs them.
+LIBRARIES = ("numpy", "numba", "threadpoolctl", "psutil", "concurrent.futures.thread", "altair")
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 # Variables that are read while Python or a library starts.
 READ_AT_START = (
@@ -52,7 +52,9 @@ READ_AT_START = (
 def at_start(env: Mapping[str, str]) -> dict[str, str]:
     """What a process cannot change of its environment any more; threads that nobody counts are as many as the CPUs."""
     usual = dict.fromkeys(THREADS, str(len(os.sched_getaffinity(0))))
-    return {**usual, **{name: value for name, value in env.items() if name.startswith(READ_AT_START)}}
+    read = {name: value for name, value in env.items() if name.startswith(READ_AT_START)}
+    read.pop("PYTHONPATH", None)
+    return {**usual, **read}
 
 
 OURS = at_start(os.environ)
@@ -61,7 +63,23 @@ OURS = at_start(os.environ)
 def may_fork(env: Mapping[str, str]) -> bool:
     """Whether a process with this environment would start as this one did. What coverage counts is started: it counts
     each process from its start to its end, however that comes."""
-    return at_start(env) == OURS and not any(name.startswith("COVERAGE_PROCESS") for name in env)
+    counted = any(name.startswith("COVERAGE_PROCESS") for name in env)
+    return at_start(env) == OURS and not counted and not any(map(is_too_late_for, python_path(env)))
+
+
+def python_path(env: Mapping[str, str]) -> list[str]:
+    """The folders of PYTHONPATH."""
+    return list(filter(None, env.get("PYTHONPATH", "").split(os.pathsep)))
+
+
+def is_too_late_for(folder: str) -> bool:
+    """Whether Python would have imported a module of this folder as it starts, or in place of one that is loaded."""
+    names = {entry.partition(".")[0] for entry in os.listdir(folder)} if os.path.isdir(folder) else set()
+    files = {name: getattr(sys.modules[name], "__file__", None) or "" for name in names & sys.modules.keys()}
+    at_once = {"sitecustomize", "usercustomize"} & names
+    if at_once or not os.path.isabs(folder):
+        return True
+    return not all(file.startswith(f"{folder}{os.sep}") for file in files.values())
 
 
 def import_all() -> None:
@@ -148,6 +166,7 @@ def become(
         os.dup2(stream, own)
     os.closerange(3, os.sysconf("SC_OPEN_MAX"))
     folder, env = surroundings
+    sys.path[:] = [*python_path(env), *(one for one in sys.path if one not in python_path(os.environ))]
     if folder is not None:
         os.chdir(folder)
     os.environ.clear()

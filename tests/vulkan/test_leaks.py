@@ -25,7 +25,7 @@ def test_launches_and_openings_leave_nothing_behind(device):
         BACKEND,
         device.id,
         ops,
-        conformance.Checks(sizes=lambda op: (65,), seeds=(1,), around=False, launches=200, openings=5),
+        conformance.Checks(sizes=lambda op: (65,), seeds=(1,), around=False, launches=100, openings=4),
     )
     assert report.findings == []
     assert {text.split("/")[0] for text in report.checked} == {op.name for op in ops}

@@ -30,7 +30,7 @@ _HOPELESS = 1.3
 # One that takes this share of the budget is timed once: there the noise is small and the samples are dear.
 _LONG = 0.05
 _SAMPLES = 5
-_SAMPLE_S, _MOST_LAUNCHES = 0.001, 50
+_SAMPLE_S, _MOST_LAUNCHES = 0.0005, 50
 
 # From a candidate's name to a function from a number of launches to their seconds.
 Timer = Callable[[str], Callable[[int], float]]

@@ -12,7 +12,7 @@ from datetime import datetime
 import msgspec
 
 from gpubench.analysis.analyse import Analysis
-from gpubench.analysis.answer import Absence, MachineAnswer, Trouble, answer
+from gpubench.analysis.answer import OUT_OF_TIME, Absence, MachineAnswer, Trouble, answer
 from gpubench.analysis.labels import workers
 from gpubench.analysis.samples import used_sessions
 from gpubench.analysis.speedup import blas_text
@@ -33,6 +33,7 @@ from gpubench.report.sections.answer_text import (
     backend_text,
     factor_text,
     machine_sentences,
+    named_size_text,
     op_sentence,
     sizes_sentence,
     why_text,
@@ -199,11 +200,21 @@ def _commands(found: MachineAnswer) -> str:
 
 
 def _unmeasured(run: Run, found: MachineAnswer) -> list[str]:
-    """Ops for which the time did not suffice; of an interrupted run the line of its end counts them."""
-    if not found.missing or not run.complete or not (found.rows or found.forms):
+    """Ops and named sizes for which the time did not suffice; of an interrupted run the line of its end counts them."""
+    if not run.complete:
         return []
-    names = found.missing
-    what = listed(names) if len(names) <= _MOST_NAMES else f"{len(names)} of {found.ops} ops"
+    if not (found.rows or found.forms or found.times):
+        over = found.absence is not None and OUT_OF_TIME in found.absence.causes
+        budget = run.settings.budget_s
+        return [f"{budget:g} s end before anything is timed: raise --budget."] if over and budget else []
+    sizes = [f"{op} at {named_size_text(n, extent)}" for op, n, extent in found.late]
+    names = [*found.missing, *sizes]
+    if not names:
+        return []
+    what = listed(names)
+    if len(names) > _MOST_NAMES:
+        counts = [f"{len(found.missing)} of {found.ops} ops"] if found.missing else []
+        what = listed([*counts, *([f"{len(sizes)} sizes"] if sizes else [])])
     return [f"Not measured in time: {what}. A larger --budget measures more."]
 
 

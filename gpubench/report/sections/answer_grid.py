@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from gpubench.analysis.answer import ALWAYS, AnswerCell, AnswerRow, Gain, MachineAnswer
+from gpubench.analysis.answer import ALWAYS, AnswerCell, AnswerRow, BestForm, Gain, GpuTimes, MachineAnswer
 from gpubench.foreign_text import columns, cut, padded
 from gpubench.model.case import QUEUED, SHORT_DTYPES, WAITED
 from gpubench.report.layout import Cell, Line
@@ -19,6 +19,7 @@ from gpubench.report.sections.answer_text import (
     cell_text,
     factor_text,
     gain_cell,
+    named_size_text,
     series_text,
     size_text,
     threshold_cell,
@@ -258,8 +259,7 @@ def sizes_grids(found: MachineAnswer, *, ascii_only: bool) -> tuple[AnswerGrid, 
 
 
 def _wide_grid(row: AnswerRow, sizes: Sequence[int]) -> AnswerGrid:
-    what = {"side": "side", "elements": "n =", "plain": "n ="}[row.extent]
-    groups = {1 + 2 * i: f"{what} {n}" for i, n in enumerate(sizes)}
+    groups = {1 + 2 * i: named_size_text(n, row.extent) for i, n in enumerate(sizes)}
     best: list[Cell] = [Cell("best CPU")]
     for n in sizes:
         cpu_s = next((g.cpu_s for cell in row.cells.values() for g in cell.gains if g.n == n), None)
@@ -326,7 +326,7 @@ def forms_grid(found: MachineAnswer, *, ascii_only: bool) -> AnswerGrid:
     dtypes = len({form.dtype for form in found.forms}) > 1
     rows = []
     for form in found.forms:
-        label = f"{form.op} {SHORT_DTYPES.get(form.dtype, form.dtype)}" if dtypes else form.op
+        label = _form_label(form, dtypes=dtypes)
         size = size_text(form.n, form.extent, ascii_only=ascii_only)
         line = [Cell(label), Cell(size), Cell("-" if form.plain_s is None else format_seconds(form.plain_s))]
         if form.device_id is None:
@@ -346,12 +346,16 @@ def times_grid(found: MachineAnswer, text: Callable[[str], str], *, ascii_only: 
     dtypes = len({row.dtype for row in found.times}) > 1
     rows = []
     for row in found.times:
-        label = f"{row.op} {SHORT_DTYPES.get(row.dtype, row.dtype)}" if dtypes else row.op
+        label = _form_label(row, dtypes=dtypes)
         size = size_text(row.n, row.extent, ascii_only=ascii_only)
         times = [format_seconds(row.seconds[name]) if name in row.seconds else "-" for name in regimes]
         rows.append(tuple(map(Cell, (label, size, row.device_id, *times))))
     names = ("", "size", "GPU", *map(text, regimes))
     return AnswerGrid(names=names, right=(False, True, False, *(True,) * len(regimes)), rows=tuple(rows))
+
+
+def _form_label(row: BestForm | GpuTimes, *, dtypes: bool) -> str:
+    return f"{series_text(row)} {SHORT_DTYPES.get(row.dtype, row.dtype)}" if dtypes else series_text(row)
 
 
 def _form_gain(ratio: float | None) -> Cell:

@@ -14,8 +14,10 @@ from gpubench.analysis.answer import (
     FEWEST_OPS,
     AnswerCell,
     AnswerRow,
+    BestForm,
     Extent,
     Gain,
+    GpuTimes,
     MachineAnswer,
     extent,
     threshold,
@@ -54,6 +56,11 @@ def size_text(n: int, extent: Extent, *, ascii_only: bool = False) -> str:
     if extent == "elements":
         return " ".join(_scaled(n)).strip()
     return f"{n}{_square(extent, ascii_only)}"
+
+
+def named_size_text(n: int, extent: Extent) -> str:
+    """A size that was asked for, with all its digits: `n = 1024`, `side 1024`."""
+    return f"side {n}" if extent == "side" else f"n = {n}"
 
 
 def range_text(low: int, high: int, extent: Extent, *, ascii_only: bool = False) -> str:
@@ -155,7 +162,7 @@ def gain_cell(gain: Gain | None, tail: str = "") -> Cell:
     return Cell(gain_text(gain) + tail, tone)
 
 
-def series_text(row: AnswerRow) -> str:
+def series_text(row: AnswerRow | BestForm | GpuTimes) -> str:
     """The op, with the params beside its size."""
     return row.op + "".join(f" {name}={value}" for name, value in sorted(row.params.items()))
 
@@ -320,21 +327,28 @@ def _op_clause(row: AnswerRow, cell: AnswerCell, ascii_only: bool) -> str:
 
 
 def sizes_sentence(row: AnswerRow, regimes: Sequence[str]) -> str:
-    """What one op gains over the sizes that were asked for: `GPU 6.7x to 22x`."""
-    clauses = []
-    for regime in regimes:
-        gains = sorted(row.cells[regime].gains, key=lambda gain: gain.ratio) if regime in row.cells else []
-        if gains:
-            first, last = gain_text(gains[0]), gain_text(gains[-1])
-            if first == last:
-                text = first
-            elif gains[0].winner == gains[-1].winner == "cpu":
-                text = f"{last} to {first.removeprefix('CPU ')}"
-            else:
-                text = f"{first} to {last.removeprefix('GPU ') if first.startswith('GPU') else last}"
-            clauses.append(f"{situation_text(regime)}: {text.replace(' ?', ' (too noisy)')}")
-    return (
-        f"{series_text(row)}, {'; '.join(clauses)}."
-        if clauses
-        else f"{series_text(row)}: no time on both sides."
-    )
+    """What one op gains at the sizes that were asked for: `the GPU wins at both sizes, 6.7x to 22x`."""
+    found = {regime: row.cells[regime].gains for regime in regimes if regime in row.cells}
+    clauses = [f"{situation_text(regime)}: {_sizes_clause(gains)}" for regime, gains in found.items() if gains]
+    if not clauses:
+        return f"{series_text(row)}: no time on both sides."
+    sizes = {gain.n for gains in found.values() for gain in gains}
+    at = f" at {named_size_text(max(sizes), row.extent)}" if len(sizes) == 1 else ""
+    return f"{series_text(row)}{at}, {'; '.join(clauses)}."
+
+
+def _sizes_clause(gains: Sequence[Gain]) -> str:
+    """Who wins at all of these sizes, and by how much; else the least and the largest gain."""
+    least, most = (end(gains, key=lambda gain: gain.ratio) for end in (min, max))
+    first, last = (gain_text(gain).replace(" ?", " (too noisy)") for gain in (least, most))
+    winners = {gain.winner for gain in gains}
+    if winners == {"cpu"}:
+        first, last = last, first
+    factors = [text.partition(" ")[2] for text in (first, last)]
+    between = factors[0] if factors[0] == factors[1] else f"{factors[0]} to {factors[1]}"
+    if winners in ({"gpu"}, {"cpu"}):
+        where = {1: "", 2: " at both sizes"}.get(len(gains), f" at all {len(gains)} sizes")
+        return f"the {first.partition(' ')[0]} wins{where}, {between}"
+    if first == last:
+        return f"both are {first}" if least.about_equal else first
+    return f"GPU {between}" if first.startswith("GPU") and last.startswith("GPU") else f"{first} to {last}"

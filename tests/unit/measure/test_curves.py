@@ -134,3 +134,14 @@ def test_larger_sizes_are_more_work(name):
     work = [curves.work(Series(op, "float32"), n) for n in op.sizes.sizes()]
     assert work == sorted(work)
     assert work[0] > 0
+
+
+@given(st.lists(st.integers(50, 200_000), max_size=6), st.integers(1_000, 10_000), st.booleans())
+def test_a_size_that_other_curves_ask_for_is_shared_where_it_tells_nearly_as_much(others, place, above):
+    state = CurveState({100: 0.5, 100_000: 2.0}, (100, 100_000), Crossing(place, place / 2, place * 2))
+    wanted = place * 2 if above else place // 2
+    found = curves.shared(wanted, state, others)
+    near = [n for n in others if 1 / curves.SHARED <= n / wanted <= curves.SHARED and (n >= place) == above]
+    assert found == wanted if not near else found in near
+    assert all(abs(math.log(found / wanted)) <= abs(math.log(n / wanted)) for n in near)
+    assert found not in state.ratios

@@ -201,6 +201,21 @@ def test_what_did_not_fit_the_share_of_an_op_is_asked_for_when_time_is_left():
     assert all(not short.state(op).open(ANSWERED) for op in ("add", "mul"))
 
 
+def test_an_op_that_found_no_time_comes_before_what_is_left_to_narrow_of_another():
+    """A machine's first run: the ends of the first op take so long that those of all others seem to, too."""
+
+    class FirstRun(Simulation):
+        def measure(self, step):
+            self.now += 0 if self.steps else 0.4 * self.budget_s
+            super().measure(step)
+
+    whole = Simulation(noise=0.05).run()
+    simulation = FirstRun(noise=0.05, budget_s=whole.now).run()
+    for one in simulation.series:
+        narrowing = set(simulation.sizes(one.op.name)) - set(first_sizes(one.ladder))
+        assert narrowing or not simulation.state(one.op.name).open(ANSWERED)
+
+
 @pytest.mark.parametrize("factor", [0.01, 100.0])
 def test_curves_that_do_not_cross_ask_for_nothing_beyond_their_ends(factor):
     simulation = Simulation(["add"], gpu=lambda n, crossing: factor * 1e-5 * n / crossing).run()

@@ -433,11 +433,48 @@ def test_one_op_shows_all_its_situations():
     assert [label for line in lines for label in labels if line.startswith(label)] == labels
 
 
+@pytest.mark.parametrize(
+    ("ratios", "said"),
+    [
+        ({1024: 6.7}, "add at n = 1024, data on the GPU: the GPU wins, 6.7x."),
+        ({1024: 0.25}, "add at n = 1024, data on the GPU: the CPU wins, 4.0x."),
+        ({1024: 1.02}, "add at n = 1024, data on the GPU: both are about equal."),
+        ({1024: 0.2, 2048: 0.5}, "add, data on the GPU: the CPU wins at both sizes, 2.0x to 5.0x."),
+        ({1024: 2.0, 2048: 3.0, 4096: 4.0}, "add, data on the GPU: the GPU wins at all 3 sizes, 2.0x to 4.0x."),
+        ({1024: 0.9, 2048: 3.0}, "add, data on the GPU: about equal to GPU 3.0x."),
+    ],
+)  # fmt: skip
+def test_who_wins_at_named_sizes(ratios, said):
+    run = answer_run(op_rows("add", {WAITED: ratios}), named={"add": list(ratios)})
+    assert sentence(run) == said
+
+
+def test_a_named_size_that_is_noisy_says_so():
+    run = answer_run(op_rows("add", {WAITED: {1024: 2.0}}, factors=NOISY), named={"add": [1024]})
+    assert sentence(run).endswith("(too noisy).")
+
+
+def test_named_sizes_that_were_not_reached_are_told():
+    late = [skipped(op_case("gelu", n), reason="budget") for n in (1024, 2048)]
+    timed = [*op_rows("add", {WAITED: {4096: 2.0}}), *op_rows("gelu", {WAITED: {4096: 2.0}})]
+    run = answer_run([*timed, *late], named={"add": [4096], "gelu": [1024, 2048, 4096]})
+    said = "Not measured in time: gelu at n = 1024 and gelu at n = 2048. A larger --budget measures more."
+    assert said in " ".join(" ".join(screen(run)).split())
+
+
+def test_a_budget_that_ends_before_anything_is_timed_is_told():
+    run = answer_run([])
+    run = msgspec.structs.replace(run, settings=msgspec.structs.replace(run.settings, budget_s=2.0))
+    lines = screen(run)
+    assert lines[0] == "Nothing was measured (the time budget was used up first)."
+    assert "2 s end before anything is timed: raise --budget." in lines
+
+
 def test_sizes_that_were_named_have_a_gain_each():
     lines = screen(named_run())
     assert (
         " ".join(lines[:2])
-        == "matmul, data on the GPU: GPU 6.7x to 22x; copied at every call: CPU 4.0x to GPU 7.0x."
+        == "matmul, data on the GPU: the GPU wins at both sizes, 6.7x to 22x; copied at every call: CPU 4.0x to GPU 7.0x."
     )
     assert any("side 1024" in line and "side 4096" in line for line in lines)
     assert len(lines) <= 10
@@ -536,14 +573,13 @@ def test_fourteen_ops_fit_one_screen(shapes, interrupted, ascii_only, saved):
     ending = {"complete": False, "exit_reason": "interrupted"} if interrupted else {}
     run = answer_run(list(found.values()), **ending)
     assert not too_large(run, ascii_only=ascii_only)
-    drawn = answer_screen(
-        analysed([run])[0], RenderOptions(ascii_only=ascii_only), saved=[saved] if saved else []
-    )
+    (analysis,) = analysed([run])
+    drawn = answer_screen(analysis, RenderOptions(ascii_only=ascii_only), saved=[saved] if saved else [])
     assert len(drawn) <= 24
     texts = ["".join(cell.text for cell in line) for line in drawn]
     # The name of a file is of no use without its end.
     assert max(cell_len(text) for text in texts if not saved or saved not in text) <= 80
-    for row in answer(analysed([run])[0]).rows:
+    for row in answer(analysis).rows:
         top = 4096 if row.op == "matmul" else 16777216
         for cell in row.cells.values():
             if cell.kind in ("all-sizes", "no-size"):

@@ -194,25 +194,34 @@ def test_accents_stand_out_from_the_background(colors, background):
     assert theme(dark=background != "#ffffff")["range"]["category"] == list(colors)
 
 
-def test_pictures_of_both_formats():
-    analyses = report.analysed([run_of(curve(RISING))])
-    names = {name for name, _ in plots.plots(analyses, "svg")}
-    assert {"time-matmul-float32.svg", "speedup-matmul-float32.svg", "roofline-float32.svg"} <= names
-    again = dict(plots.plots(analyses, "svg", sections=["speedup"]))
-    assert again == dict(plots.plots(analyses, "svg", sections=["speedup"]))
-    (picture, *_) = dict(plots.plots(analyses, "png", sections=["roofline"])).values()
+@pytest.fixture(scope="module")
+def rising():
+    return report.analysed([run_of(curve(RISING))])
+
+
+@pytest.fixture(scope="module")
+def drawn(rising):
+    """Every picture of it by its name."""
+    return dict(plots.plots(rising, "svg"))
+
+
+def test_pictures_of_both_formats(rising, drawn):
+    assert {"time-matmul-float32.svg", "speedup-matmul-float32.svg", "roofline-float32.svg"} <= set(drawn)
+    again = dict(plots.plots(rising, "svg", sections=["speedup"]))
+    assert again
+    assert again.items() < drawn.items(), "the same bytes again"
+    (picture, *_) = dict(plots.plots(rising, "png", sections=["roofline"])).values()
     assert picture.startswith(b"\x89PNG")
-    twice = {name for name, _ in plots.plots(analyses * 2, "svg", sections=["roofline"])}
+    twice = {name for name, _ in plots.plots(rising * 2, "svg", sections=["roofline"])}
     assert "2-roofline-float32.svg" in twice
 
 
-def test_one_picture_holds_the_map_and_below_it_all_charts():
-    analyses = report.analysed([run_of(curve(RISING))])
-    drawn = plots.picture(analyses, "svg")
-    assert drawn == plots.picture(analyses, "svg")
-    whole = ElementTree.fromstring(drawn)
+def test_one_picture_holds_the_map_and_below_it_all_charts(rising, drawn):
+    picture = plots.picture(rising, "svg")
+    assert picture == plots.picture(rising, "svg")
+    whole = ElementTree.fromstring(picture)
     inner = whole.findall(f"{SVG}svg")
-    assert len(inner) == len({name.split("-")[0] for name, _ in plots.plots(analyses, "svg")})
+    assert len(inner) == len({name.split("-")[0] for name in drawn})
     assert inner[0].get("class") == "m-map"
     boxes = [[float(one.get(name)) for name in ("x", "y", "width", "height")] for one in inner]
     assert float(whole.get("width")) == max(x + width for x, _, width, _ in boxes) <= plots.MOST_WIDTH
@@ -223,15 +232,15 @@ def test_one_picture_holds_the_map_and_below_it_all_charts():
         assert beside or (x == 0 and y >= before[1] + before[3]), "no picture covers another"
     names = [one.get("id") for one in whole.iter() if one.get("id")]
     assert len(names) == len(set(names)), "no chart is clipped by another's frame"
-    assert plots.picture(analyses, "png", sections=["roofline"]).startswith(b"\x89PNG")
+    assert plots.picture(rising, "png", sections=["roofline"]).startswith(b"\x89PNG")
     with pytest.raises(InputError, match="nothing to draw"):
-        plots.picture(analyses, "svg", sections=["warnings"])
+        plots.picture(rising, "svg", sections=["warnings"])
 
 
-def gpubench(*arguments, cwd, blocked=()):
+def without(blocked, *arguments, cwd):
     """The program, where the modules `blocked` are not installed."""
     code = (
-        f"import sys; sys.modules.update(dict.fromkeys({list(blocked)!r}))\n"
+        f"import sys; sys.modules.update(dict.fromkeys({blocked!r}))\n"
         "from gpubench.cli import main; sys.exit(main())"
     )
     return subprocess.run(
@@ -241,9 +250,9 @@ def gpubench(*arguments, cwd, blocked=()):
     )  # fmt: skip
 
 
-def test_the_command_writes_pictures(tmp_path):
+def test_the_command_writes_pictures(gpubench, tmp_path):
     save(run_of(curve(RISING)), tmp_path / "run.json")
-    done = gpubench("report", "run.json", "--plots", "pictures", "--sections", "speedup", cwd=tmp_path)
+    done = gpubench("report", "run.json", "--plots", "pictures", "--sections", "speedup")
     assert done.returncode == 0, done.stderr
     found = sorted(path.name for path in (tmp_path / "pictures").iterdir())
     assert found == ["samples-matmul-float32.svg", "speedup-matmul-float32.svg", "time-matmul-float32.svg"]
@@ -252,21 +261,21 @@ def test_the_command_writes_pictures(tmp_path):
 
 
 @pytest.mark.slow
-def test_the_report_may_be_a_picture(tmp_path):
+def test_the_report_may_be_a_picture(gpubench, tmp_path):
     save(run_of(curve(RISING)), tmp_path / "run.json")
-    assert gpubench("report", "run.json", "-o", "all.png", cwd=tmp_path).returncode == 0
+    assert gpubench("report", "run.json", "-o", "all.png").returncode == 0
     assert (tmp_path / "all.png").read_bytes().startswith(b"\x89PNG")
-    done = gpubench("report", "run.json", "--format", "svg", "--sections", "speedup", cwd=tmp_path)
+    done = gpubench("report", "run.json", "--format", "svg", "--sections", "speedup")
     assert (done.returncode, done.stderr) == (0, "")
     ElementTree.fromstring(done.stdout)
-    done = gpubench("report", "run.json", "--format", "png", cwd=tmp_path, blocked=["vl_convert"])
+    done = without(["vl_convert"], "report", "run.json", "--format", "png", cwd=tmp_path)
     assert done.returncode == 2
     assert done.stderr.splitlines()[0] == "error: --format png: charts cannot be drawn here"
 
 
 def test_the_command_without_the_libraries_says_how_to_get_them(tmp_path):
     save(run_of(curve(RISING)), tmp_path / "run.json")
-    done = gpubench("report", "run.json", "--plots", "pictures", cwd=tmp_path, blocked=["altair", "vl_convert"])
+    done = without(["altair", "vl_convert"], "report", "run.json", "--plots", "pictures", cwd=tmp_path)
     assert done.returncode == 2
     assert done.stdout == ""
     assert done.stderr.splitlines() == [
@@ -277,16 +286,16 @@ def test_the_command_without_the_libraries_says_how_to_get_them(tmp_path):
 
 
 @pytest.mark.parametrize("command", [["report", "run.json"], ["run", "--ops", "add"]])
-def test_unknown_picture_formats_are_refused_before_anything_happens(tmp_path, command):
+def test_unknown_picture_formats_are_refused_before_anything_happens(gpubench, tmp_path, command):
     save(run_of(curve(RISING)), tmp_path / "run.json")
-    done = gpubench(*command, "--plots", "pictures", "--plot-format", "svgz", cwd=tmp_path)
+    done = gpubench(*command, "--plots", "pictures", "--plot-format", "svgz")
     assert done.returncode == 2
     assert "svg" in done.stderr.splitlines()[-1]
     assert not (tmp_path / "pictures").exists()
 
 
 @pytest.mark.slow
-def test_run_writes_the_page_and_the_pictures_that_report_writes(tmp_path):
+def test_run_writes_the_page_and_the_pictures_that_report_writes(gpubench, tmp_path):
     what = ["--ops", "add", "--sizes", "1k,4k", "--devices", "numpy:0", "--quick", "--min-samples", "3"]
     where = [
         "-o",
@@ -300,10 +309,10 @@ def test_run_writes_the_page_and_the_pictures_that_report_writes(tmp_path):
         "--max-time",
         "20ms",
     ]
-    done = gpubench("run", *what, *where, cwd=tmp_path)
+    done = gpubench("run", *what, *where)
     assert done.returncode == 0, done.stderr
     assert "wrote 4 charts to pictures" in done.stderr
-    assert gpubench("report", "result.json", "-o", "again.html", cwd=tmp_path).returncode == 0
+    assert gpubench("report", "result.json", "-o", "again.html").returncode == 0
     assert (tmp_path / "again.html").read_bytes() == (tmp_path / "page.html").read_bytes()
-    drawn = gpubench("report", "result.json", "--format", "svg", cwd=tmp_path)
+    drawn = gpubench("report", "result.json", "--format", "svg")
     assert drawn.stdout == (tmp_path / "all.svg").read_text()

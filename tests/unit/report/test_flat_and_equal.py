@@ -82,3 +82,13 @@ def test_the_document_has_the_reasons_by_their_ids():
     for run, reason in ((tied_run(), "about-equal"), (flat_run(), "flat")):
         row = next(row for row in report_document([analyse(run)]).break_even if row.op == "add")
         assert (row.verdict, row.reason) == ("undecided", reason)
+
+
+def test_a_range_lies_between_the_sure_sizes_and_inside_the_interval_of_the_line():
+    """The line's interval is too wide for a threshold, and at its upper end narrower than the sure sizes."""
+    ratios = {1024: 0.03, 120_000: 0.5, 240_387: 0.6, 339_959: 1.3, 679_917: 0.65, 808_563: 1.6, 2_097_153: 3.8}
+    factors = (0.6, 0.7, 0.85, 1.0, 1.2, 1.5, 1.3, 0.75, 1.4, 0.9)
+    row = curve(searched({WAITED: {**ratios, 16_777_216: 26}}, factors=factors))
+    assert row.verdict == "undecided"
+    assert max(point.n for point in row.points if point.state == "loss") == row.lo
+    assert row.hi < min(point.n for point in row.points if point.state == "win")

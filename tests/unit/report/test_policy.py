@@ -148,6 +148,17 @@ def test_between_two_winners_far_apart_nothing_is_known():
     assert advice.command == "gpubench run --ops relu --sizes 32768"
 
 
+@pytest.mark.parametrize(("n", "side"), [(1100, "numpy:0"), (2000, None), (4000, "cupy:0")])
+def test_far_from_the_change_of_a_wide_gap_the_side_is_told(n, side):
+    """The ratio rises from 1/8 to 8 between two sizes: they change places in the middle."""
+    run = two_sides({1000: 1e-3, 4500: 8e-3}, {1000: 8e-3, 4500: 1e-3})
+    found = Policy([run]).choose("relu", shape=n, regime="resident-queued")
+    assert (found.device_id, found.expected_s, found.gain) == (side, None, None)
+    advice = answer([run], Key("relu", "float32"), n, regime_of(None))
+    assert (advice.device_id, advice.confidence) == (side, "close" if side else "none")
+    assert ("far from the change" in (advice.reason or "")) == (side is not None)
+
+
 def test_two_ends_that_agree_without_being_sure_are_close():
     run = two_sides({2**10: 1e-3, 2**13: 1.005e-3}, {2**10: 1e-4, 2**13: 1e-3})
     advice = answer([run], Key("relu", "float32"), 3000, regime_of(None))

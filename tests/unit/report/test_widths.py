@@ -34,7 +34,10 @@ def named(run, text):
 
 
 def too_long(run, format, width, **more):
-    analyses = analysed([run], claims=claims.load("builtin"))
+    return _too_long(analysed([run], claims=claims.load("builtin")), format, width, **more)
+
+
+def _too_long(analyses, format, width, **more):
     text = drawn(analyses, format, RenderOptions(width=width, **more))
     return [line for line in text.splitlines() if cell_len(line) > width]
 
@@ -48,11 +51,16 @@ def test_no_line_is_longer_than_the_terminal(make, text, width, format, ascii_on
     assert not too_long(named(make(), text), format, width, ascii_only=ascii_only)
 
 
+@pytest.fixture(scope="module")
+def whole():
+    return analysed([full_run()], claims=claims.load("builtin"))
+
+
 @pytest.mark.parametrize("format", ["table", "plain"])
 @pytest.mark.parametrize("section", SECTIONS)
 @pytest.mark.parametrize("width", [60, 61, 72, 80, 100, 119])
-def test_every_section_by_itself(format, section, width):
-    assert not too_long(full_run(), format, width, sections=[section])
+def test_every_section_by_itself(whole, format, section, width):
+    assert not _too_long(whole, format, width, sections=[section])
 
 
 @settings(max_examples=40, deadline=None)

@@ -79,7 +79,7 @@ def test_one_session_has_the_width_of_its_prior():
     )
     half = 1.96 * 0.05 / 1.5
     ends = (110 * math.exp(-half), 110 * math.exp(half))
-    assert found == pytest.approx((110, *ends, math.exp(2 * half)), rel=1e-4), "sessions alone make it so wide"
+    assert found == pytest.approx((110, *ends, math.exp(2 * half)), rel=2e-3), "sessions alone make it so wide"
 
 
 def test_of_single_blocks_on_a_line_the_priors_of_both_sides_say_how_far_they_scatter():

@@ -121,3 +121,19 @@ def test_sides_that_do_not_change_have_no_crossing():
     assert break_even.local_crossing({}) is None
     falling = measured(random.Random(4), straight(-1.0), Prior(0.001, 0.0))
     assert break_even.local_crossing(falling) is None
+
+
+def test_neighbours_that_lose_together_bound_the_crossing_where_none_is_sure_alone():
+    """A knee above the crossing, and a pair of sizes before it that falls by chance: the pieces leave the end open."""
+    ratios = {200: 0.72, 240: 0.74, 290: 0.71, 340: 1.0, 680: 0.98, 810: 1.31, 960: 1.53, 2100: 5.8}
+    spread = (0.85, 0.95, 1.05, 1.18)
+
+    def timings(kept):
+        return {n: {0: ([ratios[n] * s for s in spread], [1.0] * 4)} for n in ratios if n in kept}
+
+    prior = Prior(0.08, 0.05)
+    together = break_even.local_crossing(timings(ratios), (prior, prior)).crossing
+    alone = break_even.local_crossing(timings(set(ratios) - {200, 240}), (prior, prior)).crossing
+    assert alone.low is None or alone.low < 200
+    assert together.low is not None
+    assert together.low >= 200
