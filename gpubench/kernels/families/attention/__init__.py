@@ -17,7 +17,9 @@ from gpubench.model.kernel import Limits
 LANES = 32  # threads that go through the same keys together
 KEYS = 4  # of one step: with eight their loads take so many registers that some spill
 _MOST_ELEMENTS = 256  # of a head: its query and result have to be in registers
-_TWO_QUERIES_BYTES = 512  # of registers that two queries and their results may take: then a key is read once for both
+_TWO_QUERIES_BYTES = (
+    512  # of registers that two queries and their results may take: then a key is read once for both
+)
 _WARPS_A_MULTIPROCESSOR = 8
 _MOST_PARTS = 8
 
