@@ -37,7 +37,7 @@ class Heads(msgspec.Struct, frozen=True):
         return self.heads * self.e
 
 
-class Layout(msgspec.Struct, frozen=True):
+class QueryLayout(msgspec.Struct, frozen=True):
     """`rows` queries a thread, `parts` threads for the same queries."""
 
     rows: int
@@ -56,7 +56,7 @@ class Layout(msgspec.Struct, frozen=True):
         return self.parts // 2 * self.group_rows * (e + 2)
 
 
-def layout(of: Heads, itemsize: int, limits: Limits) -> Layout:
+def layout(of: Heads, itemsize: int, limits: Limits) -> QueryLayout:
     """As many parts as give the device eight warps a multiprocessor and the keys suffice for, and as its limits hold.
 
     Raises Unsupported for heads that are too wide for registers.
@@ -66,9 +66,9 @@ def layout(of: Heads, itemsize: int, limits: Limits) -> Layout:
         raise Unsupported(why, reason="limit")
     rows = 2 if 4 * of.e * itemsize <= _TWO_QUERIES_BYTES and of.n > LANES else 1
     warps = of.heads * ceil_div(max(of.n, 1), LANES * rows)
-    found = Layout(rows, 1)
+    found = QueryLayout(rows, 1)
     while found.parts < _MOST_PARTS:
-        more = Layout(rows, 2 * found.parts)
+        more = QueryLayout(rows, 2 * found.parts)
         enough = warps * found.parts >= _WARPS_A_MULTIPROCESSOR * multiprocessors(limits)
         fits = (
             more.threads <= limits.max_workgroup_threads
