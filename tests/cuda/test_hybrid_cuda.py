@@ -6,9 +6,11 @@ import pytest
 
 from gpubench import backends, kernels
 from gpubench.model.op import Dtype
-from tests.conformance.test_hybrid import FRACTIONS, OPS, REGIMES, check_everywhere
+from tests.conformance.test_hybrid import FRACTIONS, REGIMES, SPLIT, check_everywhere, narrow
 
 pytestmark = pytest.mark.cuda
+
+SIZES = {"matrix": (17, 513), "layers": (17, 513), "network": (5, 17)}
 
 
 @pytest.fixture(scope="module")
@@ -19,11 +21,11 @@ def session():
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
-@pytest.mark.parametrize("op", OPS.values(), ids=OPS)
+@pytest.mark.parametrize("op", SPLIT.values(), ids=SPLIT)
 def test_every_op_is_right_at_every_share(session, op, dtype: Dtype, tmp_path):
-    sizes = (17, 513) if op.group == "matrix" else (5005, 1 << 20)
+    sizes = SIZES.get(op.group, (5005, 1 << 20))
     for n in sizes:
-        tried = check_everywhere(session, op, dtype, {"n": n}, tmp_path, "hybrid:cupy:0")
+        tried = check_everywhere(session, op, dtype, narrow(op, n), tmp_path, "hybrid:cupy:0")
         assert tried == len(FRACTIONS) * len(REGIMES)
 
 
