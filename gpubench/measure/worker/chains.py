@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from gpubench import kernels
-from gpubench.backends.shared.host import judge, sentinels, widened
+from gpubench.backends.shared.host import judge_alone, sentinels
 from gpubench.errors import BackendError, Unsupported
 from gpubench.model.backend import Buffer, Launch, Session, each
 from gpubench.model.case import Case
@@ -122,8 +122,6 @@ class Chain:
     ) -> None:
         """Judge each stage by the float64 reference of what the device itself gave it. Raises what `fail` makes of the
         check and of the stage's name."""
-        import numpy as np
-
         values = self._values(inputs, output)
         fetched: dict[str, Array] = {}
         for stage, op, _ in self._placed:
@@ -132,17 +130,10 @@ class Chain:
                     shape = operand.shape(stage.params(self._case.params))
                     fetched[name] = sentinels(shape, operand.stored(self._case.dtype))
                     self._session.download(values[name], fetched[name])
-            given = [widened(fetched[name]) for name in stage.reads]
-            with np.errstate(all="ignore"):
-                wants = each((op.reference or op.expr)(np, *given))
-                for name, operand, want in zip(stage.writes, op.outputs, wants, strict=True):
-                    tolerance = op.judged(operand)
-                    scale = None if tolerance.scale is None else np.asarray(tolerance.scale(np, *given))
-                    check = judge(
-                        tolerance, self._case.dtype, fetched[name], np.asarray(want, np.float64), scale
-                    )
-                    if not check.ok:
-                        raise fail(check, f" of {name} in the stage {stage.name}")
+            given, made = ([fetched[name] for name in names] for names in (stage.reads, stage.writes))
+            for name, check in zip(stage.writes, judge_alone(op, self._case.dtype, given, made), strict=True):
+                if not check.ok:
+                    raise fail(check, f" of {name} in the stage {stage.name}")
 
     def release(self) -> None:
         """Give the buffers back."""

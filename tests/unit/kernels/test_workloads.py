@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,6 +12,7 @@ from msgspec.structs import replace
 
 from gpubench import backends, kernels
 from gpubench.backends.shared.host import random_inputs, widened
+from gpubench.kernels import _foreign
 from gpubench.kernels.families.workload import workload
 from gpubench.measure.worker import chains
 from gpubench.measure.worker.timer import Timer
@@ -200,3 +203,16 @@ def test_a_backend_without_chains_is_not_asked_for_a_tuned_workload(session, mon
     refused = refusal(session, op, case_of(session, op, n=3))
     assert refused is not None
     assert refused.reason == "no-implementation"
+
+
+# ---------------------------------------------------------------- of other packages
+
+
+def test_a_package_may_declare_what_the_page_shows():
+    page = (Path(__file__).parents[3] / "docs" / "workloads.md").read_text(encoding="utf-8")
+    (text,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    module: dict[str, Any] = {}
+    exec(text, module)
+    op = _foreign.examined(module["OP"], "two_layers")
+    assert [stage.op for stage in op.stages] == ["linear_relu", "linear"]
+    assert op.output.shape({"n": 3}) == (3, 64)
