@@ -89,18 +89,15 @@ def _lead(found: MachineAnswer) -> str:
     copied = [
         row.op for row in found.rows if (gain := row.cells[ALWAYS].gain) is not None and gain.winner == "gpu"
     ]
-    worth = (
-        f"only {listed(copied)} {'is' if len(copied) == 1 else 'are'}"
-        if len(copied) <= 4
-        else f"{len(copied)} of them are"
-    )
+    who = f"only {listed(copied)}" if len(copied) <= 4 else f"{len(copied)} of them"
+    still = f"{who} {'is' if len(copied) == 1 else 'are'}" if copied else "none of them is"
     left = f"{len(ratios)} of {len(found.rows)} ops" if len(ratios) < len(found.rows) else "every op"
     most, least = (factor_text(ratio).removesuffix("x") for ratio in (ratios[-1], ratios[0]))
     return (
-        "Each lane is an op, from small sizes to large ones: orange where the CPU is faster, blue where the GPU is, "
-        "a black mark where they change. **Left the data is on the GPU already: there "
-        f"{left} is faster on the GPU at its largest size, {least} to {most} times. Right every call copies its "
-        f"data: {worth if copied else 'nothing is'} worth the way.**"
+        "Each lane is an operation (op), from small arrays on its left to large ones on its right. Orange: the CPU is "
+        "faster. Blue: the GPU is faster. The black mark is where this changes. **In the left half the data is on the "
+        f"GPU already: {left} is faster on the GPU at its largest size, {least} to {most} times. In the right half "
+        f"every call copies its data: {still} faster on the GPU.**"
     )
 
 
@@ -115,11 +112,11 @@ def _reading(found: MachineAnswer) -> str:
         of = (
             "is the side of a square matrix"
             if side
-            else "counts the elements of one array (K is 1,000, M a million)"
+            else "counts the elements of one array (K is 1,000, M is a million)"
         )
         said.append(
-            f"Read it so: `{known.op}` pays on the GPU from `{size_text(cell.n or 0, known.extent)}` on *if the data "
-            f"is already there*. That {of}, and it is known to a factor of 1.5 either way."
+            f"How to read it: `{known.op}` is faster on the GPU from `{size_text(cell.n or 0, known.extent)}` on, *if "
+            f"the data is already there*. That number {of}. The true one is at most 1.5 times smaller or larger."
         )
     if ranged is not None:
         cell, gain = ranged.cells[WAITED], ranged.cells[WAITED].gain
@@ -129,18 +126,27 @@ def _reading(found: MachineAnswer) -> str:
             if gain
             else ""
         )
-        said.append(f"A range says less: the threshold of `{ranged.op}` lies somewhere in `{between}`{more}.")
+        if known is None:
+            said.append(
+                f"How to read it: `{ranged.op}` is faster on the GPU from a size on that lies somewhere in "
+                f"`{between}`, *if the data is already there*. These numbers count the elements of an array (K is "
+                f"1,000, M is a million){more}."
+            )
+        else:
+            said.append(
+                f"A range is less exact: the threshold of `{ranged.op}` lies somewhere in `{between}`{more}."
+            )
     if none is not None:
         gain = none.cells[ALWAYS].gain
         top = f", up to {size_text(gain.n, none.extent)}" if gain else ""
         said.append(
-            f"**Copied at every call, `{none.op}` has `no size` at which the GPU wins{top}**: moving the bytes takes "
-            "longer than computing with them."
+            f"**Copied at every call, `{none.op}` has `no size` at which the GPU wins{top}**: to copy the bytes takes "
+            "longer than to compute with them."
         )
     cells = sum(len(row.cells) for row in found.rows)
     said.append(
-        f"A minute was shared by {cells} thresholds of each GPU backend; `--ops {found.rows[0].op}` alone narrows all "
-        "of its own ([how](docs/measuring.md))."
+        f"{cells} thresholds of each GPU backend shared this minute; `--ops {found.rows[0].op}` alone gives all of it "
+        "to one op ([how](docs/measuring.md))."
     )
     return " ".join(said)
 

@@ -224,7 +224,9 @@ def _ratio_text(row: JudgedCase) -> str:
     if row.ratio is None or row.lo is None or row.hi is None:
         return "-"
     ratio = Interval(row.lo, row.ratio, row.hi, "bootstrap")
-    return f"{short_ratio_text(ratio)} {interval_text(ratio)}{mark(gravest(row.labels))}"
+    # One session a side tells no interval.
+    between = "" if row.k_base == row.k_new == 1 else f" {interval_text(ratio)}"
+    return f"{short_ratio_text(ratio)}{between}{mark(gravest(row.labels))}"
 
 
 def _absent_section(comparison: Comparison, index: int) -> Section | None:

@@ -365,6 +365,15 @@ def test_axe_finds_nothing_to_complain_about(opened, dark):
     assert not [(rule["id"], rule["help"], rule["nodes"][0]["html"][:200]) for rule in found]
 
 
+@pytest.mark.parametrize("run", [suite_run, no_gpu_run])
+def test_the_answer_fits_a_phone(opened, run):
+    page = opened(run(), width=400)
+    assert (
+        page.evaluate("(t => t.scrollWidth - t.parentElement.clientWidth)(document.querySelector('table'))")
+        <= 0
+    )
+
+
 @pytest.mark.parametrize("width", [400, 320])
 def test_a_narrow_page_does_not_scroll_sideways(opened, width):
     page = opened(

@@ -233,13 +233,14 @@ class _Clauses(msgspec.Struct, frozen=True):
         }
         short = [i for i in places["cpu"] if not gains[i].top]
         wins, total = len(places["gpu"]), len(gains)
+        so_far = " as far as measured" if self.thresholds else ""  # else nobody asked for more
         if not wins and len(places["cpu"]) == total:
-            return f"the CPU wins {self._all(places['cpu'])}" + (" as far as measured" if short else "")
+            return f"the CPU wins {self._all(places['cpu'])}" + (so_far if short else "")
         extras = []
         if wins and short:
             loses = "loses" if len(short) == 1 else "lose"
             who = self._names(short) if len(short) <= MOST_LOSERS else len(short)
-            extras.append(f"{who} {loses} as far as measured")
+            extras.append(f"{who} {loses}{so_far}")
         if places["equal"]:
             extras.append(f"{self._names(places['equal'])} about equal")
         if places["noisy"]:

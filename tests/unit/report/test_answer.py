@@ -449,6 +449,12 @@ def test_who_wins_at_named_sizes(ratios, said):
     assert sentence(run) == said
 
 
+def test_of_named_sizes_nobody_asked_for_larger_ones():
+    outcomes = [*op_rows("add", {WAITED: {1024: 0.5}}), *op_rows("gelu", {WAITED: {1024: 2.0}})]
+    run = answer_run(outcomes, named={"add": [1024], "gelu": [1024]})
+    assert sentence(run) == "With data on the GPU the GPU wins 1 of 2: gelu (add loses)."
+
+
 def test_a_named_size_that_is_noisy_says_so():
     run = answer_run(op_rows("add", {WAITED: {1024: 2.0}}, factors=NOISY), named={"add": [1024]})
     assert sentence(run).endswith("(too noisy).")

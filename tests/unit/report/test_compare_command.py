@@ -98,6 +98,14 @@ def test_few_sessions_are_told_and_are_bad_input_where_the_gate_must_count(gpube
     assert not_ci.returncode == 0
 
 
+def test_one_session_a_side_has_a_ratio_and_no_interval(gpubench, folder, tmp_path):
+    for name, run in zip(("base", "new"), pair(k=1), strict=True):
+        save(run, tmp_path / f"{name}.json")
+    done = gpubench("compare", "base.json", "new.json", cwd=tmp_path)
+    assert "x [" not in done.stdout
+    assert "x [" in gpubench("compare", "few-base.json", "few-new.json", cwd=folder).stdout
+
+
 def test_different_machines_are_bad_input_naming_the_field(gpubench, folder):
     done = gpubench("compare", "here.json", "there.json", cwd=folder)
     assert (done.returncode, done.stdout) == (4, "")
