@@ -9,7 +9,7 @@ import pytest
 
 from gpubench import kernels
 from gpubench.backends.numpy import BACKEND
-from gpubench.backends.shared.host import random_inputs
+from gpubench.backends.shared.host import allocate_outputs, random_inputs
 from gpubench.model.backend import each
 from gpubench.model.case import Case
 from gpubench.model.kernel import CudaPass, CudaProduct, Limits
@@ -121,8 +121,10 @@ def test_what_is_compiled_for_the_cpu_compiles(op):
     kernel = op.kernel("numpy", "float32")
     session = BACKEND.open("numpy:0", threads=1, autotune=False)
     case = Case(op.name, op.group, {"n": 40}, "float32", "tuned", "resident", "numpy:0")
-    forms = session._forms(op, case, random_inputs(op, {"n": 40}, "float32", seed=1))
-    assert any(name.startswith("numba") for name in forms) == (kernel.language == "numba")
+    launch = session.compile(
+        op, case, random_inputs(op, case.params, case.dtype, seed=1), allocate_outputs(session, op, case)
+    )
+    assert launch.kernel_name.startswith("numba") == (kernel.language == "numba")
     session.close()
 
 
