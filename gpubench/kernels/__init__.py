@@ -120,6 +120,16 @@ def elementwise(**declaration: Any) -> Op:
     return family.elementwise(**declaration)
 
 
+def workload(**declaration: Any) -> Op:
+    """The op that does other ops one after the other, for packages that bring workloads of their own.
+
+    The keywords are those of `families/workload.py`, which docs/workloads.md explains.
+    """
+    from gpubench.kernels.families import workload as family
+
+    return family.workload(**declaration)
+
+
 # ---------------------------------------------------------------- overheads
 
 _ONCE = Ladder(low=1, high=1)

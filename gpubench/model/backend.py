@@ -177,6 +177,11 @@ class Session(ABC):
             self._zeros = self.allocate(zeros.shape, "float32"), zeros
         self.upload(*self._zeros)
 
+    def chain(self, steps: Sequence[tuple[Launch, Buffer]], output: Buffer) -> Launch | None:
+        """Launches of this session as one that does them in order and leaves `output`; each step's result has to lie in
+        the buffer beside it. None: this session does one op at a time."""
+        return None
+
     def tune(self, op: Op, case: Case, inputs: Sequence[Buffer]) -> None:
         """Choose the case's candidate before `compile`: remembered, or found in a bounded time. Untimed. It is called
         where the session `tunes`."""

@@ -177,6 +177,19 @@ class Split(msgspec.Struct, frozen=True):
     join: Literal["add", "maximum"] | None = None
 
 
+class Stage(msgspec.Struct, frozen=True):
+    """One op inside a workload: the op by its name, and the values that stand for its inputs and outputs, in order.
+
+    `params` makes the op's params of the workload's.
+    """
+
+    name: str
+    op: str
+    reads: tuple[str, ...]
+    writes: tuple[str, ...]
+    params: Callable[[Params], Params]
+
+
 def counted_by(param: str) -> Callable[[Params, int], Params]:
     """The `part` of an op whose outer dimension is one of its params."""
     return lambda params, units: {**params, param: units}
@@ -201,6 +214,8 @@ class Op(msgspec.Struct, frozen=True):
     `overhead`: nothing is computed; what is timed is this call, on devices other than the CPU.
     `traffic(params, dtype)` has the bytes that a launch has to move, where they are not those of all operands: of a
     table only the rows that are asked for.
+    `stages`: the op is a workload, made of others. `between` are the values that one stage writes for another; a device
+    holds them, and they are neither inputs nor outputs.
     """
 
     name: str
@@ -228,6 +243,8 @@ class Op(msgspec.Struct, frozen=True):
     takes: tuple[str, ...] = ()
     more_outputs: tuple[Operand, ...] = ()
     traffic: Callable[[Params, Dtype], int] | None = None
+    stages: tuple[Stage, ...] = ()
+    between: tuple[Operand, ...] = ()
 
     @property
     def outputs(self) -> tuple[Operand, ...]:
@@ -328,8 +345,10 @@ class Op(msgspec.Struct, frozen=True):
         """Compulsory traffic of one launch: each input read once, each output written once. Of a transfer: n."""
         if self.overhead is not None:
             return params["n"] if self.overhead.moves else 0
-        return self.traffic(params, dtype) if self.traffic is not None else self.held_bytes(params, dtype)
+        if self.traffic is not None:
+            return self.traffic(params, dtype)
+        return sum(operand.bytes(params, dtype) for operand in self.operands)
 
     def held_bytes(self, params: Params, dtype: Dtype) -> int:
-        """What a device holds for one launch: all operands."""
-        return sum(operand.bytes(params, dtype) for operand in self.operands)
+        """What a device holds for one launch: all operands, and what lies between stages."""
+        return sum(operand.bytes(params, dtype) for operand in (*self.operands, *self.between))

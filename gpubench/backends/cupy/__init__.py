@@ -13,7 +13,7 @@ import math
 import os
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from gpubench.backends.cupy.launches import (
     COUNT,
@@ -37,7 +37,7 @@ from gpubench.errors import (
     Unsupported,
 )
 from gpubench.installation import install_command
-from gpubench.model.backend import Backend, Buffer, Session, Transfers, each, override
+from gpubench.model.backend import Backend, Buffer, Launch, Session, Transfers, each, override
 from gpubench.model.case import Case
 from gpubench.model.kernel import Limits
 from gpubench.model.op import Array, Form, Op, Shape, Stored
@@ -195,6 +195,21 @@ class CupySession(Session):
             return CudaLaunch(with_tf32(cupy, call) if case.variant else call, None)
         with vendor_errors():
             return self._programs.launch(op, case, inputs, output)
+
+    @override
+    def chain(self, steps: Sequence[tuple[Launch, Buffer]], output: Buffer) -> CudaLaunch:
+        """The launches in order on the stream; what a library call made is copied to its place."""
+        cupy = self._cupy
+
+        def call() -> Buffer:
+            for launch, target in steps:
+                cast("CudaLaunch", launch)()
+                for made, place in zip(each(launch.output), each(target), strict=True):
+                    if made is not place:
+                        cupy.copyto(place, made)
+            return output
+
+        return CudaLaunch(call, None)
 
     def run(self, launch: CudaLaunch, repeat: int = 1) -> None:
         with vendor_errors():

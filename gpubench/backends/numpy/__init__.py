@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from gpubench import __version__
 from gpubench.backends.numpy.compiled import NumbaThreads
@@ -121,6 +121,21 @@ class NumpySession(Session):
         launch = NumpyLaunch(forms[name](inputs, output), None)
         launch.kernel_name = name
         return launch
+
+    @override
+    def chain(self, steps: Sequence[tuple[Launch, Buffer]], output: Buffer) -> NumpyLaunch:
+        """The calls in order; what a plain expression made is copied to its place."""
+        np = self._np
+
+        def call() -> Array:
+            for launch, target in steps:
+                cast("NumpyLaunch", launch)()
+                for made, place in zip(each(launch.output), each(target), strict=True):
+                    if made is not place:
+                        np.copyto(place, made)
+            return output
+
+        return NumpyLaunch(call, None)
 
     @override
     def tune(self, op: Op, case: Case, inputs: Sequence[Buffer]) -> None:

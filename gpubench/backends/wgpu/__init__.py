@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, cast
 
 from msgspec.structs import replace
 
@@ -20,7 +20,7 @@ from gpubench.backends.shared.host import host_dtype, no_kernel, no_overhead
 from gpubench.backends.wgpu.programs import Programs, WgpuLaunch, encode
 from gpubench.backends.wgpu.transfers import MappedTransfers, PlainTransfers
 from gpubench.errors import BackendError, BackendUnavailable, DeviceLost, DeviceOutOfMemory, Unsupported
-from gpubench.model.backend import Backend, Buffer, Session, override
+from gpubench.model.backend import Backend, Buffer, Launch, Session, override
 from gpubench.model.case import Case
 from gpubench.model.kernel import Limits
 from gpubench.model.op import ITEMSIZE, Array, Dtype, Form, Op, Shape, Stored
@@ -233,6 +233,12 @@ class WgpuSession(Session):
             self._empty_pool()
             with vendor_errors():
                 return self.programs.launch(op, case, inputs, output)
+
+    @override
+    def chain(self, steps: Sequence[tuple[Launch, Buffer]], output: Buffer) -> WgpuLaunch:
+        """All dispatches in one pass of one submit."""
+        dispatches = [step for launch, _ in steps for step in cast("WgpuLaunch", launch).steps]
+        return WgpuLaunch(dispatches, output, None)
 
     @override
     def tune(self, op: Op, case: Case, inputs: Sequence[Buffer]) -> None:

@@ -125,7 +125,7 @@ class Timer:
             for i in self.sent:
                 self.transfers.upload(buffers[i], inputs[i])
             uploaded = clock() if noted else 0.0
-            launch = self.session.compile(self.workspace.op, self.case, buffers, output)
+            launch = self.workspace.compile(self.case, buffers, output)
             self.session.run(launch)
             launched = clock() if noted else 0.0
             self.fetch(launch)
@@ -173,6 +173,7 @@ class Timer:
             fresh = [(buffers[i], op.inputs[i]) for i in self.sent]
             for buffer, operand in (*fresh, *zip(each(output), op.outputs, strict=True)):
                 self.workspace.spoil(buffer, operand)
+            self.workspace.spoil_between(self.case)
             self.session.sync()
             self.give_back(buffers, output)
         self.workspace.spoil_host_output()
@@ -521,7 +522,7 @@ def parts_of_call(timer: Timer) -> dict[str, float]:
         session.sync()
     found["upload_s"] = max(0.0, found["upload_s"] - found["sync_s"])
     with _timed(session, found, "launch_s"):
-        launch = session.compile(workspace.op, timer.case, buffers, output)
+        launch = workspace.compile(timer.case, buffers, output)
         session.run(launch)
     session.sync()
     with _timed(session, found, "download_s"):

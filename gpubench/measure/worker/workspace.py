@@ -26,6 +26,7 @@ from gpubench.backends.shared.host import (
 )
 from gpubench.catalogue import REASONS
 from gpubench.errors import BackendError, Unsupported, WrongResult
+from gpubench.measure.worker import chains
 from gpubench.model.backend import Buffer, Launch, Session, Transfers, each
 from gpubench.model.case import Case
 from gpubench.model.op import Array, Op, Operand
@@ -105,6 +106,7 @@ class Workspace:
         self.op_hash = op_hash(op)
         self.buffers: list[Buffer] = []
         self.outputs: dict[str, Buffer] = {}
+        self._chains: dict[str, chains.Chain] = {}
         self._spoilt: dict[str, Array] = {}
         self._right: dict[str, deque[tuple[list[Array], Check]]] = {}  # by precision: outputs that passed
 
@@ -162,7 +164,43 @@ class Workspace:
             self.outputs[case.form_id] = allocate_outputs(self.session, self.op, self.case)
         for buffer, operand in zip(each(self.outputs[case.form_id]), self.op.outputs, strict=True):
             self.spoil(buffer, operand)
+        self.spoil_between(case)
         return self.outputs[case.form_id]
+
+    def chain(self, case: Case) -> chains.Chain | None:
+        """The stages that the case runs; None: it is one op, or one expression."""
+        if not chains.staged(self.op, case):
+            return None
+        if case.form_id not in self._chains:
+            self._chains[case.form_id] = chains.Chain(self.session, self.op, case)
+        return self._chains[case.form_id]
+
+    def tune(self, case: Case) -> None:
+        """Let the session choose the kernels of the case."""
+        chain = self.chain(case)
+        if chain is None:
+            self.session.tune(self.op, case, self.buffers)
+        else:
+            chain.tune(self.buffers, self.output(case))
+
+    def compile(self, case: Case, buffers: Sequence[Buffer], output: Buffer) -> Launch:
+        """The session's launch of the case: of a workload all stages as one."""
+        chain = self.chain(case)
+        if chain is None:
+            return self.session.compile(self.op, case, buffers, output)
+        return chain.compile(buffers, output)
+
+    def check_stages(self, case: Case, output: Buffer) -> None:
+        """Judge the stages of a workload one by one. Raises Wrong."""
+        chain = self.chain(case)
+        if chain is not None:
+            chain.check(self.buffers, output, Wrong)
+
+    def spoil_between(self, case: Case) -> None:
+        """Fill what lies between the stages of a workload with sentinels."""
+        chain = self.chain(case)
+        if chain is not None:
+            chain.spoil(self.sentinel)
 
     def fetch(self, output: Buffer, way: Session | Transfers, *, travels: bool | None = None) -> None:
         """Download the outputs of a launch; those alone that travel, or that do not, where somebody says so."""
@@ -235,7 +273,9 @@ class Workspace:
         """Give all buffers back."""
         for buffer in (*self.buffers, *(one for output in self.outputs.values() for one in each(output))):
             self.session.free(buffer)
-        self.buffers, self.outputs, self._spoilt, self._right = [], {}, {}, {}
+        for chain in self._chains.values():
+            chain.release()
+        self.buffers, self.outputs, self._spoilt, self._right, self._chains = [], {}, {}, {}, {}
 
 
 def _nearness(check: Check) -> tuple[bool, float]:
@@ -250,7 +290,7 @@ def refusal(session: Session, op: Op, case: Case) -> BackendError | None:
     if not session.several and (op.more_outputs or any(operand.dtype for operand in op.operands)):
         why = f"{session.device.backend} computes no op with several outputs or with ids"
         return Unsupported(why, reason="no-implementation")
-    return session.supports(op, case)
+    return chains.refusal(session, op, case) if chains.staged(op, case) else session.supports(op, case)
 
 
 class CheckedLaunch(msgspec.Struct, frozen=True):
@@ -274,13 +314,13 @@ def gate(workspace: Workspace, case: Case, announce: Callable[[str], None]) -> C
     began = clock()
     if session.tunes:  # before the output is filled, and outside the time of building
         announce("autotune")
-        session.tune(workspace.op, case, workspace.buffers)
+        workspace.tune(case)
     tuned = clock()
     output = workspace.output(case)
     session.sync()
     announce("compile")
     start = clock()
-    launch = session.compile(workspace.op, case, workspace.buffers, output)
+    launch = workspace.compile(case, workspace.buffers, output)
     built = clock()
     announce("first launch")
     launched = clock()
@@ -288,5 +328,6 @@ def gate(workspace: Workspace, case: Case, announce: Callable[[str], None]) -> C
     session.sync()
     first = clock()
     announce("check")
+    workspace.check_stages(case, launch.output)
     check = workspace.verify(launch, case.precision)
     return CheckedLaunch(launch, check, built - start, first - launched, tuned - began)

@@ -1,0 +1,165 @@
+"""Workloads: ops made of other ops, one after the other, as a network is made of layers.
+
+A stage names its op; shapes, costs, the expression and the reference come from the ops of the stages. What a stage
+writes and another one reads stays on the device. Such bytes are not compulsory: fusing saves them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any, NoReturn
+
+from gpubench import kernels
+from gpubench.errors import Unsupported
+from gpubench.model.backend import each
+from gpubench.model.kernel import Kernel
+from gpubench.model.op import Array, Dtype, Ladder, Op, Operand, Params, Role, Shape, Stage, Tolerance, Values
+
+# Of the units of round-off, for each stage on the longest way through a workload.
+_UNITS_PER_STAGE = 8
+# Sizes at which the shapes of a value have to agree wherever it is used.
+_PROBES = (1, 7)
+
+
+def workload(
+    *,
+    name: str,
+    summary: str,
+    params: Mapping[str, str],
+    sizes: Ladder,
+    stages: Sequence[Stage],
+    inputs: Mapping[str, Values],
+    outputs: Mapping[str, Role],
+    weights: Mapping[str, Values] | None = None,
+    options: Mapping[str, str] | None = None,
+    group: str = "network",
+) -> Op:
+    """The op that does `stages` in order. `inputs` and `weights` say how their values are drawn, `outputs` which role
+    each has. Raises ValueError where a value has two shapes, is read before it is written, or is written twice."""
+    weights = weights or {}
+    of = _Stages(tuple(stages))
+    of.check([*inputs, *weights], [*outputs])
+    read: list[Operand] = [of.operand(x, values=values) for x, values in inputs.items()]
+    read += [of.operand(x, values=values, role="weight") for x, values in weights.items()]
+    written = [of.operand(x, role=role, tolerance=of.tolerance(x, read)) for x, role in outputs.items()]
+    between = tuple(of.operand(x) for stage in of.stages for x in stage.writes if x not in outputs)
+    ops = of.ops.values()
+    names = tuple(operand.name for operand in read)
+    return Op(
+        name=name, group=group, summary=summary, params=params, sizes=sizes, options=options or {},
+        dtypes=tuple(dtype for dtype in of.first.dtypes if all(dtype in op.dtypes for op in ops)),
+        inputs=tuple(read), output=written[0], more_outputs=tuple(written[1:]), between=between, stages=of.stages,
+        flops=of.flops, expr=partial(of.results, names, tuple(outputs), False),
+        reference=partial(of.results, names, tuple(outputs), True), tolerance=Tolerance(_UNITS_PER_STAGE),
+        takes=("n", *(options or {})), fits=of.fits,
+        slow=of.slow(), tuned={
+            backend: (Kernel("stages", _never),)
+            for backend in ("numpy", "cupy", "wgpu")
+            if all(op.tuned.get(backend) for op in ops)
+        },
+    )  # fmt: skip
+
+
+class _Stages:
+    """The stages with their ops."""
+
+    def __init__(self, stages: tuple[Stage, ...]) -> None:
+        self.stages = stages
+        self.ops: dict[str, Op] = {stage.op: kernels.load(stage.op) for stage in stages}
+        self.first = self.ops[stages[0].op]
+
+    def check(self, given: Sequence[str], wanted: Sequence[str]) -> None:
+        """Every value is there before it is read, is written once, and has one shape."""
+        known = set(given)
+        for stage in self.stages:
+            op = self.ops[stage.op]
+            if len(stage.reads) != len(op.inputs) or len(stage.writes) != len(op.outputs):
+                raise ValueError(f"the stage {stage.name} does not name each operand of {stage.op}")
+            if missing := set(stage.reads) - known:
+                raise ValueError(f"the stage {stage.name} reads {min(missing)}, which nobody has written")
+            if twice := set(stage.writes) & known:
+                raise ValueError(f"the stage {stage.name} writes {min(twice)}, which is there already")
+            known |= set(stage.writes)
+        if missing := set(wanted) - known:
+            raise ValueError(f"no stage writes {min(missing)}")
+        for n in _PROBES:
+            shapes: dict[str, Shape] = {}
+            for stage, value, operand in self._uses():
+                shape = operand.shape(stage.params({"n": n}))
+                if shapes.setdefault(value, shape) != shape:
+                    raise ValueError(f"{value} is {shapes[value]} and, in the stage {stage.name}, {shape}")
+
+    def _uses(self) -> list[tuple[Stage, str, Operand]]:
+        """(stage, value, operand of the stage's op), in order."""
+        return [
+            (stage, value, operand)
+            for stage in self.stages
+            for value, operand in zip((*stage.reads, *stage.writes), self.ops[stage.op].operands, strict=True)
+        ]
+
+    def operand(self, value: str, **declared: Any) -> Operand:
+        """The value as an operand of the workload: its shape and its dtype are those of its first use."""
+        stage, _, operand = next(use for use in self._uses() if use[1] == value)
+        return Operand(
+            value, lambda params: operand.shape(stage.params(params)), dtype=operand.dtype, **declared
+        )
+
+    def depth(self, value: str) -> int:
+        """Stages on the longest way to a value."""
+        depths: dict[str, int] = {}
+        for stage in self.stages:
+            after = 1 + max(depths.get(one, 0) for one in stage.reads)
+            depths.update(dict.fromkeys(stage.writes, after))
+        return depths[value]
+
+    def tolerance(self, value: str, inputs: Sequence[Operand]) -> Tolerance:
+        """That of the stage that writes the value, and some units for each stage before it, on its largest scale or the
+        value's largest number. What is small because a sum cancels, or by a softmax, has the error of the numbers that
+        it was made of. The stages are judged one by one beside this."""
+        last = next(stage for stage in self.stages if value in stage.writes)
+        own = self.ops[last.op].judged(self.ops[last.op].outputs[last.writes.index(value)])
+        names = tuple(operand.name for operand in inputs)
+
+        def scale(xp: Array, *arrays: Array, **params: int) -> Array:
+            want, *read = self.results(names, (value, *last.reads), True, xp, *arrays, **params)
+            found = xp.max(xp.abs(want)) if want.size else xp.zeros(())
+            op = self.ops[last.op].at(last.params(params))
+            bound = op.judged(op.outputs[last.writes.index(value)]).scale
+            spread = bound(xp, *read) if bound is not None else want
+            return xp.maximum(found, xp.max(spread)) if spread.size else found
+
+        return Tolerance(own.units + _UNITS_PER_STAGE * (self.depth(value) - 1), scale)
+
+    def results(
+        self, names: Sequence[str], wanted: Sequence[str], exact: bool, xp: Array, *arrays: Array, **params: int
+    ) -> Any:
+        """The wanted values, by the expressions of the stages in order; `exact`: by their references."""
+        values = dict(zip(names, arrays, strict=True))
+        for stage in self.stages:
+            op = self.ops[stage.op].at(stage.params(params))
+            formula = op.reference if exact and op.reference is not None else op.expr
+            made = each(formula(xp, *(values[name] for name in stage.reads)))
+            values.update(zip(stage.writes, made, strict=True))
+        found = tuple(values[name] for name in wanted)
+        return found if len(found) > 1 else found[0]
+
+    def flops(self, params: Params) -> int:
+        return sum(self.ops[stage.op].flops(stage.params(params)) for stage in self.stages)
+
+    def fits(self, params: Params) -> str | None:
+        """What the first stage says that has no shape."""
+        reasons = (self.ops[stage.op].fits(stage.params(params)) for stage in self.stages)
+        return next((why for why in reasons if why is not None), None)
+
+    def slow(self) -> dict[tuple[str, Dtype], float]:
+        """Library calls without fast code: the slowest stage's."""
+        found: dict[tuple[str, Dtype], float] = {}
+        for op in self.ops.values():
+            for key, rate in op.slow.items():
+                found[key] = min(rate, found.get(key, rate))
+        return found
+
+
+def _never(*_: Any) -> NoReturn:
+    raise Unsupported("a workload is compiled stage by stage", reason="no-implementation")

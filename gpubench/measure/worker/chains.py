@@ -1,0 +1,142 @@
+"""Child side: a workload's stages on one device, as one launch, and the gate that judges them one by one."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from gpubench import kernels
+from gpubench.backends.shared.host import judge_alone, sentinels
+from gpubench.errors import BackendError, Unsupported
+from gpubench.model.backend import Buffer, Launch, Session, each
+from gpubench.model.case import Case
+from gpubench.model.op import Array, Op, Stage
+from gpubench.model.result import Check
+
+
+class Placed(NamedTuple):
+    """A stage on a device: its op at its params, and its case."""
+
+    stage: Stage
+    op: Op
+    case: Case
+
+
+def placed(session: Session, op: Op, case: Case) -> list[Placed]:
+    """The stages as resident cases of the session, in the best form that it has for each."""
+    found = []
+    for stage in op.stages:
+        params = dict(stage.params(case.params))
+        own = kernels.load(stage.op)
+        kernel = own.kernel(session.device.backend, case.dtype)
+        library = kernel is None or kernel.library
+        one = Case(
+            own.name, own.group, params, case.dtype, "library" if library else "tuned",
+            session.device.resident_regime, case.device_id,
+        )  # fmt: skip
+        found.append(Placed(stage, own.at(params), one))
+    return found
+
+
+def staged(op: Op, case: Case) -> bool:
+    """Whether the case runs stage by stage; the library form runs the expression of the whole."""
+    return bool(op.stages) and case.form == "tuned"
+
+
+def refusal(session: Session, op: Op, case: Case) -> BackendError | None:
+    """Why a workload cannot run here, or None."""
+    if session.chain((), None) is None:
+        why = f"{session.device.backend} does not run several ops as one launch"
+        return Unsupported(why, reason="no-implementation")
+    for stage, own, one in placed(session, op, case):
+        refused = session.supports(own, one)
+        if refused is not None:
+            return Unsupported(f"{stage.name}: {refused.detail}", hint=refused.hint, reason=refused.reason)
+    return None
+
+
+class Chain:
+    """The stages of one workload and the buffers between them, which stay as long as the workload does."""
+
+    def __init__(self, session: Session, op: Op, case: Case) -> None:
+        self._session, self._op, self._case = session, op, case
+        self._placed = placed(session, op, case)
+        self._between: dict[str, Buffer] = {}
+
+    def tune(self, inputs: Sequence[Buffer], output: Buffer) -> None:
+        """Let each stage choose its kernel on what the stages before it made."""
+        values = self._values(inputs, output)
+        for number, (stage, op, case) in enumerate(self._placed):
+            self._session.tune(op, case, [values[name] for name in stage.reads])
+            self._session.run(self._joined([self._step(number, values)], output))
+            self._session.sync()
+
+    def compile(self, inputs: Sequence[Buffer], output: Buffer) -> Launch:
+        """All stages as one launch. Raises BuildError and DeviceOutOfMemory."""
+        values = self._values(inputs, output)
+        steps = [self._step(number, values) for number in range(len(self._placed))]
+        launch = self._joined(steps, output)
+        text = " ".join(f"{step.kernel_hash} {step.kernel_name}" for step, _ in steps)
+        launch.kernel_hash = hashlib.sha256(text.encode()).hexdigest()[:12]
+        return launch
+
+    def _joined(self, steps: Sequence[tuple[Launch, Buffer]], output: Buffer) -> Launch:
+        launch = self._session.chain(steps, output)
+        assert launch is not None
+        return launch
+
+    def _step(self, number: int, values: dict[str, Buffer]) -> tuple[Launch, Buffer]:
+        stage, op, case = self._placed[number]
+        made = tuple(values[name] for name in stage.writes)
+        target = made if op.more_outputs else made[0]
+        on_cpu = self._session.device.kind == "cpu"
+        # On the CPU the library call has a form that writes to a given array; a GPU's has none.
+        if (
+            case.form == "library"
+            and on_cpu
+            and op.kernel(self._session.device.backend, case.dtype) is not None
+        ):
+            case = Case(case.op, case.group, case.params, case.dtype, "tuned", case.regime, case.device_id)
+        into = None if case.form == "library" else target
+        return self._session.compile(op, case, [values[name] for name in stage.reads], into), target
+
+    def _values(self, inputs: Sequence[Buffer], output: Buffer) -> dict[str, Buffer]:
+        """Every value by its name; those between stages are taken at the first call."""
+        for operand in self._op.between:
+            if operand.name not in self._between:
+                shape, stored = operand.shape(self._case.params), operand.stored(self._case.dtype)
+                self._between[operand.name] = self._session.allocate(shape, stored)
+        names = [operand.name for operand in self._op.operands]
+        return {**self._between, **dict(zip(names, (*inputs, *each(output)), strict=True))}
+
+    def spoil(self, sentinel: float) -> None:
+        """Fill what lies between the stages with sentinels: a stage that reads what nobody wrote fails."""
+        for operand in self._op.between:
+            if operand.name in self._between:
+                full = sentinels(operand.shape(self._case.params), operand.stored(self._case.dtype), sentinel)
+                self._session.upload(self._between[operand.name], full)
+
+    def check(
+        self, inputs: Sequence[Buffer], output: Buffer, fail: Callable[[Check, str], BackendError]
+    ) -> None:
+        """Judge each stage by the float64 reference of what the device itself gave it. Raises what `fail` makes of the
+        check and of the stage's name."""
+        values = self._values(inputs, output)
+        fetched: dict[str, Array] = {}
+        for stage, op, _ in self._placed:
+            for name, operand in zip((*stage.reads, *stage.writes), op.operands, strict=True):
+                if name not in fetched:
+                    shape = operand.shape(stage.params(self._case.params))
+                    fetched[name] = sentinels(shape, operand.stored(self._case.dtype))
+                    self._session.download(values[name], fetched[name])
+            given, made = ([fetched[name] for name in names] for names in (stage.reads, stage.writes))
+            for name, check in zip(stage.writes, judge_alone(op, self._case.dtype, given, made), strict=True):
+                if not check.ok:
+                    raise fail(check, f" of {name} in the stage {stage.name}")
+
+    def release(self) -> None:
+        """Give the buffers back."""
+        for buffer in self._between.values():
+            self._session.free(buffer)
+        self._between = {}
