@@ -185,7 +185,7 @@ OP = Op(
     },
     sizes=Ladder(low=1, high=256),
     dtypes=WORKING_DTYPES,
-    inputs=(Operand("x", _images, "normal"), Operand("w", _filters)),
+    inputs=(Operand("x", _images, "normal"), Operand("w", _filters, "fan-in", role="weight")),
     output=Operand("out", _out),
     flops=_flops,
     fits=_fits,

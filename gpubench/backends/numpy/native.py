@@ -28,7 +28,7 @@ STREAMED = 2048  # elements of one block of streaming stores: it stays in the fi
 _OPTIONS: dict[str, Any] = {"error_model": "numpy", "nogil": True}
 _POINTERS = {
     "float32": types.CPointer(types.float32), "float64": types.CPointer(types.float64),
-    "float16": types.CPointer(types.uint16),
+    "float16": types.CPointer(types.uint16), "int32": types.CPointer(types.int32),
 }  # fmt: skip
 
 float32, float64, int32, int64 = np.float32, np.float64, np.int32, np.int64

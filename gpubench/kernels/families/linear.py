@@ -60,9 +60,13 @@ def linear(name: str, summary: str, epilogue: Epilogue, *, turned: bool = False,
     through. `formulas` are the op's `expr`, `torch`, `tolerance` and `reference`.
     """
     x = "dy" if turned else "x"
-    w = Operand("w", partial(_weights, turned))
-    shapes = {"across": across, "all": rows_out}
-    beside = tuple(Operand(other, shapes[along], "normal") for other, along in epilogue.operands.items())
+    w = Operand("w", partial(_weights, turned), "fan-in", role="weight")
+    beside = tuple(
+        Operand(other, across, "normal", role="weight")
+        if along == "across"
+        else Operand(other, rows_out, "normal")
+        for other, along in epilogue.operands.items()
+    )
     names = (x, w.name)
     cut = {x: 0, **{other: 0 for other, along in epilogue.operands.items() if along == "all"}}
     return Op(

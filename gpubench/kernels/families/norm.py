@@ -41,7 +41,10 @@ def norm(name: str, summary: str, *, centred: bool, **formulas: Any) -> Op:
     """The op of rows x, a gain g and, where the mean is taken off first (`centred`), a shift c. `formulas` are the op's
     `expr`, `torch` and `tolerance`."""
     whole = ("g", "c") if centred else ("g",)
-    inputs = (Operand("x", rows, "normal"), *(Operand(other, across) for other in whole))
+    inputs = (
+        Operand("x", rows, "normal"),
+        *(Operand(other, across, "normal", role="weight") for other in whole),
+    )
     source = partial(_source, centred)
     return Op(
         name=name, group="layers", summary=summary, params={"n": "number of rows"},

@@ -24,13 +24,13 @@ def candidates(of: Heads, dtype: str, limits: Limits) -> tuple[Candidate, ...]:
     pairs = ceil_div(ceil_div(of.n, _QUERIES), 2)
     source = _SOURCE.format(
         prelude=numba_prelude(dtype), dtype=dtype, real="float32" if dtype == "float16" else dtype, keys=_KEYS,
-        e=of.e, heads=of.heads, scale=1 / of.e**0.5,
+        e=of.e, scale=1 / of.e**0.5,
     )  # fmt: skip
 
     def program(threads: int, streaming: bool) -> NumbaProgram:
         passes = (
-            NumbaPass("pack", ("qkv", "packed", None, None), of.heads * blocks, m=of.n),
-            NumbaPass("attend", ("qkv", "packed", "scores", "out"), of.heads * pairs, m=of.n),
+            NumbaPass("pack", ("qkv", "packed", None, None), of.heads * blocks, m=of.n, s=of.heads),
+            NumbaPass("attend", ("qkv", "packed", "scores", "out"), of.heads * pairs, m=of.n, s=of.heads),
         )
         scratch = {
             "packed": of.heads * blocks * 2 * _KEYS * of.e * size,
@@ -42,21 +42,21 @@ def candidates(of: Heads, dtype: str, limits: Limits) -> tuple[Candidate, ...]:
 
 
 _SOURCE = """{prelude}
-KEYS, E, HEADS, LINE, BOTH = {keys}, {e}, {heads}, {heads} * {e}, 2 * {keys} * {e}
+KEYS, E, BOTH = {keys}, {e}, 2 * {keys} * {e}
 
 
 @kernel({dtype!r}, {real!r}, {real!r}, {dtype!r})
 def pack(qkv, packed, unused, out, first, last, slot, m, s):
     wide_vectors()
-    blocks = (m + KEYS - 1) // KEYS
+    blocks, line = (m + KEYS - 1) // KEYS, s * E
     for unit in range(first, last):
         head, start = unit // blocks, unit % blocks * KEYS
         at = unit * BOTH
         for j in range(min(KEYS, m - start)):
-            k = (start + j) * 3 * LINE + LINE + head * E
+            k = (start + j) * 3 * line + line + head * E
             for d in range(E):
                 packed[at + d * KEYS + j] = load(qkv[k + d])
-                packed[at + KEYS * E + j * E + d] = load(qkv[k + LINE + d])
+                packed[at + KEYS * E + j * E + d] = load(qkv[k + line + d])
 
 
 @scalar
@@ -145,11 +145,11 @@ def add(scores, p, packed, v, result, count):
 
 
 @scalar
-def four(qkv, packed, scores, out, head, row, blocks, base, result, m):
+def four(qkv, packed, scores, out, head, row, blocks, base, result, m, line):
     last = min(row + 3, m - 1)
-    q = row * 3 * LINE + head * E
-    r1, r2 = min(row + 1, last) * 3 * LINE + head * E, min(row + 2, last) * 3 * LINE + head * E
-    r3 = last * 3 * LINE + head * E
+    q = row * 3 * line + head * E
+    r1, r2 = min(row + 1, last) * 3 * line + head * E, min(row + 2, last) * 3 * line + head * E
+    r3 = last * 3 * line + head * E
     for start in range(0, last + 1, KEYS):
         k = (head * blocks + start // KEYS) * BOTH
         score(qkv, q, r1, r2, r3, packed, k, scores, base + start * 4, min(KEYS, last + 1 - start))
@@ -168,21 +168,20 @@ def four(qkv, packed, scores, out, head, row, blocks, base, result, m):
         add(scores, base + start * 4, packed, v, result, min(KEYS, last + 1 - start))
     for r in range(last + 1 - row):
         for d in range(E):
-            out[(row + r) * LINE + head * E + d] = store(scores[result + r * E + d])
+            out[(row + r) * line + head * E + d] = store(scores[result + r * E + d])
 
 
 @kernel({dtype!r}, {real!r}, {real!r}, {dtype!r})
 def attend(qkv, packed, scores, out, first, last, slot, m, s):
     wide_vectors()
-    blocks = (m + KEYS - 1) // KEYS
+    blocks, line = (m + KEYS - 1) // KEYS, s * E
     fours = (m + 3) // 4
     pairs = (fours + 1) // 2
     result = slot * 4 * (blocks * KEYS + E)
     base = result + 4 * E
-    for unit in range(first, last):
-        head, early = unit // pairs, unit % pairs
-        late = fours - 1 - early
-        four(qkv, packed, scores, out, head, early * 4, blocks, base, result, m)
-        if late != early:
-            four(qkv, packed, scores, out, head, late * 4, blocks, base, result, m)
+    for half in range(2 * first, 2 * last):
+        head, early = half // 2 // pairs, half // 2 % pairs
+        place = fours - 1 - early if half % 2 else early
+        if half % 2 == 0 or place != early:
+            four(qkv, packed, scores, out, head, place * 4, blocks, base, result, m, line)
 """

@@ -1,0 +1,154 @@
+"""argmax: the place of the largest number of each row, the lowest one of several: how a model chooses its next token.
+
+- CPU: NumPy's own, block by block.
+- CUDA and WGSL: 32 threads share a row; each has the best of its own, and they agree in five steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from gpubench.errors import Unsupported
+from gpubench.kernels.families import ceil_div, fold, require_bindings, require_dtype
+from gpubench.kernels.families.cpu import Blocks, Launch
+from gpubench.kernels.families.cuda import DTYPES, MOST_BLOCKS, options, prelude
+from gpubench.kernels.families.elementwise import WORKING_DTYPES
+from gpubench.kernels.families.wgsl import elements, require_storage
+from gpubench.model.kernel import CudaPass, CudaProgram, Kernel, Limits, WgslPass, WgslProgram
+from gpubench.model.op import EXACT, ITEMSIZE, Array, Ladder, Op, Operand, Params, Shape, Split, counted_by
+
+_CLASSES = 2048
+_BLOCK = 256 * 1024  # elements that one thread takes at a time
+_LANES, _ROWS = 32, 4  # threads of a row, and rows of a group
+
+
+def _rows(params: Params) -> Shape:
+    return (params["n"], params.get("classes", _CLASSES))
+
+
+def _cpu(np: Any, blocks: Blocks, params: Params) -> Launch:
+    def launch(inputs: Sequence[Array], output: Array) -> None:
+        (z,) = inputs
+
+        def block(start: int, stop: int) -> None:
+            output[start:stop] = np.argmax(z[start:stop], axis=-1)
+
+        blocks.run(block, len(z), max(1, _BLOCK // z.shape[1]))
+
+    return launch
+
+
+def _cuda(params: Params, dtype: str, limits: Limits) -> CudaProgram:
+    """One launch, none without rows. Raises Unsupported for another dtype, and beyond CUDA's largest grid."""
+    require_dtype(dtype, DTYPES, "CUDA")
+    n, classes = _rows(params)
+    blocks = ceil_div(max(n, 1), _ROWS)
+    if blocks > MOST_BLOCKS:
+        raise Unsupported(f"{n} rows take {blocks} blocks; a CUDA grid has {MOST_BLOCKS}", reason="limit")
+    step = CudaPass(
+        prelude(dtype) + _KERNEL, "gpubench_argmax", (blocks, 1, 1), (_LANES * _ROWS, 1, 1),
+        ("z", "out", n, classes), options=options(dtype),
+    )  # fmt: skip
+    return CudaProgram((step,) * (n > 0))
+
+
+_KERNEL = f"""
+extern "C" __global__ void __launch_bounds__({_LANES * _ROWS})
+gpubench_argmax(const stored* __restrict__ z, int* __restrict__ out, long long rows, long long columns) {{
+  const int lane = threadIdx.x % {_LANES};
+  const long long index = (long long)blockIdx.x * {_ROWS} + threadIdx.x / {_LANES};
+  const stored* row = z + (index < rows ? index : rows - 1) * columns;
+  real best = minus_infinity();
+  int place = 2147483647;
+  #pragma unroll 4
+  for (int i = lane; i < columns; i += {_LANES}) {{
+    const real value = wide(row[i]);
+    if (value > best || place == 2147483647) best = value, place = i;
+  }}
+  #pragma unroll
+  for (int far = {_LANES} / 2; far > 0; far /= 2) {{
+    const real value = __shfl_xor_sync(0xffffffffu, best, far);
+    const int other = __shfl_xor_sync(0xffffffffu, place, far);
+    if (value > best || (value == best && other < place)) best = value, place = other;
+  }}
+  if (lane == 0 && index < rows) out[index] = place;
+}}
+"""
+
+
+def _wgsl(params: Params, dtype: str, limits: Limits) -> WgslProgram:
+    """One dispatch, none without rows. Raises Unsupported for what the device does not hold."""
+    require_storage(dtype, limits)
+    n, classes = _rows(params)
+    require_bindings({"z": ITEMSIZE[dtype] * n * classes}, limits)
+    storage, grid = elements(dtype), fold(ceil_div(max(n, 1), _ROWS), limits)
+    steps, far = [], _LANES // 2
+    while far:
+        steps.append(f"""  workgroupBarrier();
+  if (lane < {far}u) {{
+    let value = values[thread + {far}u];
+    let other = places[thread + {far}u];
+    if (value > values[thread] || (value == values[thread] && other < places[thread])) {{
+      values[thread] = value;
+      places[thread] = other;
+    }}
+  }}""")
+        far //= 2
+    header, fold_lanes = "\n".join(storage.header), "\n".join(steps)
+    text = f"""{header}
+struct Params {{ rows: u32, columns: u32, }}
+@group(0) @binding(0) var<storage, read> z_: array<{storage.stored}>;
+@group(0) @binding(1) var<storage, read_write> out_: array<i32>;
+@group(0) @binding(2) var<uniform> p: Params;
+var<workgroup> values: array<{storage.real}, {_LANES * _ROWS}>;
+var<workgroup> places: array<u32, {_LANES * _ROWS}>;
+@compute @workgroup_size({_LANES * _ROWS})
+fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>,
+        @builtin(local_invocation_index) thread: u32) {{
+  let lane = thread % {_LANES}u;
+  let index = (group.y * groups.x + group.x) * {_ROWS}u + thread / {_LANES}u;
+  let row = min(index, p.rows - 1u) * p.columns;
+  // A lane past the row's end repeats its last element.
+  var place = min(lane, p.columns - 1u);
+  var best = {storage.real}(z_[row + place]);
+  for (var i = lane + {_LANES}u; i < p.columns; i += {_LANES}u) {{
+    let value = {storage.real}(z_[row + i]);
+    if (value > best) {{ best = value; place = i; }}
+  }}
+  values[thread] = best;
+  places[thread] = place;
+{fold_lanes}
+  if (lane == 0u && index < p.rows) {{ out_[index] = i32(places[thread]); }}
+}}
+"""
+    step = WgslPass(text, grid, ("z", "out"), uniform=(n, classes))
+    if limits.max_workgroup_threads < _LANES * _ROWS:
+        raise Unsupported(
+            f"{_LANES * _ROWS} threads a group exceed {limits.max_workgroup_threads}", reason="limit"
+        )
+    return WgslProgram((step,) if n else ())
+
+
+OP = Op(
+    name="argmax",
+    group="layers",
+    summary="out = the place of the largest number of each row, the lowest one of several",
+    params={"n": "number of rows"},
+    options={"classes": f"length of a row ({_CLASSES})"},
+    sizes=Ladder(low=1, high=16384),
+    dtypes=WORKING_DTYPES,
+    inputs=(Operand("z", _rows, "normal"),),
+    output=Operand("out", lambda params: _rows(params)[:1], dtype="int32"),
+    flops=lambda params: params["n"] * _rows(params)[1],
+    fits=lambda params: None if _rows(params)[1] >= 1 else "a row has at least one element",
+    expr=lambda xp, z: xp.argmax(z, axis=-1).astype(xp.int32),
+    torch=lambda torch, z: torch.argmax(z, -1).int(),
+    tolerance=EXACT,
+    split=Split({"z": 0}, counted_by("n")),
+    tuned={
+        "numpy": (Kernel("numpy", _cpu),),
+        "cupy": (Kernel("cuda", _cuda),),
+        "wgpu": (Kernel("wgsl", _wgsl),),
+    },
+)

@@ -1,0 +1,304 @@
+"""cross_entropy: the loss of each row of logits, log(sum exp z) - z[label], and the gradient of the mean loss.
+
+The gradient is (softmax z - [label]) / n. Both come from one pass: what it needs has been computed for the loss.
+
+- CPU: compiled, a row at a time; without a compiler NumPy's steps over blocks of rows.
+- CUDA and WGSL: 32 threads share a row and read it twice, the second time from the cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from gpubench.errors import Unsupported
+from gpubench.kernels.families import ceil_div, fold, require_bindings, require_dtype
+from gpubench.kernels.families.cpu import (
+    Blocks,
+    Launch,
+    compiled_kernel,
+    numba_candidates,
+    numba_prelude,
+)
+from gpubench.kernels.families.cuda import DTYPES, MOST_BLOCKS, options, prelude
+from gpubench.kernels.families.elementwise import WORKING_DTYPES
+from gpubench.kernels.families.wgsl import elements, require_storage
+from gpubench.model.kernel import (
+    Candidate,
+    CudaPass,
+    CudaProgram,
+    Kernel,
+    Limits,
+    NumbaPass,
+    NumbaProgram,
+    WgslPass,
+    WgslProgram,
+)
+from gpubench.model.op import ITEMSIZE, Array, Ids, Ladder, Op, Operand, Params, Shape, Tolerance
+
+_CLASSES = 10
+_BLOCK = 256 * 1024  # elements that one thread takes at a time
+_LANES, _ROWS = 32, 4  # threads of a row, and rows of a group
+
+
+def _classes(params: Params) -> int:
+    return params.get("classes", _CLASSES)
+
+
+def _logits(params: Params) -> Shape:
+    return (params["n"], _classes(params))
+
+
+def _row(params: Params) -> Shape:
+    return (params["n"],)
+
+
+def _expr(xp: Array, z: Array, labels: Array) -> tuple[Array, Array]:
+    rows = xp.arange(z.shape[0])
+    z = z - xp.max(z, axis=-1, keepdims=True)
+    powers = xp.exp(z)
+    total = xp.sum(powers, axis=-1, keepdims=True)
+    loss = xp.log(total[:, 0]) - z[rows, labels]
+    gradient = powers / total
+    gradient[rows, labels] -= 1
+    return loss, gradient / z.shape[0]
+
+
+def _torch(torch: Any, z: Array, labels: Array) -> tuple[Array, Array]:
+    labels = labels.long()
+    loss = torch.nn.functional.cross_entropy(z, labels, reduction="none")
+    gradient = torch.softmax(z, -1)
+    gradient[torch.arange(len(z), device=z.device), labels] -= 1
+    return loss, gradient.div_(len(z))
+
+
+def _loss_scale(xp: Array, z: Array, labels: Array) -> Array:
+    """|z[label]| + max |z| + log(sum): the largest is taken off, and all three may cancel."""
+    largest = xp.max(z, axis=-1)
+    total = xp.sum(xp.exp(z - largest[:, None]), axis=-1)
+    return xp.abs(z[xp.arange(z.shape[0]), labels]) + xp.max(xp.abs(z), axis=-1) + xp.log(total)
+
+
+def _gradient_scale(xp: Array, z: Array, labels: Array) -> Array:
+    """(softmax + [label]) / n: at the label the difference may cancel."""
+    powers = xp.exp(z - xp.max(z, axis=-1, keepdims=True))
+    shares = powers / xp.sum(powers, axis=-1, keepdims=True)
+    return (shares + (xp.arange(z.shape[1]) == labels[:, None])) / z.shape[0]
+
+
+# ---------------------------------------------------------------- CPU
+
+
+def _compiled(params: Params, dtype: str, limits: Limits) -> tuple[Candidate, ...]:
+    n, classes = _logits(params)
+    source = _NUMBA.format(prelude=numba_prelude(dtype), dtype=dtype)
+
+    def program(threads: int, streaming: bool) -> NumbaProgram:
+        step = NumbaPass("run", ("z", "labels", "loss", "dz"), n, m=classes, s=n)
+        return NumbaProgram(source, (step,) * (n > 0), threads)
+
+    return numba_candidates(4 * n * classes, limits, program, streamed=False)
+
+
+# Halves compute each exponential twice: one that was rounded to a half could not be scaled.
+_NUMBA = """import math
+
+{prelude}
+
+@summing
+def largest(z, start, stop):
+    top = minus_infinity
+    for i in range(start, stop):
+        top = larger(top, load(z[i]))
+    return top
+
+
+@summing
+def exponentials(z, dz, start, stop, top):
+    total = real(0)
+    for i in range(start, stop):
+        power = exp(load(z[i]) - top)
+        if not is_half:
+            dz[i] = store(power)
+        total += power
+    return total
+
+
+@scalar
+def scale(z, dz, start, stop, top, by):
+    for i in range(start, stop):
+        dz[i] = store((exp(load(z[i]) - top) if is_half else load(dz[i])) * by)
+
+
+@kernel({dtype!r}, "int32", {dtype!r}, {dtype!r})
+def run(z, labels, loss, dz, first, last, slot, m, s):
+    wide_vectors()
+    for row in range(first, last):
+        base, stop = row * m, row * m + m
+        top = largest(z, base, stop)
+        total = float64(0)
+        for start in range(base, stop, 4096):
+            total += float64(exponentials(z, dz, start, min(start + 4096, stop), top))
+        at = base + labels[row]
+        given = load(z[at])
+        loss[row] = store(real(math.log(total) - (float64(given) - float64(top))))
+        scale(z, dz, base, stop, top, real(1 / (total * s)))
+        dz[at] = store(real((math.exp(float64(given) - float64(top)) / total - 1) / s))
+"""
+
+
+def _cpu(np: Any, blocks: Blocks, params: Params) -> Launch:
+    """The steps of the expression over blocks of rows; halves in float32."""
+
+    def launch(inputs: Sequence[Array], output: tuple[Array, Array]) -> None:
+        (z, labels), (losses, gradients) = inputs, output
+
+        def block(start: int, stop: int) -> None:
+            kind = np.float32 if z.dtype == np.float16 else z.dtype
+            part, rows = z[start:stop].astype(kind), np.arange(stop - start)
+            given = labels[start:stop]
+            with np.errstate(all="ignore"):
+                np.subtract(part, np.maximum.reduce(part, axis=-1, keepdims=True), out=part)
+                at_label = part[rows, given]
+                np.exp(part, out=part)
+                total = np.add.reduce(part, axis=-1, keepdims=True)
+                losses[start:stop] = np.log(total[:, 0]) - at_label
+                np.divide(part, total, out=part)
+                part[rows, given] -= 1
+                np.divide(part, len(z), out=gradients[start:stop], casting="same_kind")
+
+        blocks.run(block, len(z), max(1, _BLOCK // z.shape[1]))
+
+    return launch
+
+
+# ---------------------------------------------------------------- GPU
+
+
+def _cuda(params: Params, dtype: str, limits: Limits) -> CudaProgram:
+    """One launch, none without rows. Raises Unsupported for another dtype, and beyond CUDA's largest grid."""
+    require_dtype(dtype, DTYPES, "CUDA")
+    n, classes = _logits(params)
+    blocks = ceil_div(max(n, 1), _ROWS)
+    if blocks > MOST_BLOCKS:
+        raise Unsupported(f"{n} rows take {blocks} blocks; a CUDA grid has {MOST_BLOCKS}", reason="limit")
+    step = CudaPass(
+        prelude(dtype) + _KERNEL, "gpubench_cross_entropy", (blocks, 1, 1), (_LANES * _ROWS, 1, 1),
+        ("z", "labels", "loss", "dz", n, classes), options=options(dtype),
+    )  # fmt: skip
+    return CudaProgram((step,) * (n > 0))
+
+
+_KERNEL = f"""
+extern "C" __global__ void __launch_bounds__({_LANES * _ROWS})
+gpubench_cross_entropy(const stored* __restrict__ z, const int* __restrict__ labels, stored* __restrict__ loss,
+                       stored* __restrict__ dz, long long rows, long long columns) {{
+  const int lane = threadIdx.x % {_LANES};
+  const long long index = (long long)blockIdx.x * {_ROWS} + threadIdx.x / {_LANES};
+  const bool live = index < rows;  // a spare row repeats the last one and writes nothing
+  const long long row = live ? index : rows - 1;
+  const stored* given = z + row * columns;
+  real top = minus_infinity();
+  for (long long i = lane; i < columns; i += {_LANES}) top = wide(given[i]) > top ? wide(given[i]) : top;
+  #pragma unroll
+  for (int far = {_LANES} / 2; far > 0; far /= 2) {{
+    const real other = __shfl_xor_sync(0xffffffffu, top, far);
+    top = other > top ? other : top;
+  }}
+  real total = 0;
+  for (long long i = lane; i < columns; i += {_LANES}) total += exp(wide(given[i]) - top);
+  #pragma unroll
+  for (int far = {_LANES} / 2; far > 0; far /= 2) total += __shfl_xor_sync(0xffffffffu, total, far);
+  if (!live) return;
+  const int label = labels[row];
+  if (lane == 0) loss[row] = narrow(log(total) - (wide(given[label]) - top));
+  const real by = real(1) / real(rows);
+  for (long long i = lane; i < columns; i += {_LANES})
+    dz[row * columns + i] = narrow((exp(wide(given[i]) - top) / total - (i == label ? real(1) : real(0))) * by);
+}}
+"""
+
+
+def _wgsl(params: Params, dtype: str, limits: Limits) -> WgslProgram:
+    """One dispatch, none without rows. Raises Unsupported for what the device does not hold."""
+    require_storage(dtype, limits)
+    if dtype == "float64":
+        raise Unsupported("WGSL has no exp in double precision", reason="no-dtype")
+    n, classes = _logits(params)
+    if limits.max_workgroup_threads < _LANES * _ROWS:
+        raise Unsupported(
+            f"{_LANES * _ROWS} threads a group exceed {limits.max_workgroup_threads}", reason="limit"
+        )
+    require_bindings({"z": ITEMSIZE[dtype] * n * classes, "labels": 4 * n}, limits)
+    storage, grid = elements(dtype), fold(ceil_div(max(n, 1), _ROWS), limits)
+    header = "\n".join(storage.header)
+    text = f"""{header}
+struct Params {{ rows: u32, columns: u32, }}
+@group(0) @binding(0) var<storage, read> z_: array<{storage.stored}>;
+@group(0) @binding(1) var<storage, read> labels: array<i32>;
+@group(0) @binding(2) var<storage, read_write> loss: array<{storage.stored}>;
+@group(0) @binding(3) var<storage, read_write> dz: array<{storage.stored}>;
+@group(0) @binding(4) var<uniform> p: Params;
+var<workgroup> folded: array<f32, {_LANES * _ROWS}>;
+@compute @workgroup_size({_LANES * _ROWS})
+fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>,
+        @builtin(local_invocation_index) thread: u32) {{
+  let lane = thread % {_LANES}u;
+  let index = (group.y * groups.x + group.x) * {_ROWS}u + thread / {_LANES}u;
+  let row = min(index, p.rows - 1u) * p.columns;
+  var top = f32(z_[row + min(lane, p.columns - 1u)]);
+  for (var i = lane + {_LANES}u; i < p.columns; i += {_LANES}u) {{ top = max(top, f32(z_[row + i])); }}
+  folded[thread] = top;
+{_folded("max({a}, {b})")}
+  top = folded[thread - lane];
+  workgroupBarrier();
+  var total = 0.0;
+  for (var i = lane; i < p.columns; i += {_LANES}u) {{ total += exp(f32(z_[row + i]) - top); }}
+  folded[thread] = total;
+{_folded("{a} + {b}")}
+  total = folded[thread - lane];
+  if (index >= p.rows) {{ return; }}
+  let label = min(u32(labels[index]), p.columns - 1u);
+  if (lane == 0u) {{ loss[index] = {storage.stored}(log(total) - (f32(z_[row + label]) - top)); }}
+  let by = 1.0 / f32(p.rows);
+  for (var i = lane; i < p.columns; i += {_LANES}u) {{
+    dz[row + i] = {storage.stored}((exp(f32(z_[row + i]) - top) / total - select(0.0, 1.0, i == label)) * by);
+  }}
+}}
+"""
+    step = WgslPass(text, grid, ("z", "labels", "loss", "dz"), uniform=(n, classes))
+    return WgslProgram((step,) if n else ())
+
+
+def _folded(joined: str) -> str:
+    """Fold the workgroup's array over the lanes of a row into its first lane."""
+    lines, far = [], _LANES // 2
+    while far:
+        text = joined.format(a="folded[thread]", b=f"folded[thread + {far}u]")
+        lines += ["  workgroupBarrier();", f"  if (lane < {far}u) {{ folded[thread] = {text}; }}"]
+        far //= 2
+    return "\n".join([*lines, "  workgroupBarrier();"])
+
+
+OP = Op(
+    name="cross_entropy",
+    group="layers",
+    summary="loss = log(sum exp z) - z[label] of each row, and the gradient of its mean",
+    params={"n": "number of rows"},
+    options={"classes": f"length of a row ({_CLASSES})"},
+    sizes=Ladder(low=1, high=65536),
+    dtypes=WORKING_DTYPES,
+    inputs=(Operand("z", _logits, "normal"), Operand("labels", _row, Ids(_classes), dtype="int32")),
+    output=Operand("loss", _row),
+    more_outputs=(Operand("dz", _logits, tolerance=Tolerance(64, scale=_gradient_scale)),),
+    flops=lambda params: 8 * params["n"] * _classes(params),
+    fits=lambda params: None if _classes(params) >= 1 else "a row has at least one element",
+    expr=_expr,
+    torch=_torch,
+    tolerance=Tolerance(8, scale=_loss_scale),
+    tuned={
+        "numpy": (compiled_kernel(_compiled), Kernel("numpy", _cpu, "numpy")),
+        "cupy": (Kernel("cuda", _cuda),),
+        "wgpu": (Kernel("wgsl", _wgsl),),
+    },
+)

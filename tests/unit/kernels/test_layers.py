@@ -1,0 +1,147 @@
+"""The ops of networks: gradients are slopes, formulas equal slower ones, kernels are the compiled ones they claim."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from gpubench import kernels
+from gpubench.backends.numpy import BACKEND
+from gpubench.backends.shared.host import allocate_outputs, random_inputs
+from gpubench.model.backend import each
+from gpubench.model.case import Case
+from gpubench.model.kernel import CudaPass, CudaProduct, Limits
+from gpubench.model.op import Op
+
+OPS = [kernels.load(name) for group in ("layers", "network") for name in kernels.groups().get(group, ())]
+H200 = Limits(
+    max_buffer_bytes=2**37, max_binding_bytes=2**37, max_workgroup_bytes=49152, max_workgroup_threads=1024,
+    multiprocessors=132, float16=True, float64=True, clusters=True,
+)  # fmt: skip
+STEP = 1e-4
+
+
+def by_name(op: Op) -> str:
+    return op.name
+
+
+def slope(function, x: np.ndarray) -> np.ndarray:
+    """The gradient of a number with respect to each element, by central differences."""
+    found = np.empty_like(x)
+    for place in np.ndindex(x.shape):
+        ahead, behind = x.copy(), x.copy()
+        ahead[place] += STEP
+        behind[place] -= STEP
+        found[place] = (function(ahead) - function(behind)) / (2 * STEP)
+    return found
+
+
+def test_the_gradient_of_the_cross_entropy_is_the_slope_of_its_mean():
+    op = kernels.load("cross_entropy")
+    z, labels = random_inputs(op, {"n": 5, "classes": 4}, "float64", seed=1)
+    _, gradient = op.expr(np, z, labels)
+    np.testing.assert_allclose(gradient, slope(lambda x: op.expr(np, x, labels)[0].mean(), z), atol=1e-8)
+
+
+def network(x, w1, b1, w2, b2, labels) -> tuple:
+    """A network of two layers by the ops themselves: the mean loss, and what its backward pass needs."""
+    h = kernels.load("linear_relu").expr(np, x, w1, b1)
+    z = kernels.load("linear").expr(np, h, w2, b2)
+    loss, dz = kernels.load("cross_entropy").expr(np, z, labels)
+    return loss.mean(), h, dz
+
+
+def test_the_gradients_of_two_layers_are_the_slopes_of_their_loss():
+    generator = np.random.default_rng(3)
+    x, w1, b1, w2, b2 = (generator.standard_normal(shape) for shape in ((6, 5), (5, 7), (7,), (7, 4), (4,)))
+    labels = generator.integers(0, 4, 6)
+    _, h, dz = network(x, w1, b1, w2, b2, labels)
+    product, sum_rows = kernels.load("matmul").at({"ta": 1}).expr, kernels.load("sum_rows").expr
+    dh = kernels.load("linear_grad_relu").expr(np, dz, w2, h)
+    found = {"w2": product(np, h, dz), "b2": sum_rows(np, dz), "w1": product(np, x, dh), "b1": sum_rows(np, dh)}
+    given = {"x": x, "w1": w1, "b1": b1, "w2": w2, "b2": b2}
+    for name, gradient in found.items():
+        want = slope(lambda value: network(**{**given, name: value}, labels=labels)[0], given[name])  # noqa: B023
+        np.testing.assert_allclose(gradient, want, atol=1e-7, err_msg=name)
+
+
+def test_a_convolution_is_that_of_its_windows():
+    op = kernels.load("conv2d")
+    x, w = random_inputs(op, {"n": 2, "channels": 3, "filters": 4, "side": 6}, "float64", seed=1)
+    padded = np.pad(x, ((0, 0), (0, 0), (1, 1), (1, 1)))
+    windows = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), axis=(2, 3))
+    np.testing.assert_allclose(op.expr(np, x, w), np.einsum("ncyxij,kcij->nkyx", windows, w), atol=1e-12)
+
+
+def test_attention_is_a_softmax_for_each_head_and_token():
+    params = {"n": 5, "width": 6, "heads": 2}
+    op = kernels.load("attention").at(params)
+    (qkv,) = random_inputs(op, params, "float64", seed=1)
+    want = np.zeros((5, 6))
+    for head in range(2):
+        q, k, v = (qkv[:, 6 * i + 3 * head : 6 * i + 3 * head + 3] for i in range(3))
+        for row in range(5):
+            powers = np.exp(k[: row + 1] @ q[row] / math.sqrt(3))
+            want[row, 3 * head : 3 * head + 3] = powers / powers.sum() @ v[: row + 1]
+    for formula in (op.expr, op.reference):
+        np.testing.assert_allclose(formula(np, qkv), want, atol=1e-12)
+
+
+def test_ties_of_argmax_go_to_the_lowest_place():
+    assert kernels.load("argmax").expr(np, np.array([[1.0, 3.0, 3.0], [0.0, 0.0, 0.0]])).tolist() == [1, 0]
+
+
+@pytest.mark.parametrize("op", OPS, ids=by_name)
+def test_what_an_op_declares_is_what_it_computes(op):
+    params = {"n": 6}
+    inputs = random_inputs(op, params, "float64", seed=2)
+    found = each(op.at(params).expr(np, *inputs))
+    assert [np.shape(x) for x in found] == [output.shape(params) for output in op.outputs]
+    assert op.group in kernels.ON_REQUEST
+    assert op.name not in kernels.usual()
+    assert set(op.takes) <= set(op.options)
+    held = sum(math.prod(x.shape(params)) * x.stored("float32").endswith("32") * 4 for x in op.operands)
+    assert op.held_bytes(params, "float32") == held
+    assert 0 < op.bytes(params, "float32") <= held
+    assert op.flops(params) > op.flops({"n": 3}) > 0
+
+
+def test_an_embedding_reads_the_rows_that_are_asked_for():
+    op = kernels.load("embedding")
+    params = {"n": 10**6, "width": 1, "vocabulary": 2}
+    assert op.bytes(params, "float32") == 4 * (2 * 10**6 + 2) + 4 * 10**6
+    assert op.bytes({"n": 1}, "float32") == 4 * 3 * 256 + 4
+
+
+@pytest.mark.parametrize("op", OPS, ids=by_name)
+def test_what_is_compiled_for_the_cpu_compiles(op):
+    pytest.importorskip("numba")
+    kernel = op.kernel("numpy", "float32")
+    session = BACKEND.open("numpy:0", threads=1, autotune=False)
+    case = Case(op.name, op.group, {"n": 40}, "float32", "tuned", "resident", "numpy:0")
+    launch = session.compile(
+        op, case, random_inputs(op, case.params, case.dtype, seed=1), allocate_outputs(session, op, case)
+    )
+    assert launch.kernel_name.startswith("numba") == (kernel.language == "numba")
+    session.close()
+
+
+@pytest.mark.parametrize("params", [{"n": 1}, {"n": 1000}], ids=str)
+@pytest.mark.parametrize("op", OPS, ids=by_name)
+def test_cuda_passes_name_buffers_that_are_there_and_grids_that_are_allowed(op, params):
+    for dtype in op.dtypes:
+        program = op.kernel("cupy", dtype).build(params, dtype, H200)
+        known = {operand.name for operand in op.operands} | set(program.scratch)
+        for step in program.passes:
+            if isinstance(step, CudaProduct):
+                assert {step.a, step.b, step.out} <= known
+                continue
+            assert isinstance(step, CudaPass)
+            assert {name for name in step.arguments if isinstance(name, str)} <= known
+            assert all(1 <= x <= most for x, most in zip(step.grid, (2**31 - 1, 65535, 65535), strict=True))
+            assert math.prod(step.block) <= 1024
+            assert math.prod(step.block) % 32 == 0  # the shuffles name all 32 threads of a warp
+            assert step.source.count("{") == step.source.count("}")
+            assert "#include" not in step.source  # a machine with a driver and CuPy may have no CUDA headers
