@@ -126,9 +126,16 @@ def _reading(found: MachineAnswer) -> str:
             if gain
             else ""
         )
-        said.append(
-            f"A range is less exact: the threshold of `{ranged.op}` lies somewhere in `{between}`{more}."
-        )
+        if known is None:
+            said.append(
+                f"How to read it: `{ranged.op}` is faster on the GPU from a size on that lies somewhere in "
+                f"`{between}`, *if the data is already there*. These numbers count the elements of an array (K is "
+                f"1,000, M is a million){more}."
+            )
+        else:
+            said.append(
+                f"A range is less exact: the threshold of `{ranged.op}` lies somewhere in `{between}`{more}."
+            )
     if none is not None:
         gain = none.cells[ALWAYS].gain
         top = f", up to {size_text(gain.n, none.extent)}" if gain else ""

@@ -213,14 +213,16 @@ def _copies(outcome: Measurement, wall_s: float) -> Iterator[tuple[Direction | N
     if case.op in COPIES:
         yield COPIES[case.op], outcome.bytes, wall_s
     elif case.regime in ("transfer-once", "transfer-always"):
-        yield None, outcome.bytes, wall_s * (case.calls or 1)
+        up, down = outcome.moved
+        total = outcome.bytes if up is None or down is None else up + down
+        yield None, total, wall_s * (case.calls or 1)
         uploads = [value for part in outcome.parts for value in part.upload_s]
         downloads = [value for part in outcome.parts for value in part.download_s]
-        if uploads and downloads and outcome.output_bytes is None:
-            yield None, outcome.bytes, median(uploads) + median(downloads)
-        elif uploads and downloads and outcome.output_bytes is not None:
-            yield "upload", outcome.bytes - outcome.output_bytes, median(uploads)
-            yield "download", outcome.output_bytes, median(downloads)
+        if uploads and downloads and (up is None or down is None):
+            yield None, total, median(uploads) + median(downloads)
+        elif uploads and downloads:
+            yield "upload", up or 0, median(uploads)
+            yield "download", down or 0, median(downloads)
 
 
 def link_ceiling(

@@ -20,14 +20,24 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from gpubench.backends import YIELDS
-from gpubench.backends.shared.host import aligned, host_dtype, no_kernel, no_overhead, spin_briefly, usable_cpus
+from gpubench.backends.shared.host import (
+    aligned,
+    allocate_outputs,
+    host_dtype,
+    no_kernel,
+    no_overhead,
+    spin_briefly,
+    usable_cpus,
+)
 from gpubench.errors import BackendError, BackendUnavailable, DeviceLost, DeviceOutOfMemory, Unsupported
 from gpubench.installation import install_command
-from gpubench.model.backend import Backend, Buffer, Launch, Session, override
+from gpubench.model.backend import Backend, Buffer, Launch, Session, each, override
 from gpubench.model.case import TF32, Case
 from gpubench.model.kernel import Limits
-from gpubench.model.op import Array, Dtype, Form, Op, Shape
+from gpubench.model.op import Array, Form, Op, Shape, Stored
 from gpubench.model.result import UNKNOWN_CACHE_BYTES, Blas, Device, DeviceClock, Identity
 
 CPU = "torch:cpu"
@@ -54,6 +64,8 @@ class TorchLaunch(Launch):
 class TorchSession(Session):
     """One device as PyTorch has it, without gradients."""
 
+    several = True
+
     def __init__(self, device: Device, threads: int | None) -> None:
         _quiet()
         import torch
@@ -63,7 +75,8 @@ class TorchSession(Session):
         self._place = torch.device(device.id.partition(":")[2])
         self._on_cpu = self._place.type == "cpu"
         self._dtypes = {
-            "float64": torch.float64, "float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16
+            "float64": torch.float64, "float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16,
+            "int32": torch.int32,
         }  # fmt: skip
         memory = device.memory_bytes or 2**62
         self.limits = Limits(max_buffer_bytes=memory, max_binding_bytes=memory, float16=True, float64=True)
@@ -101,7 +114,7 @@ class TorchSession(Session):
             return Unsupported(f"{self.device.id} has no {case.variant} {op.name}", reason="no-tf32")
         if self._on_cpu and case.regime != "resident":
             return Unsupported("the CPU's data is already at home", reason="no-transfer")
-        size, limit = op.bytes(case.params, case.dtype), self.limits.max_buffer_bytes
+        size, limit = op.held_bytes(case.params, case.dtype), self.limits.max_buffer_bytes
         if size > limit:
             return Unsupported(f"the operands take {size} bytes; the device has {limit}", reason="limit")
         key = (op.name, case.dtype, tuple(sorted(case.params)))
@@ -114,11 +127,11 @@ class TorchSession(Session):
         two = dict.fromkeys(case.params, 2)
         where = f"{case.dtype} on {self.device.id}"
         try:
-            inputs = [self.allocate(operand.shape(two), case.dtype).zero_() for operand in op.inputs]
-            output = self.allocate(op.output.shape(two), case.dtype)
+            inputs = [self.allocate(x.shape(two), x.stored(case.dtype)).zero_() for x in op.inputs]
+            output = allocate_outputs(self, op, msgspec.structs.replace(case, params=two))
             launch = self._launch(op.at(two), inputs, output)
             launch.call()
-            got = launch.output
+            got = [_kind(x) for x in each(launch.output)]
         except Exception as error:  # PyTorch and an op's expression raise what they like
             why = (str(error) or type(error).__name__).splitlines()[0][:200]
             known = op.name in self._calls
@@ -126,18 +139,16 @@ class TorchSession(Session):
                 f"PyTorch has no {op.name} in {where}: {why}" if known else f"{op.name} in {where}: {why}",
                 reason="no-dtype" if known else "no-implementation",
             )  # fmt: skip
-        if (got.dtype, tuple(got.shape)) != (output.dtype, tuple(output.shape)):
-            return Unsupported(
-                f"{op.name} in {where}: PyTorch makes {got.dtype} of the shape {tuple(got.shape)} of it",
-                reason="no-implementation",
-            )
+        if got != [_kind(x) for x in each(output)]:
+            made = ", ".join(f"{kind} of the shape {shape}" for kind, shape in got)
+            return Unsupported(f"{op.name} in {where}: PyTorch makes {made} of it", reason="no-implementation")
         return None
 
-    def host_array(self, shape: Shape, dtype: Dtype, form: Form) -> Array:
+    def host_array(self, shape: Shape, dtype: Stored, form: Form) -> Array:
         """An ordinary pageable array, which is what a user of PyTorch has."""
         return aligned(shape, host_dtype(dtype))
 
-    def allocate(self, shape: Shape, dtype: Dtype) -> Buffer:
+    def allocate(self, shape: Shape, dtype: Stored) -> Buffer:
         """A tensor; on the CPU in a NumPy array's memory. Raises DeviceOutOfMemory."""
         with self._vendor_errors():
             if self._on_cpu:
@@ -165,7 +176,7 @@ class TorchSession(Session):
         """PyTorch's own call, into an output of its own where none is given, or the op's expression for it."""
         with self._vendor_errors():
             if output is None and op.name in self._calls:
-                output = self.allocate(op.output.shape(case.params), case.dtype)
+                output = allocate_outputs(self, op, case)
         launch = self._launch(op, inputs, output)
         if case.variant == TF32:
             launch.call = partial(_with_tf32, self._torch, launch.call)
@@ -188,7 +199,9 @@ class TorchSession(Session):
         with self._vendor_errors():
             if launch.output is None and launch.into is not None:
                 # Whoever forgot the last answer wants to see a new one.
-                launch.output = launch.into.fill_(math.nan)
+                for tensor in each(launch.into):
+                    tensor.fill_(math.nan)
+                launch.output = launch.into
             call = launch.call
             for _ in range(repeat):
                 call()
@@ -283,6 +296,10 @@ class TorchClock:
     def _between(self) -> float:
         self._end.synchronize()
         return float(self._begin.elapsed_time(self._end)) * 1e-3
+
+
+def _kind(tensor: Tensor) -> tuple[Any, Shape]:
+    return tensor.dtype, tuple(tensor.shape)
 
 
 # ---------------------------------------------------------------- ops

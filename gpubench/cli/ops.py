@@ -160,11 +160,18 @@ def _flops(op: Op) -> str:
     return formula(lambda n: op.flops({"n": n}))
 
 
+def _results(op: Op) -> str:
+    """The shape of the output; of several with their names."""
+    if op.more_outputs:
+        return " ".join(_operand(operand) for operand in op.outputs)
+    return ",".join(_shape(op.output.shape))
+
+
 def row_of(op: Op, backends: Sequence[Listed]) -> tuple[str, ...]:
     """What the table says of an op, a cell for each word of the header."""
     from gpubench.model.case import SHORT_DTYPES
 
-    shapes = " ".join(_operand(operand) for operand in op.inputs) + " -> " + ",".join(_shape(op.output.shape))
+    shapes = " ".join(_operand(operand) for operand in op.inputs) + " -> " + _results(op)
     if op.overhead is not None:
         shapes = "-"  # nothing is computed
     sizes = f"{op.sizes.low}..{op.sizes.high} x{op.sizes.factor}" if op.sizes.high > op.sizes.low else "1"
@@ -241,6 +248,7 @@ def _plain(op: Op, backends: Sequence[Listed]) -> dict[str, Any]:
         "options": dict(op.options),
         "inputs": [{"name": operand.name, "shape": _shape(operand.shape)} for operand in op.inputs],
         "output": {"name": op.output.name, "shape": _shape(op.output.shape)},
+        "more_outputs": [{"name": operand.name, "shape": _shape(operand.shape)} for operand in op.more_outputs],
         "flops": _flops(op),
         "bytes_float32": _bytes(op),
         "dtypes": list(op.dtypes),

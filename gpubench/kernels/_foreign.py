@@ -147,7 +147,7 @@ def _unfit(op: Op, params: Params) -> str | None:
         unfit = op.fits(params)
         if unfit is not None:
             return str(unfit)
-        for operand in (*op.inputs, op.output):
+        for operand in op.operands:
             what = f"the shape of {operand.name}"
             _require_counts(*operand.shape(params))
         what = "flops"

@@ -4,7 +4,8 @@ A row of qkv holds the query, the key and the value of one token, each cut into 
 before it writes them. A token attends to itself and to those before it: half of the n x n scores. Source of the fused
 forms: Dao and others, arXiv 2205.14135; of the running maximum: Milakov and Gimelshein, arXiv 1805.02867.
 
-- CPU: blocks of rows of one head, that stop at the diagonal; each thread multiplies with a BLAS of one thread.
+- CPU: four queries at once, compiled (`families/attention/cpu.py`); without a compiler blocks of rows of one head, that
+  stop at the diagonal, each multiplied by a BLAS of one thread.
 - CUDA and WGSL: a thread has queries and their results in registers and goes through the keys, `families/attention`.
 """
 
@@ -14,8 +15,8 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from gpubench.kernels.families.attention import Heads, cuda, wgsl
-from gpubench.kernels.families.cpu import Blocks, Launch, ThreadScratch
+from gpubench.kernels.families.attention import Heads, cpu, cuda, wgsl
+from gpubench.kernels.families.cpu import Blocks, Launch, ThreadScratch, compiled_kernel
 from gpubench.kernels.families.elementwise import WORKING_DTYPES
 from gpubench.model.kernel import Kernel, Limits
 from gpubench.model.op import Array, Ladder, Op, Operand, Params, Shape, Tolerance
@@ -194,7 +195,10 @@ OP = Op(
     tolerance=Tolerance(8, scale=_scale),
     slow={("numpy", "float16"): _NUMPY_HALF_FLOPS_PER_S},
     tuned={
-        "numpy": (Kernel("numpy", _cpu),),
+        "numpy": (
+            compiled_kernel(lambda params, dtype, limits: cpu.candidates(_heads(params), dtype, limits)),
+            Kernel("numpy", _cpu, "numpy"),
+        ),
         "cupy": (_built("cuda", cuda.build),),
         "wgpu": (_built("wgsl", wgsl.build),),
     },

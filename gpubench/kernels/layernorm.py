@@ -24,7 +24,6 @@ OP = norm(
     name="layernorm",
     summary="out = (x - mean) / sqrt(variance + 1e-5) g + c of each row",
     centred=True,
-    flops_per_element=7,  # add; subtract, multiply, add; multiply by the deviation's inverse and g, add c
     expr=_expr,
     torch=lambda torch, x, g, c: torch.nn.functional.layer_norm(x, x.shape[-1:], g, c, EPSILON),
     tolerance=Tolerance(8, scale=_scale),

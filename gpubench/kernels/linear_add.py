@@ -19,8 +19,7 @@ def _cpu(np: Any, out: Array, room: Any, b: Array, r: Array) -> None:
 OP = linear(
     name="linear_add",
     summary="out = x w + b + r of n rows",
-    epilogue=Epilogue({"b": "across", "r": "all"}, cpu=_cpu, wgsl="v + b + r", cuda="v + b + r"),
-    flops_per_element=2,
+    epilogue=Epilogue({"b": "across", "r": "all"}, cpu=_cpu, wgsl="v + b + r", cuda="v + b + r", flops=2),
     expr=lambda xp, x, w, b, r: x @ w + b + r,
     torch=lambda torch, x, w, b, r: torch.addmm(b, x, w).add_(r),
     tolerance=Tolerance(8, scale=_scale),

@@ -58,11 +58,11 @@ OP = linear(
 }}""",
         exponential=True,
         cuda="gelu(v + b)",
+        flops=10,
         cuda_functions=f"""__device__ __forceinline__ real gelu(real x) {{
   return x / (real(1) + exp(real({-2 * C!r}) * fma(real({CUBIC}) * x * x, x, x)));
 }}""",
     ),
-    flops_per_element=10,
     expr=_expr,
     torch=lambda torch, x, w, b: torch.nn.functional.gelu(torch.addmm(b, x, w), approximate="tanh"),
     tolerance=Tolerance(8, scale=_scale),

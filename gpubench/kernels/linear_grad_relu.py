@@ -26,12 +26,10 @@ def _cpu(np: Any, out: Array, room: Any, h: Array) -> None:
 OP = linear(
     name="linear_grad_relu",
     summary="out = dy w^T where h > 0, else 0",
-    x="dy",
     turned=True,
     epilogue=Epilogue(
-        {"h": "all"}, cpu=_cpu, wgsl="select(V(), v, h > V())", cuda="select(h > real(0), v, real(0))"
+        {"h": "all"}, cpu=_cpu, wgsl="select(V(), v, h > V())", cuda="select(h > real(0), v, real(0))", flops=1
     ),
-    flops_per_element=1,
     expr=_expr,
     torch=lambda torch, dy, w, h: torch.ops.aten.threshold_backward(dy @ w.T, h, 0),
     tolerance=Tolerance(8, scale=_scale),

@@ -15,7 +15,6 @@ OP = norm(
     name="rmsnorm",
     summary="out = x / sqrt(mean of squares + 1e-5) g of each row",
     centred=False,
-    flops_per_element=4,  # multiply, add; multiply by the length's inverse and g
     expr=_expr,
     torch=lambda torch, x, g: torch.nn.functional.rms_norm(x, x.shape[-1:], g, EPSILON),
     tolerance=Tolerance(8, scale=lambda xp, x, g: xp.abs(_expr(xp, x, g))),

@@ -65,7 +65,7 @@ _FEWEST_ROWS = 4  # that a thread adds, before more groups pay
 _GROUPS_A_MULTIPROCESSOR = 8
 
 
-class Layout(msgspec.Struct, frozen=True):
+class RowChunks(msgspec.Struct, frozen=True):
     """`across` groups along a row; the rows are cut into `chunks` of `rows` each."""
 
     across: int
@@ -73,12 +73,12 @@ class Layout(msgspec.Struct, frozen=True):
     rows: int
 
 
-def layout(n: int, columns: int, limits: Limits) -> Layout:
+def chunked(n: int, columns: int, limits: Limits) -> RowChunks:
     """As many chunks as fill the device eight times, of four rows a thread or more."""
     across = ceil_div(columns, _ACROSS)
     wanted = ceil_div(_GROUPS_A_MULTIPROCESSOR * multiprocessors(limits), across)
     rows = ceil_div(n, max(1, min(wanted, n // (_DOWN * _FEWEST_ROWS))))
-    return Layout(across, ceil_div(n, rows), rows)
+    return RowChunks(across, ceil_div(n, rows), rows)
 
 
 def build_cuda(params: Params, dtype: str, limits: Limits) -> CudaProgram:
@@ -87,7 +87,7 @@ def build_cuda(params: Params, dtype: str, limits: Limits) -> CudaProgram:
     n, columns = sides(params)
     if columns == 0:
         return CudaProgram(())
-    cut = layout(max(n, 1), columns, limits)
+    cut = chunked(max(n, 1), columns, limits)
     whole = cut.chunks == 1
 
     def step(given: str, taken: str, rows: int, grid: tuple[int, int, int], chunk: int) -> CudaPass:
@@ -139,7 +139,7 @@ def build_wgsl(params: Params, dtype: str, limits: Limits) -> WgslProgram:
         raise Unsupported(
             f"{_ACROSS * _DOWN} threads a group exceed {limits.max_workgroup_threads}", reason="limit"
         )
-    cut, real = layout(max(n, 1), columns, limits), real_dtype(dtype)
+    cut, real = chunked(max(n, 1), columns, limits), real_dtype(dtype)
     require_bindings(
         {"x": n * columns * ITEMSIZE[dtype], "partial": cut.chunks * columns * ITEMSIZE[real]}, limits
     )

@@ -492,6 +492,7 @@ class CaseRun:
                     flops=reply.flops,
                     bytes=reply.bytes,
                     output_bytes=reply.output_bytes,
+                    input_bytes=reply.input_bytes,
                     op_hash=reply.op_hash,
                     kernel_hash=reply.kernel_hash,
                     kernel=reply.kernel,

@@ -23,7 +23,7 @@ from gpubench.backends.shared.host import random_inputs
 from gpubench.catalogue import Reason
 from gpubench.errors import BackendError, DeviceOutOfMemory, Unsupported, suggest
 from gpubench.measure import leaks
-from gpubench.measure.worker.workspace import Workspace, gate
+from gpubench.measure.worker.workspace import Workspace, gate, refusal
 from gpubench.model.backend import Backend, Buffer, Launch, Session, Transfers
 from gpubench.model.case import DTYPES, FORMS, Case
 from gpubench.model.op import Array, Dtype, Form, Op
@@ -277,18 +277,18 @@ class _Trial:
 
     def supported(self, op: Op, case: Case) -> bool:
         with self.promise("supports answers and does not raise", op.name):
-            refusal = self.session.supports(op, case)
-            if refusal is None:
+            refused = refusal(self.session, op, case)
+            if refused is None:
                 self.expect(case.dtype in op.dtypes, "an undeclared dtype is refused", case.id, op.name)
                 return case.dtype in op.dtypes
             known = (
-                isinstance(refusal, BackendError)
-                and refusal.reason in get_args(Reason)
-                and bool(refusal.detail)
+                isinstance(refused, BackendError)
+                and refused.reason in get_args(Reason)
+                and bool(refused.detail)
             )
             promise = "a refusal is a BackendError with a reason of the catalogue and a sentence"
             self.expect(known, promise, case.id, op.name)
-            self.report.refused[case.id] = refusal.reason if known else ""
+            self.report.refused[case.id] = refused.reason if known else ""
         return False
 
     def with_material(self, op: Op, case: Case, drawn: Inputs, use: Callable[[Workspace], bool]) -> bool:
@@ -313,10 +313,11 @@ class _Trial:
         with self.promise(f"a supported case is right: {where}", name):
             launch = gate(workspace, case, lambda phase: None).launch
             self.report.checked.append(case.id)
-            first = workspace.host_output.tobytes()
+            first = [array.tobytes() for array in workspace.host_outputs]
             self.session.run(launch, 2)
-            self.session.download(launch.output, workspace.host_output)
-            self.expect(workspace.host_output.tobytes() == first, "a launch is idempotent", where, name)
+            workspace.fetch(launch.output, self.session)
+            again = [array.tobytes() for array in workspace.host_outputs]
+            self.expect(again == first, "a launch is idempotent", where, name)
             for buffer, host in zip(workspace.buffers, workspace.inputs, strict=True):
                 same = self.fetch(buffer, host).tobytes() == host.tobytes()
                 self.expect(same, "a launch leaves its inputs alone", where, name)
@@ -388,7 +389,7 @@ def author_sizes(op: Op) -> list[int]:
     """A power of two, no such number, and a million elements, as far as the op has these sizes and they end soon."""
 
     def fits(params: dict[str, int]) -> bool:
-        small = op.bytes(params, "float64") <= LARGE_BYTES and op.flops(params) <= MOST_FLOPS
+        small = op.held_bytes(params, "float64") <= LARGE_BYTES and op.flops(params) <= MOST_FLOPS
         return op.fits(params) is None and small
 
     return [n for n in (1, 1000, 1 << 10, 1 << 20) if fits({"n": n})]

@@ -253,8 +253,8 @@ def _no_room(op: Op, case: Case, device: Device, host_bytes: int | None) -> Skip
 
 def _needs(op: Op, params: Mapping[str, int], dtype: Dtype) -> tuple[int, int]:
     """Bytes of a workload on the host and on a device."""
-    operands = op.bytes(params, dtype)
-    # Inputs and output, and their float64 copies, the reference and its scale while checking.
+    operands = op.held_bytes(params, dtype)
+    # Inputs and outputs, and their float64 copies, the reference and its scale while checking.
     # On the device, transfer-always takes a second set of buffers beside the resident one.
     return operands + 3 * operands * 8 // ITEMSIZE[dtype], 2 * operands
 

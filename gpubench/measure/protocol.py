@@ -234,6 +234,7 @@ class Prepared(Numbered, frozen=True, kw_only=True, tag="prepared"):
     flops: int
     bytes: int
     output_bytes: int | None = None
+    input_bytes: int | None = None
     parts: Parts
     repeat: int
     hot_repeat: int | None

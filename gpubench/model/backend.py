@@ -4,6 +4,7 @@ Both are base classes that say all a backend may offer: what is abstract has to 
 method that overrides a default carries `@override`, so that mypy finds a name that is none.
 Nothing above this edge sees a vendor's type or exception: sessions raise `errors.BackendError` alone.
 Buffers are opaque. A launch is idempotent: it reads its inputs and writes its own output, nothing else.
+Where an op has several outputs, `output` is a tuple of buffers, here and in a launch.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from gpubench.errors import BackendError, Unsupported
 from gpubench.model.case import Case
 from gpubench.model.kernel import Kernel, Limits
-from gpubench.model.op import Array, Dtype, Form, Op, Shape
+from gpubench.model.op import Array, Dtype, Form, Op, Shape, Stored
 from gpubench.model.result import UNKNOWN_CACHE_BYTES, Blas, Ceiling, Device, Staging
 
 if TYPE_CHECKING:
@@ -30,6 +31,11 @@ else:
 
 Buffer = Any
 Work = Callable[[], None]
+
+
+def each(output: Any) -> tuple[Any, ...]:
+    """The outputs of a launch, of a compilation or of an expression, one or several."""
+    return output if isinstance(output, tuple) else (output,)
 
 
 class Launch:
@@ -73,7 +79,8 @@ class Transfers:
 class Session(ABC):
     """One open device, held by one worker for as long as the worker lives.
 
-    `threads` and `blas` are those of a CPU's session. `lacks` says, once a case was compiled, what is missing that
+    `threads` and `blas` are those of a CPU's session. `several`: it computes ops with several outputs, and with int32
+    among their operands. `lacks` says, once a case was compiled, what is missing that
     would make the CPU faster. `tunes`: `tune` chooses among candidates.
     """
 
@@ -83,6 +90,7 @@ class Session(ABC):
     blas: Blas | None = None
     lacks: str | None = None
     tunes: bool = False
+    several: bool = False
     _zeros: tuple[Buffer, Array] | None = None
 
     # ---------------------------------------------------------------- what every session has to say
@@ -92,11 +100,11 @@ class Session(ABC):
         """None, or why the case cannot run here: from declarations and limits, without allocation."""
 
     @abstractmethod
-    def host_array(self, shape: Shape, dtype: Dtype, form: Form) -> Array:
+    def host_array(self, shape: Shape, dtype: Stored, form: Form) -> Array:
         """A C-contiguous host array: pageable for the library form, the backend's best for tuned."""
 
     @abstractmethod
-    def allocate(self, shape: Shape, dtype: Dtype) -> Buffer:
+    def allocate(self, shape: Shape, dtype: Stored) -> Buffer:
         """A buffer that overlaps no other. Raises DeviceOutOfMemory and stays usable."""
 
     @abstractmethod
@@ -153,7 +161,7 @@ class Session(ABC):
         staging costs is part of the call."""
         return Transfers(self)
 
-    def allocate_fresh(self, shape: Shape, dtype: Dtype) -> Buffer:
+    def allocate_fresh(self, shape: Shape, dtype: Stored) -> Buffer:
         """A buffer from the driver, usable at once, whatever the pool holds. Raises DeviceOutOfMemory, and Unsupported
         where there is no memory but the pool's."""
         raise Unsupported(f"{self.device.backend} has no memory past its pool", reason="no-implementation")

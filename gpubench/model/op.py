@@ -20,8 +20,11 @@ Form = Literal["library", "tuned"]
 Params = Mapping[str, int]
 Shape = tuple[int, ...]
 Array = Any  # a NumPy, CuPy or array-API array: the model imports none of them
+# What an operand holds: numbers of the case's dtype, or token ids and labels.
+Stored = Dtype | Literal["int32"]
+Role = Literal["activation", "weight", "state"]
 
-ITEMSIZE: dict[str, int] = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
+ITEMSIZE: dict[str, int] = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "int32": 4}
 # Unit round-off u: the largest relative error of one correctly rounded operation. TF32 is no dtype but what
 # tensor cores make of float32 inputs: 10 bits of mantissa, the range of float32.
 UNIT_ROUNDOFF: dict[str, float] = {
@@ -37,7 +40,7 @@ OVERFLOW: dict[str, float] = {
 }  # fmt: skip
 
 
-class Range(msgspec.Struct, frozen=True):
+class Range(msgspec.Struct, frozen=True, tag=True):
     """Inputs from `low` up to, but without, `high`; `whole`: integers, such as counts. The dtype of the case holds
     them, which may round the last of them to `high`: integers beyond its mantissa, and numbers next to it."""
 
@@ -46,16 +49,13 @@ class Range(msgspec.Struct, frozen=True):
     whole: bool = False
 
 
-class Operand(msgspec.Struct, frozen=True):
-    """An input or the output: a name and a shape computed from the params.
+class Ids(msgspec.Struct, frozen=True, tag=True):
+    """Inputs that name things: whole numbers from 0 up to, but without, `below(params)`."""
 
-    `values` says how random inputs are drawn: "uniform" in [-1, 1), "normal" (mean 0, deviation 1) or from a Range,
-    outside of which the op has no meaning.
-    """
+    below: Callable[[Params], int]
 
-    name: str
-    shape: Callable[[Params], Shape]
-    values: Literal["uniform", "normal"] | Range = "uniform"
+
+Values = Literal["uniform", "normal", "fan-in", "ones", "zeros", "relu", "probabilities"] | Range | Ids
 
 
 class Tolerance(msgspec.Struct, frozen=True):
@@ -69,6 +69,38 @@ class Tolerance(msgspec.Struct, frozen=True):
     units: float
     scale: Callable[..., Array] | None = None
     why: str = ""
+
+
+class Operand(msgspec.Struct, frozen=True):
+    """An input or an output: a name and a shape computed from the params.
+
+    `values` says how inputs are drawn: "uniform" in [-1, 1), "normal" (mean 0, deviation 1), "fan-in" (normal, of the
+    deviation 1 / sqrt(terms of a sum)), "ones", "zeros", "relu" (normal, negative ones are 0), "probabilities" (softmax
+    of normals along the last axis), from a Range outside of which the op has no meaning, or Ids.
+    `role`: an activation travels where a regime moves data. A weight and a state are on the device in every regime, and
+    a weight does not change with the size; an output of these roles stays there too.
+    `dtype`: None: the case's. `tolerance` of an output: None: the op's.
+    """
+
+    name: str
+    shape: Callable[[Params], Shape]
+    values: Values = "uniform"
+    role: Role = "activation"
+    dtype: Literal["int32"] | None = None
+    tolerance: Tolerance | None = None
+
+    @property
+    def travels(self) -> bool:
+        """Whether it moves between host and device where a regime moves data."""
+        return self.role == "activation"
+
+    def stored(self, dtype: Dtype) -> Stored:
+        """What its elements are in a case of that dtype."""
+        return self.dtype or dtype
+
+    def bytes(self, params: Params, dtype: Dtype) -> int:
+        """Its size."""
+        return math.prod(self.shape(params)) * ITEMSIZE[self.stored(dtype)]
 
 
 EXACT = Tolerance(0)
@@ -153,7 +185,8 @@ def counted_by(param: str) -> Callable[[Params, int], Params]:
 class Op(msgspec.Struct, frozen=True):
     """A mathematical operation that the user names.
 
-    `expr(xp, *inputs)` is the program as a NumPy or CuPy user writes it: the library form.
+    `expr(xp, *inputs)` is the program as a NumPy or CuPy user writes it: the library form. Where an op has
+    `more_outputs` beside `output`, it returns a tuple, as `reference` does; such an op is not split.
     `reference` defaults to `expr` in float64. `split` says how the work is cut in two, for all params or by them;
     None: it cannot be split. `cut(params)` is what holds.
     `tuned` maps a backend's name to its kernels; the first is measured, others are named variants.
@@ -166,6 +199,8 @@ class Op(msgspec.Struct, frozen=True):
     with a default of its own: `at(params)` is the op that has them, as constants too.
     `not_finite` says why inputs that are finite may give an infinity or a NaN; empty: they may not, and one is wrong.
     `overhead`: nothing is computed; what is timed is this call, on devices other than the CPU.
+    `traffic(params, dtype)` has the bytes that a launch has to move, where they are not those of all operands: of a
+    table only the rows that are asked for.
     """
 
     name: str
@@ -191,6 +226,22 @@ class Op(msgspec.Struct, frozen=True):
     constants: Mapping[str, float] = {}
     torch: Callable[..., Array] | None = None
     takes: tuple[str, ...] = ()
+    more_outputs: tuple[Operand, ...] = ()
+    traffic: Callable[[Params, Dtype], int] | None = None
+
+    @property
+    def outputs(self) -> tuple[Operand, ...]:
+        """All of them, in order."""
+        return (self.output, *self.more_outputs)
+
+    @property
+    def operands(self) -> tuple[Operand, ...]:
+        """The inputs, then the outputs."""
+        return (*self.inputs, *self.outputs)
+
+    def judged(self, output: Operand) -> Tolerance:
+        """What one of the outputs is compared with."""
+        return output.tolerance or self.tolerance
 
     def at(self, params: Params) -> Op:
         """The op whose formulas have what they take of these params."""
@@ -201,10 +252,18 @@ class Op(msgspec.Struct, frozen=True):
         def bound(formula: Callable[..., Array] | None) -> Any:
             return None if formula is None else partial(formula, **given)
 
-        tolerance = msgspec.structs.replace(self.tolerance, scale=bound(self.tolerance.scale))
+        def judged(tolerance: Tolerance) -> Tolerance:
+            return msgspec.structs.replace(tolerance, scale=bound(tolerance.scale))
+
+        def output(one: Operand) -> Operand:
+            return (
+                one if one.tolerance is None else msgspec.structs.replace(one, tolerance=judged(one.tolerance))
+            )
+
         return msgspec.structs.replace(
-            self, expr=bound(self.expr), reference=bound(self.reference), torch=bound(self.torch), tolerance=tolerance,
-            constants={**self.constants, **given},
+            self, expr=bound(self.expr), reference=bound(self.reference), torch=bound(self.torch),
+            tolerance=judged(self.tolerance), output=output(self.output),
+            more_outputs=tuple(map(output, self.more_outputs)), constants={**self.constants, **given},
         )  # fmt: skip
 
     def kernel(self, backend: str, dtype: Dtype, variant: str | None = None) -> Kernel | None:
@@ -228,6 +287,8 @@ class Op(msgspec.Struct, frozen=True):
 
     def cut(self, params: Params) -> Split | None:
         """How the work is cut at these params; None: it cannot be split."""
+        if self.more_outputs:
+            return None
         return self.split(params) if callable(self.split) else self.split
 
     def units(self, params: Params) -> int:
@@ -239,7 +300,7 @@ class Op(msgspec.Struct, frozen=True):
 
     def rows(self, inputs: Sequence[Array]) -> int:
         """The length of the inputs along the dimension at which the output can be made piece by piece; 0: it cannot."""
-        cut = None if callable(self.split) else self.split
+        cut = None if callable(self.split) or self.more_outputs else self.split
         if cut is None or cut.join or not self._leads(cut):
             return 0
         return len(inputs[0])
@@ -250,7 +311,7 @@ class Op(msgspec.Struct, frozen=True):
         if cut is None or not self._leads(cut) or self.units(params) > self.units(larger):
             return False
         part = cut.part(larger, self.units(params))
-        return all(operand.shape(part) == operand.shape(params) for operand in (*self.inputs, self.output))
+        return all(operand.shape(part) == operand.shape(params) for operand in self.operands)
 
     def _leads(self, cut: Split) -> bool:
         """Whether all inputs are cut along their first dimension."""
@@ -264,12 +325,11 @@ class Op(msgspec.Struct, frozen=True):
         return None if units >= 2 else f"{self.name} has {units} unit to cut"
 
     def bytes(self, params: Params, dtype: Dtype) -> int:
-        """Compulsory traffic of one launch: each input read once, the output written once. Of a transfer: n."""
+        """Compulsory traffic of one launch: each input read once, each output written once. Of a transfer: n."""
         if self.overhead is not None:
             return params["n"] if self.overhead.moves else 0
-        return sum(self.operand_bytes(operand, params, dtype) for operand in (*self.inputs, self.output))
+        return self.traffic(params, dtype) if self.traffic is not None else self.held_bytes(params, dtype)
 
-    @staticmethod
-    def operand_bytes(operand: Operand, params: Params, dtype: Dtype) -> int:
-        """Size of one operand in bytes."""
-        return math.prod(operand.shape(params)) * ITEMSIZE[dtype]
+    def held_bytes(self, params: Params, dtype: Dtype) -> int:
+        """What a device holds for one launch: all operands."""
+        return sum(operand.bytes(params, dtype) for operand in self.operands)

@@ -266,13 +266,15 @@ class SessionFailure(Record, frozen=True, kw_only=True):
 
 class Measurement(Record, frozen=True, kw_only=True, tag_field="type", tag="measurement"):
     """A case that ran and was right. `kernel` names the candidate that a device took, where it had a choice.
-    `output_bytes`: of `bytes` what is downloaded; None in files that do not tell."""
+    `output_bytes` are downloaded where data travels; None in files that do not tell. `input_bytes` are uploaded;
+    None: the rest of `bytes`."""
 
     id: str
     case: Case
     flops: int
     bytes: int
     output_bytes: int | None = None
+    input_bytes: int | None = None
     op_hash: str
     kernel_hash: str | None = None
     kernel: str | None = None
@@ -282,6 +284,14 @@ class Measurement(Record, frozen=True, kw_only=True, tag_field="type", tag="meas
     parts: list[Parts] = []
     stops: list[Stop] = []
     failures: list[SessionFailure] | UnsetType = UNSET
+
+    @property
+    def moved(self) -> tuple[int | None, int | None]:
+        """Bytes of a copying call (up, down); None where the file does not tell the directions apart."""
+        if self.output_bytes is None:
+            return None, None
+        up = self.bytes - self.output_bytes if self.input_bytes is None else self.input_bytes
+        return up, self.output_bytes
 
 
 class Skip(Record, frozen=True, kw_only=True, tag_field="type", tag="skip"):

@@ -134,7 +134,7 @@ def test_the_sides_are_timed_alone_and_beside_each_other(session: Session, tmp_p
         workspace = Workspace(session, op, case, 1, "random", tmp_path)
         session.divide(op, case, 0.25)  # type: ignore[attr-defined]
         launch = gate(workspace, case, lambda phase: None).launch
-        host_output = None if regime.startswith("resident") else workspace.host_output
+        host_output = None if regime.startswith("resident") else workspace.host_outputs[0]
         sides = session.sides(launch, 3, host_output)  # type: ignore[attr-defined]
         assert sides["cpu_beside_s"] == pytest.approx(sides["cpu_alone_s"], rel=0.3)
         assert sides["gpu_alone_s"] > 0
@@ -171,7 +171,7 @@ def test_a_workload_that_is_released_leaves_no_array_behind(tmp_path: Path) -> N
         workspace = Workspace(session, op, case, 1, "random", tmp_path)
         cycle = Timer(workspace, case, gate(workspace, case, lambda phase: None).launch)
         cycle.seconds(2)
-        arrays += [weakref.ref(array) for array in (*workspace.inputs, workspace.host_output)]
+        arrays += [weakref.ref(array) for array in (*workspace.inputs, workspace.host_outputs[0])]
         workspace.release()
         del workspace, cycle
         gc.collect()

@@ -117,7 +117,7 @@ def test_a_filter_that_matches_nothing_measures_nothing(run):
 
 def test_a_budget_too_small_for_the_sizes(run):
     ran = run(
-        "--devices", "fake:cpu,fake:throttle", "--ops", "add,mul,sub", "--sizes", "1k,2k,4k", "--budget", "8s"
+        "--devices", "fake:cpu,fake:throttle", "--ops", "add,mul,sub", "--sizes", "1k,2k,4k", "--budget", "4s"
     )
     assert ran.code == 124
     assert (ran.result["exit_reason"], ran.result["complete"]) == ("budget", True)

@@ -12,10 +12,7 @@ import pytest
 
 from gpubench import store
 
-pytestmark = [
-    pytest.mark.serial,
-    pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="counts processes in /proc"),
-]
+pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="counts processes in /proc")
 
 # Far more than can be measured before the interrupt comes.
 LONG = ("--devices", "fake:cpu,fake:noisy", "--ops", "add,mul,relu", "--sizes", "1k:64k", "--sessions", "50")

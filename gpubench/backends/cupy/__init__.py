@@ -37,10 +37,10 @@ from gpubench.errors import (
     Unsupported,
 )
 from gpubench.installation import install_command
-from gpubench.model.backend import Backend, Buffer, Session, Transfers, override
+from gpubench.model.backend import Backend, Buffer, Session, Transfers, each, override
 from gpubench.model.case import Case
 from gpubench.model.kernel import Limits
-from gpubench.model.op import Array, Dtype, Form, Op, Shape
+from gpubench.model.op import Array, Form, Op, Shape, Stored
 from gpubench.model.result import Blas, Device, DeviceClock, Identity, Theoretical
 
 # cudaEvent timestamps have a resolution of about half a microsecond (CUDA runtime API, cudaEventRecord).
@@ -70,6 +70,8 @@ def vendor_errors() -> Iterator[None]:
 
 class CupySession(Session):
     """One CUDA device, on the default stream and with CuPy's memory pool, as a CuPy user has it."""
+
+    several = True
 
     def __init__(self, device: Device, ordinal: int) -> None:
         import cupy
@@ -121,7 +123,7 @@ class CupySession(Session):
         refusal = no_kernel(op, case) if case.form == "tuned" else no_tf32(op, case, *self._capability)
         if refusal:
             return refusal
-        size, limit = op.bytes(case.params, case.dtype), self.limits.max_buffer_bytes
+        size, limit = op.held_bytes(case.params, case.dtype), self.limits.max_buffer_bytes
         if size > limit:
             return Unsupported(f"the operands take {size} bytes; the device has {limit}", reason="limit")
         if case.dtype == "bfloat16" and calls_library(op, case) and (why := self._no_expression(op, case)):
@@ -136,7 +138,7 @@ class CupySession(Session):
                 self._other_dtypes[key] = no_expression(self._cupy, op, case)
         return self._other_dtypes[key]
 
-    def host_array(self, shape: Shape, dtype: Dtype, form: Form) -> Array:
+    def host_array(self, shape: Shape, dtype: Stored, form: Form) -> Array:
         """A pageable NumPy array, which is what a CuPy user passes; page-locked for the tuned form."""
         import numpy as np
 
@@ -145,7 +147,7 @@ class CupySession(Session):
         with vendor_errors():
             return self._pinned.array(shape, host_dtype(dtype))
 
-    def allocate(self, shape: Shape, dtype: Dtype) -> Buffer:
+    def allocate(self, shape: Shape, dtype: Stored) -> Buffer:
         """An idle array of that shape, else one from CuPy's pool. Raises DeviceOutOfMemory."""
         idle = self._pool.idle(shape, dtype)
         if idle is not None:  # outside the guard, which would take longer than the look-up
@@ -158,7 +160,7 @@ class CupySession(Session):
         self._pool.give_back(buffer)
 
     @override
-    def allocate_fresh(self, shape: Shape, dtype: Dtype) -> Buffer:
+    def allocate_fresh(self, shape: Shape, dtype: Stored) -> Buffer:
         """cudaMalloc. Raises DeviceOutOfMemory."""
         cupy, kind = self._cupy, host_dtype(dtype)
         size = math.prod(shape) * kind.itemsize
@@ -266,10 +268,13 @@ def no_expression(cupy: Any, op: Op, case: Case) -> str:
     """
     two, kind = dict.fromkeys(case.params, 2), host_dtype(case.dtype)
     try:
-        result = op.at(two).expr(cupy, *(cupy.zeros(operand.shape(two), kind) for operand in op.inputs))
+        zeros = (cupy.zeros(x.shape(two), host_dtype(x.stored(case.dtype))) for x in op.inputs)
+        results = each(op.at(two).expr(cupy, *zeros))
     except (TypeError, ValueError, NotImplementedError) as error:
         return f"CuPy cannot compute this expression in {case.dtype}: {error}"
-    return "" if result.dtype == kind else f"CuPy computes this expression in {result.dtype}"
+    floats = (x.dtype for x, output in zip(results, op.outputs, strict=True) if output.dtype is None)
+    wrong = next((found for found in floats if found != kind), None)
+    return "" if wrong is None else f"CuPy computes this expression in {wrong}"
 
 
 def _numbers(version: str) -> tuple[int, ...]:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from gpubench.backends.shared.host import tuned_kernel
+from gpubench.backends.shared.host import named_buffers, tuned_kernel
 from gpubench.errors import BuildError, Unsupported
 from gpubench.model.backend import Buffer, Launch
 from gpubench.model.case import TF32, Case
@@ -55,8 +55,7 @@ class CudaPrograms:
     def launch(self, op: Op, case: Case, inputs: Sequence[Buffer], output: Buffer) -> CudaLaunch:
         """The case's CUDA kernel bound to these buffers. Raises BuildError with NVRTC's text."""
         program, functions, digest = self._program(op, case)
-        buffers = {operand.name: buffer for operand, buffer in zip(op.inputs, inputs, strict=True)}
-        buffers[op.output.name] = output
+        buffers = named_buffers(op, inputs, output)
         for name, size in program.scratch.items():
             buffers[name] = self._cupy.zeros(size, self._cupy.uint8)
         steps = [

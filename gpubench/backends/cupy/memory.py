@@ -11,9 +11,10 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
-from gpubench.backends.shared.host import BlockThreads, bytes_of, copying_threads, host_dtype
+from gpubench.backends.shared.blocks import BlockThreads
+from gpubench.backends.shared.host import bytes_of, copying_threads, host_dtype
 from gpubench.model.backend import Buffer, Transfers, override
-from gpubench.model.op import Array, Dtype, Shape
+from gpubench.model.op import Array, Shape, Stored
 from gpubench.model.result import Staging
 
 Guard = Callable[[], AbstractContextManager[None]]
@@ -37,12 +38,12 @@ class DevicePool:
         self._asked: dict[tuple[Shape, str], tuple[Shape, str]] = {}
         self._in_use: set[tuple[Shape, str]] = set()
 
-    def idle(self, shape: Shape, dtype: Dtype) -> Buffer | None:
+    def idle(self, shape: Shape, dtype: Stored) -> Buffer | None:
         """A buffer of that shape that is there already."""
         found = self._free.get((shape, dtype))
         return found.pop() if found else None
 
-    def take(self, shape: Shape, dtype: Dtype) -> Buffer:
+    def take(self, shape: Shape, dtype: Stored) -> Buffer:
         """A new buffer of that shape. Raises CuPy's OutOfMemoryError once nothing idle is left."""
         # Not for a size that is in use: a large workload's buffers are idle between its launches.
         if (shape, dtype) not in self._in_use and self.idle_bytes() > self._limit:

@@ -26,10 +26,10 @@ from gpubench.errors import (
     DeviceOutOfMemory,
     Unsupported,
 )
-from gpubench.model.backend import Backend, Buffer, Launch, Session, Transfers, Work, override
+from gpubench.model.backend import Backend, Buffer, Launch, Session, Transfers, Work, each, override
 from gpubench.model.case import Case
 from gpubench.model.kernel import Limits
-from gpubench.model.op import ITEMSIZE, Array, Dtype, Form, Op, Shape
+from gpubench.model.op import ITEMSIZE, Array, Dtype, Form, Op, Shape, Stored
 from gpubench.model.result import Blas, Ceiling, Device, DeviceClock, Staging
 
 # Seconds and rates of the two cost models: plain numbers near a 16-core CPU and a large GPU, so that
@@ -128,6 +128,8 @@ class HostTime:
 class FakeSession(Session):
     """Host time and device time as two numbers that costs push forward."""
 
+    several = True
+
     def __init__(self, device: Device, word: str, host: HostTime | None = None) -> None:
         import numpy as np
 
@@ -140,7 +142,7 @@ class FakeSession(Session):
         self.limits = Limits(max_buffer_bytes=1 << 34, max_binding_bytes=1 << 34, float16=True, float64=True)
         # The answer to the inputs seen last: computed once per workload, not once a launch.
         self._asked: list[Any] = []
-        self._answer = FakeBuffer(None)
+        self._answer: Buffer = FakeBuffer(None)
         self._host = host or HostTime()
         self._device_s = self._copied_s = 0.0
         self._noise = float(os.environ.get("GPUBENCH_FAKE_NOISE", "0.2" if word == "noisy" else "0"))
@@ -160,10 +162,10 @@ class FakeSession(Session):
             return Unsupported("the CPU's data is already at home", reason="no-transfer")
         return None
 
-    def host_array(self, shape: Shape, dtype: Dtype, form: Form) -> Array:
+    def host_array(self, shape: Shape, dtype: Stored, form: Form) -> Array:
         return self._np.empty(shape, host_dtype(dtype))
 
-    def allocate(self, shape: Shape, dtype: Dtype) -> Buffer:
+    def allocate(self, shape: Shape, dtype: Stored) -> Buffer:
         """An array, unless it exceeds the device or the device is `fake:oom`."""
         self._spend(ALLOC_S)
         if self._word == "oom" or math.prod(shape) * ITEMSIZE[dtype] > self.limits.max_buffer_bytes:
@@ -176,7 +178,7 @@ class FakeSession(Session):
         self._spend(FREE_S)
 
     @override
-    def allocate_fresh(self, shape: Shape, dtype: Dtype) -> Buffer:
+    def allocate_fresh(self, shape: Shape, dtype: Stored) -> Buffer:
         self._spend(FRESH_S)
         return self.allocate(shape, dtype)
 
@@ -212,14 +214,15 @@ class FakeSession(Session):
             raise BuildError("scripted: line 1: expected ';'")
         np = self._np
 
-        def compute() -> FakeBuffer:
+        def compute() -> Buffer:
             asked = [op.expr, *(buffer.array for buffer in inputs)]
             if len(asked) != len(self._asked) or any(
                 a is not b for a, b in zip(asked, self._asked, strict=True)
             ):
                 with np.errstate(all="ignore"):
-                    result = np.asarray(op.expr(np, *asked[1:]))
-                self._asked, self._answer = asked, FakeBuffer(result + 1 if self._word == "wrong" else result)
+                    results = [np.asarray(x) for x in each(op.expr(np, *asked[1:]))]
+                found = tuple(FakeBuffer(x + 1 if self._word == "wrong" else x) for x in results)
+                self._asked, self._answer = asked, found if op.more_outputs else found[0]
             return self._answer
 
         work, traffic = op.flops(case.params), op.bytes(case.params, case.dtype)

@@ -18,7 +18,7 @@ from gpubench.catalogue import REASONS
 from gpubench.errors import BackendError, BackendUnavailable, Unsupported
 from gpubench.model.backend import Backend, Launch, Session, override
 from gpubench.model.case import Case
-from gpubench.model.op import Array, Dtype, Form, Op, Shape
+from gpubench.model.op import Array, Form, Op, Shape, Stored
 from gpubench.model.result import Device
 
 # The share of the GPU until somebody says another.
@@ -27,6 +27,8 @@ EVEN = 0.5
 
 class SplitSession(Session):
     """A GPU's session and the CPU's, driven as one."""
+
+    several = True
 
     def __init__(self, device: Device, gpu: Session, cpu: Session) -> None:
         self.device = device
@@ -60,11 +62,11 @@ class SplitSession(Session):
                 )
         return None
 
-    def host_array(self, shape: Shape, dtype: Dtype, form: Form) -> Array:
+    def host_array(self, shape: Shape, dtype: Stored, form: Form) -> Array:
         """An ordinary array: the CPU computes in it."""
         return self._cpu.host_array(shape, dtype, form)
 
-    def allocate(self, shape: Shape, dtype: Dtype) -> SplitBuffer:
+    def allocate(self, shape: Shape, dtype: Stored) -> SplitBuffer:
         """An operand; device memory is taken when a launch needs its part of it."""
         self.live += 1
         return SplitBuffer(shape, dtype)

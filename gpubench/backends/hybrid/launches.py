@@ -14,7 +14,7 @@ import msgspec
 from gpubench.backends.shared.host import host_dtype
 from gpubench.model.backend import Buffer, Launch, Session, Transfers, Work
 from gpubench.model.case import Case
-from gpubench.model.op import ITEMSIZE, Array, Dtype, Op, Operand, Params, Shape, Split
+from gpubench.model.op import ITEMSIZE, Array, Op, Operand, Params, Shape, Split, Stored
 from gpubench.model.result import Staging
 
 # ---------------------------------------------------------------- units
@@ -67,7 +67,7 @@ class DevicePart:
 class SplitBuffer:
     """One operand. `version` counts its uploads; `last` is the launch whose output it holds, None after an upload."""
 
-    def __init__(self, shape: Shape, dtype: Dtype) -> None:
+    def __init__(self, shape: Shape, dtype: Stored) -> None:
         self.shape = shape
         self.dtype = dtype
         self.version = 0
@@ -144,8 +144,12 @@ class SplitLaunch(Launch):
 
     @property
     def sent_bytes(self) -> int:
-        """What goes up to the GPU when all of its inputs do."""
-        return sum(math.prod(part.shape) for part in self.parts) * ITEMSIZE[self.case.dtype]
+        """What goes up to the GPU when all of its inputs do that are not there for good."""
+        return sum(
+            math.prod(part.shape) * ITEMSIZE[buffer.dtype]
+            for operand, buffer, part in zip(self.op.inputs, self.inputs, self.parts, strict=True)
+            if operand.travels
+        )
 
     @property
     def waits(self) -> bool:
@@ -253,7 +257,7 @@ class Sides:
         """The GPU's data travels and its kernel runs on the second thread, while this one computes. A little data is
         sent and fetched by this one: waking the other would take longer.
 
-        With `landing` the whole result is there afterwards. `again`: all inputs are sent, changed or not.
+        With `landing` the whole result is there afterwards. `again`: all inputs that travel are sent, changed or not.
         """
         given = self.share_cores(launch, travels=True)
         if launch.on_gpu and launch.on_cpu:
@@ -332,7 +336,7 @@ class Sides:
 
         assert launch.way is not None
         for operand, buffer, part in zip(launch.op.inputs, launch.inputs, launch.parts, strict=True):
-            if again or part.version != buffer.version:
+            if (again and operand.travels) or part.version != buffer.version:
                 ours = cut_array(operand, buffer.host, launch.cut, 0, launch.on_gpu)
                 launch.way.upload(part.device, np.ascontiguousarray(ours))
                 part.version = buffer.version

@@ -12,12 +12,13 @@ from typing import Any
 
 from gpubench import __version__
 from gpubench.backends.numpy.compiled import NumbaThreads
+from gpubench.backends.shared.blocks import BlockThreads
 from gpubench.backends.shared.choices import Choices, Timer, Trials, cache_folder, choose
 from gpubench.backends.shared.host import (
-    BlockThreads,
     aligned,
     calls_library,
     host_dtype,
+    named_buffers,
     no_kernel,
     no_overhead,
     settle,
@@ -26,10 +27,10 @@ from gpubench.backends.shared.host import (
 )
 from gpubench.errors import BackendError, BackendUnavailable, DeviceOutOfMemory, Unsupported
 from gpubench.installation import install_command
-from gpubench.model.backend import Backend, Buffer, Launch, Session, override
+from gpubench.model.backend import Backend, Buffer, Launch, Session, each, override
 from gpubench.model.case import Case
 from gpubench.model.kernel import Candidate, Limits, NumbaProgram
-from gpubench.model.op import Array, Dtype, Form, Op, Shape
+from gpubench.model.op import Array, Form, Op, Shape, Stored
 from gpubench.model.result import Blas, Device
 
 # Seconds that choosing the form of one case may take.
@@ -52,6 +53,7 @@ class NumpySession(Session):
     """The CPU as one worker sees it, with a fixed number of threads."""
 
     tunes = True
+    several = True
 
     def __init__(self, device: Device, threads: int | None, autotune: bool = True) -> None:
         import numpy as np
@@ -88,11 +90,11 @@ class NumpySession(Session):
             return Unsupported("the CPU's data is already at home", reason="no-transfer")
         return None
 
-    def host_array(self, shape: Shape, dtype: Dtype, form: Form) -> Array:
+    def host_array(self, shape: Shape, dtype: Stored, form: Form) -> Array:
         """An ordinary pageable array."""
         return self.allocate(shape, dtype)
 
-    def allocate(self, shape: Shape, dtype: Dtype) -> Buffer:
+    def allocate(self, shape: Shape, dtype: Stored) -> Buffer:
         """A C-contiguous array. Raises DeviceOutOfMemory."""
         try:
             return aligned(shape, host_dtype(dtype))
@@ -113,7 +115,7 @@ class NumpySession(Session):
         if case.form == "library":
             version = hashlib.sha256(f"numpy {np.__version__}".encode()).hexdigest()[:12]
             return NumpyLaunch(lambda: op.expr(np, *inputs), version)
-        forms = self._forms(op, case, [*inputs, output])
+        forms = self._forms(op, case, [*inputs, *each(output)])
         name = self._chosen.get(case.id, "")
         name = name if name in forms else next(iter(forms))
         launch = NumpyLaunch(forms[name](inputs, output), None)
@@ -198,10 +200,10 @@ class NumpySession(Session):
         self, op: Op, candidate: Candidate, inputs: Sequence[Buffer], output: Buffer
     ) -> Callable[[], Array]:
         assert self._compiled is not None
-        arrays = {operand.name: array for operand, array in zip(op.inputs, inputs, strict=True)}
+        arrays = {**named_buffers(op, inputs, output), "out": each(output)[0]}
         program = candidate.build()
         assert isinstance(program, NumbaProgram)
-        run = self._compiled.launch(program, {**arrays, "out": output})
+        run = self._compiled.launch(program, arrays)
 
         def call() -> Array:
             run()

@@ -17,9 +17,10 @@ from pathlib import Path
 
 import msgspec
 
+from gpubench.backends.shared.host import allocate_outputs
 from gpubench.errors import BackendError, DeviceOutOfMemory
 from gpubench.installation import CACHE, user_folder
-from gpubench.model.backend import Buffer, Session
+from gpubench.model.backend import Buffer, Session, each
 from gpubench.model.case import Case
 from gpubench.model.op import Op
 
@@ -137,7 +138,7 @@ def choose(session: Session, op: Op, case: Case, choices: Choices, trials: Trial
     if _without_trials.get():
         raise TrialsNeeded(f"{case.id}: its kernel is still to be chosen")
     try:
-        output = session.allocate(op.output.shape(case.params), case.dtype)
+        output = allocate_outputs(session, op, case)
     except DeviceOutOfMemory:
         return None
     try:
@@ -146,7 +147,8 @@ def choose(session: Session, op: Op, case: Case, choices: Choices, trials: Trial
     except DeviceOutOfMemory:
         return None
     finally:
-        session.free(output)
+        for buffer in each(output):
+            session.free(buffer)
     choices.put(remembered, name)
     return name
 

@@ -13,14 +13,27 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from queue import SimpleQueue
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
-from gpubench.errors import Unsupported
-from gpubench.model.backend import Session
+from gpubench.errors import DeviceOutOfMemory, Unsupported
+from gpubench.model.backend import Buffer, Session, each
 from gpubench.model.case import Case
 from gpubench.model.kernel import Kernel, Limits
-from gpubench.model.op import OVERFLOW, SMALLEST_NORMAL, UNIT_ROUNDOFF, Array, Dtype, Op, Params, Range, Shape
+from gpubench.model.op import (
+    OVERFLOW,
+    SMALLEST_NORMAL,
+    UNIT_ROUNDOFF,
+    Array,
+    Dtype,
+    Ids,
+    Op,
+    Operand,
+    Params,
+    Range,
+    Shape,
+    Stored,
+    Tolerance,
+)
 from gpubench.model.result import Check, Device
 
 # Comparing in slices keeps the float64 temporaries small beside the arrays themselves.
@@ -119,7 +132,7 @@ def aligned(shape: Shape, dtype: Any) -> Array:
     return memory[start : start + size].view(kind).reshape(shape)
 
 
-def host_dtype(dtype: Dtype) -> Any:
+def host_dtype(dtype: Stored) -> Any:
     """The NumPy dtype of host arrays; bfloat16, which NumPy itself does not have, is ml_dtypes' own."""
     import numpy as np
 
@@ -150,6 +163,24 @@ def no_kernel(op: Op, case: Case) -> Unsupported | None:
     return Unsupported(why, reason="no-implementation")
 
 
+def allocate_outputs(session: Session, op: Op, case: Case) -> Buffer:
+    """A buffer for the output, or a tuple of one for each. Raises DeviceOutOfMemory, and then keeps none."""
+    taken: list[Buffer] = []
+    try:
+        for operand in op.outputs:
+            taken.append(session.allocate(operand.shape(case.params), operand.stored(case.dtype)))
+    except DeviceOutOfMemory:
+        for buffer in taken:
+            session.free(buffer)
+        raise
+    return tuple(taken) if op.more_outputs else taken[0]
+
+
+def named_buffers(op: Op, inputs: Sequence[Buffer], output: Buffer) -> dict[str, Buffer]:
+    """The buffers by the names of their operands."""
+    return {x.name: buffer for x, buffer in zip(op.operands, (*inputs, *each(output)), strict=True)}
+
+
 def tuned_kernel(op: Op, case: Case) -> Kernel:
     """The kernel that this case runs. Raises Unsupported where `no_kernel` says so."""
     refusal = no_kernel(op, case)
@@ -178,20 +209,27 @@ def no_overhead(op: Op, case: Case, device: Device, limits: Limits) -> Unsupport
 def random_inputs(op: Op, params: Params, dtype: Dtype, seed: int, kind: str = "random") -> list[Array]:
     """One C-contiguous array per input, the same bytes on every backend: seeded by op, operand, shape beside the size,
     dtype and seed. Values follow each other in the order of memory, so that a larger size begins with a smaller one.
+    A weight is seeded by its shape instead: it is the same at every size.
 
-    `kind` zeros, ones or normal overrides what an operand says of its values; of those, normal leaves a Range alone.
+    `kind` zeros, ones or normal overrides what an operand says of its values; zeros and ones leave ids in their range,
+    normal stands for uniform alone.
     """
     import numpy as np
 
-    if kind in ("zeros", "ones"):
-        fill = 0 if kind == "zeros" else 1
-        return [np.full(x.shape(params), fill, host_dtype(dtype)) for x in op.inputs]
     beside = sorted((name, value) for name, value in params.items() if name != "n")
     arrays = []
     for operand in op.inputs:
-        array = np.empty(operand.shape(params), host_dtype(dtype))
-        drawn = "normal" if kind == "normal" and not isinstance(operand.values, Range) else operand.values
-        _fill(array, drawn, f"{op.name} {operand.name} {beside} {dtype} {seed}", wide=dtype == "float64")
+        shape = operand.shape(params)
+        array = np.empty(shape, host_dtype(operand.stored(dtype)))
+        drawn = operand.values
+        if kind in ("zeros", "ones"):
+            most = drawn.below(params) - 1 if isinstance(drawn, Ids) else 1
+            array.fill(min(most, 1) if kind == "ones" else 0)
+        else:
+            what = beside if operand.role == "activation" else shape
+            kept = "normal" if kind == "normal" and drawn == "uniform" else drawn
+            key = f"{op.name} {operand.name} {what} {dtype} {seed}"
+            _draw(array, kept, key, params, wide=dtype == "float64")
         arrays.append(array)
     return arrays
 
@@ -200,7 +238,38 @@ def random_inputs(op: Op, params: Params, dtype: Dtype, seed: int, kind: str = "
 _DRAWN = 1 << 20
 
 
-def _fill(array: Array, drawn: str | Range, key: str, *, wide: bool) -> None:
+def _draw(array: Array, drawn: str | Range | Ids, key: str, params: Params, *, wide: bool) -> None:
+    """Fill the array as an operand says its values are drawn."""
+    if drawn in ("ones", "zeros"):
+        array.fill(1 if drawn == "ones" else 0)
+        return
+    below = drawn.below(params) if isinstance(drawn, Ids) else 0
+    terms = array.shape[0] if array.ndim < 3 else math.prod(array.shape[1:])
+
+    def values(generator: Any, size: int, kind: Any) -> Array:
+        if isinstance(drawn, Ids):
+            return generator.integers(0, below, size)
+        if isinstance(drawn, Range) and drawn.whole:
+            return generator.integers(int(drawn.low), int(drawn.high), size)
+        if isinstance(drawn, Range) or drawn == "uniform":
+            low, high = (drawn.low, drawn.high) if isinstance(drawn, Range) else (-1, 1)
+            found = generator.random(size, dtype=kind)
+            found *= high - low
+            found += low
+            return found
+        found = generator.standard_normal(size, dtype=kind)
+        if drawn == "fan-in":
+            found /= math.sqrt(max(1, terms))
+        elif drawn == "relu":
+            found[found < 0] = 0
+        return found
+
+    _fill(array, values, key, wide=wide)
+    if drawn == "probabilities":
+        _normalise(array)
+
+
+def _fill(array: Array, values: Callable[[Any, int, Any], Array], key: str, *, wide: bool) -> None:
     import numpy as np
 
     flat = array.reshape(-1)
@@ -209,20 +278,24 @@ def _fill(array: Array, drawn: str | Range, key: str, *, wide: bool) -> None:
         digest = hashlib.sha256(f"{key} {start}".encode()).digest()
         generator = np.random.Generator(np.random.SFC64(int.from_bytes(digest[:16], "little")))
         part = flat[start : start + _DRAWN]
-        kind: Any = np.float64 if wide else np.float32
-        values: Any
-        if isinstance(drawn, Range) and drawn.whole:
-            values = generator.integers(int(drawn.low), int(drawn.high), part.size)
-        elif drawn == "normal":
-            values = generator.standard_normal(part.size, dtype=kind)
-        else:
-            low, high = (drawn.low, drawn.high) if isinstance(drawn, Range) else (-1, 1)
-            values = generator.random(part.size, dtype=kind)
-            values *= high - low
-            values += low
-        part[:] = values
+        part[:] = values(generator, part.size, np.float64 if wide else np.float32)
 
     in_slices(fill, flat.size, _DRAWN)
+
+
+def _normalise(array: Array) -> None:
+    """The softmax of each row, in place."""
+    import numpy as np
+
+    rows = array.reshape(-1, array.shape[-1])
+
+    def part_of(start: int) -> None:
+        part = rows[start : start + step]
+        powers = np.exp(part.astype(np.float64))
+        part[:] = powers / powers.sum(axis=-1, keepdims=True)
+
+    step = max(1, SLICE // max(1, rows.shape[1]))
+    in_slices(part_of, len(rows), step)
 
 
 def random_bytes(array: Array, key: str) -> None:
@@ -263,7 +336,11 @@ def not_finite(want: Array, inputs: Sequence[Array]) -> list[int]:
     return [int(i) for i in np.unravel_index(first, np.shape(want))]
 
 
-def sentinels(shape: Shape, dtype: Dtype, value: float = float("nan")) -> Array:
+# What no output of ids holds.
+_NO_ID = -(2**31)
+
+
+def sentinels(shape: Shape, dtype: Stored, value: float = float("nan")) -> Array:
     """An array of sentinels: what an output is filled with, so that an unwritten element fails the check."""
     import numpy as np
 
@@ -273,8 +350,9 @@ def sentinels(shape: Shape, dtype: Dtype, value: float = float("nan")) -> Array:
 
 
 def fill(array: Array, value: float) -> None:
-    """Write the value into every element of a C-contiguous array."""
+    """Write the value into every element of a C-contiguous array; among ids, that of none."""
     flat = array.reshape(-1)
+    value = _NO_ID if flat.dtype.kind == "i" else value
 
     def one(start: int) -> None:
         flat[start : start + SLICE] = value
@@ -282,55 +360,87 @@ def fill(array: Array, value: float) -> None:
     in_slices(one, flat.size)
 
 
-def reference(op: Op, inputs: list[Array], folder: Path, key: str) -> tuple[Array, Array | None]:
-    """The float64 answer and its tolerance scale, computed once per workload and shared by all workers.
+class Answer(NamedTuple):
+    """What an output has to be, in float64, and the scale of its tolerance; None where that is |want|."""
 
-    Both are memory-mapped files in `folder`; the second worker finds what the first one wrote.
-    The scale is None where the tolerance is relative to |want|.
+    want: Array
+    scale: Array | None
+
+
+def reference(op: Op, inputs: list[Array], folder: Path, key: str) -> Answer:
+    """The answer of an op with one output."""
+    return references(op, inputs, folder, key)[0]
+
+
+def references(op: Op, inputs: list[Array], folder: Path, key: str) -> tuple[Answer, ...]:
+    """The float64 answer of each output and its tolerance's scale: computed once per workload, shared by all workers.
+
+    They are memory-mapped files in `folder`; the second worker finds what the first one wrote.
     """
     import numpy as np
 
     name = hashlib.sha256(key.encode()).hexdigest()[:16]
-    want_file, scale_file = folder / f"{name}-want.npy", folder / f"{name}-scale.npy"
-    if not want_file.exists():
-        if op.tolerance.scale is not None:
-            _publish(scale_file, op.tolerance.scale, op, inputs)
-        _publish(want_file, op.reference or op.expr, op, inputs)
-    want = np.load(want_file, mmap_mode="r")
-    return want, np.load(scale_file, mmap_mode="r") if op.tolerance.scale is not None else None
+    wants = [folder / f"{name}-want{i}.npy" for i in range(len(op.outputs))]
+    scales = {
+        i: (folder / f"{name}-scale{i}.npy", scale)
+        for i, output in enumerate(op.outputs)
+        if (scale := op.judged(output).scale) is not None
+    }
+    if not wants[-1].exists():
+        for file, scale in scales.values():
+            _publish([file], scale, op, inputs)
+        _publish(wants, op.reference or op.expr, op, inputs)
+    return tuple(
+        Answer(np.load(file, mmap_mode="r"), np.load(scales[i][0], mmap_mode="r") if i in scales else None)
+        for i, file in enumerate(wants)
+    )
 
 
-def _publish(path: Path, function: Callable[..., Array], op: Op, inputs: list[Array]) -> None:
-    """The function of the inputs in float64, as a file that appears when it is whole.
+def _publish(paths: Sequence[Path], function: Callable[..., Any], op: Op, inputs: list[Array]) -> None:
+    """The function of the inputs in float64, each of its results as a file that appears when it is whole.
 
     Where the op is cut along its first dimension, slice by slice on all CPUs: the copies in float64 stay in the caches.
     """
     import numpy as np
 
-    def of(part: slice) -> Array:
+    def of(part: slice) -> Any:
         # Overflow and invalid values are legal results here; the comparison judges them.
         with np.errstate(all="ignore"):
-            return np.asarray(function(np, *(x[part].astype(np.float64) for x in inputs)), np.float64)
+            return function(np, *(widened(x[part]) for x in inputs))
 
-    temporary = path.with_suffix(".part")
     rows = op.rows(inputs)
     step = max(1, SLICE // max(1, math.prod(inputs[0].shape[1:]))) if inputs else 1
-    first = of(slice(0, step)) if rows > step else None
+    first = np.asarray(of(slice(0, step)), np.float64) if rows > step else None
     if first is None or first.shape[:1] != (step,):
-        with temporary.open("wb") as file:
-            np.save(file, of(slice(None)))
-    else:
-        whole = np.lib.format.open_memmap(temporary, "w+", np.dtype(np.float64), (rows, *first.shape[1:]))
+        for path, array in zip(paths, each(of(slice(None))), strict=True):
+            temporary = path.with_suffix(".part")
+            with temporary.open("wb") as file:
+                np.save(file, np.asarray(array, np.float64))
+            temporary.replace(path)
+        return
+    (path,) = paths
+    temporary = path.with_suffix(".part")
+    whole = np.lib.format.open_memmap(temporary, "w+", np.dtype(np.float64), (rows, *first.shape[1:]))
 
-        def part_of(start: int) -> None:
-            whole[start : start + step] = of(slice(start, start + step))
+    def part_of(start: int) -> None:
+        whole[start : start + step] = of(slice(start, start + step))
 
-        in_slices(part_of, rows, step)
-        del whole
+    in_slices(part_of, rows, step)
+    whole.flush()
     temporary.replace(path)
 
 
+def widened(array: Array) -> Array:
+    """In float64; ids as they are."""
+    return array if array.dtype.kind == "i" else array.astype("float64")
+
+
 def compare(op: Op, precision: str, got: Array, want: Array, scale: Array | None) -> Check:
+    """What `judge` says of an op's only output."""
+    return judge(op.tolerance, precision, got, want, scale)
+
+
+def judge(tolerance: Tolerance, precision: str, got: Array, want: Array, scale: Array | None) -> Check:
     """Every element of `got` against the reference: |got - want| <= units * u(precision) * scale.
 
     Two limits of the dtype count as right: below its smallest normal number rounding is absolute, so a scale
@@ -340,7 +450,7 @@ def compare(op: Op, precision: str, got: Array, want: Array, scale: Array | None
     """
     import numpy as np
 
-    limit = op.tolerance.units * UNIT_ROUNDOFF[precision]
+    limit = tolerance.units * UNIT_ROUNDOFF[precision]
     past = OVERFLOW[precision] * (1 - UNIT_ROUNDOFF[precision] / 2) / (1 + limit)
     spread = None if scale is None else np.ravel(np.broadcast_to(scale, want.shape))
     got_flat, want_flat = np.ravel(got), np.ravel(want)
@@ -406,13 +516,23 @@ def op_hash(op: Op) -> str:
     seen: list[str] = [op.name, str(op.tolerance.units)]
     for n in (1, 7, 96):
         params = {"n": n}
-        seen += [f"{x.shape(params)}{x.values}" for x in (*op.inputs, op.output)]
+        seen += [f"{x.shape(params)}{_drawn(x, params)}" for x in op.operands]
         seen += [str(op.flops(params)), str(op.bytes(params, "float32"))]
     inputs = random_inputs(op, {"n": 7}, "float64", seed=0)
     with np.errstate(all="ignore"):
-        answer = np.ravel(np.asarray((op.reference or op.expr)(np, *inputs), np.float64))
-    seen += [f"{value:.9g}" for value in answer]
+        answers = each((op.reference or op.expr)(np, *inputs))
+    seen += [f"{value:.9g}" for answer in answers for value in np.ravel(np.asarray(answer, np.float64))]
     return hashlib.sha256("\n".join(seen).encode()).hexdigest()[:12]
+
+
+def _drawn(operand: Operand, params: Params) -> str:
+    """How an operand is drawn, its role, its dtype and its tolerance, as far as they are not the usual ones."""
+    values = operand.values
+    told = [f"ids below {values.below(params)}" if isinstance(values, Ids) else f"{values}"]
+    told += [operand.role] if operand.role != "activation" else []
+    told += [operand.dtype] if operand.dtype else []
+    told += [f"{operand.tolerance.units}"] if operand.tolerance else []
+    return " ".join(told)
 
 
 class Flush:
@@ -445,89 +565,3 @@ class Flush:
 
     def _write(self, start: int, size: int) -> None:
         self.written[start : start + size] += 1
-
-
-Block = Callable[[int, int], None]
-
-
-class BlockThreads:
-    """The threads that run a tuned NumPy kernel's blocks, and that copy: they stay, and each takes the next block when
-    it is free. `threads` in all: the caller's own, and others that start with the first launch that needs them.
-
-    One wake-up per thread and launch. A future per block costs more than that: every hand-over of the interpreter's
-    lock is a wait, and blocks of 64 Ki elements then copy at half the rate (measured with two cores).
-    `limit_blas(count)` sets the threads of the BLAS that blocks may call.
-    """
-
-    def __init__(self, threads: int, limit_blas: Callable[[int], None] = lambda count: None) -> None:
-        self.threads = threads
-        self._limit_blas = limit_blas
-        self._waiting: SimpleQueue[_Launch | None] = SimpleQueue()
-        self._others: list[threading.Thread] = []
-
-    def run(self, function: Block, length: int, grain: int) -> None:
-        """`function(start, stop)` for slices of `grain` up to `length`; a single one stays on this thread.
-
-        Raises what the first block to fail raised, when all threads are done.
-        """
-        launch = _Launch(function, length, grain)
-        others = min(self.threads, -(-length // grain)) - 1
-        while len(self._others) < others:
-            thread = threading.Thread(
-                target=self._serve, name=f"gpubench-block-{len(self._others)}", daemon=True
-            )
-            thread.start()
-            self._others.append(thread)
-        for _ in range(others):
-            self._waiting.put(launch)
-        launch.work()
-        for _ in range(others):
-            launch.finished.get()
-        if launch.error is not None:
-            raise launch.error
-
-    def multiply(self, function: Block, length: int, grain: int) -> None:
-        """The same for a function that multiplies: BLAS has one thread meanwhile. Two pools at once, each of as many
-        threads as there are cores, take up to 13 times as long."""
-        self._limit_blas(1)
-        try:
-            self.run(function, length, grain)
-        finally:
-            self._limit_blas(self.threads)
-
-    def close(self) -> None:
-        """End the threads; a later launch starts new ones."""
-        for _ in self._others:
-            self._waiting.put(None)
-        for thread in self._others:
-            thread.join()
-        self._others = []
-
-    def _serve(self) -> None:
-        while (launch := self._waiting.get()) is not None:
-            launch.work()
-            launch.finished.put(None)
-            del launch  # idle threads hold no arrays
-
-
-class _Launch:
-    """The blocks of one launch that nobody has taken yet."""
-
-    def __init__(self, function: Block, length: int, grain: int) -> None:
-        self.finished: SimpleQueue[None] = SimpleQueue()
-        self.error: BaseException | None = None
-        self._function, self._length, self._grain = function, length, grain
-        self._starts = iter(range(0, length, grain))
-        self._lock = threading.Lock()
-
-    def work(self) -> None:
-        """Take blocks until there are none."""
-        try:
-            while (start := self._next()) is not None:
-                self._function(start, min(start + self._grain, self._length))
-        except BaseException as error:  # handed to the caller of `run`
-            self.error = self.error or error
-
-    def _next(self) -> int | None:
-        with self._lock:
-            return next(self._starts, None)

@@ -23,7 +23,7 @@ from gpubench.errors import BackendError, BackendUnavailable, DeviceLost, Device
 from gpubench.model.backend import Backend, Buffer, Session, override
 from gpubench.model.case import Case
 from gpubench.model.kernel import Limits
-from gpubench.model.op import ITEMSIZE, Array, Dtype, Form, Op, Shape
+from gpubench.model.op import ITEMSIZE, Array, Dtype, Form, Op, Shape, Stored
 from gpubench.model.result import Device, DeviceClock, Identity
 
 WANTED_FEATURES = ("timestamp-query", "shader-f16", "shader-f64")
@@ -118,6 +118,8 @@ def limits_of(device: Any, *, software: bool) -> Limits:
 class WgpuSession(Session):
     """One open adapter: one device, one queue, a pool of buffers and the programs built so far."""
 
+    several = True
+
     def __init__(self, device: Device, adapter: Any, autotune: bool = True) -> None:
         self.device = device
         wanted = [f for f in WANTED_FEATURES if f in adapter.features]
@@ -150,8 +152,8 @@ class WgpuSession(Session):
             return no_kernel(op, case)
         if case.dtype not in op.dtypes or case.dtype == "bfloat16":
             return Unsupported(f"{op.name} has no {case.dtype} in WGSL", reason="no-dtype")
-        for operand in (*op.inputs, op.output):
-            size = op.operand_bytes(operand, case.params, case.dtype)
+        for operand in op.operands:
+            size = operand.bytes(case.params, case.dtype)
             limit = self.limits.max_buffer_bytes
             if size > limit:  # an array beyond one binding is the kernel's affair
                 return Unsupported(
@@ -165,13 +167,13 @@ class WgpuSession(Session):
             return error
         return None
 
-    def host_array(self, shape: Shape, dtype: Dtype, form: Form) -> Array:
+    def host_array(self, shape: Shape, dtype: Stored, form: Form) -> Array:
         """A pageable array; the copy into mapped staging memory is part of every upload."""
         import numpy as np
 
         return np.empty(shape, host_dtype(dtype))
 
-    def allocate(self, shape: Shape, dtype: Dtype) -> Buffer:
+    def allocate(self, shape: Shape, dtype: Stored) -> Buffer:
         """A storage buffer, from the pool if one of that size is free. Raises DeviceOutOfMemory."""
         size = _buffer_bytes(shape, dtype)
         free = self._pool.get(size)
@@ -197,7 +199,7 @@ class WgpuSession(Session):
         self._pool.setdefault(buffer.size, []).append(buffer)
 
     @override
-    def allocate_fresh(self, shape: Shape, dtype: Dtype) -> Buffer:
+    def allocate_fresh(self, shape: Shape, dtype: Stored) -> Buffer:
         """A new buffer, cleared: wgpu would do that at its first use. Raises DeviceOutOfMemory."""
         buffer = self._create(_buffer_bytes(shape, dtype))
         with vendor_errors():
@@ -348,7 +350,7 @@ class WgpuSession(Session):
         return self._flushing
 
 
-def _buffer_bytes(shape: Shape, dtype: Dtype) -> int:
+def _buffer_bytes(shape: Shape, dtype: Stored) -> int:
     """Kernels read 16 bytes at a time."""
     return max(16, -(-math.prod(shape) * ITEMSIZE[dtype] // 16) * 16)
 

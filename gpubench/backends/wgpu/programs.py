@@ -6,9 +6,9 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gpubench.backends.shared.host import tuned_kernel
+from gpubench.backends.shared.host import named_buffers, tuned_kernel
 from gpubench.errors import BuildError, Unsupported
-from gpubench.model.backend import Buffer, Launch
+from gpubench.model.backend import Buffer, Launch, each
 from gpubench.model.case import Case
 from gpubench.model.kernel import Candidate, Limits, WgslPass, WgslProgram
 from gpubench.model.op import Op
@@ -61,12 +61,12 @@ class Programs:
 
     def launch(self, op: Op, case: Case, inputs: Sequence[Buffer], output: Buffer) -> WgpuLaunch:
         """The case's WGSL kernel bound to these buffers. Raises BuildError with the compiler's text."""
-        key = (case.workload, case.variant, *(id(b) for b in inputs), id(output))
+        key = (case.workload, case.variant, *(id(b) for b in (*inputs, *each(output))))
         if key not in self._launches:
             if len(self._launches) >= _BIND_GROUPS:
                 self._launches.clear()
             # The buffers are kept with the launch: as long as they live, no other object has their id.
-            self._launches[key] = (self._bind(op, case, inputs, output), (*inputs, output))
+            self._launches[key] = (self._bind(op, case, inputs, output), (*inputs, *each(output)))
         return self._launches[key][0]
 
     def candidates(self, op: Op, case: Case) -> tuple[Candidate, ...]:
@@ -88,8 +88,7 @@ class Programs:
 
     def trial(self, op: Op, candidate: Candidate, inputs: Sequence[Buffer], output: Buffer) -> WgpuLaunch:
         """A launch of one candidate that is kept nowhere. Raises BuildError."""
-        buffers = {operand.name: buffer for operand, buffer in zip(op.inputs, inputs, strict=True)}
-        buffers[op.output.name] = output
+        buffers = named_buffers(op, inputs, output)
         before = set(self._pipelines)
         try:
             return WgpuLaunch(self.steps(candidate.build(), buffers), output, None)
@@ -106,8 +105,7 @@ class Programs:
 
     def _bind(self, op: Op, case: Case, inputs: Sequence[Buffer], output: Buffer) -> WgpuLaunch:
         program, digest, name = self._program(op, case)
-        buffers = {operand.name: buffer for operand, buffer in zip(op.inputs, inputs, strict=True)}
-        buffers[op.output.name] = output
+        buffers = named_buffers(op, inputs, output)
         return WgpuLaunch(self.steps(program, buffers), output, digest, name)
 
     def steps(self, program: WgslProgram, buffers: Mapping[str, Buffer]) -> list[Step]:

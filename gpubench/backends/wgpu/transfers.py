@@ -13,7 +13,8 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
-from gpubench.backends.shared.host import BlockThreads, bytes_of, copying_threads
+from gpubench.backends.shared.blocks import BlockThreads
+from gpubench.backends.shared.host import bytes_of, copying_threads
 from gpubench.model.backend import Transfers, override
 from gpubench.model.op import Array
 from gpubench.model.result import Staging

@@ -9,7 +9,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -18,7 +18,7 @@ from gpubench.kernels.families.elementwise import WORKING_DTYPES
 from gpubench.kernels.families.matmul import wgsl
 from gpubench.kernels.families.matmul.epilogue import Epilogue
 from gpubench.model.kernel import CudaProduct, CudaProgram, Kernel, Limits
-from gpubench.model.op import Array, Ladder, Op, Operand, Params, Shape, Split, Tolerance, counted_by
+from gpubench.model.op import Array, Ladder, Op, Operand, Params, Shape, Split, counted_by
 
 _WIDTH = 256
 _OPTIONS = {"k": f"columns of the input ({_WIDTH})", "m": f"columns of the result ({_WIDTH})"}
@@ -53,23 +53,13 @@ def norms(xp: Array, x: Array, w: Array) -> Array:
     return rows * xp.sqrt(xp.sum(w * w, axis=-2, keepdims=True))
 
 
-def linear(
-    *,
-    name: str,
-    summary: str,
-    epilogue: Epilogue,
-    flops_per_element: int,
-    expr: Callable[..., Array],
-    torch: Callable[..., Array],
-    tolerance: Tolerance,
-    reference: Callable[..., Array] | None = None,
-    x: str = "x",
-    turned: bool = False,
-) -> Op:
+def linear(name: str, summary: str, epilogue: Epilogue, *, turned: bool = False, **formulas: Any) -> Op:
     """The op that multiplies rows x with weights w and applies `epilogue`, whose operands are the inputs after them.
 
-    `turned`: the weights are stored m x k, as those of the layer whose gradient is computed.
+    `turned`: the rows are gradients dy, and the weights are stored m x k, as those of the layer that they go back
+    through. `formulas` are the op's `expr`, `torch`, `tolerance` and `reference`.
     """
+    x = "dy" if turned else "x"
     w = Operand("w", partial(_weights, turned))
     shapes = {"across": across, "all": rows_out}
     beside = tuple(Operand(other, shapes[along], "normal") for other, along in epilogue.operands.items())
@@ -79,7 +69,7 @@ def linear(
         name=name, group="layers", summary=summary, params={"n": "number of rows"}, options=_OPTIONS,
         sizes=Ladder(low=1, high=16384), dtypes=WORKING_DTYPES,
         inputs=(Operand(x, rows_in, "normal"), w, *beside), output=Operand("out", rows_out),
-        flops=partial(_flops, flops_per_element), expr=expr, torch=torch, tolerance=tolerance, reference=reference,
+        flops=partial(_flops, epilogue.flops),
         split=Split(cut, counted_by("n")), fits=_fits, tf32=("cupy", "torch"),
         slow={("numpy", "float16"): _NUMPY_HALF_FLOPS_PER_S},
         tuned={
@@ -87,6 +77,7 @@ def linear(
             "cupy": (Kernel("cuda", partial(_cuda, names, turned, epilogue)),),
             "wgpu": (wgsl.kernel(partial(_product, names, turned, epilogue)),),
         },
+        **formulas,
     )  # fmt: skip
 
 

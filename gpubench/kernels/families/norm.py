@@ -23,7 +23,7 @@ from gpubench.kernels.families.rows import in_blocks
 from gpubench.kernels.families.rows.cuda import CudaRowKernel, CudaRows, cuda_rows
 from gpubench.kernels.families.rows.wgsl import WgslRowKernel, WgslRows
 from gpubench.model.kernel import Candidate, Kernel, Limits, NumbaPass, NumbaProgram
-from gpubench.model.op import ITEMSIZE, Array, Ladder, Op, Operand, Params, Shape, Split, Tolerance, counted_by
+from gpubench.model.op import ITEMSIZE, Array, Ladder, Op, Operand, Params, Shape, Split, counted_by
 
 _WIDTH = 256
 EPSILON = 1e-5  # added to the mean of the squares: a row of equal elements has a norm, too
@@ -37,17 +37,9 @@ def across(params: Params) -> Shape:
     return rows(params)[1:]
 
 
-def norm(
-    *,
-    name: str,
-    summary: str,
-    centred: bool,
-    flops_per_element: int,
-    expr: Callable[..., Array],
-    torch: Callable[..., Array],
-    tolerance: Tolerance,
-) -> Op:
-    """The op of rows x, a gain g and, where the mean is taken off first (`centred`), a shift c."""
+def norm(name: str, summary: str, *, centred: bool, **formulas: Any) -> Op:
+    """The op of rows x, a gain g and, where the mean is taken off first (`centred`), a shift c. `formulas` are the op's
+    `expr`, `torch` and `tolerance`."""
     whole = ("g", "c") if centred else ("g",)
     inputs = (Operand("x", rows, "normal"), *(Operand(other, across) for other in whole))
     source = partial(_source, centred)
@@ -55,9 +47,10 @@ def norm(
         name=name, group="layers", summary=summary, params={"n": "number of rows"},
         options={"width": f"length of a row ({_WIDTH})"}, sizes=Ladder(low=1, high=65536), dtypes=WORKING_DTYPES,
         inputs=inputs, output=Operand("out", rows),
-        flops=lambda params: flops_per_element * params["n"] * rows(params)[1],
+        # Multiply, add; multiply by the inverse and by g. With a mean: add it up, take it off, add c.
+        flops=lambda params: (7 if centred else 4) * params["n"] * rows(params)[1],
         fits=lambda params: None if rows(params)[1] >= 1 else "a row has at least one element",
-        expr=expr, torch=torch, tolerance=tolerance, split=Split({"x": 0}, counted_by("n")),
+        split=Split({"x": 0}, counted_by("n")),
         tuned={
             "numpy": (
                 compiled_kernel(partial(_compiled, centred)),
@@ -66,6 +59,7 @@ def norm(
             "cupy": (_built("cuda", CudaRowKernel(name, ("x",), partial(_choose_cuda, centred), whole)),),
             "wgpu": (_built("wgsl", WgslRowKernel(("x",), source, across=whole)),),
         },
+        **formulas,
     )  # fmt: skip
 
 

@@ -14,7 +14,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn, get_args
@@ -31,11 +31,11 @@ from gpubench.errors import BackendError, BackendUnavailable, DeviceLost, Device
 from gpubench.measure import protocol
 from gpubench.measure.worker import ceilings, timer
 from gpubench.measure.worker.overheads import OverheadTimer, overhead_hash
-from gpubench.measure.worker.workspace import CheckedLaunch, Material, Workspace, Wrong, gate
+from gpubench.measure.worker.workspace import CheckedLaunch, Material, Workspace, Wrong, gate, refusal
 from gpubench.model.backend import Backend, Session
 from gpubench.model.case import Case
 from gpubench.model.kernel import Kernel
-from gpubench.model.op import Op
+from gpubench.model.op import Op, Operand
 from gpubench.model.result import Check, Device, Parts, WorkerRecord
 from gpubench.plugins import described
 from gpubench.stats import median
@@ -193,7 +193,7 @@ class DeviceWorker:
     def _build(self, request: protocol.Build) -> None:
         case = request.case
         key = (case.workload, case.form_id)
-        if key in self._checked or self._opened().supports(self._op(case.op), case) is not None:
+        if key in self._checked or refusal(self._opened(), self._op(case.op), case) is not None:
             return
         with contextlib.suppress(BackendError, MemoryError), without_trials():
             self._checked[key] = gate(self._workspace(case), case, self._announce)
@@ -202,12 +202,12 @@ class DeviceWorker:
         case, session = request.case, self._opened()
         op = self._op(case.op)
         self._announce("supports")
-        refusal = session.supports(op, case)
-        if refusal is not None:
+        refused = refusal(session, op, case)
+        if refused is not None:
             raise (
-                refusal
-                if isinstance(refusal, Unsupported)
-                else Unsupported(refusal.detail, hint=refusal.hint, reason=refusal.reason)
+                refused
+                if isinstance(refused, Unsupported)
+                else Unsupported(refused.detail, hint=refused.hint, reason=refused.reason)
             )
         if op.overhead is not None:
             return self._prepare_overhead(op, request)
@@ -241,7 +241,7 @@ class DeviceWorker:
             kernel=checked.launch.kernel_name, tune_s=checked.tune_s if fresh else 0.0,
             lacks=session.lacks,
             flops=op.flops(case.params), bytes=op.bytes(case.params, case.dtype), parts=parts,
-            output_bytes=op.operand_bytes(op.output, case.params, case.dtype),
+            output_bytes=_travelling(op.outputs, case), input_bytes=_sent_bytes(op, case),
             repeat=timed.repeat, hot_repeat=timed.hot_repeat, fraction=share,
             staging=checked.launch.staging or timed.transfers.staging, launch_s=launch_s,
         )  # fmt: skip
@@ -379,6 +379,17 @@ class DeviceWorker:
         if self._session is None:
             raise BackendUnavailable("no device is open")
         return self._session
+
+
+def _travelling(operands: Sequence[Operand], case: Case) -> int:
+    """Bytes of those that move between host and device."""
+    return sum(operand.bytes(case.params, case.dtype) for operand in operands if operand.travels)
+
+
+def _sent_bytes(op: Op, case: Case) -> int | None:
+    """Bytes of the inputs that travel; None where all that is read does."""
+    plain = op.traffic is None and all(operand.travels for operand in op.operands)
+    return None if plain else _travelling(op.inputs, case)
 
 
 def _refusal(number: int, error: BackendError) -> protocol.Refused:

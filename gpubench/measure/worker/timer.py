@@ -13,7 +13,7 @@ from typing import Protocol
 from gpubench.backends.shared.host import calls_library
 from gpubench.measure import protocol
 from gpubench.measure.worker.workspace import Workspace
-from gpubench.model.backend import Buffer, Launch, Session
+from gpubench.model.backend import Buffer, Launch, Session, each
 from gpubench.model.case import QUEUED, RESIDENT, WAITED, Case
 from gpubench.model.result import Block
 from gpubench.stats import median
@@ -69,6 +69,13 @@ class Timer:
         # Where the seconds of each step of a copying call are noted, if anywhere.
         self.steps: Times | None = None
         self.flush: Callable[[], None] | None = None  # before every sample, which is then of one launch
+        # Which of the inputs travel, and which of the outputs.
+        op = workspace.op
+        self.sent = [i for i, operand in enumerate(op.inputs) if operand.travels]
+        self.fetched = [i for i, operand in enumerate(op.outputs) if operand.travels]
+        # Outputs that stay on the device where the others come from the pool, and what the last call left in them.
+        self._staying: dict[int, Buffer] = {}
+        self._left: Buffer = None
 
     def seconds(self, repeat: int) -> float:
         """Wall seconds per launch of one sample in this case's regime."""
@@ -97,33 +104,34 @@ class Timer:
 
     def _transfer_once(self, repeat: int) -> float:
         session, clock, calls = self.session, self.session.clock, self.case.calls or 1
-        transfers = self.transfers
+        transfers, buffers, inputs = self.transfers, self.workspace.buffers, self.workspace.inputs
         start = clock()
         for _ in range(repeat):
-            for buffer, host in zip(self.workspace.buffers, self.workspace.inputs, strict=True):
-                transfers.upload(buffer, host)
+            for i in self.sent:
+                transfers.upload(buffers[i], inputs[i])
             session.run(self.launch, calls)
-            transfers.download(self.launch.output, self.workspace.host_output)
+            self.fetch(self.launch)
         return (clock() - start) / (repeat * calls)
 
     def _transfer_always(self, repeat: int) -> float:
         """The clock is read between the steps, nothing waits there: they add up to the call as it is timed."""
-        clock, noted = self.session.clock, self.steps is not None
+        clock, noted, inputs = self.session.clock, self.steps is not None, self.workspace.inputs
         steps = []
         start = clock()
         for _ in range(repeat):
             began = clock() if noted else 0.0
             buffers, output = self.take()
             taken = clock() if noted else 0.0
-            for buffer, host in zip(buffers, self.workspace.inputs, strict=True):
-                self.transfers.upload(buffer, host)
+            for i in self.sent:
+                self.transfers.upload(buffers[i], inputs[i])
             uploaded = clock() if noted else 0.0
             launch = self.session.compile(self.workspace.op, self.case, buffers, output)
             self.session.run(launch)
             launched = clock() if noted else 0.0
-            self.transfers.download(launch.output, self.workspace.host_output)
+            self.fetch(launch)
             fetched = clock() if noted else 0.0
             self.give_back(buffers, output)
+            self._left = launch.output
             if noted:
                 steps.append((began, taken, uploaded, launched, fetched, clock()))
         seconds = (clock() - start) / repeat
@@ -146,8 +154,10 @@ class Timer:
             )
         if resident:
             self.workspace.verify(self.launch, self.case.precision)
-        else:
-            self.workspace.verify_host_output(self.case.precision)
+            return
+        kept = self._left if self.case.regime == "transfer-always" else self.launch.output
+        self.workspace.fetch(kept, self.session, travels=False)
+        self.workspace.verify_host_output(self.case.precision)
 
     def _spoil(self) -> None:
         """Nothing that an earlier launch wrote may pass for this one's answer."""
@@ -160,27 +170,55 @@ class Timer:
             # regimes share stays as it is: what they left in it is still to be checked.
             buffers, output = self.take()
             op = self.workspace.op
-            for buffer, operand in zip((*buffers, output), (*op.inputs, op.output), strict=True):
+            fresh = [(buffers[i], op.inputs[i]) for i in self.sent]
+            for buffer, operand in (*fresh, *zip(each(output), op.outputs, strict=True)):
                 self.workspace.spoil(buffer, operand)
             self.session.sync()
             self.give_back(buffers, output)
         self.workspace.spoil_host_output()
 
     def take(self) -> tuple[list[Buffer], Buffer | None]:
-        """Buffers for the inputs and, in the tuned form, the output, from the warm pool."""
-        op, case = self.workspace.op, self.case
-        buffers = [self.session.allocate(x.shape(case.params), case.dtype) for x in op.inputs]
-        if calls_library(op, case):
+        """Buffers for the inputs and, in the tuned form, the outputs: from the warm pool for what travels, of the
+        workspace or of this timer for what stays."""
+        workspace, params, dtype = self.workspace, self.case.params, self.case.dtype
+        op, allocate = workspace.op, self.session.allocate
+        buffers = list(workspace.buffers)
+        for i in self.sent:
+            operand = op.inputs[i]
+            buffers[i] = allocate(operand.shape(params), operand.stored(dtype))
+        if calls_library(op, self.case):
             return buffers, None
-        return buffers, self.session.allocate(op.output.shape(case.params), case.dtype)
+        outputs = []
+        for i, operand in enumerate(op.outputs):
+            buffer = self._staying.get(i)
+            if buffer is None:
+                buffer = allocate(operand.shape(params), operand.stored(dtype))
+                if not operand.travels:
+                    self._staying[i] = buffer
+            outputs.append(buffer)
+        return buffers, tuple(outputs) if op.more_outputs else outputs[0]
 
     def give_back(self, buffers: list[Buffer], output: Buffer | None) -> None:
         """The inverse of `take`."""
-        for buffer in buffers if output is None else [*buffers, output]:
-            self.session.free(buffer)
+        free = self.session.free
+        for i in self.sent:
+            free(buffers[i])
+        if output is not None:
+            outputs = each(output)
+            for i in self.fetched:
+                free(outputs[i])
 
     def release(self) -> None:
-        """Nothing of its own: the workspace frees the buffers."""
+        """Give back what stays between calls; the workspace frees the other buffers."""
+        for buffer in self._staying.values():
+            self.session.free(buffer)
+        self._staying = {}
+
+    def fetch(self, launch: Launch) -> None:
+        """Download what travels."""
+        outputs, hosts = each(launch.output), self.workspace.host_outputs
+        for i in self.fetched:
+            self.transfers.download(outputs[i], hosts[i])
 
 
 def clock_facts(clock: Callable[[], float]) -> tuple[float, float]:
@@ -283,7 +321,7 @@ def calibrate_hot(timer: Timer) -> int | None:
 def time_sides(timer: Timer, count: int) -> dict[str, list[float]]:
     """Of a split, the seconds per launch of each side alone, and of the CPU's beside the GPU's (`Session.sides`)."""
     found: dict[str, list[float]] = {}
-    host_output = None if timer.case.resident else timer.workspace.host_output
+    host_output = None if timer.case.resident else timer.workspace.host_outputs[0]
     launches = timer.repeat if host_output is None else timer.case.calls or 1
     began = time.perf_counter()
     for round_ in range(count + 1):
@@ -476,8 +514,8 @@ def parts_of_call(timer: Timer) -> dict[str, float]:
     with _timed(session, found, "alloc_s"):
         buffers, output = timer.take()
     with _timed(session, found, "upload_s"):
-        for buffer, host in zip(buffers, workspace.inputs, strict=True):
-            transfers.upload(buffer, host)
+        for i in timer.sent:
+            transfers.upload(buffers[i], workspace.inputs[i])
         session.sync()
     with _timed(session, found, "sync_s"):
         session.sync()
@@ -487,7 +525,7 @@ def parts_of_call(timer: Timer) -> dict[str, float]:
         session.run(launch)
     session.sync()
     with _timed(session, found, "download_s"):
-        transfers.download(launch.output, workspace.host_output)
+        timer.fetch(launch)
     with _timed(session, found, "alloc_s"):
         timer.give_back(buffers, output)
     with _timed(session, found, "single_s"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -10,22 +11,24 @@ from pathlib import Path
 import msgspec
 
 from gpubench.backends.shared.host import (
+    Answer,
+    allocate_outputs,
     calls_library,
-    compare,
     fill,
+    judge,
     not_finite,
     op_hash,
     random_inputs,
-    reference,
+    references,
     same_bytes,
     sentinel_for,
     sentinels,
 )
 from gpubench.catalogue import REASONS
-from gpubench.errors import BackendError, WrongResult
-from gpubench.model.backend import Buffer, Launch, Session
+from gpubench.errors import BackendError, Unsupported, WrongResult
+from gpubench.model.backend import Buffer, Launch, Session, Transfers, each
 from gpubench.model.case import Case
-from gpubench.model.op import Array, Op, Operand, Shape
+from gpubench.model.op import Array, Op, Operand
 from gpubench.model.result import Check
 
 _MEANINGLESS = "draw the op's inputs from a Range where it has a meaning, or let the op declare not_finite"
@@ -68,16 +71,17 @@ class Material:
         shapes = [operand.shape(case.params) for operand in self.op.inputs]
         return [x if x.shape == shape else x[: shape[0]] for x, shape in zip(self._inputs, shapes, strict=True)]
 
-    def reference(self, case: Case) -> tuple[Array, Array | None]:
-        """The answer, and the scale of its tolerance or None, shared with other workers by files."""
+    def references(self, case: Case) -> tuple[Answer, ...]:
+        """The answer of each output, shared with other workers by files."""
         inputs, source = self.inputs(case), self._made
         cut = self.op.cut(case.params)
         if source is None or source.params == case.params or cut is None or cut.join is not None:
-            return reference(self.op.at(case.params), inputs, self._scratch, self._key(case))
-        want, scale = reference(self.op.at(source.params), self._inputs, self._scratch, self._key(source))
+            return references(self.op.at(case.params), inputs, self._scratch, self._key(case))
+        (whole,) = references(self.op.at(source.params), self._inputs, self._scratch, self._key(source))
+        want, scale = whole
         rows = self.op.output.shape(case.params)[0]
         shared = scale is None or not scale.ndim or scale.shape[0] != want.shape[0]
-        return want[:rows], scale if scale is None or shared else scale[:rows]
+        return (Answer(want[:rows], scale if scale is None or shared else scale[:rows]),)
 
     def _holds(self, made: Case, case: Case) -> bool:
         return made.params == case.params or self.op.begins(case.params, made.params)
@@ -101,36 +105,37 @@ class Workspace:
         self.op_hash = op_hash(op)
         self.buffers: list[Buffer] = []
         self.outputs: dict[str, Buffer] = {}
-        self._spoilt: dict[Shape, Array] = {}
-        self._right: dict[str, deque[tuple[Array, Check]]] = {}  # by precision: outputs that passed
+        self._spoilt: dict[str, Array] = {}
+        self._right: dict[str, deque[tuple[list[Array], Check]]] = {}  # by precision: outputs that passed
 
     def make_reference(self) -> None:
         """Have the float64 answer at hand before the first output is checked."""
-        _ = self._reference
+        _ = self.answers
 
     @functools.cached_property
-    def _reference(self) -> tuple[Array, Array | None]:
-        return self._material.reference(self.case)
-
-    @property
-    def want(self) -> Array:
-        """The float64 answer."""
-        return self._reference[0]
+    def answers(self) -> tuple[Answer, ...]:
+        """The float64 answer of each output."""
+        return self._material.references(self.case)
 
     @functools.cached_property
     def sentinel(self) -> float:
         """What unwritten elements hold."""
-        return sentinel_for(self.want)
+        return next((value for one in self.answers if (value := sentinel_for(one.want)) == value), math.nan)
 
     @functools.cached_property
     def meaningless(self) -> list[int]:
-        """Where the reference is not finite though the op declares no such output; empty: nowhere."""
-        return [] if self.op.not_finite else not_finite(self.want, self.inputs)
+        """Where a reference is not finite though the op declares no such output; empty: nowhere."""
+        if self.op.not_finite:
+            return []
+        return next((place for one in self.answers if (place := not_finite(one.want, self.inputs))), [])
 
     @functools.cached_property
-    def host_output(self) -> Array:
+    def host_outputs(self) -> list[Array]:
         """What outputs are downloaded into."""
-        return sentinels(self.op.output.shape(self.case.params), self.case.dtype, self.sentinel)
+        return [self._sentinels(operand) for operand in self.op.outputs]
+
+    def _sentinels(self, operand: Operand) -> Array:
+        return sentinels(operand.shape(self.case.params), operand.stored(self.case.dtype), self.sentinel)
 
     def upload_inputs(self) -> None:
         """Allocate the device's inputs once and fill them: all or none. Raises DeviceOutOfMemory."""
@@ -139,7 +144,8 @@ class Workspace:
         taken: list[Buffer] = []
         try:
             for operand, host in zip(self.op.inputs, self.inputs, strict=True):
-                taken.append(self.session.allocate(operand.shape(self.case.params), self.case.dtype))
+                shape, stored = operand.shape(self.case.params), operand.stored(self.case.dtype)
+                taken.append(self.session.allocate(shape, stored))
                 self.session.upload(taken[-1], host)
             self.session.sync()
         except BackendError:
@@ -153,68 +159,98 @@ class Workspace:
         if calls_library(self.op, case):
             return None
         if case.form_id not in self.outputs:
-            shape = self.op.output.shape(self.case.params)
-            self.outputs[case.form_id] = self.session.allocate(shape, self.case.dtype)
-        self.spoil(self.outputs[case.form_id], self.op.output)
+            self.outputs[case.form_id] = allocate_outputs(self.session, self.op, self.case)
+        for buffer, operand in zip(each(self.outputs[case.form_id]), self.op.outputs, strict=True):
+            self.spoil(buffer, operand)
         return self.outputs[case.form_id]
 
+    def fetch(self, output: Buffer, way: Session | Transfers, *, travels: bool | None = None) -> None:
+        """Download the outputs of a launch; those alone that travel, or that do not, where somebody says so."""
+        for buffer, operand, host in zip(each(output), self.op.outputs, self.host_outputs, strict=True):
+            if travels is None or operand.travels == travels:
+                way.download(buffer, host)
+
     def verify(self, launch: Launch, precision: str | None = None) -> Check:
-        """Download the launch's output and compare all of it. Raises Wrong."""
+        """Download the launch's outputs and compare all of them. Raises Wrong."""
         self.spoil_host_output()
-        self.session.download(launch.output, self.host_output)
+        self.fetch(launch.output, self.session)
         return self.verify_host_output(precision)
 
     def spoil_host_output(self) -> None:
-        """Fill the host's output with sentinels, so that what is not downloaded fails."""
-        fill(self.host_output, self.sentinel)
+        """Fill the host's outputs with sentinels, so that what is not downloaded fails."""
+        for array in self.host_outputs:
+            fill(array, self.sentinel)
 
     def spoil(self, buffer: Buffer, operand: Operand) -> None:
         """Fill a device buffer with sentinels."""
-        shape = operand.shape(self.case.params)
-        full = self._spoilt.get(shape)
+        key = f"{operand.shape(self.case.params)} {operand.dtype}"
+        full = self._spoilt.get(key)
         if full is None:
-            full = self._spoilt[shape] = sentinels(shape, self.case.dtype, self.sentinel)
+            full = self._spoilt[key] = self._sentinels(operand)
         self.session.upload(buffer, full)
 
     def verify_host_output(self, precision: str | None = None) -> Check:
         """Compare what was downloaded last, with the tolerance of `precision` (None: of the dtype). Raises Wrong.
 
         A reference that is not finite where the op declares no such output is wrong itself: nothing is right by it.
-        An output with the bytes of one that passed is right; any other is compared whole.
+        Outputs with the bytes of those that passed are right; any others are compared whole. The check is that of the
+        output that comes nearest to its limit.
         """
-        passed = self._right.setdefault(precision or self.case.dtype, deque(maxlen=KEPT))
-        for output, known in passed:
-            if same_bytes(output, self.host_output):
+        precision = precision or self.case.dtype
+        passed = self._right.setdefault(precision, deque(maxlen=KEPT))
+        for outputs, known in passed:
+            if all(map(same_bytes, outputs, self.host_outputs)):
                 return known
-        check = compare(self.op, precision or self.case.dtype, self.host_output, *self._reference)
+        checks = [
+            judge(self.op.judged(operand), precision, got, *answer)
+            for operand, got, answer in zip(self.op.outputs, self.host_outputs, self.answers, strict=True)
+        ]
+        worst = max(range(len(checks)), key=lambda i: _nearness(checks[i]))
+        check = checks[worst]
         if self.meaningless:
             at = msgspec.structs.replace(check, ok=False, max_error=None, index=self.meaningless)
-            raise Wrong(at, f"{self._element(at.index)}: the reference itself is not finite", _MEANINGLESS)
+            raise Wrong(
+                at, f"{self._element(at.index, worst)}: the reference itself is not finite", _MEANINGLESS
+            )
         if not check.ok:
-            raise Wrong(check, self._element(check.index))
-        if self.host_output.nbytes <= KEPT_BYTES:
-            passed.append((self.host_output.copy(), check))
+            raise Wrong(check, self._element(check.index, worst))
+        if sum(array.nbytes for array in self.host_outputs) <= KEPT_BYTES:
+            passed.append(([array.copy() for array in self.host_outputs], check))
         return check
 
-    def _element(self, index: Sequence[int]) -> str:
-        """Got and want at that place, with the inputs that have the output's shape."""
-        place = tuple(index)
-        if self.host_output.shape != self.want.shape:
-            return f"; got the shape {self.host_output.shape}, want {self.want.shape}"
+    def _element(self, index: Sequence[int], number: int) -> str:
+        """Got and want at that place of an output, with the inputs that have its shape."""
+        place, got, want = tuple(index), self.host_outputs[number], self.answers[number].want
+        of = f" of {self.op.outputs[number].name}" if self.op.more_outputs else ""
+        if got.shape != want.shape:
+            return f"{of}; got the shape {got.shape}, want {want.shape}"
         inputs = [
             f"{operand.name}={float(array[place]):.9g}, "
             for operand, array in zip(self.op.inputs, self.inputs, strict=True)
-            if array.shape == self.want.shape
+            if array.shape == want.shape
         ]
-        return (
-            f"; {''.join(inputs)}got {float(self.host_output[place]):.9g}, want {float(self.want[place]):.9g}"
-        )
+        return f"{of}; {''.join(inputs)}got {float(got[place]):.9g}, want {float(want[place]):.9g}"
 
     def release(self) -> None:
         """Give all buffers back."""
-        for buffer in (*self.buffers, *self.outputs.values()):
+        for buffer in (*self.buffers, *(one for output in self.outputs.values() for one in each(output))):
             self.session.free(buffer)
         self.buffers, self.outputs, self._spoilt, self._right = [], {}, {}, {}
+
+
+def _nearness(check: Check) -> tuple[bool, float]:
+    """How near a check is to its limit, those that failed first."""
+    if check.max_error is None:
+        return not check.ok, math.inf
+    return not check.ok, check.max_error / check.limit if check.limit else 0.0
+
+
+def refusal(session: Session, op: Op, case: Case) -> BackendError | None:
+    """Why the case cannot run here, or None."""
+    if not session.several and (op.more_outputs or any(operand.dtype for operand in op.operands)):
+        why = f"{session.device.backend} computes no op with several outputs or with ids"
+        return Unsupported(why, reason="no-implementation")
+    return session.supports(op, case)
 
 
 class CheckedLaunch(msgspec.Struct, frozen=True):

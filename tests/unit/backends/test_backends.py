@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from gpubench import backends, kernels
 from gpubench.backends import wgpu as wgpu_backend
-from gpubench.backends.shared.host import BlockThreads
+from gpubench.backends.shared.blocks import BlockThreads
 from gpubench.errors import BackendUnavailable, DeviceOutOfMemory
 from gpubench.installation import install_command
 from gpubench.model.case import Case

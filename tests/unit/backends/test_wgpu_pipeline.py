@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpubench.backends.shared.host import BlockThreads
+from gpubench.backends.shared.blocks import BlockThreads
 from gpubench.backends.wgpu import transfers
 from gpubench.backends.wgpu.transfers import ChunkPipeline
 

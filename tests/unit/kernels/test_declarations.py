@@ -76,7 +76,7 @@ def test_the_declaration_is_complete(op):
     assert op.summary
     assert "n" in op.params
     assert set(op.dtypes) <= set(ITEMSIZE)
-    assert len({operand.name for operand in (*op.inputs, op.output)}) == len(op.inputs) + 1
+    assert len({operand.name for operand in op.operands}) == len(op.operands)
     assert all(size % op.sizes.granule == 0 for size in op.sizes.sizes())
     assert 0 <= op.tolerance.units <= 64 or op.tolerance.why
     for name, kernel_list in op.tuned.items():
@@ -99,7 +99,7 @@ def test_the_ladder_reaches_from_overhead_to_bandwidth(op):
 @pytest.mark.parametrize("op", OPS, ids=by_name)
 def test_the_bytes_are_those_of_the_shapes(op, n):
     elements = 0
-    for operand in (*op.inputs, op.output):
+    for operand in op.operands:
         count = 1
         for extent in operand.shape({"n": n}):
             assert extent >= 1

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpubench import kernels
-from gpubench.backends.shared.host import BlockThreads, compare, random_inputs, sentinels
+from gpubench.backends.shared.blocks import BlockThreads
+from gpubench.backends.shared.host import compare, random_inputs, sentinels
 from gpubench.kernels import matmul
 from gpubench.kernels.families import cpu, elementwise
 

@@ -103,7 +103,7 @@ def check_windows(program: WgslProgram, sizes: dict[str, int], device: Limits) -
 
 
 def check_program(program: WgslProgram, op, params, dtype: str, device: Limits) -> None:
-    operands = {x.name: op.operand_bytes(x, params, dtype) for x in (*op.inputs, op.output)}
+    operands = {x.name: x.bytes(params, dtype) for x in op.operands}
     known = set(operands) | set(program.scratch)
     for step in program.passes:
         check_pass(step, device, known)

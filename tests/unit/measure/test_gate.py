@@ -98,13 +98,13 @@ def test_what_the_last_sample_left_is_checked_before_anything_runs_again(session
 @pytest.fixture
 def compared(monkeypatch):
     """The outputs that are compared with the reference, in order."""
-    seen, whole = [], workspace_module.compare
+    seen, whole = [], workspace_module.judge
 
-    def counting(op, precision, got, want, scale):
+    def counting(tolerance, precision, got, want, scale):
         seen.append(got.copy())
-        return whole(op, precision, got, want, scale)
+        return whole(tolerance, precision, got, want, scale)
 
-    monkeypatch.setattr(workspace_module, "compare", counting)
+    monkeypatch.setattr(workspace_module, "judge", counting)
     return seen
 
 

@@ -108,6 +108,19 @@ def test_a_case_that_fills_its_share_to_the_byte_is_planned_and_one_byte_less_is
     )
 
 
+@pytest.mark.parametrize("less", [0, 1])
+@pytest.mark.parametrize(("on_host", "copies"), [(True, 8), (False, 2)])
+def test_an_upload_holds_what_is_sent_and_where_it_lands_for_both_forms(on_host, copies, less):
+    n = 2**20
+    free = copies * n * 5 // 4 - less
+    constraints = Constraints(
+        (target("cupy:0", None if on_host else free),), Selection(ops=[]), free if on_host else None
+    )
+    found = plan.workload(Series(kernels.load("upload"), "float32"), n, constraints)
+    assert bool(found.cases) != bool(less)
+    assert {skip.reason for skip in found.skips} == ({"out-of-memory"} if less else set())
+
+
 @pytest.mark.parametrize(("less", "groups"), [(0, 1), (1, 2)])
 @pytest.mark.parametrize("on_host", [True, False])
 def test_workloads_that_fill_their_share_to_the_byte_lie_side_by_side(on_host, less, groups):

@@ -10,6 +10,7 @@ import statistics
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.stats import t as distribution
 
 from gpubench import stats
 
@@ -133,3 +134,19 @@ def test_benjamini_hochberg_keeps_the_order_it_was_given(p, chance):
     adjusted = stats.benjamini_hochberg(p)
     assert stats.benjamini_hochberg([p[i] for i in order]) == [adjusted[i] for i in order]
     assert all(p_one <= better + 1e-12 <= 1 + 1e-9 for p_one, better in zip(p, adjusted, strict=True))
+
+
+def test_at_a_level_of_one_the_interval_is_the_middle_ratio():
+    assert stats.shift_ratio([1.0], [1.0, 2.0, 3.0], 1.0) == pytest.approx((2.0, 2.0, 2.0))
+    low, _, high = stats.shift_ratio([1.0, 2.0], [3.0, 5.0], 1.0)
+    assert (low, high) == (2.5, 3.0), "of four, the middle two"
+
+
+@pytest.mark.parametrize("p", [0.2, 0.6, 0.9, 0.99])
+def test_what_the_quantile_of_student_leaves_out_falls_with_the_fifth_power_of_the_degrees(p):
+    """Cornish and Fisher's expansion up to the fourth power: a wrong term would fall more slowly."""
+
+    def left_out(degrees):
+        return (stats.student_quantile(p, degrees) - distribution.ppf(p, degrees)) * degrees**5
+
+    assert left_out(30) == pytest.approx(left_out(10), rel=0.1)

@@ -1,6 +1,6 @@
 """Fused causal attention on a GPU: how queries meet threads.
 
-A thread has `rows` queries of one head and their results in registers and goes through the keys eight at a time, with
+A thread has `rows` queries of one head and their results in registers and goes through the keys four at a time, with
 a running maximum and a running sum. All threads of a warp read the same key, which is one access for all of them. The
 keys are dealt out to the `parts` of a group in turn, which merge their results at the end: more threads, where there
 are few queries. No array of scores is ever written.
@@ -15,9 +15,11 @@ from gpubench.kernels.families import ceil_div, multiprocessors
 from gpubench.model.kernel import Limits
 
 LANES = 32  # threads that go through the same keys together
-KEYS = 8  # of one step: their scores are all in registers
+KEYS = 4  # of one step: with eight their loads take so many registers that some spill
 _MOST_ELEMENTS = 256  # of a head: its query and result have to be in registers
-_WIDE_HEAD = 32  # above it a thread has one query, else two, for which it reads a key once
+_TWO_QUERIES_BYTES = (
+    512  # of registers that two queries and their results may take: then a key is read once for both
+)
 _WARPS_A_MULTIPROCESSOR = 8
 _MOST_PARTS = 8
 
@@ -35,7 +37,7 @@ class Heads(msgspec.Struct, frozen=True):
         return self.heads * self.e
 
 
-class Layout(msgspec.Struct, frozen=True):
+class QueryLayout(msgspec.Struct, frozen=True):
     """`rows` queries a thread, `parts` threads for the same queries."""
 
     rows: int
@@ -54,7 +56,7 @@ class Layout(msgspec.Struct, frozen=True):
         return self.parts // 2 * self.group_rows * (e + 2)
 
 
-def layout(of: Heads, itemsize: int, limits: Limits) -> Layout:
+def layout(of: Heads, itemsize: int, limits: Limits) -> QueryLayout:
     """As many parts as give the device eight warps a multiprocessor and the keys suffice for, and as its limits hold.
 
     Raises Unsupported for heads that are too wide for registers.
@@ -62,11 +64,11 @@ def layout(of: Heads, itemsize: int, limits: Limits) -> Layout:
     if of.e > _MOST_ELEMENTS:
         why = f"a head of {of.e} elements does not fit a thread's registers; up to {_MOST_ELEMENTS} do"
         raise Unsupported(why, reason="limit")
-    rows = 2 if of.e <= _WIDE_HEAD and of.n > LANES else 1
+    rows = 2 if 4 * of.e * itemsize <= _TWO_QUERIES_BYTES and of.n > LANES else 1
     warps = of.heads * ceil_div(max(of.n, 1), LANES * rows)
-    found = Layout(rows, 1)
+    found = QueryLayout(rows, 1)
     while found.parts < _MOST_PARTS:
-        more = Layout(rows, 2 * found.parts)
+        more = QueryLayout(rows, 2 * found.parts)
         enough = warps * found.parts >= _WARPS_A_MULTIPROCESSOR * multiprocessors(limits)
         fits = (
             more.threads <= limits.max_workgroup_threads

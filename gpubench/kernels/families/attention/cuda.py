@@ -6,7 +6,7 @@ import math
 
 from gpubench.errors import Unsupported
 from gpubench.kernels.families import ceil_div, require_dtype
-from gpubench.kernels.families.attention import KEYS, LANES, Heads, Layout, layout
+from gpubench.kernels.families.attention import KEYS, LANES, Heads, QueryLayout, layout
 from gpubench.kernels.families.cuda import DTYPES, lanes, options, prelude
 from gpubench.model.kernel import CudaPass, CudaProgram, Limits
 
@@ -28,7 +28,7 @@ def build(of: Heads, dtype: str, limits: Limits) -> CudaProgram:
     return CudaProgram((step,))
 
 
-def _source(of: Heads, found: Layout, dtype: str) -> str:
+def _source(of: Heads, found: QueryLayout, dtype: str) -> str:
     return f"""{prelude(dtype)}
 const int E = {of.e}, ROWS = {found.rows}, PARTS = {found.parts};
 const int ACROSS = {LANES}, KEYS = {KEYS}, WIDTH = {math.gcd(of.e, lanes(dtype))};

@@ -8,7 +8,7 @@ import msgspec
 
 from gpubench.errors import Unsupported
 from gpubench.kernels.families import ceil_div, require_bindings
-from gpubench.kernels.families.attention import KEYS, LANES, Heads, Layout, layout
+from gpubench.kernels.families.attention import KEYS, LANES, Heads, QueryLayout, layout
 from gpubench.kernels.families.wgsl import Storage, elements, require_storage, vectors
 from gpubench.model.kernel import Limits, WgslPass, WgslProgram
 from gpubench.model.op import ITEMSIZE
@@ -38,7 +38,7 @@ def build(of: Heads, dtype: str, limits: Limits) -> WgslProgram:
 
 class _Text(msgspec.Struct, frozen=True):
     of: Heads
-    layout: Layout
+    layout: QueryLayout
     storage: Storage
 
     @property

@@ -22,7 +22,8 @@ _THREADS = 256
 class Epilogue(msgspec.Struct, frozen=True):
     """`operands`: by name, what is read beside the product: a vector "across" a row of C, or a matrix like "all" of C.
 
-    `cpu(np, out, room, *operands)` changes `out` in place; `room(out)` gives it an array to work in.
+    `flops` are those of an element. `cpu(np, out, room, *operands)` changes `out` in place; `room(out)` gives it an
+    array to work in.
     `wgsl_functions` and `cuda_functions` are text that the formulas call; `exponential`: they call `exp`.
     """
 
@@ -30,6 +31,7 @@ class Epilogue(msgspec.Struct, frozen=True):
     cpu: Callable[..., None]
     wgsl: str
     cuda: str
+    flops: int
     wgsl_functions: str = ""
     cuda_functions: str = ""
     exponential: bool = False

@@ -1,0 +1,229 @@
+"""Operands with roles and dtypes of their own, and ops with several outputs: what is drawn, what travels, what is
+checked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from msgspec.structs import replace
+
+from gpubench import backends
+from gpubench.backends.shared.host import op_hash, random_inputs
+from gpubench.measure import conformance
+from gpubench.measure.worker.timer import Timer
+from gpubench.measure.worker.workspace import Workspace, Wrong, gate, refusal
+from gpubench.model.case import Case
+from gpubench.model.kernel import Kernel
+from gpubench.model.op import EXACT, Ids, Ladder, Op, Operand, Params, Tolerance
+
+ROWS, WIDTH = 50, 12
+
+
+def expr(xp: Any, ids: Any, x: Any, table: Any) -> tuple[Any, Any, Any]:
+    rows = table[ids]
+    return rows * x, table * 0 + xp.sum(x, axis=0), ids + ids
+
+
+def build(np: Any, blocks: Any, params: Params) -> Any:
+    def launch(inputs: Sequence[Any], outputs: tuple[Any, ...]) -> None:
+        for output, result in zip(outputs, expr(np, *inputs), strict=True):
+            np.copyto(output, result)
+
+    return launch
+
+
+def scale(xp: Any, ids: Any, x: Any, table: Any) -> Any:
+    return xp.broadcast_to(xp.sum(xp.abs(x), axis=0), table.shape)
+
+
+OP = Op(
+    name="lookup", group="test", summary="rows of a table", params={"n": "rows"}, sizes=Ladder(1, 1000),
+    dtypes=("float32", "float64"),
+    inputs=(
+        Operand("ids", lambda p: (p["n"],), Ids(lambda p: ROWS), dtype="int32"),
+        Operand("x", lambda p: (p["n"], WIDTH), "normal"),
+        Operand("table", lambda p: (ROWS, WIDTH), "fan-in", "weight"),
+    ),
+    output=Operand("y", lambda p: (p["n"], WIDTH)),
+    more_outputs=(
+        Operand("grad", lambda p: (ROWS, WIDTH), role="weight", tolerance=Tolerance(64, scale)),
+        Operand("twice", lambda p: (p["n"],), dtype="int32", tolerance=EXACT),
+    ),
+    flops=lambda p: p["n"] * WIDTH, expr=expr, tolerance=Tolerance(2),
+    tuned={"numpy": (Kernel("numpy", build),)},
+)  # fmt: skip
+FORMS = ("library", "tuned")
+
+
+@pytest.fixture
+def session():
+    opened = backends.load("numpy").open("numpy:0", 1)
+    yield opened
+    opened.close()
+
+
+def timer_of(session, folder, form, regime, op=OP):
+    calls = 2 if regime == "transfer-once" else None
+    case = Case(op.name, op.group, {"n": 37}, "float32", form, regime, "numpy:0", calls)
+    workspace = Workspace(session, op, case, 1, "random", folder)
+    return Timer(workspace, case, gate(workspace, case, lambda phase: None).launch)
+
+
+# ---------------------------------------------------------------- what is drawn
+
+
+def test_a_weight_is_the_same_at_every_size_and_in_every_other_param():
+    small, large = (random_inputs(OP, params, "float32", 1) for params in ({"n": 3}, {"n": 700, "other": 2}))
+    for operand, first, second in zip(OP.inputs, small, large, strict=True):
+        if operand.role == "weight":
+            assert first.tobytes() == second.tobytes()
+    again = random_inputs(replace(OP, name="other"), {"n": 3}, "float32", 1)
+    assert small[2].tobytes() != again[2].tobytes(), "another op has other weights"
+
+
+@pytest.mark.parametrize("kind", ["random", "zeros", "ones", "normal"])
+@pytest.mark.parametrize("below", [1, 2, 50])
+def test_ids_are_whole_and_in_their_range(kind, below):
+    op = replace(OP, inputs=(replace(OP.inputs[0], values=Ids(lambda p: below)),))
+    (ids,) = random_inputs(op, {"n": 4000}, "float16", 1, kind)
+    assert ids.dtype == np.int32
+    assert ids.min() >= 0
+    assert ids.max() < below
+    if kind in ("random", "normal"):
+        assert set(ids) == set(range(below))
+
+
+def drawn(values: str, shape: tuple[int, ...], dtype: str = "float64") -> np.ndarray:
+    op = replace(OP, inputs=(Operand("x", lambda p: shape, values),))
+    return random_inputs(op, {"n": 1}, dtype, 1)[0]
+
+
+@pytest.mark.parametrize(("shape", "terms"), [((400, 300), 400), ((64, 32, 3, 3), 32 * 9)])
+def test_fan_in_keeps_the_size_of_a_sum(shape, terms):
+    assert drawn("fan-in", shape).std() == pytest.approx(terms**-0.5, rel=0.02)
+
+
+def test_other_values_are_what_they_say():
+    assert (drawn("ones", (9, 9)) == 1).all()
+    assert (drawn("zeros", (9, 9)) == 0).all()
+    assert drawn("relu", (100, 100)).min() == 0
+    assert (drawn("relu", (100, 100)) > 0).mean() == pytest.approx(0.5, abs=0.03)
+    rows = drawn("probabilities", (3000, 10))
+    assert rows.min() > 0
+    np.testing.assert_allclose(rows.sum(axis=-1), 1)
+    np.testing.assert_array_equal(drawn("probabilities", (300, 10)), rows[:300])
+
+
+def test_costs_follow_the_declaration():
+    params, own = {"n": 37}, replace(OP, traffic=lambda params, dtype: 17)
+    assert OP.bytes(params, "float64") == 37 * 4 * 2 + 2 * 8 * 37 * WIDTH + 2 * 8 * ROWS * WIDTH
+    assert own.bytes(params, "float64") == 17
+    assert own.held_bytes(params, "float64") == OP.bytes(params, "float64")
+    assert op_hash(OP) == op_hash(OP)
+    plain = replace(OP, inputs=(*OP.inputs[:2], replace(OP.inputs[2], role="activation")))
+    assert len({op_hash(op) for op in (OP, own, plain)}) == 3
+
+
+# ---------------------------------------------------------------- what travels
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("regime", ["transfer-once", "transfer-always"])
+def test_activations_travel_and_nothing_else(session, tmp_path, form, regime):
+    timer = timer_of(session, tmp_path, form, regime)
+    moved = {"up": [], "down": []}
+
+    class Counted:
+        def upload(self, buffer, host):
+            moved["up"].append(host)
+            session.upload(buffer, host)
+
+        def download(self, buffer, host):
+            moved["down"].append(host)
+            session.download(buffer, host)
+
+    timer.transfers = Counted()
+    timer.seconds(1)
+    workspace = timer.workspace
+    for way, operands, arrays in (
+        ("up", OP.inputs, workspace.inputs),
+        ("down", OP.outputs, workspace.host_outputs),
+    ):
+        expected = [id(x) for operand, x in zip(operands, arrays, strict=True) if operand.travels]
+        assert [id(x) for x in moved[way]] == expected
+    timer.release()
+    workspace.release()
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("regime", ["resident", "transfer-once", "transfer-always"])
+def test_every_output_is_checked_in_every_regime(session, tmp_path, form, regime):
+    timer = timer_of(session, tmp_path, form, regime)
+    timer.verify()
+    compile_right, run_right = session.compile, session.run
+    spoilt = dict.fromkeys(range(len(OP.outputs)), False)
+
+    def run(launch, repeat=1):
+        run_right(launch, repeat)
+        for number, wrong in spoilt.items():
+            if wrong:
+                launch.output[number][-1] += 1
+
+    session.run = run
+    for number, operand in enumerate(OP.outputs):
+        spoilt[number] = True
+        with pytest.raises(Wrong, match=rf"of {operand.name};"):
+            timer.verify()
+        spoilt[number] = False
+        timer.seconds(1)
+        timer.verify()
+    assert session.compile == compile_right
+
+
+def test_an_output_that_nobody_writes_is_found(session, tmp_path):
+    def lazy(number: int) -> Any:
+        def build_lazily(np: Any, blocks: Any, params: Params) -> Any:
+            def launch(inputs: Sequence[Any], outputs: tuple[Any, ...]) -> None:
+                for i, result in enumerate(expr(np, *inputs)):
+                    if i != number:
+                        np.copyto(outputs[i], result)
+
+            return launch
+
+        return replace(OP, tuned={"numpy": (Kernel("numpy", build_lazily),)})
+
+    for number in range(len(OP.outputs)):
+        with pytest.raises(Wrong, match=f"of {OP.outputs[number].name};"):
+            timer_of(session, tmp_path, "tuned", "resident", lazy(number))
+
+
+# ---------------------------------------------------------------- who computes them
+
+
+@pytest.mark.parametrize("device", ["fake:gpu", "fake:cpu", "numpy:0", "hybrid:fake:gpu"])
+def test_every_backend_keeps_the_contract_with_such_an_op(device):
+    backend = backends.load(device.partition(":")[0])
+    report = conformance.suite(backend, device, [OP], conformance.Checks(around=False))
+    assert report.findings == []
+    assert bool(report.checked) == (backend.name != "hybrid"), "an op with several outputs is not split"
+
+
+@pytest.mark.torch
+def test_torch_computes_such_an_op():
+    report = conformance.suite(backends.load("torch"), "torch:cpu", [OP], conformance.Checks(around=False))
+    assert report.findings == []
+    assert report.checked
+
+
+def test_a_backend_that_does_not_know_of_them_is_not_asked(session):
+    case = Case(OP.name, OP.group, {"n": 3}, "float32", "library", "resident", "numpy:0")
+    assert refusal(session, OP, case) is None
+    session.several = False
+    refused = refusal(session, OP, case)
+    assert refused is not None
+    assert refused.reason == "no-implementation"
+    plain = replace(OP, inputs=OP.inputs[1:], more_outputs=())
+    assert refusal(session, plain, case) is None
