@@ -77,7 +77,12 @@ EQUIVALENT = (
     ("store/journal.py", "_FAR =", "<<", "any place behind the holder's name"),
     ("store/journal.py", "msvcrt.locking(", "LK_NBLCK, 2", "as many bytes as every other run locks there"),
     ("detect/merge.py", "return (record.ordinal, '') if", "2 << 30", "any number beyond all ordinals will do"),
-    ("detect/merge.py", "return 0 if record.adapter_type in kinds", "else 3 if other", "any number beyond 1 comes last"),
+    (
+        "detect/merge.py",
+        "return 0 if record.adapter_type in kinds",
+        "else 3 if other",
+        "any number beyond 1 comes last",
+    ),
 )
 
 _COMPARE: dict[type[ast.cmpop], tuple[type[ast.cmpop], ...]] = {
