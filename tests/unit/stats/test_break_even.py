@@ -85,9 +85,9 @@ def test_one_session_has_the_width_of_its_prior():
 @pytest.mark.parametrize("sessions", [stats.MIN_BOOTSTRAP_SESSIONS - 1, stats.MIN_BOOTSTRAP_SESSIONS])
 def test_sessions_speak_for_themselves_once_there_are_enough(sessions):
     timings = line(random.Random(7), sigma=0.02, sessions=sessions, between=0.05)
-    wide = stats.Prior(0.3, 0.3)
-    alone, known = break_even.crossing(timings, None), break_even.crossing(timings, (wide, wide))
-    assert (alone.apart == known.apart) == (sessions == stats.MIN_BOOTSTRAP_SESSIONS)
+    little, wide = stats.Prior(0.01, 0.01), stats.Prior(0.3, 0.3)
+    one, other = (break_even.crossing(timings, (prior, prior)) for prior in (little, wide))
+    assert (one == other) == (sessions == stats.MIN_BOOTSTRAP_SESSIONS)
 
 
 def test_of_single_blocks_on_a_line_the_priors_of_both_sides_say_how_far_they_scatter():
