@@ -360,19 +360,19 @@ def fill(array: Array, value: float) -> None:
     in_slices(one, flat.size)
 
 
-class Answer(NamedTuple):
+class Reference(NamedTuple):
     """What an output has to be, in float64, and the scale of its tolerance; None where that is |want|."""
 
     want: Array
     scale: Array | None
 
 
-def reference(op: Op, inputs: list[Array], folder: Path, key: str) -> Answer:
+def reference(op: Op, inputs: list[Array], folder: Path, key: str) -> Reference:
     """The answer of an op with one output."""
     return references(op, inputs, folder, key)[0]
 
 
-def references(op: Op, inputs: list[Array], folder: Path, key: str) -> tuple[Answer, ...]:
+def references(op: Op, inputs: list[Array], folder: Path, key: str) -> tuple[Reference, ...]:
     """The float64 answer of each output and its tolerance's scale: computed once per workload, shared by all workers.
 
     They are memory-mapped files in `folder`; the second worker finds what the first one wrote.
@@ -391,7 +391,7 @@ def references(op: Op, inputs: list[Array], folder: Path, key: str) -> tuple[Ans
             _publish([file], scale, op, inputs)
         _publish(wants, op.reference or op.expr, op, inputs)
     return tuple(
-        Answer(np.load(file, mmap_mode="r"), np.load(scales[i][0], mmap_mode="r") if i in scales else None)
+        Reference(np.load(file, mmap_mode="r"), np.load(scales[i][0], mmap_mode="r") if i in scales else None)
         for i, file in enumerate(wants)
     )
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from gpubench.backends.shared.host import (
-    Answer,
+    Reference,
     allocate_outputs,
     calls_library,
     fill,
@@ -72,7 +72,7 @@ class Material:
         shapes = [operand.shape(case.params) for operand in self.op.inputs]
         return [x if x.shape == shape else x[: shape[0]] for x, shape in zip(self._inputs, shapes, strict=True)]
 
-    def references(self, case: Case) -> tuple[Answer, ...]:
+    def references(self, case: Case) -> tuple[Reference, ...]:
         """The answer of each output, shared with other workers by files."""
         inputs, source = self.inputs(case), self._made
         cut = self.op.cut(case.params)
@@ -82,7 +82,7 @@ class Material:
         want, scale = whole
         rows = self.op.output.shape(case.params)[0]
         shared = scale is None or not scale.ndim or scale.shape[0] != want.shape[0]
-        return (Answer(want[:rows], scale if scale is None or shared else scale[:rows]),)
+        return (Reference(want[:rows], scale if scale is None or shared else scale[:rows]),)
 
     def _holds(self, made: Case, case: Case) -> bool:
         return made.params == case.params or self.op.begins(case.params, made.params)
@@ -115,7 +115,7 @@ class Workspace:
         _ = self.answers
 
     @functools.cached_property
-    def answers(self) -> tuple[Answer, ...]:
+    def answers(self) -> tuple[Reference, ...]:
         """The float64 answer of each output."""
         return self._material.references(self.case)
 
