@@ -14,7 +14,7 @@ from gpubench import kernels
 from gpubench.errors import Unsupported
 from gpubench.model.backend import each
 from gpubench.model.kernel import Kernel
-from gpubench.model.op import Array, Dtype, Ladder, Op, Operand, Params, Role, Shape, Stage, Tolerance, Values
+from gpubench.model.op import Array, Dtype, Op, Operand, Params, Role, Shape, Stage, Tolerance, Values
 
 # Of the units of round-off, for each stage on the longest way through a workload.
 _UNITS_PER_STAGE = 8
@@ -24,19 +24,15 @@ _PROBES = (1, 7)
 
 def workload(
     *,
-    name: str,
-    summary: str,
-    params: Mapping[str, str],
-    sizes: Ladder,
     stages: Sequence[Stage],
     inputs: Mapping[str, Values],
     outputs: Mapping[str, Role],
     weights: Mapping[str, Values] | None = None,
-    options: Mapping[str, str] | None = None,
-    group: str = "network",
+    **declared: Any,
 ) -> Op:
     """The op that does `stages` in order. `inputs` and `weights` say how their values are drawn, `outputs` which role
-    each has. Raises ValueError where a value has two shapes, is read before it is written, or is written twice."""
+    each has; what else is `declared` is the op's own: name, summary, params, sizes, options. Raises ValueError where a
+    value has two shapes, is read before it is written, or is written twice."""
     weights = weights or {}
     of = _Stages(tuple(stages))
     of.check([*inputs, *weights], [*outputs])
@@ -47,17 +43,17 @@ def workload(
     ops = of.ops.values()
     names = tuple(operand.name for operand in read)
     return Op(
-        name=name, group=group, summary=summary, params=params, sizes=sizes, options=options or {},
+        group="network",
         dtypes=tuple(dtype for dtype in of.first.dtypes if all(dtype in op.dtypes for op in ops)),
         inputs=tuple(read), output=written[0], more_outputs=tuple(written[1:]), between=between, stages=of.stages,
         flops=of.flops, expr=partial(of.results, names, tuple(outputs), False),
         reference=partial(of.results, names, tuple(outputs), True), tolerance=Tolerance(_UNITS_PER_STAGE),
-        takes=("n", *(options or {})), fits=of.fits,
+        takes=("n", *declared.get("options", {})), fits=of.fits,
         slow=of.slow(), tuned={
             backend: (Kernel("stages", _never),)
             for backend in ("numpy", "cupy", "wgpu")
             if all(op.tuned.get(backend) for op in ops)
-        },
+        }, **declared,
     )  # fmt: skip
 
 
