@@ -167,3 +167,11 @@ REAL: dict[str, Any] = {
 @pytest.mark.parametrize("name", REAL)
 def test_limits(name: str) -> None:
     assert getattr(limits, name) == REAL[name]
+
+
+def test_of_a_long_exponent_the_beginning_is_told():
+    exponent = "1" * 19  # as many digits as an integer may have
+    with pytest.raises(InputError) as refused:
+        limits.require_json(f'{{"a": 1e+{exponent}}}'.encode(), "a file")
+    assert refused.value.why is not None
+    assert refused.value.why.endswith(f"one ends in {f'e+{exponent}'[:20]}")

@@ -93,3 +93,14 @@ def test_where_nothing_can_be_locked_the_run_goes_on(tmp_path: Path) -> None:
     lock = store.lock_result(tmp_path / "absent" / "a.json", "run", 0)
     lock.release()
     assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="counts open files in /proc")
+def test_waiting_for_a_lock_leaves_no_file_open(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    held = store.lock_result(path, "run", 0)
+    before = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(InputError):
+        store.lock_result(path, "run", 0.2)
+    assert len(os.listdir("/proc/self/fd")) == before
+    held.release()
