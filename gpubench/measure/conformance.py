@@ -93,7 +93,7 @@ class Checks(msgspec.Struct, frozen=True, kw_only=True):
 def suite(
     backend: Backend, device_id: str, ops: Iterable[Op] | None = None, checks: Checks | None = None
 ) -> Report:
-    """Open the device and try `ops` (None: all that compute). Raises BackendUnavailable if it cannot be opened."""
+    """Open the device and try `ops` (None: those of a plain run). Raises BackendUnavailable if it cannot be opened."""
     checks = checks or Checks()
     with tempfile.TemporaryDirectory(prefix="gpubench-") as folder:
         trial = _Trial(backend.open(device_id, autotune=True), device_id, Path(folder))
@@ -111,7 +111,7 @@ def suite(
                 trial.device_clock(kernels.load("matmul"))
             if checks.openings:
                 trial.openings(backend, checks.openings)
-            for op in map(kernels.load, kernels.computed()) if ops is None else ops:
+            for op in map(kernels.load, kernels.usual()) if ops is None else ops:
                 op = op.with_kernels(backend.name, backend.kernels.get(op.name, ()))
                 sizes = checks.sizes(op)
                 trial.op(op, sizes, [(seed, kind) for kind in checks.kinds for seed in checks.seeds])

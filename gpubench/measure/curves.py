@@ -112,13 +112,16 @@ class CurveState(NamedTuple):
 
     def open(self, widest: float) -> bool:
         """Whether more sizes would tell the threshold more closely, and it is known less closely than high / low =
-        `widest`. What MOST_AROUND sizes near it have not told is lost in the noise of a session."""
+        `widest`, or by fewer than FEWEST_AROUND sizes near it, which do not tell how far sizes scatter. What
+        MOST_AROUND sizes near it have not told is lost in the noise of a session."""
         if self.ends is None:
             return False
         found, place = self.crossing, self.place
         around = [n for n in self.ratios if place and place / AROUND <= n <= place * AROUND]
         if len(around) >= MOST_AROUND:
             return False
+        if len(around) < FEWEST_AROUND:
+            return True
         if not self.near or found is None or not found.low or not found.high:
             return True
         return bool(found.high > max(widest, found.apart**EXHAUSTED) * found.low)
@@ -143,7 +146,7 @@ class CurveState(NamedTuple):
 
 # Sessions that lie apart make the most of an interval this much wider, on a logarithmic axis, than they alone would.
 EXHAUSTED = 1.15
-AROUND, MOST_AROUND = 4.0, 7
+AROUND, FEWEST_AROUND, MOST_AROUND = 4.0, 4, 7
 STRETCH = 2.0
 # Sizes around the best guess, by how much they lie off it, the most telling first. Of a threshold of which little is
 # known the guess lies off by up to 1.5 in half of the curves of an H200, more often too high: on both sides of that.

@@ -9,7 +9,7 @@ from gpubench.errors import BackendUnavailable
 from gpubench.measure import conformance
 from gpubench.model.op import Dtype, Op
 
-OPS = {name: kernels.load(name) for name in kernels.computed()}
+OPS = {name: kernels.load(name) for name in kernels.usual()}
 
 
 def cases(report: conformance.Report) -> set[tuple[str, ...]]:

@@ -17,7 +17,7 @@ from gpubench.model.op import Op
 
 pytestmark = pytest.mark.torch
 
-OPS = {name: kernels.load(name) for name in kernels.computed()}
+OPS = {name: kernels.load(name) for name in kernels.usual()}
 
 
 @pytest.fixture

@@ -27,7 +27,7 @@ def test_the_suite(device):
     assert report.findings == []
     checked = {tuple(text.split("/")[i] for i in (0, 2, 3)) for text in report.checked}
     # Every op has a WGSL kernel in float32, and wgpu has no library form.
-    assert {(name, "float32", "tuned") for name in kernels.computed()} <= checked
+    assert {(name, "float32", "tuned") for name in kernels.usual()} <= checked
     assert {form for _, _, form in checked} == {"tuned"}
     assert set(report.refused.values()) <= {"no-dtype", "no-implementation", "unsupported", "limit"}
     assert conformance.LARGE_BYTES > BUFFERS * CHUNK_BYTES  # all staging buffers, and the first a second time

@@ -71,12 +71,23 @@ def test_a_curve_that_does_not_cross_asks_for_nothing_and_is_not_open():
     (Crossing(100, 80, 120), False),
 ])  # fmt: skip
 def test_a_curve_is_open_until_its_threshold_is_known_closely(crossing, is_open):
-    assert CurveState({64: 0.5, 256: 2.0}, (64, 256), crossing).open(2.25) == is_open
+    ratios = {64: 0.5, 80: 0.7, 256: 2.0, 300: 2.2}
+    assert CurveState(ratios, (80, 256), crossing).open(2.25) == is_open
+
+
+def test_a_threshold_that_few_sizes_agree_on_is_still_open():
+    """Two sizes lie on a line whatever their scatter."""
+    sizes = {80: 0.8, 90: 0.9, 110: 1.1, 120: 1.2, 130: 1.3}
+    known = Crossing(100, 95, 105)
+    for count in range(2, len(sizes) + 1):
+        ratios = dict(list(sizes.items())[-count:]) | {10: 0.1}
+        ends = max(n for n, ratio in ratios.items() if ratio < 1), min(n for n in ratios if ratios[n] > 1)
+        assert CurveState(ratios, ends, known).open(2.25) == (count < curves.FEWEST_AROUND)
 
 
 def test_what_more_sizes_do_not_tell_is_not_asked_for():
     """Sessions that lie apart widen an interval whatever the sizes say, and so does noise that seven sizes show."""
-    measured = {100: 0.5, 200: 1.5, 400: 2.0}
+    measured = {100: 0.5, 200: 1.5, 300: 1.7, 400: 2.0}
     for apart, is_open in ((1.0, True), (2.4, True), (2.9, False)):
         found = Crossing(150.0, 90.0, 270.0, apart)
         assert CurveState(measured, (100, 200), found).open(2.25) is is_open
