@@ -9,7 +9,7 @@ from gpubench.backends.hybrid.launches import INLINE_BYTES
 from gpubench.measure import conformance
 from gpubench.model.case import Case
 from gpubench.model.op import Dtype
-from tests.conformance.test_hybrid import FRACTIONS, OPS, REGIMES, check_everywhere
+from tests.conformance.test_hybrid import FRACTIONS, OPS, REGIMES, SIZES, SPLIT, check_everywhere, narrow
 
 pytestmark = pytest.mark.vulkan
 # WGSL has no exponential in float64, and a device need not have float16 or float64 at all: those are refused.
@@ -28,10 +28,10 @@ def session(device_id):
     opened.close()
 
 
-@pytest.mark.parametrize("op", OPS.values(), ids=OPS)
+@pytest.mark.parametrize("op", SPLIT.values(), ids=SPLIT)
 def test_every_op_is_right_at_every_share(session, device_id, op, tmp_path):
-    n = 67 if op.group == "matrix" else 5005
-    tried = check_everywhere(session, op, "float32", {"n": n}, tmp_path, device_id)
+    n = 67 if op.group in SIZES else 5005
+    tried = check_everywhere(session, op, "float32", narrow(op, n), tmp_path, device_id)
     assert tried == len(FRACTIONS) * len(REGIMES)
 
 

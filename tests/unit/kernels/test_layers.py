@@ -15,7 +15,8 @@ from gpubench.model.case import Case
 from gpubench.model.kernel import CudaPass, CudaProduct, Limits
 from gpubench.model.op import Op
 
-OPS = [kernels.load(name) for group in ("layers", "network") for name in kernels.groups().get(group, ())]
+EVERY = [kernels.load(name) for group in ("layers", "network") for name in kernels.groups().get(group, ())]
+OPS = [op for op in EVERY if not op.stages]  # a workload has the kernels of its stages
 H200 = Limits(
     max_buffer_bytes=2**37, max_binding_bytes=2**37, max_workgroup_bytes=49152, max_workgroup_threads=1024,
     multiprocessors=132, float16=True, float64=True, clusters=True,

@@ -11,7 +11,7 @@ from gpubench.backends.shared import host
 from gpubench.measure.worker.workspace import Material
 from gpubench.model.case import Case
 
-PAIRS = [(name, dtype) for name in kernels.computed() for dtype in kernels.load(name).dtypes]
+PAIRS = [(name, dtype) for name in kernels.usual() for dtype in kernels.load(name).dtypes]
 
 
 def case(op, n, dtype, **shape):
@@ -80,7 +80,7 @@ def unlike(ours):
         yield msgspec.structs.replace(ours, params={**ours.params, "columns": 64})
 
 
-@pytest.mark.parametrize("name", kernels.computed())
+@pytest.mark.parametrize("name", kernels.usual())
 def test_another_dtype_or_shape_shares_nothing(name, tmp_path):
     op = kernels.load(name)
     first = case(op, sizes(op)[0], "float64")

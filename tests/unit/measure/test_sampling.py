@@ -58,7 +58,7 @@ def test_one_call_is_waited_for_and_queued_ones_together(regime, steps):
         run=lambda launch, repeat=1: seen.append(f"launch {repeat}"), sync=lambda: seen.append("wait"),
     )  # fmt: skip
     case = Case("relu", "activation", {"n": 8}, "float32", "library", regime, "gpu:0")
-    timed = timer.Timer(SimpleNamespace(session=session), case, None)
+    timed = timer.Timer(SimpleNamespace(session=session, op=kernels.load(case.op)), case, None)
     assert timed.seconds(3) == len(steps) / 3
     assert seen == steps
 
