@@ -35,7 +35,7 @@ from gpubench.analysis.labels import NO_HEADLINE, Label
 from gpubench.analysis.machine import machine_line
 from gpubench.analysis.speedup import paired
 from gpubench.errors import InputError
-from gpubench.foreign_text import shortened
+from gpubench.escaping import shortened
 from gpubench.model.case import QUEUED, WAITED
 from gpubench.model.result import DeviceKind, Run
 from gpubench.stats import Interval

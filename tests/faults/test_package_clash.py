@@ -115,7 +115,7 @@ def site(tmp_path: Path) -> Path:
     return tmp_path / "site"
 
 
-FILES = ["__init__.py", "cli/__init__.py", "cli/exit.py", "cli/command.py", "errors.py", "foreign_text.py"]
+FILES = ["__init__.py", "cli/__init__.py", "cli/exit.py", "cli/command.py", "errors.py", "escaping.py"]
 
 
 @pytest.mark.parametrize("theirs", ["", "torch = None\n"], ids=["empty", "other names"])

@@ -13,7 +13,7 @@ from gpubench.analysis.advice import Advice, answer
 from gpubench.analysis.contenders import Key
 from gpubench.analysis.policy import Policy
 from gpubench.errors import InputError
-from gpubench.foreign_text import columns
+from gpubench.escaping import columns
 from gpubench.report.advice import render
 from tests.unit.report.builders import (
     CPU,

@@ -287,8 +287,8 @@ def test_the_order_of_the_new_files_does_not_matter():
     assert [{*gate.ids} for gate in there.gates] == [{*gate.ids} for gate in back.gates]
 
 
-def test_where_relabellings_are_drawn_order_scale_and_sides_do_not_matter_either():
-    """Seven sessions a side and too many cases for Benjamini-Hochberg: a sample of the 3432 relabellings."""
+def test_where_permutations_are_drawn_order_scale_and_sides_do_not_matter_either():
+    """Seven sessions a side and too many cases for Benjamini-Hochberg: a sample of the 3432 permutations."""
     cases = [case(n=n) for n in range(1, 44)]
     base, new = pair({cases[3].id: 1.2, cases[7].id: 1.06}, cases=cases, k=7, sigma=0.02)
     plain = found(base, new)

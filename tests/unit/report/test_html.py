@@ -16,7 +16,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gpubench import store
-from gpubench.foreign_text import printable
+from gpubench.escaping import printable
 from gpubench.installation import install_command
 from gpubench.report import render
 from gpubench.report.layout import SECTIONS
