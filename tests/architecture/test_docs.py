@@ -71,6 +71,6 @@ def test_the_tree_of_the_architecture_is_the_house_as_built() -> None:
     }
     assert not built - words, "docs/architecture.md does not name them in its tree"
     named = set(re.findall(r"^    ((?:[a-z_]+ )+) {2,}", tree.partition("  measure/")[2], re.M))
-    told = {word for names in named for word in names.split()}
+    reported = {word for names in named for word in names.split()}
     files = {path.stem for path in package.rglob("*")}
-    assert not told - files - {"other"}, "docs/architecture.md names what is not there"
+    assert not reported - files - {"other"}, "docs/architecture.md names what is not there"

@@ -50,8 +50,8 @@ def loaded(arguments: list[str], cwd: Path) -> set[str]:
         timeout=300,
         check=False,
     )
-    told, _, modules = ended.stderr.partition("MODULES")
-    assert ended.returncode == 0, told[-2000:]
+    reported, _, modules = ended.stderr.partition("MODULES")
+    assert ended.returncode == 0, reported[-2000:]
     return set(modules.split())
 
 

@@ -67,7 +67,7 @@ def test_longer_files_have_a_window_for_each_stretch_of_pairs():
 
 
 def test_the_threshold_is_the_95th_percentile_of_all_permutations_by_the_verdicts_of_compare():
-    """Section 13 by hand: each of the 32 permutations compared as two files would be."""
+    """By hand: each of the 32 permutations compared as two files would be."""
     run = run_of_noise(sigma=0.06, seed=3)
     found = noise(run)
     ratios = {case.id: [] for case in CASES}
@@ -186,8 +186,8 @@ class TestThresholds:
     def test_cases_that_they_do_not_know_are_told(self):
         base, new = pair()
         found = compare(("a", base), [("b", new)], CompareOptions(noise=self.thresholds(base, c1=0.4)))
-        told = next(notice for notice in found.warnings if notice.code == "no-threshold")
-        assert told.message.startswith("3 of 4 cases")
+        reported = next(notice for notice in found.warnings if notice.code == "no-threshold")
+        assert reported.message.startswith("3 of 4 cases")
 
     def test_those_of_another_machine_or_of_other_cases_are_refused(self):
         base, new = (on_machine(run, cpu="A") for run in pair())
