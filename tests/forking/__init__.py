@@ -109,8 +109,7 @@ class Program(subprocess.Popen[str]):
             super()._execute_child(*of_popen)  # type: ignore[misc]
             return
         self._child_created = True
-        for stream in {*streams} - {-1}:
-            os.close(stream)
+        self._close_pipe_fds(*of_popen[10:16])  # type: ignore[attr-defined]
 
     def _try_wait(self, wait_flags: int) -> tuple[int, int]:
         if self._link is None:
