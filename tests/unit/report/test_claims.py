@@ -273,9 +273,9 @@ def test_the_table_counts_and_names_the_baseline():
     assert re.search(r"^matmul 1K x 1K +200x +GPU 40\.0x \[40\.0, 40\.0\]  refuted", text, re.M)
     assert re.search(r"^forward pass +100x +- +not measured", text, re.M)
     assert all(len(line) <= 60 for line in table("plain", 60).splitlines())
-    assert re.search(r"^break-even of v... +500 K-1 M +- +not measured", text, re.M)
-    assert re.search(r"^overhead of one... +200-250 us +- +not measured", text, re.M)
-    assert re.search(r"^whole inferenc... +0.195x +- +not measured", text, re.M)
+    assert re.search(r"^break-even of v.* 500 K-1 M +- +not measured", text, re.M)
+    assert re.search(r"^overhead of one.* 200-250 us +- +not measured", text, re.M)
+    assert re.search(r"^whole inferenc.* 0.195x +- +not measured", text, re.M)
     assert "\x1b[32mconfirmed" in table("table", color=True)
     assert "| 100 ms | 1.00 ms | 500 us | 25.0 us |" in table("markdown")
 
