@@ -208,9 +208,9 @@ def answer(analysis: Analysis | Curves, *, by_device: bool = False) -> MachineAn
 
 
 def _missing(analysis: Analysis | Curves, cases: Sequence[CaseResult]) -> set[str]:
-    """Ops that were not reached: planned without a time, or asked for and not even planned."""
+    """Ops that were not reached: without a time that the budget left them, or asked for and not even planned."""
     run = analysis.run
-    found = {row.case.op for row in cases if row.outcome == "planned"}
+    found = {row.case.op for row in cases if row.outcome == "planned" or _out_of_budget(run, row)}
     if len(analysis.cases) == len(run.outcomes) and not (run.selection.filter or run.selection.skip):
         found |= {*run.selection.ops} - {outcome.case.op for outcome in run.outcomes}
     return found - {row.case.op for row in cases if row.time is not None}

@@ -468,6 +468,12 @@ def test_named_sizes_that_were_not_reached_are_told():
     assert said in " ".join(" ".join(screen(run)).split())
 
 
+def test_an_op_whose_cases_were_all_skipped_for_the_budget_is_told():
+    late = [skipped(op_case("gelu", 1024), reason="budget")]
+    run = answer_run([*op_rows("add", {WAITED: {4096: 2.0}}), *late])
+    assert "Not measured in time: gelu. A larger --budget measures more." in screen(run)
+
+
 def test_a_budget_that_ends_before_anything_is_timed_is_told():
     run = answer_run([])
     run = msgspec.structs.replace(run, settings=msgspec.structs.replace(run.settings, budget_s=2.0))
