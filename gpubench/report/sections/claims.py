@@ -25,7 +25,7 @@ from gpubench.report.wording import (
 
 _ORDER: tuple[ClaimVerdict, ...] = ("confirmed", "refuted", "undecided", "not measured")
 _TONES: dict[str, Tone] = {"confirmed": "good", "refuted": "bad"}
-_LONGEST, _SHORT = 28, 18  # of a claim's name
+_LONGEST, _SHORT = 28, 16  # of a claim's name
 
 
 def claims_section(analysis: Analysis, unit: str, *, full: bool) -> Section:
