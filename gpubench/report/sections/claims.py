@@ -8,7 +8,7 @@ from gpubench.analysis.analyse import Analysis
 from gpubench.analysis.claims import ClaimResult, ClaimVerdict
 from gpubench.analysis.estimate import CaseResult
 from gpubench.analysis.speedup import Speedup
-from gpubench.foreign_text import printable, shortened
+from gpubench.escaping import printable, shortened
 from gpubench.report.layout import Cell, Column, Section, Table, Tone, cells
 from gpubench.report.sections.answer_text import range_text, threshold_text
 from gpubench.report.wording import (
