@@ -35,7 +35,7 @@ from gpubench.analysis.labels import NO_HEADLINE, Label
 from gpubench.analysis.machine import machine_line
 from gpubench.analysis.speedup import paired
 from gpubench.errors import InputError
-from gpubench.foreign_text import shortened
+from gpubench.escaping import shortened
 from gpubench.model.case import QUEUED, WAITED
 from gpubench.model.result import DeviceKind, Run
 from gpubench.stats import Interval
@@ -126,11 +126,11 @@ class Advice(msgspec.Struct, frozen=True, kw_only=True):
         return next((one for one in self.candidates if one.device_id == device_id and one.time), None)
 
 
-def advise(key: Key, field: ContenderSet, n: int, regime: str) -> Advice:
+def advise(key: Key, contenders: ContenderSet, n: int, regime: str) -> Advice:
     """The answer for a call of this regime, with its evidence. The fastest candidate stands first."""
-    choice = choose(field, n)
-    split = split_of(field, n, choice)
-    candidates, known = _candidates(field, n, split)
+    choice = choose(contenders, n)
+    split = split_of(contenders, n, choice)
+    candidates, known = _candidates(contenders, n, split)
     best_id, against_id = (one and one.device_id for one in (choice.best, choice.against))
     if split is not None:
         best_id, against_id = split.row.device_id, split.row.baseline_device
@@ -139,9 +139,9 @@ def advise(key: Key, field: ContenderSet, n: int, regime: str) -> Advice:
     chosen = next((one for one in candidates if choice.best is not None and one.device_id == best_id), None)
     grounds = _basis(best, against) if choice.around is None else "bracketed"
     confidence = (
-        _confidence(best, against, gain) if choice.around is None else _confidence_around(field, choice)
+        _confidence(best, against, gain) if choice.around is None else _confidence_around(contenders, choice)
     )
-    if confidence == "clear" and grounds == "interpolated" and _has_rival(field, n, choice):
+    if confidence == "clear" and grounds == "interpolated" and _has_rival(contenders, n, choice):
         confidence = "close"
     return Advice(
         op=key.op, n=n, params=dict(key.params), dtype=key.dtype,
@@ -152,9 +152,9 @@ def advise(key: Key, field: ContenderSet, n: int, regime: str) -> Advice:
         form=chosen.form if chosen else None, time=chosen.time if chosen else None,
         gain=AdviceGain(device_id=against_id, ratio=gain.estimate, lo=gain.low, hi=gain.high)
         if gain is not None and against is not None and against_id is not None else None,
-        confidence=confidence, reason=_reason(field, n, choice, candidates),
+        confidence=confidence, reason=_reason(contenders, n, choice, candidates),
         command=None if grounds in ("measured", "interpolated") else _command(key, n), split=split and _split(split),
-        candidates=tuple(candidates), source=_source(field.run),
+        candidates=tuple(candidates), source=_source(contenders.run),
     )  # fmt: skip
 
 
@@ -173,11 +173,11 @@ def _source(run: Run) -> AdviceSource:
 
 
 def _candidates(
-    field: ContenderSet, n: int, split: TimedSplit | None
+    contenders: ContenderSet, n: int, split: TimedSplit | None
 ) -> tuple[list[AdviceCandidate], dict[str, Expected]]:
     """One for each device, the fastest first, and for `split` the CPU and a GPU together as one more; and the times
     that are known, by device id."""
-    names = {device.id: shortened(device.name) for device in field.run.devices}
+    names = {device.id: shortened(device.name) for device in contenders.run.devices}
     known: dict[str, Expected] = {}
     found: list[AdviceCandidate] = []
 
@@ -197,8 +197,8 @@ def _candidates(
             )
         )  # fmt: skip
 
-    for device_id, kind in {row.case.device_id: row.device_kind for row in field.rows}.items():
-        ours = [one for one in (*field.cpu, *field.others) if one.device_id == device_id]
+    for device_id, kind in {row.case.device_id: row.device_kind for row in contenders.rows}.items():
+        ours = [one for one in (*contenders.cpu, *contenders.others) if one.device_id == device_id]
         best, _ = fastest(ours, n)
         if best is not None and best.curve.gap(n) > WIDEST_GAP:
             low, high = between = best.curve.around(n)
@@ -207,7 +207,7 @@ def _candidates(
         elif best is not None:
             add(device_id, kind, best.form, best.curve.expected(n))
         else:
-            rows = [row for row in field.rows if row.case.device_id == device_id]
+            rows = [row for row in contenders.rows if row.case.device_id == device_id]
             add(device_id, kind, None, None, _why_no_time(ours, rows, n))
     case = split.row.case if split else None
     if split is not None and case is not None and case.time is not None:
@@ -259,35 +259,39 @@ def _confidence(best: Expected | None, against: Expected | None, gain: Interval 
     return "clear" if gain.low > 1 else "close"
 
 
-def _has_rival(field: ContenderSet, n: int, choice: Choice) -> bool:
+def _has_rival(contenders: ContenderSet, n: int, choice: Choice) -> bool:
     """Whether a third device is so near to the advised one at n that it may be the faster one."""
     if choice.best is None or choice.against is None:
         return False
     apart = (choice.best.device_id, choice.against.device_id)
-    seconds = [one.curve.seconds(n) for one in (*field.cpu, *field.others) if one.device_id not in apart]
+    seconds = [
+        one.curve.seconds(n) for one in (*contenders.cpu, *contenders.others) if one.device_id not in apart
+    ]
     return any(found is not None and found < RIVAL * choice.seconds for found in seconds)
 
 
-def _confidence_around(field: ContenderSet, choice: Choice) -> AdviceConfidence:
+def _confidence_around(contenders: ContenderSet, choice: Choice) -> AdviceConfidence:
     """Of a winner that is so on both sides of a wide gap: as sure as the less sure of the two ends, with the same
     device."""
     if choice.against is None:
         return "alone"
     ends = []
     for n in choice.around or ():
-        there = choose(field, n)
+        there = choose(contenders, n)
         best, against = (one and one.curve.expected(n) for one in (there.best, there.against))
         same = there.best is not None and choice.best is not None and there.best[:2] == choice.best[:2]
-        same = same and not _has_rival(field, n, there)
+        same = same and not _has_rival(contenders, n, there)
         found = _confidence(best, against, _gain(best, against))
         ends.append(found if same or found != "clear" else "close")
     return next((word for word in ("noisy", "close") if word in ends), "clear")
 
 
-def _reason(field: ContenderSet, n: int, choice: Choice, candidates: Sequence[AdviceCandidate]) -> str | None:
+def _reason(
+    contenders: ContenderSet, n: int, choice: Choice, candidates: Sequence[AdviceCandidate]
+) -> str | None:
     """Why no time, or no device, is known; None where both are."""
     if choice.around is not None:
-        (low, high), ends = choice.around, bracket(field, n)
+        (low, high), ends = choice.around, bracket(contenders, n)
         too_far = "they are too far apart for a time between them"
         if choice.against and ends is not None and ends[0][1] != ends[1][1]:
             words = ["the CPU" if cpu else "the GPU" for _, cpu in ends]
@@ -296,7 +300,7 @@ def _reason(field: ContenderSet, n: int, choice: Choice, candidates: Sequence[Ad
         return f"{what} at n = {low} and at {high}; {too_far}"
     if choice.best is not None:
         return None
-    ends = bracket(field, n)
+    ends = bracket(contenders, n)
     if ends is not None and ends[0][1] != ends[1][1]:
         words = ["the CPU" if cpu else "the GPU" for _, cpu in ends]
         return (
@@ -320,13 +324,13 @@ def answer(runs: Iterable[Run], key: Key, n: int, regime: str) -> Advice:
     Raises InputError if no run has a result for the op, dtype and params, naming what there is.
     """
     seen: set[Key] = set()
-    best = first_to_know(_fields(runs, key, regime, seen), n)
+    best = first_to_know(_contenders(runs, key, regime, seen), n)
     if best is None:
         raise _no_result(key, seen)
     return advise(key, best, n, regime)
 
 
-def _fields(runs: Iterable[Run], key: Key, regime: str, seen: set[Key]) -> Iterator[ContenderSet]:
+def _contenders(runs: Iterable[Run], key: Key, regime: str, seen: set[Key]) -> Iterator[ContenderSet]:
     for run in runs:
         found = case_groups(run)
         seen.update(found)

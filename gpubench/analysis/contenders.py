@@ -121,9 +121,9 @@ def _recommended(run: Run, rows: Sequence[CaseResult]) -> Iterable[Hybrid]:
     return (split for split in hybrids(run, rows) if split.recommended)
 
 
-def contender_set(run: Run, family: CaseGroup, regime: str) -> ContenderSet:
+def contender_set(run: Run, group: CaseGroup, regime: str) -> ContenderSet:
     """Who competes for a call of this regime, by its id."""
-    rows = family.rows
+    rows = group.rows
     contenders = [*_contenders(rows, regime)]
     cpu = tuple(one for one in contenders if one.kind == "cpu")
     others = tuple(one for one in contenders if one.kind != "cpu")
@@ -132,7 +132,7 @@ def contender_set(run: Run, family: CaseGroup, regime: str) -> ContenderSet:
     ends = [_ends(cpu), _ends(others)]
     low, high = _covered(contenders, {one.device_id for one in contenders if _has_no_room(rows, one, regime)})
     return ContenderSet(
-        run, rows, cpu, others, cpu_gone, others_gone, _splits_by_size(family.splits, regime),
+        run, rows, cpu, others, cpu_gone, others_gone, _splits_by_size(group.splits, regime),
         shared=(max(low, *(end[0] for end in ends)), min(high, *(end[1] for end in ends))),
         spanned=(max(min(low for low, _ in ends), min(cpu_gone, others_gone)), max(high for _, high in ends)),
         cpu_wins=_winners(cpu, others),
@@ -280,11 +280,11 @@ def basis(choice: Choice, n: int) -> Basis:
     return "measured" if exact else "interpolated"
 
 
-def first_to_know(fields: Iterable[ContenderSet], n: int) -> ContenderSet | None:
-    """Of fields of several files, newest first: the first that compares two sides at n, else the first that knows
+def first_to_know(sets: Iterable[ContenderSet], n: int) -> ContenderSet | None:
+    """Of those of several files, newest first: the first that compares two sides at n, else the first that knows
     anything there, else the newest; None of none. Looks no further than it has to."""
     best: tuple[int, ContenderSet] | None = None
-    for one in fields:
+    for one in sets:
         choice = choose(one, n)
         rank = (choice.best is not None) + (choice.against is not None)
         if best is None or rank > best[0]:

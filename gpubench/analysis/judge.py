@@ -137,13 +137,13 @@ def _coarsest(family: Iterable[Twin]) -> float:
 
 
 def _least_p(twin: Twin, *, joint: bool) -> float:
-    """The smallest p of any samples; `joint`: as a share of the relabellings, of which not all may be drawn."""
+    """The smallest p of any samples; `joint`: as a share of the permutations, of which not all may be drawn."""
     exact = stats.smallest_p(len(twin.base_low), len(twin.new_low))
     return max(exact, 1 / (MAX_RELABELLINGS + 1)) if joint else exact
 
 
 def _groups(family: Iterable[Twin]) -> list[list[Twin]]:
-    """Sessions are relabelled as a whole, so a case that missed some of them is in a family of its own kind."""
+    """Sessions are permuted as a whole, so a case that missed some of them is in a family of its own kind."""
     found: dict[tuple[frozenset[int], frozenset[int]], list[Twin]] = {}
     for twin in sorted(family, key=lambda twin: twin.base.id):
         found.setdefault((frozenset(twin.base_low), frozenset(twin.new_low)), []).append(twin)
@@ -249,7 +249,7 @@ def max_t(base: Sequence[Sequence[float]], new: Sequence[Sequence[float]]) -> li
     """Joint permutation correction over a family: per case (p that `new` is larger, p that it is smaller), adjusted.
 
     `base` and `new` hold the logarithms of each case in each session, all cases in the same sessions, at least three
-    a side. p = share of relabellings of whole sessions whose largest T over the family reaches the case's T
+    a side. p = share of permutations of whole sessions whose largest T over the family reaches the case's T
     (Westfall and Young 1993). Above MAX_RELABELLINGS a fixed sample of them is drawn.
     """
     columns = sorted(
@@ -257,7 +257,7 @@ def max_t(base: Sequence[Sequence[float]], new: Sequence[Sequence[float]]) -> li
         + [(values, True) for values in zip(*new, strict=True)]
     )
     observed = tuple(i for i, (_, is_new) in enumerate(columns) if is_new)
-    sides = _relabellings(len(columns), observed)
+    sides = _permutations(len(columns), observed)
     largest, smallest, seen = [-math.inf] * len(sides), [math.inf] * len(sides), []
     for case in zip(*(values for values, _ in columns), strict=True):
         centre = math.fsum(case) / len(case)
@@ -276,7 +276,7 @@ def max_t(base: Sequence[Sequence[float]], new: Sequence[Sequence[float]]) -> li
     ]
 
 
-def _relabellings(count: int, observed: tuple[int, ...]) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+def _permutations(count: int, observed: tuple[int, ...]) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
     """Ways to split `count` sessions into (base, new), the observed one first."""
     k = len(observed)
     chosen: Iterable[tuple[int, ...]] = itertools.combinations(range(count), k)

@@ -26,8 +26,8 @@ VERSION = 2
 
 
 class NoisyCase(msgspec.Struct, frozen=True, kw_only=True):
-    """One case. `spread` is the 95th percentile of |new / base - 1| over all labellings, `threshold` what a
-    comparison should take; `alarm_share` the labellings in which the case was called SLOWER at 5 %."""
+    """One case. `spread` is the 95th percentile of |new / base - 1| over all permutations, `threshold` what a
+    comparison should take; `alarm_share` the permutations in which the case was called SLOWER at 5 %."""
 
     id: str
     spread: float
@@ -38,7 +38,7 @@ class NoisyCase(msgspec.Struct, frozen=True, kw_only=True):
 class Noise(msgspec.Struct, frozen=True, kw_only=True):
     """What a machine does to unchanged work, `sessions` a side.
 
-    `labellings` is how often the sessions were put on two sides; in `false_alarm_share` of them some case was called
+    `permutations` is how often the sessions were put on two sides; in `false_alarm_share` of them some case was called
     SLOWER at the usual 5 %, in `raised_alarm_share` at the thresholds of `cases`, which the same sessions gave.
     `left_out` are cases that too few sessions have, or whose numbers cannot be true.
     """
@@ -50,7 +50,7 @@ class Noise(msgspec.Struct, frozen=True, kw_only=True):
     fingerprint: Fingerprints
     sessions: int
     alpha: float
-    labellings: int
+    permutations: int
     false_alarm_share: float
     raised_alarm_share: float
     cases: tuple[NoisyCase, ...]
@@ -91,11 +91,11 @@ def permutations(pairs: Sequence[tuple[int, int]]) -> Iterator[Permutation]:
 
 SESSIONS = 5  # a side, as a comparison needs them
 MARGIN = 1.2
-ALLOWED_SHARE = 0.05  # of labellings with a false alarm: the gate of `--check`
+ALLOWED_SHARE = 0.05  # of permutations with a false alarm: the gate of `--check`
 
 
 class _Case(NamedTuple):
-    """What all labellings ask of one case, by session."""
+    """What all permutations ask of one case, by session."""
 
     row: CaseResult
     low: dict[int, float]
@@ -103,7 +103,7 @@ class _Case(NamedTuple):
 
 
 class _Seen(NamedTuple):
-    """One case in one labelling or in its mirror image: new / base, and whether it was called SLOWER."""
+    """One case in one permutation or in its mirror image: new / base, and whether it was called SLOWER."""
 
     ratio: float
     slower: bool
@@ -112,7 +112,7 @@ class _Seen(NamedTuple):
 def noise(run: Run, sessions: int = SESSIONS, alpha: float = stats.ALPHA) -> Noise:
     """The false alarms and the spread of `run`, whose consecutive sessions are paired, `sessions` a side.
 
-    A file with more sessions gives more labellings: one set for each stretch of so many pairs. Raises InputError
+    A file with more sessions gives more permutations: one set for each stretch of so many pairs. Raises InputError
     where there are too few sessions, or no case that has them.
     """
     ours = side(run)
@@ -134,7 +134,7 @@ def noise(run: Run, sessions: int = SESSIONS, alpha: float = stats.ALPHA) -> Noi
     rows = tuple(_row(case.row.id, seen[case.row.id]) for case in cases if case.row.id in seen)
     return Noise(
         run_id=run.id, machine=machine_line(run), fingerprint=run.fingerprint, sessions=sessions, alpha=alpha,
-        labellings=len(views), false_alarm_share=_alarms(views, {}),
+        permutations=len(views), false_alarm_share=_alarms(views, {}),
         raised_alarm_share=_alarms(views, {row.id: row.threshold for row in rows}), cases=rows,
         left_out=tuple(name for name, row in ours.rows.items() if row.sessions and name not in seen),
     )  # fmt: skip
@@ -159,7 +159,7 @@ def _cases(ours: CompareSide) -> list[_Case]:
 def _both_ways(
     cases: Sequence[_Case], one: Permutation, alpha: float
 ) -> tuple[dict[str, _Seen], dict[str, _Seen]]:
-    """What `compare` says of this labelling, and so, mirrored, of the one with both sides exchanged."""
+    """What `compare` says of this permutation, and so, mirrored, of the one with both sides exchanged."""
     twins = [_twin(case, one) for case in cases]
     there, back = {}, {}
     for row in judged(twins, alpha, 0):
@@ -189,7 +189,7 @@ def _row(name: str, seen: Sequence[_Seen]) -> NoisyCase:
 
 
 def _alarms(views: Sequence[Mapping[str, _Seen]], thresholds: Mapping[str, float]) -> float:
-    """The share of labellings in which some case is SLOWER, and beyond its threshold where it has one."""
+    """The share of permutations in which some case is SLOWER, and beyond its threshold where it has one."""
     alarmed = [
         any(found.slower and found.ratio > 1 + thresholds.get(name, 0.0) for name, found in view.items())
         for view in views

@@ -39,7 +39,7 @@ from gpubench.model.result import Run
 Size = int | Sequence[int] | Sequence[Sequence[int]] | Mapping[str, int]
 Others = tuple[tuple[str, int], ...]  # the params beside the size, by name
 # A caller that makes up ever new numbers of calls, or shapes, pays for them, not the memory.
-MOST_FIELDS = MOST_SHAPES = 4096
+MOST_CONTENDERS = MOST_SHAPES = 4096
 _Question = tuple[str, str, Others, str]
 
 
@@ -72,9 +72,9 @@ class Policy:
         """`runs`, the newest first: an op is answered by the newest that compares two devices there."""
         self._found: dict[Key, list[tuple[Run, CaseGroup]]] = {}
         for run in runs:
-            for key, family in case_groups(run).items():
-                self._found.setdefault(key, []).append((run, family))
-        self._fields: dict[_Question, tuple[ContenderSet, ...]] = {}
+            for key, group in case_groups(run).items():
+                self._found.setdefault(key, []).append((run, group))
+        self._contenders: dict[_Question, tuple[ContenderSet, ...]] = {}
         for key in self._found:
             for regime in (WAITED, "transfer-always"):
                 self._known(key.op, key.dtype, key.params, regime)
@@ -113,11 +113,11 @@ class Policy:
         if n < 1:
             return UNKNOWN
         name = dtype if type(dtype) is str else _dtype_name(dtype)
-        fields = self._fields.get((op, name, params, regime))
-        if fields is None:
-            fields = self._known(op, name, params, regime)
+        contenders = self._contenders.get((op, name, params, regime))
+        if contenders is None:
+            contenders = self._known(op, name, params, regime)
         answer = UNKNOWN
-        for one in fields:
+        for one in contenders:
             if not may_know(one, n, two_sides=answer is not UNKNOWN):
                 continue
             choice = choose(one, n)
@@ -140,10 +140,10 @@ class Policy:
         found = self._found.get(Key(op, dtype, params))
         if found is None:  # not remembered: what a caller makes up must not fill the memory
             return ()
-        fields = tuple(contender_set(run, family, regime_id) for run, family in found)
-        if len(self._fields) < MOST_FIELDS:
-            self._fields[op, dtype, params, regime] = fields
-        return fields
+        contenders = tuple(contender_set(run, group, regime_id) for run, group in found)
+        if len(self._contenders) < MOST_CONTENDERS:
+            self._contenders[op, dtype, params, regime] = contenders
+        return contenders
 
 
 def _splitting(split: TimedSplit) -> Answer:

@@ -170,7 +170,7 @@ def _measured(options: DetectOptions) -> Path | None:
 
 def _tell(machine: Machine) -> None:
     """Failed probes and warnings, on stderr."""
-    from gpubench.foreign_text import visible
+    from gpubench.escaping import visible
     from gpubench.installation import located
 
     for warning in machine.warnings:

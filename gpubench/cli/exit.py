@@ -100,7 +100,7 @@ def _open_streams() -> None:
 
 def _one_line(text: str) -> str:
     """Files have names, and libraries messages, that a terminal would obey."""
-    from gpubench.foreign_text import visible
+    from gpubench.escaping import visible
 
     return " ".join(visible(text).split())
 

@@ -10,7 +10,7 @@ import time
 from typing import IO, Any
 
 from gpubench.cli.progress import WIDTH, Counter, Display, describe, remaining
-from gpubench.foreign_text import filled, visible
+from gpubench.escaping import filled, visible
 from gpubench.measure.recorder import (
     BlockDone,
     CaseDone,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from gpubench.cli.options import MergeOptions
 from gpubench.errors import InputError, UsageError
-from gpubench.foreign_text import visible
+from gpubench.escaping import visible
 
 if TYPE_CHECKING:
     from gpubench.analysis.fleet import Node

@@ -34,7 +34,7 @@ def ops(options: OpsOptions) -> None:
     """List the ops: what n means, shapes, FLOPs, bytes, dtypes, default sizes, backends, forms and --params."""
     format = require_choice(options.format, options.declared["format"].choices, "--format")
     from gpubench import kernels
-    from gpubench.foreign_text import visible
+    from gpubench.escaping import visible
 
     columns = listed_backends()
     show: Callable[[Op], Any] = partial(_plain if format == "json" else row_of, backends=columns)
@@ -229,7 +229,7 @@ def _markdown(rows: list[tuple[str, ...]]) -> str:
 def _json(ops: list[dict[str, Any]], broken: dict[str, str]) -> str:
     import msgspec
 
-    from gpubench.foreign_text import json_in_order
+    from gpubench.escaping import json_in_order
 
     left_out = [{"name": name, "reason": "bad-plugin", "detail": why} for name, why in broken.items()]
     document = {"name": "gpubench-ops", "schema_version": 1, "ops": ops, "broken": left_out}

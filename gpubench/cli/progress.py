@@ -21,7 +21,7 @@ from gpubench.cli.options import NoiseOptions, RunOptions
 from gpubench.cli.rendering import cannot_write
 from gpubench.cli.request import Tell
 from gpubench.errors import GpubenchError
-from gpubench.foreign_text import visible
+from gpubench.escaping import visible
 from gpubench.measure import load
 from gpubench.measure.recorder import (
     BlockDone,

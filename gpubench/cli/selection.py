@@ -24,7 +24,7 @@ HOST_BUDGET_S = 20.0  # without a device to compare with the CPU
 SESSION_S, MOST_SESSIONS = 100.0, 3
 ONCE_SHARE = 0.25  # of a budget that nobody named: what a machine's first run may take longer
 # Without --sizes the budget is spent on finding sizes rather than on precision: one session, and of each case four
-# short blocks (docs/decisions/0003-default-suite.md).
+# short blocks (docs/decisions/0005-default-suite.md).
 SUITE = {"min_samples": 4, "max_samples": 8, "sample_s": 0.001}
 PRESETS: dict[str, dict[str, Any]] = {
     "quick": {

@@ -150,7 +150,7 @@ def assemble(
 
 
 def to_json(machine: Machine) -> str:
-    from gpubench.foreign_text import json_in_order
+    from gpubench.escaping import json_in_order
 
     return json_in_order(msgspec.json.format(msgspec.json.encode(machine))).decode()
 

@@ -19,7 +19,7 @@ from gpubench.catalogue import DETECTION
 from gpubench.detect.cpu import misfits
 from gpubench.detect.recommend import about
 from gpubench.detect.root import list_form
-from gpubench.foreign_text import escaped
+from gpubench.escaping import escaped
 from gpubench.model.case import QUEUED, WAITED
 from gpubench.model.machine import Gpu, Machine, MeasuredBreakEven
 

@@ -203,9 +203,9 @@ class Session(ABC):
         share after rounding to whole units; None: this session splits nothing."""
         return None
 
-    def sides(self, launch: Any, repeat: int, landing: Array | None) -> dict[str, float]:
+    def sides(self, launch: Any, repeat: int, host_output: Array | None) -> dict[str, float]:
         """Seconds per launch of the sides: `cpu_alone_s` and `gpu_alone_s`, nothing else running; `cpu_beside_s`, with
-        both at work. With `landing` the GPU's share of the data travels, as in the transfer regimes."""
+        both at work. With `host_output` the GPU's share of the data travels, as in the transfer regimes."""
         return {}
 
     # ---------------------------------------------------------------- of a session that is one of the two sides

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Sequence
 
 from gpubench.analysis.advice import Advice, AdviceCandidate
-from gpubench.foreign_text import NARROWEST_WRAP, columns, cut, filled, padded, printable, wrapped
+from gpubench.escaping import NARROWEST_WRAP, columns, cut, filled, padded, printable, wrapped
 from gpubench.model.case import QUEUED, parse_case_id
 from gpubench.report.layout import RenderOptions, json_text
 from gpubench.report.wording import ratio_text, share_text, time_interval_text, time_text

@@ -11,7 +11,7 @@ import msgspec
 
 from gpubench.analysis.analyse import Analysis
 from gpubench.errors import ExitCode
-from gpubench.foreign_text import visible
+from gpubench.escaping import visible
 from gpubench.report.sections.problems import gate_text
 from gpubench.units import truncate
 

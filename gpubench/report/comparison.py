@@ -20,7 +20,7 @@ from gpubench.analysis.comparison import (
 )
 from gpubench.analysis.labels import gravest
 from gpubench.analysis.noise import Noise, NoisyCase
-from gpubench.foreign_text import printable
+from gpubench.escaping import printable
 from gpubench.report import renderers as drawing
 from gpubench.report.layout import (
     Cell,
@@ -339,8 +339,8 @@ def _noise_verdict(found: Noise, allowed_share: float) -> tuple[str, ...]:
     state = "more than" if found.false_alarm_share > allowed_share else "at most"
     cases = f"{len(found.cases)} case{'s' if len(found.cases) != 1 else ''}"
     text = (
-        f"Unchanged work was called SLOWER in {_rounded(found.false_alarm_share)} of {found.labellings} comparisons of "
-        f"{cases}, {found.sessions} sessions a side: {state} the {_rounded(allowed_share)} that a suite may have."
+        f"Unchanged work was called SLOWER in {_rounded(found.false_alarm_share)} of {found.permutations} comparisons "
+        f"of {cases}, {found.sessions} sessions a side: {state} the {_rounded(allowed_share)} that a suite may have."
     )
     lines = [text]
     if any(row.threshold > INTERLEAVED for row in found.cases):

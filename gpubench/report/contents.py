@@ -10,7 +10,7 @@ from gpubench.analysis.analyse import Analysis
 from gpubench.analysis.overheads import GROUP
 from gpubench.analysis.roofline import measures_roofs
 from gpubench.analysis.samples import used_sessions
-from gpubench.foreign_text import printable
+from gpubench.escaping import printable
 from gpubench.model.result import Run
 from gpubench.report.charts import Chart, ChartSet, Line, all_series, charted, devices, headings, regimes
 from gpubench.report.layout import DEFAULT_SECTIONS, Cell, RenderOptions, Section, TextDocument, limited

@@ -10,9 +10,9 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from gpubench import foreign_text
+from gpubench import escaping
 from gpubench.errors import require_choice
-from gpubench.foreign_text import columns, json_in_order, printable
+from gpubench.escaping import columns, json_in_order, printable
 
 Tone = Literal["plain", "good", "bad", "muted", "gpu", "cpu"]
 
@@ -182,7 +182,7 @@ def visible(part: Any) -> Any:
     driver's message; drawing is the one place that all of them pass.
     """
     if isinstance(part, str):
-        return foreign_text.visible(part)
+        return escaping.visible(part)
     if isinstance(part, tuple | list):
         return tuple(visible(item) for item in part)
     if isinstance(part, msgspec.Struct):

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from xml.etree.ElementTree import Element, tostring
 
-from gpubench.foreign_text import visible
+from gpubench.escaping import visible
 
 Content = Element | str | None
 

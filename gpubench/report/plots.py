@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from gpubench.errors import InputError, UsageError
-from gpubench.foreign_text import filled
+from gpubench.escaping import filled
 from gpubench.report.charts import MARKS, ROWS, Chart, ChartRow, Line, theme
 from gpubench.report.vega import results
 

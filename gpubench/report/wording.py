@@ -11,7 +11,7 @@ from gpubench.analysis.analyse import Analysis
 from gpubench.analysis.estimate import CaseResult, Rates
 from gpubench.analysis.labels import Label
 from gpubench.analysis.speedup import EQUAL, Speedup
-from gpubench.foreign_text import shortened
+from gpubench.escaping import shortened
 from gpubench.model.case import QUEUED, REGIMES, RESIDENT, WAITED, Case, beside_size
 from gpubench.stats import Interval, IntervalLike
 from gpubench.units import earned_digits, format_rate, format_seconds, format_size

@@ -21,7 +21,7 @@ from msgspec import UNSET, Raw, UnsetType
 
 from gpubench.catalogue import ERRORS, ErrorCode
 from gpubench.errors import InputError, UsageError
-from gpubench.foreign_text import json_in_order
+from gpubench.escaping import json_in_order
 from gpubench.installation import upgrade_command
 from gpubench.model.case import QUEUED, RESIDENT
 from gpubench.model.machine import Machine

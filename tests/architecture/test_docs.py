@@ -58,6 +58,19 @@ def test_links_between_the_documents_lead_somewhere() -> None:
     assert not broken
 
 
+@pytest.mark.check
+def test_pages_that_the_code_names_are_there() -> None:
+    files = [
+        path
+        for folder in ("gpubench", "tests", "scripts", "benchmarks")
+        for path in (ROOT / folder).rglob("*.py")
+    ]
+    named = {
+        page for file in files for page in re.findall(r"\bdocs/[\w/-]+\.md\b", file.read_text(encoding="utf-8"))
+    }
+    assert not [page for page in sorted(named) if not (ROOT / page).is_file()]
+
+
 def test_the_tree_of_the_architecture_is_the_house_as_built() -> None:
     text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     tree = text.partition("## Tree")[2].partition("## Layers")[0]
@@ -71,6 +84,6 @@ def test_the_tree_of_the_architecture_is_the_house_as_built() -> None:
     }
     assert not built - words, "docs/architecture.md does not name them in its tree"
     named = set(re.findall(r"^    ((?:[a-z_]+ )+) {2,}", tree.partition("  measure/")[2], re.M))
-    told = {word for names in named for word in names.split()}
+    reported = {word for names in named for word in names.split()}
     files = {path.stem for path in package.rglob("*")}
-    assert not told - files - {"other"}, "docs/architecture.md names what is not there"
+    assert not reported - files - {"other"}, "docs/architecture.md names what is not there"

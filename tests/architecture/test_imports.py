@@ -50,8 +50,8 @@ def loaded(arguments: list[str], cwd: Path) -> set[str]:
         timeout=300,
         check=False,
     )
-    told, _, modules = ended.stderr.partition("MODULES")
-    assert ended.returncode == 0, told[-2000:]
+    reported, _, modules = ended.stderr.partition("MODULES")
+    assert ended.returncode == 0, reported[-2000:]
     return set(modules.split())
 
 
@@ -79,7 +79,7 @@ def test_the_help_of_a_command_loads_its_options_alone(tmp_path: Path, command: 
     modules = loaded([command, "--help"], tmp_path)
     assert not modules & (HEAVY | NEVER | {"msgspec", "psutil", "tomllib"})
     ours = {name.split(".")[1] for name in modules if name.startswith("gpubench.")}
-    assert ours <= {"cli", "errors", "installation", "foreign_text", "plugins"}
+    assert ours <= {"cli", "errors", "installation", "escaping", "plugins"}
 
 
 @pytest.mark.parametrize(

@@ -36,11 +36,11 @@ def test_every_declared_code_has_its_sentence_and_its_remedy(table, declared):
 
 
 def test_an_error_says_what_the_catalogue_says_where_the_place_gives_nothing_better():
-    told = InputError("no-charts", why="nothing was measured")
-    assert (told.message, told.hint) == ERRORS["no-charts"]
-    assert str(told) == told.message
-    told = InputError("no-charts", "no picture", hint="")
-    assert (told.message, told.hint) == ("no picture", "")
+    reported = InputError("no-charts", why="nothing was measured")
+    assert (reported.message, reported.hint) == ERRORS["no-charts"]
+    assert str(reported) == reported.message
+    reported = InputError("no-charts", "no picture", hint="")
+    assert (reported.message, reported.hint) == ("no picture", "")
 
 
 def test_an_error_of_no_entry_cannot_be_raised():

@@ -119,21 +119,21 @@ def test_the_installed_program_tells_how_to_upgrade_the_package(installed: Envir
 def test_the_other_package_is_named_until_it_is_gone(installed: Environment, wheel: Path, other: Path) -> None:
     clash = "gpubench 1.0.0 installs a folder gpubench too"
 
-    def told() -> str:
+    def reported() -> str:
         return installed.call("python", "-m", "gpubench", "detect", "--debug").stderr
 
-    assert clash not in told()
+    assert clash not in reported()
     installed.install(other)  # after ours: it overwrites our __init__.py and our command
     assert installed.call("gpubench").stdout == "GPU burn\n"
     assert clash in installed.call("python", "-m", "gpubench", "--version").stderr
-    assert clash in told()
+    assert clash in reported()
     installed.pip("uninstall", "--yes", "--quiet", "gpubench")  # takes our __init__.py and our command along
     ended = installed.call("python", "-m", "gpubench", "--version")
     assert "files of gpubench are missing or replaced" in ended.stderr
     assert "-m pip install --force-reinstall gpubench-cli" in ended.stderr
     installed.install(wheel, "--force-reinstall")
     assert installed.call("gpubench", "--version").stdout == f"gpubench {__version__}\n"
-    assert clash not in told()
+    assert clash not in reported()
 
 
 def test_the_other_package_is_named_where_ours_came_last(

@@ -108,18 +108,18 @@ def test_a_summary_that_cannot_be_written_is_found_out_first(gpubench: Any, fold
 
 
 @pytest.mark.parametrize(
-    ("words", "variables", "told"),
+    ("words", "variables", "reported"),
     [
         ([], {}, False), ([], {"GITHUB_ACTIONS": "true"}, True), (["--annotations", "always"], {}, True),
         (["--annotations", "never"], {"GITHUB_ACTIONS": "true"}, False), ([], {"GITHUB_ACTIONS": "false"}, False),
     ],
 )  # fmt: skip
 def test_when_messages_are_written(
-    gpubench: Any, folder: Path, words: list[str], variables: dict[str, str], told: bool
+    gpubench: Any, folder: Path, words: list[str], variables: dict[str, str], reported: bool
 ) -> None:
     ended = gpubench("report", "r.json", "--min-speedup", "matmul=2", *words, env=variables)
     assert ended.returncode == 3
-    assert ("::error" in ended.stderr) == told
+    assert ("::error" in ended.stderr) == reported
     assert "::" not in ended.stdout
 
 
@@ -137,7 +137,7 @@ def test_a_comment_starts_with_its_marker_and_fits(gpubench: Any, folder: Path) 
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "reported"),
     [
         (["--marker", "a --> b", "--format", "markdown"], "--marker"), (["--marker", "x"], "--format markdown"),
         (["--max-bytes", "5000", "--format", "csv"], "--max-bytes"), (["--max-bytes", "10"], "--max-bytes"),
@@ -145,10 +145,10 @@ def test_a_comment_starts_with_its_marker_and_fits(gpubench: Any, folder: Path) 
         (["--min-speedup", "*@numpy=2"], "selects no case that has a speedup"), (["--fail-on", "slower"], "--fail-on"),
     ],
 )  # fmt: skip
-def test_bad_words_are_three_lines(gpubench: Any, folder: Path, words: list[str], told: str) -> None:
+def test_bad_words_are_three_lines(gpubench: Any, folder: Path, words: list[str], reported: str) -> None:
     ended = gpubench("report", "r.json", *words)
     assert (ended.returncode, ended.stdout) == (2, "")
-    assert told in ended.stderr
+    assert reported in ended.stderr
     assert [line.partition(":")[0].strip() for line in ended.stderr.splitlines()] == ["error", "why", "fix"]
 
 

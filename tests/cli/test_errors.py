@@ -122,9 +122,9 @@ def test_anything_else_is_a_bug(
 ) -> None:
     """A pipe to a worker that breaks is a bug too: only standard output may break quietly."""
     assert _run(monkeypatch, error) == ExitCode.FAILED
-    told = capsys.readouterr().err
-    assert "Traceback" in told
-    assert "please report" in told
+    reported = capsys.readouterr().err
+    assert "Traceback" in reported
+    assert "please report" in reported
 
 
 @pytest.mark.skipif(os.name == "nt", reason="POSIX pipes and devices")
@@ -176,9 +176,9 @@ def test_signals(number: signal.Signals, code: int) -> None:
         assert child.stdout is not None
         assert child.stdout.readline() == "waiting\n"
         child.send_signal(number)
-        _, told = child.communicate(timeout=100)
+        _, reported = child.communicate(timeout=100)
     assert child.returncode == code
-    assert "Traceback" not in told
+    assert "Traceback" not in reported
 
 
 def test_the_parser_still_has_the_shape_we_translate() -> None:

@@ -40,17 +40,18 @@ def test_a_gpu_that_is_not_there_is_exit_5_with_the_reason(gpubench, no_gpu, mod
 
 
 def test_auto_says_what_detection_recommends_and_takes_it(gpubench, no_gpu):
-    told = json.loads(gpubench("detect", "--json", env=no_gpu).stdout)["recommendation"]
+    reported = json.loads(gpubench("detect", "--json", env=no_gpu).stdout)["recommendation"]
     ended = gpubench("run", *SMALL, "--mode", "auto", "--dry-run", env=no_gpu)
     assert ended.returncode == 0, ended.stderr
     assert (
-        f"--mode auto takes {told['mode']} ({told['confidence']}): {told['reasons'][0]['text']}" in ended.stderr
+        f"--mode auto takes {reported['mode']} ({reported['confidence']}): {reported['reasons'][0]['text']}"
+        in ended.stderr
     )
     assert "@numpy:0" in ended.stdout
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "reported"),
     [
         (("--mode", "hybird"), "did you mean 'hybrid'"),
         (("--mode", "gpu", "--devices", "numpy:0"), "leave one of them out"),
@@ -59,10 +60,10 @@ def test_auto_says_what_detection_recommends_and_takes_it(gpubench, no_gpu):
         (("--devices", "hybird:cupy:0"), "did you mean 'hybrid'"),
     ],
 )
-def test_wrong_words_are_a_usage_error(gpubench, arguments, told):
+def test_wrong_words_are_a_usage_error(gpubench, arguments, reported):
     ended = gpubench("run", *SMALL, *arguments, "--dry-run")
     assert ended.returncode == 2
-    assert told in ended.stderr
+    assert reported in ended.stderr
     assert "Traceback" not in ended.stderr
 
 

@@ -57,8 +57,8 @@ def test_a_fleet_with_a_node_missing_is_exit_4_and_written(gpubench, folder):
     assert (fleet["complete"], fleet["nodes_collected"]) == (False, 1)
     assert [node["status"] for node in fleet["nodes"]] == ["ok", "failed"]
     assert "there is no such file" in fleet["nodes"][1]["error"]
-    told = gpubench("report", "fleet.json", cwd=folder)
-    assert (told.returncode, told.stderr.count("brought no result")) == (0, 1)
+    reported = gpubench("report", "fleet.json", cwd=folder)
+    assert (reported.returncode, reported.stderr.count("brought no result")) == (0, 1)
     assert gpubench("merge", "fleet.json", "other.json", "-o", "whole.json", cwd=folder).returncode == 0
     assert json.loads((folder / "whole.json").read_text())["complete"]
 

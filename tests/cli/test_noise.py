@@ -51,7 +51,7 @@ def test_it_takes_what_run_takes_to_choose_cases_and_to_measure_them() -> None:
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     quiet, _ = pair(k=10, sigma=0.004)
-    # Every second session of one case is slower, by chance of the order: half of the labellings say so.
+    # Every second session of one case is slower, by chance of the order: half of the permutations say so.
     times = [1e-3 * (1.2 if i % 2 else 1.0) * (1 + 0.001 * i) for i in range(10)]
     loud = a_run([timed(CASES[0], times)], 10)
     base, new = pair({CASES[1].id: 1.3}, sigma=0.004)
@@ -127,7 +127,7 @@ def test_filter_chooses_cases_of_a_file(gpubench: Any, folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "told"),
+    ("words", "code", "reported"),
     [
         (["quiet.json", "--ops", "add"], 2, "--ops"), (["quiet.json", "--quick"], 2, "--quick"),
         (["few.json"], 4, "10 quiet sessions"), (["absent.json"], 4, "absent.json"),
@@ -137,15 +137,17 @@ def test_filter_chooses_cases_of_a_file(gpubench: Any, folder: Path) -> None:
         (["quiet.json", "--seed", "1"], 2, "--seed"), (["quiet.json", "--no-save"], 2, "--no-save"),
     ],
 )  # fmt: skip
-def test_bad_input_is_three_lines(gpubench: Any, folder: Path, words: list[str], code: int, told: str) -> None:
+def test_bad_input_is_three_lines(
+    gpubench: Any, folder: Path, words: list[str], code: int, reported: str
+) -> None:
     ended = gpubench("noise", *words)
     assert (ended.returncode, ended.stdout) == (code, "")
-    assert told in ended.stderr
+    assert reported in ended.stderr
     assert [line.partition(":")[0].strip() for line in ended.stderr.splitlines()] == ["error", "why", "fix"]
 
 
 @pytest.mark.parametrize(
-    ("device", "options", "code", "told"),
+    ("device", "options", "code", "reported"),
     [
         ("fake:wrong", [], 1, "wrong-result: largest error"), ("fake:wrong", [], 1, "same options tells more"),
         ("fake:oom", [], 1, "out-of-memory"),
@@ -154,17 +156,17 @@ def test_bad_input_is_three_lines(gpubench: Any, folder: Path, words: list[str],
     ],
 )  # fmt: skip
 def test_a_measurement_that_leaves_nothing_to_compare_ends_as_the_run_did_and_says_why(
-    gpubench: Any, device: str, options: list[str], code: int, told: str
+    gpubench: Any, device: str, options: list[str], code: int, reported: str
 ) -> None:
     asked = options if "--ops" in options else ["--ops", "add", "--sizes", "1k", *options]
     ended = gpubench("noise", "--devices", device, "--quick", "--max-time", "20ms", "--no-save", "-q", *asked)
     assert (ended.returncode, ended.stdout) == (code, "")
-    assert told in ended.stderr
+    assert reported in ended.stderr
     assert len(ended.stderr.splitlines()) == 3
 
 
 @pytest.mark.parametrize(
-    ("outcomes", "sessions", "ending", "code", "told"),
+    ("outcomes", "sessions", "ending", "code", "reported"),
     [
         ([timed(CASES[0], [1e-3] * 3), skipped(CASES[1])], 3, 124, 124, "the time budget ended first"),
         ([timed(CASES[0], [1e-3] * 3), skipped(CASES[1])], 3, 0, 124, "the time budget ended first"),
@@ -179,16 +181,16 @@ def test_a_measurement_that_leaves_nothing_to_compare_ends_as_the_run_did_and_sa
     ],
 )  # fmt: skip
 def test_a_case_that_was_left_out_is_not_blamed_for_what_the_budget_ended(
-    outcomes: list[Outcome], sessions: int, ending: int, code: int, told: str
+    outcomes: list[Outcome], sessions: int, ending: int, code: int, reported: str
 ) -> None:
     with pytest.raises(GpubenchError) as raised:
         judged(a_run(outcomes, sessions, exit_code=ending), 5)
-    assert (told in raised.value.why, raised.value.exit_code) == (True, code), raised.value.why
-    assert ("--budget" in raised.value.hint) == ("budget" in told)
+    assert (reported in raised.value.why, raised.value.exit_code) == (True, code), raised.value.why
+    assert ("--budget" in raised.value.hint) == ("budget" in reported)
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "reported"),
     [
         ("", "it is empty"), ("{", "truncated"), ("[]", "not a valid gpubench-noise"), ('{"name": "gpubench-noise"}', "schema_version"),
         ('{"name": "gpubench-result", "schema_version": 1}', "it is a gpubench-result document"),
@@ -196,9 +198,11 @@ def test_a_case_that_was_left_out_is_not_blamed_for_what_the_budget_ended(
         ('{"name": "gpubench-noise", "schema_version": 1}', "missing required field"),
     ],
 )  # fmt: skip
-def test_a_file_that_holds_no_thresholds_is_told(gpubench: Any, folder: Path, content: str, told: str) -> None:
+def test_a_file_that_holds_no_thresholds_is_told(
+    gpubench: Any, folder: Path, content: str, reported: str
+) -> None:
     (folder / "noise.json").write_text(content)
     ended = gpubench("compare", "base.json", "new.json", "--thresholds", "noise.json")
     assert (ended.returncode, ended.stdout) == (4, "")
-    assert told in ended.stderr
+    assert reported in ended.stderr
     assert len(ended.stderr.splitlines()) == 3

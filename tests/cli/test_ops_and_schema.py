@@ -117,8 +117,8 @@ def test_a_terminal_gets_what_fits_it_and_is_told_what_does_not(columns: int) ->
 
 
 def test_the_help_of_report_names_every_section(gpubench: Any) -> None:
-    told = " ".join(gpubench("report", "--help").stdout.split())
-    assert ", ".join(SECTIONS) in told
+    reported = " ".join(gpubench("report", "--help").stdout.split())
+    assert ", ".join(SECTIONS) in reported
 
 
 def test_help_says_in_whole_sentences_what_each_command_does(gpubench: Any) -> None:
@@ -129,6 +129,6 @@ def test_help_says_in_whole_sentences_what_each_command_does(gpubench: Any) -> N
 
 @pytest.mark.parametrize("command", ["detect", "run", "report", "ops", "schema"])
 def test_every_command_takes_the_shared_options(gpubench: Any, command: str) -> None:
-    told = gpubench(command, "--help").stdout
+    reported = gpubench(command, "--help").stdout
     for option in ("--quiet", "--verbose", "--color", "--ascii", "--no-progress", "--config", "--show-config"):
-        assert option in told
+        assert option in reported

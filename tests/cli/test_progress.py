@@ -113,9 +113,9 @@ def test_a_plan_names_few_ops_and_counts_many() -> None:
 
 
 @pytest.mark.parametrize(
-    ("budget_s", "told"), [(60.0, []), (20.0, ["Without a GPU it takes about 20 seconds."])]
+    ("budget_s", "reported"), [(60.0, []), (20.0, ["Without a GPU it takes about 20 seconds."])]
 )
-def test_without_a_gpu_the_shorter_time_is_told(budget_s: float, told: list[str]) -> None:
+def test_without_a_gpu_the_shorter_time_is_told(budget_s: float, reported: list[str]) -> None:
     """The first line comes before the devices are known."""
     planned = Settings(budget_s=60.0)
 
@@ -127,16 +127,16 @@ def test_without_a_gpu_the_shorter_time_is_told(budget_s: float, told: list[str]
     stream = io.StringIO()
     display = progress.display(quiet=False, no_progress=False, environ={}, stream=stream)
     progress.tell(display, RunOptions(), find)
-    assert stream.getvalue().splitlines() == ["Measuring 14 ops, about a minute", *told]
+    assert stream.getvalue().splitlines() == ["Measuring 14 ops, about a minute", *reported]
 
 
 def test_a_busy_machine_is_told_with_what_will_be_done() -> None:
     before = CpuTimes(at_s=0.0, total_s=0.0, busy_s=0.0, steal_s=0.0, ours_s=0.0)
     quiet = CpuTimes(at_s=4.0, total_s=8.0, busy_s=2.0, steal_s=0.0, ours_s=2.0)
-    told = progress.busy(before, quiet._replace(busy_s=6.0))
-    assert told is not None
-    assert told.startswith("Other programs use 50 % of the CPUs: times will be noisy.")
-    assert "measured again" in told
+    reported = progress.busy(before, quiet._replace(busy_s=6.0))
+    assert reported is not None
+    assert reported.startswith("Other programs use 50 % of the CPUs: times will be noisy.")
+    assert "measured again" in reported
     assert progress.busy(before, quiet) is None
     assert progress.busy(None, None) is None
 
@@ -156,9 +156,9 @@ def test_the_live_line_has_no_style(monkeypatch: pytest.MonkeyPatch, variable: s
 
 @pytest.mark.parametrize("stream", [io.StringIO, Terminal])
 def test_a_repeated_session_is_told_with_its_reason(stream: type[io.StringIO]) -> None:
-    told = shown(stream(), RunStarted(12, 3, None), SessionAgain(0.234, 1, 16), done(13, 16))
-    assert "Session 2 runs again: others took 23 % of the CPUs. 16 cases in all" in told
-    assert "more cases" not in told, "it is told once"
+    reported = shown(stream(), RunStarted(12, 3, None), SessionAgain(0.234, 1, 16), done(13, 16))
+    assert "Session 2 runs again: others took 23 % of the CPUs. 16 cases in all" in reported
+    assert "more cases" not in reported, "it is reported once"
 
 
 @pytest.mark.parametrize("kind", [Skip, Failure])

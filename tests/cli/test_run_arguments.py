@@ -37,7 +37,7 @@ def refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
 
 
 @pytest.mark.parametrize(
-    ("sizes", "told"),
+    ("sizes", "reported"),
     [
         ("0", "at least 1"),
         ("-1", "'-1'"),
@@ -61,14 +61,14 @@ def refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
         ("add=0", "at least 1"),
     ],
 )
-def test_sizes(refused: Any, sizes: str, told: str) -> None:
+def test_sizes(refused: Any, sizes: str, reported: str) -> None:
     err = refused("--ops", "add", f"--sizes={sizes}")
     assert "--sizes" in err
-    assert told in err
+    assert reported in err
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "reported"),
     [
         ("--ops matmull", "did you mean 'matmul'?"),
         ("--ops activations", "did you mean 'activation'?"),
@@ -126,12 +126,12 @@ def test_sizes(refused: Any, sizes: str, told: str) -> None:
         ("--ops add --format hyperfine --columns n", "does not go with"),
     ],
 )
-def test_everything_else(refused: Any, arguments: str, told: str) -> None:
-    assert told in refused(*arguments.split())
+def test_everything_else(refused: Any, arguments: str, reported: str) -> None:
+    assert reported in refused(*arguments.split())
 
 
 @pytest.mark.parametrize(
-    ("path", "told"),
+    ("path", "reported"),
     [
         ("x.xyz", "suffix"),
         ("nowhere/r.json", "the folder"),
@@ -139,10 +139,12 @@ def test_everything_else(refused: Any, arguments: str, told: str) -> None:
         ("/proc/r.json", "cannot write"),
     ],
 )
-def test_an_output_that_cannot_be_written_is_found_before_measuring(refused: Any, path: str, told: str) -> None:
+def test_an_output_that_cannot_be_written_is_found_before_measuring(
+    refused: Any, path: str, reported: str
+) -> None:
     err = refused("--ops", "add", "--sizes", "1k", "-o", path)
     assert "--output" in err
-    assert told in err
+    assert reported in err
 
 
 def test_every_output_is_tried_not_just_the_first(refused: Any, tmp_path: Path) -> None:

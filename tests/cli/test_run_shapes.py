@@ -111,10 +111,10 @@ def test_a_check_without_timing_times_no_candidates(gpubench: Any, tmp_path: Pat
 
 @pytest.mark.parametrize("autotune", [True, False])
 def test_a_backend_is_told_whether_to_tune(monkeypatch: pytest.MonkeyPatch, autotune: bool) -> None:
-    told = []
+    reported = []
 
     def open_it(device_id: str, threads: int | None = None, *, autotune: bool = True) -> Any:
-        told.append(autotune)
+        reported.append(autotune)
         raise BackendUnavailable("it need not open")
 
     monkeypatch.setattr(backends.load("fake"), "open", open_it)
@@ -129,7 +129,7 @@ def test_a_backend_is_told_whether_to_tune(monkeypatch: pytest.MonkeyPatch, auto
         autotune=autotune,
     )
     assert isinstance(worker.DeviceWorker(io.BytesIO()).answer(request), protocol.Refused)
-    assert told == [autotune]
+    assert reported == [autotune]
 
 
 def test_more_threads_than_cpus_are_a_usage_error(gpubench: Any, tmp_path: Path) -> None:
@@ -155,7 +155,7 @@ def test_more_threads_than_cpus_are_a_usage_error(gpubench: Any, tmp_path: Path)
 def test_a_budget_that_holds_more_than_one_search_gets_more_sessions(
     gpubench: Any, options: str, sessions: int
 ) -> None:
-    """A size that nobody named is told more closely by another session than by more samples of the same one."""
+    """A size that nobody named is known more closely by another session than by more samples of the same one."""
     ended = gpubench("run", "--ops", "add", "--devices", "fake:cpu,fake:gpu", "--dry-run", *options.split())
     assert ended.returncode == 0, ended.stderr
     assert f", {sessions} session{'s' if sessions > 1 else ''}\n" in ended.stdout

@@ -20,7 +20,7 @@ def test_a_machine_that_saves_power(governor, on_battery, severity):
 
 
 @pytest.mark.parametrize(
-    ("environ", "told"),
+    ("environ", "reported"),
     [
         ({}, False),
         ({"CI": "true"}, False),
@@ -28,8 +28,8 @@ def test_a_machine_that_saves_power(governor, on_battery, severity):
         ({"GITHUB_ACTIONS": "true", "RUNNER_ENVIRONMENT": "github-hosted"}, True),
     ],
 )
-def test_a_runner_that_is_shared(environ, told):
-    assert [w.code for w in warnings.shared_host(environ)] == ["shared-host"] * told
+def test_a_runner_that_is_shared(environ, reported):
+    assert [w.code for w in warnings.shared_host(environ)] == ["shared-host"] * reported
 
 
 def test_whether_this_machine_has_a_battery_can_be_asked():

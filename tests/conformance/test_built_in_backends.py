@@ -59,7 +59,7 @@ def test_the_actors_that_behave(device: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("device", "told"),
+    ("device", "reported"),
     [
         ("fake:wrong", "Wrong"),
         ("fake:oom", "DeviceOutOfMemory"),
@@ -67,13 +67,13 @@ def test_the_actors_that_behave(device: str) -> None:
         ("fake:lost", "DeviceLost"),
     ],
 )
-def test_the_actors_that_fail_are_found_out(device: str, told: str) -> None:
+def test_the_actors_that_fail_are_found_out(device: str, reported: str) -> None:
     report = conformance.suite(
         backends.load("fake"), device, [OPS["add"]], conformance.Checks(seeds=(1,), around=False)
     )
     assert report.checked == []
     assert len(report.findings) == len(HOST_DTYPES) * len(conformance.VECTOR_SIZES)
-    assert all(told in finding.detail for finding in report.findings)
+    assert all(reported in finding.detail for finding in report.findings)
     assert {(finding.device, finding.op) for finding in report.findings} == {(device, "add")}
 
 

@@ -109,13 +109,13 @@ def test_much_data_takes_the_second_thread(session: Session, name: str, tmp_path
 
 
 def test_what_cannot_be_cut_is_refused_by_name(session: Session) -> None:
-    for name, params, told in [
+    for name, params, reported in [
         ("add", {"n": 1}, "1 unit"), ("softmax", {"n": 257}, "1 unit"), ("matmul", {"n": 8, "m": 1}, "1 unit"),
     ]:  # fmt: skip
         refusal = session.supports(OPS[name], case_of(OPS[name], "resident-queued", **params))
         assert refusal is not None
         assert refusal.reason == "no-split"
-        assert told in refusal.detail
+        assert reported in refusal.detail
     launch = kernels.load("launch")
     refusal = session.supports(launch, case_of(launch, "resident", n=1))
     assert refusal is not None

@@ -155,10 +155,10 @@ def test_a_misspelt_method_is_found(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("method", "options", "told"),
+    ("method", "options", "reported"),
     [("run", {"launches": 200}, "launches"), ("close", {"openings": 4, "around": False}, "openings")],
 )
-def test_what_is_left_behind(method: str, options: dict[str, Any], told: str) -> None:
+def test_what_is_left_behind(method: str, options: dict[str, Any], reported: str) -> None:
     left: list[Any] = []
 
     def forget(self: Any, *arguments: Any) -> None:
@@ -168,5 +168,5 @@ def test_what_is_left_behind(method: str, options: dict[str, Any], told: str) ->
     found = findings(method, forget, sizes=lambda op: (3,), **options)
     for file in left:
         file.close()
-    assert {finding.what for finding in found} == {f"{told} leave nothing behind"}
+    assert {finding.what for finding in found} == {f"{reported} leave nothing behind"}
     assert all("handles grew" in finding.detail for finding in found)

@@ -75,8 +75,8 @@ def test_every_result_carries_ceilings_that_its_cases_could_come_near():
     for path in measured_files():
         run, name = store.load(path), path.name.partition(".")[0][-8:]
         measured = [c for session in run.sessions for c in session.ceilings if c.bytes_per_s or c.flops_per_s]
-        told = [d for d in run.devices if d.theoretical.bytes_per_s or d.theoretical.flops_per_s]
-        kernels |= {name} if measured or told else set()
+        reported = [d for d in run.devices if d.theoretical.bytes_per_s or d.theoretical.flops_per_s]
+        kernels |= {name} if measured or reported else set()
         gpus = [device for device in run.devices if device.kind == "gpu"]
         transfers |= {name} if gpus and all(any(link_ceiling(run, d.id)) for d in gpus) else set()
     names = {path.name.partition(".")[0][-8:] for path in measured_files()}

@@ -22,7 +22,7 @@ def run(*programs, limit=3.0):
 
 
 @pytest.mark.parametrize(
-    ("code", "status", "told"),
+    ("code", "status", "reported"),
     [
         ("import os; os.abort()", "crashed", "signal 6"),
         ("import sys; print('no such library', file=sys.stderr); sys.exit(3)", "crashed", "exit status 3"),
@@ -33,10 +33,10 @@ def run(*programs, limit=3.0):
         ("pass", "invalid", "JSON"),
     ],
 )
-def test_a_broken_provider_is_marked_and_costs_nothing_else(code, status, told):
+def test_a_broken_provider_is_marked_and_costs_nothing_else(code, status, reported):
     broken, good = run(code, GOOD)
     assert (broken.provider.status, broken.records) == (status, [])
-    assert told in (broken.provider.error_code or "")
+    assert reported in (broken.provider.error_code or "")
     assert good.provider.status == "ok"
     assert [record.source for record in good.records] == ["nvml"]
 

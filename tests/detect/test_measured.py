@@ -66,11 +66,11 @@ def test_split_is_by_rates_where_none_was_measured():
 
 
 def test_break_even_points_are_quoted_in_words():
-    told = [
+    reported = [
         point(regime="resident-waited", size=128), point(regime="transfer-always", size=194),
         point(regime="transfer-once-10", size=None, note="never up to n = 64"),
     ]  # fmt: skip
-    (line,) = picture.quoted(told)
+    (line,) = picture.quoted(reported)
     assert line == (
         "matmul float32: GPU from n = 128 with data on the GPU, from n = 194 with transfers, never up to n = 64 with one "
         "copy for 10 calls"
@@ -96,12 +96,12 @@ def results(tmp_path_factory, starter):
         "-o", "r.json", cwd=folder, env=environ,
     )  # fmt: skip
     assert ran.returncode == 0, ran.stderr
-    told = starter.run("report", "r.json", "--format", "json", cwd=folder, env=environ)
-    return folder / "r.json", json.loads(told.stdout)
+    reported = starter.run("report", "r.json", "--format", "json", cwd=folder, env=environ)
+    return folder / "r.json", json.loads(reported.stdout)
 
 
 def test_a_result_file_of_this_machine_is_quoted_as_the_report_reads_it(results, tmp_path):
-    path, told = results
+    path, reported = results
     document = json.loads(path.read_text())
     card = Gpu(id="g0", vendor_id=known("10de", "t"), device_id=known("2330", "t"), usable=known(True, "t"))
     document["machine"]["gpus"] = [msgspec.to_builtins(card)]
@@ -112,14 +112,14 @@ def test_a_result_file_of_this_machine_is_quoted_as_the_report_reads_it(results,
     found = {(p.op, p.regime): p.size for p in advice.measured.break_even}
     want = {
         (p["op"], p["regime"]): p["first"] if p["verdict"] == "all-sizes" else p["n"]
-        for p in told["break_even"]
+        for p in reported["break_even"]
     }
     assert found == want
-    assert "at" in {p["verdict"] for p in told["break_even"]}
-    assert msgspec.to_builtins(advice.measured) == {**told["recommendation"]["measured"], "file": "r.json"}
-    assert advice.mode == told["recommendation"]["mode"]
+    assert "at" in {p["verdict"] for p in reported["break_even"]}
+    assert msgspec.to_builtins(advice.measured) == {**reported["recommendation"]["measured"], "file": "r.json"}
+    assert advice.mode == reported["recommendation"]["mode"]
     drawn = picture.render(msgspec.structs.replace(here, recommendation=advice), "markdown")
-    (at,) = (p for p in told["break_even"] if (p["op"], p["regime"]) == ("matmul", "resident-waited"))
+    (at,) = (p for p in reported["break_even"] if (p["op"], p["regime"]) == ("matmul", "resident-waited"))
     said = f"matmul float32: GPU from n = {at['n']} (measured up to n = {at['last']}) with data on the GPU"
     assert said in drawn
 
@@ -163,8 +163,8 @@ def test_the_gpu_that_was_measured_is_the_one_that_is_recommended(results, tmp_p
     run = with_gpus(load(results[0]), [card("g0"), card("g1")], gpu_id="g1")
     advice = advised(run, tmp_path)
     assert (advice.confidence, advice.device_ids) == ("measured", ["g1"])
-    told = recommended(run, read_result(run))
-    assert msgspec.structs.replace(advice, measured=None) == msgspec.structs.replace(told, measured=None)
+    reported = recommended(run, read_result(run))
+    assert msgspec.structs.replace(advice, measured=None) == msgspec.structs.replace(reported, measured=None)
 
 
 def test_a_result_of_a_gpu_that_cannot_be_used_now_changes_nothing(results, tmp_path):

@@ -109,10 +109,10 @@ def test_what_contradicts_in_two_apis_is_two_gpus(nvml, cuda):
 def test_a_kind_leads_to_the_gpu_that_says_nothing_rather_than_to_one_that_disagrees(kind):
     other = {"discrete": "integrated", "integrated": "discrete"}[kind]
     on_bus = [{"source": "drm", "bdf": f"0000:0{n}:00.0", "vendor_id": "1002"} for n in (1, 2)]
-    told = {"source": "wgpu:vulkan", "vendor_id": "1002", "name": "told", "adapter_type": kind}
+    reported = {"source": "wgpu:vulkan", "vendor_id": "1002", "name": "reported", "adapter_type": kind}
 
     def named(first):
-        gpus = detect.inspect(records=[on_bus[0] | first, on_bus[1], told]).gpus
+        gpus = detect.inspect(records=[on_bus[0] | first, on_bus[1], reported]).gpus
         return [gpu.bdf.value for gpu in gpus if "wgpu:vulkan" in gpu.apis]
 
     assert named({"adapter_type": other}) == ["0000:02:00.0"]
@@ -168,10 +168,10 @@ def test_an_instance_of_a_gpu_that_nobody_tells_of_is_a_gpu():
 )
 @pytest.mark.parametrize("pci_class", ["0300", "0302", "0380"])
 def test_a_display_of_a_vendor_of_gpus_is_a_gpu(vendor_id, vendor, pci_class):
-    told = {"source": "pci-sysfs", "bdf": "0000:01:00.0", "vendor_id": vendor_id, "pci_class": pci_class}
-    (gpu,) = detect.inspect(records=[told]).gpus
+    reported = {"source": "pci-sysfs", "bdf": "0000:01:00.0", "vendor_id": vendor_id, "pci_class": pci_class}
+    (gpu,) = detect.inspect(records=[reported]).gpus
     assert vendor in gpu.vendor.value.lower()
-    assert ids(told | {"vendor_id": "1022"}) == []
+    assert ids(reported | {"vendor_id": "1022"}) == []
 
 
 @pytest.mark.parametrize(("pci_class", "gpus"), [("0302", 1), ("0300", 0), ("0380", 0)])
@@ -301,12 +301,12 @@ def test_twins_whose_device_ids_the_bus_does_not_tell_take_a_record_each():
 
 @pytest.mark.parametrize("blind", ["bus", "api", "both"])
 def test_where_nothing_tells_unlike_gpus_apart_nothing_is_guessed(blind):
-    placed, told = bus(*UNLIKE), listed(*UNLIKE[::-1])
+    placed, reported = bus(*UNLIKE), listed(*UNLIKE[::-1])
     if blind in ("bus", "both"):
         placed = without("device_id", placed)
     if blind in ("api", "both"):
-        told = without("device_id", told)
-    machine = detect.inspect(records=placed + told)
+        reported = without("device_id", reported)
+    machine = detect.inspect(records=placed + reported)
     assert [gpu.bdf.value for gpu in machine.gpus] == [bdf for bdf, _, _ in UNLIKE]
     for gpu in machine.gpus:
         assert gpu.name_precision != "exact"
@@ -317,8 +317,10 @@ def test_where_nothing_tells_unlike_gpus_apart_nothing_is_guessed(blind):
 
 @pytest.mark.parametrize("blind", ["bus", "api"])
 def test_one_listing_that_may_be_any_of_two_gpus_is_a_warning_and_no_device(blind):
-    placed, told = bus(*UNLIKE), listed(UNLIKE[1])
-    records = without("device_id", placed) + told if blind == "bus" else placed + without("device_id", told)
+    placed, reported = bus(*UNLIKE), listed(UNLIKE[1])
+    records = (
+        without("device_id", placed) + reported if blind == "bus" else placed + without("device_id", reported)
+    )
     machine = detect.inspect(records=records)
     assert [gpu.apis for gpu in machine.gpus] == [{}, {}]
     (warning,) = machine.warnings
@@ -411,10 +413,10 @@ MODELS = st.lists(st.sampled_from(["2684", "2504", "2335"]), min_size=1, max_siz
 def test_every_device_id_an_api_tells_is_that_of_the_device_it_is_put_to(models, random):
     """Each record bears its model in its size; of any mix of models each address has its own."""
     places = [(f"0000:0{n}:00.0", device, int(device, 16) << 20) for n, device in enumerate(models, 1)]
-    told = listed(*random.sample(places, len(places))) + listed(
+    reported = listed(*random.sample(places, len(places))) + listed(
         *random.sample(places, random.randint(0, len(places))), source="cuda"
     )
-    for gpu in detect.inspect(records=bus(*places) + told).gpus:
+    for gpu in detect.inspect(records=bus(*places) + reported).gpus:
         assert gpu.memory.dedicated_bytes.value == int(gpu.device_id.value, 16) << 20
         assert gpu.name.value == f"model {gpu.device_id.value}"
 

@@ -44,16 +44,16 @@ def name(root):
 
 def test_a_gpu_that_no_driver_names_gets_the_name_of_its_family(card):
     root = card()
-    told, precision, source = name(root)
-    assert "H100" in told
+    reported, precision, source = name(root)
+    assert "H100" in reported
     assert (precision, source) == ("family", SHIPPED)
-    assert f"NVIDIA {told}" in picture.render(detect.inspect(sysroot=root), "markdown")
+    assert f"NVIDIA {reported}" in picture.render(detect.inspect(sysroot=root), "markdown")
 
 
 def test_the_drivers_name_is_exact_and_comes_first(card):
     information = "Model: \t\t NVIDIA H100 PCIe\nGPU UUID: \t GPU-00000000-0000-0000-0000-000000000001"
-    told = name(card(**{"/proc/driver/nvidia/gpus/0000:01:00.0/information": information}))
-    assert told[:2] == ("NVIDIA H100 PCIe", "exact")
+    reported = name(card(**{"/proc/driver/nvidia/gpus/0000:01:00.0/information": information}))
+    assert reported[:2] == ("NVIDIA H100 PCIe", "exact")
 
 
 def test_an_unknown_id_has_no_name(plant, host, pci):
@@ -63,8 +63,8 @@ def test_an_unknown_id_has_no_name(plant, host, pci):
 @pytest.mark.parametrize("place", pci.PLACES)
 @pytest.mark.parametrize(("date", "newer"), [("2099-01-01", True), ("2001-01-01", False)])
 def test_a_newer_file_of_the_machine_lies_over_ours(card, place, date, newer):
-    told, precision, source = name(card(**{place: BOOK.format(date=date)}))
-    assert (told == "GH100 [H100 of tomorrow]") is (source == place) is newer
+    reported, precision, source = name(card(**{place: BOOK.format(date=date)}))
+    assert (reported == "GH100 [H100 of tomorrow]") is (source == place) is newer
     assert precision == "family"
 
 
@@ -90,8 +90,8 @@ def test_a_spoiled_file_costs_nothing(card, text):
     ],
 )
 def test_the_shipped_table_names_the_gpus_of_its_year(vendor, device, product):
-    told, source = Names()(vendor, device) or ("", "")
-    assert product in told
+    reported, source = Names()(vendor, device) or ("", "")
+    assert product in reported
     assert source == SHIPPED
 
 

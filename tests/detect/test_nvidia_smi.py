@@ -154,8 +154,8 @@ def test_the_document_tells_what_nvidia_smi_tells(name):
         given["name"],
         wanted["driver"],
     )
-    found = {path: fact(gpu, path) for path in wanted["told"]}
-    assert {path: f.status if f.value is None else f.value for path, f in found.items()} == wanted["told"]
+    found = {path: fact(gpu, path) for path in wanted["reported"]}
+    assert {path: f.status if f.value is None else f.value for path, f in found.items()} == wanted["reported"]
     assert [[p.units.value, p.memory_bytes.value] for p in gpu.compute.partitions] == wanted.get(
         "partitions", []
     )

@@ -79,10 +79,10 @@ def test_equal_gpus_are_one_section(look, host, pci, monkeypatch):
     [("cpu", "on the CPU"), ("gpu", "on the GPU (GPU 1)"), ("hybrid", "on CPU and GPU together (GPU 1)")],
 )
 def test_the_advice_leads_in_every_mode(laptop, monkeypatch, mode, said):
-    told = msgspec.structs.replace(laptop.recommendation, mode=mode)
+    reported = msgspec.structs.replace(laptop.recommendation, mode=mode)
     if mode == "cpu":
-        told = msgspec.structs.replace(told, device_ids=[])
-    machine = msgspec.structs.replace(laptop, recommendation=told)
+        reported = msgspec.structs.replace(reported, device_ids=[])
+    machine = msgspec.structs.replace(laptop, recommendation=reported)
     for format in ("table", "plain"):
         first = draw(machine, monkeypatch, 100, format).splitlines()[0]
         assert first.startswith(f"Recommended mode: {mode}, compute {said}. At least 4 GiB")

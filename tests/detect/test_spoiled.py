@@ -56,14 +56,14 @@ RESTS_ON = {
 }  # fmt: skip
 
 
-class Told(NamedTuple):
+class Reported(NamedTuple):
     """The facts of a document by their path, and its GPUs and other devices by id."""
 
     facts: dict[str, dict[str, Any]]
     devices: frozenset[str]
 
 
-def told(tree: Path, like: Told | None = None) -> Told:
+def reported(tree: Path, like: Reported | None = None) -> Reported:
     """The document of a tree; a GPU whose id is new takes the place of one of `like` that is gone."""
     document = msgspec.to_builtins(detect.inspect(sysroot=tree))
     ids = {f"{kind}.{device['id']}" for kind in ("gpus", "accelerators", "display_adapters")
@@ -74,7 +74,7 @@ def told(tree: Path, like: Told | None = None) -> Told:
         kind = one.partition(".")[0]
         names[one] = next((other for other in gone if other.startswith(kind)), one)
         gone = [other for other in gone if other != names[one]]
-    return Told(dict(walk(document, "", names)), frozenset(names.get(one, one) for one in ids))
+    return Reported(dict(walk(document, "", names)), frozenset(names.get(one, one) for one in ids))
 
 
 def walk(node: Any, path: str, names: dict[str, str]) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -94,7 +94,7 @@ class Tree:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self.whole = told(root)
+        self.whole = reported(root)
         self._files: dict[str, list[str]] = {}
 
     def comes_from(self, fact: dict[str, Any] | None, file: Path) -> bool:
@@ -117,7 +117,7 @@ class Tree:
         file.rename(aside)
         try:
             spoil(file, spoiling)
-            found = told(self.root, self.whole)
+            found = reported(self.root, self.whole)
         finally:
             (file.rmdir if file.is_dir() and not file.is_symlink() else file.unlink)()
             aside.rename(file)

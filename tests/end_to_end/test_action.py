@@ -199,7 +199,7 @@ def test_a_wrong_result_fails_the_job_without_a_base_too(runner: Runner) -> None
 
 
 @pytest.mark.parametrize(
-    ("inputs", "code", "told"),
+    ("inputs", "code", "reported"),
     [
         ({"base_ref": "main"}, 2, "base-ref needs packages"),
         ({"base_ref": "main", "base_file": "x.json", "packages": "."}, 2, "leave one of them out"),
@@ -208,9 +208,11 @@ def test_a_wrong_result_fails_the_job_without_a_base_too(runner: Runner) -> None
         ({"ops": '$(touch "$RUNNER_TEMP/evil")'}, 2, "there is no"), ({"args": "; touch evil"}, 2, "unexpected"),
     ],
 )  # fmt: skip
-def test_bad_inputs_end_the_job_at_once(runner: Runner, inputs: dict[str, str], code: int, told: str) -> None:
+def test_bad_inputs_end_the_job_at_once(
+    runner: Runner, inputs: dict[str, str], code: int, reported: str
+) -> None:
     assert runner.act(**{**SMALL, **inputs}) == code, runner.log
-    assert told in runner.log
+    assert reported in runner.log
     assert "judge" not in runner.outputs
     assert not list(runner.folder.rglob("evil")), "an input is never executed"
 

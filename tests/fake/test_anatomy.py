@@ -1,4 +1,4 @@
-"""The parts of a call on scripted devices: they are the whole, exactly, or the reader is told and nothing is predicted."""
+"""The parts of a call on scripted devices: they are the whole, exactly, or a warning says so and nothing is predicted."""
 
 from __future__ import annotations
 

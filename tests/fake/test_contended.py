@@ -36,26 +36,26 @@ def request(shares: list[float], sessions: int, budget_s: float | None) -> tuple
     )
     selection = Selection(ops=["add"], sizes={"add": [1024]}, regimes=["resident-queued"], devices=[device.id])
     run = new_run(selection, settings, detect.inspect(extra_records=[]), [device], Origin())
-    told = readings(shares)
+    reported = readings(shares)
     asked = RunSpec(
         run=run, ops={"add": op}, constraints=Constraints((Target(device, ("library",)),), selection, None, settings=settings),
-        began=time.monotonic(), load=lambda: next(told),
+        began=time.monotonic(), load=lambda: next(reported),
     )  # fmt: skip
-    return asked, told
+    return asked, reported
 
 
 def measured(shares: list[float], sessions: int = 1, budget_s: float | None = None) -> tuple[Run, int]:
     """What such a run finds; and how many readings it did not need."""
-    asked, told = request(shares, sessions, budget_s)
+    asked, reported = request(shares, sessions, budget_s)
     again: list[float] = []
     finished = runner.run(
         asked,
         lambda event: again.append(event.share) if isinstance(event, SessionAgain) else None,
         lambda run: None,
     )
-    assert len(again) == len(finished.sessions) - sessions, "each repeat is told"
+    assert len(again) == len(finished.sessions) - sessions, "each repeat is reported"
     assert all(share == BUSY for share in again)
-    return finished, len(list(told))
+    return finished, len(list(reported))
 
 
 @pytest.mark.parametrize(

@@ -32,10 +32,10 @@ def outcome_lines(found):
 def test_the_log_ends_with_what_report_says(gpubench, tmp_path, sessions):
     done = gpubench(*SMALL, "--sessions", sessions, "-o", "r.json", "-o", "r.jsonl", "--format", "jsonl")
     assert done.returncode == 0, done.stderr
-    told = (tmp_path / "r.jsonl").read_text()
-    assert done.stdout == told
+    reported = (tmp_path / "r.jsonl").read_text()
+    assert done.stdout == reported
     again = gpubench("report", "r.json", "--format", "jsonl")
-    live, saved = events(told), events(again.stdout)
+    live, saved = events(reported), events(again.stdout)
     assert live[0] == saved[0]
     assert outcome_lines(live) == outcome_lines(saved)
     starts = [line for line in live if line["reason"] == "case-start"]

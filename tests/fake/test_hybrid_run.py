@@ -54,9 +54,9 @@ def test_what_the_sides_cost_each_other_is_in_the_file(ran):
 
 
 def test_the_report_estimates_the_gain_from_the_other_session(ran, starter):
-    told = starter.run("report", "r.json", "--format", "json", cwd=ran.folder, env=environment(ran.folder))
-    assert told.returncode == 0
-    (row,) = json.loads(told.stdout)["hybrid"]
+    reported = starter.run("report", "r.json", "--format", "json", cwd=ran.folder, env=environment(ran.folder))
+    assert reported.returncode == 0
+    (row,) = json.loads(reported.stdout)["hybrid"]
     assert not row["selected_in_sample"]
     assert row["id"] == SPLIT
     assert row["gain"] <= row["ideal_gain"] * 1.01
@@ -64,11 +64,11 @@ def test_the_report_estimates_the_gain_from_the_other_session(ran, starter):
 
 
 def test_another_run_of_the_same_plan_keeps_the_share(ran, starter):
-    told = starter.run(
+    reported = starter.run(
         "run", *SHORT[:1], "--like", "r.json", "--sessions", "1", "-q", "-o", "like.json",
         cwd=ran.folder, env=environment(ran.folder),
     )  # fmt: skip
-    assert told.returncode == 0, told.stderr
+    assert reported.returncode == 0, reported.stderr
     outcomes = json.loads((ran.folder / "like.json").read_text())["outcomes"]
     blocks = next(o for o in outcomes if o["id"] == SPLIT)["blocks"]
     known = [b for b in ran.outcomes[SPLIT]["blocks"] if b.get("phase", "main") == "main"]

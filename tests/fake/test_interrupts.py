@@ -180,7 +180,7 @@ def test_killing_a_worker_costs_one_case(start, tmp_path):
     failures = [o for o in result["outcomes"] if o["type"] == "failure"]
     restarts = [w for w in result["warnings"] if w["code"] == "worker-restarted"]
     assert len(failures) + len(restarts) == 1, (
-        "between two cases no case is to blame, and it is told all the same"
+        "between two cases no case is to blame, and it is reported all the same"
     )
     assert process.returncode == len(failures)
     assert all(f["reason"] == "worker-crashed" and "SIGKILL" in f["detail"] for f in failures)

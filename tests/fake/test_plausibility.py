@@ -14,8 +14,8 @@ def test_a_case_above_the_ceiling_is_shown_with_both_numbers_and_excluded(run):
         "fake:cpu": 8e11,
         "fake:implausible": 4.5e13,
     }
-    told = next(line for line in ran.out.splitlines() if line.startswith("excluded, implausible"))
-    assert "FLOP/s is above 1.10 x" in told
+    reported = next(line for line in ran.out.splitlines() if line.startswith("excluded, implausible"))
+    assert "FLOP/s is above 1.10 x" in reported
     assert "implausible (1 case)" in ran.out
     assert CASE in ran.out
     speedup = ran.out.partition("Speedup: CPU time / GPU time")[2].partition("\n\nBreak-even")[0]

@@ -14,8 +14,8 @@ RUN = (
 def test_run_and_report_print_the_same(gpubench, name):
     ran = gpubench(*RUN, "--format", name)
     assert ran.returncode == 0, ran.stderr
-    told = gpubench("report", "r.json", "--format", name)
-    assert ran.stdout == told.stdout
+    reported = gpubench("report", "r.json", "--format", name)
+    assert ran.stdout == reported.stdout
     assert "relu" in ran.stdout.lower()
     named = gpubench("report", "r.json", "--format", name, "-o", "out.json")  # the name outweighs the suffix
     assert (named.returncode, named.stdout) == (0, "")

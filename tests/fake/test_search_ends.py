@@ -167,10 +167,10 @@ def test_choosing_kernels_for_the_ends_takes_nothing_from_the_first_run_on_a_mac
         lambda run: None,
     )
     measured = {o.case.params["n"] for o in finished.outcomes if isinstance(o, Measurement)}
-    told = [warning.data for warning in finished.warnings if warning.code == "chosen-once"]
+    reported = [warning.data for warning in finished.warnings if warning.code == "chosen-once"]
     if once_s:
         assert len(measured) >= 3, "its top, too"
-        assert told == [{"seconds": 2 * trials_s}]
+        assert reported == [{"seconds": 2 * trials_s}]
     else:
         assert len(measured) == 2, "the budget is used up before the top"
-        assert not told
+        assert not reported

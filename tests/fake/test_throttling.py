@@ -79,13 +79,13 @@ def test_clocks_are_read_at_the_start_and_the_end_of_every_block_of_the_gpu(run)
 
 def test_nothing_is_read_while_the_cpu_is_timed(monkeypatch):
     """By the order of what is asked for, not by times: those overlap wherever the machine stalls."""
-    told = []
+    reported = []
 
     def noting(owner, name, note):
         usual = getattr(owner, name)
 
         def noted(self, *arguments):
-            told.append(note(*arguments))
+            reported.append(note(*arguments))
             return usual(self, *arguments)
 
         monkeypatch.setattr(owner, name, noted)
@@ -96,10 +96,10 @@ def test_nothing_is_read_while_the_cpu_is_timed(monkeypatch):
         Worker, "send", lambda request: getattr(request, "case_id", "") if isinstance(request, Sample) else ""
     )
     runner.run(scripted("cpu", "gpu"), lambda event: None, lambda run: None)
-    told = [word for word in told if word]
-    assert {word.rpartition("@")[2] for word in told} == {"watch", "rest", "fake:cpu", "fake:gpu"}
-    for at, word in enumerate(told):
-        assert (told[at - 1 : at + 2 : 2] == ["watch", "rest"]) == word.endswith("@fake:gpu")
+    reported = [word for word in reported if word]
+    assert {word.rpartition("@")[2] for word in reported} == {"watch", "rest", "fake:cpu", "fake:gpu"}
+    for at, word in enumerate(reported):
+        assert (reported[at - 1 : at + 2 : 2] == ["watch", "rest"]) == word.endswith("@fake:gpu")
 
 
 def test_whoever_is_on_the_gpu_before_a_worker_opens_it_is_told_once(run, gpubench):
@@ -138,9 +138,9 @@ def test_a_device_that_recovers_is_measured_again_and_carries_no_label(run):
     assert rest
     assert all(not block["discarded"] for block in rest)
     assert sum(used(block) for block in rest) >= 5
-    told = " ".join(ran.out.split())
-    assert "throttled (1 case): samples taken while the device was throttled were set aside" in told
-    assert "was throttled; no headline" not in told
+    reported = " ".join(ran.out.split())
+    assert "throttled (1 case): samples taken while the device was throttled were set aside" in reported
+    assert "was throttled; no headline" not in reported
 
 
 def test_a_clock_far_below_that_of_the_warm_up_is_throttling_too(run):

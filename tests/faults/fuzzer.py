@@ -128,7 +128,7 @@ def _noise(draw: random.Random) -> Plain:
     ]
     return {
         "name": "gpubench-noise", "schema_version": 1, "run_id": run["id"], "machine": "a machine",
-        "fingerprint": run["fingerprint"], "sessions": 5, "alpha": 0.05, "labellings": 126, "false_alarm_share": 0.04,
+        "fingerprint": run["fingerprint"], "sessions": 5, "alpha": 0.05, "permutations": 126, "false_alarm_share": 0.04,
         "raised_alarm_share": 0.0, "cases": cases, "left_out": [],
     }  # fmt: skip
 

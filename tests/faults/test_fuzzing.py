@@ -29,8 +29,8 @@ def test_spoiled_documents_are_reported_or_refused(tmp_path: Path, part: int) ->
     assert not failures, "\n".join(failures)
     assert {one.kind for one in tried} == set(fuzzer.KINDS)
     # A fuzzer whose documents all end at the decoder says nothing of what comes after it.
-    told = Counter(one.outcome for one in tried)
-    assert min(told["reported"], told["refused"]) > len(tried) / 5, told
+    outcomes = Counter(one.outcome for one in tried)
+    assert min(outcomes["reported"], outcomes["refused"]) > len(tried) / 5, outcomes
 
 
 def test_an_input_is_its_seed(tmp_path: Path) -> None:

@@ -226,8 +226,8 @@ def test_json_shows_in_its_order(gpubench: Any, tmp_path: Path, arguments: tuple
     (tmp_path / "r.json").write_text(json.dumps(run))
     ended = gpubench(*(word.format(file="r.json") for word in arguments))
     assert not set(DIRECTION_MARKS) & set(ended.stdout), ended.stderr
-    told = [
+    reported = [
         json.loads(line) for line in (ended.stdout.splitlines() if "jsonl" in arguments else [ended.stdout])
     ]
     if arguments[-1] == "json":
-        assert name in json.dumps(told, ensure_ascii=False)
+        assert name in json.dumps(reported, ensure_ascii=False)

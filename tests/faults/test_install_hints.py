@@ -91,11 +91,11 @@ def test_what_ends_in_a_file_names_no_path(copy: Copy) -> None:
 
 @pytest.mark.parametrize("extra", ["", *EXTRAS])
 def test_every_hint_is_located(extra: str) -> None:
-    told = located(f"first: {install_command(extra)}; then go on")
-    assert told.startswith("first: ")
-    assert told.endswith("; then go on")
-    assert str(ROOT) in told
-    assert install_command(extra) not in told
+    reported = located(f"first: {install_command(extra)}; then go on")
+    assert reported.startswith("first: ")
+    assert reported.endswith("; then go on")
+    assert str(ROOT) in reported
+    assert install_command(extra) not in reported
     assert located("install the GPU's Vulkan driver") == "install the GPU's Vulkan driver"
 
 

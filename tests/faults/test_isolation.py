@@ -54,8 +54,8 @@ BACKEND = Backend()
 """
 
 
-_WHERE = "from gpubench import processes; print(processes.run(processes.python('told'), 60).output)"
-_TOLD = "import json, sys, gpubench.errors; print(json.dumps([gpubench.errors.__file__, sys.path]))"
+_WHERE = "from gpubench import processes; print(processes.run(processes.python('reported'), 60).output)"
+_REPORTED = "import json, sys, gpubench.errors; print(json.dumps([gpubench.errors.__file__, sys.path]))"
 
 
 def backend(folder: Path, devices: str, name: str = "strange", module: str = "") -> Path:
@@ -105,7 +105,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (site,) = home.glob("lib/python*/site-packages")
     shutil.copytree(ROOT / "gpubench", site / "gpubench", ignore=shutil.ignore_patterns("__pycache__"))
     (site / "libraries.pth").write_text(sysconfig.get_path("purelib") + "\n")
-    (site / "told.py").write_text(_TOLD)
+    (site / "reported.py").write_text(_REPORTED)
     for name in ("queue", "typing", "subprocess", "runpy", "json", "ctypes"):
         (site / f"{name}.py").write_text(f"raise SystemExit('{name} of site-packages')")
     return home / "bin" / "python"
@@ -138,7 +138,7 @@ def place(python: Path | str, cwd: Path, path: str | None) -> tuple[Path, list[s
 def test_a_child_has_the_package_of_its_parent(installed: Path, tmp_path: Path) -> None:
     other = tmp_path / "other"
     (other / "gpubench").mkdir(parents=True)
-    (other / "told.py").write_text(_TOLD)
+    (other / "reported.py").write_text(_REPORTED)
     (other / "gpubench" / "__init__.py").write_text("")
     (other / "gpubench" / "errors.py").write_text("raise RuntimeError('of another package')")
     checkout = tmp_path / "checkout"
@@ -187,11 +187,11 @@ def test_of_what_is_written_the_first_and_the_last_part_are_kept(size: int, step
     excerpt = processes.Excerpt(most)
     for at in range(0, size, step):
         excerpt.add(written[at : at + step])
-    told = excerpt.text()
+    reported = excerpt.text()
     if size <= 2 * most:
-        assert told == written.decode()
+        assert reported == written.decode()
         return
-    first, named, last = told.split("\n")
+    first, named, last = reported.split("\n")
     assert (first, last) == (written[:most].decode(), written[-most:].decode())
     assert named == f"[{size - 2 * most} bytes left out]"
 
@@ -258,8 +258,8 @@ def test_a_child_whose_parent_is_another_than_it_was_told_ends_before_it_imports
 def test_children_of_threads_live_as_long_as_these() -> None:
     """The kernel ends a child with the thread that started it: devices are listed by threads that wait for the answer."""
     with ThreadPoolExecutor(4) as pool:
-        told = list(pool.map(lambda _: list_devices(["fake", "numpy"]), range(4)))
-    assert all(listing.reason is None for listings in told for listing in listings)
+        reported = list(pool.map(lambda _: list_devices(["fake", "numpy"]), range(4)))
+    assert all(listing.reason is None for listings in reported for listing in listings)
     found: list[int | None] = []
     command = processes.python("gpubench.detect.probes", "blas")
     thread = threading.Thread(target=lambda: found.append(processes.run(command, PATIENCE_S).status))

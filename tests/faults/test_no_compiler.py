@@ -119,8 +119,8 @@ session.close()
 def test_a_choice_among_as_many_threads_as_a_machine_may_have(threads):
     """One core has nothing to choose from but the form; 128 threads on few cores are slow, and right."""
     command = [sys.executable, "-c", CHOICE, str(threads)]
-    told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    name, right = told.strip().split(" | ")
+    reported = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    name, right = reported.strip().split(" | ")
     assert right == "True"
     assert all(int(count) <= threads for count in re.findall(r"(\d+) thread", name))
     (kernel, *_) = [one for one in kernels.load("add").tuned["numpy"] if one.language == "numba"]

@@ -48,9 +48,9 @@ def test_detect_names_it(tmp_path: Path, files: dict[str, str], format: str) -> 
     site = distribution(tmp_path / "site", METADATA=METADATA, **files)
     ended = gpubench("detect", "--debug", "--quiet", "--format", format, site=site, cwd=tmp_path)
     assert ended.returncode == 0
-    (told,) = [line for line in ended.stderr.splitlines() if CLASH in line]
-    assert "pip uninstall gpubench && " in told
-    assert f"pip install --force-reinstall {ROOT}" in told
+    (reported,) = [line for line in ended.stderr.splitlines() if CLASH in line]
+    assert "pip uninstall gpubench && " in reported
+    assert f"pip install --force-reinstall {ROOT}" in reported
     if format == "json":
         json.loads(ended.stdout)
     assert CLASH not in gpubench("detect", "--quiet", site=site, cwd=tmp_path).stderr
@@ -100,10 +100,10 @@ def test_the_page_for_unexpected_failures_names_it(
     assert "this is a bug in gpubench" in capsys.readouterr().err
     monkeypatch.syspath_prepend(distribution(tmp_path, METADATA=METADATA, RECORD=RECORD))
     assert run_guarded([]) == ExitCode.FAILED
-    told = capsys.readouterr().err
-    assert "RuntimeError: oops" in told
-    assert f"  why: {CLASH}" in told
-    assert "pip uninstall gpubench && " in told
+    reported = capsys.readouterr().err
+    assert "RuntimeError: oops" in reported
+    assert f"  why: {CLASH}" in reported
+    assert "pip uninstall gpubench && " in reported
 
 
 @pytest.fixture
@@ -115,7 +115,7 @@ def site(tmp_path: Path) -> Path:
     return tmp_path / "site"
 
 
-FILES = ["__init__.py", "cli/__init__.py", "cli/exit.py", "cli/command.py", "errors.py", "foreign_text.py"]
+FILES = ["__init__.py", "cli/__init__.py", "cli/exit.py", "cli/command.py", "errors.py", "escaping.py"]
 
 
 @pytest.mark.parametrize("theirs", ["", "torch = None\n"], ids=["empty", "other names"])
@@ -143,11 +143,11 @@ def test_a_file_that_went_with_it(site: Path, tmp_path: Path, file: str) -> None
     """`pip uninstall gpubench` removes the files that both brought; then no other package is there to be named."""
     (site / "gpubench" / file).unlink()
     (tmp_path / "folder").mkdir()
-    told = ""
+    reported = ""
     for arguments in (["--version"], ["run", "--nonsense"], ["schema"]):
-        told += gpubench(*arguments, site=site, cwd=tmp_path / "folder").stderr
-    assert "  why: files of gpubench are missing or replaced\n" in told
-    assert f"  fix: {sys.executable} -m pip install --force-reinstall gpubench-cli\n" in told
+        reported += gpubench(*arguments, site=site, cwd=tmp_path / "folder").stderr
+    assert "  why: files of gpubench are missing or replaced\n" in reported
+    assert f"  fix: {sys.executable} -m pip install --force-reinstall gpubench-cli\n" in reported
 
 
 def test_a_package_that_gpubench_needs_is_missing(site: Path, tmp_path: Path) -> None:

@@ -148,7 +148,7 @@ def beside(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], li
     folder = tmp_path_factory.mktemp("beside")
     environ = {name: value for name, value in os.environ.items() if not name.startswith("GPUBENCH_")}
     environ |= few(folder, *BESIDE)
-    told = []
+    reported = []
     for command in (
         [
             "run",
@@ -169,8 +169,8 @@ def beside(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], li
             capture_output=True, text=True, timeout=300, check=False,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
-        told.append(done.stdout)
-    return json.loads((folder / "r.json").read_text()), told
+        reported.append(done.stdout)
+    return json.loads((folder / "r.json").read_text()), reported
 
 
 def test_what_is_asked_for_beside_them_is_measured(beside: tuple[dict[str, Any], list[str]]) -> None:
@@ -368,19 +368,19 @@ BACKENDS: dict[str, tuple[str, str]] = {
 
 @pytest.fixture(params=BACKENDS)
 def bad(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[dict[str, str], str]:
-    """An environment with one broken backend, and what has to be told of it."""
-    module, told = BACKENDS[request.param]
+    """An environment with one broken backend, and what has to be reported of it."""
+    module, reported = BACKENDS[request.param]
     site = install(tmp_path / "site", "p_bad", module, backends={"bad": "p_bad:BACKEND"})
-    return {"PYTHONPATH": str(site)}, told
+    return {"PYTHONPATH": str(site)}, reported
 
 
 def test_a_backend_that_breaks_is_unavailable(gpubench: Program, bad: tuple[dict[str, str], str]) -> None:
-    environ, told = bad
+    environ, reported = bad
     done = gpubench("run", "--backends", "bad", "--ops", "add", *SIZES, "--quick", env=environ)
     assert done.returncode == 5
     what, why, _ = done.stderr.splitlines()
     assert what == "error: the backend bad is not available"
-    assert told in why
+    assert reported in why
 
 
 def test_backends_that_break_leave_the_others_to_be_measured(gpubench: Program, tmp_path: Path) -> None:
@@ -466,8 +466,8 @@ def test_a_reason_that_the_catalogue_lacks_is_told_in_the_detail(gpubench: Progr
     done = gpubench(*asked, env={"PYTHONPATH": str(site)})
     assert done.returncode == 1, done.stderr
     outcomes = json.loads((tmp_path / "r.json").read_text())["outcomes"]
-    told = {(row["case"]["op"], row["type"], row["reason"], row["detail"]) for row in outcomes}
-    assert told >= {
+    reported = {(row["case"]["op"], row["type"], row["reason"], row["detail"]) for row in outcomes}
+    assert reported >= {
         ("add", "skip", "unsupported", "warm: 40 degrees"),
         ("mul", "failure", "error", "molten: 90 degrees"),
     }

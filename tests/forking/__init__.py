@@ -115,7 +115,7 @@ class _Program(subprocess.Popen[str]):
             return super()._try_wait(wait_flags)  # type: ignore[misc,no-any-return]
         if wait_flags and not select.select([self._link], [], [], 0)[0]:
             return 0, 0
-        status = self._link.told()
+        status = self._link.number()
         self._let_go()
         return self.pid, status
 

@@ -14,7 +14,7 @@ NUMBER_BYTES = 8
 
 
 class Link:
-    """One program: it is asked for, its number and later its status are told."""
+    """One program: it is asked for, then come its number and, later, its status."""
 
     def __init__(self, path: str) -> None:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -24,16 +24,17 @@ class Link:
         """The number of the forked process; 0: the program has to be started."""
         request = json.dumps([list(arguments), cwd, dict(env)]).encode()
         socket.send_fds(self._socket, [request], list(streams))
-        return self.told()
+        return self.number()
 
     def fileno(self) -> int:
         """What can be read once the program has ended."""
         return self._socket.fileno()
 
-    def told(self) -> int:
+    def number(self) -> int:
         """The next number, of the process or its wait status."""
-        told = self._socket.recv(NUMBER_BYTES)
-        return int.from_bytes(told, "little") if told else signal.SIGKILL  # the process that forks was ended
+        received = self._socket.recv(NUMBER_BYTES)
+        # Nothing comes where the process that forks was ended.
+        return int.from_bytes(received, "little") if received else signal.SIGKILL
 
     def close(self) -> None:
         """Ask no more."""
@@ -43,7 +44,7 @@ class Link:
 def _stand_in(path: str, arguments: Sequence[str]) -> None:
     link = Link(path)
     if link.ask(arguments, os.getcwd(), os.environ, [0, 1, 2]):
-        code = os.waitstatus_to_exitcode(link.told())
+        code = os.waitstatus_to_exitcode(link.number())
         sys.exit(code if code >= 0 else 128 - code)
     os.execv(sys.executable, [sys.executable, "-m", "gpubench", *arguments])
 

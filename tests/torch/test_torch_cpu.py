@@ -95,8 +95,10 @@ def test_the_cpu_is_listed_without_importing_a_build_for_the_cpu() -> None:
         "import sys; from gpubench import backends; devices = backends.load('torch').devices();"
         "print(devices[0].id, len(devices) > 1 or 'torch' not in sys.modules)"
     )
-    told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
-    assert told.split() == ["torch:cpu", "True"]
+    reported = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    ).stdout
+    assert reported.split() == ["torch:cpu", "True"]
 
 
 def test_a_run_takes_it_as_a_second_cpu(gpubench, tmp_path) -> None:

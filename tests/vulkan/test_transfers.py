@@ -55,11 +55,11 @@ def there_and_back(session, way, counts):
         way.upload(buffer, host)
         host[:] = 0  # it was staged: the caller may change it
     for buffer, count in zip(buffers, counts, strict=True):
-        landing = np.zeros(count + 16, np.uint8)
-        way.download(buffer, landing[8 : 8 + count])
-        assert (landing[8 : 8 + count] == random(count)).all()
-        assert not landing[:8].any()
-        assert not landing[8 + count :].any()
+        host_output = np.zeros(count + 16, np.uint8)
+        way.download(buffer, host_output[8 : 8 + count])
+        assert (host_output[8 : 8 + count] == random(count)).all()
+        assert not host_output[:8].any()
+        assert not host_output[8 + count :].any()
         session.free(buffer)
 
 

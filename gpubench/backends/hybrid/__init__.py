@@ -168,24 +168,24 @@ class SplitSession(Session):
         self.gpu.sync()
 
     @override
-    def sides(self, launch: SplitLaunch, launches: int, landing: Array | None) -> dict[str, float]:
+    def sides(self, launch: SplitLaunch, launches: int, host_output: Array | None) -> dict[str, float]:
         """Seconds per launch of each side alone, and of the CPU's with both at work: what they cost each other."""
         self.sync()
-        sides, found, travels = self._sides, {}, landing is not None
+        sides, found, travels = self._sides, {}, host_output is not None
         sides.share_cores(launch, travels=travels)
         if launch.on_gpu:
             start = self.clock()
-            sides.on_gpu(launch, launches, landing, again=travels)
+            sides.on_gpu(launch, launches, host_output, again=travels)
             self.gpu.sync()
             found["gpu_alone_s"] = (self.clock() - start) / launches
         if launch.on_cpu:
             sides.cpu_s = 0.0
-            sides.on_cpu(launch, launches, landing)
+            sides.on_cpu(launch, launches, host_output)
             found["cpu_alone_s"] = sides.cpu_s / launches
         if launch.on_cpu and launch.on_gpu:
             sides.cpu_s = 0.0
             if travels:
-                sides.together(launch, launches, landing, again=True)
+                sides.together(launch, launches, host_output, again=True)
             else:
                 sides.resident(launch, launches)
                 self.gpu.sync()
@@ -215,11 +215,11 @@ class SplitSession(Session):
             with contextlib.suppress(Exception):
                 side.close()
 
-    def _flush(self, landing: Array | None = None) -> None:
-        """Do what was put off; with `landing` the whole result is there afterwards."""
+    def _flush(self, host_output: Array | None = None) -> None:
+        """Do what was put off; with `host_output` the whole result is there afterwards."""
         if self._waiting is not None:
             (launch, repeat), self._waiting = self._waiting, None
-            self._sides.together(launch, repeat, landing)
+            self._sides.together(launch, repeat, host_output)
 
 
 class Empty(Launch):

@@ -135,7 +135,7 @@ class SplitLaunch(Launch):
         # Host memory for the partial results of the GPU and of the CPU, where the op joins them.
         self.partial: tuple[Array, Array] = (None, None)
         # Where the CPU's share of the last result is: in the output's own memory, or in an array of the caller's.
-        self.landed = False
+        self.fills_host = False
         self._seen: list[int] | None = None
 
     @property
@@ -228,7 +228,7 @@ CHUNK = 8
 FEWEST_THREADS = 3
 # Up to here sending takes less than a hand-over to the second thread and back (some 50 us each way).
 INLINE_BYTES = 2 << 20
-# Bound CPU parts that are kept: a few operands and landings take turns.
+# Bound CPU parts that are kept: a few operands and host outputs take turns.
 _KEPT = 32
 
 
@@ -253,32 +253,35 @@ class Sides:
             if cpu is not None:
                 self._compute(cpu, count)
 
-    def together(self, launch: SplitLaunch, repeat: int, landing: Array | None, *, again: bool = False) -> None:
+    def together(
+        self, launch: SplitLaunch, repeat: int, host_output: Array | None, *, again: bool = False
+    ) -> None:
         """The GPU's data travels and its kernel runs on the second thread, while this one computes. A little data is
         sent and fetched by this one: waking the other would take longer.
 
-        With `landing` the whole result is there afterwards. `again`: all inputs that travel are sent, changed or not.
+        With `host_output` the whole result is there afterwards. `again`: all inputs that travel are sent, changed or
+        not.
         """
         given = self.share_cores(launch, travels=True)
         if launch.on_gpu and launch.on_cpu:
-            cpu = self._cpu_part(launch, landing)
+            cpu = self._cpu_part(launch, host_output)
             if launch.sent_bytes <= INLINE_BYTES:
                 self.on_gpu(launch, repeat, None, again=again)
                 self._compute(cpu, repeat)
-                if landing is not None:
-                    self._fetch(launch, landing)
+                if host_output is not None:
+                    self._fetch(launch, host_output)
             else:
                 self.gpu.both(
-                    lambda: self.on_gpu(launch, repeat, landing, again=again, rest=not given),
+                    lambda: self.on_gpu(launch, repeat, host_output, again=again, rest=not given),
                     lambda: self._compute(cpu, repeat),
                     self._companion.both,
                 )
         elif launch.on_gpu:
-            self.on_gpu(launch, repeat, landing, again=again)
+            self.on_gpu(launch, repeat, host_output, again=again)
         else:
-            self.on_cpu(launch, repeat, landing)
-        if landing is not None and launch.cut.join:
-            landing[...] = self._joined(launch)
+            self.on_cpu(launch, repeat, host_output)
+        if host_output is not None and launch.cut.join:
+            host_output[...] = self._joined(launch)
 
     def share_cores(self, launch: SplitLaunch, *, travels: bool) -> int:
         """Leave cores to the threads that move the GPU's data; all are the CPU's where none does. Returns how many.
@@ -297,25 +300,25 @@ class Sides:
         self,
         launch: SplitLaunch,
         repeat: int,
-        landing: Array | None,
+        host_output: Array | None,
         *,
         again: bool = False,
         rest: bool = False,
     ) -> None:
-        """The GPU's side alone: send what is out of date, run, and with `landing` fetch its part of the result.
+        """The GPU's side alone: send what is out of date, run, and with `host_output` fetch its part of the result.
 
         `rest`: wait for the kernel asleep, because the CPU has no core left over for a wait that spins.
         """
         assert launch.gpu is not None
         self.send(launch, again=again)
         self.gpu.run(launch.gpu, repeat)
-        if landing is not None:
+        if host_output is not None:
             if rest:
                 self.gpu.rest()
-            self._fetch(launch, landing)
+            self._fetch(launch, host_output)
 
-    def on_cpu(self, launch: SplitLaunch, repeat: int, landing: Array | None) -> None:
-        self._compute(self._cpu_part(launch, landing), repeat)
+    def on_cpu(self, launch: SplitLaunch, repeat: int, host_output: Array | None) -> None:
+        self._compute(self._cpu_part(launch, host_output), repeat)
 
     def gather(self, launch: SplitLaunch, host: Array) -> None:
         """The result of a launch that ran: the GPU's part comes down, the CPU's is copied, or computed once more
@@ -325,7 +328,7 @@ class Sides:
             self._fetch(launch, host)
         if launch.cut.join:
             host[...] = self._joined(launch)
-        elif launch.landed and launch.on_cpu:
+        elif launch.fills_host and launch.on_cpu:
             self.on_cpu(launch, 1, host)
         elif launch.on_cpu:
             host[launch.on_gpu :] = launch.output.own()[launch.on_gpu :]
@@ -361,10 +364,10 @@ class Sides:
         place = launch.partial[0] if launch.cut.join else host[: launch.on_gpu]
         launch.way.download(launch.gpu.output, place)
 
-    def _cpu_part(self, launch: SplitLaunch, landing: Array | None) -> CpuPart:
+    def _cpu_part(self, launch: SplitLaunch, host_output: Array | None) -> CpuPart:
         """Bound to the inputs as they are, and to where its result goes."""
-        launch.landed = landing is not None
-        whole = landing if landing is not None else launch.output.own()
+        launch.fills_host = host_output is not None
+        whole = host_output if host_output is not None else launch.output.own()
         if launch.cut.join:
             whole = launch.partial[1]
         key = (launch.case.workload, launch.on_gpu, *(id(x.host) for x in launch.inputs), id(whole))

@@ -555,11 +555,11 @@ def op_hash(op: Op) -> str:
 def _drawn(operand: Operand, params: Params) -> str:
     """How an operand is drawn, its role, its dtype and its tolerance, as far as they are not the usual ones."""
     values = operand.values
-    told = [f"ids below {values.below(params)}" if isinstance(values, Ids) else f"{values}"]
-    told += [operand.role] if operand.role != "activation" else []
-    told += [operand.dtype] if operand.dtype else []
-    told += [f"{operand.tolerance.units}"] if operand.tolerance else []
-    return " ".join(told)
+    words = [f"ids below {values.below(params)}" if isinstance(values, Ids) else f"{values}"]
+    words += [operand.role] if operand.role != "activation" else []
+    words += [operand.dtype] if operand.dtype else []
+    words += [f"{operand.tolerance.units}"] if operand.tolerance else []
+    return " ".join(words)
 
 
 class Flush:

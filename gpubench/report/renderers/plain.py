@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gpubench.analysis.analyse import Analysis
-from gpubench.foreign_text import NARROWEST_WRAP, columns, filled, padded, wrapped
+from gpubench.escaping import NARROWEST_WRAP, columns, filled, padded, wrapped
 from gpubench.report.layout import (
     Picture,
     RenderOptions,

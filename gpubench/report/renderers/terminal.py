@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from gpubench.analysis.analyse import Analysis
-from gpubench.foreign_text import wrapped
+from gpubench.escaping import wrapped
 from gpubench.report.layout import (
     Line,
     Picture,

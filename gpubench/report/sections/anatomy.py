@@ -9,7 +9,7 @@ from gpubench.analysis.analyse import Analysis
 from gpubench.analysis.anatomy import PARTS, Anatomy
 from gpubench.analysis.estimate import CaseResult
 from gpubench.analysis.overheads import PoolOverhead
-from gpubench.foreign_text import printable
+from gpubench.escaping import printable
 from gpubench.report import charts
 from gpubench.report.charts import Chart, ChartRow, ChartRows, charted, common, fastest, short
 from gpubench.report.layout import Cell, Column, Section, Table, cells

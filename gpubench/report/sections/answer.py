@@ -16,7 +16,7 @@ from gpubench.analysis.answer import OUT_OF_TIME, Absence, MachineAnswer, Troubl
 from gpubench.analysis.labels import workers
 from gpubench.analysis.samples import used_sessions
 from gpubench.analysis.speedup import blas_text
-from gpubench.foreign_text import columns, cut, filled, printable, shortened
+from gpubench.escaping import columns, cut, filled, printable, shortened
 from gpubench.model.result import Run
 from gpubench.report.layout import Cell, Column, Line, RenderOptions, Section, Table
 from gpubench.report.sections.answer_grid import (

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from gpubench.analysis.answer import ALWAYS, AnswerCell, AnswerRow, BestForm, Gain, GpuTimes, MachineAnswer
-from gpubench.foreign_text import columns, cut, padded
+from gpubench.escaping import columns, cut, padded
 from gpubench.model.case import QUEUED, SHORT_DTYPES, WAITED
 from gpubench.report.layout import Cell, Line
 from gpubench.report.sections.answer_text import (

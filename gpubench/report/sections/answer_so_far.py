@@ -8,7 +8,7 @@ import msgspec
 
 from gpubench.analysis.analyse import Curves, curves
 from gpubench.analysis.answer import ABOUT_EQUAL, AnswerCell, AnswerRow, MachineAnswer, answer
-from gpubench.foreign_text import cut
+from gpubench.escaping import cut
 from gpubench.model.result import Outcome, Run
 from gpubench.report.layout import RenderOptions
 from gpubench.report.sections.answer import answer_grids, sides_line

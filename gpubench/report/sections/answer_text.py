@@ -28,7 +28,7 @@ from gpubench.report.layout import Cell, Tone
 from gpubench.report.wording import situation_text, with_text
 from gpubench.units import listed
 
-BACKENDS = {"cupy": "CuPy", "wgpu": "WebGPU", "torch": "PyTorch", "numpy": "NumPy", "fake": "fake"}
+BACKENDS = {"cupy": "CuPy", "wgpu": "WebGPU", "torch": "PyTorch", "numpy": "NumPy"}
 _WHY = {
     "noise": "too noisy", "few-sizes": "too few sizes", "throttled": "the device was throttled",
     "failed-cases": "cases failed", "budget": "the time budget ended first",

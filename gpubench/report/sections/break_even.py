@@ -9,7 +9,7 @@ from gpubench.analysis.analyse import Analysis
 from gpubench.analysis.answer import AnswerCell, Extent, extent, threshold
 from gpubench.analysis.break_even import BreakEven
 from gpubench.analysis.reuse import Reuse
-from gpubench.foreign_text import printable
+from gpubench.escaping import printable
 from gpubench.model.case import QUEUED, WAITED
 from gpubench.report.layout import Cell, Column, Section, Table, Tone, cells
 from gpubench.report.sections.answer_text import (

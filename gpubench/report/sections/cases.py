@@ -6,7 +6,7 @@ import functools
 
 from gpubench.analysis.analyse import Analysis
 from gpubench.analysis.estimate import CaseResult
-from gpubench.foreign_text import printable, shortened
+from gpubench.escaping import printable, shortened
 from gpubench.report import charts
 from gpubench.report.charts import (
     Chart,

@@ -6,7 +6,7 @@ from collections import Counter
 
 from gpubench.analysis.analyse import Analysis
 from gpubench.analysis.claims import ClaimResult, ClaimVerdict
-from gpubench.foreign_text import printable, shortened
+from gpubench.escaping import printable, shortened
 from gpubench.report.layout import Cell, Column, Section, Table, Tone, cells
 from gpubench.report.wording import (
     gain_text,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from gpubench.analysis.analyse import Analysis
 from gpubench.analysis.hybrid import Hybrid, HybridReason
-from gpubench.foreign_text import printable
+from gpubench.escaping import printable
 from gpubench.model.case import Case
 from gpubench.report import charts
 from gpubench.report.charts import (

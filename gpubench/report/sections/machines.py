@@ -15,7 +15,7 @@ from gpubench.analysis.analyse import (
 )
 from gpubench.analysis.break_even import bracketed, earliest
 from gpubench.analysis.speedup import Speedup
-from gpubench.foreign_text import printable, shortened
+from gpubench.escaping import printable, shortened
 from gpubench.model.case import SeriesKey
 from gpubench.report.layout import Cell, Column, RenderOptions, Section, Table, TextDocument, Tone, cells
 from gpubench.report.sections.answer_text import threshold_text

@@ -17,7 +17,7 @@ from gpubench.analysis.analyse import Analysis
 from gpubench.analysis.labels import workers
 from gpubench.analysis.ratio_map import MapLane, RatioMap, Strip, ratio_map
 from gpubench.analysis.speedup import EQUAL, blas_text
-from gpubench.foreign_text import columns, cut, padded, printable, shortened
+from gpubench.escaping import columns, cut, padded, printable, shortened
 from gpubench.model.case import beside_size
 from gpubench.report.layout import Cell, Line, Picture, RenderOptions, Section, Tone
 from gpubench.report.sections.answer_text import (

@@ -12,7 +12,7 @@ from xml.etree.ElementTree import Element
 import msgspec
 
 from gpubench.analysis.ratio_map import FULL, MapLane, RatioMap, Stretch, Strip, tint
-from gpubench.foreign_text import columns, cut
+from gpubench.escaping import columns, cut
 from gpubench.report.markup import element, fragment
 from gpubench.report.sections.map import AXIS, MEANING, LaneView, MapPanel, MapView, ticks
 

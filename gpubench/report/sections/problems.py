@@ -12,7 +12,7 @@ from gpubench.analysis.analyse import Analysis
 from gpubench.analysis.estimate import CHECK_ONLY, IMPLAUSIBLE, CaseResult
 from gpubench.analysis.findings import ReportWarning
 from gpubench.analysis.samples import Components
-from gpubench.foreign_text import printable, shortened
+from gpubench.escaping import printable, shortened
 from gpubench.report.layout import Cell, Column, Section, Table, Tone, cells
 from gpubench.units import truncate
 
@@ -146,9 +146,9 @@ def noise_section(analysis: Analysis) -> Section:
         )
         for full in (True, False)
     )
-    told = "standard deviations, without what stands to the left of each; -: nothing was repeated"
-    narrower = Table(columns, short, legend=told)
-    table = Table(columns, long, legend=f"{told}; in brackets: repetitions", narrower=narrower)
+    legend = "standard deviations, without what stands to the left of each; -: nothing was repeated"
+    narrower = Table(columns, short, legend=legend)
+    table = Table(columns, long, legend=f"{legend}; in brackets: repetitions", narrower=narrower)
     return Section(key="noise", title="Noise", tables=(table,) if long else (), folded=True)
 
 

@@ -9,7 +9,7 @@ from math import inf
 from gpubench.analysis.analyse import Analysis
 from gpubench.analysis.estimate import CaseResult
 from gpubench.analysis.roofline import Roof, RoofShare, measures_roofs
-from gpubench.foreign_text import printable
+from gpubench.escaping import printable
 from gpubench.model.case import beside_size
 from gpubench.model.machine import WRITE_ALLOCATE
 from gpubench.report import charts

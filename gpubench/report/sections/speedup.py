@@ -10,7 +10,7 @@ import msgspec
 from gpubench.analysis.analyse import Analysis
 from gpubench.analysis.estimate import CaseResult
 from gpubench.analysis.speedup import Mean, Speedup, baseline_line, cpu_line
-from gpubench.foreign_text import printable
+from gpubench.escaping import printable
 from gpubench.model.case import WAITED
 from gpubench.report.layout import Cell, Column, Section, Table, Tone, cells
 from gpubench.report.wording import (

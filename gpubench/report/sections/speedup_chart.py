@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from gpubench.analysis.analyse import Analysis
 from gpubench.analysis.answer import extent
 from gpubench.analysis.speedup import Speedup
-from gpubench.foreign_text import printable
+from gpubench.escaping import printable
 from gpubench.report import charts
 from gpubench.report.charts import (
     MARKS,

@@ -275,7 +275,7 @@ def test_idle_threads_hold_no_array_of_the_last_launch():
 
     team.run(block, 64, 1)
     del block, held
-    for _ in range(500):  # each lets go when it has told that it is done
+    for _ in range(500):  # each lets go when it has reported that it is done
         if alive() is None:
             break
         time.sleep(0.01)

@@ -16,7 +16,7 @@ from gpubench.backends.cupy import (
 from gpubench.model.result import Theoretical
 
 
-def told(clock_mhz, multiprocessors, memory_mhz, bits):
+def reported(clock_mhz, multiprocessors, memory_mhz, bits):
     return {
         CLOCK_KHZ: clock_mhz * 1000, MULTIPROCESSORS: multiprocessors, MEMORY_CLOCK_KHZ: memory_mhz * 1000,
         MEMORY_BUS_BITS: bits,
@@ -32,7 +32,7 @@ def told(clock_mhz, multiprocessors, memory_mhz, bits):
     ],
 )
 def test_data_sheets_agree_within_a_percent(capability, attributes, bytes_per_s, flops_per_s):
-    found = vendor_ceilings(told(*attributes), capability)
+    found = vendor_ceilings(reported(*attributes), capability)
     assert found.bytes_per_s == pytest.approx(bytes_per_s, rel=0.01)
     assert found.flops_per_s == {"float32": pytest.approx(flops_per_s, rel=0.01)}
     assert found.source
@@ -47,13 +47,13 @@ def test_data_sheets_agree_within_a_percent(capability, attributes, bytes_per_s,
     ],
 )
 def test_a_clock_that_is_no_limit_sets_no_ceiling_of_arithmetic(capability, attributes, bytes_per_s):
-    found = vendor_ceilings(told(*attributes), capability)
+    found = vendor_ceilings(reported(*attributes), capability)
     assert found.flops_per_s == {}
     assert found.bytes_per_s == pytest.approx(bytes_per_s, rel=0.01)
 
 
 def test_a_board_whose_memory_is_the_cpu_s_has_none():
-    assert vendor_ceilings(told(1300, 16, 1600, 256), (8, 7)) == Theoretical()
+    assert vendor_ceilings(reported(1300, 16, 1600, 256), (8, 7)) == Theoretical()
 
 
 @given(

@@ -126,9 +126,9 @@ def test_what_comes_back_is_what_was_sent_whatever_was_sent_before(counts):
         way.upload(buffer, host)
         host[:] = 0  # it was staged: the caller may change it
     for buffer, count in zip(buffers, counts, strict=True):
-        landing = np.zeros(count, np.uint8)
-        way.download(buffer, landing)
-        assert (landing == random(count)).all()
+        host_output = np.zeros(count, np.uint8)
+        way.download(buffer, host_output)
+        assert (host_output == random(count)).all()
         assert (buffer.array == random(count)).all()
     way.close()
 
@@ -157,9 +157,9 @@ def test_page_locked_arrays_go_straight():
     host[:] = np.arange(1000).reshape(10, 100)
     way.upload(buffer, host)
     assert len(cupy.stream.work) == 1
-    landing = pinned.array((10, 100), "float32")
-    way.download(buffer, landing)
-    assert (landing == host).all()
+    host_output = pinned.array((10, 100), "float32")
+    way.download(buffer, host_output)
+    assert (host_output == host).all()
     assert len(cupy.stream.work) == 2
 
 
@@ -167,9 +167,9 @@ def test_a_number_is_four_bytes():
     cupy = Cupy()
     way, buffer = staged(cupy), cupy.device(4)
     way.upload(buffer, np.array(3.5, np.float32))
-    landing = np.zeros((), np.float32)
-    way.download(buffer, landing)
-    assert landing == 3.5
+    host_output = np.zeros((), np.float32)
+    way.download(buffer, host_output)
+    assert host_output == 3.5
 
 
 def test_a_freed_buffer_is_handed_out_again_and_only_for_its_shape():

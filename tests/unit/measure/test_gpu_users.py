@@ -47,12 +47,12 @@ def pids(*numbers):
     return [SimpleNamespace(pid=number, usedGpuMemory=None) for number in numbers]
 
 
-def told(**asked):
+def reported(**asked):
     return Users(**nvml.gpu_users(CARD, Nvml(**asked))["cupy:0"])
 
 
 def test_processes_are_counted_once_each_and_those_that_also_draw_compute():
-    found = told(
+    found = reported(
         nvmlDeviceGetComputeRunningProcesses=pids(7, 8),
         nvmlDeviceGetGraphicsRunningProcesses=pids(8, 9),
         nvmlDeviceGetMemoryInfo=SimpleNamespace(used=LARGE),
@@ -61,12 +61,12 @@ def test_processes_are_counted_once_each_and_those_that_also_draw_compute():
 
 
 def test_an_idle_card_has_no_users():
-    assert not told()
-    assert not told(nvmlDeviceGetMemoryInfo=SimpleNamespace(used=0))
+    assert not reported()
+    assert not reported(nvmlDeviceGetMemoryInfo=SimpleNamespace(used=0))
 
 
 def test_memory_of_processes_that_are_not_listed_is_a_sign_of_them():
-    found = told(nvmlDeviceGetMemoryInfo=SimpleNamespace(used=LARGE))
+    found = reported(nvmlDeviceGetMemoryInfo=SimpleNamespace(used=LARGE))
     assert found
     assert found.unseen
 

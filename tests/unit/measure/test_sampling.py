@@ -226,15 +226,15 @@ def test_caches_are_flushed_before_each_sample_and_not_inside_it(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("told", "kept"), [([1e9, 2e9, 3e9, 4e9], [1e9, 2e9, 3e9, 4e9]), ([1e9, None, 3e9, 4e9], None)]
+    ("reported", "kept"), [([1e9, 2e9, 3e9, 4e9], [1e9, 2e9, 3e9, 4e9]), ([1e9, None, 3e9, 4e9], None)]
 )
-def test_the_clock_is_counted_after_each_sample_and_never_inside_one(tmp_path, told, kept):
+def test_the_clock_is_counted_after_each_sample_and_never_inside_one(tmp_path, reported, kept):
     session = backends.load("numpy").open("numpy:0", 1)
     op = kernels.load("relu")
     case = Case("relu", op.group, {"n": 100}, "float32", "library", "resident", "numpy:0")
     workspace = Workspace(session, op, case, 1, "random", tmp_path)
     cycle = timer.Timer(workspace, case, gate(workspace, case, lambda phase: None).launch)
-    events, answers = [], iter(told)
+    events, answers = [], iter(reported)
     clock = session.clock
     session.clock = lambda: events.append("clock") or clock()
     session.core_hz = lambda: events.append("count") or next(answers)
@@ -246,17 +246,17 @@ def test_the_clock_is_counted_after_each_sample_and_never_inside_one(tmp_path, t
 
 
 def test_a_flush_writes_all_of_the_host_and_asks_the_device():
-    told = []
+    reported = []
     session = SimpleNamespace(
-        device=SimpleNamespace(kind="gpu"), threads=3, flush=lambda: told.append("flush"),
-        sync=lambda: told.append("sync"),
+        device=SimpleNamespace(kind="gpu"), threads=3, flush=lambda: reported.append("flush"),
+        sync=lambda: reported.append("sync"),
     )  # fmt: skip
     flush = Flush(session, 1000)
     flush()
     flush()
     flush.close()
     assert set(flush.written.tolist()) == {2}
-    assert told == ["flush", "sync"] * 2
+    assert reported == ["flush", "sync"] * 2
 
 
 def test_a_device_that_does_not_offer_to_flush_is_sent_more_than_any_cache_holds():
@@ -273,16 +273,16 @@ def test_a_device_that_does_not_offer_to_flush_is_sent_more_than_any_cache_holds
 def test_a_split_flushes_its_gpu_and_keeps_no_operand_for_it(offers):
     """What is uploaded to a split is only referred to: it would leave the GPU's caches as they were."""
     session = backends.load("hybrid").open("hybrid:fake:gpu")
-    told = []
+    reported = []
     gpu = session.gpu
     if offers:
-        gpu.flush = lambda: told.append("flush")
-    gpu.upload = lambda buffer, host: told.append(host.nbytes)
+        gpu.flush = lambda: reported.append("flush")
+    gpu.upload = lambda buffer, host: reported.append(host.nbytes)
     flush = Flush(session, 10)
     flush()
     flush()
     flush.close()
-    assert told == ["flush" if offers else 256 << 20] * 2
+    assert reported == ["flush" if offers else 256 << 20] * 2
     assert session.live == 0, "the last operand of a workload lets go of the caller's arrays"
     session.close()
 

@@ -72,7 +72,7 @@ def test_only_the_backends_that_matter_are_asked(listed):
 
 
 @pytest.mark.parametrize(
-    ("wanted", "told"),
+    ("wanted", "reported"),
     [
         (DeviceRequest(required=("cupy",)), "the backend cupy is not available"),
         (DeviceRequest(devices=("cupy:0",)), "there is no device cupy:0"),
@@ -80,11 +80,11 @@ def test_only_the_backends_that_matter_are_asked(listed):
         (DeviceRequest(devices=("numpy:0", "wgpu:7")), "there is no device wgpu:7"),
     ],
 )
-def test_what_was_named_and_is_not_there(wanted, told):
+def test_what_was_named_and_is_not_there(wanted, reported):
     with pytest.raises(RequiredUnavailable) as refused:
         choose(wanted)
     assert refused.value.exit_code == ExitCode.UNAVAILABLE
-    assert refused.value.message == told
+    assert refused.value.message == reported
     assert refused.value.why
     assert refused.value.hint
 

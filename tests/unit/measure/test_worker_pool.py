@@ -19,7 +19,7 @@ class Script:
     def __init__(self):
         self.events, self.workers, self.fate = [], [], lambda device, request: None
 
-    def told(self, kind):
+    def reported(self, kind):
         return [device for device, word in self.events if word == kind.__name__]
 
 
@@ -119,10 +119,10 @@ def test_a_device_that_keeps_dying_is_gone_and_the_others_stay(script, kind):
     pool.open_all(DEVICES)
     assert sorted(pool.workers) == ["a:0", "c:0"]
     assert gone["b:0"].reason == "device-lost"
-    assert script.told(protocol.Open).count("b:0") == FAILED_STARTS
+    assert script.reported(protocol.Open).count("b:0") == FAILED_STARTS
     with pytest.raises(DeviceGone):
         pool.worker("b:0")
-    assert script.told(protocol.Open).count("b:0") == FAILED_STARTS, "it is not asked again"
+    assert script.reported(protocol.Open).count("b:0") == FAILED_STARTS, "it is not asked again"
     assert not [worker for worker in script.workers if worker.device == "b:0" and worker.alive]
 
 
@@ -154,8 +154,8 @@ def test_inputs_come_before_anything_is_built_and_one_worker_makes_the_reference
     script.events.clear()
     script.fate = lambda device, request: asked.append(request)
     pool.load(cases("library", "tuned"))
-    assert script.told(protocol.Load) == DEVICES
-    assert script.told(protocol.Build) == [device for device in DEVICES for _ in range(2)]
+    assert script.reported(protocol.Load) == DEVICES
+    assert script.reported(protocol.Build) == [device for device in DEVICES for _ in range(2)]
     assert script.events.index(("a:0", "Build")) > script.events.index(("c:0", "Load"))
     assert [r.reference for r in asked if isinstance(r, protocol.Load)] == [True, False, False]
 

@@ -13,7 +13,7 @@ from gpubench.analysis.advice import Advice, answer
 from gpubench.analysis.contenders import Key
 from gpubench.analysis.policy import Policy
 from gpubench.errors import InputError
-from gpubench.foreign_text import columns
+from gpubench.escaping import columns
 from gpubench.report.advice import render
 from tests.unit.report.builders import (
     CPU,
@@ -309,10 +309,12 @@ def test_of_two_splits_the_one_with_the_fastest_single_device_is_the_answer(ours
     advice = ask(rows, 1024, None, **words)
     assert advice.device_id == answered
     assert "hybrid:cupy:0" not in {one.device_id for one in advice.candidates}
-    told = Policy([run_of(rows, **words)]).choose("matmul", shape=1024, regime="resident-queued", hybrid=True)
-    assert told.device_id == answered
+    reported = Policy([run_of(rows, **words)]).choose(
+        "matmul", shape=1024, regime="resident-queued", hybrid=True
+    )
+    assert reported.device_id == answered
     if advice.split is not None:
-        assert told.fraction == advice.split.fraction
+        assert reported.fraction == advice.split.fraction
         assert advice.gain is not None
         assert advice.gain.device_id == "wgpu:0"
 

@@ -214,7 +214,7 @@ def test_each_regime_and_device_has_its_own_verdict():
 
 
 def rows_of(analysis):
-    """What is told of each curve; the times behind it are left out."""
+    """What is reported of each curve; the times behind it are left out."""
     rows = [(row.at_last.interval, row.at_last.label, row.case.device_id) for row in analysis.break_even]
     return [report_document([analysis]).break_even, rows]
 

@@ -1,4 +1,4 @@
-"""What a CI is told: verdict and counts, messages, outputs, Markdown that fits."""
+"""What a CI reads: verdict and counts, messages, outputs, Markdown that fits."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_a_broken_case_outweighs_a_slower_one_and_that_an_unsure_one():
     few = compared(k=3)
     assert (few.verdict, few.unsure, few.exit_code) == ("unsure", 4, 0)
     assert sum("UNSURE (few-sessions)" in text for text in few.warnings) == 4
-    # Whoever ignores all cases is told of none of them.
+    # Whoever ignores all cases reads of none of them.
     muted = compared(k=3, options=CompareOptions(ignored=(lambda case: True,)))
     assert (muted.verdict, muted.unsure) == ("ok", 0)
     assert not any("UNSURE" in text for text in muted.warnings)

@@ -50,7 +50,7 @@ def test_a_slower_and_a_faster_case_among_others():
     row = result.cases[1]
     assert row.lo <= row.ratio <= row.hi
     assert row.ratio == pytest.approx(1.3, rel=0.03)
-    # Of all relabellings only the observed one, and its mirror image with the case that became faster, reach so far.
+    # Of all permutations only the observed one, and its mirror image with the case that became faster, reach so far.
     assert (row.p, row.p_adjusted) == (pytest.approx(1 / 252), pytest.approx(2 / 252))
     assert (row.threshold, row.k_base, row.k_new) == (0.05, 5, 5)
 

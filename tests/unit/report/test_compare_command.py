@@ -116,7 +116,7 @@ def test_different_machines_are_bad_input_naming_the_field(gpubench, folder):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "told"),
+    ("arguments", "code", "reported"),
     [
         (["base.json"], 2, "NEW"), (["base.json", "absent.json"], 4, "absent.json cannot be read"),
         (["base.json", "new.json", "--fail-on", "slow"], 2, "slower"),
@@ -133,10 +133,10 @@ def test_different_machines_are_bad_input_naming_the_field(gpubench, folder):
         (["base.json", "new.json", "--time-unit", "h"], 2, "--time-unit: there is no"),
     ],
 )  # fmt: skip
-def test_bad_input_is_three_lines(gpubench, folder, arguments, code, told):
+def test_bad_input_is_three_lines(gpubench, folder, arguments, code, reported):
     done = gpubench("compare", *arguments, cwd=folder)
     assert (done.returncode, done.stdout) == (code, "")
-    assert told in done.stderr
+    assert reported in done.stderr
     assert [line.partition(":")[0].strip() for line in done.stderr.splitlines()] == ["error", "why", "fix"]
 
 

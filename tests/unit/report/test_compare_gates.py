@@ -167,14 +167,14 @@ def test_a_demand_is_met_told_or_failed_by_the_interval_of_base_over_new():
     least, most = 1 / row.hi, 1 / row.lo
     for factor, expected in ((least * 0.99, "passed"), ((least + most) / 2, "near"), (most * 1.01, "low")):
         demand = MinSpeedup(text="matmul/n=64", selects=selector("matmul/n=64"), least=factor)
-        told = found(base, new, CompareOptions(fail_on=(), min_speedups=(demand,)))
-        (only,) = told.gates
+        reported = found(base, new, CompareOptions(fail_on=(), min_speedups=(demand,)))
+        (only,) = reported.gates
         assert (only.passed, bool(only.near), bool(only.ids)) == (
             expected != "low",
             expected == "near",
             expected == "low",
         )
-        assert of_comparison(told).verdict == {"passed": "ok", "near": "unsure", "low": "failed"}[expected]
+        assert of_comparison(reported).verdict == {"passed": "ok", "near": "unsure", "low": "failed"}[expected]
 
 
 @pytest.mark.parametrize(
@@ -188,9 +188,9 @@ def test_a_failed_gate_is_never_ok_in_a_word(name, verdict):
         "noisy": noisy(new, {CASES[0].id}), "unsure": throttled(new, {CASES[0].id}),
     }.get(name, new)  # fmt: skip
     result = found(base, new, CompareOptions(fail_on=(name,)))
-    told = of_comparison(result)
-    assert (result.exit_code, told.verdict, len(told.errors)) == (3, verdict, 1)
-    assert told.errors[0].startswith(f"{name}: FAILED: ")
+    reported = of_comparison(result)
+    assert (result.exit_code, reported.verdict, len(reported.errors)) == (3, verdict, 1)
+    assert reported.errors[0].startswith(f"{name}: FAILED: ")
 
 
 @pytest.mark.parametrize("name", ["slower", "unsure", "failed", "missing", "noisy"])
@@ -287,8 +287,8 @@ def test_the_order_of_the_new_files_does_not_matter():
     assert [{*gate.ids} for gate in there.gates] == [{*gate.ids} for gate in back.gates]
 
 
-def test_where_relabellings_are_drawn_order_scale_and_sides_do_not_matter_either():
-    """Seven sessions a side and too many cases for Benjamini-Hochberg: a sample of the 3432 relabellings."""
+def test_where_permutations_are_drawn_order_scale_and_sides_do_not_matter_either():
+    """Seven sessions a side and too many cases for Benjamini-Hochberg: a sample of the 3432 permutations."""
     cases = [case(n=n) for n in range(1, 44)]
     base, new = pair({cases[3].id: 1.2, cases[7].id: 1.06}, cases=cases, k=7, sigma=0.02)
     plain = found(base, new)

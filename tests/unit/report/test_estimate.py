@@ -197,9 +197,9 @@ def test_enough_unthrottled_samples_leave_the_throttled_ones_out():
     run = run_of([outcome])
     row = row_of(run)
     assert (row.label, row.sample_count) == ("ok", 30)
-    (told,) = [finding for finding in analyse(run).findings if finding.code == "throttled"]
-    assert (told.severity, told.ids) == ("info", (outcome.id,))
-    assert "set aside" in told.message
+    (reported,) = [finding for finding in analyse(run).findings if finding.code == "throttled"]
+    assert (reported.severity, reported.ids) == ("info", (outcome.id,))
+    assert "set aside" in reported.message
 
 
 @pytest.mark.parametrize("reason", ["timeout", "budget"])

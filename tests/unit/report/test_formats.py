@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpubench.errors import UsageError
-from gpubench.foreign_text import escaped
+from gpubench.escaping import escaped
 from gpubench.report import FORMATS, render
 from gpubench.report.document import ReportDocument
 from gpubench.report.exporters.csv_rows import COLUMNS

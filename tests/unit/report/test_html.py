@@ -16,7 +16,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gpubench import store
-from gpubench.foreign_text import printable
+from gpubench.escaping import printable
 from gpubench.installation import install_command
 from gpubench.report import render
 from gpubench.report.layout import SECTIONS
@@ -123,9 +123,9 @@ def test_a_page_that_would_grow_too_large_leaves_out_samples_first_then_the_resu
         monkeypatch.setattr(html_page, "MAX_BYTES", limit)
         page = Page(render([full_run()], "html"))
         sizes.append(("r0-result" in page.blocks, any("samples" in a.get("id", "") for _, a in page.elements)))
-        told = " ".join(page.texts)
-        assert ("samples are not drawn" in told) == (not sizes[-1][1])
-        assert ("result is not in this page" in told) == (not sizes[-1][0])
+        reported = " ".join(page.texts)
+        assert ("samples are not drawn" in reported) == (not sizes[-1][1])
+        assert ("result is not in this page" in reported) == (not sizes[-1][0])
     assert sizes == [(True, True), (True, False), (False, False)]
 
 

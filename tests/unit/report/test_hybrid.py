@@ -91,7 +91,7 @@ def test_without_the_sides_alone_the_ends_of_the_sweep_stand_for_them() -> None:
 
 
 @pytest.mark.parametrize(
-    ("run", "told"),
+    ("run", "reported"),
     [
         (run_with(1.0, 1e-2, 1.1e-2), "gpu-dominates"),
         (run_with(1e-2, 1.0, 1.1e-2), "cpu-dominates"),
@@ -110,12 +110,12 @@ def test_without_the_sides_alone_the_ends_of_the_sweep_stand_for_them() -> None:
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )  # fmt: skip
-def test_where_it_loses_the_report_says_why(run: Run, told: str) -> None:
+def test_where_it_loses_the_report_says_why(run: Run, reported: str) -> None:
     row = only(run)
-    assert row.reason == told
+    assert row.reason == reported
     assert not row.recommended
     for name in ("plain", "markdown"):
-        assert told in render([run], name)
+        assert reported in render([run], name)
 
 
 def test_an_adapter_that_is_the_cpu_is_never_recommended() -> None:

@@ -1,4 +1,4 @@
-"""The joint permutation correction against its definition, relabelling by relabelling."""
+"""The joint permutation correction against its definition, permutation by permutation."""
 
 from __future__ import annotations
 
@@ -64,14 +64,14 @@ def both(found):
 
 @settings(max_examples=60, deadline=None)
 @given(families())
-def test_p_is_the_share_of_relabellings_whose_largest_statistic_reaches_that_of_the_case(family):
+def test_p_is_the_share_of_permutations_whose_largest_statistic_reaches_that_of_the_case(family):
     assert both(max_t(*family)) == pytest.approx(both(by_definition(*family)))
 
 
 @settings(max_examples=15, deadline=None)
 @given(families(most=7), st.randoms(use_true_random=False), st.integers(-3, 3))
 def test_order_and_scale_do_not_matter_and_the_sides_are_mirror_images(family, chance, shift):
-    """Of more sessions than can be relabelled in all ways, too: then the drawn relabellings have their mirror images, and
+    """Of more sessions than can be permuted in all ways, too: then the drawn permutations have their mirror images, and
     stand for the sessions in an order that the cases give; `compare` hands them over by their ids."""
     base, new = family
     found = max_t(base, new)
@@ -89,7 +89,7 @@ def test_order_and_scale_do_not_matter_and_the_sides_are_mirror_images(family, c
 
 
 @pytest.mark.parametrize(("k", "least"), [(6, 1 / 924), (8, 1 / (2 * (MAX_RELABELLINGS // 2 + 1)))])
-def test_the_smallest_p_is_that_of_one_relabelling(k, least):
+def test_the_smallest_p_is_that_of_one_permutation(k, least):
     draw = random.Random(k)
     base, new = ([[side + draw.gauss(0, 0.01) for _ in range(k)]] for side in (0.0, 1.0))
     assert max_t(base, new)[0][0] == pytest.approx(least)

@@ -55,7 +55,7 @@ def test_many_pairs_are_labelled_in_a_sample_that_is_always_the_same():
 def test_a_session_and_its_repeats_are_one_of_the_sessions_that_noise_pairs():
     what = CASES[0]
     found = noise(busy_turns(what, [[9e-3, 9e-3, 1e-3]] * 10))
-    assert (found.labellings, found.cases[0].spread) == (32, 0)
+    assert (found.permutations, found.cases[0].spread) == (32, 0)
     with pytest.raises(InputError, match="too few sessions"):
         noise(busy_turns(what, [[9e-3, 9e-3, 1e-3]] * 9))
 
@@ -66,8 +66,8 @@ def test_longer_files_have_a_window_for_each_stretch_of_pairs():
     assert windows(range(3), 2) == []
 
 
-def test_the_threshold_is_the_95th_percentile_of_all_labellings_by_the_verdicts_of_compare():
-    """Section 13 by hand: each of the 32 labellings compared as two files would be."""
+def test_the_threshold_is_the_95th_percentile_of_all_permutations_by_the_verdicts_of_compare():
+    """By hand: each of the 32 permutations compared as two files would be."""
     run = run_of_noise(sigma=0.06, seed=3)
     found = noise(run)
     ratios = {case.id: [] for case in CASES}
@@ -81,7 +81,7 @@ def test_the_threshold_is_the_95th_percentile_of_all_labellings_by_the_verdicts_
         alarms += any(row.verdict == "SLOWER" for row in result.cases)
         for row in result.cases:
             ratios[row.id].append(abs(row.ratio - 1))
-    assert found.labellings == 32
+    assert found.permutations == 32
     assert found.false_alarm_share == alarms / 32
     for row in found.cases:
         assert row.spread == pytest.approx(quantile(sorted(ratios[row.id]), 0.95))
@@ -186,8 +186,8 @@ class TestThresholds:
     def test_cases_that_they_do_not_know_are_told(self):
         base, new = pair()
         found = compare(("a", base), [("b", new)], CompareOptions(noise=self.thresholds(base, c1=0.4)))
-        told = next(notice for notice in found.warnings if notice.code == "no-threshold")
-        assert told.message.startswith("3 of 4 cases")
+        reported = next(notice for notice in found.warnings if notice.code == "no-threshold")
+        assert reported.message.startswith("3 of 4 cases")
 
     def test_those_of_another_machine_or_of_other_cases_are_refused(self):
         base, new = (on_machine(run, cpu="A") for run in pair())

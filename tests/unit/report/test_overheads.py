@@ -29,13 +29,13 @@ def test_overheads_are_compared_with_nothing():
 def test_an_empty_launch_is_told_for_each_device_of_a_gpus_report():
     """The typical one of a session, the middle one of the sessions; a superseded one does not count."""
     run = run_of(curve({64: 0.25}), sessions=3)
-    told = {"numpy:0": 1e-6, "cupy:0": 8e-6}
+    reported = {"numpy:0": 1e-6, "cupy:0": 8e-6}
     sessions = []
     for i, record in enumerate(run.sessions):
         own = [
-            msgspec.structs.replace(worker, overhead_s=[told[worker.device_id] * (1 + i)] * 3 + [1.0])
+            msgspec.structs.replace(worker, overhead_s=[reported[worker.device_id] * (1 + i)] * 3 + [1.0])
             for worker in record.workers
-            if worker.device_id in told
+            if worker.device_id in reported
         ]
         sessions.append(msgspec.structs.replace(record, workers=own, superseded=i == 2))
     run = msgspec.structs.replace(run, sessions=sessions)

@@ -1,4 +1,4 @@
-"""A number that cannot be true is told with both numbers, and takes part in nothing that is derived."""
+"""A number that cannot be true is reported with both numbers, and takes part in nothing that is derived."""
 
 from __future__ import annotations
 
@@ -105,12 +105,12 @@ def test_every_format_names_it_and_no_other_tool_gets_a_number_of_it(case_id):
     for format in TOOLS:
         assert case_id not in render([run], format)
     rows = {row["case_id"]: row for row in csv.DictReader(io.StringIO(render([run], "csv")))}
-    told = {
+    reported = {
         name: value
         for name, value in rows[case_id].items()
         if value and name.endswith(("_s", "speedup", "roof"))
     }
-    assert told == {}
+    assert reported == {}
     assert (rows[case_id]["label"], rows[case_id]["reason"]) == ("implausible", "implausible")
     (row,) = [row for row in json.loads(render([run], "json"))["cases"] if row["id"] == case_id]
     assert (row["time"], row["label"], row["device_cold_s"], row["rates"]) == (None, "implausible", None, None)

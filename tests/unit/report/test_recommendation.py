@@ -32,7 +32,7 @@ def both(cpu_s, gpu_s, split_s, *, n=1024, regime="resident", sessions=5):
     ]  # fmt: skip
 
 
-def told(outcomes, **words):
+def reported(outcomes, **words):
     found = recommendation_of(run_of(outcomes, **words))
     assert found is not None
     return found
@@ -82,7 +82,7 @@ def test_a_split_that_one_session_chose_and_measured_decides_against_it():
 
 
 def test_a_split_with_copies_is_a_reason_even_if_nothing_resident_was_compared():
-    found = told(both(3e-3, 1e-3, 0.7e-3, regime="transfer-always"), devices=ALL, sessions=5)
+    found = reported(both(3e-3, 1e-3, 0.7e-3, regime="transfer-always"), devices=ALL, sessions=5)
     assert (found.mode, found.confidence) == ("hybrid", "measured")
     assert found.measured is not None
     assert found.measured.s is None

@@ -140,9 +140,9 @@ def test_warnings_about_the_run():
 
 
 def test_a_stored_warning_is_not_repeated():
-    stored = RunWarning(code="few-sessions", severity="info", message="told by the run")
+    stored = RunWarning(code="few-sessions", severity="info", message="reported by the run")
     found = analyse(run_of([measured(case(), 1e-3)], warnings=[stored])).findings
-    assert [finding.message for finding in found] == ["told by the run"]
+    assert [finding.message for finding in found] == ["reported by the run"]
 
 
 def test_every_derived_warning_gives_advice():

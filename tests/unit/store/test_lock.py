@@ -1,4 +1,4 @@
-"""One writer a file: the second is told who the first is, and the kernel lets go for the dead."""
+"""One writer a file: the second reads who the first is, and the kernel lets go for the dead."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ import msgspec
 
 from gpubench.analysis.analyse import Analysis, MachineRuns, histories
 from gpubench.analysis.ratio_map import RatioMap, ratio_map
-from gpubench.foreign_text import printable
+from gpubench.escaping import printable
 from gpubench.report.charts import LIGHT, Chart, ChartSet
 from gpubench.report.markup import element, fragment
 from gpubench.report.sections.map import AXIS, MEANING, TITLE, MapPanel, MapView, device_names, map_view

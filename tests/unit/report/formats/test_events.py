@@ -89,8 +89,8 @@ def test_several_runs_follow_one_another():
 def test_break_even_and_speedup_have_the_numbers_of_the_report():
     document = json.loads(render([full_run()], "json"))
     found = lines(full_run())
-    told = [line for line in found if line["reason"] == "break-even"]
-    assert [(row["verdict"], row["n"], row["regime"]) for row in told] == [
+    reported = [line for line in found if line["reason"] == "break-even"]
+    assert [(row["verdict"], row["n"], row["regime"]) for row in reported] == [
         (row["verdict"], row["n"], row["regime"]) for row in document["break_even"]
     ]
     ratios = {(line["id"], line["kind"]): line["ratio"] for line in found if line["reason"] == "speedup"}

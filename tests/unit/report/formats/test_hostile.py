@@ -222,14 +222,14 @@ def test_detection(name, texts):
 @given(st.lists(TEXTS, min_size=1, max_size=12))
 def test_what_a_ci_is_told(texts):
     analyses = analysed([hostile_run(texts)])
-    told = of_reports(analyses, 1)
-    lines = list(messages(told))
+    reported = of_reports(analyses, 1)
+    lines = list(messages(reported))
     assert lines
     for line in lines:
         shown_safely(line)
         assert "\n" not in line
         assert re.match(r"::(error|warning) title=gpubench::", line)
-    assert all(re.fullmatch(r"[a-z-]+=.*", line) for line in outputs(told, "r.json").splitlines())
+    assert all(re.fullmatch(r"[a-z-]+=.*", line) for line in outputs(reported, "r.json").splitlines())
 
 
 @pytest.mark.parametrize("name", NAMES)

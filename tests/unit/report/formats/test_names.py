@@ -1,4 +1,4 @@
-"""Names of formats: what --help lists, what a suffix means, and what a wrong one is told."""
+"""Names of formats: what --help lists, what a suffix means, and what is said of a wrong one."""
 
 from __future__ import annotations
 
