@@ -59,16 +59,19 @@ Values = Literal["uniform", "normal", "fan-in", "ones", "zeros", "relu", "probab
 
 
 class Tolerance(msgspec.Struct, frozen=True):
-    """A result passes when |got - want| <= units * u(dtype) * scale, element by element.
+    """A result passes when |got - want| <= units * u(dtype) * scale + slack, element by element.
 
     `scale(xp, *inputs)` gets the float64 inputs and returns an array that broadcasts against the output:
     the sum of absolute terms where terms can cancel, the product of the vectors' norms for dot products.
     None means |want|. `why` states the reason of a bound that does not follow from the roundings (docs/extending.md).
+    `slack(xp, u, *inputs)` is what a jump adds, where a value is so near to it that round-off decides the side; beside
+    a `scale` alone.
     """
 
     units: float
     scale: Callable[..., Array] | None = None
     why: str = ""
+    slack: Callable[..., Array] | None = None
 
 
 class Operand(msgspec.Struct, frozen=True):

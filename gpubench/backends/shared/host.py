@@ -207,31 +207,33 @@ def no_overhead(op: Op, case: Case, device: Device, limits: Limits) -> Unsupport
 
 
 def random_inputs(op: Op, params: Params, dtype: Dtype, seed: int, kind: str = "random") -> list[Array]:
-    """One C-contiguous array per input, the same bytes on every backend: seeded by op, operand, shape beside the size,
-    dtype and seed. Values follow each other in the order of memory, so that a larger size begins with a smaller one.
-    A weight is seeded by its shape instead: it is the same at every size.
+    """One array per input, by `random_input`."""
+    return [random_input(op, operand, params, dtype, seed, kind) for operand in op.inputs]
+
+
+def random_input(
+    op: Op, operand: Operand, params: Params, dtype: Dtype, seed: int, kind: str = "random"
+) -> Array:
+    """A C-contiguous array, the same bytes on every backend: seeded by op, operand, shape beside the size, dtype and
+    seed. Values follow each other in the order of memory, so that a larger size begins with a smaller one. A weight is
+    seeded by its shape instead: it is the same at every size.
 
     `kind` zeros, ones or normal overrides what an operand says of its values; zeros and ones leave ids in their range,
     normal stands for uniform alone.
     """
     import numpy as np
 
+    shape, drawn = operand.shape(params), operand.values
+    array = np.empty(shape, host_dtype(operand.stored(dtype)))
+    if kind in ("zeros", "ones"):
+        most = drawn.below(params) - 1 if isinstance(drawn, Ids) else 1
+        array.fill(min(most, 1) if kind == "ones" else 0)
+        return array
     beside = sorted((name, value) for name, value in params.items() if name != "n")
-    arrays = []
-    for operand in op.inputs:
-        shape = operand.shape(params)
-        array = np.empty(shape, host_dtype(operand.stored(dtype)))
-        drawn = operand.values
-        if kind in ("zeros", "ones"):
-            most = drawn.below(params) - 1 if isinstance(drawn, Ids) else 1
-            array.fill(min(most, 1) if kind == "ones" else 0)
-        else:
-            what = beside if operand.role == "activation" else shape
-            kept = "normal" if kind == "normal" and drawn == "uniform" else drawn
-            key = f"{op.name} {operand.name} {what} {dtype} {seed}"
-            _draw(array, kept, key, params, wide=dtype == "float64")
-        arrays.append(array)
-    return arrays
+    key = f"{op.name} {operand.name} {beside if operand.role == 'activation' else shape} {dtype} {seed}"
+    kept = "normal" if kind == "normal" and drawn == "uniform" else drawn
+    _draw(array, kept, key, params, wide=dtype == "float64")
+    return array
 
 
 # Each so many values are drawn by a generator of their own: on all CPUs, and the same whatever the array's size.
@@ -381,10 +383,11 @@ def references(op: Op, inputs: list[Array], folder: Path, key: str) -> tuple[Ref
 
     name = hashlib.sha256(key.encode()).hexdigest()[:16]
     wants = [folder / f"{name}-want{i}.npy" for i in range(len(op.outputs))]
+    dtype = next((array.dtype.name for array in inputs if array.dtype.kind != "i"), "float64")
     scales = {
         i: (folder / f"{name}-scale{i}.npy", scale)
         for i, output in enumerate(op.outputs)
-        if (scale := op.judged(output).scale) is not None
+        if (scale := _spread(op.judged(output), dtype)) is not None
     }
     if not wants[-1].exists():
         for file, scale in scales.values():
@@ -394,6 +397,14 @@ def references(op: Op, inputs: list[Array], folder: Path, key: str) -> tuple[Ref
         Reference(np.load(file, mmap_mode="r"), np.load(scales[i][0], mmap_mode="r") if i in scales else None)
         for i, file in enumerate(wants)
     )
+
+
+def _spread(tolerance: Tolerance, dtype: str) -> Callable[..., Array] | None:
+    """The scale of a tolerance, with the slack as so much more of it."""
+    scale, slack, u = tolerance.scale, tolerance.slack, UNIT_ROUNDOFF[dtype]
+    if scale is None or slack is None:
+        return scale
+    return lambda xp, *inputs: scale(xp, *inputs) + slack(xp, u, *inputs) / (tolerance.units * u)
 
 
 def _publish(paths: Sequence[Path], function: Callable[..., Any], op: Op, inputs: list[Array]) -> None:
@@ -521,11 +532,21 @@ def _errors(got: Array, want: Array, scale: Array) -> Array:
     return error
 
 
+# By the id of an op, which is kept with its hash: to compute a layer at n = 7 takes longer than a second.
+_hashes: dict[int, tuple[Op, str]] = {}
+
+
 def op_hash(op: Op) -> str:
     """Twelve digits that change when the op means something else: shapes, costs, inputs or reference.
 
     Built from behaviour, not from text, so that reformatting a file does not make results incomparable.
     """
+    if id(op) not in _hashes:
+        _hashes[id(op)] = (op, _hash(op))
+    return _hashes[id(op)][1]
+
+
+def _hash(op: Op) -> str:
     import numpy as np
 
     seen: list[str] = [op.name, str(op.tolerance.units)]

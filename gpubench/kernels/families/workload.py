@@ -6,7 +6,7 @@ writes and another one reads stays on the device. Such bytes are not compulsory:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NoReturn
 
@@ -28,17 +28,21 @@ def workload(
     inputs: Mapping[str, Values],
     outputs: Mapping[str, Role],
     weights: Mapping[str, Values] | None = None,
+    slack: Mapping[str, Callable[..., Array]] | None = None,
     **declared: Any,
 ) -> Op:
     """The op that does `stages` in order. `inputs` and `weights` say how their values are drawn, `outputs` which role
-    each has; what else is `declared` is the op's own: name, summary, params, sizes, options. Raises ValueError where a
-    value has two shapes, is read before it is written, or is written twice."""
-    weights = weights or {}
+    each has, `slack` what kinks on the way to an output add to its tolerance; what else is `declared` is the op's own:
+    name, summary, params, sizes, options. Raises ValueError where a value has two shapes, is read before it is written,
+    or is written twice."""
+    weights, slack = weights or {}, slack or {}
     of = _Stages(tuple(stages))
     of.check([*inputs, *weights], [*outputs])
     read: list[Operand] = [of.operand(x, values=values) for x, values in inputs.items()]
     read += [of.operand(x, values=values, role="weight") for x, values in weights.items()]
-    written = [of.operand(x, role=role, tolerance=of.tolerance(x, read)) for x, role in outputs.items()]
+    written = [
+        of.operand(x, role=role, tolerance=of.tolerance(x, read, slack.get(x))) for x, role in outputs.items()
+    ]
     between = tuple(of.operand(x) for stage in of.stages for x in stage.writes if x not in outputs)
     ops = of.ops.values()
     names = tuple(operand.name for operand in read)
@@ -109,7 +113,7 @@ class _Stages:
             depths.update(dict.fromkeys(stage.writes, after))
         return depths[value]
 
-    def tolerance(self, value: str, inputs: Sequence[Operand]) -> Tolerance:
+    def tolerance(self, value: str, inputs: Sequence[Operand], slack: Callable[..., Array] | None) -> Tolerance:
         """That of the stage that writes the value, and some units for each stage before it, on its largest scale or the
         value's largest number. What is small because a sum cancels, or by a softmax, has the error of the numbers that
         it was made of. The stages are judged one by one beside this."""
@@ -125,7 +129,7 @@ class _Stages:
             spread = bound(xp, *read) if bound is not None else want
             return xp.maximum(found, xp.max(spread)) if spread.size else found
 
-        return Tolerance(own.units + _UNITS_PER_STAGE * (self.depth(value) - 1), scale)
+        return Tolerance(own.units + _UNITS_PER_STAGE * (self.depth(value) - 1), scale, slack=slack)
 
     def results(
         self, names: Sequence[str], wanted: Sequence[str], exact: bool, xp: Array, *arrays: Array, **params: int
