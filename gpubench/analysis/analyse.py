@@ -19,7 +19,7 @@ from gpubench.analysis.findings import Gates, ReportGate, ReportWarning, finding
 from gpubench.analysis.hybrid import Hybrid, hybrids
 from gpubench.analysis.machine import experiment, machine_line, node_key
 from gpubench.analysis.overheads import GROUP, Overheads, overheads
-from gpubench.analysis.reuse import Reuse, reuses
+from gpubench.analysis.reuse import Reuse, WeightLoad, reuses, weight_loads
 from gpubench.analysis.roofline import Roofline, roofline
 from gpubench.analysis.samples import Components, components
 from gpubench.analysis.speedup import Mean, Speedup, baseline_line, means, speedups
@@ -43,6 +43,7 @@ class Analysis(msgspec.Struct, frozen=True, kw_only=True):
     gates: tuple[ReportGate, ...] = ()
     claims: tuple[ClaimResult, ...] = ()
     reuse: tuple[Reuse, ...] = ()
+    weights: tuple[WeightLoad, ...] = ()
     means: tuple[Mean, ...] = ()
     hybrid: tuple[Hybrid, ...] = ()
     noise: tuple[Components, ...] = ()
@@ -89,7 +90,7 @@ def analyse(
         gates=gates(run, cases, [row for row in cases if _compared(row)], ratios, demands),
         claims=_judged(claims, run, cases, compared, ratios, found),
         means=means([row for row in cases if _compared(row)], ratios),
-        reuse=reuses(run, compared, keep), hybrid=splits, noise=components(run),
+        reuse=reuses(run, compared, keep), weights=weight_loads(run, ratios), hybrid=splits, noise=components(run),
         measured=measured,
     )  # fmt: skip
 
