@@ -34,6 +34,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _UNIT = Path(__file__).parent / "unit"
+# Machine code that earlier runs of the tests compiled. It is named by a hash of its source, so none of it gets old.
+_COMPILED = Path(__file__).parents[1] / ".setup" / "compiled"
 _PROBES = {
     "vulkan": "import wgpu; assert any(a.info['backend_type'] == 'Vulkan'"
     " for a in wgpu.gpu.enumerate_adapters_sync()), 'no Vulkan adapter'",
@@ -109,11 +111,15 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 @pytest.fixture(scope="session", autouse=True)
 def cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """What tests let the program remember stays among the tests: workers and other children inherit it. All workers of
-    pytest share it, so that each kernel is compiled once."""
+    pytest share it, and compiled kernels are kept for the next run, so that each is compiled once."""
     with pytest.MonkeyPatch.context() as patch:
         own = tmp_path_factory.getbasetemp()
         folder = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "cache-of-gpubench"
         folder.mkdir(exist_ok=True)
+        for name in ("kernels", "machine", "mesa"):
+            (_COMPILED / name).mkdir(parents=True, exist_ok=True)
+            with contextlib.suppress(FileExistsError):  # another worker was first
+                (folder / name).symlink_to(_COMPILED / name, target_is_directory=True)
         patch.setenv("GPUBENCH_CACHE_DIR", str(folder))
         patch.setenv("MESA_SHADER_CACHE_DIR", str(folder / "mesa"))
         yield folder
