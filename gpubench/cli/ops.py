@@ -105,6 +105,8 @@ def preset(backends: Sequence[Listed]) -> tuple[str, ...]:
 def forms(op: Op, backend: Listed) -> list[str]:
     if op.overhead is not None:
         return [] if backend.kind == "cpu" else list(op.overhead.forms)
+    if op.host is not None:
+        return [form for form in backend.forms if backend.name == "numpy" and form == "library"]
     from gpubench.model.case import RESIDENT
 
     op = op.with_kernels(backend.name, backend.brought.get(op.name, ()))
