@@ -52,6 +52,7 @@ EQUIVALENT = (
         "if cumulated > mass",
         "no sum of probabilities ends at that very number",
     ),
+    ("stats.py", "if len({value for", "", "the same distribution, in more atoms or in fewer"),
     (
         "break_even.py",
         "if root is None or abs(root) > FARTHEST",
