@@ -10,7 +10,7 @@ import msgspec
 
 from gpubench import stats
 from gpubench.analysis.break_even import BreakEven
-from gpubench.analysis.estimate import CaseResult, CaseTime
+from gpubench.analysis.estimate import HOST_STAGE, CaseResult, CaseTime
 from gpubench.analysis.labels import gravest
 from gpubench.analysis.speedup import Speedup, paired
 from gpubench.model.case import Case
@@ -99,8 +99,6 @@ NO_CASE = "no such case in this run"
 NO_SESSION = "no session measured all of its cases"
 SOFTWARE = "a software adapter is no GPU"
 HYBRID = "hybrid"
-# A stage that runs on the host whatever the device takes its CPU time on both sides.
-HOST_STAGE = "host-stage"
 
 
 def judged(
@@ -171,7 +169,7 @@ class _Measured:
         return SOFTWARE if any(row.case.device_kind == "software" for row in found) else NO_CASE
 
     def _on_host(self, matches: Callable[[Case], bool]) -> Speedup | None:
-        """A stage that no GPU can take, against itself."""
+        """A stage that no GPU can take: its CPU time stands on both sides."""
         found = [row for row in self.cases if matches(row.case)]
         if not any(row.reason == HOST_STAGE for row in found):
             return None
@@ -308,7 +306,8 @@ def _one_after_the_other(rows: Sequence[CaseResult]) -> CaseResult | None:
     }
     prior = stats.Prior(max(row.prior.block for row in rows), max(row.prior.session for row in rows))
     time = stats.run_interval(list(blocks.values()), prior)
-    longest = max(rows, key=_estimate_s)
+    # Beside a stage that stays on the host the whole is the other device's.
+    longest = max(rows, key=lambda row: (row.device_kind != "cpu", _estimate_s(row)))
     return msgspec.structs.replace(
         longest, id=" + ".join(row.id for row in rows), blocks=blocks, sessions=samples, prior=prior,
         label=gravest([row.label for row in rows if row.label is not None]),

@@ -102,6 +102,7 @@ def test_a_stage_that_stays_on_the_host_takes_its_time_on_both_sides():
     found = verdict(Claim(claim="both", cases=(MATMUL, "relu"), speedup=2), outcomes)
     assert found.ids == ("matmul/n=1024/float32/library/resident-queued@cupy:0", host.id)
     assert found.ratio == pytest.approx(2e-3 / (1e-3 / 40 + 1e-3))
+    assert found.measured.case.device_kind == "gpu", "the table says GPU"
 
 
 def test_what_stands_beside_a_claim_decides_nothing():
