@@ -17,7 +17,7 @@ import pytest
 from gpubench import store
 from gpubench.errors import GpubenchError
 from gpubench.model.result import Measurement, Run, failures_of
-from tests.forking import Starter, environment
+from tests.forking import Starter, drives_a_device, environment
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds workers in /proc")
 PLAN = (
@@ -30,9 +30,8 @@ def workers(of: int) -> list[int]:
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError, ValueError, IndexError):
-            name, _, rest = (folder / "stat").read_text().partition("(")[2].rpartition(")")
-            started = b"gpubench.measure.worker.main" in (folder / "cmdline").read_bytes()
-            if int(rest.split()[1]) == of and (started or name.endswith("worker.main")):
+            parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+            if parent == of and drives_a_device(int(folder.name)):
                 found.append(int(folder.name))
     return found
 

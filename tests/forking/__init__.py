@@ -9,6 +9,7 @@ ask about the start itself, they ask of `python -m gpubench`.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import shlex
@@ -45,6 +46,15 @@ def environment(home: Path, extra: Mapping[str, str] | None = None) -> dict[str,
     kept = {name: value for name, value in outside().items() if not name.startswith(("GPUBENCH_", "XDG_"))}
     cache = {name: os.environ[name] for name in ("GPUBENCH_CACHE_DIR",) if name in os.environ}
     return {**kept, **cache, "HOME": str(home), "COLUMNS": "100", **(extra or {})}
+
+
+def drives_a_device(pid: int) -> bool:
+    """Whether the process is a worker, started or forked; another child of a run reads clocks and temperatures."""
+    with contextlib.suppress(OSError):
+        place = Path("/proc") / str(pid)
+        started = b"gpubench.measure.worker.main" in (place / "cmdline").read_bytes()
+        return started or (place / "comm").read_text().endswith("worker.main\n")
+    return False
 
 
 class Starter:
