@@ -205,6 +205,8 @@ def _no_kernel(op: Op, case: Case, target: Target) -> Skip | None:
                 case, "no-implementation", "the CPU has no launch, no transfer and no memory of its own"
             )
         return None
+    if op.host is not None and target.device.kind != "cpu":
+        return _skip(case, "host-stage", f"{op.name} runs on the host, not on {case.device_id}")
     if case.form not in target.forms:
         return _skip(case, "no-implementation", f"{case.backend} has no {case.form} form")
     if case.backend in backends.COMPOSED:
@@ -255,8 +257,9 @@ def _needs(op: Op, params: Mapping[str, int], dtype: Dtype) -> tuple[int, int]:
     """Bytes of a workload on the host and on a device."""
     operands = op.held_bytes(params, dtype)
     # Inputs and outputs, and their float64 copies, the reference and its scale while checking.
-    # On the device, transfer-always takes a second set of buffers beside the resident one.
-    return operands + 3 * operands * 8 // ITEMSIZE[dtype], 2 * operands
+    # On the device, transfer-always takes a second set of buffers beside the resident one, of all but what stays.
+    stays = sum(operand.bytes(params, dtype) for operand in op.inputs if not operand.travels)
+    return operands + 3 * operands * 8 // ITEMSIZE[dtype], 2 * operands - stays
 
 
 def _fits(case: Case, on_host: int, on_device: int, device: Device, host_bytes: int | None) -> Skip | None:

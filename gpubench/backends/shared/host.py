@@ -25,6 +25,7 @@ from gpubench.model.op import (
     UNIT_ROUNDOFF,
     Array,
     Dtype,
+    Given,
     Ids,
     Op,
     Operand,
@@ -207,38 +208,43 @@ def no_overhead(op: Op, case: Case, device: Device, limits: Limits) -> Unsupport
 
 
 def random_inputs(op: Op, params: Params, dtype: Dtype, seed: int, kind: str = "random") -> list[Array]:
-    """One C-contiguous array per input, the same bytes on every backend: seeded by op, operand, shape beside the size,
-    dtype and seed. Values follow each other in the order of memory, so that a larger size begins with a smaller one.
-    A weight is seeded by its shape instead: it is the same at every size.
+    """One array per input, by `random_input`."""
+    return [random_input(op, operand, params, dtype, seed, kind) for operand in op.inputs]
+
+
+def random_input(
+    op: Op, operand: Operand, params: Params, dtype: Dtype, seed: int, kind: str = "random"
+) -> Array:
+    """A C-contiguous array, the same bytes on every backend: seeded by op, operand, shape beside the size, dtype and
+    seed. Values follow each other in the order of memory, so that a larger size begins with a smaller one. A weight is
+    seeded by its shape instead: it is the same at every size.
 
     `kind` zeros, ones or normal overrides what an operand says of its values; zeros and ones leave ids in their range,
     normal stands for uniform alone.
     """
     import numpy as np
 
+    shape, drawn = operand.shape(params), operand.values
+    array = np.empty(shape, host_dtype(operand.stored(dtype)))
+    if isinstance(drawn, Given):
+        array[:] = np.frombuffer(drawn.make(params), array.dtype).reshape(shape)
+        return array
+    if kind in ("zeros", "ones"):
+        most = drawn.below(params) - 1 if isinstance(drawn, Ids) else 1
+        array.fill(min(most, 1) if kind == "ones" else 0)
+        return array
     beside = sorted((name, value) for name, value in params.items() if name != "n")
-    arrays = []
-    for operand in op.inputs:
-        shape = operand.shape(params)
-        array = np.empty(shape, host_dtype(operand.stored(dtype)))
-        drawn = operand.values
-        if kind in ("zeros", "ones"):
-            most = drawn.below(params) - 1 if isinstance(drawn, Ids) else 1
-            array.fill(min(most, 1) if kind == "ones" else 0)
-        else:
-            what = beside if operand.role == "activation" else shape
-            kept = "normal" if kind == "normal" and drawn == "uniform" else drawn
-            key = f"{op.name} {operand.name} {what} {dtype} {seed}"
-            _draw(array, kept, key, params, wide=dtype == "float64")
-        arrays.append(array)
-    return arrays
+    key = f"{op.name} {operand.name} {beside if operand.role == 'activation' else shape} {dtype} {seed}"
+    kept = "normal" if kind == "normal" and drawn == "uniform" else drawn
+    _draw(array, kept, key, params, wide=dtype == "float64")
+    return array
 
 
 # Each so many values are drawn by a generator of their own: on all CPUs, and the same whatever the array's size.
 _DRAWN = 1 << 20
 
 
-def _draw(array: Array, drawn: str | Range | Ids, key: str, params: Params, *, wide: bool) -> None:
+def _draw(array: Array, drawn: str | Range | Ids | Given, key: str, params: Params, *, wide: bool) -> None:
     """Fill the array as an operand says its values are drawn."""
     if drawn in ("ones", "zeros"):
         array.fill(1 if drawn == "ones" else 0)
@@ -381,10 +387,11 @@ def references(op: Op, inputs: list[Array], folder: Path, key: str) -> tuple[Ref
 
     name = hashlib.sha256(key.encode()).hexdigest()[:16]
     wants = [folder / f"{name}-want{i}.npy" for i in range(len(op.outputs))]
+    dtype = next((array.dtype.name for array in inputs if array.dtype.kind not in "iu"), "float64")
     scales = {
         i: (folder / f"{name}-scale{i}.npy", scale)
         for i, output in enumerate(op.outputs)
-        if (scale := op.judged(output).scale) is not None
+        if (scale := _spread(op.judged(output), dtype)) is not None
     }
     if not wants[-1].exists():
         for file, scale in scales.values():
@@ -394,6 +401,14 @@ def references(op: Op, inputs: list[Array], folder: Path, key: str) -> tuple[Ref
         Reference(np.load(file, mmap_mode="r"), np.load(scales[i][0], mmap_mode="r") if i in scales else None)
         for i, file in enumerate(wants)
     )
+
+
+def _spread(tolerance: Tolerance, dtype: str) -> Callable[..., Array] | None:
+    """The scale of a tolerance, with the slack as so much more of it."""
+    scale, slack, u = tolerance.scale, tolerance.slack, UNIT_ROUNDOFF[dtype]
+    if scale is None or slack is None:
+        return scale
+    return lambda xp, *inputs: scale(xp, *inputs) + slack(xp, u, *inputs) / (tolerance.units * u)
 
 
 def _publish(paths: Sequence[Path], function: Callable[..., Any], op: Op, inputs: list[Array]) -> None:
@@ -431,8 +446,8 @@ def _publish(paths: Sequence[Path], function: Callable[..., Any], op: Op, inputs
 
 
 def widened(array: Array) -> Array:
-    """In float64; ids as they are."""
-    return array if array.dtype.kind == "i" else array.astype("float64")
+    """In float64; ids and text as they are."""
+    return array if array.dtype.kind in "iu" else array.astype("float64")
 
 
 def judge_alone(op: Op, precision: str, inputs: Sequence[Array], results: Sequence[Array]) -> list[Check]:

@@ -6,7 +6,7 @@ writes and another one reads stays on the device. Such bytes are not compulsory:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NoReturn
 
@@ -22,23 +22,44 @@ _UNITS_PER_STAGE = 8
 _PROBES = (1, 7)
 
 
+_Formula = Callable[[Op], Callable[..., Any]]
+
+
+def _expression(op: Op) -> Callable[..., Any]:
+    return op.expr
+
+
+def _exact(op: Op) -> Callable[..., Any]:
+    return op.reference or op.expr
+
+
+def _fused(op: Op) -> Callable[..., Any]:
+    """As a user of PyTorch writes it."""
+    assert op.torch is not None
+    return op.torch
+
+
 def workload(
     *,
     stages: Sequence[Stage],
     inputs: Mapping[str, Values],
     outputs: Mapping[str, Role],
     weights: Mapping[str, Values] | None = None,
+    slack: Mapping[str, Callable[..., Array]] | None = None,
     **declared: Any,
 ) -> Op:
     """The op that does `stages` in order. `inputs` and `weights` say how their values are drawn, `outputs` which role
-    each has; what else is `declared` is the op's own: name, summary, params, sizes, options. Raises ValueError where a
-    value has two shapes, is read before it is written, or is written twice."""
-    weights = weights or {}
+    each has, `slack` what kinks on the way to an output add to its tolerance; what else is `declared` is the op's own:
+    name, summary, params, sizes, options. Raises ValueError where a value has two shapes, is read before it is written,
+    or is written twice."""
+    weights, slack = weights or {}, slack or {}
     of = _Stages(tuple(stages))
     of.check([*inputs, *weights], [*outputs])
     read: list[Operand] = [of.operand(x, values=values) for x, values in inputs.items()]
     read += [of.operand(x, values=values, role="weight") for x, values in weights.items()]
-    written = [of.operand(x, role=role, tolerance=of.tolerance(x, read)) for x, role in outputs.items()]
+    written = [
+        of.operand(x, role=role, tolerance=of.tolerance(x, read, slack.get(x))) for x, role in outputs.items()
+    ]
     between = tuple(of.operand(x) for stage in of.stages for x in stage.writes if x not in outputs)
     ops = of.ops.values()
     names = tuple(operand.name for operand in read)
@@ -46,8 +67,10 @@ def workload(
         group="network",
         dtypes=tuple(dtype for dtype in of.first.dtypes if all(dtype in op.dtypes for op in ops)),
         inputs=tuple(read), output=written[0], more_outputs=tuple(written[1:]), between=between, stages=of.stages,
-        flops=of.flops, expr=partial(of.results, names, tuple(outputs), False),
-        reference=partial(of.results, names, tuple(outputs), True), tolerance=Tolerance(_UNITS_PER_STAGE),
+        flops=of.flops, expr=partial(of.results, names, tuple(outputs), _expression),
+        reference=partial(of.results, names, tuple(outputs), _exact),
+        torch=partial(of.results, names, tuple(outputs), _fused) if all(op.torch for op in ops) else None,
+        tolerance=Tolerance(_UNITS_PER_STAGE),
         takes=("n", *declared.get("options", {})), fits=of.fits,
         slow=of.slow(), tuned={
             backend: (Kernel("stages", _never),)
@@ -109,7 +132,7 @@ class _Stages:
             depths.update(dict.fromkeys(stage.writes, after))
         return depths[value]
 
-    def tolerance(self, value: str, inputs: Sequence[Operand]) -> Tolerance:
+    def tolerance(self, value: str, inputs: Sequence[Operand], slack: Callable[..., Array] | None) -> Tolerance:
         """That of the stage that writes the value, and some units for each stage before it, on its largest scale or the
         value's largest number. What is small because a sum cancels, or by a softmax, has the error of the numbers that
         it was made of. The stages are judged one by one beside this."""
@@ -118,24 +141,29 @@ class _Stages:
         names = tuple(operand.name for operand in inputs)
 
         def scale(xp: Array, *arrays: Array, **params: int) -> Array:
-            want, *read = self.results(names, (value, *last.reads), True, xp, *arrays, **params)
+            want, *read = self.results(names, (value, *last.reads), _exact, xp, *arrays, **params)
             found = xp.max(xp.abs(want)) if want.size else xp.zeros(())
             op = self.ops[last.op].at(last.params(params))
             bound = op.judged(op.outputs[last.writes.index(value)]).scale
             spread = bound(xp, *read) if bound is not None else want
             return xp.maximum(found, xp.max(spread)) if spread.size else found
 
-        return Tolerance(own.units + _UNITS_PER_STAGE * (self.depth(value) - 1), scale)
+        return Tolerance(own.units + _UNITS_PER_STAGE * (self.depth(value) - 1), scale, slack=slack)
 
     def results(
-        self, names: Sequence[str], wanted: Sequence[str], exact: bool, xp: Array, *arrays: Array, **params: int
+        self,
+        names: Sequence[str],
+        wanted: Sequence[str],
+        formula: _Formula,
+        xp: Array,
+        *arrays: Array,
+        **params: int,
     ) -> Any:
-        """The wanted values, by the expressions of the stages in order; `exact`: by their references."""
+        """The wanted values, by a formula of each stage's op, one stage after the other."""
         values = dict(zip(names, arrays, strict=True))
         for stage in self.stages:
             op = self.ops[stage.op].at(stage.params(params))
-            formula = op.reference if exact and op.reference is not None else op.expr
-            made = each(formula(xp, *(values[name] for name in stage.reads)))
+            made = each(formula(op)(xp, *(values[name] for name in stage.reads)))
             values.update(zip(stage.writes, made, strict=True))
         found = tuple(values[name] for name in wanted)
         return found if len(found) > 1 else found[0]

@@ -30,8 +30,9 @@ from gpubench.catalogue import Reason
 from gpubench.errors import BackendError, BackendUnavailable, DeviceLost, DeviceOutOfMemory, Unsupported
 from gpubench.measure import protocol
 from gpubench.measure.worker import ceilings, timer
+from gpubench.measure.worker.material import Material, Weights, spare_bytes
 from gpubench.measure.worker.overheads import OverheadTimer, overhead_hash
-from gpubench.measure.worker.workspace import CheckedLaunch, Material, Workspace, Wrong, gate, refusal
+from gpubench.measure.worker.workspace import CheckedLaunch, Workspace, Wrong, gate, refusal
 from gpubench.model.backend import Backend, Session
 from gpubench.model.case import Case
 from gpubench.model.kernel import Kernel
@@ -57,6 +58,7 @@ class DeviceWorker:
         self._backends: list[Backend] = []
         self._workspaces: dict[str, Workspace] = {}
         self._material: Material | None = None
+        self._weights = Weights(1, "random")
         self._timers: dict[str, timer.Timer | OverheadTimer] = {}
         self._opening: protocol.Open | None = None
         self._checked: dict[tuple[str, str], CheckedLaunch] = {}
@@ -160,6 +162,9 @@ class DeviceWorker:
                 f"open of the backend {used[0].name} returns no Session but {type(session).__name__}"
             )
         self._session = session
+        # A composed device keeps its parts of them by the launch.
+        spare = spare_bytes(session.device) if len(used) == 1 else 0
+        self._weights = Weights(request.seed, request.inputs, spare)
         if request.flush_bytes is not None:
             self._flush = Flush(session, request.flush_bytes)
         self._sample_s = request.sample_s
@@ -227,9 +232,11 @@ class DeviceWorker:
         timed.flush = self._flush
         launch_s = self._calibrate(timed, request) if request.time_it else None
         self._timers[case.id] = timed
+        size, load_s = workspace.loading() if session.device.kind != "cpu" else (0, None)
         built = Parts(
-            session=request.session, compile_s=checked.compile_s, first_launch_s=checked.first_launch_s
-        )
+            session=request.session, compile_s=checked.compile_s, first_launch_s=checked.first_launch_s,
+            weights_s=load_s, weights_bytes=size or None,
+        )  # fmt: skip
         part_samples = request.part_samples if request.time_it else 0
         if share is None:
             parts = msgspec.structs.replace(built, **self._time_parts(timed, part_samples))
@@ -282,7 +289,7 @@ class DeviceWorker:
             op = self._op(case.op)
             # One op at a time: the inputs of the largest size may be most of what memory holds.
             if self._material is None or self._material.op.name != op.name:
-                self._material = Material(op, self._seed, self._inputs, self._scratch)
+                self._material = Material(op, self._seed, self._inputs, self._scratch, self._weights)
             self._workspaces[case.workload] = Workspace(
                 self._opened(), op, case, self._seed, self._inputs, self._scratch, self._material
             )

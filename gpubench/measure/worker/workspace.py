@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib.util
 import math
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -18,18 +19,18 @@ from gpubench.backends.shared.host import (
     judge,
     not_finite,
     op_hash,
-    random_inputs,
-    references,
     same_bytes,
     sentinel_for,
     sentinels,
 )
 from gpubench.catalogue import REASONS
 from gpubench.errors import BackendError, Unsupported, WrongResult
+from gpubench.installation import install_command
 from gpubench.measure.worker import chains
+from gpubench.measure.worker.material import Material
 from gpubench.model.backend import Buffer, Launch, Session, Transfers, each
 from gpubench.model.case import Case
-from gpubench.model.op import Array, Op, Operand
+from gpubench.model.op import Array, HostLibrary, Op, Operand
 from gpubench.model.result import Check
 
 _MEANINGLESS = "draw the op's inputs from a Range where it has a meaning, or let the op declare not_finite"
@@ -51,44 +52,6 @@ class Wrong(WrongResult):
             hint=hint,
         )
         self.check = check
-
-
-class Material:
-    """Inputs of one op and their float64 answer. They are made at the largest size that was asked for; where the op is
-    cut along its first dimension, smaller sizes are their first part."""
-
-    def __init__(self, op: Op, seed: int, kind: str, scratch: Path) -> None:
-        self.op = op
-        self._seed, self._kind, self._scratch = seed, kind, scratch
-        self._made: Case | None = None
-        self._inputs: list[Array] = []
-
-    def inputs(self, case: Case) -> list[Array]:
-        """A C-contiguous array for each operand."""
-        made = self._made
-        if made is None or made.series != case.series or not self._holds(made, case):
-            self._made = case
-            self._inputs = random_inputs(self.op, case.params, case.dtype, self._seed, self._kind)
-        shapes = [operand.shape(case.params) for operand in self.op.inputs]
-        return [x if x.shape == shape else x[: shape[0]] for x, shape in zip(self._inputs, shapes, strict=True)]
-
-    def references(self, case: Case) -> tuple[Reference, ...]:
-        """The answer of each output, shared with other workers by files."""
-        inputs, source = self.inputs(case), self._made
-        cut = self.op.cut(case.params)
-        if source is None or source.params == case.params or cut is None or cut.join is not None:
-            return references(self.op.at(case.params), inputs, self._scratch, self._key(case))
-        (whole,) = references(self.op.at(source.params), self._inputs, self._scratch, self._key(source))
-        want, scale = whole
-        rows = self.op.output.shape(case.params)[0]
-        shared = scale is None or not scale.ndim or scale.shape[0] != want.shape[0]
-        return (Reference(want[:rows], scale if scale is None or shared else scale[:rows]),)
-
-    def _holds(self, made: Case, case: Case) -> bool:
-        return made.params == case.params or self.op.begins(case.params, made.params)
-
-    def _key(self, case: Case) -> str:
-        return f"{case.workload} {self._seed} {self._kind}"
 
 
 class Workspace:
@@ -143,18 +106,34 @@ class Workspace:
         """Allocate the device's inputs once and fill them: all or none. Raises DeviceOutOfMemory."""
         if self.buffers:
             return
-        taken: list[Buffer] = []
         try:
             for operand, host in zip(self.op.inputs, self.inputs, strict=True):
-                shape, stored = operand.shape(self.case.params), operand.stored(self.case.dtype)
-                taken.append(self.session.allocate(shape, stored))
-                self.session.upload(taken[-1], host)
+                self.buffers.append(self._uploaded(operand, host))
             self.session.sync()
         except BackendError:
-            for buffer in taken:
-                self.session.free(buffer)
+            self._free_inputs()
             raise
-        self.buffers = taken
+
+    def _uploaded(self, operand: Operand, host: Array) -> Buffer:
+        """A buffer with the input; of a weight the one that every size of the op reads."""
+        if operand.role == "weight":
+            return self._material.weights.borrow(self.session, self.op, operand, self.case)
+        buffer = self.session.allocate(operand.shape(self.case.params), operand.stored(self.case.dtype))
+        self.session.upload(buffer, host)
+        return buffer
+
+    def loading(self) -> tuple[int, float | None]:
+        """Bytes of the weights, and seconds that it took to load them."""
+        return self._material.weights.loading(self.op, self.case)
+
+    def _free_inputs(self) -> None:
+        """Give back those that are there."""
+        for operand, buffer in zip(self.op.inputs, self.buffers, strict=False):
+            if operand.role == "weight":
+                self._material.weights.give_back(self.op, operand, self.case)
+            else:
+                self.session.free(buffer)
+        self.buffers = []
 
     def output(self, case: Case) -> Buffer | None:
         """A tuned kernel's output, full of sentinels, one per variant; None for a case that makes its own each time."""
@@ -271,11 +250,13 @@ class Workspace:
 
     def release(self) -> None:
         """Give all buffers back."""
-        for buffer in (*self.buffers, *(one for output in self.outputs.values() for one in each(output))):
+        self._free_inputs()
+        for buffer in (one for output in self.outputs.values() for one in each(output)):
             self.session.free(buffer)
         for chain in self._chains.values():
             chain.release()
-        self.buffers, self.outputs, self._spoilt, self._right, self._chains = [], {}, {}, {}, {}
+        self._material.weights.make_room(self.session)
+        self.outputs, self._spoilt, self._right, self._chains = {}, {}, {}, {}
 
 
 def _nearness(check: Check) -> tuple[bool, float]:
@@ -287,10 +268,22 @@ def _nearness(check: Check) -> tuple[bool, float]:
 
 def refusal(session: Session, op: Op, case: Case) -> BackendError | None:
     """Why the case cannot run here, or None."""
+    if op.host is not None:
+        return _no_host(session, op, op.host) or session.supports(op, case)
     if not session.several and (op.more_outputs or any(operand.dtype for operand in op.operands)):
         why = f"{session.device.backend} computes no op with several outputs or with ids"
         return Unsupported(why, reason="no-implementation")
     return chains.refusal(session, op, case) if chains.staged(op, case) else session.supports(op, case)
+
+
+def _no_host(session: Session, op: Op, library: HostLibrary) -> Unsupported | None:
+    """Why the session cannot run an op of the host: it drives a device, or the library is not there."""
+    if session.device.kind != "cpu":
+        return Unsupported(f"{op.name} runs on the host, not on {session.device.id}", reason="host-stage")
+    if importlib.util.find_spec(library.name) is None:
+        why = f"{op.name} calls {library.name}, which is not installed"
+        return Unsupported(why, hint=install_command(library.extra), reason="no-library")
+    return None
 
 
 class CheckedLaunch(msgspec.Struct, frozen=True):

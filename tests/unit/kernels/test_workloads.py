@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from gpubench import backends, kernels
-from gpubench.backends.shared.host import random_inputs, widened
+from gpubench.backends.shared.host import random_inputs, references, widened
 from gpubench.kernels.families.workload import workload
 from gpubench.measure.worker import chains
 from gpubench.measure.worker.timer import Timer
@@ -48,6 +48,7 @@ def test_a_workload_costs_what_its_stages_cost(op):
 @pytest.mark.parametrize(("name", "flops", "size"), [
     ("mlp_forward", lambda n: 814_140 * n, lambda n: 1_628_200 + 3_176 * n),
     ("mlp_backward", lambda n: 824_330 * n, lambda n: 1_648_680 + 5_224 * n),
+    ("mlp_step", lambda n: 814_090 * n + 80 * n + 824_330 * n, lambda n: 2 * 1_628_200 + 3_144 * n),
     ("multi_head_attention", lambda n: 8*n*256**2 + 5*n*256 + 512*n*(n + 1) + 20*n*(n + 1),
      lambda n: 4 * (4*256**2 + 4*256 + 512*n)),
 ])  # fmt: skip
@@ -91,7 +92,8 @@ def test_stages_that_do_not_fit_together_are_told(stages, why):
 # ---------------------------------------------------------------- formulas
 
 
-def test_the_gradients_are_those_of_the_loss():
+@pytest.mark.parametrize("name", ["mlp_backward", "mlp_step"])
+def test_the_gradients_are_those_of_the_loss(name):
     """By central differences of the loss, in float64, at some weights of each kind."""
     n, generator = 4, np.random.default_rng(1)
     x, w1, b1, w2, b2 = (generator.normal(size=s) / 8 for s in ((n, 784), (784, 512), (512,), (512, 10), (10,)))
@@ -100,23 +102,54 @@ def test_the_gradients_are_those_of_the_loss():
     def forward(w1: Any, b1: Any, w2: Any, b2: Any) -> tuple[Any, Any]:
         return np.maximum(x @ w1 + b1, 0), np.maximum(x @ w1 + b1, 0) @ w2 + b2
 
-    def loss(*weights: Any) -> float:
+    def losses(*weights: Any) -> Any:
         z = forward(*weights)[1]
-        return float(np.mean(np.log(np.exp(z).sum(axis=1)) - z[np.arange(n), labels]))
+        return np.log(np.exp(z).sum(axis=1)) - z[np.arange(n), labels]
 
     weights = [w1, b1, w2, b2]
     h, z = forward(*weights)
     p = kernels.load("mlp_forward").at({"n": n}).reference(np, x, *weights)
     np.testing.assert_allclose(p, np.exp(z) / np.exp(z).sum(axis=1, keepdims=True), rtol=1e-12)
     dz = (p - np.eye(10)[labels]) / n
-    op = kernels.load("mlp_backward").at({"n": n})
-    found = dict(zip((x.name for x in op.outputs), op.reference(np, x, h, dz, w2), strict=True))
-    for number, name in enumerate(("dw1", "db1", "dw2", "db2")):
+    op = kernels.load(name).at({"n": n})
+    given = (x, h, dz, w2) if name == "mlp_backward" else (x, labels, *weights)
+    found = dict(zip((x.name for x in op.outputs), op.reference(np, *given), strict=True))
+    if name == "mlp_step":
+        np.testing.assert_allclose(found["loss"], losses(*weights), rtol=1e-12)
+    for number, gradient in enumerate(("dw1", "db1", "dw2", "db2")):
         place = tuple(int(generator.integers(extent)) for extent in weights[number].shape)
         step = np.zeros_like(weights[number])
         step[place] = 1e-5
         up, down = ([*weights[:number], weights[number] + s, *weights[number + 1 :]] for s in (step, -step))
-        assert found[name][place] == pytest.approx((loss(*up) - loss(*down)) / 2e-5, rel=1e-5, abs=1e-9)
+        slope = float(np.mean(losses(*up)) - np.mean(losses(*down))) / 2e-5
+        assert found[gradient][place] == pytest.approx(slope, rel=1e-5, abs=1e-9)
+
+
+@pytest.mark.parametrize("gradient", ["dw1", "db1"])
+def test_a_hidden_value_next_to_0_may_let_through_or_not(gradient, tmp_path):
+    """Where round-off decides its sign, either gradient is right; anywhere else the tolerance is as narrow as ever."""
+    op = kernels.load("mlp_step").at({"n": 2})
+    inputs = random_inputs(op, {"n": 2}, "float32", 1)
+    x, _, w1, b1, *_ = inputs
+    number = next(i for i, output in enumerate(op.outputs) if output.name == gradient)
+
+    def answer(bias: float) -> Any:
+        b1[0] = bias
+        (_, scale), want = (
+            f[number]
+            for f in (references(op, inputs, tmp_path, f"{bias}"), op.reference(np, *map(widened, inputs)))
+        )
+        return want, np.broadcast_to(scale, want.shape) * op.judged(op.outputs[number]).units * 2.0**-24
+
+    edge = -float(x[0].astype(np.float64) @ w1[:, 0].astype(np.float64))
+    (above, allowed), (below, _) = answer(edge + 1e-7), answer(edge - 1e-7)
+    moved = np.abs(above - below)
+    assert moved.max() > 1e-3
+    assert (moved <= allowed).all()
+    assert allowed.reshape(-1, 512)[:, 1:].max() < 1e-3, "no other unit gains room"
+    far, narrow = answer(edge + 1)
+    assert narrow.max() < 1e-3
+    assert far.shape == narrow.shape
 
 
 # ---------------------------------------------------------------- on a device

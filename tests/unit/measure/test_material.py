@@ -8,7 +8,7 @@ import pytest
 
 from gpubench import kernels
 from gpubench.backends.shared import host
-from gpubench.measure.worker.workspace import Material
+from gpubench.measure.worker.material import Material
 from gpubench.model.case import Case
 
 PAIRS = [(name, dtype) for name in kernels.usual() for dtype in kernels.load(name).dtypes]

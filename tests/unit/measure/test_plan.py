@@ -109,6 +109,17 @@ def test_a_case_that_fills_its_share_to_the_byte_is_planned_and_one_byte_less_is
 
 
 @pytest.mark.parametrize("less", [0, 1])
+def test_the_guard_counts_a_weight_on_the_device_once(less):
+    """A call that moves its data has a second set of buffers for what travels; it reads the same weights."""
+    op, n = kernels.load("linear"), 2**20
+    stays = sum(x.bytes({"n": n}, "float32") for x in op.inputs if x.role == "weight")
+    held = 2 * op.bytes({"n": n}, "float32") - stays
+    constraints = Constraints((target("cupy:0", held * 5 // 4 + 1 - 2 * less),), Selection(ops=[]), None)
+    assert stays > 0
+    assert bool(plan.workload(Series(op, "float32"), n, constraints).skips) == bool(less)
+
+
+@pytest.mark.parametrize("less", [0, 1])
 @pytest.mark.parametrize(("on_host", "copies"), [(True, 8), (False, 2)])
 def test_an_upload_holds_what_is_sent_and_where_it_lands_for_both_forms(on_host, copies, less):
     n = 2**20

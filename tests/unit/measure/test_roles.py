@@ -13,6 +13,8 @@ from msgspec.structs import replace
 from gpubench import backends
 from gpubench.backends.shared.host import op_hash, random_inputs
 from gpubench.measure import conformance
+from gpubench.measure.plan import MEMORY_SHARE
+from gpubench.measure.worker.material import Material, Weights, spare_bytes
 from gpubench.measure.worker.timer import Timer
 from gpubench.measure.worker.workspace import Workspace, Wrong, gate, refusal
 from gpubench.model.case import Case
@@ -70,6 +72,88 @@ def timer_of(session, folder, form, regime, op=OP):
     case = Case(op.name, op.group, {"n": 37}, "float32", form, regime, "numpy:0", calls)
     workspace = Workspace(session, op, case, 1, "random", folder)
     return Timer(workspace, case, gate(workspace, case, lambda phase: None).launch)
+
+
+# ---------------------------------------------------------------- weights
+
+
+class Counted:
+    """What a session allocates, uploads and frees."""
+
+    def __init__(self, session, monkeypatch):
+        self.live, self.sent = 0, []
+        allocate, upload, free = session.allocate, session.upload, session.free
+
+        def allocated(shape, dtype):
+            self.live += 1
+            return allocate(shape, dtype)
+
+        def uploaded(buffer, host):
+            self.sent.append(host.shape)
+            upload(buffer, host)
+
+        def freed(buffer):
+            self.live -= 1
+            free(buffer)
+
+        for name, call in (("allocate", allocated), ("upload", uploaded), ("free", freed)):
+            monkeypatch.setattr(session, name, call)
+
+
+def at_sizes(session, folder, weights, sizes=(3, 700, 5), op=OP):
+    """One workspace after the other, each released before the next."""
+    material = Material(op, 1, "random", folder, weights)
+    for n in sizes:
+        case = Case(op.name, op.group, {"n": n}, "float32", "tuned", "resident", "numpy:0")
+        workspace = Workspace(session, op, case, 1, "random", folder, material)
+        gate(workspace, case, lambda phase: None)
+        workspace.release()
+
+
+def test_a_weight_goes_up_once_in_a_session(session, tmp_path, monkeypatch):
+    counted, size = Counted(session, monkeypatch), 4 * ROWS * WIDTH
+    at_sizes(session, tmp_path, Weights(1, "random", spare=size))
+    # Beside the weight, only the sentinels of the gradient have its shape.
+    assert counted.sent.count((ROWS, WIDTH)) == 1 + 3
+    assert counted.live == 1, "the weight stays"
+
+
+def test_the_loading_of_weights_is_timed_once(session, tmp_path):
+    weights, case = (
+        Weights(1, "random"),
+        Case(OP.name, OP.group, {"n": 3}, "float32", "tuned", "resident", "numpy:0"),
+    )
+    size = 4 * ROWS * WIDTH
+    first = Workspace(session, OP, case, 1, "random", tmp_path, Material(OP, 1, "random", tmp_path, weights))
+    assert first.loading() == (size, None)
+    first.upload_inputs()
+    _, load_s = first.loading()
+    assert load_s > 0
+    larger = replace(case, params={"n": 700})
+    second = Workspace(session, OP, larger, 1, "random", tmp_path, Material(OP, 1, "random", tmp_path, weights))
+    second.upload_inputs()
+    assert second.loading() == (size, load_s)
+
+
+def test_weights_that_nobody_reads_are_kept_while_there_is_room(session, tmp_path, monkeypatch):
+    counted, size = Counted(session, monkeypatch), 4 * ROWS * WIDTH
+    weights, other = Weights(1, "random", spare=size), replace(OP, name="other")
+    at_sizes(session, tmp_path, weights, (3,))
+    at_sizes(session, tmp_path, weights, (3,), other)
+    assert counted.live == 1, "the last one is kept"
+    sent = len(counted.sent)
+    at_sizes(session, tmp_path, weights, (5,), other)
+    assert counted.sent[sent:].count((ROWS, WIDTH)) == 1, "and need not go up again"
+    at_sizes(session, tmp_path, Weights(1, "random", spare=size - 1), (3,))
+    assert counted.live == 1, "without room none is kept"
+
+
+@pytest.mark.parametrize("usable", [None, 10**6, 10**12])
+def test_kept_weights_take_a_quarter_of_what_the_memory_guard_leaves(session, usable):
+    device = replace(session.device, usable_bytes=usable)
+    assert 0 < spare_bytes(device) <= 128 * 2**20
+    if usable is not None:
+        assert spare_bytes(device) <= (1 - MEMORY_SHARE) / 4 * usable * (1 + 1e-9)
 
 
 # ---------------------------------------------------------------- what is drawn

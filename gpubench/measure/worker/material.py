@@ -1,0 +1,142 @@
+"""Child side: inputs and references of an op, and the weights of all ops, which stay as long as a session has room."""
+
+from __future__ import annotations
+
+import math
+import time
+from pathlib import Path
+from typing import Any
+
+from gpubench.backends.shared.host import Reference, random_input, references
+from gpubench.model.backend import Buffer, Session
+from gpubench.model.case import Case
+from gpubench.model.op import Array, Op, Operand
+from gpubench.model.result import Device
+
+# What weights that nobody reads may take of a device: a quarter of what the memory guard leaves free, and no more bytes
+_SHARE, _MOST_BYTES = 0.05, 128 * 2**20
+
+Key = tuple[Any, ...]
+
+
+def spare_bytes(device: Device) -> int:
+    """Bytes of weights that a session may keep for later sizes."""
+    return _MOST_BYTES if device.usable_bytes is None else min(_MOST_BYTES, int(_SHARE * device.usable_bytes))
+
+
+class Weight:
+    """A weight on the host and, once somebody borrowed it, on the device."""
+
+    def __init__(self, array: Array) -> None:
+        self.array = array
+        self.buffer: Buffer = None
+        self.load_s: float | None = None
+        self.readers = 0
+
+
+class Weights:
+    """Weights by op, name, shape and dtype: each is drawn once and goes up once, whatever sizes of the op read it.
+
+    Of those that nobody borrows `spare` bytes are kept, the ones that were wanted last.
+    """
+
+    def __init__(self, seed: int, kind: str, spare: int = 0) -> None:
+        self._seed, self._kind, self._spare = seed, kind, spare
+        self._known: dict[Key, Weight] = {}  # the one that was wanted last comes last
+
+    def array(self, op: Op, operand: Operand, case: Case) -> Array:
+        """The values."""
+        return self._found(op, operand, case).array
+
+    def borrow(self, session: Session, op: Op, operand: Operand, case: Case) -> Buffer:
+        """The buffer that holds it. Raises DeviceOutOfMemory."""
+        found = self._found(op, operand, case)
+        if found.buffer is None:
+            session.sync()
+            began = time.perf_counter()
+            buffer = session.allocate(operand.shape(case.params), operand.stored(case.dtype))
+            session.upload(buffer, found.array)
+            session.sync()
+            found.load_s, found.buffer = time.perf_counter() - began, buffer
+        found.readers += 1
+        return found.buffer
+
+    def loading(self, op: Op, case: Case) -> tuple[int, float | None]:
+        """Bytes of all weights of the op, and the seconds that it took to bring them to the device; None: they are not
+        there."""
+        found = [self._found(op, operand, case) for operand in op.inputs if operand.role == "weight"]
+        times = [one.load_s for one in found if one.load_s is not None]
+        size = sum(one.array.nbytes for one in found)
+        return size, math.fsum(times) if found and len(times) == len(found) else None
+
+    def give_back(self, op: Op, operand: Operand, case: Case) -> None:
+        """One reader less."""
+        self._known[_key(op, operand, case)].readers -= 1
+
+    def make_room(self, session: Session) -> None:
+        """Free what nobody reads, the oldest first, until the rest is little enough."""
+        idle = [key for key, weight in self._known.items() if not weight.readers]
+        size = sum(self._known[key].array.nbytes for key in idle)
+        for key in idle:
+            if size <= self._spare:
+                return
+            weight = self._known.pop(key)
+            size -= weight.array.nbytes
+            if weight.buffer is not None:
+                session.free(weight.buffer)
+
+    def _found(self, op: Op, operand: Operand, case: Case) -> Weight:
+        key = _key(op, operand, case)
+        found = self._known.pop(key, None)
+        if found is None:
+            found = Weight(random_input(op, operand, case.params, case.dtype, self._seed, self._kind))
+        self._known[key] = found
+        return found
+
+
+def _key(op: Op, operand: Operand, case: Case) -> Key:
+    return op.name, operand.name, operand.shape(case.params), case.dtype
+
+
+class Material:
+    """Inputs of one op and their float64 answer. They are made at the largest size that was asked for; where the op is
+    cut along its first dimension, smaller sizes are their first part."""
+
+    def __init__(self, op: Op, seed: int, kind: str, scratch: Path, weights: Weights | None = None) -> None:
+        self.op = op
+        self.weights = weights or Weights(seed, kind)
+        self._seed, self._kind, self._scratch = seed, kind, scratch
+        self._made: Case | None = None
+        self._inputs: list[Array] = []
+
+    def inputs(self, case: Case) -> list[Array]:
+        """A C-contiguous array for each operand."""
+        made = self._made
+        if made is None or made.series != case.series or not self._holds(made, case):
+            self._made = case
+            self._inputs = [self._drawn(operand, case) for operand in self.op.inputs]
+        shapes = [operand.shape(case.params) for operand in self.op.inputs]
+        return [x if x.shape == shape else x[: shape[0]] for x, shape in zip(self._inputs, shapes, strict=True)]
+
+    def references(self, case: Case) -> tuple[Reference, ...]:
+        """The answer of each output, shared with other workers by files."""
+        inputs, source = self.inputs(case), self._made
+        cut = self.op.cut(case.params)
+        if source is None or source.params == case.params or cut is None or cut.join is not None:
+            return references(self.op.at(case.params), inputs, self._scratch, self._key(case))
+        (whole,) = references(self.op.at(source.params), self._inputs, self._scratch, self._key(source))
+        want, scale = whole
+        rows = self.op.output.shape(case.params)[0]
+        shared = scale is None or not scale.ndim or scale.shape[0] != want.shape[0]
+        return (Reference(want[:rows], scale if scale is None or shared else scale[:rows]),)
+
+    def _drawn(self, operand: Operand, case: Case) -> Array:
+        if operand.role == "weight":
+            return self.weights.array(self.op, operand, case)
+        return random_input(self.op, operand, case.params, case.dtype, self._seed, self._kind)
+
+    def _holds(self, made: Case, case: Case) -> bool:
+        return made.params == case.params or self.op.begins(case.params, made.params)
+
+    def _key(self, case: Case) -> str:
+        return f"{case.workload} {self._seed} {self._kind}"
