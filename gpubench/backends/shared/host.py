@@ -164,14 +164,20 @@ def no_kernel(op: Op, case: Case) -> Unsupported | None:
     return Unsupported(why, reason="no-implementation")
 
 
-def allocate_outputs(session: Session, op: Op, case: Case) -> Buffer:
-    """A buffer for the output, or a tuple of one for each. Raises DeviceOutOfMemory, and then keeps none."""
+def allocate_outputs(session: Session, op: Op, case: Case, inputs: Sequence[Buffer] = ()) -> Buffer:
+    """A buffer for the output, or a tuple of one for each; of what is updated, that of the input if they
+    are given. Raises DeviceOutOfMemory, and then keeps none."""
     taken: list[Buffer] = []
+    fresh: list[Buffer] = []
     try:
-        for operand in op.outputs:
-            taken.append(session.allocate(operand.shape(case.params), operand.stored(case.dtype)))
+        for i, operand in enumerate(op.outputs):
+            if inputs and i in op.updated:
+                taken.append(inputs[op.updated[i]])
+                continue
+            fresh.append(session.allocate(operand.shape(case.params), operand.stored(case.dtype)))
+            taken.append(fresh[-1])
     except DeviceOutOfMemory:
-        for buffer in taken:
+        for buffer in fresh:
             session.free(buffer)
         raise
     return tuple(taken) if op.more_outputs else taken[0]
@@ -446,8 +452,8 @@ def _publish(paths: Sequence[Path], function: Callable[..., Any], op: Op, inputs
 
 
 def widened(array: Array) -> Array:
-    """In float64; ids and text as they are."""
-    return array if array.dtype.kind in "iu" else array.astype("float64")
+    """A copy in float64; ids and text as they are."""
+    return array.astype(array.dtype if array.dtype.kind in "iu" else "float64")
 
 
 def judge_alone(op: Op, precision: str, inputs: Sequence[Array], results: Sequence[Array]) -> list[Check]:
