@@ -36,6 +36,9 @@ def test_the_table_lists_every_op(gpubench: Any) -> None:
     assert "12 n^2" in matmul
     assert "m k batch" in matmul
     assert "side of the square matrices" in matmul
+    forward = next(row for row in rows if row.startswith("mlp_forward"))
+    assert "x[n,784] + 4 weights -> n,10" in forward
+    assert "814140 n" in forward
     assert rows[-1].split()[:2] == ["roofline", "preset"]
 
 

@@ -122,6 +122,10 @@ class Workspace:
         self.session.upload(buffer, host)
         return buffer
 
+    def loading(self) -> tuple[int, float | None]:
+        """Bytes of the weights, and seconds that it took to load them."""
+        return self._material.weights.loading(self.op, self.case)
+
     def _free_inputs(self) -> None:
         """Give back those that are there."""
         for operand, buffer in zip(self.op.inputs, self.buffers, strict=False):
