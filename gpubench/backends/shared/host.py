@@ -456,6 +456,13 @@ def widened(array: Array) -> Array:
     return array.astype(array.dtype if array.dtype.kind in "iu" else "float64")
 
 
+def on_host(op: Op, inputs: Sequence[Array]) -> Any:
+    """What the op's expression makes of host arrays."""
+    import numpy as np
+
+    return op.expr(np, *inputs)
+
+
 def judge_alone(op: Op, precision: str, inputs: Sequence[Array], results: Sequence[Array]) -> list[Check]:
     """What the float64 reference of these very inputs says of each result."""
     import numpy as np
@@ -580,35 +587,3 @@ def _drawn(operand: Operand, params: Params) -> str:
     words += [operand.dtype] if operand.dtype else []
     words += [f"{operand.tolerance.units}"] if operand.tolerance else []
     return " ".join(words)
-
-
-class Flush:
-    """Caches emptied: the host's by writing twice as much as they hold, the device's by its own session.
-
-    Call it before the clock starts. `host_bytes`: twice the CPU's last level of cache.
-
-    Every thread writes its share, because the caches near the cores are their own.
-    """
-
-    def __init__(self, session: Session, host_bytes: int) -> None:
-        import numpy as np
-
-        self._session = session
-        self._threads = session.threads or usable_cpus()
-        self.written = np.zeros(host_bytes, np.uint8)
-        self._pool = ThreadPoolExecutor(self._threads)
-
-    def __call__(self) -> None:
-        """Flush both sides and wait for it."""
-        if self._session.device.kind != "cpu":
-            self._session.flush()
-            self._session.sync()
-        share = -(-self.written.size // self._threads)
-        list(self._pool.map(self._write, range(0, self.written.size, share), [share] * self._threads))
-
-    def close(self) -> None:
-        """End the threads."""
-        self._pool.shutdown()
-
-    def _write(self, start: int, size: int) -> None:
-        self.written[start : start + size] += 1

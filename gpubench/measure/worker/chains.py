@@ -9,7 +9,7 @@ from functools import partial
 from typing import NamedTuple
 
 from gpubench import kernels
-from gpubench.backends.shared.host import judge_alone, sentinels
+from gpubench.backends.shared.host import judge_alone, on_host, sentinels
 from gpubench.errors import BackendError, Unsupported
 from gpubench.installation import install_command
 from gpubench.model.backend import Buffer, HostCall, Launch, Session, each
@@ -106,11 +106,8 @@ class Chain:
         made = tuple(values[name] for name in stage.writes)
         target = made if op.more_outputs else made[0]
         if op.host is not None:
-            import numpy as np
-
-            return HostCall(
-                self._session, partial(op.expr, np, *(values[x] for x in stage.reads)), target
-            ), target
+            given = [values[name] for name in stage.reads]
+            return HostCall(self._session, partial(on_host, op, given), target), target
         on_cpu = self._session.device.kind == "cpu"
         # On the CPU the library call has a form that writes to a given array; a GPU's has none.
         if (
