@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, cast
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -20,7 +20,7 @@ from gpubench.backends.shared.host import host_dtype, no_kernel, no_overhead
 from gpubench.backends.wgpu.programs import Programs, WgpuLaunch, encode
 from gpubench.backends.wgpu.transfers import MappedTransfers, PlainTransfers
 from gpubench.errors import BackendError, BackendUnavailable, DeviceLost, DeviceOutOfMemory, Unsupported
-from gpubench.model.backend import Backend, Buffer, Launch, Session, override
+from gpubench.model.backend import Backend, Buffer, HostCall, Launch, Session, override
 from gpubench.model.case import Case
 from gpubench.model.kernel import Limits
 from gpubench.model.op import ITEMSIZE, Array, Dtype, Form, Op, Shape, Stored
@@ -236,9 +236,12 @@ class WgpuSession(Session):
 
     @override
     def chain(self, steps: Sequence[tuple[Launch, Buffer]], output: Buffer) -> WgpuLaunch:
-        """All dispatches in one pass of one submit."""
-        dispatches = [step for launch, _ in steps for step in cast("WgpuLaunch", launch).steps]
-        return WgpuLaunch(dispatches, output, None)
+        """All dispatches in one pass of one submit, behind what the host does."""
+        launches = [launch for launch, _ in steps]
+        dispatches = [step for launch in launches if isinstance(launch, WgpuLaunch) for step in launch.steps]
+        chained = WgpuLaunch(dispatches, output, None)
+        chained.before = tuple(launch for launch in launches if isinstance(launch, HostCall))
+        return chained
 
     @override
     def tune(self, op: Op, case: Case, inputs: Sequence[Buffer]) -> None:
@@ -272,7 +275,17 @@ class WgpuSession(Session):
         return seconds
 
     def run(self, launch: WgpuLaunch, repeat: int = 1) -> None:
-        """All launches in one pass of one submit: a submit per dispatch would time the submit."""
+        """All launches in one pass of one submit: a submit per dispatch would time the submit. What the host does comes
+        before each."""
+        if launch.before:
+            for _ in range(repeat):
+                self._submit(launch, 1)
+        else:
+            self._submit(launch, repeat)
+
+    def _submit(self, launch: WgpuLaunch, repeat: int) -> None:
+        for call in launch.before:
+            call()
         with vendor_errors():
             encoder = self._device.create_command_encoder()
             compute = encoder.begin_compute_pass()
@@ -295,6 +308,8 @@ class WgpuSession(Session):
         """Seconds between the begin and end stamps of one pass of `repeat` launches."""
         if self._stamps is None:
             return None
+        for call in launch.before:
+            call()
         with vendor_errors():
             encoder = self._device.create_command_encoder()
             if cold:
