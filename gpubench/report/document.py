@@ -25,6 +25,7 @@ from gpubench.analysis.reuse import Reuse
 from gpubench.analysis.roofline import RoofCaseRow, RoofRow
 from gpubench.analysis.samples import Components
 from gpubench.analysis.speedup import Mean, SpeedupRow
+from gpubench.analysis.stages import StagesRow
 from gpubench.errors import ExitCode
 from gpubench.model.machine import Recommendation
 from gpubench.report.layout import RenderOptions, json_text, narrowed
@@ -69,6 +70,7 @@ class ReportDocument(msgspec.Struct, frozen=True, kw_only=True):
     pool_overhead: tuple[PoolRow, ...]
     reuse: tuple[Reuse, ...] = ()
     hybrid: tuple[HybridRow, ...] = ()
+    stages: tuple[StagesRow, ...] = ()
     means: tuple[Mean, ...] = ()
     claims: tuple[ClaimRow, ...] = ()
     noise: tuple[Components, ...] = ()
@@ -106,6 +108,7 @@ def report_document(analyses: Sequence[Analysis]) -> ReportDocument:
         pool_overhead=rows(PoolRow, lambda one: one.overheads.pools),
         reuse=rows(Reuse, lambda one: one.reuse),
         hybrid=rows(HybridRow, lambda one: one.hybrid),
+        stages=rows(StagesRow, lambda one: one.stages),
         means=rows(Mean, lambda one: one.means),
         claims=rows(ClaimRow, lambda one: one.claims),
         noise=rows(Components, lambda one: one.noise),
