@@ -22,7 +22,8 @@ class Entry(NamedTuple):
 
 # Of a skip or a failure in a result file.
 Reason = Literal[
-    "no-implementation", "no-dtype", "no-tf32", "no-transfer", "no-split", "shape", "bad-plugin", "out-of-memory",
+    "no-implementation", "no-dtype", "no-tf32", "no-transfer", "no-split", "host-stage", "no-library", "shape",
+    "bad-plugin", "out-of-memory",
     "limit", "too-slow", "budget", "unavailable", "unsupported", "device-lost", "timeout", "worker-crashed",
     "build-error", "validation-error", "wrong-result", "error",
 ]
@@ -42,6 +43,9 @@ REASONS: dict[Reason | NoNumber, Entry] = {
         "nothing: its resident case is the baseline of all regimes"),
     "no-split": Entry(
         "the op cannot be cut into a part for the GPU and a part for the CPU", "measure it without `hybrid`"),
+    "host-stage": Entry(
+        "this work runs on the host, whatever device there is", "nothing: the case of the CPU has its time"),
+    "no-library": Entry("a library that the op calls is not installed", "the command that stands beside it"),
     "shape": Entry("the params do not go with the size", "choose --sizes and --params that go together"),
     "bad-plugin": Entry(
         "a function of an op of another package, or a whole backend, breaks; what it raised stands beside it",

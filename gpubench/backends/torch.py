@@ -106,6 +106,8 @@ class TorchSession(Session):
         """The library form where PyTorch has its functions in this dtype; operands must fit."""
         if op.overhead is not None:
             return no_overhead(op, case, self.device, self.limits)
+        if op.host is not None:
+            return Unsupported(f"{op.name} runs on the host, by {op.host.name}", reason="host-stage")
         if case.dtype not in op.dtypes:
             return Unsupported(f"{op.name} has no {case.dtype} on torch", reason="no-dtype")
         if case.form == "tuned":

@@ -20,11 +20,11 @@ Form = Literal["library", "tuned"]
 Params = Mapping[str, int]
 Shape = tuple[int, ...]
 Array = Any  # a NumPy, CuPy or array-API array: the model imports none of them
-# What an operand holds: numbers of the case's dtype, or token ids and labels.
-Stored = Dtype | Literal["int32"]
+# What an operand holds: numbers of the case's dtype, or token ids and labels, or text.
+Stored = Dtype | Literal["int32", "uint8"]
 Role = Literal["activation", "weight", "state"]
 
-ITEMSIZE: dict[str, int] = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "int32": 4}
+ITEMSIZE: dict[str, int] = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "int32": 4, "uint8": 1}
 # Unit round-off u: the largest relative error of one correctly rounded operation. TF32 is no dtype but what
 # tensor cores make of float32 inputs: 10 bits of mantissa, the range of float32.
 UNIT_ROUNDOFF: dict[str, float] = {
@@ -55,7 +55,13 @@ class Ids(msgspec.Struct, frozen=True, tag=True):
     below: Callable[[Params], int]
 
 
-Values = Literal["uniform", "normal", "fan-in", "ones", "zeros", "relu", "probabilities"] | Range | Ids
+class Given(msgspec.Struct, frozen=True, tag=True):
+    """Inputs that are not drawn: the bytes of `make(params)`."""
+
+    make: Callable[[Params], bytes]
+
+
+Values = Literal["uniform", "normal", "fan-in", "ones", "zeros", "relu", "probabilities"] | Range | Ids | Given
 
 
 class Tolerance(msgspec.Struct, frozen=True):
@@ -79,7 +85,7 @@ class Operand(msgspec.Struct, frozen=True):
 
     `values` says how inputs are drawn: "uniform" in [-1, 1), "normal" (mean 0, deviation 1), "fan-in" (normal, of the
     deviation 1 / sqrt(terms of a sum)), "ones", "zeros", "relu" (normal, negative ones are 0), "probabilities" (softmax
-    of normals along the last axis), from a Range outside of which the op has no meaning, or Ids.
+    of normals along the last axis), from a Range outside of which the op has no meaning, Ids, or Given.
     `role`: an activation travels where a regime moves data. A weight and a state are on the device in every regime, and
     a weight does not change with the size; an output of these roles stays there too.
     `dtype`: None: the case's. `tolerance` of an output: None: the op's.
@@ -89,7 +95,7 @@ class Operand(msgspec.Struct, frozen=True):
     shape: Callable[[Params], Shape]
     values: Values = "uniform"
     role: Role = "activation"
-    dtype: Literal["int32"] | None = None
+    dtype: Literal["int32", "uint8"] | None = None
     tolerance: Tolerance | None = None
 
     @property
@@ -134,6 +140,13 @@ class Ladder(msgspec.Struct, frozen=True):
         whole = size >= 2 * self.granule or self.low % self.granule == 0
         step = self.granule if whole else 1
         return min(max(round(size / step), 1) * step, self.high)
+
+
+class HostLibrary(msgspec.Struct, frozen=True):
+    """The library that an op of the host calls, and the extra of gpubench that brings it."""
+
+    name: str
+    extra: str
 
 
 SessionCall = Literal["open", "launch", "roundtrip", "sync", "allocate", "upload", "download"]
@@ -217,6 +230,7 @@ class Op(msgspec.Struct, frozen=True):
     `overhead`: nothing is computed; what is timed is this call, on devices other than the CPU.
     `traffic(params, dtype)` has the bytes that a launch has to move, where they are not those of all operands: of a
     table only the rows that are asked for.
+    `host`: the op runs on the host, whatever device there is, by the calls of that library.
     `stages`: the op is a workload, made of others. `between` are the values that one stage writes for another; a device
     holds them, and they are neither inputs nor outputs.
     """
@@ -246,6 +260,7 @@ class Op(msgspec.Struct, frozen=True):
     takes: tuple[str, ...] = ()
     more_outputs: tuple[Operand, ...] = ()
     traffic: Callable[[Params, Dtype], int] | None = None
+    host: HostLibrary | None = None
     stages: tuple[Stage, ...] = ()
     between: tuple[Operand, ...] = ()
 

@@ -216,6 +216,7 @@ class Block(Record, frozen=True, kw_only=True):
 class Parts(Record, frozen=True, kw_only=True):
     """Where the time of one case goes in one session (seconds).
 
+    `weights_s` was paid once in the session, by all sizes together, to bring `weights_bytes` of weights to the device.
     With `result_s` the parts are steps of the timed calls, and that step fetches the output as soon as the kernel is
     done. With `download_s` each part is a sample of its own, with a wait before and after it.
     """
@@ -223,6 +224,8 @@ class Parts(Record, frozen=True, kw_only=True):
     session: int
     compile_s: float | None = None
     first_launch_s: float | None = None
+    weights_s: float | None = None
+    weights_bytes: int | None = None
     alloc_s: list[float] = []
     upload_s: list[float] = []
     launch_s: list[float] = []

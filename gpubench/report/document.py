@@ -21,7 +21,7 @@ from gpubench.analysis.estimate import CaseRow
 from gpubench.analysis.findings import ReportGate, ReportWarning
 from gpubench.analysis.hybrid import HybridRow
 from gpubench.analysis.overheads import PoolRow
-from gpubench.analysis.reuse import Reuse
+from gpubench.analysis.reuse import Reuse, WeightLoad
 from gpubench.analysis.roofline import RoofCaseRow, RoofRow
 from gpubench.analysis.samples import Components
 from gpubench.analysis.speedup import Mean, SpeedupRow
@@ -69,6 +69,7 @@ class ReportDocument(msgspec.Struct, frozen=True, kw_only=True):
     roofline: RooflineRow
     pool_overhead: tuple[PoolRow, ...]
     reuse: tuple[Reuse, ...] = ()
+    weights: tuple[WeightLoad, ...] = ()
     hybrid: tuple[HybridRow, ...] = ()
     stages: tuple[StagesRow, ...] = ()
     means: tuple[Mean, ...] = ()
@@ -107,6 +108,7 @@ def report_document(analyses: Sequence[Analysis]) -> ReportDocument:
         ),
         pool_overhead=rows(PoolRow, lambda one: one.overheads.pools),
         reuse=rows(Reuse, lambda one: one.reuse),
+        weights=rows(WeightLoad, lambda one: one.weights),
         hybrid=rows(HybridRow, lambda one: one.hybrid),
         stages=rows(StagesRow, lambda one: one.stages),
         means=rows(Mean, lambda one: one.means),

@@ -25,6 +25,7 @@ from gpubench.model.op import (
     UNIT_ROUNDOFF,
     Array,
     Dtype,
+    Given,
     Ids,
     Op,
     Operand,
@@ -225,6 +226,9 @@ def random_input(
 
     shape, drawn = operand.shape(params), operand.values
     array = np.empty(shape, host_dtype(operand.stored(dtype)))
+    if isinstance(drawn, Given):
+        array[:] = np.frombuffer(drawn.make(params), array.dtype).reshape(shape)
+        return array
     if kind in ("zeros", "ones"):
         most = drawn.below(params) - 1 if isinstance(drawn, Ids) else 1
         array.fill(min(most, 1) if kind == "ones" else 0)
@@ -240,7 +244,7 @@ def random_input(
 _DRAWN = 1 << 20
 
 
-def _draw(array: Array, drawn: str | Range | Ids, key: str, params: Params, *, wide: bool) -> None:
+def _draw(array: Array, drawn: str | Range | Ids | Given, key: str, params: Params, *, wide: bool) -> None:
     """Fill the array as an operand says its values are drawn."""
     if drawn in ("ones", "zeros"):
         array.fill(1 if drawn == "ones" else 0)
@@ -383,7 +387,7 @@ def references(op: Op, inputs: list[Array], folder: Path, key: str) -> tuple[Ref
 
     name = hashlib.sha256(key.encode()).hexdigest()[:16]
     wants = [folder / f"{name}-want{i}.npy" for i in range(len(op.outputs))]
-    dtype = next((array.dtype.name for array in inputs if array.dtype.kind != "i"), "float64")
+    dtype = next((array.dtype.name for array in inputs if array.dtype.kind not in "iu"), "float64")
     scales = {
         i: (folder / f"{name}-scale{i}.npy", scale)
         for i, output in enumerate(op.outputs)
@@ -442,8 +446,8 @@ def _publish(paths: Sequence[Path], function: Callable[..., Any], op: Op, inputs
 
 
 def widened(array: Array) -> Array:
-    """In float64; ids as they are."""
-    return array if array.dtype.kind == "i" else array.astype("float64")
+    """In float64; ids and text as they are."""
+    return array if array.dtype.kind in "iu" else array.astype("float64")
 
 
 def judge_alone(op: Op, precision: str, inputs: Sequence[Array], results: Sequence[Array]) -> list[Check]:

@@ -22,6 +22,23 @@ _UNITS_PER_STAGE = 8
 _PROBES = (1, 7)
 
 
+_Formula = Callable[[Op], Callable[..., Any]]
+
+
+def _expression(op: Op) -> Callable[..., Any]:
+    return op.expr
+
+
+def _exact(op: Op) -> Callable[..., Any]:
+    return op.reference or op.expr
+
+
+def _fused(op: Op) -> Callable[..., Any]:
+    """As a user of PyTorch writes it."""
+    assert op.torch is not None
+    return op.torch
+
+
 def workload(
     *,
     stages: Sequence[Stage],
@@ -50,8 +67,10 @@ def workload(
         group="network",
         dtypes=tuple(dtype for dtype in of.first.dtypes if all(dtype in op.dtypes for op in ops)),
         inputs=tuple(read), output=written[0], more_outputs=tuple(written[1:]), between=between, stages=of.stages,
-        flops=of.flops, expr=partial(of.results, names, tuple(outputs), False),
-        reference=partial(of.results, names, tuple(outputs), True), tolerance=Tolerance(_UNITS_PER_STAGE),
+        flops=of.flops, expr=partial(of.results, names, tuple(outputs), _expression),
+        reference=partial(of.results, names, tuple(outputs), _exact),
+        torch=partial(of.results, names, tuple(outputs), _fused) if all(op.torch for op in ops) else None,
+        tolerance=Tolerance(_UNITS_PER_STAGE),
         takes=("n", *declared.get("options", {})), fits=of.fits,
         slow=of.slow(), tuned={
             backend: (Kernel("stages", _never),)
@@ -122,7 +141,7 @@ class _Stages:
         names = tuple(operand.name for operand in inputs)
 
         def scale(xp: Array, *arrays: Array, **params: int) -> Array:
-            want, *read = self.results(names, (value, *last.reads), True, xp, *arrays, **params)
+            want, *read = self.results(names, (value, *last.reads), _exact, xp, *arrays, **params)
             found = xp.max(xp.abs(want)) if want.size else xp.zeros(())
             op = self.ops[last.op].at(last.params(params))
             bound = op.judged(op.outputs[last.writes.index(value)]).scale
@@ -132,14 +151,19 @@ class _Stages:
         return Tolerance(own.units + _UNITS_PER_STAGE * (self.depth(value) - 1), scale, slack=slack)
 
     def results(
-        self, names: Sequence[str], wanted: Sequence[str], exact: bool, xp: Array, *arrays: Array, **params: int
+        self,
+        names: Sequence[str],
+        wanted: Sequence[str],
+        formula: _Formula,
+        xp: Array,
+        *arrays: Array,
+        **params: int,
     ) -> Any:
-        """The wanted values, by the expressions of the stages in order; `exact`: by their references."""
+        """The wanted values, by a formula of each stage's op, one stage after the other."""
         values = dict(zip(names, arrays, strict=True))
         for stage in self.stages:
             op = self.ops[stage.op].at(stage.params(params))
-            formula = op.reference if exact and op.reference is not None else op.expr
-            made = each(formula(xp, *(values[name] for name in stage.reads)))
+            made = each(formula(op)(xp, *(values[name] for name in stage.reads)))
             values.update(zip(stage.writes, made, strict=True))
         found = tuple(values[name] for name in wanted)
         return found if len(found) > 1 else found[0]

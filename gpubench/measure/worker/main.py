@@ -233,9 +233,11 @@ class DeviceWorker:
         timed.flush = self._flush
         launch_s = self._calibrate(timed, request) if request.time_it else None
         self._timers[case.id] = timed
+        size, load_s = workspace.loading() if session.device.kind != "cpu" else (0, None)
         built = Parts(
-            session=request.session, compile_s=checked.compile_s, first_launch_s=checked.first_launch_s
-        )
+            session=request.session, compile_s=checked.compile_s, first_launch_s=checked.first_launch_s,
+            weights_s=load_s, weights_bytes=size or None,
+        )  # fmt: skip
         part_samples = request.part_samples if request.time_it else 0
         if share is None:
             parts = msgspec.structs.replace(built, **self._time_parts(timed, part_samples))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib.util
 import math
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -24,11 +25,12 @@ from gpubench.backends.shared.host import (
 )
 from gpubench.catalogue import REASONS
 from gpubench.errors import BackendError, Unsupported, WrongResult
+from gpubench.installation import install_command
 from gpubench.measure.worker import chains
 from gpubench.measure.worker.material import Material
 from gpubench.model.backend import Buffer, Launch, Session, Transfers, each
 from gpubench.model.case import Case
-from gpubench.model.op import Array, Op, Operand
+from gpubench.model.op import Array, HostLibrary, Op, Operand
 from gpubench.model.result import Check
 
 _MEANINGLESS = "draw the op's inputs from a Range where it has a meaning, or let the op declare not_finite"
@@ -119,6 +121,10 @@ class Workspace:
         buffer = self.session.allocate(operand.shape(self.case.params), operand.stored(self.case.dtype))
         self.session.upload(buffer, host)
         return buffer
+
+    def loading(self) -> tuple[int, float | None]:
+        """Bytes of the weights, and seconds that it took to load them."""
+        return self._material.weights.loading(self.op, self.case)
 
     def _free_inputs(self) -> None:
         """Give back those that are there."""
@@ -262,10 +268,22 @@ def _nearness(check: Check) -> tuple[bool, float]:
 
 def refusal(session: Session, op: Op, case: Case) -> BackendError | None:
     """Why the case cannot run here, or None."""
+    if op.host is not None:
+        return _no_host(session, op, op.host) or session.supports(op, case)
     if not session.several and (op.more_outputs or any(operand.dtype for operand in op.operands)):
         why = f"{session.device.backend} computes no op with several outputs or with ids"
         return Unsupported(why, reason="no-implementation")
     return chains.refusal(session, op, case) if chains.staged(op, case) else session.supports(op, case)
+
+
+def _no_host(session: Session, op: Op, library: HostLibrary) -> Unsupported | None:
+    """Why the session cannot run an op of the host: it drives a device, or the library is not there."""
+    if session.device.kind != "cpu":
+        return Unsupported(f"{op.name} runs on the host, not on {session.device.id}", reason="host-stage")
+    if importlib.util.find_spec(library.name) is None:
+        why = f"{op.name} calls {library.name}, which is not installed"
+        return Unsupported(why, hint=install_command(library.extra), reason="no-library")
+    return None
 
 
 class CheckedLaunch(msgspec.Struct, frozen=True):

@@ -468,6 +468,21 @@ def test_named_sizes_that_were_not_reached_are_told():
     assert said in " ".join(" ".join(screen(run)).split())
 
 
+def test_an_op_that_no_gpu_can_take_has_its_time_below_the_table():
+    host = [measured(op_case("gelu", 1000), 2e-3)]
+    host += [skipped(op_case("gelu", 1000, regime, GPU.id), reason="host-stage") for regime in (WAITED, ALWAYS)]
+    lines = screen(answer_run([*op_rows("add", {WAITED: WINS}), *op_rows("copy", {WAITED: WINS}), *host]))
+    assert "wins both" in lines[0]
+    assert "On the host in any case: gelu 2.00 ms at n = 1000." in lines
+    assert not any(line.startswith("gelu") for line in lines)
+
+
+def test_an_op_whose_cases_were_all_skipped_for_the_budget_is_told():
+    late = [skipped(op_case("gelu", 1024), reason="budget")]
+    run = answer_run([*op_rows("add", {WAITED: {4096: 2.0}}), *late])
+    assert "Not measured in time: gelu. A larger --budget measures more." in screen(run)
+
+
 def test_a_budget_that_ends_before_anything_is_timed_is_told():
     run = answer_run([])
     run = msgspec.structs.replace(run, settings=msgspec.structs.replace(run.settings, budget_s=2.0))
