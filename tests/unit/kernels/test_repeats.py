@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from gpubench import backends, kernels
+from gpubench.backends.shared.host import allocate_outputs
 from gpubench.kernels.families import bpe
 from gpubench.kernels.families.workload import workload
 from gpubench.measure.worker.timer import Timer
@@ -159,8 +160,8 @@ def test_a_state_that_nobody_wrote_is_found(session, tmp_path):
     whole, place = session.chain, [stage.name for stage in OP.stages].index("prefill.keep")
     session.chain = lambda steps, output: whole([*steps[:place], *steps[place + 1 :]], output)
     try:
-        output = workspace.output(case)
-        launch = workspace.compile(case, workspace.buffers, output)
+        workspace.output(case)
+        launch = workspace.compile(case, workspace.buffers, allocate_outputs(session, OP, case))
     finally:
         del session.chain
     session.run(launch)
