@@ -88,8 +88,8 @@ REASONS: dict[Reason | NoNumber, Entry] = {
 
 WarningCode = Literal[
     "noisy", "unstable", "too-short", "first-slow", "drift", "contended", "throttled", "power-cap", "implausible",
-    "transfer-mismatch", "no-device-clock", "other-gpu-users", "no-telemetry", "software-device", "cpu-limited",
-    "cpu-not-compiled",
+    "transfer-mismatch", "stage-mismatch", "no-device-clock", "other-gpu-users", "no-telemetry", "software-device",
+    "cpu-limited", "cpu-not-compiled",
     "powersave", "shared-host", "blas-threads", "session-failed", "few-sessions", "inputs-not-random", "no-tf32",
     "budget", "top-halved", "chosen-once", "unavailable", "bad-plugin", "worker-restarted", "software-changed",
     "not-interleaved", "different-machine", "no-gate", "no-threshold", "same-run", "cannot-save",
@@ -115,6 +115,9 @@ WARNINGS: dict[WarningCode, Entry] = {
     "transfer-mismatch": Entry(
         "the parts, timed one by one, miss the whole by more than 10 %",
         "see --sections anatomy; predictions from the parts are withheld"),
+    "stage-mismatch": Entry(
+        "the stages of a workload, timed in its chain, miss the whole by more than 10 %",
+        "see --sections stages; close other programs and run again: on a quiet machine they add up"),
     "no-device-clock": Entry(
         "the device has no usable clock of its own; rates use wall time",
         "compare wall times; they need no device clock"),

@@ -23,6 +23,7 @@ from gpubench.analysis.reuse import Reuse, WeightLoad, reuses, weight_loads
 from gpubench.analysis.roofline import Roofline, roofline
 from gpubench.analysis.samples import Components, components
 from gpubench.analysis.speedup import Mean, Speedup, baseline_line, means, speedups
+from gpubench.analysis.stages import Stages, stages
 from gpubench.model.case import QUEUED, WAITED, Case, SeriesKey
 from gpubench.model.machine import Measured, MeasuredBreakEven, MeasuredSplit, Recommendation
 from gpubench.model.result import DeviceKind, Run
@@ -47,6 +48,7 @@ class Analysis(msgspec.Struct, frozen=True, kw_only=True):
     means: tuple[Mean, ...] = ()
     hybrid: tuple[Hybrid, ...] = ()
     noise: tuple[Components, ...] = ()
+    stages: tuple[Stages, ...] = ()
     measured: Measured | None = None
 
 
@@ -74,7 +76,7 @@ def analyse(
     compared = [row for row in everything if _compared(row)]
     ratios = tuple(row for row in speedups(compared, baseline) if keep is None or keep(row.case.case))
     found = _curves(run, compared, ratios)
-    splits = hybrids(run, compared, keep)
+    splits, timed = hybrids(run, compared, keep), stages(run, compared, keep)
     # Whatever is shown: a mode is chosen by all of the file, over the fastest CPU form.
     measured: Measured | None = None
     if not experiment(run):
@@ -84,14 +86,14 @@ def analyse(
         run=run, machine=machine_line(run),
         baseline=baseline_line(run, [row for row in ratios if row.kind == "headline"]),
         cases=cases, speedups=ratios, break_even=found,
-        findings=findings(run, cases),
+        findings=findings(run, cases, timed),
         roofline=roofline(run, [row for row in everything if _alone(row)], [row for row in cases if _alone(row)]),
         overheads=overheads(run, everything, cases),
         gates=gates(run, cases, [row for row in cases if _compared(row)], ratios, demands),
         claims=_judged(claims, run, cases, compared, ratios, found),
         means=means([row for row in cases if _compared(row)], ratios),
         reuse=reuses(run, compared, keep), weights=weight_loads(run, ratios), hybrid=splits, noise=components(run),
-        measured=measured,
+        stages=timed, measured=measured,
     )  # fmt: skip
 
 

@@ -13,13 +13,13 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpubench.errors import BackendError, Unsupported
 from gpubench.model.case import Case
 from gpubench.model.kernel import Kernel, Limits
 from gpubench.model.op import Array, Dtype, Form, Op, Shape, Stored
-from gpubench.model.result import UNKNOWN_CACHE_BYTES, Blas, Ceiling, Device, Staging
+from gpubench.model.result import UNKNOWN_CACHE_BYTES, Blas, Ceiling, Device, StageClock, Staging
 
 if TYPE_CHECKING:
     from typing_extensions import override as override
@@ -64,6 +64,14 @@ class HostCall(Launch):
         """Do it, and send what it made."""
         for buffer, made in zip(each(self.output), each(self._call()), strict=True):
             self._session.upload(buffer, made)
+
+
+class StageReading(NamedTuple):
+    """Seconds of each step of a chain, and from the begin of the first to the end of the last; `clock` read them."""
+
+    steps_s: list[float]
+    span_s: float
+    clock: StageClock
 
 
 class Transfers:
@@ -194,6 +202,11 @@ class Session(ABC):
     def chain(self, steps: Sequence[tuple[Launch, Buffer]], output: Buffer) -> Launch | None:
         """Launches of this session as one that does them in order and leaves `output`; each step's result has to lie in
         the buffer beside it. Steps of the host (`HostCall`) come first. None: this session does one op at a time."""
+        return None
+
+    def stage_times(self, steps: Sequence[tuple[Launch, Buffer]]) -> StageReading | None:
+        """Do the steps of a chain once, in order, with clock readings between them, and wait. None: this session cannot
+        time the steps of a chain, or its clock failed this time."""
         return None
 
     def tune(self, op: Op, case: Case, inputs: Sequence[Buffer]) -> None:

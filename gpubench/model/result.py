@@ -236,6 +236,30 @@ class Parts(Record, frozen=True, kw_only=True):
     stage_s: dict[str, list[float]] = {}
 
 
+# What reads the times of a workload's stages: the host's clock around calls that end when they return, events of a
+# stream, stamps of passes; or the host's clock with a submit and a wait for each stage, where a device has no stamps.
+StageClock = Literal["host", "event", "pass-timestamp", "waited"]
+
+
+class StageTimes(Record, frozen=True, kw_only=True):
+    """Where the time of a workload goes in one session (seconds): `stages` are its names in order, each once.
+
+    Lists have a value for each round, those of `alone_s` and `chain_s` by stage: `alone_s` of the stage by itself,
+    `chain_s` as it runs between the others, with the clock read around each. `span_s` is from the begin of the first
+    to the end of the last of them. `wall_s` is one call of the plain chain, without any reading, and its wait;
+    `empty_s` an empty launch and its wait.
+    """
+
+    session: int
+    clock: StageClock
+    stages: list[str]
+    alone_s: list[list[float]]
+    chain_s: list[list[float]]
+    span_s: list[float]
+    wall_s: list[float]
+    empty_s: list[float]
+
+
 class Check(Record, frozen=True, kw_only=True):
     """Verdict of the correctness gate: `max_error` in units of `limit`'s scale, at `index`.
 
@@ -285,6 +309,7 @@ class Measurement(Record, frozen=True, kw_only=True, tag_field="type", tag="meas
     staging: Staging = "pageable"
     blocks: list[Block] = []
     parts: list[Parts] = []
+    stages: list[StageTimes] = []
     stops: list[Stop] = []
     failures: list[SessionFailure] | UnsetType = UNSET
 

@@ -25,6 +25,7 @@ from gpubench.analysis.reuse import Reuse, WeightLoad
 from gpubench.analysis.roofline import RoofCaseRow, RoofRow
 from gpubench.analysis.samples import Components
 from gpubench.analysis.speedup import Mean, SpeedupRow
+from gpubench.analysis.stages import StagesRow
 from gpubench.errors import ExitCode
 from gpubench.model.machine import Recommendation
 from gpubench.report.layout import RenderOptions, json_text, narrowed
@@ -70,6 +71,7 @@ class ReportDocument(msgspec.Struct, frozen=True, kw_only=True):
     reuse: tuple[Reuse, ...] = ()
     weights: tuple[WeightLoad, ...] = ()
     hybrid: tuple[HybridRow, ...] = ()
+    stages: tuple[StagesRow, ...] = ()
     means: tuple[Mean, ...] = ()
     claims: tuple[ClaimRow, ...] = ()
     noise: tuple[Components, ...] = ()
@@ -108,6 +110,7 @@ def report_document(analyses: Sequence[Analysis]) -> ReportDocument:
         reuse=rows(Reuse, lambda one: one.reuse),
         weights=rows(WeightLoad, lambda one: one.weights),
         hybrid=rows(HybridRow, lambda one: one.hybrid),
+        stages=rows(StagesRow, lambda one: one.stages),
         means=rows(Mean, lambda one: one.means),
         claims=rows(ClaimRow, lambda one: one.claims),
         noise=rows(Components, lambda one: one.noise),

@@ -105,12 +105,16 @@ class Chain:
         return self._launches[key][0]
 
     def _built(self, inputs: Sequence[Buffer], output: Buffer) -> Launch:
-        values = self._values(inputs, output)
-        steps = [self._step(number, values) for number in range(len(self._placed))]
+        steps = self.steps(inputs, output)
         launch = self._joined(steps, output)
         text = " ".join(f"{step.kernel_hash} {step.kernel_name}" for step, _ in steps)
         launch.kernel_hash = hashlib.sha256(text.encode()).hexdigest()[:12]
         return launch
+
+    def steps(self, inputs: Sequence[Buffer], output: Buffer) -> list[tuple[Launch, Buffer]]:
+        """The launch of each stage and where its result lies. Raises BuildError and DeviceOutOfMemory."""
+        values = self._values(inputs, output)
+        return [self._step(number, values) for number in range(len(self._placed))]
 
     def _joined(self, steps: Sequence[tuple[Launch, Buffer]], output: Buffer) -> Launch:
         launch = self._session.chain(steps, output)
