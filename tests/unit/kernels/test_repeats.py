@@ -11,6 +11,7 @@ from gpubench import backends, kernels
 from gpubench.backends.shared.host import allocate_outputs
 from gpubench.kernels.families import bpe
 from gpubench.kernels.families.workload import workload
+from gpubench.measure.worker.stages import time_stages
 from gpubench.measure.worker.timer import Timer
 from gpubench.measure.worker.workspace import Workspace, Wrong, gate, refusal
 from gpubench.model.backend import HostCall
@@ -150,6 +151,19 @@ def test_the_host_does_its_stage_in_each_launch_and_its_text_never_travels(sessi
     assert len(calls) == 3
     assert workspace.buffers[0] is workspace.inputs[0]
     assert not OP.inputs[0].travels
+    workspace.release()
+
+
+def test_times_of_stages_add_up_the_turns_of_a_name(session, tmp_path):
+    case = case_of(session, n=5)
+    workspace = Workspace(session, OP, case, 1, "random", tmp_path)
+    timer = Timer(workspace, case, gate(workspace, case, lambda phase: None).launch)
+    found = time_stages(timer, 0)
+    assert found is not None
+    assert found.stages == ["tokenise", "embedding", *(f"prefill.{stage.name}" for stage in LAYER)]
+    assert {len(seconds) for seconds in (*found.chain_s, *found.alone_s)} == {len(found.span_s)}
+    workspace.verify(timer.launch)
+    timer.release()
     workspace.release()
 
 
