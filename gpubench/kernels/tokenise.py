@@ -28,6 +28,7 @@ OP = Op(
             "text",
             lambda params: (bpe.text_bytes(params["n"]),),
             Given(lambda params: bpe.text_of(params["n"])),
+            role="host",
             dtype="uint8",
         ),
     ),

@@ -10,7 +10,8 @@ import contextlib
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, cast
+from functools import partial
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -21,7 +22,7 @@ from gpubench.backends.shared.host import host_dtype, no_kernel, no_overhead
 from gpubench.backends.wgpu.programs import Programs, WgpuLaunch, encode
 from gpubench.backends.wgpu.transfers import MappedTransfers, PlainTransfers
 from gpubench.errors import BackendError, BackendUnavailable, DeviceLost, DeviceOutOfMemory, Unsupported
-from gpubench.model.backend import Backend, Buffer, Launch, Session, StageReading, override
+from gpubench.model.backend import Backend, Buffer, HostCall, Launch, Session, StageReading, override
 from gpubench.model.case import Case
 from gpubench.model.kernel import Limits
 from gpubench.model.op import ITEMSIZE, Array, Dtype, Form, Op, Shape, Stored
@@ -267,24 +268,36 @@ class WgpuSession(Session):
 
     @override
     def chain(self, steps: Sequence[tuple[Launch, Buffer]], output: Buffer) -> WgpuLaunch:
-        """All dispatches in one pass of one submit."""
-        dispatches = [step for launch, _ in steps for step in cast("WgpuLaunch", launch).steps]
-        return WgpuLaunch(dispatches, output, None)
+        """All dispatches in one pass of one submit, behind what the host does."""
+        launches = [launch for launch, _ in steps]
+        dispatches = [step for launch in launches if isinstance(launch, WgpuLaunch) for step in launch.steps]
+        chained = WgpuLaunch(dispatches, output, None)
+        chained.before = tuple(launch for launch in launches if isinstance(launch, HostCall))
+        return chained
 
     @override
     def stage_times(self, steps: Sequence[tuple[Launch, Buffer]]) -> StageReading | None:
-        """Stamps of a pass for each step, all in one submit; without such stamps a submit and a wait for each step."""
-        launches = [cast("WgpuLaunch", launch) for launch, _ in steps]
-        if self._stamps is not None and len(launches) <= MOST_STAMPED:
+        """Stamps of a pass for each step, all in one submit; without such stamps a submit and a wait for each step.
+        What the host does comes first, by its own clock."""
+        launches = [launch for launch, _ in steps]
+        own = [launch for launch in launches if isinstance(launch, WgpuLaunch)]
+        hosts = [launch for launch in launches if isinstance(launch, HostCall)]
+        if self._stamps is not None and len(own) <= MOST_STAMPED:
+            before = self._waited(hosts)
             with vendor_errors():
-                return self._stamps.read_steps(launches)
+                found = self._stamps.read_steps(own)
+            return found and StageReading([*before, *found.steps_s], sum(before) + found.span_s, found.clock)
+        waited = self._waited([*hosts, *(partial(self.run, launch) for launch in own)])
+        return StageReading(waited, sum(waited), "waited")
+
+    def _waited(self, calls: Sequence[Callable[[], None]]) -> list[float]:
+        """Seconds of each call and the wait for it."""
         readings = [self.clock()]
-        for launch in launches:
-            self.run(launch)
+        for call in calls:
+            call()
             self.sync()
             readings.append(self.clock())
-        waited = [after - before for before, after in itertools.pairwise(readings)]
-        return StageReading(waited, readings[-1] - readings[0], "waited")
+        return [after - before for before, after in itertools.pairwise(readings)]
 
     @override
     def tune(self, op: Op, case: Case, inputs: Sequence[Buffer]) -> None:
@@ -318,7 +331,17 @@ class WgpuSession(Session):
         return seconds
 
     def run(self, launch: WgpuLaunch, repeat: int = 1) -> None:
-        """All launches in one pass of one submit: a submit per dispatch would time the submit."""
+        """All launches in one pass of one submit: a submit per dispatch would time the submit. What the host does comes
+        before each."""
+        if launch.before:
+            for _ in range(repeat):
+                self._submit(launch, 1)
+        else:
+            self._submit(launch, repeat)
+
+    def _submit(self, launch: WgpuLaunch, repeat: int) -> None:
+        for call in launch.before:
+            call()
         with vendor_errors():
             encoder = self._device.create_command_encoder()
             compute = encoder.begin_compute_pass()
@@ -341,6 +364,8 @@ class WgpuSession(Session):
         """Seconds between the begin and end stamps of one pass of `repeat` launches."""
         if self._stamps is None:
             return None
+        for call in launch.before:
+            call()
         with vendor_errors():
             encoder = self._device.create_command_encoder()
             if cold:

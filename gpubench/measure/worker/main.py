@@ -24,8 +24,9 @@ from msgspec import UNSET
 
 import gpubench.backends
 import gpubench.kernels
+from gpubench.backends.shared.blocks import Flush
 from gpubench.backends.shared.choices import without_trials
-from gpubench.backends.shared.host import Flush, bound_cpus, settle, spin_briefly
+from gpubench.backends.shared.host import bound_cpus, settle, spin_briefly
 from gpubench.catalogue import Reason
 from gpubench.errors import BackendError, BackendUnavailable, DeviceLost, DeviceOutOfMemory, Unsupported
 from gpubench.measure import protocol

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import importlib.util
 import math
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -25,12 +24,11 @@ from gpubench.backends.shared.host import (
 )
 from gpubench.catalogue import REASONS
 from gpubench.errors import BackendError, Unsupported, WrongResult
-from gpubench.installation import install_command
 from gpubench.measure.worker import chains
 from gpubench.measure.worker.material import Material
 from gpubench.model.backend import Buffer, Launch, Session, Transfers, each
 from gpubench.model.case import Case
-from gpubench.model.op import Array, HostLibrary, Op, Operand
+from gpubench.model.op import Array, Op, Operand
 from gpubench.model.result import Check
 
 _MEANINGLESS = "draw the op's inputs from a Range where it has a meaning, or let the op declare not_finite"
@@ -118,6 +116,8 @@ class Workspace:
         """A buffer with the input; of a weight the one that every size of the op reads."""
         if operand.role == "weight":
             return self._material.weights.borrow(self.session, self.op, operand, self.case)
+        if operand.role == "host":
+            return host
         buffer = self.session.allocate(operand.shape(self.case.params), operand.stored(self.case.dtype))
         self.session.upload(buffer, host)
         return buffer
@@ -131,7 +131,7 @@ class Workspace:
         for operand, buffer in zip(self.op.inputs, self.buffers, strict=False):
             if operand.role == "weight":
                 self._material.weights.give_back(self.op, operand, self.case)
-            else:
+            elif operand.role != "host":
                 self.session.free(buffer)
         self.buffers = []
 
@@ -140,9 +140,12 @@ class Workspace:
         if calls_library(self.op, case):
             return None
         if case.form_id not in self.outputs:
-            self.outputs[case.form_id] = allocate_outputs(self.session, self.op, self.case)
-        for buffer, operand in zip(each(self.outputs[case.form_id]), self.op.outputs, strict=True):
-            self.spoil(buffer, operand)
+            self.outputs[case.form_id] = allocate_outputs(self.session, self.op, self.case, self.buffers)
+        for i, buffer in enumerate(each(self.outputs[case.form_id])):
+            if i in self.op.updated:  # as it was before any launch
+                self.session.upload(buffer, self.inputs[self.op.updated[i]])
+            else:
+                self.spoil(buffer, self.op.outputs[i])
         self.spoil_between(case)
         return self.outputs[case.form_id]
 
@@ -251,8 +254,10 @@ class Workspace:
     def release(self) -> None:
         """Give all buffers back."""
         self._free_inputs()
-        for buffer in (one for output in self.outputs.values() for one in each(output)):
-            self.session.free(buffer)
+        for output in self.outputs.values():
+            for i, buffer in enumerate(each(output)):
+                if i not in self.op.updated:
+                    self.session.free(buffer)
         for chain in self._chains.values():
             chain.release()
         self._material.weights.make_room(self.session)
@@ -268,22 +273,15 @@ def _nearness(check: Check) -> tuple[bool, float]:
 
 def refusal(session: Session, op: Op, case: Case) -> BackendError | None:
     """Why the case cannot run here, or None."""
-    if op.host is not None:
-        return _no_host(session, op, op.host) or session.supports(op, case)
+    if op.host is not None and session.device.kind != "cpu":
+        return Unsupported(f"{op.name} runs on the host, not on {session.device.id}", reason="host-stage")
+    missing = chains.no_library(op)
+    if missing is not None:
+        return missing
     if not session.several and (op.more_outputs or any(operand.dtype for operand in op.operands)):
         why = f"{session.device.backend} computes no op with several outputs or with ids"
         return Unsupported(why, reason="no-implementation")
     return chains.refusal(session, op, case) if chains.staged(op, case) else session.supports(op, case)
-
-
-def _no_host(session: Session, op: Op, library: HostLibrary) -> Unsupported | None:
-    """Why the session cannot run an op of the host: it drives a device, or the library is not there."""
-    if session.device.kind != "cpu":
-        return Unsupported(f"{op.name} runs on the host, not on {session.device.id}", reason="host-stage")
-    if importlib.util.find_spec(library.name) is None:
-        why = f"{op.name} calls {library.name}, which is not installed"
-        return Unsupported(why, hint=install_command(library.extra), reason="no-library")
-    return None
 
 
 class CheckedLaunch(msgspec.Struct, frozen=True):

@@ -1,11 +1,13 @@
 """The event clock on a simulated stream: host and device times as numbers, a queue of bounded length."""
 
+import contextlib
 from collections import deque
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from gpubench.backends import cupy as backend
 from gpubench.backends.cupy.launches import MOST_QUEUED, CudaLaunch, EventClock
 
 DEPTH = 1024
@@ -111,3 +113,23 @@ def test_a_slow_host_gets_a_longer_delay_once():
 def test_a_cold_launch_comes_after_a_flush():
     assert timed(1e-5, 1, cold=True)[3].flushed > 0
     assert timed(1e-5, 1)[3].flushed == 0
+
+
+def test_events_between_the_stages_of_a_chain_tell_the_time_of_each(monkeypatch):
+    monkeypatch.setattr(backend, "vendor_errors", contextlib.nullcontext)
+    stream = Stream(host_s=1e-6)
+    session = object.__new__(backend.CupySession)
+    session._cupy = stream
+    target = object()
+
+    def stage(seconds):
+        def call():
+            stream.enqueue(seconds)
+            return target
+
+        return CudaLaunch(call, None), target
+
+    reading = session.stage_times([stage(1e-3), stage(2e-3), stage(5e-4)])
+    assert reading.clock == "event"
+    assert reading.steps_s == pytest.approx([1e-3, 2e-3, 5e-4], rel=1e-2)
+    assert reading.span_s == pytest.approx(sum(reading.steps_s))

@@ -296,6 +296,7 @@ def test_every_backend_keeps_the_contract_with_such_an_op(device):
 
 
 @pytest.mark.torch
+@pytest.mark.slow
 def test_torch_computes_such_an_op():
     report = conformance.suite(backends.load("torch"), "torch:cpu", [OP], conformance.Checks(around=False))
     assert report.findings == []

@@ -586,6 +586,7 @@ def shaped(op, shape, regime):
     st.lists(st.tuples(SHAPES, SHAPES), min_size=14, max_size=14), st.booleans(), st.booleans(),
     st.sampled_from(["", "results/intel-r-xeon-r-processor-nvidia-h200-d0f62e/20260101T000000Z-00000001.json"]),
 )  # fmt: skip
+@pytest.mark.slow
 def test_fourteen_ops_fit_one_screen(shapes, interrupted, ascii_only, saved):
     found = {}
     for op, pair in zip(SUITE, shapes, strict=True):
@@ -671,6 +672,7 @@ def test_a_report_leads_with_the_sentence_and_says_nothing_that_stands_below(nam
     )
 
 
+@pytest.mark.slow
 def test_the_sentence_is_the_same_in_every_format():
     run = suite_run()
     said = json.loads(render([run], "json"))["verdicts"]
