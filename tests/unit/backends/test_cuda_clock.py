@@ -1,14 +1,13 @@
 """The event clock on a simulated stream: host and device times as numbers, a queue of bounded length."""
 
-import contextlib
 from collections import deque
+from functools import partial
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gpubench.backends import cupy as backend
-from gpubench.backends.cupy.launches import MOST_QUEUED, CudaLaunch, EventClock
+from gpubench.backends.cupy.launches import MOST_QUEUED, CudaLaunch, EventClock, time_calls
 
 DEPTH = 1024
 
@@ -115,21 +114,10 @@ def test_a_cold_launch_comes_after_a_flush():
     assert timed(1e-5, 1)[3].flushed == 0
 
 
-def test_events_between_the_stages_of_a_chain_tell_the_time_of_each(monkeypatch):
-    monkeypatch.setattr(backend, "vendor_errors", contextlib.nullcontext)
+def test_events_between_the_stages_of_a_chain_tell_the_time_of_each():
     stream = Stream(host_s=1e-6)
-    session = object.__new__(backend.CupySession)
-    session._cupy = stream
-    target = object()
-
-    def stage(seconds):
-        def call():
-            stream.enqueue(seconds)
-            return target
-
-        return CudaLaunch(call, None), target
-
-    reading = session.stage_times([stage(1e-3), stage(2e-3), stage(5e-4)])
+    seconds = [1e-3, 2e-3, 5e-4]
+    reading = time_calls(stream, [CudaLaunch(partial(stream.enqueue, each), None) for each in seconds])
     assert reading.clock == "event"
-    assert reading.steps_s == pytest.approx([1e-3, 2e-3, 5e-4], rel=1e-2)
+    assert reading.steps_s == pytest.approx(seconds, rel=1e-2)
     assert reading.span_s == pytest.approx(sum(reading.steps_s))
