@@ -22,7 +22,8 @@ class Entry(NamedTuple):
 
 # Of a skip or a failure in a result file.
 Reason = Literal[
-    "no-implementation", "no-dtype", "no-tf32", "no-transfer", "no-split", "shape", "bad-plugin", "out-of-memory",
+    "no-implementation", "no-dtype", "no-tf32", "no-transfer", "no-split", "host-stage", "no-library", "shape",
+    "bad-plugin", "out-of-memory",
     "limit", "too-slow", "budget", "unavailable", "unsupported", "device-lost", "timeout", "worker-crashed",
     "build-error", "validation-error", "wrong-result", "error",
 ]
@@ -42,6 +43,9 @@ REASONS: dict[Reason | NoNumber, Entry] = {
         "nothing: its resident case is the baseline of all regimes"),
     "no-split": Entry(
         "the op cannot be cut into a part for the GPU and a part for the CPU", "measure it without `hybrid`"),
+    "host-stage": Entry(
+        "this work runs on the host, whatever device there is", "nothing: the case of the CPU has its time"),
+    "no-library": Entry("a library that the op calls is not installed", "the command that stands beside it"),
     "shape": Entry("the params do not go with the size", "choose --sizes and --params that go together"),
     "bad-plugin": Entry(
         "a function of an op of another package, or a whole backend, breaks; what it raised stands beside it",
@@ -84,8 +88,8 @@ REASONS: dict[Reason | NoNumber, Entry] = {
 
 WarningCode = Literal[
     "noisy", "unstable", "too-short", "first-slow", "drift", "contended", "throttled", "power-cap", "implausible",
-    "transfer-mismatch", "no-device-clock", "other-gpu-users", "no-telemetry", "software-device", "cpu-limited",
-    "cpu-not-compiled",
+    "transfer-mismatch", "stage-mismatch", "no-device-clock", "other-gpu-users", "no-telemetry", "software-device",
+    "cpu-limited", "cpu-not-compiled",
     "powersave", "shared-host", "blas-threads", "session-failed", "few-sessions", "inputs-not-random", "no-tf32",
     "budget", "top-halved", "chosen-once", "unavailable", "bad-plugin", "worker-restarted", "software-changed",
     "not-interleaved", "different-machine", "no-gate", "no-threshold", "same-run", "cannot-save",
@@ -111,6 +115,9 @@ WARNINGS: dict[WarningCode, Entry] = {
     "transfer-mismatch": Entry(
         "the parts, timed one by one, miss the whole by more than 10 %",
         "see --sections anatomy; predictions from the parts are withheld"),
+    "stage-mismatch": Entry(
+        "the stages of a workload, timed in its chain, miss the whole by more than 10 %",
+        "see --sections stages; close other programs and run again: on a quiet machine they add up"),
     "no-device-clock": Entry(
         "the device has no usable clock of its own; rates use wall time",
         "compare wall times; they need no device clock"),

@@ -127,10 +127,12 @@ class DeviceLost(BackendError):
 
 
 def suggest(word: str, names: Iterable[str]) -> str:
-    """`did you mean 'matmul'?`, or an empty text when nothing is near."""
+    """`did you mean 'matmul'?`, or an empty text when nothing is near. Of `mlp` all are near that begin with `mlp_`."""
     from difflib import get_close_matches
 
     lowered = {name.lower(): name for name in names}
+    if begun := sorted(name for name in lowered if name.startswith(f"{word.lower()}_")):
+        return f"did you mean {' or '.join(repr(lowered[name]) for name in begun)}?"
     near = get_close_matches(word.lower(), lowered, n=1, cutoff=0.6)
     return f"did you mean {lowered[near[0]]!r}?" if near else ""
 

@@ -117,6 +117,8 @@ install_gpubench() {
             say "note: numba could not be installed, so the CPU runs NumPy's own kernels"
             .venv/bin/python -m pip install --quiet --disable-pip-version-check -e .
         }
+        .venv/bin/python -m pip install --quiet --disable-pip-version-check -e '.[workloads]' ||
+            say "note: tiktoken could not be installed, so tokenise is skipped"
     fi
     cuda=$(cuda_extra)
     if [ -n "$cuda" ] && ! .venv/bin/python -c 'import cupy' 2>/dev/null; then

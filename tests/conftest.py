@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from gpubench.backends.shared.choices import FILE_NAME
 from tests.forking import Starter, environment
 
 # A shared machine may stall for longer than any deadline that would tell something.
@@ -34,8 +35,9 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _UNIT = Path(__file__).parent / "unit"
-# Machine code that earlier runs of the tests compiled. It is named by a hash of its source, so none of it gets old.
-_COMPILED = Path(__file__).parents[1] / ".setup" / "compiled"
+# Machine code stays here from run to run: it is named by a hash of its source, so none of it gets old, and numba finds
+# it again in the same folder only.
+_CACHE = Path(__file__).parents[1] / ".setup" / "cache"
 _PROBES = {
     "vulkan": "import wgpu; assert any(a.info['backend_type'] == 'Vulkan'"
     " for a in wgpu.gpu.enumerate_adapters_sync()), 'no Vulkan adapter'",
@@ -59,6 +61,12 @@ def _missing(tier: str) -> str:
         check=False,
     )
     return "" if probe.returncode == 0 else (probe.stderr.strip().splitlines() or ["it crashed"])[-1]
+
+
+def pytest_configure() -> None:
+    """What was the fastest on another day, or by other code, decides nothing now."""
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        (_CACHE / FILE_NAME).unlink(missing_ok=True)
 
 
 @pytest.hookimpl(tryfirst=True)  # before tests are chosen by their marks
@@ -109,20 +117,14 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def cache_folder() -> Iterator[Path]:
     """What tests let the program remember stays among the tests: workers and other children inherit it. All workers of
-    pytest share it, and compiled kernels are kept for the next run, so that each is compiled once."""
+    pytest share it, and compiled kernels outlive them, so that each is compiled once."""
     with pytest.MonkeyPatch.context() as patch:
-        own = tmp_path_factory.getbasetemp()
-        folder = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "cache-of-gpubench"
-        folder.mkdir(exist_ok=True)
-        for name in ("kernels", "machine", "mesa"):
-            (_COMPILED / name).mkdir(parents=True, exist_ok=True)
-            with contextlib.suppress(FileExistsError):  # another worker was first
-                (folder / name).symlink_to(_COMPILED / name, target_is_directory=True)
-        patch.setenv("GPUBENCH_CACHE_DIR", str(folder))
-        patch.setenv("MESA_SHADER_CACHE_DIR", str(folder / "mesa"))
-        yield folder
+        _CACHE.mkdir(parents=True, exist_ok=True)
+        patch.setenv("GPUBENCH_CACHE_DIR", str(_CACHE))
+        patch.setenv("MESA_SHADER_CACHE_DIR", str(_CACHE / "mesa"))
+        yield _CACHE
 
 
 Program = Callable[..., "subprocess.CompletedProcess[str]"]

@@ -19,13 +19,14 @@ from gpubench.analysis.findings import Gates, ReportGate, ReportWarning, finding
 from gpubench.analysis.hybrid import Hybrid, hybrids
 from gpubench.analysis.machine import connected, experiment, machine_line, marks
 from gpubench.analysis.overheads import GROUP, Overheads, overheads
-from gpubench.analysis.reuse import Reuse, reuses
+from gpubench.analysis.reuse import Reuse, WeightLoad, reuses, weight_loads
 from gpubench.analysis.roofline import Roofline, roofline
 from gpubench.analysis.samples import Components, components
 from gpubench.analysis.speedup import Mean, Speedup, baseline_line, means, speedups
+from gpubench.analysis.stages import Stages, stages
 from gpubench.model.case import QUEUED, WAITED, Case, SeriesKey
 from gpubench.model.machine import Measured, MeasuredBreakEven, MeasuredSplit, Recommendation
-from gpubench.model.result import Run
+from gpubench.model.result import DeviceKind, Run
 
 
 class Analysis(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,9 +44,11 @@ class Analysis(msgspec.Struct, frozen=True, kw_only=True):
     gates: tuple[ReportGate, ...] = ()
     claims: tuple[ClaimResult, ...] = ()
     reuse: tuple[Reuse, ...] = ()
+    weights: tuple[WeightLoad, ...] = ()
     means: tuple[Mean, ...] = ()
     hybrid: tuple[Hybrid, ...] = ()
     noise: tuple[Components, ...] = ()
+    stages: tuple[Stages, ...] = ()
     measured: Measured | None = None
 
 
@@ -73,7 +76,7 @@ def analyse(
     compared = [row for row in everything if _compared(row)]
     ratios = tuple(row for row in speedups(compared, baseline) if keep is None or keep(row.case.case))
     found = _curves(run, compared, ratios)
-    splits = hybrids(run, compared, keep)
+    splits, timed = hybrids(run, compared, keep), stages(run, compared, keep)
     # Whatever is shown: a mode is chosen by all of the file, over the fastest CPU form.
     measured: Measured | None = None
     if not experiment(run):
@@ -83,14 +86,29 @@ def analyse(
         run=run, machine=machine_line(run),
         baseline=baseline_line(run, [row for row in ratios if row.kind == "headline"]),
         cases=cases, speedups=ratios, break_even=found,
-        findings=findings(run, cases),
+        findings=findings(run, cases, timed),
         roofline=roofline(run, [row for row in everything if _alone(row)], [row for row in cases if _alone(row)]),
         overheads=overheads(run, everything, cases),
         gates=gates(run, cases, [row for row in cases if _compared(row)], ratios, demands),
-        claims=judged(claims, ratios), means=means([row for row in cases if _compared(row)], ratios),
-        reuse=reuses(run, compared, keep), hybrid=splits, noise=components(run),
-        measured=measured,
+        claims=_judged(claims, run, cases, compared, ratios, found),
+        means=means([row for row in cases if _compared(row)], ratios),
+        reuse=reuses(run, compared, keep), weights=weight_loads(run, ratios), hybrid=splits, noise=components(run),
+        stages=timed, measured=measured,
     )  # fmt: skip
+
+
+def _judged(
+    claims: Sequence[Claim],
+    run: Run,
+    cases: Sequence[CaseResult],
+    compared: Sequence[CaseResult],
+    ratios: Sequence[Speedup],
+    found: Sequence[BreakEven],
+) -> tuple[ClaimResult, ...]:
+    """The claims; the curves of software adapters are drawn for those that ask for them alone."""
+    if any(claim.break_even and claim.device == "software" for claim in claims):
+        found = (*found, *_curves(run, compared, ratios, "software"))
+    return judged(claims, cases, ratios, found)
 
 
 class Curves(msgspec.Struct, frozen=True):
@@ -118,10 +136,11 @@ def _evidence(run: Run, compared: Sequence[CaseResult]) -> Measured | None:
     return evidence(run, ratios, _curves(run, compared, ratios), hybrids(run, compared))
 
 
-def _curves(run: Run, compared: Sequence[CaseResult], ratios: Sequence[Speedup]) -> tuple[BreakEven, ...]:
-    return break_evens(
-        run, [row for row in compared if _alone(row)], [row for row in ratios if _alone(row.case)]
-    )
+def _curves(
+    run: Run, compared: Sequence[CaseResult], ratios: Sequence[Speedup], kind: DeviceKind = "gpu"
+) -> tuple[BreakEven, ...]:
+    alone, between = [row for row in compared if _alone(row)], [row for row in ratios if _alone(row.case)]
+    return break_evens(run, alone, between, kind)
 
 
 def _alone(row: CaseResult) -> bool:

@@ -15,7 +15,7 @@ import msgspec
 
 from gpubench.analysis.analyse import Analysis, Curves
 from gpubench.analysis.break_even import BreakEven, SizeRatio, bracketed
-from gpubench.analysis.estimate import CHECK_ONLY, NO_SAMPLES, CaseResult
+from gpubench.analysis.estimate import CHECK_ONLY, HOST_STAGE, NO_SAMPLES, CaseResult
 from gpubench.analysis.machine import fact
 from gpubench.analysis.overheads import GROUP
 from gpubench.analysis.speedup import EQUAL, paired
@@ -101,6 +101,11 @@ class AnswerRow(msgspec.Struct, frozen=True, kw_only=True):
     def elements(self, n: int) -> int:
         return n * n if self.extent == "side" else n
 
+    @property
+    def on_host(self) -> bool:
+        """Whether no GPU can take it."""
+        return all(cell.why == HOST_STAGE for cell in self.cells.values())
+
 
 class BestForm(msgspec.Struct, frozen=True, kw_only=True):
     """Without a GPU: plain NumPy at one size, if it has a time, and the fastest other CPU form if that surely wins."""
@@ -134,7 +139,7 @@ class MachineAnswer(msgspec.Struct, frozen=True, kw_only=True):
     `rows` `absence` says why, and there are `forms` of the CPU, or `times` of GPUs alone. `wrong` are outputs that
     failed their check, `broken` other failures. `named`: all sizes were asked for. `missing`: ops that were not
     reached, of `ops` in all; `late`: of the others sizes that were asked for, and for which the time did not suffice;
-    `unreached`: cases."""
+    `unreached`: cases. `host`: ops that no GPU can take."""
 
     rows: tuple[AnswerRow, ...]
     devices: tuple[str, ...]
@@ -149,6 +154,7 @@ class MachineAnswer(msgspec.Struct, frozen=True, kw_only=True):
     late: tuple[tuple[str, int, Extent], ...]
     unreached: int
     ops: int
+    host: tuple[BestForm, ...] = ()
 
     @property
     def regimes(self) -> tuple[str, ...]:
@@ -193,6 +199,8 @@ def answer(analysis: Analysis | Curves, *, by_device: bool = False) -> MachineAn
         key=lambda device_id: (shown.index(compared[device_id]), device_id),
     )
     rows = [row for device_id in devices for row in _rows(analysis, cases, device_id)]
+    rows = [row for row in rows if not row.on_host]
+    staying = {row.case.op for row in cases if row.reason == HOST_STAGE}
     rows.sort(key=lambda row: (row.op, row.dtype, sorted(row.params.items()), devices.index(row.device_id)))
     missing = _missing(analysis, cases)
     wrong, broken = _troubles(run, cases)
@@ -204,13 +212,14 @@ def answer(analysis: Analysis | Curves, *, by_device: bool = False) -> MachineAn
         wrong=wrong, broken=broken, missing=tuple(sorted(missing)), late=_late(run, cases, missing),
         unreached=sum(row.outcome == "planned" for row in cases), ops=len({row.case.op for row in cases} | missing),
         named=bool(rows) and all(run.selection.sizes.get(row.op) for row in rows),
+        host=_forms(run, [row for row in cases if row.case.op in staying]) if rows else (),
     )  # fmt: skip
 
 
 def _missing(analysis: Analysis | Curves, cases: Sequence[CaseResult]) -> set[str]:
-    """Ops that were not reached: planned without a time, or asked for and not even planned."""
+    """Ops that were not reached: without a time that the budget left them, or asked for and not even planned."""
     run = analysis.run
-    found = {row.case.op for row in cases if row.outcome == "planned"}
+    found = {row.case.op for row in cases if row.outcome == "planned" or _out_of_budget(run, row)}
     if len(analysis.cases) == len(run.outcomes) and not (run.selection.filter or run.selection.skip):
         found |= {*run.selection.ops} - {outcome.case.op for outcome in run.outcomes}
     return found - {row.case.op for row in cases if row.time is not None}

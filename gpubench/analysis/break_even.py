@@ -14,7 +14,7 @@ from gpubench.analysis.estimate import IMPLAUSIBLE, CaseResult, implausible_ids
 from gpubench.analysis.speedup import Speedup
 from gpubench.break_even import fresh_crossing
 from gpubench.model.case import Case, SeriesKey, beside_size
-from gpubench.model.result import Measurement, Outcome, Run
+from gpubench.model.result import DeviceKind, Measurement, Outcome, Run
 
 VerdictKind = Literal["at", "all-sizes", "no-size", "undecided"]
 # `rising` is no doubt: the device loses at every measured size, and its ratio rises still.
@@ -110,11 +110,13 @@ MIN_SAMPLES = 3  # fewer timings on a side cannot tell a win from a tie
 MEMORY_SHARE = 0.8  # the planner's guard: a case may take this share of what is free
 
 
-def break_evens(run: Run, cases: Sequence[CaseResult], rows: Sequence[Speedup]) -> tuple[BreakEven, ...]:
-    """One verdict per op, other params, dtype, regime and GPU device, in the order of `rows`."""
+def break_evens(
+    run: Run, cases: Sequence[CaseResult], rows: Sequence[Speedup], kind: DeviceKind = "gpu"
+) -> tuple[BreakEven, ...]:
+    """One verdict per op, other params, dtype, regime and device of a kind, in the order of `rows`."""
     curves: dict[tuple[object, ...], list[Speedup]] = {}
     for row in rows:
-        if row.kind == "headline" and row.case.device_kind == "gpu":
+        if row.kind == "headline" and row.case.device_kind == kind:
             curves.setdefault(_curve_key(row.case.case), []).append(row)
     doubtful = implausible_ids(run, ("estimate",)) if curves else frozenset()
     doubtful |= {row.id for row in cases if row.reason == IMPLAUSIBLE}

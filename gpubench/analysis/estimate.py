@@ -105,6 +105,8 @@ class CaseResult(CaseRow, frozen=True, kw_only=True):
 
 
 NO_SAMPLES: NoNumber = "no-samples"
+# The reason of a case that runs on the host whatever the device.
+HOST_STAGE: Reason = "host-stage"
 CHECK_ONLY: NoNumber = "check-only"
 IMPLAUSIBLE: Literal["implausible"] = "implausible"
 

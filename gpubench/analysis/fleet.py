@@ -264,6 +264,14 @@ def _measurement(group: Sequence[tuple[int, Measurement]], numbering: Numbering)
             ),
             key=lambda one: one.session,
         ),
+        stages=sorted(
+            (
+                msgspec.structs.replace(one, session=numbering[i, one.session])
+                for i, part in group
+                for one in part.stages
+            ),
+            key=lambda one: one.session,
+        ),
         stops=sorted(
             (
                 msgspec.structs.replace(one, session=numbering[i, one.session])

@@ -17,8 +17,9 @@ from gpubench import stats
 from gpubench.analysis.anatomy import Anatomy
 from gpubench.analysis.estimate import CaseResult
 from gpubench.analysis.labels import NO_HEADLINE
-from gpubench.model.case import RESIDENT, Case, beside_size
-from gpubench.model.result import Run
+from gpubench.analysis.speedup import Speedup
+from gpubench.model.case import RESIDENT, WAITED, Case, beside_size
+from gpubench.model.result import Measurement, Run
 
 ReuseVerdict = Literal["already", "at", "never", "undecided"]
 
@@ -51,6 +52,57 @@ class Reuse(msgspec.Struct, frozen=True, kw_only=True):
     launch_s: float
     cpu_s: float
     reason: ReuseReason | None
+
+
+class WeightLoad(msgspec.Struct, frozen=True, kw_only=True):
+    """What it costs to bring an op's weights to a device, once, and the calls after which that is repaid: by what each
+    waited call of the largest size gains over the CPU. `calls` is None where a call gains nothing."""
+
+    source: int
+    op: str
+    dtype: str
+    params: dict[str, int]
+    n: int
+    device_id: str
+    weight_bytes: int
+    load_s: float
+    gain_s: float
+    calls: int | None
+
+
+def weight_loads(run: Run, rows: Sequence[Speedup]) -> tuple[WeightLoad, ...]:
+    """One for each op with weights and each GPU that has a time for a call that is waited for."""
+    largest: dict[tuple[object, ...], Speedup] = {}
+    for row in rows:
+        case = row.case.case
+        if row.kind == "headline" and row.case.device_kind == "gpu" and case.regime == WAITED:
+            known = largest.get((*case.series, case.device_id))
+            if known is None or known.case.case.params["n"] < case.params["n"]:
+                largest[*case.series, case.device_id] = row
+    found = (_weight_load(run, row) for row in largest.values())
+    return tuple(load for load in found if load is not None)
+
+
+def _weight_load(run: Run, row: Speedup) -> WeightLoad | None:
+    """The middle session's load, of all cases of the op on the device: the first that needed the weights paid it."""
+    case = row.case.case
+    parts = [
+        part
+        for outcome in run.outcomes
+        if isinstance(outcome, Measurement)
+        and (outcome.case.series, outcome.case.device_id) == (case.series, case.device_id)
+        for part in outcome.parts
+    ]
+    seconds = {part.session: part.weights_s for part in parts if part.weights_s is not None}
+    sizes = [part.weights_bytes for part in parts if part.weights_bytes]
+    if not seconds or not sizes or row.baseline.time is None or row.case.time is None:
+        return None
+    load_s, gain_s = stats.median(seconds.values()), row.baseline.time.estimate - row.case.time.estimate
+    return WeightLoad(
+        source=0, op=case.op, dtype=case.dtype, params=dict(beside_size(case.params)), n=case.params["n"],
+        device_id=case.device_id, weight_bytes=max(sizes), load_s=load_s, gain_s=gain_s,
+        calls=max(1, math.ceil(load_s / gain_s)) if row.lo > 1 else None,
+    )  # fmt: skip
 
 
 RESAMPLES = 400

@@ -106,6 +106,8 @@ class TorchSession(Session):
         """The library form where PyTorch has its functions in this dtype; operands must fit."""
         if op.overhead is not None:
             return no_overhead(op, case, self.device, self.limits)
+        if op.host is not None:
+            return Unsupported(f"{op.name} runs on the host, by {op.host.name}", reason="host-stage")
         if case.dtype not in op.dtypes:
             return Unsupported(f"{op.name} has no {case.dtype} on torch", reason="no-dtype")
         if case.form == "tuned":
@@ -128,7 +130,7 @@ class TorchSession(Session):
         where = f"{case.dtype} on {self.device.id}"
         try:
             inputs = [self.allocate(x.shape(two), x.stored(case.dtype)).zero_() for x in op.inputs]
-            output = allocate_outputs(self, op, msgspec.structs.replace(case, params=two))
+            output = allocate_outputs(self, op, msgspec.structs.replace(case, params=two), inputs)
             launch = self._launch(op.at(two), inputs, output)
             launch.call()
             got = [_kind(x) for x in each(launch.output)]
@@ -176,7 +178,7 @@ class TorchSession(Session):
         """PyTorch's own call, into an output of its own where none is given, or the op's expression for it."""
         with self._vendor_errors():
             if output is None and op.name in self._calls:
-                output = allocate_outputs(self, op, case)
+                output = allocate_outputs(self, op, case, inputs)
         launch = self._launch(op, inputs, output)
         if case.variant == TF32:
             launch.call = partial(_with_tf32, self._torch, launch.call)

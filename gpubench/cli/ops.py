@@ -26,8 +26,9 @@ _AFTER = ("params", "n is")
 # What a terminal can do without, the first first, where the table is too wide for it; the backends come after these.
 _LEFT_OUT, _LEFT_OUT_LAST = ("bytes (f32)", "dtypes", "FLOPs"), ("inputs -> output", "default sizes")
 _LAST_COLUMN = 36  # the last column is wrapped, but not narrower than this
+_MOST_WEIGHTS = 2  # more of them have no shapes in the table
 _PROBE = 64  # the size at which a cost is shown that no formula fits
-_BASE = 1 << 20  # sizes at which a cost is looked at to write it as a formula: this one and a few below
+_BASE = 1 << 40  # sizes at which a cost is looked at to write it as a formula: this one and a few below
 
 
 def ops(options: OpsOptions) -> None:
@@ -104,6 +105,8 @@ def preset(backends: Sequence[Listed]) -> tuple[str, ...]:
 def forms(op: Op, backend: Listed) -> list[str]:
     if op.overhead is not None:
         return [] if backend.kind == "cpu" else list(op.overhead.forms)
+    if op.host is not None:
+        return [form for form in backend.forms if backend.name == "numpy" and form == "library"]
     from gpubench.model.case import RESIDENT
 
     op = op.with_kernels(backend.name, backend.brought.get(op.name, ()))
@@ -160,6 +163,15 @@ def _flops(op: Op) -> str:
     return formula(lambda n: op.flops({"n": n}))
 
 
+def _inputs(op: Op) -> str:
+    """The shapes of the inputs; many weights are counted."""
+    weights = [operand for operand in op.inputs if operand.role == "weight"]
+    if len(weights) <= _MOST_WEIGHTS:
+        return " ".join(map(_operand, op.inputs))
+    others = (operand for operand in op.inputs if operand.role != "weight")
+    return f"{' '.join(map(_operand, others))} + {len(weights)} weights"
+
+
 def _results(op: Op) -> str:
     """The shape of the output; of several with their names."""
     if op.more_outputs:
@@ -171,7 +183,7 @@ def row_of(op: Op, backends: Sequence[Listed]) -> tuple[str, ...]:
     """What the table says of an op, a cell for each word of the header."""
     from gpubench.model.case import SHORT_DTYPES
 
-    shapes = " ".join(_operand(operand) for operand in op.inputs) + " -> " + _results(op)
+    shapes = f"{_inputs(op)} -> {_results(op)}"
     if op.overhead is not None:
         shapes = "-"  # nothing is computed
     sizes = f"{op.sizes.low}..{op.sizes.high} x{op.sizes.factor}" if op.sizes.high > op.sizes.low else "1"

@@ -370,8 +370,9 @@ class ReportOptions(RowOptions, PlotOptions, ShownOptions, GateOptions, CiOption
     output: str | None = option("FILE", OUTPUT, "Write here; format by suffix.", letter="-o", default=None,
         brief=True)
     sections: str | None = option("LIST", OUTPUT, "Only these of machines, history, answer, map, breakeven, reuse, "
-        "speedup, chart, hybrid, skipped, anatomy, roofline, claims, noise, warnings, environment, raw. Default: all "
-        "but noise and raw; with --by-device the answer.", default=None, brief="Only these, as answer,breakeven.")
+        "speedup, chart, hybrid, skipped, anatomy, stages, roofline, claims, noise, warnings, environment, raw. "
+        "Default: all but noise and raw; with --by-device the answer.", default=None,
+        brief="Only these, as answer,breakeven.")
     by_device: bool = BY_DEVICE
     fail_on: str | None = option("LIST", GATES, "Exit 3 for any of noisy,skipped,incomplete; of a fleet also "
         "slow-gpu.", default=None)

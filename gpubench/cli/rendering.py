@@ -118,9 +118,9 @@ def loaded_claims(name: str | None) -> tuple[Claim, ...]:
     """The claims of the file `name`; none without one. Raises InputError."""
     if name is None:
         return ()
-    from gpubench.analysis import claims
+    from gpubench.analysis import claims_file
 
-    return claims.load(name)
+    return claims_file.load(name)
 
 
 def chosen_format(format: str | None, output: str | None, to_terminal: bool) -> str:

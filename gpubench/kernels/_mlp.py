@@ -59,9 +59,8 @@ def flipped(gradient: str) -> Callable[..., Array]:
     """By how much dw1 or db1 may be off where hidden values are so near to 0 that round-off decides their sign, hence
     whether anything flows back through them."""
 
-    def slack(
-        xp: Array, u: float, x: Array, labels: Array, w1: Array, b1: Array, w2: Array, b2: Array
-    ) -> Array:
+    def slack(xp: Array, u: float, x: Array, labels: Array, *weights: Array) -> Array:
+        w1, b1, w2, b2 = weights
         before = x @ w1 + b1
         near = xp.abs(before) <= 8 * u * (norms(xp, x, w1) + xp.abs(b1))
         z = xp.maximum(before, 0) @ w2 + b2

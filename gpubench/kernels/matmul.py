@@ -145,6 +145,7 @@ OP = Op(
     output=Operand("out", _shape_out),
     flops=_flops,
     expr=_expr,
+    torch=_expr,
     tolerance=Tolerance(8, scale=_scale),
     split=_split,
     tf32=("cupy", "torch"),

@@ -322,6 +322,7 @@ OP = rowwise(
     flops_per_element=5,  # max, subtract, exp, add, divide
     expr=_expr,
     reference=_reference,
+    torch=lambda torch, x: torch.softmax(x, -1),
     tolerance=Tolerance(64),
     cpu=_cpu,
     numba=_NUMBA,

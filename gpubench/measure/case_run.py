@@ -350,6 +350,21 @@ class CaseRun:
         self.runtime.recorder.stop(self.case.id, Stop(session=self.runtime.session, reason=reason))
         self.runtime.recorder.save()
 
+    def time_stages(self, limit_s: float) -> None:
+        """Have its worker tell where the time of a workload goes."""
+        if not self.measured:
+            return
+
+        def request(worker: Worker) -> protocol.Request:
+            return protocol.TimeStages(
+                id=worker.next_id, case_id=self.case.id, session=self.runtime.session, limit_s=limit_s
+            )
+
+        self.left_s = max(self.left_s, self.runtime.settings.case_timeout_s)
+        reply = self._exchange_prepared(request)
+        if isinstance(reply, protocol.TimedStages) and reply.times is not None:
+            self.runtime.recorder.add_stages(self.case.id, reply.times)
+
     def ask_to_finish(self) -> None:
         """Hand over the question of `finish`, so that devices answer it side by side: nothing is timed any more."""
         if not self.measured:

@@ -205,6 +205,8 @@ def _no_kernel(op: Op, case: Case, target: Target) -> Skip | None:
                 case, "no-implementation", "the CPU has no launch, no transfer and no memory of its own"
             )
         return None
+    if op.host is not None and target.device.kind != "cpu":
+        return _skip(case, "host-stage", f"{op.name} runs on the host, not on {case.device_id}")
     if case.form not in target.forms:
         return _skip(case, "no-implementation", f"{case.backend} has no {case.form} form")
     if case.backend in backends.COMPOSED:

@@ -21,6 +21,7 @@ from gpubench.model.result import (
     Check,
     Device,
     Parts,
+    StageTimes,
     Staging,
     WorkerRecord,
 )
@@ -145,6 +146,14 @@ class Sample(Numbered, frozen=True, kw_only=True, tag="sample"):
     warm_up: bool = True
 
 
+class TimeStages(Numbered, frozen=True, kw_only=True, tag="time-stages"):
+    """Where does the time of a prepared workload go? In at most about `limit_s` seconds."""
+
+    case_id: str
+    session: int
+    limit_s: float
+
+
 class Finish(Numbered, frozen=True, kw_only=True, tag="finish"):
     """Check the output that the last launch left behind."""
 
@@ -252,6 +261,12 @@ class Sampled(Numbered, frozen=True, kw_only=True, tag="sampled"):
     parts: dict[str, list[float]] = {}
 
 
+class TimedStages(Numbered, frozen=True, kw_only=True, tag="stages-reply"):
+    """The times of the stages; None where the device cannot tell them."""
+
+    times: StageTimes | None
+
+
 class Done(Numbered, frozen=True, kw_only=True, tag="done"):
     """The request was carried out and has nothing to say."""
 
@@ -285,11 +300,14 @@ Request = (
     | Build
     | Prepare
     | Sample
+    | TimeStages
     | Finish
     | Release
     | Close
 )
-Reply = Devices | Opened | MeasuredOverhead | Ceilings | Prepared | Sampled | Done | Refused | Broke
+Reply = (
+    Devices | Opened | MeasuredOverhead | Ceilings | Prepared | Sampled | TimedStages | Done | Refused | Broke
+)
 FromWorker = Phase | Reply
 
 

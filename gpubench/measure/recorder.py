@@ -38,6 +38,7 @@ from gpubench.model.result import (
     SessionRecord,
     Settings,
     Skip,
+    StageTimes,
     Stop,
     failures_of,
     fingerprint,
@@ -82,6 +83,10 @@ class Recorder:
     def add_parts(self, case_id: str, parts: Parts) -> None:
         known = self._measurement(case_id)
         self._outcomes[case_id] = msgspec.structs.replace(known, parts=[*known.parts, parts])
+
+    def add_stages(self, case_id: str, times: StageTimes) -> None:
+        known = self._measurement(case_id)
+        self._outcomes[case_id] = msgspec.structs.replace(known, stages=[*known.stages, times])
 
     def extend_parts(self, case_id: str, session: int, more: Mapping[str, list[float]]) -> None:
         known = self._measurement(case_id) if more else None

@@ -33,6 +33,7 @@ from gpubench.measure.recorder import Recorder, RunDone, RunStarted, Save, Sessi
 from gpubench.measure.schedule import RunSpec, Schedule, planned, searched
 from gpubench.measure.search import BreakEvenSearch, Step
 from gpubench.measure.split_search import sweep
+from gpubench.measure.stages import time_stages
 from gpubench.measure.worker_pool import DeviceGone, WorkerPool
 from gpubench.model.case import Case, inner_device
 from gpubench.model.result import (
@@ -348,6 +349,8 @@ def measure_workloads(runtime: Runtime, *workloads: Workload, purpose: Purpose =
             if run.unsettled and not run.over:
                 sweep(run)
         _rounds(runtime, workloads[0].key if workloads else "", runs)
+        for workload in workloads:
+            time_stages(runtime, workload, runs)
     for run in runs:
         run.ask_to_finish()
     for run in runs:

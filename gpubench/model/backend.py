@@ -3,7 +3,8 @@
 Both are base classes that say all a backend may offer: what is abstract has to be written, the rest has a default. A
 method that overrides a default carries `@override`, so that mypy finds a name that is none.
 Nothing above this edge sees a vendor's type or exception: sessions raise `errors.BackendError` alone.
-Buffers are opaque. A launch is idempotent: it reads its inputs and writes its own output, nothing else.
+Buffers are opaque. A launch is idempotent: it reads its inputs and writes its own output, nothing else. A
+state is both: a launch adds to it, and adds the same again when it is repeated.
 Where an op has several outputs, `output` is a tuple of buffers, here and in a launch.
 """
 
@@ -12,13 +13,13 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpubench.errors import BackendError, Unsupported
 from gpubench.model.case import Case
 from gpubench.model.kernel import Kernel, Limits
 from gpubench.model.op import Array, Dtype, Form, Op, Shape, Stored
-from gpubench.model.result import UNKNOWN_CACHE_BYTES, Blas, Ceiling, Device, Staging
+from gpubench.model.result import UNKNOWN_CACHE_BYTES, Blas, Ceiling, Device, StageClock, Staging
 
 if TYPE_CHECKING:
     from typing_extensions import override as override
@@ -50,6 +51,27 @@ class Launch:
     kernel_hash: str | None = None
     kernel_name: str | None = None
     staging: Staging | None = None
+
+
+class HostCall(Launch):
+    """A step of a chain that the host does: what `call` returns goes up to the output, in order with the launches."""
+
+    def __init__(self, session: Session, call: Callable[[], Any], output: Buffer) -> None:
+        self._session, self._call = session, call
+        self.output = output
+
+    def __call__(self) -> None:
+        """Do it, and send what it made."""
+        for buffer, made in zip(each(self.output), each(self._call()), strict=True):
+            self._session.upload(buffer, made)
+
+
+class StageReading(NamedTuple):
+    """Seconds of each step of a chain, and from the begin of the first to the end of the last; `clock` read them."""
+
+    steps_s: list[float]
+    span_s: float
+    clock: StageClock
 
 
 class Transfers:
@@ -179,7 +201,12 @@ class Session(ABC):
 
     def chain(self, steps: Sequence[tuple[Launch, Buffer]], output: Buffer) -> Launch | None:
         """Launches of this session as one that does them in order and leaves `output`; each step's result has to lie in
-        the buffer beside it. None: this session does one op at a time."""
+        the buffer beside it. Steps of the host (`HostCall`) come first. None: this session does one op at a time."""
+        return None
+
+    def stage_times(self, steps: Sequence[tuple[Launch, Buffer]]) -> StageReading | None:
+        """Do the steps of a chain once, in order, with clock readings between them, and wait. None: this session cannot
+        time the steps of a chain, or its clock failed this time."""
         return None
 
     def tune(self, op: Op, case: Case, inputs: Sequence[Buffer]) -> None:

@@ -20,11 +20,11 @@ Form = Literal["library", "tuned"]
 Params = Mapping[str, int]
 Shape = tuple[int, ...]
 Array = Any  # a NumPy, CuPy or array-API array: the model imports none of them
-# What an operand holds: numbers of the case's dtype, or token ids and labels.
-Stored = Dtype | Literal["int32"]
-Role = Literal["activation", "weight", "state"]
+# What an operand holds: numbers of the case's dtype, or token ids and labels, or text.
+Stored = Dtype | Literal["int32", "uint8"]
+Role = Literal["activation", "weight", "state", "host"]
 
-ITEMSIZE: dict[str, int] = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "int32": 4}
+ITEMSIZE: dict[str, int] = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "int32": 4, "uint8": 1}
 # Unit round-off u: the largest relative error of one correctly rounded operation. TF32 is no dtype but what
 # tensor cores make of float32 inputs: 10 bits of mantissa, the range of float32.
 UNIT_ROUNDOFF: dict[str, float] = {
@@ -55,7 +55,13 @@ class Ids(msgspec.Struct, frozen=True, tag=True):
     below: Callable[[Params], int]
 
 
-Values = Literal["uniform", "normal", "fan-in", "ones", "zeros", "relu", "probabilities"] | Range | Ids
+class Given(msgspec.Struct, frozen=True, tag=True):
+    """Inputs that are not drawn: the bytes of `make(params)`."""
+
+    make: Callable[[Params], bytes]
+
+
+Values = Literal["uniform", "normal", "fan-in", "ones", "zeros", "relu", "probabilities"] | Range | Ids | Given
 
 
 class Tolerance(msgspec.Struct, frozen=True):
@@ -79,9 +85,11 @@ class Operand(msgspec.Struct, frozen=True):
 
     `values` says how inputs are drawn: "uniform" in [-1, 1), "normal" (mean 0, deviation 1), "fan-in" (normal, of the
     deviation 1 / sqrt(terms of a sum)), "ones", "zeros", "relu" (normal, negative ones are 0), "probabilities" (softmax
-    of normals along the last axis), from a Range outside of which the op has no meaning, or Ids.
+    of normals along the last axis), from a Range outside of which the op has no meaning, Ids, or Given.
     `role`: an activation travels where a regime moves data. A weight and a state are on the device in every regime, and
-    a weight does not change with the size; an output of these roles stays there too.
+    a weight does not change with the size; an output of these roles stays there too. A state that is an input and an
+    output of the same name is one buffer, to which a launch adds: what stood there before is no part of what it writes.
+    An input of the host is read there, whatever the device.
     `dtype`: None: the case's. `tolerance` of an output: None: the op's.
     """
 
@@ -89,7 +97,7 @@ class Operand(msgspec.Struct, frozen=True):
     shape: Callable[[Params], Shape]
     values: Values = "uniform"
     role: Role = "activation"
-    dtype: Literal["int32"] | None = None
+    dtype: Literal["int32", "uint8"] | None = None
     tolerance: Tolerance | None = None
 
     @property
@@ -134,6 +142,13 @@ class Ladder(msgspec.Struct, frozen=True):
         whole = size >= 2 * self.granule or self.low % self.granule == 0
         step = self.granule if whole else 1
         return min(max(round(size / step), 1) * step, self.high)
+
+
+class HostLibrary(msgspec.Struct, frozen=True):
+    """The library that an op of the host calls, and the extra of gpubench that brings it."""
+
+    name: str
+    extra: str
 
 
 SessionCall = Literal["open", "launch", "roundtrip", "sync", "allocate", "upload", "download"]
@@ -183,7 +198,9 @@ class Split(msgspec.Struct, frozen=True):
 class Stage(msgspec.Struct, frozen=True):
     """One op inside a workload: the op by its name, and the values that stand for its inputs and outputs, in order.
 
-    `params` makes the op's params of the workload's.
+    `params` makes the op's params of the workload's and of the turns of the repeats around the stage, by their index.
+    `turns` has those turns, the outermost first; the name is the same in all of them. A stage whose op runs on the host
+    is a host stage.
     """
 
     name: str
@@ -191,6 +208,39 @@ class Stage(msgspec.Struct, frozen=True):
     reads: tuple[str, ...]
     writes: tuple[str, ...]
     params: Callable[[Params], Params]
+    turns: tuple[int, ...] = ()
+
+
+class Repeat(msgspec.Struct, frozen=True):
+    """Stages so many times, as layers or as steps that follow each other. `{index}` in the name of a value stands for
+    the turn, `{index+1}` for the next one. `name`, if it has one, comes before the names of its stages, with a dot."""
+
+    index: str
+    times: int
+    stages: tuple[Stage | Repeat, ...]
+    name: str = ""
+
+    def flat(self) -> tuple[Stage, ...]:
+        """The stages of all turns, in order."""
+        return tuple(self._in_turn(stage, i) for i in range(self.times) for stage in flat(self.stages))
+
+    def _in_turn(self, stage: Stage, turn: int) -> Stage:
+        def named(values: tuple[str, ...]) -> tuple[str, ...]:
+            known = {f"{{{self.index}}}": str(turn), f"{{{self.index}+1}}": str(turn + 1)}
+            for word, number in known.items():
+                values = tuple(value.replace(word, number) for value in values)
+            return values
+
+        own = stage.params
+        return Stage(
+            f"{self.name}.{stage.name}" if self.name else stage.name, stage.op, named(stage.reads),
+            named(stage.writes), lambda params: own({**params, self.index: turn}), (turn, *stage.turns),
+        )  # fmt: skip
+
+
+def flat(stages: Sequence[Stage | Repeat]) -> tuple[Stage, ...]:
+    """The stages with their repeats written out."""
+    return tuple(one for stage in stages for one in (stage.flat() if isinstance(stage, Repeat) else (stage,)))
 
 
 def counted_by(param: str) -> Callable[[Params, int], Params]:
@@ -217,6 +267,7 @@ class Op(msgspec.Struct, frozen=True):
     `overhead`: nothing is computed; what is timed is this call, on devices other than the CPU.
     `traffic(params, dtype)` has the bytes that a launch has to move, where they are not those of all operands: of a
     table only the rows that are asked for.
+    `host`: the op runs on the host, whatever device there is, by the calls of that library.
     `stages`: the op is a workload, made of others. `between` are the values that one stage writes for another; a device
     holds them, and they are neither inputs nor outputs.
     """
@@ -246,6 +297,7 @@ class Op(msgspec.Struct, frozen=True):
     takes: tuple[str, ...] = ()
     more_outputs: tuple[Operand, ...] = ()
     traffic: Callable[[Params, Dtype], int] | None = None
+    host: HostLibrary | None = None
     stages: tuple[Stage, ...] = ()
     between: tuple[Operand, ...] = ()
 
@@ -258,6 +310,12 @@ class Op(msgspec.Struct, frozen=True):
     def operands(self) -> tuple[Operand, ...]:
         """The inputs, then the outputs."""
         return (*self.inputs, *self.outputs)
+
+    @property
+    def updated(self) -> dict[int, int]:
+        """Of the outputs that lie in the buffer of an input: their place, and the input's."""
+        places = {operand.name: i for i, operand in enumerate(self.inputs)}
+        return {i: places[operand.name] for i, operand in enumerate(self.outputs) if operand.name in places}
 
     def judged(self, output: Operand) -> Tolerance:
         """What one of the outputs is compared with."""
@@ -354,4 +412,5 @@ class Op(msgspec.Struct, frozen=True):
 
     def held_bytes(self, params: Params, dtype: Dtype) -> int:
         """What a device holds for one launch: all operands, and what lies between stages."""
-        return sum(operand.bytes(params, dtype) for operand in (*self.operands, *self.between))
+        held = {operand.name: operand for operand in (*self.operands, *self.between) if operand.role != "host"}
+        return sum(operand.bytes(params, dtype) for operand in held.values())

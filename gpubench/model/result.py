@@ -216,6 +216,7 @@ class Block(Record, frozen=True, kw_only=True):
 class Parts(Record, frozen=True, kw_only=True):
     """Where the time of one case goes in one session (seconds).
 
+    `weights_s` was paid once in the session, by all sizes together, to bring `weights_bytes` of weights to the device.
     With `result_s` the parts are steps of the timed calls, and that step fetches the output as soon as the kernel is
     done. With `download_s` each part is a sample of its own, with a wait before and after it.
     """
@@ -223,6 +224,8 @@ class Parts(Record, frozen=True, kw_only=True):
     session: int
     compile_s: float | None = None
     first_launch_s: float | None = None
+    weights_s: float | None = None
+    weights_bytes: int | None = None
     alloc_s: list[float] = []
     upload_s: list[float] = []
     launch_s: list[float] = []
@@ -231,6 +234,30 @@ class Parts(Record, frozen=True, kw_only=True):
     download_s: list[float] = []
     result_s: list[float] = []
     stage_s: dict[str, list[float]] = {}
+
+
+# What reads the times of a workload's stages: the host's clock around calls that end when they return, events of a
+# stream, stamps of passes; or the host's clock with a submit and a wait for each stage, where a device has no stamps.
+StageClock = Literal["host", "event", "pass-timestamp", "waited"]
+
+
+class StageTimes(Record, frozen=True, kw_only=True):
+    """Where the time of a workload goes in one session (seconds): `stages` are its names in order, each once.
+
+    Lists have a value for each round, those of `alone_s` and `chain_s` by stage: `alone_s` of the stage by itself,
+    `chain_s` as it runs between the others, with the clock read around each. `span_s` is from the begin of the first
+    to the end of the last of them. `wall_s` is one call of the plain chain, without any reading, and its wait;
+    `empty_s` an empty launch and its wait.
+    """
+
+    session: int
+    clock: StageClock
+    stages: list[str]
+    alone_s: list[list[float]]
+    chain_s: list[list[float]]
+    span_s: list[float]
+    wall_s: list[float]
+    empty_s: list[float]
 
 
 class Check(Record, frozen=True, kw_only=True):
@@ -282,6 +309,7 @@ class Measurement(Record, frozen=True, kw_only=True, tag_field="type", tag="meas
     staging: Staging = "pageable"
     blocks: list[Block] = []
     parts: list[Parts] = []
+    stages: list[StageTimes] = []
     stops: list[Stop] = []
     failures: list[SessionFailure] | UnsetType = UNSET
 

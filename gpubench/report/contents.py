@@ -27,6 +27,7 @@ from gpubench.report.sections.problems import gates_section, noise_section, skip
 from gpubench.report.sections.roofline import rate_chart, roofline_chart, roofline_section
 from gpubench.report.sections.speedup import means_section, speedup_sections
 from gpubench.report.sections.speedup_chart import TITLE, chart_section, speedup_chart
+from gpubench.report.sections.stages import stages_chart, stages_section
 from gpubench.report.wording import series_name
 
 GATES = "gates"  # no section to choose: whoever asks for gates reads how they ended
@@ -90,6 +91,7 @@ def document(
         "hybrid": lambda: hybrid_section(analysis, unit, full=full),
         "skipped": lambda: skipped_section(analysis, full=full),
         "anatomy": lambda: anatomy_section(analysis, unit, full=full, every_size=full or asked),
+        "stages": lambda: stages_section(analysis, unit, full=full, every_size=full or asked),
         "roofline": lambda: roofline_section(analysis, full=full or asked),
         "claims": lambda: claims_section(analysis, unit, full=full),
         "noise": lambda: noise_section(analysis),
@@ -170,6 +172,7 @@ def chart_set(analysis: Analysis, sections: Sequence[str], unit: str, *, samples
         ("roofline", lambda: roofline_chart(analysis)),
         ("hybrid", lambda: hybrid_chart(analysis, unit)),
         ("anatomy", lambda: anatomy_chart(analysis, unit)),
+        ("stages", lambda: stages_chart(analysis, unit)),
         ("speedup", lambda: sample_chart(analysis, unit)),
     )
     series = all_series(analysis)

@@ -21,10 +21,11 @@ from gpubench.analysis.estimate import CaseRow
 from gpubench.analysis.findings import ReportGate, ReportWarning
 from gpubench.analysis.hybrid import HybridRow
 from gpubench.analysis.overheads import PoolRow
-from gpubench.analysis.reuse import Reuse
+from gpubench.analysis.reuse import Reuse, WeightLoad
 from gpubench.analysis.roofline import RoofCaseRow, RoofRow
 from gpubench.analysis.samples import Components
 from gpubench.analysis.speedup import Mean, SpeedupRow
+from gpubench.analysis.stages import StagesRow
 from gpubench.errors import ExitCode
 from gpubench.model.machine import Recommendation
 from gpubench.report.layout import RenderOptions, json_text, narrowed
@@ -68,7 +69,9 @@ class ReportDocument(msgspec.Struct, frozen=True, kw_only=True):
     roofline: RooflineRow
     pool_overhead: tuple[PoolRow, ...]
     reuse: tuple[Reuse, ...] = ()
+    weights: tuple[WeightLoad, ...] = ()
     hybrid: tuple[HybridRow, ...] = ()
+    stages: tuple[StagesRow, ...] = ()
     means: tuple[Mean, ...] = ()
     claims: tuple[ClaimRow, ...] = ()
     noise: tuple[Components, ...] = ()
@@ -105,7 +108,9 @@ def report_document(analyses: Sequence[Analysis]) -> ReportDocument:
         ),
         pool_overhead=rows(PoolRow, lambda one: one.overheads.pools),
         reuse=rows(Reuse, lambda one: one.reuse),
+        weights=rows(WeightLoad, lambda one: one.weights),
         hybrid=rows(HybridRow, lambda one: one.hybrid),
+        stages=rows(StagesRow, lambda one: one.stages),
         means=rows(Mean, lambda one: one.means),
         claims=rows(ClaimRow, lambda one: one.claims),
         noise=rows(Components, lambda one: one.noise),

@@ -156,7 +156,8 @@ _FASTER = {"gpu": "GPU", "software": "adapter", "hybrid": "split"}
 def gain_text(row: Speedup, style: GainStyle = short_ratio_text) -> str:
     """The winner and its factor: `GPU 33.7x [33.2, 34.1]`, `CPU 2.1x`; `about equal` within 15 %, and `?` behind what
     the interval leaves open. `style` writes the factor."""
-    against = "CPU" if row.baseline.device_kind == "cpu" else "baseline"
+    split = row.case.device_kind == "hybrid" and row.baseline.device_kind == "gpu"
+    against = "CPU" if row.baseline.device_kind == "cpu" else "GPU" if split else "baseline"
     return winner_text(row.interval, style, _FASTER.get(row.case.device_kind, row.case.case.device_id), against)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import sysconfig
+import tarfile
 import zipfile
 from pathlib import Path
 
@@ -35,11 +36,22 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     assert {"gpubench/__main__.py", "gpubench/py.typed", "gpubench/cli/command.py"} <= set(names)
     parts = {f"gpubench/report/renderers/html/{name}" for name in ("page.css", "page.js", "vega.LICENSE")}
-    assert parts <= set(names)
+    data = {f"gpubench/kernels/data/{name}" for name in ("text.txt", "ranks.txt")}
+    assert parts | data <= set(names)
     assert all(name.startswith(("gpubench/", f"gpubench_cli-{__version__}.dist-info/")) for name in names)
     shipped = {name for name in names if name.startswith("gpubench/") and name.endswith(".py")}
     written = {str(path.relative_to(ROOT)) for path in (ROOT / "gpubench").rglob("*.py")}
     assert shipped == written
+
+
+def test_the_source_distribution_holds_the_same_files(tmp_path: Path) -> None:
+    run(sys.executable, "-m", "build", "--sdist", "--no-isolation", "--outdir", tmp_path, ROOT, cwd=tmp_path)
+    with tarfile.open(next(tmp_path.glob("*.tar.gz"))) as archive:
+        held = {name.partition("/")[2] for name in archive.getnames()}
+    files = [
+        path for path in (ROOT / "gpubench").rglob("*") if path.is_file() and "__pycache__" not in path.parts
+    ]
+    assert {str(path.relative_to(ROOT)) for path in files} <= held
 
 
 class Environment:

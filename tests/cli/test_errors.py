@@ -61,6 +61,11 @@ def test_a_mistyped_option_that_resembles_nothing() -> None:
     assert require_choice("json", ["table", "json"], "--format") == "json"
 
 
+def test_the_beginning_of_several_names_suggests_them_all() -> None:
+    names = ["mul", "mlp_forward", "mlp_backward"]
+    assert suggest("mlp", names) == "did you mean 'mlp_backward' or 'mlp_forward'?"
+
+
 def test_suggestions_ignore_case() -> None:
     assert suggest("MATMUL", ["matmul", "add"]) == "did you mean 'matmul'?"
 

@@ -438,3 +438,18 @@ def test_a_device_that_may_be_either_of_two_gpus_is_told_to_be_none(machine, ide
     assert detect.gpu_for(machine, identity) is None
     alone = Machine(gpus=machine.gpus[:1])
     assert detect.gpu_for(alone, identity) == "a"
+
+
+def test_of_two_listings_of_one_card_the_one_with_its_address_is_of_the_card():
+    card = {"uuid": UUIDS[0], "vendor_id": "10de", "device_id": "2335"}
+    machine = detect.inspect(
+        records=[
+            {"source": "nvml", "bdf": "0000:01:00.0", **card},
+            {"source": "cuda", "ordinal": 0, **card},
+            {"source": "cuda", "ordinal": 1, "bdf": "0000:01:00.0", **card},
+        ]
+    )
+    assert [(gpu.bdf.value, gpu.apis["cuda"].ordinal) for gpu in machine.gpus] == [
+        ("0000:01:00.0", 1),
+        (None, 0),
+    ]

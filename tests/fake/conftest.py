@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-import signal
 import subprocess
-import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
-from tests.forking import Starter, environment
+from tests.forking import Program, Starter, environment
 
 # One session, few samples: scripted samples are alike, so more of them would tell nothing more.
 SHORT = ("--quick", "--min-samples", "5", "--max-samples", "10", "--max-time", "50ms")
@@ -57,18 +55,16 @@ def run(tmp_path_factory: pytest.TempPathFactory, starter: Starter) -> Callable[
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> Callable[..., subprocess.Popen[str]]:
+def start(tmp_path: Path, starter: Starter) -> Callable[..., Program]:
     """The same, not waited for: to be interrupted."""
 
-    def begin(*arguments: str, **options: Any) -> subprocess.Popen[str]:
+    def begin(*arguments: str, **options: Any) -> Program:
         scratch = tmp_path / "tmp"
         scratch.mkdir()
-        # Tests that run under nohup would hand on that a hang-up is ignored.
-        options.setdefault("preexec_fn", lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL))
-        return subprocess.Popen(
-            [sys.executable, "-m", "gpubench", "run", "--full", *arguments, "-o", "r.json"], cwd=tmp_path, text=True,
-            env=environment(tmp_path, {"TMPDIR": str(scratch)}), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            **options,
+        return starter.begin(
+            "run", "--full", *arguments, "-o", "r.json",
+            cwd=tmp_path, env=environment(tmp_path, {"TMPDIR": str(scratch)}),
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options,
         )  # fmt: skip
 
     return begin

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from gpubench import store
+from tests.forking import drives_a_device
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="counts processes in /proc")
 
@@ -33,15 +34,7 @@ def children(of: int) -> set[int]:
 
 def drivers(pids: set[int]) -> set[int]:
     """Those of the processes that drive a device; another reads clocks and temperatures."""
-    found = set()
-    for pid in pids:
-        try:
-            words = Path(f"/proc/{pid}/cmdline").read_bytes()
-        except OSError:
-            continue
-        if b"gpubench.measure.worker.main" in words:
-            found.add(pid)
-    return found
+    return {pid for pid in pids if drives_a_device(pid)}
 
 
 def alive(pids: set[int]) -> set[int]:

@@ -139,7 +139,9 @@ def _claims(draw: random.Random) -> Plain:
         "claims": [
             {"claim": "relu 16M", "case": "relu", "speedup": 109.0},
             {"claim": "matmul", "case": "matmul/n=1024/float32", "cpu": "3.15 ms", "gpu": "0.15 ms", "tolerance": 0.2},
-            {"claim": "any", "gpu": 0.001},
+            {"claim": "any", "gpu": 0.001}, {"claim": "sum", "cases": ["relu", "add"], "also": "matmul", "speedup": 2},
+            {"claim": "time", "case": "relu", "time": ["1 ms", 0.002], "device": "software", "document": "a page"},
+            {"claim": "from", "case": "relu", "break_even": [1000, 2000]},
         ],
     }  # fmt: skip
 

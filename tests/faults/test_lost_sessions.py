@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -18,16 +17,12 @@ import pytest
 from gpubench import store
 from gpubench.errors import GpubenchError
 from gpubench.model.result import Measurement, Run, failures_of
+from tests.forking import Starter, drives_a_device, environment
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds workers in /proc")
 PLAN = (
     "--devices", "numpy:0", "--ops", "add", "--sizes", "2M", "--forms", "library", "--max-time", "100ms",
 )  # fmt: skip
-
-
-def environment(home: Path) -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("GPUBENCH_", "XDG_"))}
-    return {**kept, "HOME": str(home)}
 
 
 def workers(of: int) -> list[int]:
@@ -36,7 +31,7 @@ def workers(of: int) -> list[int]:
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError, ValueError, IndexError):
             parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
-            if parent == of and b"gpubench.measure.worker.main" in (folder / "cmdline").read_bytes():
+            if parent == of and drives_a_device(int(folder.name)):
                 found.append(int(folder.name))
     return found
 
@@ -51,25 +46,31 @@ def sampled(file: Path, session: int) -> bool:
     return any(block.session == session for block in blocks)
 
 
-def interfered(
-    folder: Path, *arguments: str, sessions: set[int], interfere: Callable[[int], None]
-) -> tuple[int, Run, str]:
+Interfered = Callable[..., tuple[int, Run, str]]
+
+
+@pytest.fixture
+def interfered(tmp_path: Path, starter: Starter) -> Interfered:
     """A run of which the workers meet an accident in these sessions: exit code, result, what it said."""
-    with open(folder / "err", "w") as err:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "gpubench", "run", *arguments, "--no-progress"],
-            cwd=folder, env=environment(folder), stdout=subprocess.PIPE, stderr=err, text=True,
-        )  # fmt: skip
-        left = set(sessions)
-        while process.poll() is None and left:
-            if sampled(folder / "r.json.part", min(left)):
-                for worker in workers(process.pid):
-                    interfere(worker)
-                left.discard(min(left))
-            time.sleep(0.02)
-        out, _ = process.communicate(timeout=300)
-    assert not left, "the accidents happened"
-    return process.returncode, store.load(folder / "r.json"), out + (folder / "err").read_text()
+
+    def ended(*arguments: str, sessions: set[int], interfere: Callable[[int], None]) -> tuple[int, Run, str]:
+        with open(tmp_path / "err", "w") as err:
+            process = starter.begin(
+                "run", *arguments, "--no-progress",
+                cwd=tmp_path, env=environment(tmp_path), stdout=subprocess.PIPE, stderr=err,
+            )  # fmt: skip
+            left = set(sessions)
+            while process.poll() is None and left:
+                if sampled(tmp_path / "r.json.part", min(left)):
+                    for worker in workers(process.pid):
+                        interfere(worker)
+                    left.discard(min(left))
+                time.sleep(0.02)
+            out, _ = process.communicate(timeout=300)
+        assert not left, "the accidents happened"
+        return process.returncode, store.load(tmp_path / "r.json"), out + (tmp_path / "err").read_text()
+
+    return ended
 
 
 def kill(worker: int) -> None:
@@ -81,10 +82,8 @@ def used(run: Run) -> list[int]:
     return sorted({block.session for o in run.outcomes if isinstance(o, Measurement) for block in o.blocks})
 
 
-def test_a_worker_killed_in_a_later_session_costs_that_session(tmp_path: Path) -> None:
-    code, run, said = interfered(
-        tmp_path, *PLAN, "--sessions", "4", "-o", "r.json", sessions={2}, interfere=kill
-    )
+def test_a_worker_killed_in_a_later_session_costs_that_session(interfered: Interfered) -> None:
+    code, run, said = interfered(*PLAN, "--sessions", "4", "-o", "r.json", sessions={2}, interfere=kill)
     assert code == 1
     (case,) = run.outcomes
     (failure,) = failures_of(case)
@@ -98,21 +97,21 @@ def test_a_worker_killed_in_a_later_session_costs_that_session(tmp_path: Path) -
     assert "Traceback" not in said
 
 
-def test_after_two_failures_in_a_row_the_rest_is_skipped(tmp_path: Path) -> None:
-    code, run, _ = interfered(
-        tmp_path, *PLAN, "--sessions", "5", "-o", "r.json", sessions={1, 2}, interfere=kill
-    )
+def test_after_two_failures_in_a_row_the_rest_is_skipped(interfered: Interfered) -> None:
+    code, run, _ = interfered(*PLAN, "--sessions", "5", "-o", "r.json", sessions={1, 2}, interfere=kill)
     assert code == 1
     assert [failure.session for failure in failures_of(run.outcomes[0])] == [1, 2]
     assert used(run) == [0]
 
 
-def test_append_keeps_the_blocks_of_a_file_whose_worker_is_killed(tmp_path: Path, gpubench: Any) -> None:
+def test_append_keeps_the_blocks_of_a_file_whose_worker_is_killed(
+    interfered: Interfered, tmp_path: Path, gpubench: Any
+) -> None:
     first = gpubench("run", *PLAN, "--sessions", "3", "-o", "r.json", "-q")
     assert first.returncode == 0, first.stderr
     before = store.load(tmp_path / "r.json")
     new = max(session.index for session in before.sessions) + 1
-    code, run, _ = interfered(tmp_path, "--append", "r.json", "--sessions", "2", sessions={new}, interfere=kill)
+    code, run, _ = interfered("--append", "r.json", "--sessions", "2", sessions={new}, interfere=kill)
     assert code == 1
     kept = {block for o in before.outcomes if isinstance(o, Measurement) for block in map(repr, o.blocks)}
     now = {block for o in run.outcomes if isinstance(o, Measurement) for block in map(repr, o.blocks)}
@@ -122,9 +121,8 @@ def test_append_keeps_the_blocks_of_a_file_whose_worker_is_killed(tmp_path: Path
     assert again.returncode == 0, "what broke in an earlier call is not held against this one"
 
 
-def test_a_worker_that_hangs_in_a_later_session_costs_that_session(tmp_path: Path) -> None:
-    code, run, _ = interfered(
-        tmp_path, *PLAN, "--sessions", "3", "--case-timeout", "2s", "-o", "r.json", sessions={1},
+def test_a_worker_that_hangs_in_a_later_session_costs_that_session(interfered: Interfered) -> None:
+    code, run, _ = interfered(*PLAN, "--sessions", "3", "--case-timeout", "2s", "-o", "r.json", sessions={1},
         interfere=lambda worker: os.kill(worker, signal.SIGSTOP),
     )  # fmt: skip
     assert code == 1
@@ -133,15 +131,14 @@ def test_a_worker_that_hangs_in_a_later_session_costs_that_session(tmp_path: Pat
     assert {0, 2} <= set(used(run))
 
 
-def test_a_run_that_is_killed_goes_on_where_it_was(tmp_path: Path, gpubench: Any) -> None:
+def test_a_run_that_is_killed_goes_on_where_it_was(tmp_path: Path, gpubench: Any, starter: Starter) -> None:
     """kill -9 of the run itself: the old file stands, what was measured is beside it, and `report` finds it."""
     made = gpubench("run", *PLAN, "--sessions", "2", "--append", "r.json", "-q")
     assert made.returncode == 0, made.stderr
     old = (tmp_path / "r.json").read_bytes()
     before = used(store.load(tmp_path / "r.json"))
-    process = subprocess.Popen(
-        [sys.executable, "-m", "gpubench", "run", "--append", "r.json", "--sessions", "50", "-q"],
-        cwd=tmp_path, env=environment(tmp_path), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    process = starter.begin(
+        "run", "--append", "r.json", "--sessions", "50", "-q", cwd=tmp_path, env=environment(tmp_path), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
     while not sampled(tmp_path / "r.json.part", before[-1] + 2):
         assert process.poll() is None

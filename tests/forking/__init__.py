@@ -9,6 +9,7 @@ ask about the start itself, they ask of `python -m gpubench`.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import shlex
@@ -26,21 +27,34 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 OUTSIDE = frozenset(os.environ)
-# A session of a CPU sets them for its libraries; a program that began with them could not be forked.
+# A session of a CPU sets them for its libraries; neither a program that began with them nor one asked of a server that
+# did could be forked.
 SET_BY_SESSIONS = ("NUMBA_", "OPENBLAS_", "GOMP_", "KMP_")
 
 
-def environment(home: Path, extra: Mapping[str, str] | None = None) -> dict[str, str]:
-    """That of a user in the folder `home` who has set nothing of gpubench but `extra`; what tests compiled is kept, and
-    what sessions have set in the process of the tests is not."""
-    kept = {
+def outside() -> dict[str, str]:
+    """The environment without what sessions have set in the process of the tests."""
+    return {
         name: value
         for name, value in os.environ.items()
-        if not name.startswith(("GPUBENCH_", "XDG_"))
-        and (name in OUTSIDE or not name.startswith(SET_BY_SESSIONS))
+        if name in OUTSIDE or not name.startswith(SET_BY_SESSIONS)
     }
+
+
+def environment(home: Path, extra: Mapping[str, str] | None = None) -> dict[str, str]:
+    """That of a user in the folder `home` who has set nothing of gpubench but `extra`; what tests compiled is kept."""
+    kept = {name: value for name, value in outside().items() if not name.startswith(("GPUBENCH_", "XDG_"))}
     cache = {name: os.environ[name] for name in ("GPUBENCH_CACHE_DIR",) if name in os.environ}
     return {**kept, **cache, "HOME": str(home), "COLUMNS": "100", **(extra or {})}
+
+
+def drives_a_device(pid: int) -> bool:
+    """Whether the process is a worker, started or forked; another child of a run reads clocks and temperatures."""
+    with contextlib.suppress(OSError):
+        place = Path("/proc") / str(pid)
+        started = b"gpubench.measure.worker.main" in (place / "cmdline").read_bytes()
+        return started or (place / "comm").read_text().endswith("worker.main\n")
+    return False
 
 
 class Starter:
@@ -50,7 +64,7 @@ class Starter:
         self._folder = tempfile.mkdtemp(prefix="gpubench-")  # a socket's path is short
         self._path = f"{self._folder}/socket"
         self._server = subprocess.Popen(
-            [sys.executable, str(Path(__file__).with_name("server.py")), self._path], cwd=ROOT,
+            [sys.executable, str(Path(__file__).with_name("server.py")), self._path], cwd=ROOT, env=outside(),
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )  # fmt: skip
         assert self._server.stdout is not None
@@ -62,11 +76,9 @@ class Starter:
         self._server.communicate()
         shutil.rmtree(self._folder)
 
-    def begin(
-        self, *arguments: str, cwd: Path, env: Mapping[str, str], **options: Any
-    ) -> subprocess.Popen[str]:
+    def begin(self, *arguments: str, cwd: Path, env: Mapping[str, str], **options: Any) -> Program:
         """`python -m gpubench ARGUMENTS`, not waited for."""
-        return _Program(self._path, arguments, text=True, cwd=cwd, env=env, **options)
+        return Program(self._path, arguments, text=True, cwd=cwd, env=env, **options)
 
     def run(
         self, *arguments: str, cwd: Path, env: Mapping[str, str], input: str | None = None, timeout: float = 300
@@ -86,7 +98,7 @@ class Starter:
         return shlex.join([sys.executable, "-S", str(Path(__file__).with_name("link.py")), self._path])
 
 
-class _Program(subprocess.Popen[str]):
+class Program(subprocess.Popen[str]):
     """A process whose start and end the server sees to; `Popen` has all the rest, and all of one that is started."""
 
     def __init__(self, server: str, arguments: Sequence[str], **options: Any) -> None:
@@ -107,8 +119,7 @@ class _Program(subprocess.Popen[str]):
             super()._execute_child(*of_popen)  # type: ignore[misc]
             return
         self._child_created = True
-        for stream in {*streams} - {-1}:
-            os.close(stream)
+        self._close_pipe_fds(*of_popen[10:16])  # type: ignore[attr-defined]
 
     def _try_wait(self, wait_flags: int) -> tuple[int, int]:
         if self._link is None:
@@ -126,6 +137,11 @@ class _Program(subprocess.Popen[str]):
         if pid:
             self._handle_exitstatus(status)  # type: ignore[attr-defined]
         return self.returncode
+
+    @property
+    def forked(self) -> bool:
+        """Whether it was forked and not started, until its end is known."""
+        return self._link is not None
 
     def _let_go(self) -> None:
         assert self._link is not None

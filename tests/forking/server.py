@@ -22,6 +22,7 @@ from typing import Any, NoReturn
 
 MOST_BYTES = 1 << 18
 NUMBER_BYTES = 8
+MOST_NAME = 15  # letters of a process's name
 # What children of the program run; they import it themselves, but nearly all that it imports is there.
 CHILDREN = (
     "gpubench.measure.worker.main", "gpubench.measure.monitor_child", "gpubench.detect.probes",
@@ -203,7 +204,9 @@ def run_program(arguments: Sequence[str]) -> None:
 
 
 def run_child(command: Sequence[str]) -> None:
-    """`python -P child_main.py PARENT_PID MODULE ARGUMENTS...`."""
+    """`python -P child_main.py PARENT_PID MODULE ARGUMENTS...`, whose name says which module it is."""
+    with contextlib.suppress(OSError), open("/proc/self/comm", "w", encoding="utf-8") as name:
+        name.write(command[4][-MOST_NAME:])
     # Text that the program has not written yet stays in its own streams, which `sys.__stdout__` keeps from being closed.
     sys.stdin = open(0, encoding=sys.stdin.encoding, closefd=False)  # noqa: SIM115
     sys.stdout = open(1, "w", encoding=sys.stdout.encoding, closefd=False)  # noqa: SIM115
@@ -233,8 +236,7 @@ class ForkingPopen(_POPEN):  # type: ignore[type-arg]
                 os.setsid()
             become(run_child, args, streams, (cwd, env))
         self._child_created = True
-        for stream in {*streams} - {-1}:
-            os.close(stream)
+        self._close_pipe_fds(*of_popen[10:16])  # type: ignore[attr-defined]
 
 
 if __name__ == "__main__":

@@ -37,7 +37,7 @@ from gpubench.errors import (
     Unsupported,
 )
 from gpubench.installation import install_command
-from gpubench.model.backend import Backend, Buffer, Launch, Session, Transfers, each, override
+from gpubench.model.backend import Backend, Buffer, Launch, Session, StageReading, Transfers, each, override
 from gpubench.model.case import Case
 from gpubench.model.kernel import Limits
 from gpubench.model.op import Array, Form, Op, Shape, Stored
@@ -210,6 +210,22 @@ class CupySession(Session):
             return output
 
         return CudaLaunch(call, None)
+
+    @override
+    def stage_times(self, steps: Sequence[tuple[Launch, Buffer]]) -> StageReading:
+        """Events on the stream, one between two stages."""
+        cupy = self._cupy
+        calls = [self.chain([step], step[1]) for step in steps]
+        with vendor_errors():
+            events = [cupy.cuda.Event() for _ in range(len(steps) + 1)]
+            events[0].record()
+            for call, event in zip(calls, events[1:], strict=True):
+                call()
+                event.record()
+            events[-1].synchronize()
+            between = [cupy.cuda.get_elapsed_time(*pair) * 1e-3 for pair in itertools.pairwise(events)]
+            whole_s = cupy.cuda.get_elapsed_time(events[0], events[-1]) * 1e-3
+        return StageReading(between, whole_s, "event")
 
     def run(self, launch: CudaLaunch, repeat: int = 1) -> None:
         with vendor_errors():

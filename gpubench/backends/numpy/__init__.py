@@ -6,6 +6,7 @@ Its device clock is None: the wall clock is its clock. Transfers are plain copie
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, cast
@@ -27,7 +28,7 @@ from gpubench.backends.shared.host import (
 )
 from gpubench.errors import BackendError, BackendUnavailable, DeviceOutOfMemory, Unsupported
 from gpubench.installation import install_command
-from gpubench.model.backend import Backend, Buffer, Launch, Session, each, override
+from gpubench.model.backend import Backend, Buffer, Launch, Session, StageReading, each, override
 from gpubench.model.case import Case
 from gpubench.model.kernel import Candidate, Limits, NumbaProgram
 from gpubench.model.op import Array, Form, Op, Shape, Stored
@@ -136,6 +137,18 @@ class NumpySession(Session):
             return output
 
         return NumpyLaunch(call, None)
+
+    @override
+    def stage_times(self, steps: Sequence[tuple[Launch, Buffer]]) -> StageReading:
+        """Readings of the host's clock: a call has ended when it returns."""
+        calls = [self.chain([step], step[1]) for step in steps]
+        readings = [self.clock()]
+        with self._np.errstate(all="ignore"):
+            for call in calls:
+                call()
+                readings.append(self.clock())
+        found = [after - before for before, after in itertools.pairwise(readings)]
+        return StageReading(found, readings[-1] - readings[0], "host")
 
     @override
     def tune(self, op: Op, case: Case, inputs: Sequence[Buffer]) -> None:

@@ -1,10 +1,14 @@
-"""Threads that run the blocks of one launch, and that copy."""
+"""Threads that run the blocks of one launch, that copy, and that empty the caches."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
+
+from gpubench.backends.shared.host import usable_cpus
+from gpubench.model.backend import Session
 
 Block = Callable[[int, int], None]
 
@@ -90,3 +94,35 @@ class _Launch:
     def _next(self) -> int | None:
         with self._lock:
             return next(self._starts, None)
+
+
+class Flush:
+    """Caches emptied: the host's by writing twice as much as they hold, the device's by its own session.
+
+    Call it before the clock starts. `host_bytes`: twice the CPU's last level of cache.
+
+    Every thread writes its share, because the caches near the cores are their own.
+    """
+
+    def __init__(self, session: Session, host_bytes: int) -> None:
+        import numpy as np
+
+        self._session = session
+        self._threads = session.threads or usable_cpus()
+        self.written = np.zeros(host_bytes, np.uint8)
+        self._pool = ThreadPoolExecutor(self._threads)
+
+    def __call__(self) -> None:
+        """Flush both sides and wait for it."""
+        if self._session.device.kind != "cpu":
+            self._session.flush()
+            self._session.sync()
+        share = -(-self.written.size // self._threads)
+        list(self._pool.map(self._write, range(0, self.written.size, share), [share] * self._threads))
+
+    def close(self) -> None:
+        """End the threads."""
+        self._pool.shutdown()
+
+    def _write(self, start: int, size: int) -> None:
+        self.written[start : start + size] += 1

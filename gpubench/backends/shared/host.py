@@ -25,6 +25,7 @@ from gpubench.model.op import (
     UNIT_ROUNDOFF,
     Array,
     Dtype,
+    Given,
     Ids,
     Op,
     Operand,
@@ -163,14 +164,20 @@ def no_kernel(op: Op, case: Case) -> Unsupported | None:
     return Unsupported(why, reason="no-implementation")
 
 
-def allocate_outputs(session: Session, op: Op, case: Case) -> Buffer:
-    """A buffer for the output, or a tuple of one for each. Raises DeviceOutOfMemory, and then keeps none."""
+def allocate_outputs(session: Session, op: Op, case: Case, inputs: Sequence[Buffer] = ()) -> Buffer:
+    """A buffer for the output, or a tuple of one for each; of what is updated, that of the input if they
+    are given. Raises DeviceOutOfMemory, and then keeps none."""
     taken: list[Buffer] = []
+    fresh: list[Buffer] = []
     try:
-        for operand in op.outputs:
-            taken.append(session.allocate(operand.shape(case.params), operand.stored(case.dtype)))
+        for i, operand in enumerate(op.outputs):
+            if inputs and i in op.updated:
+                taken.append(inputs[op.updated[i]])
+                continue
+            fresh.append(session.allocate(operand.shape(case.params), operand.stored(case.dtype)))
+            taken.append(fresh[-1])
     except DeviceOutOfMemory:
-        for buffer in taken:
+        for buffer in fresh:
             session.free(buffer)
         raise
     return tuple(taken) if op.more_outputs else taken[0]
@@ -225,6 +232,9 @@ def random_input(
 
     shape, drawn = operand.shape(params), operand.values
     array = np.empty(shape, host_dtype(operand.stored(dtype)))
+    if isinstance(drawn, Given):
+        array[:] = np.frombuffer(drawn.make(params), array.dtype).reshape(shape)
+        return array
     if kind in ("zeros", "ones"):
         most = drawn.below(params) - 1 if isinstance(drawn, Ids) else 1
         array.fill(min(most, 1) if kind == "ones" else 0)
@@ -240,7 +250,7 @@ def random_input(
 _DRAWN = 1 << 20
 
 
-def _draw(array: Array, drawn: str | Range | Ids, key: str, params: Params, *, wide: bool) -> None:
+def _draw(array: Array, drawn: str | Range | Ids | Given, key: str, params: Params, *, wide: bool) -> None:
     """Fill the array as an operand says its values are drawn."""
     if drawn in ("ones", "zeros"):
         array.fill(1 if drawn == "ones" else 0)
@@ -383,7 +393,7 @@ def references(op: Op, inputs: list[Array], folder: Path, key: str) -> tuple[Ref
 
     name = hashlib.sha256(key.encode()).hexdigest()[:16]
     wants = [folder / f"{name}-want{i}.npy" for i in range(len(op.outputs))]
-    dtype = next((array.dtype.name for array in inputs if array.dtype.kind != "i"), "float64")
+    dtype = next((array.dtype.name for array in inputs if array.dtype.kind not in "iu"), "float64")
     scales = {
         i: (folder / f"{name}-scale{i}.npy", scale)
         for i, output in enumerate(op.outputs)
@@ -442,8 +452,15 @@ def _publish(paths: Sequence[Path], function: Callable[..., Any], op: Op, inputs
 
 
 def widened(array: Array) -> Array:
-    """In float64; ids as they are."""
-    return array if array.dtype.kind == "i" else array.astype("float64")
+    """A copy in float64; ids and text as they are."""
+    return array.astype(array.dtype if array.dtype.kind in "iu" else "float64")
+
+
+def on_host(op: Op, inputs: Sequence[Array]) -> Any:
+    """What the op's expression makes of host arrays."""
+    import numpy as np
+
+    return op.expr(np, *inputs)
 
 
 def judge_alone(op: Op, precision: str, inputs: Sequence[Array], results: Sequence[Array]) -> list[Check]:
@@ -570,35 +587,3 @@ def _drawn(operand: Operand, params: Params) -> str:
     words += [operand.dtype] if operand.dtype else []
     words += [f"{operand.tolerance.units}"] if operand.tolerance else []
     return " ".join(words)
-
-
-class Flush:
-    """Caches emptied: the host's by writing twice as much as they hold, the device's by its own session.
-
-    Call it before the clock starts. `host_bytes`: twice the CPU's last level of cache.
-
-    Every thread writes its share, because the caches near the cores are their own.
-    """
-
-    def __init__(self, session: Session, host_bytes: int) -> None:
-        import numpy as np
-
-        self._session = session
-        self._threads = session.threads or usable_cpus()
-        self.written = np.zeros(host_bytes, np.uint8)
-        self._pool = ThreadPoolExecutor(self._threads)
-
-    def __call__(self) -> None:
-        """Flush both sides and wait for it."""
-        if self._session.device.kind != "cpu":
-            self._session.flush()
-            self._session.sync()
-        share = -(-self.written.size // self._threads)
-        list(self._pool.map(self._write, range(0, self.written.size, share), [share] * self._threads))
-
-    def close(self) -> None:
-        """End the threads."""
-        self._pool.shutdown()
-
-    def _write(self, start: int, size: int) -> None:
-        self.written[start : start + size] += 1

@@ -7,9 +7,11 @@ staging buffers that several threads fill and empty (docs/kernels.md).
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, cast
+from functools import partial
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -20,7 +22,7 @@ from gpubench.backends.shared.host import host_dtype, no_kernel, no_overhead
 from gpubench.backends.wgpu.programs import Programs, WgpuLaunch, encode
 from gpubench.backends.wgpu.transfers import MappedTransfers, PlainTransfers
 from gpubench.errors import BackendError, BackendUnavailable, DeviceLost, DeviceOutOfMemory, Unsupported
-from gpubench.model.backend import Backend, Buffer, Launch, Session, override
+from gpubench.model.backend import Backend, Buffer, HostCall, Launch, Session, StageReading, override
 from gpubench.model.case import Case
 from gpubench.model.kernel import Limits
 from gpubench.model.op import ITEMSIZE, Array, Dtype, Form, Op, Shape, Stored
@@ -34,6 +36,7 @@ _FLUSH_BYTES = 256 << 20  # no API tells the cache size; two times any L2 of tod
 _FLUSH_BYTES_SOFTWARE = 64 << 20
 TUNING_S = 3.0  # for the candidates of one kernel and size: seven texts of 0.2 s to build, then milliseconds
 IDLE_BYTES = 1 << 30  # idle buffers of sizes that are done with may hold this much device memory
+MOST_STAMPED = 2048  # steps of a chain: WebGPU lets a query set hold 4096 stamps
 _EMPTY = "@compute @workgroup_size(1) fn main() {}"
 
 
@@ -75,6 +78,35 @@ class Stamps:
             "beginning_of_pass_write_index": 0,
             "end_of_pass_write_index": 1,
         }
+
+    def read_steps(self, launches: Sequence[WgpuLaunch]) -> StageReading | None:
+        """A pass for each launch, in one submit; None if the clock went backwards."""
+        import wgpu
+
+        count = 2 * len(launches)
+        stamps = self._device.create_query_set(type="timestamp", count=count)
+        resolved = self._device.create_buffer(
+            size=8 * count, usage=wgpu.BufferUsage.QUERY_RESOLVE | wgpu.BufferUsage.COPY_SRC
+        )
+        encoder = self._device.create_command_encoder()
+        for i, launch in enumerate(launches):
+            writes = {
+                "query_set": stamps,
+                "beginning_of_pass_write_index": 2 * i,
+                "end_of_pass_write_index": 2 * i + 1,
+            }
+            compute = encoder.begin_compute_pass(timestamp_writes=writes)
+            encode(compute, launch, 1)
+            compute.end()
+        encoder.resolve_query_set(stamps, 0, count, resolved, 0)
+        self._device.queue.submit([encoder.finish()])
+        ticks = list(memoryview(self._device.queue.read_buffer(resolved)).cast("B").cast("Q"))
+        for owned in (stamps, resolved):
+            owned.destroy()
+        if ticks != sorted(ticks):
+            return None
+        steps = [(end - begin) * self.period_s for begin, end in zip(ticks[::2], ticks[1::2], strict=True)]
+        return StageReading(steps, (ticks[-1] - ticks[0]) * self.period_s, "pass-timestamp")
 
     def read(self, encoder: Any) -> float | None:
         """Submit and return end - begin in seconds; None if the clock went backwards or stood still."""
@@ -236,9 +268,36 @@ class WgpuSession(Session):
 
     @override
     def chain(self, steps: Sequence[tuple[Launch, Buffer]], output: Buffer) -> WgpuLaunch:
-        """All dispatches in one pass of one submit."""
-        dispatches = [step for launch, _ in steps for step in cast("WgpuLaunch", launch).steps]
-        return WgpuLaunch(dispatches, output, None)
+        """All dispatches in one pass of one submit, behind what the host does."""
+        launches = [launch for launch, _ in steps]
+        dispatches = [step for launch in launches if isinstance(launch, WgpuLaunch) for step in launch.steps]
+        chained = WgpuLaunch(dispatches, output, None)
+        chained.before = tuple(launch for launch in launches if isinstance(launch, HostCall))
+        return chained
+
+    @override
+    def stage_times(self, steps: Sequence[tuple[Launch, Buffer]]) -> StageReading | None:
+        """Stamps of a pass for each step, all in one submit; without such stamps a submit and a wait for each step.
+        What the host does comes first, by its own clock."""
+        launches = [launch for launch, _ in steps]
+        own = [launch for launch in launches if isinstance(launch, WgpuLaunch)]
+        hosts = [launch for launch in launches if isinstance(launch, HostCall)]
+        if self._stamps is not None and len(own) <= MOST_STAMPED:
+            before = self._waited(hosts)
+            with vendor_errors():
+                found = self._stamps.read_steps(own)
+            return found and StageReading([*before, *found.steps_s], sum(before) + found.span_s, found.clock)
+        waited = self._waited([*hosts, *(partial(self.run, launch) for launch in own)])
+        return StageReading(waited, sum(waited), "waited")
+
+    def _waited(self, calls: Sequence[Callable[[], None]]) -> list[float]:
+        """Seconds of each call and the wait for it."""
+        readings = [self.clock()]
+        for call in calls:
+            call()
+            self.sync()
+            readings.append(self.clock())
+        return [after - before for before, after in itertools.pairwise(readings)]
 
     @override
     def tune(self, op: Op, case: Case, inputs: Sequence[Buffer]) -> None:
@@ -272,7 +331,17 @@ class WgpuSession(Session):
         return seconds
 
     def run(self, launch: WgpuLaunch, repeat: int = 1) -> None:
-        """All launches in one pass of one submit: a submit per dispatch would time the submit."""
+        """All launches in one pass of one submit: a submit per dispatch would time the submit. What the host does comes
+        before each."""
+        if launch.before:
+            for _ in range(repeat):
+                self._submit(launch, 1)
+        else:
+            self._submit(launch, repeat)
+
+    def _submit(self, launch: WgpuLaunch, repeat: int) -> None:
+        for call in launch.before:
+            call()
         with vendor_errors():
             encoder = self._device.create_command_encoder()
             compute = encoder.begin_compute_pass()
@@ -295,6 +364,8 @@ class WgpuSession(Session):
         """Seconds between the begin and end stamps of one pass of `repeat` launches."""
         if self._stamps is None:
             return None
+        for call in launch.before:
+            call()
         with vendor_errors():
             encoder = self._device.create_command_encoder()
             if cold:

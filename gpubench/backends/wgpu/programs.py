@@ -8,7 +8,7 @@ from typing import Any
 
 from gpubench.backends.shared.host import named_buffers, tuned_kernel
 from gpubench.errors import BuildError, Unsupported
-from gpubench.model.backend import Buffer, Launch, each
+from gpubench.model.backend import Buffer, HostCall, Launch, each
 from gpubench.model.case import Case
 from gpubench.model.kernel import Candidate, Limits, WgslPass, WgslProgram
 from gpubench.model.op import Op
@@ -25,6 +25,7 @@ class WgpuLaunch(Launch):
     def __init__(
         self, steps: list[Step], output: Buffer, digest: str | None, kernel_name: str | None = None
     ) -> None:
+        self.before: tuple[HostCall, ...] = ()  # what the host does ahead of each launch
         self.steps = steps
         self.output = output
         self.kernel_hash = digest

@@ -1,7 +1,8 @@
 """Workloads: ops made of other ops, one after the other, as a network is made of layers.
 
 A stage names its op; shapes, costs, the expression and the reference come from the ops of the stages. What a stage
-writes and another one reads stays on the device. Such bytes are not compulsory: fusing saves them.
+writes and another one reads stays on the device. Such bytes are not compulsory: fusing saves them. A state is what
+several stages add to, one after the other, as the keys and values of the tokens so far.
 """
 
 from __future__ import annotations
@@ -14,7 +15,20 @@ from gpubench import kernels
 from gpubench.errors import Unsupported
 from gpubench.model.backend import each
 from gpubench.model.kernel import Kernel
-from gpubench.model.op import Array, Dtype, Op, Operand, Params, Role, Shape, Stage, Tolerance, Values
+from gpubench.model.op import (
+    Array,
+    Dtype,
+    Op,
+    Operand,
+    Params,
+    Repeat,
+    Role,
+    Shape,
+    Stage,
+    Tolerance,
+    Values,
+    flat,
+)  # fmt: skip
 
 # Of the units of round-off, for each stage on the longest way through a workload.
 _UNITS_PER_STAGE = 8
@@ -22,41 +36,62 @@ _UNITS_PER_STAGE = 8
 _PROBES = (1, 7)
 
 
+_Formula = Callable[[Op], Callable[..., Any]]
+
+
+def _expression(op: Op) -> Callable[..., Any]:
+    return op.expr
+
+
+def _exact(op: Op) -> Callable[..., Any]:
+    return op.reference or op.expr
+
+
+def _fused(op: Op) -> Callable[..., Any]:
+    """As a user of PyTorch writes it."""
+    assert op.torch is not None
+    return op.torch
+
+
 def workload(
     *,
-    stages: Sequence[Stage],
+    stages: Sequence[Stage | Repeat],
     inputs: Mapping[str, Values],
     outputs: Mapping[str, Role],
     weights: Mapping[str, Values] | None = None,
+    state: Sequence[str] = (),
     slack: Mapping[str, Callable[..., Array]] | None = None,
     **declared: Any,
 ) -> Op:
     """The op that does `stages` in order. `inputs` and `weights` say how their values are drawn, `outputs` which role
-    each has, `slack` what kinks on the way to an output add to its tolerance; what else is `declared` is the op's own:
-    name, summary, params, sizes, options. Raises ValueError where a value has two shapes, is read before it is written,
-    or is written twice."""
+    each has, `state` which values stages add to, `slack` what kinks on the way to an output add to its tolerance; what
+    else is `declared` is the op's own: name, summary, params, sizes, options. Repeats are written out. Raises
+    ValueError where a value has two shapes, is read before it is written, or is written twice."""
     weights, slack = weights or {}, slack or {}
-    of = _Stages(tuple(stages))
+    of = _Stages(flat(stages), tuple(state))
     of.check([*inputs, *weights], [*outputs])
-    read: list[Operand] = [of.operand(x, values=values) for x, values in inputs.items()]
+    read: list[Operand] = [of.operand(x, values=values, role=of.role(x)) for x, values in inputs.items()]
     read += [of.operand(x, values=values, role="weight") for x, values in weights.items()]
     written = [
         of.operand(x, role=role, tolerance=of.tolerance(x, read, slack.get(x))) for x, role in outputs.items()
     ]
-    between = tuple(of.operand(x) for stage in of.stages for x in stage.writes if x not in outputs)
+    inner = dict.fromkeys(x for stage in of.stages for x in stage.writes if x not in outputs)
+    between = tuple(of.operand(x, role="state" if x in of.state else "activation") for x in inner)
     ops = of.ops.values()
     names = tuple(operand.name for operand in read)
     return Op(
         group="network",
-        dtypes=tuple(dtype for dtype in of.first.dtypes if all(dtype in op.dtypes for op in ops)),
+        dtypes=of.dtypes(),
         inputs=tuple(read), output=written[0], more_outputs=tuple(written[1:]), between=between, stages=of.stages,
-        flops=of.flops, expr=partial(of.results, names, tuple(outputs), False),
-        reference=partial(of.results, names, tuple(outputs), True), tolerance=Tolerance(_UNITS_PER_STAGE),
+        flops=of.flops, expr=partial(of.results, names, tuple(outputs), _expression),
+        reference=partial(of.results, names, tuple(outputs), _exact),
+        torch=partial(of.results, names, tuple(outputs), _fused) if all(op.torch for op in ops) else None,
+        tolerance=Tolerance(_UNITS_PER_STAGE),
         takes=("n", *declared.get("options", {})), fits=of.fits,
         slow=of.slow(), tuned={
             backend: (Kernel("stages", _never),)
             for backend in ("numpy", "cupy", "wgpu")
-            if all(op.tuned.get(backend) for op in ops)
+            if all(op.tuned.get(backend) for op in ops if op.host is None)
         }, **declared,
     )  # fmt: skip
 
@@ -64,21 +99,31 @@ def workload(
 class _Stages:
     """The stages with their ops."""
 
-    def __init__(self, stages: tuple[Stage, ...]) -> None:
-        self.stages = stages
+    def __init__(self, stages: tuple[Stage, ...], state: tuple[str, ...]) -> None:
+        self.stages, self.state = stages, state
         self.ops: dict[str, Op] = {stage.op: kernels.load(stage.op) for stage in stages}
-        self.first = self.ops[stages[0].op]
+
+    def dtypes(self) -> tuple[Dtype, ...]:
+        """Those of every stage on the device."""
+        first, *others = (op.dtypes for op in self.ops.values() if op.host is None)
+        return tuple(dtype for dtype in first if all(dtype in other for other in others))
 
     def check(self, given: Sequence[str], wanted: Sequence[str]) -> None:
         """Every value is there before it is read, is written once, and has one shape."""
-        known = set(given)
+        known, device = {*given, *self.state}, False
         for stage in self.stages:
             op = self.ops[stage.op]
+            if op.host is not None and device:
+                raise ValueError(f"the host stage {stage.name} comes after a stage on the device")
+            device = op.host is None
             if len(stage.reads) != len(op.inputs) or len(stage.writes) != len(op.outputs):
                 raise ValueError(f"the stage {stage.name} does not name each operand of {stage.op}")
             if missing := set(stage.reads) - known:
                 raise ValueError(f"the stage {stage.name} reads {min(missing)}, which nobody has written")
-            if twice := set(stage.writes) & known:
+            added = {stage.writes[i] for i, j in op.updated.items() if stage.writes[i] == stage.reads[j]}
+            if fixed := added - {*self.state}:
+                raise ValueError(f"the stage {stage.name} adds to {min(fixed)}, which is no state")
+            if twice := set(stage.writes) & known - added:
                 raise ValueError(f"the stage {stage.name} writes {min(twice)}, which is there already")
             known |= set(stage.writes)
         if missing := set(wanted) - known:
@@ -105,6 +150,11 @@ class _Stages:
             value, lambda params: operand.shape(stage.params(params)), dtype=operand.dtype, **declared
         )
 
+    def role(self, value: str) -> Role:
+        """Of an input: whether the host reads it, or it flows."""
+        roles = {operand.role for _, name, operand in self._uses() if name == value}
+        return "host" if "host" in roles else "activation"
+
     def depth(self, value: str) -> int:
         """Stages on the longest way to a value."""
         depths: dict[str, int] = {}
@@ -122,7 +172,7 @@ class _Stages:
         names = tuple(operand.name for operand in inputs)
 
         def scale(xp: Array, *arrays: Array, **params: int) -> Array:
-            want, *read = self.results(names, (value, *last.reads), True, xp, *arrays, **params)
+            want, *read = self.results(names, (value, *last.reads), _exact, xp, *arrays, **params)
             found = xp.max(xp.abs(want)) if want.size else xp.zeros(())
             op = self.ops[last.op].at(last.params(params))
             bound = op.judged(op.outputs[last.writes.index(value)]).scale
@@ -132,17 +182,31 @@ class _Stages:
         return Tolerance(own.units + _UNITS_PER_STAGE * (self.depth(value) - 1), scale, slack=slack)
 
     def results(
-        self, names: Sequence[str], wanted: Sequence[str], exact: bool, xp: Array, *arrays: Array, **params: int
+        self,
+        names: Sequence[str],
+        wanted: Sequence[str],
+        formula: _Formula,
+        xp: Array,
+        *arrays: Array,
+        **params: int,
     ) -> Any:
-        """The wanted values, by the expressions of the stages in order; `exact`: by their references."""
+        """The wanted values, by a formula of each stage's op, one stage after the other."""
         values = dict(zip(names, arrays, strict=True))
+        for name in self.state:
+            values[name] = xp.zeros(self.operand(name).shape(params), dtype=self._stored(name, values, xp))
         for stage in self.stages:
             op = self.ops[stage.op].at(stage.params(params))
-            formula = op.reference if exact and op.reference is not None else op.expr
-            made = each(formula(xp, *(values[name] for name in stage.reads)))
+            made = each(formula(op)(xp, *(values[name] for name in stage.reads)))
             values.update(zip(stage.writes, made, strict=True))
         found = tuple(values[name] for name in wanted)
         return found if len(found) > 1 else found[0]
+
+    def _stored(self, state: str, values: Mapping[str, Array], xp: Array) -> Any:
+        """The dtype of a state: its own, or that of the case, which the other values have."""
+        own = self.operand(state).dtype
+        if own is not None:
+            return getattr(xp, own)
+        return next(array.dtype for name, array in values.items() if self.operand(name).dtype is None)
 
     def flops(self, params: Params) -> int:
         return sum(self.ops[stage.op].flops(stage.params(params)) for stage in self.stages)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from gpubench import kernels
-from gpubench.backends.shared.host import judge_alone, sentinels
+from gpubench.backends.shared.host import judge_alone, on_host, sentinels
 from gpubench.errors import BackendError, Unsupported
-from gpubench.model.backend import Buffer, Launch, Session, each
+from gpubench.installation import install_command
+from gpubench.model.backend import Buffer, HostCall, Launch, Session, each
 from gpubench.model.case import Case
 from gpubench.model.op import Array, Op, Stage
 from gpubench.model.result import Check
@@ -39,6 +42,15 @@ def placed(session: Session, op: Op, case: Case) -> list[Placed]:
     return found
 
 
+def no_library(op: Op) -> Unsupported | None:
+    """Why the host cannot do its part of the op, or None: what it calls is not there."""
+    for own in (op, *(kernels.load(name) for name in {stage.op for stage in op.stages})):
+        if own.host is not None and importlib.util.find_spec(own.host.name) is None:
+            why = f"{own.name} calls {own.host.name}, which is not installed"
+            return Unsupported(why, hint=install_command(own.host.extra), reason="no-library")
+    return None
+
+
 def staged(op: Op, case: Case) -> bool:
     """Whether the case runs stage by stage; the library form runs the expression of the whole."""
     return bool(op.stages) and case.form == "tuned"
@@ -50,6 +62,8 @@ def refusal(session: Session, op: Op, case: Case) -> BackendError | None:
         why = f"{session.device.backend} does not run several ops as one launch"
         return Unsupported(why, reason="no-implementation")
     for stage, own, one in placed(session, op, case):
+        if own.host is not None:
+            continue
         refused = session.supports(own, one)
         if refused is not None:
             return Unsupported(f"{stage.name}: {refused.detail}", hint=refused.hint, reason=refused.reason)
@@ -68,18 +82,23 @@ class Chain:
         """Let each stage choose its kernel on what the stages before it made."""
         values = self._values(inputs, output)
         for number, (stage, op, case) in enumerate(self._placed):
-            self._session.tune(op, case, [values[name] for name in stage.reads])
+            if op.host is None:
+                self._session.tune(op, case, [values[name] for name in stage.reads])
             self._session.run(self._joined([self._step(number, values)], output))
             self._session.sync()
 
     def compile(self, inputs: Sequence[Buffer], output: Buffer) -> Launch:
         """All stages as one launch. Raises BuildError and DeviceOutOfMemory."""
-        values = self._values(inputs, output)
-        steps = [self._step(number, values) for number in range(len(self._placed))]
+        steps = self.steps(inputs, output)
         launch = self._joined(steps, output)
         text = " ".join(f"{step.kernel_hash} {step.kernel_name}" for step, _ in steps)
         launch.kernel_hash = hashlib.sha256(text.encode()).hexdigest()[:12]
         return launch
+
+    def steps(self, inputs: Sequence[Buffer], output: Buffer) -> list[tuple[Launch, Buffer]]:
+        """The launch of each stage and where its result lies. Raises BuildError and DeviceOutOfMemory."""
+        values = self._values(inputs, output)
+        return [self._step(number, values) for number in range(len(self._placed))]
 
     def _joined(self, steps: Sequence[tuple[Launch, Buffer]], output: Buffer) -> Launch:
         launch = self._session.chain(steps, output)
@@ -90,6 +109,9 @@ class Chain:
         stage, op, case = self._placed[number]
         made = tuple(values[name] for name in stage.writes)
         target = made if op.more_outputs else made[0]
+        if op.host is not None:
+            given = [values[name] for name in stage.reads]
+            return HostCall(self._session, partial(on_host, op, given), target), target
         on_cpu = self._session.device.kind == "cpu"
         # On the CPU the library call has a form that writes to a given array; a GPU's has none.
         if (
@@ -121,12 +143,14 @@ class Chain:
         self, inputs: Sequence[Buffer], output: Buffer, fail: Callable[[Check, str], BackendError]
     ) -> None:
         """Judge each stage by the float64 reference of what the device itself gave it. Raises what `fail` makes of the
-        check and of the stage's name."""
+        check and of the stage's name. A state is as the last stage left it: what others added is not this one's."""
         values = self._values(inputs, output)
         fetched: dict[str, Array] = {}
         for stage, op, _ in self._placed:
             for name, operand in zip((*stage.reads, *stage.writes), op.operands, strict=True):
-                if name not in fetched:
+                if name not in fetched and operand.role == "host":
+                    fetched[name] = values[name]
+                elif name not in fetched:
                     shape = operand.shape(stage.params(self._case.params))
                     fetched[name] = sentinels(shape, operand.stored(self._case.dtype))
                     self._session.download(values[name], fetched[name])

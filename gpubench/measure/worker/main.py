@@ -24,12 +24,13 @@ from msgspec import UNSET
 
 import gpubench.backends
 import gpubench.kernels
+from gpubench.backends.shared.blocks import Flush
 from gpubench.backends.shared.choices import without_trials
-from gpubench.backends.shared.host import Flush, bound_cpus, settle, spin_briefly
+from gpubench.backends.shared.host import bound_cpus, settle, spin_briefly
 from gpubench.catalogue import Reason
 from gpubench.errors import BackendError, BackendUnavailable, DeviceLost, DeviceOutOfMemory, Unsupported
 from gpubench.measure import protocol
-from gpubench.measure.worker import ceilings, timer
+from gpubench.measure.worker import ceilings, stages, timer
 from gpubench.measure.worker.material import Material, Weights, spare_bytes
 from gpubench.measure.worker.overheads import OverheadTimer, overhead_hash
 from gpubench.measure.worker.workspace import CheckedLaunch, Workspace, Wrong, gate, refusal
@@ -95,6 +96,7 @@ class DeviceWorker:
             protocol.Build: self._build,
             protocol.Prepare: self._prepare,
             protocol.Sample: self._sample,
+            protocol.TimeStages: self._time_stages,
             protocol.Finish: self._finish,
             protocol.Release: lambda wanted: self._release(wanted.workload),
             protocol.Close: lambda _: self._close(),
@@ -232,9 +234,11 @@ class DeviceWorker:
         timed.flush = self._flush
         launch_s = self._calibrate(timed, request) if request.time_it else None
         self._timers[case.id] = timed
+        size, load_s = workspace.loading() if session.device.kind != "cpu" else (0, None)
         built = Parts(
-            session=request.session, compile_s=checked.compile_s, first_launch_s=checked.first_launch_s
-        )
+            session=request.session, compile_s=checked.compile_s, first_launch_s=checked.first_launch_s,
+            weights_s=load_s, weights_bytes=size or None,
+        )  # fmt: skip
         part_samples = request.part_samples if request.time_it else 0
         if share is None:
             parts = msgspec.structs.replace(built, **self._time_parts(timed, part_samples))
@@ -338,6 +342,16 @@ class DeviceWorker:
         if self._opened().device.kind == "cpu" and not any(one.scripted_time for one in self._backends):
             settle()
         return msgspec.structs.replace(sampled, block=block)
+
+    def _time_stages(self, request: protocol.TimeStages) -> protocol.TimedStages:
+        self._announce("stages")
+        timed = self._timers[request.case_id]
+        times = (
+            stages.time_stages(timed, request.session, request.limit_s)
+            if isinstance(timed, timer.Timer)
+            else None
+        )
+        return protocol.TimedStages(id=request.id, times=times)
 
     def _finish(self, request: protocol.Finish) -> None:
         """What the last launch left, and what one more delivers. Regimes with data on the device share a launch: it is

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +30,7 @@ class Weight:
     def __init__(self, array: Array) -> None:
         self.array = array
         self.buffer: Buffer = None
+        self.load_s: float | None = None
         self.readers = 0
 
 
@@ -49,11 +52,22 @@ class Weights:
         """The buffer that holds it. Raises DeviceOutOfMemory."""
         found = self._found(op, operand, case)
         if found.buffer is None:
+            session.sync()
+            began = time.perf_counter()
             buffer = session.allocate(operand.shape(case.params), operand.stored(case.dtype))
             session.upload(buffer, found.array)
-            found.buffer = buffer
+            session.sync()
+            found.load_s, found.buffer = time.perf_counter() - began, buffer
         found.readers += 1
         return found.buffer
+
+    def loading(self, op: Op, case: Case) -> tuple[int, float | None]:
+        """Bytes of all weights of the op, and the seconds that it took to bring them to the device; None: they are not
+        there."""
+        found = [self._found(op, operand, case) for operand in op.inputs if operand.role == "weight"]
+        times = [one.load_s for one in found if one.load_s is not None]
+        size = sum(one.array.nbytes for one in found)
+        return size, math.fsum(times) if found and len(times) == len(found) else None
 
     def give_back(self, op: Op, operand: Operand, case: Case) -> None:
         """One reader less."""

@@ -171,7 +171,8 @@ class Timer:
             buffers, output = self.take()
             op = self.workspace.op
             fresh = [(buffers[i], op.inputs[i]) for i in self.sent]
-            for buffer, operand in (*fresh, *zip(each(output), op.outputs, strict=True)):
+            own = [(one, op.outputs[i]) for i, one in enumerate(each(output)) if i not in op.updated]
+            for buffer, operand in (*fresh, *own):
                 self.workspace.spoil(buffer, operand)
             self.workspace.spoil_between(self.case)
             self.session.sync()
@@ -191,6 +192,9 @@ class Timer:
             return buffers, None
         outputs = []
         for i, operand in enumerate(op.outputs):
+            if i in op.updated:
+                outputs.append(buffers[op.updated[i]])
+                continue
             buffer = self._staying.get(i)
             if buffer is None:
                 buffer = allocate(operand.shape(params), operand.stored(dtype))

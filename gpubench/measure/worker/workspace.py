@@ -116,16 +116,22 @@ class Workspace:
         """A buffer with the input; of a weight the one that every size of the op reads."""
         if operand.role == "weight":
             return self._material.weights.borrow(self.session, self.op, operand, self.case)
+        if operand.role == "host":
+            return host
         buffer = self.session.allocate(operand.shape(self.case.params), operand.stored(self.case.dtype))
         self.session.upload(buffer, host)
         return buffer
+
+    def loading(self) -> tuple[int, float | None]:
+        """Bytes of the weights, and seconds that it took to load them."""
+        return self._material.weights.loading(self.op, self.case)
 
     def _free_inputs(self) -> None:
         """Give back those that are there."""
         for operand, buffer in zip(self.op.inputs, self.buffers, strict=False):
             if operand.role == "weight":
                 self._material.weights.give_back(self.op, operand, self.case)
-            else:
+            elif operand.role != "host":
                 self.session.free(buffer)
         self.buffers = []
 
@@ -134,9 +140,12 @@ class Workspace:
         if calls_library(self.op, case):
             return None
         if case.form_id not in self.outputs:
-            self.outputs[case.form_id] = allocate_outputs(self.session, self.op, self.case)
-        for buffer, operand in zip(each(self.outputs[case.form_id]), self.op.outputs, strict=True):
-            self.spoil(buffer, operand)
+            self.outputs[case.form_id] = allocate_outputs(self.session, self.op, self.case, self.buffers)
+        for i, buffer in enumerate(each(self.outputs[case.form_id])):
+            if i in self.op.updated:  # as it was before any launch
+                self.session.upload(buffer, self.inputs[self.op.updated[i]])
+            else:
+                self.spoil(buffer, self.op.outputs[i])
         self.spoil_between(case)
         return self.outputs[case.form_id]
 
@@ -245,8 +254,10 @@ class Workspace:
     def release(self) -> None:
         """Give all buffers back."""
         self._free_inputs()
-        for buffer in (one for output in self.outputs.values() for one in each(output)):
-            self.session.free(buffer)
+        for output in self.outputs.values():
+            for i, buffer in enumerate(each(output)):
+                if i not in self.op.updated:
+                    self.session.free(buffer)
         for chain in self._chains.values():
             chain.release()
         self._material.weights.make_room(self.session)
@@ -262,6 +273,11 @@ def _nearness(check: Check) -> tuple[bool, float]:
 
 def refusal(session: Session, op: Op, case: Case) -> BackendError | None:
     """Why the case cannot run here, or None."""
+    if op.host is not None and session.device.kind != "cpu":
+        return Unsupported(f"{op.name} runs on the host, not on {session.device.id}", reason="host-stage")
+    missing = chains.no_library(op)
+    if missing is not None:
+        return missing
     if not session.several and (op.more_outputs or any(operand.dtype for operand in op.operands)):
         why = f"{session.device.backend} computes no op with several outputs or with ids"
         return Unsupported(why, reason="no-implementation")

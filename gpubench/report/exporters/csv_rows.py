@@ -1,4 +1,5 @@
-"""CSV: one row per case with fixed columns; empty is null. Times in seconds, rates per second."""
+"""CSV: one row per case with fixed columns, and below it one for each of its stages; empty is null. Times in seconds,
+rates per second."""
 
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ from gpubench.analysis.analyse import Analysis
 from gpubench.analysis.estimate import CaseResult
 from gpubench.analysis.roofline import RoofShare
 from gpubench.analysis.speedup import Speedup
+from gpubench.analysis.stages import Stages
 from gpubench.report.exporters import speedup_of
 from gpubench.report.layout import CsvValue, RenderOptions, csv_text
 
@@ -18,7 +20,7 @@ COLUMNS = (
     "time_s", "lo_s", "hi_s", "ci_kind", "min_s", "q1_s", "q3_s", "mad_s", "sessions", "samples",
     "flops_per_s", "bytes_per_s", "device_cold_s", "device_hot_s",
     "speedup", "speedup_lo", "speedup_hi", "baseline_id", "label", "warnings",
-    "percent_of_roof",
+    "percent_of_roof", "stage", "stage_alone_s",
 )  # fmt: skip
 
 
@@ -33,10 +35,14 @@ def render(analyses: Sequence[Analysis], options: RenderOptions) -> str:
         names = {device.id: device.name for device in analysis.run.devices}
         roofs = {row.id: row for row in analysis.roofline.rows}
         ratios = speedup_of(analysis)
+        stages = {row.id: row for row in analysis.stages}
         for row in analysis.cases:
             values = _identity(analysis, row, names) | _numbers(row) | _ratio(ratios.get(row.id))
             values |= _of_roof(roofs.get(row.id))
             writer.writerow({name: csv_text(value) for name, value in values.items()})
+            for of_stage in _stages(stages.get(row.id)):
+                of_stage = _identity(analysis, row, names) | of_stage
+                writer.writerow({name: csv_text(value) for name, value in of_stage.items()})
     return text.getvalue()
 
 
@@ -70,3 +76,11 @@ def _ratio(row: Speedup | None) -> dict[str, CsvValue]:
 
 def _of_roof(row: RoofShare | None) -> dict[str, CsvValue]:
     return {} if row is None or row.share is None else {"percent_of_roof": row.percent_of_roof}
+
+
+def _stages(row: Stages | None) -> list[dict[str, CsvValue]]:
+    """The stages of a workload's case; `time_s` is that in the chain."""
+    return [
+        {"stage": one.stage, "time_s": one.chain_s, "stage_alone_s": one.alone_s}
+        for one in (row.stages if row is not None else ())
+    ]

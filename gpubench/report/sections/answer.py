@@ -41,7 +41,7 @@ from gpubench.report.sections.answer_text import (
 from gpubench.report.sections.hybrid import split_sentences
 from gpubench.report.sections.problems import merged
 from gpubench.report.wording import short_text, situation_text
-from gpubench.units import listed
+from gpubench.units import format_seconds, listed
 
 KEY, TITLE = "answer", "Answer"
 HEIGHT, MOST_ROWS = 24, 16  # a screen; of more rows all are printed
@@ -145,7 +145,7 @@ def _screen(
 ) -> Screen:
     found = answer(analysis, by_device=options.by_device)
     ascii_only = options.ascii_only
-    needed = (*_unmeasured(analysis.run, found), *_splits(analysis))
+    needed = (*_on_host(found), *_unmeasured(analysis.run, found), *_splits(analysis))
     ending = _ending(analysis.run, found, [printable(path) for path in saved], options.width)
     # Why there is no GPU says what was looked for, as long as one could have been found.
     looked = looked_for(analysis.run) if found.absence is not None else ""
@@ -197,6 +197,15 @@ def _commands(found: MachineAnswer) -> str:
     if not found.others:
         return _COMMANDS
     return f"{_COMMANDS}   {', '.join(map(backend_text, found.others))}: --by-device"
+
+
+def _on_host(found: MachineAnswer) -> list[str]:
+    """What takes its time on the CPU whatever the mode."""
+    times = [
+        f"{form.op} {format_seconds(form.plain_s or form.best_s)} at {named_size_text(form.n, form.extent)}"
+        for form in found.host
+    ]
+    return [f"On the host in any case: {listed(times)}."] if times else []
 
 
 def _unmeasured(run: Run, found: MachineAnswer) -> list[str]:

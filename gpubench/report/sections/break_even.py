@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from gpubench.analysis.analyse import Analysis
 from gpubench.analysis.answer import AnswerCell, Extent, extent, threshold
 from gpubench.analysis.break_even import BreakEven
-from gpubench.analysis.reuse import Reuse
+from gpubench.analysis.reuse import Reuse, WeightLoad
 from gpubench.escaping import printable
 from gpubench.model.case import QUEUED, WAITED
 from gpubench.report.layout import Cell, Column, Section, Table, Tone, cells
@@ -33,7 +33,7 @@ from gpubench.report.wording import (
     time_text,
     where_legend,
 )
-from gpubench.units import format_size, truncate
+from gpubench.units import format_bytes, format_size, truncate
 
 TITLE = "Break-even: the size from which the GPU pays"
 _WORDS = {
@@ -178,12 +178,34 @@ def reuse_section(analysis: Analysis, unit: str, *, full: bool, every_size: bool
     shown = {
         key: rows for key, rows in groups.items() if every_size or any(row.verdict == "at" for row in rows)
     }
+    weights = _weights_table(analysis.weights, unit) if analysis.weights else None
     if not shown:
-        return Section(key="reuse", title=REUSE_TITLE)
+        return Section(key="reuse", title=REUSE_TITLE, tables=(weights,) if weights else ())
     rows = [row for ours in shown.values() for row in ours]
     lines = [_MEANING, *([_LEFT_OUT] if len(shown) < len(groups) else [])]
     table = _full_table(rows, unit) if full else _reuse_table(analysis, list(shown.values()))
-    return Section(key="reuse", title=REUSE_TITLE, lines=tuple(lines), tables=(table,), folded=full)
+    tables = (table, weights) if weights else (table,)
+    return Section(key="reuse", title=REUSE_TITLE, lines=tuple(lines), tables=tables, folded=full)
+
+
+def _weights_table(rows: Sequence[WeightLoad], unit: str) -> Table:
+    """What loading the weights costs, once."""
+    columns = (
+        Column("op"), Column("device"), Column("weights", right=True), Column("loaded in", right=True),
+        Column("repaid by"), Column("at n", right=True),
+    )  # fmt: skip
+    body = tuple(
+        cells(
+            row.op, row.device_id, format_bytes(row.weight_bytes), seconds_text(row.load_s, unit),
+            "never" if row.calls is None else f"call {row.calls}",
+            format_size(row.n, table=True) + "".join(f" {name}={value}" for name, value in row.params.items()),
+        )
+        for row in rows
+    )  # fmt: skip
+    title = "Weights stay on the device: they are loaded once"
+    return Table(
+        columns, body, title=title, legend="repaid by: by what each waited call of this size gains over the CPU"
+    )
 
 
 def _by_size(rows: Sequence[Reuse]) -> dict[tuple[str, str, str], list[Reuse]]:

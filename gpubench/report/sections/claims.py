@@ -6,21 +6,26 @@ from collections import Counter
 
 from gpubench.analysis.analyse import Analysis
 from gpubench.analysis.claims import ClaimResult, ClaimVerdict
+from gpubench.analysis.estimate import CaseResult
+from gpubench.analysis.speedup import Speedup
 from gpubench.escaping import printable, shortened
 from gpubench.report.layout import Cell, Column, Section, Table, Tone, cells
+from gpubench.report.sections.answer_text import range_text, threshold_text
 from gpubench.report.wording import (
+    GainStyle,
     gain_text,
     legend,
     mark,
     percent_ratio_text,
     ratio_text,
     seconds_text,
+    time_interval_text,
     time_text,
 )
 
 _ORDER: tuple[ClaimVerdict, ...] = ("confirmed", "refuted", "undecided", "not measured")
 _TONES: dict[str, Tone] = {"confirmed": "good", "refuted": "bad"}
-_LONGEST, _SHORT = 28, 20  # of a claim's name
+_LONGEST, _SHORT = 28, 16  # of a claim's name
 
 
 def claims_section(analysis: Analysis, unit: str, *, full: bool) -> Section:
@@ -33,7 +38,7 @@ def claims_section(analysis: Analysis, unit: str, *, full: bool) -> Section:
     shares = {row.tolerance for row in rows}
     lines = [printable(analysis.baseline)] if any(row.measured for row in rows) else []
     lines.append(
-        "The kindest of the measured GPU cases answers a claim; it is confirmed if the whole interval reaches it"
+        "The kindest of the measured cases answers a claim; it is confirmed if the whole interval reaches it"
         + (f" less {min(shares) * 100:.3g} %" if len(shares) == 1 else " less its tolerance")
         + ", refuted if none of the interval does."
     )
@@ -47,31 +52,68 @@ def _table(rows: tuple[ClaimResult, ...], unit: str, *, full: bool) -> Table:
         Column("CPU", right=True, rank=2), Column("GPU claimed", right=True, rank=3),
         Column("GPU", right=True, rank=2), *([Column("case")] if full else []),
     )  # fmt: skip
-    body = tuple(cells(*_cells(row, unit), *([_case(row)] if full else [])) for row in rows)
-    short = tuple(cells(*_short_cells(row, unit), *([_case(row)] if full else [])) for row in rows)
-    labels = {side.label for row in rows for side in (row.measured, row.with_copies) if side is not None}
+    body, short = [], []
+    for row in rows:
+        body.append(cells(*_cells(row, unit), *([_case(row)] if full else [])))
+        short.append(cells(*_short_cells(row, unit), *([_case(row)] if full else [])))
+        if row.also is not None:
+            beside = _beside_cells(row.also, unit) + ([row.also.id] if full else [])
+            body.append(cells(*beside))
+            short.append(cells(*beside))
+    labels = {
+        side.label for row in rows for side in (row.measured, row.with_copies, row.also) if side is not None
+    }
     notes = ["copied: the same work, copied at every call", legend(labels)]
-    narrower = Table(columns, short, legend="; ".join(filter(None, [*notes, "+-: the farther end"])))
-    return Table(columns, body, legend="; ".join(filter(None, notes)), narrower=narrower)
+    narrower = Table(columns, tuple(short), legend="; ".join(filter(None, [*notes, "+-: the farther end"])))
+    return Table(columns, tuple(body), legend="; ".join(filter(None, notes)), narrower=narrower)
 
 
 def _cells(row: ClaimResult, unit: str) -> list[str | Cell]:
-    found, copied = row.measured, row.with_copies
+    copied, found = row.with_copies, row.measured
+    base, case = (found.baseline, found.case) if found else (None, None)
     return [
-        shortened(row.claim, _LONGEST), "-" if row.claimed_speedup is None else f"{row.claimed_speedup:.3g}x",
-        gain_text(found, ratio_text) + mark(found.label) if found else "-", Cell(row.verdict, _tone(row)),
-        gain_text(copied) + mark(copied.label) if copied else "-",
-        seconds_text(row.claimed_cpu_s, unit), time_text(found.baseline.time if found else None, unit),
-        seconds_text(row.claimed_gpu_s, unit), time_text(found.case.time if found else None, unit),
+        shortened(row.claim, _LONGEST), _claimed_text(row, unit), _measured_text(row, unit, ratio_text),
+        Cell(row.verdict, _tone(row)), gain_text(copied) + mark(copied.label) if copied else "-",
+        seconds_text(row.claimed_cpu_s, unit), _time_text(base, unit),
+        seconds_text(row.claimed_gpu_s, unit), _time_text(case, unit),
     ]  # fmt: skip
 
 
 def _short_cells(row: ClaimResult, unit: str) -> list[str | Cell]:
     """The same with shorter names and intervals, for a narrow terminal."""
-    _, claimed, measured, *rest = _cells(row, unit)
-    if row.measured:
-        measured = gain_text(row.measured, percent_ratio_text) + mark(row.measured.label)
-    return [shortened(row.claim, _SHORT), claimed, measured, *rest]
+    _, claimed, _, *rest = _cells(row, unit)
+    return [shortened(row.claim, _SHORT), claimed, _measured_text(row, unit, percent_ratio_text), *rest]
+
+
+def _beside_cells(row: Speedup, unit: str) -> list[str | Cell]:
+    """What stands beside the claim above it, and decides nothing."""
+    name, gain = f"  {row.case.case.op} n={row.case.case.params['n']}", gain_text(row) + mark(row.label)
+    return [name, "", gain, "", "", "", _time_text(row.baseline, unit), "", _time_text(row.case, unit)]
+
+
+def _time_text(row: CaseResult | None, unit: str) -> str:
+    return time_text(row.time if row else None, unit)
+
+
+def _claimed_text(row: ClaimResult, unit: str) -> str:
+    if row.claimed_time_s is not None:
+        first, last = (seconds_text(end, unit) for end in row.claimed_time_s)
+        return f"{first.removesuffix(last[last.index(' ') :])}-{last}"
+    if row.claimed_break_even is not None:
+        low, high = row.claimed_break_even
+        return range_text(round(low), round(high), "elements")
+    if row.claimed_speedup is None:
+        return seconds_text(row.claimed_cpu_s if row.claimed_gpu_s is None else row.claimed_gpu_s, unit)
+    return f"{row.claimed_speedup:.3g}x"
+
+
+def _measured_text(row: ClaimResult, unit: str, style: GainStyle) -> str:
+    if row.measured is not None:
+        return gain_text(row.measured, style) + mark(row.measured.label)
+    if row.timed is not None and row.timed.time is not None:
+        interval = f" {time_interval_text(row.timed.time, unit)}" if style is ratio_text else ""
+        return f"{time_text(row.timed.time, unit)}{interval}"
+    return threshold_text(row.threshold) if row.threshold is not None else "-"
 
 
 def _tone(row: ClaimResult) -> Tone:
@@ -79,4 +121,4 @@ def _tone(row: ClaimResult) -> Tone:
 
 
 def _case(row: ClaimResult) -> str:
-    return row.id or row.reason or ""
+    return " + ".join(row.ids) or row.reason or ""

@@ -194,6 +194,7 @@ def test_threads_and_stores_change_no_bit(pool, name):
     assert len(set(found)) == 1
 
 
+@pytest.mark.slow
 def test_the_loops_are_vectors(tmp_path):
     """What LLVM does not vectorize is right and ten times slower: the machine code tells, whatever the machine's load.
     A kernel that comes from the cache has none to show, so a process with an empty one compiles them."""
@@ -231,6 +232,7 @@ def test_another_text_in_the_place_of_a_kernel_is_replaced(tmp_path, monkeypatch
     assert path.read_text() == program.source
 
 
+@pytest.mark.slow
 def test_the_second_process_compiles_nothing(pool, tmp_path):
     program = f"""
 import os, sys, time

@@ -16,7 +16,8 @@ from gpubench.model.kernel import CudaPass, CudaProduct, Limits
 from gpubench.model.op import Op
 
 EVERY = [kernels.load(name) for group in ("layers", "network") for name in kernels.groups().get(group, ())]
-OPS = [op for op in EVERY if not op.stages]  # a workload has the kernels of its stages
+# A workload has the kernels of its stages; what runs on the host has none.
+OPS = [op for op in EVERY if not op.stages and op.host is None]
 H200 = Limits(
     max_buffer_bytes=2**37, max_binding_bytes=2**37, max_workgroup_bytes=49152, max_workgroup_threads=1024,
     multiprocessors=132, float16=True, float64=True, clusters=True,
@@ -90,6 +91,23 @@ def test_attention_is_a_softmax_for_each_head_and_token():
         np.testing.assert_allclose(formula(np, qkv), want, atol=1e-12)
 
 
+@pytest.mark.parametrize(
+    "params", [{"n": 1, "width": 6, "heads": 3}, {"n": 9, "width": 12, "heads": 2, "room": 20}]
+)
+def test_a_token_over_the_cache_sees_what_the_last_of_all_tokens_sees(params):
+    n, width = params["n"], params["width"]
+    whole = {"n": n, "width": width, "heads": params["heads"]}
+    (qkv,) = random_inputs(kernels.load("attention"), whole, "float64", seed=1)
+    want = kernels.load("attention").at(whole).expr(np, qkv)[-1:]
+    cache = np.full((params.get("room", n), 2 * width), np.nan)
+    kernels.load("cache_append").expr(np, qkv, np.array([0], np.int32), cache)
+    op = kernels.load("attention_cached").at(params)
+    last = np.array([n - 1], np.int32)
+    np.testing.assert_allclose(op.expr(np, qkv[-1:], last, cache), want, atol=1e-12)
+    (given,) = (x for x in random_inputs(op, params, "float32", seed=1) if x.dtype == np.int32)
+    assert given == last, "measured alone, it sees n tokens"
+
+
 def test_ties_of_argmax_go_to_the_lowest_place():
     assert kernels.load("argmax").expr(np, np.array([[1.0, 3.0, 3.0], [0.0, 0.0, 0.0]])).tolist() == [1, 0]
 
@@ -103,10 +121,11 @@ def test_what_an_op_declares_is_what_it_computes(op):
     assert op.group in kernels.ON_REQUEST
     assert op.name not in kernels.usual()
     assert set(op.takes) <= set(op.options)
-    held = sum(math.prod(x.shape(params)) * x.stored("float32").endswith("32") * 4 for x in op.operands)
+    named = {x.name: x for x in op.operands}  # what is added to is one buffer
+    held = sum(math.prod(x.shape(params)) * x.stored("float32").endswith("32") * 4 for x in named.values())
     assert op.held_bytes(params, "float32") == held
     assert 0 < op.bytes(params, "float32") <= held
-    assert op.flops(params) > op.flops({"n": 3}) > 0
+    assert op.flops(params) > op.flops({"n": 3}) > 0 or op.updated, "adding to a state is moving"
 
 
 def test_an_embedding_reads_the_rows_that_are_asked_for():
@@ -122,9 +141,8 @@ def test_what_is_compiled_for_the_cpu_compiles(op):
     kernel = op.kernel("numpy", "float32")
     session = BACKEND.open("numpy:0", threads=1, autotune=False)
     case = Case(op.name, op.group, {"n": 40}, "float32", "tuned", "resident", "numpy:0")
-    launch = session.compile(
-        op, case, random_inputs(op, case.params, case.dtype, seed=1), allocate_outputs(session, op, case)
-    )
+    inputs = random_inputs(op, case.params, case.dtype, seed=1)
+    launch = session.compile(op, case, inputs, allocate_outputs(session, op, case, inputs))
     assert launch.kernel_name.startswith("numba") == (kernel.language == "numba")
     session.close()
 

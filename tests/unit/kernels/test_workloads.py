@@ -170,6 +170,7 @@ def case_of(session, op, form="tuned", regime=None, **params):
 
 
 @pytest.mark.parametrize("op", WORKLOADS, ids=lambda op: op.name)
+@pytest.mark.slow
 def test_a_chain_is_right_in_every_regime(session, op, tmp_path):
     for params in ({"n": 1}, {"n": 33}):
         case = case_of(session, op, **params)

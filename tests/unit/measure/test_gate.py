@@ -263,6 +263,7 @@ def test_what_only_the_dtype_cannot_hold_is_right(session, tmp_path):
     assert gate_of(session, tmp_path, op, "float16").check.ok
 
 
+@pytest.mark.slow
 def test_the_authors_check_finds_a_nan_by_mistake(monkeypatch):
     monkeypatch.setattr(backends, "usual", lambda: ["numpy"])
     with np.errstate(all="ignore"):

@@ -118,6 +118,23 @@ def test_a_weight_goes_up_once_in_a_session(session, tmp_path, monkeypatch):
     assert counted.live == 1, "the weight stays"
 
 
+def test_the_loading_of_weights_is_timed_once(session, tmp_path):
+    weights, case = (
+        Weights(1, "random"),
+        Case(OP.name, OP.group, {"n": 3}, "float32", "tuned", "resident", "numpy:0"),
+    )
+    size = 4 * ROWS * WIDTH
+    first = Workspace(session, OP, case, 1, "random", tmp_path, Material(OP, 1, "random", tmp_path, weights))
+    assert first.loading() == (size, None)
+    first.upload_inputs()
+    _, load_s = first.loading()
+    assert load_s > 0
+    larger = replace(case, params={"n": 700})
+    second = Workspace(session, OP, larger, 1, "random", tmp_path, Material(OP, 1, "random", tmp_path, weights))
+    second.upload_inputs()
+    assert second.loading() == (size, load_s)
+
+
 def test_weights_that_nobody_reads_are_kept_while_there_is_room(session, tmp_path, monkeypatch):
     counted, size = Counted(session, monkeypatch), 4 * ROWS * WIDTH
     weights, other = Weights(1, "random", spare=size), replace(OP, name="other")
@@ -279,6 +296,7 @@ def test_every_backend_keeps_the_contract_with_such_an_op(device):
 
 
 @pytest.mark.torch
+@pytest.mark.slow
 def test_torch_computes_such_an_op():
     report = conformance.suite(backends.load("torch"), "torch:cpu", [OP], conformance.Checks(around=False))
     assert report.findings == []

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpubench import backends, kernels
-from gpubench.backends.shared.host import Flush
+from gpubench.backends.shared.blocks import Flush
 from gpubench.measure import protocol
 from gpubench.measure.worker import timer
 from gpubench.measure.worker.workspace import Workspace, gate

@@ -164,6 +164,21 @@ def test_a_top_that_takes_too_long_is_halved_and_said():
     assert simulation.now <= 60 * 1.5
 
 
+@pytest.mark.parametrize("slow", [1, 1e9])
+def test_of_a_cpu_alone_plain_numpy_is_timed_at_the_largest_size(slow):
+    """The answer compares with it there, also where the top takes too long."""
+    simulation = Simulation(["add"], slow={"add": slow})
+    targets = (Target(DEVICES[0], ("library", "tuned")),)
+    simulation.constraints = msgspec.structs.replace(simulation.constraints, targets=targets)
+    simulation.resume()
+    simulation.run()
+    cases = [case for step in simulation.steps for item in step.workloads for case in item.cases]
+    largest = max(case.params["n"] for case in cases)
+    assert {case.form for case in cases if case.params["n"] == largest} == {"library", "tuned"}
+    (one,) = simulation.series
+    assert (largest == one.ladder.high) is (slow == 1)
+
+
 @pytest.mark.parametrize("where", [CPU, GPU])
 def test_a_size_that_fails_is_not_asked_for_again_and_again(where):
     simulation = Simulation(["add"], fails=lambda case: case.device_id == where and case.params["n"] > 20_000)

@@ -468,6 +468,21 @@ def test_named_sizes_that_were_not_reached_are_told():
     assert said in " ".join(" ".join(screen(run)).split())
 
 
+def test_an_op_that_no_gpu_can_take_has_its_time_below_the_table():
+    host = [measured(op_case("gelu", 1000), 2e-3)]
+    host += [skipped(op_case("gelu", 1000, regime, GPU.id), reason="host-stage") for regime in (WAITED, ALWAYS)]
+    lines = screen(answer_run([*op_rows("add", {WAITED: WINS}), *op_rows("copy", {WAITED: WINS}), *host]))
+    assert "wins both" in lines[0]
+    assert "On the host in any case: gelu 2.00 ms at n = 1000." in lines
+    assert not any(line.startswith("gelu") for line in lines)
+
+
+def test_an_op_whose_cases_were_all_skipped_for_the_budget_is_told():
+    late = [skipped(op_case("gelu", 1024), reason="budget")]
+    run = answer_run([*op_rows("add", {WAITED: {4096: 2.0}}), *late])
+    assert "Not measured in time: gelu. A larger --budget measures more." in screen(run)
+
+
 def test_a_budget_that_ends_before_anything_is_timed_is_told():
     run = answer_run([])
     run = msgspec.structs.replace(run, settings=msgspec.structs.replace(run.settings, budget_s=2.0))
@@ -571,6 +586,7 @@ def shaped(op, shape, regime):
     st.lists(st.tuples(SHAPES, SHAPES), min_size=14, max_size=14), st.booleans(), st.booleans(),
     st.sampled_from(["", "results/intel-r-xeon-r-processor-nvidia-h200-d0f62e/20260101T000000Z-00000001.json"]),
 )  # fmt: skip
+@pytest.mark.slow
 def test_fourteen_ops_fit_one_screen(shapes, interrupted, ascii_only, saved):
     found = {}
     for op, pair in zip(SUITE, shapes, strict=True):
@@ -656,6 +672,7 @@ def test_a_report_leads_with_the_sentence_and_says_nothing_that_stands_below(nam
     )
 
 
+@pytest.mark.slow
 def test_the_sentence_is_the_same_in_every_format():
     run = suite_run()
     said = json.loads(render([run], "json"))["verdicts"]

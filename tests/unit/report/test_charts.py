@@ -216,6 +216,7 @@ def test_pictures_of_both_formats(rising, drawn):
     assert "2-roofline-float32.svg" in twice
 
 
+@pytest.mark.slow
 def test_one_picture_holds_the_map_and_below_it_all_charts(rising, drawn):
     picture = plots.picture(rising, "svg")
     assert picture == plots.picture(rising, "svg")

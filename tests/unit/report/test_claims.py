@@ -12,13 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpubench import kernels
-from gpubench.analysis import claims
+from gpubench.analysis import claims_file
 from gpubench.analysis.claims import Claim
 from gpubench.errors import InputError
 from gpubench.report import analysed, drawn
 from gpubench.report.document import ReportDocument
 from gpubench.report.layout import RenderOptions
-from tests.unit.report.builders import CPU, GPU, SOFTWARE, case, curve, measured, run_of
+from tests.unit.report.builders import CPU, GPU, HYBRID, SOFTWARE, case, curve, measured, run_of, skipped
 from tests.unit.report.samples import NOISY
 
 MATMUL = "matmul/n=1k/float32/*/resident"
@@ -34,19 +34,21 @@ def verdict(claim, outcomes, **more):
     [(30, "confirmed"), (40, "confirmed"), (44.5, "refuted"), (50, "refuted"), (200, "refuted")],
 )
 def test_a_claim_stands_from_nine_tenths_of_it_on(claimed, said):
-    found = verdict(Claim(claim="matmul", case=MATMUL, speedup=claimed), curve({1024: 40.0}))
+    found = verdict(Claim(claim="matmul", cases=(MATMUL,), speedup=claimed), curve({1024: 40.0}))
     assert found.verdict == said
     assert found.measured.ratio == pytest.approx(40)
 
 
 def test_a_claim_inside_the_interval_is_undecided():
     few = curve({1024: 40.0}, sessions=3)
-    assert verdict(Claim(claim="matmul", case=MATMUL, speedup=44.4), few).verdict == "undecided"
+    assert verdict(Claim(claim="matmul", cases=(MATMUL,), speedup=44.4), few).verdict == "undecided"
 
 
 @given(st.floats(0.01, 1e4), st.floats(0.01, 1e4), st.floats(0, 0.99))
 def test_a_verdict_follows_its_interval(claimed, ratio, tolerance):
-    found = verdict(Claim(claim="m", case=MATMUL, speedup=claimed, tolerance=tolerance), curve({1024: ratio}))
+    found = verdict(
+        Claim(claim="m", cases=(MATMUL,), speedup=claimed, tolerance=tolerance), curve({1024: ratio})
+    )
     bound, interval = claimed * (1 - tolerance), found.measured.interval
     expected = "confirmed" if interval.low >= bound else "refuted" if interval.high < bound else "undecided"
     assert found.verdict == expected
@@ -54,9 +56,9 @@ def test_a_verdict_follows_its_interval(claimed, ratio, tolerance):
 
 def test_two_times_claim_their_ratio_and_one_claims_itself():
     curve_of_40 = curve({1024: 40.0}, cpu_s=1e-3)
-    assert verdict(Claim(claim="m", case=MATMUL, cpu_s=0.1, gpu_s=0.0005), curve_of_40).verdict == "refuted"
-    assert verdict(Claim(claim="m", case=MATMUL, gpu_s=1e-4), curve_of_40).verdict == "confirmed"
-    assert verdict(Claim(claim="m", case=MATMUL, gpu_s=1e-5), curve_of_40).verdict == "refuted"
+    assert verdict(Claim(claim="m", cases=(MATMUL,), cpu_s=0.1, gpu_s=0.0005), curve_of_40).verdict == "refuted"
+    assert verdict(Claim(claim="m", cases=(MATMUL,), gpu_s=1e-4), curve_of_40).verdict == "confirmed"
+    assert verdict(Claim(claim="m", cases=(MATMUL,), gpu_s=1e-5), curve_of_40).verdict == "refuted"
 
 
 def test_the_kindest_case_answers_and_copies_stand_beside_it():
@@ -64,7 +66,7 @@ def test_the_kindest_case_answers_and_copies_stand_beside_it():
         *curve({1024: 40.0}, regime="transfer-always"),
         measured(case(device="wgpu:0"), 1e-5), measured(case(device="cupy:0"), 1e-4),
     ]  # fmt: skip
-    found = verdict(Claim(claim="m", case=MATMUL, speedup=90), outcomes)
+    found = verdict(Claim(claim="m", cases=(MATMUL,), speedup=90), outcomes)
     assert (found.measured.case.case.device_id, found.verdict) == ("wgpu:0", "confirmed")
     assert found.with_copies.ratio == pytest.approx(40)
 
@@ -72,25 +74,111 @@ def test_the_kindest_case_answers_and_copies_stand_beside_it():
 def test_a_claim_about_data_that_stays_takes_the_kinder_of_waited_and_queued_calls():
     kinds = {"resident-waited": 4e-4, "resident-queued": 1e-4, "transfer-always": 5e-5}
     rows = [measured(case(regime=name, device="cupy:0"), s) for name, s in kinds.items()]
-    claim = Claim(claim="5x", case="matmul/*/*/*/resident", speedup=5)
+    claim = Claim(claim="5x", cases=("matmul/*/*/*/resident",), speedup=5)
     found = verdict(claim, [measured(case(), 1e-3), *rows])
     assert found.verdict == "confirmed"
-    assert found.id == "matmul/n=1024/float32/library/resident-queued@cupy:0"
+    assert found.ids == ("matmul/n=1024/float32/library/resident-queued@cupy:0",)
+
+
+def test_the_times_of_several_cases_add_up():
+    sizes = {512: 2.0, 1024: 8.0}
+    claim = Claim(claim="both", cases=("matmul/n=512/*/*/resident", "matmul/n=1k/*/*/resident"), speedup=2.5)
+    found = verdict(claim, curve(sizes, cpu_s=1e-3, sessions=3))
+    assert (found.verdict, len(found.ids), len(found.baseline_ids)) == ("confirmed", 2, 2)
+    assert found.cpu_s == pytest.approx(2e-3)
+    assert found.gpu_s == pytest.approx(1e-3 / 2 + 1e-3 / 8)
+    assert found.ratio == pytest.approx(found.cpu_s / found.gpu_s)
+    assert found.measured.lo < found.ratio < found.measured.hi
+    missing = msgspec.structs.replace(claim, cases=(*claim.cases, "relu"))
+    assert verdict(missing, curve(sizes)).verdict == "not measured"
+
+
+def test_a_stage_that_stays_on_the_host_takes_its_time_on_both_sides():
+    host = case("relu", 64)
+    outcomes = [
+        *curve({1024: 40.0}, cpu_s=1e-3), measured(host, 1e-3),
+        skipped(case("relu", 64, device="cupy:0"), "host-stage", "runs on the host alone"),
+    ]  # fmt: skip
+    found = verdict(Claim(claim="both", cases=(MATMUL, "relu"), speedup=2), outcomes)
+    assert found.ids == ("matmul/n=1024/float32/library/resident-queued@cupy:0", host.id)
+    assert found.ratio == pytest.approx(2e-3 / (1e-3 / 40 + 1e-3))
+    assert found.measured.case.device_kind == "gpu", "the table says GPU"
+
+
+def test_what_stands_beside_a_claim_decides_nothing():
+    claim = Claim(claim="m", cases=(MATMUL,), also="matmul/n=512", speedup=30)
+    outcomes = curve({512: 2.0, 1024: 40.0})
+    found = verdict(claim, outcomes)
+    assert (found.verdict, found.also_ratio) == ("confirmed", pytest.approx(2))
+    assert "  matmul n=512" in drawn(
+        analysed([run_of(outcomes)], claims=[claim]), "plain", RenderOptions(sections=["claims"])
+    )
+
+
+def test_a_claim_may_be_held_against_the_gpu_alone():
+    regime = "transfer-always"
+    outcomes = [
+        measured(case(), 1e-3), measured(case(device="cupy:0", regime=regime), 2e-4),
+        measured(case(device="hybrid:cupy:0", regime=regime), 4e-4),
+    ]  # fmt: skip
+    claim = Claim(claim="split", cases=("matmul/*/*/*/*@hybrid:*",), against="gpu", speedup=0.4)
+    found = verdict(claim, outcomes, devices=(CPU, GPU, HYBRID))
+    assert (found.verdict, found.ratio) == ("confirmed", pytest.approx(0.5))
+
+
+@pytest.mark.parametrize(
+    ("ends", "said"), [((9e-4, 11e-4), "confirmed"), ((1.3e-3, 2e-3), "refuted"), ((1e-4, 5e-4), "refuted")]
+)
+def test_a_time_between_two(ends, said):
+    outcomes = curve({1024: 0.5}, cpu_s=5e-4, device="wgpu:0")
+    claim = Claim(claim="overhead", cases=("matmul",), device="software", time_s=ends)
+    assert verdict(claim, outcomes, devices=(CPU, SOFTWARE)).verdict == said
+    of_a_gpu = msgspec.structs.replace(claim, device=None)
+    assert verdict(of_a_gpu, outcomes, devices=(CPU, SOFTWARE)).verdict == "not measured"
+
+
+def test_the_time_of_the_cpu_alone():
+    for claimed, said in ((2e-3, "confirmed"), (5e-4, "refuted")):
+        claim = Claim(claim="host", cases=("matmul",), cpu_s=claimed)
+        assert verdict(claim, [measured(case(), 1e-3)]).verdict == said
+
+
+@pytest.mark.parametrize(
+    ("ends", "ratios", "said"),
+    [
+        ((500, 1100), {256: 0.4, 512: 0.75, 1024: 1.5, 2048: 3.0}, "confirmed"),
+        ((2000, 4000), {256: 0.4, 512: 0.75, 1024: 1.5, 2048: 3.0}, "refuted"),
+        ((100, 400), {256: 0.4, 512: 0.75, 1024: 1.5, 2048: 3.0}, "refuted"),
+        ((300, 700), {512: 2.0, 1024: 3.0}, "undecided"),
+        ((600, 700), {512: 2.0, 1024: 3.0}, "refuted"),
+        ((2000, 4000), {512: 0.3, 1024: 0.4}, "undecided"),
+        ((300, 700), {512: 0.3, 1024: 0.4}, "refuted"),
+    ],
+)
+@pytest.mark.parametrize("device", ["cupy:0", "wgpu:0"])
+def test_a_break_even_between_two_sizes(ends, ratios, said, device):
+    software = device == "wgpu:0"
+    claim = Claim(
+        claim="from", cases=("matmul",), break_even=ends, tolerance=0, device="software" if software else None
+    )
+    found = verdict(claim, curve(ratios, device=device), devices=(CPU, SOFTWARE if software else GPU))
+    assert found.verdict == said
+    assert found.break_even is not None
 
 
 def test_a_split_answers_only_a_claim_that_names_it():
     split = msgspec.structs.replace(GPU, id="hybrid:cupy:0", backend="hybrid", kind="hybrid")
     outcomes = curve({1024: 40.0}, device="hybrid:cupy:0")
     for text, said in ((MATMUL, "not measured"), (f"{MATMUL}@hybrid:*", "confirmed")):
-        found = verdict(Claim(claim="m", case=text, speedup=30), outcomes, devices=(CPU, split))
+        found = verdict(Claim(claim="m", cases=(text,), speedup=30), outcomes, devices=(CPU, split))
         assert found.verdict == said
 
 
 def test_what_was_not_measured_is_neither_confirmed_nor_refuted():
     assert verdict(Claim(claim="m", speedup=2), curve({1024: 40.0})).verdict == "not measured"
-    assert verdict(Claim(claim="m", case="relu", speedup=2), curve({1024: 40.0})).verdict == "not measured"
+    assert verdict(Claim(claim="m", cases=("relu",), speedup=2), curve({1024: 40.0})).verdict == "not measured"
     software = curve({1024: 40.0}, device="wgpu:0")
-    found = verdict(Claim(claim="m", case=MATMUL, speedup=2), software, devices=(CPU, SOFTWARE))
+    found = verdict(Claim(claim="m", cases=(MATMUL,), speedup=2), software, devices=(CPU, SOFTWARE))
     assert (found.verdict, found.reason) == ("not measured", "a software adapter is no GPU")
 
 
@@ -99,7 +187,7 @@ def test_what_was_not_measured_is_neither_confirmed_nor_refuted():
 )
 def test_an_unstable_case_decides_what_all_of_its_samples_say(claimed, said, why):
     wild = tuple(factor**8 for factor in NOISY)
-    found = verdict(Claim(claim="m", case=MATMUL, speedup=claimed), curve({1024: 40.0}, factors=wild))
+    found = verdict(Claim(claim="m", cases=(MATMUL,), speedup=claimed), curve({1024: 40.0}, factors=wild))
     assert found.measured.label == "unstable"
     assert (found.verdict, found.reason) == (said, why)
 
@@ -112,16 +200,14 @@ def test_a_throttled_case_decides_nothing():
         discarded={str(i): "throttled" for i in range(1, 11)},
         stop="max-samples",
     )
-    found = verdict(Claim(claim="m", case=MATMUL, speedup=1000), [outcomes[0], slow])
+    found = verdict(Claim(claim="m", cases=(MATMUL,), speedup=1000), [outcomes[0], slow])
     assert (found.verdict, found.reason) == ("undecided", "throttled")
 
 
 def test_the_claims_that_come_with_gpubench():
-    found = claims.load("builtin")
-    assert len(found) == 13
-    assert all(claim.expected for claim in found)
-    assert [claim.claim for claim in found if claim.case is None] == ["whole inference"]
-    assert {claim.case.partition("/")[0] for claim in found if claim.case} <= set(kernels.names())
+    found = claims_file.load("builtin")
+    assert all(claim.cases and claim.document for claim in found)
+    assert {text.partition("/")[0] for claim in found for text in claim.cases} <= set(kernels.names())
     four = next(claim for claim in found if claim.claim == "matmul 4K x 4K")
     assert (four.cpu_s, four.gpu_s, four.speedup) == (10.0, 0.05, 200)
 
@@ -134,7 +220,9 @@ def test_a_file_of_claims(tmp_path, suffix):
     if suffix == "toml":
         text = '[[claims]]\nclaim = "ours"\ncase = "matmul/n=1024"\ngpu = "2 ms"\ntolerance = 0.2\n'
     path.write_text(text)
-    assert claims.load(str(path)) == (Claim(claim="ours", case="matmul/n=1024", gpu_s=2e-3, tolerance=0.2),)
+    assert claims_file.load(str(path)) == (
+        Claim(claim="ours", cases=("matmul/n=1024",), gpu_s=2e-3, tolerance=0.2),
+    )
 
 
 @pytest.mark.parametrize(
@@ -145,6 +233,12 @@ def test_a_file_of_claims(tmp_path, suffix):
         ("[[claims]]\nspeedup = 2", "claim"),
         ('[[claims]]\nclaim = "a"\nspedup = 2', "spedup"),
         ('[[claims]]\nclaim = "a"', "it expects nothing"),
+        ('[[claims]]\nclaim = "a"\nspeedup = 2\ntime = [1, 2]', "two things"),
+        ('[[claims]]\nclaim = "a"\ntime = ["2 s", "1 s"]', "a smaller number"),
+        ('[[claims]]\nclaim = "a"\nspeedup = 2\ncase = "add"\ncases = ["add"]', "not both"),
+        ('[[claims]]\nclaim = "a"\ncpu = 2\ncases = ["add", "mul"]', "several cases"),
+        ('[[claims]]\nclaim = "a"\ngpu = 2\nagainst = "gpu"', "over the GPU"),
+        ('[[claims]]\nclaim = "a"\nspeedup = 2\nalso = "add/4096"', "no size"),
         ('[[claims]]\nclaim = "a"\nspeedup = -2', "above 0"),
         ('[[claims]]\nclaim = "a"\nspeedup = inf', "above 0"),
         ('[[claims]]\nclaim = "a"\ngpu = "2 parsec"', "not a duration"),
@@ -157,36 +251,39 @@ def test_mistakes_in_a_file(tmp_path, text, why):
     path = tmp_path / "mine.toml"
     path.write_text(text)
     with pytest.raises(InputError) as caught:
-        claims.load(str(path))
+        claims_file.load(str(path))
     assert why in caught.value.why
     assert "docs/claims.md" in caught.value.hint
 
 
 def test_a_missing_file_says_so():
     with pytest.raises(InputError, match="cannot be read"):
-        claims.load("nowhere.toml")
+        claims_file.load("nowhere.toml")
 
 
 def table(format, width=80, **more):
     run = run_of(curve({512: 14.0, 1024: 40.0, 2048: 140.0}))
-    analyses = analysed([run], claims=claims.load("builtin"))
+    analyses = analysed([run], claims=claims_file.load("builtin"))
     return drawn(analyses, format, RenderOptions(width=width, sections=["claims"], **more))
 
 
 def test_the_table_counts_and_names_the_baseline():
     text = table("plain")
-    assert "Claims: 1 confirmed, 3 refuted, 9 not measured" in text
+    assert f"Claims: 1 confirmed, 3 refuted, {len(claims_file.load('builtin')) - 4} not measured" in text
     assert "vs numpy library, OpenBLAS" in text
     assert re.search(r"^matmul 1K x 1K +200x +GPU 40\.0x \[40\.0, 40\.0\]  refuted", text, re.M)
     assert re.search(r"^forward pass +100x +- +not measured", text, re.M)
     assert all(len(line) <= 60 for line in table("plain", 60).splitlines())
+    assert re.search(r"^break-even of v.* 500 K-1 M +- +not measured", text, re.M)
+    assert re.search(r"^overhead of one.* 200-250 us +- +not measured", text, re.M)
+    assert re.search(r"^whole inferenc.* 0.195x +- +not measured", text, re.M)
     assert "\x1b[32mconfirmed" in table("table", color=True)
     assert "| 100 ms | 1.00 ms | 500 us | 25.0 us |" in table("markdown")
 
 
 def test_the_document_has_every_claim():
     found = msgspec.json.decode(table("json"), type=ReportDocument).claims
-    assert len(found) == 13
+    assert len(found) == len(claims_file.load("builtin"))
     assert [row.claim for row in found if row.verdict == "confirmed"] == ["matmul 2048"]
     assert all((row.ratio is None) == (row.verdict == "not measured") for row in found)
 
@@ -200,5 +297,5 @@ def test_the_example_of_the_documents_is_a_file_of_claims(tmp_path):
     (example,) = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
     path = tmp_path / "ours.toml"
     path.write_text(example, encoding="utf-8")
-    (found,) = claims.load(str(path))
+    (found,) = claims_file.load(str(path))
     assert (found.speedup, found.cpu_s, found.gpu_s, found.tolerance) == pytest.approx((20, 2e-3, 1e-4, 0.25))

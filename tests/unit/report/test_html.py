@@ -129,6 +129,7 @@ def test_a_page_that_would_grow_too_large_leaves_out_samples_first_then_the_resu
     assert sizes == [(True, True), (True, False), (False, False)]
 
 
+@pytest.mark.slow
 def test_many_runs_stay_below_two_megabytes():
     """Seven machines: of each the answer, the map and the charts; the long tables where there is room."""
     runs = [
@@ -147,6 +148,7 @@ def test_many_runs_stay_below_two_megabytes():
     assert any("gpubench report --sections speedup" in said for said in page.texts)
 
 
+@pytest.mark.slow
 def test_a_large_run_stays_below_two_megabytes():
     """1500 cases of 100 samples each: more than the largest result so far."""
     outcomes = [

@@ -3,6 +3,7 @@
 import itertools
 import math
 import random
+import re
 
 import msgspec
 import pytest
@@ -12,6 +13,8 @@ from hypothesis import strategies as st
 from gpubench.analysis.analyse import analyse
 from gpubench.analysis.reuse import NO_CALLS_SUFFICE, Costs
 from gpubench.model.result import Parts
+from gpubench.report import drawn
+from gpubench.report.layout import RenderOptions
 from gpubench.report.sections.break_even import calls_text
 from tests.unit.report.builders import QUIET, case, measured, run_of, skipped
 
@@ -275,3 +278,47 @@ def test_the_interval_holds_the_true_count(noise):
     given = [row for row in answers if row.reason is None]
     assert len(given) >= 45
     assert sum(row.lo <= 5 <= (row.hi or 5) for row in given) >= 0.9 * len(given)
+
+
+# ---------------------------------------------------------------- weights
+
+
+def loaded(*seconds, gpu_s=1e-4, cpu_s=1e-3):
+    """A size whose weights took so long to load, by session, and a larger one that found them there."""
+    outcomes = []
+    for n, times in ((256, seconds), (1024, seconds[:1])):
+        what = case(n=n, regime="resident-waited", device="cupy:0")
+        parts = [Parts(session=i, weights_s=s, weights_bytes=2**20) for i, s in enumerate(times)]
+        kept = {"factors": TIGHT, "sessions": len(seconds)}
+        outcomes += [measured(case(n=n), cpu_s, **kept)]
+        outcomes += [msgspec.structs.replace(measured(what, gpu_s, **kept), parts=parts)]
+    return analyse(run_of(outcomes))
+
+
+def test_the_calls_that_repay_the_loading_of_weights():
+    (row,) = loaded(9.1e-3, 8.9e-3, 20e-3).weights
+    assert (row.n, row.weight_bytes, row.calls) == (1024, 2**20, 11)
+    assert row.load_s == pytest.approx(9.1e-3)
+    assert row.gain_s == pytest.approx(9e-4)
+
+
+def test_a_device_that_gains_nothing_repays_nothing():
+    (row,) = loaded(1e-3, gpu_s=2e-3).weights
+    assert row.calls is None
+
+
+def test_of_ops_without_weights_nothing_is_said():
+    analysis = analyse(run_of(reuse_of_plain()))
+    assert analysis.weights == ()
+    assert "Weights" not in drawn([analysis], "plain", RenderOptions(sections=["reuse"]))
+
+
+def reuse_of_plain():
+    return [measured(case(), 1e-3), measured(case(regime="resident-waited", device="cupy:0"), 1e-4)]
+
+
+@pytest.mark.parametrize(("gpu_s", "said"), [(1e-4, "call 10"), (2e-3, "never")])
+def test_the_table_says_what_loading_costs(gpu_s, said):
+    text = drawn([loaded(8.5e-3, gpu_s=gpu_s)], "plain", RenderOptions(sections=["reuse"]))
+    assert "Weights stay on the device: they are loaded once" in text
+    assert re.search(rf"^matmul +cupy:0 +1 MiB +8\.50 ms +{said} +1024$", text, re.M)

@@ -8,7 +8,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from gpubench.analysis import claims
+from gpubench.analysis import claims_file
 from gpubench.model.machine import Fact
 from gpubench.report import analysed, drawn
 from gpubench.report.layout import SECTIONS, RenderOptions
@@ -34,7 +34,7 @@ def named(run, text):
 
 
 def too_long(run, format, width, **more):
-    return _too_long(analysed([run], claims=claims.load("builtin")), format, width, **more)
+    return _too_long(analysed([run], claims=claims_file.load("builtin")), format, width, **more)
 
 
 def _too_long(analyses, format, width, **more):
@@ -53,7 +53,7 @@ def test_no_line_is_longer_than_the_terminal(make, text, width, format, ascii_on
 
 @pytest.fixture(scope="module")
 def whole():
-    return analysed([full_run()], claims=claims.load("builtin"))
+    return analysed([full_run()], claims=claims_file.load("builtin"))
 
 
 @pytest.mark.parametrize("format", ["table", "plain"])

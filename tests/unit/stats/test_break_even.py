@@ -32,6 +32,15 @@ def test_without_noise_the_root_is_exact_and_the_interval_is_one_percent():
     assert found == pytest.approx((110.0, 110.0 * 0.99, 110.0 * 1.01, 1.0))
 
 
+def test_sides_that_are_alike_at_every_size_cross_nowhere():
+    assert break_even.crossing(line(random.Random(1), slope=0.0, sigma=0.0), None) is None
+
+
+def test_sessions_agree_unless_it_is_said_how_far_they_lie_apart():
+    crossing = break_even.Crossing(100.0, 80.0, 120.0)
+    assert crossing.apart == 1.0, "high / low of one and the same place"
+
+
 @pytest.mark.parametrize(
     ("sessions", "samples", "between"), [(1, 12, 0.0), (1, 25, 0.0), (3, 9, 0.0), (5, 7, 0.05), (8, 5, 0.05)]
 )

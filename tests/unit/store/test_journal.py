@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -271,6 +272,18 @@ def test_lines_that_were_added_are_flushed_to_the_disk_every_second_or_so(
         run = _grown(run, "warning", number)
         journal.write(run)
     assert len(done) == flushed
+
+
+def test_a_second_lies_between_two_flushes(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    now, flushed = [1000.0], list[float]()
+    journal = store.Journal(tmp_path / "a.json.part")
+    journal.write(run)
+    monkeypatch.setattr("gpubench.store.journal.time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(os, "fsync", lambda file: flushed.append(now[0]))
+    for number, now[0] in enumerate((1000.0, 1000.5, 1001.0, 1001.5, 1002.5)):
+        run = _grown(run, "warning", number)
+        journal.write(run)
+    assert flushed == [1000.0, 1001.0, 1002.5]
 
 
 def _full(descriptor: int) -> None:

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -87,6 +88,27 @@ def test_a_lock_that_is_released_while_another_waits_is_not_held_twice(tmp_path:
         assert not third.take()
         second.release()
         assert not path.exists()
+
+
+def test_a_lock_on_a_file_that_was_removed_before_it_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the opening of the one and its locking the other lets go, and removes what was opened."""
+    first, second = store.Lock(tmp_path / "x"), store.Lock(tmp_path / "x")
+    assert first.take()
+    really = os.open
+
+    def opened_and_removed(*arguments: Any) -> int:
+        file = really(*arguments)
+        first.release()
+        return file
+
+    monkeypatch.setattr(os, "open", opened_and_removed)
+    assert second.take()
+    monkeypatch.undo()
+    assert not store.Lock(tmp_path / "x").take()
+    second.release()
+    assert os.listdir(tmp_path) == []
 
 
 def test_where_nothing_can_be_locked_the_run_goes_on(tmp_path: Path) -> None:

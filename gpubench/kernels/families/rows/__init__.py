@@ -80,6 +80,7 @@ def rowwise(
     numba: NumbaRows,
     cuda: CudaRowKernel,
     wgsl: WgslRowKernel,
+    torch: Callable[..., Array] | None = None,
 ) -> Op:
     """The op whose output is as long as its inputs, and whose rows do not depend on each other."""
     return Op(
@@ -89,6 +90,7 @@ def rowwise(
         expr=expr,
         tolerance=tolerance,
         reference=reference,
+        torch=torch,
         split=Split({operand.name: 0 for operand in inputs}, _rows_of),
         tuned={
             "numpy": (

@@ -43,7 +43,7 @@ _NO_RESULT = (
     "The result is not in this page, which would be too large: it is the file that the page is made from."
 )
 _NO_DETAILS = "These tables are not in this page, which would be too large: gpubench report --sections {}"
-LONG = ("speedup", "reuse", "anatomy", "roofline")  # sections with a row for each case
+LONG = ("speedup", "reuse", "anatomy", "stages", "roofline")  # sections with a row for each case
 MANY = 3  # runs on one page: each of them unfolds on demand
 
 

@@ -154,12 +154,14 @@ def test_pages(texts):
 @pytest.mark.parametrize("name", TEXT_FORMATS)
 @settings(max_examples=25)
 @given(TEXTS)
+@pytest.mark.slow
 def test_reports_of_a_file_with_forged_ids(name, text):
     run = hostile_run([text], ids=True)
     safe_report(name, render([run], name, sections=SECTIONS), run)
 
 
 @pytest.mark.parametrize("name", NAMES)
+@pytest.mark.slow
 def test_every_name_in_every_place(name):
     for format in TEXT_FORMATS:
         run = hostile_run([name], ids=True)

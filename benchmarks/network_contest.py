@@ -1,0 +1,280 @@
+"""The contest of networks: gpubench's tuned form beside PyTorch's eager mode, each in a process of its own.
+
+Run: .venv/bin/python benchmarks/network_contest.py [--device numpy:0] [--torch cpu] [--pairs 10] [--ops ffn,conv2d]
+On a GPU: --device cupy:0 --torch cuda:0, and the same with --device wgpu:0.
+It prints a Markdown table: PyTorch's time / ours, so that 1 is a draw and more is a win. Exit code 0 in any case.
+
+A pair is one process of each side, one after the other; every second pair begins with the other side. PyTorch's side is
+written as its users write it, not by gpubench's backend: functional calls on weights that stay, without gradients
+where none are asked for, TF32 off. A *waited* time is one call and the wait for it, a *queued* one a call of a batch.
+The ratio is the median over the pairs, with its order-statistic interval. gpubench's output is checked first.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from gpubench import kernels, stats
+from gpubench.backends.shared.host import usable_cpus
+from gpubench.model.case import Case
+
+SIZES = {
+    "mlp_forward": (1, 16, 64, 1024, 16384),
+    "mlp_backward": (1, 16, 64, 1024, 16384),
+    "multi_head_attention": (1, 16, 64, 1024, 4096),
+    "ffn": (1, 16, 64, 1024, 4096),
+    "transformer_block": (1, 16, 64, 1024, 4096),
+    "conv2d": (1, 8, 64, 256),
+    "embedding": (100, 10_000, 100_000),
+}
+SIDES = ("ours", "torch")
+BATCH_S, WARM_UP_S, SAMPLES, LEAST = 2e-3, 1e-2, 15, 3
+SEED = 1
+WIDTH, HEADS, CLASSES = 256, 8, 10
+
+Call = Callable[[], Any]
+
+
+def main() -> None:
+    options = _options()
+    names = options.ops.split(",")
+    if options.child:
+        _child(options, names)
+        return
+    began = time.monotonic()
+    _run("ours", options, 0.0)  # compiles and chooses, and counts for nothing
+    print(f"prepared in {time.monotonic() - began:.0f} s", file=sys.stderr)
+    began, pairs = time.monotonic(), []
+    for number in range(options.pairs):
+        share = (options.budget_s - (time.monotonic() - began)) / (options.pairs - number) / len(SIDES)
+        pairs.append({side: _run(side, options, share) for side in (SIDES if number % 2 == 0 else SIDES[::-1])})
+        print(f"pair {number + 1} of {options.pairs}, {time.monotonic() - began:.0f} s", file=sys.stderr)
+    if options.output:
+        Path(options.output).write_text(json.dumps(pairs, indent=1), encoding="utf-8")
+    print(table(pairs, names, options))
+
+
+def _run(side: str, options: Any, budget_s: float) -> Any:
+    """What one process of a side found, by `op n`."""
+    # -P: the folder of this file has modules named like some that numba imports (coverage).
+    command = [
+        sys.executable,
+        "-P",
+        __file__,
+        "--child",
+        side,
+        "--ops",
+        options.ops,
+        "--device",
+        options.device,
+    ]
+    command += ["--torch", options.torch, "--threads", str(options.threads), "--budget-s", str(budget_s)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    if done.returncode:
+        sys.exit(f"the process of {side} ended with {done.returncode}")
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def _child(options: Any, names: list[str]) -> None:
+    began = time.monotonic()
+    cases = [(name, n) for name in names for n in SIZES[name]]
+    side = _Torch(options) if options.child == "torch" else _Ours(options)
+    found = {}
+    for number, (name, n) in enumerate(cases):
+        call, sync = side.prepare(name, n)
+        left = (options.budget_s - (time.monotonic() - began)) / (len(cases) - number)
+        found[f"{name} {n}"] = _times(call, sync, left)
+    print(json.dumps(found))
+
+
+def _times(call: Call, sync: Call, limit_s: float) -> dict[str, float]:
+    """Seconds of one waited call and of one queued call: medians of what fits into about `limit_s`."""
+    clock = time.perf_counter
+
+    def waited(calls: int = 1) -> float:
+        before = clock()
+        for _ in range(calls):
+            call()
+        sync()
+        return clock() - before
+
+    began = clock()
+    took = waited()
+    while clock() - began < min(WARM_UP_S, limit_s):
+        took = min(took, waited())
+    repeat = max(1, round(BATCH_S / took))
+    singles: list[float] = []
+    batches: list[float] = []
+    while not singles or (
+        limit_s > 0 and len(batches) < SAMPLES and (len(batches) < LEAST or clock() - began < limit_s)
+    ):
+        singles.append(stats.median([waited() for _ in range(repeat)]))
+        batches.append(waited(repeat) / repeat)
+    return {"waited": stats.median(singles), "queued": stats.median(batches)}
+
+
+class _Ours:
+    """gpubench's tuned form, chosen and checked as a run does it."""
+
+    def __init__(self, options: Any) -> None:
+        from gpubench import backends
+
+        self._id = options.device
+        self._session = backends.load(self._id.partition(":")[0]).open(self._id, options.threads)
+        self._scratch = tempfile.TemporaryDirectory()
+
+    def prepare(self, name: str, n: int) -> tuple[Call, Call]:
+        from gpubench.measure.worker.workspace import Workspace
+
+        op, session = kernels.load(name), self._session
+        case = Case(
+            op=name, group=op.group, params={"n": n}, dtype="float32", form="tuned", regime="resident",
+            device_id=self._id,
+        )  # fmt: skip
+        space = Workspace(session, op, case, SEED, "normal", Path(self._scratch.name))
+        space.upload_inputs()
+        if session.tunes:
+            space.tune(case)
+        launch = space.compile(case, space.buffers, space.output(case))
+        session.run(launch)
+        session.sync()
+        space.verify(launch)
+        return lambda: session.run(launch), session.sync
+
+
+class _Torch:
+    """PyTorch's eager mode, with the weights on the device."""
+
+    def __init__(self, options: Any) -> None:
+        import torch
+
+        self._torch, self._device = torch, torch.device(options.torch)
+        torch.set_num_threads(options.threads)
+        torch.set_grad_enabled(False)
+        torch.manual_seed(SEED)
+
+    def prepare(self, name: str, n: int) -> tuple[Call, Call]:
+        sync = self._torch.cuda.synchronize if self._device.type == "cuda" else lambda: None
+        return getattr(self, name)(n), sync
+
+    def _normal(self, *shape: int) -> Any:
+        return self._torch.randn(*shape, device=self._device)
+
+    def _weight(self, rows: int, columns: int) -> tuple[Any, Any]:
+        """Weight (columns, rows) and bias of torch.nn.Linear(rows, columns)."""
+        return self._normal(columns, rows) / rows**0.5, self._normal(columns)
+
+    def mlp_forward(self, n: int) -> Call:
+        f, x = self._torch.nn.functional, self._normal(n, 784)
+        first, second = self._weight(784, 512), self._weight(512, CLASSES)
+        return lambda: f.softmax(f.linear(f.relu(f.linear(x, *first)), *second), -1)
+
+    def mlp_backward(self, n: int) -> Call:
+        """What autograd computes of the layers, from what the forward pass kept."""
+        torch = self._torch
+        x, h, dz = self._normal(n, 784), self._normal(n, 512).relu(), self._normal(n, CLASSES)
+        w2, _ = self._weight(512, CLASSES)
+
+        def call() -> Any:
+            dh = torch.ops.aten.threshold_backward(dz @ w2, h, 0)
+            return dz.T @ h, dz.sum(0), dh.T @ x, dh.sum(0)
+
+        return call
+
+    def _attend(self) -> Callable[[Any], Any]:
+        f = self._torch.nn.functional
+        inward, outward = self._weight(WIDTH, 3 * WIDTH), self._weight(WIDTH, WIDTH)
+
+        def call(x: Any) -> Any:
+            q, k, v = f.linear(x, *inward).view(len(x), 3, HEADS, WIDTH // HEADS).permute(1, 2, 0, 3)
+            heads = f.scaled_dot_product_attention(q[None], k[None], v[None], is_causal=True)
+            return f.linear(heads[0].transpose(0, 1).reshape(len(x), WIDTH), *outward)
+
+        return call
+
+    def multi_head_attention(self, n: int) -> Call:
+        attend, x = self._attend(), self._normal(n, WIDTH)
+        return lambda: attend(x) + x
+
+    def _feed_forward(self) -> Callable[[Any], Any]:
+        f = self._torch.nn.functional
+        first, second = self._weight(WIDTH, 4 * WIDTH), self._weight(4 * WIDTH, WIDTH)
+        return lambda x: f.linear(f.gelu(f.linear(x, *first), approximate="tanh"), *second)
+
+    def ffn(self, n: int) -> Call:
+        forward, x = self._feed_forward(), self._normal(n, WIDTH)
+        return lambda: forward(x)
+
+    def transformer_block(self, n: int) -> Call:
+        f = self._torch.nn.functional
+        attend, forward, x = self._attend(), self._feed_forward(), self._normal(n, WIDTH)
+        norms = [(self._normal(WIDTH), self._normal(WIDTH)) for _ in range(2)]
+
+        def call() -> Any:
+            y = x + attend(f.layer_norm(x, (WIDTH,), *norms[0]))
+            return y + forward(f.layer_norm(y, (WIDTH,), *norms[1]))
+
+        return call
+
+    def conv2d(self, n: int) -> Call:
+        f, x, w = self._torch.nn.functional, self._normal(n, 64, 32, 32), self._normal(64, 64, 3, 3)
+        return lambda: f.conv2d(x, w, padding=1)
+
+    def embedding(self, n: int) -> Call:
+        torch, op = self._torch, kernels.load("embedding")
+        ids, table, positions = (operand.shape({"n": n}) for operand in op.inputs)
+        rows, added = self._normal(*table), self._normal(*positions)
+        chosen = torch.randint(table[0], ids, device=self._device)
+        return lambda: torch.nn.functional.embedding(chosen, rows) + added
+
+
+def table(pairs: list[Any], names: list[str], options: Any) -> str:
+    """A row for each op and size."""
+    where = f"{options.device} tuned beside PyTorch on {options.torch}, {options.threads} CPU threads, float32"
+    lines = [
+        f"{where}; {len(pairs)} pairs. Cells: PyTorch's time / ours [interval]. **Bold**: PyTorch is faster, surely.",
+        "",
+        "| op | n | PyTorch waited | ours waited | waited | queued |",
+        "|---|---|---|---|---|---|",
+    ]
+    behind = []
+    for name in names:
+        for n in SIZES[name]:
+            key, cells = f"{name} {n}", []
+            for how in ("waited", "queued"):
+                ratios = [pair["torch"][key][how] / pair["ours"][key][how] for pair in pairs]
+                low, high = stats.median_interval(ratios)
+                text = f"{stats.geometric_median(ratios):.2f} [{low:.2f}-{high:.2f}]"
+                cells.append(f"**{text}**" if high < 1 else text)
+                behind += [f"{key} {how}"] if high < 1 else []
+            typical = [
+                stats.median([pair[side][key]["waited"] for pair in pairs]) * 1e6 for side in SIDES[::-1]
+            ]
+            times = " | ".join(f"{one:,.0f} us" for one in typical)
+            lines.append(f"| {name} | {n} | {times} | {' | '.join(cells)} |")
+    return "\n".join([*lines, "", f"Behind PyTorch: {', '.join(behind) or 'none'}."])
+
+
+def _options() -> Any:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="numpy:0", help="gpubench's side")
+    parser.add_argument("--torch", default="cpu", help="PyTorch's device")
+    parser.add_argument("--pairs", type=int, default=10)
+    parser.add_argument("--ops", default=",".join(SIZES))
+    parser.add_argument("--budget-s", type=float, default=240.0, help="of all pairs together")
+    parser.add_argument("--threads", type=int, default=usable_cpus())
+    parser.add_argument("-o", "--output", metavar="FILE.json")
+    parser.add_argument("--child", choices=SIDES, help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

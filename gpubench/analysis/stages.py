@@ -1,0 +1,107 @@
+"""Where the time of a workload goes: its stages alone and in the chain, and whether they add up to the whole."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+import msgspec
+
+from gpubench.analysis.estimate import CaseResult
+from gpubench.analysis.samples import used_sessions
+from gpubench.model.case import Case
+from gpubench.model.result import Measurement, Run, StageClock, StageTimes
+from gpubench.stats import median
+
+# A sum may miss the whole by so much: as the parts of a call may.
+SHARE, LEAST_S = 0.10, 20e-6
+
+
+class StageRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One stage, those of the same name added up. `share` is of the whole."""
+
+    stage: str
+    chain_s: float
+    alone_s: float
+    share: float
+
+
+class StagesRow(msgspec.Struct, frozen=True, kw_only=True):
+    """The stages of one case. `whole_s` is a call of the plain chain: the stages in the chain, `launch_s` (an empty
+    launch and its wait) and `residual_s` add up to it. `span_s` is from the first stage's begin to the last one's end.
+    `mismatch`: the stages miss the span, or stages and launch miss the whole, by more than 10 % and more than 20 us."""
+
+    source: int
+    id: str
+    op: str
+    n: int
+    params: dict[str, int]
+    dtype: str
+    device_id: str
+    clock: StageClock
+    stages: tuple[StageRow, ...]
+    span_s: float
+    launch_s: float
+    residual_s: float
+    whole_s: float
+    mismatch: bool
+
+
+class Stages(StagesRow, frozen=True, kw_only=True):
+    """A row with its case."""
+
+    case: CaseResult
+
+
+def stages(
+    run: Run, cases: Sequence[CaseResult], keep: Callable[[Case], bool] | None = None
+) -> tuple[Stages, ...]:
+    """One row for each case whose stages were timed, in the order of `cases`."""
+    outcomes = {outcome.id: outcome for outcome in run.outcomes if isinstance(outcome, Measurement)}
+    found = []
+    for row in cases:
+        if row.time is not None and (keep is None or keep(row.case)):
+            made = _row(run, outcomes[row.id], row)
+            found += [made] if made is not None else []
+    return tuple(found)
+
+
+def _row(run: Run, outcome: Measurement, case: CaseResult) -> Stages | None:
+    allowed = used_sessions(run)
+    timed = [one for one in outcome.stages if (allowed is None or one.session in allowed) and one.wall_s]
+    # Where a session read another clock, or knew other stages, the last one counts.
+    timed = [one for one in timed if (one.clock, one.stages) == (timed[-1].clock, timed[-1].stages)]
+    if not timed:
+        return None
+    chain = _by_stage(timed, lambda one: one.chain_s)
+    alone = _by_stage(timed, lambda one: one.alone_s)
+    span_s, launch_s, whole_s = (
+        _typical(values)
+        for values in zip(*((one.span_s, one.empty_s, one.wall_s) for one in timed), strict=True)
+    )
+    total_s, waited = sum(chain), timed[0].clock == "waited"
+    # A submit and a wait for each stage hold the launch already, and more of them than the plain chain has.
+    launch_s = 0.0 if waited else launch_s
+    residual_s = whole_s - total_s - launch_s
+    return Stages(
+        source=0, id=case.id, op=case.case.op, n=case.case.params["n"], params=dict(case.case.params),
+        dtype=case.case.dtype, device_id=case.case.device_id, clock=timed[0].clock, case=case,
+        stages=tuple(
+            StageRow(stage=name, chain_s=in_chain, alone_s=by_itself, share=in_chain / whole_s)
+            for name, in_chain, by_itself in zip(timed[0].stages, chain, alone, strict=True)
+        ),
+        span_s=span_s, launch_s=launch_s, residual_s=residual_s, whole_s=whole_s,
+        mismatch=_misses(span_s - total_s, span_s) or (not waited and _misses(residual_s, whole_s)),
+    )  # fmt: skip
+
+
+def _misses(residual_s: float, whole_s: float) -> bool:
+    return abs(residual_s) > SHARE * whole_s and abs(residual_s) > LEAST_S
+
+
+def _by_stage(timed: Sequence[StageTimes], of: Callable[[StageTimes], list[list[float]]]) -> list[float]:
+    return [_typical(sessions) for sessions in zip(*(of(one) for one in timed), strict=True)]
+
+
+def _typical(sessions: Iterable[list[float]]) -> float:
+    """Median over the sessions of their medians."""
+    return median([median(values) for values in sessions])

@@ -1,0 +1,80 @@
+"""Of which cases of a workload the stages are timed: few sizes, once for each device and session."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gpubench.measure.case_run import CaseRun, Runtime
+from gpubench.measure.plan import Workload
+from gpubench.measure.search import first_sizes
+from gpubench.model.case import QUEUED, RESIDENT, WAITED
+from gpubench.model.op import Ladder
+from gpubench.model.result import Measurement
+from gpubench.stats import median
+
+# Seconds for the stages of one case, and how near to each other both sides are near their break-even.
+LIMIT_S = 0.25
+NEAR = 1.5
+
+
+def time_stages(runtime: Runtime, workload: Workload, runs: Sequence[CaseRun]) -> None:
+    """At the ends of the sizes, and where both sides are about equal: once for each device."""
+    if not workload.op.stages or not _telling(runtime, workload, runs):
+        return
+    for run in _one_a_device(workload, runs):
+        if not runtime.out_of_budget():
+            run.time_stages(min(LIMIT_S, runtime.left_s()))
+
+
+def _one_a_device(workload: Workload, runs: Sequence[CaseRun]) -> list[CaseRun]:
+    """A call that is waited for tells most of what a user of the chain sees."""
+    found: dict[str, CaseRun] = {}
+    for regime in (RESIDENT, WAITED, QUEUED):
+        for run in runs:
+            case = run.case
+            if (
+                case.workload == workload.key
+                and case.regime == regime
+                and case.form == "tuned"
+                and run.measured
+            ):
+                found.setdefault(case.device_id, run)
+    return list(found.values())
+
+
+def _telling(runtime: Runtime, workload: Workload, runs: Sequence[CaseRun]) -> bool:
+    low, high = _ends(runtime, workload)
+    return workload.n <= low or 2 * workload.n > high or _about_equal(runtime, workload, runs)
+
+
+def _ends(runtime: Runtime, workload: Workload) -> tuple[int, int]:
+    """The smallest size, and the largest; a slow machine halves that one."""
+    given = runtime.recorder.run.selection.sizes.get(workload.op.name)
+    ladder: Ladder = workload.series.ladder
+    return (min(given), max(given)) if given else (first_sizes(ladder)[0], ladder.high)
+
+
+def _about_equal(runtime: Runtime, workload: Workload, runs: Sequence[CaseRun]) -> bool:
+    """Whether a GPU takes about the time of the CPU here, and no size of this session between the ends told yet."""
+    cpu: list[float] = []
+    gpu: list[float] = []
+    for run in runs:
+        on_cpu = runtime.device_kind(run.case.device_id) == "cpu"
+        if run.case.workload == workload.key and run.kept and (on_cpu or run.case.regime == WAITED):
+            (cpu if on_cpu else gpu).append(median(run.kept))
+    if not cpu or not gpu or _told(runtime, workload):
+        return False
+    return min(cpu) <= NEAR * min(gpu) and min(gpu) <= NEAR * min(cpu)
+
+
+def _told(runtime: Runtime, workload: Workload) -> bool:
+    """Whether the stages of such a size were timed in this session."""
+    low, high = _ends(runtime, workload)
+    return any(
+        isinstance(outcome, Measurement)
+        and outcome.case.op == workload.op.name
+        and outcome.case.dtype == workload.dtype
+        and low < outcome.case.params["n"] <= high // 2
+        and any(times.session == runtime.session for times in outcome.stages)
+        for outcome in runtime.recorder.outcomes
+    )

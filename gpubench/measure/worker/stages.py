@@ -1,0 +1,73 @@
+"""Child side: where the time of a workload goes, stage by stage, alone and in the chain, beside the plain chain."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from gpubench.measure.worker.timer import Timer, wall_s
+from gpubench.model.backend import Buffer, Launch, Session, StageReading
+from gpubench.model.result import StageTimes
+
+# Rounds, and the time after which no other one begins: stages explain a time, they do not estimate it.
+ROUNDS = 15
+LIMIT_S = 0.25
+# What goes before a stage that takes so long is forgotten in no time.
+LONG_S = 0.005
+
+Steps = Sequence[tuple[Launch, Buffer]]
+
+
+def time_stages(timer: Timer, session_index: int, limit_s: float = LIMIT_S) -> StageTimes | None:
+    """Rounds of the stamped chain, the plain chain, an empty launch and each stage alone; None where the case has no
+    stages, or the session cannot time them.
+
+    All of a round are neighbours in time: medians of such samples add up, those that were taken one after the other do
+    not. The first round is thrown away, unless there is no time for another. A short stage alone runs twice, and
+    the second time counts: its operands are then in the caches, as for any case with resident data.
+    """
+    session, workspace = timer.session, timer.workspace
+    chain = workspace.chain(timer.case)
+    if chain is None:
+        return None
+    names = [stage.name for stage in workspace.op.stages]
+    steps = chain.steps(workspace.buffers, timer.launch.output)
+    empty = session.empty_launch()
+    rounds: list[tuple[StageReading, float, float, list[float]]] = []
+    began = time.perf_counter()
+    while len(rounds) <= ROUNDS:
+        reading = session.stage_times(steps)
+        if reading is None:
+            return None
+        plain_s, empty_s = wall_s(session, timer.launch, 1), wall_s(session, empty, 1)
+        rounds.append((reading, plain_s, empty_s, _alone(session, steps, reading.steps_s)))
+        if time.perf_counter() - began > limit_s:
+            break
+    kept = rounds[1:] or rounds
+    return StageTimes(
+        session=session_index, clock=kept[0][0].clock, stages=list(dict.fromkeys(names)),
+        chain_s=_by_name(names, [reading.steps_s for reading, *_ in kept]),
+        alone_s=_by_name(names, [alone for *_, alone in kept]),
+        span_s=[reading.span_s for reading, *_ in kept],
+        wall_s=[plain_s for _, plain_s, _, _ in kept], empty_s=[empty_s for *_, empty_s, _ in kept],
+    )  # fmt: skip
+
+
+def _alone(session: Session, steps: Steps, in_chain_s: Sequence[float]) -> list[float]:
+    """Seconds of each step by itself, behind a run of its own where it is short."""
+    found = []
+    for step, seconds in zip(steps, in_chain_s, strict=True):
+        reading = session.stage_times([step] if seconds >= LONG_S else [step, step])
+        found.append(reading.steps_s[-1] if reading is not None else seconds)
+    return found
+
+
+def _by_name(names: Sequence[str], rounds: Sequence[Sequence[float]]) -> list[list[float]]:
+    """For each name the seconds of every round: stages that share a name, such as those of a loop, are added up."""
+    return [
+        [
+            sum(seconds for other, seconds in zip(names, values, strict=True) if other == name)
+            for values in rounds
+        ]
+        for name in dict.fromkeys(names)
+    ]

@@ -1,0 +1,165 @@
+"""Where the time of a workload goes, stage by stage: for a terminal at the largest size of each, in full at all."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+
+from gpubench.analysis.analyse import Analysis
+from gpubench.analysis.stages import Stages
+from gpubench.report import charts
+from gpubench.report.charts import Chart, ChartRow, ChartRows, common, short
+from gpubench.report.layout import Cell, Column, Section, Table, cells
+from gpubench.report.wording import device_text, seconds_text, series_name, share_text, size_text
+
+TITLE = "Where the time of a workload goes"
+_MEANING = (
+    "Each stage as it runs in the chain; alone: by itself, with its operands on the device. The whole is a call of the "
+    "plain chain, without a clock reading between its stages, and its wait. What the stages and an empty launch leave "
+    "of it is the rest."
+)
+_WAITED = (
+    "the device stamps no passes: each stage has a submit and a wait of its own, so the stages exceed the whole"
+)
+_MISMATCH = "! the stages miss the whole by more than 10 % and more than 20 us"
+# Beside the stages.
+LAUNCH, REST, WHOLE = "launch, wait", "rest", "whole"
+
+
+def stages_section(analysis: Analysis, unit: str, *, full: bool, every_size: bool) -> Section:
+    """A table for each workload, size and device that is no CPU, with the CPU beside it; of the CPU alone without
+    one."""
+    groups: dict[tuple[str, int], list[Stages]] = {}
+    for row in analysis.stages:
+        groups.setdefault((series_name(row.case.case), row.n), []).append(row)
+    if not every_size:
+        largest = {name: max(n for other, n in groups if other == name) for name, _ in groups}
+        groups = {key: rows for key, rows in groups.items() if largest[key[0]] == key[1]}
+    tables = [table for rows in groups.values() for table in _tables(analysis, rows, unit)]
+    lines = [_MEANING] if tables else []
+    if len(groups) < len({(series_name(row.case.case), row.n) for row in analysis.stages}):
+        lines.append("The largest size of each workload; all sizes: --sections stages.")
+    return Section(key="stages", title=TITLE, lines=tuple(lines), tables=tuple(tables), folded=full)
+
+
+def _tables(analysis: Analysis, rows: Sequence[Stages], unit: str) -> list[Table]:
+    on_cpu = [row for row in rows if row.case.device_kind == "cpu"]
+    best = min(on_cpu, key=lambda row: row.whole_s, default=None)
+    others = [row for row in rows if row.case.device_kind != "cpu"]
+    return [_table(analysis, row, best, unit) for row in others or ([best] if best else [])]
+
+
+def _table(analysis: Analysis, row: Stages, cpu: Stages | None, unit: str) -> Table:
+    beside = cpu if cpu is not None and cpu.device_id != row.device_id else None
+    name = "CPU" if beside is None and cpu is not None else _short(row)
+    columns = (
+        Column("stage"), *([Column("CPU", right=True), Column("of CPU", right=True, rank=2)] if beside else []),
+        Column(name, right=True), Column("alone", right=True, rank=1), Column(f"of {name}", right=True),
+    )  # fmt: skip
+    stages = list(
+        dict.fromkeys(one.stage for known in (row, *([beside] if beside else [])) for one in known.stages)
+    )
+    body = [
+        (
+            *cells(label),
+            *(_cells(beside, label, unit, alone=False) if beside else ()),
+            *_cells(row, label, unit, alone=True),
+        )
+        for label in (*stages, LAUNCH, REST, WHOLE)
+    ]
+    against = f" against {device_text(analysis, beside.device_id)}" if beside else ""
+    legend = [_WAITED] if row.clock == "waited" else []
+    legend += [_MISMATCH] if row.mismatch or (beside and beside.mismatch) else []
+    return Table(
+        columns, tuple(body), legend="; ".join(legend),
+        title=f"{series_name(row.case.case)}, n {size_text(row.case).partition(' ')[0]}",
+        note=f"{device_text(analysis, row.device_id)}{against}",
+    )  # fmt: skip
+
+
+def _short(row: Stages) -> str:
+    return {"gpu": "GPU", "software": "adapter"}.get(row.case.device_kind, row.device_id)
+
+
+def _cells(row: Stages, label: str, unit: str, *, alone: bool) -> tuple[Cell, ...]:
+    """The time, where it is wanted the stage's alone, and the share of the whole."""
+    seconds = seconds_of(row).get(label)
+    known = next((one for one in row.stages if one.stage == label), None)
+    share = "-" if seconds is None else share_text(seconds / row.whole_s)
+    tone = Cell(f"{share}!", "bad") if label == REST and row.mismatch else Cell(share)
+    times = [seconds_text(seconds, unit)]
+    times += [seconds_text(known.alone_s if known else None, unit)] if alone else []
+    return cells(*times, tone)
+
+
+def seconds_of(row: Stages) -> dict[str, float]:
+    """Seconds of all that a table lists, in its order: stages, launch, rest and the whole."""
+    return {one.stage: one.chain_s for one in row.stages} | {
+        LAUNCH: row.launch_s, REST: row.residual_s, WHOLE: row.whole_s,
+    }  # fmt: skip
+
+
+COLUMNS = (
+    ("device", "device"), ("size", "n"), ("stage", "stage"), ("time", "time"), ("alone", "alone"), ("share", "share"),
+    ("whole", "whole call"),
+)  # fmt: skip
+CAPTION = (
+    "Where the time of a workload goes on each device. The stages are timed in the chain, the whole is a call of the "
+    "plain chain, so the rest may be negative and then stands to the left of 0. A pale bar is of stages that miss the "
+    "whole by more than 10 %."
+)
+STEP = 24  # points of height for a bar
+
+
+def stages_chart(analysis: Analysis, unit: str) -> Chart:
+    """A stacked bar for each device and size."""
+    return Chart(
+        id="stages", section="stages", title=TITLE, caption=CAPTION, columns=COLUMNS, rows=_rows(analysis, unit),
+        spec=_spec(), bars="bar", step=STEP,
+    )  # fmt: skip
+
+
+def _rows(analysis: Analysis, unit: str) -> ChartRows:
+    found: ChartRows = {}
+    shown = {row.case.id for row in analysis.stages}
+    for row in analysis.stages:
+        alone = {one.stage: one.alone_s for one in row.stages}
+        found.setdefault(series_name(row.case.case), []).extend(
+            common(row.case, shown, regime=False)
+            | {
+                "bar": f"{row.n} {row.device_id}", "stage": name, "order": i, "value": short(seconds),
+                "time": seconds_text(seconds, unit), "alone": seconds_text(alone.get(name), unit),
+                "share": share_text(seconds / row.whole_s), "whole": seconds_text(row.whole_s, unit),
+                "opacity": 0.35 if row.mismatch else 1.0,
+            }
+            for i, (name, seconds) in enumerate(seconds_of(row).items())
+            if name != WHOLE
+        )  # fmt: skip
+    return found
+
+
+@functools.cache
+def _spec() -> ChartRow:
+    import altair
+
+    seconds = altair.X(
+        "sum(value):Q", title="seconds of one call", stack="zero",
+        axis=altair.Axis(labelExpr=charts.SECONDS, tickCount=5),
+    )  # fmt: skip
+    bar = altair.Y(
+        "bar:N", title=None, sort=altair.EncodingSortField("n", op="min"),
+        axis=altair.Axis(labelLimit=120, ticks=False),
+    )  # fmt: skip
+    bars = (
+        altair.Chart(charts.named())
+        .mark_bar(height=STEP - 8)
+        .encode(
+            x=seconds, y=bar, order="order:Q", tooltip=charts.tooltip(COLUMNS),
+            opacity=altair.Opacity("opacity:Q", scale=None),
+            color=altair.Color(
+                "stage:N", sort=altair.EncodingSortField("order", op="min"),
+                scale=altair.Scale(scheme="tableau10"), legend=altair.Legend(title=None, columns=4),
+            ),
+        )
+    )  # fmt: skip
+    return charts.finished(bars, CAPTION)

@@ -1,0 +1,59 @@
+"""Make the text that `tokenise` cuts into tokens, and the vocabulary: gpubench/kernels/data/.
+
+Both are frozen copies. Pages change, and an op has to stay what it is: run this only to change the op, as
+
+    .venv/bin/python scripts/train_vocabulary.py
+
+The text is what our pages on measuring say, in ASCII. The vocabulary is that of byte-pair encoding (Sennrich et al.,
+arXiv 1508.07909): the 256 bytes, then again and again the pair of neighbours that stands most often inside words.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections import Counter
+from itertools import pairwise
+from pathlib import Path
+
+from gpubench.kernels.families.bpe import RANKS, TEXT, merged, words
+
+DOCS = Path(__file__).parents[1] / "docs"
+PAGES = (
+    "measuring", "statistics", "breakeven", "reading-the-report", "hybrid", "comparing", "accuracy", "advice",
+)  # fmt: skip
+ENTRIES = 2048
+
+
+def frozen_text() -> bytes:
+    """The pages in a row: begins with a letter and ends with a line's end, so that it can follow itself."""
+    pages = "\n".join((DOCS / f"{name}.md").read_text(encoding="utf-8").strip() for name in PAGES)
+    return pages.lstrip("# ").encode("ascii", "ignore").strip() + b"\n"
+
+
+def train(text: bytes) -> list[bytes]:
+    """The entries by rank. Of pairs that stand equally often the first by bytes is taken."""
+    entries = [bytes([value]) for value in range(256)]
+    counts = Counter(words(text))
+    parts = {word: [bytes([value]) for value in word] for word in counts}
+    while len(entries) < ENTRIES:
+        pairs: Counter[tuple[bytes, bytes]] = Counter()
+        for word, split in parts.items():
+            for pair in pairwise(split):
+                pairs[pair] += counts[word]
+        best = min(pairs, key=lambda pair: (-pairs[pair], pair))
+        entries.append(b"".join(best))
+        parts = {word: merged(split, best) for word, split in parts.items() if len(split) > 1}
+    return entries
+
+
+def main() -> None:
+    """Write both files."""
+    text = frozen_text()
+    TEXT.parent.mkdir(exist_ok=True)
+    TEXT.write_bytes(text)
+    lines = (f"{base64.b64encode(entry).decode()} {rank}\n" for rank, entry in enumerate(train(text)))
+    RANKS.write_text("".join(lines), encoding="ascii")
+
+
+if __name__ == "__main__":
+    main()

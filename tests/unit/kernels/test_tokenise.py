@@ -1,0 +1,123 @@
+"""Text to ids and back: an encoder in Python judges the library, and both have the vocabulary that comes with gpubench."""
+
+from __future__ import annotations
+
+import random
+import socket
+import sys
+from importlib.util import find_spec
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpubench import backends, kernels
+from gpubench.backends.shared.host import random_inputs
+from gpubench.installation import install_command
+from gpubench.kernels.families import bpe
+from gpubench.measure.plan import Constraints, Series, Target, workload
+from gpubench.measure.worker.workspace import Workspace, gate, refusal
+from gpubench.model.case import Case
+from gpubench.model.result import Device, Selection
+
+OP = kernels.load("tokenise")
+WHOLE = bpe.TEXT.read_bytes()
+texts = st.one_of(
+    st.text(max_size=60), st.lists(st.sampled_from(bpe.words(WHOLE)[:999])).map(lambda x: b"".join(x).decode())
+)
+
+
+@given(texts)
+def test_the_library_and_the_judge_agree_and_nothing_is_lost(text):
+    ids = bpe.encode(text.encode())
+    assert bpe.decode(ids) == text.encode()
+    if text.isascii():
+        assert bpe.encoder().encode_ordinary(text) == ids
+        assert bpe.encoder().decode(ids) == text
+
+
+def test_the_whole_text_is_ascii_and_both_agree_on_it():
+    assert WHOLE.isascii()
+    ids = bpe.encode(WHOLE)
+    assert bpe.encoder().encode_ordinary(WHOLE.decode()) == ids
+    assert bpe.decode(ids) == WHOLE
+
+
+def test_the_vocabulary_has_every_byte_and_a_number_for_each_entry():
+    ranks = bpe.ranks()
+    assert sorted(ranks.values()) == list(range(bpe.ENTRIES))
+    assert [ranks[bytes([value])] for value in range(256)] == list(range(256))
+
+
+def test_each_entry_joins_two_that_come_before_it():
+    """As byte-pair encoding makes them; another order of merging would lose entries."""
+    ranks = bpe.ranks()
+    for entry, rank in list(ranks.items())[256:]:
+        halves = ((entry[:i], entry[i:]) for i in range(1, len(entry)))
+        assert any(max(ranks.get(a, rank), ranks.get(b, rank)) < rank for a, b in halves), entry
+
+
+def test_the_encoder_is_made_without_a_connection(monkeypatch):
+    def refuse(*_: object) -> None:
+        raise AssertionError("a connection was opened")
+
+    monkeypatch.setattr(socket, "socket", refuse)
+    assert bpe.encoder.__wrapped__().n_vocab == bpe.ENTRIES
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 17, 1000, 40_000, 90_000, random.Random(1).randrange(1, 30_000)])
+def test_the_text_is_the_shortest_of_whole_words_with_so_many_tokens(count):
+    text = bpe.text_of(count)
+    assert len(text) == bpe.text_bytes(count) == OP.inputs[0].shape({"n": count})[0]
+    assert len(bpe.encode(text)) >= count
+    shorter = b"".join(bpe.words(text)[:-1])
+    assert len(bpe.encode(shorter)) < max(count, 1), "one word less has too few tokens"
+
+
+def case_of(device: str, n: int, form: str = "library") -> Case:
+    return Case(OP.name, OP.group, {"n": n}, "float32", form, "resident", device)
+
+
+@pytest.fixture
+def session():
+    opened = backends.load("numpy").open("numpy:0", 1)
+    yield opened
+    opened.close()
+
+
+@pytest.mark.parametrize("n", [1, 7, 1000])
+def test_the_host_passes_the_gate(session, n, tmp_path):
+    case = case_of("numpy:0", n)
+    assert refusal(session, OP, case) is None
+    workspace = Workspace(session, OP, case, 1, "random", tmp_path)
+    checked = gate(workspace, case, lambda phase: None)
+    assert checked.check.limit == 0
+    (text,) = workspace.inputs
+    assert np.array_equal(checked.launch.output, bpe.encode(bytes(text))[:n])
+    workspace.release()
+
+
+@pytest.mark.parametrize("kind", ["random", "zeros", "ones", "normal"])
+def test_a_text_is_never_drawn(kind):
+    (text,) = random_inputs(OP, {"n": 50}, "float32", 7, kind)
+    assert bytes(text) == bpe.text_of(50)
+
+
+def test_a_gpu_skips_it():
+    device = Device(id="cupy:0", backend="cupy", kind="gpu", name="a GPU", api="cuda", usable_bytes=2**34)
+    target = Target(device, ("library", "tuned"))
+    found = workload(Series(OP, "float32"), 100, Constraints((target,), Selection(ops=[]), None))
+    assert not found.cases
+    assert {skip.reason for skip in found.skips} == {"host-stage"}
+
+
+def test_without_the_library_it_is_skipped_with_the_command_that_installs_it(session, monkeypatch):
+    monkeypatch.setitem(sys.modules, "tiktoken", None)
+    monkeypatch.setattr(
+        "importlib.util.find_spec", lambda name: None if name == "tiktoken" else find_spec(name)
+    )
+    refused = refusal(session, OP, case_of("numpy:0", 10))
+    assert refused is not None
+    assert refused.reason == "no-library"
+    assert refused.hint == install_command("workloads")
