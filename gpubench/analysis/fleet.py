@@ -10,7 +10,7 @@ from typing import Literal, TypeVar
 import msgspec
 from msgspec import UNSET
 
-from gpubench.analysis.machine import node_key, node_name, same_machines
+from gpubench.analysis.machine import RunOutline, node_key, node_name, same_machines
 from gpubench.analysis.pairing import PROTOCOL
 from gpubench.errors import InputError, WrongResult
 from gpubench.model.result import (
@@ -65,7 +65,7 @@ def merged(runs: Sequence[Run]) -> Run:
     )  # fmt: skip
 
 
-def refuse_twice(runs: Sequence[Run]) -> None:
+def refuse_twice(runs: Iterable[Run | RunOutline]) -> None:
     """Raises InputError if a run is there twice, by itself or inside another."""
     seen: set[str] = set()
     for run in runs:
@@ -343,12 +343,20 @@ NAME, VERSION = "gpubench-fleet", 2
 NodeReason = Literal["partial", "unusable", "missing"]
 
 
+class NodeFile(msgspec.Struct, frozen=True, kw_only=True):
+    """A result beside the fleet: its path from the fleet's folder, and the digest of its bytes."""
+
+    path: str
+    sha256: str
+
+
 class Node(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One machine: its result, or why there is none. `key` names it by its fingerprint and the uuids of its GPUs,
     `label` is what `--context node=` called it.
 
     `others` are results of the same machine whose device ids mean other GPUs than in `result`, the newest: a GPU that
-    is lost moves those behind it, and two runs that see one GPU each both call it cupy:0.
+    is lost moves those behind it, and two runs that see one GPU each both call it cupy:0. In a large fleet `files`
+    stand for all of them, the newest last.
     """
 
     key: str
@@ -358,6 +366,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     error: str | None = None
     result: Run | None = None
     others: list[Run] = []
+    files: list[NodeFile] = []
 
     @property
     def runs(self) -> list[Run]:
@@ -390,23 +399,32 @@ def fleet_of(
     for a run that comes twice and for runs of one machine that cannot be merged.
     """
     refuse_twice(runs)
-    nodes = sorted((node_of(found) for found in same_machines(runs)), key=lambda node: node.key)
-    collected = len(nodes)
-    known = {name for run in runs if (name := node_name(run)) is not None}
+    return gathered(map(node_of, same_machines(runs)), failed, expected=expected, names=names)
+
+
+def gathered(
+    nodes: Iterable[Node],
+    failed: Iterable[Node] = (),
+    *,
+    expected: int | None = None,
+    names: Sequence[str] = (),
+) -> Fleet:
+    """The fleet of nodes that brought a result and of those that `failed`; see `fleet_of`."""
+    brought = sorted(nodes, key=lambda node: node.key)
+    known = {node.label for node in brought if node.label is not None}
     absent = [
         Node(key=name, label=name, status="failed", reason="missing", error="no file of it was named")
         for name in names
-        if name not in known
     ]
-    missing = {
-        node.key: node for node in sorted([*absent, *failed], key=lambda node: (node.key, node.error or ""))
-    }
-    missing = {key: node for key, node in missing.items() if node.label not in known}
-    wanted = collected + len(missing) if expected is None else expected
-    complete = collected >= wanted and not any(node.label for node in missing.values())
+    rest = sorted([*absent, *failed], key=lambda node: (node.key, node.error or ""))
+    missing = {node.key: node for node in rest if node.label not in known}
+    wanted = len(brought) + len(missing) if expected is None else expected
+    complete = len(brought) >= wanted and not any(node.label for node in missing.values())
     # A file that could not be read does not tell whose it was; once all are there, so is that node.
-    nodes += [] if complete else missing.values()
-    return Fleet(nodes_expected=wanted, nodes_collected=collected, complete=complete, nodes=nodes)
+    return Fleet(
+        nodes_expected=wanted, nodes_collected=len(brought), complete=complete,
+        nodes=brought if complete else [*brought, *missing.values()],
+    )  # fmt: skip
 
 
 def node_of(runs: Sequence[Run]) -> Node:
@@ -450,8 +468,3 @@ def _agree_on_gpus(one: Run, other: Run) -> bool:
 
 def _gpu_of_device(run: Run) -> dict[str, str]:
     return {device.id: device.gpu_id for device in run.devices if device.gpu_id}
-
-
-def members(fleet: Fleet) -> tuple[list[Run], list[Node]]:
-    """The results of a fleet, and the nodes that have none."""
-    return [run for node in fleet.nodes for run in node.runs], [n for n in fleet.nodes if not n.runs]

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from gpubench.model.result import Run
+import msgspec
+
+from gpubench.model.machine import NOT_PROBED, StrFact
+from gpubench.model.result import Environment, Fingerprints, Run
 from gpubench.units import format_bytes
 
 
@@ -91,12 +94,36 @@ NODE = "node"  # the context by which whoever measures tells machines apart that
 Marks = frozenset[tuple[str, ...]]
 
 
-def node_name(run: Run) -> str | None:
+class _GpuOutline(msgspec.Struct, frozen=True):
+    uuid: StrFact = NOT_PROBED
+
+
+class _MachineOutline(msgspec.Struct, frozen=True):
+    gpus: list[_GpuOutline] = []
+
+
+class RunOutline(msgspec.Struct, frozen=True, kw_only=True):
+    """What of a run tells its machine: the rest of a file is not read into memory for it."""
+
+    id: str
+    merged: list[str] = []
+    started_at: str
+    machine: _MachineOutline
+    environment: Environment = Environment()
+    fingerprint: Fingerprints
+
+    @property
+    def origins(self) -> list[str]:
+        """The ids of the runs whose sessions it holds."""
+        return self.merged or [self.id]
+
+
+def node_name(run: Run | RunOutline) -> str | None:
     """What `--context node=...` says."""
     return run.environment.context.get(NODE)
 
 
-def gpu_uuids(run: Run) -> set[str]:
+def gpu_uuids(run: Run | RunOutline) -> set[str]:
     """Of the machine's GPUs, as digests."""
     return {str(gpu.uuid.value) for gpu in run.machine.gpus if gpu.uuid.value}
 
@@ -109,7 +136,7 @@ def node_key(*runs: Run) -> str:
     return "+".join([*machines, *uuids, *(f"{NODE}={name}" for name in names)])
 
 
-def marks(run: Run) -> Marks:
+def marks(run: Run | RunOutline) -> Marks:
     """Two runs are of one machine if they share a mark: the uuid of a GPU, so that a machine that lost one keeps its
     history; or looks and a name. Where there is neither, looks alone."""
     machine, name = run.fingerprint.machine.hash, node_name(run)

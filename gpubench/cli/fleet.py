@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from gpubench.cli.options import ReportOptions
@@ -12,7 +12,7 @@ from gpubench.errors import ExitCode, InputError, UsageError, require_choice
 from gpubench.units import parse_percent
 
 if TYPE_CHECKING:
-    from gpubench.analysis.fleet import Fleet
+    from gpubench.analysis.fleet import Fleet, Node, NodeFile
     from gpubench.analysis.fleet_report import FleetReport
     from gpubench.analysis.peers import Figure
     from gpubench.model.result import Run
@@ -51,27 +51,68 @@ def _words(text: str | None) -> set[str]:
     return {word.strip() for word in (text or "").split(",") if word.strip()}
 
 
-def runs_of(fleets: Sequence[Fleet], name: str) -> list[Run]:
+def opened(node: Node, fleet_path: str) -> Node:
+    """`node` with the results of its files, which stand beside the fleet in `fleet_path`; with the reason where one
+    cannot be used."""
+    if not node.files:
+        return node
+    import msgspec
+
+    from gpubench import store
+
+    folder = Path(fleet_path).parent
+    try:
+        runs = [store.load(_inside(folder, file)) for file in node.files]
+    except InputError as error:
+        why = f"{error.message}: {error.why}"
+        return msgspec.structs.replace(node, status="failed", reason="unusable", error=why, files=[])
+    return msgspec.structs.replace(node, result=runs[-1], others=runs[:-1], files=[])
+
+
+def _inside(folder: Path, file: NodeFile) -> Path:
+    """The file, if it lies below `folder` and is still the one that the fleet was made of. Raises InputError."""
+    import hashlib
+
+    path, inner = folder / file.path, PurePosixPath(file.path)
+    if inner.is_absolute() or ".." in inner.parts or not path.resolve().is_relative_to(folder.resolve()):
+        raise InputError(
+            "bad-document", f"{file.path} cannot be used", why="it lies outside of the fleet's folder"
+        )
+    try:
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError as error:
+        raise InputError(
+            "unreadable", f"{file.path} cannot be used", why=error.strerror or str(error)
+        ) from error
+    if digest != file.sha256:
+        raise InputError(
+            "bad-document", f"{file.path} cannot be used", why="it changed since the fleet was merged"
+        )
+    return path
+
+
+def runs_of(fleets: Sequence[tuple[str, Fleet]], name: str) -> list[Run]:
     """The runs of the node that is called `name`, or whose key begins so. Raises InputError or UsageError."""
-    nodes = [node for fleet in fleets for node in fleet.nodes]
-    found = [node for node in nodes if node.label == name] or [
-        node for node in nodes if node.key.startswith(name)
+    nodes = [(path, node) for path, fleet in fleets for node in fleet.nodes]
+    found = [one for one in nodes if one[1].label == name] or [
+        one for one in nodes if one[1].key.startswith(name)
     ]
     if not found:
-        require_choice(name, [node.name for node in nodes], "--node")
-    runs = [run for node in found for run in node.runs]
+        require_choice(name, [node.name for _, node in nodes], "--node")
+    chosen = [opened(node, path) for path, node in found]
+    runs = [run for node in chosen for run in node.runs]
     if not runs:
         raise InputError(
-            "no-results", f"the node {name} brought no result", why=found[0].error or "there is no file of it",
+            "no-results", f"the node {name} brought no result", why=chosen[0].error or "there is no file of it",
             hint="`gpubench merge` the fleet with the file of the node",
         )  # fmt: skip
     return runs
 
 
 def report_fleet(
-    fleet: Fleet, format: str, options: ReportOptions, *, to_terminal: bool, source: str
+    source: str, fleet: Fleet, format: str, options: ReportOptions, *, to_terminal: bool
 ) -> ExitCode:
-    """Print the report of `fleet`, write the lists of nodes, and say how the command ends."""
+    """Print the report of `fleet`, which `source` holds, write the lists of nodes, and say how the command ends."""
     from gpubench.analysis.fleet_report import FleetSurvey
     from gpubench.cli import ci, rendering
     from gpubench.report.renderers import render_documents
@@ -82,7 +123,7 @@ def report_fleet(
     tolerance = parse_percent(options.tolerance, option="--tolerance")
     survey = FleetSurvey()
     for node in fleet.nodes:
-        survey.add(node)
+        survey.add(opened(node, source))
     saved = None if options.known_good is None else _figures_of(options.known_good)
     found = survey.report(expected=fleet.nodes_expected, tolerance=tolerance, known_good=saved)
     asked = _words(options.fail_on)
@@ -127,14 +168,17 @@ def _outcome(found: FleetReport, errors: Sequence[str], code: ExitCode) -> CiOut
 
 def _figures_of(path: str) -> list[Figure]:
     """Those of a saved fleet, or of one node's result. Raises InputError."""
-    from gpubench.analysis.fleet import members
     from gpubench.analysis.peers import figures
     from gpubench.cli.report import document
     from gpubench.model.result import Run
 
     known = document(path)
-    runs = [known] if isinstance(known, Run) else members(known)[0]
-    found = [one for run in runs for one in figures(run, "known-good")]
+    if isinstance(known, Run):
+        found = figures(known, "known-good")
+    else:
+        found = [
+            one for node in known.nodes for run in opened(node, path).runs for one in figures(run, node.name)
+        ]
     if not found:
         raise InputError(
             "no-results", f"{path} has no GPU to compare with", why="no matmul, copy, upload or download ran on a GPU",

@@ -436,6 +436,8 @@ class MergeOptions(CommonOptions):
     nodes: str | None = option("LIST|@FILE", GATES, "Names of the nodes that there should be, as `run --context "
         "node=` gave them; one that is absent is named, and exit 4.", default=None,
         brief="Names of the nodes that there should be.")
+    embed: bool = option(None, OUTPUT, "Keep the results of more than 64 nodes in the one file too, not in a folder "
+        "beside it.", default=False)
     purpose = "Join result files into one result or a fleet."
     examples = (
         "gpubench merge monday.json tuesday.json -o week.json",

@@ -38,9 +38,9 @@ def report(options: ReportOptions) -> int:
         store.check_writable(options.output)
     paths = options.files or [_newest(options.results_dir)]
     documents = [(path, document(path)) for path in _files(paths)]
-    fleets = [found for _, found in documents if not isinstance(found, Run)]
+    fleets = [(path, found) for path, found in documents if not isinstance(found, Run)]
     if len(documents) == len(fleets) == 1 and fleet.wanted(options, name):
-        return fleet.report_fleet(fleets[0], name, options, to_terminal=to_terminal, source=paths[0])
+        return fleet.report_fleet(*fleets[0], name, options, to_terminal=to_terminal)
     fleet.refuse_fleet_options(options)
     runs = _runs(documents) if options.node is None else fleet.runs_of(fleets, options.node)
     analyses = reports.analysed(
@@ -90,7 +90,7 @@ def _runs(documents: Sequence[tuple[str, Run | Fleet]]) -> list[Run]:
     """The runs of all files, those of a fleet's nodes included; a node without a result is reported on stderr."""
     found: list[Run] = []
     for path, content in documents:
-        runs, failed, _ = parts(content)
+        runs, failed, _ = parts(content, path)
         found += runs
         for node in failed:
             print(f"{path}: the node {node.key} brought no result: {node.error}", file=sys.stderr)
@@ -102,16 +102,18 @@ def _runs(documents: Sequence[tuple[str, Run | Fleet]]) -> list[Run]:
     )  # fmt: skip
 
 
-def parts(content: Run | Fleet) -> tuple[list[Run], list[Node], int | None]:
+def parts(content: Run | Fleet, path: str) -> tuple[list[Run], list[Node], int | None]:
     """The runs of a file, the nodes of it that brought none, and how many nodes a fleet expects (None: it is a
     result)."""
     from gpubench.model.result import Run
 
     if isinstance(content, Run):
         return [content], [], None
-    from gpubench.analysis.fleet import members
+    from gpubench.cli.fleet import opened
 
-    return *members(content), content.nodes_expected
+    nodes = [opened(node, path) for node in content.nodes]
+    runs = [run for node in nodes for run in node.runs]
+    return runs, [node for node in nodes if not node.runs], content.nodes_expected
 
 
 def document(path: str) -> Run | Fleet:
@@ -129,12 +131,12 @@ def document(path: str) -> Run | Fleet:
         name = RESULT_NAME  # the reader of results says what is wrong with it
     if name == RESULT_NAME:  # what fleets take is not loaded for it
         return store.loads(data, source)
-    from gpubench.analysis.fleet import NAME, VERSION, Fleet, members
+    from gpubench.analysis.fleet import NAME, VERSION, Fleet
 
     if name != NAME:
         return store.loads(data, source)
     found = store.loads_as(Fleet, data, source, name=NAME, newest=VERSION)
-    runs, _ = members(found)
+    runs = [run for node in found.nodes for run in node.runs]
     limits.require_runs(runs, source)
     for run in runs:
         store.checked(run, source)

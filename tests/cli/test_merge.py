@@ -7,6 +7,7 @@ import json
 
 import pytest
 
+from gpubench.cli.merge import EMBEDDED_NODES
 from gpubench.store import load, save
 from tests.forking import environment
 from tests.unit.report.fleets import node_run
@@ -144,3 +145,54 @@ def test_how_the_report_of_a_fleet_ends(gpubench, fleet, arguments, code, messag
     done = gpubench("report", *arguments, cwd=fleet)
     assert (done.returncode, message in done.stderr) == (code, True)
     assert "Traceback" not in done.stderr
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory, starter):
+    """A fleet of more nodes than one file holds, merged."""
+    folder = tmp_path_factory.mktemp("large")
+    runs = [node_run(f"n{i:02}", [f"U{i}"], ops=[("copy", 2**26)]) for i in range(EMBEDDED_NODES + 1)]
+    for one in runs:
+        save(one, folder / f"{one.id}.json")
+    files = sorted(path.name for path in folder.iterdir())
+    for output, more in (("fleet.json", []), ("one.json", ["--embed"])):
+        done = starter.run("merge", *files, *more, "-o", output, cwd=folder, env=environment(folder, {}))
+        assert (done.returncode, done.stderr) == (0, "")
+    return folder
+
+
+def test_a_large_fleet_refers_to_the_files_of_its_nodes(gpubench, large):
+    fleet = json.loads((large / "fleet.json").read_text())
+    assert all("result" not in node and len(node["files"]) == 1 for node in fleet["nodes"])
+    assert len(list((large / "fleet.d").iterdir())) == EMBEDDED_NODES + 1
+    assert not (large / "one.d").exists()
+    shown = [gpubench("report", name, cwd=large).stdout for name in ("fleet.json", "one.json")]
+    assert shown[0] == shown[1]
+    assert shown[0].startswith("Fleet: 65 of 65 nodes complete, 65 of 65 GPUs compared; no slow GPUs")
+    done = gpubench("report", "fleet.json", "--node", "n07", "--format", "json", cwd=large)
+    assert [source["run_id"] for source in json.loads(done.stdout)["sources"]] == ["n07-1"]
+
+
+def test_the_files_of_the_nodes_merge_without_the_fleet(gpubench, large):
+    files = sorted(f"fleet.d/{path.name}" for path in (large / "fleet.d").iterdir())
+    for name, inputs in (("again.json", files), ("grown.json", ["fleet.json"])):
+        assert gpubench("merge", *inputs, "--embed", "-o", name, cwd=large).returncode == 0
+        assert (large / name).read_bytes() == (large / "one.json").read_bytes()
+
+
+def test_a_file_of_a_node_that_changed_or_lies_elsewhere_is_not_used(gpubench, large, tmp_path):
+    fleet = json.loads((large / "fleet.json").read_text())
+    (tmp_path / "own.d").mkdir()
+    for i, node in enumerate(fleet["nodes"]):
+        (file,) = node["files"]
+        content = (large / file["path"]).read_bytes()
+        file["path"] = f"own.d/{i}.json.gz"
+        (tmp_path / file["path"]).write_bytes(content + b"x" if i == 0 else content)
+    fleet["nodes"][1]["files"][0]["path"] = "../secret.json"
+    fleet["nodes"][2]["files"][0]["path"] = "own.d/gone.json"
+    (tmp_path / "fleet.json").write_text(json.dumps(fleet))
+    done = gpubench("report", "fleet.json", cwd=tmp_path)
+    assert done.stdout.startswith("Fleet: 62 of 65 nodes complete, 62 of 62 GPUs compared; 3 unusable (n")
+    text = " ".join(done.stdout.split())
+    for reason in ("it changed since", "it lies outside", "No such file"):
+        assert reason in text
