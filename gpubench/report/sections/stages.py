@@ -19,8 +19,7 @@ _MEANING = (
     "of it is the rest."
 )
 _WAITED = (
-    "the device stamps no passes: each stage has a submit and a wait of its own, so the stages may exceed the"
-    " whole"
+    "the device stamps no passes: each stage has a submit and a wait of its own, and they may exceed the whole"
 )
 _MISMATCH = "! the stages miss the whole by more than 10 % and more than 20 us"
 # Beside the stages.
