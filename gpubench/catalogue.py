@@ -200,7 +200,8 @@ ErrorCode = Literal[
     "cannot-save", "cannot-write", "config-conflict", "contradicts-file", "different-machine", "empty-file",
     "empty-list", "empty-selection", "few-sessions", "gate-impossible", "incomplete-fleet", "locked", "many-shapes",
     "many-sizes", "mode-and-devices", "no-charts", "no-columns", "no-plots", "no-result-for-op", "no-results",
-    "no-scratch", "no-size", "no-such-baseline", "no-such-case", "no-summary", "not-a-result-file", "not-comparable",
+    "no-scratch", "no-size", "no-such-baseline", "no-such-case", "no-summary", "not-a-fleet",
+    "not-a-result-file", "not-comparable",
     "not-json", "not-markdown", "not-mergeable", "not-records", "not-text", "nothing-to-compare", "one-file-only",
     "other-machine", "recording-failed", "refused", "required-unavailable", "same-run-twice", "stdin-twice",
     "too-large", "too-many-threads", "too-new", "truncated-file", "two-inputs", "two-presets", "unavailable",
@@ -295,6 +296,9 @@ ERRORS: dict[ErrorCode, Entry] = {
         "a selector of --filter, --skip, --ignore, --threshold or --min-speedup leaves or selects no case",
         "gpubench report --sections raw lists the cases with their ids"),
     "no-summary": Entry("--summary has nowhere to write to", "leave --summary out here, or take -o FILE.md"),
+    "not-a-fleet": Entry(
+        "an option is about a fleet, and the report is not of one",
+        "give one file that `gpubench merge` wrote, and no option that shows single nodes or cases"),
     "not-a-result-file": Entry("--append takes a result file, which ends in .json or .json.gz", "name a .json file"),
     "not-comparable": Entry(
         "the files stem from different machines, or have no case in common that can be compared",

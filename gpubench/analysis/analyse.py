@@ -17,7 +17,7 @@ from gpubench.analysis.claims import Claim, ClaimResult, judged
 from gpubench.analysis.estimate import CaseResult, case_results
 from gpubench.analysis.findings import Gates, ReportGate, ReportWarning, findings, gates
 from gpubench.analysis.hybrid import Hybrid, hybrids
-from gpubench.analysis.machine import experiment, machine_line, node_key
+from gpubench.analysis.machine import connected, experiment, machine_line, marks
 from gpubench.analysis.overheads import GROUP, Overheads, overheads
 from gpubench.analysis.reuse import Reuse, WeightLoad, reuses, weight_loads
 from gpubench.analysis.roofline import Roofline, roofline
@@ -214,12 +214,11 @@ class History(msgspec.Struct, frozen=True):
 
 def machine_runs(analyses: Sequence[Analysis]) -> tuple[MachineRuns, ...]:
     """The machines, in the order in which their first files were given."""
-    found: dict[str, list[Analysis]] = {}
-    for analysis in analyses:
-        found.setdefault(node_key(analysis.run), []).append(analysis)
     return tuple(
-        MachineRuns(tuple(sorted(runs, key=lambda one: (one.run.started_at, one.run.id))))
-        for runs in found.values()
+        MachineRuns(
+            tuple(sorted((analyses[i] for i in places), key=lambda one: (one.run.started_at, one.run.id)))
+        )
+        for places in connected([marks(analysis.run) for analysis in analyses])
     )
 
 

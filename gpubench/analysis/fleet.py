@@ -10,7 +10,7 @@ from typing import Literal, TypeVar
 import msgspec
 from msgspec import UNSET
 
-from gpubench.analysis.machine import by_node
+from gpubench.analysis.machine import RunOutline, node_key, node_name, same_machines
 from gpubench.analysis.pairing import PROTOCOL
 from gpubench.errors import InputError, WrongResult
 from gpubench.model.result import (
@@ -65,7 +65,7 @@ def merged(runs: Sequence[Run]) -> Run:
     )  # fmt: skip
 
 
-def refuse_twice(runs: Sequence[Run]) -> None:
+def refuse_twice(runs: Iterable[Run | RunOutline]) -> None:
     """Raises InputError if a run is there twice, by itself or inside another."""
     seen: set[str] = set()
     for run in runs:
@@ -339,15 +339,44 @@ def _different(who: str, field: str, one: object, other: object) -> InputError:
 
 
 NAME, VERSION = "gpubench-fleet", 2
+# Why a node is not whole: some cases failed or were not reached; its file cannot be used; nothing of it is there.
+NodeReason = Literal["partial", "unusable", "missing"]
 
 
-class Node(msgspec.Struct, frozen=True, kw_only=True):
-    """One machine: its result, or why there is none. `key` names it by its fingerprint and the uuids of its GPUs."""
+class NodeFile(msgspec.Struct, frozen=True, kw_only=True):
+    """A result beside the fleet: its path from the fleet's folder, and the digest of its bytes."""
+
+    path: str
+    sha256: str
+
+
+class Node(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One machine: its result, or why there is none. `key` names it by its fingerprint and the uuids of its GPUs,
+    `label` is what `--context node=` called it.
+
+    `others` are results of the same machine whose device ids mean other GPUs than in `result`, the newest: a GPU that
+    is lost moves those behind it, and two runs that see one GPU each both call it cupy:0. In a large fleet `files`
+    stand for all of them, the newest last.
+    """
 
     key: str
     status: Literal["ok", "failed"]
+    label: str | None = None
+    reason: NodeReason | None = None
     error: str | None = None
     result: Run | None = None
+    others: list[Run] = []
+    files: list[NodeFile] = []
+
+    @property
+    def runs(self) -> list[Run]:
+        """Its results, the oldest first."""
+        return [*self.others, *([self.result] if self.result else [])]
+
+    @property
+    def name(self) -> str:
+        """For people: what it was called, else the beginning of its key."""
+        return self.label or self.key[:24]
 
 
 class Fleet(msgspec.Struct, frozen=True, kw_only=True):
@@ -361,23 +390,81 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
     nodes: list[Node]
 
 
-def fleet_of(runs: Sequence[Run], failed: Iterable[Node] = (), *, expected: int | None = None) -> Fleet:
+def fleet_of(
+    runs: Sequence[Run], failed: Iterable[Node] = (), *, expected: int | None = None, names: Sequence[str] = ()
+) -> Fleet:
     """The fleet of `runs`, those of one machine merged; `failed` are nodes without a result.
 
-    `expected` nodes are needed to be complete (None: all that are named here). Raises InputError for a run that comes
-    twice and for runs of one machine that cannot be merged.
+    `expected` nodes are needed to be complete (None: all that are named here), `names` among them. Raises InputError
+    for a run that comes twice and for runs of one machine that cannot be merged.
     """
     refuse_twice(runs)
-    nodes = [Node(key=key, status="ok", result=merged(found)) for key, found in by_node(runs).items()]
-    collected = len(nodes)
-    missing = {node.key: node for node in sorted(failed, key=lambda node: (node.key, node.error or ""))}
-    wanted = collected + len(missing) if expected is None else expected
-    complete = collected >= wanted
+    return gathered(map(node_of, same_machines(runs)), failed, expected=expected, names=names)
+
+
+def gathered(
+    nodes: Iterable[Node],
+    failed: Iterable[Node] = (),
+    *,
+    expected: int | None = None,
+    names: Sequence[str] = (),
+) -> Fleet:
+    """The fleet of nodes that brought a result and of those that `failed`; see `fleet_of`."""
+    brought = sorted(nodes, key=lambda node: node.key)
+    known = {node.label for node in brought if node.label is not None}
+    absent = [
+        Node(key=name, label=name, status="failed", reason="missing", error="no file of it was named")
+        for name in names
+    ]
+    rest = sorted([*absent, *failed], key=lambda node: (node.key, node.error or ""))
+    missing = {node.key: node for node in rest if node.label not in known}
+    wanted = len(brought) + len(missing) if expected is None else expected
+    complete = len(brought) >= wanted and not any(node.label for node in missing.values())
     # A file that could not be read does not tell whose it was; once all are there, so is that node.
-    nodes += [] if complete else missing.values()
-    return Fleet(nodes_expected=wanted, nodes_collected=collected, complete=complete, nodes=nodes)
+    return Fleet(
+        nodes_expected=wanted, nodes_collected=len(brought), complete=complete,
+        nodes=brought if complete else [*brought, *missing.values()],
+    )  # fmt: skip
 
 
-def members(fleet: Fleet) -> tuple[list[Run], list[Node]]:
-    """The results of a fleet, and the nodes that have none."""
-    return [node.result for node in fleet.nodes if node.result], [n for n in fleet.nodes if not n.result]
+def node_of(runs: Sequence[Run]) -> Node:
+    """The node of the runs of one machine. Raises InputError for runs that cannot be merged."""
+    *others, newest = [merged(found) for found in alike(runs)]
+    broken = sum(isinstance(outcome, Failure) for outcome in newest.outcomes)
+    reason: NodeReason | None = "partial" if broken or not newest.complete else None
+    error = None
+    if reason is not None:
+        ended = [] if newest.complete else [f"its run ended early ({newest.exit_reason}){_last(newest)}"]
+        failed = [f"{broken} case{'s' if broken != 1 else ''} failed"] if broken else []
+        error = "; ".join([*ended, *failed])
+    return Node(
+        key=node_key(*runs), label=node_name(newest), status="ok", reason=reason, error=error, result=newest,
+        others=others,
+    )  # fmt: skip
+
+
+def _last(run: Run) -> str:
+    reached = [outcome for outcome in run.outcomes if isinstance(outcome, Measurement | Failure)]
+    return f", last: {reached[-1].id}" if reached else ""
+
+
+def alike(runs: Sequence[Run]) -> list[list[Run]]:
+    """The runs of one machine whose device ids mean the same GPUs, each with its like; the newest come last."""
+    groups: list[list[Run]] = []
+    for run in sorted(runs, key=lambda run: (run.started_at, run.id), reverse=True):
+        place = next((group for group in groups if all(_agree_on_gpus(run, other) for other in group)), None)
+        if place is None:
+            groups.append([run])
+        else:
+            place.append(run)
+    return [group[::-1] for group in groups[::-1]]
+
+
+def _agree_on_gpus(one: Run, other: Run) -> bool:
+    known = _gpu_of_device(one)
+    same_looks = one.fingerprint.machine.hash == other.fingerprint.machine.hash
+    return same_looks and all(known.get(device, gpu) == gpu for device, gpu in _gpu_of_device(other).items())
+
+
+def _gpu_of_device(run: Run) -> dict[str, str]:
+    return {device.id: device.gpu_id for device in run.devices if device.gpu_id}

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any
 
-from gpubench.model.result import Run
+import msgspec
+
+from gpubench.model.machine import NOT_PROBED, StrFact
+from gpubench.model.result import Environment, Fingerprints, Run
 from gpubench.units import format_bytes
 
 
@@ -88,19 +91,74 @@ def experiment(run: Run) -> dict[str, str]:
 NODE = "node"  # the context by which whoever measures tells machines apart that look the same
 
 
-def node_key(run: Run) -> str:
-    """The machine's fingerprint, the uuids of its GPUs (digests), and what `--context node=...` says.
-
-    Two nodes without GPU uuids and with the same CPU and memory differ in the context alone.
-    """
-    uuids = sorted(gpu.uuid.value for gpu in run.machine.gpus if gpu.uuid.value)
-    named = [f"{NODE}={run.environment.context[NODE]}"] if NODE in run.environment.context else []
-    return "+".join([run.fingerprint.machine.hash, *uuids, *named])
+Marks = frozenset[tuple[str, ...]]
 
 
-def by_node(runs: Iterable[Run]) -> dict[str, list[Run]]:
-    """The runs of each machine, both in order of their keys and starts."""
-    found: dict[str, list[Run]] = {}
-    for run in sorted(runs, key=lambda run: (node_key(run), run.started_at, run.id)):
-        found.setdefault(node_key(run), []).append(run)
-    return found
+class _GpuOutline(msgspec.Struct, frozen=True):
+    uuid: StrFact = NOT_PROBED
+
+
+class _MachineOutline(msgspec.Struct, frozen=True):
+    gpus: list[_GpuOutline] = []
+
+
+class RunOutline(msgspec.Struct, frozen=True, kw_only=True):
+    """What of a run tells its machine: the rest of a file is not read into memory for it."""
+
+    id: str
+    merged: list[str] = []
+    started_at: str
+    machine: _MachineOutline
+    environment: Environment = Environment()
+    fingerprint: Fingerprints
+
+    @property
+    def origins(self) -> list[str]:
+        """The ids of the runs whose sessions it holds."""
+        return self.merged or [self.id]
+
+
+def node_name(run: Run | RunOutline) -> str | None:
+    """What `--context node=...` says."""
+    return run.environment.context.get(NODE)
+
+
+def gpu_uuids(run: Run | RunOutline) -> set[str]:
+    """Of the machine's GPUs, as digests."""
+    return {str(gpu.uuid.value) for gpu in run.machine.gpus if gpu.uuid.value}
+
+
+def node_key(*runs: Run) -> str:
+    """Names the machine of `runs`: its fingerprint, the uuids of its GPUs (digests), and its names."""
+    machines = sorted({run.fingerprint.machine.hash for run in runs})
+    uuids = sorted(set().union(*map(gpu_uuids, runs)))
+    names = sorted({name for run in runs if (name := node_name(run)) is not None})
+    return "+".join([*machines, *uuids, *(f"{NODE}={name}" for name in names)])
+
+
+def marks(run: Run | RunOutline) -> Marks:
+    """Two runs are of one machine if they share a mark: the uuid of a GPU, so that a machine that lost one keeps its
+    history; or looks and a name. Where there is neither, looks alone."""
+    machine, name = run.fingerprint.machine.hash, node_name(run)
+    found: set[tuple[str, ...]] = {("gpu", uuid) for uuid in gpu_uuids(run)}
+    found |= {("name", machine, name)} if name is not None else set()
+    return frozenset(found or {("looks", machine)})
+
+
+def connected(marked: Sequence[Marks]) -> list[list[int]]:
+    """The places of those that share marks, directly or through others; each group and its places in order."""
+    owner: dict[tuple[str, ...], int] = {}
+    groups: dict[int, list[int]] = {}
+    for place, ours in enumerate(marked):
+        known = sorted({owner[mark] for mark in ours if mark in owner})
+        groups[place] = [place]
+        for other in known:
+            groups[place] += groups.pop(other)
+        for member in groups[place]:
+            owner |= dict.fromkeys(marked[member], place)
+    return sorted(sorted(group) for group in groups.values())
+
+
+def same_machines(runs: Sequence[Run]) -> list[list[Run]]:
+    """The runs of each machine, in the order in which the machines come first."""
+    return [[runs[place] for place in group] for group in connected([marks(run) for run in runs])]

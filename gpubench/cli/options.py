@@ -29,7 +29,7 @@ FORMAT_NAMES = (
 )
 DOCUMENTS = (
     "gpubench-result", "gpubench-detect", "gpubench-report", "gpubench-events", "gpubench-compare", "gpubench-noise",
-    "gpubench-fleet", "gpubench-advise",
+    "gpubench-fleet", "gpubench-fleet-report", "gpubench-advise",
 )
 
 
@@ -374,6 +374,17 @@ class ReportOptions(RowOptions, PlotOptions, ShownOptions, GateOptions, CiOption
         "Default: all but noise and raw; with --by-device the answer.", default=None,
         brief="Only these, as answer,breakeven.")
     by_device: bool = BY_DEVICE
+    fail_on: str | None = option("LIST", GATES, "Exit 3 for any of noisy,skipped,incomplete; of a fleet also "
+        "slow-gpu.", default=None)
+    node: str | None = option("NAME", OUTPUT, "Of a fleet the report of this node.", default=None)
+    tolerance: str = option("PCT", GATES, "Of a fleet: a GPU that falls short of its peers by less is not slow.",
+        default="5")
+    known_good: str | None = option("FILE", GATES, "Of a fleet: compare each GPU with itself in this fleet too.",
+        default=None)
+    ok_nodes: str | None = option("FILE", OUTPUT, "Of a fleet: write the names of the nodes that are complete and "
+        "have no slow GPU, one a line.", default=None)
+    bad_nodes: str | None = option("FILE", OUTPUT, "Of a fleet: write the names of the nodes that brought no result "
+        "or have a slow GPU, one a line.", default=None)
     purpose = "Render saved results."
     examples = (
         "gpubench report",
@@ -422,6 +433,11 @@ class MergeOptions(CommonOptions):
     output: str = option("FILE", OUTPUT, "Write here (.json, .json.gz).", letter="-o", brief=True)
     expect: int | None = option("N", GATES, "Nodes that there should be: writes a fleet; fewer is exit 4.",
         least=1, default=None, brief="Nodes that there should be; fewer is exit 4.")
+    nodes: str | None = option("LIST|@FILE", GATES, "Names of the nodes that there should be, as `run --context "
+        "node=` gave them; one that is absent is named, and exit 4.", default=None,
+        brief="Names of the nodes that there should be.")
+    embed: bool = option(None, OUTPUT, "Keep the results of more than 64 nodes in the one file too, not in a folder "
+        "beside it.", default=False)
     purpose = "Join result files into one result or a fleet."
     examples = (
         "gpubench merge monday.json tuesday.json -o week.json",

@@ -12,7 +12,7 @@ from gpubench.cli.options import ReportOptions
 from gpubench.errors import InputError, require_choice
 
 if TYPE_CHECKING:
-    from gpubench.analysis.fleet import Node
+    from gpubench.analysis.fleet import Fleet, Node
     from gpubench.model.result import Run
 
 
@@ -22,7 +22,8 @@ def report(options: ReportOptions) -> int:
 
     from gpubench import report as reports
     from gpubench import selectors, store
-    from gpubench.cli import ci, rendering
+    from gpubench.cli import ci, fleet, rendering
+    from gpubench.model.result import Run
     from gpubench.report.layout import RenderOptions
 
     to_terminal = options.output in (None, "-") and sys.stdout.isatty()
@@ -31,12 +32,17 @@ def report(options: ReportOptions) -> int:
     rendering.check_picture(name, to_terminal=to_terminal)
     keep = selectors.selection(options.filter or [], options.skip or [])
     channels = ci.channels(options, os.environ, formats=[name])
-    demands = ci.demands(options.min_speedup or [], options.fail_on)
+    demands = ci.demands(options.min_speedup or [], options.fail_on, also=(fleet.SLOW_GPU,))
     rendering.check_plots(options)
     if options.output is not None:
         store.check_writable(options.output)
     paths = options.files or [_newest(options.results_dir)]
-    runs = _read(paths)
+    documents = [(path, document(path)) for path in _files(paths)]
+    fleets = [(path, found) for path, found in documents if not isinstance(found, Run)]
+    if len(documents) == len(fleets) == 1 and fleet.wanted(options, name):
+        return fleet.report_fleet(*fleets[0], name, options, to_terminal=to_terminal)
+    fleet.refuse_fleet_options(options)
+    runs = _runs(documents) if options.node is None else fleet.runs_of(fleets, options.node)
     analyses = reports.analysed(
         runs,
         baseline=options.baseline,
@@ -64,13 +70,13 @@ def report(options: ReportOptions) -> int:
     return code
 
 
-def _files(paths: Sequence[object]) -> list[object]:
+def _files(paths: Sequence[object]) -> list[str]:
     """`paths` with all results of a folder, oldest first, in place of the folder. Raises InputError if it has none."""
     from gpubench import store
 
-    found: list[object] = []
-    for path in paths:
-        inside = store.newest_first([str(path)])[::-1] if os.path.isdir(str(path)) else [path]
+    found: list[str] = []
+    for path in map(str, paths):
+        inside = [str(one) for one in store.newest_first([path])[::-1]] if os.path.isdir(path) else [path]
         if not inside:
             raise InputError(
                 "no-results", f"{path} holds no result", why="it is a folder without a result file",
@@ -80,25 +86,38 @@ def _files(paths: Sequence[object]) -> list[object]:
     return found
 
 
-def _read(paths: Sequence[object]) -> list[Run]:
+def _runs(documents: Sequence[tuple[str, Run | Fleet]]) -> list[Run]:
     """The runs of all files, those of a fleet's nodes included; a node without a result is reported on stderr."""
     found: list[Run] = []
-    for path in _files(paths):
-        runs, failed, _ = read(str(path))
+    for path, content in documents:
+        runs, failed, _ = parts(content, path)
         found += runs
         for node in failed:
             print(f"{path}: the node {node.key} brought no result: {node.error}", file=sys.stderr)
     if found:
         return found
     raise InputError(
-        "no-results", f"no node of {', '.join(map(str, paths))} brought a result", why="every one of them failed",
-        hint="`gpubench merge` the fleet with the result files of its nodes",
+        "no-results", f"no node of {', '.join(path for path, _ in documents)} brought a result",
+        why="every one of them failed", hint="`gpubench merge` the fleet with the result files of its nodes",
     )  # fmt: skip
 
 
-def read(path: str) -> tuple[list[Run], list[Node], int | None]:
-    """The runs in `path` (`-`: standard input), the nodes of it that brought none, and how many nodes a fleet
-    expects (None: the file is a result). Raises InputError."""
+def parts(content: Run | Fleet, path: str) -> tuple[list[Run], list[Node], int | None]:
+    """The runs of a file, the nodes of it that brought none, and how many nodes a fleet expects (None: it is a
+    result)."""
+    from gpubench.model.result import Run
+
+    if isinstance(content, Run):
+        return [content], [], None
+    from gpubench.cli.fleet import opened
+
+    nodes = [opened(node, path) for node in content.nodes]
+    runs = [run for node in nodes for run in node.runs]
+    return runs, [node for node in nodes if not node.runs], content.nodes_expected
+
+
+def document(path: str) -> Run | Fleet:
+    """The result or the fleet in `path` (`-`: standard input). Raises InputError."""
     import msgspec
 
     from gpubench import store
@@ -111,15 +130,17 @@ def read(path: str) -> tuple[list[Run], list[Node], int | None]:
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         name = RESULT_NAME  # the reader of results says what is wrong with it
     if name == RESULT_NAME:  # what fleets take is not loaded for it
-        return [store.loads(data, source)], [], None
-    from gpubench.analysis.fleet import NAME, VERSION, Fleet, members
+        return store.loads(data, source)
+    from gpubench.analysis.fleet import NAME, VERSION, Fleet
 
     if name != NAME:
-        return [store.loads(data, source)], [], None
-    fleet = store.loads_as(Fleet, data, source, name=NAME, newest=VERSION)
-    runs, failed = members(fleet)
+        return store.loads(data, source)
+    found = store.loads_as(Fleet, data, source, name=NAME, newest=VERSION)
+    runs = [run for node in found.nodes for run in node.runs]
     limits.require_runs(runs, source)
-    return [store.checked(run, source) for run in runs], failed, fleet.nodes_expected
+    for run in runs:
+        store.checked(run, source)
+    return found
 
 
 def _newest(results_dir: Path) -> str:

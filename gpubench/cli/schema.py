@@ -17,6 +17,7 @@ _DERIVED = {
     "gpubench-compare": ("gpubench.analysis.comparison", "Comparison"),
     "gpubench-noise": ("gpubench.analysis.noise", "Noise"),
     "gpubench-fleet": ("gpubench.analysis.fleet", "Fleet"),
+    "gpubench-fleet-report": ("gpubench.analysis.fleet_report", "FleetReport"),
     "gpubench-advise": ("gpubench.analysis.advice", "Advice"),
 }
 

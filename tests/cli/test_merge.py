@@ -7,8 +7,10 @@ import json
 
 import pytest
 
+from gpubench.cli.merge import EMBEDDED_NODES
 from gpubench.store import load, save
 from tests.forking import environment
+from tests.unit.report.fleets import node_run
 from tests.unit.report.test_merging import run
 
 
@@ -41,7 +43,9 @@ def test_several_machines_give_a_fleet_that_report_reads(gpubench, folder):
     fleet = json.loads(gzip.decompress((folder / "fleet.json.gz").read_bytes()))
     assert (fleet["name"], fleet["nodes_expected"], fleet["complete"]) == ("gpubench-fleet", 2, True)
     done = gpubench("report", "fleet.json.gz", "--format", "json", cwd=folder)
-    assert len(json.loads(done.stdout)["sources"]) == 2
+    assert json.loads(done.stdout)["nodes_collected"] == 2
+    done = gpubench("report", "fleet.json.gz", "--format", "json", "--filter", "matmul", cwd=folder)
+    assert len(json.loads(done.stdout)["sources"]) == 2  # the reports of the nodes
     # A fleet grows: its nodes and a further file of one of them.
     assert gpubench("merge", "fleet.json.gz", "b.json", "-o", "more.json", cwd=folder).returncode == 0
     nodes = json.loads((folder / "more.json").read_text())["nodes"]
@@ -58,7 +62,13 @@ def test_a_fleet_with_a_node_missing_is_exit_4_and_written(gpubench, folder):
     assert [node["status"] for node in fleet["nodes"]] == ["ok", "failed"]
     assert "there is no such file" in fleet["nodes"][1]["error"]
     reported = gpubench("report", "fleet.json", cwd=folder)
-    assert (reported.returncode, reported.stderr.count("brought no result")) == (0, 1)
+    assert (reported.returncode, reported.stderr) == (0, "")
+    assert reported.stdout.startswith(
+        "Fleet: 1 of 2 nodes complete, 0 of 1 GPUs compared; 1 unusable (gone.json)"
+    )
+    assert "there is no such file" in " ".join(reported.stdout.split())
+    gate = gpubench("report", "fleet.json", "--fail-on", "incomplete", cwd=folder)
+    assert gate.returncode == 3
     assert gpubench("merge", "fleet.json", "other.json", "-o", "whole.json", cwd=folder).returncode == 0
     assert json.loads((folder / "whole.json").read_text())["complete"]
 
@@ -86,3 +96,103 @@ def test_mistakes(gpubench, folder, arguments, code, message):
 def test_the_schema_of_a_fleet(gpubench, folder):
     done = gpubench("schema", "fleet", cwd=folder)
     assert json.loads(done.stdout)["title"] == "gpubench-fleet"
+
+
+@pytest.fixture
+def fleet(tmp_path, gpubench):
+    """Four nodes of two GPUs, one of them slow, and the file of a node that is not there."""
+    for name in "abcd":
+        slow = {"c1": 1.4} if name == "c" else {}
+        save(node_run(name, [f"{name}0", f"{name}1"], slow=slow), tmp_path / f"{name}.json.gz")
+    (tmp_path / "names").write_text("a\nb\nc\nd\ne\n")
+    files = [f"{name}.json.gz" for name in "abcd"]
+    done = gpubench("merge", *files, "--nodes", "@names", "-o", "fleet.json", cwd=tmp_path)
+    assert done.returncode == 4
+    assert "e: no file of it was named" in done.stderr
+    return tmp_path
+
+
+def test_lists_of_nodes_for_a_scheduler(gpubench, fleet):
+    done = gpubench("report", "fleet.json", "--ok-nodes", "ok", "--bad-nodes", "bad", cwd=fleet)
+    assert done.returncode == 0
+    first = "Fleet: 4 of 5 nodes complete, 8 of 8 GPUs compared; 1 missing (e); 1 slow GPU"
+    assert done.stdout.splitlines()[0] == first
+    assert ((fleet / "ok").read_text(), (fleet / "bad").read_text()) == ("a\nb\nd\n", "c\ne\n")
+
+
+def test_the_report_of_one_node(gpubench, fleet):
+    done = gpubench("report", "fleet.json", "--node", "c", "--format", "json", cwd=fleet)
+    assert [source["run_id"] for source in json.loads(done.stdout)["sources"]] == ["c-1"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["fleet.json", "--fail-on", "slow-gpu"], 3, ""),
+        (["fleet.json", "--fail-on", "slow-gpu", "--tolerance", "40"], 0, ""),
+        (["fleet.json", "--known-good", "gone.json"], 4, "there is no such file"),
+        (["fleet.json", "--tolerance", "much"], 2, "not a percentage"),
+        (["fleet.json", "--node", "x"], 2, "--node"),
+        (["fleet.json", "--node", "e"], 4, "brought no result"),
+        (["a.json.gz", "--fail-on", "slow-gpu"], 2, "is about a fleet"),
+        (["fleet.json", "--ok-nodes", "ok", "--sections", "answer"], 2, "is about a fleet"),
+        (["few.json", "--fail-on", "slow-gpu"], 4, "could not fail"),
+        (["few.json", "--fail-on", "slow-gpu", "--known-good", "fleet.json"], 0, ""),
+    ],
+)
+def test_how_the_report_of_a_fleet_ends(gpubench, fleet, arguments, code, message):
+    assert gpubench("merge", "a.json.gz", "--expect", "1", "-o", "few.json", cwd=fleet).returncode == 0
+    done = gpubench("report", *arguments, cwd=fleet)
+    assert (done.returncode, message in done.stderr) == (code, True)
+    assert "Traceback" not in done.stderr
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory, starter):
+    """A fleet of more nodes than one file holds, merged."""
+    folder = tmp_path_factory.mktemp("large")
+    runs = [node_run(f"n{i:02}", [f"U{i}"], ops=[("copy", 2**26)]) for i in range(EMBEDDED_NODES + 1)]
+    for one in runs:
+        save(one, folder / f"{one.id}.json")
+    files = sorted(path.name for path in folder.iterdir())
+    for output, more in (("fleet.json", []), ("one.json", ["--embed"])):
+        done = starter.run("merge", *files, *more, "-o", output, cwd=folder, env=environment(folder, {}))
+        assert (done.returncode, done.stderr) == (0, "")
+    return folder
+
+
+def test_a_large_fleet_refers_to_the_files_of_its_nodes(gpubench, large):
+    fleet = json.loads((large / "fleet.json").read_text())
+    assert all("result" not in node and len(node["files"]) == 1 for node in fleet["nodes"])
+    assert len(list((large / "fleet.d").iterdir())) == EMBEDDED_NODES + 1
+    assert not (large / "one.d").exists()
+    shown = [gpubench("report", name, cwd=large).stdout for name in ("fleet.json", "one.json")]
+    assert shown[0] == shown[1]
+    assert shown[0].startswith("Fleet: 65 of 65 nodes complete, 65 of 65 GPUs compared; no slow GPUs")
+    done = gpubench("report", "fleet.json", "--node", "n07", "--format", "json", cwd=large)
+    assert [source["run_id"] for source in json.loads(done.stdout)["sources"]] == ["n07-1"]
+
+
+def test_the_files_of_the_nodes_merge_without_the_fleet(gpubench, large):
+    files = sorted(f"fleet.d/{path.name}" for path in (large / "fleet.d").iterdir())
+    for name, inputs in (("again.json", files), ("grown.json", ["fleet.json"])):
+        assert gpubench("merge", *inputs, "--embed", "-o", name, cwd=large).returncode == 0
+        assert (large / name).read_bytes() == (large / "one.json").read_bytes()
+
+
+def test_a_file_of_a_node_that_changed_or_lies_elsewhere_is_not_used(gpubench, large, tmp_path):
+    fleet = json.loads((large / "fleet.json").read_text())
+    (tmp_path / "own.d").mkdir()
+    for i, node in enumerate(fleet["nodes"]):
+        (file,) = node["files"]
+        content = (large / file["path"]).read_bytes()
+        file["path"] = f"own.d/{i}.json.gz"
+        (tmp_path / file["path"]).write_bytes(content + b"x" if i == 0 else content)
+    fleet["nodes"][1]["files"][0]["path"] = "../secret.json"
+    fleet["nodes"][2]["files"][0]["path"] = "own.d/gone.json"
+    (tmp_path / "fleet.json").write_text(json.dumps(fleet))
+    done = gpubench("report", "fleet.json", cwd=tmp_path)
+    assert done.stdout.startswith("Fleet: 62 of 65 nodes complete, 62 of 62 GPUs compared; 3 unusable (n")
+    text = " ".join(done.stdout.split())
+    for reason in ("it changed since", "it lies outside", "No such file"):
+        assert reason in text

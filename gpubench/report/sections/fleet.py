@@ -1,0 +1,197 @@
+"""A fleet as text: one line that tells the truth, then what is wrong, the worst first; at most 300 lines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from gpubench.analysis.fleet_report import FleetReport, NodeRow
+from gpubench.analysis.peers import FEWEST_PEERS, PeerGroup, SlowGpu
+from gpubench.report.layout import Cell, Column, Section, Table, TextDocument, cells
+
+MOST_ROWS = 20
+_NAMED = 3  # nodes of one kind that the first line names
+_TONES = {"severe": "bad", "slow": "bad", "suspect": "plain"}
+
+
+def headline(report: FleetReport) -> str:
+    """`Fleet: 14 of 16 nodes complete, 111 of 128 GPUs compared; 1 missing (gpu-12); 2 slow GPUs`."""
+    nodes = f"{report.nodes_complete} of {report.nodes_expected} nodes complete"
+    parts = [f"Fleet: {nodes}, {report.peers.compared} of {report.gpus} GPUs compared"]
+    for word in dict.fromkeys(row.word for row in report.nodes if row.word != "complete"):
+        parts.append(_counted(word, [row for row in report.nodes if row.word == word]))
+    unknown = report.nodes_expected - len(report.nodes)
+    if unknown > 0:
+        parts.append(f"nothing is known of {unknown} more")
+    slow, suspect = report.slow, len({one.gpu for one in report.peers.verdicts if not one.confirmed})
+    parts += [f"{slow or 'no'} slow GPU{'s' if slow != 1 else ''}"] if _judged(report) or slow else []
+    parts += [f"{suspect} suspect"] if suspect else []
+    return "; ".join(parts)
+
+
+def _judged(report: FleetReport) -> bool:
+    return any(group.threshold is not None for group in report.peers.groups)
+
+
+def _counted(word: str, rows: Sequence[NodeRow]) -> str:
+    return f"{len(rows)} {word} ({_shortened([row.name for row in rows])})"
+
+
+def _shortened(names: Sequence[str]) -> str:
+    more = [f"{len(names) - _NAMED} more"] if len(names) > _NAMED else []
+    return ", ".join([*names[:_NAMED], *more])
+
+
+def fleet_document(report: FleetReport) -> TextDocument:
+    """The report of a fleet in tables."""
+    sections = [
+        Section(key="fleet", title="Fleet", screen=((Cell(headline(report)),),)),
+        _nodes(report), _slow(report), _not_compared(report), _uneven(report), _known_good(report), _drift(report),
+        _cases(report),
+    ]  # fmt: skip
+    return TextDocument(headings=(), sections=tuple(part for part in sections if part is not None))
+
+
+def _section(key: str, title: str, table: Table, *lines: str) -> Section:
+    return Section(key=key, title=title, lines=lines, tables=(table,))
+
+
+def _table(columns: Iterable[Column], rows: Sequence[tuple[Cell, ...]], legend: str = "") -> Table:
+    more = f"and {len(rows) - MOST_ROWS} more" if len(rows) > MOST_ROWS else ""
+    legend = "; ".join(part for part in (more, legend) if part)
+    return Table(tuple(columns), tuple(rows[:MOST_ROWS]), legend=legend)
+
+
+def _nodes(report: FleetReport) -> Section | None:
+    rows = [cells(row.name, row.word, row.why or "") for row in report.nodes if row.word != "complete"]
+    if not rows:
+        return None
+    return _section("nodes", "Nodes that are not complete", _table(map(Column, ("node", "is", "why")), rows))
+
+
+def _slow(report: FleetReport) -> Section:
+    peers = report.peers
+    chance = f"expected by chance: {report.expected_by_chance:.2g} suspects, before any is confirmed"
+    if not _judged(report):
+        chance = f"no case has {FEWEST_PEERS} GPUs that are alike, so no GPU is judged by its peers"
+    found = len({one.gpu for one in peers.verdicts})
+    line = f"{found or 'no'} GPU{'s' if found != 1 else ''} slow or suspect; {chance}"
+    if not peers.verdicts:
+        return Section(key="slow", title="Slow GPUs", lines=(line, *_pairs(report)))
+    columns = [
+        Column("node"), Column("GPU"), Column("is"), Column("short by", right=True), Column("allowed", right=True),
+        Column("of", right=True), Column("sessions", right=True, rank=1), Column("PCI", rank=2),
+        Column("throttled", rank=3), Column("case"),
+    ]  # fmt: skip
+    legend = (
+        f"short by: of the peers' median; allowed: the larger of {peers.tolerance:.0%} and {peers.k:.2g} robust "
+        f"standard deviations ({peers.looks} looks); slow: in two sessions or more, each by itself; suspect: not "
+        "confirmed"
+    )
+    rows = [_verdict_row(one) for one in peers.verdicts]
+    return _section("slow", "Slow GPUs", _table(columns, rows, legend), line, *_pairs(report))
+
+
+def _verdict_row(one: SlowGpu) -> tuple[Cell, ...]:
+    of = "itself, known good" if one.known_good else f"{one.peers} peers"
+    return cells(
+        one.node, one.device, Cell(one.word, _TONES[one.word]), f"{one.shortfall:.1%}", f"{one.threshold:.1%}", of,  # type: ignore[arg-type]
+        str(one.sessions), one.bdf or "", ", ".join(one.throttle), one.case,
+    )  # fmt: skip
+
+
+def _pairs(report: FleetReport) -> list[str]:
+    """Too few for a verdict, enough for a difference."""
+    few = [group for group in report.peers.groups if group.threshold is None and group.uneven]
+    return [
+        f"{group.case}: the slowest of {group.peers} GPUs is {1 - group.low_per_s / group.high_per_s:.0%} below the "
+        f"fastest; a verdict takes {FEWEST_PEERS}"
+        for group in few[:MOST_ROWS]
+    ]
+
+
+def _not_compared(report: FleetReport) -> Section | None:
+    rows = [cells(one.node, one.device, one.reason) for one in report.peers.not_compared]
+    if not rows:
+        return None
+    table = _table(map(Column, ("node", "GPU", "why")), rows)
+    return _section("not-compared", "GPUs that are not compared", table)
+
+
+def _uneven(report: FleetReport) -> Section | None:
+    found = [
+        group
+        for group in report.peers.groups
+        if group.threshold is not None and (group.uneven or not group.uniform)
+    ]
+    lines = [_uneven_line(group) for group in found]
+    if not lines:
+        return None
+    more = [f"and {len(lines) - MOST_ROWS} more"] if len(lines) > MOST_ROWS else []
+    return Section(key="uneven", title="Groups that are not uniform", lines=(*lines[:MOST_ROWS], *more))
+
+
+def _uneven_line(group: PeerGroup) -> str:
+    spread = (group.high_per_s - group.low_per_s) / group.median_per_s
+    text = f"{group.case}: {group.peers} GPUs spread over {spread:.0%} of their median"
+    if group.uniform:
+        return text
+    return f"{text}; {group.suspects} are short, too many to name any: compare with --known-good"
+
+
+def _known_good(report: FleetReport) -> Section | None:
+    changed = [
+        f"{group.case}: the median of {group.peers} GPUs is {group.known_good_change:+.1%} against the known good one"
+        for group in report.peers.groups
+        if group.known_good_change is not None and abs(group.known_good_change) > report.peers.tolerance
+    ]
+    for word, gpus in (("new", report.peers.new), ("gone", report.peers.gone)):
+        if gpus:
+            changed.append(f"{len(gpus)} GPU{'s are' if len(gpus) != 1 else ' is'} {word}: {_shortened(gpus)}")
+    more = [f"and {len(changed) - MOST_ROWS} more"] if len(changed) > MOST_ROWS else []
+    lines = (*changed[:MOST_ROWS], *more)
+    return Section(key="known-good", title="Against the known good fleet", lines=lines) if lines else None
+
+
+def _drift(report: FleetReport) -> Section | None:
+    rows = [
+        cells(
+            one.what,
+            one.usual,
+            version,
+            str(len(names)),
+            ", ".join(names[:_NAMED]) + (", ..." if len(names) > _NAMED else ""),
+        )
+        for one in report.drift
+        for version, names in one.others.items()
+    ]
+    if not rows:
+        return None
+    columns = [
+        Column("software"),
+        Column("usual"),
+        Column("here"),
+        Column("nodes", right=True),
+        Column("such as"),
+    ]
+    return _section("drift", "Software that differs", _table(columns, rows))
+
+
+def _cases(report: FleetReport) -> Section | None:
+    groups = sorted(report.peers.groups, key=lambda group: (-group.peers, group.case, group.group))
+    rows = [
+        cells(
+            str(group.peers), f"{1 - group.low_per_s / group.median_per_s:.1%}",
+            f"{group.high_per_s / group.median_per_s - 1:.1%}", f"{group.sigma:.1%}",
+            "-" if group.threshold is None else f"{group.threshold:.1%}", group.case,
+        )
+        for group in groups
+    ]  # fmt: skip
+    if not rows:
+        return None
+    columns = [
+        Column("GPUs", right=True), Column("slowest below", right=True),
+        Column("fastest above", right=True), Column("spread", right=True), Column("allowed", right=True),
+        Column("case"),
+    ]  # fmt: skip
+    legend = "below, above: of the median; spread: robust standard deviation over the median"
+    return _section("peers", "Peer groups", _table(columns, rows, legend))

@@ -1,0 +1,68 @@
+"""Synthetic fleets: nodes of equal GPUs, each as fast as it is told."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+
+import msgspec
+
+from gpubench.model.machine import Driver, Fact, Gpu, GpuMemory, Power
+from gpubench.model.result import Device, Environment, Fingerprints, Outcome, Run, SessionRecord, fingerprint
+from tests.unit.report.builders import CPU, GPU, case, failed, machine, measured, run_of
+
+CASES = (("matmul", 8192), ("copy", 2**26), ("upload", 2**28), ("download", 2**28))
+
+
+def gpu(uuid: str, bdf: str = "0000:01:00.0") -> Gpu:
+    return Gpu(
+        id=uuid, name=Fact("Test GPU", "ok", "nvml"), uuid=Fact(uuid, "ok", "nvml"), bdf=Fact(bdf, "ok", "nvml"),
+        memory=GpuMemory(usable_bytes=Fact(16 * 2**30, "ok", "nvml")),
+        driver=Driver(name=Fact("nvidia", "ok", "nvml"), version=Fact("570.1", "ok", "nvml")),
+        power=Power(limit_w=Fact(700.0, "ok", "nvml")),
+    )  # fmt: skip
+
+
+def node_run(
+    name: str, uuids: Sequence[str], *, slow: Mapping[str, float] | None = None, sessions: int = 2, number: int = 1,
+    broken: Sequence[str] = (), spread: Callable[[], float] = lambda: 1.0, labelled: bool = True, complete: bool = True,
+    known: Sequence[str] = (), ops: Sequence[tuple[str, int]] = CASES,
+) -> Run:  # fmt: skip
+    """A run of the node `name`, whose GPUs are cupy:0 and so on in the order of `uuids`.
+
+    `slow`: by what factor a GPU takes longer; `broken`: GPUs on which every case fails; `known`: GPUs that the machine
+    has beside those that ran.
+    """
+    devices: list[Device] = [CPU]
+    outcomes: list[Outcome] = []
+    for i, uuid in enumerate(uuids):
+        devices.append(msgspec.structs.replace(GPU, id=f"cupy:{i}", gpu_id=uuid))
+        for op, n in ops:
+            what = case(op, n, device=f"cupy:{i}")
+            seconds = 1e-3 * (slow or {}).get(uuid, 1.0) * spread()
+            outcomes.append(failed(what) if uuid in broken else measured(what, seconds, sessions=sessions))
+    found = run_of(outcomes, devices=devices, sessions=sessions, complete=complete)
+    prints = Fingerprints(
+        machine=fingerprint({"cpu": "Test CPU"}), device=fingerprint({one.id: one.name for one in devices}),
+        software=fingerprint({"numpy": "2.1.0"}),
+    )  # fmt: skip
+    gpus = [gpu(uuid, f"0000:{i + 1:02x}:00.0") for i, uuid in enumerate([*uuids, *known])]
+    day = f"2026-01-{number:02}"
+    return msgspec.structs.replace(
+        found, id=f"{name}-{number}", started_at=f"{day}T00:00:00Z", fingerprint=prints,
+        machine=msgspec.structs.replace(machine(), gpus=gpus),
+        environment=Environment(context={"node": name} if labelled else {}),
+        sessions=[SessionRecord(index=i, started_at=f"{day}T00:{i:02}:00Z") for i in range(sessions)],
+    )  # fmt: skip
+
+
+def fleet_runs(nodes: int, gpus: int = 8, *, seed: int = 1, cv: float = 0.008, **changes: object) -> list[Run]:
+    """Healthy nodes, whose GPUs differ by the share `cv`."""
+    draw = random.Random(seed)
+    return [
+        node_run(
+            f"gpu-{i:04}", [f"U{i:04}-{j}" for j in range(gpus)], spread=lambda: 1 + cv * draw.gauss(0, 1),
+            **changes,  # type: ignore[arg-type]
+        )
+        for i in range(nodes)
+    ]  # fmt: skip

@@ -1,0 +1,113 @@
+"""The report of a fleet: its first line tells the truth, everything that is missing has a name and a reason."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from gpubench.analysis.fleet import Fleet, Node, fleet_of
+from gpubench.analysis.fleet_report import FleetReport, FleetSurvey
+from gpubench.report.layout import RenderOptions
+from gpubench.report.renderers import plain
+from gpubench.report.sections.fleet import fleet_document, headline
+from gpubench.store import dumps
+from tests.unit.report.fleets import fleet_runs, node_run
+
+
+def report_of(fleet: Fleet) -> FleetReport:
+    survey = FleetSurvey()
+    for node in fleet.nodes:
+        survey.add(node)
+    return survey.report(expected=fleet.nodes_expected)
+
+
+def text_of(report: FleetReport) -> str:
+    return plain.draw([fleet_document(report)], RenderOptions())
+
+
+def uuids(name: str, count: int = 4) -> list[str]:
+    return [f"{name}{i}" for i in range(count)]
+
+
+def test_the_first_line_of_a_healthy_fleet():
+    report = report_of(fleet_of(fleet_runs(3, 4)))
+    assert headline(report) == "Fleet: 3 of 3 nodes complete, 12 of 12 GPUs compared; no slow GPUs"
+    assert (report.complete, report.bad_nodes, len(report.ok_nodes)) == (True, [], 3)
+
+
+def test_the_first_line_counts_and_names_what_is_wrong():
+    gone = Node(key="c.json", status="failed", reason="unusable", error="c.json: it is empty")
+    runs = [
+        node_run("a", uuids("A")), node_run("b", uuids("B"), slow={"B2": 1.3}),
+        node_run("d", uuids("D"), broken=["D1"]), node_run("e", uuids("E"), complete=False),
+    ]  # fmt: skip
+    report = report_of(fleet_of(runs, [gone], expected=7, names=["a", "f"]))
+    assert headline(report) == (
+        "Fleet: 2 of 7 nodes complete, 15 of 16 GPUs compared; 1 missing (f); 1 unusable (c.json); 2 partial (d, e); "
+        "nothing is known of 1 more; 1 slow GPU"
+    )
+    assert (report.ok_nodes, report.bad_nodes) == (["a"], ["b", "c.json", "f"])
+    text = text_of(report)
+    assert text.startswith("Fleet: 2 of 7 nodes complete")
+    for part in ("c.json: it is empty", "no file of it was named", "its run ended early", "4 cases failed"):
+        assert part in " ".join(text.split())
+    assert "cupy:2" in text
+    assert "D1" in {one.gpu for one in report.peers.not_compared}
+
+
+def test_a_node_that_lost_a_gpu_keeps_its_history_and_names_it():
+    before = node_run("a", uuids("A"), number=1)
+    after = node_run("a", ["A0", "A2", "A3"], number=2, slow={"A3": 1.5}, labelled=False)
+    fleet = fleet_of([after, before, *fleet_runs(2, 4)])
+    node = next(node for node in fleet.nodes if node.result and node.result.id == after.id)
+    assert (len(fleet.nodes), [run.id for run in node.others]) == (3, [before.id])
+    report = report_of(fleet)
+    lost = [one for one in report.peers.not_compared if one.gpu == "A1"]
+    assert [one.reason for one in lost] == ["the newest run does not see it"]
+    assert {one.gpu for one in report.peers.verdicts} == {"A3"}
+
+
+def test_two_runs_that_see_one_gpu_each_are_one_node():
+    one = node_run("a", ["A0"], known=["A1"], number=1)
+    other = node_run("a", ["A1"], known=["A0"], number=2)
+    fleet = fleet_of([one, other])
+    assert len(fleet.nodes) == 1
+    survey = FleetSurvey()
+    survey.add(fleet.nodes[0])
+    assert {figure.gpu for figure in survey.figures} == {"A0", "A1"}
+
+
+def test_a_gpu_on_which_nothing_was_measured_is_named():
+    report = report_of(fleet_of([node_run("a", uuids("A"), known=["A9"])]))
+    assert [(one.gpu, one.reason) for one in report.peers.not_compared] == [
+        ("A9", "nothing was measured on it")
+    ]
+    assert "4 of 5 GPUs compared" in headline(report)
+
+
+def test_the_report_does_not_depend_on_the_order_of_files_and_merges():
+    runs = [*fleet_runs(4, 4), node_run("gpu-0002", ["U0002-0", "U0002-3"], number=2)]
+    whole = fleet_of(runs)
+    for seed in range(3):
+        random.Random(seed).shuffle(runs)
+        assert dumps(fleet_of(runs)) == dumps(whole)
+    assert report_of(fleet_of(runs)) == report_of(whole)
+
+
+def test_software_that_differs_is_told_by_majority():
+    import msgspec
+
+    runs = fleet_runs(4, 2)
+    runs[1] = msgspec.structs.replace(runs[1], tool={**runs[1].tool, "gpubench": "0.0.9"})
+    (drift,) = report_of(fleet_of(runs)).drift
+    assert (drift.what, drift.usual, drift.others) == ("gpubench", "0.1.0", {"0.0.9": ["gpu-0001"]})
+
+
+@pytest.mark.parametrize("nodes", [3, 60])
+def test_a_report_has_at_most_300_lines(nodes):
+    slow = {f"U{i:04}-0": 1.5 for i in range(0, nodes, 12)}
+    names = [f"lost-{i}" for i in range(nodes)]
+    runs = fleet_runs(nodes, 4, slow=slow, broken=[f"U{i:04}-1" for i in range(nodes)])
+    text = text_of(report_of(fleet_of(runs, names=names)))
+    assert len(text.splitlines()) <= 300

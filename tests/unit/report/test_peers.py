@@ -1,0 +1,134 @@
+"""The slow GPU: named by its UUID and never by its place, judged by enough peers, and not by chance."""
+
+from __future__ import annotations
+
+import random
+
+import msgspec
+import pytest
+
+from gpubench.analysis.peers import FEWEST_PEERS, SEVERE, TOLERANCE, Figure, compared, figures, growing_k
+from tests.unit.report.fleets import node_run
+
+
+def figure(
+    gpu: str, *rates: float, case: str = "matmul", reason: str | None = None, size: int = 8192, driver: str = "1",
+    started: str = "a", group: str | None = None,
+) -> Figure:  # fmt: skip
+    return Figure(
+        node=f"node of {gpu}", gpu=gpu, device="cupy:0", started_at=started, bdf=None, case=case,
+        group=group or case, driver=driver, size=size, rates=rates, reason=reason,
+    )  # fmt: skip
+
+
+def healthy(count: int, *, spread: float = 0.001, sessions: int = 2, case: str = "matmul") -> list[Figure]:
+    return [figure(f"{i:03}", *[100 * (1 + spread * (i % 5 - 2))] * sessions, case=case) for i in range(count)]
+
+
+def words(found: list[Figure], **options: object) -> dict[str, str]:
+    return {one.gpu: one.word for one in compared(found, **options).verdicts}  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("rates", "word"),
+    [
+        ((94.0, 94.0), "slow"),
+        ((70.0, 70.0), "severe"),
+        ((94.0, 99.0), None),
+        ((94.0,), "suspect"),
+        ((96.0, 96.0), None),
+    ],
+)
+def test_a_gpu_is_slow_when_two_sessions_say_so(rates, word):
+    assert words([*healthy(7), figure("bad", *rates)]) == ({"bad": word} if word else {})
+
+
+def test_one_session_of_two_that_is_short_is_a_suspicion():
+    assert words([*healthy(7), figure("bad", 80.0, 99.0)]) == {"bad": "suspect"}
+
+
+def test_the_verdict_does_not_depend_on_the_order_of_the_nodes():
+    found = [*healthy(40), figure("bad", 80.0, 80.0), figure("odd", 0.0, reason="failed: out of memory")]
+    first = compared(found)
+    for seed in range(5):
+        random.Random(seed).shuffle(found)
+        assert compared(found) == first
+
+
+def test_what_failed_is_listed_and_never_compared():
+    """Four GPUs without a result are not alike."""
+    found = compared([figure(name, reason="failed: device lost") for name in "abcd"])
+    assert (found.compared, found.groups, len(found.not_compared)) == (0, (), 4)
+    assert all("device lost" in one.reason for one in found.not_compared)
+    mixed = compared([*healthy(4), figure("000", reason="failed: wrong", case="copy")])
+    assert [(one.gpu, one.reason) for one in mixed.not_compared] == [("000", "copy failed: wrong")]
+
+
+def test_fewer_peers_than_a_verdict_takes_give_none():
+    few = [*healthy(FEWEST_PEERS - 2), figure("bad", 50.0, 50.0)]
+    found = compared(few)
+    assert (found.verdicts, found.groups[0].threshold, found.groups[0].uneven) == ((), None, True)
+    assert "verdict takes" in found.not_compared[0].reason
+    assert words([*few, figure("one more", 100.0, 100.0)]) == {"bad": "severe"}
+
+
+def test_equal_gpus_have_no_spread_and_the_tolerance_holds():
+    assert words([*healthy(8, spread=0), figure("bad", 94.9, 94.9)]) == {"bad": "slow"}
+    assert words([*healthy(8, spread=0), figure("bad", 94.9, 94.9)], tolerance=0.1) == {}
+
+
+def test_half_of_a_fleet_that_is_slow_is_told_as_a_group():
+    found = compared([*healthy(10), *(figure(f"s{i}", 70.0, 70.0) for i in range(7))])
+    assert found.verdicts == ()
+    assert (found.groups[0].uniform, found.groups[0].uneven, found.groups[0].suspects) == (False, True, 7)
+
+
+def test_a_known_good_fleet_sees_one_that_is_slow_as_a_whole():
+    good = healthy(8)
+    now = [msgspec.structs.replace(one, rates=(90.0, 90.0), driver="2") for one in good[1:]]
+    found = compared([*now, figure("new", 90.0, 90.0, driver="2")], known_good=good)
+    assert {one.gpu for one in found.verdicts} == {one.gpu for one in good[1:]}
+    assert all(one.known_good and one.word == "slow" for one in found.verdicts)
+    assert (found.new, found.gone) == (("new",), ("000",))
+    assert found.groups[0].known_good_change == pytest.approx(-0.1, abs=0.002)
+    assert compared(now).verdicts == ()
+
+
+def test_sizes_that_searches_ended_at_are_not_mixed():
+    found = compared([*healthy(5), figure("other", 20.0, 20.0, size=4096)])
+    assert (found.verdicts, found.groups[0].peers) == ((), 5)
+    assert found.not_compared[0].reason == "its peers measured another size"
+
+
+def test_the_newer_figure_of_a_gpu_counts():
+    assert (
+        words([*healthy(5), figure("x", 50.0, 50.0, started="a"), figure("x", 100.0, 100.0, started="b")]) == {}
+    )
+
+
+def test_k_grows_with_the_number_of_looks():
+    """The values of the design: 3.5 up to 215 looks, 3.9 at 256 GPUs and 4.66 at 8,000, four cases each."""
+    assert growing_k(0) == growing_k(214) == 3.5
+    assert growing_k(216) > 3.5
+    assert growing_k(256 * 4) == pytest.approx(3.90, abs=0.01)
+    assert growing_k(8_000 * 4) == pytest.approx(4.66, abs=0.01)
+
+
+def test_chance_is_told_for_the_spread_that_was_measured():
+    draw = random.Random(1)
+    found = compared([figure(f"{i}", *[100 * (1 + 0.02 * draw.gauss(0, 1))] * 2) for i in range(200)])
+    group = found.groups[0]
+    assert group.sigma == pytest.approx(0.02, rel=0.2)
+    assert group.threshold == pytest.approx(3.5 * group.sigma)
+    assert found.expected_by_chance == pytest.approx(200 * 2.33e-4, rel=0.1)
+    assert compared(healthy(200, spread=0)).expected_by_chance == 0
+
+
+def test_figures_name_a_gpu_by_its_uuid():
+    """A GPU that is lost moves those behind it in the list; nobody else's time becomes theirs."""
+    whole = node_run("a", ["U0", "U1", "U2"], slow={"U2": 1 + 2 * SEVERE})
+    less = node_run("a", ["U0", "U2"], slow={"U2": 1 + 2 * SEVERE})
+    for run in (whole, less):
+        rates = {one.gpu: one.rate for one in figures(run, "a") if one.case.startswith("matmul")}
+        assert rates["U2"] == pytest.approx(rates["U0"] / (1 + 2 * SEVERE), rel=TOLERANCE / 10)
+    assert len({one.group for one in figures(whole, "a")}) == len({one.case for one in figures(whole, "a")})
