@@ -18,7 +18,10 @@ _MEANING = (
     "plain chain, without a clock reading between its stages, and its wait. What the stages and an empty launch leave "
     "of it is the rest."
 )
-_WAITED = "the device stamps no passes: each stage has a submit and a wait of its own, so the stages may exceed the whole"
+_WAITED = (
+    "the device stamps no passes: each stage has a submit and a wait of its own, "
+    "so the stages may exceed the whole"
+)
 _MISMATCH = "! the stages miss the whole by more than 10 % and more than 20 us"
 # Beside the stages.
 LAUNCH, REST, WHOLE = "launch, wait", "rest", "whole"
