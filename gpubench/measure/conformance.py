@@ -273,7 +273,7 @@ class _Trial:
             for n in sizes:
                 cases = [c for c in (self.case(op, n, dtype, form) for form in FORMS) if self.supported(op, c)]
                 for drawn in inputs if cases else ():
-                    self.with_material(op, cases[0], drawn, partial(self.launches, cases, drawn))
+                    self.with_workspace(op, cases[0], drawn, partial(self.launches, cases, drawn))
 
     def supported(self, op: Op, case: Case) -> bool:
         with self.promise("supports answers and does not raise", op.name):
@@ -291,7 +291,7 @@ class _Trial:
             self.report.refused[case.id] = refused.reason if known else ""
         return False
 
-    def with_material(self, op: Op, case: Case, drawn: Inputs, use: Callable[[Workspace], bool]) -> bool:
+    def with_workspace(self, op: Op, case: Case, drawn: Inputs, use: Callable[[Workspace], bool]) -> bool:
         """What `use` makes of the workload's inputs and reference; True if they cannot be prepared."""
         with self.promise(f"a supported case can be prepared: {case.id}", op.name):
             workspace = Workspace(self.session, op, case, *drawn, self.folder)
@@ -351,7 +351,7 @@ class _Trial:
             )
             if case is None:
                 return
-            if self.with_material(op, case, (1, "random"), partial(self.clocked, case)):
+            if self.with_workspace(op, case, (1, "random"), partial(self.clocked, case)):
                 return
 
     def clocked(self, case: Case, workspace: Workspace) -> bool:
