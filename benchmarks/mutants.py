@@ -52,7 +52,7 @@ EQUIVALENT = (
         "if cumulated > mass",
         "no sum of probabilities ends at that very number",
     ),
-    ("stats.py", "low, high = (-9.0, 9.0)", "", "the same end: 60 halvings leave less than the last digit"),
+    ("stats.py", "low, high = (-9.0, 9.0)", "13.5", "the same end: 60 halvings leave less than the last digit"),
     ("stats.py", "w = weights or [1.0]", "[1.5]", "weights that are alike count alike"),
     ("stats.py", "if len({value for", "", "the same distribution, in more atoms or in fewer"),
     (

@@ -14,6 +14,8 @@ from gpubench.stats import median
 
 # A sum may miss the whole by so much: as the parts of a call may.
 SHARE, LEAST_S = 0.10, 20e-6
+# Clocks that see a stage without its launch.
+_ON_DEVICE: tuple[StageClock, ...] = ("event", "pass-timestamp")
 
 
 class StageRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,8 +29,9 @@ class StageRow(msgspec.Struct, frozen=True, kw_only=True):
 
 class StagesRow(msgspec.Struct, frozen=True, kw_only=True):
     """The stages of one case. `whole_s` is a call of the plain chain: the stages in the chain, `launch_s` (an empty
-    launch and its wait) and `residual_s` add up to it. `span_s` is from the first stage's begin to the last one's end.
-    `mismatch`: the stages miss the span, or stages and launch miss the whole, by more than 10 % and more than 20 us."""
+    launch and its wait; 0 where the clock is the host's) and `residual_s` add up to it. `span_s` is from the first
+    stage's begin to the last one's end. `mismatch`: the stages miss the span, or stages and launch miss the whole, by
+    more than 10 % and more than 20 us."""
 
     source: int
     id: str
@@ -79,8 +82,8 @@ def _row(run: Run, outcome: Measurement, case: CaseResult) -> Stages | None:
         for values in zip(*((one.span_s, one.empty_s, one.wall_s) for one in timed), strict=True)
     )
     total_s, waited = sum(chain), timed[0].clock == "waited"
-    # A submit and a wait for each stage hold the launch already, and more of them than the plain chain has.
-    launch_s = 0.0 if waited else launch_s
+    # A call on the CPU is no launch, and what the host's clock sees of a stage that is waited for holds one already.
+    launch_s = launch_s if timed[0].clock in _ON_DEVICE else 0.0
     residual_s = whole_s - total_s - launch_s
     return Stages(
         source=0, id=case.id, op=case.case.op, n=case.case.params["n"], params=dict(case.case.params),

@@ -243,16 +243,11 @@ class CaseRun:
         progress = self.runtime.progress
         progress.number += 1
         self._number = progress.number
-        self.runtime.sink(
-            CaseStarted(
-                self.case.id,
-                progress.number,
-                progress.cases,
-                self.runtime.session,
-                progress.sessions,
-                progress.remaining(),
-            )  # fmt: skip
-        )
+        started = CaseStarted(
+            self.case.id, progress.number, progress.cases, self.runtime.session, progress.sessions,
+            progress.remaining(),
+        )  # fmt: skip
+        self.runtime.sink(started)
         self.prepare(first=True)
 
     def prepare(self, *, first: bool) -> None:
@@ -298,19 +293,11 @@ class CaseRun:
         self._sampling_s += max(0.0, time.monotonic() - began - self._warmup_s)
         typical, precision = estimate(self._medians)
         self._launch_s = typical or self._launch_s
-        self.runtime.sink(
-            BlockDone(
-                self.case.id,
-                self._number,
-                progress.cases,
-                self.runtime.session,
-                progress.sessions,
-                typical,
-                precision,
-                len(self.kept),
-                progress.remaining(),
-            )  # fmt: skip
-        )
+        done = BlockDone(
+            self.case.id, self._number, progress.cases, self.runtime.session, progress.sessions, typical, precision,
+            len(self.kept), progress.remaining(),
+        )  # fmt: skip
+        self.runtime.sink(done)
         reason = stop_reason(self._counted, self._sampling_s, self.left_s, settings, wanted=self.purpose.blocks)
         if reason is not None:
             self.stop(reason)

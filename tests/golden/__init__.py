@@ -6,7 +6,15 @@ from pathlib import Path
 
 from gpubench.report import render
 from tests.unit.report.answer_runs import named_run, no_gpu_run, one_op_run, suite_run
-from tests.unit.report.samples import cpu_run, full_run, hybrid_run, interrupted_run, software_run, tool_run
+from tests.unit.report.samples import (
+    cpu_run,
+    full_run,
+    hybrid_run,
+    interrupted_run,
+    software_run,
+    stages_run,
+    tool_run,
+)
 
 FOLDER = Path(__file__).parent
 SUFFIXES = {"table": "table.txt", "plain": "txt", "markdown": "md", "json": "json", "csv": "csv"}
@@ -20,6 +28,8 @@ RUNS = {
     "full": full_run, "cpu-only": cpu_run, "software-only": software_run, "interrupted": interrupted_run,
     "tools": tool_run, "hybrid": hybrid_run,
 }  # fmt: skip
+# One section alone.
+SECTIONS = {"stages": stages_run}
 # The final screen alone.
 SCREENS = {
     "answer-suite": suite_run, "answer-one-op": one_op_run, "answer-named": named_run, "answer-no-gpu": no_gpu_run,
@@ -28,6 +38,7 @@ SCREENS = {
 CASES = [("full", name) for name in SUFFIXES]
 CASES += [(run, "plain") for run in ("cpu-only", "software-only", "interrupted", "hybrid")]
 CASES += [("tools", name) for name in TOOL_SUFFIXES]
+CASES += [("stages", name) for name in ("table", "plain", "markdown", "json", "csv")]
 CASES += [(screen, "plain") for screen in SCREENS] + [("answer-suite", "markdown")]
 
 
@@ -38,4 +49,6 @@ def path(run: str, format: str) -> Path:
 def text(run: str, format: str) -> str:
     if run in SCREENS:
         return render([SCREENS[run]()], format, sections=("answer",))
+    if run in SECTIONS:
+        return render([SECTIONS[run]()], format, sections=(run,))
     return render([RUNS[run]()], format)

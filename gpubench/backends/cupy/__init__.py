@@ -24,6 +24,7 @@ from gpubench.backends.cupy.launches import (
     EventClock,
     no_tf32,
     pin_off,
+    time_calls,
     with_tf32,
 )
 from gpubench.backends.cupy.memory import DevicePool, PinnedMemory, PinnedTransfers
@@ -214,18 +215,9 @@ class CupySession(Session):
     @override
     def stage_times(self, steps: Sequence[tuple[Launch, Buffer]]) -> StageReading:
         """Events on the stream, one between two stages."""
-        cupy = self._cupy
         calls = [self.chain([step], step[1]) for step in steps]
         with vendor_errors():
-            events = [cupy.cuda.Event() for _ in range(len(steps) + 1)]
-            events[0].record()
-            for call, event in zip(calls, events[1:], strict=True):
-                call()
-                event.record()
-            events[-1].synchronize()
-            between = [cupy.cuda.get_elapsed_time(*pair) * 1e-3 for pair in itertools.pairwise(events)]
-            whole_s = cupy.cuda.get_elapsed_time(events[0], events[-1]) * 1e-3
-        return StageReading(between, whole_s, "event")
+            return time_calls(self._cupy, calls)
 
     def run(self, launch: CudaLaunch, repeat: int = 1) -> None:
         with vendor_errors():

@@ -10,6 +10,7 @@ registers, some time ago; this is the clock at which the last launch ended.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +19,7 @@ from typing import Any
 
 from gpubench.backends.shared.host import named_buffers, tuned_kernel
 from gpubench.errors import BuildError, Unsupported
-from gpubench.model.backend import Buffer, Launch
+from gpubench.model.backend import Buffer, Launch, StageReading
 from gpubench.model.case import TF32, Case
 from gpubench.model.kernel import CudaPass, CudaProduct, CudaProgram, Limits
 from gpubench.model.op import Dtype, Op
@@ -275,6 +276,19 @@ class EventClock:
         if self._flush is None:
             self._flush = self._cupy.empty(self._flush_bytes, self._cupy.uint8)
         self._flush.data.memset_async(0, self._flush_bytes)
+
+
+def time_calls(cupy: Any, calls: Sequence[CudaLaunch]) -> StageReading:
+    """Seconds of each call on the current stream, by events between them. A call that is shorter than its launch takes
+    the time of that, as it does in a chain."""
+    events = [cupy.cuda.Event() for _ in range(len(calls) + 1)]
+    events[0].record()
+    for call, event in zip(calls, events[1:], strict=True):
+        call()
+        event.record()
+    events[-1].synchronize()
+    between = [float(cupy.cuda.get_elapsed_time(*pair)) * 1e-3 for pair in itertools.pairwise(events)]
+    return StageReading(between, float(cupy.cuda.get_elapsed_time(events[0], events[-1])) * 1e-3, clock="event")
 
 
 # The global timer advances in steps, of 32 ns to 1 us by the device: the count begins with one step and ends

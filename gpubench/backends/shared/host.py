@@ -549,21 +549,11 @@ def _errors(got: Array, want: Array, scale: Array) -> Array:
     return error
 
 
-# By the id of an op, which is kept with its hash: to compute a layer at n = 7 takes longer than a second.
-_hashes: dict[int, tuple[Op, str]] = {}
-
-
 def op_hash(op: Op) -> str:
     """Twelve digits that change when the op means something else: shapes, costs, inputs or reference.
 
     Built from behaviour, not from text, so that reformatting a file does not make results incomparable.
     """
-    if id(op) not in _hashes:
-        _hashes[id(op)] = (op, _hash(op))
-    return _hashes[id(op)][1]
-
-
-def _hash(op: Op) -> str:
     import numpy as np
 
     seen: list[str] = [op.name, str(op.tolerance.units)]

@@ -282,7 +282,7 @@ class WgpuSession(Session):
         launches = [launch for launch, _ in steps]
         own = [launch for launch in launches if isinstance(launch, WgpuLaunch)]
         hosts = [launch for launch in launches if isinstance(launch, HostCall)]
-        if self._stamps is not None and len(own) <= MOST_STAMPED:
+        if own and self._stamps is not None and len(own) <= MOST_STAMPED:
             before = self._waited(hosts)
             with vendor_errors():
                 found = self._stamps.read_steps(own)

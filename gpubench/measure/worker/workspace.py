@@ -52,6 +52,16 @@ class Wrong(WrongResult):
         self.check = check
 
 
+# By the id of an op, which is kept with its hash: to compute a layer for it may take seconds.
+_hashes: dict[int, tuple[Op, str]] = {}
+
+
+def _hash_of(op: Op) -> str:
+    if id(op) not in _hashes:
+        _hashes[id(op)] = (op, op_hash(op))
+    return _hashes[id(op)][1]
+
+
 class Workspace:
     """What all cases of one workload share on one device: host inputs, device inputs, the reference."""
 
@@ -64,7 +74,7 @@ class Workspace:
         self.case = case
         self._material = material or Material(op, seed, kind, scratch)
         self.inputs: list[Array] = self._material.inputs(case)
-        self.op_hash = op_hash(op)
+        self.op_hash = _hash_of(op)
         self.buffers: list[Buffer] = []
         self.outputs: dict[str, Buffer] = {}
         self._chains: dict[str, chains.Chain] = {}

@@ -18,9 +18,7 @@ _MEANING = (
     "plain chain, without a clock reading between its stages, and its wait. What the stages and an empty launch leave "
     "of it is the rest."
 )
-_WAITED = (
-    "the device stamps no passes: each stage has a submit and a wait of its own, so the stages exceed the whole"
-)
+_WAITED = "the device stamps no passes: each stage has a submit and a wait of its own, so the stages may exceed the whole"
 _MISMATCH = "! the stages miss the whole by more than 10 % and more than 20 us"
 # Beside the stages.
 LAUNCH, REST, WHOLE = "launch, wait", "rest", "whole"
@@ -84,6 +82,7 @@ def _short(row: Stages) -> str:
 def _cells(row: Stages, label: str, unit: str, *, alone: bool) -> tuple[Cell, ...]:
     """The time, where it is wanted the stage's alone, and the share of the whole."""
     seconds = seconds_of(row).get(label)
+    seconds = None if label == LAUNCH and not seconds else seconds
     known = next((one for one in row.stages if one.stage == label), None)
     share = "-" if seconds is None else share_text(seconds / row.whole_s)
     tone = Cell(f"{share}!", "bad") if label == REST and row.mismatch else Cell(share)

@@ -1,12 +1,13 @@
 """The event clock on a simulated stream: host and device times as numbers, a queue of bounded length."""
 
 from collections import deque
+from functools import partial
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gpubench.backends.cupy.launches import MOST_QUEUED, CudaLaunch, EventClock
+from gpubench.backends.cupy.launches import MOST_QUEUED, CudaLaunch, EventClock, time_calls
 
 DEPTH = 1024
 
@@ -111,3 +112,12 @@ def test_a_slow_host_gets_a_longer_delay_once():
 def test_a_cold_launch_comes_after_a_flush():
     assert timed(1e-5, 1, cold=True)[3].flushed > 0
     assert timed(1e-5, 1)[3].flushed == 0
+
+
+def test_events_between_the_stages_of_a_chain_tell_the_time_of_each():
+    stream = Stream(host_s=1e-6)
+    seconds = [1e-3, 2e-3, 5e-4]
+    reading = time_calls(stream, [CudaLaunch(partial(stream.enqueue, each), None) for each in seconds])
+    assert reading.clock == "event"
+    assert reading.steps_s == pytest.approx(seconds, rel=1e-2)
+    assert reading.span_s == pytest.approx(sum(reading.steps_s))

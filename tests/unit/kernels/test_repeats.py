@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 
 from gpubench import backends, kernels
+from gpubench.backends.shared.host import allocate_outputs
 from gpubench.kernels.families import bpe
 from gpubench.kernels.families.workload import workload
+from gpubench.measure.worker.stages import time_stages
 from gpubench.measure.worker.timer import Timer
 from gpubench.measure.worker.workspace import Workspace, Wrong, gate, refusal
 from gpubench.model.backend import HostCall
@@ -152,6 +154,19 @@ def test_the_host_does_its_stage_in_each_launch_and_its_text_never_travels(sessi
     workspace.release()
 
 
+def test_times_of_stages_add_up_the_turns_of_a_name(session, tmp_path):
+    case = case_of(session, n=5)
+    workspace = Workspace(session, OP, case, 1, "random", tmp_path)
+    timer = Timer(workspace, case, gate(workspace, case, lambda phase: None).launch)
+    found = time_stages(timer, 0)
+    assert found is not None
+    assert found.stages == ["tokenise", "embedding", *(f"prefill.{stage.name}" for stage in LAYER)]
+    assert {len(seconds) for seconds in (*found.chain_s, *found.alone_s)} == {len(found.span_s)}
+    workspace.verify(timer.launch)
+    timer.release()
+    workspace.release()
+
+
 def test_a_state_that_nobody_wrote_is_found(session, tmp_path):
     case = case_of(session, n=5)
     workspace = Workspace(session, OP, case, 1, "random", tmp_path)
@@ -159,8 +174,8 @@ def test_a_state_that_nobody_wrote_is_found(session, tmp_path):
     whole, place = session.chain, [stage.name for stage in OP.stages].index("prefill.keep")
     session.chain = lambda steps, output: whole([*steps[:place], *steps[place + 1 :]], output)
     try:
-        output = workspace.output(case)
-        launch = workspace.compile(case, workspace.buffers, output)
+        workspace.output(case)
+        launch = workspace.compile(case, workspace.buffers, allocate_outputs(session, OP, case))
     finally:
         del session.chain
     session.run(launch)

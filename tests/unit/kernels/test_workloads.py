@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from gpubench import backends, kernels
-from gpubench.backends.shared.host import random_inputs, references, widened
+from gpubench.backends.shared.host import allocate_outputs, random_inputs, references, widened
 from gpubench.kernels.families.workload import workload
 from gpubench.measure.worker import chains
 from gpubench.measure.worker.timer import Timer
@@ -219,14 +219,39 @@ def test_a_value_that_nobody_writes_is_found(session, tmp_path):
     whole = session.chain
     session.chain = lambda steps, output: whole(steps[1:], output)
     try:
-        output = workspace.output(case)
-        launch = workspace.compile(case, workspace.buffers, output)
+        workspace.output(case)
+        launch = workspace.compile(case, workspace.buffers, allocate_outputs(session, op, case))
     finally:
         del session.chain
     session.run(launch)
     session.sync()
     with pytest.raises(Wrong):
         workspace.verify(launch)
+    workspace.release()
+
+
+def test_a_call_on_the_same_buffers_builds_nothing(session, tmp_path, monkeypatch):
+    """In transfer-always building is part of the call; the pool of a GPU hands the same buffers out again."""
+    op = kernels.load("mlp_forward")
+    case = case_of(session, op, n=5)
+    workspace = Workspace(session, op, case, 1, "random", tmp_path)
+    launch = gate(workspace, case, lambda phase: None).launch
+    built = []
+    compiled = session.compile
+    timer = Timer(workspace, case_of(session, op, regime="transfer-always", n=5), launch)
+    if session.device.kind != "cpu":
+        timer.seconds(2)
+    monkeypatch.setattr(
+        session, "compile", lambda *given: (built.append(given), compiled(*given))[1], raising=False
+    )
+    if session.device.kind != "cpu":
+        timer.seconds(3)
+    assert workspace.compile(case, workspace.buffers, workspace.output(case)) is launch
+    assert not built
+    workspace.tune(case)
+    assert workspace.compile(case, workspace.buffers, workspace.output(case)) is not launch
+    assert built, "another kernel may have been chosen"
+    timer.release()
     workspace.release()
 
 

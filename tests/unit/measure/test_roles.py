@@ -3,6 +3,7 @@ checked."""
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,9 +12,11 @@ import pytest
 from msgspec.structs import replace
 
 from gpubench import backends
+from gpubench.backends.numpy import NumpySession
 from gpubench.backends.shared.host import op_hash, random_inputs
-from gpubench.measure import conformance
+from gpubench.measure import conformance, protocol
 from gpubench.measure.plan import MEMORY_SHARE
+from gpubench.measure.worker.main import DeviceWorker
 from gpubench.measure.worker.material import Material, Weights, spare_bytes
 from gpubench.measure.worker.timer import Timer
 from gpubench.measure.worker.workspace import Workspace, Wrong, gate, refusal
@@ -154,6 +157,27 @@ def test_kept_weights_take_a_quarter_of_what_the_memory_guard_leaves(session, us
     assert 0 < spare_bytes(device) <= 128 * 2**20
     if usable is not None:
         assert spare_bytes(device) <= (1 - MEMORY_SHARE) / 4 * usable * (1 + 1e-9)
+
+
+def test_a_worker_sends_the_weights_of_an_op_once_for_all_its_sizes(tmp_path, monkeypatch):
+    sent = []
+    original = NumpySession.upload
+    monkeypatch.setattr(
+        NumpySession,
+        "upload",
+        lambda self, buffer, host: (sent.append(host.shape), original(self, buffer, host)),
+    )
+    worker = DeviceWorker(io.BytesIO())
+    worker.answer(protocol.Open(
+        id=1, device_id="numpy:0", threads=1, seed=1, inputs="random", scratch=str(tmp_path), since=0.0,
+    ))  # fmt: skip
+    for number, n in enumerate((3, 5, 4)):
+        case = Case("linear", "layers", {"n": n, "k": 7, "m": 9}, "float32", "tuned", "resident", "numpy:0")
+        reply = worker.answer(protocol.Prepare(id=2 + number, case=case, session=0, time_it=False))
+        assert isinstance(reply, protocol.Prepared), reply
+        worker.answer(protocol.Release(id=9, workload=case.workload))
+    assert sent.count((7, 9)) == 1
+    assert {(3, 7), (5, 7), (4, 7)} <= set(sent)
 
 
 # ---------------------------------------------------------------- what is drawn

@@ -27,11 +27,13 @@ from gpubench.model.result import (
     SessionRecord,
     Settings,
     Skip,
+    StageClock,
+    StageTimes,
     Stop,
     WorkerRecord,
 )
 
-GROUPS = {"matmul": "matrix", "relu": "activation", "add": "vector"}
+GROUPS = {"matmul": "matrix", "relu": "activation", "add": "vector", "ffn": "network"}
 GROUPS |= dict.fromkeys(("open", "launch", "sync", "allocate", "upload", "download"), "overhead")
 # Ten samples around 1: the median is 1, the quartiles lie 0.9 % apart.
 QUIET = (0.99, 1.01, 0.995, 1.005, 1.0, 1.0, 0.998, 1.002, 0.996, 1.004)
@@ -88,6 +90,25 @@ def measured(
         ],
         parts=[] if parts is None else [parts], stops=[Stop(session=i, reason=stop) for i in range(sessions)],  # type: ignore[arg-type]
     )  # fmt: skip
+
+
+def in_stages(
+    found: Measurement, seconds: dict[str, float], *, launch_s: float = 0.0, gap_s: float = 0.0, rest_s: float = 0.0,
+    clock: StageClock = "host", alone: float = 0.8,
+) -> Measurement:  # fmt: skip
+    """With the stages of each of its sessions: between them `gap_s`, beside them an empty launch and `rest_s`."""
+    span_s = sum(seconds.values()) + gap_s
+    times = [
+        StageTimes(
+            session=session, clock=clock, stages=list(seconds),
+            chain_s=[[value * factor for factor in QUIET] for value in seconds.values()],
+            alone_s=[[value * alone * factor for factor in QUIET] for value in seconds.values()],
+            span_s=[span_s * factor for factor in QUIET], empty_s=[launch_s * factor for factor in QUIET],
+            wall_s=[(span_s - gap_s + launch_s + rest_s) * factor for factor in QUIET],
+        )
+        for session in sorted({block.session for block in found.blocks})
+    ]  # fmt: skip
+    return msgspec.structs.replace(found, stages=times)
 
 
 def split(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from gpubench.model.case import WAITED
 from gpubench.model.machine import Cache, Fact, Platform
 from gpubench.model.result import Environment, Git, Outcome, Parts, Run, RunWarning
 from tests.unit.report.builders import (
@@ -13,6 +14,7 @@ from tests.unit.report.builders import (
     SOFTWARE,
     case,
     failed,
+    in_stages,
     measured,
     planned,
     run_of,
@@ -107,6 +109,24 @@ def hybrid_run() -> Run:
         skipped(case(n=1, form="tuned", device="hybrid:cupy:0"), "no-split", "matmul has 1 unit to cut")
     )
     return run_of(found, devices=(CPU, GPU, HYBRID), sessions=6)
+
+
+def stages_run() -> Run:
+    """A workload in stages: on the CPU, on a GPU whose stages do not add up at the smaller size, and on an adapter that
+    waits for each stage."""
+    found: list[Outcome] = []
+    for n, cpu_s, gpu_s, rest_s in ((64, 4e-5, 5e-6, 6e-5), (4096, 3e-3, 4e-5, 2e-6)):
+        stages = {"ffn_in": 0.55, "ffn_out": 0.45}
+        for form, factor in (("library", 1.3), ("tuned", 1.0)):
+            what = measured(case("ffn", n, form), cpu_s * factor)
+            timed = {name: share * cpu_s for name, share in stages.items()}
+            found.append(what if form == "library" else in_stages(what, timed, rest_s=1e-6))
+        on_gpu = measured(case("ffn", n, "tuned", WAITED, "cupy:0"), gpu_s + 3e-5)
+        timed = {name: share * gpu_s for name, share in stages.items()}
+        found.append(in_stages(on_gpu, timed, launch_s=1e-5, gap_s=4e-6, rest_s=rest_s, clock="event"))
+    adapter = measured(case("ffn", 4096, "tuned", WAITED, "wgpu:0"), 5e-2)
+    found.append(in_stages(adapter, {"ffn_in": 3e-2, "ffn_out": 2.2e-2}, launch_s=4e-4, clock="waited"))
+    return run_of(found, devices=(CPU, GPU, SOFTWARE))
 
 
 def cpu_run() -> Run:

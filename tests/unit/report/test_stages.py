@@ -1,0 +1,114 @@
+"""Stages of a workload: they add up to the whole, or the report says that they do not, in every format."""
+
+from __future__ import annotations
+
+import csv
+import json
+
+import pytest
+
+from gpubench.analysis.analyse import Analysis, analyse
+from gpubench.analysis.fleet import merged
+from gpubench.analysis.stages import Stages
+from gpubench.model.case import WAITED
+from gpubench.model.result import StageClock
+from gpubench.report import render
+from gpubench.report.contents import chart_set
+from tests.unit.report.builders import CPU, GPU, case, in_stages, measured, run_of
+from tests.unit.report.samples import stages_run
+
+SECONDS = {"ffn_in": 2e-4, "ffn_out": 1e-4}
+SUM_S = 3e-4
+
+
+def analysed(
+    *, launch_s: float = 1e-5, gap_s: float = 0.0, rest_s: float = 0.0, clock: StageClock = "event"
+) -> Analysis:
+    what = measured(case("ffn", 64, "tuned", WAITED, "cupy:0"), SUM_S)
+    return analyse(
+        run_of([in_stages(what, SECONDS, launch_s=launch_s, gap_s=gap_s, rest_s=rest_s, clock=clock)])
+    )
+
+
+def row_of(**given: float) -> Stages:
+    (found,) = analysed(**given).stages  # type: ignore[arg-type]
+    return found
+
+
+def codes(analysis: Analysis) -> set[str]:
+    return {finding.code for finding in analysis.findings}
+
+
+def test_stages_launch_and_rest_add_up_to_the_whole():
+    for rest_s in (-1e-5, 0.0, 5e-4):
+        found = row_of(rest_s=rest_s)
+        assert sum(one.chain_s for one in found.stages) + found.launch_s + found.residual_s == pytest.approx(
+            found.whole_s
+        )
+        assert found.residual_s == pytest.approx(rest_s, abs=1e-12)
+        assert sum(one.share for one in found.stages) == pytest.approx(SUM_S / found.whole_s)
+
+
+@pytest.mark.parametrize("given", [{"rest_s": 5e-5}, {"rest_s": -5e-5}, {"gap_s": 5e-5, "rest_s": 0.0}])
+def test_what_misses_by_more_than_a_tenth_and_20_us_is_a_finding(given):
+    found = analysed(**given)
+    assert found.stages[0].mismatch
+    assert "stage-mismatch" in codes(found)
+
+
+@pytest.mark.parametrize("given", [{}, {"rest_s": 2.5e-5}, {"rest_s": -2.5e-5}, {"gap_s": 1.5e-5}])
+def test_less_is_none(given):
+    found = analysed(**given)
+    assert not found.stages[0].mismatch
+    assert "stage-mismatch" not in codes(found)
+
+
+def test_waits_for_each_stage_are_not_held_against_the_whole():
+    found = analysed(rest_s=-2e-4, clock="waited")
+    assert (found.stages[0].launch_s, found.stages[0].mismatch) == (0.0, False)
+
+
+def test_merging_two_runs_keeps_the_stages_of_all_sessions():
+    one, two = stages_run(), stages_run()
+    together = merged(
+        [one, type(two)(**{**{f: getattr(two, f) for f in two.__struct_fields__}, "id": "0" * 36})]
+    )
+    of = [[t.session for t in o.stages] for o in together.outcomes if getattr(o, "stages", [])]
+    assert of
+    assert all(sessions == sorted(set(sessions)) and len(sessions) == 6 for sessions in of)
+
+
+def test_a_table_for_each_gpu_fits_80_columns_and_shows_the_largest_size():
+    analysis = analyse(stages_run())
+    text = render([stages_run()], "plain", sections=("answer", "stages"))
+    assert max(map(len, text.splitlines())) <= 80
+    devices = [row.device_id for row in analysis.stages if row.case.device_kind != "cpu"]
+    assert all(f"{device} (" in text for device in devices)
+
+
+def test_a_run_without_stages_has_no_such_section():
+    run = run_of([measured(case("add", 64), 1e-3)], devices=(CPU, GPU))
+    assert "workload" not in render([run], "plain")
+    assert json.loads(render([run], "json"))["stages"] == []
+
+
+def test_json_holds_the_rows_and_csv_a_line_for_each_stage():
+    document = json.loads(render([stages_run()], "json"))
+    lines = [line for line in csv.DictReader(render([stages_run()], "csv").splitlines()) if line["stage"]]
+    told = [
+        (row["id"], one["stage"], pytest.approx(one["chain_s"]), pytest.approx(one["alone_s"]))
+        for row in document["stages"]
+        for one in row["stages"]
+    ]
+    assert sorted(told, key=lambda one: one[:2]) == sorted(
+        (line["case_id"], line["stage"], float(line["time_s"]), float(line["stage_alone_s"])) for line in lines
+    )
+
+
+def test_the_chart_stacks_the_stages_of_each_device_to_its_whole():
+    (chart,) = chart_set(analyse(stages_run()), ("stages",), "auto").charts
+    analysis = analyse(stages_run())
+    for row in analysis.stages:
+        bars = [one for rows in chart.rows.values() for one in rows if one["bar"] == f"{row.n} {row.device_id}"]
+        assert sum(one["value"] for one in bars) == pytest.approx(row.whole_s, rel=1e-3)
+        assert [one["stage"] for one in bars][:2] == [one.stage for one in row.stages]

@@ -1,0 +1,45 @@
+"""Stages of a workload on a wgpu device: by stamps of passes, and by waits where the device has no stamps."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from gpubench import kernels
+from gpubench.measure.worker.stages import time_stages
+from gpubench.measure.worker.timer import Timer
+from gpubench.measure.worker.workspace import Workspace, gate
+from gpubench.model.case import WAITED, Case
+
+pytestmark = pytest.mark.vulkan
+
+
+@pytest.fixture
+def timer(session, tmp_path):
+    case = Case("ffn", "network", {"n": 8, "width": 32}, "float32", "tuned", WAITED, session.device.id)
+    workspace = Workspace(session, kernels.load("ffn"), case, 1, "random", tmp_path)
+    yield Timer(workspace, case, gate(workspace, case, lambda phase: None).launch)
+    workspace.release()
+
+
+def fetched(timer):
+    timer.workspace.spoil_host_output()
+    timer.workspace.fetch(timer.launch.output, timer.session)
+    return timer.workspace.host_outputs[0].copy()
+
+
+@pytest.mark.parametrize("clock", ["pass-timestamp", "waited"])
+def test_each_stage_has_its_time_and_the_result_is_the_chains(session, timer, clock, monkeypatch):
+    if clock == "waited":
+        monkeypatch.setattr(session, "_stamps", None)
+    elif session.device.clock is None:
+        pytest.skip("this adapter has no time stamps")
+    want = fetched(timer)
+    found = time_stages(timer, 0)
+    assert (found.clock, found.stages) == (clock, ["ffn_in", "ffn_out"])
+    for chain, alone in zip(found.chain_s, found.alone_s, strict=True):
+        assert len(chain) == len(alone) == len(found.span_s) == len(found.wall_s) == len(found.empty_s)
+        assert min(chain) > 0
+    sums = [sum(values) for values in zip(*found.chain_s, strict=True)]
+    assert all(total <= span * 1.000001 for total, span in zip(sums, found.span_s, strict=True))
+    np.testing.assert_array_equal(fetched(timer), want)
