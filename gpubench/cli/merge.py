@@ -159,10 +159,12 @@ def _sources(file: str) -> tuple[list[_Source], list[Node], int | None]:
     from gpubench import store
     from gpubench.analysis.machine import RunOutline
     from gpubench.cli.report import document, parts
+    from gpubench.store import limits
     from gpubench.store.document import RESULT_NAME, Header
 
     if file != "-":
         data, _ = store.read(file)
+        limits.require_json(data, file)
         with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             if msgspec.json.decode(data, type=Header).name == RESULT_NAME:
                 outline = msgspec.json.decode(data, type=RunOutline)
