@@ -218,6 +218,15 @@ def run_child(command: Sequence[str]) -> None:
 _POPEN = subprocess.Popen
 
 
+def _fork() -> int:
+    """As os.fork. Python ignores what a signal raises while it forks, so that signals wait until it has forked."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
+    try:
+        return os.fork()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 class ForkingPopen(_POPEN):  # type: ignore[type-arg]
     """How a program starts its children. Theirs are started: to open a device in a fresh process is what they measure."""
 
@@ -229,7 +238,7 @@ class ForkingPopen(_POPEN):  # type: ignore[type-arg]
             super()._execute_child(*of_popen)
             return
         streams, new_session = (of_popen[10], of_popen[13], of_popen[15]), of_popen[21]
-        self.pid = os.fork()
+        self.pid = _fork()
         if not self.pid:
             subprocess.Popen = _POPEN  # type: ignore[misc]
             if new_session:
