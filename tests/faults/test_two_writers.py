@@ -57,8 +57,8 @@ def test_the_second_is_refused_and_told_who_writes(tmp_path: Path, gpubench: Any
         assert f"run {PLAN[0]} {PLAN[1]}" in second.stderr
         assert "--lock-timeout" in second.stderr
         first.send_signal(signal.SIGINT)
-        first.communicate(timeout=100)
-        assert first.returncode == 130
+        said = first.communicate(timeout=100)[1]
+        assert first.returncode == 130, (said, len(store.load(tmp_path / "r.json").sessions))
         assert store.load(tmp_path / "r.json").sessions, "the first has lost nothing"
         os.unlink(tmp_path / "r.json")
 

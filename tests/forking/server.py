@@ -21,6 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 MOST_BYTES = 1 << 18
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 NUMBER_BYTES = 8
 MOST_NAME = 15  # letters of a process's name
 # What children of the program run; they import it themselves, but nearly all that it imports is there.
@@ -161,7 +162,7 @@ def become(
 ) -> NoReturn:  # fmt: skip
     """Take on the streams, the folder and the environment, run, and end as Python does."""
     gc.freeze()  # what the forked process had open is not ours: were it collected, a file of ours might be closed
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD):
+    for number in (*SIGNALS, signal.SIGCHLD):
         signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
     for own, stream in enumerate(streams):
         os.dup2(stream, own)
@@ -218,13 +219,18 @@ def run_child(command: Sequence[str]) -> None:
 _POPEN = subprocess.Popen
 
 
-def _fork() -> int:
-    """As os.fork. Python ignores what a signal raises while it forks, so that signals wait until it has forked."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
+def _fork() -> tuple[int, list[int]]:
+    """As os.fork, and the signals that arrived meanwhile: Python ignores what they raise then."""
+    if threading.current_thread() is not threading.main_thread():  # which alone handles signals
+        return os.fork(), []
+    late: list[int] = []
+    handlers = {number: signal.signal(number, lambda number, _: late.append(number)) for number in SIGNALS}
     try:
-        return os.fork()
+        pid = os.fork()
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+    return pid, late
 
 
 class ForkingPopen(_POPEN):  # type: ignore[type-arg]
@@ -238,7 +244,7 @@ class ForkingPopen(_POPEN):  # type: ignore[type-arg]
             super()._execute_child(*of_popen)
             return
         streams, new_session = (of_popen[10], of_popen[13], of_popen[15]), of_popen[21]
-        self.pid = _fork()
+        self.pid, late = _fork()
         if not self.pid:
             subprocess.Popen = _POPEN  # type: ignore[misc]
             if new_session:
@@ -246,6 +252,8 @@ class ForkingPopen(_POPEN):  # type: ignore[type-arg]
             become(run_child, args, streams, (cwd, env))
         self._child_created = True
         self._close_pipe_fds(*of_popen[10:16])  # type: ignore[attr-defined]
+        for number in late:
+            signal.raise_signal(number)
 
 
 if __name__ == "__main__":
