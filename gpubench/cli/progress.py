@@ -12,7 +12,7 @@ from typing import IO
 
 import msgspec
 
-from gpubench import units
+from gpubench import load, units
 from gpubench.analysis.analyse import Analysis
 from gpubench.analysis.estimate import case_result, device_kind
 from gpubench.analysis.findings import stored_finding
@@ -22,7 +22,6 @@ from gpubench.cli.rendering import cannot_write
 from gpubench.cli.request import Tell
 from gpubench.errors import GpubenchError
 from gpubench.escaping import visible
-from gpubench.measure import load
 from gpubench.measure.recorder import (
     BlockDone,
     CaseDone,

@@ -9,14 +9,14 @@ from typing import Any
 
 import msgspec
 
-from gpubench import backends, detect, kernels, selectors
+from gpubench import backends, detect, kernels, load, selectors
 from gpubench.catalogue import WARNINGS
 from gpubench.cli import roofline
 from gpubench.cli import selection as words
 from gpubench.cli.detect import read_result
 from gpubench.cli.options import RunOptions
 from gpubench.errors import UsageError, require_choice
-from gpubench.measure import load, targets
+from gpubench.measure import targets
 from gpubench.measure.plan import Constraints, Target
 from gpubench.measure.recorder import Origin, new_run
 from gpubench.measure.schedule import RunSpec, planned

@@ -14,9 +14,10 @@ from pathlib import Path
 
 import msgspec
 
+from gpubench import load
 from gpubench.catalogue import WARNINGS
 from gpubench.errors import ExitCode, GpubenchError
-from gpubench.measure import load, monitor, split_search
+from gpubench.measure import monitor, split_search
 from gpubench.measure.case_run import (
     DEVICE_LOST,
     LEAST_BLOCKS,

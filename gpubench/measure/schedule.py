@@ -7,7 +7,8 @@ from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 
 import msgspec
 
-from gpubench.measure import load, split_search
+from gpubench import load
+from gpubench.measure import split_search
 from gpubench.measure.case_run import Progress, settled_block
 from gpubench.measure.plan import (
     MAIN,

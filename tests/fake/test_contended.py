@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from gpubench import detect, kernels
+from gpubench.load import CpuTimes
 from gpubench.measure import runner, schedule
-from gpubench.measure.load import CpuTimes
 from gpubench.measure.plan import Constraints, Target
 from gpubench.measure.recorder import CaseStarted, Event, Origin, SessionAgain, new_run
 from gpubench.measure.schedule import RunSpec

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, cast
 
-from gpubench import __version__
+from gpubench import __version__, load
 from gpubench.backends.numpy.compiled import NumbaThreads
 from gpubench.backends.shared.blocks import BlockThreads
 from gpubench.backends.shared.choices import Choices, Timer, Trials, cache_folder, choose
@@ -75,6 +75,7 @@ class NumpySession(Session):
         )
         self._blocks = BlockThreads(self.threads, self._limit_blas)
         self._compiled: NumbaThreads | None = None
+        self._opened = load.read()
         self._choices: Choices | None = None
         self._chosen: dict[str, str] = {}
         self._autotune = autotune
@@ -187,7 +188,7 @@ class NumpySession(Session):
                 self._compiled.limit = min(self._blocks.threads, self._compiled.most)
             except Exception as error:  # a broken numba raises what it likes: OSError, RuntimeError, its own
                 self.lacks = _why_not_compiled(error)
-            self._choices = Choices(_description(self._compiled, self.threads), cache_folder())
+            self._choices = Choices(_description(self._compiled, self.threads), cache_folder(), self._opened)
         return self._choices
 
     def _forms(

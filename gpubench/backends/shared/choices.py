@@ -17,6 +17,7 @@ from pathlib import Path
 
 import msgspec
 
+from gpubench import load
 from gpubench.backends.shared.host import allocate_outputs
 from gpubench.errors import BackendError, DeviceOutOfMemory
 from gpubench.installation import CACHE, user_folder
@@ -31,6 +32,11 @@ _HOPELESS = 1.3
 # One that takes this share of the budget is timed once: there the noise is small and the samples are dear.
 _LONG = 0.05
 _SAMPLES = 5
+# Trials beside others who took more than this share of the CPUs are made again, once they take less than half of it:
+# on a loaded machine few threads win, and on a quiet one such a choice halves the CPU. In a shorter time the few ticks
+# of the system's counters do not tell it.
+_LOADED = 0.15
+_LONG_ENOUGH_S = 0.25
 _SAMPLE_S, _MOST_LAUNCHES = 0.0005, 50
 
 # From a candidate's name to a function from a number of launches to their seconds.
@@ -44,23 +50,32 @@ def cache_folder(environ: Mapping[str, str] = os.environ, platform: str = sys.pl
     return user_folder(CACHE, environ, platform)
 
 
-class Choices:
-    """The choices of one device, as `device` describes it: adapter, driver, version of the library."""
+class Chosen(msgspec.Struct, frozen=True):
+    """The name of a candidate, and the share of the CPUs that others took while it was chosen."""
 
-    def __init__(self, device: str, folder: Path | None) -> None:
+    name: str
+    load: float = 0.0
+
+
+class Choices:
+    """The choices of one device, as `device` describes it: adapter, driver, version of the library. `opened` are the
+    counters when its session began."""
+
+    def __init__(self, device: str, folder: Path | None, opened: load.CpuTimes | None = None) -> None:
         self._device = device
         self._path = folder / FILE_NAME if folder is not None else None
-        self._known: dict[str, str] | None = None
+        self._opened = opened
+        self._known: dict[str, Chosen] | None = None
 
-    def get(self, key: str) -> str | None:
-        """The name remembered under `key`, or None."""
+    def get(self, key: str) -> Chosen | None:
+        """What is remembered under `key`."""
         if self._known is None:
             self._known = self._read().get(self._device, {})
         return self._known.get(key)
 
-    def put(self, key: str, name: str) -> None:
+    def put(self, key: str, choice: Chosen) -> None:
         """Remember, here and in the file; what others wrote there meanwhile stays."""
-        self._known = {**(self._known or {}), key: name}
+        self._known = {**(self._known or {}), key: choice}
         if self._path is None:
             return
         every = self._read()
@@ -69,22 +84,39 @@ class Choices:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             temporary = self._path.with_name(f"{FILE_NAME}.{os.getpid()}")
             try:
-                temporary.write_text(json.dumps(every, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+                text = json.dumps(msgspec.to_builtins(every), indent=1, sort_keys=True)
+                temporary.write_text(text + "\n", encoding="utf-8")
                 temporary.replace(self._path)
             except OSError:
                 temporary.unlink(missing_ok=True)
 
-    def _read(self) -> dict[str, dict[str, str]]:
+    def outlived(self, choice: Chosen) -> bool:
+        """Whether it was made on a loaded machine, which has become quieter."""
+        if choice.load <= _LOADED or self._opened is None or (now := load.read()) is None:
+            return False
+        foreign = load.in_ticks(self._opened, now).foreign
+        return (
+            foreign is not None and now.at_s - self._opened.at_s >= _LONG_ENOUGH_S and foreign < choice.load / 2
+        )
+
+    def _read(self) -> dict[str, dict[str, Chosen]]:
         try:
             found = json.loads(self._path.read_text(encoding="utf-8")) if self._path else {}
         except (OSError, ValueError, RecursionError):
             return {}
         devices = found.items() if isinstance(found, dict) else ()
-        return {
-            device: {key: name for key, name in known.items() if isinstance(name, str)}
-            for device, known in devices
-            if isinstance(known, dict)
-        }
+        return {device: dict(_well_formed(known)) for device, known in devices if isinstance(known, dict)}
+
+
+def _taken(before: load.CpuTimes | None, after: load.CpuTimes | None) -> float:
+    """The share of the CPUs that others took, beside us or on the host of this virtual machine; 0 if nobody knows."""
+    return sum(share or 0.0 for share in load.in_ticks(before, after))
+
+
+def _well_formed(known: Mapping[str, object]) -> Iterator[tuple[str, Chosen]]:
+    for key, written in known.items():
+        with contextlib.suppress(msgspec.ValidationError):
+            yield key, msgspec.convert(written, Chosen)
 
 
 class Trials(msgspec.Struct, frozen=True):
@@ -116,8 +148,8 @@ _without_trials = contextvars.ContextVar("without_trials", default=False)
 
 @contextlib.contextmanager
 def without_trials() -> Iterator[None]:
-    """A time in which other devices work, so that no trial would tell anything: a choice that is not remembered raises
-    TrialsNeeded."""
+    """A time in which other devices work, so that no trial would tell anything: a choice that is not remembered, or
+    may have to be made again, raises TrialsNeeded."""
     token = _without_trials.set(True)
     try:
         yield
@@ -126,17 +158,21 @@ def without_trials() -> Iterator[None]:
 
 
 def choose(session: Session, op: Op, case: Case, choices: Choices, trials: Trials) -> str | None:
-    """The name that was remembered for the case, else the fastest one, which is remembered from then on.
+    """The name that was remembered for the case, else the fastest one, which is remembered from then on. One that was
+    chosen on a loaded machine is chosen anew once it is quieter.
 
     The trials write to an output of their own, which the correctness check never sees. None: memory is too short for
     them, and the default stays.
     """
-    remembered = key(case, trials.names)
-    name = choices.get(remembered)
-    if name in trials.names:
-        return name
-    if _without_trials.get():
+    place = key(case, trials.names)
+    known, busy = choices.get(place), _without_trials.get()
+    if known is not None and known.name in trials.names:
+        settled = known.load <= _LOADED if busy else not choices.outlived(known)
+        if settled:
+            return known.name
+    if busy:
         raise TrialsNeeded(f"{case.id}: its kernel is still to be chosen")
+    before = load.read()
     try:
         output = allocate_outputs(session, op, case)
     except DeviceOutOfMemory:
@@ -149,7 +185,7 @@ def choose(session: Session, op: Op, case: Case, choices: Choices, trials: Trial
     finally:
         for buffer in each(output):
             session.free(buffer)
-    choices.put(remembered, name)
+    choices.put(place, Chosen(name, _taken(before, load.read())))
     return name
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from gpubench import __version__
+from gpubench import __version__, load
 from gpubench.backends.shared.ceilings import THREADS, chain_program
 from gpubench.backends.shared.choices import Choices, Timer, Trials, cache_folder, choose
 from gpubench.backends.shared.host import host_dtype, no_kernel, no_overhead
@@ -161,7 +161,7 @@ class WgpuSession(Session):
         self.programs = Programs(self._device, self.limits)
         # A rasteriser's figures say nothing about a GPU, and its compiler takes seconds for each candidate.
         self.tunes = autotune and device.kind == "gpu"
-        self._choices = Choices(_description(device), cache_folder())
+        self._choices = Choices(_description(device), cache_folder(), load.read())
         self._transfers = MappedTransfers(self._device, vendor_errors)
         self._ways: dict[Form, PlainTransfers | MappedTransfers] = {
             "library": PlainTransfers(self._device, vendor_errors), "tuned": self._transfers

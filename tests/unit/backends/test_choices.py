@@ -5,14 +5,24 @@ from pathlib import Path
 
 import pytest
 
-from gpubench import kernels
+from gpubench import kernels, load
 from gpubench.backends.hidden.fake import BACKEND
 from gpubench.backends.shared import choices as wgpu_choices
-from gpubench.backends.shared.choices import Choices, Trials, TrialsNeeded, choose, fastest, without_trials
+from gpubench.backends.shared.choices import (
+    Choices,
+    Chosen,
+    Trials,
+    TrialsNeeded,
+    choose,
+    fastest,
+    without_trials,
+)
 from gpubench.errors import BackendError, BuildError, DeviceOutOfMemory
+from gpubench.load import CpuTimes
 from gpubench.model.case import Case
 
 KEY = "matmul/n=64/float32/0"
+ONE = {"name": "one", "load": 0.25}
 
 
 def test_the_tests_have_a_cache_of_their_own(cache_folder):
@@ -45,11 +55,11 @@ def test_a_choice_outlives_the_session_and_belongs_to_its_device(tmp_path):
     folder = tmp_path / "not" / "yet"
     first = Choices("GPU, driver 1", folder)
     assert first.get(KEY) is None
-    first.put(KEY, "64x64")
-    first.put("other", "32x32")
-    assert first.get(KEY) == "64x64"
+    first.put(KEY, Chosen("64x64"))
+    first.put("other", Chosen("32x32"))
+    assert first.get(KEY) == Chosen("64x64")
     again = Choices("GPU, driver 1", folder)
-    assert [again.get(KEY), again.get("other")] == ["64x64", "32x32"]
+    assert [again.get(KEY), again.get("other")] == [Chosen("64x64"), Chosen("32x32")]
     assert Choices("GPU, driver 2", folder).get(KEY) is None
     assert [path.name for path in folder.iterdir()] == [wgpu_choices.FILE_NAME]
 
@@ -64,8 +74,8 @@ def test_a_broken_file_counts_as_empty_and_is_replaced(tmp_path, text):
     (tmp_path / wgpu_choices.FILE_NAME).write_text(text, encoding="utf-8")
     choices = Choices("GPU", tmp_path)
     assert choices.get(KEY) is None
-    choices.put(KEY, "64x64")
-    assert Choices("GPU", tmp_path).get(KEY) == "64x64"
+    choices.put(KEY, Chosen("64x64"))
+    assert Choices("GPU", tmp_path).get(KEY) == Chosen("64x64")
 
 
 def test_bytes_that_are_no_text_count_as_empty(tmp_path):
@@ -75,11 +85,15 @@ def test_bytes_that_are_no_text_count_as_empty(tmp_path):
 
 def test_what_is_well_formed_beside_what_is_not_stays(tmp_path):
     path = tmp_path / wgpu_choices.FILE_NAME
-    path.write_text(json.dumps({"A": {"x": "one", "y": 2}, "B": 3, "C": {"z": "three"}}), encoding="utf-8")
+    found = {"A": {"x": ONE, "y": 2, "w": "as older versions wrote it"}, "B": 3, "C": {"z": {"name": "three"}}}
+    path.write_text(json.dumps(found), encoding="utf-8")
     choices = Choices("A", tmp_path)
-    assert [choices.get("x"), choices.get("y")] == ["one", None]
-    choices.put("y", "two")
-    assert json.loads(path.read_text(encoding="utf-8")) == {"A": {"x": "one", "y": "two"}, "C": {"z": "three"}}
+    assert [choices.get(name) for name in "xyw"] == [Chosen("one", 0.25), None, None]
+    choices.put("y", Chosen("two"))
+    assert json.loads(path.read_text(encoding="utf-8")) == {
+        "A": {"x": ONE, "y": {"name": "two", "load": 0.0}},
+        "C": {"z": {"name": "three", "load": 0.0}},
+    }
 
 
 def test_where_nothing_can_be_written_a_choice_lasts_as_long_as_the_session(tmp_path):
@@ -87,8 +101,8 @@ def test_where_nothing_can_be_written_a_choice_lasts_as_long_as_the_session(tmp_
     occupied.write_text("not a folder")
     for folder in (occupied, occupied / "below", None):
         choices = Choices("GPU", folder)
-        choices.put(KEY, "64x64")
-        assert choices.get(KEY) == "64x64"
+        choices.put(KEY, Chosen("64x64"))
+        assert choices.get(KEY) == Chosen("64x64")
         assert Choices("GPU", folder).get(KEY) is None
     assert occupied.read_text() == "not a folder"
 
@@ -96,19 +110,20 @@ def test_where_nothing_can_be_written_a_choice_lasts_as_long_as_the_session(tmp_
 def test_a_folder_in_the_place_of_the_file(tmp_path):
     (tmp_path / wgpu_choices.FILE_NAME).mkdir()
     choices = Choices("GPU", tmp_path)
-    choices.put(KEY, "64x64")
-    assert choices.get(KEY) == "64x64"
+    choices.put(KEY, Chosen("64x64"))
+    assert choices.get(KEY) == Chosen("64x64")
     assert [path.name for path in tmp_path.iterdir()] == [wgpu_choices.FILE_NAME]
 
 
 def test_two_writers_keep_each_others_choices(tmp_path):
     one, other, same = Choices("A", tmp_path), Choices("B", tmp_path), Choices("A", tmp_path)
     assert [x.get(KEY) for x in (one, other, same)] == [None, None, None]  # each has read the empty file
-    one.put("first", "a")
-    other.put("second", "b")
-    same.put("third", "c")
-    one.put("fourth", "d")
-    assert json.loads((tmp_path / wgpu_choices.FILE_NAME).read_text()) == {
+    one.put("first", Chosen("a"))
+    other.put("second", Chosen("b"))
+    same.put("third", Chosen("c"))
+    one.put("fourth", Chosen("d"))
+    found = json.loads((tmp_path / wgpu_choices.FILE_NAME).read_text())
+    assert {device: {key: one["name"] for key, one in known.items()} for device, known in found.items()} == {
         "A": {"first": "a", "third": "c", "fourth": "d"},
         "B": {"second": "b"},
     }
@@ -264,7 +279,7 @@ class Tuning:
     case = Case("add", "vector", {"n": 1000}, "float32", "tuned", "resident", "fake:gpu")
 
     def __init__(self, folder):
-        self.choices = Choices("GPU", folder)
+        self.choices = Choices("GPU", folder, load.read())
         self.session = BACKEND.open("fake:gpu")
         self.taken, self.freed, self.trials = [], [], 0
         self.session.allocate = lambda shape, dtype: self.taken.append(shape) or "output"
@@ -332,3 +347,55 @@ def test_while_other_devices_work_nothing_is_tried_and_what_is_remembered_is_tak
     with without_trials():
         assert tuning.choose() == "fast"
     assert tuning.trials == 1
+
+
+class Machine:
+    """Two CPUs of which others take `foreign`; a second passes between two readings."""
+
+    def __init__(self, monkeypatch, foreign: float) -> None:
+        self.foreign, self.now = foreign, CpuTimes(100.0, 200.0, 50.0, 0.0, 10.0)
+        monkeypatch.setattr(load, "read", self.read)
+
+    def read(self) -> CpuTimes:
+        at_s, total_s, busy_s, steal_s, ours_s = self.now
+        self.now = CpuTimes(at_s + 1, total_s + 2, busy_s + 2 * self.foreign, steal_s, ours_s)
+        return self.now
+
+
+@pytest.mark.parametrize(
+    ("then", "now", "trials"),
+    [(0.5, 0.0, 2), (0.5, 0.2, 2), (0.5, 0.3, 1), (0.2, 0.05, 2), (0.1, 0.0, 1), (0.0, 0.0, 1), (0.0, 0.9, 1)],
+)
+def test_what_was_chosen_on_a_loaded_machine_is_chosen_anew_once_it_is_quieter(
+    tmp_path, monkeypatch, then, now, trials
+):
+    machine, tuning = Machine(monkeypatch, then), Tuning(tmp_path)
+    tuning.choose(("slow", "fast"))
+    machine.foreign = now
+    again = Tuning(tmp_path)
+    assert again.choose() == "fast"
+    assert tuning.trials + again.trials == trials
+    quiet = Tuning(tmp_path)
+    quiet.choose()
+    assert quiet.trials == 0, "the new choice carries the load of its own time"
+
+
+def test_while_other_devices_work_a_choice_of_a_loaded_machine_is_left_for_later(tmp_path, monkeypatch):
+    machine, tuning = Machine(monkeypatch, 0.5), Tuning(tmp_path)
+    tuning.choose()
+    machine.foreign = 0.3
+    again = Tuning(tmp_path)
+    with without_trials(), pytest.raises(TrialsNeeded):
+        again.choose()
+    assert again.choose() == "fast"
+    assert again.trials == 0, "the machine is not quiet enough"
+
+
+def test_a_session_that_has_just_begun_cannot_tell_that_the_machine_is_quieter(tmp_path, monkeypatch):
+    machine, tuning = Machine(monkeypatch, 0.5), Tuning(tmp_path)
+    tuning.choose()
+    machine.foreign = 0.0
+    again = Tuning(tmp_path)
+    monkeypatch.setattr(load, "read", lambda: machine.now._replace(at_s=machine.now.at_s + 0.1))
+    assert again.choose() == "fast"
+    assert again.trials == 0

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gpubench.measure import load
-from gpubench.measure.load import CpuTimes
+from gpubench import load
+from gpubench.load import CpuTimes
 from gpubench.model.result import SessionRecord
 
 START = CpuTimes(at_s=100.0, total_s=1000.0, busy_s=500.0, steal_s=7.0, ours_s=1.0)

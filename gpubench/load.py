@@ -1,4 +1,4 @@
-"""Foreign load: what part of the CPUs that we may use others took while a session was measured.
+"""Foreign load: what part of the CPUs that we may use others took meanwhile.
 
 Two readings of counters that the system keeps in any case, one before and one after: nothing runs beside a sample.
 """
@@ -83,17 +83,25 @@ def between(before: CpuTimes | None, after: CpuTimes | None) -> Share:
 
     In a short time only a large share can be seen in ticks: in half the time one twice as large.
     """
+    shares = in_ticks(before, after)
+    if before is None or after is None or shares == Share(None, None):
+        return shares
+    elapsed_s = after.at_s - before.at_s
+    if elapsed_s >= LONG_ENOUGH_S:
+        return shares
+    least = BUSY_SHARE * LONG_ENOUGH_S / elapsed_s
+    return Share(*(share if share is not None and share > least else None for share in shares))
+
+
+def in_ticks(before: CpuTimes | None, after: CpuTimes | None) -> Share:
+    """The load between two readings, though a few ticks may be all of it."""
     if before is None or after is None:
         return Share(None, None)
-    total_s, elapsed_s = after.total_s - before.total_s, after.at_s - before.at_s
-    if total_s <= 0 or elapsed_s <= 0:  # counters that stand still, as some sandboxes have them
+    total_s = after.total_s - before.total_s
+    if total_s <= 0 or after.at_s <= before.at_s:  # counters that stand still, as some sandboxes have them
         return Share(None, None)
     foreign_s = (after.busy_s - before.busy_s) - (after.ours_s - before.ours_s)
-    shares = (_share(seconds, total_s) for seconds in (foreign_s, after.steal_s - before.steal_s))
-    if elapsed_s >= LONG_ENOUGH_S:
-        return Share(*shares)
-    least = BUSY_SHARE * LONG_ENOUGH_S / elapsed_s
-    return Share(*(share if share > least else None for share in shares))
+    return Share(_share(foreign_s, total_s), _share(after.steal_s - before.steal_s, total_s))
 
 
 def _share(seconds: float, total_s: float) -> float:
