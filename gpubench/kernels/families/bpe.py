@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import base64
 import re
-from bisect import bisect_left
 from collections.abc import Sequence
 from functools import cache
-from itertools import accumulate, pairwise
+from itertools import cycle, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -70,23 +69,27 @@ def decode(ids: Sequence[int]) -> bytes:
 
 
 @cache
-def _ends() -> tuple[bytes, list[int], list[int]]:
-    """The frozen text, and after how many tokens and bytes each of its words ends."""
+def _text() -> tuple[bytes, list[bytes]]:
+    """The frozen text and its words."""
     text = TEXT.read_bytes()
-    cut = words(text)
-    return text, list(accumulate(len(_ids(word)) for word in cut)), list(accumulate(map(len, cut)))
+    return text, words(text)
 
 
+@cache
 def text_bytes(count: int) -> int:
     """The length of the shortest beginning of the text, repeated, that ends with a word and has so many tokens."""
-    text, tokens, ends = _ends()
-    times, rest = divmod(max(count, 0), tokens[-1])
-    return times * len(text) + (ends[bisect_left(tokens, rest)] if rest else 0)
+    size, left = 0, count
+    for word in cycle(_text()[1]):
+        if left <= 0:
+            break
+        left -= len(_ids(word))
+        size += len(word)
+    return size
 
 
 def text_of(count: int) -> bytes:
     """That beginning."""
-    text, size = _ends()[0], text_bytes(count)
+    text, size = _text()[0], text_bytes(count)
     return (text * -(-size // len(text)))[:size]
 
 
