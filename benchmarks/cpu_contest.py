@@ -12,11 +12,9 @@ counts for nothing, compiles and chooses.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import platform
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -25,9 +23,11 @@ from typing import Any
 
 import msgspec
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from benchmarks.contest import SIDES, paired, parser
 from gpubench import backends, kernels, stats
 from gpubench.analysis.speedup import blas_text
-from gpubench.backends.shared.host import usable_cpus
 from gpubench.model.case import Case
 
 OPS = (
@@ -36,7 +36,6 @@ OPS = (
 )
 SIZES = "64Ki,1Mi,16Mi,64Mi"
 UNITS = {"Ki": 2**10, "Mi": 2**20}
-SIDES = ("ours", "torch")
 # What moves bytes and computes next to nothing, and the least share of the all-core copy's rate it has to reach.
 COPY_SHARES = dict.fromkeys(
     ("add", "sub", "mul", "div", "saxpy", "chain", "relu", "relu_grad", "sum", "max", "dot"), 0.9
@@ -58,16 +57,7 @@ def main() -> None:
     if options.child:
         _child(options, names, sizes)
         return
-    began = time.monotonic()
-    prepared = _run("ours", options, 0.0)
-    print(f"prepared in {time.monotonic() - began:.0f} s", file=sys.stderr)
-    began = time.monotonic()
-    pairs: list[dict[str, Any]] = []
-    for number in range(options.pairs):
-        share = (options.budget_s - (time.monotonic() - began)) / (options.pairs - number) / len(SIDES)
-        order = SIDES if number % 2 == 0 else SIDES[::-1]
-        pairs.append({side: _run(side, options, share) for side in order})
-        print(f"pair {number + 1} of {options.pairs}, {time.monotonic() - began:.0f} s", file=sys.stderr)
+    prepared, pairs = paired(__file__, options, ("ops", "sizes"))
     record = {
         "machine": _machine(options, pairs[0]),
         "pairs": pairs,
@@ -76,17 +66,6 @@ def main() -> None:
     if options.output:
         Path(options.output).write_text(json.dumps(record, indent=1), encoding="utf-8")
     print(table(record, names, list(sizes)))
-
-
-def _run(side: str, options: Any, budget_s: float) -> Any:
-    """What one process of a side found; without a budget it takes one batch of each case."""
-    # -P: the folder of this file has modules named like some that numba imports (coverage).
-    command = [sys.executable, "-P", __file__, "--child", side, "--ops", options.ops, "--sizes", options.sizes]
-    command += ["--threads", str(options.threads), "--budget-s", str(budget_s)]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
-    if done.returncode:
-        sys.exit(f"the process of {side} ended with {done.returncode}")
-    return json.loads(done.stdout.splitlines()[-1])
 
 
 # ---------------------------------------------------------------- one process
@@ -309,17 +288,12 @@ def _elements(word: str) -> int:
 
 
 def _options() -> Any:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--pairs", type=int, default=10)
-    parser.add_argument("--ops", default=OPS, help="an op of rows takes its columns: softmax/64")
-    parser.add_argument(
+    found = parser(__doc__, budget_s=280.0)
+    found.add_argument("--ops", default=OPS, help="an op of rows takes its columns: softmax/64")
+    found.add_argument(
         "--sizes", default=SIZES, help="elements of one array, of the whole matrix for transpose"
     )
-    parser.add_argument("--budget-s", type=float, default=280.0, help="of all pairs together")
-    parser.add_argument("--threads", type=int, default=usable_cpus())
-    parser.add_argument("-o", "--output", metavar="FILE.json")
-    parser.add_argument("--child", choices=SIDES, help=argparse.SUPPRESS)
-    return parser.parse_args()
+    return found.parse_args()
 
 
 if __name__ == "__main__":

@@ -12,9 +12,7 @@ The ratio is the median over the pairs, with its order-statistic interval. gpube
 
 from __future__ import annotations
 
-import argparse
 import json
-import subprocess
 import sys
 import tempfile
 import time
@@ -22,8 +20,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from benchmarks.contest import SIDES, paired, parser
 from gpubench import kernels, stats
-from gpubench.backends.shared.host import usable_cpus
 from gpubench.model.case import Case
 
 SIZES = {
@@ -35,7 +35,6 @@ SIZES = {
     "conv2d": (1, 8, 64, 256),
     "embedding": (100, 10_000, 100_000),
 }
-SIDES = ("ours", "torch")
 BATCH_S, WARM_UP_S, SAMPLES, LEAST = 2e-3, 1e-2, 15, 3
 SEED = 1
 WIDTH, HEADS, CLASSES = 256, 8, 10
@@ -49,38 +48,10 @@ def main() -> None:
     if options.child:
         _child(options, names)
         return
-    began = time.monotonic()
-    _run("ours", options, 0.0)  # compiles and chooses, and counts for nothing
-    print(f"prepared in {time.monotonic() - began:.0f} s", file=sys.stderr)
-    began, pairs = time.monotonic(), []
-    for number in range(options.pairs):
-        share = (options.budget_s - (time.monotonic() - began)) / (options.pairs - number) / len(SIDES)
-        pairs.append({side: _run(side, options, share) for side in (SIDES if number % 2 == 0 else SIDES[::-1])})
-        print(f"pair {number + 1} of {options.pairs}, {time.monotonic() - began:.0f} s", file=sys.stderr)
+    _, pairs = paired(__file__, options, ("ops", "device", "torch"))
     if options.output:
         Path(options.output).write_text(json.dumps(pairs, indent=1), encoding="utf-8")
     print(table(pairs, names, options))
-
-
-def _run(side: str, options: Any, budget_s: float) -> Any:
-    """What one process of a side found, by `op n`."""
-    # -P: the folder of this file has modules named like some that numba imports (coverage).
-    command = [
-        sys.executable,
-        "-P",
-        __file__,
-        "--child",
-        side,
-        "--ops",
-        options.ops,
-        "--device",
-        options.device,
-    ]
-    command += ["--torch", options.torch, "--threads", str(options.threads), "--budget-s", str(budget_s)]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
-    if done.returncode:
-        sys.exit(f"the process of {side} ended with {done.returncode}")
-    return json.loads(done.stdout.splitlines()[-1])
 
 
 def _child(options: Any, names: list[str]) -> None:
@@ -264,16 +235,11 @@ def table(pairs: list[Any], names: list[str], options: Any) -> str:
 
 
 def _options() -> Any:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", default="numpy:0", help="gpubench's side")
-    parser.add_argument("--torch", default="cpu", help="PyTorch's device")
-    parser.add_argument("--pairs", type=int, default=10)
-    parser.add_argument("--ops", default=",".join(SIZES))
-    parser.add_argument("--budget-s", type=float, default=240.0, help="of all pairs together")
-    parser.add_argument("--threads", type=int, default=usable_cpus())
-    parser.add_argument("-o", "--output", metavar="FILE.json")
-    parser.add_argument("--child", choices=SIDES, help=argparse.SUPPRESS)
-    return parser.parse_args()
+    found = parser(__doc__, budget_s=240.0)
+    found.add_argument("--device", default="numpy:0", help="gpubench's side")
+    found.add_argument("--torch", default="cpu", help="PyTorch's device")
+    found.add_argument("--ops", default=",".join(SIZES))
+    return found.parse_args()
 
 
 if __name__ == "__main__":

@@ -13,9 +13,9 @@ from gpubench.analysis.contenders import (
     NO_ROOM,
     WIDEST_GAP,
     Basis,
-    Choice,
     Contender,
     ContenderSet,
+    Decision,
     Expected,
     Key,
     TimedSplit,
@@ -128,20 +128,22 @@ class Advice(msgspec.Struct, frozen=True, kw_only=True):
 
 def advise(key: Key, contenders: ContenderSet, n: int, regime: str) -> Advice:
     """The answer for a call of this regime, with its evidence. The fastest candidate stands first."""
-    choice = choose(contenders, n)
-    split = split_of(contenders, n, choice)
+    decision = choose(contenders, n)
+    split = split_of(contenders, n, decision)
     candidates, known = _candidates(contenders, n, split)
-    best_id, against_id = (one and one.device_id for one in (choice.best, choice.against))
+    best_id, against_id = (one and one.device_id for one in (decision.best, decision.against))
     if split is not None:
         best_id, against_id = split.row.device_id, split.row.baseline_device
     best, against = known.get(best_id or ""), known.get(against_id or "")
     gain = split.row.interval if split else _gain(best, against)
-    chosen = next((one for one in candidates if choice.best is not None and one.device_id == best_id), None)
-    grounds = _basis(best, against) if choice.around is None else "bracketed"
+    chosen = next((one for one in candidates if decision.best is not None and one.device_id == best_id), None)
+    grounds = _basis(best, against) if decision.around is None else "bracketed"
     confidence = (
-        _confidence(best, against, gain) if choice.around is None else _confidence_around(contenders, choice)
+        _confidence(best, against, gain)
+        if decision.around is None
+        else _confidence_around(contenders, decision)
     )
-    if confidence == "clear" and grounds == "interpolated" and _has_rival(contenders, n, choice):
+    if confidence == "clear" and grounds == "interpolated" and _has_rival(contenders, n, decision):
         confidence = "close"
     return Advice(
         op=key.op, n=n, params=dict(key.params), dtype=key.dtype,
@@ -152,7 +154,7 @@ def advise(key: Key, contenders: ContenderSet, n: int, regime: str) -> Advice:
         form=chosen.form if chosen else None, time=chosen.time if chosen else None,
         gain=AdviceGain(device_id=against_id, ratio=gain.estimate, lo=gain.low, hi=gain.high)
         if gain is not None and against is not None and against_id is not None else None,
-        confidence=confidence, reason=_reason(contenders, n, choice, candidates),
+        confidence=confidence, reason=_reason(contenders, n, decision, candidates),
         command=None if grounds in ("measured", "interpolated") else _command(key, n), split=split and _split(split),
         candidates=tuple(candidates), source=_source(contenders.run),
     )  # fmt: skip
@@ -259,27 +261,27 @@ def _confidence(best: Expected | None, against: Expected | None, gain: Interval 
     return "clear" if gain.low > 1 else "close"
 
 
-def _has_rival(contenders: ContenderSet, n: int, choice: Choice) -> bool:
+def _has_rival(contenders: ContenderSet, n: int, decision: Decision) -> bool:
     """Whether a third device is so near to the advised one at n that it may be the faster one."""
-    if choice.best is None or choice.against is None:
+    if decision.best is None or decision.against is None:
         return False
-    apart = (choice.best.device_id, choice.against.device_id)
+    apart = (decision.best.device_id, decision.against.device_id)
     seconds = [
         one.curve.seconds(n) for one in (*contenders.cpu, *contenders.others) if one.device_id not in apart
     ]
-    return any(found is not None and found < RIVAL * choice.seconds for found in seconds)
+    return any(found is not None and found < RIVAL * decision.seconds for found in seconds)
 
 
-def _confidence_around(contenders: ContenderSet, choice: Choice) -> AdviceConfidence:
+def _confidence_around(contenders: ContenderSet, decision: Decision) -> AdviceConfidence:
     """Of a winner that is so on both sides of a wide gap: as sure as the less sure of the two ends, with the same
     device."""
-    if choice.against is None:
+    if decision.against is None:
         return "alone"
     ends = []
-    for n in choice.around or ():
+    for n in decision.around or ():
         there = choose(contenders, n)
         best, against = (one and one.curve.expected(n) for one in (there.best, there.against))
-        same = there.best is not None and choice.best is not None and there.best[:2] == choice.best[:2]
+        same = there.best is not None and decision.best is not None and there.best[:2] == decision.best[:2]
         same = same and not _has_rival(contenders, n, there)
         found = _confidence(best, against, _gain(best, against))
         ends.append(found if same or found != "clear" else "close")
@@ -287,18 +289,18 @@ def _confidence_around(contenders: ContenderSet, choice: Choice) -> AdviceConfid
 
 
 def _reason(
-    contenders: ContenderSet, n: int, choice: Choice, candidates: Sequence[AdviceCandidate]
+    contenders: ContenderSet, n: int, decision: Decision, candidates: Sequence[AdviceCandidate]
 ) -> str | None:
     """Why no time, or no device, is known; None where both are."""
-    if choice.around is not None:
-        (low, high), ends = choice.around, bracket(contenders, n)
+    if decision.around is not None:
+        (low, high), ends = decision.around, bracket(contenders, n)
         too_far = "they are too far apart for a time between them"
-        if choice.against and ends is not None and ends[0][1] != ends[1][1]:
+        if decision.against and ends is not None and ends[0][1] != ends[1][1]:
             words = ["the CPU" if cpu else "the GPU" for _, cpu in ends]
             return f"{words[0]} wins at n = {low}, {words[1]} at {high}, and n = {n} is far from the change; {too_far}"
-        what = "the same side wins" if choice.against else "it was measured"
+        what = "the same side wins" if decision.against else "it was measured"
         return f"{what} at n = {low} and at {high}; {too_far}"
-    if choice.best is not None:
+    if decision.best is not None:
         return None
     ends = bracket(contenders, n)
     if ends is not None and ends[0][1] != ends[1][1]:

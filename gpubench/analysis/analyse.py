@@ -15,7 +15,7 @@ from gpubench import stats
 from gpubench.analysis.break_even import BreakEven, bracketed, break_evens, earliest
 from gpubench.analysis.claims import Claim, ClaimResult, judged
 from gpubench.analysis.estimate import CaseResult, case_results
-from gpubench.analysis.findings import Gates, ReportGate, ReportWarning, findings, gates
+from gpubench.analysis.findings import Gates, ReportGate, ReportWarning, findings, gate_results
 from gpubench.analysis.hybrid import Hybrid, hybrids
 from gpubench.analysis.machine import connected, experiment, machine_line, marks
 from gpubench.analysis.overheads import GROUP, Overheads, overheads
@@ -64,11 +64,11 @@ def analyse(
     *,
     baseline: str | None = None,
     keep: Callable[[Case], bool] | None = None,
-    demands: Gates = NO_GATES,
+    gates: Gates = NO_GATES,
     claims: Sequence[Claim] = (),
 ) -> Analysis:
     """Everything derived from `run`. `baseline` is DEVICE, FORM or FORM@DEVICE (default: the fastest CPU form);
-    `keep` selects cases, `demands` are the gates, `claims` what others expect. Raises InputError if the
+    `keep` selects cases, `gates` are those asked for, `claims` what others expect. Raises InputError if the
     baseline was not measured."""
     everything = case_results(run)
     # The selection chooses what is shown; a baseline that is not shown is still the baseline.
@@ -89,7 +89,7 @@ def analyse(
         findings=findings(run, cases, timed),
         roofline=roofline(run, [row for row in everything if _alone(row)], [row for row in cases if _alone(row)]),
         overheads=overheads(run, everything, cases),
-        gates=gates(run, cases, [row for row in cases if _compared(row)], ratios, demands),
+        gates=gate_results(run, cases, [row for row in cases if _compared(row)], ratios, gates),
         claims=_judged(claims, run, cases, compared, ratios, found),
         means=means([row for row in cases if _compared(row)], ratios),
         reuse=reuses(run, compared, keep), weights=weight_loads(run, ratios), hybrid=splits, noise=components(run),

@@ -78,7 +78,7 @@ class ContenderSet(NamedTuple):
     cpu_wins: tuple[tuple[int, bool], ...]
 
 
-class Choice(NamedTuple):
+class Decision(NamedTuple):
     """The fastest contender at one size and the fastest of the other side; both None: unknown. `around`: they are so by
     the two sizes around it alone, and the times are none."""
 
@@ -89,7 +89,7 @@ class Choice(NamedTuple):
     around: tuple[int, int] | None = None
 
 
-UNDECIDED = Choice(None, math.inf, None, math.inf)
+UNDECIDED = Decision(None, math.inf, None, math.inf)
 
 
 def case_groups(run: Run) -> dict[Key, CaseGroup]:
@@ -187,7 +187,7 @@ def _splits_by_size(splits: Sequence[Hybrid], regime_id: str) -> dict[int, tuple
     }
 
 
-def choose(contender_set: ContenderSet, n: int) -> Choice:
+def choose(contender_set: ContenderSet, n: int) -> Decision:
     """The fastest at n. A side without a time at n makes the answer unknown, unless it takes no part there; so does a
     gap wider than WIDEST_GAP with another winner at its other end."""
     cpu, cpu_s = fastest(contender_set.cpu, n)
@@ -197,7 +197,7 @@ def choose(contender_set: ContenderSet, n: int) -> Choice:
             return UNDECIDED
         if cpu.curve.gap(n) > WIDEST_GAP or other.curve.gap(n) > WIDEST_GAP:
             return _by_both_ends(contender_set, n, (cpu, other))
-        return Choice(other, other_s, cpu, cpu_s) if other_s < cpu_s else Choice(cpu, cpu_s, other, other_s)
+        return Decision(other, other_s, cpu, cpu_s) if other_s < cpu_s else Decision(cpu, cpu_s, other, other_s)
     if cpu is not None and n >= contender_set.others_gone_from:
         return _alone(cpu, cpu_s, n)
     if other is not None and n >= contender_set.cpu_gone_from:
@@ -205,10 +205,10 @@ def choose(contender_set: ContenderSet, n: int) -> Choice:
     return UNDECIDED
 
 
-def _alone(one: Contender, seconds: float, n: int) -> Choice:
+def _alone(one: Contender, seconds: float, n: int) -> Decision:
     if one.curve.gap(n) > WIDEST_GAP:
-        return Choice(one, math.inf, None, math.inf, one.curve.around(n))
-    return Choice(one, seconds, None, math.inf)
+        return Decision(one, math.inf, None, math.inf, one.curve.around(n))
+    return Decision(one, seconds, None, math.inf)
 
 
 def bracket(contender_set: ContenderSet, n: int) -> tuple[tuple[int, bool], tuple[int, bool]] | None:
@@ -222,7 +222,7 @@ def bracket(contender_set: ContenderSet, n: int) -> tuple[tuple[int, bool], tupl
     )
 
 
-def _by_both_ends(contender_set: ContenderSet, n: int, fastest_of: tuple[Contender, Contender]) -> Choice:
+def _by_both_ends(contender_set: ContenderSet, n: int, fastest_of: tuple[Contender, Contender]) -> Decision:
     """Which side, if the same one wins on both sides of a wide gap, or if n lies far enough from where the winner
     changes; no time is known inside."""
     ends = bracket(contender_set, n)
@@ -237,7 +237,7 @@ def _by_both_ends(contender_set: ContenderSet, n: int, fastest_of: tuple[Contend
         cpu_wins = height < 0
     cpu, other = fastest_of
     best, against = (cpu, other) if cpu_wins else (other, cpu)
-    return Choice(best, math.inf, against, math.inf, (low, high))
+    return Decision(best, math.inf, against, math.inf, (low, high))
 
 
 def _log_ratio(contender_set: ContenderSet, n: int) -> float:
@@ -252,31 +252,31 @@ def may_know(contender_set: ContenderSet, n: int, *, two_sides: bool) -> bool:
     return not two_sides and contender_set.spanned[0] <= n <= contender_set.spanned[1]
 
 
-def split_of(contender_set: ContenderSet, n: int, choice: Choice) -> TimedSplit | None:
-    """The fastest split that beats `choice`, the fastest at n alone; None where no such split of this very call is
+def split_of(contender_set: ContenderSet, n: int, decision: Decision) -> TimedSplit | None:
+    """The fastest split that beats `decision`, the fastest at n alone; None where no such split of this very call is
     recommended.
 
     A split is recommended over its own two sides: where a third device is faster than both, nothing was compared
     with it.
     """
-    best = choice.best
+    best = decision.best
     if best is None:
         return None
     for split in contender_set.splits.get(n, ()):
-        if split.seconds >= choice.seconds:
+        if split.seconds >= decision.seconds:
             break
         if best.kind == "cpu" or best.device_id == split.row.case.case.shared_with:
             return split
     return None
 
 
-def basis(choice: Choice, n: int) -> Basis:
+def basis(decision: Decision, n: int) -> Basis:
     """As `Advice.basis`, without its evidence: measured if both sides were timed in the very call."""
-    if choice.best is None:
+    if decision.best is None:
         return "unknown"
-    if choice.around is not None:
+    if decision.around is not None:
         return "bracketed"
-    exact = choice.best.curve.measured(n) and (choice.against is None or choice.against.curve.measured(n))
+    exact = decision.best.curve.measured(n) and (decision.against is None or decision.against.curve.measured(n))
     return "measured" if exact else "interpolated"
 
 
@@ -285,8 +285,8 @@ def first_to_know(sets: Iterable[ContenderSet], n: int) -> ContenderSet | None:
     anything there, else the newest; None of none. Looks no further than it has to."""
     best: tuple[int, ContenderSet] | None = None
     for one in sets:
-        choice = choose(one, n)
-        rank = (choice.best is not None) + (choice.against is not None)
+        decision = choose(one, n)
+        rank = (decision.best is not None) + (decision.against is not None)
         if best is None or rank > best[0]:
             best = (rank, one)
         if rank == 2:

@@ -186,16 +186,16 @@ class Gates(msgspec.Struct, frozen=True, kw_only=True):
     fail_on: tuple[FailOn, ...] = ()
 
 
-def gates(
+def gate_results(
     run: Run,
     cases: Sequence[CaseResult],
     compared: Sequence[CaseResult],
     speedups: Sequence[Speedup],
-    demands: Gates,
+    gates: Gates,
 ) -> tuple[ReportGate, ...]:
     """The gates asked for, in that order. `compared` are the cases that a speedup may be asked of."""
-    fast_enough = [_fast_enough(demand, compared, speedups) for demand in demands.min_speedups]
-    return (*fast_enough, *(_on_run(name, run, cases) for name in demands.fail_on))
+    fast_enough = [_fast_enough(least, compared, speedups) for least in gates.min_speedups]
+    return (*fast_enough, *(_on_run(name, run, cases) for name in gates.fail_on))
 
 
 def competes(row: CaseResult) -> bool:

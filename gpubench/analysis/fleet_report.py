@@ -14,7 +14,6 @@ import msgspec
 from gpubench.analysis.fleet import Node
 from gpubench.analysis.machine import fact
 from gpubench.analysis.peers import (
-    FEWEST_PEERS,
     TOLERANCE,
     Figure,
     NotCompared,
@@ -25,9 +24,8 @@ from gpubench.analysis.peers import (
 )
 
 NodeWord = Literal["complete", "partial", "unusable", "missing", "failed"]
+_WORST_FIRST: tuple[NodeWord, ...] = ("missing", "unusable", "failed", "partial", "complete")
 _BROKEN = ("missing", "unusable", "failed")
-FleetFailOn = Literal["slow-gpu", "incomplete"]
-FLEET_FAIL_ON: tuple[FleetFailOn, ...] = ("slow-gpu", "incomplete")
 
 
 class NodeRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,8 +47,7 @@ class Drift(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FleetReport(msgspec.Struct, frozen=True, kw_only=True):
-    """`compared`, `gpus`: GPUs with a peer group, of those that the files know. `lost`: GPUs of earlier runs that the
-    newest run of their node does not see."""
+    """`gpus`: those that the files know, of which `peers.compared` have a peer group."""
 
     name: Literal["gpubench-fleet-report"] = "gpubench-fleet-report"
     schema_version: int = 1
@@ -71,22 +68,21 @@ class FleetReport(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def bad_nodes(self) -> list[str]:
-        """Nodes without a result, and those with a slow GPU; a suspect is neither bad nor good."""
-        bad = {row.name for row in self.nodes if row.word in _BROKEN} | self._with_verdict(confirmed=True)
-        return sorted(bad)
+        """Nodes without a result, and those with a slow GPU; a suspect makes no node bad."""
+        return sorted({row.name for row in self.nodes if row.word in _BROKEN} | self._with_slow_gpu())
 
     @property
     def ok_nodes(self) -> list[str]:
         """Whole nodes on which nothing is slow."""
-        slow = self._with_verdict(confirmed=True)
+        slow = self._with_slow_gpu()
         return sorted(row.name for row in self.nodes if row.word == "complete" and row.name not in slow)
 
-    def _with_verdict(self, *, confirmed: bool) -> set[str]:
-        return {one.node for one in self.peers.verdicts if one.confirmed == confirmed}
+    def _with_slow_gpu(self) -> set[str]:
+        return {one.node for one in self.peers.verdicts if one.confirmed}
 
     def judges(self, known_good: bool) -> bool:
         """Whether a slow GPU could be found at all."""
-        return known_good or any(group.peers >= FEWEST_PEERS for group in self.peers.groups)
+        return known_good or self.peers.compared > 0
 
 
 class FleetSurvey:
@@ -149,7 +145,7 @@ class FleetSurvey:
         peers = msgspec.structs.replace(
             peers, not_compared=tuple(sorted(without, key=lambda one: (one.node, one.device, one.gpu)))
         )
-        rows = sorted(self._rows, key=lambda row: (_WORDS.index(row.word), row.name))
+        rows = sorted(self._rows, key=lambda row: (_WORST_FIRST.index(row.word), row.name))
         complete = sum(row.word == "complete" for row in rows)
         wanted = len(rows) if expected is None else expected
         return FleetReport(
@@ -170,9 +166,6 @@ class FleetSurvey:
                 }
                 found.append(Drift(what=what, usual=usual, others=others))
         return found
-
-
-_WORDS: tuple[NodeWord, ...] = ("missing", "unusable", "failed", "partial", "complete")
 
 
 def _word(node: Node) -> NodeWord:

@@ -213,6 +213,7 @@ def compared(
     groups = _groups(found)
     looks = sum(len(group) for group in groups.values() if len(group) >= FEWEST_PEERS)
     k = growing_k(looks)
+    counted = {one.gpu for group in groups.values() if len(group) >= FEWEST_PEERS for one in group}
     saved = None if known_good is None else _groups(sorted(known_good, key=_age), drivers=False)
     rows, verdicts = [], []
     for name, group in sorted(groups.items()):
@@ -223,8 +224,7 @@ def compared(
         verdicts += _fallen(group, before, tolerance)
     return Peers(
         tolerance=tolerance, looks=looks, k=k, verdicts=tuple(sorted(_worst(verdicts), key=_order)),
-        groups=tuple(rows), not_compared=tuple(_left_out(found, groups)),
-        compared=len({one.gpu for group in groups.values() if len(group) >= FEWEST_PEERS for one in group}),
+        groups=tuple(rows), not_compared=tuple(_left_out(found, groups, counted)), compared=len(counted),
         new=_missing(found, saved, new=True), gone=_missing(found, saved, new=False),
     )  # fmt: skip
 
@@ -323,8 +323,9 @@ def _order(one: SlowGpu) -> tuple[object, ...]:
     return _GRAVITY[one.word], -one.shortfall, one.node, one.gpu, one.case
 
 
-def _left_out(found: Sequence[Figure], groups: Mapping[_Name, Sequence[Figure]]) -> list[NotCompared]:
-    counted = {one.gpu for group in groups.values() if len(group) >= FEWEST_PEERS for one in group}
+def _left_out(
+    found: Sequence[Figure], groups: Mapping[_Name, Sequence[Figure]], counted: set[str]
+) -> list[NotCompared]:
     few: dict[str, int] = {}
     for group in groups.values():
         for one in group:

@@ -120,18 +120,23 @@ class Policy:
         for one in contenders:
             if not may_know(one, n, two_sides=answer is not UNKNOWN):
                 continue
-            choice = choose(one, n)
-            if choice.best is not None and (choice.against is not None or answer is UNKNOWN):
-                split = split_of(one, n, choice) if hybrid and one.splits else None
+            decision = choose(one, n)
+            if decision.best is not None and (decision.against is not None or answer is UNKNOWN):
+                split = split_of(one, n, decision) if hybrid and one.splits else None
                 if split is not None:
                     return _splitting(split)
-                best = choice.best
-                seconds = choice.seconds if choice.around is None else None
-                gain = None if seconds is None or choice.against is None else choice.against_s / seconds
+                best = decision.best
+                seconds = decision.seconds if decision.around is None else None
+                gain = None if seconds is None or decision.against is None else decision.against_s / seconds
                 answer = Answer(
-                    best.device_id, best.device_id.partition(":")[0], best.form, seconds, gain, basis(choice, n)
+                    best.device_id,
+                    best.device_id.partition(":")[0],
+                    best.form,
+                    seconds,
+                    gain,
+                    basis(decision, n),
                 )
-                if choice.against is not None:
+                if decision.against is not None:
                     break
         return answer
 

@@ -160,7 +160,7 @@ def _cannot_write(path: str, error: OSError) -> GpubenchError:
 # ---------------------------------------------------------------- gates
 
 
-def demands(min_speedups: Sequence[str], fail_on: str | None, *, also: Sequence[str] = ()) -> Gates:
+def gates(min_speedups: Sequence[str], fail_on: str | None, *, also: Sequence[str] = ()) -> Gates:
     """The gates asked for, as checked values; `also` are words that others read. Raises UsageError."""
     from gpubench.analysis.findings import FAIL_ON, Gates
 

@@ -32,7 +32,7 @@ def report(options: ReportOptions) -> int:
     rendering.check_picture(name, to_terminal=to_terminal)
     keep = selectors.selection(options.filter or [], options.skip or [])
     channels = ci.channels(options, os.environ, formats=[name])
-    demands = ci.demands(options.min_speedup or [], options.fail_on, also=(fleet.SLOW_GPU,))
+    gates = ci.gates(options.min_speedup or [], options.fail_on, also=(fleet.SLOW_GPU,))
     rendering.check_plots(options)
     if options.output is not None:
         store.check_writable(options.output)
@@ -48,9 +48,9 @@ def report(options: ReportOptions) -> int:
         baseline=options.baseline,
         keep=keep,
         claims=rendering.loaded_claims(options.claims),
-        demands=demands,
+        gates=gates,
     )
-    ci.require_measured(demands, analyses)
+    ci.require_measured(gates, analyses)
     style = rendering.render_options(options, to_terminal=to_terminal)
     if options.by_device and options.sections is None and name in ("table", "plain"):
         style = msgspec.structs.replace(style, sections=("answer",))

@@ -31,16 +31,16 @@ def run(options: RunOptions, ctx: typer.Context) -> int:
     append = resume.result_file(options.append)
     style = rendering.report_style(options)
     expected = rendering.loaded_claims(options.claims)
-    demands = ci.demands(options.min_speedup or [], options.fail_on)
+    gates = ci.gates(options.min_speedup or [], options.fail_on)
     outputs = saving.checked([*([append] if append else []), *(options.output or [])], style, options)
     channels = ci.channels(options, os.environ, formats=saving.formats(outputs, style))
     wanted = options.replace(append=append)
     if options.dry_run:
-        sys.stdout.write(_plan(_request(wanted, ctx, began, demands, unsaid)))
+        sys.stdout.write(_plan(_request(wanted, ctx, began, gates, unsaid)))
         return 0
     saving.lock(outputs, options, release=ctx.call_on_close)
     with progress.shown(options, os.environ) as display:
-        request = progress.tell(display, wanted, lambda tell: _request(wanted, ctx, began, demands, tell))
+        request = progress.tell(display, wanted, lambda tell: _request(wanted, ctx, began, gates, tell))
         saver = saving.Saver(outputs, options)
         events = progress.EventLog(request.run, outputs, to_stdout=style.format == "jsonl")
         watched = display.watching(events.watching(saver), style.options)
@@ -51,7 +51,7 @@ def run(options: RunOptions, ctx: typer.Context) -> int:
         for path in saved:
             print(f"saved {path}", file=sys.stderr)
     stored = saving.as_stored(finished)
-    analyses = report.analysed([stored], baseline=options.baseline, demands=demands, claims=expected)
+    analyses = report.analysed([stored], baseline=options.baseline, gates=gates, claims=expected)
     stored, analyses = saving.gated(stored, analyses, saver)
     events.finish(analyses[0])
     errors = saving.deliver(stored, analyses, outputs, saved, style, channels)
@@ -63,12 +63,12 @@ def run(options: RunOptions, ctx: typer.Context) -> int:
     return saving.ended(stored, [*events.errors, *errors, *([saver.error] if saver.error else [])])
 
 
-def _request(options: RunOptions, ctx: typer.Context, began: float, demands: Gates, tell: Tell) -> RunSpec:
+def _request(options: RunOptions, ctx: typer.Context, began: float, gates: Gates, tell: Tell) -> RunSpec:
     """What is measured, and that gates and baseline can be judged by it."""
     from gpubench.cli import ci, resume
 
     request = resume.request(options, given(ctx), began=began, tell=tell)
-    ci.require_planned(demands, request)
+    ci.require_planned(gates, request)
     ci.require_baseline(options.baseline, request)
     return request
 

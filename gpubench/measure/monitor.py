@@ -65,9 +65,9 @@ class Monitor:
             return []
         device_id, self._watched = self._watched, None
         self._number += 1
-        self._send(Rest(self._number))
+        self._send(Pause(self._number))
         number = self._number
-        answers = self._answers(lambda answer: isinstance(answer, Rested) and answer.number == number)
+        answers = self._answers(lambda answer: isinstance(answer, Paused) and answer.number == number)
         found = [one for one in answers if isinstance(one, Reading) and one.device_id == device_id]
         self._known.setdefault(device_id, []).extend(found)
         return found
@@ -283,13 +283,13 @@ class Begin(MonitorMessage, frozen=True, tag="begin"):
 
 
 class Watch(MonitorMessage, frozen=True, tag="watch"):
-    """Read this device now, and again and again until Rest."""
+    """Read this device now, and again and again until Pause."""
 
     device_id: str
 
 
-class Rest(MonitorMessage, frozen=True, tag="rest"):
-    """Read once more, then be still; the monitor answers Rested with this number."""
+class Pause(MonitorMessage, frozen=True, tag="pause"):
+    """Read once more, then be still; the monitor answers Paused with this number."""
 
     number: int
 
@@ -333,14 +333,14 @@ class Reading(MonitorMessage, frozen=True, tag="reading"):
     throttle: list[str] = []
 
 
-class Rested(MonitorMessage, frozen=True, tag="rested"):
-    """All readings up to the Rest of this number have been sent."""
+class Paused(MonitorMessage, frozen=True, tag="paused"):
+    """All readings up to the Pause of this number have been sent."""
 
     number: int
 
 
-ToMonitor = Begin | Watch | Rest
-FromMonitor = Ready | Reading | Rested
+ToMonitor = Begin | Watch | Pause
+FromMonitor = Ready | Reading | Paused
 
 _encoder = msgspec.json.Encoder()
 _to_monitor: msgspec.json.Decoder[ToMonitor] = msgspec.json.Decoder(ToMonitor)

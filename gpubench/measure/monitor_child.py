@@ -1,7 +1,7 @@
 """The child process that reads clocks, temperature, power and throttle reasons.
 
 It stands apart because a driver's management library may hang or crash, and because it must be still while a CPU
-case is timed: it reads only between Watch and Rest. End-of-file on stdin ends it at once.
+case is timed: it reads only between Watch and Pause. End-of-file on stdin ends it at once.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from gpubench.measure.monitor import (
     Begin,
     FromMonitor,
     MonitorTarget,
+    Pause,
+    Paused,
     Reading,
     Ready,
-    Rest,
-    Rested,
     Users,
     Watch,
     decode_order,
@@ -107,10 +107,10 @@ def serve(orders: queue.Queue[bytes], send: Callable[[FromMonitor], None], begin
         if isinstance(order, Watch):
             watched = order.device_id if order.device_id in found else None
             read()
-        elif isinstance(order, Rest):
+        elif isinstance(order, Pause):
             read()
             watched = None
-            send(Rested(order.number))
+            send(Paused(order.number))
 
 
 def _read_orders(stream: BinaryIO, into: queue.Queue[bytes]) -> NoReturn:

@@ -51,19 +51,19 @@ def analysed(
     *,
     baseline: str | None = None,
     keep: Callable[[Case], bool] | None = None,
-    demands: Gates | None = None,
+    gates: Gates | None = None,
     claims: Sequence[Claim] = (),
 ) -> list[Analysis]:
     """What the runs say, in their order.
 
-    `baseline` is DEVICE, FORM or FORM@DEVICE (None: the fastest CPU form); `keep` selects the cases shown; `demands`
-    are the gates, `claims` what others expect. Raises UsageError when `keep` keeps nothing, InputError for a baseline
-    that was not measured.
+    `baseline` is DEVICE, FORM or FORM@DEVICE (None: the fastest CPU form); `keep` selects the cases shown; `gates` are
+    those asked for, `claims` what others expect. Raises UsageError when `keep` keeps nothing, InputError for a
+    baseline that was not measured.
     """
     from gpubench.analysis.analyse import NO_GATES, analyse
 
-    wanted = demands or NO_GATES
-    analyses = [analyse(run, baseline=baseline, keep=keep, demands=wanted, claims=claims) for run in runs]
+    wanted = gates or NO_GATES
+    analyses = [analyse(run, baseline=baseline, keep=keep, gates=wanted, claims=claims) for run in runs]
     if keep is not None and not any(analysis.cases for analysis in analyses):
         raise UsageError(
             "no-such-case", "--filter and --skip leave no case",

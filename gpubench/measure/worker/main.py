@@ -31,7 +31,7 @@ from gpubench.catalogue import Reason
 from gpubench.errors import BackendError, BackendUnavailable, DeviceLost, DeviceOutOfMemory, Unsupported
 from gpubench.measure import protocol
 from gpubench.measure.worker import ceilings, stages, timer
-from gpubench.measure.worker.material import Material, Weights, spare_bytes
+from gpubench.measure.worker.operands import Operands, Weights, spare_bytes
 from gpubench.measure.worker.overheads import OverheadTimer, overhead_hash
 from gpubench.measure.worker.workspace import CheckedLaunch, Workspace, Wrong, gate, refusal
 from gpubench.model.backend import Backend, Session
@@ -58,7 +58,7 @@ class DeviceWorker:
         self._session: Session | None = None
         self._backends: list[Backend] = []
         self._workspaces: dict[str, Workspace] = {}
-        self._material: Material | None = None
+        self._operands: Operands | None = None
         self._weights = Weights(1, "random")
         self._timers: dict[str, timer.Timer | OverheadTimer] = {}
         self._opening: protocol.Open | None = None
@@ -290,10 +290,10 @@ class DeviceWorker:
             self._announce("inputs")
             op = self._op(case.op)
             # One op at a time: the inputs of the largest size may be most of what memory holds.
-            if self._material is None or self._material.op.name != op.name:
-                self._material = Material(op, self._seed, self._inputs, self._scratch, self._weights)
+            if self._operands is None or self._operands.op.name != op.name:
+                self._operands = Operands(op, self._seed, self._inputs, self._scratch, self._weights)
             self._workspaces[case.workload] = Workspace(
-                self._opened(), op, case, self._seed, self._inputs, self._scratch, self._material
+                self._opened(), op, case, self._seed, self._inputs, self._scratch, self._operands
             )
         return self._workspaces[case.workload]
 

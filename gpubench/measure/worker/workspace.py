@@ -25,7 +25,7 @@ from gpubench.backends.shared.host import (
 from gpubench.catalogue import REASONS
 from gpubench.errors import BackendError, Unsupported, WrongResult
 from gpubench.measure.worker import chains
-from gpubench.measure.worker.material import Material
+from gpubench.measure.worker.operands import Operands
 from gpubench.model.backend import Buffer, Launch, Session, Transfers, each
 from gpubench.model.case import Case
 from gpubench.model.op import Array, Op, Operand
@@ -67,13 +67,13 @@ class Workspace:
 
     def __init__(
         self, session: Session, op: Op, case: Case, seed: int, kind: str, scratch: Path,
-        material: Material | None = None,
+        operands: Operands | None = None,
     ) -> None:  # fmt: skip
         self.session = session
         self.op = op.at(case.params)
         self.case = case
-        self._material = material or Material(op, seed, kind, scratch)
-        self.inputs: list[Array] = self._material.inputs(case)
+        self._operands = operands or Operands(op, seed, kind, scratch)
+        self.inputs: list[Array] = self._operands.inputs(case)
         self.op_hash = _hash_of(op)
         self.buffers: list[Buffer] = []
         self.outputs: dict[str, Buffer] = {}
@@ -88,7 +88,7 @@ class Workspace:
     @functools.cached_property
     def answers(self) -> tuple[Reference, ...]:
         """The float64 answer of each output."""
-        return self._material.references(self.case)
+        return self._operands.references(self.case)
 
     @functools.cached_property
     def sentinel(self) -> float:
@@ -125,7 +125,7 @@ class Workspace:
     def _uploaded(self, operand: Operand, host: Array) -> Buffer:
         """A buffer with the input; of a weight the one that every size of the op reads."""
         if operand.role == "weight":
-            return self._material.weights.borrow(self.session, self.op, operand, self.case)
+            return self._operands.weights.borrow(self.session, self.op, operand, self.case)
         if operand.role == "host":
             return host
         buffer = self.session.allocate(operand.shape(self.case.params), operand.stored(self.case.dtype))
@@ -134,13 +134,13 @@ class Workspace:
 
     def loading(self) -> tuple[int, float | None]:
         """Bytes of the weights, and seconds that it took to load them."""
-        return self._material.weights.loading(self.op, self.case)
+        return self._operands.weights.loading(self.op, self.case)
 
     def _free_inputs(self) -> None:
         """Give back those that are there."""
         for operand, buffer in zip(self.op.inputs, self.buffers, strict=False):
             if operand.role == "weight":
-                self._material.weights.give_back(self.op, operand, self.case)
+                self._operands.weights.give_back(self.op, operand, self.case)
             elif operand.role != "host":
                 self.session.free(buffer)
         self.buffers = []
@@ -270,7 +270,7 @@ class Workspace:
                     self.session.free(buffer)
         for chain in self._chains.values():
             chain.release()
-        self._material.weights.make_room(self.session)
+        self._operands.weights.make_room(self.session)
         self.outputs, self._spoilt, self._right, self._chains = {}, {}, {}, {}
 
 

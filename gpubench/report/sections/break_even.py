@@ -42,7 +42,7 @@ _WORDS = {
     "above": "> n: the CPU wins up to n, the largest size measured", "mixed": "mixed: it wins and loses by turns below",
 }  # fmt: skip
 _MOST_OPS = 4  # named with a reason
-Family = dict[str, BreakEven]  # one op, dtype and device, by regime
+ByRegime = dict[str, BreakEven]  # one op, dtype and device, by regime
 Words = Callable[[AnswerCell, Extent], str]
 
 
@@ -81,7 +81,7 @@ def _table(
     ]
     columns += [Column("gain and time at largest size")] if full else []
     body = []
-    for device, family in _families(rows, merge=not full):
+    for device, family in _by_regime(rows, merge=not full):
         first = next(iter(family.values()))
         row: list[str | Cell] = [first.op + "".join(f" {name}={value}" for name, value in first.params.items())]
         row += [first.dtype] if full else []
@@ -99,16 +99,16 @@ def _table(
     )  # fmt: skip
 
 
-def _families(rows: Sequence[BreakEven], *, merge: bool) -> list[tuple[str, Family]]:
+def _by_regime(rows: Sequence[BreakEven], *, merge: bool) -> list[tuple[str, ByRegime]]:
     """The rows of each op and device by regime, with the device's name.
 
     `merge`: devices of one op share a row where none of them has a verdict, for the same reason.
     """
-    ops: dict[tuple[object, ...], dict[str, Family]] = {}
+    ops: dict[tuple[object, ...], dict[str, ByRegime]] = {}
     for row in rows:
         by_device = ops.setdefault((row.op, tuple(row.params.items()), row.dtype), {})
         by_device.setdefault(row.device_id, {})[row.regime] = row
-    found: list[tuple[str, Family]] = []
+    found: list[tuple[str, ByRegime]] = []
     for by_device in ops.values():
         said = {
             tuple((name, threshold_text(row)) for name, row in family.items()) for family in by_device.values()

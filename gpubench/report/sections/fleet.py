@@ -23,13 +23,9 @@ def headline(report: FleetReport) -> str:
     if unknown > 0:
         parts.append(f"nothing is known of {unknown} more")
     slow, suspect = report.slow, len({one.gpu for one in report.peers.verdicts if not one.confirmed})
-    parts += [f"{slow or 'no'} slow GPU{'s' if slow != 1 else ''}"] if _judged(report) or slow else []
+    parts += [f"{slow or 'no'} slow GPU{'s' if slow != 1 else ''}"] if report.peers.compared or slow else []
     parts += [f"{suspect} suspect"] if suspect else []
     return "; ".join(parts)
-
-
-def _judged(report: FleetReport) -> bool:
-    return any(group.threshold is not None for group in report.peers.groups)
 
 
 def _counted(word: str, rows: Sequence[NodeRow]) -> str:
@@ -55,9 +51,12 @@ def _section(key: str, title: str, table: Table, *lines: str) -> Section:
     return Section(key=key, title=title, lines=lines, tables=(table,))
 
 
+def _more(rows: Sequence[object]) -> list[str]:
+    return [f"and {len(rows) - MOST_ROWS} more"] if len(rows) > MOST_ROWS else []
+
+
 def _table(columns: Iterable[Column], rows: Sequence[tuple[Cell, ...]], legend: str = "") -> Table:
-    more = f"and {len(rows) - MOST_ROWS} more" if len(rows) > MOST_ROWS else ""
-    legend = "; ".join(part for part in (more, legend) if part)
+    legend = "; ".join([*_more(rows), *filter(None, [legend])])
     return Table(tuple(columns), tuple(rows[:MOST_ROWS]), legend=legend)
 
 
@@ -71,7 +70,7 @@ def _nodes(report: FleetReport) -> Section | None:
 def _slow(report: FleetReport) -> Section:
     peers = report.peers
     chance = f"expected by chance: {report.expected_by_chance:.2g} suspects, before any is confirmed"
-    if not _judged(report):
+    if not report.peers.compared:
         chance = f"no case has {FEWEST_PEERS} GPUs that are alike, so no GPU is judged by its peers"
     found = len({one.gpu for one in peers.verdicts})
     line = f"{found or 'no'} GPU{'s' if found != 1 else ''} slow or suspect; {chance}"
@@ -126,8 +125,8 @@ def _uneven(report: FleetReport) -> Section | None:
     lines = [_uneven_line(group) for group in found]
     if not lines:
         return None
-    more = [f"and {len(lines) - MOST_ROWS} more"] if len(lines) > MOST_ROWS else []
-    return Section(key="uneven", title="Groups that are not uniform", lines=(*lines[:MOST_ROWS], *more))
+    shown = (*lines[:MOST_ROWS], *_more(lines))
+    return Section(key="uneven", title="Groups that are not uniform", lines=shown)
 
 
 def _uneven_line(group: PeerGroup) -> str:
@@ -147,8 +146,7 @@ def _known_good(report: FleetReport) -> Section | None:
     for word, gpus in (("new", report.peers.new), ("gone", report.peers.gone)):
         if gpus:
             changed.append(f"{len(gpus)} GPU{'s are' if len(gpus) != 1 else ' is'} {word}: {_shortened(gpus)}")
-    more = [f"and {len(changed) - MOST_ROWS} more"] if len(changed) > MOST_ROWS else []
-    lines = (*changed[:MOST_ROWS], *more)
+    lines = (*changed[:MOST_ROWS], *_more(changed))
     return Section(key="known-good", title="Against the known good fleet", lines=lines) if lines else None
 
 
@@ -160,19 +158,15 @@ def _drift(report: FleetReport) -> Section | None:
             version,
             str(len(names)),
             ", ".join(names[:_NAMED]) + (", ..." if len(names) > _NAMED else ""),
-        )
+        )  # fmt: skip
         for one in report.drift
         for version, names in one.others.items()
     ]
     if not rows:
         return None
     columns = [
-        Column("software"),
-        Column("usual"),
-        Column("here"),
-        Column("nodes", right=True),
-        Column("such as"),
-    ]
+        Column("software"), Column("usual"), Column("here"), Column("nodes", right=True), Column("such as"),
+    ]  # fmt: skip
     return _section("drift", "Software that differs", _table(columns, rows))
 
 

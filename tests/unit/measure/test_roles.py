@@ -17,7 +17,7 @@ from gpubench.backends.shared.host import op_hash, random_inputs
 from gpubench.measure import conformance, protocol
 from gpubench.measure.plan import MEMORY_SHARE
 from gpubench.measure.worker.main import DeviceWorker
-from gpubench.measure.worker.material import Material, Weights, spare_bytes
+from gpubench.measure.worker.operands import Operands, Weights, spare_bytes
 from gpubench.measure.worker.timer import Timer
 from gpubench.measure.worker.workspace import Workspace, Wrong, gate, refusal
 from gpubench.model.case import Case
@@ -105,10 +105,10 @@ class Counted:
 
 def at_sizes(session, folder, weights, sizes=(3, 700, 5), op=OP):
     """One workspace after the other, each released before the next."""
-    material = Material(op, 1, "random", folder, weights)
+    operands = Operands(op, 1, "random", folder, weights)
     for n in sizes:
         case = Case(op.name, op.group, {"n": n}, "float32", "tuned", "resident", "numpy:0")
-        workspace = Workspace(session, op, case, 1, "random", folder, material)
+        workspace = Workspace(session, op, case, 1, "random", folder, operands)
         gate(workspace, case, lambda phase: None)
         workspace.release()
 
@@ -127,13 +127,13 @@ def test_the_loading_of_weights_is_timed_once(session, tmp_path):
         Case(OP.name, OP.group, {"n": 3}, "float32", "tuned", "resident", "numpy:0"),
     )
     size = 4 * ROWS * WIDTH
-    first = Workspace(session, OP, case, 1, "random", tmp_path, Material(OP, 1, "random", tmp_path, weights))
+    first = Workspace(session, OP, case, 1, "random", tmp_path, Operands(OP, 1, "random", tmp_path, weights))
     assert first.loading() == (size, None)
     first.upload_inputs()
     _, load_s = first.loading()
     assert load_s > 0
     larger = replace(case, params={"n": 700})
-    second = Workspace(session, OP, larger, 1, "random", tmp_path, Material(OP, 1, "random", tmp_path, weights))
+    second = Workspace(session, OP, larger, 1, "random", tmp_path, Operands(OP, 1, "random", tmp_path, weights))
     second.upload_inputs()
     assert second.loading() == (size, load_s)
 

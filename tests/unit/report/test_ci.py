@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from gpubench.analysis.compare import compare
 from gpubench.analysis.comparison import CompareOptions
-from gpubench.cli.ci import demands
+from gpubench.cli import ci
 from gpubench.report import analysed, drawn
 from gpubench.report.ci import MOST, CiOutcome, fitted, marked, messages, of_comparison, of_reports, outputs
 from tests.unit.report.builders import case, curve, failed, measured, run_of
@@ -48,12 +48,10 @@ def test_a_broken_case_outweighs_a_slower_one_and_that_an_unsure_one():
 def test_reports_in_a_few_words():
     plain = of_reports(analysed([run_of(curve({64: 0.5, 256: 4.0}))]), 0)
     assert (plain.verdict, plain.slower, plain.faster, plain.unsure) == ("ok", 1, 1, 0)
-    gated = of_reports(analysed([run_of(curve({64: 0.5}))], demands=demands(["matmul=2"], None)), 3)
+    gated = of_reports(analysed([run_of(curve({64: 0.5}))], gates=ci.gates(["matmul=2"], None)), 3)
     assert (gated.verdict, gated.exit_code) == ("failed", 3)
     assert gated.errors[0].startswith("min-speedup matmul=2: FAILED: below 2x: matmul/n=64/")
-    near = of_reports(
-        analysed([run_of(curve({64: 1.001}, sessions=3))], demands=demands(["matmul=1"], None)), 0
-    )
+    near = of_reports(analysed([run_of(curve({64: 1.001}, sessions=3))], gates=ci.gates(["matmul=1"], None)), 0)
     assert (near.verdict, near.unsure, near.errors) == ("unsure", 1, ())
     assert near.warnings[0].startswith("min-speedup matmul=1: passed, but ")
     for code in (1, 0):  # of `run`; of `report`, which succeeds in telling it

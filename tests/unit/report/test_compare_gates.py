@@ -8,7 +8,7 @@ import pytest
 from gpubench.analysis.compare import compare
 from gpubench.analysis.comparison import CompareOptions
 from gpubench.analysis.findings import MinSpeedup
-from gpubench.cli.ci import demands
+from gpubench.cli import ci
 from gpubench.cli.compare import check, require_matches
 from gpubench.cli.options import ComparisonOptions
 from gpubench.errors import InputError, UsageError
@@ -132,7 +132,7 @@ def test_cases_that_missed_sessions_of_their_own_are_corrected_for_and_can_make_
 
 
 def speedups(*texts):
-    return CompareOptions(fail_on=(), min_speedups=demands(list(texts), None).min_speedups)
+    return CompareOptions(fail_on=(), min_speedups=ci.gates(list(texts), None).min_speedups)
 
 
 LOST = {"failed": failed(CASES[0]), "skipped": skipped(CASES[0])}

@@ -10,7 +10,7 @@ import pytest
 from gpubench.analysis.analyse import failed
 from gpubench.analysis.compare import compare
 from gpubench.analysis.comparison import CompareOptions
-from gpubench.cli.ci import demands
+from gpubench.cli import ci
 from gpubench.errors import UsageError
 from gpubench.report import analysed, drawn
 from gpubench.report.comparison import documents
@@ -31,7 +31,7 @@ WIDE = (0.5, 2.0, 0.6, 1.9, 0.7, 1.4, 1.0, 1.0, 0.9, 1.1)
 
 
 def gates(outcomes, *min_speedups, fail_on=None, **kind):
-    (analysis,) = analysed([run_of(outcomes, **kind)], demands=demands(min_speedups, fail_on))
+    (analysis,) = analysed([run_of(outcomes, **kind)], gates=ci.gates(min_speedups, fail_on))
     return analysis.gates
 
 
@@ -98,18 +98,18 @@ def test_the_budget_that_ran_out_is_incomplete():
 )  # fmt: skip
 def test_what_is_no_gate_is_refused(text):
     with pytest.raises(UsageError, match="--min-speedup"):
-        demands([text], None)
+        ci.gates([text], None)
 
 
 def test_unknown_conditions_get_a_suggestion():
     with pytest.raises(UsageError) as refused:
-        demands([], "noisy,skiped")
+        ci.gates([], "noisy,skiped")
     assert "did you mean 'skipped'?" in refused.value.hint
 
 
 def test_every_format_says_how_the_gates_ended():
     rows = [*curve({64: 0.5, 256: 4.0}), skipped(gpu(512))]
-    found = analysed([run_of(rows)], demands=demands(["matmul/n<=256=2", "matmul/n=256=3"], "skipped"))
+    found = analysed([run_of(rows)], gates=ci.gates(["matmul/n<=256=2", "matmul/n=256=3"], "skipped"))
     assert failed(found)
     document = json.loads(drawn(found, "json"))
     assert (document["exit_code"], document["exit_reason"]) == (3, "gate")
@@ -127,7 +127,7 @@ def test_every_format_says_how_the_gates_ended():
 
 
 def test_a_run_on_the_cpu_alone_has_nothing_to_ask():
-    (analysis,) = analysed([run_of([measured(case(n=64), 1e-3)], devices=[CPU])], demands=demands([], "noisy"))
+    (analysis,) = analysed([run_of([measured(case(n=64), 1e-3)], devices=[CPU])], gates=ci.gates([], "noisy"))
     assert analysis.gates[0].passed
 
 
@@ -136,7 +136,7 @@ class TestInComparisons:
 
     def found(self, *texts, slow=None, change=lambda run: run, **options):
         base, new = pair(slow, sigma=0.004)
-        asked = CompareOptions(min_speedups=demands(texts, None).min_speedups, fail_on=(), **options)
+        asked = CompareOptions(min_speedups=ci.gates(texts, None).min_speedups, fail_on=(), **options)
         return compare(("a", base), [("b", change(new))], asked)
 
     def test_the_whole_interval_has_to_lie_below(self):

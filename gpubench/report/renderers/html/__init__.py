@@ -8,6 +8,7 @@ import functools
 import gzip
 import hashlib
 from collections.abc import Sequence
+from functools import partial
 from importlib import resources
 from xml.etree.ElementTree import Element
 
@@ -18,11 +19,11 @@ from gpubench.analysis.analyse import Analysis, machine_runs
 from gpubench.errors import GpubenchError
 from gpubench.installation import install_command
 from gpubench.report.charts import DARK, LIGHT, ChartSet, theme
-from gpubench.report.contents import chart_set
+from gpubench.report.contents import chart_set, document
 from gpubench.report.layout import RenderOptions
 from gpubench.report.markup import element, markup, verbatim
 from gpubench.report.renderers.html.article import MANY, Filling, article, sections_of, together
-from gpubench.report.renderers.html.figures import PageMap, history_figure, history_line, map_figure, page_map
+from gpubench.report.renderers.html.figures import history_figure, history_line, map_figure, page_map
 from gpubench.report.sections import map_svg
 from gpubench.report.sections.machines import HISTORY, MACHINES, letter, names
 from gpubench.report.sections.map import KEY as MAP
@@ -42,8 +43,9 @@ def render(analyses: Sequence[Analysis], options: RenderOptions) -> str:
     """One page for all runs; the same bytes for the same files and the same installed extras."""
     # Beyond so many samples neither of the two could fit, and packing them would take half a minute.
     samples = sum(row.sample_count for analysis in analyses for row in analysis.cases)
+    content = Content(analyses, sections_of(options))
     for filling in FILLINGS if samples <= MOST_SAMPLES else FILLINGS[2:]:
-        text = page(analyses, options, filling)
+        text = page(content, filling)
         if len(text.encode()) < MAX_BYTES:
             break
     return text.encode("ascii", "xmlcharrefreplace").decode() if options.ascii_only else text
@@ -53,25 +55,39 @@ MOST_CASES = 3_000  # with charts; of more the page would take half a minute
 _LIBRARIES = "Charts: Vega, Vega-Lite and Vega-Embed, which are in this file under their BSD-3-Clause license."
 
 
-def page(analyses: Sequence[Analysis], options: RenderOptions, filling: Filling) -> str:
+class Content:
+    """What the pages of some runs have in common, however much of it has room: each part is made once."""
+
+    def __init__(self, analyses: Sequence[Analysis], options: RenderOptions) -> None:
+        self.analyses = analyses
+        self.reports = [document(one, options, full=True) for one in analyses]
+        self.together = together(analyses, options, _overlays(analyses, options))
+        self.maps = [
+            page_map(one, f"r{i}-") if MAP in options.sections else None for i, one in enumerate(analyses)
+        ]
+        self.charts = functools.cache(partial(_charts, analyses, options))
+        self.result = functools.cache(lambda i: block(f"r{i}-result", store.dumps(analyses[i].run)))
+
+
+def page(content: Content, filling: Filling) -> str:
     """The page as text."""
-    options = sections_of(options)
-    charts, library, without = _charts(analyses, options, filling)
-    maps = [page_map(one, f"r{i}-") if MAP in options.sections else None for i, one in enumerate(analyses)]
+    analyses = content.analyses
+    charts, library, without = content.charts(filling.samples)
     script = _text("page.js")
+    runs = zip(analyses, content.reports, charts, content.maps, strict=True)
     body = element(
         "body", {},
         element("a", {"class": "skip", "href": "#main"}, "Skip to the report"),
         element("header", {}, element("h1", {}, "gpubench report")),
         _hatch(),
-        element("main", {"id": "main"}, *together(analyses, options, _overlays(analyses, options)), *(
-            article(analysis, one, found, options, filling, f"r{i}-", without, folded=len(analyses) >= MANY)
-            for i, (analysis, one, found) in enumerate(zip(analyses, charts, maps, strict=True))
+        element("main", {"id": "main"}, *content.together, *(
+            article(analysis, report, one, found, filling, f"r{i}-", without, folded=len(analyses) >= MANY)
+            for i, (analysis, report, one, found) in enumerate(runs)
         )),
         element(
             "footer", {}, element("p", {}, f"Written by gpubench {__version__}. {_LIBRARIES if library else ''}")
         ),
-        *_embedded(analyses, charts, maps, library, filling),
+        *_embedded(content, charts, library, filling),
         verbatim("script", {}, script),
     )  # fmt: skip
     scripts = " ".join(digest(text) for text in (script, library) if text)
@@ -128,16 +144,15 @@ def _overlays(analyses: Sequence[Analysis], options: RenderOptions) -> list[Elem
 
 
 def _embedded(
-    analyses: Sequence[Analysis], charts: Sequence[ChartSet | None], maps: Sequence[PageMap | None], library: str,
-    filling: Filling,
-) -> list[Element]:  # fmt: skip
+    content: Content, charts: Sequence[ChartSet | None], library: str, filling: Filling
+) -> list[Element]:
     found = []
-    for i, one_map in enumerate(maps):
+    for i, one_map in enumerate(content.maps):
         if one_map is not None and one_map.views is not None:
             found.append(block(f"r{i}-map-data", msgspec.json.encode({"views": one_map.views})))
-    for i, (analysis, one) in enumerate(zip(analyses, charts, strict=True)):
+    for i, one in enumerate(charts):
         if filling.results:
-            found.append(block(f"r{i}-result", store.dumps(analysis.run)))
+            found.append(content.result(i))
         if one is not None and one.charts:
             found.append(block(f"r{i}-charts-data", msgspec.json.encode(one)))
     if library:
@@ -147,7 +162,7 @@ def _embedded(
 
 
 def _charts(
-    analyses: Sequence[Analysis], options: RenderOptions, filling: Filling
+    analyses: Sequence[Analysis], options: RenderOptions, samples: bool
 ) -> tuple[Sequence[ChartSet | None], str, str]:
     """The charts of each run, the script that draws them, and why there are none: then they are None."""
     if sum(len(analysis.cases) for analysis in analyses) > MOST_CASES:
@@ -161,8 +176,7 @@ def _charts(
         return [None] * len(analyses), "", f"what draws is not installed: {install_command()}"
     try:
         found = [
-            chart_set(analysis, options.sections, options.time_unit, samples=filling.samples)
-            for analysis in analyses
+            chart_set(analysis, options.sections, options.time_unit, samples=samples) for analysis in analyses
         ]
         return found, _library() if any(one.charts for one in found) else "", ""
     except GpubenchError as error:  # a page without charts is better than none

@@ -16,7 +16,7 @@ import msgspec
 from gpubench import store
 from gpubench.analysis.analyse import Analysis
 from gpubench.report.charts import ChartSet
-from gpubench.report.contents import GATES, document
+from gpubench.report.contents import GATES
 from gpubench.report.layout import (
     DEFAULT_SECTIONS,
     Cell,
@@ -82,9 +82,9 @@ def together(analyses: Sequence[Analysis], options: RenderOptions, figures: Sequ
 
 def article(
     analysis: Analysis,
+    report: TextDocument,
     charts: ChartSet | None,
     found: PageMap | None,
-    options: RenderOptions,
     filling: Filling,
     prefix: str,
     without: str = "",
@@ -93,7 +93,6 @@ def article(
 ) -> Element:
     """One run: the sentence, the map and the table below it; then charts, and folded whatever else there is.
     `without`: why there are no charts. `folded`: it is one of many."""
-    report = document(analysis, options, full=True)
     lead: list[Element] = []
     opened: list[Element] = []
     rest: list[Element] = []

@@ -75,7 +75,7 @@ def test_a_run_tells_how_it_ended():
 
 
 def test_a_failed_gate_is_the_end_of_a_run_that_ended_well():
-    analyses = analysed([full_run()], demands=Gates(fail_on=("noisy",)))
+    analyses = analysed([full_run()], gates=Gates(fail_on=("noisy",)))
     end = json.loads(drawn(analyses, "jsonl").splitlines()[-1])
     assert (end["exit_code"], end["exit_reason"], end["complete"]) == (3, "gate", True)
 

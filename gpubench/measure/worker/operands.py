@@ -98,7 +98,7 @@ def _key(op: Op, operand: Operand, case: Case) -> Key:
     return op.name, operand.name, operand.shape(case.params), case.dtype
 
 
-class Material:
+class Operands:
     """Inputs of one op and their float64 answer. They are made at the largest size that was asked for; where the op is
     cut along its first dimension, smaller sizes are their first part."""
 

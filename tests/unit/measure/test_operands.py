@@ -8,7 +8,7 @@ import pytest
 
 from gpubench import kernels
 from gpubench.backends.shared import host
-from gpubench.measure.worker.material import Material
+from gpubench.measure.worker.operands import Operands
 from gpubench.model.case import Case
 
 PAIRS = [(name, dtype) for name in kernels.usual() for dtype in kernels.load(name).dtypes]
@@ -28,7 +28,7 @@ def sizes(op):
 @pytest.mark.parametrize("kind", ["random", "normal"])
 def test_a_smaller_size_has_the_inputs_and_the_answer_that_it_has_alone(name, dtype, kind, tmp_path):
     op = kernels.load(name)
-    shared = Material(op, 1, kind, tmp_path)
+    shared = Operands(op, 1, kind, tmp_path)
     for n in sizes(op):
         ours = case(op, n, dtype)
         inputs = host.random_inputs(op, ours.params, dtype, 1, kind)
@@ -49,7 +49,7 @@ def test_a_smaller_size_has_the_inputs_and_the_answer_that_it_has_alone(name, dt
 
 def test_a_size_that_is_larger_than_the_first_is_made_anew(tmp_path):
     op = kernels.load("add")
-    shared = Material(op, 1, "random", tmp_path)
+    shared = Operands(op, 1, "random", tmp_path)
     small, large = case(op, 1000, "float32"), case(op, 2000, "float32")
     shared.inputs(small)
     assert shared.inputs(large)[0].size == 2000
@@ -84,7 +84,7 @@ def unlike(ours):
 def test_another_dtype_or_shape_shares_nothing(name, tmp_path):
     op = kernels.load(name)
     first = case(op, sizes(op)[0], "float64")
-    shared = Material(op, 1, "random", tmp_path)
+    shared = Operands(op, 1, "random", tmp_path)
     for other in unlike(first):
         shared.inputs(first)
         alone = host.random_inputs(op, other.params, other.dtype, 1)

@@ -1,0 +1,54 @@
+"""A contest of two sides: pairs of processes, one of each side; every second pair begins with the other side."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from gpubench.backends.shared.host import usable_cpus
+
+SIDES = ("ours", "torch")
+
+
+def parser(description: str | None, *, budget_s: float) -> argparse.ArgumentParser:
+    """The options that every contest has."""
+    found = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    found.add_argument("--pairs", type=int, default=10)
+    found.add_argument("--budget-s", type=float, default=budget_s, help="of all pairs together")
+    found.add_argument("--threads", type=int, default=usable_cpus())
+    found.add_argument("-o", "--output", metavar="FILE.json")
+    found.add_argument("--child", choices=SIDES, help=argparse.SUPPRESS)
+    return found
+
+
+def paired(script: str, options: Any, named: Sequence[str]) -> tuple[Any, list[dict[str, Any]]]:
+    """What a first process of ours found, which compiles, chooses and counts for nothing, and what each pair found by
+    side. The processes run `script` with the options `named`; without a budget they take one batch of each case."""
+    began = time.monotonic()
+    prepared = _run(script, "ours", options, named, 0.0)
+    print(f"prepared in {time.monotonic() - began:.0f} s", file=sys.stderr)
+    began, pairs = time.monotonic(), []
+    for number in range(options.pairs):
+        share = (options.budget_s - (time.monotonic() - began)) / (options.pairs - number) / len(SIDES)
+        order = SIDES if number % 2 == 0 else SIDES[::-1]
+        pairs.append({side: _run(script, side, options, named, share) for side in order})
+        print(f"pair {number + 1} of {options.pairs}, {time.monotonic() - began:.0f} s", file=sys.stderr)
+    return prepared, pairs
+
+
+def _run(script: str, side: str, options: Any, named: Sequence[str], budget_s: float) -> Any:
+    # -P: the folder of the script has modules named like some that numba imports (coverage).
+    command = [sys.executable, "-P", script, "--child", side, "--budget-s", str(budget_s)]
+    for name in (*named, "threads"):
+        command += [f"--{name}", str(getattr(options, name))]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    if done.returncode:
+        sys.exit(f"the process of {side} ended with {done.returncode}")
+    return json.loads(done.stdout.splitlines()[-1])
