@@ -140,4 +140,5 @@ OP = workload(
     stages=STAGES, inputs={"text": Given(lambda params: bpe.text_of(params["n"]))}, weights=WEIGHTS,
     outputs={"sequence": "activation"}, state=("sequence", *(f"cache.{layer}" for layer in range(LAYERS))),
     judged={"sequence": Tolerance(_UNITS, shortfall=_shortfall)}, fits=_fits,
+    tokens={"prefill": given, "decode": lambda params: NEW - 1},
 )  # fmt: skip

@@ -273,7 +273,8 @@ class Op(msgspec.Struct, frozen=True):
     table only the rows that are asked for.
     `host`: the op runs on the host, whatever device there is, by the calls of that library.
     `stages`: the op is a workload, made of others. `between` are the values that one stage writes for another; a device
-    holds them, and they are neither inputs nor outputs.
+    holds them, and they are neither inputs nor outputs. `tokens` has those that a call reads or writes, by the part
+    that the names of its stages begin with.
     """
 
     name: str
@@ -304,6 +305,7 @@ class Op(msgspec.Struct, frozen=True):
     host: HostLibrary | None = None
     stages: tuple[Stage, ...] = ()
     between: tuple[Operand, ...] = ()
+    tokens: Mapping[str, Callable[[Params], int]] = {}
 
     @property
     def outputs(self) -> tuple[Operand, ...]:

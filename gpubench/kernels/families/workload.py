@@ -177,9 +177,9 @@ class _Stages:
     def tolerance(
         self, value: str, inputs: Sequence[Operand], declared: Tolerance | Callable[..., Array] | None
     ) -> Tolerance:
-        """Its own, or that of the stage that writes the value, and some units for each stage before it, on its largest scale or the
-        value's largest number. What is small because a sum cancels, or by a softmax, has the error of the numbers that
-        it was made of. The stages are judged one by one beside this."""
+        """Its own, or that of the stage that writes the value, and some units for each stage before it, on its largest
+        scale or the value's largest number. What is small because a sum cancels, or by a softmax, has the error of the
+        numbers that it was made of. The stages are judged one by one beside this."""
         if isinstance(declared, Tolerance):
             return declared
         last = next(stage for stage in self.stages if value in stage.writes)

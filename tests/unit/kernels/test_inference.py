@@ -66,6 +66,12 @@ def test_every_stage_is_of_the_prompt_or_of_the_new_tokens():
     assert {stage.name for stage in OP.stages if stage.op == "attention_cached"} == {"decode.heads"}
 
 
+def test_the_tokens_of_each_part_are_counted():
+    assert {part: count(PARAMS) for part, count in OP.tokens.items()} == {
+        "prefill": 17, "decode": max(stage.turns[0] for stage in OP.stages if stage.name == "decode.heads") + 1,
+    }  # fmt: skip
+
+
 @pytest.mark.parametrize(("params", "why"), [
     ({"n": 0}, "at least one token"), ({"n": inference.CONTEXT}, "exceed the"),
     ({"n": 16, "width": 30}, "do not divide"), ({"n": 16, "width": 64}, None),
