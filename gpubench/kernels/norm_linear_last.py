@@ -20,7 +20,7 @@ from gpubench.kernels.families.cuda import DTYPES, MOST_BLOCKS, options, prelude
 from gpubench.kernels.families.elementwise import WORKING_DTYPES
 from gpubench.kernels.families.linear import norms
 from gpubench.kernels.families.norm import EPSILON, across, rows
-from gpubench.kernels.families.wgsl import elements, require_storage
+from gpubench.kernels.families.wgsl import elements, fold_lanes, require_storage
 from gpubench.model.kernel import CudaPass, CudaProgram, Kernel, Limits, WgslPass, WgslProgram
 from gpubench.model.op import ITEMSIZE, Array, Dtype, Ladder, Op, Operand, Params, Shape, Tolerance
 
@@ -172,6 +172,8 @@ def _wgsl(params: Params, dtype: str, limits: Limits) -> WgslProgram:
     require_bindings({"x": params["n"] * size, "w": vocabulary * size}, limits)
     storage, grid = elements(dtype), fold(ceil_div(vocabulary, _COLUMNS), limits)
     real, header = storage.real, "\n".join(storage.header)
+    whole = "\n".join(fold_lanes("sums", "{a} + {b}", _THREADS, "thread"))
+    shared = "\n".join(fold_lanes("sums", "{a} + {b}", _SHARES, f"thread % {_SHARES}u"))
     text = f"""{header}
 struct Params {{ base: u32, vocabulary: u32, }}
 @group(0) @binding(0) var<storage, read> x_: array<{storage.stored}>;
@@ -191,13 +193,13 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups
     total += row[i];
   }}
   sums[thread] = total;
-{_added(1)}
+{whole}
   let mean = sums[0] / {real}({width}.0);
   workgroupBarrier();
   var squares = {real}();
   for (var i = thread; i < {width}u; i += {_THREADS}u) {{ squares += (row[i] - mean) * (row[i] - mean); }}
   sums[thread] = squares;
-{_added(1)}
+{whole}
   let by = {real}(1.0) / sqrt(sums[0] / {real}({width}.0) + {real}({EPSILON}));
   for (var i = thread; i < {width}u; i += {_THREADS}u) {{
     row[i] = (row[i] - mean) * by * {real}(g_[i]) + {real}(c_[i]);
@@ -209,25 +211,15 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups
   for (var i = thread / {_COLUMNS}u; i < {width}u; i += {_SHARES}u) {{
     sum += row[i] * {real}(w_[i * p.vocabulary + place]);
   }}
-  sums[thread] = sum;
-{_added(_COLUMNS)}
-  if (thread < {_COLUMNS}u && column < p.vocabulary) {{ out_[column] = {storage.stored}(sums[thread]); }}
+  sums[thread % {_COLUMNS}u * {_SHARES}u + thread / {_COLUMNS}u] = sum;
+{shared}
+  if (thread < {_COLUMNS}u && column < p.vocabulary) {{
+    out_[column] = {storage.stored}(sums[thread * {_SHARES}u]);
+  }}
 }}
 """
     uniform = ((params["n"] - 1) * width, vocabulary)
     return WgslProgram((WgslPass(text, grid, ("x", "g", "c", "w", "out"), uniform=uniform),))
-
-
-def _added(left: int) -> str:
-    """Add up the group's array until so many sums are left."""
-    lines, half = [], _THREADS // 2
-    while half >= left:
-        lines += [
-            "  workgroupBarrier();",
-            f"  if (thread < {half}u) {{ sums[thread] += sums[thread + {half}u]; }}",
-        ]
-        half //= 2
-    return "\n".join([*lines, "  workgroupBarrier();"])
 
 
 OP = Op(
