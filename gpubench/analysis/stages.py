@@ -31,7 +31,8 @@ class StagesRow(msgspec.Struct, frozen=True, kw_only=True):
     """The stages of one case. `whole_s` is a call of the plain chain: the stages in the chain, `launch_s` (an empty
     launch and its wait; 0 where the clock is the host's) and `residual_s` add up to it. `span_s` is from the first
     stage's begin to the last one's end. `mismatch`: the stages miss the span, or stages and launch miss the whole, by
-    more than 10 % and more than 20 us."""
+    more than 10 % and more than 20 us. `tokens_per_s` are those of each part of a language model, by the stages whose
+    names begin with the part's."""
 
     source: int
     id: str
@@ -47,6 +48,7 @@ class StagesRow(msgspec.Struct, frozen=True, kw_only=True):
     residual_s: float
     whole_s: float
     mismatch: bool
+    tokens_per_s: dict[str, float] = {}
 
 
 class Stages(StagesRow, frozen=True, kw_only=True):
@@ -94,7 +96,20 @@ def _row(run: Run, outcome: Measurement, case: CaseResult) -> Stages | None:
         ),
         span_s=span_s, launch_s=launch_s, residual_s=residual_s, whole_s=whole_s,
         mismatch=_misses(span_s - total_s, span_s) or (not waited and _misses(residual_s, whole_s)),
+        tokens_per_s=_tokens_per_s(timed[-1], chain),
     )  # fmt: skip
+
+
+def _tokens_per_s(times: StageTimes, chain_s: Sequence[float]) -> dict[str, float]:
+    found = {}
+    for part, count in times.tokens.items():
+        own = (
+            seconds for name, seconds in zip(times.stages, chain_s, strict=True) if name.startswith(f"{part}.")
+        )
+        seconds = sum(own)
+        if seconds > 0:
+            found[part] = count / seconds
+    return found
 
 
 def _misses(residual_s: float, whole_s: float) -> bool:

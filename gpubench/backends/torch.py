@@ -37,7 +37,7 @@ from gpubench.installation import install_command
 from gpubench.model.backend import Backend, Buffer, Launch, Session, each, override
 from gpubench.model.case import TF32, Case
 from gpubench.model.kernel import Limits
-from gpubench.model.op import Array, Form, Op, Shape, Stored
+from gpubench.model.op import Array, Dtype, Form, Op, Operand, Params, Shape, Stored
 from gpubench.model.result import UNKNOWN_CACHE_BYTES, Blas, Device, DeviceClock, Identity
 
 CPU = "torch:cpu"
@@ -125,11 +125,12 @@ class TorchSession(Session):
         return self._refusals[key]
 
     def _refusal(self, op: Op, case: Case) -> Unsupported | None:
-        """Why PyTorch does not compute the op, tried on operands of two by two; None if it does."""
+        """Why PyTorch does not compute the op, tried on operands of two by two where it has such; None if it does."""
         two = dict.fromkeys(case.params, 2)
+        two = two if op.fits(two) is None else dict(case.params)
         where = f"{case.dtype} on {self.device.id}"
         try:
-            inputs = [self.allocate(x.shape(two), x.stored(case.dtype)).zero_() for x in op.inputs]
+            inputs = [self._blank(x, two, case.dtype) for x in op.inputs]
             output = allocate_outputs(self, op, msgspec.structs.replace(case, params=two), inputs)
             launch = self._launch(op.at(two), inputs, output)
             launch.call()
@@ -145,6 +146,15 @@ class TorchSession(Session):
             made = ", ".join(f"{kind} of the shape {shape}" for kind, shape in got)
             return Unsupported(f"{op.name} in {where}: PyTorch makes {made} of it", reason="no-implementation")
         return None
+
+    def _blank(self, operand: Operand, params: Params, dtype: Dtype) -> Array:
+        """Zeros; what the host reads is no tensor."""
+        shape, stored = operand.shape(params), operand.stored(dtype)
+        if operand.role != "host":
+            return self.allocate(shape, stored).zero_()
+        array = aligned(shape, host_dtype(stored))
+        array.fill(0)
+        return array
 
     def host_array(self, shape: Shape, dtype: Stored, form: Form) -> Array:
         """An ordinary pageable array, which is what a user of PyTorch has."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 from gpubench.model.op import Ladder, Params, Stage, Values
 
@@ -12,31 +13,74 @@ SIZES = Ladder(low=1, high=4096)
 WIDE = {"width": f"width of a token ({WIDTH})"}
 HEADED = {**WIDE, "heads": f"heads, which divide the width ({HEADS})"}
 
+Tokens = Callable[[Params], int]
 
-def _width(params: Params) -> int:
+
+def width(params: Params) -> int:
     return params.get("width", WIDTH)
 
 
-def _linear(k: int, m: int) -> Callable[[Params], Params]:
+def given(params: Params) -> int:
+    """As many tokens as the size says."""
+    return params["n"]
+
+
+def one(params: Params) -> int:
+    return 1
+
+
+def rows(tokens: Tokens) -> Callable[[Params], Params]:
+    return lambda params: {"n": tokens(params), "width": width(params)}
+
+
+def headed(tokens: Tokens) -> Callable[[Params], Params]:
+    return lambda params: {
+        "n": tokens(params), "width": width(params), "heads": params.get("heads", HEADS),
+    }  # fmt: skip
+
+
+def _linear(k: int, m: int, tokens: Tokens = given) -> Callable[[Params], Params]:
     """From k widths of a token to m."""
-    return lambda params: {"n": params["n"], "k": k * _width(params), "m": m * _width(params)}
+    return lambda params: {"n": tokens(params), "k": k * width(params), "m": m * width(params)}
 
 
-def _heads(params: Params) -> Params:
-    return {"n": params["n"], "width": _width(params), "heads": params.get("heads", HEADS)}
+class Turn(NamedTuple):
+    """Which of several blocks it is: `at` ends the names of the values between its stages, `layer` those of its
+    weights. `heads`, if there are any, come in place of the attention, from qkv to o."""
+
+    at: str = ""
+    layer: str = ""
+    tokens: Tokens = given
+    heads: tuple[Stage, ...] = ()
 
 
-def _rows(params: Params) -> Params:
-    return {"n": params["n"], "width": _width(params)}
+ONLY = Turn()
 
 
-def attend(x: str, source: str, y: str) -> tuple[Stage, ...]:
+def attend(x: str, source: str, y: str, turn: Turn = ONLY) -> tuple[Stage, ...]:
     """y = x + attention(source)."""
+    at, layer, tokens, heads = turn
+    usual = Stage("heads", "attention", (f"qkv{at}",), (f"o{at}",), headed(tokens))
     return (
-        Stage("qkv", "linear", (source, "wqkv", "bqkv"), ("qkv",), _linear(1, 3)),
-        Stage("heads", "attention", ("qkv",), ("o",), _heads),
-        Stage("project", "linear_add", ("o", "wo", "bo", x), (y,), _linear(1, 1)),
+        Stage("qkv", "linear", (source, f"wqkv{layer}", f"bqkv{layer}"), (f"qkv{at}",), _linear(1, 3, tokens)),
+        *(heads or (usual,)),
+        Stage("project", "linear_add", (f"o{at}", f"wo{layer}", f"bo{layer}", x), (y,), _linear(1, 1, tokens)),
     )
+
+
+def block(x: str, y: str, turn: Turn = ONLY) -> tuple[Stage, ...]:
+    """One layer: y = a + ffn(norm(a)), a = x + attention(norm(x))."""
+    at, layer, tokens, _ = turn
+    a = f"a{at}"
+    return (
+        Stage("norm1", "layernorm", (x, f"scale1{layer}", f"shift1{layer}"), (f"u{at}",), rows(tokens)),
+        *attend(x, f"u{at}", a, turn),
+        Stage("norm2", "layernorm", (a, f"scale2{layer}", f"shift2{layer}"), (f"v{at}",), rows(tokens)),
+        Stage("ffn_in", "linear_gelu", (f"v{at}", f"win{layer}", f"bin{layer}"), (f"g{at}",),
+              _linear(1, GROWTH, tokens)),
+        Stage("ffn_out", "linear_add", (f"g{at}", f"wout{layer}", f"bout{layer}", a), (y,),
+              _linear(GROWTH, 1, tokens)),
+    )  # fmt: skip
 
 
 ATTENTION_WEIGHTS: dict[str, Values] = {"wqkv": "fan-in", "bqkv": "zeros", "wo": "fan-in", "bo": "zeros"}
@@ -45,11 +89,5 @@ FFN = (
     Stage("ffn_out", "linear", ("g", "wout", "bout"), ("y",), _linear(GROWTH, 1)),
 )
 FFN_WEIGHTS: dict[str, Values] = {"win": "fan-in", "bin": "zeros", "wout": "fan-in", "bout": "zeros"}
-BLOCK = (
-    Stage("norm1", "layernorm", ("x", "scale1", "shift1"), ("u",), _rows),
-    *attend("x", "u", "a"),
-    Stage("norm2", "layernorm", ("a", "scale2", "shift2"), ("v",), _rows),
-    Stage("ffn_in", "linear_gelu", ("v", "win", "bin"), ("g",), _linear(1, GROWTH)),
-    Stage("ffn_out", "linear_add", ("g", "wout", "bout", "a"), ("y",), _linear(GROWTH, 1)),
-)
 NORM_WEIGHTS: dict[str, Values] = {"scale1": "ones", "shift1": "zeros", "scale2": "ones", "shift2": "zeros"}
+BLOCK_WEIGHTS: dict[str, Values] = {**NORM_WEIGHTS, **ATTENTION_WEIGHTS, **FFN_WEIGHTS}

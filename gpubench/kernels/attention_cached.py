@@ -76,6 +76,16 @@ def _expr(xp: Array, qkv: Array, position: Array, cache: Array, heads: int = _HE
     return xp.reshape(_weights(xp, q, k) @ v, (1, cache.shape[1] // 2))
 
 
+def _torch(torch: Any, qkv: Array, position: Array, cache: Array, heads: int = _HEADS) -> Array:
+    """All rows of the cache, those behind the token masked: its position stays on the device."""
+    room, width = cache.shape[0], cache.shape[1] // 2
+    k, v = cache.view(room, 2, heads, width // heads).permute(1, 2, 0, 3)
+    q = qkv[:, :width].view(heads, 1, width // heads)
+    seen = torch.arange(room, device=cache.device)[None, None] <= position
+    found = torch.nn.functional.scaled_dot_product_attention(q[None], k[None], v[None], attn_mask=seen[None])
+    return found.reshape(1, width)
+
+
 def _scale(xp: Array, qkv: Array, position: Array, cache: Array, heads: int = _HEADS) -> Array:
     """(sum p |v|) (1 + |q| max |k| / sqrt(e)), as of `attention`."""
     q, k, v = _cut(xp, qkv, position, cache, heads)
@@ -279,6 +289,7 @@ OP = Op(
     fits=_fits,
     takes=("heads",),
     expr=_expr,
+    torch=_torch,
     tolerance=Tolerance(8, scale=_scale),
     tuned={
         "numpy": (Kernel("numpy", _cpu),),

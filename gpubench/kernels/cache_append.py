@@ -56,6 +56,11 @@ def _expr(xp: Array, qkv: Array, start: Array, cache: Array) -> Array:
     return cache
 
 
+def _torch(torch: Any, qkv: Array, start: Array, cache: Array) -> Array:
+    """The place stays on the device."""
+    return cache.index_copy_(0, start + torch.arange(len(qkv), device=qkv.device), qkv[:, qkv.shape[1] // 3 :])
+
+
 def _cpu(np: Any, blocks: Blocks, params: Params) -> Launch:
     width = _width(params)
 
@@ -145,6 +150,7 @@ OP = Op(
     traffic=_traffic,
     fits=_fits,
     expr=_expr,
+    torch=_torch,
     tolerance=EXACT,
     tuned={
         "numpy": (Kernel("numpy", _cpu),),

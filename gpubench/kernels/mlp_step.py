@@ -10,6 +10,6 @@ from gpubench.model.op import Ids
 OP = workload(
     name="mlp_step", summary="forward pass, cross entropy and gradients of mlp_forward", params=PARAMS, sizes=SIZES,
     stages=(*FORWARD[:2], *LOSS, *BACKWARD), inputs={"x": "normal", "labels": Ids(lambda params: CLASSES)},
-    weights=WEIGHTS, slack={name: flipped(name) for name in ("dw1", "db1")},
+    weights=WEIGHTS, judged={name: flipped(name) for name in ("dw1", "db1")},
     outputs={"loss": "activation", "dw2": "weight", "db2": "weight", "dw1": "weight", "db1": "weight"},
 )  # fmt: skip

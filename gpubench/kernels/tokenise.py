@@ -4,6 +4,8 @@ Real byte-pair encoding, by `tiktoken` and a vocabulary of 2048 entries that com
 The answer is judged by an encoder in Python, `families/bpe.py`. The text is as long as n tokens and the rest of a word.
 """
 
+from typing import Any
+
 from gpubench.kernels.families import bpe
 from gpubench.model.op import EXACT, Array, Given, HostLibrary, Ladder, Op, Operand
 
@@ -14,6 +16,10 @@ def _expr(xp: Array, text: Array, n: int) -> Array:
 
 def _reference(xp: Array, text: Array, n: int) -> Array:
     return xp.asarray(bpe.encode(bytes(text))[:n], dtype=xp.int32)
+
+
+def _torch(torch: Any, text: Array, n: int) -> Any:
+    return torch.tensor(bpe.encoder().encode_ordinary(bytes(text).decode("ascii"))[:n], dtype=torch.int32)
 
 
 OP = Op(
@@ -36,6 +42,7 @@ OP = Op(
     flops=lambda params: 0,
     takes=("n",),
     expr=_expr,
+    torch=_torch,
     reference=_reference,
     tolerance=EXACT,
     host=HostLibrary("tiktoken", "workloads"),

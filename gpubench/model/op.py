@@ -72,12 +72,16 @@ class Tolerance(msgspec.Struct, frozen=True):
     None means |want|. `why` states the reason of a bound that does not follow from the roundings (docs/extending.md).
     `slack(xp, u, *inputs)` is what a jump adds, where a value is so near to it that round-off decides the side; beside
     a `scale` alone.
+    `shortfall(xp, got, *inputs)` judges what was chosen one after the other, where a choice depends on those before it
+    and a tie has several right ones: by how much each falls short of the best in float64, over the scale of what was
+    compared. It stands in place of |got - want|.
     """
 
     units: float
     scale: Callable[..., Array] | None = None
     why: str = ""
     slack: Callable[..., Array] | None = None
+    shortfall: Callable[..., Array] | None = None
 
 
 class Operand(msgspec.Struct, frozen=True):
@@ -269,7 +273,8 @@ class Op(msgspec.Struct, frozen=True):
     table only the rows that are asked for.
     `host`: the op runs on the host, whatever device there is, by the calls of that library.
     `stages`: the op is a workload, made of others. `between` are the values that one stage writes for another; a device
-    holds them, and they are neither inputs nor outputs.
+    holds them, and they are neither inputs nor outputs. `tokens` has those that a call reads or writes, by the part
+    that the names of its stages begin with.
     """
 
     name: str
@@ -300,6 +305,7 @@ class Op(msgspec.Struct, frozen=True):
     host: HostLibrary | None = None
     stages: tuple[Stage, ...] = ()
     between: tuple[Operand, ...] = ()
+    tokens: Mapping[str, Callable[[Params], int]] = {}
 
     @property
     def outputs(self) -> tuple[Operand, ...]:
@@ -331,7 +337,9 @@ class Op(msgspec.Struct, frozen=True):
             return None if formula is None else partial(formula, **given)
 
         def judged(tolerance: Tolerance) -> Tolerance:
-            return msgspec.structs.replace(tolerance, scale=bound(tolerance.scale))
+            return msgspec.structs.replace(
+                tolerance, scale=bound(tolerance.scale), shortfall=bound(tolerance.shortfall)
+            )
 
         def output(one: Operand) -> Operand:
             return (

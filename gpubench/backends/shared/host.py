@@ -523,6 +523,15 @@ def judge(tolerance: Tolerance, precision: str, got: Array, want: Array, scale: 
     )  # fmt: skip
 
 
+def judge_choices(tolerance: Tolerance, precision: str, got: Array, inputs: Sequence[Array]) -> Check:
+    """What the float64 reference of these inputs says of choices, by how far each falls short of the best."""
+    import numpy as np
+
+    assert tolerance.shortfall is not None
+    error = np.asarray(tolerance.shortfall(np, got, *map(widened, inputs)))
+    return judge(tolerance, precision, error, np.zeros(error.shape), np.ones(error.shape))
+
+
 def same_bytes(first: Array, second: Array) -> bool:
     """Whether two arrays of one shape and dtype hold the same bytes; a NaN equals itself, and 0 is not -0."""
     import numpy as np

@@ -8,7 +8,7 @@ several stages add to, one after the other, as the keys and values of the tokens
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, NoReturn
 
 from gpubench import kernels
@@ -27,6 +27,7 @@ from gpubench.model.op import (
     Stage,
     Tolerance,
     Values,
+    always_fits,
     flat,
 )  # fmt: skip
 
@@ -60,20 +61,22 @@ def workload(
     outputs: Mapping[str, Role],
     weights: Mapping[str, Values] | None = None,
     state: Sequence[str] = (),
-    slack: Mapping[str, Callable[..., Array]] | None = None,
+    judged: Mapping[str, Tolerance | Callable[..., Array]] | None = None,
     **declared: Any,
 ) -> Op:
     """The op that does `stages` in order. `inputs` and `weights` say how their values are drawn, `outputs` which role
-    each has, `state` which values stages add to, `slack` what kinks on the way to an output add to its tolerance; what
-    else is `declared` is the op's own: name, summary, params, sizes, options. Repeats are written out. Raises
-    ValueError where a value has two shapes, is read before it is written, or is written twice."""
-    weights, slack = weights or {}, slack or {}
+    each has, `state` which values stages add to, `judged` the tolerance of an output that has one of its own, or the
+    slack that kinks on the way to it add to the usual one. What else is `declared` is the op's own: name, summary,
+    params, sizes, options, and `fits`, which says why there is no shape though each stage has one. Repeats are written
+    out. Raises ValueError where a value has two shapes, is read before it is written, or is written twice."""
+    weights, judged = weights or {}, judged or {}
+    fits = declared.pop("fits", always_fits)
     of = _Stages(flat(stages), tuple(state))
     of.check([*inputs, *weights], [*outputs])
     read: list[Operand] = [of.operand(x, values=values, role=of.role(x)) for x, values in inputs.items()]
     read += [of.operand(x, values=values, role="weight") for x, values in weights.items()]
     written = [
-        of.operand(x, role=role, tolerance=of.tolerance(x, read, slack.get(x))) for x, role in outputs.items()
+        of.operand(x, role=role, tolerance=of.tolerance(x, read, judged.get(x))) for x, role in outputs.items()
     ]
     inner = dict.fromkeys(x for stage in of.stages for x in stage.writes if x not in outputs)
     between = tuple(of.operand(x, role="state" if x in of.state else "activation") for x in inner)
@@ -87,7 +90,7 @@ def workload(
         reference=partial(of.results, names, tuple(outputs), _exact),
         torch=partial(of.results, names, tuple(outputs), _fused) if all(op.torch for op in ops) else None,
         tolerance=Tolerance(_UNITS_PER_STAGE),
-        takes=("n", *declared.get("options", {})), fits=of.fits,
+        takes=("n", *declared.get("options", {})), fits=lambda params: fits(params) or of.fits(params),
         slow=of.slow(), tuned={
             backend: (Kernel("stages", _never),)
             for backend in ("numpy", "cupy", "wgpu")
@@ -143,9 +146,17 @@ class _Stages:
             for value, operand in zip((*stage.reads, *stage.writes), self.ops[stage.op].operands, strict=True)
         ]
 
+    @cached_property
+    def first(self) -> dict[str, tuple[Stage, Operand]]:
+        """The first use of each value."""
+        found: dict[str, tuple[Stage, Operand]] = {}
+        for stage, value, operand in self._uses():
+            found.setdefault(value, (stage, operand))
+        return found
+
     def operand(self, value: str, **declared: Any) -> Operand:
         """The value as an operand of the workload: its shape and its dtype are those of its first use."""
-        stage, _, operand = next(use for use in self._uses() if use[1] == value)
+        stage, operand = self.first[value]
         return Operand(
             value, lambda params: operand.shape(stage.params(params)), dtype=operand.dtype, **declared
         )
@@ -163,10 +174,14 @@ class _Stages:
             depths.update(dict.fromkeys(stage.writes, after))
         return depths[value]
 
-    def tolerance(self, value: str, inputs: Sequence[Operand], slack: Callable[..., Array] | None) -> Tolerance:
-        """That of the stage that writes the value, and some units for each stage before it, on its largest scale or the
-        value's largest number. What is small because a sum cancels, or by a softmax, has the error of the numbers that
-        it was made of. The stages are judged one by one beside this."""
+    def tolerance(
+        self, value: str, inputs: Sequence[Operand], declared: Tolerance | Callable[..., Array] | None
+    ) -> Tolerance:
+        """Its own, or that of the stage that writes the value, and some units for each stage before it, on its largest
+        scale or the value's largest number. What is small because a sum cancels, or by a softmax, has the error of the
+        numbers that it was made of. The stages are judged one by one beside this."""
+        if isinstance(declared, Tolerance):
+            return declared
         last = next(stage for stage in self.stages if value in stage.writes)
         own = self.ops[last.op].judged(self.ops[last.op].outputs[last.writes.index(value)])
         names = tuple(operand.name for operand in inputs)
@@ -179,7 +194,7 @@ class _Stages:
             spread = bound(xp, *read) if bound is not None else want
             return xp.maximum(found, xp.max(spread)) if spread.size else found
 
-        return Tolerance(own.units + _UNITS_PER_STAGE * (self.depth(value) - 1), scale, slack=slack)
+        return Tolerance(own.units + _UNITS_PER_STAGE * (self.depth(value) - 1), scale, slack=declared)
 
     def results(
         self,
@@ -192,11 +207,14 @@ class _Stages:
     ) -> Any:
         """The wanted values, by a formula of each stage's op, one stage after the other."""
         values = dict(zip(names, arrays, strict=True))
+        beside = next(values[name] for name in names if self.first[name][1].role != "host")
         for name in self.state:
-            values[name] = xp.zeros(self.operand(name).shape(params), dtype=self._stored(name, values, xp))
+            values[name] = _zeros(self.operand(name).shape(params), self._stored(name, values, xp), xp, beside)
         for stage in self.stages:
             op = self.ops[stage.op].at(stage.params(params))
             made = each(formula(op)(xp, *(values[name] for name in stage.reads)))
+            if hasattr(beside, "new_zeros"):  # PyTorch: what the host made goes to the device
+                made = tuple(one.to(beside.device) for one in made)
             values.update(zip(stage.writes, made, strict=True))
         found = tuple(values[name] for name in wanted)
         return found if len(found) > 1 else found[0]
@@ -206,7 +224,7 @@ class _Stages:
         own = self.operand(state).dtype
         if own is not None:
             return getattr(xp, own)
-        return next(array.dtype for name, array in values.items() if self.operand(name).dtype is None)
+        return next(array.dtype for name, array in values.items() if self.first[name][1].dtype is None)
 
     def flops(self, params: Params) -> int:
         return sum(self.ops[stage.op].flops(stage.params(params)) for stage in self.stages)
@@ -223,6 +241,13 @@ class _Stages:
             for key, rate in op.slow.items():
                 found[key] = min(rate, found.get(key, rate))
         return found
+
+
+def _zeros(shape: Shape, dtype: Any, xp: Array, beside: Array) -> Array:
+    """Where the other array is: PyTorch would take memory of the host."""
+    if hasattr(beside, "new_zeros"):
+        return beside.new_zeros(shape, dtype=dtype)
+    return xp.zeros(shape, dtype=dtype)
 
 
 def _never(*_: Any) -> NoReturn:

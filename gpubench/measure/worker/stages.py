@@ -50,6 +50,7 @@ def time_stages(timer: Timer, session_index: int, limit_s: float = LIMIT_S) -> S
         alone_s=_by_name(names, [alone for *_, alone in kept]),
         span_s=[reading.span_s for reading, *_ in kept],
         wall_s=[plain_s for _, plain_s, _, _ in kept], empty_s=[empty_s for *_, empty_s, _ in kept],
+        tokens={part: count(timer.case.params) for part, count in workspace.op.tokens.items()},
     )  # fmt: skip
 
 

@@ -16,6 +16,7 @@ from gpubench.backends.shared.host import (
     calls_library,
     fill,
     judge,
+    judge_choices,
     not_finite,
     op_hash,
     same_bytes,
@@ -28,7 +29,7 @@ from gpubench.measure.worker import chains
 from gpubench.measure.worker.operands import Operands
 from gpubench.model.backend import Buffer, Launch, Session, Transfers, each
 from gpubench.model.case import Case
-from gpubench.model.op import Array, Op, Operand
+from gpubench.model.op import Array, Op, Operand, Tolerance
 from gpubench.model.result import Check
 
 _MEANINGLESS = "draw the op's inputs from a Range where it has a meaning, or let the op declare not_finite"
@@ -232,7 +233,7 @@ class Workspace:
             if all(map(same_bytes, outputs, self.host_outputs)):
                 return known
         checks = [
-            judge(self.op.judged(operand), precision, got, *answer)
+            self._judged(self.op.judged(operand), precision, got, answer)
             for operand, got, answer in zip(self.op.outputs, self.host_outputs, self.answers, strict=True)
         ]
         worst = max(range(len(checks)), key=lambda i: _nearness(checks[i]))
@@ -247,6 +248,11 @@ class Workspace:
         if sum(array.nbytes for array in self.host_outputs) <= KEPT_BYTES:
             passed.append(([array.copy() for array in self.host_outputs], check))
         return check
+
+    def _judged(self, tolerance: Tolerance, precision: str, got: Array, answer: Reference) -> Check:
+        if tolerance.shortfall is not None:
+            return judge_choices(tolerance, precision, got, self.inputs)
+        return judge(tolerance, precision, got, *answer)
 
     def _element(self, index: Sequence[int], number: int) -> str:
         """Got and want at that place of an output, with the inputs that have its shape."""

@@ -125,7 +125,7 @@ def test_what_an_op_declares_is_what_it_computes(op):
     held = sum(math.prod(x.shape(params)) * x.stored("float32").endswith("32") * 4 for x in named.values())
     assert op.held_bytes(params, "float32") == held
     assert 0 < op.bytes(params, "float32") <= held
-    assert op.flops(params) > op.flops({"n": 3}) > 0 or op.updated, "adding to a state is moving"
+    assert op.flops(params) >= op.flops({"n": 3}) > 0 or op.updated, "adding to a state is moving"
 
 
 def test_an_embedding_reads_the_rows_that_are_asked_for():

@@ -39,7 +39,8 @@ def test_a_workload_costs_what_its_stages_cost(op):
     assert op.flops(params) == sum(one.flops(own) for one, own in stages)
     operands = sum(operand.bytes(params, "float32") for operand in op.operands)
     assert op.bytes(params, "float32") == operands, "what lies between stages is not compulsory"
-    assert op.held_bytes(params, "float32") == operands + sum(x.bytes(params, "float32") for x in op.between)
+    held = [operand for operand in (*op.operands, *op.between) if operand.role != "host"]
+    assert op.held_bytes(params, "float32") == sum(x.bytes(params, "float32") for x in held)
     assert {name for stage in op.stages for name in stage.writes} == {
         operand.name for operand in (*op.outputs, *op.between)
     }
@@ -172,7 +173,8 @@ def case_of(session, op, form="tuned", regime=None, **params):
 @pytest.mark.parametrize("op", WORKLOADS, ids=lambda op: op.name)
 @pytest.mark.slow
 def test_a_chain_is_right_in_every_regime(session, op, tmp_path):
-    for params in ({"n": 1}, {"n": 33}):
+    narrow = {"width": 32} if len(op.stages) > 100 else {}
+    for params in ({"n": 1, **narrow}, {"n": 33, **narrow}):
         case = case_of(session, op, **params)
         assert refusal(session, op, case) is None
         workspace = Workspace(session, op, case, 1, "random", tmp_path)

@@ -6,12 +6,13 @@ import csv
 import json
 
 import pytest
+from msgspec.structs import replace
 
 from gpubench.analysis.analyse import Analysis, analyse
 from gpubench.analysis.fleet import merged
 from gpubench.analysis.stages import Stages
-from gpubench.model.case import WAITED
-from gpubench.model.result import StageClock
+from gpubench.model.case import RESIDENT, WAITED
+from gpubench.model.result import Outcome, Run, StageClock
 from gpubench.report import render
 from gpubench.report.contents import chart_set
 from tests.unit.report.builders import CPU, GPU, case, in_stages, measured, run_of
@@ -66,6 +67,41 @@ def test_less_is_none(given):
 def test_waits_for_each_stage_are_not_held_against_the_whole():
     found = analysed(rest_s=-2e-4, clock="waited")
     assert (found.stages[0].launch_s, found.stages[0].mismatch) == (0.0, False)
+
+
+def tokens_run() -> Run:
+    """A model of two parts: 100 tokens are read, 15 written; on the CPU it takes ten times as long."""
+    found: list[Outcome] = []
+    for device, form, seconds in (("numpy:0", "tuned", 1e-2), ("cupy:0", "tuned", 1e-3)):
+        regime = WAITED if device == "cupy:0" else RESIDENT
+        what = measured(case("inference", 100, form, regime, device), 4 * seconds)
+        timed = {
+            "tokenise": seconds,
+            "prefill.heads": seconds / 2,
+            "prefill.head": seconds / 2,
+            "decode.heads": 2 * seconds,
+        }
+        known = in_stages(what, timed)
+        found.append(
+            replace(known, stages=[replace(one, tokens={"prefill": 100, "decode": 15}) for one in known.stages])
+        )
+    return run_of(found, devices=(CPU, GPU))
+
+
+def test_tokens_a_second_are_those_of_the_stages_of_a_part():
+    run = tokens_run()
+    rates = {row.device_id: row.tokens_per_s for row in analyse(run).stages}
+    assert rates["cupy:0"] == {"prefill": pytest.approx(1e5), "decode": pytest.approx(7500)}
+    assert rates["numpy:0"] == {"prefill": pytest.approx(1e4), "decode": pytest.approx(750)}
+    text = " ".join(render([run], "plain", sections=("stages",)).split())
+    assert "tokens/s: prefill 100,000 (CPU 10,000), decode 7,500 (CPU 750)" in text
+    rows = json.loads(render([run], "json"))["stages"]
+    assert {row["device_id"]: row["tokens_per_s"] for row in rows} == rates
+
+
+def test_a_workload_without_tokens_has_no_such_rates():
+    assert row_of().tokens_per_s == {}
+    assert "tokens/s" not in render([stages_run()], "plain", sections=("stages",))
 
 
 def test_merging_two_runs_keeps_the_stages_of_all_sessions():
