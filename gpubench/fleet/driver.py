@@ -16,7 +16,7 @@ from gpubench.analysis.fleet import NodeAttempt, NodeReason
 from gpubench.escaping import visible
 from gpubench.fleet import node as wire
 from gpubench.fleet.clocks import FleetLimits, NodeClocks, Overdue
-from gpubench.fleet.journal import FleetJournal, Refused
+from gpubench.fleet.journal import BadMessage, FleetJournal
 from gpubench.fleet.node import ChildEnd, NodeIdentity
 
 TICK_S = 1.0
@@ -60,7 +60,7 @@ class Engine(Protocol):
     def close(self) -> None: ...
 
 
-class Placed(msgspec.Struct, frozen=True):
+class PlacedNode(msgspec.Struct, frozen=True):
     """A node of the engine, the name by which the fleet calls it, and the arguments of its run."""
 
     node: EngineNode
@@ -82,7 +82,7 @@ class NodeEnd(msgspec.Struct, frozen=True, kw_only=True):
 class _Progress:
     """A node that is measured."""
 
-    def __init__(self, placed: Placed) -> None:
+    def __init__(self, placed: PlacedNode) -> None:
         self.placed = placed
         self.greeted = False
         self.last_event: str | None = None
@@ -104,7 +104,7 @@ class FleetDriver:
         self.ends: list[NodeEnd] = []
         self.interrupted: KeyboardInterrupt | None = None
 
-    def run(self, placed: Sequence[Placed]) -> list[NodeEnd]:
+    def run(self, placed: Sequence[PlacedNode]) -> list[NodeEnd]:
         """Measure all of them. Ctrl-C and its like end it early, and `interrupted` then holds what did."""
         self._clocks = NodeClocks(self._limits, self._clock())
         try:
@@ -147,15 +147,15 @@ class FleetDriver:
             return
         try:
             if len(arrival.message) > MOST_MESSAGE:
-                raise Refused(f"a message of {len(arrival.message)} bytes")
+                raise BadMessage(f"a message of {len(arrival.message)} bytes")
             self._read(found, arrival.message[:1], arrival.message[1:])
-        except (Refused, msgspec.DecodeError, UnicodeDecodeError) as error:
+        except (BadMessage, msgspec.DecodeError, UnicodeDecodeError) as error:
             self._end(found, "failed", f"what it sent cannot be used: {error}")
 
     def _read(self, found: _Progress, kind: bytes, text: bytes) -> None:
         name = found.placed.name
         if not found.greeted and kind != wire.HELLO:
-            raise Refused("it began without saying what it runs")
+            raise BadMessage("it began without saying what it runs")
         match kind:
             case wire.HELLO:
                 found.greeted = True
@@ -185,7 +185,7 @@ class FleetDriver:
         run, why = self._journal.finish(placed.name)
         if run is None and reason is None:
             reason, error = "failed", error or why
-        text = visible(error)[-_MOST_ERROR:] or None
+        text = (visible(error)[-_MOST_ERROR:] or None) if reason else None
         self._journal.note_end(placed.name, reason or "ok", text)
         if reason in RETRIED and cut is None and len(found.attempts) < self._retries:
             found.attempts.append(NodeAttempt(reason=reason, error=text or "", last_event=found.last_event))
@@ -193,7 +193,7 @@ class FleetDriver:
             self._start(found)
             return
         end = NodeEnd(
-            name=placed.name, reason=reason, error=text if reason else None, last_event=found.last_event, cut=cut,
+            name=placed.name, reason=reason, error=text, last_event=found.last_event, cut=cut,
             attempts=tuple(found.attempts),
         )  # fmt: skip
         self.ends.append(end)

@@ -24,7 +24,7 @@ _RESULTS = ".json.gz"
 EARLIER = "earlier"  # of `fleet.d`: results of attempts that were repeated
 
 
-class Refused(Exception):
+class BadMessage(Exception):
     """A node sent what no node of ours sends, or more than a result may hold."""
 
 
@@ -95,7 +95,7 @@ class FleetJournal:
         self._fresh(node).write_bytes(b"")
 
     def add_part(self, node: str, piece: bytes) -> None:
-        """Raises Refused."""
+        """Raises BadMessage."""
         fresh, part = self._fresh(node), store.part_of(self.path(node))
         if fresh.exists():
             _append(fresh, piece)
@@ -104,7 +104,7 @@ class FleetJournal:
             _append(part, piece)
 
     def add_result(self, node: str, piece: bytes) -> None:
-        """Raises Refused."""
+        """Raises BadMessage."""
         _append(self._arriving(node), piece)
 
     def finish(self, node: str) -> tuple[Run | None, str]:
@@ -146,7 +146,7 @@ class FleetJournal:
 def _append(path: Path, piece: bytes) -> None:
     with open(path, "ab") as file:
         if file.tell() + len(piece) > MOST_BYTES:
-            raise Refused(f"more than {MOST_BYTES >> 20} MiB")
+            raise BadMessage(f"more than {MOST_BYTES >> 20} MiB")
         file.write(piece)
 
 

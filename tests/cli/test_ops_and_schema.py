@@ -115,7 +115,7 @@ def test_a_terminal_gets_what_fits_it_and_is_told_what_does_not(columns: int) ->
     rows = [
         header,
         *(ops.row_of(kernels.load(name), backends) for name in ("softmax", "matmul")),
-        ops.preset(backends),
+        *ops.presets(backends),
     ]
     text = ops.table(rows, columns)
     assert all(len(line) <= columns for line in text.splitlines())

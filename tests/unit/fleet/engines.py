@@ -9,7 +9,7 @@ import msgspec
 
 from gpubench import store
 from gpubench.fleet import node as wire
-from gpubench.fleet.driver import Arrival, EngineNode, Placed
+from gpubench.fleet.driver import Arrival, EngineNode, PlacedNode
 from gpubench.fleet.node import ChildEnd
 from gpubench.model.result import Run
 
@@ -95,5 +95,5 @@ class FakeEngine:
         self._running.clear()
 
 
-def placed(*names: str) -> list[Placed]:
-    return [Placed(EngineNode(id=name, host=name), name, ["--ops", "health"]) for name in names]
+def placed(*names: str) -> list[PlacedNode]:
+    return [PlacedNode(EngineNode(id=name, host=name), name, ["--ops", "health"]) for name in names]
