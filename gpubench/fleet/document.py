@@ -70,7 +70,8 @@ def fleet_of_ends(
     nodes.sort(key=lambda node: (node.name, node.key))
     brought = sum(node.status == "ok" for node in nodes)
     wanted = len(nodes) if expected is None else expected
-    return Fleet(nodes_expected=wanted, nodes_collected=brought, complete=brought >= wanted, nodes=nodes)
+    complete = brought >= wanted and not any(end.cut for end in ends)
+    return Fleet(nodes_expected=wanted, nodes_collected=brought, complete=complete, nodes=nodes)
 
 
 def _node(end: NodeEnd, journal: FleetJournal, engine: Mapping[str, str], *, embeds: bool) -> Node:

@@ -112,6 +112,15 @@ def test_the_document_keeps_what_a_bad_node_brought(tmp_path):
     assert (fleet.nodes_expected, fleet.nodes_collected, fleet.complete) == (6, 2, False)
 
 
+def test_a_fleet_that_was_cut_short_is_not_complete(tmp_path):
+    journal = FleetJournal(tmp_path / "fleet.json")
+    save(node_run("a", ["GPU-a"]), journal.path("a"))
+    end = NodeEnd(name="a", reason="partial", error="stopped", last_event="run-start", cut="interrupted")
+    fleet = fleet_of_ends([end], [], [], journal, expected=None, engine={})
+    journal.close()
+    assert (fleet.nodes[0].status, fleet.nodes[0].reason, fleet.complete) == ("ok", "partial", False)
+
+
 def test_health_measures_gpus_alone_and_each_op_at_one_size():
     asked = Selection(ops=list(health.OPS), regimes=["resident-queued"])
     found, _ = health.chosen(asked, [CPU, GPU], Host(None, None), None)
