@@ -198,10 +198,12 @@ ErrorCode = Literal[
     "bad-duration", "bad-marker", "bad-params", "bad-part", "bad-percent", "bad-plugin", "bad-samples", "bad-selector",
     "bad-setting", "bad-size", "bad-speedup", "bad-value", "baseline-missing", "cannot-draw", "cannot-print",
     "cannot-save", "cannot-write", "config-conflict", "contradicts-file", "different-machine", "empty-file",
-    "empty-list", "empty-selection", "few-sessions", "gate-impossible", "incomplete-fleet", "locked", "many-shapes",
-    "many-sizes", "mode-and-devices", "no-charts", "no-columns", "no-plots", "no-result-for-op", "no-results",
+    "empty-list", "empty-selection", "few-nodes", "few-sessions", "gate-impossible", "incomplete-fleet",
+    "locked", "many-shapes",
+    "many-sizes", "mode-and-devices", "needs-cluster", "no-charts", "no-cluster", "no-columns",
+    "no-plots", "no-result-for-op", "no-results",
     "no-scratch", "no-size", "no-such-baseline", "no-such-case", "no-summary", "not-a-fleet",
-    "not-a-result-file", "not-comparable",
+    "not-a-result-file", "not-comparable", "not-with-cluster",
     "not-json", "not-markdown", "not-mergeable", "not-records", "not-text", "nothing-to-compare", "one-file-only",
     "other-machine", "recording-failed", "refused", "required-unavailable", "same-run-twice", "stdin-twice",
     "too-large", "too-many-threads", "too-new", "truncated-file", "two-inputs", "two-presets", "unavailable",
@@ -264,6 +266,9 @@ ERRORS: dict[ErrorCode, Entry] = {
     "empty-list": Entry("the list of an option is empty", "name something, or leave the option out"),
     "empty-selection": Entry(
         "--filter and --skip leave no case to measure", "--dry-run without them lists the case ids"),
+    "few-nodes": Entry(
+        "the cluster has fewer nodes than the fleet needs",
+        "start them and run again, or lower --expect: the others are then measured"),
     "few-sessions": Entry(
         "there are too few sessions to tell noise from change",
         "measure with more --sessions, or let `gpubench noise` measure"),
@@ -278,8 +283,13 @@ ERRORS: dict[ErrorCode, Entry] = {
     "many-shapes": Entry("--params is more than one shape", "ask for each by itself"),
     "many-sizes": Entry("--size is more than one size", "ask for each size by itself"),
     "mode-and-devices": Entry("--mode stands beside --backends or --devices", "leave one of them out"),
+    "needs-cluster": Entry("the option is about a cluster", "add --cluster, or leave it out"),
     "no-charts": Entry(
         "there is nothing to draw", "choose other --sections, or a result with measured cases"),
+    "no-cluster": Entry(
+        "the cluster cannot be reached",
+        "is it up, and is its address right? A cluster that wants a token reads it from RAY_AUTH_TOKEN or "
+        "RAY_AUTH_TOKEN_PATH, with RAY_AUTH_MODE=token"),
     "no-columns": Entry("--columns does not go with the --format", "take --format table, plain, markdown or csv"),
     "no-plots": Entry("charts cannot be drawn here: altair or vl_convert is missing", "install gpubench anew"),
     "no-result-for-op": Entry("there is no result of the op, dtype and params", "measure it: gpubench run --ops OP"),
@@ -303,6 +313,8 @@ ERRORS: dict[ErrorCode, Entry] = {
     "not-comparable": Entry(
         "the files stem from different machines, or have no case in common that can be compared",
         "measure both on one machine, with the same ops, sizes, devices and options"),
+    "not-with-cluster": Entry(
+        "the option is about one machine", "leave it out, and give it to `gpubench report fleet.json`"),
     "not-json": Entry("the file cannot be used: it is not JSON", "give a file that `gpubench run` has written"),
     "not-markdown": Entry("an option is about Markdown, and none is written", "add --format markdown or -o FILE.md"),
     "not-mergeable": Entry(

@@ -83,7 +83,8 @@ class Excerpt:
 
 
 class _Process:
-    """A process in a session, and so a group, of its own; `read` gets its stdout, stderr is kept as an excerpt."""
+    """A process in a session, and so a group, of its own, unless it shall stay in its parent's; `read` gets its stdout,
+    stderr is kept as an excerpt."""
 
     def __init__(
         self,
@@ -91,9 +92,11 @@ class _Process:
         env: Mapping[str, str] | None,
         stdin: int,
         read: Callable[[IO[bytes]], None],
+        own_session: bool = True,
     ) -> None:
+        self._own_session = own_session
         self._process = subprocess.Popen(
-            command, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
+            command, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=own_session,
             env=environment() if env is None else env,
         )  # fmt: skip
         self.errors = Excerpt(MOST_ERRORS)
@@ -118,13 +121,13 @@ class _Process:
         return None
 
     def kill(self, after_s: float = 0.0) -> None:
-        """Terminate, kill with all its group `after_s` later (0: at once), and reap. Never raises."""
+        """Terminate, kill with all its own group `after_s` later (0: at once), and reap. Never raises."""
         if self.alive and after_s:
             self._process.terminate()
             self.wait(after_s)
         if self.alive:
             with contextlib.suppress(OSError):
-                if hasattr(os, "killpg"):
+                if self._own_session and hasattr(os, "killpg"):
                     os.killpg(self._process.pid, signal.SIGKILL)
                 else:
                     self._process.kill()
@@ -147,10 +150,12 @@ class _Process:
 class Child(_Process):
     """A child that speaks lines. `lines` holds what it wrote, line by line, and None once it writes no more."""
 
-    def __init__(self, command: Sequence[str], env: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, command: Sequence[str], env: Mapping[str, str] | None = None, *, own_session: bool = True
+    ) -> None:
         """Raises OSError if it cannot be started."""
         self.lines: queue.Queue[bytes | None] = queue.Queue()
-        super().__init__(command, env, subprocess.PIPE, self._read)
+        super().__init__(command, env, subprocess.PIPE, self._read, own_session)
 
     def write(self, line: bytes) -> None:
         """Send one line. Raises OSError if nobody reads it."""

@@ -45,6 +45,7 @@ _PROBES = {
     " assert pathlib.Path('/usr/share/benchmark/compare.py').exists(), 'no libbenchmark-tools'",
     "chromium": "from tests.browser import chromium; chromium.probe()",
     "torch": "import torch",
+    "ray": "import subprocess, ray; subprocess.run(['unshare', '-n', 'true'], check=True, capture_output=True)",
     "cuda": "import cupy; assert cupy.cuda.runtime.getDeviceCount(), 'no CUDA device'",
 }
 

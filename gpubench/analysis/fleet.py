@@ -339,8 +339,30 @@ def _different(who: str, field: str, one: object, other: object) -> InputError:
 
 
 NAME, VERSION = "gpubench-fleet", 2
-# Why a node is not whole: some cases failed or were not reached; its file cannot be used; nothing of it is there.
-NodeReason = Literal["partial", "unusable", "missing"]
+EMBEDDED_NODES = 64  # a larger fleet keeps the results of its nodes in files beside it
+# Why a node is not whole. Of its file: some cases failed or were not reached; it cannot be used; it is not there.
+# Of a node that `run --cluster` asked: its process ended before its time; it fell silent; others held it; the cluster
+# does not know it; it runs other code; it has too few GPUs; its run left no result.
+NodeReason = Literal[
+    "partial",
+    "unusable",
+    "missing",
+    "died",
+    "hung",
+    "busy",
+    "unreachable",
+    "version-skew",
+    "too-few-gpus",
+    "failed",
+]
+
+
+class NodeAttempt(msgspec.Struct, frozen=True, kw_only=True):
+    """An attempt that `--retry-failed` repeated: how it ended."""
+
+    reason: NodeReason
+    error: str
+    last_event: str | None = None
 
 
 class NodeFile(msgspec.Struct, frozen=True, kw_only=True):
@@ -356,7 +378,8 @@ class Node(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     `others` are results of the same machine whose device ids mean other GPUs than in `result`, the newest: a GPU that
     is lost moves those behind it, and two runs that see one GPU each both call it cupy:0. In a large fleet `files`
-    stand for all of them, the newest last.
+    stand for all of them, the newest last. Of a node that `run --cluster` asked, `engine` names what started it,
+    `last_event` is the last that it told, and `attempts` are those before this one.
     """
 
     key: str
@@ -367,6 +390,9 @@ class Node(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     result: Run | None = None
     others: list[Run] = []
     files: list[NodeFile] = []
+    engine: dict[str, str] = {}
+    last_event: str | None = None
+    attempts: list[NodeAttempt] = []
 
     @property
     def runs(self) -> list[Run]:

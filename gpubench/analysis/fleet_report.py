@@ -11,7 +11,7 @@ from typing import Literal
 
 import msgspec
 
-from gpubench.analysis.fleet import Node
+from gpubench.analysis.fleet import Node, NodeReason
 from gpubench.analysis.machine import fact
 from gpubench.analysis.peers import (
     TOLERANCE,
@@ -23,9 +23,12 @@ from gpubench.analysis.peers import (
     gpu_key,
 )
 
-NodeWord = Literal["complete", "partial", "unusable", "missing", "failed"]
-_WORST_FIRST: tuple[NodeWord, ...] = ("missing", "unusable", "failed", "partial", "complete")
-_BROKEN = ("missing", "unusable", "failed")
+NodeWord = Literal[NodeReason, "complete"]
+_USABLE: tuple[NodeWord, ...] = ("partial", "complete")
+# What nothing is known of, what broke, what was not to be had.
+_WORST_FIRST: tuple[NodeWord, ...] = (
+    "missing", "unusable", "failed", "died", "hung", "version-skew", "unreachable", "too-few-gpus", "busy", *_USABLE,
+)  # fmt: skip
 
 
 class NodeRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,7 +72,7 @@ class FleetReport(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def bad_nodes(self) -> list[str]:
         """Nodes without a result, and those with a slow GPU; a suspect makes no node bad."""
-        return sorted({row.name for row in self.nodes if row.word in _BROKEN} | self._with_slow_gpu())
+        return sorted({row.name for row in self.nodes if row.word not in _USABLE} | self._with_slow_gpu())
 
     @property
     def ok_nodes(self) -> list[str]:
@@ -150,7 +153,7 @@ class FleetSurvey:
         wanted = len(rows) if expected is None else expected
         return FleetReport(
             nodes_expected=wanted, nodes_complete=complete, complete=complete >= wanted,
-            nodes_collected=sum(row.word not in _BROKEN for row in rows), gpus=sum(row.gpus for row in rows),
+            nodes_collected=sum(row.word in _USABLE for row in rows), gpus=sum(row.gpus for row in rows),
             peers=peers, expected_by_chance=peers.expected_by_chance, nodes=tuple(rows),
             drift=tuple(self._drift()),
         )  # fmt: skip

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from gpubench.analysis.machine import RunOutline
     from gpubench.model.result import Run
 
-EMBEDDED_NODES = 64  # a larger fleet keeps the results of its nodes in files beside it
 _NAMED = 5  # missing nodes that one message names
 
 
@@ -35,7 +34,7 @@ def merge(options: MergeOptions) -> None:
     store.check_writable(output)
     tolerant = expect is not None or options.nodes is not None
     sources, failed, known = _collected(options.files, tolerant=tolerant)
-    from gpubench.analysis.fleet import alike, gathered, merged, node_of, refuse_twice
+    from gpubench.analysis.fleet import EMBEDDED_NODES, alike, gathered, merged, node_of, refuse_twice
     from gpubench.analysis.machine import connected, marks
 
     names = named_nodes(options.nodes)
@@ -79,21 +78,19 @@ def _put_beside(node: Node, output: str, sources: Sequence[_Source]) -> Node:
     """`node` with its results in files of the folder beside the fleet, in place of the results themselves. The file of
     a node that has but one is copied: encoding takes longer than all the rest."""
     import hashlib
-    import re
 
     import msgspec
 
     from gpubench import store
     from gpubench.analysis.fleet import NodeFile
+    from gpubench.fleet.journal import beside, file_stem
 
-    target = Path(output)
-    folder = target.with_name(target.name.removesuffix(".gz").removesuffix(".json") + ".d")
+    folder = beside(output, ".d")
     try:
         folder.mkdir(exist_ok=True)
     except OSError as error:
         raise store.cannot_save(folder, error) from error
-    word = re.sub(r"[^A-Za-z0-9._-]+", "-", node.label or "node").strip(".-")[:60]
-    stem = f"{word}-{hashlib.sha256(node.key.encode()).hexdigest()[:8]}"
+    stem = file_stem(node.label, node.key)
     files = []
     for place, run in enumerate(node.runs):
         path = folder / f"{stem}{f'-{place + 1}' if len(node.runs) > 1 else ''}.json.gz"

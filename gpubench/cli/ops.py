@@ -46,7 +46,7 @@ def ops(options: OpsOptions) -> None:
         return
     dashes = ["-"] * (len(header(columns)) - 3)
     listed = [*shown, *((name, "bad-plugin", *dashes, why) for name, why in broken.items())]
-    rows = [header(columns), *(tuple(map(visible, row)) for row in listed), preset(columns)]
+    rows = [header(columns), *(tuple(map(visible, row)) for row in listed), *presets(columns)]
     typer.echo(_markdown(rows) if format == "markdown" else table(rows, _terminal_width()))
 
 
@@ -95,11 +95,12 @@ def header(backends: Sequence[Listed]) -> tuple[str, ...]:
     return (*_BEFORE, *(backend.name for backend in backends), *_AFTER)
 
 
-def preset(backends: Sequence[Listed]) -> tuple[str, ...]:
-    """The word that stands for two ops, as a row without costs of its own."""
-    from gpubench.cli.roofline import SUMMARY, WORD
+def presets(backends: Sequence[Listed]) -> list[tuple[str, ...]]:
+    """The words that stand for some ops, as rows without costs of their own."""
+    from gpubench.cli import health, roofline
 
-    return (WORD, "preset", *["-"] * (len(header(backends)) - 3), SUMMARY)
+    none = ["-"] * (len(header(backends)) - 3)
+    return [(one.WORD, "preset", *none, one.SUMMARY) for one in (roofline, health)]
 
 
 def forms(op: Op, backend: Listed) -> list[str]:

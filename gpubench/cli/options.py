@@ -82,7 +82,8 @@ class SelectionOptions(CommandOptions):
     """What is measured, and on which devices."""
 
     ops: str | None = option("LIST", WHAT, "Op names or groups, all (layers, network, overhead apart), or "
-        "roofline (what the hardware can do). Default: vector,matmul,activation.", default=None, answer="selection.ops",
+        "roofline (what the hardware can do), or health (is a GPU as fast as its like). Default: "
+        "vector,matmul,activation; health with --cluster.", default=None, answer="selection.ops",
         brief="Op names or groups, see `gpubench ops`.")
     sizes: list[str] | None = option("LIST", WHAT, "1k,4k or 1k:64M:x4, or OP=LIST; repeatable. Default: "
         "found by a search inside the budget.", default=None, answer="selection.sizes",
@@ -303,8 +304,33 @@ class StoredOptions(CommandOptions):
     time_unit: str = TIME_UNIT
 
 
+class ClusterOptions(CommandOptions):
+    """One run on many nodes."""
+
+    cluster: str | None = option("local|auto|HOST:PORT", WHERE, "Run on every node of a Ray cluster: a private one on "
+        "this host, the one that RAY_ADDRESS names or this host is of, or the one at HOST:PORT.", default=None)
+    nodes: str | None = option("LIST|@FILE", WHERE, "With --cluster: these nodes, by host name. Default: all.",
+        default=None)
+    expect: int | None = option("N", GATES, "With --cluster: so many nodes have to bring a result; fewer is exit 5. "
+        "Default: all.", least=1, default=None)
+    min_gpus: int | None = option("K", GATES, "With --cluster: leave out nodes with fewer GPUs, exit 5.", least=1,
+        default=None)
+    queue_timeout: str = option("TIME", LONG, "With --cluster: a node that does not begin in time is busy.",
+        default="60s")
+    silence_timeout: str = option("TIME", LONG, "With --cluster: a node that tells nothing for so long hangs.",
+        default="30s")
+    deadline: str = option("TIME", LONG, "With --cluster: limit of the whole fleet, exit 124.", default="30m")
+    retry_failed: int = option("0|1", LONG, "With --cluster: ask a node that died, hung or was busy once more.",
+        least=0, most=1, default=0)
+    confirm: int = option("0|1", LONG, "With --cluster and --ops health: measure in two sessions, so that a slow GPU "
+        "is confirmed.", least=0, most=1, default=1)
+    no_hostnames: bool = option(None, OUTPUT, "With --cluster: store digests in place of the nodes' names.",
+        default=False)
+
+
 class RunOptions(
-    SelectionOptions, TrialOptions, SamplingOptions, ResumeOptions, ConditionOptions, ResultOptions, StoredOptions,
+    SelectionOptions, ClusterOptions, TrialOptions, SamplingOptions, ResumeOptions, ConditionOptions, ResultOptions,
+    StoredOptions,
     RowOptions, GateOptions, CiOptions, PlotOptions, ColorOptions, QuietOptions, ProgressOptions, CommonOptions,
 ):
     """Of `gpubench run`."""

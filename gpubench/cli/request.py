@@ -11,7 +11,7 @@ import msgspec
 
 from gpubench import backends, detect, kernels, load, selectors
 from gpubench.catalogue import WARNINGS
-from gpubench.cli import roofline
+from gpubench.cli import health, roofline
 from gpubench.cli import selection as words
 from gpubench.cli.detect import read_result
 from gpubench.cli.options import RunOptions
@@ -53,7 +53,8 @@ def request(options: RunOptions, *, began: float, tell: Tell = unsaid) -> RunSpe
     context = pairs(options.context or [])
     tell(chosen, how)
     spares = None if options.dry_run else Spares()
-    choice = targets.choose(request, one_of_each=len(chosen.sizes) < len(declared), spares=spares)
+    sized = {*chosen.sizes, *(health.OPS if health.asked(options.ops) else ())}
+    choice = targets.choose(request, one_of_each=not sized.issuperset(declared), spares=spares)
     found = on_devices(options, chosen, how, choice, keep, context=context, began=began)
     run = msgspec.structs.replace(found.run, warnings=[*broken, *found.run.warnings])
     found = msgspec.structs.replace(
@@ -109,6 +110,12 @@ def _roofs(options: RunOptions) -> bool:
     return roofline.asked(options.ops)
 
 
+def _preset_ops(options: RunOptions) -> tuple[str, ...]:
+    """The ops of a preset that was asked for, which gives them sizes."""
+    roofs, slow = _roofs(options), health.asked(options.ops)
+    return (*(roofline.OPS if roofs else ()), *(health.OPS if slow else ()))
+
+
 def selection(options: RunOptions, declared: Mapping[str, Op]) -> Selection:
     """What to measure of the ops `declared`; the devices are not known yet."""
     names = list(declared)
@@ -117,7 +124,7 @@ def selection(options: RunOptions, declared: Mapping[str, Op]) -> Selection:
         sizes=words.parse_sizes(options.sizes or [], names),
         dtypes=words.parse_dtypes(options.dtypes),
         forms=words.parse_forms(options.forms),
-        regimes=words.parse_regimes(options.regimes or (QUEUED if _roofs(options) else None)),
+        regimes=words.parse_regimes(options.regimes or (QUEUED if _preset_ops(options) else None)),
         calls=options.calls,
         params=words.parse_params(options.params or [], declared),
         variants=words.parse_variants(options.variant or [], allow_tf32=options.allow_tf32),
@@ -129,8 +136,8 @@ def selection(options: RunOptions, declared: Mapping[str, Op]) -> Selection:
 def settings(options: RunOptions, selection: Selection, declared: Mapping[str, Op]) -> Settings:
     """How to measure it: the preset, then what was given."""
     overheads = {name for name, op in declared.items() if op.overhead is not None}
-    sized = {*selection.sizes, *overheads, *(roofline.OPS if _roofs(options) else ())}
-    brief = options.quick or _roofs(options) or (overheads == set(declared) and not selection.sizes)
+    sized = {*selection.sizes, *overheads, *_preset_ops(options)}
+    brief = options.quick or bool(_preset_ops(options)) or (overheads == set(declared) and not selection.sizes)
     return words.settings(
         options,
         preset="rigorous" if options.rigorous else "quick" if brief else None,
@@ -162,6 +169,8 @@ def on_devices(
     selection = msgspec.structs.replace(selection, devices=[d.id for d in devices])
     if _roofs(options):
         selection, keep = roofline.chosen(selection, devices, roofline.Host(free_bytes, usable), keep)
+    elif health.asked(options.ops):
+        selection, keep = health.chosen(selection, devices, roofline.Host(free_bytes, usable), keep)
     origin = Origin(
         argv=sys.argv[1:], versions=choice.versions, label=options.label, tags=options.tag or [], context=context,
         environ=os.environ,

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import typer
 
 from gpubench.cli.command import given
-from gpubench.cli.options import RunOptions
+from gpubench.cli.options import ClusterOptions, RunOptions
+from gpubench.errors import UsageError
 
 if TYPE_CHECKING:
     from gpubench.analysis.findings import Gates
@@ -21,6 +23,11 @@ if TYPE_CHECKING:
 def run(options: RunOptions, ctx: typer.Context) -> int:
     """Check and measure ops on every backend, save the result, print the answer."""
     began = time.monotonic()
+    if options.cluster is not None:
+        from gpubench.cli import cluster
+
+        return cluster.run_cluster(options, ctx)
+    refuse_alone(given(ctx))
     from gpubench import report
     from gpubench.cli import ci, progress, rendering, resume, saving
     from gpubench.cli.request import unsaid
@@ -61,6 +68,16 @@ def run(options: RunOptions, ctx: typer.Context) -> int:
         markdown=lambda: style.render(analyses, "markdown"),
     )  # fmt: skip
     return saving.ended(stored, [*events.errors, *errors, *([saver.error] if saver.error else [])])
+
+
+def refuse_alone(names: Sequence[str]) -> None:
+    """Raises UsageError for an option that only a cluster understands."""
+    for name in names:
+        if name in ClusterOptions.declared:
+            raise UsageError(
+                "needs-cluster", f"--{ClusterOptions.declared[name].key} is about a cluster",
+                why="this run is of one machine",
+            )  # fmt: skip
 
 
 def _request(options: RunOptions, ctx: typer.Context, began: float, gates: Gates, tell: Tell) -> RunSpec:

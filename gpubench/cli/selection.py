@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NoReturn, cast
 
 from gpubench import backends, kernels, units
-from gpubench.cli import roofline
+from gpubench.cli import health, roofline
 from gpubench.cli.options import RunOptions
 from gpubench.errors import UsageError, require_choice, suggest
 from gpubench.measure.plan import variants
@@ -57,10 +57,10 @@ def words(text: str, option: str) -> list[str]:
 
 def parse_ops(text: str) -> list[str]:
     """Op names of a list of ops and groups, in the order of `gpubench ops`; `all` are the usual ones and those of
-    other packages, `roofline` those that show the roofs."""
+    other packages, `roofline` those that show the roofs, `health` those that find a slow GPU."""
     groups = kernels.groups()
     every = [name for members in groups.values() for name in members]
-    known = [*groups, *every, "all", roofline.WORD]
+    known = [*groups, *every, "all", roofline.WORD, health.WORD]
     wanted: set[str] = set()
     foreign: list[str] = []
     for word in words(text, "--ops"):
@@ -69,6 +69,8 @@ def parse_ops(text: str) -> list[str]:
             foreign += kernels.foreign()
         elif word == roofline.WORD:
             wanted.update(roofline.OPS)
+        elif word == health.WORD:
+            wanted.update(health.OPS)
         elif word in groups:
             wanted.update(groups[word])
         elif word in every:

@@ -1,0 +1,271 @@
+"""`gpubench run --cluster`: the same run on every node of a cluster, one fleet file, and its report."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gpubench.cli import health
+from gpubench.cli.command import given
+from gpubench.cli.options import (
+    ConditionOptions,
+    ReportOptions,
+    RunOptions,
+    SamplingOptions,
+    SelectionOptions,
+)
+from gpubench.errors import ExitCode, GpubenchError, InputError, RequiredUnavailable, UsageError, require_choice
+
+if TYPE_CHECKING:
+    import typer
+
+    from gpubench.analysis.fleet import Fleet, Node
+    from gpubench.fleet.clocks import FleetLimits
+    from gpubench.fleet.document import Absent
+    from gpubench.fleet.driver import Engine, NodeEnd
+
+# What the nodes are given; the other options are of the driver.
+_PASSED = (
+    *SelectionOptions.declared, *SamplingOptions.declared, *ConditionOptions.declared,
+    "check_only", "label", "tag", "context",
+)  # fmt: skip
+_REFUSED = (
+    "like", "dry_run", "no_save", "plots", "min_speedup", "claims", "baseline", "sort", "columns", "sections", "full",
+    "by_device",
+)  # fmt: skip
+_FORMATS = ("table", "plain", "markdown", "json")
+_UNAVAILABLE = ("busy", "unreachable", "too-few-gpus")
+
+
+def run_cluster(options: RunOptions, ctx: typer.Context) -> int:
+    """Measure every node, save what each brought as it comes, and print the fleet's report."""
+    from gpubench.cli import saving
+    from gpubench.cli.exit import tell
+
+    _refuse(options, given(ctx))
+    limits = _limits(options)
+    output = _output(options)
+    saving.lock([output], options, release=ctx.call_on_close)
+    saved = _saved(options.append)
+    with closing(engine_at(options.cluster or "")) as engine:
+        ends, absent, interrupted = _measured(options, engine, limits, output, saved)
+        fleet = _written(options, engine, output, saved, ends, absent)
+    codes = [_code(fleet, ends, absent, options)]
+    if interrupted is not None:
+        raise interrupted
+    try:
+        codes.append(_reported(options, output, fleet))
+    except GpubenchError as error:
+        codes.append(tell(error))
+    return int(worst(codes))
+
+
+def engine_at(address: str) -> Engine:
+    """The engine behind `--cluster`. Raises UsageError or RequiredUnavailable."""
+    if address.startswith("ray://"):
+        raise UsageError(
+            "bad-value", "--cluster: a client's address is not taken",
+            why="it sends all that nodes tell through one proxy",
+            hint="run on a node of the cluster, with --cluster auto",
+        )  # fmt: skip
+    if address not in ("local", "auto") and ":" not in address:
+        raise UsageError(
+            "bad-value", f"--cluster: {address!r} is no cluster", why="it is local, auto or HOST:PORT"
+        )
+    from gpubench.fleet._ray import RayEngine
+
+    return RayEngine(address)
+
+
+def node_arguments(options: RunOptions, name: str) -> list[str]:
+    """What the run of a node is given: the options of this one that say what to measure and how."""
+    values = {key: getattr(options, key) for key in _PASSED}
+    values["ops"] = options.ops or health.WORD
+    if values["ops"] == health.WORD and options.confirm and not (options.sessions or options.rigorous):
+        values["sessions"] = 2
+    if not any(text.startswith("node=") for text in options.context or []):
+        values["context"] = [*(options.context or []), f"node={name}"]
+    found = ["--no-config", "--no-progress"]
+    for key, value in values.items():
+        declared = options.declared[key]
+        if value == declared.default or value is None:
+            continue
+        if declared.switch:
+            found.append(f"--{declared.key}")
+            continue
+        for word in value if isinstance(value, list) else [value]:
+            found.append(f"--{declared.key}={word}")
+    return found
+
+
+def worst(codes: Sequence[ExitCode | int]) -> ExitCode:
+    """The code that a command ends with to which several apply (docs/cli.md)."""
+    order = (ExitCode.FAILED, ExitCode.UNAVAILABLE, ExitCode.INPUT, ExitCode.BUDGET, ExitCode.GATE)
+    return next((code for code in order if code in codes), ExitCode.OK)
+
+
+def _refuse(options: RunOptions, names: Sequence[str]) -> None:
+    for name in names:
+        if name in _REFUSED:
+            raise UsageError(
+                "not-with-cluster",
+                f"--{options.declared[name].key} is about one machine",
+                why="--cluster measures many",
+            )
+    if options.format is not None:
+        require_choice(options.format, _FORMATS, "--format, with --cluster")
+    for word in (options.fail_on or "").split(","):
+        if word.strip():
+            require_choice(word.strip(), ("slow-gpu", "incomplete"), "--fail-on, with --cluster")
+    if options.append and options.output:
+        raise UsageError("bad-value", "--output beside --append", why="the fleet of --append is written anew")
+
+
+def _limits(options: RunOptions) -> FleetLimits:
+    from gpubench.fleet.clocks import FleetLimits
+    from gpubench.units import parse_duration
+
+    return FleetLimits(
+        queue_s=parse_duration(options.queue_timeout, option="--queue-timeout"),
+        silence_s=parse_duration(options.silence_timeout, option="--silence-timeout"),
+        deadline_s=parse_duration(options.deadline, option="--deadline"),
+    )
+
+
+def _output(options: RunOptions) -> str:
+    """The fleet's file. Raises UsageError."""
+    from gpubench import store
+    from gpubench.store.files import RESULT_SUFFIXES
+
+    if options.append or options.output:
+        paths = [options.append] if options.append else options.output or []
+        if len(paths) != 1 or not str(paths[0]).endswith(RESULT_SUFFIXES):
+            raise UsageError(
+                "unknown-suffix", "--output: a fleet is one file", why="it ends in .json or .json.gz"
+            )
+        store.check_writable(str(paths[0]))
+        return str(paths[0])
+    folder = options.results_dir or store.default_results_dir()
+    store.check_folder(folder)
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    return str(Path(folder) / f"fleet-{datetime.now(UTC):%Y%m%dT%H%M%SZ}.json")
+
+
+def _saved(path: str | None) -> Fleet | None:
+    """The fleet of --append; None without one, or where it is not there yet."""
+    from gpubench.analysis.fleet import Fleet
+    from gpubench.cli.report import document
+
+    if path is None or not Path(path).exists():
+        return None
+    found = document(path)
+    if not isinstance(found, Fleet):
+        raise InputError(
+            "wrong-document", f"{path} is no fleet", why="with --cluster, --append goes on with a fleet",
+            hint="name a file that `run --cluster` or `merge` wrote",
+        )  # fmt: skip
+    return found
+
+
+def _again(saved: Fleet | None) -> tuple[list[Node], list[str]]:
+    """The nodes of a saved fleet that are whole, and the names of the others."""
+    if saved is None:
+        return [], []
+    whole = [node for node in saved.nodes if node.status == "ok" and node.reason is None]
+    return whole, [node.name for node in saved.nodes if node not in whole]
+
+
+def _measured(
+    options: RunOptions, engine: Engine, limits: FleetLimits, output: str, saved: Fleet | None
+) -> tuple[list[NodeEnd], list[Absent], KeyboardInterrupt | None]:
+    from gpubench.cli.merge import named_nodes
+    from gpubench.fleet.document import chosen, named
+    from gpubench.fleet.driver import FleetDriver, PlacedNode
+    from gpubench.fleet.journal import FleetJournal
+
+    whole, again = _again(saved)
+    found = named(engine.nodes(), hostnames=not options.no_hostnames)
+    asked, absent = chosen(found, named_nodes(options.nodes) or again, options.min_gpus)
+    done = {node.name for node in whole}
+    asked = {name: node for name, node in asked.items() if name not in done}
+    if saved is not None and not again and options.nodes is None:
+        asked = {}
+    _require(len(asked) + len(whole), absent, options.expect)
+    journal = FleetJournal(output)
+    with closing(journal):
+        driver = FleetDriver(
+            engine, journal, limits, retries=options.retry_failed, tell=_teller(options, len(asked))
+        )
+        placed = [PlacedNode(node, name, node_arguments(options, name)) for name, node in asked.items()]
+        return driver.run(placed), absent, driver.interrupted
+
+
+def _require(there: int, absent: Sequence[Absent], expect: int | None) -> None:
+    """Raises RequiredUnavailable where fewer nodes can be asked than the fleet needs."""
+    if (absent and expect is None) or there < (expect or 1):
+        missing = "; ".join(f"{one.name}: {one.why}" for one in absent[:5])
+        raise RequiredUnavailable(
+            "few-nodes", f"{there} of {expect or there + len(absent)} nodes can be asked",
+            why=missing or f"the cluster has {there}",
+        )  # fmt: skip
+
+
+def _teller(options: RunOptions, count: int) -> Any:
+    """Tells each end on stderr, unless that is unwanted."""
+    if not (options.quiet or options.no_progress):
+        print(f"{count} nodes are asked", file=sys.stderr)
+
+    def told(end: NodeEnd) -> None:
+        if not (options.quiet or options.no_progress):
+            words = f"{end.reason}: {end.error}" if end.reason else "done"
+            print(f"{end.name}: {' '.join(words.split())[:300]}", file=sys.stderr, flush=True)
+
+    return told
+
+
+def _written(
+    options: RunOptions, engine: Engine, output: str, saved: Fleet | None, ends: Sequence[NodeEnd],
+    absent: Sequence[Absent],
+) -> Fleet:  # fmt: skip
+    from gpubench import store
+    from gpubench.fleet.document import fleet_of_ends
+    from gpubench.fleet.journal import FleetJournal
+
+    whole, _ = _again(saved)
+    journal = FleetJournal(output)
+    with closing(journal):
+        fleet = fleet_of_ends(
+            ends, absent, whole, journal, expected=options.expect, engine={engine.name: engine.version}
+        )
+    store.replace(output, store.dumps(fleet))
+    if not options.quiet:
+        print(f"saved {output}", file=sys.stderr)
+    return fleet
+
+
+def _code(fleet: Fleet, ends: Sequence[NodeEnd], absent: Sequence[Absent], options: RunOptions) -> ExitCode:
+    """How the nodes ended. Nodes that were not to be had are no matter once as many as were expected are there."""
+    cut = {end.name for end in ends if end.cut == "deadline"}
+    reasons = [node.reason for node in fleet.nodes if node.reason is not None and node.name not in cut]
+    codes = [ExitCode.BUDGET] if cut else []
+    codes += [ExitCode.FAILED for reason in reasons if reason not in _UNAVAILABLE]
+    if options.expect is None or not fleet.complete:
+        codes += [ExitCode.UNAVAILABLE for reason in reasons if reason in _UNAVAILABLE]
+        codes += [ExitCode.UNAVAILABLE] if not fleet.complete and not reasons and not cut else []
+    return worst(codes)
+
+
+def _reported(options: RunOptions, output: str, fleet: Fleet) -> ExitCode:
+    from gpubench.cli.fleet import report_fleet
+
+    to_terminal = sys.stdout.isatty()
+    shared: Mapping[str, Any] = {
+        name: getattr(options, name) for name in ReportOptions.declared
+        if name in RunOptions.declared and name not in ("output", *_REFUSED)
+    }  # fmt: skip
+    format = options.format or ("table" if to_terminal else "plain")
+    return report_fleet(output, fleet, format, ReportOptions(**shared), to_terminal=to_terminal)

@@ -1,0 +1,40 @@
+"""The preset `--ops health`: four cases that show whether a GPU is as fast as its like. Fleets are compared by them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from gpubench.cli import roofline
+from gpubench.model.case import Case
+from gpubench.model.op import ITEMSIZE
+from gpubench.model.result import Device, Selection
+
+WORD = "health"
+OPS = ("matmul", "copy", "upload", "download")
+SUMMARY = "matmul, copy, upload and download at one large size on every GPU, to find the slow one"
+_SIDE, _BYTES = 8192, 256 << 20
+
+
+def asked(text: str | None) -> bool:
+    """Whether `--ops` names the preset."""
+    return text is not None and WORD in [word.strip() for word in text.split(",")]
+
+
+def chosen(
+    selection: Selection, devices: Sequence[Device], host: roofline.Host, keep: Callable[[Case], bool] | None
+) -> tuple[Selection, Callable[[Case], bool]]:
+    """The selection with one size an op, and a filter that leaves the GPUs. A machine without one keeps what it has,
+    at the sizes of its roofs. Sizes that were given stay."""
+    if not any(device.kind == "gpu" for device in devices):
+        return roofline.chosen(selection, devices, host, keep)
+    gpus = {device.id for device in devices if device.kind == "gpu"}
+    size = max(ITEMSIZE[dtype] for dtype in selection.dtypes)
+    ours = {"matmul": _SIDE, "copy": _BYTES // size, "upload": _BYTES, "download": _BYTES}
+    added = {op: [n] for op, n in ours.items() if op in selection.ops and op not in selection.sizes}
+
+    def wanted(case: Case) -> bool:
+        return case.device_id in gpus and (keep is None or keep(case))
+
+    return msgspec.structs.replace(selection, sizes=selection.sizes | added), wanted

@@ -1,0 +1,142 @@
+"""What runs on a node: the ordinary `gpubench run` as a child, and what it writes, sent on while it goes on.
+
+A message is bytes: one byte for its kind, then the text. Nothing of ours is pickled, and nothing here knows an engine.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import queue
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from gpubench import __version__, processes, store
+
+# Kinds of messages: who answers; an event; still there; the `.part` file from its start, and more of it; a piece of the
+# result; how the child ended.
+HELLO, EVENT, HEARTBEAT, PART_BEGINS, PART, RESULT, ENDED = b"h", b"e", b"b", b"n", b"p", b"r", b"x"
+PIECE_BYTES = 64 << 10  # an engine passes so much along without a store of its own
+HEARTBEAT_S, PART_S = 5.0, 1.0
+_RESULT_NAME = "result.json.gz"
+DEVICES = "CUDA_VISIBLE_DEVICES"
+
+
+class NodeIdentity(msgspec.Struct, frozen=True):
+    """Which code a node runs: nodes of a fleet run the same, or their figures mean different things."""
+
+    version: str
+    source: str
+
+    def __str__(self) -> str:
+        return f"{self.version} ({self.source})"
+
+
+class ChildEnd(msgspec.Struct, frozen=True):
+    """The exit status of a node's run, and the end of what it said on stderr."""
+
+    status: int
+    errors: str
+
+
+def identity() -> NodeIdentity:
+    """Of this process: the version of gpubench, and the beginning of a digest of its source."""
+    folder = Path(__file__).parents[1]
+    digest = hashlib.sha256()
+    for path in sorted(folder.rglob("*.py")):
+        digest.update(path.relative_to(folder).as_posix().encode() + b"\0" + path.read_bytes())
+    return NodeIdentity(__version__, digest.hexdigest()[:12])
+
+
+def messages(arguments: Sequence[str]) -> Iterator[bytes]:
+    """Run `gpubench run ARGUMENTS` and tell of it. Whatever ends this generator ends the child.
+
+    The child stays in the session of this process, and on Linux the kernel kills it when this thread ends.
+    """
+    yield HELLO + msgspec.json.encode(identity())
+    with tempfile.TemporaryDirectory(prefix="gpubench-") as name:
+        result = Path(name) / _RESULT_NAME
+        command = processes.python("gpubench", "run", *arguments, "--format", "jsonl", "-o", str(result))
+        child = processes.Child(command, environment(os.environ), own_session=False)
+        try:
+            yield from _while_running(child, PartFile(store.part_of(result)))
+            with contextlib.suppress(FileNotFoundError), open(result, "rb") as file:
+                while piece := file.read(PIECE_BYTES):
+                    yield RESULT + piece
+            status = child.wait(processes.LET_GO_S)
+            child.settle()
+            end = ChildEnd(1 if status is None else status, child.stderr_tail())
+            yield ENDED + msgspec.json.encode(end)
+        finally:
+            child.kill(processes.KILL_AFTER_S)
+
+
+def _while_running(child: processes.Child, part: PartFile) -> Iterator[bytes]:
+    said = looked = time.monotonic()
+    while True:
+        line: bytes | None = b""
+        with contextlib.suppress(queue.Empty):
+            line = child.lines.get(timeout=PART_S)
+        if line is None:
+            return
+        now = time.monotonic()
+        if text := line.strip():
+            yield EVENT + text[:PIECE_BYTES]
+            said = now
+        if now - looked >= PART_S:
+            looked = now
+            for message in part.news():
+                yield message
+                said = now
+        if now - said >= HEARTBEAT_S:
+            yield HEARTBEAT
+            said = now
+
+
+class PartFile:
+    """The `.part` file of a run, read on from where it was read before. Now and then the run writes it anew."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._read = 0
+        self._file: int | None = None  # its number on the disk
+
+    def news(self) -> Iterator[bytes]:
+        """What was written since the last call, in messages."""
+        with contextlib.suppress(FileNotFoundError), open(self._path, "rb") as file:
+            state = os.fstat(file.fileno())
+            if state.st_ino != self._file or state.st_size < self._read:
+                self._file, self._read = state.st_ino, 0
+                yield PART_BEGINS
+            file.seek(self._read)
+            while piece := file.read(PIECE_BYTES):
+                self._read += len(piece)
+                yield PART + piece
+
+
+def environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """That of the engine's worker, whole, with GPUs named by UUID: what numbers mean depends on the library."""
+    found = processes.environment()
+    numbers = environ.get(DEVICES, "").split(",")
+    if all(word.strip().isdecimal() for word in numbers):
+        with contextlib.suppress(Exception):  # no NVML, no such GPU: the numbers stand
+            found[DEVICES] = ",".join(_uuids([int(word) for word in numbers]))
+    return found
+
+
+def _uuids(numbers: Sequence[int]) -> list[str]:
+    import pynvml
+
+    nvml: Any = pynvml
+    nvml.nvmlInit()
+    try:
+        found = [nvml.nvmlDeviceGetUUID(nvml.nvmlDeviceGetHandleByIndex(number)) for number in numbers]
+    finally:
+        nvml.nvmlShutdown()
+    return [one.decode() if isinstance(one, bytes) else str(one) for one in found]

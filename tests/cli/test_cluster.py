@@ -1,0 +1,140 @@
+"""`run --cluster` without a cluster: what nodes are given, what is refused, what the document says, the exit codes."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from gpubench.analysis.fleet import Node
+from gpubench.cli import health
+from gpubench.cli.cluster import node_arguments, worst
+from gpubench.cli.options import RunOptions
+from gpubench.cli.roofline import Host
+from gpubench.fleet.document import Absent, chosen, fleet_of_ends, named
+from gpubench.fleet.driver import EngineNode, NodeEnd
+from gpubench.fleet.journal import FleetJournal
+from gpubench.model.result import Selection
+from gpubench.store import save
+from tests.unit.report.builders import CPU, GPU
+from tests.unit.report.fleets import node_run
+
+
+def test_a_node_is_given_what_to_measure_and_its_name():
+    plain = node_arguments(RunOptions(cluster="local", output=["f.json"], quiet=True), "gpu-07")
+    assert plain == ["--no-config", "--no-progress", "--ops=health", "--sessions=2", "--context=node=gpu-07"]
+    more = RunOptions(
+        cluster="local", ops="add", sizes=["1k", "add=2k"], quick=True, context=["a=b"], check_only=True
+    )
+    assert node_arguments(more, "x")[2:] == [
+        "--ops=add", "--sizes=1k", "--sizes=add=2k", "--quick", "--check-only", "--context=a=b", "--context=node=x"
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "options",
+    [RunOptions(confirm=0), RunOptions(ops="add"), RunOptions(rigorous=True)],
+    ids=["off", "add", "rigorous"],
+)
+def test_sessions_are_added_to_confirm_health_alone(options):
+    assert not any("--sessions" in word for word in node_arguments(options, "x"))
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["--nodes", "a"], 2, "--nodes is about a cluster"),
+        (["--deadline", "5m"], 2, "--deadline is about a cluster"),
+        (["--cluster", "here"], 2, "local, auto or HOST:PORT"),
+        (["--cluster", "ray://h:1"], 2, "--cluster auto"),
+        (["--cluster", "local", "--dry-run"], 2, "--dry-run is about one machine"),
+        (["--cluster", "local", "--silence-timeout", "soon"], 2, "--silence-timeout"),
+        (["--cluster", "local", "--fail-on", "noisy"], 2, "slow-gpu, incomplete"),
+        (["--cluster", "local", "-o", "f.md"], 2, ".json"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_before_a_cluster_is_looked_for(gpubench, words, code, said):
+    done = gpubench("run", *words)
+    assert (done.returncode, done.stdout) == (code, "")
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_without_ray_the_remedy_is_told(gpubench, tmp_path):
+    (tmp_path / "ray.py").write_text("raise ImportError('no ray here')\n")
+    done = gpubench("run", "--cluster", "local", "-o", "f.json", env={"PYTHONPATH": str(tmp_path)})
+    assert done.returncode == 5
+    assert "pip install" in done.stderr
+    assert "ray" in done.stderr
+
+
+def test_the_worst_code_wins_as_documented():
+    assert [worst(codes) for codes in ([], [3, 124], [124, 4], [4, 5], [5, 1])] == [0, 124, 4, 5, 1]
+
+
+def node(host: str, id: str, gpus: float = 2) -> EngineNode:
+    return EngineNode(id=id, host=host, cpus=2, gpus=gpus)
+
+
+def test_hosts_of_one_name_are_told_apart_and_digests_hide_names():
+    nodes = [node("a", "1" * 40), node("a", "2" * 40), node("b", "3" * 40)]
+    assert list(named(nodes, hostnames=True)) == ["a-11111111", "a-22222222", "b"]
+    hidden = list(named(nodes, hostnames=False))
+    assert len(set(hidden)) == 3
+    assert "b" not in hidden
+
+
+def test_who_is_not_there_or_too_small_has_a_row():
+    found = named([node("a", "1"), node("b", "2", gpus=1)], hostnames=True)
+    asked, absent = chosen(found, ["a", "b", "c"], 2)
+    assert list(asked) == ["a"]
+    assert {(one.name, one.reason) for one in absent} == {("b", "too-few-gpus"), ("c", "unreachable")}
+
+
+def test_the_document_keeps_what_a_bad_node_brought(tmp_path):
+    journal = FleetJournal(tmp_path / "fleet.json")
+    for name in ("good", "died", "skew"):
+        save(node_run(name, [f"GPU-{name}"]), journal.path(name))
+    ends = [
+        NodeEnd(name="good", reason=None, error=None, last_event="run-complete"),
+        NodeEnd(name="died", reason="died", error="killed", last_event="case-start x"),
+        NodeEnd(name="skew", reason="version-skew", error="other code", last_event=None),
+        NodeEnd(name="late", reason="partial", error="no time", last_event="run-start", cut="deadline"),
+    ]
+    kept = [Node(key="k", label="kept", status="ok")]
+    absent = [Absent("gone", "unreachable", "not there")]
+    fleet = fleet_of_ends(ends, absent, kept, journal, expected=None, engine={"fake": "1"})
+    journal.close()
+    rows = {one.name: (one.status, one.reason, one.result is not None) for one in fleet.nodes}
+    assert rows == {
+        "good": ("ok", None, True), "died": ("failed", "died", True), "skew": ("failed", "version-skew", False),
+        "late": ("failed", "failed", False), "gone": ("failed", "unreachable", False), "kept": ("ok", None, False),
+    }  # fmt: skip
+    assert (fleet.nodes_expected, fleet.nodes_collected, fleet.complete) == (6, 2, False)
+
+
+def test_a_fleet_that_was_cut_short_is_not_complete(tmp_path):
+    journal = FleetJournal(tmp_path / "fleet.json")
+    save(node_run("a", ["GPU-a"]), journal.path("a"))
+    end = NodeEnd(name="a", reason="partial", error="stopped", last_event="run-start", cut="interrupted")
+    fleet = fleet_of_ends([end], [], [], journal, expected=None, engine={})
+    journal.close()
+    assert (fleet.nodes[0].status, fleet.nodes[0].reason, fleet.complete) == ("ok", "partial", False)
+
+
+def test_health_measures_gpus_alone_and_each_op_at_one_size():
+    asked = Selection(ops=list(health.OPS), regimes=["resident-queued"])
+    found, _ = health.chosen(asked, [CPU, GPU], Host(None, None), None)
+    assert found.sizes == {"matmul": [8192], "copy": [2**26], "upload": [2**28], "download": [2**28]}
+    given = msgspec.structs.replace(asked, sizes={"matmul": [64]})
+    assert health.chosen(given, [CPU, GPU], Host(None, None), None)[0].sizes["matmul"] == [64]
+    assert set(health.chosen(asked, [CPU], Host(None, None), None)[0].sizes) <= set(health.OPS)
+
+
+def test_health_is_planned_for_the_gpu(gpubench):
+    done = gpubench(
+        "run", "--ops", "health", "--backends", "numpy,fake", "--devices", "numpy:0,fake:gpu", "--dry-run"
+    )
+    assert done.returncode == 0, done.stderr
+    cases = [line for line in done.stdout.splitlines() if "@" in line]
+    assert {line.partition("/")[0] for line in cases} == set(health.OPS)
+    assert all("@fake:gpu" in line for line in cases)

@@ -1,0 +1,75 @@
+"""`run --cluster` on a real Ray cluster, alone in a network namespace: each accident gives its documented row.
+
+One program makes the cluster once and has all accidents; the tests read what it found.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = [pytest.mark.ray, pytest.mark.serial]
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("ray")
+    done = subprocess.run(
+        ["unshare", "-n", sys.executable, Path(__file__).with_name("program.py"), folder],
+        cwd=ROOT, capture_output=True, text=True, timeout=400, check=False,
+    )  # fmt: skip
+    assert (folder / "found.json").exists(), done.stderr[-4000:]
+    return json.loads((folder / "found.json").read_text())
+
+
+def rows(ended) -> list[tuple[str, str | None]]:
+    return sorted((node["status"], node.get("reason")) for node in ended["fleet"]["nodes"])
+
+
+def test_every_node_is_measured_once_and_by_all_its_threads(found):
+    whole = found["whole"]
+    assert (whole["code"], rows(whole), whole["fleet"]["complete"]) == (0, [("ok", None)] * 2, True)
+    assert whole["out"].startswith("Fleet: 2 of 2 nodes complete")
+    cpus = {node["result"]["machine"]["cpu"]["available"]["value"] for node in whole["fleet"]["nodes"]}
+    assert {
+        node["result"]["settings"]["threads"] for node in whole["fleet"]["nodes"]
+    } == cpus  # Ray would set them to 1
+    assert len({node["label"] for node in whole["fleet"]["nodes"]}) == 2  # both have one host name
+
+
+def test_a_wrong_token_is_refused_with_the_remedy(found):
+    refused = found["refused"]
+    assert (refused["code"], refused["fleet"]) == (5, None)
+    assert "RAY_AUTH_TOKEN" in refused["errors"]
+
+
+def test_append_asks_the_bad_node_alone(found):
+    whole, again = found["whole"], found["again"]
+    assert (again["code"], rows(again)) == (0, [("ok", None)] * 2)
+    new = {line["node"] for line in again["events"][len(whole["events"]) :]}
+    assert new == {whole["fleet"]["nodes"][0]["label"]}
+
+
+def test_a_killed_worker_takes_its_run_along_and_costs_one_node(found):
+    assert (found["runs"], found["orphans"]) == (2, [])
+    assert found["killed"]["code"] == 1
+    assert [reason for _, reason in rows(found["killed"])] == ["died", "partial"]
+    died = next(node for node in found["killed"]["fleet"]["nodes"] if node["reason"] == "died")
+    assert died["last_event"].startswith("case-start add")
+
+
+def test_an_interrupt_leaves_a_fleet_and_no_process(found):
+    stopped = found["stopped"]
+    assert (stopped["code"], stopped["fleet"]["complete"], found["left"]) == (130, False, [])
+    assert any(line.get("ended") for line in stopped["events"])
+
+
+def test_a_frozen_node_is_given_up_and_nothing_waits_for_it(found):
+    frozen = found["frozen"]
+    assert frozen["code"] == 1
+    assert [reason for _, reason in rows(frozen)] == ["hung", "partial"]

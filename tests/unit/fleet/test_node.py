@@ -1,0 +1,54 @@
+"""What a node sends: the run of a real child, and its `.part` as it grows."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from gpubench import store
+from gpubench.fleet import node as wire
+from gpubench.fleet.node import ChildEnd, NodeIdentity, PartFile, messages
+
+ADD = ["--ops", "add", "--sizes", "1k", "--backends", "numpy", "--quick", "--forms", "library", "--no-config"]
+
+
+@pytest.mark.slow
+def test_a_run_is_told_from_who_answers_to_how_it_ended(tmp_path):
+    found = list(messages([*ADD, "--regimes", "resident-waited"]))
+    assert msgspec.json.decode(found[0][1:], type=NodeIdentity) == wire.identity()
+    assert msgspec.json.decode(found[-1][1:], type=ChildEnd).status == 0
+    assert all(len(message) <= wire.PIECE_BYTES + 1 for message in found)
+    events = [msgspec.json.decode(one[1:])["reason"] for one in found if one[:1] == wire.EVENT]
+    assert (events[0], events[-1]) == ("run-start", "run-complete")
+    (tmp_path / "r.json.gz").write_bytes(b"".join(one[1:] for one in found if one[:1] == wire.RESULT))
+    assert store.load(tmp_path / "r.json.gz").complete
+
+
+@pytest.mark.slow
+def test_a_run_that_cannot_begin_says_why():
+    *_, last = messages(["--ops", "nothing"])
+    end = msgspec.json.decode(last[1:], type=ChildEnd)
+    assert end.status == 2
+    assert "there is no 'nothing'" in end.errors
+
+
+def test_a_part_file_is_read_on_and_from_its_start_when_it_is_written_anew(tmp_path):
+    path = tmp_path / "r.part"
+    part = PartFile(path)
+    assert list(part.news()) == []
+    path.write_bytes(b"one\n")
+    assert list(part.news()) == [wire.PART_BEGINS, wire.PART + b"one\n"]
+    with open(path, "ab") as file:
+        file.write(b"two\n")
+    assert list(part.news()) == [wire.PART + b"two\n"]
+    assert list(part.news()) == []
+    (tmp_path / "fresh").write_bytes(b"anew" * wire.PIECE_BYTES)
+    (tmp_path / "fresh").replace(path)
+    begins, *pieces = part.news()
+    assert (begins, len(pieces)) == (wire.PART_BEGINS, 4)
+
+
+@pytest.mark.parametrize("given", ["", "GPU-1,GPU-2", "99"])
+def test_devices_that_are_no_numbers_or_unknown_stay_as_they_are(monkeypatch, given):
+    monkeypatch.setenv(wire.DEVICES, given)
+    assert wire.environment({wire.DEVICES: given})[wire.DEVICES] == given
