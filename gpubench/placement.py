@@ -16,7 +16,7 @@ CPU, GPU = "c", "g"
 NEAR, MOST = 1.25, 3
 
 
-class Step(NamedTuple):
+class StageCost(NamedTuple):
     """One stage: its seconds in the chain of each side (`gpu_s` None: the host does it), and the values it uses."""
 
     cpu_s: float
@@ -25,18 +25,18 @@ class Step(NamedTuple):
     writes: tuple[str, ...]
 
 
-class Costs(NamedTuple):
+class PlacementCosts(NamedTuple):
     """What a prediction is made of. `up_s` and `down_s` have the seconds of one copy of a value, `enter_s` is an empty
     launch and its wait, `given` the sides on which a value is at first, `wanted` ends on the host."""
 
-    steps: Sequence[Step]
+    steps: Sequence[StageCost]
     up_s: Mapping[str, float]
     down_s: Mapping[str, float]
     enter_s: float
     given: Mapping[str, str]
     wanted: Sequence[str]
 
-    def without_copies(self) -> Costs:
+    def without_copies(self) -> PlacementCosts:
         """The same where a copy takes no time."""
         return self._replace(up_s=dict.fromkeys(self.up_s, 0.0), down_s=dict.fromkeys(self.down_s, 0.0))
 
@@ -48,12 +48,12 @@ class Predicted(NamedTuple):
     placement: str
 
 
-def single_sides(steps: Sequence[Step]) -> tuple[str, str]:
+def single_sides(steps: Sequence[StageCost]) -> tuple[str, str]:
     """All on the CPU, and all on the GPU but what the host does."""
     return CPU * len(steps), "".join(CPU if step.gpu_s is None else GPU for step in steps)
 
 
-def mixed(placement: str, steps: Sequence[Step]) -> bool:
+def mixed(placement: str, steps: Sequence[StageCost]) -> bool:
     """Whether both sides have a stage that could be on either."""
     return placement not in single_sides(steps)
 
@@ -65,7 +65,7 @@ class _State(NamedTuple):
     side: str
 
 
-def _step(costs: Costs, number: int, side: str, before: _State) -> tuple[float, _State]:
+def _step(costs: PlacementCosts, number: int, side: str, before: _State) -> tuple[float, _State]:
     """Seconds of the stage on that side behind this state, copies included, and the state behind it."""
     step, places = costs.steps[number], dict(before.places)
     own_s = step.gpu_s if side == GPU else step.cpu_s
@@ -80,16 +80,16 @@ def _step(costs: Costs, number: int, side: str, before: _State) -> tuple[float, 
     return seconds, _State(tuple(sorted(places.items())), side)
 
 
-def _end_s(costs: Costs, state: _State) -> float:
+def _end_s(costs: PlacementCosts, state: _State) -> float:
     places = dict(state.places)
     return sum(costs.down_s[name] for name in costs.wanted if CPU not in places[name])
 
 
-def _begin(costs: Costs) -> _State:
+def _begin(costs: PlacementCosts) -> _State:
     return _State(tuple(sorted(costs.given.items())), CPU)
 
 
-def predicted_s(costs: Costs, placement: str) -> float:
+def predicted_s(costs: PlacementCosts, placement: str) -> float:
     """Seconds of one placement."""
     state, seconds = _begin(costs), 0.0
     for number, side in enumerate(placement):
@@ -98,7 +98,7 @@ def predicted_s(costs: Costs, placement: str) -> float:
     return seconds + _end_s(costs, state)
 
 
-def nearest(costs: Costs, most: int = MOST, near: float = NEAR) -> list[Predicted]:
+def nearest(costs: PlacementCosts, most: int = MOST, near: float = NEAR) -> list[Predicted]:
     """The placement of least predicted time, and the others up to `near` times it, `most` in all, the best first.
 
     For each state the best `most` ways to it are kept: no other way can be among the best of the whole. What takes
@@ -128,7 +128,7 @@ def nearest(costs: Costs, most: int = MOST, near: float = NEAR) -> list[Predicte
     return [one for one in best if one.seconds <= near * best[0].seconds]
 
 
-def _last_uses(costs: Costs) -> dict[str, int]:
+def _last_uses(costs: PlacementCosts) -> dict[str, int]:
     """The stage behind which nobody uses a value; what is wanted is used at the end. What both sides have from the
     start, and nobody writes, needs no looking after."""
     found = dict.fromkeys(costs.given, -1)

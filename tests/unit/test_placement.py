@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpubench.placement import NEAR, Costs, Step, mixed, nearest, predicted_s, single_sides
+from gpubench.placement import NEAR, PlacementCosts, StageCost, mixed, nearest, predicted_s, single_sides
 
 SECONDS = st.integers(0, 40).map(lambda tenths: tenths / 10)
 
@@ -22,13 +22,13 @@ def chains(draw):
         host = number == 0 and draw(st.booleans())
         # A state is written by several stages.
         written = (f"v{number}", *(("cache",) if draw(st.booleans()) else ()))
-        steps.append(Step(draw(SECONDS), None if host else draw(SECONDS), reads, written))
+        steps.append(StageCost(draw(SECONDS), None if host else draw(SECONDS), reads, written))
         known += [name for name in written if name not in known]
     copies = {name: draw(SECONDS) for name in [*known, "cache"]}
     wanted = [steps[-1].writes[0], *(["v0"] if draw(st.booleans()) else [])]
     at_first = {"x": draw(st.sampled_from(["c", "cg"])), "w": "cg"}
     down = {name: draw(SECONDS) for name in copies}
-    return Costs(steps, copies, down, draw(SECONDS), at_first, list(dict.fromkeys(wanted)))
+    return PlacementCosts(steps, copies, down, draw(SECONDS), at_first, list(dict.fromkeys(wanted)))
 
 
 def seconds_of(costs, placement):
@@ -92,14 +92,14 @@ def test_free_copies_never_take_longer(costs):
 
 def test_a_copy_stays_valid():
     """Two stages on the GPU read x, one copy serves both; what the first wrote is there."""
-    step = Step(5.0, 1.0, ("x",), ("a",)), Step(5.0, 1.0, ("x", "a"), ("b",))
-    costs = Costs(step, {"x": 1.0, "a": 9.0}, {"b": 0.5}, 0.25, {"x": "c"}, ("b",))
+    step = StageCost(5.0, 1.0, ("x",), ("a",)), StageCost(5.0, 1.0, ("x", "a"), ("b",))
+    costs = PlacementCosts(step, {"x": 1.0, "a": 9.0}, {"b": 0.5}, 0.25, {"x": "c"}, ("b",))
     assert predicted_s(costs, "gg") == 1.0 + 1.0 + 1.0 + 0.25 + 0.5
 
 
 def test_the_host_keeps_its_stages():
-    steps = Step(9.0, None, ("t",), ("a",)), Step(9.0, 1.0, ("a",), ("b",))
-    costs = Costs(steps, {"a": 0.1}, {"b": 0.1}, 0.0, {"t": "c"}, ("b",))
+    steps = StageCost(9.0, None, ("t",), ("a",)), StageCost(9.0, 1.0, ("a",), ("b",))
+    costs = PlacementCosts(steps, {"a": 0.1}, {"b": 0.1}, 0.0, {"t": "c"}, ("b",))
     assert [one.placement for one in nearest(costs)] == ["cg"]
     assert single_sides(steps) == ("cc", "cg")
     assert not mixed("cg", steps)
@@ -107,7 +107,9 @@ def test_the_host_keeps_its_stages():
 
 def test_a_long_chain_is_planned_in_time_and_exactly():
     """Alternating sides by cheap copies: 600 stages have 2^600 placements."""
-    steps = [Step(1.0 if i % 2 else 3.0, 3.0 if i % 2 else 1.0, (f"v{i}",), (f"v{i + 1}",)) for i in range(600)]
+    steps = [
+        StageCost(1.0 if i % 2 else 3.0, 3.0 if i % 2 else 1.0, (f"v{i}",), (f"v{i + 1}",)) for i in range(600)
+    ]
     copies = {f"v{i}": 0.1 for i in range(601)}
-    found = nearest(Costs(steps, copies, copies, 0.1, {"v0": "cg"}, ("v600",)))
+    found = nearest(PlacementCosts(steps, copies, copies, 0.1, {"v0": "cg"}, ("v600",)))
     assert found[0].placement == "gc" * 300

@@ -271,6 +271,7 @@ class Workspace:
         for chain in self._chains.values():
             chain.release()
         self._material.weights.make_room(self.session)
+        self.session.forget()
         self.outputs, self._spoilt, self._right, self._chains = {}, {}, {}, {}
 
 
