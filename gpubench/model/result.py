@@ -202,7 +202,7 @@ class Block(Record, frozen=True, kw_only=True):
     position: int
     phase: Literal["main", "search", "estimate", "sweep"] = "main"
     fraction: float | None = None
-    placement: str | None = None
+    placement: str | UnsetType = UNSET
     repeat: int
     next_repeat: int | UnsetType = UNSET
     hot_repeat: int | None = None
@@ -212,14 +212,14 @@ class Block(Record, frozen=True, kw_only=True):
     device_cold_s: list[float] | None = None
     device_hot_s: list[float] | None = None
     clock_hz: list[float] | None = None
-    beside_s: dict[str, float] = {}
+    beside_s: dict[str, float] | UnsetType = UNSET
     throttle: list[str] = []
     discarded: dict[str, str] = {}
 
     @property
     def cut(self) -> float | str | None:
         """What runs where, of a case that is shared by two sides."""
-        return self.fraction if self.placement is None else self.placement
+        return self.fraction if self.placement is UNSET else self.placement
 
 
 class Parts(Record, frozen=True, kw_only=True):

@@ -370,7 +370,7 @@ class DeviceWorker:
         block = msgspec.structs.replace(
             sampled.block,
             fraction=cut if isinstance(cut, float) else None,
-            placement=cut if isinstance(cut, str) else None,
+            placement=cut if isinstance(cut, str) else UNSET,
         )
         if isinstance(timed, timer.Timer):  # an overhead may be as short as it is
             repeat = timer.recalibrate(timed, block, self._sample_s)

@@ -10,6 +10,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
+from msgspec import UNSET
+
 from gpubench.backends.shared.host import calls_library
 from gpubench.measure import protocol
 from gpubench.measure.worker.workspace import Workspace
@@ -396,7 +398,7 @@ def sample_block(timer: Timed, request: protocol.Sample, since: float) -> protoc
         repeat=timer.repeat * (timer.case.calls or 1),
         hot_repeat=timer.hot_repeat if on_device else None, warmup=warmup, t_s=began - since, wall_s=wall,
         device_cold_s=cold_s or None, device_hot_s=hot_s or None, clock_hz=_all_known(clock_hz),
-        beside_s=beside_s,
+        beside_s=beside_s or UNSET,
     )  # fmt: skip
     return protocol.Sampled(id=request.id, block=block, times_s=times, parts=parts)
 
