@@ -53,11 +53,6 @@ def single_sides(steps: Sequence[StageCost]) -> tuple[str, str]:
     return CPU * len(steps), "".join(CPU if step.gpu_s is None else GPU for step in steps)
 
 
-def mixed(placement: str, steps: Sequence[StageCost]) -> bool:
-    """Whether both sides have a stage that could be on either."""
-    return placement not in single_sides(steps)
-
-
 class _State(NamedTuple):
     """Where the values are that somebody will still read, and which side ran last."""
 

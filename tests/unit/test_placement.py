@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpubench.placement import NEAR, PlacementCosts, StageCost, mixed, nearest, predicted_s, single_sides
+from gpubench.placement import NEAR, PlacementCosts, StageCost, nearest, predicted_s, single_sides
 
 SECONDS = st.integers(0, 40).map(lambda tenths: tenths / 10)
 
@@ -102,7 +102,6 @@ def test_the_host_keeps_its_stages():
     costs = PlacementCosts(steps, {"a": 0.1}, {"b": 0.1}, 0.0, {"t": "c"}, ("b",))
     assert [one.placement for one in nearest(costs)] == ["cg"]
     assert single_sides(steps) == ("cc", "cg")
-    assert not mixed("cg", steps)
 
 
 def test_a_long_chain_is_planned_in_time_and_exactly():

@@ -91,6 +91,7 @@ class PlacingSession(Session):
         self._home = [operand.travels for operand in op.outputs]
         self._spare: list[Value] = []
         self._ran: PlacedLaunch | None = None
+        self._timed: tuple[Sequence[Step], dict[str, list[Step]]] | None = None
 
     def side(self, letter: str) -> Session:
         return self.gpu if letter == GPU else self.cpu
@@ -238,15 +239,12 @@ class PlacingSession(Session):
 
     @override
     def side_times(self, steps: Sequence[Step]) -> tuple[StageReading, StageReading] | None:
-        """All steps on the CPU, and what the host does not do on the GPU."""
-        on_gpu = [step for step in steps if not isinstance(step[0], HostCall)]
-        found = []
-        for letter, ours in ((CPU, steps), (GPU, on_gpu)):
-            reading = self.side(letter).stage_times(self.bound(letter, ours))
-            if reading is None:
-                return None
-            found.append(reading)
-        return found[0], found[1]
+        """All steps on the CPU, and those that are not the host's on the GPU; built once for the rounds of them."""
+        if self._timed is None or self._timed[0] is not steps:
+            movable = [step for step in steps if not isinstance(step[0], HostCall)]
+            self._timed = steps, {CPU: self.bound(CPU, steps), GPU: self.bound(GPU, movable)}
+        on_cpu, on_gpu = (self.side(letter).stage_times(ours) for letter, ours in self._timed[1].items())
+        return None if on_cpu is None or on_gpu is None else (on_cpu, on_gpu)
 
     def bound(self, letter: str, steps: Sequence[Step]) -> list[Step]:
         """The steps as those of one side."""
@@ -285,6 +283,7 @@ class PlacingSession(Session):
     @override
     def forget(self) -> None:
         """Give back what is spare."""
+        self._ran = self._timed = None
         while self._spare:
             self._drop(self._spare.pop())
 

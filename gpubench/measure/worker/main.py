@@ -234,7 +234,9 @@ class DeviceWorker:
         if isinstance(cut, str) and request.time_it:
             places.calibrate_sides(timed, self._sample_s)
         self._timers[case.id] = timed
-        size, load_s = workspace.loading() if session.device.kind != "cpu" else (0, None)
+        # Two sides load a weight when a stage reads it.
+        loads = session.device.kind != "cpu" and not session.device.composed
+        size, load_s = workspace.loading() if loads else (0, None)
         built = Parts(
             session=request.session, compile_s=checked.compile_s, first_launch_s=checked.first_launch_s,
             weights_s=load_s, weights_bytes=size or None,
