@@ -88,7 +88,8 @@ REASONS: dict[Reason | NoNumber, Entry] = {
 
 WarningCode = Literal[
     "noisy", "unstable", "too-short", "first-slow", "drift", "contended", "throttled", "power-cap", "implausible",
-    "transfer-mismatch", "stage-mismatch", "no-device-clock", "other-gpu-users", "no-telemetry", "software-device",
+    "transfer-mismatch", "stage-mismatch", "placement-mismatch", "no-device-clock", "other-gpu-users", "no-telemetry",
+    "software-device",
     "cpu-limited", "cpu-not-compiled",
     "powersave", "shared-host", "blas-threads", "session-failed", "few-sessions", "inputs-not-random", "no-tf32",
     "budget", "top-halved", "chosen-once", "unavailable", "bad-plugin", "worker-restarted", "software-changed",
@@ -118,6 +119,9 @@ WARNINGS: dict[WarningCode, Entry] = {
     "stage-mismatch": Entry(
         "the stages of a workload, timed in its chain, miss the whole by more than 10 %",
         "see --sections stages; close other programs and run again: on a quiet machine they add up"),
+    "placement-mismatch": Entry(
+        "a workload with its stages on both sides misses its predicted time by more than 25 %",
+        "see --sections hybrid; the measured time counts. Close other programs and run again: it may come nearer"),
     "no-device-clock": Entry(
         "the device has no usable clock of its own; rates use wall time",
         "compare wall times; they need no device clock"),

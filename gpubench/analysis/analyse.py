@@ -19,6 +19,7 @@ from gpubench.analysis.findings import Gates, ReportGate, ReportWarning, finding
 from gpubench.analysis.hybrid import Hybrid, hybrids
 from gpubench.analysis.machine import connected, experiment, machine_line, marks
 from gpubench.analysis.overheads import GROUP, Overheads, overheads
+from gpubench.analysis.placement import Placement, placements
 from gpubench.analysis.reuse import Reuse, WeightLoad, reuses, weight_loads
 from gpubench.analysis.roofline import Roofline, roofline
 from gpubench.analysis.samples import Components, components
@@ -47,6 +48,7 @@ class Analysis(msgspec.Struct, frozen=True, kw_only=True):
     weights: tuple[WeightLoad, ...] = ()
     means: tuple[Mean, ...] = ()
     hybrid: tuple[Hybrid, ...] = ()
+    placements: tuple[Placement, ...] = ()
     noise: tuple[Components, ...] = ()
     stages: tuple[Stages, ...] = ()
     measured: Measured | None = None
@@ -77,6 +79,7 @@ def analyse(
     ratios = tuple(row for row in speedups(compared, baseline) if keep is None or keep(row.case.case))
     found = _curves(run, compared, ratios)
     splits, timed = hybrids(run, compared, keep), stages(run, compared, keep)
+    placed = placements(run, compared, keep)
     # Whatever is shown: a mode is chosen by all of the file, over the fastest CPU form.
     measured: Measured | None = None
     if not experiment(run):
@@ -86,14 +89,14 @@ def analyse(
         run=run, machine=machine_line(run),
         baseline=baseline_line(run, [row for row in ratios if row.kind == "headline"]),
         cases=cases, speedups=ratios, break_even=found,
-        findings=findings(run, cases, timed),
+        findings=findings(run, cases, timed, placed),
         roofline=roofline(run, [row for row in everything if _alone(row)], [row for row in cases if _alone(row)]),
         overheads=overheads(run, everything, cases),
         gates=gate_results(run, cases, [row for row in cases if _compared(row)], ratios, gates),
         claims=_judged(claims, run, cases, compared, ratios, found),
         means=means([row for row in cases if _compared(row)], ratios),
         reuse=reuses(run, compared, keep), weights=weight_loads(run, ratios), hybrid=splits, noise=components(run),
-        stages=timed, measured=measured,
+        stages=timed, placements=placed, measured=measured,
     )  # fmt: skip
 
 

@@ -10,6 +10,7 @@ import msgspec
 
 from gpubench import stats
 from gpubench.analysis.estimate import CaseResult
+from gpubench.analysis.placement import Placement
 from gpubench.analysis.speedup import Speedup, SpeedupKind, cpu_limit
 from gpubench.analysis.stages import Stages
 from gpubench.catalogue import WARNINGS, WarningCode
@@ -32,21 +33,26 @@ _SEVERITIES: dict[WarningCode, Severity] = {
     "noisy": "warning", "unstable": "warning", "too-short": "warning", "first-slow": "info", "drift": "warning",
     "contended": "warning", "throttled": "warning", "power-cap": "info", "implausible": "error",
     "software-device": "warning", "no-device-clock": "info", "transfer-mismatch": "warning",
-    "stage-mismatch": "warning",
+    "stage-mismatch": "warning", "placement-mismatch": "warning",
 }  # fmt: skip
 # Advice never names an option that was given already.
 _GIVEN_ALREADY = "close other programs; on a shared machine only a quieter hour helps"
 
 
-def findings(run: Run, cases: Sequence[CaseResult], timed: Sequence[Stages] = ()) -> tuple[ReportWarning, ...]:
+def findings(
+    run: Run, cases: Sequence[CaseResult], timed: Sequence[Stages] = (), placed: Sequence[Placement] = ()
+) -> tuple[ReportWarning, ...]:
     """All warnings, gravest first. A code that the file already tells about a case is not repeated for it."""
     stored = [stored_finding(warning) for warning in run.warnings]
     known = {(finding.code, case_id) for finding in stored for case_id in finding.ids}
     known |= {(finding.code, "") for finding in stored if not finding.ids}
     about_run = [finding for finding in _about_run(run, cases) if (finding.code, "") not in known]
     about_cases = [*_about_cases(run, cases, known), *_retaken(run, cases), *_failed_sessions(run, cases)]
-    missed = [row.id for row in timed if row.mismatch]
-    about_cases += [_case_finding(run, "stage-mismatch", missed)] if missed else []
+    missed: dict[WarningCode, list[str]] = {
+        "stage-mismatch": [row.id for row in timed if row.mismatch],
+        "placement-mismatch": [row.id for row in placed if row.mismatch],
+    }
+    about_cases += [_case_finding(run, code, ids) for code, ids in missed.items() if ids]
     found = [*stored, *about_run, *about_cases]
     gravity = {"error": 0, "warning": 1, "info": 2}
     return tuple(sorted(found, key=lambda finding: (gravity[finding.severity], finding.code, finding.ids)))

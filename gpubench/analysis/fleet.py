@@ -272,6 +272,14 @@ def _measurement(group: Sequence[tuple[int, Measurement]], numbering: Numbering)
             ),
             key=lambda one: one.session,
         ),
+        placings=sorted(
+            (
+                msgspec.structs.replace(one, session=numbering[i, one.session])
+                for i, part in group
+                for one in part.placings
+            ),
+            key=lambda one: one.session,
+        ),
         stops=sorted(
             (
                 msgspec.structs.replace(one, session=numbering[i, one.session])
@@ -313,14 +321,14 @@ def check_case(measured: Sequence[Measurement]) -> None:
         if any(value != values[0] for value in values):
             other = next(value for value in values if value != values[0])
             raise _different(f"the case {measured[0].id}", name, values[0], other)
-    shares = sorted({share for one in measured for share in _shares(one)})
+    shares = sorted({share for one in measured for share in _shares(one)}, key=str)
     if len(shares) > 1:
-        raise _different(f"the case {measured[0].id}", "the share of the GPU", shares[0], shares[-1])
+        raise _different(f"the case {measured[0].id}", "what each side does", shares[0], shares[-1])
 
 
-def _shares(one: Measurement) -> set[float]:
-    """The shares at which a split was measured, beside those that it tried."""
-    return {block.fraction for block in one.blocks if block.phase == "main" and block.fraction is not None}
+def _shares(one: Measurement) -> set[float | str]:
+    """What each side did of a case of two, beside what was tried."""
+    return {block.cut for block in one.blocks if block.phase == "main" and block.cut is not None}
 
 
 def _agree(scope: str, values: Iterable[tuple[str, str, object]]) -> None:

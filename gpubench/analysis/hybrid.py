@@ -103,8 +103,8 @@ def _judged(run: Run, outcome: Measurement, row: CaseResult, alone: Sequence[Cas
     estimating = set(row.blocks) - set(sweep)
     in_sample = not estimating
     chosen = _within(row.blocks, estimating or set(row.blocks))
-    cpu = _alone([x for x in alone if _is_cpu(x, row)], chosen) or _end(sweep, 0.0, chosen, row.prior)
-    gpu = _alone([x for x in alone if _is_gpu(x, row)], chosen) or _end(sweep, 1.0, chosen, row.prior)
+    cpu = fastest_alone([x for x in alone if is_cpu(x, row)], chosen) or _end(sweep, 0.0, chosen, row.prior)
+    gpu = fastest_alone([x for x in alone if is_gpu(x, row)], chosen) or _end(sweep, 1.0, chosen, row.prior)
     if cpu is None or gpu is None or fraction is None:
         return None
     better = min(cpu, gpu, key=lambda side: side.seconds)
@@ -125,17 +125,17 @@ def _judged(run: Run, outcome: Measurement, row: CaseResult, alone: Sequence[Cas
     )  # fmt: skip
 
 
-def _is_cpu(other: CaseResult, row: CaseResult) -> bool:
+def is_cpu(other: CaseResult, row: CaseResult) -> bool:
     """The CPU's data is at home: its resident case stands for all regimes."""
     return other.device_kind == "cpu" and other.case.regime == RESIDENT
 
 
-def _is_gpu(other: CaseResult, row: CaseResult, regime_id: str | None = None) -> bool:
+def is_gpu(other: CaseResult, row: CaseResult, regime_id: str | None = None) -> bool:
     regime_id = regime_id or row.case.regime_id
     return other.case.device_id == row.case.shared_with and other.case.regime_id == regime_id
 
 
-def _alone(rows: Sequence[CaseResult], chosen: SessionBlocks) -> SideAlone | None:
+def fastest_alone(rows: Sequence[CaseResult], chosen: SessionBlocks) -> SideAlone | None:
     """The form that is fastest over just these sessions; None if none was measured in all of them."""
     sides = [
         SideAlone(row.id, _within(row.blocks, set(chosen)), row.prior)
@@ -203,7 +203,7 @@ def _sides(run: Run, outcome: Measurement) -> dict[str, float]:
 
 def _resident_s(cases: Sequence[CaseResult], row: CaseResult) -> float | None:
     """The GPU's time without transfers, where it was measured."""
-    times = [x.time.estimate for x in cases if x.time is not None and _is_gpu(x, row, QUEUED)]
+    times = [x.time.estimate for x in cases if x.time is not None and is_gpu(x, row, QUEUED)]
     return min(times, default=None)
 
 

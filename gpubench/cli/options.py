@@ -97,7 +97,7 @@ class SelectionOptions(CommandOptions):
         default="auto", answer=OWN_WAY, brief="numpy, cupy, wgpu, hybrid. Default: all usable.")
     devices: str | None = option("LIST", WHERE, "Device ids such as cupy:0.", default=None, answer=OWN_WAY)
     mode: str | None = option("cpu|gpu|hybrid|auto", WHERE, "CPU alone; CPU and GPUs, which have to be there; "
-        "also each op split over both; or what `detect` says.", default=None, answer=OWN_WAY,
+        "also each op split over both, each workload placed; or what `detect` says.", default=None, answer=OWN_WAY,
         brief="CPU alone, with GPUs, also split over both.")
     allow_software: bool = option(None, WHERE, "Measure software adapters too; they never headline.",
         default=False, answer=OWN_WAY)

@@ -25,6 +25,7 @@ from gpubench.model.result import (
     Failure,
     Measurement,
     Outcome,
+    Placing,
     Planned,
     RunWarning,
     SessionFailure,
@@ -38,7 +39,7 @@ from gpubench.stats import median
 
 
 def settled_block(known: Measurement) -> Block | None:
-    """A block with the repeat counts, and the share of a split, that the case keeps; those of a sweep all differ.
+    """A block with the repeat counts, and the cut between two sides, that the case keeps; those of a sweep all differ.
 
     They are those of the first block, but for a repeat count that turned out to be far too small.
     """
@@ -197,7 +198,7 @@ class CaseRun:
         self.kept: list[float] = []
         self.prepared: protocol.Prepared | None = None
         self.worker: Worker | None = None
-        self.fraction: float | None = None
+        self.cut: float | str | None = None
         self.over = False
         self._explained = explained
         self._part_samples = protocol.PART_SAMPLES if explained and in_parts else 0
@@ -214,8 +215,8 @@ class CaseRun:
 
     @property
     def unsettled(self) -> bool:
-        """Whether this is a split whose share is still to be found."""
-        return self.prepared is not None and self.prepared.fraction is not None and self.fraction is None
+        """Whether what each of two sides does is still to be found."""
+        return self.prepared is not None and self.prepared.cut is not None and self.cut is None
 
     @property
     def measured(self) -> bool:
@@ -230,10 +231,10 @@ class CaseRun:
             one.session == here for one in failures_of(self._outcome)
         )
 
-    def trial(self, purpose: Purpose, fraction: float) -> CaseRun:
-        """The same case at another share of a split, with the whole time limit to itself."""
+    def trial(self, purpose: Purpose, cut: float | str) -> CaseRun:
+        """The same case cut in another way, with the whole time limit to itself."""
         found = CaseRun(self.case, self.runtime, explained=False, purpose=purpose, before=self.before)
-        found._number, found.fraction = self._number, fraction
+        found._number, found.cut = self._number, cut
         return found
 
     # ---------------------------------------------------------------- from its begin to its end
@@ -255,8 +256,8 @@ class CaseRun:
         known = self._outcome
         earlier = settled_block(known) if isinstance(known, Measurement) else None
         block = earlier or self.runtime.repeats.get(self.case.id)
-        if self.fraction is None and block is not None:
-            self.fraction = block.fraction
+        if self.cut is None and block is not None:
+            self.cut = block.cut
 
         def request(worker: Worker) -> protocol.Request:
             self.worker = worker
@@ -264,7 +265,7 @@ class CaseRun:
                 id=worker.next_id, case=self.case, session=self.runtime.session,
                 repeat=block.repeat if block else None, hot_repeat=block.hot_repeat if block else None,
                 time_it=not self.runtime.check_only, device_clock=self._explained,
-                part_samples=self._part_samples, fraction=self.fraction,
+                part_samples=self._part_samples, cut=self.cut,
                 expected_s=self.runtime.pace.expected_s(self.case),
             )  # fmt: skip
 
@@ -351,6 +352,20 @@ class CaseRun:
         reply = self._exchange_prepared(request)
         if isinstance(reply, protocol.TimedStages) and reply.times is not None:
             self.runtime.recorder.add_stages(self.case.id, reply.times)
+
+    def place(self, limit_s: float) -> Placing | None:
+        """Have its worker tell where the stages could run, and enter by what."""
+
+        def request(worker: Worker) -> protocol.Request:
+            return protocol.Place(
+                id=worker.next_id, case_id=self.case.id, session=self.runtime.session, limit_s=limit_s
+            )
+
+        reply = self._exchange_prepared(request)
+        if not isinstance(reply, protocol.TimedPlacing) or reply.placing is None:
+            return None
+        self.runtime.recorder.add_placing(self.case.id, reply.placing)
+        return reply.placing
 
     def ask_to_finish(self) -> None:
         """Hand over the question of `finish`, so that devices answer it side by side: nothing is timed any more."""

@@ -11,7 +11,15 @@ import msgspec
 from gpubench import backends
 from gpubench.catalogue import REASONS, Reason
 from gpubench.measure.protocol import Wanted
-from gpubench.model.case import FORMS, RESIDENT, TF32, Case, beside_size, workload_key
+from gpubench.model.case import (
+    FORMS,
+    PLACED_REGIMES,
+    RESIDENT,
+    TF32,
+    Case,
+    beside_size,
+    workload_key,
+)
 from gpubench.model.machine import Machine, cpu_cache_bytes
 from gpubench.model.op import ITEMSIZE, Defect, Dtype, Ladder, Op
 from gpubench.model.result import LINK_BYTES, UNKNOWN_CACHE_BYTES, Device, Selection, Settings, Skip
@@ -135,7 +143,7 @@ def _cases(series: Series, params: dict[str, int], target: Target, constraints: 
     best = op.kernel(device.backend, series.dtype)
     found = []
     for form, variant in _kernels(series, target, constraints):
-        for regime in selection.regimes if on_device else [RESIDENT]:
+        for regime in _regimes(op, device, selection) if on_device else [RESIDENT]:
             again = form == "tuned" and variant is None and best is not None and best.repeats_library(regime)
             if again and not constraints.named_forms:
                 continue  # measured once, as library
@@ -146,6 +154,13 @@ def _cases(series: Series, params: dict[str, int], target: Target, constraints: 
             }  # fmt: skip
             found.append(msgspec.convert(fields, Case))
     return found
+
+
+def _regimes(op: Op, device: Device, selection: Selection) -> list[str]:
+    """Those of a GPU. A placed workload has its result on the host after each call, so that nothing is queued."""
+    if device.composed and op.stages:
+        return [regime for regime in selection.regimes if regime in PLACED_REGIMES]
+    return selection.regimes
 
 
 def _kernels(series: Series, target: Target, constraints: Constraints) -> list[tuple[str, str | None]]:
@@ -225,8 +240,8 @@ def _no_kernel(op: Op, case: Case, target: Target) -> Skip | None:
 
 
 def _no_split(op: Op, case: Case) -> Skip | None:
-    """Its sides take whatever kernels they have; what is needed is something to cut."""
-    why = op.whole(case.params)
+    """Its sides take whatever kernels they have; what is needed is something to cut. A workload is placed."""
+    why = None if op.stages else op.whole(case.params)
     return None if why is None else _skip(case, "no-split", why)
 
 

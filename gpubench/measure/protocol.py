@@ -21,6 +21,7 @@ from gpubench.model.result import (
     Check,
     Device,
     Parts,
+    Placing,
     StageTimes,
     Staging,
     WorkerRecord,
@@ -116,9 +117,9 @@ class Prepare(Numbered, frozen=True, kw_only=True, tag="prepare"):
     """Inputs, buffers, build, correctness gate, parts; calibrate unless the counts are given.
 
     `repeat` counts launches per sample, as a Block stores it. `part_samples` is how often each part is
-    timed; 0 leaves the parts out. Without `device_clock` only the wall clock is read. `fraction`: the GPU's share of
-    a case that is split; None: whatever it has now. `expected_s`: what a launch is expected to take, where the parent
-    knows: the first trial of calibrating begins there.
+    timed; 0 leaves the parts out. Without `device_clock` only the wall clock is read. `cut`: the GPU's share of a case
+    that is split, or where the stages of a workload run; None: whatever it has now. `expected_s`: what a
+    launch is expected to take, where the parent knows: the first trial of calibrating begins there.
     """
 
     case: Case
@@ -128,7 +129,7 @@ class Prepare(Numbered, frozen=True, kw_only=True, tag="prepare"):
     part_samples: int = PART_SAMPLES
     time_it: bool = True
     device_clock: bool = True
-    fraction: float | None = None
+    cut: float | str | None = None
     expected_s: float | None = None
 
 
@@ -148,6 +149,14 @@ class Sample(Numbered, frozen=True, kw_only=True, tag="sample"):
 
 class TimeStages(Numbered, frozen=True, kw_only=True, tag="time-stages"):
     """Where does the time of a prepared workload go? In at most about `limit_s` seconds."""
+
+    case_id: str
+    session: int
+    limit_s: float
+
+
+class Place(Numbered, frozen=True, kw_only=True, tag="place"):
+    """Where could the stages of a prepared workload run? In at most about `limit_s` seconds."""
 
     case_id: str
     session: int
@@ -231,8 +240,9 @@ class Ceilings(Numbered, frozen=True, kw_only=True, tag="ceilings-reply"):
 
 
 class Prepared(Numbered, frozen=True, kw_only=True, tag="prepared"):
-    """The case is right and ready. `fraction`: of a case that is split the GPU's share, in whole units. `launch_s`:
-    what a launch took while its repeat count was found; None: the count was given."""
+    """The case is right and ready. `cut`: of a case that is split the GPU's share, in whole units; of a workload on two
+    sides where its stages run. `launch_s`: what a launch took while its repeat count was found; None: the count was
+    given."""
 
     check: Check
     op_hash: str
@@ -248,7 +258,7 @@ class Prepared(Numbered, frozen=True, kw_only=True, tag="prepared"):
     repeat: int
     hot_repeat: int | None
     staging: Staging
-    fraction: float | None = None
+    cut: float | str | None = None
     launch_s: float | None = None
 
 
@@ -265,6 +275,12 @@ class TimedStages(Numbered, frozen=True, kw_only=True, tag="stages-reply"):
     """The times of the stages; None where the device cannot tell them."""
 
     times: StageTimes | None
+
+
+class TimedPlacing(Numbered, frozen=True, kw_only=True, tag="place-reply"):
+    """The times of the stages on both sides, and what they promise; None where a side cannot tell them."""
+
+    placing: Placing | None
 
 
 class Done(Numbered, frozen=True, kw_only=True, tag="done"):
@@ -301,12 +317,23 @@ Request = (
     | Prepare
     | Sample
     | TimeStages
+    | Place
     | Finish
     | Release
     | Close
 )
 Reply = (
-    Devices | Opened | MeasuredOverhead | Ceilings | Prepared | Sampled | TimedStages | Done | Refused | Broke
+    Devices
+    | Opened
+    | MeasuredOverhead
+    | Ceilings
+    | Prepared
+    | Sampled
+    | TimedStages
+    | TimedPlacing
+    | Done
+    | Refused
+    | Broke
 )
 FromWorker = Phase | Reply
 

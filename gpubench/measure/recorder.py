@@ -30,6 +30,7 @@ from gpubench.model.result import (
     Measurement,
     Outcome,
     Parts,
+    Placing,
     Planned,
     Run,
     RunWarning,
@@ -87,6 +88,10 @@ class Recorder:
     def add_stages(self, case_id: str, times: StageTimes) -> None:
         known = self._measurement(case_id)
         self._outcomes[case_id] = msgspec.structs.replace(known, stages=[*known.stages, times])
+
+    def add_placing(self, case_id: str, placing: Placing) -> None:
+        known = self._measurement(case_id)
+        self._outcomes[case_id] = msgspec.structs.replace(known, placings=[*known.placings, placing])
 
     def extend_parts(self, case_id: str, session: int, more: Mapping[str, list[float]]) -> None:
         known = self._measurement(case_id) if more else None

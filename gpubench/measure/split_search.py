@@ -1,8 +1,10 @@
-"""The share of a split case: which splits to try after a search, and a block at each share in the first session."""
+"""What two sides do of a case: which cases to try after a search, and a block for each share of a split, or for each
+placement of a workload that promises something, in the first session."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 import msgspec
 
@@ -71,13 +73,39 @@ def worth_trying(
 
 
 SWEEP = Purpose("sweep", samples=LARGEST_BLOCK)
+# Seconds for the stages of a workload on both sides.
+PLACING_S = 0.5
 
 
 def sweep(run: CaseRun) -> None:
-    """Try the shares and settle on one; each is checked before it is timed. What goes wrong ends the case.
+    """Try the cuts and settle on one; each is checked before it is timed. What goes wrong ends the case.
 
-    Each share has the case's time limit for itself. Out of budget, the best of those tried is taken, or the model's.
+    Each cut has the case's time limit for itself. Out of budget, the best of those tried is taken, or the model's.
     """
+    if run.prepared is not None and isinstance(run.prepared.cut, str):
+        _sweep_placements(run)
+    else:
+        _sweep_shares(run)
+
+
+def _sweep_placements(run: CaseRun) -> None:
+    """Both sides alone, and what is predicted to be the best."""
+    left_s = run.left_s
+    placing = run.place(min(PLACING_S, run.runtime.left_s()))
+    if run.over:
+        return
+    times: dict[str, float] = {}
+    predicted = placing.predicted_s if placing is not None else {}
+    for placement in predicted:
+        _try(run, placement, times)
+    if run.over:
+        return
+    run.left_s = left_s
+    known = times or predicted
+    _settle(run, min(known, key=known.__getitem__, default=None))
+
+
+def _sweep_shares(run: CaseRun) -> None:
     left_s = run.left_s
     times: dict[float, float] = {}
     for share in (0.0, 1.0):
@@ -94,14 +122,14 @@ def sweep(run: CaseRun) -> None:
     _settle(run, best)
 
 
-def _try(run: CaseRun, share: float, times: dict[float, float]) -> None:
-    """One block at this share, unless rounding makes it one that was tried."""
+def _try(run: CaseRun, cut: Any, times: dict[Any, float]) -> None:
+    """One block at this cut, unless rounding makes it one that was tried."""
     if run.over or run.runtime.out_of_budget():
         return
-    trial = run.trial(SWEEP, share)
+    trial = run.trial(SWEEP, cut)
     trial.prepare(first=False)
     ready = trial.prepared
-    found = ready.fraction if ready is not None else None
+    found = ready.cut if ready is not None else None
     fresh = found is not None and found not in times and trial.take(len(times), 0)
     if found is not None and fresh and trial.kept:  # the budget may end where all that was taken is throttled
         times[found] = median(trial.kept)
@@ -110,9 +138,9 @@ def _try(run: CaseRun, share: float, times: dict[float, float]) -> None:
         run.over, run.prepared = True, None
 
 
-def _settle(run: CaseRun, share: float | None) -> None:
-    """Prepare the case at its share (None: what it was prepared at), and enter what was checked there."""
-    run.fraction = share if share is not None or run.prepared is None else run.prepared.fraction
+def _settle(run: CaseRun, cut: float | str | None) -> None:
+    """Prepare the case at its cut (None: what it was prepared at), and enter what was checked there."""
+    run.cut = cut if cut is not None or run.prepared is None else run.prepared.cut
     run.prepare(first=True)
     recorder, ready = run.runtime.recorder, run.prepared
     known = recorder.outcome(run.case.id)

@@ -159,6 +159,9 @@ class Session(ABC):
     def free(self, buffer: Buffer) -> None:
         """Give the buffer back to the pool. As it stands: it goes with its last reference."""
 
+    def forget(self) -> None:
+        """A workload is over: hold nothing of the caller's any longer. As it stands: nothing is held."""
+
     def close(self) -> None:
         """Free everything; idempotent; never raises. As it stands: there is nothing to free."""
 
@@ -234,6 +237,25 @@ class Session(ABC):
         """Seconds per launch of the sides: `cpu_alone_s` and `gpu_alone_s`, nothing else running; `cpu_beside_s`, with
         both at work. With `host_output` the GPU's share of the data travels, as in the transfer regimes."""
         return {}
+
+    # ---------------------------------------------------------------- of a session that places stages on two sides
+
+    def for_op(self, op: Op) -> Session:
+        """The session that runs the op: of two sides, the one that places the stages of a workload. As it stands: this
+        one."""
+        return self
+
+    def place(self, placement: str) -> None:
+        """The stages of a chain run where this says from now on: a letter each, as in `gpubench.placement`."""
+
+    def side_times(self, steps: Sequence[tuple[Launch, Buffer]]) -> tuple[StageReading, StageReading] | None:
+        """Do all steps of a chain on the CPU, then on the GPU those that the host does not do, with clock readings
+        between them. None: this session places nothing, or a clock failed this time."""
+        return None
+
+    def copy_times(self, buffer: Buffer) -> tuple[float, float]:
+        """Seconds of one copy of what it holds to the GPU, and of one back."""
+        raise Unsupported(f"{self.device.backend} places nothing", reason="no-implementation")
 
     # ---------------------------------------------------------------- of a session that is one of the two sides
 

@@ -16,6 +16,8 @@ RESIDENT: RegimeKind = "resident"
 WAITED: RegimeKind = "resident-waited"
 QUEUED: RegimeKind = "resident-queued"
 REGIMES: tuple[RegimeKind, ...] = (WAITED, QUEUED, "transfer-once", "transfer-always")  # a GPU's
+# Of a workload whose stages are placed on two sides: inputs on both, or on the host.
+PLACED_REGIMES: tuple[RegimeKind, ...] = (WAITED, "transfer-always")
 FORMS: tuple[Form, ...] = ("library", "tuned")
 # The variant of a library call that may round float32 inputs to TF32.
 TF32 = "tf32"

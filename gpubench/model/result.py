@@ -193,6 +193,8 @@ class Block(Record, frozen=True, kw_only=True):
     `clock_hz` is the device's clock at each sample after the warm-up, as it counts itself (CUDA) or its driver tells;
     `throttle` holds every reason for a lowered clock that was read from the block's start to its end.
     `next_repeat` is the `repeat` of later blocks, where the samples of this one were far too short.
+    `fraction` is the GPU's share of a split, `placement` has a letter for each stage of a placed workload; `beside_s`
+    are seconds of a call of all its stages on the `cpu`, and on the `gpu`, taken after the samples.
     """
 
     session: int
@@ -200,6 +202,7 @@ class Block(Record, frozen=True, kw_only=True):
     position: int
     phase: Literal["main", "search", "estimate", "sweep"] = "main"
     fraction: float | None = None
+    placement: str | UnsetType = UNSET
     repeat: int
     next_repeat: int | UnsetType = UNSET
     hot_repeat: int | None = None
@@ -209,8 +212,14 @@ class Block(Record, frozen=True, kw_only=True):
     device_cold_s: list[float] | None = None
     device_hot_s: list[float] | None = None
     clock_hz: list[float] | None = None
+    beside_s: dict[str, float] | UnsetType = UNSET
     throttle: list[str] = []
     discarded: dict[str, str] = {}
+
+    @property
+    def cut(self) -> float | str | None:
+        """What runs where, of a case that is shared by two sides."""
+        return self.fraction if self.placement is UNSET else self.placement
 
 
 class Parts(Record, frozen=True, kw_only=True):
@@ -260,6 +269,27 @@ class StageTimes(Record, frozen=True, kw_only=True):
     wall_s: list[float]
     empty_s: list[float]
     tokens: dict[str, int] = {}
+
+
+class Placing(Record, frozen=True, kw_only=True):
+    """By what one session chose where the stages of a workload run (seconds): `stages` are their names, one for each
+    letter of a placement, and every list has a value for each round.
+
+    `cpu_s` and `gpu_s` are of each stage in the chain of one side, empty on the GPU where the host does it. `up_s` and
+    `down_s` are of one copy of a value, `enter_s` an empty launch and its wait. `predicted_s` has the placements that
+    were then tried, and both sides alone; `free_s` is the least prediction where copies take no time.
+    """
+
+    session: int
+    clock: StageClock
+    stages: list[str]
+    cpu_s: list[list[float]]
+    gpu_s: list[list[float]]
+    up_s: dict[str, list[float]]
+    down_s: dict[str, list[float]]
+    enter_s: list[float]
+    predicted_s: dict[str, float]
+    free_s: float
 
 
 class Check(Record, frozen=True, kw_only=True):
@@ -312,6 +342,7 @@ class Measurement(Record, frozen=True, kw_only=True, tag_field="type", tag="meas
     blocks: list[Block] = []
     parts: list[Parts] = []
     stages: list[StageTimes] = []
+    placings: list[Placing] = []
     stops: list[Stop] = []
     failures: list[SessionFailure] | UnsetType = UNSET
 

@@ -23,6 +23,7 @@ from gpubench.report.sections.claims import claims_section
 from gpubench.report.sections.hybrid import hybrid_chart, hybrid_section
 from gpubench.report.sections.map import KEY as MAP
 from gpubench.report.sections.map import map_section
+from gpubench.report.sections.placement import placement_section
 from gpubench.report.sections.problems import gates_section, noise_section, skipped_section, warnings_section
 from gpubench.report.sections.roofline import rate_chart, roofline_chart, roofline_section
 from gpubench.report.sections.speedup import means_section, speedup_sections
@@ -88,7 +89,10 @@ def document(
             means_section(analysis, full=full),
         ),
         "chart": lambda: _charts(analysis, options, charts, asked=asked),
-        "hybrid": lambda: hybrid_section(analysis, unit, full=full),
+        "hybrid": lambda: (
+            hybrid_section(analysis, unit, full=full),
+            placement_section(analysis, unit, every_size=full or asked),
+        ),
         "skipped": lambda: skipped_section(analysis, full=full),
         "anatomy": lambda: anatomy_section(analysis, unit, full=full, every_size=full or asked),
         "stages": lambda: stages_section(analysis, unit, full=full, every_size=full or asked),

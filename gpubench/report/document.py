@@ -21,6 +21,7 @@ from gpubench.analysis.estimate import CaseRow
 from gpubench.analysis.findings import ReportGate, ReportWarning
 from gpubench.analysis.hybrid import HybridRow
 from gpubench.analysis.overheads import PoolRow
+from gpubench.analysis.placement import PlacementRow
 from gpubench.analysis.reuse import Reuse, WeightLoad
 from gpubench.analysis.roofline import RoofCaseRow, RoofRow
 from gpubench.analysis.samples import Components
@@ -71,6 +72,7 @@ class ReportDocument(msgspec.Struct, frozen=True, kw_only=True):
     reuse: tuple[Reuse, ...] = ()
     weights: tuple[WeightLoad, ...] = ()
     hybrid: tuple[HybridRow, ...] = ()
+    placements: tuple[PlacementRow, ...] = ()
     stages: tuple[StagesRow, ...] = ()
     means: tuple[Mean, ...] = ()
     claims: tuple[ClaimRow, ...] = ()
@@ -110,6 +112,7 @@ def report_document(analyses: Sequence[Analysis]) -> ReportDocument:
         reuse=rows(Reuse, lambda one: one.reuse),
         weights=rows(WeightLoad, lambda one: one.weights),
         hybrid=rows(HybridRow, lambda one: one.hybrid),
+        placements=rows(PlacementRow, lambda one: one.placements),
         stages=rows(StagesRow, lambda one: one.stages),
         means=rows(Mean, lambda one: one.means),
         claims=rows(ClaimRow, lambda one: one.claims),

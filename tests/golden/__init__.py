@@ -11,6 +11,7 @@ from tests.unit.report.samples import (
     full_run,
     hybrid_run,
     interrupted_run,
+    placement_run,
     software_run,
     stages_run,
     tool_run,
@@ -29,7 +30,7 @@ RUNS = {
     "tools": tool_run, "hybrid": hybrid_run,
 }  # fmt: skip
 # One section alone.
-SECTIONS = {"stages": stages_run}
+SECTIONS = {"stages": (stages_run, "stages"), "placement": (placement_run, "hybrid")}
 # The final screen alone.
 SCREENS = {
     "answer-suite": suite_run, "answer-one-op": one_op_run, "answer-named": named_run, "answer-no-gpu": no_gpu_run,
@@ -39,6 +40,7 @@ CASES = [("full", name) for name in SUFFIXES]
 CASES += [(run, "plain") for run in ("cpu-only", "software-only", "interrupted", "hybrid")]
 CASES += [("tools", name) for name in TOOL_SUFFIXES]
 CASES += [("stages", name) for name in ("table", "plain", "markdown", "json", "csv")]
+CASES += [("placement", name) for name in ("plain", "markdown", "json", "csv")]
 CASES += [(screen, "plain") for screen in SCREENS] + [("answer-suite", "markdown")]
 
 
@@ -50,5 +52,6 @@ def text(run: str, format: str) -> str:
     if run in SCREENS:
         return render([SCREENS[run]()], format, sections=("answer",))
     if run in SECTIONS:
-        return render([SECTIONS[run]()], format, sections=(run,))
+        make, section = SECTIONS[run]
+        return render([make()], format, sections=(section,))
     return render([RUNS[run]()], format)

@@ -26,7 +26,18 @@ from gpubench.errors import (
     DeviceOutOfMemory,
     Unsupported,
 )
-from gpubench.model.backend import Backend, Buffer, Launch, Session, Transfers, Work, each, override
+from gpubench.model.backend import (
+    Backend,
+    Buffer,
+    HostCall,
+    Launch,
+    Session,
+    StageReading,
+    Transfers,
+    Work,
+    each,
+    override,
+)
 from gpubench.model.case import Case
 from gpubench.model.kernel import Limits
 from gpubench.model.op import ITEMSIZE, Array, Dtype, Form, Op, Shape, Stored
@@ -83,12 +94,41 @@ class FakeLaunch(Launch):
     def __init__(self, compute: Any, cost_s: float) -> None:
         self.compute = compute
         self.cost_s = cost_s
+        self.reads: Sequence[FakeBuffer] = ()
         self.kernel_hash = "fake"
 
     def execute(self) -> None:
         """Compute on the first call; later ones would give the same, because launches are idempotent."""
         if self.output is None:
             self.output = self.compute()
+
+
+class FakeChain(FakeLaunch):
+    """Launches in order as one. What they made is where the next one reads it: on the CPU in the caller's array."""
+
+    def __init__(self, session: FakeSession, steps: Sequence[tuple[Launch, Buffer]], output: Buffer) -> None:
+        super().__init__(None, sum(launch.cost_s for launch, _ in steps if isinstance(launch, FakeLaunch)))
+        self.output = output
+        self._session, self._steps = session, steps
+        self._left: dict[int, bytes] = {}
+
+    def execute(self) -> None:
+        """Anew where what a launch reads, or where it writes, is not as the last time left it."""
+        for number, (launch, target) in enumerate(self._steps):
+            if isinstance(launch, HostCall):
+                launch()
+                continue
+            assert isinstance(launch, FakeLaunch)
+            used = (*launch.reads, *each(target))
+            if self._left.get(number) != _trace(used):
+                self._session._fill(target, launch.compute)
+                self._left[number] = _trace(used)
+
+
+def _trace(buffers: Sequence[FakeBuffer]) -> bytes:
+    """Some elements of each: data that were uploaded, and sentinels, differ everywhere."""
+    flat = [buffer.array.reshape(-1) for buffer in buffers]
+    return b"".join(array[:: max(1, array.size // 4)].tobytes() for array in flat)
 
 
 class FakeTransfers(Transfers):
@@ -231,7 +271,33 @@ class FakeSession(Session):
         else:
             cost = GPU_KERNEL_S + max(traffic / GPU_BYTES_PER_S, work / GPU_FLOPS_PER_S)
             cost /= 5 if self._word == "implausible" else 1
-        return FakeLaunch(compute, cost * self._slower)
+        launch = FakeLaunch(compute, cost * self._slower)
+        launch.reads = inputs
+        return launch
+
+    @override
+    def chain(self, steps: Sequence[tuple[Launch, Buffer]], output: Buffer) -> FakeChain:
+        return FakeChain(self, steps, output)
+
+    def _fill(self, target: Buffer, compute: Callable[[], Buffer]) -> None:
+        """Put what a launch makes where the chain wants it."""
+        self._asked = []
+        for made, place in zip(each(compute()), each(target), strict=True):
+            if self._word == "cpu":
+                self._np.copyto(place.array, made.array)
+            else:
+                place.array = made.array
+
+    @override
+    def stage_times(self, steps: Sequence[tuple[Launch, Buffer]]) -> StageReading:
+        """What each step pretends to take, and all of them in a row."""
+        self.run(self.chain(steps, None))
+        self.sync()
+        found = [
+            launch.cost_s * self._factor() if isinstance(launch, FakeLaunch) else CLOCK_STEP_S
+            for launch, _ in steps
+        ]
+        return StageReading(found, sum(found), "host" if self.device.clock is None else "event")
 
     def run(self, launch: FakeLaunch, repeat: int = 1) -> None:
         """Enqueue; the failing devices fail here, in the middle of real work."""

@@ -1,4 +1,5 @@
-"""hybrid: one op split over a GPU and the CPU, both at work at once (`hybrid:cupy:0`).
+"""hybrid: one op split over a GPU and the CPU, both at work at once (`hybrid:cupy:0`); a workload with
+each of its stages on one of them (`placing`).
 
 The GPU takes the first units of the op's outer dimension, NumPy the rest, in the caller's own arrays. In `resident`
 the GPU's part of the data is on the device already and both outputs stay where they are made. In the transfer regimes
@@ -14,6 +15,7 @@ import msgspec
 
 from gpubench import backends
 from gpubench.backends.hybrid.launches import Sides, SplitBuffer, SplitLaunch, gpu_units, side_case
+from gpubench.backends.hybrid.placing import PlacingSession
 from gpubench.catalogue import REASONS
 from gpubench.errors import BackendError, BackendUnavailable, Unsupported
 from gpubench.model.backend import Backend, Launch, Session, override
@@ -34,12 +36,12 @@ class SplitSession(Session):
         self.device = device
         self.limits = gpu.limits
         self.threads, self.blas = cpu.threads, cpu.blas
-        self.gpu, self._cpu = gpu, cpu
+        self.gpu, self.cpu = gpu, cpu
         self._sides = Sides(gpu, cpu)
         self._fractions: dict[str, float] = {}
         self._partials: dict[str, tuple[Array, Array]] = {}
         self._waiting: tuple[SplitLaunch, int] | None = None
-        self.live = 0
+        self._placing: dict[str, PlacingSession] = {}
         self.tunes = gpu.tunes
 
     def supports(self, op: Op, case: Case) -> BackendError | None:
@@ -50,7 +52,7 @@ class SplitSession(Session):
         unsplit = op.whole(case.params)
         if unsplit is not None:
             return Unsupported(unsplit, reason="no-split")
-        for side in (self.gpu, self._cpu):  # at the ends of a sweep each has all of the work
+        for side in (self.gpu, self.cpu):  # at the ends of a sweep each has all of the work
             one = side_case(op, case, case.params, side)
             kernel = op.kernel(side.device.backend, case.dtype)
             if kernel is not None and kernel.library:
@@ -62,23 +64,35 @@ class SplitSession(Session):
                 )
         return None
 
+    @override
+    def for_op(self, op: Op) -> Session:
+        """A workload is placed, any other op is split."""
+        if not op.stages:
+            return self
+        if op.name not in self._placing:
+            self._placing[op.name] = PlacingSession(self.device, self.gpu, self.cpu, op)
+        return self._placing[op.name]
+
     def host_array(self, shape: Shape, dtype: Stored, form: Form) -> Array:
         """An ordinary array: the CPU computes in it."""
-        return self._cpu.host_array(shape, dtype, form)
+        return self.cpu.host_array(shape, dtype, form)
 
     def allocate(self, shape: Shape, dtype: Stored) -> SplitBuffer:
         """An operand; device memory is taken when a launch needs its part of it."""
-        self.live += 1
         return SplitBuffer(shape, dtype)
 
     @override
     def free(self, buffer: SplitBuffer) -> None:
-        """Its device memory goes back to the GPU's pool. With the last operand the caller's arrays are let go."""
+        """Its device memory goes back to the GPU's pool."""
         self._flush()
         buffer.free(self.gpu)
-        self.live -= 1
-        if self.live == 0:
-            self._sides.forget()
+
+    @override
+    def forget(self) -> None:
+        """The CPU's parts are bound to the caller's arrays: let them go."""
+        self._sides.forget()
+        for placing in self._placing.values():
+            placing.forget()
 
     def upload(self, buffer: SplitBuffer, host: Array) -> None:
         """Refer to the array; the GPU's part goes up with the next launch, which knows how much it is."""
@@ -146,7 +160,7 @@ class SplitSession(Session):
 
     def _scalar(self, op: Op, case: Case) -> Array:
         """Host memory for one side's partial result."""
-        return self._cpu.host_array(op.output.shape(case.params), case.dtype, case.form)
+        return self.cpu.host_array(op.output.shape(case.params), case.dtype, case.form)
 
     def run(self, launch: SplitLaunch | Empty, repeat: int = 1) -> None:
         """Enqueue on the GPU and compute on the CPU. After an upload all of it is put off: `download` knows where
@@ -211,7 +225,10 @@ class SplitSession(Session):
         """Both sides, whatever happens to the first."""
         self._waiting = None
         self._sides.close()
-        for side in (self.gpu, self._cpu):
+        for placing in self._placing.values():
+            with contextlib.suppress(Exception):
+                placing.forget()
+        for side in (self.gpu, self.cpu):
             with contextlib.suppress(Exception):
                 side.close()
 

@@ -36,7 +36,8 @@ def placed(session: Session, op: Op, case: Case) -> list[Placed]:
         params = dict(stage.params(case.params))
         own = kernels.load(stage.op)
         kernel = own.kernel(session.device.backend, case.dtype)
-        library = kernel is None or kernel.library
+        # Two sides take the best that each has.
+        library = not session.device.composed and (kernel is None or kernel.library)
         one = Case(
             own.name, own.group, params, case.dtype, "library" if library else "tuned",
             session.device.resident_regime, case.device_id,
@@ -86,7 +87,7 @@ class Chain:
     def tune(self, inputs: Sequence[Buffer], output: Buffer) -> None:
         """Let each stage choose its kernel on what the stages before it made."""
         self._launches.clear()
-        values = self._values(inputs, output)
+        values = self.values(inputs, output)
         for number, (stage, op, case) in enumerate(self._placed):
             if op.host is None:
                 self._session.tune(op, case, [values[name] for name in stage.reads])
@@ -113,7 +114,7 @@ class Chain:
 
     def steps(self, inputs: Sequence[Buffer], output: Buffer) -> list[tuple[Launch, Buffer]]:
         """The launch of each stage and where its result lies. Raises BuildError and DeviceOutOfMemory."""
-        values = self._values(inputs, output)
+        values = self.values(inputs, output)
         return [self._step(number, values) for number in range(len(self._placed))]
 
     def _joined(self, steps: Sequence[tuple[Launch, Buffer]], output: Buffer) -> Launch:
@@ -139,7 +140,7 @@ class Chain:
         into = None if case.form == "library" else target
         return self._session.compile(op, case, [values[name] for name in stage.reads], into), target
 
-    def _values(self, inputs: Sequence[Buffer], output: Buffer) -> dict[str, Buffer]:
+    def values(self, inputs: Sequence[Buffer], output: Buffer) -> dict[str, Buffer]:
         """Every value by its name; those between stages are taken at the first call."""
         for operand in self._op.between:
             if operand.name not in self._between:
@@ -160,7 +161,7 @@ class Chain:
     ) -> None:
         """Judge each stage by the float64 reference of what the device itself gave it. Raises what `fail` makes of the
         check and of the stage's name. A state is as the last stage left it: what others added is not this one's."""
-        values = self._values(inputs, output)
+        values = self.values(inputs, output)
         fetched: dict[str, Array] = {}
         for stage, op, _ in self._placed:
             for name, operand in zip((*stage.reads, *stage.writes), op.operands, strict=True):

@@ -30,12 +30,12 @@ from gpubench.backends.shared.host import bound_cpus, settle, spin_briefly
 from gpubench.catalogue import Reason
 from gpubench.errors import BackendError, BackendUnavailable, DeviceLost, DeviceOutOfMemory, Unsupported
 from gpubench.measure import protocol
-from gpubench.measure.worker import ceilings, stages, timer
+from gpubench.measure.worker import ceilings, places, stages, timer
 from gpubench.measure.worker.operands import Operands, Weights, spare_bytes
 from gpubench.measure.worker.overheads import OverheadTimer, overhead_hash
 from gpubench.measure.worker.workspace import CheckedLaunch, Workspace, Wrong, gate, refusal
 from gpubench.model.backend import Backend, Session
-from gpubench.model.case import Case
+from gpubench.model.case import REGIMES, Case
 from gpubench.model.kernel import Kernel
 from gpubench.model.op import Op, Operand
 from gpubench.model.result import Check, Device, Parts, WorkerRecord
@@ -64,7 +64,7 @@ class DeviceWorker:
         self._opening: protocol.Open | None = None
         self._checked: dict[tuple[str, str], CheckedLaunch] = {}
         self._parts: dict[tuple[str, str], dict[str, list[float]]] = {}
-        self._shares: dict[str, float] = {}
+        self._cuts: dict[str, float | str] = {}  # what runs where of the cases of two sides
         self._verified: set[int] = set()  # launches whose output was checked after all samples so far
         self._flush: Flush | None = None
         self._phase: str | None = None
@@ -97,6 +97,7 @@ class DeviceWorker:
             protocol.Prepare: self._prepare,
             protocol.Sample: self._sample,
             protocol.TimeStages: self._time_stages,
+            protocol.Place: self._place,
             protocol.Finish: self._finish,
             protocol.Release: lambda wanted: self._release(wanted.workload),
             protocol.Close: lambda _: self._close(),
@@ -164,8 +165,8 @@ class DeviceWorker:
                 f"open of the backend {used[0].name} returns no Session but {type(session).__name__}"
             )
         self._session = session
-        # A composed device keeps its parts of them by the launch.
-        spare = spare_bytes(session.device) if len(used) == 1 else 0
+        # A split keeps them on the device once for each regime.
+        spare = spare_bytes(session.device) // (len(REGIMES) if session.device.composed else 1)
         self._weights = Weights(request.seed, request.inputs, spare)
         if request.flush_bytes is not None:
             self._flush = Flush(session, request.flush_bytes)
@@ -200,14 +201,18 @@ class DeviceWorker:
     def _build(self, request: protocol.Build) -> None:
         case = request.case
         key = (case.workload, case.form_id)
-        if key in self._checked or refusal(self._opened(), self._op(case.op), case) is not None:
+        op = self._op(case.op)
+        session = self._opened().for_op(op)
+        # What is cut is checked at each cut.
+        if session.device.composed or key in self._checked or refusal(session, op, case) is not None:
             return
         with contextlib.suppress(BackendError, MemoryError), without_trials():
             self._checked[key] = gate(self._workspace(case), case, self._announce)
 
     def _prepare(self, request: protocol.Prepare) -> protocol.Prepared:
-        case, session = request.case, self._opened()
+        case = request.case
         op = self._op(case.op)
+        session = self._opened().for_op(op)
         self._announce("supports")
         refused = refusal(session, op, case)
         if refused is not None:
@@ -219,47 +224,75 @@ class DeviceWorker:
         if op.overhead is not None:
             return self._prepare_overhead(op, request)
         workspace = self._workspace(case)
-        key = (case.workload, case.form_id)
-        share = self._divided(op, request)
-        if share is not None:  # each regime has a share of its own, and so a launch
-            key = (case.workload, case.id)
-            if self._shares.get(case.id) != share:
-                self._shares[case.id] = share
-                self._checked.pop(key, None)
-        fresh = key not in self._checked
-        if fresh:
-            self._checked[key] = gate(workspace, case, self._announce)
-        checked = self._checked[key]
+        cut = self._cut(workspace, request)
+        checked, tune_s = self._right(workspace, case, cut)
         timed = timer.Timer(workspace, case, checked.launch)
         timed.flush = self._flush
+        if isinstance(cut, str):
+            timed.placement = cut
         launch_s = self._calibrate(timed, request) if request.time_it else None
+        if isinstance(cut, str) and request.time_it:
+            places.calibrate_sides(timed, self._sample_s)
         self._timers[case.id] = timed
-        size, load_s = workspace.loading() if session.device.kind != "cpu" else (0, None)
+        # Two sides load a weight when a stage reads it.
+        loads = session.device.kind != "cpu" and not session.device.composed
+        size, load_s = workspace.loading() if loads else (0, None)
         built = Parts(
             session=request.session, compile_s=checked.compile_s, first_launch_s=checked.first_launch_s,
             weights_s=load_s, weights_bytes=size or None,
         )  # fmt: skip
         part_samples = request.part_samples if request.time_it else 0
-        if share is None:
+        if cut is None:
             parts = msgspec.structs.replace(built, **self._time_parts(timed, part_samples))
         else:
-            sides = self._time_sides(timed, part_samples if request.fraction is not None else 0)
+            wanted = isinstance(cut, float) and request.cut is not None
+            sides = self._time_sides(timed, part_samples if wanted else 0)
             parts = msgspec.structs.replace(built, stage_s=sides)
         return protocol.Prepared(
             id=request.id, check=checked.check, op_hash=workspace.op_hash, kernel_hash=checked.launch.kernel_hash,
-            kernel=checked.launch.kernel_name, tune_s=checked.tune_s if fresh else 0.0,
+            kernel=checked.launch.kernel_name, tune_s=tune_s,
             lacks=session.lacks,
             flops=op.flops(case.params), bytes=op.bytes(case.params, case.dtype), parts=parts,
             output_bytes=_travelling(op.outputs, case), input_bytes=_sent_bytes(op, case),
-            repeat=timed.repeat, hot_repeat=timed.hot_repeat, fraction=share,
+            repeat=timed.repeat, hot_repeat=timed.hot_repeat, cut=cut,
             staging=checked.launch.staging or timed.transfers.staging, launch_s=launch_s,
         )  # fmt: skip
 
-    def _divided(self, op: Op, request: protocol.Prepare) -> float | None:
-        """The GPU's share of a case that is split here, as asked for or as before; None: it is not split."""
-        before = self._shares.get(request.case.id, EVEN)
-        share = before if request.fraction is None else request.fraction
-        return self._opened().divide(op, request.case, share)
+    def _cut(self, workspace: Workspace, request: protocol.Prepare) -> float | str | None:
+        """What runs where of a case of two sides, as asked for or as before; None: it has one."""
+        case, op = request.case, workspace.op
+        asked = request.cut if request.cut is not None else self._cuts.get(case.id)
+        cut: float | str | None
+        if workspace.session is not self._opened():
+            cut = asked if isinstance(asked, str) else places.sides(op)["gpu"]
+        else:
+            cut = workspace.session.divide(op, case, asked if isinstance(asked, float) else EVEN)
+        if cut is not None and self._cuts.get(case.id) != cut:
+            self._cuts[case.id] = cut
+            self._checked.pop(
+                (case.workload, case.id), None
+            )  # each regime has a share of its own, and so a launch
+        return cut
+
+    def _right(self, workspace: Workspace, case: Case, cut: float | str | None) -> tuple[CheckedLaunch, float]:
+        """The launch of the case, checked, and the seconds of choosing kernels now. A placement comes behind both
+        sides alone, which are timed beside it."""
+        name = case.form_id if cut is None else case.id
+        if not isinstance(cut, str):
+            return self._gated(workspace, case, name)
+        tune_s = 0.0
+        for placement in dict.fromkeys((*places.sides(workspace.op).values(), cut)):
+            workspace.session.place(placement)
+            checked, took_s = self._gated(workspace, case, f"{case.form_id} {placement}")
+            tune_s += took_s
+        return checked, tune_s
+
+    def _gated(self, workspace: Workspace, case: Case, name: str) -> tuple[CheckedLaunch, float]:
+        key = (case.workload, name)
+        if key in self._checked:
+            return self._checked[key], 0.0
+        self._checked[key] = gate(workspace, case, self._announce)
+        return self._checked[key], self._checked[key].tune_s
 
     def _time_sides(self, timed: timer.Timer, count: int) -> dict[str, list[float]]:
         """What the sides of a split cost each other, at its share."""
@@ -293,7 +326,7 @@ class DeviceWorker:
             if self._operands is None or self._operands.op.name != op.name:
                 self._operands = Operands(op, self._seed, self._inputs, self._scratch, self._weights)
             self._workspaces[case.workload] = Workspace(
-                self._opened(), op, case, self._seed, self._inputs, self._scratch, self._operands
+                self._opened().for_op(op), op, case, self._seed, self._inputs, self._scratch, self._material
             )
         return self._workspaces[case.workload]
 
@@ -335,7 +368,12 @@ class DeviceWorker:
         timed = self._timers[request.case_id]
         self._verified.clear()
         sampled = timer.sample_block(timed, request, self._since)
-        block = msgspec.structs.replace(sampled.block, fraction=self._shares.get(request.case_id))
+        cut = self._cuts.get(request.case_id)
+        block = msgspec.structs.replace(
+            sampled.block,
+            fraction=cut if isinstance(cut, float) else None,
+            placement=cut if isinstance(cut, str) else UNSET,
+        )
         if isinstance(timed, timer.Timer):  # an overhead may be as short as it is
             repeat = timer.recalibrate(timed, block, self._sample_s)
             block = msgspec.structs.replace(block, next_repeat=repeat or UNSET)
@@ -352,6 +390,14 @@ class DeviceWorker:
             else None
         )
         return protocol.TimedStages(id=request.id, times=times)
+
+    def _place(self, request: protocol.Place) -> protocol.TimedPlacing:
+        self._announce("stages")
+        timed = self._timers[request.case_id]
+        placing = (
+            places.placing(timed, request.session, request.limit_s) if isinstance(timed, timer.Timer) else None
+        )
+        return protocol.TimedPlacing(id=request.id, placing=placing)
 
     def _finish(self, request: protocol.Finish) -> None:
         """What the last launch left, and what one more delivers. Regimes with data on the device share a launch: it is
@@ -370,7 +416,7 @@ class DeviceWorker:
         self._verified.clear()
         for case_id in [c for c, timed in self._timers.items() if timed.case.workload == workload]:
             self._timers.pop(case_id).release()
-            self._shares.pop(case_id, None)
+            self._cuts.pop(case_id, None)
         for known in (self._parts, self._checked):
             for key in [key for key in known if key[0] == workload]:
                 del known[key]

@@ -10,6 +10,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
+from msgspec import UNSET
+
 from gpubench.backends.shared.host import calls_library
 from gpubench.measure import protocol
 from gpubench.measure.worker.workspace import Workspace
@@ -69,6 +71,9 @@ class Timer:
         # Where the seconds of each step of a copying call are noted, if anywhere.
         self.steps: Times | None = None
         self.flush: Callable[[], None] | None = None  # before every sample, which is then of one launch
+        # Where the stages of a workload run, and by its name each side alone: its placement, and launches of a sample.
+        self.placement: str | None = None
+        self.sides: dict[str, tuple[str, int]] = {}
         # Which of the inputs travel, and which of the outputs.
         op = workspace.op
         self.sent = [i for i, operand in enumerate(op.inputs) if operand.travels]
@@ -85,7 +90,17 @@ class Timer:
         }[self.case.regime]  # fmt: skip
         if self.flush is not None:
             self.flush()
+        if self.placement is not None:
+            self.session.place(self.placement)
         return regime(repeat)
+
+    def seconds_at(self, placement: str, repeat: int) -> float:
+        """As `seconds`, with the stages elsewhere."""
+        before, self.placement = self.placement, placement
+        try:
+            return self.seconds(repeat)
+        finally:
+            self.placement = before
 
     def _queued(self, repeat: int) -> float:
         session, clock = self.session, self.session.clock
@@ -353,6 +368,7 @@ def sample_block(timer: Timed, request: protocol.Sample, since: float) -> protoc
     hot_s: list[float] = []
     clock_hz: list[float | None] = []
     parts: Times = {}
+    beside_s: dict[str, float] = {}
 
     def take() -> None:
         wall.append(timer.seconds(timer.repeat))
@@ -373,6 +389,8 @@ def sample_block(timer: Timed, request: protocol.Sample, since: float) -> protoc
                 _device_samples(timer, hot_s, cold_s)
             if time.monotonic() - began > request.limit_s:
                 break
+        if isinstance(timer, Timer):  # neighbours in time of the samples that they are compared with
+            beside_s = {name: timer.seconds_at(*side) for name, side in timer.sides.items()}
         if isinstance(timer, Timer) and timer.steps:
             parts = {**timer.steps, **fenced_launch(timer)}
     block = Block(
@@ -380,6 +398,7 @@ def sample_block(timer: Timed, request: protocol.Sample, since: float) -> protoc
         repeat=timer.repeat * (timer.case.calls or 1),
         hot_repeat=timer.hot_repeat if on_device else None, warmup=warmup, t_s=began - since, wall_s=wall,
         device_cold_s=cold_s or None, device_hot_s=hot_s or None, clock_hz=_all_known(clock_hz),
+        beside_s=beside_s or UNSET,
     )  # fmt: skip
     return protocol.Sampled(id=request.id, block=block, times_s=times, parts=parts)
 

@@ -277,6 +277,7 @@ class Workspace:
         for chain in self._chains.values():
             chain.release()
         self._operands.weights.make_room(self.session)
+        self.session.forget()
         self.outputs, self._spoilt, self._right, self._chains = {}, {}, {}, {}
 
 

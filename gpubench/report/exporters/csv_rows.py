@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from gpubench.analysis.analyse import Analysis
 from gpubench.analysis.estimate import CaseResult
+from gpubench.analysis.placement import Placement
 from gpubench.analysis.roofline import RoofShare
 from gpubench.analysis.speedup import Speedup
 from gpubench.analysis.stages import Stages
@@ -20,7 +21,7 @@ COLUMNS = (
     "time_s", "lo_s", "hi_s", "ci_kind", "min_s", "q1_s", "q3_s", "mad_s", "sessions", "samples",
     "flops_per_s", "bytes_per_s", "device_cold_s", "device_hot_s",
     "speedup", "speedup_lo", "speedup_hi", "baseline_id", "label", "warnings",
-    "percent_of_roof", "stage", "stage_alone_s",
+    "percent_of_roof", "stage", "stage_alone_s", "placed_on", "predicted_s",
 )  # fmt: skip
 
 
@@ -36,11 +37,12 @@ def render(analyses: Sequence[Analysis], options: RenderOptions) -> str:
         roofs = {row.id: row for row in analysis.roofline.rows}
         ratios = speedup_of(analysis)
         stages = {row.id: row for row in analysis.stages}
+        placed = {row.id: row for row in analysis.placements}
         for row in analysis.cases:
             values = _identity(analysis, row, names) | _numbers(row) | _ratio(ratios.get(row.id))
-            values |= _of_roof(roofs.get(row.id))
+            values |= _of_roof(roofs.get(row.id)) | _placed(placed.get(row.id))
             writer.writerow({name: csv_text(value) for name, value in values.items()})
-            for of_stage in _stages(stages.get(row.id)):
+            for of_stage in (*_stages(stages.get(row.id)), *_placed_stages(placed.get(row.id))):
                 of_stage = _identity(analysis, row, names) | of_stage
                 writer.writerow({name: csv_text(value) for name, value in of_stage.items()})
     return text.getvalue()
@@ -83,4 +85,20 @@ def _stages(row: Stages | None) -> list[dict[str, CsvValue]]:
     return [
         {"stage": one.stage, "time_s": one.chain_s, "stage_alone_s": one.alone_s}
         for one in (row.stages if row is not None else ())
+    ]
+
+
+def _placed(row: Placement | None) -> dict[str, CsvValue]:
+    if row is None:
+        return {}
+    return {"placed_on": row.placement, "predicted_s": row.predicted_s}
+
+
+def _placed_stages(row: Placement | None) -> list[dict[str, CsvValue]]:
+    """The stages of a placed workload; `predicted_s` is what each was predicted to take."""
+    if row is None or row.predicted_s is None:
+        return []
+    return [
+        {"stage": one.stage, "placed_on": one.placed_on, "predicted_s": one.share * row.predicted_s}
+        for one in row.stages
     ]

@@ -39,6 +39,7 @@ from gpubench.report.sections.answer_text import (
     why_text,
 )
 from gpubench.report.sections.hybrid import split_sentences
+from gpubench.report.sections.placement import placement_sentences
 from gpubench.report.sections.problems import merged
 from gpubench.report.wording import short_text, situation_text
 from gpubench.units import format_seconds, listed
@@ -90,9 +91,12 @@ def answer_screen(
 
 
 def answer_sentences(analysis: Analysis) -> tuple[str, ...]:
-    """What the run says in words: of the machine, then of splits that pay."""
-    found = answer(analysis)
-    return (*_sentences(found, ascii_only=False)[0], *split_sentences(analysis.hybrid))
+    """What the run says in words: of the machine, then of splits and placements that pay."""
+    return (*_sentences(answer(analysis), ascii_only=False)[0], *_shared_sentences(analysis))
+
+
+def _shared_sentences(analysis: Analysis) -> tuple[str, ...]:
+    return (*split_sentences(analysis.hybrid), *placement_sentences(analysis.placements))
 
 
 def screen_lines(screen: Screen, width: int, height: int = HEIGHT) -> list[Line]:
@@ -227,14 +231,17 @@ def _unmeasured(run: Run, found: MachineAnswer) -> list[str]:
     return [f"Not measured in time: {what}. A larger --budget measures more."]
 
 
+_NO_GAIN = "No op is faster when it is split over CPU and GPU."
+
+
 def _splits(analysis: Analysis) -> list[str]:
-    """Where a split over CPU and GPU pays, as far as that was measured."""
-    if not analysis.hybrid:
+    """Where two sides pay, as far as that was measured."""
+    if not (analysis.hybrid or analysis.placements):
         return []
-    texts = split_sentences(analysis.hybrid)
+    texts = _shared_sentences(analysis)
     more = len(texts) - _MOST_SPLITS
     rest = [f"{more} more splits pay: gpubench report --sections hybrid"] if more > 0 else []
-    return [*texts[:_MOST_SPLITS], *rest] or ["No op is faster when it is split over CPU and GPU."]
+    return [*texts[:_MOST_SPLITS], *rest] or [_NO_GAIN]
 
 
 def sides_line(run: Run, found: MachineAnswer, width: int) -> str:

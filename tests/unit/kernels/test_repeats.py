@@ -11,6 +11,7 @@ from gpubench import backends, kernels
 from gpubench.backends.shared.host import allocate_outputs
 from gpubench.kernels.families import bpe
 from gpubench.kernels.families.workload import workload
+from gpubench.measure.worker import places
 from gpubench.measure.worker.stages import time_stages
 from gpubench.measure.worker.timer import Timer
 from gpubench.measure.worker.workspace import Workspace, Wrong, gate, refusal
@@ -226,3 +227,22 @@ def test_a_launch_that_adds_nothing_fails(session, tmp_path):
     with pytest.raises(Wrong):
         workspace.verify(launch)
     workspace.release()
+
+
+@pytest.mark.parametrize("device", ["hybrid:fake:gpu", pytest.param("hybrid:wgpu:0", marks=pytest.mark.vulkan)])
+@pytest.mark.parametrize("regime", ["resident-waited", "transfer-always"])
+def test_on_two_sides_the_host_keeps_its_stages_and_a_state_moves(device, regime, tmp_path):
+    session = backends.load("hybrid").open(device, 2)
+    case = Case(OP.name, OP.group, {"n": 16}, "float32", "tuned", regime, device)
+    workspace = Workspace(session.for_op(OP), OP, case, 1, "random", tmp_path)
+    patterns = [f"c{pattern * 10}"[: len(OP.stages)] for pattern in ("gc", "cg", "ggc", "cccg")]
+    for placement in (*places.sides(OP).values(), *patterns):
+        workspace.session.place(placement)
+        ready = Timer(workspace, case, gate(workspace, case, lambda phase: None).launch)
+        ready.placement = placement
+        ready.seconds(2)
+        ready.verify()
+    found = places.placing(ready, 0, 0.1)
+    assert found.gpu_s[0] == []
+    assert all(placement[0] == "c" for placement in found.predicted_s)
+    session.close()

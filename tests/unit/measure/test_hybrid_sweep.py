@@ -51,7 +51,7 @@ def test_a_share_at_which_every_sample_is_throttled_is_left_out(monkeypatch) -> 
     """The time ended before any could be taken again: there is nothing to compare, and nothing breaks."""
 
     def prepare(trial, *, first):
-        trial.prepared = SimpleNamespace(fraction=trial.fraction, tune_s=0.0)
+        trial.prepared = SimpleNamespace(cut=trial.cut, tune_s=0.0)
 
     monkeypatch.setattr(CaseRun, "prepare", prepare)
     monkeypatch.setattr(CaseRun, "take", lambda *_: True)
@@ -61,7 +61,7 @@ def test_a_share_at_which_every_sample_is_throttled_is_left_out(monkeypatch) -> 
     run = CaseRun(whole, runtime, explained=False)
     split_search.sweep(run)
     assert not run.over
-    assert run.fraction is None, "there is nothing to choose by"
+    assert run.cut is None, "there is nothing to choose by"
 
 
 def device(device_id: str, kind: str, name: str = "") -> Device:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 import msgspec
@@ -20,6 +21,7 @@ from gpubench.model.result import (
     Measurement,
     Outcome,
     Parts,
+    Placing,
     Planned,
     Run,
     RunWarning,
@@ -128,6 +130,38 @@ def split(
     ]  # fmt: skip
     parts = [Parts(session=i, stage_s=sides or {}) for i in range(sessions)]
     return msgspec.structs.replace(found, blocks=[*(swept if sweep else []), *blocks], parts=parts)
+
+
+def placed(
+    what: Case, stages: dict[str, tuple[float, float]], placement: str, seconds: float, *, copy_s: float = 1e-6,
+    beside_s: dict[str, float] | None = None, free_s: float | None = None, sessions: int = 3,
+    factors: Sequence[float] = QUIET,
+) -> Measurement:  # fmt: skip
+    """A workload on two sides, `stages` with the seconds of each: chosen in session 0, then `seconds`. A change of sides
+    and the way home from the GPU cost a copy."""
+
+    def predicted_s(one: str) -> float:
+        spent = sum(sides[letter == "g"] for sides, letter in zip(stages.values(), one, strict=True))
+        return spent + copy_s * sum(a != b for a, b in itertools.pairwise(f"{one}c"))
+
+    both = {"cpu": "c" * len(stages), "gpu": "g" * len(stages)}
+    predicted = {one: predicted_s(one) for one in (*both.values(), placement)}
+    beside = beside_s or {side: predicted[one] for side, one in both.items()}
+    found = measured(what, seconds, sessions=sessions, factors=factors)
+    blocks = [msgspec.structs.replace(block, placement=placement, beside_s=beside) for block in found.blocks]
+    swept = [
+        Block(
+            session=0, round=place, position=0, phase="sweep", placement=one, beside_s=beside, repeat=10, warmup=1,
+            wall_s=[9.0, *([predicted[one]] * 5)],
+        )
+        for place, one in enumerate(predicted)
+    ]  # fmt: skip
+    placing = Placing(
+        session=0, clock="event", stages=list(stages), cpu_s=[[cpu_s] * 3 for cpu_s, _ in stages.values()],
+        gpu_s=[[gpu_s] * 3 for _, gpu_s in stages.values()], up_s={}, down_s={}, enter_s=[copy_s], predicted_s=predicted,
+        free_s=free_s or sum(min(sides) for sides in stages.values()),
+    )  # fmt: skip
+    return msgspec.structs.replace(found, blocks=[*swept, *blocks], placings=[placing])
 
 
 def work(what: Case) -> tuple[int, int]:

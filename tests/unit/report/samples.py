@@ -16,6 +16,7 @@ from tests.unit.report.builders import (
     failed,
     in_stages,
     measured,
+    placed,
     planned,
     run_of,
     skipped,
@@ -127,6 +128,19 @@ def stages_run() -> Run:
     adapter = measured(case("ffn", 4096, "tuned", WAITED, "wgpu:0"), 5e-2)
     found.append(in_stages(adapter, {"ffn_in": 3e-2, "ffn_out": 2.2e-2}, launch_s=4e-4, clock="waited"))
     return run_of(found, devices=(CPU, GPU, SOFTWARE))
+
+
+def placement_run() -> Run:
+    """A workload on two sides: a mixture pays where its input is on both, and the GPU alone wins where all is copied."""
+    found: list[Outcome] = []
+    stages = {"hidden": (4.3e-5, 6.6e-6), "logits": (2.4e-6, 6e-6), "probabilities": (1e-6, 6e-6)}
+    for regime, copy_s, placement, seconds in (
+        (WAITED, 3e-6, "gcc", 1.7e-5),
+        ("transfer-always", 9e-6, "ggg", 2.8e-5),
+    ):
+        what = case("mlp_forward", 16, "tuned", regime, "hybrid:cupy:0")
+        found.append(placed(what, stages, placement, seconds, copy_s=copy_s, sessions=6))
+    return run_of(found, devices=(CPU, GPU, HYBRID), sessions=6)
 
 
 def cpu_run() -> Run:

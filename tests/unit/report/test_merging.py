@@ -170,7 +170,7 @@ def test_splits_at_different_shares_are_refused_by_name():
             one, blocks=[msgspec.structs.replace(block, fraction=share) for block in one.blocks]
         )
 
-    with pytest.raises(InputError, match="the share of the GPU differs"):
+    with pytest.raises(InputError, match="what each side does differs"):
         merged([run(1, [split(0.5)]), run(2, [split(0.6)])])
     assert len(merged([run(1, [split(0.5)]), run(2, [split(0.5)])]).sessions) == 2
 

@@ -1,0 +1,147 @@
+"""Where placing the stages of a workload pays: the gain of sessions that did not choose, and the reason where it loses."""
+
+from __future__ import annotations
+
+import csv
+import json
+
+import msgspec
+import pytest
+
+from gpubench.analysis.analyse import analyse
+from gpubench.analysis.fleet import merged
+from gpubench.analysis.placement import Placement
+from gpubench.errors import InputError
+from gpubench.model.case import WAITED
+from gpubench.model.result import Run
+from gpubench.report import render
+from gpubench.report.sections.answer import answer_sentences
+from gpubench.report.sections.placement import REASONS
+from tests.unit.report.builders import CPU, GPU, HYBRID, SOFTWARE, case, measured, placed, run_of
+from tests.unit.report.samples import placement_run
+
+STAGES = {"first": (9e-5, 1e-5), "second": (1e-5, 9e-5)}
+BOTH = {"cpu": 1e-4, "gpu": 1e-4}
+NOISY = (0.6, 1.4, 0.7, 1.3, 0.8, 1.2, 1.0, 1.0, 0.65, 1.35)
+
+
+def run_with(
+    seconds: float,
+    placement: str = "gc",
+    *,
+    regime: str = WAITED,
+    sessions: int = 6,
+    others: tuple = (),
+    **given,
+) -> Run:
+    what = case("ffn", 64, "tuned", regime, "hybrid:cupy:0")
+    given = {"beside_s": BOTH, "stages": STAGES, **given}
+    stages = given.pop("stages")
+    found = [*others, placed(what, stages, placement, seconds, sessions=sessions, **given)]
+    return run_of(found, devices=(CPU, GPU, HYBRID), sessions=sessions)
+
+
+def only(run: Run) -> Placement:
+    (row,) = analyse(run).placements
+    return row
+
+
+def test_a_mixture_that_pays_is_recommended_with_its_gain_over_the_better_side():
+    row = only(run_with(2.2e-5))
+    assert (row.recommended, row.reason, row.placement) == (True, None, "gc")
+    assert row.gain == pytest.approx(1e-4 / 2.2e-5)
+    assert [(one.stage, one.placed_on) for one in row.stages] == [("first", "gpu"), ("second", "cpu")]
+    assert sum(one.share for one in row.stages) * row.predicted_s + row.copies_s == pytest.approx(
+        row.predicted_s
+    )
+    assert not row.mismatch
+    assert "with its stages on CPU and GPU it is 4.55x as fast" in " ".join(
+        answer_sentences(analyse(run_with(2.2e-5)))
+    )
+
+
+def test_the_session_that_chose_does_not_estimate():
+    run = run_with(2.2e-5)
+    (outcome,) = run.outcomes
+    blocks = [
+        msgspec.structs.replace(b, wall_s=[v / 10 for v in b.wall_s]) if b.session == 0 else b
+        for b in outcome.blocks
+    ]
+    flattered = msgspec.structs.replace(run, outcomes=[msgspec.structs.replace(outcome, blocks=blocks)])
+    assert only(flattered).gain == only(run).gain
+    alone = only(run_with(2.2e-5, sessions=1))
+    assert (alone.selected_in_sample, alone.reason) == (True, "selected-in-sample")
+
+
+def test_a_faster_case_of_one_side_counts_where_its_result_is_on_the_host():
+    on_cpu = measured(case("ffn", 64), 5e-5, sessions=6)
+    on_gpu = [
+        measured(case("ffn", 64, regime=regime, device="cupy:0"), 3e-5, sessions=6)
+        for regime in (WAITED, "transfer-always")
+    ]
+    assert only(run_with(2.2e-5, others=(on_cpu, *on_gpu))).gain == pytest.approx(5e-5 / 2.2e-5)
+    copied = only(run_with(2.2e-5, regime="transfer-always", others=(on_cpu, *on_gpu)))
+    assert (copied.better, copied.gain) == ("gpu", pytest.approx(3e-5 / 2.2e-5))
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        ({"seconds": 1e-4, "placement": "cc", "copy_s": 1e-4}, "transfer-bound"),
+        ({"seconds": 1e-4, "placement": "cc", "free_s": 0.98e-4}, "one-side-dominates"),
+        ({"seconds": 1.2e-4}, "overhead-bound"),
+        ({"seconds": 0.97e-4, "factors": NOISY}, "noise"),
+    ],
+)
+def test_a_loss_has_its_reason_and_names_the_side_that_wins(given, reason):
+    run = run_with(**given)
+    row = only(run)
+    assert (row.recommended, row.reason) == (False, reason)
+    text = " ".join(render([run], "plain", sections=("hybrid",)).split())
+    assert REASONS[reason] in text
+    assert (f"{row.better}-only wins ({reason}" in text) == (reason != "noise")
+
+
+def test_a_software_adapter_is_no_second_side():
+    adapter = msgspec.structs.replace(HYBRID, kind="software")
+    run = run_with(2.2e-5)
+    run = msgspec.structs.replace(run, devices=[CPU, SOFTWARE, adapter])
+    assert only(run).reason == "software"
+
+
+@pytest.mark.parametrize(("seconds", "mismatch"), [(2.2e-5, False), (2.7e-5, True), (1.5e-5, True)])
+def test_a_time_far_from_its_prediction_is_a_finding(seconds, mismatch):
+    run = run_with(seconds)
+    assert only(run).mismatch == mismatch
+    assert ("placement-mismatch" in {finding.code for finding in analyse(run).findings}) == mismatch
+    text = " ".join(render([run], "plain", sections=("hybrid",)).split())
+    assert ("differ by more than 25 %" in text) == mismatch
+
+
+def test_the_tables_fit_80_columns_and_a_run_without_placements_has_none():
+    text = render([placement_run()], "plain", sections=("hybrid",))
+    assert max(map(len, text.splitlines())) <= 80
+    run = run_of([measured(case("add", 64), 1e-3)], devices=(CPU, GPU))
+    assert "stages" not in render([run], "plain", sections=("hybrid",))
+    assert json.loads(render([run], "json"))["placements"] == []
+
+
+def test_json_has_the_rows_and_csv_a_line_for_each_stage():
+    rows = json.loads(render([placement_run()], "json"))["placements"]
+    lines = list(csv.DictReader(render([placement_run()], "csv").splitlines()))
+    for row in rows:
+        own = [line for line in lines if line["case_id"] == row["id"]]
+        assert own[0]["placed_on"] == row["placement"]
+        assert float(own[0]["predicted_s"]) == pytest.approx(row["predicted_s"])
+        assert [(line["stage"], line["placed_on"]) for line in own[1:]] == [
+            (one["stage"], one["placed_on"]) for one in row["stages"]
+        ]
+
+
+def test_merging_keeps_by_what_each_run_chose_and_refuses_two_placements():
+    one, two = placement_run(), msgspec.structs.replace(placement_run(), id="0" * 36)
+    together = merged([one, two])
+    assert [[p.session for p in o.placings] for o in together.outcomes] == [[0, 6], [0, 6]]
+    other = msgspec.structs.replace(run_with(2.2e-5, "cg"), id="0" * 36)
+    with pytest.raises(InputError, match="what each side does differs"):
+        merged([run_with(2.2e-5), other])

@@ -1,0 +1,38 @@
+"""A workload with its stages on NumPy and on a real adapter: right at every placement, in both regimes."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from gpubench import backends, kernels
+from gpubench.measure.worker import places
+from gpubench.measure.worker.timer import Timer
+from gpubench.measure.worker.workspace import Workspace, gate
+from gpubench.model.case import Case
+
+
+@pytest.fixture
+def session():
+    opened = backends.load("hybrid").open("hybrid:wgpu:0", 2, autotune=False)
+    yield opened
+    opened.close()
+
+
+@pytest.mark.parametrize("name", ["mlp_forward", "ffn"])
+@pytest.mark.parametrize("regime", ["resident-waited", "transfer-always"])
+def test_every_placement_is_right_and_has_a_prediction(session, tmp_path, name, regime):
+    op = kernels.load(name)
+    case = Case(name, "network", {"n": 5}, "float32", "tuned", regime, "hybrid:wgpu:0")
+    workspace = Workspace(session.for_op(op), op, case, 1, "random", tmp_path)
+    for placement in map("".join, itertools.product("cg", repeat=len(op.stages))):
+        workspace.session.place(placement)
+        ready = Timer(workspace, case, gate(workspace, case, lambda _: None).launch)
+        ready.placement = placement
+        ready.seconds(2)
+        ready.verify()
+    found = places.placing(ready, 0, 0.2)
+    assert found is not None
+    assert set(places.sides(op).values()) <= set(found.predicted_s)
+    assert all(seconds > 0 for seconds in found.predicted_s.values())
