@@ -81,7 +81,7 @@ class CommonOptions(CommandOptions):
 class SelectionOptions(CommandOptions):
     """What is measured, and on which devices."""
 
-    ops: str | None = option("LIST", WHAT, "Op names or groups, all (layers, network, overhead apart), or "
+    ops: str | None = option("LIST", WHAT, "Op names or groups, all (layers, network, overhead, collective apart), or "
         "roofline (what the hardware can do). Default: vector,matmul,activation.", default=None, answer="selection.ops",
         brief="Op names or groups, see `gpubench ops`.")
     sizes: list[str] | None = option("LIST", WHAT, "1k,4k or 1k:64M:x4, or OP=LIST; repeatable. Default: "
@@ -370,8 +370,8 @@ class ReportOptions(RowOptions, PlotOptions, ShownOptions, GateOptions, CiOption
     output: str | None = option("FILE", OUTPUT, "Write here; format by suffix.", letter="-o", default=None,
         brief=True)
     sections: str | None = option("LIST", OUTPUT, "Only these of machines, history, answer, map, breakeven, reuse, "
-        "speedup, chart, hybrid, skipped, anatomy, stages, roofline, claims, noise, warnings, environment, raw. "
-        "Default: all but noise and raw; with --by-device the answer.", default=None,
+        "speedup, chart, hybrid, skipped, anatomy, stages, collectives, roofline, claims, noise, warnings, "
+        "environment, raw. Default: all but noise and raw; with --by-device the answer.", default=None,
         brief="Only these, as answer,breakeven.")
     by_device: bool = BY_DEVICE
     fail_on: str | None = option("LIST", GATES, "Exit 3 for any of noisy,skipped,incomplete; of a fleet also "

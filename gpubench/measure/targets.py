@@ -16,6 +16,7 @@ from gpubench.errors import RequiredUnavailable
 from gpubench.measure import protocol
 from gpubench.measure.plan import Target
 from gpubench.measure.worker_pool import Spares, Worker, WorkerGone
+from gpubench.model.case import GANG
 from gpubench.model.kernel import Kernel
 from gpubench.model.machine import Mode
 from gpubench.model.op import Op
@@ -185,7 +186,10 @@ def choose(
         _require_mode(request, targets, listings)
     warnings += _left_out(listings, targets)
     if one_of_each and not request.devices:
-        firsts = {(t.device.backend, t.device.name): t for t in reversed(targets)}
+        firsts = {
+            (t.device.backend, t.device.id if t.device.backend == GANG else t.device.name): t
+            for t in reversed(targets)
+        }
         warnings += [_twin(t.device) for t in targets if t not in firsts.values()]
         targets = [t for t in targets if t in firsts.values()]
     return DeviceSelection(tuple(targets), tuple(listings), tuple(warnings))
@@ -277,7 +281,7 @@ def records(listings: Sequence[Listing]) -> list[dict[str, Any]]:
             **_identity(device),
         }
         for listing in listings
-        if listing.backend not in backends.COMPOSED and not backends.is_hidden(listing.backend)
+        if listing.backend not in (*backends.COMPOSED, GANG) and not backends.is_hidden(listing.backend)
         for device in listing.devices
         if device.identity is not None
     ]
@@ -338,7 +342,7 @@ def _left_out(listings: Sequence[Listing], targets: Sequence[Target]) -> list[Ru
             hint="--allow-software measures it all the same, without headlines",
         )  # fmt: skip
         for listing in listings
-        if listing.backend not in backends.COMPOSED
+        if listing.backend not in (*backends.COMPOSED, GANG)
         for device in listing.devices
         if device.kind == "software" and device.id not in taken
     ]

@@ -20,7 +20,7 @@ FactJson = dict[str, Any]
 Ask = Callable[..., FactJson]
 
 
-class Links(NamedTuple):
+class CardLinks(NamedTuple):
     """The active links of one GPU: how many end at each address, and how many at switches; `asked` is the state of the
     first link, with the reason where none is told."""
 
@@ -31,7 +31,7 @@ class Links(NamedTuple):
     asked: FactJson
 
 
-def read_links(ask: Ask, handle: Any) -> Links:
+def read_links(ask: Ask, handle: Any) -> CardLinks:
     """Ask each link of a GPU once."""
     to: dict[Address, int] = {}
     switched, version, asked = 0, {"value": None, "status": "absent"}, {"value": None, "status": "absent"}
@@ -52,7 +52,7 @@ def read_links(ask: Ask, handle: Any) -> Links:
         end = address(remote.decode("utf-8", "replace") if isinstance(remote, bytes) else remote)
         if end is not None:
             to[end] = to.get(end, 0) + 1
-    return Links(to, switched, version, _mbps(ask, handle) if to or switched else None, asked)
+    return CardLinks(to, switched, version, _mbps(ask, handle) if to or switched else None, asked)
 
 
 def _mbps(ask: Ask, handle: Any) -> int | None:
@@ -75,7 +75,7 @@ def paths(ask: Ask, handles: Sequence[tuple[Address, Any]]) -> dict[Address, lis
     }  # fmt: skip
 
 
-def _path(ask: Ask, own: tuple[Any, Links], peer: tuple[Any, Links], to: Address) -> dict[str, Any]:
+def _path(ask: Ask, own: tuple[Any, CardLinks], peer: tuple[Any, CardLinks], to: Address) -> dict[str, Any]:
     (handle, mine), (other, yours) = own, peer
     through = min(mine.to_switch, yours.to_switch)
     lanes = mine.to.get(to, 0) or through
