@@ -151,7 +151,7 @@ class FleetSurvey:
         )
         rows = sorted(self._rows, key=lambda row: (_WORDS.index(row.word), row.name))
         complete = sum(row.word == "complete" for row in rows)
-        wanted = max(expected or 0, len(rows)) if expected is None else expected
+        wanted = len(rows) if expected is None else expected
         return FleetReport(
             nodes_expected=wanted, nodes_complete=complete, complete=complete >= wanted,
             nodes_collected=sum(row.word not in _BROKEN for row in rows), gpus=sum(row.gpus for row in rows),
@@ -176,6 +176,4 @@ _WORDS: tuple[NodeWord, ...] = ("missing", "unusable", "failed", "partial", "com
 
 
 def _word(node: Node) -> NodeWord:
-    if node.status == "failed":
-        return node.reason or "failed"
-    return node.reason or "complete"
+    return node.reason or ("failed" if node.status == "failed" else "complete")

@@ -19,7 +19,7 @@ from gpubench.kernels.families import require_bindings, require_dtype
 from gpubench.kernels.families.cpu import Blocks, Launch
 from gpubench.kernels.families.cuda import DTYPES, options, prelude
 from gpubench.kernels.families.elementwise import WORKING_DTYPES
-from gpubench.kernels.families.wgsl import elements, require_storage
+from gpubench.kernels.families.wgsl import elements, fold_lanes, require_storage
 from gpubench.model.kernel import CudaPass, CudaProgram, Kernel, Limits, WgslPass, WgslProgram
 from gpubench.model.op import ITEMSIZE, Array, Dtype, Given, Ladder, Op, Operand, Params, Shape, Tolerance
 
@@ -248,13 +248,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
 
 
 def _folded(joined: str) -> str:
-    """Fold the group's array into its first element."""
-    lines, half = [], _THREADS // 2
-    while half:
-        text = joined.format(a="folded[thread]", b=f"folded[thread + {half}u]")
-        lines += ["  workgroupBarrier();", f"  if (thread < {half}u) {{ folded[thread] = {text}; }}"]
-        half //= 2
-    return "\n".join([*lines, "  workgroupBarrier();"])
+    return "\n".join(fold_lanes("folded", joined, _THREADS, "thread"))
 
 
 OP = Op(

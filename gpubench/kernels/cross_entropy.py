@@ -22,7 +22,7 @@ from gpubench.kernels.families.cpu import (
 )
 from gpubench.kernels.families.cuda import DTYPES, MOST_BLOCKS, options, prelude
 from gpubench.kernels.families.elementwise import WORKING_DTYPES
-from gpubench.kernels.families.wgsl import elements, require_storage
+from gpubench.kernels.families.wgsl import elements, fold_lanes, require_storage
 from gpubench.model.kernel import (
     Candidate,
     CudaPass,
@@ -271,13 +271,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups
 
 
 def _folded(joined: str) -> str:
-    """Fold the workgroup's array over the lanes of a row into its first lane."""
-    lines, far = [], _LANES // 2
-    while far:
-        text = joined.format(a="folded[thread]", b=f"folded[thread + {far}u]")
-        lines += ["  workgroupBarrier();", f"  if (lane < {far}u) {{ folded[thread] = {text}; }}"]
-        far //= 2
-    return "\n".join([*lines, "  workgroupBarrier();"])
+    return "\n".join(fold_lanes("folded", joined, _LANES))
 
 
 OP = Op(

@@ -97,3 +97,14 @@ def require_storage(dtype: str, limits: Limits) -> None:
         raise Unsupported(
             f"the device has no {dtype} arithmetic in shaders (feature {feature})", reason="no-dtype"
         )
+
+
+def fold_lanes(array: str, joined: str, lanes: int, lane: str = "lane") -> list[str]:
+    """Fold a workgroup array over lanes, of which each thread is the one that the text `lane` says, into its first;
+    `joined` is text in {a} and {b}."""
+    lines, half = [], lanes // 2
+    while half:
+        text = joined.format(a=f"{array}[thread]", b=f"{array}[thread + {half}u]")
+        lines += ["  workgroupBarrier();", f"  if ({lane} < {half}u) {{ {array}[thread] = {text}; }}"]
+        half //= 2
+    return [*lines, "  workgroupBarrier();"]

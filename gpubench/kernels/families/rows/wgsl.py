@@ -15,7 +15,7 @@ from gpubench.kernels.families import (
     require_buffers,
     windows,
 )
-from gpubench.kernels.families.wgsl import Storage, elements, require_storage, vectors
+from gpubench.kernels.families.wgsl import Storage, elements, fold_lanes, require_storage, vectors
 from gpubench.model.kernel import Limits, WgslPass, WgslProgram
 from gpubench.model.op import ITEMSIZE
 
@@ -49,12 +49,7 @@ class WgslRows(msgspec.Struct, frozen=True):
 
     def fold_lanes(self, array: str, joined: str) -> list[str]:
         """Fold a workgroup array over the lanes of a row into its first lane; `joined` is text in {a} and {b}."""
-        lines, half = [], self.lanes // 2
-        while half:
-            text = joined.format(a=f"{array}[thread]", b=f"{array}[thread + {half}u]")
-            lines += ["  workgroupBarrier();", f"  if (lane < {half}u) {{ {array}[thread] = {text}; }}"]
-            half //= 2
-        return [*lines, "  workgroupBarrier();"]
+        return fold_lanes(array, joined, self.lanes)
 
     def loop(self, lines: list[str]) -> list[str]:
         """The lines for every unit u that is not held."""
