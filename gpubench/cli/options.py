@@ -94,7 +94,8 @@ class SelectionOptions(CommandOptions):
         default="float32", answer="selection.dtypes", brief="f64, f32, f16, bf16. Default: f32.")
     backends: str = option("LIST", WHERE, "auto, or numpy cupy wgpu hybrid; `cupy?` may be absent.",
         default="auto", answer=OWN_WAY, brief="numpy, cupy, wgpu, hybrid. Default: all usable.")
-    devices: str | None = option("LIST", WHERE, "Device ids such as cupy:0.", default=None, answer=OWN_WAY)
+    devices: str | None = option("LIST", WHERE, "Device ids such as cupy:0; cupy:0-3 and cupy:* are several.",
+        default=None, answer=OWN_WAY)
     mode: str | None = option("cpu|gpu|hybrid|auto", WHERE, "CPU alone; CPU and GPUs, which have to be there; "
         "also each op split over both; or what `detect` says.", default=None, answer=OWN_WAY,
         brief="CPU alone, with GPUs, also split over both.")
