@@ -10,6 +10,8 @@ from gpubench.measure.worker import collectives
 from gpubench.measure.worker.collectives import CollectiveTimer
 from gpubench.model.case import Case
 
+pytestmark = pytest.mark.cuda
+
 OPS = [kernels.load(name) for name in kernels.groups()["collective"]]
 
 
