@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 DISTRIBUTION = "gpubench-cli"  # the package index gave the name gpubench to others: docs/decisions/0010
-EXTRAS = ("cpu", "cuda12", "cuda13", "plots", "ray", "torch", "workloads")
+EXTRAS = ("cpu", "cuda12", "cuda13", "nccl12", "nccl13", "plots", "ray", "torch", "workloads")
 
 
 @functools.cache

@@ -14,11 +14,12 @@ import msgspec
 from gpubench import stats
 from gpubench.analysis.break_even import BreakEven, bracketed, break_evens, earliest
 from gpubench.analysis.claims import Claim, ClaimResult, judged
+from gpubench.analysis.collectives import CollectiveResult, collectives
 from gpubench.analysis.estimate import CaseResult, case_results
 from gpubench.analysis.findings import Gates, ReportGate, ReportWarning, findings, gate_results
 from gpubench.analysis.hybrid import Hybrid, hybrids
 from gpubench.analysis.machine import connected, experiment, machine_line, marks
-from gpubench.analysis.overheads import GROUP, Overheads, overheads
+from gpubench.analysis.overheads import CALLS, Overheads, overheads
 from gpubench.analysis.placement import Placement, placements
 from gpubench.analysis.reuse import Reuse, WeightLoad, reuses, weight_loads
 from gpubench.analysis.roofline import Roofline, roofline
@@ -42,6 +43,7 @@ class Analysis(msgspec.Struct, frozen=True, kw_only=True):
     findings: tuple[ReportWarning, ...]
     roofline: Roofline
     overheads: Overheads
+    collectives: tuple[CollectiveResult, ...]
     gates: tuple[ReportGate, ...] = ()
     claims: tuple[ClaimResult, ...] = ()
     reuse: tuple[Reuse, ...] = ()
@@ -91,7 +93,7 @@ def analyse(
         cases=cases, speedups=ratios, break_even=found,
         findings=findings(run, cases, timed, placed),
         roofline=roofline(run, [row for row in everything if _alone(row)], [row for row in cases if _alone(row)]),
-        overheads=overheads(run, everything, cases),
+        overheads=overheads(run, everything, cases), collectives=collectives(cases),
         gates=gate_results(run, cases, [row for row in cases if _compared(row)], ratios, gates),
         claims=_judged(claims, run, cases, compared, ratios, found),
         means=means([row for row in cases if _compared(row)], ratios),
@@ -152,8 +154,8 @@ def _alone(row: CaseResult) -> bool:
 
 
 def _compared(row: CaseResult) -> bool:
-    """Overheads have no CPU side; a named variant stands beside the form that it is a variant of."""
-    return row.case.variant is None and row.case.group != GROUP
+    """Overheads and collectives have no CPU side; a named variant stands beside the form that it is a variant of."""
+    return row.case.variant is None and row.case.group not in CALLS
 
 
 KEYS = ("case", "op", "n", "device", "time", "speedup")

@@ -17,7 +17,7 @@ from gpubench.analysis.analyse import Analysis, Curves
 from gpubench.analysis.break_even import BreakEven, SizeRatio, bracketed
 from gpubench.analysis.estimate import CHECK_ONLY, HOST_STAGE, NO_SAMPLES, CaseResult
 from gpubench.analysis.machine import fact
-from gpubench.analysis.overheads import GROUP
+from gpubench.analysis.overheads import CALLS
 from gpubench.analysis.speedup import EQUAL, paired
 from gpubench.model.case import QUEUED, WAITED, Case, SeriesKey, beside_size
 from gpubench.model.op import Ladder
@@ -190,7 +190,7 @@ class Trouble(msgspec.Struct, frozen=True, kw_only=True):
 def answer(analysis: Analysis | Curves, *, by_device: bool = False) -> MachineAnswer:
     """What the screen says of a run; nothing but the file is asked. `by_device`: of every GPU backend."""
     run = analysis.run
-    cases = [row for row in analysis.cases if row.case.group != GROUP and row.case.variant is None]
+    cases = [row for row in analysis.cases if row.case.group not in CALLS and row.case.variant is None]
     ranked = _ranked(analysis.break_even)
     shown = ranked if by_device else ranked[:1]
     compared = {row.device_id: row.case.backend for row in analysis.break_even}
@@ -495,7 +495,7 @@ class Absence(msgspec.Struct, frozen=True, kw_only=True):
 
 def absence(run: Run, everything: Sequence[CaseResult]) -> Absence:
     """Of a run without a speedup over the CPU; `everything` are the cases shown."""
-    cases = [row for row in everything if row.case.group != GROUP]
+    cases = [row for row in everything if row.case.group not in CALLS]
     timed = [row for row in cases if row.time is not None]
     if not timed:
         return _nothing(run, everything, cases)

@@ -18,7 +18,7 @@ import msgspec
 from gpubench.analysis.estimate import CaseResult, case_results
 from gpubench.analysis.hybrid import Hybrid
 from gpubench.analysis.labels import Label
-from gpubench.analysis.overheads import GROUP
+from gpubench.analysis.overheads import CALLS
 from gpubench.model.case import QUEUED, RESIDENT
 from gpubench.model.op import Form
 from gpubench.model.result import DeviceKind, Run
@@ -94,7 +94,7 @@ UNDECIDED = Decision(None, math.inf, None, math.inf)
 
 def case_groups(run: Run) -> dict[Key, CaseGroup]:
     """The cases that can advise, by op, dtype and params; without variants, overheads and adapters."""
-    rows = [row for row in case_results(run) if row.case.variant is None and row.case.group != GROUP]
+    rows = [row for row in case_results(run) if row.case.variant is None and row.case.group not in CALLS]
     found: dict[Key, list[CaseResult]] = {}
     for row in rows:
         if row.case.shared_with is None and row.device_kind != "software":

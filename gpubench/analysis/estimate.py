@@ -22,7 +22,7 @@ from gpubench.analysis.samples import (
 )
 from gpubench.break_even import empty_launch_s
 from gpubench.catalogue import NoNumber, Reason
-from gpubench.model.case import REGIMES, RESIDENT, Case, beside_size
+from gpubench.model.case import GANG, REGIMES, RESIDENT, Case, beside_size
 from gpubench.model.result import DeviceKind, Failure, Measurement, Outcome, Run, Skip
 from gpubench.stats import IntervalKind
 
@@ -193,7 +193,8 @@ def _measured(run: Run, outcome: Measurement, kind: DeviceKind, beside: Resident
     findings = noise_findings(sessions, values) + condition_findings(run, outcome, sessions, blocks)
     findings += ["throttled"] if throttled else []
     findings += ["software"] if kind == "software" else []
-    if kind == "gpu" and outcome.case.queued and not _has_clock(run, outcome.case.device_id):
+    alone = outcome.case.backend != GANG  # a gang is timed by the host
+    if kind == "gpu" and alone and outcome.case.queued and not _has_clock(run, outcome.case.device_id):
         findings.append("no-device-clock")
     parts = anatomy(run, outcome, time.estimate, cold_s, beside)
     if parts is not None and parts.mismatch:

@@ -45,6 +45,8 @@ class Overheads(msgspec.Struct, frozen=True, kw_only=True):
 
 
 GROUP = "overhead"
+# Groups of ops that compute nothing: they have no CPU side, and take no part in any comparison.
+CALLS = (GROUP, "collective")
 ELEMENTS = 2**20  # the size of the op that the pool is held against
 OUTPUT_BYTES = 4 * ELEMENTS
 _ORDER = ("open", "launch", "roundtrip", "sync", "allocate", "upload", "download")

@@ -12,7 +12,7 @@ from typing import Literal
 import msgspec
 
 from gpubench.analysis.estimate import CaseResult
-from gpubench.analysis.overheads import GROUP
+from gpubench.analysis.overheads import CALLS
 from gpubench.model.case import QUEUED, TF32
 from gpubench.model.machine import cpu_cache_bytes
 from gpubench.model.result import Run
@@ -131,7 +131,7 @@ def hardware_of(run: Run) -> dict[str, str]:
 
 
 def _counts(row: CaseResult) -> bool:
-    resident = row.case.queued and row.case.group != GROUP and row.bytes > 0
+    resident = row.case.queued and row.case.group not in CALLS and row.bytes > 0
     return resident and row.time is not None
 
 

@@ -10,7 +10,7 @@ import pkgutil
 from gpubench.errors import BackendError
 from gpubench.model.backend import Backend
 from gpubench.model.case import COMPOSED as COMPOSED
-from gpubench.model.case import inner_device
+from gpubench.model.case import GANG, inner_device
 
 # Those that drive a CPU.
 ON_CPU = ("numpy", "torch")
@@ -19,7 +19,7 @@ YIELDS = {"torch": ("cupy",)}
 # Those whose import takes seconds: it begins while the machine is still inspected.
 SLOW_TO_IMPORT = ("torch",)
 # The order in which devices are listed and measured: the baseline first.
-_ORDER = ("numpy", "cupy", "wgpu", "torch", "hybrid")
+_ORDER = ("numpy", "cupy", "wgpu", "torch", "hybrid", "gang")
 
 
 def names() -> tuple[str, ...]:
@@ -39,8 +39,8 @@ def _files(folder: str) -> frozenset[str]:
 
 
 def built_in() -> tuple[str, ...]:
-    """The built-in ones, but for the composed."""
-    return tuple(name for name in names() if name not in COMPOSED)
+    """The built-in ones, but for the composed and for gangs."""
+    return tuple(name for name in names() if name not in (*COMPOSED, GANG))
 
 
 def foreign() -> tuple[str, ...]:
@@ -61,8 +61,10 @@ def is_hidden(device_id: str) -> bool:
 
 
 def names_of(device_id: str) -> tuple[str, ...]:
-    """The backends that have a part in a device: its own, and of a composed one that of the device inside."""
+    """The backends that have a part in a device: its own, and of a composed one or a gang that of those inside."""
     own, inner = device_id.partition(":")[0], inner_device(device_id)
+    if own == GANG:
+        return (own, device_id.split(":")[1])
     return (own,) if inner is None else (own, *names_of(inner))
 
 

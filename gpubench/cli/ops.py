@@ -104,6 +104,8 @@ def presets(backends: Sequence[Listed]) -> list[tuple[str, ...]]:
 
 
 def forms(op: Op, backend: Listed) -> list[str]:
+    if op.collective is not None:
+        return []  # gangs run it
     if op.overhead is not None:
         return [] if backend.kind == "cpu" else list(op.overhead.forms)
     if op.host is not None:

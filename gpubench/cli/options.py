@@ -81,7 +81,7 @@ class CommonOptions(CommandOptions):
 class SelectionOptions(CommandOptions):
     """What is measured, and on which devices."""
 
-    ops: str | None = option("LIST", WHAT, "Op names or groups, all (layers, network, overhead apart), or "
+    ops: str | None = option("LIST", WHAT, "Op names or groups, all (layers, network, overhead, collective apart), or "
         "roofline (what the hardware can do), or health (is a GPU as fast as its like). Default: "
         "vector,matmul,activation; health with --cluster.", default=None, answer="selection.ops",
         brief="Op names or groups, see `gpubench ops`.")
@@ -95,7 +95,8 @@ class SelectionOptions(CommandOptions):
         default="float32", answer="selection.dtypes", brief="f64, f32, f16, bf16. Default: f32.")
     backends: str = option("LIST", WHERE, "auto, or numpy cupy wgpu hybrid; `cupy?` may be absent.",
         default="auto", answer=OWN_WAY, brief="numpy, cupy, wgpu, hybrid. Default: all usable.")
-    devices: str | None = option("LIST", WHERE, "Device ids such as cupy:0.", default=None, answer=OWN_WAY)
+    devices: str | None = option("LIST", WHERE, "Device ids such as cupy:0; cupy:0-3 and cupy:* are several.",
+        default=None, answer=OWN_WAY)
     mode: str | None = option("cpu|gpu|hybrid|auto", WHERE, "CPU alone; CPU and GPUs, which have to be there; "
         "also each op split over both, each workload placed; or what `detect` says.", default=None, answer=OWN_WAY,
         brief="CPU alone, with GPUs, also split over both.")
@@ -396,8 +397,8 @@ class ReportOptions(RowOptions, PlotOptions, ShownOptions, GateOptions, CiOption
     output: str | None = option("FILE", OUTPUT, "Write here; format by suffix.", letter="-o", default=None,
         brief=True)
     sections: str | None = option("LIST", OUTPUT, "Only these of machines, history, answer, map, breakeven, reuse, "
-        "speedup, chart, hybrid, skipped, anatomy, stages, roofline, claims, noise, warnings, environment, raw. "
-        "Default: all but noise and raw; with --by-device the answer.", default=None,
+        "speedup, chart, hybrid, skipped, anatomy, stages, collectives, roofline, claims, noise, warnings, "
+        "environment, raw. Default: all but noise and raw; with --by-device the answer.", default=None,
         brief="Only these, as answer,breakeven.")
     by_device: bool = BY_DEVICE
     fail_on: str | None = option("LIST", GATES, "Exit 3 for any of noisy,skipped,incomplete; of a fleet also "

@@ -15,14 +15,14 @@ from gpubench.cli import health, roofline
 from gpubench.cli import selection as words
 from gpubench.cli.detect import read_result
 from gpubench.cli.options import RunOptions
-from gpubench.errors import UsageError, require_choice
+from gpubench.errors import RequiredUnavailable, UsageError, require_choice
 from gpubench.measure import targets
-from gpubench.measure.plan import Constraints, Target
+from gpubench.measure.plan import Constraints, Target, with_ranks
 from gpubench.measure.recorder import Origin, new_run
 from gpubench.measure.schedule import RunSpec, planned
 from gpubench.measure.targets import DeviceRequest, DeviceSelection
 from gpubench.measure.worker_pool import Spares
-from gpubench.model.case import QUEUED, TF32, Case
+from gpubench.model.case import GANG, QUEUED, TF32, Case
 from gpubench.model.machine import Machine, Mode
 from gpubench.model.op import Op
 from gpubench.model.result import Device, RunWarning, Selection, Settings
@@ -46,7 +46,7 @@ def request(options: RunOptions, *, began: float, tell: Tell = unsaid) -> RunSpe
     declared, broken = words.declared(words.parse_ops(options.ops or words.DEFAULT_SUITE))
     chosen = selection(options, declared)
     how = settings(options, chosen, declared)
-    request = _wish(options)
+    request = with_gangs(_wish(options), declared)
     if chosen.variants and not set(request.asked).intersection(backends.foreign()):
         words.require_variants(chosen.variants, declared)  # none brings kernels: no worker has to be asked
     keep = selectors.selection(chosen.filter, chosen.skip)
@@ -55,6 +55,7 @@ def request(options: RunOptions, *, began: float, tell: Tell = unsaid) -> RunSpe
     spares = None if options.dry_run else Spares()
     sized = {*chosen.sizes, *(health.OPS if health.asked(options.ops) else ())}
     choice = targets.choose(request, one_of_each=not sized.issuperset(declared), spares=spares)
+    _require_gang(declared, choice)
     found = on_devices(options, chosen, how, choice, keep, context=context, began=began)
     run = msgspec.structs.replace(found.run, warnings=[*broken, *found.run.warnings])
     found = msgspec.structs.replace(
@@ -89,6 +90,28 @@ def _wish(options: RunOptions) -> DeviceRequest:
         return DeviceRequest(allow_software=options.allow_software, mode=modes[options.mode])
     # What cannot be had was only a recommendation: nothing is required but the CPU.
     return DeviceRequest(allow_software=options.allow_software, mode=_recommended(), lenient=True)
+
+
+def with_gangs(request: DeviceRequest, declared: Mapping[str, Op]) -> DeviceRequest:
+    """The wish, with gangs where collectives were asked for and no device was: without other ops nothing else."""
+    asked = [op.collective is not None for op in declared.values()]
+    if not request.auto or request.mode is not None or not any(asked):
+        return request
+    if all(asked):
+        return msgspec.structs.replace(request, required=(GANG,))
+    return msgspec.structs.replace(request, optional=(*backends.usual(), GANG))
+
+
+def _require_gang(declared: Mapping[str, Op], choice: DeviceSelection) -> None:
+    """Raises RequiredUnavailable if nothing but collectives was asked for and no gang runs them."""
+    if all(op.collective is not None for op in declared.values()) and not any(
+        target.device.backend == GANG for target in choice.targets
+    ):
+        raise RequiredUnavailable(
+            "unavailable", "a collective needs two GPUs",
+            why="CuPy lists fewer, or the devices that were named are no gang",
+            hint="`gpubench detect` shows the GPUs; --devices gang:numpy:4 tries the program without one",
+        )  # fmt: skip
 
 
 def _recommended() -> Mode:
@@ -166,7 +189,7 @@ def on_devices(
         {gpu.id: gpu.memory.usable_bytes.value for gpu in machine.gpus},
     )
     ours = tuple(Target(d, t.forms) for d, t in zip(devices, choice.targets, strict=True))
-    selection = msgspec.structs.replace(selection, devices=[d.id for d in devices])
+    selection = with_ranks(msgspec.structs.replace(selection, devices=[d.id for d in devices]), ops, devices)
     if _roofs(options):
         selection, keep = roofline.chosen(selection, devices, roofline.Host(free_bytes, usable), keep)
     elif health.asked(options.ops):
@@ -193,7 +216,8 @@ def _crossings(choice: DeviceSelection) -> bool:
 
 def _with_gpu_id(device: Device, machine: Any) -> Device:
     gpu_id = detect.gpu_for(machine, device.identity) if device.identity else None
-    return msgspec.structs.replace(device, gpu_id=gpu_id)
+    members = [detect.gpu_for(machine, one) or "" for one in device.identities]
+    return msgspec.structs.replace(device, gpu_id=gpu_id, gpu_ids=members if all(members) else [])
 
 
 def _require_cpus(threads: int | None, usable: int | None) -> None:

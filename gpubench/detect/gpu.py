@@ -12,12 +12,12 @@ from msgspec import UNSET
 
 from gpubench.catalogue import DETECTION
 from gpubench.detect.access import Said, judge_access
+from gpubench.detect.links import with_paths
 from gpubench.detect.merge import GPU_VENDORS, SOC_DEVICES, Merged, MergedDevice, role_of_display, vendor_of
 from gpubench.detect.records import (
     ABSENT,
     Address,
     DeviceRecord,
-    address,
     first,
     known,
     lost,
@@ -281,8 +281,10 @@ def _compute(device: MergedDevice) -> Compute:
 
 def _link(device: MergedDevice) -> Link:
     names = ("gen_max", "width_max", "gen_now", "width_now")
-    fields = {name: _pick(device, f"link.{name}", ("pci-sysfs", "drm", "nvml")) for name in names}
-    return Link(peers=sorted({peer for r in device.records for peer in r.peers}), **fields)
+    fields: dict[str, Any] = {
+        name: _pick(device, f"link.{name}", ("pci-sysfs", "drm", "nvml")) for name in names
+    }
+    return Link(**fields)
 
 
 def _power(device: MergedDevice) -> Power:
@@ -306,17 +308,7 @@ def build_gpus(merged: Merged, context: GpuContext, access: AccessReader | None)
     found = [build_gpu(device, name, context) for device, name in zip(merged.devices, names, strict=True)]
     answers = access(found, merged.devices) if access else [Said()] * len(found)
     judged = [judge_access(gpu, said, context.live) for gpu, said in zip(found, answers, strict=True)]
-    return _with_peers(judged)
-
-
-def _with_peers(found: list[Gpu]) -> list[Gpu]:
-    """Linked GPUs by id instead of by address; an address that is no GPU's (a switch) is left out."""
-    by_bdf = {address(gpu.bdf.value): gpu.id for gpu in found if gpu.bdf.value is not None}
-    linked = []
-    for gpu in found:
-        peers = [by_bdf[bdf] for peer in gpu.link.peers if (bdf := address(peer)) in by_bdf]
-        linked.append(msgspec.structs.replace(gpu, link=msgspec.structs.replace(gpu.link, peers=peers)))
-    return linked
+    return with_paths(judged, [device.records for device in merged.devices])
 
 
 def ids(devices: list[MergedDevice]) -> list[str]:

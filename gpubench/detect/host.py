@@ -15,6 +15,8 @@ import msgspec
 from gpubench.detect import cgroup, cpuinfo
 from gpubench.detect.cpu import read_cpu
 from gpubench.detect.cpuinfo import CpuInfo
+from gpubench.detect.kfd import KFD_NODES, read_kfd
+from gpubench.detect.links import with_pci_paths
 from gpubench.detect.memory import read_memory, read_numa
 from gpubench.detect.pci import (
     CARDS,
@@ -31,7 +33,6 @@ from gpubench.detect.records import DeviceRecord, derived, known, lost, missing
 from gpubench.detect.root import FileText, Root, words
 from gpubench.detect.topology import CpuSet
 from gpubench.detect.vendors import (
-    KFD_NODES,
     NVIDIA_FOLDER,
     amd_facts,
     find_soc,
@@ -39,7 +40,6 @@ from gpubench.detect.vendors import (
     numa_nodes,
     nvidia_facts,
     read_gpus,
-    read_kfd,
 )
 from gpubench.model.machine import NOT_PROBED, Cpu, Fact, Machine, MachineWarning, Memory, Numa, Platform
 
@@ -73,7 +73,7 @@ def read_files(root: Root, affinity: Fact[CpuSet]) -> Files:
     folders = [path for path, found in (
         (PCI_DEVICES, pci), (CARDS, drm), (f"{NVIDIA_FOLDER}/gpus", nvidia), (KFD_NODES, kfd),
     ) if found is not None]  # fmt: skip
-    devices = _devices(root, pci or [], drm or [], soc)
+    devices = _devices(root, with_pci_paths(root, pci or []), drm or [], soc)
     return Files(
         platform, read_cpu(root, blocks, platform.hypervisor, groups, affinity),
         read_memory(root, groups, nodes), numa, warnings, devices + (nvidia or []) + (kfd or []), folders, soc,

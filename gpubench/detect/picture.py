@@ -17,6 +17,7 @@ import msgspec
 
 from gpubench.catalogue import DETECTION
 from gpubench.detect.cpu import misfits
+from gpubench.detect.links import matrix
 from gpubench.detect.recommend import about
 from gpubench.detect.root import list_form
 from gpubench.escaping import escaped
@@ -96,6 +97,8 @@ def sections(machine: Machine) -> Iterator[MachinePart]:
     yield _cpu(machine)
     yield _ram(machine)
     yield from _gpus(machine)
+    if rows := matrix(machine.gpus):
+        yield MachinePart("Links", rows[-1], rows[:-1])
     others = [f"{clean(s.name)} (software, {', '.join(s.apis)})" for s in machine.software_renderers]
     others += [f"{a.bdf.value} display adapter ({a.role.value})" for a in machine.display_adapters]
     others += [

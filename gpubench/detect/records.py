@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple, TypeVar, cast
 import msgspec
 from msgspec import UNSET
 
-from gpubench.model.machine import Fact, Gpu, Partition, Status
+from gpubench.model.machine import Fact, Gpu, LinkPath, Partition, Status
 
 T = TypeVar("T")
 
@@ -75,7 +75,8 @@ class DeviceRecord(msgspec.Struct, frozen=True, kw_only=True):
     """Normalised: ids are integers, addresses four of them, uuids in one spelling.
 
     `facts` holds further facts by their path in the document's `gpus[]` ("memory.free_bytes").
-    `checked`: a checked kernel ran on the device. `throttle`, `peers` and `why_not` as in the document.
+    `checked`: a checked kernel ran on the device. `throttle`, `peers` and `why_not` as in the document. `paths` as
+    there too, but for `to`, which is a PCI address.
     """
 
     source: str
@@ -96,6 +97,7 @@ class DeviceRecord(msgspec.Struct, frozen=True, kw_only=True):
     checked: bool | None = None
     throttle: tuple[str, ...] = ()
     peers: tuple[str, ...] = ()
+    paths: tuple[LinkPath, ...] = ()
     why_not: tuple[str, ...] = ()
     facts: dict[str, Fact[Any]] = {}
     partitions: tuple[Partition, ...] = ()
@@ -158,7 +160,8 @@ def parse_record(raw: object) -> DeviceRecord:
         partition_of=_text(raw.get("partition_of")), version=_text(raw.get("version")),
         checked=raw.get("checked") if isinstance(raw.get("checked"), bool) else None,
         throttle=_texts(raw.get("throttle")), peers=_texts(raw.get("peers")),
-        why_not=_texts(raw.get("why_not")), facts=dict(_facts(raw, source)),
+        paths=tuple(_paths(raw.get("paths"), source)), why_not=_texts(raw.get("why_not")),
+        facts=dict(_facts(raw, source)),
     )  # fmt: skip
 
 
@@ -170,6 +173,8 @@ def record_to_json(record: DeviceRecord) -> dict[str, Any]:
             raw[key] = f"{raw[key]:0{digits}x}"
     if record.bdf is not None:
         raw["bdf"] = str(record.bdf)
+    if record.paths:
+        raw["paths"] = [msgspec.to_builtins(path) for path in record.paths]
     return raw | {path: msgspec.to_builtins(fact) for path, fact in sorted(record.facts.items())}
 
 
@@ -190,10 +195,24 @@ def _facts(raw: dict[str, Any], source: str) -> list[tuple[str, Fact[Any]]]:
     return found
 
 
+def _paths(raw: object, source: str) -> list[LinkPath]:
+    """The paths to other GPUs; one that names no address is left out."""
+    found = []
+    fields = [field for field in msgspec.structs.fields(LinkPath) if field.name != "to"]
+    for entry in raw if isinstance(raw, list) else ():
+        if isinstance(entry, dict) and address(entry.get("to")) is not None:
+            facts = {field.name: fact for field in fields if field.name in entry
+                     and (fact := _converted(field.type, entry[field.name], source))}  # fmt: skip
+            found.append(LinkPath(to=str(address(entry["to"])), **facts))
+    return found
+
+
 def _fact(path: str, value: object, source: str) -> Fact[Any] | None:
     wanted = fact_types().get(path)
-    if wanted is None:
-        return None
+    return None if wanted is None else _converted(wanted, value, source)
+
+
+def _converted(wanted: Any, value: object, source: str) -> Fact[Any] | None:
     if not isinstance(value, dict):
         value = {"value": value, "status": "ok", "source": source}
     value = {"source": source} | value

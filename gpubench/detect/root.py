@@ -102,6 +102,11 @@ class Root:
 
     def link(self, path: str) -> str | None:
         """The last name of a link's target, or None if `path` is no link."""
+        target = self.target(path)
+        return None if target is None else target.rstrip("/").rpartition("/")[2]
+
+    def target(self, path: str) -> str | None:
+        """A link's target as it is written, or None if `path` is no link."""
         parent, _, name = path.rpartition("/")
         folder = self._real(parent) if parent else "/"
         if folder is None:
@@ -113,7 +118,7 @@ class Root:
             return None
         if self.trace is not None:
             self.trace.links[at] = target
-        return target.rstrip("/").rpartition("/")[2]
+        return target
 
     def exists(self, path: str) -> bool:
         """Whether anything is there (a broken link is not)."""

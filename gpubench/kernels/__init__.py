@@ -29,7 +29,7 @@ from gpubench.model.op import (
 # The groups in the order of listings and reports; one of another package comes after these. Those in the second line
 # are measured on request: `--ops all` leaves them out.
 _USUAL = ("vector", "reduction", "matrix", "activation", "derivative")
-ON_REQUEST = ("layers", "network", "overhead")
+ON_REQUEST = ("layers", "network", "overhead", "collective")
 
 
 @cache

@@ -11,6 +11,7 @@ import msgspec
 
 from gpubench import processes
 from gpubench.catalogue import WARNINGS
+from gpubench.model.case import GANG
 from gpubench.model.machine import Machine
 from gpubench.model.result import Block, Device, RunWarning, Telemetry
 from gpubench.model.result import Telemetry as Record
@@ -129,7 +130,7 @@ def of_session(devices: Sequence[Device], machine: Machine, since: float) -> Mon
     gpus = {gpu.id: gpu for gpu in machine.gpus}
     targets, absent = [], {}
     for device in devices:
-        if device.kind not in ("gpu", "hybrid"):
+        if device.kind not in ("gpu", "hybrid") or device.backend == GANG:
             continue
         own, gpu = device.identity, gpus.get(device.gpu_id or "")
         pci = (own.pci if own else None) or (gpu.bdf.value if gpu else None)

@@ -13,11 +13,13 @@ from gpubench.catalogue import REASONS, Reason
 from gpubench.measure.protocol import Wanted
 from gpubench.model.case import (
     FORMS,
+    GANG,
     PLACED_REGIMES,
     RESIDENT,
     TF32,
     Case,
     beside_size,
+    gang_ranks,
     workload_key,
 )
 from gpubench.model.machine import Machine, cpu_cache_bytes
@@ -169,6 +171,8 @@ def _kernels(series: Series, target: Target, constraints: Constraints) -> list[t
     found: list[tuple[str, str | None]] = []
     if op.overhead is not None and backend in backends.COMPOSED:
         return found  # the costs of its devices are theirs
+    if (op.collective is not None or backend == GANG) and not _joins(series, target, constraints):
+        return found
     for form in FORMS:
         if form in constraints.selection.forms and (form in _forms(op, target) or constraints.named_forms):
             found.append((form, None))
@@ -178,6 +182,26 @@ def _kernels(series: Series, target: Target, constraints: Constraints) -> list[t
             if _asked(series, backend, form, variant)
         ]
     return found
+
+
+def _joins(series: Series, target: Target, constraints: Constraints) -> bool:
+    """Whether a gang runs a collective: one of as many ranks, and of those the first, unless it is about pairs."""
+    exchange, ranks = series.op.collective, len(gang_ranks(target.device.id))
+    if exchange is None or ranks == 0 or series.shape.get("ranks") != ranks:
+        return False
+    same = (t.device.id for t in constraints.targets if len(gang_ranks(t.device.id)) == ranks)
+    return exchange.pairwise or target.device.id == next(same)
+
+
+def with_ranks(selection: Selection, ops: Mapping[str, Op], devices: Sequence[Device]) -> Selection:
+    """The selection with the sizes of the gangs at hand as the shapes of its collectives, unless some were given."""
+    counts = sorted({len(ranks) for device in devices if (ranks := gang_ranks(device.id))})
+    shapes = {
+        name: [{"ranks": count} for count in counts if count == 2 or not op.collective.pairwise]
+        for name, op in ops.items()
+        if op.collective is not None and name not in selection.params
+    }
+    return msgspec.structs.replace(selection, params={**selection.params, **shapes}) if shapes else selection
 
 
 def _forms(op: Op, target: Target) -> tuple[str, ...]:
@@ -262,6 +286,11 @@ def _too_slow(op: Op, case: Case, settings: Settings) -> Skip | None:
 
 
 def _no_room(op: Op, case: Case, device: Device, host_bytes: int | None) -> Skip | None:
+    if op.collective is not None:
+        # What a rank sends and gets; ranks of software share the host's memory.
+        held = 2 * case.params["n"]
+        ranks = case.params["ranks"] if device.kind == "software" else 1
+        return _fits(case, ranks * held, held, device, host_bytes)
     if op.overhead is not None:
         # What is sent and where it lands, held by both forms on two devices side by side.
         return _fits(case, 8 * case.params["n"], 2 * case.params["n"], device, host_bytes)

@@ -17,6 +17,7 @@ import msgspec
 from gpubench import __version__, processes
 from gpubench.catalogue import REASONS
 from gpubench.errors import ExitCode
+from gpubench.model.case import GANG
 from gpubench.model.machine import Machine
 from gpubench.model.result import (
     Block,
@@ -276,9 +277,9 @@ def _ci(environ: Mapping[str, str]) -> Ci | None:
 def _stored(device: Device) -> Device:
     """Without what only detection needs, and with what stands for the clock of a GPU that has none."""
     clock = device.clock
-    if clock is None and device.kind == "gpu":
+    if clock is None and device.kind == "gpu" and device.backend != GANG:
         clock = DeviceClock(kind="derived", step_s=time.get_clock_info("perf_counter").resolution)
-    return msgspec.structs.replace(device, identity=None, clock=clock)
+    return msgspec.structs.replace(device, identity=None, identities=[], clock=clock)
 
 
 # ---------------------------------------------------------------- events

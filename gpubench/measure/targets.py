@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -16,6 +17,7 @@ from gpubench.errors import RequiredUnavailable
 from gpubench.measure import protocol
 from gpubench.measure.plan import Target
 from gpubench.measure.worker_pool import Spares, Worker, WorkerGone
+from gpubench.model.case import GANG
 from gpubench.model.kernel import Kernel
 from gpubench.model.machine import Mode
 from gpubench.model.op import Op
@@ -168,6 +170,7 @@ def choose(
             if listing.backend in request.required:
                 raise _unavailable(f"the backend {listing.backend} is not available", listing)
             warnings.append(_absence(listing))
+    request = expanded(request, listings)
     targets = [
         Target(device, listing.forms)
         for listing in listings
@@ -185,10 +188,29 @@ def choose(
         _require_mode(request, targets, listings)
     warnings += _left_out(listings, targets)
     if one_of_each and not request.devices:
-        firsts = {(t.device.backend, t.device.name): t for t in reversed(targets)}
+        firsts = {
+            (t.device.backend, t.device.id if t.device.backend == GANG else t.device.name): t
+            for t in reversed(targets)
+        }
         warnings += [_twin(t.device) for t in targets if t not in firsts.values()]
         targets = [t for t in targets if t in firsts.values()]
     return DeviceSelection(tuple(targets), tuple(listings), tuple(warnings))
+
+
+def expanded(request: DeviceRequest, listings: Sequence[Listing]) -> DeviceRequest:
+    """The request with each device by its id: `cupy:*` stands for all that the backend lists, `cupy:0-3` for four."""
+    found: list[str] = []
+    for word in request.devices:
+        backend, _, index = word.partition(":")
+        run = re.fullmatch(r"(\d{1,4})-(\d{1,4})", index)
+        if index == "*":
+            every = [device.id for x in listings if x.backend == backend for device in x.devices]
+            found += every or [word]
+        elif run:
+            found += [f"{backend}:{number}" for number in range(int(run[1]), int(run[2]) + 1)] or [word]
+        else:
+            found.append(word)
+    return msgspec.structs.replace(request, devices=tuple(dict.fromkeys(found)))
 
 
 def _without_yielding(
@@ -224,7 +246,7 @@ def required(request: DeviceRequest, choice: DeviceSelection) -> frozenset[str]:
     named = {t.device.id for t in choice.targets if t.device.backend in request.required}
     if request.mode in ("gpu", "hybrid") and not request.lenient:
         named |= {t.device.id for t in choice.targets if _is_of(request.mode, t.device)}
-    return frozenset(named | set(request.devices))
+    return frozenset(named | set(expanded(request, choice.listings).devices))
 
 
 def _one_split_each(targets: list[Target]) -> list[Target]:
@@ -277,7 +299,7 @@ def records(listings: Sequence[Listing]) -> list[dict[str, Any]]:
             **_identity(device),
         }
         for listing in listings
-        if listing.backend not in backends.COMPOSED and not backends.is_hidden(listing.backend)
+        if listing.backend not in (*backends.COMPOSED, GANG) and not backends.is_hidden(listing.backend)
         for device in listing.devices
         if device.identity is not None
     ]
@@ -338,7 +360,7 @@ def _left_out(listings: Sequence[Listing], targets: Sequence[Target]) -> list[Ru
             hint="--allow-software measures it all the same, without headlines",
         )  # fmt: skip
         for listing in listings
-        if listing.backend not in backends.COMPOSED
+        if listing.backend not in (*backends.COMPOSED, GANG)
         for device in listing.devices
         if device.kind == "software" and device.id not in taken
     ]

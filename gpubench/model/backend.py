@@ -15,9 +15,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gpubench.errors import BackendError, Unsupported
+from gpubench.errors import BackendError, BackendUnavailable, Unsupported
 from gpubench.model.case import Case
 from gpubench.model.kernel import Kernel, Limits
+from gpubench.model.links import Links
 from gpubench.model.op import Array, Dtype, Form, Op, Shape, Stored
 from gpubench.model.result import UNKNOWN_CACHE_BYTES, Blas, Ceiling, Device, StageClock, Staging
 
@@ -277,6 +278,12 @@ class Session(ABC):
         """The CPU that goes with the device; None: NumPy's."""
         return None
 
+    # ---------------------------------------------------------------- of a session that is a gang
+
+    def links(self) -> Links | None:
+        """What joins the ranks of a gang; None: this session is one device."""
+        return None
+
     def view(self, array: Array) -> Buffer:
         """Of a session on the CPU: a buffer that is this host array. As it stands, the array is one."""
         return array
@@ -289,6 +296,7 @@ class Backend(ABC):
     those that the op declares for it. `default_devices` are those that its name alone stands for, by what follows the
     colon of their ids; None: all. `yields_to`: backends that come before it on a GPU that both have, unless somebody
     names it. `scripted_time`: its sessions have a clock of their own, which the machine's load does not touch.
+    `gangs`: words that name gangs of its devices, beside their ordinals.
     """
 
     name: str
@@ -297,6 +305,7 @@ class Backend(ABC):
     default_devices: tuple[str, ...] | None = None
     yields_to: tuple[str, ...] = ()
     scripted_time: bool = False
+    gangs: tuple[str, ...] = ()
 
     @abstractmethod
     def devices(self) -> list[Device]:
@@ -320,6 +329,11 @@ class Backend(ABC):
         """What reads the clock_hz, memory_clock_hz, temperature_c, power_w and throttle of a GPU that has neither a
         UUID nor a PCI address, once a call; None: nothing does. It is called in a process of its own."""
         return None
+
+    def links(self, ordinals: Sequence[int], word: str = "") -> Links:
+        """What joins these devices of the backend to a gang; `word` stands for them where a gang has a name. Raises
+        BackendUnavailable."""
+        raise BackendUnavailable(f"{self.name} joins no devices to a gang")
 
     def users(self, device_id: str) -> Mapping[str, int]:
         """Who else is on such a device: the fields of `monitor.Users` that are not 0."""

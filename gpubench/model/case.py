@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Literal
 
 import msgspec
@@ -29,6 +30,8 @@ LONG_DTYPES = {short: dtype for dtype, short in SHORT_DTYPES.items()}
 # Backends whose devices are made of another backend's and the CPU. They are measured when asked for, because each size
 # then takes a sweep of its own.
 COMPOSED = ("hybrid",)
+# The backend whose devices are several GPUs of another backend: ranks.
+GANG = "gang"
 
 
 # Op, dtype and the params beside the size: what is the same on one curve over the sizes.
@@ -108,6 +111,31 @@ def inner_device(device_id: str) -> str | None:
     """The device that a composed one shares its work with, by id; None for any other device."""
     backend, _, inner = device_id.partition(":")
     return inner if backend in COMPOSED else None
+
+
+def gang_id(backend: str, ranks: Sequence[int]) -> str:
+    """`gang:cupy:0+1`; three and more in a row are written `0-7`."""
+    several = len(ranks) > 2 and list(ranks) == list(range(ranks[0], ranks[0] + len(ranks)))
+    text = f"{ranks[0]}-{ranks[-1]}" if several else "+".join(map(str, ranks))
+    return f"{GANG}:{backend}:{text}"
+
+
+def gang_ranks(device_id: str) -> tuple[int, ...]:
+    """The ordinals of a gang's members, in the order of its ranks; of a plain number so many, of a word two. Empty for
+    what is no gang."""
+    own, _, rest = device_id.partition(":")
+    if own != GANG:
+        return ()
+    text = rest.partition(":")[2]
+    if text.isdecimal():
+        return tuple(range(int(text)))
+    found: list[int] = []
+    for part in text.split("+"):
+        first, _, last = part.partition("-")
+        if not first.isdecimal() or not (last or first).isdecimal():
+            return (0, 1)
+        found += range(int(first), int(last or first) + 1)
+    return tuple(found)
 
 
 def regime_name(regime: str, calls: int | None) -> str:

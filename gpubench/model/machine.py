@@ -213,14 +213,36 @@ class Compute(msgspec.Struct, frozen=True, kw_only=True):
     partitions: list[Partition] = []
 
 
+class LinkPath(msgspec.Struct, frozen=True, kw_only=True):
+    """How one GPU reaches the GPU with the id `to`.
+
+    `kind` is nvlink, xgmi, pcie (below one host bridge) or host (through the processors); `via` is direct or switch;
+    `common` is the deepest part that both share: switch, host-bridge, numa-node or system. `lanes` counts the active
+    links. `read`, `write` and `atomics`: whether the driver lets one GPU reach into the other's memory.
+    """
+
+    to: str
+    kind: StrFact = NOT_PROBED
+    lanes: IntFact = NOT_PROBED
+    version: IntFact = NOT_PROBED
+    via: StrFact = NOT_PROBED
+    common: StrFact = NOT_PROBED
+    read: BoolFact = NOT_PROBED
+    write: BoolFact = NOT_PROBED
+    atomics: BoolFact = NOT_PROBED
+    max_bytes_per_s: IntFact = NOT_PROBED
+
+
 class Link(msgspec.Struct, frozen=True, kw_only=True):
-    """PCIe generation and lanes, at most and now (they fall while idle). `peers`: ids of linked GPUs."""
+    """PCIe generation and lanes, at most and now (they fall while idle). `peers`: ids of linked GPUs; `paths`: how each
+    other GPU is reached. A GPU that is cut into MIG instances has no paths."""
 
     gen_max: IntFact = NOT_PROBED
     width_max: IntFact = NOT_PROBED
     gen_now: IntFact = NOT_PROBED
     width_now: IntFact = NOT_PROBED
     peers: list[str] = []
+    paths: list[LinkPath] = []
 
 
 class Power(msgspec.Struct, frozen=True, kw_only=True):

@@ -166,13 +166,42 @@ class Overhead(msgspec.Struct, frozen=True):
     n bytes; library is the plain way (fresh memory, ordinary host arrays), tuned the best one that there is.
     """
 
-    call: SessionCall
+    call: SessionCall | Literal["exchange"]
     forms: tuple[Form, ...] = ("library",)
 
     @property
     def moves(self) -> bool:
-        """True if n bytes travel."""
+        """True if n bytes travel between host and device."""
         return self.call in ("upload", "download")
+
+    def bytes(self, params: Params) -> int:
+        """What one call moves."""
+        return params["n"] if self.moves else 0
+
+
+class Collective(Overhead, frozen=True, kw_only=True):
+    """What the ranks of a gang do with their buffers: n is the bytes of the largest buffer that a rank holds.
+
+    `exchange(links, sent, got)` enqueues it on all ranks. `sends(count, ranks)` and `gets` are the elements of a rank's
+    two buffers, where the largest has `count`. `expected(value, rank, ranks, i, part)` is element `i` of what the rank
+    gets, where `value(rank, i)` is element i of what a rank sent, and `part` is `count // ranks`. `bus(ranks)` is what
+    turns bytes per second of the algorithm into those of the busiest link. `pairwise`: it is about two ranks alone, of
+    which those in `receivers` get something; None: all do. `both`: twice n bytes move.
+    """
+
+    call: Literal["exchange"] = "exchange"
+    exchange: Callable[[Any, Sequence[Array], Sequence[Array]], None]
+    expected: Callable[[Callable[[Any, Array], Array], int, int, Array, int], Array]
+    bus: Callable[[int], float]
+    sends: Callable[[int, int], int]
+    gets: Callable[[int, int], int]
+    pairwise: bool = False
+    receivers: tuple[int, ...] | None = None
+    both: bool = False
+
+    def bytes(self, params: Params) -> int:
+        """Of the algorithm: n, in each direction."""
+        return params["n"] * (2 if self.both else 1)
 
 
 class Defect(str):
@@ -308,6 +337,11 @@ class Op(msgspec.Struct, frozen=True):
     tokens: Mapping[str, Callable[[Params], int]] = {}
 
     @property
+    def collective(self) -> Collective | None:
+        """What it does on a gang; None: it is about one device."""
+        return self.overhead if isinstance(self.overhead, Collective) else None
+
+    @property
     def outputs(self) -> tuple[Operand, ...]:
         """All of them, in order."""
         return (self.output, *self.more_outputs)
@@ -413,7 +447,7 @@ class Op(msgspec.Struct, frozen=True):
     def bytes(self, params: Params, dtype: Dtype) -> int:
         """Compulsory traffic of one launch: each input read once, each output written once. Of a transfer: n."""
         if self.overhead is not None:
-            return params["n"] if self.overhead.moves else 0
+            return self.overhead.bytes(params)
         if self.traffic is not None:
             return self.traffic(params, dtype)
         return sum(operand.bytes(params, dtype) for operand in self.operands)

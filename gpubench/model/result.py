@@ -152,7 +152,8 @@ class Device(Record, frozen=True, kw_only=True):
 
     `api` is what drives it (host, cuda, vulkan, metal, dx12), or a word of the backend's own.
     `cache_bytes` is its last level of cache, where the backend tells.
-    `identity` travels from the worker to detection and is cleared before the file is written.
+    `identity` travels from the worker to detection and is cleared before the file is written. A gang has `gpu_ids` and
+    `identities` instead, rank by rank.
     """
 
     id: str
@@ -168,6 +169,8 @@ class Device(Record, frozen=True, kw_only=True):
     theoretical: Theoretical = Theoretical()
     cache_bytes: int | None = None
     identity: Identity | None = None
+    gpu_ids: list[str] = []
+    identities: list[Identity] = []
 
     @property
     def own_clock(self) -> DeviceClock | None:

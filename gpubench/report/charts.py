@@ -13,7 +13,7 @@ import msgspec
 
 from gpubench.analysis.analyse import Analysis
 from gpubench.analysis.estimate import CaseResult
-from gpubench.analysis.overheads import GROUP
+from gpubench.analysis.overheads import CALLS
 from gpubench.escaping import printable, shortened
 from gpubench.report.wording import (
     data_text,
@@ -80,7 +80,7 @@ FEWEST_TICKS = 3
 
 def charted(analysis: Analysis) -> list[CaseResult]:
     """The cases that a chart may show: with an estimate, and no overhead."""
-    return [row for row in analysis.cases if row.time is not None and row.case.group != GROUP]
+    return [row for row in analysis.cases if row.time is not None and row.case.group not in CALLS]
 
 
 def all_series(analysis: Analysis) -> tuple[Line, ...]:

@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from gpubench.analysis.analyse import Analysis
-from gpubench.analysis.overheads import GROUP
+from gpubench.analysis.collectives import GROUP as COLLECTIVE
+from gpubench.analysis.overheads import GROUP as OVERHEAD
 from gpubench.analysis.roofline import measures_roofs
 from gpubench.analysis.samples import used_sessions
 from gpubench.escaping import printable
@@ -20,6 +21,7 @@ from gpubench.report.sections.answer import KEY as ANSWER
 from gpubench.report.sections.break_even import break_even_section, reuse_section
 from gpubench.report.sections.cases import environment_section, raw_section, sample_chart, time_chart
 from gpubench.report.sections.claims import claims_section
+from gpubench.report.sections.collectives import collectives_section
 from gpubench.report.sections.hybrid import hybrid_chart, hybrid_section
 from gpubench.report.sections.map import KEY as MAP
 from gpubench.report.sections.map import map_section
@@ -95,6 +97,7 @@ def document(
         ),
         "skipped": lambda: skipped_section(analysis, full=full),
         "anatomy": lambda: anatomy_section(analysis, unit, full=full, every_size=full or asked),
+        "collectives": lambda: collectives_section(analysis, unit),
         "stages": lambda: stages_section(analysis, unit, full=full, every_size=full or asked),
         "roofline": lambda: roofline_section(analysis, full=full or asked),
         "claims": lambda: claims_section(analysis, unit, full=full),
@@ -119,9 +122,9 @@ def document(
 def final_screen(
     analysis: Analysis, options: RenderOptions, *, saved: Sequence[str], height: int = HEIGHT
 ) -> TextDocument:
-    """What a run ends with: the answer, then gates and claims where they were asked for. A run that was made for roofs
-    or for overheads ends with these."""
-    own = "roofline" if measures_roofs(analysis.run) else "anatomy" if _only_overheads(analysis) else None
+    """What a run ends with: the answer, then gates and claims where they were asked for. A run that was made for roofs,
+    for overheads or for collectives ends with these."""
+    own = "roofline" if measures_roofs(analysis.run) else _own_section(analysis)
     wanted = ("claims",) if own is None else (own, "claims")
     found = document(analysis, msgspec.structs.replace(options, sections=wanted)).sections
     if own is not None:
@@ -131,8 +134,13 @@ def final_screen(
     return TextDocument(headings=(), sections=(Section(key=ANSWER, title="", screen=lines), *found))
 
 
-def _only_overheads(analysis: Analysis) -> bool:
-    return bool(analysis.overheads.rows) and all(row.case.group == GROUP for row in analysis.cases)
+def _own_section(analysis: Analysis) -> str | None:
+    """That of a run without anything else than overheads, or than collectives."""
+    groups = {row.case.group for row in analysis.cases}
+    measured = {"anatomy": analysis.overheads.rows, "collectives": analysis.collectives}
+    of_group = {OVERHEAD: "anatomy", COLLECTIVE: "collectives"}
+    key = of_group.get(next(iter(groups))) if len(groups) == 1 else None
+    return key if key is not None and measured[key] else None
 
 
 def _charts(analysis: Analysis, options: RenderOptions, charts: bool, *, asked: bool) -> Section:

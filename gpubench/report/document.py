@@ -17,6 +17,7 @@ import msgspec
 from gpubench.analysis.analyse import Analysis, failed, machine_runs, recommended
 from gpubench.analysis.break_even import BreakEven, BreakEvenRow
 from gpubench.analysis.claims import ClaimRow
+from gpubench.analysis.collectives import CollectiveRow
 from gpubench.analysis.estimate import CaseRow
 from gpubench.analysis.findings import ReportGate, ReportWarning
 from gpubench.analysis.hybrid import HybridRow
@@ -69,6 +70,7 @@ class ReportDocument(msgspec.Struct, frozen=True, kw_only=True):
     break_even: tuple[BreakEvenRow, ...]
     roofline: RooflineRow
     pool_overhead: tuple[PoolRow, ...]
+    collectives: tuple[CollectiveRow, ...] = ()
     reuse: tuple[Reuse, ...] = ()
     weights: tuple[WeightLoad, ...] = ()
     hybrid: tuple[HybridRow, ...] = ()
@@ -109,6 +111,7 @@ def report_document(analyses: Sequence[Analysis]) -> ReportDocument:
             cases=rows(RoofCaseRow, lambda one: one.roofline.rows),
         ),
         pool_overhead=rows(PoolRow, lambda one: one.overheads.pools),
+        collectives=rows(CollectiveRow, lambda one: one.collectives),
         reuse=rows(Reuse, lambda one: one.reuse),
         weights=rows(WeightLoad, lambda one: one.weights),
         hybrid=rows(HybridRow, lambda one: one.hybrid),

@@ -27,6 +27,8 @@ def test_the_document_fits_its_schema_and_reads_back(live):
     document = json.loads(data)
     jsonschema.validate(document, store.schema("gpubench-detect"))
     machine = msgspec.json.decode(data, type=Machine)
+    for gpu in document["gpus"]:
+        gpu["link"]["paths"] = []  # the documents are older than paths
     assert json.loads(detect.to_json(machine)) == document
 
 

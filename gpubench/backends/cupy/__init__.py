@@ -41,6 +41,7 @@ from gpubench.installation import install_command
 from gpubench.model.backend import Backend, Buffer, Launch, Session, StageReading, Transfers, each, override
 from gpubench.model.case import Case
 from gpubench.model.kernel import Limits
+from gpubench.model.links import Links
 from gpubench.model.op import Array, Form, Op, Shape, Stored
 from gpubench.model.result import Blas, Device, DeviceClock, Identity, Theoretical
 
@@ -335,6 +336,13 @@ class CupyBackend(Backend):
             if device.id == device_id:
                 return CupySession(device, ordinal)
         raise BackendUnavailable(f"there is no device {device_id}")
+
+    @override
+    def links(self, ordinals: Sequence[int], word: str = "") -> Links:
+        """The devices of these ordinals."""
+        from gpubench.backends.cupy.links import CudaLinks
+
+        return CudaLinks(_import_cupy(), ordinals, vendor_errors)
 
 
 def _import_cupy() -> Any:

@@ -4,7 +4,7 @@ It computes with NumPy and *pretends* to take the time that a cost model gives, 
 whole program is deterministic under test. `fake:cpu` and `fake:gpu` behave; every other device acts out one
 failure. GPUBENCH_FAKE_NOISE=0.1 makes costs log-normal with that deviation (seeded by device and process);
 GPUBENCH_FAKE_OUTLIERS=0.02 makes that share of them 1.5 to 5 times as long; GPUBENCH_FAKE_SLOWER=1.2 multiplies what
-kernels take.
+kernels take. GPUBENCH_FAKE_GPUS=4 adds the equal GPUs fake:gpu0 to fake:gpu3, of which gangs are made.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
+from gpubench.backends.hidden._fake_links import GANGS, FakeLinks, slower
 from gpubench.backends.shared.host import host_dtype, no_overhead
 from gpubench.errors import (
     BackendError,
@@ -41,7 +42,7 @@ from gpubench.model.backend import (
 from gpubench.model.case import Case
 from gpubench.model.kernel import Limits
 from gpubench.model.op import ITEMSIZE, Array, Dtype, Form, Op, Shape, Stored
-from gpubench.model.result import Blas, Ceiling, Device, DeviceClock, Staging
+from gpubench.model.result import Blas, Ceiling, Device, DeviceClock, Identity, Staging
 
 # Seconds and rates of the two cost models: plain numbers near a 16-core CPU and a large GPU, so that
 # break-even points fall inside the default ladders.
@@ -187,7 +188,7 @@ class FakeSession(Session):
         self._device_s = self._copied_s = 0.0
         self._noise = float(os.environ.get("GPUBENCH_FAKE_NOISE", "0.2" if word == "noisy" else "0"))
         self._outliers = float(os.environ.get("GPUBENCH_FAKE_OUTLIERS", "0"))
-        self._slower = float(os.environ.get("GPUBENCH_FAKE_SLOWER", "1"))
+        self._slower = float(os.environ.get("GPUBENCH_FAKE_SLOWER", "1")) * slower(word)
         self._random = random.Random(f"{device.id} {os.environ.get('GPUBENCH_FAKE_SEED', '')}")
 
     def supports(self, op: Op, case: Case) -> BackendError | None:
@@ -400,13 +401,19 @@ class FakeBackend(Backend):
     default_devices = ("cpu", "gpu")
     scripted_time = True
 
+    gangs = GANGS  # that act out a failure
+
     def devices(self) -> list[Device]:
-        return [_actor(word) for word in WORDS]
+        return [_actor(word) for word in (*WORDS, *_twins())]
+
+    @override
+    def links(self, ordinals: Sequence[int], word: str = "") -> FakeLinks:
+        return FakeLinks(ordinals, word)
 
     def open(self, device_id: str, threads: int | None = None, *, autotune: bool = True) -> FakeSession:
         """One actor by its word. Raises BackendUnavailable for an unknown one."""
         word = device_id.partition(":")[2]
-        if word not in WORDS:
+        if word not in (*WORDS, *_twins()):
             raise BackendUnavailable(f"scripted: there is no {device_id}", hint=f"one of {', '.join(WORDS)}")
         return FakeSession(_actor(word), word)
 
@@ -440,16 +447,23 @@ class FakeBackend(Backend):
         return {"computing": 1, "used_bytes": 2**30} if device_id == "fake:shared" else {}
 
 
+def _twins() -> list[str]:
+    """The equal GPUs that GPUBENCH_FAKE_GPUS asks for."""
+    return [f"gpu{number}" for number in range(int(os.environ.get("GPUBENCH_FAKE_GPUS", "0")))]
+
+
 def _actor(word: str) -> Device:
+    twin = word[3:].isdecimal()
     return Device(
         id=f"fake:{word}",
         backend="fake",
         kind="cpu" if word == "cpu" else "gpu",
-        name=f"Scripted {word}",
+        name="Scripted gpu" if twin else f"Scripted {word}",
         api="fake",
         memory_bytes=None if word == "cpu" else 1 << 34,
         usable_bytes=None if word == "cpu" else 1 << 34,
         clock=None if word in ("cpu", "no-clock") else DeviceClock(kind="event", step_s=CLOCK_STEP_S),
+        identity=Identity(uuid=f"{int(word[3:]) + 1:032x}") if twin else None,
     )
 
 

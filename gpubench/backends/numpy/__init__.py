@@ -31,6 +31,7 @@ from gpubench.installation import install_command
 from gpubench.model.backend import Backend, Buffer, Launch, Session, StageReading, each, override
 from gpubench.model.case import Case
 from gpubench.model.kernel import Candidate, Limits, NumbaProgram
+from gpubench.model.links import Links
 from gpubench.model.op import Array, Form, Op, Shape, Stored
 from gpubench.model.result import Blas, Device
 
@@ -329,6 +330,13 @@ class NumpyBackend(Backend):
     def open(self, device_id: str, threads: int | None = None, *, autotune: bool = True) -> NumpySession:
         """Open the CPU with `threads` threads (None: all usable ones)."""
         return NumpySession(self.devices()[0], threads, autotune)
+
+    @override
+    def links(self, ordinals: Sequence[int], word: str = "") -> Links:
+        """So many ranks in host memory."""
+        from gpubench.backends.shared.links import HostLinks
+
+        return HostLinks(len(ordinals))
 
 
 BACKEND = NumpyBackend()

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, Protocol
 
-from gpubench.detect.probes import ProbeFailure
-from gpubench.detect.records import address, uuid_key
+from gpubench.detect.probes import ProbeFailure, nvlink
+from gpubench.detect.records import Address, address, uuid_key
 
 _WSL_LIBRARY = "/usr/lib/wsl/lib/libnvidia-ml.so.1"
 _STATUS = {3: "unsupported", 13: "unsupported", 25: "unsupported", 4: "permission", 18: "mismatch", 10: "timeout",
@@ -29,7 +29,6 @@ _THROTTLE = {
     0x20: "sw_thermal_slowdown", 0x40: "hw_thermal_slowdown", 0x80: "hw_power_brake", 0x100: "display_clocks",
 }  # fmt: skip
 _VGPU_GUEST = 2
-_P2P_NVLINK, _P2P_OK = 2, 0
 _MIG_ON, _ATS = 1, 2
 
 
@@ -65,12 +64,11 @@ def probe(nvml: Any = None) -> dict[str, Any]:
         with contextlib.suppress(nvml.NVMLError):  # one lost card must not hide the others
             handles.append((index, nvml.nvmlDeviceGetHandleByIndex(index)))
     records = []
+    paths = _paths(nvml, [handle for _, handle in handles])
     for index, handle in handles:
         record = _device(nvml, handle, index, driver)
-        peers = [
-            bdf(nvml, other) for number, other in handles if number != index and _linked(nvml, handle, other)
-        ]
-        records.append(record | {"peers": [peer for peer in peers if peer]})
+        at = address(record["bdf"])
+        records.append(record | {"paths": paths.get(at, []) if at is not None else []})
         records += _instances(nvml, handle, record)
     cuda = _tried(nvml, nvml.nvmlSystemGetCudaDriverVersion_v2).get("value")
     return {"records": records, "version": driver, "cuda_driver": cuda}
@@ -193,9 +191,15 @@ def _instances(nvml: Any, handle: Any, parent: dict[str, Any]) -> list[dict[str,
     return found
 
 
-def _linked(nvml: Any, one: Any, other: Any) -> bool:
-    call = getattr(nvml, "nvmlDeviceGetP2PStatus", None)
-    return call is not None and _tried(nvml, call, one, other, _P2P_NVLINK)["value"] == _P2P_OK
+def _paths(nvml: Any, handles: list[Any]) -> Mapping[Address, list[dict[str, Any]]]:
+    """The paths between whole GPUs: MIG instances have none."""
+
+    def ask(name: str, *arguments: Any) -> dict[str, Any]:
+        call = getattr(nvml, name, None)
+        return _tried(nvml, call, *arguments) if call else {"value": None, "status": "unsupported"}
+
+    whole = [(address(bdf(nvml, handle)), handle) for handle in handles if not _partitioned(nvml, handle)]
+    return nvlink.paths(ask, [(at, handle) for at, handle in whole if at is not None])
 
 
 def bdf(nvml: Any, handle: Any) -> str | None:

@@ -31,6 +31,7 @@ from gpubench.catalogue import Reason
 from gpubench.errors import BackendError, BackendUnavailable, DeviceLost, DeviceOutOfMemory, Unsupported
 from gpubench.measure import protocol
 from gpubench.measure.worker import ceilings, places, stages, timer
+from gpubench.measure.worker.collectives import CollectiveTimer
 from gpubench.measure.worker.operands import Operands, Weights, spare_bytes
 from gpubench.measure.worker.overheads import OverheadTimer, overhead_hash
 from gpubench.measure.worker.workspace import CheckedLaunch, Workspace, Wrong, gate, refusal
@@ -46,6 +47,7 @@ RECORDED = (
     "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "CUPY_TF32",
     "WGPU_BACKEND_TYPE",
 )  # fmt: skip
+CallTimer = OverheadTimer | CollectiveTimer
 # The GPU's share of a split until the parent names one.
 EVEN = 0.5
 
@@ -60,7 +62,7 @@ class DeviceWorker:
         self._workspaces: dict[str, Workspace] = {}
         self._operands: Operands | None = None
         self._weights = Weights(1, "random")
-        self._timers: dict[str, timer.Timer | OverheadTimer] = {}
+        self._timers: dict[str, timer.Timer | CallTimer] = {}
         self._opening: protocol.Open | None = None
         self._checked: dict[tuple[str, str], CheckedLaunch] = {}
         self._parts: dict[tuple[str, str], dict[str, list[float]]] = {}
@@ -173,7 +175,8 @@ class DeviceWorker:
         self._sample_s = request.sample_s
         record = WorkerRecord(
             device_id=request.device_id, threads=session.threads, blas=session.blas,
-            env={name: os.environ[name] for name in RECORDED if name in os.environ}, open_s=open_s,
+            env={name: value for name, value in os.environ.items() if name in RECORDED or name.startswith("NCCL_")},
+            open_s=open_s,
         )  # fmt: skip
         return protocol.Opened(id=request.id, device=session.device, record=record)
 
@@ -306,7 +309,12 @@ class DeviceWorker:
         case, opening = request.case, self._opening
         assert opening is not None
         self._announce("inputs")
-        timed = OverheadTimer(self._opened(), op, case, opening)
+        session = self._opened()
+        timed: CallTimer = (
+            OverheadTimer(session, op, case, opening)
+            if op.collective is None
+            else CollectiveTimer(session, op, case)
+        )
         self._timers[case.id] = timed
         self._announce("check")
         check = timed.verify()
@@ -315,7 +323,7 @@ class DeviceWorker:
         return protocol.Prepared(
             id=request.id, check=check, op_hash=overhead_hash(op), kernel_hash=None, flops=op.flops(case.params),
             bytes=op.bytes(case.params, case.dtype), parts=Parts(session=request.session), repeat=timed.repeat,
-            hot_repeat=None, staging=timed.staging,
+            hot_repeat=None, staging=timed.staging, kernel=timed.kernel,
         )  # fmt: skip
 
     def _workspace(self, case: Case) -> Workspace:
@@ -326,11 +334,11 @@ class DeviceWorker:
             if self._operands is None or self._operands.op.name != op.name:
                 self._operands = Operands(op, self._seed, self._inputs, self._scratch, self._weights)
             self._workspaces[case.workload] = Workspace(
-                self._opened().for_op(op), op, case, self._seed, self._inputs, self._scratch, self._material
+                self._opened().for_op(op), op, case, self._seed, self._inputs, self._scratch, self._operands
             )
         return self._workspaces[case.workload]
 
-    def _calibrate(self, timed: timer.Timer | OverheadTimer, request: protocol.Prepare) -> float | None:
+    def _calibrate(self, timed: timer.Timer | CallTimer, request: protocol.Prepare) -> float | None:
         """Find the repeat counts, or take those of an earlier session. An overhead has the wall clock alone. Returns
         seconds per launch, where they were found."""
         self._announce("calibrate")

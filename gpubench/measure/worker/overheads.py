@@ -33,6 +33,7 @@ class OverheadTimer:
     def __init__(self, session: Session, op: Op, case: Case, opening: protocol.Open) -> None:
         assert op.overhead is not None
         self.session, self.case, self.repeat = session, case, 1
+        self.kernel: str | None = None
         self.hot_repeat: int | None = None  # none of this has a time on the device's clock
         self._call = op.overhead.call
         self._opening = opening

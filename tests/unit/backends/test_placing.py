@@ -8,9 +8,9 @@ import pytest
 
 from gpubench import backends, kernels
 from gpubench.measure.worker import places
-from gpubench.measure.worker.material import Weights
+from gpubench.measure.worker.operands import Operands, Weights
 from gpubench.measure.worker.timer import Timer
-from gpubench.measure.worker.workspace import Material, Workspace, Wrong, gate, refusal
+from gpubench.measure.worker.workspace import Workspace, Wrong, gate, refusal
 from gpubench.model.case import Case
 from gpubench.placement import nearest, predicted_s
 from gpubench.stats import median
@@ -31,8 +31,8 @@ def case_of(name: str, n: int = 3, regime: str = "resident-waited") -> Case:
 
 def workspace_of(session, case: Case, folder, weights: Weights | None = None) -> Workspace:
     op = kernels.load(case.op)
-    material = Material(op, 1, "random", folder, weights)
-    return Workspace(session.for_op(op), op, case, 1, "random", folder, material)
+    operands = Operands(op, 1, "random", folder, weights)
+    return Workspace(session.for_op(op), op, case, 1, "random", folder, operands)
 
 
 @pytest.fixture
@@ -124,8 +124,8 @@ def test_a_split_sends_a_weight_once_in_each_regime_whatever_sizes_read_it(sessi
     for n in (64, 96):
         params = {"n": n, "k": 20, "m": 30}
         case = Case(op.name, op.group, params, "float32", "tuned", "transfer-always", DEVICE)
-        material = Material(op, 1, "random", tmp_path, weights)
-        workspace = Workspace(session, op, case, 1, "random", tmp_path, material)
+        operands = Operands(op, 1, "random", tmp_path, weights)
+        workspace = Workspace(session, op, case, 1, "random", tmp_path, operands)
         ready = Timer(workspace, case, gate(workspace, case, lambda _: None).launch)
         ready.seconds(2)
         ready.release()

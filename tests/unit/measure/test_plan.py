@@ -169,8 +169,10 @@ def test_more_memory_never_means_fewer_cases(name):
     sizes = [2**k for k in range(0, 40, 3)]
     counts = []
     for host in (2**20, 2**30, 2**40, None):
-        constraints = Constraints((target("numpy:0"), target("cupy:0", 2**33)), Selection(ops=[]), host)
-        counts.append(sum(len(plan.workload(Series(op, "float32"), n, constraints).cases) for n in sizes))
+        devices = (target("numpy:0"), target("cupy:0", 2**33), target("gang:cupy:0+1", 2**33))
+        constraints = Constraints(devices, Selection(ops=[]), host)
+        curve = Series(op, "float32", {"ranks": 2} if op.collective else {})
+        counts.append(sum(len(plan.workload(curve, n, constraints).cases) for n in sizes))
     assert counts == sorted(counts)
     assert counts[0] < counts[-1]
 
@@ -356,6 +358,15 @@ def test_an_overhead_is_planned_on_devices_and_never_on_the_cpu():
     found = plan.workload(Series(op, "float32"), 1024, both)
     assert {case.device_id for case in found.cases} == {"cupy:0"}
     assert {(skip.case.device_id, skip.reason) for skip in found.skips} == {("numpy:0", "no-implementation")}
+
+
+def test_a_collective_takes_the_gangs_at_hand_as_its_shapes():
+    ops = {name: kernels.load(name) for name in ("add", "p2p", "allreduce")}
+    gangs = [target(name).device for name in ("numpy:0", "gang:cupy:0+1", "gang:cupy:1+0", "gang:cupy:0-3")]
+    found = plan.with_ranks(Selection(ops=list(ops)), ops, gangs)
+    assert found.params == {"p2p": [{"ranks": 2}], "allreduce": [{"ranks": 2}, {"ranks": 4}]}
+    given = Selection(ops=list(ops), params={"p2p": [{"ranks": 2}], "allreduce": [{"ranks": 4}]})
+    assert plan.with_ranks(given, ops, gangs) == given
 
 
 def test_overheads_have_the_dtype_that_they_declare_whatever_was_selected():

@@ -169,3 +169,17 @@ def test_backends_on_one_gpu_share_its_memory():
     cpu = Device(id="numpy:0", backend="numpy", api="host", kind="cpu", name="CPU")
     found = with_gpu_memory([cuda, vulkan, alone, cpu], {"GPU-1": 90, "GPU-2": None})
     assert [device.usable_bytes for device in found] == [45, 45, 70, None]
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (("cupy:*",), ("cupy:0", "cupy:1", "cupy:2")), (("cupy:1-2", "cupy:*"), ("cupy:1", "cupy:2", "cupy:0")),
+        (("cupy:0-1", "numpy:0"), ("cupy:0", "cupy:1", "numpy:0")), (("wgpu:*",), ("wgpu:*",)),
+        (("gang:cupy:0-3",), ("gang:cupy:0-3",)), (("cupy:2-1",), ("cupy:2-1",)),
+    ],
+)  # fmt: skip
+def test_a_word_may_stand_for_several_devices(words, expected):
+    listings = [targets.Listing("cupy", tuple(device(f"cupy:{number}", api="cuda") for number in range(3)))]
+    wanted = targets.DeviceRequest(devices=words)
+    assert targets.expanded(wanted, listings).devices == expected

@@ -1,0 +1,184 @@
+"""CUDA devices joined to a gang: copies by the runtime, collectives by NCCL, all in one process.
+
+NCCL's variables pass through untouched: hosts set some for safety.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import importlib.util
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+from gpubench.errors import DeviceOutOfMemory, Unsupported
+from gpubench.installation import install_command
+from gpubench.model.backend import override
+from gpubench.model.links import Links
+from gpubench.model.op import Array
+
+Guard = Callable[[], AbstractContextManager[None]]
+# Of nccl.h.
+FLOAT32, SUM = 7, 0
+
+
+class CudaLinks(Links):
+    """One stream a device. NCCL starts with the first collective: a plain copy does without."""
+
+    def __init__(self, cupy: Any, ordinals: Sequence[int], guard: Guard) -> None:
+        self.xp, self.ranks = cupy, len(ordinals)
+        self._ordinals, self._guard = list(ordinals), guard
+        self._streams = []
+        with guard():
+            for ordinal in ordinals:
+                with cupy.cuda.Device(ordinal):
+                    self._streams.append(cupy.cuda.Stream(non_blocking=True))
+            reached = [self._reach(a, b) for a, b in itertools.permutations(ordinals, 2)]
+        self.copier = "peer copy" if all(reached) else "peer copy via host"
+        self._communicators: list[Any] | None = None
+
+    @property
+    def library(self) -> str:  # type: ignore[override]
+        """NCCL with its version ("nccl 2.27.3"). Raises Unsupported where it is not installed."""
+        version = int(nccl_binding().get_version())
+        return f"nccl {version // 10000}.{version // 100 % 100}.{version % 100}"
+
+    def on(self, rank: int) -> AbstractContextManager[Any]:
+        return self._on(rank)
+
+    @contextlib.contextmanager
+    def _on(self, rank: int) -> Iterator[None]:
+        with self._guard(), self.xp.cuda.Device(self._ordinals[rank]), self._streams[rank]:
+            yield
+
+    def sync(self) -> None:
+        with self._guard():
+            for stream in self._streams:
+                stream.synchronize()
+
+    @override
+    def fetched(self, array: Array) -> tuple[Any, Array]:
+        import numpy
+
+        return numpy, self.xp.asnumpy(array)
+
+    def copy(self, pairs: Sequence[tuple[int, int]], sent: Sequence[Array], got: Sequence[Array]) -> None:
+        """By the source's stream; without peer access the driver goes through host memory."""
+        runtime, ordinals = self.xp.cuda.runtime, self._ordinals
+        with self._guard():
+            for source, target in pairs:
+                runtime.memcpyPeerAsync(
+                    got[target].data.ptr, ordinals[target], sent[source].data.ptr, ordinals[source],
+                    sent[source].nbytes, self._streams[source].ptr,
+                )  # fmt: skip
+
+    def all_reduce(self, sent: Sequence[Array], got: Sequence[Array]) -> None:
+        self._together(
+            lambda comm, rank, stream: comm.allReduce(
+                sent[rank].data.ptr, got[rank].data.ptr, sent[rank].size, FLOAT32, SUM, stream
+            )
+        )
+
+    def reduce_scatter(self, sent: Sequence[Array], got: Sequence[Array]) -> None:
+        self._together(
+            lambda comm, rank, stream: comm.reduceScatter(
+                sent[rank].data.ptr, got[rank].data.ptr, got[rank].size, FLOAT32, SUM, stream
+            )
+        )
+
+    def all_gather(self, sent: Sequence[Array], got: Sequence[Array]) -> None:
+        self._together(
+            lambda comm, rank, stream: comm.allGather(
+                sent[rank].data.ptr, got[rank].data.ptr, sent[rank].size, FLOAT32, stream
+            )
+        )
+
+    def all_to_all(self, sent: Sequence[Array], got: Sequence[Array]) -> None:
+        def shares(comm: Any, rank: int, stream: int) -> None:
+            part = sent[rank].size // self.ranks
+            size = part * sent[rank].itemsize
+            for other in range(self.ranks):
+                comm.send(sent[rank].data.ptr + other * size, part, FLOAT32, other, stream)
+                comm.recv(got[rank].data.ptr + other * size, part, FLOAT32, other, stream)
+
+        self._together(shares)
+
+    def broadcast(self, sent: Sequence[Array], got: Sequence[Array]) -> None:
+        self._together(
+            lambda comm, rank, stream: comm.broadcast(
+                sent[rank].data.ptr, got[rank].data.ptr, got[rank].size, FLOAT32, 0, stream
+            )
+        )
+
+    @override
+    def close(self) -> None:
+        for communicator in self._communicators or ():
+            with contextlib.suppress(Exception):
+                communicator.destroy()
+        self._communicators = None
+
+    def _together(self, call: Callable[[Any, int, int], None]) -> None:
+        """The call of each rank in one group, without which the first would wait for the others for ever."""
+        nccl = nccl_binding()
+        with self._guard(), _errors(nccl):
+            if self._communicators is None:
+                self._communicators = nccl.NcclCommunicator.initAll(self._ordinals)
+            nccl.groupStart()
+            for rank, (communicator, stream) in enumerate(zip(self._communicators, self._streams, strict=True)):
+                with self.xp.cuda.Device(self._ordinals[rank]):
+                    call(communicator, rank, stream.ptr)
+            nccl.groupEnd()
+
+    def _reach(self, source: int, target: int) -> bool:
+        """Whether one device may reach into the other's memory, which is allowed from here on."""
+        runtime = self.xp.cuda.runtime
+        if not runtime.deviceCanAccessPeer(source, target):
+            return False
+        with self.xp.cuda.Device(source):
+            try:
+                runtime.deviceEnablePeerAccess(target)
+            except runtime.CUDARuntimeError as error:
+                return "AlreadyEnabled" in str(error)
+        return True
+
+
+@functools.cache
+def nccl_binding() -> Any:
+    """CuPy's binding. Raises Unsupported where NCCL is not installed."""
+    for folder in _wheel_folders():
+        with contextlib.suppress(OSError):  # NVIDIA's wheel lies where no loader looks
+            ctypes.CDLL(f"{folder}/lib/libnccl.so.2", mode=ctypes.RTLD_GLOBAL)
+    try:
+        from cupy.cuda import nccl
+    except ImportError as error:
+        raise no_nccl(str(error)) from error
+    if not getattr(nccl, "available", True):
+        raise no_nccl("CuPy finds no libnccl.so.2")
+    return nccl
+
+
+def _wheel_folders() -> Sequence[str]:
+    with contextlib.suppress(ModuleNotFoundError, ValueError):
+        found = importlib.util.find_spec("nvidia.nccl")
+        return [] if found is None else list(found.submodule_search_locations or ())
+    return []
+
+
+def no_nccl(why: str) -> Unsupported:
+    return Unsupported(
+        f"collectives need NCCL: {why}",
+        hint=f"{install_command('nccl13')}; for CUDA 12 the extra nccl12", reason="no-library",
+    )  # fmt: skip
+
+
+@contextlib.contextmanager
+def _errors(nccl: Any) -> Iterator[None]:
+    try:
+        yield
+    except nccl.NcclError as error:
+        if "memory" in str(error).lower():
+            raise DeviceOutOfMemory(str(error)) from error
+        raise Unsupported(f"NCCL: {error}", reason="unsupported") from error

@@ -1,0 +1,41 @@
+"""The links of two CUDA devices: every collective delivers what it says, checked on the host and on the devices."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpubench import backends, kernels
+from gpubench.errors import Unsupported
+from gpubench.measure.worker import collectives
+from gpubench.measure.worker.collectives import CollectiveTimer
+from gpubench.model.case import Case
+
+pytestmark = pytest.mark.cuda
+
+OPS = [kernels.load(name) for name in kernels.groups()["collective"]]
+
+
+@pytest.fixture(scope="module")
+def gang():
+    listed = {device.id for device in backends.load("gang").devices()}
+    if "gang:cupy:0+1" not in listed:
+        pytest.skip("one GPU")
+    session = backends.load("gang").open("gang:cupy:0+1")
+    yield session
+    session.close()
+
+
+@pytest.mark.parametrize("fetched_bytes", [0, 64 << 20], ids=["where it lies", "on the host"])
+@pytest.mark.parametrize("shares", [1, 4099, 1 << 22])
+@pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)
+def test_every_rank_gets_what_the_collective_says(gang, op, shares, fetched_bytes, monkeypatch):
+    monkeypatch.setattr(collectives, "FETCHED_BYTES", fetched_bytes)
+    params = {"n": shares * 8, "ranks": 2}
+    case = Case(op.name, op.group, params, "float32", "library", "resident", "gang:cupy:0+1")
+    try:
+        timed = CollectiveTimer(gang, op, case)
+        assert timed.verify().ok
+    except Unsupported as error:
+        pytest.skip(error.detail)
+    assert timed.seconds(3) > 0
+    timed.release()

@@ -1,0 +1,194 @@
+"""How GPUs reach each other: from the folders of PCI and KFD, and from a scripted NVML."""
+
+from __future__ import annotations
+
+from itertools import product
+from types import SimpleNamespace
+
+import pytest
+
+from gpubench import detect
+from gpubench.detect.probes import nvml
+from gpubench.detect.records import parse_record, record_to_json
+from tests.detect.test_nvml import Nvml
+
+BUS = "sys/bus/pci/devices"
+
+
+def card(bdf, above, node=None):
+    """One NVIDIA card in its real folder below the bridges `above`, and the bus's link to it."""
+    folder = f"sys/devices/{above}/{bdf}"
+    files = {f"{folder}/class": "0x030200", f"{folder}/vendor": "0x10de", f"{folder}/device": "0x2335"}
+    files |= {} if node is None else {f"{folder}/numa_node": str(node)}
+    return files | {f"{BUS}/{bdf}": f"-> ../../../devices/{above}/{bdf}"}
+
+
+SWITCH = "pci0000:10/0000:10:01.0/0000:11:00.0"
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "common", "kind"),
+    [
+        ((f"{SWITCH}/0000:12:00.0", 0), (f"{SWITCH}/0000:12:01.0", 0), "switch", "pcie"),
+        ((f"{SWITCH}/0000:12:00.0", 0), ("pci0000:10/0000:10:02.0", 0), "host-bridge", "pcie"),
+        (("pci0000:00", None), ("pci0000:00", None), "host-bridge", "pcie"),
+        (("pci0000:10/0000:10:01.0", 0), ("pci0000:20/0000:20:01.0", 0), "numa-node", "host"),
+        (("pci0000:10/0000:10:01.0", 0), ("pci0000:80/0000:80:01.0", 1), "system", "host"),
+        (("pci0000:10/0000:10:01.0", None), ("pci0000:80/0000:80:01.0", 1), None, None),
+    ],
+)
+def test_the_folders_of_pci_tell_what_two_cards_share(look, one, other, common, kind):
+    first, second = look(card("0000:13:00.0", *one) | card("0000:23:00.0", *other)).gpus
+    (path,) = first.link.paths
+    assert (path.to, path.common.value, path.kind.value) == (second.id, common, kind)
+    assert path.common.source == f"/{BUS}/0000:13:00.0" + ("/numa_node" if kind in (None, "host") else "")
+    assert path.read.status == "not_probed"
+    assert first.link.peers == []
+
+
+def test_a_folder_that_is_no_link_tells_nothing(look):
+    names = ("0000:01:00.0", "0000:02:00.0")
+    files = {"class": "0x030200", "vendor": "0x10de", "device": "0x2335"}
+    tree = {f"{BUS}/{bdf}/{name}": text for bdf, (name, text) in product(names, files.items())}
+    for gpu in look(tree).gpus:
+        assert [(path.kind.status, path.common.status) for path in gpu.link.paths] == [("absent", "absent")]
+
+
+def test_a_sleeping_card_has_its_place_all_the_same(look):
+    tree = card("0000:13:00.0", "pci0000:00") | card("0000:23:00.0", "pci0000:00")
+    tree["sys/devices/pci0000:00/0000:13:00.0/power/runtime_status"] = "suspended"
+    assert [gpu.link.paths[0].common.value for gpu in look(tree).gpus] == ["host-bridge"] * 2
+
+
+def kfd(links):
+    """Two AMD GPUs, nodes 1 and 2; `links` are those of node 1 by folder."""
+    nodes = "sys/class/kfd/kfd/topology/nodes"
+    tree = {f"{nodes}/0/properties": "cpu_cores_count 8\nsimd_count 0"}
+    for number, location in ((1, 0x300), (2, 0x400)):
+        tree[f"{nodes}/{number}/properties"] = (
+            f"simd_count 208\nsimd_per_cu 4\nlocation_id {location}\nunique_id {number}\nvendor_id 4098"
+        )
+    return tree | {f"{nodes}/1/{folder}/properties": text for folder, text in links.items()}
+
+
+def test_kfd_tells_xgmi_with_its_rate(look):
+    link = "type 11\nnode_from 1\nnode_to 2\nweight 15\nmax_bandwidth 50000\nflags 1"
+    first, second = look(kfd({"io_links/1": link, "io_links/0": "type 2\nnode_from 1\nnode_to 0"})).gpus
+    (path,) = first.link.paths
+    assert (path.to, path.kind.value, path.via.value) == (second.id, "xgmi", "direct")
+    assert path.max_bytes_per_s.value == 50_000_000_000
+    assert (path.read.value, path.write.value, path.atomics.value) == (True, True, True)
+    assert path.kind.source == "/sys/class/kfd/kfd/topology/nodes/1/io_links/1/properties"
+    assert first.link.peers == [second.id]
+    assert second.link.peers == []  # its own folder says nothing
+
+
+def test_kfd_tells_peer_access_over_pcie(look):
+    (path,) = look(kfd({"p2p_links/0": "type 2\nnode_to 2\nflags 12"})).gpus[0].link.paths
+    assert (path.kind.value, path.read.value, path.atomics.value) == ("pcie", True, False)
+    assert (path.via.status, path.max_bytes_per_s.status) == ("absent", "absent")
+
+
+def test_a_link_of_kfd_that_makes_no_sense_is_none(look):
+    assert look(kfd({"io_links/0": "type 11\nnode_to 9", "io_links/1": "junk"})).gpus[0].link.paths == []
+
+
+SWITCHED, DIRECT = 2, 0
+
+
+def host(links, **answers):
+    """GPUs 0000:00:06.0 and up, whose links are lists of (remote type, remote number) or None for one that is down."""
+
+    def link_of(handle, number):
+        if number >= len(links[handle]):
+            raise Nvml.NVMLError(2)
+        return links[handle][number]
+
+    def place(number):
+        return SimpleNamespace(busId=f"00000000:0{6 + number}:00.0".encode(), pciDeviceId=0x233510DE)
+
+    return detect.inspect(
+        records=nvml.probe(
+            Nvml(**{
+                "nvmlDeviceGetCount": len(links), "nvmlDeviceGetPciInfo": place,
+                "nvmlDeviceGetUUID": lambda handle: f"GPU-{handle + 1:08x}-1111-2222-3333-444444444444",
+                "nvmlDeviceGetNvLinkState": lambda handle, number: int(link_of(handle, number) is not None),
+                "nvmlDeviceGetNvLinkRemoteDeviceType": lambda handle, number: link_of(handle, number)[0],
+                "nvmlDeviceGetNvLinkRemotePciInfo": lambda handle, number: place(link_of(handle, number)[1]),
+                "nvmlDeviceGetFieldValues": lambda _h, _f: [
+                    SimpleNamespace(nvmlReturn=0, value=SimpleNamespace(uiVal=26562))
+                ],
+                "nvmlDeviceGetTopologyCommonAncestor": lambda _a, _b: 40,
+                "nvmlDeviceGetP2PStatus": lambda _a, _b, _index: 0,
+            } | answers)
+        )["records"]
+    )  # fmt: skip
+
+
+def test_cards_on_a_switch_have_the_fewer_lanes_of_both_sides():
+    first, second = host([[(SWITCHED, 0)] * 18, [(SWITCHED, 0)] * 17 + [None]]).gpus
+    for gpu, other in ((first, second), (second, first)):
+        (path,) = gpu.link.paths
+        assert (path.to, path.kind.value, path.lanes.value, path.via.value) == (
+            other.id,
+            "nvlink",
+            17,
+            "switch",
+        )
+        assert path.max_bytes_per_s.value == 17 * 26_562_000_000
+        assert (path.common.value, path.read.value, path.atomics.value) == ("numa-node", True, True)
+        assert gpu.link.peers == [other.id]
+
+
+def test_direct_links_count_for_the_card_at_their_end():
+    links = [[(DIRECT, 1), (DIRECT, 1), (DIRECT, 2)], [(DIRECT, 0), (DIRECT, 0)], [(DIRECT, 0)]]
+    machine = host(links, nvmlDeviceGetP2PStatus=lambda a, b, index: 5 if index == 2 and 0 not in (a, b) else 0)
+    lanes = {path.to: (path.lanes.value, path.via.value) for path in machine.gpus[0].link.paths}
+    assert lanes == {machine.gpus[1].id: (2, "direct"), machine.gpus[2].id: (1, "direct")}
+    unlinked = next(path for path in machine.gpus[1].link.paths if path.to == machine.gpus[2].id)
+    assert (unlinked.kind.value, unlinked.read.value) == (None, True)
+    assert machine.gpus[1].link.peers == [machine.gpus[0].id]
+
+
+def test_a_guest_that_sees_no_lane_still_knows_the_link():
+    first, _ = host([[], []]).gpus
+    (path,) = first.link.paths
+    assert (path.kind.value, path.lanes.value, path.lanes.status) == ("nvlink", None, "invalid")
+
+
+def test_an_old_library_costs_each_fact_alone():
+    first, second = host([[], []], nvmlDeviceGetP2PStatus=3, nvmlDeviceGetNvLinkState=3).gpus
+    (path,) = first.link.paths
+    assert (path.to, path.common.value) == (second.id, "numa-node")
+    assert (path.read.status, path.kind.value) == ("unsupported", None)
+
+
+def test_a_card_cut_into_instances_has_no_paths():
+    machine = host([[(SWITCHED, 0)] * 18] * 2, nvmlDeviceGetMigMode=lambda handle: (handle, handle))
+    assert [gpu.link.paths for gpu in machine.gpus] == [[], []]
+
+
+def test_the_matrix_needs_two_gpus(look):
+    assert "Links" not in detect.render(look(card("0000:13:00.0", "pci0000:00")), "plain")
+    assert "Links" not in detect.render(host([[]]), "plain")
+
+
+def test_the_matrix_shows_each_pair():
+    text = detect.render(host([[(SWITCHED, 0)] * 18] * 2), "plain")
+    assert "NVn: n NVLinks" in text
+    rows = [line.split() for line in text.splitlines()]
+    assert ["0", "-", "NV18"] in rows
+    assert ["1", "NV18", "-"] in rows
+
+
+def test_records_carry_their_paths_there_and_back():
+    records = nvml.probe(Nvml(nvmlDeviceGetCount=1))["records"]
+    spoiled = [
+        {"to": "no address"},
+        "junk",
+        {"to": "00:07.0", "kind": 3, "lanes": {"value": 4, "status": "ok"}},
+    ]
+    record = parse_record(records[0] | {"paths": spoiled})
+    (path,) = record.paths
+    assert (path.kind.status, path.lanes.value, path.lanes.source) == ("not_probed", 4, "nvml")
+    assert parse_record(record_to_json(record)).paths == record.paths

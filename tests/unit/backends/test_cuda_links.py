@@ -1,0 +1,173 @@
+"""What the links of CUDA devices ask of the runtime and of NCCL, on stubs of both."""
+
+from __future__ import annotations
+
+import contextlib
+from types import SimpleNamespace
+
+import pytest
+
+from gpubench import kernels
+from gpubench.backends.cupy import links
+from gpubench.backends.cupy.links import FLOAT32, SUM, CudaLinks
+from gpubench.errors import Unsupported
+
+COUNT = 12
+
+
+class Vector:
+    """An array of float32 at an address."""
+
+    itemsize = 4
+
+    def __init__(self, address, size=COUNT):
+        self.size, self.nbytes, self.data = size, 4 * size, SimpleNamespace(ptr=address)
+
+
+class Stream:
+    def __init__(self, non_blocking):
+        assert non_blocking
+        self.ptr = 90 + Cupy.current
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+
+class Cupy:
+    """Notes the copies; `reachable` says whether devices may reach each other."""
+
+    current = 0
+
+    def __init__(self, reachable=True):
+        self.copies, self.reached = [], []
+        runtime = SimpleNamespace(
+            deviceCanAccessPeer=lambda a, b: reachable, memcpyPeerAsync=lambda *a: self.copies.append(a),
+            deviceEnablePeerAccess=lambda peer: self.reached.append((Cupy.current, peer)), CUDARuntimeError=RuntimeError,
+        )  # fmt: skip
+        self.cuda = SimpleNamespace(runtime=runtime, Device=self._device, Stream=Stream)
+
+    @contextlib.contextmanager
+    def _device(self, ordinal):
+        before, Cupy.current = Cupy.current, ordinal
+        yield
+        Cupy.current = before
+
+
+class Nccl:
+    """Notes what each rank is asked, and where a group begins and ends."""
+
+    NcclError = ZeroDivisionError
+
+    def __init__(self):
+        self.calls = []
+        self.NcclCommunicator = SimpleNamespace(initAll=self._all)
+
+    def _all(self, ordinals):
+        self.calls.append(("initAll", ordinals))
+        return [Communicator(self.calls, rank) for rank in range(len(ordinals))]
+
+    def groupStart(self):
+        self.calls.append("{")
+
+    def groupEnd(self):
+        self.calls.append("}")
+
+
+class Communicator:
+    def __init__(self, calls, rank):
+        self._calls, self._rank = calls, rank
+
+    def __getattr__(self, name):
+        return lambda *arguments: self._calls.append((name, self._rank, *arguments))
+
+
+@pytest.fixture
+def nccl(monkeypatch):
+    stub = Nccl()
+    monkeypatch.setattr(links, "nccl_binding", lambda: stub)
+    return stub
+
+
+def gang(cupy=None):
+    return CudaLinks(cupy or Cupy(), [2, 5], contextlib.nullcontext)
+
+
+SENT, GOT = [Vector(1000), Vector(2000)], [Vector(3000), Vector(4000)]
+
+
+def exchanged(op, nccl, got=GOT, sent=SENT):
+    joined = gang()
+    kernels.load(op).collective.exchange(joined, sent, got)
+    assert nccl.calls[:2] == [("initAll", [2, 5]), "{"]
+    assert nccl.calls[-1] == "}"
+    return nccl.calls[2:-1]
+
+
+def test_a_reduction_and_a_broadcast_ask_each_rank_once(nccl):
+    assert exchanged("allreduce", nccl) == [
+        ("allReduce", 0, 1000, 3000, COUNT, FLOAT32, SUM, 92), ("allReduce", 1, 2000, 4000, COUNT, FLOAT32, SUM, 95),
+    ]  # fmt: skip
+    nccl.calls.clear()
+    assert exchanged("broadcast", nccl) == [
+        ("broadcast", 0, 1000, 3000, COUNT, FLOAT32, 0, 92), ("broadcast", 1, 2000, 4000, COUNT, FLOAT32, 0, 95),
+    ]  # fmt: skip
+
+
+def test_counts_are_those_of_a_share(nccl):
+    shares = [Vector(3000, 6), Vector(4000, 6)]
+    assert exchanged("reducescatter", nccl, got=shares)[0] == (
+        "reduceScatter",
+        0,
+        1000,
+        3000,
+        6,
+        FLOAT32,
+        SUM,
+        92,
+    )
+    nccl.calls.clear()
+    assert exchanged("allgather", nccl, sent=shares)[1] == ("allGather", 1, 4000, 4000, 6, FLOAT32, 95)
+
+
+def test_all_to_all_sends_and_receives_share_by_share(nccl):
+    assert exchanged("alltoall", nccl)[:4] == [
+        ("send", 0, 1000, 6, FLOAT32, 0, 92), ("recv", 0, 3000, 6, FLOAT32, 0, 92),
+        ("send", 0, 1024, 6, FLOAT32, 1, 92), ("recv", 0, 3024, 6, FLOAT32, 1, 92),
+    ]  # fmt: skip
+
+
+def test_communicators_are_made_once_and_a_copy_does_without(nccl):
+    joined = gang()
+    kernels.load("p2p_both").collective.exchange(joined, SENT, GOT)
+    assert nccl.calls == []
+    assert joined.xp.copies == [(4000, 5, 1000, 2, 48, 92), (3000, 2, 2000, 5, 48, 95)]
+    joined.all_reduce(SENT, GOT)
+    joined.all_reduce(SENT, GOT)
+    assert [call for call in nccl.calls if call[0] == "initAll"] == [("initAll", [2, 5])]
+
+
+def test_peer_access_is_asked_for_in_both_directions():
+    cupy = Cupy()
+    assert gang(cupy).copier == "peer copy"
+    assert cupy.reached == [(2, 5), (5, 2)]
+
+
+def test_without_peer_access_the_copy_goes_through_the_host():
+    cupy = Cupy(reachable=False)
+    assert gang(cupy).copier == "peer copy via host"
+    assert cupy.reached == []
+
+
+def test_without_nccl_the_reason_has_its_install_line(monkeypatch):
+    def absent():
+        raise links.no_nccl("no libnccl.so.2")
+
+    monkeypatch.setattr(links, "nccl_binding", absent)
+    joined = gang()
+    with pytest.raises(Unsupported) as caught:
+        joined.all_reduce(SENT, GOT)
+    assert caught.value.reason == "no-library"
+    assert "nccl13" in (caught.value.hint or "")
