@@ -11,7 +11,7 @@ import base64
 import re
 from collections.abc import Sequence
 from functools import cache
-from itertools import cycle, pairwise
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -78,13 +78,23 @@ def _text() -> tuple[bytes, list[bytes]]:
 @cache
 def text_bytes(count: int) -> int:
     """The length of the shortest beginning of the text, repeated, that ends with a word and has so many tokens."""
-    size, left = 0, count
-    for word in cycle(_text()[1]):
+    text, cut = _text()
+    times, left = 0, count
+    if count > len(cut):  # only then may it take the text more than once
+        times, left = divmod(count, _tokens())
+    size = times * len(text)
+    for word in cut:
         if left <= 0:
             break
         left -= len(_ids(word))
         size += len(word)
     return size
+
+
+@cache
+def _tokens() -> int:
+    """How many tokens the whole text has."""
+    return sum(len(_ids(word)) for word in _text()[1])
 
 
 def text_of(count: int) -> bytes:

@@ -75,6 +75,13 @@ def test_the_text_is_the_shortest_of_whole_words_with_so_many_tokens(count):
     assert len(bpe.encode(shorter)) < max(count, 1), "one word less has too few tokens"
 
 
+def test_the_length_of_a_text_that_fits_into_no_memory_is_known_at_once():
+    """Costs are printed as formulas, which are found at such sizes."""
+    text, once = bpe.TEXT.read_bytes(), len(bpe.encode(bpe.TEXT.read_bytes()))
+    assert bpe.text_bytes(2**40 * once) == 2**40 * len(text)
+    assert bpe.text_bytes(2**40 * once + 5) == 2**40 * len(text) + bpe.text_bytes(5)
+
+
 def case_of(device: str, n: int, form: str = "library") -> Case:
     return Case(OP.name, OP.group, {"n": n}, "float32", form, "resident", device)
 
