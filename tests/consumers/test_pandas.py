@@ -15,6 +15,7 @@ DOCUMENTED = (
 NUMBERS = [
     "time_s", "lo_s", "hi_s", "min_s", "q1_s", "q3_s", "mad_s", "flops_per_s", "bytes_per_s", "device_cold_s",
     "device_hot_s", "speedup", "speedup_lo", "speedup_hi", "percent_of_roof", "stage_alone_s",
+    "predicted_s",
 ]  # fmt: skip
 COUNTS = ["calls", "sessions", "samples"]
 
@@ -25,14 +26,14 @@ def table(report):
 
 
 def test_the_columns_are_the_documented_ones_and_new_ones_come_last(table):
-    assert ",".join(table.columns) == f"{DOCUMENTED},percent_of_roof,stage,stage_alone_s"
+    assert ",".join(table.columns) == f"{DOCUMENTED},percent_of_roof,stage,stage_alone_s,placed_on,predicted_s"
 
 
 def test_types(table):
     assert table["n"].dtype == "int64"
     for name in NUMBERS:
         assert table[name].dtype == "float64", name
-    for name in set(COLUMNS) - {*NUMBERS, *COUNTS, "n", "stage"}:  # no workload is in this report
+    for name in set(COLUMNS) - {*NUMBERS, *COUNTS, "n", "stage", "placed_on"}:  # no workload is in this report
         assert pd.api.types.is_string_dtype(table[name].dropna()), name
 
 
