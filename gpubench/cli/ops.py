@@ -133,6 +133,10 @@ def formula(cost: Callable[[int], int]) -> str:
     share = base // (cost(base) or base)
     if share and all(cost(n) * share == n for n in probes):
         return f"n/{share}"
+    return _at_one_size(cost)
+
+
+def _at_one_size(cost: Callable[[int], int]) -> str:
     return f"{cost(_PROBE)} at n={_PROBE}"
 
 
@@ -148,18 +152,23 @@ def _polynomial(scales: list[int]) -> str:
     return text or "0"
 
 
-def _shape(shape: Callable[[dict[str, int]], Shape]) -> list[str]:
+def _shape(shape: Callable[[dict[str, int]], Shape], told: Callable[..., str] = formula) -> list[str]:
     """The extents of a shape, each as a formula in n."""
     count = len(shape({"n": _PROBE}))
-    return [formula(lambda n, axis=axis: shape({"n": n})[axis]) for axis in range(count)]  # type: ignore[misc]
+    return [told(lambda n, axis=axis: shape({"n": n})[axis]) for axis in range(count)]
 
 
 def _operand(operand: Operand) -> str:
-    return f"{operand.name}[{','.join(_shape(operand.shape))}]"
+    return f"{operand.name}[{','.join(_shape(operand.shape, _told([operand])))}]"
 
 
 def _bytes(op: Op) -> str:
-    return formula(lambda n: op.bytes({"n": n}, "float32"))
+    return _told(op.inputs)(lambda n: op.bytes({"n": n}, "float32"))
+
+
+def _told(operands: Sequence[Operand]) -> Callable[[Callable[[int], int]], str]:
+    """No formula tells the length of a text: to look for one would encode all of it."""
+    return _at_one_size if any(one.role == "host" for one in operands) else formula
 
 
 def _flops(op: Op) -> str:
