@@ -28,6 +28,7 @@ from gpubench.analysis.labels import NO_HEADLINE
 from gpubench.analysis.samples import main_blocks
 from gpubench.model.case import Case
 from gpubench.model.result import Measurement, Placing, Run
+from gpubench.placement import stage_seconds
 from gpubench.stats import Interval, median
 
 Side = Literal["cpu", "gpu"]
@@ -164,8 +165,8 @@ def _single(
 
 def _stages(placing: Placing, placement: str, predicted_s: float) -> tuple[PlacedStage, ...]:
     rows: dict[str, list[tuple[float, float | None, str]]] = {}
-    for name, cpu, gpu, letter in zip(placing.stages, placing.cpu_s, placing.gpu_s, placement, strict=True):
-        rows.setdefault(name, []).append((median(cpu), median(gpu) if gpu else None, letter))
+    for name, cpu_s, gpu_s, letter in zip(placing.stages, *stage_seconds(placing), placement, strict=True):
+        rows.setdefault(name, []).append((cpu_s, gpu_s, letter))
     found = []
     for name, parts in rows.items():
         letters = {letter for *_, letter in parts}
