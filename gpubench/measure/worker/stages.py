@@ -10,9 +10,8 @@ from gpubench.measure.worker.timer import Timer, wall_s
 from gpubench.model.backend import Buffer, Launch, Session, StageReading
 from gpubench.model.result import StageTimes
 
-# Rounds, and the time after which no other one begins: stages explain a time, they do not estimate it.
+# Stages explain a time, they do not estimate it.
 ROUNDS = 15
-LIMIT_S = 0.25
 # What goes before a stage that takes so long is forgotten in no time.
 LONG_S = 0.005
 # Stages that are read in one go: few enough for the stamps of any device.
@@ -21,9 +20,9 @@ TOGETHER = 256
 Steps = Sequence[tuple[Launch, Buffer]]
 
 
-def time_stages(timer: Timer, session_index: int, limit_s: float = LIMIT_S) -> StageTimes | None:
-    """Rounds of the stamped chain, the plain chain, an empty launch and each stage alone; None where the case has no
-    stages, or the session cannot time them.
+def time_stages(timer: Timer, session_index: int, limit_s: float) -> StageTimes | None:
+    """Rounds of the stamped chain, the plain chain, an empty launch and each stage alone, none begun after `limit_s`;
+    None where the case has no stages, or the session cannot time them.
 
     All of a round are neighbours in time: medians of such samples add up, those that were taken one after the other do
     not. The first round is thrown away, unless there is no time for another. A short stage alone runs twice, and
