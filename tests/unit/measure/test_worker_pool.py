@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from itertools import groupby
 from pathlib import Path
 
@@ -65,10 +66,15 @@ def script(monkeypatch):
             self.send(request)
             return self.wait(request, deadline_s)
 
+        def ask_to_close(self):
+            made.events.append((self.device, "asked to close"))
+
         def kill(self):
             self.alive = False
 
-        close = kill
+        def close(self):
+            made.events.append((self.device, "closed"))
+            self.kill()
 
     monkeypatch.setattr(worker_pool, "Worker", Worker)
     return made
@@ -153,11 +159,48 @@ def test_inputs_come_before_anything_is_built_and_one_worker_makes_the_reference
     asked = []
     script.events.clear()
     script.fate = lambda device, request: asked.append(request)
-    pool.load(cases("library", "tuned"))
+    pool.load([cases("library", "tuned")])
     assert script.reported(protocol.Load) == DEVICES
     assert script.reported(protocol.Build) == [device for device in DEVICES for _ in range(2)]
     assert script.events.index(("a:0", "Build")) > script.events.index(("c:0", "Load"))
     assert [r.reference for r in asked if isinstance(r, protocol.Load)] == [True, False, False]
+
+
+def test_all_sizes_have_their_inputs_before_anything_is_built(script):
+    """The devices wait for each other twice, however many sizes a step has."""
+    pool = opened()
+    pool.open_all(DEVICES)
+    script.events.clear()
+    references = Counter()
+
+    def count(device, request):
+        if isinstance(request, protocol.Load):
+            references[device] += request.reference
+
+    script.fate = count
+    pool.load([cases(), cases(), {"b:0": cases()["b:0"]}])
+    kinds = [kind for _, kind in script.events]
+    assert kinds == ["Load"] * 7 + ["Build"] * 7
+    assert references == {"a:0": 2, "b:0": 1, "c:0": 0}, "each size has one that makes its reference"
+
+
+def test_all_workers_free_all_sizes_and_one_that_dies_is_told(script):
+    pool = opened()
+    pool.open_all(DEVICES)
+    script.events.clear()
+    script.fate = dies("b:0", kind=protocol.Release)
+    assert list(pool.release(["x", "y"])) == ["b:0"]
+    assert script.reported(protocol.Release) == ["a:0", "a:0", "b:0", "c:0", "c:0"]
+    assert sorted(pool.workers) == ["a:0", "c:0"]
+
+
+def test_workers_end_side_by_side(script):
+    pool = opened()
+    pool.open_all(DEVICES)
+    script.events.clear()
+    pool.close()
+    assert [word for _, word in script.events] == ["asked to close"] * 3 + ["closed"] * 3
+    assert not [worker for worker in script.workers if worker.alive]
 
 
 @pytest.mark.parametrize("kind", [protocol.Load, protocol.Build])
@@ -166,6 +209,6 @@ def test_a_worker_that_dies_over_its_inputs_is_replaced_when_it_is_needed(script
     pool = opened()
     pool.open_all(DEVICES)
     script.fate = dies("b:0", kind=kind)
-    pool.load(cases())
+    pool.load([cases()])
     assert sorted(pool.workers) == ["a:0", "c:0"]
     assert pool.worker("b:0").alive
