@@ -24,59 +24,61 @@ class Script:
         return [device for device, word in self.events if word == kind.__name__]
 
 
+class ScriptedWorker:
+    """A child that answers at once, on a script."""
+
+    script: Script
+
+    def __init__(self, threads=None):
+        self.device, self.number, self.alive = "", 0, True
+        self.script.workers.append(self)
+
+    @property
+    def next_id(self):
+        self.number += 1
+        return self.number
+
+    def send(self, request):
+        if isinstance(request, protocol.Open):
+            self.device = request.device_id
+            self.script.events.append((self.device, "sent"))
+
+    def wait(self, request, deadline_s):
+        self.script.events.append((self.device, type(request).__name__))
+        try:
+            self.script.fate(self.device, request)
+        except WorkerGone:
+            self.kill()
+            raise
+        if isinstance(request, protocol.Open):
+            device = Device(id=self.device, backend="x", kind="gpu", name="x", api="x")
+            record = WorkerRecord(device_id=self.device, threads=1, env={}, open_s=1.0)
+            return protocol.Opened(id=request.id, device=device, record=record)
+        if isinstance(request, protocol.MeasureOverhead):
+            return protocol.MeasuredOverhead(
+                id=request.id, overhead_s=[1e-6], clock_step_s=1e-9, clock_cost_s=1e-9
+            )
+        return protocol.Done(id=request.id)
+
+    def ask(self, request, deadline_s):
+        self.send(request)
+        return self.wait(request, deadline_s)
+
+    def ask_to_close(self):
+        self.script.events.append((self.device, "asked to close"))
+
+    def kill(self):
+        self.alive = False
+
+    def close(self):
+        self.script.events.append((self.device, "closed"))
+        self.kill()
+
+
 @pytest.fixture
 def script(monkeypatch):
     made = Script()
-
-    class Worker:
-        """A child that answers at once, on a script."""
-
-        def __init__(self, threads=None):
-            self.device, self.number, self.alive = "", 0, True
-            made.workers.append(self)
-
-        @property
-        def next_id(self):
-            self.number += 1
-            return self.number
-
-        def send(self, request):
-            if isinstance(request, protocol.Open):
-                self.device = request.device_id
-                made.events.append((self.device, "sent"))
-
-        def wait(self, request, deadline_s):
-            made.events.append((self.device, type(request).__name__))
-            try:
-                made.fate(self.device, request)
-            except WorkerGone:
-                self.kill()
-                raise
-            if isinstance(request, protocol.Open):
-                device = Device(id=self.device, backend="x", kind="gpu", name="x", api="x")
-                record = WorkerRecord(device_id=self.device, threads=1, env={}, open_s=1.0)
-                return protocol.Opened(id=request.id, device=device, record=record)
-            if isinstance(request, protocol.MeasureOverhead):
-                return protocol.MeasuredOverhead(
-                    id=request.id, overhead_s=[1e-6], clock_step_s=1e-9, clock_cost_s=1e-9
-                )
-            return protocol.Done(id=request.id)
-
-        def ask(self, request, deadline_s):
-            self.send(request)
-            return self.wait(request, deadline_s)
-
-        def ask_to_close(self):
-            made.events.append((self.device, "asked to close"))
-
-        def kill(self):
-            self.alive = False
-
-        def close(self):
-            made.events.append((self.device, "closed"))
-            self.kill()
-
-    monkeypatch.setattr(worker_pool, "Worker", Worker)
+    monkeypatch.setattr(worker_pool, "Worker", type("Worker", (ScriptedWorker,), {"script": made}))
     return made
 
 
