@@ -46,7 +46,7 @@ def request(options: RunOptions, *, began: float, tell: Tell = unsaid) -> RunSpe
     declared, broken = words.declared(words.parse_ops(options.ops or words.DEFAULT_SUITE))
     chosen = selection(options, declared)
     how = settings(options, chosen, declared)
-    request = with_gangs(_wish(options), declared)
+    request = _scaled(with_gangs(_wish(options), declared), how)
     if chosen.variants and not set(request.asked).intersection(backends.foreign()):
         words.require_variants(chosen.variants, declared)  # none brings kernels: no worker has to be asked
     keep = selectors.selection(chosen.filter, chosen.skip)
@@ -69,6 +69,9 @@ def request(options: RunOptions, *, began: float, tell: Tell = unsaid) -> RunSpe
 def _check_choices(options: RunOptions) -> None:
     for name in ("order", "inputs", "cache", "refine"):
         require_choice(getattr(options, name), options.declared[name].choices, f"--{name}")
+    require_choice(options.scaling or "off", options.declared["scaling"].choices, "--scaling")
+    if options.ranks is not None and options.scaling in (None, "off"):
+        raise UsageError("needs-scaling", why="this run measures no scaling")
     if options.quick and options.rigorous:
         raise UsageError("two-presets", why="each sets sessions and precision")
 
@@ -100,6 +103,13 @@ def with_gangs(request: DeviceRequest, declared: Mapping[str, Op]) -> DeviceRequ
     if all(asked):
         return msgspec.structs.replace(request, required=(GANG,))
     return msgspec.structs.replace(request, optional=(*backends.usual(), GANG))
+
+
+def _scaled(request: DeviceRequest, how: Settings) -> DeviceRequest:
+    """The wish, with gangs of the GPUs that it finds where their scaling is measured."""
+    if not how.scales("strong"):
+        return request
+    return msgspec.structs.replace(request, gangs=True, ranks=tuple(how.ranks or ()))
 
 
 def _require_gang(declared: Mapping[str, Op], choice: DeviceSelection) -> None:

@@ -143,9 +143,10 @@ class Schedule:
             yield step
 
     def _splits(self, search: BreakEvenSearch) -> Iterator[Step]:
-        """Where a search found both sides near each other, what they do together."""
+        """Where a search found both sides near each other, what they do together; and what gangs do."""
         for curve in searched(self._spec):
             found = split_search.worth_trying(curve, search.known(curve), self._cpu, self._spec.constraints)
+            found = [*found, *split_search.on_gangs(curve, search.known(curve), self._spec.constraints)]
             if not curve.given and found:
                 self._announce(found)
                 yield from _each(found)

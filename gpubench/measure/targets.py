@@ -17,7 +17,7 @@ from gpubench.errors import RequiredUnavailable
 from gpubench.measure import protocol
 from gpubench.measure.plan import Target
 from gpubench.measure.worker_pool import Spares, Worker, WorkerGone
-from gpubench.model.case import GANG
+from gpubench.model.case import GANG, gang_id, gang_sizes
 from gpubench.model.kernel import Kernel
 from gpubench.model.machine import Mode
 from gpubench.model.op import Op
@@ -107,7 +107,8 @@ def _ask(
 
 class DeviceRequest(msgspec.Struct, frozen=True):
     """What the user asked for. `optional` backends (`cupy?`) may be absent; `devices` are ids. A `mode` says which
-    sides are measured, and what it names has to be there, unless it is `lenient`."""
+    sides are measured, and what it names has to be there, unless it is `lenient`. `gangs`: of the GPUs found, those of
+    so many `ranks`; without any 2, 4, 8, ... and all."""
 
     required: tuple[str, ...] = ()
     optional: tuple[str, ...] = ()
@@ -115,6 +116,8 @@ class DeviceRequest(msgspec.Struct, frozen=True):
     allow_software: bool = False
     mode: Mode | None = None
     lenient: bool = False
+    gangs: bool = False
+    ranks: tuple[int, ...] = ()
 
     @property
     def auto(self) -> bool:
@@ -123,6 +126,10 @@ class DeviceRequest(msgspec.Struct, frozen=True):
 
     @property
     def asked(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys((*self._asked, *((GANG,) if self.gangs else ()))))
+
+    @property
+    def _asked(self) -> tuple[str, ...]:
         if not self.auto:
             ids = (device.partition(":")[0] for device in self.devices)
             return tuple(dict.fromkeys((*self.required, *self.optional, *ids)))
@@ -183,6 +190,8 @@ def choose(
         if all(target.device.id != device_id for target in targets):
             listing = next(x for x in listings if x.backend == device_id.partition(":")[0])
             raise _unavailable(f"there is no device {device_id}", listing)
+    if request.gangs:
+        targets += _gangs(targets, listings, request)
     if request.mode is not None:
         targets = _one_split_each(targets)
         _require_mode(request, targets, listings)
@@ -211,6 +220,33 @@ def expanded(request: DeviceRequest, listings: Sequence[Listing]) -> DeviceReque
         else:
             found.append(word)
     return msgspec.structs.replace(request, devices=tuple(dict.fromkeys(found)))
+
+
+def _gangs(targets: Sequence[Target], listings: Sequence[Listing], request: DeviceRequest) -> list[Target]:
+    """Of the GPUs of a backend that are of the first one's name, the gangs of the first so many. Raises
+    RequiredUnavailable if there is none."""
+    if any(target.device.backend == GANG for target in targets):
+        return []  # named
+    every = {device.id: Target(device, x.forms) for x in listings if x.backend == GANG for device in x.devices}
+    by_backend: dict[str, list[Device]] = {}
+    for target in targets:
+        if target.device.kind == "gpu":
+            by_backend.setdefault(target.device.backend, []).append(target.device)
+    found = []
+    for backend, devices in by_backend.items():
+        alike = [device.id for device in devices if device.name == devices[0].name]
+        ordinals = [int(digits[0]) for one in alike if (digits := re.search(r"\d+$", one))]
+        for count in request.ranks or gang_sizes(len(ordinals)):
+            gang = every.get(gang_id(backend, ordinals[:count])) if 2 <= count <= len(ordinals) else None
+            found += [gang] if gang is not None else []
+    if not found:
+        most = max((len(devices) for devices in by_backend.values()), default=0)
+        raise RequiredUnavailable(
+            "unavailable", "--scaling needs two equal GPUs of one backend, and as many as --ranks says",
+            why=f"the devices chosen have {most or 'none'}",
+            hint="`gpubench detect` shows the GPUs; --devices cupy:* names them all",
+        )  # fmt: skip
+    return found
 
 
 def _without_yielding(

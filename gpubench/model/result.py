@@ -431,9 +431,13 @@ class Selection(Record, frozen=True, kw_only=True):
     skip: list[str] = []
 
 
+Scaling = Literal["weak", "strong", "both"]
+
+
 class Settings(Record, frozen=True, kw_only=True):
     """How to measure (docs/measuring.md). `protocol` changes with what a time means: two of them never
-    meet. `autotune`: a backend may try its kernels once per device."""
+    meet. `autotune`: a backend may try its kernels once per device. `scaling`: what several GPUs do at once, in gangs
+    of `ranks`."""
 
     protocol: int = 1
     preset: Literal["quick", "default", "rigorous"] = "default"
@@ -454,6 +458,12 @@ class Settings(Record, frozen=True, kw_only=True):
     threads: int | None = None
     seed: int = 1
     autotune: bool = True
+    scaling: Scaling | UnsetType = UNSET
+    ranks: list[int] | UnsetType = UNSET
+
+    def scales(self, how: Scaling) -> bool:
+        """Whether that kind of scaling is measured."""
+        return self.scaling in (how, "both")
 
 
 class Git(Record, frozen=True, kw_only=True):

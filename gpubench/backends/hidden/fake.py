@@ -410,6 +410,14 @@ class FakeBackend(Backend):
     def links(self, ordinals: Sequence[int], word: str = "") -> FakeLinks:
         return FakeLinks(ordinals, word)
 
+    @override
+    def members(
+        self, ordinals: Sequence[int], threads: int | None = None, *, autotune: bool = True
+    ) -> list[Session]:
+        """Scripted GPUs on one host clock."""
+        host = HostTime()
+        return [FakeSession(_actor(f"gpu{ordinal}"), f"gpu{ordinal}", host) for ordinal in ordinals]
+
     def open(self, device_id: str, threads: int | None = None, *, autotune: bool = True) -> FakeSession:
         """One actor by its word. Raises BackendUnavailable for an unknown one."""
         word = device_id.partition(":")[2]
