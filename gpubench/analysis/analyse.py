@@ -27,6 +27,7 @@ from gpubench.analysis.samples import Components, components
 from gpubench.analysis.scaling import GangGains, scaling
 from gpubench.analysis.speedup import Mean, Speedup, baseline_line, means, speedups
 from gpubench.analysis.stages import Stages, stages
+from gpubench.analysis.twins import TwinCheck, twin_checks
 from gpubench.model.case import GANG, QUEUED, WAITED, Case, SeriesKey
 from gpubench.model.machine import Measured, MeasuredBreakEven, MeasuredSplit, Recommendation
 from gpubench.model.result import DeviceKind, Run
@@ -55,6 +56,7 @@ class Analysis(msgspec.Struct, frozen=True, kw_only=True):
     placements: tuple[Placement, ...] = ()
     noise: tuple[Components, ...] = ()
     stages: tuple[Stages, ...] = ()
+    twins: tuple[TwinCheck, ...] = ()
     measured: Measured | None = None
 
 
@@ -101,7 +103,7 @@ def analyse(
         claims=_judged(claims, run, cases, compared, ratios, found),
         means=means([row for row in cases if _compared(row)], ratios),
         reuse=reuses(run, compared, keep), weights=weight_loads(run, ratios), hybrid=splits, noise=components(run),
-        stages=timed, placements=placed, measured=measured,
+        stages=timed, placements=placed, twins=twin_checks(run), measured=measured,
     )  # fmt: skip
 
 

@@ -21,6 +21,8 @@ from gpubench.measure.plan import Constraints, Target, with_ranks
 from gpubench.measure.recorder import Origin, new_run
 from gpubench.measure.schedule import RunSpec, planned
 from gpubench.measure.targets import DeviceRequest, DeviceSelection
+from gpubench.measure.twins import SIZES as TWIN_SIZES
+from gpubench.measure.twins import TwinSpec
 from gpubench.measure.worker_pool import Spares
 from gpubench.model.case import GANG, QUEUED, TF32, Case
 from gpubench.model.machine import Machine, Mode
@@ -215,8 +217,21 @@ def on_devices(
         constraints=Constraints(ours, selection, free_bytes, keep, settings, options.forms is not None), began=began,
         check_only=options.check_only,
         load=load.unread if choice.scripted else load.read,
+        twins=_twins(choice, devices, machine),
         once_s=words.ONCE_SHARE * settings.budget_s if options.budget is None and settings.budget_s else 0.0,
     )  # fmt: skip
+
+
+def _twins(choice: DeviceSelection, devices: Sequence[Device], machine: Any) -> TwinSpec:
+    """The equal GPUs that the search leaves out, and what they are compared by."""
+    if not choice.twins:
+        return TwinSpec()
+    measured = {device.id: device for device in devices}
+    groups = tuple(
+        tuple(Target(measured.get(t.device.id) or _with_gpu_id(t.device, machine), t.forms) for t in group)
+        for group in choice.twins
+    )
+    return TwinSpec(groups, {name: choice.equipped(kernels.load(name)) for name in TWIN_SIZES})
 
 
 def _crossings(choice: DeviceSelection) -> bool:

@@ -139,11 +139,13 @@ class DeviceRequest(msgspec.Struct, frozen=True):
 
 
 class DeviceSelection(msgspec.Struct, frozen=True):
-    """The devices to measure, what every backend answered, and what the user should know."""
+    """The devices to measure, what every backend answered, and what the user should know. `twins`: GPUs equal to one
+    of them, which a search leaves out, each group behind the one that stays."""
 
     targets: tuple[Target, ...]
     listings: tuple[Listing, ...]
     warnings: tuple[RunWarning, ...]
+    twins: tuple[tuple[Target, ...], ...] = ()
 
     @property
     def versions(self) -> dict[str, str]:
@@ -201,8 +203,12 @@ def choose(
             (t.device.backend, t.device.id if t.device.backend == GANG else t.device.name): t
             for t in reversed(targets)
         }
-        warnings += [_twin(t.device) for t in targets if t not in firsts.values()]
+        left = [t for t in targets if t not in firsts.values()]
+        twins = [(first, *(t for t in left if _twins(first, t))) for first in firsts.values()]
+        warnings += [_twin(t.device) for t in left if t.device.kind != "gpu"]
         targets = [t for t in targets if t in firsts.values()]
+        pairs = tuple(group for group in reversed(twins) if len(group) > 1)
+        return DeviceSelection(tuple(targets), tuple(listings), tuple(warnings), pairs)
     return DeviceSelection(tuple(targets), tuple(listings), tuple(warnings))
 
 
@@ -312,6 +318,12 @@ def _require_mode(request: DeviceRequest, targets: Sequence[Target], listings: S
         why="; ".join(why) or "no backend lists one",
         hint="`gpubench detect` tells what is missing; --allow-software admits adapters",
     )  # fmt: skip
+
+
+def _twins(first: Target, other: Target) -> bool:
+    """Whether both are GPUs of one name and one backend."""
+    a, b = first.device, other.device
+    return a.kind == b.kind == "gpu" and GANG != a.backend == b.backend and a.name == b.name
 
 
 def _twin(device: Device) -> RunWarning:

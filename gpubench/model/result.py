@@ -508,6 +508,17 @@ class Fingerprints(Record, frozen=True, kw_only=True):
     software: Fingerprint
 
 
+class TwinTimes(Record, frozen=True, kw_only=True):
+    """One case on one of several equal GPUs, of which a search measured the first: the median of each block, or the
+    reason for none."""
+
+    case_id: str
+    device_id: str
+    gpu_id: str | None = None
+    blocks_s: list[float] = []
+    reason: str | None = None
+
+
 class Run(Record, frozen=True, kw_only=True):
     """One `gpubench run`: one file. `merged`: the ids of the runs whose sessions were joined in it."""
 
@@ -532,6 +543,7 @@ class Run(Record, frozen=True, kw_only=True):
     devices: list[Device] = []
     sessions: list[SessionRecord] = []
     outcomes: list[Outcome] = []
+    twins: list[TwinTimes] | UnsetType = UNSET
     warnings: list[RunWarning] = []
 
     @property

@@ -29,6 +29,7 @@ from gpubench.analysis.samples import Components
 from gpubench.analysis.scaling import GangFrom, StrongRow
 from gpubench.analysis.speedup import Mean, SpeedupRow
 from gpubench.analysis.stages import StagesRow
+from gpubench.analysis.twins import TwinCheck
 from gpubench.errors import ExitCode
 from gpubench.model.machine import Recommendation
 from gpubench.report.layout import RenderOptions, json_text, narrowed
@@ -85,6 +86,7 @@ class ReportDocument(msgspec.Struct, frozen=True, kw_only=True):
     hybrid: tuple[HybridRow, ...] = ()
     placements: tuple[PlacementRow, ...] = ()
     stages: tuple[StagesRow, ...] = ()
+    twins: tuple[TwinCheck, ...] = ()
     means: tuple[Mean, ...] = ()
     claims: tuple[ClaimRow, ...] = ()
     noise: tuple[Components, ...] = ()
@@ -121,6 +123,7 @@ def report_document(analyses: Sequence[Analysis]) -> ReportDocument:
         ),
         pool_overhead=rows(PoolRow, lambda one: one.overheads.pools),
         collectives=rows(CollectiveRow, lambda one: one.collectives),
+        twins=rows(TwinCheck, lambda one: one.twins),
         scaling=ScalingRow(
             strong=rows(StrongRow, lambda one: one.scaling.strong),
             pays_from=rows(GangFrom, lambda one: one.scaling.pays_from),
