@@ -33,7 +33,8 @@ class StagesRow(msgspec.Struct, frozen=True, kw_only=True):
     readings between the stages cost. `span_s` is from the first
     stage's begin to the last one's end. `mismatch`: the stages miss the span, or stages and launch miss the whole, by
     more than 10 % and more than 20 us. `tokens_per_s` are those of each part of a language model, by the stages whose
-    names begin with the part's."""
+    names begin with the part's, and `tokens_differing` those it wrote that are not the best ones in float64.
+    """
 
     source: int
     id: str
@@ -51,6 +52,7 @@ class StagesRow(msgspec.Struct, frozen=True, kw_only=True):
     whole_s: float
     mismatch: bool
     tokens_per_s: dict[str, float] = {}
+    tokens_differing: int | None = None
 
 
 class Stages(StagesRow, frozen=True, kw_only=True):
@@ -100,7 +102,7 @@ def _row(run: Run, outcome: Measurement, case: CaseResult) -> Stages | None:
         ),
         span_s=span_s, launch_s=launch_s, stamping_s=stamping_s, residual_s=residual_s, whole_s=whole_s,
         mismatch=_misses(span_s - total_s, span_s) or (not waited and _misses(residual_s, whole_s)),
-        tokens_per_s=_tokens_per_s(timed[-1], chain),
+        tokens_per_s=_tokens_per_s(timed[-1], chain), tokens_differing=outcome.check.differing,
     )  # fmt: skip
 
 

@@ -303,7 +303,8 @@ class Placing(Record, frozen=True, kw_only=True):
 class Check(Record, frozen=True, kw_only=True):
     """Verdict of the correctness gate: `max_error` in units of `limit`'s scale, at `index`.
 
-    `max_error` is max |got - want| / scale; the gate passes when it is <= `limit` (= units * u).
+    `max_error` is max |got - want| / scale; the gate passes when it is <= `limit` (= units * u). `differing` counts the
+    choices, such as the tokens of a language model, that are not the best ones in float64; None: there are none.
     """
 
     ok: bool
@@ -311,6 +312,7 @@ class Check(Record, frozen=True, kw_only=True):
     limit: float
     scale: Literal["value", "terms"]
     index: list[int] = []
+    differing: int | None = None
 
 
 class Stop(Record, frozen=True, kw_only=True):

@@ -69,6 +69,7 @@ def _table(analysis: Analysis, row: Stages, cpu: Stages | None, unit: str) -> Ta
     ]
     against = f" against {device_text(analysis, beside.device_id)}" if beside else ""
     legend = [_rates(row, beside)] if row.tokens_per_s else []
+    legend += [f"{row.tokens_differing} of its tokens differ from float64's"] if row.tokens_differing else []
     legend += [_WAITED] if row.clock == "waited" else []
     legend += [_MISMATCH] if row.mismatch or (beside and beside.mismatch) else []
     return Table(

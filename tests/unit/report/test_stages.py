@@ -112,6 +112,16 @@ def test_tokens_a_second_are_those_of_the_stages_of_a_part():
     assert {row["device_id"]: row["tokens_per_s"] for row in rows} == rates
 
 
+def test_tokens_that_differ_from_those_of_float64_are_counted():
+    run = tokens_run()
+    assert {row.tokens_differing for row in analyse(run).stages} == {None}
+    other = [replace(one, check=replace(one.check, differing=2)) for one in run.outcomes]  # type: ignore[union-attr]
+    run = replace(run, outcomes=other)
+    assert {row["tokens_differing"] for row in json.loads(render([run], "json"))["stages"]} == {2}
+    text = " ".join(render([run], "plain", sections=("stages",)).split())
+    assert "2 of its tokens differ from float64's" in text
+
+
 def test_a_workload_without_tokens_has_no_such_rates():
     assert row_of().tokens_per_s == {}
     assert "tokens/s" not in render([stages_run()], "plain", sections=("stages",))
