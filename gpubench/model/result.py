@@ -278,9 +278,10 @@ class Placing(Record, frozen=True, kw_only=True):
     """By what one session chose where the stages of a workload run (seconds): `stages` are their names, one for each
     letter of a placement, and every list has a value for each round.
 
-    `cpu_s` and `gpu_s` are of each stage in the chain of one side, empty on the GPU where the host does it. `up_s` and
-    `down_s` are of one copy of a value, `enter_s` an empty launch and its wait. `predicted_s` has the placements that
-    were then tried, and both sides alone; `free_s` is the least prediction where copies take no time.
+    `cpu_s` and `gpu_s` are of each stage in the chain of one side, empty on the GPU where the host does it;
+    `cpu_whole_s` and `gpu_whole_s` of that chain without clock readings, with its wait. `up_s` and `down_s` are of one
+    copy of a value, `enter_s` an empty launch and its wait. `predicted_s` has the placements that were then tried, and
+    both sides alone; `free_s` is the least prediction where copies take no time.
     """
 
     session: int
@@ -288,6 +289,8 @@ class Placing(Record, frozen=True, kw_only=True):
     stages: list[str]
     cpu_s: list[list[float]]
     gpu_s: list[list[float]]
+    cpu_whole_s: list[float]
+    gpu_whole_s: list[float]
     up_s: dict[str, list[float]]
     down_s: dict[str, list[float]]
     enter_s: list[float]
@@ -431,9 +434,13 @@ class Selection(Record, frozen=True, kw_only=True):
     skip: list[str] = []
 
 
+Scaling = Literal["weak", "strong", "both"]
+
+
 class Settings(Record, frozen=True, kw_only=True):
     """How to measure (docs/measuring.md). `protocol` changes with what a time means: two of them never
-    meet. `autotune`: a backend may try its kernels once per device."""
+    meet. `autotune`: a backend may try its kernels once per device. `scaling`: what several GPUs do at once, in gangs
+    of `ranks`."""
 
     protocol: int = 1
     preset: Literal["quick", "default", "rigorous"] = "default"
@@ -454,6 +461,12 @@ class Settings(Record, frozen=True, kw_only=True):
     threads: int | None = None
     seed: int = 1
     autotune: bool = True
+    scaling: Scaling | UnsetType = UNSET
+    ranks: list[int] | UnsetType = UNSET
+
+    def scales(self, how: Scaling) -> bool:
+        """Whether that kind of scaling is measured."""
+        return self.scaling in (how, "both")
 
 
 class Git(Record, frozen=True, kw_only=True):
@@ -498,6 +511,17 @@ class Fingerprints(Record, frozen=True, kw_only=True):
     software: Fingerprint
 
 
+class TwinTimes(Record, frozen=True, kw_only=True):
+    """One case on one of several equal GPUs, of which a search measured the first: the median of each block, or the
+    reason for none."""
+
+    case_id: str
+    device_id: str
+    gpu_id: str | None = None
+    blocks_s: list[float] = []
+    reason: str | None = None
+
+
 class Run(Record, frozen=True, kw_only=True):
     """One `gpubench run`: one file. `merged`: the ids of the runs whose sessions were joined in it."""
 
@@ -522,6 +546,7 @@ class Run(Record, frozen=True, kw_only=True):
     devices: list[Device] = []
     sessions: list[SessionRecord] = []
     outcomes: list[Outcome] = []
+    twins: list[TwinTimes] | UnsetType = UNSET
     warnings: list[RunWarning] = []
 
     @property
