@@ -77,7 +77,7 @@ class _Look:
     def times(self, op: Op, cases: Sequence[tuple[Device, Case]]) -> list[TwinTimes]:
         """Blocks in turns, every second round from the last GPU to the first."""
         if op.overhead is None:
-            ended = self._pool.load({device.id: [case] for device, case in cases})
+            ended = self._pool.load([{device.id: [case] for device, case in cases}])
             self._failed |= ended
         for device, case in cases:
             settings: dict[str, Any] = {"session": self._session, "part_samples": 0, "device_clock": False}
@@ -97,7 +97,7 @@ class _Look:
                     blocks[device.id].append(median(block.wall_s[block.warmup :]))
         for device, case in cases:
             self._ask(device, partial(protocol.Finish, case_id=case.id))
-        self._pool.release(cases[0][1].workload)
+        self._pool.release([cases[0][1].workload])
         return [
             TwinTimes(
                 case_id=case.id, device_id=device.id, gpu_id=device.gpu_id,
