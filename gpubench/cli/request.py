@@ -217,9 +217,28 @@ def on_devices(
         constraints=Constraints(ours, selection, free_bytes, keep, settings, options.forms is not None), began=began,
         check_only=options.check_only,
         load=load.unread if choice.scripted else load.read,
-        twins=_twins(choice, devices, machine),
+        twins=_twins(choice, devices, machine), equal=_equal(choice, devices, machine, settings),
         once_s=words.ONCE_SHARE * settings.budget_s if options.budget is None and settings.budget_s else 0.0,
     )  # fmt: skip
+
+
+def _equal(
+    choice: DeviceSelection, devices: Sequence[Device], machine: Any, settings: Settings
+) -> tuple[tuple[Target, ...], ...]:
+    """The GPUs that are alike, those among them that a search leaves out too. Raises RequiredUnavailable where weak
+    scaling is asked for and there are no two."""
+    if not settings.scales("weak"):
+        return ()
+    groups: dict[tuple[str, str], list[Target]] = {}
+    for target in (*choice.targets, *(t for group in choice.twins for t in group[1:])):
+        device = next((d for d in devices if d.id == target.device.id), None)
+        device = device or _with_gpu_id(target.device, machine)
+        if device.kind == "gpu" and device.backend != GANG:
+            groups.setdefault((device.backend, device.name), []).append(Target(device, target.forms))
+    found = tuple(tuple(group) for group in groups.values() if len(group) > 1)
+    if not found:
+        raise targets.too_few(max(map(len, groups.values()), default=0))
+    return found
 
 
 def _twins(choice: DeviceSelection, devices: Sequence[Device], machine: Any) -> TwinSpec:

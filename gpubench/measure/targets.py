@@ -228,6 +228,15 @@ def expanded(request: DeviceRequest, listings: Sequence[Listing]) -> DeviceReque
     return msgspec.structs.replace(request, devices=tuple(dict.fromkeys(found)))
 
 
+def too_few(most: int) -> RequiredUnavailable:
+    """No two equal GPUs, or fewer than were named."""
+    return RequiredUnavailable(
+        "unavailable", "--scaling needs two equal GPUs of one backend, and as many as --ranks says",
+        why=f"the devices chosen have {most or 'none'}",
+        hint="`gpubench detect` shows the GPUs; --devices cupy:* names them all",
+    )  # fmt: skip
+
+
 def _gangs(targets: Sequence[Target], listings: Sequence[Listing], request: DeviceRequest) -> list[Target]:
     """Of the GPUs of a backend that are of the first one's name, the gangs of the first so many. Raises
     RequiredUnavailable if there is none."""
@@ -247,11 +256,7 @@ def _gangs(targets: Sequence[Target], listings: Sequence[Listing], request: Devi
             found += [gang] if gang is not None else []
     if not found:
         most = max((len(devices) for devices in by_backend.values()), default=0)
-        raise RequiredUnavailable(
-            "unavailable", "--scaling needs two equal GPUs of one backend, and as many as --ranks says",
-            why=f"the devices chosen have {most or 'none'}",
-            hint="`gpubench detect` shows the GPUs; --devices cupy:* names them all",
-        )  # fmt: skip
+        raise too_few(most)
     return found
 
 
