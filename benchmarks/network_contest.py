@@ -24,6 +24,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.contest import SIDES, paired, parser
 from gpubench import kernels, stats
+from gpubench.kernels.families import bpe
+from gpubench.kernels.inference import CONTEXT, LAYERS, NEW
 from gpubench.model.case import Case
 
 SIZES = {
@@ -34,6 +36,7 @@ SIZES = {
     "transformer_block": (1, 16, 64, 1024, 4096),
     "conv2d": (1, 8, 64, 256),
     "embedding": (100, 10_000, 100_000),
+    "inference": (16, 64, 256, 1024),
 }
 BATCH_S, WARM_UP_S, SAMPLES, LEAST = 2e-3, 1e-2, 15, 3
 SEED = 1
@@ -130,6 +133,7 @@ class _Torch:
         self._torch, self._device = torch, torch.device(options.torch)
         torch.set_num_threads(options.threads)
         torch.set_grad_enabled(False)
+        torch.backends.cudnn.allow_tf32 = False  # which PyTorch allows convolutions, and nothing else
         torch.manual_seed(SEED)
 
     def prepare(self, name: str, n: int) -> tuple[Call, Call]:
@@ -198,6 +202,41 @@ class _Torch:
     def conv2d(self, n: int) -> Call:
         f, x, w = self._torch.nn.functional, self._normal(n, 64, 32, 32), self._normal(64, 64, 3, 3)
         return lambda: f.conv2d(x, w, padding=1)
+
+    def inference(self, n: int) -> Call:
+        """Keys and values are kept, and tokens stay on the device: no step waits for the host."""
+        torch, f = self._torch, self._torch.nn.functional
+        table, positions = self._normal(bpe.ENTRIES, WIDTH), self._normal(CONTEXT, WIDTH)
+        norms = [[(self._normal(WIDTH), self._normal(WIDTH)) for _ in range(2)] for _ in range(LAYERS)]
+        inward, outward = ([self._weight(WIDTH, k * WIDTH) for _ in range(LAYERS)] for k in (3, 1))
+        forward, last = (
+            [self._feed_forward() for _ in range(LAYERS)],
+            (self._normal(WIDTH), self._normal(WIDTH)),
+        )
+        head, _ = self._weight(WIDTH, bpe.ENTRIES)
+        cache = torch.zeros(LAYERS, 2, HEADS, n + NEW, WIDTH // HEADS, device=self._device)
+        prompt = torch.randint(bpe.ENTRIES, (n,), device=self._device)
+
+        def step(ids: Any, start: int) -> Any:
+            count, end = len(ids), start + len(ids)
+            x = f.embedding(ids, table) + positions[start:end]
+            for layer in range(LAYERS):
+                u = f.layer_norm(x, (WIDTH,), *norms[layer][0])
+                qkv = f.linear(u, *inward[layer]).view(count, 3, HEADS, WIDTH // HEADS).permute(1, 2, 0, 3)
+                cache[layer, :, :, start:end] = qkv[1:]
+                keys, values = cache[layer, :, None, :, :end]
+                heads = f.scaled_dot_product_attention(qkv[:1], keys, values, is_causal=count > 1)
+                x = x + f.linear(heads[0].transpose(0, 1).reshape(count, WIDTH), *outward[layer])
+                x = x + forward[layer](f.layer_norm(x, (WIDTH,), *norms[layer][1]))
+            return f.linear(f.layer_norm(x[-1:], (WIDTH,), *last), head).argmax(-1)
+
+        def call() -> Any:
+            tokens = [prompt, step(prompt, 0)]
+            for place in range(n, n + NEW - 1):
+                tokens.append(step(tokens[-1], place))
+            return torch.cat(tokens)
+
+        return call
 
     def embedding(self, n: int) -> Call:
         torch, op = self._torch, kernels.load("embedding")

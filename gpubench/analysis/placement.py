@@ -28,6 +28,7 @@ from gpubench.analysis.labels import NO_HEADLINE
 from gpubench.analysis.samples import main_blocks
 from gpubench.model.case import Case
 from gpubench.model.result import Measurement, Placing, Run
+from gpubench.placement import stage_seconds
 from gpubench.stats import Interval, median
 
 Side = Literal["cpu", "gpu"]
@@ -140,7 +141,7 @@ def _judged(run: Run, outcome: Measurement, row: CaseResult, cases: Sequence[Cas
     return Placement(
         source=0, id=row.id, op=case.op, n=case.params["n"], params=dict(case.params), dtype=case.dtype,
         regime=case.regime_id, device_id=case.device_id, placement=placement, stages=stages,
-        copies_s=predicted_s * (1 - sum(one.share for one in stages)) if predicted_s and stages else None,
+        copies_s=_copies_s(stages, predicted_s) if predicted_s and stages else None,
         cpu_only_s=singles["cpu"].seconds, gpu_only_s=singles["gpu"].seconds, predicted_s=predicted_s,
         measured_s=measured_s, better=better,
         gain=gain.estimate, lo=gain.low, hi=gain.high, recommended=against is None, reason=against,
@@ -164,8 +165,8 @@ def _single(
 
 def _stages(placing: Placing, placement: str, predicted_s: float) -> tuple[PlacedStage, ...]:
     rows: dict[str, list[tuple[float, float | None, str]]] = {}
-    for name, cpu, gpu, letter in zip(placing.stages, placing.cpu_s, placing.gpu_s, placement, strict=True):
-        rows.setdefault(name, []).append((median(cpu), median(gpu) if gpu else None, letter))
+    for name, cpu_s, gpu_s, letter in zip(placing.stages, *stage_seconds(placing), placement, strict=True):
+        rows.setdefault(name, []).append((cpu_s, gpu_s, letter))
     found = []
     for name, parts in rows.items():
         letters = {letter for *_, letter in parts}
@@ -179,6 +180,12 @@ def _stages(placing: Placing, placement: str, predicted_s: float) -> tuple[Place
             )
         )  # fmt: skip
     return tuple(found)
+
+
+def _copies_s(stages: Sequence[PlacedStage], predicted_s: float) -> float:
+    """What the stages leave of a prediction; nothing where only rounding is left."""
+    left = 1 - sum(one.share for one in stages)
+    return predicted_s * left if left > 1e-9 else 0.0
 
 
 def _tried(

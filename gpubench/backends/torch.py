@@ -87,6 +87,8 @@ class TorchSession(Session):
         if self._on_cpu:
             self.threads = threads or usable_cpus()
             torch.set_num_threads(self.threads)
+        # PyTorch rounds the float32 of convolutions to TF32 unless it is told not to, and that of products does not.
+        torch.backends.cudnn.allow_tf32 = False
         self._clock = None if device.clock is None else TorchClock(self, device.cache_bytes)
         self.enter()
 

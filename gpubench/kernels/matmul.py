@@ -9,10 +9,9 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from gpubench.errors import Unsupported
 from gpubench.kernels.families.cpu import Blocks, Launch, widen
 from gpubench.kernels.families.matmul import wgsl
-from gpubench.model.kernel import CudaProgram, Kernel, Limits, WgslProgram
+from gpubench.model.kernel import CudaProduct, CudaProgram, Kernel, Limits, WgslProgram
 from gpubench.model.op import Array, Ladder, Op, Operand, Params, Shape, Split, Tolerance, counted_by
 
 _TURNS = ("ta", "tb")
@@ -90,7 +89,10 @@ def _rung(text: str, params: Params, dtype: str, limits: Limits) -> WgslProgram:
 
 
 def _cublas(params: Params, dtype: str, limits: Limits) -> CudaProgram:
-    raise Unsupported("cuBLAS behind the library call is the tuned kernel", reason="no-implementation")
+    """The call that is behind the library's, into an array that is there: a stage of a workload."""
+    m, n, k = sides(params)
+    ta, tb = (bool(params.get(name)) for name in _TURNS)
+    return CudaProgram((CudaProduct("a", "b", "out", m, n, k, ta, tb, params.get("batch", 1)),))
 
 
 def _blas(np: Any, blocks: Blocks, params: Params) -> Launch:

@@ -85,7 +85,7 @@ def _too_few(outcome: Measurement, least: int) -> bool:
 
 
 # The search leaves this share of the budget for saving, closing workers and the report.
-SEARCH_SHARE = 0.94
+SEARCH_SHARE = 0.96
 # Choosing kernels is told where it took so long.
 WORTH_A_WORD_S = 1.0
 # Overheads and splits come after the search, which can be cut short: where there are some, it leaves them half.
@@ -392,8 +392,7 @@ def measure_workloads(runtime: Runtime, *workloads: Workload, purpose: Purpose =
         run.ask_to_finish()
     for run in runs:
         run.finish()
-    for workload in workloads:
-        ended |= runtime.pool.release(workload.key)
+    ended |= runtime.pool.release([workload.key for workload in workloads])
     blamed = {run.case.device_id for run in runs if run.failed}
     for device_id, detail in ended.items():
         if device_id not in blamed:
@@ -420,7 +419,7 @@ def _in_parts(case: Case, workload: Workload) -> bool:
 def _load(runtime: Runtime, workloads: Sequence[Workload]) -> dict[str, str]:
     """Inputs are made by all workers at once, the reference by that of the CPU beside them. Then all of them build
     and check side by side what no trial has to choose first. Returns what became of workers that died over it."""
-    ended: dict[str, str] = {}
+    wanted: list[dict[str, list[Case]]] = []
     for item in workloads:
         if item.op.overhead is not None:
             continue
@@ -428,8 +427,8 @@ def _load(runtime: Runtime, workloads: Sequence[Workload]) -> dict[str, str]:
         cases = [case for case in item.cases if case.shared_with is None]
         for case in sorted(cases, key=lambda case: runtime.device_kind(case.device_id) != "cpu"):
             forms.setdefault(case.device_id, {}).setdefault(case.form_id, case)
-        ended |= runtime.pool.load({device_id: list(ours.values()) for device_id, ours in forms.items()})
-    return ended
+        wanted.append({device_id: list(ours.values()) for device_id, ours in forms.items()})
+    return runtime.pool.load(wanted)
 
 
 def _rounds(runtime: Runtime, key: str, runs: list[CaseRun]) -> None:

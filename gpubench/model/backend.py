@@ -75,6 +75,13 @@ class StageReading(NamedTuple):
     clock: StageClock
 
 
+class SideReading(NamedTuple):
+    """The steps of a chain on one side, and the seconds of the same chain and its wait without readings."""
+
+    steps: StageReading
+    whole_s: float
+
+
 class Transfers:
     """One way to move data. As it stands: by the session's own calls, from ordinary memory.
 
@@ -249,9 +256,9 @@ class Session(ABC):
     def place(self, placement: str) -> None:
         """The stages of a chain run where this says from now on: a letter each, as in `gpubench.placement`."""
 
-    def side_times(self, steps: Sequence[tuple[Launch, Buffer]]) -> tuple[StageReading, StageReading] | None:
-        """Do all steps of a chain on the CPU, then on the GPU those that the host does not do, with clock readings
-        between them. None: this session places nothing, or a clock failed this time."""
+    def side_times(self, steps: Sequence[tuple[Launch, Buffer]]) -> tuple[SideReading, SideReading] | None:
+        """Do all steps of a chain on the CPU, then on the GPU those that the host does not do: with clock readings
+        between them, and as one launch. None: this session places nothing, or a clock failed this time."""
         return None
 
     def copy_times(self, buffer: Buffer) -> tuple[float, float]:

@@ -77,7 +77,7 @@ class CudaPass(msgspec.Struct, frozen=True):
 
 class CudaProduct(msgspec.Struct, frozen=True):
     """A matrix product by cuBLAS as a pass: `out` = A B, A of m x k and B of k x n, which the buffers `a` and `b` hold
-    row by row, or column by column (`ta`, `tb`). `batch`: so many, each of its own B, all of the one A."""
+    row by row, or column by column (`ta`, `tb`). `batch`: so many, one behind the other in each buffer."""
 
     a: str
     b: str

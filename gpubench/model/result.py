@@ -278,9 +278,10 @@ class Placing(Record, frozen=True, kw_only=True):
     """By what one session chose where the stages of a workload run (seconds): `stages` are their names, one for each
     letter of a placement, and every list has a value for each round.
 
-    `cpu_s` and `gpu_s` are of each stage in the chain of one side, empty on the GPU where the host does it. `up_s` and
-    `down_s` are of one copy of a value, `enter_s` an empty launch and its wait. `predicted_s` has the placements that
-    were then tried, and both sides alone; `free_s` is the least prediction where copies take no time.
+    `cpu_s` and `gpu_s` are of each stage in the chain of one side, empty on the GPU where the host does it;
+    `cpu_whole_s` and `gpu_whole_s` of that chain without clock readings, with its wait. `up_s` and `down_s` are of one
+    copy of a value, `enter_s` an empty launch and its wait. `predicted_s` has the placements that were then tried, and
+    both sides alone; `free_s` is the least prediction where copies take no time.
     """
 
     session: int
@@ -288,6 +289,8 @@ class Placing(Record, frozen=True, kw_only=True):
     stages: list[str]
     cpu_s: list[list[float]]
     gpu_s: list[list[float]]
+    cpu_whole_s: list[float]
+    gpu_whole_s: list[float]
     up_s: dict[str, list[float]]
     down_s: dict[str, list[float]]
     enter_s: list[float]

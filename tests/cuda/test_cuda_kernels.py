@@ -26,6 +26,16 @@ TUNED = [
 # Rows of part of a warp, of a warp, of blocks and of clusters; whole and ragged; longer than any cluster holds.
 ROWS = (1, 4, 37, 256, 1000, 1024, 4096, 5000, 16384, 20001, 32768, 65536, 65544, 300_000)
 SIDES = ((1, 1), (5, 3), (33, 70), (16, 8), (136, 72), (8, 1000), (1029, 1040), (300_000, 8), (8, 300_000))
+FEW_ROWS = (
+    (1, 256, 1024),
+    (1, 1, 1),
+    (3, 10, 33),
+    (9, 257, 5),
+    (16, 768, 256),
+    (13, 8, 16),
+    (1, 5000, 8),
+    (17, 64, 64),
+)
 GEMV = ((1, 1), (1, 5), (7, 4), (1000, 4), (33, 257), (130, 1000), (1, 400_000), (3, 300_001), (20_000, 8))
 
 
@@ -67,6 +77,13 @@ def apply(session, name, *hosts, params=None, programs=None):
     session.run(build(op, case(name, params, dtype), buffers, target))
     session.download(target, out)
     return out
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", [name for name in kernels.groups()["layers"] if name.startswith("linear")])
+def test_few_rows_times_weights(session, tmp_path, name, dtype):
+    for n, m, k in FEW_ROWS:
+        right(session, name, {"n": n, "m": m, "k": k}, dtype, tmp_path)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

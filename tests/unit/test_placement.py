@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpubench.placement import NEAR, PlacementCosts, StageCost, nearest, predicted_s, single_sides
+from gpubench.placement import NEAR, PlacementCosts, StageCost, adding_up, nearest, predicted_s, single_sides
 
 SECONDS = st.integers(0, 40).map(lambda tenths: tenths / 10)
 
@@ -112,3 +112,15 @@ def test_a_long_chain_is_planned_in_time_and_exactly():
     copies = {f"v{i}": 0.1 for i in range(601)}
     found = nearest(PlacementCosts(steps, copies, copies, 0.1, {"v0": "cg"}, ("v600",)))
     assert found[0].placement == "gc" * 300
+
+
+@given(st.lists(st.floats(1e-7, 1e-2), min_size=1, max_size=20), st.floats(1e-7, 1e-2))
+def test_stages_add_up_to_the_whole_and_keep_their_order(steps_s, whole_s):
+    found = adding_up(steps_s, whole_s)
+    assert sum(found) == pytest.approx(whole_s)
+    ranked = sorted(range(len(steps_s)), key=steps_s.__getitem__)
+    assert [found[i] for i in ranked] == pytest.approx(sorted(found))
+
+
+def test_what_a_clock_reading_adds_is_taken_from_every_stage_alike():
+    assert adding_up([1.5, 3.5], 4.0) == pytest.approx([1.0, 3.0])

@@ -35,7 +35,7 @@ def test_each_stage_has_its_time_and_the_result_is_the_chains(session, timer, cl
     elif session.device.clock is None:
         pytest.skip("this adapter has no time stamps")
     want = fetched(timer)
-    found = time_stages(timer, 0)
+    found = time_stages(timer, 0, 0.25)
     assert (found.clock, found.stages) == (clock, ["ffn_in", "ffn_out"])
     for chain, alone in zip(found.chain_s, found.alone_s, strict=True):
         assert len(chain) == len(alone) == len(found.span_s) == len(found.wall_s) == len(found.empty_s)

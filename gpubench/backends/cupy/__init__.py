@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, cast
 
+from gpubench.backends.cupy.graphs import CudaGraphs
 from gpubench.backends.cupy.launches import (
     COUNT,
     SPIN,
@@ -24,7 +25,6 @@ from gpubench.backends.cupy.launches import (
     EventClock,
     no_tf32,
     pin_off,
-    time_calls,
     with_tf32,
 )
 from gpubench.backends.cupy.memory import DevicePool, PinnedMemory, PinnedTransfers
@@ -38,7 +38,17 @@ from gpubench.errors import (
     Unsupported,
 )
 from gpubench.installation import install_command
-from gpubench.model.backend import Backend, Buffer, Launch, Session, StageReading, Transfers, each, override
+from gpubench.model.backend import (
+    Backend,
+    Buffer,
+    HostCall,
+    Launch,
+    Session,
+    StageReading,
+    Transfers,
+    each,
+    override,
+)
 from gpubench.model.case import Case
 from gpubench.model.kernel import Limits
 from gpubench.model.links import Links
@@ -110,6 +120,7 @@ class CupySession(Session):
         self._no_bfloat16 = no_bfloat16(cupy.__version__, numpy.__version__)
         self._other_dtypes: dict[tuple[str, tuple[str, ...]], str] = {}
         self._programs = CudaPrograms(cupy, self.limits)
+        self._graphs = CudaGraphs(cupy)
         self._pool = DevicePool(cupy, memory)
         self._pinned = PinnedMemory(cupy)
         self._staged = PinnedTransfers(cupy, self._pinned, vendor_errors, self.enter)
@@ -190,9 +201,10 @@ class CupySession(Session):
             buffer.get(out=host, blocking=True)
 
     def compile(self, op: Op, case: Case, inputs: Sequence[Buffer], output: Buffer) -> CudaLaunch:
-        """The expression on CuPy arrays, or the op's first CUDA kernel. Raises BuildError."""
+        """The expression on CuPy arrays, or the op's first CUDA kernel; into an output that is there the program behind
+        a library call. Raises BuildError."""
         cupy = self._cupy
-        if calls_library(op, case):
+        if calls_library(op, case) and output is None:
             call = partial(op.expr, cupy, *inputs)
             return CudaLaunch(with_tf32(cupy, call) if case.variant else call, None)
         with vendor_errors():
@@ -200,7 +212,11 @@ class CupySession(Session):
 
     @override
     def chain(self, steps: Sequence[tuple[Launch, Buffer]], output: Buffer) -> CudaLaunch:
-        """The launches in order on the stream; what a library call made is copied to its place."""
+        """The launches in order on the stream, as one graph where all are kernels of ours."""
+        return self._graphs.chain([launch for launch, _ in steps], output) or self._one_by_one(steps, output)
+
+    def _one_by_one(self, steps: Sequence[tuple[Launch, Buffer]], output: Buffer) -> CudaLaunch:
+        """What a library call made is copied to its place."""
         cupy = self._cupy
 
         def call() -> Buffer:
@@ -215,10 +231,19 @@ class CupySession(Session):
 
     @override
     def stage_times(self, steps: Sequence[tuple[Launch, Buffer]]) -> StageReading:
-        """Events on the stream, one between two stages."""
-        calls = [self.chain([step], step[1]) for step in steps]
+        """Events on the stream, one between two stages. What the host does comes first, by its own clock."""
+        before, calls = [], []
         with vendor_errors():
-            return time_calls(self._cupy, calls)
+            for launch, target in steps:
+                if isinstance(launch, HostCall):
+                    start = self.clock()
+                    launch()
+                    self.sync()
+                    before.append(self.clock() - start)
+                else:
+                    calls.append(self._one_by_one([(launch, target)], target))
+            found = self._clock.each(calls)
+        return StageReading([*before, *found.steps_s], sum(before) + found.span_s, found.clock)
 
     def run(self, launch: CudaLaunch, repeat: int = 1) -> None:
         with vendor_errors():

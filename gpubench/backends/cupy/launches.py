@@ -33,11 +33,18 @@ class CudaLaunch(Launch):
     """A prepared call; `output` is the array that holds the result of the last one.
 
     `queued` launches fit into the stream together, as far as is known: fewer where one launch is several kernels.
+    `steps` are the kernels and products that a call enqueues; None where a library decides that.
     """
 
-    def __init__(self, function: Callable[[], Any], kernel_hash: str | None) -> None:
+    def __init__(
+        self,
+        function: Callable[[], Any],
+        kernel_hash: str | None,
+        steps: Sequence[Callable[[], None]] | None = None,
+    ) -> None:
         self._function = function
         self.kernel_hash = kernel_hash
+        self.steps = steps
         self.queued = MOST_QUEUED
 
     def __call__(self) -> None:
@@ -73,7 +80,7 @@ class CudaPrograms:
                 step()
             return output
 
-        return CudaLaunch(call, digest)
+        return CudaLaunch(call, digest, steps)
 
     def _program(self, op: Op, case: Case) -> tuple[CudaProgram, list[Any], str]:
         key = (case.workload, case.variant)
@@ -120,7 +127,10 @@ _COMPUTE_32F, _COMPUTE_64F = 68, 70
 
 
 class CublasProduct:
-    """The call of cuBLAS, which counts by columns: what it sees of C = A B, row by row, is C^T = B^T A^T."""
+    """The call of cuBLAS, which counts by columns: what it sees of C = A B, row by row, is C^T = B^T A^T.
+
+    `arguments` are those of cublasGemmEx, or of cublasGemmStridedBatchedEx where it is `batched`.
+    """
 
     def __init__(self, cupy: Any, step: CudaProduct, buffers: Mapping[str, Buffer], dtype: Dtype) -> None:
         import numpy as np
@@ -135,14 +145,16 @@ class CublasProduct:
         of_b = (b.data.ptr, kind, step.k if step.tb else step.n)
         of_a = (a.data.ptr, kind, step.m if step.ta else step.k)
         of_out = (out.data.ptr, kind, step.n)
-        self._call = (
-            partial(cublas.gemmEx, *sides, *of_b, *of_a, zero.ctypes.data, *of_out, sums, algorithm)
-            if step.batch == 1
-            else partial(
-                cublas.gemmStridedBatchedEx, *sides, *of_b, step.k * step.n, *of_a, 0, zero.ctypes.data,
-                *of_out, step.m * step.n, step.batch, sums, algorithm,
+        self.batched = step.batch > 1
+        self.arguments = (
+            (
+                *sides, *of_b, step.k * step.n, *of_a, step.m * step.k, zero.ctypes.data, *of_out, step.m * step.n,
+                step.batch, sums, algorithm,
             )
+            if self.batched
+            else (*sides, *of_b, *of_a, zero.ctypes.data, *of_out, sums, algorithm)
         )  # fmt: skip
+        self._call = partial(cublas.gemmStridedBatchedEx if self.batched else cublas.gemmEx, *self.arguments)
 
     def __call__(self) -> None:
         self._call()
@@ -205,6 +217,10 @@ extern "C" __global__ void nothing() {}
 LONGEST_DELAY_S = 0.1
 LAUNCH_S = 10e-6  # host time of one launch before any was seen (CuPy: 5 to 15 us)
 SPARE_S = 50e-6
+# Calls with an event behind each that are queued together, and the host time of one: the stream holds 1024 entries, and
+# a call may be several kernels.
+PORTION = 200
+STEP_S = 25e-6
 
 
 class EventClock:
@@ -235,6 +251,38 @@ class EventClock:
             else:
                 launch.queued = max(1, count // 2)
         return total
+
+    def each(self, calls: Sequence[CudaLaunch]) -> StageReading:
+        """Seconds of each call, by events between them; queued in portions, so that no host time is inside."""
+        found: list[float] = []
+        for start in range(0, len(calls), PORTION):
+            found += self._between(calls[start : start + PORTION])
+        return StageReading(found, sum(found), clock="event")
+
+    def _between(self, calls: Sequence[CudaLaunch]) -> list[float]:
+        events = [self._cupy.cuda.Event() for _ in range(len(calls) + 1)]
+        delay_s = STEP_S * len(calls) + SPARE_S
+        while True:
+            host_s = self._delayed(delay_s, events, calls)
+            hidden = not events[0].done
+            events[-1].synchronize()
+            if hidden or delay_s >= LONGEST_DELAY_S:
+                between = itertools.pairwise(events)
+                return [float(self._cupy.cuda.get_elapsed_time(*pair)) * 1e-3 for pair in between]
+            delay_s = min(max(2 * delay_s, 1.5 * host_s), LONGEST_DELAY_S)
+
+    def _delayed(self, delay_s: float, events: Sequence[Any], calls: Sequence[CudaLaunch]) -> float:
+        """Enqueue the calls with an event before each and behind the last, after a delay; the host's seconds."""
+        import numpy as np
+
+        self._cupy.cuda.get_current_stream().synchronize()
+        self._spin((1,), (1,), (np.int64(delay_s * 1e9),))
+        events[0].record()
+        start = self._now()
+        for call, event in zip(calls, events[1:], strict=True):
+            call()
+            event.record()
+        return self._now() - start
 
     def close(self) -> None:
         """Let go of the memory that empties the caches."""
@@ -276,19 +324,6 @@ class EventClock:
         if self._flush is None:
             self._flush = self._cupy.empty(self._flush_bytes, self._cupy.uint8)
         self._flush.data.memset_async(0, self._flush_bytes)
-
-
-def time_calls(cupy: Any, calls: Sequence[CudaLaunch]) -> StageReading:
-    """Seconds of each call on the current stream, by events between them. A call that is shorter than its launch takes
-    the time of that, as it does in a chain."""
-    events = [cupy.cuda.Event() for _ in range(len(calls) + 1)]
-    events[0].record()
-    for call, event in zip(calls, events[1:], strict=True):
-        call()
-        event.record()
-    events[-1].synchronize()
-    between = [float(cupy.cuda.get_elapsed_time(*pair)) * 1e-3 for pair in itertools.pairwise(events)]
-    return StageReading(between, float(cupy.cuda.get_elapsed_time(events[0], events[-1])) * 1e-3, clock="event")
 
 
 # The global timer advances in steps, of 32 ns to 1 us by the device: the count begins with one step and ends

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from gpubench.backends.shared.host import host_dtype
 from gpubench.backends.shared.sides import side_case
 from gpubench.errors import BackendError, Unsupported
-from gpubench.model.backend import Buffer, HostCall, Launch, Session, StageReading, Transfers, each, override
+from gpubench.model.backend import Buffer, HostCall, Launch, Session, SideReading, Transfers, each, override
 from gpubench.model.case import Case
 from gpubench.model.op import Array, Form, Op, Shape, Stored
 from gpubench.model.result import Device
@@ -91,7 +91,7 @@ class PlacingSession(Session):
         self._home = [operand.travels for operand in op.outputs]
         self._spare: list[Value] = []
         self._ran: PlacedLaunch | None = None
-        self._timed: tuple[Sequence[Step], dict[str, list[Step]]] | None = None
+        self._timed: tuple[Sequence[Step], dict[str, tuple[list[Step], Launch]]] | None = None
 
     def side(self, letter: str) -> Session:
         return self.gpu if letter == GPU else self.cpu
@@ -238,13 +238,31 @@ class PlacingSession(Session):
     # ---------------------------------------------------------------- what a prediction is made of
 
     @override
-    def side_times(self, steps: Sequence[Step]) -> tuple[StageReading, StageReading] | None:
-        """All steps on the CPU, and those that are not the host's on the GPU; built once for the rounds of them."""
+    def side_times(self, steps: Sequence[Step]) -> tuple[SideReading, SideReading] | None:
+        """Built once for the rounds of them. Each side runs its chain before it is read, or the times were those of
+        threads that sleep and of caches that hold the other's work."""
         if self._timed is None or self._timed[0] is not steps:
             movable = [step for step in steps if not isinstance(step[0], HostCall)]
-            self._timed = steps, {CPU: self.bound(CPU, steps), GPU: self.bound(GPU, movable)}
-        on_cpu, on_gpu = (self.side(letter).stage_times(ours) for letter, ours in self._timed[1].items())
+            self._timed = steps, {CPU: self._joined(CPU, steps), GPU: self._joined(GPU, movable)}
+        on_cpu, on_gpu = (self._read(letter, *ours) for letter, ours in self._timed[1].items())
         return None if on_cpu is None or on_gpu is None else (on_cpu, on_gpu)
+
+    def _joined(self, letter: str, steps: Sequence[Step]) -> tuple[list[Step], Launch]:
+        ours = self.bound(letter, steps)
+        chain = self.side(letter).chain(ours, ours[-1][1])
+        assert chain is not None
+        return ours, chain
+
+    def _read(self, letter: str, steps: Sequence[Step], chain: Launch) -> SideReading | None:
+        side = self.side(letter)
+        side.run(chain)
+        side.sync()
+        began = self.clock()
+        side.run(chain)
+        side.sync()
+        whole_s = self.clock() - began
+        reading = side.stage_times(steps)
+        return None if reading is None else SideReading(reading, whole_s)
 
     def bound(self, letter: str, steps: Sequence[Step]) -> list[Step]:
         """The steps as those of one side."""

@@ -3,8 +3,9 @@
 - CPU: slabs. Each block thread takes rows, multiplies them with a BLAS of one thread, and applies bias and activation
   while they are in its cache: on two cores half the time of the plain expression. Few rows go through BLAS at once, on
   its own threads.
-- CUDA: cuBLAS, then one pass over the result, where CuPy's expression makes one pass for each operation.
-- WGSL: the register-blocked matmul, whose threads apply the rest to what they hold.
+- CUDA: cuBLAS, then one pass over the result, where CuPy's expression makes one pass for each operation. Few rows take
+  one launch for all of it.
+- WGSL: the register-blocked matmul, whose threads apply the rest to what they hold; few rows have their own kernel.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any
 
 from gpubench.kernels.families.cpu import Blocks, Launch, ThreadScratch, widen
 from gpubench.kernels.families.elementwise import WORKING_DTYPES
-from gpubench.kernels.families.matmul import wgsl
+from gpubench.kernels.families.matmul import few_rows, wgsl
 from gpubench.kernels.families.matmul.epilogue import Epilogue
 from gpubench.model.kernel import CudaProduct, CudaProgram, Kernel, Limits
 from gpubench.model.op import Array, Ladder, Op, Operand, Params, Shape, Split, counted_by
@@ -163,6 +164,8 @@ def _cuda(
     n, m, k = sides(params)
     if n == 0:
         return CudaProgram(())
+    if few := few_rows.cuda_pass(few_rows.WeightedRows(names, n, m, k, dtype, turned, epilogue), limits):
+        return CudaProgram((few,))
     return CudaProgram((CudaProduct(*names, "out", n, m, k, tb=turned), epilogue.cuda_pass(n, m, dtype)))
 
 

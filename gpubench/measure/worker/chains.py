@@ -129,13 +129,8 @@ class Chain:
         if op.host is not None:
             given = [values[name] for name in stage.reads]
             return HostCall(self._session, partial(on_host, op, given), target), target
-        on_cpu = self._session.device.kind == "cpu"
-        # On the CPU the library call has a form that writes to a given array; a GPU's has none.
-        if (
-            case.form == "library"
-            and on_cpu
-            and op.kernel(self._session.device.backend, case.dtype) is not None
-        ):
+        # Where the library call is the kernel, it has a form that writes to a given array.
+        if case.form == "library" and op.kernel(self._session.device.backend, case.dtype) is not None:
             case = Case(case.op, case.group, case.params, case.dtype, "tuned", case.regime, case.device_id)
         into = None if case.form == "library" else target
         return self._session.compile(op, case, [values[name] for name in stage.reads], into), target

@@ -10,7 +10,7 @@ import msgspec
 from gpubench import kernels, placement
 from gpubench.measure.worker import timer
 from gpubench.measure.worker.timer import Timer, wall_s
-from gpubench.model.backend import Buffer, Session, StageReading
+from gpubench.model.backend import Buffer, Session, SideReading
 from gpubench.model.case import Case
 from gpubench.model.op import Op
 from gpubench.model.result import Placing
@@ -57,7 +57,7 @@ def placing(timed: Timer, session_index: int, limit_s: float) -> Placing | None:
     values = chain.values(workspace.buffers, timed.launch.output)
     moved = {name: values[name] for name in _moved(op)}
     empty = session.empty_launch()
-    rounds: list[tuple[StageReading, StageReading, dict[str, tuple[float, float]], float]] = []
+    rounds: list[tuple[SideReading, SideReading, dict[str, tuple[float, float]], float]] = []
     began = time.perf_counter()
     while len(rounds) < ROUNDS + WARM_UP:
         readings = session.side_times(steps)
@@ -67,11 +67,12 @@ def placing(timed: Timer, session_index: int, limit_s: float) -> Placing | None:
         if time.perf_counter() - began > limit_s:
             break
     kept = rounds[WARM_UP:] or rounds
-    hosts, on_gpu = _hosts(op), iter(zip(*(gpu.steps_s for _, gpu, _, _ in kept), strict=True))
+    hosts, on_gpu = _hosts(op), iter(zip(*(gpu.steps.steps_s for _, gpu, _, _ in kept), strict=True))
     found = Placing(
-        session=session_index, clock=kept[0][1].clock, stages=[stage.name for stage in op.stages],
-        cpu_s=[list(one) for one in zip(*(cpu.steps_s for cpu, *_ in kept), strict=True)],
+        session=session_index, clock=kept[0][1].steps.clock, stages=[stage.name for stage in op.stages],
+        cpu_s=[list(one) for one in zip(*(cpu.steps.steps_s for cpu, *_ in kept), strict=True)],
         gpu_s=[[] if host else list(next(on_gpu)) for host in hosts],
+        cpu_whole_s=[cpu.whole_s for cpu, *_ in kept], gpu_whole_s=[gpu.whole_s for _, gpu, *_ in kept],
         up_s={name: [copies[name][0] for _, _, copies, _ in kept] for name in moved},
         down_s={name: [copies[name][1] for _, _, copies, _ in kept] for name in moved},
         enter_s=[seconds for *_, seconds in kept], predicted_s={}, free_s=0.0,
@@ -98,8 +99,8 @@ def costs(op: Op, case: Case, found: Placing) -> PlacementCosts:
         for operand in op.inputs
     }
     steps = [
-        StageCost(median(cpu), median(gpu) if gpu else None, stage.reads, stage.writes)
-        for stage, cpu, gpu in zip(op.stages, found.cpu_s, found.gpu_s, strict=True)
+        StageCost(cpu_s, gpu_s, stage.reads, stage.writes)
+        for stage, cpu_s, gpu_s in zip(op.stages, *placement.stage_seconds(found), strict=True)
     ]
     return PlacementCosts(
         steps, _medians(found.up_s), _medians(found.down_s),

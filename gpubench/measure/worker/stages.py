@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Sequence
 
@@ -9,18 +10,19 @@ from gpubench.measure.worker.timer import Timer, wall_s
 from gpubench.model.backend import Buffer, Launch, Session, StageReading
 from gpubench.model.result import StageTimes
 
-# Rounds, and the time after which no other one begins: stages explain a time, they do not estimate it.
+# Stages explain a time, they do not estimate it.
 ROUNDS = 15
-LIMIT_S = 0.25
 # What goes before a stage that takes so long is forgotten in no time.
 LONG_S = 0.005
+# Stages that are read in one go: few enough for the stamps of any device.
+TOGETHER = 256
 
 Steps = Sequence[tuple[Launch, Buffer]]
 
 
-def time_stages(timer: Timer, session_index: int, limit_s: float = LIMIT_S) -> StageTimes | None:
-    """Rounds of the stamped chain, the plain chain, an empty launch and each stage alone; None where the case has no
-    stages, or the session cannot time them.
+def time_stages(timer: Timer, session_index: int, limit_s: float) -> StageTimes | None:
+    """Rounds of the stamped chain, the plain chain, an empty launch and each stage alone, none begun after `limit_s`;
+    None where the case has no stages, or the session cannot time them.
 
     All of a round are neighbours in time: medians of such samples add up, those that were taken one after the other do
     not. The first round is thrown away, unless there is no time for another. A short stage alone runs twice, and
@@ -56,10 +58,16 @@ def time_stages(timer: Timer, session_index: int, limit_s: float = LIMIT_S) -> S
 
 def _alone(session: Session, steps: Steps, in_chain_s: Sequence[float]) -> list[float]:
     """Seconds of each step by itself, behind a run of its own where it is short."""
-    found = []
-    for step, seconds in zip(steps, in_chain_s, strict=True):
-        reading = session.stage_times([step] if seconds >= LONG_S else [step, step])
-        found.append(reading.steps_s[-1] if reading is not None else seconds)
+    found: list[float] = []
+    for start in range(0, len(steps), TOGETHER):
+        group = slice(start, start + TOGETHER)
+        times = [1 if seconds >= LONG_S else 2 for seconds in in_chain_s[group]]
+        reading = session.stage_times(
+            [step for step, count in zip(steps[group], times, strict=True) for _ in range(count)]
+        )
+        if reading is None:
+            return list(in_chain_s)
+        found += (reading.steps_s[last - 1] for last in itertools.accumulate(times))
     return found
 
 

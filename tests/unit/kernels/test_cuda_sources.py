@@ -13,7 +13,7 @@ from gpubench.kernels import gemv
 from gpubench.kernels.families import transpose
 from gpubench.kernels.families.reduce import CudaReduction
 from gpubench.kernels.families.rows.cuda import cuda_rows
-from gpubench.model.kernel import CudaPass, CudaProgram, Limits
+from gpubench.model.kernel import CudaPass, CudaProduct, CudaProgram, Limits
 from gpubench.model.op import ITEMSIZE, Dtype
 
 H200 = Limits(
@@ -266,12 +266,15 @@ def test_gemv_fills_the_device_whatever_the_shape(m, n):
     assert math.prod(first.grid) >= 4 * 132
 
 
-def test_cublas_is_its_own_tuned_form():
+@pytest.mark.parametrize("turned", [{}, {"ta": 1}, {"tb": 1}, {"batch": 3}], ids=str)
+def test_cublas_is_its_own_tuned_form(turned):
+    """With resident data it is the library call; a stage of a workload has the same product in a given array."""
     (kernel,) = kernels.load("matmul").tuned["cupy"]
-    assert kernel.library
-    with pytest.raises(Unsupported, match="cuBLAS") as caught:
-        kernel.build({"n": 64}, "float32", H200)
-    assert caught.value.reason == "no-implementation"
+    assert kernel.repeats_library("resident-waited")
+    (product,) = kernel.build({"m": 5, "n": 7, "k": 3, **turned}, "float32", H200).passes
+    assert product == CudaProduct(
+        "a", "b", "out", 5, 7, 3, "ta" in turned, "tb" in turned, turned.get("batch", 1)
+    )
 
 
 @pytest.mark.parametrize("name", BY_ROWS)

@@ -159,7 +159,7 @@ def test_times_of_stages_add_up_the_turns_of_a_name(session, tmp_path):
     case = case_of(session, n=5)
     workspace = Workspace(session, OP, case, 1, "random", tmp_path)
     timer = Timer(workspace, case, gate(workspace, case, lambda phase: None).launch)
-    found = time_stages(timer, 0)
+    found = time_stages(timer, 0, 0.25)
     assert found is not None
     assert found.stages == ["tokenise", "embedding", *(f"prefill.{stage.name}" for stage in LAYER)]
     assert {len(seconds) for seconds in (*found.chain_s, *found.alone_s)} == {len(found.span_s)}

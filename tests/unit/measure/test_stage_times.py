@@ -49,7 +49,7 @@ def scripted(session, monkeypatch):
     rounds = itertools.count()
 
     def stage_times(steps):
-        factor = 10 ** (next(rounds) // 4)  # a reading of the chain, and one of each stage alone
+        factor = 10 ** (next(rounds) // 2)  # a reading of the chain, and one of the stages alone
         return StageReading([factor * (i + 1.0) for i in range(len(steps))], factor * 7.0, "host")
 
     monkeypatch.setattr(session, "stage_times", stage_times)
@@ -62,8 +62,8 @@ def test_stages_of_one_name_are_added_up_and_the_first_round_is_thrown_away(sess
     assert (found.session, found.clock, found.stages) == (4, "host", ["first", "again"])
     assert found.chain_s == [[10.0, 100.0], [50.0, 500.0]]
     assert found.span_s == [70.0, 700.0]
-    # Alone each step is the only one of its reading, as none here is short.
-    assert found.alone_s == [[10.0, 100.0], [20.0, 200.0]]
+    # Alone each step runs once, as none here is short.
+    assert found.alone_s == [[10.0, 100.0], [50.0, 500.0]]
     assert len(found.wall_s) == len(found.empty_s) == 2
 
 
@@ -77,21 +77,37 @@ def test_a_short_stage_alone_has_a_run_before_it(session, tmp_path, monkeypatch)
     asked = []
 
     def stage_times(steps):
+        asked.append([id(launch) for launch, _ in steps])
+        own = [stages.LONG_S / 2, stages.LONG_S, stages.LONG_S / 2]
+        return StageReading(own if len(steps) == 3 else [5.0, 1.0, 2.0, 6.0, 3.0], 1.0, "host")
+
+    monkeypatch.setattr(session, "stage_times", stage_times)
+    found = stages.time_stages(timer_of(session, tmp_path), 0, limit_s=0.0)
+    (first, long, last), alone = asked
+    assert alone == [first, first, long, last, last]
+    assert found.alone_s == [[1.0], [2.0 + 3.0]]
+
+
+def test_a_long_chain_is_read_alone_in_groups(session, tmp_path, monkeypatch):
+    asked = []
+
+    def stage_times(steps):
         asked.append(len(steps))
         return StageReading([stages.LONG_S / 2] * len(steps), 1.0, "host")
 
     monkeypatch.setattr(session, "stage_times", stage_times)
+    monkeypatch.setattr(stages, "TOGETHER", 2)
     stages.time_stages(timer_of(session, tmp_path), 0, limit_s=0.0)
-    assert asked == [3, 2, 2, 2]
+    assert asked == [3, 2 * 2, 2 * 1]
 
 
 def test_a_session_that_cannot_time_stages_leaves_them_out(session, tmp_path, monkeypatch):
     monkeypatch.setattr(session, "stage_times", lambda steps: None)
-    assert stages.time_stages(timer_of(session, tmp_path), 0) is None
+    assert stages.time_stages(timer_of(session, tmp_path), 0, 60) is None
 
 
 def test_the_library_form_has_no_stages(session, tmp_path):
-    assert stages.time_stages(timer_of(session, tmp_path, form="library"), 0) is None
+    assert stages.time_stages(timer_of(session, tmp_path, form="library"), 0, 60) is None
 
 
 def test_on_the_cpu_the_steps_fill_their_span_and_leave_the_result(session, tmp_path):

@@ -159,6 +159,8 @@ def placed(
     placing = Placing(
         session=0, clock="event", stages=list(stages), cpu_s=[[cpu_s] * 3 for cpu_s, _ in stages.values()],
         gpu_s=[[gpu_s] * 3 for _, gpu_s in stages.values()], up_s={}, down_s={}, enter_s=[copy_s], predicted_s=predicted,
+        cpu_whole_s=[sum(cpu_s for cpu_s, _ in stages.values())],
+        gpu_whole_s=[copy_s + sum(gpu_s for _, gpu_s in stages.values())],
         free_s=free_s or sum(min(sides) for sides in stages.values()),
     )  # fmt: skip
     return msgspec.structs.replace(found, blocks=[*swept, *blocks], placings=[placing])

@@ -1,7 +1,8 @@
 """What is done to each element of a product before it is written: a bias, an activation, a sum, a mask.
 
 One scalar formula a language, in `v`, the element of the product, and the names of the operands. WGSL writes it in the
-type `V`, which is four elements or one. CUDA applies it to what cuBLAS wrote, in a second pass over C.
+type `V`, which is a few elements or one. CUDA applies it to what cuBLAS wrote, in a second pass over C, or to few rows
+before they are written.
 """
 
 from __future__ import annotations
@@ -41,6 +42,12 @@ class Epilogue(msgspec.Struct, frozen=True):
         given = ", ".join(f"{name}: V" for name in ("v", *self.operands))
         return f"{self.wgsl_functions}\nfn finish({given}) -> V {{ return {self.wgsl}; }}"
 
+    def cuda_finish(self) -> str:
+        """The CUDA function `finish(v, ...)`."""
+        reals = "".join(f", real {name}" for name in self.operands)
+        formula = f"__device__ __forceinline__ real finish(real v{reals}) {{ return {self.cuda}; }}"
+        return f"{self.cuda_functions}\n{formula}"
+
     def cuda_pass(self, rows: int, columns: int, dtype: str) -> CudaPass:
         """The formula over all of `out`, in place. Raises Unsupported beyond CUDA's largest grid."""
         width = lanes(dtype) if columns % lanes(dtype) == 0 else 1
@@ -60,13 +67,11 @@ class Epilogue(msgspec.Struct, frozen=True):
             f"  const Unit {name} = reinterpret_cast<const Unit*>({name}_)[{index[along]}];"
             for name, along in self.operands.items()
         )
-        reals = "".join(f", real {name}" for name in self.operands)
         given = "".join(f", wide({name}.lane[j])" for name in self.operands)
         return f"""{prelude(dtype)}
 const int WIDTH = {width};
 struct alignas(WIDTH * sizeof(stored)) Unit {{ stored lane[WIDTH]; }};
-{self.cuda_functions}
-__device__ __forceinline__ real finish(real v{reals}) {{ return {self.cuda}; }}
+{self.cuda_finish()}
 extern "C" __global__ void __launch_bounds__({_THREADS})
 gpubench_epilogue(stored* __restrict__ out_{arrays}, long long units, long long across) {{
   const long long i = (long long)blockIdx.x * {_THREADS} + threadIdx.x;

@@ -1,7 +1,7 @@
 """The WGSL matmul as programs: the register-blocked kernel with its candidates, and the ladder below it.
 
 The two lower rungs of the ladder, naive and tiled, are kept simple to be read. On an H200 they reach 0.10 and 0.16 of
-cuBLAS at n = 4096; the register-blocked kernel 0.96.
+cuBLAS at n = 4096; the register-blocked kernel 0.96. Few rows have a kernel of their own.
 """
 
 from __future__ import annotations
@@ -13,7 +13,17 @@ import msgspec
 
 from gpubench.errors import Unsupported
 from gpubench.kernels.families import ceil_div, fold, require_bindings, require_dtype
-from gpubench.kernels.families.matmul import TILES, WIDE_TILES, Tile, able, promising, ranked, register, split
+from gpubench.kernels.families.matmul import (
+    TILES,
+    WIDE_TILES,
+    Tile,
+    able,
+    few_rows,
+    promising,
+    ranked,
+    register,
+    split,
+)
 from gpubench.kernels.families.matmul.epilogue import Epilogue
 from gpubench.kernels.families.wgsl import elements, real_dtype, require_storage
 from gpubench.model.kernel import Candidate, Kernel, Limits, WgslPass, WgslProgram
@@ -71,7 +81,7 @@ def kernel(product: Callable[[Params, str], Product]) -> Kernel:
 
 
 def candidates(product: Product, limits: Limits) -> tuple[Candidate, ...]:
-    """The register-blocked kernel, one candidate per promising tile, the default first.
+    """The register-blocked kernel, one candidate per promising tile, the default first; and that of few rows.
 
     Halves are multiplied and added in float32. Raises Unsupported.
     """
@@ -85,7 +95,17 @@ def candidates(product: Product, limits: Limits) -> tuple[Candidate, ...]:
     if not limits.software:  # which never takes any but the default
         thin = split(m, n, 4 * ceil_div(k, 4), tiles, limits) if batch == 1 else []
         rest = promising(m, n, batch, [*thin, *rest], limits)
-    return tuple(Candidate(tile.name, partial(program, product, limits, tile)) for tile in (first, *rest))
+    found = [Candidate(tile.name, partial(program, product, limits, tile)) for tile in (first, *rest)]
+    if m <= few_rows.MOST_ROWS and batch == 1 and not product.ta and product.patches is None:
+        # First where one group holds all rows: then no weight is read twice.
+        found.insert(m > few_rows.WGSL_ROWS, Candidate(few_rows.NAME, partial(_few, product, limits)))
+    return tuple(found)
+
+
+def _few(product: Product, limits: Limits) -> WgslProgram:
+    names, sides = (product.a, product.b), (product.m, product.n, product.k)
+    rows = few_rows.WeightedRows(names, *sides, product.dtype, product.tb, product.epilogue)
+    return few_rows.wgsl_program(rows, limits)
 
 
 def program(product: Product, limits: Limits, tile: Tile) -> WgslProgram:
