@@ -49,14 +49,18 @@ def request(options: RunOptions, *, began: float, tell: Tell = unsaid) -> RunSpe
     chosen = selection(options, declared)
     how = settings(options, chosen, declared)
     request = _scaled(with_gangs(_wish(options), declared), how)
+    if health.asked(options.ops) and request.mode != "cpu":
+        request = msgspec.structs.replace(request, pairs=True)
     if chosen.variants and not set(request.asked).intersection(backends.foreign()):
         words.require_variants(chosen.variants, declared)  # none brings kernels: no worker has to be asked
     keep = selectors.selection(chosen.filter, chosen.skip)
     context = pairs(options.context or [])
     tell(chosen, how)
     spares = None if options.dry_run else Spares()
-    sized = {*chosen.sizes, *(health.OPS if health.asked(options.ops) else ())}
+    sized = {*chosen.sizes, *(health.EVERY if health.asked(options.ops) else ())}
     choice = targets.choose(request, one_of_each=not sized.issuperset(declared), spares=spares)
+    if health.asked(options.ops):
+        chosen, declared = health.on_hand(chosen, declared, [target.device for target in choice.targets])
     _require_gang(declared, choice)
     found = on_devices(options, chosen, how, choice, keep, context=context, began=began)
     run = msgspec.structs.replace(found.run, warnings=[*broken, *found.run.warnings])
@@ -148,7 +152,7 @@ def _roofs(options: RunOptions) -> bool:
 def _preset_ops(options: RunOptions) -> tuple[str, ...]:
     """The ops of a preset that was asked for, which gives them sizes."""
     roofs, slow = _roofs(options), health.asked(options.ops)
-    return (*(roofline.OPS if roofs else ()), *(health.OPS if slow else ()))
+    return (*(roofline.OPS if roofs else ()), *(health.EVERY if slow else ()))
 
 
 def selection(options: RunOptions, declared: Mapping[str, Op]) -> Selection:

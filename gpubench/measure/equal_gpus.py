@@ -49,7 +49,7 @@ class EqualGpus:
     def prepare(self, cases: Sequence[OnDevice], session: int) -> None:
         """Inputs, launch and check on all of them at once, then what a sample takes, one by one."""
         if cases[0][1].group != "overhead":
-            self.failed |= self._pool.load({device.id: [case] for device, case in cases})
+            self.failed |= self._pool.load([{device.id: [case] for device, case in cases}])
         for device, case in cases:
             self.ask(
                 device,
@@ -62,7 +62,7 @@ class EqualGpus:
         """Check what the last launch left, and let everything go."""
         for device, case in cases:
             self.ask(device, lambda number, case=case: protocol.Finish(id=number, case_id=case.id))  # type: ignore[misc]
-        self._pool.release(cases[0][1].workload)
+        self._pool.release([cases[0][1].workload])
 
     def ask(self, device: Device, request: Callable[[int], protocol.Request]) -> protocol.Reply | None:
         """The answer; None from a GPU that failed, now or before."""
