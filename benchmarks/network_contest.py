@@ -31,6 +31,7 @@ from gpubench.model.case import Case
 SIZES = {
     "mlp_forward": (1, 16, 64, 1024, 16384),
     "mlp_backward": (1, 16, 64, 1024, 16384),
+    "mlp_step": (1, 16, 64, 1024, 16384),
     "multi_head_attention": (1, 16, 64, 1024, 4096),
     "ffn": (1, 16, 64, 1024, 4096),
     "transformer_block": (1, 16, 64, 1024, 4096),
@@ -161,6 +162,23 @@ class _Torch:
         def call() -> Any:
             dh = torch.ops.aten.threshold_backward(dz @ w2, h, 0)
             return dz.T @ h, dz.sum(0), dh.T @ x, dh.sum(0)
+
+        return call
+
+    def mlp_step(self, n: int) -> Call:
+        """The loss and its gradients, by autograd."""
+        torch, f, x = self._torch, self._torch.nn.functional, self._normal(n, 784)
+        labels = torch.randint(CLASSES, (n,), device=self._device)
+        weights = [
+            one.requires_grad_()
+            for pair in (self._weight(784, 512), self._weight(512, CLASSES))
+            for one in pair
+        ]
+
+        def call() -> Any:
+            with torch.enable_grad():
+                logits = f.linear(f.relu(f.linear(x, *weights[:2])), *weights[2:])
+                return torch.autograd.grad(f.cross_entropy(logits, labels), weights)
 
         return call
 

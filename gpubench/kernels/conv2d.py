@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from gpubench.errors import Unsupported
-from gpubench.kernels.families import ceil_div, require_dtype
+from gpubench.kernels.families import ceil_div, multiprocessors, require_dtype
 from gpubench.kernels.families.cpu import Blocks, Launch, ThreadScratch
 from gpubench.kernels.families.cuda import DTYPES, MOST_BLOCKS, options, prelude
 from gpubench.kernels.families.elementwise import WORKING_DTYPES
@@ -145,16 +145,20 @@ class _Tile(NamedTuple):
         return ceil_div(params["n"] * side * side, self.pixels), ceil_div(filters, self.filters), 1
 
 
-# The large tile re-uses more of what it loads. When images are few, blocks are, and each must be short.
-_LARGE, _SMALL, _DOUBLE = _Tile(128, 8, 1), _Tile(64, 4, 8), _Tile(64, 4, 4)
+# A large tile re-uses more of what it loads. When images are few, blocks are, and each must be short.
+_LARGE, _MEDIUM, _SMALL, _DOUBLE = _Tile(128, 8, 1), _Tile(64, 8, 4), _Tile(64, 4, 8), _Tile(64, 4, 4)
 
 
 def _tile(params: Params, dtype: str, limits: Limits) -> _Tile:
     """The sums of a large tile in float64 would fill a thread's registers, those of many groups a block's memory."""
     if dtype == "float64":
         return _DOUBLE
-    across, down, _ = _LARGE.grid(params)
-    return _LARGE if across * down >= 2 * (limits.multiprocessors or 1) else _SMALL
+
+    def waves(tile: _Tile) -> float:
+        across, down, _ = tile.grid(params)
+        return across * down / multiprocessors(limits)
+
+    return _LARGE if waves(_LARGE) >= 2 else _MEDIUM if waves(_MEDIUM) >= 0.5 else _SMALL
 
 
 def _cuda(params: Params, dtype: str, limits: Limits) -> CudaProgram:
@@ -183,12 +187,12 @@ const int FILTERS = LANES_A_SIDE * LANES_A_SIDE, TAPS = 9, QUADS = LANES_A_SIDE 
 const int ACROSS = PIXELS / LANES_A_SIDE;  // threads of a group along its pixels
 const int PITCH = FILTERS + 4;  // four more, or threads that write neighbours in a row of w would meet in one bank
 const int OWN = TAPS * (PITCH + PIXELS), SUMS = FILTERS * PIXELS;
-const int ROOM = GROUPS * OWN > (GROUPS - 1) * SUMS ? GROUPS * OWN : (GROUPS - 1) * SUMS;
+const int ROOM = GROUPS * OWN > GROUPS / 2 * SUMS ? GROUPS * OWN : GROUPS / 2 * SUMS;
 const int WEIGHTS = (FILTERS * TAPS + PIXELS - 1) / PIXELS;
 struct alignas(16) Quad { real lane[4]; };
 struct alignas(sizeof(stored) > 4 ? 16 : 4 * sizeof(stored)) Four { stored lane[4]; };
 
-extern "C" __global__ void __launch_bounds__(PIXELS * GROUPS, GROUPS == 1 ? 3 : 1)
+extern "C" __global__ void __launch_bounds__(PIXELS * GROUPS, GROUPS == 1 ? 4 : 1)
 gpubench_conv2d(const stored* __restrict__ x, const stored* __restrict__ w, stored* __restrict__ out,
                 long long count, long long channels, long long filters, long long side) {
   __shared__ alignas(16) real room[ROOM];
@@ -199,7 +203,8 @@ gpubench_conv2d(const stored* __restrict__ x, const stored* __restrict__ w, stor
   const long long plane = side * side, first = (long long)blockIdx.x * PIXELS;
   const long long filter = (long long)blockIdx.y * FILTERS, place = first + thread, image = place / plane;
   const int pixel = int(place - image * plane), top = pixel / edge, left = pixel % edge;
-  const stored* origin = x + image * channels * plane + pixel;
+  const stored* from = x + (image * channels + group) * plane + pixel;
+  const stored* of = w + filter * length + group * TAPS;
   unsigned inside = 0;  // a bit for each tap
   #pragma unroll
   for (int tap = 0; tap < TAPS; ++tap) {
@@ -208,24 +213,25 @@ gpubench_conv2d(const stored* __restrict__ x, const stored* __restrict__ w, stor
   }
   real patch[TAPS], weight[WEIGHTS], sums[LANES_A_SIDE][LANES_A_SIDE] = {};
 
-  auto load = [&](long long channel) {
+  auto load = [&](int channel) {
     #pragma unroll
     for (int tap = 0; tap < TAPS; ++tap) {
       const bool there = (inside >> tap & 1) && channel < channels;
-      patch[tap] = there ? wide(origin[channel * plane + (tap / 3 - 1) * edge + tap % 3 - 1]) : real(0);
+      patch[tap] = there ? wide(from[(tap / 3 - 1) * edge + tap % 3 - 1]) : real(0);
     }
     #pragma unroll
     for (int i = 0; i < WEIGHTS; ++i) {
       const int at = thread + i * PIXELS;
-      const long long own = filter + at / TAPS;
-      const bool there = at < FILTERS * TAPS && own < filters && channel < channels;
-      weight[i] = there ? wide(w[own * length + channel * TAPS + at % TAPS]) : real(0);
+      const bool there = at < FILTERS * TAPS && at / TAPS < filters - filter && channel < channels;
+      weight[i] = there ? wide(of[at / TAPS * length + at % TAPS]) : real(0);
     }
+    from += GROUPS * plane;
+    of += GROUPS * TAPS;
   };
 
   const int across = thread % ACROSS * 4, down = thread / ACROSS * 4;
   load(group);
-  for (long long begin = 0; begin < channels; begin += GROUPS) {
+  for (int begin = 0; begin < channels; begin += GROUPS) {
     #pragma unroll
     for (int tap = 0; tap < TAPS; ++tap) patches[tap * PIXELS + thread] = patch[tap];
     #pragma unroll
@@ -253,20 +259,21 @@ gpubench_conv2d(const stored* __restrict__ x, const stored* __restrict__ w, stor
     __syncthreads();
   }
 
-  if (GROUPS > 1) {
+  #pragma unroll
+  for (int half = GROUPS / 2; half > 0; half /= 2) {
+    real* slot = room + group % half * SUMS + thread;
     #pragma unroll
     for (int i = 0; i < FILTERS; ++i) {
-      if (group > 0) room[(group - 1) * SUMS + i * PIXELS + thread] = sums[i / LANES_A_SIDE][i % LANES_A_SIDE];
+      if (group >= half && group < 2 * half) slot[i * PIXELS] = sums[i / LANES_A_SIDE][i % LANES_A_SIDE];
     }
     __syncthreads();
-    if (group > 0) return;
     #pragma unroll
     for (int i = 0; i < FILTERS; ++i) {
-      for (int other = 0; other < GROUPS - 1; ++other) {
-        sums[i / LANES_A_SIDE][i % LANES_A_SIDE] += room[other * SUMS + i * PIXELS + thread];
-      }
+      if (group < half) sums[i / LANES_A_SIDE][i % LANES_A_SIDE] += slot[i * PIXELS];
     }
+    __syncthreads();
   }
+  if (group > 0) return;
 
   #pragma unroll
   for (int quad = 0; quad < QUADS; ++quad) {
