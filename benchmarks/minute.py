@@ -1,0 +1,268 @@
+"""What a minute can decide on a machine: how the stored default runs of it scatter, and the search simulated on them.
+
+Run: python benchmarks/minute.py FILE FILE [FILE ...] [--repeats 10] [--budgets 60,100] (two minutes; no GPU)
+The files are default runs of one machine. The first table takes apart how far their times at the low size lie from each
+other: what all ops of a run have in common, and what each op's few hundred milliseconds have of their own. The second
+one runs the real search and the real verdict, one session each, on curves pooled from the files, with such scatter and
+with the costs of an H200 host. It counts cells that are answered, and intervals that hold the true threshold.
+"""
+
+from __future__ import annotations
+
+import argparse
+import bisect
+import math
+import random
+import sys
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # as a script, this file's own folder is there instead
+
+from gpubench import kernels, stats
+from gpubench.analysis.analyse import curves
+from gpubench.analysis.break_even import CLOSE_INTERVAL, BreakEven
+from gpubench.measure.plan import Constraints, Series, Target
+from gpubench.measure.recorder import Recorder
+from gpubench.measure.search import BreakEvenSearch, Step, first_sizes
+from gpubench.model.case import Case
+from gpubench.model.result import Block, Check, Measurement, Run
+from gpubench.store import files
+
+Key = tuple[str, str, str, str]  # op, device, form, regime
+SAMPLE_S = 2e-3
+# Seconds beside the samples: of a step, a case, an element of a size, a block; before the first step, after the last.
+STEP_S, CASE_S, ELEMENT_S, BLOCK_S, START_S, END_S = 0.1, 0.017, 1e-8, 1.5e-3, 4.0, 3.0
+# Standard deviations of ln(time): of a block below and above a millisecond, a case in a step, a case in a session.
+BLOCKS, CASES, SESSION = (0.10, 0.07), 0.04, 0.05
+# Of a whole device in a step, where a launch takes below 30 us, below 300 us, and longer.
+TOGETHER: Mapping[str, float] = {"cupy": 0.13, "wgpu": 0.08}
+SHARES = ((3e-5, 1.0), (3e-4, 0.5), (math.inf, 0.15))
+BANDWIDTH = 0.5  # of the smoothing of pooled curves, in ln(n)
+
+
+def key_of(case: Case) -> Key:
+    """Op, device, form and regime."""
+    return (case.op, case.device_id, case.form, case.regime_id)
+
+
+def measured(run: Run) -> Iterator[tuple[Case, list[float]]]:
+    """Each plain case with the values of its blocks."""
+    for outcome in run.outcomes:
+        if isinstance(outcome, Measurement) and not outcome.case.variant and not outcome.case.shared_with:
+            blocks = [stats.median(block.wall_s[block.warmup :] or block.wall_s) for block in outcome.blocks]
+            if blocks:
+                yield outcome.case, blocks
+
+
+# ---------------------------------------------------------------- scatter
+
+
+def correlation(pairs: Sequence[tuple[float, float]]) -> float:
+    """Of deviations from 0."""
+    xx, yy = math.fsum(x * x for x, _ in pairs), math.fsum(y * y for _, y in pairs)
+    return math.fsum(x * y for x, y in pairs) / math.sqrt(xx * yy) if xx * yy > 0 else 0.0
+
+
+def scatter(runs: Sequence[Run]) -> None:
+    """By device and regime how far runs lie apart at the low and middle sizes, and what that has in common."""
+    times: dict[Key, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for run in runs:
+        for case, blocks in measured(run):
+            times[key_of(case)][case.params["n"]].append(stats.median(blocks))
+    print("| device | form | regime | ops | runs differ by | in common | each op's own | low with middle |")
+    print("|---|---|---|---|---|---|---|---|")
+    for place in sorted({key[1:] for key in times}):
+        away: list[list[list[float]]] = []  # by op, low and middle, run: ln(time) from the mean of the runs
+        for key in (key for key in times if key[1:] == place):
+            low, middle, *_ = first_sizes(kernels.load(key[0]).sizes)
+            both = [times[key].get(n, []) for n in (low, middle)]
+            if all(len(values) == len(runs) for values in both):
+                away.append([_from_mean([math.log(value) for value in values]) for values in both])
+        if len(away) < 5:
+            continue
+        low_ones = [op[0] for op in away]
+        common = [math.fsum(op[i] for op in low_ones) / len(low_ones) for i in range(len(runs))]
+        freedom = len(runs) - 1
+        total = math.sqrt(math.fsum(x * x for op in low_ones for x in op) / freedom / len(low_ones))
+        shared = math.sqrt(math.fsum(x * x for x in common) / freedom)
+        own = math.sqrt(max(0.0, total**2 - shared**2))
+        together = correlation([pair for op in away for pair in zip(*op, strict=True)])
+        cells = [*place, str(len(away)), *(f"{100 * x:.0f} %" for x in (total, shared, own)), f"{together:.2f}"]
+        print(f"| {' | '.join(cells)} |")
+
+
+def _from_mean(values: Sequence[float]) -> list[float]:
+    mean = math.fsum(values) / len(values)
+    return [value - mean for value in values]
+
+
+# ---------------------------------------------------------------- search
+
+
+class Truth:
+    """Smooth curves through what all the runs measured: ln(seconds) over ln(n)."""
+
+    def __init__(self, runs: Sequence[Run]) -> None:
+        pooled: dict[Key, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
+        for run in runs:
+            for case, blocks in measured(run):
+                pooled[key_of(case)][case.params["n"]].append(math.log(stats.median(blocks)))
+        self._curves = {key: _smooth(points) for key, points in pooled.items()}
+        self.ops = sorted({key[0] for key in self._curves})
+
+    def __contains__(self, key: Key) -> bool:
+        return key in self._curves
+
+    def seconds(self, key: Key, n: float) -> float:
+        """Of a launch, by the straight line between neighbours."""
+        x, y = self._curves[key]
+        at = math.log(n)
+        if len(x) == 1:
+            return math.exp(y[0])
+        i = min(max(bisect.bisect_right(x, at) - 1, 0), len(x) - 2)
+        return math.exp(y[i] + (y[i + 1] - y[i]) * (at - x[i]) / (x[i + 1] - x[i]))
+
+    def crossing(self, row: BreakEven) -> float | None:
+        """The last size at which the row's device begins to win; None if it loses again, or wins nowhere."""
+        base = [key for key in self._curves if key[0] == row.op and key[3] == "resident"]
+        case = [key for key in self._curves if (key[0], key[1], key[3]) == (row.op, row.device_id, row.regime)]
+        found, won = None, True
+        for i in range(600):
+            n = row.first * (row.last / row.first) ** (i / 599)
+            wins = min(self.seconds(key, n) for key in base) >= min(self.seconds(key, n) for key in case)
+            found = n if wins and not won else None if won and not wins else found
+            won = wins
+        return found
+
+
+def _smooth(points: Mapping[int, Sequence[float]]) -> tuple[list[float], list[float]]:
+    sizes = sorted(points)
+    x = [math.log(n) for n in sizes]
+    y = [math.fsum(points[n]) / len(points[n]) for n in sizes]
+    found = []
+    for at, middle in zip(x, y, strict=True):
+        near = [
+            len(points[n]) * math.exp(-(((b - at) / BANDWIDTH) ** 2) / 2) for n, b in zip(sizes, x, strict=True)
+        ]
+        if sum(weight > 1e-4 for weight in near) < 3:
+            found.append(middle)
+            continue
+        intercept, slope = stats.fit_line(x, y, [max(weight, 1e-9) for weight in near])
+        found.append(intercept + slope * at)
+    return x, found
+
+
+class Minute:
+    """One simulated default run: the steps of the search take no time, the clock moves by what they would have."""
+
+    def __init__(self, truth: Truth, like: Run, seed: int, budget_s: float) -> None:
+        self._truth, self._draw = truth, random.Random(seed)
+        settings = msgspec.structs.replace(like.settings, budget_s=budget_s)
+        devices = [device for device in like.devices if device.kind in ("cpu", "gpu")]
+        forms = ("tuned", "library")
+        scope = Constraints(
+            tuple(Target(device, forms) for device in devices), like.selection, None,
+            keep=lambda case: key_of(case) in truth, settings=settings,
+        )  # fmt: skip
+        empty = msgspec.structs.replace(
+            like, outcomes=[], warnings=[], settings=settings, sessions=like.sessions[:1], devices=devices
+        )
+        self._recorder = Recorder(empty, lambda run: None)
+        self._now, self._sessions = START_S, dict[Key, float]()
+        series = [Series(kernels.load(op), "float32") for op in truth.ops]
+        self._search = BreakEvenSearch(series, scope, self._recorder, lambda: budget_s - END_S - self._now)
+
+    def run(self) -> Run:
+        """All steps."""
+        for step in self._search.steps():
+            began = self._now
+            self._measure(step)
+            self._search.took(step, self._now - began)
+        return self._recorder.run
+
+    def _measure(self, step: Step) -> None:
+        self._now += STEP_S
+        together: dict[str, float] = {}
+        for item in step.workloads:
+            self._now += item.n * ELEMENT_S
+            for case in item.cases:
+                few = step.purpose.beside if item.outdone(case) else None
+                blocks = few or step.purpose.blocks or 4
+                luck = together.setdefault(case.device_id, self._draw.gauss(0, 1))
+                self._case(case, blocks, luck)
+
+    def _case(self, case: Case, blocks: int, luck: float) -> None:
+        key, draw = key_of(case), self._draw
+        true_s = self._truth.seconds(key, case.params["n"])
+        share = next(share for limit, share in SHARES if true_s < limit)
+        spread = luck * TOGETHER.get(case.backend, 0.06) * share
+        own = self._sessions.setdefault(key, draw.gauss(0, SESSION)) + draw.gauss(0, CASES)
+        if self._recorder.outcome(case.id) is None:
+            check = Check(ok=True, max_error=0, limit=1, scale="value")
+            self._recorder.put(Measurement(id=case.id, case=case, flops=1, bytes=1, op_hash="0", check=check))
+        repeat = max(1, math.ceil(SAMPLE_S / true_s))
+        for number in range(blocks):
+            level = true_s * math.exp(spread + own + draw.gauss(0, BLOCKS[true_s >= 1e-3]))
+            wall_s = [level * draw.lognormvariate(0, 0.03) for _ in range(2)]
+            self._recorder.add_block(
+                case.id, Block(session=0, round=number, position=0, repeat=repeat, wall_s=wall_s)
+            )
+        launch_s = true_s * (case.calls or 1)
+        samples_s = 3 * max(SAMPLE_S, launch_s) if launch_s < 0.02 else launch_s
+        self._now += CASE_S + 3 * launch_s + blocks * (samples_s + BLOCK_S)
+
+
+def answered(row: BreakEven) -> bool:
+    """A threshold within a factor of 1.5 either way, a side that wins at all sizes, or a ratio that tells none."""
+    if row.verdict == "at":
+        return bool(row.lo and row.hi and row.hi <= CLOSE_INTERVAL * row.lo)
+    return row.verdict != "undecided" or row.reason in ("flat", "about-equal")
+
+
+def simulated(runs: Sequence[Run], repeats: int, budgets: Sequence[float]) -> None:
+    """A row for each budget: cells that are answered, of them flat ones, and intervals that hold the threshold."""
+    truth = Truth(runs)
+    print("| budget | cells | answered | flat or about equal | intervals within 2.25 that hold the truth |")
+    print("|---|---|---|---|---|")
+    for budget_s in budgets:
+        cells = done = excused = 0
+        held: list[bool] = []
+        for seed in range(repeats):
+            rows = curves(Minute(truth, runs[0], seed, budget_s).run()).break_even
+            cells, done = cells + len(rows), done + sum(map(answered, rows))
+            excused += sum(row.reason in ("flat", "about-equal") for row in rows)
+            held += _held(truth, [row for row in rows if row.verdict == "at" and answered(row)])
+        share = f"{100 * sum(held) / len(held):.0f} % of {len(held)}" if held else "-"
+        means = " | ".join(f"{value / repeats:.1f}" for value in (cells, done, excused))
+        print(f"| {budget_s:g} s | {means} | {share} |", flush=True)
+
+
+def _held(truth: Truth, rows: Sequence[BreakEven]) -> list[bool]:
+    return [
+        (n := truth.crossing(row)) is not None
+        and row.lo is not None
+        and row.hi is not None
+        and row.lo <= n <= row.hi
+        for row in rows
+    ]
+
+
+def main() -> None:
+    """Both tables of the files."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("files", nargs="+")
+    parser.add_argument("--repeats", type=int, default=10)
+    parser.add_argument("--budgets", default="60,100")
+    asked = parser.parse_args()
+    runs = [files.load(name) for name in asked.files]
+    scatter(runs)
+    print()
+    simulated(runs, asked.repeats, [float(value) for value in asked.budgets.split(",")])
+
+
+if __name__ == "__main__":
+    main()
