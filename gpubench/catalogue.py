@@ -204,7 +204,7 @@ ErrorCode = Literal[
     "cannot-save", "cannot-write", "config-conflict", "contradicts-file", "different-machine", "empty-file",
     "empty-list", "empty-selection", "few-nodes", "few-sessions", "gate-impossible", "incomplete-fleet",
     "locked", "many-shapes",
-    "many-sizes", "mode-and-devices", "needs-cluster", "no-charts", "no-cluster", "no-columns",
+    "many-sizes", "mode-and-devices", "needs-cluster", "needs-scaling", "no-charts", "no-cluster", "no-columns",
     "no-plots", "no-result-for-op", "no-results",
     "no-scratch", "no-size", "no-such-baseline", "no-such-case", "no-summary", "not-a-fleet",
     "not-a-result-file", "not-comparable", "not-with-cluster",
@@ -287,6 +287,7 @@ ERRORS: dict[ErrorCode, Entry] = {
     "many-shapes": Entry("--params is more than one shape", "ask for each by itself"),
     "many-sizes": Entry("--size is more than one size", "ask for each size by itself"),
     "mode-and-devices": Entry("--mode stands beside --backends or --devices", "leave one of them out"),
+    "needs-scaling": Entry("--ranks is about --scaling", "add --scaling strong, or leave --ranks out"),
     "needs-cluster": Entry("the option is about a cluster", "add --cluster, or leave it out"),
     "no-charts": Entry(
         "there is nothing to draw", "choose other --sections, or a result with measured cases"),

@@ -24,9 +24,11 @@ from gpubench.analysis.placement import Placement, placements
 from gpubench.analysis.reuse import Reuse, WeightLoad, reuses, weight_loads
 from gpubench.analysis.roofline import Roofline, roofline
 from gpubench.analysis.samples import Components, components
+from gpubench.analysis.scaling import GangGains, scaling
 from gpubench.analysis.speedup import Mean, Speedup, baseline_line, means, speedups
 from gpubench.analysis.stages import Stages, stages
-from gpubench.model.case import QUEUED, WAITED, Case, SeriesKey
+from gpubench.analysis.twins import TwinCheck, twin_checks
+from gpubench.model.case import GANG, QUEUED, WAITED, Case, SeriesKey
 from gpubench.model.machine import Measured, MeasuredBreakEven, MeasuredSplit, Recommendation
 from gpubench.model.result import DeviceKind, Run
 
@@ -44,6 +46,7 @@ class Analysis(msgspec.Struct, frozen=True, kw_only=True):
     roofline: Roofline
     overheads: Overheads
     collectives: tuple[CollectiveResult, ...]
+    scaling: GangGains = GangGains()
     gates: tuple[ReportGate, ...] = ()
     claims: tuple[ClaimResult, ...] = ()
     reuse: tuple[Reuse, ...] = ()
@@ -53,6 +56,7 @@ class Analysis(msgspec.Struct, frozen=True, kw_only=True):
     placements: tuple[Placement, ...] = ()
     noise: tuple[Components, ...] = ()
     stages: tuple[Stages, ...] = ()
+    twins: tuple[TwinCheck, ...] = ()
     measured: Measured | None = None
 
 
@@ -94,11 +98,12 @@ def analyse(
         findings=findings(run, cases, timed, placed),
         roofline=roofline(run, [row for row in everything if _alone(row)], [row for row in cases if _alone(row)]),
         overheads=overheads(run, everything, cases), collectives=collectives(cases),
+        scaling=scaling(run, everything, cases),
         gates=gate_results(run, cases, [row for row in cases if _compared(row)], ratios, gates),
         claims=_judged(claims, run, cases, compared, ratios, found),
         means=means([row for row in cases if _compared(row)], ratios),
         reuse=reuses(run, compared, keep), weights=weight_loads(run, ratios), hybrid=splits, noise=components(run),
-        stages=timed, placements=placed, measured=measured,
+        stages=timed, placements=placed, twins=twin_checks(run), measured=measured,
     )  # fmt: skip
 
 
@@ -149,13 +154,15 @@ def _curves(
 
 
 def _alone(row: CaseResult) -> bool:
-    """A split is no device with roofs, or with a curve that crosses the CPU's: it has a section of its own."""
-    return row.case.shared_with is None
+    """A split and a gang are no device with roofs, or with a curve that crosses the CPU's: they have sections of their
+    own."""
+    return row.case.shared_with is None and row.case.backend != GANG
 
 
 def _compared(row: CaseResult) -> bool:
-    """Overheads and collectives have no CPU side; a named variant stands beside the form that it is a variant of."""
-    return row.case.variant is None and row.case.group not in CALLS
+    """Overheads and collectives have no CPU side, a gang is held against one GPU; a named variant stands beside the
+    form that it is a variant of."""
+    return row.case.variant is None and row.case.group not in CALLS and row.case.backend != GANG
 
 
 KEYS = ("case", "op", "n", "device", "time", "speedup")

@@ -30,7 +30,7 @@ FEWEST_SAMPLES = 5
 _LEAST_K = 3.5
 _CHANCE = 0.05  # of one false suspect among all looks at a fleet of Gaussian GPUs
 _UNEVEN = 0.10  # (largest - smallest) / median from which a group's spread is told
-_MOST_SUSPECTS, _MOST_SHARE = 4, 0.01  # beyond both a group is not uniform, and no GPU of it is named
+MOST_SUSPECTS, MOST_SHARE = 4, 0.01  # beyond both a group is not uniform, and no GPU of it is named
 _SKIPPED = "skipped"
 _NOT_COMPARED = ("contended", "unstable", "implausible")
 
@@ -264,7 +264,7 @@ def _judged(group: Sequence[Figure], k: float, tolerance: float) -> tuple[PeerGr
     enough = len(group) >= FEWEST_PEERS
     threshold = max(tolerance, k * sigma) if enough else None
     short = [one for one in group if threshold is not None and 1 - one.rate / middle > threshold]
-    uniform = len(short) <= max(_MOST_SUSPECTS, _MOST_SHARE * len(group))
+    uniform = len(short) <= max(MOST_SUSPECTS, MOST_SHARE * len(group))
     row = PeerGroup(
         case=worst.case, group=worst.group, peers=len(group), median_per_s=middle, low_per_s=min(rates),
         high_per_s=max(rates), worst=worst.gpu, sigma=sigma, threshold=threshold, suspects=len(short),

@@ -100,6 +100,10 @@ class SelectionOptions(CommandOptions):
     mode: str | None = option("cpu|gpu|hybrid|auto", WHERE, "CPU alone; CPU and GPUs, which have to be there; "
         "also each op split over both, each workload placed; or what `detect` says.", default=None, answer=OWN_WAY,
         brief="CPU alone, with GPUs, also split over both.")
+    scaling: str | None = option("off|strong", WHAT, "What several GPUs gain: strong shares each op out among gangs of "
+        "them, beside one alone.", default=None, answer="settings.scaling")
+    ranks: str | None = option("LIST", RARE, "Sizes of the gangs of --scaling. Default: 2, 4, 8, ... and all.",
+        default=None, answer="settings.ranks")
     allow_software: bool = option(None, WHERE, "Measure software adapters too; they never headline.",
         default=False, answer=OWN_WAY)
     forms: str | None = option("LIST", WHAT, "library,tuned, or all: forms that a backend lacks are then "
@@ -397,7 +401,7 @@ class ReportOptions(RowOptions, PlotOptions, ShownOptions, GateOptions, CiOption
     output: str | None = option("FILE", OUTPUT, "Write here; format by suffix.", letter="-o", default=None,
         brief=True)
     sections: str | None = option("LIST", OUTPUT, "Only these of machines, history, answer, map, breakeven, reuse, "
-        "speedup, chart, hybrid, skipped, anatomy, stages, collectives, roofline, claims, noise, warnings, "
+        "speedup, chart, hybrid, skipped, anatomy, stages, collectives, scaling, roofline, claims, noise, warnings, "
         "environment, raw. Default: all but noise and raw; with --by-device the answer.", default=None,
         brief="Only these, as answer,breakeven.")
     by_device: bool = BY_DEVICE

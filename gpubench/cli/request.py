@@ -21,6 +21,8 @@ from gpubench.measure.plan import Constraints, Target, with_ranks
 from gpubench.measure.recorder import Origin, new_run
 from gpubench.measure.schedule import RunSpec, planned
 from gpubench.measure.targets import DeviceRequest, DeviceSelection
+from gpubench.measure.twins import SIZES as TWIN_SIZES
+from gpubench.measure.twins import TwinSpec
 from gpubench.measure.worker_pool import Spares
 from gpubench.model.case import GANG, QUEUED, TF32, Case
 from gpubench.model.machine import Machine, Mode
@@ -46,7 +48,7 @@ def request(options: RunOptions, *, began: float, tell: Tell = unsaid) -> RunSpe
     declared, broken = words.declared(words.parse_ops(options.ops or words.DEFAULT_SUITE))
     chosen = selection(options, declared)
     how = settings(options, chosen, declared)
-    request = with_gangs(_wish(options), declared)
+    request = _scaled(with_gangs(_wish(options), declared), how)
     if chosen.variants and not set(request.asked).intersection(backends.foreign()):
         words.require_variants(chosen.variants, declared)  # none brings kernels: no worker has to be asked
     keep = selectors.selection(chosen.filter, chosen.skip)
@@ -69,6 +71,9 @@ def request(options: RunOptions, *, began: float, tell: Tell = unsaid) -> RunSpe
 def _check_choices(options: RunOptions) -> None:
     for name in ("order", "inputs", "cache", "refine"):
         require_choice(getattr(options, name), options.declared[name].choices, f"--{name}")
+    require_choice(options.scaling or "off", options.declared["scaling"].choices, "--scaling")
+    if options.ranks is not None and options.scaling in (None, "off"):
+        raise UsageError("needs-scaling", why="this run measures no scaling")
     if options.quick and options.rigorous:
         raise UsageError("two-presets", why="each sets sessions and precision")
 
@@ -100,6 +105,13 @@ def with_gangs(request: DeviceRequest, declared: Mapping[str, Op]) -> DeviceRequ
     if all(asked):
         return msgspec.structs.replace(request, required=(GANG,))
     return msgspec.structs.replace(request, optional=(*backends.usual(), GANG))
+
+
+def _scaled(request: DeviceRequest, how: Settings) -> DeviceRequest:
+    """The wish, with gangs of the GPUs that it finds where their scaling is measured."""
+    if not how.scales("strong"):
+        return request
+    return msgspec.structs.replace(request, gangs=True, ranks=tuple(how.ranks or ()))
 
 
 def _require_gang(declared: Mapping[str, Op], choice: DeviceSelection) -> None:
@@ -205,8 +217,21 @@ def on_devices(
         constraints=Constraints(ours, selection, free_bytes, keep, settings, options.forms is not None), began=began,
         check_only=options.check_only,
         load=load.unread if choice.scripted else load.read,
+        twins=_twins(choice, devices, machine),
         once_s=words.ONCE_SHARE * settings.budget_s if options.budget is None and settings.budget_s else 0.0,
     )  # fmt: skip
+
+
+def _twins(choice: DeviceSelection, devices: Sequence[Device], machine: Any) -> TwinSpec:
+    """The equal GPUs that the search leaves out, and what they are compared by."""
+    if not choice.twins:
+        return TwinSpec()
+    measured = {device.id: device for device in devices}
+    groups = tuple(
+        tuple(Target(measured.get(t.device.id) or _with_gpu_id(t.device, machine), t.forms) for t in group)
+        for group in choice.twins
+    )
+    return TwinSpec(groups, {name: choice.equipped(kernels.load(name)) for name in TWIN_SIZES})
 
 
 def _crossings(choice: DeviceSelection) -> bool:

@@ -156,6 +156,14 @@ def parse_wish(backend_text: str, device_text: str | None, allow_software: bool)
     return DeviceRequest(tuple(required), tuple(optional), tuple(devices), allow_software)
 
 
+def parse_ranks(text: str | None) -> list[int]:
+    """The sizes of gangs; none: 2, 4, 8, ... and all. Raises UsageError for one GPU."""
+    found = units.parse_sizes(text, option="--ranks") if text is not None else []
+    if any(count < 2 for count in found):
+        raise UsageError("bad-value", f"--ranks {text}", why="a gang has two GPUs or more")
+    return found
+
+
 # Options that are settings as they stand.
 GIVEN = (
     "sessions", "min_samples", "max_samples", "order", "seed", "inputs", "cache", "threads", "refine",
@@ -183,6 +191,9 @@ def settings(options: RunOptions, *, preset: str | None, every_size_given: bool,
         values["max_time_s"] = units.parse_duration(options.max_time, option="--max-time")
     if options.precision is not None:
         values["precision"] = units.parse_percent(options.precision, option="--precision")
+    if options.scaling not in (None, "off"):
+        values["scaling"] = options.scaling
+        values["ranks"] = parse_ranks(options.ranks)
     values.update({name: value for name in GIVEN if (value := getattr(options, name)) is not None})
     if options.check_only:  # trials are timings, and --check-only takes none
         values.update(sessions=1, autotune=False)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from gpubench import break_even, stats
 from gpubench.break_even import Crossing, Sides
 from gpubench.measure.plan import Series
-from gpubench.model.case import Case
+from gpubench.model.case import GANG, Case
 from gpubench.model.op import Ladder
 from gpubench.model.result import Block, Measurement, Outcome
 
@@ -29,7 +29,7 @@ def slot(case: Case) -> Slot:
 
 
 def rows(outcomes: Iterable[Outcome], series: Series) -> Rows:
-    """What was measured of a series, splits and variants apart: they are measured for their own sake."""
+    """What was measured of a series, splits, gangs and variants apart: they are measured for their own sake."""
     found: dict[int, dict[Slot, dict[int, list[float]]]] = {}
     for outcome in outcomes:
         case = outcome.case
@@ -38,6 +38,7 @@ def rows(outcomes: Iterable[Outcome], series: Series) -> Rows:
             or case.op != series.op.name
             or case.variant
             or case.shared_with
+            or case.backend == GANG
         ):
             continue
         if case.dtype == series.dtype and case.params == series.params(case.params["n"]):

@@ -171,7 +171,13 @@ def _kernels(series: Series, target: Target, constraints: Constraints) -> list[t
     found: list[tuple[str, str | None]] = []
     if op.overhead is not None and backend in backends.COMPOSED:
         return found  # the costs of its devices are theirs
-    if (op.collective is not None or backend == GANG) and not _joins(series, target, constraints):
+    if op.collective is not None and not _joins(series, target, constraints):
+        return found
+    if (
+        backend == GANG
+        and op.collective is None
+        and not (op.overhead is None and constraints.settings.scales("strong"))
+    ):
         return found
     for form in FORMS:
         if form in constraints.selection.forms and (form in _forms(op, target) or constraints.named_forms):
@@ -210,7 +216,7 @@ def _forms(op: Op, target: Target) -> tuple[str, ...]:
 
 def _asked(series: Series, backend: str, form: str, variant: str) -> bool:
     """Whether a variant that was asked for concerns this op: a backend has it, or TF32 is this library's to allow."""
-    if backend in backends.COMPOSED:
+    if backend in (*backends.COMPOSED, GANG):
         return False
     if variant == TF32:
         return form == "library" and backend in series.op.tf32 and series.dtype == "float32"
@@ -248,7 +254,7 @@ def _no_kernel(op: Op, case: Case, target: Target) -> Skip | None:
         return _skip(case, "host-stage", f"{op.name} runs on the host, not on {case.device_id}")
     if case.form not in target.forms:
         return _skip(case, "no-implementation", f"{case.backend} has no {case.form} form")
-    if case.backend in backends.COMPOSED:
+    if case.backend in (*backends.COMPOSED, GANG):
         return _no_split(op, case)
     if case.form == "library":
         return None
@@ -264,8 +270,9 @@ def _no_kernel(op: Op, case: Case, target: Target) -> Skip | None:
 
 
 def _no_split(op: Op, case: Case) -> Skip | None:
-    """Its sides take whatever kernels they have; what is needed is something to cut. A workload is placed."""
-    why = None if op.stages else op.whole(case.params)
+    """Its sides take whatever kernels they have; what is needed is something to cut. A workload is placed, and no gang
+    does that."""
+    why = None if op.stages and case.backend != GANG else op.whole(case.params)
     return None if why is None else _skip(case, "no-split", why)
 
 
@@ -421,8 +428,8 @@ def asked(
     found: dict[str, Wanted] = {}
     cpus = {device.id for device in devices if device.kind == "cpu"}
     for device in devices:
-        if device.kind not in ("cpu", "gpu"):
-            continue  # a software adapter and a split stand for no hardware of their own
+        if device.kind not in ("cpu", "gpu") or device.backend == GANG:
+            continue  # a software adapter, a split and a gang stand for no hardware of their own
         cache_bytes = cache_of(device, devices, machine)
         ours = [item for item in items if any(case.device_id == device.id for case in item.cases)]
         # The CPU is one, whatever library drives it, and so is a GPU.

@@ -42,6 +42,7 @@ from gpubench.model.result import (
     Skip,
     StageTimes,
     Stop,
+    TwinTimes,
     failures_of,
     fingerprint,
 )
@@ -126,6 +127,10 @@ class Recorder:
     def replace(self, **fields: object) -> None:
         """Change top-level fields of the document."""
         self._run = msgspec.structs.replace(self._run, **fields)
+
+    def twins(self, found: Sequence[TwinTimes]) -> None:
+        """What the equal GPUs took that a search left out."""
+        self._run = msgspec.structs.replace(self._run, twins=list(found))
 
     def warn(self, warning: RunWarning) -> None:
         self._run = msgspec.structs.replace(self._run, warnings=[*self._run.warnings, warning])

@@ -17,7 +17,7 @@ import msgspec
 from gpubench import load
 from gpubench.catalogue import WARNINGS
 from gpubench.errors import ExitCode, GpubenchError
-from gpubench.measure import monitor, split_search
+from gpubench.measure import monitor, split_search, twins
 from gpubench.measure.case_run import (
     DEVICE_LOST,
     LEAST_BLOCKS,
@@ -38,6 +38,7 @@ from gpubench.measure.stages import time_stages
 from gpubench.measure.worker_pool import DeviceGone, WorkerPool
 from gpubench.model.case import Case, inner_device
 from gpubench.model.result import (
+    Device,
     Failure,
     Measurement,
     Outcome,
@@ -84,7 +85,7 @@ def _too_few(outcome: Measurement, least: int) -> bool:
 
 
 # The search leaves this share of the budget for saving, closing workers and the report.
-SEARCH_SHARE = 0.94
+SEARCH_SHARE = 0.95
 # Choosing kernels is told where it took so long.
 WORTH_A_WORD_S = 1.0
 # Overheads and splits come after the search, which can be cut short: where there are some, it leaves them half.
@@ -188,7 +189,12 @@ class _Runner:
         self._try_lost_devices_again()
         measured = [] if self.spec.check_only else [t.device for t in self.spec.constraints.targets]
         pool = WorkerPool(
-            self.settings, self._scratch.folder, self.gone, measured, self.spec.run.machine, self.spec.spares
+            self.settings,
+            self._scratch.folder,
+            self.gone,
+            [*measured, *self._twins()],
+            self.spec.run.machine,
+            self.spec.spares,
         )
         self._crew = pool
         record = SessionRecord(
@@ -217,6 +223,8 @@ class _Runner:
             self._once_s += tuning_s if step.ends else 0.0
             search.took(step, time.monotonic() - began - tuning_s)
             self.recorder.session(pool.entered(record))
+        if self._begun == 1 and self._twins():
+            self._check_twins(pool, index)
         self._warn_telemetry(pool)
         self._tell_once()
         pool.close()
@@ -254,6 +262,21 @@ class _Runner:
         found = monitor.warning(pool.monitor.absent())
         if found is not None and all(known.code != found.code for known in self.recorder.run.warnings):
             self.recorder.warn(found)
+
+    def _twins(self) -> list[Device]:
+        """The equal GPUs that the search leaves out, where the budget has a share for a look at them."""
+        if self.spec.check_only or self.settings.budget_s is None:
+            return []
+        return [target.device for group in self.spec.twins.groups for target in group[1:]]
+
+    def _check_twins(self, pool: WorkerPool, index: int) -> None:
+        """In the share of the budget that the search left for it, or what is left of that."""
+        assert self.settings.budget_s is not None
+        until = time.monotonic() + min(self._left_s(), twins.SHARE * self.settings.budget_s)
+        found = twins.check(
+            pool, self.spec.twins, self.spec.constraints, index, lambda: until - time.monotonic()
+        )
+        self.recorder.twins(found)
 
     def _tell_once(self) -> None:
         """What a machine's first run took longer for, where that is worth a word."""
@@ -304,6 +327,7 @@ class _Runner:
             self.spec.constraints
         )
         share = SEARCH_SHARE * (SHARE_BESIDE_OVERHEADS if beside else 1.0)
+        share -= twins.SHARE if self._twins() else 0.0
         return self._left_of(share / max(self._sessions, 1))
 
     def _out_of_budget(self) -> bool:
@@ -356,8 +380,7 @@ def measure_workloads(runtime: Runtime, *workloads: Workload, purpose: Purpose =
         run.ask_to_finish()
     for run in runs:
         run.finish()
-    for workload in workloads:
-        ended |= runtime.pool.release(workload.key)
+    ended |= runtime.pool.release([workload.key for workload in workloads])
     blamed = {run.case.device_id for run in runs if run.failed}
     for device_id, detail in ended.items():
         if device_id not in blamed:
@@ -384,7 +407,7 @@ def _in_parts(case: Case, workload: Workload) -> bool:
 def _load(runtime: Runtime, workloads: Sequence[Workload]) -> dict[str, str]:
     """Inputs are made by all workers at once, the reference by that of the CPU beside them. Then all of them build
     and check side by side what no trial has to choose first. Returns what became of workers that died over it."""
-    ended: dict[str, str] = {}
+    wanted: list[dict[str, list[Case]]] = []
     for item in workloads:
         if item.op.overhead is not None:
             continue
@@ -392,8 +415,8 @@ def _load(runtime: Runtime, workloads: Sequence[Workload]) -> dict[str, str]:
         cases = [case for case in item.cases if case.shared_with is None]
         for case in sorted(cases, key=lambda case: runtime.device_kind(case.device_id) != "cpu"):
             forms.setdefault(case.device_id, {}).setdefault(case.form_id, case)
-        ended |= runtime.pool.load({device_id: list(ours.values()) for device_id, ours in forms.items()})
-    return ended
+        wanted.append({device_id: list(ours.values()) for device_id, ours in forms.items()})
+    return runtime.pool.load(wanted)
 
 
 def _rounds(runtime: Runtime, key: str, runs: list[CaseRun]) -> None:

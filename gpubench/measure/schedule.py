@@ -23,6 +23,7 @@ from gpubench.measure.plan import (
 )
 from gpubench.measure.recorder import Recorder
 from gpubench.measure.search import BLOCKS, BreakEvenSearch, Step, first_sizes
+from gpubench.measure.twins import TwinSpec
 from gpubench.measure.worker_pool import Spares
 from gpubench.model.case import Case
 from gpubench.model.op import Op
@@ -35,7 +36,7 @@ class RunSpec(msgspec.Struct, frozen=True):
     `required` devices were named by the user: if one cannot be opened, that is exit 5. `began` is the monotonic time
     from which the budget counts. With a `resume` the plan is that of a file. `load` reads what others do on this
     machine. `spares` are workers for the first session. `once_s`: by so much at most the budget grows with the time
-    that a machine's first run takes to choose its kernels.
+    that a machine's first run takes to choose its kernels. `twins` are equal GPUs that the search leaves out.
     """
 
     run: Run
@@ -48,6 +49,7 @@ class RunSpec(msgspec.Struct, frozen=True):
     load: Callable[[], load.CpuTimes | None] = load.unread
     spares: Spares | None = None
     once_s: float = 0.0
+    twins: TwinSpec = TwinSpec()
 
     @property
     def settings(self) -> Settings:
@@ -143,9 +145,10 @@ class Schedule:
             yield step
 
     def _splits(self, search: BreakEvenSearch) -> Iterator[Step]:
-        """Where a search found both sides near each other, what they do together."""
+        """Where a search found both sides near each other, what they do together; and what gangs do."""
         for curve in searched(self._spec):
             found = split_search.worth_trying(curve, search.known(curve), self._cpu, self._spec.constraints)
+            found = [*found, *split_search.on_gangs(curve, search.known(curve), self._spec.constraints)]
             if not curve.given and found:
                 self._announce(found)
                 yield from _each(found)

@@ -13,6 +13,7 @@ from gpubench.measure import curves
 from gpubench.measure.case_run import LARGEST_BLOCK, CaseRun
 from gpubench.measure.curves import Rows
 from gpubench.measure.plan import Constraints, Purpose, Series, Workload, workload
+from gpubench.model.case import GANG
 from gpubench.model.result import Measurement
 from gpubench.stats import median
 
@@ -38,19 +39,34 @@ def fastest(times: Mapping[float, float]) -> float | None:
     return min(split, key=split.__getitem__, default=None)
 
 
+_SEVERAL = (*backends.COMPOSED, GANG)
 # Where one side is slower than this many times the other, both rates added up gain less than a tenth.
 FARTHEST = 10.0
 
 
 def alone(constraints: Constraints) -> Constraints:
-    """The same without the composed devices: a search compares single ones."""
-    single = tuple(t for t in constraints.targets if t.device.backend not in backends.COMPOSED)
+    """The same without the composed devices and gangs: a search compares single ones."""
+    single = tuple(t for t in constraints.targets if t.device.backend not in _SEVERAL)
     return msgspec.structs.replace(constraints, targets=single)
 
 
 def asked(constraints: Constraints) -> bool:
-    """Whether there is a composed device to measure."""
-    return any(target.device.backend in backends.COMPOSED for target in constraints.targets)
+    """Whether there is such a device to measure."""
+    return any(target.device.backend in _SEVERAL for target in constraints.targets)
+
+
+def on_gangs(series: Series, known: Rows, constraints: Constraints) -> Sequence[Workload]:
+    """The gangs at each size that the search measured on one of their members, from large to small: what a budget cuts
+    off are sizes at which several GPUs gain nothing."""
+    inner = {backends.names_of(t.device.id)[1] for t in constraints.targets if t.device.backend == GANG}
+    sizes = [n for n, row in known.items() if any(slot[0].partition(":")[0] in inner for slot in row)]
+    found = []
+    for n in sorted(sizes, reverse=True):
+        item = workload(series, n, constraints)
+        cases = tuple(case for case in item.cases if case.backend == GANG)
+        if cases:
+            found.append(msgspec.structs.replace(item, cases=cases, skips=(), explained=False))
+    return found
 
 
 def worth_trying(

@@ -17,7 +17,7 @@ from gpubench.errors import RequiredUnavailable
 from gpubench.measure import protocol
 from gpubench.measure.plan import Target
 from gpubench.measure.worker_pool import Spares, Worker, WorkerGone
-from gpubench.model.case import GANG
+from gpubench.model.case import GANG, gang_id, gang_sizes
 from gpubench.model.kernel import Kernel
 from gpubench.model.machine import Mode
 from gpubench.model.op import Op
@@ -107,7 +107,8 @@ def _ask(
 
 class DeviceRequest(msgspec.Struct, frozen=True):
     """What the user asked for. `optional` backends (`cupy?`) may be absent; `devices` are ids. A `mode` says which
-    sides are measured, and what it names has to be there, unless it is `lenient`."""
+    sides are measured, and what it names has to be there, unless it is `lenient`. `gangs`: of the GPUs found, those of
+    so many `ranks`; without any 2, 4, 8, ... and all."""
 
     required: tuple[str, ...] = ()
     optional: tuple[str, ...] = ()
@@ -115,6 +116,8 @@ class DeviceRequest(msgspec.Struct, frozen=True):
     allow_software: bool = False
     mode: Mode | None = None
     lenient: bool = False
+    gangs: bool = False
+    ranks: tuple[int, ...] = ()
 
     @property
     def auto(self) -> bool:
@@ -123,6 +126,10 @@ class DeviceRequest(msgspec.Struct, frozen=True):
 
     @property
     def asked(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys((*self._asked, *((GANG,) if self.gangs else ()))))
+
+    @property
+    def _asked(self) -> tuple[str, ...]:
         if not self.auto:
             ids = (device.partition(":")[0] for device in self.devices)
             return tuple(dict.fromkeys((*self.required, *self.optional, *ids)))
@@ -132,11 +139,13 @@ class DeviceRequest(msgspec.Struct, frozen=True):
 
 
 class DeviceSelection(msgspec.Struct, frozen=True):
-    """The devices to measure, what every backend answered, and what the user should know."""
+    """The devices to measure, what every backend answered, and what the user should know. `twins`: GPUs equal to one
+    of them, which a search leaves out, each group behind the one that stays."""
 
     targets: tuple[Target, ...]
     listings: tuple[Listing, ...]
     warnings: tuple[RunWarning, ...]
+    twins: tuple[tuple[Target, ...], ...] = ()
 
     @property
     def versions(self) -> dict[str, str]:
@@ -183,6 +192,8 @@ def choose(
         if all(target.device.id != device_id for target in targets):
             listing = next(x for x in listings if x.backend == device_id.partition(":")[0])
             raise _unavailable(f"there is no device {device_id}", listing)
+    if request.gangs:
+        targets += _gangs(targets, listings, request)
     if request.mode is not None:
         targets = _one_split_each(targets)
         _require_mode(request, targets, listings)
@@ -192,8 +203,12 @@ def choose(
             (t.device.backend, t.device.id if t.device.backend == GANG else t.device.name): t
             for t in reversed(targets)
         }
-        warnings += [_twin(t.device) for t in targets if t not in firsts.values()]
+        left = [t for t in targets if t not in firsts.values()]
+        twins = [(first, *(t for t in left if _twins(first, t))) for first in firsts.values()]
+        warnings += [_twin(t.device) for t in left if t.device.kind != "gpu"]
         targets = [t for t in targets if t in firsts.values()]
+        pairs = tuple(group for group in reversed(twins) if len(group) > 1)
+        return DeviceSelection(tuple(targets), tuple(listings), tuple(warnings), pairs)
     return DeviceSelection(tuple(targets), tuple(listings), tuple(warnings))
 
 
@@ -211,6 +226,33 @@ def expanded(request: DeviceRequest, listings: Sequence[Listing]) -> DeviceReque
         else:
             found.append(word)
     return msgspec.structs.replace(request, devices=tuple(dict.fromkeys(found)))
+
+
+def _gangs(targets: Sequence[Target], listings: Sequence[Listing], request: DeviceRequest) -> list[Target]:
+    """Of the GPUs of a backend that are of the first one's name, the gangs of the first so many. Raises
+    RequiredUnavailable if there is none."""
+    if any(target.device.backend == GANG for target in targets):
+        return []  # named
+    every = {device.id: Target(device, x.forms) for x in listings if x.backend == GANG for device in x.devices}
+    by_backend: dict[str, list[Device]] = {}
+    for target in targets:
+        if target.device.kind == "gpu":
+            by_backend.setdefault(target.device.backend, []).append(target.device)
+    found = []
+    for backend, devices in by_backend.items():
+        alike = [device.id for device in devices if device.name == devices[0].name]
+        ordinals = [int(digits[0]) for one in alike if (digits := re.search(r"\d+$", one))]
+        for count in request.ranks or gang_sizes(len(ordinals)):
+            gang = every.get(gang_id(backend, ordinals[:count])) if 2 <= count <= len(ordinals) else None
+            found += [gang] if gang is not None else []
+    if not found:
+        most = max((len(devices) for devices in by_backend.values()), default=0)
+        raise RequiredUnavailable(
+            "unavailable", "--scaling needs two equal GPUs of one backend, and as many as --ranks says",
+            why=f"the devices chosen have {most or 'none'}",
+            hint="`gpubench detect` shows the GPUs; --devices cupy:* names them all",
+        )  # fmt: skip
+    return found
 
 
 def _without_yielding(
@@ -276,6 +318,12 @@ def _require_mode(request: DeviceRequest, targets: Sequence[Target], listings: S
         why="; ".join(why) or "no backend lists one",
         hint="`gpubench detect` tells what is missing; --allow-software admits adapters",
     )  # fmt: skip
+
+
+def _twins(first: Target, other: Target) -> bool:
+    """Whether both are GPUs of one name and one backend."""
+    a, b = first.device, other.device
+    return a.kind == b.kind == "gpu" and GANG != a.backend == b.backend and a.name == b.name
 
 
 def _twin(device: Device) -> RunWarning:

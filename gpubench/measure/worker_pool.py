@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import queue
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -49,6 +49,7 @@ class Worker:
     def __init__(self, threads: int | None = None) -> None:
         self._number = 0
         self.phase: str | None = None
+        self._closing: protocol.Close | None = None
         counts = {} if threads is None else dict.fromkeys(THREAD_VARIABLES, str(threads))
         self._child = processes.Child(
             processes.python("gpubench.measure.worker.main"), processes.environment(counts)
@@ -98,11 +99,19 @@ class Worker:
             elif message.id == request.id:
                 return message
 
+    def ask_to_close(self) -> None:
+        """Have it end by itself; `close` waits for that. Never raises."""
+        if self._closing is None and self._child.alive:
+            self._closing = protocol.Close(id=self.next_id)
+            with contextlib.suppress(WorkerGone):  # the wait tells the same
+                self.send(self._closing)
+
     def close(self) -> None:
         """End politely, then certainly. Never raises."""
-        if self._child.alive:
+        self.ask_to_close()
+        if self._closing is not None and self._child.alive:
             with contextlib.suppress(WorkerGone):
-                self.ask(protocol.Close(id=self.next_id), processes.KILL_AFTER_S + 3)
+                self.wait(self._closing, processes.KILL_AFTER_S + 3)
                 self._child.wait(processes.KILL_AFTER_S)  # it has answered, and is on its way out
         self.kill()
 
@@ -246,25 +255,32 @@ class WorkerPool:
             else:
                 self._ceilings.append(Ceiling(device_id=device_id, reason=getattr(reply, "detail", "")))
 
-    def load(self, cases: Mapping[str, Sequence[Case]]) -> dict[str, str]:
-        """Have the workers, by device, make the inputs of a workload at the same time, the first one its reference too;
-        then build and check these cases. What goes wrong with a case shows again when it is prepared, and is told
-        there. Returns what became of workers that died meanwhile."""
-        firsts = [(device_id, ours[0]) for device_id, ours in cases.items() if device_id in self.workers]
-        ended = self._ask_all(
-            (device_id, [protocol.Load(id=self.workers[device_id].next_id, case=case, reference=not place)])
-            for place, (device_id, case) in enumerate(firsts)
-        )
-        return ended | self._ask_all(
-            (device_id, [protocol.Build(id=self.workers[device_id].next_id, case=case) for case in ours])
-            for device_id, ours in cases.items()
-            if device_id in self.workers
-        )
+    def load(self, workloads: Sequence[Mapping[str, Sequence[Case]]]) -> dict[str, str]:
+        """Have the workers, by device, make the inputs of all workloads at the same time, the first one of each its
+        reference too; then build and check these cases. What goes wrong with a case shows again when it is prepared,
+        and is told there. Returns what became of workers that died meanwhile."""
+        inputs: dict[str, list[protocol.Request]] = {}
+        for cases in workloads:
+            firsts = [(device_id, ours[0]) for device_id, ours in cases.items() if device_id in self.workers]
+            for place, (device_id, case) in enumerate(firsts):
+                number = self.workers[device_id].next_id
+                inputs.setdefault(device_id, []).append(
+                    protocol.Load(id=number, case=case, reference=not place)
+                )
+        deadline_s = min(LOAD_DEADLINE_S, self._settings.case_timeout_s)
+        ended = self._ask_all(inputs, deadline_s)
+        # A reference is there by now, so that no worker makes it twice.
+        builds: dict[str, list[protocol.Request]] = {}
+        for device_id, case in ((name, case) for cases in workloads for name in cases for case in cases[name]):
+            if device_id in self.workers:
+                number = self.workers[device_id].next_id
+                builds.setdefault(device_id, []).append(protocol.Build(id=number, case=case))
+        return ended | self._ask_all(builds, deadline_s)
 
-    def _ask_all(self, requests: Iterable[tuple[str, Sequence[protocol.Request]]]) -> dict[str, str]:
+    def _ask_all(self, requests: Mapping[str, Sequence[protocol.Request]], deadline_s: float) -> dict[str, str]:
         """Requests that the workers carry out side by side; one that dies over them is dropped, and returned."""
         ended = {}
-        asked = [(device_id, self.workers[device_id], ours) for device_id, ours in requests]
+        asked = [(device_id, self.workers[device_id], ours) for device_id, ours in requests.items()]
         for _, worker, ours in asked:
             with contextlib.suppress(WorkerGone):
                 for request in ours:
@@ -272,7 +288,7 @@ class WorkerPool:
         for device_id, worker, ours in asked:
             try:
                 for request in ours:
-                    worker.wait(request, min(LOAD_DEADLINE_S, self._settings.case_timeout_s))
+                    worker.wait(request, deadline_s)
             except WorkerGone as gone:
                 self.drop(device_id)
                 ended[device_id] = gone.detail
@@ -288,16 +304,13 @@ class WorkerPool:
         if worker is not None:
             worker.kill()
 
-    def release(self, workload: str) -> dict[str, str]:
-        """Free the workload on every worker that is alive. Returns what became of those that were not."""
-        ended = {}
-        for device_id, worker in list(self.workers.items()):
-            try:
-                worker.ask(protocol.Release(id=worker.next_id, workload=workload), SHORT_DEADLINE_S)
-            except WorkerGone as gone:
-                self.drop(device_id)
-                ended[device_id] = gone.detail
-        return ended
+    def release(self, workloads: Sequence[str]) -> dict[str, str]:
+        """Free the workloads on all workers that are alive. Returns what became of those that were not."""
+        requests = {
+            device_id: [protocol.Release(id=worker.next_id, workload=name) for name in workloads]
+            for device_id, worker in self.workers.items()
+        }
+        return self._ask_all(requests, SHORT_DEADLINE_S)
 
     def entered(self, record: SessionRecord) -> SessionRecord:
         """The session's record with what its workers and its monitor have reported so far."""
@@ -309,7 +322,9 @@ class WorkerPool:
         )
 
     def close(self) -> None:
-        """End all workers."""
+        """End all workers, side by side: to give back a GPU takes a while."""
+        for worker in self.workers.values():
+            worker.ask_to_close()
         self.monitor.close()
         for worker in self.workers.values():
             worker.close()

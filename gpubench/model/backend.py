@@ -342,6 +342,13 @@ class Backend(ABC):
         BackendUnavailable."""
         raise BackendUnavailable(f"{self.name} joins no devices to a gang")
 
+    def members(
+        self, ordinals: Sequence[int], threads: int | None = None, *, autotune: bool = True
+    ) -> list[Session]:
+        """The devices of these ordinals, opened side by side in one worker: the ranks of a gang. Raises
+        BackendUnavailable."""
+        return [self.open(f"{self.name}:{ordinal}", threads, autotune=autotune) for ordinal in ordinals]
+
     def users(self, device_id: str) -> Mapping[str, int]:
         """Who else is on such a device: the fields of `monitor.Users` that are not 0."""
         return {}

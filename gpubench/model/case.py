@@ -138,6 +138,12 @@ def gang_ranks(device_id: str) -> tuple[int, ...]:
     return tuple(found)
 
 
+def gang_sizes(count: int) -> list[int]:
+    """2, 4, 8, ... and all: the gangs of so many GPUs."""
+    doubled = [1 << power for power in range(1, count.bit_length()) if 1 << power <= count]
+    return [*doubled, *([count] if count > 2 and count not in doubled else [])]
+
+
 def regime_name(regime: str, calls: int | None) -> str:
     """`resident-waited`, `transfer-once-10`, ...; `calls` are those of transfer-once."""
     return f"{regime}-{calls}" if regime == "transfer-once" else regime

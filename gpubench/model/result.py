@@ -438,9 +438,13 @@ class Selection(Record, frozen=True, kw_only=True):
     skip: list[str] = []
 
 
+Scaling = Literal["weak", "strong", "both"]
+
+
 class Settings(Record, frozen=True, kw_only=True):
     """How to measure (docs/measuring.md). `protocol` changes with what a time means: two of them never
-    meet. `autotune`: a backend may try its kernels once per device."""
+    meet. `autotune`: a backend may try its kernels once per device. `scaling`: what several GPUs do at once, in gangs
+    of `ranks`."""
 
     protocol: int = 1
     preset: Literal["quick", "default", "rigorous"] = "default"
@@ -461,6 +465,12 @@ class Settings(Record, frozen=True, kw_only=True):
     threads: int | None = None
     seed: int = 1
     autotune: bool = True
+    scaling: Scaling | UnsetType = UNSET
+    ranks: list[int] | UnsetType = UNSET
+
+    def scales(self, how: Scaling) -> bool:
+        """Whether that kind of scaling is measured."""
+        return self.scaling in (how, "both")
 
 
 class Git(Record, frozen=True, kw_only=True):
@@ -505,6 +515,17 @@ class Fingerprints(Record, frozen=True, kw_only=True):
     software: Fingerprint
 
 
+class TwinTimes(Record, frozen=True, kw_only=True):
+    """One case on one of several equal GPUs, of which a search measured the first: the median of each block, or the
+    reason for none."""
+
+    case_id: str
+    device_id: str
+    gpu_id: str | None = None
+    blocks_s: list[float] = []
+    reason: str | None = None
+
+
 class Run(Record, frozen=True, kw_only=True):
     """One `gpubench run`: one file. `merged`: the ids of the runs whose sessions were joined in it."""
 
@@ -529,6 +550,7 @@ class Run(Record, frozen=True, kw_only=True):
     devices: list[Device] = []
     sessions: list[SessionRecord] = []
     outcomes: list[Outcome] = []
+    twins: list[TwinTimes] | UnsetType = UNSET
     warnings: list[RunWarning] = []
 
     @property

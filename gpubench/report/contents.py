@@ -28,6 +28,7 @@ from gpubench.report.sections.map import map_section
 from gpubench.report.sections.placement import placement_section
 from gpubench.report.sections.problems import gates_section, noise_section, skipped_section, warnings_section
 from gpubench.report.sections.roofline import rate_chart, roofline_chart, roofline_section
+from gpubench.report.sections.scaling import scaling_section
 from gpubench.report.sections.speedup import means_section, speedup_sections
 from gpubench.report.sections.speedup_chart import TITLE, chart_section, speedup_chart
 from gpubench.report.sections.stages import stages_chart, stages_section
@@ -98,6 +99,7 @@ def document(
         "skipped": lambda: skipped_section(analysis, full=full),
         "anatomy": lambda: anatomy_section(analysis, unit, full=full, every_size=full or asked),
         "collectives": lambda: collectives_section(analysis, unit),
+        "scaling": lambda: scaling_section(analysis, unit),
         "stages": lambda: stages_section(analysis, unit, full=full, every_size=full or asked),
         "roofline": lambda: roofline_section(analysis, full=full or asked),
         "claims": lambda: claims_section(analysis, unit, full=full),
@@ -122,10 +124,10 @@ def document(
 def final_screen(
     analysis: Analysis, options: RenderOptions, *, saved: Sequence[str], height: int = HEIGHT
 ) -> TextDocument:
-    """What a run ends with: the answer, then gates and claims where they were asked for. A run that was made for roofs,
-    for overheads or for collectives ends with these."""
+    """What a run ends with: the answer, then scaling, gates and claims where they were asked for. A run that was made
+    for roofs, for overheads or for collectives ends with these."""
     own = "roofline" if measures_roofs(analysis.run) else _own_section(analysis)
-    wanted = ("claims",) if own is None else (own, "claims")
+    wanted = ("scaling", "claims") if own is None else (own, "scaling", "claims")
     found = document(analysis, msgspec.structs.replace(options, sections=wanted)).sections
     if own is not None:
         files = tuple((Cell(f"saved {printable(path)}"),) for path in saved)

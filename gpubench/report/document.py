@@ -26,8 +26,10 @@ from gpubench.analysis.placement import PlacementRow
 from gpubench.analysis.reuse import Reuse, WeightLoad
 from gpubench.analysis.roofline import RoofCaseRow, RoofRow
 from gpubench.analysis.samples import Components
+from gpubench.analysis.scaling import GangFrom, StrongRow
 from gpubench.analysis.speedup import Mean, SpeedupRow
 from gpubench.analysis.stages import StagesRow
+from gpubench.analysis.twins import TwinCheck
 from gpubench.errors import ExitCode
 from gpubench.model.machine import Recommendation
 from gpubench.report.layout import RenderOptions, json_text, narrowed
@@ -56,6 +58,13 @@ class RooflineRow(msgspec.Struct, frozen=True, kw_only=True):
     cases: tuple[RoofCaseRow, ...]
 
 
+class ScalingRow(msgspec.Struct, frozen=True, kw_only=True):
+    """What several GPUs gain over one: each size, and from which on they win."""
+
+    strong: tuple[StrongRow, ...]
+    pays_from: tuple[GangFrom, ...]
+
+
 class ReportDocument(msgspec.Struct, frozen=True, kw_only=True):
     """The document. `recommendation` is that of `gpubench-detect` by the newest source that measured it, with the
     evidence; null where the sources are of several machines, or say nothing."""
@@ -71,11 +80,13 @@ class ReportDocument(msgspec.Struct, frozen=True, kw_only=True):
     roofline: RooflineRow
     pool_overhead: tuple[PoolRow, ...]
     collectives: tuple[CollectiveRow, ...] = ()
+    scaling: ScalingRow
     reuse: tuple[Reuse, ...] = ()
     weights: tuple[WeightLoad, ...] = ()
     hybrid: tuple[HybridRow, ...] = ()
     placements: tuple[PlacementRow, ...] = ()
     stages: tuple[StagesRow, ...] = ()
+    twins: tuple[TwinCheck, ...] = ()
     means: tuple[Mean, ...] = ()
     claims: tuple[ClaimRow, ...] = ()
     noise: tuple[Components, ...] = ()
@@ -112,6 +123,11 @@ def report_document(analyses: Sequence[Analysis]) -> ReportDocument:
         ),
         pool_overhead=rows(PoolRow, lambda one: one.overheads.pools),
         collectives=rows(CollectiveRow, lambda one: one.collectives),
+        twins=rows(TwinCheck, lambda one: one.twins),
+        scaling=ScalingRow(
+            strong=rows(StrongRow, lambda one: one.scaling.strong),
+            pays_from=rows(GangFrom, lambda one: one.scaling.pays_from),
+        ),
         reuse=rows(Reuse, lambda one: one.reuse),
         weights=rows(WeightLoad, lambda one: one.weights),
         hybrid=rows(HybridRow, lambda one: one.hybrid),

@@ -193,7 +193,7 @@ def visible(part: Any) -> Any:
 
 SECTIONS = (
     "machines", "history", "answer", "map", "breakeven", "reuse", "speedup", "chart", "hybrid", "skipped",
-    "anatomy", "stages", "collectives", "roofline", "claims", "noise", "warnings", "environment", "raw",
+    "anatomy", "stages", "collectives", "scaling", "roofline", "claims", "noise", "warnings", "environment", "raw",
 )  # fmt: skip
 DEFAULT_SECTIONS = tuple(name for name in SECTIONS if name not in ("map", "noise", "raw"))
 TIME_UNITS = ("auto", "s", "ms", "us", "ns")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpubench import backends, kernels
-from gpubench.backends.hybrid.launches import INLINE_BYTES
+from gpubench.backends.shared.sides import INLINE_BYTES
 from gpubench.measure import conformance
 from gpubench.model.case import Case
 from gpubench.model.op import Dtype

@@ -398,10 +398,14 @@ class FakeBackend(Backend):
 
     name = "fake"
     forms: tuple[Form, ...] = ("library",)
-    default_devices = ("cpu", "gpu")
     scripted_time = True
 
     gangs = GANGS  # that act out a failure
+
+    @property
+    def default_devices(self) -> tuple[str, ...]:  # type: ignore[override]
+        """The equal GPUs where there are some."""
+        return ("cpu", *(_twins() or ["gpu"]))
 
     def devices(self) -> list[Device]:
         return [_actor(word) for word in (*WORDS, *_twins())]
@@ -409,6 +413,14 @@ class FakeBackend(Backend):
     @override
     def links(self, ordinals: Sequence[int], word: str = "") -> FakeLinks:
         return FakeLinks(ordinals, word)
+
+    @override
+    def members(
+        self, ordinals: Sequence[int], threads: int | None = None, *, autotune: bool = True
+    ) -> list[Session]:
+        """Scripted GPUs on one host clock."""
+        host = HostTime()
+        return [FakeSession(_actor(f"gpu{ordinal}"), f"gpu{ordinal}", host) for ordinal in ordinals]
 
     def open(self, device_id: str, threads: int | None = None, *, autotune: bool = True) -> FakeSession:
         """One actor by its word. Raises BackendUnavailable for an unknown one."""

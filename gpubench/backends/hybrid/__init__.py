@@ -14,8 +14,9 @@ from collections.abc import Sequence
 import msgspec
 
 from gpubench import backends
-from gpubench.backends.hybrid.launches import Sides, SplitBuffer, SplitLaunch, gpu_units, side_case
+from gpubench.backends.hybrid.launches import Sides, SplitBuffer, SplitLaunch, gpu_units
 from gpubench.backends.hybrid.placing import PlacingSession
+from gpubench.backends.shared.sides import side_case
 from gpubench.catalogue import REASONS
 from gpubench.errors import BackendError, BackendUnavailable, Unsupported
 from gpubench.model.backend import Backend, Launch, Session, override

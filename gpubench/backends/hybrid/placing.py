@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gpubench.backends.hybrid.launches import side_case
 from gpubench.backends.shared.host import host_dtype
+from gpubench.backends.shared.sides import side_case
 from gpubench.errors import BackendError, Unsupported
 from gpubench.model.backend import Buffer, HostCall, Launch, Session, SideReading, Transfers, each, override
 from gpubench.model.case import Case

@@ -338,5 +338,12 @@ class NumpyBackend(Backend):
 
         return HostLinks(len(ordinals))
 
+    @override
+    def members(
+        self, ordinals: Sequence[int], threads: int | None = None, *, autotune: bool = True
+    ) -> list[Session]:
+        """The CPU once for each rank: they take turns."""
+        return [self.open("numpy:0", threads, autotune=autotune) for _ in ordinals]
+
 
 BACKEND = NumpyBackend()

@@ -36,7 +36,7 @@ from gpubench.measure.worker.operands import Operands, Weights, spare_bytes
 from gpubench.measure.worker.overheads import OverheadTimer, overhead_hash
 from gpubench.measure.worker.workspace import CheckedLaunch, Workspace, Wrong, gate, refusal
 from gpubench.model.backend import Backend, Session
-from gpubench.model.case import REGIMES, Case
+from gpubench.model.case import GANG, REGIMES, Case
 from gpubench.model.kernel import Kernel
 from gpubench.model.op import Op, Operand
 from gpubench.model.result import Check, Device, Parts, WorkerRecord
@@ -245,7 +245,9 @@ class DeviceWorker:
             weights_s=load_s, weights_bytes=size or None,
         )  # fmt: skip
         part_samples = request.part_samples if request.time_it else 0
-        if cut is None:
+        if session.device.backend == GANG:
+            parts = msgspec.structs.replace(built, stage_s=self._time_sides(timed, part_samples))
+        elif cut is None:
             parts = msgspec.structs.replace(built, **self._time_parts(timed, part_samples))
         else:
             wanted = isinstance(cut, float) and request.cut is not None
@@ -298,7 +300,7 @@ class DeviceWorker:
         return self._checked[key], self._checked[key].tune_s
 
     def _time_sides(self, timed: timer.Timer, count: int) -> dict[str, list[float]]:
-        """What the sides of a split cost each other, at its share."""
+        """What the sides of a split cost each other, at its share; what each rank of a gang takes for its own."""
         if not count:
             return {}
         self._announce("parts")

@@ -8,9 +8,11 @@ import io
 from collections.abc import Sequence
 
 from gpubench.analysis.analyse import Analysis
+from gpubench.analysis.collectives import CollectiveResult
 from gpubench.analysis.estimate import CaseResult
 from gpubench.analysis.placement import Placement
 from gpubench.analysis.roofline import RoofShare
+from gpubench.analysis.scaling import Strong
 from gpubench.analysis.speedup import Speedup
 from gpubench.analysis.stages import Stages
 from gpubench.report.exporters import speedup_of
@@ -21,7 +23,8 @@ COLUMNS = (
     "time_s", "lo_s", "hi_s", "ci_kind", "min_s", "q1_s", "q3_s", "mad_s", "sessions", "samples",
     "flops_per_s", "bytes_per_s", "device_cold_s", "device_hot_s",
     "speedup", "speedup_lo", "speedup_hi", "baseline_id", "label", "warnings",
-    "percent_of_roof", "stage", "stage_alone_s", "placed_on", "predicted_s",
+    "percent_of_roof", "stage", "stage_alone_s", "placed_on", "predicted_s", "algbw", "busbw",
+    "efficiency", "efficiency_lo", "efficiency_hi", "balance",
 )  # fmt: skip
 
 
@@ -38,9 +41,12 @@ def render(analyses: Sequence[Analysis], options: RenderOptions) -> str:
         ratios = speedup_of(analysis)
         stages = {row.id: row for row in analysis.stages}
         placed = {row.id: row for row in analysis.placements}
+        gangs = {row.id: row for row in analysis.scaling.strong}
+        exchanges = {row.id: row for row in analysis.collectives}
         for row in analysis.cases:
             values = _identity(analysis, row, names) | _numbers(row) | _ratio(ratios.get(row.id))
             values |= _of_roof(roofs.get(row.id)) | _placed(placed.get(row.id))
+            values |= _exchanged(exchanges.get(row.id)) | _shared(gangs.get(row.id))
             writer.writerow({name: csv_text(value) for name, value in values.items()})
             for of_stage in (*_stages(stages.get(row.id)), *_placed_stages(placed.get(row.id))):
                 of_stage = _identity(analysis, row, names) | of_stage
@@ -78,6 +84,21 @@ def _ratio(row: Speedup | None) -> dict[str, CsvValue]:
 
 def _of_roof(row: RoofShare | None) -> dict[str, CsvValue]:
     return {} if row is None or row.share is None else {"percent_of_roof": row.percent_of_roof}
+
+
+def _exchanged(row: CollectiveResult | None) -> dict[str, CsvValue]:
+    return {} if row is None else {"algbw": row.algbw, "busbw": row.busbw}
+
+
+def _shared(row: Strong | None) -> dict[str, CsvValue]:
+    """Of a gang: the speedup is over the best single GPU."""
+    if row is None:
+        return {}
+    return {
+        "speedup": row.speedup, "speedup_lo": row.lo, "speedup_hi": row.hi, "baseline_id": row.baseline_id,
+        "efficiency": row.efficiency, "efficiency_lo": row.efficiency_lo, "efficiency_hi": row.efficiency_hi,
+        "balance": row.balance,
+    }  # fmt: skip
 
 
 def _stages(row: Stages | None) -> list[dict[str, CsvValue]]:

@@ -149,7 +149,8 @@ def _screen(
 ) -> Screen:
     found = answer(analysis, by_device=options.by_device)
     ascii_only = options.ascii_only
-    needed = (*_on_host(found), *_unmeasured(analysis.run, found), *_splits(analysis))
+    alike = [printable(one.text) for one in analysis.twins]
+    needed = (*_on_host(found), *_unmeasured(analysis.run, found), *_splits(analysis), *alike)
     ending = _ending(analysis.run, found, [printable(path) for path in saved], options.width)
     # Why there is no GPU says what was looked for, as long as one could have been found.
     looked = looked_for(analysis.run) if found.absence is not None else ""

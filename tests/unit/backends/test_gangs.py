@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from gpubench import backends, kernels
-from gpubench.backends.gang import sizes
+from gpubench.backends.gang.shares import shares
+from gpubench.backends.shared.sides import granule
 from gpubench.errors import BackendUnavailable, Unsupported
 from gpubench.kernels._collective import WIDTH, value
 from gpubench.measure.worker import collectives
 from gpubench.measure.worker.collectives import CollectiveTimer
 from gpubench.measure.worker.workspace import Wrong
-from gpubench.model.case import Case, gang_id, gang_ranks
+from gpubench.model.case import Case, gang_id, gang_ranks, gang_sizes
 
 OPS = [kernels.load(name) for name in kernels.groups()["collective"]]
 RANKS = (2, 3, 4, 8)
@@ -54,9 +56,51 @@ def test_what_is_no_gang_has_no_ranks():
     assert gang_ranks("gang:fake:link-lies") == (0, 1)
 
 
-@pytest.mark.parametrize(("count", "found"), [(1, []), (2, []), (3, [3]), (4, [4]), (6, [4, 6]), (8, [4, 8])])
-def test_gangs_beside_the_pairs_double_up_to_all(count, found):
-    assert sizes(count) == found
+@pytest.mark.parametrize(
+    ("count", "found"), [(1, []), (2, [2]), (3, [2, 3]), (4, [2, 4]), (6, [2, 4, 6]), (8, [2, 4, 8])]
+)
+def test_gangs_double_up_to_all(count, found):
+    assert gang_sizes(count) == found
+
+
+@pytest.mark.parametrize("units", [8, 9, 1000, 1023, 8192, 10**7 + 3])
+@pytest.mark.parametrize("ranks", [2, 3, 8])
+def test_shares_cover_all_units_once_and_differ_by_two_granules_at_most(units, ranks):
+    found = shares(units, ranks)
+    assert [found[0][0], found[-1][1]] == [0, units]
+    assert all(a[1] == b[0] for a, b in pairwise(found))
+    lengths = [stop - start for start, stop in found]
+    assert min(lengths) > 0
+    assert max(lengths) - min(lengths) <= 2 * granule(units)
+
+
+def test_too_few_units_for_the_ranks_are_no_shares():
+    with pytest.raises(ValueError, match="too few"):
+        shares(7, 8)
+
+
+# An operand that all ranks share, cuts along either axis, results side by side and results that are joined.
+@pytest.mark.parametrize("name", ["add", "matmul", "gemv", "transpose", "sum", "max", "dot"])
+def test_what_ranks_compute_of_their_shares_is_the_whole(name):
+    op, ranks = kernels.load(name), 3
+    params = {"n": op.sizes.sizes()[0]}
+    session = backends.load("gang").open(f"gang:numpy:{ranks}", 1)
+    asked = Case(op.name, op.group, params, "float32", "tuned", "resident-waited", f"gang:numpy:{ranks}")
+    assert session.supports(op, asked) is None
+    rng = np.random.default_rng(1)
+    arrays = [rng.random(operand.shape(params), dtype=np.float32) for operand in op.inputs]
+    buffers = [session.allocate(array.shape, "float32") for array in arrays]
+    output = session.allocate(op.output.shape(params), "float32")
+    for buffer, array in zip(buffers, arrays, strict=True):
+        session.upload(buffer, array)
+    launch = session.compile(op, asked, buffers, output)
+    session.upload(output, np.full(op.output.shape(params), np.nan, np.float32))
+    session.run(launch)
+    session.sync()
+    found = np.empty(op.output.shape(params), np.float32)
+    session.download(launch.output, found)
+    np.testing.assert_allclose(found, np.asarray(op.at(params).expr(np, *arrays)), rtol=1e-4)
+    session.close()
 
 
 def test_a_gang_shows_its_members_backends():
@@ -67,15 +111,13 @@ def test_a_gang_shows_its_members_backends():
         backends.load("gang").open("gang:numpy:99")
 
 
-def test_a_gang_runs_collectives_of_its_size_alone():
+def test_a_gang_runs_collectives_of_its_size_and_the_best_of_each_op():
     session = backends.load("gang").open("gang:numpy:4")
     add = Case("add", "vector", {"n": 8}, "float32", "library", "resident", "gang:numpy:4")
     assert session.supports(kernels.load("add"), add).reason == "no-implementation"
     op = kernels.load("allreduce")
     assert session.supports(op, case(op, 1024, 2)).reason == "shape"
     assert session.supports(op, case(op, 1024, 4)) is None
-    with pytest.raises(Unsupported):
-        session.allocate((4,), "float32")
 
 
 def test_ranks_send_whole_numbers_that_differ():

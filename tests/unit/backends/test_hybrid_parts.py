@@ -8,7 +8,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gpubench.backends.hybrid.launches import CompanionThread, gpu_units, granule, reserved_cores
+from gpubench.backends.hybrid.launches import gpu_units, reserved_cores
+from gpubench.backends.shared.sides import CompanionThread, granule
 
 
 @given(st.integers(2, 1 << 30), st.floats(0, 1))

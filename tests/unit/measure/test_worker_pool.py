@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from itertools import groupby
 from pathlib import Path
 
@@ -23,54 +24,61 @@ class Script:
         return [device for device, word in self.events if word == kind.__name__]
 
 
+class ScriptedWorker:
+    """A child that answers at once, on a script."""
+
+    script: Script
+
+    def __init__(self, threads=None):
+        self.device, self.number, self.alive = "", 0, True
+        self.script.workers.append(self)
+
+    @property
+    def next_id(self):
+        self.number += 1
+        return self.number
+
+    def send(self, request):
+        if isinstance(request, protocol.Open):
+            self.device = request.device_id
+            self.script.events.append((self.device, "sent"))
+
+    def wait(self, request, deadline_s):
+        self.script.events.append((self.device, type(request).__name__))
+        try:
+            self.script.fate(self.device, request)
+        except WorkerGone:
+            self.kill()
+            raise
+        if isinstance(request, protocol.Open):
+            device = Device(id=self.device, backend="x", kind="gpu", name="x", api="x")
+            record = WorkerRecord(device_id=self.device, threads=1, env={}, open_s=1.0)
+            return protocol.Opened(id=request.id, device=device, record=record)
+        if isinstance(request, protocol.MeasureOverhead):
+            return protocol.MeasuredOverhead(
+                id=request.id, overhead_s=[1e-6], clock_step_s=1e-9, clock_cost_s=1e-9
+            )
+        return protocol.Done(id=request.id)
+
+    def ask(self, request, deadline_s):
+        self.send(request)
+        return self.wait(request, deadline_s)
+
+    def ask_to_close(self):
+        self.script.events.append((self.device, "asked to close"))
+
+    def kill(self):
+        self.alive = False
+
+    def close(self):
+        self.script.events.append((self.device, "closed"))
+        self.kill()
+
+
 @pytest.fixture
 def script(monkeypatch):
     made = Script()
-
-    class Worker:
-        """A child that answers at once, on a script."""
-
-        def __init__(self, threads=None):
-            self.device, self.number, self.alive = "", 0, True
-            made.workers.append(self)
-
-        @property
-        def next_id(self):
-            self.number += 1
-            return self.number
-
-        def send(self, request):
-            if isinstance(request, protocol.Open):
-                self.device = request.device_id
-                made.events.append((self.device, "sent"))
-
-        def wait(self, request, deadline_s):
-            made.events.append((self.device, type(request).__name__))
-            try:
-                made.fate(self.device, request)
-            except WorkerGone:
-                self.kill()
-                raise
-            if isinstance(request, protocol.Open):
-                device = Device(id=self.device, backend="x", kind="gpu", name="x", api="x")
-                record = WorkerRecord(device_id=self.device, threads=1, env={}, open_s=1.0)
-                return protocol.Opened(id=request.id, device=device, record=record)
-            if isinstance(request, protocol.MeasureOverhead):
-                return protocol.MeasuredOverhead(
-                    id=request.id, overhead_s=[1e-6], clock_step_s=1e-9, clock_cost_s=1e-9
-                )
-            return protocol.Done(id=request.id)
-
-        def ask(self, request, deadline_s):
-            self.send(request)
-            return self.wait(request, deadline_s)
-
-        def kill(self):
-            self.alive = False
-
-        close = kill
-
-    monkeypatch.setattr(worker_pool, "Worker", Worker)
+    monkeypatch.setattr(worker_pool, "Worker", type("Worker", (ScriptedWorker,), {"script": made}))
     return made
 
 
@@ -153,11 +161,48 @@ def test_inputs_come_before_anything_is_built_and_one_worker_makes_the_reference
     asked = []
     script.events.clear()
     script.fate = lambda device, request: asked.append(request)
-    pool.load(cases("library", "tuned"))
+    pool.load([cases("library", "tuned")])
     assert script.reported(protocol.Load) == DEVICES
     assert script.reported(protocol.Build) == [device for device in DEVICES for _ in range(2)]
     assert script.events.index(("a:0", "Build")) > script.events.index(("c:0", "Load"))
     assert [r.reference for r in asked if isinstance(r, protocol.Load)] == [True, False, False]
+
+
+def test_all_sizes_have_their_inputs_before_anything_is_built(script):
+    """The devices wait for each other twice, however many sizes a step has."""
+    pool = opened()
+    pool.open_all(DEVICES)
+    script.events.clear()
+    references = Counter()
+
+    def count(device, request):
+        if isinstance(request, protocol.Load):
+            references[device] += request.reference
+
+    script.fate = count
+    pool.load([cases(), cases(), {"b:0": cases()["b:0"]}])
+    kinds = [kind for _, kind in script.events]
+    assert kinds == ["Load"] * 7 + ["Build"] * 7
+    assert references == {"a:0": 2, "b:0": 1, "c:0": 0}, "each size has one that makes its reference"
+
+
+def test_all_workers_free_all_sizes_and_one_that_dies_is_told(script):
+    pool = opened()
+    pool.open_all(DEVICES)
+    script.events.clear()
+    script.fate = dies("b:0", kind=protocol.Release)
+    assert list(pool.release(["x", "y"])) == ["b:0"]
+    assert script.reported(protocol.Release) == ["a:0", "a:0", "b:0", "c:0", "c:0"]
+    assert sorted(pool.workers) == ["a:0", "c:0"]
+
+
+def test_workers_end_side_by_side(script):
+    pool = opened()
+    pool.open_all(DEVICES)
+    script.events.clear()
+    pool.close()
+    assert [word for _, word in script.events] == ["asked to close"] * 3 + ["closed"] * 3
+    assert not [worker for worker in script.workers if worker.alive]
 
 
 @pytest.mark.parametrize("kind", [protocol.Load, protocol.Build])
@@ -166,6 +211,6 @@ def test_a_worker_that_dies_over_its_inputs_is_replaced_when_it_is_needed(script
     pool = opened()
     pool.open_all(DEVICES)
     script.fate = dies("b:0", kind=kind)
-    pool.load(cases())
+    pool.load([cases()])
     assert sorted(pool.workers) == ["a:0", "c:0"]
     assert pool.worker("b:0").alive

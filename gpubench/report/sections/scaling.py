@@ -1,0 +1,83 @@
+"""Scaling: what several GPUs gain over one, and from which size on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gpubench.analysis.analyse import Analysis
+from gpubench.analysis.scaling import GangFrom, Strong
+from gpubench.escaping import printable
+from gpubench.model.case import WAITED
+from gpubench.report.layout import Cell, Column, Section, Table, cells
+from gpubench.report.wording import (
+    ALWAYS,
+    data_text,
+    device_text,
+    interval_text,
+    legend,
+    mark,
+    ratio_text,
+    series_name,
+    size_text,
+    time_text,
+    where_legend,
+    with_text,
+)
+from gpubench.stats import Interval
+from gpubench.units import format_size
+
+TITLE = "Scaling"
+_STRONG = (
+    "speedup = time of the best single GPU / time of the gang, on the same data; efficiency = speedup / GPUs. balance: "
+    "the fastest rank's time for its share / the slowest's. host-limited: launching takes most of the time."
+)
+
+
+def scaling_section(analysis: Analysis, unit: str) -> Section:
+    strong = analysis.scaling.strong
+    gangs = dict.fromkeys(row.device_id for row in strong)
+    tables = tuple(_strong(analysis, [row for row in strong if row.device_id == gang], unit) for gang in gangs)
+    told = [row for row in analysis.scaling.pays_from if row.regime in (WAITED, ALWAYS)]
+    lines = (_STRONG, *(pays_text(row) for row in told or analysis.scaling.pays_from)) if strong else ()
+    return Section(key="scaling", title=TITLE, lines=lines, tables=tables)
+
+
+def pays_text(row: GangFrom) -> str:
+    """`matmul float32 with data on the GPU: 2 GPUs beat one from n = 700 on (between 512 and 1024), measured up to
+    4096`."""
+    what = " ".join((row.op, row.dtype, *(f"{name}={value}" for name, value in row.params.items())))
+    ends = f"from {format_size(row.first)} to {format_size(row.last)}"
+    how = {
+        "at": f"beat one from n = {format_size(round(row.n or 0))} on ({_between(row)}), measured up to "
+        f"{format_size(row.last)}",
+        "all-sizes": f"beat one at every size measured, {ends}",
+        "no-size": f"do not beat one at the largest size measured, {format_size(row.last)}",
+    }[row.verdict]
+    return printable(f"{what} {with_text(row.regime)}: {row.ranks} GPUs {how} ({row.device_id})")
+
+
+def _between(row: GangFrom) -> str:
+    return f"between {format_size(row.lo or 0)} and {format_size(row.hi or 0)}"
+
+
+def _strong(analysis: Analysis, rows: Sequence[Strong], unit: str) -> Table:
+    columns = (
+        Column("op"), Column("n", right=True), Column("data"), Column("one GPU", right=True),
+        Column("gang", right=True), Column("speedup", right=True), Column("efficiency", right=True),
+        Column("balance", right=True, rank=1), Column("note", rank=1),
+    )  # fmt: skip
+    shown = [row.row.case for row in rows]
+    return Table(
+        columns, tuple(_cells(row, unit) for row in rows), title=device_text(analysis, rows[0].device_id),
+        note=where_legend(shown), legend=legend({row.row.label for row in rows}),
+    )  # fmt: skip
+
+
+def _cells(row: Strong, unit: str) -> tuple[Cell, ...]:
+    share = Interval(row.efficiency_lo, row.efficiency, row.efficiency_hi, row.interval.kind)
+    return cells(
+        series_name(row.row.case), size_text(row.row), data_text(row.row.case), time_text(row.single.time, unit),
+        time_text(row.row.time, unit) + mark(row.row.label), ratio_text(row.interval),
+        f"{row.efficiency:.2f} {interval_text(share)}",
+        "" if row.balance is None else f"{row.balance:.2f}", "host-limited" if row.host_limited else "",
+    )  # fmt: skip

@@ -1,0 +1,157 @@
+"""Several scripted GPUs at once, by the command line: their speedups are those of the script."""
+
+from __future__ import annotations
+
+import csv
+import io
+
+import msgspec
+import pytest
+
+from gpubench import store
+from gpubench.analysis.analyse import analyse
+from gpubench.backends.hidden.fake import (
+    COPY_BYTES_PER_S,
+    GPU_BYTES_PER_S,
+    GPU_FLOPS_PER_S,
+    GPU_KERNEL_S,
+    GPU_LAUNCH_S,
+)
+from gpubench.report.document import report_document
+
+FOUR = {"GPUBENCH_FAKE_GPUS": "4"}
+SIDE, LENGTH = 1024, 1 << 20
+
+
+@pytest.fixture(scope="module")
+def ran(run):
+    return run(
+        "--ops", "matmul,add,sum", "--devices", "fake:gpu0,fake:gpu1,fake:gpu2,fake:gpu3", "--scaling", "strong",
+        "--sizes", "add=64,1m", "--sizes", "sum=1m", "--sizes", "matmul=128,1k",
+        "--regimes", "resident-waited,transfer-always", "-o", "r.csv", env=FOUR,
+    )  # fmt: skip
+
+
+def reported(ran):
+    """The report as other programs read it."""
+    analysis = analyse(store.load(str(ran.folder / "r.json")))
+    return msgspec.to_builtins(report_document([analysis]))
+
+
+@pytest.fixture(scope="module")
+def report(ran):
+    return reported(ran)
+
+
+@pytest.fixture(scope="module")
+def rows(report):
+    return {(row["op"], row["n"], row["regime"], row["ranks"]): row for row in report["scaling"]["strong"]}
+
+
+def test_gangs_of_two_and_of_all_compute_each_op_right(ran):
+    assert ran.code == 0, ran.err
+    gangs = {outcome["case"]["device_id"] for outcome in ran.outcomes.values() if "gang" in outcome["id"]}
+    assert gangs == {"gang:fake:0+1", "gang:fake:0-3"}
+    assert all(o["check"]["ok"] for o in ran.outcomes.values() if o["type"] == "measurement")
+
+
+def expected(op, n, ranks):
+    """What the model says of a share, and of the launches before it."""
+    kernel_s = (
+        GPU_KERNEL_S + (2 * n**3 / GPU_FLOPS_PER_S if op == "matmul" else 12 * n / GPU_BYTES_PER_S) / ranks
+    )
+    return ranks * GPU_LAUNCH_S + kernel_s
+
+
+@pytest.mark.parametrize(("op", "n"), [("matmul", SIDE), ("add", LENGTH)])
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_the_speedup_is_that_of_the_script(rows, op, n, ranks):
+    row = rows[op, n, "resident-waited", ranks]
+    assert row["speedup"] == pytest.approx(expected(op, n, 1) / expected(op, n, ranks), rel=0.02)
+    assert row["efficiency"] == pytest.approx(row["speedup"] / ranks)
+    assert row["efficiency_lo"] <= row["efficiency"] <= row["efficiency_hi"]
+    assert row["lo"] <= row["speedup"] <= row["hi"]
+    assert row["baseline_id"].rpartition("@")[2].startswith("fake:gpu")
+
+
+def test_equal_ranks_are_balanced_and_data_moves_to_all_of_them_at_once(rows):
+    row = rows["add", LENGTH, "transfer-always", 4]
+    assert row["balance"] == pytest.approx(1.0, rel=0.02)
+    assert 12 * LENGTH / COPY_BYTES_PER_S > 1e-4
+    assert row["speedup"] > 2
+
+
+def test_from_which_size_on_two_beat_one(report):
+    curves = {(row["op"], row["regime"], row["ranks"]): row for row in report["scaling"]["pays_from"]}
+    matmul = curves["matmul", "resident-waited", 2]
+    assert matmul["verdict"] == "at"
+    assert 128 == matmul["lo"] < matmul["n"] < matmul["hi"] == SIDE
+
+
+def test_a_share_that_takes_no_longer_than_its_launches_is_host_limited(rows):
+    assert rows["add", 64, "resident-waited", 4]["host_limited"]
+    assert not rows["matmul", SIDE, "resident-waited", 2]["host_limited"]
+
+
+def test_gangs_enter_neither_the_speedups_over_the_cpu_nor_the_roofs(report):
+    assert not [row for row in report["speedups"] if "gang" in row["id"]]
+    assert not [row for row in report["roofline"]["cases"] if "gang" in row["id"]]
+
+
+def test_the_run_ends_with_the_sentence_and_the_table(ran):
+    text = " ".join(ran.out.split())
+    assert "matmul float32 with data on the GPU: 2 GPUs beat one from n = " in text
+    assert "gang:fake:0-3 (4 x Scripted gpu)" in text
+
+
+def test_the_csv_has_the_efficiency_of_a_gang_and_its_single_gpu(ran):
+    text = (ran.folder / "r.csv").read_text()
+    gangs = [row for row in csv.DictReader(io.StringIO(text)) if row["device"] == "gang:fake:0+1"]
+    assert gangs
+    for row in gangs:
+        assert float(row["efficiency"]) == pytest.approx(float(row["speedup"]) / 2, rel=1e-5)
+        assert "fake:gpu" in row["baseline_id"]
+
+
+def test_a_slow_rank_shows_as_imbalance(run):
+    ran = run(
+        "--ops", "matmul", "--sizes", "1k", "--devices", "fake:gpu0,fake:gpu1", "--scaling", "strong",
+        "--regimes", "resident-waited", env={"GPUBENCH_FAKE_GPUS": "2", "GPUBENCH_FAKE_SLOW": "gpu1=1.5"},
+    )  # fmt: skip
+    document = reported(ran)
+    [row] = document["scaling"]["strong"]
+    assert row["balance"] == pytest.approx(1 / 1.5, rel=0.1)
+    assert row["baseline_id"].endswith("@fake:gpu0")
+
+
+def test_ranks_chooses_the_gangs_and_too_many_are_refused(run):
+    devices = ("--ops", "add", "--sizes", "1m", "--devices", "fake:gpu0,fake:gpu1,fake:gpu2,fake:gpu3")
+    ran = run(*devices, "--scaling", "strong", "--ranks", "3", "--dry-run", env=FOUR)
+    assert "@gang:fake:0-2" in ran.out
+    assert "@gang:fake:0+1" not in ran.out
+    ran = run(*devices, "--scaling", "strong", "--ranks", "8", env=FOUR)
+    assert ran.code == 5
+    assert "needs two equal GPUs" in ran.err
+    assert run(*devices, "--ranks", "2", env=FOUR).code == 2
+
+
+def test_after_a_search_gangs_are_measured_at_its_sizes(run):
+    ran = run(
+        "--ops", "matmul", "--devices", "fake:cpu,fake:gpu0,fake:gpu1", "--scaling", "strong", "--budget", "120s",
+        "--regimes", "resident-waited", env={"GPUBENCH_FAKE_GPUS": "2"},
+    )  # fmt: skip
+    found = [o for o in ran.outcomes.values() if o["case"]["device_id"] == "gang:fake:0+1"]
+    assert found
+    document = reported(ran)
+    [curve] = document["scaling"]["pays_from"]
+    assert curve["verdict"] in ("at", "all-sizes")
+
+
+def test_ranks_in_host_memory_try_the_program(run):
+    ran = run(
+        "--ops", "matmul,sum,transpose", "--sizes", "64", "--sizes", "sum=1000", "--scaling", "strong",
+        "--devices", "numpy:0,gang:numpy:3",
+    )  # fmt: skip
+    found = {o["case"]["op"]: o for o in ran.outcomes.values() if "gang" in o["id"]}
+    assert {o["type"] for o in found.values()} == {"measurement"}, found
+    assert set(found) == {"matmul", "sum", "transpose"}
