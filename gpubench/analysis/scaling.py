@@ -1,6 +1,6 @@
 """Several GPUs at once: an op shared out among a gang against the best single GPU, and from which size that pays.
 
-Strong scaling, at one size: speedup S = time of one / time of the gang, efficiency S / ranks.
+Strong scaling, at one size: speedup S = time of one / time of the gang, efficiency S / ranks. Weak scaling: `together`.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from gpubench.analysis.estimate import CaseResult
 from gpubench.analysis.labels import NO_HEADLINE
 from gpubench.analysis.samples import used_sessions
 from gpubench.analysis.speedup import paired
+from gpubench.analysis.together import Weak, weak
 from gpubench.backends import names_of
 from gpubench.break_even import empty_launch_s
 from gpubench.model.case import GANG, RESIDENT, beside_size, gang_ranks
@@ -81,8 +82,9 @@ class GangFrom(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GangGains(msgspec.Struct, frozen=True, kw_only=True):
-    """What gangs gain."""
+    """What several GPUs gain."""
 
+    weak: tuple[Weak, ...] = ()
     strong: tuple[Strong, ...] = ()
     pays_from: tuple[GangFrom, ...] = ()
 
@@ -102,7 +104,7 @@ def scaling(run: Run, everything: Sequence[CaseResult], cases: Sequence[CaseResu
     ]
     found.sort(key=lambda one: (*_curve(one), one.n))
     curves = tuple(_pays_from(list(ours)) for _, ours in groupby(found, key=_curve))
-    return GangGains(strong=tuple(found), pays_from=curves)
+    return GangGains(weak=weak(run), strong=tuple(found), pays_from=curves)
 
 
 def _strong(run: Run, outcome: Measurement, row: CaseResult, singles: Sequence[CaseResult]) -> Strong | None:

@@ -1,25 +1,41 @@
-"""The preset `--ops health`: four cases that show whether a GPU is as fast as its like. Fleets are compared by them."""
+"""The preset `--ops health`: four cases that show whether a GPU is as fast as its like, by which fleets are compared;
+and with several GPUs what joins them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
 from gpubench.cli import roofline
-from gpubench.model.case import Case
-from gpubench.model.op import ITEMSIZE
+from gpubench.model.case import GANG, Case
+from gpubench.model.op import ITEMSIZE, Op
 from gpubench.model.result import Device, Selection
 
 WORD = "health"
 OPS = ("matmul", "copy", "upload", "download")
-SUMMARY = "matmul, copy, upload and download at one large size on every GPU, to find the slow one"
+# On every pair, and on gangs: left out where there is one GPU.
+LINKS = ("p2p", "allreduce")
+EVERY = (*OPS, *LINKS)
+SUMMARY = (
+    "matmul, copy, upload and download at one large size on every GPU, to find the slow one; with several GPUs p2p and "
+    "allreduce among them"
+)
 _SIDE, _BYTES = 8192, 256 << 20
 
 
 def asked(text: str | None) -> bool:
     """Whether `--ops` names the preset."""
     return text is not None and WORD in [word.strip() for word in text.split(",")]
+
+
+def on_hand(
+    selection: Selection, declared: Mapping[str, Op], devices: Sequence[Device]
+) -> tuple[Selection, dict[str, Op]]:
+    """Both without the collectives where no gang runs them."""
+    gangs = any(device.backend == GANG for device in devices)
+    ops = {name: op for name, op in declared.items() if gangs or name not in LINKS}
+    return msgspec.structs.replace(selection, ops=list(ops)), ops
 
 
 def chosen(
@@ -29,9 +45,10 @@ def chosen(
     at the sizes of its roofs. Sizes that were given stay."""
     if not any(device.kind == "gpu" for device in devices):
         return roofline.chosen(selection, devices, host, keep)
-    gpus = {device.id for device in devices if device.kind == "gpu"}
+    gpus = {device.id for device in devices if device.kind == "gpu" or device.backend == GANG}
     size = max(ITEMSIZE[dtype] for dtype in selection.dtypes)
     ours = {"matmul": _SIDE, "copy": _BYTES // size, "upload": _BYTES, "download": _BYTES}
+    ours |= dict.fromkeys(LINKS, _BYTES)
     added = {op: [n] for op, n in ours.items() if op in selection.ops and op not in selection.sizes}
 
     def wanted(case: Case) -> bool:

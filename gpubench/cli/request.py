@@ -49,14 +49,18 @@ def request(options: RunOptions, *, began: float, tell: Tell = unsaid) -> RunSpe
     chosen = selection(options, declared)
     how = settings(options, chosen, declared)
     request = _scaled(with_gangs(_wish(options), declared), how)
+    if health.asked(options.ops) and request.mode != "cpu":
+        request = msgspec.structs.replace(request, pairs=True)
     if chosen.variants and not set(request.asked).intersection(backends.foreign()):
         words.require_variants(chosen.variants, declared)  # none brings kernels: no worker has to be asked
     keep = selectors.selection(chosen.filter, chosen.skip)
     context = pairs(options.context or [])
     tell(chosen, how)
     spares = None if options.dry_run else Spares()
-    sized = {*chosen.sizes, *(health.OPS if health.asked(options.ops) else ())}
+    sized = {*chosen.sizes, *(health.EVERY if health.asked(options.ops) else ())}
     choice = targets.choose(request, one_of_each=not sized.issuperset(declared), spares=spares)
+    if health.asked(options.ops):
+        chosen, declared = health.on_hand(chosen, declared, [target.device for target in choice.targets])
     _require_gang(declared, choice)
     found = on_devices(options, chosen, how, choice, keep, context=context, began=began)
     run = msgspec.structs.replace(found.run, warnings=[*broken, *found.run.warnings])
@@ -148,7 +152,7 @@ def _roofs(options: RunOptions) -> bool:
 def _preset_ops(options: RunOptions) -> tuple[str, ...]:
     """The ops of a preset that was asked for, which gives them sizes."""
     roofs, slow = _roofs(options), health.asked(options.ops)
-    return (*(roofline.OPS if roofs else ()), *(health.OPS if slow else ()))
+    return (*(roofline.OPS if roofs else ()), *(health.EVERY if slow else ()))
 
 
 def selection(options: RunOptions, declared: Mapping[str, Op]) -> Selection:
@@ -217,9 +221,28 @@ def on_devices(
         constraints=Constraints(ours, selection, free_bytes, keep, settings, options.forms is not None), began=began,
         check_only=options.check_only,
         load=load.unread if choice.scripted else load.read,
-        twins=_twins(choice, devices, machine),
+        twins=_twins(choice, devices, machine), equal=_equal(choice, devices, machine, settings),
         once_s=words.ONCE_SHARE * settings.budget_s if options.budget is None and settings.budget_s else 0.0,
     )  # fmt: skip
+
+
+def _equal(
+    choice: DeviceSelection, devices: Sequence[Device], machine: Any, settings: Settings
+) -> tuple[tuple[Target, ...], ...]:
+    """The GPUs that are alike, those among them that a search leaves out too. Raises RequiredUnavailable where weak
+    scaling is asked for and there are no two."""
+    if not settings.scales("weak"):
+        return ()
+    groups: dict[tuple[str, str], list[Target]] = {}
+    for target in (*choice.targets, *(t for group in choice.twins for t in group[1:])):
+        device = next((d for d in devices if d.id == target.device.id), None)
+        device = device or _with_gpu_id(target.device, machine)
+        if device.kind == "gpu" and device.backend != GANG:
+            groups.setdefault((device.backend, device.name), []).append(Target(device, target.forms))
+    found = tuple(tuple(group) for group in groups.values() if len(group) > 1)
+    if not found:
+        raise targets.too_few(max(map(len, groups.values()), default=0))
+    return found
 
 
 def _twins(choice: DeviceSelection, devices: Sequence[Device], machine: Any) -> TwinSpec:

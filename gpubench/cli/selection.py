@@ -70,7 +70,7 @@ def parse_ops(text: str) -> list[str]:
         elif word == roofline.WORD:
             wanted.update(roofline.OPS)
         elif word == health.WORD:
-            wanted.update(health.OPS)
+            wanted.update(health.EVERY)
         elif word in groups:
             wanted.update(groups[word])
         elif word in every:

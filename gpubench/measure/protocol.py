@@ -147,6 +147,16 @@ class Sample(Numbered, frozen=True, kw_only=True, tag="sample"):
     warm_up: bool = True
 
 
+class Work(Numbered, frozen=True, kw_only=True, tag="work"):
+    """Warm up a prepared case, wait until the monotonic time `start_at`, then work for so long: other workers begin at
+    the same moment."""
+
+    case_id: str
+    start_at: float
+    warmup_s: float
+    work_s: float
+
+
 class TimeStages(Numbered, frozen=True, kw_only=True, tag="time-stages"):
     """Where does the time of a prepared workload go? In at most about `limit_s` seconds."""
 
@@ -271,6 +281,14 @@ class Sampled(Numbered, frozen=True, kw_only=True, tag="sampled"):
     parts: dict[str, list[float]] = {}
 
 
+class Worked(Numbered, frozen=True, kw_only=True, tag="worked"):
+    """When the work really began, and when each sample of `repeat` launches ended, in seconds from `start_at`."""
+
+    repeat: int
+    begin_s: float
+    ends_s: list[float]
+
+
 class TimedStages(Numbered, frozen=True, kw_only=True, tag="stages-reply"):
     """The times of the stages; None where the device cannot tell them."""
 
@@ -316,6 +334,7 @@ Request = (
     | Build
     | Prepare
     | Sample
+    | Work
     | TimeStages
     | Place
     | Finish
@@ -329,6 +348,7 @@ Reply = (
     | Ceilings
     | Prepared
     | Sampled
+    | Worked
     | TimedStages
     | TimedPlacing
     | Done

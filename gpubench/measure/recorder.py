@@ -42,6 +42,7 @@ from gpubench.model.result import (
     Skip,
     StageTimes,
     Stop,
+    TogetherTimes,
     TwinTimes,
     failures_of,
     fingerprint,
@@ -131,6 +132,10 @@ class Recorder:
     def twins(self, found: Sequence[TwinTimes]) -> None:
         """What the equal GPUs took that a search left out."""
         self._run = msgspec.structs.replace(self._run, twins=list(found))
+
+    def together(self, found: Sequence[TogetherTimes]) -> None:
+        """What equal GPUs did alone and at once, beside what is known of that."""
+        self._run = msgspec.structs.replace(self._run, together=[*(self._run.together or ()), *found])
 
     def warn(self, warning: RunWarning) -> None:
         self._run = msgspec.structs.replace(self._run, warnings=[*self._run.warnings, warning])

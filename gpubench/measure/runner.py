@@ -17,7 +17,7 @@ import msgspec
 from gpubench import load
 from gpubench.catalogue import WARNINGS
 from gpubench.errors import ExitCode, GpubenchError
-from gpubench.measure import monitor, split_search, twins
+from gpubench.measure import monitor, split_search, together, twins
 from gpubench.measure.case_run import (
     DEVICE_LOST,
     LEAST_BLOCKS,
@@ -223,6 +223,8 @@ class _Runner:
             self._once_s += tuning_s if step.ends else 0.0
             search.took(step, time.monotonic() - began - tuning_s)
             self.recorder.session(pool.entered(record))
+        if self.settings.scales("weak") and not self.spec.check_only:
+            self._work_together(pool, index)
         if self._begun == 1 and self._twins():
             self._check_twins(pool, index)
         self._warn_telemetry(pool)
@@ -277,6 +279,16 @@ class _Runner:
             pool, self.spec.twins, self.spec.constraints, index, lambda: until - time.monotonic()
         )
         self.recorder.twins(found)
+
+    def _work_together(self, pool: WorkerPool, index: int) -> None:
+        """The largest size of each curve on all equal GPUs, as long as the budget holds a whole case."""
+        for group in self.spec.equal:
+            for item in together.largest(self._schedule.plan):
+                for count in self.settings.ranks or [len(group)]:
+                    if count > len(group) or self._left_s() < together.seconds(count):
+                        continue
+                    found = together.weak(pool, group[:count], item, self.spec.constraints, index)
+                    self.recorder.together(found)
 
     def _tell_once(self) -> None:
         """What a machine's first run took longer for, where that is worth a word."""

@@ -14,6 +14,7 @@ from gpubench.measure.plan import (
     MAIN,
     Constraints,
     Series,
+    Target,
     Workload,
     expand,
     open_series,
@@ -36,7 +37,8 @@ class RunSpec(msgspec.Struct, frozen=True):
     `required` devices were named by the user: if one cannot be opened, that is exit 5. `began` is the monotonic time
     from which the budget counts. With a `resume` the plan is that of a file. `load` reads what others do on this
     machine. `spares` are workers for the first session. `once_s`: by so much at most the budget grows with the time
-    that a machine's first run takes to choose its kernels. `twins` are equal GPUs that the search leaves out.
+    that a machine's first run takes to choose its kernels. `twins` are equal GPUs that the search leaves out,
+    `equal` the groups of all equal ones.
     """
 
     run: Run
@@ -50,6 +52,7 @@ class RunSpec(msgspec.Struct, frozen=True):
     spares: Spares | None = None
     once_s: float = 0.0
     twins: TwinSpec = TwinSpec()
+    equal: tuple[tuple[Target, ...], ...] = ()
 
     @property
     def settings(self) -> Settings:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -108,7 +109,7 @@ def _ask(
 class DeviceRequest(msgspec.Struct, frozen=True):
     """What the user asked for. `optional` backends (`cupy?`) may be absent; `devices` are ids. A `mode` says which
     sides are measured, and what it names has to be there, unless it is `lenient`. `gangs`: of the GPUs found, those of
-    so many `ranks`; without any 2, 4, 8, ... and all."""
+    so many `ranks`; without any 2, 4, 8, ... and all. `pairs`: these and every pair, where there are some."""
 
     required: tuple[str, ...] = ()
     optional: tuple[str, ...] = ()
@@ -117,6 +118,7 @@ class DeviceRequest(msgspec.Struct, frozen=True):
     mode: Mode | None = None
     lenient: bool = False
     gangs: bool = False
+    pairs: bool = False
     ranks: tuple[int, ...] = ()
 
     @property
@@ -126,7 +128,7 @@ class DeviceRequest(msgspec.Struct, frozen=True):
 
     @property
     def asked(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys((*self._asked, *((GANG,) if self.gangs else ()))))
+        return tuple(dict.fromkeys((*self._asked, *((GANG,) if self.gangs or self.pairs else ()))))
 
     @property
     def _asked(self) -> tuple[str, ...]:
@@ -192,7 +194,7 @@ def choose(
         if all(target.device.id != device_id for target in targets):
             listing = next(x for x in listings if x.backend == device_id.partition(":")[0])
             raise _unavailable(f"there is no device {device_id}", listing)
-    if request.gangs:
+    if request.gangs or request.pairs:
         targets += _gangs(targets, listings, request)
     if request.mode is not None:
         targets = _one_split_each(targets)
@@ -228,9 +230,18 @@ def expanded(request: DeviceRequest, listings: Sequence[Listing]) -> DeviceReque
     return msgspec.structs.replace(request, devices=tuple(dict.fromkeys(found)))
 
 
+def too_few(most: int) -> RequiredUnavailable:
+    """No two equal GPUs, or fewer than were named."""
+    return RequiredUnavailable(
+        "unavailable", "--scaling needs two equal GPUs of one backend, and as many as --ranks says",
+        why=f"the devices chosen have {most or 'none'}",
+        hint="`gpubench detect` shows the GPUs; --devices cupy:* names them all",
+    )  # fmt: skip
+
+
 def _gangs(targets: Sequence[Target], listings: Sequence[Listing], request: DeviceRequest) -> list[Target]:
-    """Of the GPUs of a backend that are of the first one's name, the gangs of the first so many. Raises
-    RequiredUnavailable if there is none."""
+    """Of the GPUs of a backend that are of the first one's name, the gangs of the first so many, and every pair where
+    pairs are asked for. Raises RequiredUnavailable if there is none and gangs have to be."""
     if any(target.device.backend == GANG for target in targets):
         return []  # named
     every = {device.id: Target(device, x.forms) for x in listings if x.backend == GANG for device in x.devices}
@@ -242,16 +253,14 @@ def _gangs(targets: Sequence[Target], listings: Sequence[Listing], request: Devi
     for backend, devices in by_backend.items():
         alike = [device.id for device in devices if device.name == devices[0].name]
         ordinals = [int(digits[0]) for one in alike if (digits := re.search(r"\d+$", one))]
-        for count in request.ranks or gang_sizes(len(ordinals)):
-            gang = every.get(gang_id(backend, ordinals[:count])) if 2 <= count <= len(ordinals) else None
-            found += [gang] if gang is not None else []
-    if not found:
+        wanted = [tuple(pair) for pair in itertools.permutations(ordinals, 2)] if request.pairs else []
+        sizes = request.ranks or gang_sizes(len(ordinals))
+        wanted += [tuple(ordinals[:count]) for count in sizes if 2 <= count <= len(ordinals)]
+        ids = dict.fromkeys(gang_id(backend, ranks) for ranks in wanted)
+        found += [every[one] for one in ids if one in every]
+    if not found and request.gangs:
         most = max((len(devices) for devices in by_backend.values()), default=0)
-        raise RequiredUnavailable(
-            "unavailable", "--scaling needs two equal GPUs of one backend, and as many as --ranks says",
-            why=f"the devices chosen have {most or 'none'}",
-            hint="`gpubench detect` shows the GPUs; --devices cupy:* names them all",
-        )  # fmt: skip
+        raise too_few(most)
     return found
 
 

@@ -526,6 +526,23 @@ class TwinTimes(Record, frozen=True, kw_only=True):
     reason: str | None = None
 
 
+class TogetherTimes(Record, frozen=True, kw_only=True):
+    """One case on one of `gpus` equal GPUs that worked at the same time, `alone` on one: from `begin_s` on, and a
+    sample of `repeat` launches ended at each of `ends_s`, in seconds from the moment that all were to begin at.
+    `reason`: it failed."""
+
+    session: int
+    case_id: str
+    device_id: str
+    gpu_id: str | None = None
+    phase: Literal["alone", "together"] = "alone"
+    gpus: int = 1
+    repeat: int = 1
+    begin_s: float = 0.0
+    ends_s: list[float] = []
+    reason: str | None = None
+
+
 class Run(Record, frozen=True, kw_only=True):
     """One `gpubench run`: one file. `merged`: the ids of the runs whose sessions were joined in it."""
 
@@ -551,6 +568,7 @@ class Run(Record, frozen=True, kw_only=True):
     sessions: list[SessionRecord] = []
     outcomes: list[Outcome] = []
     twins: list[TwinTimes] | UnsetType = UNSET
+    together: list[TogetherTimes] | UnsetType = UNSET
     warnings: list[RunWarning] = []
 
     @property

@@ -29,6 +29,7 @@ from gpubench.analysis.samples import Components
 from gpubench.analysis.scaling import GangFrom, StrongRow
 from gpubench.analysis.speedup import Mean, SpeedupRow
 from gpubench.analysis.stages import StagesRow
+from gpubench.analysis.together import WeakRow
 from gpubench.analysis.twins import TwinCheck
 from gpubench.errors import ExitCode
 from gpubench.model.machine import Recommendation
@@ -59,8 +60,9 @@ class RooflineRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ScalingRow(msgspec.Struct, frozen=True, kw_only=True):
-    """What several GPUs gain over one: each size, and from which on they win."""
+    """What several GPUs gain: at once against each alone; an op shared out, and from which size that wins."""
 
+    weak: tuple[WeakRow, ...]
     strong: tuple[StrongRow, ...]
     pays_from: tuple[GangFrom, ...]
 
@@ -125,6 +127,7 @@ def report_document(analyses: Sequence[Analysis]) -> ReportDocument:
         collectives=rows(CollectiveRow, lambda one: one.collectives),
         twins=rows(TwinCheck, lambda one: one.twins),
         scaling=ScalingRow(
+            weak=rows(WeakRow, lambda one: one.scaling.weak),
             strong=rows(StrongRow, lambda one: one.scaling.strong),
             pays_from=rows(GangFrom, lambda one: one.scaling.pays_from),
         ),

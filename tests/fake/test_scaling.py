@@ -155,3 +155,38 @@ def test_ranks_in_host_memory_try_the_program(run):
     found = {o["case"]["op"]: o for o in ran.outcomes.values() if "gang" in o["id"]}
     assert {o["type"] for o in found.values()} == {"measurement"}, found
     assert set(found) == {"matmul", "sum", "transpose"}
+
+
+@pytest.fixture(scope="module")
+def at_once(run):
+    """The second GPU gets hot between the first and the last seconds of the first case."""
+    return run(
+        "--ops", "copy,upload", "--sizes", "copy=1m", "--sizes", "upload=4m", "--devices", "fake:gpu0,fake:gpu1",
+        "--scaling", "weak", "--regimes", "resident-queued",
+        env={"GPUBENCH_FAKE_GPUS": "2", "GPUBENCH_FAKE_HEAT": "gpu1=9"},
+    )  # fmt: skip
+
+
+def test_at_once_each_gpu_works_alone_and_beside_the_other(at_once):
+    assert at_once.code == 0, at_once.err
+    assert not [o for o in at_once.outcomes.values() if "gang" in o["id"]]
+    phases = {(one["device_id"], one["phase"], one["gpus"]) for one in at_once.result["together"]}
+    assert phases == {
+        (f"fake:gpu{gpu}", phase, gpus) for gpu in range(2) for phase, gpus in (("alone", 1), ("together", 2))
+    }
+
+
+def test_at_once_heat_is_told_from_what_is_shared(at_once):
+    rows = {(row["op"], row["form"]): row for row in reported(at_once)["scaling"]["weak"]}
+    assert set(rows) == {("copy", "library"), ("upload", "library"), ("upload", "tuned")}
+    copy = rows["copy", "library"]
+    assert copy["early"] == pytest.approx(1.0, abs=0.01)
+    assert copy["late"] == pytest.approx(0.9, abs=0.01)
+    assert (copy["least_id"], copy["least_share"]) == ("fake:gpu1", pytest.approx(0.8, abs=0.01))
+    assert "All GPUs at once" in at_once.out
+
+
+def test_weak_scaling_needs_two_equal_gpus(run):
+    ran = run("--ops", "add", "--sizes", "1k", "--devices", "fake:cpu,fake:gpu", "--scaling", "weak")
+    assert ran.code == 5
+    assert "needs two equal GPUs" in ran.err

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-SEARCH = ("--ops", "add", "--backends", "fake", "--budget", "60s", "--regimes", "resident-waited")
+SEARCH = ("--ops", "add", "--backends", "fake", "--budget", "150s", "--regimes", "resident-waited")
 FOUR = {"GPUBENCH_FAKE_GPUS": "4", "GPUBENCH_FAKE_NOISE": "0.005"}
 
 

@@ -24,6 +24,11 @@ def slower(gpu: str) -> float:
     return _scripted("GPUBENCH_FAKE_SLOW").get(gpu, 1.0)
 
 
+def hot_after_s(gpu: str) -> float:
+    """After how many seconds of its clock a scripted GPU gets hot."""
+    return _scripted("GPUBENCH_FAKE_HEAT").get(gpu, float("inf"))
+
+
 def _scripted(name: str) -> dict[str, float]:
     pairs = (word.partition("=") for word in os.environ.get(name, "").split())
     return {key: float(number) for key, _, number in pairs}

@@ -4,7 +4,8 @@ It computes with NumPy and *pretends* to take the time that a cost model gives, 
 whole program is deterministic under test. `fake:cpu` and `fake:gpu` behave; every other device acts out one
 failure. GPUBENCH_FAKE_NOISE=0.1 makes costs log-normal with that deviation (seeded by device and process);
 GPUBENCH_FAKE_OUTLIERS=0.02 makes that share of them 1.5 to 5 times as long; GPUBENCH_FAKE_SLOWER=1.2 multiplies what
-kernels take. GPUBENCH_FAKE_GPUS=4 adds the equal GPUs fake:gpu0 to fake:gpu3, of which gangs are made.
+kernels take. GPUBENCH_FAKE_HEAT="gpu1=9" makes a GPU a quarter slower after so many seconds of its clock.
+GPUBENCH_FAKE_GPUS=4 adds the equal GPUs fake:gpu0 to fake:gpu3, of which gangs are made.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
-from gpubench.backends.hidden._fake_links import GANGS, FakeLinks, slower
+from gpubench.backends.hidden._fake_links import GANGS, FakeLinks, hot_after_s, slower
 from gpubench.backends.shared.host import host_dtype, no_overhead
 from gpubench.errors import (
     BackendError,
@@ -189,6 +190,7 @@ class FakeSession(Session):
         self._noise = float(os.environ.get("GPUBENCH_FAKE_NOISE", "0.2" if word == "noisy" else "0"))
         self._outliers = float(os.environ.get("GPUBENCH_FAKE_OUTLIERS", "0"))
         self._slower = float(os.environ.get("GPUBENCH_FAKE_SLOWER", "1")) * slower(word)
+        self._hot_s = hot_after_s(word)
         self._random = random.Random(f"{device.id} {os.environ.get('GPUBENCH_FAKE_SEED', '')}")
 
     def supports(self, op: Op, case: Case) -> BackendError | None:
@@ -374,6 +376,7 @@ class FakeSession(Session):
 
     def _factor(self) -> float:
         factor = math.exp(self._random.gauss(0.0, self._noise)) if self._noise else 1.0
+        factor *= 1.25 if self._host.seconds > self._hot_s else 1.0
         outlier = self._outliers > 0 and self._random.random() < self._outliers
         return factor * self._random.uniform(1.5, 5.0) if outlier else factor
 

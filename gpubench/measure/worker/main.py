@@ -98,6 +98,7 @@ class DeviceWorker:
             protocol.Build: self._build,
             protocol.Prepare: self._prepare,
             protocol.Sample: self._sample,
+            protocol.Work: self._work,
             protocol.TimeStages: self._time_stages,
             protocol.Place: self._place,
             protocol.Finish: self._finish,
@@ -390,6 +391,11 @@ class DeviceWorker:
         if self._opened().device.kind == "cpu" and not any(one.scripted_time for one in self._backends):
             settle()
         return msgspec.structs.replace(sampled, block=block)
+
+    def _work(self, request: protocol.Work) -> protocol.Worked:
+        self._announce("sample")
+        self._verified.clear()
+        return timer.work(self._timers[request.case_id], request)
 
     def _time_stages(self, request: protocol.TimeStages) -> protocol.TimedStages:
         self._announce("stages")

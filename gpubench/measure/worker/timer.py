@@ -403,6 +403,25 @@ def sample_block(timer: Timed, request: protocol.Sample, since: float) -> protoc
     return protocol.Sampled(id=request.id, block=block, times_s=times, parts=parts)
 
 
+# Of a piece of work: enough for rates of parts of it, and few enough for a file.
+WORK_SAMPLES = 100
+
+
+def work(timer: Timed, request: protocol.Work) -> protocol.Worked:
+    """Samples from one moment on, each about a hundredth of the work."""
+    taken: list[float] = []
+    _warm_up(timer, request.warmup_s, lambda: taken.append(timer.seconds(timer.repeat)))
+    repeat = max(1, round(request.work_s / WORK_SAMPLES / max(taken[-1], 1e-9)))
+    clock, ends = timer.session.clock, list[float]()
+    time.sleep(max(0.0, request.start_at - time.monotonic()))
+    late_s, start = time.monotonic() - request.start_at, clock()
+    with no_garbage_collection():
+        while not ends or ends[-1] < late_s + request.work_s:
+            timer.seconds(repeat)
+            ends.append(late_s + clock() - start)
+    return protocol.Worked(id=request.id, repeat=repeat, begin_s=late_s, ends_s=ends)
+
+
 def _all_known(clock_hz: list[float | None]) -> list[float] | None:
     known = [hertz for hertz in clock_hz if hertz is not None]
     return known if known and len(known) == len(clock_hz) else None

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from gpubench.analysis.analyse import Analysis
 from gpubench.analysis.scaling import GangFrom, Strong
+from gpubench.analysis.together import Weak
 from gpubench.escaping import printable
 from gpubench.model.case import WAITED
 from gpubench.report.layout import Cell, Column, Section, Table, cells
@@ -17,6 +18,7 @@ from gpubench.report.wording import (
     legend,
     mark,
     ratio_text,
+    seconds_text,
     series_name,
     size_text,
     time_text,
@@ -27,6 +29,11 @@ from gpubench.stats import Interval
 from gpubench.units import format_size
 
 TITLE = "Scaling"
+_WEAK = (
+    "At once: the sum of what all GPUs do at the same time / of what each does alone, in the first and in the last "
+    "3 s. The first tells what they share (links, host memory), the last also heat and power. keeps least: the GPU "
+    "that keeps the least share of its own rate."
+)
 _STRONG = (
     "speedup = time of the best single GPU / time of the gang, on the same data; efficiency = speedup / GPUs. balance: "
     "the fastest rank's time for its share / the slowest's. host-limited: launching takes most of the time."
@@ -39,7 +46,30 @@ def scaling_section(analysis: Analysis, unit: str) -> Section:
     tables = tuple(_strong(analysis, [row for row in strong if row.device_id == gang], unit) for gang in gangs)
     told = [row for row in analysis.scaling.pays_from if row.regime in (WAITED, ALWAYS)]
     lines = (_STRONG, *(pays_text(row) for row in told or analysis.scaling.pays_from)) if strong else ()
+    weak = analysis.scaling.weak
+    if weak:
+        lines, tables = (_WEAK, *lines), (_weak(weak, unit), *tables)
     return Section(key="scaling", title=TITLE, lines=lines, tables=tables)
+
+
+def _weak(rows: Sequence[Weak], unit: str) -> Table:
+    columns = (
+        Column("op"), Column("n", right=True), Column("form"), Column("GPUs", right=True), Column("alone", right=True),
+        Column("first 3 s", right=True), Column("last 3 s", right=True), Column("keeps least"),
+    )  # fmt: skip
+    missing = {id: None for row in rows for id in row.failed}
+    return Table(
+        columns, tuple(_weak_cells(row, unit) for row in rows), title="All GPUs at once",
+        note=f"Without {', '.join(missing)}, which failed." if missing else "",
+    )  # fmt: skip
+
+
+def _weak_cells(row: Weak, unit: str) -> tuple[Cell, ...]:
+    return cells(
+        series_name(row.case), format_size(row.n, table=True), row.form, str(row.gpus), seconds_text(row.alone_s, unit),
+        f"{row.early:.3f} {interval_text(row.early_interval)}", f"{row.late:.3f} {interval_text(row.late_interval)}",
+        f"{row.least_id} {row.least_share:.3f}",
+    )  # fmt: skip
 
 
 def pays_text(row: GangFrom) -> str:

@@ -1,0 +1,170 @@
+"""Weak scaling: what equal GPUs do at once against what each does alone.
+
+Rates are launches per second of the samples that lie wholly inside the window in which all GPUs worked. `early` is its
+begin: from alone to early goes what the GPUs share, links and the host's memory. `late` is its end: from early to late
+go heat and power.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from gpubench.analysis.samples import used_sessions
+from gpubench.model.case import Case, beside_size, parse_case_id
+from gpubench.model.result import Run, TogetherTimes
+from gpubench.stats import Interval, median, ratio_interval
+
+PART_S = 3.0  # of the window, at each of its ends
+SLICES = 6  # of a part: what it is that scatters
+
+
+class WeakRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One case on so many GPUs at once. `early` and `late`: the sum of their rates / that of each alone, with their
+    intervals. `least_share`: that of the GPU that keeps least of its own rate, late, and `least_id` names it.
+    `alone_s`: seconds per launch of one. `failed`: GPUs that gave nothing."""
+
+    source: int
+    id: str
+    op: str
+    n: int
+    params: dict[str, int]
+    dtype: str
+    form: str
+    regime: str
+    gpus: int
+    device_ids: tuple[str, ...]
+    alone_s: float
+    early: float
+    early_lo: float
+    early_hi: float
+    late: float
+    late_lo: float
+    late_hi: float
+    least_id: str
+    least_share: float
+    failed: tuple[str, ...] = ()
+
+
+class Weak(WeakRow, frozen=True, kw_only=True):
+    """A row with its case on the first GPU and both efficiencies between their ends."""
+
+    case: Case
+    early_interval: Interval
+    late_interval: Interval
+
+
+class Window(NamedTuple):
+    """Seconds from the moment at which the GPUs were to begin."""
+
+    begin: float
+    end: float
+
+    def slices(self) -> list[Window]:
+        """Equal parts of it."""
+        step = (self.end - self.begin) / SLICES
+        return [Window(self.begin + i * step, self.begin + (i + 1) * step) for i in range(SLICES)]
+
+
+Sessions = dict[int, dict[str, TogetherTimes]]  # by device
+
+
+def weak(run: Run) -> tuple[Weak, ...]:
+    """Case by case, in the order of the file."""
+    allowed = used_sessions(run)
+    alone: dict[str, Sessions] = {}
+    at_once: dict[tuple[str, int], Sessions] = {}
+    failed: dict[str, list[str]] = {}
+    for one in run.together or ():
+        if allowed is not None and one.session not in allowed:
+            continue
+        case = one.case_id.rpartition("@")[0]
+        if one.reason is not None:
+            failed.setdefault(case, []).append(one.device_id)
+        elif one.phase == "alone":
+            alone.setdefault(case, {}).setdefault(one.session, {})[one.device_id] = one
+        else:
+            at_once.setdefault((case, one.gpus), {}).setdefault(one.session, {})[one.device_id] = one
+    rows = [
+        _row(case, gpus, alone.get(case, {}), sessions, failed.get(case, ()))
+        for (case, gpus), sessions in at_once.items()
+    ]
+    return tuple(row for row in rows if row is not None)
+
+
+def _row(case_id: str, gpus: int, alone: Sessions, at_once: Sessions, failed: Sequence[str]) -> Weak | None:
+    """None where no session has all GPUs, alone and at once."""
+    early: list[tuple[list[float], list[float]]] = []
+    late: list[tuple[list[float], list[float]]] = []
+    kept: dict[str, list[float]] = {}
+    own_s: list[float] = []
+    for session, both in at_once.items():
+        single = alone.get(session, {})
+        window = common(list(both.values()))
+        if len(both) < gpus or window is None or not both.keys() <= single.keys():
+            continue
+        ours = [single[id] for id in both]
+        length = min(PART_S, (window.end - window.begin) / 2)
+        first, last = Window(window.begin, window.begin + length), Window(window.end - length, window.end)
+        base = _summed([[rate(one, part) for part in _own(one).slices()] for one in ours])
+        parts = [
+            _summed([[rate(one, part) for part in at.slices()] for one in both.values()])
+            for at in (first, last)
+        ]
+        if not (base and all(parts)):
+            continue
+        early.append((base, parts[0]))
+        late.append((base, parts[1]))
+        for id, one in both.items():
+            before, after = rate(single[id], _own(single[id])), rate(one, last)
+            if before and after:
+                kept.setdefault(id, []).append(after / before)
+                own_s.append(1 / before)
+    if not early or len(kept) < gpus:
+        return None
+    shares = {id: median(values) for id, values in kept.items()}
+    least = min(shares, key=lambda id: (shares[id], id))
+    case = parse_case_id(f"{case_id}@{next(iter(shares))}")
+    # Both sides are of the same workers, seconds apart: what is known of sessions in general is too wide for them.
+    a, b = ratio_interval(early, None), ratio_interval(late, None)
+    return Weak(
+        source=0, id=f"{case_id}@{'+'.join(shares)}", op=case.op, n=case.params["n"],
+        params=dict(beside_size(case.params)), dtype=case.dtype, form=case.form_id, regime=case.regime_id, gpus=gpus,
+        device_ids=tuple(shares), alone_s=median(own_s), early=a.estimate, early_lo=a.low, early_hi=a.high,
+        late=b.estimate, late_lo=b.low, late_hi=b.high, least_id=least, least_share=shares[least],
+        failed=tuple(dict.fromkeys(failed)), case=case, early_interval=a, late_interval=b,
+    )  # fmt: skip
+
+
+def common(all_times: Sequence[TogetherTimes]) -> Window | None:
+    """From when the last one began until the first one ended; None where they never worked at the same time."""
+    begin = max(one.begin_s for one in all_times)
+    end = min(one.ends_s[-1] if one.ends_s else one.begin_s for one in all_times)
+    return Window(begin, end) if begin < end else None
+
+
+def rate(one: TogetherTimes, window: Window) -> float | None:
+    """Launches per second of its samples that lie wholly inside the window; None without any."""
+    starts = [one.begin_s, *one.ends_s[:-1]]
+    inside = [
+        end - start
+        for start, end in zip(starts, one.ends_s, strict=True)
+        if window.begin <= start and end <= window.end
+    ]
+    return one.repeat * len(inside) / sum(inside) if inside and sum(inside) > 0 else None
+
+
+def _own(one: TogetherTimes) -> Window:
+    return Window(one.begin_s, one.ends_s[-1] if one.ends_s else one.begin_s)
+
+
+def _summed(rates: Sequence[Sequence[float | None]]) -> list[float]:
+    """Seconds per launch of all GPUs as one, slice by slice; slices in which one of them has no sample are left out."""
+    found = []
+    for slices in zip(*rates, strict=True):
+        known = [one for one in slices if one]
+        if len(known) == len(slices):
+            found.append(1 / sum(known))
+    return found

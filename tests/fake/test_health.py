@@ -1,0 +1,30 @@
+"""`--ops health` on scripted GPUs: what joins several of them is looked at, too."""
+
+from __future__ import annotations
+
+import itertools
+
+from gpubench.cli.health import LINKS
+
+SIZES = ("matmul=256", "copy=4k", "upload=64k", "download=64k", "p2p=64k", "allreduce=96k")
+SMALL = tuple(itertools.chain.from_iterable(("--sizes", one) for one in SIZES))
+
+
+def test_with_several_gpus_every_pair_copies_and_gangs_reduce(run):
+    gpus = ",".join(f"fake:gpu{number}" for number in range(3))
+    ran = run("--ops", "health", *SMALL, "--devices", gpus, env={"GPUBENCH_FAKE_GPUS": "3"})
+    assert ran.code == 0, ran.err
+    where = {}
+    for outcome in ran.outcomes.values():
+        assert outcome["type"] == "measurement", outcome
+        where.setdefault(outcome["case"]["op"], set()).add(outcome["case"]["device_id"])
+    assert where["p2p"] == {f"gang:fake:{a}+{b}" for a, b in itertools.permutations(range(3), 2)}
+    assert where["allreduce"] == {"gang:fake:0+1", "gang:fake:0-2"}
+    assert where["matmul"] == where["upload"] == set(gpus.split(","))
+
+
+def test_one_gpu_has_no_links_to_look_at(run):
+    ran = run("--ops", "health", *SMALL[:8], "--devices", "fake:gpu0", env={"GPUBENCH_FAKE_GPUS": "1"})
+    assert ran.code == 0, ran.err
+    assert not set(LINKS) & set(ran.result["selection"]["ops"])
+    assert {o["case"]["device_id"] for o in ran.outcomes.values()} == {"fake:gpu0"}

@@ -1,0 +1,96 @@
+"""What equal GPUs do at once: rates over the window in which all of them worked, against each alone."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from gpubench.analysis.together import Window, common, rate, weak
+from gpubench.model.result import TogetherTimes
+from tests.unit.report.builders import run_of
+
+CASE = "matmul/n=8192/float32/library/resident-queued"
+
+
+def worked(
+    gpu, launch_s, *, phase="together", gpus=2, begin=0.0, seconds=10.0, session=0, slower_after=None, by=1.0
+):
+    """Samples of ten launches for so many seconds; from `slower_after` on each takes `by` times as long."""
+    ends, now = [], begin
+    while now < begin + seconds:
+        now += 10 * launch_s * (by if slower_after is not None and now >= slower_after else 1.0)
+        ends.append(now)
+    return TogetherTimes(
+        session=session, case_id=f"{CASE}@fake:gpu{gpu}", device_id=f"fake:gpu{gpu}", phase=phase, gpus=gpus,
+        repeat=10, begin_s=begin, ends_s=ends,
+    )  # fmt: skip
+
+
+def alone(gpu, launch_s, **more):
+    return worked(gpu, launch_s, phase="alone", gpus=1, seconds=3.0, **more)
+
+
+def rows(*times):
+    return weak(msgspec.structs.replace(run_of([]), together=list(times)))
+
+
+def test_gpus_that_do_at_once_what_they_do_alone_keep_everything():
+    [row] = rows(alone(0, 1e-2), alone(1, 1e-2), worked(0, 1e-2), worked(1, 1e-2))
+    assert (row.early, row.late) == (pytest.approx(1.0), pytest.approx(1.0))
+    assert (row.op, row.n, row.gpus, row.alone_s) == ("matmul", 8192, 2, pytest.approx(1e-2))
+    assert row.device_ids == ("fake:gpu0", "fake:gpu1")
+
+
+def test_what_they_share_shows_from_the_begin_on():
+    [row] = rows(alone(0, 1e-2), alone(1, 1e-2), worked(0, 2e-2), worked(1, 2e-2))
+    assert (row.early, row.late) == (pytest.approx(0.5), pytest.approx(0.5))
+
+
+def test_heat_shows_at_the_end_and_names_the_gpu():
+    hot = worked(1, 1e-2, slower_after=5.0, by=1.25)
+    [row] = rows(alone(0, 1e-2), alone(1, 1e-2), worked(0, 1e-2), hot)
+    assert row.early == pytest.approx(1.0)
+    assert row.late == pytest.approx((1 + 0.8) / 2, rel=0.01)
+    assert (row.least_id, row.least_share) == ("fake:gpu1", pytest.approx(0.8, rel=0.01))
+    assert row.early_lo <= row.early <= row.early_hi
+    assert row.late_lo <= row.late <= row.late_hi
+
+
+def test_rates_add_up_where_gpus_differ():
+    [row] = rows(alone(0, 1e-2), alone(1, 4e-2), worked(0, 2e-2), worked(1, 4e-2))
+    assert row.early == pytest.approx((50 + 25) / (100 + 25), rel=0.02)
+
+
+def test_only_the_common_window_counts():
+    """The late one has the GPUs' link for itself when the others have ended."""
+    early, late = worked(0, 1e-2), worked(1, 1e-2, begin=2.0)
+    window = common([early, late])
+    assert window == Window(2.0, pytest.approx(10.0, abs=0.11))
+    slow_before = worked(0, 2e-2, slower_after=2.0, by=0.5)
+    [row] = rows(alone(0, 1e-2), alone(1, 1e-2), slow_before, late)
+    assert row.early == pytest.approx(1.0)
+    assert common([worked(0, 1e-2, seconds=1.0), worked(1, 1e-2, begin=5.0)]) is None
+
+
+def test_a_sample_across_the_edge_of_a_window_is_left_out():
+    one = worked(0, 0.1, seconds=5.0)  # samples of one second
+    assert rate(one, Window(0.5, 3.5)) == pytest.approx(10.0)
+    assert rate(one, Window(0.2, 1.1)) is None
+
+
+def test_a_session_that_lacks_a_gpu_does_not_count():
+    assert rows(alone(0, 1e-2), worked(0, 1e-2), worked(1, 1e-2)) == ()
+    lost = TogetherTimes(session=0, case_id=f"{CASE}@fake:gpu1", device_id="fake:gpu1", reason="lost")
+    assert rows(alone(0, 1e-2), worked(0, 1e-2), lost) == ()
+    assert rows() == ()
+
+
+def test_sessions_are_paired_with_themselves():
+    """A session that is slower as a whole keeps its efficiency."""
+    times = []
+    for session, factor in enumerate((1.0, 1.5, 2.0)):
+        times += [alone(gpu, factor * 1e-2, session=session) for gpu in range(2)]
+        times += [worked(gpu, factor * 1.25e-2, session=session) for gpu in range(2)]
+    [row] = rows(*times)
+    assert row.early == pytest.approx(0.8, rel=0.02)
+    assert row.early_hi - row.early_lo < 0.1
