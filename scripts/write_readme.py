@@ -5,10 +5,11 @@ prints. Between `<!-- rates FILE OP,... -->` and `<!-- end -->` stand the device
 at their largest, and the command that measured them. Between `<!-- words NAME -->` and `<!-- end -->` stand sentences
 on the default run, whose file the block with the answer names.
 
-python scripts/write_readme.py [--default FILE] [--claims FILE] [--rates FILE] [--matmul FILE]
+python scripts/write_readme.py [--default FILE] [--claims FILE] [--rates FILE] [--matmul FILE] [--stages FILE]
 
-The map of the default run is drawn, too. A FILE takes the place of the result that README showed in that role; with
---default the screenshots of the page are taken anew (scripts/picture_report.py).
+The map of the default run is drawn, too, and where the time of a workload goes, of the result that docs/workloads.md
+names. A FILE takes the place of the result that the pages showed in that role; with --default the screenshots of the
+page are taken anew (scripts/picture_report.py).
 """
 
 from __future__ import annotations
@@ -34,14 +35,17 @@ from gpubench.units import format_size, listed
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
-PAGES = (README, ROOT / "docs" / "index.md", ROOT / "docs" / "advice.md")
+WORKLOADS = ROOT / "docs" / "workloads.md"
+PAGES = (README, ROOT / "docs" / "index.md", ROOT / "docs" / "advice.md", WORKLOADS)
 MAP = ROOT / "docs" / "images" / "map.svg"
-# Where README names the result of each role.
+STAGES = ROOT / "docs" / "images" / "stages.svg"
+# Where the pages name the result of each role.
 ROLES = {
     "default": r"(<!-- gpubench report )(\S+)( --sections answer -->)",
     "claims": r"(<!-- gpubench report )(\S+)( --claims builtin)",
     "rates": r"(<!-- rates )(\S+)( \S+,\S+ -->)",
     "matmul": r"(<!-- rates )(\S+)( matmul -->)",
+    "stages": r"(<!-- gpubench report )(\S+)( [^\n]*--sections stages -->)",
 }
 _BLOCK = re.compile(
     r"(<!-- gpubench (?P<command>report|advise) (?P<arguments>[^\n]*) -->\n)```\n.*?```\n<!-- end -->",
@@ -71,10 +75,22 @@ def page(text: str) -> str:
 
 def default_result() -> Path:
     """The file whose answer README shows."""
-    found = re.search(ROLES["default"], README.read_text(encoding="utf-8"))
+    return _named(README, "default")
+
+
+def _named(file: Path, role: str) -> Path:
+    found = re.search(ROLES[role], file.read_text(encoding="utf-8"))
     if found is None:
-        raise SystemExit("README.md has no block with an answer")
+        raise SystemExit(f"{file.name} names no result in the role {role}")
     return ROOT / found[2]
+
+
+def stages_picture() -> bytes:
+    """The chart of the workload whose stages docs/workloads.md shows."""
+    (drawn,) = dict(
+        plots.plots([analyse(store.load(_named(WORKLOADS, "stages")))], "svg", sections=("stages",))
+    ).values()
+    return drawn
 
 
 def words(name: str) -> str:
@@ -253,13 +269,14 @@ def _printed(command: str, arguments: str) -> str:
 
 
 def _take(roles: dict[str, str | None]) -> None:
-    """Name other results in README."""
-    text = README.read_text(encoding="utf-8")
-    for role, name in roles.items():
-        if name is not None:
-            place = Path(name).resolve().relative_to(ROOT).as_posix()
-            text = re.sub(ROLES[role], rf"\g<1>{place}\g<3>", text)
-    README.write_text(text, encoding="utf-8")
+    """Name other results in the pages."""
+    for file in (README, WORKLOADS):
+        text = file.read_text(encoding="utf-8")
+        for role, name in roles.items():
+            if name is not None:
+                place = Path(name).resolve().relative_to(ROOT).as_posix()
+                text = re.sub(ROLES[role], rf"\g<1>{place}\g<3>", text)
+        file.write_text(text, encoding="utf-8")
 
 
 def main() -> None:
@@ -274,6 +291,7 @@ def main() -> None:
     MAP.write_bytes(
         dict(plots.plots([analyse(store.load(default_result()))], "svg", sections=("map",)))["map.svg"]
     )
+    STAGES.write_bytes(stages_picture())
     sys.stdout.write(", ".join(str(file.relative_to(ROOT)) for file in PAGES) + "\n")
     if roles["default"] is not None:
         sys.path.insert(0, str(ROOT))

@@ -23,7 +23,9 @@ def script():
     return module
 
 
-@pytest.mark.parametrize(("name", "blocks"), [("README.md", 4), ("docs/advice.md", 1)])
+@pytest.mark.parametrize(
+    ("name", "blocks"), [("README.md", 4), ("docs/advice.md", 1), ("docs/workloads.md", 1)]
+)
 def test_the_blocks_are_fresh(name, blocks):
     text = (ROOT / name).read_text(encoding="utf-8")
     assert len(re.findall(r"^<!-- (?:gpubench (?:report|advise)|rates) ", text, re.M)) >= blocks
@@ -40,6 +42,12 @@ def test_the_map_is_that_of_the_answer_below_it_and_asks_nobody_for_anything():
     assert set(re.findall(rb"https?://[^\"' )]+", drawn)) <= {b"http://www.w3.org/2000/svg"}
     assert b"<script" not in drawn
     assert len(drawn) < 100_000
+
+
+def test_the_bars_are_those_of_the_stages_beside_them():
+    drawn = (ROOT / "docs" / "images" / "stages.svg").read_bytes()
+    assert script().stages_picture() == drawn, "docs/images/stages.svg is stale: scripts/write_readme.py"
+    assert b"<script" not in drawn
 
 
 def test_every_picture_is_there_and_has_words():

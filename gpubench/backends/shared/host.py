@@ -350,6 +350,7 @@ def not_finite(want: Array, inputs: Sequence[Array]) -> list[int]:
 
 # What no output of ids holds.
 _NO_ID = -(2**31)
+_NO_LETTER = 255  # of a byte that is ASCII
 
 
 def sentinels(shape: Shape, dtype: Stored, value: float = float("nan")) -> Array:
@@ -362,9 +363,9 @@ def sentinels(shape: Shape, dtype: Stored, value: float = float("nan")) -> Array
 
 
 def fill(array: Array, value: float) -> None:
-    """Write the value into every element of a C-contiguous array; among ids, that of none."""
+    """Write the value into every element of a C-contiguous array; among ids, that of none, and in a text no letter."""
     flat = array.reshape(-1)
-    value = _NO_ID if flat.dtype.kind == "i" else value
+    value = {"i": _NO_ID, "u": _NO_LETTER}.get(flat.dtype.kind, value)
 
     def one(start: int) -> None:
         flat[start : start + SLICE] = value

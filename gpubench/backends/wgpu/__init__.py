@@ -59,50 +59,69 @@ def _first_line(error: Exception) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
-class Stamps:
-    """Two timestamps of one pass, resolved and read back."""
+# A chain, the plain chain and its stages alone in groups have a set each; as many again for the case before.
+_STAMP_SETS = 8
 
-    def __init__(self, device: Any) -> None:
+
+class StampSet:
+    """Room for the stamps of so many passes, which the device writes and the host reads."""
+
+    def __init__(self, device: Any, passes: int) -> None:
         import wgpu
 
-        self._device = device
-        self._set = device.create_query_set(type="timestamp", count=2)
+        self._queue, self._count = device.queue, 2 * passes
+        self._set = device.create_query_set(type="timestamp", count=self._count)
         usage = wgpu.BufferUsage.QUERY_RESOLVE | wgpu.BufferUsage.COPY_SRC
-        self._resolved = device.create_buffer(size=16, usage=usage)
+        self._resolved = device.create_buffer(size=8 * self._count, usage=usage)
         self._readable = device.create_buffer(
-            size=16, usage=wgpu.BufferUsage.MAP_READ | wgpu.BufferUsage.COPY_DST
+            size=8 * self._count, usage=wgpu.BufferUsage.MAP_READ | wgpu.BufferUsage.COPY_DST
         )
-        self.period_s = timestamp_period_s(device)
-        self.writes = {
+
+    def writes(self, number: int) -> dict[str, Any]:
+        """What a pass of this number is begun with."""
+        return {
             "query_set": self._set,
-            "beginning_of_pass_write_index": 0,
-            "end_of_pass_write_index": 1,
+            "beginning_of_pass_write_index": 2 * number,
+            "end_of_pass_write_index": 2 * number + 1,
         }
+
+    def read(self, encoder: Any) -> list[int]:
+        """Submit, wait, and return the begin and the end of each pass in ticks."""
+        encoder.resolve_query_set(self._set, 0, self._count, self._resolved, 0)
+        encoder.copy_buffer_to_buffer(self._resolved, 0, self._readable, 0, 8 * self._count)
+        self._queue.submit([encoder.finish()])
+        self._readable.map_sync("READ")
+        ticks = list(memoryview(self._readable.read_mapped()).cast("B").cast("Q"))
+        self._readable.unmap()
+        return ticks
+
+    def destroy(self) -> None:
+        for owned in (self._set, self._resolved, self._readable):
+            owned.destroy()
+
+
+class Stamps:
+    """Two timestamps of one pass, or of each of several, resolved and read back.
+
+    The sets of the last few chains are kept: wgpu lets go of one at the next submit, which would time that.
+    """
+
+    def __init__(self, device: Any) -> None:
+        self._device = device
+        self._single = StampSet(device, 1)
+        self._sets: dict[int, StampSet] = {}
+        self.period_s = timestamp_period_s(device)
+        self.writes = self._single.writes(0)
 
     def read_steps(self, launches: Sequence[WgpuLaunch]) -> StageReading | None:
         """A pass for each launch, in one submit; None if the clock went backwards."""
-        import wgpu
-
-        count = 2 * len(launches)
-        stamps = self._device.create_query_set(type="timestamp", count=count)
-        resolved = self._device.create_buffer(
-            size=8 * count, usage=wgpu.BufferUsage.QUERY_RESOLVE | wgpu.BufferUsage.COPY_SRC
-        )
+        stamps = self._set_of(len(launches))
         encoder = self._device.create_command_encoder()
         for i, launch in enumerate(launches):
-            writes = {
-                "query_set": stamps,
-                "beginning_of_pass_write_index": 2 * i,
-                "end_of_pass_write_index": 2 * i + 1,
-            }
-            compute = encoder.begin_compute_pass(timestamp_writes=writes)
+            compute = encoder.begin_compute_pass(timestamp_writes=stamps.writes(i))
             encode(compute, launch, 1)
             compute.end()
-        encoder.resolve_query_set(stamps, 0, count, resolved, 0)
-        self._device.queue.submit([encoder.finish()])
-        ticks = list(memoryview(self._device.queue.read_buffer(resolved)).cast("B").cast("Q"))
-        for owned in (stamps, resolved):
-            owned.destroy()
+        ticks = stamps.read(encoder)
         if ticks != sorted(ticks):
             return None
         steps = [(end - begin) * self.period_s for begin, end in zip(ticks[::2], ticks[1::2], strict=True)]
@@ -110,13 +129,15 @@ class Stamps:
 
     def read(self, encoder: Any) -> float | None:
         """Submit and return end - begin in seconds; None if the clock went backwards or stood still."""
-        encoder.resolve_query_set(self._set, 0, 2, self._resolved, 0)
-        encoder.copy_buffer_to_buffer(self._resolved, 0, self._readable, 0, 16)
-        self._device.queue.submit([encoder.finish()])
-        self._readable.map_sync("READ")
-        begin, end = memoryview(self._readable.read_mapped()).cast("B").cast("Q")
-        self._readable.unmap()
+        begin, end = self._single.read(encoder)
         return (end - begin) * self.period_s if end > begin else None
+
+    def _set_of(self, passes: int) -> StampSet:
+        if passes not in self._sets:
+            if len(self._sets) >= _STAMP_SETS:
+                self._sets.pop(next(iter(self._sets))).destroy()
+            self._sets[passes] = StampSet(self._device, passes)
+        return self._sets[passes]
 
 
 def timestamp_period_s(device: Any) -> float:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 TEXT = Path(__file__).parents[1] / "data" / "text.txt"
 RANKS = Path(__file__).parents[1] / "data" / "ranks.txt"
@@ -75,20 +75,36 @@ def _text() -> tuple[bytes, list[bytes]]:
     return text, words(text)
 
 
+class Beginning(NamedTuple):
+    """The shortest beginning of the text, repeated, that ends with a word and has so many tokens: its length, and that
+    of the tokens it has beside."""
+
+    size: int
+    beside: int
+
+
 @cache
-def text_bytes(count: int) -> int:
-    """The length of the shortest beginning of the text, repeated, that ends with a word and has so many tokens."""
+def beginning(count: int) -> Beginning:
+    """That of `count` tokens."""
     text, cut = _text()
     times, left = 0, count
     if count > len(cut):  # only then may it take the text more than once
         times, left = divmod(count, _tokens())
-    size = times * len(text)
+    size, beside = times * len(text), 0
     for word in cut:
         if left <= 0:
             break
-        left -= len(_ids(word))
+        ids = _ids(word)
+        if left < len(ids):
+            beside = len(decode(ids[left:]))
+        left -= len(ids)
         size += len(word)
-    return size
+    return Beginning(size, beside)
+
+
+def text_bytes(count: int) -> int:
+    """The length of that beginning."""
+    return beginning(count).size
 
 
 @cache
@@ -101,6 +117,11 @@ def text_of(count: int) -> bytes:
     """That beginning."""
     text, size = _text()[0], text_bytes(count)
     return (text * -(-size // len(text)))[:size]
+
+
+def ids_of(count: int) -> list[int]:
+    """The first ids of that beginning."""
+    return encode(text_of(count))[:count]
 
 
 @cache

@@ -130,7 +130,8 @@ STEP = 24  # points of height for a bar
 
 
 def stages_chart(analysis: Analysis, unit: str) -> Chart:
-    """A stacked bar for each device and size."""
+    """A stacked bar for each device and size. Stages of two parts that are called alike, as in `prefill.heads` and
+    `decode.heads`, have one colour, and stand in the order in which they run."""
     return Chart(
         id="stages", section="stages", title=TITLE, caption=CAPTION, columns=COLUMNS, rows=_rows(analysis, unit),
         spec=_spec(), bars="bar", step=STEP,
@@ -145,7 +146,8 @@ def _rows(analysis: Analysis, unit: str) -> ChartRows:
         found.setdefault(series_name(row.case.case), []).extend(
             common(row.case, shown, regime=False)
             | {
-                "bar": f"{row.n} {row.device_id}", "stage": name, "order": i, "value": short(seconds),
+                "bar": f"{row.n} {row.device_id}", "stage": name, "kind": name.rpartition(".")[2],
+                "order": i, "value": short(seconds),
                 "time": seconds_text(seconds, unit), "alone": seconds_text(alone.get(name), unit),
                 "share": share_text(seconds / row.whole_s), "whole": seconds_text(row.whole_s, unit),
                 "opacity": 0.35 if row.mismatch else 1.0,
@@ -175,8 +177,8 @@ def _spec() -> ChartRow:
             x=seconds, y=bar, order="order:Q", tooltip=charts.tooltip(COLUMNS),
             opacity=altair.Opacity("opacity:Q", scale=None),
             color=altair.Color(
-                "stage:N", sort=altair.EncodingSortField("order", op="min"),
-                scale=altair.Scale(scheme="tableau10"), legend=altair.Legend(title=None, columns=4),
+                "kind:N", sort=altair.EncodingSortField("order", op="min"),
+                scale=altair.Scale(scheme="tableau20"), legend=altair.Legend(title=None, columns=4),
             ),
         )
     )  # fmt: skip

@@ -105,6 +105,28 @@ def test_the_host_passes_the_gate(session, n, tmp_path):
     workspace.release()
 
 
+@pytest.mark.parametrize("n", [1, 7, 1000])
+def test_its_counterpart_gives_the_text_back(session, n, tmp_path):
+    op = kernels.load("detokenise")
+    case = Case("detokenise", op.group, {"n": n}, "float32", "library", "resident", "numpy:0")
+    assert refusal(session, op, case) is None
+    workspace = Workspace(session, op, case, 1, "random", tmp_path)
+    checked = gate(workspace, case, lambda phase: None)
+    (ids,) = workspace.inputs
+    assert (
+        bytes(checked.launch.output) == bpe.decode(ids.tolist()) == bpe.text_of(n)[: checked.launch.output.size]
+    )
+    assert bpe.encode(bpe.text_of(n))[:n] == ids.tolist()
+    workspace.release()
+
+
+def test_the_length_of_that_text_is_known_without_it():
+    shape = kernels.load("detokenise").output.shape
+    for n in (0, 1, 2, 17, 999, 90_001):
+        assert shape({"n": n}) == (len(bpe.decode(bpe.ids_of(n))),)
+    assert shape({"n": 10**15})[0] > 10**15
+
+
 @pytest.mark.parametrize("kind", ["random", "zeros", "ones", "normal"])
 def test_a_text_is_never_drawn(kind):
     (text,) = random_inputs(OP, {"n": 50}, "float32", 7, kind)
