@@ -8,6 +8,7 @@ not. A copy stays valid, and what is wanted ends on the host. Nothing overlaps.
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -17,6 +18,8 @@ from gpubench.stats import median
 CPU, GPU = "c", "g"
 # Predicted times so near to the least one are worth a measurement, of so many placements at most.
 NEAR, MOST = 1.25, 3
+# States that a narrow search keeps.
+WIDTH = 32
 # Share of what was read of the stages that remains when a launch and its wait take all of a short chain.
 LEAST = 0.1
 
@@ -85,80 +88,136 @@ def stage_seconds(placing: Placing) -> tuple[list[float], list[float | None]]:
     )
 
 
-class _State(NamedTuple):
-    """Where the values are that somebody will still read, and which side ran last."""
+class _Step(NamedTuple):
+    """A stage on one side. Of a value two bits of a number tell whether its copy on the CPU and on the GPU is valid."""
 
-    places: tuple[tuple[str, str], ...]
-    side: str
-
-
-def _step(costs: PlacementCosts, number: int, side: str, before: _State) -> tuple[float, _State]:
-    """Seconds of the stage on that side behind this state, copies included, and the state behind it."""
-    step, places = costs.steps[number], dict(before.places)
-    own_s = step.gpu_s if side == GPU else step.cpu_s
-    assert own_s is not None
-    seconds = own_s + (costs.enter_s if side == GPU != before.side else 0.0)
-    copies = costs.up_s if side == GPU else costs.down_s
-    for name in dict.fromkeys(step.reads):
-        if name in places and side not in places[name]:
-            seconds += copies[name]
-            places[name] = CPU + GPU
-    places.update(dict.fromkeys(step.writes, side))
-    return seconds, _State(tuple(sorted(places.items())), side)
+    seconds: float
+    reads: tuple[
+        tuple[int, int, float], ...
+    ]  # the bit of this side, both bits, and what a copy to this side takes
+    written: int  # the bits of this side
+    replaced: int  # both bits
 
 
-def _end_s(costs: PlacementCosts, state: _State) -> float:
-    places = dict(state.places)
-    return sum(costs.down_s[name] for name in costs.wanted if CPU not in places[name])
+class _Chain:
+    """The costs, laid out for going through many placements. What both sides have from the start and nobody writes
+    needs no looking after."""
+
+    def __init__(self, costs: PlacementCosts) -> None:
+        self._costs = costs
+        written = {name for step in costs.steps for name in step.writes}
+        kept = [name for name, sides in costs.given.items() if name in written or sides != CPU + GPU]
+        self._bits = {name: 1 << 2 * i for i, name in enumerate(dict.fromkeys([*kept, *sorted(written)]))}
+        self.begin = sum(self._valid(name, sides) for name, sides in costs.given.items() if name in self._bits)
+        self.steps = [{side: self._step(step, side) for side in _sides(step)} for step in costs.steps]
+        self._wanted = [(self._bits[name], costs.down_s[name]) for name in costs.wanted if name in self._bits]
+        last = {name: number for number, step in enumerate(costs.steps) for name in (*step.reads, *step.writes)}
+        last |= dict.fromkeys(costs.wanted, len(costs.steps))
+        # Behind each stage the bits of what somebody will still read.
+        self.live = [
+            sum(3 * bit for name, bit in self._bits.items() if last.get(name, -1) > number)
+            for number in range(len(costs.steps))
+        ]
+
+    def _valid(self, name: str, sides: str) -> int:
+        return sum(self._bits[name] << (CPU + GPU).index(side) for side in sides)
+
+    def _step(self, step: StageCost, side: str) -> _Step:
+        own_s = step.gpu_s if side == GPU else step.cpu_s
+        assert own_s is not None
+        copies = self._costs.up_s if side == GPU else self._costs.down_s
+        reads = [name for name in dict.fromkeys(step.reads) if name in self._bits]
+        return _Step(
+            own_s,
+            tuple(
+                (self._valid(name, side), 3 * self._bits[name], copies.get(name, math.inf)) for name in reads
+            ),
+            sum(self._valid(name, side) for name in dict.fromkeys(step.writes)),
+            sum(3 * self._bits[name] for name in dict.fromkeys(step.writes)),
+        )
+
+    def walk(self, number: int, side: str, valid: int, before: str) -> tuple[float, int]:
+        """Seconds of the stage on that side behind these copies and that side, copies included, and what is valid
+        behind it."""
+        step = self.steps[number][side]
+        seconds = step.seconds + (self._costs.enter_s if side == GPU != before else 0.0)
+        for here, both, copy_s in step.reads:
+            if valid & both and not valid & here:
+                seconds += copy_s
+                valid |= here
+        return seconds, valid & ~step.replaced | step.written
+
+    def least_s(self) -> list[dict[str, float]]:
+        """For each stage and the side that it ran on: what the stages behind it take at least, copies left out."""
+        found = [dict.fromkeys((CPU, GPU), 0.0)]
+        for step in reversed(self.steps[1:]):
+            enter_s = {(a, b): self._costs.enter_s if b == GPU != a else 0.0 for a in (CPU, GPU) for b in step}
+            behind = found[-1]
+            found.append(
+                {a: min(step[b].seconds + enter_s[a, b] + behind[b] for b in step) for a in (CPU, GPU)}
+            )
+        return found[::-1]
+
+    def end_s(self, valid: int) -> float:
+        return sum(copy_s for bit, copy_s in self._wanted if not valid & bit)
 
 
-def _begin(costs: PlacementCosts) -> _State:
-    return _State(tuple(sorted(costs.given.items())), CPU)
+def _sides(step: StageCost) -> tuple[str, ...]:
+    return (CPU,) if step.gpu_s is None else (CPU, GPU)
 
 
 def predicted_s(costs: PlacementCosts, placement: str) -> float:
     """Seconds of one placement."""
-    state, seconds = _begin(costs), 0.0
+    return _predicted_s(_Chain(costs), placement)
+
+
+def _predicted_s(chain: _Chain, placement: str) -> float:
+    valid, before, seconds = chain.begin, CPU, 0.0
     for number, side in enumerate(placement):
-        own_s, state = _step(costs, number, side, state)
-        seconds += own_s
-    return seconds + _end_s(costs, state)
+        own_s, valid = chain.walk(number, side, valid, before)
+        seconds, before = seconds + own_s, side
+    return seconds + chain.end_s(valid)
 
 
 def nearest(costs: PlacementCosts, most: int = MOST, near: float = NEAR) -> list[Predicted]:
-    """The placement of least predicted time, and the others up to `near` times it, `most` in all, the best first.
-
-    For each state the best `most` ways to it are kept: no other way can be among the best of the whole. What takes
-    longer than a known placement may is cut off.
-    """
-    limit_s = near * min(predicted_s(costs, one) for one in single_sides(costs.steps))
-    lasting = _last_uses(costs)
-    ways: dict[_State, list[Predicted]] = {_begin(costs): [Predicted(0.0, "")]}
-    for number, step in enumerate(costs.steps):
-        after: dict[_State, list[Predicted]] = {}
-        for before, known in ways.items():
-            for side in (CPU,) if step.gpu_s is None else (CPU, GPU):
-                own_s, state = _step(costs, number, side, before)
-                live = tuple(one for one in state.places if lasting[one[0]] > number)
-                after.setdefault(_State(live, side), []).extend(
-                    Predicted(one.seconds + own_s, one.placement + side)
-                    for one in known
-                    if one.seconds + own_s <= limit_s * (1 + 1e-9)
-                )
-        ways = {state: heapq.nsmallest(most, known) for state, known in after.items() if known}
-    ends = [
-        Predicted(one.seconds + _end_s(costs, state), one.placement)
-        for state, known in ways.items()
-        for one in known
-    ]
-    best = heapq.nsmallest(most, ends)
+    """The placement of least predicted time, and the others up to `near` times it, `most` in all, the best first."""
+    chain = _Chain(costs)
+    limit_s = near * min(_predicted_s(chain, one) for one in single_sides(costs.steps))
+    # What a narrow search finds is what the exact one has to beat.
+    found = _search(chain, limit_s, most, WIDTH)
+    if len(found) == most:
+        limit_s = min(limit_s, found[-1].seconds)
+    best = _search(chain, limit_s, most)
     return [one for one in best if one.seconds <= near * best[0].seconds]
 
 
-def _last_uses(costs: PlacementCosts) -> dict[str, int]:
-    """The stage behind which nobody uses a value; what is wanted is used at the end. What both sides have from the
-    start, and nobody writes, needs no looking after."""
-    found = dict.fromkeys(costs.given, -1)
-    for number, step in enumerate(costs.steps):
-        found.update(dict.fromkeys((*step.reads, *step.writes), number))
-    return found | dict.fromkeys(costs.wanted, len(costs.steps))
+def _search(chain: _Chain, limit_s: float, most: int, widest: int | None = None) -> list[Predicted]:
+    """The best `most` placements that take up to `limit_s`.
+
+    For each state, which is what is valid where and the side that ran last, the best `most` ways to it are kept: no
+    other way can be among the best of the whole. What cannot end in time is cut off. `widest`: so many states are kept
+    behind each stage, and what is found need not be the best.
+    """
+    limit_s, left_s = limit_s * (1 + 1e-9), chain.least_s()
+    ways: dict[tuple[int, str], list[Predicted]] = {(chain.begin, CPU): [Predicted(0.0, "")]}
+    for number, live in enumerate(chain.live):
+        after: dict[tuple[int, str], list[Predicted]] = {}
+        for (before, last), known in ways.items():
+            for side in chain.steps[number]:
+                own_s, valid = chain.walk(number, side, before, last)
+                latest_s = limit_s - left_s[number][side]
+                after.setdefault((valid & live, side), []).extend(
+                    Predicted(one.seconds + own_s, one.placement + side)
+                    for one in known
+                    if one.seconds + own_s <= latest_s
+                )
+        ways = {state: heapq.nsmallest(most, known) for state, known in after.items() if known}
+        if widest is not None and len(ways) > widest:
+            kept = heapq.nsmallest(widest, ways, key=lambda state: ways[state][0].seconds)
+            ways = {state: ways[state] for state in kept}
+    ends = [
+        Predicted(one.seconds + chain.end_s(valid), one.placement)
+        for (valid, _), known in ways.items()
+        for one in known
+    ]
+    return heapq.nsmallest(most, (one for one in ends if one.seconds <= limit_s))

@@ -2,6 +2,10 @@
 
 One call that copies costs T1 = transfer-always - alloc, N calls that share a copy cost TN = N x transfer-once-N. So a
 launch costs b = (TN - T1) / (N - 1) and a transfer a = T1 - b; from a / (t_cpu - b) calls on, the GPU pays.
+
+Up to N calls that lies between two times that were measured, and its interval knows their noise: it is told as it is.
+Past N it is drawn out of them, and told only where copies that are timed singly bear it out; where they do not, the
+report still says that N calls are too few.
 """
 
 from __future__ import annotations
@@ -21,7 +25,7 @@ from gpubench.analysis.speedup import Speedup
 from gpubench.model.case import RESIDENT, WAITED, Case, beside_size
 from gpubench.model.result import Measurement, Run
 
-ReuseVerdict = Literal["already", "at", "never", "undecided"]
+ReuseVerdict = Literal["already", "at", "beyond", "never", "undecided"]
 
 
 ReuseReason = Literal["noise", "no-parts", "parts-differ"]
@@ -30,9 +34,9 @@ ReuseReason = Literal["noise", "no-parts", "parts-differ"]
 class Reuse(msgspec.Struct, frozen=True, kw_only=True):
     """Calls per transfer from which the GPU pays at one size, or why that cannot be said.
 
-    `calls` is set where `verdict` is already (1) or at; an open end of the interval is None. `transfer_s` is paid once,
-    `launch_s` for each call, against `cpu_s`; they were read from calls that share a copy by `shared_by`. `source`: the
-    run, as a document of several numbers it.
+    `calls` is set where `verdict` is already (1) or at; "beyond": more than `shared_by` calls, if any number. An open
+    end of the interval is None. `transfer_s` is paid once, `launch_s` for each call, against `cpu_s`; they were read
+    from calls that share a copy by `shared_by`. `source`: the run, as a document of several numbers it.
     """
 
     source: int
@@ -191,9 +195,12 @@ def _judged(run: Run, trio: Trio) -> Reuse | None:
     estimate = stats.median([one.pays_from(calls) for one in measured])
     low, high = _interval(trio, sessions, calls, alloc_s, run.settings.seed)
     low, high = min(low, estimate), max(high, estimate)
-    reason = _doubt(trio, costs, calls)
+    reason = None if _between(trio, high, calls) else _doubt(trio, costs, calls)
     verdict = "undecided" if reason else _verdict(estimate, low)
+    if verdict == "undecided" and low > calls and _steady(trio):
+        verdict, reason = "beyond", None
     case = trio.once.case
+    ends = (_whole(low), _whole(high)) if not reason and verdict != "never" else (None, None)
     return Reuse(
         source=0, op=case.op, dtype=case.dtype, n=case.params["n"],
         params=dict(beside_size(case.params)),
@@ -201,8 +208,7 @@ def _judged(run: Run, trio: Trio) -> Reuse | None:
         transfer_s=costs.transfer_s(calls), launch_s=costs.launch_s(calls), cpu_s=costs.cpu,
         verdict=verdict, reason=reason or ("noise" if verdict == "undecided" else None),
         calls=_whole(estimate) if verdict in ("already", "at") else None,
-        lo=_whole(low) if not reason and verdict != "never" else None,
-        hi=_whole(high) if not reason and verdict != "never" else None,
+        lo=ends[0], hi=ends[1],
     )  # fmt: skip
 
 
@@ -252,6 +258,16 @@ def _calls(sides: Sequence[Sequence[float]], calls: int, alloc_s: float) -> list
         Costs(always - alloc_s, once * calls, cpu).pays_from(calls)
         for always, once, cpu in zip(*sides, strict=True)
     ]
+
+
+def _steady(trio: Trio) -> bool:
+    """Whether no time is worse than noisy: an interval knows noise, and nothing else that is wrong with a time."""
+    return not {row.label for row in trio} & (NO_HEADLINE - {"unstable"})
+
+
+def _between(trio: Trio, high: float, calls: int) -> bool:
+    """Whether the interval ends before `calls` that share a copy: both they and one that copies were measured."""
+    return high <= calls and _steady(trio)
 
 
 def _doubt(trio: Trio, costs: Costs, calls: int) -> ReuseReason | None:

@@ -29,10 +29,12 @@ class StageRow(msgspec.Struct, frozen=True, kw_only=True):
 
 class StagesRow(msgspec.Struct, frozen=True, kw_only=True):
     """The stages of one case. `whole_s` is a call of the plain chain: the stages in the chain, `launch_s` (an empty
-    launch and its wait; 0 where the clock is the host's) and `residual_s` add up to it. `span_s` is from the first
+    launch and its wait; 0 where the clock is the host's) and `residual_s` add up to it, less `stamping_s`, what the
+    readings between the stages cost. `span_s` is from the first
     stage's begin to the last one's end. `mismatch`: the stages miss the span, or stages and launch miss the whole, by
     more than 10 % and more than 20 us. `tokens_per_s` are those of each part of a language model, by the stages whose
-    names begin with the part's."""
+    names begin with the part's, and `tokens_differing` those it wrote that are not the best ones in float64.
+    """
 
     source: int
     id: str
@@ -45,10 +47,12 @@ class StagesRow(msgspec.Struct, frozen=True, kw_only=True):
     stages: tuple[StageRow, ...]
     span_s: float
     launch_s: float
+    stamping_s: float = 0.0
     residual_s: float
     whole_s: float
     mismatch: bool
     tokens_per_s: dict[str, float] = {}
+    tokens_differing: int | None = None
 
 
 class Stages(StagesRow, frozen=True, kw_only=True):
@@ -86,7 +90,9 @@ def _row(run: Run, outcome: Measurement, case: CaseResult) -> Stages | None:
     total_s, waited = sum(chain), timed[0].clock == "waited"
     # A call on the CPU is no launch, and what the host's clock sees of a stage that is waited for holds one already.
     launch_s = launch_s if timed[0].clock in _ON_DEVICE else 0.0
-    residual_s = whole_s - total_s - launch_s
+    stamped = [one.stamping_s for one in timed if one.stamping_s]
+    stamping_s = _typical(stamped) if stamped and timed[0].clock in _ON_DEVICE else 0.0
+    residual_s = whole_s - total_s - launch_s + stamping_s
     return Stages(
         source=0, id=case.id, op=case.case.op, n=case.case.params["n"], params=dict(case.case.params),
         dtype=case.case.dtype, device_id=case.case.device_id, clock=timed[0].clock, case=case,
@@ -94,9 +100,9 @@ def _row(run: Run, outcome: Measurement, case: CaseResult) -> Stages | None:
             StageRow(stage=name, chain_s=in_chain, alone_s=by_itself, share=in_chain / whole_s)
             for name, in_chain, by_itself in zip(timed[0].stages, chain, alone, strict=True)
         ),
-        span_s=span_s, launch_s=launch_s, residual_s=residual_s, whole_s=whole_s,
+        span_s=span_s, launch_s=launch_s, stamping_s=stamping_s, residual_s=residual_s, whole_s=whole_s,
         mismatch=_misses(span_s - total_s, span_s) or (not waited and _misses(residual_s, whole_s)),
-        tokens_per_s=_tokens_per_s(timed[-1], chain),
+        tokens_per_s=_tokens_per_s(timed[-1], chain), tokens_differing=outcome.check.differing,
     )  # fmt: skip
 
 

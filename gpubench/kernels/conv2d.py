@@ -129,29 +129,32 @@ def _gather(np: Any, image: Array, patches: Array, top: int) -> None:
 
 
 class _Tile(NamedTuple):
-    """What a block of threads computes: so many filters by so many pixels, and what one of its threads does."""
+    """What a group of threads computes: so many pixels, one a thread while it loads, by the square of `lanes` filters;
+    a thread multiplies `lanes` of both. The channels are shared among the `groups` of a block."""
 
-    filters: int
     pixels: int
-    lanes: int  # of a thread, along each side
+    lanes: int
+    groups: int
 
     @property
-    def threads(self) -> int:
-        return self.filters * self.pixels // self.lanes**2
+    def filters(self) -> int:
+        return self.lanes**2
 
     def grid(self, params: Params) -> tuple[int, int, int]:
         _, filters, side = _sides(params)
         return ceil_div(params["n"] * side * side, self.pixels), ceil_div(filters, self.filters), 1
 
 
-# The large tile re-uses more of what it loads; the small one gives every multiprocessor a block when images are few.
-_LARGE, _SMALL = _Tile(64, 128, 8), _Tile(32, 32, 4)
+# The large tile re-uses more of what it loads. When images are few, blocks are, and each must be short.
+_LARGE, _SMALL, _DOUBLE = _Tile(128, 8, 1), _Tile(64, 4, 8), _Tile(64, 4, 4)
 
 
 def _tile(params: Params, dtype: str, limits: Limits) -> _Tile:
-    """The sums of a large tile in float64 would fill a thread's registers."""
+    """The sums of a large tile in float64 would fill a thread's registers, those of many groups a block's memory."""
+    if dtype == "float64":
+        return _DOUBLE
     across, down, _ = _LARGE.grid(params)
-    return _LARGE if dtype != "float64" and across * down >= 2 * (limits.multiprocessors or 1) else _SMALL
+    return _LARGE if across * down >= 2 * (limits.multiprocessors or 1) else _SMALL
 
 
 def _cuda(params: Params, dtype: str, limits: Limits) -> CudaProgram:
@@ -164,77 +167,82 @@ def _cuda(params: Params, dtype: str, limits: Limits) -> CudaProgram:
     grid = tile.grid(params)
     if grid[0] > MOST_BLOCKS or grid[1] > limits.max_groups_per_dimension:
         raise Unsupported(f"{grid[0]} by {grid[1]} blocks are more than a CUDA grid has", reason="limit")
-    shape = f"const int FILTERS = {tile.filters}, PIXELS = {tile.pixels}, LANES_A_SIDE = {tile.lanes};\n"
+    shape = f"const int PIXELS = {tile.pixels}, LANES_A_SIDE = {tile.lanes}, GROUPS = {tile.groups};\n"
     step = CudaPass(
-        prelude(dtype) + shape + _CUDA, "gpubench_conv2d", grid, (tile.threads, 1, 1),
+        prelude(dtype) + shape + _CUDA, "gpubench_conv2d", grid, (tile.pixels * tile.groups, 1, 1),
         ("x", "w", "out", n * side * side, channels, filters, side), options=options(dtype),
     )  # fmt: skip
     return CudaProgram((step,))
 
 
-# The product of filters and patches in tiles. A patch is read from the image itself, by the thread of its pixel; the
-# next step of both is on its way while the one in shared memory is multiplied.
+# The product of filters and patches in tiles, a channel at a time: its nine taps are known while compiling. A patch is
+# read from the image itself, by the thread of its pixel; the next channel is on its way while the one in shared memory
+# is multiplied. At the end the groups' sums are added up.
 _CUDA = """
-const int STEP = LANES_A_SIDE == 8 ? 8 : 16;  // of the 9 C numbers of a patch: what is on its way takes registers
-const int THREADS = FILTERS * PIXELS / (LANES_A_SIDE * LANES_A_SIDE), QUADS = LANES_A_SIDE / 4;
-const int ACROSS = PIXELS / LANES_A_SIDE;  // threads of a block along its pixels
-const int ROWS = THREADS / PIXELS;         // numbers of a patch that are loaded side by side
-const int TAKEN = STEP / ROWS, WEIGHTS = FILTERS * STEP / THREADS;
+const int FILTERS = LANES_A_SIDE * LANES_A_SIDE, TAPS = 9, QUADS = LANES_A_SIDE / 4;
+const int ACROSS = PIXELS / LANES_A_SIDE;  // threads of a group along its pixels
+const int PITCH = FILTERS + 4;  // four more, or threads that write neighbours in a row of w would meet in one bank
+const int OWN = TAPS * (PITCH + PIXELS), SUMS = FILTERS * PIXELS;
+const int ROOM = GROUPS * OWN > (GROUPS - 1) * SUMS ? GROUPS * OWN : (GROUPS - 1) * SUMS;
+const int WEIGHTS = (FILTERS * TAPS + PIXELS - 1) / PIXELS;
 struct alignas(16) Quad { real lane[4]; };
 struct alignas(sizeof(stored) > 4 ? 16 : 4 * sizeof(stored)) Four { stored lane[4]; };
 
-extern "C" __global__ void __launch_bounds__(THREADS, LANES_A_SIDE == 8 ? 3 : 1)
+extern "C" __global__ void __launch_bounds__(PIXELS * GROUPS, GROUPS == 1 ? 3 : 1)
 gpubench_conv2d(const stored* __restrict__ x, const stored* __restrict__ w, stored* __restrict__ out,
                 long long count, long long channels, long long filters, long long side) {
-  // Four more a row, or threads that write neighbours in a row of w would meet in one bank.
-  __shared__ alignas(16) real weights[STEP][FILTERS + 4];
-  __shared__ alignas(16) real patches[STEP][PIXELS];
-  const int thread = threadIdx.x, length = int(9 * channels), edge = int(side);
+  __shared__ alignas(16) real room[ROOM];
+  const int thread = threadIdx.x % PIXELS, group = threadIdx.x / PIXELS;
+  real* weights = room + group * OWN;
+  real* patches = weights + TAPS * PITCH;
+  const int edge = int(side), length = int(TAPS * channels);
   const long long plane = side * side, first = (long long)blockIdx.x * PIXELS;
-  const long long filter = (long long)blockIdx.y * FILTERS;
-
-  const int column = thread % PIXELS, row = thread / PIXELS;
-  const long long place = first + column, image = place / plane;
+  const long long filter = (long long)blockIdx.y * FILTERS, place = first + thread, image = place / plane;
   const int pixel = int(place - image * plane), top = pixel / edge, left = pixel % edge;
-  const stored* origin = x + image * channels * plane;
-  real patch[TAKEN], weight[WEIGHTS], sums[LANES_A_SIDE][LANES_A_SIDE] = {};
+  const stored* origin = x + image * channels * plane + pixel;
+  unsigned inside = 0;  // a bit for each tap
+  #pragma unroll
+  for (int tap = 0; tap < TAPS; ++tap) {
+    const int down = top + tap / 3 - 1, along = left + tap % 3 - 1;
+    if (place < count && down >= 0 && down < edge && along >= 0 && along < edge) inside |= 1u << tap;
+  }
+  real patch[TAPS], weight[WEIGHTS], sums[LANES_A_SIDE][LANES_A_SIDE] = {};
 
-  auto load = [&](int begin) {
+  auto load = [&](long long channel) {
     #pragma unroll
-    for (int i = 0; i < TAKEN; ++i) {
-      const int k = begin + row + i * ROWS, channel = k / 9, tap = k - 9 * channel;
-      const int down = top + tap / 3 - 1, along = left + tap % 3 - 1;
-      const bool inside = place < count && k < length && down >= 0 && down < edge && along >= 0 && along < edge;
-      patch[i] = inside ? wide(origin[channel * plane + down * edge + along]) : real(0);
+    for (int tap = 0; tap < TAPS; ++tap) {
+      const bool there = (inside >> tap & 1) && channel < channels;
+      patch[tap] = there ? wide(origin[channel * plane + (tap / 3 - 1) * edge + tap % 3 - 1]) : real(0);
     }
     #pragma unroll
     for (int i = 0; i < WEIGHTS; ++i) {
-      const int at = thread + i * THREADS, k = begin + at % STEP;
-      const long long own = filter + at / STEP;
-      weight[i] = own < filters && k < length ? wide(w[own * length + k]) : real(0);
+      const int at = thread + i * PIXELS;
+      const long long own = filter + at / TAPS;
+      const bool there = at < FILTERS * TAPS && own < filters && channel < channels;
+      weight[i] = there ? wide(w[own * length + channel * TAPS + at % TAPS]) : real(0);
     }
   };
 
   const int across = thread % ACROSS * 4, down = thread / ACROSS * 4;
-  load(0);
-  for (int begin = 0; begin < length; begin += STEP) {
+  load(group);
+  for (long long begin = 0; begin < channels; begin += GROUPS) {
     #pragma unroll
-    for (int i = 0; i < TAKEN; ++i) patches[row + i * ROWS][column] = patch[i];
+    for (int tap = 0; tap < TAPS; ++tap) patches[tap * PIXELS + thread] = patch[tap];
     #pragma unroll
     for (int i = 0; i < WEIGHTS; ++i) {
-      const int at = thread + i * THREADS;
-      weights[at % STEP][at / STEP] = weight[i];
+      const int at = thread + i * PIXELS;
+      if (at < FILTERS * TAPS) weights[at % TAPS * PITCH + at / TAPS] = weight[i];
     }
     __syncthreads();
-    if (begin + STEP < length) load(begin + STEP);
+    if (begin + GROUPS < channels) load(begin + GROUPS + group);
     #pragma unroll
-    for (int k = 0; k < STEP; ++k) {
+    for (int tap = 0; tap < TAPS; ++tap) {
       alignas(16) real a[LANES_A_SIDE];
       alignas(16) real b[LANES_A_SIDE];
       #pragma unroll
       for (int quad = 0; quad < QUADS; ++quad) {
-        *(Quad*)(a + 4 * quad) = *(const Quad*)&weights[k][quad * (FILTERS / QUADS) + down];
-        *(Quad*)(b + 4 * quad) = *(const Quad*)&patches[k][quad * (PIXELS / QUADS) + across];
+        *(Quad*)(a + 4 * quad) = *(const Quad*)(weights + tap * PITCH + quad * (FILTERS / QUADS) + down);
+        *(Quad*)(b + 4 * quad) = *(const Quad*)(patches + tap * PIXELS + quad * (PIXELS / QUADS) + across);
       }
       #pragma unroll
       for (int i = 0; i < LANES_A_SIDE; ++i) {
@@ -243,6 +251,21 @@ gpubench_conv2d(const stored* __restrict__ x, const stored* __restrict__ w, stor
       }
     }
     __syncthreads();
+  }
+
+  if (GROUPS > 1) {
+    #pragma unroll
+    for (int i = 0; i < FILTERS; ++i) {
+      if (group > 0) room[(group - 1) * SUMS + i * PIXELS + thread] = sums[i / LANES_A_SIDE][i % LANES_A_SIDE];
+    }
+    __syncthreads();
+    if (group > 0) return;
+    #pragma unroll
+    for (int i = 0; i < FILTERS; ++i) {
+      for (int other = 0; other < GROUPS - 1; ++other) {
+        sums[i / LANES_A_SIDE][i % LANES_A_SIDE] += room[other * SUMS + i * PIXELS + thread];
+      }
+    }
   }
 
   #pragma unroll

@@ -35,7 +35,7 @@ MIDDLE = 0.7
 TOP_SHARE, HALVINGS = 1.5, 6
 # The ends of an op to come are expected to take so many times those of the ops so far, which were the cheaper ones; far
 # more if it has more than HEAVY times the work of the last one.
-RESERVE, HEAVY_RESERVE, HEAVY = 1.2, 4.0, 10
+RESERVE, HEAVY_RESERVE, HEAVY = 1.05, 3.0, 10
 # Launches of each case beside its blocks: first, trials, checks. A reference in float64 takes as long as so many of the
 # slowest launches.
 LAUNCHES_BESIDE, REFERENCE_LAUNCHES = 3, 4

@@ -259,8 +259,9 @@ class StageTimes(Record, frozen=True, kw_only=True):
     Lists have a value for each round, those of `alone_s` and `chain_s` by stage: `alone_s` of the stage by itself,
     `chain_s` as it runs between the others, with the clock read around each. `span_s` is from the begin of the first
     to the end of the last of them. `wall_s` is one call of the plain chain, without any reading, and its wait;
-    `empty_s` an empty launch and its wait. `tokens` are those that a call reads or writes, by the name that the stages
-    of that part begin with.
+    `empty_s` an empty launch and its wait. `stamping_s` is what the readings between the stages cost: the span of those
+    on the device less that of the plain chain, by the same clock; empty where that is the host's. `tokens` are those
+    that a call reads or writes, by the name that the stages of that part begin with.
     """
 
     session: int
@@ -271,6 +272,7 @@ class StageTimes(Record, frozen=True, kw_only=True):
     span_s: list[float]
     wall_s: list[float]
     empty_s: list[float]
+    stamping_s: list[float] = []
     tokens: dict[str, int] = {}
 
 
@@ -301,7 +303,8 @@ class Placing(Record, frozen=True, kw_only=True):
 class Check(Record, frozen=True, kw_only=True):
     """Verdict of the correctness gate: `max_error` in units of `limit`'s scale, at `index`.
 
-    `max_error` is max |got - want| / scale; the gate passes when it is <= `limit` (= units * u).
+    `max_error` is max |got - want| / scale; the gate passes when it is <= `limit` (= units * u). `differing` counts the
+    choices, such as the tokens of a language model, that are not the best ones in float64; None: there are none.
     """
 
     ok: bool
@@ -309,6 +312,7 @@ class Check(Record, frozen=True, kw_only=True):
     limit: float
     scale: Literal["value", "terms"]
     index: list[int] = []
+    differing: int | None = None
 
 
 class Stop(Record, frozen=True, kw_only=True):

@@ -524,12 +524,14 @@ def judge(tolerance: Tolerance, precision: str, got: Array, want: Array, scale: 
 
 
 def judge_choices(tolerance: Tolerance, precision: str, got: Array, inputs: Sequence[Array]) -> Check:
-    """What the float64 reference of these inputs says of choices, by how far each falls short of the best."""
+    """What the float64 reference says of choices: by how far each falls short of the best, and how many do."""
+    import msgspec
     import numpy as np
 
     assert tolerance.shortfall is not None
     error = np.asarray(tolerance.shortfall(np, got, *map(widened, inputs)))
-    return judge(tolerance, precision, error, np.zeros(error.shape), np.ones(error.shape))
+    check = judge(tolerance, precision, error, np.zeros(error.shape), np.ones(error.shape))
+    return msgspec.structs.replace(check, differing=int(np.count_nonzero(error)))
 
 
 def same_bytes(first: Array, second: Array) -> bool:

@@ -340,8 +340,7 @@ class WgpuSession(Session):
             self._submit(launch, repeat)
 
     def _submit(self, launch: WgpuLaunch, repeat: int) -> None:
-        for call in launch.before:
-            call()
+        self._before(launch)
         with vendor_errors():
             encoder = self._device.create_command_encoder()
             compute = encoder.begin_compute_pass()
@@ -349,6 +348,11 @@ class WgpuSession(Session):
             compute.end()
             self._device.queue.submit([encoder.finish()])
             self._transfers.unsent = False
+
+    def _before(self, launch: WgpuLaunch) -> None:
+        for call in launch.before:
+            call()
+        launch.ran = True
 
     def sync(self) -> None:
         """Wait for the queue. `on_submitted_work_done` raises TypeError in wgpu 0.32 (pygfx/wgpu-py#834)."""
@@ -361,11 +365,12 @@ class WgpuSession(Session):
 
     @override
     def time(self, launch: WgpuLaunch, repeat: int = 1, *, cold: bool = False) -> float | None:
-        """Seconds between the begin and end stamps of one pass of `repeat` launches."""
+        """Seconds between the begin and end stamps of one pass of `repeat` launches. What the host does is not among
+        them: it is done once, if no run has done it."""
         if self._stamps is None:
             return None
-        for call in launch.before:
-            call()
+        if not launch.ran:
+            self._before(launch)
         with vendor_errors():
             encoder = self._device.create_command_encoder()
             if cold:

@@ -26,6 +26,7 @@ class WgpuLaunch(Launch):
         self, steps: list[Step], output: Buffer, digest: str | None, kernel_name: str | None = None
     ) -> None:
         self.before: tuple[HostCall, ...] = ()  # what the host does ahead of each launch
+        self.ran = False  # then what the host made lies on the device
         self.steps = steps
         self.output = output
         self.kernel_hash = digest

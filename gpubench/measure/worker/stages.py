@@ -5,9 +5,10 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from gpubench.measure.worker.timer import Timer, wall_s
-from gpubench.model.backend import Buffer, Launch, Session, StageReading
+from gpubench.model.backend import Buffer, HostCall, Launch, Session, StageReading
 from gpubench.model.result import StageTimes
 
 # Stages explain a time, they do not estimate it.
@@ -20,8 +21,17 @@ TOGETHER = 256
 Steps = Sequence[tuple[Launch, Buffer]]
 
 
+class _Round(NamedTuple):
+    reading: StageReading
+    stamping_s: float | None
+    wall_s: float
+    empty_s: float
+    alone_s: list[float]
+
+
 def time_stages(timer: Timer, session_index: int, limit_s: float) -> StageTimes | None:
-    """Rounds of the stamped chain, the plain chain, an empty launch and each stage alone, none begun after `limit_s`;
+    """Rounds of the stamped chain, the plain chain with one reading and with none, an empty launch and each stage
+    alone, none begun after `limit_s`;
     None where the case has no stages, or the session cannot time them.
 
     All of a round are neighbours in time: medians of such samples add up, those that were taken one after the other do
@@ -35,25 +45,42 @@ def time_stages(timer: Timer, session_index: int, limit_s: float) -> StageTimes 
     names = [stage.name for stage in workspace.op.stages]
     steps = chain.steps(workspace.buffers, timer.launch.output)
     empty = session.empty_launch()
-    rounds: list[tuple[StageReading, float, float, list[float]]] = []
+    plain = _on_device(session, steps)
+    rounds: list[_Round] = []
     began = time.perf_counter()
     while len(rounds) <= ROUNDS:
         reading = session.stage_times(steps)
         if reading is None:
             return None
-        plain_s, empty_s = wall_s(session, timer.launch, 1), wall_s(session, empty, 1)
-        rounds.append((reading, plain_s, empty_s, _alone(session, steps, reading.steps_s)))
+        once = session.stage_times([plain]) if plain is not None and reading.clock != "host" else None
+        wall, empty_s = wall_s(session, timer.launch, 1), wall_s(session, empty, 1)
+        stamping_s = _device_span_s(steps, reading) - once.span_s if once is not None else None
+        rounds.append(_Round(reading, stamping_s, wall, empty_s, _alone(session, steps, reading.steps_s)))
         if time.perf_counter() - began > limit_s:
             break
     kept = rounds[1:] or rounds
     return StageTimes(
-        session=session_index, clock=kept[0][0].clock, stages=list(dict.fromkeys(names)),
-        chain_s=_by_name(names, [reading.steps_s for reading, *_ in kept]),
-        alone_s=_by_name(names, [alone for *_, alone in kept]),
-        span_s=[reading.span_s for reading, *_ in kept],
-        wall_s=[plain_s for _, plain_s, _, _ in kept], empty_s=[empty_s for *_, empty_s, _ in kept],
+        session=session_index, clock=kept[0].reading.clock, stages=list(dict.fromkeys(names)),
+        chain_s=_by_name(names, [one.reading.steps_s for one in kept]),
+        alone_s=_by_name(names, [one.alone_s for one in kept]),
+        span_s=[one.reading.span_s for one in kept], wall_s=[one.wall_s for one in kept],
+        empty_s=[one.empty_s for one in kept],
+        stamping_s=[one.stamping_s for one in kept if one.stamping_s is not None],
         tokens={part: count(timer.case.params) for part, count in workspace.op.tokens.items()},
     )  # fmt: skip
+
+
+def _on_device(session: Session, steps: Steps) -> tuple[Launch, Buffer] | None:
+    """The plain chain of what the device does, as one step; what the host does before it is done."""
+    own = [step for step in steps if not isinstance(step[0], HostCall)]
+    chained = session.chain(own, own[-1][1]) if own else None
+    return (chained, own[-1][1]) if chained is not None else None
+
+
+def _device_span_s(steps: Steps, reading: StageReading) -> float:
+    """The span without what the host does."""
+    by_step = zip(steps, reading.steps_s, strict=True)
+    return reading.span_s - sum(seconds for (launch, _), seconds in by_step if isinstance(launch, HostCall))
 
 
 def _alone(session: Session, steps: Steps, in_chain_s: Sequence[float]) -> list[float]:

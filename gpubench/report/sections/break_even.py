@@ -165,8 +165,8 @@ _LEFT_OUT = "Only sizes at which the number of calls decides; all: --sections re
 _REUSE_WORDS = {
     "1": "1: pays at every call", "never": "never: not even without copies",
     "? noise": "? noise: the times differ too much",
-    "? parts": "? parts: copies that are timed singly cost more than 10% more or less",
-    "? no parts": "? no parts: copies were not timed singly",
+    "? parts": "? parts: more calls than were measured, and copies that are timed singly cost over 10% more or less",
+    "? no parts": "? no parts: more calls than were measured, and copies were not timed singly",
 }  # fmt: skip
 _REASONS = {"noise": "? noise", "parts-differ": "? parts", "no-parts": "? no parts"}
 _TONES: dict[str, Tone] = {"already": "good", "at": "good", "never": "bad"}
@@ -261,11 +261,13 @@ def _cell(row: Reuse) -> Cell:
 
 
 def calls_text(row: Reuse) -> str:
-    """`3 [2, 4]`, `1`, `12 [9, ..]` with an open end, `never`, or why there is no answer."""
+    """`3 [2, 4]`, `1`, `12 [9, ..]` with an open end, `> 10` past what was measured, `never`, or why there is none."""
     if row.reason is not None:
         return _REASONS[row.reason]
     if row.verdict == "never":
         return "never"
+    if row.verdict == "beyond":
+        return f"> {row.shared_by}"
     if row.lo == row.hi:
         return str(row.calls)
     return f"{row.calls} [{row.lo}, {'..' if row.hi is None else row.hi}]"
@@ -276,4 +278,6 @@ def _reuse_legend(rows: Sequence[Reuse]) -> str:
     parts = [
         words for text, words in _REUSE_WORDS.items() if any(found.split(" [")[0] == text for found in texts)
     ]
+    beyond = dict.fromkeys(row.shared_by for row in rows if row.verdict == "beyond")
+    parts += [f"> {calls}: that many are too few, and no more were measured" for calls in beyond]
     return "; ".join([*parts, *(["..: no end seen"] if any("..]" in text for text in texts) else [])])

@@ -88,13 +88,16 @@ def test_the_tokens_of_float64_pass(written):
     check = judged(written, written[1].astype(np.int32))
     assert check.ok
     assert check.max_error == 0
+    assert check.differing == 0
 
 
 @pytest.mark.parametrize("place", [0, 16, 17, 25, 32])
 def test_another_token_fails(written, place):
     wrong = written[1].astype(np.int32)
     wrong[place] = (wrong[place] + 1) % bpe.ENTRIES
-    assert not judged(written, wrong).ok
+    check = judged(written, wrong)
+    assert not check.ok
+    assert check.differing >= 1, "that one, and what float64 would have written after it"
 
 
 @pytest.mark.parametrize("value", [-1, bpe.ENTRIES, -(2**31)])

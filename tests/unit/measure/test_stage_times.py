@@ -101,6 +101,20 @@ def test_a_long_chain_is_read_alone_in_groups(session, tmp_path, monkeypatch):
     assert asked == [3, 2 * 2, 2 * 1]
 
 
+def test_stamping_is_what_the_readings_add_to_the_span_of_the_plain_chain(session, tmp_path, monkeypatch):
+    """Five seconds for each reading of the device's clock."""
+    monkeypatch.setattr(
+        session, "stage_times",
+        lambda steps: StageReading([1.0] * len(steps), 6.0 + 5.0 * len(steps), "event"),
+    )  # fmt: skip
+    found = stages.time_stages(timer_of(session, tmp_path), 0, limit_s=0.0)
+    assert found.stamping_s == [2 * 5.0], "three stages against one chain"
+
+
+def test_the_clock_of_the_host_stamps_for_nothing(session, tmp_path):
+    assert stages.time_stages(timer_of(session, tmp_path), 0, 60).stamping_s == []
+
+
 def test_a_session_that_cannot_time_stages_leaves_them_out(session, tmp_path, monkeypatch):
     monkeypatch.setattr(session, "stage_times", lambda steps: None)
     assert stages.time_stages(timer_of(session, tmp_path), 0, 60) is None

@@ -96,9 +96,10 @@ def measured(
 
 def in_stages(
     found: Measurement, seconds: dict[str, float], *, launch_s: float = 0.0, gap_s: float = 0.0, rest_s: float = 0.0,
-    clock: StageClock = "host", alone: float = 0.8,
+    stamping_s: float = 0.0, clock: StageClock = "host", alone: float = 0.8,
 ) -> Measurement:  # fmt: skip
-    """With the stages of each of its sessions: between them `gap_s`, beside them an empty launch and `rest_s`."""
+    """With the stages of each of its sessions: between them `gap_s`, beside them an empty launch and `rest_s`; `stamping_s` is
+    in the stages and not in the whole."""
     span_s = sum(seconds.values()) + gap_s
     times = [
         StageTimes(
@@ -106,7 +107,8 @@ def in_stages(
             chain_s=[[value * factor for factor in QUIET] for value in seconds.values()],
             alone_s=[[value * alone * factor for factor in QUIET] for value in seconds.values()],
             span_s=[span_s * factor for factor in QUIET], empty_s=[launch_s * factor for factor in QUIET],
-            wall_s=[(span_s - gap_s + launch_s + rest_s) * factor for factor in QUIET],
+            wall_s=[(span_s - gap_s + launch_s + rest_s - stamping_s) * factor for factor in QUIET],
+            stamping_s=[stamping_s * factor for factor in QUIET] if stamping_s else [],
         )
         for session in sorted({block.session for block in found.blocks})
     ]  # fmt: skip

@@ -124,7 +124,9 @@ def stages_run() -> Run:
             found.append(what if form == "library" else in_stages(what, timed, rest_s=1e-6))
         on_gpu = measured(case("ffn", n, "tuned", WAITED, "cupy:0"), gpu_s + 3e-5)
         timed = {name: share * gpu_s for name, share in stages.items()}
-        found.append(in_stages(on_gpu, timed, launch_s=1e-5, gap_s=4e-6, rest_s=rest_s, clock="event"))
+        found.append(
+            in_stages(on_gpu, timed, launch_s=1e-5, gap_s=4e-6, rest_s=rest_s, stamping_s=6e-6, clock="event")
+        )
     adapter = measured(case("ffn", 4096, "tuned", WAITED, "wgpu:0"), 5e-2)
     found.append(in_stages(adapter, {"ffn_in": 3e-2, "ffn_out": 2.2e-2}, launch_s=4e-4, clock="waited"))
     return run_of(found, devices=(CPU, GPU, SOFTWARE))

@@ -18,6 +18,7 @@ from gpubench.report.layout import RenderOptions
 from gpubench.report.sections.break_even import calls_text
 from tests.unit.report.builders import QUIET, case, measured, run_of, skipped
 
+UNSTABLE = (0.5, 0.7, 1.0, 1.0, 1.4, 1.6)
 CALLS = 10  # of the builders' transfer-once
 TIGHT = (0.999, 1.001, 1.0, 1.0, 0.9995, 1.0005)
 
@@ -105,13 +106,21 @@ def test_allocation_is_no_transfer():
 
 
 @pytest.mark.parametrize(
-    ("timed", "reason"), [(1.0e-3, None), (0.95e-3, None), (1.2e-3, "parts-differ"), (0.8e-3, "parts-differ")]
+    ("timed", "verdict"), [(1.0e-3, "at"), (0.95e-3, "at"), (1.2e-3, "beyond"), (0.8e-3, "beyond")]
 )
-def test_withheld_where_the_parts_miss_the_transfer_by_more_than_a_tenth(timed, reason):
-    row = reuse(4e-4, *gpu(1e-3, 1e-4, timed_s=timed))
-    assert row.reason == reason
-    assert (row.calls is None) == (reason is not None)
-    assert row.verdict == ("undecided" if reason else "at")
+def test_past_the_calls_that_were_measured_the_parts_bear_the_count_out(timed, verdict):
+    """1 ms to copy, 0.1 ms a call, 0.152 ms on the CPU: 20 calls, where ten were measured and are too few."""
+    row = reuse(1.52e-4, *gpu(1e-3, 1e-4, timed_s=timed, sessions=5), sessions=5)
+    assert (row.verdict, row.calls, row.reason) == (verdict, 20 if verdict == "at" else None, None)
+    assert (calls_text(row) == f"> {CALLS}") == (verdict == "beyond")
+
+
+@pytest.mark.parametrize("timed", [0.5e-3, 2e-3])
+def test_up_to_them_nothing_has_to(timed):
+    """Four calls lie between one and ten, which were measured."""
+    assert reuse(4e-4, *gpu(1e-3, 1e-4, timed_s=timed)).calls == 4
+    always, once = gpu(1e-3, 1e-4)
+    assert reuse(4e-4, msgspec.structs.replace(always, parts=[]), once).calls == 4
 
 
 @pytest.mark.parametrize(("timed", "reason"), [(1.08e-3, None), (1.2e-3, "parts-differ")])
@@ -147,7 +156,7 @@ def test_withheld_where_any_part_misses_the_whole(kernel, reason):
     )  # fmt: skip
     always, once = (case(regime=regime, device="cupy:0") for regime in ("transfer-always", "transfer-once"))
     row = reuse(
-        4e-4,
+        2e-4,
         measured(always, 1e-5 + copies + 1e-4, factors=TIGHT, sessions=1, parts=parts),
         measured(once, (copies + CALLS * 1e-4) / CALLS, factors=TIGHT, sessions=1),
     )
@@ -158,18 +167,24 @@ def test_withheld_where_any_part_misses_the_whole(kernel, reason):
 def test_never_stands_whatever_the_parts_leave_open():
     """A fifth of the transfer is open: spread over nine further calls that cannot make up for a call that is too slow."""
     assert reuse(5e-5, *gpu(1e-3, 1e-4, timed_s=1.2e-3, sessions=5), sessions=5).verdict == "never"
-    assert reuse(9.9e-5, *gpu(1e-3, 1e-4, timed_s=1.2e-3)).reason == "parts-differ"
+    assert reuse(9.9e-5, *gpu(1e-3, 1e-4, timed_s=1.2e-3)).verdict == "beyond"
 
 
 def test_without_parts_there_is_nothing_to_check_against():
+    """About ten calls: the interval ends past those that were measured, and begins before."""
     always, once = gpu(1e-3, 1e-4)
-    row = reuse(4e-4, msgspec.structs.replace(always, parts=[]), once)
+    row = reuse(2e-4, msgspec.structs.replace(always, parts=[]), once)
     assert (row.verdict, row.reason) == ("undecided", "no-parts")
 
 
 def test_an_unstable_side_gives_no_count():
-    row = reuse(4e-4, *gpu(1e-3, 1e-4, factors=(0.5, 0.7, 1.0, 1.0, 1.4, 1.6)))
+    row = reuse(1.9e-4, *gpu(1e-3, 1e-4, factors=UNSTABLE))
     assert (row.verdict, row.reason) == ("undecided", "noise")
+
+
+def test_an_interval_that_knows_the_noise_and_ends_before_it_matters_is_told():
+    row = reuse(1e-2, *gpu(1e-3, 1e-4, factors=UNSTABLE))
+    assert (row.verdict, row.calls, row.hi) == ("already", 1, 1)
 
 
 def test_an_end_that_noise_leaves_open_is_open():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -22,17 +23,17 @@ SECONDS = {"ffn_in": 2e-4, "ffn_out": 1e-4}
 SUM_S = 3e-4
 
 
-def analysed(
-    *, launch_s: float = 1e-5, gap_s: float = 0.0, rest_s: float = 0.0, clock: StageClock = "event"
-) -> Analysis:
+def run_with(*, launch_s: float = 1e-5, clock: StageClock = "event", **beside: float) -> Run:
     what = measured(case("ffn", 64, "tuned", WAITED, "cupy:0"), SUM_S)
-    return analyse(
-        run_of([in_stages(what, SECONDS, launch_s=launch_s, gap_s=gap_s, rest_s=rest_s, clock=clock)])
-    )
+    return run_of([in_stages(what, SECONDS, clock=clock, launch_s=launch_s, **beside)])
+
+
+def analysed(**given: Any) -> Analysis:
+    return analyse(run_with(**given))
 
 
 def row_of(**given: float) -> Stages:
-    (found,) = analysed(**given).stages  # type: ignore[arg-type]
+    (found,) = analysed(**given).stages
     return found
 
 
@@ -48,6 +49,18 @@ def test_stages_launch_and_rest_add_up_to_the_whole():
         )
         assert found.residual_s == pytest.approx(rest_s, abs=1e-12)
         assert sum(one.share for one in found.stages) == pytest.approx(SUM_S / found.whole_s)
+
+
+def test_what_the_readings_cost_is_taken_off_and_no_rest():
+    found = row_of(stamping_s=1e-4)
+    assert found.stamping_s == pytest.approx(1e-4)
+    assert found.residual_s == pytest.approx(0.0, abs=1e-12)
+    assert not found.mismatch
+    text = render([run_with(stamping_s=1e-4)], "plain", sections=("stages",))
+    assert next(line.split()[1:3] for line in text.splitlines() if line.startswith("stamping")) == [
+        "-100",
+        "us",
+    ]
 
 
 @pytest.mark.parametrize("given", [{"rest_s": 5e-5}, {"rest_s": -5e-5}, {"gap_s": 5e-5, "rest_s": 0.0}])
@@ -97,6 +110,16 @@ def test_tokens_a_second_are_those_of_the_stages_of_a_part():
     assert "tokens/s: prefill 100,000 (CPU 10,000), decode 7,500 (CPU 750)" in text
     rows = json.loads(render([run], "json"))["stages"]
     assert {row["device_id"]: row["tokens_per_s"] for row in rows} == rates
+
+
+def test_tokens_that_differ_from_those_of_float64_are_counted():
+    run = tokens_run()
+    assert {row.tokens_differing for row in analyse(run).stages} == {None}
+    other = [replace(one, check=replace(one.check, differing=2)) for one in run.outcomes]  # type: ignore[union-attr]
+    run = replace(run, outcomes=other)
+    assert {row["tokens_differing"] for row in json.loads(render([run], "json"))["stages"]} == {2}
+    text = " ".join(render([run], "plain", sections=("stages",)).split())
+    assert "2 of its tokens differ from float64's" in text
 
 
 def test_a_workload_without_tokens_has_no_such_rates():
