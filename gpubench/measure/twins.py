@@ -35,7 +35,8 @@ def check(
     pool: WorkerPool, spec: TwinSpec, constraints: Constraints, session: int, left_s: Callable[[], float]
 ) -> list[TwinTimes]:
     """What each GPU took, in the order of the groups; a GPU that fails has the reason in place of times."""
-    pool.open_all([target.device.id for group in spec.groups for target in group[1:]])
+    left = [target.device.id for group in spec.groups for target in group[1:]]
+    pool.open_all([device_id for device_id in left if device_id not in pool.workers])
     found: list[TwinTimes] = []
     for group in spec.groups:
         gpus = EqualGpus(pool)
