@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
 from gpubench.analysis.estimate import CaseResult
 from gpubench.analysis.samples import used_sessions
+from gpubench.errors import GpubenchError
 from gpubench.model.case import Case
 from gpubench.model.result import Measurement, Run, StageClock, StageTimes
+from gpubench.placement import adding_up
 from gpubench.stats import median
 
 # A sum may miss the whole by so much: as the parts of a call may.
@@ -29,11 +33,12 @@ class StageRow(msgspec.Struct, frozen=True, kw_only=True):
 
 class StagesRow(msgspec.Struct, frozen=True, kw_only=True):
     """The stages of one case. `whole_s` is a call of the plain chain: the stages in the chain, `launch_s` (an empty
-    launch and its wait; 0 where the clock is the host's) and `residual_s` add up to it, less `stamping_s`, what the
-    readings between the stages cost. `span_s` is from the first
-    stage's begin to the last one's end. `mismatch`: the stages miss the span, or stages and launch miss the whole, by
-    more than 10 % and more than 20 us. `tokens_per_s` are those of each part of a language model, by the stages whose
-    names begin with the part's, and `tokens_differing` those it wrote that are not the best ones in float64.
+    launch and its wait; 0 where the clock is the host's) and `residual_s` add up to it. `stamping_s` is what the clock
+    readings added to the stages, and is taken off them: as much for each reading. `span_s` is from the first stage's
+    begin to the last one's end, without that. `mismatch`: the stages miss the span, or stages and launch miss the
+    whole, by more than 10 % and more than 20 us. `tokens_per_s` are those of each part of a language model: its share
+    of the whole is that of the stages whose names begin with the part's. `tokens_differing` are those it wrote that
+    are not the best ones in float64.
     """
 
     source: int
@@ -87,12 +92,19 @@ def _row(run: Run, outcome: Measurement, case: CaseResult) -> Stages | None:
         _typical(values)
         for values in zip(*((one.span_s, one.empty_s, one.wall_s) for one in timed), strict=True)
     )
-    total_s, waited = sum(chain), timed[0].clock == "waited"
+    waited = timed[0].clock == "waited"
     # A call on the CPU is no launch, and what the host's clock sees of a stage that is waited for holds one already.
     launch_s = launch_s if timed[0].clock in _ON_DEVICE else 0.0
     stamped = [one.stamping_s for one in timed if one.stamping_s]
-    stamping_s = _typical(stamped) if stamped and timed[0].clock in _ON_DEVICE else 0.0
-    residual_s = whole_s - total_s - launch_s + stamping_s
+    stamping_s = 0.0
+    if stamped and timed[0].clock in _ON_DEVICE:
+        span_s -= _typical(stamped)
+        plain = _without_readings(case.case.op, timed[0].stages, chain, span_s)
+        stamping_s = sum(chain) - sum(plain)
+        alone = [max(0.0, own - (more - less)) for own, more, less in zip(alone, chain, plain, strict=True)]
+        chain = plain
+    total_s = sum(chain)
+    residual_s = whole_s - total_s - launch_s
     return Stages(
         source=0, id=case.id, op=case.case.op, n=case.case.params["n"], params=dict(case.case.params),
         dtype=case.case.dtype, device_id=case.case.device_id, clock=timed[0].clock, case=case,
@@ -102,11 +114,32 @@ def _row(run: Run, outcome: Measurement, case: CaseResult) -> Stages | None:
         ),
         span_s=span_s, launch_s=launch_s, stamping_s=stamping_s, residual_s=residual_s, whole_s=whole_s,
         mismatch=_misses(span_s - total_s, span_s) or (not waited and _misses(residual_s, whole_s)),
-        tokens_per_s=_tokens_per_s(timed[-1], chain), tokens_differing=outcome.check.differing,
+        tokens_per_s=_tokens_per_s(timed[-1], chain, whole_s), tokens_differing=outcome.check.differing,
     )  # fmt: skip
 
 
-def _tokens_per_s(times: StageTimes, chain_s: Sequence[float]) -> dict[str, float]:
+def _without_readings(name: str, names: Sequence[str], chain_s: Sequence[float], span_s: float) -> list[float]:
+    """The stages' seconds where the device's add up to the plain chain's span; those that exceed it lose what the
+    clock readings cost, of which each launch of a stage has one."""
+    from gpubench import kernels  # few files hold stages of a GPU, and reading one loads no op
+
+    counts = dict.fromkeys(names, 1)
+    hosts: set[str] = set()
+    with contextlib.suppress(GpubenchError):  # the op of a package that is not here
+        stages = kernels.load(name).stages
+        counts |= Counter(stage.name for stage in stages)
+        hosts = {stage.name for stage in stages if kernels.load(stage.op).host is not None}
+    known = dict(zip(names, chain_s, strict=True))
+    readings = [each for each in names if each not in hosts for _ in range(counts[each])]
+    left_s = span_s - sum(known[each] for each in hosts)
+    shares = [known[each] / counts[each] for each in readings]
+    found = dict.fromkeys(names, 0.0) | {each: known[each] for each in hosts}
+    for each, seconds in zip(readings, adding_up(shares, min(left_s, sum(shares))), strict=True):
+        found[each] += seconds
+    return [found[each] for each in names]
+
+
+def _tokens_per_s(times: StageTimes, chain_s: Sequence[float], whole_s: float) -> dict[str, float]:
     found = {}
     for part, count in times.tokens.items():
         own = (
@@ -114,7 +147,7 @@ def _tokens_per_s(times: StageTimes, chain_s: Sequence[float]) -> dict[str, floa
         )
         seconds = sum(own)
         if seconds > 0:
-            found[part] = count / seconds
+            found[part] = count / (whole_s * seconds / sum(chain_s))
     return found
 
 

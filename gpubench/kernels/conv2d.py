@@ -192,7 +192,7 @@ const int WEIGHTS = (FILTERS * TAPS + PIXELS - 1) / PIXELS;
 struct alignas(16) Quad { real lane[4]; };
 struct alignas(sizeof(stored) > 4 ? 16 : 4 * sizeof(stored)) Four { stored lane[4]; };
 
-extern "C" __global__ void __launch_bounds__(PIXELS * GROUPS, GROUPS == 1 ? 4 : 1)
+extern "C" __global__ void __launch_bounds__(PIXELS * GROUPS, GROUPS == 1 ? 3 : 1)
 gpubench_conv2d(const stored* __restrict__ x, const stored* __restrict__ w, stored* __restrict__ out,
                 long long count, long long channels, long long filters, long long side) {
   __shared__ alignas(16) real room[ROOM];

@@ -49,6 +49,7 @@ def time_stages(timer: Timer, session_index: int, limit_s: float) -> StageTimes 
     rounds: list[_Round] = []
     began = time.perf_counter()
     while len(rounds) <= ROUNDS:
+        wall_s(session, timer.launch, 1)  # or only the plain chain would have one just before it
         reading = session.stage_times(steps)
         if reading is None:
             return None

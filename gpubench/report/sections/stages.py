@@ -15,15 +15,17 @@ from gpubench.report.wording import device_text, seconds_text, series_name, shar
 TITLE = "Where the time of a workload goes"
 _MEANING = (
     "Each stage as it runs in the chain; alone: by itself, with its operands on the device. The whole is a call of the "
-    "plain chain, without a clock reading between its stages, and its wait. Stamping is what these readings cost, "
-    "which the whole has not. What all of them leave is the rest."
+    "plain chain, without a clock reading between its stages, and its wait. What the stages and an empty launch leave "
+    "of it is the rest."
 )
 _WAITED = (
     "the device stamps no passes: each stage has a submit and a wait of its own, and they may exceed the whole"
 )
 _MISMATCH = "! the stages miss the whole by more than 10 % and more than 20 us"
+# Share of the whole from which on what clock readings cost is said.
+SHOWN = 0.05
 # Beside the stages.
-LAUNCH, STAMPING, REST, WHOLE = "launch, wait", "stamping", "rest", "whole"
+LAUNCH, REST, WHOLE = "launch, wait", "rest", "whole"
 
 
 def stages_section(analysis: Analysis, unit: str, *, full: bool, every_size: bool) -> Section:
@@ -65,11 +67,12 @@ def _table(analysis: Analysis, row: Stages, cpu: Stages | None, unit: str) -> Ta
             *(_cells(beside, label, unit, alone=False) if beside else ()),
             *_cells(row, label, unit, alone=True),
         )
-        for label in (*stages, LAUNCH, STAMPING, REST, WHOLE)
+        for label in (*stages, LAUNCH, REST, WHOLE)
     ]
     against = f" against {device_text(analysis, beside.device_id)}" if beside else ""
     legend = [_rates(row, beside)] if row.tokens_per_s else []
     legend += [f"{row.tokens_differing} of its tokens differ from float64's"] if row.tokens_differing else []
+    legend += [_stamping(row, unit)] if row.stamping_s > SHOWN * row.whole_s else []
     legend += [_WAITED] if row.clock == "waited" else []
     legend += [_MISMATCH] if row.mismatch or (beside and beside.mismatch) else []
     return Table(
@@ -77,6 +80,10 @@ def _table(analysis: Analysis, row: Stages, cpu: Stages | None, unit: str) -> Ta
         title=f"{series_name(row.case.case)}, n {size_text(row.case).partition(' ')[0]}",
         note=f"{device_text(analysis, row.device_id)}{against}",
     )  # fmt: skip
+
+
+def _stamping(row: Stages, unit: str) -> str:
+    return f"{seconds_text(row.stamping_s, unit)} of clock readings are taken off the stages"
 
 
 def _rates(row: Stages, cpu: Stages | None) -> str:
@@ -101,7 +108,7 @@ def _short(row: Stages) -> str:
 def _cells(row: Stages, label: str, unit: str, *, alone: bool) -> tuple[Cell, ...]:
     """The time, where it is wanted the stage's alone, and the share of the whole."""
     seconds = seconds_of(row).get(label)
-    seconds = None if label in (LAUNCH, STAMPING) and not seconds else seconds
+    seconds = None if label == LAUNCH and not seconds else seconds
     known = next((one for one in row.stages if one.stage == label), None)
     share = "-" if seconds is None else share_text(seconds / row.whole_s)
     tone = Cell(f"{share}!", "bad") if label == REST and row.mismatch else Cell(share)
@@ -111,9 +118,9 @@ def _cells(row: Stages, label: str, unit: str, *, alone: bool) -> tuple[Cell, ..
 
 
 def seconds_of(row: Stages) -> dict[str, float]:
-    """Seconds of all that a table lists, in its order: stages, launch, less the stamping, rest and the whole."""
+    """Seconds of all that a table lists, in its order: stages, launch, rest and the whole."""
     return {one.stage: one.chain_s for one in row.stages} | {
-        LAUNCH: row.launch_s, STAMPING: -row.stamping_s, REST: row.residual_s, WHOLE: row.whole_s,
+        LAUNCH: row.launch_s, REST: row.residual_s, WHOLE: row.whole_s,
     }  # fmt: skip
 
 
@@ -123,8 +130,7 @@ COLUMNS = (
 )  # fmt: skip
 CAPTION = (
     "Where the time of a workload goes on each device. The stages are timed in the chain, the whole is a call of the "
-    "plain chain: what their readings cost (stamping), and at times the rest, stands left of 0. A pale bar is of "
-    "stages that miss the whole by more than 10 %."
+    "plain chain; at times the rest stands left of 0. A pale bar is of stages that miss the whole by more than 10 %."
 )
 STEP = 24  # points of height for a bar
 

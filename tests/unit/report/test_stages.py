@@ -51,16 +51,27 @@ def test_stages_launch_and_rest_add_up_to_the_whole():
         assert sum(one.share for one in found.stages) == pytest.approx(SUM_S / found.whole_s)
 
 
-def test_what_the_readings_cost_is_taken_off_and_no_rest():
-    found = row_of(stamping_s=1e-4)
+def test_what_the_readings_cost_is_taken_off_the_stages():
+    plain, found = row_of(), row_of(stamping_s=1e-4)
     assert found.stamping_s == pytest.approx(1e-4)
+    assert sum(one.chain_s for one in found.stages) == pytest.approx(SUM_S - 1e-4)
+    lost = {
+        before.stage: (before.chain_s - after.chain_s, before.alone_s - after.alone_s)
+        for before, after in zip(plain.stages, found.stages, strict=True)
+    }
+    assert all(one == pytest.approx((1e-4 / len(lost),) * 2) for one in lost.values()), "each has one reading"
     assert found.residual_s == pytest.approx(0.0, abs=1e-12)
     assert not found.mismatch
     text = render([run_with(stamping_s=1e-4)], "plain", sections=("stages",))
-    assert next(line.split()[1:3] for line in text.splitlines() if line.startswith("stamping")) == [
-        "-100",
-        "us",
-    ]
+    assert "100 us of clock readings are taken off the stages" in " ".join(text.split())
+
+
+def test_gaps_between_stamps_are_no_cost_of_the_stages():
+    """A stamped chain may take longer than the plain one, though its stages do not."""
+    found = row_of(gap_s=3e-4, stamping_s=3e-4, rest_s=3e-4)
+    assert found.stamping_s == pytest.approx(0.0, abs=1e-12)
+    assert sum(one.chain_s for one in found.stages) == pytest.approx(SUM_S)
+    assert not found.mismatch
 
 
 @pytest.mark.parametrize("given", [{"rest_s": 5e-5}, {"rest_s": -5e-5}, {"gap_s": 5e-5, "rest_s": 0.0}])
