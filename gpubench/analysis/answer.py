@@ -273,7 +273,9 @@ def _rows(analysis: Analysis | Curves, cases: Sequence[CaseResult], device_id: s
 
 
 def extent(case: Case) -> Extent:
-    """What the size of this case counts."""
+    """What the size of this case counts: elements, the side of a matrix, or rows, tokens and images of a network."""
+    if case.group in ("network", "layers"):
+        return "plain"
     if case.group != "matrix":
         return "elements"
     return "plain" if beside_size(case.params) else "side"

@@ -9,7 +9,16 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from gpubench.analysis.answer import ALWAYS, AnswerCell, AnswerRow, BestForm, Gain, GpuTimes, MachineAnswer
+from gpubench.analysis.answer import (
+    ALWAYS,
+    AnswerCell,
+    AnswerRow,
+    BestForm,
+    Extent,
+    Gain,
+    GpuTimes,
+    MachineAnswer,
+)
 from gpubench.escaping import columns, cut, padded
 from gpubench.model.case import QUEUED, SHORT_DTYPES, WAITED
 from gpubench.report.layout import Cell, Line
@@ -152,11 +161,12 @@ def thresholds_grids(found: MachineAnswer, *, ascii_only: bool) -> tuple[AnswerG
 
 def _thresholds(found: MachineAnswer, ascii_only: bool, *, tails: bool) -> AnswerGrid:
     common = {regime: _commonest(found, regime) for regime in found.regimes}
+    counted: Extent = "plain" if all(row.extent == "plain" for row in found.rows) else "elements"
     names, groups, right = [""], {}, [False]
     for regime in found.regimes:
         groups[len(names)] = situation_text(regime)
         n = common[regime]
-        names += ["pays from", "gain" if n is None else f"at {size_text(n, 'elements')}"]
+        names += ["pays from", "gain" if n is None else f"at {size_text(n, counted)}"]
         right += [True, False]
     rows = []
     for row, label in zip(found.rows, _once(found), strict=True):

@@ -35,7 +35,8 @@ from gpubench.model.result import (
     WorkerRecord,
 )
 
-GROUPS = {"matmul": "matrix", "relu": "activation", "add": "vector", "ffn": "network"}
+NETWORK = dict.fromkeys(("ffn", "mlp_forward", "embedding", "conv2d"), "network")
+GROUPS = {"matmul": "matrix", "relu": "activation", "add": "vector"} | NETWORK
 GROUPS |= dict.fromkeys(("open", "launch", "sync", "allocate", "upload", "download"), "overhead")
 # Ten samples around 1: the median is 1, the quartiles lie 0.9 % apart.
 QUIET = (0.99, 1.01, 0.995, 1.005, 1.0, 1.0, 0.998, 1.002, 0.996, 1.004)

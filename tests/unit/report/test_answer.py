@@ -34,7 +34,7 @@ from tests.unit.report.answer_runs import (
     rising,
     suite_run,
 )
-from tests.unit.report.builders import CPU, GPU, case, failed, measured, planned, skipped
+from tests.unit.report.builders import CPU, GPU, NETWORK, case, failed, measured, planned, skipped
 from tests.unit.report.samples import cpu_run, full_run, software_run
 
 # Ratios at the bottom, in the middle and at the top of the ladder of vectors.
@@ -689,3 +689,18 @@ def test_by_device_has_a_row_for_each_backend_and_the_op_once():
     assert rows == ["add CuPy", "WebGPU"]
     assert any(line.startswith("Test GPU (CuPy, WebGPU) against ") for line in lines)
     assert lines[0].startswith("add: with data on the GPU the GPU wins at all sizes")
+
+
+def test_rows_and_tokens_of_a_network_are_counted_one_by_one():
+    """They are no elements, and 4096 of them are not said to be 4.1 K."""
+    run = answer_run(
+        [
+            one
+            for name in NETWORK
+            for one in op_rows(name, {WAITED: {16: 0.5, 4096: 3.0}})
+        ]
+    )
+    text = "\n".join(screen(run))
+    assert "elements" not in sentence(run)
+    assert "at 4096" in text
+    assert "4.1 K" not in text
