@@ -693,13 +693,7 @@ def test_by_device_has_a_row_for_each_backend_and_the_op_once():
 
 def test_rows_and_tokens_of_a_network_are_counted_one_by_one():
     """They are no elements, and 4096 of them are not said to be 4.1 K."""
-    run = answer_run(
-        [
-            one
-            for name in NETWORK
-            for one in op_rows(name, {WAITED: {16: 0.5, 4096: 3.0}})
-        ]
-    )
+    run = answer_run([one for name in NETWORK for one in op_rows(name, {WAITED: {16: 0.5, 4096: 3.0}})])
     text = "\n".join(screen(run))
     assert "elements" not in sentence(run)
     assert "at 4096" in text
