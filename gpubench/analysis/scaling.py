@@ -17,7 +17,6 @@ from gpubench.analysis.labels import NO_HEADLINE
 from gpubench.analysis.samples import used_sessions
 from gpubench.analysis.speedup import paired
 from gpubench.analysis.together import Weak, weak
-from gpubench.backends import names_of
 from gpubench.break_even import empty_launch_s
 from gpubench.model.case import GANG, RESIDENT, beside_size, gang_ranks
 from gpubench.model.result import Measurement, Run
@@ -109,7 +108,7 @@ def scaling(run: Run, everything: Sequence[CaseResult], cases: Sequence[CaseResu
 
 def _strong(run: Run, outcome: Measurement, row: CaseResult, singles: Sequence[CaseResult]) -> Strong | None:
     """None where no single GPU of the gang's backend was measured in a session of the gang's."""
-    inner, case = names_of(row.case.device_id)[-1], row.case
+    inner, case = row.case.device_id.split(":")[1], row.case
     ranks = len(gang_ranks(case.device_id))
     # Ranks in host memory are the CPU's.
     side, regime = ("cpu", RESIDENT) if row.device_kind == "software" else (row.device_kind, case.regime_id)
