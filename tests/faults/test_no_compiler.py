@@ -43,7 +43,9 @@ def test_without_numba_the_cpu_runs_numpy_and_one_line_says_so(gpubench, tmp_pat
     ended = gpubench(*RUN, env={"PYTHONPATH": str(tmp_path / "early")})
     assert ended.returncode == 0, ended.stderr
     assert ended.stderr.count("the CPU is not at its best") == 1, ended.stderr
-    assert kernels_of(tmp_path / "r.json") == ["NumPy in blocks"]
+    # Which of NumPy's two is faster depends on what else the machine does.
+    (kernel,) = kernels_of(tmp_path / "r.json")
+    assert kernel in ("NumPy in blocks", "plain NumPy")
     for format in ("plain", "markdown"):
         report = gpubench("report", "r.json", "--format", format).stdout
         assert why in report
