@@ -10,6 +10,7 @@ Where an op has several outputs, `output` is a tuple of buffers, here and in a l
 
 from __future__ import annotations
 
+import itertools
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -176,6 +177,15 @@ class Session(ABC):
     def clock(self) -> float:
         """The host clock in seconds: monotonic, only differences count. As it stands: the host's own."""
         return time.perf_counter()
+
+    def waited(self, calls: Sequence[Callable[[], None]]) -> list[float]:
+        """Seconds of each call and the wait for it, by the host's clock."""
+        readings = [self.clock()]
+        for call in calls:
+            call()
+            self.sync()
+            readings.append(self.clock())
+        return [after - before for before, after in itertools.pairwise(readings)]
 
     def time(self, launch: Any, repeat: int = 1, *, cold: bool = False) -> float | None:
         """Seconds on the device clock for `repeat` launches, or None without such a clock.

@@ -9,6 +9,7 @@ from gpubench.errors import Unsupported
 from gpubench.measure.worker import collectives
 from gpubench.measure.worker.collectives import CollectiveTimer
 from gpubench.model.case import Case
+from tests.gang_runs import computed
 
 pytestmark = pytest.mark.cuda
 
@@ -49,19 +50,5 @@ def test_two_gpus_compute_their_shares_of_an_op(gang, name, regime):
     op = kernels.load(name)
     params = {"n": {"matmul": 512, "transpose": 1024}.get(name, 1 << 20)}
     case = Case(op.name, op.group, params, "float32", "tuned", regime, "gang:cupy:0+1")
-    assert gang.supports(op, case) is None
-    rng = np.random.default_rng(1)
-    arrays = [rng.random(operand.shape(params), dtype=np.float32) for operand in op.inputs]
-    buffers = [gang.allocate(array.shape, "float32") for array in arrays]
-    output = gang.allocate(op.output.shape(params), "float32")
-    for buffer, array in zip(buffers, arrays, strict=True):
-        gang.upload(buffer, array)
-    launch = gang.compile(op, case, buffers, output)
-    gang.upload(output, np.full(op.output.shape(params), np.nan, np.float32))
-    gang.run(launch, 3)
-    gang.sync()
-    found = np.empty(op.output.shape(params), np.float32)
-    gang.download(launch.output, found)
-    np.testing.assert_allclose(found, np.asarray(op.at(params).expr(np, *arrays)), rtol=1e-3)
-    for buffer in (*buffers, output):
-        gang.free(buffer)
+    found, want = computed(gang, case, 3)
+    np.testing.assert_allclose(found, want, rtol=1e-3)

@@ -232,16 +232,10 @@ class CupySession(Session):
     @override
     def stage_times(self, steps: Sequence[tuple[Launch, Buffer]]) -> StageReading:
         """Events on the stream, one between two stages. What the host does comes first, by its own clock."""
-        before, calls = [], []
+        hosts = [launch for launch, _ in steps if isinstance(launch, HostCall)]
+        calls = [self._one_by_one([step], step[1]) for step in steps if not isinstance(step[0], HostCall)]
         with vendor_errors():
-            for launch, target in steps:
-                if isinstance(launch, HostCall):
-                    start = self.clock()
-                    launch()
-                    self.sync()
-                    before.append(self.clock() - start)
-                else:
-                    calls.append(self._one_by_one([(launch, target)], target))
+            before = self.waited(hosts)
             found = self._clock.each(calls)
         return StageReading([*before, *found.steps_s], sum(before) + found.span_s, found.clock)
 

@@ -264,8 +264,14 @@ class EventClock:
     def _between(self, calls: Sequence[CudaLaunch]) -> list[float]:
         events = [self._cupy.cuda.Event() for _ in range(len(calls) + 1)]
         delay_s = STEP_S * len(calls) + SPARE_S
+
+        def enqueue() -> None:
+            for call, event in zip(calls, events[1:], strict=True):
+                call()
+                event.record()
+
         while True:
-            host_s = self._delayed(delay_s, events, calls)
+            host_s = self._delayed(delay_s, events[0], enqueue)
             hidden = not events[0].done
             events[-1].synchronize()
             if hidden or delay_s >= LONGEST_DELAY_S:
@@ -273,17 +279,17 @@ class EventClock:
                 return [float(self._cupy.cuda.get_elapsed_time(*pair)) * 1e-3 for pair in between]
             delay_s = min(max(2 * delay_s, 1.5 * host_s), LONGEST_DELAY_S)
 
-    def _delayed(self, delay_s: float, events: Sequence[Any], calls: Sequence[CudaLaunch]) -> float:
-        """Enqueue the calls with an event before each and behind the last, after a delay; the host's seconds."""
+    def _delayed(self, delay_s: float, begin: Any, enqueue: Callable[[], None], *, cold: bool = False) -> float:
+        """Enqueue the event and what comes behind it, after a delay; `cold`: after a flush. The host's seconds."""
         import numpy as np
 
         self._cupy.cuda.get_current_stream().synchronize()
         self._spin((1,), (1,), (np.int64(delay_s * 1e9),))
-        events[0].record()
+        if cold:
+            self.write_over_the_caches()
+        begin.record()
         start = self._now()
-        for call, event in zip(calls, events[1:], strict=True):
-            call()
-            event.record()
+        enqueue()
         return self._now() - start
 
     def close(self) -> None:
@@ -296,20 +302,15 @@ class EventClock:
         Too short a delay is noticed, because the first event has then passed, and doubled. Where the host takes longer
         with every longer delay, it is not slow: it waits for a full stream, and no delay will do.
         """
-        import numpy as np
-
         begin, end = self._events
         delay_s, before_s = self._launch_s * count + SPARE_S, 0.0
-        while True:
-            self._cupy.cuda.get_current_stream().synchronize()
-            self._spin((1,), (1,), (np.int64(delay_s * 1e9),))
-            if cold:
-                self.write_over_the_caches()
-            begin.record()
-            start = self._now()
+
+        def enqueue() -> None:
             for _ in range(count):
                 launch()
-            host_s = self._now() - start
+
+        while True:
+            host_s = self._delayed(delay_s, begin, enqueue, cold=cold)
             end.record()
             # With the end in the queue too, or the host's time before it would be inside.
             hidden = not begin.done

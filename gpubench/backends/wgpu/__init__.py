@@ -7,7 +7,6 @@ staging buffers that several threads fill and empty (docs/kernels.md).
 from __future__ import annotations
 
 import contextlib
-import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -304,21 +303,12 @@ class WgpuSession(Session):
         own = [launch for launch in launches if isinstance(launch, WgpuLaunch)]
         hosts = [launch for launch in launches if isinstance(launch, HostCall)]
         if own and self._stamps is not None and len(own) <= MOST_STAMPED:
-            before = self._waited(hosts)
+            before = self.waited(hosts)
             with vendor_errors():
                 found = self._stamps.read_steps(own)
             return found and StageReading([*before, *found.steps_s], sum(before) + found.span_s, found.clock)
-        waited = self._waited([*hosts, *(partial(self.run, launch) for launch in own)])
+        waited = self.waited([*hosts, *(partial(self.run, launch) for launch in own)])
         return StageReading(waited, sum(waited), "waited")
-
-    def _waited(self, calls: Sequence[Callable[[], None]]) -> list[float]:
-        """Seconds of each call and the wait for it."""
-        readings = [self.clock()]
-        for call in calls:
-            call()
-            self.sync()
-            readings.append(self.clock())
-        return [after - before for before, after in itertools.pairwise(readings)]
 
     @override
     def tune(self, op: Op, case: Case, inputs: Sequence[Buffer]) -> None:

@@ -46,7 +46,7 @@ class WgpuLaunch(Launch):
 def _native() -> tuple[Any, Any] | None:
     """wgpu-native's library and its NULL, without wgpu-py around each call; None where they are not there."""
     try:
-        from wgpu.backends.wgpu_native._ffi import ffi, lib
+        from wgpu.backends.wgpu_native import ffi, lib
 
         return (lib, ffi.NULL) if lib.wgpuComputePassEncoderDispatchWorkgroups else None
     except (ImportError, AttributeError):

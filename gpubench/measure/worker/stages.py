@@ -31,8 +31,7 @@ class _Round(NamedTuple):
 
 def time_stages(timer: Timer, session_index: int, limit_s: float) -> StageTimes | None:
     """Rounds of the stamped chain, the plain chain with one reading and with none, an empty launch and each stage
-    alone, none begun after `limit_s`;
-    None where the case has no stages, or the session cannot time them.
+    alone, none begun after `limit_s`; None where the case has no stages, or the session cannot time them.
 
     All of a round are neighbours in time: medians of such samples add up, those that were taken one after the other do
     not. The first round is thrown away, unless there is no time for another. A short stage alone runs twice, and

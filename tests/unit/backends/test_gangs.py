@@ -17,6 +17,7 @@ from gpubench.measure.worker import collectives
 from gpubench.measure.worker.collectives import CollectiveTimer
 from gpubench.measure.worker.workspace import Wrong
 from gpubench.model.case import Case, gang_id, gang_ranks, gang_sizes
+from tests.gang_runs import computed
 
 OPS = [kernels.load(name) for name in kernels.groups()["collective"]]
 RANKS = (2, 3, 4, 8)
@@ -86,20 +87,8 @@ def test_what_ranks_compute_of_their_shares_is_the_whole(name):
     params = {"n": op.sizes.sizes()[0]}
     session = backends.load("gang").open(f"gang:numpy:{ranks}", 1)
     asked = Case(op.name, op.group, params, "float32", "tuned", "resident-waited", f"gang:numpy:{ranks}")
-    assert session.supports(op, asked) is None
-    rng = np.random.default_rng(1)
-    arrays = [rng.random(operand.shape(params), dtype=np.float32) for operand in op.inputs]
-    buffers = [session.allocate(array.shape, "float32") for array in arrays]
-    output = session.allocate(op.output.shape(params), "float32")
-    for buffer, array in zip(buffers, arrays, strict=True):
-        session.upload(buffer, array)
-    launch = session.compile(op, asked, buffers, output)
-    session.upload(output, np.full(op.output.shape(params), np.nan, np.float32))
-    session.run(launch)
-    session.sync()
-    found = np.empty(op.output.shape(params), np.float32)
-    session.download(launch.output, found)
-    np.testing.assert_allclose(found, np.asarray(op.at(params).expr(np, *arrays)), rtol=1e-4)
+    found, want = computed(session, asked)
+    np.testing.assert_allclose(found, want, rtol=1e-4)
     session.close()
 
 
