@@ -30,6 +30,11 @@ settings.load_profile("gpubench")
 for variable in [name for name in os.environ if name.startswith("GITHUB_")]:
     del os.environ[variable]
 
+# Where this environment is activated, hints say `pip` alone; tests expect the words of where it is not.
+os.environ["PATH"] = os.pathsep.join(
+    folder for folder in os.environ["PATH"].split(os.pathsep) if folder != str(Path(sys.executable).parent)
+)
+
 # A job in the background of a script ignores Ctrl-C, and so would every program that the tests interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
