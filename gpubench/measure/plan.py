@@ -330,6 +330,20 @@ def _skip(case: Case, reason: Reason, detail: str, hint: str | None = None) -> S
     return Skip(id=case.id, case=case, reason=reason, detail=detail, hint=hint)
 
 
+def merged(workloads: Iterable[Workload]) -> list[Workload]:
+    """Each size once, with all the cases that were asked for at it."""
+    found: dict[str, Workload] = {}
+    for item in workloads:
+        known = found.get(item.key)
+        if known is not None:
+            cases = {case.id: case for case in (*known.cases, *item.cases)}
+            item = msgspec.structs.replace(
+                known, cases=tuple(cases.values()), explained=known.explained or item.explained
+            )
+        found[item.key] = item
+    return list(found.values())
+
+
 def together(workloads: Sequence[Workload], constraints: Constraints) -> list[tuple[Workload, ...]]:
     """The workloads in groups that memory holds side by side, so that their rounds can be interleaved."""
     rooms = [t.device.usable_bytes for t in constraints.targets if t.device.usable_bytes is not None]

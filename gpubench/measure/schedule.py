@@ -17,6 +17,7 @@ from gpubench.measure.plan import (
     Target,
     Workload,
     expand,
+    merged,
     open_series,
     series,
     together,
@@ -131,7 +132,7 @@ class Schedule:
         """The plan once more: what a search chose of an op with all its sizes side by side, so that blocks of a case
         lie apart in time."""
         named = self._spec.constraints.selection.sizes
-        items = self._shuffled(_merged(self.plan), index)
+        items = self._shuffled(merged(self.plan), index)
         yield from _each([item for item in items if item.op.name in named or item.op.overhead is not None])
         curves: dict[str, list[Workload]] = {}
         for item in items:
@@ -173,18 +174,6 @@ class Schedule:
 
 def _each(items: Sequence[Workload]) -> Iterator[Step]:
     return (Step((item,), MAIN) for item in items)
-
-
-def _merged(items: Sequence[Workload]) -> list[Workload]:
-    """Each size once, with all the cases that were asked for at it."""
-    found: dict[str, Workload] = {}
-    for item in items:
-        known = found.get(item.key)
-        if known is not None:
-            cases = tuple(dict.fromkeys((*known.cases, *item.cases)))
-            item = msgspec.structs.replace(known, cases=cases, explained=known.explained or item.explained)
-        found[item.key] = item
-    return list(found.values())
 
 
 # The reason of a skip, a stop or an ending: lack of time, which is no failure.

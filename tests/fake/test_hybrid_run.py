@@ -125,8 +125,11 @@ def test_an_op_with_one_unit_is_a_named_skip(run):
 
 
 def test_after_a_search_one_split_is_tried_where_both_sides_are_near(run):
-    """All sizes of a short ladder, so that it does not depend on how far a budget reaches."""
-    ended = run("--ops", "gemv", "--regimes", "resident-queued", "--devices", DEVICES, "--refine", "off")
+    """All sizes of a short ladder, so that it does not depend on how far a budget reaches; the second session repeats
+    the split beside both sides."""
+    ended = run(
+        "--ops", "gemv", "--regimes", "resident-queued", "--devices", DEVICES, "--refine", "off", "--sessions", "2"
+    )  # fmt: skip
     assert ended.code == 0, ended.err
     ids = [key for key in ended.outcomes if "hybrid" in key]
     assert len(ids) == 1
@@ -138,4 +141,5 @@ def test_after_a_search_one_split_is_tried_where_both_sides_are_near(run):
         for device in ("fake:cpu", "fake:gpu")
     }
     assert 0.1 < times["fake:cpu"] / times["fake:gpu"] < 10
-    assert {b.get("phase", "main") for b in ended.outcomes[ids[0]]["blocks"]} == {"sweep", "main"}
+    blocks = [(b.get("phase", "main"), b["session"]) for b in ended.outcomes[ids[0]]["blocks"]]
+    assert set(blocks) == {("sweep", 0), ("main", 0), ("main", 1)}

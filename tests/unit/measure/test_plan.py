@@ -406,3 +406,20 @@ def test_what_memory_does_not_hold_side_by_side_is_measured_apart(host_bytes, gr
     found = plan.together(items, constraints)
     assert [len(group) for group in found] == groups
     assert [item for group in found for item in group] == items
+
+
+def test_a_size_asked_for_twice_stands_once_with_the_cases_of_both():
+    """A search adds one device to a size that it measured on others."""
+    constraints = Constraints((target("numpy:0"), target("cupy:0", 2**40)), Selection(ops=[]), None)
+    add = Series(kernels.load("add"), "float32")
+    whole, other = (plan.workload(add, n, constraints) for n in (2**18, 2**20))
+    cpu, gpu = (
+        msgspec.structs.replace(
+            whole, cases=tuple(c for c in whole.cases if c.device_id == device), explained=explained
+        )
+        for device, explained in (("numpy:0", False), ("cupy:0", True))
+    )
+    found = plan.merged([cpu, other, gpu, cpu])
+    assert [(item.key, item.explained) for item in found] == [(whole.key, True), (other.key, True)]
+    assert {case.id for case in found[0].cases} == {case.id for case in whole.cases}
+    assert len(found[0].cases) == len(whole.cases)
