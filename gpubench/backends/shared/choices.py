@@ -38,6 +38,9 @@ _SAMPLES = 5
 _LOADED = 0.15
 _LONG_ENOUGH_S = 0.25
 _SAMPLE_S, _MOST_LAUNCHES = 0.0005, 50
+# Between two sizes that took the same candidate, so many half octaves away at most, nothing else is tried. Where a
+# candidate takes long to build, sizes farther away tell enough, and only what they took is tried.
+_REACH, _COSTLY_REACH = 6, 10
 
 # From a candidate's name to a function from a number of launches to their seconds.
 Timer = Callable[[str], Callable[[int], float]]
@@ -69,9 +72,11 @@ class Choices:
 
     def get(self, key: str) -> Chosen | None:
         """What is remembered under `key`."""
-        if self._known is None:
-            self._known = self._read().get(self._device, {})
-        return self._known.get(key)
+        return self._remembered().get(key)
+
+    def at(self, place: str) -> list[Chosen]:
+        """What is remembered of an op's size, whatever its candidates were."""
+        return [chosen for key, chosen in self._remembered().items() if key.rpartition("/")[0] == place]
 
     def put(self, key: str, choice: Chosen) -> None:
         """Remember, here and in the file; what others wrote there meanwhile stays."""
@@ -99,6 +104,11 @@ class Choices:
             foreign is not None and now.at_s - self._opened.at_s >= _LONG_ENOUGH_S and foreign < choice.load / 2
         )
 
+    def _remembered(self) -> dict[str, Chosen]:
+        if self._known is None:
+            self._known = self._read().get(self._device, {})
+        return self._known
+
     def _read(self) -> dict[str, dict[str, Chosen]]:
         try:
             found = json.loads(self._path.read_text(encoding="utf-8")) if self._path else {}
@@ -121,18 +131,31 @@ def _well_formed(known: Mapping[str, object]) -> Iterator[tuple[str, Chosen]]:
 
 class Trials(msgspec.Struct, frozen=True):
     """The candidates of one case, the default first. `prepare(output)` makes the timer of `fastest` whose launches
-    write there; the trials take about `budget_s` seconds at most."""
+    write there; the trials take about `budget_s` seconds at most. `costly`: to build a candidate takes far longer than
+    to time it."""
 
     names: tuple[str, ...]
     prepare: Callable[[Buffer], Timer]
     budget_s: float
+    costly: bool = False
+
+    @property
+    def reach(self) -> int:
+        """So many half octaves away another size tells something."""
+        return _COSTLY_REACH if self.costly else _REACH
 
 
 def key(case: Case, names: Sequence[str]) -> str:
     """What a choice holds for: op, dtype, variant, each param to half an octave, and the set of candidates."""
-    sizes = ",".join(f"{name}={_half_octave(value)}" for name, value in sorted(case.params.items()))
     digest = hashlib.sha256("\n".join(sorted(names)).encode()).hexdigest()[:8]
-    return "/".join([case.op, sizes, case.dtype, *([case.variant] if case.variant else []), digest])
+    return f"{_place(case)}/{digest}"
+
+
+def _place(case: Case, away: int = 0) -> str:
+    """The key without its candidates, of the size that is so many half octaves `away`."""
+    params = {**case.params, "n": round(case.params["n"] * 2 ** (away / 2))}
+    sizes = ",".join(f"{name}={_half_octave(value)}" for name, value in sorted(params.items()))
+    return "/".join([case.op, sizes, case.dtype, *([case.variant] if case.variant else [])])
 
 
 def _half_octave(value: int) -> str:
@@ -158,8 +181,8 @@ def without_trials() -> Iterator[None]:
 
 
 def choose(session: Session, op: Op, case: Case, choices: Choices, trials: Trials) -> str | None:
-    """The name that was remembered for the case, else the fastest one, which is remembered from then on. One that was
-    chosen on a loaded machine is chosen anew once it is quieter.
+    """The name that was remembered for the case, or for the sizes on both sides of it, else the fastest one, which is
+    remembered from then on. One that was chosen on a loaded machine is chosen anew once it is quieter.
 
     The trials write to an output of their own, which the correctness check never sees. None: memory is too short for
     them, and the default stays.
@@ -170,6 +193,10 @@ def choose(session: Session, op: Op, case: Case, choices: Choices, trials: Trial
         settled = known.load <= _LOADED if busy else not choices.outlived(known)
         if settled:
             return known.name
+    around = _around(case, trials, choices) if known is None else ()
+    if len(around) == 1:
+        choices.put(place, Chosen(around[0]))
+        return around[0]
     if busy:
         raise TrialsNeeded(f"{case.id}: its kernel is still to be chosen")
     before = load.read()
@@ -179,7 +206,8 @@ def choose(session: Session, op: Op, case: Case, choices: Choices, trials: Trial
         return None
     try:
         timer = trials.prepare(output)
-        name = fastest(trials.names, timer, clock=session.clock, budget_s=trials.budget_s)
+        names = around if trials.costly and around else trials.names
+        name = fastest(names, timer, clock=session.clock, budget_s=trials.budget_s)
     except DeviceOutOfMemory:
         return None
     finally:
@@ -187,6 +215,23 @@ def choose(session: Session, op: Op, case: Case, choices: Choices, trials: Trial
             session.free(buffer)
     choices.put(place, Chosen(name, _taken(before, load.read())))
     return name
+
+
+def _around(case: Case, trials: Trials, choices: Choices) -> tuple[str, ...]:
+    """The candidates that the nearest sizes below and above took on a quiet machine; none where one of them is not
+    remembered."""
+    found = [_nearest(case, trials, choices, side) for side in (-1, 1)]
+    return () if None in found else tuple(name for name in trials.names if name in found)
+
+
+def _nearest(case: Case, trials: Trials, choices: Choices, side: int) -> str | None:
+    """What the nearest remembered size on that side took, which may have had other candidates too."""
+    for away in range(1, trials.reach + 1):
+        known = choices.at(_place(case, side * away))
+        if known:
+            quiet = [one.name for one in known if one.load <= _LOADED and one.name in trials.names]
+            return quiet[0] if quiet else None
+    return None
 
 
 def fastest(names: Sequence[str], timer: Timer, *, clock: Callable[[], float], budget_s: float) -> str:

@@ -327,7 +327,8 @@ class WgpuSession(Session):
 
             return timer
 
-        name = choose(self, op, case, self._choices, Trials(tuple(by_name), prepare, TUNING_S))
+        trials = Trials(tuple(by_name), prepare, TUNING_S, costly=True)
+        name = choose(self, op, case, self._choices, trials)
         if name is not None:
             self.programs.choose(case, name)
 

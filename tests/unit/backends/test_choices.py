@@ -17,12 +17,19 @@ from gpubench.backends.shared.choices import (
     fastest,
     without_trials,
 )
+from gpubench.backends.shared.choices import key as choice_key
 from gpubench.errors import BackendError, BuildError, DeviceOutOfMemory
 from gpubench.load import CpuTimes
 from gpubench.model.case import Case
 
 KEY = "matmul/n=64/float32/0"
 ONE = {"name": "one", "load": 0.25}
+
+
+@pytest.fixture(autouse=True)
+def no_counters(monkeypatch):
+    """What else this machine does decides nothing here, unless a test says how much it is."""
+    monkeypatch.setattr(load, "read", load.unread)
 
 
 def test_the_tests_have_a_cache_of_their_own(cache_folder):
@@ -276,23 +283,23 @@ class Tuning:
     """One case on the scripted device, two candidates of which the second is faster, and what the trials did."""
 
     op = kernels.load("add")
-    case = Case("add", "vector", {"n": 1000}, "float32", "tuned", "resident", "fake:gpu")
 
-    def __init__(self, folder):
+    def __init__(self, folder, n=1000):
+        self.case = Case("add", "vector", {"n": n}, "float32", "tuned", "resident", "fake:gpu")
         self.choices = Choices("GPU", folder, load.read())
         self.session = BACKEND.open("fake:gpu")
         self.taken, self.freed, self.trials = [], [], 0
         self.session.allocate = lambda shape, dtype: self.taken.append(shape) or "output"
         self.session.free = self.freed.append
 
-    def choose(self, names=("slow", "fast"), prepare=None):
-        trials = Trials(names, prepare or self.prepare, 1.0)
+    def choose(self, names=("slow", "fast"), prepare=None, *, costly=False):
+        trials = Trials(names, prepare or self.prepare, 1.0, costly)
         return choose(self.session, self.op, self.case, self.choices, trials)
 
     def prepare(self, output):
         assert output == "output"
         self.trials += 1
-        return lambda name: lambda repeat: repeat * {"slow": 0.002, "fast": 0.001}[name]
+        return lambda name: lambda repeat: repeat * {"slow": 0.002, "slower": 0.003, "fast": 0.001}[name]
 
 
 def test_the_fastest_of_a_trial_is_remembered_and_not_tried_again(tmp_path):
@@ -308,6 +315,64 @@ def test_another_set_of_candidates_is_tried_anew(tmp_path):
     assert tuning.choose() == "fast"
     assert tuning.choose(("slow",)) == "slow"
     assert tuning.trials == 2
+
+
+@pytest.mark.parametrize(
+    ("below", "above", "name", "trials"),
+    [
+        ((1 << 10, "slow"), (1 << 14, "slow"), "slow", 0),
+        ((1 << 9, "slow"), (1 << 15, "slow"), "slow", 0),
+        ((1 << 10, "slow"), (1 << 14, "fast"), "fast", 1),
+        ((1 << 8, "slow"), (1 << 14, "slow"), "fast", 1),
+        ((1 << 10, "slow"), (1 << 16, "slow"), "fast", 1),
+        ((1 << 10, "slow"), None, "fast", 1),
+        (None, (1 << 14, "slow"), "fast", 1),
+        ((1 << 10, "gone"), (1 << 14, "gone"), "fast", 1),
+    ],
+)
+def test_between_two_near_sizes_that_took_the_same_nothing_is_tried(tmp_path, below, above, name, trials):
+    tuning = Tuning(tmp_path, n=1 << 12)
+    for n, known in filter(None, (below, above)):
+        tuning.choices.put(choice_key(Tuning(tmp_path, n).case, ("slow", "fast")), Chosen(known))
+    assert tuning.choose() == name
+    assert tuning.trials == trials
+    assert Tuning(tmp_path, n=1 << 12).choose() == name, "it is remembered"
+
+
+@pytest.mark.parametrize(
+    ("below", "above", "name", "trials"),
+    [
+        ("slow", "slower", "slow", 1),
+        ("slower", "slower", "slower", 0),
+        ("slower", "fast", "fast", 1),
+        ("slow", None, "fast", 1),
+    ],
+)
+def test_where_building_is_costly_what_the_sizes_around_took_alone_is_tried(
+    tmp_path, below, above, name, trials
+):
+    names = ("slow", "slower", "fast")
+    tuning = Tuning(tmp_path, n=1 << 12)
+    for n, known in ((1 << 7, below), (1 << 17, above)):
+        if known is not None:
+            tuning.choices.put(choice_key(Tuning(tmp_path, n).case, names), Chosen(known))
+    assert tuning.choose(names, costly=True) == name
+    assert tuning.trials == trials
+
+
+def test_sizes_around_may_have_had_other_candidates(tmp_path):
+    tuning = Tuning(tmp_path, n=1 << 12)
+    tuning.choices.put(choice_key(Tuning(tmp_path, 1 << 11).case, ("slow", "small")), Chosen("slow"))
+    tuning.choices.put(choice_key(Tuning(tmp_path, 1 << 13).case, ("slow", "large")), Chosen("slow"))
+    assert tuning.choose() == "slow"
+    assert tuning.trials == 0
+
+
+def test_what_a_loaded_machine_chose_says_nothing_of_the_sizes_between(tmp_path):
+    tuning = Tuning(tmp_path, n=1 << 12)
+    for n in (1 << 11, 1 << 13):
+        tuning.choices.put(choice_key(Tuning(tmp_path, n).case, ("slow", "fast")), Chosen("slow", 0.5))
+    assert tuning.choose() == "fast"
 
 
 def test_without_memory_for_the_output_of_trials_nothing_is_chosen(tmp_path):
