@@ -18,6 +18,7 @@ from gpubench.backends.shared.choices import Choices, Timer, Trials, cache_folde
 from gpubench.backends.shared.host import (
     aligned,
     calls_library,
+    copy,
     host_dtype,
     named_buffers,
     no_kernel,
@@ -106,11 +107,11 @@ class NumpySession(Session):
 
     def upload(self, buffer: Buffer, host: Array) -> None:
         """Copy in."""
-        self._np.copyto(buffer, host)
+        copy(host, buffer)
 
     def download(self, buffer: Buffer, host: Array) -> None:
         """Copy out."""
-        self._np.copyto(host, buffer)
+        copy(buffer, host)
 
     def compile(self, op: Op, case: Case, inputs: Sequence[Buffer], output: Buffer) -> NumpyLaunch:
         """The plain expression, or the best kernel writing into `output`, be it the library call itself."""
