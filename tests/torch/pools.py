@@ -19,7 +19,8 @@ from threadpoolctl import threadpool_info
 
 from gpubench import backends, kernels
 from gpubench.backends.numpy.compiled import NumbaThreads
-from gpubench.backends.shared.host import compare, random_inputs, settle
+from gpubench.backends.shared.host import random_inputs, settle
+from gpubench.backends.shared.reference import compare
 from gpubench.model.case import Case
 from gpubench.model.kernel import Limits
 from gpubench.model.op import Array, Op

@@ -28,7 +28,12 @@ from gpubench.backends.cupy.launches import (
     with_tf32,
 )
 from gpubench.backends.cupy.memory import DevicePool, PinnedMemory, PinnedTransfers
-from gpubench.backends.shared.host import calls_library, host_dtype, no_kernel, no_overhead
+from gpubench.backends.shared.host import (
+    calls_library,
+    host_dtype,
+    no_kernel,
+    no_overhead,
+)
 from gpubench.catalogue import REASONS
 from gpubench.errors import (
     BackendError,

@@ -9,7 +9,7 @@ from functools import partial
 from typing import NamedTuple
 
 from gpubench import kernels
-from gpubench.backends.shared.host import judge_alone, on_host, sentinels
+from gpubench.backends.shared.reference import judge_alone, on_host, sentinels
 from gpubench.errors import BackendError, Unsupported
 from gpubench.installation import install_command
 from gpubench.model.backend import Buffer, HostCall, Launch, Session, each

@@ -7,7 +7,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from gpubench.backends.shared.host import Reference, random_input, references
+from gpubench.backends.shared.host import random_input
+from gpubench.backends.shared.reference import Reference, references
 from gpubench.model.backend import Buffer, Session
 from gpubench.model.case import Case
 from gpubench.model.op import Array, Op, Operand

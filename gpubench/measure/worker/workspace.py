@@ -10,15 +10,13 @@ from pathlib import Path
 
 import msgspec
 
-from gpubench.backends.shared.host import (
+from gpubench.backends.shared.host import allocate_outputs, calls_library, op_hash
+from gpubench.backends.shared.reference import (
     Reference,
-    allocate_outputs,
-    calls_library,
     fill,
     judge,
     judge_choices,
     not_finite,
-    op_hash,
     same_bytes,
     sentinel_for,
     sentinels,

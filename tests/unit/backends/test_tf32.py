@@ -10,7 +10,8 @@ import pytest
 
 from gpubench import kernels
 from gpubench.backends.cupy import launches
-from gpubench.backends.shared.host import compare, random_inputs, reference
+from gpubench.backends.shared.host import random_inputs
+from gpubench.backends.shared.reference import compare, reference
 from gpubench.model.case import TF32, Case
 
 MATMUL = kernels.load("matmul")

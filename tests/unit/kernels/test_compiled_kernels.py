@@ -12,7 +12,8 @@ import pytest
 
 from gpubench import kernels
 from gpubench.backends.numpy.compiled import NumbaThreads
-from gpubench.backends.shared.host import aligned, compare, random_inputs
+from gpubench.backends.shared.host import aligned, random_inputs
+from gpubench.backends.shared.reference import compare
 from gpubench.model.kernel import Limits
 
 THREADS = 3

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpubench import kernels
-from gpubench.backends.shared.host import compare, random_inputs
+from gpubench.backends.shared.host import random_inputs
+from gpubench.backends.shared.reference import compare
 from gpubench.model.op import Op
 
 OPS = [kernels.load(name) for name in kernels.usual()]

@@ -9,7 +9,8 @@ import pytest
 from msgspec.structs import replace
 
 from gpubench import backends, kernels
-from gpubench.backends.shared.host import judge_choices, random_inputs, widened
+from gpubench.backends.shared.host import random_inputs
+from gpubench.backends.shared.reference import judge_choices, widened
 from gpubench.kernels import inference
 from gpubench.kernels.families import bpe
 from gpubench.measure.worker.workspace import Workspace, Wrong, gate, refusal

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from gpubench import kernels
 from gpubench.backends.shared.blocks import BlockThreads
-from gpubench.backends.shared.host import compare, random_inputs, sentinels
+from gpubench.backends.shared.host import random_inputs
+from gpubench.backends.shared.reference import compare, sentinels
 from gpubench.kernels import matmul
 from gpubench.kernels.families import cpu, elementwise
 

@@ -11,7 +11,8 @@ import pytest
 from msgspec.structs import replace
 
 from gpubench import backends, kernels
-from gpubench.backends.shared.host import allocate_outputs, random_inputs, references, widened
+from gpubench.backends.shared.host import allocate_outputs, random_inputs
+from gpubench.backends.shared.reference import references, widened
 from gpubench.kernels.families.workload import workload
 from gpubench.measure.worker import chains
 from gpubench.measure.worker.timer import Timer

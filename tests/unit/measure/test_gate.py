@@ -11,11 +11,9 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from gpubench import backends, kernels
-from gpubench.backends.shared.host import (
-    calls_library,
+from gpubench.backends.shared.host import calls_library, op_hash, random_inputs
+from gpubench.backends.shared.reference import (
     not_finite,
-    op_hash,
-    random_inputs,
     reference,
     same_bytes,
     sentinel_for,

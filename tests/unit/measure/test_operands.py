@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from gpubench import kernels
-from gpubench.backends.shared import host
+from gpubench.backends.shared import host, reference
 from gpubench.measure.worker.operands import Operands
 from gpubench.model.case import Case
 
@@ -37,7 +37,7 @@ def test_a_smaller_size_has_the_inputs_and_the_answer_that_it_has_alone(name, dt
         assert [x.tobytes() for x in found] == [x.tobytes() for x in inputs]
         assert all(x.flags["C_CONTIGUOUS"] for x in found)
         ((want, scale),) = shared.references(ours)
-        expected, spread = host.reference(op, inputs, tmp_path, f"alone {name} {n} {dtype} {kind}")
+        expected, spread = reference.reference(op, inputs, tmp_path, f"alone {name} {n} {dtype} {kind}")
         assert want.shape == expected.shape
         np.testing.assert_allclose(want, expected, rtol=1e-12, atol=1e-12)
         assert (scale is None) == (spread is None)

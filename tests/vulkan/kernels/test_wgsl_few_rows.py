@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from gpubench import kernels
-from gpubench.backends.shared.host import compare, named_buffers, random_inputs, sentinels
+from gpubench.backends.shared.host import named_buffers, random_inputs
+from gpubench.backends.shared.reference import compare, sentinels
 from gpubench.backends.wgpu.programs import WgpuLaunch
 from gpubench.errors import Unsupported
 from gpubench.kernels.families.matmul import few_rows

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from gpubench import kernels
-from gpubench.backends.shared.host import compare, random_inputs, sentinels
+from gpubench.backends.shared.host import random_inputs
+from gpubench.backends.shared.reference import compare, sentinels
 from gpubench.errors import Unsupported
 from gpubench.model.case import Case
 from gpubench.model.op import Op

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from gpubench import kernels
-from gpubench.backends.shared.host import compare, random_inputs, sentinels
+from gpubench.backends.shared.host import random_inputs
+from gpubench.backends.shared.reference import compare, sentinels
 from gpubench.backends.wgpu.programs import WgpuLaunch
 from gpubench.kernels.families.matmul import TILES, WIDE_TILES, Tile, wgsl
 from gpubench.model.kernel import Limits, WgslProgram
