@@ -24,14 +24,15 @@ from gpubench.installation import CACHE, user_folder
 from gpubench.model.backend import Buffer, Session, each
 from gpubench.model.case import Case
 from gpubench.model.op import Op
+from gpubench.stats import median
 
 FILE_NAME = "choices.json"
-# A long candidate this much slower than the best so far in one launch is not timed any further; a short one may only
-# have waited for its threads to wake.
-_HOPELESS = 1.3
-# One that takes this share of the budget is timed once: there the noise is small and the samples are dear.
+# A candidate this much slower than the best one in a single launch is out, and so is one whose best sample is this much
+# slower in two rounds. A single launch may meet a moment in which the machine is half as fast.
+_OUT_OF_REACH, _HOPELESS = 2.0, 1.3
+# Launches that take this share of the budget are timed once: there the noise is small and the samples are dear.
 _LONG = 0.05
-_SAMPLES = 5
+_ROUNDS, _LEAST_ROUNDS = 5, 2
 # Trials beside others who took more than this share of the CPUs are made again, once they take less than half of it:
 # on a loaded machine few threads win, and on a quiet one such a choice halves the CPU. In a shorter time the few ticks
 # of the system's counters do not tell it.
@@ -237,40 +238,58 @@ def _nearest(case: Case, trials: Trials, choices: Choices, side: int) -> str | N
 def fastest(names: Sequence[str], timer: Timer, *, clock: Callable[[], float], budget_s: float) -> str:
     """The name whose launches take the least time; candidates that cannot be built are passed over.
 
-    `timer(name)` builds one. The first name, the default, is always tried, the others as long as the budget lasts: it
-    is exceeded by what one candidate takes to build and to launch twice. Raises BackendError if the default cannot be
-    built.
+    `timer(name)` builds one. Each is launched twice, in order; then those that may win take samples in turns, so that a
+    slow moment meets all of them. The first name, the default, is always tried, the others as long as the budget lasts:
+    it is exceeded by what one candidate takes to build and to launch twice, or by two rounds. Raises BackendError if
+    the default fails.
     """
     start = clock()
-    best, best_s = names[0], math.inf
+    built = _built(names, timer, lambda: clock() - start > budget_s, budget_s)
+    if not built:
+        return names[0]
+    least = min(single for _, single in built.values())
+    if least > _LONG * budget_s:
+        return min(built, key=lambda name: built[name][1])
+    # Short launches may only have waited for their threads to wake.
+    left = [name for name, (_, single) in built.items() if single <= max(_OUT_OF_REACH * least, _SAMPLE_S)]
+    samples: dict[str, list[float]] = {name: [] for name in left}
+    for done in range(_ROUNDS):
+        if len(left) == 1 or (done >= _LEAST_ROUNDS and clock() - start > budget_s):
+            break
+        for name in list(left):
+            try:
+                samples[name].append(_sample(*built[name]))
+            except BackendError:
+                if name == names[0]:
+                    raise
+                left.remove(name)
+        if done + 1 >= _LEAST_ROUNDS:
+            limit = _HOPELESS * min(min(samples[name]) for name in left)
+            left = [name for name in left if min(samples[name]) <= limit]
+    return left[0] if len(left) == 1 else min(left, key=lambda name: median(samples[name]))
+
+
+def _built(
+    names: Sequence[str], timer: Timer, late: Callable[[], bool], budget_s: float
+) -> dict[str, tuple[Callable[[int], float], float]]:
+    """The candidates that can be built, as long as it is not `late`: what times each, and the seconds of one launch."""
+    found = {}
     for name in names:
-        if clock() - start > budget_s:
+        if late():
             break
         try:
             took = timer(name)
-            first = took(1)  # loads the program
-            if first > budget_s < clock() - start:
+            if took(1) > budget_s and late():  # it loads the program
                 break  # a second one would be as long again, and there is no time for a comparison
-            single = took(1)
-            if single < _SAMPLE_S:
-                single = min(single, took(1), took(1))
-            if single > max(_HOPELESS * best_s, _SAMPLE_S):
-                continue
-            typical = single if single > _LONG * budget_s else _typical(took, single, _HOPELESS * best_s)
+            once = took(1)
+            found[name] = took, min(once, took(1), took(1)) if once < _SAMPLE_S else once
         except BackendError:
             if name == names[0]:
                 raise
-            continue
-        if typical < best_s:
-            best, best_s = name, typical
-    return best
+    return found
 
 
-def _typical(took: Callable[[int], float], single: float, hopeless: float) -> float:
-    """Seconds of a launch: the middle of a few samples, each of several launches where one takes `single`. The first
-    two are enough where both are above `hopeless`."""
+def _sample(took: Callable[[int], float], single: float) -> float:
+    """Seconds of a launch, of several in a row where one takes `single`."""
     repeat = max(1, min(_MOST_LAUNCHES, int(_SAMPLE_S / single))) if single > 0 else _MOST_LAUNCHES
-    samples = [took(repeat) / repeat for _ in range(2)]
-    if min(samples) <= hopeless:
-        samples += [took(repeat) / repeat for _ in range(_SAMPLES - 2)]
-    return sorted(samples)[len(samples) // 2]
+    return took(repeat) / repeat
