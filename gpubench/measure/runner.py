@@ -159,6 +159,9 @@ class _Runner:
         """Every session: the first may search for sizes, the others repeat what it found."""
         self.progress.cases *= self._sessions
         self.sink(RunStarted(self.progress.cases, self.progress.sessions, self.settings.budget_s))
+        if self.spec.spares is not None:
+            cpus = self.spec.run.machine.cpu.available.value or 1
+            self.spec.spares.keep_ahead(self._sessions - 1, cpus, self.settings.threads)
         longest_s, done = 0.0, []
         while self._begun < self._sessions:
             began = time.monotonic()

@@ -37,7 +37,7 @@ class RunSpec(msgspec.Struct, frozen=True):
 
     `required` devices were named by the user: if one cannot be opened, that is exit 5. `began` is the monotonic time
     from which the budget counts. With a `resume` the plan is that of a file. `load` reads what others do on this
-    machine. `spares` are workers for the first session. `once_s`: by so much at most the budget grows with the time
+    machine. `spares` are workers that import already. `once_s`: by so much at most the budget grows with the time
     that a machine's first run takes to choose its kernels. `twins` are equal GPUs that the search leaves out,
     `equal` the groups of all equal ones.
     """

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import queue
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -130,28 +130,55 @@ class Worker:
         return WorkerGone(reason, detail, self.phase, self._child.stderr_tail())
 
 
+# Workers of later sessions that import beside the first ones, and so many at most: each holds its libraries in memory.
+AHEAD = 4
+
+
 class Spares:
-    """Workers that have told of their backend's devices and now import what opening one needs, by backend. Those of the
-    first session begin with them."""
+    """Workers that import what opening a device of their backend needs, by backend, each for one session. Those that
+    have told of their backend's devices come first."""
 
     def __init__(self) -> None:
-        self._workers: dict[str, Worker] = {}
+        self._waiting: dict[str, list[tuple[Worker, protocol.Preload]]] = {}
 
     def keep(self, backend: str, worker: Worker) -> None:
         """Have the worker import, and keep it."""
+        request = protocol.Preload(id=worker.next_id, backend=backend)
         with contextlib.suppress(WorkerGone):  # the one that takes it will find out
-            worker.send(protocol.Preload(id=worker.next_id, backend=backend))
-            self._workers[backend] = worker
+            worker.send(request)
+            self._waiting.setdefault(backend, []).append((worker, request))
+
+    def keep_ahead(self, sessions: int, cpus: int, threads: int | None) -> None:
+        """Have as many more workers import as there are `sessions` to come: side by side it takes the time of one."""
+        for backend in list(self._waiting):
+            for _ in range(min(sessions, cpus - 1, AHEAD)):
+                self.keep(backend, Worker(threads))
 
     def take(self, backend: str) -> Worker | None:
-        """The worker of the backend, which is the caller's from then on."""
-        return self._workers.pop(backend, None)
+        """A worker of the backend, which is the caller's from then on."""
+        waiting = self._waiting.get(backend)
+        return waiting.pop(0)[0] if waiting else None
+
+    def keep_only(self, needed: Collection[str]) -> None:
+        """End the workers of all other backends."""
+        for backend in self._waiting.keys() - needed:
+            self._end(self._waiting.pop(backend))
+
+    def settle(self) -> None:
+        """Wait until nothing is imported any more: nothing may run beside a measurement."""
+        for worker, request in (one for waiting in self._waiting.values() for one in waiting):
+            with contextlib.suppress(WorkerGone):  # the one that takes it will find out
+                worker.wait(request, OPEN_DEADLINE_S)
 
     def end(self) -> None:
         """End those that nobody took."""
-        for worker in self._workers.values():
+        for waiting in self._waiting.values():
+            self._end(waiting)
+        self._waiting.clear()
+
+    def _end(self, waiting: Sequence[tuple[Worker, protocol.Preload]]) -> None:
+        for worker, _ in waiting:
             worker.kill()
-        self._workers.clear()
 
 
 OPEN_DEADLINE_S = 60.0
@@ -223,7 +250,7 @@ class WorkerPool:
         for device_id in device_ids:
             if device_id not in self._gone:
                 self._starting[device_id] = self._asked_to_open(device_id)
-        self._spares.end()
+        self._spares.keep_only({_backend(device_id) for device_id in device_ids})
         for device_id in device_ids:
             # A device that is gone is remembered: each of its cases becomes a Skip with the reason.
             with contextlib.suppress(DeviceGone):
@@ -232,6 +259,7 @@ class WorkerPool:
                         self._opened[device_id] = self._start(device_id)
                 except WorkerGone as gone:
                     self._count(device_id, gone)
+        self._spares.settle()
         for device_id in device_ids:
             with contextlib.suppress(DeviceGone):
                 self.worker(device_id)
@@ -353,7 +381,7 @@ class WorkerPool:
 
     def _asked_to_open(self, device_id: str) -> tuple[Worker, protocol.Open]:
         """A fresh worker that opens the device. The caller's thread is its parent: it dies with that."""
-        worker = self._spares.take(device_id.partition(":")[0]) or Worker(self._settings.threads)
+        worker = self._spares.take(_backend(device_id)) or Worker(self._settings.threads)
         request = protocol.Open(
             id=worker.next_id, device_id=device_id, threads=self._settings.threads, seed=self._settings.seed,
             inputs=self._settings.inputs, scratch=str(self._scratch), since=self._since,
@@ -397,3 +425,7 @@ class WorkerPool:
     def _give_up(self, device_id: str, gone: DeviceGone) -> None:
         self._gone[device_id] = gone
         raise gone
+
+
+def _backend(device_id: str) -> str:
+    return device_id.partition(":")[0]

@@ -214,3 +214,51 @@ def test_a_worker_that_dies_over_its_inputs_is_replaced_when_it_is_needed(script
     pool.load([cases()])
     assert sorted(pool.workers) == ["a:0", "c:0"]
     assert pool.worker("b:0").alive
+
+
+def importing(script, *, sessions=1, cpus=8):
+    spares = worker_pool.Spares()
+    for backend in ("a", "unused"):
+        spares.keep(backend, worker_pool.Worker())
+    spares.keep_ahead(sessions - 1, cpus, None)
+    return spares
+
+
+def opened_with(spares):
+    pool = WorkerPool(Settings(), Path(), {}, spares=spares)
+    pool.open_all(DEVICES)
+    return pool
+
+
+def test_each_session_takes_one_worker_that_has_imported(script):
+    spares = importing(script, sessions=3)
+    ready = [worker for worker in script.workers if worker.alive]
+    used = [opened_with(spares).workers["a:0"] for _ in range(3)]
+    assert len(set(used)) == 3
+    assert set(used) < set(ready)
+    assert opened_with(spares).workers["a:0"] not in ready, "a session more imports by itself"
+
+
+def test_nothing_is_measured_while_a_worker_imports(script):
+    opened_with(importing(script, sessions=3))
+    words = [word for _, word in script.events]
+    assert words.count("Preload") == 2, "one took the first session"
+    assert max(at for at, word in enumerate(words) if word == "Preload") < words.index("MeasureOverhead")
+
+
+def test_workers_of_backends_that_nobody_opens_end_at_once_and_the_rest_with_the_run(script):
+    spares = importing(script, sessions=2)
+    waiting = list(script.workers)
+    opened_with(spares)
+    assert [worker.alive for worker in waiting] == [True, False, True, False]
+    spares.end()
+    assert [worker.alive for worker in waiting] == [True, False, False, False]
+
+
+@pytest.mark.parametrize(("sessions", "cpus", "most"), [(3, 1, 1), (3, 2, 2), (2, 8, 2), (100, 64, 5)])
+def test_no_more_workers_import_than_there_are_cpus_and_sessions(script, sessions, cpus, most):
+    spares = importing(script, sessions=sessions, cpus=cpus)
+    found = 0
+    while spares.take("a") is not None:
+        found += 1
+    assert found == most
