@@ -179,7 +179,7 @@ WARNINGS: dict[WarningCode, Entry] = {
         "use --like to measure the same plan into a file of its own"),
     "not-interleaved": Entry(
         "base and new were measured one after the other: drift counts as a difference",
-        "before trusting a small change, measure both again in the other order"),
+        "before trusting a small change, measure both again, session by session in turns (--append, --like)"),
     "different-machine": Entry(
         "the files stem from different machines: what differs may be the machine, not the code",
         "measure both on one machine"),

@@ -33,7 +33,7 @@ from gpubench.analysis.contenders import (
 from gpubench.analysis.estimate import CaseResult, Estimate
 from gpubench.analysis.labels import NO_HEADLINE, Label
 from gpubench.analysis.machine import machine_line
-from gpubench.analysis.speedup import paired
+from gpubench.analysis.speedup import cpu_codes, cpu_threads, paired
 from gpubench.errors import InputError
 from gpubench.escaping import shortened
 from gpubench.model.case import QUEUED, WAITED
@@ -66,7 +66,8 @@ class AdviceSplit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AdviceCandidate(msgspec.Struct, frozen=True, kw_only=True):
-    """One device. Without a time, `reason` says why. `case_ids` are the cases behind it, at the sizes `between`."""
+    """One device. Without a time, `reason` says why. `case_ids` are the cases behind it, at the sizes `between`. Of a
+    CPU `libraries` are what its form calls, numba or a BLAS, and `threads` what it has."""
 
     device_id: str
     name: str
@@ -78,6 +79,8 @@ class AdviceCandidate(msgspec.Struct, frozen=True, kw_only=True):
     labels: tuple[Label, ...]
     case_ids: tuple[str, ...]
     reason: str | None
+    libraries: tuple[str, ...] = ()
+    threads: int | None = None
 
 
 class AdviceSource(msgspec.Struct, frozen=True, kw_only=True):
@@ -211,12 +214,28 @@ def _candidates(
         else:
             rows = [row for row in contenders.rows if row.case.device_id == device_id]
             add(device_id, kind, None, None, _why_no_time(ours, rows, n))
+        if best is not None and kind == "cpu":
+            codes = cpu_codes(contenders.run, _behind(contenders, best, n))
+            found[-1] = msgspec.structs.replace(
+                found[-1], threads=cpu_threads(contenders.run, device_id),
+                libraries=tuple(code.library for code in codes if code.library),
+            )  # fmt: skip
     case = split.row.case if split else None
     if split is not None and case is not None and case.time is not None:
         expected = Expected(time=case.time, basis="measured", between=(n, n), rows=(case,))
         add(split.row.device_id, case.device_kind, case.case.form, expected)
     found.sort(key=lambda one: (one.time.estimate if one.time else math.inf, one.device_id))
     return found, known
+
+
+def _behind(contenders: ContenderSet, one: Contender, n: int) -> list[CaseResult]:
+    """The cases of a contender at n, or at the sizes around it."""
+    sizes = (n,) if one.curve.measured(n) else one.curve.around(n)
+    return [
+        row
+        for row in contenders.rows
+        if (row.case.device_id, row.case.form) == one[:2] and row.case.params["n"] in sizes and timed(row)
+    ]
 
 
 def _why_no_time(ours: Sequence[Contender], rows: Sequence[CaseResult], n: int) -> str:

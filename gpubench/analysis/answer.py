@@ -18,7 +18,7 @@ from gpubench.analysis.break_even import BreakEven, SizeRatio, bracketed
 from gpubench.analysis.estimate import CHECK_ONLY, HOST_STAGE, NO_SAMPLES, CaseResult
 from gpubench.analysis.machine import fact
 from gpubench.analysis.overheads import CALLS
-from gpubench.analysis.speedup import EQUAL, paired
+from gpubench.analysis.speedup import EQUAL, CpuCode, cpu_codes, paired
 from gpubench.model.case import QUEUED, WAITED, Case, SeriesKey, beside_size
 from gpubench.model.op import Ladder
 from gpubench.model.result import Failure, Run
@@ -139,7 +139,8 @@ class MachineAnswer(msgspec.Struct, frozen=True, kw_only=True):
     `rows` `absence` says why, and there are `forms` of the CPU, or `times` of GPUs alone. `wrong` are outputs that
     failed their check, `broken` other failures. `named`: all sizes were asked for. `missing`: ops that were not
     reached, of `ops` in all; `late`: of the others sizes that were asked for, and for which the time did not suffice;
-    `unreached`: cases. `host`: ops that no GPU can take."""
+    `unreached`: cases. `host`: ops that no GPU can take. `cpu`: what computed the CPU's times, the most of them first.
+    """
 
     rows: tuple[AnswerRow, ...]
     devices: tuple[str, ...]
@@ -155,6 +156,7 @@ class MachineAnswer(msgspec.Struct, frozen=True, kw_only=True):
     unreached: int
     ops: int
     host: tuple[BestForm, ...] = ()
+    cpu: tuple[CpuCode, ...] = ()
 
     @property
     def regimes(self) -> tuple[str, ...]:
@@ -213,7 +215,14 @@ def answer(analysis: Analysis | Curves, *, by_device: bool = False) -> MachineAn
         unreached=sum(row.outcome == "planned" for row in cases), ops=len({row.case.op for row in cases} | missing),
         named=bool(rows) and all(run.selection.sizes.get(row.op) for row in rows),
         host=_forms(run, [row for row in cases if row.case.op in staying]) if rows else (),
+        cpu=cpu_codes(run, held_against(analysis, devices) or [row for row in cases if row.time is not None]),
     )  # fmt: skip
+
+
+def held_against(analysis: Analysis | Curves, devices: Collection[str]) -> list[CaseResult]:
+    """The baselines of these devices, one for each ratio."""
+    curves = (curve for curve in analysis.break_even if curve.device_id in devices)
+    return [point.row.baseline for curve in curves for point in curve.points]
 
 
 def _missing(analysis: Analysis | Curves, cases: Sequence[CaseResult]) -> set[str]:

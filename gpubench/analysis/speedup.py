@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import fnmatch
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import msgspec
 
@@ -235,31 +236,87 @@ def _mean(family: MeanKey, device_id: str, ours: dict[str, Speedup], everything:
 
 def baseline_line(run: Run, rows: Sequence[Speedup]) -> str:
     """`vs numpy tuned, OpenBLAS 0.3.29 (Haswell), 16 of 16 threads`; of several forms or CPUs, tables name each."""
-    devices: dict[str, set[str]] = {}
+    devices: dict[str, list[CaseResult]] = {}
     for row in rows:
-        devices.setdefault(row.baseline.case.device_id, set()).add(row.baseline.case.form)
+        devices.setdefault(row.baseline.case.device_id, []).append(row.baseline)
     parts = []
-    for device_id, forms in (devices or {name: {"library", "tuned"} for name in _cpu_devices(run)}).items():
+    for device_id in devices or _cpu_devices(run):
+        ours = devices.get(device_id)
+        forms = {row.case.form for row in ours or ()}
         form = min(forms) if len(forms) == 1 else "library or tuned (the faster one)"
-        parts.append(_device_text(run, device_id, form))
+        compiled = _is_compiled(run, device_id) if ours is None else any(map(_by_numba, ours))
+        parts.append(_device_text(run, device_id, form, compiled=compiled))
     return "vs " + "; ".join([*parts, *_absent(run)])
 
 
 def cpu_line(run: Run) -> str:
     """The CPU side by itself: `numpy, OpenBLAS 0.3.29 (Haswell), 2 of 2 threads`."""
-    return "; ".join([*(_device_text(run, device_id, "") for device_id in _cpu_devices(run)), *_absent(run)])
+    texts = [
+        _device_text(run, device_id, "", compiled=_is_compiled(run, device_id))
+        for device_id in _cpu_devices(run)
+    ]
+    return "; ".join([*texts, *_absent(run)])
 
 
+NUMBA = "numba"
 # What would compute on the CPU too, or faster, if it were installed; a run warns of what it does without.
-CPU_CONTENDERS = ("torch", "numba")
+CPU_CONTENDERS = ("torch", NUMBA)
 
 
 def _absent(run: Run) -> list[str]:
     """`not installed: torch, with which the CPU may be faster`, where something is."""
     left_out = {w.data.get("backend") for w in run.warnings if w.code == "unavailable"}
-    left_out |= {"numba" for w in run.warnings if w.code == "cpu-not-compiled"}
+    left_out |= {NUMBA for w in run.warnings if w.code == "cpu-not-compiled"}
     names = [name for name in CPU_CONTENDERS if name in left_out]
     return [f"not installed: {' and '.join(names)}, with which the CPU may be faster"] if names else []
+
+
+# What NumPy and PyTorch leave to their BLAS, whole or for the most part.
+BLAS_OPS = frozenset({
+    "attention", "attention_cached", "conv2d", "dot", "ffn", "gemv", "inference", "linear", "linear_add", "linear_gelu",
+    "linear_grad_relu", "linear_relu", "matmul", "mlp_backward", "mlp_forward", "mlp_step", "multi_head_attention",
+    "norm_linear_last", "transformer_block",
+})  # fmt: skip
+NO_BLAS = frozenset({("torch", "conv2d")})  # oneDNN does it
+BLAS_DTYPES = frozenset({"float32", "float64"})
+
+
+class CpuCode(NamedTuple):
+    """What computes on the CPU: a backend, and numba or the BLAS (`OpenBLAS 0.3.29 (Haswell)`) where it calls one."""
+
+    backend: str
+    library: str
+
+
+def cpu_codes(run: Run, rows: Iterable[CaseResult]) -> tuple[CpuCode, ...]:
+    """Of the rows that are the CPU's, what computes the most of them first."""
+    cpu = [row for row in rows if row.device_kind == "cpu"]
+    blas = {
+        device_id: next((blas_text(one.blas) for one in workers(run, device_id) if one.blas is not None), "")
+        for device_id in {row.case.device_id for row in cpu}
+    }
+    counts = Counter(
+        CpuCode(
+            row.case.backend,
+            NUMBA if _by_numba(row) else blas[row.case.device_id] if _by_blas(row) else "",
+        )
+        for row in cpu
+    )
+    return tuple(code for code, _ in counts.most_common())
+
+
+def _by_blas(row: CaseResult) -> bool:
+    case = row.case
+    if case.op not in BLAS_OPS or (case.backend, case.op) in NO_BLAS:
+        return False
+    # Halves are widened for the BLAS by a kernel of ours, and by no library.
+    return case.dtype in BLAS_DTYPES or case.form == "tuned"
+
+
+def cpu_threads(run: Run, device_id: str | None = None) -> int | None:
+    """The fewest threads of a worker of this device, or of any CPU's; None: unknown."""
+    devices = _cpu_devices(run) if device_id is None else [device_id]
+    return _threads([record for name in devices for record in workers(run, name)])
 
 
 def blas_text(blas: Blas | None) -> str:
@@ -285,7 +342,7 @@ def cpu_limit(run: Run) -> str | None:
     return None
 
 
-def _device_text(run: Run, device_id: str, form: str) -> str:
+def _device_text(run: Run, device_id: str, form: str, *, compiled: bool) -> str:
     backend = device_id.partition(":")[0]
     device = next((device for device in run.devices if device.id == device_id), None)
     if device is not None and device.kind != "cpu":
@@ -295,18 +352,20 @@ def _device_text(run: Run, device_id: str, form: str) -> str:
     threads, usable = _threads(records), usable_cpus(run)
     count = "threads unknown" if threads is None else f"{threads} of {usable or '?'} threads"
     limited = " (cpu-limited)" if cpu_limit(run) else ""
-    compiler = "numba, " if _is_compiled(run, device_id) else ""
+    compiler = "numba, " if compiled else ""
     return f"{backend} {form}".rstrip() + f", {compiler}{blas_text(blas)}, {count}{limited}"
 
 
 def _is_compiled(run: Run, device_id: str) -> bool:
     """Whether a case of the device took a kernel that numba compiled."""
     return any(
-        isinstance(outcome, Measurement)
-        and outcome.case.device_id == device_id
-        and (outcome.kernel or "").startswith("numba")
+        isinstance(outcome, Measurement) and outcome.case.device_id == device_id and _by_numba(outcome)
         for outcome in run.outcomes
     )
+
+
+def _by_numba(row: CaseResult | Measurement) -> bool:
+    return (row.kernel or "").startswith(NUMBA)
 
 
 def _threads(records: Sequence[WorkerRecord]) -> int | None:

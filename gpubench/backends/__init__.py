@@ -6,20 +6,37 @@ from __future__ import annotations
 import functools
 import importlib
 import pkgutil
+from typing import NamedTuple
 
 from gpubench.errors import BackendError
 from gpubench.model.backend import Backend
 from gpubench.model.case import COMPOSED as COMPOSED
 from gpubench.model.case import GANG, inner_device
+from gpubench.model.op import Form
+from gpubench.model.result import DeviceKind
 
-# Those that drive a CPU.
-ON_CPU = ("numpy", "torch")
-# Backends that leave a GPU to others, unless somebody names them.
-YIELDS = {"torch": ("cupy",)}
-# Those whose import takes seconds: it begins while the machine is still inspected.
-SLOW_TO_IMPORT = ("torch",)
-# The order in which devices are listed and measured: the baseline first.
-_ORDER = ("numpy", "cupy", "wgpu", "torch", "hybrid", "gang")
+
+class Known(NamedTuple):
+    """What the parent process knows of a backend without asking its worker.
+
+    `forms` and `yields_to` are those of `Backend`; `kinds` are those of its devices. The import of one that is `slow`
+    takes seconds: it begins while the machine is still inspected.
+    """
+
+    forms: tuple[Form, ...]
+    kinds: tuple[DeviceKind, ...]
+    yields_to: tuple[str, ...] = ()
+    slow: bool = False
+
+
+# In the order in which devices are listed and measured: the baseline first. A backend that is missing here is asked.
+KNOWN = {
+    "numpy": Known(("library", "tuned"), ("cpu",)),
+    "cupy": Known(("library", "tuned"), ("gpu",)),
+    "wgpu": Known(("tuned",), ("gpu",)),
+    "torch": Known(("library",), ("cpu", "gpu"), yields_to=("cupy",), slow=True),
+}
+_ORDER = (*KNOWN, *COMPOSED, GANG)
 
 
 def names() -> tuple[str, ...]:
@@ -53,6 +70,11 @@ def foreign() -> tuple[str, ...]:
 def usual() -> tuple[str, ...]:
     """What `auto` tries: all but the composed ones."""
     return (*built_in(), *foreign())
+
+
+def may_drive_cpu(name: str) -> bool:
+    """False for one that is known to have no CPU."""
+    return name not in KNOWN or "cpu" in KNOWN[name].kinds
 
 
 def is_hidden(device_id: str) -> bool:

@@ -22,7 +22,7 @@ from typing import Any
 
 import msgspec
 
-from gpubench.backends import YIELDS
+from gpubench.backends import KNOWN
 from gpubench.backends.shared.host import (
     aligned,
     allocate_outputs,
@@ -418,7 +418,7 @@ class TorchBackend(Backend):
 
     name = "torch"
     forms: tuple[Form, ...] = ("library",)
-    yields_to = YIELDS["torch"]
+    yields_to = KNOWN["torch"].yields_to
 
     def devices(self) -> list[Device]:
         """The CPU first. A build for the CPU alone is not imported for that: it takes seconds. Raises

@@ -14,13 +14,8 @@ from gpubench.errors import require_choice
 
 if TYPE_CHECKING:
     from gpubench.model.kernel import Kernel
-    from gpubench.model.op import Op, Operand, Shape
+    from gpubench.model.op import Op, Operand
 
-# What the backends of gpubench have, known without loading one. All but the composed ones run in the forms that they
-# list: the array expression of every op, and what is written for them.
-_FORMS: dict[str, tuple[str, ...]] = {
-    "numpy": ("library", "tuned"), "cupy": ("library", "tuned"), "wgpu": ("tuned",), "torch": ("library",)
-}  # fmt: skip
 _BEFORE = ("op", "group", "inputs -> output", "FLOPs", "bytes (f32)", "dtypes", "default sizes")
 _AFTER = ("params", "n is")
 # What a terminal can do without, the first first, where the table is too wide for it; the backends come after these.
@@ -74,21 +69,23 @@ class Listed(NamedTuple):
 
 
 def listed_backends() -> list[Listed]:
-    """Those that `auto` tries. One that is not gpubench's own is asked for its forms in a worker."""
+    """Those that `auto` tries. One that is not known is asked for its forms in a worker."""
     from gpubench import backends
 
-    others = [name for name in backends.usual() if name not in _FORMS]
-    found = [Listed(name, forms, kind="cpu" if name == "numpy" else "gpu") for name, forms in _FORMS.items()]
+    others = [name for name in backends.usual() if name not in backends.KNOWN]
+    found = [Listed(name, known.forms, kind=_kind(known.kinds)) for name, known in backends.KNOWN.items()]
     if not others:
         return found
     from gpubench.measure.targets import list_devices
 
     for listing in list_devices(others):
-        kinds = {device.kind for device in listing.devices}
-        found.append(
-            Listed(listing.backend, listing.forms, listing.kernels, "cpu" if kinds == {"cpu"} else "gpu")
-        )
+        kind = _kind([device.kind for device in listing.devices])
+        found.append(Listed(listing.backend, listing.forms, listing.kernels, kind))
     return found
+
+
+def _kind(kinds: Sequence[str]) -> str:
+    return "cpu" if {*kinds} == {"cpu"} else "gpu"
 
 
 def header(backends: Sequence[Listed]) -> tuple[str, ...]:
@@ -152,23 +149,23 @@ def _polynomial(scales: list[int]) -> str:
     return text or "0"
 
 
-def _shape(shape: Callable[[dict[str, int]], Shape], told: Callable[..., str] = formula) -> list[str]:
-    """The extents of a shape, each as a formula in n."""
-    count = len(shape({"n": _PROBE}))
-    return [told(lambda n, axis=axis: shape({"n": n})[axis]) for axis in range(count)]
+def _shape(operand: Operand) -> list[str]:
+    """The extents, each as a formula in n."""
+    told, shape = _told([operand]), operand.shape
+    return [told(lambda n, axis=axis: shape({"n": n})[axis]) for axis in range(len(shape({"n": _PROBE})))]
 
 
 def _operand(operand: Operand) -> str:
-    return f"{operand.name}[{','.join(_shape(operand.shape, _told([operand])))}]"
+    return f"{operand.name}[{','.join(_shape(operand))}]"
 
 
 def _bytes(op: Op) -> str:
-    return _told(op.inputs)(lambda n: op.bytes({"n": n}, "float32"))
+    return _told(op.operands)(lambda n: op.bytes({"n": n}, "float32"))
 
 
-def _told(operands: Sequence[Operand]) -> Callable[[Callable[[int], int]], str]:
+def _told(operands: Sequence[Operand]) -> Callable[..., str]:
     """No formula tells the length of a text: to look for one would encode all of it."""
-    return _at_one_size if any(one.role == "host" for one in operands) else formula
+    return _at_one_size if any(one.dtype == "uint8" for one in operands) else formula
 
 
 def _flops(op: Op) -> str:
@@ -188,7 +185,7 @@ def _results(op: Op) -> str:
     """The shape of the output; of several with their names."""
     if op.more_outputs:
         return " ".join(_operand(operand) for operand in op.outputs)
-    return ",".join(_shape(op.output.shape))
+    return ",".join(_shape(op.output))
 
 
 def row_of(op: Op, backends: Sequence[Listed]) -> tuple[str, ...]:
@@ -270,9 +267,9 @@ def _plain(op: Op, backends: Sequence[Listed]) -> dict[str, Any]:
         "summary": op.summary,
         "params": dict(op.params),
         "options": dict(op.options),
-        "inputs": [{"name": operand.name, "shape": _shape(operand.shape)} for operand in op.inputs],
-        "output": {"name": op.output.name, "shape": _shape(op.output.shape)},
-        "more_outputs": [{"name": operand.name, "shape": _shape(operand.shape)} for operand in op.more_outputs],
+        "inputs": [{"name": operand.name, "shape": _shape(operand)} for operand in op.inputs],
+        "output": {"name": op.output.name, "shape": _shape(op.output)},
+        "more_outputs": [{"name": operand.name, "shape": _shape(operand)} for operand in op.more_outputs],
         "flops": _flops(op),
         "bytes_float32": _bytes(op),
         "dtypes": list(op.dtypes),

@@ -57,9 +57,9 @@ def load(name: str) -> Op:
     if name in names():
         return _built_in(name)
     # Deferred: reading entry points costs 30 to 60 ms, so only a name that is not built in pays for it.
-    from gpubench.kernels import _foreign
+    from gpubench.plugins import ops
 
-    return _foreign.load(name)
+    return ops.load(name)
 
 
 def load_all(wanted: Sequence[str]) -> tuple[dict[str, Op], dict[str, BadPlugin]]:
@@ -68,9 +68,9 @@ def load_all(wanted: Sequence[str]) -> tuple[dict[str, Op], dict[str, BadPlugin]
     broken: dict[str, BadPlugin] = {}
     others = [name for name in wanted if name not in names()]
     if others:
-        from gpubench.kernels import _foreign
+        from gpubench.plugins import ops
 
-        _foreign.try_out(others)
+        ops.try_out(others)
     for name in wanted:
         try:
             found[name] = load(name)
@@ -83,9 +83,9 @@ def load_untried(name: str) -> Op:
     """The same in a process that may break: no trial comes first. Raises KeyError and PluginError."""
     if name in names():
         return _built_in(name)
-    from gpubench.kernels import _foreign
+    from gpubench.plugins import ops
 
-    return _foreign.load_untried(name)
+    return ops.load_untried(name)
 
 
 def _built_in(name: str) -> Op:

@@ -1,6 +1,6 @@
 """ffn: the two layers behind the attention of a transformer, width -> 4 width -> width, gelu between them."""
 
-from gpubench.kernels._transformer import FFN, FFN_WEIGHTS, PARAMS, SIZES, WIDE
+from gpubench.kernels.families.transformer import FFN, FFN_WEIGHTS, PARAMS, SIZES, WIDE
 from gpubench.kernels.families.workload import workload
 
 OP = workload(

@@ -9,8 +9,18 @@ would hide a decoder that is stuck.
 from __future__ import annotations
 
 from gpubench import kernels
-from gpubench.kernels._transformer import BLOCK_WEIGHTS, HEADED, Tokens, Turn, block, given, headed, one, width
 from gpubench.kernels.families import bpe
+from gpubench.kernels.families.transformer import (
+    BLOCK_WEIGHTS,
+    HEADED,
+    Tokens,
+    Turn,
+    block,
+    given,
+    headed,
+    one,
+    width,
+)
 from gpubench.kernels.families.workload import workload
 from gpubench.model.op import Array, Given, Ladder, Params, Repeat, Stage, Tolerance, Values
 

@@ -4,7 +4,7 @@ They stay on the device, where the optimiser is. The formulas hold for any hidde
 of the logits.
 """
 
-from gpubench.kernels._mlp import BACKWARD, PARAMS, SIZES
+from gpubench.kernels.families.mlp import BACKWARD, PARAMS, SIZES
 from gpubench.kernels.families.workload import workload
 
 OP = workload(

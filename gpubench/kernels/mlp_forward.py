@@ -1,6 +1,6 @@
 """mlp_forward: class probabilities of n pictures by a perceptron of two layers, 784 -> 512 -> 10."""
 
-from gpubench.kernels._mlp import FORWARD, PARAMS, SIZES, WEIGHTS
+from gpubench.kernels.families.mlp import FORWARD, PARAMS, SIZES, WEIGHTS
 from gpubench.kernels.families.workload import workload
 
 OP = workload(

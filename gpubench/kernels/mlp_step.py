@@ -3,7 +3,7 @@
 The gradients stay on the device, where the optimiser is; the loss of each picture comes down.
 """
 
-from gpubench.kernels._mlp import BACKWARD, CLASSES, FORWARD, LOSS, PARAMS, SIZES, WEIGHTS, flipped
+from gpubench.kernels.families.mlp import BACKWARD, CLASSES, FORWARD, LOSS, PARAMS, SIZES, WEIGHTS, flipped
 from gpubench.kernels.families.workload import workload
 from gpubench.model.op import Ids
 

@@ -1,6 +1,6 @@
 """multi_head_attention: attention of n tokens with its projections, and x added; `attention` is the core alone."""
 
-from gpubench.kernels._transformer import ATTENTION_WEIGHTS, HEADED, PARAMS, SIZES, attend
+from gpubench.kernels.families.transformer import ATTENTION_WEIGHTS, HEADED, PARAMS, SIZES, attend
 from gpubench.kernels.families.workload import workload
 
 OP = workload(

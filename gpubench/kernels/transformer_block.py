@@ -1,6 +1,6 @@
 """transformer_block: one layer of a GPT: norm, attention, norm, two layers, with what goes in added twice."""
 
-from gpubench.kernels._transformer import BLOCK_WEIGHTS, HEADED, PARAMS, SIZES, block
+from gpubench.kernels.families.transformer import BLOCK_WEIGHTS, HEADED, PARAMS, SIZES, block
 from gpubench.kernels.families.workload import workload
 
 OP = workload(

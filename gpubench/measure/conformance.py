@@ -20,7 +20,7 @@ import msgspec
 from gpubench import backends, kernels
 from gpubench.backends.shared.host import random_inputs
 from gpubench.catalogue import Reason
-from gpubench.errors import BackendError, DeviceOutOfMemory, Unsupported, suggest
+from gpubench.errors import BackendError, DeviceOutOfMemory, Unsupported, UsageError, require_choice, suggest
 from gpubench.measure import leaks
 from gpubench.measure.worker.workspace import Workspace, gate, refusal
 from gpubench.model.backend import Backend, Buffer, Launch, Session, Transfers
@@ -420,11 +420,12 @@ def check_backend(backend: Backend) -> Report:
 
 
 def main(name: str) -> int:
-    """Check the op or the backend of that name, say what was found, and return 1 if anything was."""
-    try:
-        report = check_op(kernels.load_untried(name))
-    except KeyError:
-        report = check_backend(backends.load(name))
+    """Check the op or the backend of that name, say what was found, and return 1 if anything was. Raises UsageError
+    for a name that neither has."""
+    hidden = [name] if name in backends.hidden_names() else []
+    ops = [*kernels.names(), *kernels.foreign()]
+    require_choice(name, [*ops, *backends.names(), *backends.foreign(), *hidden], "NAME")
+    report = check_op(kernels.load_untried(name)) if name in ops else check_backend(backends.load(name))
     for case_id in dict.fromkeys(report.checked):
         print(f"checked {case_id}")
     for text in dict.fromkeys(f"{re.sub('/n=[^/]*', '', key)}: {why}" for key, why in report.refused.items()):
@@ -436,4 +437,8 @@ def main(name: str) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))
+    try:
+        sys.exit(main(" ".join(sys.argv[1:])))
+    except UsageError as error:
+        print(f"error: {error.message}\n  why: {error.why}\n  fix: {error.hint}", file=sys.stderr)
+        sys.exit(error.exit_code)

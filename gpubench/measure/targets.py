@@ -75,7 +75,8 @@ def list_devices(
 
 def _before(name: str, names: Sequence[str]) -> list[str]:
     """Those of the backends that this one yields to."""
-    return [other for other in names if other in backends.YIELDS.get(name, ())]
+    known = backends.KNOWN.get(name)
+    return [other for other in names if known and other in known.yields_to]
 
 
 def _ask(
@@ -88,7 +89,7 @@ def _ask(
             reply = worker.ask(request, deadline_s)
         except WorkerGone as gone:
             return Listing(backend, reason=gone.reason, detail=gone.detail, hint=gone.stderr_tail[-200:])
-        slow = backend in backends.SLOW_TO_IMPORT
+        slow = backend in backends.KNOWN and backends.KNOWN[backend].slow
         if spares is not None and slow and isinstance(reply, protocol.Devices) and reply.devices:
             spares.keep(backend, worker)
             stack.pop_all()
@@ -136,7 +137,7 @@ class DeviceRequest(msgspec.Struct, frozen=True):
             ids = (device.partition(":")[0] for device in self.devices)
             return tuple(dict.fromkeys((*self.required, *self.optional, *ids)))
         if self.mode == "cpu":
-            return tuple(name for name in backends.usual() if name in backends.ON_CPU)
+            return tuple(name for name in backends.usual() if backends.may_drive_cpu(name))
         return (*backends.usual(), *(backends.COMPOSED if self.mode == "hybrid" else ()))
 
 

@@ -335,6 +335,10 @@ class Backend(ABC):
     def preload(self) -> None:
         """Import what opening a device needs. Raises nothing: `open` tells what is wrong."""
 
+    def joined(self) -> list[Device]:
+        """Those of `devices` that make gangs, by ordinal. As it stands: none. Raises BackendUnavailable."""
+        return []
+
     @abstractmethod
     def open(self, device_id: str, threads: int | None = None, *, autotune: bool = True) -> Session:
         """Open one device. Raises BackendUnavailable. The library is imported here, not before.

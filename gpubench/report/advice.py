@@ -6,9 +6,11 @@ import shlex
 from collections.abc import Sequence
 
 from gpubench.analysis.advice import Advice, AdviceCandidate
+from gpubench.analysis.speedup import CpuCode
 from gpubench.escaping import NARROWEST_WRAP, columns, cut, filled, padded, printable, wrapped
 from gpubench.model.case import QUEUED, parse_case_id
 from gpubench.report.layout import RenderOptions, json_text
+from gpubench.report.sections.baseline import cpu_names
 from gpubench.report.wording import ratio_text, share_text, time_interval_text, time_text
 from gpubench.stats import Interval
 
@@ -144,12 +146,25 @@ def _evidence(advice: Advice) -> list[str]:
             f"It takes both sides at work at once{_APART if advice.data == 'device' else ''}. A program that cannot "
             f"split the work takes {_fastest_alone(advice)}."
         )
+    lines += _cpu_lines(advice)
     source = advice.source
     label = f", {printable(source.label)}" if source.label else ""
     ending = "" if source.complete else ", not complete"
     found = f"{source.started_at}, run {source.run_id[:8]}{label}{ending}; {printable(source.machine)}"
     lines.append("; ".join(part for part in (f"From: {found}", _software(advice)) if part))
     return [wrapped(line, _WIDTH) for line in lines]
+
+
+def _cpu_lines(advice: Advice) -> list[str]:
+    """`CPU: numba (numpy:0, 16 threads), PyTorch with MKL (torch:cpu, 16 threads)`: whose times the CPU's are."""
+    texts = []
+    for one in advice.candidates:
+        if one.kind == "cpu" and one.form is not None:
+            backend = one.device_id.partition(":")[0]
+            names = cpu_names([CpuCode(backend, library) for library in one.libraries or ("",)])
+            threads = f", {one.threads} thread{'s' if one.threads != 1 else ''}" if one.threads else ""
+            texts.append(f"{', '.join(names)} ({one.device_id}{threads})")
+    return [f"CPU: {', '.join(texts)}."] if texts else []
 
 
 def _software(advice: Advice) -> str:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
 from gpubench import backends, kernels
@@ -75,6 +78,19 @@ def test_the_actors_that_fail_are_found_out(device: str, reported: str) -> None:
     assert len(report.findings) == len(HOST_DTYPES) * len(conformance.VECTOR_SIZES)
     assert all(reported in finding.detail for finding in report.findings)
     assert {(finding.device, finding.op) for finding in report.findings} == {(device, "add")}
+
+
+@pytest.mark.parametrize(
+    ("name", "fix"), [("matmull", "did you mean 'matmul'?"), ("", "take one of these for NAME")]
+)
+def test_the_authors_command_refuses_a_name_that_nothing_has(name: str, fix: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "gpubench.measure.conformance", *name.split()],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"error: NAME: there is no {name!r}\n")
+    assert done.stderr.endswith(f"  fix: {fix}\n")
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib.util
 import itertools
 import json
 import re
@@ -69,10 +70,16 @@ def test_the_authors_check_of_an_op_covers_sizes_dtypes_forms_and_normal_inputs(
     done = python("-m", "gpubench.measure.conformance", "leaky_relu", cwd=tmp_path, PYTHONPATH=site)
     assert done.returncode == 0, done.stderr + done.stdout
     checked = re.findall(r"^checked leaky_relu/n=(\d+)/(\w+)/(\w+)/resident@numpy:0$", done.stdout, re.M)
-    dtypes = set(kernels.load("relu").dtypes) - {"bfloat16"}  # which NumPy has not
-    assert set(checked) == set(
-        itertools.product(("1", "1000", "1024", "1048576"), dtypes, ("library", "tuned"))
-    )
+    sizes, forms = ("1", "1000", "1024", "1048576"), ("library", "tuned")
+    dtypes = set(kernels.load("relu").dtypes) - {"bfloat16"}
+    assert set(checked) == set(itertools.product(sizes, dtypes, forms))
+    for form in forms:
+        refused = f"refused leaky_relu/bfloat16/{form}/resident@numpy:0: no-dtype\n"
+        assert refused in done.stdout, "NumPy has no such arrays; PyTorch's CPU has, where it is installed"
+    if importlib.util.find_spec("torch"):
+        assert all(
+            f"checked leaky_relu/n={n}/bfloat16/library/resident@torch:cpu\n" in done.stdout for n in sizes
+        )
     assert "0 findings" in done.stdout
 
 
@@ -117,6 +124,15 @@ def test_a_backend_of_another_package_is_wherever_ours_are(halves, gpubench_besi
     for dtype, form in itertools.product(("float64", "float32", "float16"), ("library", "tuned")):
         for n in (1000, 1024, 1 << 20):
             assert f"add/n={n}/{dtype}/{form}/resident@halves:0" in done.stdout
+
+
+def test_mode_cpu_measures_a_backend_of_another_package(halves, gpubench_beside):
+    done = gpubench_beside(
+        halves, "run", "--mode", "cpu", "--ops", "add", "--sizes", "1k", "--check-only", "--no-progress",
+        "--format", "json", "--no-save",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "add/n=1024/float32/tuned/resident@halves:0" in done.stdout
 
 
 def test_a_named_kernel_that_a_backend_brings_is_a_variant(halves, gpubench_beside):

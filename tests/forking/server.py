@@ -27,7 +27,7 @@ MOST_NAME = 15  # letters of a process's name
 # What children of the program run; they import it themselves, but nearly all that it imports is there.
 CHILDREN = (
     "gpubench.measure.worker.main", "gpubench.measure.monitor_child", "gpubench.detect.probes",
-    "gpubench.kernels._foreign",
+    "gpubench.plugins.ops",
 )  # fmt: skip
 OTHERS = (
     "gpubench.__main__", "gpubench.child_main", "gpubench.detect.probes.__main__", "gpubench.report.vega",

@@ -31,7 +31,7 @@ def fetched(timer):
 @pytest.mark.parametrize("clock", ["pass-timestamp", "waited"])
 def test_each_stage_has_its_time_and_the_result_is_the_chains(session, timer, clock, monkeypatch):
     if clock == "waited":
-        monkeypatch.setattr(session, "_stamps", None)
+        monkeypatch.setattr(session, "stamps", None)
     elif session.device.clock is None:
         pytest.skip("this adapter has no time stamps")
     want = fetched(timer)

@@ -355,6 +355,11 @@ class CupyBackend(Backend):
             raise BackendUnavailable("CUDA lists no device", hint=REASONS["unavailable"].remedy)
         return [_device(cupy, ordinal, driver) for ordinal in range(count)]
 
+    @override
+    def joined(self) -> list[Device]:
+        """All of them."""
+        return self.devices()
+
     def open(self, device_id: str, threads: int | None = None, *, autotune: bool = True) -> CupySession:
         for ordinal, device in enumerate(self.devices()):
             if device.id == device_id:

@@ -23,8 +23,6 @@ from gpubench.model.links import Links
 from gpubench.model.op import Array, Form, Op, Shape, Stored
 from gpubench.model.result import Device, Identity
 
-# The backends whose devices make gangs, those of tests apart.
-JOINED = ("cupy",)
 # Host memory as so many ranks.
 _SOFTWARE = ("2", "3", "4", "8")
 
@@ -181,12 +179,13 @@ class GangBackend(Backend):
 
     def devices(self) -> list[Device]:
         """Of GPUs each pair, then the first 4, 8, ... and all of them; and those that answer to their id alone."""
-        found = [gang for name in JOINED for gang in _gangs(_members(name))]
+        found = [gang for name in backends.built_in() for gang in _gangs(_members(name))]
         self.default_devices = tuple(
             gang.id.removeprefix(f"{GANG}:") for gang in found if _usual(gang.id, found)
         )
-        found += _gangs([d for d in _members("fake") if d.id.removeprefix("fake:gpu").isdecimal()])
-        found += [_named(word) for word in backends.load("fake").gangs]
+        for name in backends.hidden_names():
+            found += _gangs(_members(name))
+            found += [_named(name, word) for word in backends.load(name).gangs]
         return found + [_software(count) for count in _SOFTWARE]
 
     def open(self, device_id: str, threads: int | None = None, *, autotune: bool = True) -> GangSession:
@@ -206,7 +205,7 @@ class GangBackend(Backend):
 
 def _members(backend: str) -> list[Device]:
     try:
-        return [device for device in backends.load(backend).devices() if device.kind == "gpu"]
+        return backends.load(backend).joined()
     except BackendUnavailable:
         return []
 
@@ -235,14 +234,14 @@ def _gang(members: Sequence[Device], ranks: Sequence[int]) -> Device:
     )  # fmt: skip
 
 
-def _named(word: str) -> Device:
-    """A gang that acts out one failure."""
-    return Device(id=f"{GANG}:fake:{word}", backend=GANG, kind="gpu", api="fake", name=f"Scripted {word}")
+def _named(backend: str, word: str) -> Device:
+    """A gang that a word stands for."""
+    return Device(id=f"{GANG}:{backend}:{word}", backend=GANG, kind="gpu", api=backend, name=word)
 
 
 def _software(count: str) -> Device:
     return msgspec.structs.replace(
-        _named(""), id=f"{GANG}:numpy:{count}", kind="software", api="host", name=f"{count} x host memory"
+        _named("numpy", count), kind="software", api="host", name=f"{count} x host memory"
     )
 
 

@@ -188,9 +188,9 @@ class WgpuSession(Session):
         }  # fmt: skip
         self._pool: dict[int, list[Any]] = {}
         self._flushing: Any = None
-        self._stamps = Stamps(self._device) if "timestamp-query" in wanted else None
-        if self._stamps is not None:  # only an open device tells the length of its ticks
-            clock = DeviceClock(kind="pass-timestamp", step_s=self._stamps.period_s)
+        self.stamps = Stamps(self._device) if "timestamp-query" in wanted else None
+        if self.stamps is not None:  # only an open device tells the length of its ticks
+            clock = DeviceClock(kind="pass-timestamp", step_s=self.stamps.period_s)
             self.device = replace(device, clock=clock)
 
     def supports(self, op: Op, case: Case) -> BackendError | None:
@@ -302,10 +302,10 @@ class WgpuSession(Session):
         launches = [launch for launch, _ in steps]
         own = [launch for launch in launches if isinstance(launch, WgpuLaunch)]
         hosts = [launch for launch in launches if isinstance(launch, HostCall)]
-        if own and self._stamps is not None and len(own) <= MOST_STAMPED:
+        if own and self.stamps is not None and len(own) <= MOST_STAMPED:
             before = self.waited(hosts)
             with vendor_errors():
-                found = self._stamps.read_steps(own)
+                found = self.stamps.read_steps(own)
             return found and StageReading([*before, *found.steps_s], sum(before) + found.span_s, found.clock)
         waited = self.waited([*hosts, *(partial(self.run, launch) for launch in own)])
         return StageReading(waited, sum(waited), "waited")
@@ -379,7 +379,7 @@ class WgpuSession(Session):
     def time(self, launch: WgpuLaunch, repeat: int = 1, *, cold: bool = False) -> float | None:
         """Seconds between the begin and end stamps of one pass of `repeat` launches. What the host does is not among
         them: it is done once, if no run has done it."""
-        if self._stamps is None:
+        if self.stamps is None:
             return None
         if not launch.ran:
             self._before(launch)
@@ -387,10 +387,10 @@ class WgpuSession(Session):
             encoder = self._device.create_command_encoder()
             if cold:
                 encoder.clear_buffer(self._flush_buffer())
-            compute = encoder.begin_compute_pass(timestamp_writes=self._stamps.writes)
+            compute = encoder.begin_compute_pass(timestamp_writes=self.stamps.writes)
             encode(compute, launch, repeat)
             compute.end()
-            return self._stamps.read(encoder)
+            return self.stamps.read(encoder)
 
     def empty_launch(self) -> WgpuLaunch:
         return self.programs.bare(_EMPTY)

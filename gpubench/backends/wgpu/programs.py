@@ -43,7 +43,7 @@ class WgpuLaunch(Launch):
 
 
 @functools.cache
-def _native() -> tuple[Any, Any] | None:
+def native_calls() -> tuple[Any, Any] | None:
     """wgpu-native's library and its NULL, without wgpu-py around each call; None where they are not there."""
     try:
         from wgpu.backends.wgpu_native import ffi, lib
@@ -62,7 +62,7 @@ def encode(compute: Any, launch: WgpuLaunch, repeat: int) -> None:
     steps: list[Step] = launch.steps
     set_pipeline, dispatch = compute.set_pipeline, compute.dispatch_workgroups
     set_group: Callable[[Any], None] = partial(compute.set_bind_group, 0)
-    native = _native() if hasattr(compute, "_internal") else None
+    native = native_calls() if hasattr(compute, "_internal") else None
     if native is not None:
         lib, null = native
         own, steps = compute._internal, launch.native()

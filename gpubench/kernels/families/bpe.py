@@ -69,10 +69,9 @@ def decode(ids: Sequence[int]) -> bytes:
 
 
 @cache
-def _text() -> tuple[bytes, list[bytes]]:
-    """The frozen text and its words."""
-    text = TEXT.read_bytes()
-    return text, words(text)
+def _text() -> bytes:
+    """The frozen text."""
+    return TEXT.read_bytes()
 
 
 class Beginning(NamedTuple):
@@ -86,14 +85,15 @@ class Beginning(NamedTuple):
 @cache
 def beginning(count: int) -> Beginning:
     """That of `count` tokens."""
-    text, cut = _text()
+    text = _text()
     times, left = 0, count
-    if count > len(cut):  # only then may it take the text more than once
+    if count * max(map(len, ranks())) > len(text):  # only then may it take the text more than once
         times, left = divmod(count, _tokens())
     size, beside = times * len(text), 0
-    for word in cut:
+    for found in _WORD.finditer(text):
         if left <= 0:
             break
+        word = found[0]
         ids = _ids(word)
         if left < len(ids):
             beside = len(decode(ids[left:]))
@@ -110,12 +110,12 @@ def text_bytes(count: int) -> int:
 @cache
 def _tokens() -> int:
     """How many tokens the whole text has."""
-    return sum(len(_ids(word)) for word in _text()[1])
+    return sum(len(_ids(word)) for word in words(_text()))
 
 
 def text_of(count: int) -> bytes:
     """That beginning."""
-    text, size = _text()[0], text_bytes(count)
+    text, size = _text(), text_bytes(count)
     return (text * -(-size // len(text)))[:size]
 
 

@@ -7,7 +7,7 @@ several stages add to, one after the other, as the keys and values of the tokens
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from typing import Any, NoReturn
 
@@ -126,32 +126,31 @@ class _Stages:
             added = {stage.writes[i] for i, j in op.updated.items() if stage.writes[i] == stage.reads[j]}
             if fixed := added - {*self.state}:
                 raise ValueError(f"the stage {stage.name} adds to {min(fixed)}, which is no state")
-            if twice := set(stage.writes) & known - added:
+            if twice := (known & set(stage.writes)) - added:
                 raise ValueError(f"the stage {stage.name} writes {min(twice)}, which is there already")
             known |= set(stage.writes)
         if missing := set(wanted) - known:
             raise ValueError(f"no stage writes {min(missing)}")
         for n in _PROBES:
             shapes: dict[str, Shape] = {}
-            for stage, value, operand in self._uses():
-                shape = operand.shape(stage.params({"n": n}))
-                if shapes.setdefault(value, shape) != shape:
-                    raise ValueError(f"{value} is {shapes[value]} and, in the stage {stage.name}, {shape}")
+            for stage in self.stages:
+                params = stage.params({"n": n})
+                for value, operand in self._used(stage):
+                    shape = operand.shape(params)
+                    if shapes.setdefault(value, shape) != shape:
+                        raise ValueError(f"{value} is {shapes[value]} and, in the stage {stage.name}, {shape}")
 
-    def _uses(self) -> list[tuple[Stage, str, Operand]]:
-        """(stage, value, operand of the stage's op), in order."""
-        return [
-            (stage, value, operand)
-            for stage in self.stages
-            for value, operand in zip((*stage.reads, *stage.writes), self.ops[stage.op].operands, strict=True)
-        ]
+    def _used(self, stage: Stage) -> Iterator[tuple[str, Operand]]:
+        """(value, operand of the stage's op), in order."""
+        return zip((*stage.reads, *stage.writes), self.ops[stage.op].operands, strict=True)
 
     @cached_property
     def first(self) -> dict[str, tuple[Stage, Operand]]:
         """The first use of each value."""
         found: dict[str, tuple[Stage, Operand]] = {}
-        for stage, value, operand in self._uses():
-            found.setdefault(value, (stage, operand))
+        for stage in self.stages:
+            for value, operand in self._used(stage):
+                found.setdefault(value, (stage, operand))
         return found
 
     def operand(self, value: str, **declared: Any) -> Operand:
@@ -163,7 +162,7 @@ class _Stages:
 
     def role(self, value: str) -> Role:
         """Of an input: whether the host reads it, or it flows."""
-        roles = {operand.role for _, name, operand in self._uses() if name == value}
+        roles = {operand.role for stage in self.stages for name, operand in self._used(stage) if name == value}
         return "host" if "host" in roles else "activation"
 
     def depth(self, value: str) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import partial
 
 from gpubench.errors import Unsupported
-from gpubench.kernels._collective import WIDTH, value
+from gpubench.kernels.families.collective import WIDTH, value
 from gpubench.measure.worker.workspace import Wrong
 from gpubench.model.backend import Session
 from gpubench.model.case import Case

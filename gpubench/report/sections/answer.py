@@ -8,14 +8,13 @@ import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from typing import Literal, NamedTuple
 
 import msgspec
 
 from gpubench.analysis.analyse import Analysis
 from gpubench.analysis.answer import OUT_OF_TIME, Absence, MachineAnswer, Trouble, answer
-from gpubench.analysis.labels import workers
 from gpubench.analysis.samples import used_sessions
-from gpubench.analysis.speedup import blas_text
 from gpubench.escaping import columns, cut, filled, printable, shortened
 from gpubench.model.result import Run
 from gpubench.report.layout import Cell, Column, Line, RenderOptions, Section, Table
@@ -38,6 +37,7 @@ from gpubench.report.sections.answer_text import (
     sizes_sentence,
     why_text,
 )
+from gpubench.report.sections.baseline import cpu_names, threads_text
 from gpubench.report.sections.hybrid import split_sentences
 from gpubench.report.sections.placement import placement_sentences
 from gpubench.report.sections.problems import merged
@@ -245,34 +245,46 @@ def _splits(analysis: Analysis) -> list[str]:
     return [*texts[:_MOST_SPLITS], *rest] or [_NO_GAIN]
 
 
+class _Wording(NamedTuple):
+    """How the line of both sides says it: `names` of what computes on the CPU, `length` of a GPU's name."""
+
+    between: str = "against"
+    names: Literal["all", "short", "none"] = "all"
+    seconds: bool = True
+    length: int = 40
+
+
+_WORDINGS = (
+    _Wording(), _Wording(names="short"), _Wording("vs", names="short"), _Wording("vs", names="short", seconds=False),
+    _Wording(names="none"), _Wording(names="none", length=20),
+)  # fmt: skip
+
+
 def sides_line(run: Run, found: MachineAnswer, width: int) -> str:
-    """`NVIDIA H200 (CuPy) against 16 CPU threads (NumPy, OpenBLAS), float32, 55 s.`, in one line: where it is too long
-    without the BLAS, then without the CPU's libraries, then with the GPU's name cut."""
-    texts = [
-        _sides_text(run, found, length, libraries=libraries)
-        for libraries, length in ((2, 40), (1, 40), (0, 40), (0, 20))
-    ]
+    """`NVIDIA H200 (CuPy) against 16 CPU threads (numba, OpenBLAS), float32, 55 s.`, in one line: where it is too long
+    with shorter names of the CPU's code, then without the seconds, then without these names, then with the GPU's name
+    cut."""
+    texts = [_sides_text(run, found, wording) for wording in _WORDINGS]
     return next((text for text in texts if columns(text) <= width), texts[-1])
 
 
-def _sides_text(run: Run, found: MachineAnswer, length: int, *, libraries: int) -> str:
-    cpus = [device.id for device in run.devices if device.kind == "cpu"]
+def _sides_text(run: Run, found: MachineAnswer, wording: _Wording) -> str:
     if found.absence is not None and found.absence.kind in ("checked", "nothing", "overheads"):
         return ""
     if found.times:
-        return f"{_gpus(run, found, length)}."
-    records = [record for device_id in cpus for record in workers(run, device_id)]
-    threads = min((record.threads for record in records if record.threads), default=None)
-    blas = next((blas_text(record.blas).partition(" ")[0] for record in records if record.blas), None)
-    counted = "the CPU" if threads is None else f"{threads} CPU thread{'s' if threads != 1 else ''}"
-    names = dict.fromkeys([*map(backend_text, cpus), *([blas] if blas and libraries > 1 else [])])
-    cpu = f"{counted} ({', '.join(names)})" if names and libraries else counted
+        return f"{_gpus(run, found, wording.length)}."
+    names = [] if wording.names == "none" else cpu_names(found.cpu, short=wording.names == "short")
+    cpu = threads_text(run) + (f" ({', '.join(names)})" if names else "")
     dtypes = dict.fromkeys([*(row.dtype for row in found.rows), *(form.dtype for form in found.forms)])
-    parts = [f"{_gpus(run, found, length)} against {cpu}" if found.devices else cpu, *dtypes]
-    seconds = _seconds(run)
-    parts += [] if seconds is None else [f"{seconds:.0f} s"]
-    text = ", ".join(parts)
+    parts = [f"{_gpus(run, found, wording.length)} {wording.between} {cpu}" if found.devices else cpu, *dtypes]
+    parts += [_seconds_text(run)] if wording.seconds else []
+    text = ", ".join(filter(None, parts))
     return text[:1].upper() + text[1:] + "."
+
+
+def _seconds_text(run: Run) -> str:
+    seconds = _seconds(run)
+    return "" if seconds is None else f"{seconds:.0f} s"
 
 
 def _gpus(run: Run, found: MachineAnswer, length: int) -> str:
@@ -358,13 +370,13 @@ def _notes(analysis: Analysis, found: MachineAnswer, width: int, *, alone: bool)
         if count and alone
         else ""
     )
-    limits = _range_line(analysis, found)
+    limits = _range_line(analysis, found, width)
     if counted and columns(f"{limits} {counted}") <= width:
         return [*texts, (0, f"{limits} {counted}")]
     return [*texts, (3, limits), *([(0, counted)] if counted else [])]
 
 
-def _range_line(analysis: Analysis, found: MachineAnswer) -> str:
+def _range_line(analysis: Analysis, found: MachineAnswer, width: int) -> str:
     # One op shows all its situations, a table of many two of them.
     regimes = found.regimes if len(found.rows) > 1 else found.rows[0].cells if found.rows else ()
     cells = [cell for row in found.rows for regime, cell in row.cells.items() if regime in regimes]
@@ -375,7 +387,10 @@ def _range_line(analysis: Analysis, found: MachineAnswer) -> str:
     texts += [f"{noisy} of {len(timed)} times {'is' if noisy == 1 else 'are'} noisy."] if noisy else []
     used = used_sessions(analysis.run)
     sessions = analysis.run.settings.sessions if used is None else len(used)
-    return " ".join([*texts, f"{sessions} session{'s' if sessions != 1 else ''}."])
+    took = _seconds_text(analysis.run)
+    # Where the line of both sides has no room for the seconds, they stand here.
+    told = not took or f", {took}." in sides_line(analysis.run, found, width)
+    return " ".join([*texts, f"{sessions} session{'s' if sessions != 1 else ''}{'' if told else f', {took}'}."])
 
 
 def _reasons(found: MachineAnswer) -> list[str]:

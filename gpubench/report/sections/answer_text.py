@@ -296,32 +296,44 @@ def _upper_end(row: AnswerRow, cell: AnswerCell) -> float:
 
 
 def op_sentence(row: AnswerRow, regimes: Sequence[str], *, ascii_only: bool) -> str:
-    """What one op gains: a clause for each situation."""
+    """What one op gains: a clause for each situation, and up to which size: above it nothing is claimed."""
+    cells = {regime: row.cells[regime] for regime in regimes if regime in row.cells}
+    ends = {cell.gain.n for cell in cells.values() if cell.gain is not None}
+    # Once, where all clauses have the same end.
+    together = len(ends) == 1 and any(cell.kind in ("at", "range") for cell in cells.values())
     clauses = [
-        f"{with_text(regime)} {_op_clause(row, row.cells[regime], ascii_only)}"
-        for regime in regimes
-        if regime in row.cells
+        f"{with_text(regime)} {_op_clause(row, cell, ascii_only, ends=not together)}"
+        for regime, cell in cells.items()
     ]
+    if together:
+        clauses.append(f"measured up to {size_text(max(ends), row.extent, ascii_only=ascii_only)}")
     return f"{series_text(row)}: {'; '.join(clauses)}."
 
 
-def _op_clause(row: AnswerRow, cell: AnswerCell, ascii_only: bool) -> str:
-    size = cell_text(cell, row.extent, ascii_only=ascii_only)
+def _op_clause(row: AnswerRow, cell: AnswerCell, ascii_only: bool, *, ends: bool) -> str:
+    """Of a threshold both ends are told: no size between them is known to win. `ends`: with the largest size."""
+    size = cell_text(cell, row.extent, ascii_only=ascii_only).removesuffix(", mixed")
+    both = both_text(cell, row.extent, ascii_only=ascii_only).removesuffix(", mixed")
     mixed = ", and wins and loses by turns below" if cell.mixed else ""
-    size = size.removesuffix(", mixed")
+    last = "" if cell.gain is None else size_text(cell.gain.n, row.extent, ascii_only=ascii_only)
     if cell.kind == "open":
-        gain = cell.gain
-        if gain is None:
+        if cell.gain is None:
             return f"nothing is known ({why_text(cell.why)})"
-        at = size_text(gain.n, row.extent, ascii_only=ascii_only)
         if cell.tied:
-            return f"both are about equal at {at}, the largest size"
-        side = {"gpu": "the GPU wins", "cpu": "the CPU wins", "equal": "both are about equal"}.get(gain.winner)
-        return f"no threshold is known ({why_text(cell.why)}); at {at} {side or 'it is too noisy to say'}"
+            return f"both are about equal at {last}, the largest size"
+        sides = {"gpu": "the GPU wins", "cpu": "the CPU wins", "equal": "both are about equal"}
+        side = sides.get(cell.gain.winner, "it is too noisy to say")
+        return f"no threshold is known ({why_text(cell.why)}); at {last} {side}"
+    measured, up_to = (f"{words} {last}" if ends else "" for words in (", measured up to", " up to"))
+    first = size.removeprefix("< ")
+    below = f"every size measured, from {first}" + (f" to {last}" if ends else "")
+    if first == last:
+        below = f"the one size measured, {first}"
     return {
-        "at": f"the GPU pays from {size}{mixed}", "range": f"the GPU pays from somewhere in {size}{mixed}",
-        "all-sizes": "the GPU wins at all sizes", "no-size": "the CPU wins at all sizes",
-        "below": f"the GPU wins at every size measured, from {size.removeprefix('< ')} on",
+        "at": f"the GPU pays from {both}{mixed}{measured}",
+        "range": f"the GPU pays from somewhere in {size}{mixed}{measured}",
+        "all-sizes": f"the GPU wins at all sizes{up_to}", "no-size": f"the CPU wins at all sizes{up_to}",
+        "below": f"the GPU wins at {below}",
         "above": f"the CPU wins up to {size.removeprefix('> ')}", "wrong": "the GPU gave wrong numbers",
         "failed": "nothing ran on the GPU",
     }[cell.kind]  # fmt: skip

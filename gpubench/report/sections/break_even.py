@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from gpubench.analysis.analyse import Analysis
 from gpubench.analysis.answer import AnswerCell, Extent, extent, threshold
 from gpubench.analysis.break_even import BreakEven
 from gpubench.analysis.reuse import Reuse, WeightLoad
+from gpubench.analysis.speedup import cpu_codes
 from gpubench.escaping import printable
 from gpubench.model.case import QUEUED, WAITED
 from gpubench.report.layout import Cell, Column, Section, Table, Tone, cells
@@ -22,6 +23,7 @@ from gpubench.report.sections.answer_text import (
     threshold_text,
     why_text,
 )
+from gpubench.report.sections.baseline import against_text, cpu_names
 from gpubench.report.wording import (
     FORMS,
     device_text,
@@ -80,23 +82,52 @@ def _table(
         Column(short_text(name) if short else situation_text(name, beside_queued=beside)) for name in data
     ]
     columns += [Column("gain and time at largest size")] if full else []
+    differ = len({frozenset(_cpu_names(analysis, [row])) for row in rows}) > 1
+    columns += [Column("CPU")] if full and differ else []
     body = []
     for device, family in _by_regime(rows, merge=not full):
         first = next(iter(family.values()))
-        row: list[str | Cell] = [first.op + "".join(f" {name}={value}" for name, value in first.params.items())]
+        row: list[str | Cell] = [_op_text(first)]
         row += [first.dtype] if full else []
         row += [device] if by_device else []
         row += [_threshold(family[name], words) if name in family else "" for name in data]
         last = max(one.last for one in family.values())
         gains = [_gain(family[name], last) if name in family else "-" for name in data]
         row += [" / ".join(gains)] if full else []
+        row += [", ".join(_cpu_names(analysis, family.values()))] if full and differ else []
         body.append(cells(*row, _measured(list(family.values()))))
     title = "" if full else rows[0].dtype
     title += "" if by_device else f" on {device_text(analysis, min(devices))}"
     return Table(
         (*columns, Column("measured", rank=1)), tuple(body), title=printable(title),
-        legend=_legend(rows, short=short), narrower=narrower,
+        note=_cpu_note(analysis, rows) if differ and not full else "", legend=_legend(rows, short=short),
+        narrower=narrower,
     )  # fmt: skip
+
+
+def _cpu_names(analysis: Analysis, rows: Iterable[BreakEven]) -> list[str]:
+    """What computes on the CPU at the sizes of these rows, the most of them first; nothing for another baseline."""
+    bases = [point.row.baseline for row in rows for point in row.points]
+    return cpu_names(cpu_codes(analysis.run, bases), short=True)
+
+
+def _cpu_note(analysis: Analysis, rows: Sequence[BreakEven]) -> str:
+    """`CPU, the fastest at each size: numba; add, dot: numba or PyTorch`: by op, what most ops have without names."""
+    by_op: dict[str, list[BreakEven]] = {}
+    for row in rows:
+        by_op.setdefault(_op_text(row), []).append(row)
+    order = {name: place for place, name in enumerate(_cpu_names(analysis, rows))}
+    groups: dict[str, list[str]] = {}
+    for op, ours in by_op.items():
+        names = sorted(_cpu_names(analysis, ours), key=lambda name: order.get(name, len(order)))
+        groups.setdefault(" or ".join(names), []).append(op)
+    usual = max(groups, key=lambda names: len(groups[names]))
+    others = [f"{', '.join(ops)}: {names}" for names, ops in groups.items() if names != usual]
+    return f"CPU, the fastest at each size: {'; '.join([usual, *others])}"
+
+
+def _op_text(row: BreakEven) -> str:
+    return row.op + "".join(f" {name}={value}" for name, value in row.params.items())
 
 
 def _by_regime(rows: Sequence[BreakEven], *, merge: bool) -> list[tuple[str, ByRegime]]:
@@ -182,7 +213,10 @@ def reuse_section(analysis: Analysis, unit: str, *, full: bool, every_size: bool
     if not shown:
         return Section(key="reuse", title=REUSE_TITLE, tables=(weights,) if weights else ())
     rows = [row for ours in shown.values() for row in ours]
-    lines = [_MEANING, *([_LEFT_OUT] if len(shown) < len(groups) else [])]
+    # Of a selection without the CPU the speedups have its cases.
+    known = {row.id: row for row in (*analysis.cases, *(found.baseline for found in analysis.speedups))}
+    bases = [known[row.baseline_id] for row in rows if row.baseline_id in known]
+    lines = [against_text(analysis, bases), _MEANING, *([_LEFT_OUT] if len(shown) < len(groups) else [])]
     table = _full_table(rows, unit) if full else _reuse_table(analysis, list(shown.values()))
     tables = (table, weights) if weights else (table,)
     return Section(key="reuse", title=REUSE_TITLE, lines=tuple(lines), tables=tables, folded=full)

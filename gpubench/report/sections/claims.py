@@ -3,29 +3,40 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 
 from gpubench.analysis.analyse import Analysis
 from gpubench.analysis.claims import ClaimResult, ClaimVerdict
 from gpubench.analysis.estimate import CaseResult
 from gpubench.analysis.speedup import Speedup
 from gpubench.escaping import printable, shortened
+from gpubench.model.case import RESIDENT, Case, parse_case_id
 from gpubench.report.layout import Cell, Column, Section, Table, Tone, cells
 from gpubench.report.sections.answer_text import range_text, threshold_text
 from gpubench.report.wording import (
+    ALWAYS,
     GainStyle,
+    data_text,
     gain_text,
     legend,
     mark,
     percent_ratio_text,
     ratio_text,
     seconds_text,
+    short_ratio_text,
     time_interval_text,
     time_text,
+    where_legend,
 )
 
 _ORDER: tuple[ClaimVerdict, ...] = ("confirmed", "refuted", "undecided", "not measured")
 _TONES: dict[str, Tone] = {"confirmed": "good", "refuted": "bad"}
-_LONGEST, _SHORT = 28, 16  # of a claim's name
+# The longest name of a claim, how a factor is written and what that means: for a narrow terminal first.
+_FORMS: tuple[tuple[int, GainStyle, str], ...] = (
+    (12, short_ratio_text, "intervals: in a wider terminal or --format markdown"),
+    (16, percent_ratio_text, "+-: the farther end"), (26, percent_ratio_text, "+-: the farther end"),
+    (28, ratio_text, ""),
+)  # fmt: skip
 
 
 def claims_section(analysis: Analysis, unit: str, *, full: bool) -> Section:
@@ -52,42 +63,37 @@ def _table(rows: tuple[ClaimResult, ...], unit: str, *, full: bool) -> Table:
         Column("CPU", right=True, rank=2), Column("GPU claimed", right=True, rank=3),
         Column("GPU", right=True, rank=2), *([Column("case")] if full else []),
     )  # fmt: skip
-    body, short = [], []
-    for row in rows:
-        body.append(cells(*_cells(row, unit), *([_case(row)] if full else [])))
-        short.append(cells(*_short_cells(row, unit), *([_case(row)] if full else [])))
-        if row.also is not None:
-            beside = _beside_cells(row.also, unit) + ([row.also.id] if full else [])
-            body.append(cells(*beside))
-            short.append(cells(*beside))
     labels = {
         side.label for row in rows for side in (row.measured, row.with_copies, row.also) if side is not None
     }
-    notes = ["copied: the same work, copied at every call", legend(labels)]
-    narrower = Table(columns, tuple(short), legend="; ".join(filter(None, [*notes, "+-: the farther end"])))
-    return Table(columns, tuple(body), legend="; ".join(filter(None, notes)), narrower=narrower)
+    notes = ["copied: the same work, copied at every call", where_legend(_answering(rows)), legend(labels)]
+    table: Table | None = None
+    for length, style, how in _FORMS:
+        body = []
+        for row in rows:
+            body.append(cells(*_cells(row, unit, length, style), *([_case(row)] if full else [])))
+            if row.also is not None:
+                body.append(cells(*_beside_cells(row.also, unit), *([row.also.id] if full else [])))
+        table = Table(columns, tuple(body), legend="; ".join(filter(None, [*notes, how])), narrower=table)
+    assert table is not None
+    return table
 
 
-def _cells(row: ClaimResult, unit: str) -> list[str | Cell]:
+def _cells(row: ClaimResult, unit: str, length: int, style: GainStyle) -> list[str | Cell]:
     copied, found = row.with_copies, row.measured
     base, case = (found.baseline, found.case) if found else (None, None)
     return [
-        shortened(row.claim, _LONGEST), _claimed_text(row, unit), _measured_text(row, unit, ratio_text),
+        shortened(row.claim, length), _claimed_text(row, unit), _measured_text(row, unit, style),
         Cell(row.verdict, _tone(row)), gain_text(copied) + mark(copied.label) if copied else "-",
         seconds_text(row.claimed_cpu_s, unit), _time_text(base, unit),
         seconds_text(row.claimed_gpu_s, unit), _time_text(case, unit),
     ]  # fmt: skip
 
 
-def _short_cells(row: ClaimResult, unit: str) -> list[str | Cell]:
-    """The same with shorter names and intervals, for a narrow terminal."""
-    _, claimed, _, *rest = _cells(row, unit)
-    return [shortened(row.claim, _SHORT), claimed, _measured_text(row, unit, percent_ratio_text), *rest]
-
-
 def _beside_cells(row: Speedup, unit: str) -> list[str | Cell]:
     """What stands beside the claim above it, and decides nothing."""
-    name, gain = f"  {row.case.case.op} n={row.case.case.params['n']}", gain_text(row) + mark(row.label)
+    name = f"  {row.case.case.op} n={row.case.case.params['n']}"
+    gain = gain_text(row) + mark(row.label) + _data(row.case.id)
     return [name, "", gain, "", "", "", _time_text(row.baseline, unit), "", _time_text(row.case, unit)]
 
 
@@ -108,12 +114,26 @@ def _claimed_text(row: ClaimResult, unit: str) -> str:
 
 
 def _measured_text(row: ClaimResult, unit: str, style: GainStyle) -> str:
+    """With the situation of the kindest case: `GPU 54x [48, 62] queued`."""
+    where = _data(*row.ids)
     if row.measured is not None:
-        return gain_text(row.measured, style) + mark(row.measured.label)
+        return gain_text(row.measured, style) + mark(row.measured.label) + where
     if row.timed is not None and row.timed.time is not None:
         interval = f" {time_interval_text(row.timed.time, unit)}" if style is ratio_text else ""
-        return f"{time_text(row.timed.time, unit)}{interval}"
-    return threshold_text(row.threshold) if row.threshold is not None else "-"
+        return f"{time_text(row.timed.time, unit)}{interval}{where}"
+    return threshold_text(row.threshold) + where if row.threshold is not None else "-"
+
+
+def _data(*ids: str) -> str:
+    """` waited`, ` queued`, ` copied`: where the data of these cases lies; nothing of the CPU's, which is at home."""
+    names = dict.fromkeys(data_text(case) for case in map(parse_case_id, ids) if case.regime != RESIDENT)
+    return f" {'+'.join(names)}" if names else ""
+
+
+def _answering(rows: Sequence[ClaimResult]) -> list[Case]:
+    """The cases of the table's numbers, but for those of the CPU, and for copies, which have words of their own."""
+    ids = [case_id for row in rows for case_id in (*row.ids, *row.also_ids)]
+    return [case for case in map(parse_case_id, ids) if case.regime not in (RESIDENT, ALWAYS)]
 
 
 def _tone(row: ClaimResult) -> Tone:

@@ -6,7 +6,6 @@ And what a picture names, since it travels without its report: the two sides, th
 from __future__ import annotations
 
 import math
-import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
@@ -14,9 +13,9 @@ import msgspec
 
 from gpubench import __version__
 from gpubench.analysis.analyse import Analysis
-from gpubench.analysis.labels import workers
+from gpubench.analysis.answer import held_against
 from gpubench.analysis.ratio_map import MapLane, RatioMap, Strip, ratio_map
-from gpubench.analysis.speedup import EQUAL, blas_text
+from gpubench.analysis.speedup import EQUAL, cpu_codes
 from gpubench.escaping import columns, cut, padded, printable, shortened
 from gpubench.model.case import beside_size
 from gpubench.report.layout import Cell, Line, Picture, RenderOptions, Section, Tone
@@ -27,6 +26,7 @@ from gpubench.report.sections.answer_text import (
     series_text,
     size_text,
 )
+from gpubench.report.sections.baseline import cpu_names, threads_text
 from gpubench.report.wording import situation_text
 
 KEY, TITLE = "map", "Map: who wins at which size"
@@ -229,7 +229,9 @@ def map_section(analysis: Analysis, options: RenderOptions, *, full: bool) -> Se
         return Section(
             key=KEY, title=TITLE, lines=(" · ".join((view.title, *view.origin)),), pictures=(Picture(texts),)
         )
-    heads: list[Line] = [(Cell(cut(text, options.width)),) for text in (view.title, *view.origin)]
+    wide = columns(view.title) > options.width
+    sides = sides_text(analysis, found.shown, short=True) if wide else view.title
+    heads: list[Line] = [(Cell(cut(text, options.width)),) for text in (sides, *view.origin)]
     heads = [_in_ascii(line) for line in heads] if options.ascii_only else heads
     return Section(key=KEY, title=TITLE, screen=(*heads, *lines))
 
@@ -328,12 +330,10 @@ def _in_ascii(line: Line) -> Line:
     return tuple(Cell(cell.text.translate(_ASCII), cell.tone) for cell in line)
 
 
-_LONG_VERSION = re.compile(r"(\d+\.\d+\.\d+)(?:\.\d+)+")  # 0.3.34.0.0 is a build of 0.3.34
-
-
-def sides_text(analysis: Analysis, device_ids: Sequence[str]) -> str:
-    """`NVIDIA H200 (CuPy) against 16 CPU threads (NumPy, OpenBLAS 0.3.34)`; without devices the CPU alone."""
-    cpu = _cpu_text(analysis)
+def sides_text(analysis: Analysis, device_ids: Sequence[str], *, short: bool = False) -> str:
+    """`NVIDIA H200 (CuPy) against 16 CPU threads (numba, OpenBLAS 0.3.34)`; without devices the CPU alone. `short`:
+    without versions."""
+    cpu = _cpu_text(analysis, device_ids, short=short)
     names = {device.id: shortened(device.name) for device in analysis.run.devices}
     backends: dict[str, list[str]] = {}
     for device_id in device_ids:
@@ -347,16 +347,10 @@ def sides_text(analysis: Analysis, device_ids: Sequence[str]) -> str:
     return printable(text[:1].upper() + text[1:])
 
 
-def _cpu_text(analysis: Analysis) -> str:
-    run = analysis.run
-    cpus = [device.id for device in run.devices if device.kind == "cpu"]
-    records = [record for device_id in cpus for record in workers(run, device_id)]
-    threads = min((record.threads for record in records if record.threads), default=None)
-    counted = "the CPU" if threads is None else f"{threads} CPU thread{'s' if threads != 1 else ''}"
-    blas = next((blas_text(record.blas).partition(" (")[0] for record in records if record.blas), None)
-    blas = blas and _LONG_VERSION.sub(r"\1", blas)
-    libraries = dict.fromkeys([*map(backend_text, cpus), *([blas] if blas else [])])
-    return f"{counted} ({', '.join(libraries)})" if libraries else counted
+def _cpu_text(analysis: Analysis, device_ids: Sequence[str], *, short: bool) -> str:
+    rows = held_against(analysis, device_ids) or [row for row in analysis.cases if row.time is not None]
+    names = cpu_names(cpu_codes(analysis.run, rows), short=short, versions=not short)
+    return f"{threads_text(analysis.run)} ({', '.join(names)})" if names else threads_text(analysis.run)
 
 
 def origin_text(analysis: Analysis, dtypes: Iterable[str] = ()) -> str:

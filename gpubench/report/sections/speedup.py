@@ -13,6 +13,7 @@ from gpubench.analysis.speedup import Mean, Speedup, baseline_line, cpu_line
 from gpubench.escaping import printable
 from gpubench.model.case import WAITED
 from gpubench.report.layout import Cell, Column, Section, Table, Tone, cells
+from gpubench.report.sections.baseline import against_text
 from gpubench.report.wording import (
     FORMS,
     data_text,
@@ -370,8 +371,9 @@ def means_section(analysis: Analysis, *, full: bool) -> Section:
     )
     legend = _NOT_ALIKE if any(row.missing for row in rows) else ""
     table = Table(columns, wide, legend=legend, narrower=Table(columns, narrow, legend=legend))
-    lines = tuple(_missing_text(row) for row in rows if row.missing) if full else ()
-    return Section(key="speedup", title=MEANS_TITLE, lines=lines, tables=(table,), folded=True)
+    lines = [against_text(analysis, [row.baseline for row in analysis.speedups if row.headline])]
+    lines += [_missing_text(row) for row in rows if row.missing] if full else []
+    return Section(key="speedup", title=MEANS_TITLE, lines=tuple(lines), tables=(table,), folded=True)
 
 
 def _missing_text(row: Mean) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from gpubench.backends import wgpu as wgpu_backend
 from gpubench.backends.shared.blocks import BlockThreads
 from gpubench.errors import BackendUnavailable, DeviceOutOfMemory
 from gpubench.installation import install_command
+from gpubench.model.backend import Backend
 from gpubench.model.case import Case
 from gpubench.model.result import Device
 
@@ -36,6 +38,15 @@ def test_the_baseline_comes_first_and_the_actor_is_hidden():
     assert backends.load("fake").name == "fake"
     with pytest.raises(KeyError):
         backends.load("nonsense")
+
+
+@pytest.mark.parametrize("name", backends.KNOWN)
+def test_what_is_known_of_a_backend_is_what_it_declares(name):
+    backend, known = backends.load(name), backends.KNOWN[name]
+    assert (backend.forms, backend.yields_to) == (known.forms, known.yields_to)
+    assert (type(backend).preload is not Backend.preload) == known.slow
+    with contextlib.suppress(BackendUnavailable):
+        assert {device.kind for device in backend.devices()} <= {*known.kinds, "software"}
 
 
 @pytest.mark.parametrize("name", [*backends.names(), *backends.hidden_names()])

@@ -12,7 +12,7 @@ from gpubench import backends, kernels
 from gpubench.backends.gang.shares import shares
 from gpubench.backends.shared.sides import granule
 from gpubench.errors import BackendUnavailable, Unsupported
-from gpubench.kernels._collective import WIDTH, value
+from gpubench.kernels.families.collective import WIDTH, value
 from gpubench.measure.worker import collectives
 from gpubench.measure.worker.collectives import CollectiveTimer
 from gpubench.measure.worker.workspace import Wrong

@@ -53,7 +53,7 @@ def step(name: str, *, bound: bool = True):
 def test_both_ways_record_the_same(steps, repeat, monkeypatch):
     launch = WgpuLaunch(steps, "output", None)
     public, native = Pass(), NativePass()
-    monkeypatch.setattr(programs, "_native", lambda: (LIBRARY, None))
+    monkeypatch.setattr(programs, "native_calls", lambda: (LIBRARY, None))
     encode(public, launch, repeat)  # no pointer: by its methods
     encode(native, launch, repeat)
     assert native.told == public.told
@@ -67,7 +67,7 @@ def test_a_step_that_repeats_is_bound_once():
 
 
 def test_without_the_library_the_methods_are_called(monkeypatch):
-    monkeypatch.setattr(programs, "_native", lambda: None)
+    monkeypatch.setattr(programs, "native_calls", lambda: None)
     told = NativePass()
     encode(told, WgpuLaunch([step("a"), step("b")], "output", None), 1)
     assert [what[0] for what in told.told] == ["pipeline", "group", "dispatch"] * 2

@@ -11,7 +11,7 @@ from gpubench import kernels
 from gpubench.backends.shared.host import random_inputs
 from gpubench.model.op import Op, Params
 
-OPS = {name: kernels.load(name) for name in kernels.usual()}
+OPS = {name: op for name in kernels.usual() if (op := kernels.load(name)).split is not None}
 SHAPES = {
     "matmul": [{"n": 7}, {"n": 5, "m": 9, "k": 3}, {"n": 4, "batch": 6}, {"n": 4, "m": 2, "batch": 3}],
     "gemv": [{"n": 11}, {"n": 5, "m": 13}],
@@ -19,6 +19,10 @@ SHAPES = {
     "softmax": [{"n": 2048}, {"n": 63}, {"n": 60, "columns": 5}],
     "softmax_grad": [{"n": 2048}, {"n": 60, "columns": 5}],
 }
+
+
+def shapes(op: Op) -> list[Params]:
+    return SHAPES.get(op.name) or [params for n in (1000, 257, 1) if op.fits(params := {"n": n}) is None]
 
 
 def part_of(op: Op, params: Params, start: int, stop: int) -> np.ndarray:
@@ -44,7 +48,7 @@ def part_of(op: Op, params: Params, start: int, stop: int) -> np.ndarray:
 @pytest.mark.parametrize("op", OPS.values(), ids=OPS)
 @given(share=st.floats(0, 1))
 def test_two_parts_make_the_whole(op: Op, share: float) -> None:
-    for params in SHAPES.get(op.name, [{"n": 1000}, {"n": 257}]):
+    for params in shapes(op):
         cut, units = op.cut(params), op.units(params)
         assert cut is not None
         if units < 2:
@@ -58,7 +62,7 @@ def test_two_parts_make_the_whole(op: Op, share: float) -> None:
 
 @pytest.mark.parametrize("op", OPS.values(), ids=OPS)
 def test_the_work_of_the_parts_is_the_work_of_the_whole(op: Op) -> None:
-    for params in SHAPES.get(op.name, [{"n": 1000}]):
+    for params in shapes(op):
         cut, units = op.cut(params), op.units(params)
         assert cut is not None
         place = units // 3

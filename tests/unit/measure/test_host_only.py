@@ -8,8 +8,7 @@ from gpubench import backends
 from gpubench.measure import protocol, targets
 from gpubench.model.result import Device
 
-YIELDING = next(iter(backends.YIELDS))
-FIRST = backends.YIELDS[YIELDING][0]
+YIELDING, FIRST = next((name, known.yields_to[0]) for name, known in backends.KNOWN.items() if known.yields_to)
 
 
 def device(backend, kind):

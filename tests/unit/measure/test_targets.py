@@ -89,6 +89,14 @@ def test_what_was_named_and_is_not_there(wanted, reported):
     assert refused.value.hint
 
 
+def test_only_a_backend_that_is_known_to_have_no_cpu_is_left_out_of_mode_cpu(monkeypatch, listed):
+    other = Listing("other", (device("other:0", "cpu", "host"), device("other:1")), ("library",))
+    monkeypatch.setitem(LISTINGS, "other", other)
+    monkeypatch.setattr(targets.backends, "usual", lambda: ("numpy", "cupy", "wgpu", "other"))
+    assert ids(DeviceRequest(mode="cpu")) == ["numpy:0", "other:0"]
+    assert listed == [("numpy", "other")]
+
+
 def test_what_is_left_out_is_told():
     choice = choose(DeviceRequest())
     assert [(w.code, w.severity) for w in choice.warnings] == [

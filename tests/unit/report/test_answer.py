@@ -119,7 +119,7 @@ def test_all_sizes_needs_both_ends_of_the_ladder():
 def test_an_op_that_is_unknown_here_has_no_ends():
     run = answer_run(op_rows("from_elsewhere", {WAITED: WINS}))
     assert cells(run, "from_elsewhere").kind == "below"
-    assert "from 1 K on" in sentence(run)
+    assert "at every size measured, from 1 K to 16.8 M." in sentence(run)
 
 
 def test_a_threshold_is_a_number_only_within_a_narrow_interval():
@@ -431,6 +431,35 @@ def test_one_op_shows_all_its_situations():
     assert " ".join(lines[:2]).startswith("add: with data on the GPU the GPU pays from somewhere in 66-262 K;")
     labels = ["on the GPU, queued", "on the GPU, waited", "10 calls a copy", "copied at every call"]
     assert [label for line in lines for label in labels if line.startswith(label)] == labels
+
+
+CLOSE = rising([1024, 15_000, 18_000, 16777216], 16_000, 2.0)
+TOP = {16777216: 9.0}
+TOGETHER = "; measured up to 16.8 M"
+
+
+@pytest.mark.parametrize(
+    ("waited", "copied", "said", "last"),
+    [
+        (CLOSE, LOSES, ("the GPU pays from 16 K (15-18 K)", "the CPU wins at all sizes"), TOGETHER),
+        (rising(VECTOR, 30_000), rising(VECTOR, 3e6),
+         ("the GPU pays from somewhere in 16-66 K", "the GPU pays from somewhere in 1-4.2 M"), TOGETHER),
+        (rising(VECTOR, 30_000), rising(VECTOR[:6], 1e5),
+         ("the GPU pays from somewhere in 16-66 K, measured up to 16.8 M",
+          "the GPU pays from somewhere in 66-262 K, measured up to 1 M"), ""),
+        (WINS, LOSES, ("the GPU wins at all sizes up to 16.8 M", "the CPU wins at all sizes up to 16.8 M"), ""),
+        ({4096: 9.0, 65536: 9.0}, OPEN_LOSS,
+         ("the GPU wins at every size measured, from 4.1 K to 66 K", "the CPU wins up to 4.1 K"), ""),
+        (TOP, LOSES, ("the GPU wins at the one size measured, 16.8 M", "the CPU wins at all sizes up to 16.8 M"), ""),
+        (rising(VECTOR, 30_000), {1024: 0.1, 16777216: 1.0},
+         ("the GPU pays from somewhere in 16-66 K", "both are about equal at 16.8 M, the largest size"), TOGETHER),
+    ],
+)  # fmt: skip
+def test_the_sentence_of_one_op_claims_no_size_that_was_not_measured(waited, copied, said, last):
+    """Of a threshold it says both ends, and of a side that wins up to which size it does."""
+    home, away = said
+    run = answer_run(op_rows("add", {WAITED: waited, ALWAYS: copied}))
+    assert sentence(run) == f"add: with data on the GPU {home}; copied at every call {away}{last}."
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from gpubench import kernels
 from gpubench.analysis import claims_file
 from gpubench.analysis.claims import Claim
 from gpubench.errors import InputError
+from gpubench.model.case import QUEUED, WAITED
 from gpubench.report import analysed, drawn
 from gpubench.report.document import ReportDocument
 from gpubench.report.layout import RenderOptions
@@ -272,7 +273,9 @@ def test_the_table_counts_and_names_the_baseline():
     text = table("plain")
     assert f"Claims: 1 confirmed, 3 refuted, {len(claims_file.load('builtin')) - 4} not measured" in text
     assert "vs numpy library, OpenBLAS" in text
-    assert re.search(r"^matmul 1K x 1K +200x +GPU 40\.0x \[40\.0, 40\.0\]  refuted", text, re.M)
+    assert re.search(r"^matmul 1K x 1K +200x +GPU 40\.0x \+-0% queued  refuted", text, re.M)
+    assert re.search(r"GPU 40\.0x \[40\.0, 40\.0\] queued  refuted", table("plain", 100))
+    assert "queued: data on the GPU, many calls" in text
     assert re.search(r"^forward pass +100x +- +not measured", text, re.M)
     assert all(len(line) <= 60 for line in table("plain", 60).splitlines())
     assert re.search(r"^break-even of v.* 500 K-1 M +- +not measured", text, re.M)
@@ -280,6 +283,48 @@ def test_the_table_counts_and_names_the_baseline():
     assert re.search(r"^whole inferenc.* 0.195x +- +not measured", text, re.M)
     assert "\x1b[32mconfirmed" in table("table", color=True)
     assert "| 100 ms | 1.00 ms | 500 us | 25.0 us |" in table("markdown")
+
+
+WAITED_MATMUL = "matmul/*/*/*/resident-waited@cupy"
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+@pytest.mark.parametrize(
+    ("claim", "where"),
+    [
+        (Claim(claim="kindest", cases=("matmul@cupy",), speedup=30), "queued"),
+        (Claim(claim="waited", cases=(WAITED_MATMUL,), speedup=30), "waited"),
+        (Claim(claim="sum", cases=("matmul@cupy", "relu@cupy"), speedup=30), "queued+waited"),
+        (Claim(claim="time", cases=("matmul@cupy",), time_s=(1e-3, 2e-3)), "queued"),
+        (Claim(claim="CPU", cases=("matmul@numpy",), cpu_s=40e-3), "ms"),
+        (Claim(claim="threshold", cases=(WAITED_MATMUL,), break_even=(1, 2)), "waited"),
+    ],
+)
+def test_what_is_measured_says_whether_calls_were_waited_for(claim, where, width):
+    """The kinder situation answers, so the table names it; the CPU's data is at home in any case."""
+    found = [measured(case(op, 1024), 40e-3) for op in ("matmul", "relu")]
+    found += [
+        measured(case(regime=regime, device="cupy:0"), s) for regime, s in ((QUEUED, 1e-3), (WAITED, 2e-3))
+    ]
+    found.append(measured(case("relu", regime=WAITED, device="cupy:0"), 2e-3))
+    options = RenderOptions(width=width, sections=["claims"])
+    lines = drawn(analysed([run_of(found)], claims=[claim]), "plain", options).splitlines()
+    row = next(line for line in lines if line.startswith(f"{claim.claim}  "))
+    cell = re.split("  +", row)[2]
+    assert cell.split()[-1] == where
+    assert any(
+        line.startswith("copied: ") and "queued: " in " ".join(lines[i:]) for i, line in enumerate(lines)
+    ) == ("queued" in where)
+
+
+def test_what_stands_beside_a_claim_says_it_too():
+    found = [measured(case(), 40e-3)]
+    found += [
+        measured(case(regime=regime, device="cupy:0"), s) for regime, s in ((QUEUED, 1e-3), (WAITED, 2e-3))
+    ]
+    claim = Claim(claim="kindest", cases=("matmul@cupy",), also=WAITED_MATMUL, speedup=30)
+    text = drawn(analysed([run_of(found)], claims=[claim]), "plain", RenderOptions(sections=["claims"]))
+    assert re.search(r"^  matmul n=1024 +GPU 20\.0x waited", text, re.M)
 
 
 def test_the_document_has_every_claim():

@@ -1,6 +1,6 @@
 """Ops of other packages: tried in a child process, examined, and only then imported by the program.
 
-The child process is `python -m gpubench.kernels._foreign NAME`. It writes one JSON object; whatever the package prints
+The child process is `python -m gpubench.plugins.ops NAME`. It writes one JSON object; whatever the package prints
 goes to stderr, and however it ends is seen by the parent.
 """
 
@@ -68,9 +68,7 @@ def try_out(names: Iterable[str]) -> None:
         elif name not in _trials:
             new.append(name)
     try:
-        ended = processes.run_all(
-            [(processes.python("gpubench.kernels._foreign", name), TRIAL_S) for name in new]
-        )
+        ended = processes.run_all([(processes.python("gpubench.plugins.ops", name), TRIAL_S) for name in new])
     except OSError as error:
         _trials.update(dict.fromkeys(new, f"no process can be started to import it: {error}"))
         return

@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
-from gpubench.backends.hidden._fake_links import GANGS, FakeLinks, hot_after_s, slower
+from gpubench.backends.hidden.fake.links import GANGS, FakeLinks, hot_after_s, slower
 from gpubench.backends.shared.host import host_dtype, no_overhead
 from gpubench.errors import (
     BackendError,
@@ -412,6 +412,11 @@ class FakeBackend(Backend):
 
     def devices(self) -> list[Device]:
         return [_actor(word) for word in (*WORDS, *_twins())]
+
+    @override
+    def joined(self) -> list[Device]:
+        """The equal GPUs."""
+        return [_actor(word) for word in _twins()]
 
     @override
     def links(self, ordinals: Sequence[int], word: str = "") -> FakeLinks:

@@ -1,0 +1,210 @@
+"""The CPU side has a name wherever it is held against a GPU: numba, a BLAS, PyTorch, each with its threads."""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+import pytest
+
+from gpubench import kernels
+from gpubench.analysis.advice import answer as advice
+from gpubench.analysis.analyse import analyse
+from gpubench.analysis.contenders import Key
+from gpubench.analysis.speedup import BLAS_OPS, NO_BLAS, CpuCode, cpu_codes
+from gpubench.model.result import Blas, Device
+from gpubench.report import analysed, render
+from gpubench.report.advice import render as render_advice
+from gpubench.report.layout import RenderOptions
+from gpubench.report.sections.answer import answer_screen
+from gpubench.report.sections.baseline import cpu_names
+from gpubench.report.sections.map import sides_text
+from tests.unit.report.answer_runs import ALWAYS, QUEUED, SIDE, WAITED, answer_run, op_case
+from tests.unit.report.builders import CPU, GPU, case, measured
+
+TORCH = Device(id="torch:cpu", backend="torch", kind="cpu", name="Test CPU", api="host")
+H200 = msgspec.structs.replace(GPU, name="NVIDIA H200")
+OPENBLAS, MKL = (
+    Blas(library="openblas", version="0.3.34.0.0", kernel="Haswell"),
+    Blas(library="mkl", version="2024.2"),
+)
+
+
+def on(what, seconds, kernel=None):
+    return msgspec.structs.replace(measured(what, seconds, sessions=5), kernel=kernel)
+
+
+def contest(*, gpu=GPU):
+    """numba computes `add` and PyTorch `relu`; of matmul OpenBLAS the small sizes and MKL the others."""
+    found = []
+    for n in (1024, 65536, 16777216):
+        tuned = [("add", 1e-6, "numba, 2 threads"), ("relu", 2e-6, "numba, 2 threads")]
+        found += [on(case(op, n, "tuned"), scale * n**0.5, kernel) for op, scale, kernel in tuned]
+        found += [on(case(op, n), 3e-6 * n**0.5) for op in ("add", "relu")]
+        found.append(on(case("relu", n, device="torch:cpu"), 1e-6 * n**0.5))
+        for op in ("add", "relu"):
+            gains = {WAITED: 1e-4, QUEUED: 1e-5, ALWAYS: 1e-5 * n**0.5}
+            gpus = {regime: on(op_case(op, n, regime, "cupy:0"), seconds) for regime, seconds in gains.items()}
+            found += [*gpus.values(), on(op_case(op, n, "transfer-once", "cupy:0"), 1e-5 + 1e-6 * n**0.5)]
+    for n in SIDE:
+        found += [on(case(n=n), 1e-6 * n), on(case(n=n, device="torch:cpu"), 3e-4 + 2e-7 * n)]
+        found += [on(op_case("matmul", n, regime, "cupy:0"), 1e-4) for regime in (WAITED, QUEUED, ALWAYS)]
+    run = answer_run(found, devices=(CPU, TORCH, gpu))
+    blas = {"numpy:0": OPENBLAS, "torch:cpu": MKL}
+    sessions = [
+        msgspec.structs.replace(
+            one, workers=[msgspec.structs.replace(w, blas=blas.get(w.device_id), threads=w.threads and 16) for w in one.workers]
+        )
+        for one in run.sessions
+    ]  # fmt: skip
+    return msgspec.structs.replace(run, sessions=sessions)
+
+
+def sides(run, width=80):
+    (analysis,) = analysed([run])
+    lines = [
+        "".join(cell.text for cell in line) for line in answer_screen(analysis, RenderOptions(width=width))
+    ]
+    line = next(line for line in lines if "CPU thread" in line)
+    return line, lines
+
+
+@pytest.mark.parametrize(
+    ("row", "code"),
+    [
+        (on(case("add", form="tuned"), 1.0, "numba, 1 thread"), CpuCode("numpy", "numba")),
+        (on(case("add", form="tuned"), 1.0, "NumPy in blocks"), CpuCode("numpy", "")),
+        (on(case("add"), 1.0), CpuCode("numpy", "")),
+        (on(case(), 1.0), CpuCode("numpy", "OpenBLAS 0.3.34.0.0 (Haswell)")),
+        (on(case(dtype="int32"), 1.0), CpuCode("numpy", "")),
+        (on(case(dtype="float16"), 1.0), CpuCode("numpy", "")),
+        (on(case(dtype="float16", form="tuned"), 1.0), CpuCode("numpy", "OpenBLAS 0.3.34.0.0 (Haswell)")),
+        (on(case(device="torch:cpu"), 1.0), CpuCode("torch", "MKL 2024.2")),
+        (on(case("add", device="torch:cpu"), 1.0), CpuCode("torch", "")),
+        (on(case("conv2d"), 1.0), CpuCode("numpy", "OpenBLAS 0.3.34.0.0 (Haswell)")),
+        (on(case("conv2d", device="torch:cpu"), 1.0), CpuCode("torch", "")),
+    ],
+)
+def test_a_case_says_what_computes_it(row, code):
+    run = contest()
+    (found,) = [one for one in analyse(msgspec.structs.replace(run, outcomes=[row])).cases if one.time]
+    assert cpu_codes(run, [found]) == (code,)
+
+
+def test_what_a_gpu_computes_is_none_of_it():
+    (row,) = analyse(answer_run([on(case(device="cupy:0"), 1.0)])).cases
+    assert cpu_codes(contest(), [row]) == ()
+
+
+def test_ops_of_the_blas_are_ops():
+    assert set(kernels.names()) >= BLAS_OPS >= {op for _, op in NO_BLAS}
+
+
+@pytest.mark.parametrize(
+    ("codes", "long", "short"),
+    [
+        ((("numpy", "numba"), ("numpy", "")), "numba, NumPy", "numba, NumPy"),
+        ((("numpy", ""), ("numpy", "OpenBLAS 0.3.34.0.0 (Haswell)")), "NumPy, OpenBLAS", "OpenBLAS"),
+        ((("torch", ""), ("numpy", "numba")), "PyTorch, numba", "PyTorch, numba"),
+        ((("torch", "MKL 2024.2"), ("torch", "")), "PyTorch with MKL", "PyTorch/MKL"),
+    ],
+)
+def test_codes_have_names(codes, long, short):
+    found = [CpuCode(*code) for code in codes]
+    assert (", ".join(cpu_names(found)), ", ".join(cpu_names(found, short=True))) == (long, short)
+
+
+def test_the_screen_names_what_the_gpu_is_held_against():
+    line, lines = sides(contest(), 120)
+    assert line == "Test GPU (CuPy) against 16 CPU threads (numba, OpenBLAS, PyTorch with MKL), float32, 55 s."
+    assert any(text.endswith("5 sessions.") for text in lines)
+
+
+def test_the_names_stay_where_the_line_has_no_room_for_the_seconds():
+    line, lines = sides(contest(gpu=H200))
+    assert line == "NVIDIA H200 (CuPy) vs 16 CPU threads (numba, OpenBLAS, PyTorch/MKL), float32."
+    assert any("5 sessions, 55 s." in text for text in lines)
+
+
+@pytest.mark.parametrize("width", range(60, 125))
+def test_one_line_says_it_in_any_width(width):
+    line, lines = sides(contest(gpu=H200), width)
+    assert max(map(len, lines)) <= width
+    assert line.startswith("NVIDIA H200 (CuPy) ")
+    assert any(" 55 s." in text for text in lines)
+
+
+def test_the_picture_of_the_map_names_it_with_versions():
+    (analysis,) = analysed([contest()])
+    assert sides_text(analysis, ["cupy:0"]) == (
+        "Test GPU (CuPy) against 16 CPU threads (numba, OpenBLAS 0.3.34, PyTorch with MKL 2024.2)"
+    )
+
+
+def test_the_break_even_table_says_of_each_op_what_computed_it():
+    text = " ".join(render([contest()], "plain", sections=("breakeven",)).split())
+    assert "CPU, the fastest at each size: numba; matmul: OpenBLAS or PyTorch/MKL; relu: PyTorch " in text
+    rows = [
+        line
+        for line in render([contest()], "markdown", sections=("breakeven",)).splitlines()
+        if "| cupy:0 |" in line
+    ]
+    assert [row.split(" | ")[-2] for row in rows] == ["numba", "OpenBLAS, PyTorch/MKL", "PyTorch"]
+
+
+def test_where_all_rows_have_one_cpu_the_line_above_says_it():
+    run = contest()
+    alone = msgspec.structs.replace(run, outcomes=[one for one in run.outcomes if one.case.op == "add"])
+    for format in ("plain", "markdown"):
+        text = render([alone], format, sections=("breakeven",))
+        assert "fastest at each size" not in text
+        assert "| CPU |" not in text
+        assert "vs numpy tuned, numba, OpenBLAS" in text
+
+
+@pytest.mark.parametrize("format", ["plain", "markdown"])
+def test_the_tables_of_copies_and_of_means_name_it(format):
+    names = re.escape("vs 16 CPU threads: ")
+    assert re.search(
+        f"{names}(numba, PyTorch|PyTorch, numba)$", render([contest()], format, sections=("reuse",)), re.M
+    )
+    text = render([contest()], format, sections=("speedup",))
+    assert re.search(f"{names}numba, OpenBLAS, PyTorch with MKL$", text[text.index("Mean gain") :], re.M)
+
+
+@pytest.mark.parametrize(
+    ("baseline", "said"),
+    [
+        ("library", "vs numpy library, OpenBLAS"),
+        ("tuned", "vs numpy tuned, numba, OpenBLAS"),
+        ("library@numpy:0", "vs numpy library, OpenBLAS"),
+    ],
+)
+def test_the_library_form_is_not_what_numba_compiled(baseline, said):
+    assert analyse(contest(), baseline=baseline).baseline.startswith(said)
+
+
+def test_a_table_of_library_calls_alone_does_not_name_numba():
+    text = render([contest()], "plain", sections=("speedup",))
+    notes = dict(re.findall(r"^(\w+) float32\n(vs .*)$", text, re.M))
+    assert notes["matmul"].startswith("vs numpy library, OpenBLAS")
+    assert notes["add"].startswith("vs numpy tuned, numba, OpenBLAS")
+
+
+@pytest.mark.parametrize(
+    ("op", "n", "said"),
+    [
+        ("add", 65536, "CPU: numba (numpy:0, 16 threads)."),
+        ("relu", 65536, "CPU: PyTorch (torch:cpu, 16 threads), numba (numpy:0, 16 threads)."),
+        ("matmul", 1500, "CPU: PyTorch with MKL (torch:cpu, 16 threads), OpenBLAS (numpy:0, 16 threads)."),
+        ("matmul", 32, "CPU: OpenBLAS (numpy:0, 16 threads), PyTorch with MKL (torch:cpu, 16 threads)."),
+    ],
+)
+def test_advice_names_it(op, n, said):
+    found = advice([contest()], Key(op, "float32"), n, WAITED)
+    assert said in " ".join(render_advice(found, "table").split())
+
+
+def test_advice_without_a_time_of_a_cpu_names_none():
+    found = advice([contest()], Key("add", "float32"), 2**26, WAITED)
+    assert "CPU: " not in render_advice(found, "table")
