@@ -1,95 +1,87 @@
 """The links of two GPUs by gpubench beside a plain script: CuPy's peer copy and NCCL's all-reduce, nothing checked.
 
-    python -m gpubench run --ops p2p,allreduce --sizes 1m,16m,256m,1024m --devices gang:cupy:0+1 -o links.json
-    python benchmarks/links.py links.json
-
-Prints GB/s (bus bandwidth) of both and the ratio gpubench / plain. Needs two GPUs, CuPy and NCCL.
+Run: python benchmarks/links.py (two GPUs, CuPy and NCCL; half a minute). Both sides take their samples in turns, in one
+process. Prints GB/s of both, of an all-reduce the bus bandwidth, and the ratio gpubench / plain with the quartiles of
+its turns.
 """
 
 from __future__ import annotations
 
 import statistics
-import sys
 import time
 from collections.abc import Callable
+from typing import Any
 
-from gpubench import store
-from gpubench.analysis.analyse import analyse
+from gpubench import backends, kernels
 from gpubench.backends.cupy.links import FLOAT32, SUM, nccl_binding
+from gpubench.measure.worker.collectives import CollectiveTimer
+from gpubench.model.case import Case
 
-WARM, SAMPLES, SAMPLE_S = 5, 20, 0.01
+GANG = "gang:cupy:0+1"
+SIZES = tuple(mib << 20 for mib in (1, 16, 256, 1024))
+TURNS, SAMPLE_S = 40, 0.005
 
 
-def rate(call: Callable[[], None], wait: Callable[[], None], sent: int) -> float:
-    """Bytes per second of the median of some samples."""
-    for _ in range(WARM):
-        call()
-        wait()
-    start = time.perf_counter()
-    call()
-    wait()
-    repeat = max(1, int(SAMPLE_S / (time.perf_counter() - start)))
-    times = []
-    for _ in range(SAMPLES):
+class PlainLinks:
+    """Two devices, a stream and two buffers on each, and a communicator: what a script of twenty lines has."""
+
+    def __init__(self, cupy: Any, nccl: Any) -> None:
+        self.cupy, self.nccl = cupy, nccl
+        self.streams, self.buffers = [], []
+        for device in (0, 1):
+            with cupy.cuda.Device(device):
+                self.streams.append(cupy.cuda.Stream(non_blocking=True))
+                self.buffers.append([cupy.ones(max(SIZES) // 4, dtype="float32") for _ in range(2)])
+        self.communicators = nccl.NcclCommunicator.initAll([0, 1])
+
+    def p2p(self, size: int) -> None:
+        source, target = self.buffers[0][0], self.buffers[1][1]
+        self.cupy.cuda.runtime.memcpyPeerAsync(
+            target.data.ptr, 1, source.data.ptr, 0, size, self.streams[0].ptr
+        )
+
+    def allreduce(self, size: int) -> None:
+        self.nccl.groupStart()
+        for communicator, (sent, got), stream in zip(
+            self.communicators, self.buffers, self.streams, strict=True
+        ):
+            communicator.allReduce(sent.data.ptr, got.data.ptr, size // 4, FLOAT32, SUM, stream.ptr)
+        self.nccl.groupEnd()
+
+    def seconds(self, call: Callable[[int], None], size: int, repeat: int) -> float:
+        """Of one exchange; each is waited for on both devices."""
         start = time.perf_counter()
         for _ in range(repeat):
-            call()
-            wait()
-        times.append((time.perf_counter() - start) / repeat)
-    return sent / statistics.median(times)
+            call(size)
+            for stream in self.streams:
+                stream.synchronize()
+        return (time.perf_counter() - start) / repeat
 
 
-def plain(sizes: list[int]) -> dict[tuple[str, int], float]:
-    """Of a peer copy from GPU 0 to GPU 1, and of an all-reduce of both, whose bus bandwidth is its rate."""
+def main() -> None:
     import cupy
 
-    streams, buffers = [], []
-    for device in (0, 1):
-        with cupy.cuda.Device(device):
-            cupy.cuda.runtime.deviceEnablePeerAccess(1 - device)
-            streams.append(cupy.cuda.Stream(non_blocking=True))
-            buffers.append([cupy.ones(max(sizes) // 4, dtype="float32") for _ in range(2)])
-    nccl = nccl_binding()
-    communicators = nccl.NcclCommunicator.initAll([0, 1])
-
-    def copy(size: int) -> None:
-        source, target = buffers[0][0], buffers[1][1]
-        cupy.cuda.runtime.memcpyPeerAsync(target.data.ptr, 1, source.data.ptr, 0, size, streams[0].ptr)
-
-    def reduce(size: int) -> None:
-        nccl.groupStart()
-        for device in (0, 1):
-            sent, got = buffers[device]
-            with cupy.cuda.Device(device):
-                communicators[device].allReduce(
-                    sent.data.ptr, got.data.ptr, size // 4, FLOAT32, SUM, streams[device].ptr
-                )
-        nccl.groupEnd()
-
-    def wait() -> None:
-        for stream in streams:
-            stream.synchronize()
-
-    return {
-        (name, size): rate(lambda call=call, size=size: call(size), wait, size)
-        for name, call in (("p2p", copy), ("allreduce", reduce))
-        for size in sizes
-    }
-
-
-def main(path: str) -> None:
-    rows = [
-        row
-        for row in analyse(store.load(path)).cases
-        if row.case.op in ("p2p", "allreduce") and row.case.device_id == "gang:cupy:0+1" and row.time is not None
-    ]
-    theirs = plain(sorted({row.case.params["n"] for row in rows}))
-    print(f"{'':12}{'MiB':>6}{'plain GB/s':>12}{'gpubench GB/s':>15}{'ratio':>8}")
-    for row in rows:
-        n, ours = row.case.params["n"], row.case.params["n"] / row.time.estimate
-        other = theirs[row.case.op, n]
-        print(f"{row.case.op:12}{n >> 20:6}{other / 1e9:12.1f}{ours / 1e9:15.1f}{ours / other:8.3f}")
+    session = backends.load("gang").open(GANG)
+    plain = PlainLinks(cupy, nccl_binding())
+    print(f"{'':12}{'MiB':>6}{'plain GB/s':>12}{'gpubench GB/s':>15}{'ratio':>8}  quartiles")
+    for name in ("p2p", "allreduce"):
+        op, call = kernels.load(name), getattr(plain, name)
+        for size in SIZES:
+            case = Case(name, op.group, {"n": size, "ranks": 2}, "float32", "library", "resident", GANG)
+            ours = CollectiveTimer(session, op, case)
+            ours.verify()
+            plain.seconds(call, size, 5)
+            repeat = max(1, round(SAMPLE_S / plain.seconds(call, size, 5)))
+            pairs = [(plain.seconds(call, size, repeat), ours.seconds(repeat)) for _ in range(TURNS)]
+            ours.release()
+            low, middle, high = statistics.quantiles([theirs / mine for theirs, mine in pairs], n=4)
+            rates = [size / statistics.median(side) / 1e9 for side in zip(*pairs, strict=True)]
+            print(
+                f"{name:12}{size >> 20:6}{rates[0]:12.1f}{rates[1]:15.1f}{middle:8.3f}  {low:.3f}-{high:.3f}",
+                flush=True,
+            )
+    session.close()
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main()

@@ -7,24 +7,41 @@ go heat and power.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Literal, NamedTuple
 
 import msgspec
 
 from gpubench.analysis.samples import used_sessions
 from gpubench.model.case import Case, beside_size, parse_case_id
-from gpubench.model.result import Run, TogetherTimes
+from gpubench.model.result import Run, Telemetry, TogetherTimes
 from gpubench.stats import Interval, median, ratio_interval
 
 PART_S = 3.0  # of the window, at each of its ends
 SLICES = 6  # of a part: what it is that scatters
 
 
+Part = Literal["alone", "early", "late"]
+
+
+class Conditions(msgspec.Struct, frozen=True, kw_only=True):
+    """What one GPU told of itself in a part of the work: medians, and all reasons for a lowered clock."""
+
+    device_id: str
+    part: Part
+    clock_hz: float | None
+    power_w: float | None
+    temperature_c: float | None
+    throttle: tuple[str, ...]
+    pcie_generation: int | None
+    pcie_width: int | None
+
+
 class WeakRow(msgspec.Struct, frozen=True, kw_only=True):
     """One case on so many GPUs at once. `early` and `late`: the sum of their rates / that of each alone, with their
     intervals. `least_share`: that of the GPU that keeps least of its own rate, late, and `least_id` names it.
-    `alone_s`: seconds per launch of one. `failed`: GPUs that gave nothing."""
+    `alone_s`: seconds per launch of one. `failed`: GPUs that gave nothing. `conditions`: of each GPU in each part,
+    where they were read."""
 
     source: int
     id: str
@@ -46,6 +63,7 @@ class WeakRow(msgspec.Struct, frozen=True, kw_only=True):
     least_id: str
     least_share: float
     failed: tuple[str, ...] = ()
+    conditions: tuple[Conditions, ...] = ()
 
 
 class Weak(WeakRow, frozen=True, kw_only=True):
@@ -74,6 +92,7 @@ Sessions = dict[int, dict[str, TogetherTimes]]  # by device
 def weak(run: Run) -> tuple[Weak, ...]:
     """Case by case, in the order of the file."""
     allowed = used_sessions(run)
+    telemetry = {(one.index, read.device_id): read for one in run.sessions for read in one.telemetry}
     alone: dict[str, Sessions] = {}
     at_once: dict[tuple[str, int], Sessions] = {}
     failed: dict[str, list[str]] = {}
@@ -88,18 +107,22 @@ def weak(run: Run) -> tuple[Weak, ...]:
         else:
             at_once.setdefault((case, one.gpus), {}).setdefault(one.session, {})[one.device_id] = one
     rows = [
-        _row(case, gpus, alone.get(case, {}), sessions, failed.get(case, ()))
+        _row(case, gpus, alone.get(case, {}), sessions, failed.get(case, ()), telemetry)
         for (case, gpus), sessions in at_once.items()
     ]
     return tuple(row for row in rows if row is not None)
 
 
-def _row(case_id: str, gpus: int, alone: Sessions, at_once: Sessions, failed: Sequence[str]) -> Weak | None:
+def _row(
+    case_id: str, gpus: int, alone: Sessions, at_once: Sessions, failed: Sequence[str],
+    telemetry: Mapping[tuple[int, str], Telemetry],
+) -> Weak | None:  # fmt: skip
     """None where no session has all GPUs, alone and at once."""
     early: list[tuple[list[float], list[float]]] = []
     late: list[tuple[list[float], list[float]]] = []
     kept: dict[str, list[float]] = {}
     own_s: list[float] = []
+    seen: dict[tuple[str, Part], list[tuple[TogetherTimes, Window]]] = {}
     for session, both in at_once.items():
         single = alone.get(session, {})
         window = common(list(both.values()))
@@ -122,6 +145,9 @@ def _row(case_id: str, gpus: int, alone: Sessions, at_once: Sessions, failed: Se
             if before and after:
                 kept.setdefault(id, []).append(after / before)
                 own_s.append(1 / before)
+            seen.setdefault((id, "alone"), []).append((single[id], _own(single[id])))
+            seen.setdefault((id, "early"), []).append((one, first))
+            seen.setdefault((id, "late"), []).append((one, last))
     if not early or len(kept) < gpus:
         return None
     shares = {id: median(values) for id, values in kept.items()}
@@ -135,6 +161,40 @@ def _row(case_id: str, gpus: int, alone: Sessions, at_once: Sessions, failed: Se
         device_ids=tuple(shares), alone_s=median(own_s), early=a.estimate, early_lo=a.low, early_hi=a.high,
         late=b.estimate, late_lo=b.low, late_hi=b.high, least_id=least, least_share=shares[least],
         failed=tuple(dict.fromkeys(failed)), case=case, early_interval=a, late_interval=b,
+        conditions=tuple(
+            read
+            for (id, part), spans in seen.items()
+            if (read := _conditions(id, part, spans, telemetry)) is not None
+        ),
+    )  # fmt: skip
+
+
+def _conditions(
+    device_id: str, part: Part, spans: Sequence[tuple[TogetherTimes, Window]],
+    telemetry: Mapping[tuple[int, str], Telemetry],
+) -> Conditions | None:  # fmt: skip
+    """None where nothing was read in any of these spans."""
+    read: list[tuple[Telemetry, int]] = []
+    for one, window in spans:
+        found = telemetry.get((one.session, device_id))
+        if found is not None and one.at_s is not None:
+            begin, end = one.at_s + window.begin, one.at_s + window.end
+            read += [(found, place) for place, t in enumerate(found.t_s) if begin <= t <= end]
+    if not read:
+        return None
+
+    def middle(column: Callable[[Telemetry], Sequence[float | None]]) -> float | None:
+        values = [column(one)[place] for one, place in read if place < len(column(one))]
+        known = [value for value in values if value is not None]
+        return median(known) if known else None
+
+    generation, width = middle(lambda one: one.pcie_generation), middle(lambda one: one.pcie_width)
+    reasons = {word for one, place in read if place < len(one.throttle) for word in one.throttle[place]}
+    return Conditions(
+        device_id=device_id, part=part, clock_hz=middle(lambda one: one.clock_hz),
+        power_w=middle(lambda one: one.power_w), temperature_c=middle(lambda one: one.temperature_c),
+        throttle=tuple(sorted(reasons)), pcie_generation=None if generation is None else int(generation),
+        pcie_width=None if width is None else int(width),
     )  # fmt: skip
 
 

@@ -41,11 +41,15 @@ def on_hand(
 def chosen(
     selection: Selection, devices: Sequence[Device], host: roofline.Host, keep: Callable[[Case], bool] | None
 ) -> tuple[Selection, Callable[[Case], bool]]:
-    """The selection with one size an op, and a filter that leaves the GPUs. A machine without one keeps what it has,
-    at the sizes of its roofs. Sizes that were given stay."""
+    """The selection with one size an op, and a filter that leaves the GPUs, each model of them by the first backend
+    that drives it. A machine without one keeps what it has, at the sizes of its roofs. Sizes that were given stay."""
     if not any(device.kind == "gpu" for device in devices):
         return roofline.chosen(selection, devices, host, keep)
-    gpus = {device.id for device in devices if device.kind == "gpu" or device.backend == GANG}
+    first: dict[str, str] = {}
+    for device in devices:
+        if device.kind == "gpu" and device.backend != GANG:
+            first.setdefault(device.name, device.backend)
+    gpus = {device.id for device in devices if device.backend in (GANG, first.get(device.name))}
     size = max(ITEMSIZE[dtype] for dtype in selection.dtypes)
     ours = {"matmul": _SIDE, "copy": _BYTES // size, "upload": _BYTES, "download": _BYTES}
     ours |= dict.fromkeys(LINKS, _BYTES)

@@ -101,7 +101,8 @@ class SelectionOptions(CommandOptions):
         "also each op split over both, each workload placed; or what `detect` says.", default=None, answer=OWN_WAY,
         brief="CPU alone, with GPUs, also split over both.")
     scaling: str | None = option("off|weak|strong|both", WHAT, "What several GPUs gain: weak runs each op on all at "
-        "once, strong shares it out among gangs of them.", default=None, answer="settings.scaling")
+        "once, strong shares it out among gangs of them. "
+        "Default: off; weak for --ops health.", default=None, answer="settings.scaling")
     ranks: str | None = option("LIST", RARE, "GPUs at once for --scaling. Default: 2, 4, 8, ... and all; weak: all.",
         default=None, answer="settings.ranks")
     allow_software: bool = option(None, WHERE, "Measure software adapters too; they never headline.",

@@ -210,6 +210,11 @@ def on_devices(
         selection, keep = roofline.chosen(selection, devices, roofline.Host(free_bytes, usable), keep)
     elif health.asked(options.ops):
         selection, keep = health.chosen(selection, devices, roofline.Host(free_bytes, usable), keep)
+    equal = _equal(choice, devices, machine, settings)
+    if settings.scales("weak") and not equal:
+        if options.scaling is not None:
+            raise targets.too_few(1)
+        settings = msgspec.structs.replace(settings, scaling=msgspec.UNSET, ranks=msgspec.UNSET)
     origin = Origin(
         argv=sys.argv[1:], versions=choice.versions, label=options.label, tags=options.tag or [], context=context,
         environ=os.environ,
@@ -221,7 +226,7 @@ def on_devices(
         constraints=Constraints(ours, selection, free_bytes, keep, settings, options.forms is not None), began=began,
         check_only=options.check_only,
         load=load.unread if choice.scripted else load.read,
-        twins=_twins(choice, devices, machine), equal=_equal(choice, devices, machine, settings),
+        twins=_twins(choice, devices, machine), equal=equal,
         once_s=words.ONCE_SHARE * settings.budget_s if options.budget is None and settings.budget_s else 0.0,
     )  # fmt: skip
 
@@ -229,8 +234,8 @@ def on_devices(
 def _equal(
     choice: DeviceSelection, devices: Sequence[Device], machine: Any, settings: Settings
 ) -> tuple[tuple[Target, ...], ...]:
-    """The GPUs that are alike, those among them that a search leaves out too. Raises RequiredUnavailable where weak
-    scaling is asked for and there are no two."""
+    """For weak scaling the GPUs that are alike, those among them that a search leaves out too, by the first backend
+    that drives them."""
     if not settings.scales("weak"):
         return ()
     groups: dict[tuple[str, str], list[Target]] = {}
@@ -239,22 +244,28 @@ def _equal(
         device = device or _with_gpu_id(target.device, machine)
         if device.kind == "gpu" and device.backend != GANG:
             groups.setdefault((device.backend, device.name), []).append(Target(device, target.forms))
-    found = tuple(tuple(group) for group in groups.values() if len(group) > 1)
-    if not found:
-        raise targets.too_few(max(map(len, groups.values()), default=0))
-    return found
+    return _once_each([tuple(group) for group in groups.values() if len(group) > 1])
+
+
+def _once_each(groups: Sequence[tuple[Target, ...]]) -> tuple[tuple[Target, ...], ...]:
+    """Of each model the first group: through another backend the same GPUs are the same hardware."""
+    found: dict[str, tuple[Target, ...]] = {}
+    for group in groups:
+        found.setdefault(group[0].device.name, group)
+    return tuple(found.values())
 
 
 def _twins(choice: DeviceSelection, devices: Sequence[Device], machine: Any) -> TwinSpec:
-    """The equal GPUs that the search leaves out, and what they are compared by."""
+    """The equal GPUs that the search leaves out, by the first backend that drives them, and what they are compared
+    by."""
     if not choice.twins:
         return TwinSpec()
     measured = {device.id: device for device in devices}
-    groups = tuple(
+    groups = [
         tuple(Target(measured.get(t.device.id) or _with_gpu_id(t.device, machine), t.forms) for t in group)
         for group in choice.twins
-    )
-    return TwinSpec(groups, {name: choice.equipped(kernels.load(name)) for name in TWIN_SIZES})
+    ]
+    return TwinSpec(_once_each(groups), {name: choice.equipped(kernels.load(name)) for name in TWIN_SIZES})
 
 
 def _crossings(choice: DeviceSelection) -> bool:

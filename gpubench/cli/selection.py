@@ -191,8 +191,9 @@ def settings(options: RunOptions, *, preset: str | None, every_size_given: bool,
         values["max_time_s"] = units.parse_duration(options.max_time, option="--max-time")
     if options.precision is not None:
         values["precision"] = units.parse_percent(options.precision, option="--precision")
-    if options.scaling not in (None, "off"):
-        values["scaling"] = options.scaling
+    scaling = options.scaling or ("weak" if health.asked(options.ops) else "off")
+    if scaling != "off":
+        values["scaling"] = scaling
         values["ranks"] = parse_ranks(options.ranks)
     values.update({name: value for name in GIVEN if (value := getattr(options, name)) is not None})
     if options.check_only:  # trials are timings, and --check-only takes none

@@ -44,6 +44,7 @@ class EqualGpus:
 
     def __init__(self, pool: WorkerPool) -> None:
         self._pool = pool
+        self.monitor = pool.monitor
         self.failed: dict[str, str] = {}
 
     def prepare(self, cases: Sequence[OnDevice], session: int) -> None:

@@ -33,7 +33,7 @@ class Monitor:
         self._ids = [target.device_id for target in targets]
         self._absent = dict(absent or {})
         self._number = 0
-        self._watched: str | None = None
+        self._watched: tuple[str, ...] = ()
         self._known: dict[str, list[Reading]] = {}
         self._child: processes.Child | None = None
         if targets:
@@ -54,24 +54,32 @@ class Monitor:
             if found
         }
 
-    def watch(self, device_id: str) -> None:
-        """Begin to read this device, if it can be read. Returns at once."""
-        if self._child is not None and device_id in self._ids and device_id not in self._absent:
-            self._watched = device_id
-            self._send(Watch(device_id))
+    def watch(self, *device_ids: str) -> None:
+        """Begin to read those of these devices that can be read. Returns at once."""
+        if self._child is None:
+            return
+        readable = [name for name in device_ids if name in self._ids and name not in self._absent]
+        self._watched = tuple(readable)
+        if readable:
+            self._send(Watch(readable))
 
     def rest(self) -> list[Reading]:
         """Stop reading, and be still. Returns what was read since `watch`, in order of time."""
-        if self._watched is None:
+        if not self._watched:
             return []
-        device_id, self._watched = self._watched, None
+        watched, self._watched = self._watched, ()
         self._number += 1
         self._send(Pause(self._number))
         number = self._number
         answers = self._answers(lambda answer: isinstance(answer, Paused) and answer.number == number)
-        found = [one for one in answers if isinstance(one, Reading) and one.device_id == device_id]
-        self._known.setdefault(device_id, []).extend(found)
+        found = [one for one in answers if isinstance(one, Reading) and one.device_id in watched]
+        for one in found:
+            self._known.setdefault(one.device_id, []).append(one)
         return found
+
+    def seconds(self, moment: float) -> float:
+        """A monotonic time in seconds from the session's start, as the records have it."""
+        return moment - self._since
 
     def records(self) -> list[Record]:
         """What was read so far, for the result file."""
@@ -284,9 +292,9 @@ class Begin(MonitorMessage, frozen=True, tag="begin"):
 
 
 class Watch(MonitorMessage, frozen=True, tag="watch"):
-    """Read this device now, and again and again until Pause."""
+    """Read these devices now, and again and again until Pause."""
 
-    device_id: str
+    device_ids: list[str]
 
 
 class Pause(MonitorMessage, frozen=True, tag="pause"):
@@ -332,6 +340,8 @@ class Reading(MonitorMessage, frozen=True, tag="reading"):
     temperature_c: float | None = None
     power_w: float | None = None
     throttle: list[str] = []
+    pcie_generation: int | None = None
+    pcie_width: int | None = None
 
 
 class Paused(MonitorMessage, frozen=True, tag="paused"):
@@ -371,4 +381,6 @@ def columns(device_id: str, readings: list[Reading], since: float) -> Telemetry:
         temperature_c=[reading.temperature_c for reading in readings],
         power_w=[reading.power_w for reading in readings],
         throttle=[list(reading.throttle) for reading in readings],
+        pcie_generation=[reading.pcie_generation for reading in readings],
+        pcie_width=[reading.pcie_width for reading in readings],
     )  # fmt: skip

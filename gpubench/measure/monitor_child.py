@@ -88,28 +88,28 @@ def staying(look: Callable[[], dict[str, Users]]) -> dict[str, Users]:
 
 
 def serve(orders: queue.Queue[bytes], send: Callable[[FromMonitor], None], begin: Begin) -> NoReturn:
-    """Answer orders; while a device is watched, read it at every interval."""
+    """Answer orders; while devices are watched, read them at every interval."""
     found, absent = sources(begin.targets)
     send(Ready(absent, staying(lambda: users(begin.targets))))
-    watched: str | None = None
+    watched: list[str] = []
 
     def read() -> None:
-        if watched is not None:
+        for name in watched:
             at = time.monotonic()
-            send(Reading(watched, at, **found[watched]()))
+            send(Reading(name, at, **found[name]()))
 
     while True:
         try:
-            order = decode_order(orders.get(timeout=None if watched is None else INTERVAL_S))
+            order = decode_order(orders.get(timeout=INTERVAL_S if watched else None))
         except queue.Empty:
             read()
             continue
         if isinstance(order, Watch):
-            watched = order.device_id if order.device_id in found else None
+            watched = [name for name in order.device_ids if name in found]
             read()
         elif isinstance(order, Pause):
             read()
-            watched = None
+            watched = []
             send(Paused(order.number))
 
 

@@ -76,6 +76,7 @@ def _at_once(
     gpus: EqualGpus, cases: Sequence[OnDevice], session: int, phase: Literal["alone", "together"], work_s: float
 ) -> list[TogetherTimes]:
     """All of these GPUs, from one moment on."""
+    gpus.monitor.watch(*(device.id for device, _ in cases))
     start_at = time.monotonic() + AHEAD_S + WARM_UP_S
 
     def request(case_id: str) -> Callable[[int], protocol.Work]:
@@ -86,10 +87,12 @@ def _at_once(
     replies = gpus.ask_all(
         [(device, request(case.id)) for device, case in cases], AHEAD_S + WARM_UP_S + work_s + _SLACK_S
     )
+    gpus.monitor.rest()
+    at_s = gpus.monitor.seconds(start_at)
     return [
         TogetherTimes(
             session=session, case_id=case.id, device_id=device.id, gpu_id=device.gpu_id, phase=phase, gpus=len(cases),
-            repeat=reply.repeat, begin_s=reply.begin_s, ends_s=reply.ends_s,
+            repeat=reply.repeat, at_s=at_s, begin_s=reply.begin_s, ends_s=reply.ends_s,
         )
         for device, case in cases
         if isinstance(reply := replies.get(device.id), protocol.Worked)

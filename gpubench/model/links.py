@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
@@ -12,6 +13,7 @@ from gpubench.model.op import Array
 
 class Links(ABC):
     """What moves data among the ranks of a gang. Calls enqueue on the ranks that they concern; `sync` waits for all.
+    Both are made inside of `guard`.
 
     `xp` is the array library of the buffers, one float32 vector a rank. `copier` and `library` name what carries a
     plain copy, and a collective.
@@ -25,6 +27,11 @@ class Links(ABC):
     @abstractmethod
     def on(self, rank: int) -> AbstractContextManager[Any]:
         """Work with the arrays of that rank meanwhile."""
+
+    def guard(self) -> AbstractContextManager[None]:
+        """Errors of the vendor become ours meanwhile. It is entered once for many calls, as that takes longer than one.
+        As it stands: there is no vendor."""
+        return contextlib.nullcontext()
 
     @abstractmethod
     def sync(self) -> None:

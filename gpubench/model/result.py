@@ -67,7 +67,8 @@ class Ceiling(Record, frozen=True, kw_only=True):
 
 
 class Telemetry(Record, frozen=True, kw_only=True):
-    """Clocks, temperature, power and throttle reasons of one device, sampled beside the blocks."""
+    """Clocks, temperature, power, throttle reasons and the PCIe link of one device, sampled beside the blocks. Files of
+    before lack the link."""
 
     device_id: str
     t_s: list[float] = []
@@ -76,6 +77,8 @@ class Telemetry(Record, frozen=True, kw_only=True):
     temperature_c: list[float | None] = []
     power_w: list[float | None] = []
     throttle: list[list[str]] = []
+    pcie_generation: list[int | None] = []
+    pcie_width: list[int | None] = []
 
 
 class SessionRecord(Record, frozen=True, kw_only=True):
@@ -528,8 +531,8 @@ class TwinTimes(Record, frozen=True, kw_only=True):
 
 class TogetherTimes(Record, frozen=True, kw_only=True):
     """One case on one of `gpus` equal GPUs that worked at the same time, `alone` on one: from `begin_s` on, and a
-    sample of `repeat` launches ended at each of `ends_s`, in seconds from the moment that all were to begin at.
-    `reason`: it failed."""
+    sample of `repeat` launches ended at each of `ends_s`, in seconds from the moment that all were to begin at, which
+    is `at_s` of the session. `reason`: it failed."""
 
     session: int
     case_id: str
@@ -538,6 +541,7 @@ class TogetherTimes(Record, frozen=True, kw_only=True):
     phase: Literal["alone", "together"] = "alone"
     gpus: int = 1
     repeat: int = 1
+    at_s: float | None = None
     begin_s: float = 0.0
     ends_s: list[float] = []
     reason: str | None = None

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from gpubench.analysis.analyse import Analysis
-from gpubench.analysis.collectives import GROUP as COLLECTIVE
 from gpubench.analysis.overheads import GROUP as OVERHEAD
 from gpubench.analysis.roofline import measures_roofs
 from gpubench.analysis.samples import used_sessions
@@ -125,7 +124,7 @@ def final_screen(
     analysis: Analysis, options: RenderOptions, *, saved: Sequence[str], height: int = HEIGHT
 ) -> TextDocument:
     """What a run ends with: the answer, then scaling, gates and claims where they were asked for. A run that was made
-    for roofs, for overheads or for collectives ends with these."""
+    for roofs or for overheads ends with these."""
     own = "roofline" if measures_roofs(analysis.run) else _own_section(analysis)
     wanted = ("scaling", "claims") if own is None else (own, "scaling", "claims")
     found = document(analysis, msgspec.structs.replace(options, sections=wanted)).sections
@@ -137,12 +136,9 @@ def final_screen(
 
 
 def _own_section(analysis: Analysis) -> str | None:
-    """That of a run without anything else than overheads, or than collectives."""
+    """That of a run without anything else than overheads."""
     groups = {row.case.group for row in analysis.cases}
-    measured = {"anatomy": analysis.overheads.rows, "collectives": analysis.collectives}
-    of_group = {OVERHEAD: "anatomy", COLLECTIVE: "collectives"}
-    key = of_group.get(next(iter(groups))) if len(groups) == 1 else None
-    return key if key is not None and measured[key] else None
+    return "anatomy" if groups == {OVERHEAD} and analysis.overheads.rows else None
 
 
 def _charts(analysis: Analysis, options: RenderOptions, charts: bool, *, asked: bool) -> Section:

@@ -12,7 +12,9 @@ SMALL = tuple(itertools.chain.from_iterable(("--sizes", one) for one in SIZES))
 
 def test_with_several_gpus_every_pair_copies_and_gangs_reduce(run):
     gpus = ",".join(f"fake:gpu{number}" for number in range(3))
-    ran = run("--ops", "health", *SMALL, "--devices", gpus, env={"GPUBENCH_FAKE_GPUS": "3"})
+    ran = run(
+        "--ops", "health", *SMALL, "--devices", gpus, "--scaling", "off", env={"GPUBENCH_FAKE_GPUS": "3"},
+    )  # fmt: skip
     assert ran.code == 0, ran.err
     where = {}
     for outcome in ran.outcomes.values():
@@ -27,4 +29,14 @@ def test_one_gpu_has_no_links_to_look_at(run):
     ran = run("--ops", "health", *SMALL[:8], "--devices", "fake:gpu0", env={"GPUBENCH_FAKE_GPUS": "1"})
     assert ran.code == 0, ran.err
     assert not set(LINKS) & set(ran.result["selection"]["ops"])
+    assert "scaling" not in ran.result["settings"]
     assert {o["case"]["device_id"] for o in ran.outcomes.values()} == {"fake:gpu0"}
+
+
+def test_equal_gpus_work_at_once_unless_somebody_turns_that_off(run):
+    ran = run(
+        "--ops", "health", "--sizes", "copy=1m", "--filter", "copy/*", "--devices", "fake:gpu0,fake:gpu1",
+        env={"GPUBENCH_FAKE_GPUS": "2"},
+    )  # fmt: skip
+    assert ran.code == 0, ran.err
+    assert {one["gpus"] for one in ran.result["together"] if one["phase"] == "together"} == {2}

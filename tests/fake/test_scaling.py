@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 
 import msgspec
 import pytest
@@ -100,7 +101,8 @@ def test_gangs_enter_neither_the_speedups_over_the_cpu_nor_the_roofs(report):
 
 def test_the_run_ends_with_the_sentence_and_the_table(ran):
     text = " ".join(ran.out.split())
-    assert "matmul float32 with data on the GPU: 2 GPUs beat one from n = " in text
+    assert re.search(r"matmul float32 with data on the GPU: 2 GPUs beat one from \d+² \(128-1024²\)", text)
+    assert text.startswith("4 GPUs with data on the GPU ")
     assert "gang:fake:0-3 (4 x Scripted gpu)" in text
 
 
@@ -184,6 +186,7 @@ def test_at_once_heat_is_told_from_what_is_shared(at_once):
     assert copy["late"] == pytest.approx(0.9, abs=0.01)
     assert (copy["least_id"], copy["least_share"]) == ("fake:gpu1", pytest.approx(0.8, abs=0.01))
     assert "All GPUs at once" in at_once.out
+    assert at_once.out.startswith("2 GPUs at once keep ")
 
 
 def test_weak_scaling_needs_two_equal_gpus(run):

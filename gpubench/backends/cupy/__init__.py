@@ -388,11 +388,15 @@ def _import_cupy() -> Any:
     return cupy
 
 
+def whole_uuid(raw: object) -> str | None:
+    """The 16 bytes in hexadecimal. CuPy takes them for a text, which ends at the first zero byte: what is shorter is no
+    uuid, and the address has to do."""
+    return bytes(raw[:16]).hex() if isinstance(raw, (bytes, bytearray)) and len(raw) >= 16 else None
+
+
 def _device(cupy: Any, ordinal: int, driver: str) -> Device:
     properties = cupy.cuda.runtime.getDeviceProperties(ordinal)
     name = properties["name"]
-    raw = properties.get("uuid")
-    uuid = bytes(raw).hex() if isinstance(raw, (bytes, bytearray)) else None
     domain, bus, slot = (int(properties[k]) for k in ("pciDomainID", "pciBusID", "pciDeviceID"))
     return Device(
         id=f"cupy:{ordinal}",
@@ -409,7 +413,11 @@ def _device(cupy: Any, ordinal: int, driver: str) -> Device:
             lambda number: cupy.cuda.runtime.deviceGetAttribute(number, ordinal),
             (int(properties["major"]), int(properties["minor"])),
         ),
-        identity=Identity(uuid=uuid, pci=f"{domain:04x}:{bus:02x}:{slot:02x}.0", vendor_id=0x10DE),
+        identity=Identity(
+            uuid=whole_uuid(properties.get("uuid")),
+            pci=f"{domain:04x}:{bus:02x}:{slot:02x}.0",
+            vendor_id=0x10DE,
+        ),
     )
 
 

@@ -49,15 +49,20 @@ class CudaLinks(Links):
     def on(self, rank: int) -> AbstractContextManager[Any]:
         return self._on(rank)
 
+    @override
+    @contextlib.contextmanager
+    def guard(self) -> Iterator[None]:
+        with self._guard(), _nccl_errors():
+            yield
+
     @contextlib.contextmanager
     def _on(self, rank: int) -> Iterator[None]:
         with self._guard(), self.xp.cuda.Device(self._ordinals[rank]), self._streams[rank]:
             yield
 
     def sync(self) -> None:
-        with self._guard():
-            for stream in self._streams:
-                stream.synchronize()
+        for stream in self._streams:
+            stream.synchronize()
 
     @override
     def fetched(self, array: Array) -> tuple[Any, Array]:
@@ -68,12 +73,11 @@ class CudaLinks(Links):
     def copy(self, pairs: Sequence[tuple[int, int]], sent: Sequence[Array], got: Sequence[Array]) -> None:
         """By the source's stream; without peer access the driver goes through host memory."""
         runtime, ordinals = self.xp.cuda.runtime, self._ordinals
-        with self._guard():
-            for source, target in pairs:
-                runtime.memcpyPeerAsync(
-                    got[target].data.ptr, ordinals[target], sent[source].data.ptr, ordinals[source],
-                    sent[source].nbytes, self._streams[source].ptr,
-                )  # fmt: skip
+        for source, target in pairs:
+            runtime.memcpyPeerAsync(
+                got[target].data.ptr, ordinals[target], sent[source].data.ptr, ordinals[source],
+                sent[source].nbytes, self._streams[source].ptr,
+            )  # fmt: skip
 
     def all_reduce(self, sent: Sequence[Array], got: Sequence[Array]) -> None:
         self._together(
@@ -121,16 +125,15 @@ class CudaLinks(Links):
         self._communicators = None
 
     def _together(self, call: Callable[[Any, int, int], None]) -> None:
-        """The call of each rank in one group, without which the first would wait for the others for ever."""
+        """The call of each rank in one group, without which the first would wait for the others for ever. No device is
+        made the current one, which would take longer than a call: a communicator knows its own."""
         nccl = nccl_binding()
-        with self._guard(), _errors(nccl):
-            if self._communicators is None:
-                self._communicators = nccl.NcclCommunicator.initAll(self._ordinals)
-            nccl.groupStart()
-            for rank, (communicator, stream) in enumerate(zip(self._communicators, self._streams, strict=True)):
-                with self.xp.cuda.Device(self._ordinals[rank]):
-                    call(communicator, rank, stream.ptr)
-            nccl.groupEnd()
+        if self._communicators is None:
+            self._communicators = nccl.NcclCommunicator.initAll(self._ordinals)
+        nccl.groupStart()
+        for rank, (communicator, stream) in enumerate(zip(self._communicators, self._streams, strict=True)):
+            call(communicator, rank, stream.ptr)
+        nccl.groupEnd()
 
     def _reach(self, source: int, target: int) -> bool:
         """Whether one device may reach into the other's memory, which is allowed from here on."""
@@ -175,10 +178,13 @@ def no_nccl(why: str) -> Unsupported:
 
 
 @contextlib.contextmanager
-def _errors(nccl: Any) -> Iterator[None]:
+def _nccl_errors() -> Iterator[None]:
     try:
         yield
-    except nccl.NcclError as error:
+    except Exception as error:
+        # Its class is NCCL's own, which a plain copy does without.
+        if type(error).__name__ != "NcclError":
+            raise
         if "memory" in str(error).lower():
             raise DeviceOutOfMemory(str(error)) from error
         raise Unsupported(f"NCCL: {error}", reason="unsupported") from error

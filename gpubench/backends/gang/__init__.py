@@ -130,7 +130,8 @@ class GangSession(Session):
             self._ranks.run(launch, repeat)
 
     def sync(self) -> None:
-        self._links.sync()
+        with self._links.guard():
+            self._links.sync()
         if self._opened is not None:
             self._opened.each(lambda session: session.sync())
 

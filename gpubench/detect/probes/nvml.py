@@ -259,6 +259,10 @@ def _is_target(nvml: Any, handle: Any, target: GpuTarget) -> bool:
 
 
 def _read_gpu(nvml: Any, handle: Any) -> dict[str, Any]:
+    def count(name: str) -> int | None:
+        found = ask(name, 1.0)
+        return None if found is None else int(found)
+
     def ask(name: str, factor: float, *more: Any) -> float | None:
         try:
             return float(getattr(nvml, name)(handle, *more)) * factor
@@ -271,6 +275,8 @@ def _read_gpu(nvml: Any, handle: Any) -> dict[str, Any]:
         "temperature_c": ask("nvmlDeviceGetTemperature", 1.0, nvml.NVML_TEMPERATURE_GPU),
         "power_w": ask("nvmlDeviceGetPowerUsage", 1e-3),
         "throttle": throttle_words(nvml, handle),
+        "pcie_generation": count("nvmlDeviceGetCurrPcieLinkGeneration"),
+        "pcie_width": count("nvmlDeviceGetCurrPcieLinkWidth"),
     }
 
 

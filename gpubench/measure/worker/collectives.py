@@ -49,11 +49,12 @@ class CollectiveTimer:
         """Wall seconds per exchange of one sample."""
         links, exchange, sent, got = self._links, self.exchange.exchange, self._sent, self.got
         clock = links.clock
-        start = clock()
-        for _ in range(repeat):
-            exchange(links, sent, got)
-            links.sync()
-        return (clock() - start) / repeat
+        with links.guard():
+            start = clock()
+            for _ in range(repeat):
+                exchange(links, sent, got)
+                links.sync()
+            return (clock() - start) / repeat
 
     def verify(self) -> Check:
         """Exchange over outputs of NaN, and compare every element of every rank. Raises Wrong."""
@@ -63,7 +64,7 @@ class CollectiveTimer:
         for rank, held in enumerate(self.held):
             with self._links.on(rank):
                 held.fill(float("nan"))
-        self._links.sync()
+        self.session.sync()
         self.seconds(WARM_UP if fresh else 1)
         receivers = self.exchange.receivers or range(self._links.ranks)
         for rank in receivers:
@@ -87,7 +88,7 @@ class CollectiveTimer:
             self._sent.append(sent)
             self.held.append(held)
             self.got.append(held[GUARD : GUARD + gets])
-        links.sync()
+        self.session.sync()
 
     def _compare(self, rank: int) -> None:
         """Every element, and the guards. Raises Wrong with the rank and the first element that differs."""

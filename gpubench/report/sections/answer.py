@@ -14,10 +14,12 @@ import msgspec
 
 from gpubench.analysis.analyse import Analysis
 from gpubench.analysis.answer import OUT_OF_TIME, Absence, MachineAnswer, Trouble, answer
+from gpubench.analysis.labels import OTHER_USERS
 from gpubench.analysis.samples import used_sessions
 from gpubench.escaping import columns, cut, filled, printable, shortened
 from gpubench.model.result import Run
 from gpubench.report.layout import Cell, Column, Line, RenderOptions, Section, Table
+from gpubench.report.sections.answer_gangs import BUSBW, gang_sentences, links_context, links_grids
 from gpubench.report.sections.answer_grid import (
     AnswerGrid,
     drawn,
@@ -38,6 +40,7 @@ from gpubench.report.sections.answer_text import (
     why_text,
 )
 from gpubench.report.sections.baseline import cpu_names, threads_text
+from gpubench.report.sections.collectives import slow_links
 from gpubench.report.sections.hybrid import split_sentences
 from gpubench.report.sections.placement import placement_sentences
 from gpubench.report.sections.problems import merged
@@ -92,7 +95,7 @@ def answer_screen(
 
 def answer_sentences(analysis: Analysis) -> tuple[str, ...]:
     """What the run says in words: of the machine, then of splits and placements that pay."""
-    return (*_sentences(answer(analysis), ascii_only=False)[0], *_shared_sentences(analysis))
+    return (*_first_lines(analysis, answer(analysis), ascii_only=False)[0], *_shared_sentences(analysis))
 
 
 def _shared_sentences(analysis: Analysis) -> tuple[str, ...]:
@@ -150,21 +153,32 @@ def _screen(
     found = answer(analysis, by_device=options.by_device)
     ascii_only = options.ascii_only
     alike = [printable(one.text) for one in analysis.twins]
-    needed = (*_on_host(found), *_unmeasured(analysis.run, found), *_splits(analysis), *alike)
+    alone_there = found.absence is not None and bool(analysis.collectives)
+    links = (*slow_links(analysis), *([BUSBW] if alone_there else []))
+    needed = (*_on_host(found), *_unmeasured(analysis.run, found), *_splits(analysis), *alike, *links)
     ending = _ending(analysis.run, found, [printable(path) for path in saved], options.width)
     # Why there is no GPU says what was looked for, as long as one could have been found.
-    looked = looked_for(analysis.run) if found.absence is not None else ""
+    looked = looked_for(analysis.run) if found.absence is not None and not alone_there else ""
+    sides = links_context(analysis) if alone_there else sides_line(analysis.run, found, options.width)
+    # The table of the scaling, which a run prints below, has the times of gangs beside those of one GPU.
+    grids = () if found.times and analysis.scaling.strong else answer_grids(found, ascii_only=ascii_only)
     return Screen(
-        sentences=_sentences(found, ascii_only=ascii_only), grids=answer_grids(found, ascii_only=ascii_only),
-        context=tuple(text for text in (looked, sides_line(analysis.run, found, options.width)) if text),
-        troubles=(*_troubles(found), *_lost(analysis)), needed=needed, files=tuple(ending),
+        sentences=_first_lines(analysis, found, ascii_only=ascii_only),
+        grids=links_grids(analysis) if alone_there and not grids else grids,
+        context=tuple(text for text in (looked, sides) if text),
+        troubles=(*_troubles(found), *_lost(analysis), *_shared_gpus(analysis)), needed=needed, files=tuple(ending),
         spare=tuple(_notes(analysis, found, options.width, alone=alone)), most=_most_lines(found),
         commands=_commands(found) if alone else "",
     )  # fmt: skip
 
 
+def _first_lines(analysis: Analysis, found: MachineAnswer, *, ascii_only: bool) -> tuple[tuple[str, ...], ...]:
+    """Of gangs alone what they are measured for, else the answer, in wordings that get shorter."""
+    gangs = gang_sentences(analysis) if found.absence is not None else ()
+    return (gangs,) if gangs else _sentences(found, ascii_only=ascii_only)
+
+
 def _sentences(found: MachineAnswer, *, ascii_only: bool) -> tuple[tuple[str, ...], ...]:
-    """The first lines, in wordings that get shorter."""
     if found.absence is not None:
         return absence_sentences(found, found.absence)
     first = [row for row in found.rows if row.device_id == found.devices[0]]
@@ -326,6 +340,13 @@ def _lost(analysis: Analysis) -> list[str]:
         for row in analysis.findings
         if row.code == "session-failed"
     ]
+
+
+def _shared_gpus(analysis: Analysis) -> list[str]:
+    """GPUs on which others computed meanwhile: their times are too long."""
+    found = [one for one in analysis.run.warnings if one.code == OTHER_USERS and one.severity == "warning"]
+    places = dict.fromkeys(printable(str(one.data.get("devices", "a GPU"))) for one in found)
+    return [f"Another process computed on {place}: times there are too long." for place in places]
 
 
 def _ops(one: Trouble) -> str:

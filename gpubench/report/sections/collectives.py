@@ -25,13 +25,19 @@ def collectives_section(analysis: Analysis, unit: str) -> Section:
     rows = analysis.collectives
     gangs = groupby(rows, key=lambda row: (row.op, row.ranks, row.device_id))
     tables = tuple(_table(analysis, list(ours), unit) for _, ours in gangs)
-    slow = (
-        f"link-slow: {row.op} on {row.device_id} carries {format_rate(row.busbw, 'B/s')} at {format_bytes(row.n)}, the "
-        f"median of its peers {format_rate(peers, 'B/s')}: look at the path between the two in `gpubench detect`."
-        for row, peers in slow_pairs(analysis.run, rows)
-    )
-    return Section(
-        key="collectives", title=TITLE, lines=(_MEANING, *map(printable, slow)) if rows else (), tables=tables
+    lines = (_MEANING, *slow_links(analysis)) if rows else ()
+    return Section(key="collectives", title=TITLE, lines=lines, tables=tables)
+
+
+def slow_links(analysis: Analysis) -> tuple[str, ...]:
+    """A sentence for each pair that carries far less than its peers."""
+    return tuple(
+        printable(
+            f"link-slow: {row.op} on {row.device_id} carries {format_rate(row.busbw, 'B/s')} at "
+            f"{format_bytes(row.n)}, the median of its peers {format_rate(peers, 'B/s')}: look at the path between "
+            "the two in `gpubench detect`."
+        )
+        for row, peers in slow_pairs(analysis.run, analysis.collectives)
     )
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gpubench.analysis.analyse import Analysis
+from gpubench.analysis.answer import Extent, extent
 from gpubench.analysis.scaling import GangFrom, Strong
 from gpubench.analysis.together import Weak
 from gpubench.escaping import printable
 from gpubench.model.case import WAITED
 from gpubench.report.layout import Cell, Column, Section, Table, cells
+from gpubench.report.sections import answer_text
 from gpubench.report.wording import (
     ALWAYS,
     data_text,
@@ -32,7 +34,8 @@ TITLE = "Scaling"
 _WEAK = (
     "At once: the sum of what all GPUs do at the same time / of what each does alone, in the first and in the last "
     "3 s. The first tells what they share (links, host memory), the last also heat and power. keeps least: the GPU "
-    "that keeps the least share of its own rate."
+    "that keeps the least share of its own rate; its state: clock early and late, power, link, reasons for a lowered "
+    "clock."
 )
 _STRONG = (
     "speedup = time of the best single GPU / time of the gang, on the same data; efficiency = speedup / GPUs. balance: "
@@ -45,7 +48,9 @@ def scaling_section(analysis: Analysis, unit: str) -> Section:
     gangs = dict.fromkeys(row.device_id for row in strong)
     tables = tuple(_strong(analysis, [row for row in strong if row.device_id == gang], unit) for gang in gangs)
     told = [row for row in analysis.scaling.pays_from if row.regime in (WAITED, ALWAYS)]
-    lines = (_STRONG, *(pays_text(row) for row in told or analysis.scaling.pays_from)) if strong else ()
+    cases = {row.op: row.row.case for row in strong}
+    texts = [pays_text(row, extent(cases[row.op])) for row in told or analysis.scaling.pays_from]
+    lines = (_STRONG, *texts) if strong else ()
     weak = analysis.scaling.weak
     if weak:
         lines, tables = (_WEAK, *lines), (_weak(weak, unit), *tables)
@@ -56,6 +61,7 @@ def _weak(rows: Sequence[Weak], unit: str) -> Table:
     columns = (
         Column("op"), Column("n", right=True), Column("form"), Column("GPUs", right=True), Column("alone", right=True),
         Column("first 3 s", right=True), Column("last 3 s", right=True), Column("keeps least"),
+        Column("its state", rank=1),
     )  # fmt: skip
     missing = {id: None for row in rows for id in row.failed}
     return Table(
@@ -68,26 +74,39 @@ def _weak_cells(row: Weak, unit: str) -> tuple[Cell, ...]:
     return cells(
         series_name(row.case), format_size(row.n, table=True), row.form, str(row.gpus), seconds_text(row.alone_s, unit),
         f"{row.early:.3f} {interval_text(row.early_interval)}", f"{row.late:.3f} {interval_text(row.late_interval)}",
-        f"{row.least_id} {row.least_share:.3f}",
+        f"{row.least_id} {row.least_share:.3f}", _state_text(row),
     )  # fmt: skip
 
 
-def pays_text(row: GangFrom) -> str:
-    """`matmul float32 with data on the GPU: 2 GPUs beat one from n = 700 on (between 512 and 1024), measured up to
-    4096`."""
+def _state_text(row: Weak) -> str:
+    """`1.98 -> 1.76 GHz, 690 W, PCIe 5 x16, sw_power_cap`: of the GPU that keeps least, the clock early and late."""
+    early, late = (
+        next((one for one in row.conditions if (one.device_id, one.part) == (row.least_id, part)), None)
+        for part in ("early", "late")
+    )
+    if late is None:
+        return ""
+    clocks = [f"{one.clock_hz / 1e9:.2f}" for one in (early, late) if one is not None and one.clock_hz]
+    parts = [
+        f"{' -> '.join(dict.fromkeys(clocks))} GHz" if clocks else "",
+        f"{late.power_w:.0f} W" if late.power_w else "",
+        f"PCIe {late.pcie_generation} x{late.pcie_width}" if late.pcie_generation else "",
+        *late.throttle,
+    ]
+    return printable(", ".join(part for part in parts if part))
+
+
+def pays_text(row: GangFrom, counted: Extent) -> str:
+    """`matmul float32 with data on the GPU: 2 GPUs beat one from 700² (512-1024²), measured up to 4096²`."""
     what = " ".join((row.op, row.dtype, *(f"{name}={value}" for name, value in row.params.items())))
-    ends = f"from {format_size(row.first)} to {format_size(row.last)}"
+    last = answer_text.size_text(row.last, counted)
+    between = answer_text.range_text(row.lo or 0, row.hi or 0, counted)
     how = {
-        "at": f"beat one from n = {format_size(round(row.n or 0))} on ({_between(row)}), measured up to "
-        f"{format_size(row.last)}",
-        "all-sizes": f"beat one at every size measured, {ends}",
-        "no-size": f"do not beat one at the largest size measured, {format_size(row.last)}",
+        "at": f"beat one from {answer_text.size_text(round(row.n or 0), counted)} ({between}), measured up to {last}",
+        "all-sizes": f"beat one at every size measured, from {answer_text.size_text(row.first, counted)} to {last}",
+        "no-size": f"do not beat one at the largest size measured, {last}",
     }[row.verdict]
     return printable(f"{what} {with_text(row.regime)}: {row.ranks} GPUs {how} ({row.device_id})")
-
-
-def _between(row: GangFrom) -> str:
-    return f"between {format_size(row.lo or 0)} and {format_size(row.hi or 0)}"
 
 
 def _strong(analysis: Analysis, rows: Sequence[Strong], unit: str) -> Table:

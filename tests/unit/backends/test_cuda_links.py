@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from gpubench import kernels
-from gpubench.backends.cupy import links
+from gpubench.backends.cupy import links, whole_uuid
 from gpubench.backends.cupy.links import FLOAT32, SUM, CudaLinks
 from gpubench.errors import Unsupported
 
@@ -104,6 +104,17 @@ def exchanged(op, nccl, got=GOT, sent=SENT):
     assert nccl.calls[:2] == [("initAll", [2, 5]), "{"]
     assert nccl.calls[-1] == "}"
     return nccl.calls[2:-1]
+
+
+@pytest.mark.parametrize(
+    ("raw", "found"),
+    [
+        (bytes(range(1, 17)), bytes(range(1, 17)).hex()), (bytes(range(1, 17)) + b"luid", bytes(range(1, 17)).hex()),
+        (bytes(range(1, 11)), None), (b"", None), (None, None),
+    ],
+)  # fmt: skip
+def test_a_uuid_that_ends_at_a_zero_byte_is_none(raw, found):
+    assert whole_uuid(raw) == found
 
 
 def test_a_reduction_and_a_broadcast_ask_each_rank_once(nccl):

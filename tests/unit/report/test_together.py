@@ -6,9 +6,10 @@ import msgspec
 import pytest
 
 from gpubench.analysis.together import Window, common, rate, weak
-from gpubench.model.result import TogetherTimes
+from gpubench.model.result import Telemetry, TogetherTimes
 from tests.unit.report.builders import run_of
 
+AT_S = 100.0  # of the session
 CASE = "matmul/n=8192/float32/library/resident-queued"
 
 
@@ -22,7 +23,7 @@ def worked(
         ends.append(now)
     return TogetherTimes(
         session=session, case_id=f"{CASE}@fake:gpu{gpu}", device_id=f"fake:gpu{gpu}", phase=phase, gpus=gpus,
-        repeat=10, begin_s=begin, ends_s=ends,
+        repeat=10, at_s=AT_S, begin_s=begin, ends_s=ends,
     )  # fmt: skip
 
 
@@ -94,3 +95,28 @@ def test_sessions_are_paired_with_themselves():
     [row] = rows(*times)
     assert row.early == pytest.approx(0.8, rel=0.02)
     assert row.early_hi - row.early_lo < 0.1
+
+
+def test_the_state_of_each_gpu_is_that_of_its_part_of_the_work():
+    times = [alone(0, 1e-2), alone(1, 1e-2), worked(0, 1e-2), worked(1, 1e-2)]
+    run = msgspec.structs.replace(run_of([], sessions=1), together=times)
+    ticks = [AT_S - 50.0, *(AT_S + tick for tick in range(11))]
+    hot = Telemetry(
+        device_id="fake:gpu1", t_s=ticks, clock_hz=[9e9] + [2e9 - 1e8 * tick for tick in range(11)],
+        throttle=[["nobody asked"]] + [["sw_power_cap"] if tick > 5 else [] for tick in range(11)],
+        pcie_generation=[1] + [5] * 11, pcie_width=[16] * 12,
+    )  # fmt: skip
+    session = msgspec.structs.replace(run.sessions[0], telemetry=[hot])
+    [row] = weak(msgspec.structs.replace(run, sessions=[session]))
+    found = {(one.device_id, one.part): one for one in row.conditions}
+    assert set(found) == {("fake:gpu1", part) for part in ("alone", "early", "late")}
+    early, late = found["fake:gpu1", "early"], found["fake:gpu1", "late"]
+    assert early.clock_hz > late.clock_hz
+    assert (early.throttle, late.throttle) == ((), ("sw_power_cap",))
+    assert (late.pcie_generation, late.pcie_width, late.power_w) == (5, 16, None)
+
+
+def test_files_of_before_tell_no_state():
+    times = [msgspec.structs.replace(one, at_s=None) for one in (alone(0, 1e-2), alone(1, 1e-2))]
+    times += [msgspec.structs.replace(one, at_s=None) for one in (worked(0, 1e-2), worked(1, 1e-2))]
+    assert rows(*times)[0].conditions == ()

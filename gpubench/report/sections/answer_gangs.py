@@ -1,0 +1,164 @@
+"""The answer of a run of gangs alone: how fast the links are, or what several GPUs gain over one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+
+from gpubench.analysis.analyse import Analysis
+from gpubench.analysis.answer import Extent, extent
+from gpubench.analysis.collectives import CollectiveResult, declared_path
+from gpubench.analysis.scaling import GangFrom
+from gpubench.analysis.together import Weak
+from gpubench.escaping import printable, shortened
+from gpubench.model.case import WAITED, gang_ranks
+from gpubench.report.layout import Cell
+from gpubench.report.sections.answer_grid import AnswerGrid
+from gpubench.report.sections.answer_text import size_text
+from gpubench.report.wording import mark, with_text
+from gpubench.units import format_bytes, format_rate, listed
+
+BUSBW = "busbw: bytes a second on the busiest link, as nccl-tests count them."
+COPIES = ("p2p", "p2p_both")
+_FIRST = (*COPIES, "allreduce")  # what people ask for, then the others by name
+_MOST_NAMES, _MOST_SIZES, _MOST_PAIRS = 3, 6, 2
+
+
+def gang_sentences(analysis: Analysis) -> tuple[str, ...]:
+    """The first lines where gangs have times and no GPU was held against a CPU; none of other runs."""
+    if analysis.collectives:
+        return (_links_sentence(analysis),)
+    gains = analysis.scaling
+    texts = [_weak_sentence(gains.weak)] if gains.weak else []
+    regimes = dict.fromkeys(row.regime for row in gains.pays_from)
+    regime = WAITED if WAITED in regimes else next(iter(regimes), "")
+    most = max((row.ranks for row in gains.pays_from), default=0)
+    rows = [row for row in gains.pays_from if (row.regime, row.ranks) == (regime, most)]
+    cases = {row.op: row.row.case for row in gains.strong}
+    return (
+        (*texts, _strong_sentence(rows, {op: extent(case) for op, case in cases.items()}))
+        if rows
+        else tuple(texts)
+    )
+
+
+def _strong_sentence(rows: Sequence[GangFrom], extents: Mapping[str, Extent]) -> str:
+    """`2 GPUs beat one with data on the GPU: matmul from 1229², sum from 268 M; softmax at no size measured.`"""
+    wins = [
+        f"{row.op} from {size_text(round(row.n or 0) if row.verdict == 'at' else row.first, extents[row.op])}"
+        for row in rows
+        if row.verdict != "no-size"
+    ]
+    losers = [row.op for row in rows if row.verdict == "no-size"]
+    begin = f"{rows[0].ranks} GPUs {with_text(rows[0].regime)}"
+    if not wins:
+        return f"{begin} do not beat one, as far as measured: {listed(losers)}."
+    lost = f"; not {listed(losers)}" if losers else ""
+    return f"{begin} beat one: {listed(wins)}{lost}."
+
+
+def links_grids(analysis: Analysis) -> tuple[AnswerGrid, ...]:
+    """Bus bandwidth by op, gang and size, in forms with fewer of the small sizes; of many pairs the slowest and the
+    fastest."""
+    sizes = sorted({row.n for row in analysis.collectives})
+    counts = range(min(len(sizes), _MOST_SIZES), 0, -1)
+    return tuple(_links_grid(analysis.collectives, sizes[-count:]) for count in counts)
+
+
+def _links_grid(rows: Sequence[CollectiveResult], sizes: Sequence[int]) -> AnswerGrid:
+    lines = []
+    for label, ours in _lanes(rows):
+        found = {row.n: row for row in ours}
+        texts = [_rate_text(found[n]) if n in found else "-" for n in sizes]
+        lines.append(tuple(map(Cell, (label, *texts))))
+    names = ("busbw", *map(format_bytes, sizes))
+    return AnswerGrid(names=names, right=(False, *(True,) * len(sizes)), rows=tuple(lines))
+
+
+def links_context(analysis: Analysis) -> str:
+    """`2 x NVIDIA H200, nvlink, 18 lanes via switch, nccl 2.28.9.`: what is joined, how, and by which library."""
+    rows = analysis.collectives
+    if not rows:
+        return ""
+    largest = max(rows, key=lambda row: row.ranks)
+    device = next((one for one in analysis.run.devices if one.id == largest.device_id), None)
+    pair = next((row.device_id for row in rows if row.ranks == 2), "")
+    path = declared_path(analysis.run, pair)
+    lanes = path.lanes.value if path else None
+    parts = (
+        shortened(device.name, 40) if device else "", path.kind.value if path else "",
+        f"{lanes} lanes{' via switch' if path and path.via.value == 'switch' else ''}" if lanes else "",
+        *sorted({row.by for row in rows if row.by}),
+    )  # fmt: skip
+    return printable(", ".join(part for part in parts if part)) + "."
+
+
+def _links_sentence(analysis: Analysis) -> str:
+    """`Between 2 GPUs: p2p 391 GB/s, p2p_both 764 GB/s and allreduce 317 GB/s (busbw at 1 GiB; 4 more below).`"""
+    rows = analysis.collectives
+    most, n = max(row.ranks for row in rows), max(row.n for row in rows)
+    names = sorted({row.op for row in rows}, key=lambda op: (*(op != name for name in _FIRST), op))
+    texts = []
+    for op in names[:_MOST_NAMES]:
+        ours = [row for row in rows if row.op == op]
+        largest = [row for row in ours if row.n == max(row.n for row in ours)]
+        # Of a collective on 2, 4 and 8 ranks the largest gang is the one that a program would use.
+        widest = [row for row in largest if row.ranks == max(row.ranks for row in largest)]
+        texts.append(f"{op} {_range_text([row.busbw for row in widest])}")
+    more = f"; {len(names) - _MOST_NAMES} more below" if len(names) > _MOST_NAMES else ""
+    return f"Between {most} {_members(analysis)}: {listed(texts)} (busbw at {format_bytes(n)}{more})."
+
+
+def _members(analysis: Analysis) -> str:
+    """Ranks in host memory are no GPUs."""
+    gangs = {row.device_id for row in analysis.collectives}
+    kinds = {device.kind for device in analysis.run.devices if device.id in gangs}
+    return "GPUs" if kinds == {"gpu"} else "ranks in host memory"
+
+
+def _range_text(rates: Sequence[float]) -> str:
+    """`391 GB/s`, `764 to 770 GB/s`."""
+    low, high = format_rate(min(rates), "B/s"), format_rate(max(rates), "B/s")
+    number, _, unit = low.partition(" ")
+    return high if low == high else f"{number if high.endswith(f' {unit}') else low} to {high}"
+
+
+def _lanes(rows: Sequence[CollectiveResult]) -> list[tuple[str, list[CollectiveResult]]]:
+    """One line a gang, named by its ranks; of more than two gangs of an op and size the slowest and the fastest."""
+    found = []
+    order = sorted(
+        rows, key=lambda row: (*(row.op != name for name in _FIRST), row.op, row.ranks, row.device_id)
+    )
+    for (op, _), group in groupby(order, key=lambda row: (row.op, row.ranks)):
+        gangs = [(id, list(ours)) for id, ours in groupby(group, key=lambda row: row.device_id)]
+        if len(gangs) <= _MOST_PAIRS:
+            found += [(f"{op} {_ranks_text(op, id)}", ours) for id, ours in gangs]
+            continue
+        gangs.sort(key=lambda gang: max(gang[1], key=lambda row: row.n).busbw)
+        for word, (id, ours) in (("slowest", gangs[0]), ("fastest", gangs[-1])):
+            found.append((f"{op} {_ranks_text(op, id)}, {word} of {len(gangs)}", ours))
+    return found
+
+
+def _ranks_text(op: str, device_id: str) -> str:
+    """`0 to 1` of a copy, which has a direction; else `0+1`."""
+    members = gang_ranks(device_id)
+    if op == "p2p" and len(members) == 2:
+        return f"{members[0]} to {members[1]}"
+    word = device_id.rpartition(":")[2]
+    return f"{word} ranks" if word.isdecimal() else word
+
+
+def _rate_text(row: CollectiveResult) -> str:
+    return format_rate(row.busbw, "B/s") + mark(row.row.label)
+
+
+def _weak_sentence(rows: Sequence[Weak]) -> str:
+    """`2 GPUs at once keep 99 to 100 % of their rates alone (matmul, copy; the last 3 of 10 s).`"""
+    shares = sorted(100 * row.late for row in rows)
+    ops = list(dict.fromkeys(row.op for row in rows))
+    low, high = f"{shares[0]:.0f}", f"{shares[-1]:.0f}"
+    between = low if low == high else f"{low} to {high}"
+    return (
+        f"{max(row.gpus for row in rows)} GPUs at once keep {between} % of their rates alone ({listed(ops)})."
+    )

@@ -1,0 +1,69 @@
+"""The first lines of runs of gangs alone: what the links carry."""
+
+from __future__ import annotations
+
+import itertools
+
+import msgspec
+import pytest
+
+from gpubench.model.case import Case, gang_id
+from gpubench.model.result import Device
+from gpubench.report import render
+from gpubench.units import format_rate
+from tests.unit.report.builders import measured, run_of
+
+MIB = 1 << 20
+
+
+def gang(ranks):
+    return Device(
+        id=gang_id("cupy", ranks), backend="gang", kind="gpu", api="cuda", name=f"{len(ranks)} x H200"
+    )
+
+
+def exchange(op, ranks, n, rate):
+    case = Case(
+        op,
+        "collective",
+        {"n": n, "ranks": len(ranks)},
+        "float32",
+        "library",
+        "resident",
+        gang_id("cupy", ranks),
+    )
+    return msgspec.structs.replace(measured(case, n / rate), bytes=n)
+
+
+def screen(outcomes, gangs, **look):
+    run = run_of(outcomes, devices=[gang(ranks) for ranks in gangs])
+    return render([run], "plain", sections=("answer",), **look).splitlines()
+
+
+def test_the_first_line_says_what_the_links_carry():
+    pair = (0, 1)
+    lines = screen([exchange("p2p", pair, MIB, 5e10), exchange("p2p", pair, 256 * MIB, 4e11)], [pair])
+    assert lines[0] == "Between 2 GPUs: p2p 400 GB/s (busbw at 256 MiB)."
+    assert lines[1].startswith("2 x H200")
+    assert lines[2].split() == ["busbw", "1", "MiB", "256", "MiB"]
+    assert lines[3].split() == ["p2p", "0", "to", "1", "50.0", "GB/s", "400", "GB/s"]
+
+
+@pytest.mark.parametrize("gpus", [4, 8])
+def test_of_many_pairs_the_slowest_and_the_fastest_have_a_line(gpus):
+    pairs = list(itertools.permutations(range(gpus), 2))
+    rates = {pair: 3e11 + 1e9 * place for place, pair in enumerate(pairs)}
+    lines = screen([exchange("p2p", pair, MIB, rates[pair]) for pair in pairs], pairs)
+    slowest, fastest = pairs[0], pairs[-1]
+    assert f"p2p {slowest[0]} to {slowest[1]}, slowest of {len(pairs)}" in lines[3]
+    assert f"p2p {fastest[0]} to {fastest[1]}, fastest of {len(pairs)}" in lines[4]
+    assert format_rate(rates[slowest], "B/s").split()[0] in lines[0]
+    assert format_rate(rates[fastest], "B/s") in lines[0]
+    assert len(lines) < 12
+
+
+def test_a_narrow_screen_keeps_the_largest_sizes():
+    pair, sizes = (0, 1), [MIB << step for step in range(0, 12, 2)]
+    lines = screen([exchange("allreduce", pair, n, 1e11) for n in sizes], [pair], width=44)
+    assert all(len(line) <= 44 for line in lines)
+    assert "1 GiB" in " ".join(lines[:4])
