@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from gpubench import __version__, load
 from gpubench.backends.shared.ceilings import THREADS, chain_program
 from gpubench.backends.shared.choices import Choices, Timer, Trials, cache_folder, choose
-from gpubench.backends.shared.host import host_dtype, no_kernel, no_overhead
+from gpubench.backends.shared.host import host_dtype, no_kernel, no_overhead, usable_cpus
 from gpubench.backends.wgpu.programs import Programs, WgpuLaunch, encode
 from gpubench.backends.wgpu.transfers import MappedTransfers, PlainTransfers
 from gpubench.errors import BackendError, BackendUnavailable, DeviceLost, DeviceOutOfMemory, Unsupported
@@ -33,7 +33,8 @@ _SOFTWARE_VENDOR = 0x10005  # Mesa's PCI-less vendor id: llvmpipe and lavapipe
 _SOFTWARE_NAMES = ("llvmpipe", "lavapipe", "swiftshader", "warp", "basic render")
 _FLUSH_BYTES = 256 << 20  # no API tells the cache size; two times any L2 of today
 _FLUSH_BYTES_SOFTWARE = 64 << 20
-TUNING_S = 3.0  # for the candidates of one kernel and size: seven texts of 0.2 s to build, then milliseconds
+# For the candidates of one kernel and size: to build seven texts of 0.2 s, side by side, and to time them.
+TUNING_S = 3.0
 IDLE_BYTES = 1 << 30  # idle buffers of sizes that are done with may hold this much device memory
 MOST_STAMPED = 2048  # steps of a chain: WebGPU lets a query set hold 4096 stamps
 _EMPTY = "@compute @workgroup_size(1) fn main() {}"
@@ -327,7 +328,7 @@ class WgpuSession(Session):
 
             return timer
 
-        trials = Trials(tuple(by_name), prepare, TUNING_S, costly=True)
+        trials = Trials(tuple(by_name), prepare, TUNING_S, builders=usable_cpus())
         name = choose(self, op, case, self._choices, trials)
         if name is not None:
             self.programs.choose(case, name)
