@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import threading
+
 import numpy as np
 import pytest
 
 from gpubench import kernels
+from gpubench.backends.wgpu.programs import Programs
 from gpubench.measure.worker.stages import time_stages
 from gpubench.measure.worker.timer import Timer
 from gpubench.measure.worker.workspace import Workspace, gate
@@ -43,3 +46,22 @@ def test_each_stage_has_its_time_and_the_result_is_the_chains(session, timer, cl
     sums = [sum(values) for values in zip(*found.chain_s, strict=True)]
     assert all(total <= span * 1.000001 for total, span in zip(sums, found.span_s, strict=True))
     np.testing.assert_array_equal(fetched(timer), want)
+
+
+def test_the_pipelines_of_a_chain_are_built_by_threads_and_once(session, tmp_path, monkeypatch):
+    built = []
+    build = Programs._build
+
+    def noted(self, source, entry):
+        built.append((source, entry, threading.current_thread()))
+        return build(self, source, entry)
+
+    monkeypatch.setattr(Programs, "_build", noted)
+    params = {"n": 5, "width": 24, "heads": 2}
+    case = Case("transformer_block", "network", params, "float32", "tuned", WAITED, session.device.id)
+    workspace = Workspace(session, kernels.load("transformer_block"), case, 1, "random", tmp_path)
+    assert gate(workspace, case, lambda phase: None).check.ok
+    workspace.release()
+    texts = [(source, entry) for source, entry, _ in built]
+    assert len(texts) == len(set(texts)) > 4
+    assert threading.main_thread() not in {thread for _, _, thread in built}

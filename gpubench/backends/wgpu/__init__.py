@@ -23,7 +23,7 @@ from gpubench.backends.wgpu.transfers import MappedTransfers, PlainTransfers
 from gpubench.errors import BackendError, BackendUnavailable, DeviceLost, DeviceOutOfMemory, Unsupported
 from gpubench.model.backend import Backend, Buffer, HostCall, Launch, Session, StageReading, override
 from gpubench.model.case import Case
-from gpubench.model.kernel import Limits
+from gpubench.model.kernel import Candidate, Limits
 from gpubench.model.op import ITEMSIZE, Array, Dtype, Form, Op, Shape, Stored
 from gpubench.model.result import Device, DeviceClock, Identity
 
@@ -288,6 +288,13 @@ class WgpuSession(Session):
                 return self.programs.launch(op, case, inputs, output)
 
     @override
+    def build(self, cases: Sequence[tuple[Op, Case]]) -> None:
+        """The pipelines of kernels that have no candidates, or have chosen one."""
+        settled = [(op, case) for op, case in cases if not self._to_choose(op, case)]
+        with vendor_errors():
+            self.programs.build(settled)
+
+    @override
     def chain(self, steps: Sequence[tuple[Launch, Buffer]], output: Buffer) -> WgpuLaunch:
         """All dispatches in one pass of one submit, behind what the host does."""
         launches = [launch for launch, _ in steps]
@@ -314,10 +321,8 @@ class WgpuSession(Session):
     @override
     def tune(self, op: Op, case: Case, inputs: Sequence[Buffer]) -> None:
         """Time the kernel's candidates, once for this device and size, and let `compile` take the fastest."""
-        if not self.tunes or case.form != "tuned" or self.programs.chosen(case):
-            return
-        by_name = {candidate.name: candidate for candidate in self.programs.candidates(op, case)}
-        if len(by_name) < 2:
+        by_name = {candidate.name: candidate for candidate in self._to_choose(op, case)}
+        if not by_name:
             return
 
         def prepare(output: Buffer) -> Timer:
@@ -332,6 +337,13 @@ class WgpuSession(Session):
         name = choose(self, op, case, self._choices, trials)
         if name is not None:
             self.programs.choose(case, name)
+
+    def _to_choose(self, op: Op, case: Case) -> tuple[Candidate, ...]:
+        """The candidates of a case that has several and has not chosen yet."""
+        if not self.tunes or case.form != "tuned" or self.programs.chosen(case):
+            return ()
+        found = self.programs.candidates(op, case)
+        return found if len(found) > 1 else ()
 
     def _took(self, launch: WgpuLaunch, repeat: int) -> float:
         """Seconds of `repeat` launches, by the device's clock where it has one."""

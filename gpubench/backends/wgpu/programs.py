@@ -5,10 +5,11 @@ from __future__ import annotations
 import functools
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
-from gpubench.backends.shared.host import named_buffers, tuned_kernel
+from gpubench.backends.shared.host import named_buffers, tuned_kernel, usable_cpus
 from gpubench.errors import BuildError, Unsupported
 from gpubench.model.backend import Buffer, HostCall, Launch, each
 from gpubench.model.case import Case
@@ -121,6 +122,15 @@ class Programs:
     def chosen(self, case: Case) -> bool:
         """True once `choose` was called for the case."""
         return (case.workload, case.variant) in self._chosen
+
+    def build(self, cases: Sequence[tuple[Op, Case]]) -> None:
+        """The pipelines that are missing for these cases, on all CPUs. Raises BuildError."""
+        passes = [step for op, case in cases for step in self._program(op, case)[0].passes]
+        missing = {(step.source, step.entry) for step in passes} - self._pipelines.keys()
+        with ThreadPoolExecutor(usable_cpus()) as threads:
+            self._pipelines.update(
+                zip(missing, threads.map(lambda key: self._build(*key), missing), strict=True)
+            )
 
     def trial(self, op: Op, candidate: Candidate, inputs: Sequence[Buffer], output: Buffer) -> WgpuLaunch:
         """A launch of one candidate, which several threads may ask for at once. Nothing of it is kept: `compile` builds
