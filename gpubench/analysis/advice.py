@@ -31,6 +31,7 @@ from gpubench.analysis.contenders import (
     weaker,
 )
 from gpubench.analysis.estimate import CaseResult, Estimate
+from gpubench.analysis.hybrid import Hybrid
 from gpubench.analysis.labels import NO_HEADLINE, Label
 from gpubench.analysis.machine import machine_line
 from gpubench.analysis.placement import Placement
@@ -170,15 +171,12 @@ def advise(key: Key, contenders: ContenderSet, n: int, regime: str) -> Advice:
 
 def _split(split: TimedSplit) -> AdviceSplit:
     row = split.row
-    fraction, placement, on_gpu = None, None, tuple[str, ...]()
-    if isinstance(row, Placement):
-        placement = row.placement
-        on_gpu = tuple(one.stage for one in row.stages if one.placed_on in ("gpu", "both"))
-    else:
-        fraction = row.fraction
+    fraction = row.fraction if isinstance(row, Hybrid) else None
+    placement, stages = (row.placement, row.stages) if isinstance(row, Placement) else (None, ())
     return AdviceSplit(
-        device_id=row.device_id, fraction=fraction, placement=placement, on_gpu=on_gpu, ratio=row.gain, lo=row.lo,
-        hi=row.hi, case_id=row.id,
+        device_id=row.device_id, fraction=fraction, placement=placement,
+        on_gpu=tuple(one.stage for one in stages if one.placed_on in ("gpu", "both")),
+        ratio=row.gain, lo=row.lo, hi=row.hi, case_id=row.id,
     )  # fmt: skip
 
 

@@ -29,6 +29,7 @@ from gpubench.analysis.contenders import (
     may_know,
     split_of,
 )
+from gpubench.analysis.hybrid import Hybrid
 from gpubench.analysis.machine import experiment
 from gpubench.analysis.placement import Placement
 from gpubench.errors import BadPlugin, GpubenchError, InputError, UsageError
@@ -156,11 +157,11 @@ class Policy:
 
 def _splitting(split: TimedSplit) -> Answer:
     row = split.row
-    form = row.case.case.form
-    alike = (row.device_id, "hybrid", form, split.seconds, row.gain, "measured")
-    if isinstance(row, Placement):
-        return Answer(*alike, placement=row.placement)
-    return Answer(*alike, fraction=row.fraction)
+    fraction = row.fraction if isinstance(row, Hybrid) else None
+    placement = row.placement if isinstance(row, Placement) else None
+    return Answer(
+        row.device_id, "hybrid", row.case.case.form, split.seconds, row.gain, "measured", fraction, placement
+    )
 
 
 def require_regime(regime: str) -> str:

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from gpubench import kernels
-from gpubench.backends.wgpu.programs import Programs
 from gpubench.measure.worker.stages import time_stages
 from gpubench.measure.worker.timer import Timer
 from gpubench.measure.worker.workspace import Workspace, gate
@@ -48,20 +47,29 @@ def test_each_stage_has_its_time_and_the_result_is_the_chains(session, timer, cl
     np.testing.assert_array_equal(fetched(timer), want)
 
 
+def passes_of(op, case, limits):
+    """What the default kernels of the stages launch."""
+    for stage in op.stages:
+        params = stage.params(case.params)
+        kernel = kernels.load(stage.op).at(params).kernel("wgpu", case.dtype)
+        yield from kernel.build(params, case.dtype, limits).passes
+
+
 def test_the_pipelines_of_a_chain_are_built_by_threads_and_once(session, tmp_path, monkeypatch):
     built = []
-    build = Programs._build
+    device = session.programs.device
+    create = device.create_compute_pipeline
 
-    def noted(self, source, entry):
-        built.append((source, entry, threading.current_thread()))
-        return build(self, source, entry)
+    def noted(**words):
+        built.append(threading.current_thread())
+        return create(**words)
 
-    monkeypatch.setattr(Programs, "_build", noted)
+    monkeypatch.setattr(device, "create_compute_pipeline", noted)
     params = {"n": 5, "width": 24, "heads": 2}
     case = Case("transformer_block", "network", params, "float32", "tuned", WAITED, session.device.id)
     workspace = Workspace(session, kernels.load("transformer_block"), case, 1, "random", tmp_path)
     assert gate(workspace, case, lambda phase: None).check.ok
     workspace.release()
-    texts = [(source, entry) for source, entry, _ in built]
-    assert len(texts) == len(set(texts)) > 4
-    assert threading.main_thread() not in {thread for _, _, thread in built}
+    distinct = {(step.source, step.entry) for step in passes_of(workspace.op, case, session.limits)}
+    assert len(built) == len(distinct) > 4
+    assert threading.main_thread() not in built
