@@ -31,8 +31,10 @@ from gpubench.analysis.contenders import (
     weaker,
 )
 from gpubench.analysis.estimate import CaseResult, Estimate
+from gpubench.analysis.hybrid import Hybrid
 from gpubench.analysis.labels import NO_HEADLINE, Label
 from gpubench.analysis.machine import machine_line
+from gpubench.analysis.placement import Placement
 from gpubench.analysis.speedup import cpu_codes, cpu_threads, paired
 from gpubench.errors import InputError
 from gpubench.escaping import shortened
@@ -54,11 +56,14 @@ class AdviceGain(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AdviceSplit(msgspec.Struct, frozen=True, kw_only=True):
-    """`fraction` of the work on the GPU of `device_id`, the rest on the CPU. `ratio`: time of the better of the two
-    alone over the time of both."""
+    """`fraction` of the work on the GPU of `device_id`, the rest on the CPU; of a workload a `placement` instead, a
+    letter for each stage, and the stages `on_gpu`, all of them or some of their repeats. `ratio`: time of the better of
+    the two alone over the time of both."""
 
     device_id: str
-    fraction: float
+    fraction: float | None
+    placement: str | None
+    on_gpu: tuple[str, ...]
     ratio: float
     lo: float
     hi: float
@@ -99,7 +104,8 @@ class Advice(msgspec.Struct, frozen=True, kw_only=True):
     basis is `bracketed`, the sizes around it are far apart and tell the winner alone: there is no time and no gain.
     `command` measures what was not: null where it was.
 
-    `split` is null unless the answer is to split the call over the CPU and a GPU: `backend` is then hybrid.
+    `split` is null unless the answer is to split the call over the CPU and a GPU, or to place its stages on both:
+    `backend` is then hybrid.
     """
 
     name: Literal["gpubench-advise"] = "gpubench-advise"
@@ -165,9 +171,13 @@ def advise(key: Key, contenders: ContenderSet, n: int, regime: str) -> Advice:
 
 def _split(split: TimedSplit) -> AdviceSplit:
     row = split.row
+    fraction = row.fraction if isinstance(row, Hybrid) else None
+    placement, stages = (row.placement, row.stages) if isinstance(row, Placement) else (None, ())
     return AdviceSplit(
-        device_id=row.device_id, fraction=row.fraction, ratio=row.gain, lo=row.lo, hi=row.hi, case_id=row.id
-    )
+        device_id=row.device_id, fraction=fraction, placement=placement,
+        on_gpu=tuple(one.stage for one in stages if one.placed_on in ("gpu", "both")),
+        ratio=row.gain, lo=row.lo, hi=row.hi, case_id=row.id,
+    )  # fmt: skip
 
 
 def _source(run: Run) -> AdviceSource:

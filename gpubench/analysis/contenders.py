@@ -10,15 +10,16 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 import msgspec
 
 from gpubench.analysis.estimate import CaseResult, case_results
-from gpubench.analysis.hybrid import Hybrid
+from gpubench.analysis.hybrid import Hybrid, hybrids
 from gpubench.analysis.labels import Label
 from gpubench.analysis.overheads import CALLS
+from gpubench.analysis.placement import Placement, placements
 from gpubench.model.case import QUEUED, RESIDENT
 from gpubench.model.op import Form
 from gpubench.model.result import DeviceKind, Run
@@ -46,16 +47,16 @@ class Contender(NamedTuple):
 
 
 class CaseGroup(NamedTuple):
-    """The cases of one key, and of its splits those that the report recommends."""
+    """The cases of one key, and of its splits and placements those that the report recommends."""
 
     rows: tuple[CaseResult, ...]
-    splits: tuple[Hybrid, ...]
+    splits: tuple[Hybrid | Placement, ...]
 
 
 class TimedSplit(NamedTuple):
-    """A recommended split of one call, and the time of that call."""
+    """A recommended split of one call, or placement of its stages, and the time of that call."""
 
-    row: Hybrid
+    row: Hybrid | Placement
     seconds: float
 
 
@@ -99,7 +100,7 @@ def case_groups(run: Run) -> dict[Key, CaseGroup]:
     for row in rows:
         if row.case.shared_with is None and row.device_kind != "software":
             found.setdefault(_key(row), []).append(row)
-    splits: dict[Key, list[Hybrid]] = {}
+    splits: dict[Key, list[Hybrid | Placement]] = {}
     for split in _recommended(run, rows):
         splits.setdefault(_key(split.case), []).append(split)
     return {
@@ -113,12 +114,9 @@ def _key(row: CaseResult) -> Key:
     return Key(*row.case.series)
 
 
-def _recommended(run: Run, rows: Sequence[CaseResult]) -> Iterable[Hybrid]:
-    if not any(row.case.shared_with for row in rows):
-        return ()
-    from gpubench.analysis.hybrid import hybrids  # few files hold splits, and start-up is measured
-
-    return (split for split in hybrids(run, rows) if split.recommended)
+def _recommended(run: Run, rows: Sequence[CaseResult]) -> Iterator[Hybrid | Placement]:
+    yield from (split for split in hybrids(run, rows) if split.recommended)
+    yield from (placed for placed in placements(run, rows) if placed.recommended)
 
 
 def contender_set(run: Run, group: CaseGroup, regime: str) -> ContenderSet:
@@ -176,7 +174,7 @@ def _ends(side: Sequence[Contender]) -> tuple[float, float]:
     )
 
 
-def _splits_by_size(splits: Sequence[Hybrid], regime_id: str) -> dict[int, tuple[TimedSplit, ...]]:
+def _splits_by_size(splits: Sequence[Hybrid | Placement], regime_id: str) -> dict[int, tuple[TimedSplit, ...]]:
     found: dict[int, list[TimedSplit]] = {}
     for row in splits:
         if row.case.case.regime_id == regime_id and row.case.time is not None:

@@ -86,10 +86,12 @@ class PlacementRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Placement(PlacementRow, frozen=True, kw_only=True):
-    """A row with its case and its gain."""
+    """A row with its case, its gain, and the device of the better side alone; None where no case of that side is
+    known."""
 
     case: CaseResult
     interval: Interval
+    baseline_device: str | None
 
 
 def placements(
@@ -148,7 +150,20 @@ def _judged(run: Run, outcome: Measurement, row: CaseResult, cases: Sequence[Cas
         selected_in_sample=not estimating,
         mismatch=predicted_s is not None and abs(measured_s / predicted_s - 1) > SHARE,
         tried=_tried(run, outcome, placing), case=row, interval=gain,
+        baseline_device=_device(row, cases, better, singles[better]),
     )  # fmt: skip
+
+
+def _device(row: CaseResult, cases: Sequence[CaseResult], side: Side, alone: SideAlone) -> str | None:
+    """Where that side alone ran: of the faster case, of the GPU of the two, or of the fastest CPU beside it."""
+    if alone.id is not None:
+        return alone.id.rpartition("@")[2]
+    if side == "gpu":
+        return row.case.shared_with
+    cpus = [
+        (one.time.estimate, one.case.device_id) for one in cases if one.time is not None and is_cpu(one, row)
+    ]
+    return min(cpus)[1] if cpus else None
 
 
 def _single(

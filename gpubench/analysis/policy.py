@@ -29,7 +29,9 @@ from gpubench.analysis.contenders import (
     may_know,
     split_of,
 )
+from gpubench.analysis.hybrid import Hybrid
 from gpubench.analysis.machine import experiment
+from gpubench.analysis.placement import Placement
 from gpubench.errors import BadPlugin, GpubenchError, InputError, UsageError
 from gpubench.model.case import QUEUED, RESIDENT, WAITED, beside_size
 from gpubench.model.op import Op, Params, Shape
@@ -50,7 +52,8 @@ class Answer(msgspec.Struct, frozen=True):
     the best of the other side (CPU or not) takes, None where nothing competes. `basis` is measured, interpolated,
     bracketed: the sizes around it lie far apart and tell the winner alone, so that both are None; or unknown: then all
     else is None. `fraction` is the GPU's share of the work where the call should be split over the
-    CPU and a GPU: then `backend` is "hybrid", `device_id` as "hybrid:cupy:0", and `gain` is over the better of the two.
+    CPU and a GPU, `placement` the side of each stage of a workload, c or g: then `backend` is "hybrid", `device_id` as
+    "hybrid:cupy:0", and `gain` is over the better of the two.
     """
 
     device_id: str | None
@@ -60,6 +63,7 @@ class Answer(msgspec.Struct, frozen=True):
     gain: float | None
     basis: Basis
     fraction: float | None = None
+    placement: str | None = None
 
 
 UNKNOWN = Answer(None, None, None, None, None, "unknown")
@@ -105,9 +109,9 @@ class Policy:
         what has one, as NumPy's dtypes do. `regime` says where the data lives: "transfer-always", "transfer-once-N"
         (N calls share one copy), or "resident", on the device, where the caller waits for each call ("resident-queued":
         for many at once). What was not measured, or lies outside the measured sizes, is unknown. `hybrid`: the caller
-        can compute a part of the call on either side at once, so that splits may be the answer too, where this very
-        call was measured and the report recommends it. Raises UsageError for another regime and for a mapping without
-        n.
+        can compute a part of the call on either side at once, or a stage on either, so that splits and placements may
+        be the answer too, where this very call was measured and the report recommends it. Raises UsageError for
+        another regime and for a mapping without n.
         """
         n, params = size_and_others(op, shape)
         if n < 1:
@@ -153,8 +157,10 @@ class Policy:
 
 def _splitting(split: TimedSplit) -> Answer:
     row = split.row
+    fraction = row.fraction if isinstance(row, Hybrid) else None
+    placement = row.placement if isinstance(row, Placement) else None
     return Answer(
-        row.device_id, "hybrid", row.case.case.form, split.seconds, row.gain, "measured", row.fraction
+        row.device_id, "hybrid", row.case.case.form, split.seconds, row.gain, "measured", fraction, placement
     )
 
 

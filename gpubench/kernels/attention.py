@@ -25,7 +25,8 @@ _WIDTH, _HEADS = 256, 8
 # Queries and keys of a block, whose scores are in cache still; the first divides the second, so that the diagonal lies
 # in one block. Up to so many tokens one thread has all heads at once.
 _ROWS, _KEYS = 128, 1024
-_REFERENCE_ROWS = 256  # of the float64 reference at a time
+# Rows of the float64 reference at a time, and numbers of a block: two of those fit a core's cache.
+_FEWEST_ROWS, _MOST_ROWS, _BLOCK = 16, 256, 64 * 1024
 # NumPy multiplies halves without its BLAS: 0.6 to 0.8 GFLOP/s on one core (256 to 512, a Xeon of 2023).
 _NUMPY_HALF_FLOPS_PER_S = 1e9
 
@@ -79,37 +80,42 @@ def _torch(torch: Any, qkv: Array, heads: int = _HEADS) -> Array:
     return out[0].transpose(0, 1).reshape(len(qkv), -1)
 
 
-def _by_rows(xp: Array, qkv: Array, heads: int) -> Iterator[tuple[Array, Array, Array, Array]]:
-    """(q, all k, probabilities, v) of rows that follow each other, so that no n x n array is needed."""
-    q, k, v = _cut(xp, qkv, heads)
+def _by_blocks(xp: Array, qkv: Array, heads: int) -> Iterator[tuple[int, slice, Array, Array]]:
+    """(head, rows, powers, their sums) of rows that follow each other: no n x n array is needed, and a block stays in
+    the caches."""
+    q, k, _ = _cut(xp, qkv, heads)
     n, e = q.shape[1:]
-    for start in range(0, n, _REFERENCE_ROWS):
-        stop = min(start + _REFERENCE_ROWS, n)
-        rows, seen = q[:, start:stop, :], slice(0, stop)
-        scores = rows @ xp.moveaxis(k[:, seen, :], -1, -2) / math.sqrt(e)
-        late = xp.arange(stop)[None, :] > xp.arange(start, stop)[:, None]
-        scores = xp.where(late, -math.inf, scores)
-        powers = xp.exp(scores - xp.max(scores, axis=-1, keepdims=True))
-        yield rows, k, powers / xp.sum(powers, axis=-1, keepdims=True), v[:, seen, :]
+    most = max(_FEWEST_ROWS, min(_MOST_ROWS, _BLOCK // max(n, 1)))
+    late = xp.triu(xp.ones((most, most), dtype=bool), 1)
+    for head in range(heads):
+        keys = xp.ascontiguousarray(xp.moveaxis(k[head], 0, 1))
+        for start in range(0, n, most):
+            stop = min(start + most, n)
+            powers = q[head, start:stop] / math.sqrt(e) @ keys[:, :stop]
+            powers[:, start:][late[: stop - start, : stop - start]] = -math.inf
+            powers -= xp.max(powers, axis=-1, keepdims=True)
+            xp.exp(powers, out=powers)
+            yield head, slice(start, stop), powers, xp.sum(powers, axis=-1, keepdims=True)
 
 
-def _joined(xp: Array, parts: list[Array], shape: Shape) -> Array:
-    return xp.reshape(xp.moveaxis(xp.concatenate(parts, axis=1), 0, 1), shape)
+def _weighted(xp: Array, qkv: Array, heads: int, v: Array) -> Array:
+    """The sums of the rows of v, heads x n x e, with the weights of each query: n x heads x e."""
+    out = xp.empty((v.shape[1], heads, v.shape[2]), dtype=qkv.dtype)
+    for head, rows, powers, total in _by_blocks(xp, qkv, heads):
+        out[rows, head] = powers @ v[head, : rows.stop] / total
+    return out
 
 
 def _reference(xp: Array, qkv: Array, heads: int = _HEADS) -> Array:
-    shape = (qkv.shape[0], qkv.shape[1] // 3)
-    return _joined(xp, [p @ v for _, _, p, v in _by_rows(xp, qkv, heads)] or [xp.zeros((heads, 0, 1))], shape)
+    return xp.reshape(_weighted(xp, qkv, heads, _cut(xp, qkv, heads)[2]), (len(qkv), qkv.shape[1] // 3))
 
 
 def _scale(xp: Array, qkv: Array, heads: int = _HEADS) -> Array:
     """(sum p |v|) (1 + |q| max |k| / sqrt(e)): a score's error is that of an inner product, and moves the weights."""
-    shape, parts = (qkv.shape[0], qkv.shape[1] // 3), []
-    for q, k, p, v in _by_rows(xp, qkv, heads):
-        longest = xp.max(xp.sqrt(xp.sum(k * k, axis=-1)), axis=-1)[:, None, None]
-        lengths = xp.sqrt(xp.sum(q * q, axis=-1, keepdims=True))
-        parts.append((p @ xp.abs(v)) * (1 + lengths * longest / math.sqrt(q.shape[-1])))
-    return _joined(xp, parts or [xp.zeros((heads, 0, 1))], shape)
+    q, k, v = _cut(xp, qkv, heads)
+    lengths, longest = (xp.sqrt(xp.sum(x * x, axis=-1)) for x in (q, k))
+    slack = 1 + lengths * xp.max(longest, axis=-1, initial=0.0)[:, None] / math.sqrt(q.shape[-1])
+    return xp.reshape(_weighted(xp, qkv, heads, xp.abs(v)) * slack.T[:, :, None], (len(qkv), qkv.shape[1] // 3))
 
 
 # ---------------------------------------------------------------- CPU

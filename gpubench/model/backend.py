@@ -151,6 +151,10 @@ class Session(ABC):
         """All untimed work: the library call or the kernel of `case.variant` (None: the first), with what depends on
         them cached by `case.form_id`. Cheap when repeated with the same buffers. Raises BuildError."""
 
+    def build(self, cases: Sequence[tuple[Op, Case]]) -> None:
+        """Build what these cases need, side by side, as far as nothing is still to be chosen: `compile` finds it then.
+        Raises BuildError. As it stands: `compile` builds all."""
+
     @abstractmethod
     def run(self, launch: Any, repeat: int = 1) -> None:
         """Enqueue `repeat` launches of this session in order and return: no wait."""

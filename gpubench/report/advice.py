@@ -53,7 +53,10 @@ def text(advice: Advice) -> str:
 def _answer(advice: Advice) -> str:
     if advice.split is not None:
         gpu = parse_case_id(advice.split.case_id).shared_with
-        return f"{advice.split.device_id} ({share_text(advice.split.fraction)} on {gpu}, the rest on the CPU)"
+        part = ", ".join(advice.split.on_gpu) or "some stages"
+        if advice.split.fraction is not None:
+            part = share_text(advice.split.fraction)
+        return f"{advice.split.device_id} ({part} on {gpu}, the rest on the CPU)"
     return f"{advice.device_id} ({advice.form})" if advice.device_id else "unknown"
 
 
@@ -68,7 +71,8 @@ def env(advice: Advice) -> str:
         "DEVICE": advice.device_id, "BACKEND": advice.backend, "FORM": advice.form, "BASIS": advice.basis,
         "EXPECTED_S": _digits(advice.time.estimate) if advice.time else None,
         "GAIN": _digits(advice.gain.ratio) if advice.gain else None, "CONFIDENCE": advice.confidence,
-        "FRACTION": _digits(advice.split.fraction) if advice.split else None,
+        "FRACTION": _digits(advice.split.fraction) if advice.split and advice.split.fraction else None,
+        "PLACEMENT": advice.split.placement if advice.split else None,
     }  # fmt: skip
     return "".join(f"GPUBENCH_ADVICE_{name}={shlex.quote(value or '')}\n" for name, value in values.items())
 
@@ -141,7 +145,12 @@ def _evidence(advice: Advice) -> list[str]:
         )
     else:
         lines.append(f"Gain: none to tell; {advice.confidence}: {_MEANING[advice.confidence]}.")
-    if advice.split is not None:
+    if advice.split is not None and advice.split.placement is not None:
+        lines.append(
+            "Each stage runs where it is placed, one after the other. A program that stays on one device takes "
+            f"{_fastest_alone(advice)}."
+        )
+    elif advice.split is not None:
         lines.append(
             f"It takes both sides at work at once{_APART if advice.data == 'device' else ''}. A program that cannot "
             f"split the work takes {_fastest_alone(advice)}."

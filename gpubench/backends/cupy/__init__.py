@@ -216,6 +216,12 @@ class CupySession(Session):
             return self._programs.launch(op, case, inputs, output)
 
     @override
+    def build(self, cases: Sequence[tuple[Op, Case]]) -> None:
+        """The texts of our own kernels, by NVRTC on all CPUs."""
+        with vendor_errors():
+            self._programs.build([(op, case) for op, case in cases if case.form == "tuned"], self.enter)
+
+    @override
     def chain(self, steps: Sequence[tuple[Launch, Buffer]], output: Buffer) -> CudaLaunch:
         """The launches in order on the stream, as one graph where all are kernels of ours."""
         return self._graphs.chain([launch for launch, _ in steps], output) or self._one_by_one(steps, output)

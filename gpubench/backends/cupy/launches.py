@@ -14,10 +14,11 @@ import itertools
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
-from gpubench.backends.shared.host import named_buffers, tuned_kernel
+from gpubench.backends.shared.host import named_buffers, tuned_kernel, usable_cpus
 from gpubench.errors import BuildError, Unsupported
 from gpubench.model.backend import Buffer, Launch, StageReading
 from gpubench.model.case import TF32, Case
@@ -82,12 +83,35 @@ class CudaPrograms:
 
         return CudaLaunch(call, digest, steps)
 
+    def build(self, cases: Sequence[tuple[Op, Case]], enter: Callable[[], None]) -> None:
+        """Compile what is missing for these cases on all CPUs, in threads that `enter` makes the device's. Raises
+        BuildError."""
+        programs = {(case.workload, case.variant): partial(self._made, op, case) for op, case in cases}
+        passes = [step for key, made in programs.items() if key not in self._built for step in made().passes]
+        missing = {
+            _text(step): step
+            for step in passes
+            if isinstance(step, CudaPass) and _text(step) not in self._functions
+        }
+
+        def compiled(step: CudaPass) -> bytes:
+            enter()
+            return self._compiled(step)
+
+        with ThreadPoolExecutor(usable_cpus()) as threads:
+            for step, binary in zip(missing.values(), threads.map(compiled, missing.values()), strict=True):
+                self._load(step, binary)
+
+    def _made(self, op: Op, case: Case) -> CudaProgram:
+        # What repeats the library call for a whole case is a program of its own for a stage.
+        kernel = op.kernel(case.backend, case.dtype, case.variant) or tuned_kernel(op, case)
+        program: CudaProgram = kernel.build(case.params, case.dtype, self._limits)
+        return program
+
     def _program(self, op: Op, case: Case) -> tuple[CudaProgram, list[Any], str]:
         key = (case.workload, case.variant)
         if key not in self._built:
-            # What repeats the library call for a whole case is a program of its own for a stage.
-            kernel = op.kernel(case.backend, case.dtype, case.variant) or tuned_kernel(op, case)
-            program: CudaProgram = kernel.build(case.params, case.dtype, self._limits)
+            program = self._made(op, case)
             functions = [
                 None if isinstance(step, CudaProduct) else self._function(step) for step in program.passes
             ]
@@ -101,17 +125,26 @@ class CudaPrograms:
 
     def _function(self, step: CudaPass) -> Any:
         """The compiled entry of a text: most texts serve many sizes, and one module is enough for them."""
-        key = (step.source, step.entry, step.options)
-        if key not in self._functions:
-            cuda = self._cupy.cuda
-            try:
-                binary, _ = cuda.compiler.compile_using_nvrtc(step.source, ("--std=c++17", *step.options))
-            except cuda.compiler.CompileException as error:
-                raise BuildError(str(error)) from error
-            module = cuda.function.Module()
-            module.load(binary)
-            self._functions[key] = module.get_function(step.entry)
-        return self._functions[key]
+        if _text(step) not in self._functions:
+            self._load(step, self._compiled(step))
+        return self._functions[_text(step)]
+
+    def _compiled(self, step: CudaPass) -> bytes:
+        compiler = self._cupy.cuda.compiler
+        try:
+            binary: bytes = compiler.compile_using_nvrtc(step.source, ("--std=c++17", *step.options))[0]
+        except compiler.CompileException as error:
+            raise BuildError(str(error)) from error
+        return binary
+
+    def _load(self, step: CudaPass, binary: bytes) -> None:
+        module = self._cupy.cuda.function.Module()
+        module.load(binary)
+        self._functions[_text(step)] = module.get_function(step.entry)
+
+
+def _text(step: CudaPass) -> tuple[str, str, tuple[str, ...]]:
+    return step.source, step.entry, step.options
 
 
 def _arguments(step: CudaPass, buffers: dict[str, Buffer]) -> tuple[Any, ...]:

@@ -13,13 +13,14 @@ import math
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import msgspec
 
 from gpubench import load
 from gpubench.backends.shared.host import allocate_outputs
-from gpubench.errors import BackendError, DeviceOutOfMemory
+from gpubench.errors import BackendError, BuildError, DeviceOutOfMemory
 from gpubench.installation import CACHE, user_folder
 from gpubench.model.backend import Buffer, Session, each
 from gpubench.model.case import Case
@@ -40,8 +41,9 @@ _LOADED = 0.15
 _LONG_ENOUGH_S = 0.25
 _SAMPLE_S, _MOST_LAUNCHES = 0.0005, 50
 # Between two sizes that took the same candidate, so many half octaves away at most, nothing else is tried. Where a
-# candidate takes long to build, sizes farther away tell enough, and only what they took is tried.
-_REACH, _COSTLY_REACH = 6, 10
+# candidate takes long to build, sizes farther away tell enough, and only what they took is tried; and what a size took
+# that is so near is taken.
+_REACH, _COSTLY_REACH, _COSTLY_NEAR = 6, 10, 1
 
 # From a candidate's name to a function from a number of launches to their seconds.
 Timer = Callable[[str], Callable[[int], float]]
@@ -132,18 +134,19 @@ def _well_formed(known: Mapping[str, object]) -> Iterator[tuple[str, Chosen]]:
 
 class Trials(msgspec.Struct, frozen=True):
     """The candidates of one case, the default first. `prepare(output)` makes the timer of `fastest` whose launches
-    write there; the trials take about `budget_s` seconds at most. `costly`: to build a candidate takes far longer than
-    to time it."""
+    write there; the trials take about `budget_s` seconds at most. `builders`: to build a candidate takes far longer
+    than to time it, so many threads do it side by side, and for that there are `budget_s` seconds too; 0: the timer
+    builds."""
 
     names: tuple[str, ...]
     prepare: Callable[[Buffer], Timer]
     budget_s: float
-    costly: bool = False
+    builders: int = 0
 
     @property
     def reach(self) -> int:
         """So many half octaves away another size tells something."""
-        return _COSTLY_REACH if self.costly else _REACH
+        return _COSTLY_REACH if self.builders else _REACH
 
 
 def key(case: Case, names: Sequence[str]) -> str:
@@ -207,7 +210,8 @@ def choose(session: Session, op: Op, case: Case, choices: Choices, trials: Trial
         return None
     try:
         timer = trials.prepare(output)
-        names = around if trials.costly and around else trials.names
+        names = around if trials.builders and around else trials.names
+        timer = built_ahead(names, timer, trials, session.clock)
         name = fastest(names, timer, clock=session.clock, budget_s=trials.budget_s)
     except DeviceOutOfMemory:
         return None
@@ -221,18 +225,39 @@ def choose(session: Session, op: Op, case: Case, choices: Choices, trials: Trial
 def _around(case: Case, trials: Trials, choices: Choices) -> tuple[str, ...]:
     """The candidates that the nearest sizes below and above took on a quiet machine; none where one of them is not
     remembered."""
-    found = [_nearest(case, trials, choices, side) for side in (-1, 1)]
+    near = _COSTLY_NEAR if trials.builders else 0
+    for side in (-1, 1):
+        if name := _nearest(case, trials, choices, side, near):
+            return (name,)
+    found = [_nearest(case, trials, choices, side, trials.reach) for side in (-1, 1)]
     return () if None in found else tuple(name for name in trials.names if name in found)
 
 
-def _nearest(case: Case, trials: Trials, choices: Choices, side: int) -> str | None:
+def _nearest(case: Case, trials: Trials, choices: Choices, side: int, reach: int) -> str | None:
     """What the nearest remembered size on that side took, which may have had other candidates too."""
-    for away in range(1, trials.reach + 1):
+    for away in range(1, reach + 1):
         known = choices.at(_place(case, side * away))
         if known:
             quiet = [one.name for one in known if one.load <= _LOADED and one.name in trials.names]
             return quiet[0] if quiet else None
     return None
+
+
+def built_ahead(names: Sequence[str], timer: Timer, trials: Trials, clock: Callable[[], float]) -> Timer:
+    """The timer of candidates that threads have built side by side, all before any is timed. What was not begun before
+    the budget ended, but for the default, counts as one that cannot be built."""
+    if not trials.builders:
+        return timer
+    start = clock()
+
+    def build(name: str) -> Callable[[int], float]:
+        if name != names[0] and clock() - start > trials.budget_s:
+            raise BuildError(f"{name}: no time is left to build it")
+        return timer(name)
+
+    with ThreadPoolExecutor(min(trials.builders, len(names))) as threads:
+        begun = {name: threads.submit(build, name) for name in names}
+    return lambda name: begun[name].result()
 
 
 def fastest(names: Sequence[str], timer: Timer, *, clock: Callable[[], float], budget_s: float) -> str:

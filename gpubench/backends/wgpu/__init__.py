@@ -17,13 +17,13 @@ from msgspec.structs import replace
 from gpubench import __version__, load
 from gpubench.backends.shared.ceilings import THREADS, chain_program
 from gpubench.backends.shared.choices import Choices, Timer, Trials, cache_folder, choose
-from gpubench.backends.shared.host import host_dtype, no_kernel, no_overhead
+from gpubench.backends.shared.host import host_dtype, no_kernel, no_overhead, usable_cpus
 from gpubench.backends.wgpu.programs import Programs, WgpuLaunch, encode
 from gpubench.backends.wgpu.transfers import MappedTransfers, PlainTransfers
 from gpubench.errors import BackendError, BackendUnavailable, DeviceLost, DeviceOutOfMemory, Unsupported
 from gpubench.model.backend import Backend, Buffer, HostCall, Launch, Session, StageReading, override
 from gpubench.model.case import Case
-from gpubench.model.kernel import Limits
+from gpubench.model.kernel import Candidate, Limits
 from gpubench.model.op import ITEMSIZE, Array, Dtype, Form, Op, Shape, Stored
 from gpubench.model.result import Device, DeviceClock, Identity
 
@@ -33,7 +33,8 @@ _SOFTWARE_VENDOR = 0x10005  # Mesa's PCI-less vendor id: llvmpipe and lavapipe
 _SOFTWARE_NAMES = ("llvmpipe", "lavapipe", "swiftshader", "warp", "basic render")
 _FLUSH_BYTES = 256 << 20  # no API tells the cache size; two times any L2 of today
 _FLUSH_BYTES_SOFTWARE = 64 << 20
-TUNING_S = 3.0  # for the candidates of one kernel and size: seven texts of 0.2 s to build, then milliseconds
+# For the candidates of one kernel and size: to build seven texts of 0.2 s, side by side, and to time them.
+TUNING_S = 3.0
 IDLE_BYTES = 1 << 30  # idle buffers of sizes that are done with may hold this much device memory
 MOST_STAMPED = 2048  # steps of a chain: WebGPU lets a query set hold 4096 stamps
 _EMPTY = "@compute @workgroup_size(1) fn main() {}"
@@ -287,6 +288,13 @@ class WgpuSession(Session):
                 return self.programs.launch(op, case, inputs, output)
 
     @override
+    def build(self, cases: Sequence[tuple[Op, Case]]) -> None:
+        """The pipelines of kernels that have no candidates, or have chosen one."""
+        settled = [(op, case) for op, case in cases if not self._to_choose(op, case)]
+        with vendor_errors():
+            self.programs.build(settled)
+
+    @override
     def chain(self, steps: Sequence[tuple[Launch, Buffer]], output: Buffer) -> WgpuLaunch:
         """All dispatches in one pass of one submit, behind what the host does."""
         launches = [launch for launch, _ in steps]
@@ -313,10 +321,8 @@ class WgpuSession(Session):
     @override
     def tune(self, op: Op, case: Case, inputs: Sequence[Buffer]) -> None:
         """Time the kernel's candidates, once for this device and size, and let `compile` take the fastest."""
-        if not self.tunes or case.form != "tuned" or self.programs.chosen(case):
-            return
-        by_name = {candidate.name: candidate for candidate in self.programs.candidates(op, case)}
-        if len(by_name) < 2:
+        by_name = {candidate.name: candidate for candidate in self._to_choose(op, case)}
+        if not by_name:
             return
 
         def prepare(output: Buffer) -> Timer:
@@ -327,10 +333,17 @@ class WgpuSession(Session):
 
             return timer
 
-        trials = Trials(tuple(by_name), prepare, TUNING_S, costly=True)
+        trials = Trials(tuple(by_name), prepare, TUNING_S, builders=usable_cpus())
         name = choose(self, op, case, self._choices, trials)
         if name is not None:
             self.programs.choose(case, name)
+
+    def _to_choose(self, op: Op, case: Case) -> tuple[Candidate, ...]:
+        """The candidates of a case that has several and has not chosen yet."""
+        if not self.tunes or case.form != "tuned" or self.programs.chosen(case):
+            return ()
+        found = self.programs.candidates(op, case)
+        return found if len(found) > 1 else ()
 
     def _took(self, launch: WgpuLaunch, repeat: int) -> float:
         """Seconds of `repeat` launches, by the device's clock where it has one."""

@@ -5,10 +5,11 @@ from __future__ import annotations
 import functools
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
-from gpubench.backends.shared.host import named_buffers, tuned_kernel
+from gpubench.backends.shared.host import named_buffers, tuned_kernel, usable_cpus
 from gpubench.errors import BuildError, Unsupported
 from gpubench.model.backend import Buffer, HostCall, Launch, each
 from gpubench.model.case import Case
@@ -19,6 +20,7 @@ from gpubench.model.op import Op
 _BIND_GROUPS = 64
 
 Step = tuple[Any, Any, tuple[int, int, int]]  # pipeline, bind group, groups in x, y and z
+Pipelines = dict[tuple[str, str], Any]  # by the text and its entry
 
 
 class WgpuLaunch(Launch):
@@ -89,7 +91,7 @@ class Programs:
     def __init__(self, device: Any, limits: Limits) -> None:
         self.device = device
         self._limits = limits
-        self._pipelines: dict[tuple[str, str], Any] = {}
+        self._pipelines: Pipelines = {}
         self._programs: dict[tuple[str, str | None], tuple[WgslProgram, str, str | None]] = {}
         self._chosen: dict[tuple[str, str | None], str] = {}
         self._launches: dict[tuple[Any, ...], tuple[WgpuLaunch, tuple[Buffer, ...]]] = {}
@@ -121,15 +123,19 @@ class Programs:
         """True once `choose` was called for the case."""
         return (case.workload, case.variant) in self._chosen
 
+    def build(self, cases: Sequence[tuple[Op, Case]]) -> None:
+        """The pipelines that are missing for these cases, on all CPUs. Raises BuildError."""
+        passes = [step for op, case in cases for step in self._program(op, case)[0].passes]
+        missing = {(step.source, step.entry) for step in passes} - self._pipelines.keys()
+        with ThreadPoolExecutor(usable_cpus()) as threads:
+            self._pipelines.update(
+                zip(missing, threads.map(lambda key: self._build(*key), missing), strict=True)
+            )
+
     def trial(self, op: Op, candidate: Candidate, inputs: Sequence[Buffer], output: Buffer) -> WgpuLaunch:
-        """A launch of one candidate that is kept nowhere. Raises BuildError."""
-        buffers = named_buffers(op, inputs, output)
-        before = set(self._pipelines)
-        try:
-            return WgpuLaunch(self.steps(candidate.build(), buffers), output, None)
-        finally:  # `compile` builds the chosen one itself, so that the time of building is its own
-            for key in set(self._pipelines) - before:
-                del self._pipelines[key]
+        """A launch of one candidate, which several threads may ask for at once. Nothing of it is kept: `compile` builds
+        the chosen one itself, so that the time of building is its own. Raises BuildError."""
+        return WgpuLaunch(self.steps(candidate.build(), named_buffers(op, inputs, output), {}), output, None)
 
     def forget_buffers(self) -> None:
         """Drop every bind group: some buffers are gone."""
@@ -143,14 +149,18 @@ class Programs:
         buffers = named_buffers(op, inputs, output)
         return WgpuLaunch(self.steps(program, buffers), output, digest, name)
 
-    def steps(self, program: WgslProgram, buffers: Mapping[str, Buffer]) -> list[Step]:
-        """Pipeline, bind group and grid of each pass over these buffers and fresh scratch. Raises BuildError."""
+    def steps(
+        self, program: WgslProgram, buffers: Mapping[str, Buffer], pipelines: Pipelines | None = None
+    ) -> list[Step]:
+        """Pipeline, bind group and grid of each pass over these buffers and fresh scratch. `pipelines` are those built
+        so far, if not the device's own. Raises BuildError."""
         scratch = {name: self.scratch_buffer(-(-size // 16) * 16) for name, size in program.scratch.items()}
         known = {**buffers, **scratch}
-        return [
-            (self._pipeline(step.source, step.entry), self._group(step, known), step.grid)
-            for step in program.passes
-        ]
+        found = []
+        for step in program.passes:
+            pipeline = self._pipeline(step.source, step.entry, pipelines)
+            found.append((pipeline, self._group(step, pipeline, known), step.grid))
+        return found
 
     def _program(self, op: Op, case: Case) -> tuple[WgslProgram, str, str | None]:
         key = (case.workload, case.variant)
@@ -173,10 +183,11 @@ class Programs:
             # It was chosen at another size of the same half octave, and this one is past its limits.
             return candidates[0].build(), candidates[0].name
 
-    def _pipeline(self, source: str, entry: str) -> Any:
-        if (source, entry) not in self._pipelines:
-            self._pipelines[source, entry] = self._build(source, entry)
-        return self._pipelines[source, entry]
+    def _pipeline(self, source: str, entry: str, pipelines: Pipelines | None = None) -> Any:
+        known = self._pipelines if pipelines is None else pipelines
+        if (source, entry) not in known:
+            known[source, entry] = self._build(source, entry)
+        return known[source, entry]
 
     def _build(self, source: str, entry: str) -> Any:
         import wgpu
@@ -191,7 +202,7 @@ class Programs:
         except (wgpu.GPUValidationError, wgpu.GPUPipelineError, wgpu.GPUInternalError) as error:
             raise BuildError(str(error)) from error
 
-    def _group(self, step: WgslPass, buffers: dict[str, Any]) -> Any:
+    def _group(self, step: WgslPass, pipeline: Any, buffers: dict[str, Any]) -> Any:
         import wgpu
 
         entries = []
@@ -209,7 +220,7 @@ class Programs:
             )
         if not entries:
             return None
-        layout = self._pipeline(step.source, step.entry).get_bind_group_layout(0)
+        layout = pipeline.get_bind_group_layout(0)
         return self.device.create_bind_group(layout=layout, entries=entries)
 
     def scratch_buffer(self, size: int) -> Any:

@@ -65,7 +65,8 @@ def refusal(session: Session, op: Op, case: Case) -> BackendError | None:
     if session.chain((), None) is None:
         why = f"{session.device.backend} does not run several ops as one launch"
         return Unsupported(why, reason="no-implementation")
-    for stage, own, one in placed(session, op, case):
+    distinct = {one.case.id: one for one in placed(session, op, case)}
+    for stage, own, one in distinct.values():
         if own.host is not None:
             continue
         refused = session.supports(own, one)
@@ -74,12 +75,21 @@ def refusal(session: Session, op: Op, case: Case) -> BackendError | None:
     return None
 
 
+def _writing(session: Session, one: Placed) -> Placed:
+    """Where the library call is the kernel, it has a form that writes to a given array."""
+    stage, op, case = one
+    if case.form != "library" or op.kernel(session.device.backend, case.dtype) is None:
+        return one
+    own = Case(case.op, case.group, case.params, case.dtype, "tuned", case.regime, case.device_id)
+    return Placed(stage, op, own)
+
+
 class Chain:
     """The stages of one workload and the buffers between them, which stay as long as the workload does."""
 
     def __init__(self, session: Session, op: Op, case: Case) -> None:
         self._session, self._op, self._case = session, op, case
-        self._placed = placed(session, op, case)
+        self._placed = [_writing(session, one) for one in placed(session, op, case)]
         self._between: dict[str, Buffer] = {}
         # The buffers are kept with the launch: as long as they live, no other object has their id.
         self._launches: dict[tuple[int, ...], tuple[Launch, tuple[Buffer, ...]]] = {}
@@ -88,6 +98,7 @@ class Chain:
         """Let each stage choose its kernel on what the stages before it made."""
         self._launches.clear()
         values = self.values(inputs, output)
+        self._build()
         for number, (stage, op, case) in enumerate(self._placed):
             if op.host is None:
                 self._session.tune(op, case, [values[name] for name in stage.reads])
@@ -105,7 +116,13 @@ class Chain:
             self._launches[key] = (self._built(inputs, output), held)
         return self._launches[key][0]
 
+    def _build(self) -> None:
+        """What the stages need, side by side. Raises BuildError."""
+        own = {case.id: (op, case) for _, op, case in self._placed if op.host is None}
+        self._session.build(list(own.values()))
+
     def _built(self, inputs: Sequence[Buffer], output: Buffer) -> Launch:
+        self._build()
         steps = self.steps(inputs, output)
         launch = self._joined(steps, output)
         text = " ".join(f"{step.kernel_hash} {step.kernel_name}" for step, _ in steps)
@@ -129,9 +146,6 @@ class Chain:
         if op.host is not None:
             given = [values[name] for name in stage.reads]
             return HostCall(self._session, partial(on_host, op, given), target), target
-        # Where the library call is the kernel, it has a form that writes to a given array.
-        if case.form == "library" and op.kernel(self._session.device.backend, case.dtype) is not None:
-            case = Case(case.op, case.group, case.params, case.dtype, "tuned", case.regime, case.device_id)
         into = None if case.form == "library" else target
         return self._session.compile(op, case, [values[name] for name in stage.reads], into), target
 

@@ -1,6 +1,7 @@
 """Which candidate a device takes: timed with a scripted clock, remembered in a file that may be missing or broken."""
 
 import json
+import threading
 from pathlib import Path
 
 import pytest
@@ -317,8 +318,8 @@ class Tuning:
         self.session.allocate = lambda shape, dtype: self.taken.append(shape) or "output"
         self.session.free = self.freed.append
 
-    def choose(self, names=("slow", "fast"), prepare=None, *, costly=False):
-        trials = Trials(names, prepare or self.prepare, 1.0, costly)
+    def choose(self, names=("slow", "fast"), prepare=None, *, builders=0):
+        trials = Trials(names, prepare or self.prepare, 1.0, builders)
         return choose(self.session, self.op, self.case, self.choices, trials)
 
     def prepare(self, output):
@@ -381,8 +382,70 @@ def test_where_building_is_costly_what_the_sizes_around_took_alone_is_tried(
     for n, known in ((1 << 7, below), (1 << 17, above)):
         if known is not None:
             tuning.choices.put(choice_key(Tuning(tmp_path, n).case, names), Chosen(known))
-    assert tuning.choose(names, costly=True) == name
+    assert tuning.choose(names, builders=2) == name
     assert tuning.trials == trials
+
+
+@pytest.mark.parametrize(
+    ("away", "builders", "name"), [(1, 2, "slow"), (-1, 2, "slow"), (2, 2, "fast"), (1, 0, "fast")]
+)
+def test_where_building_is_costly_the_next_half_octave_tells_alone(tmp_path, away, builders, name):
+    tuning = Tuning(tmp_path, n=1 << 12)
+    near = Tuning(tmp_path, round((1 << 12) * 2 ** (away / 2))).case
+    tuning.choices.put(choice_key(near, ("slow", "fast")), Chosen("slow"))
+    assert tuning.choose(builders=builders) == name
+    assert tuning.trials == (name == "fast")
+
+
+def test_costly_candidates_are_built_side_by_side_before_any_is_timed(tmp_path):
+    names, events = ("slow", "slower", "fast"), []
+    all_building = threading.Barrier(len(names), timeout=10)
+
+    def prepare(output):
+        def timer(name):
+            all_building.wait()  # as long as one is not begun, none is built
+            events.append("built")
+            return lambda repeat: (
+                events.append("timed") or repeat * {"slow": 2e-3, "slower": 3e-3, "fast": 1e-3}[name]
+            )
+
+        return timer
+
+    assert Tuning(tmp_path).choose(names, prepare, builders=8) == "fast"
+    assert events[:3] == ["built"] * 3
+    assert "built" not in events[3:]
+
+
+def test_costly_candidates_that_do_not_build_are_passed_over_and_the_default_must(tmp_path):
+    def prepare(output):
+        def timer(name):
+            if name == broken:
+                raise BuildError("no")
+            return lambda repeat: repeat * 1e-3
+
+        return timer
+
+    broken = "fast"
+    assert Tuning(tmp_path).choose(prepare=prepare, builders=2) == "slow"
+    broken = "slow"
+    with pytest.raises(BuildError):
+        Tuning(tmp_path / "other").choose(prepare=prepare, builders=2)
+
+
+def test_what_no_thread_began_in_the_budget_is_not_tried(tmp_path):
+    tuning = Tuning(tmp_path)
+    now = [0.0]
+    tuning.session.clock = lambda: now[0]
+
+    def prepare(output):
+        def timer(name):
+            now[0] += 1.5  # the budget is 1 s
+            return lambda repeat: repeat * {"slow": 2e-3, "fast": 1e-3}[name]
+
+        return timer
+
+    assert tuning.choose(prepare=prepare, builders=1) == "slow"
+    assert now == [1.5]
 
 
 def test_sizes_around_may_have_had_other_candidates(tmp_path):

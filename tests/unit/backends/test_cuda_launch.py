@@ -1,5 +1,7 @@
 """How CUDA programs are bound and launched, on a stand-in for CuPy that records what it is asked for."""
 
+import threading
+
 import msgspec
 import numpy as np
 import pytest
@@ -152,3 +154,30 @@ def test_an_expression_that_leaves_its_dtype_is_told_in_words(expression, why, p
     op = msgspec.structs.replace(kernels.load("matmul"), expr=expression)
     one = Case(op.name, op.group, params, "float16", "library", "resident-queued", "cupy:0")
     assert no_expression(np, op, one) == why
+
+
+def test_the_texts_of_many_cases_are_compiled_side_by_side_and_once():
+    texts = {"linear_relu": {"n": 1, "k": 8, "m": 8}, "linear": {"n": 1, "k": 8, "m": 4}, "gelu": {"n": 64}}
+    compiling, entered = threading.Barrier(2, timeout=10), []
+
+    class Waiting(Recorder):
+        def compile_using_nvrtc(self, source, options):
+            if len(self.modules) < 2:
+                compiling.wait()  # until a second thread compiles too
+            return super().compile_using_nvrtc(source, options)
+
+    cupy = Waiting()
+    programs = CudaPrograms(cupy, LIMITS)
+    cases = [(kernels.load(name), case(name, params)) for name, params in texts.items()]
+    programs.build([*cases, *cases], lambda: entered.append(threading.get_ident()))
+    assert len(cupy.modules) == len(set(cupy.modules)) == len(texts)
+    assert threading.get_ident() not in entered
+    for op, one in cases:
+        programs.launch(op, one, [object() for _ in op.inputs], "the output")
+    assert len(cupy.modules) == len(texts), "a launch finds what was compiled ahead"
+
+
+def test_a_text_that_does_not_compile_ahead_is_a_build_error():
+    op = kernels.load("gelu")
+    with pytest.raises(BuildError, match="line 1: no"):
+        CudaPrograms(Recorder(fails=True), LIMITS).build([(op, case("gelu", {"n": 64}))], lambda: None)
