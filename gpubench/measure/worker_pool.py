@@ -139,14 +139,16 @@ class Spares:
     have told of their backend's devices come first."""
 
     def __init__(self) -> None:
-        self._waiting: dict[str, list[tuple[Worker, protocol.Preload]]] = {}
+        self._waiting: dict[str, list[Worker]] = {}
+        self._importing: list[tuple[Worker, protocol.Preload]] = []
 
     def keep(self, backend: str, worker: Worker) -> None:
         """Have the worker import, and keep it."""
         request = protocol.Preload(id=worker.next_id, backend=backend)
         with contextlib.suppress(WorkerGone):  # the one that takes it will find out
             worker.send(request)
-            self._waiting.setdefault(backend, []).append((worker, request))
+            self._waiting.setdefault(backend, []).append(worker)
+            self._importing.append((worker, request))
 
     def keep_ahead(self, sessions: int, cpus: int, threads: int | None) -> None:
         """Have as many more workers import as there are `sessions` to come: side by side it takes the time of one."""
@@ -157,7 +159,7 @@ class Spares:
     def take(self, backend: str) -> Worker | None:
         """A worker of the backend, which is the caller's from then on."""
         waiting = self._waiting.get(backend)
-        return waiting.pop(0)[0] if waiting else None
+        return waiting.pop(0) if waiting else None
 
     def keep_only(self, needed: Collection[str]) -> None:
         """End the workers of all other backends."""
@@ -165,10 +167,13 @@ class Spares:
             self._end(self._waiting.pop(backend))
 
     def settle(self) -> None:
-        """Wait until nothing is imported any more: nothing may run beside a measurement."""
-        for worker, request in (one for waiting in self._waiting.values() for one in waiting):
-            with contextlib.suppress(WorkerGone):  # the one that takes it will find out
-                worker.wait(request, OPEN_DEADLINE_S)
+        """Wait until nothing is imported any more: nothing may run beside a measurement. Each answers once."""
+        kept = [worker for waiting in self._waiting.values() for worker in waiting]
+        importing, self._importing = self._importing, []
+        for worker, request in importing:
+            if worker in kept:
+                with contextlib.suppress(WorkerGone):  # the one that takes it will find out
+                    worker.wait(request, OPEN_DEADLINE_S)
 
     def end(self) -> None:
         """End those that nobody took."""
@@ -176,8 +181,8 @@ class Spares:
             self._end(waiting)
         self._waiting.clear()
 
-    def _end(self, waiting: Sequence[tuple[Worker, protocol.Preload]]) -> None:
-        for worker, _ in waiting:
+    def _end(self, waiting: Sequence[Worker]) -> None:
+        for worker in waiting:
             worker.kill()
 
 

@@ -246,6 +246,13 @@ def test_nothing_is_measured_while_a_worker_imports(script):
     assert max(at for at, word in enumerate(words) if word == "Preload") < words.index("MeasureOverhead")
 
 
+def test_an_import_is_waited_for_once_and_not_again_in_later_sessions(script):
+    spares = importing(script, sessions=4)
+    for _ in range(4):
+        opened_with(spares)
+    assert [word for _, word in script.events].count("Preload") == 3, "each worker answers once"
+
+
 def test_workers_of_backends_that_nobody_opens_end_at_once_and_the_rest_with_the_run(script):
     spares = importing(script, sessions=2)
     waiting = list(script.workers)
