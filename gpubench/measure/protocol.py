@@ -57,7 +57,8 @@ class Open(Numbered, frozen=True, kw_only=True, tag="open"):
     """Open the device; `scratch` is the folder of shared references, `since` the session's monotonic start.
 
     `flush_bytes`: what the host overwrites before every sample, twice its caches; None: they stay warm.
-    `cpus`: how many a worker may keep busy, where the parent knows it. `sample_s`: what a sample lasts at least.
+    `cpus`: how many a worker may keep busy, where the parent knows it; `alike` lists those with the same cores, and
+    those beside the same memory. `sample_s`: what a sample lasts at least.
     """
 
     device_id: str
@@ -69,6 +70,7 @@ class Open(Numbered, frozen=True, kw_only=True, tag="open"):
     autotune: bool = True
     flush_bytes: int | None = None
     cpus: int | None = None
+    alike: list[str] = []
     sample_s: float = 5e-3
 
 

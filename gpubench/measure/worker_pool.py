@@ -227,6 +227,7 @@ class WorkerPool:
         self._ceilings: list[Ceiling] = []
         machine = machine or Machine()
         self._cpus = machine.cpu.available.value
+        self._alike = alike_cpus(machine)
         caches = cpu_cache_bytes(machine) or UNKNOWN_CACHE_BYTES
         self._flush_bytes = 2 * caches if settings.cache == "cold" else None
         self.monitor = of_session(devices, machine, self._since)
@@ -390,7 +391,7 @@ class WorkerPool:
         request = protocol.Open(
             id=worker.next_id, device_id=device_id, threads=self._settings.threads, seed=self._settings.seed,
             inputs=self._settings.inputs, scratch=str(self._scratch), since=self._since,
-            autotune=self._settings.autotune, flush_bytes=self._flush_bytes, cpus=self._cpus,
+            autotune=self._settings.autotune, flush_bytes=self._flush_bytes, cpus=self._cpus, alike=self._alike,
             sample_s=self._settings.sample_s,
         )  # fmt: skip
         with contextlib.suppress(WorkerGone):  # waiting for it tells the same
@@ -430,6 +431,13 @@ class WorkerPool:
     def _give_up(self, device_id: str, gone: DeviceGone) -> None:
         self._gone[device_id] = gone
         raise gone
+
+
+def alike_cpus(machine: Machine) -> list[str]:
+    """The CPUs of each kind, and those of each node of memory, as lists like `0-7,16-23`."""
+    kinds = [kind.cpus for kind in machine.cpu.kinds.value or ()]
+    nodes = [node.cpus.value for node in machine.numa.nodes]
+    return [cpus for cpus in (*kinds, *nodes) if cpus]
 
 
 def _backend(device_id: str) -> str:

@@ -32,6 +32,7 @@ from gpubench.errors import BackendError, BackendUnavailable, DeviceLost, Device
 from gpubench.measure import protocol
 from gpubench.measure.worker import ceilings, places, stages, timer
 from gpubench.measure.worker.collectives import CollectiveTimer
+from gpubench.measure.worker.cpu_turns import CpuTurns
 from gpubench.measure.worker.operands import Operands, Weights, spare_bytes
 from gpubench.measure.worker.overheads import OverheadTimer, overhead_hash
 from gpubench.measure.worker.workspace import CheckedLaunch, Workspace, Wrong, gate, refusal
@@ -70,6 +71,7 @@ class DeviceWorker:
         self._verified: set[int] = set()  # launches whose output was checked after all samples so far
         self._flush: Flush | None = None
         self._phase: str | None = None
+        self._turns: CpuTurns | None = None
         self._since = 0.0
         self._seed, self._inputs, self._scratch = 1, "random", Path()
         self._sample_s = 0.0
@@ -157,6 +159,7 @@ class DeviceWorker:
         self._seed, self._inputs, self._scratch = request.seed, request.inputs, Path(request.scratch)
         self._since = request.since
         bound_cpus(request.cpus)
+        self._turns = CpuTurns(request.alike, f"{request.device_id} {request.since}")
         start = time.perf_counter()
         # Of a device that is composed of another one (`hybrid:cupy:0`) both backends may bring kernels.
         used = [gpubench.backends.load(name) for name in gpubench.backends.names_of(request.device_id)]
@@ -378,6 +381,8 @@ class DeviceWorker:
         self._announce("sample")
         timed = self._timers[request.case_id]
         self._verified.clear()
+        if self._turns is not None:
+            self._turns.next()
         sampled = timer.sample_block(timed, request, self._since)
         cut = self._cuts.get(request.case_id)
         block = msgspec.structs.replace(

@@ -1,0 +1,51 @@
+"""Each block begins on another CPU, so that blocks are observations of their own.
+
+Where CPUs run at two speeds, as those of a virtual machine do whose hardware others share, a thread that stays where it
+is meets one of them for a second and more: four blocks in a row then say what one does. On another CPU each they agree
+no more than by chance (docs/statistics.md has the figures).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import random
+from collections.abc import Sequence
+
+from gpubench.detect.root import parse_list
+
+
+class CpuTurns:
+    """CPUs like the one that this thread is on, in an order of their own for each `seed`. `alike` are the lists of the
+    machine (`0-7,16-23`) whose members have the same cores or the same memory beside them: to leave them would change
+    what is measured."""
+
+    def __init__(self, alike: Sequence[str], seed: str) -> None:
+        self._allowed = os.sched_getaffinity(0) if hasattr(os, "sched_setaffinity") else set[int]()
+        here = current_cpu()
+        own = [members for members in map(parse_list, alike) if here in members]
+        self._order = sorted(self._allowed.intersection(*own)) if here is not None else []
+        random.Random(seed).shuffle(self._order)
+        self._turn = 0
+
+    def next(self) -> None:
+        """Move this thread to the next CPU, then leave it to the system again: who else comes there may drive it away.
+        Nothing happens on a system that moves no threads, or with one CPU."""
+        if len(self._order) < 2:
+            return
+        cpu = self._order[self._turn % len(self._order)]
+        self._turn += 1
+        with contextlib.suppress(OSError):  # it went offline, or the allowed ones changed
+            os.sched_setaffinity(0, {cpu})
+        with contextlib.suppress(OSError):
+            os.sched_setaffinity(0, self._allowed)
+
+
+def current_cpu() -> int | None:
+    """None where the C library does not tell."""
+    try:
+        found = int(ctypes.CDLL(None).sched_getcpu())
+    except (OSError, AttributeError, TypeError):
+        return None
+    return found if found >= 0 else None

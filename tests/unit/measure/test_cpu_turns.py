@@ -1,0 +1,86 @@
+"""Blocks begin on other CPUs in turn, on those that are like the first one, and the thread stays free to move."""
+
+from __future__ import annotations
+
+import itertools
+import os
+
+import pytest
+
+from gpubench.measure.worker import cpu_turns
+from gpubench.measure.worker.cpu_turns import CpuTurns
+
+ALL = set(range(8))
+
+
+@pytest.fixture
+def system(monkeypatch):
+    """Eight CPUs, the thread on number 1; `moves` has every affinity that was set."""
+    moves = []
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(ALL), raising=False)
+    monkeypatch.setattr(os, "sched_setaffinity", lambda pid, cpus: moves.append(set(cpus)), raising=False)
+    monkeypatch.setattr(cpu_turns, "current_cpu", lambda: 1)
+    return moves
+
+
+def blocks(moves):
+    """The CPU of each block; after each move the thread is free again."""
+    assert moves[1::2] == [ALL] * (len(moves) // 2)
+    return [next(iter(cpus)) for cpus in moves[::2]]
+
+
+@pytest.mark.parametrize(
+    ("alike", "among"),
+    [
+        ([], ALL), (["0-7"], ALL), (["0-3", "4-7"], {0, 1, 2, 3}), (["0-3", "4-7", "0-1,4-5", "2-3,6-7"], {0, 1}),
+        (["4-7"], ALL),
+    ],
+)  # fmt: skip
+def test_each_block_begins_on_another_cpu_that_is_like_the_first(system, alike, among):
+    turns = CpuTurns(alike, "a")
+    for _ in range(2 * len(among)):
+        turns.next()
+    found = blocks(system)
+    assert set(found) == among
+    assert all(first != second for first, second in itertools.pairwise(found))
+    assert found[: len(among)] == found[len(among) :], "every CPU once before any comes again"
+
+
+def test_workers_take_them_in_orders_of_their_own(system):
+    orders = set()
+    for seed in "abcdef":
+        turns = CpuTurns([], seed)
+        del system[:]
+        for _ in ALL:
+            turns.next()
+        orders.add(tuple(blocks(system)))
+    assert len(orders) > 3
+
+
+@pytest.mark.parametrize("alike", [["1"], ["0-7", "1"]])
+def test_one_cpu_is_left_alone(system, alike):
+    turns = CpuTurns(alike, "a")
+    turns.next()
+    assert system == []
+
+
+def test_a_system_that_moves_no_threads_is_left_alone(monkeypatch):
+    monkeypatch.delattr(os, "sched_setaffinity", raising=False)
+    CpuTurns(["0-3"], "a").next()
+
+
+def test_a_cpu_that_went_offline_ends_nothing(system, monkeypatch):
+    def refuse(pid, cpus):
+        raise OSError("no such CPU")
+
+    turns = CpuTurns([], "a")
+    monkeypatch.setattr(os, "sched_setaffinity", refuse, raising=False)
+    turns.next()
+
+
+def test_the_thread_of_this_system_is_free_afterwards():
+    before = os.sched_getaffinity(0)
+    turns = CpuTurns([], "a")
+    for _ in range(len(before)):
+        turns.next()
+    assert os.sched_getaffinity(0) == before
