@@ -17,29 +17,38 @@ from gpubench.detect.root import parse_list
 
 
 class CpuTurns:
-    """CPUs like the one that this thread is on, in an order of their own for each `seed`. `alike` are the lists of the
-    machine (`0-7,16-23`) whose members have the same cores or the same memory beside them: to leave them would change
-    what is measured."""
+    """CPUs like the one that this thread is on, each once before any comes again, by an order of the `seed` that is
+    another one every time: in one order alone a case could meet the same CPU in each of its rounds. `alike` are the
+    lists of the machine (`0-7,16-23`) whose members have the same cores or the same memory beside them: to leave them
+    would change what is measured."""
 
     def __init__(self, alike: Sequence[str], seed: str) -> None:
         self._allowed = os.sched_getaffinity(0) if hasattr(os, "sched_setaffinity") else set[int]()
         here = current_cpu()
         own = [members for members in map(parse_list, alike) if here in members]
-        self._order = sorted(self._allowed.intersection(*own)) if here is not None else []
-        random.Random(seed).shuffle(self._order)
-        self._turn = 0
+        self._cpus = sorted(self._allowed.intersection(*own)) if here is not None else []
+        self._random = random.Random(seed)
+        self._next: list[int] = []
 
     def next(self) -> None:
         """Move this thread to the next CPU, then leave it to the system again: who else comes there may drive it away.
         Nothing happens on a system that moves no threads, or with one CPU."""
-        if len(self._order) < 2:
+        if len(self._cpus) < 2:
             return
-        cpu = self._order[self._turn % len(self._order)]
-        self._turn += 1
+        cpu = self._draw()
         with contextlib.suppress(OSError):  # it went offline, or the allowed ones changed
             os.sched_setaffinity(0, {cpu})
         with contextlib.suppress(OSError):
             os.sched_setaffinity(0, self._allowed)
+
+    def _draw(self) -> int:
+        if len(self._next) < 2:  # the last one stays, so that none comes twice in a row
+            last = self._next
+            fresh = self._random.sample(self._cpus, len(self._cpus))
+            if last and fresh[-1] == last[0]:
+                fresh.reverse()
+            self._next = [*fresh, *last]
+        return self._next.pop()
 
 
 def current_cpu() -> int | None:
