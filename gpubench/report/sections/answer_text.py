@@ -100,10 +100,11 @@ def cell_text(cell: AnswerCell | None, extent: Extent, *, ascii_only: bool = Fal
         return "about equal"
     size: Callable[[int | None], str] = lambda n: size_text(n or 0, extent, ascii_only=ascii_only)  # noqa: E731
     mixed = ", mixed" if cell.mixed else ""
+    below = f"< {size(cell.high)}" if cell.high != 1 else "1"  # there is no smaller size
     if cell.kind == "range":
         return range_text(cell.low or 0, cell.high or 0, extent, ascii_only=ascii_only) + mixed
     return {
-        "at": size(cell.n) + mixed, "all-sizes": "all sizes", "below": f"< {size(cell.high)}", "no-size": "no size",
+        "at": size(cell.n) + mixed, "all-sizes": "all sizes", "below": below, "no-size": "no size",
         "above": f"> {size(cell.low)}", "open": "?", "wrong": "wrong", "failed": "failed", "pending": "...",
     }[cell.kind]  # fmt: skip
 

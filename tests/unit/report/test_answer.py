@@ -116,6 +116,12 @@ def test_all_sizes_needs_both_ends_of_the_ladder():
     assert cells(ops([dict.fromkeys(VECTOR[:-1], 0.2)]), "add").kind == "above"
 
 
+def test_below_the_size_1_there_is_none():
+    rows = op_rows("add", {WAITED: {1: 3.0, 64: 9.0}})
+    lines = screen(answer_run([*rows, *op_rows("mul", {WAITED: WINS})]))
+    assert next(line for line in lines if line.startswith("add")).split()[1] == "1"
+
+
 def test_an_op_that_is_unknown_here_has_no_ends():
     run = answer_run(op_rows("from_elsewhere", {WAITED: WINS}))
     assert cells(run, "from_elsewhere").kind == "below"
@@ -659,6 +665,10 @@ def test_the_table_is_the_same_from_64_columns_up():
         return lines[start : start + 15]
 
     assert table(64) == table(80) == table(120)
+
+
+def test_no_line_of_the_default_suite_is_cut_at_60_columns():
+    assert not [line for line in screen(suite_run(), width=60) if line.endswith("...")]
 
 
 def test_more_rows_than_a_screen_repeat_the_sentence():
