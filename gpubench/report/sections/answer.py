@@ -3,7 +3,6 @@ no GPU was compared with a CPU."""
 
 from __future__ import annotations
 
-import itertools
 import re
 import shlex
 from collections import Counter
@@ -51,6 +50,7 @@ _SENTENCE_LINES = 3
 _COMMANDS = "all: gpubench report   page: gpubench report -o r.html"
 _MOST_NAMES = 5  # of ops that were not measured
 _MOST_SPLITS = 3  # sentences on splits; the others are counted
+_MOST_DTYPES = 2  # of more their number; each row has its own
 _ALIKE = 1.5  # thresholds that differ by less are not worth a line
 
 
@@ -273,12 +273,12 @@ def _sides_text(run: Run, found: MachineAnswer, wording: _Wording) -> str:
     cpu = threads_text(run) + (f" ({', '.join(names)})" if names else "")
     gpus = _gpus(run, found, wording.length)
     sides = gpus if found.times else f"{gpus} {wording.between} {cpu}" if found.devices else cpu
-    dtypes = (
-        [one.dtype for one in found.rows],
-        [one.dtype for one in found.forms],
-        [one.dtype for one in found.times],
+    dtypes = sorted(
+        {one.dtype for one in found.rows}
+        | {one.dtype for one in found.forms}
+        | {one.dtype for one in found.times}
     )
-    parts = [sides, *dict.fromkeys(itertools.chain(*dtypes))]
+    parts = [sides, *(dtypes if len(dtypes) <= _MOST_DTYPES else [f"{len(dtypes)} dtypes"])]
     parts += [_seconds_text(run)] if wording.seconds else []
     text = ", ".join(filter(None, parts))
     return text[:1].upper() + text[1:] + "."
@@ -343,7 +343,7 @@ def _ending(run: Run, found: MachineAnswer, saved: Sequence[str], width: int) ->
     after = "" if seconds is None else f" at {seconds:.0f}" + (f" of {budget:.0f} s" if budget else " s")
     lost = "every case was reached, but not in every session"
     if found.missing:
-        lost = f"{len(found.missing)} of {found.ops} ops not measured"
+        lost = f"{len(found.missing)} of {found.ops} ops not measured" if found.ops > 1 else "nothing measured"
     elif found.unreached:
         lost = f"{found.unreached} case{'s' if found.unreached != 1 else ''} not measured"
     texts = [

@@ -218,6 +218,26 @@ def test_the_second_situation_says_it_only_of_the_gpu():
     )
 
 
+def test_the_sentence_names_its_ops_where_the_table_has_more():
+    right = [row for op in ("mul", "relu") for row in op_rows(op, {WAITED: WINS})]
+    wrong = [failed(op_case("add", 1024, WAITED, "cupy:0")), measured(op_case("add", 1024), 1e-3)]
+    assert sentence(answer_run([*right, *wrong])) == "With data on the GPU the GPU wins mul and relu."
+    more = [row for op in SUITE if op not in ("add", "matmul") for row in op_rows(op, {WAITED: WINS})]
+    assert "the GPU wins all 12 that have times" in sentence(answer_run([*more, *wrong]))
+
+
+def test_one_size_is_told_as_one():
+    run = answer_run(op_rows("add", {WAITED: {1024: 3.0}, ALWAYS: {1024: 0.2}}))
+    assert "the GPU wins at the one size measured, 1 K" in sentence(run)
+    assert "the CPU wins at the one size measured, 1 K" in sentence(run)
+
+
+def test_of_many_dtypes_the_line_of_both_sides_has_the_number():
+    dtypes = ("float64", "float32", "float16")
+    run = answer_run([row for dtype in dtypes for row in op_rows("add", {WAITED: WINS}, dtype=dtype)])
+    assert any(", 3 dtypes, " in line for line in screen(run))
+
+
 def test_what_is_noisy_is_counted_as_such():
     noisy = op_rows("tanh", {WAITED: dict.fromkeys(ENDS, 1.3)}, factors=NOISY)
     run = answer_run([*ops([WINS, WINS]).outcomes, *noisy])
@@ -296,7 +316,7 @@ def test_equal_gpus_are_one_row_and_others_have_one_each():
     assert "2 x Test GPU (CuPy)" in "\n".join(lines)
     labels = [line.split("  all sizes")[0].rstrip() for line in lines if "all sizes" in line]
     assert labels == ["add  2 x CuPy", "copy CuPy 0", "     CuPy 1"]
-    assert "wins both" in lines[0]
+    assert "wins add and copy" in lines[0]
 
 
 def test_a_failed_backend_is_one_line_and_the_next_has_the_screen():
@@ -333,7 +353,7 @@ def test_a_wrong_result_has_no_time_and_no_gain():
     row = next(line for line in lines if line.startswith("gelu") and "wrong numbers" not in line)
     assert row.split() == ["gelu", "wrong", "wrong"]
     assert "gelu on CuPy gave wrong numbers (error 0.031, limit 0.0001): not timed" in lines
-    assert "wins both" in lines[0]
+    assert "wins add and copy" in lines[0]
 
 
 def test_a_wrong_size_is_not_hidden_by_right_ones():
@@ -507,7 +527,7 @@ def test_an_op_that_no_gpu_can_take_has_its_time_below_the_table():
     host = [measured(op_case("gelu", 1000), 2e-3)]
     host += [skipped(op_case("gelu", 1000, regime, GPU.id), reason="host-stage") for regime in (WAITED, ALWAYS)]
     lines = screen(answer_run([*op_rows("add", {WAITED: WINS}), *op_rows("copy", {WAITED: WINS}), *host]))
-    assert "wins both" in lines[0]
+    assert "wins add and copy" in lines[0]
     assert "On the host in any case: gelu 2.00 ms at n = 1000." in lines
     assert not any(line.startswith("gelu") for line in lines)
 
@@ -553,7 +573,7 @@ def test_an_interrupted_run_says_what_is_missing_and_how_to_go_on():
     ]
     run = answer_run(found, complete=False, exit_reason="interrupted")
     lines = screen(run)
-    assert "wins both" in lines[0]
+    assert "wins add and copy" in lines[0]
     assert "Stopped at 55 s: 1 of 3 ops not measured. Go on: gpubench run --append FILE" in lines
     assert not any(line.startswith("tanh") for line in lines)
 
