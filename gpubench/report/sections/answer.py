@@ -267,8 +267,8 @@ def sides_line(run: Run, found: MachineAnswer, width: int) -> str:
 
 
 def _sides_text(run: Run, found: MachineAnswer, wording: _Wording) -> str:
-    if found.absence is not None and found.absence.kind in ("checked", "nothing", "overheads"):
-        return ""
+    if not (found.rows or found.forms or found.times):
+        return ""  # neither side has a time
     names = [] if wording.names == "none" else cpu_names(found.cpu, short=wording.names == "short")
     cpu = threads_text(run) + (f" ({', '.join(names)})" if names else "")
     gpus = _gpus(run, found, wording.length)

@@ -202,3 +202,10 @@ def test_advice_names_no_option_that_was_given():
 def test_a_limited_cpu_is_named_beside_every_speedup():
     run = run_of(curve({64: 2.0, 256: 4.0}), threads=1)
     assert analyse(run).baseline == "vs numpy library, OpenBLAS 0.3.29 (Haswell), 1 of 2 threads (cpu-limited)"
+
+
+def test_no_side_is_named_that_has_no_time():
+    run = run_of([measured(case(device="wgpu:0"), 1e-4)], devices=(CPU, SOFTWARE), with_machine=False)
+    lines = render([run], "plain", sections=["answer"]).splitlines()
+    assert lines[0] == "No GPU here: compute on the CPU."
+    assert not any(line.startswith(("The CPU", "2 CPU")) for line in lines)
