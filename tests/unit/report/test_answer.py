@@ -316,7 +316,7 @@ def test_equal_gpus_are_one_row_and_others_have_one_each():
     assert "2 x Test GPU (CuPy)" in "\n".join(lines)
     labels = [line.split("  all sizes")[0].rstrip() for line in lines if "all sizes" in line]
     assert labels == ["add  2 x CuPy", "copy CuPy 0", "     CuPy 1"]
-    assert "wins add and copy" in lines[0]
+    assert "wins both" in lines[0]
 
 
 def test_a_failed_backend_is_one_line_and_the_next_has_the_screen():
@@ -527,7 +527,7 @@ def test_an_op_that_no_gpu_can_take_has_its_time_below_the_table():
     host = [measured(op_case("gelu", 1000), 2e-3)]
     host += [skipped(op_case("gelu", 1000, regime, GPU.id), reason="host-stage") for regime in (WAITED, ALWAYS)]
     lines = screen(answer_run([*op_rows("add", {WAITED: WINS}), *op_rows("copy", {WAITED: WINS}), *host]))
-    assert "wins add and copy" in lines[0]
+    assert "wins both" in lines[0]
     assert "On the host in any case: gelu 2.00 ms at n = 1000." in lines
     assert not any(line.startswith("gelu") for line in lines)
 
@@ -573,7 +573,7 @@ def test_an_interrupted_run_says_what_is_missing_and_how_to_go_on():
     ]
     run = answer_run(found, complete=False, exit_reason="interrupted")
     lines = screen(run)
-    assert "wins add and copy" in lines[0]
+    assert "wins both" in lines[0]
     assert "Stopped at 55 s: 1 of 3 ops not measured. Go on: gpubench run --append FILE" in lines
     assert not any(line.startswith("tanh") for line in lines)
 
