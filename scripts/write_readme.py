@@ -171,10 +171,9 @@ def _answered(analysis: Analysis) -> str:
         cell.kind in ("at", "all-sizes", "no-size") or curve.reason in ("flat", ABOUT_EQUAL)
         for curve, cell in cells
     )
-    ops, gpus, regimes = (
-        len({of(curve) for curve in curves})
-        for of in (lambda one: one.case.op, lambda one: one.device_id, lambda one: one.regime)
-    )
+    ops = len({curve.case.op for curve in curves})
+    gpus = len({curve.device_id for curve in curves})
+    regimes = len({curve.regime for curve in curves})
     return (
         f"{ops} ops, {gpus} GPU backends and {regimes} situations make {len(cells)} thresholds. This minute answers "
         f"{done} of them: by a number, by `no size`, or because the ratio hardly depends on the size. 90 % are wanted "
