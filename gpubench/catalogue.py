@@ -418,7 +418,7 @@ DETECTION = {
     "OVERRIDE": "The user's choice.",
     "GPU_DOMINATES": "Measured on this machine: the GPU is more than ten times as fast.",
     "CPU_DOMINATES": "Measured on this machine: the CPU is more than four times as fast.",
-    "HYBRID_PAYS": "By the rates measured on this machine sharing the work pays: `gpubench run --mode hybrid` tells.",
+    "HYBRID_PAYS": "By the rates measured here sharing the work may pay: `gpubench run --mode hybrid` tells.",
     "FASTER_ALONE": "Measured on this machine: the faster side alone is best.",
 }
 # fmt: on

@@ -137,8 +137,9 @@ def suggest(word: str, names: Iterable[str]) -> str:
     return f"did you mean {lowered[near[0]]!r}?" if near else ""
 
 
-def require_choice(word: str, names: Iterable[str], what: str) -> str:
-    """`word` if it is one of `names`. Raises UsageError; `what` says what it is, such as "--format"."""
+def require_choice(word: str, names: Iterable[str], what: str, *, hint: str = "") -> str:
+    """`word` if it is one of `names`. Raises UsageError; `what` says what it is, such as "--format"; `hint` is known
+    to be better than the nearest of the names."""
     allowed = list(names)
     if word in allowed:
         return word
@@ -146,5 +147,5 @@ def require_choice(word: str, names: Iterable[str], what: str) -> str:
         "unknown-value",
         f"{what}: there is no {word!r}",
         why="possible: " + ", ".join(allowed),
-        hint=suggest(word, allowed) or f"take one of these for {what}",
+        hint=hint or suggest(word, allowed) or f"take one of these for {what}",
     )

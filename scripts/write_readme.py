@@ -24,8 +24,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from gpubench import store
-from gpubench.analysis.analyse import analyse
-from gpubench.analysis.answer import ALWAYS, AnswerRow, MachineAnswer, answer
+from gpubench.analysis.analyse import Analysis, analyse
+from gpubench.analysis.answer import ABOUT_EQUAL, ALWAYS, AnswerRow, MachineAnswer, answer, threshold
 from gpubench.analysis.estimate import CaseResult
 from gpubench.analysis.roofline import RoofShare
 from gpubench.model.case import WAITED
@@ -95,8 +95,9 @@ def stages_picture() -> bytes:
 
 def words(name: str) -> str:
     """`lead`: what the picture shows. `reading`: how the table is read. Both of README's default run."""
-    found = answer(analyse(store.load(default_result())))
-    return _filled({"lead": _lead, "reading": _reading}[name](found))
+    analysis = analyse(store.load(default_result()))
+    found = answer(analysis)
+    return _filled(_lead(found) if name == "lead" else f"{_reading(found)} {_answered(analysis)}")
 
 
 def _lead(found: MachineAnswer) -> str:
@@ -159,12 +160,26 @@ def _reading(found: MachineAnswer) -> str:
             f"**Copied at every call, `{none.op}` has `no size` at which the GPU wins{top}**: to copy the bytes takes "
             "longer than to compute with them."
         )
-    cells = sum(len(row.cells) for row in found.rows)
-    said.append(
-        f"{cells} thresholds of each GPU backend shared this minute; `--ops {found.rows[0].op}` alone gives all of it "
-        "to one op ([how](docs/measuring.md))."
-    )
     return " ".join(said)
+
+
+def _answered(analysis: Analysis) -> str:
+    """How many thresholds the run has, of how many, and where it stands why there are no more."""
+    curves = analysis.break_even
+    cells = [(curve, threshold(curve)) for curve in curves]
+    done = sum(
+        cell.kind in ("at", "all-sizes", "no-size") or curve.reason in ("flat", ABOUT_EQUAL)
+        for curve, cell in cells
+    )
+    ops = len({curve.case.op for curve in curves})
+    gpus = len({curve.device_id for curve in curves})
+    regimes = len({curve.regime for curve in curves})
+    return (
+        f"{ops} ops, {gpus} GPU backends and {regimes} situations make {len(cells)} thresholds. This minute answers "
+        f"{done} of them: by a number, by `no size`, or because the ratio hardly depends on the size. 90 % are wanted "
+        "([why it is less](docs/decisions/0019-open-cells-stay-open.md)). `--ops add` gives the minute to one op "
+        "([how](docs/measuring.md))."
+    )
 
 
 def _width(row: AnswerRow) -> float:

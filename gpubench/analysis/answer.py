@@ -419,19 +419,18 @@ def _gpu_times(run: Run, cases: Sequence[CaseResult]) -> tuple[GpuTimes, ...]:
             by_size = sizes.setdefault((row.case.series, row.case.device_id), {})
             best = by_size.setdefault(row.case.params["n"], {})
             best[row.case.regime_id] = min(best.get(row.case.regime_id, math.inf), row.time.estimate)
+    shown = [
+        (series, n, device_id)
+        for (series, device_id), by_size in sizes.items()
+        for n in (by_size if run.selection.sizes.get(series[0]) else [max(by_size)])
+    ]
     return tuple(
         GpuTimes(
-            op=series[0],
-            dtype=series[1],
-            params=dict(series[2]),
-            device_id=device_id,
-            n=n,
-            extent=extents[series],
-            seconds=by_size[n],
+            op=series[0], dtype=series[1], params=dict(series[2]), device_id=device_id, n=n, extent=extents[series],
+            seconds=sizes[series, device_id][n],
         )
-        for (series, device_id), by_size in sorted(sizes.items())
-        for n in (sorted(by_size) if run.selection.sizes.get(series[0]) else [max(by_size)])
-    )
+        for series, n, device_id in sorted(shown)
+    )  # fmt: skip
 
 
 def _plain(rows: Sequence[CaseResult]) -> CaseResult | None:

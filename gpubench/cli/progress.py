@@ -114,8 +114,8 @@ def busy(before: load.CpuTimes | None, now: load.CpuTimes | None) -> str | None:
     if share <= BUSY_SHARE:
         return None
     return (
-        f"Other programs use {share:.0%} of the CPUs: times will be noisy. Sessions that they disturb are measured "
-        "again while there is time."
+        f"Other programs use {share:.0%} of the CPUs: times will be noisy. A session that they disturb is measured "
+        "again, at most twice and while there is time."
     ).replace("%", " %")
 
 

@@ -138,7 +138,7 @@ def parse_wish(backend_text: str, device_text: str | None, allow_software: bool)
     for word in words(backend_text, "--backends"):
         name = word.removesuffix("?")
         if name != "auto" and not backends.known(name):
-            require_choice(name, [*backends.names(), *backends.foreign(), "auto"], "--backends")
+            _require_backend(name, [*backends.names(), *backends.foreign(), "auto"], "--backends")
         if name != "auto":
             (optional if word.endswith("?") else required).append(name)
     if "auto" in words(backend_text, "--backends") and required + optional:
@@ -147,13 +147,22 @@ def parse_wish(backend_text: str, device_text: str | None, allow_software: bool)
     for device in devices:
         name, colon, index = device.partition(":")
         if not backends.known(name):
-            require_choice(name, [*backends.names(), *backends.foreign()], "--devices")
+            _require_backend(name, [*backends.names(), *backends.foreign()], "--devices")
         if not colon or not index:
             raise UsageError(
                 "bad-device", f"--devices: {device!r} is not a device id",
                 why="a device id is a backend, a colon and an index", hint=f"write {name}:0",
             )  # fmt: skip
     return DeviceRequest(tuple(required), tuple(optional), tuple(devices), allow_software)
+
+
+# What people call the hardware or its interface, and which backend drives it.
+_DRIVEN_BY = {"cuda": "cupy", "cpu": "numpy", "vulkan": "wgpu", "metal": "wgpu", "dx12": "wgpu"}
+
+
+def _require_backend(name: str, possible: Sequence[str], option: str) -> None:
+    backend = _DRIVEN_BY.get(name.lower())
+    require_choice(name, possible, option, hint=f"the backend of {name} is {backend!r}" if backend else "")
 
 
 def parse_ranks(text: str | None) -> list[int]:

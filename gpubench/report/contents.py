@@ -57,7 +57,16 @@ def documents(
         # Who asked for the overview alone gets no headings of empty reports below it.
         found = [one for one in found if one.sections or not together.sections]
         found = [together, *found] if together.sections else found
+    found = found if any(one.sections for one in found) else [_empty(found, options)]
     return limited(found, options.columns)
+
+
+def _empty(found: Sequence[TextDocument], options: RenderOptions) -> TextDocument:
+    """Where no section that was asked for has anything to show."""
+    runs = "These runs have" if len(found) > 1 else "This run has"
+    line = f"{runs} nothing for --sections {','.join(options.sections)}."
+    section = Section(key=options.sections[0], title="Nothing to show", lines=(line,))
+    return TextDocument(headings=found[0].headings if len(found) == 1 else (), sections=(section,))
 
 
 def document(

@@ -72,6 +72,7 @@ def test_sizes(refused: Any, sizes: str, reported: str) -> None:
     [
         ("--ops matmull", "did you mean 'matmul'?"),
         ("--ops activations", "did you mean 'activation'?"),
+        ("--ops add --backends cuda", "the backend of cuda is 'cupy'"),
         ("--ops add --backends nunpy", "did you mean 'numpy'?"),
         ("--ops add --backends cuppy?", "did you mean 'cupy'?"),
         ("--ops add --devices wgup:0", "did you mean 'wgpu'?"),

@@ -27,7 +27,7 @@ from gpubench.report.sections.answer_grid import (
     one_op_grids,
     sizes_grids,
     thresholds_grids,
-    times_grid,
+    times_grids,
 )
 from gpubench.report.sections.answer_text import (
     DETAILS,
@@ -44,7 +44,6 @@ from gpubench.report.sections.collectives import slow_links
 from gpubench.report.sections.hybrid import split_sentences
 from gpubench.report.sections.placement import placement_sentences
 from gpubench.report.sections.problems import merged
-from gpubench.report.wording import short_text, situation_text
 from gpubench.units import format_seconds, listed
 
 KEY, TITLE = "answer", "Answer"
@@ -54,6 +53,7 @@ _SENTENCE_LINES = 3
 _COMMANDS = "all: gpubench report   page: gpubench report -o r.html"
 _MOST_NAMES = 5  # of ops that were not measured
 _MOST_SPLITS = 3  # sentences on splits; the others are counted
+_MOST_DTYPES = 2  # of more their number; each row has its own
 _ALIKE = 1.5  # thresholds that differ by less are not worth a line
 
 
@@ -168,7 +168,7 @@ def _screen(
         context=tuple(text for text in (looked, sides) if text),
         troubles=(*_troubles(found), *_lost(analysis), *_shared_gpus(analysis)), needed=needed, files=tuple(ending),
         spare=tuple(_notes(analysis, found, options.width, alone=alone)), most=_most_lines(found),
-        commands=_commands(found) if alone else "",
+        commands=_commands(found, options.width) if alone else "",
     )  # fmt: skip
 
 
@@ -193,9 +193,7 @@ def answer_grids(found: MachineAnswer, *, ascii_only: bool) -> tuple[AnswerGrid,
     """The table in forms that get narrower; none where nothing has a time."""
     if found.absence is not None:
         if found.times:
-            return tuple(
-                times_grid(found, text, ascii_only=ascii_only) for text in (situation_text, short_text)
-            )
+            return times_grids(found, ascii_only=ascii_only)
         return (forms_grid(found, ascii_only=ascii_only),) if found.forms else ()
     if found.named:
         return sizes_grids(found, ascii_only=ascii_only)
@@ -212,10 +210,10 @@ def _most_lines(found: MachineAnswer) -> int:
     return _FEW_LINES if len(sizes) <= 2 else HEIGHT
 
 
-def _commands(found: MachineAnswer) -> str:
-    if not found.others:
-        return _COMMANDS
-    return f"{_COMMANDS}   {', '.join(map(backend_text, found.others))}: --by-device"
+def _commands(found: MachineAnswer, width: int) -> str:
+    """How to see the rest; a narrow screen has no room for that of the other GPU backends."""
+    others = f"   {', '.join(map(backend_text, found.others))}: --by-device" if found.others else ""
+    return _COMMANDS + others if columns(_COMMANDS + others) <= width else _COMMANDS
 
 
 def _on_host(found: MachineAnswer) -> list[str]:
@@ -283,14 +281,18 @@ def sides_line(run: Run, found: MachineAnswer, width: int) -> str:
 
 
 def _sides_text(run: Run, found: MachineAnswer, wording: _Wording) -> str:
-    if found.absence is not None and found.absence.kind in ("checked", "nothing", "overheads"):
-        return ""
-    if found.times:
-        return f"{_gpus(run, found, wording.length)}."
+    if not (found.rows or found.forms or found.times):
+        return ""  # neither side has a time
     names = [] if wording.names == "none" else cpu_names(found.cpu, short=wording.names == "short")
     cpu = threads_text(run) + (f" ({', '.join(names)})" if names else "")
-    dtypes = dict.fromkeys([*(row.dtype for row in found.rows), *(form.dtype for form in found.forms)])
-    parts = [f"{_gpus(run, found, wording.length)} {wording.between} {cpu}" if found.devices else cpu, *dtypes]
+    gpus = _gpus(run, found, wording.length)
+    sides = gpus if found.times else f"{gpus} {wording.between} {cpu}" if found.devices else cpu
+    dtypes = sorted(
+        {one.dtype for one in found.rows}
+        | {one.dtype for one in found.forms}
+        | {one.dtype for one in found.times}
+    )
+    parts = [sides, *(dtypes if len(dtypes) <= _MOST_DTYPES else [f"{len(dtypes)} dtypes"])]
     parts += [_seconds_text(run)] if wording.seconds else []
     text = ", ".join(filter(None, parts))
     return text[:1].upper() + text[1:] + "."
@@ -362,7 +364,7 @@ def _ending(run: Run, found: MachineAnswer, saved: Sequence[str], width: int) ->
     after = "" if seconds is None else f" at {seconds:.0f}" + (f" of {budget:.0f} s" if budget else " s")
     lost = "every case was reached, but not in every session"
     if found.missing:
-        lost = f"{len(found.missing)} of {found.ops} ops not measured"
+        lost = f"{len(found.missing)} of {found.ops} ops not measured" if found.ops > 1 else "nothing measured"
     elif found.unreached:
         lost = f"{found.unreached} case{'s' if found.unreached != 1 else ''} not measured"
     texts = [
@@ -407,11 +409,13 @@ def _range_line(analysis: Analysis, found: MachineAnswer, width: int) -> str:
     noisy = sum(bool({"noisy", "unstable"} & set(row.findings)) for row in timed)
     texts += [f"{noisy} of {len(timed)} times {'is' if noisy == 1 else 'are'} noisy."] if noisy else []
     used = used_sessions(analysis.run)
-    sessions = analysis.run.settings.sessions if used is None else len(used)
+    count = analysis.run.settings.sessions if used is None else len(used)
+    texts.append(f"{count} session{'s' if count != 1 else ''}")
     took = _seconds_text(analysis.run)
-    # Where the line of both sides has no room for the seconds, they stand here.
+    # Where the line of both sides has no room for the seconds, they stand here, if there is room for them.
+    text, longer = (f"{' '.join(texts)}{end}." for end in ("", f", {took}"))
     told = not took or f", {took}." in sides_line(analysis.run, found, width)
-    return " ".join([*texts, f"{sessions} session{'s' if sessions != 1 else ''}{'' if told else f', {took}'}."])
+    return text if told or columns(longer) > width else longer
 
 
 def _reasons(found: MachineAnswer) -> list[str]:

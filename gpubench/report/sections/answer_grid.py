@@ -1,5 +1,5 @@
-"""The tables of the final screen: two situations of all ops, the situations of one op, sizes that were asked for, and
-the CPU's forms where there is no GPU."""
+"""The tables of the final screen: two situations of all ops, the situations of one op, sizes that were asked for, the
+CPU's forms where there is no GPU, and times alone where no CPU was timed."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from gpubench.report.sections.answer_text import (
     size_text,
     threshold_cell,
 )
-from gpubench.report.wording import FORMS, situation_text
+from gpubench.report.wording import FORMS, short_text, situation_text
 from gpubench.units import format_seconds
 
 GAP, GROUP_GAP = "  ", "   "
@@ -220,11 +220,17 @@ def _once(found: MachineAnswer) -> list[str]:
 
 
 def _gpu(row: AnswerRow, devices: Sequence[str]) -> str:
-    """`CuPy`; `CuPy 1` where that backend has several."""
-    name, place = backend_text(row.device_id), row.device_id.partition(":")[2]
+    """`CuPy`, `2 x CuPy`."""
     if row.count > 1:
-        return f"{row.count} x {name}"
-    return f"{name} {place}" if sum(backend_text(one) == name for one in devices) > 1 else name
+        return f"{row.count} x {backend_text(row.device_id)}"
+    return _gpu_text(row.device_id, devices)
+
+
+def _gpu_text(device_id: str, devices: Sequence[str]) -> str:
+    """`CuPy`; `CuPy 1` where that backend has several."""
+    name = backend_text(device_id)
+    several = sum(backend_text(one) == name for one in devices) > 1
+    return f"{name} {device_id.partition(':')[2]}" if several else name
 
 
 def _order(regime: str) -> tuple[int, str]:
@@ -333,10 +339,9 @@ def _sure(gain: Gain | None) -> Cell:
 
 def forms_grid(found: MachineAnswer, *, ascii_only: bool) -> AnswerGrid:
     """Without a GPU: plain NumPy beside the fastest other form, where that surely wins."""
-    dtypes = len({form.dtype for form in found.forms}) > 1
+    whole = _labels_alone(found.forms)
     rows = []
-    for form in found.forms:
-        label = _form_label(form, dtypes=dtypes)
+    for form, label in zip(found.forms, _told_once(whole), strict=True):
         size = size_text(form.n, form.extent, ascii_only=ascii_only)
         line = [Cell(label), Cell(size), Cell("-" if form.plain_s is None else format_seconds(form.plain_s))]
         if form.device_id is None:
@@ -347,21 +352,77 @@ def forms_grid(found: MachineAnswer, *, ascii_only: bool) -> AnswerGrid:
             line += [Cell(name), Cell(format_seconds(form.best_s)), _form_gain(form.ratio)]
         rows.append(tuple(line))
     names = ("", "n", "plain NumPy", "best form", "", "gain")
-    return AnswerGrid(names=names, right=(False, True, True, False, True, True), rows=tuple(rows))
+    right = (False, True, True, False, True, True)
+    return AnswerGrid(names=names, right=right, rows=tuple(rows), whole=tuple(whole))
 
 
-def times_grid(found: MachineAnswer, text: Callable[[str], str], *, ascii_only: bool) -> AnswerGrid:
-    """Where no CPU was timed: what a call takes on each GPU. `text`: the words for a regime."""
-    regimes = sorted({regime for row in found.times for regime in row.seconds}, key=_order)
-    dtypes = len({row.dtype for row in found.times}) > 1
-    rows = []
+def times_grids(found: MachineAnswer, *, ascii_only: bool) -> tuple[AnswerGrid, ...]:
+    """Where no CPU was timed: what a call takes on each GPU. The GPUs stand side by side, else below each other."""
+    below = (_times_below(found, text, ascii_only) for text in (situation_text, short_text))
+    return (_times_beside(found, ascii_only), *below)
+
+
+def _times_beside(found: MachineAnswer, ascii_only: bool) -> AnswerGrid:
+    by_gpu: dict[str, dict[tuple[str, str], GpuTimes]] = {}
     for row in found.times:
-        label = _form_label(row, dtypes=dtypes)
-        size = size_text(row.n, row.extent, ascii_only=ascii_only)
-        times = [format_seconds(row.seconds[name]) if name in row.seconds else "-" for name in regimes]
-        rows.append(tuple(map(Cell, (label, size, row.device_id, *times))))
+        by_gpu.setdefault(row.device_id, {})[_places(row, found, ascii_only)] = row
+    places = list(dict.fromkeys(_places(row, found, ascii_only) for row in found.times))
+    names, groups, columns_of = ["", "size"], {}, []
+    for regime in _timed_regimes(found):
+        groups[len(names)] = situation_text(regime)
+        names += [_gpu_text(device_id, [*by_gpu]) for device_id in by_gpu]
+        columns_of += [(regime, device_id) for device_id in by_gpu]
+    rows = []
+    for place, label in zip(places, _told_once([label for label, _ in places]), strict=True):
+        times = [_time_cell(by_gpu[device_id].get(place), regime) for regime, device_id in columns_of]
+        rows.append((Cell(label), Cell(place[1]), *times))
+    right = (False, *(True,) * (len(names) - 1))
+    return AnswerGrid(
+        names=tuple(names),
+        right=right,
+        rows=tuple(rows),
+        groups=groups,
+        whole=tuple(label for label, _ in places),
+    )
+
+
+def _times_below(found: MachineAnswer, text: Callable[[str], str], ascii_only: bool) -> AnswerGrid:
+    regimes = _timed_regimes(found)
+    devices = list(dict.fromkeys(row.device_id for row in found.times))
+    places = [_places(row, found, ascii_only) for row in found.times]
+    labels = _told_once([label for label, _ in places])
+    sizes = ["" if i and place == places[i - 1] else place[1] for i, place in enumerate(places)]
+    rows = tuple(
+        (Cell(label), Cell(size), Cell(_gpu_text(row.device_id, devices)), *(_time_cell(row, one) for one in regimes))
+        for row, label, size in zip(found.times, labels, sizes, strict=True)
+    )  # fmt: skip
+    right = (False, True, False, *(True,) * len(regimes))
     names = ("", "size", "GPU", *map(text, regimes))
-    return AnswerGrid(names=names, right=(False, True, False, *(True,) * len(regimes)), rows=tuple(rows))
+    return AnswerGrid(names=names, right=right, rows=rows, whole=tuple(label for label, _ in places))
+
+
+def _places(row: GpuTimes, found: MachineAnswer, ascii_only: bool) -> tuple[str, str]:
+    """The op and the size of a row of times."""
+    label = _form_label(row, dtypes=len({one.dtype for one in found.times}) > 1)
+    return label, size_text(row.n, row.extent, ascii_only=ascii_only)
+
+
+def _timed_regimes(found: MachineAnswer) -> list[str]:
+    return sorted({regime for row in found.times for regime in row.seconds}, key=_order)
+
+
+def _time_cell(row: GpuTimes | None, regime: str) -> Cell:
+    return Cell("-" if row is None or regime not in row.seconds else format_seconds(row.seconds[regime]))
+
+
+def _labels_alone(rows: Sequence[BestForm]) -> list[str]:
+    dtypes = len({row.dtype for row in rows}) > 1
+    return [_form_label(row, dtypes=dtypes) for row in rows]
+
+
+def _told_once(labels: Sequence[str]) -> list[str]:
+    """Nothing where a row goes on with the op above it."""
+    return ["" if i and label == labels[i - 1] else label for i, label in enumerate(labels)]
 
 
 def _form_label(row: BestForm | GpuTimes, *, dtypes: bool) -> str:

@@ -100,10 +100,11 @@ def cell_text(cell: AnswerCell | None, extent: Extent, *, ascii_only: bool = Fal
         return "about equal"
     size: Callable[[int | None], str] = lambda n: size_text(n or 0, extent, ascii_only=ascii_only)  # noqa: E731
     mixed = ", mixed" if cell.mixed else ""
+    below = f"< {size(cell.high)}" if cell.high != 1 else "1"  # there is no smaller size
     if cell.kind == "range":
         return range_text(cell.low or 0, cell.high or 0, extent, ascii_only=ascii_only) + mixed
     return {
-        "at": size(cell.n) + mixed, "all-sizes": "all sizes", "below": f"< {size(cell.high)}", "no-size": "no size",
+        "at": size(cell.n) + mixed, "all-sizes": "all sizes", "below": below, "no-size": "no size",
         "above": f"> {size(cell.low)}", "open": "?", "wrong": "wrong", "failed": "failed", "pending": "...",
     }[cell.kind]  # fmt: skip
 
@@ -186,7 +187,8 @@ def machine_sentences(answer: MachineAnswer, detail: Detail = "names") -> list[s
         text = clauses.least(answer.regimes) if detail == "least" else clauses.sentence(answer.regimes)
         found.append(f"{dtype}: {text}" if len(dtypes) > 1 else text[:1].upper() + text[1:])
     if len(dtypes) > MOST_DTYPES:
-        found[-1] += f" {len(dtypes) - MOST_DTYPES} more dtypes: below."
+        more = len(dtypes) - MOST_DTYPES
+        found[-1] += f" {more} more dtype{'s' if more > 1 else ''}: below."
     return found
 
 
@@ -267,7 +269,12 @@ class _Clauses(msgspec.Struct, frozen=True):
     def _all(self, places: Sequence[int]) -> str:
         if len(places) == 1:
             return series_text(self.rows[places[0]])
-        return "both" if len(places) == 2 else f"all {len(places)}"
+        count = "both" if len(places) == 2 else f"all {len(places)}"
+        if len(places) == len(self.rows):
+            return count
+        # The table has more rows than that, as those of wrong results.
+        names = self._names(places)
+        return f"{count} that have times" if names == str(len(places)) else names
 
     def _names(self, places: Sequence[int]) -> str:
         names = [series_text(self.rows[i]) for i in places]
@@ -327,14 +334,15 @@ def _op_clause(row: AnswerRow, cell: AnswerCell, ascii_only: bool, *, ends: bool
     measured, up_to = (f"{words} {last}" if ends else "" for words in (", measured up to", " up to"))
     first = size.removeprefix("< ")
     below = f"every size measured, from {first}" + (f" to {last}" if ends else "")
-    if first == last:
-        below = f"the one size measured, {first}"
+    above = f"up to {size.removeprefix('> ')}"
+    if len(cell.gains) == 1:
+        below, above = f"the one size measured, {last}", f"at the one size measured, {last}"
     return {
         "at": f"the GPU pays from {both}{mixed}{measured}",
         "range": f"the GPU pays from somewhere in {size}{mixed}{measured}",
         "all-sizes": f"the GPU wins at all sizes{up_to}", "no-size": f"the CPU wins at all sizes{up_to}",
         "below": f"the GPU wins at {below}",
-        "above": f"the CPU wins up to {size.removeprefix('> ')}", "wrong": "the GPU gave wrong numbers",
+        "above": f"the CPU wins {above}", "wrong": "the GPU gave wrong numbers",
         "failed": "nothing ran on the GPU",
     }[cell.kind]  # fmt: skip
 

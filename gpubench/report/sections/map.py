@@ -30,7 +30,7 @@ from gpubench.report.sections.baseline import cpu_names, threads_text
 from gpubench.report.wording import situation_text
 
 KEY, TITLE = "map", "Map: who wins at which size"
-AXIS = "elements of one array (of a matrix: side²)"
+_ELEMENTS, _PLAIN = "elements of one array (of a matrix: side²)", "the op's size: rows, tokens or images"
 MEANING = (
     "Thick mark: the GPU pays from here. Thin bar: where that may lie. Dots: sizes measured. Hatched: not measured, or "
     "no true number. Paler: the sizes around are far apart. At the right: the gain at the largest size measured."
@@ -215,6 +215,12 @@ _ASCII = str.maketrans({"·": ".", "▂": "-", "▄": "+", "▆": "*", "█": "#
 _GAP = "  "
 _FEWEST_CELLS, _LONGEST_LABEL = 12, 16
 _WORDS = f"{_CPU} CPU wins  {_EQUAL} about equal  GPU by ▂ {EQUAL}x ▄ 3x ▆ 10x █ 30x  blank: not measured"
+
+
+def axis_text(lanes: Iterable[LaneView]) -> str:
+    """What the axis counts; of ops of all kinds each has a size of its own."""
+    plain = [view.lane.row.extent == "plain" for view in lanes]
+    return _PLAIN if all(plain) else _ELEMENTS if not any(plain) else f"{_ELEMENTS}; else {_PLAIN}"
 
 
 def map_section(analysis: Analysis, options: RenderOptions, *, full: bool) -> Section:

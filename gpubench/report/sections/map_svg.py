@@ -14,7 +14,7 @@ import msgspec
 from gpubench.analysis.ratio_map import FULL, MapLane, RatioMap, Stretch, Strip, tint
 from gpubench.escaping import columns, cut
 from gpubench.report.markup import element, fragment
-from gpubench.report.sections.map import AXIS, MEANING, LaneView, MapPanel, MapView, ticks
+from gpubench.report.sections.map import MEANING, LaneView, MapPanel, MapView, axis_text, ticks
 
 STRIP, LEAST_STRIP = 26.0, 14.0  # points: a lane of one strip, and the strips of a lane that has several
 FOOT = 5.0  # below a strip: the dots
@@ -339,7 +339,7 @@ def _panel(
         ]
     below = head + pitch * len(panel.lanes)
     parts.append(axis_svg(found, x=_number(left), y=_number(below), width=_number(wide)))
-    parts.append(_text(left + wide / 2, below + 36, AXIS, "m-quiet", anchor="middle"))
+    parts.append(_text(left + wide / 2, below + 36, axis_text(panel.lanes), "m-quiet", anchor="middle"))
     return parts
 
 

@@ -116,6 +116,12 @@ def test_all_sizes_needs_both_ends_of_the_ladder():
     assert cells(ops([dict.fromkeys(VECTOR[:-1], 0.2)]), "add").kind == "above"
 
 
+def test_below_the_size_1_there_is_none():
+    rows = op_rows("add", {WAITED: {1: 3.0, 64: 9.0}})
+    lines = screen(answer_run([*rows, *op_rows("mul", {WAITED: WINS})]))
+    assert next(line for line in lines if line.startswith("add")).split()[1] == "1"
+
+
 def test_an_op_that_is_unknown_here_has_no_ends():
     run = answer_run(op_rows("from_elsewhere", {WAITED: WINS}))
     assert cells(run, "from_elsewhere").kind == "below"
@@ -210,6 +216,26 @@ def test_the_second_situation_says_it_only_of_the_gpu():
     assert sentence(answer_run(late)).endswith(
         "the CPU wins both; copied at every call the GPU wins 1 of 2: copy."
     )
+
+
+def test_the_sentence_names_its_ops_where_the_table_has_more():
+    right = [row for op in ("mul", "relu") for row in op_rows(op, {WAITED: WINS})]
+    wrong = [failed(op_case("add", 1024, WAITED, "cupy:0")), measured(op_case("add", 1024), 1e-3)]
+    assert sentence(answer_run([*right, *wrong])) == "With data on the GPU the GPU wins mul and relu."
+    more = [row for op in SUITE if op not in ("add", "matmul") for row in op_rows(op, {WAITED: WINS})]
+    assert "the GPU wins all 12 that have times" in sentence(answer_run([*more, *wrong]))
+
+
+def test_one_size_is_told_as_one():
+    run = answer_run(op_rows("add", {WAITED: {1024: 3.0}, ALWAYS: {1024: 0.2}}))
+    assert "the GPU wins at the one size measured, 1 K" in sentence(run)
+    assert "the CPU wins at the one size measured, 1 K" in sentence(run)
+
+
+def test_of_many_dtypes_the_line_of_both_sides_has_the_number():
+    dtypes = ("float64", "float32", "float16")
+    run = answer_run([row for dtype in dtypes for row in op_rows("add", {WAITED: WINS}, dtype=dtype)])
+    assert any(", 3 dtypes, " in line for line in screen(run))
 
 
 def test_what_is_noisy_is_counted_as_such():
@@ -327,7 +353,7 @@ def test_a_wrong_result_has_no_time_and_no_gain():
     row = next(line for line in lines if line.startswith("gelu") and "wrong numbers" not in line)
     assert row.split() == ["gelu", "wrong", "wrong"]
     assert "gelu on CuPy gave wrong numbers (error 0.031, limit 0.0001): not timed" in lines
-    assert "wins both" in lines[0]
+    assert "wins add and copy" in lines[0]
 
 
 def test_a_wrong_size_is_not_hidden_by_right_ones():
@@ -659,6 +685,10 @@ def test_the_table_is_the_same_from_64_columns_up():
         return lines[start : start + 15]
 
     assert table(64) == table(80) == table(120)
+
+
+def test_no_line_of_the_default_suite_is_cut_at_60_columns():
+    assert not [line for line in screen(suite_run(), width=60) if line.endswith("...")]
 
 
 def test_more_rows_than_a_screen_repeat_the_sentence():

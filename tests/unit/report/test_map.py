@@ -16,7 +16,7 @@ from gpubench import kernels
 from gpubench.analysis.answer import EQUAL
 from gpubench.analysis.ratio_map import FIRST_TINT, FULL, SPARSE, ratio_map, tint
 from gpubench.report import analysed, render
-from gpubench.report.sections.map import drawn, map_view, overlay_view, ticks
+from gpubench.report.sections.map import axis_text, drawn, map_view, overlay_view, ticks
 from gpubench.report.sections.map_svg import DARK, LIGHT, map_svg
 from tests.unit.report.answer_runs import (
     ALWAYS,
@@ -171,7 +171,17 @@ def test_every_gpu_has_strips_and_equal_ones_are_shown_once():
 
 def test_without_a_gpu_there_is_no_map():
     assert not ratio_map(analysed([no_gpu_run()])[0]).lanes
-    assert render([no_gpu_run()], "plain", sections=("map",)).strip() == ""
+    assert "nothing for --sections map" in render([no_gpu_run()], "plain", sections=("map",))
+
+
+@pytest.mark.parametrize(("ops", "counts"), [
+    (["add"], "elements of one array (of a matrix: side²)"), (["ffn"], "the op's size: rows, tokens or images"),
+    (["add", "ffn"], "elements of one array (of a matrix: side²); else the op's size: rows, tokens or images"),
+])  # fmt: skip
+def test_the_axis_says_what_it_counts(ops, counts):
+    run = answer_run([row for op in ops for row in op_rows(op, {WAITED: {64: 2.0, 1024: 9.0}})])
+    analysis = analysed([run])[0]
+    assert axis_text(map_view(analysis, ratio_map(analysis)).panels[0].lanes) == counts
 
 
 # ---------------------------------------------------------------- in characters

@@ -55,12 +55,34 @@ def test_nothing_measured_and_gpu_without_cpu():
     assert "Nothing was measured" in words([planned(case())])[0]
 
 
-def test_gpus_alone_have_their_times():
-    run = run_of([measured(case(n=n, device="cupy:0"), n * 1e-6) for n in (64, 256)])
-    text = render([run], "plain", sections=["answer"])
-    assert "cupy:0" in text
-    assert "256 us" in text
-    assert "64.0 us" not in text
+def test_gpus_alone_have_their_times_side_by_side():
+    devices = ("cupy:0", "wgpu:0")
+    rows = [measured(case(n=n, device=one), n * 1e-6) for n in (64, 256) for one in devices]
+    run = run_of([*rows, measured(case(op="add", device="cupy:0"), 1e-6)])
+    lines = render([run], "plain", sections=["answer"]).splitlines()
+    heading = next(i for i, line in enumerate(lines) if line.split() == ["size", "CuPy", "WebGPU"])
+    found = [line.split() for line in lines[heading + 1 : heading + 3]]
+    assert (found[0][0], found[0][-1]) == ("add", "-")
+    assert found[1] == ["matmul", "256²", "256", "us", "256", "us"]
+    assert not any("64.0 us" in line for line in lines)
+
+
+def test_gpus_alone_stand_below_each_other_where_they_do_not_fit():
+    devices = ("cupy:0", "wgpu:0")
+    regimes = ("resident-queued", "resident-waited", "transfer-always")
+    rows = [measured(case(device=one, regime=regime), 1e-6) for regime in regimes for one in devices]
+    lines = render([run_of(rows)], "plain", sections=["answer"], width=60).splitlines()
+    start = next(i for i, line in enumerate(lines) if line.startswith("matmul"))
+    assert "CuPy" in lines[start]
+    assert lines[start + 1].split()[0] == "WebGPU"  # the op and the size stand there once
+
+
+def test_a_section_that_a_run_has_nothing_for_says_so():
+    run = run_of([measured(case(), 1e-3)], devices=(CPU,), with_machine=False)
+    assert "This run has nothing for --sections map." in render([run], "plain", sections=["map"])
+    assert "These runs have nothing for --sections map,hybrid." in render(
+        [run, msgspec.structs.replace(run, id="other")], "markdown", sections=["map", "hybrid"]
+    )
 
 
 OUT_OF_TIME = "the time budget was used up before this case"
@@ -180,3 +202,10 @@ def test_advice_names_no_option_that_was_given():
 def test_a_limited_cpu_is_named_beside_every_speedup():
     run = run_of(curve({64: 2.0, 256: 4.0}), threads=1)
     assert analyse(run).baseline == "vs numpy library, OpenBLAS 0.3.29 (Haswell), 1 of 2 threads (cpu-limited)"
+
+
+def test_no_side_is_named_that_has_no_time():
+    run = run_of([measured(case(device="wgpu:0"), 1e-4)], devices=(CPU, SOFTWARE), with_machine=False)
+    lines = render([run], "plain", sections=["answer"]).splitlines()
+    assert lines[0] == "No GPU here: compute on the CPU."
+    assert not any(line.startswith(("The CPU", "2 CPU")) for line in lines)

@@ -18,7 +18,7 @@ from gpubench.analysis.ratio_map import RatioMap, ratio_map
 from gpubench.escaping import printable
 from gpubench.report.charts import LIGHT, Chart, ChartSet
 from gpubench.report.markup import element, fragment
-from gpubench.report.sections.map import AXIS, MEANING, TITLE, MapPanel, MapView, device_names, map_view
+from gpubench.report.sections.map import MEANING, TITLE, MapPanel, MapView, axis_text, device_names, map_view
 from gpubench.report.sections.map_svg import axis_svg, gains, lane_svg, scale_svg, strip_height
 from gpubench.report.wording import situation_text
 from gpubench.stats import geometric_mean
@@ -149,7 +149,7 @@ def _panel(panel: MapPanel, found: RatioMap, name: str) -> Element:
     rows += [element("span", {"class": "op"}), axis_svg(found), element("span", {})]
     return element(
         "div", {"class": "panel"}, element("p", {"class": "situation"}, panel.situation),
-        element("div", {"class": "lanes"}, *rows), element("p", {"class": "axis quiet"}, AXIS),
+        element("div", {"class": "lanes"}, *rows), element("p", {"class": "axis quiet"}, axis_text(panel.lanes)),
     )  # fmt: skip
 
 
