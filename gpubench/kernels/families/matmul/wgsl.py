@@ -31,8 +31,8 @@ from gpubench.model.op import ITEMSIZE, Params
 
 _PAD_THREADS = 64
 _SUM_THREADS = 256
-# A GPU reads so many bytes of weights, in columns no longer than that, in less time than a launch takes: there tiles win
-# nothing over few rows (on an H200 none of 13 products of up to 4 rows took one), and trials would only cost time.
+# A GPU reads so many bytes of weights, in columns no longer than that, in less time than a launch takes. Tiles win
+# nothing there (on an H200 none of 15 products of up to 4 rows took one), and trials would only cost time.
 _LAUNCH_BYTES, _SHORT = 4 * 1024 * 1024, 2048
 
 
