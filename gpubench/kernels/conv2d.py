@@ -25,6 +25,7 @@ from gpubench.model.op import Array, Ladder, Op, Operand, Params, Shape, Split, 
 _CHANNELS, _FILTERS, _SIDE = 64, 64, 32
 _TAPS = tuple((dy, dx) for dy in range(3) for dx in range(3))
 _BAND = 256 * 1024  # elements of the patches of a band: they have to be in cache still
+_TOGETHER = 4  # images of the float64 reference at a time
 # NumPy multiplies halves without its BLAS: 0.6 to 0.8 GFLOP/s on one core (256 to 512, a Xeon of 2023).
 _NUMPY_HALF_FLOPS_PER_S = 1e9
 
@@ -73,6 +74,12 @@ def _expr(xp: Array, x: Array, w: Array) -> Array:
     for (dy, dx), image in zip(_TAPS, _shifted(xp, x), strict=True):
         out = out + w[:, :, dy, dx] @ xp.reshape(image, (n, channels, side * side))
     return xp.reshape(out, (n, w.shape[0], side, side))
+
+
+def _reference(xp: Array, x: Array, w: Array) -> Array:
+    """The same for a few images at a time, which stay in the caches: half the time."""
+    starts = range(0, max(1, len(x)), _TOGETHER)
+    return xp.concatenate([_expr(xp, x[start : start + _TOGETHER], w) for start in starts])
 
 
 def _scale(xp: Array, x: Array, w: Array) -> Array:
@@ -327,6 +334,7 @@ OP = Op(
     expr=_expr,
     torch=lambda torch, x, w: torch.nn.functional.conv2d(x, w, padding=1),
     tolerance=Tolerance(8, scale=_scale),
+    reference=_reference,
     split=Split({"x": 0}, counted_by("n")),
     slow={("numpy", "float16"): _NUMPY_HALF_FLOPS_PER_S},
     tuned={

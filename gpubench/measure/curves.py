@@ -62,6 +62,13 @@ def seconds(sessions: Mapping[int, Sequence[float]]) -> float:
     return stats.median([value for blocks in sessions.values() for value in blocks])
 
 
+def growth(low: Row, high: Row, device_id: str) -> float | None:
+    """How many times as long launches of the device take in `high` as in `low`, by the slots that both have: the least;
+    None without one."""
+    both = [s for s in low.keys() & high.keys() if s[0] == device_id]
+    return min((seconds(high[s]) / seconds(low[s]) for s in both), default=None)
+
+
 def fastest(row: Row, slots: Iterable[Slot]) -> Slot | None:
     """Of these slots the one with the least time; None where none was measured."""
     return min((s for s in slots if s in row), key=lambda s: seconds(row[s]), default=None)

@@ -206,11 +206,17 @@ class BreakEvenSearch:
         return n if n > measured else None
 
     def _top_s(self, one: Series, n: int, measured: int) -> float:
-        """Seconds that size `n` will take with all its cases: launches grow with their work from the largest size at
-        which they were measured, all else is that of the size `measured`."""
+        """Seconds that size `n` will take with all its cases: launches grow with their work from the largest size, and
+        up to that as others of their device did, all else is that of the size `measured`."""
         row = self.known(one)[measured]
+
+        def more(low: int, high: int) -> float:
+            return curves.work(one, high) / max(curves.work(one, low), 1)
+
         launches = {
-            s: curves.seconds(sessions) * curves.work(one, n) / max(curves.work(one, m), 1)
+            s: curves.seconds(sessions)
+            * (curves.growth(slots, row, s[0]) or more(m, measured))
+            * more(measured, n)
             for m, slots in sorted(self.known(one).items())
             for s, sessions in slots.items()
         }

@@ -11,9 +11,11 @@ import numpy as np
 import pytest
 
 from gpubench import kernels
+from gpubench.backends.numpy import BACKEND
 from gpubench.backends.numpy.compiled import NumbaThreads
 from gpubench.backends.shared.host import aligned, random_inputs
 from gpubench.backends.shared.reference import compare
+from gpubench.model.case import Case
 from gpubench.model.kernel import Limits
 
 THREADS = 3
@@ -257,3 +259,29 @@ print(pool.compilations, out[0])
     )
     assert first[0] == "1"
     assert second == ["0", first[1]]
+
+
+def test_what_a_chain_needs_is_compiled_before_any_stage_runs(monkeypatch):
+    asked = []
+    monkeypatch.setattr(NumbaThreads, "compiles", lambda self, program: asked.append(program.source) or True)
+    session = BACKEND.open("numpy:0")
+    cases = {
+        name: Case(name, "layers", {"n": 8}, "float32", form, "resident", "numpy:0")
+        for name, form in (
+            ("layernorm", "tuned"),
+            ("attention", "tuned"),
+            ("linear", "tuned"),
+            ("softmax", "library"),
+        )
+    }
+    session.build([(kernels.load(name), case) for name, case in cases.items()])
+    session.close()
+    wanted = {
+        candidate.build().source
+        for name, case in cases.items()
+        if case.form == "tuned"
+        and (kernel := kernels.load(name).kernel("numpy", "float32")).candidates is not None
+        for candidate in kernel.candidates(case.params, "float32", session.limits)
+    }
+    assert set(asked) == wanted
+    assert len(wanted) == 2

@@ -66,6 +66,12 @@ def test_few_rows_are_a_candidate_in_wgsl_and_the_default_where_one_group_holds_
             names = [one.name for one in found]
             assert (few_rows.NAME in names) == (n <= few_rows.MOST_ROWS)
             assert (names[0] == few_rows.NAME) == (n <= few_rows.WGSL_ROWS)
+            alone = n <= few_rows.WGSL_ROWS
+            assert (names == [few_rows.NAME]) == alone, (
+                "there a launch takes all of the time: nothing is to be tried"
+            )
+    for m, k in ((256, 8192), (4096, 4096)):  # long columns; more bytes than a launch takes
+        assert len(op.kernel("wgpu", "float32").candidates(params(1, m, k), "float32", device)) > 1
     software = op.kernel("wgpu", "float32").candidates(
         params(few_rows.WGSL_ROWS + 1, 256, 256), "float32", SOFTWARE
     )

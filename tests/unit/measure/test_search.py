@@ -46,6 +46,10 @@ def gpu_s(n, crossing):
     return 1e-5 * (0.9 + 0.1 * n / crossing)
 
 
+def cpu_s(n, crossing):
+    return 1e-5 * n / crossing
+
+
 class Simulation:
     """Steps are measured in no time; the clock moves by what they would have taken.
 
@@ -54,7 +58,7 @@ class Simulation:
 
     def __init__(
         self, ops=tuple(CROSSINGS), *, budget_s=60.0, noise=0.0, refine="auto", given=(), slow=(), host_bytes=2**36,
-        fails=lambda case: False, gpu=gpu_s,
+        fails=lambda case: False, gpu=gpu_s, cpu=cpu_s,
     ):  # fmt: skip
         chosen = Settings(budget_s=budget_s, refine=refine, min_samples=4, max_samples=8, warmup_s=0.0)
         targets = tuple(Target(device, ("library",)) for device in DEVICES)
@@ -68,7 +72,14 @@ class Simulation:
         )  # fmt: skip
         self.recorder = Recorder(run, lambda run: None)
         self.series = [Series(kernels.load(op), "float32", given=given) for op in ops]
-        self.now, self.steps, self.slow, self.fails, self.gpu_s = 0.0, [], dict(slow), fails, gpu
+        self.now, self.steps, self.slow, self.fails, self.gpu_s, self.cpu_s = (
+            0.0,
+            [],
+            dict(slow),
+            fails,
+            gpu,
+            cpu,
+        )
         self._draw, self._noise = random.Random(1), noise
         self.budget_s = math.inf if budget_s is None else budget_s
         self.resume()
@@ -84,7 +95,7 @@ class Simulation:
         for item in step.workloads:
             for case in item.cases:
                 crossing = CROSSINGS[case.op]
-                seconds = 1e-5 * item.n / crossing if case.device_id == CPU else self.gpu_s(item.n, crossing)
+                seconds = (self.cpu_s if case.device_id == CPU else self.gpu_s)(item.n, crossing)
                 self._enter(case, seconds * self.slow.get(case.op, 1), step.purpose.blocks or 4)
         self.search.took(step, self.now - began)
         self.steps.append(step)
@@ -162,6 +173,27 @@ def test_a_top_that_takes_too_long_is_halved_and_said():
     assert f"n = {largest}, not {one.ladder.high}" in warning.message
     assert max(simulation.sizes("add")) == one.ladder.high, "the others keep theirs"
     assert simulation.now <= 60 * 1.5
+
+
+def test_a_form_that_was_timed_at_the_smallest_size_alone_does_not_halve_the_top():
+    """There its launch takes most of the time, which does not grow with the work."""
+    simulation = Simulation(["add"], cpu=lambda n, crossing: 1e-3 + 1e-10 * n)
+    targets = tuple(Target(device, ("library", "tuned")) for device in DEVICES)
+    simulation.constraints = msgspec.structs.replace(simulation.constraints, targets=targets)
+    simulation.resume()
+    simulation.run()
+    (one,) = simulation.series
+    timed = {
+        item.n
+        for step in simulation.steps
+        for item in step.workloads
+        for case in item.cases
+        if (case.device_id, case.form) == (CPU, "library")
+    }
+    assert min(timed) == first_sizes(one.ladder)[0]
+    assert not timed & set(first_sizes(one.ladder)[1:-1]), "or this would show nothing"
+    assert max(simulation.sizes("add")) == one.ladder.high
+    assert simulation.recorder.run.warnings == []
 
 
 @pytest.mark.parametrize("slow", [1, 1e9])

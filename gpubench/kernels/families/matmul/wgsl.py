@@ -31,6 +31,9 @@ from gpubench.model.op import ITEMSIZE, Params
 
 _PAD_THREADS = 64
 _SUM_THREADS = 256
+# A GPU reads so many bytes of weights, in columns no longer than that, in less time than a launch takes. Tiles win
+# nothing there (on an H200 none of 15 products of up to 4 rows took one), and trials would only cost time.
+_LAUNCH_BYTES, _SHORT = 4 * 1024 * 1024, 2048
 
 
 class Product(msgspec.Struct, frozen=True):
@@ -89,16 +92,20 @@ def candidates(product: Product, limits: Limits) -> tuple[Candidate, ...]:
     m, n, k, batch = product.m, product.n, product.k, product.batch
     if 0 in (m, n, k, batch):
         raise Unsupported("a matrix without elements is not multiplied", reason="shape")
+    thin = m <= few_rows.MOST_ROWS and batch == 1 and not product.ta and product.patches is None
+    few = Candidate(few_rows.NAME, partial(_few, product, limits))
+    one_group = m <= few_rows.WGSL_ROWS  # which holds all rows: no weight is read twice
+    if thin and one_group and k <= _SHORT and k * n * ITEMSIZE[product.dtype] <= _LAUNCH_BYTES:
+        return (few,)
     wide = product.dtype == "float64"
     tiles = able(WIDE_TILES if wide else TILES, ITEMSIZE[real_dtype(product.dtype)], limits)
     first, *rest = ranked(m, n, batch, tiles, limits)
     if not limits.software:  # which never takes any but the default
-        thin = split(m, n, 4 * ceil_div(k, 4), tiles, limits) if batch == 1 else []
-        rest = promising(m, n, batch, [*thin, *rest], limits)
+        cut = split(m, n, 4 * ceil_div(k, 4), tiles, limits) if batch == 1 else []
+        rest = promising(m, n, batch, [*cut, *rest], limits)
     found = [Candidate(tile.name, partial(program, product, limits, tile)) for tile in (first, *rest)]
-    if m <= few_rows.MOST_ROWS and batch == 1 and not product.ta and product.patches is None:
-        # First where one group holds all rows: then no weight is read twice.
-        found.insert(m > few_rows.WGSL_ROWS, Candidate(few_rows.NAME, partial(_few, product, limits)))
+    if thin:
+        found.insert(not one_group, few)
     return tuple(found)
 
 
