@@ -1,6 +1,6 @@
 """The links of two GPUs by gpubench beside a plain script: CuPy's peer copy and NCCL's all-reduce, nothing checked.
 
-    python -m gpubench run --ops p2p,allreduce --sizes 1m,16m,256m,1024m --devices gang:cupy:0+1 -o links.json
+    gpubench run --ops p2p,allreduce --sizes 1m,16m,256m,1024m --devices gang:cupy:0+1 -o links.json
     python benchmarks/links.py links.json
 
 Prints GB/s (bus bandwidth) of both and the ratio gpubench / plain. Needs two GPUs, CuPy and NCCL.
@@ -12,6 +12,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 
 from gpubench import store
 from gpubench.analysis.analyse import analyse
@@ -71,24 +72,26 @@ def plain(sizes: list[int]) -> dict[tuple[str, int], float]:
             stream.synchronize()
 
     return {
-        (name, size): rate(lambda call=call, size=size: call(size), wait, size)
+        (name, size): rate(partial(call, size), wait, size)
         for name, call in (("p2p", copy), ("allreduce", reduce))
         for size in sizes
     }
 
 
 def main(path: str) -> None:
-    rows = [
-        row
+    ours = {
+        (row.case.op, n): n / row.time.estimate
         for row in analyse(store.load(path)).cases
-        if row.case.op in ("p2p", "allreduce") and row.case.device_id == "gang:cupy:0+1" and row.time is not None
-    ]
-    theirs = plain(sorted({row.case.params["n"] for row in rows}))
+        if row.time is not None
+        and row.case.device_id == "gang:cupy:0+1"
+        and row.case.op in ("p2p", "allreduce")
+        for n in (row.case.params["n"],)
+    }
+    theirs = plain(sorted({n for _, n in ours}))
     print(f"{'':12}{'MiB':>6}{'plain GB/s':>12}{'gpubench GB/s':>15}{'ratio':>8}")
-    for row in rows:
-        n, ours = row.case.params["n"], row.case.params["n"] / row.time.estimate
-        other = theirs[row.case.op, n]
-        print(f"{row.case.op:12}{n >> 20:6}{other / 1e9:12.1f}{ours / 1e9:15.1f}{ours / other:8.3f}")
+    for (op, n), own in ours.items():
+        other = theirs[op, n]
+        print(f"{op:12}{n >> 20:6}{other / 1e9:12.1f}{own / 1e9:15.1f}{own / other:8.3f}")
 
 
 if __name__ == "__main__":

@@ -34,7 +34,7 @@ from gpubench.model.case import Case
 from gpubench.model.kernel import Candidate, Limits, NumbaProgram
 from gpubench.model.links import Links
 from gpubench.model.op import Array, Form, Op, Shape, Stored
-from gpubench.model.result import Blas, Device
+from gpubench.model.result import Blas, Device, DeviceKind
 
 # Seconds that choosing the form of one case may take.
 TUNING_S = 0.25
@@ -322,6 +322,7 @@ class NumpyBackend(Backend):
 
     name = "numpy"
     forms: tuple[Form, ...] = ("library", "tuned")
+    kinds: tuple[DeviceKind, ...] = ("cpu",)
 
     def devices(self) -> list[Device]:
         """The CPU. Raises BackendUnavailable if NumPy itself cannot be imported."""

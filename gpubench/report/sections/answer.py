@@ -389,8 +389,10 @@ def _range_line(analysis: Analysis, found: MachineAnswer, width: int) -> str:
     sessions = analysis.run.settings.sessions if used is None else len(used)
     took = _seconds_text(analysis.run)
     # Where the line of both sides has no room for the seconds, they stand here.
-    told = not took or f", {took}." in sides_line(analysis.run, found, width)
-    return " ".join([*texts, f"{sessions} session{'s' if sessions != 1 else ''}{'' if told else f', {took}'}."])
+    shown = not took or f", {took}." in sides_line(analysis.run, found, width)
+    return " ".join(
+        [*texts, f"{sessions} session{'s' if sessions != 1 else ''}{'' if shown else f', {took}'}."]
+    )
 
 
 def _reasons(found: MachineAnswer) -> list[str]:

@@ -44,8 +44,8 @@ def scaling_section(analysis: Analysis, unit: str) -> Section:
     strong = analysis.scaling.strong
     gangs = dict.fromkeys(row.device_id for row in strong)
     tables = tuple(_strong(analysis, [row for row in strong if row.device_id == gang], unit) for gang in gangs)
-    told = [row for row in analysis.scaling.pays_from if row.regime in (WAITED, ALWAYS)]
-    lines = (_STRONG, *(pays_text(row) for row in told or analysis.scaling.pays_from)) if strong else ()
+    decided = [row for row in analysis.scaling.pays_from if row.regime in (WAITED, ALWAYS)]
+    lines = (_STRONG, *(pays_text(row) for row in decided or analysis.scaling.pays_from)) if strong else ()
     weak = analysis.scaling.weak
     if weak:
         lines, tables = (_WEAK, *lines), (_weak(weak, unit), *tables)

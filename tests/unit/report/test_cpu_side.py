@@ -11,7 +11,7 @@ from gpubench import kernels
 from gpubench.analysis.advice import answer as advice
 from gpubench.analysis.analyse import analyse
 from gpubench.analysis.contenders import Key
-from gpubench.analysis.speedup import BLAS_OPS, NO_BLAS, CpuCode, cpu_codes
+from gpubench.analysis.speedup import CpuCode, cpu_codes
 from gpubench.model.result import Blas, Device
 from gpubench.report import analysed, render
 from gpubench.report.advice import render as render_advice
@@ -96,8 +96,18 @@ def test_what_a_gpu_computes_is_none_of_it():
     assert cpu_codes(contest(), [row]) == ()
 
 
-def test_ops_of_the_blas_are_ops():
-    assert set(kernels.names()) >= BLAS_OPS >= {op for _, op in NO_BLAS}
+@pytest.mark.parametrize(("blas", "library"), [(True, "OpenBLAS 0.3.34.0.0 (Haswell)"), (False, "")])
+def test_the_file_says_of_an_op_that_nobody_knows_whether_the_blas_computes_it(blas, library):
+    row = msgspec.structs.replace(on(case("an-op-of-a-package"), 1.0), blas=blas)
+    run = contest()
+    (found,) = analyse(msgspec.structs.replace(run, outcomes=[row])).cases
+    assert cpu_codes(run, [found]) == (CpuCode("numpy", library),)
+
+
+def test_a_workload_is_of_the_blas_if_one_of_its_stages_is():
+    for op in map(kernels.load, kernels.names()):
+        if op.stages:
+            assert {*op.blas} == {name for stage in op.stages for name in kernels.load(stage.op).blas}
 
 
 @pytest.mark.parametrize(
