@@ -433,7 +433,6 @@ class TorchBackend(Backend):
 
     @override
     def preload(self) -> None:
-        """PyTorch."""
         with contextlib.suppress(BackendUnavailable):
             import_torch()
 

@@ -114,7 +114,6 @@ class Operand(msgspec.Struct, frozen=True):
         return self.dtype or dtype
 
     def bytes(self, params: Params, dtype: Dtype) -> int:
-        """Its size."""
         return math.prod(self.shape(params)) * ITEMSIZE[self.stored(dtype)]
 
 
