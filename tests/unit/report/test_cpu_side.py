@@ -12,7 +12,7 @@ from gpubench.analysis.advice import answer as advice
 from gpubench.analysis.analyse import analyse
 from gpubench.analysis.contenders import Key
 from gpubench.analysis.speedup import CpuCode, cpu_codes
-from gpubench.model.result import Blas, Device
+from gpubench.model.result import Blas, Device, RunWarning
 from gpubench.report import analysed, render
 from gpubench.report.advice import render as render_advice
 from gpubench.report.layout import RenderOptions
@@ -142,6 +142,17 @@ def test_one_line_says_it_in_any_width(width):
     assert max(map(len, lines)) <= width
     assert line.startswith("NVIDIA H200 (CuPy) ")
     assert any(" 55 s." in text for text in lines)
+
+
+def test_without_numba_each_place_names_the_weaker_form():
+    run = contest()
+    lacking = RunWarning(code="cpu-not-compiled", message="the CPU is not at its best")
+    outcomes = [msgspec.structs.replace(one, kernel=None) for one in run.outcomes]
+    run = msgspec.structs.replace(run, outcomes=outcomes, warnings=[lacking])
+    line, _ = sides(run, 120)
+    assert "(NumPy without numba, OpenBLAS, " in line
+    for section in ("reuse", "speedup", "breakeven"):
+        assert "NumPy without numba" in " ".join(render([run], "plain", sections=(section,)).split()), section
 
 
 def test_the_picture_of_the_map_names_it_with_versions():
