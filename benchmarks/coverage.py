@@ -181,7 +181,7 @@ class Simulated:
         """As `search.BreakEvenSearch` does for an op that has one curve, and time for its threshold."""
         ladder, checked = self._curve.ladder, False
         *below, top = search.first_sizes(ladder)
-        self._measure(0, below, search.LOOK.blocks or 0)
+        self._measure(0, below, search.GLANCE.blocks or 0)
         self._measure(0, [top], BLOCKS_OF_SIZE)
         for _ in range(search.MOST_STEPS):
             state = curves.state_of(self._rows, OF_GPU[::2], {OF_CPU[0]}, {})

@@ -83,9 +83,11 @@ def search(op: str, regimes: list[str], options: argparse.Namespace, out: Path) 
         stdout=subprocess.DEVNULL, check=False,
     )  # fmt: skip
     seconds = (time.monotonic() - began) / len(regimes)
-    told = subprocess.run([*COMMAND, "report", str(path), "--format", "json"], capture_output=True, check=True)
+    report = subprocess.run(
+        [*COMMAND, "report", str(path), "--format", "json"], capture_output=True, check=True
+    )
     found = []
-    for one in json.loads(told.stdout)["break_even"]:
+    for one in json.loads(report.stdout)["break_even"]:
         forms = _forms(store.load(path), one)
         name = f"{op}/{one['regime']}"
         if one["verdict"] != "at" or forms is None:

@@ -53,7 +53,9 @@ def table(counts: Counter[tuple[str, str]], slowest: dict[str, float]) -> str:
         found = [counts[kind, outcome] for outcome in outcomes]
         if sum(found):
             lines.append(_row(kind, found, slowest[kind]))
-    every = [sum(count for (_, told), count in counts.items() if told == outcome) for outcome in outcomes]
+    every = [
+        sum(count for (_, reported), count in counts.items() if reported == outcome) for outcome in outcomes
+    ]
     return "\n".join([*lines, _row("**all**", every, max(slowest.values()))])
 
 

@@ -138,7 +138,7 @@ WARNINGS: dict[WarningCode, Entry] = {
         "the CPU side had fewer threads than usable CPUs, or a quota: the speedups flatter the GPU",
         "without a quota and with --threads equal to the usable CPUs the baseline would be faster"),
     "cpu-not-compiled": Entry(
-        "the CPU runs NumPy's own kernels, up to 9 times slower than compiled ones: the speedups flatter the GPU",
+        "the CPU runs NumPy's own kernels, up to 15 times slower than compiled ones: the speedups flatter the GPU",
         "install the extra cpu of gpubench, which brings numba"),
     "powersave": Entry(
         "the machine runs on a battery, or the CPU's governor saves power",

@@ -13,7 +13,7 @@ from gpubench.model.backend import Backend, Buffer, Launch, Session
 from gpubench.model.case import Case
 from gpubench.model.kernel import Kernel, Limits
 from gpubench.model.op import Array, Dtype, Form, Op, Shape
-from gpubench.model.result import Device
+from gpubench.model.result import Device, DeviceKind
 
 
 def add_halves(np: Any) -> Callable[[Sequence[Array], Array], None]:
@@ -91,6 +91,7 @@ class HalvesBackend(Backend):
 
     name = "halves"
     forms: tuple[Form, ...] = ("library", "tuned")
+    kinds: tuple[DeviceKind, ...] = ("cpu",)
     kernels = {"add": (Kernel("halves", add_halves),)}
 
     def devices(self) -> list[Device]:

@@ -268,7 +268,7 @@ def histories(side: MachineRuns) -> tuple[History, ...]:
 
 def _weight(by_run: dict[int, CaseResult]) -> tuple[int, int, float]:
     newest = by_run[max(by_run)]
-    assert newest.time is not None, "only cases with a time are in a course"
+    assert newest.time is not None, "only cases with a time have a history"
     return len(by_run), newest.case.params.get("n", 0), -newest.time.estimate
 
 

@@ -91,6 +91,7 @@ class CaseResult(CaseRow, frozen=True, kw_only=True):
 
     case: Case
     device_kind: DeviceKind
+    blas: bool | None = None
     sessions: dict[int, tuple[float, ...]] = {}
     blocks: dict[int, tuple[float, ...]] = {}
     prior: stats.Prior = stats.USUAL
@@ -156,7 +157,8 @@ def _without_time(
     """The row of a case that was measured, but has no number for this reason."""
     return CaseResult(
         source=0, id=outcome.id, case=outcome.case, device_kind=kind, outcome="measurement",
-        kernel=outcome.kernel if isinstance(outcome, Measurement) else None, label=None, findings=(), time=None,
+        kernel=outcome.kernel if isinstance(outcome, Measurement) else None,
+        blas=outcome.blas if isinstance(outcome, Measurement) else None, label=None, findings=(), time=None,
         min_s=None, q1_s=None, q3_s=None, mad_s=None, device_cold_s=None, device_hot_s=None, single_s=None, rates=None,
         anatomy=None, reason=reason, detail=detail or None, hint=None,
     )  # fmt: skip

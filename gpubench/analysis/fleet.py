@@ -387,7 +387,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     `others` are results of the same machine whose device ids mean other GPUs than in `result`, the newest: a GPU that
     is lost moves those behind it, and two runs that see one GPU each both call it cupy:0. In a large fleet `files`
     stand for all of them, the newest last. Of a node that `run --cluster` asked, `engine` names what started it,
-    `last_event` is the last that it told, and `attempts` are those before this one.
+    `last_event` is the last that it reported, and `attempts` are those before this one.
     """
 
     key: str

@@ -3,8 +3,8 @@
 One call that copies costs T1 = transfer-always - alloc, N calls that share a copy cost TN = N x transfer-once-N. So a
 launch costs b = (TN - T1) / (N - 1) and a transfer a = T1 - b; from a / (t_cpu - b) calls on, the GPU pays.
 
-Up to N calls that lies between two times that were measured, and its interval knows their noise: it is told as it is.
-Past N it is drawn out of them, and told only where copies that are timed singly bear it out; where they do not, the
+Up to N calls it lies between two times that were measured, and its interval knows their noise: it is reported as is.
+Past N it is drawn out of them, and reported only where copies that are timed singly bear it out; where they do not, the
 report still says that N calls are too few.
 """
 

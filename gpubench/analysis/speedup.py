@@ -263,29 +263,25 @@ NUMBA = "numba"
 CPU_CONTENDERS = ("torch", NUMBA)
 
 
+def _left_out(run: Run) -> list[str]:
+    found = {w.data.get("backend") for w in run.warnings if w.code == "unavailable"}
+    found |= {NUMBA for w in run.warnings if w.code == "cpu-not-compiled"}
+    return [name for name in CPU_CONTENDERS if name in found]
+
+
 def _absent(run: Run) -> list[str]:
     """`not installed: torch, with which the CPU may be faster`, where something is."""
-    left_out = {w.data.get("backend") for w in run.warnings if w.code == "unavailable"}
-    left_out |= {NUMBA for w in run.warnings if w.code == "cpu-not-compiled"}
-    names = [name for name in CPU_CONTENDERS if name in left_out]
+    names = _left_out(run)
     return [f"not installed: {' and '.join(names)}, with which the CPU may be faster"] if names else []
 
 
-# What NumPy and PyTorch leave to their BLAS, whole or for the most part.
-BLAS_OPS = frozenset({
-    "attention", "attention_cached", "conv2d", "dot", "ffn", "gemv", "inference", "linear", "linear_add", "linear_gelu",
-    "linear_grad_relu", "linear_relu", "matmul", "mlp_backward", "mlp_forward", "mlp_step", "multi_head_attention",
-    "norm_linear_last", "transformer_block",
-})  # fmt: skip
-NO_BLAS = frozenset({("torch", "conv2d")})  # oneDNN does it
-BLAS_DTYPES = frozenset({"float32", "float64"})
-
-
 class CpuCode(NamedTuple):
-    """What computes on the CPU: a backend, and numba or the BLAS (`OpenBLAS 0.3.29 (Haswell)`) where it calls one."""
+    """What computes on the CPU: a backend, and numba or the BLAS (`OpenBLAS 0.3.29 (Haswell)`) where it calls one.
+    `weaker`: numba might be faster, and was not there."""
 
     backend: str
     library: str
+    weaker: bool = False
 
 
 def cpu_codes(run: Run, rows: Iterable[CaseResult]) -> tuple[CpuCode, ...]:
@@ -295,22 +291,24 @@ def cpu_codes(run: Run, rows: Iterable[CaseResult]) -> tuple[CpuCode, ...]:
         device_id: next((blas_text(one.blas) for one in workers(run, device_id) if one.blas is not None), "")
         for device_id in {row.case.device_id for row in cpu}
     }
-    counts = Counter(
-        CpuCode(
-            row.case.backend,
-            NUMBA if _by_numba(row) else blas[row.case.device_id] if _by_blas(row) else "",
-        )
-        for row in cpu
-    )
-    return tuple(code for code, _ in counts.most_common())
+    lacking = NUMBA in _left_out(run)
+
+    def code(row: CaseResult) -> CpuCode:
+        library = NUMBA if _by_numba(row) else blas[row.case.device_id] if _by_blas(row) else ""
+        return CpuCode(row.case.backend, library, weaker=lacking and not library)
+
+    return tuple(found for found, _ in Counter(map(code, cpu)).most_common())
 
 
 def _by_blas(row: CaseResult) -> bool:
+    """As the file says; as the op declares where the file is older, if this installation has the op."""
+    if row.blas is not None:
+        return row.blas
+    # Here, as loading an op takes longer than the rest of a report.
+    from gpubench import kernels
+
     case = row.case
-    if case.op not in BLAS_OPS or (case.backend, case.op) in NO_BLAS:
-        return False
-    # Halves are widened for the BLAS by a kernel of ours, and by no library.
-    return case.dtype in BLAS_DTYPES or case.form == "tuned"
+    return case.op in kernels.names() and kernels.load(case.op).by_blas(case.backend, case.form, case.dtype)
 
 
 def cpu_threads(run: Run, device_id: str | None = None) -> int | None:

@@ -1,7 +1,7 @@
 """The equal GPUs that a search left out: is one of them slower than its like (docs/fleet.md)?
 
-At least four GPUs are judged by the rule of fleets; of fewer the difference is told, which is no verdict. Both halves
-of the blocks have to say so, each by itself.
+At least four GPUs are judged by the rule of fleets; of fewer the difference is reported, which is no verdict. Both
+halves of the blocks have to say so, each by itself.
 """
 
 from __future__ import annotations

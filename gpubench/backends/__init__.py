@@ -6,35 +6,36 @@ from __future__ import annotations
 import functools
 import importlib
 import pkgutil
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from gpubench.errors import BackendError
 from gpubench.model.backend import Backend
 from gpubench.model.case import COMPOSED as COMPOSED
 from gpubench.model.case import GANG, inner_device
+from gpubench.model.kernel import Kernel
 from gpubench.model.op import Form
 from gpubench.model.result import DeviceKind
 
 
-class Known(NamedTuple):
-    """What the parent process knows of a backend without asking its worker.
-
-    `forms` and `yields_to` are those of `Backend`; `kinds` are those of its devices. The import of one that is `slow`
-    takes seconds: it begins while the machine is still inspected.
-    """
+class Facts(NamedTuple):
+    """What the parent process knows of a backend without its worker: what `Backend` says under these names. The import
+    of one that is `slow` takes seconds: it begins while the machine is still inspected."""
 
     forms: tuple[Form, ...]
     kinds: tuple[DeviceKind, ...]
     yields_to: tuple[str, ...] = ()
     slow: bool = False
+    kernels: Mapping[str, tuple[Kernel, ...]] = {}
 
 
-# In the order in which devices are listed and measured: the baseline first. A backend that is missing here is asked.
+# In the order in which devices are listed and measured: the baseline first. The table spares the parent their modules;
+# of a built-in one that is missing here the module tells the same.
 KNOWN = {
-    "numpy": Known(("library", "tuned"), ("cpu",)),
-    "cupy": Known(("library", "tuned"), ("gpu",)),
-    "wgpu": Known(("tuned",), ("gpu",)),
-    "torch": Known(("library",), ("cpu", "gpu"), yields_to=("cupy",), slow=True),
+    "numpy": Facts(("library", "tuned"), ("cpu",)),
+    "cupy": Facts(("library", "tuned"), ("gpu",)),
+    "wgpu": Facts(("tuned",), ("gpu",)),
+    "torch": Facts(("library",), ("cpu", "gpu"), yields_to=("cupy",), slow=True),
 }
 _ORDER = (*KNOWN, *COMPOSED, GANG)
 
@@ -72,9 +73,19 @@ def usual() -> tuple[str, ...]:
     return (*built_in(), *foreign())
 
 
+def facts(name: str) -> Facts | None:
+    """Those of a built-in one, whose module imports no library; None of another package's, which only a worker runs."""
+    if name in KNOWN or name not in built_in():
+        return KNOWN.get(name)
+    own = load(name)
+    slow = type(own).preload is not Backend.preload
+    return Facts(own.forms, own.kinds, own.yields_to, slow, own.kernels)
+
+
 def may_drive_cpu(name: str) -> bool:
     """False for one that is known to have no CPU."""
-    return name not in KNOWN or "cpu" in KNOWN[name].kinds
+    known = facts(name)
+    return known is None or "cpu" in known.kinds
 
 
 def is_hidden(device_id: str) -> bool:

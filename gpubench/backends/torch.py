@@ -22,7 +22,6 @@ from typing import Any
 
 import msgspec
 
-from gpubench.backends import KNOWN
 from gpubench.backends.shared.host import (
     aligned,
     allocate_outputs,
@@ -38,7 +37,7 @@ from gpubench.model.backend import Backend, Buffer, Launch, Session, each, overr
 from gpubench.model.case import TF32, Case
 from gpubench.model.kernel import Limits
 from gpubench.model.op import Array, Dtype, Form, Op, Operand, Params, Shape, Stored
-from gpubench.model.result import UNKNOWN_CACHE_BYTES, Blas, Device, DeviceClock, Identity
+from gpubench.model.result import UNKNOWN_CACHE_BYTES, Blas, Device, DeviceClock, DeviceKind, Identity
 
 CPU = "torch:cpu"
 Tensor = Any
@@ -87,7 +86,7 @@ class TorchSession(Session):
         if self._on_cpu:
             self.threads = threads or usable_cpus()
             torch.set_num_threads(self.threads)
-        # PyTorch rounds the float32 of convolutions to TF32 unless it is told not to, and that of products does not.
+        # PyTorch rounds the float32 of convolutions to TF32 unless it is asked not to, and that of products does not.
         torch.backends.cudnn.allow_tf32 = False
         self._clock = None if device.clock is None else TorchClock(self, device.cache_bytes)
         self.enter()
@@ -418,7 +417,8 @@ class TorchBackend(Backend):
 
     name = "torch"
     forms: tuple[Form, ...] = ("library",)
-    yields_to = KNOWN["torch"].yields_to
+    kinds: tuple[DeviceKind, ...] = ("cpu", "gpu")
+    yields_to = ("cupy",)
 
     def devices(self) -> list[Device]:
         """The CPU first. A build for the CPU alone is not imported for that: it takes seconds. Raises
@@ -433,7 +433,6 @@ class TorchBackend(Backend):
 
     @override
     def preload(self) -> None:
-        """PyTorch."""
         with contextlib.suppress(BackendUnavailable):
             import_torch()
 

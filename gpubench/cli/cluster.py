@@ -219,12 +219,12 @@ def _teller(options: RunOptions, count: int) -> Any:
     if not (options.quiet or options.no_progress):
         print(f"{count} nodes are asked", file=sys.stderr)
 
-    def told(end: NodeEnd) -> None:
+    def report(end: NodeEnd) -> None:
         if not (options.quiet or options.no_progress):
             words = f"{end.reason}: {end.error}" if end.reason else "done"
             print(f"{end.name}: {' '.join(words.split())[:300]}", file=sys.stderr, flush=True)
 
-    return told
+    return report
 
 
 def _written(

@@ -17,6 +17,7 @@ from gpubench.errors import ConfigError, suggest
 from gpubench.installation import CONFIGURATION, user_folder
 
 FILE_NAME = "gpubench.toml"
+_SMALL_BYTES = 2**16
 
 
 class Setting(NamedTuple):
@@ -77,9 +78,19 @@ def _project_file(folder: Path | None) -> Path | None:
         if os.path.isfile(place / FILE_NAME):
             return place / FILE_NAME
         project = place / "pyproject.toml"
-        if os.path.isfile(project) and "gpubench" in _read(project).get("tool", {}):
+        if os.path.isfile(project) and _may_name_us(project) and "gpubench" in _read(project).get("tool", {}):
             return project
     return None
+
+
+def _may_name_us(project: Path) -> bool:
+    """False for a small file without our name, as most projects have: reading TOML takes longer than some commands."""
+    try:
+        with open(project, "rb") as file:
+            data = file.read(_SMALL_BYTES)
+    except OSError:
+        return True  # whoever reads it says why
+    return len(data) == _SMALL_BYTES or b"gpubench" in data or b"\\" in data  # a key may be written in escapes
 
 
 def user_file(environ: Mapping[str, str], platform: str = sys.platform) -> Path | None:

@@ -14,6 +14,7 @@ from gpubench.cli.options import DetectOptions
 from gpubench.errors import InputError, RequiredUnavailable, UsageError
 
 if TYPE_CHECKING:
+    from gpubench.detect import Lack
     from gpubench.measure.targets import Listing
     from gpubench.model.machine import Machine, Measured
     from gpubench.model.result import Run
@@ -49,19 +50,20 @@ def detect(options: DetectOptions) -> None:
     if options.debug:
         _tell_clash()
     if options.require is not None:
-        _require(machine, options.require)
+        _require(machine, options.require, here=options.sysroot is None)
 
 
 def _listings() -> list[Listing]:
-    """What the backends of installed packages list; a worker asks each of them."""
-    from gpubench import plugins
-
-    if not plugins.names(plugins.BACKENDS):
-        return []
+    """What the backends list that detection has no probe for; a worker asks each. PyTorch's import takes seconds, and
+    tells of no GPU that others do not."""
     from gpubench import backends
+
+    names = [name for name in backends.usual() if name not in backends.KNOWN]
+    if not names:
+        return []
     from gpubench.measure import targets
 
-    return targets.list_devices(backends.foreign())
+    return targets.list_devices(names)
 
 
 def _of_packages(listings: list[Listing]) -> list[dict[str, Any]] | None:
@@ -202,10 +204,16 @@ def _known(wanted: str) -> None:
         require_choice(head, ("cpu", "gpu", *backends.usual()), "--require")
 
 
-def _require(machine: Machine, wanted: str) -> None:
+def _require(machine: Machine, wanted: str, *, here: bool) -> None:
+    """Raises RequiredUnavailable. `here`: the machine is this one, whose backends can be asked."""
+    from gpubench import backends
     from gpubench import detect as detection
 
-    lacking = detection.lacks(machine, wanted)
+    backend = wanted.partition(":")[0]
+    if here and backend in backends.usual() and backend not in detection.PROBED:
+        lacking = _asked(backend, wanted)
+    else:
+        lacking = detection.lacks(machine, wanted)
     if lacking is not None:
         raise RequiredUnavailable(
             "required-unavailable",
@@ -213,3 +221,17 @@ def _require(machine: Machine, wanted: str) -> None:
             why=lacking.why,
             hint=lacking.hint,
         )
+
+
+def _asked(backend: str, wanted: str) -> Lack | None:
+    """What its worker says of a backend that detection has no probe for, or of one of its devices."""
+    from gpubench.detect import Lack
+    from gpubench.measure import targets
+
+    (listing,) = targets.list_devices([backend])
+    if listing.reason is not None:
+        return Lack(listing.detail, listing.hint)
+    ids = [device.id for device in listing.devices]
+    if wanted in (backend, *ids):
+        return None
+    return Lack(f"{backend} has no such device; there are: {', '.join(ids) or 'none'}", "choose one of these")

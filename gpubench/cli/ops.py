@@ -69,11 +69,14 @@ class Listed(NamedTuple):
 
 
 def listed_backends() -> list[Listed]:
-    """Those that `auto` tries. One that is not known is asked for its forms in a worker."""
+    """Those that `auto` tries. One of another package is asked in a worker."""
     from gpubench import backends
 
-    others = [name for name in backends.usual() if name not in backends.KNOWN]
-    found = [Listed(name, known.forms, kind=_kind(known.kinds)) for name, known in backends.KNOWN.items()]
+    facts = {name: backends.facts(name) for name in backends.usual()}
+    found = [
+        Listed(name, known.forms, known.kernels, _kind(known.kinds)) for name, known in facts.items() if known
+    ]
+    others = [name for name, known in facts.items() if known is None]
     if not others:
         return found
     from gpubench.measure.targets import list_devices
@@ -151,8 +154,8 @@ def _polynomial(scales: list[int]) -> str:
 
 def _shape(operand: Operand) -> list[str]:
     """The extents, each as a formula in n."""
-    told, shape = _told([operand]), operand.shape
-    return [told(lambda n, axis=axis: shape({"n": n})[axis]) for axis in range(len(shape({"n": _PROBE})))]
+    written, shape = _writer([operand]), operand.shape
+    return [written(lambda n, axis=axis: shape({"n": n})[axis]) for axis in range(len(shape({"n": _PROBE})))]
 
 
 def _operand(operand: Operand) -> str:
@@ -160,10 +163,10 @@ def _operand(operand: Operand) -> str:
 
 
 def _bytes(op: Op) -> str:
-    return _told(op.operands)(lambda n: op.bytes({"n": n}, "float32"))
+    return _writer(op.operands)(lambda n: op.bytes({"n": n}, "float32"))
 
 
-def _told(operands: Sequence[Operand]) -> Callable[..., str]:
+def _writer(operands: Sequence[Operand]) -> Callable[..., str]:
     """No formula tells the length of a text: to look for one would encode all of it."""
     return _at_one_size if any(one.dtype == "uint8" for one in operands) else formula
 

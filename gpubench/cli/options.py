@@ -270,8 +270,6 @@ class DetectedOptions(CommandOptions):
 
 
 class DetectOptions(DetectedOptions, QuietOptions, ColorOptions, CommonOptions):
-    """Of `gpubench detect`."""
-
     purpose = "CPU, RAM and GPUs of this machine, and what to compute on."
     examples = (
         "gpubench detect",
@@ -339,8 +337,6 @@ class RunOptions(
     StoredOptions,
     RowOptions, GateOptions, CiOptions, PlotOptions, ColorOptions, QuietOptions, ProgressOptions, CommonOptions,
 ):
-    """Of `gpubench run`."""
-
     purpose = "Check and measure ops on CPU and GPU, and print the answer."
     examples = (
         "gpubench run --ops matmul --mode gpu",
@@ -392,8 +388,6 @@ class ShownOptions(CommandOptions):
 
 
 class ReportOptions(RowOptions, PlotOptions, ShownOptions, GateOptions, CiOptions, ColorOptions, CommonOptions):
-    """Of `gpubench report`."""
-
     files: list[str] | None = argument("[FILE]...", "Results, fleets, folders of them, - for stdin. Default: "
         "the newest result.", default=None)
     format: str | None = option("NAME", OUTPUT,
@@ -426,8 +420,6 @@ class ReportOptions(RowOptions, PlotOptions, ShownOptions, GateOptions, CiOption
 
 
 class ComparisonOptions(CiOptions, ColorOptions, CommonOptions):
-    """Of `gpubench compare`."""
-
     base: str = argument("BASE", "Result file to compare with, - for stdin.")
     new: list[str] = argument("NEW...", "Result files, each [LABEL=]FILE.")
     format: str | None = option("table|plain|markdown|json|csv", OUTPUT,
@@ -459,8 +451,6 @@ class ComparisonOptions(CiOptions, ColorOptions, CommonOptions):
 
 
 class MergeOptions(CommonOptions):
-    """Of `gpubench merge`."""
-
     files: list[str] = argument("FILE...", "Results or fleets, - for stdin.")
     output: str = option("FILE", OUTPUT, "Write here (.json, .json.gz).", letter="-o", brief=True)
     expect: int | None = option("N", GATES, "Nodes that there should be: writes a fleet; fewer is exit 4.",
@@ -479,8 +469,6 @@ class MergeOptions(CommonOptions):
 
 
 class AdviseOptions(CommonOptions):
-    """Of `gpubench advise`."""
-
     op: str = argument("OP", "An op, as `gpubench ops` lists them.")
     size: str = option("N", WHAT, "The size, as 1000, 4k or 2^20.", brief="The size, as 1000, 4k (4096) or "
         "2^20.")
@@ -508,16 +496,12 @@ class AdviseOptions(CommonOptions):
 
 
 class OpsOptions(CommonOptions):
-    """Of `gpubench ops`."""
-
     format: str = option("table|json|markdown", OUTPUT, "How to write the list.", default="table", brief=True)
     purpose = "List the ops that can be measured."
     examples = ("gpubench ops", "gpubench ops --format markdown", "gpubench ops --format json")
 
 
 class SchemaOptions(CommonOptions):
-    """Of `gpubench schema`."""
-
     name: str = argument("NAME",
         f"{DOCUMENTS[0]}, {', '.join(name.removeprefix('gpubench') for name in DOCUMENTS[1:])}.",
         default=DOCUMENTS[0])

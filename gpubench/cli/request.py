@@ -102,7 +102,7 @@ def _wish(options: RunOptions) -> DeviceRequest:
 
 
 def with_gangs(request: DeviceRequest, declared: Mapping[str, Op]) -> DeviceRequest:
-    """The wish, with gangs where collectives were asked for and no device was: without other ops nothing else."""
+    """The request, with gangs where collectives were asked for and no device was: without other ops nothing else."""
     asked = [op.collective is not None for op in declared.values()]
     if not request.auto or request.mode is not None or not any(asked):
         return request
@@ -112,7 +112,7 @@ def with_gangs(request: DeviceRequest, declared: Mapping[str, Op]) -> DeviceRequ
 
 
 def _scaled(request: DeviceRequest, how: Settings) -> DeviceRequest:
-    """The wish, with gangs of the GPUs that it finds where their scaling is measured."""
+    """The request, with gangs of the GPUs that it finds where their scaling is measured."""
     if not how.scales("strong"):
         return request
     return msgspec.structs.replace(request, gangs=True, ranks=tuple(how.ranks or ()))

@@ -155,6 +155,10 @@ def to_json(machine: Machine) -> str:
     return json_in_order(msgspec.json.format(msgspec.json.encode(machine))).decode()
 
 
+# The backends whose devices the facts of a machine tell.
+PROBED = ("numpy", "cupy", "wgpu")
+
+
 def lacks(machine: Machine, wanted: str) -> Lack | None:
     """None if `wanted` (cpu, gpu, a backend, `BACKEND:N` or an id of `gpus[]`) is there and usable."""
     backend, colon, number = wanted.partition(":")

@@ -77,12 +77,12 @@ def with_paths(found: Sequence[Gpu], records: Sequence[Sequence[DeviceRecord]]) 
     for gpu, own in zip(found, records, strict=True):
         others = {bdf: name for bdf, name in by_bdf.items() if name != gpu.id} if gpu in whole else {}
         named = {others.get(address(peer)) for record in own for peer in record.peers}
-        told: dict[str, list[LinkPath]] = {}
+        reported: dict[str, list[LinkPath]] = {}
         for record in sorted(own, key=_rank):
             for path in record.paths:
                 if (other := others.get(address(path.to))) is not None:
-                    told.setdefault(other, []).append(path)
-        paths = [_merged(other.id, told[other.id]) for other in found if other.id in told]
+                    reported.setdefault(other, []).append(path)
+        paths = [_merged(other.id, reported[other.id]) for other in found if other.id in reported]
         named |= {path.to for path in paths if path.kind.value in _LINKED}
         peers = [other.id for other in found if other.id in named]
         link = msgspec.structs.replace(gpu.link, peers=peers, paths=paths)
@@ -94,9 +94,9 @@ def _rank(record: DeviceRecord) -> tuple[int, str]:
     return (_ORDER.index(record.source) if record.source in _ORDER else len(_ORDER), record.source)
 
 
-def _merged(to: str, told: Sequence[LinkPath]) -> LinkPath:
+def _merged(to: str, reported: Sequence[LinkPath]) -> LinkPath:
     """Each fact from the best source that knows it."""
-    return LinkPath(to=to, **{name: first(*(getattr(path, name) for path in told)) for name in _FIELDS})
+    return LinkPath(to=to, **{name: first(*(getattr(path, name) for path in reported)) for name in _FIELDS})
 
 
 _WORDS = {"switch": "switch", "host-bridge": "bridge", "numa-node": "node", "system": "system"}

@@ -24,7 +24,7 @@ class Absent(msgspec.Struct, frozen=True):
 
 def named(nodes: Sequence[EngineNode], *, hostnames: bool) -> dict[str, EngineNode]:
     """The nodes by the names that the fleet stores: host names, or digests of them. Hosts that are called the same
-    are told apart by the engine's id."""
+    are distinguished by the engine's id."""
     words = [
         visible(one.host) if hostnames else hashlib.sha256(one.host.encode()).hexdigest()[:12] for one in nodes
     ]

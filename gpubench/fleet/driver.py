@@ -27,8 +27,6 @@ Cut = Literal["deadline", "interrupted"]
 
 
 class EngineNode(msgspec.Struct, frozen=True, kw_only=True):
-    """A node as an engine knows it."""
-
     id: str
     host: str
     cpus: float = 0

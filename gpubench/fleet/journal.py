@@ -29,7 +29,7 @@ class BadMessage(Exception):
 
 
 class FleetLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A line of `fleet.jsonl`: what a node told, or how its run ended."""
+    """A line of `fleet.jsonl`: what a node reported, or how its run ended."""
 
     at: str
     node: str

@@ -193,6 +193,7 @@ OP = Op(
     inputs=(Operand("qkv", _qkv, "normal"),),
     output=Operand("out", _out),
     flops=_flops,
+    blas=("numpy", "torch"),
     fits=_fits,
     takes=("heads",),
     expr=_expr,

@@ -286,6 +286,7 @@ OP = Op(
     output=Operand("out", lambda params: (1, _width(params))),
     flops=lambda params: (4 * _width(params) + 5 * _heads(params)) * params["n"],
     traffic=_traffic,
+    blas=("numpy", "torch"),
     fits=_fits,
     takes=("heads",),
     expr=_expr,

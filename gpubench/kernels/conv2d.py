@@ -335,6 +335,7 @@ OP = Op(
     torch=lambda torch, x, w: torch.nn.functional.conv2d(x, w, padding=1),
     tolerance=Tolerance(8, scale=_scale),
     reference=_reference,
+    blas=("numpy",),  # of PyTorch it is oneDNN
     split=Split({"x": 0}, counted_by("n")),
     slow={("numpy", "float16"): _NUMPY_HALF_FLOPS_PER_S},
     tuned={

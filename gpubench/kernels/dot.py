@@ -32,6 +32,7 @@ OP = reduction(
     summary="out = x[0] y[0] + ... + x[n - 1] y[n - 1]",
     inputs=("x", "y"),
     flops_per_element=2,
+    blas=("numpy", "torch"),
     expr=lambda xp, x, y: x @ y,
     tolerance=Tolerance(8, scale=_scale),
     join="add",

@@ -376,6 +376,7 @@ OP = Op(
     expr=lambda xp, a, x: a @ x,
     tolerance=Tolerance(8, scale=_scale),
     reference=lambda xp, a, x: xp.sum(a * x, axis=1),
+    blas=("numpy", "torch"),
     split=Split({"a": 0}, counted_by("m")),
     tuned={
         "numpy": (

@@ -150,6 +150,7 @@ OP = Op(
     torch=_expr,
     tolerance=Tolerance(8, scale=_scale),
     split=_split,
+    blas=("numpy", "torch"),
     tf32=("cupy", "torch"),
     slow={("numpy", "float16"): _NUMPY_HALF_FLOPS_PER_S},
     tuned={

@@ -239,6 +239,7 @@ OP = Op(
     output=Operand("out", _logits),
     flops=_flops,
     traffic=_traffic,
+    blas=("numpy", "torch"),
     fits=_fits,
     expr=_expr,
     torch=_torch,

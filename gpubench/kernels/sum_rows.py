@@ -31,7 +31,7 @@ def sides(params: Params) -> Shape:
 
 
 def _expr(xp: Array, x: Array) -> Array:
-    """NumPy adds the rows of halves in halves unless it is told to do better."""
+    """NumPy adds the rows of halves in halves unless it is asked to do better."""
     if x.dtype == xp.float16:
         return xp.sum(x, axis=0, dtype=xp.float32).astype(x.dtype)
     return xp.sum(x, axis=0)

@@ -513,6 +513,7 @@ class CaseRun:
                     op_hash=reply.op_hash,
                     kernel_hash=reply.kernel_hash,
                     kernel=reply.kernel,
+                    blas=reply.blas,
                     check=reply.check,
                     staging=reply.staging,
                     failures=failures_of(known) or UNSET,

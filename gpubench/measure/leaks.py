@@ -23,7 +23,7 @@ from gpubench.model.op import Op
 
 DeviceBytes = Callable[[], int | None]
 
-# Launches between two waits, and of these one whole transfer cycle and one reading of the device's clock.
+# Launches between two waits, and of these one call that copies both ways and one reading of the device's clock.
 BATCH = 100
 WARMUP_SHARE = 0.2
 # Drivers go on filling their arenas for about so many openings (llvmpipe: 12 MiB, then flat).
@@ -128,18 +128,18 @@ def _steps(step: Callable[[], int], count: int, limit_s: float) -> int:
 
 
 def launches(session: Session, op: Op, case: Case, folder: Path, repeats: Repeats) -> Trace:
-    """Launches of a checked case, with whole transfer cycles and readings of the device's clock between."""
+    """Launches of a checked case, with calls that copy both ways and readings of the device's clock between."""
     workspace = Workspace(session, op, case, 1, "random", folder)
     try:
         launch = gate(workspace, case, lambda phase: None).launch
-        cycle = Timer(workspace, msgspec.structs.replace(case, regime="transfer-always"), launch)
+        copied = Timer(workspace, msgspec.structs.replace(case, regime="transfer-always"), launch)
 
         def step() -> int:
             for _ in range(BATCH // 10):
                 session.run(launch, 10)
             session.sync()
             if session.device.kind != "cpu":
-                cycle.seconds(1)
+                copied.seconds(1)
                 session.time(launch, 2)
             return BATCH
 

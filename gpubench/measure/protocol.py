@@ -262,6 +262,7 @@ class Prepared(Numbered, frozen=True, kw_only=True, tag="prepared"):
     kernel: str | None = None
     tune_s: float = 0.0
     lacks: str | None = None
+    blas: bool = False
     flops: int
     bytes: int
     output_bytes: int | None = None

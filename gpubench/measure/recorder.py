@@ -1,5 +1,5 @@
 """The document of a run: empty before anything was measured, then handed on to be saved after every block; and the
-events of which whoever watches is told."""
+events for whoever watches."""
 
 from __future__ import annotations
 

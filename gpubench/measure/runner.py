@@ -86,7 +86,7 @@ def _too_few(outcome: Measurement, least: int) -> bool:
 
 # The search leaves this share of the budget for saving, closing workers and the report.
 SEARCH_SHARE = 0.95
-# Choosing kernels is told where it took so long.
+# Choosing kernels is reported where it took so long.
 WORTH_A_WORD_S = 1.0
 # Overheads and splits come after the search, which can be cut short: where there are some, it leaves them half.
 SHARE_BESIDE_OVERHEADS = 0.5

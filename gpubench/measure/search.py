@@ -51,7 +51,7 @@ BLOCKS = Purpose(blocks=4)
 # Library forms beside tuned ones decide nothing.
 ENDS = Purpose(blocks=4, beside=2)
 # Low and middle only tell where to look, until a curve crosses near them.
-LOOK = Purpose(blocks=2)
+GLANCE = Purpose(blocks=2)
 
 
 def first_sizes(ladder: Ladder) -> list[int]:
@@ -183,7 +183,9 @@ class BreakEvenSearch:
         missing = [n for n in sizes if n not in self._tried.get(one.key, ()) and n not in self.known(one)]
         if missing:
             step = self.whole(one, missing, explained=explained)
-            yield step if max(missing) == one.ladder.high or len(missing) == 1 else step._replace(purpose=LOOK)
+            yield (
+                step if max(missing) == one.ladder.high or len(missing) == 1 else step._replace(purpose=GLANCE)
+            )
 
     def _top(self, one: Series, high: int, share_s: float) -> int | None:
         """The largest size that is predicted to fit the op's share, and is said if it is not the top of the ladder;

@@ -55,19 +55,19 @@ def _ends(runtime: Runtime, workload: Workload) -> tuple[int, int]:
 
 
 def _about_equal(runtime: Runtime, workload: Workload, runs: Sequence[CaseRun]) -> bool:
-    """Whether a GPU takes about the time of the CPU here, and no size of this session between the ends told yet."""
+    """Whether a GPU takes about the time of the CPU here, and the stages of no size between the ends were timed yet."""
     cpu: list[float] = []
     gpu: list[float] = []
     for run in runs:
         on_cpu = runtime.device_kind(run.case.device_id) == "cpu"
         if run.case.workload == workload.key and run.kept and (on_cpu or run.case.regime == WAITED):
             (cpu if on_cpu else gpu).append(median(run.kept))
-    if not cpu or not gpu or _told(runtime, workload):
+    if not cpu or not gpu or _timed_between(runtime, workload):
         return False
     return min(cpu) <= NEAR * min(gpu) and min(gpu) <= NEAR * min(cpu)
 
 
-def _told(runtime: Runtime, workload: Workload) -> bool:
+def _timed_between(runtime: Runtime, workload: Workload) -> bool:
     """Whether the stages of such a size were timed in this session."""
     low, high = _ends(runtime, workload)
     return any(

@@ -75,7 +75,7 @@ def list_devices(
 
 def _before(name: str, names: Sequence[str]) -> list[str]:
     """Those of the backends that this one yields to."""
-    known = backends.KNOWN.get(name)
+    known = backends.facts(name)
     return [other for other in names if known and other in known.yields_to]
 
 
@@ -89,7 +89,8 @@ def _ask(
             reply = worker.ask(request, deadline_s)
         except WorkerGone as gone:
             return Listing(backend, reason=gone.reason, detail=gone.detail, hint=gone.stderr_tail[-200:])
-        slow = backend in backends.KNOWN and backends.KNOWN[backend].slow
+        known = backends.facts(backend)
+        slow = known is not None and known.slow
         if spares is not None and slow and isinstance(reply, protocol.Devices) and reply.devices:
             spares.keep(backend, worker)
             stack.pop_all()

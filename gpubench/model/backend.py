@@ -21,7 +21,7 @@ from gpubench.model.case import Case
 from gpubench.model.kernel import Kernel, Limits
 from gpubench.model.links import Links
 from gpubench.model.op import Array, Dtype, Form, Op, Shape, Stored
-from gpubench.model.result import UNKNOWN_CACHE_BYTES, Blas, Ceiling, Device, StageClock, Staging
+from gpubench.model.result import UNKNOWN_CACHE_BYTES, Blas, Ceiling, Device, DeviceKind, StageClock, Staging
 
 if TYPE_CHECKING:
     from typing_extensions import override as override
@@ -287,7 +287,7 @@ class Session(ABC):
     def use_threads(self, count: int | None) -> None:
         """Of a session on the CPU: compute with so many threads from now on, None: all."""
 
-    def rest(self) -> None:
+    def sync_asleep(self) -> None:
         """Wait as `sync` does, but asleep where that can be: the CPU has work of its own."""
         self.sync()
 
@@ -313,15 +313,17 @@ class Session(ABC):
 class Backend(ABC):
     """A library that drives devices. One file in gpubench/backends/ defines BACKEND.
 
-    `forms` are those that it has. `kernels` are tuned kernels that it brings along, by the op's name: they come before
-    those that the op declares for it. `default_devices` are those that its name alone stands for, by what follows the
-    colon of their ids; None: all. `yields_to`: backends that come before it on a GPU that both have, unless somebody
-    names it. `scripted_time`: its sessions have a clock of their own, which the machine's load does not touch.
-    `gangs`: words that name gangs of its devices, beside their ordinals.
+    `forms` are those that it has, `kinds` those of its devices, software adapters apart. `kernels` are tuned kernels
+    that it brings along, by the op's name: they come before those that the op declares for it. `default_devices` are
+    those that its name alone stands for, by what follows the colon of their ids; None: all. `yields_to`: backends that
+    come before it on a GPU that both have, unless somebody names it. `scripted_time`: its sessions have a clock of
+    their own, which the machine's load does not touch. `gangs`: words that name gangs of its devices, beside their
+    ordinals.
     """
 
     name: str
     forms: tuple[Form, ...]
+    kinds: tuple[DeviceKind, ...] = ("gpu",)
     kernels: Mapping[str, tuple[Kernel, ...]] = {}
     default_devices: tuple[str, ...] | None = None
     yields_to: tuple[str, ...] = ()

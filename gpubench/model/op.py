@@ -114,11 +114,11 @@ class Operand(msgspec.Struct, frozen=True):
         return self.dtype or dtype
 
     def bytes(self, params: Params, dtype: Dtype) -> int:
-        """Its size."""
         return math.prod(self.shape(params)) * ITEMSIZE[self.stored(dtype)]
 
 
 EXACT = Tolerance(0)
+_BLAS_DTYPES = ("float32", "float64")
 
 
 class Ladder(msgspec.Struct, frozen=True):
@@ -292,6 +292,7 @@ class Op(msgspec.Struct, frozen=True):
     `options` are params beside the size that may be given, each with its meaning; `fits(params)` says why a
     combination has no shape (or None). `tf32` names the backends whose library call can round float32 inputs to
     TF32. `slow` has the operations a second, at most, of a library call that has no fast code behind it.
+    `blas` names the backends whose library call leaves most of its work to their BLAS.
     `constants` are the scalar factors of the formula, for a library whose call takes them as arguments.
     `torch(torch, *inputs)` is the expression with PyTorch's own fused calls, where it has some.
     `takes` names the params that the formulas (`expr`, `reference`, the tolerance's scale, `torch`) take by name, each
@@ -324,6 +325,7 @@ class Op(msgspec.Struct, frozen=True):
     fits: Callable[[Params], str | None] = always_fits
     tf32: tuple[str, ...] = ()
     slow: Mapping[tuple[str, Dtype], float] = {}
+    blas: tuple[str, ...] = ()
     not_finite: str = ""
     overhead: Overhead | None = None
     constants: Mapping[str, float] = {}
@@ -396,6 +398,10 @@ class Op(msgspec.Struct, frozen=True):
             ),
             None,
         )
+
+    def by_blas(self, backend: str, form: str, dtype: Dtype) -> bool:
+        """Whether the backend's BLAS does most of it. A kernel of ours widens halves for it, no library does."""
+        return backend in self.blas and (form == "tuned" or dtype in _BLAS_DTYPES)
 
     def with_kernels(self, backend: str, kernels: tuple[Kernel, ...]) -> Op:
         """The op with more kernels for a backend, before those that it declares."""

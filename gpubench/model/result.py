@@ -338,8 +338,8 @@ class SessionFailure(Record, frozen=True, kw_only=True):
 
 class Measurement(Record, frozen=True, kw_only=True, tag_field="type", tag="measurement"):
     """A case that ran and was right. `kernel` names the candidate that a device took, where it had a choice.
-    `output_bytes` are downloaded where data travels; None in files that do not tell. `input_bytes` are uploaded;
-    None: the rest of `bytes`."""
+    `blas`: the backend's BLAS does most of the work. `output_bytes` are downloaded where data travels. Both are None in
+    files that do not tell. `input_bytes` are uploaded; None: the rest of `bytes`."""
 
     id: str
     case: Case
@@ -350,6 +350,7 @@ class Measurement(Record, frozen=True, kw_only=True, tag_field="type", tag="meas
     op_hash: str
     kernel_hash: str | None = None
     kernel: str | None = None
+    blas: bool | None = None
     check: Check
     staging: Staging = "pageable"
     blocks: list[Block] = []

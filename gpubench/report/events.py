@@ -135,7 +135,6 @@ def conclusions(analysis: Analysis) -> Iterator[EventLine]:
 
 
 def run_start(run: Run) -> RunStart:
-    """Which run it is."""
     return RunStart(
         run_id=run.id, label=run.label, started_at=run.started_at, tool=dict(sorted(run.tool.items()))
     )

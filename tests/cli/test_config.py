@@ -58,6 +58,20 @@ def test_files_outside_the_repository_are_not_read(place: Path) -> None:
     assert settings(place, folder=outside) == {}
 
 
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("[tool.gpubench.run]\nsessions = 3\n", {"sessions": "3"}),
+        ('[tool."gp\\u0075bench".run]\nsessions = 3\n', {"sessions": "3"}),
+        ("# " + "x" * 2**16 + "\n[tool.gpubench.run]\nsessions = 3\n", {"sessions": "3"}),
+        ("it is broken, and nothing of ours", {}),
+    ],
+)
+def test_a_project_that_does_not_name_us_is_not_read(place: Path, text: str, found: dict[str, str]) -> None:
+    write(place / "repo" / "pyproject.toml", text)
+    assert settings(place) == found
+
+
 def test_a_named_file_is_the_only_one(place: Path) -> None:
     write(place / "repo" / "gpubench.toml", "[run]\nsessions = 2\n")
     named = write(

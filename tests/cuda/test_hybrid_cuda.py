@@ -42,7 +42,7 @@ def test_the_second_thread_waits_asleep(session, tmp_path):
         for _ in range(10):
             op.expr(cupy, a, a)
         began, cpu = time.perf_counter(), time.thread_time()
-        gpu.rest()
+        gpu.sync_asleep()
         wall, busy = time.perf_counter() - began, time.thread_time() - cpu
     assert wall > 0.05
     assert busy < wall / 4

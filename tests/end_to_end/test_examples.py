@@ -108,6 +108,10 @@ def test_a_backend_of_another_package_is_wherever_ours_are(halves, gpubench_besi
     assert "did you mean 'halves'?" in gpubench("run", "--backends", "halvs", "--ops", "add").stderr
     machine = json.loads(gpubench("detect", "--format", "json").stdout)
     assert [p["status"] for p in machine["providers"] if p["name"] == "halves"] == ["ok"]
+    assert gpubench("detect", "--require", "halves").returncode == 0
+    refused = gpubench("detect", "--require", "halves:1")
+    assert refused.returncode == 5
+    assert "halves has no such device; there are: halves:0" in refused.stderr
     run = (
         "run",
         "--ops",

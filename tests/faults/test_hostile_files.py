@@ -148,7 +148,7 @@ def test_deeply_nested_toml(gpubench: Any, tmp_path: Path, text: str) -> None:
     (tmp_path / "gpubench.toml").write_text(text)
     assert_refused(gpubench("report", "good.json"), "gpubench.toml", "deep", code=ExitCode.USAGE)
     (tmp_path / "gpubench.toml").unlink()
-    (tmp_path / "pyproject.toml").write_text(text)
+    (tmp_path / "pyproject.toml").write_text(f"# gpubench\n{text}")
     assert_refused(gpubench("report", "good.json"), "pyproject.toml", "deep", code=ExitCode.USAGE)
 
 

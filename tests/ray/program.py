@@ -53,17 +53,17 @@ class Fleet:
         }  # fmt: skip
 
     def wait_for(self, reason: str, nodes: int = 2) -> None:
-        """Until so many nodes have told an event of this kind."""
+        """Until so many nodes have reported an event of this kind."""
         until = time.monotonic() + 60
         log = self.path.with_suffix(".jsonl")
         while time.monotonic() < until and self.process.poll() is None:
             lines = log.read_text().splitlines() if log.exists() else []
-            told = {
+            reported = {
                 one["node"]
                 for line in lines
                 if (one := json.loads(line)).get("event", {}).get("reason") == reason
             }
-            if len(told) >= nodes:
+            if len(reported) >= nodes:
                 return
             time.sleep(0.1)
 

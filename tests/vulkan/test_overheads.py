@@ -14,7 +14,7 @@ from gpubench.model.case import Case
 pytestmark = pytest.mark.vulkan
 
 
-def cycle(session, name, form, n):
+def timer_of(session, name, form, n):
     case = Case(name, "overhead", {"n": n}, "float32", form, "resident", session.device.id)
     op = kernels.load(name)
     assert session.supports(op, case) is None
@@ -26,7 +26,7 @@ def cycle(session, name, form, n):
 
 @pytest.mark.parametrize("name", ["open", "launch", "roundtrip", "sync"])
 def test_a_call_without_a_size(session, name):
-    found = cycle(session, name, "library", 1)
+    found = timer_of(session, name, "library", 1)
     assert found.verify().ok
     assert found.seconds(1 if name == "open" else 300) > 0
     found.release()
@@ -36,7 +36,7 @@ def test_a_call_without_a_size(session, name):
 @pytest.mark.parametrize("form", ["library", "tuned"])
 @pytest.mark.parametrize("name", ["allocate", "upload", "download"])
 def test_a_call_with_a_size(session, name, form, n):
-    found = cycle(session, name, form, n)
+    found = timer_of(session, name, form, n)
     assert found.verify().ok
     assert found.seconds(2) > 0
     assert found.verify().ok, "also after it was timed"

@@ -265,7 +265,7 @@ class CupySession(Session):
         self._cupy.cuda.Device(self._ordinal).use()
 
     @override
-    def rest(self) -> None:
+    def sync_asleep(self) -> None:
         """Wait for the stream asleep, until the driver's interrupt."""
         with vendor_errors():
             self._asleep.record()

@@ -268,7 +268,7 @@ class Sides:
         self.gpu.run(launch.gpu, repeat)
         if host_output is not None:
             if rest:
-                self.gpu.rest()
+                self.gpu.sync_asleep()
             self._fetch(launch, host_output)
 
     def on_cpu(self, launch: SplitLaunch, repeat: int, host_output: Array | None) -> None:

@@ -34,7 +34,7 @@ from gpubench.model.case import Case
 from gpubench.model.kernel import Candidate, Limits, NumbaProgram
 from gpubench.model.links import Links
 from gpubench.model.op import Array, Form, Op, Shape, Stored
-from gpubench.model.result import Blas, Device
+from gpubench.model.result import Blas, Device, DeviceKind
 
 # Seconds that choosing the form of one case may take.
 TUNING_S = 0.25
@@ -106,7 +106,6 @@ class NumpySession(Session):
             raise DeviceOutOfMemory(str(error)) from error
 
     def upload(self, buffer: Buffer, host: Array) -> None:
-        """Copy in."""
         copy(host, buffer)
 
     def download(self, buffer: Buffer, host: Array) -> None:
@@ -302,7 +301,7 @@ def _why_not_compiled(error: Exception) -> str:
     """One sentence."""
     missing = isinstance(error, ModuleNotFoundError) and error.name in ("numba", "llvmlite")
     why = "numba is not installed" if missing else f"numba does not load: {type(error).__name__}: {error}"
-    return f"the CPU is not at its best: it runs NumPy's own kernels, up to 9 times slower than compiled ones ({why})"
+    return f"the CPU is not at its best: it runs NumPy's own kernels, up to 15 times slower than compiled ones ({why})"
 
 
 def _description(compiled: NumbaThreads | None, threads: int) -> str:
@@ -329,6 +328,7 @@ class NumpyBackend(Backend):
 
     name = "numpy"
     forms: tuple[Form, ...] = ("library", "tuned")
+    kinds: tuple[DeviceKind, ...] = ("cpu",)
 
     def devices(self) -> list[Device]:
         """The CPU. Raises BackendUnavailable if NumPy itself cannot be imported."""

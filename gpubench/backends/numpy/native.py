@@ -178,8 +178,6 @@ def stream(typingctx, out, at, block, count):
 
 @intrinsic
 def address(typingctx, pointer):
-    """The address as a number."""
-
     def codegen(context, builder, signature, args):
         return builder.ptrtoint(args[0], ir.IntType(64))
 

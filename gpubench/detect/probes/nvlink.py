@@ -22,7 +22,7 @@ Ask = Callable[..., FactJson]
 
 class CardLinks(NamedTuple):
     """The active links of one GPU: how many end at each address, and how many at switches; `asked` is the state of the
-    first link, with the reason where none is told."""
+    first link, with the reason where none is reported."""
 
     to: Mapping[Address, int]
     to_switch: int

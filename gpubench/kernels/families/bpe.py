@@ -70,7 +70,6 @@ def decode(ids: Sequence[int]) -> bytes:
 
 @cache
 def _text() -> bytes:
-    """The frozen text."""
     return TEXT.read_bytes()
 
 
@@ -114,7 +113,7 @@ def _tokens() -> int:
 
 
 def text_of(count: int) -> bytes:
-    """That beginning."""
+    """The beginning of the text, repeated where it is short, that has `count` tokens."""
     text, size = _text(), text_bytes(count)
     return (text * -(-size // len(text)))[:size]
 

@@ -76,6 +76,7 @@ def linear(name: str, summary: str, epilogue: Epilogue, *, turned: bool = False,
         inputs=(Operand(x, rows_in, "normal"), w, *beside), output=Operand("out", rows_out),
         flops=partial(_flops, epilogue.flops),
         split=Split(cut, counted_by("n")), fits=_fits, tf32=("cupy", "torch"),
+        blas=("numpy", "torch"),
         slow={("numpy", "float16"): _NUMPY_HALF_FLOPS_PER_S},
         tuned={
             "numpy": (Kernel("numpy", partial(build_cpu, epilogue, turned)),),

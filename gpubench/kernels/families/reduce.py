@@ -60,6 +60,7 @@ def reduction(
     cuda: CudaReduction,
     wgsl: WgslReduction,
     reference: Callable[..., Array] | None = None,
+    blas: tuple[str, ...] = (),
 ) -> Op:
     """The op that folds inputs of n elements to one number; `join` is the array library's function of two results."""
     compiled = NumbaReduction(inputs, cuda.element, join)
@@ -67,7 +68,7 @@ def reduction(
         name=name, group=group, summary=summary, params=PARAMS, sizes=LADDER, dtypes=WORKING_DTYPES,
         inputs=operands(inputs), output=Operand("out", lambda params: ()),
         flops=lambda params: flops_per_element * params["n"],
-        expr=expr,
+        expr=expr, blas=blas,
         tolerance=tolerance,
         reference=reference,
         split=Split(dict.fromkeys(inputs, 0), counted_by("n"), join=join),

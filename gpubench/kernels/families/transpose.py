@@ -306,7 +306,6 @@ class WgslTile(msgspec.Struct, frozen=True):
 
     @property
     def threads(self) -> int:
-        """Threads of a group."""
         return self.across * self.down
 
 

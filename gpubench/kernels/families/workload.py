@@ -91,7 +91,7 @@ def workload(
         torch=partial(of.results, names, tuple(outputs), _fused) if all(op.torch for op in ops) else None,
         tolerance=Tolerance(_UNITS_PER_STAGE),
         takes=("n", *declared.get("options", {})), fits=lambda params: fits(params) or of.fits(params),
-        slow=of.slow(), tuned={
+        slow=of.slow(), blas=of.blas(), tuned={
             backend: (Kernel("stages", _never),)
             for backend in ("numpy", "cupy", "wgpu")
             if all(op.tuned.get(backend) for op in ops if op.host is None)
@@ -105,6 +105,10 @@ class _Stages:
     def __init__(self, stages: tuple[Stage, ...], state: tuple[str, ...]) -> None:
         self.stages, self.state = stages, state
         self.ops: dict[str, Op] = {stage.op: kernels.load(stage.op) for stage in stages}
+
+    def blas(self) -> tuple[str, ...]:
+        """The backends that leave a stage to their BLAS: next to a product the other stages take little."""
+        return tuple(dict.fromkeys(backend for op in self.ops.values() for backend in op.blas))
 
     def dtypes(self) -> tuple[Dtype, ...]:
         """Those of every stage on the device."""

@@ -260,7 +260,7 @@ class DeviceWorker:
         return protocol.Prepared(
             id=request.id, check=checked.check, op_hash=workspace.op_hash, kernel_hash=checked.launch.kernel_hash,
             kernel=checked.launch.kernel_name, tune_s=tune_s,
-            lacks=session.lacks,
+            lacks=session.lacks, blas=op.by_blas(case.backend, case.form, case.dtype),
             flops=op.flops(case.params), bytes=op.bytes(case.params, case.dtype), parts=parts,
             output_bytes=_travelling(op.outputs, case), input_bytes=_sent_bytes(op, case),
             repeat=timed.repeat, hot_repeat=timed.hot_repeat, cut=cut,

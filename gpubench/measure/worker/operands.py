@@ -46,7 +46,6 @@ class Weights:
         self._known: dict[Key, Weight] = {}  # the one that was wanted last comes last
 
     def array(self, op: Op, operand: Operand, case: Case) -> Array:
-        """The values."""
         return self._found(op, operand, case).array
 
     def borrow(self, session: Session, op: Op, operand: Operand, case: Case) -> Buffer:

@@ -125,7 +125,6 @@ def _print_cells(console: Console, line: Line) -> None:
 
 
 def _rich_table(table: Table, options: RenderOptions) -> Any:
-    """A table that fits."""
     from rich import box
     from rich.table import Table as RichTable
     from rich.text import Text

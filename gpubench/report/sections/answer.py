@@ -414,8 +414,8 @@ def _range_line(analysis: Analysis, found: MachineAnswer, width: int) -> str:
     took = _seconds_text(analysis.run)
     # Where the line of both sides has no room for the seconds, they stand here, if there is room for them.
     text, longer = (f"{' '.join(texts)}{end}." for end in ("", f", {took}"))
-    told = not took or f", {took}." in sides_line(analysis.run, found, width)
-    return text if told or columns(longer) > width else longer
+    shown = not took or f", {took}." in sides_line(analysis.run, found, width)
+    return text if shown or columns(longer) > width else longer
 
 
 def _reasons(found: MachineAnswer) -> list[str]:

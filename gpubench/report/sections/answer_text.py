@@ -318,7 +318,7 @@ def op_sentence(row: AnswerRow, regimes: Sequence[str], *, ascii_only: bool) -> 
 
 
 def _op_clause(row: AnswerRow, cell: AnswerCell, ascii_only: bool, *, ends: bool) -> str:
-    """Of a threshold both ends are told: no size between them is known to win. `ends`: with the largest size."""
+    """Both ends of a threshold are written: no size between them is known to win. `ends`: with the largest size."""
     size = cell_text(cell, row.extent, ascii_only=ascii_only).removesuffix(", mixed")
     both = both_text(cell, row.extent, ascii_only=ascii_only).removesuffix(", mixed")
     mixed = ", and wins and loses by turns below" if cell.mixed else ""

@@ -16,8 +16,8 @@ _LONG_VERSION = re.compile(r"(\d+\.\d+\.\d+)(?:\.\d+)+")  # 0.3.34.0.0 is a buil
 
 
 def cpu_names(codes: Sequence[CpuCode], *, short: bool = False, versions: bool = False) -> list[str]:
-    """`numba`, `PyTorch with MKL`, `NumPy`, `OpenBLAS`, in the order of `codes`. `short`: `PyTorch/MKL`, and OpenBLAS
-    stands for the NumPy that calls it."""
+    """`numba`, `PyTorch with MKL`, `NumPy`, `OpenBLAS`, in the order of `codes`; `NumPy without numba` where that would
+    be faster. `short`: `PyTorch/MKL`, and OpenBLAS stands for the NumPy that calls it."""
     names: dict[str, None] = {}
     for code in codes:
         libraries = {one.library for one in codes if one.backend == code.backend} - {"", NUMBA}
@@ -26,8 +26,8 @@ def cpu_names(codes: Sequence[CpuCode], *, short: bool = False, versions: bool =
             names[("/" if short else " with ").join([backend_text(code.backend), *blas])] = None
         elif code.library:
             names[NUMBA if code.library == NUMBA else _blas(code.library, versions)] = None
-        elif not (short and blas):
-            names[backend_text(code.backend)] = None
+        elif code.weaker or not (short and blas):
+            names[backend_text(code.backend) + (f" without {NUMBA}" if code.weaker else "")] = None
     return list(names)
 
 

@@ -174,7 +174,7 @@ def _history_section(found: Sequence[MachineRuns], options: RenderOptions) -> Se
 
 def _history(rows: Sequence[History], title: str, options: RenderOptions) -> Table:
     columns = (
-        Column("course"), Column("oldest", right=True, rank=2), Column("newest", right=True, rank=1),
+        Column("history"), Column("oldest", right=True, rank=2), Column("newest", right=True, rank=1),
         Column("change", right=True), Column("case"),
     )  # fmt: skip
     body = []
@@ -182,7 +182,7 @@ def _history(rows: Sequence[History], title: str, options: RenderOptions) -> Tab
         measured = [time for time in row.times if time is not None]
         body.append(
             cells(
-                course_text(row.times, options), seconds_text(measured[0], options.time_unit),
+                history_text(row.times, options), seconds_text(measured[0], options.time_unit),
                 seconds_text(measured[-1], options.time_unit), Cell(_percent(row.change), _tone(row.change)), row.id,
             )
         )  # fmt: skip
@@ -190,7 +190,7 @@ def _history(rows: Sequence[History], title: str, options: RenderOptions) -> Tab
     return Table(columns, tuple(body), title=title, legend=f"geometric mean of the changes: {_percent(mean)}")
 
 
-def course_text(times: Sequence[float | None], options: RenderOptions) -> str:
+def history_text(times: Sequence[float | None], options: RenderOptions) -> str:
     """Times as bars of eight heights from the least to the greatest; times within 5 % of each other are level."""
     bars = _ASCII_BARS if options.ascii_only else _BARS
     measured = [time for time in times if time is not None]

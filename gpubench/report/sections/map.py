@@ -122,7 +122,6 @@ def lane_view(lane: MapLane, strips: Sequence[StripView], situation: str, *, dty
 
 
 def strip_view(lane: MapLane, strip: Strip | None, name: str) -> StripView:
-    """One strip and its gain."""
     return StripView(strip=strip, name=name, gain=_gain_text(lane, strip))
 
 

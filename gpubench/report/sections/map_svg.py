@@ -83,7 +83,6 @@ def strip_height(count: int) -> float:
 
 
 def lane_height(count: int) -> float:
-    """Of a lane with its dots."""
     return strip_height(count) * count + FOOT
 
 

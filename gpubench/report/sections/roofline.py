@@ -373,7 +373,6 @@ def rate_chart(analysis: Analysis) -> Chart:
 
 
 def unit_of(rows: list[RoofShare]) -> str:
-    """The unit of a series."""
     return "FLOP/s" if computes(rows) else "B/s"
 
 

@@ -47,9 +47,9 @@ def scaling_section(analysis: Analysis, unit: str) -> Section:
     strong = analysis.scaling.strong
     gangs = dict.fromkeys(row.device_id for row in strong)
     tables = tuple(_strong(analysis, [row for row in strong if row.device_id == gang], unit) for gang in gangs)
-    told = [row for row in analysis.scaling.pays_from if row.regime in (WAITED, ALWAYS)]
+    shown = [row for row in analysis.scaling.pays_from if row.regime in (WAITED, ALWAYS)]
     cases = {row.op: row.row.case for row in strong}
-    texts = [pays_text(row, extent(cases[row.op])) for row in told or analysis.scaling.pays_from]
+    texts = [pays_text(row, extent(cases[row.op])) for row in shown or analysis.scaling.pays_from]
     lines = (_STRONG, *texts) if strong else ()
     weak = analysis.scaling.weak
     if weak:

@@ -21,7 +21,6 @@ from gpubench.backends import wgpu as wgpu_backend
 from gpubench.backends.shared.blocks import BlockThreads
 from gpubench.errors import BackendUnavailable, DeviceOutOfMemory
 from gpubench.installation import install_command
-from gpubench.model.backend import Backend
 from gpubench.model.case import Case
 from gpubench.model.result import Device
 
@@ -40,13 +39,19 @@ def test_the_baseline_comes_first_and_the_actor_is_hidden():
         backends.load("nonsense")
 
 
-@pytest.mark.parametrize("name", backends.KNOWN)
-def test_what_is_known_of_a_backend_is_what_it_declares(name):
-    backend, known = backends.load(name), backends.KNOWN[name]
-    assert (backend.forms, backend.yields_to) == (known.forms, known.yields_to)
-    assert (type(backend).preload is not Backend.preload) == known.slow
+@pytest.mark.parametrize("name", backends.built_in())
+def test_what_is_known_of_a_backend_is_what_it_declares(name, monkeypatch):
+    known = backends.facts(name)
     with contextlib.suppress(BackendUnavailable):
-        assert {device.kind for device in backend.devices()} <= {*known.kinds, "software"}
+        assert {device.kind for device in backends.load(name).devices()} <= {*known.kinds, "software"}
+    monkeypatch.setattr(backends, "KNOWN", {})
+    assert backends.facts(name) == known, "of one that is not in the table its module tells the same"
+
+
+def test_only_a_worker_runs_a_backend_of_another_package(monkeypatch):
+    monkeypatch.setattr(backends, "load", lambda name: pytest.fail("it was loaded"))
+    assert backends.facts("of-a-package") is None
+    assert backends.may_drive_cpu("of-a-package")
 
 
 @pytest.mark.parametrize("name", [*backends.names(), *backends.hidden_names()])

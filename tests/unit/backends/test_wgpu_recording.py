@@ -14,16 +14,16 @@ class Pass:
     """A compute pass of wgpu-py that writes down what it is told."""
 
     def __init__(self) -> None:
-        self.told: list[tuple] = []
+        self.calls: list[tuple] = []
 
     def set_pipeline(self, pipeline) -> None:
-        self.told.append(("pipeline", pipeline._internal))
+        self.calls.append(("pipeline", pipeline._internal))
 
     def set_bind_group(self, index, group) -> None:
-        self.told.append(("group", index, group._internal))
+        self.calls.append(("group", index, group._internal))
 
     def dispatch_workgroups(self, *grid) -> None:
-        self.told.append(("dispatch", *grid))
+        self.calls.append(("dispatch", *grid))
 
 
 class NativePass(Pass):
@@ -35,11 +35,11 @@ class NativePass(Pass):
 
 
 LIBRARY = SimpleNamespace(
-    wgpuComputePassEncoderSetPipeline=lambda own, pipeline: own.told.append(("pipeline", pipeline)),
-    wgpuComputePassEncoderSetBindGroup=lambda own, index, group, count, offsets: own.told.append(
+    wgpuComputePassEncoderSetPipeline=lambda own, pipeline: own.calls.append(("pipeline", pipeline)),
+    wgpuComputePassEncoderSetBindGroup=lambda own, index, group, count, offsets: own.calls.append(
         ("group", index, group)
     ),
-    wgpuComputePassEncoderDispatchWorkgroups=lambda own, *grid: own.told.append(("dispatch", *grid)),
+    wgpuComputePassEncoderDispatchWorkgroups=lambda own, *grid: own.calls.append(("dispatch", *grid)),
 )
 
 
@@ -56,18 +56,18 @@ def test_both_ways_record_the_same(steps, repeat, monkeypatch):
     monkeypatch.setattr(programs, "native_calls", lambda: (LIBRARY, None))
     encode(public, launch, repeat)  # no pointer: by its methods
     encode(native, launch, repeat)
-    assert native.told == public.told
-    assert sum(what[0] == "dispatch" for what in native.told) == repeat * len(steps)
+    assert native.calls == public.calls
+    assert sum(what[0] == "dispatch" for what in native.calls) == repeat * len(steps)
 
 
 def test_a_step_that_repeats_is_bound_once():
-    told = Pass()
-    encode(told, WgpuLaunch([step("a")], "output", None), 3)
-    assert told.told == [("pipeline", "a"), ("group", 0, "group a"), *[("dispatch", 1, 2, 3)] * 3]
+    recorded = Pass()
+    encode(recorded, WgpuLaunch([step("a")], "output", None), 3)
+    assert recorded.calls == [("pipeline", "a"), ("group", 0, "group a"), *[("dispatch", 1, 2, 3)] * 3]
 
 
 def test_without_the_library_the_methods_are_called(monkeypatch):
     monkeypatch.setattr(programs, "native_calls", lambda: None)
-    told = NativePass()
-    encode(told, WgpuLaunch([step("a"), step("b")], "output", None), 1)
-    assert [what[0] for what in told.told] == ["pipeline", "group", "dispatch"] * 2
+    recorded = NativePass()
+    encode(recorded, WgpuLaunch([step("a"), step("b")], "output", None), 1)
+    assert [what[0] for what in recorded.calls] == ["pipeline", "group", "dispatch"] * 2

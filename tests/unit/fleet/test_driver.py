@@ -60,8 +60,8 @@ def test_each_node_that_sends_its_result_is_done_and_has_a_file(lead):
     assert store.load(journal.path("a")).id == "a-1"
     assert ends["a"].last_event == "case-start matmul"
     assert engine.cancelled == []
-    told = [line for line in events(journal) if line["node"] == "a"]
-    assert [line.get("event", {}).get("reason", line.get("ended")) for line in told] == [
+    reported = [line for line in events(journal) if line["node"] == "a"]
+    assert [line.get("event", {}).get("reason", line.get("ended")) for line in reported] == [
         "run-start",
         "case-start",
         "ok",

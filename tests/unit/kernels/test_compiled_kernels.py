@@ -221,7 +221,8 @@ for name in {names}:
     assert list(found) == names
     packed = r"\bv?(?:mul|add|max|div|and|mov|fm\w*)\w*p[sd]\b|\bf(?:mul|add|mla)\s+v\d"
     for name, assembly in found.items():
-        assert len(re.findall(packed, assembly)) > 3, (name, assembly[:2000])
+        # At least a load and a store: LLVM does not unroll every loop on every processor.
+        assert len(re.findall(packed, assembly)) >= 2, (name, assembly[:2000])
 
 
 def test_another_text_in_the_place_of_a_kernel_is_replaced(tmp_path, monkeypatch):

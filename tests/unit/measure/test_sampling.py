@@ -22,7 +22,7 @@ FOUR_SAMPLES = protocol.Sample(
 
 
 class Stub:
-    """A cycle whose launches take `launch_s` each after `fixed_s` once a sample."""
+    """A timer whose launches take `launch_s` each after `fixed_s` once a sample."""
 
     def __init__(self, fixed_s, launch_s, calls=None):
         self.fixed_s, self.launch_s = fixed_s, launch_s
@@ -71,112 +71,112 @@ def test_a_sample_is_long_for_its_clock_and_its_overhead(overhead_s, least_s, st
 
 @given(st.floats(0, 1e-3), times, st.one_of(st.none(), st.integers(2, 20)), st.floats(1e-3, 1e-2))
 def test_a_sample_is_long_enough_and_not_much_longer(fixed_s, launch_s, calls, target):
-    cycle = Stub(fixed_s, launch_s, calls)
-    repeat, seconds = timer.calibrate(cycle, target)
+    stub = Stub(fixed_s, launch_s, calls)
+    repeat, seconds = timer.calibrate(stub, target)
     assert 1 <= repeat <= timer.LONGEST_REPEAT
-    assert seconds == pytest.approx(cycle.sample_s(cycle.asked[-1]) / cycle.asked[-1])
+    assert seconds == pytest.approx(stub.sample_s(stub.asked[-1]) / stub.asked[-1])
     if repeat < timer.LONGEST_REPEAT:
-        assert cycle.sample_s(repeat) >= timer.NEAR_ENOUGH * 0.99 * target or fixed_s > 0.1 * target
+        assert stub.sample_s(repeat) >= timer.NEAR_ENOUGH * 0.99 * target or fixed_s > 0.1 * target
     if repeat > 1:
-        assert cycle.sample_s(repeat - 1) <= timer.TOO_LONG * target
-    assert len(cycle.asked) <= timer.MOST_TRIALS + 2
+        assert stub.sample_s(repeat - 1) <= timer.TOO_LONG * target
+    assert len(stub.asked) <= timer.MOST_TRIALS + 2
 
 
 @given(times, st.floats(0.25, 4), st.one_of(st.none(), st.integers(2, 20)))
 def test_a_good_prediction_saves_trials_and_a_bad_one_does_no_harm(launch_s, off, calls):
-    cycle = Stub(0.0, launch_s, calls)
-    repeat, _ = timer.calibrate(cycle, TARGET, expected_s=launch_s * off)
+    stub = Stub(0.0, launch_s, calls)
+    repeat, _ = timer.calibrate(stub, TARGET, expected_s=launch_s * off)
     plain = Stub(0.0, launch_s, calls)
     timer.calibrate(plain, TARGET)
     assert (
         repeat == 1
-        or TARGET * timer.NEAR_ENOUGH <= cycle.sample_s(repeat) <= timer.TOO_LONG * TARGET
+        or TARGET * timer.NEAR_ENOUGH <= stub.sample_s(repeat) <= timer.TOO_LONG * TARGET
         or (repeat == timer.LONGEST_REPEAT)
     )
-    assert len(cycle.asked) <= max(len(plain.asked), 4)
+    assert len(stub.asked) <= max(len(plain.asked), 4)
 
 
 @given(times, st.integers(2, 30), st.integers(0, 12))
 def test_one_interrupted_sample_does_not_shorten_all_that_follow(launch_s, factor, hit):
     """A neighbour made one sample of the calibration longer by a factor; the one that confirms it says how long it
     takes."""
-    cycle = Stub(0.0, launch_s)
+    stub = Stub(0.0, launch_s)
 
     def seconds(repeat):
-        found = Stub.seconds(cycle, repeat)
-        return found * factor if len(cycle.asked) == hit + 1 else found
+        found = Stub.seconds(stub, repeat)
+        return found * factor if len(stub.asked) == hit + 1 else found
 
-    cycle.seconds = seconds
-    repeat, _ = timer.calibrate(cycle, TARGET)
+    stub.seconds = seconds
+    repeat, _ = timer.calibrate(stub, TARGET)
     believed_at_once = launch_s * factor > timer.TOO_LONG * TARGET and hit == 0
     if repeat < timer.LONGEST_REPEAT and not believed_at_once:
-        assert cycle.sample_s(repeat) >= 0.99 * timer.NEAR_ENOUGH * TARGET
-    assert repeat == 1 or cycle.sample_s(repeat - 1) <= timer.TOO_LONG * TARGET
+        assert stub.sample_s(repeat) >= 0.99 * timer.NEAR_ENOUGH * TARGET
+    assert repeat == 1 or stub.sample_s(repeat - 1) <= timer.TOO_LONG * TARGET
 
 
 def test_a_slow_launch_is_sampled_once_and_calibrated_with_one_run():
-    cycle = Stub(0.0, 0.5)
-    assert timer.calibrate(cycle, TARGET) == (1, 0.5)
-    assert cycle.asked == [1]
+    stub = Stub(0.0, 0.5)
+    assert timer.calibrate(stub, TARGET) == (1, 0.5)
+    assert stub.asked == [1]
 
 
-def sampled(cycle, times=3):
-    """A block of that cycle, after one sample of warm-up."""
-    wall = [cycle.seconds(cycle.repeat) for _ in range(1 + times)]
-    calls = cycle.case.calls or 1
-    return Block(session=0, round=0, position=0, repeat=cycle.repeat * calls, warmup=1, wall_s=wall)
+def sampled(stub, times=3):
+    """A block of that stub, after one sample of warm-up."""
+    wall = [stub.seconds(stub.repeat) for _ in range(1 + times)]
+    calls = stub.case.calls or 1
+    return Block(session=0, round=0, position=0, repeat=stub.repeat * calls, warmup=1, wall_s=wall)
 
 
 def script(launch_s, repeat, calls=None, hot_repeat=None):
-    """A cycle on a scripted clock, with counts that were found before."""
-    cycle = Stub(0.0, launch_s, calls)
-    cycle.repeat, cycle.hot_repeat, cycle.flush = repeat, hot_repeat, None
-    cycle.session.device = SimpleNamespace(kind="gpu", clock="its own")
-    return cycle
+    """A stub on a scripted clock, with counts that were found before."""
+    stub = Stub(0.0, launch_s, calls)
+    stub.repeat, stub.hot_repeat, stub.flush = repeat, hot_repeat, None
+    stub.session.device = SimpleNamespace(kind="gpu", clock="its own")
+    return stub
 
 
 def test_a_count_that_was_found_on_a_busy_moment_is_corrected_after_one_block():
-    cycle = script(1.3e-4, repeat=1, hot_repeat=8)
-    block = sampled(cycle)
-    assert timer.recalibrate(cycle, block, TARGET) == cycle.repeat == cycle.hot_repeat
-    assert TARGET <= cycle.sample_s(cycle.repeat) <= 2 * TARGET
-    assert timer.recalibrate(cycle, sampled(cycle), TARGET) is None
+    stub = script(1.3e-4, repeat=1, hot_repeat=8)
+    block = sampled(stub)
+    assert timer.recalibrate(stub, block, TARGET) == stub.repeat == stub.hot_repeat
+    assert TARGET <= stub.sample_s(stub.repeat) <= 2 * TARGET
+    assert timer.recalibrate(stub, sampled(stub), TARGET) is None
 
 
 @given(times, st.integers(1, 1000), st.one_of(st.none(), st.integers(2, 20)))
 def test_only_samples_that_are_far_too_short_are_counted_again(launch_s, repeat, calls):
     """Above a fifth of the target, as where one launch is long, the count stays, and nothing is launched for that."""
-    cycle = script(launch_s, repeat, calls)
-    block = sampled(cycle)
-    before = len(cycle.asked)
-    found = timer.recalibrate(cycle, block, TARGET)
+    stub = script(launch_s, repeat, calls)
+    block = sampled(stub)
+    before = len(stub.asked)
+    found = timer.recalibrate(stub, block, TARGET)
     launch_s *= calls or 1
     if launch_s * repeat < 0.999 * TARGET / 5:
-        assert found == cycle.repeat * (calls or 1) > repeat * (calls or 1)
-        assert launch_s * cycle.repeat >= 0.99 * TARGET or cycle.repeat == timer.LONGEST_REPEAT
+        assert found == stub.repeat * (calls or 1) > repeat * (calls or 1)
+        assert launch_s * stub.repeat >= 0.99 * TARGET or stub.repeat == timer.LONGEST_REPEAT
     elif launch_s * repeat > 1.001 * TARGET / 5:
-        assert (found, cycle.repeat, len(cycle.asked)) == (None, repeat, before)
+        assert (found, stub.repeat, len(stub.asked)) == (None, repeat, before)
 
 
 def test_one_launch_after_a_flush_stays_one():
-    cycle = script(1e-6, repeat=1)
-    cycle.flush = lambda: None
-    assert timer.recalibrate(cycle, sampled(cycle), TARGET) is None
-    assert cycle.repeat == 1
+    stub = script(1e-6, repeat=1)
+    stub.flush = lambda: None
+    assert timer.recalibrate(stub, sampled(stub), TARGET) is None
+    assert stub.repeat == 1
 
 
 def test_a_count_that_a_busy_moment_finds_again_does_not_fall():
-    cycle = script(1e-6, repeat=100)
-    block = sampled(cycle)
-    cycle.launch_s = 1e-2
-    assert timer.recalibrate(cycle, block, TARGET) is None
-    assert cycle.repeat == 100
+    stub = script(1e-6, repeat=100)
+    block = sampled(stub)
+    stub.launch_s = 1e-2
+    assert timer.recalibrate(stub, block, TARGET) is None
+    assert stub.repeat == 100
 
 
 def test_the_largest_count_is_not_sought_again():
-    cycle = script(1e-10, repeat=timer.LONGEST_REPEAT)
-    assert timer.recalibrate(cycle, sampled(cycle), TARGET) is None
-    assert len(cycle.asked) == 4
+    stub = script(1e-10, repeat=timer.LONGEST_REPEAT)
+    assert timer.recalibrate(stub, sampled(stub), TARGET) is None
+    assert len(stub.asked) == 4
 
 
 @pytest.mark.parametrize(
@@ -184,10 +184,10 @@ def test_the_largest_count_is_not_sought_again():
 )
 def test_launches_on_the_device_clock_follow_those_on_the_wall(hot_repeat, clock, kept):
     """But where there are none, or where their time is derived from wall times."""
-    cycle = script(1e-4, 40, hot_repeat=hot_repeat)
-    cycle.session.device = SimpleNamespace(kind="gpu", clock=clock)
-    timer.keep_queue(cycle)
-    assert cycle.hot_repeat == kept
+    stub = script(1e-4, 40, hot_repeat=hot_repeat)
+    stub.session.device = SimpleNamespace(kind="gpu", clock=clock)
+    timer.keep_queue(stub)
+    assert stub.hot_repeat == kept
 
 
 @given(times)
@@ -199,11 +199,11 @@ def test_a_device_sample_is_long_enough(launch_s):
 
 
 def test_the_device_clock_sees_as_many_launches_as_the_wall_or_a_long_queue():
-    cycle = Stub(0.0, 1e-2)
-    cycle.repeat = 21
-    assert timer.calibrate_hot(cycle) == 21
-    cycle.repeat = 1 << 19
-    assert timer.calibrate_hot(cycle) == timer.QUEUED_LAUNCHES
+    stub = Stub(0.0, 1e-2)
+    stub.repeat = 21
+    assert timer.calibrate_hot(stub) == 21
+    stub.repeat = 1 << 19
+    assert timer.calibrate_hot(stub) == timer.QUEUED_LAUNCHES
 
 
 def test_caches_are_flushed_before_each_sample_and_not_inside_it(tmp_path):
@@ -211,13 +211,13 @@ def test_caches_are_flushed_before_each_sample_and_not_inside_it(tmp_path):
     op = kernels.load("relu")
     case = Case("relu", op.group, {"n": 100}, "float32", "library", "resident", "numpy:0")
     workspace = Workspace(session, op, case, 1, "random", tmp_path)
-    cycle = timer.Timer(workspace, case, gate(workspace, case, lambda phase: None).launch)
+    stub = timer.Timer(workspace, case, gate(workspace, case, lambda phase: None).launch)
     events = []
     run, clock = session.run, session.clock
     session.run = lambda launch, repeat=1: events.append("run") or run(launch, repeat)
     session.clock = lambda: events.append("clock") or clock()
-    cycle.flush = lambda: events.append("flush")
-    block = timer.sample_block(cycle, FOUR_SAMPLES, since=0.0).block
+    stub.flush = lambda: events.append("flush")
+    block = timer.sample_block(stub, FOUR_SAMPLES, since=0.0).block
     times = len(block.wall_s)
     assert events.count("flush") == events.count("run") == times
     text = " ".join(events)
@@ -233,12 +233,12 @@ def test_the_clock_is_counted_after_each_sample_and_never_inside_one(tmp_path, r
     op = kernels.load("relu")
     case = Case("relu", op.group, {"n": 100}, "float32", "library", "resident", "numpy:0")
     workspace = Workspace(session, op, case, 1, "random", tmp_path)
-    cycle = timer.Timer(workspace, case, gate(workspace, case, lambda phase: None).launch)
+    stub = timer.Timer(workspace, case, gate(workspace, case, lambda phase: None).launch)
     events, answers = [], iter(reported)
     clock = session.clock
     session.clock = lambda: events.append("clock") or clock()
     session.core_hz = lambda: events.append("count") or next(answers)
-    block = timer.sample_block(cycle, FOUR_SAMPLES, since=0.0).block
+    block = timer.sample_block(stub, FOUR_SAMPLES, since=0.0).block
     assert block.clock_hz == kept
     assert " ".join(events).endswith("count " + " ".join(["clock clock count"] * 3))
     assert events.count("count") == len(block.wall_s) - block.warmup == 4
@@ -287,10 +287,10 @@ def test_a_split_flushes_its_gpu(offers):
 
 
 def test_without_a_device_clock_there_is_no_count():
-    cycle = Stub(0.0, 1e-3)
-    cycle.session.time = lambda launch, repeat: None
-    cycle.session.device = backends.load("numpy").devices()[0]
-    assert timer.calibrate_hot(cycle) is None
+    stub = Stub(0.0, 1e-3)
+    stub.session.time = lambda launch, repeat: None
+    stub.session.device = backends.load("numpy").devices()[0]
+    assert timer.calibrate_hot(stub) is None
 
 
 @given(st.integers(1, 1000), st.integers(1, 50))

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from gpubench.catalogue import Reason
 from gpubench.model.case import QUEUED, RESIDENT, Case
 from gpubench.model.machine import Cpu, Fact, Gpu, GpuMemory, Machine, Memory
 from gpubench.model.result import (
@@ -179,11 +180,11 @@ def work(what: Case) -> tuple[int, int]:
     return (2 * n**3, 3 * 4 * n * n) if what.op == "matmul" else (n, 3 * 4 * n)
 
 
-def skipped(what: Case, reason: str = "out-of-memory", detail: str = "needs 9 GiB of 4 GiB") -> Skip:
+def skipped(what: Case, reason: Reason = "out-of-memory", detail: str = "needs 9 GiB of 4 GiB") -> Skip:
     return Skip(id=what.id, case=what, reason=reason, detail=detail)
 
 
-def failed(what: Case, reason: str = "wrong-result", detail: str = "largest error 0.5 at [3, 7]") -> Failure:
+def failed(what: Case, reason: Reason = "wrong-result", detail: str = "largest error 0.5 at [3, 7]") -> Failure:
     return Failure(id=what.id, case=what, reason=reason, detail=detail, phase="check")
 
 

@@ -183,7 +183,7 @@ def interrupted_run() -> Run:
 def tool_run() -> Run:
     """Short enough to be read in the formats of other tools, with all that these tell of a machine and a commit."""
     gpu_s = 1e-3
-    found = [
+    found: list[Outcome] = [
         measured(case(), 4 * gpu_s, sessions=2), measured(case(device="cupy:0"), gpu_s, sessions=2, cold_s=0.9 * gpu_s),
         measured(case("open", 1, device="cupy:0"), 0.4, sessions=2), skipped(case("add", 2**36, device="cupy:0")),
     ]  # fmt: skip

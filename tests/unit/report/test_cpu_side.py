@@ -11,8 +11,8 @@ from gpubench import kernels
 from gpubench.analysis.advice import answer as advice
 from gpubench.analysis.analyse import analyse
 from gpubench.analysis.contenders import Key
-from gpubench.analysis.speedup import BLAS_OPS, NO_BLAS, CpuCode, cpu_codes
-from gpubench.model.result import Blas, Device
+from gpubench.analysis.speedup import CpuCode, cpu_codes
+from gpubench.model.result import Blas, Device, RunWarning
 from gpubench.report import analysed, render
 from gpubench.report.advice import render as render_advice
 from gpubench.report.layout import RenderOptions
@@ -96,8 +96,18 @@ def test_what_a_gpu_computes_is_none_of_it():
     assert cpu_codes(contest(), [row]) == ()
 
 
-def test_ops_of_the_blas_are_ops():
-    assert set(kernels.names()) >= BLAS_OPS >= {op for _, op in NO_BLAS}
+@pytest.mark.parametrize(("blas", "library"), [(True, "OpenBLAS 0.3.34.0.0 (Haswell)"), (False, "")])
+def test_the_file_says_of_an_op_that_nobody_knows_whether_the_blas_computes_it(blas, library):
+    row = msgspec.structs.replace(on(case("an-op-of-a-package"), 1.0), blas=blas)
+    run = contest()
+    (found,) = analyse(msgspec.structs.replace(run, outcomes=[row])).cases
+    assert cpu_codes(run, [found]) == (CpuCode("numpy", library),)
+
+
+def test_a_workload_is_of_the_blas_if_one_of_its_stages_is():
+    for op in map(kernels.load, kernels.names()):
+        if op.stages:
+            assert {*op.blas} == {name for stage in op.stages for name in kernels.load(stage.op).blas}
 
 
 @pytest.mark.parametrize(
@@ -132,6 +142,17 @@ def test_one_line_says_it_in_any_width(width):
     assert max(map(len, lines)) <= width
     assert line.startswith("NVIDIA H200 (CuPy) ")
     assert any(" 55 s." in text for text in lines)
+
+
+def test_without_numba_each_place_names_the_weaker_form():
+    run = contest()
+    lacking = RunWarning(code="cpu-not-compiled", message="the CPU is not at its best")
+    outcomes = [msgspec.structs.replace(one, kernel=None) for one in run.outcomes]
+    run = msgspec.structs.replace(run, outcomes=outcomes, warnings=[lacking])
+    line, _ = sides(run, 120)
+    assert "(NumPy without numba, OpenBLAS, " in line
+    for section in ("reuse", "speedup", "breakeven"):
+        assert "NumPy without numba" in " ".join(render([run], "plain", sections=(section,)).split()), section
 
 
 def test_the_picture_of_the_map_names_it_with_versions():

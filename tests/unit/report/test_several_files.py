@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from gpubench.model.machine import Fact
 from gpubench.report import render
 from gpubench.report.layout import RenderOptions
-from gpubench.report.sections.machines import course_text, letter
+from gpubench.report.sections.machines import history_text, letter
 from tests.unit.report.builders import case, curve, machine, measured, run_of
 
 BOTH = ["machines", "history"]
@@ -81,8 +81,8 @@ def test_a_history_alone_says_which_machine_a_letter_is():
     ],
 )  # fmt: skip
 def test_bars(times, bars):
-    assert course_text(times, RenderOptions()) == bars
-    assert course_text(times, RenderOptions(ascii_only=True)).isascii()
+    assert history_text(times, RenderOptions()) == bars
+    assert history_text(times, RenderOptions(ascii_only=True)).isascii()
 
 
 @settings(max_examples=15, deadline=None)

@@ -165,12 +165,12 @@ def test_a_run_without_stages_has_no_such_section():
 def test_json_holds_the_rows_and_csv_a_line_for_each_stage():
     document = json.loads(render([stages_run()], "json"))
     lines = [line for line in csv.DictReader(render([stages_run()], "csv").splitlines()) if line["stage"]]
-    told = [
+    in_json = [
         (row["id"], one["stage"], pytest.approx(one["chain_s"]), pytest.approx(one["alone_s"]))
         for row in document["stages"]
         for one in row["stages"]
     ]
-    assert sorted(told, key=lambda one: one[:2]) == sorted(
+    assert sorted(in_json, key=lambda one: one[:2]) == sorted(
         (line["case_id"], line["stage"], float(line["time_s"]), float(line["stage_alone_s"])) for line in lines
     )
 

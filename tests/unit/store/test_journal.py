@@ -58,7 +58,7 @@ def _grown(run: Run, step: str, number: int) -> Run:
     return run
 
 
-def _told(run: Run) -> Run:
+def _stored(run: Run) -> Run:
     """What the file holds of a run: not yet the telemetry of the session that is under way."""
     sessions = [
         msgspec.structs.replace(one, telemetry=[]) if one is run.sessions[-1] else one for one in run.sessions
@@ -75,7 +75,7 @@ def test_the_lines_add_up_to_the_run(tmp_path: Path, run: Run, steps: list[str])
     for number, step in enumerate(steps, 1):
         run = _grown(run, step, number)
         journal.write(run)
-        assert store.load(path) == _told(run)
+        assert store.load(path) == _stored(run)
     journal.remove()
     assert not path.exists()
 
@@ -88,11 +88,11 @@ def test_a_file_that_is_cut_anywhere_holds_an_earlier_state(
     path = tmp_path / "a.json.part"
     journal = store.Journal(path)
     journal.write(run)
-    least, states = path.stat().st_size, [_told(run)]
+    least, states = path.stat().st_size, [_stored(run)]
     for number, step in enumerate(steps, 1):
         run = _grown(run, step, number)
         journal.write(run)
-        states.append(_told(run))
+        states.append(_stored(run))
     journal.close()
     whole = path.read_bytes()
     cut = data.draw(st.integers(least, len(whole)))
@@ -115,7 +115,7 @@ def test_the_file_stays_within_a_few_times_what_it_adds_up_to(tmp_path: Path, ru
         )
         journal.write(run)
         assert path.stat().st_size < 3 * len(store.dumps(run)) + 2 * 2**20
-    assert store.load(path) == _told(run)
+    assert store.load(path) == _stored(run)
 
 
 def test_lines_are_added_until_they_are_a_megabyte_above_three_times_the_first(
@@ -143,7 +143,7 @@ def test_a_block_is_written_once(tmp_path: Path, run: Run) -> None:
         journal.write(run)
         grown.append(path.stat().st_size - before)
     assert grown[-1] < 2 * grown[1]
-    assert store.load(path) == _told(run)
+    assert store.load(path) == _stored(run)
 
 
 def test_a_spoiled_line_in_the_middle_is_refused_with_its_number(tmp_path: Path, run: Run) -> None:
@@ -188,7 +188,7 @@ def test_what_an_earlier_gpubench_left_can_be_read(tmp_path: Path, run: Run, ver
     _, rest = path.read_bytes().split(b"\n", 1)
     path.write_bytes(b'{"name":"gpubench-part","schema_version":%d}\n' % version + rest)
     if read:
-        assert store.load(path) == _told(run)
+        assert store.load(path) == _stored(run)
     else:
         with pytest.raises(InputError):
             store.load(path)
@@ -204,7 +204,7 @@ def test_a_file_without_a_head_is_refused(tmp_path: Path, run: Run, kept: int) -
     assert caught.value.why
 
 
-def test_a_run_that_ended_at_once_is_told_to_have_written_nothing(tmp_path: Path) -> None:
+def test_a_run_that_ended_at_once_is_stored_to_have_written_nothing(tmp_path: Path) -> None:
     path = tmp_path / "a.json.part"
     path.write_bytes(FIRST_LINE)
     with pytest.raises(InputError) as caught:
@@ -241,7 +241,7 @@ def test_a_write_that_fails_is_made_up_for_by_the_next(
                 journal.write(run)
         assert len(store.load(path).outcomes[0].blocks) == number, "half a line is taken back"
         journal.write(run)
-        assert store.load(path) == _told(run)
+        assert store.load(path) == _stored(run)
 
 
 def test_a_journal_that_is_removed_lets_its_file_go(

@@ -70,7 +70,6 @@ class Content:
 
 
 def page(content: Content, filling: Filling) -> str:
-    """The page as text."""
     analyses = content.analyses
     charts, library, without = content.charts(filling.samples)
     script = _text("page.js")

@@ -243,7 +243,7 @@ def history_figure(found: HistoryLine, name: str) -> Element:
         element("p", {"class": "map-title"}, f"Time over the runs of {found.title}"),
         element(
             "div", {"role": "img", "aria-label": "Time over the runs", "aria-describedby": f"{name}-caption"},
-            element("div", {"aria-hidden": "true", "class": "course"}, picture),
+            element("div", {"aria-hidden": "true", "class": "lines-over-time"}, picture),
         ),
         element("figcaption", {"id": f"{name}-caption"}, f"{_HISTORY_CAPTION} Changed most: {most}."),
     )  # fmt: skip
