@@ -252,7 +252,8 @@ def last_level_cache(run: Run, device: Device | None, kind: DeviceKind) -> int:
 
 
 def _same_hardware(run: Run, device_id: str) -> list[Device]:
-    """The device, under all names that backends have for it: its limits are the hardware's."""
+    """The device, under all names that backends have for it: its limits are the hardware's. Of a GPU that is not told
+    from its equals, as WebGPU tells none of two alike, those of its model."""
     known = next((device for device in run.devices if device.id == device_id), None)
     if known is None:
         return []
@@ -262,6 +263,7 @@ def _same_hardware(run: Run, device_id: str) -> list[Device]:
         if other.id == device_id
         or (known.gpu_id and other.gpu_id == known.gpu_id)
         or known.kind == other.kind == "cpu"
+        or (not known.gpu_id and known.kind == other.kind == "gpu" and other.name == known.name)
     ]
 
 
