@@ -32,6 +32,8 @@ VECTOR_SIZES = (1, 3, 255, 257, 1000, 1025)
 MATRIX_SIZES = (1, 3, 17, 65, 130)
 # Above all staging buffers that take turns, with a remainder.
 LARGE_BYTES = (64 << 20) + 12
+# Of the values of a transfer: a prime, and drawing all of them would take longer than moving them.
+PERIOD = 70_001
 # A launch this long is far above the step of every device clock; shorter ones are mostly launch overhead.
 LONG_LAUNCH_S = 5e-5
 # A case of the author's check takes seconds at most, be it by a library call without fast code.
@@ -128,6 +130,14 @@ def inherited(kind: type) -> dict[str, object]:
     return {name: value for one in reversed(kind.mro()) for name, value in vars(one).items()}
 
 
+def _drawn(count: int, dtype: Dtype = "float32") -> Array:
+    """Random values for a transfer. They repeat after a prime number of them, so that no two pieces of it are alike."""
+    import numpy as np
+
+    period = random_inputs(kernels.load("copy"), {"n": min(count, PERIOD)}, dtype, seed=count)[0]
+    return np.resize(period, count)
+
+
 class _Trial:
     def __init__(self, session: Session, device_id: str, folder: Path) -> None:
         self.session, self.device_id, self.folder = session, device_id, folder
@@ -193,8 +203,7 @@ class _Trial:
 
     def round_trip(self, dtype: Dtype, counts: Sequence[int]) -> None:
         """All buffers are filled before the first is read: one that overlaps another loses its data."""
-        copy = kernels.load("copy")
-        hosts = [random_inputs(copy, {"n": count}, dtype, seed=count)[0] for count in counts]
+        hosts = [_drawn(count, dtype) for count in counts]
         with self.promise(f"upload and download of {dtype}"):
             buffers = [self.session.allocate(host.shape, dtype) for host in hosts]
             for buffer, host in zip(buffers, hosts, strict=True):
@@ -212,7 +221,7 @@ class _Trial:
                 for count in (1, 257, 70_001, LARGE_BYTES // 4):
                     self.sent_and_fetched(form, count)
         with self.promise("memory past the pool holds what was sent to it"), contextlib.suppress(Unsupported):
-            host = random_inputs(kernels.load("copy"), {"n": 70_001}, "float32", seed=1)[0]
+            host = _drawn(70_001)
             buffer = self.session.allocate_fresh(host.shape, "float32")
             self.session.upload(buffer, host)
             self.session.sync()
@@ -222,13 +231,10 @@ class _Trial:
 
     def sent_and_fetched(self, form: Form, count: int) -> None:
         """From the caller's own array and from the session's, which the caller may change once `sync` has returned."""
-        way, own = (
-            self.session.transfers(form),
-            random_inputs(kernels.load("copy"), {"n": count}, "float32", seed=count),
-        )
+        way, own = self.session.transfers(form), _drawn(count)
         theirs = self.session.host_array((count,), "float32", form)
-        theirs[:] = own[0]
-        for host, kind in ((own[0], "an ordinary array"), (theirs, "a host array")):
+        theirs[:] = own
+        for host, kind in ((own, "an ordinary array"), (theirs, "a host array")):
             buffer, host_output = self.session.allocate(host.shape, "float32"), host.copy()
             way.upload(buffer, host)
             self.session.sync()
@@ -237,7 +243,7 @@ class _Trial:
             theirs_too = self.session.host_array((count,), "float32", form)
             theirs_too.fill(-7)
             way.download(buffer, theirs_too)
-            same = bool((host_output == own[0]).all()) and bool((theirs_too == own[0]).all())
+            same = bool((host_output == own).all()) and bool((theirs_too == own).all())
             self.expect(same, "what comes back is what was sent", f"{form}: {count} x float32 from {kind}")
             self.session.free(buffer)
 

@@ -63,6 +63,9 @@ class Chosen(msgspec.Struct, frozen=True):
     load: float = 0.0
 
 
+_FILE = msgspec.json.Decoder(dict[str, dict[str, Chosen]])
+
+
 class Choices:
     """The choices of one device, as `device` describes it: adapter, driver, version of the library. `opened` are the
     counters when its session began."""
@@ -92,8 +95,8 @@ class Choices:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             temporary = self._path.with_name(f"{FILE_NAME}.{os.getpid()}")
             try:
-                text = json.dumps(msgspec.to_builtins(every), indent=1, sort_keys=True)
-                temporary.write_text(text + "\n", encoding="utf-8")
+                text = msgspec.json.format(msgspec.json.encode(every, order="sorted"), indent=1)
+                temporary.write_bytes(text + b"\n")
                 temporary.replace(self._path)
             except OSError:
                 temporary.unlink(missing_ok=True)
@@ -113,8 +116,12 @@ class Choices:
         return self._known
 
     def _read(self) -> dict[str, dict[str, Chosen]]:
+        """All that the file holds; of one that somebody has edited, what is well formed."""
         try:
-            found = json.loads(self._path.read_text(encoding="utf-8")) if self._path else {}
+            text = self._path.read_bytes() if self._path else b"{}"
+            with contextlib.suppress(msgspec.DecodeError):
+                return _FILE.decode(text)
+            found = json.loads(text)
         except (OSError, ValueError, RecursionError):
             return {}
         devices = found.items() if isinstance(found, dict) else ()
