@@ -72,7 +72,8 @@ class AdviceSplit(msgspec.Struct, frozen=True, kw_only=True):
 
 class AdviceCandidate(msgspec.Struct, frozen=True, kw_only=True):
     """One device. Without a time, `reason` says why. `case_ids` are the cases behind it, at the sizes `between`. Of a
-    CPU `libraries` are what its form calls, numba or a BLAS, and `threads` what it has."""
+    CPU `libraries` are what its form calls, numba or a BLAS, and `threads` what it has;
+    `weaker`: numba might be faster, and was not there."""
 
     device_id: str
     name: str
@@ -85,6 +86,7 @@ class AdviceCandidate(msgspec.Struct, frozen=True, kw_only=True):
     case_ids: tuple[str, ...]
     reason: str | None
     libraries: tuple[str, ...] = ()
+    weaker: bool = False
     threads: int | None = None
 
 
@@ -229,6 +231,7 @@ def _candidates(
             found[-1] = msgspec.structs.replace(
                 found[-1], threads=cpu_threads(contenders.run, device_id),
                 libraries=tuple(code.library for code in codes if code.library),
+                weaker=any(code.weaker for code in codes),
             )  # fmt: skip
     case = split.row.case if split else None
     if split is not None and case is not None and case.time is not None:

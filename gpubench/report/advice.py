@@ -170,7 +170,7 @@ def _cpu_lines(advice: Advice) -> list[str]:
     for one in advice.candidates:
         if one.kind == "cpu" and one.form is not None:
             backend = one.device_id.partition(":")[0]
-            names = cpu_names([CpuCode(backend, library) for library in one.libraries or ("",)])
+            names = cpu_names([CpuCode(backend, library, one.weaker) for library in one.libraries or ("",)])
             threads = f", {one.threads} thread{'s' if one.threads != 1 else ''}" if one.threads else ""
             texts.append(f"{', '.join(names)} ({one.device_id}{threads})")
     return [f"CPU: {', '.join(texts)}."] if texts else []

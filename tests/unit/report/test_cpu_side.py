@@ -153,6 +153,8 @@ def test_without_numba_each_place_names_the_weaker_form():
     assert "(NumPy without numba, OpenBLAS, " in line
     for section in ("reuse", "speedup", "breakeven"):
         assert "NumPy without numba" in " ".join(render([run], "plain", sections=(section,)).split()), section
+    found = advice([run], Key("add", "float32"), 65536, WAITED)
+    assert "CPU: NumPy without numba (numpy:0, 16 threads)." in " ".join(render_advice(found, "table").split())
 
 
 def test_the_picture_of_the_map_names_it_with_versions():
