@@ -30,10 +30,10 @@ def seconds(gpus: int) -> float:
 
 
 def largest(workloads: Iterable[Workload]) -> list[Workload]:
-    """Of each curve the largest size, in the order of the plan; of overheads those that move data."""
+    """Of each curve the largest size that has cases, in the order of the plan; of overheads those that move data."""
     found: dict[str, Workload] = {}
     for item in workloads:
-        if item.op.collective is None and (item.op.overhead is None or item.op.overhead.moves):
+        if item.cases and item.op.collective is None and (item.op.overhead is None or item.op.overhead.moves):
             known = found.get(item.series.key)
             found[item.series.key] = item if known is None or item.n > known.n else known
     return list(found.values())
