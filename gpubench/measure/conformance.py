@@ -18,7 +18,7 @@ from typing import get_args
 import msgspec
 
 from gpubench import backends, kernels
-from gpubench.backends.shared.host import random_inputs
+from gpubench.backends.shared.host import random_inputs, repeated
 from gpubench.catalogue import Reason
 from gpubench.errors import BackendError, DeviceOutOfMemory, Unsupported, UsageError, require_choice, suggest
 from gpubench.measure import leaks
@@ -132,10 +132,8 @@ def inherited(kind: type) -> dict[str, object]:
 
 def _drawn(count: int, dtype: Dtype = "float32") -> Array:
     """Random values for a transfer. They repeat after a prime number of them, so that no two pieces of it are alike."""
-    import numpy as np
-
     period = random_inputs(kernels.load("copy"), {"n": min(count, PERIOD)}, dtype, seed=count)[0]
-    return np.resize(period, count)
+    return repeated(period, count)
 
 
 class _Trial:

@@ -225,6 +225,13 @@ def random_inputs(op: Op, params: Params, dtype: Dtype, seed: int, kind: str = "
     return [random_input(op, operand, params, dtype, seed, kind) for operand in op.inputs]
 
 
+def repeated(values: Array, count: int) -> Array:
+    """So many values: these, again and again."""
+    import numpy as np
+
+    return np.resize(values, count)
+
+
 def random_input(
     op: Op, operand: Operand, params: Params, dtype: Dtype, seed: int, kind: str = "random"
 ) -> Array:

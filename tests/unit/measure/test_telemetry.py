@@ -49,6 +49,12 @@ class Nvml:
             raise self.NVMLError("not supported")
         return 123456
 
+    def nvmlDeviceGetCurrPcieLinkGeneration(self, handle):
+        return 5
+
+    def nvmlDeviceGetCurrPcieLinkWidth(self, handle):
+        raise self.NVMLError("not supported")
+
     def nvmlDeviceGetCurrentClocksEventReasons(self, handle):
         return 0x1 | 0x4 | 0x40
 
@@ -59,7 +65,7 @@ def test_a_reading_has_what_the_card_tells_and_none_for_the_rest():
     )
     assert found["cupy:0"]() == {
         "clock_hz": 1.98e9, "memory_clock_hz": 2.619e9, "temperature_c": 41.0, "power_w": pytest.approx(123.456),
-        "throttle": ["sw_power_cap", "hw_thermal_slowdown"],
+        "throttle": ["sw_power_cap", "hw_thermal_slowdown"], "pcie_generation": 5, "pcie_width": None,
     }  # fmt: skip
     assert found["cupy:1"]()["power_w"] is None
     assert found["cupy:1"]()["temperature_c"] == 42.0
