@@ -1,8 +1,9 @@
-"""Each block begins on another CPU, so that blocks are observations of their own.
+"""Each block of a GPU begins on another CPU, so that blocks are observations of their own.
 
 Where CPUs run at two speeds, as those of a virtual machine do whose hardware others share, a thread that stays where it
 is meets one of them for a second and more: four blocks in a row then say what one does. On another CPU each they agree
-no more than by chance (docs/statistics.md has the figures).
+no more than by chance (docs/decisions/0020-blocks-begin-on-other-cpus.md). A kernel of the CPU runs on threads of a
+pool, where a thread that is moved takes the CPU of another one: it is left alone.
 """
 
 from __future__ import annotations

@@ -381,7 +381,7 @@ class DeviceWorker:
         self._announce("sample")
         timed = self._timers[request.case_id]
         self._verified.clear()
-        if self._turns is not None:
+        if self._turns is not None and self._opened().device.kind == "gpu":
             self._turns.next()
         sampled = timer.sample_block(timed, request, self._since)
         cut = self._cuts.get(request.case_id)
