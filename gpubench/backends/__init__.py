@@ -6,7 +6,7 @@ from __future__ import annotations
 import functools
 import importlib
 import pkgutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from gpubench.errors import BackendError
@@ -15,7 +15,7 @@ from gpubench.model.case import COMPOSED as COMPOSED
 from gpubench.model.case import GANG, inner_device
 from gpubench.model.kernel import Kernel
 from gpubench.model.op import Form
-from gpubench.model.result import DeviceKind
+from gpubench.model.result import Device, DeviceKind
 
 
 class Facts(NamedTuple):
@@ -80,6 +80,14 @@ def facts(name: str) -> Facts | None:
     own = load(name)
     slow = type(own).preload is not Backend.preload
     return Facts(own.forms, own.kinds, own.yields_to, slow, own.kernels)
+
+
+def drivers(gpus: Iterable[Device]) -> dict[str, str]:
+    """By the model of each GPU the first backend that drives it: through another one it is the same hardware."""
+    found: dict[str, str] = {}
+    for gpu in gpus:
+        found.setdefault(gpu.name, gpu.backend)
+    return found
 
 
 def may_drive_cpu(name: str) -> bool:

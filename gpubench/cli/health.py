@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
+from gpubench import backends
 from gpubench.cli import roofline
 from gpubench.model.case import GANG, Case
 from gpubench.model.op import ITEMSIZE, Op
@@ -45,10 +46,7 @@ def chosen(
     that drives it. A machine without one keeps what it has, at the sizes of its roofs. Sizes that were given stay."""
     if not any(device.kind == "gpu" for device in devices):
         return roofline.chosen(selection, devices, host, keep)
-    first: dict[str, str] = {}
-    for device in devices:
-        if device.kind == "gpu" and device.backend != GANG:
-            first.setdefault(device.name, device.backend)
+    first = backends.drivers(one for one in devices if one.kind == "gpu" and one.backend != GANG)
     gpus = {device.id for device in devices if device.backend in (GANG, first.get(device.name))}
     size = max(ITEMSIZE[dtype] for dtype in selection.dtypes)
     ours = {"matmul": _SIDE, "copy": _BYTES // size, "upload": _BYTES, "download": _BYTES}

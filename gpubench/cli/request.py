@@ -213,7 +213,7 @@ def on_devices(
     equal = _equal(choice, devices, machine, settings)
     if settings.scales("weak") and not equal:
         if options.scaling is not None:
-            raise targets.too_few(1)
+            raise targets.too_few(int(any(d.kind == "gpu" and d.backend != GANG for d in devices)))
         settings = msgspec.structs.replace(settings, scaling=msgspec.UNSET, ranks=msgspec.UNSET)
     origin = Origin(
         argv=sys.argv[1:], versions=choice.versions, label=options.label, tags=options.tag or [], context=context,
@@ -249,10 +249,8 @@ def _equal(
 
 def _once_each(groups: Sequence[tuple[Target, ...]]) -> tuple[tuple[Target, ...], ...]:
     """Of each model the first group: through another backend the same GPUs are the same hardware."""
-    found: dict[str, tuple[Target, ...]] = {}
-    for group in groups:
-        found.setdefault(group[0].device.name, group)
-    return tuple(found.values())
+    first = backends.drivers(group[0].device for group in groups)
+    return tuple(group for group in groups if first[group[0].device.name] == group[0].device.backend)
 
 
 def _twins(choice: DeviceSelection, devices: Sequence[Device], machine: Any) -> TwinSpec:

@@ -193,3 +193,7 @@ def test_weak_scaling_needs_two_equal_gpus(run):
     ran = run("--ops", "add", "--sizes", "1k", "--devices", "fake:cpu,fake:gpu", "--scaling", "weak")
     assert ran.code == 5
     assert "needs two equal GPUs" in ran.err
+    assert "the devices chosen have 1" in ran.err
+    ran = run("--ops", "add", "--sizes", "1k", "--devices", "fake:cpu", "--scaling", "weak")
+    assert ran.code == 5
+    assert "the devices chosen have none" in ran.err

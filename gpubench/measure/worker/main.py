@@ -159,7 +159,6 @@ class DeviceWorker:
         self._seed, self._inputs, self._scratch = request.seed, request.inputs, Path(request.scratch)
         self._since = request.since
         bound_cpus(request.cpus)
-        self._turns = CpuTurns(request.alike, f"{request.device_id} {request.since}")
         start = time.perf_counter()
         # Of a device that is composed of another one (`hybrid:cupy:0`) both backends may bring kernels.
         used = [gpubench.backends.load(name) for name in gpubench.backends.names_of(request.device_id)]
@@ -171,6 +170,8 @@ class DeviceWorker:
                 f"open of the backend {used[0].name} returns no Session but {type(session).__name__}"
             )
         self._session = session
+        if session.device.kind == "gpu":
+            self._turns = CpuTurns(request.alike, f"{request.device_id} {request.since}")
         # A split keeps them on the device once for each regime.
         spare = spare_bytes(session.device) // (len(REGIMES) if session.device.composed else 1)
         self._weights = Weights(request.seed, request.inputs, spare)
@@ -381,7 +382,7 @@ class DeviceWorker:
         self._announce("sample")
         timed = self._timers[request.case_id]
         self._verified.clear()
-        if self._turns is not None and self._opened().device.kind == "gpu":
+        if self._turns is not None:
             self._turns.next()
         sampled = timer.sample_block(timed, request, self._since)
         cut = self._cuts.get(request.case_id)
