@@ -58,7 +58,7 @@ class Open(Numbered, frozen=True, kw_only=True, tag="open"):
 
     `flush_bytes`: what the host overwrites before every sample, twice its caches; None: they stay warm.
     `cpus`: how many a worker may keep busy, where the parent knows it; `alike` lists those with the same cores, and
-    those beside the same memory. `sample_s`: what a sample lasts at least.
+    those beside the same memory. `sample_s`: what a sample lasts at least. `ops`: whose tuned forms are to come.
     """
 
     device_id: str
@@ -72,6 +72,7 @@ class Open(Numbered, frozen=True, kw_only=True, tag="open"):
     cpus: int | None = None
     alike: list[str] = []
     sample_s: float = 5e-3
+    ops: list[str] = []
 
 
 class MeasureOverhead(Numbered, frozen=True, kw_only=True, tag="overhead"):

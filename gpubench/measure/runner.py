@@ -198,6 +198,7 @@ class _Runner:
             [*measured, *self._twins()],
             self.spec.run.machine,
             self.spec.spares,
+            list(self.spec.ops) if "tuned" in self.spec.run.selection.forms else (),
         )
         self._crew = pool
         record = SessionRecord(

@@ -209,19 +209,23 @@ class BreakEvenSearch:
 
     def _top_s(self, one: Series, n: int, measured: int) -> float:
         """Seconds that size `n` will take with all its cases: launches grow with their work from the largest size, and
-        up to that as others of their device did, all else is that of the size `measured`."""
+        up to that as others of their device did, what they copy with its bytes, all else is that of the size
+        `measured`."""
         row = self.known(one)[measured]
 
         def more(low: int, high: int) -> float:
             return curves.work(one, high) / max(curves.work(one, low), 1)
 
-        launches = {
-            s: curves.seconds(sessions)
-            * (curves.growth(slots, row, s[0]) or more(m, measured))
-            * more(measured, n)
+        below = {
+            s: curves.seconds(sessions) * (curves.growth(slots, row, s[0]) or more(m, measured))
             for m, slots in sorted(self.known(one).items())
             for s, sessions in slots.items()
         }
+        copies = {s: max(0.0, t - below.get((*s[:2], WAITED), t)) for s, t in below.items()}
+        bytes_more = one.op.bytes(one.params(n), one.dtype) / max(
+            one.op.bytes(one.params(measured), one.dtype), 1
+        )
+        launches = {s: (t - copies[s]) * more(measured, n) + copies[s] * bytes_more for s, t in below.items()}
         # Of a GPU that waits for its next launch the time grows less: it competes with the CPU, or is not worth it.
         usual = min((t for s, t in launches.items() if s[0] in self._cpu), default=math.inf)
         launches = {s: t if s[0] in self._cpu else min(t, usual) for s, t in launches.items()}

@@ -210,13 +210,14 @@ class WorkerPool:
 
     def __init__(
         self, settings: Settings, scratch: Path, gone: dict[str, DeviceGone], devices: Sequence[Device] = (),
-        machine: Machine | None = None, spares: Spares | None = None,
+        machine: Machine | None = None, spares: Spares | None = None, ops: Sequence[str] = (),
     ) -> None:  # fmt: skip
         self._settings = settings
         self._scratch = scratch
         self._gone = gone
         self._since = time.monotonic()
         self._spares = spares or Spares()
+        self._ops = list(ops)
         self.workers: dict[str, Worker] = {}
         self._starting: dict[str, tuple[Worker, protocol.Open]] = {}
         self._opened: dict[str, tuple[Worker, WorkerRecord]] = {}
@@ -392,7 +393,7 @@ class WorkerPool:
             id=worker.next_id, device_id=device_id, threads=self._settings.threads, seed=self._settings.seed,
             inputs=self._settings.inputs, scratch=str(self._scratch), since=self._since,
             autotune=self._settings.autotune, flush_bytes=self._flush_bytes, cpus=self._cpus, alike=self._alike,
-            sample_s=self._settings.sample_s,
+            sample_s=self._settings.sample_s, ops=self._ops,
         )  # fmt: skip
         with contextlib.suppress(WorkerGone):  # waiting for it tells the same
             worker.send(request)

@@ -234,6 +234,9 @@ class Session(ABC):
         time the steps of a chain, or its clock failed this time."""
         return None
 
+    def foresee(self, ops: Sequence[Op]) -> None:
+        """Import what the tuned forms of these ops need, while other devices open."""
+
     def tune(self, op: Op, case: Case, inputs: Sequence[Buffer]) -> None:
         """Choose the case's candidate before `compile`: remembered, or found in a bounded time. Untimed. It is called
         where the session `tunes`."""

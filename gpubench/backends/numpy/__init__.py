@@ -9,7 +9,7 @@ import hashlib
 import itertools
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from gpubench import __version__, load
 from gpubench.backends.numpy.compiled import NumbaThreads
@@ -50,6 +50,14 @@ class NumpyLaunch(Launch):
     def __call__(self) -> None:
         """Run once."""
         self.output = self._function()
+
+
+class Way(NamedTuple):
+    """One way to do a case: what builds its call from inputs and output, and its number of threads where others do the
+    same on another number of them."""
+
+    call: Callable[..., Callable[[], Array]]
+    threads: int | None = None
 
 
 class NumpySession(Session):
@@ -121,7 +129,7 @@ class NumpySession(Session):
         forms = self._forms(op, case, [*inputs, *each(output)])
         name = self._chosen.get(case.id, "")
         name = name if name in forms else next(iter(forms))
-        launch = NumpyLaunch(forms[name](inputs, output), None)
+        launch = NumpyLaunch(forms[name].call(inputs, output), None)
         launch.kernel_name = name
         return launch
 
@@ -160,6 +168,12 @@ class NumpySession(Session):
         return StageReading(found, readings[-1] - readings[0], "host")
 
     @override
+    def foresee(self, ops: Sequence[Op]) -> None:
+        kernels = (kernel for op in ops for kernel in op.tuned.get(self.device.backend, ()))
+        if any(kernel.language == "numba" for kernel in kernels):
+            self._load_compiler()
+
+    @override
     def tune(self, op: Op, case: Case, inputs: Sequence[Buffer]) -> None:
         """Time the ways to do the case, once for this machine and size, and let `compile` take the fastest."""
         if not self._autotune or case.form != "tuned" or case.id in self._chosen or calls_library(op, case):
@@ -170,7 +184,7 @@ class NumpySession(Session):
 
         def prepare(output: Buffer) -> Timer:
             # Compiling counts in no trial.
-            built = {name: NumpyLaunch(build(inputs, output), None) for name, build in forms.items()}
+            built = {name: NumpyLaunch(way.call(inputs, output), None) for name, way in forms.items()}
 
             def timer(name: str) -> Callable[[int], float]:
                 def took(repeat: int) -> float:
@@ -183,7 +197,9 @@ class NumpySession(Session):
 
             return timer
 
-        name = choose(self, op, case, self._load_compiler(), Trials(tuple(forms), prepare, TUNING_S))
+        threads = {name: way.threads for name, way in forms.items() if way.threads is not None}
+        trials = Trials(tuple(forms), prepare, TUNING_S, threads=threads)
+        name = choose(self, op, case, self._load_compiler(), trials)
         settle()
         if name is not None:
             self._chosen[case.id] = name
@@ -194,7 +210,7 @@ class NumpySession(Session):
         return self.clock() - start
 
     def _load_compiler(self) -> Choices:
-        """numba, once a case asks for it: it takes half a second. Returns the choices made with it, or without."""
+        """numba, once it is needed: it takes half a second. Returns the choices made with it, or without."""
         if self._choices is None:
             try:
                 self._compiled = NumbaThreads(self.threads)
@@ -204,10 +220,8 @@ class NumpySession(Session):
             self._choices = Choices(_description(self._compiled, self.threads), cache_folder(), self._opened)
         return self._choices
 
-    def _forms(
-        self, op: Op, case: Case, arrays: Sequence[Array]
-    ) -> dict[str, Callable[..., Callable[[], Array]]]:
-        """Every way to do the case on these arrays, by name, the likeliest first: what builds its call.
+    def _forms(self, op: Op, case: Case, arrays: Sequence[Array]) -> dict[str, Way]:
+        """Every way to do the case on these arrays, by name, the likeliest first.
 
         A kernel of its own language stands alone. Beside compiled ones, which take arrays without gaps alone, stand
         NumPy's blocks and the plain expression.
@@ -215,7 +229,7 @@ class NumpySession(Session):
         np = self._np
         kernel = op.kernel(self.device.backend, case.dtype, case.variant) or tuned_kernel(op, case)
         blocks = next((one for one in op.tuned.get(self.device.backend, ()) if one.language == "numpy"), kernel)
-        found: dict[str, Callable[..., Callable[[], Array]]] = {}
+        found: dict[str, Way] = {}
         if kernel.language == "numba":
             self._load_compiler()
         whole = all(array.flags.c_contiguous for array in arrays)
@@ -227,15 +241,16 @@ class NumpySession(Session):
         ):
             for candidate in kernel.candidates(case.params, case.dtype, self.limits):
                 if self._compiled.compiles(candidate.build()):
-                    found[f"numba, {candidate.name}"] = partial(self._native, op, candidate)
+                    call = partial(self._native, op, candidate)
+                    found[f"numba, {candidate.name}"] = Way(call, candidate.threads)
         elif kernel.language == "numpy":
             blocks = kernel
         if blocks.language == "numpy":
-            found["NumPy in blocks"] = lambda inputs, output: _writing(
-                blocks.build(np, self._blocks, case.params), inputs, output
+            found["NumPy in blocks"] = Way(
+                lambda inputs, output: _writing(blocks.build(np, self._blocks, case.params), inputs, output)
             )
         if found and kernel.language == "numba":
-            found["plain NumPy"] = lambda inputs, output: lambda: op.expr(np, *inputs)
+            found["plain NumPy"] = Way(lambda inputs, output: lambda: op.expr(np, *inputs))
         return found
 
     def _native(

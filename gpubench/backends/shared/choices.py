@@ -40,9 +40,9 @@ _ROUNDS, _LEAST_ROUNDS = 5, 2
 _LOADED = 0.15
 _LONG_ENOUGH_S = 0.25
 _SAMPLE_S, _MOST_LAUNCHES = 0.0005, 50
-# Between two sizes that took the same candidate, so many half octaves away at most, nothing else is tried. Where a
-# candidate takes long to build, sizes farther away tell enough, and only what they took is tried; and what a size took
-# that is so near is taken.
+# Between two sizes that took the same candidate, so many half octaves away at most, nothing else is tried; between two
+# that took different numbers of threads, those and what lies between. Where a candidate takes long to build, sizes
+# farther away tell enough, and only what they took is tried; and what a size took that is so near is taken.
 _REACH, _COSTLY_REACH, _COSTLY_NEAR = 6, 10, 1
 
 # From a candidate's name to a function from a number of launches to their seconds.
@@ -143,12 +143,13 @@ class Trials(msgspec.Struct, frozen=True):
     """The candidates of one case, the default first. `prepare(output)` makes the timer of `fastest` whose launches
     write there; the trials take about `budget_s` seconds at most. `builders`: to build a candidate takes far longer
     than to time it, so many threads do it side by side, and for that there are `budget_s` seconds too; 0: the timer
-    builds."""
+    builds. `threads`: the number of threads of candidates that differ in it; the larger the size, the more."""
 
     names: tuple[str, ...]
     prepare: Callable[[Buffer], Timer]
     budget_s: float
     builders: int = 0
+    threads: Mapping[str, int] = {}
 
     @property
     def reach(self) -> int:
@@ -217,7 +218,7 @@ def choose(session: Session, op: Op, case: Case, choices: Choices, trials: Trial
         return None
     try:
         timer = trials.prepare(output)
-        names = around if trials.builders and around else trials.names
+        names = around or trials.names
         timer = built_ahead(names, timer, trials, session.clock)
         name = fastest(names, timer, clock=session.clock, budget_s=trials.budget_s)
     except DeviceOutOfMemory:
@@ -230,14 +231,19 @@ def choose(session: Session, op: Op, case: Case, choices: Choices, trials: Trial
 
 
 def _around(case: Case, trials: Trials, choices: Choices) -> tuple[str, ...]:
-    """The candidates that the nearest sizes below and above took on a quiet machine; none where one of them is not
-    remembered."""
+    """What the nearest sizes below and above took on a quiet machine, and the candidates between the two; none where
+    one of the sizes is not remembered, or tells too little."""
     near = _COSTLY_NEAR if trials.builders else 0
     for side in (-1, 1):
         if name := _nearest(case, trials, choices, side, near):
             return (name,)
     found = [_nearest(case, trials, choices, side, trials.reach) for side in (-1, 1)]
-    return () if None in found else tuple(name for name in trials.names if name in found)
+    if None in found:
+        return ()
+    if trials.builders or found[0] == found[1]:
+        return tuple(name for name in trials.names if name in found)
+    least, most = sorted(trials.threads.get(name or "", 0) for name in found)
+    return tuple(name for name in trials.names if least <= trials.threads.get(name, 0) <= most) if least else ()
 
 
 def _nearest(case: Case, trials: Trials, choices: Choices, side: int, reach: int) -> str | None:

@@ -170,6 +170,7 @@ class DeviceWorker:
                 f"open of the backend {used[0].name} returns no Session but {type(session).__name__}"
             )
         self._session = session
+        session.foresee([self._op(name) for name in request.ops])
         if session.device.kind == "gpu":
             self._turns = CpuTurns(request.alike, f"{request.device_id} {request.since}")
         # A split keeps them on the device once for each regime.

@@ -48,6 +48,18 @@ def test_what_is_known_of_a_backend_is_what_it_declares(name, monkeypatch):
     assert backends.facts(name) == known, "of one that is not in the table its module tells the same"
 
 
+@pytest.mark.parametrize(("op", "imported"), [("add", True), ("matmul", False)])
+def test_the_compiler_is_imported_while_devices_open_if_the_ops_need_it(op, imported):
+    code = (
+        "import sys; from gpubench import backends, kernels\n"
+        "session = backends.load('numpy').open('numpy:0')\n"
+        f"session.foresee([kernels.load({op!r})])\n"
+        "print('numba' in sys.modules)"
+    )
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert shown == f"{imported}\n"
+
+
 def test_only_a_worker_runs_a_backend_of_another_package(monkeypatch):
     monkeypatch.setattr(backends, "load", lambda name: pytest.fail("it was loaded"))
     assert backends.facts("of-a-package") is None

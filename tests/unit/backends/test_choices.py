@@ -318,8 +318,8 @@ class Tuning:
         self.session.allocate = lambda shape, dtype: self.taken.append(shape) or "output"
         self.session.free = self.freed.append
 
-    def choose(self, names=("slow", "fast"), prepare=None, *, builders=0):
-        trials = Trials(names, prepare or self.prepare, 1.0, builders)
+    def choose(self, names=("slow", "fast"), prepare=None, *, builders=0, threads=None):
+        trials = Trials(names, prepare or self.prepare, 1.0, builders, threads or {})
         return choose(self.session, self.op, self.case, self.choices, trials)
 
     def prepare(self, output):
@@ -384,6 +384,31 @@ def test_where_building_is_costly_what_the_sizes_around_took_alone_is_tried(
             tuning.choices.put(choice_key(Tuning(tmp_path, n).case, names), Chosen(known))
     assert tuning.choose(names, builders=2) == name
     assert tuning.trials == trials
+
+
+@pytest.mark.parametrize(
+    ("below", "above", "tried"),
+    [
+        ("1", "4", {"1", "2", "4", "4, streaming"}),
+        ("4", "4, streaming", {"4", "4, streaming"}),
+        ("2", "16", {"2", "4", "4, streaming", "8", "16"}),
+        ("16", "2", {"2", "4", "4, streaming", "8", "16"}),
+        ("4", "4", set()),
+        ("plain", "4", {"1", "2", "4", "4, streaming", "8", "16", "plain"}),
+        ("1", None, {"1", "2", "4", "4, streaming", "8", "16", "plain"}),
+    ],
+)
+def test_of_numbers_of_threads_those_between_the_sizes_around_are_tried(tmp_path, below, above, tried):
+    names = ("1", "2", "4", "8", "16", "4, streaming", "plain")
+    threads = {name: int(name.partition(",")[0]) for name in names[:-1]}
+    tuning, seen = Tuning(tmp_path, n=1 << 12), set()
+    for n, known in ((1 << 10, below), (1 << 14, above)):
+        if known is not None:
+            tuning.choices.put(choice_key(Tuning(tmp_path, n).case, names), Chosen(known))
+    tuning.choose(
+        names, lambda output: lambda name: seen.add(name) or (lambda repeat: 1e-3 * repeat), threads=threads
+    )
+    assert seen == tried
 
 
 @pytest.mark.parametrize(

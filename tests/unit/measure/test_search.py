@@ -58,12 +58,12 @@ class Simulation:
 
     def __init__(
         self, ops=tuple(CROSSINGS), *, budget_s=60.0, noise=0.0, refine="auto", given=(), slow=(), host_bytes=2**36,
-        fails=lambda case: False, gpu=gpu_s, cpu=cpu_s,
+        fails=lambda case: False, gpu=gpu_s, cpu=cpu_s, regimes=("resident-queued",), copy_s=lambda n: 0.0,
     ):  # fmt: skip
         chosen = Settings(budget_s=budget_s, refine=refine, min_samples=4, max_samples=8, warmup_s=0.0)
         targets = tuple(Target(device, ("library",)) for device in DEVICES)
         self.constraints = Constraints(
-            targets, Selection(ops=list(ops), regimes=["resident-queued"]), host_bytes, settings=chosen
+            targets, Selection(ops=list(ops), regimes=list(regimes)), host_bytes, settings=chosen
         )
         empty = Fingerprint(hash="0", fields={})
         run = Run(
@@ -80,6 +80,7 @@ class Simulation:
             gpu,
             cpu,
         )
+        self.copy_s = copy_s
         self._draw, self._noise = random.Random(1), noise
         self.budget_s = math.inf if budget_s is None else budget_s
         self.resume()
@@ -94,8 +95,9 @@ class Simulation:
         began = self.now
         for item in step.workloads:
             for case in item.cases:
-                crossing = CROSSINGS[case.op]
+                crossing = CROSSINGS.get(case.op)
                 seconds = (self.cpu_s if case.device_id == CPU else self.gpu_s)(item.n, crossing)
+                seconds += 0.0 if case.resident else self.copy_s(item.n)
                 self._enter(case, seconds * self.slow.get(case.op, 1), step.purpose.blocks or 4)
         self.search.took(step, self.now - began)
         self.steps.append(step)
@@ -193,6 +195,17 @@ def test_a_form_that_was_timed_at_the_smallest_size_alone_does_not_halve_the_top
     assert min(timed) == first_sizes(one.ladder)[0]
     assert not timed & set(first_sizes(one.ladder)[1:-1]), "or this would show nothing"
     assert max(simulation.sizes("add")) == one.ladder.high
+    assert simulation.recorder.run.warnings == []
+
+
+def test_what_a_call_copies_grows_with_its_bytes():
+    """A product grows with the cube of its side. Copies that were taken to do so too halved its top."""
+    simulation = Simulation(
+        ["matmul"], cpu=lambda n, _: 1e-5 * (n / 190) ** 3, gpu=lambda n, _: 1e-5 + 1e-5 * (n / 600) ** 3,
+        regimes=["resident-waited", "transfer-always"], copy_s=lambda n: 12 * n**2 / 1e10, budget_s=1.8,
+    )  # fmt: skip
+    simulation.run()
+    assert max(simulation.sizes("matmul")) == simulation.series[0].ladder.high
     assert simulation.recorder.run.warnings == []
 
 
