@@ -140,6 +140,11 @@ class Recorder:
     def warn(self, warning: RunWarning) -> None:
         self._run = msgspec.structs.replace(self._run, warnings=[*self._run.warnings, warning])
 
+    def withdraw(self, warning: RunWarning) -> None:
+        """Take back a warning that is true no more."""
+        left = [known for known in self._run.warnings if known is not warning]
+        self._run = msgspec.structs.replace(self._run, warnings=left)
+
     def save(self) -> None:
         """Write the document as it stands."""
         self._save(self.run)

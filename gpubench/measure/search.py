@@ -96,6 +96,7 @@ class BreakEvenSearch:
         self._checked: set[str] = set()
         self._narrowed: set[str] = set()
         self._tried: dict[str, set[int]] = {}
+        self._halved: dict[str, RunWarning] = {}
 
     def took(self, step: Step, seconds: float) -> None:
         """A step was measured in so many seconds."""
@@ -158,9 +159,11 @@ class BreakEvenSearch:
         # Of a CPU alone the answer is about the largest size, which is the middle where the top takes too long.
         end = max if {t.device.id for t in self._scope.targets} == self._cpu else min
         yield from self._new(one, below, explained=end(below, default=high))
-        top = self._top(one, high, share_s)
-        if top is not None:
+        # What a halved one takes tells better what the next one will.
+        while (top := self._top(one, high, share_s)) is not None:
             yield from self._new(one, [top], explained=top)
+            if top == high or top not in self.known(one):
+                return
 
     def _held(self, one: Series) -> Ladder:
         """Its ladder from the first size that has cases up to what memory holds, by halving."""
@@ -203,8 +206,12 @@ class BreakEvenSearch:
             n = max(1, round(n / 2 / one.ladder.granule)) * one.ladder.granule
         else:
             n = measured
+        if (earlier := self._halved.pop(one.key, None)) is not None:
+            self._recorder.withdraw(earlier)
         if n < high:
-            self._recorder.warn(_halved(one, max(n, measured), high, self._top_s(one, high, measured)))
+            found = _halved(one, max(n, measured), high, self._top_s(one, high, measured))
+            self._halved[one.key] = found
+            self._recorder.warn(found)
         return n if n > measured else None
 
     def _top_s(self, one: Series, n: int, measured: int) -> float:
@@ -216,12 +223,19 @@ class BreakEvenSearch:
         def more(low: int, high: int) -> float:
             return curves.work(one, high) / max(curves.work(one, low), 1)
 
+        # By the fastest block: a slow moment of the machine grows too, and halves a top that fits.
         below = {
-            s: curves.seconds(sessions) * (curves.growth(slots, row, s[0]) or more(m, measured))
+            s: min(map(min, sessions.values())) * (curves.growth(slots, row, s[0]) or more(m, measured))
             for m, slots in sorted(self.known(one).items())
             for s, sessions in slots.items()
         }
-        copies = {s: max(0.0, t - below.get((*s[:2], WAITED), t)) for s, t in below.items()}
+
+        def copied(s: Slot) -> float:
+            """What a call of the slot takes beyond one with its data on the device."""
+            waited = [t for other, t in below.items() if (other[0], other[2]) == (s[0], WAITED)]
+            return max(0.0, below[s] - min(waited)) if waited and s[2].startswith("transfer") else 0.0
+
+        copies = {s: copied(s) for s in below}
         bytes_more = one.op.bytes(one.params(n), one.dtype) / max(
             one.op.bytes(one.params(measured), one.dtype), 1
         )

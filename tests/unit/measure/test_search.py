@@ -209,6 +209,22 @@ def test_what_a_call_copies_grows_with_its_bytes():
     assert simulation.recorder.run.warnings == []
 
 
+def test_a_top_that_was_halved_for_a_slow_moment_is_reached_after_all():
+    """The halved one is measured at another moment, and tells what the whole one takes."""
+    op = kernels.load("matmul")
+    *_, middle, high = first_sizes(op.sizes)
+
+    def cpu(n, _):
+        return 1e-5 * (n / 190) ** 3 * (4 if n == middle else 1)
+
+    simulation = Simulation(["matmul"], cpu=cpu, gpu=lambda n, _: 1e-5 + 1e-5 * (n / 600) ** 3, budget_s=3.5)
+    simulation.run()
+    sizes = simulation.sizes("matmul")
+    assert high / 2 in sizes, "or this would show nothing"
+    assert high in sizes
+    assert simulation.recorder.run.warnings == []
+
+
 @pytest.mark.parametrize("slow", [1, 1e9])
 def test_of_a_cpu_alone_plain_numpy_is_timed_at_the_largest_size(slow):
     """The answer compares with it there, also where the top takes too long."""
