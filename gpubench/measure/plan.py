@@ -307,10 +307,12 @@ def _no_room(op: Op, case: Case, device: Device, host_bytes: int | None) -> Skip
 def _needs(op: Op, params: Mapping[str, int], dtype: Dtype) -> tuple[int, int]:
     """Bytes of a workload on the host and on a device."""
     operands = op.held_bytes(params, dtype)
+    on_host_alone = sum(operand.bytes(params, dtype) for operand in op.inputs if operand.role == "host")
     # Inputs and outputs, and their float64 copies, the reference and its scale while checking.
+    on_host = operands + on_host_alone + 3 * operands * 8 // ITEMSIZE[dtype]
     # On the device, transfer-always takes a second set of buffers beside the resident one, of all but what stays.
-    stays = sum(operand.bytes(params, dtype) for operand in op.inputs if not operand.travels)
-    return operands + 3 * operands * 8 // ITEMSIZE[dtype], 2 * operands - stays
+    stays = sum(operand.bytes(params, dtype) for operand in op.inputs if not operand.travels) - on_host_alone
+    return on_host, 2 * operands - stays
 
 
 def _fits(case: Case, on_host: int, on_device: int, device: Device, host_bytes: int | None) -> Skip | None:

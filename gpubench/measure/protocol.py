@@ -58,7 +58,8 @@ class Open(Numbered, frozen=True, kw_only=True, tag="open"):
 
     `flush_bytes`: what the host overwrites before every sample, twice its caches; None: they stay warm.
     `cpus`: how many a worker may keep busy, where the parent knows it; `alike` lists those with the same cores, and
-    those beside the same memory. `sample_s`: what a sample lasts at least. `ops`: whose tuned forms are to come.
+    those beside the same memory. `sample_s`: what a sample lasts at least. `ops`: whose tuned
+    forms are to come, in these `dtypes`.
     """
 
     device_id: str
@@ -73,6 +74,7 @@ class Open(Numbered, frozen=True, kw_only=True, tag="open"):
     alike: list[str] = []
     sample_s: float = 5e-3
     ops: list[str] = []
+    dtypes: list[Dtype] = []
 
 
 class MeasureOverhead(Numbered, frozen=True, kw_only=True, tag="overhead"):
@@ -232,10 +234,11 @@ class Devices(Numbered, frozen=True, kw_only=True, tag="devices-reply"):
 
 
 class Opened(Numbered, frozen=True, kw_only=True, tag="opened"):
-    """The device is open."""
+    """The device is open. `once_s`: seconds of what the machine remembers from now on."""
 
     device: Device
     record: WorkerRecord
+    once_s: float = 0.0
 
 
 class MeasuredOverhead(Numbered, frozen=True, kw_only=True, tag="overhead-reply"):

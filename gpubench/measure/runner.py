@@ -149,7 +149,7 @@ class _Runner:
         self._crew: WorkerPool | None = None
         self._pace = Pace()
         self._begun = 0
-        self._once_s = 0.0  # of choosing kernels, which this machine remembers
+        self._once_s = 0.0  # of compiling and choosing kernels, which this machine remembers
         self._sessions = spec.sessions
         self.first_session = self._next_index()
         self.progress = Progress(0, self.first_session + self._sessions, self._remaining_s)
@@ -198,7 +198,6 @@ class _Runner:
             [*measured, *self._twins()],
             self.spec.run.machine,
             self.spec.spares,
-            list(self.spec.ops) if "tuned" in self.spec.run.selection.forms else (),
         )
         self._crew = pool
         record = SessionRecord(
@@ -207,6 +206,7 @@ class _Runner:
         self.recorder.session(record)
         runtime = self._runtime(pool, index)
         self._open_all(pool, index)
+        self._once_s += pool.once_s
         self.recorder.clocks(pool.clocks)
         if self._begun == 1:  # hardware does not change from session to session
             pool.measure_ceilings(asked(planned(self.spec), measured, self.settings, self.spec.run.machine))
@@ -250,7 +250,7 @@ class _Runner:
         """Every worker, once it is known who else uses the GPUs: none of those can be ours."""
         for found in monitor.shared(pool.monitor.users(), index):
             warn_once(self.recorder, self.sink, found)
-        pool.open_all(list(self._kinds))
+        pool.open_all(list(self._kinds), self.spec.run.selection)
 
     def _next_index(self) -> int:
         return max((session.index for session in self.recorder.run.sessions), default=-1) + 1
@@ -299,7 +299,8 @@ class _Runner:
         if min(self._once_s, self.spec.once_s) < WORTH_A_WORD_S or self._begun > 1:
             return
         message = (
-            f"{self._once_s:.0f} s of this run went to choosing kernels and numbers of threads for this machine"
+            f"{self._once_s:.0f} s of this run went to compiling and choosing kernels and numbers of threads for this"
+            " machine"
         )
         found = RunWarning(
             code="chosen-once", severity="info", message=message, hint=WARNINGS["chosen-once"].remedy,

@@ -21,6 +21,7 @@ from gpubench.model.result import (
     Ceiling,
     Device,
     DeviceClock,
+    Selection,
     SessionRecord,
     Settings,
     WorkerRecord,
@@ -210,14 +211,15 @@ class WorkerPool:
 
     def __init__(
         self, settings: Settings, scratch: Path, gone: dict[str, DeviceGone], devices: Sequence[Device] = (),
-        machine: Machine | None = None, spares: Spares | None = None, ops: Sequence[str] = (),
+        machine: Machine | None = None, spares: Spares | None = None,
     ) -> None:  # fmt: skip
         self._settings = settings
         self._scratch = scratch
         self._gone = gone
         self._since = time.monotonic()
         self._spares = spares or Spares()
-        self._ops = list(ops)
+        self._tuned = Selection(ops=[])
+        self.once_s = 0.0
         self.workers: dict[str, Worker] = {}
         self._starting: dict[str, tuple[Worker, protocol.Open]] = {}
         self._opened: dict[str, tuple[Worker, WorkerRecord]] = {}
@@ -251,9 +253,11 @@ class WorkerPool:
             self._opened.pop(device_id, None)
         return self.workers[device_id]
 
-    def open_all(self, device_ids: Sequence[str]) -> None:
+    def open_all(self, device_ids: Sequence[str], selection: Selection | None = None) -> None:
         """Open every device before the first case, all at once: nothing is timed meanwhile. Their overheads are
-        measured after that, one device after the other."""
+        measured after that, one device after the other. `selection`: what is to be measured on them."""
+        if selection is not None and "tuned" in selection.forms:
+            self._tuned = selection
         for device_id in device_ids:
             if device_id not in self._gone:
                 self._starting[device_id] = self._asked_to_open(device_id)
@@ -393,7 +397,7 @@ class WorkerPool:
             id=worker.next_id, device_id=device_id, threads=self._settings.threads, seed=self._settings.seed,
             inputs=self._settings.inputs, scratch=str(self._scratch), since=self._since,
             autotune=self._settings.autotune, flush_bytes=self._flush_bytes, cpus=self._cpus, alike=self._alike,
-            sample_s=self._settings.sample_s, ops=self._ops,
+            sample_s=self._settings.sample_s, ops=self._tuned.ops, dtypes=self._tuned.dtypes,
         )  # fmt: skip
         with contextlib.suppress(WorkerGone):  # waiting for it tells the same
             worker.send(request)
@@ -415,6 +419,7 @@ class WorkerPool:
             if reply.device.clock is not None:
                 self.clocks[device_id] = reply.device.clock
             self._ever_opened.add(device_id)
+            self.once_s = max(self.once_s, reply.once_s)
             return worker, reply.record
         worker.close()
         lost = device_id in self._ever_opened

@@ -234,8 +234,10 @@ class Session(ABC):
         time the steps of a chain, or its clock failed this time."""
         return None
 
-    def foresee(self, ops: Sequence[Op]) -> None:
-        """Import what the tuned forms of these ops need, while other devices open."""
+    def foresee(self, ops: Sequence[Op], dtypes: Sequence[Dtype]) -> float:
+        """Import and compile what the tuned forms of these ops need, while other devices open. Returns the seconds of
+        what this machine remembers from then on. As it stands: nothing."""
+        return 0.0
 
     def tune(self, op: Op, case: Case, inputs: Sequence[Buffer]) -> None:
         """Choose the case's candidate before `compile`: remembered, or found in a bounded time. Untimed. It is called

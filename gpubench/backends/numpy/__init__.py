@@ -33,7 +33,7 @@ from gpubench.model.backend import Backend, Buffer, Launch, Session, StageReadin
 from gpubench.model.case import Case
 from gpubench.model.kernel import Candidate, Limits, NumbaProgram
 from gpubench.model.links import Links
-from gpubench.model.op import Array, Form, Op, Shape, Stored
+from gpubench.model.op import Array, Dtype, Form, Op, Shape, Stored
 from gpubench.model.result import Blas, Device, DeviceKind
 
 # Seconds that choosing the form of one case may take.
@@ -168,10 +168,16 @@ class NumpySession(Session):
         return StageReading(found, readings[-1] - readings[0], "host")
 
     @override
-    def foresee(self, ops: Sequence[Op]) -> None:
-        kernels = (kernel for op in ops for kernel in op.tuned.get(self.device.backend, ()))
-        if any(kernel.language == "numba" for kernel in kernels):
+    def foresee(self, ops: Sequence[Op], dtypes: Sequence[Dtype]) -> float:
+        """numba, and the kernels of each op at the top of its ladder: smaller sizes take some of them."""
+        candidates: list[Candidate] = []
+        for op, dtype in itertools.product(ops, dtypes):
+            kernel = op.kernel(self.device.backend, dtype)
+            if kernel is not None and kernel.language == "numba" and kernel.candidates is not None:
+                candidates += kernel.candidates({"n": op.sizes.high}, dtype, self.limits)
+        if candidates:
             self._load_compiler()
+        return self._compiled.compile_ahead([one.build() for one in candidates]) if self._compiled else 0.0
 
     @override
     def tune(self, op: Op, case: Case, inputs: Sequence[Buffer]) -> None:

@@ -14,16 +14,21 @@ import importlib.util
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from gpubench import processes
 from gpubench.backends.shared.choices import cache_folder
 from gpubench.backends.shared.host import aligned, spin_briefly
 from gpubench.model.kernel import NumbaProgram
 from gpubench.model.op import Array
 
+# Kernels that are worth a process of their own, and so many of those at most: each imports numba first. After so many
+# seconds the rest is left to the moment that needs it.
+LEAST_SHARE, MOST_PROCESSES, AHEAD_S = 2, 8, 15.0
 # A region costs 2 us in the first, 3 in the second, 50 in the third.
 _LAYERS = "omp tbb workqueue"
 
@@ -62,6 +67,25 @@ class NumbaThreads:
             return False
         return True
 
+    def compile_ahead(self, programs: Sequence[NumbaProgram]) -> float:
+        """Have the kernels of these programs at hand. What no cache holds is compiled by processes side by side, since
+        numba compiles one kernel at a time in each. Returns the seconds that compiling took."""
+        began = time.perf_counter()
+        sources = dict.fromkeys(program.source for program in programs)
+        missing = [self._written(source) for source in sources if not self._is_cached(source)]
+        shares = min(self.most // 2, len(missing) // LEAST_SHARE, MOST_PROCESSES)
+        if shares > 1:
+            commands = [processes.python(__name__, *map(str, missing[i::shares])) for i in range(shares)]
+            # What becomes of them shows here: what is not there yet is compiled by this process.
+            with contextlib.suppress(OSError):
+                limits = [(command, AHEAD_S) for command in commands]
+                processes.run_all(limits, processes.environment({"GPUBENCH_CACHE_DIR": str(self._folder)}))
+        for program in programs:
+            if time.perf_counter() - began > AHEAD_S:
+                break
+            self.compiles(program)
+        return time.perf_counter() - began if missing else 0.0
+
     def launch(self, program: NumbaProgram, arrays: Mapping[str, Array]) -> Callable[[], None]:
         """One launch of the program on these arrays. It holds their addresses, so it keeps them, and its scratch."""
         import numpy as np
@@ -94,13 +118,25 @@ class NumbaThreads:
         module = self._module(program.source)
         return "\n".join(getattr(module, step.kernel)._library.get_asm_str() for step in program.passes)
 
-    def _module(self, source: str) -> ModuleType:
+    def _name(self, source: str) -> str:
         digest = hashlib.sha256(f"{self._version}\n{source}".encode()).hexdigest()[:20]
-        name = f"gpubench_kernel_{digest}"
+        return f"gpubench_kernel_{digest}"
+
+    def _written(self, source: str) -> Path:
+        """The file with the source, from which numba compiles it."""
+        path = self._folder / "kernels" / f"{self._name(source)}.py"
+        _write_once(path, source)
+        return path
+
+    def _is_cached(self, source: str) -> bool:
+        """Whether numba has an index for it: on another processor it may hold nothing for this one."""
+        return any(Path(self._numba.config.CACHE_DIR).glob(f"*/{self._name(source)}.*.nbi"))
+
+    def _module(self, source: str) -> ModuleType:
+        name = self._name(source)
         if name in sys.modules:
             return sys.modules[name]
-        path = self._folder / "kernels" / f"{name}.py"
-        _write_once(path, source)
+        path = self._written(source)
         specification = importlib.util.spec_from_file_location(name, path)
         assert specification is not None
         assert specification.loader is not None
@@ -152,3 +188,14 @@ def _temporary() -> Path:
     folder = Path(tempfile.mkdtemp(prefix="gpubench-kernels-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder
+
+
+def main(paths: Sequence[str]) -> None:
+    """Compile the kernels in these files of the cache."""
+    compiler = NumbaThreads(1)
+    for path in paths:
+        compiler._module(Path(path).read_text(encoding="utf-8"))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

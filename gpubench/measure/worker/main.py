@@ -170,7 +170,7 @@ class DeviceWorker:
                 f"open of the backend {used[0].name} returns no Session but {type(session).__name__}"
             )
         self._session = session
-        session.foresee([self._op(name) for name in request.ops])
+        once_s = session.foresee([self._op(name) for name in request.ops], request.dtypes)
         if session.device.kind == "gpu":
             self._turns = CpuTurns(request.alike, f"{request.device_id} {request.since}")
         # A split keeps them on the device once for each regime.
@@ -184,7 +184,7 @@ class DeviceWorker:
             env={name: value for name, value in os.environ.items() if name in RECORDED or name.startswith("NCCL_")},
             open_s=open_s,
         )  # fmt: skip
-        return protocol.Opened(id=request.id, device=session.device, record=record)
+        return protocol.Opened(id=request.id, device=session.device, record=record, once_s=once_s)
 
     def _measure_overhead(self, request: protocol.MeasureOverhead) -> protocol.MeasuredOverhead:
         self._announce("overhead")

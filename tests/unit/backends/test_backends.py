@@ -53,7 +53,7 @@ def test_the_compiler_is_imported_while_devices_open_if_the_ops_need_it(op, impo
     code = (
         "import sys; from gpubench import backends, kernels\n"
         "session = backends.load('numpy').open('numpy:0')\n"
-        f"session.foresee([kernels.load({op!r})])\n"
+        f"session.foresee([kernels.load({op!r})], ['float32'])\n"
         "print('numba' in sys.modules)"
     )
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout

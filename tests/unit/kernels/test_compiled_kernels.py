@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -206,7 +207,7 @@ def test_the_loops_are_vectors(tmp_path):
     names = [name for name in OPS if name != "transpose"]
     program = f"""
 import os
-os.environ["GPUBENCH_CACHE_DIR"] = {str(tmp_path)!r}
+os.environ["GPUBENCH_CACHE_DIR"] = os.environ["NUMBA_CACHE_DIR"] = {str(tmp_path)!r}
 from gpubench import kernels
 from gpubench.backends.numpy.compiled import NumbaThreads
 from gpubench.model.kernel import Limits
@@ -242,7 +243,7 @@ def test_another_text_in_the_place_of_a_kernel_is_replaced(tmp_path, monkeypatch
 def test_the_second_process_compiles_nothing(pool, tmp_path):
     program = f"""
 import os, sys, time
-os.environ["GPUBENCH_CACHE_DIR"] = {str(tmp_path)!r}
+os.environ["GPUBENCH_CACHE_DIR"] = os.environ["NUMBA_CACHE_DIR"] = {str(tmp_path)!r}
 import numpy as np
 from gpubench import kernels
 from gpubench.backends.numpy.compiled import NumbaThreads
@@ -286,3 +287,27 @@ def test_what_a_chain_needs_is_compiled_before_any_stage_runs(monkeypatch):
     }
     assert set(asked) == wanted
     assert len(wanted) == 2
+
+
+@pytest.mark.parametrize("threads", [2, 16])
+def test_kernels_are_compiled_ahead_once_by_this_process_or_by_others(tmp_path, threads):
+    """On many CPUs processes share them out, and this one finds them in the cache."""
+    program = (
+        "import sys\n"
+        "from gpubench import kernels\n"
+        "from gpubench.backends.numpy.compiled import NumbaThreads\n"
+        "from gpubench.model.kernel import Limits\n"
+        f"limits = Limits(max_buffer_bytes=2**62, max_binding_bytes=2**62, multiprocessors={threads})\n"
+        f"compiler = NumbaThreads({threads})\n"
+        "found = [kernels.load(name).kernel('numpy', 'float32').candidates({'n': 4096}, 'float32', limits)[0].build()\n"
+        "         for name in ('copy', 'add', 'relu', 'sum')]\n"
+        "print(compiler.compile_ahead(found) > 0, compiler.compilations > 0)\n"
+    )
+    shown = [
+        subprocess.run(
+            [sys.executable, "-c", program], capture_output=True, text=True, check=True,
+            env={**os.environ, "GPUBENCH_CACHE_DIR": str(tmp_path), "NUMBA_CACHE_DIR": str(tmp_path)},
+        ).stdout.split()
+        for _ in "12"
+    ]  # fmt: skip
+    assert shown == [["True", str(threads == 2)], ["False", "False"]]
