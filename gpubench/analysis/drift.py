@@ -43,9 +43,10 @@ class VersionCount:
 
 
 def system_versions(machine: Machine) -> dict[str, str]:
-    """The versions of the machine's kernel and of the drivers of its GPUs."""
+    """The versions of the machine's kernel and of the drivers of its GPUs, and the newest CUDA that those serve."""
     found = {"kernel": fact(machine, "platform", "kernel")}
     for gpu in machine.gpus:
+        found["CUDA"] = found.get("CUDA") or fact(gpu, "driver", "cuda")
         name = fact(gpu, "driver", "name")
         found[f"driver {name}"] = fact(gpu, "driver", "version") if name else None
     return {what: str(version) for what, version in found.items() if version}

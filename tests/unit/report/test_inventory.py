@@ -20,12 +20,19 @@ def known(value):
 
 
 def node(
-    name: str, gpus: int = 8, *, memory: float = 256, driver: str = "570.1", kernel: str = "6.8", lost: int = 0
+    name: str,
+    gpus: int = 8,
+    *,
+    memory: float = 256,
+    driver: str = "570.1",
+    cuda: str = "12.8",
+    kernel: str = "6.8",
+    lost: int = 0,
 ):
     """A node that answered; its last `lost` GPUs are not usable."""
     found = [
         msgspec.structs.replace(
-            gpu(f"{name}-{i}"), driver=Driver(name=known("nvidia"), version=known(driver)),
+            gpu(f"{name}-{i}"), driver=Driver(name=known("nvidia"), version=known(driver), cuda=known(cuda)),
             usable=known(i < gpus - lost), why_not=["NO_DRIVER"] if i >= gpus - lost else [],
         )
         for i in range(gpus)
@@ -51,7 +58,7 @@ def test_equal_nodes_that_all_answer_are_one_line_and_one_row():
 
 def test_the_first_line_names_who_is_missing_and_what_differs_the_worst_first():
     nodes = [
-        node("a"), node("b", driver="550.2"), node("c", gpus=4), node("d"),
+        node("a"), node("b", driver="550.2", cuda="12.4"), node("c", gpus=4), node("d"),
         DetectedNode(name="e", reason="busy", why="others hold it"),
         DetectedNode(name="f", reason="hung", why="nothing came from it"),
         DetectedNode(name="g", reason="version-skew", why="other code", gpubench="0.2.0 (def)"),
@@ -59,9 +66,10 @@ def test_the_first_line_names_who_is_missing_and_what_differs_the_worst_first():
     found = inventory_of(nodes, expected=8)
     assert inventory_headline(found) == (
         "Fleet: 4 of 8 nodes answered, 28 GPUs; 1 hung (f); 1 version-skew (g); 1 busy (e); "
-        "nothing is known of 1 more; 2 kinds of nodes; software differs (driver nvidia, gpubench)"
+        "nothing is known of 1 more; 2 kinds of nodes; software differs (CUDA, driver nvidia, gpubench)"
     )
     assert {one.what: (one.usual, one.others) for one in found.drift} == {
+        "CUDA": ("12.8", {"12.4": ["b"]}),
         "driver nvidia": ("570.1", {"550.2": ["b"]}), "gpubench": ("0.1.0 (abc)", {"0.2.0 (def)": ["g"]}),
     }  # fmt: skip
     text = text_of(found)
