@@ -109,6 +109,14 @@ def test_the_deadline_ends_the_fleet_with_its_code():
     assert int(fleet_code(found, ends, None)) == 124
 
 
+def test_an_interrupt_tells_who_answered_until_then():
+    cluster = Cluster({"a": answer(), "b": [HELLO, *[wire.HEARTBEAT] * 99]})
+    cluster.interrupt_at = 9
+    found, _, interrupted = detected(DetectOptions(cluster="local", quiet=True), cluster, FleetLimits())
+    assert isinstance(interrupted, KeyboardInterrupt)
+    assert inventory_headline(found) == "Fleet: 1 of 2 nodes answered, 2 GPUs; 1 failed (b)"
+
+
 def test_names_may_be_hidden():
     found, _ = ask({"secret-host": answer()}, no_hostnames=True)
     assert b"secret-host" not in msgspec.json.encode(found)
