@@ -5,14 +5,13 @@ Nodes are looked at one after the other and let go: what is kept of one is a few
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable
 from typing import Literal
 
 import msgspec
 
+from gpubench.analysis.drift import Drift, VersionCount, system_versions
 from gpubench.analysis.fleet import Node, NodeReason
-from gpubench.analysis.machine import fact
 from gpubench.analysis.peers import (
     TOLERANCE,
     Figure,
@@ -26,7 +25,7 @@ from gpubench.analysis.peers import (
 NodeWord = Literal[NodeReason, "complete"]
 _USABLE: tuple[NodeWord, ...] = ("partial", "complete")
 # What nothing is known of, what broke, what was not to be had.
-_WORST_FIRST: tuple[NodeWord, ...] = (
+WORST_FIRST: tuple[NodeWord, ...] = (
     "missing", "unusable", "failed", "died", "hung", "version-skew", "unreachable", "too-few-gpus", "busy", *_USABLE,
 )  # fmt: skip
 
@@ -39,14 +38,6 @@ class NodeRow(msgspec.Struct, frozen=True, kw_only=True):
     word: NodeWord
     why: str | None
     gpus: int
-
-
-class Drift(msgspec.Struct, frozen=True, kw_only=True):
-    """A part of the software that is not the same on all nodes: the usual version, and the nodes of each other."""
-
-    what: str
-    usual: str
-    others: dict[str, list[str]]
 
 
 class FleetReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,7 +86,7 @@ class FleetSurvey:
         self.figures: list[Figure] = []
         self._rows: list[NodeRow] = []
         self._without: list[NotCompared] = []
-        self._versions: dict[str, dict[str, list[str]]] = {}
+        self._versions = VersionCount()
 
     def add(self, node: Node) -> None:
         """Keep what counts of `node`."""
@@ -121,19 +112,8 @@ class FleetSurvey:
         self._rows.append(
             NodeRow(name=node.name, key=node.key, word=_word(node), why=node.error, gpus=len(seen))
         )
-        self._note_versions(node)
-
-    def _note_versions(self, node: Node) -> None:
-        run = node.result
-        if run is None:
-            return
-        versions = dict(run.tool)
-        for gpu in run.machine.gpus:
-            name, version = fact(gpu, "driver", "name"), fact(gpu, "driver", "version")
-            if name and version:
-                versions[f"driver {name}"] = str(version)
-        for what, version in versions.items():
-            self._versions.setdefault(what, {}).setdefault(version, []).append(node.name)
+        if node.result is not None:
+            self._versions.add(node.name, {**node.result.tool, **system_versions(node.result.machine)})
 
     def report(
         self,
@@ -148,27 +128,15 @@ class FleetSurvey:
         peers = msgspec.structs.replace(
             peers, not_compared=tuple(sorted(without, key=lambda one: (one.node, one.device, one.gpu)))
         )
-        rows = sorted(self._rows, key=lambda row: (_WORST_FIRST.index(row.word), row.name))
+        rows = sorted(self._rows, key=lambda row: (WORST_FIRST.index(row.word), row.name))
         complete = sum(row.word == "complete" for row in rows)
         wanted = len(rows) if expected is None else expected
         return FleetReport(
             nodes_expected=wanted, nodes_complete=complete, complete=complete >= wanted,
             nodes_collected=sum(row.word in _USABLE for row in rows), gpus=sum(row.gpus for row in rows),
             peers=peers, expected_by_chance=peers.expected_by_chance, nodes=tuple(rows),
-            drift=tuple(self._drift()),
+            drift=self._versions.drift(),
         )  # fmt: skip
-
-    def _drift(self) -> list[Drift]:
-        found = []
-        for what, nodes in sorted(self._versions.items()):
-            if len(nodes) > 1:
-                counted = Counter({version: len(names) for version, names in nodes.items()})
-                usual = max(sorted(counted), key=lambda version: counted[version])
-                others = {
-                    version: sorted(names) for version, names in sorted(nodes.items()) if version != usual
-                }
-                found.append(Drift(what=what, usual=usual, others=others))
-        return found
 
 
 def _word(node: Node) -> NodeWord:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 
-from gpubench.model.machine import NOT_PROBED, StrFact
+from gpubench.model.machine import NOT_PROBED, Gpu, StrFact
 from gpubench.model.result import Environment, Fingerprints, Run
 from gpubench.units import format_bytes
 
@@ -56,18 +57,24 @@ def _cpu_name(run: Run) -> str | None:
 
 
 def _gpu_texts(run: Run) -> list[str]:
-    found = []
-    for gpu in fact(run.machine, "gpus") or []:
-        memory = fact(gpu, "memory", "usable_bytes") or fact(gpu, "memory", "dedicated_bytes")
-        found.append(_named(fact(gpu, "name") or "unnamed GPU", memory))
+    found = [gpu_text(gpu) for gpu in fact(run.machine, "gpus") or []]
     if not found:
         # One GPU seen by several backends is one GPU: its name and memory tell it apart here.
         gpus = [device for device in run.devices if device.kind == "gpu"]
         found = list(dict.fromkeys(_named(device.name, device.memory_bytes) for device in gpus))
-    counted = {text: found.count(text) for text in found}
-    found = [text if count == 1 else f"{count} x {text}" for text, count in counted.items()]
     software = {d.name for d in run.devices if d.kind == "software" and not d.composed}
-    return found + [f"{name} (software, no GPU)" for name in sorted(software)]
+    return counted(Counter(found)) + [f"{name} (software, no GPU)" for name in sorted(software)]
+
+
+def gpu_text(gpu: Gpu) -> str:
+    """`NVIDIA H200, 139 GiB`."""
+    memory = fact(gpu, "memory", "usable_bytes") or fact(gpu, "memory", "dedicated_bytes")
+    return _named(fact(gpu, "name") or "unnamed GPU", memory)
+
+
+def counted(texts: Mapping[str, int]) -> list[str]:
+    """`8 x NVIDIA H200, 139 GiB`: each text with its number, where that is not 1."""
+    return [text if count == 1 else f"{count} x {text}" for text, count in texts.items()]
 
 
 def _named(name: str, memory_bytes: int | None) -> str:

@@ -1,4 +1,5 @@
-"""`gpubench run --cluster`: the same run on every node of a cluster, one fleet file, and its report."""
+"""`gpubench run --cluster`: the same run on every node of a cluster, one fleet file, and its report; and what it shares
+with `gpubench detect --cluster`."""
 
 from __future__ import annotations
 
@@ -12,7 +13,9 @@ from typing import TYPE_CHECKING, Any
 from gpubench.cli import health
 from gpubench.cli.command import given
 from gpubench.cli.options import (
+    ClusterOptions,
     ConditionOptions,
+    DetectOptions,
     ReportOptions,
     RunOptions,
     SamplingOptions,
@@ -24,6 +27,7 @@ if TYPE_CHECKING:
     import typer
 
     from gpubench.analysis.fleet import Fleet, Node
+    from gpubench.analysis.inventory import Inventory
     from gpubench.fleet.clocks import FleetLimits
     from gpubench.fleet.document import Absent
     from gpubench.fleet.driver import Engine, NodeEnd
@@ -47,14 +51,14 @@ def run_cluster(options: RunOptions, ctx: typer.Context) -> int:
     from gpubench.cli.exit import tell
 
     _refuse(options, given(ctx))
-    limits = _limits(options)
+    limits = fleet_limits(options)
     output = _output(options)
     saving.lock([output], options, release=ctx.call_on_close)
     saved = _saved(options.append)
     with closing(engine_at(options.cluster or "")) as engine:
         ends, absent, interrupted = _measured(options, engine, limits, output, saved)
         fleet = _written(options, engine, output, saved, ends, absent)
-    codes = [_code(fleet, ends, absent, options)]
+    codes = [fleet_code(fleet, ends, options.expect)]
     if interrupted is not None:
         raise interrupted
     try:
@@ -108,14 +112,20 @@ def worst(codes: Sequence[ExitCode | int]) -> ExitCode:
     return next((code for code in order if code in codes), ExitCode.OK)
 
 
-def _refuse(options: RunOptions, names: Sequence[str]) -> None:
+def refuse_options(
+    options: RunOptions | DetectOptions, names: Sequence[str], refused: Sequence[str], hint: str | None = None
+) -> None:
+    """Of the options that a command was given with --cluster. Raises UsageError for one of `refused`."""
     for name in names:
-        if name in _REFUSED:
+        if name in refused:
             raise UsageError(
-                "not-with-cluster",
-                f"--{options.declared[name].key} is about one machine",
-                why="--cluster measures many",
-            )
+                "not-with-cluster", f"--{options.declared[name].key} is about one machine",
+                why="--cluster asks many", hint=hint,
+            )  # fmt: skip
+
+
+def _refuse(options: RunOptions, names: Sequence[str]) -> None:
+    refuse_options(options, names, _REFUSED)
     if options.format is not None:
         require_choice(options.format, _FORMATS, "--format, with --cluster")
     for word in (options.fail_on or "").split(","):
@@ -125,7 +135,8 @@ def _refuse(options: RunOptions, names: Sequence[str]) -> None:
         raise UsageError("bad-value", "--output beside --append", why="the fleet of --append is written anew")
 
 
-def _limits(options: RunOptions) -> FleetLimits:
+def fleet_limits(options: ClusterOptions) -> FleetLimits:
+    """Raises UsageError."""
     from gpubench.fleet.clocks import FleetLimits
     from gpubench.units import parse_duration
 
@@ -186,6 +197,7 @@ def _measured(
     from gpubench.fleet.document import chosen, named
     from gpubench.fleet.driver import FleetDriver, PlacedNode
     from gpubench.fleet.journal import FleetJournal
+    from gpubench.fleet.node import RUN
 
     whole, again = _again(saved)
     found = named(engine.nodes(), hostnames=not options.no_hostnames)
@@ -194,17 +206,17 @@ def _measured(
     asked = {name: node for name, node in asked.items() if name not in done}
     if saved is not None and not again and options.nodes is None:
         asked = {}
-    _require(len(asked) + len(whole), absent, options.expect)
+    require_nodes(len(asked) + len(whole), absent, options.expect)
     journal = FleetJournal(output)
     with closing(journal):
         driver = FleetDriver(
-            engine, journal, limits, retries=options.retry_failed, tell=_teller(options, len(asked))
+            engine, journal, limits, retries=options.retry_failed, tell=teller(options, len(asked))
         )
-        placed = [PlacedNode(node, name, node_arguments(options, name)) for name, node in asked.items()]
+        placed = [PlacedNode(node, name, [RUN, *node_arguments(options, name)]) for name, node in asked.items()]
         return driver.run(placed), absent, driver.interrupted
 
 
-def _require(there: int, absent: Sequence[Absent], expect: int | None) -> None:
+def require_nodes(there: int, absent: Sequence[Absent], expect: int | None) -> None:
     """Raises RequiredUnavailable where fewer nodes can be asked than the fleet needs."""
     if (absent and expect is None) or there < (expect or 1):
         missing = "; ".join(f"{one.name}: {one.why}" for one in absent[:5])
@@ -214,10 +226,10 @@ def _require(there: int, absent: Sequence[Absent], expect: int | None) -> None:
         )  # fmt: skip
 
 
-def _teller(options: RunOptions, count: int) -> Any:
+def teller(options: RunOptions | DetectOptions, count: int) -> Any:
     """Tells each end on stderr, unless that is unwanted."""
     if not (options.quiet or options.no_progress):
-        print(f"{count} nodes are asked", file=sys.stderr)
+        print(f"{count} node{'s are' if count != 1 else ' is'} asked", file=sys.stderr)
 
     def report(end: NodeEnd) -> None:
         if not (options.quiet or options.no_progress):
@@ -247,15 +259,15 @@ def _written(
     return fleet
 
 
-def _code(fleet: Fleet, ends: Sequence[NodeEnd], absent: Sequence[Absent], options: RunOptions) -> ExitCode:
+def fleet_code(found: Fleet | Inventory, ends: Sequence[NodeEnd], expect: int | None) -> ExitCode:
     """How the nodes ended. Nodes that were not to be had are no matter once as many as were expected are there."""
     cut = {end.name for end in ends if end.cut == "deadline"}
-    reasons = [node.reason for node in fleet.nodes if node.reason is not None and node.name not in cut]
+    reasons = [node.reason for node in found.nodes if node.reason is not None and node.name not in cut]
     codes = [ExitCode.BUDGET] if cut else []
     codes += [ExitCode.FAILED for reason in reasons if reason not in _UNAVAILABLE]
-    if options.expect is None or not fleet.complete:
+    if expect is None or not found.complete:
         codes += [ExitCode.UNAVAILABLE for reason in reasons if reason in _UNAVAILABLE]
-        codes += [ExitCode.UNAVAILABLE] if not fleet.complete and not reasons and not cut else []
+        codes += [ExitCode.UNAVAILABLE] if not found.complete and not reasons and not cut else []
     return worst(codes)
 
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from gpubench.cli.options import DetectOptions
+from gpubench.cli.command import given, refuse_alone
+from gpubench.cli.options import ClusterOptions, DetectOptions
 from gpubench.errors import InputError, RequiredUnavailable, UsageError
 
 if TYPE_CHECKING:
@@ -20,8 +21,13 @@ if TYPE_CHECKING:
     from gpubench.model.result import Run
 
 
-def detect(options: DetectOptions) -> None:
+def detect(options: DetectOptions, ctx: typer.Context) -> int:
     """Inspect CPU, RAM and GPUs, and say whether to compute on the CPU, the GPU or both, and why."""
+    if options.cluster is not None:
+        from gpubench.cli import inventory
+
+        return inventory.detect_cluster(options, given(ctx))
+    refuse_alone(given(ctx), ClusterOptions)
     format = _format(options)
     if options.require is not None:
         _known(options.require)
@@ -51,6 +57,7 @@ def detect(options: DetectOptions) -> None:
         _tell_clash()
     if options.require is not None:
         _require(machine, options.require, here=options.sysroot is None)
+    return 0
 
 
 def _listings() -> list[Listing]:

@@ -29,7 +29,7 @@ FORMAT_NAMES = (
 )
 DOCUMENTS = (
     "gpubench-result", "gpubench-detect", "gpubench-report", "gpubench-events", "gpubench-compare", "gpubench-noise",
-    "gpubench-fleet", "gpubench-fleet-report", "gpubench-advise",
+    "gpubench-fleet", "gpubench-fleet-report", "gpubench-inventory", "gpubench-advise",
 )
 
 
@@ -244,6 +244,28 @@ class PlotOptions(CommandOptions):
 # ---------------------------------------------------------------- the commands
 
 
+class ClusterOptions(CommandOptions):
+    """One command on many nodes."""
+
+    cluster: str | None = option("local|auto|HOST:PORT", WHERE, "Do it on every node of a Ray cluster: a private one "
+        "on this host, the one that RAY_ADDRESS names or this host is of, or the one at HOST:PORT.", default=None)
+    nodes: str | None = option("LIST|@FILE", WHERE, "With --cluster: these nodes, by host name. Default: all.",
+        default=None)
+    expect: int | None = option("N", GATES, "With --cluster: so many nodes have to be whole; fewer is exit 5. "
+        "Default: all.", least=1, default=None)
+    min_gpus: int | None = option("K", GATES, "With --cluster: leave out nodes with fewer GPUs, exit 5.", least=1,
+        default=None)
+    queue_timeout: str = option("TIME", LONG, "With --cluster: a node that does not begin in time is busy.",
+        default="60s")
+    silence_timeout: str = option("TIME", LONG, "With --cluster: a node that tells nothing for so long hangs.",
+        default="30s")
+    deadline: str = option("TIME", LONG, "With --cluster: limit of the whole fleet, exit 124.", default="30m")
+    retry_failed: int = option("0|1", LONG, "With --cluster: ask a node that died, hung or was busy once more.",
+        least=0, most=1, default=0)
+    no_hostnames: bool = option(None, OUTPUT, "With --cluster: digests in place of the nodes' names.",
+        default=False)
+
+
 class DetectedOptions(CommandOptions):
     """What is inspected, and what is said of it."""
 
@@ -269,7 +291,7 @@ class DetectedOptions(CommandOptions):
         "gpubench.", default=False)
 
 
-class DetectOptions(DetectedOptions, QuietOptions, ColorOptions, CommonOptions):
+class DetectOptions(DetectedOptions, ClusterOptions, QuietOptions, ColorOptions, CommonOptions):
     purpose = "CPU, RAM and GPUs of this machine, and what to compute on."
     examples = (
         "gpubench detect",
@@ -308,32 +330,15 @@ class StoredOptions(CommandOptions):
     time_unit: str = TIME_UNIT
 
 
-class ClusterOptions(CommandOptions):
+class FleetRunOptions(ClusterOptions):
     """One run on many nodes."""
 
-    cluster: str | None = option("local|auto|HOST:PORT", WHERE, "Run on every node of a Ray cluster: a private one on "
-        "this host, the one that RAY_ADDRESS names or this host is of, or the one at HOST:PORT.", default=None)
-    nodes: str | None = option("LIST|@FILE", WHERE, "With --cluster: these nodes, by host name. Default: all.",
-        default=None)
-    expect: int | None = option("N", GATES, "With --cluster: so many nodes have to bring a result; fewer is exit 5. "
-        "Default: all.", least=1, default=None)
-    min_gpus: int | None = option("K", GATES, "With --cluster: leave out nodes with fewer GPUs, exit 5.", least=1,
-        default=None)
-    queue_timeout: str = option("TIME", LONG, "With --cluster: a node that does not begin in time is busy.",
-        default="60s")
-    silence_timeout: str = option("TIME", LONG, "With --cluster: a node that tells nothing for so long hangs.",
-        default="30s")
-    deadline: str = option("TIME", LONG, "With --cluster: limit of the whole fleet, exit 124.", default="30m")
-    retry_failed: int = option("0|1", LONG, "With --cluster: ask a node that died, hung or was busy once more.",
-        least=0, most=1, default=0)
     confirm: int = option("0|1", LONG, "With --cluster and --ops health: measure in two sessions, so that a slow GPU "
         "is confirmed.", least=0, most=1, default=1)
-    no_hostnames: bool = option(None, OUTPUT, "With --cluster: store digests in place of the nodes' names.",
-        default=False)
 
 
 class RunOptions(
-    SelectionOptions, ClusterOptions, TrialOptions, SamplingOptions, ResumeOptions, ConditionOptions, ResultOptions,
+    SelectionOptions, FleetRunOptions, TrialOptions, SamplingOptions, ResumeOptions, ConditionOptions, ResultOptions,
     StoredOptions,
     RowOptions, GateOptions, CiOptions, PlotOptions, ColorOptions, QuietOptions, ProgressOptions, CommonOptions,
 ):

@@ -5,14 +5,12 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import typer
 
-from gpubench.cli.command import given
-from gpubench.cli.options import ClusterOptions, RunOptions
-from gpubench.errors import UsageError
+from gpubench.cli.command import given, refuse_alone
+from gpubench.cli.options import FleetRunOptions, RunOptions
 
 if TYPE_CHECKING:
     from gpubench.analysis.findings import Gates
@@ -27,7 +25,7 @@ def run(options: RunOptions, ctx: typer.Context) -> int:
         from gpubench.cli import cluster
 
         return cluster.run_cluster(options, ctx)
-    refuse_alone(given(ctx))
+    refuse_alone(given(ctx), FleetRunOptions)
     from gpubench import report
     from gpubench.cli import ci, progress, rendering, resume, saving
     from gpubench.cli.request import unsaid
@@ -68,16 +66,6 @@ def run(options: RunOptions, ctx: typer.Context) -> int:
         markdown=lambda: style.render(analyses, "markdown"),
     )  # fmt: skip
     return saving.ended(stored, [*events.errors, *errors, *([saver.error] if saver.error else [])])
-
-
-def refuse_alone(names: Sequence[str]) -> None:
-    """Raises UsageError for an option that only a cluster understands."""
-    for name in names:
-        if name in ClusterOptions.declared:
-            raise UsageError(
-                "needs-cluster", f"--{ClusterOptions.declared[name].key} is about a cluster",
-                why="this run is of one machine",
-            )  # fmt: skip
 
 
 def _request(options: RunOptions, ctx: typer.Context, began: float, gates: Gates, tell: Tell) -> RunSpec:

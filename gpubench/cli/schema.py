@@ -18,6 +18,7 @@ _DERIVED = {
     "gpubench-noise": ("gpubench.analysis.noise", "Noise"),
     "gpubench-fleet": ("gpubench.analysis.fleet", "Fleet"),
     "gpubench-fleet-report": ("gpubench.analysis.fleet_report", "FleetReport"),
+    "gpubench-inventory": ("gpubench.analysis.inventory", "Inventory"),
     "gpubench-advise": ("gpubench.analysis.advice", "Advice"),
 }
 

@@ -1,1 +1,1 @@
-"""One run on many nodes: an engine starts `gpubench run` on each, and what they send is kept as it comes."""
+"""One command on many nodes: an engine starts it on each, and what they send is kept as it comes."""

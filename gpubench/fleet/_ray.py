@@ -10,6 +10,7 @@ import contextlib
 import os
 import secrets
 import signal
+import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -40,6 +41,8 @@ class RayEngine:
         """`local`, `auto` or HOST:PORT. Raises RequiredUnavailable."""
         self._tasks: dict[str, Any] = {}
         self._ours = contextlib.ExitStack()
+        # Ray tells on stdout what it hears of its workers; that is the report's place.
+        self._ours.enter_context(contextlib.redirect_stdout(sys.stderr))
         handlers = {number: signal.getsignal(number) for number in _SIGNALS}
         try:
             how = self._private() if address == LOCAL else {"address": address}

@@ -1,17 +1,22 @@
-"""From the ends of nodes to the `gpubench-fleet` document, and from a saved one to the nodes that are asked again."""
+"""From the ends of nodes to the documents `gpubench-fleet` and `gpubench-inventory`, and which nodes are asked."""
 
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 
 import msgspec
 
 from gpubench import store
 from gpubench.analysis.fleet import EMBEDDED_NODES, Fleet, Node, NodeFile, NodeReason, node_of
+from gpubench.analysis.inventory import DetectedNode, Inventory, inventory_of
 from gpubench.escaping import visible
 from gpubench.fleet.driver import EngineNode, NodeEnd
 from gpubench.fleet.journal import FleetJournal
+from gpubench.measure.recorder import without_uuids
+from gpubench.model.machine import SCHEMA_VERSION, Machine
 
 
 class Absent(msgspec.Struct, frozen=True):
@@ -94,3 +99,27 @@ def _node(end: NodeEnd, journal: FleetJournal, engine: Mapping[str, str], *, emb
         node, label=end.name, error=end.error or node.error, engine=dict(engine), last_event=end.last_event,
         attempts=list(end.attempts),
     )  # fmt: skip
+
+
+def load_machine(path: Path) -> Machine:
+    """The machine that a node detected. Raises InputError."""
+    data, source = store.read(path)
+    return store.loads_as(Machine, data, source, name="gpubench-detect", newest=SCHEMA_VERSION)
+
+
+def inventory_of_ends(
+    ends: Iterable[NodeEnd], absent: Iterable[Absent], journal: FleetJournal, *, expected: int | None
+) -> Inventory:
+    """What a fleet is made of; `journal` holds the machine of each node that answered."""
+    asked = (_detected(end, journal) for end in ends)  # one machine in memory at a time
+    others = (DetectedNode(name=one.name, reason=one.reason, why=one.why) for one in absent)
+    return inventory_of(itertools.chain(asked, others), expected=expected)
+
+
+def _detected(end: NodeEnd, journal: FleetJournal) -> DetectedNode:
+    runs = None if end.identity is None else str(end.identity)
+    if end.reason is None:
+        machine = without_uuids(load_machine(journal.path(end.name)))  # GPUs are named as in results
+        return DetectedNode(name=end.name, gpubench=runs, machine=machine)
+    reason = "failed" if end.reason == "partial" else end.reason  # half an answer is none
+    return DetectedNode(name=end.name, reason=reason, why=end.error, gpubench=runs)

@@ -59,7 +59,8 @@ class Engine(Protocol):
 
 
 class PlacedNode(msgspec.Struct, frozen=True):
-    """A node of the engine, the name by which the fleet calls it, and the arguments of its run."""
+    """A node of the engine, the name by which the fleet calls it, and what it is to run: `run` or `detect` with
+    arguments."""
 
     node: EngineNode
     name: str
@@ -67,7 +68,8 @@ class PlacedNode(msgspec.Struct, frozen=True):
 
 
 class NodeEnd(msgspec.Struct, frozen=True, kw_only=True):
-    """How the run of a node ended. `reason` is None if its result arrived; `cut` if we ended it."""
+    """How the run of a node ended. `reason` is None if its result arrived; `cut` if we ended it; `identity`: the code
+    that it runs, once it began."""
 
     name: str
     reason: NodeReason | None
@@ -75,6 +77,7 @@ class NodeEnd(msgspec.Struct, frozen=True, kw_only=True):
     last_event: str | None
     cut: Cut | None = None
     attempts: Sequence[NodeAttempt] = ()
+    identity: NodeIdentity | None = None
 
 
 class _Progress:
@@ -82,7 +85,7 @@ class _Progress:
 
     def __init__(self, placed: PlacedNode) -> None:
         self.placed = placed
-        self.greeted = False
+        self.identity: NodeIdentity | None = None
         self.last_event: str | None = None
         self.attempts: list[NodeAttempt] = []
 
@@ -152,14 +155,14 @@ class FleetDriver:
 
     def _read(self, found: _Progress, kind: bytes, text: bytes) -> None:
         name = found.placed.name
-        if not found.greeted and kind != wire.HELLO:
+        if found.identity is None and kind != wire.HELLO:
             raise BadMessage("it began without saying what it runs")
         match kind:
             case wire.HELLO:
-                found.greeted = True
-                theirs = msgspec.json.decode(text, type=NodeIdentity)
-                if theirs != self._ours:
-                    self._end(found, "version-skew", f"it runs gpubench {theirs}, the driver {self._ours}")
+                found.identity = msgspec.json.decode(text, type=NodeIdentity)
+                if found.identity != self._ours:
+                    skew = f"it runs gpubench {found.identity}, the driver {self._ours}"
+                    self._end(found, "version-skew", skew)
             case wire.EVENT:
                 found.last_event = self._journal.note_event(name, text) or found.last_event
             case wire.PART_BEGINS:
@@ -180,27 +183,26 @@ class FleetDriver:
         if reason is not None:
             with contextlib.suppress(Exception):  # an engine that fails here must not cost the other nodes
                 self._engine.cancel(placed.node.id)
-        run, why = self._journal.finish(placed.name)
-        if run is None and reason is None:
-            reason, error = "failed", error or why
+        lacks = self._journal.finish(placed.name)
+        if lacks is not None and reason is None:
+            reason, error = "failed", error or lacks
         text = (visible(error)[-_MOST_ERROR:] or None) if reason else None
         self._journal.note_end(placed.name, reason or "ok", text)
         if reason in RETRIED and cut is None and len(found.attempts) < self._retries:
             found.attempts.append(NodeAttempt(reason=reason, error=text or "", last_event=found.last_event))
-            found.greeted, found.last_event = False, None
+            found.identity, found.last_event = None, None
             self._start(found)
             return
         end = NodeEnd(
             name=placed.name, reason=reason, error=text, last_event=found.last_event, cut=cut,
-            attempts=tuple(found.attempts),
+            attempts=tuple(found.attempts), identity=found.identity,
         )  # fmt: skip
         self.ends.append(end)
         self._tell(end)
 
     def _cut(self, cut: Cut, why: str) -> None:
         for found in list(self._running.values()):
-            heard = found.last_event is not None
-            self._end(found, "partial" if heard else "busy", why, cut)
+            self._end(found, "busy" if found.identity is None else "partial", why, cut)
 
 
 _OVERDUE: Mapping[Overdue, str] = {

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO
@@ -17,7 +18,6 @@ import msgspec
 
 from gpubench import store
 from gpubench.errors import InputError
-from gpubench.model.result import Run
 
 MOST_BYTES = 64 << 20  # that a node may send of one file, compressed or not
 _RESULTS = ".json.gz"
@@ -51,10 +51,11 @@ def file_stem(label: str | None, key: str) -> str:
 
 
 class FleetJournal:
-    """The files of a fleet that is measured."""
+    """The files of a fleet that is measured. `load` reads what a node sends as its result, or raises InputError."""
 
-    def __init__(self, output: str | Path) -> None:
+    def __init__(self, output: str | Path, load: Callable[[Path], msgspec.Struct] = store.load) -> None:
         """Raises GpubenchError if the files cannot be written."""
+        self._load = load
         self.folder = beside(output, ".d")
         log = beside(output, ".jsonl")
         try:
@@ -107,8 +108,8 @@ class FleetJournal:
         """Raises BadMessage."""
         _append(self._arriving(node), piece)
 
-    def finish(self, node: str) -> tuple[Run | None, str]:
-        """What the node measured, whole or as far as it came, now in its own file; else None and why.
+    def finish(self, node: str) -> str | None:
+        """Put the node's result, whole or as far as it came, into its own file. Why there is none; None: it is there.
 
         The file is replaced in one step, once what arrived is a result.
         """
@@ -118,15 +119,15 @@ class FleetJournal:
             if not source.exists():
                 continue
             try:
-                run = store.load(source)
+                found = self._load(source)
             except InputError as error:
                 why = f"{error.message}: {error.why}"
                 continue
-            store.save(run, target)
+            store.replace(target, store.dumps(found))
             for spent in (arriving, part, self._fresh(node)):
                 spent.unlink(missing_ok=True)
-            return run, ""
-        return None, why
+            return None
+        return why
 
     def path(self, node: str) -> Path:
         """Where the node's result stands."""

@@ -1,4 +1,4 @@
-"""What runs on a node: the ordinary `gpubench run` as a child, and what it writes, sent on while it goes on.
+"""What runs on a node: the ordinary `gpubench run` or `gpubench detect` as a child, and what it writes, sent on.
 
 A message is bytes: one byte for its kind, then the text. Nothing of ours is pickled, and nothing here knows an engine.
 """
@@ -11,7 +11,7 @@ import os
 import queue
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +24,10 @@ from gpubench import __version__, processes, store
 HELLO, EVENT, HEARTBEAT, PART_BEGINS, PART, RESULT, ENDED = b"h", b"e", b"b", b"n", b"p", b"r", b"x"
 PIECE_BYTES = 64 << 10  # an engine passes so much along without a store of its own
 HEARTBEAT_S, PART_S = 5.0, 1.0
-_RESULT_NAME = "result.json.gz"
 DEVICES = "CUDA_VISIBLE_DEVICES"
+RUN = "run"
+# What a node is to do stands in its arguments alone; the environment may be that of whoever asks, with these options.
+_NOT_OF_A_NODE = ("GPUBENCH_CLUSTER", "GPUBENCH_DEEP", "GPUBENCH_WAKE")
 
 
 class NodeIdentity(msgspec.Struct, frozen=True):
@@ -55,17 +57,23 @@ def identity() -> NodeIdentity:
 
 
 def messages(arguments: Sequence[str]) -> Iterator[bytes]:
-    """Run `gpubench run ARGUMENTS` and tell of it. Whatever ends this generator ends the child.
+    """Run `gpubench ARGUMENTS` and tell of it: `run` writes events and a result, what `detect` writes is its result.
+    Whatever ends this generator ends the child.
 
     The child stays in the session of this process, and on Linux the kernel kills it when this thread ends.
     """
     yield HELLO + msgspec.json.encode(identity())
     with tempfile.TemporaryDirectory(prefix="gpubench-") as name:
-        result = Path(name) / _RESULT_NAME
-        command = processes.python("gpubench", "run", *arguments, "--format", "jsonl", "-o", str(result))
+        runs = arguments[0] == RUN
+        result = Path(name) / ("result.json.gz" if runs else "result.json")
+        written = ["--format", "jsonl", "-o", str(result)] if runs else ["--format", "json"]
+        command = processes.python("gpubench", *arguments, *written)
         child = processes.Child(command, environment(os.environ), own_session=False)
         try:
-            yield from _while_running(child, PartFile(store.part_of(result)))
+            said: list[bytes] = []
+            yield from _while_running(child, PartFile(store.part_of(result)), None if runs else said.append)
+            if said:
+                result.write_bytes(b"".join(said))
             with contextlib.suppress(FileNotFoundError), open(result, "rb") as file:
                 while piece := file.read(PIECE_BYTES):
                     yield RESULT + piece
@@ -77,7 +85,10 @@ def messages(arguments: Sequence[str]) -> Iterator[bytes]:
             child.kill(processes.KILL_AFTER_S)
 
 
-def _while_running(child: processes.Child, part: PartFile) -> Iterator[bytes]:
+def _while_running(
+    child: processes.Child, part: PartFile, keep: Callable[[bytes], None] | None
+) -> Iterator[bytes]:
+    """What a child says while it goes on. Its lines are events, unless somebody is to `keep` them."""
     said = looked = time.monotonic()
     while True:
         line: bytes | None = b""
@@ -86,7 +97,9 @@ def _while_running(child: processes.Child, part: PartFile) -> Iterator[bytes]:
         if line is None:
             return
         now = time.monotonic()
-        if text := line.strip():
+        if keep is not None:
+            keep(line)
+        elif text := line.strip():
             yield EVENT + text[:PIECE_BYTES]
             said = now
         if now - looked >= PART_S:
@@ -122,7 +135,7 @@ class PartFile:
 
 def environment(environ: Mapping[str, str]) -> dict[str, str]:
     """That of the engine's worker, whole, with GPUs named by UUID: what numbers mean depends on the library."""
-    found = processes.environment()
+    found = {name: text for name, text in processes.environment().items() if name not in _NOT_OF_A_NODE}
     numbers = environ.get(DEVICES, "").split(",")
     if all(word.strip().isdecimal() for word in numbers):
         with contextlib.suppress(Exception):  # no NVML, no such GPU: the numbers stand

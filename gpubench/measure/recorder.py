@@ -10,7 +10,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Literal
+from typing import Literal, TypeVar
 
 import msgspec
 
@@ -50,6 +50,7 @@ from gpubench.model.result import (
 
 # Keeps the run as it stands; what did not change since the last call is the same object. Raises GpubenchError.
 Save = Callable[[Run], None]
+Document = TypeVar("Document", bound=msgspec.Struct)
 
 
 class Recorder:
@@ -227,13 +228,13 @@ def new_run(
     return without_uuids(run)
 
 
-def without_uuids(run: Run) -> Run:
-    """The same run with every GPU's uuid replaced by a digest of it: stable, but it identifies no hardware."""
-    text = msgspec.json.encode(run).decode()
+def without_uuids(found: Document) -> Document:
+    """The same document with every GPU's uuid replaced by a digest of it: stable, but it identifies no hardware."""
+    text = msgspec.json.encode(found).decode()
     for uuid_text in sorted(set(_UUID.findall(text)), key=len, reverse=True):
         prefix, _, rest = uuid_text.partition("-")
         text = text.replace(uuid_text, f"{prefix}-{uuid.uuid5(uuid.NAMESPACE_OID, rest)}")
-    return msgspec.json.decode(text, type=Run)
+    return msgspec.json.decode(text, type=type(found))
 
 
 def _machine_fields(machine: Machine) -> dict[str, str]:

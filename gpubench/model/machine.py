@@ -175,10 +175,11 @@ class Numa(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Driver(msgspec.Struct, frozen=True, kw_only=True):
-    """The kernel driver that is bound to a device."""
+    """The kernel driver that is bound to a device. `cuda`: the newest CUDA that it serves, as 13.0."""
 
     name: StrFact = NOT_PROBED
     version: StrFact = NOT_PROBED
+    cuda: StrFact = NOT_PROBED
 
 
 class GpuMemory(msgspec.Struct, frozen=True, kw_only=True):

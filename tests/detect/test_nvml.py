@@ -56,6 +56,12 @@ def gpu(**answers):
     return found.gpus[0]
 
 
+@pytest.mark.parametrize(("number", "version"), [(13000, "13.0"), (12040, "12.4"), (11080, "11.8")])
+def test_the_driver_tells_the_newest_cuda_that_it_serves(number, version):
+    cuda = gpu(nvmlSystemGetCudaDriverVersion_v2=number).driver.cuda
+    assert (cuda.value, cuda.source) == (version, "nvml")
+
+
 def test_memory_is_total_less_reserved():
     memory = gpu().memory
     assert (memory.dedicated_bytes.value, memory.free_bytes.value) == (100 * GIB, 90 * GIB)

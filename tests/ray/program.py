@@ -1,6 +1,7 @@
-"""Runs in a network namespace of its own: a Ray cluster of a head and two nodes, and accidents on it.
+"""Runs in a network namespace of its own: a Ray cluster of a head and three nodes, and accidents on it.
 
-Prints a JSON object: what each accident left. Ends only processes that it started.
+Prints a JSON object: what each accident left. Ends only processes that it started. What waits more than it works runs
+beside the others.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from pathlib import Path
 
 ONE = ["--ops", "add", "--sizes", "1k", "--forms", "library", "--regimes", "resident-waited", "--quick"]
 QUICK = [*ONE, "--backends", "numpy"]
-HANGS = [*ONE, "--devices", "fake:hang", "--case-timeout", "12s"]
+HANGS = [*ONE, "--devices", "fake:hang"]
+NODES = 3
 UP, SET_FLAGS = 0x41, 0x8914
 
 
@@ -28,18 +30,16 @@ def lift_loopback() -> None:
         fcntl.ioctl(any_socket, SET_FLAGS, struct.pack("16sh14s", b"lo", UP, b""))
 
 
-class Fleet:
-    """One fleet of the program, in a folder of its own."""
+class Program:
+    """gpubench on the cluster at `address`, in a folder of its own."""
 
-    def __init__(self, folder: Path, address: str, *arguments: str, **env: str) -> None:
+    def __init__(self, command: str, folder: Path, address: str, *arguments: str, **env: str) -> None:
         folder.mkdir(exist_ok=True)
         self.path = folder / "fleet.json"
-        command = [sys.executable, "-m", "gpubench", "run", "--cluster", address, *arguments]
-        if "--append" not in arguments:
-            command += ["-o", str(self.path)]
+        words = [sys.executable, "-m", "gpubench", command, "--cluster", address, *arguments]
         self.began = time.monotonic()
         self.process = subprocess.Popen(
-            command, cwd=folder, env=os.environ | env, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+            words, cwd=folder, env=os.environ | env, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
         )
 
     def end(self) -> dict[str, object]:
@@ -47,13 +47,26 @@ class Fleet:
         return {
             "code": self.process.returncode, "out": out, "errors": errors[-3000:],
             "took_s": time.monotonic() - self.began,
-            "fleet": json.loads(self.path.read_text()) if self.path.exists() else None,
-            "events": [json.loads(line) for line in self.path.with_suffix(".jsonl").read_text().splitlines()]
-            if self.path.with_suffix(".jsonl").exists() else [],
         }  # fmt: skip
 
-    def wait_for(self, reason: str, nodes: int = 2) -> None:
-        """Until so many nodes have reported an event of this kind."""
+
+class Fleet(Program):
+    """A run on all nodes."""
+
+    def __init__(self, folder: Path, address: str, *arguments: str, **env: str) -> None:
+        output = [] if "--append" in arguments else ["-o", str(folder / "fleet.json")]
+        super().__init__("run", folder, address, *arguments, *output, **env)
+
+    def end(self) -> dict[str, object]:
+        log = self.path.with_suffix(".jsonl")
+        return {
+            **super().end(),
+            "fleet": json.loads(self.path.read_text()) if self.path.exists() else None,
+            "events": [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else [],
+        }
+
+    def wait_for(self, reason: str) -> None:
+        """Until all nodes have reported an event of this kind."""
         until = time.monotonic() + 60
         log = self.path.with_suffix(".jsonl")
         while time.monotonic() < until and self.process.poll() is None:
@@ -63,7 +76,7 @@ class Fleet:
                 for line in lines
                 if (one := json.loads(line)).get("event", {}).get("reason") == reason
             }
-            if len(reported) >= nodes:
+            if len(reported) >= NODES:
                 return
             time.sleep(0.1)
 
@@ -100,60 +113,58 @@ def main(folder: Path) -> dict[str, object]:
     token.write_text(secrets.token_hex(32))
     os.environ |= {
         "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token), "RAY_USAGE_STATS_ENABLED": "0",
-        "HOME": str(folder), "RAY_BACKEND_LOG_LEVEL": "error",
+        "HOME": str(folder), "RAY_BACKEND_LOG_LEVEL": "error", "RAY_prestart_worker_first_driver": "0",  # each takes a second of a CPU, and few are used
     }  # fmt: skip
     from ray.cluster_utils import Cluster
 
-    small = {"object_store_memory": 80 << 20, "include_dashboard": False}
+    small = {"object_store_memory": 80 << 20, "include_dashboard": False, "include_log_monitor": False}
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, **small})
     found: dict[str, object] = {}
     try:
-        for _ in range(2):
-            cluster.add_node(num_cpus=2, num_gpus=2, **small)
+        for _ in range(NODES):
+            cluster.add_node(wait=False, num_cpus=2, num_gpus=2, **small)
         cluster.wait_for_nodes()
         at = cluster.address
 
         other = folder / "other-token"
         other.write_text(secrets.token_hex(32))
-        refused = Fleet(
-            folder / "token-refused", at, *QUICK, RAY_AUTH_TOKEN_PATH=str(other)
-        )  # beside the next one
+        refused = Fleet(folder / "token-refused", at, *QUICK, RAY_AUTH_TOKEN_PATH=str(other))
         found["whole"] = Fleet(folder / "whole", at, *QUICK).end()
-        found["refused"] = refused.end()
 
         saved = folder / "whole" / "fleet.json"
         document = json.loads(saved.read_text())
         document["nodes"][0] |= {"status": "failed", "reason": "hung"}
         saved.write_text(json.dumps(document))
-        found["again"] = Fleet(folder / "whole", at, *QUICK, "--append", str(saved)).end()
-
-        killed = Fleet(folder / "killed", at, *HANGS)
-        killed.wait_for("case-start")
-        runs = children()
-        found["runs"] = len(runs)
-        victim, worker = next(iter(runs.items()))
-        os.kill(worker, signal.SIGKILL)
-        found["orphans"] = left([victim], 5)
-        found["killed"] = killed.end()
+        others = ",".join(node["label"] for node in document["nodes"][1:])
+        again = Fleet(folder / "whole", at, *QUICK, "--append", str(saved))
+        found["inventory"] = Program("detect", folder / "inventory", at, "--json", "--nodes", others).end()
+        found["again"] = again.end()
 
         stopped = Fleet(folder / "stopped", at, *HANGS)
-        stopped.wait_for("case-start")
+        stopped.wait_for("run-start")
+        found["busy"] = Program("detect", folder / "busy", at, "--queue-timeout", "1s").end()
         stopped.process.send_signal(signal.SIGINT)
         runs = children()
         found["stopped"] = stopped.end()
         found["left"] = left(list(runs), 5)
 
-        frozen = Fleet(folder / "frozen", at, *HANGS, "--silence-timeout", "8s")
-        frozen.wait_for("case-start")
-        worker = next(iter(children().values()))
-        asleep = [worker, parent(worker)]  # and its raylet
+        # One node dies, one freezes, and one goes on.
+        accidents = Fleet(folder / "accidents", at, *HANGS, "--case-timeout", "5s", "--silence-timeout", "8s")
+        accidents.wait_for("case-start")
+        runs = children()
+        found["runs"] = len(runs)
+        (victim, worker), (_, frozen), _ = runs.items()
+        os.kill(worker, signal.SIGKILL)
+        asleep = [frozen, parent(frozen)]  # and its raylet
         for pid in asleep:
             os.kill(pid, signal.SIGSTOP)
         try:
-            found["frozen"] = frozen.end()
+            found["orphans"] = left([victim], 5)
+            found["accidents"] = accidents.end()
         finally:
             for pid in asleep:
                 os.kill(pid, signal.SIGCONT)
+        found["refused"] = refused.end()
     finally:
         cluster.shutdown()
     return found

@@ -1,4 +1,5 @@
-"""`run --cluster` on a real Ray cluster, alone in a network namespace: each accident gives its documented row.
+"""`run` and `detect --cluster` on a real Ray cluster, alone in a network namespace: each accident gives its documented
+row.
 
 One program makes the cluster once and has all accidents; the tests read what it found.
 """
@@ -11,6 +12,8 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from tests.ray.program import NODES
 
 pytestmark = [pytest.mark.ray, pytest.mark.serial]
 ROOT = Path(__file__).parents[2]
@@ -33,13 +36,13 @@ def rows(ended) -> list[tuple[str, str | None]]:
 
 def test_every_node_is_measured_once_and_by_all_its_threads(found):
     whole = found["whole"]
-    assert (whole["code"], rows(whole), whole["fleet"]["complete"]) == (0, [("ok", None)] * 2, True)
-    assert whole["out"].startswith("Fleet: 2 of 2 nodes complete")
+    assert (whole["code"], rows(whole), whole["fleet"]["complete"]) == (0, [("ok", None)] * NODES, True)
+    assert whole["out"].startswith(f"Fleet: {NODES} of {NODES} nodes complete")
     cpus = {node["result"]["machine"]["cpu"]["available"]["value"] for node in whole["fleet"]["nodes"]}
     assert {
         node["result"]["settings"]["threads"] for node in whole["fleet"]["nodes"]
     } == cpus  # Ray would set them to 1
-    assert len({node["label"] for node in whole["fleet"]["nodes"]}) == 2  # both have one host name
+    assert len({node["label"] for node in whole["fleet"]["nodes"]}) == NODES  # all have one host name
 
 
 def test_a_wrong_token_is_refused_with_the_remedy(found):
@@ -50,16 +53,17 @@ def test_a_wrong_token_is_refused_with_the_remedy(found):
 
 def test_append_asks_the_bad_node_alone(found):
     whole, again = found["whole"], found["again"]
-    assert (again["code"], rows(again)) == (0, [("ok", None)] * 2)
+    assert (again["code"], rows(again)) == (0, [("ok", None)] * NODES)
     new = {line["node"] for line in again["events"][len(whole["events"]) :]}
     assert new == {whole["fleet"]["nodes"][0]["label"]}
 
 
 def test_a_killed_worker_takes_its_run_along_and_costs_one_node(found):
-    assert (found["runs"], found["orphans"]) == (2, [])
-    assert found["killed"]["code"] == 1
-    assert [reason for _, reason in rows(found["killed"])] == ["died", "partial"]
-    died = next(node for node in found["killed"]["fleet"]["nodes"] if node["reason"] == "died")
+    assert (found["runs"], found["orphans"]) == (NODES, [])
+    accidents = found["accidents"]
+    assert (accidents["code"], rows(accidents)[0]) == (1, ("failed", "died"))
+    assert accidents["out"].startswith("Fleet: ")  # and not with what Ray has to say of it
+    died = next(node for node in accidents["fleet"]["nodes"] if node["reason"] == "died")
     assert died["last_event"].startswith("case-start add")
 
 
@@ -70,6 +74,22 @@ def test_an_interrupt_leaves_a_fleet_and_no_process(found):
 
 
 def test_a_frozen_node_is_given_up_and_nothing_waits_for_it(found):
-    frozen = found["frozen"]
-    assert frozen["code"] == 1
-    assert [reason for _, reason in rows(frozen)] == ["hung", "partial"]
+    """The node that goes on has a case that hangs, and so is partial."""
+    assert rows(found["accidents"]) == [("failed", "died"), ("failed", "hung"), ("ok", "partial")]
+
+
+def test_nodes_are_detected_beside_a_node_that_is_measured(found):
+    asked = [node["label"] for node in found["whole"]["fleet"]["nodes"]][1:]
+    inventory = json.loads(found["inventory"]["out"])
+    assert (found["inventory"]["code"], inventory["nodes_answered"], inventory["drift"]) == (0, NODES - 1, [])
+    (group,) = inventory["groups"]
+    assert group["nodes"] == sorted(asked)
+    assert (
+        group["cpus"] == found["whole"]["fleet"]["nodes"][0]["result"]["machine"]["cpu"]["available"]["value"]
+    )
+
+
+def test_nodes_on_which_others_work_are_busy(found):
+    busy = found["busy"]
+    assert busy["code"] == 5
+    assert busy["out"].startswith(f"Fleet: 0 of {NODES} nodes answered, no GPUs; {NODES} busy (")

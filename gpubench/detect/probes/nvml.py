@@ -59,6 +59,8 @@ def probe(nvml: Any = None) -> dict[str, Any]:
     except nvml.NVMLError as error:
         raise _failure(error) from error
     driver = text(_tried(nvml, nvml.nvmlSystemGetDriverVersion).get("value"))
+    cuda = _tried(nvml, nvml.nvmlSystemGetCudaDriverVersion_v2)
+    served = cuda | {"value": f"{number // 1000}.{number % 1000 // 10}" if (number := cuda["value"]) else None}
     handles = []
     for index in range(nvml.nvmlDeviceGetCount()):
         with contextlib.suppress(nvml.NVMLError):  # one lost card must not hide the others
@@ -68,10 +70,9 @@ def probe(nvml: Any = None) -> dict[str, Any]:
     for index, handle in handles:
         record = _device(nvml, handle, index, driver)
         at = address(record["bdf"])
-        records.append(record | {"paths": paths.get(at, []) if at is not None else []})
+        records.append(record | {"driver.cuda": served, "paths": paths.get(at, []) if at is not None else []})
         records += _instances(nvml, handle, record)
-    cuda = _tried(nvml, nvml.nvmlSystemGetCudaDriverVersion_v2).get("value")
-    return {"records": records, "version": driver, "cuda_driver": cuda}
+    return {"records": records, "version": driver, "cuda_driver": cuda["value"]}
 
 
 def library() -> Any:

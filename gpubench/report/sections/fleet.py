@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from gpubench.analysis.fleet_report import FleetReport, NodeRow
+from gpubench.analysis.drift import Drift
+from gpubench.analysis.fleet_report import FleetReport
 from gpubench.analysis.peers import FEWEST_PEERS, PeerGroup, SlowGpu
 from gpubench.report.layout import Cell, Column, Section, Table, TextDocument, cells
 
@@ -17,8 +18,7 @@ def headline(report: FleetReport) -> str:
     """`Fleet: 14 of 16 nodes complete, 111 of 128 GPUs compared; 1 missing (gpu-12); 2 slow GPUs`."""
     nodes = f"{report.nodes_complete} of {report.nodes_expected} nodes complete"
     parts = [f"Fleet: {nodes}, {report.peers.compared} of {report.gpus} GPUs compared"]
-    for word in dict.fromkeys(row.word for row in report.nodes if row.word != "complete"):
-        parts.append(_counted(word, [row for row in report.nodes if row.word == word]))
+    parts += counts([(row.word, row.name) for row in report.nodes if row.word != "complete"])
     unknown = report.nodes_expected - len(report.nodes)
     if unknown > 0:
         parts.append(f"nothing is known of {unknown} more")
@@ -28,11 +28,16 @@ def headline(report: FleetReport) -> str:
     return "; ".join(parts)
 
 
-def _counted(word: str, rows: Sequence[NodeRow]) -> str:
-    return f"{len(rows)} {word} ({_shortened([row.name for row in rows])})"
+def counts(rows: Sequence[tuple[str, str]]) -> list[str]:
+    """`2 hung (gpu-07, gpu-09)`: of pairs of a word and a node each word with its nodes."""
+    nodes: dict[str, list[str]] = {}
+    for word, name in rows:
+        nodes.setdefault(word, []).append(name)
+    return [f"{len(names)} {word} ({shortened(names)})" for word, names in nodes.items()]
 
 
-def _shortened(names: Sequence[str]) -> str:
+def shortened(names: Sequence[str]) -> str:
+    """The first few names, and how many more there are."""
     more = [f"{len(names) - _NAMED} more"] if len(names) > _NAMED else []
     return ", ".join([*names[:_NAMED], *more])
 
@@ -41,13 +46,18 @@ def fleet_document(report: FleetReport) -> TextDocument:
     """The report of a fleet in tables."""
     sections = [
         Section(key="fleet", title="Fleet", screen=((Cell(headline(report)),),)),
-        _nodes(report), _slow(report), _not_compared(report), _uneven(report), _known_good(report), _drift(report),
+        absent_nodes(
+            "Nodes that are not complete",
+            [(row.name, row.word, row.why) for row in report.nodes if row.word != "complete"],
+        ),
+        _slow(report), _not_compared(report), _uneven(report), _known_good(report), drift_section(report.drift),
         _cases(report),
     ]  # fmt: skip
     return TextDocument(headings=(), sections=tuple(part for part in sections if part is not None))
 
 
-def _section(key: str, title: str, table: Table, *lines: str) -> Section:
+def table_section(key: str, title: str, table: Table, *lines: str) -> Section:
+    """A table below its lines."""
     return Section(key=key, title=title, lines=lines, tables=(table,))
 
 
@@ -55,16 +65,18 @@ def _more(rows: Sequence[object]) -> list[str]:
     return [f"and {len(rows) - MOST_ROWS} more"] if len(rows) > MOST_ROWS else []
 
 
-def _table(columns: Iterable[Column], rows: Sequence[tuple[Cell, ...]], legend: str = "") -> Table:
+def bounded(columns: Iterable[Column], rows: Sequence[tuple[Cell, ...]], legend: str = "") -> Table:
+    """A table of the first rows, which says how many more there are."""
     legend = "; ".join([*_more(rows), *filter(None, [legend])])
     return Table(tuple(columns), tuple(rows[:MOST_ROWS]), legend=legend)
 
 
-def _nodes(report: FleetReport) -> Section | None:
-    rows = [cells(row.name, row.word, row.why or "") for row in report.nodes if row.word != "complete"]
+def absent_nodes(title: str, nodes: Iterable[tuple[str, str, str | None]]) -> Section | None:
+    """Nodes by name, what became of each, and why."""
+    rows = [cells(name, word, why or "") for name, word, why in nodes]
     if not rows:
         return None
-    return _section("nodes", "Nodes that are not complete", _table(map(Column, ("node", "is", "why")), rows))
+    return table_section("absent", title, bounded(map(Column, ("node", "is", "why")), rows))
 
 
 def _slow(report: FleetReport) -> Section:
@@ -87,7 +99,7 @@ def _slow(report: FleetReport) -> Section:
         "confirmed"
     )
     rows = [_verdict_row(one) for one in peers.verdicts]
-    return _section("slow", "Slow GPUs", _table(columns, rows, legend), line, *_pairs(report))
+    return table_section("slow", "Slow GPUs", bounded(columns, rows, legend), line, *_pairs(report))
 
 
 def _verdict_row(one: SlowGpu) -> tuple[Cell, ...]:
@@ -112,8 +124,8 @@ def _not_compared(report: FleetReport) -> Section | None:
     rows = [cells(one.node, one.device, one.reason) for one in report.peers.not_compared]
     if not rows:
         return None
-    table = _table(map(Column, ("node", "GPU", "why")), rows)
-    return _section("not-compared", "GPUs that are not compared", table)
+    table = bounded(map(Column, ("node", "GPU", "why")), rows)
+    return table_section("not-compared", "GPUs that are not compared", table)
 
 
 def _uneven(report: FleetReport) -> Section | None:
@@ -145,12 +157,13 @@ def _known_good(report: FleetReport) -> Section | None:
     ]
     for word, gpus in (("new", report.peers.new), ("gone", report.peers.gone)):
         if gpus:
-            changed.append(f"{len(gpus)} GPU{'s are' if len(gpus) != 1 else ' is'} {word}: {_shortened(gpus)}")
+            changed.append(f"{len(gpus)} GPU{'s are' if len(gpus) != 1 else ' is'} {word}: {shortened(gpus)}")
     lines = (*changed[:MOST_ROWS], *_more(changed))
     return Section(key="known-good", title="Against the known good fleet", lines=lines) if lines else None
 
 
-def _drift(report: FleetReport) -> Section | None:
+def drift_section(drift: Iterable[Drift]) -> Section | None:
+    """The software that is not the same on all nodes."""
     rows = [
         cells(
             one.what,
@@ -159,7 +172,7 @@ def _drift(report: FleetReport) -> Section | None:
             str(len(names)),
             ", ".join(names[:_NAMED]) + (", ..." if len(names) > _NAMED else ""),
         )  # fmt: skip
-        for one in report.drift
+        for one in drift
         for version, names in one.others.items()
     ]
     if not rows:
@@ -167,7 +180,7 @@ def _drift(report: FleetReport) -> Section | None:
     columns = [
         Column("software"), Column("usual"), Column("here"), Column("nodes", right=True), Column("such as"),
     ]  # fmt: skip
-    return _section("drift", "Software that differs", _table(columns, rows))
+    return table_section("drift", "Software that differs", bounded(columns, rows))
 
 
 def _cases(report: FleetReport) -> Section | None:
@@ -188,4 +201,4 @@ def _cases(report: FleetReport) -> Section | None:
         Column("case"),
     ]  # fmt: skip
     legend = "below, above: of the median; spread: robust standard deviation over the median"
-    return _section("peers", "Peer groups", _table(columns, rows, legend))
+    return table_section("peers", "Peer groups", bounded(columns, rows, legend))

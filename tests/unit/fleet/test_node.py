@@ -2,14 +2,30 @@
 
 from __future__ import annotations
 
+import os
+
 import msgspec
 import pytest
 
 from gpubench import store
+from gpubench.cli.inventory import NODE_ARGUMENTS
 from gpubench.fleet import node as wire
+from gpubench.fleet.document import load_machine
 from gpubench.fleet.node import ChildEnd, NodeIdentity, PartFile, messages
 
-ADD = ["--ops", "add", "--sizes", "1k", "--backends", "numpy", "--quick", "--forms", "library", "--no-config"]
+ADD = [
+    "run",
+    "--ops",
+    "add",
+    "--sizes",
+    "1k",
+    "--backends",
+    "numpy",
+    "--quick",
+    "--forms",
+    "library",
+    "--no-config",
+]
 
 
 @pytest.mark.slow
@@ -26,10 +42,29 @@ def test_a_run_is_told_from_who_answers_to_how_it_ended(tmp_path):
 
 @pytest.mark.slow
 def test_a_run_that_cannot_begin_says_why():
-    *_, last = messages(["--ops", "nothing"])
+    *_, last = messages(["run", "--ops", "nothing"])
     end = msgspec.json.decode(last[1:], type=ChildEnd)
     assert end.status == 2
     assert "there is no 'nothing'" in end.errors
+
+
+@pytest.mark.slow
+def test_what_detect_writes_is_its_result_in_few_messages(tmp_path):
+    found = list(messages(NODE_ARGUMENTS))
+    assert [one[:1] for one in found] == [wire.HELLO, wire.RESULT, wire.ENDED]
+    assert msgspec.json.decode(found[-1][1:], type=ChildEnd) == ChildEnd(0, "")
+    path = tmp_path / "machine.json"
+    path.write_bytes(found[1][1:])
+    assert load_machine(path).cpu.logical.value == os.cpu_count()
+
+
+def test_a_node_does_what_its_arguments_say_whatever_the_environment_of_the_driver_was(monkeypatch):
+    for name in ("GPUBENCH_CLUSTER", "GPUBENCH_DEEP", "GPUBENCH_FAKE_GPUS"):
+        monkeypatch.setenv(name, "1")
+    found = wire.environment({})
+    assert [name for name in found if name.startswith("GPUBENCH_") and name != "GPUBENCH_CACHE_DIR"] == [
+        "GPUBENCH_FAKE_GPUS"
+    ]
 
 
 def test_a_part_file_is_read_on_and_from_its_start_when_it_is_written_anew(tmp_path):

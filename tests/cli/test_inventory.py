@@ -1,0 +1,155 @@
+"""`detect --cluster` without a cluster: what nodes are asked, what is refused, what is told, the exit codes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from gpubench.cli.cluster import fleet_code
+from gpubench.cli.inventory import NODE_ARGUMENTS, detected
+from gpubench.cli.options import DetectOptions
+from gpubench.errors import RequiredUnavailable
+from gpubench.fleet import node as wire
+from gpubench.fleet.clocks import FleetLimits
+from gpubench.fleet.driver import Arrival, EngineNode
+from gpubench.report.sections.inventory import inventory_headline
+from tests.unit.fleet.engines import HELLO, FakeEngine, ended, pieces
+
+UUID = "GPU-00000000-4455-6677-8899-aabbccddeeff"
+RECORDED = Path(__file__).parents[1] / "detect" / "two-h200.detect.json"
+SOON = FleetLimits(queue_s=0.05, silence_s=0.05, deadline_s=60)
+
+
+def answer(document: bytes | None = None):
+    document = RECORDED.read_bytes() if document is None else document
+    return [HELLO, *pieces(wire.RESULT, document), ended()]
+
+
+class Cluster(FakeEngine):
+    """Nodes by name, each with what it says; it keeps what they were asked."""
+
+    def __init__(self, scripts):
+        super().__init__(lambda node, _: scripts[node])
+        self._names = list(scripts)
+        self.asked = []
+
+    def nodes(self):
+        return [EngineNode(id=name, host=name, cpus=2, gpus=2) for name in self._names]
+
+    def start(self, node, arguments):
+        self.asked.append(tuple(arguments))
+        super().start(node, arguments)
+
+
+def ask(scripts, **options):
+    cluster = Cluster(scripts)
+    wanted = DetectOptions(cluster="local", quiet=True, **options)
+    found, ends, interrupted = detected(wanted, cluster, SOON)
+    assert interrupted is None
+    assert set(cluster.asked) <= {NODE_ARGUMENTS}
+    return found, int(fleet_code(found, ends, wanted.expect))
+
+
+def test_nodes_that_answer_are_listed_with_gpus_named_as_in_results():
+    found, code = ask({"a": answer(), "b": answer()})
+    assert (inventory_headline(found), code) == ("Fleet: 2 of 2 nodes answered, 4 GPUs", 0)
+    (group,) = found.groups
+    assert group.nodes == ["a", "b"]
+    assert list(group.gpus.values()) == [2]
+    text = msgspec.json.encode(found)
+    assert UUID.encode() in RECORDED.read_bytes()
+    assert UUID.encode() not in text
+
+
+@pytest.mark.parametrize(
+    ("script", "reason", "code"),
+    [
+        ([HELLO], "hung", 1),
+        ([], "busy", 5),
+        ([Arrival("bad", reason="died", why="its process ended")], "died", 1),
+        ([wire.HELLO + msgspec.json.encode(wire.NodeIdentity("9.9", "abc"))], "version-skew", 1),
+        (answer(b'{"name": "gpubench-result", "schema_version": 1}'), "failed", 1),
+        (answer(b"no JSON"), "failed", 1),
+        ([HELLO, ended(1, "error: no room")], "failed", 1),
+    ],
+    ids=["hung", "busy", "died", "skew", "wrong", "junk", "empty"],
+)
+def test_a_node_that_does_not_answer_has_a_row_with_its_reason(script, reason, code):
+    found, ends_with = ask({"good": answer(), "bad": script})
+    assert inventory_headline(found).startswith(f"Fleet: 1 of 2 nodes answered, 2 GPUs; 1 {reason} (bad)")
+    assert (ends_with, found.complete) == (code, False)
+    assert found.nodes[0].why
+
+
+def test_a_node_of_other_code_shows_in_the_software_that_differs():
+    other = [wire.HELLO + msgspec.json.encode(wire.NodeIdentity("9.9", "abc"))]
+    found, _ = ask({"a": answer(), "b": answer(), "c": other})
+    assert [(one.what, one.others) for one in found.drift] == [("gpubench", {"9.9 (abc)": ["c"]})]
+
+
+def test_enough_nodes_are_enough_and_a_named_one_that_is_absent_is_told():
+    found, code = ask({"a": answer(), "b": []}, expect=1)
+    assert (found.nodes_expected, found.complete, code) == (1, True, 0)
+    found, code = ask({"a": answer(), "b": answer()}, nodes="a,c", expect=1)
+    assert ([node.name for node in found.nodes], code) == (["c", "a"], 0)
+    with pytest.raises(RequiredUnavailable, match="1 of 2 nodes can be asked"):
+        ask({"a": answer()}, nodes="a,c")
+
+
+def test_the_deadline_ends_the_fleet_with_its_code():
+    cluster = Cluster(
+        {"a": answer(), "b": [HELLO, *[step for _ in range(9999) for step in (wire.HEARTBEAT, 0.001)]]}
+    )
+    found, ends, _ = detected(
+        DetectOptions(cluster="local", quiet=True), cluster, FleetLimits(queue_s=9, silence_s=9, deadline_s=0.2)
+    )
+    assert [(node.name, node.reason) for node in found.nodes] == [("b", "failed"), ("a", None)]
+    assert int(fleet_code(found, ends, None)) == 124
+
+
+def test_an_interrupt_tells_who_answered_until_then():
+    cluster = Cluster({"a": answer(), "b": [HELLO, *[wire.HEARTBEAT] * 99]})
+    cluster.interrupt_at = 9
+    found, _, interrupted = detected(DetectOptions(cluster="local", quiet=True), cluster, FleetLimits())
+    assert isinstance(interrupted, KeyboardInterrupt)
+    assert inventory_headline(found) == "Fleet: 1 of 2 nodes answered, 2 GPUs; 1 failed (b)"
+
+
+def test_names_may_be_hidden():
+    found, _ = ask({"secret-host": answer()}, no_hostnames=True)
+    assert b"secret-host" not in msgspec.json.encode(found)
+
+
+def test_nothing_of_a_node_stays_on_the_disk(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    ask({"a": answer(), "b": [HELLO]})
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--nodes", "a"], "--nodes is about a cluster"),
+        (["--cluster", "here"], "local, auto or HOST:PORT"),
+        (["--cluster", "local", "--deep"], "--deep is about one machine"),
+        (["--cluster", "local", "--wake"], "--wake is about one machine"),
+        (["--cluster", "local", "--require", "cupy"], "--require is about one machine"),
+        (["--cluster", "local", "--format", "env"], "table, plain, markdown, json"),
+        (["--cluster", "local", "--deadline", "soon"], "--deadline"),
+        (["--cluster", "local", "--confirm", "1"], "--confirm"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_before_a_cluster_is_looked_for(gpubench, words, said):
+    done = gpubench("detect", *words)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_without_ray_the_remedy_is_told(gpubench, tmp_path):
+    (tmp_path / "ray.py").write_text("raise ImportError('no ray here')\n")
+    done = gpubench("detect", "--cluster", "local", env={"PYTHONPATH": str(tmp_path)})
+    assert done.returncode == 5
+    assert "pip install" in done.stderr

@@ -1,0 +1,112 @@
+"""The inventory of a fleet: who answered, which nodes are equal, which software differs."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from gpubench.analysis.inventory import SAME_MEMORY, DetectedNode, Inventory, inventory_of
+from gpubench.model.machine import Cpu, Driver, Fact, Machine, Memory, Platform
+from gpubench.report.layout import RenderOptions
+from gpubench.report.renderers import plain
+from gpubench.report.sections.inventory import inventory_document, inventory_headline
+from tests.unit.report.fleets import gpu
+
+GIB = 2**30
+
+
+def known(value):
+    return Fact(value, "ok", "test")
+
+
+def node(
+    name: str,
+    gpus: int = 8,
+    *,
+    memory: float = 256,
+    driver: str = "570.1",
+    cuda: str = "12.8",
+    kernel: str = "6.8",
+    lost: int = 0,
+):
+    """A node that answered; its last `lost` GPUs are not usable."""
+    found = [
+        msgspec.structs.replace(
+            gpu(f"{name}-{i}"), driver=Driver(name=known("nvidia"), version=known(driver), cuda=known(cuda)),
+            usable=known(i < gpus - lost), why_not=["NO_DRIVER"] if i >= gpus - lost else [],
+        )
+        for i in range(gpus)
+    ]  # fmt: skip
+    machine = Machine(
+        cpu=Cpu(model=known("Test CPU"), available=known(64)), gpus=found,
+        memory=Memory(total_bytes=known(int(memory * GIB))), platform=Platform(kernel=known(kernel)),
+    )  # fmt: skip
+    return DetectedNode(name=name, gpubench="0.1.0 (abc)", machine=machine)
+
+
+def text_of(found: Inventory) -> str:
+    return plain.draw([inventory_document(found)], RenderOptions(width=120))
+
+
+def test_equal_nodes_that_all_answer_are_one_line_and_one_row():
+    found = inventory_of([node("b"), node("a")])
+    assert inventory_headline(found) == "Fleet: 2 of 2 nodes answered, 16 GPUs"
+    (group,) = found.groups
+    assert (group.nodes, group.gpus, found.complete) == (["a", "b"], {"Test GPU, 16 GiB": 8}, True)
+    assert "8 x Test GPU, 16 GiB" in text_of(found)
+
+
+def test_the_first_line_names_who_is_missing_and_what_differs_the_worst_first():
+    nodes = [
+        node("a"), node("b", driver="550.2", cuda="12.4"), node("c", gpus=4), node("d"),
+        DetectedNode(name="e", reason="busy", why="others hold it"),
+        DetectedNode(name="f", reason="hung", why="nothing came from it"),
+        DetectedNode(name="g", reason="version-skew", why="other code", gpubench="0.2.0 (def)"),
+    ]  # fmt: skip
+    found = inventory_of(nodes, expected=8)
+    assert inventory_headline(found) == (
+        "Fleet: 4 of 8 nodes answered, 28 GPUs; 1 hung (f); 1 version-skew (g); 1 busy (e); "
+        "nothing is known of 1 more; 2 kinds of nodes; software differs (CUDA, driver nvidia, gpubench)"
+    )
+    assert {one.what: (one.usual, one.others) for one in found.drift} == {
+        "CUDA": ("12.8", {"12.4": ["b"]}),
+        "driver nvidia": ("570.1", {"550.2": ["b"]}), "gpubench": ("0.1.0 (abc)", {"0.2.0 (def)": ["g"]}),
+    }  # fmt: skip
+    text = text_of(found)
+    order = ["nothing came from it", "other code", "others hold it", "Equal nodes", "Software that differs"]
+    assert sorted(order, key=text.index) == order
+    assert not found.complete
+
+
+def test_a_lost_gpu_sets_its_node_apart_and_is_named():
+    found = inventory_of([node("a"), node("b", lost=1)])
+    assert (
+        inventory_headline(found) == "Fleet: 2 of 2 nodes answered, 15 GPUs; 1 GPU not usable; 2 kinds of nodes"
+    )
+    assert found.groups[1].gpus == {"Test GPU, 16 GiB": 7, "Test GPU, 16 GiB (not usable)": 1}
+    assert "b-7" in text_of(found)
+    assert "NO_DRIVER" in text_of(found)
+
+
+@pytest.mark.parametrize(("share", "groups"), [(SAME_MEMORY / 2, 1), (SAME_MEMORY * 2, 2)])
+def test_memory_is_equal_if_the_kernel_alone_could_make_the_difference(share, groups):
+    found = inventory_of([node("a", memory=256), node("b", memory=256 * (1 - share))])
+    assert len(found.groups) == groups
+
+
+def test_the_order_of_nodes_changes_nothing():
+    nodes = [
+        node("a"),
+        node("b", gpus=4),
+        node("c", kernel="6.9"),
+        DetectedNode(name="d", reason="died", why="x"),
+    ]
+    assert inventory_of(nodes) == inventory_of(nodes[::-1])
+
+
+def test_of_a_thousand_nodes_few_lines_are_printed():
+    nodes = [node(f"n{i}", gpus=2, memory=16 + i, kernel=f"6.{i}", lost=1) for i in range(100)]
+    absent = [DetectedNode(name=f"x{i}", reason="busy", why="others hold it") for i in range(900)]
+    found = inventory_of([*nodes, *absent])
+    assert len(text_of(found).splitlines()) <= 300
+    assert len(found.nodes) == 1000
