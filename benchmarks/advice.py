@@ -6,7 +6,9 @@ answer costs is the measured time of the advised device and form over the best t
 side costs, that of the best form there of the CPU, or of all else. Once all devices of the file compete, once each form
 of each device alone against the CPU. Beside it, on the same sizes and on all: a threshold in the size n, fitted for
 each op, dtype, regime and set of devices to the sizes that are left, and 100,000 elements of the first input; both take
-the best form of the side that they choose. Exit code 0 in any case.
+the best form of the side that they choose. What no rule can know stands beside it, too: how often the interval of the
+times left out shows that the answer is wrong, and what an answer costs that is measured at the very size, in the other
+half of its blocks or in another file of the machine. Exit code 0 in any case.
 """
 
 from __future__ import annotations
@@ -23,7 +25,9 @@ from typing import NamedTuple
 from gpubench import kernels, store
 from gpubench.analysis.advice import advise
 from gpubench.analysis.contenders import CaseGroup, ContenderSet, Key, case_groups, contender_set
+from gpubench.analysis.estimate import CaseResult
 from gpubench.analysis.policy import MOST_FILES, Policy
+from gpubench.analysis.speedup import paired
 from gpubench.model.case import QUEUED, WAITED
 from gpubench.model.op import Form
 from gpubench.model.result import Run
@@ -32,9 +36,39 @@ RESULTS = Path(__file__).parents[1] / "results"
 BAD, ELEMENTS = 0.05, 100_000
 
 
+class Times(NamedTuple):
+    """What was measured at one size: seconds by device and form with their cases, and the best of either side."""
+
+    by_form: dict[tuple[str, Form], float]
+    rows: dict[tuple[str, Form], CaseResult]
+    cpu: float
+    other: float
+
+    def cost(self, *, cpu: bool) -> float:
+        """Of the side that is chosen, by its best form."""
+        return (self.cpu if cpu else self.other) / min(self.cpu, self.other) - 1
+
+    @property
+    def best(self) -> tuple[str, Form]:
+        return min(self.by_form, key=self.by_form.__getitem__)
+
+    def halves(self) -> tuple[float, ...]:
+        """What the form costs in one half of the blocks that is the fastest in the other half; none of few blocks."""
+        blocks = {form: [*itertools.chain(*row.blocks.values())] for form, row in self.rows.items()}
+        if min(map(len, blocks.values())) < 4:
+            return ()
+        halves = [
+            {form: statistics.median(ours[start::2]) for form, ours in blocks.items()} for start in (0, 1)
+        ]
+        return tuple(
+            judge[min(choice, key=choice.__getitem__)] / min(judge.values()) - 1
+            for choice, judge in itertools.permutations(halves)
+        )
+
+
 class Question(NamedTuple):
     """One size, left out and asked for. Costs are shares, `side` that of the best form on the advised side; None:
-    unknown."""
+    unknown. `shown`: whether the interval of the advised time over the best one lies above 1."""
 
     alone: bool
     regime: str
@@ -42,20 +76,13 @@ class Question(NamedTuple):
     clear: bool
     cost: float | None
     side: float | None
+    shown: bool
     fitted: float
     constant: float
-
-
-class Times(NamedTuple):
-    """What was measured at one size: seconds by device and form, and the best of either side."""
-
-    by_form: dict[tuple[str, Form], float]
-    cpu: float
-    other: float
-
-    def cost(self, *, cpu: bool) -> float:
-        """Of the side that is chosen, by its best form."""
-        return (self.cpu if cpu else self.other) / min(self.cpu, self.other) - 1
+    machine: Path
+    key: Key
+    n: int
+    times: Times
 
 
 def times_at(field: ContenderSet, n: int) -> Times | None:
@@ -66,10 +93,15 @@ def times_at(field: ContenderSet, n: int) -> Times | None:
     ]
     if not all(sides):
         return None
-    return Times({**sides[0], **sides[1]}, *(min(side.values()) for side in sides))
+    rows = {
+        (one.device_id, one.form): one.curve.expected(n).rows[0]  # type: ignore[union-attr]
+        for one in (*field.cpu, *field.others)
+        if one.curve.measured(n)
+    }
+    return Times({**sides[0], **sides[1]}, rows, *(min(side.values()) for side in sides))
 
 
-def fields(paths: Sequence[Path]) -> Iterator[tuple[Run, Key, CaseGroup, str, bool]]:
+def fields(paths: Sequence[Path]) -> Iterator[tuple[Path, Run, Key, CaseGroup, str, bool]]:
     """Every op, dtype, regime and set of devices of every file; whether it is one device and form against the CPU."""
     for path in paths:
         run = store.load(path)
@@ -77,15 +109,15 @@ def fields(paths: Sequence[Path]) -> Iterator[tuple[Run, Key, CaseGroup, str, bo
             cpu = tuple(row for row in family.rows if row.device_kind == "cpu")
             forms = {(row.case.device_id, row.case.form) for row in family.rows if row.device_kind != "cpu"}
             for regime in (WAITED, QUEUED, "transfer-always", f"transfer-once-{run.selection.calls}"):
-                yield run, key, CaseGroup(family.rows, ()), regime, False
+                yield path, run, key, CaseGroup(family.rows, ()), regime, False
                 for form in sorted(forms):
                     ours = tuple(r for r in family.rows if (r.case.device_id, r.case.form) == form)
-                    yield run, key, CaseGroup((*cpu, *ours), ()), regime, True
+                    yield path, run, key, CaseGroup((*cpu, *ours), ()), regime, True
 
 
 def questions(paths: Sequence[Path]) -> Iterator[Question]:
     """Each size of each field, asked for without what was measured there."""
-    for run, key, family, regime, alone in fields(paths):
+    for path, run, key, family, regime, alone in fields(paths):
         whole = contender_set(run, family, regime)
         measured = {n: found for n in _sizes(whole) if (found := times_at(whole, n))}
         op = kernels.load(key.op)
@@ -94,20 +126,23 @@ def questions(paths: Sequence[Path]) -> Iterator[Question]:
             cut = contender_set(run, left, regime)
             answer = advise(key, cut, n, regime)
             cost = side = None
+            shown = False
             if answer.device_id is not None:
                 side = found.cost(cpu=any(one.device_id == answer.device_id for one in whole.cpu))
                 of_device = [s for (device, _), s in found.by_form.items() if device == answer.device_id]
                 seconds = min(of_device, default=math.nan)
                 if (answer.device_id, answer.form) in found.by_form:
                     seconds = found.by_form[answer.device_id, answer.form]  # type: ignore[index]
+                    ratio = paired(found.rows[answer.device_id, answer.form], found.rows[found.best])  # type: ignore[index]
+                    shown = ratio is not None and ratio.low > 1
                 cost = seconds / min(found.cpu, found.other) - 1
             if cost is not None and math.isnan(cost):
                 continue  # the advised device was not measured at this size: nobody knows what it costs
             rest = {size: times for size, times in measured.items() if size != n}
             elements = math.prod(op.inputs[0].shape({"n": n, **dict(key.params)}))
             yield Question(
-                alone, regime, answer.basis, answer.confidence == "clear", cost, side,
-                found.cost(cpu=n < fitted(rest)), found.cost(cpu=elements < ELEMENTS),
+                alone, regime, answer.basis, answer.confidence == "clear", cost, side, shown,
+                found.cost(cpu=n < fitted(rest)), found.cost(cpu=elements < ELEMENTS), path.parent, key, n, found,
             )  # fmt: skip
 
 
@@ -130,6 +165,8 @@ def line(name: str, found: Sequence[Question]) -> str:
     clear = [one.cost for one in known if one.clear]
     cells = [
         name, str(len(found)), f"{len(known) / len(found):.0%}", _shares([one.cost for one in known]),
+        f"{sum(one.shown and one.cost > BAD for one in known) / max(1, len(known)):.1%}",  # type: ignore[operator]
+        _shares([*itertools.chain(*(one.times.halves() for one in known))]),
         _shares([one.side for one in known]), f"{len(clear) / len(found):.0%}", _shares(clear),
         _shares([one.fitted for one in known]), _shares([one.constant for one in known]),
         _shares([one.fitted for one in found]), _shares([one.constant for one in found]),
@@ -143,14 +180,13 @@ def _shares(costs: Sequence[float | None]) -> str:
     return f"{sum(cost > BAD for cost in paid) / len(paid):.1%}, {statistics.mean(paid):.1%}" if paid else "-"
 
 
-def table(paths: Sequence[Path]) -> Iterator[str]:
+def table(found: Sequence[Question]) -> Iterator[str]:
     """Shares as `more than 5 %, mean cost`."""
-    found = list(questions(paths))
     yield (
-        "| | sizes left out | answered | advice | its side | clear | of these | fitted threshold | 100,000 elements "
-        "| fitted, all sizes | 100,000, all sizes |"
+        "| | sizes left out | answered | advice | shown wrong | half of its blocks | its side | clear | of these "
+        "| fitted threshold | 100,000 elements | fitted, all sizes | 100,000, all sizes |"
     )
-    yield "|---|---|---|---|---|---|---|---|---|---|---|"
+    yield "|---" * 13 + "|"
     for alone, name in ((False, "all devices compete"), (True, "one device and form against the CPU")):
         ours = [one for one in found if one.alone == alone]
         if ours:
@@ -160,6 +196,21 @@ def table(paths: Sequence[Path]) -> Iterator[str]:
         for basis in ("interpolated", "bracketed"):
             if some := [one for one in ours if one.basis == basis]:
                 yield line(f"- {basis}", some)
+
+
+def again(found: Sequence[Question]) -> str:
+    """What the fastest form of one file costs in another of the same machine, at the sizes that advice answers."""
+    same: dict[tuple[Path, Key, str, int], list[Times]] = {}
+    for one in found:
+        if not one.alone and one.cost is not None:
+            same.setdefault((one.machine, one.key, one.regime, one.n), []).append(one.times)
+    costs = [
+        theirs.by_form[ours.best] / theirs.by_form[theirs.best] - 1
+        for times in same.values()
+        for ours, theirs in itertools.permutations(times, 2)
+        if ours.best in theirs.by_form
+    ]
+    return f"all devices, measured there in another file of the machine: {_shares(costs)} of {len(costs)} pairs"
 
 
 def cost_us(call: str, names: dict[str, object]) -> float:
@@ -192,7 +243,8 @@ def cost(path: Path) -> Iterator[str]:
 def main() -> None:
     paths = [Path(word) for word in sys.argv[1:]] or sorted(RESULTS.glob("*/*.json*"))
     known = (path for path in paths if Policy.load(path).choose("matmul", shape=3000).device_id)
-    for text in (*table(paths), "", *cost(next(known, paths[0]))):
+    found = list(questions(paths))
+    for text in (*table(found), "", again(found), "", *cost(next(known, paths[0]))):
         print(text, flush=True)
 
 

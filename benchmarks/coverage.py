@@ -371,7 +371,7 @@ QUARTILES = 1.349  # interquartile range / standard deviation
 
 def labels(repeats: int) -> None:
     """How often a case is called noisy or worse, and unstable, where its blocks scatter so far."""
-    print("| true spread | blocks | " + " | ".join(f"{k} sessions" for k in (1, 3, 5, 10)) + " |")
+    print("| true spread | blocks | " + " | ".join(f"{k} session{'s' * (k > 1)}" for k in (1, 3, 5, 10)) + " |")
     print("|---|---|---|---|---|---|")
     for spread in SPREADS:
         for count in BLOCKS_OF_LABELS:

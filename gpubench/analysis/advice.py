@@ -138,10 +138,10 @@ class Advice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def advise(key: Key, contenders: ContenderSet, n: int, regime: str) -> Advice:
-    """The answer for a call of this regime, with its evidence. The fastest candidate stands first."""
+    """The answer for a call of this regime, with its evidence. The advised candidate stands first."""
     decision = choose(contenders, n)
     split = split_of(contenders, n, decision)
-    candidates, known = _candidates(contenders, n, split)
+    candidates, known = _candidates(contenders, n, decision, split)
     best_id, against_id = (one and one.device_id for one in (decision.best, decision.against))
     if split is not None:
         best_id, against_id = split.row.device_id, split.row.baseline_device
@@ -190,10 +190,10 @@ def _source(run: Run) -> AdviceSource:
 
 
 def _candidates(
-    contenders: ContenderSet, n: int, split: TimedSplit | None
+    contenders: ContenderSet, n: int, decision: Decision, split: TimedSplit | None
 ) -> tuple[list[AdviceCandidate], dict[str, Expected]]:
-    """One for each device, the fastest first, and for `split` the CPU and a GPU together as one more; and the times
-    that are known, by device id."""
+    """One for each device, the advised one first, then by time, and for `split` the CPU and a GPU together as one more;
+    and the times that are known, by device id."""
     names = {device.id: shortened(device.name) for device in contenders.run.devices}
     known: dict[str, Expected] = {}
     found: list[AdviceCandidate] = []
@@ -216,7 +216,8 @@ def _candidates(
 
     for device_id, kind in {row.case.device_id: row.device_kind for row in contenders.rows}.items():
         ours = [one for one in (*contenders.cpu, *contenders.others) if one.device_id == device_id]
-        best, _ = fastest(ours, n)
+        decided = (one for one in (decision.best, decision.against) if one and one.device_id == device_id)
+        best = next(decided, None) or fastest(ours, n)[0]
         if best is not None and best.curve.gap(n) > WIDEST_GAP:
             low, high = between = best.curve.around(n)
             add(device_id, kind, best.form, None, f"measured at n = {low} and {high}, too far apart for a time")
@@ -237,7 +238,10 @@ def _candidates(
     if split is not None and case is not None and case.time is not None:
         expected = Expected(time=case.time, basis="measured", between=(n, n), rows=(case,))
         add(split.row.device_id, case.device_kind, case.case.form, expected)
-    found.sort(key=lambda one: (one.time.estimate if one.time else math.inf, one.device_id))
+    advised = split.row.device_id if split else decision.best and decision.best.device_id
+    found.sort(
+        key=lambda one: (one.device_id != advised, one.time.estimate if one.time else math.inf, one.device_id)
+    )
     return found, known
 
 

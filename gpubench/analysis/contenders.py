@@ -328,20 +328,36 @@ def _device_gone_from(rows: Sequence[CaseResult], regime: str) -> float:
 
 
 def fastest(contenders: Sequence[Contender], n: int) -> tuple[Contender | None, float]:
-    """The contender with the least expected time at n, and that time; None and infinity if none has one."""
+    """The contender with the least expected time at n, and that time; None and infinity if none has one.
+
+    Between measured sizes two lines are often closer than times scatter. There the usual ratio of both counts as much
+    as the lines, and a contender that is a little slower by its line may be the one.
+    """
     best, least = None, math.inf
+    near = []
     for one in contenders:
         seconds = one.curve.seconds(n)
-        if seconds is not None and seconds < least:
+        if seconds is not None and seconds < ALIKE * least:
+            near.append((one, seconds))
+            if seconds < least:
+                best, least = one, seconds
+    if best is None or len(near) == 1 or best.curve.gap(n) == 1:
+        return best, least
+    for one, seconds in near:
+        if one is not best and math.log(least / seconds) + best.curve.usual_ratio(one.curve, n) > 0:
             best, least = one, seconds
     return best, least
 
 
+# Two of one side whose lines are farther apart than this are told apart by them alone.
+ALIKE = 2.0
+# The width, in ln n, of the weights of the sizes that tell a usual ratio: 1 and 2 do about as well (docs/advice.md).
+USUAL = 1.5
 # Noise and caches bend a curve even where its neighbours are straight: by 25 % in the middle of a gap of factor 4, as
 # leaving out every measured size of the results of an H200 showed (benchmarks/advice.py).
 LEAST_BEND = math.log(1.25) / math.log(4)
-# Between sizes with different winners: so much more than one curve bends, as both do, and twice as far to be sure.
-BENDS = 16.0
+# Between sizes with different winners: how far a curve bends from its line, which is 4 share (1 - share) of the middle.
+BENDS = 4.0
 # Sizes that nearly coincide give a line no slope to speak of: from here on an interval says nothing anyway.
 MOST_BEND = 20.0
 Basis = Literal["measured", "interpolated", "bracketed", "unknown"]
@@ -379,13 +395,14 @@ class Expected(msgspec.Struct, frozen=True, kw_only=True):
 class Curve(msgspec.Struct, frozen=True):
     """Points in ascending size, with their logarithms: `seconds` is asked where every microsecond counts. `log_s` is
     what sizes close by say of a point, too: between two sizes their common trend counts, from which single sizes
-    `scatter`, a standard deviation in ln seconds."""
+    `scatter`, a standard deviation in ln seconds. `measured_log_s`: ln seconds as measured, by size."""
 
     points: tuple[Point, ...]
     sizes: tuple[int, ...]
     log_n: tuple[float, ...]
     log_s: tuple[float, ...]
     scatter: tuple[float, ...]
+    measured_log_s: dict[int, float]
 
     def seconds(self, n: int) -> float | None:
         """The expected time at n; None outside the measured sizes."""
@@ -412,6 +429,18 @@ class Curve(msgspec.Struct, frozen=True):
         """The measured sizes below and above n, which lies between two."""
         i = bisect_left(self.sizes, n)
         return self.sizes[i - 1], self.sizes[i]
+
+    def usual_ratio(self, other: Curve, n: int) -> float:
+        """ln of this time over the other's, in the mean of the sizes that both have, the nearest counting most; 0
+        without such a size."""
+        x, total, weighted = math.log(n), 0.0, 0.0
+        theirs = other.measured_log_s
+        for at, (size, seconds) in zip(self.log_n, self.measured_log_s.items(), strict=True):
+            if size in theirs:
+                weight = math.exp(-(((at - x) / USUAL) ** 2) / 2)
+                total += weight
+                weighted += weight * (seconds - theirs[size])
+        return weighted / total if total else 0.0
 
     def expected(self, n: int) -> Expected | None:
         """The expected time at n with its interval; None outside the measured sizes."""
@@ -463,7 +492,7 @@ def curve(points: Iterable[Point]) -> Curve:
     smooth = [_smoothed(log_n, log_s, i) for i in range(len(ordered))]
     return Curve(
         ordered, tuple(p.n for p in ordered), log_n, tuple(value for value, _ in smooth),
-        tuple(scatter for _, scatter in smooth),
+        tuple(scatter for _, scatter in smooth), {p.n: y for p, y in zip(ordered, log_s, strict=True)},
     )  # fmt: skip
 
 

@@ -104,6 +104,42 @@ def test_the_fastest_form_at_the_size_counts():
     assert (small.form, large.form) == ("library", "tuned")
 
 
+def two_gpus(ratios):
+    """wgpu:0 takes 100 us at each size and cupy:0 `ratios` as long; the CPU takes 1 ms."""
+    found = []
+    for n, ratio in ratios.items():
+        beside = measured(case(n=n, regime="transfer-always", device="wgpu:0"), 1e-4)
+        found += [measured(case(n=n), 1e-3), gpu(n, 1e-4 * ratio), beside]
+    other = msgspec.structs.replace(GPU, id="wgpu:0", backend="wgpu")
+    return {"outcomes": found, "devices": (CPU, GPU, other)}
+
+
+@pytest.mark.parametrize(
+    ("ratios", "n", "device"),
+    [
+        ({256: 1.2, 512: 1.2, 1024: 0.97, 2048: 0.97, 4096: 1.2, 8192: 1.2}, 1448, "wgpu:0"),  # the usual ratio
+        ({256: 1.2, 512: 1.2, 1024: 0.97, 2048: 0.97, 4096: 1.2, 8192: 1.2}, 1024, "cupy:0"),  # as measured
+        ({64: 100.0, 256: 100.0, 1024: 0.45, 4096: 0.45, 16384: 100.0}, 2048, "cupy:0"),  # not near
+        ({256: 1.05, 1024: 0.8, 65536: 0.8, 131072: 0.8}, 8192, "cupy:0"),
+        ({256: 1.0, 65536: 0.8}, 8192, "cupy:0"),
+    ],
+)
+def test_between_sizes_devices_that_are_near_are_told_apart_by_their_usual_ratio(ratios, n, device):
+    found = ask(n=n, **two_gpus(ratios))
+    assert found.device_id == device
+    assert found.candidates[0].device_id == device  # the advised one stands first
+    fewer = two_gpus(ratios)
+    policy = Policy([run_of(fewer["outcomes"], devices=fewer["devices"])])
+    assert policy.choose("matmul", shape=n).device_id == device
+
+
+def test_a_device_that_only_its_usual_ratio_puts_first_is_no_clear_answer():
+    found = ask(n=1448, **two_gpus({256: 1.2, 512: 1.2, 1024: 0.97, 2048: 0.97, 4096: 1.2, 8192: 1.2}))
+    times = {one.device_id: one.time.estimate for one in found.candidates if one.time}
+    assert times["cupy:0"] < times["wgpu:0"]
+    assert found.confidence == "close"
+
+
 def test_software_variants_and_overheads_advise_nothing():
     outcomes = [
         measured(case(n=256), 1e-3),

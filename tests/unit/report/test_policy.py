@@ -148,7 +148,9 @@ def test_between_two_winners_far_apart_nothing_is_known():
     assert advice.command == "gpubench run --ops relu --sizes 32768"
 
 
-@pytest.mark.parametrize(("n", "side"), [(1100, "numpy:0"), (2000, None), (4000, "cupy:0")])
+@pytest.mark.parametrize(
+    ("n", "side"), [(1100, "numpy:0"), (1800, "numpy:0"), (2000, None), (2500, "cupy:0"), (4000, "cupy:0")]
+)
 def test_far_from_the_change_of_a_wide_gap_the_side_is_told(n, side):
     """The ratio rises from 1/8 to 8 between two sizes: they change places in the middle."""
     run = two_sides({1000: 1e-3, 4500: 8e-3}, {1000: 8e-3, 4500: 1e-3})
