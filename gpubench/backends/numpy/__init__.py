@@ -36,8 +36,9 @@ from gpubench.model.links import Links
 from gpubench.model.op import Array, Dtype, Form, Op, Shape, Stored
 from gpubench.model.result import Blas, Device, DeviceKind
 
-# Seconds that choosing the form of one case may take.
-TUNING_S = 0.25
+# Seconds that choosing the form of one case may take, and how many times as fast as the likeliest one another must be:
+# on an H200 host 8 of 16 threads, taken for a trial's luck, were three times as slow in the runs that remembered them.
+TUNING_S, CLEARLY = 0.25, 1.05
 
 
 class NumpyLaunch(Launch):
@@ -204,7 +205,7 @@ class NumpySession(Session):
             return timer
 
         threads = {name: way.threads for name, way in forms.items() if way.threads is not None}
-        trials = Trials(tuple(forms), prepare, TUNING_S, threads=threads)
+        trials = Trials(tuple(forms), prepare, TUNING_S, threads=threads, margin=CLEARLY)
         name = choose(self, op, case, self._load_compiler(), trials)
         settle()
         if name is not None:

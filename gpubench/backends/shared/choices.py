@@ -143,13 +143,15 @@ class Trials(msgspec.Struct, frozen=True):
     """The candidates of one case, the default first. `prepare(output)` makes the timer of `fastest` whose launches
     write there; the trials take about `budget_s` seconds at most. `builders`: to build a candidate takes far longer
     than to time it, so many threads do it side by side, and for that there are `budget_s` seconds too; 0: the timer
-    builds. `threads`: the number of threads of candidates that differ in it; the larger the size, the more."""
+    builds. `threads`: the number of threads of candidates that differ in it; the larger the size, the more.
+    `margin`: the default is taken unless another is so many times as fast: a choice lasts, and a trial is one look."""
 
     names: tuple[str, ...]
     prepare: Callable[[Buffer], Timer]
     budget_s: float
     builders: int = 0
     threads: Mapping[str, int] = {}
+    margin: float = 1.0
 
     @property
     def reach(self) -> int:
@@ -220,7 +222,8 @@ def choose(session: Session, op: Op, case: Case, choices: Choices, trials: Trial
         timer = trials.prepare(output)
         names = around or trials.names
         timer = built_ahead(names, timer, trials, session.clock)
-        name = fastest(names, timer, clock=session.clock, budget_s=trials.budget_s)
+        margin = trials.margin if names[0] == trials.names[0] else 1.0
+        name = fastest(names, timer, clock=session.clock, budget_s=trials.budget_s, margin=margin)
     except DeviceOutOfMemory:
         return None
     finally:
@@ -273,8 +276,11 @@ def built_ahead(names: Sequence[str], timer: Timer, trials: Trials, clock: Calla
     return lambda name: begun[name].result()
 
 
-def fastest(names: Sequence[str], timer: Timer, *, clock: Callable[[], float], budget_s: float) -> str:
-    """The name whose launches take the least time; candidates that cannot be built are passed over.
+def fastest(
+    names: Sequence[str], timer: Timer, *, clock: Callable[[], float], budget_s: float, margin: float = 1.0
+) -> str:
+    """The name whose launches take the least time, the first one unless another is `margin` times as fast; candidates
+    that cannot be built are passed over.
 
     `timer(name)` builds one. Each is launched twice, in order; then those that may win take samples in turns, so that a
     slow moment meets all of them. The first name, the default, is always tried, the others as long as the budget lasts:
@@ -287,7 +293,7 @@ def fastest(names: Sequence[str], timer: Timer, *, clock: Callable[[], float], b
         return names[0]
     least = min(single for _, single in built.values())
     if least > _LONG * budget_s:
-        return min(built, key=lambda name: built[name][1])
+        return _preferred(names[0], {name: single for name, (_, single) in built.items()}, margin)
     # Short launches may only have waited for their threads to wake.
     left = [name for name, (_, single) in built.items() if single <= max(_OUT_OF_REACH * least, _SAMPLE_S)]
     samples: dict[str, list[float]] = {name: [] for name in left}
@@ -304,7 +310,14 @@ def fastest(names: Sequence[str], timer: Timer, *, clock: Callable[[], float], b
         if done + 1 >= _LEAST_ROUNDS:
             limit = _HOPELESS * min(min(samples[name]) for name in left)
             left = [name for name in left if min(samples[name]) <= limit]
-    return left[0] if len(left) == 1 else min(left, key=lambda name: median(samples[name]))
+    if len(left) == 1:
+        return left[0]
+    return _preferred(names[0], {name: median(samples[name]) for name in left}, margin)
+
+
+def _preferred(first: str, seconds: Mapping[str, float], margin: float) -> str:
+    best = min(seconds, key=lambda name: seconds[name])
+    return first if seconds.get(first, math.inf) <= margin * seconds[best] else best
 
 
 def _built(

@@ -412,6 +412,22 @@ def test_of_numbers_of_threads_those_between_the_sizes_around_are_tried(tmp_path
 
 
 @pytest.mark.parametrize(
+    ("seconds", "name"), [((1.04e-3, 1e-3), "first"), ((1.06e-3, 1e-3), "other"), ((1e-3, 1.04e-3), "first")]
+)
+@pytest.mark.parametrize("budget_s", [1.0, 1e-3])  # in turns, and by one launch each
+def test_the_likeliest_is_taken_unless_another_is_clearly_faster(seconds, name, budget_s):
+    took = dict(zip(("first", "other"), seconds, strict=True))
+    found = fastest(
+        tuple(took),
+        lambda name: lambda repeat: repeat * took[name],
+        clock=lambda: 0.0,
+        budget_s=budget_s,
+        margin=1.05,
+    )
+    assert found == name
+
+
+@pytest.mark.parametrize(
     ("away", "builders", "name"), [(1, 2, "slow"), (-1, 2, "slow"), (2, 2, "fast"), (1, 0, "fast")]
 )
 def test_where_building_is_costly_the_next_half_octave_tells_alone(tmp_path, away, builders, name):
