@@ -62,6 +62,15 @@ def altair_failures() -> Iterator[None]:
         raise failed(f"altair raised {type(error).__name__}: {str(error)[:300]}") from error
 
 
+@contextmanager
+def altair_unchecked() -> Iterator[None]:
+    """Specs are not held against Vega-Lite's schema: half of the time of a page would go there, and a test checks them."""
+    from altair.utils.schemapi import debug_mode
+
+    with debug_mode(False):
+        yield
+
+
 def failed(why: str) -> GpubenchError:
     """The error of a library that does not draw."""
     return GpubenchError("cannot-draw", why=why)
