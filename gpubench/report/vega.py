@@ -64,7 +64,7 @@ def altair_failures() -> Iterator[None]:
 
 @contextmanager
 def altair_unchecked() -> Iterator[None]:
-    """Specs are not held against Vega-Lite's schema: half of the time of a page would go there, and a test checks them."""
+    """altair does not hold specs against Vega-Lite's schema: that takes as long as to make them, and a test does it."""
     from altair.utils.schemapi import debug_mode
 
     with debug_mode(False):
