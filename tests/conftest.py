@@ -88,6 +88,7 @@ def pytest_collection_finish() -> None:
     """Thousands of tests stay to the end: the garbage collector need not look at them each time."""
     gc.collect()
     gc.freeze()
+    gc.set_threshold(100_000, 20, 20)
 
 
 def _runs_alone(item: pytest.Item) -> bool:
