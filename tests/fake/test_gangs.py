@@ -20,7 +20,7 @@ def sample(ran, op, n, gang, ranks=2):
 @pytest.fixture(scope="module")
 def ran(run):
     return run(
-        "--ops", "collective", "--devices", "gang:fake:0+1,gang:fake:0-3,gang:fake:2+3", "--sizes", "16m",
+        "--ops", "collective", "--devices", "gang:fake:0+1,gang:fake:0-3,gang:fake:2+3", "--sizes", "1m",
         env={**FOUR, "GPUBENCH_FAKE_LINK": "0+1=5e10", "GPUBENCH_FAKE_SLOW": "gpu3=2"},
     )  # fmt: skip
 
@@ -38,7 +38,7 @@ def test_every_collective_runs_on_the_first_gang_of_a_size_and_pairs_on_each(ran
 
 
 def test_times_follow_the_slowest_link(ran):
-    n = 16 * MIB
+    n = MIB
     assert sample(ran, "p2p", n, "gang:fake:0+1") == pytest.approx(1e-5 + n / 5e10, rel=0.01)
     assert sample(ran, "p2p", n, "gang:fake:2+3") == pytest.approx(1e-5 + n / 2e11, rel=0.01)
     assert sample(ran, "allreduce", n, "gang:fake:0-3", 4) == pytest.approx(1e-5 + 1.5 * n / 5e10, rel=0.01)

@@ -197,7 +197,7 @@ def test_any_name_stays_text(name):
     assert store.loads(embedded(page, "r0-result"), "the page").label == name
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None)
 @example(list(NAMES))
 @given(st.lists(TEXTS, min_size=1, max_size=20))
 @pytest.mark.slow
