@@ -70,6 +70,7 @@ def test_parts_that_do_not_add_up_never_stretch_their_axis():
     assert {row["opacity"] for row in by_id["anatomy"].rows["matmul float32"]} == {1.0}
 
 
+@pytest.mark.slow
 def test_a_picture_names_the_sides_the_machine_and_the_date():
     analyses = report.analysed([full_run()])
     for name, content in plots.plots(analyses, "svg"):
@@ -208,6 +209,7 @@ def drawn(rising):
     return dict(plots.plots(rising, "svg"))
 
 
+@pytest.mark.slow
 def test_pictures_of_both_formats(rising, drawn):
     assert {"time-matmul-float32.svg", "speedup-matmul-float32.svg", "roofline-float32.svg"} <= set(drawn)
     again = dict(plots.plots(rising, "svg", sections=["speedup"]))

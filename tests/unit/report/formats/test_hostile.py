@@ -29,6 +29,7 @@ from gpubench.report.comparison import FORMATS as COMPARE_FORMATS
 from gpubench.report.comparison import render as render_comparison
 from gpubench.report.layout import SECTIONS, RenderOptions
 from tests.consumers import go_text
+from tests.examples import examples
 from tests.unit.report.formats.hostile import NAMES, TEXTS, hostile_run
 from tests.unit.report.sides import pair
 
@@ -119,7 +120,7 @@ def safe_in_every_format(run):
         safe_report(name, drawn(analyses, name, RenderOptions(sections=SECTIONS)), run)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @example(EVERY_NAME, False)
 @given(st.lists(TEXTS, min_size=1, max_size=30), st.booleans())
 def test_reports(texts, forged_ids):
@@ -134,7 +135,7 @@ def test_every_name_in_every_place(name):
 
 
 @pytest.mark.parametrize("name", COMPARE_FORMATS)
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @example(EVERY_NAME)
 @given(st.lists(TEXTS, min_size=1, max_size=12))
 def test_comparisons(name, texts):
@@ -159,7 +160,7 @@ def test_comparisons(name, texts):
 
 
 @pytest.mark.parametrize("name", ["table", "json", "env"])
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(st.lists(TEXTS, min_size=1, max_size=12))
 def test_advice(name, texts):
     text = render_advice(answer([hostile_run(texts)], Key("matmul", "float32"), 128, "resident-queued"), name)
@@ -172,7 +173,7 @@ def test_advice(name, texts):
 
 
 @pytest.mark.parametrize("name", ["table", "markdown", "env", "explain"])
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(st.lists(TEXTS, min_size=1, max_size=12))
 def test_detection(name, texts):
     machine = hostile_run(texts).machine
@@ -184,7 +185,7 @@ def test_detection(name, texts):
         safe_markdown(text)
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @example(EVERY_NAME)
 @given(st.lists(TEXTS, min_size=1, max_size=12))
 def test_what_a_ci_is_told(texts):
