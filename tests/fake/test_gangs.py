@@ -104,7 +104,7 @@ def test_beside_other_ops_gangs_are_left_to_the_collectives(run):
 def test_a_pair_below_half_of_its_peers_is_named(run):
     pairs = "gang:fake:0+1,gang:fake:0+2,gang:fake:1+2"
     ran = run(
-        "--ops", "p2p", "--devices", pairs, "--sizes", "64m", env={**FOUR, "GPUBENCH_FAKE_LINK": "1+2=5e10"}
+        "--ops", "p2p", "--devices", pairs, "--sizes", "8m", env={**FOUR, "GPUBENCH_FAKE_LINK": "1+2=5e10"}
     )
     assert "link-slow: p2p on gang:fake:1+2" in " ".join(ran.out.split())
     assert set(re.findall(r"link-slow: p2p on (\S+)", " ".join(ran.out.split()))) == {"gang:fake:1+2"}
