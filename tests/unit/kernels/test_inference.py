@@ -141,6 +141,7 @@ def session(request):
     opened.close()
 
 
+@pytest.mark.slow
 def test_it_writes_the_right_tokens(session, tmp_path):
     """At one shape; tests/conformance/test_layers.py has the others."""
     device = session.device
@@ -152,6 +153,7 @@ def test_it_writes_the_right_tokens(session, tmp_path):
         workspace.release()
 
 
+@pytest.mark.slow
 def test_a_library_form_that_forgets_its_cache_is_found(session, tmp_path):
     """Of the library form the whole is judged alone."""
     device = session.device
