@@ -24,6 +24,7 @@ from tests.forking import Starter, environment
 
 # A shared machine may stall for longer than any deadline that would tell something.
 settings.register_profile("gpubench", deadline=None, derandomize="CI" in os.environ)
+# A property that has a number of examples of its own gets its share of them: tests/examples.py.
 settings.register_profile("check", settings.get_profile("gpubench"), max_examples=20)
 settings.load_profile("gpubench")
 
@@ -88,6 +89,7 @@ def pytest_collection_finish() -> None:
     """Thousands of tests stay to the end: the garbage collector need not look at them each time."""
     gc.collect()
     gc.freeze()
+    gc.set_threshold(100_000, 20, 20)
 
 
 def _runs_alone(item: pytest.Item) -> bool:

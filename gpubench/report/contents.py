@@ -182,7 +182,7 @@ def _state(run: Run) -> str:
 def chart_set(analysis: Analysis, sections: Sequence[str], unit: str, *, samples: bool = True) -> ChartSet:
     """The charts of `sections`, without that of all samples unless `samples`. Needs altair; raises GpubenchError if
     it does not work."""
-    from gpubench.report.vega import altair_failures
+    from gpubench.report.vega import altair_failures, altair_unchecked
 
     makers: tuple[tuple[str, Callable[[], Chart]], ...] = (
         ("speedup", lambda: time_chart(analysis, unit)),
@@ -197,7 +197,7 @@ def chart_set(analysis: Analysis, sections: Sequence[str], unit: str, *, samples
     series = all_series(analysis)
     if not series:
         return ChartSet()
-    with altair_failures():
+    with altair_failures(), altair_unchecked():
         charts = [make() for section, make in makers[: None if samples else -1] if section in sections]
     return ChartSet(
         series=series, chosen=_most_telling(analysis, series), devices=devices(analysis),

@@ -62,6 +62,15 @@ def altair_failures() -> Iterator[None]:
         raise failed(f"altair raised {type(error).__name__}: {str(error)[:300]}") from error
 
 
+@contextmanager
+def altair_unchecked() -> Iterator[None]:
+    """altair does not hold specs against Vega-Lite's schema: that takes as long as to make them, and a test does it."""
+    from altair.utils.schemapi import debug_mode
+
+    with debug_mode(False):
+        yield
+
+
 def failed(why: str) -> GpubenchError:
     """The error of a library that does not draw."""
     return GpubenchError("cannot-draw", why=why)

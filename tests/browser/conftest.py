@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -29,18 +30,30 @@ def contexts(browser: Any) -> dict[bool, Any]:
     return made
 
 
+@pytest.fixture(scope="module")
+def open_pages(contexts: dict[bool, Any], tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Any]:
+    """Gives `opened` to a fixture whose pages stay open for several tests."""
+    return lambda: _opened(contexts, tmp_path_factory.mktemp("pages"))
+
+
 @pytest.fixture
 def opened(contexts: dict[bool, Any], tmp_path: Path) -> Iterator[Callable[..., Any]]:
-    """opened(run, ..., width=1280, dark=False, ...) -> the page, once its charts are drawn."""
+    """opened(run, ..., width=1280, ...) -> the page, once its charts are drawn."""
+    with _opened(contexts, tmp_path) as make:
+        yield make
+
+
+@contextmanager
+def _opened(contexts: dict[bool, Any], folder: Path) -> Iterator[Callable[..., Any]]:
     pages, complaints = [], []
 
-    def make(*runs: Any, width: int = 1280, dark: bool = False, script: bool = True, **options: Any) -> Any:
-        file = tmp_path / f"report-{len(pages)}.html"
+    def make(*runs: Any, width: int = 1280, script: bool = True, **options: Any) -> Any:
+        file = folder / f"report-{len(pages)}.html"
         file.write_text(render(list(runs), "html", **options), encoding="utf-8")
         page = contexts[script].new_page()
         pages.append(page)
         page.set_viewport_size({"width": width, "height": 900})
-        page.emulate_media(color_scheme="dark" if dark else "light")
+        page.emulate_media(color_scheme="light")
         page.on("console", lambda said: complaints.append(f"{said.type}: {said.text}"))
         page.on("pageerror", lambda error: complaints.append(str(error)))
         page.on("dialog", lambda dialog: complaints.append(f"dialog {dialog.message}"))

@@ -86,7 +86,7 @@ def test_the_authors_check_of_an_op_covers_sizes_dtypes_forms_and_normal_inputs(
 def test_the_authors_check_says_input_got_and_want_of_the_worst_element(site, tmp_path):
     module = Path(site) / "gpubench_leaky_relu.py"
     module.write_text(module.read_text() + "\nfrom msgspec.structs import replace\n"
-                      "OP = replace(OP, reference=lambda xp, x: xp.maximum(x, x * 0.25))\n")  # fmt: skip
+                      "OP = replace(OP, dtypes=('float32',), reference=lambda xp, x: xp.maximum(x, x * 0.25))\n")  # fmt: skip
     done = python("-m", "gpubench.measure.conformance", "leaky_relu", cwd=tmp_path, PYTHONPATH=site)
     assert done.returncode == 1
     assert re.search(r"found on numpy:0: .*largest error .*; x=-\d\S*, got -\d\S*, want -\d", done.stdout)

@@ -12,6 +12,7 @@ import pytest
 
 from gpubench import store
 from gpubench.errors import ExitCode
+from tests.forking import Starter, outside
 from tests.unit.report.samples import full_run
 
 PROGRAM = (sys.executable, "-m", "gpubench")
@@ -38,9 +39,11 @@ def result(tmp_path: Path) -> str:
     return str(path)
 
 
-def shell(script: str, folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+def shell(
+    script: str, folder: Path, program: str = " ".join(PROGRAM), **environment: str
+) -> subprocess.CompletedProcess[str]:
     """A script of bash in which $gpubench is the program."""
-    env = {**os.environ, "gpubench": " ".join(PROGRAM), **environment}
+    env = {**outside(), "gpubench": program, **environment}
     return subprocess.run(
         ["bash", "-c", script], cwd=folder, env=env, capture_output=True, text=True, timeout=300, check=False
     )
@@ -102,22 +105,25 @@ def test_a_full_disk_behind_the_output(tmp_path: Path, result: str, command: str
 
 
 @pytest.mark.parametrize("folder", ["/proc/self", "/nowhere"])
-def test_a_temporary_folder_that_takes_nothing(tmp_path: Path, result: str, folder: str) -> None:
+def test_a_temporary_folder_that_takes_nothing(
+    tmp_path: Path, result: str, folder: str, starter: Starter
+) -> None:
     """tempfile itself looks for another one, so that all works as long as there is any."""
     for command in (f"report {result} --format svg", "detect", " ".join([*FAKE, "-o", "r.json"])):
-        ended = shell(f"$gpubench {command} > out", tmp_path, TMPDIR=folder)
+        ended = shell(f"$gpubench {command} > out", tmp_path, starter.command(), TMPDIR=folder)
         assert (ended.returncode, "Traceback" in ended.stderr) == (ExitCode.OK, False), ended.stderr
 
 
 @pytest.mark.parametrize("home", ["", "/nowhere", "/proc"])
-def test_a_home_that_is_missing_or_read_only(tmp_path: Path, result: str, home: str) -> None:
+def test_a_home_that_is_missing_or_read_only(tmp_path: Path, result: str, home: str, starter: Starter) -> None:
     for command, code in (
         (f"report {result}", 0),
         ("report", 4),
         ("detect", 0),
         (" ".join([*FAKE, "-o", "r.json"]), 0),
     ):
-        ended = shell(f"unset XDG_DATA_HOME XDG_CONFIG_HOME; HOME={home} $gpubench {command} > out", tmp_path)
+        script = f"unset XDG_DATA_HOME XDG_CONFIG_HOME; HOME={home} $gpubench {command} > out"
+        ended = shell(script, tmp_path, starter.command())
         assert (ended.returncode, "Traceback" in ended.stderr) == (code, False), ended.stderr
 
 

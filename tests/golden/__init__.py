@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from pathlib import Path
 
-from gpubench.report import render
+from gpubench.analysis.analyse import Analysis
+from gpubench.model.result import Run
+from gpubench.report import analysed, drawn
+from gpubench.report.layout import RenderOptions
 from tests.unit.report.answer_runs import named_run, no_gpu_run, one_op_run, suite_run
 from tests.unit.report.samples import (
     cpu_run,
@@ -50,8 +55,13 @@ def path(run: str, format: str) -> Path:
 
 def text(run: str, format: str) -> str:
     if run in SCREENS:
-        return render([SCREENS[run]()], format, sections=("answer",))
+        return drawn(_analyses(SCREENS[run]), format, RenderOptions(sections=("answer",)))
     if run in SECTIONS:
         make, section = SECTIONS[run]
-        return render([make()], format, sections=(section,))
-    return render([RUNS[run]()], format)
+        return drawn(_analyses(make), format, RenderOptions(sections=(section,)))
+    return drawn(_analyses(RUNS[run]), format)
+
+
+@functools.cache
+def _analyses(make: Callable[[], Run]) -> list[Analysis]:
+    return analysed([make()])

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from gpubench.backends.wgpu import BACKEND
 from gpubench.backends.wgpu import transfers as transfer
 from gpubench.errors import BackendError
+from tests.examples import examples
 
 pytestmark = pytest.mark.vulkan
 CHUNK, PIECE = 64 << 10, 16 << 10
@@ -63,7 +64,7 @@ def there_and_back(session, way, counts):
         session.free(buffer)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     counts=st.lists(
         st.integers(1, 9 * CHUNK) | st.sampled_from([CHUNK, 4 * CHUNK, PIECE]), min_size=1, max_size=3

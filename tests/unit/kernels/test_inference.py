@@ -141,21 +141,19 @@ def session(request):
     opened.close()
 
 
-@pytest.mark.parametrize(
-    "params",
-    [{"n": 1, "width": 16}, PARAMS, pytest.param({"n": 16, "width": 64}, marks=pytest.mark.slow)],
-    ids=str,
-)
-def test_it_writes_the_right_tokens(session, params, tmp_path):
+@pytest.mark.slow
+def test_it_writes_the_right_tokens(session, tmp_path):
+    """At one shape; tests/conformance/test_layers.py has the others."""
     device = session.device
     for form in backends.load(device.backend).forms:
-        case = Case(OP.name, OP.group, params, "float32", form, device.resident_regime, device.id)
+        case = Case(OP.name, OP.group, PARAMS, "float32", form, device.resident_regime, device.id)
         assert refusal(session, OP, case) is None
         workspace = Workspace(session, OP, case, 1, "random", tmp_path)
         assert gate(workspace, case, lambda phase: None).check.ok
         workspace.release()
 
 
+@pytest.mark.slow
 def test_a_library_form_that_forgets_its_cache_is_found(session, tmp_path):
     """Of the library form the whole is judged alone."""
     device = session.device

@@ -15,6 +15,7 @@ from gpubench.kernels.families import fold, transpose, windows
 from gpubench.kernels.families.wgsl import vectors
 from gpubench.model.kernel import Limits, WgslPass, WgslProgram
 from gpubench.model.op import ITEMSIZE
+from tests.examples import examples
 
 OPS = {name: kernels.load(name) for name in kernels.usual() if "wgpu" in kernels.load(name).tuned}
 MATRICES = [name for name, op in OPS.items() if op.group == "matrix"]
@@ -127,7 +128,7 @@ def built(kernel, params, dtype: str, device: Limits, refused: re.Pattern[str]) 
 
 @pytest.mark.parametrize("name", VECTORS)
 @given(n=sizes, dtype=st.sampled_from(DTYPES), device=limits)
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 def test_wgsl_of_vectors_fits_any_device(name, n, dtype, device):
     op, params = OPS[name], {"n": n}
     # No exponential in double precision; no largest of nothing; a row of all n, longer than a binding.
@@ -139,7 +140,7 @@ def test_wgsl_of_vectors_fits_any_device(name, n, dtype, device):
 
 @pytest.mark.parametrize("name", MATRICES)
 @given(n=st.integers(1, 5000), m=st.integers(1, 5000), k=st.integers(1, 5000), device=limits)
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 def test_wgsl_of_matrices_fits_any_device(name, n, m, k, device):
     op, params = OPS[name], {"n": n, "m": m, "k": k}
     for kernel in op.tuned["wgpu"]:
@@ -154,7 +155,7 @@ def test_wgsl_of_matrices_fits_any_device(name, n, m, k, device):
     batch=st.integers(1, 4),
     device=limits,
 )
-@settings(max_examples=15)
+@settings(max_examples=examples(15))
 def test_every_candidate_fits_any_device(dtype, n, m, k, batch, device):
     op, params = OPS["matmul"], {"n": n, "m": m, "k": k, "batch": batch}
     for candidate in op.tuned["wgpu"][0].candidates(params, dtype, device):
@@ -164,7 +165,7 @@ def test_every_candidate_fits_any_device(dtype, n, m, k, batch, device):
 @pytest.mark.parametrize("name", ["transpose", "gemv"])
 @pytest.mark.parametrize("dtype", ["float64", "float16"])
 @given(n=st.integers(0, 4000), m=st.integers(0, 4000), device=limits)
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 def test_matrices_of_other_dtypes_fit_any_device(name, dtype, n, m, device):
     op, params = OPS[name], {"n": n, "m": m}
     check_program(op.tuned["wgpu"][0].build(params, dtype, device), op, params, dtype, device)

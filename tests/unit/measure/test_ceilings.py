@@ -23,6 +23,7 @@ from gpubench.model.backend import Session, Transfers
 from gpubench.model.case import Case
 from gpubench.model.machine import Cache, Cpu, Fact, Machine
 from gpubench.model.result import Device, SessionRecord, Settings
+from tests.examples import examples
 
 CPU = Device(id="numpy:0", backend="numpy", kind="cpu", name="CPU", api="host")
 GPU = Device(
@@ -298,7 +299,7 @@ class Linked(Scripted):
 
 
 @given(st.floats(1e6, 1e12))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 def test_the_link_is_measured_in_both_directions_from_page_locked_memory(rate):
     (found,) = find(Linked(rate), link=True)
     assert (found.upload_bytes_per_s, found.download_bytes_per_s) == pytest.approx((rate, rate / 2))
@@ -373,7 +374,7 @@ class Chained(Scripted):
 
 
 @given(st.floats(1e10, 1e14))
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=examples(10), deadline=None)
 @pytest.mark.slow
 def test_multiply_adds_last_a_millisecond_and_tell_their_rate(rate):
     session = Chained(rate)

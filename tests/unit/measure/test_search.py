@@ -29,6 +29,7 @@ from gpubench.model.result import (
     Selection,
     Settings,
 )
+from tests.examples import examples
 
 CPU, GPU = "numpy:0", "cupy:0"
 CURVE = (GPU, "resident-queued")
@@ -133,7 +134,7 @@ class Simulation:
         return curves.state_of(self.search.known(one), CURVE, {CPU}, {})
 
 
-@settings(deadline=None, max_examples=20)
+@settings(deadline=None, max_examples=examples(20))
 @given(st.floats(2.0, 60.0), st.floats(0, 0.1))
 def test_every_op_has_its_top_before_its_crossing_is_looked_for(budget_s, noise):
     simulation = Simulation(budget_s=budget_s, noise=noise).run()

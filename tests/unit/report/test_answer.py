@@ -17,6 +17,7 @@ from gpubench.report import analysed, render
 from gpubench.report.layout import RenderOptions
 from gpubench.report.sections.answer import answer_screen
 from gpubench.report.sections.answer_text import factor_text, range_text, size_text
+from tests.examples import examples
 from tests.unit.report.answer_runs import (
     ALWAYS,
     QUEUED,
@@ -636,7 +637,7 @@ def shaped(op, shape, regime):
     return [measured(op_case(op, low), 1e-3, sessions=5), beside[shape]]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(
     st.lists(st.tuples(SHAPES, SHAPES), min_size=14, max_size=14), st.booleans(), st.booleans(),
     st.sampled_from(["", "results/intel-r-xeon-r-processor-nvidia-h200-d0f62e/20260101T000000Z-00000001.json"]),
@@ -665,7 +666,7 @@ def test_fourteen_ops_fit_one_screen(shapes, interrupted, ascii_only, saved):
         assert "\n".join(screen(run, ascii_only=True)).isascii()
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(
     st.sampled_from([suite_run, one_op_run, named_run, no_gpu_run, full_run, cpu_run, software_run]),
     st.text(min_size=1, max_size=120) | st.sampled_from(["x" * 200, "日本語" * 30]), st.integers(60, 120),

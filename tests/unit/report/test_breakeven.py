@@ -17,6 +17,7 @@ from gpubench.report import render
 from gpubench.report.document import report_document
 from gpubench.report.sections.answer import answer_sentences
 from gpubench.report.sections.answer_text import threshold_text
+from tests.examples import examples
 from tests.unit.report.builders import CPU, GPU, QUIET, case, curve, failed, measured, run_of
 
 WIDE = (0.7, 0.8, 0.9, 1.0, 1.0, 1.0, 1.05, 1.1, 1.2, 1.3)
@@ -219,7 +220,7 @@ def rows_of(analysis):
     return [report_document([analysis]).break_even, rows]
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(
     st.lists(st.sampled_from([0.2, 0.5, 1.0, 2.0, 8.0]), min_size=1, max_size=5),
     st.randoms(use_true_random=False),
@@ -236,7 +237,7 @@ def test_verdicts_ignore_the_order_of_cases_and_the_unit_of_time(ratios, shuffle
     assert answer_sentences(before) == answer_sentences(after)
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(st.dictionaries(st.integers(1, 2**20), st.floats(0.01, 100), min_size=1, max_size=6))
 def test_intervals_contain_the_estimate_and_lie_inside_the_measured_sizes(ratios):
     found = verdict(ratios, sessions=1, factors=QUIET[:3])

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpubench.report import render
+from tests.examples import examples
 from tests.unit.report.builders import CPU, GPU, SOFTWARE, curve, run_of
 from tests.unit.report.samples import cpu_run, full_run
 
@@ -91,7 +92,7 @@ def test_software_adapters_have_no_chart():
     assert "Speedup against size" not in chart(run)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(
     st.dictionaries(st.integers(1, 2**40), st.floats(1e-4, 1e4), min_size=2, max_size=12),
     st.integers(60, 120),

@@ -12,6 +12,7 @@ from gpubench.analysis.comparison import CompareOptions
 from gpubench.cli import ci
 from gpubench.report import analysed, drawn
 from gpubench.report.ci import MOST, CiOutcome, fitted, marked, messages, of_comparison, of_reports, outputs
+from tests.examples import examples
 from tests.unit.report.builders import case, curve, failed, measured, run_of
 from tests.unit.report.samples import full_run
 from tests.unit.report.sides import CASES, pair
@@ -142,7 +143,7 @@ def test_what_is_still_too_long_is_cut_at_a_line():
 
 
 @given(st.integers(0, 30_000), st.lists(st.text(max_size=40), max_size=20))
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_it_always_fits(limit, parts):
     report = document(*(FOLDED.format(i, part.replace("<", "&lt;")) for i, part in enumerate(parts)))
     assert len(fitted(report, limit).encode("utf-8", "surrogatepass")) <= limit

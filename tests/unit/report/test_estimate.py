@@ -25,6 +25,7 @@ from gpubench.model.result import (
     Stop,
     Theoretical,
 )
+from tests.examples import examples
 from tests.unit.report.builders import (
     CPU,
     GPU,
@@ -132,7 +133,7 @@ def test_blocks_are_the_observations():
     assert (one.time.n, four.time.n) == (10, 40)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(
     st.lists(st.lists(st.floats(0.5, 2.0), min_size=1, max_size=4), min_size=1, max_size=7),
     st.randoms(use_true_random=False),

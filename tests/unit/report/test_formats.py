@@ -21,6 +21,7 @@ from gpubench.report.document import ReportDocument
 from gpubench.report.exporters.csv_rows import COLUMNS
 from gpubench.store import dumps
 from tests import golden
+from tests.examples import examples
 from tests.unit.report.builders import CPU, GPU, SOFTWARE, case, curve, measured, run_of
 from tests.unit.report.samples import cpu_run, full_run, interrupted_run, software_run
 
@@ -50,7 +51,7 @@ def named(name):
     )
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(HOSTILE)
 def test_markdown_rows_keep_their_shape(name):
     text = render([named(name)], "markdown")
@@ -66,7 +67,7 @@ def test_markdown_rows_keep_their_shape(name):
     assert re.sub(r"</?(?:details|summary)>", "", text).count("<") == 0
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(HOSTILE)
 def test_other_formats_stand_any_name(name):
     run = named(name)

@@ -22,6 +22,7 @@ from gpubench.report import render
 from gpubench.report.layout import SECTIONS
 from gpubench.report.markup import verbatim
 from gpubench.report.renderers import html as html_page
+from tests.examples import examples
 from tests.unit.report.answer_runs import suite_run
 from tests.unit.report.builders import CPU, GPU, case, curve, measured, run_of
 from tests.unit.report.formats.hostile import NAMES, TEXTS, hostile_run
@@ -181,7 +182,7 @@ def tags_of_ours():
     return frozenset(tag for tag, _ in Page(render([named("GPU")], "html")).elements)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(
     st.text(min_size=1, max_size=200)
     | st.sampled_from(["</script>", "<!--", "]]>", "\"'`<>&", "\u202e", "&lt;"])
@@ -197,7 +198,7 @@ def test_any_name_stays_text(name):
     assert store.loads(embedded(page, "r0-result"), "the page").label == name
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(8), deadline=None)
 @example(list(NAMES))
 @given(st.lists(TEXTS, min_size=1, max_size=20))
 @pytest.mark.slow

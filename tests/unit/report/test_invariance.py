@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from gpubench.model.result import Measurement, Parts, Run
 from gpubench.report import render
+from tests.examples import examples
 from tests.unit.report.builders import case, measured, run_of, skipped
 
 SESSIONS = 5
@@ -78,7 +79,7 @@ def rearranged(run: Run, seed: int) -> Run:
     return msgspec.structs.replace(run, outcomes=outcomes, sessions=draw.sample(records, len(records)))
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=examples(12), deadline=None)
 @given(st.integers(0, 2**32), st.integers(0, 2**32))
 def test_the_report_is_the_same(seed, order):
     run = noisy_run(seed)
@@ -116,7 +117,7 @@ def slowed(run: Run, factor: float) -> Run:
     return msgspec.structs.replace(run, outcomes=outcomes)
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=examples(8), deadline=None)
 @given(st.integers(0, 2**32), st.sampled_from([2.0, 64.0]))
 def test_what_is_a_ratio_does_not_depend_on_the_unit_of_time(seed, factor):
     """Nothing but times and rates changes; a power of two keeps every digit."""

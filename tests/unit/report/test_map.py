@@ -18,6 +18,7 @@ from gpubench.analysis.ratio_map import FIRST_TINT, FULL, SPARSE, ratio_map, tin
 from gpubench.report import analysed, render
 from gpubench.report.sections.map import axis_text, drawn, map_view, overlay_view, ticks
 from gpubench.report.sections.map_svg import DARK, LIGHT, map_svg
+from tests.examples import examples
 from tests.unit.report.answer_runs import (
     ALWAYS,
     QUEUED,
@@ -55,7 +56,7 @@ def curves(draw):
 
 
 @given(curves(), st.sets(st.integers(0, 8), max_size=3))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_every_colour_lies_between_the_ratios_of_the_measured_sizes_around_it(curve, gaps):
     """At any size of a lane: the two neighbours that were measured bound the ratio, or there is none."""
     sizes = sorted(curve)
@@ -87,7 +88,7 @@ def test_every_colour_lies_between_the_ratios_of_the_measured_sizes_around_it(cu
 @given(curves())
 @example({1: 2.0, 2: EQUAL})
 @example({1: EQUAL, 2: 1 / EQUAL})
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_between_its_edges_a_tint_is_that_of_the_ratio(curve):
     """What a renderer draws, linear over log(size) between the edges, is what the ratio there says."""
     for part in strip(mapped(op_rows("add", {WAITED: curve}))).stretches:

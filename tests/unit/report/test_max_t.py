@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpubench.analysis.judge import MAX_RELABELLINGS, QUIET_DEVIATION, max_t
+from tests.examples import examples
 
 # No two alike: of equal values it is chance which of them is the slowest.
 logs = st.integers(-4000, 4000).map(lambda n: n / 10_000)
@@ -62,13 +63,13 @@ def both(found):
     return [p for side in zip(*found, strict=True) for p in side]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(families())
 def test_p_is_the_share_of_permutations_whose_largest_statistic_reaches_that_of_the_case(family):
     assert both(max_t(*family)) == pytest.approx(both(by_definition(*family)))
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 @given(families(most=7), st.randoms(use_true_random=False), st.integers(-3, 3))
 def test_order_and_scale_do_not_matter_and_the_sides_are_mirror_images(family, chance, shift):
     """Of more sessions than can be permuted in all ways, too: then the drawn permutations have their mirror images, and

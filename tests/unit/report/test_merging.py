@@ -18,6 +18,7 @@ from gpubench.model.machine import Fact
 from gpubench.model.result import Fingerprints, Run, SessionRecord, Settings, fingerprint
 from gpubench.report import render
 from gpubench.store import dumps, loads
+from tests.examples import examples
 from tests.unit.report.builders import case, curve, failed, machine, measured, planned, run_of, skipped
 
 PRINTS = Fingerprints(
@@ -70,7 +71,7 @@ runs = st.lists(
 )  # fmt: skip
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(runs)
 def test_merging_is_associative_up_to_order_and_loses_no_session(found):
     whole = merged(found)
@@ -223,7 +224,7 @@ def test_a_node_that_is_missing_makes_a_fleet_incomplete():
     assert (whole.complete, len(whole.nodes)) == (True, 3)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(st.lists(st.integers(1, 60), min_size=1, max_size=8, unique=True))
 def test_no_run_is_lost_in_a_fleet(numbers):
     found = [run(number, gpu=f"GPU-{number % 3}") for number in numbers]

@@ -14,6 +14,7 @@ from gpubench.analysis.comparison import CompareOptions, Thresholds
 from gpubench.analysis.noise import MOST_HALVES, noise, permutations, windows
 from gpubench.errors import InputError
 from gpubench.stats import quantile
+from tests.examples import examples
 from tests.unit.report.builders import failed, measured
 from tests.unit.report.sides import CASES, a_run, busy_turns, on_machine, pair, timed
 
@@ -104,7 +105,7 @@ def test_a_quiet_machine_has_the_usual_threshold_and_no_alarm():
 
 
 @given(st.integers(0, 1000), st.floats(0.001, 0.3))
-@settings(max_examples=15)
+@settings(max_examples=examples(15))
 def test_thresholds_of_the_same_sessions_never_add_an_alarm(seed, sigma):
     found = noise(run_of_noise(sigma=sigma, seed=seed))
     assert found.raised_alarm_share <= found.false_alarm_share <= 1
@@ -112,7 +113,7 @@ def test_thresholds_of_the_same_sessions_never_add_an_alarm(seed, sigma):
 
 
 @given(st.randoms(), st.sampled_from([1e-3, 1e4]))
-@settings(max_examples=10)
+@settings(max_examples=examples(10))
 def test_order_of_cases_and_scale_do_not_matter(chance, scale):
     run = run_of_noise(sigma=0.05)
     outcomes = [

@@ -16,6 +16,7 @@ from gpubench.model.result import Parts
 from gpubench.report import drawn
 from gpubench.report.layout import RenderOptions
 from gpubench.report.sections.break_even import calls_text
+from tests.examples import examples
 from tests.unit.report.builders import QUIET, case, measured, run_of, skipped
 
 UNSTABLE = (0.5, 0.7, 1.0, 1.0, 1.4, 1.6)
@@ -236,7 +237,7 @@ def test_the_model_returns_what_it_was_built_from(transfer, launch, cpu, calls):
         assert transfer + many * launch <= cpu * many * (1 + 1e-6)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(st.floats(1, 1e3), st.permutations(range(5)), st.integers(0, 2**32))
 def test_neither_scale_nor_the_order_of_sessions_changes_the_answer(scale, order, seed):
     draw = random.Random(seed)

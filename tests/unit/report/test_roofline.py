@@ -11,6 +11,7 @@ from gpubench.analysis.analyse import analyse
 from gpubench.analysis.roofline import OUT_OF_CACHE_BYTES
 from gpubench.model.result import DeviceClock, Measurement
 from gpubench.report import render
+from tests.examples import examples
 from tests.unit.report.builders import CPU, GPU, SOFTWARE, case, measured, run_of
 
 LARGE = 2**26  # a copy of float32 moves 512 MiB
@@ -79,7 +80,7 @@ def test_a_case_is_bound_by_the_lower_roof():
 
 
 @given(st.floats(1e-6, 1e3), st.floats(1e9, 1e13), st.floats(1e9, 1e15))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 def test_the_roof_is_the_minimum_of_both(seconds, bytes_per_s, flops_per_s):
     found = roofline(
         measured(case("copy", LARGE, device="cupy:0"), 1e6, hot_s=8 * LARGE / bytes_per_s),

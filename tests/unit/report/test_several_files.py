@@ -13,6 +13,7 @@ from gpubench.model.machine import Fact
 from gpubench.report import render
 from gpubench.report.layout import RenderOptions
 from gpubench.report.sections.machines import history_text, letter
+from tests.examples import examples
 from tests.unit.report.builders import case, curve, machine, measured, run_of
 
 BOTH = ["machines", "history"]
@@ -85,7 +86,7 @@ def test_bars(times, bars):
     assert history_text(times, RenderOptions(ascii_only=True)).isascii()
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 @given(
     st.integers(60, 120), st.integers(2, 12), st.text(min_size=1, max_size=200), st.booleans(),
     st.sampled_from(["table", "plain"]),

@@ -12,6 +12,7 @@ from gpubench.analysis import claims_file
 from gpubench.model.machine import Fact
 from gpubench.report import analysed, drawn
 from gpubench.report.layout import SECTIONS, RenderOptions
+from tests.examples import examples
 from tests.unit.report.builders import case, failed, measured, run_of, skipped
 from tests.unit.report.samples import cpu_run, full_run, interrupted_run, software_run
 
@@ -42,7 +43,7 @@ def _too_long(analyses, format, width, **more):
     return [line for line in text.splitlines() if cell_len(line) > width]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(
     st.sampled_from([full_run, cpu_run, software_run, interrupted_run]), LONG, st.integers(60, 120),
     st.sampled_from(["table", "plain"]), st.booleans(),
@@ -63,7 +64,7 @@ def test_every_section_by_itself(whole, format, section, width):
     assert not _too_long(whole, format, width, sections=[section])
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(
     st.lists(st.tuples(st.integers(1, 2**40), st.floats(1e-9, 1e4)), min_size=1, max_size=6, unique_by=lambda x: x[0]),
     st.integers(60, 120), st.sampled_from(["table", "plain"]),

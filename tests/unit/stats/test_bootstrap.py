@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpubench import stats
+from tests.examples import examples
 
 seconds = st.floats(1e-6, 10) | st.sampled_from([0.5, 1.0, 2.0])
 side = st.lists(seconds, min_size=1, max_size=9)
@@ -30,7 +31,7 @@ def listed(data):
     return stats.cluster_bootstrap(atoms)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(pairs)
 def test_the_ends_are_those_of_the_listed_products(data):
     assert stats.ratio_bootstrap(data) == pytest.approx(listed(data), rel=1e-9)
@@ -53,7 +54,7 @@ def test_values_that_a_clock_has_rounded_are_many_products_at_one_place():
     assert stats.ratio_bootstrap(constant) == (2.0, 2.0)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(pairs, st.randoms(use_true_random=False), st.integers(-20, 20))
 def test_neither_order_nor_unit_matters(data, shuffle, power):
     scale = 2.0**power
@@ -80,7 +81,7 @@ def merged(atoms):
     return {at: probability for at, probability in found.items() if probability > 1e-12}
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(st.lists(value, min_size=1, max_size=5))
 def test_the_distribution_of_a_sessions_median_is_that_of_all_its_resamples(values):
     low, high = (
@@ -90,7 +91,7 @@ def test_the_distribution_of_a_sessions_median_is_that_of_all_its_resamples(valu
     assert merged(stats.median_distribution(values)) == pytest.approx(both)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(
     st.integers(3, 4).flatmap(
         lambda k: st.lists(st.lists(value, min_size=3, max_size=3), min_size=k, max_size=k)

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpubench import break_even, stats
+from tests.examples import examples
 
 SIZES = (80, 90, 100, 112, 125, 140, 157)
 
@@ -149,7 +150,7 @@ def test_the_size_with_more_noise_counts_less():
     assert break_even.crossing(timings).n == pytest.approx(110, rel=0.08)
 
 
-@settings(max_examples=15)
+@settings(max_examples=examples(15))
 @given(st.integers(0, 999), st.integers(-8, 8), st.sampled_from([1, 3, 6]))
 def test_order_and_unit_do_not_matter(seed, power, sessions):
     timings = line(random.Random(6), sessions=sessions, samples=7)
@@ -217,7 +218,7 @@ def test_the_size_with_more_sessions_counts_more():
     assert root(1) < root(2) < root(4)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(st.integers(0, 999), st.integers(1, 6), st.integers(1, 6), st.floats(0.001, 0.3), st.booleans())
 def test_an_interval_holds_its_estimate_and_one_session_is_no_narrower_than_its_prior(
     seed, sessions, samples, sigma, with_prior

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpubench import stats
+from tests.examples import examples
 
 # Noise between and within sessions, in percent; 3 % of the samples take twice as long.
 NOISES = ((0.5, 3.0), (2.0, 2.0), (5.0, 2.0))
@@ -78,7 +79,7 @@ def paired_sessions(draw):
     return list(zip(side[: len(sizes)], side[len(sizes) :], strict=True))
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(paired_sessions(), st.integers(0, 999), st.integers(-8, 8))
 def test_order_and_unit_do_not_change_a_speedup(data, seed, power):
     shuffle = random.Random(seed)
@@ -89,7 +90,7 @@ def test_order_and_unit_do_not_change_a_speedup(data, seed, power):
     assert stats.ratio_interval(mixed)[:3] == pytest.approx(stats.ratio_interval(data)[:3], rel=1e-12)
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(paired_sessions())
 def test_the_speedup_of_the_other_direction_is_the_reciprocal_with_its_ends_exchanged(data):
     there = stats.ratio_interval(data)

@@ -24,6 +24,7 @@ def truth(runs):
     return Truth(runs)
 
 
+@pytest.mark.slow
 def test_a_simulated_run_has_the_cells_of_the_real_one_and_every_top(runs, truth):
     cells, real = (curves(run).break_even for run in (Minute(truth, runs[0], 1, 60.0).run(), runs[0]))
 

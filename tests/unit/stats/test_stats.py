@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpubench import stats
+from tests.examples import examples
 
 times = st.floats(1e-9, 1e3, allow_nan=False, allow_infinity=False)
 samples = st.lists(times, min_size=1, max_size=12)
@@ -227,7 +228,7 @@ def test_run_value_is_monotone(data, which, factor):
     assert stats.run_interval(slower).estimate >= stats.run_interval(data).estimate * (1 - 1e-12)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(pairs)
 def test_speedups_of_both_directions_multiply_to_one(data):
     there = stats.ratio_interval(data)
@@ -245,7 +246,7 @@ def test_a_speedup_is_paired_by_session():
     assert apart[:3] == pytest.approx(alike[:3])
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(pairs, st.randoms(use_true_random=False))
 def test_what_both_sides_share_in_a_session_does_not_change_a_speedup(data, draw):
     shared = [2.0 ** draw.randint(-6, 6) for _ in data]

@@ -15,6 +15,7 @@ from gpubench.analysis.findings import Gates
 from gpubench.report import analysed, drawn, render
 from gpubench.report.events import CaseComplete, EventLine
 from gpubench.store.document import document_schema
+from tests.examples import examples
 from tests.unit.report.builders import case, failed, measured, planned, run_of, skipped
 from tests.unit.report.samples import cpu_run, full_run, interrupted_run, software_run
 
@@ -48,7 +49,7 @@ def test_every_line_is_an_event_of_the_schema(make):
     assert order == sorted(order)
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(st.lists(st.sampled_from(sorted(OUTCOMES)), max_size=8), st.text(max_size=200))
 def test_each_case_completes_once_and_says_what_is_known(kinds, detail):
     outcomes = [OUTCOMES[kind](case(n=64 * (i + 1), device="cupy:0")) for i, kind in enumerate(kinds)]
