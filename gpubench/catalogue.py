@@ -165,7 +165,7 @@ WARNINGS: dict[WarningCode, Entry] = {
         "the largest size of an op takes too long on this machine, so a smaller one stands for it",
         "raise --budget, or name the size with --sizes"),
     "chosen-once": Entry(
-        "the first run on a machine compiles and tries its kernels, and takes up to a quarter longer for it",
+        "the first run on a machine compiles and tries its kernels, and takes up to a quarter, or 8 s, longer for it",
         "nothing to do: the choices are remembered, and the next run takes its usual time"),
     "unavailable": Entry(
         "a backend was left out, and why", "the hint: mostly a library or a driver to install"),

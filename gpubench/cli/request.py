@@ -227,7 +227,7 @@ def on_devices(
         check_only=options.check_only,
         load=load.unread if choice.scripted else load.read,
         twins=_twins(choice, devices, machine), equal=equal,
-        once_s=words.ONCE_SHARE * settings.budget_s if options.budget is None and settings.budget_s else 0.0,
+        once_s=_once_s(settings.budget_s) if options.budget is None and settings.budget_s else 0.0,
     )  # fmt: skip
 
 
@@ -251,6 +251,11 @@ def _once_each(groups: Sequence[tuple[Target, ...]]) -> tuple[tuple[Target, ...]
     """Of each model the first group: through another backend the same GPUs are the same hardware."""
     first = backends.drivers(group[0].device for group in groups)
     return tuple(group for group in groups if first[group[0].device.name] == group[0].device.backend)
+
+
+def _once_s(budget_s: float) -> float:
+    """By how much at most the budget grows with what a machine's first run does once."""
+    return max(words.ONCE_SHARE * budget_s, words.ONCE_LEAST_S)
 
 
 def _twins(choice: DeviceSelection, devices: Sequence[Device], machine: Any) -> TwinSpec:

@@ -146,7 +146,7 @@ class _Runner:
         self._given_another_try: set[str] = set()
         self._scratch = Scratch()
         self._kinds = {t.device.id: t.device.kind for t in spec.constraints.targets}
-        self._crew: WorkerPool | None = None
+        self._pool: WorkerPool | None = None
         self._pace = Pace()
         self._begun = 0
         self._once_s = 0.0  # of compiling and choosing kernels, which this machine remembers
@@ -175,8 +175,8 @@ class _Runner:
 
     def clean_up(self) -> None:
         """No worker and no scratch file stays behind."""
-        if self._crew is not None:
-            self._crew.kill()
+        if self._pool is not None:
+            self._pool.kill()
         self._scratch.remove()
 
     def _one_session(
@@ -199,7 +199,7 @@ class _Runner:
             self.spec.run.machine,
             self.spec.spares,
         )
-        self._crew = pool
+        self._pool = pool
         record = SessionRecord(
             index=index, started_at=utc_now("milliseconds"), superseded=repeats is not None, repeats=repeats
         )

@@ -31,8 +31,9 @@ ANSWERED, CLOSE = 2.25, 1.5
 LONG_BUDGET_S = 60.0
 # The middle size of a visit lies so far up its ladder, by ratio: a launch there takes long enough to tell of the top.
 MIDDLE = 0.7
-# A top may take so many times the op's share before it is halved, and be halved so often.
-TOP_SHARE, HALVINGS = 1.5, 6
+# A top may take so many times the op's share before it is halved, and be halved so often. With 1.5 the tops of cheap
+# ops left nothing for matmul in a machine's first run without a GPU.
+TOP_SHARE, HALVINGS = 1.2, 6
 # The ends of an op to come are expected to take so many times those of the ops so far, which were the cheaper ones; far
 # more if it has more than HEAVY times the work of the last one.
 RESERVE, HEAVY_RESERVE, HEAVY = 1.05, 3.0, 10
@@ -160,7 +161,8 @@ class BreakEvenSearch:
         end = max if {t.device.id for t in self._scope.targets} == self._cpu else min
         yield from self._new(one, below, explained=end(below, default=high))
         # What a halved one takes tells better what the next one will.
-        while (top := self._top(one, high, share_s)) is not None:
+        left_s, allowed_s = self._left_s(), TOP_SHARE * share_s
+        while (top := self._top(one, high, allowed_s - (left_s - self._left_s()))) is not None:
             yield from self._new(one, [top], explained=top)
             if top == high or top not in self.known(one):
                 return
@@ -190,8 +192,8 @@ class BreakEvenSearch:
                 step if max(missing) == one.ladder.high or len(missing) == 1 else step._replace(purpose=GLANCE)
             )
 
-    def _top(self, one: Series, high: int, share_s: float) -> int | None:
-        """The largest size that is predicted to fit the op's share, and is said if it is not the top of the ladder;
+    def _top(self, one: Series, high: int, allowed_s: float) -> int | None:
+        """The largest size that is predicted to fit so many seconds, and is said if it is not the top of the ladder;
         None if none above what was measured does."""
         measured = max(self.known(one), default=None)
         if measured is None:
@@ -201,7 +203,7 @@ class BreakEvenSearch:
             seconds = self._predicted[one.key, n] = self._top_s(one, n, measured)
             if self._beside_s:  # as the tops of other ops did
                 seconds += one.op.bytes(one.params(n), one.dtype) * max(0.0, stats.median(self._beside_s))
-            if seconds <= min(TOP_SHARE * share_s, self._left_s()):
+            if seconds <= min(allowed_s, self._left_s()):
                 break
             n = max(1, round(n / 2 / one.ladder.granule)) * one.ladder.granule
         else:

@@ -1,4 +1,4 @@
-"""Runs in a network namespace of its own: a Ray cluster of a head and three nodes, and accidents on it.
+"""Runs in a network namespace of its own: a Ray cluster of a head and four nodes, and accidents on it.
 
 Prints a JSON object: what each accident left. Ends only processes that it started. What waits more than it works runs
 beside the others.
@@ -17,11 +17,12 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 ONE = ["--ops", "add", "--sizes", "1k", "--forms", "library", "--regimes", "resident-waited", "--quick"]
 QUICK = [*ONE, "--backends", "numpy"]
 HANGS = [*ONE, "--devices", "fake:hang"]
-NODES = 3
+NODES = 4
 UP, SET_FLAGS = 0x41, 0x8914
 
 
@@ -107,6 +108,11 @@ def parent(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
+def pids(node: Any) -> set[int]:
+    """Of the processes that Ray started for the node."""
+    return {one.process.pid for started in node.all_processes.values() for one in started}
+
+
 def main(folder: Path) -> dict[str, object]:
     lift_loopback()
     token = folder / "token"
@@ -121,8 +127,7 @@ def main(folder: Path) -> dict[str, object]:
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, **small})
     found: dict[str, object] = {}
     try:
-        for _ in range(NODES):
-            cluster.add_node(wait=False, num_cpus=2, num_gpus=2, **small)
+        nodes = [cluster.add_node(wait=False, num_cpus=2, num_gpus=2, **small) for _ in range(NODES)]
         cluster.wait_for_nodes()
         at = cluster.address
 
@@ -148,18 +153,21 @@ def main(folder: Path) -> dict[str, object]:
         found["stopped"] = stopped.end()
         found["left"] = left(list(runs), 5)
 
-        # One node dies, one freezes, and one goes on.
+        # On one node the worker dies, one freezes, one is removed, and one goes on.
         accidents = Fleet(folder / "accidents", at, *HANGS, "--case-timeout", "5s", "--silence-timeout", "8s")
         accidents.wait_for("case-start")
         runs = children()
         found["runs"] = len(runs)
-        (victim, worker), (_, frozen), _ = runs.items()
+        (victim, worker), (_, frozen), (lost, host), _ = runs.items()
         os.kill(worker, signal.SIGKILL)
+        raylet = parent(host)
+        removed = next(node for node in nodes if raylet in pids(node))
+        cluster.remove_node(removed, allow_graceful=False)
         asleep = [frozen, parent(frozen)]  # and its raylet
         for pid in asleep:
             os.kill(pid, signal.SIGSTOP)
         try:
-            found["orphans"] = left([victim], 5)
+            found["orphans"] = left([victim, lost], 5)
             found["accidents"] = accidents.end()
         finally:
             for pid in asleep:

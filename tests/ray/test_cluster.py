@@ -58,13 +58,13 @@ def test_append_asks_the_bad_node_alone(found):
     assert new == {whole["fleet"]["nodes"][0]["label"]}
 
 
-def test_a_killed_worker_takes_its_run_along_and_costs_one_node(found):
+def test_a_killed_worker_and_a_removed_node_take_their_runs_along_and_cost_a_node_each(found):
     assert (found["runs"], found["orphans"]) == (NODES, [])
     accidents = found["accidents"]
-    assert (accidents["code"], rows(accidents)[0]) == (1, ("failed", "died"))
+    assert (accidents["code"], rows(accidents)[:2]) == (1, [("failed", "died")] * 2)
     assert accidents["out"].startswith("Fleet: ")  # and not with what Ray has to say of it
-    died = next(node for node in accidents["fleet"]["nodes"] if node["reason"] == "died")
-    assert died["last_event"].startswith("case-start add")
+    died = [node["last_event"] for node in accidents["fleet"]["nodes"] if node["reason"] == "died"]
+    assert [event.startswith("case-start add") for event in died] == [True, True]
 
 
 def test_an_interrupt_leaves_a_fleet_and_no_process(found):
@@ -75,7 +75,12 @@ def test_an_interrupt_leaves_a_fleet_and_no_process(found):
 
 def test_a_frozen_node_is_given_up_and_nothing_waits_for_it(found):
     """The node that goes on has a case that hangs, and so is partial."""
-    assert rows(found["accidents"]) == [("failed", "died"), ("failed", "hung"), ("ok", "partial")]
+    assert rows(found["accidents"]) == [
+        ("failed", "died"),
+        ("failed", "died"),
+        ("failed", "hung"),
+        ("ok", "partial"),
+    ]
 
 
 def test_nodes_are_detected_beside_a_node_that_is_measured(found):
