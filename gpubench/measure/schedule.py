@@ -10,6 +10,7 @@ import msgspec
 from gpubench import load
 from gpubench.measure import split_search
 from gpubench.measure.case_run import Progress, settled_block
+from gpubench.measure.curves import work
 from gpubench.measure.plan import (
     MAIN,
     Constraints,
@@ -119,9 +120,12 @@ class Schedule:
         plain = [item for item in items if item.op.overhead is None]
         overheads = [item for item in items if item.op.overhead is not None]
         budget = self._spec.settings.budget_s is not None
-        # A budget goes to everything that was asked for first, and to precision in later sessions.
-        for step in _each(self._shuffled(plain, index)):
-            yield step._replace(purpose=BLOCKS) if budget else step
+        if budget:
+            # It goes to everything that was asked for first, to precision in later sessions; what it cuts off is dear.
+            for step in _each(sorted(plain, key=lambda item: work(item.series, item.n))):
+                yield step._replace(purpose=BLOCKS)
+        else:
+            yield from _each(self._shuffled(plain, index))
         if resume is None or resume.search:
             yield from self._searching(search)
             yield from self._splits(search)

@@ -115,6 +115,19 @@ def test_a_filter_that_matches_nothing_measures_nothing(run):
     assert "Traceback" not in ran.err
 
 
+def test_under_a_budget_the_dearest_sizes_come_last(run):
+    """They are what it cuts off."""
+    ran = run(
+        "--devices", "fake:cpu", "--ops", "add,relu", "--sizes", "4k,1k,2k", "--budget", "60s", "--seed", "3"
+    )
+    first = {
+        (case["case"]["op"], case["case"]["params"]["n"]): case["blocks"][0]["t_s"]
+        for case in ran.result["outcomes"]
+    }
+    order = [n for _, n in sorted(first, key=lambda place: first[place])]
+    assert order == sorted(order)
+
+
 def test_a_budget_too_small_for_the_sizes(run):
     ran = run(
         "--devices", "fake:cpu,fake:throttle", "--ops", "add,mul,sub", "--sizes", "1k,2k,4k", "--budget", "4s"
