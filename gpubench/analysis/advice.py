@@ -72,8 +72,8 @@ class AdviceSplit(msgspec.Struct, frozen=True, kw_only=True):
 
 class AdviceCandidate(msgspec.Struct, frozen=True, kw_only=True):
     """One device. Without a time, `reason` says why. `case_ids` are the cases behind it, at the sizes `between`. Of a
-    CPU `libraries` are what its form calls, numba or a BLAS, and `threads` what it has;
-    `weaker`: numba might be faster, and was not there."""
+    CPU `libraries` are what its form calls, numba or a BLAS, and `threads` what it has; `weaker`: numba
+    might be faster, and was not there."""
 
     device_id: str
     name: str

@@ -311,8 +311,8 @@ def _needs(op: Op, params: Mapping[str, int], dtype: Dtype) -> tuple[int, int]:
     # Inputs and outputs, and their float64 copies, the reference and its scale while checking.
     on_host = operands + on_host_alone + 3 * operands * 8 // ITEMSIZE[dtype]
     # On the device, transfer-always takes a second set of buffers beside the resident one, of all but what stays.
-    stays = sum(operand.bytes(params, dtype) for operand in op.inputs if not operand.travels) - on_host_alone
-    return on_host, 2 * operands - stays
+    staying = (operand for operand in op.inputs if not operand.travels and operand.role != "host")
+    return on_host, 2 * operands - sum(operand.bytes(params, dtype) for operand in staying)
 
 
 def _fits(case: Case, on_host: int, on_device: int, device: Device, host_bytes: int | None) -> Skip | None:

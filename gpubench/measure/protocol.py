@@ -58,8 +58,8 @@ class Open(Numbered, frozen=True, kw_only=True, tag="open"):
 
     `flush_bytes`: what the host overwrites before every sample, twice its caches; None: they stay warm.
     `cpus`: how many a worker may keep busy, where the parent knows it; `alike` lists those with the same cores, and
-    those beside the same memory. `sample_s`: what a sample lasts at least. `ops`: whose tuned
-    forms are to come, in these `dtypes`.
+    those beside the same memory. `sample_s`: what a sample lasts at least. `ops`: whose tuned forms are to
+    come, in these `dtypes`.
     """
 
     device_id: str

@@ -119,13 +119,12 @@ class Schedule:
         items = self.plan if resume is None else resume.missing
         plain = [item for item in items if item.op.overhead is None]
         overheads = [item for item in items if item.op.overhead is not None]
-        budget = self._spec.settings.budget_s is not None
-        if budget:
+        if self._spec.settings.budget_s is None:
+            yield from _each(self._shuffled(plain, index))
+        else:
             # It goes to everything that was asked for first, to precision in later sessions; what it cuts off is dear.
             for step in _each(sorted(plain, key=lambda item: work(item.series, item.n))):
                 yield step._replace(purpose=BLOCKS)
-        else:
-            yield from _each(self._shuffled(plain, index))
         if resume is None or resume.search:
             yield from self._searching(search)
             yield from self._splits(search)

@@ -232,16 +232,15 @@ class BreakEvenSearch:
             for s, sessions in slots.items()
         }
 
-        def copied(s: Slot) -> float:
-            """What a call of the slot takes beyond one with its data on the device."""
-            waited = [t for other, t in below.items() if (other[0], other[2]) == (s[0], WAITED)]
-            return max(0.0, below[s] - min(waited)) if waited and s[2].startswith("transfer") else 0.0
+        low_bytes, high_bytes = (one.op.bytes(one.params(size), one.dtype) for size in (measured, n))
 
-        copies = {s: copied(s) for s in below}
-        bytes_more = one.op.bytes(one.params(n), one.dtype) / max(
-            one.op.bytes(one.params(measured), one.dtype), 1
-        )
-        launches = {s: (t - copies[s]) * more(measured, n) + copies[s] * bytes_more for s, t in below.items()}
+        def grown(s: Slot) -> float:
+            """What a call of the slot takes beyond one with its data on the device is copying."""
+            waited = [t for other, t in below.items() if (other[0], other[2]) == (s[0], WAITED)]
+            copying = max(0.0, below[s] - min(waited)) if waited and s[2].startswith("transfer") else 0.0
+            return (below[s] - copying) * more(measured, n) + copying * high_bytes / max(low_bytes, 1)
+
+        launches = {s: grown(s) for s in below}
         # Of a GPU that waits for its next launch the time grows less: it competes with the CPU, or is not worth it.
         usual = min((t for s, t in launches.items() if s[0] in self._cpu), default=math.inf)
         launches = {s: t if s[0] in self._cpu else min(t, usual) for s, t in launches.items()}

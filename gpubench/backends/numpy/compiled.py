@@ -71,8 +71,8 @@ class NumbaThreads:
         """Have the kernels of these programs at hand. What no cache holds is compiled by processes side by side, since
         numba compiles one kernel at a time in each. Returns the seconds that compiling took."""
         began = time.perf_counter()
-        sources = dict.fromkeys(program.source for program in programs)
-        missing = [self._written(source) for source in sources if not self._is_cached(source)]
+        sources, cached = dict.fromkeys(program.source for program in programs), self._cached()
+        missing = [self._written(source) for source in sources if self._name(source) not in cached]
         shares = min(self.most // 2, len(missing) // LEAST_SHARE, MOST_PROCESSES)
         if shares > 1:
             commands = [processes.python(__name__, *map(str, missing[i::shares])) for i in range(shares)]
@@ -128,9 +128,9 @@ class NumbaThreads:
         _write_once(path, source)
         return path
 
-    def _is_cached(self, source: str) -> bool:
-        """Whether numba has an index for it: on another processor it may hold nothing for this one."""
-        return any(Path(self._numba.config.CACHE_DIR).glob(f"*/{self._name(source)}.*.nbi"))
+    def _cached(self) -> set[str]:
+        """The modules for which numba has an index: on another processor it may hold nothing for this one."""
+        return {path.name.partition(".")[0] for path in Path(self._numba.config.CACHE_DIR).glob("*/*.nbi")}
 
     def _module(self, source: str) -> ModuleType:
         name = self._name(source)
