@@ -78,8 +78,7 @@ def facts(name: str) -> Facts | None:
     if name in KNOWN or name not in built_in():
         return KNOWN.get(name)
     own = load(name)
-    slow = type(own).preload is not Backend.preload
-    return Facts(own.forms, own.kinds, own.yields_to, slow, own.kernels)
+    return Facts(own.forms, own.kinds, own.yields_to, own.slow, own.kernels)
 
 
 def drivers(gpus: Iterable[Device]) -> dict[str, str]:

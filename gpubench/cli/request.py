@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import msgspec
@@ -58,11 +59,11 @@ def request(options: RunOptions, *, began: float, tell: Tell = unsaid) -> RunSpe
     tell(chosen, how)
     spares = None if options.dry_run else Spares()
     sized = {*chosen.sizes, *(health.EVERY if health.asked(options.ops) else ())}
-    choice = targets.choose(request, one_of_each=not sized.issuperset(declared), spares=spares)
+    choice, machine = devices_of(request, one_of_each=not sized.issuperset(declared), spares=spares)
     if health.asked(options.ops):
         chosen, declared = health.on_hand(chosen, declared, [target.device for target in choice.targets])
     _require_gang(declared, choice)
-    found = on_devices(options, chosen, how, choice, keep, context=context, began=began)
+    found = on_devices(options, chosen, how, choice, machine, keep, context=context, began=began)
     run = msgspec.structs.replace(found.run, warnings=[*broken, *found.run.warnings])
     found = msgspec.structs.replace(
         found, run=run, required=targets.required(request, choice), spares=spares,
@@ -70,6 +71,17 @@ def request(options: RunOptions, *, began: float, tell: Tell = unsaid) -> RunSpe
     if keep is not None and not any(workload.cases for workload in planned(found)):
         raise UsageError("empty-selection", why="no planned case matches")
     return found
+
+
+def devices_of(
+    request: DeviceRequest, *, one_of_each: bool = False, spares: Spares | None = None
+) -> tuple[DeviceSelection, Machine]:
+    """The devices to measure, and the machine. Its hardware is looked at while the backends list their devices. Raises
+    RequiredUnavailable for what was named and is not there."""
+    with ThreadPoolExecutor(1) as beside:
+        gathering = beside.submit(detect.gather, blas=True)
+        choice = targets.choose(request, one_of_each=one_of_each, spares=spares)
+    return choice, detect.inspect(extra_records=targets.records(choice.listings), gathered=gathering.result())
 
 
 def _check_choices(options: RunOptions) -> None:
@@ -187,14 +199,12 @@ def settings(options: RunOptions, selection: Selection, declared: Mapping[str, O
 
 def on_devices(
     options: RunOptions, selection: Selection, settings: Settings, choice: DeviceSelection,
-    keep: Callable[[Case], bool] | None,
-    *, context: dict[str, str], began: float,
+    machine: Machine, keep: Callable[[Case], bool] | None, *, context: dict[str, str], began: float,
 ) -> RunSpec:  # fmt: skip
     """A selection and settings on the devices of a choice: what the run needs. Raises UsageError for more threads than
     CPUs, and for a variant that no kernel has, be it an op's or one that a backend brings."""
     ops = {name: choice.equipped(kernels.load(name)) for name in selection.ops}
     words.require_variants(selection.variants, ops)
-    machine = detect.inspect(extra_records=targets.records(choice.listings))
     usable, free_bytes = machine.cpu.available.value, machine.memory.usable_bytes.value
     _require_cpus(settings.threads, usable)
     settings = msgspec.structs.replace(settings, threads=settings.threads or usable)

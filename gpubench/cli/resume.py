@@ -14,7 +14,7 @@ from gpubench.cli import request as requesting
 from gpubench.cli import selection as words
 from gpubench.cli.options import RunOptions
 from gpubench.errors import BadPlugin, ExitCode, InputError, UsageError, suggest
-from gpubench.measure import schedule, targets
+from gpubench.measure import schedule
 from gpubench.measure.plan import Constraints
 from gpubench.measure.schedule import RunSpec
 from gpubench.measure.targets import DeviceRequest
@@ -86,10 +86,12 @@ def _on_same_devices(options: RunOptions, plan: Run, began: float, tell: request
             settings, budget_s=units.parse_duration(options.budget, option="--budget")
         )
     tell(plan.selection, settings)
-    choice = targets.choose(DeviceRequest(devices=tuple(plan.selection.devices), allow_software=True))
+    wanted = DeviceRequest(devices=tuple(plan.selection.devices), allow_software=True)
+    choice, machine = requesting.devices_of(wanted)
     context = plan.environment.context if options.context is None else None
+    keep = selectors.selection(plan.selection.filter, plan.selection.skip)
     found = requesting.on_devices(
-        options, plan.selection, settings, choice, selectors.selection(plan.selection.filter, plan.selection.skip),
+        options, plan.selection, settings, choice, machine, keep,
         context=requesting.pairs(options.context or []) if context is None else dict(context), began=began,
     )  # fmt: skip
     return msgspec.structs.replace(found, required=frozenset(plan.selection.devices))

@@ -61,13 +61,14 @@ def inspect(
     *, sysroot: Path | None = None, records: list[dict[str, Any]] | None = None,
     extra_records: Iterable[dict[str, Any]] | None = None, mode: str | None = None, deep: bool = False,
     wake: bool = False, debug: bool = False, results: Path | None = None, read: Reader | None = None,
+    gathered: Gathered | None = None,
 ) -> Machine:  # fmt: skip
     """Describe a machine: this one, a recorded one, or the devices of given provider records.
 
     `extra_records` are records that the caller gathered; they are merged like any other. Who gives them is about
-    to measure, so the BLAS is asked too. `results` is a folder or file of measured results. Raises UsageError for
-    an unknown mode and ValueError for a malformed record; whatever is wrong with the machine itself is a status in
-    the document.
+    to measure, so the BLAS is asked too. `gathered` is what `gather` found before, on this machine. `results` is a
+    folder or file of measured results. Raises UsageError for an unknown mode and ValueError for a malformed record;
+    whatever is wrong with the machine itself is a status in the document.
     """
     if mode is not None and mode not in get_args(Mode):
         raise UsageError("unknown-mode", f"There is no mode {mode!r}.")
@@ -78,8 +79,8 @@ def inspect(
     elif sysroot is not None:
         machine = _recorded(Root(str(sysroot)), str(sysroot), given, debug)
     else:
-        blas = extra_records is not None
-        machine, given = _this_machine(given, deep=deep, wake=wake, blas=blas, debug=debug)
+        found = gathered or gather(deep=deep, wake=wake, blas=extra_records is not None)
+        machine, given = _this_machine(found, given, debug)
     advice = recommend(machine, cast("Mode | None", mode))
     advice = mark_verified(advice, _checked(machine, given)) if machine.live else advice
     if results is not None and read is not None and mode is None:
@@ -108,16 +109,16 @@ def _checked(machine: Machine, found: Sequence[DeviceRecord]) -> frozenset[str]:
 
 
 def _this_machine(
-    given: Sequence[DeviceRecord], *, deep: bool, wake: bool, blas: bool, debug: bool
+    found: Gathered, given: Sequence[DeviceRecord], debug: bool
 ) -> tuple[Machine, list[DeviceRecord]]:
     """The document of this machine, and the records it was made of."""
-    found = gather(given, deep=deep, wake=wake, blas=blas)
     files = found.files._replace(warnings=[*found.files.warnings, *found.warnings])
+    records = [*files.records, *given, *found.records]
     machine = assemble(
-        files, found.records, found.providers, _context(files, found.root, live=True, debug=debug), sysroot=None,
+        files, records, found.providers, _context(files, found.root, live=True, debug=debug), sysroot=None,
         access=lambda gpus, devices: read_access(found, os.environ, gpus, devices),
     )  # fmt: skip
-    return machine, found.records
+    return machine, records
 
 
 def _context(files: Files, root: Root, *, live: bool, debug: bool) -> GpuContext:
@@ -220,7 +221,7 @@ class ProbeAnswer(NamedTuple):
 
 
 class Gathered(NamedTuple):
-    """All that was collected about this machine before the merge."""
+    """All that was collected about this machine before the merge. `records` are those of the probes."""
 
     files: Files
     providers: list[Provider]
@@ -229,9 +230,7 @@ class Gathered(NamedTuple):
     root: Root
 
 
-def gather(
-    given: Sequence[DeviceRecord], *, deep: bool, wake: bool, blas: bool = False, root: Root | None = None
-) -> Gathered:
+def gather(*, deep: bool = False, wake: bool = False, blas: bool = False, root: Root | None = None) -> Gathered:
     """Read the files, look at the evidence, run the probes side by side; `blas` asks for the BLAS in any case."""
     root = root or Root()
     start = time.perf_counter()
@@ -242,7 +241,7 @@ def gather(
         requests.append(ProbeRequest("blas", DEEP_LIMIT_S if deep else BLAS_LIMIT_S))
     requests += render_queries(files.records, render_nodes(root), wake=wake)
     answers = run_probes(requests)
-    records = [*files.records, *given] + [record for answer in answers for record in answer.records]
+    records = [record for answer in answers for record in answer.records]
     cpu = _with_probes(files.cpu, answers)
     providers += skipped + [answer.provider for answer in answers]
     providers.sort(key=lambda provider: (provider.name != "files", provider.name))

@@ -161,7 +161,8 @@ class _Runner:
         self.sink(RunStarted(self.progress.cases, self.progress.sessions, self.settings.budget_s))
         if self.spec.spares is not None:
             cpus = self.spec.run.machine.cpu.available.value or 1
-            self.spec.spares.keep_ahead(self._sessions - 1, cpus, self.settings.threads)
+            needed = dict.fromkeys(target.device.backend for target in self.spec.constraints.targets)
+            self.spec.spares.keep_ahead(needed, self._sessions - 1, cpus, self.settings.threads)
         longest_s, done = 0.0, []
         while self._begun < self._sessions:
             began = time.monotonic()
@@ -214,14 +215,10 @@ class _Runner:
         search = BreakEvenSearch(
             searched(self.spec), split_search.alone(self.spec.constraints), self.recorder, self._search_left_s
         )
-        in_scratch: set[str] = set()
         for step in steps(index, search):
             if self._out_of_budget():
                 break
-            keys = {item.series.key for item in step.workloads}
-            if keys != in_scratch:  # the references of an op serve all its sizes
-                self._scratch.clear()
-                in_scratch = keys
+            self._scratch.serve({item.series.key for item in step.workloads})
             began = time.monotonic()
             tuning_s = measure_workloads(runtime, *step.workloads, purpose=step.purpose)
             self._once_s += tuning_s if step.ends else 0.0
@@ -483,11 +480,16 @@ class Scratch:
             self._lock.take()
             # Under this name it is looked at by other runs, which find it locked.
             self.folder = fresh.rename(temporary / fresh.name.replace(_UNFINISHED, _PREFIX, 1))
+            self._served: set[str] = set()
         except OSError as error:
             raise GpubenchError("no-scratch", why=f"{error.strerror or error}") from error
 
-    def clear(self) -> None:
-        """Remove the references of the workloads so far."""
+    def serve(self, series: set[str]) -> None:
+        """Remove the references of all other series. One that is served again, in a later session too, finds its own:
+        they serve all sizes of an op."""
+        if series == self._served:
+            return
+        self._served = series
         for file in self.folder.glob("*.npy"):
             with contextlib.suppress(OSError):
                 file.unlink()

@@ -27,7 +27,9 @@ from gpubench.model.result import (
     WorkerRecord,
 )
 
-THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+THREAD_VARIABLES = (
+    "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS", "NUMBA_NUM_THREADS",
+)  # fmt: skip
 
 
 class WorkerGone(Exception):
@@ -151,9 +153,10 @@ class Spares:
             self._waiting.setdefault(backend, []).append(worker)
             self._importing.append((worker, request))
 
-    def keep_ahead(self, sessions: int, cpus: int, threads: int | None) -> None:
-        """Have as many more workers import as there are `sessions` to come: side by side it takes the time of one."""
-        for backend in list(self._waiting):
+    def keep_ahead(self, needed: Collection[str], sessions: int, cpus: int, threads: int | None) -> None:
+        """Have as many more workers of each backend import as there are `sessions` to come: side by side it takes the
+        time of one."""
+        for backend in needed:
             for _ in range(min(sessions, cpus - 1, AHEAD)):
                 self.keep(backend, Worker(threads))
 

@@ -322,8 +322,9 @@ class Backend(ABC):
     that it brings along, by the op's name: they come before those that the op declares for it. `default_devices` are
     those that its name alone stands for, by what follows the colon of their ids; None: all. `yields_to`: backends that
     come before it on a GPU that both have, unless somebody names it. `scripted_time`: its sessions have a clock of
-    their own, which the machine's load does not touch. `gangs`: words that name gangs of its devices, beside their
-    ordinals.
+    their own, which the machine's load does not touch. `slow`: its import takes seconds, so it begins while the
+    machine is still inspected; to list the devices of its hosts touches none. `gangs`: words that name gangs of its
+    devices, beside their ordinals.
     """
 
     name: str
@@ -333,6 +334,7 @@ class Backend(ABC):
     default_devices: tuple[str, ...] | None = None
     yields_to: tuple[str, ...] = ()
     scripted_time: bool = False
+    slow: bool = False
     gangs: tuple[str, ...] = ()
 
     @abstractmethod
@@ -344,7 +346,8 @@ class Backend(ABC):
         return None
 
     def preload(self) -> None:
-        """Import what opening a device needs. Raises nothing: `open` tells what is wrong."""
+        """Import what opening a device needs, and touch no device: who uses a GPU is asked before a worker of ours
+        does. Raises nothing: `open` tells what is wrong."""
 
     def joined(self) -> list[Device]:
         """Those of `devices` that make gangs, by ordinal. As it stands: none. Raises BackendUnavailable."""

@@ -362,6 +362,11 @@ class CupyBackend(Backend):
         return [_device(cupy, ordinal, driver) for ordinal in range(count)]
 
     @override
+    def preload(self) -> None:
+        with contextlib.suppress(BackendUnavailable):
+            _import_cupy()
+
+    @override
     def joined(self) -> list[Device]:
         """All of them."""
         return self.devices()

@@ -5,14 +5,16 @@ Its device clock is None: the wall clock is its clock. Transfers are plain copie
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import itertools
+import os
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple, cast
 
 from gpubench import __version__, load
-from gpubench.backends.numpy.compiled import NumbaThreads
+from gpubench.backends.numpy.compiled import NUMBA_THREADS, NumbaThreads, import_numba
 from gpubench.backends.shared.blocks import BlockThreads
 from gpubench.backends.shared.choices import Choices, Timer, Trials, cache_folder, choose
 from gpubench.backends.shared.host import (
@@ -361,6 +363,16 @@ class NumpyBackend(Backend):
         return [
             Device(id="numpy:0", backend="numpy", kind="cpu", name="CPU", api="host", driver=np.__version__)
         ]
+
+    @override
+    def preload(self) -> None:
+        """numba too, where its number of threads is known by now."""
+        count = os.environ.get(NUMBA_THREADS, "")
+        with contextlib.suppress(Exception):  # the session tells what is wrong with it
+            if count.isdecimal():
+                import_numba(int(count))
+        with contextlib.suppress(BackendUnavailable):
+            self.devices()
 
     def open(self, device_id: str, threads: int | None = None, *, autotune: bool = True) -> NumpySession:
         """Open the CPU with `threads` threads (None: all usable ones)."""

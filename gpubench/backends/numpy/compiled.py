@@ -31,19 +31,28 @@ from gpubench.model.op import Array
 LEAST_SHARE, MOST_PROCESSES, AHEAD_S = 2, 8, 15.0
 # A region costs 2 us in the first, 3 in the second, 50 in the third.
 _LAYERS = "omp tbb workqueue"
+NUMBA_THREADS = "NUMBA_NUM_THREADS"
+
+
+def import_numba(most: int) -> Path:
+    """Import numba with `most` threads and our folder for its machine code, which is returned. Raises ImportError, and
+    whatever else a broken numba raises."""
+    os.environ.setdefault("NUMBA_THREADING_LAYER_PRIORITY", _LAYERS)
+    if "numba" not in sys.modules:  # afterwards numba refuses another number
+        os.environ[NUMBA_THREADS] = str(most)  # not what is inherited: the CPUs that may be used
+    spin_briefly()
+    folder = _writable(cache_folder())
+    os.environ.setdefault("NUMBA_CACHE_DIR", str(folder / "machine"))
+    importlib.import_module("gpubench.backends.numpy.native")
+    return folder
 
 
 class NumbaThreads:
     """The one pool of compiled kernels' threads in this process. `compilations` counts what no cache held."""
 
     def __init__(self, most: int) -> None:
-        """Imports numba. Raises ImportError, and whatever else a broken numba raises."""
-        os.environ.setdefault("NUMBA_THREADING_LAYER_PRIORITY", _LAYERS)
-        if "numba" not in sys.modules:  # afterwards numba refuses another number
-            os.environ["NUMBA_NUM_THREADS"] = str(most)  # not what is inherited: the CPUs that may be used
-        spin_briefly()
-        self._folder = _writable(cache_folder())
-        os.environ.setdefault("NUMBA_CACHE_DIR", str(self._folder / "machine"))
+        """Raises what `import_numba` raises."""
+        self._folder = import_numba(most)
         import llvmlite.binding
         import numba
 

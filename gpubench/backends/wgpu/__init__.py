@@ -7,6 +7,7 @@ staging buffers that several threads fill and empty (docs/kernels.md).
 from __future__ import annotations
 
 import contextlib
+import importlib
 import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -488,6 +489,11 @@ class WgpuBackend(Backend):
     def devices(self) -> list[Device]:
         """GPUs first, software adapters last. Raises BackendUnavailable if there is neither."""
         return [device for device, _ in self._adapters()]
+
+    @override
+    def preload(self) -> None:
+        with contextlib.suppress(Exception):  # a library that the loader rejects is no ImportError
+            importlib.import_module("wgpu")
 
     def open(self, device_id: str, threads: int | None = None, *, autotune: bool = True) -> WgpuSession:
         for device, adapter in self._adapters():
