@@ -67,6 +67,7 @@ class DeviceWorker:
         self._opening: protocol.Open | None = None
         self._checked: dict[tuple[str, str], CheckedLaunch] = {}
         self._parts: dict[tuple[str, str], dict[str, list[float]]] = {}
+        self._launch_s: dict[tuple[str, str], float] = {}  # in the fastest of the regimes so far
         self._cuts: dict[str, float | str] = {}  # what runs where of the cases of two sides
         self._verified: set[int] = set()  # launches whose output was checked after all samples so far
         self._flush: Flush | None = None
@@ -358,7 +359,11 @@ class DeviceWorker:
             return None
         seconds = None
         if not isinstance(timed, timer.Timer) or timed.flush is None:
-            timed.repeat, seconds = timer.calibrate(timed, self._sample_s, request.expected_s)
+            key = (request.case.workload, request.case.form_id)
+            least_s = self._launch_s.get(key, 0.0)
+            timed.repeat, seconds = timer.calibrate(timed, self._sample_s, request.expected_s, least_s)
+            launch_s = seconds / (request.case.calls or 1)
+            self._launch_s[key] = min(launch_s, self._launch_s.get(key, launch_s))
         if isinstance(timed, timer.Timer) and timed.case.queued and request.device_clock:
             timed.hot_repeat = timer.calibrate_hot(timed)
         return None if seconds is None else seconds / (request.case.calls or 1)
@@ -440,7 +445,7 @@ class DeviceWorker:
         for case_id in [c for c, timed in self._timers.items() if timed.case.workload == workload]:
             self._timers.pop(case_id).release()
             self._cuts.pop(case_id, None)
-        for known in (self._parts, self._checked):
+        for known in (self._parts, self._checked, self._launch_s):
             for key in [key for key in known if key[0] == workload]:
                 del known[key]
         workspace = self._workspaces.pop(workload, None)

@@ -28,6 +28,8 @@ LONGEST_REPEAT = 1 << 20
 # A sample that lasts at least this share of what is wanted, and no more times it than this, needs no other count.
 NEAR_ENOUGH, TOO_LONG = 0.6, 3.0
 MOST_TRIALS = 12
+# What lasts so long, many times a sample's target, is not tried: the trial would cost as much as a sample.
+UNTRIED_S = 0.25
 LONGEST_HOT_REPEAT = 1 << 11
 # So many launches in a row hide what the first of them takes longer.
 QUEUED_LAUNCHES = 128
@@ -267,13 +269,19 @@ def sample_target_s(least_s: float, overhead_s: float, clock_step_s: float, cloc
     return max(least_s, OVERHEAD_FACTOR * overhead_s, CLOCK_STEPS * clock_step_s, CLOCK_READINGS * clock_cost_s)
 
 
-def calibrate(timer: Timed, target: float, expected_s: float | None = None) -> tuple[int, float]:
+def calibrate(
+    timer: Timed, target: float, expected_s: float | None = None, least_s: float = 0.0
+) -> tuple[int, float]:
     """(launches, or transfer cycles, per sample so that it lasts `target` seconds; seconds of one).
 
-    From one launch on, or from as many as `expected_s` (of a launch) asks for, the count follows what the last sample
-    took. One more sample confirms it: an interruption makes a sample longer, never shorter, so the shorter one counts.
+    `least_s` (of a launch) is what it takes in another regime, and about the least that it takes in this one. From one
+    launch on, or from as many as `expected_s` (of a launch) asks for, the count follows what the last sample took. One
+    more sample confirms it: an interruption makes a sample longer, never shorter, so the shorter one counts.
     """
     launches = timer.case.calls or 1
+    certain_s = max(least_s, expected_s or 0.0) * launches
+    if certain_s >= max(UNTRIED_S, target):
+        return 1, certain_s
     repeat, seconds = 1 if expected_s is None else _count(target, expected_s * launches), 0.0
     for _ in range(MOST_TRIALS):
         seconds = timer.seconds(repeat) * launches
@@ -430,7 +438,8 @@ def _all_known(clock_hz: list[float | None]) -> list[float] | None:
 def _device_samples(timer: Timer, hot_s: list[float], cold_s: list[float]) -> None:
     """One hot and one cold sample: `repeat` launches with warm caches, and one after a flush.
 
-    Without a clock the hot one is derived, and there is no cold one.
+    Without a clock the hot one is derived, and there is no cold one; nor is there of a launch so long that it forgets
+    what the caches held.
     """
     hot_repeat = timer.hot_repeat or 1
     if derives(timer.session):
@@ -440,6 +449,8 @@ def _device_samples(timer: Timer, hot_s: list[float], cold_s: list[float]) -> No
     seconds = timer.session.time(timer.launch, hot_repeat)
     if seconds is not None:
         hot_s.append(seconds / hot_repeat)
+        if hot_s[-1] >= UNTRIED_S:
+            return
     seconds = timer.session.time(timer.launch, 1, cold=True)
     if seconds is not None:
         cold_s.append(seconds)

@@ -120,6 +120,13 @@ def test_a_slow_launch_is_sampled_once_and_calibrated_with_one_run():
     assert stub.asked == [1]
 
 
+@pytest.mark.parametrize("known", ["expected_s", "least_s"])
+def test_what_certainly_lasts_far_longer_than_a_sample_is_not_tried(known):
+    stub = Stub(0.0, 0.5, calls=10)
+    assert timer.calibrate(stub, TARGET, **{known: 0.4}) == (1, 4.0)
+    assert not stub.asked
+
+
 def sampled(stub, times=3):
     """A block of that stub, after one sample of warm-up."""
     wall = [stub.seconds(stub.repeat) for _ in range(1 + times)]
