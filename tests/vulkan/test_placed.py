@@ -36,3 +36,27 @@ def test_every_placement_is_right_and_has_a_prediction(session, tmp_path, name, 
     assert found is not None
     assert set(places.sides(op).values()) <= set(found.predicted_s)
     assert all(seconds > 0 for seconds in found.predicted_s.values())
+
+
+# Those of the device alone: two runs of inference take a quarter of a minute here, and its stages are those of the others.
+WORKLOADS = [
+    name
+    for name in kernels.names()
+    if (op := kernels.load(name)).stages and not any(kernels.load(s.op).host for s in op.stages)
+]
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_every_workload_has_a_place_for_each_of_its_stages(session, tmp_path, name):
+    """On the CPU, on the GPU, and with each stage on another side than the one before it."""
+    op = kernels.load(name)
+    case = Case(name, op.group, {"n": 3}, "float32", "tuned", "resident-waited", "hybrid:wgpu:0")
+    placed = session.for_op(op)
+    workspace = Workspace(placed, op, case, 1, "random", tmp_path)
+    whole = places.sides(op)["gpu"]
+    for placement in (*places.sides(op).values(), ("cg" * len(whole))[: len(whole)]):
+        placed.place(placement)
+        ready = Timer(workspace, case, gate(workspace, case, lambda _: None).launch)
+        ready.placement = placement
+        ready.seconds(1)
+        ready.verify()

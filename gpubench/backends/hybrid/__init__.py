@@ -16,7 +16,7 @@ import msgspec
 from gpubench import backends
 from gpubench.backends.hybrid.launches import Sides, SplitBuffer, SplitLaunch, gpu_units
 from gpubench.backends.hybrid.placing import PlacingSession
-from gpubench.backends.shared.sides import side_case
+from gpubench.backends.shared.sides import refusal
 from gpubench.catalogue import REASONS
 from gpubench.errors import BackendError, BackendUnavailable, Unsupported
 from gpubench.model.backend import Backend, Launch, Session, override
@@ -54,14 +54,10 @@ class SplitSession(Session):
         if unsplit is not None:
             return Unsupported(unsplit, reason="no-split")
         for side in (self.gpu, self.cpu):  # at the ends of a sweep each has all of the work
-            one = side_case(op, case, case.params, side)
-            kernel = op.kernel(side.device.backend, case.dtype)
-            if kernel is not None and kernel.library:
-                one = msgspec.structs.replace(one, form="library")
-            refusal = side.supports(op, one)
-            if refusal is not None:
+            refused = refusal(op, case, side)
+            if refused is not None:
                 return Unsupported(
-                    f"{side.device.id}: {refusal.detail}", reason=refusal.reason, hint=refusal.hint
+                    f"{side.device.id}: {refused.detail}", reason=refused.reason, hint=refused.hint
                 )
         return None
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from gpubench.backends.shared.host import host_dtype
-from gpubench.backends.shared.sides import side_case
+from gpubench.backends.shared.sides import refusal, side_case
 from gpubench.errors import BackendError, Unsupported
 from gpubench.model.backend import Buffer, HostCall, Launch, Session, SideReading, Transfers, each, override
 from gpubench.model.case import Case
@@ -104,10 +104,10 @@ class PlacingSession(Session):
         if op.stages:
             return Unsupported("a placed workload has the tuned form alone", reason="no-implementation")
         for side in (self.gpu, self.cpu):
-            refusal = side.supports(op, side_case(op, case, case.params, side))
-            if refusal is not None:
-                why = f"{side.device.id}: {refusal.detail}"
-                return Unsupported(why, reason=refusal.reason, hint=refusal.hint)
+            refused = refusal(op, case, side)
+            if refused is not None:
+                why = f"{side.device.id}: {refused.detail}"
+                return Unsupported(why, reason=refused.reason, hint=refused.hint)
         return None
 
     @override

@@ -8,6 +8,7 @@ from queue import SimpleQueue
 
 import msgspec
 
+from gpubench.errors import BackendError
 from gpubench.model.backend import Session, Work
 from gpubench.model.case import Case
 from gpubench.model.op import Array, Op, Operand, Params, Split
@@ -54,6 +55,15 @@ def side_case(op: Op, case: Case, params: Params, side: Session) -> Case:
         case, params=dict(params), form="library" if library else "tuned", calls=None,
         regime=side.device.resident_regime, device_id=side.device.id,
     )  # fmt: skip
+
+
+def refusal(op: Op, case: Case, side: Session) -> BackendError | None:
+    """Why a side cannot take all of the work; None: it can, if only by the library call."""
+    one = side_case(op, case, case.params, side)
+    kernel = op.kernel(side.device.backend, case.dtype)
+    if kernel is not None and kernel.library:
+        one = msgspec.structs.replace(one, form="library")
+    return side.supports(op, one)
 
 
 class CompanionThread:

@@ -21,7 +21,20 @@ from gpubench.kernels.families.cuda import DTYPES, MOST_BLOCKS, lanes, options, 
 from gpubench.kernels.families.elementwise import WORKING_DTYPES
 from gpubench.kernels.families.wgsl import elements, require_storage, vectors
 from gpubench.model.kernel import CudaPass, CudaProgram, Kernel, Limits, WgslPass, WgslProgram
-from gpubench.model.op import ITEMSIZE, Array, Dtype, Ids, Ladder, Op, Operand, Params, Shape, Tolerance
+from gpubench.model.op import (
+    ITEMSIZE,
+    Array,
+    Dtype,
+    Ids,
+    Ladder,
+    Op,
+    Operand,
+    Params,
+    Shape,
+    Split,
+    Tolerance,
+    counted_by,
+)
 
 _WIDTH, _VOCABULARY = 256, 2048
 _BLOCK = 256 * 1024  # elements that one thread takes at a time
@@ -65,6 +78,7 @@ def embedding(name: str, summary: str, *, started: bool = False) -> Op:
         ),
         output=Operand("out", _rows),
         flops=lambda params: params["n"] * _width(params),
+        split=None if started else Split({"ids": 0, "positions": 0}, counted_by("n")),
         traffic=_traffic, fits=partial(_fits, started), expr=_expr, torch=_torch,
         tolerance=Tolerance(
             4,
