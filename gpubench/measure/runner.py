@@ -162,7 +162,7 @@ class _Runner:
         if self.spec.spares is not None:
             cpus = self.spec.run.machine.cpu.available.value or 1
             needed = dict.fromkeys(target.device.backend for target in self.spec.constraints.targets)
-            self.spec.spares.keep_ahead(needed, self._sessions - 1, cpus, self.settings.threads)
+            self.spec.spares.keep_ahead(needed, self._sessions, cpus, self.settings.threads)
         longest_s, done = 0.0, []
         while self._begun < self._sessions:
             began = time.monotonic()

@@ -133,8 +133,8 @@ class Worker:
         return WorkerGone(reason, detail, self.phase, self._child.stderr_tail())
 
 
-# Workers of later sessions that import beside the first ones, and so many at most: each holds its libraries in memory.
-AHEAD = 4
+# Workers of a backend that import beside each other, and so many at most: each holds its libraries in memory.
+AHEAD = 5
 
 
 class Spares:
@@ -154,10 +154,10 @@ class Spares:
             self._importing.append((worker, request))
 
     def keep_ahead(self, needed: Collection[str], sessions: int, cpus: int, threads: int | None) -> None:
-        """Have as many more workers of each backend import as there are `sessions` to come: side by side it takes the
-        time of one."""
+        """Have a worker of each backend import for every one of the `sessions` to come: side by side it takes the time
+        of one."""
         for backend in needed:
-            for _ in range(min(sessions, cpus - 1, AHEAD)):
+            for _ in range(min(sessions, cpus, AHEAD) - len(self._waiting.get(backend, ()))):
                 self.keep(backend, Worker(threads))
 
     def take(self, backend: str) -> Worker | None:

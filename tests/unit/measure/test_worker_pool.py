@@ -220,7 +220,7 @@ def importing(script, *, sessions=1, cpus=8):
     spares = worker_pool.Spares()
     for backend in ("a", "unused"):
         spares.keep(backend, worker_pool.Worker())
-    spares.keep_ahead(["a"], sessions - 1, cpus, None)
+    spares.keep_ahead(["a"], sessions, cpus, None)
     return spares
 
 
