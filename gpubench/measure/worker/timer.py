@@ -393,8 +393,8 @@ def sample_block(timer: Timed, request: protocol.Sample, since: float) -> protoc
             take()
             if isinstance(timer, Timer):
                 clock_hz.append(timer.session.core_hz())
-            if isinstance(timer, Timer) and on_device and len(hot_s) < DEVICE_SAMPLES:
-                _device_samples(timer, hot_s, cold_s)
+            if isinstance(timer, Timer) and on_device and max(len(hot_s), len(cold_s)) < DEVICE_SAMPLES:
+                _device_samples(timer, hot_s, cold_s, request.round if wall[-1] >= UNTRIED_S else None)
             if time.monotonic() - began > request.limit_s:
                 break
         if isinstance(timer, Timer):  # neighbours in time of the samples that they are compared with
@@ -435,25 +435,23 @@ def _all_known(clock_hz: list[float | None]) -> list[float] | None:
     return known if known and len(known) == len(clock_hz) else None
 
 
-def _device_samples(timer: Timer, hot_s: list[float], cold_s: list[float]) -> None:
-    """One hot and one cold sample: `repeat` launches with warm caches, and one after a flush.
+def _device_samples(timer: Timer, hot_s: list[float], cold_s: list[float], turn: int | None) -> None:
+    """One hot and one cold sample: `repeat` launches with warm caches, and one after a flush; of launches so long that
+    they come in turn, one or the other.
 
-    Without a clock the hot one is derived, and there is no cold one; nor is there of a launch so long that it forgets
-    what the caches held.
+    Without a clock the hot one is derived, and there is no cold one.
     """
     hot_repeat = timer.hot_repeat or 1
     if derives(timer.session):
         seconds = derived_hot_s(timer.session, timer.launch, hot_repeat)
         hot_s += [] if seconds is None else [seconds]
         return
-    seconds = timer.session.time(timer.launch, hot_repeat)
-    if seconds is not None:
-        hot_s.append(seconds / hot_repeat)
-        if hot_s[-1] >= UNTRIED_S:
-            return
-    seconds = timer.session.time(timer.launch, 1, cold=True)
-    if seconds is not None:
-        cold_s.append(seconds)
+    if turn is None or turn % 2:
+        seconds = timer.session.time(timer.launch, hot_repeat)
+        hot_s += [] if seconds is None else [seconds / hot_repeat]
+    if turn is None or not turn % 2:
+        seconds = timer.session.time(timer.launch, 1, cold=True)
+        cold_s += [] if seconds is None else [seconds]
 
 
 def _warm_up(timer: Timed, warmup_s: float, take: Callable[[], None]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -250,6 +251,33 @@ def test_the_clock_is_counted_after_each_sample_and_never_inside_one(tmp_path, r
     assert " ".join(events).endswith("count " + " ".join(["clock clock count"] * 3))
     assert events.count("count") == len(block.wall_s) - block.warmup == 4
     session.close()
+
+
+@pytest.mark.parametrize(
+    ("launch_s", "read"), [(1e-3, ["hot", "cold"] * 4), (0.3, ["cold", "hot", "cold", "hot"])]
+)
+def test_a_long_launch_is_read_hot_and_cold_in_turn(launch_s, read):
+    seen = []
+
+    def time(launch, repeat, cold=False):
+        seen.append("cold" if cold else "hot")
+        return launch_s * repeat
+
+    session = SimpleNamespace(
+        transfers=lambda form: None,
+        time=time,
+        core_hz=lambda: None,
+        device=SimpleNamespace(kind="gpu", clock="its own"),
+    )
+    op = kernels.load("relu")
+    case = Case("relu", op.group, {"n": 8}, "float32", "tuned", "resident-queued", "gpu:0")
+    long = timer.Timer(SimpleNamespace(session=session, op=op), case, None)
+    long.seconds, long.hot_repeat = lambda repeat: launch_s, 2
+    for turn in range(4):
+        asked = msgspec.structs.replace(FOUR_SAMPLES, samples=1, round=turn, warm_up=False)
+        block = timer.sample_block(long, asked, since=0.0).block
+        assert {*(block.device_hot_s or ()), *(block.device_cold_s or ())} == {launch_s}
+    assert seen == read
 
 
 def test_a_flush_writes_all_of_the_host_and_asks_the_device():
