@@ -153,7 +153,7 @@ class _Tile(NamedTuple):
 
 
 # A large tile re-uses more of what it loads. When images are few, blocks are, and each must be short.
-_LARGE, _MEDIUM, _SMALL, _DOUBLE = _Tile(128, 8, 1), _Tile(64, 8, 4), _Tile(64, 4, 8), _Tile(64, 4, 4)
+_LARGE, _MEDIUM, _SMALL, _DOUBLE = _Tile(256, 8, 1), _Tile(64, 8, 4), _Tile(64, 4, 8), _Tile(64, 4, 4)
 
 
 def _tile(params: Params, dtype: str, limits: Limits) -> _Tile:
@@ -165,7 +165,7 @@ def _tile(params: Params, dtype: str, limits: Limits) -> _Tile:
         across, down, _ = tile.grid(params)
         return across * down / multiprocessors(limits)
 
-    return _LARGE if waves(_LARGE) >= 2 else _MEDIUM if waves(_MEDIUM) >= 0.5 else _SMALL
+    return _LARGE if waves(_LARGE) >= 1 else _MEDIUM if waves(_MEDIUM) >= 0.5 else _SMALL
 
 
 def _cuda(params: Params, dtype: str, limits: Limits) -> CudaProgram:
@@ -194,12 +194,13 @@ const int FILTERS = LANES_A_SIDE * LANES_A_SIDE, TAPS = 9, QUADS = LANES_A_SIDE 
 const int ACROSS = PIXELS / LANES_A_SIDE;  // threads of a group along its pixels
 const int PITCH = FILTERS + 4;  // four more, or threads that write neighbours in a row of w would meet in one bank
 const int OWN = TAPS * (PITCH + PIXELS), SUMS = FILTERS * PIXELS;
-const int ROOM = GROUPS * OWN > GROUPS / 2 * SUMS ? GROUPS * OWN : GROUPS / 2 * SUMS;
+const int BUFFERS = GROUPS == 1 ? 2 : 1;  // of two in turn, one is filled while the other is read
+const int ROOM = BUFFERS * GROUPS * OWN > GROUPS / 2 * SUMS ? BUFFERS * GROUPS * OWN : GROUPS / 2 * SUMS;
 const int WEIGHTS = (FILTERS * TAPS + PIXELS - 1) / PIXELS;
 struct alignas(16) Quad { real lane[4]; };
 struct alignas(sizeof(stored) > 4 ? 16 : 4 * sizeof(stored)) Four { stored lane[4]; };
 
-extern "C" __global__ void __launch_bounds__(PIXELS * GROUPS, GROUPS == 1 ? 3 : 1)
+extern "C" __global__ void __launch_bounds__(PIXELS * GROUPS, GROUPS == 1 ? 2 : 1)
 gpubench_conv2d(const stored* __restrict__ x, const stored* __restrict__ w, stored* __restrict__ out,
                 long long count, long long channels, long long filters, long long side) {
   __shared__ alignas(16) real room[ROOM];
@@ -238,7 +239,7 @@ gpubench_conv2d(const stored* __restrict__ x, const stored* __restrict__ w, stor
 
   const int across = thread % ACROSS * 4, down = thread / ACROSS * 4;
   load(group);
-  for (int begin = 0; begin < channels; begin += GROUPS) {
+  for (int begin = 0, next = OWN; begin < channels; begin += GROUPS, next = -next) {
     #pragma unroll
     for (int tap = 0; tap < TAPS; ++tap) patches[tap * PIXELS + thread] = patch[tap];
     #pragma unroll
@@ -263,7 +264,8 @@ gpubench_conv2d(const stored* __restrict__ x, const stored* __restrict__ w, stor
         for (int j = 0; j < LANES_A_SIDE; ++j) sums[i][j] += a[i] * b[j];
       }
     }
-    __syncthreads();
+    if (BUFFERS == 1) __syncthreads();
+    else weights += next, patches += next;
   }
 
   #pragma unroll

@@ -56,6 +56,9 @@ def claims_section(analysis: Analysis, unit: str, *, full: bool) -> Section:
     return Section(key="claims", title=title, lines=tuple(lines), tables=(_table(rows, unit, full=full),))
 
 
+_MIXED = "mixed"
+
+
 def _table(rows: tuple[ClaimResult, ...], unit: str, *, full: bool) -> Table:
     columns = (
         Column("claim"), Column("claimed", right=True), Column("measured", right=True), Column("verdict"),
@@ -67,6 +70,8 @@ def _table(rows: tuple[ClaimResult, ...], unit: str, *, full: bool) -> Table:
         side.label for row in rows for side in (row.measured, row.with_copies, row.also) if side is not None
     }
     notes = ["copied: the same work, copied at every call", where_legend(_answering(rows)), legend(labels)]
+    if any(_data(*row.ids).strip() == _MIXED for row in rows):
+        notes.insert(2, f"{_MIXED}: parts of a sum in several of these")
     table: Table | None = None
     for length, style, how in _FORMS:
         body = []
@@ -125,9 +130,10 @@ def _measured_text(row: ClaimResult, unit: str, style: GainStyle) -> str:
 
 
 def _data(*ids: str) -> str:
-    """` waited`, ` queued`, ` copied`: where the data of these cases lies; nothing of the CPU's, which is at home."""
-    names = dict.fromkeys(data_text(case) for case in map(parse_case_id, ids) if case.regime != RESIDENT)
-    return f" {'+'.join(names)}" if names else ""
+    """` waited`, ` queued`, ` copied`: where the data of these cases lies, ` mixed` where that differs; nothing of the
+    CPU's, which is at home."""
+    names = {data_text(case) for case in map(parse_case_id, ids) if case.regime != RESIDENT}
+    return f" {_MIXED}" if len(names) > 1 else "".join(f" {name}" for name in names)
 
 
 def _answering(rows: Sequence[ClaimResult]) -> list[Case]:

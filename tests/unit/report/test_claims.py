@@ -294,7 +294,7 @@ WAITED_MATMUL = "matmul/*/*/*/resident-waited@cupy"
     [
         (Claim(claim="kindest", cases=("matmul@cupy",), speedup=30), "queued"),
         (Claim(claim="waited", cases=(WAITED_MATMUL,), speedup=30), "waited"),
-        (Claim(claim="sum", cases=("matmul@cupy", "relu@cupy"), speedup=30), "queued+waited"),
+        (Claim(claim="sum", cases=("matmul@cupy", "relu@cupy"), speedup=30), "mixed"),
         (Claim(claim="time", cases=("matmul@cupy",), time_s=(1e-3, 2e-3)), "queued"),
         (Claim(claim="CPU", cases=("matmul@numpy",), cpu_s=40e-3), "ms"),
         (Claim(claim="threshold", cases=(WAITED_MATMUL,), break_even=(1, 2)), "waited"),
