@@ -314,7 +314,8 @@ def test_what_is_measured_says_whether_calls_were_waited_for(claim, where, width
     assert cell.split()[-1] == where
     assert any(
         line.startswith("copied: ") and "queued: " in " ".join(lines[i:]) for i, line in enumerate(lines)
-    ) == ("queued" in where)
+    ) == (where in ("queued", "mixed"))
+    assert ("mixed: parts of a sum" in " ".join(" ".join(lines).split())) == (where == "mixed")
 
 
 def test_what_stands_beside_a_claim_says_it_too():
