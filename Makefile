@@ -2,6 +2,7 @@
 #   make run     sets up .venv, measures what this machine has, prints the answer   (make run ARGS="--quick")
 #   make test    sets up all that the tests need, a software Vulkan adapter included, and runs every test
 # While you work: make check    lint, types, layers, unit tests, and a test per command and kind of failure
+# Long fuzzing:   make fuzz     more spoiled documents and machines, and ten times as many examples of each property
 # All paths are relative, so the checkout may lie in a folder whose name has a space.
 
 PYTEST_ARGS ?=
@@ -13,10 +14,10 @@ PYTEST = TESTS_EXPECT="vulkan consumers chromium" .venv/bin/python -m pytest -n 
 # Tests start gpubench thousands of times; without kept bytecode each start compiles the whole package, four times the work.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: help run test check coverage lint docs clean
+.PHONY: help run test check fuzz coverage lint docs clean
 
 help:
-	@sed -n '1,5s/^# *//p' Makefile
+	@sed -n '1,6s/^# *//p' Makefile
 
 run:
 	@sh scripts/setup.sh run
@@ -25,11 +26,16 @@ run:
 # The tests run even when lint fails, and pytest has the last word; either failing fails the target.
 test:
 	@sh scripts/setup.sh test
-	@lint=0; $(MAKE) --no-print-directory lint || lint=1; $(PYTEST) $(PYTEST_ARGS) && exit $$lint
+	@lint=0; $(MAKE) --no-print-directory lint || lint=1; $(PYTEST) -m "not fuzz" $(PYTEST_ARGS) && exit $$lint
 
 check:
 	@sh scripts/setup.sh test
 	@lint=0; $(MAKE) --no-print-directory lint || lint=1; $(PYTEST) -m check --hypothesis-profile=check $(PYTEST_ARGS) && exit $$lint
+
+# `hypothesis` marks what Hypothesis finds examples for. A failure prints what it takes to repeat it.
+fuzz:
+	@sh scripts/setup.sh test
+	@$(PYTEST) -m "fuzz or hypothesis" --hypothesis-profile=fuzz $(PYTEST_ARGS)
 
 # Every test once more, with each process counted: lines and branches of gpubench that ran, module by module. Kernels that
 # earlier runs compiled are forgotten, since what compiles them is counted too.

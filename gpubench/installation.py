@@ -184,3 +184,10 @@ def user_folder(kind: Kind, environ: Mapping[str, str], platform: str) -> Path |
     else:
         base = environ.get(kind.xdg) or (home and f"{home}/{kind.default}")
     return Path(base) / "gpubench" if base else None
+
+
+def cache_folder(environ: Mapping[str, str] = os.environ, platform: str = sys.platform) -> Path | None:
+    """The user's folder for what can be made again: `GPUBENCH_CACHE_DIR`, else where the platform keeps it."""
+    if environ.get("GPUBENCH_CACHE_DIR"):
+        return Path(environ["GPUBENCH_CACHE_DIR"])
+    return user_folder(CACHE, environ, platform)

@@ -23,9 +23,10 @@ from gpubench.backends.shared.choices import FILE_NAME
 from tests.forking import Starter, environment
 
 # A shared machine may stall for longer than any deadline that would tell something.
-settings.register_profile("gpubench", deadline=None, derandomize="CI" in os.environ)
+settings.register_profile("gpubench", deadline=None, derandomize="CI" in os.environ, max_examples=50)
 # A property that has a number of examples of its own gets its share of them: tests/examples.py.
 settings.register_profile("check", settings.get_profile("gpubench"), max_examples=20)
+settings.register_profile("fuzz", settings.get_profile("gpubench"), max_examples=500, derandomize=False)
 settings.load_profile("gpubench")
 
 # What a step of GitHub Actions sets is for the step: programs under test would write into its summary and its log.

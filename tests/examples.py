@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from hypothesis import settings
 
-USUAL = 100  # of the profile of `make test`
+USUAL = 100
 
 
 def examples(number: int) -> int:
-    """`number` in `make test`; in `make check`, whose profile has fewer than usual, as small a share of it."""
+    """`number` where a property is tried with as many examples as usual. The profiles of `make check` and `make test`
+    have fewer, that of `make fuzz` has more, and each takes its share of `number`."""
     return -(-number * settings().max_examples // USUAL)

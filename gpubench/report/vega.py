@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import base64
+import contextlib
+import functools
 import importlib.util
 import json
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from gpubench import processes
 from gpubench.errors import GpubenchError
+from gpubench.installation import cache_folder
 
 
 def missing_libraries() -> list[str]:
@@ -43,6 +48,38 @@ def results(calls: Sequence[Call]) -> list[bytes]:
         return [base64.b64decode(text) for text in json.loads(ended.output)]
     except (ValueError, TypeError):  # it wrote to stdout itself
         raise failed("vl_convert gave no picture") from None
+
+
+@functools.cache
+def page_script() -> str:
+    """The script that draws in a page, as vl_convert brings it. vl_convert takes two seconds to put it together, so the
+    user's cache folder keeps it; a folder that cannot be read or written costs these seconds alone."""
+    kept = _kept_script()
+    if kept is not None:
+        with contextlib.suppress(OSError, ValueError):
+            return kept.read_text(encoding="utf-8")
+    script = results([("javascript_bundle", [], {})])[0].decode()
+    if kept is not None:
+        temporary = kept.with_name(f"{kept.name}.{os.getpid()}")
+        with contextlib.suppress(OSError):
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                temporary.write_text(script, encoding="utf-8")
+                temporary.replace(kept)
+            except OSError:
+                temporary.unlink(missing_ok=True)
+    return script
+
+
+def _kept_script() -> Path | None:
+    """Where the script of this vl_convert is kept."""
+    from importlib import metadata
+
+    folder = cache_folder()
+    try:
+        return folder and folder / f"vega-{metadata.version('vl-convert-python')}.js"
+    except metadata.PackageNotFoundError:  # then nothing tells which script it would be
+        return None
 
 
 @contextmanager

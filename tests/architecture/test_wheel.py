@@ -74,7 +74,7 @@ class Environment:
         # pip must not see what the tests installed: it would remove the gpubench of the checkout.
         hidden = self._packages() / "tests.pth"
         hidden.rename(hidden.with_suffix(".hidden"))
-        self.pip("install", "--no-deps", "--no-index", "--quiet", *options, wheel)
+        self.pip("install", "--no-deps", "--no-index", "--no-compile", "--quiet", *options, wheel)
         hidden.with_suffix(".hidden").rename(hidden)
 
     def call(self, *command: str) -> subprocess.CompletedProcess[str]:

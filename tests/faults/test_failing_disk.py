@@ -17,7 +17,7 @@ from gpubench import store
 from tests.forking import Starter, environment
 
 PLAN = (
-    "--devices", "fake:cpu,fake:gpu", "--ops", "add,mul,relu", "--sizes", "1k,4k,64k", "--sessions", "3", "--regimes", "resident,transfer-once",
+    "--devices", "fake:cpu,fake:gpu", "--ops", "add,mul", "--sizes", "1k,64k", "--sessions", "3", "--regimes", "resident,transfer-once",
     "--min-samples", "5", "--max-samples", "10",
 )  # fmt: skip
 

@@ -170,7 +170,9 @@ def test_a_page_without_its_drawing_library_has_no_charts_and_says_why(
     gpubench: Any, tmp_path: Path, result: str, how: str
 ) -> None:
     name, text, why = BROKEN_DRAWING[how]
-    page = gpubench("report", result, "--format", "html", env=with_module(tmp_path, name, text))
+    nothing_kept = {"GPUBENCH_CACHE_DIR": str(tmp_path / "cache")}
+    env = {**with_module(tmp_path, name, text), **nothing_kept}
+    page = gpubench("report", result, "--format", "html", env=env)
     assert (page.returncode, page.stderr) == (ExitCode.OK, "")
     assert "There are no charts in this page because" in page.stdout
     assert why in page.stdout

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, cast
 from gpubench import __version__, load
 from gpubench.backends.numpy.compiled import NUMBA_THREADS, NumbaThreads, import_numba
 from gpubench.backends.shared.blocks import BlockThreads
-from gpubench.backends.shared.choices import Choices, Timer, Trials, cache_folder, choose
+from gpubench.backends.shared.choices import Choices, Timer, Trials, choose
 from gpubench.backends.shared.host import (
     aligned,
     calls_library,
@@ -30,7 +30,7 @@ from gpubench.backends.shared.host import (
     usable_cpus,
 )
 from gpubench.errors import BackendError, BackendUnavailable, DeviceOutOfMemory, Unsupported
-from gpubench.installation import install_command
+from gpubench.installation import cache_folder, install_command
 from gpubench.model.backend import Backend, Buffer, Launch, Session, StageReading, each, override
 from gpubench.model.case import Case
 from gpubench.model.kernel import Candidate, Limits, NumbaProgram

@@ -21,8 +21,8 @@ from types import ModuleType
 from typing import Any
 
 from gpubench import processes
-from gpubench.backends.shared.choices import cache_folder
 from gpubench.backends.shared.host import aligned, spin_briefly
+from gpubench.installation import cache_folder
 from gpubench.model.kernel import NumbaProgram
 from gpubench.model.op import Array
 

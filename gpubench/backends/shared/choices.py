@@ -11,7 +11,6 @@ import hashlib
 import json
 import math
 import os
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -21,7 +20,6 @@ import msgspec
 from gpubench import load
 from gpubench.backends.shared.host import allocate_outputs
 from gpubench.errors import BackendError, BuildError, DeviceOutOfMemory
-from gpubench.installation import CACHE, user_folder
 from gpubench.model.backend import Buffer, Session, each
 from gpubench.model.case import Case
 from gpubench.model.op import Op
@@ -47,13 +45,6 @@ _REACH, _COSTLY_REACH, _COSTLY_NEAR = 6, 10, 1
 
 # From a candidate's name to a function from a number of launches to their seconds.
 Timer = Callable[[str], Callable[[int], float]]
-
-
-def cache_folder(environ: Mapping[str, str] = os.environ, platform: str = sys.platform) -> Path | None:
-    """The user's folder for what can be made again: `GPUBENCH_CACHE_DIR`, else where the platform keeps it."""
-    if environ.get("GPUBENCH_CACHE_DIR"):
-        return Path(environ["GPUBENCH_CACHE_DIR"])
-    return user_folder(CACHE, environ, platform)
 
 
 class Chosen(msgspec.Struct, frozen=True):

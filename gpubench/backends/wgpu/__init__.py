@@ -17,11 +17,12 @@ from msgspec.structs import replace
 
 from gpubench import __version__, load
 from gpubench.backends.shared.ceilings import THREADS, chain_program
-from gpubench.backends.shared.choices import Choices, Timer, Trials, cache_folder, choose
+from gpubench.backends.shared.choices import Choices, Timer, Trials, choose
 from gpubench.backends.shared.host import host_dtype, no_kernel, no_overhead, usable_cpus
 from gpubench.backends.wgpu.programs import Programs, WgpuLaunch, encode
 from gpubench.backends.wgpu.transfers import MappedTransfers, PlainTransfers
 from gpubench.errors import BackendError, BackendUnavailable, DeviceLost, DeviceOutOfMemory, Unsupported
+from gpubench.installation import cache_folder
 from gpubench.model.backend import Backend, Buffer, HostCall, Launch, Session, StageReading, override
 from gpubench.model.case import Case
 from gpubench.model.kernel import Candidate, Limits

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gpubench import kernels, load
+from gpubench import installation, kernels, load
 from gpubench.backends.hidden.fake import BACKEND
 from gpubench.backends.shared import choices as wgpu_choices
 from gpubench.backends.shared.choices import (
@@ -34,7 +34,7 @@ def no_counters(monkeypatch):
 
 
 def test_the_tests_have_a_cache_of_their_own(cache_folder):
-    assert wgpu_choices.cache_folder() == cache_folder
+    assert installation.cache_folder() == cache_folder
     assert Path.home() not in (cache_folder, cache_folder.parent)
 
 
@@ -55,7 +55,7 @@ def test_the_tests_have_a_cache_of_their_own(cache_folder):
     ],
 )
 def test_where_choices_live(platform, environ, folder):
-    found = wgpu_choices.cache_folder(environ, platform)
+    found = installation.cache_folder(environ, platform)
     assert found == (Path(folder) if folder else None)
 
 

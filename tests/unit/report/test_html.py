@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from gpubench import store
 from gpubench.escaping import printable
 from gpubench.installation import install_command
-from gpubench.report import render
+from gpubench.report import render, vega
 from gpubench.report.layout import SECTIONS
 from gpubench.report.markup import verbatim
 from gpubench.report.renderers import html as html_page
@@ -105,6 +105,19 @@ def test_the_license_of_what_draws_goes_with_it():
     library = embedded(Page(render([full_run()], "html")), "library").decode()
     assert library.startswith("/*\nVega, Vega-Lite")
     assert "Redistribution and use in source and binary forms" in library
+
+
+def test_the_script_that_draws_is_put_together_once(tmp_path, monkeypatch):
+    """The cache folder keeps it. Where nothing can be kept, each process makes it."""
+    asked = []
+    monkeypatch.setattr(vega, "results", lambda calls: (asked.append(calls), [b"draw()"])[1])
+    made = vega.page_script.__wrapped__
+    monkeypatch.setenv("GPUBENCH_CACHE_DIR", str(tmp_path / "not" / "yet"))
+    assert (made(), made(), len(asked)) == ("draw()", "draw()", 1)
+    assert len(list((tmp_path / "not" / "yet").iterdir())) == 1
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("GPUBENCH_CACHE_DIR", str(tmp_path / "file" / "below"))
+    assert (made(), made(), len(asked)) == ("draw()", "draw()", 3)
 
 
 def test_without_the_libraries_there_are_the_map_tables_and_a_note(monkeypatch):

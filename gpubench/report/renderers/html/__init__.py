@@ -28,7 +28,7 @@ from gpubench.report.sections import map_svg
 from gpubench.report.sections.machines import HISTORY, MACHINES, letter, names
 from gpubench.report.sections.map import KEY as MAP
 from gpubench.report.sections.map import overlay_view
-from gpubench.report.vega import missing_libraries, results
+from gpubench.report.vega import missing_libraries, page_script
 
 MAX_BYTES = 2_000_000
 MOST_SAMPLES = 500_000
@@ -156,7 +156,7 @@ def _embedded(
             found.append(block(f"r{i}-charts-data", msgspec.json.encode(one)))
     if library:
         themes = {"light": theme(), "dark": theme(dark=True)}
-        found += [block("themes", msgspec.json.encode(themes)), block("library", library.encode())]
+        found += [block("themes", msgspec.json.encode(themes)), _library_block()]
     return found
 
 
@@ -184,9 +184,14 @@ def _charts(
 
 @functools.cache
 def _library() -> str:
-    """The script that draws, as vl_convert brings it; the license goes with it. Raises GpubenchError."""
-    script = results([("javascript_bundle", [], {})])[0].decode()
-    return f"/*\n{_text('vega.LICENSE')}*/\n{script}"
+    """The script that draws, and its license. Raises GpubenchError."""
+    return f"/*\n{_text('vega.LICENSE')}*/\n{page_script()}"
+
+
+@functools.cache
+def _library_block() -> Element:
+    """The same in each page of a process: to pack it takes as long as all the rest."""
+    return block("library", _library().encode())
 
 
 def _text(name: str) -> str:
