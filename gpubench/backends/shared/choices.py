@@ -185,6 +185,11 @@ def without_trials() -> Iterator[None]:
         _without_trials.reset(token)
 
 
+def trials_forbidden() -> bool:
+    """Whether this is such a time."""
+    return _without_trials.get()
+
+
 def choose(session: Session, op: Op, case: Case, choices: Choices, trials: Trials) -> str | None:
     """The name that was remembered for the case, or for the sizes on both sides of it, else the fastest one, which is
     remembered from then on. One that was chosen on a loaded machine is chosen anew once it is quieter.
@@ -193,7 +198,7 @@ def choose(session: Session, op: Op, case: Case, choices: Choices, trials: Trial
     them, and the default stays.
     """
     place = key(case, trials.names)
-    known, busy = choices.get(place), _without_trials.get()
+    known, busy = choices.get(place), trials_forbidden()
     if known is not None and known.name in trials.names:
         settled = known.load <= _LOADED if busy else not choices.outlived(known)
         if settled:

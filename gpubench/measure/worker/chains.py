@@ -9,7 +9,8 @@ from functools import partial
 from typing import NamedTuple
 
 from gpubench import kernels
-from gpubench.backends.shared.reference import judge_alone, on_host, sentinels
+from gpubench.backends.shared.choices import TrialsNeeded, trials_forbidden, without_trials
+from gpubench.backends.shared.reference import judge_alone, on_host, sentinels, widened
 from gpubench.errors import BackendError, Unsupported
 from gpubench.installation import install_command
 from gpubench.model.backend import Buffer, HostCall, Launch, Session, each
@@ -95,15 +96,42 @@ class Chain:
         self._launches: dict[tuple[int, ...], tuple[Launch, tuple[Buffer, ...]]] = {}
 
     def tune(self, inputs: Sequence[Buffer], output: Buffer) -> None:
-        """Let each stage choose its kernel on what the stages before it made."""
+        """Let each stage choose its kernel. What is remembered needs no data; trials run on what the stages before
+        made, and no stage runs behind the last one that needs them. Raises TrialsNeeded where this is no time for
+        trials."""
         self._launches.clear()
         values = self.values(inputs, output)
+        waiting = self._without_choice(values)
+        if not waiting:
+            return
+        if trials_forbidden():
+            raise TrialsNeeded(f"{self._case.id}: kernels of its stages are still to be chosen")
         self._build()
-        for number, (stage, op, case) in enumerate(self._placed):
-            if op.host is None:
-                self._session.tune(op, case, [values[name] for name in stage.reads])
-            self._session.run(self._joined([self._step(number, values)], output))
-            self._session.sync()
+        for number in range(max(waiting) + 1):
+            if number in waiting:
+                self._choose(number, values)
+            if number < max(waiting):
+                self._session.run(self._joined([self._step(number, values)], output))
+                self._session.sync()
+
+    def _without_choice(self, values: dict[str, Buffer]) -> set[int]:
+        """The first stage of each case whose kernel has to be found by trials."""
+        waiting: set[int] = set()
+        seen: set[str] = set()
+        for number, (_, op, case) in enumerate(self._placed):
+            if op.host is not None or case.id in seen:
+                continue
+            seen.add(case.id)
+            try:
+                with without_trials():
+                    self._choose(number, values)
+            except TrialsNeeded:
+                waiting.add(number)
+        return waiting
+
+    def _choose(self, number: int, values: dict[str, Buffer]) -> None:
+        stage, op, case = self._placed[number]
+        self._session.tune(op, case, [values[name] for name in stage.reads])
 
     def compile(self, inputs: Sequence[Buffer], output: Buffer) -> Launch:
         """All stages as one launch. Where the buffers are those of before it is that of before: a copying call builds
@@ -172,6 +200,9 @@ class Chain:
         check and of the stage's name. A state is as the last stage left it: what others added is not this one's."""
         values = self.values(inputs, output)
         fetched: dict[str, Array] = {}
+        # In float64, once: every turn of a repeat reads them.
+        weights = {operand.name for operand in self._op.inputs if operand.role == "weight"}
+        wide: dict[str, Array] = {}
         for stage, op, _ in self._placed:
             for name, operand in zip((*stage.reads, *stage.writes), op.operands, strict=True):
                 if name not in fetched and operand.role == "host":
@@ -180,7 +211,11 @@ class Chain:
                     shape = operand.shape(stage.params(self._case.params))
                     fetched[name] = sentinels(shape, operand.stored(self._case.dtype))
                     self._session.download(values[name], fetched[name])
-            given, made = ([fetched[name] for name in names] for names in (stage.reads, stage.writes))
+                if name in weights and name not in wide:
+                    wide[name] = widened(fetched[name])
+                    wide[name].flags.writeable = False
+            given = [wide[name] if name in wide else widened(fetched[name]) for name in stage.reads]
+            made = [fetched[name] for name in stage.writes]
             for name, check in zip(stage.writes, judge_alone(op, self._case.dtype, given, made), strict=True):
                 if not check.ok:
                     raise fail(check, f" of {name} in the stage {stage.name}")

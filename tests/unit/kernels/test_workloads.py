@@ -11,6 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from gpubench import backends, kernels
+from gpubench.backends.shared import choices
 from gpubench.backends.shared.host import allocate_outputs, random_inputs
 from gpubench.backends.shared.reference import references, widened
 from gpubench.kernels.families.workload import workload
@@ -255,6 +256,42 @@ def test_a_call_on_the_same_buffers_builds_nothing(session, tmp_path, monkeypatc
     assert workspace.compile(case, workspace.buffers, workspace.output(case)) is not launch
     assert built, "another kernel may have been chosen"
     timer.release()
+    workspace.release()
+
+
+def test_kernels_that_are_remembered_are_chosen_without_a_run(session, tmp_path, monkeypatch):
+    op = kernels.load("mlp_forward")
+    case = case_of(session, op, n=5)
+    workspace = Workspace(session, op, case, 1, "random", tmp_path)
+    gate(workspace, case, lambda phase: None)
+    launched = []
+    monkeypatch.setattr(session, "run", lambda *given: launched.append(given), raising=False)
+    workspace.tune(case)
+    assert not launched
+    workspace.release()
+
+
+def test_trials_run_on_what_the_stages_before_made(session, tmp_path, monkeypatch):
+    op = kernels.load("mlp_forward")
+    case = case_of(session, op, n=5)
+    workspace = Workspace(session, op, case, 1, "random", tmp_path)
+    gate(workspace, case, lambda phase: None)
+    events, run = [], session.run
+    last = op.stages[1].op
+
+    def tune(own: Any, one: Any, inputs: Any) -> None:
+        if own.name == last and choices.trials_forbidden():
+            raise choices.TrialsNeeded("to be chosen")
+        if own.name == last:
+            events.append("trial")
+
+    monkeypatch.setattr(session, "tune", tune, raising=False)
+    monkeypatch.setattr(session, "run", lambda *given: (events.append("run"), run(*given))[1], raising=False)
+    with choices.without_trials(), pytest.raises(choices.TrialsNeeded):
+        workspace.tune(case)
+    assert events == []
+    workspace.tune(case)
+    assert events == ["run", "trial"]
     workspace.release()
 
 
