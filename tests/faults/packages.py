@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
+
+import gpubench
 
 
 def install(folder: Path, name: str, module: str, **groups: dict[str, str]) -> Path:
@@ -16,3 +19,9 @@ def install(folder: Path, name: str, module: str, **groups: dict[str, str]) -> P
         lines += [f"[gpubench.{group}]", *(f"{entry} = {target}" for entry, target in entries.items())]
     (info / "entry_points.txt").write_text("\n".join(lines) + "\n")
     return folder
+
+
+def copy_gpubench(folder: Path) -> None:
+    """Our package in `folder`, with its bytecode: to compile it takes seconds. What Python is just writing is left out."""
+    ours = Path(gpubench.__file__).parent
+    shutil.copytree(ours, folder / ours.name, ignore=shutil.ignore_patterns("*.pyc.*"))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shlex
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -14,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from gpubench.installation import EXTRAS, install_command, located, repair_command, upgrade_command
+from tests.faults.packages import copy_gpubench
 
 ROOT = Path(__file__).parents[2]
 NEWER = {"name": "gpubench-result", "schema_version": 99}
@@ -27,7 +27,7 @@ def copy(tmp_path: Path) -> Copy:
 
     def make(name: str, project: str | None) -> Path:
         folder = tmp_path / name
-        shutil.copytree(ROOT / "gpubench", folder / "gpubench", ignore=shutil.ignore_patterns("__pycache__"))
+        copy_gpubench(folder)
         if project is not None:
             (folder / "pyproject.toml").write_text(project, encoding="utf-8")
         (folder / "cupy.py").write_text("raise ImportError('libcuda is missing')\n")

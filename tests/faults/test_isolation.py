@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import resource
-import shutil
 import signal
 import subprocess
 import sys
@@ -23,9 +22,8 @@ from gpubench.measure import protocol
 from gpubench.measure.targets import list_devices
 from gpubench.measure.worker_pool import Worker, WorkerGone
 from tests.conftest import Program
-from tests.faults.packages import install
+from tests.faults.packages import copy_gpubench, install
 
-ROOT = Path(__file__).parents[2]
 RUN = (
     "run",
     "--devices",
@@ -103,7 +101,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     home = tmp_path_factory.mktemp("environment")
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", home], check=True, capture_output=True)
     (site,) = home.glob("lib/python*/site-packages")
-    shutil.copytree(ROOT / "gpubench", site / "gpubench", ignore=shutil.ignore_patterns("__pycache__"))
+    copy_gpubench(site)
     (site / "libraries.pth").write_text(sysconfig.get_path("purelib") + "\n")
     (site / "reported.py").write_text(_REPORTED)
     for name in ("queue", "typing", "subprocess", "runpy", "json", "ctypes"):
@@ -142,7 +140,7 @@ def test_a_child_has_the_package_of_its_parent(installed: Path, tmp_path: Path) 
     (other / "gpubench" / "__init__.py").write_text("")
     (other / "gpubench" / "errors.py").write_text("raise RuntimeError('of another package')")
     checkout = tmp_path / "checkout"
-    shutil.copytree(ROOT / "gpubench", checkout / "gpubench", ignore=shutil.ignore_patterns("__pycache__"))
+    copy_gpubench(checkout)
 
     origin, path = place(sys.executable, checkout, str(other))
     assert origin == checkout / "gpubench" / "errors.py"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +13,7 @@ import pytest
 from gpubench.cli.exit import run_guarded
 from gpubench.errors import ExitCode
 from gpubench.installation import find_clash
+from tests.faults.packages import copy_gpubench
 
 ROOT = Path(__file__).parents[2]
 METADATA = "Metadata-Version: 2.1\nName: gpubench\nVersion: 1.0.0\n"
@@ -109,9 +109,7 @@ def test_the_page_for_unexpected_failures_names_it(
 @pytest.fixture
 def site(tmp_path: Path) -> Path:
     """Our package as it lies in site-packages."""
-    shutil.copytree(
-        ROOT / "gpubench", tmp_path / "site" / "gpubench", ignore=shutil.ignore_patterns("__pycache__")
-    )
+    copy_gpubench(tmp_path / "site")
     return tmp_path / "site"
 
 
