@@ -4,7 +4,7 @@ import itertools
 
 import msgspec
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gpubench import detect
@@ -12,6 +12,7 @@ from gpubench.detect import merge
 from gpubench.detect.records import known, parse_record, record_to_json
 from gpubench.model.machine import Gpu, Machine
 from gpubench.model.result import Identity
+from tests.examples import examples
 
 UUIDS = [f"GPU-{n:08x}-0000-0000-0000-0000000000{n:02x}" for n in range(1, 4)]
 RECORD = st.fixed_dictionaries(
@@ -38,6 +39,11 @@ def document(records):
     return machine | {"took_s": 0}
 
 
+# Records at random reach some branches of the merging rarely: each property has as many examples as usual.
+MANY = settings(max_examples=examples(200))
+
+
+@MANY
 @given(RECORDS, st.randoms())
 def test_the_order_of_records_does_not_count(records, random):
     shuffled = list(records)
@@ -45,6 +51,7 @@ def test_the_order_of_records_does_not_count(records, random):
     assert document(shuffled) == document(records)
 
 
+@MANY
 @given(RECORDS)
 def test_no_device_holds_two_records_of_one_enumeration(records):
     merged = merge.merge([parse_record(raw) for raw in records])
@@ -53,6 +60,7 @@ def test_no_device_holds_two_records_of_one_enumeration(records):
         assert len(seen) == len(set(seen))
 
 
+@MANY
 @given(RECORDS)
 @example([{"source": "pci-sysfs", "vendor_id": "1af4"},
           {"source": "pci-sysfs", "driver": "radv", "partition_of": "0000:01:00.0", "vendor_id": "1af4"}])  # fmt: skip
@@ -63,6 +71,7 @@ def test_merging_what_was_merged_changes_nothing(records):
     assert [gpu.memory for gpu in again.gpus] == [gpu.memory for gpu in first.gpus]
 
 
+@MANY
 @given(RECORDS)
 def test_every_document_is_sound(records):
     machine = detect.inspect(records=records)
@@ -72,6 +81,7 @@ def test_every_document_is_sound(records):
     assert {rejected.device_id for rejected in machine.recommendation.rejected} <= set(ids)
 
 
+@MANY
 @given(RECORDS)
 def test_records_survive_json(records):
     for raw in records:
@@ -409,6 +419,7 @@ def test_a_vendor_in_words_is_its_number(vendor, number):
 MODELS = st.lists(st.sampled_from(["2684", "2504", "2335"]), min_size=1, max_size=4)
 
 
+@MANY
 @given(MODELS, st.randoms())
 def test_every_device_id_an_api_tells_is_that_of_the_device_it_is_put_to(models, random):
     """Each record bears its model in its size; of any mix of models each address has its own."""
