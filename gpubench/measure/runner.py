@@ -85,7 +85,7 @@ def _too_few(outcome: Measurement, least: int) -> bool:
 
 
 # The search leaves this share of the budget for saving, closing workers and the report.
-SEARCH_SHARE = 0.95
+SEARCH_SHARE = 0.94
 # Choosing kernels is reported where it took so long.
 WORTH_A_WORD_S = 1.0
 # Overheads and splits come after the search, which can be cut short: where there are some, it leaves them half.
