@@ -232,6 +232,8 @@ def test_stdout_carries_the_report_and_stderr_the_progress(ran):
     lines = ran.err.splitlines()
     assert lines[-1] == "saved r.json"
     assert lines[0].startswith("Measuring add and matmul: 20 cases in 2 sessions")
-    assert all(line.startswith("[ ") for line in lines[1:-1])
-    assert len(lines) == 1 + 20 * 2 + 1
+    # On a busy machine the run lasts so long that it tells the time left, or that it lives.
+    cases = [line for line in lines[1:-1] if not (line.startswith("... ") or line.endswith(" left"))]
+    assert all(line.startswith("[ ") for line in cases)
+    assert len(cases) == 20 * 2
     assert "\x1b" not in ran.out + ran.err
