@@ -112,8 +112,15 @@ class Load(Numbered, frozen=True, kw_only=True, tag="load"):
 
 
 class Build(Numbered, frozen=True, kw_only=True, tag="build"):
-    """Build the launch of a case and check its output, beside other workers. A case whose kernel is still to be chosen
-    by trials is left to `Prepare`, and so is whatever goes wrong."""
+    """Build the launch of a case and check its output, beside other workers. Whatever goes wrong is left to
+    `Prepare`."""
+
+    case: Case
+
+
+class Choose(Numbered, frozen=True, kw_only=True, tag="choose"):
+    """Choose the kernel of a case by trials, while no other worker does anything. Whatever goes wrong is left to
+    `Prepare`, which tells the time of these trials, too."""
 
     case: Case
 
@@ -312,6 +319,10 @@ class Done(Numbered, frozen=True, kw_only=True, tag="done"):
     """The request was carried out and has nothing to say."""
 
 
+class Undecided(Numbered, frozen=True, kw_only=True, tag="undecided"):
+    """The case was not built: its kernel is still to be chosen by trials."""
+
+
 class Refused(Numbered, frozen=True, kw_only=True, tag="refused"):
     """The case was not attempted, or the device is not to be had."""
 
@@ -339,6 +350,7 @@ Request = (
     | MeasureCeilings
     | Load
     | Build
+    | Choose
     | Prepare
     | Sample
     | Work
@@ -359,6 +371,7 @@ Reply = (
     | TimedStages
     | TimedPlacing
     | Done
+    | Undecided
     | Refused
     | Broke
 )

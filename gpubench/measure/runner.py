@@ -420,7 +420,8 @@ def _in_parts(case: Case, workload: Workload) -> bool:
 
 def _load(runtime: Runtime, workloads: Sequence[Workload]) -> dict[str, str]:
     """Inputs are made by all workers at once, the reference by that of the CPU beside them. Then all of them build
-    and check side by side what no trial has to choose first. Returns what became of workers that died over it."""
+    and check side by side; where trials have to choose a kernel first, the devices take turns at those. Returns what
+    became of workers that died over it."""
     wanted: list[dict[str, list[Case]]] = []
     for item in workloads:
         if item.op.overhead is not None:
@@ -430,7 +431,7 @@ def _load(runtime: Runtime, workloads: Sequence[Workload]) -> dict[str, str]:
         for case in sorted(cases, key=lambda case: runtime.device_kind(case.device_id) != "cpu"):
             forms.setdefault(case.device_id, {}).setdefault(case.form_id, case)
         wanted.append({device_id: list(ours.values()) for device_id, ours in forms.items()})
-    return runtime.pool.load(wanted)
+    return runtime.pool.load(wanted, lambda: not runtime.out_of_budget())
 
 
 def _rounds(runtime: Runtime, key: str, runs: list[CaseRun]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import queue
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -297,10 +297,13 @@ class WorkerPool:
             else:
                 self._ceilings.append(Ceiling(device_id=device_id, reason=getattr(reply, "detail", "")))
 
-    def load(self, workloads: Sequence[Mapping[str, Sequence[Case]]]) -> dict[str, str]:
+    def load(
+        self, workloads: Sequence[Mapping[str, Sequence[Case]]], go_on: Callable[[], bool] = lambda: True
+    ) -> dict[str, str]:
         """Have the workers, by device, make the inputs of all workloads at the same time, the first one of each its
-        reference too; then build and check these cases. What goes wrong with a case shows again when it is prepared,
-        and is told there. Returns what became of workers that died meanwhile."""
+        reference too; then build and check these cases. Where trials have to choose a kernel first, each device has
+        them in turn, as long as `go_on` says so, and builds then. What goes wrong with a case shows again when it is
+        prepared, and is told there. Returns what became of workers that died meanwhile."""
         inputs: dict[str, list[protocol.Request]] = {}
         for cases in workloads:
             firsts = [(device_id, ours[0]) for device_id, ours in cases.items() if device_id in self.workers]
@@ -312,14 +315,43 @@ class WorkerPool:
         deadline_s = min(LOAD_DEADLINE_S, self._settings.case_timeout_s)
         ended = self._ask_all(inputs, deadline_s)
         # A reference is there by now, so that no worker makes it twice.
-        builds: dict[str, list[protocol.Request]] = {}
-        for device_id, case in ((name, case) for cases in workloads for name in cases for case in cases[name]):
-            if device_id in self.workers:
-                number = self.workers[device_id].next_id
-                builds.setdefault(device_id, []).append(protocol.Build(id=number, case=case))
-        return ended | self._ask_all(builds, deadline_s)
+        every: dict[str, list[Case]] = {}
+        for cases in workloads:
+            for device_id, ours in cases.items():
+                every.setdefault(device_id, []).extend(ours)
+        undecided = self._build(every, deadline_s, ended)
+        for device_id, ours in undecided.items():
+            for case in ours:
+                if device_id in self.workers and go_on():
+                    choice = protocol.Choose(id=self.workers[device_id].next_id, case=case)
+                    ended |= self._ask_all({device_id: [choice]}, self._settings.case_timeout_s)
+        if undecided and go_on():
+            self._build(undecided, deadline_s, ended)
+        return ended
 
-    def _ask_all(self, requests: Mapping[str, Sequence[protocol.Request]], deadline_s: float) -> dict[str, str]:
+    def _build(
+        self, cases: Mapping[str, Sequence[Case]], deadline_s: float, ended: dict[str, str]
+    ) -> dict[str, list[Case]]:
+        """Build these cases side by side; enter workers that `ended` over it. Returns those with trials to come."""
+        requests: dict[str, list[protocol.Build]] = {}
+        for device_id, ours in cases.items():
+            if device_id in self.workers:
+                worker = self.workers[device_id]
+                requests[device_id] = [protocol.Build(id=worker.next_id, case=case) for case in ours]
+        undecided: dict[str, list[Case]] = {}
+
+        def hear(device_id: str, reply: protocol.Reply) -> None:
+            if isinstance(reply, protocol.Undecided):
+                case = next(one.case for one in requests[device_id] if one.id == reply.id)
+                undecided.setdefault(device_id, []).append(case)
+
+        ended |= self._ask_all(requests, deadline_s, hear)
+        return undecided
+
+    def _ask_all(
+        self, requests: Mapping[str, Sequence[protocol.Request]], deadline_s: float,
+        hear: Callable[[str, protocol.Reply], None] = lambda device_id, reply: None,
+    ) -> dict[str, str]:  # fmt: skip
         """Requests that the workers carry out side by side; one that dies over them is dropped, and returned."""
         ended = {}
         asked = [(device_id, self.workers[device_id], ours) for device_id, ours in requests.items()]
@@ -330,7 +362,7 @@ class WorkerPool:
         for device_id, worker, ours in asked:
             try:
                 for request in ours:
-                    worker.wait(request, deadline_s)
+                    hear(device_id, worker.wait(request, deadline_s))
             except WorkerGone as gone:
                 self.drop(device_id)
                 ended[device_id] = gone.detail

@@ -25,7 +25,7 @@ from msgspec import UNSET
 import gpubench.backends
 import gpubench.kernels
 from gpubench.backends.shared.blocks import Flush
-from gpubench.backends.shared.choices import without_trials
+from gpubench.backends.shared.choices import TrialsNeeded, without_trials
 from gpubench.backends.shared.host import bound_cpus, settle, spin_briefly
 from gpubench.catalogue import Reason
 from gpubench.errors import BackendError, BackendUnavailable, DeviceLost, DeviceOutOfMemory, Unsupported
@@ -35,7 +35,7 @@ from gpubench.measure.worker.collectives import CollectiveTimer
 from gpubench.measure.worker.cpu_turns import CpuTurns
 from gpubench.measure.worker.operands import Operands, Weights, spare_bytes
 from gpubench.measure.worker.overheads import OverheadTimer, overhead_hash
-from gpubench.measure.worker.workspace import CheckedLaunch, Workspace, Wrong, gate, refusal
+from gpubench.measure.worker.workspace import CheckedLaunch, Workspace, Wrong, choose, gate, refusal
 from gpubench.model.backend import Backend, Session
 from gpubench.model.case import GANG, REGIMES, Case
 from gpubench.model.kernel import Kernel
@@ -67,6 +67,7 @@ class DeviceWorker:
         self._opening: protocol.Open | None = None
         self._checked: dict[tuple[str, str], CheckedLaunch] = {}
         self._parts: dict[tuple[str, str], dict[str, list[float]]] = {}
+        self._tuned_s: dict[tuple[str, str], float] = {}  # of trials that no case has told yet
         self._launch_s: dict[tuple[str, str], float] = {}  # in the fastest of the regimes so far
         self._cuts: dict[str, float | str] = {}  # what runs where of the cases of two sides
         self._verified: set[int] = set()  # launches whose output was checked after all samples so far
@@ -99,6 +100,7 @@ class DeviceWorker:
             protocol.MeasureCeilings: self._measure_ceilings,
             protocol.Load: self._load,
             protocol.Build: self._build,
+            protocol.Choose: self._choose,
             protocol.Prepare: self._prepare,
             protocol.Sample: self._sample,
             protocol.Work: self._work,
@@ -208,16 +210,34 @@ class DeviceWorker:
             self._announce("reference")
             workspace.make_reference()
 
-    def _build(self, request: protocol.Build) -> None:
+    def _build(self, request: protocol.Build) -> protocol.Undecided | None:
         case = request.case
-        key = (case.workload, case.form_id)
+        if not self._is_ahead(case):
+            return None
+        try:
+            with without_trials():
+                self._checked[case.workload, case.form_id] = gate(self._workspace(case), case, self._announce)
+        except TrialsNeeded:
+            return protocol.Undecided(id=request.id)
+        except (BackendError, MemoryError):
+            pass
+        return None
+
+    def _choose(self, request: protocol.Choose) -> None:
+        case, clock = request.case, self._opened().clock
+        began = clock()
+        with contextlib.suppress(BackendError, MemoryError):
+            if self._is_ahead(case):
+                self._announce("autotune")
+                choose(self._workspace(case), case)
+        self._tuned_s[case.workload, case.form_id] = clock() - began
+
+    def _is_ahead(self, case: Case) -> bool:
+        """Whether it can be built before it is prepared. What is cut is checked at each cut."""
         op = self._op(case.op)
         session = self._opened().for_op(op)
-        # What is cut is checked at each cut.
-        if session.device.composed or key in self._checked or refusal(session, op, case) is not None:
-            return
-        with contextlib.suppress(BackendError, MemoryError), without_trials():
-            self._checked[key] = gate(self._workspace(case), case, self._announce)
+        known = (case.workload, case.form_id) in self._checked
+        return not (session.device.composed or known or refusal(session, op, case) is not None)
 
     def _prepare(self, request: protocol.Prepare) -> protocol.Prepared:
         case = request.case
@@ -236,6 +256,7 @@ class DeviceWorker:
         workspace = self._workspace(case)
         cut = self._cut(workspace, request)
         checked, tune_s = self._right(workspace, case, cut)
+        tune_s += self._tuned_s.pop((case.workload, case.form_id), 0.0)
         timed = timer.Timer(workspace, case, checked.launch)
         timed.flush = self._flush
         if isinstance(cut, str):
@@ -445,7 +466,7 @@ class DeviceWorker:
         for case_id in [c for c, timed in self._timers.items() if timed.case.workload == workload]:
             self._timers.pop(case_id).release()
             self._cuts.pop(case_id, None)
-        for known in (self._parts, self._checked, self._launch_s):
+        for known in (self._parts, self._checked, self._launch_s, self._tuned_s):
             for key in [key for key in known if key[0] == workload]:
                 del known[key]
         workspace = self._workspaces.pop(workload, None)

@@ -309,6 +309,13 @@ class CheckedLaunch(msgspec.Struct, frozen=True):
     tune_s: float = 0.0
 
 
+def choose(workspace: Workspace, case: Case) -> None:
+    """Have the kernels of the case chosen, by trials where none are remembered. Raises DeviceOutOfMemory."""
+    workspace.upload_inputs()
+    if workspace.session.tunes:
+        workspace.tune(case)
+
+
 def gate(workspace: Workspace, case: Case, announce: Callable[[str], None]) -> CheckedLaunch:
     """Build the form's launch, run it once on an output full of sentinels and compare all of it.
 

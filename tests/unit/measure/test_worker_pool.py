@@ -19,6 +19,7 @@ class Script:
 
     def __init__(self):
         self.events, self.workers, self.fate = [], [], lambda device, request: None
+        self.undecided = set()  # devices whose kernels are still to be chosen
 
     def reported(self, kind):
         return [device for device, word in self.events if word == kind.__name__]
@@ -58,6 +59,10 @@ class ScriptedWorker:
             return protocol.MeasuredOverhead(
                 id=request.id, overhead_s=[1e-6], clock_step_s=1e-9, clock_cost_s=1e-9
             )
+        if isinstance(request, protocol.Choose):
+            self.script.undecided.discard(self.device)
+        if isinstance(request, protocol.Build) and self.device in self.script.undecided:
+            return protocol.Undecided(id=request.id)
         return protocol.Done(id=request.id)
 
     def ask(self, request, deadline_s):
@@ -214,6 +219,28 @@ def test_a_worker_that_dies_over_its_inputs_is_replaced_when_it_is_needed(script
     pool.load([cases()])
     assert sorted(pool.workers) == ["a:0", "c:0"]
     assert pool.worker("b:0").alive
+
+
+@pytest.mark.parametrize("go_on", [True, False])
+def test_devices_choose_in_turns_and_build_side_by_side_then(script, go_on):
+    """Without time for trials they are left to the cases that are prepared."""
+    pool = opened()
+    pool.open_all(DEVICES)
+    script.undecided = {"a:0", "c:0"}
+    script.events.clear()
+    pool.load([cases()], lambda: go_on)
+    words = [word for word, _ in groupby(word for _, word in script.events)]
+    assert words == ["Load", "Build", *(["Choose", "Build"] if go_on else [])]
+    assert script.reported(protocol.Choose) == (["a:0", "c:0"] if go_on else [])
+    assert script.reported(protocol.Build) == [*DEVICES, *(["a:0", "c:0"] if go_on else [])]
+
+
+def test_a_worker_that_dies_over_its_trials_is_replaced_when_it_is_needed(script):
+    pool = opened()
+    pool.open_all(DEVICES)
+    script.undecided, script.fate = {"a:0", "b:0"}, dies("b:0", kind=protocol.Choose)
+    assert set(pool.load([cases()])) == {"b:0"}
+    assert sorted(pool.workers) == ["a:0", "c:0"]
 
 
 def importing(script, *, sessions=1, cpus=8):
