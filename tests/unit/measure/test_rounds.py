@@ -149,7 +149,7 @@ def test_a_pace_says_nothing_beyond_what_was_measured_nor_of_another_curve():
 class NoDevice:
     """A pool whose device is gone."""
 
-    def load(self, cases):
+    def load(self, cases, go_on):
         return {}
 
     def worker(self, device_id):
@@ -238,7 +238,7 @@ class OneWorker:
     def __init__(self, worker):
         self._worker = worker
 
-    def load(self, cases):
+    def load(self, cases, go_on):
         return {}
 
     def worker(self, device_id):
