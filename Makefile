@@ -1,6 +1,6 @@
 # Two commands on a fresh Debian or Ubuntu with python3 >= 3.11:
 #   make run     sets up .venv, measures what this machine has, prints the answer   (make run ARGS="--quick")
-#   make test    sets up all that the tests need, a software Vulkan adapter included, and runs every test
+#   make test    sets up all that the tests need, a software Vulkan adapter included, and runs every test but long fuzzing
 # While you work: make check    lint, types, layers, unit tests, and a test per command and kind of failure
 # Long fuzzing:   make fuzz     more spoiled documents and machines, and ten times as many examples of each property
 # All paths are relative, so the checkout may lie in a folder whose name has a space.

@@ -7,21 +7,20 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from gpubench.detect.host import differences
-    from gpubench.detect.inspection import PROBED, Gathered, Lack, gather, inspect, lacks, to_json
+    from gpubench.detect.inspection import PROBED, Lack, gather, inspect, lacks, to_json
     from gpubench.detect.merge import gpu_for
     from gpubench.detect.picture import machine_line, render
     from gpubench.detect.recording import save_recording
 
 # Resolved on first use: a probe's child and a JSON report need few of these, and start-up is measured.
 _HOMES = {
-    "PROBED": "inspection", "Gathered": "inspection", "Lack": "inspection", "differences": "host",
-    "gather": "inspection", "gpu_for": "merge", "inspect": "inspection", "lacks": "inspection",
-    "machine_line": "picture", "render": "picture", "save_recording": "recording", "to_json": "inspection",
+    "PROBED": "inspection", "Lack": "inspection", "differences": "host", "gather": "inspection", "gpu_for": "merge",
+    "inspect": "inspection", "lacks": "inspection", "machine_line": "picture", "render": "picture",
+    "save_recording": "recording", "to_json": "inspection",
 }  # fmt: skip
 
 __all__ = [
     "PROBED",
-    "Gathered",
     "Lack",
     "differences",
     "gather",

@@ -72,7 +72,7 @@ def inspect(
     """
     if mode is not None and mode not in get_args(Mode):
         raise UsageError("unknown-mode", f"There is no mode {mode!r}.")
-    start = time.perf_counter()
+    start = time.perf_counter() - (gathered.took_s if gathered else 0.0)
     given = [parse_record(raw) for raw in extra_records or ()]
     if records is not None:
         machine = _from_records([parse_record(raw) for raw in records] + given, debug)
@@ -228,6 +228,7 @@ class Gathered(NamedTuple):
     records: list[DeviceRecord]
     warnings: list[MachineWarning]
     root: Root
+    took_s: float
 
 
 def gather(*, deep: bool = False, wake: bool = False, blas: bool = False, root: Root | None = None) -> Gathered:
@@ -246,7 +247,8 @@ def gather(*, deep: bool = False, wake: bool = False, blas: bool = False, root: 
     providers += skipped + [answer.provider for answer in answers]
     providers.sort(key=lambda provider: (provider.name != "files", provider.name))
     warnings = blas_warnings(cpu) + _runtime_warnings(files, answers)
-    return Gathered(files._replace(cpu=cpu), providers, records, warnings, root)
+    took_s = time.perf_counter() - start
+    return Gathered(files._replace(cpu=cpu), providers, records, warnings, root, took_s)
 
 
 def plan(files: Files, *, deep: bool, wake: bool) -> tuple[list[ProbeRequest], list[Provider]]:

@@ -313,60 +313,61 @@ class WorkerPool:
                     protocol.Load(id=number, case=case, reference=not place)
                 )
         deadline_s = min(LOAD_DEADLINE_S, self._settings.case_timeout_s)
-        ended = self._ask_all(inputs, deadline_s)
+        ended, _ = self._ask_all(inputs, deadline_s)
         # A reference is there by now, so that no worker makes it twice.
         every: dict[str, list[Case]] = {}
         for cases in workloads:
             for device_id, ours in cases.items():
                 every.setdefault(device_id, []).extend(ours)
-        undecided = self._build(every, deadline_s, ended)
-        for device_id, ours in undecided.items():
-            for case in ours:
-                if device_id in self.workers and go_on():
-                    choice = protocol.Choose(id=self.workers[device_id].next_id, case=case)
-                    ended |= self._ask_all({device_id: [choice]}, self._settings.case_timeout_s)
-        if undecided and go_on():
-            self._build(undecided, deadline_s, ended)
+        lost, undecided = self._build(every, deadline_s)
+        ended |= lost
+        for device_id, case in [(name, case) for name in undecided for case in undecided[name]]:
+            if device_id in self.workers and go_on():
+                choice = protocol.Choose(id=self.workers[device_id].next_id, case=case)
+                ended |= self._ask_all({device_id: [choice]}, self._settings.case_timeout_s)[0]
+        if go_on():
+            ended |= self._build(undecided, deadline_s)[0]
         return ended
 
     def _build(
-        self, cases: Mapping[str, Sequence[Case]], deadline_s: float, ended: dict[str, str]
-    ) -> dict[str, list[Case]]:
-        """Build these cases side by side; enter workers that `ended` over it. Returns those with trials to come."""
-        requests: dict[str, list[protocol.Build]] = {}
-        for device_id, ours in cases.items():
-            if device_id in self.workers:
-                worker = self.workers[device_id]
-                requests[device_id] = [protocol.Build(id=worker.next_id, case=case) for case in ours]
+        self, cases: Mapping[str, Sequence[Case]], deadline_s: float
+    ) -> tuple[dict[str, str], dict[str, list[Case]]]:
+        """Build these cases side by side. Returns what became of workers that died over it, and the cases whose trials
+        are still to come."""
+        requests = {
+            device_id: [protocol.Build(id=self.workers[device_id].next_id, case=case) for case in ours]
+            for device_id, ours in cases.items()
+            if device_id in self.workers
+        }
+        ended, replies = self._ask_all(requests, deadline_s)
         undecided: dict[str, list[Case]] = {}
-
-        def hear(device_id: str, reply: protocol.Reply) -> None:
-            if isinstance(reply, protocol.Undecided):
-                case = next(one.case for one in requests[device_id] if one.id == reply.id)
-                undecided.setdefault(device_id, []).append(case)
-
-        ended |= self._ask_all(requests, deadline_s, hear)
-        return undecided
+        for device_id, ours in requests.items():
+            for request, reply in zip(ours, replies[device_id], strict=False):  # one that died answered no more
+                if isinstance(reply, protocol.Undecided):
+                    undecided.setdefault(device_id, []).append(request.case)
+        return ended, undecided
 
     def _ask_all(
-        self, requests: Mapping[str, Sequence[protocol.Request]], deadline_s: float,
-        hear: Callable[[str, protocol.Reply], None] = lambda device_id, reply: None,
-    ) -> dict[str, str]:  # fmt: skip
-        """Requests that the workers carry out side by side; one that dies over them is dropped, and returned."""
-        ended = {}
+        self, requests: Mapping[str, Sequence[protocol.Request]], deadline_s: float
+    ) -> tuple[dict[str, str], dict[str, list[protocol.Reply]]]:
+        """Requests that the workers carry out side by side. Returns what became of those that died over them, which
+        are dropped, and all replies."""
+        ended: dict[str, str] = {}
+        replies: dict[str, list[protocol.Reply]] = {}
         asked = [(device_id, self.workers[device_id], ours) for device_id, ours in requests.items()]
         for _, worker, ours in asked:
             with contextlib.suppress(WorkerGone):
                 for request in ours:
                     worker.send(request)
         for device_id, worker, ours in asked:
+            heard = replies.setdefault(device_id, [])
             try:
                 for request in ours:
-                    hear(device_id, worker.wait(request, deadline_s))
+                    heard.append(worker.wait(request, deadline_s))
             except WorkerGone as gone:
                 self.drop(device_id)
                 ended[device_id] = gone.detail
-        return ended
+        return ended, replies
 
     def holds(self, device_id: str, worker: Worker | None) -> bool:
         """True if this very worker still drives the device."""
@@ -384,7 +385,7 @@ class WorkerPool:
             device_id: [protocol.Release(id=worker.next_id, workload=name) for name in workloads]
             for device_id, worker in self.workers.items()
         }
-        return self._ask_all(requests, SHORT_DEADLINE_S)
+        return self._ask_all(requests, SHORT_DEADLINE_S)[0]
 
     def entered(self, record: SessionRecord) -> SessionRecord:
         """The session's record with what its workers and its monitor have reported so far."""

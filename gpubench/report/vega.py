@@ -7,7 +7,6 @@ import contextlib
 import functools
 import importlib.util
 import json
-import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -17,6 +16,7 @@ from typing import Any
 from gpubench import processes
 from gpubench.errors import GpubenchError
 from gpubench.installation import cache_folder
+from gpubench.store.files import write_whole
 
 
 def missing_libraries() -> list[str]:
@@ -60,14 +60,9 @@ def page_script() -> str:
             return kept.read_text(encoding="utf-8")
     script = results([("javascript_bundle", [], {})])[0].decode()
     if kept is not None:
-        temporary = kept.with_name(f"{kept.name}.{os.getpid()}")
         with contextlib.suppress(OSError):
             kept.parent.mkdir(parents=True, exist_ok=True)
-            try:
-                temporary.write_text(script, encoding="utf-8")
-                temporary.replace(kept)
-            except OSError:
-                temporary.unlink(missing_ok=True)
+            write_whole(kept, script.encode())
     return script
 
 

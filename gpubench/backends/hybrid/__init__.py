@@ -53,13 +53,7 @@ class SplitSession(Session):
         unsplit = op.whole(case.params)
         if unsplit is not None:
             return Unsupported(unsplit, reason="no-split")
-        for side in (self.gpu, self.cpu):  # at the ends of a sweep each has all of the work
-            refused = refusal(op, case, side)
-            if refused is not None:
-                return Unsupported(
-                    f"{side.device.id}: {refused.detail}", reason=refused.reason, hint=refused.hint
-                )
-        return None
+        return refusal(op, case, self.gpu, self.cpu)  # at the ends of a sweep each has all of the work
 
     @override
     def for_op(self, op: Op) -> Session:

@@ -103,12 +103,7 @@ class PlacingSession(Session):
         """A stage that both sides have."""
         if op.stages:
             return Unsupported("a placed workload has the tuned form alone", reason="no-implementation")
-        for side in (self.gpu, self.cpu):
-            refused = refusal(op, case, side)
-            if refused is not None:
-                why = f"{side.device.id}: {refused.detail}"
-                return Unsupported(why, reason=refused.reason, hint=refused.hint)
-        return None
+        return refusal(op, case, self.gpu, self.cpu)
 
     @override
     def place(self, placement: str) -> None:

@@ -8,7 +8,7 @@ from queue import SimpleQueue
 
 import msgspec
 
-from gpubench.errors import BackendError
+from gpubench.errors import Unsupported
 from gpubench.model.backend import Session, Work
 from gpubench.model.case import Case
 from gpubench.model.op import Array, Op, Operand, Params, Split
@@ -57,13 +57,17 @@ def side_case(op: Op, case: Case, params: Params, side: Session) -> Case:
     )  # fmt: skip
 
 
-def refusal(op: Op, case: Case, side: Session) -> BackendError | None:
-    """Why a side cannot take all of the work; None: it can, if only by the library call."""
-    one = side_case(op, case, case.params, side)
-    kernel = op.kernel(side.device.backend, case.dtype)
-    if kernel is not None and kernel.library:
-        one = msgspec.structs.replace(one, form="library")
-    return side.supports(op, one)
+def refusal(op: Op, case: Case, *sides: Session) -> Unsupported | None:
+    """Why one of the sides cannot take all of the work; None: each can, if only by the library call."""
+    for side in sides:
+        one = side_case(op, case, case.params, side)
+        kernel = op.kernel(side.device.backend, case.dtype)
+        if kernel is not None and kernel.library:
+            one = msgspec.structs.replace(one, form="library")
+        found = side.supports(op, one)
+        if found is not None:
+            return Unsupported(f"{side.device.id}: {found.detail}", reason=found.reason, hint=found.hint)
+    return None
 
 
 class CompanionThread:

@@ -224,13 +224,9 @@ class DeviceWorker:
         return None
 
     def _choose(self, request: protocol.Choose) -> None:
-        case, clock = request.case, self._opened().clock
-        began = clock()
+        case = request.case
         with contextlib.suppress(BackendError, MemoryError):
-            if self._is_ahead(case):
-                self._announce("autotune")
-                choose(self._workspace(case), case)
-        self._tuned_s[case.workload, case.form_id] = clock() - began
+            self._tuned_s[case.workload, case.form_id] = choose(self._workspace(case), case, self._announce)
 
     def _is_ahead(self, case: Case) -> bool:
         """Whether it can be built before it is prepared. What is cut is checked at each cut."""
@@ -378,7 +374,7 @@ class DeviceWorker:
                 timed.hot_repeat = request.hot_repeat
                 timer.keep_queue(timed)
             return None
-        seconds = None
+        launch_s = None
         if not isinstance(timed, timer.Timer) or timed.flush is None:
             key = (request.case.workload, request.case.form_id)
             least_s = self._launch_s.get(key, 0.0)
@@ -387,7 +383,7 @@ class DeviceWorker:
             self._launch_s[key] = min(launch_s, self._launch_s.get(key, launch_s))
         if isinstance(timed, timer.Timer) and timed.case.queued and request.device_clock:
             timed.hot_repeat = timer.calibrate_hot(timed)
-        return None if seconds is None else seconds / (request.case.calls or 1)
+        return launch_s
 
     def _time_parts(self, timed: timer.Timer, count: int) -> dict[str, list[float]]:
         """Once per workload and form: the parts do not depend on the regime. The CPU has none.

@@ -309,11 +309,16 @@ class CheckedLaunch(msgspec.Struct, frozen=True):
     tune_s: float = 0.0
 
 
-def choose(workspace: Workspace, case: Case) -> None:
-    """Have the kernels of the case chosen, by trials where none are remembered. Raises DeviceOutOfMemory."""
+def choose(workspace: Workspace, case: Case, announce: Callable[[str], None]) -> float:
+    """Have the kernels of the case chosen on its inputs, by trials where none are remembered. Returns the seconds of
+    choosing. Raises DeviceOutOfMemory."""
+    announce("upload")
     workspace.upload_inputs()
+    began = workspace.session.clock()
     if workspace.session.tunes:
+        announce("autotune")
         workspace.tune(case)
+    return workspace.session.clock() - began
 
 
 def gate(workspace: Workspace, case: Case, announce: Callable[[str], None]) -> CheckedLaunch:
@@ -322,13 +327,7 @@ def gate(workspace: Workspace, case: Case, announce: Callable[[str], None]) -> C
     All regimes of the form share the launch. Raises BuildError, Wrong or DeviceOutOfMemory.
     """
     session, clock = workspace.session, workspace.session.clock
-    announce("upload")
-    workspace.upload_inputs()
-    began = clock()
-    if session.tunes:  # before the output is filled, and outside the time of building
-        announce("autotune")
-        workspace.tune(case)
-    tuned = clock()
+    tune_s = choose(workspace, case, announce)  # before the output is filled, and outside the time of building
     output = workspace.output(case)
     session.sync()
     announce("compile")
@@ -343,4 +342,4 @@ def gate(workspace: Workspace, case: Case, announce: Callable[[str], None]) -> C
     announce("check")
     workspace.check_stages(case, launch.output)
     check = workspace.verify(launch, case.precision)
-    return CheckedLaunch(launch, check, built - start, first - launched, tuned - began)
+    return CheckedLaunch(launch, check, built - start, first - launched, tune_s)

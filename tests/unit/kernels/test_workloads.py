@@ -234,11 +234,18 @@ def test_a_value_that_nobody_writes_is_found(session, tmp_path):
     workspace.release()
 
 
-def test_a_call_on_the_same_buffers_builds_nothing(session, tmp_path, monkeypatch):
-    """In transfer-always building is part of the call; the pool of a GPU hands the same buffers out again."""
+@pytest.fixture
+def workspace(session, tmp_path):
+    """That of mlp_forward with five rows."""
     op = kernels.load("mlp_forward")
-    case = case_of(session, op, n=5)
-    workspace = Workspace(session, op, case, 1, "random", tmp_path)
+    found = Workspace(session, op, case_of(session, op, n=5), 1, "random", tmp_path)
+    yield found
+    found.release()
+
+
+def test_a_call_on_the_same_buffers_builds_nothing(session, workspace, monkeypatch):
+    """In transfer-always building is part of the call; the pool of a GPU hands the same buffers out again."""
+    op, case = workspace.op, workspace.case
     launch = gate(workspace, case, lambda phase: None).launch
     built = []
     compiled = session.compile
@@ -256,25 +263,19 @@ def test_a_call_on_the_same_buffers_builds_nothing(session, tmp_path, monkeypatc
     assert workspace.compile(case, workspace.buffers, workspace.output(case)) is not launch
     assert built, "another kernel may have been chosen"
     timer.release()
-    workspace.release()
 
 
-def test_kernels_that_are_remembered_are_chosen_without_a_run(session, tmp_path, monkeypatch):
-    op = kernels.load("mlp_forward")
-    case = case_of(session, op, n=5)
-    workspace = Workspace(session, op, case, 1, "random", tmp_path)
+def test_kernels_that_are_remembered_are_chosen_without_a_run(session, workspace, monkeypatch):
+    case = workspace.case
     gate(workspace, case, lambda phase: None)
     launched = []
     monkeypatch.setattr(session, "run", lambda *given: launched.append(given), raising=False)
     workspace.tune(case)
     assert not launched
-    workspace.release()
 
 
-def test_trials_run_on_what_the_stages_before_made(session, tmp_path, monkeypatch):
-    op = kernels.load("mlp_forward")
-    case = case_of(session, op, n=5)
-    workspace = Workspace(session, op, case, 1, "random", tmp_path)
+def test_trials_run_on_what_the_stages_before_made(session, workspace, monkeypatch):
+    op, case = workspace.op, workspace.case
     gate(workspace, case, lambda phase: None)
     events, run = [], session.run
     last = op.stages[1].op
@@ -292,7 +293,6 @@ def test_trials_run_on_what_the_stages_before_made(session, tmp_path, monkeypatc
     assert events == []
     workspace.tune(case)
     assert events == ["run", "trial"]
-    workspace.release()
 
 
 def test_a_backend_without_chains_is_not_asked_for_a_tuned_workload(session, monkeypatch):
