@@ -106,7 +106,10 @@ WIDEST_INTERVAL = 4.0
 CLOSE_INTERVAL = 2.25
 # Runs from this protocol on take several blocks at sizes around each crossing, chosen by what they saw before.
 SEARCHED_PROTOCOL = 2
-MIN_SAMPLES = 3  # fewer timings on a side cannot tell a win from a tie
+MIN_SAMPLES = 3
+# Of two timings the work of another program can double one, and nothing shows which: so they tell a win from a tie
+# where the interval lies beyond twice as fast (docs/breakeven.md). One timing tells nothing.
+FEW_SAMPLES, FEW_MARGIN = 2, 2.0
 MEMORY_SHARE = 0.8  # the planner's guard: a case may take this share of what is free
 
 
@@ -146,20 +149,22 @@ def _curve_key(case: Case) -> tuple[object, ...]:
 
 
 def state(row: Speedup) -> State:
-    """A win or a loss when the ratio's interval excludes 1; else a tie.
+    """A win or a loss when the ratio's interval excludes 1, and with few samples twice as fast, too; else a tie.
 
     An unstable or throttled pair takes no headline: it counts only if besides every sample of one side beats every
     sample of the other.
     """
-    if min(row.baseline.sample_count, row.case.sample_count) < MIN_SAMPLES:
+    samples = min(row.baseline.sample_count, row.case.sample_count)
+    if samples < FEW_SAMPLES:
         return "tie"
+    margin = 1 if samples >= MIN_SAMPLES else FEW_MARGIN
     low, high = row.lo, row.hi
     if not row.headline:
         common = row.baseline.sessions.keys() & row.case.sessions.keys()
         base = [value for i in common for value in row.baseline.sessions[i]]
         case = [value for i in common for value in row.case.sessions[i]]
         low, high = min(low, min(base) / max(case)), max(high, max(base) / min(case))
-    return "win" if low > 1 else "loss" if high < 1 else "tie"
+    return "win" if low > margin else "loss" if high * margin < 1 else "tie"
 
 
 def _judge(

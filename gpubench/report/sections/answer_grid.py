@@ -154,15 +154,16 @@ def _cut_line(line: Line, width: int) -> Line:
 
 
 def thresholds_grids(found: MachineAnswer, *, ascii_only: bool) -> tuple[AnswerGrid, ...]:
-    """A row for each op: `pays from` and the gain in two situations. The second one says no other size than that of
-    the heading."""
-    return tuple(_thresholds(found, ascii_only, tails=tails) for tails in (True, False))
+    """A row for each op: `pays from` and the gain in two situations. The size of the gains stands in the heading, and
+    beside a gain of another size; the second grid, which is narrower where several differ, has a column of sizes."""
+    return tuple(_thresholds(found, ascii_only, sized=sized) for sized in (False, True))
 
 
-def _thresholds(found: MachineAnswer, ascii_only: bool, *, tails: bool) -> AnswerGrid:
-    common = {regime: _commonest(found, regime) for regime in found.regimes}
+def _thresholds(found: MachineAnswer, ascii_only: bool, *, sized: bool) -> AnswerGrid:
+    """`sized`: with a column of sizes."""
+    common = {regime: None if sized else _commonest(found, regime) for regime in found.regimes}
     counted: Extent = "plain" if all(row.extent == "plain" for row in found.rows) else "elements"
-    names, groups, right = [""], {}, [False]
+    names, groups, right = ["", *(["size"] if sized else [])], {}, [False, *([True] if sized else [])]
     for regime in found.regimes:
         groups[len(names)] = situation_text(regime)
         n = common[regime]
@@ -171,19 +172,23 @@ def _thresholds(found: MachineAnswer, ascii_only: bool, *, tails: bool) -> Answe
     rows = []
     for row, label in zip(found.rows, _once(found), strict=True):
         line = [Cell(label)]
+        top = max((gain.n for cell in row.cells.values() if (gain := cell.gain) is not None), default=None)
+        if sized:
+            line.append(Cell("" if top is None else size_text(top, row.extent, ascii_only=ascii_only)))
         for regime in found.regimes:
             cell = row.cells.get(regime)
+            n = common[regime] if top is None or not sized else row.elements(top)
             line.append(threshold_cell(cell, cell_text(cell, row.extent, ascii_only=ascii_only)))
-            line.append(_gain(row, cell, common[regime] if tails else None, ascii_only))
+            line.append(_gain(row, cell, n, ascii_only))
         rows.append(tuple(line))
     whole = tuple(" ".join(filter(None, pair)) for pair in _labels(found))
     return AnswerGrid(names=tuple(names), right=tuple(right), rows=tuple(rows), groups=groups, whole=whole)
 
 
-def _gain(row: AnswerRow, cell: AnswerCell | None, common: int | None, ascii_only: bool) -> Cell:
-    """The gain, and its size where the heading has another one; a matrix counts by its elements there."""
+def _gain(row: AnswerRow, cell: AnswerCell | None, told: int | None, ascii_only: bool) -> Cell:
+    """The gain, and its size where it is not the one that is `told` already; a matrix counts by its elements there."""
     gain = None if cell is None or cell.tied else cell.gain
-    if gain is None or common is None or row.elements(gain.n) == common:
+    if gain is None or told is None or row.elements(gain.n) == told:
         return gain_cell(gain)
     return gain_cell(gain, f" at {size_text(gain.n, row.extent, ascii_only=ascii_only)}")
 

@@ -16,6 +16,7 @@ from gpubench.model.result import Check, Failure, RunWarning
 from gpubench.report import analysed, render
 from gpubench.report.layout import RenderOptions
 from gpubench.report.sections.answer import answer_screen
+from gpubench.report.sections.answer_grid import drawn, thresholds_grids
 from gpubench.report.sections.answer_text import factor_text, range_text, size_text
 from tests.examples import examples
 from tests.unit.report.answer_runs import (
@@ -184,6 +185,20 @@ def test_a_gain_at_another_size_says_so():
     heading = next(line for line in lines if "pays from" in line)
     assert "at 16.8 M" in heading
     assert next(line for line in lines if line.startswith("copy")).endswith("GPU 3.0x at 4.1 K")
+
+
+def test_where_the_sizes_of_gains_do_not_fit_beside_them_they_have_a_column():
+    """No gain stands under the size of another op, however narrow the screen is."""
+    run = ops([WINS, WINS, {1024: 0.1, 4096: 3.0}])
+    grids = thresholds_grids(answer(analysed([run])[0]), ascii_only=True)
+    wide = max(len("".join(cell.text for cell in line)) for line in grids[0].lines())
+    lines = ["".join(cell.text for cell in line) for line in drawn(grids, wide - 1)]
+    heading = next(line for line in lines if "pays from" in line)
+    assert heading.split() == ["size", "pays", "from", "gain"]
+    assert [line.split()[1:3] for line in lines if line.startswith(("add", "copy"))] == [
+        ["16.8", "M"],
+        ["4.1", "K"],
+    ]
 
 
 # The sentence

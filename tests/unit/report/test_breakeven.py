@@ -204,6 +204,15 @@ def test_an_unstable_pair_is_not_settled_by_the_interval_of_its_medians():
     assert (found.verdict, found.reason) == ("undecided", "noise")
 
 
+@pytest.mark.parametrize(("timings", "ratio", "said"), [
+    (3, 1.5, "all-sizes"), (2, 5.0, "all-sizes"), (2, 0.2, "no-size"), (2, 1.5, "undecided"), (2, 0.67, "undecided"),
+    (1, 50.0, "undecided"),
+])  # fmt: skip
+def test_two_timings_tell_a_side_where_it_is_more_than_twice_as_fast(timings, ratio, said):
+    """One of two may be a disturbed one, and a dear case has time for no more."""
+    assert verdict({256: ratio}, sessions=1, factors=(1.0, 1.001, 0.999)[:timings]).verdict == said
+
+
 def test_each_regime_and_device_has_its_own_verdict():
     outcomes = [*curve({64: 0.25, 256: 4.0}), *curve({64: 0.1, 256: 0.2}, regime="transfer-always")]
     unique = {outcome.id: outcome for outcome in outcomes}
