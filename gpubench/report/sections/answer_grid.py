@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
@@ -155,15 +155,16 @@ def _cut_line(line: Line, width: int) -> Line:
 
 def thresholds_grids(found: MachineAnswer, *, ascii_only: bool) -> tuple[AnswerGrid, ...]:
     """A row for each op: `pays from` and the gain in two situations. The size of the gains stands in the heading, and
-    beside a gain of another size; the second grid, which is narrower where several differ, has a column of sizes."""
-    return tuple(_thresholds(found, ascii_only, sized=sized) for sized in (False, True))
+    beside a gain of another size; where a column of sizes is narrower, a second grid has one."""
+    beside, column = (_thresholds(found, ascii_only, sized=sized) for sized in (False, True))
+    return (beside, column) if _width(column) < _width(beside) else (beside,)
 
 
 def _thresholds(found: MachineAnswer, ascii_only: bool, *, sized: bool) -> AnswerGrid:
-    """`sized`: with a column of sizes."""
+    """`sized`: with a column of sizes, and none in the heading."""
     common = {regime: None if sized else _commonest(found, regime) for regime in found.regimes}
     counted: Extent = "plain" if all(row.extent == "plain" for row in found.rows) else "elements"
-    names, groups, right = ["", *(["size"] if sized else [])], {}, [False, *([True] if sized else [])]
+    names, right, groups = (["", "size"], [False, True], {}) if sized else ([""], [False], {})
     for regime in found.regimes:
         groups[len(names)] = situation_text(regime)
         n = common[regime]
@@ -172,14 +173,15 @@ def _thresholds(found: MachineAnswer, ascii_only: bool, *, sized: bool) -> Answe
     rows = []
     for row, label in zip(found.rows, _once(found), strict=True):
         line = [Cell(label)]
-        top = max((gain.n for cell in row.cells.values() if (gain := cell.gain) is not None), default=None)
+        told: Mapping[str, int | None] = common
         if sized:
+            top = max((gain.n for cell in row.cells.values() if (gain := cell.gain) is not None), default=None)
             line.append(Cell("" if top is None else size_text(top, row.extent, ascii_only=ascii_only)))
+            told = dict.fromkeys(found.regimes, None if top is None else row.elements(top))
         for regime in found.regimes:
             cell = row.cells.get(regime)
-            n = common[regime] if top is None or not sized else row.elements(top)
             line.append(threshold_cell(cell, cell_text(cell, row.extent, ascii_only=ascii_only)))
-            line.append(_gain(row, cell, n, ascii_only))
+            line.append(_gain(row, cell, told[regime], ascii_only))
         rows.append(tuple(line))
     whole = tuple(" ".join(filter(None, pair)) for pair in _labels(found))
     return AnswerGrid(names=tuple(names), right=tuple(right), rows=tuple(rows), groups=groups, whole=whole)

@@ -201,6 +201,12 @@ def test_where_the_sizes_of_gains_do_not_fit_beside_them_they_have_a_column():
     ]
 
 
+def test_sizes_that_are_all_the_same_have_no_column():
+    """However narrow the screen is: the heading says the size of all of them."""
+    (grid,) = thresholds_grids(answer(analysed([ops([WINS] * 3)])[0]), ascii_only=True)
+    assert grid.names == ("", "pays from", "at 16.8 M")
+
+
 # The sentence
 
 
