@@ -20,6 +20,7 @@ from gpubench.backends.shared.ceilings import THREADS, chain_program
 from gpubench.backends.shared.choices import Choices, Timer, Trials, choose
 from gpubench.backends.shared.host import host_dtype, no_kernel, no_overhead, usable_cpus
 from gpubench.backends.wgpu.programs import Programs, WgpuLaunch, encode
+from gpubench.backends.wgpu.queues import queue_of
 from gpubench.backends.wgpu.transfers import MappedTransfers, PlainTransfers
 from gpubench.errors import BackendError, BackendUnavailable, DeviceLost, DeviceOutOfMemory, Unsupported
 from gpubench.installation import cache_folder
@@ -185,7 +186,9 @@ class WgpuSession(Session):
         # A rasteriser's figures say nothing about a GPU, and its compiler takes seconds for each candidate.
         self.tunes = autotune and device.kind == "gpu"
         self._choices = Choices(_description(device), cache_folder(), load.read())
-        self._transfers = MappedTransfers(self._device, vendor_errors)
+        # A rasteriser takes the CPU for itself.
+        self._queue = queue_of(self._device, asks=not self.limits.software and usable_cpus() > 1)
+        self._transfers = MappedTransfers(self._device, self._queue, vendor_errors)
         self._ways: dict[Form, PlainTransfers | MappedTransfers] = {
             "library": PlainTransfers(self._device, vendor_errors), "tuned": self._transfers
         }  # fmt: skip
@@ -358,22 +361,15 @@ class WgpuSession(Session):
         return seconds
 
     def run(self, launch: WgpuLaunch, repeat: int = 1) -> None:
-        """All launches in one pass of one submit: a submit per dispatch would time the submit. What the host does comes
-        before each."""
-        if launch.before:
-            for _ in range(repeat):
-                self._submit(launch, 1)
-        else:
-            self._submit(launch, repeat)
-
-    def _submit(self, launch: WgpuLaunch, repeat: int) -> None:
-        self._before(launch)
-        with vendor_errors():
-            encoder = self._device.create_command_encoder()
-            compute = encoder.begin_compute_pass()
-            encode(compute, launch, repeat)
-            compute.end()
-            self._device.queue.submit([encoder.finish()])
+        """All launches in one pass of one submit: a submit per dispatch would time the submit. A launch of many steps
+        takes several submits. What the host does comes before each."""
+        parts = launch.parts()
+        together = 1 if launch.before or len(parts) > 1 else repeat
+        for _ in range(repeat // together):
+            self._before(launch)
+            with vendor_errors():
+                for part in parts:
+                    self._queue.submit(self._queue.record(part, together))
             self._transfers.unsent = False
 
     def _before(self, launch: WgpuLaunch) -> None:
@@ -382,13 +378,9 @@ class WgpuSession(Session):
         launch.ran = True
 
     def sync(self) -> None:
-        """Wait for the queue. `on_submitted_work_done` raises TypeError in wgpu 0.32 (pygfx/wgpu-py#834)."""
         with vendor_errors():
             self._transfers.send()
-            if hasattr(self._device, "_poll_wait"):
-                self._device._poll_wait()
-            else:
-                self._transfers.fence()
+            self._queue.wait()
 
     @override
     def time(self, launch: WgpuLaunch, repeat: int = 1, *, cold: bool = False) -> float | None:
@@ -426,6 +418,7 @@ class WgpuSession(Session):
         with contextlib.suppress(Exception):
             self._empty_pool()
             self._transfers.close()
+            self._queue.close()
             self._device.destroy()
 
     @property

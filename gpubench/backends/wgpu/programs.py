@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 import hashlib
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -19,6 +19,10 @@ from gpubench.model.op import Op
 # A bind group holds its buffers; a few are enough for a pool that hands the same buffers out again.
 _BIND_GROUPS = 64
 
+# Steps of a launch that go to the device in one submit. The device works on them while the host records the next; it
+# gets few at first, so as to begin early. A submit takes the host 15 us, a step 3 (the host of an H200).
+FIRST_STEPS, STEPS = 16, 64
+
 Step = tuple[Any, Any, tuple[int, int, int]]  # pipeline, bind group, groups in x, y and z
 Pipelines = dict[tuple[str, str], Any]  # by the text and its entry
 
@@ -33,9 +37,22 @@ class WgpuLaunch(Launch):
         self.ran = False  # then what the host made lies on the device
         self.steps = steps
         self._native: list[Step] = []
+        self._parts: list[WgpuLaunch] = []
         self.output = output
         self.kernel_hash = digest
         self.kernel_name = kernel_name
+
+    def parts(self) -> list[WgpuLaunch]:
+        """The launch itself, or, where it has many steps, launches that do some of them each, in order."""
+        if len(self.steps) <= STEPS:
+            return [self]
+        if not self._parts:
+            starts = [0, *range(FIRST_STEPS, len(self.steps), STEPS)]
+            self._parts = [
+                WgpuLaunch(self.steps[start:stop], self.output, None)
+                for start, stop in itertools.pairwise([*starts, len(self.steps)])
+            ]
+        return self._parts
 
     def native(self) -> list[Step]:
         """The steps by wgpu-native's pointers."""
@@ -44,36 +61,24 @@ class WgpuLaunch(Launch):
         return self._native
 
 
-@functools.cache
-def native_calls() -> tuple[Any, Any] | None:
-    """wgpu-native's library and its NULL, without wgpu-py around each call; None where they are not there."""
-    try:
-        from wgpu.backends.wgpu_native import ffi, lib
-
-        return (lib, ffi.NULL) if lib.wgpuComputePassEncoderDispatchWorkgroups else None
-    except (ImportError, AttributeError):
-        return None
-
-
-def encode(compute: Any, launch: WgpuLaunch, repeat: int) -> None:
+def encode(compute: Any, launch: WgpuLaunch, repeat: int, native: tuple[Any, Any] | None = None) -> None:
     """Record `repeat` launches into an open compute pass; WebGPU orders dispatches that share a buffer.
 
-    By wgpu-native itself where that is possible: wgpu-py takes 5 us more for each dispatch. What is wrong with one
-    shows at the end of the pass either way.
+    `native`: wgpu-native's functions and its NULL; then `compute` is the pointer of a pass.
     """
     steps: list[Step] = launch.steps
-    set_pipeline, dispatch = compute.set_pipeline, compute.dispatch_workgroups
-    set_group: Callable[[Any], None] = partial(compute.set_bind_group, 0)
-    native = native_calls() if hasattr(compute, "_internal") else None
-    if native is not None:
+    if native is None:
+        set_pipeline, dispatch = compute.set_pipeline, compute.dispatch_workgroups
+        set_group: Callable[[Any], None] = partial(compute.set_bind_group, 0)
+    else:
         lib, null = native
-        own, steps = compute._internal, launch.native()
-        set_pipeline = partial(lib.wgpuComputePassEncoderSetPipeline, own)
-        dispatch = partial(lib.wgpuComputePassEncoderDispatchWorkgroups, own)
+        steps = launch.native()
+        set_pipeline = partial(lib.wgpuComputePassEncoderSetPipeline, compute)
+        dispatch = partial(lib.wgpuComputePassEncoderDispatchWorkgroups, compute)
         bind = lib.wgpuComputePassEncoderSetBindGroup
 
         def set_group(group: Any) -> None:
-            bind(own, 0, group, 0, null)
+            bind(compute, 0, group, 0, null)
 
     alone = len(steps) == 1
     for _ in range(1 if alone else repeat):

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 from gpubench.backends.shared.blocks import BlockThreads
 from gpubench.backends.shared.host import bytes_of, copying_threads
+from gpubench.backends.wgpu.queues import Mapping, Queue
 from gpubench.model.backend import Transfers, override
 from gpubench.model.op import Array
 from gpubench.model.result import Staging
@@ -61,8 +62,8 @@ class MappedTransfers(Transfers):
     staging: Staging = "mapped"
     copies = True
 
-    def __init__(self, device: Any, guard: Guard) -> None:
-        self._device, self._guard = device, guard
+    def __init__(self, device: Any, queue: Queue, guard: Guard) -> None:
+        self._device, self._queue, self._guard = device, queue, guard
         # A small upload waits in the queue for the next submit.
         self.unsent = False
         self._up, self._down = (
@@ -70,7 +71,6 @@ class MappedTransfers(Transfers):
             _StagingBuffers(device, CHUNK_BYTES, write=False),
         )
         self._threads = BlockThreads(copying_threads())
-        self._fence: Any = None
 
     @override
     def use_threads(self, count: int | None) -> None:
@@ -88,7 +88,7 @@ class MappedTransfers(Transfers):
                 self._device.queue.write_buffer(buffer, 0, _padded(data))
                 self.unsent = True
             elif data.size:
-                self._move(_Up(self._device, self._up, buffer), data.size, fill)
+                self._move(_Up(self._queue, self._up, buffer), data.size, fill)
 
     @override
     def download(self, buffer: Any, host: Array) -> None:
@@ -99,7 +99,7 @@ class MappedTransfers(Transfers):
 
         with self._guard():
             if data.size:
-                self._move(_Down(self._device, self._down, buffer), data.size, empty)
+                self._move(_Down(self._queue, self._down, buffer), data.size, empty)
 
     def send(self) -> None:
         """Set a small upload going that nothing was submitted after."""
@@ -107,23 +107,10 @@ class MappedTransfers(Transfers):
             self._device.queue.submit([])
             self.unsent = False
 
-    def fence(self) -> None:
-        """Wait for the queue by reading four bytes back."""
-        import wgpu
-
-        if self._fence is None:
-            usage = wgpu.BufferUsage.MAP_READ | wgpu.BufferUsage.COPY_DST
-            self._fence = self._device.create_buffer(size=4, usage=usage)
-        self._fence.map_sync("READ")
-        self._fence.unmap()
-
     def close(self) -> None:
         self._threads.close()
         self._up.destroy()
         self._down.destroy()
-        if self._fence is not None:
-            self._fence.destroy()
-            self._fence = None
 
     def _move(self, lane: _Up | _Down, size: int, copy: Copy) -> None:
         pipeline = ChunkPipeline(lane, size, CHUNK_BYTES, BUFFERS)
@@ -170,60 +157,39 @@ class _StagingBuffers:
 class _Up:
     """To `buffer`: a chunk is mapped, filled, unmapped and sent."""
 
-    def __init__(self, device: Any, staging: _StagingBuffers, buffer: Any) -> None:
-        self.staging, self._device, self._buffer = staging, device, buffer
+    def __init__(self, queue: Queue, staging: _StagingBuffers, buffer: Any) -> None:
+        self.staging, self._queue, self._buffer = staging, queue, buffer
+        self._mappings: dict[int, Mapping] = {}
 
-    def ask(self, turn: int, start: int, size: int) -> Any:
-        return self.staging[turn].map_async("WRITE", 0, round_up(size))
+    def ask(self, turn: int, start: int, size: int) -> Mapping:
+        self._mappings[turn] = self._queue.map(self.staging[turn], round_up(size), write=True)
+        return self._mappings[turn]
 
     def mapped(self, turn: int, size: int) -> Any:
-        staging = self.staging[turn]
-        # The public call copies under the interpreter's lock: one thread at a time.
-        view = getattr(staging, "_experimental_get_mapped_range", None)
-        return _array(view(0, round_up(size))) if view is not None else _Written(staging)
+        return self._mappings[turn].memory()
 
     def close(self, turn: int, start: int, size: int) -> None:
-        self.staging[turn].unmap()
-        _submit_copy(self._device, self.staging[turn], 0, self._buffer, start, size)
+        self._mappings.pop(turn).close()
+        self._queue.copy(self.staging[turn], 0, self._buffer, start, round_up(size))
 
 
 class _Down:
     """From `buffer`: a chunk is fetched, mapped, read and unmapped."""
 
-    def __init__(self, device: Any, staging: _StagingBuffers, buffer: Any) -> None:
-        self.staging, self._device, self._buffer = staging, device, buffer
+    def __init__(self, queue: Queue, staging: _StagingBuffers, buffer: Any) -> None:
+        self.staging, self._queue, self._buffer = staging, queue, buffer
+        self._mappings: dict[int, Mapping] = {}
 
-    def ask(self, turn: int, start: int, size: int) -> Any:
-        _submit_copy(self._device, self._buffer, start, self.staging[turn], 0, size)
-        return self.staging[turn].map_async("READ", 0, round_up(size))
+    def ask(self, turn: int, start: int, size: int) -> Mapping:
+        self._queue.copy(self._buffer, start, self.staging[turn], 0, round_up(size))
+        self._mappings[turn] = self._queue.map(self.staging[turn], round_up(size), write=False)
+        return self._mappings[turn]
 
     def mapped(self, turn: int, size: int) -> Any:
-        return _array(self.staging[turn].read_mapped(0, round_up(size), copy=False))
+        return self._mappings[turn].memory()
 
     def close(self, turn: int, start: int, size: int) -> None:
-        self.staging[turn].unmap()
-
-
-class _Written:
-    """A mapped buffer that is written by the public call."""
-
-    def __init__(self, staging: Any) -> None:
-        self._staging = staging
-
-    def __setitem__(self, where: slice, data: Array) -> None:
-        self._staging.write_mapped(data, where.start)
-
-
-def _submit_copy(device: Any, source: Any, source_at: int, target: Any, target_at: int, size: int) -> None:
-    encoder = device.create_command_encoder()
-    encoder.copy_buffer_to_buffer(source, source_at, target, target_at, round_up(size))
-    device.queue.submit([encoder.finish()])
-
-
-def _array(memory: Any) -> Array:
-    import numpy as np
-
-    return np.frombuffer(memory, np.uint8)
+        self._mappings.pop(turn).close()
 
 
 def round_up(size: int) -> int:

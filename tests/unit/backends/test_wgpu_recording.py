@@ -6,8 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from gpubench.backends.wgpu import programs
-from gpubench.backends.wgpu.programs import WgpuLaunch, encode
+from gpubench.backends.wgpu.programs import FIRST_STEPS, STEPS, WgpuLaunch, encode
 
 
 class Pass:
@@ -26,14 +25,6 @@ class Pass:
         self.calls.append(("dispatch", *grid))
 
 
-class NativePass(Pass):
-    """The same behind a pointer."""
-
-    @property
-    def _internal(self) -> NativePass:
-        return self
-
-
 LIBRARY = SimpleNamespace(
     wgpuComputePassEncoderSetPipeline=lambda own, pipeline: own.calls.append(("pipeline", pipeline)),
     wgpuComputePassEncoderSetBindGroup=lambda own, index, group, count, offsets: own.calls.append(
@@ -50,12 +41,11 @@ def step(name: str, *, bound: bool = True):
 
 @pytest.mark.parametrize("repeat", [1, 3])
 @pytest.mark.parametrize("steps", [[step("a")], [step("a", bound=False)], [step("a"), step("b")]], ids=len)
-def test_both_ways_record_the_same(steps, repeat, monkeypatch):
+def test_both_ways_record_the_same(steps, repeat):
     launch = WgpuLaunch(steps, "output", None)
-    public, native = Pass(), NativePass()
-    monkeypatch.setattr(programs, "native_calls", lambda: (LIBRARY, None))
-    encode(public, launch, repeat)  # no pointer: by its methods
-    encode(native, launch, repeat)
+    public, native = Pass(), Pass()
+    encode(public, launch, repeat)
+    encode(native, launch, repeat, (LIBRARY, None))
     assert native.calls == public.calls
     assert sum(what[0] == "dispatch" for what in native.calls) == repeat * len(steps)
 
@@ -66,8 +56,16 @@ def test_a_step_that_repeats_is_bound_once():
     assert recorded.calls == [("pipeline", "a"), ("group", 0, "group a"), *[("dispatch", 1, 2, 3)] * 3]
 
 
-def test_without_the_library_the_methods_are_called(monkeypatch):
-    monkeypatch.setattr(programs, "native_calls", lambda: None)
-    recorded = NativePass()
-    encode(recorded, WgpuLaunch([step("a"), step("b")], "output", None), 1)
-    assert [what[0] for what in recorded.calls] == ["pipeline", "group", "dispatch"] * 2
+@pytest.mark.parametrize(
+    ("steps", "sizes"),
+    [(1, [1]), (STEPS, [STEPS]), (STEPS + 1, [FIRST_STEPS, STEPS + 1 - FIRST_STEPS]),
+     (FIRST_STEPS + 2 * STEPS, [FIRST_STEPS, STEPS, STEPS]),
+     (FIRST_STEPS + 2 * STEPS + 1, [FIRST_STEPS, STEPS, STEPS, 1])],
+)  # fmt: skip
+def test_a_launch_of_many_steps_has_parts(steps, sizes):
+    """They do all steps in order, and the first is short."""
+    launch = WgpuLaunch([step(str(number)) for number in range(steps)], "output", None)
+    parts = launch.parts()
+    assert [len(part.steps) for part in parts] == sizes
+    assert [one for part in parts for one in part.steps] == launch.steps
+    assert launch.parts() is parts or parts == [launch]
