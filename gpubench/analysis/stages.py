@@ -33,7 +33,9 @@ class StageRow(msgspec.Struct, frozen=True, kw_only=True):
 
 class StagesRow(msgspec.Struct, frozen=True, kw_only=True):
     """The stages of one case. `whole_s` is a call of the plain chain: the stages in the chain, `launch_s` (an empty
-    launch and its wait; 0 where the clock is the host's) and `residual_s` add up to it. `stamping_s` is what the clock
+    launch and its wait; 0 where the clock is the host's), `recording_s` and `residual_s` add up to it. `recording_s` is
+    how long the device waits for the host that records its commands: for the first of them, and for the rest as far as
+    that takes longer than the stages. `stamping_s` is what the clock
     readings added to the stages, and is taken off them: as much for each reading. `span_s` is from the first stage's
     begin to the last one's end, without that. `mismatch`: the stages miss the span, or stages and launch miss the
     whole, by more than 10 % and more than 20 us. `tokens_per_s` are those of each part of a language model: its share
@@ -53,6 +55,7 @@ class StagesRow(msgspec.Struct, frozen=True, kw_only=True):
     span_s: float
     launch_s: float
     stamping_s: float = 0.0
+    recording_s: float = 0.0
     residual_s: float
     whole_s: float
     mismatch: bool
@@ -104,7 +107,8 @@ def _row(run: Run, outcome: Measurement, case: CaseResult) -> Stages | None:
         alone = [max(0.0, own - (more - less)) for own, more, less in zip(alone, chain, plain, strict=True)]
         chain = plain
     total_s = sum(chain)
-    residual_s = whole_s - total_s - launch_s
+    recording_s = _recording_s(case.case.op, timed, chain)
+    residual_s = whole_s - total_s - launch_s - recording_s
     return Stages(
         source=0, id=case.id, op=case.case.op, n=case.case.params["n"], params=dict(case.case.params),
         dtype=case.case.dtype, device_id=case.case.device_id, clock=timed[0].clock, case=case,
@@ -112,23 +116,30 @@ def _row(run: Run, outcome: Measurement, case: CaseResult) -> Stages | None:
             StageRow(stage=name, chain_s=in_chain, alone_s=by_itself, share=in_chain / whole_s)
             for name, in_chain, by_itself in zip(timed[0].stages, chain, alone, strict=True)
         ),
-        span_s=span_s, launch_s=launch_s, stamping_s=stamping_s, residual_s=residual_s, whole_s=whole_s,
+        span_s=span_s, launch_s=launch_s, stamping_s=stamping_s, recording_s=recording_s,
+        residual_s=residual_s, whole_s=whole_s,
         mismatch=_misses(span_s - total_s, span_s) or (not waited and _misses(residual_s, whole_s)),
         tokens_per_s=_tokens_per_s(timed[-1], chain, whole_s), tokens_differing=outcome.check.differing,
     )  # fmt: skip
 
 
+def _recording_s(name: str, timed: Sequence[StageTimes], chain_s: Sequence[float]) -> float:
+    """How long the device waits for what is recorded; 0 where nothing is for a call."""
+    recorded = [one for one in timed if one.recording_s]
+    if not recorded or timed[0].clock not in _ON_DEVICE:
+        return 0.0
+    first_s = _typical(one.first_recording_s for one in recorded)
+    later_s = _typical(one.recording_s for one in recorded) - first_s
+    names = timed[0].stages
+    _, hosts = _declared(name, names)
+    device_s = sum(seconds for stage, seconds in zip(names, chain_s, strict=True) if stage not in hosts)
+    return first_s + max(0.0, later_s - device_s)
+
+
 def _without_readings(name: str, names: Sequence[str], chain_s: Sequence[float], span_s: float) -> list[float]:
     """The stages' seconds where the device's add up to the plain chain's span; those that exceed it lose what the
     clock readings cost, of which each launch of a stage has one."""
-    from gpubench import kernels  # few files hold stages of a GPU, and reading one loads no op
-
-    counts = dict.fromkeys(names, 1)
-    hosts: set[str] = set()
-    with contextlib.suppress(GpubenchError):  # the op of a package that is not here
-        stages = kernels.load(name).stages
-        counts |= Counter(stage.name for stage in stages)
-        hosts = {stage.name for stage in stages if kernels.load(stage.op).host is not None}
+    counts, hosts = _declared(name, names)
     known = dict(zip(names, chain_s, strict=True))
     readings = [each for each in names if each not in hosts for _ in range(counts[each])]
     left_s = span_s - sum(known[each] for each in hosts)
@@ -137,6 +148,20 @@ def _without_readings(name: str, names: Sequence[str], chain_s: Sequence[float],
     for each, seconds in zip(readings, adding_up(shares, min(left_s, sum(shares))), strict=True):
         found[each] += seconds
     return [found[each] for each in names]
+
+
+def _declared(name: str, names: Sequence[str]) -> tuple[dict[str, int], set[str]]:
+    """How often the workload of that name has each stage, and those that the host does; once and none of an op that
+    is not here."""
+    from gpubench import kernels  # few files hold stages of a GPU, and reading one loads no op
+
+    counts = dict.fromkeys(names, 1)
+    hosts: set[str] = set()
+    with contextlib.suppress(GpubenchError):  # the op of a package that is not here
+        stages = kernels.load(name).stages
+        counts |= Counter(stage.name for stage in stages)
+        hosts = {stage.name for stage in stages if kernels.load(stage.op).host is not None}
+    return counts, hosts
 
 
 def _tokens_per_s(times: StageTimes, chain_s: Sequence[float], whole_s: float) -> dict[str, float]:

@@ -76,6 +76,13 @@ class StageReading(NamedTuple):
     clock: StageClock
 
 
+class Recording(NamedTuple):
+    """Seconds in which the host records a launch: up to its first submit, and in all."""
+
+    first_s: float
+    whole_s: float
+
+
 class SideReading(NamedTuple):
     """The steps of a chain on one side, and the seconds of the same chain and its wait without readings."""
 
@@ -232,6 +239,11 @@ class Session(ABC):
     def stage_times(self, steps: Sequence[tuple[Launch, Buffer]]) -> StageReading | None:
         """Do the steps of a chain once, in order, with clock readings between them, and wait. None: this session cannot
         time the steps of a chain, or its clock failed this time."""
+        return None
+
+    def recording(self, launch: Any) -> Recording | None:
+        """Record the commands of a launch and throw them away. None: this session records no commands for a launch, or
+        once for all of them."""
         return None
 
     def foresee(self, ops: Sequence[Op], dtypes: Sequence[Dtype]) -> float:

@@ -263,7 +263,9 @@ class StageTimes(Record, frozen=True, kw_only=True):
     `chain_s` as it runs between the others, with the clock read around each. `span_s` is from the begin of the first
     to the end of the last of them. `wall_s` is one call of the plain chain, without any reading, and its wait;
     `empty_s` an empty launch and its wait. `stamping_s` is what the readings between the stages cost: the span of those
-    on the device less that of the plain chain, by the same clock; empty where that is the host's. `tokens` are those
+    on the device less that of the plain chain, by the same clock; empty where that is the host's. `first_recording_s`
+    is what the host records before the device has its first commands, `recording_s` all that it records of the chain,
+    both less what it records of an empty launch; empty where it records nothing for a call. `tokens` are those
     that a call reads or writes, by the name that the stages of that part begin with.
     """
 
@@ -276,6 +278,8 @@ class StageTimes(Record, frozen=True, kw_only=True):
     wall_s: list[float]
     empty_s: list[float]
     stamping_s: list[float] = []
+    first_recording_s: list[float] = []
+    recording_s: list[float] = []
     tokens: dict[str, int] = {}
 
 

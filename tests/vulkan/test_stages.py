@@ -42,6 +42,10 @@ def test_each_stage_has_its_time_and_the_result_is_the_chains(session, timer, cl
     for chain, alone in zip(found.chain_s, found.alone_s, strict=True):
         assert len(chain) == len(alone) == len(found.span_s) == len(found.wall_s) == len(found.empty_s)
         assert min(chain) > 0
+    assert len(found.recording_s) == len(found.wall_s)
+    assert all(
+        0 <= first <= whole for first, whole in zip(found.first_recording_s, found.recording_s, strict=True)
+    )
     sums = [sum(values) for values in zip(*found.chain_s, strict=True)]
     assert all(total <= span * 1.000001 for total, span in zip(sums, found.span_s, strict=True))
     np.testing.assert_array_equal(fetched(timer), want)

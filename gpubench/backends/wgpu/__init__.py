@@ -24,7 +24,7 @@ from gpubench.backends.wgpu.queues import queue_of
 from gpubench.backends.wgpu.transfers import MappedTransfers, PlainTransfers
 from gpubench.errors import BackendError, BackendUnavailable, DeviceLost, DeviceOutOfMemory, Unsupported
 from gpubench.installation import cache_folder
-from gpubench.model.backend import Backend, Buffer, HostCall, Launch, Session, StageReading, override
+from gpubench.model.backend import Backend, Buffer, HostCall, Launch, Recording, Session, StageReading, override
 from gpubench.model.case import Case
 from gpubench.model.kernel import Candidate, Limits
 from gpubench.model.op import ITEMSIZE, Array, Dtype, Form, Op, Shape, Stored
@@ -322,6 +322,15 @@ class WgpuSession(Session):
             return found and StageReading([*before, *found.steps_s], sum(before) + found.span_s, found.clock)
         waited = self.waited([*hosts, *(partial(self.run, launch) for launch in own)])
         return StageReading(waited, sum(waited), "waited")
+
+    @override
+    def recording(self, launch: WgpuLaunch) -> Recording:
+        with vendor_errors():
+            readings = [self.clock()]
+            for part in launch.parts():
+                self._queue.record(part, 1)
+                readings.append(self.clock())
+        return Recording(readings[1] - readings[0], readings[-1] - readings[0])
 
     @override
     def tune(self, op: Op, case: Case, inputs: Sequence[Buffer]) -> None:

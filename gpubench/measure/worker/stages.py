@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from gpubench.measure.worker.timer import Timer, wall_s
-from gpubench.model.backend import Buffer, HostCall, Launch, Session, StageReading
+from gpubench.model.backend import Buffer, HostCall, Launch, Recording, Session, StageReading
 from gpubench.model.result import StageTimes
 
 # Stages explain a time, they do not estimate it.
@@ -26,6 +26,7 @@ class _Round(NamedTuple):
     stamping_s: float | None
     wall_s: float
     empty_s: float
+    recording: Recording | None
     alone_s: list[float]
 
 
@@ -34,8 +35,9 @@ def time_stages(timer: Timer, session_index: int, limit_s: float) -> StageTimes 
     alone, none begun after `limit_s`; None where the case has no stages, or the session cannot time them.
 
     All of a round are neighbours in time: medians of such samples add up, those that were taken one after the other do
-    not. The first round is thrown away, unless there is no time for another. A short stage alone runs twice, and
-    the second time counts: its operands are then in the caches, as for any case with resident data.
+    not. The first round is thrown away, unless there is no time for another. What is short, a stage alone or a call of
+    the plain chain, runs twice, and the second time counts: its operands are then in the caches, as for any case with
+    resident data.
     """
     session, workspace = timer.session, timer.workspace
     chain = workspace.chain(timer.case)
@@ -53,12 +55,15 @@ def time_stages(timer: Timer, session_index: int, limit_s: float) -> StageTimes 
         if reading is None:
             return None
         once = session.stage_times([plain]) if plain is not None and reading.clock != "host" else None
-        wall, empty_s = wall_s(session, timer.launch, 1), wall_s(session, empty, 1)
+        wall, empty_s = _warm_s(session, timer.launch), _warm_s(session, empty)
         stamping_s = _device_span_s(steps, reading) - once.span_s if once is not None else None
-        rounds.append(_Round(reading, stamping_s, wall, empty_s, _alone(session, steps, reading.steps_s)))
+        recording = _recording(session, timer.launch, empty)
+        alone_s = _alone(session, steps, reading.steps_s)
+        rounds.append(_Round(reading, stamping_s, wall, empty_s, recording, alone_s))
         if time.perf_counter() - began > limit_s:
             break
     kept = rounds[1:] or rounds
+    recorded = [one.recording for one in kept if one.recording is not None]
     return StageTimes(
         session=session_index, clock=kept[0].reading.clock, stages=list(dict.fromkeys(names)),
         chain_s=_by_name(names, [one.reading.steps_s for one in kept]),
@@ -66,8 +71,24 @@ def time_stages(timer: Timer, session_index: int, limit_s: float) -> StageTimes 
         span_s=[one.reading.span_s for one in kept], wall_s=[one.wall_s for one in kept],
         empty_s=[one.empty_s for one in kept],
         stamping_s=[one.stamping_s for one in kept if one.stamping_s is not None],
+        first_recording_s=[one.first_s for one in recorded], recording_s=[one.whole_s for one in recorded],
         tokens={part: count(timer.case.params) for part, count in workspace.op.tokens.items()},
     )  # fmt: skip
+
+
+def _warm_s(session: Session, launch: Launch) -> float:
+    """Seconds of a call and its wait, behind another one where it is short: the first call after another kind of work
+    took a third longer on WebGPU."""
+    first = wall_s(session, launch, 1)
+    return first if first >= LONG_S else wall_s(session, launch, 1)
+
+
+def _recording(session: Session, launch: Launch, empty: Launch) -> Recording | None:
+    """That of a launch, less that of an empty one, whose time is known with its wait."""
+    found, nothing = session.recording(launch), session.recording(empty)
+    if found is None or nothing is None:
+        return None
+    return Recording(max(0.0, found.first_s - nothing.whole_s), max(0.0, found.whole_s - nothing.whole_s))
 
 
 def _on_device(session: Session, steps: Steps) -> tuple[Launch, Buffer] | None:

@@ -18,6 +18,7 @@ _MEANING = (
     "plain chain, without a clock reading between its stages, and its wait. What the stages and an empty launch leave "
     "of it is the rest."
 )
+_RECORDING = "recording: the device waits until the host has written down what it is to do"
 _WAITED = (
     "the device stamps no passes: each stage has a submit and a wait of its own, and they may exceed the whole"
 )
@@ -25,7 +26,7 @@ _MISMATCH = "! the stages miss the whole by more than 10 % and more than 20 us"
 # Share of the whole from which on what clock readings cost is said.
 SHOWN = 0.05
 # Beside the stages.
-LAUNCH, REST, WHOLE = "launch, wait", "rest", "whole"
+LAUNCH, RECORDING, REST, WHOLE = "launch, wait", "recording", "rest", "whole"
 
 
 def stages_section(analysis: Analysis, unit: str, *, full: bool, every_size: bool) -> Section:
@@ -67,12 +68,13 @@ def _table(analysis: Analysis, row: Stages, cpu: Stages | None, unit: str) -> Ta
             *(_cells(beside, label, unit, alone=False) if beside else ()),
             *_cells(row, label, unit, alone=True),
         )
-        for label in (*stages, LAUNCH, REST, WHOLE)
+        for label in (*stages, LAUNCH, *([RECORDING] if row.recording_s else []), REST, WHOLE)
     ]
     against = f" against {device_text(analysis, beside.device_id)}" if beside else ""
     legend = [_rates(row, beside)] if row.tokens_per_s else []
     legend += [f"{row.tokens_differing} of its tokens differ from float64's"] if row.tokens_differing else []
     legend += [_stamping(row, unit)] if row.stamping_s > SHOWN * row.whole_s else []
+    legend += [_RECORDING] if row.recording_s else []
     legend += [_WAITED] if row.clock == "waited" else []
     legend += [_MISMATCH] if row.mismatch or (beside and beside.mismatch) else []
     return Table(
@@ -118,10 +120,11 @@ def _cells(row: Stages, label: str, unit: str, *, alone: bool) -> tuple[Cell, ..
 
 
 def seconds_of(row: Stages) -> dict[str, float]:
-    """Seconds of all that a table lists, in its order: stages, launch, rest and the whole."""
-    return {one.stage: one.chain_s for one in row.stages} | {
-        LAUNCH: row.launch_s, REST: row.residual_s, WHOLE: row.whole_s,
-    }  # fmt: skip
+    """Seconds of all that a table lists, in its order: stages, launch, recording if there is any, rest and the
+    whole."""
+    recording = {RECORDING: row.recording_s} if row.recording_s else {}
+    stages = {one.stage: one.chain_s for one in row.stages}
+    return stages | {LAUNCH: row.launch_s} | recording | {REST: row.residual_s, WHOLE: row.whole_s}
 
 
 COLUMNS = (

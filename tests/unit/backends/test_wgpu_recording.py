@@ -9,6 +9,17 @@ import pytest
 from gpubench.backends.wgpu.programs import FIRST_STEPS, STEPS, WgpuLaunch, encode
 
 
+class Wrapped:
+    """A pointer as wgpu-py wraps it."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    @property
+    def _internal(self) -> str:
+        return self.name
+
+
 class Pass:
     """A compute pass of wgpu-py that writes down what it is told."""
 
@@ -35,8 +46,7 @@ LIBRARY = SimpleNamespace(
 
 
 def step(name: str, *, bound: bool = True):
-    group = SimpleNamespace(_internal=f"group {name}") if bound else None
-    return SimpleNamespace(_internal=name), group, (1, 2, 3)
+    return Wrapped(name), Wrapped(f"group {name}") if bound else None, (1, 2, 3)
 
 
 @pytest.mark.parametrize("repeat", [1, 3])

@@ -15,7 +15,7 @@ from gpubench.measure.plan import Workload
 from gpubench.measure.worker import stages
 from gpubench.measure.worker.timer import Timer
 from gpubench.measure.worker.workspace import Workspace, gate
-from gpubench.model.backend import StageReading
+from gpubench.model.backend import Recording, StageReading
 from gpubench.model.case import WAITED, Case
 from gpubench.model.op import Ladder, Stage
 
@@ -109,6 +109,19 @@ def test_stamping_is_what_the_readings_add_to_the_span_of_the_plain_chain(sessio
     )  # fmt: skip
     found = stages.time_stages(timer_of(session, tmp_path), 0, limit_s=0.0)
     assert found.stamping_s == [2 * 5.0], "three stages against one chain"
+
+
+def test_recording_is_what_the_host_writes_down_beside_an_empty_launch(session, tmp_path, monkeypatch):
+    timer = timer_of(session, tmp_path)
+    recorded = {id(timer.launch): Recording(4.0, 9.0)}
+    monkeypatch.setattr(session, "recording", lambda launch: recorded.get(id(launch), Recording(1.5, 1.5)))
+    found = stages.time_stages(timer, 0, limit_s=0.0)
+    assert (found.first_recording_s, found.recording_s) == ([2.5], [7.5])
+
+
+def test_a_session_that_records_nothing_has_no_such_times(session, tmp_path):
+    found = stages.time_stages(timer_of(session, tmp_path), 0, limit_s=0.0)
+    assert (found.first_recording_s, found.recording_s) == ([], [])
 
 
 def test_the_clock_of_the_host_stamps_for_nothing(session, tmp_path):

@@ -23,7 +23,7 @@ SECONDS = {"ffn_in": 2e-4, "ffn_out": 1e-4}
 SUM_S = 3e-4
 
 
-def run_with(*, launch_s: float = 1e-5, clock: StageClock = "event", **beside: float) -> Run:
+def run_with(*, launch_s: float = 1e-5, clock: StageClock = "event", **beside: Any) -> Run:
     what = measured(case("ffn", 64, "tuned", WAITED, "cupy:0"), SUM_S)
     return run_of([in_stages(what, SECONDS, clock=clock, launch_s=launch_s, **beside)])
 
@@ -32,7 +32,7 @@ def analysed(**given: Any) -> Analysis:
     return analyse(run_with(**given))
 
 
-def row_of(**given: float) -> Stages:
+def row_of(**given: Any) -> Stages:
     (found,) = analysed(**given).stages
     return found
 
@@ -72,6 +72,29 @@ def test_gaps_between_stamps_are_no_cost_of_the_stages():
     assert found.stamping_s == pytest.approx(0.0, abs=1e-12)
     assert sum(one.chain_s for one in found.stages) == pytest.approx(SUM_S)
     assert not found.mismatch
+
+
+@pytest.mark.parametrize(
+    ("recording_s", "waits_s"),
+    [((5e-5, 5e-5), 5e-5),  # one submit: the device begins after it
+     ((5e-5, 5e-5 + SUM_S), 5e-5),  # what is recorded later takes as long as the stages
+     ((5e-5, 5e-5 + SUM_S + 1e-4), 15e-5)],
+)  # fmt: skip
+def test_the_device_waits_for_what_the_host_records(recording_s, waits_s):
+    found = row_of(rest_s=waits_s + 1e-6, recording_s=recording_s)
+    assert found.recording_s == pytest.approx(waits_s)
+    assert found.residual_s == pytest.approx(1e-6, abs=1e-12)
+    assert not found.mismatch
+    text = render([run_with(rest_s=waits_s, recording_s=recording_s)], "plain", sections=("stages",))
+    (line,) = (line for line in text.splitlines() if line.startswith("recording "))
+    assert f"{waits_s * 1e6:.0f}" in line
+    assert "the device waits until the host has written down" in " ".join(text.split())
+
+
+@pytest.mark.parametrize("given", [{}, {"recording_s": (5e-5, 5e-5), "clock": "waited"}])
+def test_where_nothing_is_recorded_no_line_says_so(given):
+    assert row_of(**given).recording_s == 0.0
+    assert "recording" not in render([run_with(**given)], "plain", sections=("stages",))
 
 
 @pytest.mark.parametrize("given", [{"rest_s": 5e-5}, {"rest_s": -5e-5}, {"gap_s": 5e-5, "rest_s": 0.0}])
