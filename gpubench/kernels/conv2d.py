@@ -3,23 +3,29 @@
 As a product: filters, a row of 9 C numbers each, times the patches of an image, a column of 9 C numbers a pixel.
 
 - CPU: patches of a band of rows that stays in cache, times the filters by a BLAS of one thread, band after band.
-- CUDA: a tiled product, whose blocks read each patch from the image itself.
-- WGSL: the register-blocked matmul, which reads each patch from the image itself: nothing is written in between.
+- CUDA: Winograd's products (families/winograd); of few images a tiled product, whose blocks read each patch from
+  the image itself.
+- WGSL: the same, and the register-blocked matmul, which reads each patch from the image itself.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
+import msgspec
+
 from gpubench.errors import Unsupported
-from gpubench.kernels.families import ceil_div, multiprocessors, require_dtype
+from gpubench.kernels.families import ceil_div, multiprocessors, require_dtype, winograd
 from gpubench.kernels.families.cpu import Blocks, Launch, ThreadScratch
 from gpubench.kernels.families.cuda import DTYPES, MOST_BLOCKS, options, prelude
 from gpubench.kernels.families.elementwise import WORKING_DTYPES
 from gpubench.kernels.families.matmul import wgsl
 from gpubench.kernels.families.matmul.register import Patches
-from gpubench.model.kernel import CudaPass, CudaProgram, Kernel, Limits
+from gpubench.kernels.families.winograd import cuda as winograd_cuda
+from gpubench.kernels.families.winograd import wgsl as winograd_wgsl
+from gpubench.model.kernel import Candidate, CudaPass, CudaProgram, Kernel, Limits, WgslProgram
 from gpubench.model.op import Array, Ladder, Op, Operand, Params, Shape, Split, Tolerance, counted_by
 
 _CHANNELS, _FILTERS, _SIDE = 64, 64, 32
@@ -152,28 +158,32 @@ class _Tile(NamedTuple):
         return ceil_div(params["n"] * side * side, self.pixels), ceil_div(filters, self.filters), 1
 
 
-# A large tile re-uses more of what it loads. When images are few, blocks are, and each must be short.
-_LARGE, _MEDIUM, _SMALL, _DOUBLE = _Tile(256, 8, 1), _Tile(64, 8, 4), _Tile(64, 4, 8), _Tile(64, 4, 4)
+_TILES_BESIDE = 2  # candidates of WGSL beside Winograd's products
+# When images are few, blocks are, and each must be short.
+_MEDIUM, _SMALL, _DOUBLE = _Tile(64, 8, 4), _Tile(64, 4, 8), _Tile(64, 4, 4)
 
 
 def _tile(params: Params, dtype: str, limits: Limits) -> _Tile:
-    """The sums of a large tile in float64 would fill a thread's registers, those of many groups a block's memory."""
+    """The sums of more groups in float64 would fill a block's memory."""
     if dtype == "float64":
         return _DOUBLE
+    return _MEDIUM if _half_busy(_MEDIUM.grid(params), limits) else _SMALL
 
-    def waves(tile: _Tile) -> float:
-        across, down, _ = tile.grid(params)
-        return across * down / multiprocessors(limits)
 
-    return _LARGE if waves(_LARGE) >= 1 else _MEDIUM if waves(_MEDIUM) >= 0.5 else _SMALL
+def _half_busy(grid: tuple[int, int, int], limits: Limits) -> bool:
+    """There is a block for every second multiprocessor."""
+    return 2 * grid[0] * grid[1] >= multiprocessors(limits)
 
 
 def _cuda(params: Params, dtype: str, limits: Limits) -> CudaProgram:
-    """One launch. Raises Unsupported for another dtype, and beyond CUDA's largest grid."""
+    """Raises Unsupported for another dtype, and beyond CUDA's largest grid."""
     require_dtype(dtype, DTYPES, "CUDA")
     n, (channels, filters, side) = params["n"], _sides(params)
     if n == 0:
         return CudaProgram(())
+    # Its sums in float64 would not fit.
+    if dtype != "float64" and _half_busy(winograd.grid(n, filters, side), limits):
+        return winograd_cuda.program(n, channels, filters, side, dtype, limits)
     tile = _tile(params, dtype, limits)
     grid = tile.grid(params)
     if grid[0] > MOST_BLOCKS or grid[1] > limits.max_groups_per_dimension:
@@ -194,13 +204,12 @@ const int FILTERS = LANES_A_SIDE * LANES_A_SIDE, TAPS = 9, QUADS = LANES_A_SIDE 
 const int ACROSS = PIXELS / LANES_A_SIDE;  // threads of a group along its pixels
 const int PITCH = FILTERS + 4;  // four more, or threads that write neighbours in a row of w would meet in one bank
 const int OWN = TAPS * (PITCH + PIXELS), SUMS = FILTERS * PIXELS;
-const int BUFFERS = GROUPS == 1 ? 2 : 1;  // of two in turn, one is filled while the other is read
-const int ROOM = BUFFERS * GROUPS * OWN > GROUPS / 2 * SUMS ? BUFFERS * GROUPS * OWN : GROUPS / 2 * SUMS;
+const int ROOM = GROUPS * OWN > GROUPS / 2 * SUMS ? GROUPS * OWN : GROUPS / 2 * SUMS;
 const int WEIGHTS = (FILTERS * TAPS + PIXELS - 1) / PIXELS;
 struct alignas(16) Quad { real lane[4]; };
 struct alignas(sizeof(stored) > 4 ? 16 : 4 * sizeof(stored)) Four { stored lane[4]; };
 
-extern "C" __global__ void __launch_bounds__(PIXELS * GROUPS, GROUPS == 1 ? 2 : 1)
+extern "C" __global__ void __launch_bounds__(PIXELS * GROUPS)
 gpubench_conv2d(const stored* __restrict__ x, const stored* __restrict__ w, stored* __restrict__ out,
                 long long count, long long channels, long long filters, long long side) {
   __shared__ alignas(16) real room[ROOM];
@@ -239,7 +248,7 @@ gpubench_conv2d(const stored* __restrict__ x, const stored* __restrict__ w, stor
 
   const int across = thread % ACROSS * 4, down = thread / ACROSS * 4;
   load(group);
-  for (int begin = 0, next = OWN; begin < channels; begin += GROUPS, next = -next) {
+  for (int begin = 0; begin < channels; begin += GROUPS) {
     #pragma unroll
     for (int tap = 0; tap < TAPS; ++tap) patches[tap * PIXELS + thread] = patch[tap];
     #pragma unroll
@@ -264,8 +273,7 @@ gpubench_conv2d(const stored* __restrict__ x, const stored* __restrict__ w, stor
         for (int j = 0; j < LANES_A_SIDE; ++j) sums[i][j] += a[i] * b[j];
       }
     }
-    if (BUFFERS == 1) __syncthreads();
-    else weights += next, patches += next;
+    __syncthreads();
   }
 
   #pragma unroll
@@ -317,6 +325,28 @@ def _product(params: Params, dtype: str) -> wgsl.Product:
     )
 
 
+def _wgsl() -> Kernel:
+    """Winograd's products where a group of the device can hold what they need and groups are many, else the tiled ones.
+    On an H200 Winograd's took 0.55 to 0.75 of the best tile's time from 8 images on, so few tiles are tried beside."""
+    tiled = wgsl.kernel(_product)
+
+    def choices(params: Params, dtype: str, limits: Limits) -> tuple[Candidate, ...]:
+        assert tiled.candidates is not None
+        found: tuple[Candidate, ...] = tiled.candidates(params, dtype, limits)
+        n, (channels, filters, side) = params["n"], _sides(params)
+        many = _half_busy(winograd.grid(n, filters, side), limits)
+        if limits.software or not many or not winograd_wgsl.fits(dtype, limits):
+            return found
+        build = partial(winograd_wgsl.program, n, channels, filters, side, dtype, limits)
+        return (Candidate(winograd_wgsl.NAME, build), *found[:_TILES_BESIDE])
+
+    def build(params: Params, dtype: str, limits: Limits) -> WgslProgram:
+        program: WgslProgram = choices(params, dtype, limits)[0].build()
+        return program
+
+    return msgspec.structs.replace(tiled, build=build, candidates=choices)
+
+
 OP = Op(
     name="conv2d",
     group="network",
@@ -343,6 +373,6 @@ OP = Op(
     tuned={
         "numpy": (Kernel("numpy", _cpu),),
         "cupy": (Kernel("cuda", _cuda),),
-        "wgpu": (wgsl.kernel(_product),),
+        "wgpu": (_wgsl(),),
     },
 )

@@ -39,6 +39,17 @@ FEW_ROWS = (
 GEMV = ((1, 1), (1, 5), (7, 4), (1000, 4), (33, 257), (130, 1000), (1, 400_000), (3, 300_001), (20_000, 8))
 
 
+# Images, channels, filters and side of a convolution: too few for Winograd's products, and enough; in part of a block.
+CONVOLUTIONS = (
+    (1, 1, 1, 1),
+    (3, 3, 5, 7),
+    (700, 5, 65, 9),
+    (9, 67, 130, 33),
+    (3000, 8, 64, 2),
+    (13, 64, 64, 32),
+)
+
+
 @pytest.fixture(scope="module")
 def session():
     from gpubench.backends.cupy import BACKEND
@@ -84,6 +95,13 @@ def apply(session, name, *hosts, params=None, programs=None):
 def test_few_rows_times_weights(session, tmp_path, name, dtype):
     for n, m, k in FEW_ROWS:
         right(session, name, {"n": n, "m": m, "k": k}, dtype, tmp_path)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_convolutions_of_few_and_of_many_images(session, tmp_path, dtype):
+    for n, channels, filters, side in CONVOLUTIONS:
+        params = {"n": n, "channels": channels, "filters": filters, "side": side}
+        right(session, "conv2d", params, dtype, tmp_path)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -33,7 +33,7 @@ OPS = {
     name: op.tuned["cupy"][0]
     for name in kernels.usual()
     if "cupy" in (op := kernels.load(name)).tuned and not op.tuned["cupy"][0].library
-}
+} | {"conv2d": kernels.load("conv2d").tuned["cupy"][0]}
 # What writes a kernel's text, where a family does.
 WRITERS = {name: getattr(kernel.build, "__self__", None) for name, kernel in OPS.items()}
 ELEMENTWISE = [name for name, writer in WRITERS.items() if isinstance(writer, CudaElement)]
@@ -103,6 +103,34 @@ def test_every_element_is_covered(name, n, dtype):
 def test_a_vector_longer_than_any_grid_is_refused(name):
     with pytest.raises(Unsupported, match="2147483647"):
         OPS[name].build({"n": 2**45}, "float32", H200)
+
+
+@given(
+    n=st.integers(1, 10**6), channels=st.integers(1, 300), filters=st.integers(1, 300), side=st.integers(1, 300),
+    dtype=dtypes, device=devices,
+)  # fmt: skip
+def test_every_pixel_of_a_convolution_is_covered(n, channels, filters, side, dtype, device):
+    """By tiles of 2 x 2 of Winograd's products, or pixel by pixel."""
+    params = {"n": n, "channels": channels, "filters": filters, "side": side}
+    *before, step = built("conv2d", params, dtype, device).passes
+    if before:
+        units, a_block = n * (-(-side // 2)) ** 2, number("TILES", step.source)
+        own, count = before[0].arguments[-2:]
+        assert own >= channels
+        assert count >= own * filters
+        assert before[0].grid[0] * before[0].block[0] >= count
+        assert step.grid[1] * number("FILTERS", step.source) >= filters
+    else:
+        units, a_block = n * side * side, number("PIXELS", step.source)
+        assert step.grid[1] * number("LANES_A_SIDE", step.source) ** 2 >= filters
+    assert (step.grid[0] - 1) * a_block < units <= step.grid[0] * a_block
+
+
+def test_winograds_products_need_many_images_and_no_double_precision():
+    one, two = 1, 2
+    assert len(built("conv2d", {"n": 64}, "float32").passes) == two
+    assert len(built("conv2d", {"n": 64}, "float64").passes) == one
+    assert len(built("conv2d", {"n": 1}, "float32").passes) == one
 
 
 def test_what_only_moves_is_not_converted():
