@@ -27,7 +27,7 @@ Guard = Callable[[], AbstractContextManager[None]]
 CHUNK_BYTES, BUFFERS = 16 << 20, 3
 # What a thread copies at a time: a chunk holds several whole ones. WebGPU maps at multiples of eight bytes.
 PIECE_BYTES = 2 << 20
-# Up to here the convenience call is quicker: 31 us for 64 KiB against 165 us of mapping (H200). It would stay
+# Up to here the convenience call is quicker: 31 us for 64 KiB against 60 us of mapping (H200). It would stay
 # quicker up to 1 MiB, but each call takes fresh staging memory: once two of them outgrow the driver's block,
 # an upload of 2 x 256 KiB was seen to take 1.9 ms, and one of 2 x 1 MiB 2.2 ms, instead of 0.1 and 0.4 ms.
 SMALL_BYTES = 1 << 16
