@@ -1,0 +1,89 @@
+"""The queue of a wgpu device, by wgpu-py and past it: the same bytes, whoever records, submits, maps and waits."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from gpubench import kernels
+from gpubench.backends.wgpu import queues, vendor_errors
+from gpubench.backends.wgpu.transfers import MappedTransfers
+from gpubench.errors import BackendError
+from gpubench.model.case import WAITED, Case
+
+pytestmark = pytest.mark.vulkan
+
+N = 100_003
+
+
+def queue(session, way):
+    device = session.programs.device
+    if way == "wgpu-py":
+        return queues.Queue(device)
+    native = queues.library()
+    assert native is not None
+    return queues.NativeQueue(device, native, asks=way != "sleeps")
+
+
+@pytest.fixture(params=["wgpu-py", "sleeps", "asks", "asks in vain"])
+def taken(request, session, monkeypatch):
+    if request.param == "asks in vain":
+        monkeypatch.setattr(queues, "ASK_S", 0.0)
+    found = queue(session, request.param)
+    yield found
+    found.close()
+
+
+def test_this_version_of_wgpu_is_passed_by(session):
+    assert isinstance(queues.queue_of(session.programs.device, asks=False), queues.NativeQueue)
+
+
+def test_without_its_library_wgpu_py_does_all(session, monkeypatch):
+    monkeypatch.setattr(queues, "library", lambda: None)
+    assert type(queues.queue_of(session.programs.device, asks=True)) is queues.Queue
+
+
+@pytest.mark.parametrize("repeat", [1, 3])
+def test_launches_do_their_work(session, taken, repeat):
+    op, case = (
+        kernels.load("add"),
+        Case("add", "vector", {"n": N}, "float32", "tuned", WAITED, session.device.id),
+    )
+    a, b, out = (session.allocate((N,), "float32") for _ in range(3))
+    hosts = [np.random.default_rng(seed).standard_normal(N, np.float32) for seed in (1, 2)]
+    for buffer, host in zip((a, b), hosts, strict=True):
+        session.upload(buffer, host)
+    taken.submit(taken.record(session.compile(op, case, (a, b), out), repeat))
+    taken.wait()
+    got = np.empty(N, np.float32)
+    session.download(out, got)
+    np.testing.assert_array_equal(got, hosts[0] + hosts[1])
+    for buffer in (a, b, out):
+        session.free(buffer)
+
+
+def test_every_byte_goes_up_and_comes_down(session, taken):
+    transfers = MappedTransfers(session.programs.device, taken, vendor_errors)
+    buffer = session.allocate((N,), "float32")
+    host, got = np.random.default_rng(3).standard_normal(N, np.float32), np.empty(N, np.float32)
+    for _ in range(2):  # the second time the staging buffers are there
+        transfers.upload(buffer, host)
+        transfers.download(buffer, got)
+        np.testing.assert_array_equal(got, host)
+        host *= 2
+    transfers.close()
+    session.free(buffer)
+
+
+@pytest.mark.parametrize("way", ["sleeps", "asks"])
+def test_what_is_wrong_with_commands_is_raised(session, way):
+    import wgpu
+
+    device, found = session.programs.device, queue(session, way)
+    small, large = (device.create_buffer(size=size, usage=wgpu.BufferUsage.COPY_SRC) for size in (16, 64))
+    with pytest.raises(BackendError) as caught, vendor_errors():
+        found.copy(large, 0, small, 0, 64)  # neither may be written
+    assert caught.value.reason == "validation-error"
+    with pytest.raises(BackendError), vendor_errors():
+        found.map(small, 16, write=False).sync_wait()  # no buffer that the host may map
+    found.wait()  # the queue goes on
