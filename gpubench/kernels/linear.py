@@ -9,16 +9,17 @@ def _scale(xp: Array, x: Array, w: Array, b: Array) -> Array:
     return norms(xp, x, w) + xp.abs(b)
 
 
+EPILOGUE = Epilogue(
+    {"b": "across"},
+    cpu=lambda np, out, room, b: np.add(out, b, out=out),
+    wgsl="v + b",
+    cuda="v + b",
+    flops=1,
+)
 OP = linear(
     name="linear",
     summary="out = x w + b of n rows",
-    epilogue=Epilogue(
-        {"b": "across"},
-        cpu=lambda np, out, room, b: np.add(out, b, out=out),
-        wgsl="v + b",
-        cuda="v + b",
-        flops=1,
-    ),
+    epilogue=EPILOGUE,
     expr=lambda xp, x, w, b: x @ w + b,
     torch=lambda torch, x, w, b: torch.addmm(b, x, w),
     tolerance=Tolerance(8, scale=_scale),

@@ -8,7 +8,7 @@ from gpubench.kernels.families.linear import linear, norms
 from gpubench.kernels.families.matmul.epilogue import Epilogue
 from gpubench.model.op import Array, Tolerance
 
-_LARGEST_SLOPE = 1.13  # of gelu, at x = 1.4
+LARGEST_SLOPE = 1.13  # of gelu, at x = 1.4
 
 
 def _expr(xp: Array, x: Array, w: Array, b: Array) -> Array:
@@ -27,7 +27,7 @@ def _reference(xp: Array, x: Array, w: Array, b: Array) -> Array:
 def _scale(xp: Array, x: Array, w: Array, b: Array) -> Array:
     """The error of z, enlarged by gelu's slope, and that of gelu itself: eight times what the first is counted by."""
     z = x @ w + b
-    return _LARGEST_SLOPE * (norms(xp, x, w) + xp.abs(b)) + 4 * xp.abs(z) * (
+    return LARGEST_SLOPE * (norms(xp, x, w) + xp.abs(b)) + 4 * xp.abs(z) * (
         1 + xp.abs(xp.tanh(C * (z + CUBIC * z**3)))
     )
 
@@ -46,23 +46,24 @@ def _cpu(np: Any, out: Array, room: Any, b: Array) -> None:
     np.divide(out, power, out=out)
 
 
+EPILOGUE = Epilogue(
+    {"b": "across"},
+    cpu=_cpu,
+    wgsl="gelu(v + b)",
+    wgsl_functions=f"""fn gelu(x: V) -> V {{
+  return x / (V(1.0) + exp(V({-2 * C!r}) * fma(V({CUBIC}) * x * x, x, x)));
+}}""",
+    exponential=True,
+    cuda="gelu(v + b)",
+    flops=10,
+    cuda_functions=f"""__device__ __forceinline__ real gelu(real x) {{
+  return x / (real(1) + exp(real({-2 * C!r}) * fma(real({CUBIC}) * x * x, x, x)));
+}}""",
+)
 OP = linear(
     name="linear_gelu",
     summary="out = gelu(x w + b) of n rows",
-    epilogue=Epilogue(
-        {"b": "across"},
-        cpu=_cpu,
-        wgsl="gelu(v + b)",
-        wgsl_functions=f"""fn gelu(x: V) -> V {{
-  return x / (V(1.0) + exp(V({-2 * C!r}) * fma(V({CUBIC}) * x * x, x, x)));
-}}""",
-        exponential=True,
-        cuda="gelu(v + b)",
-        flops=10,
-        cuda_functions=f"""__device__ __forceinline__ real gelu(real x) {{
-  return x / (real(1) + exp(real({-2 * C!r}) * fma(real({CUBIC}) * x * x, x, x)));
-}}""",
-    ),
+    epilogue=EPILOGUE,
     expr=_expr,
     torch=lambda torch, x, w, b: torch.nn.functional.gelu(torch.addmm(b, x, w), approximate="tanh"),
     tolerance=Tolerance(8, scale=_scale),
