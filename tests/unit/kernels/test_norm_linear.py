@@ -26,7 +26,7 @@ H200 = Limits(
 )  # fmt: skip
 SMALLEST = Limits(max_buffer_bytes=2**28, max_binding_bytes=2**27, float16=True, float64=True)
 SHAPES = [(256, 256), (768, 256), (256, 1024), (10, 512), (257, 33), (1, 1), (40, 5000), (40, 20_000)]
-BYTES = {"f32": 4, "f64": 8, "vec2<f32>": 8, "vec2<f64>": 16, "vec4<f32>": 16}
+BYTES = {"f32": 4, "f64": 8, "vec2<f32>": 8, "vec2<f64>": 16, "vec4<f32>": 16, "vec4<f64>": 32}
 each_op = pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)
 
 
@@ -76,7 +76,8 @@ def test_numpy_alone_and_behind_a_compiled_norm_are_right(op: Op, threads, dtype
             for gain in (1, 2):
                 inputs[1] *= gain
                 output.fill(np.nan)
-                launch()
+                with np.errstate(all="ignore"):
+                    launch()
                 wide = [one.astype(np.float64) for one in inputs]
                 want, scale = (op.reference or op.expr)(np, *wide), op.tolerance.scale(np, *wide)
                 assert compare(op, dtype, output, want, scale).ok, (shape, gain)
@@ -188,7 +189,8 @@ def test_every_candidate_of_the_layer_is_one_here_and_few_rows_are_one_dispatch(
                 if "normed" in program.scratch:
                     assert len(program.passes) == 1 + len(behind.passes)
                     assert program.passes[0].bindings == ("x", "g", "c", "normed")
-                    assert one.name != few_rows.NAME or k > 512, "such rows are held"
+                    held = k <= 512 and (n <= 2 or device is H200)
+                    assert one.name != few_rows.NAME or not held
                 else:
                     (step,) = program.passes
                     assert one.name == few_rows.NAME
