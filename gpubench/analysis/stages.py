@@ -120,15 +120,19 @@ def _row(run: Run, outcome: Measurement, case: CaseResult) -> Stages | None:
 
 def _without_readings(name: str, names: Sequence[str], chain_s: Sequence[float], span_s: float) -> list[float]:
     """The stages' seconds where the device's add up to the plain chain's span; those that exceed it lose what the
-    clock readings cost, of which each launch of a stage has one."""
+    clock readings cost, of which each launch of a stage has one. A stage that the op had at the time and has no longer,
+    as a norm that is now made with the product behind it, is taken to have run as often as the one behind it."""
     from gpubench import kernels  # few files hold stages of a GPU, and reading one loads no op
 
-    counts = dict.fromkeys(names, 1)
+    declared: Counter[str] = Counter()
     hosts: set[str] = set()
     with contextlib.suppress(GpubenchError):  # the op of a package that is not here
         stages = kernels.load(name).stages
-        counts |= Counter(stage.name for stage in stages)
+        declared = Counter(stage.name for stage in stages)
         hosts = {stage.name for stage in stages if kernels.load(stage.op).host is not None}
+    counts, count = dict.fromkeys(names, 1), 1
+    for each in reversed(names):
+        counts[each] = count = declared.get(each, count)
     known = dict(zip(names, chain_s, strict=True))
     readings = [each for each in names if each not in hosts for _ in range(counts[each])]
     left_s = span_s - sum(known[each] for each in hosts)
