@@ -152,15 +152,19 @@ def _without_readings(name: str, names: Sequence[str], chain_s: Sequence[float],
 
 def _declared(name: str, names: Sequence[str]) -> tuple[dict[str, int], set[str]]:
     """How often the workload of that name has each stage, and those that the host does; once and none of an op that
-    is not here."""
+    is not here. A stage that the op had at the time and has no longer, as a norm that is now made with the product
+    behind it, is taken to have run as often as the one behind it."""
     from gpubench import kernels  # few files hold stages of a GPU, and reading one loads no op
 
-    counts = dict.fromkeys(names, 1)
+    declared: Counter[str] = Counter()
     hosts: set[str] = set()
     with contextlib.suppress(GpubenchError):  # the op of a package that is not here
         stages = kernels.load(name).stages
-        counts |= Counter(stage.name for stage in stages)
+        declared = Counter(stage.name for stage in stages)
         hosts = {stage.name for stage in stages if kernels.load(stage.op).host is not None}
+    counts, count = dict.fromkeys(names, 1), 1
+    for each in reversed(names):
+        counts[each] = count = declared.get(each, count)
     return counts, hosts
 
 

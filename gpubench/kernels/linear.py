@@ -1,7 +1,7 @@
 """linear: out = x w + b, a layer of a network: n rows times a matrix of weights, and a bias."""
 
 from gpubench.kernels.families.linear import linear, norms
-from gpubench.kernels.families.matmul.epilogue import Epilogue
+from gpubench.kernels.families.matmul.epilogue import BIAS
 from gpubench.model.op import Array, Tolerance
 
 
@@ -12,13 +12,7 @@ def _scale(xp: Array, x: Array, w: Array, b: Array) -> Array:
 OP = linear(
     name="linear",
     summary="out = x w + b of n rows",
-    epilogue=Epilogue(
-        {"b": "across"},
-        cpu=lambda np, out, room, b: np.add(out, b, out=out),
-        wgsl="v + b",
-        cuda="v + b",
-        flops=1,
-    ),
+    epilogue=BIAS,
     expr=lambda xp, x, w, b: x @ w + b,
     torch=lambda torch, x, w, b: torch.addmm(b, x, w),
     tolerance=Tolerance(8, scale=_scale),

@@ -5,6 +5,6 @@ from gpubench.kernels.families.workload import workload
 
 OP = workload(
     name="multi_head_attention", summary="x + attention(x wqkv + bqkv) wo + bo, causal", params=PARAMS, sizes=SIZES,
-    options=HEADED, stages=attend("x", "x", "y"), inputs={"x": "normal"}, weights=ATTENTION_WEIGHTS,
+    options=HEADED, stages=attend("x", "y"), inputs={"x": "normal"}, weights=ATTENTION_WEIGHTS,
     outputs={"y": "activation"},
 )  # fmt: skip

@@ -116,15 +116,26 @@ class NumbaPass(msgspec.Struct, frozen=True):
     slices: int | None = None
 
 
+class NumpyPass(msgspec.Struct, frozen=True):
+    """What NumPy does behind compiled passes, such as a product: `build(np, blocks)` returns
+    `launch(operands, output)`. `operands` name inputs and arrays that the passes have written."""
+
+    build: Callable[..., Callable[..., None]]
+    operands: tuple[str, ...]
+
+
 class NumbaProgram(msgspec.Struct, frozen=True):
     """Compiled kernels of the CPU: the text of a Python module that defines them with what
     `gpubench.backends.numpy.native` offers, the passes of one launch in order, the bytes of each scratch array they
-    share, and how many threads run them."""
+    share, and how many threads run them. What the passes leave to NumPy stands in `behind`; `between` are the shapes
+    of the arrays, in the dtype of the case, that it reads of them."""
 
     source: str
     passes: tuple[NumbaPass, ...]
     threads: int = 1
     scratch: Mapping[str, int] = {}
+    behind: NumpyPass | None = None
+    between: Mapping[str, tuple[int, ...]] = {}
 
 
 class Candidate(msgspec.Struct, frozen=True):

@@ -105,6 +105,14 @@ def test_convolutions_of_few_and_of_many_images(session, tmp_path, dtype):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", ["norm_linear", "norm_linear_gelu"])
+def test_norms_of_few_rows_times_weights(session, tmp_path, name, dtype):
+    """In one launch; in two and in three where a block does not hold the rows, and where there are many."""
+    for n, m, k in (*FEW_ROWS, *((n, 40, k) for n in (2, 8, 16, 1000) for k in (1, 255, 257, 5000))):
+        right(session, name, {"n": n, "m": m, "k": k}, dtype, tmp_path)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", ["softmax", "softmax_grad"])
 def test_rows_of_every_length(session, tmp_path, name, dtype):
     for columns in ROWS:

@@ -250,7 +250,7 @@ class NumpySession(Session):
         ):
             for candidate in kernel.candidates(case.params, case.dtype, self.limits):
                 if self._compiled.compiles(candidate.build()):
-                    call = partial(self._native, op, candidate)
+                    call = partial(self._native, op, case.dtype, candidate)
                     found[f"numba, {candidate.name}"] = Way(call, candidate.threads)
         elif kernel.language == "numpy":
             blocks = kernel
@@ -263,19 +263,30 @@ class NumpySession(Session):
         return found
 
     def _native(
-        self, op: Op, candidate: Candidate, inputs: Sequence[Buffer], output: Buffer
+        self, op: Op, dtype: Dtype, candidate: Candidate, inputs: Sequence[Buffer], output: Buffer
     ) -> Callable[[], Array]:
         assert self._compiled is not None
-        arrays = {**named_buffers(op, inputs, output), "out": each(output)[0]}
         program = candidate.build()
         assert isinstance(program, NumbaProgram)
+        between = {name: self.allocate(shape, dtype) for name, shape in program.between.items()}
+        arrays = {**named_buffers(op, inputs, output), **between, "out": each(output)[0]}
         run = self._compiled.launch(program, arrays)
+        if program.behind is None:
 
-        def call() -> Array:
+            def call() -> Array:
+                run()
+                return output
+
+            return call
+        behind = program.behind.build(self._np, self._blocks)
+        operands = [arrays[name] for name in program.behind.operands]
+
+        def call_both() -> Array:
             run()
+            behind(operands, arrays["out"])
             return output
 
-        return call
+        return call_both
 
     def run(self, launch: NumpyLaunch, repeat: int = 1) -> None:
         """Run to the end: NumPy is synchronous. Invalid values are results, not warnings."""

@@ -80,8 +80,8 @@ def linear(name: str, summary: str, epilogue: Epilogue, *, turned: bool = False,
         slow={("numpy", "float16"): _NUMPY_HALF_FLOPS_PER_S},
         tuned={
             "numpy": (Kernel("numpy", partial(build_cpu, epilogue, turned)),),
-            "cupy": (Kernel("cuda", partial(_cuda, names, turned, epilogue)),),
-            "wgpu": (wgsl.kernel(partial(_product, names, turned, epilogue)),),
+            "cupy": (Kernel("cuda", partial(build_cuda, names, turned, epilogue)),),
+            "wgpu": (wgsl.kernel(partial(product, names, turned, epilogue)),),
         },
         **formulas,
     )  # fmt: skip
@@ -159,9 +159,10 @@ def slab_rows(n: int, widest: int, threads: int) -> int:
 # ---------------------------------------------------------------- GPU
 
 
-def _cuda(
+def build_cuda(
     names: tuple[str, str], turned: bool, epilogue: Epilogue, params: Params, dtype: str, limits: Limits
 ) -> CudaProgram:
+    """Few rows in one launch, others by cuBLAS and a pass over the result."""
     n, m, k = sides(params)
     if n == 0:
         return CudaProgram(())
@@ -170,8 +171,9 @@ def _cuda(
     return CudaProgram((CudaProduct(*names, "out", n, m, k, tb=turned), epilogue.cuda_pass(n, m, dtype)))
 
 
-def _product(
+def product(
     names: tuple[str, str], turned: bool, epilogue: Epilogue, params: Params, dtype: str
 ) -> wgsl.Product:
+    """What WGSL multiplies."""
     n, m, k = sides(params)
     return wgsl.Product(n, m, k, 1, dtype, tb=turned, a=names[0], b=names[1], epilogue=epilogue)

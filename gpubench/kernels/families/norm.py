@@ -40,12 +40,11 @@ def across(params: Params) -> Shape:
 def norm(name: str, summary: str, *, centred: bool, **formulas: Any) -> Op:
     """The op of rows x, a gain g and, where the mean is taken off first (`centred`), a shift c. `formulas` are the op's
     `expr`, `torch` and `tolerance`."""
-    whole = ("g", "c") if centred else ("g",)
+    whole = _whole(centred)
     inputs = (
         Operand("x", rows, "normal"),
         *(Operand(other, across, "normal", role="weight") for other in whole),
     )
-    source = partial(_source, centred)
     return Op(
         name=name, group="layers", summary=summary, params={"n": "number of rows"},
         options={"width": f"length of a row ({_WIDTH})"}, sizes=Ladder(low=1, high=65536), dtypes=WORKING_DTYPES,
@@ -56,14 +55,26 @@ def norm(name: str, summary: str, *, centred: bool, **formulas: Any) -> Op:
         split=Split({"x": 0}, counted_by("n")),
         tuned={
             "numpy": (
-                compiled_kernel(partial(_compiled, centred)),
-                Kernel("numpy", partial(_in_numpy, centred), "numpy"),
+                compiled_kernel(partial(compiled, centred)),
+                Kernel("numpy", partial(in_numpy, centred), "numpy"),
             ),
-            "cupy": (_built("cuda", CudaRowKernel(name, ("x",), partial(_choose_cuda, centred), whole)),),
-            "wgpu": (_built("wgsl", WgslRowKernel(("x",), source, across=whole)),),
+            "cupy": (_built("cuda", cuda_kernel(name, centred)),),
+            "wgpu": (_built("wgsl", wgsl_kernel(centred)),),
         },
         **formulas,
     )  # fmt: skip
+
+
+def _whole(centred: bool) -> tuple[str, ...]:
+    return ("g", "c") if centred else ("g",)
+
+
+def cuda_kernel(name: str, centred: bool) -> CudaRowKernel:
+    return CudaRowKernel(name, ("x",), partial(_choose_cuda, centred), _whole(centred))
+
+
+def wgsl_kernel(centred: bool) -> WgslRowKernel:
+    return WgslRowKernel(("x",), partial(_source, centred), across=_whole(centred))
 
 
 def _built(language: str, kernel: CudaRowKernel | WgslRowKernel) -> Kernel:
@@ -77,7 +88,10 @@ def _built(language: str, kernel: CudaRowKernel | WgslRowKernel) -> Kernel:
 # ---------------------------------------------------------------- CPU
 
 
-def _compiled(centred: bool, params: Params, dtype: str, limits: Limits) -> tuple[Candidate, ...]:
+def compiled(
+    centred: bool, params: Params, dtype: str, limits: Limits, into: str = "out"
+) -> tuple[Candidate, ...]:
+    """The norm by threads, which share the rows out; it writes the array `into`."""
     count, width = rows(params)
     source = _NUMBA.format(
         prelude=numba_prelude(dtype), signature=numba_signature(dtype), epsilon=EPSILON,
@@ -86,7 +100,7 @@ def _compiled(centred: bool, params: Params, dtype: str, limits: Limits) -> tupl
     )  # fmt: skip
 
     def program(threads: int, streaming: bool) -> NumbaProgram:
-        step = NumbaPass("run", ("x", "g", "c" if centred else None, "out"), count, m=width)
+        step = NumbaPass("run", ("x", "g", "c" if centred else None, into), count, m=width)
         return NumbaProgram(source, (step,) * (count > 0), threads)
 
     return numba_candidates(count * width, limits, program, streamed=False)
@@ -140,7 +154,9 @@ def run(x_, g_, c_, out, first, last, slot, m, s):
 """
 
 
-def _in_numpy(centred: bool, np: Any, blocks: Blocks, params: Params) -> Launch:
+def in_numpy(centred: bool, np: Any, blocks: Blocks, params: Params) -> Launch:
+    """The norm by NumPy, in blocks of rows."""
+
     def part(out: Array, x: Array, g: Array, c: Array | None = None) -> None:
         if centred:
             np.subtract(x, np.mean(x, axis=-1, keepdims=True), out=out)
@@ -235,7 +251,7 @@ _LOOPING = """  real total = 0;
 
 
 def _source(centred: bool, found: WgslRows) -> str:
-    storage, whole = found.storage, ("g", "c") if centred else ("g",)
+    storage, whole = found.storage, _whole(centred)
     lines = [*found.header(("x", *whole), ("sums",)), *found.loads(("x",), whole)]
     lines += [f"  let columns = {storage.real}(p.units * {storage.width}u);"]
     if centred:

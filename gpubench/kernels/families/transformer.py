@@ -29,10 +29,6 @@ def one(params: Params) -> int:
     return 1
 
 
-def rows(tokens: Tokens) -> Callable[[Params], Params]:
-    return lambda params: {"n": tokens(params), "width": width(params)}
-
-
 def headed(tokens: Tokens) -> Callable[[Params], Params]:
     return lambda params: {
         "n": tokens(params), "width": width(params), "heads": params.get("heads", HEADS),
@@ -57,26 +53,27 @@ class Turn(NamedTuple):
 ONLY = Turn()
 
 
-def attend(x: str, source: str, y: str, turn: Turn = ONLY) -> tuple[Stage, ...]:
-    """y = x + attention(source)."""
+def attend(x: str, y: str, turn: Turn = ONLY, norm: tuple[str, ...] = ()) -> tuple[Stage, ...]:
+    """y = x + attention(x), or attention(norm(x)) with the weights of a norm, which is made with queries, keys and
+    values."""
     at, layer, tokens, heads = turn
+    first = "norm_linear" if norm else "linear"
     usual = Stage("heads", "attention", (f"qkv{at}",), (f"o{at}",), headed(tokens))
     return (
-        Stage("qkv", "linear", (source, f"wqkv{layer}", f"bqkv{layer}"), (f"qkv{at}",), _linear(1, 3, tokens)),
+        Stage("qkv", first, (x, *norm, f"wqkv{layer}", f"bqkv{layer}"), (f"qkv{at}",), _linear(1, 3, tokens)),
         *(heads or (usual,)),
         Stage("project", "linear_add", (f"o{at}", f"wo{layer}", f"bo{layer}", x), (y,), _linear(1, 1, tokens)),
     )
 
 
 def block(x: str, y: str, turn: Turn = ONLY) -> tuple[Stage, ...]:
-    """One layer: y = a + ffn(norm(a)), a = x + attention(norm(x))."""
+    """One layer: y = a + ffn(norm(a)), a = x + attention(norm(x)). Each norm is made with the product behind it."""
     at, layer, tokens, _ = turn
     a = f"a{at}"
     return (
-        Stage("norm1", "layernorm", (x, f"scale1{layer}", f"shift1{layer}"), (f"u{at}",), rows(tokens)),
-        *attend(x, f"u{at}", a, turn),
-        Stage("norm2", "layernorm", (a, f"scale2{layer}", f"shift2{layer}"), (f"v{at}",), rows(tokens)),
-        Stage("ffn_in", "linear_gelu", (f"v{at}", f"win{layer}", f"bin{layer}"), (f"g{at}",),
+        *attend(x, a, turn, (f"scale1{layer}", f"shift1{layer}")),
+        Stage("ffn_in", "norm_linear_gelu",
+              (a, f"scale2{layer}", f"shift2{layer}", f"win{layer}", f"bin{layer}"), (f"g{at}",),
               _linear(1, GROWTH, tokens)),
         Stage("ffn_out", "linear_add", (f"g{at}", f"wout{layer}", f"bout{layer}", a), (y,),
               _linear(GROWTH, 1, tokens)),

@@ -66,6 +66,19 @@ def test_what_the_readings_cost_is_taken_off_the_stages():
     assert "100 us of clock readings are taken off the stages" in " ".join(text.split())
 
 
+def test_a_stage_that_the_op_had_once_has_the_readings_of_the_one_behind_it():
+    """Of a file from when the norms of inference were stages of their own: they ran as often as what reads them."""
+    seconds = {"tokenise": 6e-4, "decode.norm1": 6e-4, "decode.qkv": 6e-4, "decode.choose": 6e-4}
+    rows = []
+    for stamping_s in (0.0, 1e-4):
+        what = measured(case("inference", 16, "tuned", WAITED, "cupy:0"), sum(seconds.values()))
+        run = run_of([in_stages(what, seconds, clock="event", stamping_s=stamping_s)])
+        rows.append(analyse(run).stages[0].stages)
+    lost = {before.stage: before.chain_s - after.chain_s for before, after in zip(*rows, strict=True)}
+    assert lost["decode.norm1"] == pytest.approx(lost["decode.qkv"])
+    assert lost["decode.qkv"] == pytest.approx(4 * lost["decode.choose"]), "four layers, and one choice"
+
+
 def test_gaps_between_stamps_are_no_cost_of_the_stages():
     """A stamped chain may take longer than the plain one, though its stages do not."""
     found = row_of(gap_s=3e-4, stamping_s=3e-4, rest_s=3e-4)

@@ -8,14 +8,17 @@ before they are written.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
 from gpubench.errors import Unsupported
 from gpubench.kernels.families import ceil_div
 from gpubench.kernels.families.cuda import MOST_BLOCKS, lanes, options, prelude
+from gpubench.kernels.families.elementwise import GELU_CUBIC as CUBIC
+from gpubench.kernels.families.elementwise import GELU_SCALE as C
 from gpubench.model.kernel import CudaPass
+from gpubench.model.op import Array
 
 _THREADS = 256
 
@@ -83,3 +86,45 @@ gpubench_epilogue(stored* __restrict__ out_{arrays}, long long units, long long 
   reinterpret_cast<Unit*>(out_)[i] = out;
 }}
 """
+
+
+# ---------------------------------------------------------------- those of several ops
+
+GELU_SLOPE = 1.13  # the largest, at 1.4
+
+
+def _gelu_cpu(np: Any, out: Array, room: Any, b: Array) -> None:
+    """z / (1 + exp(-2 c (z + 0.044715 z^3))), step by step in place."""
+    kind = out.dtype.type
+    power = room(out)
+    np.add(out, b, out=out)
+    np.multiply(out, out, out=power)
+    np.multiply(power, kind(-2 * C * CUBIC), out=power)
+    np.subtract(power, kind(2 * C), out=power)
+    np.multiply(power, out, out=power)
+    np.exp(power, out=power)
+    np.add(power, kind(1), out=power)
+    np.divide(out, power, out=out)
+
+
+BIAS = Epilogue(
+    {"b": "across"},
+    cpu=lambda np, out, room, b: np.add(out, b, out=out),
+    wgsl="v + b",
+    cuda="v + b",
+    flops=1,
+)
+GELU = Epilogue(
+    {"b": "across"},
+    cpu=_gelu_cpu,
+    wgsl="gelu(v + b)",
+    wgsl_functions=f"""fn gelu(x: V) -> V {{
+  return x / (V(1.0) + exp(V({-2 * C!r}) * fma(V({CUBIC}) * x * x, x, x)));
+}}""",
+    exponential=True,
+    cuda="gelu(v + b)",
+    flops=10,
+    cuda_functions=f"""__device__ __forceinline__ real gelu(real x) {{
+  return x / (real(1) + exp(real({-2 * C!r}) * fma(real({CUBIC}) * x * x, x, x)));
+}}""",
+)

@@ -73,8 +73,11 @@ class Product(msgspec.Struct, frozen=True):
 def kernel(product: Callable[[Params, str], Product]) -> Kernel:
     """The register-blocked kernel of what `product(params, dtype)` says."""
 
-    def choices(params: Params, dtype: str, limits: Limits) -> tuple[Candidate, ...]:
-        return candidates(product(params, dtype), limits)
+    return chosen_from(lambda params, dtype, limits: candidates(product(params, dtype), limits))
+
+
+def chosen_from(choices: Callable[[Params, str, Limits], tuple[Candidate, ...]]) -> Kernel:
+    """The kernel of these candidates, whose first is the default."""
 
     def build(params: Params, dtype: str, limits: Limits) -> WgslProgram:
         program: WgslProgram = choices(params, dtype, limits)[0].build()
@@ -112,7 +115,9 @@ def candidates(product: Product, limits: Limits) -> tuple[Candidate, ...]:
 def _few(product: Product, limits: Limits) -> WgslProgram:
     names, sides = (product.a, product.b), (product.m, product.n, product.k)
     rows = few_rows.WeightedRows(names, *sides, product.dtype, product.tb, product.epilogue)
-    return few_rows.wgsl_program(rows, limits)
+    found = few_rows.wgsl_program(rows, limits)
+    assert found is not None, "they have no norm"
+    return found
 
 
 def program(product: Product, limits: Limits, tile: Tile) -> WgslProgram:

@@ -95,8 +95,9 @@ class CudaRowKernel(msgspec.Struct, frozen=True):
     choose: Callable[[int, str, Limits], tuple[CudaRows, str]]
     across: tuple[str, ...] = ()
 
-    def build(self, count: int, columns: int, dtype: str, limits: Limits) -> CudaProgram:
-        """One launch over count x columns elements, none if there are none. Raises Unsupported for another dtype.
+    def build(self, count: int, columns: int, dtype: str, limits: Limits, into: str = "out") -> CudaProgram:
+        """One launch over count x columns elements, none if there are none, which writes the buffer `into`. Raises
+        Unsupported for another dtype.
 
         The text depends on the layout and not on the number of rows.
         """
@@ -106,7 +107,7 @@ class CudaRowKernel(msgspec.Struct, frozen=True):
         rows, body = self.choose(columns, dtype, limits)
         step = CudaPass(
             rows.head(dtype) + rows.kernel(self.name, self.inputs, body, self.across), f"gpubench_{self.name}",
-            (rows.blocks(count), 1, 1), (rows.threads, 1, 1), (*self.inputs, *self.across, "out", count, columns),
+            (rows.blocks(count), 1, 1), (rows.threads, 1, 1), (*self.inputs, *self.across, into, count, columns),
             options=options(dtype),
         )  # fmt: skip
         return CudaProgram((step,))

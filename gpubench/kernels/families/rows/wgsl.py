@@ -116,13 +116,14 @@ class WgslRowKernel(msgspec.Struct, frozen=True):
     exponential: bool = False
     across: tuple[str, ...] = ()
 
-    def build(self, count: int, columns: int, dtype: str, limits: Limits) -> WgslProgram:
-        """One dispatch over count x columns elements per window. Raises Unsupported for what it cannot do."""
+    def build(self, count: int, columns: int, dtype: str, limits: Limits, into: str = "out") -> WgslProgram:
+        """One dispatch over count x columns elements per window, which writes the buffer `into`. Raises Unsupported for
+        what it cannot do."""
         if self.exponential and dtype == "float64":
             raise Unsupported("WGSL has no exp in double precision", reason="no-dtype")
         rows = self.layout(columns, dtype, limits)
-        names, size = (*self.inputs, *self.across, "out"), columns * ITEMSIZE[dtype]
-        cut = (*self.inputs, "out")
+        names, size = (*self.inputs, *self.across, into), columns * ITEMSIZE[dtype]
+        cut = (*self.inputs, into)
         require_buffers(dict.fromkeys(cut, count * size), limits)
         passes = []
         for window in windows(count, size, limits) if columns else []:
