@@ -31,9 +31,10 @@ ANSWERED, CLOSE = 2.25, 1.5
 LONG_BUDGET_S = 60.0
 # The middle size of a visit lies so far up its ladder, by ratio: a launch there takes long enough to tell of the top.
 MIDDLE = 0.7
-# A top may take so many times the op's share before it is halved, and be halved so often. With 1.5 the tops of cheap
-# ops left nothing for matmul in a machine's first run without a GPU.
-TOP_SHARE, HALVINGS = 1.2, 6
+# The ends of an op may take so many times its share before the top is halved, and it is halved so often. With a tenth
+# more the tops of cheap ops left nothing for matmul in a machine's first run without a GPU. Where low and middle alone
+# took more (inference on an H200: 8 s, of a share of 6), a top of 10 s left nothing for the last two ops.
+ENDS_SHARE, HALVINGS = 1.4, 6
 # The ends of an op to come are expected to take so many times those of the ops so far, which were the cheaper ones; far
 # more if it has more than HEAVY times the work of the last one.
 RESERVE, HEAVY_RESERVE, HEAVY = 1.05, 3.0, 10
@@ -157,11 +158,11 @@ class BreakEvenSearch:
             refused = workload(one, one.ladder.high, self._scope)
             yield Step((msgspec.structs.replace(refused, cases=()),), BLOCKS)
         *below, high = first_sizes(ladder)
+        left_s, allowed_s = self._left_s(), ENDS_SHARE * share_s
         # Of a CPU alone the answer is about the largest size, which is the middle where the top takes too long.
         end = max if {t.device.id for t in self._scope.targets} == self._cpu else min
         yield from self._new(one, below, explained=end(below, default=high))
         # What a halved one takes tells better what the next one will.
-        left_s, allowed_s = self._left_s(), TOP_SHARE * share_s
         while (top := self._top(one, high, allowed_s - (left_s - self._left_s()))) is not None:
             yield from self._new(one, [top], explained=top)
             if top == high or top not in self.known(one):

@@ -55,11 +55,13 @@ def time_stages(timer: Timer, session_index: int, limit_s: float) -> StageTimes 
         if reading is None:
             return None
         once = session.stage_times([plain]) if plain is not None and reading.clock != "host" else None
-        wall, empty_s = _warm_s(session, timer.launch), _warm_s(session, empty)
-        stamping_s = _device_span_s(steps, reading) - once.span_s if once is not None else None
-        recording = _recording(session, timer.launch, empty)
+        call, nothing = _warm(session, timer.launch), _warm(session, empty)
+        stamping_s = reading.span_s - _hosts_s(steps, reading) - once.span_s if once is not None else None
+        recording = _recording(
+            session, timer.launch, call.issued_s - _hosts_s(steps, reading), nothing.issued_s
+        )
         alone_s = _alone(session, steps, reading.steps_s)
-        rounds.append(_Round(reading, stamping_s, wall, empty_s, recording, alone_s))
+        rounds.append(_Round(reading, stamping_s, call.wall_s, nothing.wall_s, recording, alone_s))
         if time.perf_counter() - began > limit_s:
             break
     kept = rounds[1:] or rounds
@@ -76,19 +78,36 @@ def time_stages(timer: Timer, session_index: int, limit_s: float) -> StageTimes 
     )  # fmt: skip
 
 
-def _warm_s(session: Session, launch: Launch) -> float:
-    """Seconds of a call and its wait, behind another one where it is short: the first call after another kind of work
-    took a third longer on WebGPU."""
-    first = wall_s(session, launch, 1)
-    return first if first >= LONG_S else wall_s(session, launch, 1)
+class _Call(NamedTuple):
+    """Seconds of a call up to its wait, and with it."""
+
+    issued_s: float
+    wall_s: float
 
 
-def _recording(session: Session, launch: Launch, empty: Launch) -> Recording | None:
-    """That of a launch, less that of an empty one, whose time is known with its wait."""
-    found, nothing = session.recording(launch), session.recording(empty)
-    if found is None or nothing is None:
+def _warm(session: Session, launch: Launch) -> _Call:
+    """A call, behind another one where it is short: the first call after another kind of work took a third longer on
+    WebGPU."""
+    first = _timed(session, launch)
+    return first if first.wall_s >= LONG_S else _timed(session, launch)
+
+
+def _timed(session: Session, launch: Launch) -> _Call:
+    start = session.clock()
+    session.run(launch, 1)
+    issued = session.clock()
+    session.sync()
+    return _Call(issued - start, session.clock() - start)
+
+
+def _recording(session: Session, launch: Launch, issued_s: float, empty_s: float) -> Recording | None:
+    """That of a launch, less that of an empty one, whose time is known with its wait. `issued_s` is what the call took
+    without its wait, submits among it, which a device that is the CPU itself spends with its work."""
+    found = session.recording(launch)
+    if found is None:
         return None
-    return Recording(max(0.0, found.first_s - nothing.whole_s), max(0.0, found.whole_s - nothing.whole_s))
+    whole_s = found.whole_s if session.device.kind == "software" else max(found.whole_s, issued_s)
+    return Recording(max(0.0, found.first_s - empty_s), max(0.0, whole_s - empty_s))
 
 
 def _on_device(session: Session, steps: Steps) -> tuple[Launch, Buffer] | None:
@@ -98,10 +117,10 @@ def _on_device(session: Session, steps: Steps) -> tuple[Launch, Buffer] | None:
     return (chained, own[-1][1]) if chained is not None else None
 
 
-def _device_span_s(steps: Steps, reading: StageReading) -> float:
-    """The span without what the host does."""
+def _hosts_s(steps: Steps, reading: StageReading) -> float:
+    """Seconds of what the host does."""
     by_step = zip(steps, reading.steps_s, strict=True)
-    return reading.span_s - sum(seconds for (launch, _), seconds in by_step if isinstance(launch, HostCall))
+    return sum(seconds for (launch, _), seconds in by_step if isinstance(launch, HostCall))
 
 
 def _alone(session: Session, steps: Steps, in_chain_s: Sequence[float]) -> list[float]:

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from gpubench import backends, kernels
 from gpubench.kernels import workload
@@ -111,12 +112,24 @@ def test_stamping_is_what_the_readings_add_to_the_span_of_the_plain_chain(sessio
     assert found.stamping_s == [2 * 5.0], "three stages against one chain"
 
 
-def test_recording_is_what_the_host_writes_down_beside_an_empty_launch(session, tmp_path, monkeypatch):
+@pytest.mark.parametrize(("kind", "whole_s"), [("gpu", 50.0), ("software", 9.0)])
+def test_recording_lasts_until_all_is_submitted(session, tmp_path, monkeypatch, kind, whole_s):
+    """Beside what an empty launch takes; the work of a device that is the CPU itself is no recording."""
     timer = timer_of(session, tmp_path)
-    recorded = {id(timer.launch): Recording(4.0, 9.0)}
-    monkeypatch.setattr(session, "recording", lambda launch: recorded.get(id(launch), Recording(1.5, 1.5)))
+    ticks = itertools.count(step=0.5)
+    monkeypatch.setattr(session, "clock", lambda: next(ticks))
+    monkeypatch.setattr(session, "recording", lambda launch: Recording(4.0, 9.0))
+    monkeypatch.setattr(session, "device", replace(session.device, kind=kind))
+    run = session.run
+
+    def slow(launch, repeat=1):
+        run(launch, repeat)
+        for _ in range(99 if launch is timer.launch else 0):
+            next(ticks)
+
+    monkeypatch.setattr(session, "run", slow)
     found = stages.time_stages(timer, 0, limit_s=0.0)
-    assert (found.first_recording_s, found.recording_s) == ([2.5], [7.5])
+    assert (found.first_recording_s, found.recording_s) == ([4.0 - 0.5], [whole_s - 0.5])
 
 
 def test_a_session_that_records_nothing_has_no_such_times(session, tmp_path):
