@@ -54,13 +54,6 @@ def _append(ids: str, place: str, behind: str, tokens: Tokens) -> Stage:
     )  # fmt: skip
 
 
-def _keep(at: str, place: str, tokens: Tokens) -> Stage:
-    return Stage(
-        "keep", "cache_append", (f"qkv{at}", place, "cache.{layer}"), ("cache.{layer}",),
-        lambda params: {"n": tokens(params), "width": width(params), "room": _length(params)},
-    )  # fmt: skip
-
-
 def _choose(x: str, z: str, token: str, tokens: Tokens) -> tuple[Stage, ...]:
     """The token with the largest logit behind the last one."""
     return (
@@ -73,9 +66,10 @@ def _choose(x: str, z: str, token: str, tokens: Tokens) -> tuple[Stage, ...]:
 def _prefill() -> tuple[Stage | Repeat, ...]:
     at = ".{layer}"
     heads = (
-        _keep(at, "start", given),
+        Stage("keep", "cache_append", (f"qkv{at}", "start", "cache.{layer}"), ("cache.{layer}",),
+              lambda params: {"n": given(params), "width": width(params), "room": _length(params)}),
         Stage("heads", "attention", (f"qkv{at}",), (f"o{at}",), headed(given)),
-    )
+    )  # fmt: skip
     layers = block(f"x{at}", "x.{layer+1}", Turn(at, at, given, heads))
     return (
         _append("ids", "start", "place.0", given),
@@ -89,8 +83,7 @@ def _decode() -> tuple[Stage | Repeat, ...]:
     at, place = ".{step}.{layer}", "place.{step}"
     seen = headed(_seen)
     heads = (
-        _keep(at, place, one),
-        Stage("heads", "attention_cached", (f"qkv{at}", place, "cache.{layer}"), (f"o{at}",),
+        Stage("heads", "attention_append", (f"qkv{at}", place, "cache.{layer}"), (f"o{at}", "cache.{layer}"),
               lambda params: {**seen(params), "room": _length(params)}),
     )  # fmt: skip
     layers = block(f"x{at}", "x.{step}.{layer+1}", Turn(at, ".{layer}", one, heads))

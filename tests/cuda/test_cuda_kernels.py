@@ -113,6 +113,18 @@ def test_norms_of_few_rows_times_weights(session, tmp_path, name, dtype):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", ["attention_cached", "attention_append"])
+def test_a_token_over_a_cache(session, tmp_path, name, dtype):
+    for params in (
+        {"n": 1},
+        {"n": 17, "room": 32},
+        {"n": 1000, "width": 96, "heads": 3},
+        {"n": 33, "width": 256, "heads": 1},
+    ):
+        right(session, name, params, dtype, tmp_path)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", ["softmax", "softmax_grad"])
 def test_rows_of_every_length(session, tmp_path, name, dtype):
     for columns in ROWS:

@@ -64,7 +64,8 @@ def test_each_token_is_that_of_a_prompt_that_ends_before_it(written):
 def test_every_stage_is_of_the_prompt_or_of_the_new_tokens():
     parts = [stage.name.partition(".")[0] for stage in OP.stages]
     assert list(dict.fromkeys(parts)) == ["tokenise", "prefill", "decode"]
-    assert {stage.name for stage in OP.stages if stage.op == "attention_cached"} == {"decode.heads"}
+    assert {stage.name for stage in OP.stages if stage.op == "attention_append"} == {"decode.heads"}
+    assert {stage.op for stage in OP.stages if stage.name == "decode.heads"} == {"attention_append"}
 
 
 def test_the_tokens_of_each_part_are_counted():

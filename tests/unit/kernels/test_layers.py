@@ -108,6 +108,22 @@ def test_a_token_over_the_cache_sees_what_the_last_of_all_tokens_sees(params):
     assert given == last, "measured alone, it sees n tokens"
 
 
+@pytest.mark.parametrize(
+    "params", [{"n": 1, "width": 6, "heads": 3}, {"n": 9, "width": 12, "heads": 2, "room": 20}]
+)
+def test_a_token_that_joins_the_cache_sees_what_it_sees_of_one_that_has_it(params):
+    n, width = params["n"], params["width"]
+    (qkv,) = random_inputs(kernels.load("attention"), {**params, "n": n}, "float64", seed=1)
+    cache, last = np.full((params.get("room", n), 2 * width), np.nan), np.array([n - 1], np.int32)
+    kernels.load("cache_append").expr(np, qkv[:-1], np.array([0], np.int32), cache)
+    before = cache.copy()
+    found, kept = kernels.load("attention_append").at(params).expr(np, qkv[-1:], last, cache)
+    kernels.load("cache_append").expr(np, qkv[-1:], last, before)
+    np.testing.assert_array_equal(kept, before)
+    want = kernels.load("attention_cached").at(params).expr(np, qkv[-1:], last, before)
+    np.testing.assert_array_equal(found, want)
+
+
 def test_ties_of_argmax_go_to_the_lowest_place():
     assert kernels.load("argmax").expr(np, np.array([[1.0, 3.0, 3.0], [0.0, 0.0, 0.0]])).tolist() == [1, 0]
 
