@@ -13,6 +13,8 @@ from gpubench.model.result import StageTimes
 
 # Stages explain a time, they do not estimate it.
 ROUNDS = 15
+# Fewer leave the median to one disturbed round: so many are made, if they take twice the time at most.
+LEAST_ROUNDS = 3
 # What goes before a stage that takes so long is forgotten in no time.
 LONG_S = 0.005
 # Stages that are read in one go: few enough for the stamps of any device.
@@ -32,7 +34,8 @@ class _Round(NamedTuple):
 
 def time_stages(timer: Timer, session_index: int, limit_s: float) -> StageTimes | None:
     """Rounds of the stamped chain, the plain chain with one reading and with none, an empty launch and each stage
-    alone, none begun after `limit_s`; None where the case has no stages, or the session cannot time them.
+    alone, but for the first few none begun after `limit_s`; None where the case has no stages, or the session cannot
+    time them.
 
     All of a round are neighbours in time: medians of such samples add up, those that were taken one after the other do
     not. The first round is thrown away, unless there is no time for another. What is short, a stage alone or a call of
@@ -62,7 +65,8 @@ def time_stages(timer: Timer, session_index: int, limit_s: float) -> StageTimes 
         )
         alone_s = _alone(session, steps, reading.steps_s)
         rounds.append(_Round(reading, stamping_s, call.wall_s, nothing.wall_s, recording, alone_s))
-        if time.perf_counter() - began > limit_s:
+        spent_s = time.perf_counter() - began
+        if spent_s > limit_s and (len(rounds) > LEAST_ROUNDS or spent_s > 2 * limit_s):
             break
     kept = rounds[1:] or rounds
     recorded = [one.recording for one in kept if one.recording is not None]
