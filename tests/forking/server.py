@@ -34,7 +34,9 @@ OTHERS = (
 )  # fmt: skip
 # What workers of a CPU load, and what describes charts. Libraries that open devices are loaded by who needs them.
 LIBRARIES = ("numpy", "numba", "threadpoolctl", "psutil", "concurrent.futures.thread", "altair")
-THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+THREADS = (
+    "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS", "NUMBA_NUM_THREADS",
+)  # fmt: skip
 # Variables that are read while Python or a library starts.
 READ_AT_START = (
     "PYTHON",
@@ -94,6 +96,13 @@ def import_all() -> None:
     for name in LIBRARIES:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
+
+
+def have_threads_spin_briefly() -> None:
+    """As a worker does before it loads a library; a forked one comes too late for that."""
+    from gpubench.backends.shared.host import spin_briefly
+
+    spin_briefly()
 
 
 def leave_the_load_unread() -> None:
@@ -268,6 +277,7 @@ if __name__ == "__main__":
     del sys.path[0]  # this folder
     warnings.filterwarnings("ignore", message=".*fork", category=DeprecationWarning)  # threads are left behind
     subprocess.Popen = ForkingPopen  # type: ignore[misc]
+    have_threads_spin_briefly()
     import_all()
     leave_the_load_unread()
     gc.collect()
