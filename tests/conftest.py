@@ -162,6 +162,12 @@ def starter(cache_folder: Path) -> Iterator[Starter]:
 
 
 @pytest.fixture
+def forked_children(starter: Starter, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The workers and the other children of runs in the process of the tests are forked too."""
+    monkeypatch.setattr(subprocess, "Popen", starter.children())
+
+
+@pytest.fixture
 def gpubench(tmp_path: Path, starter: Starter) -> Program:
     """Run `python -m gpubench ARGUMENTS` as a user would, in an empty folder and without any settings."""
 

@@ -127,7 +127,7 @@ def measure(habit, *, op="add", check_only=False, **changes):
     return found, finished
 
 
-@pytest.mark.usefixtures("installed")
+@pytest.mark.usefixtures("installed", "forked_children")
 class TestForeign:
     def test_it_is_measured_like_ours(self):
         found, finished = measure("polite")

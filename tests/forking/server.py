@@ -71,6 +71,11 @@ def may_fork(env: Mapping[str, str]) -> bool:
     return at_start(env) == OURS and not counted and not any(map(is_too_late_for, python_path(env)))
 
 
+def is_child(command: Sequence[str]) -> bool:
+    """Whether it is the command of a child of gpubench that may be forked."""
+    return list(command[:2]) == [sys.executable, "-P"] and command[4] in CHILDREN
+
+
 def python_path(env: Mapping[str, str]) -> list[str]:
     """The folders of PYTHONPATH."""
     return list(filter(None, env.get("PYTHONPATH", "").split(os.pathsep)))
@@ -150,11 +155,16 @@ def _fork_for(asking: socket.socket) -> int:
         return 0
     arguments, cwd, env = json.loads(message)
     pid = 0
-    if may_fork(env):
+    child = is_child(arguments)
+    if may_fork(env) and (child or arguments[:1] != [sys.executable]):
+        server = os.getpid()
         pid = os.fork()
         if not pid:
             signal.set_wakeup_fd(-1)
-            become(run_program, arguments, streams, (cwd, env))
+            if child:  # of a run in the process of the tests: it ends with this one, or with its stdin
+                os.setsid()
+                arguments[3] = str(server)
+            become(run_child if child else run_program, arguments, streams, (cwd, env))
     for stream in streams:
         os.close(stream)
     return pid
@@ -256,8 +266,7 @@ class ForkingPopen(_POPEN):  # type: ignore[type-arg]
     def _execute_child(self, *of_popen: Any) -> None:
         args, _, _, _, _, cwd, env = of_popen[:7]
         env = dict(os.environ if env is None else env)
-        ours = list(args[:2]) == [sys.executable, "-P"] and args[4] in CHILDREN
-        if not (ours and may_fork(env)):
+        if not (is_child(args) and may_fork(env)):
             super()._execute_child(*of_popen)
             return
         streams, new_session = (of_popen[10], of_popen[13], of_popen[15]), of_popen[21]
