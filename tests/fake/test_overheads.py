@@ -114,6 +114,10 @@ def test_beside_a_search_overheads_come_last_and_leave_it_time(run):
         "add/n>=128k",
         "--regimes",
         "resident-queued",
+        "--min-samples",
+        "2",
+        "--max-samples",
+        "2",
     )
     ran = run(*wanted, "--backends", "fake")
     assert ran.code == 0, ran.err
