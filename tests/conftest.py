@@ -82,8 +82,9 @@ def pytest_configure() -> None:
 @pytest.hookimpl(tryfirst=True)  # before tests are chosen by their marks
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     config.stash[_COLLECTED] = frozenset(item.path for item in items)
+    unit = {path for path in config.stash[_COLLECTED] if path.is_relative_to(_UNIT)}
     for item in items:
-        if item.path.is_relative_to(_UNIT) and not item.get_closest_marker("slow"):
+        if item.path in unit and not item.get_closest_marker("slow"):
             item.add_marker("check")
     items.sort(key=_runs_alone)
 
@@ -127,8 +128,8 @@ def _locked(path: Path, *, alone: bool) -> Iterator[None]:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    for tier in _PROBES:
-        if item.get_closest_marker(tier) and _missing(tier):
+    for tier in _PROBES.keys() & {mark.name for mark in item.iter_markers()}:
+        if _missing(tier):
             if tier in os.environ.get("TESTS_EXPECT", "").split():
                 pytest.fail(f"this job promises {tier}, but: {_missing(tier)}", pytrace=False)
             pytest.skip(f"needs {tier}: {_missing(tier)}")
@@ -159,6 +160,12 @@ def starter(cache_folder: Path) -> Iterator[Starter]:
     """Starts programs, most of them in a tenth of the time that Python and its imports take."""
     with contextlib.closing(Starter()) as starter:
         yield starter
+
+
+@pytest.fixture
+def forked_children(starter: Starter, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The workers and the other children of runs in the process of the tests are forked too."""
+    monkeypatch.setattr(subprocess, "Popen", starter.children())
 
 
 @pytest.fixture

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import pty
 import subprocess
-import sys
+from collections.abc import Callable
 
 import pytest
 
 from gpubench.store import save
+from tests.forking import Starter, outside
 from tests.unit.report.samples import full_run
 
 ESCAPE = "\x1b"
@@ -21,25 +22,30 @@ def folder(tmp_path):
     return tmp_path
 
 
-def on_terminal(folder, *arguments, **environ):
+@pytest.fixture
+def on_terminal(folder, starter: Starter) -> Callable[..., str]:
     """What `gpubench report` writes to a terminal of its own."""
-    above, below = pty.openpty()
-    unset = ("NO_COLOR", "FORCE_COLOR", "CI", "COLUMNS")
-    clean = {name: value for name, value in os.environ.items() if name not in unset}
-    clean |= {"TERM": "xterm-256color", "HOME": str(folder), "XDG_CONFIG_HOME": str(folder), **environ}
-    with subprocess.Popen(
-        [sys.executable, "-m", "gpubench", "report", "full.json", *arguments], cwd=folder, env=clean,
-        stdout=below, stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL,
-    ):  # fmt: skip
-        os.close(below)
-        parts = []
-        try:
-            while part := os.read(above, 65536):
-                parts.append(part)
-        except OSError:  # the other end is closed
-            pass
-    os.close(above)
-    return b"".join(parts).decode().replace("\r\n", "\n")
+
+    def written(*arguments, **environ):
+        above, below = pty.openpty()
+        unset = ("NO_COLOR", "FORCE_COLOR", "CI", "COLUMNS")
+        clean = {name: value for name, value in outside().items() if name not in unset}
+        clean |= {"TERM": "xterm-256color", "HOME": str(folder), "XDG_CONFIG_HOME": str(folder), **environ}
+        with starter.begin(
+            "report", "full.json", *arguments, cwd=folder, env=clean,
+            stdout=below, stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL,
+        ):  # fmt: skip
+            os.close(below)
+            parts = []
+            try:
+                while part := os.read(above, 65536):
+                    parts.append(part)
+            except OSError:  # the other end is closed
+                pass
+        os.close(above)
+        return b"".join(parts).decode().replace("\r\n", "\n")
+
+    return written
 
 
 @pytest.mark.parametrize(
@@ -55,19 +61,19 @@ def on_terminal(folder, *arguments, **environ):
         (["--color", "never"], {"FORCE_COLOR": "1"}, False),
     ],
 )
-def test_colour(folder, arguments, environ, colored):
-    text = on_terminal(folder, *arguments, **environ)
+def test_colour(on_terminal, arguments, environ, colored):
+    text = on_terminal(*arguments, **environ)
     assert "the GPU" in text
     assert (ESCAPE in text) == colored
     assert "─" in text  # tables, not plain text
 
 
 @pytest.mark.parametrize(("columns", "width"), [("200", 120), ("100", 100), ("60", 60), ("20", 60)])
-def test_the_terminal_s_width_within_reason(folder, columns, width):
-    lines = on_terminal(folder, COLUMNS=columns, NO_COLOR="1").splitlines()
+def test_the_terminal_s_width_within_reason(on_terminal, columns, width):
+    lines = on_terminal(COLUMNS=columns, NO_COLOR="1").splitlines()
     assert max(map(len, lines)) <= width
     assert max(map(len, lines)) > width - 15
 
 
-def test_ascii(folder):
-    assert on_terminal(folder, "--ascii").isascii()
+def test_ascii(on_terminal):
+    assert on_terminal("--ascii").isascii()

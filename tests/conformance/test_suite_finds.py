@@ -16,6 +16,12 @@ from gpubench.errors import DeviceOutOfMemory, Unsupported
 from gpubench.measure import conformance
 
 
+@pytest.fixture(autouse=True)
+def no_large_transfers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scripted devices have no staging buffers, which a large transfer would have to take turns in."""
+    monkeypatch.setattr(conformance, "LARGE_BYTES", (1 << 20) + 12)
+
+
 class Broken(FakeBackend):
     """The scripted backend with one method of its session replaced."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 
 from gpubench.report import FORMATS
 from gpubench.store import dumps
+from tests.forking import outside
 from tests.unit.report.samples import tool_run
 from tests.unit.report.sides import pair
 
@@ -21,15 +23,18 @@ BLOCKS = re.findall(r"^```sh\n(.*?)^```$", PAGE, re.M | re.S)
 
 
 @pytest.fixture
-def folder(tmp_path):
+def folder(tmp_path, starter):
     """Two results by the names that the page gives them, and `gpubench` on the path."""
     (tmp_path / "base.json").write_bytes(dumps(pair()[0]))
     (tmp_path / "new.json").write_bytes(dumps(tool_run()))
     programs = tmp_path / "bin"
     programs.mkdir()
-    for name, module in (("gpubench", "gpubench"), ("pytest-benchmark", "pytest_benchmark"), ("python3", "")):
+    python = shlex.quote(sys.executable)
+    for name, command in (
+        ("gpubench", starter.command()), ("pytest-benchmark", f"{python} -m pytest_benchmark"), ("python3", python)
+    ):  # fmt: skip
         program = programs / name
-        program.write_text(f'#!/bin/sh\nexec "{sys.executable}" {f"-m {module}" if module else ""} "$@"\n')
+        program.write_text(f'#!/bin/sh\nexec {command} "$@"\n')
         program.chmod(0o755)
     return tmp_path
 
@@ -45,7 +50,7 @@ def folder(tmp_path):
 )
 def test_block(folder, block):
     environment = {
-        **os.environ,
+        **outside(),
         "PATH": f"{folder / 'bin'}:{os.environ['PATH']}",
         "PYTHONPATH": str(Path(__file__).parents[2]),
     }

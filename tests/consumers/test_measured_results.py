@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import json
 from pathlib import Path
@@ -66,28 +67,30 @@ def test_events(run):
 SMALL_CASES: set[str] = set()
 
 
-def measured_files():
-    """Without those of collectives alone: what links carry is held against no roof."""
-    every = sorted(FOLDER.glob("*/*.json*"))
-    return [path for path in every if not all(o.case.group == "collective" for o in store.load(path).outcomes)]
+@functools.cache
+def measured():
+    """The runs of all files by path, without those of collectives alone: what links carry is held against no roof."""
+    every = {path: store.load(path) for path in sorted(FOLDER.glob("*/*.json*"))}
+    return {
+        path: run for path, run in every.items() if not all(o.case.group == "collective" for o in run.outcomes)
+    }
 
 
 def test_every_result_carries_ceilings_that_its_cases_could_come_near():
     kernels, transfers, cpu_alone = set(), set(), set()
-    for path in measured_files():
-        run, name = store.load(path), path.name.partition(".")[0][-8:]
-        measured = [c for session in run.sessions for c in session.ceilings if c.bytes_per_s or c.flops_per_s]
+    for path, run in measured().items():
+        name = path.name.partition(".")[0][-8:]
+        ceilings = [c for session in run.sessions for c in session.ceilings if c.bytes_per_s or c.flops_per_s]
         reported = [d for d in run.devices if d.theoretical.bytes_per_s or d.theoretical.flops_per_s]
-        kernels |= {name} if measured or reported else set()
+        kernels |= {name} if ceilings or reported else set()
         gpus = [device for device in run.devices if device.kind == "gpu" and device.backend != "gang"]
         cpu_alone |= set() if gpus else {name}  # it has no link
         transfers |= {name} if gpus and all(any(link_ceiling(run, d.id)) for d in gpus) else set()
-    names = {path.name.partition(".")[0][-8:] for path in measured_files()}
+    names = {path.name.partition(".")[0][-8:] for path in measured()}
     assert names - kernels == SMALL_CASES
     assert names - transfers == cpu_alone
 
 
 def test_no_number_of_a_result_is_beyond_its_ceilings():
-    for path in measured_files():
-        run = store.load(path)
+    for path, run in measured().items():
         assert [row.id for row in case_results(run) if row.label == "implausible"] == [], path.name

@@ -15,6 +15,8 @@ from gpubench.measure.recorder import CaseStarted, Event, Origin, SessionAgain, 
 from gpubench.measure.schedule import RunSpec
 from gpubench.model.result import Device, Run, Selection, Settings
 
+pytestmark = pytest.mark.usefixtures("forked_children")
+
 QUIET, BUSY = 0.0, 0.5
 
 

@@ -108,7 +108,7 @@ def target(device_id, kind):
 def measure(habit, *, op="add", check_only=False, **changes):
     """Outcomes by regime of one workload on fake:cpu and foreign:HABIT, and the finished run."""
     settings = Settings(**{
-        "sessions": 1, "min_samples": 10, "max_samples": 10, "max_time_s": 0.2, "case_timeout_s": 20.0, **changes
+        "sessions": 1, "min_samples": 10, "max_samples": 10, "max_time_s": 0.2, "warmup_s": 0.0, "case_timeout_s": 20.0, **changes
     })  # fmt: skip
     targets = (target("fake:cpu", "cpu"), target(f"foreign:{habit}", "gpu"))
     selection = Selection(
@@ -127,7 +127,7 @@ def measure(habit, *, op="add", check_only=False, **changes):
     return found, finished
 
 
-@pytest.mark.usefixtures("installed")
+@pytest.mark.usefixtures("installed", "forked_children")
 class TestForeign:
     def test_it_is_measured_like_ours(self):
         found, finished = measure("polite")

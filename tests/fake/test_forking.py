@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from gpubench.measure.worker_pool import THREAD_VARIABLES
 from tests.forking import Starter, environment
+from tests.forking.server import at_start
 
 
 @pytest.fixture(scope="module")
@@ -50,3 +53,10 @@ def test_a_file_that_a_program_writes_to_stays_open_here(late: Starter, tmp_path
         file.write("")
         file.flush()
     assert (tmp_path / "out").read_text(encoding="utf-8").startswith("gpubench ")
+
+
+def test_the_number_of_threads_of_a_session_keeps_no_worker_from_being_forked() -> None:
+    """A worker that is started costs as much as the rest of a short run."""
+    counts = dict.fromkeys(THREAD_VARIABLES, str(len(os.sched_getaffinity(0))))
+    assert at_start(counts) == at_start({})
+    assert at_start(dict.fromkeys(THREAD_VARIABLES, "0")) != at_start({})

@@ -9,7 +9,7 @@ import pytest
 
 from gpubench import kernels
 
-MIB = 1 << 20
+LENGTH = 1 << 18
 FOUR = {"GPUBENCH_FAKE_GPUS": "4"}
 
 
@@ -20,7 +20,7 @@ def sample(ran, op, n, gang, ranks=2):
 @pytest.fixture(scope="module")
 def ran(run):
     return run(
-        "--ops", "collective", "--devices", "gang:fake:0+1,gang:fake:0-3,gang:fake:2+3", "--sizes", "1m",
+        "--ops", "collective", "--devices", "gang:fake:0+1,gang:fake:0-3,gang:fake:2+3", "--sizes", "256k",
         env={**FOUR, "GPUBENCH_FAKE_LINK": "0+1=5e10", "GPUBENCH_FAKE_SLOW": "gpu3=2"},
     )  # fmt: skip
 
@@ -38,7 +38,7 @@ def test_every_collective_runs_on_the_first_gang_of_a_size_and_pairs_on_each(ran
 
 
 def test_times_follow_the_slowest_link(ran):
-    n = MIB
+    n = LENGTH
     assert sample(ran, "p2p", n, "gang:fake:0+1") == pytest.approx(1e-5 + n / 5e10, rel=0.01)
     assert sample(ran, "p2p", n, "gang:fake:2+3") == pytest.approx(1e-5 + n / 2e11, rel=0.01)
     assert sample(ran, "allreduce", n, "gang:fake:0-3", 4) == pytest.approx(1e-5 + 1.5 * n / 5e10, rel=0.01)
@@ -104,7 +104,7 @@ def test_beside_other_ops_gangs_are_left_to_the_collectives(run):
 def test_a_pair_below_half_of_its_peers_is_named(run):
     pairs = "gang:fake:0+1,gang:fake:0+2,gang:fake:1+2"
     ran = run(
-        "--ops", "p2p", "--devices", pairs, "--sizes", "8m", env={**FOUR, "GPUBENCH_FAKE_LINK": "1+2=5e10"}
+        "--ops", "p2p", "--devices", pairs, "--sizes", "4m", env={**FOUR, "GPUBENCH_FAKE_LINK": "1+2=5e10"}
     )
     assert "link-slow: p2p on gang:fake:1+2" in " ".join(ran.out.split())
     assert set(re.findall(r"link-slow: p2p on (\S+)", " ".join(ran.out.split()))) == {"gang:fake:1+2"}

@@ -16,6 +16,8 @@ from gpubench.measure.schedule import RunSpec
 from gpubench.model.op import Ladder
 from gpubench.model.result import Device, Measurement, Run, Selection, Settings
 
+pytestmark = pytest.mark.usefixtures("forked_children")
+
 SESSIONS = 3
 SIZES = [1024, 4096, 16384]
 # The walk's: as many sizes as let it be interrupted twice, none that is large.

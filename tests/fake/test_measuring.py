@@ -183,7 +183,7 @@ def test_the_hot_time_of_a_gpu_without_a_clock_is_derived_from_wall_times_and_ma
 def test_with_cold_caches_every_sample_is_one_launch(run):
     ran = run(
         "--devices", "fake:gpu", "--ops", "relu", "--sizes", "1k", "--cache", "cold",
-        "--regimes", "resident-queued,transfer-once",
+        "--regimes", "resident-queued,transfer-once", "--min-samples", "2", "--max-samples", "2",
     )  # fmt: skip
     assert ran.code == 0, ran.err
     assert ran.result["settings"]["cache"] == "cold"

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 
-from tests.forking import ROOT
+from tests.faults.packages import install
 
 SPOILS = """
 import os
+
+import msgspec
+
 import gpubench.backends.hidden.fake as fake
 
 whole = fake.FakeLaunch.execute
@@ -26,18 +27,36 @@ def execute(self):
 
 
 fake.FakeLaunch.execute = execute
+
+
+class Spoiled(fake.FakeBackend):
+    name = "spoiled"
+
+    def devices(self):
+        return [
+            msgspec.structs.replace(device, id=f"spoiled:{device.kind}", backend="spoiled")
+            for device in super().devices()[:2]
+        ]
+
+    def open(self, device_id, threads=None, *, autotune=True):
+        return super().open(f"fake:{device_id.partition(':')[2]}", threads)
+
+
+BACKEND = Spoiled()
 """
 
+# Where a kernel is wrong at large sizes alone, a search without options finds it; each such size costs a second.
+BELOW = ("--skip", "relu/n>=2M")
 
-@pytest.mark.parametrize(("where", "start"), [
-    ("True", "n - 1"), ("n > 2**22", "2**22"), ("n == 2**24", "n // 2"), ("n % 64", "n // 64 * 64"),
+
+@pytest.mark.parametrize(("where", "start", "sizes"), [
+    ("True", "n - 1", BELOW), ("n > 2**22", "2**22", ()), ("n == 2**24", "n - 1", ()), ("n % 64", "n // 64 * 64", BELOW),
 ], ids=["in its tail", "beyond 2^22", "at the top alone", "beside the tile"])  # fmt: skip
-def test_a_search_finds_a_kernel_that_is_wrong(run, tmp_path, where, start):
-    (tmp_path / "sitecustomize.py").write_text(SPOILS)
-    path = f"{tmp_path}{os.pathsep}{ROOT}"
+def test_a_search_finds_a_kernel_that_is_wrong(run, tmp_path, where, start, sizes):
+    site = install(tmp_path / "site", "spoiled", SPOILS, backends={"spoiled": "spoiled:BACKEND"})
     ran = run(
-        "--devices", "fake:cpu,fake:gpu", "--ops", "relu", "--regimes", "resident-queued",
-        env={"PYTHONPATH": path, "WRONG_WHERE": where, "WRONG_FROM": start},
+        "--devices", "spoiled:cpu,spoiled:gpu", "--ops", "relu", "--regimes", "resident-queued", *sizes,
+        env={"PYTHONPATH": str(site), "WRONG_WHERE": where, "WRONG_FROM": start},
     )  # fmt: skip
     assert (ran.code, ran.result["exit_reason"]) == (1, "wrong-result")
     wrong = {o["case"]["params"]["n"] for o in ran.outcomes.values() if o.get("reason") == "wrong-result"}

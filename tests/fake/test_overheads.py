@@ -12,7 +12,7 @@ NAMES = ("open", "launch", "roundtrip", "sync", "allocate", "upload", "download"
 
 @pytest.fixture(scope="module")
 def ran(run):
-    return run("--ops", "overhead", "--backends", "fake", *BYTES)
+    return run("--ops", "overhead", "--backends", "fake", *BYTES, "--min-samples", "2", "--max-samples", "2")
 
 
 def measured(ran):
@@ -111,9 +111,13 @@ def test_beside_a_search_overheads_come_last_and_leave_it_time(run):
         "--sizes",
         "allocate=1k,64k",
         "--skip",
-        "add/n>=2M",
+        "add/n>=128k",
         "--regimes",
         "resident-queued",
+        "--min-samples",
+        "2",
+        "--max-samples",
+        "2",
     )
     ran = run(*wanted, "--backends", "fake")
     assert ran.code == 0, ran.err

@@ -29,7 +29,7 @@ def ran(run):
     return run(
         "--ops", "matmul,add,sum", "--devices", "fake:gpu0,fake:gpu1,fake:gpu2,fake:gpu3", "--scaling", "strong",
         "--sizes", "add=64,1m", "--sizes", "sum=1m", "--sizes", "matmul=128,1k",
-        "--regimes", "resident-waited,transfer-always", "-o", "r.csv", env=FOUR,
+        "--regimes", "resident-waited,transfer-always", "--min-samples", "3", "--max-samples", "4", "-o", "r.csv", env=FOUR,
     )  # fmt: skip
 
 

@@ -16,6 +16,8 @@ from gpubench.measure.plan import MEMORY_SHARE, Constraints, Target
 from gpubench.measure.recorder import Origin, new_run
 from gpubench.model.result import Device, Measurement, Selection, Settings
 
+pytestmark = pytest.mark.usefixtures("forked_children")
+
 BUDGET_S = 60.0
 LARGEST = 4096
 

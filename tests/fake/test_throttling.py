@@ -77,6 +77,7 @@ def test_clocks_are_read_at_the_start_and_the_end_of_every_block_of_the_gpu(run)
     assert "no-telemetry" not in codes(ran)
 
 
+@pytest.mark.usefixtures("forked_children")
 def test_nothing_is_read_while_the_cpu_is_timed(monkeypatch):
     """By the order of what is asked for, not by times: those overlap wherever the machine stalls."""
     reported = []

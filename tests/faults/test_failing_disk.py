@@ -45,13 +45,15 @@ def spoiled(starter: Starter) -> Spoil:
 
     def ended(
         folder: Path, *arguments: str, spoil: Callable[[], None], home: Path, temporary: Path | None = None,
-        **options: Any,
+        largest_file: int | None = None,
     ) -> subprocess.CompletedProcess[str]:  # fmt: skip
         process = starter.begin(
             "run", *PLAN, *arguments, "--no-progress", cwd=home,
             env=environment(home, {"TMPDIR": str(temporary)} if temporary else {}),
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )  # fmt: skip
+        if largest_file is not None:  # a program that starts under a limit would start its workers too
+            resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (largest_file, largest_file))
         until = time.monotonic() + 100
         while not any(folder.rglob("*.part")) and process.poll() is None and time.monotonic() < until:
             time.sleep(0.01)
@@ -138,7 +140,7 @@ def test_a_limit_on_the_size_of_files(spoiled: Spoil, tmp_path: Path) -> None:
         path.mkdir()
     ended = spoiled(
         folder, "-o", str(folder / "r.json"), spoil=lambda: None, home=home, temporary=temporary,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (24 << 10, 24 << 10)),
+        largest_file=24 << 10,
     )  # fmt: skip
     assert ended.returncode == 1, ended.stderr
     assert "Traceback" not in ended.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gzip
 import json
 import os
@@ -24,8 +25,14 @@ GIB = 2**30
 DIRECTION_MARKS = "؜‎‏‪‫‬‭‮⁦⁧⁨⁩"
 
 
+@functools.cache
+def good() -> bytes:
+    """A result as it is saved."""
+    return store.dumps(full_run())
+
+
 def plain_run() -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(store.dumps(full_run()))
+    found: dict[str, Any] = json.loads(good())
     return found
 
 
@@ -108,7 +115,7 @@ def test_what_is_too_large_is_refused_with_its_limit(gpubench: Any, tmp_path: Pa
 def test_every_reader_has_the_same_limits(
     gpubench: Any, tmp_path: Path, command: tuple[str, ...], name: str
 ) -> None:
-    (tmp_path / "good.json").write_bytes(store.dumps(full_run()))
+    (tmp_path / "good.json").write_bytes(good())
     (tmp_path / "bad.json").write_bytes(TOO_LARGE[name][0]())
     assert_refused(gpubench(*command), "bad.json")
 
@@ -142,7 +149,7 @@ NESTED = "[" * 5_000 + "]" * 5_000
     "text", [f"a = {NESTED}", "a." * 100_000 + "a = 1", "x = {" + "a." * 100_000 + "a = 1}"]
 )
 def test_deeply_nested_toml(gpubench: Any, tmp_path: Path, text: str) -> None:
-    (tmp_path / "good.json").write_bytes(store.dumps(full_run()))
+    (tmp_path / "good.json").write_bytes(good())
     (tmp_path / "claims.toml").write_text(text)
     assert_refused(gpubench("report", "good.json", "--claims", "claims.toml"), "claims.toml", "deep")
     (tmp_path / "gpubench.toml").write_text(text)
@@ -199,7 +206,7 @@ def test_only_regular_files_of_a_folder_are_read(gpubench: Any, tmp_path: Path) 
         assert_refused(gpubench("report", timeout=120))
         assert_refused(gpubench("report", "results", timeout=120))
         assert_refused(gpubench("advise", "matmul", "--size", "64", timeout=120))
-        (folder / "r.json").write_bytes(store.dumps(full_run()))
+        (folder / "r.json").write_bytes(good())
         assert gpubench("report", "--format", "csv", timeout=120).returncode == ExitCode.OK
         assert gpubench("detect", timeout=120).returncode == ExitCode.OK
 

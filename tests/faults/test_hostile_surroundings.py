@@ -109,7 +109,11 @@ def test_a_temporary_folder_that_takes_nothing(
     tmp_path: Path, result: str, folder: str, starter: Starter
 ) -> None:
     """tempfile itself looks for another one, so that all works as long as there is any."""
-    for command in (f"report {result} --format svg", "detect", " ".join([*FAKE, "-o", "r.json"])):
+    for command in (
+        f"report {result} --format svg --sections speedup",
+        "detect",
+        " ".join([*FAKE, "-o", "r.json"]),
+    ):
         ended = shell(f"$gpubench {command} > out", tmp_path, starter.command(), TMPDIR=folder)
         assert (ended.returncode, "Traceback" in ended.stderr) == (ExitCode.OK, False), ended.stderr
 
@@ -148,7 +152,7 @@ def test_a_broken_psutil(gpubench: Any, tmp_path: Path, text: str) -> None:
     env = with_module(tmp_path, "psutil", text)
     for command in (
         ("detect",),
-        ("run", "--backends", "numpy", *FAKE[3:], "-o", "n.json"),
+        ("run", "--backends", "numpy", "--forms", "library", *FAKE[3:], "-o", "n.json"),
     ):
         ended = gpubench(*command, env=env)
         assert (ended.returncode, "Traceback" in ended.stderr) == (ExitCode.OK, False), ended.stderr

@@ -17,7 +17,20 @@ from tests.faults.packages import copy_gpubench
 
 ROOT = Path(__file__).parents[2]
 NEWER = {"name": "gpubench-result", "schema_version": 99}
-ADD = ("run", "--ops", "add", "--sizes", "1000", "--quick", "--max-time", "5ms", "--no-progress")
+# Of a package in another folder numba compiles all anew.
+ADD = (
+    "run",
+    "--ops",
+    "add",
+    "--sizes",
+    "1000",
+    "--forms",
+    "library",
+    "--quick",
+    "--max-time",
+    "5ms",
+    "--no-progress",
+)
 Copy = Callable[[str, str | None], Path]
 
 

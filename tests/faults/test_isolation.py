@@ -196,7 +196,7 @@ def test_of_what_is_written_the_first_and_the_last_part_are_kept(size: int, step
 
 def test_output_without_end_is_stopped_at_the_deadline() -> None:
     code = "import os\nwhile True: os.write(1, b'x' * 65536); os.write(2, b'y' * 65536)"
-    done = processes.run([sys.executable, "-c", code], 1.0)
+    done = processes.run([sys.executable, "-c", code], 0.5)
     assert done.status is None
     assert len(done.output) < 2 * processes.MOST_OUTPUT + 100
     assert len(done.errors) < 2 * processes.MOST_ERRORS + 100

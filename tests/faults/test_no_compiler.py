@@ -17,7 +17,7 @@ from gpubench.model.case import Case
 from gpubench.model.kernel import Limits
 from gpubench.model.op import EXACT
 
-RUN = ("run", "--devices", "numpy:0", "--ops", "add", "--sizes", "64k", "--sessions", "1", "-o", "r.json")
+RUN = ("run", "--devices", "numpy:0", "--ops", "add", "--sizes", "64k", "--quick", "-o", "r.json")
 BROKEN = {
     "missing": (
         "raise ModuleNotFoundError(\"No module named 'numba'\", name='numba')",

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +11,7 @@ import pytest
 from gpubench import kernels
 from tests.conftest import Program
 from tests.faults.packages import install
+from tests.forking import Starter, environment
 
 FAST = (
     "--devices", "fake:cpu,fake:gpu", "--quick", "--no-progress", "--regimes", "resident-queued",
@@ -94,12 +92,11 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def listing(site: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def listing(site: Path, tmp_path_factory: pytest.TempPathFactory, starter: Starter) -> dict[str, Any]:
     """What `gpubench ops --format json` tells with all of them there."""
-    done = subprocess.run(
-        [sys.executable, "-m", "gpubench", "ops", "--format", "json"], cwd=tmp_path_factory.mktemp("cwd"),
-        env={"PATH": "", "PYTHONPATH": str(site)}, capture_output=True, text=True, timeout=300, check=False,
-    )  # fmt: skip
+    folder = tmp_path_factory.mktemp("cwd")
+    env = environment(folder, {"PATH": "", "PYTHONPATH": str(site)})
+    done = starter.run("ops", "--format", "json", cwd=folder, env=env)
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr
     return json.loads(done.stdout)
@@ -143,11 +140,10 @@ BESIDE = ("raises", "leaves", "quits", "number", "renamed", "no_default", "empty
 
 
 @pytest.fixture(scope="module")
-def beside(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], list[str]]:
+def beside(tmp_path_factory: pytest.TempPathFactory, starter: Starter) -> tuple[dict[str, Any], list[str]]:
     """A run that asks for broken ops beside sound ones: its result, and what it, `report` and `--append` print."""
     folder = tmp_path_factory.mktemp("beside")
-    environ = {name: value for name, value in os.environ.items() if not name.startswith("GPUBENCH_")}
-    environ |= few(folder, *BESIDE)
+    env = environment(folder, few(folder, *BESIDE))
     reported = []
     for command in (
         [
@@ -164,10 +160,7 @@ def beside(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], li
         ["report", "r.json", "--format", "markdown"],
         ["run", *FAST, "--append", "r.json", "--sessions", "1", "--full"],
     ):
-        done = subprocess.run(
-            [sys.executable, "-m", "gpubench", *command], cwd=folder, env=environ,
-            capture_output=True, text=True, timeout=300, check=False,
-        )  # fmt: skip
+        done = starter.run(*command, cwd=folder, env=env)
         assert done.returncode == 0, done.stderr
         reported.append(done.stdout)
     return json.loads((folder / "r.json").read_text()), reported

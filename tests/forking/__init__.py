@@ -21,10 +21,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from gpubench.measure.worker_pool import THREAD_VARIABLES
 from tests.forking.link import Link
 
 ROOT = Path(__file__).resolve().parents[2]
-
 
 OUTSIDE = frozenset(os.environ)
 # A session of a CPU sets them for its libraries; neither a program that began with them nor one asked of a server that
@@ -32,12 +32,10 @@ OUTSIDE = frozenset(os.environ)
 SET_BY_SESSIONS = ("NUMBA_", "OPENBLAS_", "GOMP_", "KMP_")
 
 
-def outside() -> dict[str, str]:
+def outside(env: Mapping[str, str] = os.environ) -> dict[str, str]:
     """The environment without what sessions have set in the process of the tests."""
     return {
-        name: value
-        for name, value in os.environ.items()
-        if name in OUTSIDE or not name.startswith(SET_BY_SESSIONS)
+        name: value for name, value in env.items() if name in OUTSIDE or not name.startswith(SET_BY_SESSIONS)
     }
 
 
@@ -93,27 +91,40 @@ class Starter:
                 raise
         return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
+    def children(self) -> type[subprocess.Popen[bytes]]:
+        """In place of `subprocess.Popen`, for a run in the process of the tests: its workers and probes are forked."""
+        path = self._path
+
+        class OfServer(Child):
+            server = path
+
+        return OfServer
+
     def command(self) -> str:
         """What a shell types for `python -m gpubench`."""
         return shlex.join([sys.executable, "-S", str(Path(__file__).with_name("link.py")), self._path])
 
 
-class Program(subprocess.Popen[str]):
+class _Forked(subprocess.Popen[Any]):
     """A process whose start and end the server sees to; `Popen` has all the rest, and all of one that is started."""
 
-    def __init__(self, server: str, arguments: Sequence[str], **options: Any) -> None:
+    def __init__(self, server: str, command: Sequence[str], **options: Any) -> None:
         self._link: Link | None = Link(server)
-        super().__init__([sys.executable, "-m", "gpubench", *arguments], **options)
+        super().__init__(command, **options)
+
+    def _asked(self, args: Sequence[str], env: Mapping[str, str] | None, new_session: bool) -> Any:
+        """The arguments and the environment that the server is asked with; None: the process is started."""
+        raise NotImplementedError
 
     def _execute_child(self, *of_popen: Any) -> None:
         assert self._link is not None
         args, _, in_child, _, _, cwd, env = of_popen[:7]
         streams = of_popen[10], of_popen[13], of_popen[15]
         inherited = [own if stream == -1 else stream for own, stream in enumerate(streams)]
-        new_session = of_popen[21]
-        self.pid = 0
-        if in_child is None and not new_session:
-            self.pid = self._link.ask(args[3:], str(cwd), env, inherited)
+        asked = self._asked(args, env, of_popen[21]) if in_child is None else None
+        self.pid = (
+            0 if asked is None else self._link.ask(asked[0], str(cwd or os.getcwd()), asked[1], inherited)
+        )
         if not self.pid:
             self._let_go()
             super()._execute_child(*of_popen)  # type: ignore[misc]
@@ -147,3 +158,28 @@ class Program(subprocess.Popen[str]):
         assert self._link is not None
         self._link.close()
         self._link = None
+
+
+class Program(_Forked):
+    """`python -m gpubench ARGUMENTS`."""
+
+    def __init__(self, server: str, arguments: Sequence[str], **options: Any) -> None:
+        super().__init__(server, [sys.executable, "-m", "gpubench", *arguments], **options)
+
+    def _asked(self, args: Sequence[str], env: Mapping[str, str] | None, new_session: bool) -> Any:
+        return None if new_session else (args[3:], env)
+
+
+class Child(_Forked):
+    """A child that gpubench starts in the process of the tests; any other process is started."""
+
+    server: str
+
+    def __init__(self, command: Sequence[str], **options: Any) -> None:
+        super().__init__(self.server, command, **options)
+
+    def _asked(self, args: Sequence[str], env: Mapping[str, str] | None, new_session: bool) -> Any:
+        if not (new_session and list(args[:2]) == [sys.executable, "-P"]):
+            return None
+        env = os.environ if env is None else env
+        return args, {**outside(env), **{name: env[name] for name in THREAD_VARIABLES if name in env}}

@@ -34,7 +34,9 @@ OTHERS = (
 )  # fmt: skip
 # What workers of a CPU load, and what describes charts. Libraries that open devices are loaded by who needs them.
 LIBRARIES = ("numpy", "numba", "threadpoolctl", "psutil", "concurrent.futures.thread", "altair")
-THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+THREADS = (
+    "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS", "NUMBA_NUM_THREADS",
+)  # fmt: skip
 # Variables that are read while Python or a library starts.
 READ_AT_START = (
     "PYTHON",
@@ -69,6 +71,11 @@ def may_fork(env: Mapping[str, str]) -> bool:
     return at_start(env) == OURS and not counted and not any(map(is_too_late_for, python_path(env)))
 
 
+def is_child(command: Sequence[str]) -> bool:
+    """Whether it is the command of a child of gpubench that may be forked."""
+    return list(command[:2]) == [sys.executable, "-P"] and command[4] in CHILDREN
+
+
 def python_path(env: Mapping[str, str]) -> list[str]:
     """The folders of PYTHONPATH."""
     return list(filter(None, env.get("PYTHONPATH", "").split(os.pathsep)))
@@ -94,6 +101,24 @@ def import_all() -> None:
     for name in LIBRARIES:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
+
+
+def know_documents() -> None:
+    """What msgspec finds out about a type when it is first decoded stays with the type: a tenth of a short run."""
+    import msgspec
+
+    from gpubench.model.machine import Machine
+    from gpubench.model.result import Run
+
+    for kind in (Machine, Run):
+        msgspec.json.Decoder(kind)
+
+
+def have_threads_spin_briefly() -> None:
+    """As a worker does before it loads a library; a forked one comes too late for that."""
+    from gpubench.backends.shared.host import spin_briefly
+
+    spin_briefly()
 
 
 def leave_the_load_unread() -> None:
@@ -141,11 +166,16 @@ def _fork_for(asking: socket.socket) -> int:
         return 0
     arguments, cwd, env = json.loads(message)
     pid = 0
-    if may_fork(env):
+    child = is_child(arguments)
+    if may_fork(env) and (child or arguments[:1] != [sys.executable]):
+        server = os.getpid()
         pid = os.fork()
         if not pid:
             signal.set_wakeup_fd(-1)
-            become(run_program, arguments, streams, (cwd, env))
+            if child:  # of a run in the process of the tests: it ends with this one, or with its stdin
+                os.setsid()
+                arguments[3] = str(server)
+            become(run_child if child else run_program, arguments, streams, (cwd, env))
     for stream in streams:
         os.close(stream)
     return pid
@@ -247,8 +277,7 @@ class ForkingPopen(_POPEN):  # type: ignore[type-arg]
     def _execute_child(self, *of_popen: Any) -> None:
         args, _, _, _, _, cwd, env = of_popen[:7]
         env = dict(os.environ if env is None else env)
-        ours = list(args[:2]) == [sys.executable, "-P"] and args[4] in CHILDREN
-        if not (ours and may_fork(env)):
+        if not (is_child(args) and may_fork(env)):
             super()._execute_child(*of_popen)
             return
         streams, new_session = (of_popen[10], of_popen[13], of_popen[15]), of_popen[21]
@@ -268,8 +297,10 @@ if __name__ == "__main__":
     del sys.path[0]  # this folder
     warnings.filterwarnings("ignore", message=".*fork", category=DeprecationWarning)  # threads are left behind
     subprocess.Popen = ForkingPopen  # type: ignore[misc]
+    have_threads_spin_briefly()
     import_all()
     leave_the_load_unread()
+    know_documents()
     gc.collect()
     gc.freeze()
     serve(sys.argv[1])
