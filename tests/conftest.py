@@ -47,6 +47,7 @@ _COLLECTED = pytest.StashKey[frozenset[Path]]()
 # Machine code stays here from run to run: it is named by a hash of its source, so none of it gets old, and numba finds
 # it again in the same folder only.
 _CACHE = Path(__file__).parents[1] / ".setup" / "cache"
+_KNOWN = "lacks-"  # what begins so in that folder is what the tiers of a run lack
 _PROBES = {
     "vulkan": "import wgpu; assert any(a.info['backend_type'] == 'Vulkan'"
     " for a in wgpu.gpu.enumerate_adapters_sync()), 'no Vulkan adapter'",
@@ -61,7 +62,22 @@ _PROBES = {
 
 @functools.cache
 def _missing(tier: str) -> str:
-    """Why this machine lacks what the tier needs, or an empty text. Asked in a process of its own."""
+    """Why this machine lacks what the tier needs, or an empty text. One worker of pytest-xdist asks for all: to import
+    PyTorch or to start a browser takes seconds."""
+    run = os.environ.get("PYTEST_XDIST_TESTRUNUID")
+    if run is None:
+        return _asked(tier)
+    _CACHE.mkdir(parents=True, exist_ok=True)
+    known = _CACHE / f"{_KNOWN}{tier}-{run}"
+    known.touch()
+    with _locked(known, alone=True):
+        if not known.stat().st_size:
+            known.write_text(f"{_asked(tier)}\n", encoding="utf-8")
+        return known.read_text(encoding="utf-8").strip()
+
+
+def _asked(tier: str) -> str:
+    """In a process of its own."""
     probe = subprocess.run(
         [sys.executable, "-c", _PROBES[tier]],
         cwd=Path(__file__).parents[1],
@@ -74,9 +90,10 @@ def _missing(tier: str) -> str:
 
 
 def pytest_configure() -> None:
-    """What was the fastest on another day, or by other code, decides nothing now."""
+    """What was the fastest on another day, or by other code, decides nothing now; nor what this machine lacked then."""
     if "PYTEST_XDIST_WORKER" not in os.environ:
-        (_CACHE / FILE_NAME).unlink(missing_ok=True)
+        for old in (_CACHE / FILE_NAME, *_CACHE.glob(f"{_KNOWN}*")):
+            old.unlink(missing_ok=True)
 
 
 @pytest.hookimpl(tryfirst=True)  # before tests are chosen by their marks

@@ -91,6 +91,14 @@ def installed(wheel: Path, tmp_path: Path) -> Environment:
     return environment
 
 
+@pytest.fixture(scope="module")
+def untouched(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Environment:
+    """For tests that install nothing else."""
+    environment = Environment(tmp_path_factory.mktemp("untouched"))
+    environment.install(wheel)
+    return environment
+
+
 @pytest.fixture
 def other(tmp_path: Path) -> Path:
     """What the package index gives for `gpubench`, as far as pip looks at it."""
@@ -114,17 +122,17 @@ def test_the_wheel_has_the_name_of_the_distribution(wheel: Path) -> None:
     assert wheel.name == f"gpubench_cli-{__version__}-py3-none-any.whl"
 
 
-def test_the_installed_program_runs_from_anywhere(installed: Environment) -> None:
+def test_the_installed_program_runs_from_anywhere(untouched: Environment) -> None:
     for command in (["python", "-m", "gpubench"], ["gpubench"]):
-        ended = installed.call(*command, "--version")
+        ended = untouched.call(*command, "--version")
         assert (ended.stdout, ended.stderr) == (f"gpubench {__version__}\n", "")
 
 
-def test_the_installed_program_tells_how_to_upgrade_the_package(installed: Environment) -> None:
-    (installed.folder / "newer.json").write_text('{"name": "gpubench-result", "schema_version": 99}')
-    ended = installed.call("gpubench", "report", "newer.json")
+def test_the_installed_program_tells_how_to_upgrade_the_package(untouched: Environment) -> None:
+    (untouched.folder / "newer.json").write_text('{"name": "gpubench-result", "schema_version": 99}')
+    ended = untouched.call("gpubench", "report", "newer.json")
     assert ended.returncode == 4
-    python = f"'{installed.programs / 'python'}'"
+    python = f"'{untouched.programs / 'python'}'"
     assert ended.stderr.endswith(f"upgrade gpubench: {python} -m pip install --upgrade gpubench-cli\n")
 
 

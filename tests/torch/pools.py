@@ -126,14 +126,15 @@ def beside(library: Library, other: Library, threads: int) -> float:
 
 
 def main() -> None:
-    """Print what was found. More threads than cores take turns, alone as well: then nothing is compared."""
+    """Print what was found. More threads than cores take turns, alone as well: then nothing is compared or watched."""
     threads, names = int(sys.argv[1]), sys.argv[2:]
+    all_run = threads <= len(os.sched_getaffinity(0))
     opened: dict[str, Library] = {}
     at_work, at_rest = {}, {}
     for name in names:
         opened[name] = globals()[name](threads)
         opened[name].run()
-    for name, library in opened.items():
+    for name, library in opened.items() if all_run else ():
         settle()
         at_work[name] = ran_s(lambda library=library: work(library))
         settle()
@@ -148,7 +149,7 @@ def main() -> None:
         "beside": {
             f"{name} after {other}": beside(opened[name], opened[other], threads)
             for name in names for other in names
-            if name != other and threads <= len(os.sched_getaffinity(0))
+            if name != other and all_run
         },
     }  # fmt: skip
     print(json.dumps(found))

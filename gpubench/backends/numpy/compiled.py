@@ -123,9 +123,11 @@ class NumbaThreads:
         return shared
 
     def assembly(self, program: NumbaProgram) -> str:
-        """The machine code of the program's kernels, as the compiler wrote it."""
+        """The machine code of the program's kernels, as the compiler writes it: anew from the optimised form, which the
+        cache holds beside the code."""
         module = self._module(program.source)
-        return "\n".join(getattr(module, step.kernel)._library.get_asm_str() for step in program.passes)
+        libraries = [getattr(module, step.kernel)._library for step in program.passes]
+        return "\n".join(one.codegen._tm.emit_assembly(one._get_module_for_linking()) for one in libraries)
 
     def _name(self, source: str) -> str:
         digest = hashlib.sha256(f"{self._version}\n{source}".encode()).hexdigest()[:20]

@@ -222,29 +222,6 @@ def test_a_kernel_without_a_choice_has_no_name_and_no_trial(opened, folder):
     assert not folder.exists()
 
 
-def test_the_result_file_and_the_report_name_the_kernel(gpubench, tmp_path):
-    """Through the program and its workers: on a software adapter that is the default, and nothing is remembered."""
-    ended = gpubench(
-        "run", "--ops", "matmul", "--sizes", "48", "--backends", "wgpu", "--sessions", "1", "--regimes", "resident-queued",
-        "--min-samples", "5", "--max-samples", "5", "--variant", "naive", "--no-autotune", "-o", "r.json",
-        env={"GPUBENCH_CACHE_DIR": str(tmp_path / "own")},
-    )  # fmt: skip
-    assert ended.returncode == 0, ended.stderr
-    result = json.loads((tmp_path / "r.json").read_text())
-    taken = {
-        outcome["case"].get("variant"): outcome.get("kernel")
-        for outcome in result["outcomes"]
-        if outcome["case"]["device_id"].startswith("wgpu") and outcome["type"] == "measurement"
-    }
-    assert set(taken) == {None, "naive"}
-    assert taken["naive"] is None
-    assert taken[None]
-    assert result["settings"]["autotune"] is False
-    assert not (tmp_path / "own" / "choices.json").exists()
-    shown = gpubench("report", "r.json", "--format", "markdown", "--sections", "raw").stdout
-    assert taken[None] in shown
-
-
 def test_trials_that_do_not_fit_leave_the_default(opened, folder, tmp_path):
     session = opened()
     scripted(session, {names(session)[0]: DeviceOutOfMemory("scratch")})
