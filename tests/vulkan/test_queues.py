@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import numpy as np
 import pytest
 
@@ -73,6 +75,27 @@ def test_every_byte_goes_up_and_comes_down(session, taken):
         host *= 2
     transfers.close()
     session.free(buffer)
+
+
+@pytest.mark.parametrize("well", [True, False])
+def test_news_that_another_thread_has_taken_is_waited_for(session, well):
+    """Of two threads that wait at once one may be told what the other waits for, and pass it on a little later."""
+    native, found = queues.library(), queue(session, "sleeps")
+    assert native is not None
+    number, status = (
+        10**9,
+        native.lib.WGPUMapAsyncStatus_Success if well else native.lib.WGPUMapAsyncStatus_Error,
+    )
+    given = (status, native.ffi.new("WGPUStringView *")[0], native.ffi.cast("void *", number), native.ffi.NULL)
+    late = threading.Timer(0.05, native.mapped, given)
+    late.start()
+    assert found.mapped(number) is well
+    late.join()
+
+
+def test_news_that_never_comes_is_no_mapping(session, monkeypatch):
+    monkeypatch.setattr(queues, "TOLD_S", 0.01)
+    assert not queue(session, "sleeps").mapped(10**9 + 1)
 
 
 @pytest.mark.parametrize("way", ["sleeps", "asks"])

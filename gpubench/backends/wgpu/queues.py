@@ -16,6 +16,8 @@ from typing import Any, NamedTuple
 from gpubench.backends.wgpu.programs import WgpuLaunch, encode
 from gpubench.model.backend import override
 
+# Two threads may wait at once: what one is told, the other one's wait may have taken, and tell soon.
+TOLD_S = 1.0
 # From here on a late awakening is a twentieth of the wait or less, and the CPU may do something else.
 ASK_S = 2e-3
 _NEEDED = (
@@ -129,7 +131,7 @@ class Library(NamedTuple):
 
 
 _numbers = itertools.count(1)
-_done: set[int] = set()  # of the waits that have ended
+_done: dict[int, bool] = {}  # by the number of a wait that has ended: whether all went well
 
 
 @functools.cache
@@ -140,8 +142,7 @@ def library() -> Library | None:
 
         def note(success: int) -> Any:
             def noted(status: int, message: Any, number: Any, unused: Any) -> None:
-                if status == success:  # else the wait that sleeps tells what went wrong
-                    _done.add(int(ffi.cast("uintptr_t", number)))
+                _done[int(ffi.cast("uintptr_t", number))] = status == success
 
             return noted
 
@@ -201,29 +202,35 @@ class NativeQueue(Queue):
     def wait(self) -> None:
         number = next(_numbers)
         if self._asks:
-            info = self.asked("WGPUQueueWorkDoneCallbackInfo *", self.native.worked, number)
+            info = self.told("WGPUQueueWorkDoneCallbackInfo *", self.native.worked, number)
             self._lib.wgpuQueueOnSubmittedWorkDone(self._queue, info[0])
-        self.until(number)
+        if not (self._asked(number) and _done[number]):
+            super().wait()  # which raises what went wrong
+        _done.pop(number, None)
 
-    def asked(self, kind: str, call: Any, number: int) -> Any:
-        """What the library is told, for it to call with the number of a wait."""
+    def mapped(self, number: int) -> bool:
+        """Wait until the library has told of a mapping. True if all went well."""
+        if not self._asked(number):
+            super().wait()
+            until = time.perf_counter() + TOLD_S
+            while number not in _done and time.perf_counter() <= until:
+                time.sleep(1e-4)
+        return _done.pop(number, False)
+
+    def told(self, kind: str, call: Any, number: int) -> Any:
+        """What the library is given, for it to call with the number of a wait."""
         ffi = self.native.ffi
-        told = {"mode": self._lib.WGPUCallbackMode_AllowProcessEvents, "callback": call,
-                "userdata1": ffi.cast("void *", number)}  # fmt: skip
-        return ffi.new(kind, told)
+        given = {"mode": self._lib.WGPUCallbackMode_AllowProcessEvents, "callback": call,
+                 "userdata1": ffi.cast("void *", number)}  # fmt: skip
+        return ffi.new(kind, given)
 
-    def until(self, number: int) -> bool:
-        """Wait: ask for a while, then sleep until all is done. True if the library has called with the number."""
+    def _asked(self, number: int) -> bool:
+        """Ask for a while. True if the library has told of that wait."""
         poll, clock = self._lib.wgpuDevicePoll, time.perf_counter
         until = clock() + ASK_S
         while self._asks and number not in _done and clock() <= until:
             poll(self._own, False, self._null)
-        found = number in _done
-        if not found:
-            super().wait()
-            found = number in _done
-        _done.discard(number)
-        return found
+        return number in _done
 
     def _finished(self, encoder: Any) -> Any:
         """The commands, which are let go of with the object."""
@@ -240,12 +247,12 @@ class NativeMapping(Mapping):
         self._own, self._size, self._write = staging._internal, size, write
         lib = queue.native.lib
         mode = lib.WGPUMapMode_Write if write else lib.WGPUMapMode_Read
-        info = queue.asked("WGPUBufferMapCallbackInfo *", queue.native.mapped, self._number)
+        info = queue.told("WGPUBufferMapCallbackInfo *", queue.native.mapped, self._number)
         queue.native.checked.wgpuBufferMapAsync(self._own, mode, 0, size, info[0])
 
     @override
     def sync_wait(self) -> None:
-        if not self._queue.until(self._number):
+        if not self._queue.mapped(self._number):
             raise RuntimeError("a staging buffer could not be mapped")
 
     @override
