@@ -14,8 +14,6 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-import msgspec
-
 from gpubench.errors import Unsupported
 from gpubench.kernels.families import ceil_div, multiprocessors, require_dtype, winograd
 from gpubench.kernels.families.cpu import Blocks, Launch, ThreadScratch
@@ -25,7 +23,7 @@ from gpubench.kernels.families.matmul import wgsl
 from gpubench.kernels.families.matmul.register import Patches
 from gpubench.kernels.families.winograd import cuda as winograd_cuda
 from gpubench.kernels.families.winograd import wgsl as winograd_wgsl
-from gpubench.model.kernel import Candidate, CudaPass, CudaProgram, Kernel, Limits, WgslProgram
+from gpubench.model.kernel import Candidate, CudaPass, CudaProgram, Kernel, Limits
 from gpubench.model.op import Array, Ladder, Op, Operand, Params, Shape, Split, Tolerance, counted_by
 
 _CHANNELS, _FILTERS, _SIDE = 64, 64, 32
@@ -175,14 +173,19 @@ def _half_busy(grid: tuple[int, int, int], limits: Limits) -> bool:
     return 2 * grid[0] * grid[1] >= multiprocessors(limits)
 
 
+def _by_winograd(params: Params, dtype: str, limits: Limits) -> bool:
+    """Whether Winograd's products pay. Their sums in float64 would not fit."""
+    _, filters, side = _sides(params)
+    return dtype != "float64" and _half_busy(winograd.grid(params["n"], filters, side), limits)
+
+
 def _cuda(params: Params, dtype: str, limits: Limits) -> CudaProgram:
     """Raises Unsupported for another dtype, and beyond CUDA's largest grid."""
     require_dtype(dtype, DTYPES, "CUDA")
     n, (channels, filters, side) = params["n"], _sides(params)
     if n == 0:
         return CudaProgram(())
-    # Its sums in float64 would not fit.
-    if dtype != "float64" and _half_busy(winograd.grid(n, filters, side), limits):
+    if _by_winograd(params, dtype, limits):
         return winograd_cuda.program(n, channels, filters, side, dtype, limits)
     tile = _tile(params, dtype, limits)
     grid = tile.grid(params)
@@ -325,26 +328,14 @@ def _product(params: Params, dtype: str) -> wgsl.Product:
     )
 
 
-def _wgsl() -> Kernel:
+def _wgsl(params: Params, dtype: str, limits: Limits) -> tuple[Candidate, ...]:
     """Winograd's products where a group of the device can hold what they need and groups are many, else the tiled ones.
     On an H200 Winograd's took 0.55 to 0.75 of the best tile's time from 8 images on, so few tiles are tried beside."""
-    tiled = wgsl.kernel(_product)
-
-    def choices(params: Params, dtype: str, limits: Limits) -> tuple[Candidate, ...]:
-        assert tiled.candidates is not None
-        found: tuple[Candidate, ...] = tiled.candidates(params, dtype, limits)
-        n, (channels, filters, side) = params["n"], _sides(params)
-        many = _half_busy(winograd.grid(n, filters, side), limits)
-        if limits.software or not many or not winograd_wgsl.fits(dtype, limits):
-            return found
-        build = partial(winograd_wgsl.program, n, channels, filters, side, dtype, limits)
-        return (Candidate(winograd_wgsl.NAME, build), *found[:_TILES_BESIDE])
-
-    def build(params: Params, dtype: str, limits: Limits) -> WgslProgram:
-        program: WgslProgram = choices(params, dtype, limits)[0].build()
-        return program
-
-    return msgspec.structs.replace(tiled, build=build, candidates=choices)
+    found = wgsl.candidates(_product(params, dtype), limits)
+    if limits.software or not (_by_winograd(params, dtype, limits) and winograd_wgsl.fits(limits)):
+        return found
+    build = partial(winograd_wgsl.program, params["n"], *_sides(params), dtype, limits)
+    return (Candidate(winograd_wgsl.NAME, build), *found[:_TILES_BESIDE])
 
 
 OP = Op(
@@ -373,6 +364,6 @@ OP = Op(
     tuned={
         "numpy": (Kernel("numpy", _cpu),),
         "cupy": (Kernel("cuda", _cuda),),
-        "wgpu": (_wgsl(),),
+        "wgpu": (wgsl.chosen_from(_wgsl),),
     },
 )

@@ -21,10 +21,9 @@ NAME = "winograd"
 _ROOM_BYTES = 2 * 4 * CHUNK * PRODUCTS * (FILTERS + TILES)
 
 
-def fits(dtype: str, limits: Limits) -> bool:
-    """A group of the device holds what a block needs; in float64 its sums would not fit."""
-    held = limits.max_workgroup_bytes >= _ROOM_BYTES and limits.max_workgroup_threads >= THREADS
-    return dtype != "float64" and held
+def fits(limits: Limits) -> bool:
+    """A group of the device holds what a block needs."""
+    return limits.max_workgroup_bytes >= _ROOM_BYTES and limits.max_workgroup_threads >= THREADS
 
 
 def program(n: int, channels: int, filters: int, side: int, dtype: str, limits: Limits) -> WgslProgram:
