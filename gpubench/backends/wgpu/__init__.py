@@ -19,8 +19,8 @@ from gpubench import __version__, load
 from gpubench.backends.shared.ceilings import THREADS, chain_program
 from gpubench.backends.shared.choices import Choices, Timer, Trials, choose
 from gpubench.backends.shared.host import host_dtype, no_kernel, no_overhead, usable_cpus
-from gpubench.backends.wgpu.programs import Programs, WgpuLaunch, encode
-from gpubench.backends.wgpu.queues import queue_of
+from gpubench.backends.wgpu.programs import Programs, WgpuLaunch
+from gpubench.backends.wgpu.queues import Queue, queue_of
 from gpubench.backends.wgpu.transfers import MappedTransfers, PlainTransfers
 from gpubench.errors import BackendError, BackendUnavailable, DeviceLost, DeviceOutOfMemory, Unsupported
 from gpubench.installation import cache_folder
@@ -109,8 +109,8 @@ class Stamps:
     The sets of the last few chains are kept: wgpu lets go of one at the next submit, which would time that.
     """
 
-    def __init__(self, device: Any) -> None:
-        self._device = device
+    def __init__(self, device: Any, queue: Queue) -> None:
+        self._device, self._queue = device, queue
         self._single = StampSet(device, 1)
         self._sets: dict[int, StampSet] = {}
         self.period_s = timestamp_period_s(device)
@@ -122,7 +122,7 @@ class Stamps:
         encoder = self._device.create_command_encoder()
         for i, launch in enumerate(launches):
             compute = encoder.begin_compute_pass(timestamp_writes=stamps.writes(i))
-            encode(compute, launch, 1)
+            self._queue.encode(compute, launch, 1)
             compute.end()
         ticks = stamps.read(encoder)
         if ticks != sorted(ticks):
@@ -194,7 +194,7 @@ class WgpuSession(Session):
         }  # fmt: skip
         self._pool: dict[int, list[Any]] = {}
         self._flushing: Any = None
-        self.stamps = Stamps(self._device) if "timestamp-query" in wanted else None
+        self.stamps = Stamps(self._device, self._queue) if "timestamp-query" in wanted else None
         if self.stamps is not None:  # only an open device tells the length of its ticks
             clock = DeviceClock(kind="pass-timestamp", step_s=self.stamps.period_s)
             self.device = replace(device, clock=clock)
@@ -404,7 +404,7 @@ class WgpuSession(Session):
             if cold:
                 encoder.clear_buffer(self._flush_buffer())
             compute = encoder.begin_compute_pass(timestamp_writes=self.stamps.writes)
-            encode(compute, launch, repeat)
+            self._queue.encode(compute, launch, repeat)
             compute.end()
             return self.stamps.read(encoder)
 

@@ -74,11 +74,15 @@ class Queue:
         self._device = device
         self._four: Any = None
 
+    def encode(self, compute: Any, launch: WgpuLaunch, repeat: int) -> None:
+        """Record so many launches into a pass that wgpu-py has opened."""
+        encode(compute, launch, repeat)
+
     def record(self, launch: WgpuLaunch, repeat: int) -> Any:
         """Commands for so many launches in one pass."""
         encoder = self._device.create_command_encoder()
         compute = encoder.begin_compute_pass()
-        encode(compute, launch, repeat)
+        self.encode(compute, launch, repeat)
         compute.end()
         return encoder.finish()
 
@@ -170,6 +174,10 @@ class NativeQueue(Queue):
         self.native, self._asks = native, asks
         self._lib, self._null = native.lib, native.ffi.NULL
         self._own, self._queue = device._internal, device.queue._internal
+
+    @override
+    def encode(self, compute: Any, launch: WgpuLaunch, repeat: int) -> None:
+        encode(compute._internal, launch, repeat, (self._lib, self._null))
 
     @override
     def record(self, launch: WgpuLaunch, repeat: int) -> Any:
