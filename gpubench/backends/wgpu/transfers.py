@@ -154,15 +154,15 @@ class _StagingBuffers:
         self._buffers = {}
 
 
-class _Up:
-    """To `buffer`: a chunk is mapped, filled, unmapped and sent."""
+class _Lane:
+    """One way, to or from `buffer`: what is mapped of a turn's staging buffer."""
 
     def __init__(self, queue: Queue, staging: _StagingBuffers, buffer: Any) -> None:
         self.staging, self._queue, self._buffer = staging, queue, buffer
         self._mappings: dict[int, Mapping] = {}
 
-    def ask(self, turn: int, start: int, size: int) -> Mapping:
-        self._mappings[turn] = self._queue.map(self.staging[turn], round_up(size), write=True)
+    def _map(self, turn: int, size: int, *, write: bool) -> Mapping:
+        self._mappings[turn] = self._queue.map(self.staging[turn], round_up(size), write=write)
         return self._mappings[turn]
 
     def mapped(self, turn: int, size: int) -> Any:
@@ -170,26 +170,26 @@ class _Up:
 
     def close(self, turn: int, start: int, size: int) -> None:
         self._mappings.pop(turn).close()
+
+
+class _Up(_Lane):
+    """To `buffer`: a chunk is mapped, filled, unmapped and sent."""
+
+    def ask(self, turn: int, start: int, size: int) -> Mapping:
+        return self._map(turn, size, write=True)
+
+    @override
+    def close(self, turn: int, start: int, size: int) -> None:
+        super().close(turn, start, size)
         self._queue.copy(self.staging[turn], 0, self._buffer, start, round_up(size))
 
 
-class _Down:
+class _Down(_Lane):
     """From `buffer`: a chunk is fetched, mapped, read and unmapped."""
-
-    def __init__(self, queue: Queue, staging: _StagingBuffers, buffer: Any) -> None:
-        self.staging, self._queue, self._buffer = staging, queue, buffer
-        self._mappings: dict[int, Mapping] = {}
 
     def ask(self, turn: int, start: int, size: int) -> Mapping:
         self._queue.copy(self._buffer, start, self.staging[turn], 0, round_up(size))
-        self._mappings[turn] = self._queue.map(self.staging[turn], round_up(size), write=False)
-        return self._mappings[turn]
-
-    def mapped(self, turn: int, size: int) -> Any:
-        return self._mappings[turn].memory()
-
-    def close(self, turn: int, start: int, size: int) -> None:
-        self._mappings.pop(turn).close()
+        return self._map(turn, size, write=False)
 
 
 def round_up(size: int) -> int:
