@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 
 import msgspec
 
@@ -95,19 +95,20 @@ def _row(run: Run, outcome: Measurement, case: CaseResult) -> Stages | None:
         _typical(values)
         for values in zip(*((one.span_s, one.empty_s, one.wall_s) for one in timed), strict=True)
     )
-    waited = timed[0].clock == "waited"
+    waited, on_device = timed[0].clock == "waited", timed[0].clock in _ON_DEVICE
+    counts, hosts = _declared(case.case.op, timed[0].stages) if on_device else ({}, set())
     # A call on the CPU is no launch, and what the host's clock sees of a stage that is waited for holds one already.
-    launch_s = launch_s if timed[0].clock in _ON_DEVICE else 0.0
+    launch_s = launch_s if on_device else 0.0
     stamped = [one.stamping_s for one in timed if one.stamping_s]
     stamping_s = 0.0
-    if stamped and timed[0].clock in _ON_DEVICE:
+    if stamped and on_device:
         span_s -= _typical(stamped)
-        plain = _without_readings(case.case.op, timed[0].stages, chain, span_s)
+        plain = _without_readings(dict(zip(timed[0].stages, chain, strict=True)), counts, hosts, span_s)
         stamping_s = sum(chain) - sum(plain)
         alone = [max(0.0, own - (more - less)) for own, more, less in zip(alone, chain, plain, strict=True)]
         chain = plain
     total_s = sum(chain)
-    recording_s = _recording_s(case.case.op, timed, chain)
+    recording_s = _recording_s(timed, chain, hosts) if on_device else 0.0
     residual_s = whole_s - total_s - launch_s - recording_s
     return Stages(
         source=0, id=case.id, op=case.case.op, n=case.case.params["n"], params=dict(case.case.params),
@@ -123,31 +124,30 @@ def _row(run: Run, outcome: Measurement, case: CaseResult) -> Stages | None:
     )  # fmt: skip
 
 
-def _recording_s(name: str, timed: Sequence[StageTimes], chain_s: Sequence[float]) -> float:
+def _recording_s(timed: Sequence[StageTimes], chain_s: Sequence[float], hosts: Set[str]) -> float:
     """How long the device waits for what is recorded; 0 where nothing is for a call."""
     recorded = [one for one in timed if one.recording_s]
-    if not recorded or timed[0].clock not in _ON_DEVICE:
+    if not recorded:
         return 0.0
     first_s = _typical(one.first_recording_s for one in recorded)
     later_s = _typical(one.recording_s for one in recorded) - first_s
-    names = timed[0].stages
-    _, hosts = _declared(name, names)
-    device_s = sum(seconds for stage, seconds in zip(names, chain_s, strict=True) if stage not in hosts)
+    by_stage = zip(timed[0].stages, chain_s, strict=True)
+    device_s = sum(seconds for stage, seconds in by_stage if stage not in hosts)
     return first_s + max(0.0, later_s - device_s)
 
 
-def _without_readings(name: str, names: Sequence[str], chain_s: Sequence[float], span_s: float) -> list[float]:
+def _without_readings(
+    known: Mapping[str, float], counts: Mapping[str, int], hosts: Set[str], span_s: float
+) -> list[float]:
     """The stages' seconds where the device's add up to the plain chain's span; those that exceed it lose what the
     clock readings cost, of which each launch of a stage has one."""
-    counts, hosts = _declared(name, names)
-    known = dict(zip(names, chain_s, strict=True))
-    readings = [each for each in names if each not in hosts for _ in range(counts[each])]
+    readings = [each for each in known if each not in hosts for _ in range(counts[each])]
     left_s = span_s - sum(known[each] for each in hosts)
     shares = [known[each] / counts[each] for each in readings]
-    found = dict.fromkeys(names, 0.0) | {each: known[each] for each in hosts}
+    found = dict.fromkeys(known, 0.0) | {each: known[each] for each in hosts}
     for each, seconds in zip(readings, adding_up(shares, min(left_s, sum(shares))), strict=True):
         found[each] += seconds
-    return [found[each] for each in names]
+    return list(found.values())
 
 
 def _declared(name: str, names: Sequence[str]) -> tuple[dict[str, int], set[str]]:

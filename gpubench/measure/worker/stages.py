@@ -59,10 +59,9 @@ def time_stages(timer: Timer, session_index: int, limit_s: float) -> StageTimes 
             return None
         once = session.stage_times([plain]) if plain is not None and reading.clock != "host" else None
         call, nothing = _warm(session, timer.launch), _warm(session, empty)
-        stamping_s = reading.span_s - _hosts_s(steps, reading) - once.span_s if once is not None else None
-        recording = _recording(
-            session, timer.launch, call.issued_s - _hosts_s(steps, reading), nothing.issued_s
-        )
+        hosts_s = _hosts_s(steps, reading)
+        stamping_s = reading.span_s - hosts_s - once.span_s if once is not None else None
+        recording = _recording(session, timer.launch, call.issued_s - hosts_s, nothing.issued_s)
         alone_s = _alone(session, steps, reading.steps_s)
         rounds.append(_Round(reading, stamping_s, call.wall_s, nothing.wall_s, recording, alone_s))
         spent_s = time.perf_counter() - began
