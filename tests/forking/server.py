@@ -20,6 +20,8 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
+from gpubench.measure.worker_pool import THREAD_VARIABLES
+
 MOST_BYTES = 1 << 18
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 NUMBER_BYTES = 8
@@ -34,9 +36,6 @@ OTHERS = (
 )  # fmt: skip
 # What workers of a CPU load, and what describes charts. Libraries that open devices are loaded by who needs them.
 LIBRARIES = ("numpy", "numba", "threadpoolctl", "psutil", "concurrent.futures.thread", "altair")
-THREADS = (
-    "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS", "NUMBA_NUM_THREADS",
-)  # fmt: skip
 # Variables that are read while Python or a library starts.
 READ_AT_START = (
     "PYTHON",
@@ -55,7 +54,7 @@ READ_AT_START = (
 
 def at_start(env: Mapping[str, str]) -> dict[str, str]:
     """What a process cannot change of its environment any more; threads that nobody counts are as many as the CPUs."""
-    usual = dict.fromkeys(THREADS, str(len(os.sched_getaffinity(0))))
+    usual = dict.fromkeys(THREAD_VARIABLES, str(len(os.sched_getaffinity(0))))
     read = {name: value for name, value in env.items() if name.startswith(READ_AT_START)}
     read.pop("PYTHONPATH", None)
     return {**usual, **read}
