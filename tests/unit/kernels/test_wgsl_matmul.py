@@ -11,6 +11,8 @@ import pytest
 from gpubench import kernels
 from gpubench.errors import Unsupported
 from gpubench.kernels.families.matmul import (
+    NARROW,
+    NARROW_TILES,
     TILES,
     WIDE_TILES,
     Tile,
@@ -38,7 +40,7 @@ H200 = Limits(
     float64=True,
 )
 SOFTWARE = msgspec.structs.replace(H200, software=True)
-EVERY = [(tile, "float32") for tile in TILES] + [(tile, "float64") for tile in WIDE_TILES]
+EVERY = [(tile, "float32") for tile in (*TILES, *NARROW_TILES)] + [(tile, "float64") for tile in WIDE_TILES]
 every_tile = pytest.mark.parametrize(
     ("tile", "dtype"), EVERY, ids=[f"{tile.name}, {dtype}" for tile, dtype in EVERY]
 )
@@ -54,11 +56,9 @@ def value(expression: str, names: dict) -> int:
     return eval(_code(expression), {"min": min}, names)
 
 
-def one_block(tile: Tile, dtype: str) -> str:
-    """The text for matrices of exactly one block and one step of K."""
-    return register.source(
-        Layout(tile=tile, dtype=dtype, m=tile.rows, n=tile.columns, k=tile.depth, stride=tile.columns)
-    )
+def one_block(tile: Tile, dtype: str, *, ta: bool = False, tb: bool = False) -> Layout:
+    """Matrices of exactly one block and one step of K."""
+    return Layout(tile=tile, dtype=dtype, m=tile.rows, n=tile.columns, k=tile.depth, ta=ta, tb=tb)
 
 
 def constants(text: str, thread: int) -> dict:
@@ -69,13 +69,15 @@ def constants(text: str, thread: int) -> dict:
     return names
 
 
+@pytest.mark.parametrize(("ta", "tb"), [(False, False), (True, False), (False, True)])
 @every_tile
-def test_what_the_threads_carry_fills_both_tiles_exactly_once(tile, dtype):
-    """Each element of A (transposed) and B arrives at its place in workgroup memory, by one thread."""
-    text = one_block(tile, dtype)
+def test_what_the_threads_carry_fills_both_tiles_exactly_once(tile, dtype, ta, tb):
+    """Each element of A and B, stored either way, arrives at its place in workgroup memory, by one thread."""
+    layout = one_block(tile, dtype, ta=ta, tb=tb)
+    text, pitch_a, pitch_b = register.source(layout), layout.a.pitch, layout.b.pitch
     before, loop = text.split("  for (")
     fetches = re.findall(r"next_(\w+) = vec4<f\d\d>\((a|b)_\[(.+)\]\);", before)
-    stores = re.findall(r"shared_\[(.+?)\](\[lane_a\])? = (.+);", loop.split("workgroupBarrier")[0])
+    stores = re.findall(r"shared_\[(.+?)\](\[lane_[ab]\])? = (.+);", loop.split("workgroupBarrier")[0])
     found: dict[tuple[int, int], tuple[str, int]] = {}
     for thread in range(tile.threads):
         names = constants(text, thread)
@@ -89,24 +91,25 @@ def test_what_the_threads_carry_fills_both_tiles_exactly_once(tile, dtype):
         for index, lane, source in stores:
             at, parts = value(index, names), re.findall(r"next_(\w+)(?:\.([xyzw]))?", source)
             if lane:
-                put(at, names["lane_a"], parts[0][0], "xyzw".index(parts[0][1]))
+                put(at, names[lane[1:-1]], parts[0][0], "xyzw".index(parts[0][1]))
             elif len(parts) == 1:
                 for q in range(4):
                     put(at, q, parts[0][0], q)
             else:
                 for q, (share, part) in enumerate(parts):
                     put(at, q, share, "xyzw".index(part))
+    steps, begin = range(tile.depth), tile.depth * pitch_a
     want = {
-        (k * tile.stride_a + row // 4, row % 4): ("a", row * tile.depth + k)
+        (k * pitch_a + row // 4, row % 4): ("a", k * tile.rows + row if ta else row * tile.depth + k)
         for row in range(tile.rows)
-        for k in range(tile.depth)
+        for k in steps
     } | {
-        (tile.depth * tile.stride_a + (k * tile.columns + column) // 4, column % 4): (
+        (begin + k * pitch_b + column // 4, column % 4): (
             "b",
-            k * tile.columns + column,
+            column * tile.depth + k if tb else k * tile.columns + column,
         )
         for column in range(tile.columns)
-        for k in range(tile.depth)
+        for k in steps
     }
     assert found == want
     assert max(at for at, _ in found) < tile.vectors
@@ -114,7 +117,7 @@ def test_what_the_threads_carry_fills_both_tiles_exactly_once(tile, dtype):
 
 @every_tile
 def test_every_element_of_the_block_is_written_by_one_thread_of_the_first_team(tile, dtype):
-    text = one_block(tile, dtype)
+    text = register.source(one_block(tile, dtype))
     stores = re.findall(r"out_\[(.+?)\] = (.+);", text)
     width = 1 if tile.scalar_stores else 4
     known = [constants(text, thread) for thread in range(tile.team)]
@@ -129,16 +132,15 @@ def test_every_element_of_the_block_is_written_by_one_thread_of_the_first_team(t
 @every_tile
 def test_the_slices_share_the_steps_of_k(tile, dtype):
     """Every team reads its own rows of both tiles, and all of them together read each row."""
-    text = one_block(tile, dtype)
+    layout = one_block(tile, dtype)
+    text, pitch_a, pitch_b = register.source(layout), layout.a.pitch, layout.b.pitch
     reads = re.findall(r"let (a|b)\d+ = shared_\[(.+?)\];", text)
     rows: dict[str, dict[int, set[int]]] = {"a": {}, "b": {}}
     for thread in range(tile.threads):
         names = constants(text, thread)
         for matrix, index in reads:
             at = value(index, names)
-            row = (
-                at // tile.stride_a if matrix == "a" else (at - tile.depth * tile.stride_a) * 4 // tile.columns
-            )
+            row = at // pitch_a if matrix == "a" else (at - tile.depth * pitch_a) // pitch_b
             rows[matrix].setdefault(thread // tile.team, set()).add(row)
     share = tile.depth // tile.slices
     want = {team: set(range(team * share, (team + 1) * share)) for team in range(tile.slices)}
@@ -147,7 +149,7 @@ def test_the_slices_share_the_steps_of_k(tile, dtype):
 
 @every_tile
 def test_every_tile_is_written_out_in_full(tile, dtype):
-    text = one_block(tile, dtype)
+    text = register.source(one_block(tile, dtype))
     assert text.count("fma(") == tile.depth // tile.slices * tile.thread_rows * tile.thread_columns
     assert len(re.findall(r"\bfor \(", text)) == 1
 
@@ -258,6 +260,39 @@ def test_the_splits_of_k_are_added_up_by_a_pass_of_their_own(k):
     assert add.bindings == ("partials", "out")
     assert add.source.count("in_[i + ") == tile.splits
     assert len(program.passes) == (2 if k % 4 == 0 else 4)
+
+
+def test_few_columns_take_a_narrow_tile():
+    """A classifier's last layer, and the gradient of its weights, which splits K over groups, too."""
+    names = {tile.name for tile in NARROW_TILES}
+    for params in (
+        {"n": 10, "m": 16384, "k": 512},
+        {"n": 10, "m": 512, "k": 16384, "ta": 1},
+        {"n": 16, "m": 64},
+    ):
+        found = [c.name for c in REGISTER.candidates(params, "float32", H200)]
+        assert found[0] in names
+        assert any("splits" in name and f"x{NARROW}x" in name for name in found) == ("ta" in params)
+    wider = REGISTER.candidates({"n": NARROW + 1, "m": 16384}, "float32", H200)
+    assert not names & {c.name for c in wider}
+
+
+@pytest.mark.parametrize(
+    ("params", "bindings"),
+    [
+        ({"n": 64, "m": 64, "k": 33, "ta": 1}, ["a", "b", "out"]),  # K goes along no line
+        ({"n": 64, "m": 64, "k": 33, "tb": 1}, ["a_padded", "b_padded", "out"]),
+        ({"n": 10, "m": 64, "k": 33, "ta": 1}, ["a", "b", "out"]),  # lines so short are read one by one
+        ({"n": 64, "m": 66, "k": 33, "ta": 1}, ["a_padded", "b", "out"]),
+        ({"n": 10, "m": 64, "k": 32}, ["a", "b", "out"]),
+        ({"n": 10, "m": 64, "k": 33}, ["a_padded", "b_padded", "out"]),
+    ],
+    ids=str,
+)
+def test_a_transposed_matrix_is_read_as_it_lies(params, bindings):
+    program = REGISTER.build(params, "float32", H200)
+    assert list(program.passes[-1].bindings) == bindings
+    assert len(program.passes) == 1 + sum(name.endswith("_padded") for name in bindings)
 
 
 def test_a_software_adapter_gets_the_shortest_text():

@@ -11,7 +11,7 @@ from gpubench import kernels
 from gpubench.backends.shared.host import random_inputs
 from gpubench.backends.shared.reference import compare, sentinels
 from gpubench.backends.wgpu.programs import WgpuLaunch
-from gpubench.kernels.families.matmul import TILES, WIDE_TILES, Tile, wgsl
+from gpubench.kernels.families.matmul import NARROW_TILES, TILES, WIDE_TILES, Tile, wgsl
 from gpubench.model.kernel import Limits, WgslProgram
 
 pytestmark = pytest.mark.vulkan
@@ -53,17 +53,19 @@ def check(session, program: WgslProgram, params: dict[str, int], dtype: str) -> 
         session.free(buffer)
     assert got[count:].tolist() == [77] * extra, "written past the end"
     wide = [x.astype(np.float64) for x in inputs]
-    scale = OP.tolerance.scale(np, *wide)
-    found = compare(OP, dtype, got[:count].reshape(shape), wide[0] @ wide[1], np.asarray(scale))
+    turned = {name: params.get(name, 0) for name in OP.takes}
+    scale = OP.tolerance.scale(np, *wide, **turned)
+    found = compare(OP, dtype, got[:count].reshape(shape), OP.expr(np, *wide, **turned), np.asarray(scale))
     assert found.ok, (params, dtype, found)
 
 
-def check_tile(session, tile: Tile, dtype: str, m: int, n: int, k: int, batch: int) -> None:
+def check_tile(session, tile: Tile, dtype: str, m: int, n: int, k: int, batch: int, **turned: int) -> None:
     limits = session.limits
     if dtype != "float32" and not getattr(limits, dtype):
         pytest.skip(f"the adapter has no {dtype} in shaders")
-    params = {"m": m, "n": n, "k": k, "batch": batch}
-    check(session, wgsl.program(wgsl.Product(m, n, k, batch, dtype), limits, tile), params, dtype)
+    params = {"m": m, "n": n, "k": k, "batch": batch, **turned}
+    product = wgsl.Product(m, n, k, batch, dtype, *(bool(turned.get(name)) for name in OP.takes))
+    check(session, wgsl.program(product, limits, tile), params, dtype)
 
 
 # Tile, then m, n, k and batch. What each is there for stands beside it.
@@ -87,6 +89,9 @@ SHAPES = [
     (TILES[6], (7, 5, 3, 1)),
     (TILES[6], (36, 100, 40, 1)),
     (TILES[6], (129, 131, 133, 2)),
+    (NARROW_TILES[0], (130, 10, 96, 1)),  # B is read one by one
+    (NARROW_TILES[0], (64, 16, 64, 2)),
+    (NARROW_TILES[1], (129, 3, 70, 1)),  # and padded, where K is, too
 ]
 # Halves take the same texts with other types in the loads and stores; the shortest ones do.
 HALVES = [
@@ -116,6 +121,23 @@ SPLITS = [
 ]
 
 
+# Operands that are stored transposed: tile and splits, what is turned, then m, n, k and batch.
+TURNED = [
+    ("float32", TILES[0], 1, "ta", (128, 256, 35, 1)),  # K is no multiple of 4, nor has it to be
+    ("float32", TILES[2], 1, "tb", (70, 140, 100, 1)),  # B turns in squares, blocks moved back inside
+    ("float32", TILES[3], 1, "ta tb", (36, 72, 64, 2)),
+    ("float32", TILES[4], 1, "tb", (65, 130, 40, 1)),  # lines of B that no vec4 of C ends with
+    ("float32", TILES[5], 2, "ta", (34, 96, 256, 1)),  # A's lines are padded
+    ("float32", TILES[5], 1, "ta", (10, 64, 33, 2)),  # A's lines are short: read one by one
+    ("float32", TILES[6], 1, "ta tb", (7, 5, 3, 1)),
+    ("float32", NARROW_TILES[0], 2, "ta", (130, 10, 256, 1)),  # a gradient of a classifier's weights
+    ("float32", NARROW_TILES[0], 1, "ta", (64, 16, 1, 1)),  # of one row
+    ("float16", TILES[6], 1, "ta", (33, 9, 41, 1)),
+    ("float64", WIDE_TILES[1], 1, "tb", (66, 34, 44, 1)),
+    ("float64", NARROW_TILES[1], 1, "ta", (70, 5, 37, 2)),
+]
+
+
 def named(cases: list[tuple[Tile, tuple[int, int, int, int]]]) -> pytest.MarkDecorator:
     ids = [f"{tile.name}, {'x'.join(str(side) for side in shape)}" for tile, shape in cases]
     return pytest.mark.parametrize(("tile", "shape"), cases, ids=ids)
@@ -141,8 +163,15 @@ def test_k_split_over_groups(session, dtype, tile, splits, shape):
     check_tile(session, msgspec.structs.replace(tile, splits=splits), dtype, *shape, 1)
 
 
+@pytest.mark.parametrize(("dtype", "tile", "splits", "turned", "shape"), TURNED, ids=str)
+def test_operands_that_are_stored_transposed(session, dtype, tile, splits, turned, shape):
+    tile = msgspec.structs.replace(tile, splits=splits)
+    check_tile(session, tile, dtype, *shape, **dict.fromkeys(turned.split(), 1))
+
+
 def test_every_tile_is_among_them():
-    assert {tile for tile, _ in SHAPES} == set(TILES)
+    assert {tile for tile, _ in SHAPES} == {*TILES, *NARROW_TILES}
+    assert {"ta", "tb"} == {name for _, _, _, turned, _ in TURNED for name in turned.split()}
     assert {tile for tile, _ in DOUBLES} == set(WIDE_TILES)
 
 

@@ -67,15 +67,19 @@ class Tile(msgspec.Struct, frozen=True):
         return self.team * self.slices
 
     @property
-    def stride_a(self) -> int:
-        """vec4s of one row of A's transposed tile: one more than its columns, so that rows change banks."""
-        return self.rows // 4 + 1
+    def handed(self) -> int:
+        """vec4s of workgroup memory that the teams take to add up: half of their sums."""
+        return self.slices // 2 * self.rows * self.columns // 4
 
     @property
     def vectors(self) -> int:
-        """vec4s of workgroup memory: both tiles, or half of the teams' sums while they are added up."""
-        tiles = self.depth * (self.stride_a + self.columns // 4)
-        return max(tiles, self.slices // 2 * self.rows * self.columns // 4)
+        """vec4s of workgroup memory that a group takes at most: both tiles, a vec4 more a line of each if it is turned."""
+        return max(self.depth * (self.rows // 4 + self.columns // 4 + 2), self.handed)
+
+    def fits(self, itemsize: int, limits: Limits) -> bool:
+        """The limits hold a group of it."""
+        threads = self.threads <= limits.max_workgroup_threads
+        return threads and 4 * itemsize * self.vectors <= limits.max_workgroup_bytes
 
     def groups(self, m: int, n: int) -> int:
         """Groups that an m x n matrix takes."""
@@ -112,16 +116,14 @@ TILES = (
 )
 # float64 doubles a thread's registers and the workgroup's memory: half the block.
 WIDE_TILES = (Tile(64, 64, 16, 8, 4), Tile(64, 32, 16, 4, 4), Tile(32, 32, 16, 4, 4))
+# For C of few columns, as a classifier's last layer has: bound by A, of which many loads have to be on their way.
+NARROW = 16
+NARROW_TILES = (Tile(64, NARROW, 64, 4, 4, slices=4), Tile(64, NARROW, 32, 4, 4, slices=2))
 
 
 def able(tiles: tuple[Tile, ...], itemsize: int, limits: Limits) -> list[Tile]:
     """The tiles that the limits hold. Raises Unsupported if there is none."""
-    found = [
-        tile
-        for tile in tiles
-        if tile.threads <= limits.max_workgroup_threads
-        and 4 * itemsize * tile.vectors <= limits.max_workgroup_bytes
-    ]
+    found = [tile for tile in tiles if tile.fits(itemsize, limits)]
     if not found:
         least = tiles[-1]
         raise Unsupported(
@@ -158,10 +160,12 @@ def ranked(m: int, n: int, batch: int, tiles: list[Tile], limits: Limits) -> lis
 
     A tile without slices wants two groups for each multiprocessor, one with slices one ("one" is 7/8: 64 x 128
     at n = 1024 gives 128 groups to 132 multiprocessors and is the best there). On a software adapter the
-    smallest comes first: its compiler takes seconds for the long texts.
+    smallest comes first: its compiler takes seconds for the long texts. Few columns take a narrow tile.
     """
     if limits.software:
         return tiles[::-1]
+    if narrow := [tile for tile in tiles if tile.columns <= NARROW]:
+        return narrow + [tile for tile in tiles if tile not in narrow]
     one = _full(limits)
     groups = {tile: batch * tile.groups(m, n) for tile in tiles}
     # From some twelve groups a multiprocessor on, the last, half filled round of the first tile no longer counts.
@@ -182,7 +186,9 @@ def promising(m: int, n: int, batch: int, tiles: list[Tile], limits: Limits) -> 
     found = []
     for tile in tiles:
         groups = batch * tile.splits * tile.groups(m, n)
-        if tile.thread_rows * tile.thread_columns < 32:
+        if tile.columns <= NARROW:
+            fits = True
+        elif tile.thread_rows * tile.thread_columns < 32:
             fits = groups <= 4 * one and tile.splits == 1
         else:
             fits = groups <= 64 * one or tile.rows * tile.columns > 4096

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import msgspec
 
+from gpubench.kernels.families import ceil_div
 from gpubench.kernels.families.matmul import Tile, sequence
 from gpubench.kernels.families.matmul.epilogue import Epilogue
+from gpubench.kernels.families.matmul.operand import OperandTile
 from gpubench.kernels.families.wgsl import LANES, elements
 
 
@@ -57,10 +59,11 @@ fn patches_at(image: u32, row: u32, quad: u32) -> vec4<{real}> {{
 
 
 class Layout(msgspec.Struct, frozen=True):
-    """A tile and the sizes. A is m x k and B k x `stride`, both read as vec4; C is m x n.
+    """A tile and the sizes. A is m x k, or k x m with `ta`; B is k x n, or n x k with `tb`; C is m x n.
 
-    k and `stride` are multiples of 4 and `stride` >= n; k >= 4. Each of the `batch` products follows the one
-    before. With the tile's `splits` k is a multiple of their depth, there is one product, and C is written once
+    Lines of A and B stand `ceil_div(length, 4)` vec4s apart, unless they are in `loose`: then they are read element by
+    element, and go along m or n. k is a multiple of 4 where a line goes along it. Each of the `batch` products follows
+    the one before. With the tile's `splits` k is a multiple of their depth, there is one product, and C is written once
     for each split, in the type of the arithmetic, without the `epilogue`. With `patches` every product has the same A.
     """
 
@@ -69,8 +72,10 @@ class Layout(msgspec.Struct, frozen=True):
     m: int
     n: int
     k: int
-    stride: int
     batch: int = 1
+    ta: bool = False
+    tb: bool = False
+    loose: tuple[str, ...] = ()
     epilogue: Epilogue | None = None
     patches: Patches | None = None
 
@@ -87,7 +92,29 @@ class Layout(msgspec.Struct, frozen=True):
     @property
     def inside(self) -> bool:
         """C holds at least one whole block: a block past its edge moves back inside, and repeats a part."""
-        return self.m >= self.tile.rows and self.stride >= self.tile.columns
+        whole = not (self.ta and self.m % 4) and not (self.tb and self.n % 4)
+        return whole and self.m >= self.tile.rows and 4 * self.quads >= self.tile.columns
+
+    @property
+    def quads(self) -> int:
+        """vec4s of a row of C, the last one perhaps partly."""
+        return ceil_div(self.n, 4)
+
+    @property
+    def a(self) -> OperandTile:
+        """Of A."""
+        begin = "(top >> 2u)" if self.ta else "top"
+        loose = "a" in self.loose
+        return OperandTile("a", self.tile, self.real, self.m, self.k, not self.ta, loose, begin, self.inside)
+
+    @property
+    def b(self) -> OperandTile:
+        """Of B, or of the patches."""
+        begin, loose = "4u * left" if self.tb else "left", "b" in self.loose
+        gather = "patches_at(group.z" if self.patches else ""
+        return OperandTile(
+            "b", self.tile, self.real, self.n, self.k, self.tb, loose, begin, self.inside, gather
+        )
 
     @property
     def scalar_stores(self) -> bool:
@@ -124,25 +151,29 @@ def source(layout: Layout) -> str:
     """The whole shader; bindings a, b, out and the operands of the epilogue."""
     lines = [*_header(layout), *_thread(layout), *_addresses(layout)]
     lines += [f"  var c{i}_{j} = {layout.real}();" for i, j in sorted(sequence(layout.tile))]
+    fetch, publish = [*layout.a.fetch(), *layout.b.fetch()], [*layout.a.publish(), *layout.b.publish()]
     if layout.whole:
-        lines += ["  var step = 0u;", *_fetch(layout)]
-        lines += [f"  for (var tile = 0u; tile < {layout.whole}u; tile++) {{", *_publish(layout)]
+        lines += ["  var step = 0u;", *fetch]
+        lines += [f"  for (var tile = 0u; tile < {layout.whole}u; tile++) {{", *publish]
         lines += ["    workgroupBarrier();"]
         # The last round fetches its own tile once more: cheaper than a branch around the loads.
         lines += [
             f"    step = min(step + {layout.tile.depth // 4}u, {(layout.whole - 1) * layout.tile.depth // 4}u);"
         ]
-        lines += _fetch(layout)
+        lines += fetch
         for k in range(layout.steps):
             lines += _multiply(layout, k)
         lines += ["    workgroupBarrier();", "  }"]
     if layout.rest:
-        lines += _last_tile(layout)
+        start = layout.whole * layout.tile.depth
+        lines += [*layout.a.fetch_rest(start), *layout.b.fetch_rest(start), *publish, *_last_tile(layout)]
     return "\n".join([*lines, *_add_slices(layout), *_write(layout), "}"]) + "\n"
 
 
 def _header(layout: Layout) -> list[str]:
-    stored = elements(layout.dtype).stored
+    a, b, stored = layout.a, layout.b, elements(layout.dtype).stored
+    unit_a, unit_b = (stored if one.loose or one.gather else f"vec4<{stored}>" for one in (a, b))
+    vectors = max(layout.tile.depth * (a.pitch + b.pitch), layout.tile.handed)
     out = layout.out if layout.scalar_stores else f"vec4<{layout.out}>"
     beside = []
     if layout.epilogue is not None:
@@ -157,35 +188,48 @@ def _header(layout: Layout) -> list[str]:
         ]
     return [
         *(["enable f16;"] if stored == "f16" else []),
-        f"@group(0) @binding(0) var<storage, read> a_: array<vec4<{stored}>>;",
-        f"@group(0) @binding(1) var<storage, read> b_: array<{stored if layout.patches else f'vec4<{stored}>'}>;",
+        f"@group(0) @binding(0) var<storage, read> a_: array<{unit_a}>;",
+        f"@group(0) @binding(1) var<storage, read> b_: array<{unit_b}>;",
         f"@group(0) @binding(2) var<storage, read_write> out_: array<{out}>;",
-        f"var<workgroup> shared_: array<{layout.vector}, {layout.tile.vectors}>;",
+        f"var<workgroup> shared_: array<{layout.vector}, {vectors}>;",
+        *a.functions(),
+        *b.functions(),
         *([layout.patches.function(layout.real)] if layout.patches else []),
         *beside,
     ]
 
 
 def _thread(layout: Layout) -> list[str]:
-    tile = layout.tile
-    warps_x = tile.threads_x // 8
+    tile, pitch_a, pitch_b = layout.tile, layout.a.pitch, layout.b.pitch
     top, left = f"group.y * {tile.rows}u", f"group.x * {tile.columns // 4}u"
     if layout.inside:
         top = f"min({top}, {layout.m - tile.rows}u)"
-        left = f"min({left}, {(layout.stride - tile.columns) // 4}u)"
+        left = f"min({left}, {layout.quads - tile.columns // 4}u)"
     return [
         f"@compute @workgroup_size({tile.threads})",
         "fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) thread: u32) {",
         f"  let member = thread & {tile.team - 1}u;",
-        # 32 neighbouring threads cover 8 x 4 blocks, and 8 of them 2 x 4: their reads of both tiles fall
-        # into different banks of workgroup memory.
-        f"  let tx = (((member >> 5u) & {warps_x - 1}u) << 3u) | (((member >> 3u) & 3u) << 1u) | (member & 1u);",
-        f"  let ty = ((member >> {5 + _log2(warps_x)}u) << 2u) | ((member >> 1u) & 3u);",
+        *_place(tile),
         *([f"  let slice = thread >> {_log2(tile.team)}u;"] if tile.slices > 1 else []),
         f"  let top = {top};",
         f"  let left = {left};",
-        f"  let read_a = ty{_slice_offset(layout, tile.stride_a)};",
-        f"  let read_b = {tile.depth * tile.stride_a}u + tx{_slice_offset(layout, tile.columns // 4)};",
+        f"  let read_a = ty{_slice_offset(layout, pitch_a)};",
+        f"  let read_b = {tile.depth * pitch_a}u + tx{_slice_offset(layout, pitch_b)};",
+    ]
+
+
+def _place(tile: Tile) -> list[str]:
+    """Where a member of a team has its block. 32 neighbouring threads cover 8 x 4 blocks, and 8 of them 2 x 4: their
+    reads of both tiles fall into different banks of workgroup memory."""
+    if tile.threads_x < 8:
+        return [
+            f"  let tx = member & {tile.threads_x - 1}u;",
+            f"  let ty = member >> {_log2(tile.threads_x)}u;",
+        ]
+    warps_x = tile.threads_x // 8
+    return [
+        f"  let tx = (((member >> 5u) & {warps_x - 1}u) << 3u) | (((member >> 3u) & 3u) << 1u) | (member & 1u);",
+        f"  let ty = ((member >> {5 + _log2(warps_x)}u) << 2u) | ((member >> 1u) & 3u);",
     ]
 
 
@@ -197,142 +241,28 @@ def _log2(power: int) -> int:
     return power.bit_length() - 1
 
 
-class _Share(msgspec.Struct, frozen=True):
-    """One vec4 that a thread carries from A or B to workgroup memory.
-
-    `address` is its index in the matrix for step 0 of K, `row` and `column` say where it stands in the tile:
-    rows of the matrix and vec4s along it.
-    """
-
-    name: str
-    address: str
-    row: str
-    column: str
-
-
-def _shares_a(layout: Layout, column: str | None = None) -> list[_Share]:
-    """A's tile in squares of 4 x 4 where they come out even, which turn in registers; else in single vec4s."""
-    tile, across = layout.tile, layout.k // 4
-    quads = tile.depth // 4
-    each, rows = tile.rows * quads // tile.threads, tile.threads // quads
-    square = each % 4 == 0
-    first = f"(thread >> {_log2(quads)}u)" + (" * 4u" if square else "")
-    column = column or f"(thread & {quads - 1}u)"
-    shares = []
-    for i in range(each):
-        ahead = 4 * (i // 4) * rows + i % 4 if square else i * rows
-        address = f"base_a + {ahead * across}u"
-        if not layout.inside:
-            address = f"layer_a + min(top + {first} + {ahead}u, {layout.m - 1}u) * {across}u + {column}"
-        shares.append(_Share(f"a{i}", address, f"({first} + {ahead}u)", column))
-    return shares
-
-
-def _shares_b(layout: Layout) -> list[_Share]:
-    tile, across = layout.tile, layout.stride // 4
-    quads = tile.columns // 4
-    first, column = f"(thread >> {_log2(quads)}u)", f"(thread & {quads - 1}u)"
-    shares = []
-    for i in range(tile.depth * quads // tile.threads):
-        ahead = i * tile.threads // quads
-        address = f"base_b + {ahead * across}u"
-        if not layout.inside:
-            address = f"layer_b + ({first} + {ahead}u) * {across}u + min(left + {column}, {across - 1}u)"
-        shares.append(_Share(f"b{i}", address, f"({first} + {ahead}u)", column))
-    return shares
-
-
 def _addresses(layout: Layout) -> list[str]:
-    tile = layout.tile
-    a, b = _shares_a(layout), _shares_b(layout)
-    layer_a, layer_b = layout.m * layout.k // 4, layout.k * layout.stride // 4
-    if layout.patches:
-        layer_a = 0
-    if tile.splits > 1:
-        layer_a, layer_b = layout.k // tile.splits // 4, layout.k // tile.splits * layout.stride // 4
-    lines = [
-        f"  let layer_a = {f'group.z * {layer_a}u' if layout.layers else '0u'};",
-        f"  let layer_b = {f'group.z * {layer_b}u' if layout.layers else '0u'};",
-    ]
-    if layout.inside:
-        lines += [
-            f"  let base_a = layer_a + (top + {a[0].row}) * {layout.k // 4}u + {a[0].column};",
-            f"  let base_b = layer_b + {b[0].row} * {layout.stride // 4}u + left + {b[0].column};",
-        ]
-    lines += [
-        f"  let put_a = 4u * {a[0].column} * {tile.stride_a}u + ({a[0].row} >> 2u);",
-        f"  let lane_a = {a[0].row} & 3u;",
-        f"  let put_b = {tile.depth * tile.stride_a}u + {b[0].row} * {tile.columns // 4}u + {b[0].column};",
-        *(f"  var next_{share.name}: {layout.vector};" for share in (*a, *b)),
-    ]
-    return lines
-
-
-def _fetch(layout: Layout) -> list[str]:
-    """The tile at `step` (in vec4s of K) into registers."""
-    rows = 4 * (layout.stride // 4)
-    lines = [f"    next_{s.name} = {layout.vector}(a_[{s.address} + step]);" for s in _shares_a(layout)]
-    for s in _shares_b(layout):
-        if layout.patches:
-            lines.append(f"    next_{s.name} = patches_at(group.z, {s.row} + step * 4u, left + {s.column});")
-        else:
-            lines.append(f"    next_{s.name} = {layout.vector}(b_[{s.address} + step * {rows}u]);")
-    return lines
-
-
-def _fetch_rest(layout: Layout) -> list[str]:
-    """The steps of K after the whole tiles; a thread whose share lies past the end reads the last one again."""
-    tile = layout.tile
-    start, last = layout.whole * tile.depth // 4, layout.k // 4 - 1
-    lines = [f"  let rest_a = min({_shares_a(layout)[0].column} + {start}u, {last}u);"]
-    for share in _shares_a(layout):
-        row = f"min(top + {share.row}, {layout.m - 1}u)"
-        lines.append(
-            f"    next_{share.name} = {layout.vector}(a_[layer_a + {row} * {layout.k // 4}u + rest_a]);"
-        )
-    for share in _shares_b(layout):
-        k = f"min({share.row} + {4 * start}u, {layout.k - 1}u)"
-        column = f"min(left + {share.column}, {layout.stride // 4 - 1}u)"
-        if layout.patches:
-            lines.append(f"    next_{share.name} = patches_at(group.z, {k}, {column});")
-            continue
-        lines.append(
-            f"    next_{share.name} = {layout.vector}(b_[layer_b + {k} * {layout.stride // 4}u + {column}]);"
-        )
-    return lines
-
-
-def _publish(layout: Layout) -> list[str]:
-    """From registers to workgroup memory, A transposed: row k of its tile holds column k of the matrix."""
-    tile = layout.tile
-    shares, lines = _shares_a(layout), []
-    rows = tile.threads // (tile.depth // 4)
-    if len(shares) % 4 == 0:
-        for first in range(0, len(shares), 4):
-            for q, lane in enumerate(LANES):
-                value = ", ".join(f"next_{share.name}.{lane}" for share in shares[first : first + 4])
-                at = q * tile.stride_a + first // 4 * rows
-                lines.append(f"    shared_[put_a + {at}u] = {layout.vector}({value});")
-    else:
-        for i, share in enumerate(shares):
-            for q, lane in enumerate(LANES):
-                lines.append(
-                    f"    shared_[put_a + {q * tile.stride_a + i * rows // 4}u][lane_a] = next_{share.name}.{lane};"
-                )
-    return lines + [
-        f"    shared_[put_b + {i * tile.threads}u] = next_{share.name};"
-        for i, share in enumerate(_shares_b(layout))
+    a, b, steps = layout.a, layout.b, layout.k // layout.tile.splits
+    layers = {"a": 0 if layout.patches else a.layer(steps), "b": b.layer(steps)}
+    return [
+        *(
+            f"  let layer_{name} = {f'group.z * {units}u' if layout.layers else '0u'};"
+            for name, units in layers.items()
+        ),
+        *a.addresses(0),
+        *b.addresses(layout.tile.depth * a.pitch),
+        *(f"  var next_{share.name}: {layout.vector};" for share in (*a.shares, *b.shares)),
     ]
 
 
 def _multiply(layout: Layout, k: int) -> list[str]:
     """One step of K: thread_rows x thread_columns multiply-adds from a few vec4 reads."""
-    tile = layout.tile
+    tile, pitch_a, pitch_b = layout.tile, layout.a.pitch, layout.b.pitch
     lines = ["    {"]
     for i in range(tile.thread_rows // 4):
-        lines.append(f"      let a{i} = shared_[read_a + {k * tile.stride_a + i * tile.threads_y}u];")
+        lines.append(f"      let a{i} = shared_[read_a + {k * pitch_a + i * tile.threads_y}u];")
     for j in range(tile.thread_columns // 4):
-        lines.append(f"      let b{j} = shared_[read_b + {k * tile.columns // 4 + j * tile.threads_x}u];")
+        lines.append(f"      let b{j} = shared_[read_b + {k * pitch_b + j * tile.threads_x}u];")
     for row, column in sequence(tile):
         a, b = f"a{row // 4}.{LANES[row % 4]}", f"b{column // 4}.{LANES[column % 4]}"
         lines.append(f"      c{row}_{column} = fma({a}, {b}, c{row}_{column});")
@@ -341,7 +271,7 @@ def _multiply(layout: Layout, k: int) -> list[str]:
 
 def _last_tile(layout: Layout) -> list[str]:
     """The steps that fill no tile. A team whose share of the tile lies past the end of K skips them."""
-    lines = [*_fetch_rest(layout), *_publish(layout), "  workgroupBarrier();"]
+    lines = ["  workgroupBarrier();"]
     for k in range(min(layout.steps, layout.rest)):
         if layout.tile.slices > 1:
             inside = f"slice * {layout.steps}u + {k}u < {layout.rest}u"
@@ -398,7 +328,7 @@ def _store(layout: Layout, start: str, row: str, column: str, values: list[str])
         guards = [] if layout.inside else [*down, f"{column} < {layout.n // 4}u"]
         value = _finished(layout, start, column, values) or f"vec4({', '.join(values)})"
         return [_guarded(f"out_[{start} + {column}] = vec4<{layout.out}>({value});", guards)]
-    ragged = not layout.inside or layout.stride != layout.n
+    ragged = not layout.inside or layout.n % 4 != 0
     finished, lines = _finished(layout, start, column, values), []
     if finished is not None:
         lines.append(f"  {{ let f = {finished};")

@@ -6,6 +6,7 @@ cuBLAS at n = 4096; the register-blocked kernel 0.96. Few rows have a kernel of 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
 
@@ -14,6 +15,8 @@ import msgspec
 from gpubench.errors import Unsupported
 from gpubench.kernels.families import ceil_div, fold, require_bindings, require_dtype
 from gpubench.kernels.families.matmul import (
+    NARROW,
+    NARROW_TILES,
     TILES,
     WIDE_TILES,
     Tile,
@@ -25,7 +28,7 @@ from gpubench.kernels.families.matmul import (
     split,
 )
 from gpubench.kernels.families.matmul.epilogue import Epilogue
-from gpubench.kernels.families.wgsl import elements, real_dtype, require_storage
+from gpubench.kernels.families.wgsl import LANES, elements, real_dtype, require_storage
 from gpubench.model.kernel import Candidate, Kernel, Limits, WgslPass, WgslProgram
 from gpubench.model.op import ITEMSIZE, Params
 
@@ -34,6 +37,34 @@ _SUM_THREADS = 256
 # A GPU reads so many bytes of weights, in columns no longer than that, in less time than a launch takes. Tiles win
 # nothing there (on an H200 none of 15 products of up to 4 rows took one), and trials would only cost time.
 _LAUNCH_BYTES, _SHORT = 4 * 1024 * 1024, 2048
+_LOOSE = 32
+
+
+class Lines(msgspec.Struct, frozen=True):
+    """How A or B lies in its buffer. `turned`: a line goes along K; else along the `extent`, the rows or columns."""
+
+    side: str
+    buffer: str
+    turned: bool
+    extent: int
+    k: int
+    deep: int
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """How many lines, and of how many elements."""
+        return (self.extent, self.k) if self.turned else (self.k, self.extent)
+
+    @property
+    def padded(self) -> tuple[int, int]:
+        """What a tile reads as vec4s."""
+        return (self.extent, self.deep) if self.turned else (self.deep, 4 * ceil_div(self.extent, 4))
+
+    @property
+    def loose(self) -> bool:
+        """Lines so short are read one by one: a copy of the matrix would be a dispatch of its own."""
+        odd = not self.turned and self.extent % 4 != 0
+        return odd and self.extent <= _LOOSE and self.k == self.deep
 
 
 class Product(msgspec.Struct, frozen=True):
@@ -52,6 +83,17 @@ class Product(msgspec.Struct, frozen=True):
     b: str = "b"
     epilogue: Epilogue | None = None
     patches: register.Patches | None = None
+
+    @property
+    def deep(self) -> int:
+        """K as it is gone through: a multiple of 4 where a line of A or B goes along it."""
+        return self.k if self.ta and not self.tb else 4 * ceil_div(self.k, 4)
+
+    @property
+    def lines(self) -> list[Lines]:
+        """Of A and B. Patches come from an image."""
+        a = Lines("a", self.a, not self.ta, self.m, self.k, self.deep)
+        return [a] if self.patches else [a, Lines("b", self.b, self.tb, self.n, self.k, self.deep)]
 
     @property
     def beside(self) -> tuple[str, ...]:
@@ -100,11 +142,13 @@ def candidates(product: Product, limits: Limits) -> tuple[Candidate, ...]:
     one_group = m <= few_rows.WGSL_ROWS  # which holds all rows: no weight is read twice
     if thin and one_group and k <= _SHORT and k * n * ITEMSIZE[product.dtype] <= _LAUNCH_BYTES:
         return (few,)
-    wide = product.dtype == "float64"
-    tiles = able(WIDE_TILES if wide else TILES, ITEMSIZE[real_dtype(product.dtype)], limits)
+    itemsize = ITEMSIZE[real_dtype(product.dtype)]
+    tiles = able(WIDE_TILES if product.dtype == "float64" else TILES, itemsize, limits)
+    if n <= NARROW and product.patches is None and not limits.software:
+        tiles = [*(tile for tile in NARROW_TILES if tile.fits(itemsize, limits)), *tiles]
     first, *rest = ranked(m, n, batch, tiles, limits)
     if not limits.software:  # which never takes any but the default
-        cut = split(m, n, 4 * ceil_div(k, 4), tiles, limits) if batch == 1 else []
+        cut = split(m, n, product.deep, tiles, limits) if batch == 1 else []
         rest = promising(m, n, batch, [*cut, *rest], limits)
     found = [Candidate(tile.name, partial(program, product, limits, tile)) for tile in (first, *rest)]
     if thin:
@@ -121,39 +165,33 @@ def _few(product: Product, limits: Limits) -> WgslProgram:
 
 
 def program(product: Product, limits: Limits, tile: Tile) -> WgslProgram:
-    """The passes with one tile: a matrix whose rows are no multiple of 4 long is copied into longer rows first, and one
-    that lies column by column is turned."""
-    m, n, k, batch, dtype = product.m, product.n, product.k, product.batch, product.dtype
-    deep, stride = 4 * ceil_div(k, 4), 4 * ceil_div(n, 4)
+    """The passes with one tile: a matrix whose lines are no multiple of 4 long is copied into longer ones first, unless
+    they are short."""
+    m, n, batch, dtype = product.m, product.n, product.batch, product.dtype
+    deep, names = product.deep, {product.a: product.a, product.b: product.b}
     whole = product.epilogue if tile.splits == 1 else None
+    before, scratch, loose = [], {}, []
+    for side in product.lines:
+        if side.loose:
+            loose.append(side.side)
+        elif side.shape != side.padded:
+            count = 1 if product.patches else batch
+            before.append(_pad(side.buffer, (count, *side.shape), side.padded, dtype, limits))
+            names[side.buffer] += "_padded"
+            scratch[names[side.buffer]] = count * math.prod(side.padded) * ITEMSIZE[dtype]
     layout = register.Layout(
-        tile=tile,
-        dtype=dtype,
-        m=m,
-        n=n,
-        k=deep,
-        stride=stride,
-        batch=batch,
-        epilogue=whole,
-        patches=product.patches,
-    )
+        tile=tile, dtype=dtype, m=m, n=n, k=deep, batch=batch, ta=product.ta, tb=product.tb, loose=tuple(loose),
+        epilogue=whole, patches=product.patches,
+    )  # fmt: skip
     grid = _grid(ceil_div(n, tile.columns), ceil_div(m, tile.rows), max(batch, tile.splits), limits)
-    before, after, names = [], [], [product.a, product.b, "out"]
-    scratch: dict[str, int] = {}
-    copied = [(1 if product.patches else batch, (m, k), (m, deep), product.ta)]
-    if not product.patches:
-        copied.append((batch, (k, n), (deep, stride), product.tb))
-    for i, (count, shape, padded, turned) in enumerate(copied):
-        if shape != padded or turned:
-            before.append(_pad(names[i], (count, *shape), padded, dtype, limits, turned=turned))
-            names[i] += "_padded"
-            scratch[names[i]] = count * padded[0] * padded[1] * ITEMSIZE[dtype]
+    after, out = [], "out"
     if tile.splits > 1:
-        after = [_sum(layout, product, limits)]
-        names[2] = "partials"
-        scratch["partials"] = tile.splits * m * n * ITEMSIZE[real_dtype(dtype)]
+        after, out = [_sum(layout, product, limits)], "partials"
+        scratch[out] = tile.splits * m * n * ITEMSIZE[real_dtype(dtype)]
     require_bindings(scratch, limits)
-    multiply = WgslPass(register.source(layout), grid, (*names, *(product.beside if whole else ())))
+    multiply = WgslPass(
+        register.source(layout), grid, (*names.values(), out, *(product.beside if whole else ()))
+    )
     return WgslProgram(
         (*before, multiply, *after),
         scratch={name: ceil_div(size, 16) * 16 for name, size in scratch.items()},
@@ -190,41 +228,33 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups
 
 
 def _pad(
-    name: str, shape: tuple[int, int, int], padded: tuple[int, int], dtype: str, limits: Limits, *, turned: bool
+    name: str, shape: tuple[int, int, int], padded: tuple[int, int], dtype: str, limits: Limits
 ) -> WgslPass:
-    """Copy (batch, rows, columns) into (batch, *padded), zeros around it; a thread writes four neighbours.
-
-    `turned`: what is read lies column by column, and neighbouring threads take neighbouring rows.
-    """
+    """Copy (batch, rows, columns) into (batch, *padded), zeros around it; a thread writes four neighbours."""
     batch, rows, columns = shape
     down, across = padded[0], padded[1] // 4
     stored = elements(dtype).stored
-    start, step = (f"y + 4u * x * {rows}u", rows) if turned else (f"y * {columns}u + 4u * x", 1)
     copies = "\n".join(
-        f"    if (inside && 4u * x + {q}u < {columns}u) {{ v.{lane} = in_[start + {q * step}u]; }}"
-        for q, lane in enumerate("xyzw")
+        f"    if (inside && 4u * x + {q}u < {columns}u) {{ v.{lane} = in_[start + {q}u]; }}"
+        for q, lane in enumerate(LANES)
     )
-    # The first dimension of the grid follows memory as it is read; the second is gone through in steps.
-    first, second = ("y", "x") if turned else ("x", "y")
-    widths = {"x": across, "y": down}
     text = f"""{"enable f16;" if stored == "f16" else ""}
 @group(0) @binding(0) var<storage, read> in_: array<{stored}>;
 @group(0) @binding(1) var<storage, read_write> out_: array<vec4<{stored}>>;
 @compute @workgroup_size({_PAD_THREADS})
 fn main(@builtin(global_invocation_id) id: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>) {{
-  let {first} = id.x;
-  if ({first} >= {widths[first]}u) {{ return; }}
-  for (var {second} = id.y; {second} < {widths[second]}u; {second} += groups.y) {{
+  let x = id.x;
+  if (x >= {across}u) {{ return; }}
+  for (var y = id.y; y < {down}u; y += groups.y) {{
     let inside = y < {rows}u;
-    let start = id.z * {rows * columns}u + {start};
+    let start = id.z * {rows * columns}u + y * {columns}u + 4u * x;
     var v = vec4<{stored}>();
 {copies}
     out_[(id.z * {down}u + y) * {across}u + x] = v;
   }}
 }}
 """
-    height = min(widths[second], limits.max_groups_per_dimension)
-    grid = _grid(ceil_div(widths[first], _PAD_THREADS), height, batch, limits)
+    grid = _grid(ceil_div(across, _PAD_THREADS), min(down, limits.max_groups_per_dimension), batch, limits)
     return WgslPass(text, grid, (name, f"{name}_padded"))
 
 
