@@ -73,7 +73,7 @@ class Tile(msgspec.Struct, frozen=True):
 
     @property
     def vectors(self) -> int:
-        """vec4s of workgroup memory that a group takes at most: both tiles, a vec4 more a line of each if it is turned."""
+        """vec4s of workgroup memory that a group takes at most: both tiles, each turned."""
         return max(self.depth * (self.rows // 4 + self.columns // 4 + 2), self.handed)
 
     def fits(self, itemsize: int, limits: Limits) -> bool:
