@@ -1,7 +1,8 @@
 """argmax: the place of the largest number of each row, the lowest one of several: how a model chooses its next token.
 
 - CPU: NumPy's own, block by block.
-- CUDA and WGSL: 32 threads share a row; each has the best of its own, and they agree in five steps.
+- CUDA and WGSL: 32 threads share a row, or a whole group where the rows are few; each has the best of its own, and
+  they agree in steps.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from gpubench.errors import Unsupported
-from gpubench.kernels.families import ceil_div, fold, require_bindings, require_dtype
+from gpubench.kernels.families import ceil_div, fold, group_threads, require_bindings, require_dtype
 from gpubench.kernels.families.cpu import Blocks, Launch
 from gpubench.kernels.families.cuda import DTYPES, MOST_BLOCKS, options, prelude
 from gpubench.kernels.families.elementwise import WORKING_DTYPES
@@ -20,7 +21,8 @@ from gpubench.model.op import EXACT, ITEMSIZE, Array, Ladder, Op, Operand, Param
 
 _CLASSES = 2048
 _BLOCK = 256 * 1024  # elements that one thread takes at a time
-_LANES, _ROWS = 32, 4  # threads of a row, and rows of a group
+_THREADS, _LANES = 256, 32  # of a group, and of a row; a warp
+_FEW = 128  # rows that leave most of a device idle unless a whole group takes each
 
 
 def _rows(params: Params) -> Shape:
@@ -43,38 +45,61 @@ def _cuda(params: Params, dtype: str, limits: Limits) -> CudaProgram:
     """One launch, none without rows. Raises Unsupported for another dtype, and beyond CUDA's largest grid."""
     require_dtype(dtype, DTYPES, "CUDA")
     n, classes = _rows(params)
-    blocks = ceil_div(max(n, 1), _ROWS)
+    lanes = _lanes(n, classes)
+    blocks = ceil_div(max(n, 1), _THREADS // lanes)
     if blocks > MOST_BLOCKS:
         raise Unsupported(f"{n} rows take {blocks} blocks; a CUDA grid has {MOST_BLOCKS}", reason="limit")
+    source = f"{prelude(dtype)}\nconst int ACROSS = {lanes};\n{_KERNEL}"
     step = CudaPass(
-        prelude(dtype) + _KERNEL, "gpubench_argmax", (blocks, 1, 1), (_LANES * _ROWS, 1, 1),
-        ("z", "out", n, classes), options=options(dtype),
-    )  # fmt: skip
+        source,
+        "gpubench_argmax",
+        (blocks, 1, 1),
+        (_THREADS, 1, 1),
+        ("z", "out", n, classes),
+        options=options(dtype),
+    )
     return CudaProgram((step,) * (n > 0))
 
 
 _KERNEL = f"""
-extern "C" __global__ void __launch_bounds__({_LANES * _ROWS})
+extern "C" __global__ void __launch_bounds__({_THREADS})
 gpubench_argmax(const stored* __restrict__ z, int* __restrict__ out, long long rows, long long columns) {{
-  const int lane = threadIdx.x % {_LANES};
-  const long long index = (long long)blockIdx.x * {_ROWS} + threadIdx.x / {_LANES};
+  const int lane = threadIdx.x % ACROSS;
+  const long long index = (long long)blockIdx.x * ({_THREADS} / ACROSS) + threadIdx.x / ACROSS;
   const stored* row = z + (index < rows ? index : rows - 1) * columns;
   real best = minus_infinity();
   int place = 2147483647;
-  #pragma unroll 4
-  for (int i = lane; i < columns; i += {_LANES}) {{
+  const auto take = [&](real value, int other) {{
+    if (value > best || (value == best && other < place)) best = value, place = other;
+  }};
+  #pragma unroll 8
+  for (int i = lane; i < columns; i += ACROSS) {{
     const real value = wide(row[i]);
     if (value > best || place == 2147483647) best = value, place = i;
   }}
-  #pragma unroll
-  for (int far = {_LANES} / 2; far > 0; far /= 2) {{
-    const real value = __shfl_xor_sync(0xffffffffu, best, far);
-    const int other = __shfl_xor_sync(0xffffffffu, place, far);
-    if (value > best || (value == best && other < place)) best = value, place = other;
+  const auto warp = [&]() {{
+    #pragma unroll
+    for (int far = {_LANES} / 2; far > 0; far /= 2) {{
+      const real value = __shfl_xor_sync(0xffffffffu, best, far);
+      take(value, __shfl_xor_sync(0xffffffffu, place, far));
+    }}
+  }};
+  warp();
+  if (ACROSS > {_LANES}) {{
+    __shared__ real values[ACROSS / {_LANES}];
+    __shared__ int places[ACROSS / {_LANES}];
+    if (lane % {_LANES} == 0) values[lane / {_LANES}] = best, places[lane / {_LANES}] = place;
+    __syncthreads();
+    for (int i = 0; i < ACROSS / {_LANES}; ++i) take(values[i], places[i]);
   }}
   if (lane == 0 && index < rows) out[index] = place;
 }}
 """
+
+
+def _lanes(n: int, classes: int) -> int:
+    """Threads that share a row."""
+    return _THREADS if n <= _FEW and classes > 2 * _LANES else _LANES
 
 
 def _wgsl(params: Params, dtype: str, limits: Limits) -> WgslProgram:
@@ -82,8 +107,10 @@ def _wgsl(params: Params, dtype: str, limits: Limits) -> WgslProgram:
     require_storage(dtype, limits)
     n, classes = _rows(params)
     require_bindings({"z": ITEMSIZE[dtype] * n * classes}, limits)
-    storage, grid = elements(dtype), fold(ceil_div(max(n, 1), _ROWS), limits)
-    steps, far = [], _LANES // 2
+    lanes, threads = _lanes(n, classes), group_threads(limits, _THREADS)
+    lanes, rows = min(lanes, threads), max(threads // lanes, 1)
+    storage, grid = elements(dtype), fold(ceil_div(max(n, 1), rows), limits)
+    steps, far = [], lanes // 2
     while far:
         steps.append(f"""  workgroupBarrier();
   if (lane < {far}u) {{
@@ -101,18 +128,18 @@ struct Params {{ rows: u32, columns: u32, }}
 @group(0) @binding(0) var<storage, read> z_: array<{storage.stored}>;
 @group(0) @binding(1) var<storage, read_write> out_: array<i32>;
 @group(0) @binding(2) var<uniform> p: Params;
-var<workgroup> values: array<{storage.real}, {_LANES * _ROWS}>;
-var<workgroup> places: array<u32, {_LANES * _ROWS}>;
-@compute @workgroup_size({_LANES * _ROWS})
+var<workgroup> values: array<{storage.real}, {threads}>;
+var<workgroup> places: array<u32, {threads}>;
+@compute @workgroup_size({threads})
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>,
         @builtin(local_invocation_index) thread: u32) {{
-  let lane = thread % {_LANES}u;
-  let index = (group.y * groups.x + group.x) * {_ROWS}u + thread / {_LANES}u;
+  let lane = thread % {lanes}u;
+  let index = (group.y * groups.x + group.x) * {rows}u + thread / {lanes}u;
   let row = min(index, p.rows - 1u) * p.columns;
   // A lane past the row's end repeats its last element.
   var place = min(lane, p.columns - 1u);
   var best = {storage.real}(z_[row + place]);
-  for (var i = lane + {_LANES}u; i < p.columns; i += {_LANES}u) {{
+  for (var i = lane + {lanes}u; i < p.columns; i += {lanes}u) {{
     let value = {storage.real}(z_[row + i]);
     if (value > best) {{ best = value; place = i; }}
   }}
@@ -123,10 +150,6 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups
 }}
 """
     step = WgslPass(text, grid, ("z", "out"), uniform=(n, classes))
-    if limits.max_workgroup_threads < _LANES * _ROWS:
-        raise Unsupported(
-            f"{_LANES * _ROWS} threads a group exceed {limits.max_workgroup_threads}", reason="limit"
-        )
     return WgslProgram((step,) if n else ())
 
 

@@ -58,6 +58,10 @@ class Storage(msgspec.Struct, frozen=True):
             return f"packed({', '.join(parts)})"
         return f"{self.stored}({parts[0]})" if self.stored != self.real else parts[0]
 
+    def product(self, a: str, b: str) -> str:
+        """One real from two parts: the sum of the products of their lanes."""
+        return f"dot({a}, {b})" if self.lanes > 1 else f"{a} * {b}"
+
     def across(self, function: str, part: str) -> str:
         """One real from a part: its lanes folded in pairs by a function of two reals, or by + where it is empty."""
         values = [f"{part}.{lane}" for lane in LANES[: self.lanes]] if self.lanes > 1 else [part]

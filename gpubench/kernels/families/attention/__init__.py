@@ -15,6 +15,9 @@ from gpubench.kernels.families import ceil_div, multiprocessors
 from gpubench.model.kernel import Limits
 
 LANES = 32  # threads that go through the same keys together
+LOWEST = (
+    "-3e38"  # the score of a key that a query does not see: finite, so that the difference of two is a number
+)
 KEYS = 4  # of one step: with eight their loads take so many registers that some spill
 _MOST_ELEMENTS = 256  # of a head: its query and result have to be in registers
 _TWO_QUERIES_BYTES = (
@@ -22,6 +25,7 @@ _TWO_QUERIES_BYTES = (
 )
 _WARPS_A_MULTIPROCESSOR = 8
 _MOST_PARTS = 8
+CACHE_THREADS = 256  # of a head of one token; as many elements as it may have
 
 
 class Heads(msgspec.Struct, frozen=True):
@@ -78,3 +82,35 @@ def layout(of: Heads, itemsize: int, limits: Limits) -> QueryLayout:
             break
         found = more
     return found
+
+
+class CacheGroup(msgspec.Struct, frozen=True):
+    """How the threads of a group share the head of one token over a cache, whose rows are `units` loads long."""
+
+    units: int
+    shares: int  # threads that make the score of a key
+
+    @property
+    def teams(self) -> int:
+        """Of `units` threads each, which add up values."""
+        return CACHE_THREADS // self.units
+
+    @property
+    def held(self) -> int:
+        """Keys of a step."""
+        return CACHE_THREADS // self.shares
+
+
+def cache_group(units: int, room: int) -> CacheGroup:
+    """As many threads a key as are left where all keys are of one step; they read it together."""
+    shares = 1
+    while units % (2 * shares) == 0 and 2 * shares * room <= CACHE_THREADS:
+        shares *= 2
+    return CacheGroup(units, shares)
+
+
+def require_threads(of: Heads) -> None:
+    """Raise Unsupported for a head of more elements than a group over a cache has threads."""
+    if of.e > CACHE_THREADS:
+        why = f"a head of {of.e} elements exceeds a group of {CACHE_THREADS} threads"
+        raise Unsupported(why, reason="limit")

@@ -8,12 +8,10 @@ import msgspec
 
 from gpubench.errors import Unsupported
 from gpubench.kernels.families import ceil_div, require_bindings
-from gpubench.kernels.families.attention import KEYS, LANES, Heads, QueryLayout, layout
+from gpubench.kernels.families.attention import KEYS, LANES, LOWEST, Heads, QueryLayout, layout
 from gpubench.kernels.families.wgsl import Storage, elements, require_storage, vectors
 from gpubench.model.kernel import Limits, WgslPass, WgslProgram
 from gpubench.model.op import ITEMSIZE
-
-_LOWEST = "-3e38"  # the score of a key that a query does not see
 
 
 def build(of: Heads, dtype: str, limits: Limits) -> WgslProgram:
@@ -109,7 +107,7 @@ class _Text(msgspec.Struct, frozen=True):
             for i in range(self.parts):
                 lines.append(f"  let q{r}_{i} = given{r}_{i} * {1 / math.sqrt(self.of.e)!r};")
                 lines.append(f"  var o{r}_{i} = {self.storage.part}();")
-            lines += [f"  var top{r} = f32({_LOWEST});", f"  var total{r} = 0.0;"]
+            lines += [f"  var top{r} = f32({LOWEST});", f"  var total{r} = 0.0;"]
         return lines
 
     def _keys(self) -> list[str]:
@@ -119,11 +117,11 @@ class _Text(msgspec.Struct, frozen=True):
             f"  for (var j = part * {KEYS}u; j < behind; j += {step}u) {{",
         ]
         for t in range(KEYS):
-            lines += [f"    var s{r}_{t} = f32({_LOWEST});" for r in rows]
+            lines += [f"    var s{r}_{t} = f32({LOWEST});" for r in rows]
             lines += ["    {", f"      let key = {self._line(f'min(j + {t}u, p.n - 1u)', 1)};"]
             lines += [f"      {line}" for line in self._parts("k", "key")]
             for r in rows:
-                score = " + ".join(self._product(f"q{r}_{i}", f"k{i}") for i in range(self.parts))
+                score = " + ".join(self.storage.product(f"q{r}_{i}", f"k{i}") for i in range(self.parts))
                 lines.append(f"      if (j + {t}u <= row{r}) {{ s{r}_{t} = {score}; }}")
             lines.append("    }")
         for r in rows:
@@ -142,9 +140,6 @@ class _Text(msgspec.Struct, frozen=True):
             lines += [f"      o{r}_{i} += p{r}_{t} * v{i};" for r in rows for i in range(self.parts)]
             lines.append("    }")
         return [*lines, "  }"]
-
-    def _product(self, a: str, b: str) -> str:
-        return f"dot({a}, {b})" if self.storage.lanes > 1 else f"{a} * {b}"
 
     def _merge(self, half: int) -> list[str]:
         """The parts from `half` on hand their results to those before them."""
