@@ -77,10 +77,12 @@ class StageReading(NamedTuple):
 
 
 class Recording(NamedTuple):
-    """Seconds in which the host records a launch: up to its first submit, and in all."""
+    """Seconds in which the host records and submits a launch: until the device has its first commands, and in all.
+    `span_s` is from the begin to the end of its work by the device's clock, None where it is one submit."""
 
     first_s: float
     whole_s: float
+    span_s: float | None = None
 
 
 class SideReading(NamedTuple):
@@ -242,8 +244,8 @@ class Session(ABC):
         return None
 
     def recording(self, launch: Any) -> Recording | None:
-        """Record the commands of a launch and throw them away. None: this session records no commands for a launch, or
-        once for all of them."""
+        """Do a launch, but for what the host does before it, and wait. None: this session records no commands for a
+        launch, or once for all of them."""
         return None
 
     def foresee(self, ops: Sequence[Op], dtypes: Sequence[Dtype]) -> float:

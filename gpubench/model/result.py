@@ -264,9 +264,10 @@ class StageTimes(Record, frozen=True, kw_only=True):
     to the end of the last of them. `wall_s` is one call of the plain chain, without any reading, and its wait;
     `empty_s` an empty launch and its wait. `stamping_s` is what the readings between the stages cost: the span of those
     on the device less that of the plain chain, by the same clock; empty where that is the host's. `first_recording_s`
-    is what the host records before the device has its first commands, `recording_s` all that it records of the chain,
-    both less what it records of an empty launch; empty where it records nothing for a call. `tokens` are those
-    that a call reads or writes, by the name that the stages of that part begin with.
+    is what the host records and submits before the device has its first commands, `recording_s` all that it records of
+    the chain, both less that of an empty launch; empty where it records nothing for a call. `gaps_s` is what the plain
+    chain takes longer from begin to end, by the device's clock, if a call sends it in several submits; else it is
+    empty. `tokens` are those that a call reads or writes, by the name that the stages of that part begin with.
     """
 
     session: int
@@ -280,6 +281,7 @@ class StageTimes(Record, frozen=True, kw_only=True):
     stamping_s: list[float] = []
     first_recording_s: list[float] = []
     recording_s: list[float] = []
+    gaps_s: list[float] = []
     tokens: dict[str, int] = {}
 
 

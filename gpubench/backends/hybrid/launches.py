@@ -18,11 +18,12 @@ from gpubench.model.result import Staging
 
 
 def gpu_units(units: int, fraction: float) -> int:
-    """The GPU's share of `units`, for a fraction from 0 to 1; of a real split each side gets something."""
+    """The GPU's share of `units`, for a fraction from 0 to 1; of a real split each side gets something: half a step at
+    least, which the six digits of a file still tell from nothing."""
     if fraction <= 0.0 or fraction >= 1.0:
         return units if fraction >= 1.0 else 0
     step = granule(units)
-    most = (units - 1) // step
+    most = (2 * units - step) // (2 * step)
     return min(max(round(fraction * units / step), 1), most) * step
 
 

@@ -121,14 +121,30 @@ class Stamps:
         stamps = self._set_of(len(launches))
         encoder = self._device.create_command_encoder()
         for i, launch in enumerate(launches):
-            compute = encoder.begin_compute_pass(timestamp_writes=stamps.writes(i))
-            self._queue.encode(compute, launch, 1)
-            compute.end()
+            self._stamped(launch, stamps.writes(i), encoder)
         ticks = stamps.read(encoder)
         if ticks != sorted(ticks):
             return None
         steps = [(end - begin) * self.period_s for begin, end in zip(ticks[::2], ticks[1::2], strict=True)]
         return StageReading(steps, (ticks[-1] - ticks[0]) * self.period_s, "pass-timestamp")
+
+    def read_parts(self, parts: Sequence[WgpuLaunch]) -> float | None:
+        """Seconds from the begin of the first part to the end of the last one, each in a submit of its own, as a call
+        sends them; None if the clock went backwards."""
+        stamps, (first, *between, last) = self._set_of(2), parts
+        self._device.queue.submit([self._stamped(first, stamps.writes(0)).finish()])
+        for part in between:
+            self._queue.submit(self._queue.record(part, 1))
+        begin, *_, end = stamps.read(self._stamped(last, stamps.writes(1)))
+        return (end - begin) * self.period_s if end > begin else None
+
+    def _stamped(self, launch: WgpuLaunch, writes: dict[str, Any], encoder: Any = None) -> Any:
+        """An encoder with a pass of the launch behind what it has."""
+        encoder = encoder or self._device.create_command_encoder()
+        compute = encoder.begin_compute_pass(timestamp_writes=writes)
+        self._queue.encode(compute, launch, 1)
+        compute.end()
+        return encoder
 
     def read(self, encoder: Any) -> float | None:
         """Submit and return end - begin in seconds; None if the clock went backwards or stood still."""
@@ -325,12 +341,19 @@ class WgpuSession(Session):
 
     @override
     def recording(self, launch: WgpuLaunch) -> Recording:
+        """A device that is the CPU itself spends a submit with its work, so there none is made."""
+        parts, span_s = launch.parts(), None
         with vendor_errors():
             readings = [self.clock()]
-            for part in launch.parts():
-                self._queue.record(part, 1)
+            for part in parts:
+                commands = self._queue.record(part, 1)
+                if not self.limits.software:
+                    self._queue.submit(commands)
                 readings.append(self.clock())
-        return Recording(readings[1] - readings[0], readings[-1] - readings[0])
+            self._queue.wait()
+            if len(parts) > 1 and self.stamps is not None and not self.limits.software:
+                span_s = self.stamps.read_parts(parts)
+        return Recording(readings[1] - readings[0], readings[-1] - readings[0], span_s)
 
     @override
     def tune(self, op: Op, case: Case, inputs: Sequence[Buffer]) -> None:

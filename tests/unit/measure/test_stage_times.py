@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
-from msgspec.structs import replace
 
 from gpubench import backends, kernels
 from gpubench.kernels import workload
@@ -112,29 +111,23 @@ def test_stamping_is_what_the_readings_add_to_the_span_of_the_plain_chain(sessio
     assert found.stamping_s == [2 * 5.0], "three stages against one chain"
 
 
-@pytest.mark.parametrize(("kind", "whole_s"), [("gpu", 50.0), ("software", 9.0)])
-def test_recording_lasts_until_all_is_submitted(session, tmp_path, monkeypatch, kind, whole_s):
-    """Beside what an empty launch takes; the work of a device that is the CPU itself is no recording."""
-    timer = timer_of(session, tmp_path)
+@pytest.mark.parametrize(("span_s", "gaps_s"), [(None, []), (8.0, [8.0 - 7.0]), (6.0, [0.0])])
+def test_recording_is_what_a_launch_takes_beside_an_empty_one(session, tmp_path, monkeypatch, span_s, gaps_s):
+    """And the gaps are what a chain of several submits takes longer on the device than in one."""
     ticks = itertools.count(step=0.5)
     monkeypatch.setattr(session, "clock", lambda: next(ticks))
-    monkeypatch.setattr(session, "recording", lambda launch: Recording(4.0, 9.0))
-    monkeypatch.setattr(session, "device", replace(session.device, kind=kind))
-    run = session.run
-
-    def slow(launch, repeat=1):
-        run(launch, repeat)
-        for _ in range(99 if launch is timer.launch else 0):
-            next(ticks)
-
-    monkeypatch.setattr(session, "run", slow)
-    found = stages.time_stages(timer, 0, limit_s=0.0)
-    assert (found.first_recording_s, found.recording_s) == ([4.0 - 0.5], [whole_s - 0.5])
+    monkeypatch.setattr(session, "recording", lambda launch: Recording(4.0, 9.0, span_s))
+    monkeypatch.setattr(
+        session, "stage_times", lambda steps: StageReading([1.0] * len(steps), 7.0 * len(steps), "event")
+    )
+    found = stages.time_stages(timer_of(session, tmp_path), 0, limit_s=0.0)
+    assert (found.first_recording_s, found.recording_s) == ([4.0 - 0.5], [9.0 - 0.5])
+    assert found.gaps_s == gaps_s
 
 
 def test_a_session_that_records_nothing_has_no_such_times(session, tmp_path):
     found = stages.time_stages(timer_of(session, tmp_path), 0, limit_s=0.0)
-    assert (found.first_recording_s, found.recording_s) == ([], [])
+    assert (found.first_recording_s, found.recording_s, found.gaps_s) == ([], [], [])
 
 
 def test_the_clock_of_the_host_stamps_for_nothing(session, tmp_path):

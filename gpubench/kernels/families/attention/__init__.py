@@ -23,7 +23,7 @@ _MOST_ELEMENTS = 256  # of a head: its query and result have to be in registers
 _TWO_QUERIES_BYTES = (
     512  # of registers that two queries and their results may take: then a key is read once for both
 )
-_WARPS_A_MULTIPROCESSOR = 8
+_WARPS_A_MULTIPROCESSOR = 32  # also of those that end early, since their tokens see few
 _MOST_PARTS = 8
 CACHE_THREADS = 256  # of a head of one token; as many elements as it may have
 
@@ -61,7 +61,7 @@ class QueryLayout(msgspec.Struct, frozen=True):
 
 
 def layout(of: Heads, itemsize: int, limits: Limits) -> QueryLayout:
-    """As many parts as give the device eight warps a multiprocessor and the keys suffice for, and as its limits hold.
+    """As many parts as give each multiprocessor enough warps and the keys suffice for, and as the device's limits hold.
 
     Raises Unsupported for heads that are too wide for registers.
     """

@@ -117,12 +117,12 @@ class _Text(msgspec.Struct, frozen=True):
             f"  for (var j = part * {KEYS}u; j < behind; j += {step}u) {{",
         ]
         for t in range(KEYS):
-            lines += [f"    var s{r}_{t} = f32({LOWEST});" for r in rows]
+            lines += [f"    var s{r}_{t}: f32;" for r in rows]
             lines += ["    {", f"      let key = {self._line(f'min(j + {t}u, p.n - 1u)', 1)};"]
             lines += [f"      {line}" for line in self._parts("k", "key")]
             for r in rows:
                 score = " + ".join(self.storage.product(f"q{r}_{i}", f"k{i}") for i in range(self.parts))
-                lines.append(f"      if (j + {t}u <= row{r}) {{ s{r}_{t} = {score}; }}")
+                lines.append(f"      s{r}_{t} = select(f32({LOWEST}), {score}, j + {t}u <= row{r});")
             lines.append("    }")
         for r in rows:
             highest = f"top{r}"
