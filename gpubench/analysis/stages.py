@@ -38,9 +38,9 @@ class StagesRow(msgspec.Struct, frozen=True, kw_only=True):
     there are several. (In old files it waits for the rest as far as that takes longer than the stages.) `stamping_s` is
     what the clock readings added to the stages, and is taken off them: as much for each reading. `span_s` is from the
     first stage's begin to the last one's end, without that. `mismatch`: the stages miss the span, or stages and launch
-    miss the whole, by more than 10 % and more than 20 us. `tokens_per_s` are those of each part of a language model: its
-    share of the whole is that of the stages whose names begin with the part's. `tokens_differing` are those it wrote
-    that are not the best ones in float64.
+    miss the whole, by more than 10 % and more than 20 us. `tokens_per_s` are those of each part of a language model, a
+    part being the stages whose names begin with its own. `tokens_differing` are those it wrote that are not the best
+    ones in float64.
     """
 
     source: int
