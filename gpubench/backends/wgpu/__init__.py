@@ -203,6 +203,7 @@ class WgpuSession(Session):
         self.tunes = autotune and device.kind == "gpu"
         self._choices = Choices(_description(device), cache_folder(), load.read())
         # A rasteriser takes the CPU for itself.
+        self._sent: WgpuLaunch | None = None  # the chain that the device works on
         self._queue = queue_of(self._device, asks=not self.limits.software and usable_cpus() > 1)
         self._transfers = MappedTransfers(self._device, self._queue, vendor_errors)
         self._ways: dict[Form, PlainTransfers | MappedTransfers] = {
@@ -321,6 +322,7 @@ class WgpuSession(Session):
         launches = [launch for launch, _ in steps]
         dispatches = [step for launch in launches if isinstance(launch, WgpuLaunch) for step in launch.steps]
         chained = WgpuLaunch(dispatches, output, None)
+        chained.chained = True
         chained.before = tuple(launch for launch in launches if isinstance(launch, HostCall))
         return chained
 
@@ -341,19 +343,19 @@ class WgpuSession(Session):
 
     @override
     def recording(self, launch: WgpuLaunch) -> Recording:
-        """A device that is the CPU itself spends a submit with its work, so there none is made."""
+        """A device that is the CPU itself spends a submit with its work; what it recorded counts then, and nothing was
+        recorded ahead."""
         parts, span_s = launch.parts(), None
         with vendor_errors():
-            readings = [self.clock()]
-            for part in parts:
-                commands = self._queue.record(part, 1)
-                if not self.limits.software:
-                    self._queue.submit(commands)
-                readings.append(self.clock())
-            self._queue.wait()
-            if len(parts) > 1 and self.stamps is not None and not self.limits.software:
+            start = self.clock()
+            if self.limits.software:
+                done = [self.clock() for part in parts if self._queue.record(part, 1)]
+            else:
+                done = self._send(launch, 1)
+            self._wait()
+            if 1 < len(parts) == len(done) and self.stamps is not None:
                 span_s = self.stamps.read_parts(parts)
-        return Recording(readings[1] - readings[0], readings[-1] - readings[0], span_s)
+        return Recording(done[0] - start, done[-1] - start, span_s)
 
     @override
     def tune(self, op: Op, case: Case, inputs: Sequence[Buffer]) -> None:
@@ -395,14 +397,32 @@ class WgpuSession(Session):
     def run(self, launch: WgpuLaunch, repeat: int = 1) -> None:
         """All launches in one pass of one submit: a submit per dispatch would time the submit. A launch of many steps
         takes several submits. What the host does comes before each."""
-        parts = launch.parts()
-        together = 1 if launch.before or len(parts) > 1 else repeat
+        together = 1 if launch.before or len(launch.parts()) > 1 else repeat
         for _ in range(repeat // together):
             self._before(launch)
             with vendor_errors():
-                for part in parts:
-                    self._queue.submit(self._queue.record(part, together))
+                self._send(launch, together)
             self._transfers.unsent = False
+
+    def _send(self, launch: WgpuLaunch, repeat: int) -> list[float]:
+        """Submit what was recorded ahead, and the other parts one by one. When each submit was done."""
+        parts, done = launch.parts(), []
+        if repeat == 1 and (ahead := launch.take_ahead()):
+            self._queue.submit(*ahead)
+            parts = parts[len(ahead) :]
+            done.append(self.clock())
+        for part in parts:
+            self._queue.submit(self._queue.record(part, repeat))
+            done.append(self.clock())
+        self._sent = launch if launch.chained else None
+        return done
+
+    def _record_ahead(self, launch: WgpuLaunch) -> bool:
+        """Record one more part of a chain. False: nothing is left."""
+        if len(launch.ahead) == len(launch.parts()):
+            return False
+        launch.ahead.append(self._queue.record(launch.parts()[len(launch.ahead)], 1))
+        return True
 
     def _before(self, launch: WgpuLaunch) -> None:
         for call in launch.before:
@@ -412,7 +432,12 @@ class WgpuSession(Session):
     def sync(self) -> None:
         with vendor_errors():
             self._transfers.send()
-            self._queue.wait()
+            self._wait()
+
+    def _wait(self) -> None:
+        """And record the chain that the device works on for its next call."""
+        launch, self._sent = self._sent, None
+        self._queue.wait(None if launch is None else partial(self._record_ahead, launch))
 
     @override
     def time(self, launch: WgpuLaunch, repeat: int = 1, *, cold: bool = False) -> float | None:

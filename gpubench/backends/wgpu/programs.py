@@ -35,6 +35,8 @@ class WgpuLaunch(Launch):
     ) -> None:
         self.before: tuple[HostCall, ...] = ()  # what the host does ahead of each launch
         self.ran = False  # then what the host made lies on the device
+        self.chained = False  # it does several ops, and is recorded for its next call while the device works
+        self.ahead: list[Any] = []  # commands of its first parts for that call
         self.steps = steps
         self._native: list[Step] = []
         self._parts: list[WgpuLaunch] = []
@@ -53,6 +55,11 @@ class WgpuLaunch(Launch):
                 for start, stop in itertools.pairwise([*starts, len(self.steps)])
             ]
         return self._parts
+
+    def take_ahead(self) -> list[Any]:
+        """What was recorded ahead; commands are submitted once."""
+        taken, self.ahead = self.ahead, []
+        return taken
 
     def native(self) -> list[Step]:
         """The steps by wgpu-native's pointers."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import itertools
 import time
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from gpubench.backends.wgpu.programs import WgpuLaunch, encode
@@ -20,6 +21,7 @@ from gpubench.model.backend import override
 TOLD_S = 1.0
 # From here on a late awakening is a twentieth of the wait or less, and the CPU may do something else.
 ASK_S = 2e-3
+Meanwhile = Callable[[], bool]
 _NEEDED = (
     "wgpuBufferGetConstMappedRange", "wgpuBufferGetMappedRange", "wgpuBufferMapAsync", "wgpuBufferUnmap",
     "wgpuCommandBufferRelease", "wgpuCommandEncoderBeginComputePass", "wgpuCommandEncoderCopyBufferToBuffer",
@@ -86,8 +88,9 @@ class Queue:
         compute.end()
         return encoder.finish()
 
-    def submit(self, commands: Any) -> None:
-        self._device.queue.submit([commands])
+    def submit(self, *commands: Any) -> None:
+        """In their order, at once."""
+        self._device.queue.submit(list(commands))
 
     def copy(self, source: Any, source_at: int, target: Any, target_at: int, size: int) -> None:
         """Submit a copy of so many bytes from buffer to buffer, a multiple of four."""
@@ -99,9 +102,9 @@ class Queue:
         """Ask for the memory of a staging buffer."""
         return Mapping(staging, size, write=write)
 
-    def wait(self) -> None:
-        """Until all that was submitted is done. `on_submitted_work_done` raises TypeError in wgpu 0.32
-        (pygfx/wgpu-py#834)."""
+    def wait(self, meanwhile: Meanwhile | None = None) -> None:
+        """Until all that was submitted is done. A wait that asks does `meanwhile` between its questions, until that
+        says that nothing is left. `on_submitted_work_done` raises TypeError in wgpu 0.32 (pygfx/wgpu-py#834)."""
         if hasattr(self._device, "_poll_wait"):
             self._device._poll_wait()
         else:
@@ -190,9 +193,9 @@ class NativeQueue(Queue):
         return self._finished(encoder)
 
     @override
-    def submit(self, commands: Any) -> None:
-        listed = self.native.ffi.new("WGPUCommandBuffer[]", [commands])
-        self.native.checked.wgpuQueueSubmit(self._queue, 1, listed)
+    def submit(self, *commands: Any) -> None:
+        listed = self.native.ffi.new("WGPUCommandBuffer[]", commands)
+        self.native.checked.wgpuQueueSubmit(self._queue, len(commands), listed)
 
     @override
     def copy(self, source: Any, source_at: int, target: Any, target_at: int, size: int) -> None:
@@ -207,12 +210,12 @@ class NativeQueue(Queue):
         return NativeMapping(self, staging, size, write=write)
 
     @override
-    def wait(self) -> None:
+    def wait(self, meanwhile: Meanwhile | None = None) -> None:
         number = next(_numbers)
         if self._asks:
             info = self.told("WGPUQueueWorkDoneCallbackInfo *", self.native.worked, number)
             self._lib.wgpuQueueOnSubmittedWorkDone(self._queue, info[0])
-        if not (self._asked(number) and _done[number]):
+        if not (self._asked(number, meanwhile) and _done[number]):
             super().wait()  # which raises what went wrong
         _done.pop(number, None)
 
@@ -232,11 +235,13 @@ class NativeQueue(Queue):
                  "userdata1": ffi.cast("void *", number)}  # fmt: skip
         return ffi.new(kind, given)
 
-    def _asked(self, number: int) -> bool:
+    def _asked(self, number: int, meanwhile: Meanwhile | None = None) -> bool:
         """Ask for a while. True if the library has told of that wait."""
         poll, clock = self._lib.wgpuDevicePoll, time.perf_counter
         until = clock() + ASK_S
         while self._asks and number not in _done and clock() <= until:
+            if meanwhile is not None and not meanwhile():
+                meanwhile = None
             poll(self._own, False, self._null)
         return number in _done
 
