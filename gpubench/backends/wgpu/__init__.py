@@ -406,23 +406,18 @@ class WgpuSession(Session):
 
     def _send(self, launch: WgpuLaunch, repeat: int) -> list[float]:
         """Submit what was recorded ahead, and the other parts one by one. When each submit was done."""
-        parts, done = launch.parts(), []
-        if repeat == 1 and (ahead := launch.take_ahead()):
+        ahead, begun = launch.take_ahead() if repeat == 1 else ([], None)
+        done = []
+        if ahead:
             self._queue.submit(*ahead)
-            parts = parts[len(ahead) :]
             done.append(self.clock())
-        for part in parts:
-            self._queue.submit(self._queue.record(part, repeat))
+        for part in launch.parts()[len(ahead) :]:
+            *_, commands = begun or (self._queue.record(part, repeat),)
+            self._queue.submit(commands)
             done.append(self.clock())
+            begun = None
         self._sent = launch if launch.chained else None
         return done
-
-    def _record_ahead(self, launch: WgpuLaunch) -> bool:
-        """Record one more part of a chain. False: nothing is left."""
-        if len(launch.ahead) == len(launch.parts()):
-            return False
-        launch.ahead.append(self._queue.record(launch.parts()[len(launch.ahead)], 1))
-        return True
 
     def _before(self, launch: WgpuLaunch) -> None:
         for call in launch.before:
@@ -437,7 +432,7 @@ class WgpuSession(Session):
     def _wait(self) -> None:
         """And record the chain that the device works on for its next call."""
         launch, self._sent = self._sent, None
-        self._queue.wait(None if launch is None else partial(self._record_ahead, launch))
+        self._queue.wait(None if launch is None else partial(launch.record_ahead, self._queue.recording))
 
     @override
     def time(self, launch: WgpuLaunch, repeat: int = 1, *, cold: bool = False) -> float | None:

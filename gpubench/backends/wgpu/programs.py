@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
@@ -21,6 +21,7 @@ _BIND_GROUPS = 64
 
 # Steps of a launch that go to the device in one submit. The device works on them while the host records the next; it
 # gets few at first, so as to begin early. A submit takes the host 15 us, a step 3 (the host of an H200).
+# So few are recorded ahead at a time, too, or the host would see late that the device is done.
 FIRST_STEPS, STEPS = 16, 64
 
 Step = tuple[Any, Any, tuple[int, int, int]]  # pipeline, bind group, groups in x, y and z
@@ -37,9 +38,11 @@ class WgpuLaunch(Launch):
         self.ran = False  # then what the host made lies on the device
         self.chained = False  # it does several ops, and is recorded for its next call while the device works
         self.ahead: list[Any] = []  # commands of its first parts for that call
+        self.begun: Iterator[Any] | None = None  # the recording of the part behind them
         self.steps = steps
         self._native: list[Step] = []
         self._parts: list[WgpuLaunch] = []
+        self._slices: list[WgpuLaunch] = []
         self.output = output
         self.kernel_hash = digest
         self.kernel_name = kernel_name
@@ -49,16 +52,35 @@ class WgpuLaunch(Launch):
         if len(self.steps) <= STEPS:
             return [self]
         if not self._parts:
-            starts = [0, *range(FIRST_STEPS, len(self.steps), STEPS)]
-            self._parts = [
-                WgpuLaunch(self.steps[start:stop], self.output, None)
-                for start, stop in itertools.pairwise([*starts, len(self.steps)])
-            ]
+            self._parts = self._cut([0, *range(FIRST_STEPS, len(self.steps), STEPS)])
         return self._parts
 
-    def take_ahead(self) -> list[Any]:
-        """What was recorded ahead; commands are submitted once."""
-        taken, self.ahead = self.ahead, []
+    def slices(self) -> list[WgpuLaunch]:
+        """Launches of as few steps as are recorded without a look at the device, in order."""
+        if not self._slices:
+            self._slices = self._cut(range(0, len(self.steps), FIRST_STEPS))
+        return self._slices
+
+    def _cut(self, starts: Sequence[int]) -> list[WgpuLaunch]:
+        ends = [*starts, len(self.steps)]
+        return [WgpuLaunch(self.steps[i:j], self.output, None) for i, j in itertools.pairwise(ends)]
+
+    def record_ahead(self, recording: Callable[[WgpuLaunch], Iterator[Any]]) -> bool:
+        """One slice more for the next call, by what records a part slice by slice. False: nothing is left."""
+        if self.begun is None:
+            if len(self.ahead) == len(self.parts()):
+                return False
+            self.begun = recording(self.parts()[len(self.ahead)])
+        commands = next(self.begun)
+        if commands is not None:
+            self.ahead.append(commands)
+            self.begun = None
+        return True
+
+    def take_ahead(self) -> tuple[list[Any], Iterator[Any] | None]:
+        """The commands of whole parts, and the recording of another that was begun. Commands are submitted once."""
+        taken = self.ahead, self.begun
+        self.ahead, self.begun = [], None
         return taken
 
     def native(self) -> list[Step]:

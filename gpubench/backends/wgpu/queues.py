@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import itertools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from gpubench.backends.wgpu.programs import WgpuLaunch, encode
@@ -87,6 +87,10 @@ class Queue:
         self.encode(compute, launch, repeat)
         compute.end()
         return encoder.finish()
+
+    def recording(self, launch: WgpuLaunch) -> Iterator[Any]:
+        """Record a launch slice by slice: None behind each but the last one, then the commands."""
+        yield self.record(launch, 1)
 
     def submit(self, *commands: Any) -> None:
         """In their order, at once."""
@@ -184,13 +188,28 @@ class NativeQueue(Queue):
 
     @override
     def record(self, launch: WgpuLaunch, repeat: int) -> Any:
+        *_, commands = self._recording([launch], repeat)
+        return commands
+
+    @override
+    def recording(self, launch: WgpuLaunch) -> Iterator[Any]:
+        return self._recording(launch.slices(), 1)
+
+    def _recording(self, slices: Sequence[WgpuLaunch], repeat: int) -> Iterator[Any]:
         lib = self._lib
         encoder = lib.wgpuDeviceCreateCommandEncoder(self._own, self._null)
         compute = lib.wgpuCommandEncoderBeginComputePass(encoder, self._null)
-        encode(compute, launch, repeat, (lib, self._null))
-        lib.wgpuComputePassEncoderEnd(compute)
-        lib.wgpuComputePassEncoderRelease(compute)
-        return self._finished(encoder)
+        try:
+            for part in slices[:-1]:
+                encode(compute, part, repeat, (lib, self._null))
+                yield None
+            encode(compute, slices[-1], repeat, (lib, self._null))
+            lib.wgpuComputePassEncoderEnd(compute)
+            commands = self._finished(encoder)
+        finally:
+            lib.wgpuComputePassEncoderRelease(compute)
+            lib.wgpuCommandEncoderRelease(encoder)
+        yield commands
 
     @override
     def submit(self, *commands: Any) -> None:
@@ -203,7 +222,9 @@ class NativeQueue(Queue):
         self._lib.wgpuCommandEncoderCopyBufferToBuffer(
             encoder, source._internal, source_at, target._internal, target_at, size
         )
-        self.submit(self._finished(encoder))
+        commands = self._finished(encoder)
+        self._lib.wgpuCommandEncoderRelease(encoder)
+        self.submit(commands)
 
     @override
     def map(self, staging: Any, size: int, *, write: bool) -> Mapping:
@@ -248,7 +269,6 @@ class NativeQueue(Queue):
     def _finished(self, encoder: Any) -> Any:
         """The commands, which are let go of with the object."""
         commands = self.native.checked.wgpuCommandEncoderFinish(encoder, self._null)
-        self._lib.wgpuCommandEncoderRelease(encoder)
         return self.native.ffi.gc(commands, self._lib.wgpuCommandBufferRelease)
 
 

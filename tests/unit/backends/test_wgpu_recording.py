@@ -79,3 +79,27 @@ def test_a_launch_of_many_steps_has_parts(steps, sizes):
     assert [len(part.steps) for part in parts] == sizes
     assert [one for part in parts for one in part.steps] == launch.steps
     assert launch.parts() is parts or parts == [launch]
+
+
+def slice_by_slice(part: WgpuLaunch):
+    """None behind every slice but the last one, then the names of the steps."""
+    for _ in part.slices()[1:]:
+        yield None
+    yield [pipeline.name for one in part.slices() for pipeline, _, _ in one.steps]
+
+
+@pytest.mark.parametrize("slices", [0, 1, 2, 5, 99])
+def test_as_many_slices_are_recorded_ahead_as_there_is_time_for(slices):
+    """The first part is one slice, the others are four at most; what is taken is recorded anew."""
+    launch = WgpuLaunch([step(str(number)) for number in range(FIRST_STEPS + STEPS + 1)], "output", None)
+    left = [launch.record_ahead(slice_by_slice) for _ in range(slices)]
+    whole = 1 + STEPS // FIRST_STEPS + 1
+    assert left == [True] * min(slices, whole) + [False] * (slices - whole)
+    ahead, begun = launch.take_ahead()
+    parts = [[pipeline.name for pipeline, _, _ in part.steps] for part in launch.parts()]
+    assert ahead == parts[: len(ahead)]
+    assert len(ahead) == sum(sum(4 if i == 1 else 1 for i in range(part + 1)) <= slices for part in range(3))
+    assert (begun is not None) == (1 < slices < 1 + STEPS // FIRST_STEPS)
+    if begun is not None:
+        assert list(begun)[-1] == parts[len(ahead)]
+    assert launch.take_ahead() == ([], None)
