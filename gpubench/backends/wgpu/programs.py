@@ -56,9 +56,9 @@ class WgpuLaunch(Launch):
         return self._parts
 
     def slices(self) -> list[WgpuLaunch]:
-        """Launches of as few steps as are recorded without a look at the device, in order."""
+        """Launches of as few steps as are recorded without a look at the device, in order; one at least."""
         if not self._slices:
-            self._slices = self._cut(range(0, len(self.steps), FIRST_STEPS))
+            self._slices = self._cut(range(0, max(1, len(self.steps)), FIRST_STEPS))
         return self._slices
 
     def _cut(self, starts: Sequence[int]) -> list[WgpuLaunch]:

@@ -103,3 +103,9 @@ def test_as_many_slices_are_recorded_ahead_as_there_is_time_for(slices):
     if begun is not None:
         assert list(begun)[-1] == parts[len(ahead)]
     assert launch.take_ahead() == ([], None)
+
+
+def test_a_chain_of_the_host_alone_has_nothing_to_record():
+    launch = WgpuLaunch([], "output", None)
+    assert [part.steps for part in launch.slices()] == [[]]
+    assert [launch.record_ahead(slice_by_slice) for _ in range(2)] == [True, False]
