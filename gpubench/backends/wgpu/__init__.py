@@ -405,17 +405,13 @@ class WgpuSession(Session):
             self._transfers.unsent = False
 
     def _send(self, launch: WgpuLaunch, repeat: int) -> list[float]:
-        """Submit what was recorded ahead, and the other parts one by one. When each submit was done."""
-        ahead, begun = launch.take_ahead() if repeat == 1 else ([], None)
+        """Submit what was recorded ahead, or else record part by part. When each submit was done."""
+        ahead = launch.take_ahead() if repeat == 1 else None
+        anew = (self._queue.record(part, repeat) for part in launch.parts())
         done = []
-        if ahead:
-            self._queue.submit(*ahead)
-            done.append(self.clock())
-        for part in launch.parts()[len(ahead) :]:
-            *_, commands = begun or (self._queue.record(part, repeat),)
+        for commands in anew if ahead is None else (ahead,):
             self._queue.submit(commands)
             done.append(self.clock())
-            begun = None
         self._sent = launch if launch.chained else None
         return done
 

@@ -37,8 +37,8 @@ class WgpuLaunch(Launch):
         self.before: tuple[HostCall, ...] = ()  # what the host does ahead of each launch
         self.ran = False  # then what the host made lies on the device
         self.chained = False  # it does several ops, and is recorded for its next call while the device works
-        self.ahead: list[Any] = []  # commands of its first parts for that call
-        self.begun: Iterator[Any] | None = None  # the recording of the part behind them
+        self._begun: Iterator[Any] | None = None
+        self._recorded: Any = None  # the commands of that call
         self.steps = steps
         self._native: list[Step] = []
         self._parts: list[WgpuLaunch] = []
@@ -66,21 +66,18 @@ class WgpuLaunch(Launch):
         return [WgpuLaunch(self.steps[i:j], self.output, None) for i, j in itertools.pairwise(ends)]
 
     def record_ahead(self, recording: Callable[[WgpuLaunch], Iterator[Any]]) -> bool:
-        """One slice more for the next call, by what records a part slice by slice. False: nothing is left."""
-        if self.begun is None:
-            if len(self.ahead) == len(self.parts()):
-                return False
-            self.begun = recording(self.parts()[len(self.ahead)])
-        commands = next(self.begun)
-        if commands is not None:
-            self.ahead.append(commands)
-            self.begun = None
-        return True
+        """One slice more for the next call, by what records slice by slice. False: nothing is left."""
+        if self._recorded is None:
+            self._begun = self._begun or recording(self)
+            self._recorded = next(self._begun)
+        return self._recorded is None
 
-    def take_ahead(self) -> tuple[list[Any], Iterator[Any] | None]:
-        """The commands of whole parts, and the recording of another that was begun. Commands are submitted once."""
-        taken = self.ahead, self.begun
-        self.ahead, self.begun = [], None
+    def take_ahead(self) -> Any:
+        """The commands of a whole call, what was begun being recorded to its end; None where nothing was. Commands are
+        submitted once."""
+        if self._recorded is None and self._begun is not None:
+            *_, self._recorded = self._begun
+        taken, self._recorded, self._begun = self._recorded, None, None
         return taken
 
     def native(self) -> list[Step]:

@@ -92,9 +92,8 @@ class Queue:
         """Record a launch slice by slice: None behind each but the last one, then the commands."""
         yield self.record(launch, 1)
 
-    def submit(self, *commands: Any) -> None:
-        """In their order, at once."""
-        self._device.queue.submit(list(commands))
+    def submit(self, commands: Any) -> None:
+        self._device.queue.submit([commands])
 
     def copy(self, source: Any, source_at: int, target: Any, target_at: int, size: int) -> None:
         """Submit a copy of so many bytes from buffer to buffer, a multiple of four."""
@@ -212,9 +211,9 @@ class NativeQueue(Queue):
         yield commands
 
     @override
-    def submit(self, *commands: Any) -> None:
-        listed = self.native.ffi.new("WGPUCommandBuffer[]", commands)
-        self.native.checked.wgpuQueueSubmit(self._queue, len(commands), listed)
+    def submit(self, commands: Any) -> None:
+        listed = self.native.ffi.new("WGPUCommandBuffer[]", [commands])
+        self.native.checked.wgpuQueueSubmit(self._queue, 1, listed)
 
     @override
     def copy(self, source: Any, source_at: int, target: Any, target_at: int, size: int) -> None:
