@@ -15,7 +15,7 @@ from gpubench.kernels.families import ceil_div, fold, group_threads, require_bin
 from gpubench.kernels.families.cpu import Blocks, Launch
 from gpubench.kernels.families.cuda import DTYPES, MOST_BLOCKS, options, prelude
 from gpubench.kernels.families.elementwise import WORKING_DTYPES
-from gpubench.kernels.families.wgsl import elements, require_storage
+from gpubench.kernels.families.wgsl import elements, fold_lanes, require_storage
 from gpubench.model.kernel import CudaPass, CudaProgram, Kernel, Limits, WgslPass, WgslProgram
 from gpubench.model.op import EXACT, ITEMSIZE, Array, Ladder, Op, Operand, Params, Shape, Split, counted_by
 
@@ -110,26 +110,19 @@ def _wgsl(params: Params, dtype: str, limits: Limits) -> WgslProgram:
     lanes, threads = _lanes(n, classes), group_threads(limits, _THREADS)
     lanes, rows = min(lanes, threads), max(threads // lanes, 1)
     storage, grid = elements(dtype), fold(ceil_div(max(n, 1), rows), limits)
-    steps, far = [], lanes // 2
-    while far:
-        steps.append(f"""  workgroupBarrier();
-  if (lane < {far}u) {{
-    let value = values[thread + {far}u];
-    let other = places[thread + {far}u];
-    if (value > values[thread] || (value == values[thread] && other < places[thread])) {{
-      values[thread] = value;
-      places[thread] = other;
-    }}
-  }}""")
-        far //= 2
-    header, fold_lanes = "\n".join(storage.header), "\n".join(steps)
+    header = "\n".join(storage.header)
+    folded = "\n".join(fold_lanes("bests", "better({a}, {b})", lanes))
     text = f"""{header}
 struct Params {{ rows: u32, columns: u32, }}
 @group(0) @binding(0) var<storage, read> z_: array<{storage.stored}>;
 @group(0) @binding(1) var<storage, read_write> out_: array<i32>;
 @group(0) @binding(2) var<uniform> p: Params;
-var<workgroup> values: array<{storage.real}, {threads}>;
-var<workgroup> places: array<u32, {threads}>;
+struct Best {{ value: {storage.real}, place: u32, }}
+var<workgroup> bests: array<Best, {threads}>;
+fn better(a: Best, b: Best) -> Best {{
+  if (b.value > a.value || (b.value == a.value && b.place < a.place)) {{ return b; }}
+  return a;
+}}
 @compute @workgroup_size({threads})
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>,
         @builtin(local_invocation_index) thread: u32) {{
@@ -137,16 +130,15 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups
   let index = (group.y * groups.x + group.x) * {rows}u + thread / {lanes}u;
   let row = min(index, p.rows - 1u) * p.columns;
   // A lane past the row's end repeats its last element.
-  var place = min(lane, p.columns - 1u);
-  var best = {storage.real}(z_[row + place]);
+  let first = min(lane, p.columns - 1u);
+  var best = Best({storage.real}(z_[row + first]), first);
   for (var i = lane + {lanes}u; i < p.columns; i += {lanes}u) {{
     let value = {storage.real}(z_[row + i]);
-    if (value > best) {{ best = value; place = i; }}
+    if (value > best.value) {{ best = Best(value, i); }}
   }}
-  values[thread] = best;
-  places[thread] = place;
-{fold_lanes}
-  if (lane == 0u && index < p.rows) {{ out_[index] = i32(places[thread]); }}
+  bests[thread] = best;
+{folded}
+  if (lane == 0u && index < p.rows) {{ out_[index] = i32(bests[thread].place); }}
 }}
 """
     step = WgslPass(text, grid, ("z", "out"), uniform=(n, classes))
