@@ -13,6 +13,7 @@ from gpubench.backends.cupy.launches import CudaPrograms
 from gpubench.backends.shared.host import host_dtype
 from gpubench.measure.worker.workspace import Workspace, gate
 from gpubench.model.case import Case
+from tests.shapes import CACHES
 
 pytestmark = pytest.mark.cuda
 
@@ -115,12 +116,7 @@ def test_norms_of_few_rows_times_weights(session, tmp_path, name, dtype):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", ["attention_cached", "attention_append"])
 def test_a_token_over_a_cache(session, tmp_path, name, dtype):
-    for params in (
-        {"n": 1},
-        {"n": 17, "room": 32},
-        {"n": 1000, "width": 96, "heads": 3},
-        {"n": 33, "width": 256, "heads": 1},
-    ):
+    for params in CACHES:
         right(session, name, params, dtype, tmp_path)
 
 
