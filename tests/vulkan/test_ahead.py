@@ -73,6 +73,15 @@ def test_it_is_recorded_while_the_host_waits_and_does_what_a_new_record_does(ask
     np.testing.assert_array_equal(call(asking, launch, shape), got)
 
 
+def test_the_wait_of_a_download_is_time_enough(asking, chain, recordings):
+    workspace, launch = chain
+    got = np.empty(workspace.op.output.shape({"n": 8, "width": 32}), np.float32)
+    asking.run(launch)
+    asking.download(launch.output, got)
+    assert recordings == [launch]
+    np.testing.assert_array_equal(call(asking, launch, got.shape), got)
+
+
 @pytest.mark.parametrize("slices", [0, 1, 2])
 def test_what_was_begun_is_finished_by_the_call(asking, chain, slices):
     workspace, launch = chain

@@ -203,7 +203,6 @@ class WgpuSession(Session):
         self.tunes = autotune and device.kind == "gpu"
         self._choices = Choices(_description(device), cache_folder(), load.read())
         # A rasteriser takes the CPU for itself.
-        self._sent: WgpuLaunch | None = None  # the chain that the device works on
         self._queue = queue_of(self._device, asks=not self.limits.software and usable_cpus() > 1)
         self._transfers = MappedTransfers(self._device, self._queue, vendor_errors)
         self._ways: dict[Form, PlainTransfers | MappedTransfers] = {
@@ -352,7 +351,7 @@ class WgpuSession(Session):
                 done = [self.clock() for part in parts if self._queue.record(part, 1)]
             else:
                 done = self._send(launch, 1)
-            self._wait()
+            self._queue.wait()
             if 1 < len(parts) == len(done) and self.stamps is not None:
                 span_s = self.stamps.read_parts(parts)
         return Recording(done[0] - start, done[-1] - start, span_s)
@@ -405,14 +404,15 @@ class WgpuSession(Session):
             self._transfers.unsent = False
 
     def _send(self, launch: WgpuLaunch, repeat: int) -> list[float]:
-        """Submit what was recorded ahead, or else record part by part. When each submit was done."""
+        """Submit what was recorded ahead, or else record part by part. A chain is recorded for its next call while the
+        host waits for this one. When each submit was done."""
         ahead = launch.take_ahead() if repeat == 1 else None
         anew = (self._queue.record(part, repeat) for part in launch.parts())
         done = []
         for commands in anew if ahead is None else (ahead,):
             self._queue.submit(commands)
             done.append(self.clock())
-        self._sent = launch if launch.chained else None
+        self._queue.meanwhile(partial(launch.record_ahead, self._queue.recording) if launch.chained else None)
         return done
 
     def _before(self, launch: WgpuLaunch) -> None:
@@ -423,12 +423,7 @@ class WgpuSession(Session):
     def sync(self) -> None:
         with vendor_errors():
             self._transfers.send()
-            self._wait()
-
-    def _wait(self) -> None:
-        """And record the chain that the device works on for its next call."""
-        launch, self._sent = self._sent, None
-        self._queue.wait(None if launch is None else partial(launch.record_ahead, self._queue.recording))
+            self._queue.wait()
 
     @override
     def time(self, launch: WgpuLaunch, repeat: int = 1, *, cold: bool = False) -> float | None:

@@ -8,6 +8,7 @@ again and again for a while, as CUDA's own wait does.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import time
@@ -76,6 +77,9 @@ class Queue:
         self._device = device
         self._four: Any = None
 
+    def meanwhile(self, work: Meanwhile | None) -> None:
+        """The next wait, if it asks, does this between its questions, until it says that nothing is left."""
+
     def encode(self, compute: Any, launch: WgpuLaunch, repeat: int) -> None:
         """Record so many launches into a pass that wgpu-py has opened."""
         encode(compute, launch, repeat)
@@ -105,9 +109,9 @@ class Queue:
         """Ask for the memory of a staging buffer."""
         return Mapping(staging, size, write=write)
 
-    def wait(self, meanwhile: Meanwhile | None = None) -> None:
-        """Until all that was submitted is done. A wait that asks does `meanwhile` between its questions, until that
-        says that nothing is left. `on_submitted_work_done` raises TypeError in wgpu 0.32 (pygfx/wgpu-py#834)."""
+    def wait(self) -> None:
+        """Until all that was submitted is done. `on_submitted_work_done` raises TypeError in wgpu 0.32
+        (pygfx/wgpu-py#834)."""
         if hasattr(self._device, "_poll_wait"):
             self._device._poll_wait()
         else:
@@ -179,7 +183,12 @@ class NativeQueue(Queue):
         super().__init__(device)
         self.native, self._asks = native, asks
         self._lib, self._null = native.lib, native.ffi.NULL
+        self._meanwhile: list[Meanwhile] = []
         self._own, self._queue = device._internal, device.queue._internal
+
+    @override
+    def meanwhile(self, work: Meanwhile | None) -> None:
+        self._meanwhile = [work] if self._asks and work is not None else []
 
     @override
     def encode(self, compute: Any, launch: WgpuLaunch, repeat: int) -> None:
@@ -230,12 +239,12 @@ class NativeQueue(Queue):
         return NativeMapping(self, staging, size, write=write)
 
     @override
-    def wait(self, meanwhile: Meanwhile | None = None) -> None:
+    def wait(self) -> None:
         number = next(_numbers)
         if self._asks:
             info = self.told("WGPUQueueWorkDoneCallbackInfo *", self.native.worked, number)
             self._lib.wgpuQueueOnSubmittedWorkDone(self._queue, info[0])
-        if not (self._asked(number, meanwhile) and _done[number]):
+        if not (self._asked(number) and _done[number]):
             super().wait()  # which raises what went wrong
         _done.pop(number, None)
 
@@ -255,13 +264,16 @@ class NativeQueue(Queue):
                  "userdata1": ffi.cast("void *", number)}  # fmt: skip
         return ffi.new(kind, given)
 
-    def _asked(self, number: int, meanwhile: Meanwhile | None = None) -> bool:
+    def _asked(self, number: int) -> bool:
         """Ask for a while. True if the library has told of that wait."""
         poll, clock = self._lib.wgpuDevicePoll, time.perf_counter
         until = clock() + ASK_S
+        work: Meanwhile | None = None
+        with contextlib.suppress(IndexError):  # of two waits at once one does it
+            work = self._meanwhile.pop()
         while self._asks and number not in _done and clock() <= until:
-            if meanwhile is not None and not meanwhile():
-                meanwhile = None
+            if work is not None and not work():
+                work = None
             poll(self._own, False, self._null)
         return number in _done
 
