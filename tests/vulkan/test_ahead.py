@@ -19,6 +19,7 @@ def asking(request, monkeypatch):
     if request.param == "several":
         monkeypatch.setattr(programs, "FIRST_STEPS", 1)
         monkeypatch.setattr(programs, "STEPS", 1)
+        monkeypatch.setattr(programs, "SLICE", 1)
     monkeypatch.setattr(queues, "ASK_S", 60.0)
     monkeypatch.setattr(
         "gpubench.backends.wgpu.queue_of", lambda device, *, asks: queues.queue_of(device, asks=True)

@@ -21,8 +21,8 @@ _BIND_GROUPS = 64
 
 # Steps of a launch that go to the device in one submit. The device works on them while the host records the next; it
 # gets few at first, so as to begin early. A submit takes the host 15 us, a step 3 (the host of an H200).
-# So few are recorded ahead at a time, too, or the host would see late that the device is done.
-FIRST_STEPS, STEPS = 16, 64
+# What is recorded ahead is so in slices, the first ones of four steps, or the host would see late that the device is done.
+FIRST_STEPS, STEPS, SLICE = 16, 64, 4
 
 Step = tuple[Any, Any, tuple[int, int, int]]  # pipeline, bind group, groups in x, y and z
 Pipelines = dict[tuple[str, str], Any]  # by the text and its entry
@@ -56,9 +56,12 @@ class WgpuLaunch(Launch):
         return self._parts
 
     def slices(self) -> list[WgpuLaunch]:
-        """Launches of as few steps as are recorded without a look at the device, in order; one at least."""
+        """Launches of as few steps as are recorded without a look at the device, in order; one at least. A short chain
+        is done soon."""
         if not self._slices:
-            self._slices = self._cut(range(0, max(1, len(self.steps)), FIRST_STEPS))
+            count = max(1, len(self.steps))
+            starts = (*range(0, min(count, FIRST_STEPS), SLICE), *range(FIRST_STEPS, count, FIRST_STEPS))
+            self._slices = self._cut(starts)
         return self._slices
 
     def _cut(self, starts: Sequence[int]) -> list[WgpuLaunch]:

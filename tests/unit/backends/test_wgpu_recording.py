@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from gpubench.backends.wgpu.programs import FIRST_STEPS, STEPS, WgpuLaunch, encode
+from gpubench.backends.wgpu.programs import FIRST_STEPS, SLICE, STEPS, WgpuLaunch, encode
 
 
 class Wrapped:
@@ -91,7 +91,7 @@ def slice_by_slice(part: WgpuLaunch):
 @pytest.mark.parametrize("slices", [0, 1, 2, 99])
 def test_as_many_slices_are_recorded_ahead_as_there_is_time_for(slices):
     """A call records what is left of what was begun; what nobody began it records in parts."""
-    names = [str(number) for number in range(2 * FIRST_STEPS + 1)]
+    names = [str(number) for number in range(2 * SLICE + 1)]
     launch = WgpuLaunch([step(name) for name in names], "output", None)
     assert [launch.record_ahead(slice_by_slice) for _ in range(slices)] == [i < 2 for i in range(slices)]
     assert launch.take_ahead() == (names if slices else None)
@@ -101,5 +101,16 @@ def test_as_many_slices_are_recorded_ahead_as_there_is_time_for(slices):
 def test_a_chain_of_the_host_alone_has_nothing_to_record():
     launch = WgpuLaunch([], "output", None)
     assert [part.steps for part in launch.slices()] == [[]]
+
+
+def test_the_slices_of_a_long_chain_grow():
+    launch = WgpuLaunch([step(str(number)) for number in range(2 * FIRST_STEPS + 1)], "output", None)
+    sizes = [len(part.steps) for part in launch.slices()]
+    assert sizes == [*[SLICE] * (FIRST_STEPS // SLICE), FIRST_STEPS, 1]
+    assert [one for part in launch.slices() for one in part.steps] == launch.steps
+
+
+def test_what_has_nothing_to_record_is_recorded_in_one_slice():
+    launch = WgpuLaunch([], "output", None)
     assert launch.record_ahead(slice_by_slice) is False
     assert launch.take_ahead() == []
