@@ -101,6 +101,8 @@ def test_as_many_slices_are_recorded_ahead_as_there_is_time_for(slices):
 def test_a_chain_of_the_host_alone_has_nothing_to_record():
     launch = WgpuLaunch([], "output", None)
     assert [part.steps for part in launch.slices()] == [[]]
+    assert launch.record_ahead(slice_by_slice) is False
+    assert launch.take_ahead() == []
 
 
 def test_the_slices_of_a_long_chain_grow():
@@ -108,9 +110,3 @@ def test_the_slices_of_a_long_chain_grow():
     sizes = [len(part.steps) for part in launch.slices()]
     assert sizes == [*[SLICE] * (FIRST_STEPS // SLICE), FIRST_STEPS, 1]
     assert [one for part in launch.slices() for one in part.steps] == launch.steps
-
-
-def test_what_has_nothing_to_record_is_recorded_in_one_slice():
-    launch = WgpuLaunch([], "output", None)
-    assert launch.record_ahead(slice_by_slice) is False
-    assert launch.take_ahead() == []
