@@ -200,6 +200,15 @@ class Session(ABC):
             readings.append(self.clock())
         return [after - before for before, after in itertools.pairwise(readings)]
 
+    def called(self, calls: Sequence[Callable[[], None]]) -> list[float]:
+        """Seconds of each call by the host's clock; what it sent may be on its way. Waits after the last one."""
+        readings = [self.clock()]
+        for call in calls:
+            call()
+            readings.append(self.clock())
+        self.sync()
+        return [after - before for before, after in itertools.pairwise(readings)]
+
     def time(self, launch: Any, repeat: int = 1, *, cold: bool = False) -> float | None:
         """Seconds on the device clock for `repeat` launches, or None without such a clock.
 

@@ -246,7 +246,7 @@ class CupySession(Session):
         hosts = [launch for launch, _ in steps if isinstance(launch, HostCall)]
         calls = [self._one_by_one([step], step[1]) for step in steps if not isinstance(step[0], HostCall)]
         with vendor_errors():
-            before = self.waited(hosts)
+            before = self.called(hosts)
             found = self._clock.each(calls)
         return StageReading([*before, *found.steps_s], sum(before) + found.span_s, found.clock)
 

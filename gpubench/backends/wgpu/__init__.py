@@ -333,7 +333,7 @@ class WgpuSession(Session):
         own = [launch for launch in launches if isinstance(launch, WgpuLaunch)]
         hosts = [launch for launch in launches if isinstance(launch, HostCall)]
         if own and self.stamps is not None and len(own) <= MOST_STAMPED:
-            before = self.waited(hosts)
+            before = self.called(hosts)
             with vendor_errors():
                 found = self.stamps.read_steps(own)
             return found and StageReading([*before, *found.steps_s], sum(before) + found.span_s, found.clock)
