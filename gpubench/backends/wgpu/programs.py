@@ -22,7 +22,7 @@ _BIND_GROUPS = 64
 # Steps of a launch that go to the device in one submit. The device works on them while the host records the next; it
 # gets few at first, so as to begin early. A submit takes the host 15 us, a step 3 (the host of an H200).
 # What is recorded ahead is recorded in slices, or the host would see late that the device is done.
-FIRST_STEPS, STEPS, SLICE = 16, 64, 4
+FIRST_STEPS, STEPS, SLICE = 16, 64, 2
 
 Step = tuple[Any, Any, tuple[int, int, int]]  # pipeline, bind group, groups in x, y and z
 Pipelines = dict[tuple[str, str], Any]  # by the text and its entry

@@ -93,7 +93,7 @@ class Queue:
         return encoder.finish()
 
     def recording(self, launch: WgpuLaunch) -> Iterator[Any]:
-        """Record a launch slice by slice: None behind each but the last one, then the commands."""
+        """Record a launch slice by slice: None behind each, then the commands."""
         yield self.record(launch, 1)
 
     def submit(self, commands: Any) -> None:
@@ -208,10 +208,9 @@ class NativeQueue(Queue):
         encoder = lib.wgpuDeviceCreateCommandEncoder(self._own, self._null)
         compute = lib.wgpuCommandEncoderBeginComputePass(encoder, self._null)
         try:
-            for part in slices[:-1]:
+            for part in slices:
                 encode(compute, part, repeat, (lib, self._null))
                 yield None
-            encode(compute, slices[-1], repeat, (lib, self._null))
             lib.wgpuComputePassEncoderEnd(compute)
             commands = self._finished(encoder)
         finally:
