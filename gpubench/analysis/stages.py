@@ -34,8 +34,8 @@ class StageRow(msgspec.Struct, frozen=True, kw_only=True):
 class StagesRow(msgspec.Struct, frozen=True, kw_only=True):
     """The stages of one case. `whole_s` is a call of the plain chain: the stages in the chain, `launch_s` (an empty
     launch and its wait; 0 where the clock is the host's), `recording_s` and `residual_s` add up to it. `recording_s` is
-    how long the device waits for the host that records its commands: for the first of them, and between submits where
-    there are several. (In old files it waits for the rest as far as that takes longer than the stages.) `stamping_s` is
+    how long the device waits for the host that records its commands: for the first of them, then between submits where
+    there are several, or else as far as recording the others takes longer than the stages and a launch. `stamping_s` is
     what the clock readings added to the stages, and is taken off them: as much for each reading. `span_s` is from the
     first stage's begin to the last one's end, without that. `mismatch`: the stages miss the span, or stages and launch
     miss the whole, by more than 10 % and more than 20 us. `tokens_per_s` are those of each part of a language model, a
@@ -108,7 +108,7 @@ def _row(run: Run, outcome: Measurement, case: CaseResult) -> Stages | None:
         alone = [max(0.0, own - (more - less)) for own, more, less in zip(alone, chain, plain, strict=True)]
         chain = plain
     total_s = sum(chain)
-    recording_s = _recording_s(timed, chain, hosts) if on_device else 0.0
+    recording_s = _recording_s(timed, chain, hosts, launch_s) if on_device else 0.0
     residual_s = whole_s - total_s - launch_s - recording_s
     return Stages(
         source=0, id=case.id, op=case.case.op, n=case.case.params["n"], params=dict(case.case.params),
@@ -124,8 +124,11 @@ def _row(run: Run, outcome: Measurement, case: CaseResult) -> Stages | None:
     )  # fmt: skip
 
 
-def _recording_s(timed: Sequence[StageTimes], chain_s: Sequence[float], hosts: Set[str]) -> float:
-    """How long the device waits for what is recorded; 0 where nothing is for a call."""
+def _recording_s(
+    timed: Sequence[StageTimes], chain_s: Sequence[float], hosts: Set[str], launch_s: float
+) -> float:
+    """How long the device waits for what is recorded; 0 where nothing is for a call. The host records while the device
+    works, and while both wait for each other, as they do around an empty launch."""
     recorded = [one for one in timed if one.recording_s]
     if not recorded:
         return 0.0
@@ -135,7 +138,7 @@ def _recording_s(timed: Sequence[StageTimes], chain_s: Sequence[float], hosts: S
     later_s = _typical(one.recording_s for one in recorded) - first_s
     by_stage = zip(timed[0].stages, chain_s, strict=True)
     device_s = sum(seconds for stage, seconds in by_stage if stage not in hosts)
-    return first_s + max(0.0, later_s - device_s)
+    return first_s + max(0.0, later_s - device_s - launch_s)
 
 
 def _without_readings(

@@ -264,10 +264,11 @@ class StageTimes(Record, frozen=True, kw_only=True):
     to the end of the last of them. `wall_s` is one call of the plain chain, without any reading, and its wait;
     `empty_s` an empty launch and its wait. `stamping_s` is what the readings between the stages cost: the span of those
     on the device less that of the plain chain, by the same clock; empty where that is the host's. `first_recording_s`
-    is what the host records and submits before the device has its first commands, `recording_s` all that it records of
-    the chain, both less that of an empty launch; empty where it records nothing for a call. `gaps_s` is what the plain
-    chain takes longer from begin to end, by the device's clock, if a call sends it in several submits; else it is
-    empty. `tokens` are those that a call reads or writes, by the name that the stages of that part begin with.
+    is what the host records and submits before the device has its first commands, `recording_s` that and what it
+    records while the device works, both less that of an empty launch; empty where it records nothing for a call.
+    `gaps_s` is what the plain chain takes longer from begin to end, by the device's clock, if a call sends it in
+    several submits; else it is empty. `tokens` are those that a call reads or writes, by the name that the stages of that
+    part begin with.
     """
 
     session: int

@@ -20,10 +20,10 @@ from tests.unit.report.builders import CPU, GPU, case, in_stages, measured, run_
 from tests.unit.report.samples import stages_run
 
 SECONDS = {"ffn_in": 2e-4, "ffn_out": 1e-4}
-SUM_S = 3e-4
+SUM_S, LAUNCH_S = 3e-4, 1e-5
 
 
-def run_with(*, launch_s: float = 1e-5, clock: StageClock = "event", **beside: Any) -> Run:
+def run_with(*, launch_s: float = LAUNCH_S, clock: StageClock = "event", **beside: Any) -> Run:
     what = measured(case("ffn", 64, "tuned", WAITED, "cupy:0"), SUM_S)
     return run_of([in_stages(what, SECONDS, clock=clock, launch_s=launch_s, **beside)])
 
@@ -90,8 +90,8 @@ def test_gaps_between_stamps_are_no_cost_of_the_stages():
 @pytest.mark.parametrize(
     ("recording_s", "waits_s"),
     [((5e-5, 5e-5), 5e-5),  # one submit: the device begins after it
-     ((5e-5, 5e-5 + SUM_S), 5e-5),  # what is recorded later takes as long as the stages
-     ((5e-5, 5e-5 + SUM_S + 1e-4), 15e-5),
+     ((5e-5, 5e-5 + SUM_S + LAUNCH_S), 5e-5),  # what is recorded later takes as long as the stages and a launch
+     ((5e-5, 5e-5 + SUM_S + LAUNCH_S + 1e-4), 15e-5),
      ((5e-5, 5e-5 + SUM_S, 7e-5), 12e-5)],  # what it waits between submits was measured
 )  # fmt: skip
 def test_the_device_waits_for_what_the_host_records(recording_s, waits_s):
