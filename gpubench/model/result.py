@@ -267,8 +267,8 @@ class StageTimes(Record, frozen=True, kw_only=True):
     is what the host records and submits before the device has its first commands, `recording_s` that and what it
     records while the device works, both less that of an empty launch; empty where it records nothing for a call.
     `gaps_s` is what the plain chain takes longer from begin to end, by the device's clock, if a call sends it in
-    several submits; else it is empty. `tokens` are those that a call reads or writes, by the name that the stages of that
-    part begin with.
+    several submits; else it is empty. `tokens` are those that a call reads or writes, by the name that the stages of
+    that part begin with.
     """
 
     session: int
