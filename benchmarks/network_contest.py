@@ -41,7 +41,7 @@ SIZES = {
 }
 BATCH_S, WARM_UP_S, SAMPLES, LEAST = 2e-3, 1e-2, 15, 3
 # Without CUDA an idle GPU runs at a sixth of its clock, and takes that long to come back.
-GPU_WARM_UP_S = 0.25
+GPU_WARM_UP_S = 0.5
 SEED = 1
 WIDTH, HEADS, CLASSES = 256, 8, 10
 

@@ -347,7 +347,7 @@ class WgpuSession(Session):
         span_s = None
         with vendor_errors():
             if self.limits.software:
-                parts_s = self._anew(launch)
+                parts_s = self._anew(launch.parts())
                 return Recording(parts_s[0], sum(parts_s))
             start = self.clock()
             done = self._send(launch, 1)
@@ -356,13 +356,13 @@ class WgpuSession(Session):
             if len(done) > 1:
                 span_s = self.stamps.read_parts(launch.parts()) if self.stamps is not None else None
             elif launch.chained:
-                whole_s += sum(self._anew(launch))
+                whole_s += sum(self._anew([launch]))
         return Recording(first_s, whole_s, span_s)
 
-    def _anew(self, launch: WgpuLaunch) -> list[float]:
-        """Do a launch, and wait. Seconds in which each of its parts was recorded."""
+    def _anew(self, parts: Sequence[WgpuLaunch]) -> list[float]:
+        """Do the parts of a launch, and wait. Seconds in which each was recorded."""
         found = []
-        for part in launch.parts():
+        for part in parts:
             start = self.clock()
             commands = self._queue.record(part, 1)
             found.append(self.clock() - start)
