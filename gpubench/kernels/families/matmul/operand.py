@@ -16,7 +16,7 @@ from gpubench.kernels.families.matmul import Tile
 from gpubench.kernels.families.wgsl import LANES
 
 
-class Share(msgspec.Struct, frozen=True):
+class Carried(msgspec.Struct, frozen=True):
     """One vec4 that a thread carries: its name, and how many lines after the thread's first one it lies."""
 
     name: str
@@ -69,11 +69,11 @@ class OperandTile(msgspec.Struct, frozen=True):
         return self.extent if self.turned else self.k
 
     @property
-    def shares(self) -> list[Share]:
+    def carried(self) -> list[Carried]:
         """What each thread carries: squares of 4 x 4 to be turned where they come out even, else single vec4s."""
         each = (self.length if self.turned else self.tile.depth) // self._apart
         return [
-            Share(
+            Carried(
                 f"{self.name}{i}", 4 * (i // 4) * self._apart + i % 4 if self._square(each) else i * self._apart
             )
             for i in range(each)
@@ -97,10 +97,10 @@ class OperandTile(msgspec.Struct, frozen=True):
         """The thread's vec4 of each of its lines."""
         return f"(thread & {self._quads - 1}u)"
 
-    def _line(self, share: Share) -> str:
-        """The share's line of the tile."""
+    def _line(self, one: Carried) -> str:
+        """Its line of the tile."""
         first = f"(thread >> {_log2(self._quads)}u)"
-        return f"({first}{' * 4u' if self._square(len(self.shares)) else ''} + {share.ahead}u)"
+        return f"({first}{' * 4u' if self._square(len(self.carried)) else ''} + {one.ahead}u)"
 
     def functions(self) -> list[str]:
         """What reads four neighbours of a loose line. Past its end the last element is repeated."""
@@ -125,8 +125,8 @@ class OperandTile(msgspec.Struct, frozen=True):
         return steps // 4 if self.turned else steps * self.across
 
     def addresses(self, start: int) -> list[str]:
-        """Where the first share lies in memory, and where it goes in workgroup memory, whose tile begins at `start`."""
-        first = self.shares[0]
+        """Where the first vec4 lies in memory, and where it goes in workgroup memory, whose tile begins at `start`."""
+        first = self.carried[0]
         line, at = self._line(first), f"{start}u + " if start else ""
         lines = []
         if self.inside and not self._gather:
@@ -144,16 +144,16 @@ class OperandTile(msgspec.Struct, frozen=True):
         """The tile at `step` (in vec4s of K) into registers."""
         step = "step" if self.turned else f"step * {4 * self.across}u"
         lines = []
-        for share in self.shares:
-            line, place = self._line(share), self._place
+        for one in self.carried:
+            line, place = self._line(one), self._place
             if self._gather:
                 read = f"{self._gather}, {line} + step * 4u, {self.begin} + {place})"
             elif self.inside:
-                read = f"{self.name}_[base_{self.name} + {share.ahead * self.across}u + {step}]"
+                read = f"{self.name}_[base_{self.name} + {one.ahead * self.across}u + {step}]"
             else:
                 line, place = self._clamped(line, place)
                 read = f"{self.name}_[layer_{self.name} + {line} * {self.across}u + {place} + {step}]"
-            lines.append(self._next(share, read))
+            lines.append(self._next(one, read))
         return lines
 
     def _clamped(self, line: str, place: str) -> tuple[str, str]:
@@ -163,13 +163,13 @@ class OperandTile(msgspec.Struct, frozen=True):
         return line, f"min({self.begin} + {place}, {ceil_div(self.extent, 4) - 1}u)"
 
     def fetch_rest(self, start: int) -> list[str]:
-        """The steps of K from `start` on, which fill no tile. A share past their end repeats the last one."""
+        """The steps of K from `start` on, which fill no tile. What lies past their end repeats the last one."""
         lines = []
         if self.turned:
             last = f"min({self._place} + {start // 4}u, {self.k // 4 - 1}u)"
             lines.append(f"  let rest_{self.name} = {last};")
-        for share in self.shares:
-            line, place = self._clamped(self._line(share), self._place)
+        for one in self.carried:
+            line, place = self._clamped(self._line(one), self._place)
             if self.turned:
                 place = f"rest_{self.name}"
             else:
@@ -178,29 +178,29 @@ class OperandTile(msgspec.Struct, frozen=True):
                 read = f"{self._gather}, {line}, {place})"
             else:
                 read = f"{self.name}_[layer_{self.name} + {line} * {self.across}u + {place}]"
-            lines.append(self._next(share, read))
+            lines.append(self._next(one, read))
         return lines
 
-    def _next(self, share: Share, read: str) -> str:
-        return f"    next_{share.name} = {read if self._gather else f'{self.vector}({read})'};"
+    def _next(self, one: Carried, read: str) -> str:
+        return f"    next_{one.name} = {read if self._gather else f'{self.vector}({read})'};"
 
     def publish(self) -> list[str]:
         """From registers to workgroup memory."""
-        shares, put = self.shares, f"put_{self.name}"
+        carried, put = self.carried, f"put_{self.name}"
         if not self.turned:
             return [
-                f"    shared_[{put} + {i * self.tile.threads}u] = next_{s.name};" for i, s in enumerate(shares)
+                f"    shared_[{put} + {i * self.tile.threads}u] = next_{s.name};" for i, s in enumerate(carried)
             ]
         lines = []
-        for first in range(0, len(shares), 4) if self._square(len(shares)) else ():
+        for first in range(0, len(carried), 4) if self._square(len(carried)) else ():
             for q, lane in enumerate(LANES):
-                value = ", ".join(f"next_{share.name}.{lane}" for share in shares[first : first + 4])
+                value = ", ".join(f"next_{one.name}.{lane}" for one in carried[first : first + 4])
                 at = q * self.pitch + first // 4 * self._apart
                 lines.append(f"    shared_[{put} + {at}u] = {self.vector}({value});")
-        for i, share in () if self._square(len(shares)) else enumerate(shares):
+        for i, one in () if self._square(len(carried)) else enumerate(carried):
             for q, lane in enumerate(LANES):
                 at = q * self.pitch + i * self._apart // 4
-                lines.append(f"    shared_[{put} + {at}u][lane_{self.name}] = next_{share.name}.{lane};")
+                lines.append(f"    shared_[{put} + {at}u][lane_{self.name}] = next_{one.name}.{lane};")
         return lines
 
 

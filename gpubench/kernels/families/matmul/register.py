@@ -251,7 +251,7 @@ def _addresses(layout: Layout) -> list[str]:
         ),
         *a.addresses(0),
         *b.addresses(layout.tile.depth * a.pitch),
-        *(f"  var next_{share.name}: {layout.vector};" for share in (*a.shares, *b.shares)),
+        *(f"  var next_{one.name}: {layout.vector};" for one in (*a.carried, *b.carried)),
     ]
 
 
