@@ -69,19 +69,22 @@ class WgpuLaunch(Launch):
         return [WgpuLaunch(self.steps[i:j], self.output, None) for i, j in itertools.pairwise(ends)]
 
     def record_ahead(self, recording: Callable[[WgpuLaunch], Iterator[Any]]) -> bool:
-        """One slice more for the next call, by what records slice by slice. False: nothing is left."""
+        """One slice more for the next call, by what records slice by slice; what fails is begun anew. False: nothing is
+        left."""
         if self._recorded is None:
-            self._begun = self._begun or recording(self)
-            self._recorded = next(self._begun)
+            begun, self._begun = self._begun or recording(self), None
+            self._recorded = next(begun)
+            self._begun = begun
         return self._recorded is None
 
     def take_ahead(self) -> Any:
         """The commands of a whole call, what was begun being recorded to its end; None where nothing was. Commands are
         submitted once."""
-        if self._recorded is None and self._begun is not None:
-            *_, self._recorded = self._begun
-        taken, self._recorded, self._begun = self._recorded, None, None
-        return taken
+        recorded, begun = self._recorded, self._begun
+        self._recorded = self._begun = None
+        if recorded is None and begun is not None:
+            *_, recorded = begun
+        return recorded
 
     def native(self) -> list[Step]:
         """The steps by wgpu-native's pointers."""

@@ -98,6 +98,23 @@ def test_as_many_slices_are_recorded_ahead_as_there_is_time_for(slices):
     assert launch.take_ahead() is None
 
 
+@pytest.mark.parametrize("slices", [1, 3])
+def test_what_cannot_be_recorded_is_begun_anew(slices):
+    launch = WgpuLaunch([step(str(number)) for number in range(2 * SLICE)], "output", None)
+
+    def fails(part: WgpuLaunch):
+        yield None
+        raise ValueError("a buffer is gone")
+
+    launch.record_ahead(fails)
+    with pytest.raises(ValueError, match="a buffer is gone"):
+        launch.take_ahead() if slices == 1 else launch.record_ahead(fails)
+    assert launch.take_ahead() is None
+    for _ in range(slices):
+        launch.record_ahead(slice_by_slice)
+    assert launch.take_ahead() == ["0", "1", "2", "3"]
+
+
 def test_a_chain_of_the_host_alone_has_nothing_to_record():
     launch = WgpuLaunch([], "output", None)
     assert [part.steps for part in launch.slices()] == [[]]
