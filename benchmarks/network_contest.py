@@ -40,7 +40,7 @@ SIZES = {
     "inference": (16, 64, 256, 1024),
 }
 BATCH_S, WARM_UP_S, SAMPLES, LEAST = 2e-3, 1e-2, 15, 3
-# Without CUDA an idle GPU runs at a sixth of its clock, and takes that long to come back.
+# A GPU that no process uses through CUDA may run at a sixth of its clock, until there was work for a while.
 GPU_WARM_UP_S = 0.5
 SEED = 1
 WIDTH, HEADS, CLASSES = 256, 8, 10

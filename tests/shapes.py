@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+# Rows and classes of an argmax: a group a row and a warp a row, whole and ragged ones, fewer classes than lanes.
+ROWS_OF_CLASSES = ((1, 1), (3, 65), (128, 257), (129, 2048), (200, 70), (1000, 3), (1, 2048))
+
 # A token over a cache: few keys, of which several threads make each score; several steps of keys; heads that no vector
 # holds a whole number of; one whose elements are as many as a group's threads, but for one.
 CACHES = (

@@ -34,13 +34,13 @@ class StageRow(msgspec.Struct, frozen=True, kw_only=True):
 class StagesRow(msgspec.Struct, frozen=True, kw_only=True):
     """The stages of one case. `whole_s` is a call of the plain chain: the stages in the chain, `launch_s` (an empty
     launch and its wait; 0 where the clock is the host's), `recording_s` and `residual_s` add up to it. `recording_s` is
-    how long the device waits for the host that records its commands: for the first of them, then between submits where
-    there are several, or else as far as recording the others takes longer than the stages and a launch. `stamping_s` is
-    what the clock readings added to the stages, and is taken off them: as much for each reading. `span_s` is from the
-    first stage's begin to the last one's end, without that. `mismatch`: the stages miss the span, or stages and launch
-    miss the whole, by more than 10 % and more than 20 us. `tokens_per_s` are those of each part of a language model, a
-    part being the stages whose names begin with its own. `tokens_differing` are those it wrote that are not the best
-    ones in float64.
+    how long the device waits for the host that records its commands: for the first of them, and then as far as
+    recording the others, or the next call, takes longer than the stages and a launch. `stamping_s` is what the clock
+    readings added to the stages, and is taken off them: as much for each reading. `span_s` is from the first stage's
+    begin to the last one's end, without that. `mismatch`: the stages miss the span, or stages and launch miss the
+    whole, by more than 10 % and more than 20 us. `tokens_per_s` are those of each part of a language model, a part
+    being the stages whose names begin with its own. `tokens_differing` are those it wrote that are not the best ones in
+    float64.
     """
 
     source: int
@@ -133,8 +133,6 @@ def _recording_s(
     if not recorded:
         return 0.0
     first_s = _typical(one.first_recording_s for one in recorded)
-    if gaps := [one.gaps_s for one in recorded if one.gaps_s]:
-        return first_s + _typical(gaps)
     later_s = _typical(one.recording_s for one in recorded) - first_s
     by_stage = zip(timed[0].stages, chain_s, strict=True)
     device_s = sum(seconds for stage, seconds in by_stage if stage not in hosts)

@@ -78,12 +78,10 @@ class StageReading(NamedTuple):
 
 class Recording(NamedTuple):
     """Seconds in which the host records and submits a launch: until the device has its first commands, and with what it
-    records while the device works. `span_s` is from the begin to the end of its work by the device's clock, None where
-    it is one submit."""
+    records while the device works."""
 
     first_s: float
     whole_s: float
-    span_s: float | None = None
 
 
 class SideReading(NamedTuple):

@@ -266,9 +266,7 @@ class StageTimes(Record, frozen=True, kw_only=True):
     on the device less that of the plain chain, by the same clock; empty where that is the host's. `first_recording_s`
     is what the host records and submits before the device has its first commands, `recording_s` that and what it
     records while the device works, both less that of an empty launch; empty where it records nothing for a call.
-    `gaps_s` is what the plain chain takes longer from begin to end, by the device's clock, if a call sends it in
-    several submits; else it is empty. `tokens` are those that a call reads or writes, by the name that the stages of
-    that part begin with.
+    `tokens` are those that a call reads or writes, by the name that the stages of that part begin with.
     """
 
     session: int
@@ -282,7 +280,6 @@ class StageTimes(Record, frozen=True, kw_only=True):
     stamping_s: list[float] = []
     first_recording_s: list[float] = []
     recording_s: list[float] = []
-    gaps_s: list[float] = []
     tokens: dict[str, int] = {}
 
 

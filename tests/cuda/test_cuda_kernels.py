@@ -13,7 +13,7 @@ from gpubench.backends.cupy.launches import CudaPrograms
 from gpubench.backends.shared.host import host_dtype
 from gpubench.measure.worker.workspace import Workspace, gate
 from gpubench.model.case import Case
-from tests.shapes import CACHES
+from tests.shapes import CACHES, ROWS_OF_CLASSES
 
 pytestmark = pytest.mark.cuda
 
@@ -118,6 +118,12 @@ def test_norms_of_few_rows_times_weights(session, tmp_path, name, dtype):
 def test_a_token_over_a_cache(session, tmp_path, name, dtype):
     for params in CACHES:
         right(session, name, params, dtype, tmp_path)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_place_of_the_largest_number(session, tmp_path, dtype):
+    for n, classes in ROWS_OF_CLASSES:
+        right(session, "argmax", {"n": n, "classes": classes}, dtype, tmp_path)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

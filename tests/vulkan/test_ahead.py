@@ -13,6 +13,21 @@ from gpubench.model.case import WAITED, Case
 pytestmark = pytest.mark.vulkan
 
 
+class Busy:
+    """wgpu-native, whose device is done no earlier than at every sixth question: time for two slices and a finish."""
+
+    def __init__(self, lib) -> None:
+        self._lib, self._questions = lib, 0
+
+    def __getattr__(self, name):
+        return getattr(self._lib, name)
+
+    def wgpuDevicePoll(self, *arguments) -> None:
+        self._questions += 1
+        if self._questions % 6 == 0:
+            self._lib.wgpuDevicePoll(*arguments)
+
+
 @pytest.fixture(params=["one submit", "several"])
 def asking(request, monkeypatch):
     """A session that waits as that of a GPU does."""
@@ -21,8 +36,10 @@ def asking(request, monkeypatch):
         monkeypatch.setattr(programs, "STEPS", 1)
         monkeypatch.setattr(programs, "SLICE", 1)
     monkeypatch.setattr(queues, "ASK_S", 60.0)
+    native = queues.library()
+    busy = native._replace(lib=Busy(native.lib))
     monkeypatch.setattr(
-        "gpubench.backends.wgpu.queue_of", lambda device, *, asks: queues.queue_of(device, asks=True)
+        "gpubench.backends.wgpu.queue_of", lambda device, *, asks: queues.NativeQueue(device, busy, asks=True)
     )
     backend = backends.load("wgpu")
     session = backend.open(next(d.id for d in backend.devices() if d.kind in ("software", "gpu")))
@@ -83,14 +100,30 @@ def test_the_wait_of_a_download_is_time_enough(asking, chain, recordings):
     np.testing.assert_array_equal(call(asking, launch, got.shape), got)
 
 
+def test_a_recording_that_fails_spoils_no_wait(asking, chain, monkeypatch):
+    workspace, launch = chain
+    shape = workspace.op.output.shape({"n": 8, "width": 32})
+    want = call(asking, launch, shape)
+
+    def fails(queue, launch):
+        yield None
+        raise RuntimeError("a buffer is gone")
+
+    launch.take_ahead()
+    monkeypatch.setattr(queues.NativeQueue, "recording", fails)
+    for _ in range(2):
+        np.testing.assert_array_equal(call(asking, launch, shape), want)
+
+
 @pytest.mark.parametrize("slices", [0, 1, 2])
 def test_what_was_begun_is_finished_by_the_call(asking, chain, slices):
     workspace, launch = chain
     shape = workspace.op.output.shape({"n": 8, "width": 32})
     want = call(asking, launch, shape)
     launch.take_ahead()
+    native = queues.NativeQueue(asking.programs.device, queues.library(), asks=False)
     for _ in range(slices):
-        launch.record_ahead(queues.queue_of(asking.programs.device, asks=False).recording)
+        launch.record_ahead(native.recording)
     np.testing.assert_array_equal(call(asking, launch, shape), want)
 
 

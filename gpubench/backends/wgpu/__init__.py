@@ -121,30 +121,14 @@ class Stamps:
         stamps = self._set_of(len(launches))
         encoder = self._device.create_command_encoder()
         for i, launch in enumerate(launches):
-            self._stamped(launch, stamps.writes(i), encoder)
+            compute = encoder.begin_compute_pass(timestamp_writes=stamps.writes(i))
+            self._queue.encode(compute, launch, 1)
+            compute.end()
         ticks = stamps.read(encoder)
         if ticks != sorted(ticks):
             return None
         steps = [(end - begin) * self.period_s for begin, end in zip(ticks[::2], ticks[1::2], strict=True)]
         return StageReading(steps, (ticks[-1] - ticks[0]) * self.period_s, "pass-timestamp")
-
-    def read_parts(self, parts: Sequence[WgpuLaunch]) -> float | None:
-        """Seconds from the begin of the first part to the end of the last one, each in a submit of its own, as a call
-        sends them; None if the clock went backwards."""
-        stamps, (first, *between, last) = self._set_of(2), parts
-        self._device.queue.submit([self._stamped(first, stamps.writes(0)).finish()])
-        for part in between:
-            self._queue.submit(self._queue.record(part, 1))
-        begin, *_, end = stamps.read(self._stamped(last, stamps.writes(1)))
-        return (end - begin) * self.period_s if end > begin else None
-
-    def _stamped(self, launch: WgpuLaunch, writes: dict[str, Any], encoder: Any = None) -> Any:
-        """An encoder with a pass of the launch behind what it has."""
-        encoder = encoder or self._device.create_command_encoder()
-        compute = encoder.begin_compute_pass(timestamp_writes=writes)
-        self._queue.encode(compute, launch, 1)
-        compute.end()
-        return encoder
 
     def read(self, encoder: Any) -> float | None:
         """Submit and return end - begin in seconds; None if the clock went backwards or stood still."""
@@ -317,11 +301,11 @@ class WgpuSession(Session):
 
     @override
     def chain(self, steps: Sequence[tuple[Launch, Buffer]], output: Buffer) -> WgpuLaunch:
-        """All dispatches in one pass of one submit, behind what the host does."""
+        """All dispatches in one pass, behind what the host does. Of several launches it is recorded ahead."""
         launches = [launch for launch, _ in steps]
         dispatches = [step for launch in launches if isinstance(launch, WgpuLaunch) for step in launch.steps]
         chained = WgpuLaunch(dispatches, output, None)
-        chained.chained = True
+        chained.chained = sum(isinstance(launch, WgpuLaunch) for launch in launches) > 1
         chained.before = tuple(launch for launch in launches if isinstance(launch, HostCall))
         return chained
 
@@ -344,20 +328,15 @@ class WgpuSession(Session):
     def recording(self, launch: WgpuLaunch) -> Recording:
         """What was recorded ahead is recorded once more for that. A device that is the CPU itself spends a submit with
         its work, so that does not count there."""
-        span_s = None
         with vendor_errors():
             if self.limits.software:
                 parts_s = self._anew(launch.parts())
                 return Recording(parts_s[0], sum(parts_s))
             start = self.clock()
-            done = self._send(launch, 1)
+            done, ahead = self._send(launch, 1)
             self._queue.wait()
             first_s, whole_s = done[0] - start, done[-1] - start
-            if len(done) > 1:
-                span_s = self.stamps.read_parts(launch.parts()) if self.stamps is not None else None
-            elif launch.chained:
-                whole_s += sum(self._anew([launch]))
-        return Recording(first_s, whole_s, span_s)
+            return Recording(first_s, whole_s + (sum(self._anew([launch])) if ahead else 0.0))
 
     def _anew(self, parts: Sequence[WgpuLaunch]) -> list[float]:
         """Do the parts of a launch, and wait. Seconds in which each was recorded."""
@@ -409,7 +388,7 @@ class WgpuSession(Session):
 
     def run(self, launch: WgpuLaunch, repeat: int = 1) -> None:
         """All launches in one pass of one submit: a submit per dispatch would time the submit. A launch of many steps
-        takes several submits. What the host does comes before each."""
+        takes several submits if it was not recorded ahead. What the host does comes before each."""
         together = 1 if launch.before or len(launch.parts()) > 1 else repeat
         for _ in range(repeat // together):
             self._before(launch)
@@ -417,17 +396,17 @@ class WgpuSession(Session):
                 self._send(launch, together)
             self._transfers.unsent = False
 
-    def _send(self, launch: WgpuLaunch, repeat: int) -> list[float]:
+    def _send(self, launch: WgpuLaunch, repeat: int) -> tuple[list[float], bool]:
         """Submit what was recorded ahead, or else record part by part. A chain is recorded for its next call while the
-        host waits for this one. When each submit was done."""
+        host waits for this one. When each submit was done, and whether it was recorded ahead."""
         ahead = launch.take_ahead() if repeat == 1 else None
         anew = (self._queue.record(part, repeat) for part in launch.parts())
         done = []
         for commands in anew if ahead is None else (ahead,):
             self._queue.submit(commands)
             done.append(self.clock())
-        self._queue.meanwhile(partial(launch.record_ahead, self._queue.recording) if launch.chained else None)
-        return done
+        self._queue.record_next(launch if launch.chained else None)
+        return done, ahead is not None
 
     def _before(self, launch: WgpuLaunch) -> None:
         for call in launch.before:

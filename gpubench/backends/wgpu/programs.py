@@ -38,6 +38,7 @@ class WgpuLaunch(Launch):
         self.ran = False  # then what the host made lies on the device
         self.chained = False  # it does several ops, and is recorded for its next call while the device works
         self._begun: Iterator[Any] | None = None
+        self._slices_recorded = 0
         self._recorded: Any = None  # the commands of that call
         self.steps = steps
         self._native: list[Step] = []
@@ -72,17 +73,21 @@ class WgpuLaunch(Launch):
         """One slice more for the next call, by what records slice by slice; what fails is begun anew. False: nothing is
         left."""
         if self._recorded is None:
-            begun, self._begun = self._begun or recording(self), None
+            begun, self._begun = self._begun, None
+            if begun is None:
+                begun, self._slices_recorded = recording(self), 0
             self._recorded = next(begun)
             self._begun = begun
+            self._slices_recorded += 1
         return self._recorded is None
 
     def take_ahead(self) -> Any:
-        """The commands of a whole call, what was begun being recorded to its end; None where nothing was. Commands are
-        submitted once."""
+        """The commands of a whole call, what was begun being recorded to its end; None where nothing was. A launch of
+        several parts begins earlier part by part, unless all its slices are there. Commands are submitted once."""
         recorded, begun = self._recorded, self._begun
         self._recorded = self._begun = None
-        if recorded is None and begun is not None:
+        worth = len(self.parts()) == 1 or self._slices_recorded >= len(self.slices())
+        if recorded is None and begun is not None and worth:
             *_, recorded = begun
         return recorded
 

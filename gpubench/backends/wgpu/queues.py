@@ -12,7 +12,7 @@ import contextlib
 import functools
 import itertools
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from gpubench.backends.wgpu.programs import WgpuLaunch, encode
@@ -22,7 +22,6 @@ from gpubench.model.backend import override
 TOLD_S = 1.0
 # From here on a late awakening is a twentieth of the wait or less, and the CPU may do something else.
 ASK_S = 2e-3
-Meanwhile = Callable[[], bool]
 _NEEDED = (
     "wgpuBufferGetConstMappedRange", "wgpuBufferGetMappedRange", "wgpuBufferMapAsync", "wgpuBufferUnmap",
     "wgpuCommandBufferRelease", "wgpuCommandEncoderBeginComputePass", "wgpuCommandEncoderCopyBufferToBuffer",
@@ -77,8 +76,8 @@ class Queue:
         self._device = device
         self._four: Any = None
 
-    def meanwhile(self, work: Meanwhile | None) -> None:
-        """The next wait, if it asks, does this between its questions, until it says that nothing is left."""
+    def record_next(self, launch: WgpuLaunch | None) -> None:
+        """The next wait, if it asks, records a call of this launch between its questions."""
 
     def encode(self, compute: Any, launch: WgpuLaunch, repeat: int) -> None:
         """Record so many launches into a pass that wgpu-py has opened."""
@@ -91,10 +90,6 @@ class Queue:
         self.encode(compute, launch, repeat)
         compute.end()
         return encoder.finish()
-
-    def recording(self, launch: WgpuLaunch) -> Iterator[Any]:
-        """Record a launch slice by slice: None behind each, then the commands."""
-        yield self.record(launch, 1)
 
     def submit(self, commands: Any) -> None:
         self._device.queue.submit([commands])
@@ -183,12 +178,12 @@ class NativeQueue(Queue):
         super().__init__(device)
         self.native, self._asks = native, asks
         self._lib, self._null = native.lib, native.ffi.NULL
-        self._meanwhile: list[Meanwhile] = []
+        self._next: list[WgpuLaunch] = []
         self._own, self._queue = device._internal, device.queue._internal
 
     @override
-    def meanwhile(self, work: Meanwhile | None) -> None:
-        self._meanwhile = [work] if self._asks and work is not None else []
+    def record_next(self, launch: WgpuLaunch | None) -> None:
+        self._next = [launch] if self._asks and launch is not None else []
 
     @override
     def encode(self, compute: Any, launch: WgpuLaunch, repeat: int) -> None:
@@ -199,8 +194,8 @@ class NativeQueue(Queue):
         *_, commands = self._recording([launch], repeat)
         return commands
 
-    @override
     def recording(self, launch: WgpuLaunch) -> Iterator[Any]:
+        """Record a launch slice by slice: None behind each, then the commands."""
         return self._recording(launch.slices(), 1)
 
     def _recording(self, slices: Sequence[WgpuLaunch], repeat: int) -> Iterator[Any]:
@@ -267,13 +262,17 @@ class NativeQueue(Queue):
         """Ask for a while. True if the library has told of that wait."""
         poll, clock = self._lib.wgpuDevicePoll, time.perf_counter
         until = clock() + ASK_S
-        work: Meanwhile | None = None
-        with contextlib.suppress(IndexError):  # of two waits at once one does it
-            work = self._meanwhile.pop()
+        launch: WgpuLaunch | None = None
+        with contextlib.suppress(IndexError):  # of two waits at once one records
+            launch = self._next.pop()
         while self._asks and number not in _done and clock() <= until:
-            if work is not None and not work():
-                work = None
             poll(self._own, False, self._null)
+            if launch is not None and number not in _done:
+                # What fails here is recorded by its own call, which says why.
+                left = False
+                with contextlib.suppress(Exception):
+                    left = launch.record_ahead(self.recording)
+                launch = launch if left else None
         return number in _done
 
     def _finished(self, encoder: Any) -> Any:

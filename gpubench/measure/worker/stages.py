@@ -29,7 +29,6 @@ class _Round(NamedTuple):
     wall_s: float
     empty_s: float
     recording: Recording | None
-    gaps_s: float | None
     alone_s: list[float]
 
 
@@ -63,12 +62,10 @@ def time_stages(timer: Timer, session_index: int, limit_s: float) -> StageTimes 
         hosts_s = _hosts_s(steps, reading)
         stamping_s = reading.span_s - hosts_s - once.span_s if once is not None else None
         recording = session.recording(timer.launch)
-        if recording is not None:
-            recording = _beyond(recording, nothing.issued_s)
-        parted_s = recording.span_s if recording is not None else None
-        gaps_s = max(0.0, parted_s - once.span_s) if parted_s is not None and once is not None else None
+        if recording is not None:  # less that of an empty launch, whose time is known with its wait
+            recording = Recording(*(max(0.0, seconds - nothing.issued_s) for seconds in recording))
         alone_s = _alone(session, steps, reading.steps_s)
-        rounds.append(_Round(reading, stamping_s, call.wall_s, nothing.wall_s, recording, gaps_s, alone_s))
+        rounds.append(_Round(reading, stamping_s, call.wall_s, nothing.wall_s, recording, alone_s))
         spent_s = time.perf_counter() - began
         if spent_s > limit_s and (len(rounds) > LEAST_ROUNDS or spent_s > 2 * limit_s):
             break
@@ -82,7 +79,6 @@ def time_stages(timer: Timer, session_index: int, limit_s: float) -> StageTimes 
         empty_s=[one.empty_s for one in kept],
         stamping_s=[one.stamping_s for one in kept if one.stamping_s is not None],
         first_recording_s=[one.first_s for one in recorded], recording_s=[one.whole_s for one in recorded],
-        gaps_s=[one.gaps_s for one in kept if one.gaps_s is not None],
         tokens={part: count(timer.case.params) for part, count in workspace.op.tokens.items()},
     )  # fmt: skip
 
@@ -107,11 +103,6 @@ def _timed(session: Session, launch: Launch) -> _Call:
     issued = session.clock()
     session.sync()
     return _Call(issued - start, session.clock() - start)
-
-
-def _beyond(of: Recording, empty_s: float) -> Recording:
-    """Less that of an empty launch, whose time is known with its wait."""
-    return of._replace(first_s=max(0.0, of.first_s - empty_s), whole_s=max(0.0, of.whole_s - empty_s))
 
 
 def _on_device(session: Session, steps: Steps) -> tuple[Launch, Buffer] | None:

@@ -98,6 +98,15 @@ def test_as_many_slices_are_recorded_ahead_as_there_is_time_for(slices):
     assert launch.take_ahead() is None
 
 
+@pytest.mark.parametrize("missing", [0, 1])
+def test_of_a_long_chain_nothing_counts_but_all_slices(missing):
+    """Without them the device begins earlier if the call records part by part."""
+    launch = WgpuLaunch([step(str(number)) for number in range(STEPS + 1)], "output", None)
+    for _ in range(2):  # what was dropped is begun anew
+        assert all(launch.record_ahead(slice_by_slice) for _ in range(len(launch.slices()) - missing))
+        assert (launch.take_ahead() is None) == bool(missing)
+
+
 @pytest.mark.parametrize("slices", [1, 3])
 def test_what_cannot_be_recorded_is_begun_anew(slices):
     launch = WgpuLaunch([step(str(number)) for number in range(2 * SLICE)], "output", None)

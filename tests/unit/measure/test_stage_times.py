@@ -111,23 +111,17 @@ def test_stamping_is_what_the_readings_add_to_the_span_of_the_plain_chain(sessio
     assert found.stamping_s == [2 * 5.0], "three stages against one chain"
 
 
-@pytest.mark.parametrize(("span_s", "gaps_s"), [(None, []), (8.0, [8.0 - 7.0]), (6.0, [0.0])])
-def test_recording_is_what_a_launch_takes_beside_an_empty_one(session, tmp_path, monkeypatch, span_s, gaps_s):
-    """And the gaps are what a chain of several submits takes longer on the device than in one."""
+def test_recording_is_what_a_launch_takes_beside_an_empty_one(session, tmp_path, monkeypatch):
     ticks = itertools.count(step=0.5)
     monkeypatch.setattr(session, "clock", lambda: next(ticks))
-    monkeypatch.setattr(session, "recording", lambda launch: Recording(4.0, 9.0, span_s))
-    monkeypatch.setattr(
-        session, "stage_times", lambda steps: StageReading([1.0] * len(steps), 7.0 * len(steps), "event")
-    )
+    monkeypatch.setattr(session, "recording", lambda launch: Recording(0.25, 9.0))
     found = stages.time_stages(timer_of(session, tmp_path), 0, limit_s=0.0)
-    assert (found.first_recording_s, found.recording_s) == ([4.0 - 0.5], [9.0 - 0.5])
-    assert found.gaps_s == gaps_s
+    assert (found.first_recording_s, found.recording_s) == ([0.0], [9.0 - 0.5])
 
 
 def test_a_session_that_records_nothing_has_no_such_times(session, tmp_path):
     found = stages.time_stages(timer_of(session, tmp_path), 0, limit_s=0.0)
-    assert (found.first_recording_s, found.recording_s, found.gaps_s) == ([], [], [])
+    assert (found.first_recording_s, found.recording_s) == ([], [])
 
 
 def test_the_clock_of_the_host_stamps_for_nothing(session, tmp_path):

@@ -98,12 +98,11 @@ def measured(
 
 def in_stages(
     found: Measurement, seconds: dict[str, float], *, launch_s: float = 0.0, gap_s: float = 0.0, rest_s: float = 0.0,
-    stamping_s: float = 0.0, recording_s: tuple[float, ...] | None = None, clock: StageClock = "host",
+    stamping_s: float = 0.0, recording_s: tuple[float, float] | None = None, clock: StageClock = "host",
     alone: float = 0.8,
 ) -> Measurement:  # fmt: skip
     """With the stages of each of its sessions: between them `gap_s`, beside them an empty launch and `rest_s`; `stamping_s` is
-    in the stages and not in the whole. `recording_s`: up to the first submit, in all, and perhaps the gaps between the
-    submits, which changes no other time."""
+    in the stages and not in the whole. `recording_s`: up to the first submit, and in all, which changes no other time."""
     span_s = sum(seconds.values()) + gap_s
     times = [
         StageTimes(
@@ -115,7 +114,6 @@ def in_stages(
             stamping_s=[stamping_s * factor for factor in QUIET] if stamping_s else [],
             first_recording_s=[recording_s[0] * factor for factor in QUIET] if recording_s else [],
             recording_s=[recording_s[1] * factor for factor in QUIET] if recording_s else [],
-            gaps_s=[recording_s[2] * factor for factor in QUIET] if recording_s and recording_s[2:] else [],
         )
         for session in sorted({block.session for block in found.blocks})
     ]  # fmt: skip

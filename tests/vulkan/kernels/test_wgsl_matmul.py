@@ -132,6 +132,7 @@ TURNED = [
     ("float32", TILES[6], 1, "ta tb", (7, 5, 3, 1)),
     ("float32", NARROW_TILES[0], 2, "ta", (130, 10, 256, 1)),  # a gradient of a classifier's weights
     ("float32", NARROW_TILES[0], 1, "ta", (64, 16, 1, 1)),  # of one row
+    ("float32", NARROW_TILES[0], 1, "tb", (70, 11, 68, 1)),  # B turns in single vec4s
     ("float16", TILES[6], 1, "ta", (33, 9, 41, 1)),
     ("float64", WIDE_TILES[1], 1, "tb", (66, 34, 44, 1)),
     ("float64", NARROW_TILES[1], 1, "ta", (70, 5, 37, 2)),

@@ -15,9 +15,9 @@ from gpubench.kernels.families import ceil_div, multiprocessors
 from gpubench.model.kernel import Limits
 
 LANES = 32  # threads that go through the same keys together
-LOWEST = (
-    "-3e38"  # the score of a key that a query does not see: finite, so that the difference of two is a number
-)
+# The score of a key that a query does not see, and what stands before the first key: so that the difference of two is a
+# number.
+LOWEST = "-3e38"
 KEYS = 4  # of one step: with eight their loads take so many registers that some spill
 _MOST_ELEMENTS = 256  # of a head: its query and result have to be in registers
 _TWO_QUERIES_BYTES = (

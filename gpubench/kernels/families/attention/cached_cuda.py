@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from gpubench.kernels.families import require_dtype
-from gpubench.kernels.families.attention import CACHE_THREADS, Heads, cache_group, require_threads
+from gpubench.kernels.families.attention import CACHE_THREADS, LOWEST, Heads, cache_group, require_threads
 from gpubench.kernels.families.cuda import DTYPES, lanes, options, prelude
 from gpubench.model.kernel import CudaPass, CudaProgram
 
@@ -17,6 +17,7 @@ def build(append: bool, of: Heads, room: int, dtype: str) -> CudaProgram:
     e, width = of.e, math.gcd(of.e, lanes(dtype))
     group = cache_group(e // width, room)
     source = f"""{prelude(dtype)}
+const real LOWEST = real({LOWEST});
 const bool APPEND = {"true" if append else "false"};
 const int E = {e}, WIDTH = {width}, UNITS = {group.units}, SHARES = {group.shares};
 const int THREADS = {CACHE_THREADS}, TEAMS = {group.teams}, HELD = {group.held};
@@ -28,10 +29,9 @@ const int THREADS = {CACHE_THREADS}, TEAMS = {group.teams}, HELD = {group.held};
     return CudaProgram((step,))
 
 
-# The lowest finite number stands before the first key: what was added before it is multiplied by 0 then.
+# LOWEST stands before the first key: what was added before it is multiplied by 0 then.
 _KERNEL = """
 struct alignas(WIDTH * sizeof(stored)) Unit { stored lane[WIDTH]; };
-const real LOWEST = real(-3e38);
 
 // Keys and values of a head, in units: those of the new token lie in qkv.
 struct Rows {

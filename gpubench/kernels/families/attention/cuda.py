@@ -6,7 +6,7 @@ import math
 
 from gpubench.errors import Unsupported
 from gpubench.kernels.families import ceil_div, require_dtype
-from gpubench.kernels.families.attention import KEYS, LANES, Heads, QueryLayout, layout
+from gpubench.kernels.families.attention import KEYS, LANES, LOWEST, Heads, QueryLayout, layout
 from gpubench.kernels.families.cuda import DTYPES, lanes, options, prelude
 from gpubench.model.kernel import CudaPass, CudaProgram, Limits
 
@@ -31,15 +31,15 @@ def build(of: Heads, dtype: str, limits: Limits) -> CudaProgram:
 def _source(of: Heads, found: QueryLayout, dtype: str) -> str:
     return f"""{prelude(dtype)}
 const int E = {of.e}, ROWS = {found.rows}, PARTS = {found.parts};
+const real LOWEST = real({LOWEST});
 const int ACROSS = {LANES}, KEYS = {KEYS}, WIDTH = {math.gcd(of.e, lanes(dtype))};
 {_KERNEL}"""
 
 
-# The row blocks with the most keys come first: the last ones to end are short. The lowest finite number stands for a
+# The row blocks with the most keys come first: the last ones to end are short. LOWEST stands for a
 # key that a query does not see; what it adds before the first real key is multiplied by 0 when that one comes.
 _KERNEL = """
 struct alignas(WIDTH * sizeof(stored)) Unit { stored lane[WIDTH]; };
-const real LOWEST = real(-3e38);
 
 struct Queries {
   real q[ROWS][E], o[ROWS][E], top[ROWS], total[ROWS];

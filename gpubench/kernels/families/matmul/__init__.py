@@ -86,6 +86,10 @@ class Tile(msgspec.Struct, frozen=True):
         return ceil_div(m, self.rows) * ceil_div(n, self.columns)
 
 
+def log2(power: int) -> int:
+    return power.bit_length() - 1
+
+
 def sequence(tile: Tile) -> list[tuple[int, int]]:
     """(row, column) of a thread's block in the order of the multiply-adds."""
     rows, columns = list(range(tile.thread_rows)), list(range(tile.thread_columns))
@@ -135,6 +139,12 @@ def able(tiles: tuple[Tile, ...], itemsize: int, limits: Limits) -> list[Tile]:
     return found
 
 
+def narrow(tiles: list[Tile], itemsize: int, limits: Limits) -> list[Tile]:
+    """The tiles for few columns: narrow ones, and of the others those that are not many times as wide."""
+    found = [tile for tile in NARROW_TILES if tile.fits(itemsize, limits)]
+    return found + [tile for tile in tiles if tile.columns <= 4 * NARROW]
+
+
 def _full(limits: Limits) -> int:
     """Groups that fill the device once: about one for each multiprocessor, a few of them may stay idle."""
     return multiprocessors(limits) * 7 // 8
@@ -164,8 +174,8 @@ def ranked(m: int, n: int, batch: int, tiles: list[Tile], limits: Limits) -> lis
     """
     if limits.software:
         return tiles[::-1]
-    if narrow := [tile for tile in tiles if tile.columns <= NARROW]:
-        return narrow + [tile for tile in tiles if tile not in narrow]
+    if few := [tile for tile in tiles if tile.columns <= NARROW]:
+        return few + [tile for tile in tiles if tile not in few]
     one = _full(limits)
     groups = {tile: batch * tile.groups(m, n) for tile in tiles}
     # From some twelve groups a multiprocessor on, the last, half filled round of the first tile no longer counts.

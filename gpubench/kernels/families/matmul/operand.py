@@ -2,7 +2,8 @@
 
 In workgroup memory a tile has a line for each step of K, so that a thread reads what it multiplies as vec4. Memory that
 has such lines itself (B's, and A's if that is stored transposed) is copied as it lies. Other lines are turned on the
-way, in registers. Lines of memory are read as vec4, or, where they are no multiple of 4 long, element by element.
+way, in registers. Lines of memory are read as vec4, or, if they are short and no multiple of 4 long, element by
+element; longer ones were padded before.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Literal
 import msgspec
 
 from gpubench.kernels.families import ceil_div
-from gpubench.kernels.families.matmul import Tile
+from gpubench.kernels.families.matmul import Tile, log2
 from gpubench.kernels.families.wgsl import LANES
 
 
@@ -99,7 +100,7 @@ class OperandTile(msgspec.Struct, frozen=True):
 
     def _line(self, one: Carried) -> str:
         """Its line of the tile."""
-        first = f"(thread >> {_log2(self._quads)}u)"
+        first = f"(thread >> {log2(self._quads)}u)"
         return f"({first}{' * 4u' if self._square(len(self.carried)) else ''} + {one.ahead}u)"
 
     def functions(self) -> list[str]:
@@ -202,7 +203,3 @@ class OperandTile(msgspec.Struct, frozen=True):
                 at = q * self.pitch + i * self._apart // 4
                 lines.append(f"    shared_[{put} + {at}u][lane_{self.name}] = next_{one.name}.{lane};")
         return lines
-
-
-def _log2(power: int) -> int:
-    return power.bit_length() - 1

@@ -3,7 +3,8 @@
 What the choices are worth on an H200 stands in docs/kernels.md. Sizes are constants of the text, and every
 address is one sum of a thread's base and a constant: that saves the registers which let a second and a third
 group live on a multiprocessor. K's steps are written out in full (WGSL has no unroll hint), the next tile is
-fetched into registers during the arithmetic, and A's tile lies transposed, so that both are read as vec4.
+fetched into registers during the arithmetic, and both tiles have a line for each step of K, so that they are read as
+vec4 (`operand.py`).
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import msgspec
 
 from gpubench.kernels.families import ceil_div
-from gpubench.kernels.families.matmul import Tile, sequence
+from gpubench.kernels.families.matmul import Tile, log2, sequence
 from gpubench.kernels.families.matmul.epilogue import Epilogue
 from gpubench.kernels.families.matmul.operand import OperandTile
 from gpubench.kernels.families.wgsl import LANES, elements
@@ -91,7 +92,8 @@ class Layout(msgspec.Struct, frozen=True):
 
     @property
     def inside(self) -> bool:
-        """C holds at least one whole block: a block past its edge moves back inside, and repeats a part."""
+        """C holds at least one whole block: a block past its edge moves back inside, and repeats a part. Where the
+        operand is stored transposed its rows have to be a multiple of 4, or the block would move within a vec4."""
         whole = not (self.ta and self.m % 4) and not (self.tb and self.n % 4)
         return whole and self.m >= self.tile.rows and 4 * self.quads >= self.tile.columns
 
@@ -210,7 +212,7 @@ def _thread(layout: Layout) -> list[str]:
         "fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) thread: u32) {",
         f"  let member = thread & {tile.team - 1}u;",
         *_place(tile),
-        *([f"  let slice = thread >> {_log2(tile.team)}u;"] if tile.slices > 1 else []),
+        *([f"  let slice = thread >> {log2(tile.team)}u;"] if tile.slices > 1 else []),
         f"  let top = {top};",
         f"  let left = {left};",
         f"  let read_a = ty{_slice_offset(layout, pitch_a)};",
@@ -224,21 +226,17 @@ def _place(tile: Tile) -> list[str]:
     if tile.threads_x < 8:
         return [
             f"  let tx = member & {tile.threads_x - 1}u;",
-            f"  let ty = member >> {_log2(tile.threads_x)}u;",
+            f"  let ty = member >> {log2(tile.threads_x)}u;",
         ]
     warps_x = tile.threads_x // 8
     return [
         f"  let tx = (((member >> 5u) & {warps_x - 1}u) << 3u) | (((member >> 3u) & 3u) << 1u) | (member & 1u);",
-        f"  let ty = ((member >> {5 + _log2(warps_x)}u) << 2u) | ((member >> 1u) & 3u);",
+        f"  let ty = ((member >> {5 + log2(warps_x)}u) << 2u) | ((member >> 1u) & 3u);",
     ]
 
 
 def _slice_offset(layout: Layout, row: int) -> str:
     return f" + slice * {layout.steps * row}u" if layout.tile.slices > 1 else ""
-
-
-def _log2(power: int) -> int:
-    return power.bit_length() - 1
 
 
 def _addresses(layout: Layout) -> list[str]:

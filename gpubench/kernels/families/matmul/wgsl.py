@@ -16,12 +16,12 @@ from gpubench.errors import Unsupported
 from gpubench.kernels.families import ceil_div, fold, require_bindings, require_dtype
 from gpubench.kernels.families.matmul import (
     NARROW,
-    NARROW_TILES,
     TILES,
     WIDE_TILES,
     Tile,
     able,
     few_rows,
+    narrow,
     promising,
     ranked,
     register,
@@ -145,7 +145,7 @@ def candidates(product: Product, limits: Limits) -> tuple[Candidate, ...]:
     itemsize = ITEMSIZE[real_dtype(product.dtype)]
     tiles = able(WIDE_TILES if product.dtype == "float64" else TILES, itemsize, limits)
     if n <= NARROW and product.patches is None and not limits.software:
-        tiles = [*(tile for tile in NARROW_TILES if tile.fits(itemsize, limits)), *tiles]
+        tiles = narrow(tiles, itemsize, limits)
     first, *rest = ranked(m, n, batch, tiles, limits)
     if not limits.software:  # which never takes any but the default
         cut = split(m, n, product.deep, tiles, limits) if batch == 1 else []
@@ -168,7 +168,7 @@ def program(product: Product, limits: Limits, tile: Tile) -> WgslProgram:
     """The passes with one tile: a matrix whose lines are no multiple of 4 long is copied into longer ones first, unless
     they are short."""
     m, n, batch, dtype = product.m, product.n, product.batch, product.dtype
-    deep, names = product.deep, {product.a: product.a, product.b: product.b}
+    deep, names = product.deep, {"a": product.a, "b": product.b}
     whole = product.epilogue if tile.splits == 1 else None
     before, scratch, loose = [], {}, []
     for side in product.lines:
@@ -177,8 +177,8 @@ def program(product: Product, limits: Limits, tile: Tile) -> WgslProgram:
         elif side.shape != side.padded:
             count = 1 if product.patches else batch
             before.append(_pad(side.buffer, (count, *side.shape), side.padded, dtype, limits))
-            names[side.buffer] += "_padded"
-            scratch[names[side.buffer]] = count * math.prod(side.padded) * ITEMSIZE[dtype]
+            names[side.side] += "_padded"
+            scratch[names[side.side]] = count * math.prod(side.padded) * ITEMSIZE[dtype]
     layout = register.Layout(
         tile=tile, dtype=dtype, m=m, n=n, k=deep, batch=batch, ta=product.ta, tb=product.tb, loose=tuple(loose),
         epilogue=whole, patches=product.patches,
