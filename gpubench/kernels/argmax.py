@@ -77,14 +77,11 @@ gpubench_argmax(const stored* __restrict__ z, int* __restrict__ out, long long r
     const real value = wide(row[i]);
     if (value > best || place == 2147483647) best = value, place = i;
   }}
-  const auto warp = [&]() {{
-    #pragma unroll
-    for (int far = {_LANES} / 2; far > 0; far /= 2) {{
-      const real value = __shfl_xor_sync(0xffffffffu, best, far);
-      take(value, __shfl_xor_sync(0xffffffffu, place, far));
-    }}
-  }};
-  warp();
+  #pragma unroll
+  for (int far = {_LANES} / 2; far > 0; far /= 2) {{
+    const real value = __shfl_xor_sync(0xffffffffu, best, far);
+    take(value, __shfl_xor_sync(0xffffffffu, place, far));
+  }}
   if (ACROSS > {_LANES}) {{
     __shared__ real values[ACROSS / {_LANES}];
     __shared__ int places[ACROSS / {_LANES}];

@@ -25,6 +25,7 @@ from gpubench.kernels.families import (
     ceil_div,
     fold,
     group_threads,
+    log2,
     multiprocessors,
     power_of_two_at_least,
     require_bindings,
@@ -33,7 +34,7 @@ from gpubench.kernels.families import (
 from gpubench.kernels.families.cpu import Blocks, Launch, ThreadScratch, blas, widen
 from gpubench.kernels.families.cuda import DTYPES, MOST_BLOCKS, lanes, options, prelude
 from gpubench.kernels.families.elementwise import WORKING_DTYPES, vector_shape
-from gpubench.kernels.families.wgsl import Storage, elements, real_dtype, require_storage, vectors
+from gpubench.kernels.families.wgsl import Storage, elements, real_dtype, require_storage, whole_units
 from gpubench.model.kernel import CudaPass, CudaProgram, Kernel, Limits, WgslPass, WgslProgram
 from gpubench.model.op import ITEMSIZE, Array, Ladder, Op, Operand, Params, Split, Tolerance, counted_by
 
@@ -248,7 +249,7 @@ def build_wgsl(m: int, n: int, dtype: str, limits: Limits) -> WgslProgram:
     require_bindings({"a": m * n * size, "x": n * size, "out": m * size}, limits)
     if m == 0:
         return WgslProgram(())
-    storage = elements(dtype) if n % vectors(dtype).width else vectors(dtype)
+    storage = whole_units(dtype, n)
     units = n // storage.width
     layout = wgsl_layout(m, units, limits)
     span, parts = chunks(m, units, layout, limits)
@@ -313,7 +314,7 @@ def _main(storage: Storage, result: str, layout: WgslGemv, weighted: bool) -> li
         "fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>,",
         "        @builtin(local_invocation_index) thread: u32) {",
         f"  let lane = thread & {lanes - 1}u;",
-        f"  let row = (group.y * groups.x + group.x) * {layout.group_rows}u + (thread >> {lanes.bit_length() - 1}u);",
+        f"  let row = (group.y * groups.x + group.x) * {layout.group_rows}u + (thread >> {log2(lanes)}u);",
         "  let end = min((group.z + 1u) * p.span, p.units);",
     ]
     for r in rows:

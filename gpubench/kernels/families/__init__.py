@@ -27,6 +27,10 @@ def ceil_div(dividend: int, divisor: int) -> int:
     return -(-dividend // divisor)
 
 
+def log2(power: int) -> int:
+    return power.bit_length() - 1
+
+
 def power_of_two_at_least(value: int) -> int:
     return 1 << max(0, value - 1).bit_length()
 

@@ -27,6 +27,7 @@ from gpubench.kernels.families import (
     ceil_div,
     fold,
     group_threads,
+    log2,
     multiprocessors,
     require_buffers,
     require_dtype,
@@ -534,7 +535,7 @@ def _wgsl_guarded(body: WgslElement, storage: Storage) -> list[str]:
     loads = ", ".join(f"{name}_[i]" for name in body.names)
     return [
         "fn guarded(i: u32) {",
-        f"  let whole = p.n >> {storage.width.bit_length() - 1}u;",
+        f"  let whole = p.n >> {log2(storage.width)}u;",
         f"  let rest = p.n & {storage.width - 1}u;",
         f"  if (i < whole) {{ out_[i] = apply({loads}); }}",
         "  else if (i == whole && rest > 0u) {",
@@ -561,7 +562,7 @@ def _wgsl_half_stores() -> list[str]:
 
 
 def _wgsl_main(body: WgslElement, storage: Storage, threads: int, per_thread: int) -> list[str]:
-    shift = storage.width.bit_length() - 1
+    shift = log2(storage.width)
     lines = [
         f"@compute @workgroup_size({threads})",
         "fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>,",

@@ -19,7 +19,7 @@ from gpubench.kernels.families import ceil_div, fold, require_bindings, require_
 from gpubench.kernels.families.cpu import Blocks, Launch
 from gpubench.kernels.families.cuda import DTYPES, MOST_BLOCKS, lanes, options, prelude
 from gpubench.kernels.families.elementwise import WORKING_DTYPES
-from gpubench.kernels.families.wgsl import elements, require_storage, vectors
+from gpubench.kernels.families.wgsl import require_storage, whole_units
 from gpubench.model.kernel import CudaPass, CudaProgram, Kernel, Limits, WgslPass, WgslProgram
 from gpubench.model.op import (
     ITEMSIZE,
@@ -195,8 +195,7 @@ def _wgsl(started: bool, params: Params, dtype: str, limits: Limits) -> WgslProg
         },
         limits,
     )
-    storage = vectors(dtype)
-    storage = storage if width % storage.width == 0 else elements(dtype)
+    storage = whole_units(dtype, width)
     across = width // storage.width
     parts = zip(storage.decoded("entry"), storage.decoded("position"), strict=True)
     head = "\n".join([*storage.header, *storage.functions])

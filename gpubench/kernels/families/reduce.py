@@ -18,7 +18,7 @@ from typing import Any, Literal
 import msgspec
 
 from gpubench.errors import Unsupported
-from gpubench.kernels.families import ceil_div, group_threads, require_buffers, require_dtype, windows
+from gpubench.kernels.families import ceil_div, group_threads, log2, require_buffers, require_dtype, windows
 from gpubench.kernels.families.cpu import (
     Blocks,
     Launch,
@@ -483,7 +483,7 @@ def _main(body: WgslReduction, storage: Storage, result: str, threads: int) -> l
         f"@compute @workgroup_size({threads})",
         "fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>,",
         "        @builtin(local_invocation_index) thread: u32) {",
-        f"  let whole = p.n >> {storage.width.bit_length() - 1}u;",
+        f"  let whole = p.n >> {log2(storage.width)}u;",
         f"  let rest = p.n & {storage.width - 1}u;",
         f"  let stride = groups.x * {threads}u;",
         f"  var i = group.x * {threads}u + thread;",

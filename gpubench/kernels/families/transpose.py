@@ -22,7 +22,7 @@ from typing import Any
 import msgspec
 
 from gpubench.errors import Unsupported
-from gpubench.kernels.families import ceil_div, require_bindings, require_dtype
+from gpubench.kernels.families import ceil_div, log2, require_bindings, require_dtype
 from gpubench.kernels.families.cpu import (
     STREAMED_BYTES,
     Blocks,
@@ -377,7 +377,7 @@ def _turned(storage: Storage, names: list[str]) -> list[str]:
 def _vector_source(storage: Storage, tile: WgslTile) -> str:
     """Rows and columns in multiples of a vector."""
     width = storage.width
-    bits = width.bit_length() - 1
+    bits = log2(width)
     names = [f"r{i}" for i in range(width)]
     loads = "\n".join(f"    let {name} = x_[start + {i}u * across];" for i, name in enumerate(names))
     puts = "\n".join(
@@ -401,7 +401,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
   let across = p.columns >> {bits}u;
   let down = p.rows >> {bits}u;
   let c = thread & {tile.across - 1}u;
-  let r = thread >> {tile.across.bit_length() - 1}u;
+  let r = thread >> {log2(tile.across)}u;
   let group_x = group.x + group.z * p.step_x;
   let group_y = group.y + group.z * p.step_y;
   let x = group_x * {tile.across}u + c;
@@ -413,7 +413,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
   }}
   workgroupBarrier();
   let v = thread & {tile.down - 1}u;
-  let k = thread >> {tile.down.bit_length() - 1}u;
+  let k = thread >> {log2(tile.down)}u;
   let top = group_x * {width * tile.across}u;
   let left = group_y * {tile.down}u + v;
 {stores}

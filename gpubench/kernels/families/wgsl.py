@@ -10,7 +10,7 @@ from __future__ import annotations
 import msgspec
 
 from gpubench.errors import Unsupported
-from gpubench.kernels.families import require_dtype
+from gpubench.kernels.families import log2, require_dtype
 from gpubench.model.kernel import Limits
 
 LANES = "xyzw"
@@ -88,6 +88,12 @@ def elements(dtype: str) -> Storage:
     return Storage(stored, "f64" if stored == "f64" else "f32", stored, width=1, lanes=1, parts=1)
 
 
+def whole_units(dtype: str, length: int) -> Storage:
+    """Units of 16 bytes where rows of this length hold whole ones, else single elements."""
+    found = vectors(dtype)
+    return elements(dtype) if length % found.width else found
+
+
 def real_dtype(dtype: str) -> str:
     """The dtype of the arithmetic, and so of partial results."""
     return "float32" if dtype == "float16" else dtype
@@ -122,7 +128,7 @@ def fold_lanes(array: str, joined: str, lanes: int, lane: str = "lane") -> list[
 
 def _fold_steps(lanes: int) -> list[tuple[int, int]]:
     """How many lanes are left after each step, and how many values each of them folds: about as many in every step."""
-    found, bits = [], lanes.bit_length() - 1
+    found, bits = [], log2(lanes)
     steps = -(-bits // 3)
     for step in range(steps):
         part = -(-bits // (steps - step))

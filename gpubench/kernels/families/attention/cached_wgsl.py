@@ -14,7 +14,7 @@ from gpubench.kernels.families.attention import (
     cache_group,
     require_threads,
 )
-from gpubench.kernels.families.wgsl import Storage, elements, require_storage, vectors
+from gpubench.kernels.families.wgsl import Storage, require_storage, whole_units
 from gpubench.model.kernel import Limits, WgslPass, WgslProgram
 from gpubench.model.op import ITEMSIZE
 
@@ -32,8 +32,7 @@ def build(append: bool, of: Heads, room: int, dtype: str, limits: Limits) -> Wgs
     if of.heads > limits.max_groups_per_dimension:
         raise Unsupported(f"{of.heads} groups exceed {limits.max_groups_per_dimension}", reason="limit")
     require_bindings({"cache": 2 * room * of.width * ITEMSIZE[dtype]}, limits)
-    storage = vectors(dtype)
-    storage = storage if of.e % storage.width == 0 else elements(dtype)
+    storage = whole_units(dtype, of.e)
     text = _source(append, cache_group(of.e // storage.width, room), storage, of)
     step = WgslPass(text, (of.heads, 1, 1), ("qkv", "position", "cache", "out"), uniform=(room,))
     return WgslProgram((step,))

@@ -9,7 +9,7 @@ import msgspec
 from gpubench.errors import Unsupported
 from gpubench.kernels.families import ceil_div, require_bindings
 from gpubench.kernels.families.attention import KEYS, LANES, LOWEST, Heads, QueryLayout, layout
-from gpubench.kernels.families.wgsl import Storage, elements, require_storage, vectors
+from gpubench.kernels.families.wgsl import Storage, require_storage, whole_units
 from gpubench.model.kernel import Limits, WgslPass, WgslProgram
 from gpubench.model.op import ITEMSIZE
 
@@ -29,8 +29,7 @@ def build(of: Heads, dtype: str, limits: Limits) -> WgslProgram:
         )
     if of.n == 0:
         return WgslProgram(())
-    storage = vectors(dtype)
-    storage = storage if of.e % storage.width == 0 else elements(dtype)
+    storage = whole_units(dtype, of.e)
     return WgslProgram((WgslPass(_Text(of, found, storage).source(), grid, ("qkv", "out"), uniform=(of.n,)),))
 
 

@@ -86,10 +86,6 @@ class Tile(msgspec.Struct, frozen=True):
         return ceil_div(m, self.rows) * ceil_div(n, self.columns)
 
 
-def log2(power: int) -> int:
-    return power.bit_length() - 1
-
-
 def sequence(tile: Tile) -> list[tuple[int, int]]:
     """(row, column) of a thread's block in the order of the multiply-adds."""
     rows, columns = list(range(tile.thread_rows)), list(range(tile.thread_columns))
@@ -174,8 +170,8 @@ def ranked(m: int, n: int, batch: int, tiles: list[Tile], limits: Limits) -> lis
     """
     if limits.software:
         return tiles[::-1]
-    if few := [tile for tile in tiles if tile.columns <= NARROW]:
-        return few + [tile for tile in tiles if tile not in few]
+    if tiles[0].columns <= NARROW:
+        return tiles
     one = _full(limits)
     groups = {tile: batch * tile.groups(m, n) for tile in tiles}
     # From some twelve groups a multiprocessor on, the last, half filled round of the first tile no longer counts.

@@ -16,13 +16,14 @@ from gpubench.kernels.families import (
     ceil_div,
     fold,
     group_threads,
+    log2,
     multiprocessors,
     power_of_two_at_least,
 )
 from gpubench.kernels.families.cuda import MOST_BLOCKS, lanes, options, prelude
 from gpubench.kernels.families.matmul.epilogue import Epilogue
 from gpubench.kernels.families.matmul.row_norm import CUDA_SUMS, RowNorm
-from gpubench.kernels.families.wgsl import Storage, elements, fold_lanes, require_storage, vectors
+from gpubench.kernels.families.wgsl import Storage, elements, fold_lanes, require_storage, whole_units
 from gpubench.model.kernel import CudaPass, Limits, WgslPass, WgslProgram
 from gpubench.model.op import ITEMSIZE
 
@@ -221,9 +222,7 @@ def wgsl_program(product: WeightedRows, limits: Limits) -> WgslProgram | None:
     dtype that the device does not have."""
     require_storage(product.dtype, limits)
     n, m, k, turned = product.n, product.m, product.k, product.turned
-    threads, storage = group_threads(limits, _THREADS), vectors(product.dtype)
-    if product.along % storage.width:
-        storage = elements(product.dtype)
+    threads, storage = group_threads(limits, _THREADS), whole_units(product.dtype, product.along)
     most = min(n, WGSL_ROWS)
     blocks = (product.block(rows, storage.width, threads, limits) for rows in range(most, 0, -1))
     block = next(
@@ -271,7 +270,7 @@ def _wgsl_source(product: WeightedRows, of: ColumnBlock, storage: Storage, threa
     halves = "enable f16;\n" if "f16" in (x.unit, out.unit) else ""
     functions = "\n".join(storage.functions)
     inner = of.shares if of.turned else of.units
-    low, high = f"thread & {inner - 1}u", f"thread >> {inner.bit_length() - 1}u"
+    low, high = f"thread & {inner - 1}u", f"thread >> {log2(inner)}u"
     share, unit = (low, high) if of.turned else (high, low)
     sums = f"array<{out.part}, {of.rows * out.parts}>"
     joined = ", ".join(f"a[{i}] + b[{i}]" for i in range(of.rows * out.parts))

@@ -12,8 +12,8 @@ from typing import Literal
 
 import msgspec
 
-from gpubench.kernels.families import ceil_div
-from gpubench.kernels.families.matmul import Tile, log2
+from gpubench.kernels.families import ceil_div, log2
+from gpubench.kernels.families.matmul import Tile
 from gpubench.kernels.families.wgsl import LANES
 
 
@@ -72,16 +72,20 @@ class OperandTile(msgspec.Struct, frozen=True):
     @property
     def carried(self) -> list[Carried]:
         """What each thread carries: squares of 4 x 4 to be turned where they come out even, else single vec4s."""
-        each = (self.length if self.turned else self.tile.depth) // self._apart
-        return [
-            Carried(
-                f"{self.name}{i}", 4 * (i // 4) * self._apart + i % 4 if self._square(each) else i * self._apart
-            )
-            for i in range(each)
+        ahead = [
+            4 * (i // 4) * self._apart + i % 4 if self._squares else i * self._apart for i in range(self._each)
         ]
+        return [Carried(f"{self.name}{i}", lines) for i, lines in enumerate(ahead)]
 
-    def _square(self, each: int) -> bool:
-        return self.turned and each % 4 == 0
+    @property
+    def _each(self) -> int:
+        """vec4s that a thread carries."""
+        return (self.length if self.turned else self.tile.depth) // self._apart
+
+    @property
+    def _squares(self) -> bool:
+        """They are whole squares to be turned."""
+        return self.turned and self._each % 4 == 0
 
     @property
     def _quads(self) -> int:
@@ -101,7 +105,7 @@ class OperandTile(msgspec.Struct, frozen=True):
     def _line(self, one: Carried) -> str:
         """Its line of the tile."""
         first = f"(thread >> {log2(self._quads)}u)"
-        return f"({first}{' * 4u' if self._square(len(self.carried)) else ''} + {one.ahead}u)"
+        return f"({first}{' * 4u' if self._squares else ''} + {one.ahead}u)"
 
     def functions(self) -> list[str]:
         """What reads four neighbours of a loose line. Past its end the last element is repeated."""
@@ -192,14 +196,19 @@ class OperandTile(msgspec.Struct, frozen=True):
             return [
                 f"    shared_[{put} + {i * self.tile.threads}u] = next_{s.name};" for i, s in enumerate(carried)
             ]
+        if not self._squares:
+            where = (
+                f"{put} + {q * self.pitch + i * self._apart // 4}u" for i in range(self._each) for q in range(4)
+            )
+            values = (f"next_{one.name}.{lane}" for one in carried for lane in LANES)
+            return [
+                f"    shared_[{at}][lane_{self.name}] = {value};"
+                for at, value in zip(where, values, strict=True)
+            ]
         lines = []
-        for first in range(0, len(carried), 4) if self._square(len(carried)) else ():
+        for first in range(0, len(carried), 4):
             for q, lane in enumerate(LANES):
                 value = ", ".join(f"next_{one.name}.{lane}" for one in carried[first : first + 4])
                 at = q * self.pitch + first // 4 * self._apart
                 lines.append(f"    shared_[{put} + {at}u] = {self.vector}({value});")
-        for i, one in () if self._square(len(carried)) else enumerate(carried):
-            for q, lane in enumerate(LANES):
-                at = q * self.pitch + i * self._apart // 4
-                lines.append(f"    shared_[{put} + {at}u][lane_{self.name}] = next_{one.name}.{lane};")
         return lines

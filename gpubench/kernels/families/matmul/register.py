@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import msgspec
 
-from gpubench.kernels.families import ceil_div
-from gpubench.kernels.families.matmul import Tile, log2, sequence
+from gpubench.kernels.families import ceil_div, log2
+from gpubench.kernels.families.matmul import Tile, sequence
 from gpubench.kernels.families.matmul.epilogue import Epilogue
 from gpubench.kernels.families.matmul.operand import OperandTile
 from gpubench.kernels.families.wgsl import LANES, elements

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from gpubench.kernels.families import ceil_div, power_of_two_at_least
+from gpubench.kernels.families import ceil_div, log2, power_of_two_at_least
 from gpubench.kernels.families.norm import EPSILON
 from gpubench.kernels.families.wgsl import Storage
 
@@ -102,7 +102,7 @@ fn stands_for(chunk: u32) -> {real} {{ return {self._count(real, self.chunks, "c
 
         lines = [
             f"let lane = thread & {lanes - 1}u;",
-            f"let own = thread >> {lanes.bit_length() - 1}u;",
+            f"let own = thread >> {log2(lanes)}u;",
             f"let start = min(first + own, p.n - 1u) * {self.k}u;",
         ]
         for place in places:

@@ -11,6 +11,7 @@ from gpubench.kernels.families import (
     ceil_div,
     fold,
     group_threads,
+    log2,
     power_of_two_at_least,
     require_buffers,
     windows,
@@ -61,7 +62,7 @@ class WgslRows(msgspec.Struct, frozen=True):
     def header(self, inputs: tuple[str, ...], shared: tuple[str, ...]) -> list[str]:
         """Everything up to `row`, the first unit of the thread's row; `shared` names arrays of one real a thread."""
         storage = self.storage
-        spread = self.lanes.bit_length() - 1
+        spread = log2(self.lanes)
         last = len(inputs)
         return [
             *storage.header,
